@@ -1,0 +1,3 @@
+[
+  inputs: ["{mix,.formatter}.exs", "{build,config,lib,test,bench}/**/*.{ex,exs}"]
+]

@@ -1,0 +1,110 @@
+defmodule Sconce.Build.Cargo do
+  @moduledoc """
+  Runs cargo, passes its lines on as they come, and reads rustc's diagnostics out of them.
+
+  A diagnostic is a block of lines: a headline (`error[E0308]: mismatched types`), the place
+  (`  --> native/core/src/lib.rs:5:9`), the excerpt, and an empty line at the end. Headlines without
+  a place are cargo's own; they count only where nothing else says why the build failed.
+  """
+
+  alias Mix.Task.Compiler.Diagnostic
+
+  @headline ~r/^(error|warning)(?:\[(\w+)\])?: (.+)$/
+  @place ~r/^ *--> (.+):(\d+):(\d+)$/
+  @color ~r/\e\[[0-9;]*m/
+  @line_bytes 65_536
+
+  @doc "Runs cargo in `root`; its exit status and the diagnostics."
+  def run(cargo, args, root) do
+    color = if IO.ANSI.enabled?(), do: ~c"always", else: ~c"never"
+
+    port =
+      Port.open({:spawn_executable, cargo}, [
+        :binary,
+        :exit_status,
+        :stderr_to_stdout,
+        line: @line_bytes,
+        args: args,
+        cd: root,
+        env: [{~c"CARGO_TERM_COLOR", color}]
+      ])
+
+    {status, lines} = follow(port, "", [])
+    {status, diagnostics(lines, root, status)}
+  end
+
+  @doc "The diagnostics in cargo's output, in the order they appeared, each once."
+  def diagnostics(lines, root, status \\ 0) do
+    {placed, bare} =
+      lines
+      |> Enum.map(&String.replace(&1, @color, ""))
+      |> blocks()
+      |> Enum.map(&diagnostic(&1, root))
+      |> Enum.uniq()
+      |> Enum.split_with(&(&1.position > 0))
+
+    if status != 0 and not Enum.any?(placed, &error?/1),
+      do: placed ++ Enum.filter(bare, &error?/1),
+      else: placed
+  end
+
+  defp follow(port, partial, lines) do
+    receive do
+      {^port, {:data, {:noeol, part}}} ->
+        follow(port, partial <> part, lines)
+
+      {^port, {:data, {:eol, part}}} ->
+        line = partial <> part
+        IO.puts(:stderr, line)
+        follow(port, "", [line | lines])
+
+      {^port, {:exit_status, status}} ->
+        {status, Enum.reverse(lines)}
+    end
+  end
+
+  # [[headline | rest], ...]
+  defp blocks(lines) do
+    lines
+    |> Enum.chunk_while(nil, &chunk/2, &last_chunk/1)
+    |> Enum.map(&Enum.reverse/1)
+  end
+
+  defp chunk(line, block) do
+    cond do
+      line =~ @headline -> if block, do: {:cont, block, [line]}, else: {:cont, [line]}
+      block && line == "" -> {:cont, block, nil}
+      block -> {:cont, [line | block]}
+      true -> {:cont, nil}
+    end
+  end
+
+  defp last_chunk(nil), do: {:cont, nil}
+  defp last_chunk(block), do: {:cont, block, nil}
+
+  defp diagnostic([headline | _] = block, root) do
+    [_, severity, code, _text] = Regex.run(@headline, headline)
+    {file, line, column} = place(block, root)
+
+    %Diagnostic{
+      compiler_name: "cargo",
+      severity: String.to_existing_atom(severity),
+      message: Enum.join(block, "\n"),
+      file: file,
+      position: line,
+      details: %{code: code, column: column}
+    }
+  end
+
+  defp place(block, root) do
+    case Enum.find_value(block, &Regex.run(@place, &1)) do
+      [_, path, line, column] ->
+        {Path.expand(path, root), String.to_integer(line), String.to_integer(column)}
+
+      nil ->
+        {Path.join(root, "Cargo.toml"), 0, 0}
+    end
+  end
+
+  defp error?(diagnostic), do: diagnostic.severity == :error
+end

@@ -1,0 +1,134 @@
+Code.require_file("cargo.exs", __DIR__)
+
+defmodule Mix.Tasks.Compile.SconceNative do
+  @shortdoc "Builds the native part of Sconce with cargo"
+
+  @moduledoc """
+  Builds the native part of Sconce with cargo and puts it where the VM loads it from.
+
+  Cargo is not started when nothing it builds from has changed. Its target folder is shared by all
+  Mix environments and by all apps that depend on this copy of Sconce; the library is copied into
+  each `_build`.
+
+  | environment variable | effect |
+  |---|---|
+  | `SCONCE_SKIP_NATIVE=1` | builds nothing |
+  | `SCONCE_PROFILE` | cargo's profile, `release` by default |
+  | `SCONCE_FEATURES` | cargo features, comma-separated |
+  | `SCONCE_TARGET_DIR` | cargo's target folder, `target` beside `mix.exs` by default |
+  | `CARGO` | the cargo to use |
+  | `CI` | set: `Cargo.lock` must fit (`--locked`) |
+  """
+
+  use Mix.Task.Compiler
+  alias Sconce.Build.Cargo
+
+  @recursive true
+  @crate "sconce-nif"
+  @library "sconce_nif"
+  @sources ["Cargo.toml", "Cargo.lock", "native/*/Cargo.toml", "native/*/build.rs"] ++
+             ["native/*/src/**/*.{rs,toml,cu,cuh}", "native/*/kernels/**/*.{cu,cuh}"]
+
+  @impl true
+  def run(args) do
+    fingerprint = fingerprint(root())
+
+    cond do
+      skip?() -> {:noop, []}
+      "--force" not in args and fresh?(fingerprint) -> {:noop, []}
+      true -> build(fingerprint)
+    end
+  end
+
+  @impl true
+  def manifests, do: [manifest()]
+
+  @impl true
+  def clean do
+    File.rm(manifest())
+    File.rm(library())
+    :ok
+  end
+
+  @doc "Where the VM loads the library from."
+  def library, do: Path.join([Mix.Project.app_path(), "priv", "native", @library <> ".so"])
+
+  @doc """
+  A digest of everything the library is built from: path, size and time of each source, and the
+  settings.
+  """
+  def fingerprint(root) do
+    sources =
+      for pattern <- @sources, path <- Path.wildcard(Path.join(root, pattern)) do
+        %File.Stat{size: size, mtime: mtime} = File.stat!(path, time: :posix)
+        {Path.relative_to(path, root), size, mtime}
+      end
+
+    settings = [profile(), features(), System.get_env("RUSTFLAGS")]
+    {sources, settings} |> :erlang.term_to_binary() |> :erlang.md5() |> Base.encode16()
+  end
+
+  @doc """
+  Copies beside the destination and renames: a running VM may have the old file mapped, and writing
+  into that would kill it.
+  """
+  def install(source, destination) do
+    File.mkdir_p!(Path.dirname(destination))
+    beside = "#{destination}.#{System.pid()}"
+    File.cp!(source, beside)
+    File.rename!(beside, destination)
+  end
+
+  defp build(fingerprint) do
+    cargo = cargo!()
+    Mix.shell().info("Building the native part of Sconce (#{profile()})")
+
+    case Cargo.run(cargo, cargo_args(), root()) do
+      {0, diagnostics} ->
+        install(built(), library())
+        File.mkdir_p!(Path.dirname(manifest()))
+        File.write!(manifest(), fingerprint)
+        {:ok, diagnostics}
+
+      {_status, diagnostics} ->
+        {:error, diagnostics}
+    end
+  end
+
+  defp cargo_args do
+    ["build", "--package", @crate, "--profile", profile(), "--target-dir", target_dir()] ++
+      if(features() == "", do: [], else: ["--features", features()]) ++
+      if(flag?("CI"), do: ["--locked"], else: [])
+  end
+
+  defp cargo! do
+    System.find_executable(System.get_env("CARGO", "cargo")) ||
+      Mix.raise(
+        "Sconce builds its native part with cargo, which was not found: " <>
+          "install Rust (https://rustup.rs) and run the command again."
+      )
+  end
+
+  # Cargo names the folder after the profile, except for its oldest one.
+  defp built do
+    folder = if profile() == "dev", do: "debug", else: profile()
+    extension = if match?({:unix, :darwin}, :os.type()), do: "dylib", else: "so"
+    Path.join([target_dir(), folder, "lib#{@library}.#{extension}"])
+  end
+
+  # The doctor looks at what is there, also where nothing can be built.
+  defp skip?, do: flag?("SCONCE_SKIP_NATIVE") or match?(["sconce.doctor" | _], System.argv())
+
+  defp fresh?(fingerprint),
+    do: File.exists?(library()) and File.read(manifest()) == {:ok, fingerprint}
+
+  defp flag?(name), do: System.get_env(name, "") not in ["", "0", "false"]
+  defp profile, do: System.get_env("SCONCE_PROFILE", "release")
+  defp features, do: System.get_env("SCONCE_FEATURES", "")
+  defp root, do: Path.dirname(Mix.Project.project_file())
+  defp manifest, do: Path.join(Mix.Project.manifest_path(), "compile.sconce_native")
+
+  defp target_dir do
+    Path.expand(System.get_env("SCONCE_TARGET_DIR", "target"), root())
+  end
+end

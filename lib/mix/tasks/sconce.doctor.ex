@@ -1,0 +1,199 @@
+defmodule Mix.Tasks.Sconce.Doctor do
+  @shortdoc "Says what Sconce finds on this machine, and what to do about what is missing"
+
+  @moduledoc """
+  Prints versions, the machine, the native library and the settings, then what is missing with the
+  command that mends it.
+
+      $ mix sconce.doctor
+
+  It builds nothing and needs nothing that it looks for. The exit status is 1 when something that
+  Sconce needs is missing.
+  """
+
+  use Mix.Task
+
+  # `rust-version` of Cargo.toml.
+  @rust "1.91.0"
+
+  @settings [
+    SCONCE_SKIP_NATIVE: "1: do not build the native part",
+    SCONCE_PROFILE: "cargo's profile, release by default",
+    SCONCE_FEATURES: "cargo features, comma-separated",
+    SCONCE_TARGET_DIR: "cargo's target folder",
+    SCONCE_REPLAYS: "a folder of real games, for tests",
+    SCONCE_PEERS: "a folder of peers, for benchmarks"
+  ]
+
+  @rustup "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
+
+  @impl true
+  def run(_args) do
+    native = Sconce.Native.status()
+    info = native_info()
+    Enum.each(sections(native, info), &print_section/1)
+
+    case missing(native) do
+      [] ->
+        Mix.shell().info("\nNothing is missing.")
+
+      missing ->
+        print_section({"missing", missing})
+        exit({:shutdown, 1})
+    end
+  end
+
+  @doc "The oldest Rust that builds Sconce."
+  def rust, do: @rust
+
+  defp sections(native, info) do
+    [
+      {"versions", versions(info)},
+      {"machine", machine(info)},
+      {"native library", native_library(native, info)},
+      {"settings", settings()}
+    ]
+  end
+
+  defp versions(info) do
+    [
+      {"sconce", Sconce.version()},
+      {"elixir", "#{System.version()} on OTP #{System.otp_release()}"},
+      {"cargo", version_of(cargo()) || "not found"},
+      {"rustc", version_of("rustc") || "not found"},
+      {"candle", info[:candle] || "unknown without the native library"},
+      {"rustler", info[:rustler] || "unknown without the native library"}
+    ]
+  end
+
+  defp machine(info) do
+    [
+      {"system", "#{system()}, #{:erlang.system_info(:system_architecture)}"},
+      {"cpu", "#{:erlang.system_info(:logical_processors_available)} threads, #{features(info)}"},
+      {"memory", memory()},
+      {"gpu", "not used: CUDA is not part of this version"}
+    ]
+  end
+
+  defp features(%{cpu: cpu}) do
+    case for {name, true} <- cpu, do: name do
+      [] -> "none of #{Enum.map_join(cpu, " ", &elem(&1, 0))}"
+      found -> Enum.join(found, " ")
+    end
+  end
+
+  defp features(_unknown), do: "features unknown without the native library"
+
+  defp native_library(:ok, info),
+    do: [{"loaded", "#{library()} (#{info[:profile]}, rustc #{info[:rustc]})"}]
+
+  defp native_library({:error, reason}, _info), do: [{"not loaded", reason}]
+
+  defp settings do
+    for {name, meaning} <- @settings do
+      {to_string(name), System.get_env(to_string(name)) || "unset (#{meaning})"}
+    end
+  end
+
+  # {what, what mends it}
+  defp missing(native) do
+    Enum.concat([missing_rust(), missing_compiler(), missing_native(native), missing_locale()])
+  end
+
+  defp missing_rust do
+    cond do
+      version_of(cargo()) == nil -> [{"cargo", @rustup}]
+      version_of("rustc") == nil -> [{"rustc", @rustup}]
+      Version.compare(version_of("rustc"), @rust) == :lt -> [{"rustc #{@rust}", newer_rust()}]
+      true -> []
+    end
+  end
+
+  defp newer_rust, do: if(System.find_executable("rustup"), do: "rustup update", else: @rustup)
+
+  defp missing_compiler do
+    cond do
+      System.find_executable("cc") ->
+        []
+
+      System.find_executable("apt-get") ->
+        [{"C compiler", "sudo apt-get install -y gcc libc6-dev"}]
+
+      true ->
+        [{"C compiler", "install gcc or clang, as `cc`"}]
+    end
+  end
+
+  defp missing_native(:ok), do: []
+  defp missing_native({:error, _reason}), do: [{"native library", build_command()}]
+
+  defp build_command do
+    cond do
+      System.get_env("SCONCE_SKIP_NATIVE") -> "unset SCONCE_SKIP_NATIVE; #{compile()}"
+      true -> compile()
+    end
+  end
+
+  defp compile do
+    if Mix.Project.config()[:app] == :sconce,
+      do: "mix compile --force",
+      else: "mix deps.compile sconce --force"
+  end
+
+  defp missing_locale do
+    case :file.native_name_encoding() do
+      :utf8 -> []
+      _latin1 -> [{"UTF-8 file names", "export LC_ALL=C.UTF-8 ELIXIR_ERL_OPTIONS=+fnu"}]
+    end
+  end
+
+  defp native_info do
+    case Sconce.native_info() do
+      {:ok, info} -> info
+      {:error, _reason} -> %{}
+    end
+  end
+
+  defp library, do: Path.join(to_string(:code.priv_dir(:sconce)), "native/sconce_nif.so")
+  defp cargo, do: System.get_env("CARGO", "cargo")
+
+  # `cargo 1.95.0 (f2d3ce0bd 2026-03-21)` is 1.95.0; nil when the program is not there.
+  defp version_of(program) do
+    with path when path != nil <- System.find_executable(program),
+         {output, 0} <- System.cmd(path, ["--version"], stderr_to_stdout: true),
+         [version] <- Regex.run(~r/\d+\.\d+\.\d+/, output) do
+      version
+    else
+      _ -> nil
+    end
+  end
+
+  defp system do
+    with {:ok, text} <- File.read("/etc/os-release"),
+         [_, name] <- Regex.run(~r/^PRETTY_NAME="(.+)"$/m, text) do
+      name
+    else
+      _ -> inspect(:os.type())
+    end
+  end
+
+  defp memory do
+    with {:ok, text} <- File.read("/proc/meminfo"),
+         [_, total] <- Regex.run(~r/MemTotal: +(\d+) kB/, text),
+         [_, available] <- Regex.run(~r/MemAvailable: +(\d+) kB/, text) do
+      "#{gib(total)} GiB, #{gib(available)} GiB available"
+    else
+      _ -> "unknown on this system"
+    end
+  end
+
+  defp gib(kilobytes), do: Float.round(String.to_integer(kilobytes) / 1_048_576, 1)
+
+  defp print_section({title, rows}) do
+    width = rows |> Enum.map(fn {name, _text} -> String.length(name) end) |> Enum.max()
+    Mix.shell().info("\n#{title}")
+
+    for {name, text} <- rows,
+        do: Mix.shell().info("  #{String.pad_trailing(name, width)}  #{text}")
+  end
+end

@@ -1,0 +1,208 @@
+defmodule Sconce.Embedding do
+  alias Sconce.{Error, Frame, Native, Options}
+
+  @size [type: :pos_integer, max: 65_536]
+  @schema [
+    layout: [
+      type: {:in, [:learned, :packed]},
+      default: :learned,
+      doc:
+        "`:learned` looks ids up in trained tables; `:packed` is 288 wide with ids as plain " <>
+          "numbers and has no other option."
+    ],
+    action_embed_size: @size ++ [default: 64, doc: "Width of the action table."],
+    character_embed_size: @size ++ [default: 64, doc: "Width of the character table."],
+    stage_embed_size: @size ++ [default: 8, doc: "Width of the stage table."],
+    num_player_names: [
+      type: :non_neg_integer,
+      max: 65_536,
+      default: 0,
+      doc: "Width of the one-hot of `name_id`, 0 to leave it out."
+    ],
+    num_projectiles: [
+      type: {:in, 0..5},
+      default: 5,
+      doc: "Projectile slots, 0 to leave them out."
+    ]
+  ]
+  @defaults for {name, option} <- @schema, do: {name, option[:default]}
+  @packed Keyword.merge(@defaults, layout: :packed, num_player_names: 112)
+
+  @moduledoc """
+  How a frame becomes a vector.
+
+    * `{:vector, n}` - `n` numbers, taken as they are;
+    * `:melee` or `{:melee, opts}` - a `Sconce.Frame`: continuous features, then the rows of trained
+      tables that its ids name.
+
+  The Melee embedding takes
+
+  #{Options.docs(@schema)}
+
+  What stands where in the vector is data, see `schema/1` and `print_schema/1`. One implementation
+  serves corpora and live frames. Live ones are checked: a number that is not finite or an id that
+  has no row is an error that names the field and the value.
+  """
+
+  @typedoc "What an embedding is, with every option; `new!/1` makes it."
+  @type t :: {:vector, pos_integer} | {:melee, keyword}
+
+  @type feature :: %{
+          name: String.t(),
+          offset: non_neg_integer,
+          width: pos_integer,
+          formula: String.t()
+        }
+
+  @doc """
+  The embedding with every option filled in. Raises `ArgumentError` where an option does not fit.
+
+      iex> Sconce.Embedding.new!({:vector, 4})
+      {:vector, 4}
+      iex> {:melee, opts} = Sconce.Embedding.new!({:melee, stage_embed_size: 4})
+      iex> Keyword.take(opts, [:layout, :stage_embed_size])
+      [layout: :learned, stage_embed_size: 4]
+      iex> Sconce.Embedding.new!({:melee, num_projectile: 2})
+      ** (ArgumentError) unknown option :num_projectile, did you mean :num_projectiles?
+  """
+  @spec new!(:melee | {:melee, keyword} | {:vector, pos_integer}) :: t
+  def new!({:vector, n}) do
+    [vector: n] = Options.validate!([vector: n], vector: @size)
+    {:vector, n}
+  end
+
+  def new!(:melee), do: new!({:melee, []})
+
+  def new!({:melee, opts}) do
+    options = Options.validate!(opts, @schema)
+    if options[:layout] == :packed, do: packed!(opts), else: {:melee, options}
+  end
+
+  def new!(other) do
+    raise ArgumentError,
+          "expected an embedding, {:vector, n}, :melee or {:melee, opts}, got: #{inspect(other)}"
+  end
+
+  defp packed!(opts) do
+    for {name, _value} <- opts, name != :layout do
+      raise ArgumentError, "the packed layout has no option #{inspect(name)}, its width is fixed"
+    end
+
+    {:melee, [layout: :packed]}
+  end
+
+  @doc false
+  # The form that the native side reads.
+  @spec to_native(term) :: map
+  def to_native(embedding) do
+    case new!(embedding) do
+      {:vector, n} -> %{vector: n}
+      {:melee, [layout: :packed]} -> %{melee: Map.new(@packed)}
+      {:melee, options} -> %{melee: Map.new(options)}
+    end
+  end
+
+  @doc false
+  # The way back, from a checkpoint's Spec.
+  @spec from_native(map) :: t
+  def from_native(%{vector: n}), do: {:vector, n}
+  def from_native(%{melee: %{layout: "packed"}}), do: {:melee, [layout: :packed]}
+
+  def from_native(%{melee: %{layout: "learned"} = options}) do
+    options = %{options | layout: :learned}
+    {:melee, for({name, _} <- @schema, do: {name, Map.fetch!(options, name)})}
+  end
+
+  @doc """
+  What stands at which offset of the embedded vector, in order and without a gap.
+
+      iex> {:ok, features} = Sconce.Embedding.schema(:melee)
+      iex> hd(features)
+      %{name: "own.percent", offset: 0, width: 1, formula: "percent / 100, clamp 0..5"}
+      iex> List.last(features)
+      %{name: "stage", offset: 420, width: 8, formula: "row of stage_embedding, 6 other"}
+  """
+  @spec schema(t | :melee) :: {:ok, [feature]} | {:error, Error.t()}
+  def schema(embedding), do: embedding |> to_native() |> Native.embedding_schema()
+
+  @doc """
+  Prints the schema as a table:
+
+  ```text
+  offset  width  name                          formula
+       0      1  own.percent                   percent / 100, clamp 0..5
+       1      1  own.facing                    sign of facing
+  ```
+  """
+  @spec print_schema(t | :melee) :: :ok | {:error, Error.t()}
+  def print_schema(embedding) do
+    with {:ok, features} <- schema(embedding) do
+      longest = features |> Enum.map(&String.length(&1.name)) |> Enum.max() |> max(4)
+      IO.puts("offset  width  #{String.pad_trailing("name", longest)}  formula")
+      Enum.each(features, &IO.puts(row(&1, longest)))
+    end
+  end
+
+  defp row(feature, longest) do
+    Enum.join(
+      [
+        feature.offset |> to_string() |> String.pad_leading(6),
+        feature.width |> to_string() |> String.pad_leading(5),
+        String.pad_trailing(feature.name, longest),
+        feature.formula
+      ],
+      "  "
+    )
+  end
+
+  @doc """
+  The raw row that goes to the native side: numbers as 32-bit floats, little-endian.
+
+  For Melee what `Sconce.Frame.pack/1` takes, for a vector a binary or a list of numbers.
+
+      iex> Sconce.Embedding.pack({:vector, 2}, [1, -0.5])
+      {:ok, <<0, 0, 128, 63, 0, 0, 0, 191>>}
+  """
+  @spec pack(t | :melee, term) :: {:ok, binary} | {:error, Error.t()}
+  def pack({:vector, n}, numbers) when is_list(numbers) and length(numbers) == n,
+    do: pack_numbers(numbers)
+
+  def pack({:vector, n}, row) when byte_size(row) == 4 * n, do: {:ok, row}
+  def pack({:vector, n}, other), do: {:error, misfit(n, other)}
+  def pack(_melee, frame), do: Frame.pack(frame)
+
+  defp pack_numbers(numbers) do
+    {:ok, for(number <- numbers, into: <<>>, do: <<number::float-32-little>>)}
+  rescue
+    # Not a number, or an integer beyond any float. A float beyond 32 bits becomes an infinity,
+    # which embedding it names.
+    ArgumentError ->
+      {:error, mismatch("numbers of 32 bits", inspect(numbers))}
+  end
+
+  defp misfit(n, row) when is_binary(row),
+    do: mismatch("#{4 * n} bytes", "#{byte_size(row)} bytes")
+
+  defp misfit(n, list) when length(list) >= 0, do: mismatch("#{n} numbers", length(list))
+  defp misfit(n, other), do: mismatch("#{n} numbers or a binary", inspect(other))
+
+  defp mismatch(expected, got) do
+    %Error{kind: :mismatch, op: :frame, details: %{what: "frame", expected: expected, got: got}}
+  end
+
+  @doc """
+  Embeds one frame: the continuous features (32-bit floats, little-endian) and the ids whose rows
+  follow them. As strict as a session is.
+
+      iex> Sconce.Embedding.embed({:vector, 2}, [1.0, 2.0])
+      {:ok, {<<0, 0, 128, 63, 0, 0, 0, 64>>, []}}
+  """
+  @spec embed(t | :melee, term) :: {:ok, {binary, [non_neg_integer]}} | {:error, Error.t()}
+  def embed(embedding, frame) do
+    native = to_native(embedding)
+
+    with {:ok, row} <- pack(embedding, frame) do
+      Native.embed(native, row)
+    end
+  end
+end

@@ -1,0 +1,80 @@
+defmodule Sconce.Error do
+  # The order is that of `Kind::ALL` in native/core/src/error.rs.
+  @kinds [
+    not_found: "a file, name or handle that is not there",
+    corrupt: "a file or buffer that cannot be what it claims to be",
+    mismatch: "two things that do not fit: a shape, a width, a Spec",
+    out_of_range: "a number outside its field's range",
+    non_finite: "a NaN or an infinity",
+    no_gradient: "weights that no gradient reaches",
+    busy: "in use by another caller, or a full queue",
+    deadline: "not done in time",
+    cancelled: "stopped before it was done",
+    out_of_memory: "more memory than there is, or than was allowed",
+    unavailable: "not part of this build or machine",
+    io: "the operating system refused a file operation",
+    panic: "a bug in Sconce; the VM lives on"
+  ]
+
+  @moduledoc """
+  What every function of Sconce returns as `{:error, error}`, and what its bang variants raise.
+
+  Match on `kind`; `op` names the operation that failed, and `details` holds the facts as data
+  (`%{field: "action", value: 5000, min: 0, max: 399}`). The sentence is rendered from these last.
+  Wrong options are not among them: they raise `ArgumentError`, see `Sconce.Options`.
+
+  | kind | meaning |
+  |---|---|
+  #{Enum.map_join(@kinds, "\n", fn {kind, meaning} -> "| `:#{kind}` | #{meaning} |" end)}
+
+      iex> error = %Sconce.Error{kind: :not_found, op: :load, details: %{what: "best.safetensors"}}
+      iex> Exception.message(error)
+      "load: best.safetensors not found"
+  """
+
+  @type kind ::
+          unquote(@kinds |> Keyword.keys() |> Enum.reverse() |> Enum.reduce(&{:|, [], [&1, &2]}))
+
+  @type t :: %__MODULE__{kind: kind, op: atom, details: map}
+
+  @enforce_keys [:kind, :op]
+  defexception [:kind, :op, details: %{}]
+
+  @doc "The closed list of kinds."
+  @spec kinds() :: [kind]
+  def kinds, do: unquote(Keyword.keys(@kinds))
+
+  @impl true
+  def message(%__MODULE__{kind: kind, op: op, details: details}) do
+    "#{op}: #{sentence(kind, details)}#{mend(details)}"
+  end
+
+  defp sentence(:not_found, %{what: what}), do: "#{what} not found"
+  defp sentence(:busy, %{what: what}), do: "#{what} is in use"
+  defp sentence(:cancelled, _details), do: "cancelled"
+  defp sentence(:deadline, %{deadline_ms: ms}), do: "late by the deadline of #{ms} ms"
+  defp sentence(:panic, %{message: message}), do: "panic: #{message}"
+
+  defp sentence(:no_gradient, %{weights: names}),
+    do: "no gradient reaches #{Enum.join(names, ", ")}"
+
+  defp sentence(:non_finite, %{what: what, value: value}), do: "#{what} is not finite (#{value})"
+  defp sentence(:out_of_memory, %{what: what, bytes: bytes}), do: "#{what} needs #{bytes} bytes"
+  defp sentence(:io, %{path: path, reason: reason}), do: "#{path}: #{reason}"
+
+  defp sentence(:mismatch, %{what: what, expected: expected, got: got}),
+    do: "#{what}: expected #{expected}, got #{got}"
+
+  defp sentence(:out_of_range, %{field: field, value: value, min: min, max: max}),
+    do: "#{field}: #{number(value)} is outside #{number(min)}..#{number(max)}"
+
+  defp sentence(_kind, %{what: what, reason: reason}), do: "#{what}: #{reason}"
+  defp sentence(kind, details), do: "#{kind} #{inspect(details)}"
+
+  defp mend(%{mend: command}), do: " (to mend it: #{command})"
+  defp mend(_details), do: ""
+
+  # Ids and counts cross as floats.
+  defp number(value) when is_float(value) and trunc(value) == value, do: trunc(value)
+  defp number(value), do: value
+end

@@ -1,0 +1,262 @@
+defmodule Sconce.Frame.Player do
+  # {name, default, meaning}; the order is that of the raw row. A test compares it with Rust's.
+  @fields [
+    {:percent, :required, "damage, percent"},
+    {:facing, :required, "1 or true right, -1 or false left, 0 unknown"},
+    {:x, :required, "horizontal position, 0 is the middle of the stage"},
+    {:y, :required, "vertical position"},
+    {:action, :required, "action state, 0..398"},
+    {:character, :required, "internal character id, 0..32"},
+    {:invulnerable, false, "cannot be hit"},
+    {:jumps_left, 2, "jumps left"},
+    {:shield_strength, 60.0, "shield, 60 when whole"},
+    {:on_ground, :required, "stands on the ground"},
+    {:speed_air_x_self, 0.0, "own horizontal speed in the air, units a frame"},
+    {:speed_ground_x_self, 0.0, "own horizontal speed on the ground, units a frame"},
+    {:speed_y_self, 0.0, "own vertical speed, units a frame"},
+    {:speed_x_attack, 0.0, "horizontal speed from a hit, units a frame"},
+    {:speed_y_attack, 0.0, "vertical speed from a hit, units a frame"},
+    {:hitstun_frames_left, 0, "hitstun left, frames"},
+    {:action_frame, 0, "age of the action state, frames"},
+    {:stock, :required, "stocks left"},
+    {:nana_exists, false, "has a partner on the stage"},
+    {:nana_x, 0.0, "partner: horizontal position"},
+    {:nana_y, 0.0, "partner: vertical position"},
+    {:nana_facing, 0, "partner: as `facing`"},
+    {:nana_percent, 0.0, "partner: damage, percent"},
+    {:nana_stock, 0, "partner: stocks left"},
+    {:nana_action, 0, "partner: action state, 0..398"}
+  ]
+
+  @moduledoc """
+  One player of a `Sconce.Frame`. Positions are in the game's units.
+
+  | field | default | meaning |
+  |---|---|---|
+  #{Enum.map_join(@fields, "\n", fn
+    {name, :required, meaning} -> "| `#{name}` | required | #{meaning} |"
+    {name, default, meaning} -> "| `#{name}` | `#{inspect(default)}` | #{meaning} |"
+  end)}
+  """
+
+  defstruct for {name, default, _} <- @fields, do: {name, if(default != :required, do: default)}
+
+  @type t :: %__MODULE__{}
+
+  @doc false
+  def fields, do: unquote(Enum.map(@fields, fn {name, default, _} -> {name, default} end))
+end
+
+defmodule Sconce.Frame do
+  alias Sconce.Error
+  alias Sconce.Frame.Player
+
+  # {name, default}, in the order of the raw row.
+  @scene [stage: :required, frame: 0, distance: 0.0, name_id: 0]
+  @projectile [owner: :required, type: 0, x: :required, y: :required, speed_x: 0.0, speed_y: 0.0]
+  @buttons Enum.map(~w(a b x y z l r d_up)a, &{&1, false})
+  @stick [x: :required, y: :required]
+  @slots 5
+
+  # How `get/3` finds a field: by atom or by string.
+  keys = fn fields -> for {name, default} <- fields, do: {name, to_string(name), default} end
+  @player_keys keys.(Player.fields())
+  @scene_keys keys.(@scene)
+  @projectile_keys keys.(@projectile)
+  @button_keys keys.(@buttons)
+  @stick_keys keys.(@stick)
+
+  names = fn prefix, fields -> for {name, _} <- fields, do: "#{prefix}#{name}" end
+
+  @columns Enum.concat([
+             names.("own.", Player.fields()),
+             names.("opponent.", Player.fields()),
+             names.("", @scene),
+             ["prev_exists"],
+             names.("prev_buttons.", @buttons),
+             ~w(prev_main_x prev_main_y prev_c_x prev_c_y prev_shoulder projectile_count),
+             Enum.flat_map(0..(@slots - 1), &names.("projectile_#{&1}.", @projectile))
+           ])
+  @byte_size 4 * length(@columns)
+  # The largest number that a 32-bit float holds.
+  @max 3.4028234e38
+  @owners %{nobody: 0, own: 1, opponent: 2}
+
+  @moduledoc """
+  What a policy sees of one game frame.
+
+  | field | default | meaning |
+  |---|---|---|
+  | `own`, `opponent` | required | a `Sconce.Frame.Player` each: the one that acts, and the other |
+  | `stage` | required | stage id as the game start gives it, 0..32 |
+  | `frame` | `0` | frame number, 60 a second, 0 at GO |
+  | `distance` | `0.0` | between the players in units; 0 takes it from their positions |
+  | `name_id` | `0` | player name or style, 0 unknown |
+  | `previous_action` | `nil` | the controller input that led to this frame; a session fills it in |
+  | `projectiles` | `[]` | of each `owner`, `type`, `x`, `y`, `speed_x`, `speed_y`; five are seen |
+
+  A previous action is a `Sconce.Action` or any map with its `buttons`, `main_stick`, `c_stick` and
+  `shoulder`: buttons that are left out are released, sticks and shoulder lie in 0..1 with the sticks'
+  centre at 0.5. The `owner` of a projectile is `:own`, `:opponent` or `:nobody` (1, 2 or 0), its
+  `type` the item's, its speed in units a frame.
+
+  Wherever Sconce takes a frame it takes
+
+    * this struct;
+    * a map of the same fields, with atoms or strings as keys, its players and projectiles too; a
+      field that is missing or nil gets its default, other keys are not looked at;
+    * a binary, the raw row that `pack/1` makes.
+
+  A required field that is missing is an error that names it; so is what is not a number. Whether a
+  number is one the game can give is checked where the frame is embedded.
+
+      iex> player = %{percent: 12.0, facing: 1, x: -20.0, y: 0.0, action: 14, character: 1,
+      ...>   on_ground: true, stock: 4}
+      iex> {:ok, row} = Sconce.Frame.pack(%{own: player, opponent: player, stage: 31})
+      iex> byte_size(row)
+      #{@byte_size}
+      iex> {:error, error} = Sconce.Frame.pack(%{own: player, stage: 31})
+      iex> Exception.message(error)
+      "frame: opponent not found"
+  """
+
+  defstruct [:own, :opponent, :stage, :previous_action] ++
+              Keyword.delete(@scene, :stage) ++ [projectiles: []]
+
+  @type t :: %__MODULE__{
+          own: Player.t() | map,
+          opponent: Player.t() | map,
+          stage: non_neg_integer,
+          frame: integer,
+          distance: number,
+          name_id: non_neg_integer,
+          previous_action: map | nil,
+          projectiles: [map]
+        }
+
+  @doc """
+  The columns of a raw row, in order.
+
+      iex> Sconce.Frame.columns() |> Enum.take(3)
+      ["own.percent", "own.facing", "own.x"]
+  """
+  @spec columns() :: [String.t()]
+  def columns, do: @columns
+
+  @doc """
+  The raw row of a frame: its `columns/0` as 32-bit floats, little-endian.
+
+  A binary is such a row already and is checked for its size alone.
+  """
+  @spec pack(t | map | binary) :: {:ok, binary} | {:error, Error.t()}
+  def pack(row) when byte_size(row) == @byte_size, do: {:ok, row}
+
+  def pack(row) when is_binary(row) do
+    {:error, mismatch("frame", "#{@byte_size} bytes", "#{byte_size(row)} bytes")}
+  end
+
+  def pack(frame) when is_map(frame) do
+    {:ok,
+     <<player(frame, {:own, "own", :required}, "own.")::binary,
+       player(frame, {:opponent, "opponent", :required}, "opponent.")::binary,
+       numbers(frame, @scene_keys, "")::binary, previous_action(frame)::binary,
+       projectiles(frame)::binary>>}
+  catch
+    {:refused, %Error{} = error} -> {:error, error}
+  end
+
+  def pack(other), do: {:error, mismatch("frame", "a frame, a map or a binary", inspect(other))}
+
+  defp player(frame, key, prefix), do: frame |> map(key, "") |> numbers(@player_keys, prefix)
+
+  defp previous_action(frame) do
+    case get(frame, {:previous_action, "previous_action", nil}, "") do
+      nil ->
+        <<0::size((length(@buttons) + 6) * 32)>>
+
+      action when is_map(action) ->
+        at = "previous_action."
+        buttons = map(action, {:buttons, "buttons", :required}, at)
+        main_stick = map(action, {:main_stick, "main_stick", :required}, at)
+        c_stick = map(action, {:c_stick, "c_stick", :required}, at)
+
+        <<1.0::float-32-little, numbers(buttons, @button_keys, at <> "buttons.")::binary,
+          numbers(main_stick, @stick_keys, at <> "main_stick.")::binary,
+          numbers(c_stick, @stick_keys, at <> "c_stick.")::binary,
+          numbers(action, [{:shoulder, "shoulder", :required}], at)::binary>>
+
+      other ->
+        refuse(mismatch("previous_action", "an action or nil", inspect(other)))
+    end
+  end
+
+  defp projectiles(frame) do
+    case get(frame, {:projectiles, "projectiles", []}, "") do
+      [] -> <<0::size((1 + @slots * length(@projectile)) * 32)>>
+      list when is_list(list) -> slots(list)
+      other -> refuse(mismatch("projectiles", "a list", inspect(other)))
+    end
+  end
+
+  defp slots(list) do
+    used =
+      for {projectile, i} <- list |> Enum.take(@slots) |> Enum.with_index(), into: <<>> do
+        is_map(projectile) ||
+          refuse(mismatch("projectile_#{i}", "a map", inspect(projectile)))
+
+        numbers(projectile, @projectile_keys, "projectile_#{i}.")
+      end
+
+    rest = (@slots * length(@projectile) - div(byte_size(used), 4)) * 32
+    <<length(list)::float-32-little, used::binary, 0::size(rest)>>
+  end
+
+  defp numbers(map, keys, prefix) do
+    for {name, _text, _default} = key <- keys, into: <<>> do
+      <<number(name, get(map, key, prefix), prefix)::float-32-little>>
+    end
+  end
+
+  defp map(parent, {name, _text, _default} = key, prefix) do
+    case get(parent, key, prefix) do
+      map when is_map(map) -> map
+      other -> refuse(mismatch("#{prefix}#{name}", "a map", inspect(other)))
+    end
+  end
+
+  defp get(map, {name, text, default}, prefix) do
+    case map do
+      %{^name => value} when value != nil -> value
+      %{^text => value} when value != nil -> value
+      _ when default == :required -> refuse(error(:not_found, %{what: "#{prefix}#{name}"}))
+      _ -> default
+    end
+  end
+
+  defp number(_name, value, _prefix) when is_float(value) and abs(value) <= @max, do: value
+  defp number(_name, value, _prefix) when is_integer(value) and abs(value) <= @max, do: value
+  defp number(_name, true, _prefix), do: 1
+  # False means left here, and 0 would mean that nothing is known.
+  defp number(name, false, _prefix) when name in [:facing, :nana_facing], do: -1
+  defp number(_name, false, _prefix), do: 0
+  defp number(:owner, owner, _) when is_map_key(@owners, owner), do: Map.fetch!(@owners, owner)
+
+  defp number(name, value, prefix) when value in [:nan, :infinity, :neg_infinity],
+    do: refuse(error(:non_finite, %{what: "#{prefix}#{name}", value: value}))
+
+  defp number(name, value, prefix) when is_number(value) do
+    details = %{field: "#{prefix}#{name}", value: value, min: -@max, max: @max}
+    refuse(error(:out_of_range, details))
+  end
+
+  defp number(name, value, prefix),
+    do: refuse(mismatch("#{prefix}#{name}", "a number", inspect(value)))
+
+  @spec refuse(Error.t()) :: no_return
+  defp refuse(error), do: throw({:refused, error})
+
+  defp mismatch(what, expected, got),
+    do: error(:mismatch, %{what: what, expected: expected, got: got})
+
+  defp error(kind, details), do: %Error{kind: kind, op: :frame, details: details}
+end

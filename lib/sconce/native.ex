@@ -1,0 +1,58 @@
+defmodule Sconce.Native do
+  @moduledoc false
+  # Stubs of the native library, grouped by noun. Keep it free of logic: a VM that has the library
+  # open cannot load this module anew.
+
+  # Compiling must not load it: the library may not be in place yet.
+  @compile {:autoload, false}
+  @on_load :load
+  @reason {__MODULE__, :load_error}
+
+  # A missing library is a value that each call returns, not a crash at start.
+  def load do
+    path = :filename.join([priv(), ~c"native", ~c"sconce_nif"])
+
+    case :erlang.load_nif(path, 0) do
+      :ok -> :persistent_term.erase(@reason)
+      {:error, {:reload, _text}} -> :ok
+      {:error, {_kind, text}} -> :persistent_term.put(@reason, to_string(text))
+    end
+
+    :ok
+  end
+
+  @doc "`:ok`, or why the library is not there."
+  def status do
+    case :persistent_term.get(@reason, nil) do
+      nil -> :ok
+      reason -> {:error, reason}
+    end
+  end
+
+  # System
+  def native_info, do: unavailable(:native_info)
+  def error_kinds, do: unavailable(:error_kinds)
+
+  # Embedding
+  def frame_columns, do: unavailable(:frame_columns)
+  def embedding_schema(_embedding), do: unavailable(:embedding_schema)
+  def embed(_embedding, _raw), do: unavailable(:embed)
+
+  # Probes of the border, for tests
+  def probe_echo(_term), do: unavailable(:probe_echo)
+  def probe_panic(_message), do: unavailable(:probe_panic)
+  def probe_reply(_reference, _how), do: unavailable(:probe_reply)
+
+  defp unavailable(op) do
+    reason = :persistent_term.get(@reason, "not loaded")
+    details = %{what: "native library", reason: reason, mend: "mix sconce.doctor"}
+    {:error, %Sconce.Error{kind: :unavailable, op: op, details: details}}
+  end
+
+  defp priv do
+    case :code.priv_dir(:sconce) do
+      {:error, :bad_name} -> ~c"priv"
+      dir -> dir
+    end
+  end
+end

@@ -1,0 +1,216 @@
+defmodule Sconce.Options do
+  @moduledoc """
+  Options, described once as data: checked at the door and printed into the documentation.
+
+  A schema is a keyword list of option names, each with
+
+    * `:type` - one of the types below, `:any` when left out;
+    * `:default` - the value when the option is not given;
+    * `:required` - `true` when it must be given;
+    * `:min`, `:max` - bounds of a number, both inclusive;
+    * `:doc` - what it does, in a sentence.
+
+  | type | accepts |
+  |---|---|
+  | `:pos_integer`, `:non_neg_integer`, `:integer` | that integer |
+  | `:float` | a float, or an integer, which becomes a float |
+  | `:boolean`, `:atom`, `:map`, `:keyword`, `:pid` | that term |
+  | `:string`, `:path` | a binary |
+  | `{:in, values}` | one of the values, or of a range |
+  | `{:list, type}` | a list of that |
+  | `{:tuple, types}` | a tuple of those |
+  | `{:or, types}` | the first that fits; a literal such as `nil` or `:auto` accepts itself |
+  | `{:fun, arity}` | a function |
+  | `:any` | everything |
+
+      iex> schema = [batch_size: [type: :pos_integer, default: 256, doc: "Windows in a step."]]
+      iex> Sconce.Options.validate!([], schema)
+      [batch_size: 256]
+      iex> Sconce.Options.validate!([bacth_size: 32], schema)
+      ** (ArgumentError) unknown option :bacth_size, did you mean :batch_size?
+  """
+
+  @type schema :: [{atom, keyword}]
+
+  @literals [nil, true, false]
+  # Below this similarity a guess is more likely to mislead than to help.
+  @similar 0.55
+
+  @doc """
+  Returns the options with defaults filled in and numbers converted, in the schema's order.
+
+  Raises `ArgumentError` that names the option, its value and what is expected.
+  """
+  @spec validate!(keyword, schema) :: keyword
+  def validate!(opts, schema) do
+    Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
+    Enum.each(opts, fn {name, _value} -> known!(name, Keyword.keys(schema)) end)
+
+    for {name, spec} <- schema, {:ok, value} <- [fetch(opts, name, spec)] do
+      {name, value}
+    end
+  end
+
+  @doc "The schema as a Markdown list."
+  @spec docs(schema) :: String.t()
+  def docs(schema) do
+    Enum.map_join(schema, "\n", fn {name, spec} ->
+      "  * `#{inspect(name)}` - #{describe(spec)}#{default_text(spec)}. #{spec[:doc]}"
+      |> String.trim_trailing()
+    end)
+  end
+
+  @doc """
+  The candidate that is spelled most like `name`, or nil when none is near.
+
+      iex> Sconce.Options.nearest(:gur, [:mlp, :lstm, :gru])
+      :gru
+  """
+  @spec nearest(term, [term]) :: term | nil
+  def nearest(name, candidates) do
+    candidates
+    |> Enum.map(&{String.jaro_distance(to_string(name), to_string(&1)), &1})
+    |> Enum.filter(fn {similarity, _candidate} -> similarity >= @similar end)
+    |> Enum.max_by(&elem(&1, 0), fn -> {0, nil} end)
+    |> elem(1)
+  end
+
+  @doc """
+  Raises `ArgumentError` unless `name` is among `names`; `noun` says what they are.
+  """
+  @spec known!(term, [term], String.t()) :: :ok
+  def known!(name, names, noun \\ "option") do
+    if name in names, do: :ok, else: raise(ArgumentError, unknown(name, names, noun))
+  end
+
+  defp unknown(name, names, noun) do
+    case nearest(name, names) do
+      nil -> "unknown #{noun} #{inspect(name)}, expected one of #{listed(names)}"
+      near -> "unknown #{noun} #{inspect(name)}, did you mean #{inspect(near)}?"
+    end
+  end
+
+  defp fetch(opts, name, spec) do
+    case Keyword.fetch(opts, name) do
+      {:ok, value} -> {:ok, cast!(name, value, spec)}
+      :error -> default(name, spec)
+    end
+  end
+
+  defp default(name, spec) do
+    if spec[:required] do
+      raise ArgumentError, "option #{inspect(name)} is required: #{describe(spec)}"
+    end
+
+    Keyword.fetch(spec, :default)
+  end
+
+  defp cast!(name, value, spec) do
+    with {:ok, cast} <- cast(Keyword.get(spec, :type, :any), value),
+         true <- within?(cast, spec) do
+      cast
+    else
+      _ ->
+        raise ArgumentError,
+              "option #{inspect(name)}: expected #{describe(spec)}, got: #{inspect(value)}"
+    end
+  end
+
+  defp within?(value, spec) when is_number(value),
+    do: value >= Keyword.get(spec, :min, value) and value <= Keyword.get(spec, :max, value)
+
+  defp within?(_value, _spec), do: true
+
+  defp cast(:any, value), do: {:ok, value}
+  defp cast(:integer, value) when is_integer(value), do: {:ok, value}
+  defp cast(:pos_integer, value) when is_integer(value) and value > 0, do: {:ok, value}
+  defp cast(:non_neg_integer, value) when is_integer(value) and value >= 0, do: {:ok, value}
+  defp cast(:float, value) when is_number(value), do: {:ok, value / 1}
+  defp cast(:boolean, value) when is_boolean(value), do: {:ok, value}
+  defp cast(:atom, value) when is_atom(value), do: {:ok, value}
+  defp cast(:map, value) when is_map(value), do: {:ok, value}
+  defp cast(:pid, value) when is_pid(value), do: {:ok, value}
+  defp cast(type, value) when type in [:string, :path] and is_binary(value), do: {:ok, value}
+  defp cast({:fun, arity}, value) when is_function(value, arity), do: {:ok, value}
+  defp cast({:in, values}, value), do: if(value in values, do: {:ok, value}, else: :error)
+  defp cast({:list, type}, values) when is_list(values), do: cast_each(values, &cast(type, &1))
+  defp cast({:or, types}, value), do: Enum.find_value(types, :error, &cast_one_of(&1, value))
+
+  defp cast(:keyword, value),
+    do: if(Keyword.keyword?(value), do: {:ok, value}, else: :error)
+
+  defp cast({:tuple, types}, value) when is_tuple(value) and tuple_size(value) == length(types) do
+    pairs = Enum.zip(types, Tuple.to_list(value))
+
+    with {:ok, values} <- cast_each(pairs, fn {type, item} -> cast(type, item) end) do
+      {:ok, List.to_tuple(values)}
+    end
+  end
+
+  defp cast(_type, _value), do: :error
+
+  defp cast_one_of(type, value) do
+    case cast(type, value) do
+      {:ok, cast} -> {:ok, cast}
+      :error -> if literal?(type) and type == value, do: {:ok, value}
+    end
+  end
+
+  defp cast_each(items, cast) do
+    Enum.reduce_while(items, {:ok, []}, fn item, {:ok, done} ->
+      case cast.(item) do
+        {:ok, value} -> {:cont, {:ok, [value | done]}}
+        :error -> {:halt, :error}
+      end
+    end)
+    |> case do
+      {:ok, done} -> {:ok, Enum.reverse(done)}
+      :error -> :error
+    end
+  end
+
+  @names [
+    any: "anything",
+    integer: "an integer",
+    pos_integer: "a positive integer",
+    non_neg_integer: "a non-negative integer",
+    float: "a number",
+    boolean: "a boolean",
+    atom: "an atom",
+    map: "a map",
+    keyword: "a keyword list",
+    pid: "a pid",
+    string: "a string",
+    path: "a path"
+  ]
+
+  defp literal?(type),
+    do: type in @literals or (is_atom(type) and type not in Keyword.keys(@names))
+
+  defp describe(spec) when is_list(spec) do
+    type_name(Keyword.get(spec, :type, :any)) <> bounds(spec[:min], spec[:max])
+  end
+
+  defp bounds(nil, nil), do: ""
+  defp bounds(min, nil), do: " of at least #{min}"
+  defp bounds(nil, max), do: " of at most #{max}"
+  defp bounds(min, max), do: " from #{min} to #{max}"
+
+  defp type_name({:in, %Range{} = range}), do: "one of #{inspect(range)}"
+  defp type_name({:in, values}), do: "one of #{listed(values)}"
+  defp type_name({:list, type}), do: "a list, each #{type_name(type)}"
+  defp type_name({:tuple, types}), do: "a tuple of #{Enum.map_join(types, ", ", &type_name/1)}"
+  defp type_name({:or, types}), do: Enum.map_join(types, " or ", &type_name/1)
+  defp type_name({:fun, arity}), do: "a function of #{arity}"
+  defp type_name(type), do: Keyword.get(@names, type, inspect(type))
+
+  defp default_text(spec) do
+    cond do
+      spec[:required] -> ", required"
+      Keyword.has_key?(spec, :default) -> ", default `#{inspect(spec[:default])}`"
+      true -> ""
+    end
+  end
+
+  defp listed(values), do: Enum.map_join(values, ", ", &inspect/1)
+end

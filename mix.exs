@@ -1,0 +1,42 @@
+Code.require_file("build/compile_native.exs", __DIR__)
+
+defmodule Sconce.MixProject do
+  use Mix.Project
+
+  @version "0.1.0"
+
+  def project do
+    [
+      app: :sconce,
+      version: @version,
+      elixir: "~> 1.14",
+      # Native first: a module that loads the library finds it when it is compiled.
+      compilers: [:sconce_native] ++ Mix.compilers(),
+      elixirc_paths: elixirc_paths(Mix.env()),
+      start_permanent: Mix.env() == :prod,
+      deps: [],
+      aliases: [bench: "sconce.bench"],
+      test_ignore_filters: [&String.starts_with?(&1, ["test/host_app/", "test/support/"])],
+      name: "Sconce",
+      description:
+        "Native policies for games: act 60 times a second, learn from replays and from play",
+      package: package(),
+      docs: [main: "readme", extras: ["README.md", "CHANGELOG.md"]]
+    ]
+  end
+
+  def application do
+    [extra_applications: [:logger]]
+  end
+
+  defp elixirc_paths(:test), do: ["lib", "test/support"]
+  defp elixirc_paths(_env), do: ["lib"]
+
+  defp package do
+    [
+      licenses: ["Apache-2.0"],
+      files: ~w(lib build native config Cargo.toml Cargo.lock mix.exs .formatter.exs
+                README.md CHANGELOG.md LICENSE)
+    ]
+  end
+end

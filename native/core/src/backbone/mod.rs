@@ -1,0 +1,127 @@
+//! How vectors become memory.
+
+mod mlp;
+mod recurrent;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use candle_core::Tensor;
+
+pub use crate::ops::recurrence::Mask;
+use crate::ops::tensor::{tensor, to_vec};
+use crate::rng::Rng;
+use crate::weights::Builder;
+use crate::{Error, Result, ops, spec};
+pub use mlp::Mlp;
+pub use recurrent::{Cell, Recurrent};
+
+/// What a backbone remembers: tensors `[b, ..]`, in an order that is the backbone's own.
+#[derive(Debug, Clone)]
+pub struct State(pub Vec<Tensor>);
+
+/// One contract for every memory: the sequence form and the step form agree to 1e-5.
+pub trait Backbone: Send + Sync {
+    /// The memory of `batch` games that have not begun.
+    fn zero_state(&self, batch: usize) -> Result<State>;
+
+    /// `x [b, t, d]` -> `(y [b, t, h], state after the last frame)`.
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)>;
+
+    /// One frame: `x [b, d]` -> `(y [b, h], state)`.
+    fn step(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let (y, state) = self.forward(&x.unsqueeze(1)?, state, context)?;
+        Ok((y.squeeze(1)?, state))
+    }
+}
+
+/// Builds the backbone of a spec, which reads vectors of `input` numbers.
+pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn Backbone>> {
+    Ok(match config {
+        spec::Backbone::Mlp(c) => Box::new(Mlp::new(c, input, b)?),
+        spec::Backbone::Lstm(c) => Box::new(Recurrent::new(Cell::Lstm, c, input, b)?),
+        spec::Backbone::Gru(c) => Box::new(Recurrent::new(Cell::Gru, c, input, b)?),
+    })
+}
+
+/// What surrounds one forward pass: dropout in training, missing frames, taps on request.
+#[derive(Default)]
+pub struct Context {
+    dropout: Option<(u64, u64)>,
+    pub mask: Mask,
+    taps: Option<RefCell<BTreeMap<String, Tensor>>>,
+}
+
+impl Context {
+    /// A pass of training step `step`: dropout fires, drawn from `seed`.
+    pub fn training(seed: u64, step: u64) -> Self {
+        Context { dropout: Some((seed, step)), ..Context::default() }
+    }
+
+    /// Keeps the named activations of this pass.
+    pub fn tapped() -> Self {
+        Context { taps: Some(RefCell::default()), ..Context::default() }
+    }
+
+    pub fn taps(self) -> BTreeMap<String, Tensor> {
+        self.taps.map(RefCell::into_inner).unwrap_or_default()
+    }
+
+    pub fn tap(&self, name: &str, value: &Tensor) {
+        if let Some(taps) = &self.taps {
+            taps.borrow_mut().insert(name.to_string(), value.clone());
+        }
+    }
+
+    fn rng(&self, name: &str) -> Option<Rng> {
+        self.dropout.map(|(seed, step)| Rng::new(seed, &format!("dropout.{name}"), step))
+    }
+
+    /// Drops numbers of `x` with probability `p`, in training only.
+    pub fn dropout(&self, x: &Tensor, p: f32, name: &str) -> Result<Tensor> {
+        match self.rng(name) {
+            Some(rng) => ops::dropout(x, p, rng),
+            None => Ok(x.clone()),
+        }
+    }
+
+    /// Drops whole columns of each window of `x [b, t, d]`, in training only.
+    pub fn dropout_columns(&self, x: &Tensor, p: f32, name: &str) -> Result<Tensor> {
+        match self.rng(name) {
+            Some(rng) => ops::dropout_columns(x, p, rng),
+            None => Ok(x.clone()),
+        }
+    }
+}
+
+impl State {
+    /// The numbers of all parts, one after the other.
+    pub fn to_vec(&self) -> Result<Vec<f32>> {
+        let mut all = Vec::new();
+        for part in &self.0 {
+            all.extend(to_vec(part)?);
+        }
+        Ok(all)
+    }
+
+    /// The reverse of [`State::to_vec`], with the shapes of `self`.
+    pub fn with_values(&self, values: &[f32]) -> Result<State> {
+        let expected: usize = self.0.iter().map(Tensor::elem_count).sum();
+        if values.len() != expected {
+            return Err(Error::mismatch("numbers of a state", expected, values.len()));
+        }
+        let mut rest = values;
+        let mut parts = Vec::with_capacity(self.0.len());
+        for part in &self.0 {
+            let (head, tail) = rest.split_at(part.elem_count());
+            parts.push(tensor(head.to_vec(), part.shape())?);
+            rest = tail;
+        }
+        Ok(State(parts))
+    }
+
+    /// Cuts the graph: what comes after does not reach back through this state.
+    pub fn detach(&self) -> State {
+        State(self.0.iter().map(Tensor::detach).collect())
+    }
+}

@@ -1,0 +1,121 @@
+//! A policy as one safetensors file, with its Spec and a manifest in the metadata.
+//!
+//! A file to go on training from holds the optimiser's state beside the weights, under names that
+//! begin with `optimiser.`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ops::tensor::{tensor, to_vec};
+use crate::weights::Weights;
+use crate::{Error, Result, Spec, fs};
+
+/// Readers refuse files of a later version.
+pub const VERSION: u32 = 1;
+const KEY: &str = "sconce";
+
+/// What stands in the metadata beside the weights.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Manifest {
+    pub version: u32,
+    pub spec: Spec,
+    /// What the writer wants to tell: step, metrics, options of the run.
+    #[serde(default)]
+    pub notes: Value,
+}
+
+impl Manifest {
+    pub fn new(spec: Spec, notes: Value) -> Self {
+        Manifest { version: VERSION, spec, notes }
+    }
+}
+
+/// What a file holds.
+#[derive(Debug)]
+pub struct Checkpoint {
+    pub manifest: Manifest,
+    pub weights: Weights,
+    pub optimiser: Optimiser,
+}
+
+/// The optimiser's numbers by name; empty in a file that is only to be played.
+pub type Optimiser = BTreeMap<String, Vec<f32>>;
+
+const OPTIMISER: &str = "optimiser.";
+
+/// Writes beside `path`, syncs and renames.
+pub fn save(path: &Path, manifest: &Manifest, weights: &Weights, optimiser: &Optimiser) -> Result<()> {
+    let bytes = encode(path, manifest, weights, optimiser)?;
+    fs::write_atomic(path, |file: &mut File| file.write_all(&bytes))
+}
+
+fn encode(path: &Path, manifest: &Manifest, weights: &Weights, optimiser: &Optimiser) -> Result<Vec<u8>> {
+    let text = serde_json::to_string(manifest).map_err(|e| Error::corrupt("manifest", e))?;
+    let mut data = weights
+        .iter()
+        .map(|(name, t)| Ok((name.clone(), t.dims().to_vec(), bytes(&to_vec(t)?))))
+        .collect::<Result<Vec<_>>>()?;
+    let numbers = optimiser.iter();
+    data.extend(numbers.map(|(name, v)| (format!("{OPTIMISER}{name}"), vec![v.len()], bytes(v))));
+    let views = data
+        .iter()
+        .map(|(name, dims, bytes)| Ok((name, TensorView::new(Dtype::F32, dims.clone(), bytes)?)))
+        .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()
+        .map_err(|e| Error::corrupt(path.display().to_string(), e))?;
+    let metadata = Some(HashMap::from([(KEY.to_string(), text)]));
+    safetensors::serialize(views, metadata).map_err(|e| Error::corrupt(path.display().to_string(), e))
+}
+
+/// Reads a checkpoint; every size is checked before it is trusted, every weight must be finite.
+pub fn load(path: &Path) -> Result<Checkpoint> {
+    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    decode(&path.display().to_string(), &bytes)
+}
+
+pub fn decode(what: &str, bytes: &[u8]) -> Result<Checkpoint> {
+    let corrupt = |reason: &dyn std::fmt::Display| Error::corrupt(what, reason);
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| corrupt(&e))?;
+    let text = header.metadata().as_ref().and_then(|m| m.get(KEY));
+    let text = text.ok_or_else(|| corrupt(&"not a checkpoint of Sconce: no manifest in it"))?;
+    let raw: Value = serde_json::from_str(text).map_err(|e| corrupt(&e))?;
+    // The version first: a later one may have a manifest that this reader cannot parse.
+    let version = raw.get("version").and_then(Value::as_u64).unwrap_or(0);
+    if version != u64::from(VERSION) {
+        return Err(Error::mismatch(format!("version of {what}"), VERSION, version));
+    }
+    let manifest: Manifest = serde_json::from_value(raw).map_err(|e| corrupt(&e))?;
+    manifest.spec.validate()?;
+    let file = SafeTensors::deserialize(bytes).map_err(|e| corrupt(&e))?;
+    let (mut weights, mut optimiser) = (Weights::new(), Optimiser::new());
+    for (name, view) in file.tensors() {
+        let numbers = read(what, &name, &view)?;
+        match name.strip_prefix(OPTIMISER) {
+            Some(name) => drop(optimiser.insert(name.to_string(), numbers)),
+            None => drop(weights.insert(name, tensor(numbers, view.shape())?)),
+        }
+    }
+    Ok(Checkpoint { manifest, weights, optimiser })
+}
+
+fn read(what: &str, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {
+    if view.dtype() != Dtype::F32 {
+        return Err(Error::mismatch(format!("{name} in {what}"), "F32", format!("{:?}", view.dtype())));
+    }
+    let data: Vec<f32> =
+        view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    if let Some(value) = data.iter().find(|v| !v.is_finite()) {
+        return Err(Error::NonFinite { what: format!("{name} in {what}"), value: f64::from(*value) });
+    }
+    Ok(data)
+}
+
+/// f32, little-endian.
+pub fn bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|v| v.to_le_bytes()).collect()
+}

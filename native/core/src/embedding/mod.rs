@@ -1,0 +1,173 @@
+//! How a frame becomes a vector: raw numbers to continuous features, and ids for trained tables.
+//!
+//! A corpus and a live frame take the same path, [`Embedding::embed`]; only a live one is strict.
+
+pub mod melee;
+
+mod layout;
+
+use serde::Serialize;
+
+use crate::spec::{Embedding, Heads};
+use crate::{Error, Result};
+
+/// An id that is looked up in a trained table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct IdSlot {
+    /// As in `own.action`.
+    pub name: &'static str,
+    pub table: &'static str,
+    /// Rows of the table, the last one for whatever has no row of its own.
+    pub rows: usize,
+    /// Numbers in a row of the table.
+    pub width: usize,
+}
+
+/// A trained table; its weight is `{name}_embedding.weight`, `[rows, width]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Table {
+    pub name: &'static str,
+    pub rows: usize,
+    pub width: usize,
+}
+
+/// A stretch of the embedded vector.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Feature {
+    pub name: String,
+    pub offset: usize,
+    pub width: usize,
+    /// How it comes about from the raw row.
+    pub formula: String,
+}
+
+impl Embedding {
+    /// Numbers in a raw row.
+    pub fn raw_width(&self) -> usize {
+        match self {
+            Embedding::Vector(n) => *n,
+            Embedding::Melee(_) => melee::RAW_WIDTH,
+        }
+    }
+
+    /// Numbers of the embedded vector that come straight from the raw row.
+    pub fn continuous_width(&self) -> usize {
+        match self {
+            Embedding::Vector(n) => *n,
+            Embedding::Melee(options) => layout::width(options),
+        }
+    }
+
+    /// Ids of one frame, as many as [`Self::id_slots`].
+    pub fn num_ids(&self) -> usize {
+        match self {
+            Embedding::Vector(_) => 0,
+            Embedding::Melee(options) => layout::slots(options).len(),
+        }
+    }
+
+    /// Ids of one frame, in the order in which [`Self::embed`] writes them and in which their rows
+    /// follow the continuous features.
+    pub fn id_slots(&self) -> Vec<IdSlot> {
+        match self {
+            Embedding::Vector(_) => Vec::new(),
+            Embedding::Melee(options) => layout::id_slots(options),
+        }
+    }
+
+    /// Width of the embedded vector, continuous features and looked-up rows.
+    pub fn width(&self) -> usize {
+        self.continuous_width() + self.id_slots().iter().map(|slot| slot.width).sum::<usize>()
+    }
+
+    /// The trained tables, each once.
+    pub fn tables(&self) -> Vec<Table> {
+        let mut tables: Vec<Table> = Vec::new();
+        for IdSlot { table: name, rows, width, .. } in self.id_slots() {
+            if tables.iter().all(|t| t.name != name) {
+                tables.push(Table { name, rows, width });
+            }
+        }
+        tables
+    }
+
+    /// Turns one raw row into continuous features and ids.
+    ///
+    /// Strict, for live frames: a value that is not finite, or is none of its field's, is an error
+    /// that names it. Not strict, for corpora, whose import has counted them: an id without a row
+    /// takes the table's last.
+    ///
+    /// # Shapes
+    /// `raw [raw_width]`, `continuous [continuous_width]`, `ids [num_ids]`.
+    pub fn embed(
+        &self,
+        raw: &[f32],
+        strict: bool,
+        continuous: &mut [f32],
+        ids: &mut [u32],
+    ) -> Result<()> {
+        melee::fits("raw row", self.raw_width(), raw.len())?;
+        melee::fits("continuous features", self.continuous_width(), continuous.len())?;
+        melee::fits("ids", self.num_ids(), ids.len())?;
+        match self {
+            Embedding::Vector(_) if strict => {
+                check_finite(raw)?;
+                continuous.copy_from_slice(raw);
+            }
+            Embedding::Vector(_) => continuous.copy_from_slice(raw),
+            Embedding::Melee(options) => {
+                let row = melee::row(raw)?;
+                if strict {
+                    layout::check(options, row)?;
+                }
+                layout::write(options, row, continuous);
+                layout::write_ids(options, row, ids);
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands at which offset of the embedded vector, without a gap.
+    pub fn schema(&self) -> Vec<Feature> {
+        match self {
+            Embedding::Vector(n) => vec![Feature {
+                name: "vector".into(),
+                offset: 0,
+                width: *n,
+                formula: "as given".into(),
+            }],
+            Embedding::Melee(options) => layout::schema(options),
+        }
+    }
+
+    /// Labels of the previous action; false, and `out` left alone, if the row has none.
+    ///
+    /// # Shapes
+    /// `raw [raw_width]`, `out [num_labels]`.
+    pub fn previous_labels(&self, raw: &[f32], heads: &Heads, out: &mut [u16]) -> Result<bool> {
+        if let Embedding::Vector(_) = self {
+            return Ok(false);
+        }
+        match melee::previous(melee::row(raw)?) {
+            Some(controller) => melee::discretise(controller, heads, out).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Swaps left and right of a raw row. A plain vector has neither.
+    pub fn mirror(&self, raw: &mut [f32]) -> Result<()> {
+        match self {
+            Embedding::Vector(_) => Err(Error::mismatch("mirror", "the Melee embedding", "vector")),
+            Embedding::Melee(_) => melee::mirror(raw),
+        }
+    }
+}
+
+fn check_finite(raw: &[f32]) -> Result<()> {
+    match raw.iter().enumerate().find(|(_, value)| !value.is_finite()) {
+        Some((i, &value)) => {
+            Err(Error::NonFinite { what: format!("vector[{i}]"), value: value.into() })
+        }
+        None => Ok(()),
+    }
+}

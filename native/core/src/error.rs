@@ -1,0 +1,181 @@
+//! One error type for every room below the border.
+//!
+//! A variant carries data, not prose: the border turns it into `%Sconce.Error{kind, op, details}`
+//! and Elixir renders the sentence.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+/// The closed list of kinds, the same in Rust and in `Sconce.Error` (a test compares them).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    NotFound,
+    Corrupt,
+    Mismatch,
+    OutOfRange,
+    NonFinite,
+    NoGradient,
+    Busy,
+    Deadline,
+    Cancelled,
+    OutOfMemory,
+    Unavailable,
+    Io,
+    Panic,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 13] = [
+        Kind::NotFound,
+        Kind::Corrupt,
+        Kind::Mismatch,
+        Kind::OutOfRange,
+        Kind::NonFinite,
+        Kind::NoGradient,
+        Kind::Busy,
+        Kind::Deadline,
+        Kind::Cancelled,
+        Kind::OutOfMemory,
+        Kind::Unavailable,
+        Kind::Io,
+        Kind::Panic,
+    ];
+
+    /// The atom in Elixir.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::NotFound => "not_found",
+            Kind::Corrupt => "corrupt",
+            Kind::Mismatch => "mismatch",
+            Kind::OutOfRange => "out_of_range",
+            Kind::NonFinite => "non_finite",
+            Kind::NoGradient => "no_gradient",
+            Kind::Busy => "busy",
+            Kind::Deadline => "deadline",
+            Kind::Cancelled => "cancelled",
+            Kind::OutOfMemory => "out_of_memory",
+            Kind::Unavailable => "unavailable",
+            Kind::Io => "io",
+            Kind::Panic => "panic",
+        }
+    }
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{what} not found")]
+    NotFound { what: String },
+    /// A file or buffer that cannot be what it claims to be.
+    #[error("{what}: {reason}")]
+    Corrupt { what: String, reason: String },
+    /// Two things that do not fit each other: a shape, a width, a Spec.
+    #[error("{what}: expected {expected}, got {got}")]
+    Mismatch { what: String, expected: String, got: String },
+    #[error("{field}: {value} is outside {min}..{max}")]
+    OutOfRange { field: String, value: f64, min: f64, max: f64 },
+    #[error("{what} is not finite ({value})")]
+    NonFinite { what: String, value: f64 },
+    #[error("no gradient reaches {}", .weights.join(", "))]
+    NoGradient { weights: Vec<String> },
+    #[error("{what} is in use")]
+    Busy { what: String },
+    #[error("late by the deadline of {deadline_ms} ms")]
+    Deadline { deadline_ms: u64 },
+    #[error("cancelled")]
+    Cancelled,
+    #[error("{what} needs {bytes} bytes")]
+    OutOfMemory { what: String, bytes: u64 },
+    #[error("{what}: {reason}")]
+    Unavailable { what: String, reason: String },
+    #[error("{}: {source}", .path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("panic: {message}")]
+    Panic { message: String },
+    /// Candle's own refusal, which only a bug of ours can cause.
+    #[error("tensor: {0}")]
+    Tensor(#[from] candle_core::Error),
+}
+
+impl Error {
+    pub fn mismatch(what: impl Into<String>, expected: impl ToString, got: impl ToString) -> Self {
+        Error::Mismatch { what: what.into(), expected: expected.to_string(), got: got.to_string() }
+    }
+
+    pub fn corrupt(what: impl Into<String>, reason: impl ToString) -> Self {
+        Error::Corrupt { what: what.into(), reason: reason.to_string() }
+    }
+
+    pub fn out_of_range(field: impl Into<String>, value: f64, min: f64, max: f64) -> Self {
+        Error::OutOfRange { field: field.into(), value, min, max }
+    }
+
+    pub fn not_found(what: impl Into<String>) -> Self {
+        Error::NotFound { what: what.into() }
+    }
+
+    /// For `map_err` on a file operation: a missing file is `NotFound`, anything else `Io`.
+    pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self + '_ {
+        move |source| match source.kind() {
+            std::io::ErrorKind::NotFound => Error::not_found(path.display().to_string()),
+            _ => Error::Io { path: path.to_path_buf(), source },
+        }
+    }
+
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::NotFound { .. } => Kind::NotFound,
+            Error::Corrupt { .. } => Kind::Corrupt,
+            Error::Mismatch { .. } | Error::Tensor(_) => Kind::Mismatch,
+            Error::OutOfRange { .. } => Kind::OutOfRange,
+            Error::NonFinite { .. } => Kind::NonFinite,
+            Error::NoGradient { .. } => Kind::NoGradient,
+            Error::Busy { .. } => Kind::Busy,
+            Error::Deadline { .. } => Kind::Deadline,
+            Error::Cancelled => Kind::Cancelled,
+            Error::OutOfMemory { .. } => Kind::OutOfMemory,
+            Error::Unavailable { .. } => Kind::Unavailable,
+            Error::Io { .. } => Kind::Io,
+            Error::Panic { .. } => Kind::Panic,
+        }
+    }
+
+    /// The fields as data, for `%Sconce.Error{details: map}`.
+    pub fn details(&self) -> Value {
+        match self {
+            Error::NotFound { what } | Error::Busy { what } => json!({ "what": what }),
+            Error::Corrupt { what, reason } | Error::Unavailable { what, reason } => {
+                json!({ "what": what, "reason": reason })
+            }
+            Error::Mismatch { what, expected, got } => {
+                json!({ "what": what, "expected": expected, "got": got })
+            }
+            Error::OutOfRange { field, value, min, max } => {
+                json!({ "field": field, "value": value, "min": min, "max": max })
+            }
+            // JSON has no NaN, so the value goes as text.
+            Error::NonFinite { what, value } => json!({ "what": what, "value": value.to_string() }),
+            Error::NoGradient { weights } => json!({ "weights": weights }),
+            Error::Deadline { deadline_ms } => json!({ "deadline_ms": deadline_ms }),
+            Error::Cancelled => json!({}),
+            Error::OutOfMemory { what, bytes } => json!({ "what": what, "bytes": bytes }),
+            Error::Io { path, source } => {
+                json!({ "path": path.display().to_string(), "reason": source.to_string() })
+            }
+            Error::Panic { message } => json!({ "message": message }),
+            Error::Tensor(error) => json!({ "what": "tensor", "reason": error.to_string() }),
+        }
+    }
+}
+
+/// So that `?` works inside candle's traits; the border unwraps it again.
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Tensor(inner) => inner,
+            other => candle_core::Error::wrap(other),
+        }
+    }
+}

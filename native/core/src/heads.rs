@@ -1,0 +1,241 @@
+//! From the trunk vector to logits, and from logits to an action.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use crate::layer::Linear;
+use crate::ops::tensor::{self, tensor};
+use crate::ops::{self, Activation};
+use crate::rng::Rng;
+use crate::sampling::{Sampling, confidence};
+use crate::spec::{self, HeadKind, HeadsKind};
+use crate::weights::{Builder, Init};
+use crate::{Error, Result};
+
+/// Stands where there was no previous action.
+pub const NONE: u16 = u16::MAX;
+
+/// One action for each row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// `[n, num_logits]`
+    pub logits: Vec<f32>,
+    /// `[n, num_labels]`: bits and classes.
+    pub choices: Vec<u16>,
+    /// `[n, heads]`, each 0..1.
+    pub confidence: Vec<f32>,
+}
+
+pub struct Heads {
+    spec: spec::Heads,
+    layers: Layers,
+    prior: Vec<Tensor>,
+}
+
+enum Layers {
+    /// `logits = W_2 relu(W_1 x)` per head; weights `NAME_hidden`, `NAME_logits`.
+    Independent(Vec<(Linear, Linear)>),
+    /// A residual stream: each head reads its logits from it and adds an encoding of its choice
+    /// (Vinyals et al. 2019). Weights `stream_in`, `decode.NAME`, `encode.NAME` (all but the last).
+    Autoregressive { stream: Linear, decode: Vec<Linear>, encode: Vec<Linear> },
+}
+
+impl Heads {
+    pub fn new(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Self> {
+        let layers = match spec.kind {
+            HeadsKind::Independent => Layers::Independent(independent(spec, input, b)?),
+            HeadsKind::Autoregressive => autoregressive(spec, input, b)?,
+        };
+        let prior = match spec.prior {
+            true => prior(spec, &b.under("prior"))?,
+            false => vec![],
+        };
+        Ok(Heads { spec: spec.clone(), layers, prior })
+    }
+
+    /// `trunk [n, w]` -> `[n, num_logits]`. `labels [n, num_labels]` feed autoregressive heads
+    /// (teacher forcing), `previous [n, num_labels]` the prior; [`NONE`] stands for no previous.
+    pub fn forward(&self, trunk: &Tensor, labels: Option<&[u16]>, previous: &[u16]) -> Result<Tensor> {
+        let logits = match &self.layers {
+            Layers::Independent(layers) => layers
+                .iter()
+                .map(|(hidden, logits)| logits.forward(&hidden.forward(trunk)?))
+                .collect::<Result<Vec<_>>>()?,
+            Layers::Autoregressive { .. } => {
+                let labels = labels.ok_or_else(|| Error::not_found("labels for autoregressive heads"))?;
+                self.check_rows(trunk, labels)?;
+                self.unroll(trunk, |at, _| Ok(self.part(labels, at)))?
+            }
+        };
+        let mut logits = Tensor::cat(&logits, 1)?;
+        if let Some(prior) = self.prior_logits(trunk.dim(0)?, previous)? {
+            logits = (logits + prior)?;
+        }
+        Ok(logits)
+    }
+
+    /// Chooses for each row. `rngs` has one generator per row.
+    pub fn act(&self, trunk: &Tensor, previous: &[u16], sampling: &Sampling, rngs: &[Rng]) -> Result<Decision> {
+        let (rows, width) = (trunk.dim(0)?, self.spec.num_labels());
+        let prior = self.prior_logits(rows, previous)?;
+        let mut choices = vec![0; rows * width];
+        let mut choose = |at: usize, logits: &[f32]| -> Result<Vec<u16>> {
+            let part = self.spec.iter().nth(at).ok_or_else(|| Error::not_found("head"))?;
+            let (n, k) = (part.head.kind.logits(), part.head.kind.labels());
+            for (row, logits) in logits.chunks_exact(n).enumerate() {
+                let from = row * width + part.labels;
+                let held = previous.get(from..from + k).filter(|h| h.first() != Some(&NONE));
+                let out = &mut choices[from..from + k];
+                sampling.choose(part.head.kind, logits, &rngs[row], part.labels as u64, held, out);
+            }
+            Ok(self.part(&choices, at))
+        };
+        let logits = match &self.layers {
+            Layers::Independent(_) => {
+                let logits = self.forward(trunk, None, previous)?;
+                for (i, part) in self.spec.iter().enumerate() {
+                    let own = logits.narrow(1, part.logits, part.head.kind.logits())?;
+                    choose(i, &tensor::to_vec(&own)?)?;
+                }
+                logits
+            }
+            Layers::Autoregressive { .. } => {
+                let mut done = Vec::new();
+                self.unroll(trunk, |at, logits| {
+                    let mut logits = logits.clone();
+                    if let Some(prior) = &prior {
+                        let part = self.spec.iter().nth(at).ok_or_else(|| Error::not_found("head"))?;
+                        logits = (logits + prior.narrow(1, part.logits, part.head.kind.logits())?)?;
+                    }
+                    let chosen = choose(at, &tensor::to_vec(&logits)?)?;
+                    done.push(logits);
+                    Ok(chosen)
+                })?;
+                Tensor::cat(&done, 1)?
+            }
+        };
+        let logits = tensor::to_vec(&logits)?;
+        let confidence = logits
+            .chunks_exact(self.spec.num_logits())
+            .flat_map(|row| {
+                self.spec.iter().map(move |p| confidence(p.head.kind, &row[p.logits..][..p.head.kind.logits()]))
+            })
+            .collect();
+        Ok(Decision { logits, choices, confidence })
+    }
+
+    /// Walks the stream; `choice(head, its logits)` gives that head's labels `[n, labels]`.
+    fn unroll(&self, trunk: &Tensor, mut choice: impl FnMut(usize, &Tensor) -> Result<Vec<u16>>) -> Result<Vec<Tensor>> {
+        let Layers::Autoregressive { stream, decode, encode } = &self.layers else {
+            return Err(Error::mismatch("heads", "autoregressive", "independent"));
+        };
+        let mut stream = stream.forward(trunk)?;
+        let mut all = Vec::with_capacity(decode.len());
+        for (i, decode) in decode.iter().enumerate() {
+            let logits = decode.forward(&stream)?;
+            let chosen = choice(i, &logits)?;
+            if let Some(encode) = encode.get(i) {
+                let flat = flat(self.spec.parts[i].kind, &chosen)?;
+                stream = (stream + encode.forward(&flat)?)?;
+            }
+            all.push(logits);
+        }
+        Ok(all)
+    }
+
+    /// The columns of one head, from rows of all labels.
+    fn part(&self, labels: &[u16], at: usize) -> Vec<u16> {
+        let Some(part) = self.spec.iter().nth(at) else { return vec![] };
+        let span = part.labels..part.labels + part.head.kind.labels();
+        labels.chunks_exact(self.spec.num_labels()).flat_map(|row| &row[span.clone()]).copied().collect()
+    }
+
+    fn check_rows(&self, trunk: &Tensor, labels: &[u16]) -> Result<()> {
+        let expected = trunk.dim(0)? * self.spec.num_labels();
+        if labels.len() != expected {
+            return Err(Error::mismatch("labels", expected, labels.len()));
+        }
+        Ok(())
+    }
+
+    /// The rows of the prior tables that belong to the previous choices, `[n, num_logits]`.
+    fn prior_logits(&self, rows: usize, previous: &[u16]) -> Result<Option<Tensor>> {
+        if self.prior.is_empty() {
+            return Ok(None);
+        }
+        let width = self.spec.num_labels();
+        if previous.len() != rows * width {
+            return Err(Error::mismatch("previous labels", rows * width, previous.len()));
+        }
+        let mut parts = Vec::with_capacity(self.prior.len());
+        for (part, table) in self.spec.iter().zip(&self.prior) {
+            let previous = previous.chunks_exact(width).map(|row| &row[part.labels..]);
+            let logits = match part.head.kind {
+                HeadKind::Categorical(n) => {
+                    let ids: Arc<[u32]> = previous.map(|p| row(p[0], n)).collect();
+                    ops::gather(table, ids)?
+                }
+                // A table [3, n] read as [3 n, 1]: each bit has a row for off, on and none.
+                HeadKind::Bernoulli(n) => {
+                    let ids = previous.flat_map(|p| (0..n).map(|i| row(p[i], 2) * n as u32 + i as u32));
+                    ops::gather(&table.reshape((3 * n, 1))?, ids.collect())?.reshape((rows, n))?
+                }
+            };
+            parts.push(logits);
+        }
+        Ok(Some(Tensor::cat(&parts, 1)?))
+    }
+}
+
+/// The row of a prior table: the previous value, or the last row where there was none.
+fn row(previous: u16, classes: usize) -> u32 {
+    u32::from(previous).min(classes as u32)
+}
+
+fn independent(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Vec<(Linear, Linear)>> {
+    let head = |h: &spec::Head| {
+        let hidden = Linear::new(input, h.hidden_size, Activation::Relu, &b.under(format!("{}_hidden", h.name)))?;
+        let b = b.under(format!("{}_logits", h.name));
+        Ok((hidden, Linear::new(h.hidden_size, h.kind.logits(), Activation::None, &b)?))
+    };
+    spec.parts.iter().map(head).collect()
+}
+
+fn autoregressive(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Layers> {
+    let stream = Linear::new(input, spec.stream_size, Activation::None, &b.under("stream_in"))?;
+    let (mut decode, mut encode) = (vec![], vec![]);
+    for (i, head) in spec.parts.iter().enumerate() {
+        let n = head.kind.logits();
+        decode.push(Linear::new(spec.stream_size, n, Activation::None, &b.under("decode").under(&head.name))?);
+        if i + 1 < spec.parts.len() {
+            encode.push(Linear::zero(n, spec.stream_size, &b.under("encode").under(&head.name))?);
+        }
+    }
+    Ok(Layers::Autoregressive { stream, decode, encode })
+}
+
+/// A table per head, zero until the trainer fits it: `[n + 1, n]`, for bits `[3, n]`.
+fn prior(spec: &spec::Heads, b: &Builder) -> Result<Vec<Tensor>> {
+    let table = |h: &spec::Head| b.get(&h.name, &[h.kind.classes() + 1, h.kind.logits()], Init::Constant(0.0));
+    spec.parts.iter().map(table).collect()
+}
+
+/// Bits as numbers, classes one-hot: `[n, logits]`.
+fn flat(kind: HeadKind, choice: &[u16]) -> Result<Tensor> {
+    let width = kind.logits();
+    let data = match kind {
+        HeadKind::Bernoulli(_) => choice.iter().map(|&b| f32::from(b)).collect(),
+        HeadKind::Categorical(n) => {
+            let mut data = vec![0.0; choice.len() * n];
+            for (row, &class) in data.chunks_exact_mut(n).zip(choice) {
+                match row.get_mut(usize::from(class)) {
+                    Some(one) => *one = 1.0,
+                    None => return Err(Error::out_of_range("class", class.into(), 0.0, n as f64 - 1.0)),
+                }
+            }
+            data
+        }
+    };
+    Ok(tensor(data, (choice.len() / kind.labels(), width))?)
+}

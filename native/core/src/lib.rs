@@ -1,0 +1,20 @@
+//! Numbers from numbers: the Spec, its layers, and the weights they hold.
+
+pub mod backbone;
+pub mod checkpoint;
+pub mod embedding;
+pub mod error;
+pub mod fs;
+pub mod heads;
+pub mod layer;
+pub mod ops;
+pub mod policy;
+pub mod pool;
+pub mod rng;
+pub mod sampling;
+pub mod spec;
+pub mod weights;
+
+pub use error::{Error, Kind, Result};
+pub use policy::Policy;
+pub use spec::Spec;

@@ -1,0 +1,74 @@
+//! Dropout with a counter-based generator (Srivastava et al. 2014), inverted: what stays is scaled
+//! by `1 / (1 - p)`, so that play needs no change.
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+
+use super::tensor;
+use crate::rng::{Rng, unit};
+use crate::{Result, pool};
+
+/// Rows of one shard.
+const ROWS: usize = 64;
+
+/// Every number of `x [.., d]` is dropped on its own.
+pub fn dropout(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
+    apply(x, Dropout { p, rng, repeat: 1 })
+}
+
+/// The same columns of `x [b, t, d]` are missing in all frames of a window.
+pub fn dropout_columns(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
+    let (_, t, _) = x.dims3()?;
+    apply(x, Dropout { p, rng, repeat: t })
+}
+
+fn apply(x: &Tensor, op: Dropout) -> Result<Tensor> {
+    if op.p <= 0.0 {
+        return Ok(x.clone());
+    }
+    Ok(x.contiguous()?.apply_op1(op)?)
+}
+
+struct Dropout {
+    p: f32,
+    rng: Rng,
+    /// Consecutive rows that share one mask.
+    repeat: usize,
+}
+
+impl Dropout {
+    fn mask(&self, x: &[f32], width: usize) -> Vec<f32> {
+        let mut y = vec![0.0; x.len()];
+        let scale = 1.0 / (1.0 - self.p);
+        let blocks = width.div_ceil(4) as u64;
+        pool::for_each_rows(&mut y, width, ROWS, |first, y| {
+            let x = &x[first * width..first * width + y.len()];
+            for (i, (y, x)) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)).enumerate() {
+                let row = ((first + i) / self.repeat) as u64;
+                for (j, (y, x)) in y.chunks_mut(4).zip(x.chunks(4)).enumerate() {
+                    let words = self.rng.block(row * blocks + j as u64);
+                    for ((y, x), word) in y.iter_mut().zip(x).zip(words) {
+                        *y = if unit(word) < self.p { 0.0 } else { x * scale };
+                    }
+                }
+            }
+        });
+        y
+    }
+}
+
+impl CustomOp1 for Dropout {
+    fn name(&self) -> &'static str {
+        "dropout"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        let (_, width) = tensor::rows(xl.dims());
+        Ok((CpuStorage::F32(self.mask(tensor::slice(x, xl)?, width)), xl.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let (_, width) = tensor::rows(x.dims());
+        let dx = tensor::with(dy, |dy| Ok(self.mask(dy, width)))?;
+        Ok(Some(tensor::tensor(dx, x.shape())?))
+    }
+}

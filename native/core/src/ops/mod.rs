@@ -1,0 +1,22 @@
+//! Few, fused ops: each with a backward, a golden file and a finite-difference check.
+//!
+//! Candle stays the tensor type and the autograd; the arithmetic is here. An op without a backward
+//! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
+
+pub mod dropout;
+pub mod gather;
+pub mod gru;
+pub mod layer_norm;
+pub mod linear;
+pub mod lstm;
+pub mod matmul;
+pub mod recurrence;
+pub mod simd;
+pub mod tensor;
+
+pub use dropout::{dropout, dropout_columns};
+pub use gather::gather;
+pub use gru::gru;
+pub use layer_norm::layer_norm;
+pub use linear::{Activation, linear};
+pub use lstm::lstm;

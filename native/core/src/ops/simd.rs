@@ -1,0 +1,162 @@
+//! Loops over slices, compiled for the widest vectors that the CPU at hand has.
+//!
+//! Each body is written once in plain Rust; `dispatch!` compiles it for AVX-512, for AVX2 and for
+//! the baseline, and picks at run time. The same machine always picks the same one.
+
+/// Which copy of a loop runs here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    Portable,
+    Avx2,
+    Avx512,
+}
+
+pub fn level() -> Level {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+            return Level::Avx512;
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return Level::Avx2;
+        }
+    }
+    Level::Portable
+}
+
+/// `dispatch!(pub fn name(args) { body })` runs `body` in the widest available version.
+macro_rules! dispatch {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
+        $(#[$meta])*
+        $vis fn $name($($arg: $ty),*) {
+            #[inline(always)]
+            fn body($($arg: $ty),*) $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+                fn avx512($($arg: $ty),*) { body($($arg),*) }
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2($($arg: $ty),*) { body($($arg),*) }
+                match $crate::ops::simd::level() {
+                    // SAFETY: `level` found these features on the CPU that runs this.
+                    $crate::ops::simd::Level::Avx512 => return unsafe { avx512($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::ops::simd::Level::Avx2 => return unsafe { avx2($($arg),*) },
+                    $crate::ops::simd::Level::Portable => {}
+                }
+            }
+            body($($arg),*)
+        }
+    };
+}
+pub(crate) use dispatch;
+
+/// e^x to 2 ulp for |x| <= 87, saturating beyond (Cephes `expf`: reduction by ln 2 in two parts,
+/// a polynomial of degree 5). Branch-free, so that a loop over it becomes vector code.
+#[inline(always)]
+#[allow(clippy::excessive_precision)] // the published coefficients
+pub fn exp(x: f32) -> f32 {
+    let x = x.clamp(-87.0, 88.0);
+    // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number.
+    const ROUND: f32 = 12_582_912.0;
+    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let r = x - n * 0.693_359_375 - n * -2.121_944_40e-4;
+    let mut p = 1.987_569_150_0e-4;
+    p = p * r + 1.398_199_950_7e-3;
+    p = p * r + 8.333_451_907_3e-3;
+    p = p * r + 4.166_579_589_4e-2;
+    p = p * r + 1.666_666_545_9e-1;
+    p = p * r + 5.000_000_120_1e-1;
+    let y = p * r * r + r + 1.0;
+    y * f32::from_bits((((n as i32) + 127) << 23) as u32)
+}
+
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// tanh(x) with a relative error near 1e-7 also around 0, where `1 - 2 / (e^2x + 1)` cancels.
+#[inline(always)]
+#[allow(clippy::excessive_precision)] // the published coefficients
+pub fn tanh(x: f32) -> f32 {
+    let a = x.abs();
+    let big = 1.0 - 2.0 / (exp(2.0 * a) + 1.0);
+    // Cephes `tanhf` below 0.625.
+    let z = x * x;
+    let mut p = -5.704_988_727_45e-3;
+    p = p * z + 2.063_908_884_97e-2;
+    p = p * z - 5.373_971_551_31e-2;
+    p = p * z + 1.333_144_186_52e-1;
+    p = p * z - 3.333_328_194_22e-1;
+    let small = p * z * x + x;
+    if a < 0.625 { small } else { big.copysign(x) }
+}
+
+dispatch! {
+    /// `a[i] += b[i]`
+    pub fn add_assign(a: &mut [f32], b: &[f32]) {
+        for (a, b) in a.iter_mut().zip(b) {
+            *a += b;
+        }
+    }
+}
+
+dispatch! {
+    /// Adds each of the rows of `x` to `sum`, in order.
+    pub fn add_rows(sum: &mut [f32], x: &[f32]) {
+        for row in x.chunks_exact(sum.len()) {
+            for (s, v) in sum.iter_mut().zip(row) {
+                *s += v;
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// `y[i] = max(y[i], 0)`
+    pub fn relu(y: &mut [f32]) {
+        for v in y.iter_mut() {
+            *v = v.max(0.0);
+        }
+    }
+}
+
+dispatch! {
+    /// `grad[i] = 0` where the output was cut at zero.
+    pub fn relu_backward(grad: &mut [f32], y: &[f32]) {
+        for (g, y) in grad.iter_mut().zip(y) {
+            *g = if *y > 0.0 { *g } else { 0.0 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worst(range: std::ops::Range<i32>, got: impl Fn(f32) -> f32, want: impl Fn(f64) -> f64) -> f64 {
+        range
+            .map(|i| {
+                let x = i as f32 * 1e-3;
+                let want = want(f64::from(x));
+                (f64::from(got(x)) - want).abs() / want.abs().max(1e-30)
+            })
+            .fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn exp_sigmoid_and_tanh_agree_with_libm() {
+        assert!(worst(-86_000..86_000, exp, f64::exp) < 2e-7);
+        assert!(worst(-80_000..80_000, sigmoid, |x| 1.0 / (1.0 + (-x).exp())) < 4e-7);
+        assert!(worst(-20_000..20_000, tanh, f64::tanh) < 4e-7);
+        assert_eq!(tanh(0.0), 0.0);
+        assert!(tanh(f32::INFINITY) == 1.0 && tanh(f32::NEG_INFINITY) == -1.0);
+    }
+
+    #[test]
+    fn what_is_not_a_number_stays_one() {
+        assert!(exp(f32::NAN).is_nan() && sigmoid(f32::NAN).is_nan() && tanh(f32::NAN).is_nan());
+    }
+}

@@ -1,0 +1,72 @@
+//! Between candle's tensors and slices.
+
+use std::sync::Mutex;
+
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
+
+/// The numbers of a contiguous CPU f32 storage.
+pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    let all = storage.as_slice::<f32>()?;
+    match layout.contiguous_offsets() {
+        Some((begin, end)) => Ok(&all[begin..end]),
+        None => bail!("an op of ours got a tensor that is not contiguous"),
+    }
+}
+
+/// Calls `f` with the numbers of a tensor, without a copy if it is contiguous.
+pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => f(slice(storage, layout)?),
+        _ => bail!("this op runs on a CPU only"),
+    }
+}
+
+/// A tensor of numbers, on the CPU.
+pub fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
+    Tensor::from_vec(data, shape.into(), &candle_core::Device::Cpu)
+}
+
+/// A tensor's numbers as a vector of their own.
+pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
+    with(t, |s| Ok(s.to_vec()))
+}
+
+/// Rows and the width of the last dimension.
+pub fn rows(dims: &[usize]) -> (usize, usize) {
+    let width = dims.last().copied().unwrap_or(1);
+    (dims.iter().rev().skip(1).product(), width)
+}
+
+/// Changes a tensor's numbers where they lie, outside the autograd.
+pub fn update<R>(t: &Tensor, change: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+    let op = Update { change: Mutex::new(Some(change)), result: Mutex::new(None) };
+    t.inplace_op1(&op)?;
+    match op.result.into_inner().unwrap_or_else(|e| e.into_inner()) {
+        Some(result) => Ok(result),
+        None => bail!("an update in place did not run"),
+    }
+}
+
+struct Update<F, R> {
+    change: Mutex<Option<F>>,
+    result: Mutex<Option<R>>,
+}
+
+impl<R, F: FnOnce(&mut [f32]) -> R> InplaceOp1 for Update<F, R> {
+    fn name(&self) -> &'static str {
+        "update"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let (CpuStorage::F32(all), Some((begin, end))) = (storage, layout.contiguous_offsets())
+        else {
+            bail!("only contiguous f32 tensors are updated in place")
+        };
+        let change = self.change.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let result = change.map(|change| change(&mut all[begin..end]));
+        *self.result.lock().unwrap_or_else(|e| e.into_inner()) = result;
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! Weights of a Spec, and what they compute.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use serde_json::Value;
+
+use crate::backbone::{self, Backbone, Context, State};
+use crate::checkpoint::{self, Manifest, Optimiser};
+use crate::embedding::IdSlot;
+use crate::heads::{Decision, Heads};
+use crate::ops::{self, tensor::tensor};
+use crate::rng::Rng;
+use crate::sampling::Sampling;
+use crate::weights::{Builder, Init, Source, Weights};
+use crate::{Error, Result, Spec};
+
+/// Frames as a policy reads them: `batch x time` rows, normalised by the embedding.
+#[derive(Debug, Clone, Default)]
+pub struct Frames {
+    pub batch: usize,
+    pub time: usize,
+    /// `[b, t, continuous_width]`
+    pub continuous: Vec<f32>,
+    /// `[b, t, id slots]`
+    pub ids: Vec<u32>,
+    /// `[b, t, num_labels]`, [`crate::heads::NONE`] where there was no previous action.
+    pub previous: Vec<u16>,
+}
+
+pub struct Policy {
+    spec: Spec,
+    weights: Weights,
+    tables: Vec<(String, Tensor)>,
+    slots: Vec<IdSlot>,
+    continuous: usize,
+    backbone: Box<dyn Backbone>,
+    heads: Heads,
+    notes: Value,
+}
+
+impl Policy {
+    /// New weights, drawn from `seed`.
+    pub fn init(spec: &Spec, seed: u64) -> Result<Self> {
+        Self::build(spec, Source::Seed(seed), false, Value::Null)
+    }
+
+    /// The same weights as variables of the autograd.
+    pub fn trainable(&self) -> Result<Self> {
+        Self::build(&self.spec, Source::Stored(self.weights.clone()), true, self.notes.clone())
+    }
+
+    pub fn from_weights(spec: &Spec, weights: Weights) -> Result<Self> {
+        Self::build(spec, Source::Stored(weights), false, Value::Null)
+    }
+
+    pub fn load(path: &Path) -> Result<Self> {
+        let file = checkpoint::load(path)?;
+        Self::from_checkpoint(file.manifest, file.weights)
+    }
+
+    pub fn from_checkpoint(manifest: Manifest, weights: Weights) -> Result<Self> {
+        Self::build(&manifest.spec, Source::Stored(weights), false, manifest.notes)
+    }
+
+    /// `notes` go into the file's manifest.
+    pub fn save(&self, path: &Path, notes: Value) -> Result<()> {
+        let manifest = Manifest::new(self.spec.clone(), notes);
+        checkpoint::save(path, &manifest, &self.weights, &Optimiser::new())
+    }
+
+    fn build(spec: &Spec, source: Source, trainable: bool, notes: Value) -> Result<Self> {
+        spec.validate()?;
+        let b = Builder::new(source, trainable);
+        let mut tables = vec![];
+        for table in spec.embedding.tables() {
+            let under = b.under(format!("{}_embedding", table.name));
+            // Small: an id that training never showed should not shout.
+            let weight = under.get("weight", &[table.rows, table.width], Init::Normal(0.1))?;
+            tables.push((table.name.to_string(), weight));
+        }
+        let width = spec.embedding.width();
+        let backbone = backbone::new(&spec.backbone, width, &b.under("backbone"))?;
+        let heads = Heads::new(&spec.heads, spec.backbone.output_size(width), &b.under("heads"))?;
+        Ok(Policy {
+            tables,
+            slots: spec.embedding.id_slots(),
+            continuous: spec.embedding.continuous_width(),
+            backbone,
+            heads,
+            weights: b.finish()?,
+            spec: spec.clone(),
+            notes,
+        })
+    }
+
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// What the checkpoint's writer noted; null for a policy that was never saved.
+    pub fn notes(&self) -> &Value {
+        &self.notes
+    }
+
+    pub fn num_weights(&self) -> usize {
+        self.weights.values().map(Tensor::elem_count).sum()
+    }
+
+    pub fn zero_state(&self, batch: usize) -> Result<State> {
+        self.backbone.zero_state(batch)
+    }
+
+    /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
+    pub fn embed(&self, frames: &Frames) -> Result<Tensor> {
+        let (b, t) = (frames.batch, frames.time);
+        let rows = b * t;
+        for (what, expected, got) in [
+            ("continuous features", rows * self.continuous, frames.continuous.len()),
+            ("ids", rows * self.slots.len(), frames.ids.len()),
+        ] {
+            if expected != got {
+                return Err(Error::mismatch(what, expected, got));
+            }
+        }
+        let mut parts = vec![tensor(frames.continuous.clone(), (rows, self.continuous))?];
+        for (name, table) in &self.tables {
+            let of_table: Vec<usize> =
+                (0..self.slots.len()).filter(|&i| self.slots[i].table == name).collect();
+            let ids: Arc<[u32]> = frames
+                .ids
+                .chunks_exact(self.slots.len())
+                .flat_map(|row| of_table.iter().map(|&i| row[i]))
+                .collect();
+            let width = of_table.len() * table.dim(1)?;
+            parts.push(ops::gather(table, ids)?.reshape((rows, width))?);
+        }
+        let x = match parts.len() {
+            1 => parts.remove(0),
+            _ => Tensor::cat(&parts, 1)?,
+        };
+        Ok(x.reshape((b, t, self.spec.embedding.width()))?)
+    }
+
+    /// The trunk vectors `[b, t, h]` and the state after the last frame.
+    pub fn trunk(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        self.backbone.forward(&self.embed(frames)?, state, context)
+    }
+
+    /// Logits `[b * t, num_logits]` of every frame, and the state after the last. `labels` are the
+    /// actions that autoregressive heads condition on; independent heads do not look at them.
+    pub fn forward(&self, frames: &Frames, labels: Option<&[u16]>, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let (trunk, state) = self.trunk(frames, state, context)?;
+        let rows = trunk.reshape((frames.batch * frames.time, trunk.dim(2)?))?;
+        Ok((self.heads.forward(&rows, labels, &frames.previous)?, state))
+    }
+
+    /// Logits `[b, num_logits]` of the last frame of each window.
+    pub fn forward_last(&self, frames: &Frames, labels: Option<&[u16]>, state: &State) -> Result<(Tensor, State)> {
+        let (trunk, state) = self.trunk(frames, state, &Context::default())?;
+        let last = trunk.narrow(1, frames.time - 1, 1)?.squeeze(1)?;
+        Ok((self.heads.forward(&last, labels, &self.last_previous(frames))?, state))
+    }
+
+    /// One whole decision for the last frame of each window: embed, remember, choose.
+    pub fn act(&self, frames: &Frames, state: &State, sampling: &Sampling, rngs: &[Rng]) -> Result<(Decision, State)> {
+        if rngs.len() != frames.batch {
+            return Err(Error::mismatch("generators", frames.batch, rngs.len()));
+        }
+        let (trunk, state) = self.trunk(frames, state, &Context::default())?;
+        let last = trunk.narrow(1, frames.time - 1, 1)?.squeeze(1)?;
+        let decision = self.heads.act(&last, &self.last_previous(frames), sampling, rngs)?;
+        if let Some(value) = decision.logits.iter().find(|v| !v.is_finite()) {
+            return Err(Error::NonFinite { what: "logits".into(), value: f64::from(*value) });
+        }
+        Ok((decision, state))
+    }
+
+    fn last_previous(&self, frames: &Frames) -> Vec<u16> {
+        let width = self.spec.heads.num_labels();
+        let windows = frames.previous.chunks_exact((frames.time * width).max(1));
+        windows.flat_map(|w| &w[w.len() - width..]).copied().collect()
+    }
+}

@@ -1,0 +1,136 @@
+//! One counter-based generator for everything random: Philox 4x32-10.
+//!
+//! Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3". A number depends on seed,
+//! purpose, step and index alone, so results do not depend on thread count, order or device.
+
+const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+
+/// Ten rounds over a 128-bit counter with a 64-bit key.
+pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for round in 0..10 {
+        if round > 0 {
+            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+        }
+        let a = u64::from(MULTIPLIERS[0]) * u64::from(counter[0]);
+        let b = u64::from(MULTIPLIERS[1]) * u64::from(counter[2]);
+        counter = [
+            (b >> 32) as u32 ^ counter[1] ^ key[0],
+            b as u32,
+            (a >> 32) as u32 ^ counter[3] ^ key[1],
+            a as u32,
+        ];
+    }
+    counter
+}
+
+/// A stream of numbers for one purpose at one step.
+#[derive(Debug, Clone, Copy)]
+pub struct Rng {
+    key: [u32; 2],
+    step: u64,
+}
+
+impl Rng {
+    /// `purpose` separates streams of one seed: "init", "shuffle", "dropout.0", "sample", ...
+    pub fn new(seed: u64, purpose: &str, step: u64) -> Self {
+        // FNV-1a of the purpose, mixed with the seed by Philox itself.
+        let hash = purpose.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01B3)
+        });
+        let seed = [seed as u32, (seed >> 32) as u32];
+        let mixed = philox([hash as u32, (hash >> 32) as u32, 0, 0], seed);
+        Rng { key: [mixed[0], mixed[1]], step }
+    }
+
+    /// Four words at a block index.
+    pub fn block(&self, index: u64) -> [u32; 4] {
+        let counter =
+            [index as u32, (index >> 32) as u32, self.step as u32, (self.step >> 32) as u32];
+        philox(counter, self.key)
+    }
+
+    pub fn u32(&self, index: u64) -> u32 {
+        self.block(index / 4)[(index % 4) as usize]
+    }
+
+    /// Uniform in `[0, 1)` with 24 bits.
+    pub fn uniform(&self, index: u64) -> f32 {
+        unit(self.u32(index))
+    }
+
+    /// Standard normal by Box and Muller.
+    pub fn normal(&self, index: u64) -> f32 {
+        let words = self.block(index);
+        // 1 - u lies in (0, 1], so the logarithm is finite.
+        let radius = (-2.0 * f64::from(1.0 - unit(words[0])).ln()).sqrt();
+        let angle = std::f64::consts::TAU * f64::from(words[1]) / 4_294_967_296.0;
+        (radius * angle.cos()) as f32
+    }
+
+    /// Uniform in `0..n`; `n` must not be 0. The bias is below n / 2^64.
+    pub fn below(&self, index: u64, n: u64) -> u64 {
+        let words = self.block(index);
+        let wide = u64::from(words[0]) << 32 | u64::from(words[1]);
+        ((u128::from(wide) * u128::from(n)) >> 64) as u64
+    }
+
+    /// A random order of `0..n` (Fisher and Yates).
+    pub fn permutation(&self, n: usize) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        for i in (1..n).rev() {
+            order.swap(i, self.below(i as u64, i as u64 + 1) as usize);
+        }
+        order
+    }
+}
+
+/// The upper 24 bits as a number in `[0, 1)`.
+pub fn unit(word: u32) -> f32 {
+    (word >> 8) as f32 / 16_777_216.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn philox_gives_the_published_vectors() {
+        // Random123's known answers for philox4x32-10.
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
+        let ones = philox([u32::MAX; 4], [u32::MAX; 2]);
+        assert_eq!(ones, [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
+        let pi = philox(
+            [0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344],
+            [0xa4093822, 0x299f31d0],
+        );
+        assert_eq!(pi, [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]);
+    }
+
+    #[test]
+    fn streams_of_other_purposes_steps_and_seeds_differ() {
+        let word = |seed, purpose, step| Rng::new(seed, purpose, step).u32(0);
+        let words = [word(1, "a", 0), word(2, "a", 0), word(1, "b", 0), word(1, "a", 1)];
+        for (i, a) in words.iter().enumerate() {
+            assert!(words[i + 1..].iter().all(|b| a != b));
+        }
+    }
+
+    #[test]
+    fn normal_numbers_have_mean_zero_and_variance_one() {
+        let rng = Rng::new(7, "test", 0);
+        let n = 100_000;
+        let values: Vec<f64> = (0..n).map(|i| f64::from(rng.normal(i))).collect();
+        let mean = values.iter().sum::<f64>() / n as f64;
+        let variance = values.iter().map(|v| v * v).sum::<f64>() / n as f64;
+        assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
+    }
+
+    #[test]
+    fn a_permutation_holds_every_index_once() {
+        let mut order = Rng::new(1, "shuffle", 3).permutation(1000);
+        assert_ne!(order[..10], (0..10).collect::<Vec<u32>>()[..]);
+        order.sort_unstable();
+        assert_eq!(order, (0..1000).collect::<Vec<u32>>());
+    }
+}

@@ -1,0 +1,428 @@
+//! Games on disk: a manifest and one shard a game.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use sconce_core::fs::{PARTIAL, write_atomic};
+use sconce_core::rng::philox;
+use sconce_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::schema::{Column, ColumnSpec, GameInfo, OtherIds, Schema, VERSION};
+use crate::shard::{self, Shard};
+use crate::view::View;
+
+const MANIFEST: &str = "manifest.json";
+const LOCK: &str = "lock";
+const FORMAT: &str = "sconce corpus";
+
+/// The manifest as it is on disk.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Manifest {
+    format: String,
+    version: u32,
+    schema: Schema,
+    columns: Vec<ColumnSpec>,
+    games: Vec<GameInfo>,
+    other_ids: OtherIds,
+}
+
+impl Manifest {
+    fn new(schema: &Schema, mut games: Vec<GameInfo>) -> Self {
+        // An order of its own, so that the order of import changes nothing.
+        games.sort_by(|a, b| a.digest.cmp(&b.digest));
+        let mut other_ids = OtherIds::default();
+        games.iter().for_each(|g| other_ids.add(&g.other_ids));
+        let (schema, columns) = (schema.clone(), schema.columns());
+        Manifest { format: FORMAT.into(), version: VERSION, schema, columns, games, other_ids }
+    }
+
+    fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join(MANIFEST);
+        let what = || path.display().to_string();
+        let bytes = fs::read(&path).map_err(Error::io(&path))?;
+        #[derive(Deserialize)]
+        struct Head {
+            format: String,
+            version: u32,
+        }
+        let head: Head =
+            serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(what(), e))?;
+        if head.format != FORMAT {
+            return Err(Error::mismatch(what(), FORMAT, head.format));
+        }
+        shard::check_version(what(), head.version)?;
+        let manifest: Manifest =
+            serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(what(), e))?;
+        manifest.schema.validate()?;
+        if manifest.columns != manifest.schema.columns() {
+            return Err(Error::mismatch(what(), "the columns of this version", "others"));
+        }
+        match manifest.games.iter().find(|g| g.file != shard::name(&g.digest)) {
+            Some(game) => Err(Error::corrupt(what(), format!("shard {:?}", game.file))),
+            None => Ok(manifest),
+        }
+    }
+
+    fn write(&self, dir: &Path) -> Result<()> {
+        let path = dir.join(MANIFEST);
+        let bytes =
+            serde_json::to_vec(self).map_err(|e| Error::corrupt(path.display().to_string(), e))?;
+        write_atomic(&path, |file| file.write_all(&bytes))
+    }
+}
+
+/// The games of a corpus, open for reading. Shards are mapped when they are first asked for.
+#[derive(Debug)]
+pub struct Corpus {
+    dir: PathBuf,
+    schema: Schema,
+    games: Vec<GameInfo>,
+    other_ids: OtherIds,
+    shards: Vec<OnceLock<Arc<Shard>>>,
+}
+
+/// A corpus in a few numbers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Info {
+    pub schema: Schema,
+    pub games: usize,
+    pub frames: u64,
+    /// A player's view of a game each.
+    pub views: usize,
+    /// Frames times views a game.
+    pub view_frames: u64,
+    pub bytes: u64,
+    /// Players by internal character id, stages and versions over games; the most frequent first.
+    pub characters: Vec<Count>,
+    pub stages: Vec<Count>,
+    pub versions: Vec<Count>,
+    pub other_ids: OtherIds,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Count {
+    pub value: String,
+    pub count: usize,
+}
+
+/// Which games are kept for validation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holdout {
+    /// About this share of the games; at least one, and not all, where there are two or more.
+    Fraction(f64),
+    /// These, by their place in [`Corpus::games`].
+    Games(Vec<usize>),
+}
+
+/// A game of vectors and labels, row by row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VectorGame {
+    /// `[n, size]`.
+    pub x: Vec<f32>,
+    /// `[n, num_labels]`.
+    pub labels: Vec<u16>,
+}
+
+impl Corpus {
+    pub fn open(dir: &Path) -> Result<Self> {
+        let Manifest { schema, games, other_ids, .. } = Manifest::read(dir)?;
+        let shards = games.iter().map(|_| OnceLock::new()).collect();
+        Ok(Corpus { dir: dir.to_path_buf(), schema, games, other_ids, shards })
+    }
+
+    /// Makes the corpus of exactly these games. One of the same schema that lay there is replaced.
+    pub fn build(schema: &Schema, games: &[VectorGame], dir: &Path) -> Result<Self> {
+        let Schema::Vector { size, heads } = schema else {
+            return Err(Error::mismatch("schema", "vector", schema.name()));
+        };
+        schema.validate()?;
+        let classes: Vec<usize> = heads
+            .iter()
+            .flat_map(|(_, kind)| std::iter::repeat_n(kind.classes(), kind.labels()))
+            .collect();
+        for (i, game) in games.iter().enumerate() {
+            check_game(i, game, *size, &classes)?;
+        }
+        let writer = Writer::open(dir, schema)?;
+        let entries = games
+            .iter()
+            .enumerate()
+            .map(|(i, game)| write_game(&writer, i, game, *size))
+            .collect::<Result<Vec<_>>>()?;
+        writer.replace(entries)?;
+        Corpus::open(dir)
+    }
+
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What is known of the games, in the order that every index here means.
+    pub fn games(&self) -> &[GameInfo] {
+        &self.games
+    }
+
+    pub fn info(&self) -> Info {
+        let frames = self.games.iter().map(|g| g.frames as u64).sum();
+        Info {
+            schema: self.schema.clone(),
+            games: self.games.len(),
+            frames,
+            views: self.games.len() * self.schema.views(),
+            view_frames: frames * self.schema.views() as u64,
+            bytes: self.games.iter().map(|g| g.bytes).sum(),
+            characters: histogram(self.games.iter().flat_map(|g| g.characters.iter().copied())),
+            stages: histogram(self.games.iter().filter(|g| g.stage > 0).map(|g| g.stage)),
+            versions: histogram(self.games.iter().map(|g| &g.version).filter(|v| !v.is_empty())),
+            other_ids: self.other_ids,
+        }
+    }
+
+    /// The shard of a game, mapped and checked on first use.
+    pub fn shard(&self, game: usize) -> Result<Arc<Shard>> {
+        let (Some(info), Some(cell)) = (self.games.get(game), self.shards.get(game)) else {
+            let last = self.games.len().saturating_sub(1) as f64;
+            return Err(Error::out_of_range("game", game as f64, 0.0, last));
+        };
+        if let Some(shard) = cell.get() {
+            return Ok(shard.clone());
+        }
+        let path = self.dir.join(&info.file);
+        let shard = Shard::open(&path, &self.schema)?;
+        if shard.game.digest != info.digest || shard.frames() != info.frames {
+            let reason = "not the game of the manifest";
+            return Err(Error::corrupt(path.display().to_string(), reason));
+        }
+        // Another thread may have been first; both map the same file.
+        Ok(cell.get_or_init(|| Arc::new(shard)).clone())
+    }
+
+    /// Every view of these games, in order.
+    pub fn views(&self, games: &[usize]) -> Result<Vec<View>> {
+        let mut views = Vec::with_capacity(games.len() * self.schema.views());
+        for &game in games {
+            let shard = self.shard(game)?;
+            for player in 0..self.schema.views() {
+                views.push(View::new(shard.clone(), &self.schema, game, player));
+            }
+        }
+        Ok(views)
+    }
+
+    /// Games to train on and games to measure on. Which side a game falls on depends on its digest
+    /// and the seed alone, so that adding games moves no other.
+    pub fn split(&self, holdout: &Holdout, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
+        let held: HashSet<usize> = match holdout {
+            Holdout::Games(games) => {
+                let last = self.games.len().saturating_sub(1) as f64;
+                match games.iter().find(|&&g| g >= self.games.len()) {
+                    Some(&g) => return Err(Error::out_of_range("game", g as f64, 0.0, last)),
+                    None => games.iter().copied().collect(),
+                }
+            }
+            Holdout::Fraction(f) if !(0.0..=1.0).contains(f) => {
+                return Err(Error::out_of_range("validation fraction", *f, 0.0, 1.0));
+            }
+            Holdout::Fraction(fraction) => self.hold_out(*fraction, seed),
+        };
+        Ok((0..self.games.len()).partition(|game| !held.contains(game)))
+    }
+
+    fn hold_out(&self, fraction: f64, seed: u64) -> HashSet<usize> {
+        let mut order: Vec<(u64, usize)> =
+            self.games.iter().enumerate().map(|(i, g)| (lot(&g.digest, seed), i)).collect();
+        order.sort_unstable();
+        let below = |&(lot, _): &(u64, usize)| (lot as f64) < fraction * u64::MAX as f64;
+        let mut count = order.iter().filter(|o| below(o)).count();
+        if order.len() >= 2 && fraction > 0.0 && fraction < 1.0 {
+            count = count.clamp(1, order.len() - 1);
+        }
+        order.into_iter().take(count).map(|(_, game)| game).collect()
+    }
+}
+
+/// A game's draw in the split: uniform over 64 bits.
+fn lot(digest: &str, seed: u64) -> u64 {
+    let hash = Sha256::digest(digest.as_bytes());
+    let word = |i: usize| {
+        let at = |k: usize| u32::from(hash.get(4 * i + k).copied().unwrap_or(0));
+        at(0) | at(1) << 8 | at(2) << 16 | at(3) << 24
+    };
+    let words = philox([word(0), word(1), word(2), word(3)], [seed as u32, (seed >> 32) as u32]);
+    u64::from(words[0]) << 32 | u64::from(words[1])
+}
+
+fn histogram<T: ToString>(values: impl Iterator<Item = T>) -> Vec<Count> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    values.for_each(|v| *counts.entry(v.to_string()).or_default() += 1);
+    let mut counts: Vec<_> =
+        counts.into_iter().map(|(value, count)| Count { value, count }).collect();
+    counts.sort_by_key(|c| std::cmp::Reverse(c.count));
+    counts
+}
+
+fn check_game(i: usize, game: &VectorGame, size: usize, classes: &[usize]) -> Result<()> {
+    let rows = game.labels.len() / classes.len().max(1);
+    if rows == 0 || game.labels.len() != rows * classes.len() || game.x.len() != rows * size {
+        let expected = format!("n x {size} numbers and n x {} labels", classes.len());
+        let got = format!("{} and {}", game.x.len(), game.labels.len());
+        return Err(Error::mismatch(format!("game {i}"), expected, got));
+    }
+    if let Some((at, &value)) = game.x.iter().enumerate().find(|(_, v)| !v.is_finite()) {
+        let what = format!("game {i}, frame {}, x[{}]", at / size, at % size);
+        return Err(Error::NonFinite { what, value: value.into() });
+    }
+    let labels = game.labels.iter().zip(classes.iter().cycle());
+    match labels.enumerate().find(|(_, (label, classes))| usize::from(**label) >= **classes) {
+        Some((at, (&label, &n))) => {
+            let (frame, label_at) = (at / classes.len(), at % classes.len());
+            let field = format!("game {i}, frame {frame}, label {label_at}");
+            Err(Error::out_of_range(field, label.into(), 0.0, n as f64 - 1.0))
+        }
+        None => Ok(()),
+    }
+}
+
+fn write_game(writer: &Writer, i: usize, game: &VectorGame, size: usize) -> Result<GameInfo> {
+    let columns = [Column::F32(game.x.clone()), Column::U16(game.labels.clone())];
+    let mut hash = Sha256::new();
+    // Two equal games are two games.
+    hash.update((i as u64).to_le_bytes());
+    columns.iter().for_each(|c| hash.update(c.bytes()));
+    let info = GameInfo {
+        digest: hex(&hash.finalize()),
+        source: format!("game {i}"),
+        frames: game.x.len() / size,
+        ..GameInfo::default()
+    };
+    writer.add(info, &columns)
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The one writer of a corpus. Dropping it frees the corpus for the next.
+pub(crate) struct Writer {
+    dir: PathBuf,
+    schema: Schema,
+    /// Held for its lock alone.
+    _lock: File,
+}
+
+/// What lay in the corpus when its writer came.
+pub(crate) struct Found {
+    pub games: Vec<GameInfo>,
+    /// Games whose shard no manifest named: their importer was killed.
+    pub adopted: usize,
+}
+
+impl Writer {
+    /// Makes the folder where it is missing, and takes its lock.
+    pub fn open(dir: &Path, schema: &Schema) -> Result<Self> {
+        let games = dir.join(shard::FOLDER);
+        fs::create_dir_all(&games).map_err(|source| Error::Io { path: games.clone(), source })?;
+        let path = dir.join(LOCK);
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(|source| Error::Io { path: path.clone(), source })?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                return Err(Error::Busy { what: dir.display().to_string() });
+            }
+            Err(fs::TryLockError::Error(source)) => return Err(Error::Io { path, source }),
+        }
+        let writer = Writer { dir: dir.to_path_buf(), schema: schema.clone(), _lock: lock };
+        writer.check_schema()?;
+        Ok(writer)
+    }
+
+    /// A corpus of something else is not overwritten. A broken manifest is: the shards know all.
+    fn check_schema(&self) -> Result<()> {
+        match Manifest::read(&self.dir) {
+            Ok(manifest) if manifest.schema != self.schema => Err(Error::mismatch(
+                self.dir.display().to_string(),
+                shard::describe(&self.schema),
+                shard::describe(&manifest.schema),
+            )),
+            Ok(_) | Err(Error::NotFound { .. } | Error::Corrupt { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Clears what a killed writer left half-done, and lists every whole game: those of the
+    /// manifest and those that never came to stand in it.
+    pub fn take_stock(&self) -> Result<Found> {
+        let listed: HashMap<String, GameInfo> = match Manifest::read(&self.dir) {
+            Ok(manifest) => manifest.games.into_iter().map(|g| (g.file.clone(), g)).collect(),
+            Err(Error::NotFound { .. } | Error::Corrupt { .. }) => HashMap::new(),
+            Err(error) => return Err(error),
+        };
+        let mut found = Found { games: Vec::new(), adopted: 0 };
+        for folder in [self.dir.clone(), self.dir.join(shard::FOLDER)] {
+            for entry in fs::read_dir(&folder).map_err(Error::io(&folder))? {
+                let path = entry.map_err(Error::io(&folder))?.path();
+                if has_extension(&path, PARTIAL) {
+                    fs::remove_file(&path).map_err(Error::io(&path))?;
+                } else if has_extension(&path, "safetensors") {
+                    self.count_in(&path, &listed, &mut found);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// A shard that cannot be read is left out, so that its replay is imported anew.
+    fn count_in(&self, path: &Path, listed: &HashMap<String, GameInfo>, found: &mut Found) {
+        let Ok(shard) = Shard::open(path, &self.schema) else { return };
+        let mut game = shard.game.clone();
+        if path.file_name() != Path::new(&shard::name(&game.digest)).file_name() {
+            return;
+        }
+        game.file = shard::name(&game.digest);
+        game.bytes = fs::metadata(path).map_or(0, |m| m.len());
+        found.adopted += usize::from(!listed.contains_key(&game.file));
+        found.games.push(game);
+    }
+
+    /// Writes a game's shard.
+    pub fn add(&self, mut game: GameInfo, columns: &[Column]) -> Result<GameInfo> {
+        game.file = shard::name(&game.digest);
+        game.bytes = shard::write(&self.dir, &self.schema, &game, columns)?;
+        Ok(game)
+    }
+
+    pub fn write_manifest(&self, games: &[GameInfo]) -> Result<()> {
+        Manifest::new(&self.schema, games.to_vec()).write(&self.dir)
+    }
+
+    /// Makes these the games of the corpus, then removes the shards of others.
+    fn replace(&self, games: Vec<GameInfo>) -> Result<()> {
+        let before = self.take_stock()?;
+        self.write_manifest(&games)?;
+        let kept: HashSet<&str> = games.iter().map(|g| g.file.as_str()).collect();
+        for game in before.games.iter().filter(|g| !kept.contains(g.file.as_str())) {
+            let path = self.dir.join(&game.file);
+            fs::remove_file(&path).map_err(Error::io(&path))?;
+        }
+        Ok(())
+    }
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension))
+}

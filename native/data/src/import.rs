@@ -1,0 +1,361 @@
+//! Replays into a corpus, on all cores, once each.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, Once};
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+use sconce_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::corpus::{Writer, hex};
+use crate::melee::{self, Reason, Refusal};
+use crate::schema::{GameInfo, OtherIds, Schema};
+
+/// No replay is larger; a file that is would only fill the memory.
+const MAX_BYTES: u64 = 1 << 29;
+const MANIFEST_EVERY: Duration = Duration::from_secs(1);
+/// Deeper folders are more likely a loop of links.
+const MAX_DEPTH: usize = 64;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ImportOptions {
+    /// Games with fewer frames are left out.
+    pub min_frames: usize,
+    /// Threads that read; 0 takes one for each processor.
+    pub threads: usize,
+}
+
+impl Default for ImportOptions {
+    fn default() -> Self {
+        ImportOptions { min_frames: 600, threads: 0 }
+    }
+}
+
+/// How far an import is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Progress {
+    pub done: usize,
+    pub total: usize,
+    pub added: usize,
+    pub known: usize,
+    pub skipped: usize,
+    /// Of the games added.
+    pub frames: u64,
+    pub seconds: f64,
+}
+
+/// What an import did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ImportReport {
+    pub added: usize,
+    /// Replays whose game was there before.
+    pub known: usize,
+    /// Games that a killed import had finished.
+    pub adopted: usize,
+    pub skipped: Vec<Skipped>,
+    /// Of the games added, like the three that follow.
+    pub frames: u64,
+    pub bytes: u64,
+    pub other_ids: OtherIds,
+    pub seconds: f64,
+}
+
+/// A replay left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    pub file: String,
+    pub reason: Reason,
+    pub detail: String,
+}
+
+/// Adds replays to the corpus in `dir`, which is made where it is missing. `paths` are replays, or
+/// folders that are searched for `.slp` files. `progress` is called from the threads that read.
+///
+/// Every finished game is kept whatever happens next: a cancelled or killed import loses only the
+/// files it was reading, and the next one goes on from there. A failing disk ends the import with
+/// an error; a failing replay is skipped and reported.
+pub fn import(
+    paths: &[PathBuf],
+    dir: &Path,
+    options: &ImportOptions,
+    progress: &(dyn Fn(Progress) + Sync),
+    cancel: &AtomicBool,
+) -> Result<ImportReport> {
+    let start = Instant::now();
+    let mut skipped = Vec::new();
+    let files = find(paths, &mut skipped)?;
+    let writer = Writer::open(dir, &Schema::Melee)?;
+    let found = writer.take_stock()?;
+    let job = Job {
+        options,
+        progress,
+        start,
+        total: files.len(),
+        state: Mutex::new(State::new(&found.games)),
+        ledger: Mutex::new(Ledger { games: found.games, written: start, cost: Duration::ZERO }),
+        writer,
+    };
+    let outcome = job.run(&files, cancel);
+    // Also after a failure: what is finished is finished.
+    let listed = job.write_manifest();
+    outcome?;
+    listed?;
+    Ok(job.report(found.adopted, skipped))
+}
+
+struct Job<'a> {
+    options: &'a ImportOptions,
+    progress: &'a (dyn Fn(Progress) + Sync),
+    start: Instant,
+    total: usize,
+    state: Mutex<State>,
+    ledger: Mutex<Ledger>,
+    writer: Writer,
+}
+
+/// Counts and claims, held briefly by every thread.
+struct State {
+    /// Games of the corpus before this run.
+    known: HashSet<String>,
+    /// Digests taken in this run, with the file that has them.
+    claimed: HashMap<String, PathBuf>,
+    done: usize,
+    report: ImportReport,
+}
+
+/// The games so far. Held while the manifest is written, which is why it has a lock of its own.
+struct Ledger {
+    games: Vec<GameInfo>,
+    written: Instant,
+    /// What the last write took.
+    cost: Duration,
+}
+
+impl State {
+    fn new(games: &[GameInfo]) -> Self {
+        let known = games.iter().map(|g| g.digest.clone()).collect();
+        State { known, claimed: HashMap::new(), done: 0, report: ImportReport::default() }
+    }
+}
+
+/// What became of a file.
+enum Outcome {
+    Added(GameInfo),
+    Known,
+    Skipped(Refusal),
+}
+
+impl Job<'_> {
+    fn run(&self, files: &[PathBuf], cancel: &AtomicBool) -> Result<()> {
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(self.options.threads)
+            .thread_name(|i| format!("sconce-import-{i}"))
+            .build()
+            .map_err(|e| Error::Unavailable { what: "threads".into(), reason: e.to_string() })?;
+        threads.install(|| {
+            // One at a time: files differ too much in size to be dealt out ahead.
+            files.par_iter().with_max_len(1).try_for_each(|file| {
+                if cancel.load(Ordering::Relaxed) {
+                    return Err(Error::Cancelled);
+                }
+                let outcome = self.take(file)?;
+                self.record(file, outcome)
+            })
+        })
+    }
+
+    fn take(&self, file: &Path) -> Result<Outcome> {
+        let bytes = match load(file) {
+            Ok(bytes) => bytes,
+            Err(refusal) => return Ok(Outcome::Skipped(refusal)),
+        };
+        let digest = hex(&Sha256::digest(&bytes));
+        if let Some(outcome) = self.claim(&digest, file) {
+            return Ok(outcome);
+        }
+        let read = quietly(|| melee::read(&bytes, self.options.min_frames));
+        let mut game = match read {
+            Ok(Ok(game)) => game,
+            Ok(Err(refusal)) => return Ok(Outcome::Skipped(refusal)),
+            Err(panic) => return Ok(Outcome::Skipped(Refusal::new(Reason::Corrupt, panic))),
+        };
+        game.info.digest = digest;
+        game.info.source =
+            file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        self.writer.add(game.info, &game.columns).map(Outcome::Added)
+    }
+
+    /// Takes a digest for this file, unless it is in the corpus or taken already.
+    fn claim(&self, digest: &str, file: &Path) -> Option<Outcome> {
+        let mut state = lock(&self.state);
+        if state.known.contains(digest) {
+            return Some(Outcome::Known);
+        }
+        let first = state.claimed.entry(digest.to_owned()).or_insert_with(|| file.to_path_buf());
+        (first != file).then(|| {
+            let detail = format!("the same as {}", first.display());
+            Outcome::Skipped(Refusal::new(Reason::Duplicate, detail))
+        })
+    }
+
+    fn record(&self, file: &Path, outcome: Outcome) -> Result<()> {
+        let added = match &outcome {
+            Outcome::Added(game) => Some(game.clone()),
+            _ => None,
+        };
+        let progress = self.count(file, outcome);
+        if let Some(game) = added {
+            self.list(game)?;
+        }
+        (self.progress)(progress);
+        Ok(())
+    }
+
+    fn count(&self, file: &Path, outcome: Outcome) -> Progress {
+        let mut state = lock(&self.state);
+        state.done += 1;
+        let done = state.done;
+        let report = &mut state.report;
+        match outcome {
+            Outcome::Known => report.known += 1,
+            Outcome::Skipped(refusal) => report.skipped.push(skip(file, refusal)),
+            Outcome::Added(game) => {
+                report.added += 1;
+                report.frames += game.frames as u64;
+                report.bytes += game.bytes;
+                report.other_ids.add(&game.other_ids);
+            }
+        }
+        Progress {
+            done,
+            total: self.total,
+            added: report.added,
+            known: report.known,
+            skipped: report.skipped.len(),
+            frames: report.frames,
+            seconds: self.start.elapsed().as_secs_f64(),
+        }
+    }
+
+    /// Enters a game, and writes the manifest once a second; less often where a write takes long,
+    /// so that a large corpus is not rewritten all the time.
+    fn list(&self, game: GameInfo) -> Result<()> {
+        let mut ledger = lock(&self.ledger);
+        ledger.games.push(game);
+        if ledger.written.elapsed() < MANIFEST_EVERY.max(ledger.cost * 20) {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        self.writer.write_manifest(&ledger.games)?;
+        ledger.cost = begun.elapsed();
+        ledger.written = Instant::now();
+        Ok(())
+    }
+
+    fn write_manifest(&self) -> Result<()> {
+        self.writer.write_manifest(&lock(&self.ledger).games)
+    }
+
+    fn report(self, adopted: usize, mut skipped: Vec<Skipped>) -> ImportReport {
+        let state = self.state.into_inner().unwrap_or_else(|e| e.into_inner());
+        let mut report = state.report;
+        skipped.append(&mut report.skipped);
+        skipped.sort_by(|a, b| a.file.cmp(&b.file));
+        let seconds = self.start.elapsed().as_secs_f64();
+        ImportReport { adopted, skipped, seconds, ..report }
+    }
+}
+
+/// A thread that panicked holding the lock left counts, which are whole between two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn skip(file: &Path, refusal: Refusal) -> Skipped {
+    let Refusal { reason, detail } = refusal;
+    Skipped { file: file.display().to_string(), reason, detail }
+}
+
+fn load(file: &Path) -> std::result::Result<Vec<u8>, Refusal> {
+    let unreadable = |e: std::io::Error| Refusal::new(Reason::Unreadable, e);
+    let meta = fs::metadata(file).map_err(unreadable)?;
+    if !meta.is_file() {
+        return Err(Refusal::new(Reason::Unreadable, "not a file"));
+    }
+    if meta.len() > MAX_BYTES {
+        return Err(Refusal::new(Reason::Corrupt, format!("{} bytes", meta.len())));
+    }
+    fs::read(file).map_err(unreadable)
+}
+
+/// The replays under these paths, each once, in order of name.
+fn find(paths: &[PathBuf], skipped: &mut Vec<Skipped>) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if fs::metadata(path).map_err(Error::io(path))?.is_dir() {
+            search(path, MAX_DEPTH, &mut files, skipped);
+        } else {
+            files.push(path.clone());
+        }
+    }
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+/// A folder that cannot be listed is reported like a replay that cannot be read.
+fn search(folder: &Path, depth: usize, files: &mut Vec<PathBuf>, skipped: &mut Vec<Skipped>) {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries.flatten(),
+        Err(e) => return skipped.push(skip(folder, Refusal::new(Reason::Unreadable, e))),
+    };
+    for entry in entries {
+        let path = entry.path();
+        if path.is_dir() {
+            if depth > 0 {
+                search(&path, depth - 1, files, skipped);
+            }
+        } else if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("slp")) {
+            files.push(path);
+        }
+    }
+}
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs what may panic on a bad file, without the panic's report on stderr: the file is named in
+/// ours. Other threads, and this one outside the call, keep the hook they had.
+fn quietly<T>(work: impl FnOnce() -> T) -> std::result::Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                before(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    QUIET.set(false);
+    result.map_err(|payload| message(payload.as_ref()))
+}
+
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    let text = text.unwrap_or_else(|| "the reader gave up".to_owned());
+    // On one line, as in a report.
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,259 @@
+//! A policy that plays by itself, and how well and how fast it did.
+
+use std::time::Instant;
+
+use sconce_core::policy::Frames;
+use sconce_core::rng::Rng;
+use sconce_core::sampling::Sampling;
+use sconce_core::spec::HeadKind;
+use sconce_core::{Error, Policy, Result, heads};
+use serde::{Deserialize, Serialize};
+
+use crate::Environment;
+
+/// More than this takes so long that it should be asked for in parts.
+const MAX_EPISODES: usize = 1000;
+
+/// How a policy plays.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Play {
+    pub episodes: usize,
+    /// Of where the episodes begin, and of what is sampled.
+    pub seed: u64,
+    /// The most likely action instead of a sampled one.
+    pub deterministic: bool,
+}
+
+impl Default for Play {
+    fn default() -> Self {
+        Play { episodes: 20, seed: 0, deterministic: true }
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Played {
+    /// Rewards of each episode, added.
+    pub returns: Vec<f64>,
+    pub mean: f64,
+    pub decisions: usize,
+    /// Time of a decision, from the observation to the action.
+    pub median_us: f64,
+    pub p99_us: f64,
+}
+
+impl Play {
+    /// Plays the episodes one after the other. Each begins with an empty memory, as the windows do
+    /// that a policy learns from.
+    ///
+    /// # Errors
+    /// `Mismatch` for a policy that does not read this world's observations or that chooses anything
+    /// but one of its actions, `OutOfRange` for `episodes`.
+    pub fn run(&self, policy: &Policy, env: &mut impl Environment) -> Result<Played> {
+        if self.episodes == 0 || self.episodes > MAX_EPISODES {
+            let max = MAX_EPISODES as f64;
+            return Err(Error::out_of_range("episodes", self.episodes as f64, 1.0, max));
+        }
+        fits(policy, env)?;
+        let mut times = Vec::new();
+        let mut returns = Vec::with_capacity(self.episodes);
+        for episode in 0..self.episodes as u64 {
+            returns.push(self.episode(policy, env, episode, &mut times)?);
+        }
+        times.sort_unstable();
+        Ok(Played {
+            mean: returns.iter().sum::<f64>() / returns.len() as f64,
+            returns,
+            decisions: times.len(),
+            median_us: quantile(&times, 0.5),
+            p99_us: quantile(&times, 0.99),
+        })
+    }
+
+    fn episode(
+        &self,
+        policy: &Policy,
+        env: &mut impl Environment,
+        episode: u64,
+        times: &mut Vec<u64>,
+    ) -> Result<f64> {
+        let start = Rng::new(self.seed, "play.reset", episode);
+        env.reset(u64::from(start.u32(0)) << 32 | u64::from(start.u32(1)));
+        let sampling = Sampling { deterministic: self.deterministic, ..Sampling::default() };
+        let mut observation = vec![0.0; env.observation_size()];
+        let mut previous = vec![heads::NONE];
+        let mut state = policy.zero_state(1)?;
+        let mut total = 0.0;
+        loop {
+            env.observe(&mut observation)?;
+            let rng = Rng::new(self.seed, "play.sample", times.len() as u64);
+            let begun = Instant::now();
+            let frames = frames(policy, &observation, &previous)?;
+            let (decision, next) = policy.act(&frames, &state, &sampling, &[rng])?;
+            times.push(begun.elapsed().as_nanos() as u64);
+            (state, previous) = (next, decision.choices);
+            let step = env.step(previous.first().copied().map_or(0, usize::from))?;
+            total += step.reward;
+            if step.is_last() {
+                return Ok(total);
+            }
+        }
+    }
+}
+
+/// One observation, as a batch of one window of one frame.
+fn frames(policy: &Policy, observation: &[f32], previous: &[u16]) -> Result<Frames> {
+    let embedding = &policy.spec().embedding;
+    let mut frames = Frames {
+        batch: 1,
+        time: 1,
+        continuous: vec![0.0; embedding.continuous_width()],
+        ids: vec![0; embedding.num_ids()],
+        previous: previous.to_vec(),
+    };
+    embedding.embed(observation, true, &mut frames.continuous, &mut frames.ids)?;
+    Ok(frames)
+}
+
+fn fits(policy: &Policy, env: &impl Environment) -> Result<()> {
+    let spec = policy.spec();
+    let (reads, shows) = (spec.embedding.raw_width(), env.observation_size());
+    if reads != shows {
+        return Err(Error::mismatch("observation of the policy", shows, reads));
+    }
+    let wanted = HeadKind::Categorical(env.actions());
+    match spec.heads.parts.as_slice() {
+        [head] if head.kind == wanted => Ok(()),
+        heads => {
+            let got: Vec<_> = heads.iter().map(|h| h.kind).collect();
+            Err(Error::mismatch("heads of the policy", format!("{wanted:?}"), format!("{got:?}")))
+        }
+    }
+}
+
+/// In microseconds, of sorted nanoseconds.
+fn quantile(sorted: &[u64], q: f64) -> f64 {
+    let at = (sorted.len().saturating_sub(1) as f64 * q).round() as usize;
+    sorted.get(at).map_or(0.0, |&ns| ns as f64 / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use sconce_core::spec::{
+        Backbone, Embedding, Head, Heads, HeadsKind, MlpConfig, RecurrentConfig, Spec,
+    };
+
+    use super::*;
+    use crate::CartPole;
+
+    fn policy(inputs: usize, actions: usize, backbone: Backbone) -> Policy {
+        let kind = HeadKind::Categorical(actions);
+        let heads = Heads {
+            kind: HeadsKind::Independent,
+            parts: vec![Head { name: "action".into(), kind, hidden_size: 8 }],
+            stream_size: 8,
+            prior: false,
+        };
+        let spec = Spec { embedding: Embedding::Vector(inputs), backbone, heads };
+        Policy::init(&spec, 3).unwrap()
+    }
+
+    fn mlp() -> Backbone {
+        Backbone::Mlp(MlpConfig {
+            hidden_sizes: vec![8],
+            layer_norm: false,
+            residual: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        })
+    }
+
+    fn gru() -> Backbone {
+        Backbone::Gru(RecurrentConfig {
+            hidden_size: 8,
+            num_layers: 1,
+            layer_norm: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        })
+    }
+
+    #[test]
+    fn every_episode_has_a_return_and_every_decision_a_time() {
+        let play = Play { episodes: 4, seed: 1, deterministic: false };
+        let played = play.run(&policy(2, 2, gru()), &mut CartPole::new(false)).unwrap();
+        assert_eq!(played.returns.len(), 4);
+        assert!(played.returns.iter().all(|r| (8.0..=500.0).contains(r)));
+        assert_eq!(played.decisions as f64, played.returns.iter().sum::<f64>());
+        assert_eq!(played.mean * 4.0, played.decisions as f64);
+        assert!(played.median_us > 0.0 && played.p99_us >= played.median_us);
+    }
+
+    #[test]
+    fn the_same_seed_plays_the_same_and_another_differs() {
+        let (policy, mut env) = (policy(4, 2, mlp()), CartPole::new(true));
+        let mut returns = |seed| {
+            Play { episodes: 5, seed, deterministic: false }.run(&policy, &mut env).unwrap().returns
+        };
+        assert_eq!(returns(1), returns(1));
+        assert_ne!(returns(1), returns(2));
+    }
+
+    #[test]
+    fn memory_is_carried_within_an_episode_and_empty_at_its_beginning() {
+        /// Shows a 1 on the first step and zeros after it; lasts three steps.
+        struct Flash(usize);
+        impl Environment for Flash {
+            fn observation_size(&self) -> usize {
+                1
+            }
+            fn actions(&self) -> usize {
+                2
+            }
+            fn reset(&mut self, _seed: u64) {
+                self.0 = 0;
+            }
+            fn observe(&self, out: &mut [f32]) -> Result<()> {
+                out.fill(if self.0 == 0 { 1.0 } else { 0.0 });
+                Ok(())
+            }
+            fn step(&mut self, action: usize) -> Result<crate::Step> {
+                self.0 += 1;
+                Ok(crate::Step { reward: action as f64, terminated: self.0 == 3, truncated: false })
+            }
+        }
+        // With argmax and one world, episodes differ only if memory leaks from one into the next.
+        let play = Play { episodes: 6, ..Play::default() };
+        let played = play.run(&policy(1, 2, gru()), &mut Flash(0)).unwrap();
+        assert!(played.returns.iter().all(|r| r == &played.returns[0]));
+        // And the steps are those of the sequence form over the whole episode.
+        let policy = policy(1, 2, gru());
+        let frames = Frames {
+            batch: 1,
+            time: 3,
+            continuous: vec![1.0, 0.0, 0.0],
+            ids: vec![],
+            previous: vec![heads::NONE, 0, 0],
+        };
+        let state = policy.zero_state(1).unwrap();
+        let (logits, _) = policy.forward(&frames, None, &state, &Default::default()).unwrap();
+        let logits: Vec<Vec<f32>> = logits.to_vec2().unwrap();
+        let ones = logits.iter().filter(|l| l[1] > l[0]).count();
+        assert_eq!(played.returns[0], ones as f64);
+    }
+
+    #[test]
+    fn a_policy_for_another_world_is_refused() {
+        let mut env = CartPole::new(false);
+        let error = Play::default().run(&policy(4, 2, mlp()), &mut env).unwrap_err();
+        assert_eq!(error.to_string(), "observation of the policy: expected 2, got 4");
+        let error = Play::default().run(&policy(2, 3, mlp()), &mut env).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        for episodes in [0, 1001] {
+            let play = Play { episodes, ..Play::default() };
+            let error = play.run(&policy(2, 2, mlp()), &mut env).unwrap_err();
+            assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Answers from threads of our own.
+
+use std::thread;
+
+use rustler::env::SavedTerm;
+use rustler::thread::is_scheduler_thread;
+use rustler::types::LocalPid;
+use rustler::{Encoder, Env, OwnedEnv, Reference, Term};
+use sconce_core::{Error, Result};
+
+use super::{Answer, atoms, error, guard, outcome};
+
+/// The one answer that a caller waits for: `{:sconce, reference, {:ok, answer} | {:error, error}}`.
+///
+/// 1. Made in the NIF, on the caller's scheduler; it then moves to the thread that does the work.
+/// 2. `send`, `run` and `dismiss` consume it, so it cannot answer twice.
+/// 3. Dropped unused it answers for itself, `:panic` while its thread unwinds and `:cancelled`
+///    otherwise, so no caller waits for good.
+/// 4. A caller that died is no error: the message goes nowhere.
+pub struct Reply {
+    pid: LocalPid,
+    op: &'static str,
+    env: OwnedEnv,
+    reference: SavedTerm,
+    answered: bool,
+}
+
+impl Reply {
+    /// For the process that makes the present call. `reference` is the caller's, by which it finds
+    /// the answer in its mailbox.
+    pub fn new(env: Env, op: &'static str, reference: Reference) -> Self {
+        let owned = OwnedEnv::new();
+        let reference = owned.save(reference);
+        Self { pid: env.pid(), op, env: owned, reference, answered: false }
+    }
+
+    /// Answers.
+    pub fn send<T: Answer>(mut self, result: Result<T>) {
+        let op = self.op;
+        self.answer(|env| outcome(env, op, guard(|| result?.into_term(env))));
+    }
+
+    /// Does the work and answers with its result; a panic inside is an error of kind `:panic`.
+    pub fn run<T: Answer>(self, work: impl FnOnce() -> Result<T>) {
+        let result = guard(work);
+        self.send(result);
+    }
+
+    /// Sends `{:sconce, reference, {:event, value}}` ahead of the answer, any number of times. From
+    /// a thread of ours only: on a scheduler's it is not sent.
+    pub fn event<T: Answer>(&self, value: T) -> Result<()> {
+        if is_scheduler_thread() {
+            return Ok(());
+        }
+        let mut owned = OwnedEnv::new();
+        let message = owned.run(|env| -> Result<SavedTerm> {
+            let event = (atoms::event(), value.into_term(env)?);
+            Ok(owned.save((atoms::sconce(), self.reference_in(env), event)))
+        })?;
+        // The only failure is a receiver that no longer lives.
+        let _ = owned.send_and_clear(&self.pid, |env| message.load(env));
+        Ok(())
+    }
+
+    /// For a NIF that answers by returning, as when the queue is full.
+    pub fn dismiss(mut self) {
+        self.answered = true;
+    }
+
+    fn reference_in<'b>(&self, env: Env<'b>) -> Term<'b> {
+        self.env.run(|own| self.reference.load(own).in_env(env))
+    }
+
+    fn answer(&mut self, outcome: impl for<'b> FnOnce(Env<'b>) -> Term<'b>) {
+        let mut owned = OwnedEnv::new();
+        let message = owned.run(|env| {
+            owned.save((atoms::sconce(), self.reference_in(env), outcome(env)).encode(env))
+        });
+        self.answered = true;
+        let pid = self.pid;
+        let mut deliver = move || {
+            let _ = owned.send_and_clear(&pid, |env| message.load(env));
+        };
+        // The VM forbids this kind of send on its own threads, where destructors may run.
+        if is_scheduler_thread() {
+            // Without memory for one more thread the answer is lost, and so is much else.
+            let _ = thread::Builder::new().spawn(deliver);
+        } else {
+            deliver();
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        let failure = if thread::panicking() {
+            Error::Panic { message: "the thread ended before it answered".to_owned() }
+        } else {
+            Error::Cancelled
+        };
+        let op = self.op;
+        self.answer(|env| error(env, op, &failure));
+    }
+}

@@ -1,0 +1,64 @@
+//! How a frame becomes a vector: `Sconce.Embedding` and the columns of `Sconce.Frame`.
+
+use rustler::{Binary, Encoder, Env, NewBinary, Term};
+use sconce_core::embedding::melee;
+use sconce_core::spec::Embedding;
+use sconce_core::{Error, Result};
+
+use crate::border::{Data, decode, inline};
+
+#[rustler::nif]
+fn frame_columns(env: Env) -> Term {
+    inline(env, "frame_columns", || {
+        Ok(melee::raw_columns().into_iter().map(|column| column.name).collect::<Vec<_>>())
+    })
+}
+
+#[rustler::nif]
+fn embedding_schema<'a>(env: Env<'a>, embedding: Term<'a>) -> Term<'a> {
+    inline(env, "embedding_schema", || Ok(Data(decode::<Embedding>(embedding)?.schema())))
+}
+
+/// `{:ok, {continuous, ids}}`, as strict as with a live frame.
+#[rustler::nif]
+fn embed<'a>(env: Env<'a>, embedding: Term<'a>, raw: Binary<'a>) -> Term<'a> {
+    inline(env, "embed", || {
+        let embedding: Embedding = decode(embedding)?;
+        let raw = raw_row(&embedding, raw.as_slice())?;
+        let mut continuous = numbers(embedding.continuous_width())?;
+        let mut ids = vec![0; embedding.num_ids()];
+        embedding.embed(&raw, true, &mut continuous, &mut ids)?;
+        Ok((binary(env, &continuous), ids).encode(env))
+    })
+}
+
+/// The numbers of a packed frame (f32 little-endian), whose length must be the embedding's.
+pub fn raw_row(embedding: &Embedding, bytes: &[u8]) -> Result<Vec<f32>> {
+    let expected = embedding.raw_width().saturating_mul(size_of::<f32>());
+    if bytes.len() != expected {
+        let got = format!("{} bytes", bytes.len());
+        return Err(Error::mismatch("frame", format!("{expected} bytes"), got));
+    }
+    let (numbers, _) = bytes.as_chunks();
+    Ok(numbers.iter().map(|&number| f32::from_le_bytes(number)).collect())
+}
+
+/// So many zeros, or an error where a Spec asks for more than there is.
+fn numbers(length: usize) -> Result<Vec<f32>> {
+    let mut numbers = Vec::new();
+    numbers.try_reserve_exact(length).map_err(|_| Error::OutOfMemory {
+        what: "embedding".into(),
+        bytes: (length as u64).saturating_mul(size_of::<f32>() as u64),
+    })?;
+    numbers.resize(length, 0.0);
+    Ok(numbers)
+}
+
+fn binary<'a>(env: Env<'a>, numbers: &[f32]) -> Term<'a> {
+    let mut binary = NewBinary::new(env, size_of_val(numbers));
+    let (places, _) = binary.as_mut_slice().as_chunks_mut();
+    for (place, number) in places.iter_mut().zip(numbers) {
+        *place = number.to_le_bytes();
+    }
+    binary.into()
+}

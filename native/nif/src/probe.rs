@@ -1,0 +1,50 @@
+//! Calls that exist so that the tests of the border can lean on them.
+
+use std::thread;
+
+use rustler::{Env, Reference, Term};
+use sconce_core::{Error, Result};
+
+use crate::border::{Bytes, Data, Reply, call, decode, inline, perform};
+
+/// Term to value and back.
+#[rustler::nif]
+fn probe_echo<'a>(env: Env<'a>, term: Term<'a>) -> Term<'a> {
+    inline(env, "probe_echo", || decode::<serde_json::Value>(term).map(Data))
+}
+
+#[rustler::nif]
+#[allow(clippy::panic)]
+fn probe_panic<'a>(env: Env<'a>, message: String) -> Term<'a> {
+    call(env, "probe_panic", || -> Result<()> { panic!("{message}") })
+}
+
+/// Answers from a thread of ours in the way that `how` asks for.
+#[rustler::nif]
+#[allow(clippy::panic)]
+fn probe_reply<'a>(env: Env<'a>, reference: Reference<'a>, how: String) -> Term<'a> {
+    let reply = Reply::new(env, "probe_reply", reference);
+    perform(env, "probe_reply", || match how.as_str() {
+        "dismiss" => {
+            reply.dismiss();
+            Err(Error::Busy { what: "probe".into() })
+        }
+        "drop" => Ok(()),
+        _ => {
+            thread::spawn(move || {
+                let _ = reply.event(Data("begun"));
+                match how.as_str() {
+                    "run" => reply.run(|| Ok(Data(42))),
+                    "bytes" => reply.run(|| Ok(Bytes([1, 2, 3]))),
+                    "panic" => reply.run(|| -> Result<()> { panic!("probe") }),
+                    "die" => {
+                        let _held = reply;
+                        panic!("probe")
+                    }
+                    _ => reply.send::<()>(Err(Error::not_found(how))),
+                }
+            });
+            Ok(())
+        }
+    })
+}

@@ -1,0 +1,96 @@
+//! What this library was built with and what it found on this machine.
+
+use std::thread::available_parallelism;
+
+use rustler::{Env, Term};
+use sconce_core::Kind;
+use serde::Serialize;
+
+use crate::border::{Data, call};
+
+const LIBRARY_THREADS: &str = "RAYON_NUM_THREADS";
+
+#[derive(Serialize)]
+struct NativeInfo {
+    version: &'static str,
+    candle: &'static str,
+    rustler: &'static str,
+    rustc: &'static str,
+    target: &'static str,
+    profile: &'static str,
+    /// Threads that the operating system gives this process.
+    threads: usize,
+    cpu: CpuFeatures,
+}
+
+#[derive(Serialize)]
+struct CpuFeatures {
+    avx2: bool,
+    fma: bool,
+    avx512f: bool,
+    avx512_bf16: bool,
+    avx512_vnni: bool,
+    neon: bool,
+}
+
+impl CpuFeatures {
+    #[cfg(target_arch = "x86_64")]
+    fn detect() -> Self {
+        Self {
+            avx2: is_x86_feature_detected!("avx2"),
+            fma: is_x86_feature_detected!("fma"),
+            avx512f: is_x86_feature_detected!("avx512f"),
+            avx512_bf16: is_x86_feature_detected!("avx512bf16"),
+            avx512_vnni: is_x86_feature_detected!("avx512vnni"),
+            neon: false,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn detect() -> Self {
+        #[cfg(target_arch = "aarch64")]
+        let neon = std::arch::is_aarch64_feature_detected!("neon");
+        #[cfg(not(target_arch = "aarch64"))]
+        let neon = false;
+        Self {
+            avx2: false,
+            fma: false,
+            avx512f: false,
+            avx512_bf16: false,
+            avx512_vnni: false,
+            neon,
+        }
+    }
+}
+
+/// One thread for the libraries below, unless the user chose: shards of ours run beside each other
+/// instead. Unset, the tensor library reads /proc/cpuinfo again at every matmul (46 us become 99).
+pub fn fix_library_threads() {
+    if std::env::var_os(LIBRARY_THREADS).is_none() {
+        // SAFETY: writing the environment races with C code that reads it on another thread. This
+        // runs once, inside the library's load, before any thread of ours exists, and the VM works
+        // on its own copy of the environment from its start on.
+        unsafe { std::env::set_var(LIBRARY_THREADS, "1") };
+    }
+}
+
+#[rustler::nif]
+fn native_info(env: Env) -> Term {
+    call(env, "native_info", || {
+        Ok(Data(NativeInfo {
+            version: env!("CARGO_PKG_VERSION"),
+            candle: env!("SCONCE_TENSORS_VERSION"),
+            rustler: env!("SCONCE_RUSTLER_VERSION"),
+            rustc: env!("SCONCE_RUSTC_VERSION"),
+            target: env!("SCONCE_TARGET"),
+            profile: env!("SCONCE_PROFILE_BUILT"),
+            threads: available_parallelism().map_or(1, usize::from),
+            cpu: CpuFeatures::detect(),
+        }))
+    })
+}
+
+#[rustler::nif]
+fn error_kinds(env: Env) -> Term {
+    call(env, "error_kinds", || Ok(Data(Kind::ALL.map(Kind::name))))
+}

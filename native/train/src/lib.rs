@@ -1,0 +1,7 @@
+//! What changes weights: losses, optimisers, schedules, and what they are measured with.
+
+pub mod baselines;
+pub mod loss;
+pub mod metrics;
+pub mod optimiser;
+pub mod schedule;

@@ -1,0 +1,339 @@
+//! How well logits predict recorded actions: the one scorer of policies and of baselines.
+
+use sconce_core::spec::{HeadKind, Heads};
+use sconce_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::baselines::NO_PREVIOUS;
+use crate::loss::{check_heads, nll};
+
+/// Plain NLL in nats a frame, accuracy, precision and recall. A share without a denominator is
+/// `None`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub frames: u64,
+    /// All heads added, a bernoulli head summed over its bits.
+    pub nll: f64,
+    /// On frames whose action is not the one before: where copying fails.
+    pub nll_changed: Option<f64>,
+    pub changed_frames: u64,
+    pub heads: Vec<HeadReport>,
+    pub buttons: Vec<ButtonReport>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeadReport {
+    pub name: String,
+    pub nll: f64,
+    /// Frames whose most likely value is the recorded one; of a bernoulli head, in every bit.
+    pub accuracy: f64,
+    pub nll_changed: Option<f64>,
+    pub accuracy_changed: Option<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ButtonReport {
+    pub name: String,
+    pub precision: Option<f64>,
+    pub recall: Option<f64>,
+    pub precision_changed: Option<f64>,
+    pub recall_changed: Option<f64>,
+    /// Frames on which the bit is set.
+    pub presses: u64,
+}
+
+/// Sums over frames, from which a [`Report`] is made.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    heads: Heads,
+    bit_names: Vec<String>,
+    all: Tally,
+    changed: Tally,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Tally {
+    frames: u64,
+    nll: Vec<f64>,
+    right: Vec<u64>,
+    bits: Vec<Bit>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Bit {
+    pressed: u64,
+    guessed: u64,
+    hit: u64,
+}
+
+impl Metrics {
+    /// `bit_names` are those of all bernoulli bits in order; without them a bit is `head_index`.
+    pub fn new(heads: &Heads, bit_names: Option<Vec<String>>) -> Result<Self> {
+        check_heads(heads)?;
+        let own = bit_names_of(heads);
+        let bits = own.len();
+        let bit_names = bit_names.unwrap_or(own);
+        if bit_names.len() != bits {
+            return Err(Error::mismatch("names of bits", bits, bit_names.len()));
+        }
+        let tally = Tally {
+            frames: 0,
+            nll: vec![0.0; heads.parts.len()],
+            right: vec![0; heads.parts.len()],
+            bits: vec![Bit::default(); bits],
+        };
+        Ok(Metrics { heads: heads.clone(), bit_names, all: tally.clone(), changed: tally })
+    }
+
+    /// Adds frames. A row of `previous` that begins with [`NO_PREVIOUS`] is not a changed frame.
+    ///
+    /// # Shapes
+    /// `logits [n, num_logits]`, `labels` and `previous` `[n, num_labels]`
+    ///
+    /// # Errors
+    /// `Mismatch` for lengths, `OutOfRange` for a label, `NonFinite` for a logit.
+    pub fn add(&mut self, logits: &[f32], labels: &[u16], previous: &[u16]) -> Result<()> {
+        let (wide, narrow) = (self.heads.num_logits().max(1), self.heads.num_labels().max(1));
+        let n = labels.len() / narrow;
+        for (what, expected, got) in [
+            ("labels", n * narrow, labels.len()),
+            ("previous actions", n * narrow, previous.len()),
+            ("logits", n * wide, logits.len()),
+        ] {
+            if expected != got {
+                return Err(Error::mismatch(what, expected, got));
+            }
+        }
+        let rows = logits.chunks(wide).zip(labels.chunks(narrow)).zip(previous.chunks(narrow));
+        for ((x, label), previous) in rows {
+            let changed = label != previous && previous.first() != Some(&NO_PREVIOUS);
+            self.row(x, label, changed)?;
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, x: &[f32], label: &[u16], changed: bool) -> Result<()> {
+        let (all, mut changed) = (&mut self.all, changed.then_some(&mut self.changed));
+        let mut bit = 0;
+        for (h, part) in self.heads.iter().enumerate() {
+            let kind = part.head.kind;
+            let x = &x[part.logits..][..kind.logits()];
+            let label = &label[part.labels..][..kind.labels()];
+            let nats = nll(&part.head.name, kind, x, label)?;
+            if !nats.is_finite() {
+                let what = format!("NLL of {}", part.head.name);
+                return Err(Error::NonFinite { what, value: nats });
+            }
+            let right = is_right(kind, x, label);
+            for tally in std::iter::once(&mut *all).chain(changed.as_deref_mut()) {
+                tally.nll[h] += nats;
+                tally.right[h] += u64::from(right);
+                if matches!(kind, HeadKind::Bernoulli(_)) {
+                    count_bits(&mut tally.bits[bit..], x, label);
+                }
+            }
+            if let HeadKind::Bernoulli(n) = kind {
+                bit += n;
+            }
+        }
+        all.frames += 1;
+        changed.into_iter().for_each(|t| t.frames += 1);
+        Ok(())
+    }
+
+    /// Adds the frames of another one over the same heads.
+    pub fn merge(&mut self, other: &Metrics) -> Result<()> {
+        if self.heads != other.heads {
+            return Err(Error::mismatch("heads of metrics", "the same heads", "others"));
+        }
+        self.all.merge(&other.all);
+        self.changed.merge(&other.changed);
+        Ok(())
+    }
+
+    /// # Errors
+    /// `NotFound` before the first frame.
+    pub fn report(&self) -> Result<Report> {
+        let (all, changed) = (&self.all, &self.changed);
+        if all.frames == 0 {
+            return Err(Error::not_found("a frame to score"));
+        }
+        let mean = |sum: f64| sum / all.frames as f64;
+        let mean_changed = |sum: f64| share(sum, changed.frames);
+        let heads = self.heads.parts.iter().enumerate().map(|(h, head)| HeadReport {
+            name: head.name.clone(),
+            nll: mean(all.nll[h]),
+            accuracy: mean(all.right[h] as f64),
+            nll_changed: mean_changed(changed.nll[h]),
+            accuracy_changed: mean_changed(changed.right[h] as f64),
+        });
+        let bits = self.bit_names.iter().zip(all.bits.iter().zip(&changed.bits));
+        let buttons = bits.map(|(name, (all, changed))| ButtonReport {
+            name: name.clone(),
+            precision: all.precision(),
+            recall: all.recall(),
+            precision_changed: changed.precision(),
+            recall_changed: changed.recall(),
+            presses: all.pressed,
+        });
+        Ok(Report {
+            frames: all.frames,
+            nll: mean(all.nll.iter().sum()),
+            nll_changed: mean_changed(changed.nll.iter().sum()),
+            changed_frames: changed.frames,
+            heads: heads.collect(),
+            buttons: buttons.collect(),
+        })
+    }
+}
+
+impl Tally {
+    fn merge(&mut self, other: &Tally) {
+        self.frames += other.frames;
+        self.nll.iter_mut().zip(&other.nll).for_each(|(a, b)| *a += b);
+        self.right.iter_mut().zip(&other.right).for_each(|(a, b)| *a += b);
+        for (a, b) in self.bits.iter_mut().zip(&other.bits) {
+            a.pressed += b.pressed;
+            a.guessed += b.guessed;
+            a.hit += b.hit;
+        }
+    }
+}
+
+impl Bit {
+    fn precision(&self) -> Option<f64> {
+        share(self.hit as f64, self.guessed)
+    }
+
+    fn recall(&self) -> Option<f64> {
+        share(self.hit as f64, self.pressed)
+    }
+}
+
+fn share(part: f64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part / whole as f64)
+}
+
+fn bit_names_of(heads: &Heads) -> Vec<String> {
+    let bits = heads.parts.iter().flat_map(|head| {
+        let n = if let HeadKind::Bernoulli(n) = head.kind { n } else { 0 };
+        (0..n).map(move |i| format!("{}_{i}", head.name))
+    });
+    bits.collect()
+}
+
+/// A bit is guessed when its probability is above one half; of equal classes the first is.
+fn is_right(kind: HeadKind, x: &[f32], label: &[u16]) -> bool {
+    match kind {
+        HeadKind::Bernoulli(_) => x.iter().zip(label).all(|(x, bit)| (*x > 0.0) == (*bit == 1)),
+        HeadKind::Categorical(_) => {
+            let best = x.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, &v)| {
+                if v > best.1 { (i, v) } else { best }
+            });
+            label.first().is_some_and(|l| usize::from(*l) == best.0)
+        }
+    }
+}
+
+fn count_bits(bits: &mut [Bit], x: &[f32], label: &[u16]) {
+    for ((bit, x), label) in bits.iter_mut().zip(x).zip(label) {
+        let (guessed, pressed) = (*x > 0.0, *label == 1);
+        bit.guessed += u64::from(guessed);
+        bit.pressed += u64::from(pressed);
+        bit.hit += u64::from(guessed && pressed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sconce_core::spec::{Head, HeadsKind};
+
+    use super::*;
+
+    /// Two bits and one of three classes.
+    fn heads() -> Heads {
+        let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };
+        Heads {
+            kind: HeadsKind::Independent,
+            parts: vec![
+                head("buttons", HeadKind::Bernoulli(2)),
+                head("stick", HeadKind::Categorical(3)),
+            ],
+            stream_size: 4,
+            prior: false,
+        }
+    }
+
+    /// Probabilities 3/4 and 1/4 for the bits, 1/2, 1/4, 1/4 for the classes.
+    fn logits() -> [f32; 5] {
+        [3f32.ln(), -(3f32.ln()), 2f32.ln(), 0.0, 0.0]
+    }
+
+    fn scored() -> Metrics {
+        let names = vec!["A".to_string(), "B".to_string()];
+        let mut metrics = Metrics::new(&heads(), Some(names)).unwrap();
+        let x = [logits(), logits(), logits()].concat();
+        // Right in all; B and the stick missed after a change; A missed without one before.
+        let labels = [1, 0, 0, 1, 1, 2, 0, 0, 0];
+        let previous = [1, 0, 0, 1, 0, 0, NO_PREVIOUS, 0, 0];
+        metrics.add(&x, &labels, &previous).unwrap();
+        metrics
+    }
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-6
+    }
+
+    #[test]
+    fn a_report_holds_the_numbers_worked_out_by_hand() {
+        let report = scored().report().unwrap();
+        let (hit, miss) = (-(0.75f64.ln()), -(0.25f64.ln()));
+        let buttons = [2.0 * hit, hit + miss, miss + hit];
+        let stick = [2f64.ln(), 4f64.ln(), 2f64.ln()];
+        assert_eq!((report.frames, report.changed_frames), (3, 1));
+        assert!(close(report.heads[0].nll, buttons.iter().sum::<f64>() / 3.0));
+        assert!(close(report.heads[1].nll, stick.iter().sum::<f64>() / 3.0));
+        assert!(close(report.nll, report.heads[0].nll + report.heads[1].nll));
+        assert!(close(report.nll_changed.unwrap(), buttons[1] + stick[1]));
+        assert!(close(report.heads[0].accuracy, 1.0 / 3.0));
+        assert!(close(report.heads[1].accuracy, 2.0 / 3.0));
+        assert_eq!(report.heads[1].accuracy_changed, Some(0.0));
+    }
+
+    #[test]
+    fn precision_and_recall_without_a_denominator_are_none() {
+        let report = scored().report().unwrap();
+        let [a, b] = report.buttons.as_slice() else { panic!("two bits") };
+        assert_eq!((a.name.as_str(), a.presses), ("A", 2));
+        assert_eq!((a.precision, a.recall), (Some(2.0 / 3.0), Some(1.0)));
+        assert_eq!((b.precision, b.recall, b.presses), (None, Some(0.0), 1));
+        assert_eq!((b.precision_changed, b.recall_changed), (None, Some(0.0)));
+    }
+
+    #[test]
+    fn merged_parts_report_what_the_whole_does() {
+        let (mut twice, mut whole) = (scored(), scored());
+        twice.merge(&scored()).unwrap();
+        let x = [logits(), logits(), logits()].concat();
+        let previous = [1, 0, 0, 1, 0, 0, NO_PREVIOUS, 0, 0];
+        whole.add(&x, &[1, 0, 0, 1, 1, 2, 0, 0, 0], &previous).unwrap();
+        let (a, b) = (twice.report().unwrap(), whole.report().unwrap());
+        assert_eq!((a.frames, &a.buttons), (b.frames, &b.buttons));
+        assert!(close(a.nll, b.nll));
+    }
+
+    #[test]
+    fn bad_input_is_named() {
+        let mut metrics = Metrics::new(&heads(), None).unwrap();
+        assert_eq!(metrics.report().unwrap_err().to_string(), "a frame to score not found");
+        let error = metrics.add(&logits(), &[0, 0, 3], &[0, 0, 0]).unwrap_err();
+        assert_eq!(error.to_string(), "label of stick: 3 is outside 0..2");
+        let error = metrics.add(&[0.0; 4], &[0, 0, 1], &[0, 0, 0]).unwrap_err();
+        assert_eq!(error.to_string(), "logits: expected 5, got 4");
+        let mut x = logits();
+        x[1] = f32::NAN;
+        let error = metrics.add(&x, &[0, 0, 1], &[0, 0, 0]).unwrap_err();
+        assert!(matches!(error, Error::NonFinite { .. }));
+        assert!(Metrics::new(&heads(), Some(vec!["A".into()])).is_err());
+    }
+}

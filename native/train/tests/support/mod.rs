@@ -1,0 +1,60 @@
+//! Reads the golden files and compares with their own tolerance.
+
+use std::path::Path;
+
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+pub struct Golden {
+    bytes: Vec<u8>,
+    pub config: Value,
+    tolerance: Value,
+}
+
+impl Golden {
+    pub fn open(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test/golden");
+        let bytes = std::fs::read(folder.join(format!("{name}.safetensors"))).expect(name);
+        let (_, header) = SafeTensors::read_metadata(&bytes).expect(name);
+        let metadata = header.metadata().clone().expect("metadata");
+        let json = |key: &str| serde_json::from_str(&metadata[key]).expect(key);
+        Golden { config: json("config"), tolerance: json("tolerance"), bytes }
+    }
+
+    fn tensors(&self) -> SafeTensors<'_> {
+        SafeTensors::deserialize(&self.bytes).expect("tensors")
+    }
+
+    pub fn f32(&self, name: &str) -> Vec<f32> {
+        let tensors = self.tensors();
+        let data = tensors.tensor(name).expect(name).data();
+        data.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("f32"))).collect()
+    }
+
+    pub fn optional(&self, name: &str) -> Option<Vec<f32>> {
+        self.tensors().tensor(name).is_ok().then(|| self.f32(name))
+    }
+
+    /// Integers of one or eight bytes as labels.
+    pub fn labels(&self, name: &str) -> Vec<u16> {
+        let tensors = self.tensors();
+        let view = tensors.tensor(name).expect(name);
+        let width = view.data().len() / view.shape().iter().product::<usize>();
+        view.data().chunks(width).map(|b| u16::from(b[0])).collect()
+    }
+
+    /// The file's rule `scaled`: `max |got - want| <= tolerance * max |want| + floor`.
+    pub fn check(&self, name: &str, got: impl IntoIterator<Item = f64>) {
+        assert_eq!(self.tolerance["rule"], "scaled");
+        let number = |key: &str| self.tolerance[key].as_f64().expect(key);
+        let relative = number(if name.starts_with("grad.") { "grad" } else { "output" });
+        let (want, got) = (self.f32(name), got.into_iter().collect::<Vec<_>>());
+        assert_eq!(got.len(), want.len(), "{name}");
+        let scale = want.iter().fold(0.0, |m: f64, w| m.max(f64::from(w.abs())));
+        for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+            let error = (g - f64::from(*w)).abs();
+            let limit = relative * scale + number("floor");
+            assert!(error <= limit, "{name}[{i}]: {g} is not {w} ({error:e} > {limit:e})");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+defmodule Sconce.HostAppTest do
+  use ExUnit.Case, async: true
+
+  import Sconce.Test.Scratch
+
+  @moduletag timeout: 600_000
+  @app Path.expand("host_app", __DIR__)
+
+  test "an app that depends on Sconce builds, calls it, and runs as a release" do
+    build = tmp_dir!("host_app")
+    env = [{"MIX_BUILD_PATH", build}]
+    {:ok, info} = Sconce.native_info()
+    report = "sconce #{info.version} with candle #{info.candle} on #{info.target}"
+
+    assert {output, 0} = mix(["run", "-e", "IO.puts(HostApp.report())"], @app, env)
+    assert output =~ report
+    library = "lib/sconce/priv/native/sconce_nif.so"
+    assert File.lstat!(Path.join(build, library)).type == :regular
+
+    assert {_output, 0} = mix(["release"], @app, env)
+    elsewhere = tmp_dir!("elsewhere")
+    release = Path.join(build, "rel/host_app")
+    File.rename!(release, Path.join(elsewhere, "moved"))
+    File.rm_rf!(build)
+
+    eval = [
+      "eval",
+      "{:ok, _} = Application.ensure_all_started(:host_app); IO.puts(HostApp.report())"
+    ]
+
+    assert {output, 0} = run(Path.join(elsewhere, "moved/bin/host_app"), eval, elsewhere)
+    assert output =~ report
+    refute output =~ "warning"
+  end
+end

@@ -1,0 +1,41 @@
+defmodule Mix.Tasks.Sconce.DoctorTest do
+  use ExUnit.Case, async: true
+
+  import Sconce.Test.Scratch
+
+  @moduletag timeout: 300_000
+
+  test "it names versions, CPU, memory, library and settings" do
+    assert {output, 0} = mix(["sconce.doctor"], File.cwd!(), [{"MIX_ENV", "test"}])
+    {:ok, info} = Sconce.native_info()
+
+    for line <- [
+          ~r/sconce +#{Sconce.version()}/,
+          ~r/elixir +#{System.version()} on OTP #{System.otp_release()}/,
+          ~r/rustc +\d+\.\d+\.\d+/,
+          ~r/candle +#{info.candle}/,
+          ~r/cpu +\d+ threads, \w+/,
+          ~r/memory +[\d.]+ GiB/,
+          ~r/gpu +not used: CUDA is not part of this version/,
+          ~r/loaded +.*sconce_nif.so/,
+          ~r/SCONCE_REPLAYS +unset/,
+          ~r/Nothing is missing/
+        ] do
+      assert output =~ line
+    end
+  end
+
+  test "without library and cargo it still runs, names both and the commands that mend them" do
+    env = [{"MIX_BUILD_PATH", tmp_dir!("doctor")}, {"CARGO", "/nowhere/cargo"}]
+    assert {output, 1} = mix(["sconce.doctor"], File.cwd!(), env)
+
+    assert output =~ ~r/not loaded +Failed to load NIF library/
+    assert output =~ ~r/missing\n  cargo +curl .*rustup/
+    assert output =~ ~r/native library +mix compile/
+  end
+
+  test "the oldest Rust it accepts is the one of Cargo.toml" do
+    [_, minor] = Regex.run(~r/rust-version = "([\d.]+)"/, File.read!("Cargo.toml"))
+    assert Mix.Tasks.Sconce.Doctor.rust() == minor <> ".0"
+  end
+end

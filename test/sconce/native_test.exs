@@ -1,0 +1,83 @@
+defmodule Sconce.NativeTest do
+  use ExUnit.Case, async: true
+
+  alias Sconce.{Error, Native}
+
+  defmodule Point do
+    defstruct x: 1, y: 2.5
+  end
+
+  describe "data across the border" do
+    test "numbers, text, lists and maps come back as they went" do
+      for term <- [nil, true, false, 0, -1, 2 ** 63, 1.5, "é", "", [], [1, [2]], %{a: %{b: 1}}] do
+        assert Native.probe_echo(term) == {:ok, term}
+      end
+    end
+
+    test "atoms become text, structs and string keys maps with atom keys" do
+      assert Native.probe_echo(:gru) == {:ok, "gru"}
+      assert Native.probe_echo(%Point{}) == {:ok, %{x: 1, y: 2.5}}
+      assert Native.probe_echo(%{"hidden_size" => 3}) == {:ok, %{hidden_size: 3}}
+    end
+
+    test "a tagged pair is an enum's variant, any other tuple a list" do
+      assert Native.probe_echo({:categorical, 17}) == {:ok, %{categorical: 17}}
+      assert Native.probe_echo({{1, 2}, "a"}) == {:ok, [[1, 2], "a"]}
+    end
+
+    test "what has no counterpart is an error that shows it" do
+      deep = Enum.reduce(1..100, 0, fn _level, inner -> [inner] end)
+      two_keys = %{:a => 1, "a" => 2}
+
+      for term <- [self(), make_ref(), 2 ** 64, <<255>>, <<1::3>>, [1 | 2], deep, two_keys] do
+        assert {:error, %Error{kind: :mismatch, details: %{what: "term", got: got}}} =
+                 Native.probe_echo(term)
+
+        assert got != ""
+      end
+    end
+  end
+
+  describe "an answer from a thread of ours" do
+    test "comes once, after its events" do
+      ref = probe("run")
+      assert_receive {:sconce, ^ref, {:event, "begun"}}
+      assert_receive {:sconce, ^ref, {:ok, 42}}
+      refute_receive {:sconce, ^ref, _again}, 20
+    end
+
+    test "is a binary where bytes are meant" do
+      ref = probe("bytes")
+      assert_receive {:sconce, ^ref, {:ok, <<1, 2, 3>>}}
+    end
+
+    test "is the error of work that failed" do
+      ref = probe("x.slp")
+      assert_receive {:sconce, ^ref, {:error, %Error{kind: :not_found, op: :probe_reply}}}
+    end
+
+    test "is a panic's error when the work or its thread panics" do
+      ref = probe("panic")
+      assert_receive {:sconce, ^ref, {:error, %Error{kind: :panic, details: %{message: "probe"}}}}
+      ref = probe("die")
+      assert_receive {:sconce, ^ref, {:error, %Error{kind: :panic}}}
+    end
+
+    test "comes also when the work was dropped before it ran" do
+      ref = probe("drop")
+      assert_receive {:sconce, ^ref, {:error, %Error{kind: :cancelled}}}
+    end
+
+    test "does not come when the call itself refused" do
+      ref = make_ref()
+      assert {:error, %Error{kind: :busy}} = Native.probe_reply(ref, "dismiss")
+      refute_receive {:sconce, ^ref, _answer}, 20
+    end
+  end
+
+  defp probe(how) do
+    ref = make_ref()
+    assert Native.probe_reply(ref, how) == :ok
+    ref
+  end
+end

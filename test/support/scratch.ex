@@ -1,0 +1,26 @@
+defmodule Sconce.Test.Scratch do
+  @moduledoc "Folders, files and processes that a test makes and that do not outlive it."
+
+  import ExUnit.Callbacks, only: [on_exit: 1]
+
+  @doc "A fresh folder, removed when the test ends."
+  def tmp_dir!(name \\ "scratch") do
+    unique = "sconce-#{name}-#{System.pid()}-#{System.unique_integer([:positive])}"
+    path = Path.join(System.tmp_dir!(), unique)
+    File.mkdir_p!(path)
+    on_exit(fn -> File.rm_rf!(path) end)
+    path
+  end
+
+  @doc "Runs `mix args` in `dir` in an OS process of its own: `{output, status}`."
+  def mix(args, dir, env \\ []) do
+    run("mix", args, dir, env)
+  end
+
+  @doc "Runs a program in `dir`, apart from the settings of this test run: `{output, status}`."
+  def run(program, args, dir, env \\ []) do
+    clean = for {"SCONCE_" <> _ = name, _value} <- System.get_env(), do: {name, nil}
+    apart = [{"MIX_ENV", "prod"}, {"MIX_BUILD_PATH", nil}, {"CI", nil}, {"LC_ALL", "C.UTF-8"}]
+    System.cmd(program, args, cd: dir, stderr_to_stdout: true, env: clean ++ apart ++ env)
+  end
+end

@@ -1,0 +1,12 @@
+replays = System.get_env("SCONCE_REPLAYS")
+
+exclude = [:gpu, :slow] ++ if(replays, do: [], else: [:replays])
+
+IO.puts("Tests tagged :gpu and :slow are left out; --include gpu, --include slow run them too.")
+
+unless replays do
+  IO.puts("SCONCE_REPLAYS is not set: tests on real games are skipped.")
+end
+
+# A loaded machine may take its time; only what never comes is a failure.
+ExUnit.start(exclude: exclude, assert_receive_timeout: 5_000)
