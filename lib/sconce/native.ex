@@ -33,10 +33,27 @@ defmodule Sconce.Native do
   def native_info, do: unavailable(:native_info)
   def error_kinds, do: unavailable(:error_kinds)
 
+  # Corpus
+  def corpus_import(_reference, _paths, _dir, _options), do: unavailable(:import)
+  def corpus_stop(_task), do: unavailable(:import)
+  def corpus_build(_reference, _schema, _games, _dir), do: unavailable(:build)
+  def corpus_open(_dir), do: unavailable(:open)
+  def corpus_info(_corpus), do: unavailable(:info)
+  def corpus_games(_corpus), do: unavailable(:games)
+  def corpus_fields, do: unavailable(:fields)
+  def corpus_fixtures(_dir), do: unavailable(:fixtures)
+
   # Embedding
   def frame_columns, do: unavailable(:frame_columns)
   def embedding_schema(_embedding), do: unavailable(:embedding_schema)
   def embed(_embedding, _raw), do: unavailable(:embed)
+
+  # Trainer
+  def train_start(_reference, _spec, _corpus, _out, _options), do: unavailable(:train)
+  def train_stop(_task), do: unavailable(:train)
+
+  def evaluate_start(_reference, _checkpoint, _corpus, _train, _options),
+    do: unavailable(:evaluate)
 
   # Probes of the border, for tests
   def probe_echo(_term), do: unavailable(:probe_echo)

@@ -19,6 +19,13 @@ pub fn available() -> usize {
     *N.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
+/// Keeps rayon's own pool, on which candle runs some of its loops, to one thread: shards of ours run
+/// beside each other instead. It is the rayon inside this library and no other's of the process.
+pub fn keep_libraries_single_threaded() {
+    // It fails only where the pool exists already, and then nothing can be changed any more.
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(1).build_global();
+}
+
 /// Sets the number of threads; the default is [`available`]. Waits for work that is under way.
 pub fn set_threads(threads: usize) -> Result<()> {
     let pool = build(threads)?;

@@ -84,8 +84,12 @@ pub struct MlpConfig {
 pub struct RecurrentConfig {
     pub hidden_size: usize,
     pub num_layers: usize,
-    /// LayerNorm on the input and after each layer.
+    /// LayerNorm after each layer.
     pub layer_norm: bool,
+    /// LayerNorm on the input: for many features of unlike scales. Of a vector of two numbers it
+    /// leaves no more than which is the larger.
+    #[serde(default)]
+    pub input_norm: bool,
     pub dropout: f32,
     pub input_dropout: f32,
 }

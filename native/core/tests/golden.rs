@@ -43,7 +43,7 @@ fn state(layers: usize, parts: &[&Tensor]) -> State {
 fn recurrent(cell: Cell, case: &str, num_layers: usize, hidden_size: usize, given: bool) {
     let golden = Golden::open(case);
     let b = golden.builder();
-    let config = RecurrentConfig { hidden_size, num_layers, layer_norm: false, dropout: 0.0, input_dropout: 0.0 };
+    let config = RecurrentConfig { hidden_size, num_layers, layer_norm: false, input_norm: false, dropout: 0.0, input_dropout: 0.0 };
     let x = golden.variable("input.x");
     let net = Recurrent::new(cell, &config, x.dim(2).unwrap(), &b).unwrap();
     let weights = b.finish().unwrap();

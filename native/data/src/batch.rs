@@ -336,8 +336,14 @@ impl Sampler {
         let all = views.len();
         let long = |v: &View| v.len(reader.delay) >= options.window;
         let views: Vec<View> = views.into_iter().filter(long).collect();
-        let mut sampler =
-            Sampler { short: all - views.len(), views, reader, options, before: vec![], windows: 0 };
+        let mut sampler = Sampler {
+            short: all - views.len(),
+            views,
+            reader,
+            options,
+            before: vec![],
+            windows: 0,
+        };
         for i in 0..sampler.views.len() {
             sampler.before.push(sampler.windows);
             sampler.windows += sampler.windows_of(i);

@@ -50,8 +50,7 @@ impl Manifest {
             format: String,
             version: u32,
         }
-        let head: Head =
-            serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(what(), e))?;
+        let head: Head = serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(what(), e))?;
         if head.format != FORMAT {
             return Err(Error::mismatch(what(), FORMAT, head.format));
         }

@@ -106,7 +106,7 @@ pub fn input(seed: u32, player: usize, frame: i32) -> Input {
     // A B X Y, Z, L, R, D-pad up, and start, which no head has.
     let mask = random[3] as u16 & 0x1F78;
     Input {
-        buttons: if random[2] % 3 == 0 { mask } else { 0 },
+        buttons: if random[2].is_multiple_of(3) { mask } else { 0 },
         sticks: [stick(random[0]), stick(random[0] >> 8), stick(random[1]), stick(random[1] >> 8)],
         trigger: (random[2] >> 8) as u8 as f32 / 255.0,
     }

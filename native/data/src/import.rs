@@ -149,7 +149,7 @@ impl State {
 
 /// What became of a file.
 enum Outcome {
-    Added(GameInfo),
+    Added(Box<GameInfo>),
     Known,
     Skipped(Refusal),
 }
@@ -191,7 +191,7 @@ impl Job<'_> {
         game.info.digest = digest;
         game.info.source =
             file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        self.writer.add(game.info, &game.columns).map(Outcome::Added)
+        self.writer.add(game.info, &game.columns).map(|info| Outcome::Added(Box::new(info)))
     }
 
     /// Takes a digest for this file, unless it is in the corpus or taken already.
@@ -209,7 +209,7 @@ impl Job<'_> {
 
     fn record(&self, file: &Path, outcome: Outcome) -> Result<()> {
         let added = match &outcome {
-            Outcome::Added(game) => Some(game.clone()),
+            Outcome::Added(game) => Some(GameInfo::clone(game)),
             _ => None,
         };
         let progress = self.count(file, outcome);

@@ -1,8 +1,8 @@
 //! What a corpus holds: typed columns, and what is known of each game.
 
+use safetensors::Dtype as TensorType;
 use sconce_core::spec::{Head, HeadKind, Heads, HeadsKind};
 use sconce_core::{Error, Result};
-use safetensors::Dtype as TensorType;
 use serde::{Deserialize, Serialize};
 
 use crate::melee;

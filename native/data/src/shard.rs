@@ -54,8 +54,8 @@ pub(crate) fn write(
         .collect::<std::result::Result<Vec<_>, _>>()
         .map_err(|e| Error::corrupt(path.display().to_string(), e))?;
     let entry = Entry { version: VERSION, schema: schema.clone(), game: game.clone() };
-    let header = serde_json::to_string(&entry)
-        .map_err(|e| Error::corrupt(path.display().to_string(), e))?;
+    let header =
+        serde_json::to_string(&entry).map_err(|e| Error::corrupt(path.display().to_string(), e))?;
     let bytes = safetensors::serialize(tensors, Some(HashMap::from([(KEY.to_owned(), header)])))
         .map_err(|e| Error::corrupt(path.display().to_string(), e))?;
     write_atomic(&path, |file| file.write_all(&bytes))?;
@@ -99,8 +99,7 @@ impl Shard {
         if entry.schema != *schema {
             return Err(Error::mismatch(what(), describe(schema), describe(&entry.schema)));
         }
-        let tensors =
-            SafeTensors::deserialize(&map).map_err(|e| Error::corrupt(what(), e))?;
+        let tensors = SafeTensors::deserialize(&map).map_err(|e| Error::corrupt(what(), e))?;
         // The header's length and the eight bytes that hold it precede the data.
         let data = begin + 8;
         let columns = schema
@@ -153,8 +152,7 @@ fn entry(metadata: &Option<HashMap<String, String>>, path: &Path) -> Result<Entr
     struct Version {
         version: u32,
     }
-    let version: Version =
-        serde_json::from_str(text).map_err(|e| Error::corrupt(what(), e))?;
+    let version: Version = serde_json::from_str(text).map_err(|e| Error::corrupt(what(), e))?;
     check_version(what(), version.version)?;
     serde_json::from_str(text).map_err(|e| Error::corrupt(what(), e))
 }

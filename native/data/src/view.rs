@@ -207,13 +207,7 @@ impl View {
     }
 
     /// The action that led to state `t`, as labels; false where there is none.
-    pub fn previous(
-        &self,
-        t: usize,
-        mirror: bool,
-        heads: &Heads,
-        out: &mut [u16],
-    ) -> Result<bool> {
+    pub fn previous(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [u16]) -> Result<bool> {
         self.check(t, self.frames)?;
         match (&self.kind, t.checked_sub(1)) {
             (Kind::Melee { player }, _) => {
@@ -255,10 +249,8 @@ impl View {
 
     /// A damaged file must not send a class beyond its head.
     fn check_labels(&self, t: usize, heads: &Heads, labels: &[u16]) -> Result<()> {
-        let classes = heads
-            .parts
-            .iter()
-            .flat_map(|h| std::iter::repeat_n(h.kind.classes(), h.kind.labels()));
+        let classes =
+            heads.parts.iter().flat_map(|h| std::iter::repeat_n(h.kind.classes(), h.kind.labels()));
         match labels.iter().zip(classes).find(|(label, n)| usize::from(**label) >= *n) {
             Some((label, n)) => {
                 let reason = format!("label {label} of {n} classes at frame {t}");

@@ -237,7 +237,8 @@ mod tests {
         let mut total = 0.0;
         for t in 0.. {
             let disturbed = rng.uniform(2 * t) < perturb;
-            let action = if disturbed { rng.u32(2 * t + 1) & 1 } else { expert(&env.state()) as u32 };
+            let action =
+                if disturbed { rng.u32(2 * t + 1) & 1 } else { expert(&env.state()) as u32 };
             let step = env.step(action as usize).unwrap();
             total += step.reward;
             if step.is_last() {

@@ -14,6 +14,7 @@
 //! ```
 
 mod reply;
+mod task;
 mod value;
 
 use std::any::Any;
@@ -25,6 +26,7 @@ use sconce_core::{Error, Result};
 use serde::Serialize;
 
 pub use reply::Reply;
+pub use task::Task;
 pub use value::{decode, encode};
 
 mod atoms {

@@ -5,7 +5,7 @@ use sconce_core::embedding::melee;
 use sconce_core::spec::Embedding;
 use sconce_core::{Error, Result};
 
-use crate::border::{Data, decode, inline};
+use crate::border::{Data, call, decode, inline};
 
 #[rustler::nif]
 fn frame_columns(env: Env) -> Term {
@@ -14,9 +14,9 @@ fn frame_columns(env: Env) -> Term {
     })
 }
 
-#[rustler::nif]
+#[rustler::nif(schedule = "DirtyCpu")]
 fn embedding_schema<'a>(env: Env<'a>, embedding: Term<'a>) -> Term<'a> {
-    inline(env, "embedding_schema", || Ok(Data(decode::<Embedding>(embedding)?.schema())))
+    call(env, "embedding_schema", || Ok(Data(decode::<Embedding>(embedding)?.schema())))
 }
 
 /// `{:ok, {continuous, ids}}`, as strict as with a live frame.

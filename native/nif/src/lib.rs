@@ -3,15 +3,17 @@
 //! One file for each Elixir noun, named like it; `border` holds what they share.
 
 mod border;
+mod corpus;
 mod embedding;
 mod probe;
 mod system;
+mod trainer;
 
 use rustler::{Env, Term};
 
 /// Runs once, when the VM loads the library. False makes the load fail.
 fn load(_env: Env, _load_info: Term) -> bool {
-    system::fix_library_threads();
+    sconce_core::pool::keep_libraries_single_threaded();
     true
 }
 

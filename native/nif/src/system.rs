@@ -8,8 +8,6 @@ use serde::Serialize;
 
 use crate::border::{Data, call};
 
-const LIBRARY_THREADS: &str = "RAYON_NUM_THREADS";
-
 #[derive(Serialize)]
 struct NativeInfo {
     version: &'static str,
@@ -60,17 +58,6 @@ impl CpuFeatures {
             avx512_vnni: false,
             neon,
         }
-    }
-}
-
-/// One thread for the libraries below, unless the user chose: shards of ours run beside each other
-/// instead. Unset, the tensor library reads /proc/cpuinfo again at every matmul (46 us become 99).
-pub fn fix_library_threads() {
-    if std::env::var_os(LIBRARY_THREADS).is_none() {
-        // SAFETY: writing the environment races with C code that reads it on another thread. This
-        // runs once, inside the library's load, before any thread of ours exists, and the VM works
-        // on its own copy of the environment from its start on.
-        unsafe { std::env::set_var(LIBRARY_THREADS, "1") };
     }
 }
 

@@ -1,1 +1,8 @@
+//! When work runs, on which thread, and for whom state is kept.
 
+pub mod frames;
+pub mod session;
+pub mod worker;
+
+pub use session::Session;
+pub use worker::{Deadline, Pool};

@@ -1,7 +1,9 @@
 //! What changes weights: losses, optimisers, schedules, and what they are measured with.
 
 pub mod baselines;
+pub mod eval;
 pub mod loss;
 pub mod metrics;
 pub mod optimiser;
+pub mod run;
 pub mod schedule;

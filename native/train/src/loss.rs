@@ -528,7 +528,11 @@ fn clip(x: f32, clamp: f32) -> f32 {
 
 /// `base^gamma`; whole exponents, the usual ones, are a few multiplications.
 fn power(base: f64, gamma: f64) -> f64 {
-    if gamma.fract() == 0.0 { base.powi(gamma as i32) } else { base.powf(gamma) }
+    match gamma {
+        0.0 => 1.0,
+        whole if whole.fract() == 0.0 => base.powi(whole as i32),
+        other => base.powf(other),
+    }
 }
 
 fn outside(head: &str, value: u16, max: usize) -> Error {
@@ -538,7 +542,9 @@ fn outside(head: &str, value: u16, max: usize) -> Error {
 /// A Spec has been validated; heads that come without one may still be empty.
 pub(crate) fn check_heads(heads: &Heads) -> Result<()> {
     match heads.parts.iter().find(|h| h.kind.logits() == 0) {
-        Some(empty) => Err(Error::out_of_range(format!("size of {}", empty.name), 0.0, 1.0, 65536.0)),
+        Some(empty) => {
+            Err(Error::out_of_range(format!("size of {}", empty.name), 0.0, 1.0, 65536.0))
+        }
         None if heads.parts.is_empty() => Err(Error::not_found("a head")),
         None => Ok(()),
     }

@@ -234,9 +234,9 @@ fn sharded(batch: &Batch, options: &LossOptions) -> (f64, Vec<f32>) {
         parts.iter().for_each(|p| total.add(p));
         total
     };
-    let first = objective.normalises().then(|| {
-        add(rows.iter().map(|r| objective.sums(*r).unwrap()).collect())
-    });
+    let first = objective
+        .normalises()
+        .then(|| add(rows.iter().map(|r| objective.sums(*r).unwrap()).collect()));
     let denominators: Denominators =
         objective.denominators(n, Some(&batch.weights), first.as_ref()).unwrap();
     let mut grad = vec![f32::NAN; batch.logits.len()];

@@ -48,7 +48,7 @@ pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn
 #[derive(Default)]
 pub struct Context {
     dropout: Option<(u64, u64)>,
-    pub mask: Mask,
+    mask: Mask,
     taps: Option<RefCell<BTreeMap<String, Tensor>>>,
 }
 
@@ -56,6 +56,16 @@ impl Context {
     /// A pass of training step `step`: dropout fires, drawn from `seed`.
     pub fn training(seed: u64, step: u64) -> Self {
         Context { dropout: Some((seed, step)), ..Context::default() }
+    }
+
+    /// A pass over windows of which some frames are missing.
+    pub fn masked(mask: Mask) -> Self {
+        Context { mask, ..Context::default() }
+    }
+
+    /// Which frames exist.
+    pub fn mask(&self) -> Mask {
+        self.mask.clone()
     }
 
     /// Keeps the named activations of this pass.

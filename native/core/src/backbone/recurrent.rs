@@ -32,7 +32,7 @@ impl Cell {
     }
 }
 
-/// `norm(x) -> [cell -> norm -> dropout] x layers`; the norms are an option (`layer_norm`).
+/// `norm(x) -> [cell -> norm -> dropout] x layers`; the norms are options (`input_norm`, `layer_norm`).
 ///
 /// State: h `[b, h]` of each layer, for the LSTM h and c: 4 or 8 bytes x `hidden_size` x layers.
 pub struct Recurrent {
@@ -56,8 +56,10 @@ impl Recurrent {
     /// Weights `weight_ih_lI`, `weight_hh_lI`, `bias_ih_lI`, `bias_hh_lI`, `input_norm`, `norms.I`.
     pub fn new(cell: Cell, config: &RecurrentConfig, input: usize, b: &Builder) -> Result<Self> {
         let (h, rows) = (config.hidden_size, cell.gates() * config.hidden_size);
-        let norm = |size, b: Builder| config.layer_norm.then(|| LayerNorm::new(size, &b)).transpose();
-        let input_norm = norm(input, b.under("input_norm"))?;
+        let norm = |wanted: bool, size, b: Builder| {
+            wanted.then(|| LayerNorm::new(size, &b)).transpose()
+        };
+        let input_norm = norm(config.input_norm, input, b.under("input_norm"))?;
         let init = Init::fan_in(h);
         let mut layers = Vec::with_capacity(config.num_layers);
         for i in 0..config.num_layers {
@@ -67,7 +69,7 @@ impl Recurrent {
                 weight_hh: b.get(&format!("weight_hh_l{i}"), &[rows, h], init)?,
                 bias_ih: b.get(&format!("bias_ih_l{i}"), &[rows], init)?,
                 bias_hh: b.get(&format!("bias_hh_l{i}"), &[rows], init)?,
-                norm: norm(h, b.under("norms").under(i))?,
+                norm: norm(config.layer_norm, h, b.under("norms").under(i))?,
             });
         }
         let (dropout, input_dropout) = (config.dropout, config.input_dropout);
@@ -80,7 +82,7 @@ impl Recurrent {
             let t = y.dim(1)?;
             Ok(y.narrow(1, t - 1, 1)?.squeeze(1)?.contiguous()?)
         };
-        let mask = context.mask.clone();
+        let mask = context.mask();
         match (self.cell, state) {
             (Cell::Gru, [h]) => {
                 let y = ops::gru(&project(&layer.bias_ih)?, &layer.weight_hh, &layer.bias_hh, h, mask)?;

@@ -304,6 +304,15 @@ impl Live {
             Live::Projectiles(n) => row[PROJECTILES] >= n as f32,
         }
     }
+
+    /// What a formula adds to say so.
+    fn condition(&self) -> String {
+        match *self {
+            Live::Always => String::new(),
+            Live::Where(column) => format!("; 0 without {}", melee::column_name(column)),
+            Live::Projectiles(n) => format!("; 0 with fewer than {n} projectiles"),
+        }
+    }
 }
 
 impl Part {
@@ -389,7 +398,8 @@ pub fn schema(options: &Melee) -> Vec<Feature> {
     for block in blocks(options) {
         for part in block.parts {
             let name = format!("{}{}", block.prefix, part.name());
-            add(name, part.width(options), part.formula());
+            let formula = format!("{}{}", part.formula(), block.live.condition());
+            add(name, part.width(options), formula);
         }
     }
     for slot in id_slots(options) {

@@ -359,6 +359,11 @@ pub fn column(name: &str) -> Option<usize> {
     })
 }
 
+/// The name of a column, empty beyond the last.
+pub fn column_name(column: usize) -> String {
+    raw_columns().into_iter().nth(column).map(|c| c.name).unwrap_or_default()
+}
+
 /// Checks that a row is as long as a row is.
 pub fn row(raw: &[f32]) -> Result<&Row> {
     raw.try_into().map_err(|_| unfit("frame", RAW_WIDTH, raw.len()))
@@ -366,11 +371,10 @@ pub fn row(raw: &[f32]) -> Result<&Row> {
 
 /// Checks every value against its field; the first that does not fit is named.
 pub fn check(row: &Row) -> Result<()> {
-    row.iter().zip(&ROW_FIELDS).enumerate().try_for_each(|(column, (&value, field))| {
-        field.kind.check(value, || {
-            raw_columns().into_iter().nth(column).map(|c| c.name).unwrap_or_default()
-        })
-    })
+    row.iter()
+        .zip(&ROW_FIELDS)
+        .enumerate()
+        .try_for_each(|(column, (&value, field))| field.kind.check(value, || column_name(column)))
 }
 
 /// Row of a table of `rows` ids; what is none of them takes the row after the last.

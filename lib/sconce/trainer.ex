@@ -1,0 +1,280 @@
+defmodule Sconce.Trainer do
+  alias Sconce.Trainer.Settings
+
+  @moduledoc """
+  A training run: imitation of the games of a `Sconce.Corpus`, from a Spec to a checkpoint and a
+  report. The work is done by a native thread; this process starts it, tells what happens and keeps
+  the outcome.
+
+      {:ok, run} = Sconce.Trainer.start_link(corpus: "corpus", out: "run", backbone: :gru)
+      {:ok, report} = Sconce.Trainer.await(run)
+      IO.puts(Sconce.Trainer.Report.format(report))
+
+  The split into training and validation is by game. The folder `out` belongs to one run and holds
+  at its end
+
+    * `best.safetensors` - the policy of the best validation,
+    * `last.safetensors` - the last state, with all that `resume: true` needs to go on,
+    * `report.json` - the report, and `curve.svg`, see `Sconce.Trainer.Curve`.
+
+  Two runs of one seed give the same weights to the last bit, whatever the number of threads.
+
+  ## Options
+
+  `:corpus` and `:out` are required. Besides those below, every option of `Sconce.Policy.Spec` may
+  stand here (`backbone: :gru, hidden_size: 64`) unless a `:spec` is given; embedding and heads are
+  the corpus' own unless named.
+
+  #{Settings.docs(:run)}
+
+  `:loss` is `:plain`, the negative log-likelihood of the recorded action and nothing else, or a
+  keyword list, by default the whole stack that an app trains with:
+
+  #{Settings.docs(:loss)}
+
+  ## Events
+
+  A map for each thing that happens, to every `subscribe/1`r as `{:sconce_trainer, run, event}` and
+  to the function given as `:progress`. A late subscriber is told `:start` first.
+
+  | `event` | and |
+  |---|---|
+  | `:start` | `steps`, `epoch_steps`, `weights`, `train_games`, `train_frames`, `validation_games`, `validation_frames`, `threads`, `skipped_views` |
+  | `:resumed` | `step` |
+  | `:step` | `step`, `steps`, `epoch`, `loss`, `learning_rate`, `grad_norm`, `frames_per_second`, `seconds` |
+  | `:validation` | `step`, `epoch`, `nll`, `nll_changed`, `accuracy`, `best`, `seconds` |
+  | `:checkpoint` | `path`, `step` |
+  | `:evaluating` | `done`, `total` (frames) |
+  | `:done` | `result`, what `await/2` returns |
+
+  ## The report
+
+  A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
+  `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`,
+  `loss`, `learning_rate`, `nll`, `seconds`), `policy` (the scores of the best policy, nil where none
+  were made), `baselines` (`name`, `report`), `out` and `curve` (paths).
+  """
+
+  use GenServer, restart: :temporary, shutdown: 30_000
+
+  require Logger
+
+  alias Sconce.{Error, Native}
+  alias Sconce.Trainer.{Curve, Report}
+
+  # How long a dying process waits for the native thread to save its state.
+  @farewell_ms 20_000
+
+  @events ~w(start resumed step validation checkpoint evaluating)a
+  @stopped ~w(finished early budget stopped)a
+  @names Map.new(@events ++ @stopped, &{to_string(&1), &1})
+
+  @type run :: GenServer.server()
+  @type report :: map
+
+  @doc """
+  Starts a run. Options that no run could have raise `ArgumentError` here; whatever else is wrong (a
+  corpus that is not there, a Spec that does not fit it) is what `await/2` returns.
+
+  The process keeps the outcome until it is stopped. It is linked to its caller, with whom it ends.
+  """
+  @spec start_link(keyword) :: GenServer.on_start()
+  def start_link(opts) do
+    {name, opts} = Keyword.split(opts, [:name])
+    GenServer.start_link(__MODULE__, Settings.new!(opts), name)
+  end
+
+  @doc """
+  Waits for the outcome of a run, which may be asked for any number of times.
+
+  Of kind `:deadline` if it is not there after `timeout` milliseconds (the run goes on), of kind
+  `:cancelled` if the process is gone.
+  """
+  @spec await(run, timeout) :: {:ok, report} | {:error, Error.t()}
+  def await(run, timeout \\ :infinity) do
+    GenServer.call(run, :await, timeout)
+  catch
+    :exit, {:timeout, _call} ->
+      {:error, %Error{kind: :deadline, op: :train, details: %{deadline_ms: timeout}}}
+
+    :exit, _gone ->
+      {:error, %Error{kind: :cancelled, op: :train}}
+  end
+
+  @doc "Sends the events of a run to the caller, as `{:sconce_trainer, pid, event}`."
+  @spec subscribe(run) :: :ok
+  def subscribe(run), do: GenServer.call(run, {:subscribe, self()})
+
+  @doc """
+  Ends a run after the step it is at: it saves `last.safetensors`, leaves out the final evaluation
+  and answers `await/2` with a report whose `stopped` is `:stopped`.
+  """
+  @spec stop(run) :: :ok
+  def stop(run), do: GenServer.call(run, :stop)
+
+  @doc "Where a run is: `status` (`:running`, `:done` or `:failed`), `out`, and the last `step` and `validation`."
+  @spec info(run) :: map
+  def info(run), do: GenServer.call(run, :info)
+
+  @doc """
+  Scores a checkpoint on every game of a corpus, beside baselines fitted on the games of `:train`.
+
+  Returns `{:ok, report}` with `policy`, `baselines`, `spec`, `weights`, `options`, `validation`.
+
+  #{Settings.docs(:evaluate)}
+  """
+  @spec evaluate(Path.t(), Path.t() | Sconce.Corpus.t(), keyword) ::
+          {:ok, report} | {:error, Error.t()}
+  def evaluate(checkpoint, corpus, opts \\ []) do
+    {train, progress, options} = Settings.evaluate!(opts)
+    ref = make_ref()
+    corpus = Settings.folder(corpus)
+
+    with {:ok, task} <- Native.evaluate_start(ref, checkpoint, corpus, train, options) do
+      answer = listen(ref, progress)
+      # The task ends with its last reference.
+      _alive = task
+      answer
+    end
+  end
+
+  defp listen(ref, progress) do
+    receive do
+      {:sconce, ^ref, {:event, event}} ->
+        progress && progress.(named(event))
+        listen(ref, progress)
+
+      {:sconce, ^ref, answer} ->
+        answer
+    end
+  end
+
+  @impl true
+  def init(settings) do
+    # So that `terminate/2` runs when the caller ends.
+    Process.flag(:trap_exit, true)
+
+    state = %{
+      settings: settings,
+      ref: make_ref(),
+      task: nil,
+      seen: %{},
+      subscribers: %{},
+      waiting: [],
+      result: nil
+    }
+
+    {:ok, state, {:continue, :start}}
+  end
+
+  @impl true
+  def handle_continue(:start, %{settings: settings, ref: ref} = state) do
+    with {:ok, corpus, spec} <- Settings.spec(settings),
+         {:ok, task} <- Native.train_start(ref, spec, corpus, settings.out, settings.native) do
+      {:noreply, %{state | task: task}}
+    else
+      {:error, error} -> {:noreply, finish(state, {:error, error})}
+    end
+  end
+
+  @impl true
+  def handle_call(:await, from, %{result: nil} = state),
+    do: {:noreply, update_in(state.waiting, &[from | &1])}
+
+  def handle_call(:await, _from, state), do: {:reply, state.result, state}
+  def handle_call(:info, _from, state), do: {:reply, summary(state), state}
+
+  def handle_call(:stop, _from, state) do
+    if state.result == nil, do: Native.train_stop(state.task)
+    {:reply, :ok, state}
+  end
+
+  def handle_call({:subscribe, pid}, _from, state) do
+    for event <- [:resumed, :start], %{^event => told} = state.seen, do: tell(pid, told)
+    if state.result, do: tell(pid, %{event: :done, result: state.result})
+    monitor = state.subscribers[pid] || Process.monitor(pid)
+    {:reply, :ok, put_in(state.subscribers[pid], monitor)}
+  end
+
+  @impl true
+  def handle_info({:sconce, ref, {:event, event}}, %{ref: ref} = state) do
+    event = named(event)
+    {:noreply, publish(put_in(state.seen[event.event], event), event)}
+  end
+
+  def handle_info({:sconce, ref, answer}, %{ref: ref} = state),
+    do: {:noreply, finish(state, with({:ok, report} <- answer, do: {:ok, complete(report, state)}))}
+
+  def handle_info({:DOWN, _monitor, :process, pid, _reason}, state),
+    do: {:noreply, update_in(state.subscribers, &Map.delete(&1, pid))}
+
+  def handle_info(_other, state), do: {:noreply, state}
+
+  @impl true
+  def terminate(_reason, %{result: nil, task: task, ref: ref}) when task != nil do
+    Native.train_stop(task)
+
+    receive do
+      {:sconce, ^ref, {kind, _answer}} when kind in [:ok, :error] -> :ok
+    after
+      @farewell_ms -> :ok
+    end
+  end
+
+  def terminate(_reason, _state), do: :ok
+
+  defp finish(state, result) do
+    for from <- state.waiting, do: GenServer.reply(from, result)
+    state = publish(state, %{event: :done, result: result})
+    # Without the task's handle nothing native is held any more.
+    %{state | result: result, waiting: [], task: nil}
+  end
+
+  # A picture that cannot be written is no reason to lose the report.
+  defp complete(report, %{settings: %{out: out}}) do
+    report = Map.merge(report, %{stopped: @names[report.stopped], out: out, curve: nil})
+    path = Path.join(out, "curve.svg")
+    title = Report.title(report.spec, report.weights)
+
+    case Curve.write(report, path, title: title) do
+      :ok ->
+        %{report | curve: path}
+
+      {:error, error} ->
+        Logger.warning(Exception.message(error))
+        report
+    end
+  end
+
+  defp publish(state, event) do
+    for {pid, _monitor} <- state.subscribers, do: tell(pid, event)
+    show(state, state.settings.progress, event)
+  end
+
+  defp tell(pid, event), do: send(pid, {:sconce_trainer, self(), event})
+
+  defp show(state, nil, _event), do: state
+
+  # Hours of training do not end with a display that does.
+  defp show(state, progress, event) do
+    progress.(event)
+    state
+  rescue
+    error ->
+      Logger.warning("progress function given up: #{Exception.message(error)}")
+      put_in(state.settings.progress, nil)
+  end
+
+  defp summary(%{result: result, settings: settings, seen: seen}) do
+    status =
+      case result do
+        nil -> :running
+        {:ok, _report} -> :done
+        {:error, _error} -> :failed
+      end
+
+    %{status: status, out: settings.out, step: seen[:step], validation: seen[:validation]}
+  end
+
+  defp named(event), do: Map.update!(event, :event, &Map.fetch!(@names, &1))
+end

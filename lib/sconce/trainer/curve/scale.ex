@@ -1,0 +1,73 @@
+defmodule Sconce.Trainer.Curve.Scale do
+  @moduledoc false
+  # From numbers to places and to text: ranges with round ticks, smoothing, grouped digits.
+
+  # Rounded out to ticks; from 0 where that costs little room.
+  def y_range([]), do: {0.0, 1.0}
+
+  def y_range(ys) do
+    {low, high} = Enum.min_max(ys)
+    low = if low >= 0 and low < 0.4 * high, do: 0.0, else: low
+    step = step(max(high - low, abs(high) * 0.01 + 1.0e-9))
+    {Float.floor(low / step) * step, (Float.floor(high / step) + 1) * step}
+  end
+
+  # 1, 2 or 5 times a power of ten, for some five ticks.
+  defp step(span) do
+    rough = span / 5
+    power = :math.pow(10, Float.floor(:math.log10(rough)))
+    Enum.find([1, 2, 5, 10], &(&1 * power >= rough)) * power
+  end
+
+  def ticks({low, high}) do
+    step = step(high - low)
+    first = ceil(low / step - 1.0e-6)
+    for i <- first..floor(high / step + 1.0e-6), do: i * step
+  end
+
+  def tick(value, span) do
+    decimals = max(0, ceil(-:math.log10(step(span)) - 1.0e-9))
+    number(value, decimals)
+  end
+
+  def place({x, y}, {left, top, width, height}, {x_low, x_high}, {y_low, y_high}) do
+    {left + width * (x - x_low) / max(x_high - x_low, 1),
+     top + height * (1 - (y - y_low) / (y_high - y_low))}
+  end
+
+  # A running mean from both sides, over a fiftieth of the points: no lag, and no end left out.
+  def smoothed(points) do
+    factor = 1 - 1 / max(1, length(points) / 50)
+    forth = ema(points, factor)
+    back = points |> Enum.reverse() |> ema(factor) |> Enum.reverse()
+    Enum.zip_with(forth, back, fn {x, a}, {_x, b} -> {x, (a + b) / 2} end)
+  end
+
+  defp ema([], _factor), do: []
+
+  defp ema([{_x, first} | _] = points, factor) do
+    {means, _last} =
+      Enum.map_reduce(points, first, fn {x, y}, mean ->
+        mean = factor * mean + (1 - factor) * y
+        {{x, mean}, mean}
+      end)
+
+    means
+  end
+
+  @doc "A number with so many decimals."
+  def number(value, decimals), do: :erlang.float_to_binary(value / 1, decimals: decimals)
+
+  @doc "12345 as 12,345."
+  def grouped(integer) do
+    integer |> to_string() |> String.replace(~r/(?<=\d)(?=(\d{3})+$)/, ",")
+  end
+
+  @doc "Seconds as 2:05 or 1:02:05."
+  def clock(seconds) do
+    total = round(seconds)
+    {hours, minutes, rest} = {div(total, 3600), rem(div(total, 60), 60), rem(total, 60)}
+    two = &String.pad_leading(to_string(&1), 2, "0")
+    if hours > 0, do: "#{hours}:#{two.(minutes)}:#{two.(rest)}", else: "#{minutes}:#{two.(rest)}"
+  end
+end

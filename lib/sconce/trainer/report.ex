@@ -1,0 +1,156 @@
+defmodule Sconce.Trainer.Report do
+  @moduledoc """
+  The report of a run or of an evaluation, as text.
+
+  Four tables, each with the policy beside the baselines that were fitted on the training games, on
+  all frames and on those whose action differs from the one before (where copying fails):
+
+    * plain NLL in nats a frame: all heads added, and each of them;
+    * accuracy of each head: frames whose most likely value is the recorded one, in every bit;
+    * precision and recall of each button, with the frames on which it was down.
+
+  | baseline | what it knows |
+  |---|---|
+  | `marginal` | how often each value occurs |
+  | `repeat` | that, and the probability that a head repeats its last value |
+  | `pairs` | P(a_t given a_{t-1}), a table for each head |
+
+      iex> head = %{name: "action", nll: 0.1, accuracy: 0.96, nll_changed: nil, accuracy_changed: nil}
+      iex> metrics = %{frames: 900, nll: 0.1, nll_changed: nil, changed_frames: 0, heads: [head], buttons: []}
+      iex> IO.puts(Sconce.Trainer.Report.format(%{policy: metrics, baselines: []}))
+      900 frames, 0 of them with a changed action
+      <BLANKLINE>
+      NLL, nats a frame      all    changed
+                          policy     policy
+      all heads            0.100          -
+      action               0.100          -
+      <BLANKLINE>
+      accuracy, %            all    changed
+                          policy     policy
+      action                96.0          -
+      :ok
+  """
+
+  alias Sconce.Trainer.Curve.Scale
+
+  @label 16
+  @cell 10
+
+  @doc "The tables as text; where nothing was scored, a line that says so."
+  @spec format(map) :: String.t()
+  def format(report) do
+    [run(report) | scores(report)]
+    |> Enum.reject(&(&1 == ""))
+    |> Enum.join("\n\n")
+  end
+
+  # An evaluation has no run.
+  defp run(%{stopped: stopped, train: train, validation: validation} = report) do
+    best = if report.best_step, do: ", best at #{Scale.grouped(report.best_step)}", else: ""
+    steps = "#{Scale.grouped(report.steps)} steps in #{Scale.clock(report.seconds)}"
+
+    """
+    #{title(report.spec, report.weights)}
+    #{how(stopped)}: #{steps}#{best}
+    trained on #{side(train)}, measured on #{side(validation)}\
+    """
+  end
+
+  defp run(_evaluation), do: ""
+
+  @doc "A run's policy in a few words."
+  @spec title(map, non_neg_integer) :: String.t()
+  def title(%{backbone: backbone}, weights) do
+    [{name, config}] = Map.to_list(backbone)
+    "#{name} #{size(config)} · #{magnitude(weights)} weights"
+  end
+
+  defp size(%{hidden_sizes: sizes}), do: Enum.join(sizes, ",")
+  defp size(%{hidden_size: size, num_layers: layers}), do: "#{size}x#{layers}"
+
+  defp magnitude(n) when n >= 1_000_000, do: "#{Scale.number(n / 1_000_000, 1)} M"
+  defp magnitude(n) when n >= 10_000, do: "#{div(n, 1000)} k"
+  defp magnitude(n), do: Scale.grouped(n)
+
+  defp how(:finished), do: "finished"
+  defp how(:early), do: "stopped early, as it no longer got better"
+  defp how(:budget), do: "stopped at the end of its time"
+  defp how(:stopped), do: "stopped on request"
+
+  defp side(%{games: games, frames: frames}),
+    do: "#{Scale.grouped(frames)} frames of #{games} games"
+
+  defp scores(%{policy: nil}), do: ["Nothing was scored."]
+
+  defp scores(%{policy: policy, baselines: baselines}) do
+    columns = [{"policy", policy} | Enum.map(baselines, &{&1.name, &1.report})]
+
+    [
+      "#{Scale.grouped(policy.frames)} frames, #{Scale.grouped(policy.changed_frames)} of them " <>
+        "with a changed action",
+      table("NLL, nats a frame", columns, nll_rows(policy), &nats/1),
+      table("accuracy, %", columns, head_rows(policy, :accuracy), &percent/1),
+      table("precision, %", columns, button_rows(policy, :precision), &percent/1),
+      table("recall, %", columns, button_rows(policy, :recall), &percent/1)
+    ]
+  end
+
+  # A row is {label, how to read its number on all frames, how on changed ones}.
+  defp nll_rows(policy) do
+    total = {"all heads", & &1.nll, & &1.nll_changed}
+    if policy.heads == [], do: [total], else: [total | head_rows(policy, :nll)]
+  end
+
+  defp head_rows(policy, key) do
+    for %{name: name} <- policy.heads, do: row(name, :heads, name, key)
+  end
+
+  defp button_rows(policy, key) do
+    for %{name: name, presses: presses} <- policy.buttons,
+        do: row("#{name} #{Scale.grouped(presses)}", :buttons, name, key)
+  end
+
+  defp row(label, part, name, key) do
+    changed = :"#{key}_changed"
+    {label, &number(&1, part, name, key), &number(&1, part, name, changed)}
+  end
+
+  defp number(metrics, part, name, key) do
+    metrics |> Map.fetch!(part) |> Enum.find(%{}, &(&1.name == name)) |> Map.get(key)
+  end
+
+  defp table(_title, _columns, [], _show), do: ""
+
+  defp table(title, columns, rows, show) do
+    names = Enum.map(columns, &elem(&1, 0))
+    wide = @cell * length(columns)
+
+    head = [
+      title_line(title, wide),
+      String.pad_trailing("", @label) <> cells(names) <> " " <> cells(names)
+    ]
+
+    body =
+      for {label, all, changed} <- rows do
+        numbers = fn read -> for {_name, metrics} <- columns, do: show.(read.(metrics)) end
+
+        String.pad_trailing(label, @label) <>
+          cells(numbers.(all)) <> " " <> cells(numbers.(changed))
+      end
+
+    Enum.map_join(head ++ body, "\n", &String.trim_trailing/1)
+  end
+
+  # The names of the two halves stand over the policy's columns.
+  defp title_line(title, wide) do
+    left = String.pad_trailing(title, @label + @cell - 3) <> "all"
+    String.pad_trailing(left, @label + wide + 1 + @cell - 7) <> "changed"
+  end
+
+  defp cells(texts), do: Enum.map_join(texts, &String.pad_leading(&1, @cell))
+
+  defp nats(nil), do: "-"
+  defp nats(value), do: Scale.number(value, 3)
+  defp percent(nil), do: "-"
+  defp percent(value), do: Scale.number(100 * value, 1)
+end

@@ -1,0 +1,174 @@
+defmodule Sconce.Trainer.Settings do
+  @moduledoc false
+  # The options of `Sconce.Trainer`: as tables, checked, and as the native side wants them.
+
+  alias Sconce.{Corpus, Options}
+  alias Sconce.Policy.Spec
+
+  # Defaults are those of `TrainOptions` in native/train/src/run.rs; a test compares them.
+  @training [
+    batch_size: [type: :pos_integer, default: 64, doc: "Windows in a step."],
+    window_size: [type: :pos_integer, default: 60, doc: "Frames in a window; each has its loss."],
+    stride: [
+      type: :pos_integer,
+      default: 30,
+      doc: "Frames between the starts of neighbouring windows."
+    ],
+    epochs: [type: :pos_integer, default: 10, doc: "Passes over all windows."],
+    steps: [type: {:or, [:pos_integer, nil]}, default: nil, doc: "Instead of `:epochs`."],
+    max_minutes: [
+      type: {:or, [:float, nil]},
+      default: nil,
+      doc: "Ends the run; the schedule then follows the clock where that is ahead of the steps."
+    ],
+    learning_rate: [type: :float, default: 1.0e-3, min: 0, doc: "At the end of the warm-up."],
+    lr_schedule: [
+      type: {:in, [:constant, :linear, :cosine]},
+      default: :cosine,
+      doc: "How it falls, over what is left of the run."
+    ],
+    warmup_steps: [
+      type: :non_neg_integer,
+      default: 100,
+      doc: "Steps in which it rises; never more than half of the run."
+    ],
+    weight_decay: [type: :float, default: 0.01, min: 0, doc: "Of AdamW, on matrices."],
+    max_grad_norm: [type: :float, default: 1.0, doc: "A longer gradient is cut to this length."],
+    mirror: [
+      type: :float,
+      default: 0.0,
+      min: 0,
+      max: 1,
+      doc: "Probability of a left-right mirrored window."
+    ],
+    frame_delay: [
+      type: :non_neg_integer,
+      default: 0,
+      doc: "Frames between a state and the action to learn, beyond the next."
+    ],
+    burn_in: [
+      type: :non_neg_integer,
+      default: 0,
+      doc: "Frames at the start of a window that carry no loss."
+    ],
+    neutral_weight: [
+      type: :float,
+      default: 1.0,
+      min: 0,
+      doc: "Weight of a frame without a button and with a centred main stick."
+    ],
+    transition_weight: [
+      type: :float,
+      default: 1.0,
+      min: 0,
+      doc: "Factor on a frame whose action differs from the one before."
+    ],
+    loss: [type: {:or, [:plain, :keyword]}, default: [], doc: "What is made small, see below."],
+    seed: [type: :non_neg_integer, default: 0, doc: "Of everything random."],
+    val_split: [
+      type: :float,
+      default: 0.1,
+      min: 0,
+      max: 1,
+      doc: "Share of the games that is measured on and never trained on."
+    ],
+    validate_every: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Steps between validations; `nil` is an epoch."
+    ],
+    validation_mode: [
+      type: {:in, [:window, :carry]},
+      default: :window,
+      doc: "The policy on the last window, or its memory carried through the game."
+    ],
+    validation_stride: [
+      type: :pos_integer,
+      default: 10,
+      doc: "Of so many frames one is scored in validations; the final evaluation scores all."
+    ],
+    patience: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Validations without a better one before the run ends early."
+    ],
+    min_delta: [type: :float, default: 0.0, min: 0, doc: "How much better is better, in nats."],
+    fit_prior: [
+      type: :boolean,
+      default: true,
+      doc: "Starts a `prior: true` of the heads at log P(a_t given a_{t-1})."
+    ],
+    evaluate: [type: :boolean, default: true, doc: "Scores the best policy at the end."],
+    resume: [type: :boolean, default: false, doc: "Goes on from `last.safetensors` in `:out`."],
+    threads: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Of the native side; `nil` leaves them as they are."
+    ]
+  ]
+
+  @loss [
+    button_weight: [type: :float, default: 2.0, min: 0, doc: "Factor on heads of bits."],
+    bernoulli_reduction: [
+      type: {:in, [:mean, :sum]},
+      default: :mean,
+      doc: "Over the bits of a head."
+    ],
+    pos_weight: [
+      type: {:or, [:auto, nil, {:list, :float}]},
+      default: :auto,
+      doc: "Factor on pressed bits; `:auto` takes it from how rare they are."
+    ],
+    label_smoothing: [type: :float, default: 0.1, min: 0, max: 1, doc: "Of classes, never bits."],
+    focal_gamma: [type: {:or, [:float, nil]}, default: 3.0, doc: "Exponent of the focal factor."],
+    focal_heads: [type: {:in, [:all, :bernoulli]}, default: :all, doc: "Heads that have it."],
+    stick_edge_weight: [
+      type: {:or, [:float, nil]},
+      default: 2.0,
+      doc: "Weight of the main stick at its edge; 1 at its centre."
+    ],
+    entropy_weight: [type: :float, default: 0.01, doc: "Of the entropy, which is subtracted."],
+    head_normalize: [type: :boolean, default: false, doc: "Divides each head by its mean loss."],
+    clamp: [type: :float, default: 60.0, min: 0, doc: "Logits are cut to this on both sides."]
+  ]
+
+  @run [
+         corpus: [type: :any, required: true, doc: "A `Sconce.Corpus`, or the folder of one."],
+         out: [type: :path, required: true, doc: "The run's folder, made if need be."],
+         spec: [type: :any, default: nil, doc: "A `Sconce.Policy.Spec` instead of its options."],
+         progress: [
+           type: {:or, [{:fun, 1}, nil]},
+           default: nil,
+           doc: "Called with each event, in the run's process."
+         ]
+       ] ++ @training
+
+  @evaluate [
+    train: [type: :any, default: nil, doc: "The training corpus; without it no baselines."],
+    mode: [
+      type: {:in, [:window, :carry]},
+      default: :window,
+      doc: "The policy on the last window, or its memory carried through the game."
+    ],
+    window_size: [type: {:or, [:pos_integer, nil]}, default: nil, doc: "`nil`: the training's."],
+    stride: [type: :pos_integer, default: 1, doc: "Of so many frames one is scored."],
+    frame_delay: [
+      type: {:or, [:non_neg_integer, nil]},
+      default: nil,
+      doc: "`nil`: the training's."
+    ],
+    threads: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Of the native side; `nil` leaves them as they are."
+    ],
+    progress: [type: {:or, [{:fun, 1}, nil]}, default: nil, doc: "Called with `:evaluating`."]
+  ]
+
+  @schemas %{run: @run, training: @training, loss: @loss, evaluate: @evaluate}
+
+  defstruct [:corpus, :out, :spec, :spec_options, :progress, :native]
+
+  def schema(name), do: Map.fetch!(@schemas, name)
+  def docs(name), do: name |> schema() |> Options.docs()
+end

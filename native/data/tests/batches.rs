@@ -1,0 +1,171 @@
+//! Batches: windows, their order, their weights, and independence of the number of threads.
+
+mod support;
+
+use std::collections::HashSet;
+
+use sconce_core::pool;
+use sconce_core::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
+use sconce_data::fixtures::Fixture;
+use sconce_data::{
+    Batch, Corpus, NO_ACTION, Reader, Sampler, SamplerOptions, Schema, VectorGame, View,
+};
+use support::corpus;
+
+fn melee() -> (tempfile::TempDir, Vec<View>) {
+    let made = |seed| Fixture { seed, frames: 700 + 10 * seed as usize, ..Fixture::default() };
+    let (dir, corpus) = corpus(&[made(1), made(2)]);
+    let views = corpus.views(&[0, 1]).unwrap();
+    (dir, views)
+}
+
+fn reader(delay: usize) -> Reader {
+    let heads = Heads::controller(HeadsKind::Independent);
+    Reader::new(Embedding::Melee(Melee::default()), heads, delay)
+}
+
+fn options(window: usize, stride: usize) -> SamplerOptions {
+    SamplerOptions { window, stride, seed: 3, ..SamplerOptions::default() }
+}
+
+/// Games of one number a frame: 1000 times the game, plus the frame.
+fn counted(lengths: &[usize]) -> (tempfile::TempDir, Vec<View>, Reader) {
+    let dir = tempfile::tempdir().unwrap();
+    let heads = vec![("move".to_owned(), HeadKind::Categorical(5))];
+    let games: Vec<_> = lengths
+        .iter()
+        .enumerate()
+        .map(|(g, &n)| VectorGame {
+            x: (0..n).map(|t| (1000 * g + t) as f32).collect(),
+            labels: (0..n).map(|t| (t % 5) as u16).collect(),
+        })
+        .collect();
+    let schema = Schema::Vector { size: 1, heads };
+    let corpus = Corpus::build(&schema, &games, dir.path()).unwrap();
+    let all: Vec<_> = (0..games.len()).collect();
+    let reader = Reader::new(Embedding::Vector(1), corpus.schema().heads(), 0);
+    (dir, corpus.views(&all).unwrap(), reader)
+}
+
+#[test]
+fn an_epoch_shows_each_stretch_once_and_windows_stay_inside_their_games() {
+    let (_dir, views, reader) = counted(&[100, 57, 9, 10, 233]);
+    let sampler = Sampler::new(views, reader, options(10, 10)).unwrap();
+    assert_eq!((sampler.short_views(), sampler.windows()), (1, 9 + 4 + 1 + 22));
+    assert_eq!(sampler.steps_per_epoch(4), 9);
+    for epoch in 0..3 {
+        let mut seen = HashSet::new();
+        for step in 0..9 {
+            let batch = sampler.batch(9 * epoch + step, 4).unwrap();
+            for (x, labels) in batch.continuous.chunks(10).zip(batch.labels.chunks(10)) {
+                assert!(x.windows(2).all(|w| w[1] == w[0] + 1.0), "{x:?}");
+                assert!(x[0] as u32 / 1000 == x[9] as u32 / 1000);
+                assert!(x.iter().zip(labels).all(|(x, &l)| (*x as u32 % 1000) % 5 == u32::from(l)));
+                assert!(x.iter().all(|x| seen.insert(*x as u32)), "a frame twice in an epoch");
+            }
+        }
+        assert_eq!(seen.len(), 360);
+    }
+    assert_ne!(sampler.batch(0, 4).unwrap(), sampler.batch(9, 4).unwrap());
+}
+
+#[test]
+fn a_batch_depends_on_seed_and_step_and_not_on_threads() {
+    let (_dir, views) = melee();
+    let options = SamplerOptions { mirror: 0.5, ..options(30, 7) };
+    let sampler = Sampler::new(views.clone(), reader(1), options.clone()).unwrap();
+    let all = |sampler: &Sampler| -> Vec<Batch> {
+        [0, 1, 50].map(|step| sampler.batch(step, 16).unwrap()).into()
+    };
+    let many = all(&sampler);
+    pool::set_threads(1).unwrap();
+    assert_eq!(all(&sampler), many);
+    pool::set_threads(pool::available()).unwrap();
+    let other = SamplerOptions { seed: 4, ..options };
+    assert_ne!(all(&Sampler::new(views, reader(1), other).unwrap()), many);
+}
+
+#[test]
+fn mirroring_swaps_half_of_the_windows_whole() {
+    let (_dir, views) = melee();
+    let mirrored = SamplerOptions { mirror: 0.5, ..options(20, 5) };
+    let plain = Sampler::new(views.clone(), reader(0), options(20, 5)).unwrap();
+    let mirrored = Sampler::new(views, reader(0), mirrored).unwrap();
+    let (a, b) = (plain.batch(2, 64).unwrap(), mirrored.batch(2, 64).unwrap());
+    assert_eq!(a.ids, b.ids);
+    let mut swapped = 0;
+    for (a, b) in a.labels.chunks(20 * 13).zip(b.labels.chunks(20 * 13)) {
+        let flip = a.chunks(13).zip(b.chunks(13)).all(|(a, b)| a[8] == 16 - b[8]);
+        assert!(flip || a == b);
+        swapped += usize::from(flip);
+    }
+    assert!((16..48).contains(&swapped), "{swapped}");
+    let previous = b.previous.chunks(13).skip(1).zip(b.labels.chunks(13));
+    let follows = previous.enumerate().filter(|(i, _)| i % 20 != 19);
+    assert!(follows.into_iter().all(|(_, (previous, label))| previous == label));
+}
+
+#[test]
+fn weights_follow_neutral_frames_and_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let heads = Heads::controller(HeadsKind::Independent);
+    let rest = [0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 3, 8, 0];
+    let (mut press, mut lean) = (rest, rest);
+    (press[1], lean[9]) = (1, 9);
+    let actions = [rest, rest, press, press, lean, rest];
+    let game = VectorGame { x: vec![0.0; 6], labels: actions.concat() };
+    let corpus = Corpus::build(&Schema::vector(1, &heads), &[game], dir.path()).unwrap();
+    let view = &corpus.views(&[0]).unwrap()[0];
+    let plain = Reader::new(Embedding::Vector(1), heads, 0);
+    let weighed = Reader { neutral_weight: 0.25, transition_weight: 3.0, ..plain.clone() };
+    assert_eq!(plain.sequence(view, 0..6).unwrap().weights, [1.0; 6]);
+    let weights = weighed.sequence(view, 0..6).unwrap().weights;
+    assert_eq!(weights, [0.25, 0.25, 3.0, 1.0, 3.0, 0.75]);
+    let later = Reader { delay: 2, ..weighed };
+    assert_eq!(later.sequence(view, 0..4).unwrap().weights, [3.0, 1.0, 3.0, 0.75]);
+}
+
+#[test]
+fn windows_ending_at_a_frame_are_the_past_and_padding() {
+    let (_dir, views, reader) = counted(&[30]);
+    let batch = reader.windows_ending_at(&views[0], &[2, 0, 29], 5).unwrap();
+    assert_eq!((batch.batch, batch.window), (3, 5));
+    assert_eq!(batch.continuous[..5], [0.0, 0.0, 0.0, 1.0, 2.0]);
+    assert_eq!(batch.weights[..5], [0.0, 0.0, 1.0, 1.0, 1.0]);
+    assert_eq!(batch.continuous[5..10], [0.0; 5]);
+    assert_eq!(batch.continuous[10..], [25.0, 26.0, 27.0, 28.0, 29.0]);
+    assert_eq!(batch.labels[..5], [0, 0, 0, 1, 2]);
+    assert_eq!(batch.previous[..5], [NO_ACTION, NO_ACTION, NO_ACTION, 0, 1]);
+    let beyond = reader.windows_ending_at(&views[0], &[30], 5);
+    assert_eq!(beyond.map_err(|e| e.kind().name()), Err("out_of_range"));
+    assert_eq!(reader.windows_ending_at(&views[0], &[], 5).unwrap().batch, 0);
+}
+
+#[test]
+fn a_sequence_is_the_game_and_windows_are_cut_from_it() {
+    let (_dir, views) = melee();
+    let reader = reader(2);
+    let n = views[1].len(2);
+    let whole = reader.sequence(&views[1], 0..n).unwrap();
+    assert_eq!((whole.batch, whole.window, whole.weights.len()), (1, n, n));
+    let ends = reader.windows_ending_at(&views[1], &[200, 201], 60).unwrap();
+    let width = reader.embedding.continuous_width();
+    assert_eq!(ends.continuous[..60 * width], whole.continuous[141 * width..201 * width]);
+    assert_eq!(ends.labels[60 * 13..], whole.labels[142 * 13..202 * 13]);
+    assert!(whole.continuous.iter().all(|v| v.is_finite()));
+}
+
+#[test]
+fn a_sampler_refuses_what_makes_no_sense() {
+    let (_dir, views, reader) = counted(&[30]);
+    let kind = |views: &[View], options| {
+        Sampler::new(views.to_vec(), reader.clone(), options).map_err(|e| e.kind().name()).err()
+    };
+    assert_eq!(kind(&views, options(0, 1)), Some("out_of_range"));
+    assert_eq!(kind(&views, options(5, 0)), Some("out_of_range"));
+    assert_eq!(kind(&views, options(31, 1)), Some("not_found"));
+    let mirror = SamplerOptions { mirror: 0.5, ..options(5, 5) };
+    assert_eq!(kind(&views, mirror), Some("mismatch"));
+    let (_dir, replays) = melee();
+    assert_eq!(kind(&replays, options(5, 5)), Some("mismatch"));
+}

@@ -1,0 +1,40 @@
+//! What the tests share.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use sconce_core::Result;
+use sconce_data::fixtures::Fixture;
+use sconce_data::{Corpus, ImportOptions, ImportReport, import};
+
+pub fn write(dir: &Path, name: &str, fixture: &Fixture) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::write(&path, fixture.bytes().unwrap()).unwrap();
+    path
+}
+
+pub fn run(paths: &[PathBuf], dir: &Path) -> Result<ImportReport> {
+    let cancel = AtomicBool::new(false);
+    import(paths, dir, &ImportOptions::default(), &|_| (), &cancel)
+}
+
+/// A corpus of these games in a folder of its own.
+pub fn corpus(fixtures: &[Fixture]) -> (tempfile::TempDir, Corpus) {
+    let dir = tempfile::tempdir().unwrap();
+    let replays = dir.path().join("replays");
+    std::fs::create_dir(&replays).unwrap();
+    for (i, fixture) in fixtures.iter().enumerate() {
+        write(&replays, &format!("{i}.slp"), fixture);
+    }
+    let report = run(&[replays], &dir.path().join("corpus")).unwrap();
+    assert_eq!((report.added, report.skipped), (fixtures.len(), vec![]));
+    let corpus = Corpus::open(&dir.path().join("corpus")).unwrap();
+    (dir, corpus)
+}
+
+/// Place of the game that came from this fixture.
+pub fn game(corpus: &Corpus, fixture: usize) -> usize {
+    let name = format!("{fixture}.slp");
+    corpus.games().iter().position(|g| g.source == name).unwrap()
+}

@@ -1,0 +1,65 @@
+//! Long work: a thread of its own, events on the way, one answer, and an end when nobody waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustler::{Env, LocalPid, Monitor, Reference, Resource, ResourceArc};
+use sconce_core::{Error, Result};
+
+use super::{Answer, Reply};
+
+/// Deep autograd graphs are walked and dropped recursively: 320 KB, a scheduler's stack, overflow.
+const STACK_BYTES: usize = 64 << 20;
+
+/// The handle of running work.
+///
+/// 1. The work sees `cancelled` and ends soon after it is set.
+/// 2. It is set by [`Task::cancel`], by the death of the process that started the work, and when
+///    the last reference to the handle is gone.
+/// 3. Whatever way it ends, the [`Reply`] answers once.
+pub struct Task {
+    cancelled: Arc<AtomicBool>,
+}
+
+#[rustler::resource_impl]
+impl Resource for Task {
+    fn down<'a>(&'a self, _env: Env<'a>, _pid: LocalPid, _monitor: Monitor) {
+        self.cancel();
+    }
+}
+
+impl Task {
+    /// Starts `work(reply, cancelled)` for the calling process.
+    pub fn start<T: Answer>(
+        env: Env,
+        op: &'static str,
+        reference: Reference,
+        work: impl FnOnce(&Reply, &AtomicBool) -> Result<T> + Send + 'static,
+    ) -> Result<ResourceArc<Task>> {
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let task = ResourceArc::new(Task { cancelled: cancelled.clone() });
+        let reply = Reply::new(env, op, reference);
+        env.monitor(&task, &env.pid());
+        let started = std::thread::Builder::new()
+            .name(format!("sconce-{op}"))
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                let result = super::guard(|| work(&reply, &cancelled));
+                reply.send(result);
+            });
+        match started {
+            Ok(_) => Ok(task),
+            Err(e) => Err(Error::Unavailable { what: "a thread".into(), reason: e.to_string() }),
+        }
+    }
+
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}

@@ -1,0 +1,135 @@
+//! Games on disk: importing, building, opening, describing.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::thread;
+
+use rustler::{Binary, Env, Reference, Resource, ResourceArc, Term};
+use sconce_core::{Error, Result};
+use sconce_data::{
+    Corpus, ImportOptions, ImportReport, Progress, Schema, VectorGame, fields, fixtures, import,
+};
+
+use crate::border::{Data, Reply, Task, call, decode, perform};
+
+/// An open corpus; its shards stay mapped as long as it lives.
+struct CorpusHandle(Corpus);
+
+#[rustler::resource_impl]
+impl Resource for CorpusHandle {}
+
+#[rustler::nif]
+fn corpus_import<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    paths: Vec<String>,
+    dir: String,
+    options: Term<'a>,
+) -> Term<'a> {
+    call(env, "import", || {
+        let options: ImportOptions = decode(options)?;
+        let paths: Vec<PathBuf> = paths.into_iter().map(PathBuf::from).collect();
+        Task::start(env, "import", reference, move |reply, cancelled| {
+            run(&paths, Path::new(&dir), &options, reply, cancelled).map(Data)
+        })
+    })
+}
+
+/// Imports, and tells how far it is from this thread alone: a reply is not shared between threads.
+fn run(
+    paths: &[PathBuf],
+    dir: &Path,
+    options: &ImportOptions,
+    reply: &Reply,
+    cancelled: &AtomicBool,
+) -> Result<ImportReport> {
+    let (sender, events) = mpsc::channel::<Progress>();
+    thread::scope(|scope| {
+        let work = thread::Builder::new().name("sconce-import".into()).spawn_scoped(
+            scope,
+            move || import(paths, dir, options, &|progress| drop(sender.send(progress)), cancelled),
+        );
+        let work = work.map_err(|e| Error::Unavailable {
+            what: "a thread".into(),
+            reason: e.to_string(),
+        })?;
+        for progress in events {
+            reply.event(Data(progress))?;
+        }
+        work.join().unwrap_or_else(|_| Err(Error::Panic { message: "import".into() }))
+    })
+}
+
+/// Asks an import or a build to end.
+#[rustler::nif]
+fn corpus_stop<'a>(env: Env<'a>, task: ResourceArc<Task>) -> Term<'a> {
+    perform(env, "import", || {
+        task.cancel();
+        Ok(())
+    })
+}
+
+/// Each game is a pair of binaries: numbers (f32) and labels (u16), both little-endian.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn corpus_build<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    schema: Term<'a>,
+    games: Vec<(Binary<'a>, Binary<'a>)>,
+    dir: String,
+) -> Term<'a> {
+    call(env, "build", || {
+        let schema: Schema = decode(schema)?;
+        let games = games
+            .iter()
+            .enumerate()
+            .map(|(i, (x, labels))| {
+                let x = words(x, i)?.map(f32::from_le_bytes).collect();
+                let labels = words(labels, i)?.map(u16::from_le_bytes).collect();
+                Ok(VectorGame { x, labels })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Task::start(env, "build", reference, move |_reply, _cancelled| {
+            Corpus::build(&schema, &games, Path::new(&dir)).map(|corpus| Data(corpus.info()))
+        })
+    })
+}
+
+fn words<'a, const N: usize>(
+    bytes: &'a Binary<'_>,
+    game: usize,
+) -> Result<impl Iterator<Item = [u8; N]> + 'a> {
+    let (words, rest) = bytes.as_slice().as_chunks();
+    if rest.is_empty() {
+        return Ok(words.iter().copied());
+    }
+    let expected = format!("a multiple of {N} bytes");
+    Err(Error::mismatch(format!("game {game}"), expected, format!("{} bytes", bytes.len())))
+}
+
+#[rustler::nif(schedule = "DirtyIo")]
+fn corpus_open(env: Env, dir: String) -> Term {
+    call(env, "open", || Corpus::open(Path::new(&dir)).map(CorpusHandle).map(ResourceArc::new))
+}
+
+#[rustler::nif(schedule = "DirtyCpu")]
+fn corpus_info<'a>(env: Env<'a>, corpus: ResourceArc<CorpusHandle>) -> Term<'a> {
+    call(env, "info", || Ok(Data(corpus.0.info())))
+}
+
+#[rustler::nif(schedule = "DirtyCpu")]
+fn corpus_games<'a>(env: Env<'a>, corpus: ResourceArc<CorpusHandle>) -> Term<'a> {
+    call(env, "games", || Ok(Data(corpus.0.games())))
+}
+
+#[rustler::nif]
+fn corpus_fields(env: Env) -> Term {
+    call(env, "fields", || Ok(Data(fields())))
+}
+
+/// Replays of every kind, for the tests of Elixir.
+#[rustler::nif(schedule = "DirtyIo")]
+fn corpus_fixtures(env: Env, dir: String) -> Term {
+    perform(env, "fixtures", || fixtures::write_all(Path::new(&dir)))
+}

@@ -1,0 +1,65 @@
+//! Training runs and evaluations.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use rustler::{Env, Reference, ResourceArc, Term};
+use sconce_core::{Policy, Spec};
+use sconce_data::Corpus;
+use sconce_train::run::{EvaluateOptions, Event, TrainOptions, evaluate, run};
+
+use crate::border::{Data, Reply, Task, call, decode, perform};
+
+/// Events that cannot be told are not worth a run.
+fn tell(reply: &Reply) -> impl Fn(Event) + '_ {
+    |event| drop(reply.event(Data(event)))
+}
+
+#[rustler::nif]
+fn train_start<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    spec: Term<'a>,
+    corpus: String,
+    out: String,
+    options: Term<'a>,
+) -> Term<'a> {
+    call(env, "train", || {
+        let spec: Spec = decode(spec)?;
+        let options: TrainOptions = decode(options)?;
+        Task::start(env, "train", reference, move |reply, cancelled| {
+            let corpus = Corpus::open(&PathBuf::from(corpus))?;
+            let out = PathBuf::from(out);
+            run(&corpus, &spec, &options, &out, &tell(reply), cancelled).map(Data)
+        })
+    })
+}
+
+/// Asks a run or an evaluation to end.
+#[rustler::nif]
+fn train_stop<'a>(env: Env<'a>, task: ResourceArc<Task>) -> Term<'a> {
+    perform(env, "train", || {
+        task.cancel();
+        Ok(())
+    })
+}
+
+#[rustler::nif]
+fn evaluate_start<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    checkpoint: String,
+    corpus: String,
+    train: Option<String>,
+    options: Term<'a>,
+) -> Term<'a> {
+    call(env, "evaluate", || {
+        let options: EvaluateOptions = decode(options)?;
+        Task::start(env, "evaluate", reference, move |reply, cancelled: &AtomicBool| {
+            let policy = Policy::load(&PathBuf::from(checkpoint))?;
+            let corpus = Corpus::open(&PathBuf::from(corpus))?;
+            let train = train.map(|dir| Corpus::open(&PathBuf::from(dir))).transpose()?;
+            evaluate(&policy, &corpus, train.as_ref(), &options, &tell(reply), cancelled).map(Data)
+        })
+    })
+}

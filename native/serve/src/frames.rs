@@ -1,0 +1,143 @@
+//! Live frames as a policy reads them.
+
+use sconce_core::heads::NONE;
+use sconce_core::policy::Frames;
+use sconce_core::spec::Heads;
+use sconce_core::{Error, Result, Spec};
+
+/// One embedded frame.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// `[continuous_width]`
+    pub continuous: Vec<f32>,
+    /// `[num_ids]`
+    pub ids: Vec<u32>,
+    /// Labels of the previous action, `[num_labels]`; [`NONE`] where there was none.
+    pub previous: Vec<u16>,
+}
+
+impl Row {
+    /// Zeros, and no previous action: a frame to measure with.
+    pub fn blank(spec: &Spec) -> Self {
+        Row {
+            continuous: vec![0.0; spec.embedding.continuous_width()],
+            ids: vec![0; spec.embedding.num_ids()],
+            previous: vec![NONE; spec.heads.num_labels()],
+        }
+    }
+
+    /// Embeds a raw row; a value that is not its field's is an error that names it.
+    pub fn embed(spec: &Spec, raw: &[f32]) -> Result<Self> {
+        let mut row = Row::blank(spec);
+        spec.embedding.embed(raw, true, &mut row.continuous, &mut row.ids)?;
+        // Only the heads of a controller can read a frame's controller.
+        if spec.heads.is_controller() {
+            spec.embedding.previous_labels(raw, &spec.heads, &mut row.previous)?;
+        }
+        Ok(row)
+    }
+
+    pub fn view(&self) -> View<'_> {
+        View { continuous: &self.continuous, ids: &self.ids, previous: &self.previous }
+    }
+}
+
+/// A row that lies somewhere else.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    pub continuous: &'a [f32],
+    pub ids: &'a [u32],
+    pub previous: &'a [u16],
+}
+
+/// Rows, oldest first, as one window.
+pub fn window<'a>(rows: impl Iterator<Item = View<'a>>) -> Frames {
+    let mut frames = Frames { batch: 1, ..Frames::default() };
+    for row in rows {
+        frames.time += 1;
+        frames.continuous.extend_from_slice(row.continuous);
+        frames.ids.extend_from_slice(row.ids);
+        frames.previous.extend_from_slice(row.previous);
+    }
+    frames
+}
+
+/// Embeds `batch x time` raw rows, as strictly as a session does.
+///
+/// # Shapes
+/// `raw [batch, time, raw_width]`.
+pub fn embed(spec: &Spec, raw: &[f32], batch: usize, time: usize) -> Result<Frames> {
+    let width = spec.embedding.raw_width();
+    let numbers = batch.checked_mul(time).and_then(|rows| rows.checked_mul(width));
+    if batch == 0 || time == 0 || numbers != Some(raw.len()) {
+        let expected = format!("[{batch}, {time}, {width}] numbers, at least one frame");
+        return Err(Error::mismatch("frames", expected, raw.len()));
+    }
+    let rows = raw.chunks_exact(width).map(|raw| Row::embed(spec, raw)).collect::<Result<Vec<_>>>()?;
+    Ok(Frames { batch, time, ..window(rows.iter().map(Row::view)) })
+}
+
+/// Checks that labels are as many as one action has, and each one of its head's.
+pub fn check_labels(heads: &Heads, labels: &[u16]) -> Result<()> {
+    let expected = heads.num_labels();
+    if labels.len() != expected {
+        return Err(Error::mismatch("labels of an action", expected, labels.len()));
+    }
+    for part in heads.iter() {
+        let classes = part.head.kind.classes();
+        for label in labels.iter().skip(part.labels).take(part.head.kind.labels()) {
+            if usize::from(*label) >= classes {
+                let max = classes as f64 - 1.0;
+                return Err(Error::out_of_range(&part.head.name, (*label).into(), 0.0, max));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sconce_core::Kind;
+    use sconce_core::spec::{Backbone, Embedding, HeadsKind, MlpConfig};
+
+    fn spec() -> Spec {
+        let config = MlpConfig {
+            hidden_sizes: vec![4],
+            layer_norm: false,
+            residual: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        };
+        Spec {
+            embedding: Embedding::Vector(2),
+            backbone: Backbone::Mlp(config),
+            heads: Heads::controller(HeadsKind::Independent),
+        }
+    }
+
+    #[test]
+    fn rows_must_fill_their_shape_and_be_finite() {
+        let frames = embed(&spec(), &[1.0, 2.0, 3.0, 4.0], 2, 1).unwrap();
+        assert_eq!((frames.batch, frames.time), (2, 1));
+        assert_eq!(frames.previous, vec![NONE; 26]);
+        for (batch, time) in [(1, 1), (0, 2), (usize::MAX, 4), (2, 2)] {
+            let error = embed(&spec(), &[1.0, 2.0, 3.0, 4.0], batch, time).unwrap_err();
+            assert_eq!(error.kind(), Kind::Mismatch);
+        }
+        let error = embed(&spec(), &[1.0, f32::NAN], 1, 1).unwrap_err();
+        assert_eq!(error.kind(), Kind::NonFinite);
+    }
+
+    #[test]
+    fn a_label_outside_of_its_head_is_named() {
+        let heads = spec().heads;
+        let neutral = [0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 0];
+        assert!(check_labels(&heads, &neutral).is_ok());
+        let mut wrong = neutral;
+        wrong[12] = 5;
+        let error = check_labels(&heads, &wrong).unwrap_err();
+        assert_eq!(error.to_string(), "shoulder: 5 is outside 0..4");
+        assert_eq!(check_labels(&heads, &neutral[1..]).unwrap_err().kind(), Kind::Mismatch);
+    }
+}

@@ -1,0 +1,366 @@
+//! The memory of one running game over a policy.
+//!
+//! A decision is made in two parts: [`Session::decide`] only reads, [`Session::commit`] makes its
+//! result the session's own. A frame that is refused, a decision that came too late or a panic on the
+//! way so leaves the session as it was.
+
+mod ring;
+mod snapshot;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use sconce_core::backbone::State;
+use sconce_core::embedding::melee;
+use sconce_core::heads::Decision;
+use sconce_core::policy::Frames;
+use sconce_core::rng::Rng;
+use sconce_core::sampling::Sampling;
+use sconce_core::spec::Embedding;
+use sconce_core::{Error, Policy, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::frames::{Row, check_labels, window};
+use ring::Ring;
+
+/// How much of the past a decision sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The whole game, its state carried through.
+    Carry,
+    /// The last `window_size` frames from a zero state, padded at the start with copies of the first.
+    Window,
+    /// Carried, but every so many frames the state is that of `Window`.
+    Resync(u64),
+}
+
+/// Where a call runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lane {
+    /// On the caller's thread.
+    Inline,
+    /// On a thread of ours.
+    Worker,
+}
+
+/// More frames than a game of four minutes has are no window.
+const MAX_WINDOW: usize = 1 << 14;
+/// A quarter of the millisecond that a call on a scheduler of the VM may take.
+const INLINE_US: f64 = 250.0;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    pub mode: Mode,
+    pub window_size: usize,
+    pub sampling: Sampling,
+    pub seed: u64,
+    /// None: as measured.
+    pub lane: Option<Lane>,
+}
+
+impl Options {
+    fn validate(&self) -> Result<()> {
+        let bounded = |field: &str, n: u64, max: u64| match n {
+            n if (1..=max).contains(&n) => Ok(()),
+            n => Err(Error::out_of_range(field, n as f64, 1.0, max as f64)),
+        };
+        bounded("window_size", self.window_size as u64, MAX_WINDOW as u64)?;
+        if let Mode::Resync(every) = self.mode {
+            bounded("resync", every, u64::from(u32::MAX))?;
+        }
+        self.sampling.validate()
+    }
+}
+
+/// What one call changes about one decision.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Overrides {
+    pub temperature: Option<f32>,
+    pub deterministic: Option<bool>,
+    pub deterministic_buttons: Option<bool>,
+    pub press_threshold: Option<f32>,
+    pub release_threshold: Option<f32>,
+    pub seed: Option<u64>,
+    /// Labels of the action that led to the frame.
+    pub previous: Option<Vec<u16>>,
+}
+
+impl Overrides {
+    fn apply(&self, base: &Sampling) -> Result<Sampling> {
+        let sampling = Sampling {
+            temperature: self.temperature.unwrap_or(base.temperature),
+            deterministic: self.deterministic.unwrap_or(base.deterministic),
+            deterministic_buttons: self.deterministic_buttons.unwrap_or(base.deterministic_buttons),
+            press_threshold: self.press_threshold.unwrap_or(base.press_threshold),
+            release_threshold: self.release_threshold.unwrap_or(base.release_threshold),
+        };
+        sampling.validate()?;
+        Ok(sampling)
+    }
+}
+
+/// Measured at the opening, medians of a few calls.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Cost {
+    /// A decision that steps the state by one frame.
+    pub step_us: f64,
+    /// A decision that looks at a whole window.
+    pub window_us: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Info {
+    pub mode: Mode,
+    pub window_size: usize,
+    pub seed: u64,
+    /// Decisions made since the session was opened or reset.
+    pub frames: u64,
+    /// Bytes of the state and of the frames that are kept, without the weights.
+    pub bytes: usize,
+    /// Where a decision by a step runs, and one by a window.
+    pub lane: Lane,
+    pub window_lane: Lane,
+    pub cost: Cost,
+}
+
+/// A decision that the session does not know of yet.
+#[derive(Debug)]
+pub struct Step {
+    decision: Decision,
+    state: State,
+    row: Row,
+}
+
+impl Step {
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+}
+
+/// A decision, and which one it is since the session began, from 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Act {
+    pub decision: Decision,
+    pub frame: u64,
+}
+
+pub struct Session {
+    policy: Arc<Policy>,
+    options: Options,
+    /// The state before any frame.
+    zero: State,
+    cost: Cost,
+    memory: Memory,
+    _live: Live,
+}
+
+/// All that changes from one frame to the next.
+#[derive(Debug)]
+struct Memory {
+    seed: u64,
+    frames: u64,
+    state: State,
+    /// Labels of the last decision.
+    last: Option<Vec<u16>>,
+    ring: Ring,
+}
+
+impl Session {
+    /// A session at the start of a game. Takes a few decisions' time to measure what they cost.
+    pub fn open(policy: Arc<Policy>, options: Options) -> Result<Self> {
+        options.validate()?;
+        let zero = policy.zero_state(1)?;
+        let cost = measure(&policy, &zero, &options)?;
+        let memory = Memory::new(&policy, &zero, &options)?;
+        Ok(Session { policy, options, zero, cost, memory, _live: Live::new() })
+    }
+
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// One decision for one raw row.
+    ///
+    /// # Shapes
+    /// `raw [raw_width]`.
+    pub fn act(&mut self, raw: &[f32], overrides: &Overrides) -> Result<Act> {
+        let step = self.decide(raw, overrides)?;
+        Ok(self.commit(step))
+    }
+
+    /// What the session would decide; it stays as it is.
+    pub fn decide(&self, raw: &[f32], overrides: &Overrides) -> Result<Step> {
+        let sampling = overrides.apply(&self.options.sampling)?;
+        let row = self.read(raw, overrides.previous.as_deref())?;
+        let seed = overrides.seed.unwrap_or(self.memory.seed);
+        // The number of the decision keys the stream: a seed that is given anew with every call does
+        // not draw the same numbers at every frame.
+        let rng = Rng::new(seed, "act", self.memory.frames);
+        let (frames, state) = match self.looks_back() {
+            true => (self.window(&row), &self.zero),
+            false => (window(std::iter::once(row.view())), &self.memory.state),
+        };
+        let (decision, state) = self.policy.act(&frames, state, &sampling, &[rng])?;
+        Ok(Step { decision, state, row })
+    }
+
+    /// Makes a decision of [`Session::decide`] the session's last one. Cannot fail halfway.
+    pub fn commit(&mut self, step: Step) -> Act {
+        let Step { decision, state, row } = step;
+        self.memory.ring.push(row.view());
+        self.memory.state = state;
+        self.memory.last = Some(decision.choices.clone());
+        self.memory.frames = self.memory.frames.saturating_add(1);
+        Act { decision, frame: self.memory.frames }
+    }
+
+    /// Back to the start of a game, with the same seed or another.
+    pub fn reset(&mut self, seed: Option<u64>) {
+        self.memory.seed = seed.unwrap_or(self.memory.seed);
+        self.memory.frames = 0;
+        self.memory.state = self.zero.clone();
+        self.memory.last = None;
+        self.memory.ring.clear();
+    }
+
+    /// Where the next decision runs.
+    pub fn next_lane(&self) -> Lane {
+        self.lane(if self.looks_back() { self.cost.window_us } else { self.cost.step_us })
+    }
+
+    pub fn info(&self) -> Info {
+        Info {
+            mode: self.options.mode,
+            window_size: self.options.window_size,
+            seed: self.memory.seed,
+            frames: self.memory.frames,
+            bytes: self.memory.bytes(),
+            lane: self.lane(self.cost.step_us),
+            window_lane: self.lane(self.cost.window_us),
+            cost: self.cost,
+        }
+    }
+
+    fn lane(&self, cost_us: f64) -> Lane {
+        let measured = if cost_us < INLINE_US { Lane::Inline } else { Lane::Worker };
+        self.options.lane.unwrap_or(measured)
+    }
+
+    /// Embeds a raw row. Its previous action is the one that the call gives, else the row's own, else
+    /// what the session decided last.
+    fn read(&self, raw: &[f32], given: Option<&[u16]>) -> Result<Row> {
+        let spec = self.policy.spec();
+        if let Some(labels) = given {
+            check_labels(&spec.heads, labels)?;
+        }
+        let melee = matches!(spec.embedding, Embedding::Melee(_)) && spec.heads.is_controller();
+        let has_own = melee && melee::previous(melee::row(raw)?).is_some();
+        let last = self.memory.last.as_deref();
+        let Some(labels) = given.or(if has_own { None } else { last }) else {
+            return Row::embed(spec, raw);
+        };
+        if melee {
+            let mut controller = [0.0; melee::CONTROLLER_WIDTH];
+            melee::controller(labels, &spec.heads, &mut controller)?;
+            let mut raw = raw.to_vec();
+            melee::set_previous(&mut raw, &controller)?;
+            return Row::embed(spec, &raw);
+        }
+        let mut row = Row::embed(spec, raw)?;
+        row.previous.copy_from_slice(labels);
+        Ok(row)
+    }
+
+    /// Whether the next decision looks at a whole window from a zero state. The first one always does:
+    /// a window full of copies of the first frame is how a cold state is warmed.
+    fn looks_back(&self) -> bool {
+        let remembers = !self.zero.0.is_empty();
+        remembers
+            && match self.options.mode {
+                Mode::Carry => self.memory.frames == 0,
+                Mode::Window => true,
+                Mode::Resync(every) => self.memory.frames.is_multiple_of(every),
+            }
+    }
+
+    /// The window that ends with `row`.
+    fn window(&self, row: &Row) -> Frames {
+        let kept = &self.memory.ring;
+        let first = kept.rows().next().unwrap_or_else(|| row.view());
+        let missing = (self.options.window_size - 1).saturating_sub(kept.len());
+        let rows = std::iter::repeat_n(first, missing).chain(kept.rows());
+        window(rows.chain(std::iter::once(row.view())))
+    }
+}
+
+impl Memory {
+    fn new(policy: &Policy, zero: &State, options: &Options) -> Result<Self> {
+        let ring = Ring::new(kept_frames(zero, options), &Row::blank(policy.spec()))?;
+        Ok(Memory { seed: options.seed, frames: 0, state: zero.clone(), last: None, ring })
+    }
+
+    fn bytes(&self) -> usize {
+        let state: usize = self.state.0.iter().map(|part| part.elem_count() * size_of::<f32>()).sum();
+        let last = self.last.as_ref().map_or(0, |last| size_of_val(last.as_slice()));
+        state + last + self.ring.bytes()
+    }
+}
+
+/// Frames that must be kept besides the present one.
+fn kept_frames(zero: &State, options: &Options) -> usize {
+    match options.mode {
+        _ if zero.0.is_empty() => 0,
+        Mode::Carry => 0,
+        Mode::Window | Mode::Resync(_) => options.window_size - 1,
+    }
+}
+
+/// Times decisions on a blank frame, beside any session.
+fn measure(policy: &Policy, zero: &State, options: &Options) -> Result<Cost> {
+    let blank = Row::blank(policy.spec());
+    let cost = |frames: usize, calls: usize| -> Result<f64> {
+        let frames = window(std::iter::repeat_n(blank.view(), frames));
+        let mut times = Vec::with_capacity(calls);
+        // The first call warms the caches and is not counted.
+        for call in 0..=calls {
+            let start = Instant::now();
+            let rng = Rng::new(options.seed, "measure", 0);
+            policy.act(&frames, zero, &options.sampling, &[rng])?;
+            if call > 0 {
+                times.push(start.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times.get(times.len() / 2).copied().unwrap_or(f64::INFINITY))
+    };
+    let step_us = cost(1, 9)?;
+    let window_us = if zero.0.is_empty() { step_us } else { cost(options.window_size, 3)? };
+    Ok(Cost { step_us, window_us })
+}
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Sessions that hold memory at this moment, in the whole process.
+pub fn live() -> usize {
+    LIVE.load(Ordering::Acquire)
+}
+
+struct Live;
+
+impl Live {
+    fn new() -> Self {
+        LIVE.fetch_add(1, Ordering::AcqRel);
+        Live
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::AcqRel);
+    }
+}

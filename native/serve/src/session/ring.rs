@@ -1,0 +1,139 @@
+//! The last embedded frames of a session.
+
+use sconce_core::{Error, Result};
+
+use crate::frames::{Row, View};
+
+/// The last `capacity` rows, in storage that is taken once.
+#[derive(Debug)]
+pub struct Ring {
+    capacity: usize,
+    len: usize,
+    /// Where the next row goes: the oldest one's place once the ring is full.
+    next: usize,
+    continuous: Lane<f32>,
+    ids: Lane<u32>,
+    previous: Lane<u16>,
+}
+
+/// One kind of number, `width` of it in each row.
+#[derive(Debug)]
+struct Lane<T> {
+    width: usize,
+    numbers: Vec<T>,
+}
+
+impl<T: Copy + Default> Lane<T> {
+    fn new(rows: usize, width: usize) -> Result<Self> {
+        let count = rows.saturating_mul(width);
+        let mut numbers = Vec::new();
+        numbers.try_reserve_exact(count).map_err(|_| Error::OutOfMemory {
+            what: "frames of a session".into(),
+            bytes: count.saturating_mul(size_of::<T>()) as u64,
+        })?;
+        numbers.resize(count, T::default());
+        Ok(Lane { width, numbers })
+    }
+
+    fn row(&self, at: usize) -> &[T] {
+        &self.numbers[at * self.width..][..self.width]
+    }
+
+    fn write(&mut self, at: usize, row: &[T]) {
+        self.numbers[at * self.width..][..self.width].copy_from_slice(row);
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(self.numbers.as_slice())
+    }
+}
+
+impl Ring {
+    /// Room for `capacity` rows of the widths of `like`.
+    pub fn new(capacity: usize, like: &Row) -> Result<Self> {
+        Ok(Ring {
+            capacity,
+            len: 0,
+            next: 0,
+            continuous: Lane::new(capacity, like.continuous.len())?,
+            ids: Lane::new(capacity, like.ids.len())?,
+            previous: Lane::new(capacity, like.previous.len())?,
+        })
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn clear(&mut self) {
+        (self.len, self.next) = (0, 0);
+    }
+
+    /// Keeps a row, over the oldest one if there is no room.
+    pub fn push(&mut self, row: View<'_>) {
+        if self.capacity == 0 {
+            return;
+        }
+        self.continuous.write(self.next, row.continuous);
+        self.ids.write(self.next, row.ids);
+        self.previous.write(self.next, row.previous);
+        self.next = (self.next + 1) % self.capacity;
+        self.len = (self.len + 1).min(self.capacity);
+    }
+
+    /// The rows, oldest first.
+    pub fn rows(&self) -> impl Iterator<Item = View<'_>> {
+        let oldest = if self.len < self.capacity { 0 } else { self.next };
+        (0..self.len).map(move |i| {
+            let at = (oldest + i) % self.capacity;
+            View {
+                continuous: self.continuous.row(at),
+                ids: self.ids.row(at),
+                previous: self.previous.row(at),
+            }
+        })
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.continuous.bytes() + self.ids.bytes() + self.previous.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(n: u16) -> Row {
+        Row { continuous: vec![n.into(), 0.5], ids: vec![n.into()], previous: vec![n] }
+    }
+
+    fn kept(ring: &Ring) -> Vec<u16> {
+        ring.rows().map(|row| row.previous[0]).collect()
+    }
+
+    #[test]
+    fn rows_come_out_oldest_first_and_the_oldest_makes_room() {
+        let mut ring = Ring::new(3, &row(0)).unwrap();
+        assert!(kept(&ring).is_empty());
+        (1..=2).for_each(|n| ring.push(row(n).view()));
+        assert_eq!(kept(&ring), [1, 2]);
+        (3..=5).for_each(|n| ring.push(row(n).view()));
+        assert_eq!(kept(&ring), [3, 4, 5]);
+        let last = ring.rows().last().unwrap();
+        assert_eq!((last.continuous, last.ids), (&[5.0, 0.5][..], &[5][..]));
+        ring.clear();
+        ring.push(row(9).view());
+        assert_eq!(kept(&ring), [9]);
+    }
+
+    #[test]
+    fn a_ring_without_room_keeps_nothing() {
+        let mut ring = Ring::new(0, &row(0)).unwrap();
+        ring.push(row(1).view());
+        assert_eq!((ring.len(), ring.rows().count(), ring.bytes()), (0, 0, 0));
+    }
+}

@@ -1,0 +1,314 @@
+//! A session as bytes. Everything is little-endian.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4 | `SCNS` |
+//! | 4 | version |
+//! | 8 | digest of the Spec |
+//! | 8, 8 | resync interval (0 carry, 2^64 - 1 window), window size |
+//! | 8, 8 | seed, decisions since the start |
+//! | 1, 2 each | 1 and the labels of the last decision, or 0 alone |
+//! | 8, 4 each | count and numbers of the state |
+//! | 8, then per row | count of the frames kept, oldest first: continuous, ids, labels |
+//! | 8 | digest of all bytes before |
+//!
+//! The weights are not in it, nor the options of sampling: a session goes on from a snapshot with its
+//! own.
+
+use sconce_core::embedding::IdSlot;
+use sconce_core::heads::NONE;
+use sconce_core::{Error, Result, Spec};
+
+use super::{Memory, Mode, Ring, Session, kept_frames};
+use crate::frames::{Row, check_labels};
+
+const MAGIC: &[u8; 4] = b"SCNS";
+/// Readers refuse snapshots of another version.
+const VERSION: u32 = 1;
+const WHAT: &str = "snapshot";
+
+impl Session {
+    /// The session's memory as bytes, for [`Session::restore`].
+    pub fn snapshot(&self) -> Result<Vec<u8>> {
+        let memory = &self.memory;
+        let mut out = Vec::with_capacity(128 + memory.bytes());
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        for number in self.identity()?.into_iter().chain([memory.seed, memory.frames]) {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.push(u8::from(memory.last.is_some()));
+        out.extend(memory.last.iter().flatten().flat_map(|label| label.to_le_bytes()));
+        let state = memory.state.to_vec()?;
+        out.extend_from_slice(&(state.len() as u64).to_le_bytes());
+        out.extend(state.iter().flat_map(|number| number.to_le_bytes()));
+        out.extend_from_slice(&(memory.ring.len() as u64).to_le_bytes());
+        for row in memory.ring.rows() {
+            out.extend(row.continuous.iter().flat_map(|number| number.to_le_bytes()));
+            out.extend(row.ids.iter().flat_map(|id| id.to_le_bytes()));
+            out.extend(row.previous.iter().flat_map(|label| label.to_le_bytes()));
+        }
+        out.extend_from_slice(&digest(&out).to_le_bytes());
+        Ok(out)
+    }
+
+    /// Goes on from a snapshot of a session with the same Spec, mode and window size. Bytes that do
+    /// not fit are refused, and the session stays as it is.
+    pub fn restore(&mut self, bytes: &[u8]) -> Result<()> {
+        self.memory = self.parse(bytes)?;
+        Ok(())
+    }
+
+    /// What a snapshot and the session that reads it must have in common.
+    fn identity(&self) -> Result<[u64; 3]> {
+        let interval = match self.options.mode {
+            Mode::Carry => 0,
+            Mode::Resync(every) => every,
+            Mode::Window => u64::MAX,
+        };
+        Ok([spec_digest(self.policy.spec())?, interval, self.options.window_size as u64])
+    }
+
+    fn parse(&self, bytes: &[u8]) -> Result<Memory> {
+        let mut read = Reader(open(bytes)?);
+        for (what, own) in ["Spec", "mode", "window size"].into_iter().zip(self.identity()?) {
+            let found = read.u64()?;
+            if found != own {
+                let what = format!("{what} of the snapshot");
+                return Err(Error::mismatch(what, "the session's", "another"));
+            }
+        }
+        let (seed, frames) = (read.u64()?, read.u64()?);
+        let memory = Memory {
+            seed,
+            frames,
+            last: self.last(&mut read, frames)?,
+            state: self.zero.with_values(&read.state()?)?,
+            ring: self.ring(&mut read, frames)?,
+        };
+        if read.0.is_empty() { Ok(memory) } else { Err(corrupt("bytes after its end")) }
+    }
+
+    fn last(&self, read: &mut Reader<'_>, frames: u64) -> Result<Option<Vec<u16>>> {
+        let some = match read.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(corrupt("neither an action nor none")),
+        };
+        if some != (frames > 0) {
+            return Err(corrupt("an action before the first frame, or none after it"));
+        }
+        let heads = &self.policy.spec().heads;
+        some.then(|| {
+            let labels = read.numbers(heads.num_labels(), u16::from_le_bytes)?;
+            check_labels(heads, &labels).map_err(corrupt)?;
+            Ok(labels)
+        })
+        .transpose()
+    }
+
+    fn ring(&self, read: &mut Reader<'_>, frames: u64) -> Result<Ring> {
+        let spec = self.policy.spec();
+        let mut row = Row::blank(spec);
+        let mut ring = Ring::new(kept_frames(&self.zero, &self.options), &row)?;
+        let rows = read.u64()?;
+        if rows != frames.min(ring.capacity() as u64) {
+            return Err(corrupt("not the frames that its mode keeps"));
+        }
+        let slots = spec.embedding.id_slots();
+        for _ in 0..rows {
+            row.continuous = read.finite(row.continuous.len())?;
+            row.ids = read.ids(&slots)?;
+            row.previous = read.numbers(row.previous.len(), u16::from_le_bytes)?;
+            if row.previous.first() != Some(&NONE) {
+                check_labels(&spec.heads, &row.previous).map_err(corrupt)?;
+            }
+            ring.push(row.view());
+        }
+        Ok(ring)
+    }
+}
+
+/// Checks what surrounds the content and returns what lies between.
+fn open(bytes: &[u8]) -> Result<&[u8]> {
+    let mut read = Reader(bytes);
+    if read.take(MAGIC.len())? != MAGIC {
+        return Err(corrupt("not a snapshot of a session"));
+    }
+    let version = read.array().map(u32::from_le_bytes)?;
+    if version != VERSION {
+        return Err(Error::mismatch("version of the snapshot", VERSION, version));
+    }
+    let split = bytes.len().saturating_sub(size_of::<u64>());
+    let (before, end) = bytes.split_at_checked(split).unwrap_or((bytes, &[]));
+    if end != digest(before).to_le_bytes() {
+        return Err(corrupt("cut off or changed: its digest does not fit"));
+    }
+    before.get(MAGIC.len() + size_of::<u32>()..).ok_or_else(|| corrupt("too short"))
+}
+
+fn corrupt(reason: impl ToString) -> Error {
+    Error::corrupt(WHAT, reason)
+}
+
+/// FNV-1a, 64 bits: it tells accidents, not forgers.
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    })
+}
+
+fn spec_digest(spec: &Spec) -> Result<u64> {
+    let text = serde_json::to_vec(spec).map_err(|e| Error::corrupt("Spec", e))?;
+    Ok(digest(&text))
+}
+
+/// What has not been read yet.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(count).ok_or_else(|| corrupt("too short"))?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let bytes = self.take(N)?;
+        bytes.try_into().map_err(|_| corrupt("too short"))
+    }
+
+    fn u8(&mut self) -> Result<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn numbers<T, const N: usize>(&mut self, count: usize, of: fn([u8; N]) -> T) -> Result<Vec<T>> {
+        let bytes = count.checked_mul(N).ok_or_else(|| corrupt("too long"))?;
+        let (numbers, _) = self.take(bytes)?.as_chunks();
+        Ok(numbers.iter().map(|number| of(*number)).collect())
+    }
+
+    fn finite(&mut self, count: usize) -> Result<Vec<f32>> {
+        let numbers = self.numbers(count, f32::from_le_bytes)?;
+        match numbers.iter().all(|number| number.is_finite()) {
+            true => Ok(numbers),
+            false => Err(corrupt("a number that is not finite")),
+        }
+    }
+
+    fn state(&mut self) -> Result<Vec<f32>> {
+        let count = self.u64()?;
+        self.finite(usize::try_from(count).map_err(corrupt)?)
+    }
+
+    fn ids(&mut self, slots: &[IdSlot]) -> Result<Vec<u32>> {
+        let ids = self.numbers(slots.len(), u32::from_le_bytes)?;
+        match ids.iter().zip(slots).all(|(id, slot)| (*id as usize) < slot.rows) {
+            true => Ok(ids),
+            false => Err(corrupt("an id without a row")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Options, Overrides};
+    use super::*;
+    use sconce_core::Policy;
+    use sconce_core::sampling::Sampling;
+    use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
+    use std::sync::Arc;
+
+    fn session() -> Session {
+        let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };
+        let spec = Spec {
+            embedding: Embedding::Vector(2),
+            backbone: Backbone::Gru(RecurrentConfig {
+                hidden_size: 3,
+                num_layers: 1,
+                layer_norm: false,
+                input_norm: false,
+                dropout: 0.0,
+                input_dropout: 0.0,
+            }),
+            heads: Heads {
+                kind: HeadsKind::Independent,
+                parts: vec![head("a", HeadKind::Bernoulli(2)), head("b", HeadKind::Categorical(3))],
+                stream_size: 4,
+                prior: false,
+            },
+        };
+        let options = Options {
+            mode: Mode::Window,
+            window_size: 4,
+            sampling: Sampling::default(),
+            seed: 1,
+            lane: None,
+        };
+        Session::open(Arc::new(Policy::init(&spec, 1).unwrap()), options).unwrap()
+    }
+
+    /// Every byte counts, also where the digest is made to fit again.
+    #[test]
+    fn bytes_that_were_cut_or_changed_are_refused_or_read_but_never_panic() {
+        let mut session = session();
+        for i in 0..6 {
+            session.act(&[i as f32, 1.0], &Overrides::default()).unwrap();
+        }
+        let good = session.snapshot().unwrap();
+        for length in 0..good.len() {
+            assert!(session.restore(&good[..length]).is_err(), "{length}");
+        }
+        for at in 0..good.len() {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                assert!(session.restore(&bad).is_err(), "{at} {bit}");
+                let split = bad.len() - 8;
+                let end = digest(&bad[..split]).to_le_bytes();
+                bad[split..].copy_from_slice(&end);
+                let _ = session.restore(&bad);
+            }
+        }
+        for length in 8..good.len() - 8 {
+            let mut bad = good[..length].to_vec();
+            bad.extend(digest(&bad).to_le_bytes());
+            assert!(session.restore(&bad).is_err(), "{length}");
+        }
+        session.restore(&good).unwrap();
+        assert_eq!(session.snapshot().unwrap(), good);
+    }
+
+    #[test]
+    fn what_cannot_be_is_named_and_leaves_the_session_alone() {
+        let mut session = session();
+        session.act(&[1.0, 2.0], &Overrides::default()).unwrap();
+        let good = session.snapshot().unwrap();
+        let change = |at: usize, bytes: &[u8]| {
+            let mut bad = good.clone();
+            bad[at..at + bytes.len()].copy_from_slice(bytes);
+            let split = bad.len() - 8;
+            let end = digest(&bad[..split]).to_le_bytes();
+            bad[split..].copy_from_slice(&end);
+            bad
+        };
+        // After magic, version and five numbers: the flag, three labels, the state's count.
+        let labels = 4 + 4 + 5 * 8 + 1;
+        let state = labels + 3 * 2;
+        for (bad, sentence) in [
+            (change(4, &2u32.to_le_bytes()), "version of the snapshot: expected 1, got 2"),
+            (change(8, &[0; 8]), "Spec of the snapshot: expected the session's, got another"),
+            (change(16, &[0; 8]), "mode of the snapshot: expected the session's, got another"),
+            (change(labels + 4, &3u16.to_le_bytes()), "snapshot: b: 3 is outside 0..2"),
+            (change(state, &u64::MAX.to_le_bytes()), "snapshot: too long"),
+            (change(state + 8, &f32::NAN.to_le_bytes()), "snapshot: a number that is not finite"),
+        ] {
+            assert_eq!(session.restore(&bad).unwrap_err().to_string(), sentence);
+            assert_eq!(session.snapshot().unwrap(), good);
+        }
+    }
+}

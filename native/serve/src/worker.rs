@@ -1,0 +1,270 @@
+//! Threads of our own behind a queue of fixed length.
+//!
+//! 1. A [`Pool`] starts its threads when it is made. They live until it is dropped; a panic in a job
+//!    ends the job alone.
+//! 2. A place in the queue is taken first ([`Pool::permit`], or [`Error::Busy`]) and used or given
+//!    back after. So a full queue is known before a job is made, and no job is ever handed back.
+//! 3. A job is called exactly once: with `Ok` when a thread has taken it in time, with
+//!    [`Error::Deadline`] when its deadline had passed by then, with [`Error::Cancelled`] when the pool
+//!    ended first. It answers its caller itself. How long it runs is its own affair.
+//! 4. The place is free again when the job is taken from the queue, not when it is done.
+//! 5. Dropping the pool cancels what is queued, waits for the jobs that run, and ends the threads. A
+//!    pool that is dropped by one of its own jobs does not wait for that one.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use sconce_core::{Error, Result};
+
+/// Candle walks and drops its graphs recursively; deep ones overflow a stack of the usual size.
+const STACK_BYTES: usize = 64 << 20;
+
+/// When an answer is of no use any more.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline {
+    at: Instant,
+    ms: u64,
+}
+
+impl Deadline {
+    /// So many milliseconds from now.
+    pub fn after_ms(ms: u64) -> Self {
+        let now = Instant::now();
+        // A century from now stands for a time that no clock can hold.
+        let at = now.checked_add(Duration::from_millis(ms));
+        let century = Duration::from_secs(100 * 366 * 24 * 3600);
+        Deadline { at: at.unwrap_or(now + century), ms }
+    }
+
+    pub fn check(&self) -> Result<()> {
+        if Instant::now() < self.at { Ok(()) } else { Err(Error::Deadline { deadline_ms: self.ms }) }
+    }
+}
+
+type Job = Box<dyn FnOnce(Result<()>) + Send>;
+
+struct Entry {
+    place: Place,
+    deadline: Option<Deadline>,
+    job: Job,
+}
+
+pub struct Pool {
+    sender: Option<Sender<Entry>>,
+    threads: Vec<JoinHandle<()>>,
+    waiting: Arc<AtomicUsize>,
+    capacity: usize,
+    closing: Arc<AtomicBool>,
+}
+
+impl Pool {
+    /// `threads` threads named `NAME-0`, `NAME-1`, ... and a queue of `capacity` jobs.
+    pub fn new(name: &str, threads: usize, capacity: usize) -> Result<Self> {
+        let (sender, receiver) = bounded(capacity);
+        let mut pool = Pool {
+            sender: Some(sender),
+            threads: Vec::with_capacity(threads),
+            waiting: Arc::default(),
+            capacity,
+            closing: Arc::default(),
+        };
+        for i in 0..threads.max(1) {
+            let (receiver, closing) = (receiver.clone(), pool.closing.clone());
+            let thread = thread::Builder::new()
+                .name(format!("{name}-{i}"))
+                .stack_size(STACK_BYTES)
+                .spawn(move || work(&receiver, &closing))
+                .map_err(|e| Error::Unavailable { what: "threads".into(), reason: e.to_string() })?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    /// A place in the queue, or [`Error::Busy`] when it is full.
+    pub fn permit(&self) -> Result<Permit<'_>> {
+        let one_more = |n: usize| (n < self.capacity).then_some(n + 1);
+        match self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
+            Ok(_) => Ok(Permit { pool: self, place: Place(self.waiting.clone()) }),
+            Err(_) => Err(Error::Busy { what: format!("queue of {} jobs", self.capacity) }),
+        }
+    }
+
+    /// Queues a job, or [`Error::Busy`] when the queue is full; then the job was not called.
+    pub fn try_submit(
+        &self,
+        deadline: Option<Deadline>,
+        job: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<()> {
+        self.permit().map(|permit| permit.submit(deadline, job))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::Release);
+        self.sender = None;
+        for thread in self.threads.drain(..) {
+            if thread.thread().id() != thread::current().id() {
+                // Only a panic outside of a job could be lost here, and there is no code for one.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// A place in the queue; dropped unused it is free again.
+pub struct Permit<'a> {
+    pool: &'a Pool,
+    place: Place,
+}
+
+impl Permit<'_> {
+    pub fn submit(
+        self,
+        deadline: Option<Deadline>,
+        job: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        let entry = Entry { place: self.place, deadline, job: Box::new(job) };
+        let refused = match &self.pool.sender {
+            // Entries in the channel hold places, of which there are no more than it has room for:
+            // this does not wait.
+            Some(sender) => sender.send(entry).err().map(|refused| refused.into_inner()),
+            None => Some(entry),
+        };
+        // A pool that is borrowed has its sender and its threads.
+        if let Some(entry) = refused {
+            (entry.job)(Err(Error::Cancelled));
+        }
+    }
+}
+
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn work(receiver: &Receiver<Entry>, closing: &AtomicBool) {
+    for Entry { place, deadline, job } in receiver {
+        drop(place);
+        let start = match deadline {
+            _ if closing.load(Ordering::Acquire) => Err(Error::Cancelled),
+            Some(deadline) => deadline.check(),
+            None => Ok(()),
+        };
+        // A job answers for its own panics; here they only must not end the thread.
+        let _ = catch_unwind(AssertUnwindSafe(|| job(start)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sconce_core::Kind;
+
+    fn answer(pool: &Pool, deadline: Option<Deadline>) -> Receiver<Result<()>> {
+        let (sender, receiver) = bounded(1);
+        pool.try_submit(deadline, move |start| sender.send(start).unwrap()).unwrap();
+        receiver
+    }
+
+    /// A job that runs until its gate is dropped; it has begun when this returns.
+    fn occupy(pool: &Pool) -> Sender<()> {
+        let (gate, wait) = bounded::<()>(0);
+        let (begun, begins) = bounded(0);
+        pool.try_submit(None, move |_| {
+            begun.send(()).unwrap();
+            let _ = wait.recv();
+        })
+        .unwrap();
+        begins.recv().unwrap();
+        gate
+    }
+
+    #[test]
+    fn a_full_queue_is_busy_and_has_room_again_when_a_job_is_taken() {
+        let pool = Pool::new("test", 1, 1).unwrap();
+        let gate = occupy(&pool);
+        let queued = answer(&pool, None);
+        let refused = pool.try_submit(None, |_| panic!("must not be called")).unwrap_err();
+        assert_eq!(refused.kind(), Kind::Busy);
+        drop(gate);
+        assert!(queued.recv().unwrap().is_ok());
+        assert!(answer(&pool, None).recv().unwrap().is_ok());
+    }
+
+    #[test]
+    fn an_unused_permit_gives_its_place_back() {
+        let pool = Pool::new("test", 1, 1).unwrap();
+        let permit = pool.permit().unwrap();
+        assert_eq!(pool.permit().err().unwrap().kind(), Kind::Busy);
+        drop(permit);
+        assert!(pool.permit().is_ok());
+    }
+
+    #[test]
+    fn a_panic_ends_the_job_and_not_its_thread() {
+        let pool = Pool::new("test", 1, 4).unwrap();
+        pool.try_submit(None, |_| panic!("deliberate")).unwrap();
+        assert!(answer(&pool, None).recv().unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_job_that_is_taken_too_late_is_told_so() {
+        let pool = Pool::new("test", 1, 4).unwrap();
+        let late = answer(&pool, Some(Deadline::after_ms(0))).recv().unwrap().unwrap_err();
+        assert!(matches!(late, Error::Deadline { deadline_ms: 0 }));
+        assert!(answer(&pool, Some(Deadline::after_ms(u64::MAX))).recv().unwrap().is_ok());
+    }
+
+    #[test]
+    fn dropping_the_pool_cancels_what_waits_and_ends_the_threads() {
+        let pool = Pool::new("test", 2, 8).unwrap();
+        let gates = [occupy(&pool), occupy(&pool)];
+        let queued = answer(&pool, None);
+        let dropping = thread::spawn(move || drop(pool));
+        thread::sleep(Duration::from_millis(20));
+        drop(gates);
+        dropping.join().unwrap();
+        assert_eq!(queued.recv().unwrap().unwrap_err().kind(), Kind::Cancelled);
+    }
+
+    #[test]
+    fn a_job_may_drop_its_own_pool() {
+        let pool = Arc::new(Pool::new("test", 1, 4).unwrap());
+        let (sender, receiver) = bounded(1);
+        let own = pool.clone();
+        pool.try_submit(None, move |_| {
+            while Arc::strong_count(&own) > 1 {
+                thread::yield_now();
+            }
+            drop(own);
+            sender.send(()).unwrap();
+        })
+        .unwrap();
+        drop(pool);
+        receiver.recv().unwrap();
+    }
+
+    #[test]
+    fn threads_have_the_pools_name_and_room_for_deep_recursion() {
+        fn depth(n: usize) -> usize {
+            let pad = std::hint::black_box([n; 32]);
+            if n == 0 { 0 } else { depth(n - 1) + pad[0] / n.max(1) }
+        }
+        let pool = Pool::new("test", 1, 1).unwrap();
+        let (sender, receiver) = bounded(1);
+        pool.try_submit(None, move |_| {
+            let name = thread::current().name().map(String::from);
+            sender.send((name, depth(50_000))).unwrap();
+        })
+        .unwrap();
+        assert_eq!(receiver.recv().unwrap(), (Some("test-0".into()), 50_000));
+    }
+}

@@ -1,0 +1,402 @@
+//! What a session decides, against the policy it stands on.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use sconce_core::backbone::Context;
+use sconce_core::embedding::melee;
+use sconce_core::heads::NONE;
+use sconce_core::ops::tensor;
+use sconce_core::policy::Frames;
+use sconce_core::sampling::Sampling;
+use sconce_core::spec::{
+    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Melee, MlpConfig, RecurrentConfig,
+};
+use sconce_core::{Kind, Policy, Spec};
+use sconce_serve::frames;
+use sconce_serve::session::{Lane, Mode, Options, Overrides, Session, live};
+
+const WINDOW: usize = 5;
+
+/// The count of live sessions is the process's: tests that open sessions take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn recurrent(hidden_size: usize) -> RecurrentConfig {
+    RecurrentConfig {
+        hidden_size,
+        num_layers: 2,
+        layer_norm: true,
+        input_norm: true,
+        dropout: 0.1,
+        input_dropout: 0.0,
+    }
+}
+
+fn backbones() -> [Backbone; 3] {
+    let mlp = MlpConfig {
+        hidden_sizes: vec![16, 16],
+        layer_norm: false,
+        residual: true,
+        dropout: 0.1,
+        input_dropout: 0.0,
+    };
+    [Backbone::Mlp(mlp), Backbone::Lstm(recurrent(12)), Backbone::Gru(recurrent(12))]
+}
+
+fn heads(kind: HeadsKind) -> Heads {
+    let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 8 };
+    let parts = vec![head("fire", HeadKind::Bernoulli(2)), head("move", HeadKind::Categorical(4))];
+    Heads { kind, parts, stream_size: 8, prior: false }
+}
+
+fn policy(embedding: Embedding, backbone: Backbone, heads: Heads) -> Arc<Policy> {
+    Arc::new(Policy::init(&Spec { embedding, backbone, heads }, 11).unwrap())
+}
+
+fn vector(backbone: Backbone) -> Arc<Policy> {
+    policy(Embedding::Vector(3), backbone, heads(HeadsKind::Autoregressive))
+}
+
+fn controller(backbone: Backbone) -> Arc<Policy> {
+    let heads = Heads { prior: true, ..Heads::controller(HeadsKind::Independent) };
+    policy(Embedding::Melee(Melee::default()), backbone, heads)
+}
+
+fn options(mode: Mode) -> Options {
+    Options { mode, window_size: WINDOW, sampling: Sampling::default(), seed: 5, lane: None }
+}
+
+fn open(policy: &Arc<Policy>, mode: Mode) -> Session {
+    Session::open(policy.clone(), options(mode)).unwrap()
+}
+
+fn raw(t: usize) -> Vec<f32> {
+    (0..3).map(|i| ((t * 3 + i) as f32 * 0.7).sin() * 2.0).collect()
+}
+
+/// Logits of the last frame of a window, its autoregressive heads fed with `choices`.
+fn logits(policy: &Policy, raw: &[Vec<f32>], choices: &[u16]) -> Vec<f32> {
+    let frames = embedded(policy, raw);
+    let state = policy.zero_state(1).unwrap();
+    let (logits, _) = policy.forward_last(&frames, Some(choices), &state).unwrap();
+    tensor::to_vec(&logits).unwrap()
+}
+
+fn embedded(policy: &Policy, raw: &[Vec<f32>]) -> Frames {
+    frames::embed(policy.spec(), &raw.concat(), 1, raw.len()).unwrap()
+}
+
+fn assert_close(got: &[f32], want: &[f32], about: &str) {
+    assert_eq!(got.len(), want.len(), "{about}");
+    for (g, w) in got.iter().zip(want) {
+        assert!((g - w).abs() < 1e-5, "{about}: {g} is not {w}");
+    }
+}
+
+/// The last frames of `0..=t`, padded at the start with copies of the first.
+fn padded(t: usize) -> Vec<Vec<f32>> {
+    (0..WINDOW).map(|k| raw((t + 1 + k).saturating_sub(WINDOW))).collect()
+}
+
+#[test]
+fn a_window_is_the_model_on_the_last_frames_padded_with_the_first() {
+    let _turn = turn();
+    for backbone in backbones() {
+        let policy = vector(backbone);
+        let mut session = open(&policy, Mode::Window);
+        for t in 0..3 * WINDOW {
+            let act = session.act(&raw(t), &Overrides::default()).unwrap();
+            let want = logits(&policy, &padded(t), &act.decision.choices);
+            assert_close(&act.decision.logits, &want, &format!("frame {t}"));
+            assert_eq!(act.frame, t as u64 + 1);
+        }
+    }
+}
+
+#[test]
+fn a_carried_state_is_one_long_run_that_begins_with_a_window_of_the_first_frame() {
+    let _turn = turn();
+    for backbone in backbones() {
+        let policy = vector(backbone);
+        let mut session = open(&policy, Mode::Carry);
+        let mut all = vec![raw(0); WINDOW - 1];
+        for t in 0..3 * WINDOW {
+            let act = session.act(&raw(t), &Overrides::default()).unwrap();
+            all.push(raw(t));
+            let want = logits(&policy, &all, &act.decision.choices);
+            assert_close(&act.decision.logits, &want, &format!("frame {t}"));
+        }
+    }
+}
+
+#[test]
+fn a_resync_begins_again_from_the_last_window() {
+    let _turn = turn();
+    let every = 3;
+    for backbone in backbones() {
+        let policy = vector(backbone);
+        let mut session = open(&policy, Mode::Resync(every as u64));
+        let mut since = vec![];
+        for t in 0..3 * WINDOW {
+            match t % every {
+                0 => since = padded(t),
+                _ => since.push(raw(t)),
+            }
+            let act = session.act(&raw(t), &Overrides::default()).unwrap();
+            let want = logits(&policy, &since, &act.decision.choices);
+            assert_close(&act.decision.logits, &want, &format!("frame {t}"));
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_makes_the_same_actions_and_another_does_not() {
+    let _turn = turn();
+    let play = |session: &mut Session, seed: Option<u64>| -> Vec<u16> {
+        let overrides = Overrides { seed, ..Overrides::default() };
+        (0..40).flat_map(|t| session.act(&raw(t), &overrides).unwrap().decision.choices).collect()
+    };
+    let policy = vector(Backbone::Gru(recurrent(12)));
+    let mut session = open(&policy, Mode::Carry);
+    let first = play(&mut session, None);
+    session.reset(None);
+    assert_eq!(play(&mut session, None), first);
+    session.reset(Some(6));
+    assert_ne!(play(&mut session, None), first);
+    session.reset(Some(6));
+    assert_eq!(play(&mut session, Some(5)), first, "a call's seed stands in for the session's");
+}
+
+#[test]
+fn a_snapshot_goes_on_exactly_where_it_was_taken() {
+    let _turn = turn();
+    for backbone in backbones() {
+        let policy = vector(backbone);
+        for mode in [Mode::Carry, Mode::Window, Mode::Resync(4)] {
+            for taken_at in [0, 2, WINDOW, 2 * WINDOW] {
+                let mut session = open(&policy, mode);
+                let act = |session: &mut Session, t| session.act(&raw(t), &Overrides::default());
+                (0..taken_at).for_each(|t| drop(act(&mut session, t).unwrap()));
+                let snapshot = session.snapshot().unwrap();
+                let mut other = Session::open(policy.clone(), Options { seed: 9, ..options(mode) }).unwrap();
+                act(&mut other, 77).unwrap();
+                other.restore(&snapshot).unwrap();
+                for t in taken_at..taken_at + 2 * WINDOW {
+                    let want = act(&mut session, t).unwrap();
+                    assert_eq!(act(&mut other, t).unwrap(), want, "{mode:?} {taken_at}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_of_another_model_mode_or_window_is_a_mismatch() {
+    let _turn = turn();
+    let policy = vector(Backbone::Gru(recurrent(12)));
+    let snapshot = open(&policy, Mode::Carry).snapshot().unwrap();
+    let wider = Options { window_size: WINDOW + 1, ..options(Mode::Carry) };
+    for mut other in [
+        open(&vector(Backbone::Gru(recurrent(13))), Mode::Carry),
+        open(&policy, Mode::Window),
+        Session::open(policy.clone(), wider).unwrap(),
+    ] {
+        assert_eq!(other.restore(&snapshot).unwrap_err().kind(), Kind::Mismatch);
+    }
+}
+
+#[test]
+fn a_refused_frame_leaves_the_session_as_it_was() {
+    let _turn = turn();
+    let policy = vector(Backbone::Lstm(recurrent(12)));
+    for mode in [Mode::Carry, Mode::Window, Mode::Resync(2)] {
+        let mut session = open(&policy, mode);
+        for t in 0..WINDOW + 2 {
+            let before = session.snapshot().unwrap();
+            let hot = Overrides { temperature: Some(f32::NAN), ..Overrides::default() };
+            let held = Overrides { previous: Some(vec![0, 1, 4]), ..Overrides::default() };
+            for (frame, overrides, kind) in [
+                (vec![0.0, f32::NAN, 0.0], Overrides::default(), Kind::NonFinite),
+                (vec![0.0; 2], Overrides::default(), Kind::Mismatch),
+                (raw(t), hot, Kind::OutOfRange),
+                (raw(t), held, Kind::OutOfRange),
+            ] {
+                assert_eq!(session.act(&frame, &overrides).unwrap_err().kind(), kind);
+                assert_eq!(session.snapshot().unwrap(), before);
+            }
+            session.decide(&raw(t), &Overrides::default()).unwrap();
+            assert_eq!(session.snapshot().unwrap(), before, "deciding alone changes nothing");
+            session.act(&raw(t), &Overrides::default()).unwrap();
+        }
+    }
+}
+
+/// A Melee frame without a previous action.
+fn frame(x: f32) -> Vec<f32> {
+    let mut raw = vec![0.0; melee::RAW_WIDTH];
+    for (name, value) in
+        [("own.x", x), ("opponent.x", 20.0), ("own.action", 14.0), ("stage", 31.0), ("own.stock", 4.0)]
+    {
+        raw[melee::column(name).unwrap()] = value;
+    }
+    raw
+}
+
+fn with_previous(mut raw: Vec<f32>, labels: &[u16], heads: &Heads) -> Vec<f32> {
+    let mut controller = [0.0; melee::CONTROLLER_WIDTH];
+    melee::controller(labels, heads, &mut controller).unwrap();
+    melee::set_previous(&mut raw, &controller).unwrap();
+    raw
+}
+
+#[test]
+fn the_previous_action_is_the_calls_then_the_frames_then_the_sessions_own() {
+    let _turn = turn();
+    let policy = controller(Backbone::Gru(recurrent(12)));
+    let heads = policy.spec().heads.clone();
+    let given = [1, 0, 1, 0, 0, 0, 0, 1, 16, 0, 3, 8, 4];
+    let mut session = open(&policy, Mode::Window);
+    let first = session.act(&frame(0.0), &Overrides::default()).unwrap().decision;
+    // At the start there is none: the padded window repeats a frame without one.
+    let want = logits(&policy, &vec![frame(0.0); WINDOW], &[]);
+    assert_close(&first.logits, &want, "no previous action");
+
+    let second = session.act(&frame(1.0), &Overrides::default()).unwrap().decision;
+    let own = with_previous(frame(1.0), &first.choices, &heads);
+    let mut rows = vec![frame(0.0); WINDOW - 1];
+    rows.push(own);
+    assert_close(&second.logits, &logits(&policy, &rows, &[]), "its own");
+
+    let theirs = with_previous(frame(2.0), &given, &heads);
+    let third = session.act(&theirs, &Overrides::default()).unwrap().decision;
+    rows.remove(0);
+    rows.push(theirs);
+    assert_close(&third.logits, &logits(&policy, &rows, &[]), "the frame's");
+
+    let overrides = Overrides { previous: Some(given.to_vec()), ..Overrides::default() };
+    let fourth = session.act(&with_previous(frame(3.0), &second.choices, &heads), &overrides).unwrap();
+    rows.remove(0);
+    rows.push(with_previous(frame(3.0), &given, &heads));
+    assert_close(&fourth.decision.logits, &logits(&policy, &rows, &[]), "the call's");
+}
+
+#[test]
+fn held_buttons_follow_their_thresholds() {
+    let _turn = turn();
+    let policy = vector(Backbone::Gru(recurrent(12)));
+    let mut session = open(&policy, Mode::Carry);
+    let pressed = |session: &mut Session, press, release, held: u16| {
+        let overrides = Overrides {
+            deterministic: Some(true),
+            press_threshold: Some(press),
+            release_threshold: Some(release),
+            previous: Some(vec![held, held, 0]),
+            ..Overrides::default()
+        };
+        session.act(&raw(0), &overrides).unwrap().decision.choices[..2].to_vec()
+    };
+    assert_eq!(pressed(&mut session, 1.0, 0.0, 1), [1, 1], "held stays held");
+    assert_eq!(pressed(&mut session, 1.0, 0.0, 0), [0, 0], "released stays released");
+    assert_eq!(pressed(&mut session, 0.0, 1.0, 1), [0, 0]);
+    assert_eq!(pressed(&mut session, 0.0, 1.0, 0), [1, 1]);
+    // Without a given one the session's own last output is what is held.
+    let sticky = Overrides {
+        deterministic_buttons: Some(true),
+        press_threshold: Some(1.0),
+        release_threshold: Some(0.0),
+        ..Overrides::default()
+    };
+    assert_eq!(session.act(&raw(1), &sticky).unwrap().decision.choices[..2], [1, 1]);
+}
+
+#[test]
+fn an_id_without_a_row_is_named_and_the_frame_refused() {
+    let _turn = turn();
+    let mut session = open(&controller(Backbone::Lstm(recurrent(12))), Mode::Carry);
+    let mut raw = frame(0.0);
+    raw[melee::column("own.action").unwrap()] = 5000.0;
+    let error = session.act(&raw, &Overrides::default()).unwrap_err();
+    assert_eq!(error.to_string(), "own.action: 5000 is outside 0..398");
+    assert_eq!(session.info().frames, 0);
+}
+
+#[test]
+fn frames_that_know_no_previous_action_have_none() {
+    let spec = controller(Backbone::Gru(recurrent(12))).spec().clone();
+    let row = frames::Row::embed(&spec, &frame(0.0)).unwrap();
+    assert_eq!(row.previous, vec![NONE; 13]);
+}
+
+#[test]
+fn options_out_of_range_are_refused_by_name() {
+    let _turn = turn();
+    let policy = vector(Backbone::Gru(recurrent(12)));
+    let cold = Sampling { temperature: 0.0, ..Sampling::default() };
+    for (options, name) in [
+        (Options { window_size: 0, ..options(Mode::Carry) }, "window_size"),
+        (Options { window_size: 1 << 20, ..options(Mode::Window) }, "window_size"),
+        (options(Mode::Resync(0)), "resync"),
+        (Options { sampling: cold, ..options(Mode::Carry) }, "temperature"),
+    ] {
+        let error = Session::open(policy.clone(), options).err().unwrap();
+        assert_eq!(error.kind(), Kind::OutOfRange);
+        assert!(error.to_string().starts_with(name), "{error}");
+    }
+}
+
+#[test]
+fn the_lane_is_the_one_asked_for_or_follows_the_cost() {
+    let _turn = turn();
+    let small = vector(Backbone::Mlp(MlpConfig {
+        hidden_sizes: vec![4],
+        layer_norm: false,
+        residual: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    }));
+    let session = open(&small, Mode::Window);
+    let info = session.info();
+    assert!(info.cost.step_us > 0.0 && info.cost.step_us.is_finite());
+    for lane in [Lane::Inline, Lane::Worker] {
+        let options = Options { lane: Some(lane), ..options(Mode::Carry) };
+        assert_eq!(Session::open(small.clone(), options).unwrap().next_lane(), lane);
+    }
+    // A thousand steps of a wide cell are far beyond what an inline call may take.
+    let wide = vector(Backbone::Gru(recurrent(256)));
+    let options = Options { window_size: 1000, ..options(Mode::Window) };
+    assert_eq!(Session::open(wide, options).unwrap().next_lane(), Lane::Worker);
+}
+
+#[test]
+fn sessions_are_counted_and_their_storage_is_taken_once() {
+    let _turn = turn();
+    let before = live();
+    let policy = vector(Backbone::Gru(recurrent(12)));
+    let mut session = open(&policy, Mode::Window);
+    let empty = session.info().bytes;
+    assert_eq!(live(), before + 1);
+    session.act(&raw(0), &Overrides::default()).unwrap();
+    let full = session.info().bytes;
+    (1..20).for_each(|t| drop(session.act(&raw(t), &Overrides::default()).unwrap()));
+    assert_eq!(session.info().bytes, full);
+    // The first decision adds its three labels and no frame's storage.
+    assert_eq!(full - empty, 3 * 2);
+    drop(session);
+    assert_eq!((live(), Arc::strong_count(&policy)), (before, 1));
+}
+
+#[test]
+fn a_state_of_copies_is_the_state_of_the_trunk() {
+    // The warm start in the words of the backbone: one forward over the copies, then one step.
+    let policy = vector(Backbone::Gru(recurrent(12)));
+    let zero = policy.zero_state(1).unwrap();
+    let copies = embedded(&policy, &vec![raw(0); WINDOW - 1]);
+    let (_, warm) = policy.trunk(&copies, &zero, &Context::default()).unwrap();
+    let frame = embedded(&policy, &[raw(0)]);
+    let (_, stepped) = policy.trunk(&frame, &warm, &Context::default()).unwrap();
+    let window = embedded(&policy, &vec![raw(0); WINDOW]);
+    let (_, whole) = policy.trunk(&window, &zero, &Context::default()).unwrap();
+    assert_close(&stepped.to_vec().unwrap(), &whole.to_vec().unwrap(), "state");
+}

@@ -1,0 +1,208 @@
+//! A policy, and what copying alone would score, on the same recorded frames.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sconce_core::backbone::Context;
+use sconce_core::embedding::melee;
+use sconce_core::ops::tensor;
+use sconce_core::policy::Frames;
+use sconce_core::spec::{HeadKind, Heads, Spec};
+use sconce_core::{Error, Policy, Result};
+use sconce_data::{Batch, Reader, View};
+use serde::{Deserialize, Serialize};
+
+use crate::baselines::{Baseline, BaselineKind, Counts, NO_PREVIOUS};
+use crate::metrics::{Metrics, Report};
+
+/// How much of the past the policy sees at each frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The last frames alone, from a zero state, padded at the start with copies of the first.
+    Window,
+    /// The whole game, its state carried through.
+    Carry,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EvalOptions {
+    pub mode: Mode,
+    pub window_size: usize,
+    /// Every how many frames one is scored; carried, every frame is.
+    pub stride: usize,
+    pub frame_delay: usize,
+}
+
+/// A baseline's name and score.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BaselineReport {
+    pub name: String,
+    pub report: Report,
+}
+
+/// Windows of one forward pass.
+const WINDOWS: usize = 128;
+/// Frames of one forward pass when the state is carried.
+const CHUNK: usize = 256;
+
+/// Scores `policy` on every view. `progress(done, total)` counts frames.
+pub fn evaluate(
+    policy: &Policy,
+    views: &[View],
+    options: &EvalOptions,
+    progress: &dyn Fn(usize, usize),
+    cancel: &AtomicBool,
+) -> Result<Report> {
+    let mut metrics = metrics(policy.spec())?;
+    let Spec { embedding, heads, .. } = policy.spec();
+    let reader = Reader::new(embedding.clone(), heads.clone(), options.frame_delay);
+    let total: usize = views.iter().map(|v| v.len(options.frame_delay)).sum();
+    let mut done = 0;
+    for view in views {
+        let scorer = Scorer { policy, view, options, reader: &reader };
+        let mut step = |frames: usize| {
+            done += frames;
+            progress(done.min(total), total);
+            match cancel.load(Ordering::Relaxed) {
+                true => Err(Error::Cancelled),
+                false => Ok(()),
+            }
+        };
+        match options.mode {
+            Mode::Window => scorer.windows(&mut metrics, &mut step)?,
+            Mode::Carry => scorer.carried(&mut metrics, &mut step)?,
+        }
+    }
+    metrics.report()
+}
+
+/// What the three baselines score on the same frames.
+pub fn score_baselines(
+    counts: &Counts,
+    spec: &Spec,
+    views: &[View],
+    options: &EvalOptions,
+) -> Result<Vec<BaselineReport>> {
+    let score = |kind: BaselineKind| {
+        let baseline = Baseline::fit(kind, counts);
+        let mut metrics = metrics(spec)?;
+        for view in views {
+            let ts: Vec<usize> = scored(view, options).collect();
+            let (labels, before) = answers(view, &ts, options.frame_delay, &spec.heads)?;
+            metrics.add(&baseline.logits(&before)?, &labels, &before)?;
+        }
+        Ok(BaselineReport { name: kind.name().into(), report: metrics.report()? })
+    };
+    BaselineKind::ALL.into_iter().map(score).collect()
+}
+
+/// Counts the actions of all frames of these views, and what came before each.
+pub fn count(views: &[View], heads: &Heads, delay: usize) -> Result<Counts> {
+    let mut counts = Counts::new(heads)?;
+    for view in views {
+        let ts: Vec<usize> = (0..view.len(delay)).collect();
+        let (labels, before) = answers(view, &ts, delay, heads)?;
+        counts.add(&before, &labels)?;
+    }
+    Ok(counts)
+}
+
+fn metrics(spec: &Spec) -> Result<Metrics> {
+    let bits = spec.heads.parts.iter().filter_map(|h| match h.kind {
+        HeadKind::Bernoulli(n) => Some((h.name.as_str(), n)),
+        HeadKind::Categorical(_) => None,
+    });
+    let names = match spec.heads.is_controller() {
+        true => melee::BUTTONS.map(String::from).to_vec(),
+        false => bits.flat_map(|(name, n)| (0..n).map(move |i| format!("{name}_{i}"))).collect(),
+    };
+    Metrics::new(&spec.heads, Some(names))
+}
+
+/// The states of a view that are scored.
+fn scored(view: &View, options: &EvalOptions) -> impl Iterator<Item = usize> + use<> {
+    let stride = match options.mode {
+        Mode::Window => options.stride.max(1),
+        Mode::Carry => 1,
+    };
+    (0..view.len(options.frame_delay)).step_by(stride)
+}
+
+/// Labels of some states, and the labels before them: `[n, num_labels]` both.
+fn answers(view: &View, ts: &[usize], delay: usize, heads: &Heads) -> Result<(Vec<u16>, Vec<u16>)> {
+    let width = heads.num_labels();
+    let mut labels = vec![0; ts.len() * width];
+    let mut before = vec![NO_PREVIOUS; ts.len() * width];
+    let rows = labels.chunks_exact_mut(width).zip(before.chunks_exact_mut(width));
+    for ((label, before), &t) in rows.zip(ts) {
+        view.labels(t, delay, false, heads, label)?;
+        if !view.labels_before(t, delay, false, heads, before)? {
+            before.fill(NO_PREVIOUS);
+        }
+    }
+    Ok((labels, before))
+}
+
+pub(crate) fn frames(batch: &mut Batch) -> Frames {
+    Frames {
+        batch: batch.batch,
+        time: batch.window,
+        continuous: std::mem::take(&mut batch.continuous),
+        ids: std::mem::take(&mut batch.ids),
+        previous: std::mem::take(&mut batch.previous),
+    }
+}
+
+struct Scorer<'a> {
+    policy: &'a Policy,
+    view: &'a View,
+    options: &'a EvalOptions,
+    reader: &'a Reader,
+}
+
+impl Scorer<'_> {
+    fn windows(&self, metrics: &mut Metrics, step: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+        let ts: Vec<usize> = scored(self.view, self.options).collect();
+        let heads = &self.policy.spec().heads;
+        for ts in ts.chunks(WINDOWS) {
+            let mut batch = self.reader.windows_ending_at(self.view, ts, self.options.window_size)?;
+            let frames = frames(&mut batch);
+            let state = self.policy.zero_state(frames.batch)?;
+            let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
+            let (logits, _) = self.policy.forward_last(&frames, Some(&labels), &state)?;
+            metrics.add(&tensor::to_vec(&logits)?, &labels, &before)?;
+            step(ts.len() * self.options.stride.max(1))?;
+        }
+        Ok(())
+    }
+
+    fn carried(&self, metrics: &mut Metrics, step: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+        let heads = &self.policy.spec().heads;
+        let mut state = self.first_state()?;
+        let ts: Vec<usize> = scored(self.view, self.options).collect();
+        for ts in ts.chunks(CHUNK) {
+            let (begin, end) = (ts[0], ts[0] + ts.len());
+            let mut batch = self.reader.sequence(self.view, begin..end)?;
+            let frames = frames(&mut batch);
+            let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
+            let (logits, next) =
+                self.policy.forward(&frames, Some(&labels), &state, &Context::default())?;
+            state = next;
+            metrics.add(&tensor::to_vec(&logits)?, &labels, &before)?;
+            step(ts.len())?;
+        }
+        Ok(())
+    }
+
+    /// A game that begins has been standing still: the first frame, a window long, less itself.
+    fn first_state(&self) -> Result<sconce_core::backbone::State> {
+        let zero = self.policy.zero_state(1)?;
+        let copies = self.options.window_size.saturating_sub(1);
+        if copies == 0 || self.view.is_empty() {
+            return Ok(zero);
+        }
+        let mut batch = self.reader.windows_ending_at(self.view, &[0], copies)?;
+        let (_, state) = self.policy.trunk(&frames(&mut batch), &zero, &Context::default())?;
+        Ok(state)
+    }
+}

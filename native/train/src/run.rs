@@ -1,0 +1,877 @@
+//! A training run, from a corpus to a checkpoint and a report.
+//!
+//! Everything random is a function of seed and step, so a run that goes on from `last.safetensors`
+//! does what the uninterrupted one would have done.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use candle_core::Tensor;
+use sconce_core::backbone::Context;
+use sconce_core::checkpoint::{self, Manifest, Optimiser};
+use sconce_core::ops::tensor;
+use sconce_core::spec::{Embedding, Heads};
+use sconce_core::{Error, Policy, Result, Spec, fs, pool};
+use sconce_data::{Batch, Corpus, Holdout, Reader, Sampler, SamplerOptions, Schema, View};
+use serde::{Deserialize, Serialize};
+
+use crate::baselines::{Baseline, BaselineKind, Counts};
+use crate::eval::{self, BaselineReport, EvalOptions, Mode};
+use crate::loss::{LossOptions, Objective, Rows, SHARD_ROWS, Sums};
+use crate::metrics::Report;
+use crate::optimiser::{AdamW, AdamWConfig, Parameter, clip_global_norm};
+use crate::schedule::{Schedule, ScheduleKind};
+
+/// What a run may be told; names and meanings are those of `Sconce.Trainer`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainOptions {
+    pub batch_size: usize,
+    pub window_size: usize,
+    /// Frames between the starts of neighbouring windows.
+    pub stride: usize,
+    pub epochs: u64,
+    /// Instead of `epochs`.
+    pub steps: Option<u64>,
+    pub learning_rate: f64,
+    pub lr_schedule: LrSchedule,
+    pub warmup_steps: u64,
+    pub weight_decay: f64,
+    pub max_grad_norm: f64,
+    /// Probability of a left-right mirrored window.
+    pub mirror: f32,
+    pub frame_delay: usize,
+    /// Frames at the start of a window that carry no loss.
+    pub burn_in: usize,
+    pub neutral_weight: f32,
+    pub transition_weight: f32,
+    pub seed: u64,
+    /// Share of the games that is measured on and never trained on.
+    pub val_split: f64,
+    /// Steps between validations; an epoch if not given.
+    pub validate_every: Option<u64>,
+    pub validation_mode: Mode,
+    pub validation_stride: usize,
+    /// Validations without a better one before the run ends early.
+    pub patience: Option<u64>,
+    /// How much better is better, in nats.
+    pub min_delta: f64,
+    /// Start the prior of the heads at log P(a_t | a_{t-1}) of the training games.
+    pub fit_prior: bool,
+    pub threads: Option<usize>,
+    /// Go on from `last.safetensors`.
+    pub resume: bool,
+    /// Ends the run; the schedule then follows the clock where that is ahead of the steps.
+    pub max_minutes: Option<f64>,
+    /// Score the best policy and the baselines at the end.
+    pub evaluate: bool,
+    pub loss: LossOptions,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LrSchedule {
+    Constant,
+    Linear,
+    Cosine,
+}
+
+impl Default for TrainOptions {
+    fn default() -> Self {
+        TrainOptions {
+            batch_size: 64,
+            window_size: 60,
+            stride: 30,
+            epochs: 10,
+            steps: None,
+            learning_rate: 1e-3,
+            lr_schedule: LrSchedule::Cosine,
+            warmup_steps: 100,
+            weight_decay: 1e-2,
+            max_grad_norm: 1.0,
+            mirror: 0.0,
+            frame_delay: 0,
+            burn_in: 0,
+            neutral_weight: 1.0,
+            transition_weight: 1.0,
+            seed: 0,
+            val_split: 0.1,
+            validate_every: None,
+            validation_mode: Mode::Window,
+            validation_stride: 10,
+            patience: None,
+            min_delta: 0.0,
+            fit_prior: true,
+            threads: None,
+            resume: false,
+            max_minutes: None,
+            evaluate: true,
+            loss: LossOptions::default(),
+        }
+    }
+}
+
+/// What happens, as it happens.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    Start {
+        steps: u64,
+        epoch_steps: u64,
+        weights: usize,
+        train_games: usize,
+        train_frames: usize,
+        validation_games: usize,
+        validation_frames: usize,
+        threads: usize,
+        skipped_views: usize,
+    },
+    Resumed { step: u64 },
+    Step {
+        step: u64,
+        steps: u64,
+        epoch: u64,
+        loss: f64,
+        learning_rate: f64,
+        grad_norm: f64,
+        frames_per_second: f64,
+        seconds: f64,
+    },
+    Validation { step: u64, epoch: u64, nll: f64, nll_changed: Option<f64>, accuracy: f64, best: bool, seconds: f64 },
+    Checkpoint { path: PathBuf, step: u64 },
+    Evaluating { done: usize, total: usize },
+}
+
+/// A point of the learning curve.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    pub step: u64,
+    /// Mean training loss since the point before.
+    pub loss: Option<f64>,
+    pub learning_rate: f64,
+    /// Validation, where one was made.
+    pub nll: Option<f64>,
+    pub seconds: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stopped {
+    Finished,
+    /// No better validation for `patience` times.
+    Early,
+    /// `max_minutes` are over.
+    Budget,
+    /// Somebody asked.
+    Stopped,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Side {
+    pub games: usize,
+    pub frames: usize,
+}
+
+/// What a run ends with; `report.json` in its folder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunReport {
+    pub stopped: Stopped,
+    pub steps: u64,
+    pub best_step: Option<u64>,
+    pub seconds: f64,
+    pub weights: usize,
+    pub spec: Spec,
+    pub options: TrainOptions,
+    pub policy: Option<Report>,
+    pub baselines: Vec<BaselineReport>,
+    pub history: Vec<Point>,
+    pub train: Side,
+    pub validation: Side,
+}
+
+/// What `last.safetensors` notes beside weights and moments.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Progress {
+    step: u64,
+    updates: u64,
+    seconds: f64,
+    best_nll: Option<f64>,
+    best_step: Option<u64>,
+    without_better: u64,
+    /// The step of the last validation.
+    validated: u64,
+    /// Sum and number of training losses since the last point of the history.
+    recent: (f64, u64),
+    history: Vec<Point>,
+    options: TrainOptions,
+}
+
+/// Where a run keeps its files.
+struct Folder<'a>(&'a Path);
+
+impl Folder<'_> {
+    fn best(&self) -> PathBuf {
+        self.0.join("best.safetensors")
+    }
+
+    fn last(&self) -> PathBuf {
+        self.0.join("last.safetensors")
+    }
+
+    /// Makes the folder and takes its lock: one run at a time.
+    fn lock(&self) -> Result<File> {
+        std::fs::create_dir_all(self.0).map_err(Error::io(self.0))?;
+        fs::lock(&self.0.join("run.lock"))
+    }
+
+    fn write_report(&self, report: &RunReport) -> Result<()> {
+        let text = serde_json::to_vec_pretty(report).map_err(|e| Error::corrupt("report", e))?;
+        fs::write_atomic(&self.0.join("report.json"), |file| file.write_all(&text))
+    }
+}
+
+/// Trains a policy of `spec` on `corpus`, with all its files in `out`.
+pub fn run(
+    corpus: &Corpus,
+    spec: &Spec,
+    options: &TrainOptions,
+    out: &Path,
+    events: &dyn Fn(Event),
+    cancel: &AtomicBool,
+) -> Result<RunReport> {
+    options.validate()?;
+    spec.validate()?;
+    fits(corpus.schema(), spec)?;
+    if let Some(threads) = options.threads {
+        pool::set_threads(threads)?;
+    }
+    let folder = Folder(out);
+    let _lock = folder.lock()?;
+    let mut run = Run::prepare(corpus, spec, options, folder, events, cancel)?;
+    let stopped = run.train()?;
+    run.finish(stopped)
+}
+
+/// A number outside its bounds is an error that names it.
+fn at_least(field: &str, value: f64, min: f64, max: f64) -> Result<()> {
+    match value {
+        v if v >= min && v <= max => Ok(()),
+        v => Err(Error::out_of_range(field, v, min, max)),
+    }
+}
+
+impl EvalOptions {
+    fn validate(&self) -> Result<()> {
+        let many = f64::from(u32::MAX);
+        at_least("window_size", self.window_size as f64, 1.0, many)?;
+        at_least("stride", self.stride as f64, 1.0, many)?;
+        at_least("frame_delay", self.frame_delay as f64, 0.0, 1e4)
+    }
+}
+
+impl TrainOptions {
+    fn validate(&self) -> Result<()> {
+        let many = f64::from(u32::MAX);
+        at_least("batch_size", self.batch_size as f64, 1.0, many)?;
+        at_least("window_size", self.window_size as f64, 1.0, many)?;
+        at_least("stride", self.stride as f64, 1.0, many)?;
+        at_least("burn_in", self.burn_in as f64, 0.0, self.window_size as f64 - 1.0)?;
+        at_least("validation_stride", self.validation_stride as f64, 1.0, many)?;
+        at_least("validate_every", self.validate_every.unwrap_or(1) as f64, 1.0, many)?;
+        at_least("learning_rate", self.learning_rate, 0.0, 1e3)?;
+        at_least("weight_decay", self.weight_decay, 0.0, 1e3)?;
+        at_least("max_grad_norm", self.max_grad_norm, f64::MIN_POSITIVE, f64::MAX)?;
+        at_least("mirror", self.mirror.into(), 0.0, 1.0)?;
+        at_least("frame_delay", self.frame_delay as f64, 0.0, 1e4)?;
+        at_least("val_split", self.val_split, 0.0, 1.0)?;
+        at_least("max_minutes", self.max_minutes.unwrap_or(1.0), 0.0, 1e6)?;
+        at_least("threads", self.threads.unwrap_or(1) as f64, 1.0, 4096.0)
+    }
+
+    fn eval(&self, stride: usize) -> EvalOptions {
+        EvalOptions {
+            mode: self.validation_mode,
+            window_size: self.window_size,
+            stride,
+            frame_delay: self.frame_delay,
+        }
+    }
+
+    fn schedule(&self, total_steps: u64) -> Schedule {
+        let kind = match self.lr_schedule {
+            LrSchedule::Constant => ScheduleKind::Constant,
+            LrSchedule::Linear => ScheduleKind::Linear { min: 0.0 },
+            LrSchedule::Cosine => ScheduleKind::Cosine { min: 0.0 },
+        };
+        // A short run still has more of a course than of a warm-up.
+        let warmup_steps = self.warmup_steps.min(total_steps / 2);
+        Schedule { kind, base: self.learning_rate, warmup_steps, total_steps }
+    }
+}
+
+/// How a finished policy is scored; what is not given is what it was trained with.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvaluateOptions {
+    pub mode: Option<Mode>,
+    pub window_size: Option<usize>,
+    pub stride: Option<usize>,
+    pub frame_delay: Option<usize>,
+    pub threads: Option<usize>,
+}
+
+/// What `mix sconce.eval` prints.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    pub options: EvalOptions,
+    pub weights: usize,
+    pub spec: Spec,
+    pub policy: Report,
+    /// Fitted on the training games; empty without them.
+    pub baselines: Vec<BaselineReport>,
+    pub validation: Side,
+}
+
+/// Scores `policy` on every game of `corpus`, beside baselines fitted on the games of `train`.
+pub fn evaluate(
+    policy: &Policy,
+    corpus: &Corpus,
+    train: Option<&Corpus>,
+    options: &EvaluateOptions,
+    events: &dyn Fn(Event),
+    cancel: &AtomicBool,
+) -> Result<Evaluation> {
+    if let Some(threads) = options.threads {
+        pool::set_threads(threads)?;
+    }
+    let noted = |key: &str| policy.notes().get(key).and_then(serde_json::Value::as_u64);
+    let trained = |key: &str| noted(key).map(|v| v as usize);
+    let defaults = TrainOptions::default();
+    let options = EvalOptions {
+        mode: options.mode.unwrap_or(Mode::Window),
+        window_size: options.window_size.or(trained("window_size")).unwrap_or(defaults.window_size),
+        stride: options.stride.unwrap_or(1),
+        frame_delay: options.frame_delay.or(trained("frame_delay")).unwrap_or(0),
+    };
+    options.validate()?;
+    let spec = policy.spec();
+    let all = |corpus: &Corpus| -> Result<Vec<View>> {
+        fits(corpus.schema(), spec)?;
+        corpus.views(&(0..corpus.games().len()).collect::<Vec<_>>())
+    };
+    let views = all(corpus)?;
+    let progress = |done, total| events(Event::Evaluating { done, total });
+    let report = eval::evaluate(policy, &views, &options, &progress, cancel)?;
+    let baselines = match train {
+        Some(train) => {
+            let counts = eval::count(&all(train)?, &spec.heads, options.frame_delay)?;
+            eval::score_baselines(&counts, spec, &views, &options)?
+        }
+        None => vec![],
+    };
+    let frames = views.iter().map(|v| v.len(options.frame_delay)).sum();
+    Ok(Evaluation {
+        options,
+        weights: policy.num_weights(),
+        spec: spec.clone(),
+        policy: report,
+        baselines,
+        validation: Side { games: corpus.games().len(), frames },
+    })
+}
+
+struct Run<'a> {
+    options: &'a TrainOptions,
+    folder: Folder<'a>,
+    events: &'a dyn Fn(Event),
+    cancel: &'a AtomicBool,
+    policy: Policy,
+    optimiser: AdamW,
+    objective: Objective,
+    schedule: Schedule,
+    sampler: Sampler,
+    counts: Counts,
+    train: Side,
+    validation: (Side, Vec<View>),
+    epoch_steps: u64,
+    progress: Progress,
+}
+
+/// One step's figures.
+struct Stepped {
+    loss: f64,
+    grad_norm: f64,
+    learning_rate: f64,
+}
+
+impl<'a> Run<'a> {
+    fn prepare(
+        corpus: &Corpus,
+        spec: &Spec,
+        options: &'a TrainOptions,
+        folder: Folder<'a>,
+        events: &'a dyn Fn(Event),
+        cancel: &'a AtomicBool,
+    ) -> Result<Self> {
+        let (train, validation) = corpus.split(&Holdout::Fraction(options.val_split), options.seed)?;
+        let train_views = corpus.views(&train)?;
+        let validation_views = corpus.views(&validation)?;
+        let counts = eval::count(&train_views, &spec.heads, options.frame_delay)?;
+        let loss = options.loss.clone().with_press_rates(&counts.press_rates());
+        let side = |games: &[usize], views: &[View]| Side {
+            games: games.len(),
+            frames: views.iter().map(|v| v.len(options.frame_delay)).sum(),
+        };
+        let train = side(&train, &train_views);
+        let validation = (side(&validation, &validation_views), validation_views);
+        let sampler = Sampler::new(train_views, reader(spec, options), sampling(options))?;
+        let epoch_steps = sampler.steps_per_epoch(options.batch_size);
+        let steps = options.steps.unwrap_or(options.epochs * epoch_steps);
+
+        let (policy, progress, moments) = match resumable(&folder, spec, options)? {
+            Some(found) => found,
+            None => (first_policy(spec, options, &counts)?, Progress::new(options), None),
+        };
+        let policy = policy.trainable()?;
+        let parameters = policy.weights().iter().map(|(n, t)| Parameter::new(n, t.dims())).collect();
+        let config = AdamWConfig { weight_decay: options.weight_decay, ..AdamWConfig::default() };
+        let mut optimiser = AdamW::new(config, parameters);
+        if let Some(moments) = moments {
+            optimiser.load_state(progress.updates, |name| moments.get(name).map(Vec::as_slice))?;
+            events(Event::Resumed { step: progress.step });
+        }
+        events(Event::Start {
+            steps,
+            epoch_steps,
+            weights: policy.num_weights(),
+            train_games: train.games,
+            train_frames: train.frames,
+            validation_games: validation.0.games,
+            validation_frames: validation.0.frames,
+            threads: pool::threads(),
+            skipped_views: sampler.short_views(),
+        });
+        Ok(Run {
+            objective: Objective::new(&spec.heads, &loss)?,
+            schedule: options.schedule(steps),
+            options,
+            folder,
+            events,
+            cancel,
+            policy,
+            optimiser,
+            sampler,
+            counts,
+            train,
+            validation,
+            epoch_steps,
+            progress,
+        })
+    }
+
+    fn train(&mut self) -> Result<Stopped> {
+        let clock = Instant::now();
+        let before = self.progress.seconds;
+        loop {
+            if self.cancel.load(Ordering::Relaxed) {
+                self.save_last()?;
+                return Ok(Stopped::Stopped);
+            }
+            if self.validation_is_due() {
+                // Asked to stop amid a validation, the next round sees it too.
+                self.validate()?;
+                continue;
+            }
+            if self.options.patience.is_some_and(|p| self.progress.without_better >= p) {
+                return Ok(Stopped::Early);
+            }
+            if self.progress.step >= self.schedule.total_steps {
+                return Ok(Stopped::Finished);
+            }
+            if self.spent() >= 1.0 {
+                return Ok(Stopped::Budget);
+            }
+            let start = Instant::now();
+            let stepped = self.step()?;
+            self.progress.seconds = before + clock.elapsed().as_secs_f64();
+            self.account(&stepped, start.elapsed().as_secs_f64());
+        }
+    }
+
+    /// At the end of every stretch of `validate_every` steps and of the run; not twice at one step.
+    fn validation_is_due(&self) -> bool {
+        let step = self.progress.step;
+        let over = step >= self.schedule.total_steps || self.spent() >= 1.0;
+        step != self.progress.validated && (over || step.is_multiple_of(self.validate_every()))
+    }
+
+    fn validate_every(&self) -> u64 {
+        self.options.validate_every.unwrap_or(self.epoch_steps).max(1)
+    }
+
+    /// Counts a step, tells it, and puts every tenth of a validation's stretch on the curve.
+    fn account(&mut self, stepped: &Stepped, seconds: f64) {
+        self.progress.step += 1;
+        self.progress.recent.0 += stepped.loss;
+        self.progress.recent.1 += 1;
+        let step = self.progress.step;
+        if step.is_multiple_of((self.validate_every() / 10).max(1)) && !self.validation_is_due() {
+            self.note(stepped.learning_rate, None);
+        }
+        (self.events)(Event::Step {
+            step,
+            steps: self.schedule.total_steps,
+            epoch: step / self.epoch_steps.max(1),
+            loss: stepped.loss,
+            learning_rate: stepped.learning_rate,
+            grad_norm: stepped.grad_norm,
+            frames_per_second: (self.options.batch_size * self.options.window_size) as f64 / seconds,
+            seconds: self.progress.seconds,
+        });
+    }
+
+    /// Share of `max_minutes` that is gone.
+    fn spent(&self) -> f64 {
+        self.options.max_minutes.map_or(0.0, |minutes| self.progress.seconds / (60.0 * minutes))
+    }
+
+    fn step(&mut self) -> Result<Stepped> {
+        let step = self.progress.step;
+        let mut batch = self.sampler.batch(step, self.options.batch_size)?;
+        burn_in(&mut batch, self.options.burn_in);
+        let frames = eval::frames(&mut batch);
+        let state = self.policy.zero_state(batch.batch)?;
+        let context = Context::training(self.options.seed, step);
+        let (logits, _) = self.policy.forward(&frames, Some(&batch.labels), &state, &context)?;
+        let (loss, gradient) = loss_and_gradient(&self.objective, &logits, &batch)?;
+        // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
+        let gradients = (&logits * gradient)?.sum_all()?.backward()?;
+        let mut gradients = self.gradients(&gradients)?;
+        let mut slices: Vec<_> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
+        let grad_norm = clip_global_norm(&mut slices, self.options.max_grad_norm)?;
+        let learning_rate = self.learning_rate();
+        self.optimiser.begin();
+        for (i, (weight, gradient)) in self.policy.weights().values().zip(&gradients).enumerate() {
+            let optimiser = &mut self.optimiser;
+            tensor::update(weight, |w| optimiser.update(i, w, gradient, learning_rate))??;
+        }
+        Ok(Stepped { loss, grad_norm, learning_rate })
+    }
+
+    fn learning_rate(&self) -> f64 {
+        let by_clock = self.spent() * self.schedule.total_steps as f64;
+        // The first update of a warm-up should not be lost on a rate of 0.
+        let step = (self.progress.step + 1).min(self.schedule.total_steps);
+        self.schedule.rate(step.max(by_clock as u64))
+    }
+
+    /// Gradients in the order of the weights; before the first update a missing one refuses the run.
+    fn gradients(&self, store: &candle_core::backprop::GradStore) -> Result<Vec<Vec<f32>>> {
+        census(self.policy.weights(), store)?;
+        let weights = self.policy.weights().values();
+        weights
+            .map(|weight| match store.get(weight) {
+                Some(gradient) => Ok(tensor::to_vec(gradient)?),
+                None => Err(Error::not_found("gradient")),
+            })
+            .collect()
+    }
+
+    fn validate(&mut self) -> Result<()> {
+        let began = Instant::now();
+        let (nll, changed, accuracy) = match self.validation.1.is_empty() {
+            true => (None, None, 0.0),
+            false => {
+                let options = self.options.eval(self.options.validation_stride);
+                let report = match eval::evaluate(&self.policy, &self.validation.1, &options, &|_, _| (), self.cancel) {
+                    Err(Error::Cancelled) => return Ok(()),
+                    other => other?,
+                };
+                let heads = report.heads.len().max(1) as f64;
+                let accuracy = report.heads.iter().map(|h| h.accuracy).sum::<f64>() / heads;
+                (Some(report.nll), report.nll_changed, accuracy)
+            }
+        };
+        let best = match (nll, self.progress.best_nll) {
+            (Some(nll), Some(best)) => nll < best - self.options.min_delta,
+            _ => true,
+        };
+        let step = self.progress.step;
+        self.progress.validated = step;
+        self.note(self.learning_rate(), nll);
+        if best {
+            (self.progress.best_nll, self.progress.best_step, self.progress.without_better) =
+                (nll, Some(step), 0);
+            let notes = serde_json::json!({ "step": step, "nll": nll, "frame_delay": self.options.frame_delay, "window_size": self.options.window_size });
+            self.policy.save(&self.folder.best(), notes)?;
+        } else {
+            self.progress.without_better += 1;
+        }
+        self.save_last()?;
+        if let Some(nll) = nll {
+            (self.events)(Event::Validation {
+                step,
+                epoch: step / self.epoch_steps.max(1),
+                nll,
+                nll_changed: changed,
+                accuracy,
+                best,
+                seconds: began.elapsed().as_secs_f64(),
+            });
+        }
+        Ok(())
+    }
+
+    /// A point of the learning curve.
+    fn note(&mut self, learning_rate: f64, nll: Option<f64>) {
+        let (sum, count) = std::mem::take(&mut self.progress.recent);
+        self.progress.history.push(Point {
+            step: self.progress.step,
+            loss: (count > 0).then(|| sum / count as f64),
+            learning_rate,
+            nll,
+            seconds: self.progress.seconds,
+        });
+    }
+
+    fn save_last(&mut self) -> Result<()> {
+        self.progress.updates = self.optimiser.updates();
+        let notes = serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
+        let moments: Optimiser = self.optimiser.state().map(|(n, v)| (n, v.to_vec())).collect();
+        let manifest = Manifest::new(self.policy.spec().clone(), notes);
+        let path = self.folder.last();
+        checkpoint::save(&path, &manifest, self.policy.weights(), &moments)?;
+        (self.events)(Event::Checkpoint { path, step: self.progress.step });
+        Ok(())
+    }
+
+    fn finish(self, mut stopped: Stopped) -> Result<RunReport> {
+        let (mut policy, mut baselines) = (None, vec![]);
+        if stopped != Stopped::Stopped && self.options.evaluate && !self.validation.1.is_empty() {
+            match self.scores() {
+                Ok((report, others)) => (policy, baselines) = (Some(report), others),
+                Err(Error::Cancelled) => stopped = Stopped::Stopped,
+                Err(error) => return Err(error),
+            }
+        }
+        let report = RunReport {
+            stopped,
+            steps: self.progress.step,
+            best_step: self.progress.best_step,
+            seconds: self.progress.seconds,
+            weights: self.policy.num_weights(),
+            spec: self.policy.spec().clone(),
+            options: self.options.clone(),
+            policy,
+            baselines,
+            history: self.progress.history,
+            train: self.train,
+            validation: self.validation.0,
+        };
+        self.folder.write_report(&report)?;
+        Ok(report)
+    }
+
+    /// The best policy and the baselines, on every frame of the validation games.
+    fn scores(&self) -> Result<(Report, Vec<BaselineReport>)> {
+        let options = self.options.eval(1);
+        let views = &self.validation.1;
+        let best = Policy::load(&self.folder.best())?;
+        let progress = |done, total| (self.events)(Event::Evaluating { done, total });
+        let report = eval::evaluate(&best, views, &options, &progress, self.cancel)?;
+        let spec = self.policy.spec();
+        Ok((report, eval::score_baselines(&self.counts, spec, views, &options)?))
+    }
+}
+
+impl Progress {
+    fn new(options: &TrainOptions) -> Self {
+        Progress {
+            step: 0,
+            updates: 0,
+            seconds: 0.0,
+            best_nll: None,
+            best_step: None,
+            without_better: 0,
+            validated: 0,
+            recent: (0.0, 0),
+            history: vec![],
+            options: options.clone(),
+        }
+    }
+}
+
+/// Refuses a corpus that does not hold what the spec reads and chooses.
+pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
+    let has = schema.heads();
+    let same = match (schema, &spec.embedding) {
+        (Schema::Melee, Embedding::Melee(_)) => spec.heads.is_controller(),
+        (Schema::Vector { size, .. }, Embedding::Vector(n)) => {
+            let kinds = |h: &Heads| h.parts.iter().map(|p| (p.name.clone(), p.kind)).collect::<Vec<_>>();
+            size == n && kinds(&has) == kinds(&spec.heads)
+        }
+        _ => false,
+    };
+    match same {
+        true => Ok(()),
+        false => {
+            let heads = |h: &Heads| {
+                let part = |p: &sconce_core::spec::Head| format!("{} {:?}", p.name, p.kind);
+                h.parts.iter().map(part).collect::<Vec<_>>().join(", ")
+            };
+            let expected = format!("{:?} with heads {}", spec.embedding, heads(&spec.heads));
+            let got = match schema {
+                Schema::Melee => "Melee replays".to_string(),
+                Schema::Vector { size, .. } => format!("vectors of {size} with heads {}", heads(&has)),
+            };
+            Err(Error::mismatch("corpus for this spec", expected, got))
+        }
+    }
+}
+
+fn reader(spec: &Spec, options: &TrainOptions) -> Reader {
+    Reader {
+        neutral_weight: options.neutral_weight,
+        transition_weight: options.transition_weight,
+        ..Reader::new(spec.embedding.clone(), spec.heads.clone(), options.frame_delay)
+    }
+}
+
+fn sampling(options: &TrainOptions) -> SamplerOptions {
+    let TrainOptions { window_size: window, stride, mirror, seed, .. } = *options;
+    SamplerOptions { window, stride, mirror, seed }
+}
+
+fn first_policy(spec: &Spec, options: &TrainOptions, counts: &Counts) -> Result<Policy> {
+    let policy = Policy::init(spec, options.seed)?;
+    if !(spec.heads.prior && options.fit_prior) {
+        return Ok(policy);
+    }
+    let mut weights = policy.weights().clone();
+    for table in Baseline::fit(BaselineKind::Pairs, counts).tables() {
+        let name = format!("heads.prior.{}", table.head);
+        let fitted = tensor::tensor(table.values.clone(), (table.rows, table.columns))?;
+        if weights.insert(name.clone(), fitted).is_none() {
+            return Err(Error::not_found(format!("weight {name}")));
+        }
+    }
+    Policy::from_weights(spec, weights)
+}
+
+type Resumed = (Policy, Progress, Option<Optimiser>);
+
+/// What an earlier run left in the folder, if it may be gone on with.
+fn resumable(folder: &Folder<'_>, spec: &Spec, options: &TrainOptions) -> Result<Option<Resumed>> {
+    let path = folder.last();
+    match (path.exists(), options.resume) {
+        (false, _) => return Ok(None),
+        (true, false) => {
+            let expected = "an empty folder, or resume: true";
+            return Err(Error::mismatch(folder.0.display().to_string(), expected, "an earlier run"));
+        }
+        (true, true) => {}
+    }
+    let file = checkpoint::load(&path)?;
+    let what = path.display().to_string();
+    let progress: Progress =
+        serde_json::from_value(file.manifest.notes.clone()).map_err(|e| Error::corrupt(&what, e))?;
+    if file.manifest.spec != *spec {
+        return Err(Error::mismatch(format!("spec of {what}"), "that of this run", "another"));
+    }
+    // How long and on how many threads may change; what is computed may not.
+    let comparable = |o: &TrainOptions| TrainOptions {
+        resume: false,
+        threads: None,
+        max_minutes: None,
+        evaluate: false,
+        ..o.clone()
+    };
+    if comparable(&progress.options) != comparable(options) {
+        return Err(Error::mismatch(format!("options of {what}"), "those of this run", "others"));
+    }
+    let policy = Policy::from_checkpoint(file.manifest, file.weights)?;
+    Ok(Some((policy, progress, Some(file.optimiser))))
+}
+
+fn burn_in(batch: &mut Batch, frames: usize) {
+    for window in batch.weights.chunks_exact_mut(batch.window.max(1)) {
+        window.iter_mut().take(frames).for_each(|w| *w = 0.0);
+    }
+}
+
+/// Refuses a model of which some weight would never learn, by the names of those weights.
+fn census(weights: &sconce_core::weights::Weights, store: &candle_core::backprop::GradStore) -> Result<()> {
+    let missing = weights.iter().filter(|(_, t)| store.get(t).is_none());
+    let missing: Vec<String> = missing.map(|(name, _)| name.clone()).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(Error::NoGradient { weights: missing }),
+    }
+}
+
+/// The loss of a batch and its gradient at the logits, in fixed shards of rows.
+fn loss_and_gradient(objective: &Objective, logits: &Tensor, batch: &Batch) -> Result<(f64, Tensor)> {
+    let (n, width) = logits.dims2()?;
+    let labels = batch.labels.len() / n.max(1);
+    let (loss, gradient) = tensor::with(logits, |logits| {
+        let rows = |first: usize, count: usize| Rows {
+            logits: &logits[first * width..(first + count) * width],
+            labels: &batch.labels[first * labels..(first + count) * labels],
+            weights: Some(&batch.weights[first..first + count]),
+        };
+        Ok(shards(objective, n, width, &batch.weights, rows))
+    })??;
+    Ok((loss, tensor::tensor(gradient, (n, width))?))
+}
+
+fn shards<'a>(
+    objective: &Objective,
+    n: usize,
+    width: usize,
+    weights: &[f32],
+    rows: impl Fn(usize, usize) -> Rows<'a> + Sync,
+) -> Result<(f64, Vec<f32>)> {
+    let first = match objective.normalises() {
+        true => Some(objective.sums(rows(0, n))?),
+        false => None,
+    };
+    let denominators = objective.denominators(n, Some(weights), first.as_ref())?;
+    let mut gradient = vec![0.0; n * width];
+    let sums: Vec<std::sync::OnceLock<Result<Sums>>> =
+        (0..n.div_ceil(SHARD_ROWS)).map(|_| std::sync::OnceLock::new()).collect();
+    pool::for_each_rows(&mut gradient, width, SHARD_ROWS, |first, gradient| {
+        let rows = rows(first, gradient.len() / width);
+        let _ = sums[first / SHARD_ROWS].set(objective.backward(rows, &denominators, gradient, None));
+    });
+    let mut total: Option<Sums> = None;
+    for sum in sums.into_iter().filter_map(std::sync::OnceLock::into_inner) {
+        let sum = sum?;
+        match &mut total {
+            Some(total) => total.add(&sum),
+            None => total = Some(sum),
+        }
+    }
+    let total = total.ok_or_else(|| Error::not_found("rows of a batch"))?;
+    Ok((objective.finish(&total, &denominators)?.value, gradient))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+    use sconce_core::weights::Weights;
+
+    use super::*;
+
+    #[test]
+    fn a_weight_that_no_gradient_reaches_is_named() {
+        let variable = || Var::ones(2, candle_core::DType::F32, &Device::Cpu).unwrap().into_inner();
+        let (used, forgotten) = (variable(), variable());
+        let store = used.sum_all().unwrap().backward().unwrap();
+        let weights = Weights::from([("used".into(), used), ("forgotten".into(), forgotten)]);
+        let Err(Error::NoGradient { weights }) = census(&weights, &store) else { panic!("no error") };
+        assert_eq!(weights, ["forgotten"]);
+    }
+}

@@ -1,0 +1,191 @@
+//! Whole runs on a small corpus: what is random repeats, what was interrupted goes on.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sconce_core::rng::Rng;
+use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig};
+use sconce_core::{Error, Policy, Spec};
+use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_train::eval::Mode;
+use sconce_train::loss::LossOptions;
+use sconce_train::run::{EvaluateOptions, Event, Stopped, TrainOptions, evaluate, run};
+
+const FRAMES: usize = 90;
+
+fn heads() -> Heads {
+    let parts = vec![Head { name: "action".into(), kind: HeadKind::Categorical(3), hidden_size: 8 }];
+    Heads { kind: HeadsKind::Independent, parts, stream_size: 8, prior: false }
+}
+
+fn gru() -> Spec {
+    let config = RecurrentConfig { hidden_size: 24, num_layers: 1, layer_norm: true, input_norm: false, dropout: 0.1, input_dropout: 0.0 };
+    Spec { embedding: Embedding::Vector(2), backbone: Backbone::Gru(config), heads: heads() }
+}
+
+/// The action is the sign of the number a frame ago: no memoryless policy can know it.
+fn corpus(dir: &Path) -> Corpus {
+    let games: Vec<VectorGame> = (0..8)
+        .map(|game| {
+            let rng = Rng::new(1, "test", game);
+            let x: Vec<f32> = (0..2 * FRAMES as u64).map(|i| rng.uniform(i) * 2.0 - 1.0).collect();
+            let label = |t: usize| match t.checked_sub(1).map(|t| x[2 * t]) {
+                None => 2,
+                Some(v) => u16::from(v > 0.0),
+            };
+            VectorGame { labels: (0..FRAMES).map(label).collect(), x }
+        })
+        .collect();
+    Corpus::build(&Schema::vector(2, &heads()), &games, dir).expect("a corpus")
+}
+
+fn options() -> TrainOptions {
+    TrainOptions {
+        batch_size: 8,
+        window_size: 20,
+        stride: 10,
+        steps: Some(12),
+        warmup_steps: 2,
+        learning_rate: 1e-2,
+        val_split: 0.25,
+        validate_every: Some(5),
+        loss: LossOptions::plain(),
+        ..TrainOptions::default()
+    }
+}
+
+fn silent(_: Event) {}
+
+fn weights(path: &Path) -> Vec<(String, Vec<u32>)> {
+    let policy = Policy::load(path).expect("a policy");
+    let bits = |t| sconce_core::ops::tensor::to_vec(t).expect("numbers").iter().map(|v| v.to_bits()).collect();
+    policy.weights().iter().map(|(name, t)| (name.clone(), bits(t))).collect()
+}
+
+#[test]
+fn two_seeded_runs_are_equal_on_any_number_of_threads_and_another_seed_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let last = |name: &str, options: &TrainOptions| {
+        let out = dir.path().join(name);
+        run(&corpus, &gru(), options, &out, &silent, &AtomicBool::new(false)).unwrap();
+        weights(&out.join("last.safetensors"))
+    };
+    let one = last("one", &TrainOptions { threads: Some(1), ..options() });
+    let two = last("two", &TrainOptions { threads: Some(2), ..options() });
+    assert!(one == two, "runs differ");
+    assert!(one != last("three", &TrainOptions { seed: 1, ..options() }), "the seed does nothing");
+}
+
+#[test]
+fn a_stopped_run_goes_on_to_what_the_uninterrupted_one_reaches() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let whole = dir.path().join("whole");
+    let uninterrupted = run(&corpus, &gru(), &options(), &whole, &silent, &AtomicBool::new(false)).unwrap();
+
+    let cut = dir.path().join("cut");
+    for stop_at in [3, 7, 12] {
+        let cancel = AtomicBool::new(false);
+        let resume = TrainOptions { resume: true, ..options() };
+        let listen = |event| match event {
+            Event::Step { step, .. } if step == stop_at => cancel.store(true, Ordering::Relaxed),
+            _ => {}
+        };
+        let report = run(&corpus, &gru(), &resume, &cut, &listen, &cancel).unwrap();
+        assert_eq!(report.steps, stop_at);
+    }
+    let resume = TrainOptions { resume: true, ..options() };
+    let report = run(&corpus, &gru(), &resume, &cut, &silent, &AtomicBool::new(false)).unwrap();
+    assert_eq!(report.stopped, Stopped::Finished);
+    assert!(weights(&cut.join("last.safetensors")) == weights(&whole.join("last.safetensors")));
+    assert_eq!(report.best_step, uninterrupted.best_step);
+    assert_eq!(report.policy, uninterrupted.policy);
+}
+
+#[test]
+fn a_folder_that_holds_a_run_is_not_overwritten_and_other_options_do_not_resume_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let out = dir.path().join("run");
+    let go = |options: &TrainOptions| run(&corpus, &gru(), options, &out, &silent, &AtomicBool::new(false));
+    go(&options()).unwrap();
+    assert!(matches!(go(&options()), Err(Error::Mismatch { .. })));
+    let other = TrainOptions { resume: true, learning_rate: 1.0, ..options() };
+    assert!(matches!(go(&other), Err(Error::Mismatch { .. })));
+}
+
+#[test]
+fn a_folder_in_use_is_busy() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let out = dir.path().join("run");
+    let second = RefCell::new(None);
+    let listen = |event| {
+        if matches!(event, Event::Start { .. }) {
+            *second.borrow_mut() = Some(run(&corpus, &gru(), &options(), &out, &silent, &AtomicBool::new(false)));
+        }
+    };
+    run(&corpus, &gru(), &options(), &out, &listen, &AtomicBool::new(false)).unwrap();
+    assert!(matches!(second.into_inner(), Some(Err(Error::Busy { .. }))));
+}
+
+#[test]
+fn memory_is_learned_and_a_memoryless_policy_does_not_pretend() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let options = TrainOptions { steps: Some(250), validate_every: Some(50), ..options() };
+    let mlp = MlpConfig { hidden_sizes: vec![32], layer_norm: false, residual: false, dropout: 0.0, input_dropout: 0.0 };
+    let mlp = Spec { backbone: Backbone::Mlp(mlp), ..gru() };
+    let nll = |name: &str, spec: &Spec| {
+        let out = dir.path().join(name);
+        let report = run(&corpus, spec, &options, &out, &silent, &AtomicBool::new(false)).unwrap();
+        assert!(out.join("report.json").exists());
+        report.policy.expect("an evaluation").nll
+    };
+    let (remembering, memoryless) = (nll("gru", &gru()), nll("mlp", &mlp));
+    assert!(remembering < 0.25 && memoryless > 0.6, "{remembering} and {memoryless}");
+}
+
+#[test]
+fn the_evaluation_of_a_file_equals_that_of_its_run_and_both_modes_count_every_frame() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let out = dir.path().join("run");
+    let cancel = AtomicBool::new(false);
+    run(&corpus, &gru(), &options(), &out, &silent, &cancel).unwrap();
+    let policy = Policy::load(&out.join("best.safetensors")).unwrap();
+    for mode in [Mode::Window, Mode::Carry] {
+        let options = EvaluateOptions { mode: Some(mode), ..EvaluateOptions::default() };
+        let report = evaluate(&policy, &corpus, Some(&corpus), &options, &silent, &cancel).unwrap();
+        assert_eq!(report.policy.frames, 8 * FRAMES as u64);
+        assert_eq!(report.options.window_size, 20, "the window it was trained with");
+        assert_eq!(report.baselines.len(), 3);
+        assert!(report.policy.nll.is_finite());
+    }
+}
+
+#[test]
+fn a_corpus_of_something_else_is_refused_with_both_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let spec = Spec { embedding: Embedding::Vector(3), ..gru() };
+    let out = dir.path().join("run");
+    let error = run(&corpus, &spec, &options(), &out, &silent, &AtomicBool::new(false)).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("Vector(3)") && text.contains("vectors of 2"), "{text}");
+    assert!(!out.exists(), "a refused run leaves no folder");
+}
+
+#[test]
+fn options_out_of_bounds_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let go = |options: TrainOptions| {
+        run(&corpus, &gru(), &options, &dir.path().join("run"), &silent, &AtomicBool::new(false)).unwrap_err().to_string()
+    };
+    assert!(go(TrainOptions { burn_in: 20, ..options() }).starts_with("burn_in: 20 is outside 0..19"));
+    assert!(go(TrainOptions { mirror: f32::NAN, ..options() }).starts_with("mirror"));
+    assert!(go(TrainOptions { window_size: 500, stride: 1, ..options() }).contains("500 frames"));
+}
