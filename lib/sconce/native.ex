@@ -48,6 +48,32 @@ defmodule Sconce.Native do
   def embedding_schema(_embedding), do: unavailable(:embedding_schema)
   def embed(_embedding, _raw), do: unavailable(:embed)
 
+  # Policy
+  def policy_init(_spec, _seed), do: unavailable(:init)
+  def policy_load(_path), do: unavailable(:load)
+  def policy_save(_policy, _path, _notes), do: unavailable(:save)
+  def policy_info(_policy), do: unavailable(:info)
+  def policy_weights(_policy), do: unavailable(:weights)
+  def policy_weight(_policy, _name), do: unavailable(:weight)
+
+  def policy_forward(_policy, _reference, _rows, _batch, _time, _labels, _state),
+    do: unavailable(:forward)
+
+  # Session
+  def session_open(_policy, _reference, _options), do: unavailable(:open)
+
+  def session_act(_session, _reference, _frame, _logits, _deadline_ms, _overrides),
+    do: unavailable(:act)
+
+  def session_abandon(_session), do: unavailable(:act)
+  def session_reset(_session, _seed), do: unavailable(:reset)
+  def session_snapshot(_session), do: unavailable(:snapshot)
+  def session_restore(_session, _snapshot), do: unavailable(:restore)
+  def session_info(_session), do: unavailable(:info)
+  def session_transfer(_session, _pid), do: unavailable(:transfer)
+  def session_close(_session), do: unavailable(:close)
+  def session_count, do: unavailable(:count)
+
   # Trainer
   def train_start(_reference, _spec, _corpus, _out, _options), do: unavailable(:train)
   def train_stop(_task), do: unavailable(:train)

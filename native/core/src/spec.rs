@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::embedding::melee::NUM_PROJECTILES;
 use crate::{Error, Result};
 
 /// What a policy is, without its weights.
@@ -234,28 +235,38 @@ impl Heads {
 const MAX_SIZE: usize = 1 << 16;
 const MAX_PARTS: usize = 64;
 
-impl Spec {
+fn size(field: &str, n: usize, min: usize) -> Result<()> {
+    if n < min || n > MAX_SIZE {
+        return Err(Error::out_of_range(field, n as f64, min as f64, MAX_SIZE as f64));
+    }
+    Ok(())
+}
+
+impl Embedding {
     /// Checks every number before memory is taken for it.
     pub fn validate(&self) -> Result<()> {
-        let size = |field: &str, n: usize, min: usize| match n {
-            n if n < min || n > MAX_SIZE => {
-                Err(Error::out_of_range(field, n as f64, min as f64, MAX_SIZE as f64))
-            }
-            _ => Ok(()),
-        };
-        match &self.embedding {
-            Embedding::Vector(n) => size("embedding.vector", *n, 1)?,
+        match self {
+            Embedding::Vector(n) => size("embedding.vector", *n, 1),
             Embedding::Melee(m) => {
                 size("embedding.action_embed_size", m.action_embed_size, 1)?;
                 size("embedding.character_embed_size", m.character_embed_size, 1)?;
                 size("embedding.stage_embed_size", m.stage_embed_size, 1)?;
                 size("embedding.num_player_names", m.num_player_names, 0)?;
-                if m.num_projectiles > 5 {
-                    let n = m.num_projectiles as f64;
-                    return Err(Error::out_of_range("embedding.num_projectiles", n, 0.0, 5.0));
+                let (n, most) = (m.num_projectiles, NUM_PROJECTILES);
+                if n > most {
+                    let field = "embedding.num_projectiles";
+                    return Err(Error::out_of_range(field, n as f64, 0.0, most as f64));
                 }
+                Ok(())
             }
         }
+    }
+}
+
+impl Spec {
+    /// Checks every number before memory is taken for it.
+    pub fn validate(&self) -> Result<()> {
+        self.embedding.validate()?;
         match &self.backbone {
             Backbone::Mlp(c) => {
                 size("backbone.hidden_sizes (length)", c.hidden_sizes.len(), 1)?;
@@ -294,16 +305,10 @@ impl Heads {
             for (field, n, min) in
                 [("size", head.kind.logits(), least), ("hidden_size", head.hidden_size, 1)]
             {
-                if n < min || n > MAX_SIZE {
-                    let field = format!("heads.{name}.{field}");
-                    return Err(Error::out_of_range(field, n as f64, min as f64, MAX_SIZE as f64));
-                }
+                size(&format!("heads.{name}.{field}"), n, min)?;
             }
         }
-        if self.stream_size == 0 || self.stream_size > MAX_SIZE {
-            let n = self.stream_size as f64;
-            return Err(Error::out_of_range("heads.stream_size", n, 1.0, MAX_SIZE as f64));
-        }
+        size("heads.stream_size", self.stream_size, 1)?;
         let melee = matches!(embedding, Embedding::Melee(_));
         if self.prior && !(melee && self.is_controller()) {
             let expected = "the Melee embedding and the controller heads";

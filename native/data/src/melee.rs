@@ -331,7 +331,8 @@ impl Serialize for Field {
             "name": self.name,
             "source": self.source,
             "since": format!("{}.{}", self.since.0, self.since.1),
-            "fallback": self.fallback,
+            // What stands once a game has no number to fall back on.
+            "fallback": (self.group != Group::Game).then_some(self.fallback),
             "conversion": self.conversion,
             "dtype": self.dtype.name(),
         })

@@ -13,6 +13,8 @@
 //! }
 //! ```
 
+mod binary;
+pub mod pool;
 mod reply;
 mod task;
 mod value;
@@ -25,6 +27,7 @@ use rustler::{Atom, Encoder, Env, NewBinary, Term};
 use sconce_core::{Error, Result};
 use serde::Serialize;
 
+pub use binary::{from_binary, to_binary};
 pub use reply::Reply;
 pub use task::Task;
 pub use value::{decode, encode};

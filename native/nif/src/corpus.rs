@@ -46,14 +46,12 @@ fn run(
 ) -> Result<ImportReport> {
     let (sender, events) = mpsc::channel::<Progress>();
     thread::scope(|scope| {
-        let work = thread::Builder::new().name("sconce-import".into()).spawn_scoped(
-            scope,
-            move || import(paths, dir, options, &|progress| drop(sender.send(progress)), cancelled),
-        );
-        let work = work.map_err(|e| Error::Unavailable {
-            what: "a thread".into(),
-            reason: e.to_string(),
-        })?;
+        let work =
+            thread::Builder::new().name("sconce-import".into()).spawn_scoped(scope, move || {
+                import(paths, dir, options, &|progress| drop(sender.send(progress)), cancelled)
+            });
+        let work = work
+            .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
         for progress in events {
             reply.event(Data(progress))?;
         }

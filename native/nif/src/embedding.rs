@@ -16,20 +16,27 @@ fn frame_columns(env: Env) -> Term {
 
 #[rustler::nif(schedule = "DirtyCpu")]
 fn embedding_schema<'a>(env: Env<'a>, embedding: Term<'a>) -> Term<'a> {
-    call(env, "embedding_schema", || Ok(Data(decode::<Embedding>(embedding)?.schema())))
+    call(env, "embedding_schema", || Ok(Data(embedding_of(embedding)?.schema())))
 }
 
 /// `{:ok, {continuous, ids}}`, as strict as with a live frame.
 #[rustler::nif]
 fn embed<'a>(env: Env<'a>, embedding: Term<'a>, raw: Binary<'a>) -> Term<'a> {
     inline(env, "embed", || {
-        let embedding: Embedding = decode(embedding)?;
+        let embedding = embedding_of(embedding)?;
         let raw = raw_row(&embedding, raw.as_slice())?;
         let mut continuous = numbers(embedding.continuous_width())?;
         let mut ids = vec![0; embedding.num_ids()];
         embedding.embed(&raw, true, &mut continuous, &mut ids)?;
         Ok((binary(env, &continuous), ids).encode(env))
     })
+}
+
+/// Checked before memory is taken for it.
+fn embedding_of(term: Term) -> Result<Embedding> {
+    let embedding: Embedding = decode(term)?;
+    embedding.validate()?;
+    Ok(embedding)
 }
 
 /// The numbers of a packed frame (f32 little-endian), whose length must be the embedding's.

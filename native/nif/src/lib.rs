@@ -5,7 +5,9 @@
 mod border;
 mod corpus;
 mod embedding;
+mod policy;
 mod probe;
+mod session;
 mod system;
 mod trainer;
 

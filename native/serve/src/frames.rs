@@ -95,6 +95,15 @@ pub fn check_labels(heads: &Heads, labels: &[u16]) -> Result<()> {
     Ok(())
 }
 
+/// Checks the labels of so many actions, `[actions, num_labels]`.
+pub fn check_actions(heads: &Heads, labels: &[u16], actions: usize) -> Result<()> {
+    let expected = actions.saturating_mul(heads.num_labels());
+    if labels.len() != expected {
+        return Err(Error::mismatch("labels", expected, labels.len()));
+    }
+    labels.chunks_exact(heads.num_labels()).try_for_each(|action| check_labels(heads, action))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -51,6 +51,8 @@ pub struct TrainOptions {
     pub seed: u64,
     /// Share of the games that is measured on and never trained on.
     pub val_split: f64,
+    /// A corpus of its own to measure on; then no game of the other is held back.
+    pub validation: Option<PathBuf>,
     /// Steps between validations; an epoch if not given.
     pub validate_every: Option<u64>,
     pub validation_mode: Mode,
@@ -99,6 +101,7 @@ impl Default for TrainOptions {
             transition_weight: 1.0,
             seed: 0,
             val_split: 0.1,
+            validation: None,
             validate_every: None,
             validation_mode: Mode::Window,
             validation_stride: 10,
@@ -416,17 +419,15 @@ impl<'a> Run<'a> {
         events: &'a dyn Fn(Event),
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
-        let (train, validation) = corpus.split(&Holdout::Fraction(options.val_split), options.seed)?;
-        let train_views = corpus.views(&train)?;
-        let validation_views = corpus.views(&validation)?;
+        let ((train, train_views), (validation, validation_views)) = sides(corpus, spec, options)?;
         let counts = eval::count(&train_views, &spec.heads, options.frame_delay)?;
         let loss = options.loss.clone().with_press_rates(&counts.press_rates());
-        let side = |games: &[usize], views: &[View]| Side {
-            games: games.len(),
+        let side = |games: usize, views: &[View]| Side {
+            games,
             frames: views.iter().map(|v| v.len(options.frame_delay)).sum(),
         };
-        let train = side(&train, &train_views);
-        let validation = (side(&validation, &validation_views), validation_views);
+        let train = side(train, &train_views);
+        let validation = (side(validation, &validation_views), validation_views);
         let sampler = Sampler::new(train_views, reader(spec, options), sampling(options))?;
         let epoch_steps = sampler.steps_per_epoch(options.batch_size);
         let steps = options.steps.unwrap_or(options.epochs * epoch_steps);
@@ -730,6 +731,27 @@ pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
             Err(Error::mismatch("corpus for this spec", expected, got))
         }
     }
+}
+
+/// A number of games, and their views.
+type Games = (usize, Vec<View>);
+
+/// What is trained on and what is measured on, split by game.
+fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Games, Games)> {
+    let some = |corpus: &Corpus, games: &[usize]| -> Result<Games> {
+        Ok((games.len(), corpus.views(games)?))
+    };
+    let all = |corpus: &Corpus| some(corpus, &(0..corpus.games().len()).collect::<Vec<_>>());
+    if let Some(dir) = &options.validation {
+        let validation = Corpus::open(dir)?;
+        fits(validation.schema(), spec)?;
+        return Ok((all(corpus)?, all(&validation)?));
+    }
+    if options.val_split == 0.0 {
+        return Ok((all(corpus)?, (0, vec![])));
+    }
+    let (train, validation) = corpus.split(&Holdout::Fraction(options.val_split), options.seed)?;
+    Ok((some(corpus, &train)?, some(corpus, &validation)?))
 }
 
 fn reader(spec: &Spec, options: &TrainOptions) -> Reader {

@@ -1,0 +1,343 @@
+defmodule Sconce.Corpus do
+  alias Sconce.{Error, Native, Options}
+
+  @import [
+    into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
+    min_frames: [type: :pos_integer, default: 600, doc: "Shorter games are left out."],
+    threads: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Threads that read; `nil` takes one for each processor."
+    ],
+    progress: [
+      type: {:or, [{:fun, 1}, :auto, false]},
+      default: :auto,
+      doc:
+        "Called with `%{done, total, added, known, skipped, frames, seconds}` after each file. " <>
+          "`:auto` writes a line where there is a terminal, `false` nothing."
+    ]
+  ]
+
+  @build [
+    into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
+    heads: [
+      type: :keyword,
+      required: true,
+      doc: "What the labels are, such as `[move: {:categorical, 3}, fire: {:bernoulli, 1}]`."
+    ]
+  ]
+
+  @moduledoc """
+  Games on disk: made from replays once, read by training many times.
+
+  A corpus is a folder of one file for each game, which training maps into memory, and a manifest.
+  It holds what the replays say, not what a policy sees, so one corpus serves every embedding and
+  every choice of delay, window or mirror.
+
+      {:ok, corpus} = Sconce.Corpus.import("replays", into: "corpus")
+      corpus
+      #Sconce.Corpus<melee · 14 games · 128,559 frames · Fox 12, Mewtwo 5, Marth 4 … · 37.6 MB>
+
+  What is read from a replay, since which version of the format, and what stands in for it in older
+  files is data: `fields/0`. `build/3` makes a corpus of other games from vectors and labels.
+  """
+
+  @enforce_keys [:handle, :dir, :info]
+  defstruct [:handle, :dir, :info, :report]
+
+  @typedoc "An open corpus. `report` is that of the import which made it, or nil."
+  @type t :: %__MODULE__{handle: reference, dir: Path.t(), info: info, report: report | nil}
+
+  @typedoc """
+  A corpus in a few numbers. `views` counts each player of each game; `characters`, `stages` and
+  `versions` are pairs of value and count, the most frequent first; `other_ids` counts ids that no
+  table has a row for.
+  """
+  @type info :: %{
+          schema: :melee | {:vector, pos_integer},
+          games: non_neg_integer,
+          frames: non_neg_integer,
+          views: non_neg_integer,
+          view_frames: non_neg_integer,
+          bytes: non_neg_integer,
+          characters: [{non_neg_integer, pos_integer}],
+          stages: [{non_neg_integer, pos_integer}],
+          versions: [{String.t(), pos_integer}],
+          other_ids: map
+        }
+
+  @typedoc """
+  What an import did: games `added`, `known` from before, `adopted` from an import that was killed;
+  `skipped` files with `reason` and `detail`; `frames`, `bytes` and `other_ids` of the added games.
+  """
+  @type report :: %{
+          added: non_neg_integer,
+          known: non_neg_integer,
+          adopted: non_neg_integer,
+          skipped: [%{file: Path.t(), reason: reason, detail: String.t()}],
+          frames: non_neg_integer,
+          bytes: non_neg_integer,
+          other_ids: map,
+          seconds: float
+        }
+
+  @reasons ~w(corrupt truncated not_two_players too_short duplicate unreadable)a
+  @type reason :: unquote(Enum.reduce(@reasons, &{:|, [], [&1, &2]}))
+  @reason_names Map.new(@reasons, &{Atom.to_string(&1), &1})
+
+  # Internal ids, as after a frame.
+  @characters [
+    "Mario",
+    "Fox",
+    "Captain Falcon",
+    "Donkey Kong",
+    "Kirby",
+    "Bowser",
+    "Link",
+    "Sheik",
+    "Ness",
+    "Peach",
+    "Popo",
+    "Nana",
+    "Pikachu",
+    "Samus",
+    "Yoshi",
+    "Jigglypuff",
+    "Mewtwo",
+    "Luigi",
+    "Marth",
+    "Zelda",
+    "Young Link",
+    "Dr. Mario",
+    "Falco",
+    "Pichu",
+    "Mr. Game & Watch",
+    "Ganondorf",
+    "Roy"
+  ]
+
+  @doc """
+  Adds replays to the corpus in `:into` and opens it.
+
+  `paths` is a replay or a folder that is searched for `.slp` files, or a list of such. It reads on
+  native threads, both players' views of each game, and adds only games that are not there yet.
+
+  Files that cannot be used are skipped and stand in `corpus.report.skipped`, with a reason of
+  #{Enum.map_join(@reasons, ", ", &"`#{inspect(&1)}`")}. Whatever ends an import early, every game
+  that was finished is kept, and the next import goes on from there: the death of the caller cancels
+  it, a full disk is an error of kind `:io`, a second importer of one corpus one of kind `:busy`.
+
+  #{Options.docs(@import)}
+  """
+  @spec import(Path.t() | [Path.t()], keyword) :: {:ok, t} | {:error, Error.t()}
+  def import(paths, opts) do
+    opts = Options.validate!(opts, @import)
+    paths = paths |> List.wrap() |> Enum.map(&Path.expand/1)
+    into = Path.expand(opts[:into])
+    options = %{min_frames: opts[:min_frames], threads: opts[:threads] || 0}
+    start = &Native.corpus_import(&1, paths, into, options)
+
+    with {:ok, report} <- run(start, teller(opts[:progress])),
+         {:ok, corpus} <- open(opts[:into]) do
+      {:ok, %{corpus | report: %{report | skipped: Enum.map(report.skipped, &named/1)}}}
+    end
+  end
+
+  @doc """
+  Makes a corpus of exactly these games and opens it; one of the same schema that lay in `:into` is
+  replaced.
+
+  The schema is `{:vector, n}`. A game is `{x, labels}`: `x` holds `n` numbers a frame, `labels` one
+  class a frame for each `{:categorical, k}` and `k` bits for each `{:bernoulli, k}`. Either is a
+  binary (f32 and u16, little-endian), a list (nested as you like) or an Nx tensor. The label of a
+  frame is the action that answers it.
+
+  #{Options.docs(@build)}
+  """
+  @spec build({:vector, pos_integer}, [{term, term}], keyword) :: {:ok, t} | {:error, Error.t()}
+  def build({:vector, size}, games, opts) when is_integer(size) and is_list(games) do
+    opts = Options.validate!(opts, @build)
+    heads = for {name, kind} <- opts[:heads], do: [name, head!(name, kind)]
+    games = for {x, labels} <- games, do: {binary(x, :f32), binary(labels, :u16)}
+    schema = %{name: "vector", size: size, heads: heads}
+    start = &Native.corpus_build(&1, schema, games, Path.expand(opts[:into]))
+    with {:ok, _info} <- run(start, &Function.identity/1), do: open(opts[:into])
+  end
+
+  @doc "Opens the corpus in a folder. Reads its manifest; games are read when they are used."
+  @spec open(Path.t()) :: {:ok, t} | {:error, Error.t()}
+  def open(dir) do
+    with {:ok, handle} <- Native.corpus_open(Path.expand(dir)),
+         {:ok, info} <- Native.corpus_info(handle) do
+      {:ok, %__MODULE__{handle: handle, dir: dir, info: tidy(info)}}
+    end
+  end
+
+  @doc "A corpus in a few numbers."
+  @spec info(t) :: info
+  def info(%__MODULE__{info: info}), do: info
+
+  @doc """
+  What is known of each game: `file`, `digest`, `source`, `version`, `stage`, `ports`, `characters`,
+  `tags`, `kinds` (of players), `frames`, `bytes`, `other_ids`.
+  """
+  @spec games(t) :: {:ok, [map]} | {:error, Error.t()}
+  def games(%__MODULE__{handle: handle}), do: Native.corpus_games(handle)
+
+  @doc """
+  Everything that is read from a replay, as data: `group`, `name`, `source` (in peppi's words),
+  `since` (first version of the format), `fallback` (for older files), `conversion`, `dtype`.
+
+      iex> {:ok, fields} = Sconce.Corpus.fields()
+      iex> Enum.find(fields, &(&1.name == "jumps_left")) |> Map.take([:source, :since, :fallback])
+      %{source: "post.jumps", since: "2.0", fallback: 0.0}
+  """
+  @spec fields() :: {:ok, [map]} | {:error, Error.t()}
+  def fields, do: Native.corpus_fields()
+
+  @doc "Prints the table of `fields/0`."
+  @spec print_fields() :: :ok | {:error, Error.t()}
+  def print_fields do
+    with {:ok, fields} <- fields() do
+      Enum.each(fields, fn f ->
+        since = String.pad_trailing("since #{f.since} else #{f.fallback || "-"}", 20)
+        name = String.pad_trailing("#{f.group} #{f.name}", 31)
+
+        IO.puts(
+          "#{name} #{String.pad_trailing(f.dtype, 4)} #{since} #{f.source} (#{f.conversion})"
+        )
+      end)
+    end
+  end
+
+  @doc """
+  The name of an internal character id.
+
+      iex> Sconce.Corpus.character(1)
+      "Fox"
+  """
+  @spec character(non_neg_integer) :: String.t()
+  def character(id), do: Enum.at(@characters, id) || "character #{id}"
+
+  # Starts native work and waits for its answer. The task ends with its last reference, which the
+  # call of `corpus_stop` holds until then.
+  defp run(start, tell) do
+    ref = make_ref()
+
+    with {:ok, task} <- start.(ref) do
+      try do
+        answer = await(ref, tell)
+        Native.corpus_stop(task)
+        answer
+      catch
+        kind, reason ->
+          Native.corpus_stop(task)
+          await(ref, &Function.identity/1)
+          :erlang.raise(kind, reason, __STACKTRACE__)
+      end
+    end
+  end
+
+  defp await(ref, tell) do
+    receive do
+      {:sconce, ^ref, {:event, event}} ->
+        tell.(event)
+        await(ref, tell)
+
+      {:sconce, ^ref, answer} ->
+        answer
+    end
+  end
+
+  defp teller(:auto), do: if(IO.ANSI.enabled?(), do: &write_line/1, else: teller(false))
+  defp teller(false), do: &Function.identity/1
+  defp teller(fun), do: fun
+
+  defp write_line(%{done: done, total: total} = progress) do
+    ending = if done == total, do: "\n", else: ""
+    skipped = if progress.skipped > 0, do: ", #{progress.skipped} skipped", else: ""
+
+    IO.write(
+      "\r\e[K#{done}/#{total} replays, #{grouped(progress.frames)} frames#{skipped}#{ending}"
+    )
+  end
+
+  defp named(%{reason: reason} = skipped),
+    do: %{skipped | reason: Map.fetch!(@reason_names, reason)}
+
+  defp tidy(info) do
+    pairs = fn counts, value -> Enum.map(counts, &{value.(&1.value), &1.count}) end
+
+    %{
+      info
+      | schema: schema(info.schema),
+        characters: pairs.(info.characters, &String.to_integer/1),
+        stages: pairs.(info.stages, &String.to_integer/1),
+        versions: pairs.(info.versions, &Function.identity/1)
+    }
+  end
+
+  defp schema(%{name: "vector", size: size}), do: {:vector, size}
+  defp schema(%{name: "melee"}), do: :melee
+
+  defp head!(_name, {kind, size}) when kind in [:bernoulli, :categorical] and is_integer(size),
+    do: {kind, size}
+
+  defp head!(name, other) do
+    expected = "{:bernoulli, n} or {:categorical, n}"
+    raise ArgumentError, "head #{inspect(name)}: expected #{expected}, got: #{inspect(other)}"
+  end
+
+  defp binary(data, _type) when is_binary(data), do: data
+
+  # Nx is used where it is loaded and never required.
+  defp binary(%{__struct__: Nx.Tensor} = tensor, type) do
+    type = %{f32: {:f, 32}, u16: {:u, 16}}[type]
+    apply(Nx, :to_binary, [apply(Nx, :as_type, [tensor, type])])
+  end
+
+  defp binary(list, :f32) when is_list(list),
+    do: for(x <- List.flatten(list), into: <<>>, do: <<x::float-32-little>>)
+
+  defp binary(list, :u16) when is_list(list),
+    do: for(x <- List.flatten(list), into: <<>>, do: <<x::16-little>>)
+
+  defp binary(other, _type) do
+    raise ArgumentError, "a game: expected a binary, a list or a tensor, got: #{inspect(other)}"
+  end
+
+  @doc false
+  def grouped(n), do: n |> Integer.to_string() |> String.replace(~r/\B(?=(\d{3})+$)/, ",")
+
+  @doc false
+  def size(bytes) when bytes < 1_000_000, do: "#{Float.round(bytes / 1.0e3, 1)} KB"
+  def size(bytes) when bytes < 1_000_000_000, do: "#{Float.round(bytes / 1.0e6, 1)} MB"
+  def size(bytes), do: "#{Float.round(bytes / 1.0e9, 1)} GB"
+
+  defimpl Inspect do
+    alias Sconce.Corpus
+
+    @shown 3
+
+    def inspect(%{info: info}, _opts) do
+      parts = [
+        schema(info.schema),
+        "#{Corpus.grouped(info.games)} games",
+        "#{Corpus.grouped(info.frames)} frames",
+        characters(info.characters),
+        Corpus.size(info.bytes)
+      ]
+
+      "#Sconce.Corpus<#{parts |> Enum.reject(&(&1 == "")) |> Enum.join(" · ")}>"
+    end
+
+    defp schema({:vector, n}), do: "vector #{n}"
+    defp schema(name), do: to_string(name)
+
+    defp characters(counts) do
+      {shown, rest} = Enum.split(counts, @shown)
+      text = Enum.map_join(shown, ", ", fn {id, n} -> "#{Corpus.character(id)} #{n}" end)
+      if rest == [], do: text, else: text <> " …"
+    end
+  end
+end

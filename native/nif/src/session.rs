@@ -1,0 +1,349 @@
+//! The memory of a running game: `Sconce.Session`.
+
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
+use sconce_core::{Error, Result};
+use sconce_serve::Deadline;
+use sconce_serve::session::{self, Act, Lane, Options, Overrides, Session};
+
+use crate::border::{
+    Bytes, Data, Reply, call, decode, error, from_binary, guard, inline, perform, pool, to_binary,
+};
+use crate::policy::PolicyHandle;
+
+mod atoms {
+    rustler::atoms! { queued }
+}
+
+/// A session and the process it belongs to.
+///
+/// 1. It is `Idle`, or `Working` while one call has it, or `Closed`. A call takes it out, so no lock
+///    is held while it computes, and puts it back; a second call finds it `Working` and is `:busy`.
+/// 2. Calls of a process that is not the owner are `:busy`. The owner's death closes the session.
+/// 3. Closing frees its memory, at once or when the call that has it ends; so does the end of the
+///    handle itself. Calls on a closed session are `:not_found`.
+/// 4. A queued decision has a [`Ticket`], which is claimed once: by the thread, which then commits the
+///    decision and answers, or by the caller that gives up, and then nothing changes and no message
+///    comes.
+pub struct SessionHandle {
+    slot: Mutex<Slot>,
+    owner: Mutex<Owner>,
+}
+
+enum Slot {
+    Idle(Box<Session>),
+    Working(Ticket),
+    Closed,
+}
+
+struct Owner {
+    pid: LocalPid,
+    monitor: Option<Monitor>,
+}
+
+#[derive(Clone, Default)]
+struct Ticket(Arc<AtomicBool>);
+
+impl Ticket {
+    /// True for the first who asks.
+    fn claim(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+#[rustler::resource_impl]
+impl Resource for SessionHandle {
+    fn down<'a>(&'a self, _env: Env<'a>, _pid: LocalPid, monitor: Monitor) {
+        // A former owner's death is none of the session's business.
+        if self.owner().monitor == Some(monitor) {
+            self.close();
+        }
+    }
+}
+
+impl SessionHandle {
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn owner(&self) -> MutexGuard<'_, Owner> {
+        self.owner.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn check_owner(&self, env: Env) -> Result<()> {
+        if matches!(*self.slot(), Slot::Closed) {
+            return Err(closed());
+        }
+        match self.owner().pid == env.pid() {
+            true => Ok(()),
+            false => Err(Error::Busy { what: "session (owned by another process)".into() }),
+        }
+    }
+
+    fn close(&self) {
+        let before = mem::replace(&mut *self.slot(), Slot::Closed);
+        // Freed here, after the lock.
+        drop(before);
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(*self.slot(), Slot::Closed)
+    }
+}
+
+fn closed() -> Error {
+    Error::not_found("session (closed)")
+}
+
+/// A session that one call has taken. It goes back when this is dropped, unless it was closed
+/// meanwhile.
+struct Taken {
+    handle: ResourceArc<SessionHandle>,
+    session: Option<Box<Session>>,
+    ticket: Ticket,
+}
+
+impl Taken {
+    fn new(env: Env, handle: ResourceArc<SessionHandle>) -> Result<Self> {
+        handle.check_owner(env)?;
+        let ticket = Ticket::default();
+        let session = {
+            let mut slot = handle.slot();
+            match mem::replace(&mut *slot, Slot::Working(ticket.clone())) {
+                Slot::Idle(session) => session,
+                other => {
+                    let refused = match &other {
+                        Slot::Closed => closed(),
+                        _ => Error::Busy { what: "session".into() },
+                    };
+                    *slot = other;
+                    return Err(refused);
+                }
+            }
+        };
+        Ok(Taken { handle, session: Some(session), ticket })
+    }
+
+    fn session(&mut self) -> Result<&mut Session> {
+        self.session.as_deref_mut().ok_or_else(closed)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        let mut slot = self.handle.slot();
+        if matches!(*slot, Slot::Working(_)) {
+            *slot = Slot::Idle(session);
+        } else {
+            // Closed: freed after the lock.
+            drop(slot);
+            drop(session);
+        }
+    }
+}
+
+/// Opens on a thread of ours, where the measuring takes nobody's time.
+#[rustler::nif]
+fn session_open<'a>(
+    env: Env<'a>,
+    policy: ResourceArc<PolicyHandle>,
+    reference: Reference<'a>,
+    options: Term<'a>,
+) -> Term<'a> {
+    perform(env, "open", || {
+        let options: Options = decode(options)?;
+        let (policy, pid) = (policy.0.clone(), env.pid());
+        pool::submit(env, "open", reference, move || {
+            let session = Box::new(Session::open(policy, options)?);
+            let handle = ResourceArc::new(SessionHandle {
+                slot: Mutex::new(Slot::Idle(session)),
+                owner: Mutex::new(Owner { pid, monitor: None }),
+            });
+            let mut owner = handle.owner();
+            owner.monitor = handle.monitor(None, &pid);
+            let alive = owner.monitor.is_some();
+            drop(owner);
+            if alive { Ok(handle) } else { Err(Error::Cancelled) }
+        })
+    })
+}
+
+/// `{:ok, answer}`, or `:queued` when the answer comes by message.
+#[rustler::nif]
+#[allow(clippy::too_many_arguments)]
+fn session_act<'a>(
+    env: Env<'a>,
+    handle: ResourceArc<SessionHandle>,
+    reference: Reference<'a>,
+    frame: Binary<'a>,
+    logits: bool,
+    deadline_ms: Option<u64>,
+    overrides: Term<'a>,
+) -> Term<'a> {
+    let deadline = deadline_ms.map(Deadline::after_ms);
+    let prepared = guard(|| {
+        let raw = from_binary("frame", &frame, f32::from_le_bytes)?;
+        let overrides = match overrides.is_atom() {
+            true => Overrides::default(),
+            false => decode(overrides)?,
+        };
+        let mut taken = Taken::new(env, handle)?;
+        let lane = taken.session()?.next_lane();
+        Ok((Request { raw, overrides, logits }, taken, lane))
+    });
+    match prepared {
+        Ok((request, mut taken, Lane::Inline)) => inline(env, "act", || {
+            deadline.map_or(Ok(()), |deadline| deadline.check())?;
+            request.answer(taken.session()?, || true)
+        }),
+        Ok((request, taken, Lane::Worker)) => {
+            match queue(env, reference, request, taken, deadline) {
+                Ok(()) => atoms::queued().encode(env),
+                Err(failure) => error(env, "act", &failure),
+            }
+        }
+        Err(failure) => error(env, "act", &failure),
+    }
+}
+
+struct Request {
+    raw: Vec<f32>,
+    overrides: Overrides,
+    logits: bool,
+}
+
+impl Request {
+    /// Decides, and commits if the claim holds.
+    fn answer(&self, session: &mut Session, claim: impl FnOnce() -> bool) -> Result<Answered> {
+        let step = session.decide(&self.raw, &self.overrides)?;
+        match claim() {
+            true => Ok(Answered { act: session.commit(step), logits: self.logits }),
+            false => Err(Error::Cancelled),
+        }
+    }
+}
+
+fn queue(
+    env: Env,
+    reference: Reference,
+    request: Request,
+    mut taken: Taken,
+    deadline: Option<Deadline>,
+) -> Result<()> {
+    let permit = pool::shared()?.permit()?;
+    let reply = Reply::new(env, "act", reference);
+    permit.submit(deadline, move |start| {
+        let ticket = taken.ticket.clone();
+        let mut claimed = false;
+        let result = guard(|| {
+            start?;
+            // Its owner may have died while the job was waiting.
+            if taken.handle.is_closed() {
+                return Err(closed());
+            }
+            request.answer(taken.session()?, || {
+                claimed = ticket.claim();
+                claimed
+            })
+        });
+        // Back in its place before its owner hears of it and calls again.
+        drop(taken);
+        if claimed || ticket.claim() { reply.send(result) } else { reply.dismiss() }
+    });
+    Ok(())
+}
+
+struct Answered {
+    act: Act,
+    logits: bool,
+}
+
+/// `{choices, confidence, logits or nil, frame}`
+impl Encoder for Answered {
+    fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
+        let Act { decision, frame } = &self.act;
+        let logits = self.logits.then(|| to_binary(env, &decision.logits));
+        (&decision.choices, &decision.confidence, logits, *frame).encode(env)
+    }
+}
+
+/// Gives up waiting for a queued decision: true if it will not be made, false if its answer is on the
+/// way or there already.
+#[rustler::nif]
+fn session_abandon(handle: ResourceArc<SessionHandle>) -> bool {
+    let ticket = match &*handle.slot() {
+        Slot::Working(ticket) => Some(ticket.clone()),
+        Slot::Idle(_) | Slot::Closed => None,
+    };
+    ticket.is_some_and(|ticket| ticket.claim())
+}
+
+#[rustler::nif]
+fn session_reset(env: Env, handle: ResourceArc<SessionHandle>, seed: Option<u64>) -> Term {
+    perform(env, "reset", || {
+        Taken::new(env, handle)?.session()?.reset(seed);
+        Ok(())
+    })
+}
+
+#[rustler::nif(schedule = "DirtyCpu")]
+fn session_snapshot(env: Env, handle: ResourceArc<SessionHandle>) -> Term {
+    call(env, "snapshot", || Ok(Bytes(Taken::new(env, handle)?.session()?.snapshot()?)))
+}
+
+#[rustler::nif(schedule = "DirtyCpu")]
+fn session_restore<'a>(
+    env: Env<'a>,
+    handle: ResourceArc<SessionHandle>,
+    snapshot: Binary<'a>,
+) -> Term<'a> {
+    perform(env, "restore", || Taken::new(env, handle)?.session()?.restore(&snapshot))
+}
+
+#[rustler::nif]
+fn session_info(env: Env, handle: ResourceArc<SessionHandle>) -> Term {
+    call(env, "info", || Ok(Data(Taken::new(env, handle)?.session()?.info())))
+}
+
+/// Hands the session to a living process.
+#[rustler::nif]
+fn session_transfer(env: Env, handle: ResourceArc<SessionHandle>, pid: LocalPid) -> Term {
+    perform(env, "transfer", || {
+        handle.check_owner(env)?;
+        // Held until the new owner is written down, so that its death is not taken for another's.
+        let mut owner = handle.owner();
+        let monitor = handle.monitor(Some(env), &pid).ok_or_else(|| Error::not_found("process"))?;
+        let before = mem::replace(&mut *owner, Owner { pid, monitor: Some(monitor) });
+        drop(owner);
+        if let Some(monitor) = before.monitor {
+            handle.demonitor(Some(env), &monitor);
+        }
+        Ok(())
+    })
+}
+
+#[rustler::nif]
+fn session_close(env: Env, handle: ResourceArc<SessionHandle>) -> Term {
+    perform(env, "close", || {
+        if handle.is_closed() {
+            return Ok(());
+        }
+        handle.check_owner(env)?;
+        handle.close();
+        let monitor = handle.owner().monitor.take();
+        if let Some(monitor) = monitor {
+            handle.demonitor(Some(env), &monitor);
+        }
+        Ok(())
+    })
+}
+
+/// Sessions of this VM that hold memory.
+#[rustler::nif]
+fn session_count() -> usize {
+    session::live()
+}

@@ -1,0 +1,173 @@
+defmodule Sconce.CorpusTest do
+  use ExUnit.Case, async: true
+
+  import ExUnit.CaptureIO
+  import Sconce.Test.Scratch
+
+  alias Sconce.{Corpus, Error, Native}
+
+  doctest Sconce.Corpus
+
+  @skipped [:corrupt, :not_two_players, :too_short, :truncated]
+
+  setup do
+    dir = tmp_dir!("corpus")
+    replays = Path.join(dir, "replays")
+    :ok = Native.corpus_fixtures(replays)
+    {:ok, replays: replays, into: Path.join(dir, "corpus")}
+  end
+
+  describe "import" do
+    test "reads what it can and says why it skipped the rest", %{replays: replays, into: into} do
+      assert {:ok, %Corpus{report: report} = corpus} = Corpus.import(replays, into: into)
+      assert %{added: 9, known: 0, frames: 7200} = report
+      assert Enum.map(report.skipped, & &1.reason) |> Enum.sort() == @skipped
+
+      for %{file: file, reason: reason, detail: detail} <- report.skipped do
+        assert Path.basename(file, ".slp") == to_string(reason)
+        assert detail != ""
+      end
+
+      assert %{schema: :melee, games: 9, views: 18, characters: [{1, 9}, {2, 9}]} =
+               Corpus.info(corpus)
+
+      assert inspect(corpus) =~
+               ~r/^#Sconce.Corpus<melee · 9 games · 7,200 frames · Fox 9, Captain Falcon 9 · .* MB>$/
+    end
+
+    test "adds only what is new the second time", %{replays: replays, into: into} do
+      [first | rest] = Path.wildcard(replays <> "/*.slp") |> Enum.filter(&(&1 =~ "valid"))
+      assert {:ok, %{report: %{added: 1}}} = Corpus.import(first, into: into)
+
+      assert {:ok, %{report: %{added: added, known: 1}}} =
+               Corpus.import([first | rest], into: into)
+
+      assert added == length(rest)
+    end
+
+    test "tells how far it is", %{replays: replays, into: into} do
+      me = self()
+      assert {:ok, _corpus} = Corpus.import(replays, into: into, progress: &send(me, {:at, &1}))
+      for done <- 1..13, do: assert_received({:at, %{done: ^done, total: 13}})
+    end
+
+    test "ends with its caller, and what was finished is kept", %{replays: replays, into: into} do
+      me = self()
+
+      {pid, monitor} =
+        spawn_monitor(fn ->
+          Corpus.import(replays, into: into, threads: 1, progress: &hold(me, &1))
+        end)
+
+      assert_receive {:at, %{done: 1}}
+      Process.exit(pid, :kill)
+      assert_receive {:DOWN, ^monitor, :process, ^pid, :killed}
+      assert {:ok, %{report: report}} = eventually(fn -> Corpus.import(replays, into: into) end)
+      assert report.added + report.known == 9
+    end
+
+    test "an exception in the progress function ends it", %{replays: replays, into: into} do
+      assert_raise RuntimeError, "enough", fn ->
+        Corpus.import(replays, into: into, progress: fn _progress -> raise "enough" end)
+      end
+
+      refute_received {:sconce, _ref, _answer}
+      assert {:ok, %{info: %{games: 9}}} = Corpus.import(replays, into: into)
+    end
+
+    test "errors are values, wrong options are not", %{replays: replays, into: into} do
+      assert {:error, %Error{kind: :not_found}} = Corpus.import(replays <> "/none", into: into)
+
+      assert {:error, %Error{kind: :io, op: :import, details: %{path: path}}} =
+               Corpus.import(replays, into: Path.join(replays, "valid.slp/corpus"))
+
+      assert path =~ "valid.slp/corpus"
+
+      assert_raise ArgumentError, ~r/did you mean :min_frames/, fn ->
+        Corpus.import(replays, into: into, min_frame: 3)
+      end
+
+      assert_raise ArgumentError, ~r/:into is required/, fn -> Corpus.import(replays, []) end
+    end
+
+    test "mix sconce.import reports what it did", %{replays: replays, into: into} do
+      text = capture_io(fn -> Mix.Task.rerun("sconce.import", [replays, "--into", into]) end)
+      assert text =~ "added 9 games (7,200 frames"
+      assert text =~ "too_short.slp: too_short (599 frames of at least 600)"
+      assert text =~ "16 actions have no row of their own"
+      assert_raise Mix.Error, ~r/usage/, fn -> Mix.Task.rerun("sconce.import", [replays]) end
+    end
+  end
+
+  describe "open" do
+    test "what is not there or not whole is an error", %{replays: replays, into: into} do
+      assert {:error, %Error{kind: :not_found, op: :open}} = Corpus.open(into)
+      {:ok, corpus} = Corpus.import(replays, into: into)
+      assert {:ok, %{info: info, report: nil}} = Corpus.open(into)
+      assert info == corpus.info
+      File.write!(Path.join(into, "manifest.json"), "{\"format\":")
+      assert {:error, %Error{kind: :corrupt}} = Corpus.open(into)
+    end
+
+    test "games say what is known of them", %{replays: replays, into: into} do
+      {:ok, corpus} = Corpus.import(Path.join(replays, "cpu.slp"), into: into)
+      assert {:ok, [game]} = Corpus.games(corpus)
+      assert %{source: "cpu.slp", version: "3.14.0", stage: 32, kinds: ["human", "cpu"]} = game
+      assert %{ports: [1, 2], characters: [1, 2], frames: 800, tags: ["Player 0", _]} = game
+      assert byte_size(game.digest) == 64
+    end
+  end
+
+  describe "build" do
+    @heads [move: {:categorical, 3}, fire: {:bernoulli, 2}]
+
+    test "takes lists and binaries", %{into: into} do
+      lists = {[[0.5, 1], [2, 3]], [[0, 1, 0], [2, 0, 1]]}
+      binaries = {<<1.0::float-32-little, 2.0::float-32-little>>, <<1::16-little, 0::32>>}
+
+      assert {:ok, corpus} =
+               Corpus.build({:vector, 2}, [lists, binaries], heads: @heads, into: into)
+
+      assert %{schema: {:vector, 2}, games: 2, views: 2, frames: 3} = corpus.info
+      assert inspect(corpus) =~ "#Sconce.Corpus<vector 2 · 2 games · 3 frames · "
+      assert {:ok, %{info: %{games: 2}}} = Corpus.open(into)
+    end
+
+    test "names what does not fit", %{into: into} do
+      build = &Corpus.build({:vector, 2}, [&1], heads: @heads, into: into)
+      assert {:error, %Error{kind: :mismatch}} = build.({[1, 2, 3], [0, 0, 0]})
+      assert {:error, %Error{kind: :mismatch}} = build.({<<1, 2, 3>>, <<>>})
+      assert {:error, %Error{kind: :out_of_range} = error} = build.({[1, 2], [3, 0, 0]})
+      assert Exception.message(error) == "build: game 0, frame 0, label 0: 3 is outside 0..2"
+      nan = <<0, 0, 0xC0, 0x7F>>
+      assert {:error, %Error{kind: :non_finite}} = build.({nan <> nan, [0, 0, 0]})
+
+      assert_raise ArgumentError, ~r/head :move/, fn ->
+        Corpus.build({:vector, 2}, [], heads: [move: 3], into: into)
+      end
+    end
+  end
+
+  test "the table of fields prints" do
+    text = capture_io(fn -> Corpus.print_fields() end)
+    assert text =~ "pre.buttons_physical"
+    assert text =~ "post.velocities.self_y"
+  end
+
+  defp hold(pid, progress) do
+    send(pid, {:at, progress})
+    Process.sleep(:infinity)
+  end
+
+  # The thread of a dead caller still ends the file that it reads.
+  defp eventually(fun, tries \\ 100) do
+    case fun.() do
+      {:error, %Error{kind: :busy}} when tries > 0 ->
+        Process.sleep(50)
+        eventually(fun, tries - 1)
+
+      outcome ->
+        outcome
+    end
+  end
+end
