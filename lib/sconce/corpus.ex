@@ -185,6 +185,27 @@ defmodule Sconce.Corpus do
   def games(%__MODULE__{handle: handle}), do: Native.corpus_games(handle)
 
   @doc """
+  One player's game, frame by frame: a list of `{frame, labels}`.
+
+  A frame is packed as `Sconce.Session.act/3` takes it, with the input that led to it as its previous
+  action; `labels` is what the player did next, as the heads number it. `game` is the place in
+  `games/1`, `player` 0 or 1 (0 in a corpus of vectors).
+
+      {:ok, recording} = Sconce.Corpus.recording(corpus, 0)
+      for {frame, _labels} <- recording, do: Sconce.Session.act(session, frame)
+  """
+  @spec recording(t, non_neg_integer, 0 | 1) ::
+          {:ok, [{binary, [non_neg_integer]}]} | {:error, Error.t()}
+  def recording(%__MODULE__{handle: handle}, game, player \\ 0) do
+    with {:ok, {rows, numbers, labels, width}} <- Native.corpus_recording(handle, game, player) do
+      size = 4 * numbers
+      frames = for <<row::binary-size(size) <- rows>>, do: row
+      labels = for <<label::16-little <- labels>>, do: label
+      {:ok, Enum.zip(frames, Enum.chunk_every(labels, width))}
+    end
+  end
+
+  @doc """
   Everything that is read from a replay, as data: `group`, `name`, `source` (in peppi's words),
   `since` (first version of the format), `fallback` (for older files), `conversion`, `dtype`.
 

@@ -40,6 +40,7 @@ defmodule Sconce.Native do
   def corpus_open(_dir), do: unavailable(:open)
   def corpus_info(_corpus), do: unavailable(:info)
   def corpus_games(_corpus), do: unavailable(:games)
+  def corpus_recording(_corpus, _game, _player), do: unavailable(:recording)
   def corpus_fields, do: unavailable(:fields)
   def corpus_fixtures(_dir), do: unavailable(:fixtures)
 
@@ -80,6 +81,19 @@ defmodule Sconce.Native do
 
   def evaluate_start(_reference, _checkpoint, _corpus, _train, _options),
     do: unavailable(:evaluate)
+
+  # Env
+  def cartpole_demonstrations(_reference, _options), do: unavailable(:demonstrations)
+  def cartpole_play(_reference, _policy, _velocities, _options), do: unavailable(:play)
+
+  # Measurements, for `mix bench`
+  def bench_noop, do: unavailable(:bench)
+  def bench_dirty, do: unavailable(:bench)
+  def bench_worker(_reference), do: unavailable(:bench)
+  def bench_bandwidth(_reference, _bytes, _threads, _seconds), do: unavailable(:bench)
+  def bench_flops(_reference, _threads, _seconds), do: unavailable(:bench)
+  def bench_train(_reference, _spec, _steps), do: unavailable(:bench)
+  def bench_frames(_reference, _spec, _rows, _seconds), do: unavailable(:bench)
 
   # Probes of the border, for tests
   def probe_echo(_term), do: unavailable(:probe_echo)

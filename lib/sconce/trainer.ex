@@ -60,6 +60,7 @@ defmodule Sconce.Trainer do
   require Logger
 
   alias Sconce.{Error, Native}
+  alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Curve, Report}
 
   # How long a dying process waits for the native thread to save its state.
@@ -127,14 +128,15 @@ defmodule Sconce.Trainer do
           {:ok, report} | {:error, Error.t()}
   def evaluate(checkpoint, corpus, opts \\ []) do
     {train, progress, options} = Settings.evaluate!(opts)
-    ref = make_ref()
-    corpus = Settings.folder(corpus)
+    {ref, checkpoint, corpus} = {make_ref(), Path.expand(checkpoint), Settings.folder(corpus)}
 
     with {:ok, task} <- Native.evaluate_start(ref, checkpoint, corpus, train, options) do
-      answer = listen(ref, progress)
-      # The task ends with its last reference.
-      _alive = task
-      answer
+      try do
+        with {:ok, report} <- listen(ref, progress), do: {:ok, with_spec(report)}
+      after
+        # Also what keeps the task until here: it ends with its last reference.
+        Native.train_stop(task)
+      end
     end
   end
 
@@ -169,8 +171,10 @@ defmodule Sconce.Trainer do
 
   @impl true
   def handle_continue(:start, %{settings: settings, ref: ref} = state) do
-    with {:ok, corpus, spec} <- Settings.spec(settings),
-         {:ok, task} <- Native.train_start(ref, spec, corpus, settings.out, settings.native) do
+    %{out: out, options: options} = settings
+
+    with {:ok, {corpus, spec}} <- settings.source,
+         {:ok, task} <- Native.train_start(ref, Spec.to_native(spec), corpus, out, options) do
       {:noreply, %{state | task: task}}
     else
       {:error, error} -> {:noreply, finish(state, {:error, error})}
@@ -190,7 +194,7 @@ defmodule Sconce.Trainer do
   end
 
   def handle_call({:subscribe, pid}, _from, state) do
-    for event <- [:resumed, :start], %{^event => told} = state.seen, do: tell(pid, told)
+    for name <- [:resumed, :start], told = state.seen[name], do: tell(pid, told)
     if state.result, do: tell(pid, %{event: :done, result: state.result})
     monitor = state.subscribers[pid] || Process.monitor(pid)
     {:reply, :ok, put_in(state.subscribers[pid], monitor)}
@@ -203,7 +207,8 @@ defmodule Sconce.Trainer do
   end
 
   def handle_info({:sconce, ref, answer}, %{ref: ref} = state),
-    do: {:noreply, finish(state, with({:ok, report} <- answer, do: {:ok, complete(report, state)}))}
+    do:
+      {:noreply, finish(state, with({:ok, report} <- answer, do: {:ok, complete(report, state)}))}
 
   def handle_info({:DOWN, _monitor, :process, pid, _reason}, state),
     do: {:noreply, update_in(state.subscribers, &Map.delete(&1, pid))}
@@ -232,7 +237,8 @@ defmodule Sconce.Trainer do
 
   # A picture that cannot be written is no reason to lose the report.
   defp complete(report, %{settings: %{out: out}}) do
-    report = Map.merge(report, %{stopped: @names[report.stopped], out: out, curve: nil})
+    stopped = Map.fetch!(@names, report.stopped)
+    report = Map.merge(with_spec(report), %{stopped: stopped, out: out, curve: nil})
     path = Path.join(out, "curve.svg")
     title = Report.title(report.spec, report.weights)
 
@@ -245,6 +251,8 @@ defmodule Sconce.Trainer do
         report
     end
   end
+
+  defp with_spec(report), do: Map.update!(report, :spec, &Spec.from_native/1)
 
   defp publish(state, event) do
     for {pid, _monitor} <- state.subscribers, do: tell(pid, event)

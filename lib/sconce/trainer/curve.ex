@@ -13,10 +13,11 @@ defmodule Sconce.Trainer.Curve do
 
   alias Sconce.{Error, Options}
   alias Sconce.Trainer.Curve.{Panel, Plot, Scale}
+  alias Sconce.Trainer.Settings
 
   @width 860
   @left 64
-  @right 128
+  @right 132
   @top 76
   @bottom 50
   @gap 58
@@ -26,18 +27,6 @@ defmodule Sconce.Trainer.Curve do
   @loss "#2563eb"
   @nll "#ea580c"
   @baselines %{"marginal" => "#64748b", "repeat" => "#0d9488", "pairs" => "#9333ea"}
-
-  # What makes a loss of its own: with these values it is the NLL.
-  @plain %{
-    button_weight: 1.0,
-    bernoulli_reduction: "sum",
-    pos_weight: "none",
-    label_smoothing: 0.0,
-    focal_gamma: nil,
-    stick_edge_weight: nil,
-    entropy_weight: 0.0,
-    head_normalize: false
-  }
 
   @options [title: [type: :string, default: "Learning curve", doc: "The heading."]]
 
@@ -112,7 +101,7 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
-  defp plain?(%{loss: loss}), do: Map.take(loss, Map.keys(@plain)) == @plain
+  defp plain?(%{loss: loss}), do: Settings.plain?(loss)
   defp plain?(_options), do: false
 
   defp rules(report) do

@@ -72,6 +72,13 @@ defmodule Sconce.Trainer.Progress do
     end
   end
 
+  @doc "A function that writes the events of `Sconce.Trainer.evaluate/3`, for its `:progress`."
+  def printer(opts \\ []) do
+    progress = new(opts)
+    # Each event tells all there is to show, so nothing has to be kept between them.
+    fn event -> %{progress | live: progress.terminal} |> write(event) |> elem(0) |> IO.write() end
+  end
+
   @doc "What to write for an event, and the display after it."
   @spec write(%__MODULE__{}, map) :: {iodata, %__MODULE__{}}
   def write(progress, %{event: :step} = event) do

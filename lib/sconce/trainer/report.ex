@@ -31,6 +31,7 @@ defmodule Sconce.Trainer.Report do
       :ok
   """
 
+  alias Sconce.Policy.Spec
   alias Sconce.Trainer.Curve.Scale
 
   @label 16
@@ -44,7 +45,7 @@ defmodule Sconce.Trainer.Report do
     |> Enum.join("\n\n")
   end
 
-  # An evaluation has no run.
+  # An evaluation has no run, and tables alone have neither.
   defp run(%{stopped: stopped, train: train, validation: validation} = report) do
     best = if report.best_step, do: ", best at #{Scale.grouped(report.best_step)}", else: ""
     steps = "#{Scale.grouped(report.steps)} steps in #{Scale.clock(report.seconds)}"
@@ -56,17 +57,20 @@ defmodule Sconce.Trainer.Report do
     """
   end
 
-  defp run(_evaluation), do: ""
+  defp run(%{spec: spec, weights: weights, validation: validation}),
+    do: "#{title(spec, weights)}\nmeasured on #{side(validation)}"
 
-  @doc "A run's policy in a few words."
-  @spec title(map, non_neg_integer) :: String.t()
-  def title(%{backbone: backbone}, weights) do
-    [{name, config}] = Map.to_list(backbone)
-    "#{name} #{size(config)} · #{magnitude(weights)} weights"
-  end
+  defp run(_scores), do: ""
 
-  defp size(%{hidden_sizes: sizes}), do: Enum.join(sizes, ",")
-  defp size(%{hidden_size: size, num_layers: layers}), do: "#{size}x#{layers}"
+  @doc """
+  A policy in a few words.
+
+      iex> spec = Sconce.Policy.Spec.new(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
+      iex> Sconce.Trainer.Report.title(spec, 1_100_000)
+      "vector 2 -> gru 256x2 -> go(1) · 1.1 M weights"
+  """
+  @spec title(Spec.t(), non_neg_integer) :: String.t()
+  def title(%Spec{} = spec, weights), do: "#{Spec.summary(spec)} · #{magnitude(weights)} weights"
 
   defp magnitude(n) when n >= 1_000_000, do: "#{Scale.number(n / 1_000_000, 1)} M"
   defp magnitude(n) when n >= 10_000, do: "#{div(n, 1000)} k"

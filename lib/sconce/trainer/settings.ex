@@ -2,7 +2,7 @@ defmodule Sconce.Trainer.Settings do
   @moduledoc false
   # The options of `Sconce.Trainer`: as tables, checked, and as the native side wants them.
 
-  alias Sconce.{Corpus, Options}
+  alias Sconce.{Corpus, Native, Options}
   alias Sconce.Policy.Spec
 
   # Defaults are those of `TrainOptions` in native/train/src/run.rs; a test compares them.
@@ -71,6 +71,11 @@ defmodule Sconce.Trainer.Settings do
       min: 0,
       max: 1,
       doc: "Share of the games that is measured on and never trained on."
+    ],
+    validation: [
+      type: :any,
+      default: nil,
+      doc: "A corpus of its own to measure on; then no game of the other is held back."
     ],
     validate_every: [
       type: {:or, [:pos_integer, nil]},
@@ -167,8 +172,113 @@ defmodule Sconce.Trainer.Settings do
 
   @schemas %{run: @run, training: @training, loss: @loss, evaluate: @evaluate}
 
-  defstruct [:corpus, :out, :spec, :spec_options, :progress, :native]
+  # The NLL: what each of the loss' options is when it does nothing.
+  @plain %{
+    button_weight: 1.0,
+    bernoulli_reduction: "sum",
+    pos_weight: "none",
+    label_smoothing: 0.0,
+    focal_gamma: nil,
+    stick_edge_weight: nil,
+    entropy_weight: 0.0,
+    head_normalize: false
+  }
 
+  defstruct [:source, :out, :options, :progress]
+
+  @doc "A table of options by its name."
   def schema(name), do: Map.fetch!(@schemas, name)
+
   def docs(name), do: name |> schema() |> Options.docs()
+
+  @doc "Whether a loss, as a report has it, is the plain NLL."
+  def plain?(loss), do: Map.take(loss, Map.keys(@plain)) == @plain
+
+  @doc """
+  What a run needs to start. `source` is `{:ok, {folder of the corpus, spec}}`, or the error of a
+  corpus that cannot be opened.
+  """
+  def new!(opts) do
+    known!(opts)
+    {spec, own} = Keyword.split(opts, Spec.options())
+    own = Options.validate!(own, @run)
+
+    %__MODULE__{
+      source: source(own[:corpus], own[:spec], spec),
+      out: Path.expand(own[:out]),
+      options: own |> Keyword.take(Keyword.keys(@training)) |> native(),
+      progress: own[:progress]
+    }
+  end
+
+  @doc "Options of an evaluation: `{folder of the training corpus, progress, native options}`."
+  def evaluate!(opts) do
+    {own, options} = opts |> Options.validate!(@evaluate) |> Keyword.split([:train, :progress])
+    {own[:train] && folder(own[:train]), own[:progress], Map.new(options)}
+  end
+
+  @doc "The folder of a corpus that is given as itself or by its path."
+  def folder(%Corpus{dir: dir}), do: Path.expand(dir)
+  def folder(dir) when is_binary(dir), do: Path.expand(dir)
+
+  def folder(other) do
+    raise ArgumentError, "corpus: expected a Sconce.Corpus or a path, got: #{inspect(other)}"
+  end
+
+  defp known!(opts) do
+    Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
+    names = Keyword.keys(@run) ++ Spec.options()
+    for {name, _value} <- opts, do: Options.known!(name, names)
+  end
+
+  defp source(corpus, %Spec{} = spec, []), do: {:ok, {folder(corpus), spec}}
+
+  defp source(_corpus, %Spec{}, [{name, _value} | _]) do
+    raise ArgumentError,
+          "option #{inspect(name)} belongs to the Spec, which :spec gives as a whole"
+  end
+
+  defp source(corpus, nil, options) do
+    with {:ok, %Corpus{handle: handle}} <- open(corpus),
+         {:ok, %{schema: schema}} <- Native.corpus_info(handle) do
+      {:ok, {folder(corpus), schema |> own() |> Keyword.merge(options) |> Spec.new()}}
+    end
+  end
+
+  defp source(_corpus, other, _options) do
+    raise ArgumentError, "option :spec: expected a Sconce.Policy.Spec, got: #{inspect(other)}"
+  end
+
+  defp open(%Corpus{} = corpus), do: {:ok, corpus}
+  defp open(dir), do: dir |> folder() |> Corpus.open()
+
+  # Embedding and heads as the games have them. The names are those of a checked schema, of at most
+  # 64 heads with at most 32 letters.
+  defp own(%{name: "vector", size: size, heads: heads}) do
+    heads =
+      for [name, kind] <- heads,
+          [{kind, n}] = Map.to_list(kind),
+          do: {String.to_atom(name), {kind, n}}
+
+    [embedding: {:vector, size}, heads: heads]
+  end
+
+  defp own(_melee), do: []
+
+  defp native(options) do
+    options
+    |> Map.new()
+    |> Map.update!(:loss, &loss/1)
+    |> Map.update!(:validation, &(&1 && folder(&1)))
+  end
+
+  defp loss(:plain), do: @plain
+
+  defp loss(options) do
+    options |> Options.validate!(@loss) |> Map.new() |> Map.update!(:pos_weight, &pos_weight/1)
+  end
+
+  defp pos_weight(nil), do: "none"
+  defp pos_weight(weights) when is_list(weights), do: {:given, weights}
+  defp pos_weight(:auto), do: "auto"
 end

@@ -30,15 +30,16 @@ pub fn write_atomic(
     sync_folder(path)
 }
 
-/// Takes the lock that a file stands for, until the returned file is dropped; a process that dies
+/// Takes the lock of a folder, which lasts until the returned file is dropped; a process that dies
 /// gives it back. Somebody else's lock is [`Error::Busy`].
-pub fn lock(path: &Path) -> Result<File> {
-    let file = File::options().create(true).truncate(false).write(true).open(path);
-    let file = file.map_err(Error::io(path))?;
+pub fn lock(folder: &Path, name: &str) -> Result<File> {
+    let path = folder.join(name);
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(Error::io(&path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(fs::TryLockError::WouldBlock) => Err(Error::Busy { what: path.display().to_string() }),
-        Err(fs::TryLockError::Error(source)) => Err(Error::io(path)(source)),
+        Err(fs::TryLockError::WouldBlock) => Err(Error::Busy { what: folder.display().to_string() }),
+        Err(fs::TryLockError::Error(source)) => Err(Error::io(&path)(source)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Numbers from numbers: the Spec, its layers, and the weights they hold.
 
 pub mod backbone;
+pub mod ceilings;
 pub mod checkpoint;
 pub mod embedding;
 pub mod error;

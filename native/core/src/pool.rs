@@ -19,11 +19,21 @@ pub fn available() -> usize {
     *N.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Keeps rayon's own pool, on which candle runs some of its loops, to one thread: shards of ours run
-/// beside each other instead. It is the rayon inside this library and no other's of the process.
+/// Keeps the pools on which candle runs some of its loops to one thread: shards of ours run beside
+/// each other instead. Its elementwise operations of 64 K numbers and more have a pool of their own,
+/// whose threads spin while they wait; on a busy machine most of a training step went by in that.
+///
+/// To be called once, as early as the program can. The pools are those inside this library and no
+/// other's of the process.
 pub fn keep_libraries_single_threaded() {
     // It fails only where the pool exists already, and then nothing can be changed any more.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(1).build_global();
+    // SAFETY: a concurrent `getenv` of another library is the danger, if the C library then frees
+    // the list that is being read. glibc and musl copy the list they got from the kernel at the
+    // first change and never free it; Rust's own readers take a lock; Erlang's work on a copy.
+    unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
+    // Made now, it never looks at the environment again.
+    candle_core::utils::barrier_pool();
 }
 
 /// Sets the number of threads; the default is [`available`]. Waits for work that is under way.

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::embedding::melee::NUM_PROJECTILES;
 use crate::{Error, Result};
 
 /// What a policy is, without its weights.
@@ -34,6 +33,9 @@ pub struct Melee {
     /// Projectile slots; 0 leaves the block out.
     pub num_projectiles: usize,
 }
+
+/// Projectile slots of a frame.
+pub const MAX_PROJECTILES: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -252,7 +254,7 @@ impl Embedding {
                 size("embedding.character_embed_size", m.character_embed_size, 1)?;
                 size("embedding.stage_embed_size", m.stage_embed_size, 1)?;
                 size("embedding.num_player_names", m.num_player_names, 0)?;
-                let (n, most) = (m.num_projectiles, NUM_PROJECTILES);
+                let (n, most) = (m.num_projectiles, MAX_PROJECTILES);
                 if n > most {
                     let field = "embedding.num_projectiles";
                     return Err(Error::out_of_range(field, n as f64, 0.0, most as f64));

@@ -1,6 +1,6 @@
 //! Weights by path: a path is the weight's name in the checkpoint, so renaming one breaks old files.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -9,6 +9,9 @@ use candle_core::{Tensor, Var};
 use crate::ops::tensor::tensor;
 use crate::rng::Rng;
 use crate::{Error, Result};
+
+/// 4 GiB of f32: a spec that wants more is a slip, or a hostile file.
+const MAX_WEIGHTS: usize = 1 << 30;
 
 /// All weights of a policy, in the order of their names.
 pub type Weights = BTreeMap<String, Tensor>;
@@ -54,11 +57,13 @@ pub struct Builder {
     trainable: bool,
     path: String,
     taken: Rc<RefCell<Weights>>,
+    total: Rc<Cell<usize>>,
 }
 
 impl Builder {
     pub fn new(source: Source, trainable: bool) -> Self {
-        Builder { source: Rc::new(source), trainable, path: String::new(), taken: Rc::default() }
+        let (taken, total) = Default::default();
+        Builder { source: Rc::new(source), trainable, path: String::new(), taken, total }
     }
 
     /// The builder of a part named `name`.
@@ -72,6 +77,7 @@ impl Builder {
 
     pub fn get(&self, name: &str, shape: &[usize], init: Init) -> Result<Tensor> {
         let name = self.name(name);
+        self.reserve(&name, shape)?;
         let weight = match &*self.source {
             Source::Seed(seed) => {
                 tensor(init.draw(*seed, &name, shape.iter().product()), shape)?
@@ -93,6 +99,18 @@ impl Builder {
         Ok(weight)
     }
 
+    /// Counts a weight before memory is taken for it.
+    fn reserve(&self, name: &str, shape: &[usize]) -> Result<()> {
+        let count = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
+        let total = self.total.get().saturating_add(count);
+        if total > MAX_WEIGHTS {
+            let bytes = (total as u64).saturating_mul(4);
+            return Err(Error::OutOfMemory { what: format!("weights up to {name}"), bytes });
+        }
+        self.total.set(total);
+        Ok(())
+    }
+
     /// The weights handed out; a stored one that no layer asked for is a mismatch.
     pub fn finish(self) -> Result<Weights> {
         let taken = self.taken.take();
@@ -102,5 +120,19 @@ impl Builder {
             return Err(Error::mismatch("weights", "those of the spec", format!("{extra} besides")));
         }
         Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spec_that_no_machine_holds_is_refused_before_memory_is_taken() {
+        let b = Builder::new(Source::Seed(1), false);
+        let huge = b.get("w", &[1 << 18, 1 << 16], Init::Constant(0.0));
+        assert!(matches!(huge, Err(Error::OutOfMemory { bytes, .. }) if bytes == 1 << 36));
+        let overflow = b.get("w", &[usize::MAX, 3], Init::Constant(0.0));
+        assert!(matches!(overflow, Err(Error::OutOfMemory { .. })));
     }
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use sconce_core::fs::{PARTIAL, write_atomic};
+use sconce_core::fs::{PARTIAL, lock, write_atomic};
 use sconce_core::rng::philox;
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -331,20 +331,7 @@ impl Writer {
     pub fn open(dir: &Path, schema: &Schema) -> Result<Self> {
         let games = dir.join(shard::FOLDER);
         fs::create_dir_all(&games).map_err(|source| Error::Io { path: games.clone(), source })?;
-        let path = dir.join(LOCK);
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(|source| Error::Io { path: path.clone(), source })?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
-                return Err(Error::Busy { what: dir.display().to_string() });
-            }
-            Err(fs::TryLockError::Error(source)) => return Err(Error::Io { path, source }),
-        }
+        let lock = lock(dir, LOCK)?;
         let writer = Writer { dir: dir.to_path_buf(), schema: schema.clone(), _lock: lock };
         writer.check_schema()?;
         Ok(writer)

@@ -1,5 +1,6 @@
 //! A policy that plays by itself, and how well and how fast it did.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use sconce_core::policy::Frames;
@@ -45,12 +46,17 @@ pub struct Played {
 
 impl Play {
     /// Plays the episodes one after the other. Each begins with an empty memory, as the windows do
-    /// that a policy learns from.
+    /// that a policy learns from. Ends early, after an episode, when `cancelled`.
     ///
     /// # Errors
     /// `Mismatch` for a policy that does not read this world's observations or that chooses anything
-    /// but one of its actions, `OutOfRange` for `episodes`.
-    pub fn run(&self, policy: &Policy, env: &mut impl Environment) -> Result<Played> {
+    /// but one of its actions, `OutOfRange` for `episodes`, `Cancelled`.
+    pub fn run(
+        &self,
+        policy: &Policy,
+        env: &mut impl Environment,
+        cancelled: &AtomicBool,
+    ) -> Result<Played> {
         if self.episodes == 0 || self.episodes > MAX_EPISODES {
             let max = MAX_EPISODES as f64;
             return Err(Error::out_of_range("episodes", self.episodes as f64, 1.0, max));
@@ -59,6 +65,9 @@ impl Play {
         let mut times = Vec::new();
         let mut returns = Vec::with_capacity(self.episodes);
         for episode in 0..self.episodes as u64 {
+            if cancelled.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
+            }
             returns.push(self.episode(policy, env, episode, &mut times)?);
         }
         times.sort_unstable();
@@ -147,6 +156,8 @@ mod tests {
     use super::*;
     use crate::CartPole;
 
+    static GO: AtomicBool = AtomicBool::new(false);
+
     fn policy(inputs: usize, actions: usize, backbone: Backbone) -> Policy {
         let kind = HeadKind::Categorical(actions);
         let heads = Heads {
@@ -174,6 +185,7 @@ mod tests {
             hidden_size: 8,
             num_layers: 1,
             layer_norm: false,
+            input_norm: false,
             dropout: 0.0,
             input_dropout: 0.0,
         })
@@ -182,7 +194,7 @@ mod tests {
     #[test]
     fn every_episode_has_a_return_and_every_decision_a_time() {
         let play = Play { episodes: 4, seed: 1, deterministic: false };
-        let played = play.run(&policy(2, 2, gru()), &mut CartPole::new(false)).unwrap();
+        let played = play.run(&policy(2, 2, gru()), &mut CartPole::new(false), &GO).unwrap();
         assert_eq!(played.returns.len(), 4);
         assert!(played.returns.iter().all(|r| (8.0..=500.0).contains(r)));
         assert_eq!(played.decisions as f64, played.returns.iter().sum::<f64>());
@@ -194,7 +206,8 @@ mod tests {
     fn the_same_seed_plays_the_same_and_another_differs() {
         let (policy, mut env) = (policy(4, 2, mlp()), CartPole::new(true));
         let mut returns = |seed| {
-            Play { episodes: 5, seed, deterministic: false }.run(&policy, &mut env).unwrap().returns
+            let play = Play { episodes: 5, seed, deterministic: false };
+            play.run(&policy, &mut env, &GO).unwrap().returns
         };
         assert_eq!(returns(1), returns(1));
         assert_ne!(returns(1), returns(2));
@@ -225,7 +238,7 @@ mod tests {
         }
         // With argmax and one world, episodes differ only if memory leaks from one into the next.
         let play = Play { episodes: 6, ..Play::default() };
-        let played = play.run(&policy(1, 2, gru()), &mut Flash(0)).unwrap();
+        let played = play.run(&policy(1, 2, gru()), &mut Flash(0), &GO).unwrap();
         assert!(played.returns.iter().all(|r| r == &played.returns[0]));
         // And the steps are those of the sequence form over the whole episode.
         let policy = policy(1, 2, gru());
@@ -246,14 +259,22 @@ mod tests {
     #[test]
     fn a_policy_for_another_world_is_refused() {
         let mut env = CartPole::new(false);
-        let error = Play::default().run(&policy(4, 2, mlp()), &mut env).unwrap_err();
+        let error = Play::default().run(&policy(4, 2, mlp()), &mut env, &GO).unwrap_err();
         assert_eq!(error.to_string(), "observation of the policy: expected 2, got 4");
-        let error = Play::default().run(&policy(2, 3, mlp()), &mut env).unwrap_err();
+        let error = Play::default().run(&policy(2, 3, mlp()), &mut env, &GO).unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         for episodes in [0, 1001] {
             let play = Play { episodes, ..Play::default() };
-            let error = play.run(&policy(2, 2, mlp()), &mut env).unwrap_err();
+            let error = play.run(&policy(2, 2, mlp()), &mut env, &GO).unwrap_err();
             assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn a_cancelled_play_has_no_result() {
+        let policy = policy(2, 2, mlp());
+        let result =
+            Play::default().run(&policy, &mut CartPole::new(false), &AtomicBool::new(true));
+        assert!(matches!(result, Err(Error::Cancelled)));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::thread;
 
-use rustler::{Binary, Env, Reference, Resource, ResourceArc, Term};
+use rustler::{Binary, Env, NewBinary, Reference, Resource, ResourceArc, Term};
 use sconce_core::{Error, Result};
 use sconce_data::{
     Corpus, ImportOptions, ImportReport, Progress, Schema, VectorGame, fields, fixtures, import,
@@ -119,6 +119,36 @@ fn corpus_info<'a>(env: Env<'a>, corpus: ResourceArc<CorpusHandle>) -> Term<'a> 
 #[rustler::nif(schedule = "DirtyCpu")]
 fn corpus_games<'a>(env: Env<'a>, corpus: ResourceArc<CorpusHandle>) -> Term<'a> {
     call(env, "games", || Ok(Data(corpus.0.games())))
+}
+
+/// One player's view of a game: `{raw rows (f32), numbers a row, labels (u16), numbers a label}`.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn corpus_recording<'a>(
+    env: Env<'a>,
+    corpus: ResourceArc<CorpusHandle>,
+    game: usize,
+    player: usize,
+) -> Term<'a> {
+    call(env, "recording", || {
+        let views = corpus.0.views(&[game])?;
+        let known = views.len() as f64 - 1.0;
+        let out_of_range = || Error::out_of_range("player", player as f64, 0.0, known);
+        let view = views.get(player).ok_or_else(out_of_range)?;
+        let heads = corpus.0.schema().heads();
+        let (n, width) = (view.len(0), heads.num_labels());
+        let mut rows = vec![0.0; n * view.raw_width()];
+        let mut labels = vec![0; n * width];
+        let each = rows.chunks_exact_mut(view.raw_width()).zip(labels.chunks_exact_mut(width));
+        for (t, (row, label)) in each.enumerate() {
+            view.raw(t, row)?;
+            view.labels(t, 0, false, &heads, label)?;
+        }
+        let rows: Vec<u8> = rows.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let labels: Vec<u8> = labels.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let binary = |bytes: &[u8]| NewBinary::from_slice(env, bytes);
+        let (rows, labels) = (binary(&rows), binary(&labels));
+        Ok((Term::from(rows), view.raw_width(), Term::from(labels), width))
+    })
 }
 
 #[rustler::nif]

@@ -2,9 +2,11 @@
 //!
 //! One file for each Elixir noun, named like it; `border` holds what they share.
 
+mod bench;
 mod border;
 mod corpus;
 mod embedding;
+mod env;
 mod policy;
 mod probe;
 mod session;

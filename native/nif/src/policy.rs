@@ -11,9 +11,7 @@ use sconce_core::{Error, Policy, Result, Spec};
 use sconce_serve::frames;
 use serde_json::Value;
 
-use crate::border::{
-    Bytes, call, decode, encode, from_binary, inline, perform, pool, to_binary,
-};
+use crate::border::{Bytes, call, decode, encode, from_binary, inline, perform, pool, to_binary};
 
 /// A policy that never changes, shared by all who hold it.
 pub struct PolicyHandle(pub Arc<Policy>);

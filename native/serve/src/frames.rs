@@ -73,7 +73,8 @@ pub fn embed(spec: &Spec, raw: &[f32], batch: usize, time: usize) -> Result<Fram
         let expected = format!("[{batch}, {time}, {width}] numbers, at least one frame");
         return Err(Error::mismatch("frames", expected, raw.len()));
     }
-    let rows = raw.chunks_exact(width).map(|raw| Row::embed(spec, raw)).collect::<Result<Vec<_>>>()?;
+    let rows =
+        raw.chunks_exact(width).map(|raw| Row::embed(spec, raw)).collect::<Result<Vec<_>>>()?;
     Ok(Frames { batch, time, ..window(rows.iter().map(Row::view)) })
 }
 

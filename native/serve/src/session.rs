@@ -305,7 +305,8 @@ impl Memory {
     }
 
     fn bytes(&self) -> usize {
-        let state: usize = self.state.0.iter().map(|part| part.elem_count() * size_of::<f32>()).sum();
+        let state: usize =
+            self.state.0.iter().map(|part| part.elem_count() * size_of::<f32>()).sum();
         let last = self.last.as_ref().map_or(0, |last| size_of_val(last.as_slice()));
         state + last + self.ring.bytes()
     }

@@ -41,7 +41,11 @@ impl Deadline {
     }
 
     pub fn check(&self) -> Result<()> {
-        if Instant::now() < self.at { Ok(()) } else { Err(Error::Deadline { deadline_ms: self.ms }) }
+        if Instant::now() < self.at {
+            Ok(())
+        } else {
+            Err(Error::Deadline { deadline_ms: self.ms })
+        }
     }
 }
 
@@ -78,7 +82,10 @@ impl Pool {
                 .name(format!("{name}-{i}"))
                 .stack_size(STACK_BYTES)
                 .spawn(move || work(&receiver, &closing))
-                .map_err(|e| Error::Unavailable { what: "threads".into(), reason: e.to_string() })?;
+                .map_err(|e| Error::Unavailable {
+                    what: "threads".into(),
+                    reason: e.to_string(),
+                })?;
             pool.threads.push(thread);
         }
         Ok(pool)
@@ -123,11 +130,7 @@ pub struct Permit<'a> {
 }
 
 impl Permit<'_> {
-    pub fn submit(
-        self,
-        deadline: Option<Deadline>,
-        job: impl FnOnce(Result<()>) + Send + 'static,
-    ) {
+    pub fn submit(self, deadline: Option<Deadline>, job: impl FnOnce(Result<()>) + Send + 'static) {
         let entry = Entry { place: self.place, deadline, job: Box::new(job) };
         let refused = match &self.pool.sender {
             // Entries in the channel hold places, of which there are no more than it has room for:

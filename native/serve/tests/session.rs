@@ -180,7 +180,8 @@ fn a_snapshot_goes_on_exactly_where_it_was_taken() {
                 let act = |session: &mut Session, t| session.act(&raw(t), &Overrides::default());
                 (0..taken_at).for_each(|t| drop(act(&mut session, t).unwrap()));
                 let snapshot = session.snapshot().unwrap();
-                let mut other = Session::open(policy.clone(), Options { seed: 9, ..options(mode) }).unwrap();
+                let mut other =
+                    Session::open(policy.clone(), Options { seed: 9, ..options(mode) }).unwrap();
                 act(&mut other, 77).unwrap();
                 other.restore(&snapshot).unwrap();
                 for t in taken_at..taken_at + 2 * WINDOW {
@@ -236,9 +237,13 @@ fn a_refused_frame_leaves_the_session_as_it_was() {
 /// A Melee frame without a previous action.
 fn frame(x: f32) -> Vec<f32> {
     let mut raw = vec![0.0; melee::RAW_WIDTH];
-    for (name, value) in
-        [("own.x", x), ("opponent.x", 20.0), ("own.action", 14.0), ("stage", 31.0), ("own.stock", 4.0)]
-    {
+    for (name, value) in [
+        ("own.x", x),
+        ("opponent.x", 20.0),
+        ("own.action", 14.0),
+        ("stage", 31.0),
+        ("own.stock", 4.0),
+    ] {
         raw[melee::column(name).unwrap()] = value;
     }
     raw
@@ -276,7 +281,8 @@ fn the_previous_action_is_the_calls_then_the_frames_then_the_sessions_own() {
     assert_close(&third.logits, &logits(&policy, &rows, &[]), "the frame's");
 
     let overrides = Overrides { previous: Some(given.to_vec()), ..Overrides::default() };
-    let fourth = session.act(&with_previous(frame(3.0), &second.choices, &heads), &overrides).unwrap();
+    let fourth =
+        session.act(&with_previous(frame(3.0), &second.choices, &heads), &overrides).unwrap();
     rows.remove(0);
     rows.push(with_previous(frame(3.0), &given, &heads));
     assert_close(&fourth.decision.logits, &logits(&policy, &rows, &[]), "the call's");

@@ -1,9 +1,11 @@
 //! What changes weights: losses, optimisers, schedules, and what they are measured with.
 
 pub mod baselines;
+pub mod bench;
 pub mod eval;
 pub mod loss;
 pub mod metrics;
 pub mod optimiser;
 pub mod run;
 pub mod schedule;
+pub mod step;

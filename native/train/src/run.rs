@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use candle_core::Tensor;
-use sconce_core::backbone::Context;
 use sconce_core::checkpoint::{self, Manifest, Optimiser};
 use sconce_core::ops::tensor;
 use sconce_core::spec::{Embedding, Heads};
@@ -20,10 +18,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
 use crate::eval::{self, BaselineReport, EvalOptions, Mode};
-use crate::loss::{LossOptions, Objective, Rows, SHARD_ROWS, Sums};
+use crate::loss::LossOptions;
 use crate::metrics::Report;
-use crate::optimiser::{AdamW, AdamWConfig, Parameter, clip_global_norm};
+use crate::optimiser::AdamWConfig;
 use crate::schedule::{Schedule, ScheduleKind};
+use crate::step::{Examples, Stepped, Stepper};
 
 /// What a run may be told; names and meanings are those of `Sconce.Trainer`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -227,7 +226,7 @@ impl Folder<'_> {
     /// Makes the folder and takes its lock: one run at a time.
     fn lock(&self) -> Result<File> {
         std::fs::create_dir_all(self.0).map_err(Error::io(self.0))?;
-        fs::lock(&self.0.join("run.lock"))
+        fs::lock(self.0, "lock")
     }
 
     fn write_report(&self, report: &RunReport) -> Result<()> {
@@ -391,9 +390,7 @@ struct Run<'a> {
     folder: Folder<'a>,
     events: &'a dyn Fn(Event),
     cancel: &'a AtomicBool,
-    policy: Policy,
-    optimiser: AdamW,
-    objective: Objective,
+    stepper: Stepper,
     schedule: Schedule,
     sampler: Sampler,
     counts: Counts,
@@ -401,13 +398,6 @@ struct Run<'a> {
     validation: (Side, Vec<View>),
     epoch_steps: u64,
     progress: Progress,
-}
-
-/// One step's figures.
-struct Stepped {
-    loss: f64,
-    grad_norm: f64,
-    learning_rate: f64,
 }
 
 impl<'a> Run<'a> {
@@ -436,18 +426,17 @@ impl<'a> Run<'a> {
             Some(found) => found,
             None => (first_policy(spec, options, &counts)?, Progress::new(options), None),
         };
-        let policy = policy.trainable()?;
-        let parameters = policy.weights().iter().map(|(n, t)| Parameter::new(n, t.dims())).collect();
         let config = AdamWConfig { weight_decay: options.weight_decay, ..AdamWConfig::default() };
-        let mut optimiser = AdamW::new(config, parameters);
+        let mut stepper =
+            Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?;
         if let Some(moments) = moments {
-            optimiser.load_state(progress.updates, |name| moments.get(name).map(Vec::as_slice))?;
+            stepper.load_moments(progress.updates, &moments)?;
             events(Event::Resumed { step: progress.step });
         }
         events(Event::Start {
             steps,
             epoch_steps,
-            weights: policy.num_weights(),
+            weights: stepper.policy().num_weights(),
             train_games: train.games,
             train_frames: train.frames,
             validation_games: validation.0.games,
@@ -456,14 +445,12 @@ impl<'a> Run<'a> {
             skipped_views: sampler.short_views(),
         });
         Ok(Run {
-            objective: Objective::new(&spec.heads, &loss)?,
             schedule: options.schedule(steps),
             options,
             folder,
             events,
             cancel,
-            policy,
-            optimiser,
+            stepper,
             sampler,
             counts,
             train,
@@ -496,9 +483,10 @@ impl<'a> Run<'a> {
                 return Ok(Stopped::Budget);
             }
             let start = Instant::now();
-            let stepped = self.step()?;
+            let learning_rate = self.learning_rate();
+            let stepped = self.step(learning_rate)?;
             self.progress.seconds = before + clock.elapsed().as_secs_f64();
-            self.account(&stepped, start.elapsed().as_secs_f64());
+            self.account(stepped, learning_rate, start.elapsed().as_secs_f64());
         }
     }
 
@@ -514,20 +502,20 @@ impl<'a> Run<'a> {
     }
 
     /// Counts a step, tells it, and puts every tenth of a validation's stretch on the curve.
-    fn account(&mut self, stepped: &Stepped, seconds: f64) {
+    fn account(&mut self, stepped: Stepped, learning_rate: f64, seconds: f64) {
         self.progress.step += 1;
         self.progress.recent.0 += stepped.loss;
         self.progress.recent.1 += 1;
         let step = self.progress.step;
         if step.is_multiple_of((self.validate_every() / 10).max(1)) && !self.validation_is_due() {
-            self.note(stepped.learning_rate, None);
+            self.note(learning_rate, None);
         }
         (self.events)(Event::Step {
             step,
             steps: self.schedule.total_steps,
             epoch: step / self.epoch_steps.max(1),
             loss: stepped.loss,
-            learning_rate: stepped.learning_rate,
+            learning_rate,
             grad_norm: stepped.grad_norm,
             frames_per_second: (self.options.batch_size * self.options.window_size) as f64 / seconds,
             seconds: self.progress.seconds,
@@ -539,27 +527,13 @@ impl<'a> Run<'a> {
         self.options.max_minutes.map_or(0.0, |minutes| self.progress.seconds / (60.0 * minutes))
     }
 
-    fn step(&mut self) -> Result<Stepped> {
+    fn step(&mut self, learning_rate: f64) -> Result<Stepped> {
         let step = self.progress.step;
         let mut batch = self.sampler.batch(step, self.options.batch_size)?;
         burn_in(&mut batch, self.options.burn_in);
         let frames = eval::frames(&mut batch);
-        let state = self.policy.zero_state(batch.batch)?;
-        let context = Context::training(self.options.seed, step);
-        let (logits, _) = self.policy.forward(&frames, Some(&batch.labels), &state, &context)?;
-        let (loss, gradient) = loss_and_gradient(&self.objective, &logits, &batch)?;
-        // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
-        let gradients = (&logits * gradient)?.sum_all()?.backward()?;
-        let mut gradients = self.gradients(&gradients)?;
-        let mut slices: Vec<_> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
-        let grad_norm = clip_global_norm(&mut slices, self.options.max_grad_norm)?;
-        let learning_rate = self.learning_rate();
-        self.optimiser.begin();
-        for (i, (weight, gradient)) in self.policy.weights().values().zip(&gradients).enumerate() {
-            let optimiser = &mut self.optimiser;
-            tensor::update(weight, |w| optimiser.update(i, w, gradient, learning_rate))??;
-        }
-        Ok(Stepped { loss, grad_norm, learning_rate })
+        let Batch { labels, weights, .. } = &batch;
+        self.stepper.step(Examples { frames: &frames, labels, weights }, step, learning_rate)
     }
 
     fn learning_rate(&self) -> f64 {
@@ -569,25 +543,13 @@ impl<'a> Run<'a> {
         self.schedule.rate(step.max(by_clock as u64))
     }
 
-    /// Gradients in the order of the weights; before the first update a missing one refuses the run.
-    fn gradients(&self, store: &candle_core::backprop::GradStore) -> Result<Vec<Vec<f32>>> {
-        census(self.policy.weights(), store)?;
-        let weights = self.policy.weights().values();
-        weights
-            .map(|weight| match store.get(weight) {
-                Some(gradient) => Ok(tensor::to_vec(gradient)?),
-                None => Err(Error::not_found("gradient")),
-            })
-            .collect()
-    }
-
     fn validate(&mut self) -> Result<()> {
         let began = Instant::now();
         let (nll, changed, accuracy) = match self.validation.1.is_empty() {
             true => (None, None, 0.0),
             false => {
                 let options = self.options.eval(self.options.validation_stride);
-                let report = match eval::evaluate(&self.policy, &self.validation.1, &options, &|_, _| (), self.cancel) {
+                let report = match eval::evaluate(self.stepper.policy(), &self.validation.1, &options, &|_, _| (), self.cancel) {
                     Err(Error::Cancelled) => return Ok(()),
                     other => other?,
                 };
@@ -607,7 +569,7 @@ impl<'a> Run<'a> {
             (self.progress.best_nll, self.progress.best_step, self.progress.without_better) =
                 (nll, Some(step), 0);
             let notes = serde_json::json!({ "step": step, "nll": nll, "frame_delay": self.options.frame_delay, "window_size": self.options.window_size });
-            self.policy.save(&self.folder.best(), notes)?;
+            self.stepper.policy().save(&self.folder.best(), notes)?;
         } else {
             self.progress.without_better += 1;
         }
@@ -639,12 +601,12 @@ impl<'a> Run<'a> {
     }
 
     fn save_last(&mut self) -> Result<()> {
-        self.progress.updates = self.optimiser.updates();
+        self.progress.updates = self.stepper.optimiser().updates();
         let notes = serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
-        let moments: Optimiser = self.optimiser.state().map(|(n, v)| (n, v.to_vec())).collect();
-        let manifest = Manifest::new(self.policy.spec().clone(), notes);
+        let moments: Optimiser = self.stepper.optimiser().state().map(|(n, v)| (n, v.to_vec())).collect();
+        let manifest = Manifest::new(self.stepper.policy().spec().clone(), notes);
         let path = self.folder.last();
-        checkpoint::save(&path, &manifest, self.policy.weights(), &moments)?;
+        checkpoint::save(&path, &manifest, self.stepper.policy().weights(), &moments)?;
         (self.events)(Event::Checkpoint { path, step: self.progress.step });
         Ok(())
     }
@@ -663,8 +625,8 @@ impl<'a> Run<'a> {
             steps: self.progress.step,
             best_step: self.progress.best_step,
             seconds: self.progress.seconds,
-            weights: self.policy.num_weights(),
-            spec: self.policy.spec().clone(),
+            weights: self.stepper.policy().num_weights(),
+            spec: self.stepper.policy().spec().clone(),
             options: self.options.clone(),
             policy,
             baselines,
@@ -683,7 +645,7 @@ impl<'a> Run<'a> {
         let best = Policy::load(&self.folder.best())?;
         let progress = |done, total| (self.events)(Event::Evaluating { done, total });
         let report = eval::evaluate(&best, views, &options, &progress, self.cancel)?;
-        let spec = self.policy.spec();
+        let spec = self.stepper.policy().spec();
         Ok((report, eval::score_baselines(&self.counts, spec, views, &options)?))
     }
 }
@@ -821,79 +783,5 @@ fn resumable(folder: &Folder<'_>, spec: &Spec, options: &TrainOptions) -> Result
 fn burn_in(batch: &mut Batch, frames: usize) {
     for window in batch.weights.chunks_exact_mut(batch.window.max(1)) {
         window.iter_mut().take(frames).for_each(|w| *w = 0.0);
-    }
-}
-
-/// Refuses a model of which some weight would never learn, by the names of those weights.
-fn census(weights: &sconce_core::weights::Weights, store: &candle_core::backprop::GradStore) -> Result<()> {
-    let missing = weights.iter().filter(|(_, t)| store.get(t).is_none());
-    let missing: Vec<String> = missing.map(|(name, _)| name.clone()).collect();
-    match missing.is_empty() {
-        true => Ok(()),
-        false => Err(Error::NoGradient { weights: missing }),
-    }
-}
-
-/// The loss of a batch and its gradient at the logits, in fixed shards of rows.
-fn loss_and_gradient(objective: &Objective, logits: &Tensor, batch: &Batch) -> Result<(f64, Tensor)> {
-    let (n, width) = logits.dims2()?;
-    let labels = batch.labels.len() / n.max(1);
-    let (loss, gradient) = tensor::with(logits, |logits| {
-        let rows = |first: usize, count: usize| Rows {
-            logits: &logits[first * width..(first + count) * width],
-            labels: &batch.labels[first * labels..(first + count) * labels],
-            weights: Some(&batch.weights[first..first + count]),
-        };
-        Ok(shards(objective, n, width, &batch.weights, rows))
-    })??;
-    Ok((loss, tensor::tensor(gradient, (n, width))?))
-}
-
-fn shards<'a>(
-    objective: &Objective,
-    n: usize,
-    width: usize,
-    weights: &[f32],
-    rows: impl Fn(usize, usize) -> Rows<'a> + Sync,
-) -> Result<(f64, Vec<f32>)> {
-    let first = match objective.normalises() {
-        true => Some(objective.sums(rows(0, n))?),
-        false => None,
-    };
-    let denominators = objective.denominators(n, Some(weights), first.as_ref())?;
-    let mut gradient = vec![0.0; n * width];
-    let sums: Vec<std::sync::OnceLock<Result<Sums>>> =
-        (0..n.div_ceil(SHARD_ROWS)).map(|_| std::sync::OnceLock::new()).collect();
-    pool::for_each_rows(&mut gradient, width, SHARD_ROWS, |first, gradient| {
-        let rows = rows(first, gradient.len() / width);
-        let _ = sums[first / SHARD_ROWS].set(objective.backward(rows, &denominators, gradient, None));
-    });
-    let mut total: Option<Sums> = None;
-    for sum in sums.into_iter().filter_map(std::sync::OnceLock::into_inner) {
-        let sum = sum?;
-        match &mut total {
-            Some(total) => total.add(&sum),
-            None => total = Some(sum),
-        }
-    }
-    let total = total.ok_or_else(|| Error::not_found("rows of a batch"))?;
-    Ok((objective.finish(&total, &denominators)?.value, gradient))
-}
-
-#[cfg(test)]
-mod tests {
-    use candle_core::{Device, Var};
-    use sconce_core::weights::Weights;
-
-    use super::*;
-
-    #[test]
-    fn a_weight_that_no_gradient_reaches_is_named() {
-        let variable = || Var::ones(2, candle_core::DType::F32, &Device::Cpu).unwrap().into_inner();
-        let (used, forgotten) = (variable(), variable());
-        let store = used.sum_all().unwrap().backward().unwrap();
-        let weights = Weights::from([("used".into(), used), ("forgotten".into(), forgotten)]);
-        let Err(Error::NoGradient { weights }) = census(&weights, &store) else { panic!("no error") };
-        assert_eq!(weights, ["forgotten"]);
     }
 }

@@ -151,7 +151,7 @@ defmodule Sconce.Trainer.Curve.Panel do
       |> Enum.map_reduce(top - @label_height, fn {{y, color, text, weight}, i}, above ->
         y = y |> min(room + @label_height * i) |> max(above + @label_height)
 
-        {~s(<text x="#{left + width + 8}" y="#{px(y + 4)}" fill="#{color}" ) <>
+        {~s(<text x="#{left + width + 12}" y="#{px(y + 4)}" fill="#{color}" ) <>
            ~s(font-weight="#{weight}">#{escape(text)}</text>\n), y}
       end)
 

@@ -4,7 +4,7 @@
 //! both players, the scene, the previous action and up to five projectiles. Ids are whole numbers,
 //! which f32 holds exactly.
 
-use crate::spec::Heads;
+use crate::spec::{Heads, MAX_PROJECTILES};
 use crate::{Error, Result};
 
 /// One number of a raw row.
@@ -119,7 +119,7 @@ pub const STAGES: [u16; 6] = [2, 3, 8, 28, 31, 32];
 /// Stage ids of the versus mode.
 pub const STAGE_IDS: usize = 33;
 /// Projectile slots of a row.
-pub const NUM_PROJECTILES: usize = 5;
+pub const NUM_PROJECTILES: usize = MAX_PROJECTILES;
 /// The buttons of a controller, in the order of their head.
 pub const BUTTONS: [&str; 8] = ["a", "b", "x", "y", "z", "l", "r", "d_up"];
 

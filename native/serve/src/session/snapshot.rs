@@ -220,7 +220,9 @@ mod tests {
     use super::*;
     use sconce_core::Policy;
     use sconce_core::sampling::Sampling;
-    use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
+    use sconce_core::spec::{
+        Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig,
+    };
     use std::sync::Arc;
 
     fn session() -> Session {

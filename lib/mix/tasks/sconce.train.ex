@@ -1,0 +1,76 @@
+defmodule Mix.Tasks.Sconce.Train do
+  alias Sconce.Trainer
+  alias Sconce.Trainer.{Curve, Progress, Report, Settings, Switches}
+
+  @shortdoc "Trains a policy on a corpus"
+
+  @own [
+    corpus: [type: :path, doc: "Folder of the corpus to train on, required."],
+    out: [type: :path, doc: "Folder of the run, required."],
+    loss: [type: {:in, [:full, :plain]}, default: :full, doc: "`plain` is the NLL alone."]
+  ]
+  @training Keyword.drop(Settings.schema(:training), [:loss])
+
+  @moduledoc """
+  Trains a policy by imitation of the games of a corpus, prints the report and writes it with the
+  checkpoints and the learning curve into `--out`.
+
+      $ mix sconce.train --corpus corpus --out run --backbone gru --hidden-size 128 --loss plain
+
+  While it runs, a line tells the step, the loss and the time that is left. `--resume` goes on with
+  a run that was ended before its time.
+
+  #{Switches.docs(@own)}
+
+  What is trained, with the defaults of `Sconce.Policy.Spec`; a size of several numbers is written
+  `512,256`:
+
+  #{Switches.docs(Switches.spec_schema())}
+
+  How:
+
+  #{Switches.docs(@training)}
+
+  The loss, unless it is plain; `none` turns a factor off:
+
+  #{Switches.docs(Settings.schema(:loss))}
+  """
+
+  use Mix.Task
+
+  @requirements ["app.config"]
+
+  @impl true
+  def run(args) do
+    # The progress line needs to know whether somebody reads it.
+    with {:ok, run} <- start(args), {:ok, report} <- Progress.follow(run) do
+      show(report)
+    else
+      {:error, error} -> Mix.raise(Exception.message(error))
+    end
+  end
+
+  @doc false
+  def schema, do: @own ++ Switches.spec_schema() ++ @training ++ Settings.schema(:loss)
+
+  defp start(args) do
+    {opts, rest} = Switches.parse!(args, schema())
+    if rest != [], do: raise(ArgumentError, "unknown argument #{hd(rest)}")
+
+    for name <- [:corpus, :out], opts[name] == nil do
+      raise ArgumentError, "#{Switches.switch(name)} is required"
+    end
+
+    opts |> Switches.training() |> Trainer.start_link()
+  rescue
+    error in ArgumentError -> Mix.raise(Exception.message(error))
+  end
+
+  defp show(report) do
+    shell = Mix.shell()
+    shell.info("\n" <> Report.format(report) <> "\n")
+    shell.info(Curve.text(report))
+    shell.info("policy  #{Path.join(report.out, "best.safetensors")}")
+    if report.curve, do: shell.info("curve   #{report.curve}")
+  end
+end

@@ -1,0 +1,150 @@
+defmodule Sconce.Action do
+  alias Sconce.Error
+  alias Sconce.Policy.Spec
+
+  @moduledoc """
+  One controller input, as `Sconce.Session.act/3` chose it.
+
+  | field | meaning |
+  |---|---|
+  | `buttons` | `%{a:, b:, x:, y:, z:, l:, r:, d_up:}`, true where pressed |
+  | `main_stick`, `c_stick` | `%{x:, y:}` in 0..1, left and down 0, centre 0.5 |
+  | `shoulder` | 0..1 |
+  | `confidence` | 0..1 of `buttons`, `main`, `c`, `shoulder`, and `overall` |
+  | `choices` | what each head chose: a class, or a list of bits |
+  | `logits` | a list of numbers for each head where they were asked for, or nil |
+  | `frame` | the how-manieth decision of its session it is, from 1 |
+
+  A policy with other heads than a controller's leaves buttons, sticks and shoulder nil, and its
+  `confidence` has a number for each head.
+
+  The confidence of buttons is the mean of `2 |p - 0.5|`, that of a stick the mean over its axes of the
+  largest probability. `overall` weighs the four by 0.4, 0.3, 0.15 and 0.15.
+
+  An action can be the `previous_action` of a `Sconce.Frame`.
+  """
+
+  defstruct [:buttons, :main_stick, :c_stick, :shoulder, :confidence, :choices, :logits, :frame]
+
+  @type buttons :: %{atom => boolean}
+  @type stick :: %{x: float, y: float}
+  @type t :: %__MODULE__{
+          buttons: buttons | nil,
+          main_stick: stick | nil,
+          c_stick: stick | nil,
+          shoulder: float | nil,
+          confidence: %{atom => float},
+          choices: %{atom => non_neg_integer | [0 | 1]},
+          logits: %{atom => [float]} | nil,
+          frame: pos_integer
+        }
+
+  @overall [buttons: 0.4, main: 0.3, c: 0.15, shoulder: 0.15]
+
+  @doc false
+  # From what the native side answers: labels, a confidence of each head, logits, number.
+  @spec new(Spec.t(), boolean, tuple) :: t
+  def new(%Spec{heads: heads}, controller?, {labels, confidence, logits, frame}) do
+    action = %__MODULE__{
+      choices: choices(heads, labels),
+      logits: logits && logits(heads, logits),
+      frame: frame
+    }
+
+    if controller?,
+      do: controller(action, heads, labels, confidence),
+      else: %{action | confidence: named(heads, confidence)}
+  end
+
+  defp choices(heads, labels) do
+    {choices, []} =
+      Enum.map_reduce(heads, labels, fn
+        %{name: name, kind: {:bernoulli, n}}, labels ->
+          {bits, rest} = Enum.split(labels, n)
+          {{name, bits}, rest}
+
+        %{name: name}, [class | rest] ->
+          {{name, class}, rest}
+      end)
+
+    Map.new(choices)
+  end
+
+  defp logits(heads, logits) do
+    {logits, <<>>} =
+      Enum.map_reduce(heads, logits, fn %{name: name, kind: {_kind, n}}, logits ->
+        <<own::binary-size(n * 4), rest::binary>> = logits
+        {{name, for(<<logit::float-32-little <- own>>, do: logit)}, rest}
+      end)
+
+    Map.new(logits)
+  end
+
+  defp controller(action, heads, labels, confidence) do
+    [a, b, x, y, z, l, r, d_up, main_x, main_y, c_x, c_y, shoulder] = labels
+
+    [_buttons | buckets] = for %{kind: {_kind, n}} <- heads, do: n - 1
+    [mx, my, cx, cy, s] = buckets
+
+    %{
+      action
+      | buttons: %{
+          a: a == 1,
+          b: b == 1,
+          x: x == 1,
+          y: y == 1,
+          z: z == 1,
+          l: l == 1,
+          r: r == 1,
+          d_up: d_up == 1
+        },
+        main_stick: %{x: main_x / mx, y: main_y / my},
+        c_stick: %{x: c_x / cx, y: c_y / cy},
+        shoulder: shoulder / s,
+        confidence: confidence(confidence)
+    }
+  end
+
+  defp confidence([buttons, main_x, main_y, c_x, c_y, shoulder]) do
+    parts = %{
+      buttons: buttons,
+      main: (main_x + main_y) / 2,
+      c: (c_x + c_y) / 2,
+      shoulder: shoulder
+    }
+
+    overall = for {part, weight} <- @overall, reduce: 0.0, do: (sum -> sum + weight * parts[part])
+    Map.new(Map.put(parts, :overall, overall), fn {part, value} -> {part, rounded(value)} end)
+  end
+
+  defp named(heads, confidence) do
+    heads
+    |> Enum.zip(confidence)
+    |> Map.new(fn {%{name: name}, value} -> {name, rounded(value)} end)
+  end
+
+  defp rounded(value), do: Float.round(value, 3)
+
+  @doc false
+  # Labels in the order of the heads, from an action or from choices by name.
+  @spec labels(Spec.t(), t | map | keyword) :: {:ok, [non_neg_integer]} | {:error, Error.t()}
+  def labels(spec, %__MODULE__{choices: choices}), do: labels(spec, choices)
+
+  def labels(spec, choices) when is_list(choices) do
+    if Keyword.keyword?(choices), do: labels(spec, Map.new(choices)), else: misfit(choices)
+  end
+
+  def labels(%Spec{heads: heads}, choices) when is_map(choices) do
+    labels = Enum.flat_map(heads, &List.wrap(Map.get(choices, &1.name)))
+    whole? = Enum.all?(labels, &(&1 in 0..65_535))
+    named? = Enum.sort(Map.keys(choices)) == heads |> Enum.map(& &1.name) |> Enum.sort()
+    if whole? and named?, do: {:ok, labels}, else: misfit(choices)
+  end
+
+  def labels(_spec, other), do: misfit(other)
+
+  defp misfit(got) do
+    details = %{what: "previous", expected: "an action or its choices", got: inspect(got)}
+    {:error, %Error{kind: :mismatch, op: :act, details: details}}
+  end
+end

@@ -1,0 +1,113 @@
+defmodule Sconce.Bench.Case do
+  @moduledoc false
+  # One line of the benchmark: what is timed, and what it could cost at best.
+  #
+  # `run` gets the seconds it may take. It checks what it computed and raises where that is wrong,
+  # and gives the microseconds of each sample and whatever else is worth telling. `limit` turns that
+  # into the limit and its reason.
+
+  @enforce_keys [:name, :case, :batch, :threads, :run, :limit]
+  defstruct @enforce_keys
+
+  @type measured :: %{us: [float], extra: map}
+  @type t :: %__MODULE__{
+          name: String.t(),
+          case: String.t(),
+          batch: pos_integer,
+          threads: pos_integer,
+          run: (float -> measured),
+          limit: (measured -> {float | nil, String.t()})
+        }
+
+  # Calls are timed in groups of about so long: a single one may be shorter than the clock is exact.
+  @group_us 20
+  @warm_up 3
+
+  @doc "What `--only` is matched with."
+  @spec title(t) :: String.t()
+  def title(%__MODULE__{name: name, case: text}), do: "#{name} #{text}"
+
+  @doc "Runs a case; whatever goes wrong becomes a row that says so."
+  @spec row(t, float) :: map
+  def row(%__MODULE__{} = bench, budget) do
+    measured = bench.run.(budget)
+    measured.us != [] || raise "nothing was timed"
+    {limit_us, reason} = bench.limit.(measured)
+
+    Map.merge(identity(bench), %{
+      ok: true,
+      median_us: percentile(measured.us, 50),
+      p95_us: percentile(measured.us, 95),
+      n: length(measured.us),
+      limit_us: limit_us,
+      limit: reason,
+      extra: measured.extra
+    })
+  rescue
+    error -> failed(bench, Exception.message(error))
+  catch
+    kind, reason -> failed(bench, "#{kind} #{inspect(reason)}")
+  end
+
+  defp failed(bench, reason) do
+    Map.merge(identity(bench), %{
+      ok: false,
+      median_us: nil,
+      p95_us: nil,
+      n: 0,
+      limit_us: nil,
+      limit: "FAILED: #{reason}",
+      extra: %{}
+    })
+  end
+
+  defp identity(bench), do: Map.take(bench, [:name, :case, :batch, :threads])
+
+  @doc """
+  Calls `fun` for about `seconds`, and at least `least` times: microseconds a call, and the last result.
+  """
+  @spec time((() -> result), float, pos_integer) :: {[float], result} when result: term
+  def time(fun, seconds, least \\ 20) do
+    warm_up = if least < @warm_up, do: 0, else: @warm_up
+    for _ <- 1..warm_up//1, do: fun.()
+    {us, last} = group(fun, 1)
+    # What is over 20 us is timed alone.
+    size = (@group_us / max(us, 0.02)) |> ceil() |> min(1000)
+    until = System.monotonic_time(:microsecond) + round(seconds * 1.0e6)
+    collect(fun, size, until, least, [], last)
+  end
+
+  defp collect(fun, size, until, least, done, last) do
+    if least <= 0 and System.monotonic_time(:microsecond) >= until do
+      {done, last}
+    else
+      {us, last} = group(fun, size)
+      collect(fun, size, until, least - 1, [us | done], last)
+    end
+  end
+
+  defp group(fun, size) do
+    start = System.monotonic_time(:nanosecond)
+    last = repeat(fun, size)
+    {(System.monotonic_time(:nanosecond) - start) / 1000 / size, last}
+  end
+
+  defp repeat(fun, 1), do: fun.()
+
+  defp repeat(fun, n) do
+    fun.()
+    repeat(fun, n - 1)
+  end
+
+  @doc """
+  The nearest rank.
+
+      iex> Sconce.Bench.Case.percentile([3.0, 1.0, 2.0], 50)
+      2.0
+  """
+  @spec percentile([number], 1..100) :: number
+  def percentile(values, percent) do
+    rank = ceil(length(values) * percent / 100)
+    values |> Enum.sort() |> Enum.at(max(rank, 1) - 1)
+  end
+end

@@ -1,0 +1,322 @@
+defmodule Sconce.Bench.Cases do
+  @moduledoc false
+  # Everything that `mix bench` measures.
+
+  alias Sconce.Bench.{Case, Machine}
+  alias Sconce.{Action, Corpus, Frame, Native, Policy, Session}
+  alias Sconce.Policy.Spec
+
+  @window 60
+  @rows 256
+  @seed 1
+
+  # Shapes that the peers have as well.
+  @mlp [backbone: :mlp, hidden_sizes: [512, 512], layer_norm: true]
+  @plain [layer_norm: false, input_norm: false]
+  @backbones [
+    {"mlp 512 512", @mlp},
+    {"gru 256x2", [backbone: :gru, hidden_size: 256, num_layers: 2] ++ @plain},
+    {"lstm 256x2", [backbone: :lstm, hidden_size: 256, num_layers: 2] ++ @plain}
+  ]
+  @packed {:melee, layout: :packed}
+  # As a run is set up by default, with the heads that play best.
+  @usual [backbone: :gru, heads: :autoregressive, prior: true, dropout: 0.3, input_dropout: 0.3]
+
+  @doc "All cases; `threads` is what stands beside one."
+  @spec all(pos_integer) :: [Case.t()]
+  def all(threads) do
+    Enum.concat([controls(), frames(), acts(), trains(Enum.uniq([1, threads])), imports(threads)])
+  end
+
+  # Controls
+
+  defp controls do
+    [
+      control("NIF, no-op", &Native.bench_noop/0, fn _ -> {nil, "the control of all others"} end),
+      control("dirty NIF, no-op", &Native.bench_dirty/0, &beside(&1, "two thread switches")),
+      control("worker, no-op by message", &worker/0, &beside(&1, "a queue, a thread, a message"))
+    ]
+  end
+
+  defp beside(_measured, what), do: Machine.control(what)
+
+  defp worker do
+    true = Machine.answer(&Native.bench_worker/1)
+    :ok
+  end
+
+  defp control(text, fun, limit) do
+    bench("call", text, 1, 1, limit, fn budget ->
+      {us, :ok} = Case.time(fun, budget)
+      {us, %{}}
+    end)
+  end
+
+  # Frames
+
+  defp frames do
+    learned = Spec.new(heads: :independent)
+    packed = Spec.new(embedding: @packed)
+
+    [
+      bench("frame", "pack a struct in Elixir", 1, 1, &packed_bytes/1, fn budget ->
+        frame = frame(1)
+        {us, {:ok, row}} = Case.time(fn -> Frame.pack(frame) end, budget)
+        check(byte_size(row) == row_bytes(), "a row of #{byte_size(row)} bytes")
+        {us, %{}}
+      end),
+      native_frames("frame", "read a packed row, us a frame", learned, :read_us),
+      native_frames("embed", "learned, us a frame", learned, :embed_us),
+      native_frames("embed", "packed 288, us a frame", packed, :embed_us)
+    ]
+  end
+
+  defp packed_bytes(_measured), do: Machine.bytes(row_bytes(), 1, "a row written")
+
+  defp native_frames(name, text, spec, field) do
+    limit = fn %{extra: extra} ->
+      Machine.bytes(extra.bytes, 1, "a row read, #{extra.width} numbers written")
+    end
+
+    bench(name, text, @rows, 1, limit, fn budget ->
+      rows = for i <- 1..@rows, into: <<>>, do: Machine.value!(Frame.pack(frame(i)))
+      native = Spec.to_native(spec)
+      times = Machine.answer(&Native.bench_frames(&1, native, rows, budget))
+      {columns, ids} = embedded(spec)
+      check({times.width, times.ids} == {columns, ids}, "#{times.width} numbers of a frame")
+      width = if field == :read_us, do: length(Frame.columns()), else: columns + ids
+      bytes = row_bytes() + 4 * width
+      {Enum.map(Map.fetch!(times, field), &(&1 / @rows)), %{width: width, bytes: bytes}}
+    end)
+  end
+
+  # Continuous numbers and ids of a frame, by way of another door.
+  defp embedded(spec) do
+    {:ok, row} = Frame.pack(frame(1))
+    embedding = Spec.to_native(spec).embedding
+    {continuous, ids} = Machine.value!(Native.embed(embedding, row))
+    {div(byte_size(continuous), 4), length(ids)}
+  end
+
+  defp row_bytes, do: 4 * length(Frame.columns())
+
+  # Acting
+
+  defp acts do
+    for {layout, embedding} <- [{"learned", :melee}, {"packed 288", @packed}],
+        {text, backbone} <- @backbones,
+        mode <- modes(backbone[:backbone]) do
+      spec = Spec.new([embedding: embedding] ++ backbone)
+      act("#{text}, #{layout}, #{mode_text(mode)}", spec, mode)
+    end
+  end
+
+  # Without a memory both are the same.
+  defp modes(:mlp), do: [:carry]
+  defp modes(_recurrent), do: [:carry, :window]
+
+  defp mode_text(:carry), do: "one frame"
+  defp mode_text(:window), do: "window of #{@window}"
+
+  defp act(text, spec, mode) do
+    bench("act", text, 1, 1, &act_limit(&1, mode), fn budget ->
+      policy = Machine.value!(Policy.init(spec, seed: @seed))
+
+      session =
+        Machine.value!(Session.open(policy, mode: mode, window_size: @window, seed: @seed))
+
+      for i <- 1..20, do: playable!(Session.act(session, frame(i)))
+      frame = frame(21)
+      {us, last} = Case.time(fn -> Session.act(session, frame) end, budget)
+      playable!(last)
+      {:ok, info} = Session.info(session)
+      lane = if mode == :window, do: info.window_lane, else: info.lane
+      :ok = Session.close(session)
+      {us, Map.merge(sizes(policy), %{lane: lane, rates: "#{lane} lane"})}
+    end)
+  end
+
+  defp act_limit(%{extra: extra}, :carry),
+    do: Machine.bytes(4 * (extra.backbone + extra.heads), 1, "all weights read once")
+
+  defp act_limit(%{extra: extra}, :window) do
+    Machine.flops(
+      2 * (@window * extra.backbone + extra.heads),
+      1,
+      "products of #{@window} frames"
+    )
+  end
+
+  # Numbers of the matrices and vectors that a decision reads; of a table it reads some rows.
+  defp sizes(policy) do
+    counts =
+      for {name, shape} <- Machine.value!(Policy.weights(policy)), reduce: %{} do
+        counts -> Map.update(counts, part(name), Enum.product(shape), &(&1 + Enum.product(shape)))
+      end
+
+    %{backbone: counts.backbone, heads: counts.heads, weights: policy.num_weights}
+  end
+
+  defp part("backbone." <> _), do: :backbone
+  defp part("heads.prior." <> _), do: :table
+  defp part("heads." <> _), do: :heads
+  defp part(_embedding), do: :table
+
+  defp playable!({:ok, %Action{} = action}) do
+    %{main_stick: main, c_stick: c, shoulder: shoulder, confidence: confidence} = action
+    numbers = [main.x, main.y, c.x, c.y, shoulder | Map.values(confidence)]
+    check(Enum.all?(numbers, &(&1 >= 0 and &1 <= 1)), "out of range: #{inspect(action)}")
+    check(Enum.all?(Map.values(action.buttons), &is_boolean/1), "buttons: #{inspect(action)}")
+  end
+
+  defp playable!({:error, error}), do: raise(error)
+
+  # Training
+
+  defp trains(threads) do
+    peers = for {text, backbone} <- @backbones, do: {text <> ", packed 288", @packed, backbone}
+    usual = {"gru 256x2, learned, autoregr., dropout .3", :melee, @usual}
+
+    for {text, embedding, backbone} <- peers ++ [usual], n <- threads do
+      no_dropout = [dropout: 0.0, input_dropout: 0.0]
+      options = Keyword.merge(no_dropout, [embedding: embedding] ++ backbone)
+      train(text, Spec.new(options), n)
+    end
+  end
+
+  defp train(text, spec, threads) do
+    {batch, window} = if elem(spec.backbone, 0) == :mlp, do: {256, 1}, else: {32, @window}
+    steps = %{batch: batch, window: window, threads: threads, seed: @seed, min_steps: 5}
+    limit = fn %{extra: extra} -> Machine.flops(extra.flops, threads, "forward and backward") end
+
+    bench("train", text, batch, threads, limit, fn budget ->
+      native = Spec.to_native(spec)
+      steps = Map.put(steps, :seconds, budget)
+      times = Machine.answer(&Native.bench_train(&1, native, steps))
+      check(is_float(times.last_loss), "the loss is not a number")
+      check(times.last_loss < times.first_loss, "the loss did not fall: #{losses(times)}")
+      rate = Machine.decimal(batch * window / Case.percentile(times.us, 50) * 1000)
+
+      # A product costs as much again at each of the two gradients.
+      {times.us,
+       %{
+         flops: 6 * times.multiply_adds,
+         weights: times.weights,
+         first_loss: times.first_loss,
+         last_loss: times.last_loss,
+         rates: "#{rate} k frames/s, loss #{losses(times)}"
+       }}
+    end)
+  end
+
+  defp losses(times),
+    do: "#{Float.round(times.first_loss, 2)} to #{Float.round(times.last_loss, 2)}"
+
+  # Importing
+
+  @broken ~w(too_short not_two_players truncated corrupt)
+
+  defp imports(threads) do
+    made = import_case("games made for this run", threads, &make_games/1)
+
+    case System.get_env("SCONCE_REPLAYS") do
+      nil -> [made]
+      dir -> [made, import_case("real games", threads, fn _scratch -> replays(dir) end)]
+    end
+  end
+
+  defp make_games(scratch) do
+    :ok = Native.corpus_fixtures(scratch)
+    for name <- @broken, do: File.rm!(Path.join(scratch, name <> ".slp"))
+    replays(scratch)
+  end
+
+  defp replays(dir), do: dir |> Path.join("**/*.slp") |> Path.wildcard() |> Enum.sort()
+
+  defp import_case(text, threads, games) do
+    limit = fn %{extra: extra} -> Machine.bytes(extra.bytes, threads, "files read once") end
+
+    bench("import", text, 1, threads, limit, fn budget ->
+      scratched(fn scratch ->
+        paths = games.(Path.join(scratch, "games"))
+        check(paths != [], "no games")
+        bytes = paths |> Enum.map(&File.stat!(&1).size) |> Enum.sum()
+        {us, report} = Case.time(fn -> import_once(scratch, paths, threads) end, budget, 2)
+        imported!(report, paths, text)
+        {us, Map.merge(import_rates(us, bytes, report), %{bytes: bytes, games: report.added})}
+      end)
+    end)
+  end
+
+  # Into a new corpus each time: a second import finds everything known.
+  defp import_once(scratch, paths, threads) do
+    into = Path.join(scratch, "corpus-#{System.unique_integer([:positive])}")
+    corpus = Machine.value!(Corpus.import(paths, into: into, threads: threads, progress: false))
+    File.rm_rf!(into)
+    corpus.report
+  end
+
+  defp imported!(report, paths, text) do
+    counted = report.added + length(report.skipped)
+    check(counted == length(paths), "#{counted} of #{length(paths)} files accounted for")
+    check(report.added > 0 and report.frames > 0, "no game was added")
+    check(text == "real games" or report.skipped == [], "skipped #{inspect(report.skipped)}")
+  end
+
+  defp import_rates(us, bytes, report) do
+    median = Case.percentile(us, 50)
+    rates = %{mb_per_s: bytes / median, frames_per_s: report.frames / median * 1.0e6}
+    text = "#{report.added} games, #{Machine.decimal(rates.mb_per_s)} MB/s"
+    Map.put(rates, :rates, "#{text}, #{Machine.decimal(rates.frames_per_s / 1000)} k frames/s")
+  end
+
+  defp scratched(fun) do
+    name = "sconce-bench-#{System.pid()}-#{System.unique_integer([:positive])}"
+    dir = Path.join(System.tmp_dir!(), name)
+    File.mkdir_p!(dir)
+
+    try do
+      fun.(dir)
+    after
+      File.rm_rf!(dir)
+    end
+  end
+
+  # Shared
+
+  defp bench(name, text, batch, threads, limit, run) do
+    run = fn budget ->
+      {us, extra} = run.(budget)
+      %{us: us, extra: extra}
+    end
+
+    %Case{name: name, case: text, batch: batch, threads: threads, run: run, limit: limit}
+  end
+
+  defp check(true, _problem), do: :ok
+  defp check(false, problem), do: raise("#{problem}")
+
+  # Frames of a game that goes on.
+  defp frame(i) do
+    %Frame{
+      own: player(i, -20.0),
+      opponent: player(i + 7, 20.0),
+      stage: 31,
+      frame: i,
+      projectiles: [%{owner: :own, type: 54, x: 1.0 * i, y: 5.0, speed_x: 2.0, speed_y: 0.0}]
+    }
+  end
+
+  defp player(i, x) do
+    %Frame.Player{
+      percent: rem(i, 120) / 1,
+      facing: 1,
+      x: x + rem(i, 10),
+      y: rem(i, 30) / 1,
+      action: rem(i * 13, 399),
+      character: rem(i, 26),
+      on_ground: rem(i, 2) == 0,
+      stock: 4
+    }
+  end
+end

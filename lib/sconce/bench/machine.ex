@@ -1,0 +1,129 @@
+defmodule Sconce.Bench.Machine do
+  @moduledoc false
+  # What the figures were measured on, and what it could do at best.
+
+  alias Sconce.Native
+
+  @ceiling_seconds 0.2
+
+  @doc "Model, cores and versions, for the header and for every line of JSON."
+  @spec describe() :: map
+  def describe do
+    {:ok, info} = Sconce.native_info()
+
+    %{
+      cpu: cpu(),
+      cores: cores(),
+      simd: Enum.map_join(for({name, true} <- info.cpu, do: name), " ", &to_string/1),
+      elixir: System.version(),
+      otp: System.otp_release(),
+      rustc: info.rustc,
+      profile: info.profile,
+      date: Date.to_iso8601(Date.utc_today()),
+      load: load()
+    }
+  end
+
+  @doc "Logical processors that this VM may use."
+  @spec cores() :: pos_integer
+  def cores do
+    case :erlang.system_info(:logical_processors_available) do
+      n when is_integer(n) -> n
+      :unknown -> System.schedulers_online()
+    end
+  end
+
+  @doc "The limit of reading so many bytes again and again."
+  @spec bytes(number, pos_integer, String.t()) :: {float, String.t()}
+  def bytes(bytes, threads, what) do
+    # The nearest power of two above: cases of about the same size share one measurement.
+    set = max(4096, 2 ** ceil(:math.log2(bytes)))
+    rate = ceiling({:bandwidth, set, threads})
+    {bytes / rate * 1.0e6, "#{what}, #{size(bytes)} at #{decimal(rate / 1.0e9)} GB/s"}
+  end
+
+  @doc "The limit of computing."
+  @spec flops(number, pos_integer, String.t()) :: {float, String.t()}
+  def flops(flops, threads, what) do
+    rate = ceiling({:flops, threads})
+    text = "#{what}, #{decimal(flops / 1.0e6)} Mflop at #{decimal(rate / 1.0e9)} Gflop/s"
+    {flops / rate * 1.0e6, text}
+  end
+
+  @doc "A call that does nothing, timed in this run too."
+  @spec control(String.t()) :: {float, String.t()}
+  def control(what) do
+    {ceiling(:noop), "a no-op NIF call; #{what}"}
+  end
+
+  @doc "The answer of native work that was started for a reference."
+  @spec answer((reference -> {:ok, term} | :ok | {:error, Exception.t()})) :: term
+  def answer(start) do
+    ref = make_ref()
+
+    # The task ends with its last reference, so this one is kept until it has answered.
+    case start.(ref) do
+      {:error, error} ->
+        raise error
+
+      started ->
+        {started, receive(do: ({:sconce, ^ref, answer} -> answer))} |> elem(1) |> value!()
+    end
+  end
+
+  @doc "The value of an answer, which must be one."
+  @spec value!({:ok, value} | {:error, Exception.t()}) :: value when value: term
+  def value!({:ok, value}), do: value
+  def value!({:error, error}), do: raise(error)
+
+  # Each is measured when the first case asks for it.
+  defp ceiling(what) do
+    key = {__MODULE__, what}
+
+    with nil <- Process.get(key) do
+      value = measure(what)
+      Process.put(key, value)
+      value
+    end
+  end
+
+  defp measure({:bandwidth, bytes, threads}),
+    do: answer(&Native.bench_bandwidth(&1, bytes, threads, @ceiling_seconds))
+
+  defp measure({:flops, threads}), do: answer(&Native.bench_flops(&1, threads, @ceiling_seconds))
+
+  defp measure(:noop) do
+    {us, :ok} = Sconce.Bench.Case.time(&Native.bench_noop/0, @ceiling_seconds)
+    Sconce.Bench.Case.percentile(us, 50)
+  end
+
+  defp cpu do
+    with {:ok, text} <- File.read("/proc/cpuinfo"),
+         [_, model] <- Regex.run(~r/^model name\s*: (.+)$/m, text) do
+      model
+    else
+      _ -> to_string(:erlang.system_info(:system_architecture))
+    end
+  end
+
+  # Processes that wanted to run during the last minute, ours among them.
+  defp load do
+    with {:ok, text} <- File.read("/proc/loadavg"), {load, _rest} <- Float.parse(text) do
+      load
+    else
+      _ -> nil
+    end
+  end
+
+  @doc false
+  def size(bytes) when bytes < 1000, do: "#{round(bytes)} B"
+  def size(bytes) when bytes < 1_000_000, do: "#{decimal(bytes / 1.0e3)} KB"
+  def size(bytes), do: "#{decimal(bytes / 1.0e6)} MB"
+
+  @doc "Three digits or so."
+  @spec decimal(number) :: String.t()
+  def decimal(value) when value >= 100, do: value |> round() |> Sconce.Corpus.grouped()
+  def decimal(value) when value >= 10, do: :erlang.float_to_binary(value / 1, decimals: 1)
+  def decimal(value) when value >= 1, do: :erlang.float_to_binary(value / 1, decimals: 2)
+  def decimal(value), do: :erlang.float_to_binary(value / 1, decimals: 3)
+end

@@ -1,0 +1,246 @@
+defmodule Sconce.Policy do
+  alias Sconce.{Embedding, Error, Native, Options}
+  alias Sconce.Policy.Spec
+
+  @seed [type: :non_neg_integer, max: 2 ** 64 - 1]
+  @init [seed: @seed ++ [default: 0, doc: "Of the first weights: one seed, one policy."]]
+  @save [notes: [type: :any, default: nil, doc: "Data that goes into the file, see `info/1`."]]
+  @forward [
+    batch: [type: :pos_integer, default: 1, doc: "Games, where the frames are one binary."],
+    labels: [
+      type: :any,
+      default: nil,
+      doc:
+        "`[b, t, num_labels]`, the actions that autoregressive heads condition on: lists of " <>
+          "integers, or a binary of 16-bit ones, little-endian."
+    ],
+    state: [
+      type: {:or, [:string, nil]},
+      default: nil,
+      doc: "What an earlier call gave; `nil` for games that begin."
+    ]
+  ]
+
+  @moduledoc """
+  The weights of a `Sconce.Policy.Spec`. They stay on the native side; this is a handle, and may be
+  shared by any number of processes and sessions.
+
+      iex> {:ok, policy} =
+      ...>   Sconce.Policy.init([embedding: {:vector, 2}, heads: [action: {:categorical, 2}]], seed: 1)
+      iex> policy
+      #Sconce.Policy<vector 2 -> gru 256x2 -> action(2) · 612.0 k weights · cpu>
+
+  To play, open a `Sconce.Session` over it. `forward/3` and `step/3` are for looking at logits.
+  """
+
+  @enforce_keys [:ref, :spec, :num_weights, :raw_width, :width, :trunk_width] ++
+                  [:num_logits, :num_labels, :state_size]
+  defstruct @enforce_keys
+
+  @type t :: %__MODULE__{
+          ref: reference,
+          spec: Spec.t(),
+          num_weights: non_neg_integer,
+          raw_width: pos_integer,
+          width: pos_integer,
+          trunk_width: pos_integer,
+          num_logits: pos_integer,
+          num_labels: pos_integer,
+          state_size: non_neg_integer
+        }
+
+  @typedoc """
+  `logits` (`shape`, 32-bit floats, little-endian, row-major) and the `state` after the last frame.
+  """
+  @type output :: %{logits: binary, shape: tuple, state: binary}
+
+  @doc """
+  New weights for a Spec, or for the options of one (`Sconce.Policy.Spec.new/1`).
+
+  #{Options.docs(@init)}
+  """
+  @spec init(Spec.t() | keyword, keyword) :: {:ok, t} | {:error, Error.t()}
+  def init(spec, opts \\ []) do
+    [seed: seed] = Options.validate!(opts, @init)
+    spec |> Spec.new() |> Spec.to_native() |> Native.policy_init(seed) |> wrap()
+  end
+
+  @doc """
+  Reads a checkpoint.
+
+  Kinds of error: `:not_found`; `:corrupt`, the file is cut off or something else; `:mismatch`, it
+  is of a later version or its weights are not those of its Spec; `:non_finite`.
+  """
+  @spec load(Path.t()) :: {:ok, t} | {:error, Error.t()}
+  def load(path), do: path |> to_string() |> Native.policy_load() |> wrap()
+
+  @doc """
+  Writes a checkpoint: beside `path` first, then in its place.
+
+  #{Options.docs(@save)}
+  """
+  @spec save(t, Path.t(), keyword) :: :ok | {:error, Error.t()}
+  def save(%__MODULE__{ref: ref}, path, opts \\ []) do
+    [notes: notes] = Options.validate!(opts, @save)
+    Native.policy_save(ref, to_string(path), notes)
+  end
+
+  @doc """
+  What a policy is: `spec`, `num_weights`, widths, `device`, and the `notes` of its checkpoint with
+  text as keys.
+
+      iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
+      iex> {:ok, info} = Sconce.Policy.info(policy)
+      iex> {info.width, info.trunk_width, info.num_logits, info.device, info.notes}
+      {2, 256, 1, "cpu", nil}
+  """
+  @spec info(t) :: {:ok, map} | {:error, Error.t()}
+  def info(%__MODULE__{ref: ref}) do
+    with {:ok, {info, notes}} <- Native.policy_info(ref) do
+      {:ok, Map.merge(info, %{spec: Spec.from_native(info.spec), notes: notes, device: "cpu"})}
+    end
+  end
+
+  @doc """
+  Names and shapes of all weights, in the order of their names.
+  """
+  @spec weights(t) :: {:ok, [{String.t(), [pos_integer]}]} | {:error, Error.t()}
+  def weights(%__MODULE__{ref: ref}), do: Native.policy_weights(ref)
+
+  @doc """
+  The numbers of one weight: 32-bit floats, little-endian, row-major.
+  """
+  @spec weight(t, String.t()) :: {:ok, binary} | {:error, Error.t()}
+  def weight(%__MODULE__{ref: ref}, name), do: Native.policy_weight(ref, name)
+
+  @doc """
+  Logits of every frame, `shape` `{b, t, num_logits}`.
+
+  `frames` are `b` lists of `t` frames each (whatever `Sconce.Embedding.pack/2` takes), or one binary
+  of raw rows `[b, t, raw_width]`. They are checked as in a session; a frame without a previous
+  action has none here.
+
+  #{Options.docs(@forward)}
+
+      iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
+      iex> {:ok, out} = Sconce.Policy.forward(policy, [[[0.0, 1.0], [0.5, 1.0], [1.0, 1.0]]])
+      iex> {out.shape, byte_size(out.logits)}
+      {{1, 3, 1}, 12}
+  """
+  @spec forward(t, [[term]] | binary, keyword) :: {:ok, output} | {:error, Error.t()}
+  def forward(policy, frames, opts \\ []) do
+    options = Options.validate!(opts, @forward)
+
+    with {:ok, rows, batch, time} <- rows(policy, frames, options[:batch]),
+         {:ok, {logits, state}} <- run(policy, rows, batch, time, options) do
+      {:ok, %{logits: logits, shape: {batch, time, policy.num_logits}, state: state}}
+    end
+  end
+
+  @doc """
+  Logits of one more frame of each game, `shape` `{b, num_logits}`; with `state:` from the call
+  before. `frames` are a list of `b` frames, or one binary `[b, raw_width]`. Options as `forward/3`.
+  """
+  @spec step(t, [term] | binary, keyword) :: {:ok, output} | {:error, Error.t()}
+  def step(policy, frames, opts \\ [])
+
+  def step(policy, frames, opts) when is_list(frames),
+    do: policy |> forward(Enum.map(frames, &[&1]), opts) |> last_frame()
+
+  def step(policy, frames, opts) when is_binary(frames) do
+    rows = div(byte_size(frames), 4 * policy.raw_width)
+    policy |> forward(frames, Keyword.put_new(opts, :batch, max(rows, 1))) |> last_frame()
+  end
+
+  defp last_frame({:ok, %{shape: {b, 1, n}} = out}), do: {:ok, %{out | shape: {b, n}}}
+  defp last_frame({:ok, _}), do: {:error, mismatch("one frame of each game", "more")}
+  defp last_frame(error), do: error
+
+  defp rows(policy, rows, batch) when is_binary(rows) do
+    time = div(byte_size(rows), 4 * policy.raw_width * batch)
+
+    if time > 0 and byte_size(rows) == 4 * policy.raw_width * batch * time,
+      do: {:ok, rows, batch, time},
+      else: {:error, mismatch("[#{batch}, t, #{policy.raw_width}]", "#{byte_size(rows)} bytes")}
+  end
+
+  defp rows(%{spec: %{embedding: embedding}}, [[_ | _] = first | _] = games, _batch) do
+    time = length(first)
+
+    with true <- Enum.all?(games, &(is_list(&1) and length(&1) == time)),
+         {:ok, rows} <- pack(games, embedding) do
+      {:ok, rows, length(games), time}
+    else
+      false -> {:error, mismatch("games of the same length", "others")}
+      error -> error
+    end
+  end
+
+  defp rows(_policy, other, _batch),
+    do: {:error, mismatch("lists of frames or a binary", inspect(other, limit: 5))}
+
+  defp pack(games, embedding) do
+    games
+    |> Stream.concat()
+    |> Enum.reduce_while({:ok, []}, fn frame, {:ok, rows} ->
+      case Embedding.pack(embedding, frame) do
+        {:ok, row} -> {:cont, {:ok, [rows | row]}}
+        error -> {:halt, error}
+      end
+    end)
+    |> case do
+      {:ok, rows} -> {:ok, IO.iodata_to_binary(rows)}
+      error -> error
+    end
+  end
+
+  defp run(policy, rows, batch, time, options) do
+    ref = make_ref()
+
+    with {:ok, labels} <- labels(options[:labels]),
+         :ok <- Native.policy_forward(policy.ref, ref, rows, batch, time, labels, options[:state]) do
+      receive do
+        {:sconce, ^ref, answer} -> answer
+      end
+    end
+  end
+
+  defp labels(labels) when is_nil(labels) or is_binary(labels), do: {:ok, labels}
+
+  defp labels(labels) when is_list(labels) do
+    flat = List.flatten(labels)
+
+    if Enum.all?(flat, &(&1 in 0..65_535)),
+      do: {:ok, for(label <- flat, into: <<>>, do: <<label::16-little>>)},
+      else: {:error, mismatch("labels of 0..65535", inspect(labels, limit: 5))}
+  end
+
+  defp labels(other), do: {:error, mismatch("labels", inspect(other, limit: 5))}
+
+  defp mismatch(expected, got) do
+    details = %{what: "frames", expected: expected, got: got}
+    %Error{kind: :mismatch, op: :forward, details: details}
+  end
+
+  defp wrap({:ok, ref}) do
+    with {:ok, {info, _notes}} <- Native.policy_info(ref) do
+      info = %{info | spec: Spec.from_native(info.spec)}
+      {:ok, struct!(__MODULE__, Map.put(info, :ref, ref))}
+    end
+  end
+
+  defp wrap(error), do: error
+
+  defimpl Inspect do
+    alias Sconce.Policy.Spec
+
+    def inspect(policy, _opts) do
+      parts = [Spec.summary(policy.spec, " #{policy.width}"), count(policy.num_weights), "cpu"]
+      "#Sconce.Policy<#{Enum.join(parts, " · ")}>"
+    end
+
+    defp count(n) when n >= 1_000_000, do: "#{Float.round(n / 1.0e6, 1)} M weights"
+    defp count(n) when n >= 1_000, do: "#{Float.round(n / 1.0e3, 1)} k weights"
+    defp count(n), do: "#{n} weights"
+  end
+end

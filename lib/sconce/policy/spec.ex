@@ -1,0 +1,348 @@
+defmodule Sconce.Policy.Spec do
+  alias Sconce.{Embedding, Options, Temporal}
+
+  @size [type: :pos_integer, max: 65_536]
+  @controller [axis_buckets: 16, shoulder_buckets: 4]
+  # Those of the backbones are `Sconce.Temporal`'s.
+  @own [
+    embedding: [
+      type: :any,
+      default: :melee,
+      doc: "`:melee`, `{:melee, opts}` or `{:vector, n}`, see `Sconce.Embedding`."
+    ],
+    backbone: [
+      type: :any,
+      default: :gru,
+      doc: "`:mlp`, `:lstm` or `:gru`, see `Sconce.Temporal` for what each takes."
+    ],
+    heads: [
+      type: :any,
+      default: :independent,
+      doc:
+        "The controller's six, `:independent` or `:autoregressive`; or a list of heads, each " <>
+          "`{:bernoulli, n}` or `{:categorical, n}`."
+    ],
+    heads_kind: [
+      type: {:in, [:independent, :autoregressive]},
+      default: :independent,
+      doc: "For a list of heads: whether a head sees what those before it chose."
+    ],
+    axis_buckets: @size ++ [default: 16, doc: "Steps of a stick's axis, of a controller."],
+    shoulder_buckets: @size ++ [default: 4, doc: "Steps of the shoulder, of a controller."],
+    head_hidden_size:
+      @size ++ [default: 64, doc: "Hidden layer of a head; half of it for the shoulder."],
+    stream_size: @size ++ [default: 128, doc: "Residual stream of autoregressive heads."],
+    prior: [
+      type: :boolean,
+      default: false,
+      doc: "Adds log P(action | previous action) to the logits of a Melee controller."
+    ],
+    value_head: [type: {:in, [nil]}, default: nil, doc: "Reserved."]
+  ]
+  @backbone_names Temporal.backbones()
+                  |> Enum.flat_map(&Keyword.keys(Temporal.options(&1)))
+                  |> Enum.uniq()
+  @names Keyword.keys(@own) ++ @backbone_names
+
+  @moduledoc """
+  A policy as data: how a frame becomes a vector, how vectors become memory, what is chosen. It can be
+  printed and compared, and stands in every checkpoint.
+
+      iex> Sconce.Policy.Spec.new(embedding: {:vector, 2}, heads: [action: {:categorical, 2}])
+      #Sconce.Policy.Spec<vector 2 -> gru 256x2 -> action(2)>
+      iex> Sconce.Policy.Spec.new(backbone: :lstm, hidden_size: 128, heads: :autoregressive)
+      #Sconce.Policy.Spec<melee -> lstm 128x2 -> autoregressive controller(81)>
+
+  ## Options
+
+  #{Options.docs(@own)}
+
+  and those of the backbone, as in `hidden_size: 128`. An option that the chosen parts do not have is
+  refused: nothing is ignored in silence.
+  """
+
+  @enforce_keys [:embedding, :backbone, :heads, :heads_kind, :stream_size, :prior]
+  defstruct @enforce_keys
+
+  @type head_kind :: {:bernoulli, pos_integer} | {:categorical, pos_integer}
+  @type head :: %{name: atom, kind: head_kind, hidden_size: pos_integer}
+  @type t :: %__MODULE__{
+          embedding: Embedding.t(),
+          backbone: {Temporal.backbone(), keyword},
+          heads: [head],
+          heads_kind: :independent | :autoregressive,
+          stream_size: pos_integer,
+          prior: boolean
+        }
+
+  @controller_heads [:buttons, :main_x, :main_y, :c_x, :c_y, :shoulder]
+  @max_heads 64
+
+  @doc """
+  A Spec with every option filled in. Raises `ArgumentError` for one that does not fit.
+
+      iex> Sconce.Policy.Spec.new(backbone: :gru, hiden_size: 64)
+      ** (ArgumentError) unknown option :hiden_size, did you mean :hidden_size?
+
+      iex> Sconce.Policy.Spec.new(backbone: :gru, hidden_sizes: [64])
+      ** (ArgumentError) the :gru backbone has no option :hidden_sizes, did you mean :hidden_size?
+  """
+  @spec new(keyword | t) :: t
+  def new(opts \\ [])
+  def new(%__MODULE__{} = spec), do: spec
+
+  def new(opts) do
+    Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
+    for {name, _value} <- opts, do: Options.known!(name, @names)
+    reserved!(opts[:value_head])
+    {own, backbone} = Keyword.split(opts, Keyword.keys(@own))
+    options = Options.validate!(own, @own)
+    embedding = Embedding.new!(options[:embedding])
+    {heads, kind} = heads!(options, own)
+    prior!(options[:prior], embedding, heads)
+
+    %__MODULE__{
+      embedding: embedding,
+      backbone: backbone!(options[:backbone], backbone, embedding),
+      heads: heads,
+      heads_kind: kind,
+      stream_size: options[:stream_size],
+      prior: options[:prior]
+    }
+  end
+
+  @doc """
+  The names of the options that `new/1` takes.
+  """
+  @spec options() :: [atom]
+  def options, do: @names
+
+  @doc """
+  Whether the heads are the six of a controller, which makes an action of buttons and sticks.
+
+      iex> Sconce.Policy.Spec.controller?(Sconce.Policy.Spec.new())
+      true
+  """
+  @spec controller?(t) :: boolean
+  def controller?(%__MODULE__{heads: heads}) do
+    Enum.map(heads, & &1.name) == @controller_heads and hd(heads).kind == {:bernoulli, 8} and
+      Enum.all?(tl(heads), &match?(%{kind: {:categorical, _}}, &1))
+  end
+
+  defp reserved!(nil), do: :ok
+
+  defp reserved!(other) do
+    raise ArgumentError,
+          "option :value_head is reserved for actor-critic training and must be nil, " <>
+            "got: #{inspect(other)}"
+  end
+
+  # Backbone
+
+  defp backbone!({name, opts}, flat, embedding) when is_list(opts),
+    do: backbone!(name, Keyword.merge(opts, flat), embedding)
+
+  defp backbone!(name, opts, embedding) when is_atom(name) do
+    schema = Temporal.options(name)
+    for {option, _value} <- opts, do: applies!(option, Keyword.keys(schema), name)
+    options = opts |> Options.validate!(schema) |> input_norm(embedding) |> rounded()
+    sizes!(options[:hidden_sizes])
+    {name, options}
+  end
+
+  defp backbone!(other, _opts, _embedding) do
+    raise ArgumentError,
+          "option :backbone: expected one of #{inspect(Temporal.backbones())}, " <>
+            "got: #{inspect(other)}"
+  end
+
+  defp applies!(option, known, backbone) do
+    near = Options.nearest(option, known)
+
+    option in known ||
+      raise ArgumentError,
+            "the #{inspect(backbone)} backbone has no option #{inspect(option)}" <>
+              if(near, do: ", did you mean #{inspect(near)}?", else: "")
+  end
+
+  defp input_norm(options, embedding) do
+    case options[:input_norm] do
+      :auto -> Keyword.replace!(options, :input_norm, match?({:melee, _}, embedding))
+      _given -> options
+    end
+  end
+
+  # The native side keeps 32 bits of a rate: as many digits as come back from it.
+  defp rounded(options) do
+    Enum.map(options, fn
+      {name, rate} when is_float(rate) -> {name, Float.round(rate, 6)}
+      other -> other
+    end)
+  end
+
+  defp sizes!([]), do: raise(ArgumentError, "option :hidden_sizes: expected at least one layer")
+  defp sizes!(_sizes), do: :ok
+
+  # Heads
+
+  defp heads!(options, given) do
+    case options[:heads] do
+      kind when kind in [:independent, :autoregressive] ->
+        refuse!(given, [:heads_kind], "the controller: its kind is its name")
+        kind!(given, kind)
+        {controller(options), kind}
+
+      [_ | _] = list ->
+        refuse!(given, Keyword.keys(@controller), "a list of heads")
+        kind!(given, options[:heads_kind])
+        {list!(list, options[:head_hidden_size]), options[:heads_kind]}
+
+      other when is_atom(other) ->
+        Options.known!(other, [:independent, :autoregressive], "heads")
+
+      other ->
+        raise ArgumentError, "option :heads: expected a kind or a list, got: #{inspect(other)}"
+    end
+  end
+
+  defp kind!(given, :independent), do: refuse!(given, [:stream_size], "independent heads")
+  defp kind!(given, _), do: refuse!(given, [:head_hidden_size], "autoregressive heads")
+
+  defp refuse!(given, names, noun) do
+    for name <- names, Keyword.has_key?(given, name) do
+      raise ArgumentError, "option #{inspect(name)} does not apply to #{noun}"
+    end
+  end
+
+  defp controller(options) do
+    size = options[:head_hidden_size]
+    axis = {:categorical, options[:axis_buckets] + 1}
+    shoulder = {:categorical, options[:shoulder_buckets] + 1}
+
+    [head(:buttons, {:bernoulli, 8}, size)] ++
+      for(name <- [:main_x, :main_y, :c_x, :c_y], do: head(name, axis, size)) ++
+      [head(:shoulder, shoulder, max(div(size, 2), 1))]
+  end
+
+  defp list!(list, size) do
+    Keyword.keyword?(list) ||
+      raise ArgumentError,
+            "option :heads: expected a list such as [action: {:categorical, 2}], " <>
+              "got: #{inspect(list)}"
+
+    length(list) <= @max_heads || raise ArgumentError, "more than #{@max_heads} heads"
+
+    list == Enum.uniq_by(list, &elem(&1, 0)) ||
+      raise ArgumentError, "two heads have one name: #{inspect(Keyword.keys(list))}"
+
+    for {name, kind} <- list, do: head(name!(name), kind!(name, kind, list), size)
+  end
+
+  defp name!(name) do
+    to_string(name) =~ ~r/\A[a-z0-9_]{1,32}\z/ ||
+      raise ArgumentError,
+            "a head's name has a-z, 0-9, _ and at most 32 of them, got: #{inspect(name)}"
+
+    name
+  end
+
+  defp kind!(_name, {:bernoulli, n} = kind, _list) when n in 1..65_536, do: kind
+  defp kind!(_name, {:categorical, n} = kind, _list) when n in 2..65_536, do: kind
+
+  defp kind!(name, {kind, _n} = given, _list) when is_atom(kind) do
+    Options.known!(kind, [:bernoulli, :categorical], "kind of head")
+
+    raise ArgumentError,
+          "head #{inspect(name)}: expected 1..65536 bits or 2..65536 classes, " <>
+            "got: #{inspect(given)}"
+  end
+
+  defp kind!(name, other, _list) do
+    raise ArgumentError,
+          "head #{inspect(name)}: expected {:bernoulli, n} or {:categorical, n}, " <>
+            "got: #{inspect(other)}"
+  end
+
+  defp head(name, kind, hidden_size), do: %{name: name, kind: kind, hidden_size: hidden_size}
+
+  defp prior!(false, _embedding, _heads), do: :ok
+
+  defp prior!(true, embedding, heads) do
+    (match?({:melee, _}, embedding) and Enum.map(heads, & &1.name) == @controller_heads) ||
+      raise ArgumentError,
+            "option :prior needs the Melee embedding and the heads of the controller"
+  end
+
+  # To the native side and back
+
+  @doc false
+  @spec to_native(t) :: map
+  def to_native(%__MODULE__{backbone: {name, options}} = spec) do
+    %{
+      embedding: Embedding.to_native(spec.embedding),
+      backbone: %{name => Map.new(options)},
+      heads: %{
+        kind: spec.heads_kind,
+        parts: spec.heads,
+        stream_size: spec.stream_size,
+        prior: spec.prior
+      }
+    }
+  end
+
+  @doc false
+  @spec from_native(map) :: t
+  def from_native(%{embedding: embedding, backbone: backbone, heads: heads}) do
+    [{name, options}] = Map.to_list(backbone)
+    options = for {option, _} <- Temporal.options(name), do: {option, Map.fetch!(options, option)}
+
+    %__MODULE__{
+      embedding: Embedding.from_native(embedding),
+      backbone: {name, rounded(options)},
+      heads: Enum.map(heads.parts, &head_from_native/1),
+      heads_kind: if(heads.kind == "autoregressive", do: :autoregressive, else: :independent),
+      stream_size: heads.stream_size,
+      prior: heads.prior
+    }
+  end
+
+  # The native side has checked the names: at most 64 of a file, of at most 32 letters.
+  defp head_from_native(%{name: name, kind: kind, hidden_size: size}) do
+    [{kind, n}] = Map.to_list(kind)
+    head(String.to_atom(name), {kind, n}, size)
+  end
+
+  # In one line
+
+  @doc false
+  # `width` is that of the embedded vector, where it is known.
+  @spec summary(t, String.t()) :: String.t()
+  def summary(%__MODULE__{} = spec, width \\ "") do
+    embedding = embedding_text(spec.embedding, width)
+    Enum.join([embedding, backbone_text(spec.backbone), heads_text(spec)], " -> ")
+  end
+
+  @doc false
+  @spec backbone_text({Temporal.backbone(), keyword}) :: String.t()
+  def backbone_text({:mlp, options}), do: "mlp #{Enum.join(options[:hidden_sizes], "-")}"
+  def backbone_text({name, o}), do: "#{name} #{o[:hidden_size]}x#{o[:num_layers]}"
+
+  defp embedding_text({:vector, n}, _width), do: "vector #{n}"
+  defp embedding_text({:melee, [layout: :packed]}, _width), do: "melee packed 288"
+  defp embedding_text({:melee, _options}, width), do: "melee#{width}"
+
+  defp heads_text(%{heads: heads, heads_kind: kind} = spec) do
+    text =
+      if controller?(spec),
+        do: "controller(#{heads |> Enum.map(&logits/1) |> Enum.sum()})",
+        else: Enum.map_join(heads, " ", &"#{&1.name}(#{logits(&1)})")
+
+    if kind == :autoregressive, do: "autoregressive " <> text, else: text
+  end
+
+  defp logits(%{kind: {_kind, n}}), do: n
+
+  defimpl Inspect do
+    def inspect(spec, _opts), do: "#Sconce.Policy.Spec<#{Sconce.Policy.Spec.summary(spec)}>"
+  end
+end

@@ -1,0 +1,324 @@
+defmodule Sconce.Session do
+  alias Sconce.{Action, Embedding, Error, Native, Options, Policy}
+  alias Sconce.Policy.Spec
+
+  @seed [type: {:or, [:non_neg_integer, nil]}, max: 2 ** 64 - 1]
+  @probability [type: :float, min: 0.0, max: 1.0]
+
+  @sampling [
+    temperature: [
+      type: :float,
+      min: 1.0e-3,
+      max: 1.0e3,
+      default: 1.0,
+      doc: "Divides the logits: below 1 the choice comes nearer to the most likely one."
+    ],
+    deterministic: [
+      type: :boolean,
+      default: false,
+      doc: "The most likely choice of every head."
+    ],
+    deterministic_buttons: [
+      type: :boolean,
+      default: false,
+      doc: "The most likely bits, sampled classes."
+    ],
+    press_threshold:
+      @probability ++
+        [default: 0.5, doc: "A deterministic bit is pressed above this probability."],
+    release_threshold:
+      @probability ++
+        [default: 0.5, doc: "One that was held is released at or below this probability."]
+  ]
+
+  @open [
+          mode: [
+            type: {:or, [:carry, :window, {:tuple, [{:in, [:resync]}, :pos_integer]}]},
+            default: :carry,
+            doc: "What a decision remembers, see below."
+          ],
+          window_size: [
+            type: :pos_integer,
+            max: 16_384,
+            default: 60,
+            doc: "Frames of a window, also of the one that warms a cold state."
+          ],
+          seed: @seed ++ [default: nil, doc: "Of all choices; `nil` draws one."],
+          lane: [
+            type: {:in, [:auto, :inline, :worker]},
+            default: :auto,
+            doc:
+              "Where a decision runs: on the caller's scheduler, on a thread of ours, or as " <>
+                "measured."
+          ],
+          logits: [type: :boolean, default: false, doc: "Whether actions come with their logits."]
+        ] ++ @sampling
+
+  @act [
+         seed: @seed ++ [doc: "For this decision, instead of the session's."],
+         previous: [
+           type: :any,
+           doc: "The action that led to this frame: a `Sconce.Action` or its `choices`."
+         ],
+         deadline_ms: [
+           type: :non_neg_integer,
+           doc: "After so many milliseconds the answer is an error of kind `:deadline`."
+         ],
+         logits: [type: :boolean, doc: "As above, for this decision."]
+       ] ++ Enum.map(@sampling, fn {name, spec} -> {name, Keyword.delete(spec, :default)} end)
+
+  @reset [seed: @seed ++ [default: nil, doc: "Another seed; `nil` keeps the session's."]]
+
+  @moduledoc """
+  The memory of one running game over a `Sconce.Policy`.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, heads: [action: {:categorical, 2}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy, seed: 7)
+      iex> {:ok, action} = Sconce.Session.act(session, [0.1, -0.2], deterministic: true)
+      iex> action.choices
+      %{action: 1}
+      iex> Sconce.Session.close(session)
+      :ok
+
+  ## Modes
+
+    * `:carry` - the state is carried through the whole game. The first frame finds it as after a
+      window full of copies of that frame: a zero state is not one that play leads to.
+    * `:window` - exactly the model on the last `window_size` frames, padded at the start with copies
+      of the first.
+    * `{:resync, k}` - carried, but at every k-th frame, the first included, the state is that of the
+      window.
+
+  A policy without memory (`:mlp`) decides alike in all of them.
+
+  ## Frames
+
+  A `Sconce.Frame`, a map or a packed binary; for `{:vector, n}` a list of numbers, a binary or an Nx
+  tensor. One that is refused leaves the session as it was.
+
+  The previous action of a frame, which Melee policies see and thresholds look at, is the one given as
+  `previous`, else the frame's own, else what the session chose last.
+
+  ## Owner
+
+  A session belongs to the process that opened it, and ends with that process or with `close/1`;
+  `transfer/2` hands it on. Calls of any other process are `:busy`, calls on a session that has ended
+  are `:not_found`.
+
+  ## Lanes
+
+  Opening measures what a decision costs here and now. Below a quarter of a millisecond it runs on the
+  caller's scheduler, otherwise on a thread of ours while the caller waits. Sixty steps of a window,
+  with which a carried state begins too, are mostly of the latter kind.
+
+  A decision that its deadline ends is not made: the session stays as it was. If a thread is still at
+  work on it, the next call is `:busy`.
+
+  ## Options
+
+  #{Options.docs(@open)}
+  """
+
+  @enforce_keys [:ref, :spec, :controller?, :logits, :mode, :lane, :step_us, :window_us]
+  defstruct @enforce_keys
+
+  @type mode :: :carry | :window | {:resync, pos_integer}
+  @type t :: %__MODULE__{
+          ref: reference,
+          spec: Spec.t(),
+          controller?: boolean,
+          logits: boolean,
+          mode: mode,
+          lane: :inline | :worker,
+          step_us: float,
+          window_us: float
+        }
+
+  @doc """
+  Opens a session at the start of a game, owned by the caller.
+  """
+  @spec open(Policy.t(), keyword) :: {:ok, t} | {:error, Error.t()}
+  def open(%Policy{} = policy, opts \\ []) do
+    options = Options.validate!(opts, @open)
+    ref = make_ref()
+
+    with :ok <- Native.session_open(policy.ref, ref, to_native(options)),
+         {:ok, session} <- answer(ref),
+         {:ok, info} <- Native.session_info(session) do
+      {:ok, new(session, policy.spec, options, info)}
+    end
+  end
+
+  defp to_native(options) do
+    %{
+      mode: options[:mode],
+      window_size: options[:window_size],
+      sampling: options |> Keyword.take(Keyword.keys(@sampling)) |> Map.new(),
+      seed: options[:seed] || :rand.uniform(2 ** 53) - 1,
+      lane: if(options[:lane] != :auto, do: options[:lane])
+    }
+  end
+
+  defp new(ref, spec, options, info) do
+    %__MODULE__{
+      ref: ref,
+      spec: spec,
+      controller?: Spec.controller?(spec),
+      logits: options[:logits],
+      mode: options[:mode],
+      # Where most decisions run: a window's only if every one is.
+      lane: lane(if(options[:mode] == :window, do: info.window_lane, else: info.lane)),
+      step_us: info.cost.step_us,
+      window_us: info.cost.window_us
+    }
+  end
+
+  @doc """
+  Decides for one frame.
+
+  #{Options.docs(@act)}
+  """
+  @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}
+  def act(%__MODULE__{} = session, frame, opts \\ []) do
+    {logits, deadline_ms, previous, overrides} = act_options(opts, session.logits)
+
+    with {:ok, row} <- pack(session.spec.embedding, frame),
+         {:ok, overrides} <- with_previous(overrides, previous, session.spec),
+         {:ok, decision} <- decide(session.ref, row, logits, deadline_ms, overrides) do
+      {:ok, Action.new(session.spec, session.controller?, decision)}
+    end
+  end
+
+  defp act_options([], logits), do: {logits, nil, nil, nil}
+
+  defp act_options(opts, logits) do
+    {call, overrides} =
+      opts |> Options.validate!(@act) |> Keyword.split([:logits, :deadline_ms, :previous])
+
+    overrides = if overrides != [], do: Map.new(overrides)
+    {Keyword.get(call, :logits, logits), call[:deadline_ms], call[:previous], overrides}
+  end
+
+  defp with_previous(overrides, nil, _spec), do: {:ok, overrides}
+
+  defp with_previous(overrides, previous, spec) do
+    with {:ok, labels} <- Action.labels(spec, previous) do
+      {:ok, Map.put(overrides || %{}, :previous, labels)}
+    end
+  end
+
+  # Without a dependency on Nx: whoever has a tensor has Nx.
+  defp pack(embedding, %{__struct__: Nx.Tensor} = tensor) do
+    nx = Nx
+    Embedding.pack(embedding, nx.to_binary(nx.as_type(tensor, {:f, 32})))
+  end
+
+  defp pack(embedding, frame), do: Embedding.pack(embedding, frame)
+
+  defp decide(session, row, logits, deadline_ms, overrides) do
+    ref = make_ref()
+
+    case Native.session_act(session, ref, row, logits, deadline_ms, overrides) do
+      :queued -> answer(session, ref, deadline_ms)
+      decided -> decided
+    end
+  end
+
+  defp answer(_session, ref, nil), do: answer(ref)
+
+  defp answer(session, ref, deadline_ms) do
+    receive do
+      {:sconce, ^ref, answer} -> answer
+    after
+      deadline_ms ->
+        # Either the decision will not be made, or its answer is on the way.
+        if Native.session_abandon(session),
+          do: {:error, late(deadline_ms)},
+          else: answer(ref)
+    end
+  end
+
+  # Comes in any case: the native side answers once, also for work that was dropped.
+  defp answer(ref) do
+    receive do
+      {:sconce, ^ref, answer} -> answer
+    end
+  end
+
+  defp late(deadline_ms),
+    do: %Error{kind: :deadline, op: :act, details: %{deadline_ms: deadline_ms}}
+
+  @doc """
+  Back to the start of a game.
+
+  The same frames lead to the same choices again, unless there is another seed.
+
+  #{Options.docs(@reset)}
+  """
+  @spec reset(t, keyword) :: :ok | {:error, Error.t()}
+  def reset(%__MODULE__{ref: ref}, opts \\ []) do
+    [seed: seed] = Options.validate!(opts, @reset)
+    Native.session_reset(ref, seed)
+  end
+
+  @doc """
+  The session's memory as a binary: state, kept frames, seed, number of decisions, last choice.
+
+  A carried GRU of 256 x 2 takes 2 KB; a window its frames besides.
+  """
+  @spec snapshot(t) :: {:ok, binary} | {:error, Error.t()}
+  def snapshot(%__MODULE__{ref: ref}), do: Native.session_snapshot(ref)
+
+  @doc """
+  Goes on from a snapshot, exactly: the same frames lead to the same choices.
+
+  The snapshot may be another session's over a policy of the same Spec, with the same mode and window
+  size, otherwise it is a `:mismatch`. One that is cut off or changed is `:corrupt`. Either leaves the
+  session as it was.
+  """
+  @spec restore(t, binary) :: :ok | {:error, Error.t()}
+  def restore(%__MODULE__{ref: ref}, snapshot), do: Native.session_restore(ref, snapshot)
+
+  @doc """
+  Hands a session to another process, which gets the handle by other means.
+  """
+  @spec transfer(t, pid) :: :ok | {:error, Error.t()}
+  def transfer(%__MODULE__{ref: ref}, pid) when is_pid(pid) and node(pid) == node(),
+    do: Native.session_transfer(ref, pid)
+
+  @doc """
+  Ends a session and frees its memory. Closing it again is `:ok` too.
+  """
+  @spec close(t) :: :ok | {:error, Error.t()}
+  def close(%__MODULE__{ref: ref}), do: Native.session_close(ref)
+
+  @doc """
+  What a session is at this moment: `mode`, `window_size`, `seed`, `frames` (decisions since its
+  start), `bytes` (of its memory, without the weights), `lane` and `window_lane`, and `step_us` and
+  `window_us`, the measured costs of a decision by one step and by a window.
+  """
+  @spec info(t) :: {:ok, map} | {:error, Error.t()}
+  def info(%__MODULE__{ref: ref, mode: mode}) do
+    with {:ok, info} <- Native.session_info(ref) do
+      {cost, info} = Map.pop!(info, :cost)
+      lanes = %{lane: lane(info.lane), window_lane: lane(info.window_lane)}
+      {:ok, info |> Map.merge(cost) |> Map.merge(lanes) |> Map.put(:mode, mode)}
+    end
+  end
+
+  defp lane("inline"), do: :inline
+  defp lane("worker"), do: :worker
+
+  defimpl Inspect do
+    def inspect(session, _opts) do
+      us = if session.mode == :window, do: session.window_us, else: session.step_us
+      policy = Sconce.Policy.Spec.summary(session.spec)
+      cost = "#{session.lane}, #{round(us)} us a decision"
+      "#Sconce.Session<#{policy} · #{mode(session.mode)} · #{cost}>"
+    end
+
+    defp mode({:resync, every}), do: "resync #{every}"
+    defp mode(mode), do: mode
+  end
+end

@@ -1,0 +1,148 @@
+//! How long training steps take: the step of a run, on examples that are random but always the same.
+
+use std::time::Instant;
+
+use sconce_core::policy::Frames;
+use sconce_core::rng::Rng;
+use sconce_core::{Error, Policy, Result, Spec, pool};
+use serde::{Deserialize, Serialize};
+
+use crate::loss::LossOptions;
+use crate::optimiser::AdamWConfig;
+use crate::step::{Examples, Stepper};
+
+/// Steps that warm caches and threads up and are not counted.
+const WARM_UP: usize = 2;
+const LEARNING_RATE: f64 = 1e-3;
+const MAX_GRAD_NORM: f64 = 1.0;
+
+/// How much of what is timed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Steps {
+    pub batch: usize,
+    pub window: usize,
+    pub threads: usize,
+    pub seed: u64,
+    /// Steps go on for so long,
+    pub seconds: f64,
+    /// and at least so many are made.
+    pub min_steps: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StepTimes {
+    /// Of each step.
+    pub us: Vec<f64>,
+    /// Losses of the first step and of the last one.
+    pub first_loss: f64,
+    pub last_loss: f64,
+    /// Multiply-adds of one forward pass, counted over the matrices that every frame goes through.
+    pub multiply_adds: u64,
+    pub weights: usize,
+}
+
+/// Trains a new policy of `spec` by the plain loss, again and again on the same examples.
+pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
+    spec.validate()?;
+    let before = pool::threads();
+    pool::set_threads(steps.threads.max(1))?;
+    let times = timed(spec, steps);
+    pool::set_threads(before)?;
+    times
+}
+
+fn timed(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
+    let policy = Policy::init(spec, steps.seed)?;
+    let (frames, labels, weights) = examples(spec, steps);
+    let examples = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let config = AdamWConfig::default();
+    let mut stepper =
+        Stepper::new(&policy, &LossOptions::plain(), config, MAX_GRAD_NORM, steps.seed)?;
+    let (mut us, mut losses) = (vec![], vec![]);
+    let mut clock = Instant::now();
+    for step in 0.. {
+        let start = Instant::now();
+        losses.push(stepper.step(examples, step, LEARNING_RATE)?.loss);
+        match losses.len() {
+            n if n < WARM_UP => continue,
+            WARM_UP => clock = Instant::now(),
+            _ => us.push(start.elapsed().as_secs_f64() * 1e6),
+        }
+        if us.len() >= steps.min_steps && clock.elapsed().as_secs_f64() >= steps.seconds {
+            break;
+        }
+    }
+    let (Some(&first_loss), Some(&last_loss)) = (losses.first(), losses.last()) else {
+        return Err(Error::not_found("a step"));
+    };
+    let multiply_adds = multiply_adds(&policy) * (steps.batch * steps.window) as u64;
+    Ok(StepTimes { us, first_loss, last_loss, multiply_adds, weights: policy.num_weights() })
+}
+
+/// Of one frame. Looked-up rows and tables of a prior cost none.
+fn multiply_adds(policy: &Policy) -> u64 {
+    let is_table = |name: &str| name.contains("_embedding.") || name.contains("prior.");
+    let matrices = policy.weights().iter().filter(|(name, w)| w.rank() == 2 && !is_table(name));
+    matrices.map(|(_, weight)| weight.elem_count() as u64).sum()
+}
+
+fn examples(spec: &Spec, steps: &Steps) -> (Frames, Vec<u16>, Vec<f32>) {
+    let rows = steps.batch * steps.window;
+    let rng = |purpose: &str| Rng::new(steps.seed, purpose, 0);
+    let numbers = rng("bench.continuous");
+    let count = (rows * spec.embedding.continuous_width()) as u64;
+    let slots = spec.embedding.id_slots();
+    let frames = Frames {
+        batch: steps.batch,
+        time: steps.window,
+        continuous: (0..count).map(|i| numbers.normal(i)).collect(),
+        ids: below(rng("bench.ids"), rows, slots.iter().map(|slot| slot.rows)),
+        previous: choices(spec, rng("bench.previous"), rows),
+    };
+    (frames, choices(spec, rng("bench.labels"), rows), vec![1.0; rows])
+}
+
+/// Random labels of so many frames, `[rows, num_labels]`.
+fn choices(spec: &Spec, rng: Rng, rows: usize) -> Vec<u16> {
+    let heads = &spec.heads.parts;
+    let classes = heads.iter().flat_map(|h| std::iter::repeat_n(h.kind.classes(), h.kind.labels()));
+    below(rng, rows, classes).into_iter().map(|label| label as u16).collect()
+}
+
+/// In each row a random number below each of the bounds.
+fn below(rng: Rng, rows: usize, bounds: impl Iterator<Item = usize> + Clone) -> Vec<u32> {
+    let bounds = std::iter::repeat_n(bounds, rows).flatten();
+    bounds.enumerate().map(|(i, n)| rng.below(i as u64, n as u64) as u32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, MlpConfig};
+
+    use super::*;
+
+    #[test]
+    fn steps_on_the_same_examples_bring_the_loss_down() {
+        let config = MlpConfig {
+            hidden_sizes: vec![32],
+            layer_norm: true,
+            residual: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        };
+        let heads = Heads { prior: true, ..Heads::controller(HeadsKind::Independent) };
+        for embedding in [Melee::default(), Melee::packed()] {
+            let spec = Spec {
+                embedding: Embedding::Melee(embedding),
+                backbone: Backbone::Mlp(config.clone()),
+                heads: heads.clone(),
+            };
+            let steps =
+                Steps { batch: 4, window: 3, threads: 1, seed: 1, seconds: 0.0, min_steps: 5 };
+            let times = step_times(&spec, &steps).unwrap();
+            assert!(times.us.len() == 5 && times.us.iter().all(|us| *us > 0.0));
+            assert!(times.last_loss < times.first_loss, "{times:?}");
+        }
+    }
+}

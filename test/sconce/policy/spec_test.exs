@@ -1,0 +1,102 @@
+defmodule Sconce.Policy.SpecTest do
+  use ExUnit.Case, async: true
+
+  alias Sconce.Native
+  alias Sconce.Policy.Spec
+
+  doctest Spec
+
+  @action [action: {:categorical, 2}]
+
+  test "defaults are a GRU over Melee frames with the six heads of a controller" do
+    spec = Spec.new()
+
+    assert {:melee, _options} = spec.embedding
+
+    assert {:gru,
+            hidden_size: 256,
+            num_layers: 2,
+            layer_norm: true,
+            input_norm: true,
+            dropout: 0.1,
+            input_dropout: +0.0} = spec.backbone
+
+    assert Enum.map(spec.heads, &{&1.name, &1.kind, &1.hidden_size}) == [
+             {:buttons, {:bernoulli, 8}, 64},
+             {:main_x, {:categorical, 17}, 64},
+             {:main_y, {:categorical, 17}, 64},
+             {:c_x, {:categorical, 17}, 64},
+             {:c_y, {:categorical, 17}, 64},
+             {:shoulder, {:categorical, 5}, 32}
+           ]
+
+    assert {spec.heads_kind, spec.stream_size, spec.prior} == {:independent, 128, false}
+  end
+
+  test "a Spec comes back from the native side as it went" do
+    for opts <- [
+          [],
+          [backbone: :lstm, dropout: 0.3, input_dropout: 0.123456789, input_norm: false],
+          [embedding: {:melee, layout: :packed}, backbone: :mlp, residual: true],
+          [heads: :autoregressive, stream_size: 64, axis_buckets: 20, prior: true],
+          [embedding: {:vector, 4}, heads: [fire: {:bernoulli, 3}, move: {:categorical, 9}]]
+        ] do
+      spec = Spec.new(opts)
+      {:ok, native} = spec |> Spec.to_native() |> Native.probe_echo()
+      assert Spec.from_native(native) == spec
+
+      {:ok, policy} = Sconce.Policy.init(spec)
+      assert policy.spec == spec
+    end
+  end
+
+  test "the same options make equal Specs, others do not" do
+    assert Spec.new(hidden_size: 64) == Spec.new(backbone: {:gru, hidden_size: 64})
+    assert Spec.new(hidden_size: 64) != Spec.new(hidden_size: 65)
+    assert Spec.new(Spec.new()) == Spec.new()
+  end
+
+  test "the input is normalised where it is a Melee frame, unless told otherwise" do
+    norm = fn opts -> elem(Spec.new(opts).backbone, 1)[:input_norm] end
+
+    assert norm.([])
+    refute norm.(embedding: {:vector, 2}, heads: @action)
+    assert norm.(embedding: {:vector, 2}, heads: @action, input_norm: true)
+  end
+
+  test "a Spec shows itself in one line" do
+    assert inspect(Spec.new(backbone: :mlp, hidden_sizes: [64, 32])) ==
+             "#Sconce.Policy.Spec<melee -> mlp 64-32 -> controller(81)>"
+
+    assert inspect(Spec.new(embedding: {:melee, layout: :packed})) =~ "<melee packed 288 -> "
+  end
+
+  test "an option that does not fit is refused by name" do
+    for {opts, sentence} <- [
+          {[backbne: :gru], "unknown option :backbne, did you mean :backbone?"},
+          {[backbone: :gro], "unknown backbone :gro, did you mean :gru?"},
+          {[backbone: 3], ~r/:backbone/},
+          {[backbone: :mlp, hidden_size: 8],
+           ~r/:mlp.*:hidden_size, did you mean :hidden_sizes\?/},
+          {[backbone: :mlp, hidden_sizes: []], ~r/:hidden_sizes.*at least one/},
+          {[hidden_size: 0], ~r/:hidden_size/},
+          {[dropout: 1.0], ~r/:dropout.*from 0.0 to 0.99/},
+          {[embedding: :mele], ~r/:mele/},
+          {[heads: :autoregresive], ~r/did you mean :autoregressive\?/},
+          {[heads: []], ~r/:heads/},
+          {[heads: [{:move, {:categorcal, 2}}]], ~r/did you mean :categorical\?/},
+          {[heads: [move: {:categorical, 1}]], ~r/:move.*2..65536 classes/},
+          {[heads: [move: 3]], ~r/:move/},
+          {[heads: [Move: {:categorical, 2}]], ~r/a head's name/},
+          {[heads: [a: {:bernoulli, 1}, a: {:bernoulli, 1}]], ~r/two heads have one name/},
+          {[heads: @action, axis_buckets: 8], ~r/:axis_buckets does not apply/},
+          {[heads_kind: :independent], ~r/:heads_kind does not apply/},
+          {[stream_size: 8], ~r/:stream_size does not apply to independent/},
+          {[heads: :autoregressive, head_hidden_size: 8], ~r/:head_hidden_size does not apply/},
+          {[embedding: {:vector, 2}, prior: true], ~r/:prior needs the Melee embedding/},
+          {[value_head: true], ~r/:value_head is reserved/}
+        ] do
+      assert_raise ArgumentError, sentence, fn -> Spec.new(opts) end
+    end
+  end
+end

@@ -1,0 +1,198 @@
+defmodule Sconce.PolicyTest do
+  use ExUnit.Case, async: true
+
+  import Sconce.Test.Scratch, only: [tmp_dir!: 0]
+
+  alias Sconce.{Error, Frame, Policy}
+  alias Sconce.Policy.Spec
+
+  doctest Policy
+
+  @heads [fire: {:bernoulli, 2}, move: {:categorical, 3}]
+  @small [embedding: {:vector, 2}, hidden_size: 8, heads: @heads]
+
+  defp init!(opts \\ [], seed \\ 1) do
+    {:ok, policy} = Policy.init(Keyword.merge(@small, opts), seed: seed)
+    policy
+  end
+
+  defp weights!(policy) do
+    {:ok, names} = Policy.weights(policy)
+
+    for {name, shape} <- names, into: %{} do
+      {:ok, data} = Policy.weight(policy, name)
+      assert byte_size(data) == 4 * Enum.product(shape)
+      {name, data}
+    end
+  end
+
+  defp floats(binary), do: for(<<v::float-32-little <- binary>>, do: v)
+
+  defp assert_close(a, b) do
+    assert byte_size(a) == byte_size(b)
+    for {x, y} <- Enum.zip(floats(a), floats(b)), do: assert_in_delta(x, y, 1.0e-5)
+  end
+
+  test "one seed makes one policy, another seed another" do
+    assert weights!(init!()) == weights!(init!())
+    assert weights!(init!()) != weights!(init!([], 2))
+  end
+
+  test "a policy shows what it is in one line" do
+    assert inspect(init!()) =~
+             ~r/^#Sconce.Policy<vector 2 -> gru 8x2 -> fire\(2\) move\(3\) · [\d.]+ k weights · cpu>$/
+
+    {:ok, melee} = Policy.init([])
+    assert inspect(melee) =~ ~r/^#Sconce.Policy<melee 428 -> gru 256x2 -> controller\(81\) · /
+  end
+
+  test "a checkpoint holds the Spec, the weights and the notes" do
+    path = Path.join(tmp_dir!(), "policy.safetensors")
+    policy = init!()
+    notes = %{step: 300, best: true, name: "tiny", metrics: [%{"NLL, nats" => 1.5}], none: nil}
+    assert Policy.save(policy, path, notes: notes) == :ok
+
+    {:ok, loaded} = Policy.load(path)
+    assert loaded.spec == policy.spec
+    assert weights!(loaded) == weights!(policy)
+
+    {:ok, info} = Policy.info(loaded)
+    assert info.spec == policy.spec
+
+    assert info.notes == %{
+             "step" => 300,
+             "best" => true,
+             "name" => "tiny",
+             "metrics" => [%{"NLL, nats" => 1.5}],
+             "none" => nil
+           }
+  end
+
+  test "a checkpoint that is missing, cut off, of a later version or something else is refused" do
+    path = Path.join(tmp_dir!(), "policy.safetensors")
+    assert {:error, %Error{kind: :not_found, op: :load}} = Policy.load(path)
+
+    :ok = Policy.save(init!(), path)
+    whole = File.read!(path)
+
+    for length <- [0, 7, 8, 200, div(byte_size(whole), 2), byte_size(whole) - 1] do
+      File.write!(path, binary_part(whole, 0, length))
+      assert {:error, %Error{kind: :corrupt, op: :load}} = Policy.load(path)
+    end
+
+    File.write!(path, String.replace(whole, ~S(\"version\":1), ~S(\"version\":2)))
+    assert {:error, %Error{kind: :mismatch} = error} = Policy.load(path)
+    assert Exception.message(error) =~ ~r/version of .*: expected 1, got 2/
+
+    File.write!(path, String.replace(whole, ~S(\"hidden_size\":8,), ~S(\"hidden_size\":9,)))
+    assert {:error, %Error{kind: :mismatch} = error} = Policy.load(path)
+    assert Exception.message(error) =~ "weight backbone."
+
+    File.write!(path, :binary.copy("no policy ", 100))
+    assert {:error, %Error{kind: :corrupt}} = Policy.load(path)
+    assert {:error, %Error{kind: :io}} = Policy.load(Path.dirname(path))
+  end
+
+  test "a folder that is not there is named when saving" do
+    path = Path.join([tmp_dir!(), "none", "policy.safetensors"])
+    assert {:error, %Error{op: :save} = error} = Policy.save(init!(), path)
+    assert error.kind in [:not_found, :io]
+    assert Exception.message(error) =~ "none"
+  end
+
+  test "a sequence read at once gives what it gives frame by frame" do
+    for backbone <- [:mlp, :lstm, :gru] do
+      size = if backbone == :mlp, do: [hidden_sizes: [8]], else: [hidden_size: 8]
+
+      {:ok, policy} =
+        Policy.init([embedding: {:vector, 2}, backbone: backbone, heads: @heads] ++ size)
+
+      games = for b <- 1..3, do: for(t <- 1..4, do: [b * 0.3, t * -0.2])
+      {:ok, whole} = Policy.forward(policy, games)
+      assert whole.shape == {3, 4, 5}
+
+      {steps, state} =
+        Enum.map_reduce(0..3, nil, fn t, state ->
+          {:ok, out} = Policy.step(policy, Enum.map(games, &Enum.at(&1, t)), state: state)
+          assert out.shape == {3, 5}
+          {out.logits, out.state}
+        end)
+
+      by_game = for b <- 0..2, step <- steps, into: <<>>, do: binary_part(step, b * 20, 20)
+      assert_close(whole.logits, by_game)
+      assert_close(whole.state, state)
+    end
+  end
+
+  test "frames may be one binary, with the number of games" do
+    policy = init!()
+    games = [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]]
+    binary = for v <- List.flatten(games), into: <<>>, do: <<v::float-32-little>>
+
+    assert Policy.forward(policy, binary, batch: 2) == Policy.forward(policy, games)
+    assert {:ok, %{shape: {1, 4, 5}}} = Policy.forward(policy, binary)
+    assert {:ok, %{shape: {4, 5}}} = Policy.step(policy, binary)
+  end
+
+  test "autoregressive heads condition on the labels that are given" do
+    {:ok, policy} =
+      Policy.init(Keyword.delete(@small, :hidden_size) ++ [heads_kind: :autoregressive])
+
+    assert {:error, %Error{kind: :not_found}} = Policy.forward(policy, [[[1.0, 2.0]]])
+
+    {:ok, out} = Policy.forward(policy, [[[1.0, 2.0]]], labels: [[[1, 0, 2]]])
+    binary = <<1::16-little, 0::16-little, 2::16-little>>
+    assert {:ok, ^out} = Policy.forward(policy, [[[1.0, 2.0]]], labels: binary)
+
+    assert {:error, %Error{kind: :out_of_range, details: %{field: "move", value: 3.0}}} =
+             Policy.forward(policy, [[[1.0, 2.0]]], labels: [1, 0, 3])
+
+    for bad <- [[1, 0], <<1>>, [1.5, 0, 0], :none] do
+      assert {:error, %Error{kind: :mismatch}} =
+               Policy.forward(policy, [[[1.0, 2.0]]], labels: bad)
+    end
+  end
+
+  test "frames that do not fit are refused" do
+    policy = init!()
+
+    for bad <- [[], [[]], [[[1.0, 2.0]], []], [[[1.0]]], <<1, 2, 3>>, <<>>, :frame, [1.0]] do
+      assert {:error, %Error{kind: :mismatch}} = Policy.forward(policy, bad)
+    end
+
+    nan = <<0, 0, 192, 127, 0, 0, 0, 0>>
+    assert {:error, %Error{kind: :non_finite}} = Policy.forward(policy, nan)
+
+    assert {:error, %Error{kind: :mismatch}} =
+             Policy.forward(policy, [[[1.0, 2.0]]], state: <<0>>)
+
+    assert {:error, %Error{kind: :mismatch}} = Policy.step(policy, [[1.0, 2.0]], state: <<0::32>>)
+  end
+
+  test "a Melee frame of an unknown action is refused by name" do
+    {:ok, policy} = Policy.init(hidden_size: 8)
+    player = %{percent: 0, facing: 1, x: 0, y: 0, action: 5000, character: 1}
+    player = Map.merge(player, %{on_ground: true, stock: 4})
+    {:ok, row} = Frame.pack(%{own: player, opponent: player, stage: 31})
+
+    assert {:error, %Error{kind: :out_of_range} = error} = Policy.forward(policy, row)
+    assert Exception.message(error) == "forward: own.action: 5000 is outside 0..398"
+  end
+
+  test "options that do not fit are refused by name" do
+    policy = init!()
+    assert_raise ArgumentError, ~r/did you mean :seed\?/, fn -> Policy.init(@small, sed: 1) end
+    assert_raise ArgumentError, ~r/:seed/, fn -> Policy.init(@small, seed: -1) end
+
+    assert_raise ArgumentError, ~r/did you mean :notes\?/, fn ->
+      Policy.save(policy, "x", note: 1)
+    end
+
+    assert_raise ArgumentError, ~r/did you mean :state\?/, fn ->
+      Policy.forward(policy, [], stat: 1)
+    end
+
+    assert {:error, %Error{kind: :not_found, op: :weight}} = Policy.weight(policy, "none")
+    assert {:ok, %Policy{spec: %Spec{}}} = Policy.init(Spec.new(@small))
+  end
+end

@@ -1,0 +1,536 @@
+defmodule Sconce.SessionTest do
+  # The count of living sessions is the VM's.
+  use ExUnit.Case, async: false
+
+  alias Sconce.{Action, Error, Frame, Native, Policy, Session}
+
+  doctest Session
+
+  @heads [fire: {:bernoulli, 2}, move: {:categorical, 4}]
+  @own %{
+    percent: 12.0,
+    facing: 1,
+    x: -20.0,
+    y: 0.0,
+    action: 14,
+    character: 1,
+    on_ground: true,
+    stock: 4
+  }
+  @frame %Frame{own: @own, opponent: %{@own | x: 20.0, facing: -1}, stage: 31}
+
+  defp policy!(opts \\ []) do
+    small = if opts[:backbone] == :mlp, do: [hidden_sizes: [8]], else: [hidden_size: 8]
+
+    {:ok, policy} =
+      Policy.init([embedding: {:vector, 2}, heads: @heads] ++ small ++ opts, seed: 3)
+
+    policy
+  end
+
+  defp melee!(opts \\ []) do
+    {:ok, policy} = Policy.init([hidden_size: 8] ++ opts, seed: 3)
+    policy
+  end
+
+  defp open!(policy, opts \\ []) do
+    {:ok, session} = Session.open(policy, [seed: 5, window_size: 6] ++ opts)
+    session
+  end
+
+  defp frame(t), do: [:math.sin(t * 0.7), :math.cos(t * 0.3)]
+
+  defp play!(session, ts, opts \\ []) do
+    for t <- ts do
+      {:ok, action} = Session.act(session, frame(t), opts)
+      action
+    end
+  end
+
+  defp frames!(session) do
+    {:ok, info} = Session.info(session)
+    info.frames
+  end
+
+  defp eventually(check, left \\ 500) do
+    cond do
+      check.() -> :ok
+      left == 0 -> flunk("it never came to be")
+      true -> Process.sleep(10) && eventually(check, left - 1)
+    end
+  end
+
+  # The last frames up to t, padded with the first.
+  defp window(t), do: for(k <- (t - 5)..t, do: frame(max(k, 0)))
+
+  defp last_logits(policy, frames) do
+    {:ok, %{logits: logits}} = Policy.forward(policy, [frames])
+    size = 4 * policy.num_logits
+    last = binary_part(logits, byte_size(logits) - size, size)
+    for <<v::float-32-little <- last>>, do: v
+  end
+
+  describe "a decision" do
+    test "is the same for one seed and the same frames, on every backbone and lane" do
+      for backbone <- [:mlp, :lstm, :gru], mode <- [:carry, :window, {:resync, 4}] do
+        policy = policy!(backbone: backbone)
+        first = play!(open!(policy, mode: mode, lane: :inline), 0..20)
+        assert play!(open!(policy, mode: mode, lane: :worker), 0..20) == first
+        assert Enum.map(first, & &1.frame) == Enum.to_list(1..21)
+      end
+    end
+
+    test "differs for another seed, and repeats after a reset" do
+      session = open!(policy!())
+      first = play!(session, 0..30)
+      :ok = Session.reset(session, seed: 6)
+      second = play!(session, 0..30)
+      assert second != first
+      :ok = Session.reset(session)
+      assert play!(session, 0..30) == second
+      :ok = Session.reset(session)
+      assert play!(session, 0..30, seed: 5) == first
+    end
+
+    test "draws a seed of its own where none is given" do
+      {:ok, a} = Session.open(policy!())
+      {:ok, b} = Session.open(policy!())
+      {:ok, info_a} = Session.info(a)
+      {:ok, info_b} = Session.info(b)
+      assert info_a.seed != info_b.seed
+    end
+
+    test "in :window mode is that of the model on the last frames" do
+      for backbone <- [:mlp, :lstm, :gru] do
+        policy = policy!(backbone: backbone)
+        session = open!(policy, mode: :window, logits: true)
+
+        for {action, t} <- Enum.with_index(play!(session, 0..12)) do
+          want = last_logits(policy, window(t))
+
+          for {g, w} <- Enum.zip(action.logits.fire ++ action.logits.move, want) do
+            assert_in_delta g, w, 1.0e-5
+          end
+        end
+      end
+    end
+
+    test "in :carry mode follows a window of copies of the first frame" do
+      policy = policy!()
+      actions = play!(open!(policy, logits: true), 0..12)
+      want = last_logits(policy, List.duplicate(frame(0), 5) ++ Enum.map(0..12, &frame/1))
+      got = List.last(actions).logits
+      for {g, w} <- Enum.zip(got.fire ++ got.move, want), do: assert_in_delta(g, w, 1.0e-5)
+    end
+
+    test "follows temperature and determinism" do
+      policy = policy!()
+      [action] = play!(open!(policy), [0], deterministic: true, logits: true)
+      {best, _} = action.logits.move |> Enum.with_index() |> Enum.max() |> then(&{elem(&1, 1), 0})
+      assert action.choices.move == best
+
+      cold = play!(open!(policy, temperature: 0.001), 0..20)
+      likely = play!(open!(policy, deterministic: true), 0..20)
+      assert Enum.map(cold, & &1.choices) == Enum.map(likely, & &1.choices)
+
+      hot = open!(policy) |> play!(0..40, temperature: 1000) |> Enum.map(& &1.choices.move)
+      assert hot |> Enum.uniq() |> length() > 1
+    end
+
+    test "holds buttons by their thresholds, against what is held" do
+      session = open!(policy!(), deterministic_buttons: true)
+      sticky = [press_threshold: 1.0, release_threshold: 0.0]
+      fire = fn opts -> hd(play!(session, [0], opts ++ sticky)).choices.fire end
+
+      assert fire.(previous: %{fire: [1, 0], move: 0}) == [1, 0]
+      assert fire.([]) == [1, 0]
+      assert fire.(previous: [fire: [0, 1], move: 3]) == [0, 1]
+
+      assert fire.(
+               press_threshold: 0.0,
+               release_threshold: 1.0,
+               previous: [fire: [0, 1], move: 3]
+             ) ==
+               [1, 0]
+    end
+
+    test "takes a list, a binary or a tensor" do
+      defmodule Elixir.Nx.Tensor do
+        defstruct [:data]
+      end
+
+      defmodule Elixir.Nx do
+        def as_type(tensor, {:f, 32}), do: tensor
+        def to_binary(tensor), do: tensor.data
+      end
+
+      binary = <<0.5::float-32-little, -1.0::float-32-little>>
+      session = open!(policy!())
+
+      [a, b, c] =
+        for frame <- [[0.5, -1], binary, struct(Nx.Tensor, data: binary)] do
+          :ok = Session.reset(session)
+          {:ok, action} = Session.act(session, frame)
+          action
+        end
+
+      assert a == b and b == c
+    after
+      for module <- [Nx, Nx.Tensor], do: :code.delete(module) && :code.purge(module)
+    end
+  end
+
+  describe "a Melee session" do
+    test "makes a controller input of a frame, a map and a packed row alike" do
+      session = open!(melee!(), logits: true)
+      {:ok, row} = Frame.pack(@frame)
+
+      actions =
+        for frame <- [@frame, Map.from_struct(@frame), row] do
+          :ok = Session.reset(session)
+          {:ok, action} = Session.act(session, frame)
+          action
+        end
+
+      assert [%Action{} = action, action, action] = actions
+      assert action.buttons |> Map.keys() |> Enum.sort() == ~w(a b d_up l r x y z)a
+      for stick <- [action.main_stick, action.c_stick], do: assert(stick.x >= 0 and stick.x <= 1)
+
+      assert action.confidence |> Map.keys() |> Enum.sort() ==
+               ~w(buttons c main overall shoulder)a
+
+      assert action.logits |> Map.values() |> Enum.map(&length/1) |> Enum.sum() == 81
+    end
+
+    test "fills in its last output as the previous action, unless the frame has one" do
+      for heads <- [:independent, :autoregressive] do
+        policy = melee!(heads: heads)
+        own = open!(policy)
+        told = open!(policy)
+
+        Enum.reduce(1..10, nil, fn t, previous ->
+          frame = put_in(@frame.own.x, t * 1.0)
+          {:ok, action} = Session.act(own, frame, logits: true)
+          frame = %{frame | previous_action: previous}
+          assert Session.act(told, frame, logits: true) == {:ok, action}
+          action
+        end)
+      end
+    end
+
+    test "sees another previous action as another frame" do
+      policy = melee!()
+
+      other = %{
+        buttons: %{a: true, b: true},
+        main_stick: %{x: 1.0, y: 0.0},
+        c_stick: %{x: 0.0, y: 1.0},
+        shoulder: 1.0
+      }
+
+      {:ok, without} = Session.act(open!(policy, logits: true), @frame)
+
+      {:ok, with_it} =
+        Session.act(open!(policy, logits: true), %{@frame | previous_action: other})
+
+      assert without.logits != with_it.logits
+    end
+
+    test "refuses frames by name and stays as it was" do
+      session = open!(melee!())
+      {:ok, _} = Session.act(session, @frame)
+      {:ok, before} = Session.snapshot(session)
+
+      for {frame, kind, sentence} <- [
+            {put_in(@frame.own.action, 5000), :out_of_range,
+             "act: own.action: 5000 is outside 0..398"},
+            {put_in(@frame.own.x, :nan), :non_finite, "frame: own.x is not finite (nan)"},
+            {%{@frame | opponent: nil}, :not_found, "frame: opponent not found"},
+            {<<1, 2, 3>>, :mismatch, "frame: frame: expected 396 bytes, got 3 bytes"}
+          ] do
+        assert {:error, %Error{kind: ^kind} = error} = Session.act(session, frame)
+        assert Exception.message(error) == sentence
+      end
+
+      assert Session.snapshot(session) == {:ok, before}
+    end
+  end
+
+  describe "what does not fit" do
+    test "is refused and leaves the session as it was, on both lanes" do
+      for lane <- [:inline, :worker], mode <- [:carry, :window] do
+        session = open!(policy!(), lane: lane, mode: mode)
+        play!(session, 0..3)
+        {:ok, before} = Session.snapshot(session)
+
+        for {frame, kind} <- [
+              {[1.0], :mismatch},
+              {[1.0, 2.0, 3.0], :mismatch},
+              {<<0::32>>, :mismatch},
+              {nil, :mismatch},
+              {[1.0, 1.0e300], :non_finite},
+              {<<0, 0, 192, 127, 0, 0, 0, 0>>, :non_finite}
+            ] do
+          assert {:error, %Error{kind: ^kind}} = Session.act(session, frame)
+        end
+
+        for previous <- [:none, %{fire: [1, 0]}, 3] do
+          assert {:error, %Error{kind: :mismatch, op: :act}} =
+                   Session.act(session, frame(0), previous: previous)
+        end
+
+        assert {:error, %Error{kind: :out_of_range, details: %{field: "move"}}} =
+                 Session.act(session, frame(0), previous: %{fire: [0, 0], move: 4})
+
+        assert Session.snapshot(session) == {:ok, before}
+      end
+    end
+
+    test "among the options is refused by name" do
+      policy = policy!()
+      session = open!(policy)
+
+      for {opts, sentence} <- [
+            {[mod: :carry], "unknown option :mod, did you mean :mode?"},
+            {[mode: :cary], ~r/:mode/},
+            {[mode: {:resync, 0}], ~r/:mode/},
+            {[window_size: 0], ~r/:window_size/},
+            {[window_size: 100_000], ~r/:window_size/},
+            {[temperature: 0], ~r/:temperature/},
+            {[press_threshold: 1.5], ~r/:press_threshold/},
+            {[lane: :fast], ~r/:lane/},
+            {[seed: -1], ~r/:seed/}
+          ] do
+        assert_raise ArgumentError, sentence, fn -> Session.open(policy, opts) end
+      end
+
+      assert_raise ArgumentError, ~r/did you mean :temperature\?/, fn ->
+        Session.act(session, frame(0), temprature: 1.0)
+      end
+
+      assert_raise ArgumentError, ~r/:deadline_ms/, fn ->
+        Session.act(session, frame(0), deadline_ms: -1)
+      end
+    end
+  end
+
+  describe "a snapshot" do
+    test "goes on exactly, in another session too" do
+      for backbone <- [:mlp, :lstm, :gru], mode <- [:carry, :window, {:resync, 4}] do
+        policy = policy!(backbone: backbone)
+        session = open!(policy, mode: mode)
+        play!(session, 0..8)
+        {:ok, snapshot} = Session.snapshot(session)
+        rest = play!(session, 9..20)
+
+        other = open!(policy, mode: mode, seed: 99)
+        :ok = Session.restore(other, snapshot)
+        assert play!(other, 9..20) == rest
+        :ok = Session.restore(session, snapshot)
+        assert play!(session, 9..20) == rest
+      end
+    end
+
+    test "that was cut off, changed or is another's is refused" do
+      session = open!(policy!(), mode: :window)
+      play!(session, 0..8)
+      {:ok, snapshot} = Session.snapshot(session)
+
+      for length <- 0..(byte_size(snapshot) - 1) do
+        assert {:error, %Error{kind: :corrupt, op: :restore}} =
+                 Session.restore(session, binary_part(snapshot, 0, length))
+      end
+
+      middle = div(byte_size(snapshot), 2)
+      <<head::binary-size(middle), byte, tail::binary>> = snapshot
+
+      assert {:error, %Error{kind: :corrupt}} =
+               Session.restore(session, <<head::binary, Bitwise.bxor(byte, 1), tail::binary>>)
+
+      for other <- [
+            open!(policy!(), mode: :carry),
+            open!(policy!(backbone: :lstm), mode: :window)
+          ] do
+        assert {:error, %Error{kind: :mismatch}} = Session.restore(other, snapshot)
+      end
+
+      assert Session.snapshot(session) == {:ok, snapshot}
+    end
+  end
+
+  describe "the owner" do
+    setup do
+      # Sessions of tests before this one end with their processes.
+      eventually(fn -> Native.session_count() == 0 end)
+    end
+
+    test "is the only one who may call" do
+      session = open!(policy!())
+
+      calls = [
+        fn -> Session.act(session, frame(0)) end,
+        fn -> Session.reset(session) end,
+        fn -> Session.snapshot(session) end,
+        fn -> Session.restore(session, "") end,
+        fn -> Session.info(session) end,
+        fn -> Session.transfer(session, self()) end,
+        fn -> Session.close(session) end
+      ]
+
+      for call <- calls do
+        assert {:error, %Error{kind: :busy} = error} = Task.await(Task.async(call))
+        assert Exception.message(error) =~ "session (owned by another process) is in use"
+      end
+
+      assert frames!(session) == 0
+    end
+
+    test "ends the session by closing it" do
+      session = open!(policy!(), mode: :window)
+      assert Native.session_count() == 1
+      assert Session.close(session) == :ok
+      assert Native.session_count() == 0
+      assert Session.close(session) == :ok
+
+      assert {:error, %Error{kind: :not_found} = error} = Session.act(session, frame(0))
+      assert Exception.message(error) == "act: session (closed) not found"
+      assert {:error, %Error{kind: :not_found}} = Session.snapshot(session)
+      assert {:error, %Error{kind: :not_found}} = Session.transfer(session, self())
+      assert Task.await(Task.async(fn -> Session.close(session) end)) == :ok
+    end
+
+    test "ends the session by dying, though others hold the handle" do
+      {session, owner} = opened_by_another()
+      assert Native.session_count() == 1
+      Process.exit(owner, :kill)
+      eventually(fn -> Native.session_count() == 0 end)
+      assert {:error, %Error{kind: :not_found}} = Session.act(session, frame(0))
+    end
+
+    test "hands the session on, and its own death is then no matter" do
+      {session, owner} = opened_by_another()
+      send(owner, {:transfer, self()})
+      assert_receive :ok
+      Process.exit(owner, :kill)
+      assert {:ok, %Action{}} = Session.act(session, frame(0))
+
+      test = self()
+      heir = spawn(fn -> receive do: (:go -> send(test, Session.act(session, frame(1)))) end)
+      assert Session.transfer(session, heir) == :ok
+      assert {:error, %Error{kind: :busy}} = Session.act(session, frame(1))
+      send(heir, :go)
+      assert_receive {:ok, %Action{frame: 2}}
+      eventually(fn -> Native.session_count() == 0 end)
+    end
+
+    test "keeps the session where the heir is dead" do
+      session = open!(policy!())
+      dead = spawn(fn -> :ok end)
+      eventually(fn -> not Process.alive?(dead) end)
+      assert {:error, %Error{kind: :not_found, op: :transfer}} = Session.transfer(session, dead)
+      assert {:ok, _action} = Session.act(session, frame(0))
+    end
+
+    test "may die while its decision is at work" do
+      {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
+
+      {owner, monitor} =
+        spawn_monitor(fn ->
+          {:ok, session} = Session.open(policy, mode: :window, window_size: 500, lane: :worker)
+          # Too late, and then gone: the thread has the session.
+          Session.act(session, frame(0), deadline_ms: 1)
+        end)
+
+      assert_receive {:DOWN, ^monitor, :process, ^owner, :normal}
+      eventually(fn -> Native.session_count() == 0 end)
+    end
+
+    defp opened_by_another do
+      policy = policy!()
+      test = self()
+
+      owner =
+        spawn(fn ->
+          {:ok, session} = Session.open(policy)
+          send(test, {:opened, session})
+
+          receive do
+            {:transfer, to} -> send(to, Session.transfer(session, to))
+          end
+
+          Process.sleep(:infinity)
+        end)
+
+      assert_receive {:opened, session}
+      {session, owner}
+    end
+  end
+
+  describe "a deadline" do
+    test "that has passed makes an error and no decision, on both lanes" do
+      for lane <- [:inline, :worker] do
+        session = open!(policy!(), lane: lane)
+        play!(session, 0..1)
+
+        assert {:error, %Error{kind: :deadline, op: :act, details: %{deadline_ms: 0}}} =
+                 Session.act(session, frame(2), deadline_ms: 0)
+
+        eventually(fn -> match?({:ok, _}, Session.info(session)) end)
+        assert frames!(session) == 2
+        refute_received {:sconce, _, _}
+      end
+    end
+
+    test "ends a decision that is under way, whose session is busy until then" do
+      {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
+      {:ok, session} = Session.open(policy, mode: :window, window_size: 2000)
+      assert session.lane == :worker
+
+      # On a busy machine the caller may wake up when the thread is done: then once more.
+      assert Enum.any?(1..20, fn _attempt ->
+               before = frames!(session)
+               first = Session.act(session, frame(0), deadline_ms: 1)
+               second = Session.act(session, frame(0), deadline_ms: 60_000)
+               eventually(fn -> match?({:ok, _}, Session.info(session)) end)
+               refute_received {:sconce, _, _}
+               made = Enum.count([first, second], &match?({:ok, _}, &1))
+               assert frames!(session) == before + made
+
+               match?({:error, %Error{kind: :deadline}}, first) and
+                 match?({:error, %Error{kind: :busy, details: %{what: "session"}}}, second)
+             end)
+
+      assert {:ok, %Action{}} = Session.act(session, frame(0))
+    end
+
+    test "that is far off changes nothing" do
+      for lane <- [:inline, :worker] do
+        policy = policy!()
+        plain = play!(open!(policy, lane: lane), 0..5)
+        assert play!(open!(policy, lane: lane), 0..5, deadline_ms: 60_000) == plain
+      end
+    end
+  end
+
+  test "info and Inspect say mode, lane and measured cost" do
+    session = open!(policy!(), mode: {:resync, 4}, lane: :inline)
+    play!(session, 0..9)
+    {:ok, info} = Session.info(session)
+
+    assert %{mode: {:resync, 4}, window_size: 6, seed: 5, frames: 10} = info
+    assert %{lane: :inline, window_lane: :inline} = info
+    assert info.step_us > 0 and info.window_us > 0
+    # State, and five frames of two numbers and three labels, and the last choice.
+    assert info.bytes == 2 * 8 * 4 + 5 * (2 * 4 + 3 * 2) + 3 * 2
+
+    assert inspect(session) =~
+             ~r/^#Sconce.Session<vector 2 -> gru 8x2 -> fire\(2\) move\(4\) · resync 4 · inline, \d+ us a decision>$/
+  end
+
+  test "a window that costs more than an inline call may goes to a thread" do
+    {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
+    {:ok, session} = Session.open(policy, mode: :window, window_size: 1000)
+    {:ok, info} = Session.info(session)
+    assert {info.window_lane, session.lane} == {:worker, :worker}
+  end
+end
