@@ -126,25 +126,30 @@ defmodule Sconce.Action do
   defp rounded(value), do: Float.round(value, 3)
 
   @doc false
-  # Labels in the order of the heads, from an action or from choices by name.
-  @spec labels(Spec.t(), t | map | keyword) :: {:ok, [non_neg_integer]} | {:error, Error.t()}
-  def labels(spec, %__MODULE__{choices: choices}), do: labels(spec, choices)
+  # Labels in the order of the heads, from an action, from choices by name, or as they are. How many
+  # and how large they may be the native side knows. `what` names them in errors.
+  @spec labels(Spec.t(), atom, t | map | list) :: {:ok, [non_neg_integer]} | {:error, Error.t()}
+  def labels(spec, what, %__MODULE__{choices: choices}), do: labels(spec, what, choices)
 
-  def labels(spec, choices) when is_list(choices) do
-    if Keyword.keyword?(choices), do: labels(spec, Map.new(choices)), else: misfit(choices)
+  def labels(spec, what, choices) when is_list(choices) do
+    cond do
+      Keyword.keyword?(choices) -> labels(spec, what, Map.new(choices))
+      Enum.all?(choices, &(&1 in 0..65_535)) -> {:ok, choices}
+      true -> misfit(what, choices)
+    end
   end
 
-  def labels(%Spec{heads: heads}, choices) when is_map(choices) do
+  def labels(%Spec{heads: heads}, what, choices) when is_map(choices) do
     labels = Enum.flat_map(heads, &List.wrap(Map.get(choices, &1.name)))
     whole? = Enum.all?(labels, &(&1 in 0..65_535))
     named? = Enum.sort(Map.keys(choices)) == heads |> Enum.map(& &1.name) |> Enum.sort()
-    if whole? and named?, do: {:ok, labels}, else: misfit(choices)
+    if whole? and named?, do: {:ok, labels}, else: misfit(what, choices)
   end
 
-  def labels(_spec, other), do: misfit(other)
+  def labels(_spec, what, other), do: misfit(what, other)
 
-  defp misfit(got) do
-    details = %{what: "previous", expected: "an action or its choices", got: inspect(got)}
+  defp misfit(what, got) do
+    details = %{what: to_string(what), expected: "an action or its choices", got: inspect(got)}
     {:error, %Error{kind: :mismatch, op: :act, details: details}}
   end
 end

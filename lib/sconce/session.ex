@@ -60,6 +60,12 @@ defmodule Sconce.Session do
            type: :any,
            doc: "The action that led to this frame: a `Sconce.Action` or its `choices`."
          ],
+         choices: [
+           type: :any,
+           doc:
+             "An action to score, as `previous` or as a list of labels: nothing is drawn, it " <>
+               "becomes the decision, and logits are those of its parts."
+         ],
          deadline_ms: [
            type: :non_neg_integer,
            doc: "After so many milliseconds the answer is an error of kind `:deadline`."
@@ -181,30 +187,30 @@ defmodule Sconce.Session do
   """
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}
   def act(%__MODULE__{} = session, frame, opts \\ []) do
-    {logits, deadline_ms, previous, overrides} = act_options(opts, session.logits)
+    {logits, deadline_ms, actions, overrides} = act_options(opts, session.logits)
 
     with {:ok, row} <- pack(session.spec.embedding, frame),
-         {:ok, overrides} <- with_previous(overrides, previous, session.spec),
+         {:ok, overrides} <- with_actions(overrides, actions, session.spec),
          {:ok, decision} <- decide(session.ref, row, logits, deadline_ms, overrides) do
       {:ok, Action.new(session.spec, session.controller?, decision)}
     end
   end
 
-  defp act_options([], logits), do: {logits, nil, nil, nil}
+  defp act_options([], logits), do: {logits, nil, [], nil}
 
   defp act_options(opts, logits) do
-    {call, overrides} =
-      opts |> Options.validate!(@act) |> Keyword.split([:logits, :deadline_ms, :previous])
-
+    {call, rest} = opts |> Options.validate!(@act) |> Keyword.split([:logits, :deadline_ms])
+    {actions, overrides} = Keyword.split(rest, [:previous, :choices])
     overrides = if overrides != [], do: Map.new(overrides)
-    {Keyword.get(call, :logits, logits), call[:deadline_ms], call[:previous], overrides}
+    {Keyword.get(call, :logits, logits), call[:deadline_ms], actions, overrides}
   end
 
-  defp with_previous(overrides, nil, _spec), do: {:ok, overrides}
+  # Actions that were given go to the native side as labels.
+  defp with_actions(overrides, [], _spec), do: {:ok, overrides}
 
-  defp with_previous(overrides, previous, spec) do
-    with {:ok, labels} <- Action.labels(spec, previous) do
-      {:ok, Map.put(overrides || %{}, :previous, labels)}
+  defp with_actions(overrides, [{name, action} | rest], spec) do
+    with {:ok, labels} <- Action.labels(spec, name, action) do
+      (overrides || %{}) |> Map.put(name, labels) |> with_actions(rest, spec)
     end
   end
 

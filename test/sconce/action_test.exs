@@ -50,8 +50,8 @@ defmodule Sconce.ActionTest do
   end
 
   test "an action gives its labels back, and is a frame's previous action" do
-    assert Action.labels(Spec.new(), controller()) == {:ok, @labels}
-    assert Action.labels(Spec.new(), Keyword.new(controller().choices)) == {:ok, @labels}
+    assert Action.labels(Spec.new(), :previous, controller()) == {:ok, @labels}
+    assert Action.labels(Spec.new(), :previous, Keyword.new(controller().choices)) == {:ok, @labels}
 
     player = %{percent: 0, facing: 1, x: 0, y: 0, action: 14, character: 1}
     player = Map.merge(player, %{on_ground: true, stock: 4})
@@ -71,9 +71,9 @@ defmodule Sconce.ActionTest do
           %{go: [1, 0], turn: 1, jump: 0},
           %{go: [1, :a], turn: 0},
           3,
-          [1, 2]
+          [1, :a]
         ] do
-      assert {:error, %Error{kind: :mismatch, op: :act}} = Action.labels(spec, bad)
+      assert {:error, %Error{kind: :mismatch, op: :act}} = Action.labels(spec, :previous, bad)
     end
   end
 end

@@ -15,20 +15,16 @@ defmodule Sconce.Trainer.Report do
   | `repeat` | that, and the probability that a head repeats its last value |
   | `pairs` | P(a_t given a_{t-1}), a table for each head |
 
-      iex> head = %{name: "action", nll: 0.1, accuracy: 0.96, nll_changed: nil, accuracy_changed: nil}
-      iex> metrics = %{frames: 900, nll: 0.1, nll_changed: nil, changed_frames: 0, heads: [head], buttons: []}
-      iex> IO.puts(Sconce.Trainer.Report.format(%{policy: metrics, baselines: []}))
-      900 frames, 0 of them with a changed action
-      <BLANKLINE>
-      NLL, nats a frame      all    changed
-                          policy     policy
-      all heads            0.100          -
-      action               0.100          -
-      <BLANKLINE>
-      accuracy, %            all    changed
-                          policy     policy
-      action                96.0          -
-      :ok
+  Of a small policy that plays CartPole:
+
+  ```text
+  5,500 frames, 3,754 of them with a changed action
+
+  NLL, nats a frame      all                                  changed
+                      policy  marginal    repeat     pairs     policy  marginal    repeat     pairs
+  all heads            0.360     0.693     0.693     0.621      0.308     0.693     0.693     0.386
+  action               0.360     0.693     0.693     0.621      0.308     0.693     0.693     0.386
+  ```
   """
 
   alias Sconce.Policy.Spec

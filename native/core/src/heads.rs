@@ -7,8 +7,7 @@ use candle_core::Tensor;
 use crate::layer::Linear;
 use crate::ops::tensor::{self, tensor};
 use crate::ops::{self, Activation};
-use crate::rng::Rng;
-use crate::sampling::{Sampling, confidence};
+use crate::sampling::{Draw, confidence};
 use crate::spec::{self, HeadKind, HeadsKind};
 use crate::weights::{Builder, Init};
 use crate::{Error, Result};
@@ -75,19 +74,26 @@ impl Heads {
         Ok(logits)
     }
 
-    /// Chooses for each row. `rngs` has one generator per row.
-    pub fn act(&self, trunk: &Tensor, previous: &[u16], sampling: &Sampling, rngs: &[Rng]) -> Result<Decision> {
+    /// Chooses for each row.
+    pub fn act(&self, trunk: &Tensor, previous: &[u16], draw: Draw) -> Result<Decision> {
         let (rows, width) = (trunk.dim(0)?, self.spec.num_labels());
         let prior = self.prior_logits(rows, previous)?;
         let mut choices = vec![0; rows * width];
+        if let Some(given) = draw.given {
+            self.check_rows(trunk, given)?;
+            choices.copy_from_slice(given);
+        }
         let mut choose = |at: usize, logits: &[f32]| -> Result<Vec<u16>> {
             let part = self.spec.iter().nth(at).ok_or_else(|| Error::not_found("head"))?;
             let (n, k) = (part.head.kind.logits(), part.head.kind.labels());
+            if draw.given.is_some() {
+                return Ok(self.part(&choices, at));
+            }
             for (row, logits) in logits.chunks_exact(n).enumerate() {
                 let from = row * width + part.labels;
                 let held = previous.get(from..from + k).filter(|h| h.first() != Some(&NONE));
                 let out = &mut choices[from..from + k];
-                sampling.choose(part.head.kind, logits, &rngs[row], part.labels as u64, held, out);
+                draw.sampling.choose(part.head.kind, logits, &draw.rngs[row], part.labels as u64, held, out);
             }
             Ok(self.part(&choices, at))
         };

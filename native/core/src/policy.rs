@@ -11,8 +11,7 @@ use crate::checkpoint::{self, Manifest, Optimiser};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
 use crate::ops::{self, tensor::tensor};
-use crate::rng::Rng;
-use crate::sampling::Sampling;
+use crate::sampling::Draw;
 use crate::weights::{Builder, Init, Source, Weights};
 use crate::{Error, Result, Spec};
 
@@ -168,13 +167,13 @@ impl Policy {
     }
 
     /// One whole decision for the last frame of each window: embed, remember, choose.
-    pub fn act(&self, frames: &Frames, state: &State, sampling: &Sampling, rngs: &[Rng]) -> Result<(Decision, State)> {
-        if rngs.len() != frames.batch {
-            return Err(Error::mismatch("generators", frames.batch, rngs.len()));
+    pub fn act(&self, frames: &Frames, state: &State, draw: Draw) -> Result<(Decision, State)> {
+        if draw.rngs.len() != frames.batch {
+            return Err(Error::mismatch("generators", frames.batch, draw.rngs.len()));
         }
         let (trunk, state) = self.trunk(frames, state, &Context::default())?;
         let last = trunk.narrow(1, frames.time - 1, 1)?.squeeze(1)?;
-        let decision = self.heads.act(&last, &self.last_previous(frames), sampling, rngs)?;
+        let decision = self.heads.act(&last, &self.last_previous(frames), draw)?;
         if let Some(value) = decision.logits.iter().find(|v| !v.is_finite()) {
             return Err(Error::NonFinite { what: "logits".into(), value: f64::from(*value) });
         }

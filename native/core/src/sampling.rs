@@ -23,6 +23,16 @@ pub struct Sampling {
     pub release_threshold: f32,
 }
 
+/// Where choices come from: drawn, each row with a generator of its own, or given.
+#[derive(Debug, Clone, Copy)]
+pub struct Draw<'a> {
+    pub sampling: &'a Sampling,
+    pub rngs: &'a [Rng],
+    /// `[n, num_labels]`: nothing is drawn, and logits are those of this action. Of autoregressive
+    /// heads that is the only way to score an action.
+    pub given: Option<&'a [u16]>,
+}
+
 impl Default for Sampling {
     fn default() -> Self {
         Sampling {

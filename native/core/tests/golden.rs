@@ -10,7 +10,7 @@ use sconce_core::backbone::{Backbone, Cell, Context, Mlp, Recurrent, State};
 use sconce_core::heads::{Heads, NONE};
 use sconce_core::ops;
 use sconce_core::rng::Rng;
-use sconce_core::sampling::Sampling;
+use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{self, HeadsKind, MlpConfig, RecurrentConfig};
 
 fn mlp(case: &str, hidden_sizes: &[usize], layer_norm: bool, residual: bool) {
@@ -163,10 +163,16 @@ fn heads(case: &str, kind: HeadsKind) {
 
     let greedy = Sampling { deterministic: true, ..Sampling::default() };
     let rngs: Vec<_> = (0..rows as u64).map(|i| Rng::new(i, "test", 0)).collect();
-    let decision = heads.act(&x.detach(), &none, &greedy, &rngs).unwrap();
+    let decision = heads.act(&x.detach(), &none, Draw { sampling: &greedy, rngs: &rngs, given: None }).unwrap();
     assert_eq!(decision.choices, labels(&golden, "output.greedy", &spec), "{case}");
     let logits = Tensor::from_vec(decision.logits, (rows, spec.num_logits()), x.device()).unwrap();
+    let forced = Draw { sampling: &greedy, rngs: &rngs, given: Some(&given) };
+    let scored = heads.act(&x.detach(), &none, forced).unwrap();
+    assert_eq!(scored.choices, given, "{case}");
+    let scored = Tensor::from_vec(scored.logits, (rows, spec.num_logits()), x.device()).unwrap();
     for part in spec.iter() {
+        let own = scored.narrow(1, part.logits, part.head.kind.logits()).unwrap();
+        golden.check(&format!("output.logits.{}", part.head.name), &own);
         let own = logits.narrow(1, part.logits, part.head.kind.logits()).unwrap();
         golden.check(&format!("output.greedy_logits.{}", part.head.name), &own);
     }

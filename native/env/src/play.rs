@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
-use sconce_core::sampling::Sampling;
+use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::HeadKind;
 use sconce_core::{Error, Policy, Result, heads};
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,7 @@ impl Play {
             let rng = Rng::new(self.seed, "play.sample", times.len() as u64);
             let begun = Instant::now();
             let frames = frames(policy, &observation, &previous)?;
-            let (decision, next) = policy.act(&frames, &state, &sampling, &[rng])?;
+            let (decision, next) = policy.act(&frames, &state, Draw { sampling: &sampling, rngs: &[rng], given: None })?;
             times.push(begun.elapsed().as_nanos() as u64);
             (state, previous) = (next, decision.choices);
             let step = env.step(previous.first().copied().map_or(0, usize::from))?;

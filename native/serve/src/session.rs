@@ -16,7 +16,7 @@ use sconce_core::embedding::melee;
 use sconce_core::heads::Decision;
 use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
-use sconce_core::sampling::Sampling;
+use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::Embedding;
 use sconce_core::{Error, Policy, Result};
 use serde::{Deserialize, Serialize};
@@ -88,6 +88,8 @@ pub struct Overrides {
     pub seed: Option<u64>,
     /// Labels of the action that led to the frame.
     pub previous: Option<Vec<u16>>,
+    /// Labels of an action to score: it becomes the decision, and nothing is drawn.
+    pub choices: Option<Vec<u16>>,
 }
 
 impl Overrides {
@@ -205,7 +207,12 @@ impl Session {
             true => (self.window(&row), &self.zero),
             false => (window(std::iter::once(row.view())), &self.memory.state),
         };
-        let (decision, state) = self.policy.act(&frames, state, &sampling, &[rng])?;
+        let given = overrides.choices.as_deref();
+        if let Some(labels) = given {
+            check_labels(&self.policy.spec().heads, labels)?;
+        }
+        let draw = Draw { sampling: &sampling, rngs: &[rng], given };
+        let (decision, state) = self.policy.act(&frames, state, draw)?;
         Ok(Step { decision, state, row })
     }
 
@@ -331,7 +338,8 @@ fn measure(policy: &Policy, zero: &State, options: &Options) -> Result<Cost> {
         for call in 0..=calls {
             let start = Instant::now();
             let rng = Rng::new(options.seed, "measure", 0);
-            policy.act(&frames, zero, &options.sampling, &[rng])?;
+            let draw = Draw { sampling: &options.sampling, rngs: &[rng], given: None };
+            policy.act(&frames, zero, draw)?;
             if call > 0 {
                 times.push(start.elapsed().as_secs_f64() * 1e6);
             }

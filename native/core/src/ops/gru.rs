@@ -89,7 +89,7 @@ impl Gru {
         let mut y = vec![0.0; batch * time * h];
         let kept = if self.track { 4 * time * h } else { 0 };
         let mut gates = vec![0.0; batch * kept];
-        let weight = Recurrent::new(weight, 3 * h, h, time);
+        let weight = Recurrent::new(weight, 3 * h, &self.sequence);
         let buffers = [(&mut y[..], time * h), (&mut gates[..], kept)];
         for_each_shard(batch, self.sequence.shard(), buffers, |rows, [y, gates]| {
             let count = rows.len();

@@ -88,7 +88,7 @@ impl Lstm {
         let mut y = vec![0.0; batch * time * 2 * h];
         let kept = if self.track { 4 * time * h } else { 0 };
         let mut gates = vec![0.0; batch * kept];
-        let weight = Recurrent::new(weight, 4 * h, h, time);
+        let weight = Recurrent::new(weight, 4 * h, &self.sequence);
         let buffers = [(&mut y[..], time * 2 * h), (&mut gates[..], kept)];
         for_each_shard(batch, self.sequence.shard(), buffers, |rows, [y, gates]| {
             let count = rows.len();

@@ -60,8 +60,8 @@ impl Sequence {
     }
 }
 
-/// The recurrent weight `[n, h]`, turned once when many steps will use it: gemm then need not pack
-/// it at every step. A single step reads it as it lies.
+/// The recurrent weight `[n, h]`, turned once when many steps of many rows will use it: gemm then
+/// need not pack it at every step. A few steps, and those of a single row, read it as it lies.
 pub struct Recurrent<'a> {
     weight: &'a [f32],
     turned: Option<Vec<f32>>,
@@ -72,8 +72,9 @@ pub struct Recurrent<'a> {
 impl<'a> Recurrent<'a> {
     const WORTH_TURNING: usize = 4;
 
-    pub fn new(weight: &'a [f32], n: usize, h: usize, steps: usize) -> Self {
-        let turned = (steps >= Self::WORTH_TURNING).then(|| {
+    pub fn new(weight: &'a [f32], n: usize, sequence: &Sequence) -> Self {
+        let Sequence { batch, time, hidden: h, .. } = *sequence;
+        let turned = (batch > 1 && time >= Self::WORTH_TURNING).then(|| {
             let mut turned = vec![0.0; n * h];
             for (i, row) in weight.chunks_exact(h).enumerate() {
                 for (j, v) in row.iter().enumerate() {

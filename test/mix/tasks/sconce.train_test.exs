@@ -1,0 +1,136 @@
+defmodule Mix.Tasks.Sconce.TrainTest do
+  use ExUnit.Case, async: true
+
+  import ExUnit.CaptureIO
+  import Sconce.Test.Scratch
+
+  alias Mix.Tasks.Sconce.{Demo, Eval, Train}
+  alias Sconce.Env.CartPole
+  alias Sconce.Trainer.{Settings, Switches}
+
+  @small ~w(--hidden-size 8 --num-layers 1 --head-hidden-size 8 --steps 4 --validate-every 2
+            --window-size 16 --stride 16 --batch-size 8 --loss plain)
+
+  defp corpus! do
+    dir = tmp_dir!("task")
+    {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
+    {:ok, _corpus} = CartPole.corpus(games, into: Path.join(dir, "corpus"))
+    dir
+  end
+
+  defp train(dir, more),
+    do: Train.run(["--corpus", Path.join(dir, "corpus"), "--out", Path.join(dir, "run")] ++ more)
+
+  test "a run is trained, told, scored and drawn; its checkpoint is scored again" do
+    dir = corpus!()
+    output = capture_io(fn -> train(dir, ["--backbone", "gru" | @small]) end)
+
+    assert output =~ ~r/epoch \d+  step 2  validation NLL/
+    assert output =~ "gru 8x1 -> action(2)"
+    assert output =~ ~r/all heads +0\.\d{3} +0\.\d{3}/
+
+    for file <- ~w(best.safetensors curve.svg report.json),
+        do: assert(File.exists?(Path.join([dir, "run", file])))
+
+    best = Path.join([dir, "run", "best.safetensors"])
+    corpus = Path.join(dir, "corpus")
+
+    scored =
+      capture_io(fn ->
+        Eval.run([best, "--corpus", corpus, "--train", corpus, "--mode", "carry"])
+      end)
+
+    assert scored =~ "480 frames"
+    assert scored =~ ~r/policy +marginal +repeat +pairs/
+  end
+
+  test "an unknown switch is named, with the nearest there is" do
+    assert_raise Mix.Error, "unknown option --hiden-size, did you mean --hidden-size?", fn ->
+      Train.run(["--hiden-size", "3"])
+    end
+
+    assert_raise Mix.Error, ~r/unknown option --modee, did you mean --mode/, fn ->
+      Eval.run(["--modee", "carry"])
+    end
+
+    assert_raise Mix.Error, ~r/did you mean --steps/, fn -> Demo.run(["--stesp", "3"]) end
+  end
+
+  test "a value that cannot be is refused by its switch" do
+    for args <- [["--batch-size", "many"], ["--lr-schedule", "wild"], ["--backbone", "grue"]] do
+      assert_raise Mix.Error, ~r/^#{hd(args)} cannot be/, fn -> Train.run(args) end
+    end
+
+    assert_raise Mix.Error, ~r/:batch_size: expected a positive integer/, fn ->
+      Train.run(~w(--corpus nowhere --out nowhere --batch-size 0))
+    end
+
+    assert_raise Mix.Error, "--corpus is required", fn -> Train.run([]) end
+    assert_raise Mix.Error, "unknown argument x", fn -> Train.run(["x"]) end
+  end
+
+  test "what goes wrong in the run ends the task with its sentence" do
+    dir = corpus!()
+
+    assert_raise Mix.Error, ~r/nowhere.* not found/, fn ->
+      Train.run(["--corpus", Path.join(dir, "nowhere"), "--out", Path.join(dir, "run")])
+    end
+
+    assert_raise Mix.Error, ~r/nowhere.* not found/, fn ->
+      Eval.run([Path.join(dir, "nowhere"), "--corpus", Path.join(dir, "corpus")])
+    end
+  end
+
+  test "every option of training, loss and Spec has a switch" do
+    names = Keyword.keys(Train.schema())
+    wanted = Keyword.keys(Settings.schema(:training) ++ Settings.schema(:loss))
+    assert wanted -- names == []
+    assert Switches.left_out() == [:value_head]
+    assert names == Enum.uniq(names)
+  end
+
+  test "text becomes the value that the schema wants" do
+    args =
+      ~w(--hidden-sizes 64,32 --learning-rate 1e-3 --pos-weight none --steps none --no-fit-prior
+              --focal-gamma 2 --mirror 0.5 --embedding packed --pos-weight 1,2.5)
+
+    {opts, []} = Switches.parse!(args, Train.schema())
+
+    assert opts[:hidden_sizes] == [64, 32]
+    assert opts[:learning_rate] == 0.001
+    assert {:ok, nil} = Keyword.fetch(opts, :steps)
+    assert opts[:fit_prior] == false
+    # Given twice, the last one counts.
+    assert opts[:pos_weight] == [1.0, 2.5]
+
+    assert Switches.training(embedding: :packed, label_smoothing: 0.2) ==
+             [loss: [label_smoothing: 0.2], embedding: {:melee, layout: :packed}]
+
+    assert_raise ArgumentError, ~r/--clamp does not go with --loss plain/, fn ->
+      Switches.training(loss: :plain, clamp: 3.0)
+    end
+  end
+
+  describe "the demo" do
+    test "ends with its line, and with status 1 when memory did not pay" do
+      args = ["--games", "20", "--steps", "8", "--out", tmp_dir!("demo")]
+
+      output = capture_io(fn -> assert catch_exit(Demo.run(args)) == {:shutdown, 1} end)
+
+      last = output |> String.trim() |> String.split("\n") |> List.last()
+      assert last =~ ~r/^recurrent [\d.]+ of 500 · memoryless [\d.]+ · [\d.]+ us a decision$/
+      assert output =~ ~r/curve +.*curve\.svg/
+    end
+
+    @tag :slow
+    test "shows that memory pays" do
+      output = capture_io(fn -> Demo.run(["--out", tmp_dir!("demo"), "--seed", "3"]) end)
+
+      [_, recurrent, memoryless] =
+        Regex.run(~r/recurrent ([\d.]+) of 500 · memoryless ([\d.]+)/, output)
+
+      assert String.to_float(recurrent) >= 450
+      assert String.to_float(memoryless) < 225
+    end
+  end
+end

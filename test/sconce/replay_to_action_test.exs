@@ -1,0 +1,89 @@
+defmodule Sconce.ReplayToActionTest do
+  # What a policy is scored with and what it plays with is one computation: the likelihood of the
+  # recorded actions under the logits of `act` is the evaluation's.
+  use ExUnit.Case, async: true
+
+  import Sconce.Test.Scratch
+
+  alias Sconce.{Corpus, Native, Policy, Session, Trainer}
+
+  @window 12
+
+  setup do
+    dir = tmp_dir!("replay_to_action")
+    replays = Path.join(dir, "replays")
+    :ok = Native.corpus_fixtures(replays)
+    {:ok, dir: dir, replays: Path.wildcard(replays <> "/valid*.slp") |> Enum.take(1)}
+  end
+
+  for backbone <- [:mlp, :gru, :lstm], heads <- [:independent, :autoregressive] do
+    test "#{backbone} with #{heads} heads scores as it plays", %{dir: dir, replays: replays} do
+      {:ok, corpus} = Corpus.import(replays, into: Path.join(dir, "corpus"))
+      policy = policy(unquote(backbone), unquote(heads))
+      assert_scores_as_it_plays(policy, corpus, Path.join(dir, "policy.safetensors"))
+    end
+  end
+
+  @tag :replays
+  @tag timeout: 600_000
+  test "also on a real game", %{dir: dir} do
+    game = Path.join(System.fetch_env!("SCONCE_REPLAYS"), "validation/fox_multishine_closed.slp")
+    {:ok, corpus} = Corpus.import(game, into: Path.join(dir, "corpus"))
+
+    assert_scores_as_it_plays(
+      policy(:gru, :autoregressive),
+      corpus,
+      Path.join(dir, "policy.safetensors")
+    )
+  end
+
+  defp policy(backbone, heads) do
+    size = if backbone == :mlp, do: [hidden_sizes: [24]], else: [hidden_size: 24, num_layers: 2]
+    prior = [embedding: :melee, backbone: backbone, heads: heads, prior: true]
+    {:ok, policy} = Policy.init(prior ++ size, seed: 3)
+    policy
+  end
+
+  defp assert_scores_as_it_plays(policy, corpus, path) do
+    :ok = Policy.save(policy, path)
+    options = [mode: :window, window_size: @window]
+    {:ok, report} = Trainer.evaluate(path, corpus, options)
+
+    {:ok, session} = Session.open(policy, [logits: true] ++ options)
+    {:ok, games} = Corpus.games(corpus)
+
+    nll =
+      for game <- 0..(length(games) - 1), player <- 0..1 do
+        {:ok, recording} = Corpus.recording(corpus, game, player)
+        :ok = Session.reset(session)
+        Enum.map(recording, fn {frame, labels} -> nll(session, frame, labels) end)
+      end
+      |> List.flatten()
+
+    assert length(nll) == report.policy.frames
+    assert_in_delta Enum.sum(nll) / length(nll), report.policy.nll, 1.0e-4
+  end
+
+  # Nats of the recorded action: all six heads summed, the buttons over their eight bits.
+  defp nll(session, frame, labels) do
+    {:ok, action} = Session.act(session, frame, choices: labels)
+    {bits, classes} = Enum.split(labels, 8)
+    buttons = Enum.zip_with(action.logits.buttons, bits, &bit_nll/2)
+
+    sticks =
+      Enum.zip_with([:main_x, :main_y, :c_x, :c_y, :shoulder], classes, fn head, class ->
+        class_nll(action.logits[head], class)
+      end)
+
+    Enum.sum(buttons) + Enum.sum(sticks)
+  end
+
+  defp bit_nll(logit, 1), do: :math.log(1 + :math.exp(-logit))
+  defp bit_nll(logit, 0), do: :math.log(1 + :math.exp(logit))
+
+  defp class_nll(logits, class) do
+    top = Enum.max(logits)
+    total = logits |> Enum.map(&:math.exp(&1 - top)) |> Enum.sum()
+    :math.log(total) + top - Enum.at(logits, class)
+  end
+end

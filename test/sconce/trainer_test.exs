@@ -1,0 +1,389 @@
+defmodule Sconce.TrainerTest do
+  use ExUnit.Case, async: true
+
+  import Sconce.Test.Scratch
+
+  alias Sconce.{Corpus, Error, Native, Trainer}
+  alias Sconce.Policy.Spec
+  alias Sconce.Trainer.Settings
+
+  @small [backbone: :gru, hidden_size: 8, num_layers: 1, head_hidden_size: 8, dropout: 0.0] ++
+           [batch_size: 8, window_size: 8, stride: 4, loss: :plain, learning_rate: 0.01] ++
+           [validation_stride: 1, val_split: 0.25]
+
+  # The action is what was seen `delay` frames ago: with a delay only memory can know it.
+  defp corpus!(dir, delay \\ 0, games \\ 12) do
+    :rand.seed(:exsss, {1, 2, delay})
+
+    games =
+      for _game <- 1..games do
+        bits = for _frame <- 1..48, do: :rand.uniform(2) - 1
+        seen = for bit <- bits, do: [bit * 2.0 - 1.0, 0.5]
+        {seen, List.duplicate(0, delay) ++ Enum.drop(bits, -delay)}
+      end
+
+    games =
+      if delay == 0,
+        do: Enum.map(games, fn {x, _} -> {x, Enum.map(x, &round((hd(&1) + 1) / 2))} end),
+        else: games
+
+    heads = [go: {:categorical, 2}]
+
+    {:ok, corpus} =
+      Corpus.build({:vector, 2}, games, into: Path.join(dir, "corpus"), heads: heads)
+
+    corpus
+  end
+
+  setup do
+    dir = tmp_dir!("trainer")
+    {:ok, dir: dir, corpus: corpus!(dir)}
+  end
+
+  defp options(context, more),
+    do:
+      Keyword.merge([corpus: context.corpus, out: Path.join(context.dir, "run")] ++ @small, more)
+
+  defp start!(context, more), do: context |> options(more) |> Trainer.start_link() |> ended()
+
+  # Nothing writes into a test's folder when that is removed.
+  defp ended({:ok, run}) do
+    on_exit(fn ->
+      monitor = Process.monitor(run)
+      assert_receive {:DOWN, ^monitor, :process, ^run, _reason}, 30_000
+    end)
+
+    run
+  end
+
+  defp train!(context, more) do
+    {:ok, report} = context |> start!(more) |> Trainer.await(60_000)
+    report
+  end
+
+  describe "a run" do
+    test "tells what happens in order and ends with a report", context do
+      test = self()
+      run = start!(context, steps: 4, validate_every: 2, progress: &send(test, {:seen, &1}))
+      assert {:ok, report} = Trainer.await(run, 60_000)
+
+      names = Enum.map(events(), & &1.event)
+      assert hd(names) == :start
+      assert List.last(names) == :done
+      assert Enum.count(names, &(&1 == :step)) == 4
+
+      assert Enum.filter(names, &(&1 in [:step, :validation])) ==
+               [:step, :step, :validation, :step, :step, :validation]
+
+      assert %{stopped: :finished, steps: 4, train: train, validation: validation} = report
+      assert train.games + validation.games == 12
+      assert report.best_step in [2, 4]
+      assert report.policy.frames == validation.games * 48
+      assert Enum.map(report.baselines, & &1.name) == ["marginal", "repeat", "pairs"]
+      assert %Spec{backbone: {:gru, _options}, heads: [%{name: :go}]} = report.spec
+      assert Trainer.await(run) == {:ok, report}
+      assert %{status: :done, step: %{step: 4}, validation: %{step: 4}} = Trainer.info(run)
+    end
+
+    test "leaves both checkpoints, the report and the curve in its folder", context do
+      report = train!(context, steps: 2)
+      files = File.ls!(report.out)
+
+      for file <- ~w(best.safetensors last.safetensors report.json curve.svg),
+          do: assert(file in files)
+
+      assert File.read!(report.curve) =~ "</svg>"
+      assert {:ok, policy} = Sconce.Policy.load(Path.join(report.out, "best.safetensors"))
+      assert policy.num_weights == report.weights
+    end
+
+    test "of one seed gives the same weights to the last bit, of another seed others", context do
+      [a, b, c] =
+        for {seed, name} <- [{7, "a"}, {7, "b"}, {8, "c"}] do
+          out = Path.join(context.dir, name)
+          train!(context, out: out, seed: seed, steps: 6, dropout: 0.2, evaluate: false)
+          weights(Path.join(out, "best.safetensors"))
+        end
+
+      assert a == b
+      assert a != c
+    end
+
+    test "that was stopped goes on to where an uninterrupted one ends", context do
+      straight = Path.join(context.dir, "straight")
+      train!(context, out: straight, steps: 40, evaluate: false)
+
+      run = start!(context, steps: 40, evaluate: false)
+      :ok = Trainer.subscribe(run)
+      assert_receive {:sconce_trainer, ^run, %{event: :step}}
+      :ok = Trainer.stop(run)
+      {:ok, _report} = Trainer.await(run, 60_000)
+      # Two runs of one folder at a time are refused; this one is over.
+      report = train!(context, steps: 40, evaluate: false, resume: true)
+
+      assert report.steps == 40
+      last = &weights(Path.join(&1, "last.safetensors"))
+      assert last.(report.out) == last.(straight)
+    end
+
+    test "stops at any step, with its state saved and without scores", context do
+      run = start!(context, steps: 100_000)
+      :ok = Trainer.subscribe(run)
+      assert_receive {:sconce_trainer, ^run, %{event: :step}}
+      assert %{status: :running} = Trainer.info(run)
+      assert :ok = Trainer.stop(run)
+      assert {:ok, %{stopped: :stopped, policy: nil} = report} = Trainer.await(run, 60_000)
+      assert report.steps < 100_000
+      assert File.exists?(Path.join(report.out, "last.safetensors"))
+      assert :ok = Trainer.stop(run)
+    end
+
+    test "tells a late subscriber how it began and how it ended", context do
+      run = start!(context, steps: 1)
+      {:ok, report} = Trainer.await(run, 60_000)
+      :ok = Trainer.subscribe(run)
+      assert_received {:sconce_trainer, ^run, %{event: :start, steps: 1}}
+      assert_received {:sconce_trainer, ^run, %{event: :done, result: {:ok, ^report}}}
+    end
+
+    @tag :capture_log
+    test "ends with its owner, its state saved and its folder free", context do
+      test = self()
+
+      owner =
+        spawn(fn ->
+          {:ok, run} = context |> options(steps: 100_000) |> Trainer.start_link()
+          :ok = Trainer.subscribe(run)
+          receive do: ({:sconce_trainer, _run, %{event: :step}} -> send(test, {:run, run}))
+          receive do: (:never -> :ok)
+        end)
+
+      assert_receive {:run, run}
+      monitor = Process.monitor(run)
+      Process.exit(owner, :kill)
+      assert_receive {:DOWN, ^monitor, :process, ^run, _reason}, 30_000
+      out = Path.join(context.dir, "run")
+      assert File.exists?(Path.join(out, "last.safetensors"))
+      assert %{steps: steps} = train!(context, steps: 100_000, resume: true, max_minutes: 0.0)
+      assert steps > 0
+    end
+
+    test "ends also when its process is killed outright", context do
+      run = start!(context, steps: 100_000)
+      :ok = Trainer.subscribe(run)
+      assert_receive {:sconce_trainer, ^run, %{event: :step}}
+      Process.unlink(run)
+      Process.exit(run, :kill)
+      assert {:error, %Error{kind: :cancelled}} = Trainer.await(run)
+      assert eventually(fn -> folder_free?(context) end)
+    end
+
+    test "outlives a progress function that raises", context do
+      import ExUnit.CaptureLog
+
+      log =
+        capture_log(fn ->
+          report = train!(context, steps: 2, progress: fn _event -> raise "no screen" end)
+          assert report.stopped == :finished
+        end)
+
+      assert log =~ "progress function given up: no screen"
+    end
+
+    test "can stand under a supervisor, which does not start it again", context do
+      children = [{Trainer, options(context, steps: 1)}]
+      {:ok, supervisor} = Supervisor.start_link(children, strategy: :one_for_one)
+      [{Trainer, run, :worker, _modules}] = Supervisor.which_children(supervisor)
+      assert {:ok, _report} = Trainer.await(run, 60_000)
+      GenServer.stop(run)
+      assert Supervisor.which_children(supervisor) == []
+    end
+
+    test "keeps to the corpus of its own that it is measured on", context do
+      other = corpus!(Path.join(context.dir, "other"), 0, 4)
+      report = train!(context, steps: 2, validation: other)
+      assert %{train: %{games: 12}, validation: %{games: 4}} = report
+    end
+  end
+
+  describe "what is wrong" do
+    test "with an option raises, with the nearest that there is", context do
+      for {option, near} <- [bacth_size: ":batch_size", hiden_size: ":hidden_size"] do
+        assert_raise ArgumentError, ~r/unknown option :#{option}, did you mean #{near}/, fn ->
+          Trainer.start_link(options(context, [{option, 3}]))
+        end
+      end
+
+      assert_raise ArgumentError, ~r/:label_smothing, did you mean :label_smoothing/, fn ->
+        Trainer.start_link(options(context, loss: [label_smothing: 0.1]))
+      end
+
+      assert_raise ArgumentError, ~r/:gru backbone has no option :hidden_sizes/, fn ->
+        Trainer.start_link(options(context, hidden_sizes: [8]))
+      end
+
+      assert_raise ArgumentError, ~r/:hidden_size belongs to the Spec/, fn ->
+        Trainer.start_link(corpus: context.corpus, out: "x", spec: Spec.new(), hidden_size: 8)
+      end
+
+      assert_raise ArgumentError, ~r/option :out is required/, fn ->
+        Trainer.start_link(corpus: context.corpus)
+      end
+    end
+
+    test "with the corpus is what await returns", context do
+      run = start!(context, corpus: Path.join(context.dir, "nowhere"))
+      assert {:error, %Error{kind: :not_found}} = Trainer.await(run)
+      assert %{status: :failed} = Trainer.info(run)
+    end
+
+    test "with a Spec that does not fit the corpus names both", context do
+      spec = Spec.new(embedding: {:vector, 3}, heads: [go: {:categorical, 2}])
+      opts = [corpus: context.corpus, out: Path.join(context.dir, "run"), spec: spec]
+      {:ok, run} = Trainer.start_link(opts)
+      assert {:error, %Error{kind: :mismatch, details: details}} = Trainer.await(run)
+      assert details.expected =~ "3"
+      assert details.got =~ "vectors of 2"
+    end
+
+    test "with the folder is an error of the file system", context do
+      file = Path.join(context.dir, "file")
+      File.write!(file, "in the way")
+      run = start!(context, out: file)
+      assert {:error, %Error{kind: :io, op: :train}} = Trainer.await(run)
+    end
+
+    test "with a folder that holds an earlier run is refused, unless it goes on", context do
+      train!(context, steps: 1)
+      run = start!(context, steps: 1)
+      assert {:error, %Error{kind: :mismatch, details: details}} = Trainer.await(run)
+      assert details.expected =~ "resume: true"
+    end
+
+    test "with two runs of one folder at a time is busy", context do
+      run = start!(context, steps: 100_000)
+      :ok = Trainer.subscribe(run)
+      assert_receive {:sconce_trainer, ^run, %{event: :step}}
+      second = start!(context, steps: 1)
+      assert {:error, %Error{kind: :busy}} = Trainer.await(second, 10_000)
+    end
+
+    test "with a number is out of range by its name", context do
+      run = start!(context, burn_in: 8)
+
+      assert {:error, %Error{kind: :out_of_range, details: %{field: "burn_in"}}} =
+               Trainer.await(run)
+    end
+
+    test "with time is a deadline, and with a process that is gone a cancellation", context do
+      run = start!(context, steps: 100_000)
+
+      assert {:error, %Error{kind: :deadline, details: %{deadline_ms: 20}}} =
+               Trainer.await(run, 20)
+
+      GenServer.stop(run)
+      assert {:error, %Error{kind: :cancelled}} = Trainer.await(run)
+    end
+  end
+
+  describe "an evaluation" do
+    test "gives what the run gave, and tells how far it is", context do
+      validation = corpus!(Path.join(context.dir, "other"), 0, 3)
+      report = train!(context, steps: 4, validation: validation)
+      best = Path.join(report.out, "best.safetensors")
+      test = self()
+      opts = [train: context.corpus, progress: &send(test, {:seen, &1})]
+
+      assert {:ok, again} = Trainer.evaluate(best, validation, opts)
+      assert again.policy == report.policy
+      assert again.baselines == report.baselines
+      assert again.spec == report.spec
+      assert %{event: :evaluating, done: 144, total: 144} = List.last(events())
+    end
+
+    test "of something that is not there is an error", context do
+      nowhere = Path.join(context.dir, "nowhere")
+      assert {:error, %Error{kind: :not_found}} = Trainer.evaluate(nowhere, context.corpus)
+      report = train!(context, steps: 1)
+      best = Path.join(report.out, "best.safetensors")
+      assert {:error, %Error{kind: :not_found}} = Trainer.evaluate(best, nowhere)
+    end
+  end
+
+  test "what only memory can know a GRU learns and an MLP does not", context do
+    corpus = corpus!(Path.join(context.dir, "delayed"), 2, 40)
+    opts = [corpus: corpus, steps: 300, batch_size: 16, window_size: 16, stride: 8]
+    gru = train!(context, opts ++ [out: Path.join(context.dir, "gru"), hidden_size: 16])
+
+    mlp =
+      [corpus: corpus, out: Path.join(context.dir, "mlp"), backbone: :mlp, hidden_sizes: [16]]
+      |> Keyword.merge(Keyword.drop(@small, [:backbone, :hidden_size, :num_layers]))
+      |> Keyword.merge(steps: 300, batch_size: 16)
+      |> Trainer.start_link()
+      |> elem(1)
+      |> Trainer.await(60_000)
+      |> elem(1)
+
+    assert gru.policy.nll < 0.3
+    assert mlp.policy.nll > 0.6
+  end
+
+  test "the defaults are those of the native side", context do
+    path = Path.join(context.dir, "run")
+    {:ok, run} = Trainer.start_link(corpus: context.corpus, out: path, window_size: 8, steps: 1)
+    {:ok, %{options: options}} = Trainer.await(run, 60_000)
+
+    spec =
+      Sconce.Policy.Spec.to_native(
+        Spec.new(embedding: {:vector, 2}, heads: [go: {:categorical, 2}])
+      )
+
+    ref = make_ref()
+    out = Path.join(context.dir, "native")
+    own = %{window_size: 8, steps: 1}
+    {:ok, task} = Native.train_start(ref, spec, Path.join(context.dir, "corpus"), out, own)
+    assert_receive {:sconce, ^ref, {:ok, %{options: native}}}, 60_000
+    :ok = Native.train_stop(task)
+
+    assert options == native
+    assert Enum.sort(Map.keys(options)) == Enum.sort(Keyword.keys(Settings.schema(:training)))
+    assert Enum.sort(Map.keys(options.loss)) == Enum.sort(Keyword.keys(Settings.schema(:loss)))
+  end
+
+  test "a plain loss is known by its values" do
+    refute Settings.plain?(%{button_weight: 2.0})
+    {:ok, run} = Trainer.start_link(corpus: "nowhere", out: "nowhere", loss: :plain)
+    assert %Settings{options: %{loss: loss}} = :sys.get_state(run).settings
+    assert Settings.plain?(loss)
+  end
+
+  # Whether another run may have the folder: it then finds that of the first.
+  defp folder_free?(context) do
+    run = start!(context, steps: 1)
+    {:error, %Error{kind: kind}} = Trainer.await(run)
+    GenServer.stop(run)
+    kind == :mismatch
+  end
+
+  defp eventually(condition, attempts \\ 100) do
+    cond do
+      condition.() -> true
+      attempts == 0 -> false
+      true -> Process.sleep(50) && eventually(condition, attempts - 1)
+    end
+  end
+
+  defp events do
+    receive do
+      {:seen, event} -> [event | events()]
+    after
+      0 -> []
+    end
+  end
+
+  # A checkpoint's tensors: the manifest notes how long the run took.
+  defp weights(path) do
+    <<length::64-little, _header::binary-size(length), tensors::binary>> = File.read!(path)
+    tensors
+  end
+end
