@@ -51,7 +51,9 @@ defmodule Sconce.ActionTest do
 
   test "an action gives its labels back, and is a frame's previous action" do
     assert Action.labels(Spec.new(), :previous, controller()) == {:ok, @labels}
-    assert Action.labels(Spec.new(), :previous, Keyword.new(controller().choices)) == {:ok, @labels}
+
+    assert Action.labels(Spec.new(), :previous, Keyword.new(controller().choices)) ==
+             {:ok, @labels}
 
     player = %{percent: 0, facing: 1, x: 0, y: 0, action: 14, character: 1}
     player = Map.merge(player, %{on_ground: true, stock: 4})

@@ -139,28 +139,34 @@ defmodule Sconce.Bench.Cases do
   defp act_limit(%{extra: extra}, :carry),
     do: Machine.bytes(4 * (extra.backbone + extra.heads), 1, "all weights read once")
 
+  # Products of all frames at once, but the recurrent weights are read again for each frame.
   defp act_limit(%{extra: extra}, :window) do
-    Machine.flops(
-      2 * (@window * extra.backbone + extra.heads),
-      1,
-      "products of #{@window} frames"
-    )
+    flops = 2 * (@window * extra.backbone + extra.heads)
+
+    Enum.max([
+      Machine.flops(flops, 1, "products of #{@window} frames"),
+      Machine.bytes(4 * extra.recurrent, 1, "recurrent weights read", @window)
+    ])
   end
 
   # Numbers of the matrices and vectors that a decision reads; of a table it reads some rows.
   defp sizes(policy) do
     counts =
       for {name, shape} <- Machine.value!(Policy.weights(policy)), reduce: %{} do
-        counts -> Map.update(counts, part(name), Enum.product(shape), &(&1 + Enum.product(shape)))
+        counts ->
+          for part <- parts(name), reduce: counts do
+            counts -> Map.update(counts, part, Enum.product(shape), &(&1 + Enum.product(shape)))
+          end
       end
 
-    %{backbone: counts.backbone, heads: counts.heads, weights: policy.num_weights}
+    counts |> Map.take([:backbone, :heads, :recurrent]) |> Map.put(:weights, policy.num_weights)
   end
 
-  defp part("backbone." <> _), do: :backbone
-  defp part("heads.prior." <> _), do: :table
-  defp part("heads." <> _), do: :heads
-  defp part(_embedding), do: :table
+  defp parts("backbone.weight_hh" <> _), do: [:backbone, :recurrent]
+  defp parts("backbone." <> _), do: [:backbone]
+  defp parts("heads.prior." <> _), do: []
+  defp parts("heads." <> _), do: [:heads]
+  defp parts(_table), do: []
 
   defp playable!({:ok, %Action{} = action}) do
     %{main_stick: main, c_stick: c, shoulder: shoulder, confidence: confidence} = action

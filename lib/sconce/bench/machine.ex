@@ -33,13 +33,15 @@ defmodule Sconce.Bench.Machine do
     end
   end
 
-  @doc "The limit of reading so many bytes again and again."
-  @spec bytes(number, pos_integer, String.t()) :: {float, String.t()}
-  def bytes(bytes, threads, what) do
+  @doc "The limit of reading so many bytes, `times` over, that stay as near as they fit."
+  @spec bytes(number, pos_integer, String.t(), pos_integer) :: {float, String.t()}
+  def bytes(bytes, threads, what, times \\ 1) do
     # The nearest power of two above: cases of about the same size share one measurement.
     set = max(4096, 2 ** ceil(:math.log2(bytes)))
     rate = ceiling({:bandwidth, set, threads})
-    {bytes / rate * 1.0e6, "#{what}, #{size(bytes)} at #{decimal(rate / 1.0e9)} GB/s"}
+    often = if times > 1, do: " #{times} times", else: ""
+    text = "#{what}, #{size(bytes)}#{often} at #{decimal(rate / 1.0e9)} GB/s"
+    {bytes * times / rate * 1.0e6, text}
   end
 
   @doc "The limit of computing."

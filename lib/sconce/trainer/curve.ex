@@ -147,11 +147,11 @@ defmodule Sconce.Trainer.Curve do
       for {text, color, mark, key} <- entries, points(report, key) != [], do: {text, color, mark}
 
     for {{text, color, mark}, i} <- Enum.with_index(shown) do
-      x = @width - @right - 116 * (length(shown) - i)
+      x = @width - 116 * (length(shown) - i) - 8
 
       [
-        Panel.mark(mark, color, x, 26),
-        ~s(<text x="#{x + 24}" y="30" fill="#334155">#{text}</text>\n)
+        Panel.mark(mark, color, x, 45),
+        ~s(<text x="#{x + 24}" y="49" fill="#334155">#{text}</text>\n)
       ]
     end
   end

@@ -77,6 +77,8 @@ defmodule Sconce.Trainer.Report do
   defp how(:budget), do: "stopped at the end of its time"
   defp how(:stopped), do: "stopped on request"
 
+  defp side(%{games: 1, frames: frames}), do: "#{Scale.grouped(frames)} frames of 1 game"
+
   defp side(%{games: games, frames: frames}),
     do: "#{Scale.grouped(frames)} frames of #{games} games"
 

@@ -50,12 +50,22 @@ pub type Optimiser = BTreeMap<String, Vec<f32>>;
 const OPTIMISER: &str = "optimiser.";
 
 /// Writes beside `path`, syncs and renames.
-pub fn save(path: &Path, manifest: &Manifest, weights: &Weights, optimiser: &Optimiser) -> Result<()> {
+pub fn save(
+    path: &Path,
+    manifest: &Manifest,
+    weights: &Weights,
+    optimiser: &Optimiser,
+) -> Result<()> {
     let bytes = encode(path, manifest, weights, optimiser)?;
     fs::write_atomic(path, |file: &mut File| file.write_all(&bytes))
 }
 
-fn encode(path: &Path, manifest: &Manifest, weights: &Weights, optimiser: &Optimiser) -> Result<Vec<u8>> {
+fn encode(
+    path: &Path,
+    manifest: &Manifest,
+    weights: &Weights,
+    optimiser: &Optimiser,
+) -> Result<Vec<u8>> {
     let text = serde_json::to_string(manifest).map_err(|e| Error::corrupt("manifest", e))?;
     let mut data = weights
         .iter()
@@ -69,7 +79,8 @@ fn encode(path: &Path, manifest: &Manifest, weights: &Weights, optimiser: &Optim
         .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()
         .map_err(|e| Error::corrupt(path.display().to_string(), e))?;
     let metadata = Some(HashMap::from([(KEY.to_string(), text)]));
-    safetensors::serialize(views, metadata).map_err(|e| Error::corrupt(path.display().to_string(), e))
+    safetensors::serialize(views, metadata)
+        .map_err(|e| Error::corrupt(path.display().to_string(), e))
 }
 
 /// Reads a checkpoint; every size is checked before it is trusted, every weight must be finite.
@@ -105,12 +116,19 @@ pub fn decode(what: &str, bytes: &[u8]) -> Result<Checkpoint> {
 
 fn read(what: &str, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {
     if view.dtype() != Dtype::F32 {
-        return Err(Error::mismatch(format!("{name} in {what}"), "F32", format!("{:?}", view.dtype())));
+        return Err(Error::mismatch(
+            format!("{name} in {what}"),
+            "F32",
+            format!("{:?}", view.dtype()),
+        ));
     }
     let data: Vec<f32> =
         view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     if let Some(value) = data.iter().find(|v| !v.is_finite()) {
-        return Err(Error::NonFinite { what: format!("{name} in {what}"), value: f64::from(*value) });
+        return Err(Error::NonFinite {
+            what: format!("{name} in {what}"),
+            value: f64::from(*value),
+        });
     }
     Ok(data)
 }

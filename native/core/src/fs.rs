@@ -12,10 +12,7 @@ pub const PARTIAL: &str = "partial";
 
 /// Writes a file beside `path`, syncs it and renames it into place, so that at any moment `path` is
 /// the old file or the whole new one, also after a crash. A failure leaves nothing behind.
-pub fn write_atomic(
-    path: &Path,
-    write: impl FnOnce(&mut File) -> io::Result<()>,
-) -> Result<()> {
+pub fn write_atomic(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
     let partial = partial_path(path);
     let written = File::create_new(&partial).and_then(|mut file| {
         write(&mut file)?;
@@ -38,7 +35,9 @@ pub fn lock(folder: &Path, name: &str) -> Result<File> {
     let file = file.map_err(Error::io(&path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(fs::TryLockError::WouldBlock) => Err(Error::Busy { what: folder.display().to_string() }),
+        Err(fs::TryLockError::WouldBlock) => {
+            Err(Error::Busy { what: folder.display().to_string() })
+        }
         Err(fs::TryLockError::Error(source)) => Err(Error::io(&path)(source)),
     }
 }

@@ -55,14 +55,20 @@ impl Heads {
 
     /// `trunk [n, w]` -> `[n, num_logits]`. `labels [n, num_labels]` feed autoregressive heads
     /// (teacher forcing), `previous [n, num_labels]` the prior; [`NONE`] stands for no previous.
-    pub fn forward(&self, trunk: &Tensor, labels: Option<&[u16]>, previous: &[u16]) -> Result<Tensor> {
+    pub fn forward(
+        &self,
+        trunk: &Tensor,
+        labels: Option<&[u16]>,
+        previous: &[u16],
+    ) -> Result<Tensor> {
         let logits = match &self.layers {
             Layers::Independent(layers) => layers
                 .iter()
                 .map(|(hidden, logits)| logits.forward(&hidden.forward(trunk)?))
                 .collect::<Result<Vec<_>>>()?,
             Layers::Autoregressive { .. } => {
-                let labels = labels.ok_or_else(|| Error::not_found("labels for autoregressive heads"))?;
+                let labels =
+                    labels.ok_or_else(|| Error::not_found("labels for autoregressive heads"))?;
                 self.check_rows(trunk, labels)?;
                 self.unroll(trunk, |at, _| Ok(self.part(labels, at)))?
             }
@@ -93,7 +99,14 @@ impl Heads {
                 let from = row * width + part.labels;
                 let held = previous.get(from..from + k).filter(|h| h.first() != Some(&NONE));
                 let out = &mut choices[from..from + k];
-                draw.sampling.choose(part.head.kind, logits, &draw.rngs[row], part.labels as u64, held, out);
+                draw.sampling.choose(
+                    part.head.kind,
+                    logits,
+                    &draw.rngs[row],
+                    part.labels as u64,
+                    held,
+                    out,
+                );
             }
             Ok(self.part(&choices, at))
         };
@@ -111,8 +124,10 @@ impl Heads {
                 self.unroll(trunk, |at, logits| {
                     let mut logits = logits.clone();
                     if let Some(prior) = &prior {
-                        let part = self.spec.iter().nth(at).ok_or_else(|| Error::not_found("head"))?;
-                        logits = (logits + prior.narrow(1, part.logits, part.head.kind.logits())?)?;
+                        let part =
+                            self.spec.iter().nth(at).ok_or_else(|| Error::not_found("head"))?;
+                        logits =
+                            (logits + prior.narrow(1, part.logits, part.head.kind.logits())?)?;
                     }
                     let chosen = choose(at, &tensor::to_vec(&logits)?)?;
                     done.push(logits);
@@ -125,14 +140,20 @@ impl Heads {
         let confidence = logits
             .chunks_exact(self.spec.num_logits())
             .flat_map(|row| {
-                self.spec.iter().map(move |p| confidence(p.head.kind, &row[p.logits..][..p.head.kind.logits()]))
+                self.spec
+                    .iter()
+                    .map(move |p| confidence(p.head.kind, &row[p.logits..][..p.head.kind.logits()]))
             })
             .collect();
         Ok(Decision { logits, choices, confidence })
     }
 
     /// Walks the stream; `choice(head, its logits)` gives that head's labels `[n, labels]`.
-    fn unroll(&self, trunk: &Tensor, mut choice: impl FnMut(usize, &Tensor) -> Result<Vec<u16>>) -> Result<Vec<Tensor>> {
+    fn unroll(
+        &self,
+        trunk: &Tensor,
+        mut choice: impl FnMut(usize, &Tensor) -> Result<Vec<u16>>,
+    ) -> Result<Vec<Tensor>> {
         let Layers::Autoregressive { stream, decode, encode } = &self.layers else {
             return Err(Error::mismatch("heads", "autoregressive", "independent"));
         };
@@ -154,7 +175,11 @@ impl Heads {
     fn part(&self, labels: &[u16], at: usize) -> Vec<u16> {
         let Some(part) = self.spec.iter().nth(at) else { return vec![] };
         let span = part.labels..part.labels + part.head.kind.labels();
-        labels.chunks_exact(self.spec.num_labels()).flat_map(|row| &row[span.clone()]).copied().collect()
+        labels
+            .chunks_exact(self.spec.num_labels())
+            .flat_map(|row| &row[span.clone()])
+            .copied()
+            .collect()
     }
 
     fn check_rows(&self, trunk: &Tensor, labels: &[u16]) -> Result<()> {
@@ -184,7 +209,8 @@ impl Heads {
                 }
                 // A table [3, n] read as [3 n, 1]: each bit has a row for off, on and none.
                 HeadKind::Bernoulli(n) => {
-                    let ids = previous.flat_map(|p| (0..n).map(|i| row(p[i], 2) * n as u32 + i as u32));
+                    let ids =
+                        previous.flat_map(|p| (0..n).map(|i| row(p[i], 2) * n as u32 + i as u32));
                     ops::gather(&table.reshape((3 * n, 1))?, ids.collect())?.reshape((rows, n))?
                 }
             };
@@ -201,7 +227,12 @@ fn row(previous: u16, classes: usize) -> u32 {
 
 fn independent(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Vec<(Linear, Linear)>> {
     let head = |h: &spec::Head| {
-        let hidden = Linear::new(input, h.hidden_size, Activation::Relu, &b.under(format!("{}_hidden", h.name)))?;
+        let hidden = Linear::new(
+            input,
+            h.hidden_size,
+            Activation::Relu,
+            &b.under(format!("{}_hidden", h.name)),
+        )?;
         let b = b.under(format!("{}_logits", h.name));
         Ok((hidden, Linear::new(h.hidden_size, h.kind.logits(), Activation::None, &b)?))
     };
@@ -213,7 +244,12 @@ fn autoregressive(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Layer
     let (mut decode, mut encode) = (vec![], vec![]);
     for (i, head) in spec.parts.iter().enumerate() {
         let n = head.kind.logits();
-        decode.push(Linear::new(spec.stream_size, n, Activation::None, &b.under("decode").under(&head.name))?);
+        decode.push(Linear::new(
+            spec.stream_size,
+            n,
+            Activation::None,
+            &b.under("decode").under(&head.name),
+        )?);
         if i + 1 < spec.parts.len() {
             encode.push(Linear::zero(n, spec.stream_size, &b.under("encode").under(&head.name))?);
         }
@@ -223,7 +259,9 @@ fn autoregressive(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Layer
 
 /// A table per head, zero until the trainer fits it: `[n + 1, n]`, for bits `[3, n]`.
 fn prior(spec: &spec::Heads, b: &Builder) -> Result<Vec<Tensor>> {
-    let table = |h: &spec::Head| b.get(&h.name, &[h.kind.classes() + 1, h.kind.logits()], Init::Constant(0.0));
+    let table = |h: &spec::Head| {
+        b.get(&h.name, &[h.kind.classes() + 1, h.kind.logits()], Init::Constant(0.0))
+    };
     spec.parts.iter().map(table).collect()
 }
 
@@ -237,7 +275,9 @@ fn flat(kind: HeadKind, choice: &[u16]) -> Result<Tensor> {
             for (row, &class) in data.chunks_exact_mut(n).zip(choice) {
                 match row.get_mut(usize::from(class)) {
                     Some(one) => *one = 1.0,
-                    None => return Err(Error::out_of_range("class", class.into(), 0.0, n as f64 - 1.0)),
+                    None => {
+                        return Err(Error::out_of_range("class", class.into(), 0.0, n as f64 - 1.0));
+                    }
                 }
             }
             data

@@ -147,20 +147,36 @@ impl Policy {
     }
 
     /// The trunk vectors `[b, t, h]` and the state after the last frame.
-    pub fn trunk(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
+    pub fn trunk(
+        &self,
+        frames: &Frames,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
         self.backbone.forward(&self.embed(frames)?, state, context)
     }
 
     /// Logits `[b * t, num_logits]` of every frame, and the state after the last. `labels` are the
     /// actions that autoregressive heads condition on; independent heads do not look at them.
-    pub fn forward(&self, frames: &Frames, labels: Option<&[u16]>, state: &State, context: &Context) -> Result<(Tensor, State)> {
+    pub fn forward(
+        &self,
+        frames: &Frames,
+        labels: Option<&[u16]>,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
         let (trunk, state) = self.trunk(frames, state, context)?;
         let rows = trunk.reshape((frames.batch * frames.time, trunk.dim(2)?))?;
         Ok((self.heads.forward(&rows, labels, &frames.previous)?, state))
     }
 
     /// Logits `[b, num_logits]` of the last frame of each window.
-    pub fn forward_last(&self, frames: &Frames, labels: Option<&[u16]>, state: &State) -> Result<(Tensor, State)> {
+    pub fn forward_last(
+        &self,
+        frames: &Frames,
+        labels: Option<&[u16]>,
+        state: &State,
+    ) -> Result<(Tensor, State)> {
         let (trunk, state) = self.trunk(frames, state, &Context::default())?;
         let last = trunk.narrow(1, frames.time - 1, 1)?.squeeze(1)?;
         Ok((self.heads.forward(&last, labels, &self.last_previous(frames))?, state))

@@ -50,6 +50,30 @@ impl Rng {
         philox(counter, self.key)
     }
 
+    /// The same for the blocks `index..index + N`, word by word: `[w][i]` is word w of block
+    /// `index + i`. Written for loops that become vector code.
+    #[inline(always)]
+    pub fn blocks<const N: usize>(&self, index: u64) -> [[u32; N]; 4] {
+        let mut words = [[0; N], [0; N], [self.step as u32; N], [(self.step >> 32) as u32; N]];
+        for i in 0..N {
+            let index = index.wrapping_add(i as u64);
+            (words[0][i], words[1][i]) = (index as u32, (index >> 32) as u32);
+        }
+        let mut key = self.key;
+        for _ in 0..10 {
+            for i in 0..N {
+                let a = u64::from(MULTIPLIERS[0]) * u64::from(words[0][i]);
+                let b = u64::from(MULTIPLIERS[1]) * u64::from(words[2][i]);
+                words[0][i] = (b >> 32) as u32 ^ words[1][i] ^ key[0];
+                words[1][i] = b as u32;
+                words[2][i] = (a >> 32) as u32 ^ words[3][i] ^ key[1];
+                words[3][i] = a as u32;
+            }
+            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+        }
+        words
+    }
+
     pub fn u32(&self, index: u64) -> u32 {
         self.block(index / 4)[(index % 4) as usize]
     }
@@ -100,11 +124,18 @@ mod tests {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
         let ones = philox([u32::MAX; 4], [u32::MAX; 2]);
         assert_eq!(ones, [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
-        let pi = philox(
-            [0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344],
-            [0xa4093822, 0x299f31d0],
-        );
+        let pi = philox([0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344], [0xa4093822, 0x299f31d0]);
         assert_eq!(pi, [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]);
+    }
+
+    #[test]
+    fn blocks_together_are_the_blocks_alone() {
+        let rng = Rng::new(5, "test", 1 << 40);
+        let first = u64::from(u32::MAX) - 3;
+        let words = rng.blocks::<8>(first);
+        for i in 0..8 {
+            assert_eq!(words.map(|w| w[i]), rng.block(first + i as u64));
+        }
     }
 
     #[test]

@@ -58,7 +58,15 @@ impl Sampling {
 
     /// Chooses one head's part of one row. `index` is the first random number it may use, `held` its
     /// part of the previous choice.
-    pub fn choose(&self, kind: HeadKind, logits: &[f32], rng: &Rng, index: u64, held: Option<&[u16]>, out: &mut [u16]) {
+    pub fn choose(
+        &self,
+        kind: HeadKind,
+        logits: &[f32],
+        rng: &Rng,
+        index: u64,
+        held: Option<&[u16]>,
+        out: &mut [u16],
+    ) {
         match kind {
             HeadKind::Bernoulli(_) => {
                 for (i, (logit, bit)) in logits.iter().zip(out).enumerate() {
@@ -154,7 +162,12 @@ mod tests {
 
     #[test]
     fn a_held_button_stays_between_the_two_thresholds() {
-        let sampling = Sampling { deterministic: true, press_threshold: 0.6, release_threshold: 0.3, ..Sampling::default() };
+        let sampling = Sampling {
+            deterministic: true,
+            press_threshold: 0.6,
+            release_threshold: 0.3,
+            ..Sampling::default()
+        };
         let rng = Rng::new(1, "test", 0);
         let mut out = [9];
         for (held, want) in [(0, 0), (1, 1)] {

@@ -79,14 +79,17 @@ impl Builder {
         let name = self.name(name);
         self.reserve(&name, shape)?;
         let weight = match &*self.source {
-            Source::Seed(seed) => {
-                tensor(init.draw(*seed, &name, shape.iter().product()), shape)?
-            }
+            Source::Seed(seed) => tensor(init.draw(*seed, &name, shape.iter().product()), shape)?,
             Source::Stored(stored) => {
-                let found = stored.get(&name).ok_or_else(|| Error::not_found(format!("weight {name}")))?;
+                let found =
+                    stored.get(&name).ok_or_else(|| Error::not_found(format!("weight {name}")))?;
                 if found.dims() != shape {
                     let got = format!("{:?}", found.dims());
-                    return Err(Error::mismatch(format!("weight {name}"), format!("{shape:?}"), got));
+                    return Err(Error::mismatch(
+                        format!("weight {name}"),
+                        format!("{shape:?}"),
+                        got,
+                    ));
                 }
                 found.clone()
             }
@@ -117,7 +120,11 @@ impl Builder {
         if let Source::Stored(stored) = &*self.source
             && let Some(extra) = stored.keys().find(|name| !taken.contains_key(*name))
         {
-            return Err(Error::mismatch("weights", "those of the spec", format!("{extra} besides")));
+            return Err(Error::mismatch(
+                "weights",
+                "those of the spec",
+                format!("{extra} besides"),
+            ));
         }
         Ok(taken)
     }

@@ -13,8 +13,21 @@ use sconce_core::weights::{Builder, Source, Weights};
 const INPUT: usize = 11;
 
 fn configs() -> Vec<spec::Backbone> {
-    let recurrent = |layer_norm| RecurrentConfig { hidden_size: 13, num_layers: 2, layer_norm, input_norm: layer_norm, dropout: 0.4, input_dropout: 0.4 };
-    let mlp = MlpConfig { hidden_sizes: vec![17, 9], layer_norm: true, residual: true, dropout: 0.4, input_dropout: 0.4 };
+    let recurrent = |layer_norm| RecurrentConfig {
+        hidden_size: 13,
+        num_layers: 2,
+        layer_norm,
+        input_norm: layer_norm,
+        dropout: 0.4,
+        input_dropout: 0.4,
+    };
+    let mlp = MlpConfig {
+        hidden_sizes: vec![17, 9],
+        layer_norm: true,
+        residual: true,
+        dropout: 0.4,
+        input_dropout: 0.4,
+    };
     let mut all = vec![spec::Backbone::Mlp(mlp)];
     for layer_norm in [false, true] {
         all.push(spec::Backbone::Lstm(recurrent(layer_norm)));
@@ -31,7 +44,8 @@ fn build(config: &spec::Backbone, seed: u64) -> (Box<dyn Backbone>, Weights) {
 
 fn noise(shape: &[usize], seed: u64) -> Tensor {
     let rng = Rng::new(seed, "noise", 0);
-    let data: Vec<f32> = (0..shape.iter().product::<usize>() as u64).map(|i| rng.normal(i)).collect();
+    let data: Vec<f32> =
+        (0..shape.iter().product::<usize>() as u64).map(|i| rng.normal(i)).collect();
     Tensor::from_vec(data, shape, &Device::Cpu).unwrap()
 }
 
@@ -118,7 +132,8 @@ fn every_weight_gets_a_finite_gradient_also_with_dropout() {
     for config in configs() {
         let (net, weights) = build(&config, 5);
         let x = noise(&[4, 6, INPUT], 5);
-        let (y, _) = net.forward(&x, &net.zero_state(4).unwrap(), &Context::training(1, 1)).unwrap();
+        let (y, _) =
+            net.forward(&x, &net.zero_state(4).unwrap(), &Context::training(1, 1)).unwrap();
         let gradients = (&y * noise(y.dims(), 6)).unwrap().sum_all().unwrap().backward().unwrap();
         for (name, weight) in &weights {
             let gradient = values(gradients.get(weight).unwrap_or_else(|| panic!("{name}: none")));
@@ -136,7 +151,8 @@ fn one_thread_and_two_give_the_same_bits() {
             sconce_core::pool::set_threads(threads).unwrap();
             let (net, weights) = build(&config, 2);
             let x = noise(&[40, 33, INPUT], 9);
-            let (y, _) = net.forward(&x, &net.zero_state(40).unwrap(), &Context::training(3, 7)).unwrap();
+            let (y, _) =
+                net.forward(&x, &net.zero_state(40).unwrap(), &Context::training(3, 7)).unwrap();
             let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
             let bits = |t: &Tensor| values(t).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             let mut all = vec![bits(&y)];
@@ -181,18 +197,22 @@ fn dropout_keeps_the_mean_and_drops_whole_columns_where_asked() {
 fn a_trunk_vector_can_be_tapped() {
     let (net, _) = build(&configs()[3], 1);
     let context = Context::tapped();
-    let (y, _) = net.forward(&noise(&[2, 3, INPUT], 1), &net.zero_state(2).unwrap(), &context).unwrap();
+    let (y, _) =
+        net.forward(&noise(&[2, 3, INPUT], 1), &net.zero_state(2).unwrap(), &context).unwrap();
     assert_eq!(values(&context.taps()["trunk"]), values(&y));
 }
 
 /// Central differences of `sum(f(x) * c)` against the gradients that the ops give.
 fn differences(inputs: Vec<Tensor>, f: impl Fn(&[Tensor]) -> Tensor) {
-    let variables: Vec<Tensor> = inputs.iter().map(|t| Var::from_tensor(t).unwrap().into_inner()).collect();
+    let variables: Vec<Tensor> =
+        inputs.iter().map(|t| Var::from_tensor(t).unwrap().into_inner()).collect();
     let y = f(&variables);
     let c = noise(y.dims(), 77);
     let gradients = (&y * &c).unwrap().sum_all().unwrap().backward().unwrap();
     let c = values(&c);
-    let at = |inputs: &[Tensor]| values(&f(inputs)).iter().zip(&c).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let at = |inputs: &[Tensor]| {
+        values(&f(inputs)).iter().zip(&c).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
+    };
     for (k, input) in inputs.iter().enumerate() {
         let gradient = values(gradients.get(&variables[k]).expect("a gradient"));
         let scale = gradient.iter().fold(0.1f32, |m, v| m.max(v.abs()));
@@ -206,7 +226,11 @@ fn differences(inputs: Vec<Tensor>, f: impl Fn(&[Tensor]) -> Tensor) {
             };
             let slope = (moved(1e-2) - moved(-1e-2)) / 2e-2;
             let off = (slope - f64::from(gradient[i])).abs();
-            assert!(off < 2e-2 * f64::from(scale), "input {k}, number {i}: {slope} by differences, {} by the op", gradient[i]);
+            assert!(
+                off < 2e-2 * f64::from(scale),
+                "input {k}, number {i}: {slope} by differences, {} by the op",
+                gradient[i]
+            );
         }
     }
 }
@@ -217,8 +241,12 @@ fn gradients_of_every_op_are_its_finite_differences() {
     differences(vec![n(&[3, 5], 1), n(&[4, 5], 2), n(&[4], 3)], |t| {
         ops::linear(&t[0], &t[1], Some(&t[2]), Activation::None).unwrap()
     });
-    differences(vec![n(&[3, 5], 1), n(&[4, 5], 2)], |t| ops::linear(&t[0], &t[1], None, Activation::None).unwrap());
-    differences(vec![n(&[3, 8], 1), n(&[8], 2), n(&[8], 3)], |t| ops::layer_norm(&t[0], &t[1], &t[2], 1e-5).unwrap());
+    differences(vec![n(&[3, 5], 1), n(&[4, 5], 2)], |t| {
+        ops::linear(&t[0], &t[1], None, Activation::None).unwrap()
+    });
+    differences(vec![n(&[3, 8], 1), n(&[8], 2), n(&[8], 3)], |t| {
+        ops::layer_norm(&t[0], &t[1], &t[2], 1e-5).unwrap()
+    });
     differences(vec![n(&[6, 3], 1)], |t| ops::gather(&t[0], vec![1, 5, 1, 0].into()).unwrap());
     differences(vec![n(&[2, 3, 4], 1)], |t| ops::dropout(&t[0], 0.5, Rng::new(1, "d", 1)).unwrap());
     let mask: Vec<bool> = (0..8).map(|i| i != 2 && i != 7).collect();
@@ -228,10 +256,13 @@ fn gradients_of_every_op_are_its_finite_differences() {
             ops::gru(&t[0], &t[1], &t[2], &t[3], gru_mask.clone()).unwrap()
         });
         let lstm_mask: backbone::Mask = mask;
-        differences(vec![n(&[2, 4, 12], 1), n(&[12, 3], 2), n(&[2, 3], 3), n(&[2, 3], 4)], move |t| {
-            let (h, c) = ops::lstm(&t[0], &t[1], &t[2], &t[3], lstm_mask.clone()).unwrap();
-            Tensor::cat(&[h, c], 2).unwrap()
-        });
+        differences(
+            vec![n(&[2, 4, 12], 1), n(&[12, 3], 2), n(&[2, 3], 3), n(&[2, 3], 4)],
+            move |t| {
+                let (h, c) = ops::lstm(&t[0], &t[1], &t[2], &t[3], lstm_mask.clone()).unwrap();
+                Tensor::cat(&[h, c], 2).unwrap()
+            },
+        );
     }
 }
 
@@ -242,7 +273,9 @@ fn relu_cuts_the_gradient_where_it_cut_the_output() {
     let fused = ops::linear(&x, &weight, None, Activation::Relu).unwrap();
     let plain = ops::linear(&x, &weight, None, Activation::None).unwrap().relu().unwrap();
     assert_eq!(values(&fused), values(&plain));
-    let gradient = |y: &Tensor| values(y.sqr().unwrap().sum_all().unwrap().backward().unwrap().get(&x).unwrap());
+    let gradient = |y: &Tensor| {
+        values(y.sqr().unwrap().sum_all().unwrap().backward().unwrap().get(&x).unwrap())
+    };
     assert!(gradient(&fused).iter().zip(gradient(&plain)).all(|(a, b)| (a - b).abs() < 1e-5));
 }
 

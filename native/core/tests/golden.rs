@@ -16,7 +16,13 @@ use sconce_core::spec::{self, HeadsKind, MlpConfig, RecurrentConfig};
 fn mlp(case: &str, hidden_sizes: &[usize], layer_norm: bool, residual: bool) {
     let golden = Golden::open(case);
     let b = golden.builder();
-    let config = MlpConfig { hidden_sizes: hidden_sizes.to_vec(), layer_norm, residual, dropout: 0.0, input_dropout: 0.0 };
+    let config = MlpConfig {
+        hidden_sizes: hidden_sizes.to_vec(),
+        layer_norm,
+        residual,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
     let x = golden.variable("input.x");
     let net = Mlp::new(&config, x.dim(1).unwrap(), &b).unwrap();
     let weights = b.finish().unwrap();
@@ -43,7 +49,14 @@ fn state(layers: usize, parts: &[&Tensor]) -> State {
 fn recurrent(cell: Cell, case: &str, num_layers: usize, hidden_size: usize, given: bool) {
     let golden = Golden::open(case);
     let b = golden.builder();
-    let config = RecurrentConfig { hidden_size, num_layers, layer_norm: false, input_norm: false, dropout: 0.0, input_dropout: 0.0 };
+    let config = RecurrentConfig {
+        hidden_size,
+        num_layers,
+        layer_norm: false,
+        input_norm: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
     let x = golden.variable("input.x");
     let net = Recurrent::new(cell, &config, x.dim(2).unwrap(), &b).unwrap();
     let weights = b.finish().unwrap();
@@ -115,15 +128,23 @@ fn likelihood(logits: &Tensor, kind: spec::HeadKind, labels: &[u16]) -> (Tensor,
             let t: Vec<f32> = labels.iter().map(|&v| f32::from(v)).collect();
             let t = Tensor::from_vec(t, (n, k), logits.device()).unwrap();
             // log sigmoid(x) = -log(1 + e^-x)
-            let log_on = ((logits.neg().unwrap().exp().unwrap() + 1.0).unwrap().log().unwrap()).neg().unwrap();
+            let log_on = ((logits.neg().unwrap().exp().unwrap() + 1.0).unwrap().log().unwrap())
+                .neg()
+                .unwrap();
             let log_off = (&log_on - logits).unwrap();
             let p = log_on.exp().unwrap();
-            let log_p = ((&t * &log_on).unwrap() + (t.affine(-1.0, 1.0).unwrap() * &log_off).unwrap()).unwrap();
-            let entropy = ((&p * log_on).unwrap() + (p.affine(-1.0, 1.0).unwrap() * log_off).unwrap()).unwrap();
+            let log_p = ((&t * &log_on).unwrap()
+                + (t.affine(-1.0, 1.0).unwrap() * &log_off).unwrap())
+            .unwrap();
+            let entropy = ((&p * log_on).unwrap()
+                + (p.affine(-1.0, 1.0).unwrap() * log_off).unwrap())
+            .unwrap();
             (log_p.sum(1).unwrap(), entropy.sum(1).unwrap().neg().unwrap())
         }
         spec::HeadKind::Categorical(_) => {
-            let log_p = logits.broadcast_sub(&logits.log_sum_exp(1).unwrap().unsqueeze(1).unwrap()).unwrap();
+            let log_p = logits
+                .broadcast_sub(&logits.log_sum_exp(1).unwrap().unsqueeze(1).unwrap())
+                .unwrap();
             let ids: Vec<u32> = labels.iter().map(|&v| v.into()).collect();
             let ids = Tensor::from_vec(ids, (n, 1), logits.device()).unwrap();
             let entropy = (log_p.exp().unwrap() * &log_p).unwrap().sum(1).unwrap().neg().unwrap();
@@ -149,7 +170,11 @@ fn heads(case: &str, kind: HeadsKind) {
         let own = logits.narrow(1, part.logits, part.head.kind.logits()).unwrap();
         golden.check(&format!("output.logits.{name}"), &own);
         let width = part.head.kind.labels();
-        let own_labels: Vec<u16> = given.chunks(spec.num_labels()).flat_map(|r| &r[part.labels..][..width]).copied().collect();
+        let own_labels: Vec<u16> = given
+            .chunks(spec.num_labels())
+            .flat_map(|r| &r[part.labels..][..width])
+            .copied()
+            .collect();
         let (l, e) = likelihood(&own, part.head.kind, &own_labels);
         golden.check(&format!("output.log_prob.{name}"), &l);
         golden.check(&format!("output.entropy.{name}"), &e);
@@ -163,7 +188,9 @@ fn heads(case: &str, kind: HeadsKind) {
 
     let greedy = Sampling { deterministic: true, ..Sampling::default() };
     let rngs: Vec<_> = (0..rows as u64).map(|i| Rng::new(i, "test", 0)).collect();
-    let decision = heads.act(&x.detach(), &none, Draw { sampling: &greedy, rngs: &rngs, given: None }).unwrap();
+    let decision = heads
+        .act(&x.detach(), &none, Draw { sampling: &greedy, rngs: &rngs, given: None })
+        .unwrap();
     assert_eq!(decision.choices, labels(&golden, "output.greedy", &spec), "{case}");
     let logits = Tensor::from_vec(decision.logits, (rows, spec.num_logits()), x.device()).unwrap();
     let forced = Draw { sampling: &greedy, rngs: &rngs, given: Some(&given) };
@@ -202,5 +229,9 @@ fn looked_up_rows_agree_and_repeated_ids_add_their_gradients() {
     }
     let vector = Tensor::cat(&parts, 2).unwrap();
     golden.check("output.vector", &vector);
-    golden.check_gradients(&golden.loss(&[("vector", &vector)]), &weights, &[("continuous", &continuous)]);
+    golden.check_gradients(
+        &golden.loss(&[("vector", &vector)]),
+        &weights,
+        &[("continuous", &continuous)],
+    );
 }

@@ -99,7 +99,11 @@ impl Play {
             let rng = Rng::new(self.seed, "play.sample", times.len() as u64);
             let begun = Instant::now();
             let frames = frames(policy, &observation, &previous)?;
-            let (decision, next) = policy.act(&frames, &state, Draw { sampling: &sampling, rngs: &[rng], given: None })?;
+            let (decision, next) = policy.act(
+                &frames,
+                &state,
+                Draw { sampling: &sampling, rngs: &[rng], given: None },
+            )?;
             times.push(begun.elapsed().as_nanos() as u64);
             (state, previous) = (next, decision.choices);
             let step = env.step(previous.first().copied().map_or(0, usize::from))?;

@@ -161,11 +161,16 @@ struct Scorer<'a> {
 }
 
 impl Scorer<'_> {
-    fn windows(&self, metrics: &mut Metrics, step: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+    fn windows(
+        &self,
+        metrics: &mut Metrics,
+        step: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<()> {
         let ts: Vec<usize> = scored(self.view, self.options).collect();
         let heads = &self.policy.spec().heads;
         for ts in ts.chunks(WINDOWS) {
-            let mut batch = self.reader.windows_ending_at(self.view, ts, self.options.window_size)?;
+            let mut batch =
+                self.reader.windows_ending_at(self.view, ts, self.options.window_size)?;
             let frames = frames(&mut batch);
             let state = self.policy.zero_state(frames.batch)?;
             let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
@@ -176,7 +181,11 @@ impl Scorer<'_> {
         Ok(())
     }
 
-    fn carried(&self, metrics: &mut Metrics, step: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+    fn carried(
+        &self,
+        metrics: &mut Metrics,
+        step: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<()> {
         let heads = &self.policy.spec().heads;
         let mut state = self.first_state()?;
         let ts: Vec<usize> = scored(self.view, self.options).collect();

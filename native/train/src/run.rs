@@ -131,7 +131,9 @@ pub enum Event {
         threads: usize,
         skipped_views: usize,
     },
-    Resumed { step: u64 },
+    Resumed {
+        step: u64,
+    },
     Step {
         step: u64,
         steps: u64,
@@ -142,9 +144,23 @@ pub enum Event {
         frames_per_second: f64,
         seconds: f64,
     },
-    Validation { step: u64, epoch: u64, nll: f64, nll_changed: Option<f64>, accuracy: f64, best: bool, seconds: f64 },
-    Checkpoint { path: PathBuf, step: u64 },
-    Evaluating { done: usize, total: usize },
+    Validation {
+        step: u64,
+        epoch: u64,
+        nll: f64,
+        nll_changed: Option<f64>,
+        accuracy: f64,
+        best: bool,
+        seconds: f64,
+    },
+    Checkpoint {
+        path: PathBuf,
+        step: u64,
+    },
+    Evaluating {
+        done: usize,
+        total: usize,
+    },
 }
 
 /// A point of the learning curve.
@@ -517,7 +533,8 @@ impl<'a> Run<'a> {
             loss: stepped.loss,
             learning_rate,
             grad_norm: stepped.grad_norm,
-            frames_per_second: (self.options.batch_size * self.options.window_size) as f64 / seconds,
+            frames_per_second: (self.options.batch_size * self.options.window_size) as f64
+                / seconds,
             seconds: self.progress.seconds,
         });
     }
@@ -549,7 +566,13 @@ impl<'a> Run<'a> {
             true => (None, None, 0.0),
             false => {
                 let options = self.options.eval(self.options.validation_stride);
-                let report = match eval::evaluate(self.stepper.policy(), &self.validation.1, &options, &|_, _| (), self.cancel) {
+                let report = match eval::evaluate(
+                    self.stepper.policy(),
+                    &self.validation.1,
+                    &options,
+                    &|_, _| (),
+                    self.cancel,
+                ) {
                     Err(Error::Cancelled) => return Ok(()),
                     other => other?,
                 };
@@ -602,8 +625,10 @@ impl<'a> Run<'a> {
 
     fn save_last(&mut self) -> Result<()> {
         self.progress.updates = self.stepper.optimiser().updates();
-        let notes = serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
-        let moments: Optimiser = self.stepper.optimiser().state().map(|(n, v)| (n, v.to_vec())).collect();
+        let notes =
+            serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
+        let moments: Optimiser =
+            self.stepper.optimiser().state().map(|(n, v)| (n, v.to_vec())).collect();
         let manifest = Manifest::new(self.stepper.policy().spec().clone(), notes);
         let path = self.folder.last();
         checkpoint::save(&path, &manifest, self.stepper.policy().weights(), &moments)?;
@@ -673,7 +698,8 @@ pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
     let same = match (schema, &spec.embedding) {
         (Schema::Melee, Embedding::Melee(_)) => spec.heads.is_controller(),
         (Schema::Vector { size, .. }, Embedding::Vector(n)) => {
-            let kinds = |h: &Heads| h.parts.iter().map(|p| (p.name.clone(), p.kind)).collect::<Vec<_>>();
+            let kinds =
+                |h: &Heads| h.parts.iter().map(|p| (p.name.clone(), p.kind)).collect::<Vec<_>>();
             size == n && kinds(&has) == kinds(&spec.heads)
         }
         _ => false,
@@ -688,7 +714,9 @@ pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
             let expected = format!("{:?} with heads {}", spec.embedding, heads(&spec.heads));
             let got = match schema {
                 Schema::Melee => "Melee replays".to_string(),
-                Schema::Vector { size, .. } => format!("vectors of {size} with heads {}", heads(&has)),
+                Schema::Vector { size, .. } => {
+                    format!("vectors of {size} with heads {}", heads(&has))
+                }
             };
             Err(Error::mismatch("corpus for this spec", expected, got))
         }
@@ -754,14 +782,18 @@ fn resumable(folder: &Folder<'_>, spec: &Spec, options: &TrainOptions) -> Result
         (false, _) => return Ok(None),
         (true, false) => {
             let expected = "an empty folder, or resume: true";
-            return Err(Error::mismatch(folder.0.display().to_string(), expected, "an earlier run"));
+            return Err(Error::mismatch(
+                folder.0.display().to_string(),
+                expected,
+                "an earlier run",
+            ));
         }
         (true, true) => {}
     }
     let file = checkpoint::load(&path)?;
     let what = path.display().to_string();
-    let progress: Progress =
-        serde_json::from_value(file.manifest.notes.clone()).map_err(|e| Error::corrupt(&what, e))?;
+    let progress: Progress = serde_json::from_value(file.manifest.notes.clone())
+        .map_err(|e| Error::corrupt(&what, e))?;
     if file.manifest.spec != *spec {
         return Err(Error::mismatch(format!("spec of {what}"), "that of this run", "another"));
     }

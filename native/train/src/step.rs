@@ -153,7 +153,8 @@ fn shards<'a>(
         (0..n.div_ceil(SHARD_ROWS)).map(|_| std::sync::OnceLock::new()).collect();
     pool::for_each_rows(&mut gradient, width, SHARD_ROWS, |first, gradient| {
         let rows = rows(first, gradient.len() / width);
-        let _ = sums[first / SHARD_ROWS].set(objective.backward(rows, &denominators, gradient, None));
+        let _ =
+            sums[first / SHARD_ROWS].set(objective.backward(rows, &denominators, gradient, None));
     });
     let mut total: Option<Sums> = None;
     for sum in sums.into_iter().filter_map(std::sync::OnceLock::into_inner) {
@@ -180,7 +181,9 @@ mod tests {
         let (used, forgotten) = (variable(), variable());
         let store = used.sum_all().unwrap().backward().unwrap();
         let weights = Weights::from([("used".into(), used), ("forgotten".into(), forgotten)]);
-        let Err(Error::NoGradient { weights }) = census(&weights, &store) else { panic!("no error") };
+        let Err(Error::NoGradient { weights }) = census(&weights, &store) else {
+            panic!("no error")
+        };
         assert_eq!(weights, ["forgotten"]);
     }
 }

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sconce_core::rng::Rng;
-use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig};
+use sconce_core::spec::{
+    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
+};
 use sconce_core::{Error, Policy, Spec};
 use sconce_data::{Corpus, Schema, VectorGame};
 use sconce_train::eval::Mode;
@@ -15,12 +17,20 @@ use sconce_train::run::{EvaluateOptions, Event, Stopped, TrainOptions, evaluate,
 const FRAMES: usize = 90;
 
 fn heads() -> Heads {
-    let parts = vec![Head { name: "action".into(), kind: HeadKind::Categorical(3), hidden_size: 8 }];
+    let parts =
+        vec![Head { name: "action".into(), kind: HeadKind::Categorical(3), hidden_size: 8 }];
     Heads { kind: HeadsKind::Independent, parts, stream_size: 8, prior: false }
 }
 
 fn gru() -> Spec {
-    let config = RecurrentConfig { hidden_size: 24, num_layers: 1, layer_norm: true, input_norm: false, dropout: 0.1, input_dropout: 0.0 };
+    let config = RecurrentConfig {
+        hidden_size: 24,
+        num_layers: 1,
+        layer_norm: true,
+        input_norm: false,
+        dropout: 0.1,
+        input_dropout: 0.0,
+    };
     Spec { embedding: Embedding::Vector(2), backbone: Backbone::Gru(config), heads: heads() }
 }
 
@@ -59,7 +69,9 @@ fn silent(_: Event) {}
 
 fn weights(path: &Path) -> Vec<(String, Vec<u32>)> {
     let policy = Policy::load(path).expect("a policy");
-    let bits = |t| sconce_core::ops::tensor::to_vec(t).expect("numbers").iter().map(|v| v.to_bits()).collect();
+    let bits = |t| {
+        sconce_core::ops::tensor::to_vec(t).expect("numbers").iter().map(|v| v.to_bits()).collect()
+    };
     policy.weights().iter().map(|(name, t)| (name.clone(), bits(t))).collect()
 }
 
@@ -83,7 +95,8 @@ fn a_stopped_run_goes_on_to_what_the_uninterrupted_one_reaches() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let whole = dir.path().join("whole");
-    let uninterrupted = run(&corpus, &gru(), &options(), &whole, &silent, &AtomicBool::new(false)).unwrap();
+    let uninterrupted =
+        run(&corpus, &gru(), &options(), &whole, &silent, &AtomicBool::new(false)).unwrap();
 
     let cut = dir.path().join("cut");
     for stop_at in [3, 7, 12] {
@@ -109,7 +122,9 @@ fn a_folder_that_holds_a_run_is_not_overwritten_and_other_options_do_not_resume_
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
-    let go = |options: &TrainOptions| run(&corpus, &gru(), options, &out, &silent, &AtomicBool::new(false));
+    let go = |options: &TrainOptions| {
+        run(&corpus, &gru(), options, &out, &silent, &AtomicBool::new(false))
+    };
     go(&options()).unwrap();
     assert!(matches!(go(&options()), Err(Error::Mismatch { .. })));
     let other = TrainOptions { resume: true, learning_rate: 1.0, ..options() };
@@ -124,7 +139,8 @@ fn a_folder_in_use_is_busy() {
     let second = RefCell::new(None);
     let listen = |event| {
         if matches!(event, Event::Start { .. }) {
-            *second.borrow_mut() = Some(run(&corpus, &gru(), &options(), &out, &silent, &AtomicBool::new(false)));
+            *second.borrow_mut() =
+                Some(run(&corpus, &gru(), &options(), &out, &silent, &AtomicBool::new(false)));
         }
     };
     run(&corpus, &gru(), &options(), &out, &listen, &AtomicBool::new(false)).unwrap();
@@ -136,7 +152,13 @@ fn memory_is_learned_and_a_memoryless_policy_does_not_pretend() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let options = TrainOptions { steps: Some(250), validate_every: Some(50), ..options() };
-    let mlp = MlpConfig { hidden_sizes: vec![32], layer_norm: false, residual: false, dropout: 0.0, input_dropout: 0.0 };
+    let mlp = MlpConfig {
+        hidden_sizes: vec![32],
+        layer_norm: false,
+        residual: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
     let mlp = Spec { backbone: Backbone::Mlp(mlp), ..gru() };
     let nll = |name: &str, spec: &Spec| {
         let out = dir.path().join(name);
@@ -172,7 +194,8 @@ fn a_corpus_of_something_else_is_refused_with_both_named() {
     let corpus = corpus(&dir.path().join("corpus"));
     let spec = Spec { embedding: Embedding::Vector(3), ..gru() };
     let out = dir.path().join("run");
-    let error = run(&corpus, &spec, &options(), &out, &silent, &AtomicBool::new(false)).unwrap_err();
+    let error =
+        run(&corpus, &spec, &options(), &out, &silent, &AtomicBool::new(false)).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("Vector(3)") && text.contains("vectors of 2"), "{text}");
     assert!(!out.exists(), "a refused run leaves no folder");
@@ -183,9 +206,13 @@ fn options_out_of_bounds_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let go = |options: TrainOptions| {
-        run(&corpus, &gru(), &options, &dir.path().join("run"), &silent, &AtomicBool::new(false)).unwrap_err().to_string()
+        run(&corpus, &gru(), &options, &dir.path().join("run"), &silent, &AtomicBool::new(false))
+            .unwrap_err()
+            .to_string()
     };
-    assert!(go(TrainOptions { burn_in: 20, ..options() }).starts_with("burn_in: 20 is outside 0..19"));
+    assert!(
+        go(TrainOptions { burn_in: 20, ..options() }).starts_with("burn_in: 20 is outside 0..19")
+    );
     assert!(go(TrainOptions { mirror: f32::NAN, ..options() }).starts_with("mirror"));
     assert!(go(TrainOptions { window_size: 500, stride: 1, ..options() }).contains("500 frames"));
 }

@@ -35,7 +35,8 @@ impl Mlp {
             // Relu is fused into the product where no norm stands between them.
             let activation = if config.layer_norm { Activation::None } else { Activation::Relu };
             let dense = Linear::new(width, size, activation, &b.under("dense"))?;
-            let norm = config.layer_norm.then(|| LayerNorm::new(size, &b.under("norm"))).transpose()?;
+            let norm =
+                config.layer_norm.then(|| LayerNorm::new(size, &b.under("norm"))).transpose()?;
             let projection = (config.residual && (i == 0 || size != width))
                 .then(|| Linear::new(width, size, Activation::None, &b.under("proj")))
                 .transpose()?;

@@ -56,9 +56,8 @@ impl Recurrent {
     /// Weights `weight_ih_lI`, `weight_hh_lI`, `bias_ih_lI`, `bias_hh_lI`, `input_norm`, `norms.I`.
     pub fn new(cell: Cell, config: &RecurrentConfig, input: usize, b: &Builder) -> Result<Self> {
         let (h, rows) = (config.hidden_size, cell.gates() * config.hidden_size);
-        let norm = |wanted: bool, size, b: Builder| {
-            wanted.then(|| LayerNorm::new(size, &b)).transpose()
-        };
+        let norm =
+            |wanted: bool, size, b: Builder| wanted.then(|| LayerNorm::new(size, &b)).transpose();
         let input_norm = norm(config.input_norm, input, b.under("input_norm"))?;
         let init = Init::fan_in(h);
         let mut layers = Vec::with_capacity(config.num_layers);
@@ -76,8 +75,15 @@ impl Recurrent {
         Ok(Recurrent { cell, hidden_size: h, input_norm, layers, dropout, input_dropout })
     }
 
-    fn layer(&self, layer: &Layer, x: &Tensor, state: &[Tensor], context: &Context) -> Result<(Tensor, Vec<Tensor>)> {
-        let project = |bias: &Tensor| ops::linear(x, &layer.weight_ih, Some(bias), Activation::None);
+    fn layer(
+        &self,
+        layer: &Layer,
+        x: &Tensor,
+        state: &[Tensor],
+        context: &Context,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let project =
+            |bias: &Tensor| ops::linear(x, &layer.weight_ih, Some(bias), Activation::None);
         let last = |y: &Tensor| -> Result<Tensor> {
             let t = y.dim(1)?;
             Ok(y.narrow(1, t - 1, 1)?.squeeze(1)?.contiguous()?)
@@ -85,7 +91,8 @@ impl Recurrent {
         let mask = context.mask();
         match (self.cell, state) {
             (Cell::Gru, [h]) => {
-                let y = ops::gru(&project(&layer.bias_ih)?, &layer.weight_hh, &layer.bias_hh, h, mask)?;
+                let y =
+                    ops::gru(&project(&layer.bias_ih)?, &layer.weight_hh, &layer.bias_hh, h, mask)?;
                 let state = vec![last(&y)?];
                 Ok((y, state))
             }
@@ -95,23 +102,30 @@ impl Recurrent {
                 let state = vec![last(&y)?, last(&cells)?];
                 Ok((y, state))
             }
-            (cell, state) => {
-                Err(Error::mismatch("state of a layer", cell.states(), state.len()))
-            }
+            (cell, state) => Err(Error::mismatch("state of a layer", cell.states(), state.len())),
         }
     }
 }
 
 impl Backbone for Recurrent {
     fn zero_state(&self, batch: usize) -> Result<State> {
-        let part = || Ok(ops::tensor::tensor(vec![0.0; batch * self.hidden_size], (batch, self.hidden_size))?);
-        (0..self.layers.len() * self.cell.states()).map(|_| part()).collect::<Result<_>>().map(State)
+        let part = || {
+            Ok(ops::tensor::tensor(vec![0.0; batch * self.hidden_size], (batch, self.hidden_size))?)
+        };
+        (0..self.layers.len() * self.cell.states())
+            .map(|_| part())
+            .collect::<Result<_>>()
+            .map(State)
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let per_layer = self.cell.states();
         if state.0.len() != self.layers.len() * per_layer {
-            return Err(Error::mismatch("parts of a state", self.layers.len() * per_layer, state.0.len()));
+            return Err(Error::mismatch(
+                "parts of a state",
+                self.layers.len() * per_layer,
+                state.0.len(),
+            ));
         }
         if x.dim(1)? == 0 {
             return Err(Error::mismatch("frames of a window", "at least 1", 0));

@@ -3,7 +3,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
-use super::tensor;
+use super::{simd::dispatch, tensor};
 use crate::rng::{Rng, unit};
 use crate::{Result, pool};
 
@@ -28,6 +28,30 @@ fn apply(x: &Tensor, op: Dropout) -> Result<Tensor> {
     Ok(x.contiguous()?.apply_op1(op)?)
 }
 
+/// Blocks of random words that are drawn together.
+const BLOCKS: usize = 16;
+
+dispatch! {
+    /// `y = x * scale` where the random number that belongs to it is at least `p`, else 0. Four
+    /// numbers to a block, from block `first` on.
+    fn mask_row(y: &mut [f32], x: &[f32], rng: &Rng, first: u64, p: f32, scale: f32) {
+        let mut index = first;
+        for (y, x) in y.chunks_mut(4 * BLOCKS).zip(x.chunks(4 * BLOCKS)) {
+            let words = rng.blocks::<BLOCKS>(index);
+            let mut factors = [0.0; 4 * BLOCKS];
+            for i in 0..BLOCKS {
+                for w in 0..4 {
+                    factors[4 * i + w] = if unit(words[w][i]) < p { 0.0 } else { scale };
+                }
+            }
+            for ((y, x), factor) in y.iter_mut().zip(x).zip(&factors) {
+                *y = x * factor;
+            }
+            index += BLOCKS as u64;
+        }
+    }
+}
+
 struct Dropout {
     p: f32,
     rng: Rng,
@@ -44,12 +68,7 @@ impl Dropout {
             let x = &x[first * width..first * width + y.len()];
             for (i, (y, x)) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)).enumerate() {
                 let row = ((first + i) / self.repeat) as u64;
-                for (j, (y, x)) in y.chunks_mut(4).zip(x.chunks(4)).enumerate() {
-                    let words = self.rng.block(row * blocks + j as u64);
-                    for ((y, x), word) in y.iter_mut().zip(x).zip(words) {
-                        *y = if unit(word) < self.p { 0.0 } else { x * scale };
-                    }
-                }
+                mask_row(y, x, &self.rng, row * blocks, self.p, scale);
             }
         });
         y

@@ -27,7 +27,11 @@ impl CustomOp1 for Gather {
         "gather"
     }
 
-    fn cpu_fwd(&self, table: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        table: &CpuStorage,
+        layout: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
         let (_, w) = tensor::rows(layout.dims());
         let table = tensor::slice(table, layout)?;
         let mut y = Vec::with_capacity(self.ids.len() * w);

@@ -20,7 +20,13 @@ use crate::Result;
 /// r, z = sigmoid(i_rz + W_rz h + b_rz)      n = tanh(i_n + r * (W_n h + b_n))
 /// h' = (1 - z) * n + z * h
 /// ```
-pub fn gru(projected: &Tensor, weight: &Tensor, bias: &Tensor, h0: &Tensor, mask: Mask) -> Result<Tensor> {
+pub fn gru(
+    projected: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    h0: &Tensor,
+    mask: Mask,
+) -> Result<Tensor> {
     let sequence = Sequence::new(3, projected, weight, &[h0], mask)?;
     let h = sequence.hidden;
     // Candle's ops take three tensors: bias and first state travel as one.
@@ -104,7 +110,11 @@ impl Gru {
                     let state = &mut state[i * h..][..h];
                     let out = &mut y[at * h..][..h];
                     if self.sequence.present(rows.start + i, t) {
-                        let gates = if kept > 0 { &mut gates[at * 4 * h..][..4 * h] } else { &mut scratch[..] };
+                        let gates = if kept > 0 {
+                            &mut gates[at * 4 * h..][..4 * h]
+                        } else {
+                            &mut scratch[..]
+                        };
                         let input = &projected[(rows.start * time + at) * 3 * h..][..3 * h];
                         cell(out, gates, input, &hidden[i * 3 * h..][..3 * h], state);
                         state.copy_from_slice(out);
@@ -121,34 +131,49 @@ impl Gru {
     }
 
     /// `(d_input, d_hidden, d_h0)`: gradients of the two pre-activations and of the first state.
-    fn through_time(&self, weight: &[f32], previous: &[f32], gates: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
+    fn through_time(
+        &self,
+        weight: &[f32],
+        previous: &[f32],
+        gates: &[f32],
+        dy: &[f32],
+    ) -> [Vec<f32>; 3] {
         let Sequence { batch, time, hidden: h, .. } = self.sequence;
         let mut d_input = vec![0.0; batch * time * 3 * h];
         let mut d_hidden = vec![0.0; batch * time * 3 * h];
         let mut d_h0 = vec![0.0; batch * h];
-        let buffers = [(&mut d_input[..], time * 3 * h), (&mut d_hidden[..], time * 3 * h), (&mut d_h0[..], h)];
-        for_each_shard(batch, self.sequence.shard(), buffers, |rows, [d_input, d_hidden, carry]| {
-            let count = rows.len();
-            for t in (0..time).rev() {
-                for i in 0..count {
-                    let at = i * time + t;
-                    let global = rows.start * time + at;
-                    let carry = &mut carry[i * h..][..h];
-                    super::simd::add_assign(carry, &dy[global * h..][..h]);
-                    if self.sequence.present(rows.start + i, t) {
-                        cell_backward(
-                            &mut d_input[at * 3 * h..][..3 * h],
-                            &mut d_hidden[at * 3 * h..][..3 * h],
-                            carry,
-                            &gates[global * 4 * h..][..4 * h],
-                            &previous[global * h..][..h],
-                        );
+        let buffers = [
+            (&mut d_input[..], time * 3 * h),
+            (&mut d_hidden[..], time * 3 * h),
+            (&mut d_h0[..], h),
+        ];
+        for_each_shard(
+            batch,
+            self.sequence.shard(),
+            buffers,
+            |rows, [d_input, d_hidden, carry]| {
+                let count = rows.len();
+                for t in (0..time).rev() {
+                    for i in 0..count {
+                        let at = i * time + t;
+                        let global = rows.start * time + at;
+                        let carry = &mut carry[i * h..][..h];
+                        super::simd::add_assign(carry, &dy[global * h..][..h]);
+                        if self.sequence.present(rows.start + i, t) {
+                            cell_backward(
+                                &mut d_input[at * 3 * h..][..3 * h],
+                                &mut d_hidden[at * 3 * h..][..3 * h],
+                                carry,
+                                &gates[global * 4 * h..][..4 * h],
+                                &previous[global * h..][..h],
+                            );
+                        }
                     }
+                    let d = View::strided(&d_hidden[t * 3 * h..], count, 3 * h, time * 3 * h);
+                    matmul(carry, h, d, View::rows(weight, 3 * h, h), true);
                 }
-                let d = View::strided(&d_hidden[t * 3 * h..], count, 3 * h, time * 3 * h);
-                matmul(carry, h, d, View::rows(weight, 3 * h, h), true);
-            }
-        });
+            },
+        );
         [d_input, d_hidden, d_h0]
     }
 }
@@ -158,18 +183,31 @@ impl CustomOp3 for Gru {
         "gru"
     }
 
-    fn cpu_fwd(&self, p: &CpuStorage, pl: &Layout, w: &CpuStorage, wl: &Layout, r: &CpuStorage, rl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        p: &CpuStorage,
+        pl: &Layout,
+        w: &CpuStorage,
+        wl: &Layout,
+        r: &CpuStorage,
+        rl: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
         let Sequence { batch, time, hidden, .. } = self.sequence;
         let (h0, bias) = tensor::slice(r, rl)?.split_at(batch * hidden);
         let y = self.forward(tensor::slice(p, pl)?, tensor::slice(w, wl)?, h0, bias);
         Ok((CpuStorage::F32(y), Shape::from((batch, time, hidden))))
     }
 
-    fn bwd(&self, p: &Tensor, w: &Tensor, rest: &Tensor, y: &Tensor, dy: &Tensor) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    fn bwd(
+        &self,
+        p: &Tensor,
+        w: &Tensor,
+        rest: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let Sequence { batch, hidden: h, .. } = self.sequence;
-        let Some(gates) = self.gates.get() else {
-            candle_core::bail!("gru: no gates were kept")
-        };
+        let Some(gates) = self.gates.get() else { candle_core::bail!("gru: no gates were kept") };
         let first = tensor::to_vec(&rest.narrow(0, 0, batch)?)?;
         let previous = tensor::with(y, |y| Ok(self.sequence.previous(y, &first)))?;
         let [d_input, d_hidden, mut d_rest] = tensor::with(w, |w| {

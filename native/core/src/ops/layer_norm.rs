@@ -27,13 +27,37 @@ struct LayerNorm {
     eps: f32,
 }
 
+/// Lanes of a sum. In one lane each addition would wait for the one before.
+const LANES: usize = 16;
+
 /// Mean and `1 / sqrt(variance + eps)`; sums in f64 so that a large mean does not eat the variance.
 #[inline(always)]
 fn moments(x: &[f32], eps: f32) -> (f32, f32) {
     let n = x.len() as f64;
-    let mean = x.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
-    let variance = x.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
-    (mean as f32, (1.0 / (variance + f64::from(eps)).sqrt()) as f32)
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let mut sums = [0.0f64; LANES];
+    for chunk in chunks {
+        for i in 0..LANES {
+            sums[i] += f64::from(chunk[i]);
+        }
+    }
+    let mut sum: f64 = sums.iter().sum();
+    for v in rest {
+        sum += f64::from(*v);
+    }
+    let mean = sum / n;
+    let mut squares = [0.0f64; LANES];
+    for chunk in chunks {
+        for i in 0..LANES {
+            let d = f64::from(chunk[i]) - mean;
+            squares[i] += d * d;
+        }
+    }
+    let mut square: f64 = squares.iter().sum();
+    for v in rest {
+        square += (f64::from(*v) - mean).powi(2);
+    }
+    (mean as f32, (1.0 / (square / n + f64::from(eps)).sqrt()) as f32)
 }
 
 dispatch! {
@@ -54,13 +78,18 @@ dispatch! {
         let d = weight.len();
         for ((dx, x), dy) in dx.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(dy.chunks_exact(d)) {
             let (mean, scale) = moments(x, eps);
-            let (mut sum_g, mut sum_gn) = (0.0, 0.0);
-            for ((x, dy), w) in x.iter().zip(dy).zip(weight) {
-                let (g, n) = (dy * w, (x - mean) * scale);
-                sum_g += g;
-                sum_gn += g * n;
+            let (mut g_lanes, mut gn_lanes) = ([0.0f32; LANES], [0.0f32; LANES]);
+            for ((x, dy), w) in x.chunks(LANES).zip(dy.chunks(LANES)).zip(weight.chunks(LANES)) {
+                for (((x, dy), w), (g_lane, gn_lane)) in
+                    x.iter().zip(dy).zip(w).zip(g_lanes.iter_mut().zip(&mut gn_lanes))
+                {
+                    let (g, n) = (dy * w, (x - mean) * scale);
+                    *g_lane += g;
+                    *gn_lane += g * n;
+                }
             }
-            let (mean_g, mean_gn) = (sum_g / d as f32, sum_gn / d as f32);
+            let mean_g = g_lanes.iter().sum::<f32>() / d as f32;
+            let mean_gn = gn_lanes.iter().sum::<f32>() / d as f32;
             for (((((dx, x), dy), w), dw), db) in
                 dx.iter_mut().zip(x).zip(dy).zip(weight).zip(dw.iter_mut()).zip(db.iter_mut())
             {
@@ -78,7 +107,15 @@ impl CustomOp3 for LayerNorm {
         "layer-norm"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout, b: &CpuStorage, bl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        xl: &Layout,
+        w: &CpuStorage,
+        wl: &Layout,
+        b: &CpuStorage,
+        bl: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
         let (x, w, b) = (tensor::slice(x, xl)?, tensor::slice(w, wl)?, tensor::slice(b, bl)?);
         let mut y = vec![0.0; x.len()];
         pool::for_each_rows(&mut y, w.len(), ROWS, |first, y| {
@@ -88,7 +125,14 @@ impl CustomOp3 for LayerNorm {
         Ok((CpuStorage::F32(y), xl.shape().clone()))
     }
 
-    fn bwd(&self, x: &Tensor, w: &Tensor, _b: &Tensor, _y: &Tensor, dy: &Tensor) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        _b: &Tensor,
+        _y: &Tensor,
+        dy: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (dx, dw, db) = tensor::with(x, |x| {
             tensor::with(w, |w| tensor::with(dy, |dy| Ok(gradients(x, w, dy, self.eps))))
         })?;
@@ -103,7 +147,8 @@ fn gradients(x: &[f32], w: &[f32], dy: &[f32], eps: f32) -> (Vec<f32>, Vec<f32>,
     let d = w.len();
     let shards = (x.len() / d).div_ceil(ROWS).max(1);
     let mut dx = vec![0.0; x.len()];
-    let parts: Vec<_> = (0..shards).map(|_| std::sync::Mutex::new((vec![0.0; d], vec![0.0; d]))).collect();
+    let parts: Vec<_> =
+        (0..shards).map(|_| std::sync::Mutex::new((vec![0.0; d], vec![0.0; d]))).collect();
     pool::for_each_rows(&mut dx, d, ROWS, |first, dx| {
         let span = first * d..first * d + dx.len();
         let mut part = parts[first / ROWS].lock().unwrap_or_else(|e| e.into_inner());

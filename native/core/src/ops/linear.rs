@@ -28,12 +28,20 @@ pub fn linear(
 ) -> Result<Tensor> {
     let (n, k) = weight.dims2()?;
     if x.dims().last() != Some(&k) {
-        return Err(Error::mismatch("input of a linear layer", format!("[.., {k}]"), format!("{:?}", x.dims())));
+        return Err(Error::mismatch(
+            "input of a linear layer",
+            format!("[.., {k}]"),
+            format!("{:?}", x.dims()),
+        ));
     }
     if let Some(bias) = bias
         && bias.dims() != [n]
     {
-        return Err(Error::mismatch("bias of a linear layer", format!("[{n}]"), format!("{:?}", bias.dims())));
+        return Err(Error::mismatch(
+            "bias of a linear layer",
+            format!("[{n}]"),
+            format!("{:?}", bias.dims()),
+        ));
     }
     let x = x.contiguous()?;
     Ok(match bias {
@@ -47,7 +55,14 @@ struct Linear {
 }
 
 impl Linear {
-    fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>, shape: &Shape, n: usize) -> (CpuStorage, Shape) {
+    fn forward(
+        &self,
+        x: &[f32],
+        weight: &[f32],
+        bias: Option<&[f32]>,
+        shape: &Shape,
+        n: usize,
+    ) -> (CpuStorage, Shape) {
         let (m, k) = tensor::rows(shape.dims());
         let mut y = vec![0.0; m * n];
         let weight = View::rows(weight, n, k).transposed();
@@ -69,7 +84,14 @@ impl Linear {
         (CpuStorage::F32(y), Shape::from(dims))
     }
 
-    fn backward(&self, x: &Tensor, weight: &Tensor, y: &Tensor, dy: &Tensor, bias: bool) -> candle_core::Result<(Tensor, Tensor, Option<Tensor>)> {
+    fn backward(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+        bias: bool,
+    ) -> candle_core::Result<(Tensor, Tensor, Option<Tensor>)> {
         let (n, k) = weight.dims2()?;
         let cut = match self.activation {
             Activation::None => None,
@@ -129,11 +151,29 @@ impl CustomOp2 for Linear {
         "linear"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        Ok(self.forward(tensor::slice(x, xl)?, tensor::slice(w, wl)?, None, xl.shape(), wl.dims()[0]))
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        xl: &Layout,
+        w: &CpuStorage,
+        wl: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        Ok(self.forward(
+            tensor::slice(x, xl)?,
+            tensor::slice(w, wl)?,
+            None,
+            xl.shape(),
+            wl.dims()[0],
+        ))
     }
 
-    fn bwd(&self, x: &Tensor, w: &Tensor, y: &Tensor, dy: &Tensor) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
         let (dx, dw, _) = self.backward(x, w, y, dy, false)?;
         Ok((Some(dx), Some(dw)))
     }
@@ -144,12 +184,33 @@ impl CustomOp3 for Linear {
         "linear"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout, b: &CpuStorage, bl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        xl: &Layout,
+        w: &CpuStorage,
+        wl: &Layout,
+        b: &CpuStorage,
+        bl: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
         let bias = tensor::slice(b, bl)?;
-        Ok(self.forward(tensor::slice(x, xl)?, tensor::slice(w, wl)?, Some(bias), xl.shape(), wl.dims()[0]))
+        Ok(self.forward(
+            tensor::slice(x, xl)?,
+            tensor::slice(w, wl)?,
+            Some(bias),
+            xl.shape(),
+            wl.dims()[0],
+        ))
     }
 
-    fn bwd(&self, x: &Tensor, w: &Tensor, _b: &Tensor, y: &Tensor, dy: &Tensor) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        _b: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (dx, dw, db) = self.backward(x, w, y, dy, true)?;
         Ok((Some(dx), Some(dw), db))
     }

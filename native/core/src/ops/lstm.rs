@@ -20,7 +20,13 @@ use crate::Result;
 /// ```text
 /// i, f, o = sigmoid(p + W h)    g = tanh(p_g + W_g h)    c' = f * c + i * g    h' = o * tanh(c')
 /// ```
-pub fn lstm(projected: &Tensor, weight: &Tensor, h0: &Tensor, c0: &Tensor, mask: Mask) -> Result<(Tensor, Tensor)> {
+pub fn lstm(
+    projected: &Tensor,
+    weight: &Tensor,
+    h0: &Tensor,
+    c0: &Tensor,
+    mask: Mask,
+) -> Result<(Tensor, Tensor)> {
     let sequence = Sequence::new(4, projected, weight, &[h0, c0], mask)?;
     let h = sequence.hidden;
     let state = Tensor::cat(&[h0, c0], 0)?;
@@ -124,7 +130,14 @@ impl Lstm {
     }
 
     /// `(d_pre, d_h0, d_c0)`: gradients of the pre-activations and of the first state.
-    fn through_time(&self, weight: &[f32], c0: &[f32], y: &[f32], gates: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
+    fn through_time(
+        &self,
+        weight: &[f32],
+        c0: &[f32],
+        y: &[f32],
+        gates: &[f32],
+        dy: &[f32],
+    ) -> [Vec<f32>; 3] {
         let Sequence { batch, time, hidden: h, .. } = self.sequence;
         let mut d_pre = vec![0.0; batch * time * 4 * h];
         let mut dh = vec![0.0; batch * h];
@@ -165,18 +178,31 @@ impl CustomOp3 for Lstm {
         "lstm"
     }
 
-    fn cpu_fwd(&self, p: &CpuStorage, pl: &Layout, w: &CpuStorage, wl: &Layout, s: &CpuStorage, sl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        p: &CpuStorage,
+        pl: &Layout,
+        w: &CpuStorage,
+        wl: &Layout,
+        s: &CpuStorage,
+        sl: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
         let Sequence { batch, time, hidden, .. } = self.sequence;
         let (h0, c0) = tensor::slice(s, sl)?.split_at(batch * hidden);
         let y = self.forward(tensor::slice(p, pl)?, tensor::slice(w, wl)?, h0, c0);
         Ok((CpuStorage::F32(y), Shape::from((batch, time, 2 * hidden))))
     }
 
-    fn bwd(&self, p: &Tensor, w: &Tensor, state: &Tensor, y: &Tensor, dy: &Tensor) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    fn bwd(
+        &self,
+        p: &Tensor,
+        w: &Tensor,
+        state: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let Sequence { batch, hidden: h, .. } = self.sequence;
-        let Some(gates) = self.gates.get() else {
-            candle_core::bail!("lstm: no gates were kept")
-        };
+        let Some(gates) = self.gates.get() else { candle_core::bail!("lstm: no gates were kept") };
         let state = tensor::to_vec(state)?;
         let (h0, c0) = state.split_at(batch * h);
         let previous = tensor::with(&y.narrow(2, 0, h)?, |y| Ok(self.sequence.previous(y, h0)))?;

@@ -106,40 +106,50 @@ dispatch! {
                     sums[3][i] += x[i] * d[i];
                 }
             }
-            let rests = [a_rest, b_rest, c_rest, d_rest];
-            for (j, out) in out.iter_mut().enumerate() {
-                let mut sum = folded(sums[j]);
-                for (x, w) in x_rest.iter().zip(rests[j]) {
-                    sum += x * w;
-                }
-                *out = if accumulate { *out + sum } else { sum };
+            let mut dots = [folded(&sums[0]), folded(&sums[1]), folded(&sums[2]), folded(&sums[3])];
+            for (i, x) in x_rest.iter().enumerate() {
+                dots[0] += x * a_rest[i];
+                dots[1] += x * b_rest[i];
+                dots[2] += x * c_rest[i];
+                dots[3] += x * d_rest[i];
+            }
+            for (out, dot) in out.iter_mut().zip(&dots) {
+                *out = if accumulate { *out + dot } else { *dot };
             }
         }
     }
 }
 
-/// The sum of all lanes, by halves.
+/// The sum of all lanes, by halves: one after the other would be no vector code.
 #[inline(always)]
-fn folded(mut lanes: [f32; LANES]) -> f32 {
-    for half in [8, 4, 2, 1] {
-        for i in 0..half {
-            lanes[i] += lanes[i + half];
-        }
+fn folded(lanes: &[f32; LANES]) -> f32 {
+    let (mut eight, mut four) = ([0.0f32; 8], [0.0f32; 4]);
+    for i in 0..8 {
+        eight[i] = lanes[i] + lanes[i + 8];
     }
-    lanes[0]
+    for i in 0..4 {
+        four[i] = eight[i] + eight[i + 4];
+    }
+    (four[0] + four[2]) + (four[1] + four[3])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn slow(a: impl Fn(usize, usize) -> f32, b: impl Fn(usize, usize) -> f32, k: usize) -> impl Fn(usize, usize) -> f32 {
+    fn slow(
+        a: impl Fn(usize, usize) -> f32,
+        b: impl Fn(usize, usize) -> f32,
+        k: usize,
+    ) -> impl Fn(usize, usize) -> f32 {
         move |i, j| (0..k).map(|l| f64::from(a(i, l)) * f64::from(b(l, j))).sum::<f64>() as f32
     }
 
     #[test]
     fn products_of_every_form_agree_with_the_definition() {
-        for (m, n, k) in [(1, 1, 1), (1, 81, 40), (1, 19, 7), (1, 16, 64), (3, 5, 7), (33, 17, 64), (64, 48, 1)] {
+        for (m, n, k) in
+            [(1, 1, 1), (1, 81, 40), (1, 19, 7), (1, 16, 64), (3, 5, 7), (33, 17, 64), (64, 48, 1)]
+        {
             let a: Vec<f32> = (0..m * k).map(|i| (i as f32 * 0.37).sin()).collect();
             let b: Vec<f32> = (0..n * k).map(|i| (i as f32 * 0.71).cos()).collect();
             let want = slow(|i, l| a[i * k + l], |l, j| b[j * k + l], k);

@@ -21,7 +21,13 @@ pub struct Sequence {
 
 impl Sequence {
     /// Checks `projected [b, t, gates * h]`, `weight [gates * h, h]` and the states `[b, h]`.
-    pub fn new(gates: usize, projected: &Tensor, weight: &Tensor, states: &[&Tensor], mask: Mask) -> Result<Self> {
+    pub fn new(
+        gates: usize,
+        projected: &Tensor,
+        weight: &Tensor,
+        states: &[&Tensor],
+        mask: Mask,
+    ) -> Result<Self> {
         let (batch, time, width) = projected.dims3()?;
         let (rows, hidden) = weight.dims2()?;
         let check = |what: &str, expected: Vec<usize>, got: &[usize]| match got == expected {
@@ -103,7 +109,8 @@ pub fn for_each_shard<const N: usize>(
     buffers: [(&mut [f32], usize); N],
     work: impl Fn(std::ops::Range<usize>, [&mut [f32]; N]) + Sync + Send,
 ) {
-    let mut shards: Vec<Vec<&mut [f32]>> = (0..batch.div_ceil(rows)).map(|_| Vec::with_capacity(N)).collect();
+    let mut shards: Vec<Vec<&mut [f32]>> =
+        (0..batch.div_ceil(rows)).map(|_| Vec::with_capacity(N)).collect();
     for (buffer, width) in buffers {
         let mut rest = buffer;
         for (i, shard) in shards.iter_mut().enumerate() {

@@ -136,7 +136,11 @@ dispatch! {
 mod tests {
     use super::*;
 
-    fn worst(range: std::ops::Range<i32>, got: impl Fn(f32) -> f32, want: impl Fn(f64) -> f64) -> f64 {
+    fn worst(
+        range: std::ops::Range<i32>,
+        got: impl Fn(f32) -> f32,
+        want: impl Fn(f64) -> f64,
+    ) -> f64 {
         range
             .map(|i| {
                 let x = i as f32 * 1e-3;

@@ -25,15 +25,27 @@ impl Golden {
             .into_iter()
             .map(|(key, view)| {
                 let numbers = match view.dtype() {
-                    Dtype::F32 => view.data().chunks_exact(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect(),
-                    Dtype::I64 => view.data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f64).collect(),
+                    Dtype::F32 => view
+                        .data()
+                        .chunks_exact(4)
+                        .map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap())))
+                        .collect(),
+                    Dtype::I64 => view
+                        .data()
+                        .chunks_exact(8)
+                        .map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f64)
+                        .collect(),
                     Dtype::U8 => view.data().iter().map(|&b| f64::from(b)).collect(),
                     other => panic!("{key}: {other:?}"),
                 };
                 (key, (view.shape().to_vec(), numbers))
             })
             .collect();
-        Golden { name: name.into(), tensors, tolerance: serde_json::from_str(tolerance).expect("JSON") }
+        Golden {
+            name: name.into(),
+            tensors,
+            tolerance: serde_json::from_str(tolerance).expect("JSON"),
+        }
     }
 
     pub fn has(&self, key: &str) -> bool {
@@ -81,7 +93,11 @@ impl Golden {
         let want = self.numbers(key);
         let scale = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
         let worst = got.iter().zip(want).fold(0.0f64, |m, (g, w)| m.max((f64::from(*g) - w).abs()));
-        assert!(worst <= tolerance * scale + floor, "{} {key}: off by {worst:.2e} at a scale of {scale:.2e}", self.name);
+        assert!(
+            worst <= tolerance * scale + floor,
+            "{} {key}: off by {worst:.2e} at a scale of {scale:.2e}",
+            self.name
+        );
     }
 
     /// `sum of sum(output * cotangent)` over the outputs that have a cotangent.
@@ -98,7 +114,8 @@ impl Golden {
         let named = weights.iter().map(|(n, t)| (format!("grad.param.{n}"), t));
         let inputs = inputs.iter().map(|(n, t)| (format!("grad.input.{n}"), *t));
         for (key, tensor) in named.chain(inputs) {
-            let gradient = gradients.get(tensor).unwrap_or_else(|| panic!("{}: none for {key}", self.name));
+            let gradient =
+                gradients.get(tensor).unwrap_or_else(|| panic!("{}: none for {key}", self.name));
             self.check(&key, gradient);
         }
     }
