@@ -7,6 +7,7 @@ mod border;
 mod corpus;
 mod embedding;
 mod env;
+mod memory;
 mod policy;
 mod probe;
 mod session;
@@ -17,6 +18,7 @@ use rustler::{Env, Term};
 
 /// Runs once, when the VM loads the library. False makes the load fail.
 fn load(_env: Env, _load_info: Term) -> bool {
+    memory::keep_for_the_next_step();
     sconce_core::pool::keep_libraries_single_threaded();
     true
 }
