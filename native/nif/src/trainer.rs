@@ -6,7 +6,10 @@ use std::sync::atomic::AtomicBool;
 use rustler::{Env, Reference, ResourceArc, Term};
 use sconce_core::{Policy, Spec};
 use sconce_data::Corpus;
-use sconce_train::run::{EvaluateOptions, Event, TrainOptions, evaluate, run};
+use sconce_train::eval::evaluate;
+use sconce_train::options::{EvaluateOptions, TrainOptions};
+use sconce_train::report::Event;
+use sconce_train::run::run;
 
 use crate::border::{Data, Reply, Task, call, decode, perform};
 

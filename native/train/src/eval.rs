@@ -2,51 +2,26 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sconce_core::backbone::Context;
+use sconce_core::backbone::{Context, State};
 use sconce_core::embedding::melee;
 use sconce_core::ops::tensor;
 use sconce_core::policy::Frames;
-use sconce_core::spec::{HeadKind, Heads, Spec};
-use sconce_core::{Error, Policy, Result};
-use sconce_data::{Batch, Reader, View};
-use serde::{Deserialize, Serialize};
+use sconce_core::spec::{Embedding, HeadKind, Heads, Spec};
+use sconce_core::{Error, Policy, Result, pool};
+use sconce_data::{Batch, Corpus, Reader, Schema, View};
 
 use crate::baselines::{Baseline, BaselineKind, Counts, NO_PREVIOUS};
 use crate::metrics::{Metrics, Report};
-
-/// How much of the past the policy sees at each frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// The last frames alone, from a zero state, padded at the start with copies of the first.
-    Window,
-    /// The whole game, its state carried through.
-    Carry,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EvalOptions {
-    pub mode: Mode,
-    pub window_size: usize,
-    /// Every how many frames one is scored; carried, every frame is.
-    pub stride: usize,
-    pub frame_delay: usize,
-}
-
-/// A baseline's name and score.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct BaselineReport {
-    pub name: String,
-    pub report: Report,
-}
+use crate::options::{EvalOptions, EvaluateOptions, Mode, TrainOptions};
+use crate::report::{BaselineReport, Evaluation, Event, Side};
 
 /// Windows of one forward pass.
 const WINDOWS: usize = 128;
 /// Frames of one forward pass when the state is carried.
 const CHUNK: usize = 256;
 
-/// Scores `policy` on every view. `progress(done, total)` counts frames.
-pub fn evaluate(
+/// Scores `policy` on these views. `progress(done, total)` counts frames.
+pub fn score(
     policy: &Policy,
     views: &[View],
     options: &EvalOptions,
@@ -105,6 +80,85 @@ pub fn count(views: &[View], heads: &Heads, delay: usize) -> Result<Counts> {
         counts.add(&before, &labels)?;
     }
     Ok(counts)
+}
+
+/// Scores `policy` on every game of `corpus`, beside baselines fitted on the games of `train`.
+pub fn evaluate(
+    policy: &Policy,
+    corpus: &Corpus,
+    train: Option<&Corpus>,
+    options: &EvaluateOptions,
+    events: &dyn Fn(Event),
+    cancel: &AtomicBool,
+) -> Result<Evaluation> {
+    if let Some(threads) = options.threads {
+        pool::set_threads(threads)?;
+    }
+    let noted = |key: &str| policy.notes().get(key).and_then(serde_json::Value::as_u64);
+    let trained = |key: &str| noted(key).map(|v| v as usize);
+    let defaults = TrainOptions::default();
+    let options = EvalOptions {
+        mode: options.mode.unwrap_or(Mode::Window),
+        window_size: options.window_size.or(trained("window_size")).unwrap_or(defaults.window_size),
+        stride: options.stride.unwrap_or(1),
+        frame_delay: options.frame_delay.or(trained("frame_delay")).unwrap_or(0),
+    };
+    options.validate()?;
+    let spec = policy.spec();
+    let all = |corpus: &Corpus| -> Result<Vec<View>> {
+        fits(corpus.schema(), spec)?;
+        corpus.views(&(0..corpus.games().len()).collect::<Vec<_>>())
+    };
+    let views = all(corpus)?;
+    let progress = |done, total| events(Event::Evaluating { done, total });
+    let report = score(policy, &views, &options, &progress, cancel)?;
+    let baselines = match train {
+        Some(train) => {
+            let counts = count(&all(train)?, &spec.heads, options.frame_delay)?;
+            score_baselines(&counts, spec, &views, &options)?
+        }
+        None => vec![],
+    };
+    let frames = views.iter().map(|v| v.len(options.frame_delay)).sum();
+    Ok(Evaluation {
+        options,
+        weights: policy.num_weights(),
+        spec: spec.clone(),
+        policy: report,
+        baselines,
+        validation: Side { games: corpus.games().len(), frames },
+    })
+}
+
+/// Refuses a corpus that does not hold what the spec reads and chooses.
+pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
+    let has = schema.heads();
+    let same = match (schema, &spec.embedding) {
+        (Schema::Melee, Embedding::Melee(_)) => spec.heads.is_controller(),
+        (Schema::Vector { size, .. }, Embedding::Vector(n)) => {
+            let kinds =
+                |h: &Heads| h.parts.iter().map(|p| (p.name.clone(), p.kind)).collect::<Vec<_>>();
+            size == n && kinds(&has) == kinds(&spec.heads)
+        }
+        _ => false,
+    };
+    match same {
+        true => Ok(()),
+        false => {
+            let heads = |h: &Heads| {
+                let part = |p: &sconce_core::spec::Head| format!("{} {:?}", p.name, p.kind);
+                h.parts.iter().map(part).collect::<Vec<_>>().join(", ")
+            };
+            let expected = format!("{:?} with heads {}", spec.embedding, heads(&spec.heads));
+            let got = match schema {
+                Schema::Melee => "Melee replays".to_string(),
+                Schema::Vector { size, .. } => {
+                    format!("vectors of {size} with heads {}", heads(&has))
+                }
+            };
+            Err(Error::mismatch("corpus for this spec", expected, got))
+        }
+    }
 }
 
 fn metrics(spec: &Spec) -> Result<Metrics> {
@@ -204,7 +258,7 @@ impl Scorer<'_> {
     }
 
     /// A game that begins has been standing still: the first frame, a window long, less itself.
-    fn first_state(&self) -> Result<sconce_core::backbone::State> {
+    fn first_state(&self) -> Result<State> {
         let zero = self.policy.zero_state(1)?;
         let copies = self.options.window_size.saturating_sub(1);
         if copies == 0 || self.view.is_empty() {

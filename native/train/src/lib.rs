@@ -6,6 +6,8 @@ pub mod eval;
 pub mod loss;
 pub mod metrics;
 pub mod optimiser;
+pub mod options;
+pub mod report;
 pub mod run;
 pub mod schedule;
 pub mod step;

@@ -11,204 +11,18 @@ use std::time::Instant;
 
 use sconce_core::checkpoint::{self, Manifest, Optimiser};
 use sconce_core::ops::tensor;
-use sconce_core::spec::{Embedding, Heads};
 use sconce_core::{Error, Policy, Result, Spec, fs, pool};
-use sconce_data::{Batch, Corpus, Holdout, Reader, Sampler, SamplerOptions, Schema, View};
+use sconce_data::{Batch, Corpus, Holdout, Reader, Sampler, SamplerOptions, View};
 use serde::{Deserialize, Serialize};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
-use crate::eval::{self, BaselineReport, EvalOptions, Mode};
-use crate::loss::LossOptions;
+use crate::eval::{self, fits};
 use crate::metrics::Report;
 use crate::optimiser::AdamWConfig;
-use crate::schedule::{Schedule, ScheduleKind};
+use crate::options::TrainOptions;
+use crate::report::{BaselineReport, Event, Point, RunReport, Side, Stopped};
+use crate::schedule::Schedule;
 use crate::step::{Examples, Stepped, Stepper};
-
-/// What a run may be told; names and meanings are those of `Sconce.Trainer`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TrainOptions {
-    pub batch_size: usize,
-    pub window_size: usize,
-    /// Frames between the starts of neighbouring windows.
-    pub stride: usize,
-    pub epochs: u64,
-    /// Instead of `epochs`.
-    pub steps: Option<u64>,
-    pub learning_rate: f64,
-    pub lr_schedule: LrSchedule,
-    pub warmup_steps: u64,
-    pub weight_decay: f64,
-    pub max_grad_norm: f64,
-    /// Probability of a left-right mirrored window.
-    pub mirror: f32,
-    pub frame_delay: usize,
-    /// Frames at the start of a window that carry no loss.
-    pub burn_in: usize,
-    pub neutral_weight: f32,
-    pub transition_weight: f32,
-    pub seed: u64,
-    /// Share of the games that is measured on and never trained on.
-    pub val_split: f64,
-    /// A corpus of its own to measure on; then no game of the other is held back.
-    pub validation: Option<PathBuf>,
-    /// Steps between validations; an epoch if not given.
-    pub validate_every: Option<u64>,
-    pub validation_mode: Mode,
-    pub validation_stride: usize,
-    /// Validations without a better one before the run ends early.
-    pub patience: Option<u64>,
-    /// How much better is better, in nats.
-    pub min_delta: f64,
-    /// Start the prior of the heads at log P(a_t | a_{t-1}) of the training games.
-    pub fit_prior: bool,
-    pub threads: Option<usize>,
-    /// Go on from `last.safetensors`.
-    pub resume: bool,
-    /// Ends the run; the schedule then follows the clock where that is ahead of the steps.
-    pub max_minutes: Option<f64>,
-    /// Score the best policy and the baselines at the end.
-    pub evaluate: bool,
-    pub loss: LossOptions,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LrSchedule {
-    Constant,
-    Linear,
-    Cosine,
-}
-
-impl Default for TrainOptions {
-    fn default() -> Self {
-        TrainOptions {
-            batch_size: 64,
-            window_size: 60,
-            stride: 30,
-            epochs: 10,
-            steps: None,
-            learning_rate: 1e-3,
-            lr_schedule: LrSchedule::Cosine,
-            warmup_steps: 100,
-            weight_decay: 1e-2,
-            max_grad_norm: 1.0,
-            mirror: 0.0,
-            frame_delay: 0,
-            burn_in: 0,
-            neutral_weight: 1.0,
-            transition_weight: 1.0,
-            seed: 0,
-            val_split: 0.1,
-            validation: None,
-            validate_every: None,
-            validation_mode: Mode::Window,
-            validation_stride: 10,
-            patience: None,
-            min_delta: 0.0,
-            fit_prior: true,
-            threads: None,
-            resume: false,
-            max_minutes: None,
-            evaluate: true,
-            loss: LossOptions::default(),
-        }
-    }
-}
-
-/// What happens, as it happens.
-#[derive(Debug, Clone, Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
-    Start {
-        steps: u64,
-        epoch_steps: u64,
-        weights: usize,
-        train_games: usize,
-        train_frames: usize,
-        validation_games: usize,
-        validation_frames: usize,
-        threads: usize,
-        skipped_views: usize,
-    },
-    Resumed {
-        step: u64,
-    },
-    Step {
-        step: u64,
-        steps: u64,
-        epoch: u64,
-        loss: f64,
-        learning_rate: f64,
-        grad_norm: f64,
-        frames_per_second: f64,
-        seconds: f64,
-    },
-    Validation {
-        step: u64,
-        epoch: u64,
-        nll: f64,
-        nll_changed: Option<f64>,
-        accuracy: f64,
-        best: bool,
-        seconds: f64,
-    },
-    Checkpoint {
-        path: PathBuf,
-        step: u64,
-    },
-    Evaluating {
-        done: usize,
-        total: usize,
-    },
-}
-
-/// A point of the learning curve.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Point {
-    pub step: u64,
-    /// Mean training loss since the point before.
-    pub loss: Option<f64>,
-    pub learning_rate: f64,
-    /// Validation, where one was made.
-    pub nll: Option<f64>,
-    pub seconds: f64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stopped {
-    Finished,
-    /// No better validation for `patience` times.
-    Early,
-    /// `max_minutes` are over.
-    Budget,
-    /// Somebody asked.
-    Stopped,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Side {
-    pub games: usize,
-    pub frames: usize,
-}
-
-/// What a run ends with; `report.json` in its folder.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RunReport {
-    pub stopped: Stopped,
-    pub steps: u64,
-    pub best_step: Option<u64>,
-    pub seconds: f64,
-    pub weights: usize,
-    pub spec: Spec,
-    pub options: TrainOptions,
-    pub policy: Option<Report>,
-    pub baselines: Vec<BaselineReport>,
-    pub history: Vec<Point>,
-    pub train: Side,
-    pub validation: Side,
-}
 
 /// What `last.safetensors` notes beside weights and moments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -271,134 +85,6 @@ pub fn run(
     let mut run = Run::prepare(corpus, spec, options, folder, events, cancel)?;
     let stopped = run.train()?;
     run.finish(stopped)
-}
-
-/// A number outside its bounds is an error that names it.
-fn at_least(field: &str, value: f64, min: f64, max: f64) -> Result<()> {
-    match value {
-        v if v >= min && v <= max => Ok(()),
-        v => Err(Error::out_of_range(field, v, min, max)),
-    }
-}
-
-impl EvalOptions {
-    fn validate(&self) -> Result<()> {
-        let many = f64::from(u32::MAX);
-        at_least("window_size", self.window_size as f64, 1.0, many)?;
-        at_least("stride", self.stride as f64, 1.0, many)?;
-        at_least("frame_delay", self.frame_delay as f64, 0.0, 1e4)
-    }
-}
-
-impl TrainOptions {
-    fn validate(&self) -> Result<()> {
-        let many = f64::from(u32::MAX);
-        at_least("batch_size", self.batch_size as f64, 1.0, many)?;
-        at_least("window_size", self.window_size as f64, 1.0, many)?;
-        at_least("stride", self.stride as f64, 1.0, many)?;
-        at_least("burn_in", self.burn_in as f64, 0.0, self.window_size as f64 - 1.0)?;
-        at_least("validation_stride", self.validation_stride as f64, 1.0, many)?;
-        at_least("validate_every", self.validate_every.unwrap_or(1) as f64, 1.0, many)?;
-        at_least("learning_rate", self.learning_rate, 0.0, 1e3)?;
-        at_least("weight_decay", self.weight_decay, 0.0, 1e3)?;
-        at_least("max_grad_norm", self.max_grad_norm, f64::MIN_POSITIVE, f64::MAX)?;
-        at_least("mirror", self.mirror.into(), 0.0, 1.0)?;
-        at_least("frame_delay", self.frame_delay as f64, 0.0, 1e4)?;
-        at_least("val_split", self.val_split, 0.0, 1.0)?;
-        at_least("max_minutes", self.max_minutes.unwrap_or(1.0), 0.0, 1e6)?;
-        at_least("threads", self.threads.unwrap_or(1) as f64, 1.0, 4096.0)
-    }
-
-    fn eval(&self, stride: usize) -> EvalOptions {
-        EvalOptions {
-            mode: self.validation_mode,
-            window_size: self.window_size,
-            stride,
-            frame_delay: self.frame_delay,
-        }
-    }
-
-    fn schedule(&self, total_steps: u64) -> Schedule {
-        let kind = match self.lr_schedule {
-            LrSchedule::Constant => ScheduleKind::Constant,
-            LrSchedule::Linear => ScheduleKind::Linear { min: 0.0 },
-            LrSchedule::Cosine => ScheduleKind::Cosine { min: 0.0 },
-        };
-        // A short run still has more of a course than of a warm-up.
-        let warmup_steps = self.warmup_steps.min(total_steps / 2);
-        Schedule { kind, base: self.learning_rate, warmup_steps, total_steps }
-    }
-}
-
-/// How a finished policy is scored; what is not given is what it was trained with.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EvaluateOptions {
-    pub mode: Option<Mode>,
-    pub window_size: Option<usize>,
-    pub stride: Option<usize>,
-    pub frame_delay: Option<usize>,
-    pub threads: Option<usize>,
-}
-
-/// What `mix sconce.eval` prints.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Evaluation {
-    pub options: EvalOptions,
-    pub weights: usize,
-    pub spec: Spec,
-    pub policy: Report,
-    /// Fitted on the training games; empty without them.
-    pub baselines: Vec<BaselineReport>,
-    pub validation: Side,
-}
-
-/// Scores `policy` on every game of `corpus`, beside baselines fitted on the games of `train`.
-pub fn evaluate(
-    policy: &Policy,
-    corpus: &Corpus,
-    train: Option<&Corpus>,
-    options: &EvaluateOptions,
-    events: &dyn Fn(Event),
-    cancel: &AtomicBool,
-) -> Result<Evaluation> {
-    if let Some(threads) = options.threads {
-        pool::set_threads(threads)?;
-    }
-    let noted = |key: &str| policy.notes().get(key).and_then(serde_json::Value::as_u64);
-    let trained = |key: &str| noted(key).map(|v| v as usize);
-    let defaults = TrainOptions::default();
-    let options = EvalOptions {
-        mode: options.mode.unwrap_or(Mode::Window),
-        window_size: options.window_size.or(trained("window_size")).unwrap_or(defaults.window_size),
-        stride: options.stride.unwrap_or(1),
-        frame_delay: options.frame_delay.or(trained("frame_delay")).unwrap_or(0),
-    };
-    options.validate()?;
-    let spec = policy.spec();
-    let all = |corpus: &Corpus| -> Result<Vec<View>> {
-        fits(corpus.schema(), spec)?;
-        corpus.views(&(0..corpus.games().len()).collect::<Vec<_>>())
-    };
-    let views = all(corpus)?;
-    let progress = |done, total| events(Event::Evaluating { done, total });
-    let report = eval::evaluate(policy, &views, &options, &progress, cancel)?;
-    let baselines = match train {
-        Some(train) => {
-            let counts = eval::count(&all(train)?, &spec.heads, options.frame_delay)?;
-            eval::score_baselines(&counts, spec, &views, &options)?
-        }
-        None => vec![],
-    };
-    let frames = views.iter().map(|v| v.len(options.frame_delay)).sum();
-    Ok(Evaluation {
-        options,
-        weights: policy.num_weights(),
-        spec: spec.clone(),
-        policy: report,
-        baselines,
-        validation: Side { games: corpus.games().len(), frames },
-    })
 }
 
 struct Run<'a> {
@@ -566,7 +252,7 @@ impl<'a> Run<'a> {
             true => (None, None, 0.0),
             false => {
                 let options = self.options.eval(self.options.validation_stride);
-                let report = match eval::evaluate(
+                let report = match eval::score(
                     self.stepper.policy(),
                     &self.validation.1,
                     &options,
@@ -669,7 +355,7 @@ impl<'a> Run<'a> {
         let views = &self.validation.1;
         let best = Policy::load(&self.folder.best())?;
         let progress = |done, total| (self.events)(Event::Evaluating { done, total });
-        let report = eval::evaluate(&best, views, &options, &progress, self.cancel)?;
+        let report = eval::score(&best, views, &options, &progress, self.cancel)?;
         let spec = self.stepper.policy().spec();
         Ok((report, eval::score_baselines(&self.counts, spec, views, &options)?))
     }
@@ -688,37 +374,6 @@ impl Progress {
             recent: (0.0, 0),
             history: vec![],
             options: options.clone(),
-        }
-    }
-}
-
-/// Refuses a corpus that does not hold what the spec reads and chooses.
-pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
-    let has = schema.heads();
-    let same = match (schema, &spec.embedding) {
-        (Schema::Melee, Embedding::Melee(_)) => spec.heads.is_controller(),
-        (Schema::Vector { size, .. }, Embedding::Vector(n)) => {
-            let kinds =
-                |h: &Heads| h.parts.iter().map(|p| (p.name.clone(), p.kind)).collect::<Vec<_>>();
-            size == n && kinds(&has) == kinds(&spec.heads)
-        }
-        _ => false,
-    };
-    match same {
-        true => Ok(()),
-        false => {
-            let heads = |h: &Heads| {
-                let part = |p: &sconce_core::spec::Head| format!("{} {:?}", p.name, p.kind);
-                h.parts.iter().map(part).collect::<Vec<_>>().join(", ")
-            };
-            let expected = format!("{:?} with heads {}", spec.embedding, heads(&spec.heads));
-            let got = match schema {
-                Schema::Melee => "Melee replays".to_string(),
-                Schema::Vector { size, .. } => {
-                    format!("vectors of {size} with heads {}", heads(&has))
-                }
-            };
-            Err(Error::mismatch("corpus for this spec", expected, got))
         }
     }
 }

@@ -10,9 +10,11 @@ use sconce_core::spec::{
 };
 use sconce_core::{Error, Policy, Spec};
 use sconce_data::{Corpus, Schema, VectorGame};
-use sconce_train::eval::Mode;
+use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
-use sconce_train::run::{EvaluateOptions, Event, Stopped, TrainOptions, evaluate, run};
+use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
+use sconce_train::report::{Event, Stopped};
+use sconce_train::run::run;
 
 const FRAMES: usize = 90;
 

@@ -1,0 +1,188 @@
+//! What a run and an evaluation may be told, and its bounds.
+
+use std::path::PathBuf;
+
+use sconce_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::loss::LossOptions;
+use crate::schedule::{Schedule, ScheduleKind};
+
+/// How much of the past the policy sees at each frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The last frames alone, from a zero state, padded at the start with copies of the first.
+    Window,
+    /// The whole game, its state carried through.
+    Carry,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EvalOptions {
+    pub mode: Mode,
+    pub window_size: usize,
+    /// Every how many frames one is scored; carried, every frame is.
+    pub stride: usize,
+    pub frame_delay: usize,
+}
+
+/// What a run may be told; names and meanings are those of `Sconce.Trainer`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainOptions {
+    pub batch_size: usize,
+    pub window_size: usize,
+    /// Frames between the starts of neighbouring windows.
+    pub stride: usize,
+    pub epochs: u64,
+    /// Instead of `epochs`.
+    pub steps: Option<u64>,
+    pub learning_rate: f64,
+    pub lr_schedule: LrSchedule,
+    pub warmup_steps: u64,
+    pub weight_decay: f64,
+    pub max_grad_norm: f64,
+    /// Probability of a left-right mirrored window.
+    pub mirror: f32,
+    pub frame_delay: usize,
+    /// Frames at the start of a window that carry no loss.
+    pub burn_in: usize,
+    pub neutral_weight: f32,
+    pub transition_weight: f32,
+    pub seed: u64,
+    /// Share of the games that is measured on and never trained on.
+    pub val_split: f64,
+    /// A corpus of its own to measure on; then no game of the other is held back.
+    pub validation: Option<PathBuf>,
+    /// Steps between validations; an epoch if not given.
+    pub validate_every: Option<u64>,
+    pub validation_mode: Mode,
+    pub validation_stride: usize,
+    /// Validations without a better one before the run ends early.
+    pub patience: Option<u64>,
+    /// How much better is better, in nats.
+    pub min_delta: f64,
+    /// Start the prior of the heads at log P(a_t | a_{t-1}) of the training games.
+    pub fit_prior: bool,
+    pub threads: Option<usize>,
+    /// Go on from `last.safetensors`.
+    pub resume: bool,
+    /// Ends the run; the schedule then follows the clock where that is ahead of the steps.
+    pub max_minutes: Option<f64>,
+    /// Score the best policy and the baselines at the end.
+    pub evaluate: bool,
+    pub loss: LossOptions,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LrSchedule {
+    Constant,
+    Linear,
+    Cosine,
+}
+
+impl Default for TrainOptions {
+    fn default() -> Self {
+        TrainOptions {
+            batch_size: 64,
+            window_size: 60,
+            stride: 30,
+            epochs: 10,
+            steps: None,
+            learning_rate: 1e-3,
+            lr_schedule: LrSchedule::Cosine,
+            warmup_steps: 100,
+            weight_decay: 1e-2,
+            max_grad_norm: 1.0,
+            mirror: 0.0,
+            frame_delay: 0,
+            burn_in: 0,
+            neutral_weight: 1.0,
+            transition_weight: 1.0,
+            seed: 0,
+            val_split: 0.1,
+            validation: None,
+            validate_every: None,
+            validation_mode: Mode::Window,
+            validation_stride: 10,
+            patience: None,
+            min_delta: 0.0,
+            fit_prior: true,
+            threads: None,
+            resume: false,
+            max_minutes: None,
+            evaluate: true,
+            loss: LossOptions::default(),
+        }
+    }
+}
+
+/// How a finished policy is scored; what is not given is what it was trained with.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvaluateOptions {
+    pub mode: Option<Mode>,
+    pub window_size: Option<usize>,
+    pub stride: Option<usize>,
+    pub frame_delay: Option<usize>,
+    pub threads: Option<usize>,
+}
+
+impl TrainOptions {
+    pub(crate) fn validate(&self) -> Result<()> {
+        let many = f64::from(u32::MAX);
+        at_least("batch_size", self.batch_size as f64, 1.0, many)?;
+        at_least("window_size", self.window_size as f64, 1.0, many)?;
+        at_least("stride", self.stride as f64, 1.0, many)?;
+        at_least("burn_in", self.burn_in as f64, 0.0, self.window_size as f64 - 1.0)?;
+        at_least("validation_stride", self.validation_stride as f64, 1.0, many)?;
+        at_least("validate_every", self.validate_every.unwrap_or(1) as f64, 1.0, many)?;
+        at_least("learning_rate", self.learning_rate, 0.0, 1e3)?;
+        at_least("weight_decay", self.weight_decay, 0.0, 1e3)?;
+        at_least("max_grad_norm", self.max_grad_norm, f64::MIN_POSITIVE, f64::MAX)?;
+        at_least("mirror", self.mirror.into(), 0.0, 1.0)?;
+        at_least("frame_delay", self.frame_delay as f64, 0.0, 1e4)?;
+        at_least("val_split", self.val_split, 0.0, 1.0)?;
+        at_least("max_minutes", self.max_minutes.unwrap_or(1.0), 0.0, 1e6)?;
+        at_least("threads", self.threads.unwrap_or(1) as f64, 1.0, 4096.0)
+    }
+
+    pub(crate) fn eval(&self, stride: usize) -> EvalOptions {
+        EvalOptions {
+            mode: self.validation_mode,
+            window_size: self.window_size,
+            stride,
+            frame_delay: self.frame_delay,
+        }
+    }
+
+    pub(crate) fn schedule(&self, total_steps: u64) -> Schedule {
+        let kind = match self.lr_schedule {
+            LrSchedule::Constant => ScheduleKind::Constant,
+            LrSchedule::Linear => ScheduleKind::Linear { min: 0.0 },
+            LrSchedule::Cosine => ScheduleKind::Cosine { min: 0.0 },
+        };
+        // A short run still has more of a course than of a warm-up.
+        let warmup_steps = self.warmup_steps.min(total_steps / 2);
+        Schedule { kind, base: self.learning_rate, warmup_steps, total_steps }
+    }
+}
+
+impl EvalOptions {
+    pub(crate) fn validate(&self) -> Result<()> {
+        let many = f64::from(u32::MAX);
+        at_least("window_size", self.window_size as f64, 1.0, many)?;
+        at_least("stride", self.stride as f64, 1.0, many)?;
+        at_least("frame_delay", self.frame_delay as f64, 0.0, 1e4)
+    }
+}
+
+/// A number outside its bounds is an error that names it.
+fn at_least(field: &str, value: f64, min: f64, max: f64) -> Result<()> {
+    match value {
+        v if v >= min && v <= max => Ok(()),
+        v => Err(Error::out_of_range(field, v, min, max)),
+    }
+}

@@ -1,0 +1,122 @@
+//! What a run and an evaluation tell: events on the way, a report at the end.
+
+use std::path::PathBuf;
+
+use sconce_core::Spec;
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::Report;
+use crate::options::{EvalOptions, TrainOptions};
+
+/// What happens, as it happens.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    Start {
+        steps: u64,
+        epoch_steps: u64,
+        weights: usize,
+        train_games: usize,
+        train_frames: usize,
+        validation_games: usize,
+        validation_frames: usize,
+        threads: usize,
+        skipped_views: usize,
+    },
+    Resumed {
+        step: u64,
+    },
+    Step {
+        step: u64,
+        steps: u64,
+        epoch: u64,
+        loss: f64,
+        learning_rate: f64,
+        grad_norm: f64,
+        frames_per_second: f64,
+        seconds: f64,
+    },
+    Validation {
+        step: u64,
+        epoch: u64,
+        nll: f64,
+        nll_changed: Option<f64>,
+        accuracy: f64,
+        best: bool,
+        seconds: f64,
+    },
+    Checkpoint {
+        path: PathBuf,
+        step: u64,
+    },
+    Evaluating {
+        done: usize,
+        total: usize,
+    },
+}
+
+/// A point of the learning curve.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    pub step: u64,
+    /// Mean training loss since the point before.
+    pub loss: Option<f64>,
+    pub learning_rate: f64,
+    /// Validation, where one was made.
+    pub nll: Option<f64>,
+    pub seconds: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stopped {
+    Finished,
+    /// No better validation for `patience` times.
+    Early,
+    /// `max_minutes` are over.
+    Budget,
+    /// Somebody asked.
+    Stopped,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Side {
+    pub games: usize,
+    pub frames: usize,
+}
+
+/// What a run ends with; `report.json` in its folder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunReport {
+    pub stopped: Stopped,
+    pub steps: u64,
+    pub best_step: Option<u64>,
+    pub seconds: f64,
+    pub weights: usize,
+    pub spec: Spec,
+    pub options: TrainOptions,
+    pub policy: Option<Report>,
+    pub baselines: Vec<BaselineReport>,
+    pub history: Vec<Point>,
+    pub train: Side,
+    pub validation: Side,
+}
+
+/// What `mix sconce.eval` prints.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    pub options: EvalOptions,
+    pub weights: usize,
+    pub spec: Spec,
+    pub policy: Report,
+    /// Fitted on the training games; empty without them.
+    pub baselines: Vec<BaselineReport>,
+    pub validation: Side,
+}
+
+/// A baseline's name and score.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BaselineReport {
+    pub name: String,
+    pub report: Report,
+}
