@@ -77,8 +77,8 @@ dispatch! {
     fn multiply_add(sums: &mut [f32; STRIDE], a: f32, b: f32) {
         let mut own = *sums;
         for _ in 0..ROUNDS {
-            for i in 0..STRIDE {
-                own[i] = own[i].mul_add(a, b);
+            for sum in &mut own {
+                *sum = sum.mul_add(a, b);
             }
         }
         *sums = own;

@@ -276,7 +276,12 @@ fn flat(kind: HeadKind, choice: &[u16]) -> Result<Tensor> {
                 match row.get_mut(usize::from(class)) {
                     Some(one) => *one = 1.0,
                     None => {
-                        return Err(Error::out_of_range("class", class.into(), 0.0, n as f64 - 1.0));
+                        return Err(Error::out_of_range(
+                            "class",
+                            class.into(),
+                            0.0,
+                            n as f64 - 1.0,
+                        ));
                     }
                 }
             }

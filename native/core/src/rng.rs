@@ -53,6 +53,7 @@ impl Rng {
     /// The same for the blocks `index..index + N`, word by word: `[w][i]` is word w of block
     /// `index + i`. Written for loops that become vector code.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // one lane of all words at a time
     pub fn blocks<const N: usize>(&self, index: u64) -> [[u32; N]; 4] {
         let mut words = [[0; N], [0; N], [self.step as u32; N], [(self.step >> 32) as u32; N]];
         for i in 0..N {

@@ -13,7 +13,7 @@ pub enum Activation {
 }
 
 /// Rows of one shard of a product: enough to pay for packing the weights again.
-const ROWS: usize = 256;
+const ROWS: usize = 128;
 /// Shards of a weight gradient, over the rows of the weight.
 const GRADIENT_SHARDS: usize = 4;
 
