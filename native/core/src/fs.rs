@@ -11,13 +11,12 @@ use crate::{Error, Result};
 pub const PARTIAL: &str = "partial";
 
 /// Writes a file beside `path`, syncs it and renames it into place, so that at any moment `path` is
-/// the old file or the whole new one, also after a crash. A failure leaves nothing behind.
+/// the old file or the whole new one, also after a crash. A failure leaves nothing behind; what a
+/// killed process leaves is for [`clear_partials`].
 pub fn write_atomic(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
-    let partial = partial_path(path);
-    let written = File::create_new(&partial).and_then(|mut file| {
-        write(&mut file)?;
-        file.sync_all()
-    });
+    let (mut file, partial) = create_partial(path).map_err(Error::io(path))?;
+    let written = write(&mut file).and_then(|()| file.sync_all());
+    drop(file);
     let renamed = written.and_then(|()| fs::rename(&partial, path));
     if let Err(source) = renamed {
         // The first failure is the one to report.
@@ -42,11 +41,34 @@ pub fn lock(folder: &Path, name: &str) -> Result<File> {
     }
 }
 
-/// A name that no other writer uses at this time: process and count.
-fn partial_path(path: &Path) -> PathBuf {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
+/// Removes what killed writers left in a folder. The caller holds the folder's lock: with another
+/// writer at work its file would go too.
+pub fn clear_partials(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(Error::io(folder))? {
+        let path = entry.map_err(Error::io(folder))?.path();
+        if path.extension().is_some_and(|e| e == PARTIAL) {
+            fs::remove_file(&path).map_err(Error::io(&path))?;
+        }
+    }
+    Ok(())
+}
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// A file beside `path` that no other writer uses at this time: process and count. A name that is
+/// taken is a dead process's, whose number came round again as it does in containers.
+fn create_partial(path: &Path) -> io::Result<(File, PathBuf)> {
+    loop {
+        let partial = partial_path(path, COUNT.fetch_add(1, Ordering::Relaxed));
+        match File::create_new(&partial) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => return created.map(|file| (file, partial)),
+        }
+    }
+}
+
+fn partial_path(path: &Path, n: u64) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
-    let n = COUNT.fetch_add(1, Ordering::Relaxed);
     name.push(format!(".{}-{n}.{PARTIAL}", std::process::id()));
     path.with_file_name(name)
 }
@@ -84,6 +106,23 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).map_err(Error::io(&path))?.count(), 1);
         write_atomic(&path, |f| f.write_all(b"new"))?;
         assert_eq!(fs::read(&path).map_err(Error::io(&path))?, b"new");
+        Ok(())
+    }
+    #[test]
+    fn leftovers_of_a_dead_process_stop_no_write_and_stay_until_they_are_cleared() -> Result<()> {
+        let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
+        let path = folder.path().join("a");
+        let next = COUNT.load(Ordering::Relaxed);
+        let stale: Vec<_> = (next..next + 100).map(|n| partial_path(&path, n)).collect();
+        for stale in &stale {
+            fs::write(stale, b"half").map_err(Error::io(stale))?;
+        }
+        write_atomic(&path, |f| f.write_all(b"whole"))?;
+        assert!(write_atomic(&path, |_| Err(io::ErrorKind::StorageFull.into())).is_err());
+        assert!(stale.iter().all(|stale| stale.exists()));
+        clear_partials(folder.path())?;
+        assert!(!stale.iter().any(|stale| stale.exists()));
+        assert_eq!(fs::read(&path).map_err(Error::io(&path))?, b"whole");
         Ok(())
     }
 }

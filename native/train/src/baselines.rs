@@ -3,14 +3,12 @@
 //! One table a number of the label, `P(value | previous value)`. One count is added to every value,
 //! so that a button never pressed in training costs much when it is, but not infinitely much.
 
+use sconce_core::heads::NONE;
 use sconce_core::spec::{HeadKind, Heads};
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::loss::check_heads;
-
-/// First number of a previous action that does not exist: the frame before a game's first.
-pub const NO_PREVIOUS: u16 = u16::MAX;
 
 /// Pairs of more classes than this are not counted: a table would take more than 128 MiB.
 const MAX_CLASSES: usize = 4096;
@@ -76,7 +74,7 @@ impl Counts {
         Ok(Counts { heads: heads.clone(), numbers })
     }
 
-    /// Counts frames. A row of `previous` that begins with [`NO_PREVIOUS`] is not a pair.
+    /// Counts frames. A row of `previous` that begins with [`NONE`] is not a pair.
     ///
     /// # Shapes
     /// `previous` and `labels` `[n, num_labels]`
@@ -87,7 +85,7 @@ impl Counts {
             return Err(Error::mismatch("previous actions", labels.len(), previous.len()));
         }
         for (previous, labels) in previous.chunks(width).zip(labels.chunks(width)) {
-            let paired = previous.first() != Some(&NO_PREVIOUS);
+            let paired = previous.first() != Some(&NONE);
             for ((counter, &before), &now) in self.numbers.iter_mut().zip(previous).zip(labels) {
                 let now = index(&self.heads, counter.head, "label", now)?;
                 counter.labels[now] += 1;
@@ -226,7 +224,7 @@ impl Baseline {
         check_rows("previous actions", previous, width)?;
         let mut out = Vec::with_capacity(previous.len() / width * self.heads.num_logits());
         for row in previous.chunks(width) {
-            let exists = row.first() != Some(&NO_PREVIOUS);
+            let exists = row.first() != Some(&NONE);
             for (h, (part, table)) in self.heads.iter().zip(&self.tables).enumerate() {
                 let numbers = &row[part.labels..][..part.head.kind.labels()];
                 let place = |value: u16| match exists {
@@ -240,7 +238,7 @@ impl Baseline {
                         }
                     }
                     HeadKind::Categorical(n) => {
-                        let at = place(numbers.first().copied().unwrap_or(NO_PREVIOUS))? * n;
+                        let at = place(numbers.first().copied().unwrap_or(NONE))? * n;
                         out.extend_from_slice(&table.values[at..at + n]);
                     }
                 }
@@ -298,7 +296,7 @@ mod tests {
     const LABELS: [u16; 10] = [0, 0, 0, 0, 1, 0, 1, 1, 0, 1];
 
     fn previous() -> Vec<u16> {
-        [&[NO_PREVIOUS, NO_PREVIOUS], &LABELS[..8]].concat()
+        [&[NONE, NONE], &LABELS[..8]].concat()
     }
 
     fn counts() -> Counts {
@@ -320,7 +318,7 @@ mod tests {
         // Three zeros and two ones; three 0, two 1, no 2.
         let want = [(3f64 / 4.0).ln(), (4f64 / 8.0).ln(), (3f64 / 8.0).ln(), (1f64 / 8.0).ln()];
         close(&baseline.logits(&[1, 2]).unwrap(), &want);
-        close(&baseline.logits(&[NO_PREVIOUS; 2]).unwrap(), &want);
+        close(&baseline.logits(&[NONE; 2]).unwrap(), &want);
     }
 
     #[test]

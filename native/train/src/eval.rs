@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sconce_core::backbone::{Context, State};
 use sconce_core::embedding::melee;
+use sconce_core::heads::NONE;
 use sconce_core::ops::tensor;
 use sconce_core::policy::Frames;
 use sconce_core::spec::{Embedding, HeadKind, Heads, Spec};
 use sconce_core::{Error, Policy, Result, pool};
 use sconce_data::{Batch, Corpus, Reader, Schema, View};
 
-use crate::baselines::{Baseline, BaselineKind, Counts, NO_PREVIOUS};
+use crate::baselines::{Baseline, BaselineKind, Counts};
 use crate::metrics::{Metrics, Report};
 use crate::options::{EvalOptions, EvaluateOptions, Mode, TrainOptions};
 use crate::report::{BaselineReport, Evaluation, Event, Side};
@@ -71,7 +72,8 @@ pub fn score_baselines(
     BaselineKind::ALL.into_iter().map(score).collect()
 }
 
-/// Counts the actions of all frames of these views, and what came before each.
+/// Counts the actions of all frames of these views, and the action a frame before each. The baselines
+/// are fitted on these: with a frame delay they know what no policy can.
 pub fn count(views: &[View], heads: &Heads, delay: usize) -> Result<Counts> {
     let mut counts = Counts::new(heads)?;
     for view in views {
@@ -91,11 +93,12 @@ pub fn evaluate(
     events: &dyn Fn(Event),
     cancel: &AtomicBool,
 ) -> Result<Evaluation> {
-    if let Some(threads) = options.threads {
-        pool::set_threads(threads)?;
-    }
-    let noted = |key: &str| policy.notes().get(key).and_then(serde_json::Value::as_u64);
-    let trained = |key: &str| noted(key).map(|v| v as usize);
+    options.validate()?;
+    let _threads = pool_of(options.threads)?;
+    // The last state of a run notes all its options, the best one those that play needs.
+    let notes = policy.notes();
+    let noted = |key: &str| notes.get(key).or_else(|| notes.get("options")?.get(key));
+    let trained = |key: &str| noted(key).and_then(serde_json::Value::as_u64).map(|v| v as usize);
     let defaults = TrainOptions::default();
     let options = EvalOptions {
         mode: options.mode.unwrap_or(Mode::Window),
@@ -161,6 +164,43 @@ pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
     }
 }
 
+/// Counts the actions of all frames, and the action that each state shows beside it: what a policy
+/// can know, which with a delay is older than the action before.
+pub fn count_answers(views: &[View], heads: &Heads, delay: usize) -> Result<Counts> {
+    let mut counts = Counts::new(heads)?;
+    let width = heads.num_labels();
+    for view in views {
+        let (mut label, mut known) = (vec![0; width], vec![0; width]);
+        for t in 0..view.len(delay) {
+            view.labels(t, delay, false, heads, &mut label)?;
+            if !view.previous(t, false, heads, &mut known)? {
+                known.fill(NONE);
+            }
+            counts.add(&known, &label)?;
+        }
+    }
+    Ok(counts)
+}
+
+/// Threads of the pool for the time of one piece of work.
+pub(crate) struct Threads(Option<usize>);
+
+pub(crate) fn pool_of(threads: Option<usize>) -> Result<Threads> {
+    let Some(threads) = threads else { return Ok(Threads(None)) };
+    let before = pool::threads();
+    pool::set_threads(threads)?;
+    Ok(Threads(Some(before)))
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            // Threads that were there a moment ago; without them the present ones do the work.
+            let _ = pool::set_threads(before);
+        }
+    }
+}
+
 fn metrics(spec: &Spec) -> Result<Metrics> {
     let bits = spec.heads.parts.iter().filter_map(|h| match h.kind {
         HeadKind::Bernoulli(n) => Some((h.name.as_str(), n)),
@@ -186,12 +226,12 @@ fn scored(view: &View, options: &EvalOptions) -> impl Iterator<Item = usize> + u
 fn answers(view: &View, ts: &[usize], delay: usize, heads: &Heads) -> Result<(Vec<u16>, Vec<u16>)> {
     let width = heads.num_labels();
     let mut labels = vec![0; ts.len() * width];
-    let mut before = vec![NO_PREVIOUS; ts.len() * width];
+    let mut before = vec![NONE; ts.len() * width];
     let rows = labels.chunks_exact_mut(width).zip(before.chunks_exact_mut(width));
     for ((label, before), &t) in rows.zip(ts) {
         view.labels(t, delay, false, heads, label)?;
         if !view.labels_before(t, delay, false, heads, before)? {
-            before.fill(NO_PREVIOUS);
+            before.fill(NONE);
         }
     }
     Ok((labels, before))
@@ -250,7 +290,7 @@ impl Scorer<'_> {
             let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
             let (logits, next) =
                 self.policy.forward(&frames, Some(&labels), &state, &Context::default())?;
-            state = next;
+            state = next.detach();
             metrics.add(&tensor::to_vec(&logits)?, &labels, &before)?;
             step(ts.len())?;
         }

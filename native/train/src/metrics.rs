@@ -1,10 +1,10 @@
 //! How well logits predict recorded actions: the one scorer of policies and of baselines.
 
+use sconce_core::heads::NONE;
 use sconce_core::spec::{HeadKind, Heads};
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::baselines::NO_PREVIOUS;
 use crate::loss::{check_heads, nll};
 
 /// Plain NLL in nats a frame, accuracy, precision and recall. A share without a denominator is
@@ -85,7 +85,7 @@ impl Metrics {
         Ok(Metrics { heads: heads.clone(), bit_names, all: tally.clone(), changed: tally })
     }
 
-    /// Adds frames. A row of `previous` that begins with [`NO_PREVIOUS`] is not a changed frame.
+    /// Adds frames. A row of `previous` that begins with [`NONE`] is not a changed frame.
     ///
     /// # Shapes
     /// `logits [n, num_logits]`, `labels` and `previous` `[n, num_labels]`
@@ -106,7 +106,7 @@ impl Metrics {
         }
         let rows = logits.chunks(wide).zip(labels.chunks(narrow)).zip(previous.chunks(narrow));
         for ((x, label), previous) in rows {
-            let changed = label != previous && previous.first() != Some(&NO_PREVIOUS);
+            let changed = label != previous && previous.first() != Some(&NONE);
             self.row(x, label, changed)?;
         }
         Ok(())
@@ -275,7 +275,7 @@ mod tests {
         let x = [logits(), logits(), logits()].concat();
         // Right in all; B and the stick missed after a change; A missed without one before.
         let labels = [1, 0, 0, 1, 1, 2, 0, 0, 0];
-        let previous = [1, 0, 0, 1, 0, 0, NO_PREVIOUS, 0, 0];
+        let previous = [1, 0, 0, 1, 0, 0, NONE, 0, 0];
         metrics.add(&x, &labels, &previous).unwrap();
         metrics
     }
@@ -315,7 +315,7 @@ mod tests {
         let (mut twice, mut whole) = (scored(), scored());
         twice.merge(&scored()).unwrap();
         let x = [logits(), logits(), logits()].concat();
-        let previous = [1, 0, 0, 1, 0, 0, NO_PREVIOUS, 0, 0];
+        let previous = [1, 0, 0, 1, 0, 0, NONE, 0, 0];
         whole.add(&x, &[1, 0, 0, 1, 1, 2, 0, 0, 0], &previous).unwrap();
         let (a, b) = (twice.report().unwrap(), whole.report().unwrap());
         assert_eq!((a.frames, &a.buttons), (b.frames, &b.buttons));

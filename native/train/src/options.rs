@@ -68,7 +68,8 @@ pub struct TrainOptions {
     pub threads: Option<usize>,
     /// Go on from `last.safetensors`.
     pub resume: bool,
-    /// Ends the run; the schedule then follows the clock where that is ahead of the steps.
+    /// Ends the run; the schedule then follows the clock where that is ahead of the steps, so such a
+    /// run does not repeat to the bit.
     pub max_minutes: Option<f64>,
     /// Score the best policy and the baselines at the end.
     pub evaluate: bool,
@@ -128,6 +129,12 @@ pub struct EvaluateOptions {
     pub stride: Option<usize>,
     pub frame_delay: Option<usize>,
     pub threads: Option<usize>,
+}
+
+impl EvaluateOptions {
+    pub(crate) fn validate(&self) -> Result<()> {
+        at_least("threads", self.threads.unwrap_or(1) as f64, 1.0, 4096.0)
+    }
 }
 
 impl TrainOptions {

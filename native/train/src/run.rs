@@ -3,6 +3,7 @@
 //! Everything random is a function of seed and step, so a run that goes on from `last.safetensors`
 //! does what the uninterrupted one would have done.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,9 +15,10 @@ use sconce_core::ops::tensor;
 use sconce_core::{Error, Policy, Result, Spec, fs, pool};
 use sconce_data::{Batch, Corpus, Holdout, Reader, Sampler, SamplerOptions, View};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
-use crate::eval::{self, fits};
+use crate::eval::{self, fits, pool_of};
 use crate::metrics::Report;
 use crate::optimiser::AdamWConfig;
 use crate::options::TrainOptions;
@@ -39,6 +41,8 @@ struct Progress {
     recent: (f64, u64),
     history: Vec<Point>,
     options: TrainOptions,
+    /// Of the games of both sides.
+    digest: String,
 }
 
 /// Where a run keeps its files.
@@ -56,7 +60,10 @@ impl Folder<'_> {
     /// Makes the folder and takes its lock: one run at a time.
     fn lock(&self) -> Result<File> {
         std::fs::create_dir_all(self.0).map_err(Error::io(self.0))?;
-        fs::lock(self.0, "lock")
+        let lock = fs::lock(self.0, "lock")?;
+        // What a killed run had not finished writing.
+        fs::clear_partials(self.0)?;
+        Ok(lock)
     }
 
     fn write_report(&self, report: &RunReport) -> Result<()> {
@@ -77,14 +84,21 @@ pub fn run(
     options.validate()?;
     spec.validate()?;
     fits(corpus.schema(), spec)?;
-    if let Some(threads) = options.threads {
-        pool::set_threads(threads)?;
-    }
     let folder = Folder(out);
     let _lock = folder.lock()?;
+    let _threads = pool_of(options.threads)?;
     let mut run = Run::prepare(corpus, spec, options, folder, events, cancel)?;
-    let stopped = run.train()?;
-    run.finish(stopped)
+    match run.train() {
+        Ok(stopped) => run.finish(stopped),
+        Err(error) => {
+            // A step fails before it changes a weight: these are the weights of the last whole one.
+            // The first error is the one to tell.
+            if run.progress.step > 0 {
+                let _ = run.save_last();
+            }
+            Err(error)
+        }
+    }
 }
 
 struct Run<'a> {
@@ -120,13 +134,15 @@ impl<'a> Run<'a> {
         };
         let train = side(train, &train_views);
         let validation = (side(validation, &validation_views), validation_views);
+        let digest = digest(&train_views, &validation.1);
+        let first = first_policy(spec, options, &train_views)?;
         let sampler = Sampler::new(train_views, reader(spec, options), sampling(options))?;
         let epoch_steps = sampler.steps_per_epoch(options.batch_size);
         let steps = options.steps.unwrap_or(options.epochs * epoch_steps);
 
-        let (policy, progress, moments) = match resumable(&folder, spec, options)? {
+        let (policy, progress, moments) = match resumable(&folder, spec, options, &digest)? {
             Some(found) => found,
-            None => (first_policy(spec, options, &counts)?, Progress::new(options), None),
+            None => (first, Progress::new(options, digest), None),
         };
         let config = AdamWConfig { weight_decay: options.weight_decay, ..AdamWConfig::default() };
         let mut stepper =
@@ -240,9 +256,12 @@ impl<'a> Run<'a> {
     }
 
     fn learning_rate(&self) -> f64 {
+        let step = self.progress.step;
+        if step < self.schedule.warmup_steps {
+            // The first update of a warm-up should not be lost on a rate of 0.
+            return self.schedule.rate(step + 1);
+        }
         let by_clock = self.spent() * self.schedule.total_steps as f64;
-        // The first update of a warm-up should not be lost on a rate of 0.
-        let step = (self.progress.step + 1).min(self.schedule.total_steps);
         self.schedule.rate(step.max(by_clock as u64))
     }
 
@@ -252,8 +271,11 @@ impl<'a> Run<'a> {
             true => (None, None, 0.0),
             false => {
                 let options = self.options.eval(self.options.validation_stride);
+                // Without the autograd, which would keep a whole game's graph for no backward pass.
+                let weights = self.stepper.policy().weights().clone();
+                let policy = Policy::from_weights(self.stepper.policy().spec(), weights)?;
                 let report = match eval::score(
-                    self.stepper.policy(),
+                    &policy,
                     &self.validation.1,
                     &options,
                     &|_, _| (),
@@ -362,7 +384,7 @@ impl<'a> Run<'a> {
 }
 
 impl Progress {
-    fn new(options: &TrainOptions) -> Self {
+    fn new(options: &TrainOptions, digest: String) -> Self {
         Progress {
             step: 0,
             updates: 0,
@@ -374,6 +396,7 @@ impl Progress {
             recent: (0.0, 0),
             history: vec![],
             options: options.clone(),
+            digest,
         }
     }
 }
@@ -390,6 +413,11 @@ fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Games,
     if let Some(dir) = &options.validation {
         let validation = Corpus::open(dir)?;
         fits(validation.schema(), spec)?;
+        let known: HashSet<_> = corpus.games().iter().map(|g| &g.digest).collect();
+        if let Some(game) = validation.games().iter().find(|g| known.contains(&g.digest)) {
+            let expected = "games that are not trained on";
+            return Err(Error::mismatch("validation corpus", expected, &game.source));
+        }
         return Ok((all(corpus)?, all(&validation)?));
     }
     if options.val_split == 0.0 {
@@ -412,13 +440,25 @@ fn sampling(options: &TrainOptions) -> SamplerOptions {
     SamplerOptions { window, stride, mirror, seed }
 }
 
-fn first_policy(spec: &Spec, options: &TrainOptions, counts: &Counts) -> Result<Policy> {
+/// One digest of the games of both sides, by which a resumed run knows its data again.
+fn digest(train: &[View], validation: &[View]) -> String {
+    let mut hash = Sha256::new();
+    for views in [train, validation] {
+        let games: BTreeSet<_> = views.iter().map(|v| v.info().digest.as_str()).collect();
+        games.iter().for_each(|digest| hash.update(digest.as_bytes()));
+        hash.update(b"/");
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn first_policy(spec: &Spec, options: &TrainOptions, train: &[View]) -> Result<Policy> {
     let policy = Policy::init(spec, options.seed)?;
     if !(spec.heads.prior && options.fit_prior) {
         return Ok(policy);
     }
+    let counts = eval::count_answers(train, &spec.heads, options.frame_delay)?;
     let mut weights = policy.weights().clone();
-    for table in Baseline::fit(BaselineKind::Pairs, counts).tables() {
+    for table in Baseline::fit(BaselineKind::Pairs, &counts).tables() {
         let name = format!("heads.prior.{}", table.head);
         let fitted = tensor::tensor(table.values.clone(), (table.rows, table.columns))?;
         if weights.insert(name.clone(), fitted).is_none() {
@@ -431,7 +471,12 @@ fn first_policy(spec: &Spec, options: &TrainOptions, counts: &Counts) -> Result<
 type Resumed = (Policy, Progress, Option<Optimiser>);
 
 /// What an earlier run left in the folder, if it may be gone on with.
-fn resumable(folder: &Folder<'_>, spec: &Spec, options: &TrainOptions) -> Result<Option<Resumed>> {
+fn resumable(
+    folder: &Folder<'_>,
+    spec: &Spec,
+    options: &TrainOptions,
+    digest: &str,
+) -> Result<Option<Resumed>> {
     let path = folder.last();
     match (path.exists(), options.resume) {
         (false, _) => return Ok(None),
@@ -452,7 +497,10 @@ fn resumable(folder: &Folder<'_>, spec: &Spec, options: &TrainOptions) -> Result
     if file.manifest.spec != *spec {
         return Err(Error::mismatch(format!("spec of {what}"), "that of this run", "another"));
     }
-    // How long and on how many threads may change; what is computed may not.
+    if progress.digest != digest {
+        return Err(Error::mismatch(format!("games of {what}"), "those of this run", "others"));
+    }
+    // On how many threads and until when may change; what is computed may not.
     let comparable = |o: &TrainOptions| TrainOptions {
         resume: false,
         threads: None,

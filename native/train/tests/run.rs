@@ -134,6 +134,95 @@ fn a_folder_that_holds_a_run_is_not_overwritten_and_other_options_do_not_resume_
 }
 
 #[test]
+fn a_run_resumes_with_any_learning_rate_but_not_on_other_games() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let out = dir.path().join("run");
+    // A number that a careless JSON reader gives back one bit off.
+    let options = TrainOptions { learning_rate: 5.0 * 1e-5 * 3.0, ..options() };
+    let go = |corpus: &Corpus, options: &TrainOptions| {
+        run(corpus, &gru(), options, &out, &silent, &AtomicBool::new(false))
+    };
+    go(&corpus, &options).unwrap();
+    let resume = TrainOptions { resume: true, ..options };
+    go(&corpus, &resume).unwrap();
+
+    let game = |x: f32| VectorGame { x: vec![x; 2 * FRAMES], labels: vec![0; FRAMES] };
+    let games: Vec<VectorGame> = (0..8).map(|i| game(i as f32)).collect();
+    let other = Corpus::build(&Schema::vector(2, &heads()), &games, &dir.path().join("other"));
+    let error = go(&other.unwrap(), &resume).unwrap_err();
+    assert!(error.to_string().starts_with("games of"), "{error}");
+}
+
+#[test]
+fn a_loss_that_is_not_finite_keeps_the_last_whole_step_and_a_killed_writer_leaves_no_trouble() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let out = dir.path().join("run");
+    std::fs::create_dir_all(&out).unwrap();
+    let stale = out.join("best.safetensors.1-0.partial");
+    std::fs::write(&stale, b"half").unwrap();
+    let wild = TrainOptions {
+        learning_rate: 1e3,
+        max_grad_norm: 1e30,
+        validate_every: Some(100),
+        steps: Some(100),
+        ..options()
+    };
+    let mlp = MlpConfig {
+        hidden_sizes: vec![32, 32, 32],
+        layer_norm: false,
+        residual: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let spec = Spec { backbone: Backbone::Mlp(mlp), ..gru() };
+    let error = run(&corpus, &spec, &wild, &out, &silent, &AtomicBool::new(false)).unwrap_err();
+    assert!(matches!(error, Error::NonFinite { .. }), "{error}");
+    assert!(!stale.exists());
+    Policy::load(&out.join("last.safetensors")).unwrap();
+}
+
+#[test]
+fn the_last_step_learns_too_and_patience_ends_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let rates = RefCell::new(vec![]);
+    let listen = |event| {
+        if let Event::Step { learning_rate, .. } = event {
+            rates.borrow_mut().push(learning_rate);
+        }
+    };
+    let out = |name: &str| dir.path().join(name);
+    let cancel = AtomicBool::new(false);
+    for steps in [1, 3] {
+        let options = TrainOptions { steps: Some(steps), ..options() };
+        run(&corpus, &gru(), &options, &out(&steps.to_string()), &listen, &cancel).unwrap();
+    }
+    assert!(rates.borrow().iter().all(|rate| *rate > 0.0), "{:?}", rates.borrow());
+
+    let patient = TrainOptions {
+        patience: Some(2),
+        min_delta: 100.0,
+        validate_every: Some(1),
+        steps: Some(50),
+        ..options()
+    };
+    let report = run(&corpus, &gru(), &patient, &out("patient"), &silent, &cancel).unwrap();
+    assert_eq!((report.stopped, report.steps), (Stopped::Early, 3));
+}
+
+#[test]
+fn a_validation_corpus_must_not_hold_what_is_trained_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let options = TrainOptions { validation: Some(dir.path().join("corpus")), ..options() };
+    let out = dir.path().join("run");
+    let error = run(&corpus, &gru(), &options, &out, &silent, &AtomicBool::new(false)).unwrap_err();
+    assert!(error.to_string().starts_with("validation corpus"), "{error}");
+}
+
+#[test]
 fn a_folder_in_use_is_busy() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
@@ -179,6 +268,12 @@ fn the_evaluation_of_a_file_equals_that_of_its_run_and_both_modes_count_every_fr
     let out = dir.path().join("run");
     let cancel = AtomicBool::new(false);
     run(&corpus, &gru(), &options(), &out, &silent, &cancel).unwrap();
+    for name in ["best.safetensors", "last.safetensors"] {
+        let policy = Policy::load(&out.join(name)).unwrap();
+        let report =
+            evaluate(&policy, &corpus, None, &EvaluateOptions::default(), &silent, &cancel);
+        assert_eq!(report.unwrap().options.window_size, 20, "{name}");
+    }
     let policy = Policy::load(&out.join("best.safetensors")).unwrap();
     for mode in [Mode::Window, Mode::Carry] {
         let options = EvaluateOptions { mode: Some(mode), ..EvaluateOptions::default() };
