@@ -9,9 +9,6 @@ defmodule Sconce.Build.Cargo do
 
   alias Mix.Task.Compiler.Diagnostic
 
-  @headline ~r/^(error|warning)(?:\[(\w+)\])?: (.+)$/
-  @place ~r/^ *--> (.+):(\d+):(\d+)$/
-  @color ~r/\e\[[0-9;]*m/
   @line_bytes 65_536
 
   @doc "Runs cargo in `root`; its exit status and the diagnostics."
@@ -37,7 +34,7 @@ defmodule Sconce.Build.Cargo do
   def diagnostics(lines, root, status \\ 0) do
     {placed, bare} =
       lines
-      |> Enum.map(&String.replace(&1, @color, ""))
+      |> Enum.map(&String.replace(&1, color(), ""))
       |> blocks()
       |> Enum.map(&diagnostic(&1, root))
       |> Enum.uniq()
@@ -72,7 +69,7 @@ defmodule Sconce.Build.Cargo do
 
   defp chunk(line, block) do
     cond do
-      line =~ @headline -> if block, do: {:cont, block, [line]}, else: {:cont, [line]}
+      line =~ headline() -> if block, do: {:cont, block, [line]}, else: {:cont, [line]}
       block && line == "" -> {:cont, block, nil}
       block -> {:cont, [line | block]}
       true -> {:cont, nil}
@@ -83,7 +80,7 @@ defmodule Sconce.Build.Cargo do
   defp last_chunk(block), do: {:cont, block, nil}
 
   defp diagnostic([headline | _] = block, root) do
-    [_, severity, code, _text] = Regex.run(@headline, headline)
+    [_, severity, code, _text] = Regex.run(headline(), headline)
     {file, line, column} = place(block, root)
 
     %Diagnostic{
@@ -97,7 +94,7 @@ defmodule Sconce.Build.Cargo do
   end
 
   defp place(block, root) do
-    case Enum.find_value(block, &Regex.run(@place, &1)) do
+    case Enum.find_value(block, &Regex.run(place(), &1)) do
       [_, path, line, column] ->
         {Path.expand(path, root), String.to_integer(line), String.to_integer(column)}
 
@@ -105,6 +102,11 @@ defmodule Sconce.Build.Cargo do
         {Path.join(root, "Cargo.toml"), 0, 0}
     end
   end
+
+  # Not attributes: since OTP 28 a compiled expression cannot be kept in one.
+  defp headline, do: ~r/^(error|warning)(?:\[(\w+)\])?: (.+)$/
+  defp place, do: ~r/^ *--> (.+):(\d+):(\d+)$/
+  defp color, do: ~r/\e\[[0-9;]*m/
 
   defp error?(diagnostic), do: diagnostic.severity == :error
 end

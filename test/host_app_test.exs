@@ -8,7 +8,8 @@ defmodule Sconce.HostAppTest do
 
   test "an app that depends on Sconce builds, calls it, and runs as a release" do
     build = tmp_dir!("host_app")
-    env = [{"MIX_BUILD_PATH", build}]
+    target = for name <- ["SCONCE_TARGET_DIR"], dir = System.get_env(name), do: {name, dir}
+    env = [{"MIX_BUILD_PATH", build} | target]
     {:ok, info} = Sconce.native_info()
     report = "sconce #{info.version} with candle #{info.candle} on #{info.target}"
 

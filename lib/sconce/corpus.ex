@@ -1,5 +1,6 @@
 defmodule Sconce.Corpus do
-  alias Sconce.{Error, Native, Options}
+  alias Sconce.{Error, Figures, Native, Options, Tensor}
+  alias Sconce.Native.Call
 
   @import [
     into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
@@ -132,13 +133,13 @@ defmodule Sconce.Corpus do
   @spec import(Path.t() | [Path.t()], keyword) :: {:ok, t} | {:error, Error.t()}
   def import(paths, opts) do
     opts = Options.validate!(opts, @import)
-    paths = paths |> List.wrap() |> Enum.map(&Path.expand/1)
+    paths = paths |> List.wrap() |> Enum.map(&(&1 |> Options.path!() |> Path.expand()))
     into = Path.expand(opts[:into])
     options = %{min_frames: opts[:min_frames], threads: opts[:threads] || 0}
     start = &Native.corpus_import(&1, paths, into, options)
 
-    with {:ok, report} <- run(start, teller(opts[:progress])),
-         {:ok, corpus} <- open(opts[:into]) do
+    with {:ok, report} <- Call.run(start, teller(opts[:progress])),
+         {:ok, corpus} <- open(into) do
       {:ok, %{corpus | report: %{report | skipped: Enum.map(report.skipped, &named/1)}}}
     end
   end
@@ -150,7 +151,8 @@ defmodule Sconce.Corpus do
   The schema is `{:vector, n}`. A game is `{x, labels}`: `x` holds `n` numbers a frame, `labels` one
   class a frame for each `{:categorical, k}` and `k` bits for each `{:bernoulli, k}`. Either is a
   binary (f32 and u16, little-endian), a list (nested as you like) or an Nx tensor. The label of a
-  frame is the action that answers it.
+  frame is the action that answers it. A game that is none of this raises `ArgumentError` with its
+  number.
 
   #{Options.docs(@build)}
   """
@@ -158,16 +160,18 @@ defmodule Sconce.Corpus do
   def build({:vector, size}, games, opts) when is_integer(size) and is_list(games) do
     opts = Options.validate!(opts, @build)
     heads = for {name, kind} <- opts[:heads], do: [name, head!(name, kind)]
-    games = for {x, labels} <- games, do: {binary(x, :f32), binary(labels, :u16)}
+    games = games |> Enum.with_index() |> Enum.map(&game!/1)
     schema = %{name: "vector", size: size, heads: heads}
     start = &Native.corpus_build(&1, schema, games, Path.expand(opts[:into]))
-    with {:ok, _info} <- run(start, &Function.identity/1), do: open(opts[:into])
+    with {:ok, _info} <- Call.run(start), do: open(opts[:into])
   end
 
   @doc "Opens the corpus in a folder. Reads its manifest; games are read when they are used."
   @spec open(Path.t()) :: {:ok, t} | {:error, Error.t()}
   def open(dir) do
-    with {:ok, handle} <- Native.corpus_open(Path.expand(dir)),
+    dir = dir |> Options.path!() |> Path.expand()
+
+    with {:ok, handle} <- Native.corpus_open(dir),
          {:ok, info} <- Native.corpus_info(handle) do
       {:ok, %__MODULE__{handle: handle, dir: dir, info: tidy(info)}}
     end
@@ -197,6 +201,11 @@ defmodule Sconce.Corpus do
   @spec recording(t, non_neg_integer, 0 | 1) ::
           {:ok, [{binary, [non_neg_integer]}]} | {:error, Error.t()}
   def recording(%__MODULE__{handle: handle}, game, player \\ 0) do
+    game in 0..0xFFFF_FFFF ||
+      raise ArgumentError, "game: expected 0 or more, got: #{inspect(game)}"
+
+    player in 0..1 || raise ArgumentError, "player: expected 0 or 1, got: #{inspect(player)}"
+
     with {:ok, {rows, numbers, labels, width}} <- Native.corpus_recording(handle, game, player) do
       size = 4 * numbers
       frames = for <<row::binary-size(size) <- rows>>, do: row
@@ -238,37 +247,8 @@ defmodule Sconce.Corpus do
       "Fox"
   """
   @spec character(non_neg_integer) :: String.t()
-  def character(id), do: Enum.at(@characters, id) || "character #{id}"
-
-  # Starts native work and waits for its answer. The task ends with its last reference, which the
-  # call of `corpus_stop` holds until then.
-  defp run(start, tell) do
-    ref = make_ref()
-
-    with {:ok, task} <- start.(ref) do
-      try do
-        answer = await(ref, tell)
-        Native.corpus_stop(task)
-        answer
-      catch
-        kind, reason ->
-          Native.corpus_stop(task)
-          await(ref, &Function.identity/1)
-          :erlang.raise(kind, reason, __STACKTRACE__)
-      end
-    end
-  end
-
-  defp await(ref, tell) do
-    receive do
-      {:sconce, ^ref, {:event, event}} ->
-        tell.(event)
-        await(ref, tell)
-
-      {:sconce, ^ref, answer} ->
-        answer
-    end
-  end
+  def character(id) when id in 0..unquote(length(@characters) - 1), do: Enum.at(@characters, id)
+  def character(id), do: "character #{id}"
 
   defp teller(:auto), do: if(IO.ANSI.enabled?(), do: &write_line/1, else: teller(false))
   defp teller(false), do: &Function.identity/1
@@ -279,7 +259,7 @@ defmodule Sconce.Corpus do
     skipped = if progress.skipped > 0, do: ", #{progress.skipped} skipped", else: ""
 
     IO.write(
-      "\r\e[K#{done}/#{total} replays, #{grouped(progress.frames)} frames#{skipped}#{ending}"
+      "\r\e[K#{done}/#{total} replays, #{Figures.grouped(progress.frames)} frames#{skipped}#{ending}"
     )
   end
 
@@ -309,44 +289,54 @@ defmodule Sconce.Corpus do
     raise ArgumentError, "head #{inspect(name)}: expected #{expected}, got: #{inspect(other)}"
   end
 
-  defp binary(data, _type) when is_binary(data), do: data
+  defp game!({{x, labels}, game}), do: {binary!(x, :f32, game), binary!(labels, :u16, game)}
 
-  # Nx is used where it is loaded and never required.
-  defp binary(%{__struct__: Nx.Tensor} = tensor, type) do
-    type = %{f32: {:f, 32}, u16: {:u, 16}}[type]
-    apply(Nx, :to_binary, [apply(Nx, :as_type, [tensor, type])])
+  defp game!({other, game}),
+    do:
+      raise(ArgumentError, "game #{game}: expected {x, labels}, got: #{inspect(other, limit: 5)}")
+
+  defp binary!(data, _type, _game) when is_binary(data), do: data
+
+  defp binary!(%{__struct__: Nx.Tensor} = tensor, :f32, _game), do: Tensor.floats(tensor)
+
+  # By its numbers: those that are no labels must not be cut to 16 bits.
+  defp binary!(%{__struct__: Nx.Tensor} = tensor, :u16, game),
+    do: tensor |> Tensor.numbers() |> binary!(:u16, game)
+
+  defp binary!(list, type, game) when is_list(list),
+    do: for(x <- List.flatten(list), into: <<>>, do: number!(x, type, game))
+
+  defp binary!(other, _type, game) do
+    raise ArgumentError,
+          "game #{game}: expected a binary, a list or a tensor, got: #{inspect(other, limit: 5)}"
   end
 
-  defp binary(list, :f32) when is_list(list),
-    do: for(x <- List.flatten(list), into: <<>>, do: <<x::float-32-little>>)
+  # The largest of 32 bits.
+  @largest 3.4028234e38
 
-  defp binary(list, :u16) when is_list(list),
-    do: for(x <- List.flatten(list), into: <<>>, do: <<x::16-little>>)
+  defp number!(x, :f32, _game) when is_number(x) and abs(x) <= @largest,
+    do: <<x::float-32-little>>
 
-  defp binary(other, _type) do
-    raise ArgumentError, "a game: expected a binary, a list or a tensor, got: #{inspect(other)}"
-  end
+  defp number!(label, :u16, _game) when label in 0..65_535, do: <<label::16-little>>
 
-  @doc false
-  def grouped(n), do: n |> Integer.to_string() |> String.replace(~r/\B(?=(\d{3})+$)/, ",")
+  defp number!(x, :f32, game),
+    do: raise(ArgumentError, "game #{game}: expected numbers of 32 bits, got: #{inspect(x)}")
 
-  @doc false
-  def size(bytes) when bytes < 1_000_000, do: "#{Float.round(bytes / 1.0e3, 1)} KB"
-  def size(bytes) when bytes < 1_000_000_000, do: "#{Float.round(bytes / 1.0e6, 1)} MB"
-  def size(bytes), do: "#{Float.round(bytes / 1.0e9, 1)} GB"
+  defp number!(x, :u16, game),
+    do: raise(ArgumentError, "game #{game}: expected labels of 0..65535, got: #{inspect(x)}")
 
   defimpl Inspect do
-    alias Sconce.Corpus
+    alias Sconce.{Corpus, Figures}
 
     @shown 3
 
     def inspect(%{info: info}, _opts) do
       parts = [
         schema(info.schema),
-        "#{Corpus.grouped(info.games)} games",
-        "#{Corpus.grouped(info.frames)} frames",
+        "#{Figures.grouped(info.games)} games",
+        "#{Figures.grouped(info.frames)} frames",
         characters(info.characters),
-        Corpus.size(info.bytes)
+        Figures.size(info.bytes)
       ]
 
       "#Sconce.Corpus<#{parts |> Enum.reject(&(&1 == "")) |> Enum.join(" · ")}>"

@@ -1,5 +1,5 @@
 defmodule Sconce.Embedding do
-  alias Sconce.{Error, Frame, Native, Options}
+  alias Sconce.{Error, Frame, Native, Options, Tensor}
 
   @size [type: :pos_integer, max: 65_536]
   @schema [
@@ -158,12 +158,16 @@ defmodule Sconce.Embedding do
   @doc """
   The raw row that goes to the native side: numbers as 32-bit floats, little-endian.
 
-  For Melee what `Sconce.Frame.pack/1` takes, for a vector a binary or a list of numbers.
+  For Melee what `Sconce.Frame.pack/1` takes, for a vector a binary or a list of numbers; for either
+  an Nx tensor of the row.
 
       iex> Sconce.Embedding.pack({:vector, 2}, [1, -0.5])
       {:ok, <<0, 0, 128, 63, 0, 0, 0, 191>>}
   """
   @spec pack(t | :melee, term) :: {:ok, binary} | {:error, Error.t()}
+  def pack(embedding, %{__struct__: Nx.Tensor} = tensor),
+    do: pack(embedding, Tensor.floats(tensor))
+
   def pack({:vector, n}, numbers) when is_list(numbers) and length(numbers) == n,
     do: pack_numbers(numbers)
 

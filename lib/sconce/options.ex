@@ -15,7 +15,8 @@ defmodule Sconce.Options do
   | `:pos_integer`, `:non_neg_integer`, `:integer` | that integer |
   | `:float` | a float, or an integer, which becomes a float |
   | `:boolean`, `:atom`, `:map`, `:keyword`, `:pid` | that term |
-  | `:string`, `:path` | a binary |
+  | `:string` | a binary |
+  | `:path` | text, in UTF-8 as all of Sconce's paths |
   | `{:in, values}` | one of the values, or of a range |
   | `{:list, type}` | a list of that |
   | `{:tuple, types}` | a tuple of those |
@@ -90,6 +91,25 @@ defmodule Sconce.Options do
     end
   end
 
+  @doc false
+  # A path that is an argument, not an option.
+  @spec path!(Path.t()) :: String.t()
+  def path!(path) do
+    text = if is_list(path), do: IO.chardata_to_string(path), else: path
+    if path?(text), do: text, else: raise(ArgumentError, "expected a path, got: #{inspect(path)}")
+  end
+
+  defp path?(value), do: is_binary(value) and String.valid?(value)
+
+  @doc false
+  # The value as the type has it, if it is one.
+  @spec fit(term, keyword) :: {:ok, term} | :error
+  def fit(value, spec) do
+    with {:ok, cast} <- cast(Keyword.get(spec, :type, :any), value) do
+      if within?(cast, spec), do: {:ok, cast}, else: :error
+    end
+  end
+
   defp fetch(opts, name, spec) do
     case Keyword.fetch(opts, name) do
       {:ok, value} -> {:ok, cast!(name, value, spec)}
@@ -106,11 +126,11 @@ defmodule Sconce.Options do
   end
 
   defp cast!(name, value, spec) do
-    with {:ok, cast} <- cast(Keyword.get(spec, :type, :any), value),
-         true <- within?(cast, spec) do
-      cast
-    else
-      _ ->
+    case fit(value, spec) do
+      {:ok, cast} ->
+        cast
+
+      :error ->
         raise ArgumentError,
               "option #{inspect(name)}: expected #{describe(spec)}, got: #{inspect(value)}"
     end
@@ -130,7 +150,8 @@ defmodule Sconce.Options do
   defp cast(:atom, value) when is_atom(value), do: {:ok, value}
   defp cast(:map, value) when is_map(value), do: {:ok, value}
   defp cast(:pid, value) when is_pid(value), do: {:ok, value}
-  defp cast(type, value) when type in [:string, :path] and is_binary(value), do: {:ok, value}
+  defp cast(:string, value) when is_binary(value), do: {:ok, value}
+  defp cast(:path, value), do: if(path?(value), do: {:ok, value}, else: :error)
   defp cast({:fun, arity}, value) when is_function(value, arity), do: {:ok, value}
   defp cast({:in, values}, value), do: if(value in values, do: {:ok, value}, else: :error)
   defp cast({:list, type}, values) when is_list(values), do: cast_each(values, &cast(type, &1))
@@ -187,7 +208,10 @@ defmodule Sconce.Options do
   defp literal?(type),
     do: type in @literals or (is_atom(type) and type not in Keyword.keys(@names))
 
-  defp describe(spec) when is_list(spec) do
+  @doc false
+  # What a value must be, in words.
+  @spec describe(keyword) :: String.t()
+  def describe(spec) when is_list(spec) do
     type_name(Keyword.get(spec, :type, :any)) <> bounds(spec[:min], spec[:max])
   end
 

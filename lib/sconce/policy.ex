@@ -1,5 +1,6 @@
 defmodule Sconce.Policy do
   alias Sconce.{Embedding, Error, Native, Options}
+  alias Sconce.Native.Call
   alias Sconce.Policy.Spec
 
   @seed [type: :non_neg_integer, max: 2 ** 64 - 1]
@@ -72,7 +73,7 @@ defmodule Sconce.Policy do
   is of a later version or its weights are not those of its Spec; `:non_finite`.
   """
   @spec load(Path.t()) :: {:ok, t} | {:error, Error.t()}
-  def load(path), do: path |> to_string() |> Native.policy_load() |> wrap()
+  def load(path), do: path |> Options.path!() |> Native.policy_load() |> wrap()
 
   @doc """
   Writes a checkpoint: beside `path` first, then in its place.
@@ -82,7 +83,7 @@ defmodule Sconce.Policy do
   @spec save(t, Path.t(), keyword) :: :ok | {:error, Error.t()}
   def save(%__MODULE__{ref: ref}, path, opts \\ []) do
     [notes: notes] = Options.validate!(opts, @save)
-    Native.policy_save(ref, to_string(path), notes)
+    Native.policy_save(ref, Options.path!(path), notes)
   end
 
   @doc """
@@ -195,13 +196,9 @@ defmodule Sconce.Policy do
   end
 
   defp run(policy, rows, batch, time, options) do
-    ref = make_ref()
-
-    with {:ok, labels} <- labels(options[:labels]),
-         :ok <- Native.policy_forward(policy.ref, ref, rows, batch, time, labels, options[:state]) do
-      receive do
-        {:sconce, ^ref, answer} -> answer
-      end
+    with {:ok, labels} <- labels(options[:labels]) do
+      state = options[:state]
+      Call.run(&Native.policy_forward(policy.ref, &1, rows, batch, time, labels, state))
     end
   end
 

@@ -58,7 +58,9 @@ defmodule Sconce.Session do
          seed: @seed ++ [doc: "For this decision, instead of the session's."],
          previous: [
            type: :any,
-           doc: "The action that led to this frame: a `Sconce.Action` or its `choices`."
+           doc:
+             "The action that led to this frame: a `Sconce.Action` or its `choices`; `nil` as if " <>
+               "not given."
          ],
          choices: [
            type: :any,
@@ -68,6 +70,7 @@ defmodule Sconce.Session do
          ],
          deadline_ms: [
            type: :non_neg_integer,
+           max: 4_294_967_295,
            doc: "After so many milliseconds the answer is an error of kind `:deadline`."
          ],
          logits: [type: :boolean, doc: "As above, for this decision."]
@@ -189,7 +192,7 @@ defmodule Sconce.Session do
   def act(%__MODULE__{} = session, frame, opts \\ []) do
     {logits, deadline_ms, actions, overrides} = act_options(opts, session.logits)
 
-    with {:ok, row} <- pack(session.spec.embedding, frame),
+    with {:ok, row} <- Embedding.pack(session.spec.embedding, frame),
          {:ok, overrides} <- with_actions(overrides, actions, session.spec),
          {:ok, decision} <- decide(session.ref, row, logits, deadline_ms, overrides) do
       {:ok, Action.new(session.spec, session.controller?, decision)}
@@ -208,19 +211,15 @@ defmodule Sconce.Session do
   # Actions that were given go to the native side as labels.
   defp with_actions(overrides, [], _spec), do: {:ok, overrides}
 
+  # As before the first action of a game.
+  defp with_actions(overrides, [{:previous, nil} | rest], spec),
+    do: with_actions(overrides, rest, spec)
+
   defp with_actions(overrides, [{name, action} | rest], spec) do
     with {:ok, labels} <- Action.labels(spec, name, action) do
       (overrides || %{}) |> Map.put(name, labels) |> with_actions(rest, spec)
     end
   end
-
-  # Without a dependency on Nx: whoever has a tensor has Nx.
-  defp pack(embedding, %{__struct__: Nx.Tensor} = tensor) do
-    nx = Nx
-    Embedding.pack(embedding, nx.to_binary(nx.as_type(tensor, {:f, 32})))
-  end
-
-  defp pack(embedding, frame), do: Embedding.pack(embedding, frame)
 
   defp decide(session, row, logits, deadline_ms, overrides) do
     ref = make_ref()
@@ -284,7 +283,11 @@ defmodule Sconce.Session do
   session as it was.
   """
   @spec restore(t, binary) :: :ok | {:error, Error.t()}
-  def restore(%__MODULE__{ref: ref}, snapshot), do: Native.session_restore(ref, snapshot)
+  def restore(%__MODULE__{ref: ref}, snapshot) when is_binary(snapshot),
+    do: Native.session_restore(ref, snapshot)
+
+  def restore(%__MODULE__{}, other),
+    do: raise(ArgumentError, "snapshot: expected a binary, got: #{inspect(other)}")
 
   @doc """
   Hands a session to another process, which gets the handle by other means.

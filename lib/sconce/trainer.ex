@@ -35,7 +35,8 @@ defmodule Sconce.Trainer do
   ## Events
 
   A map for each thing that happens, to every `subscribe/1`r as `{:sconce_trainer, run, event}` and
-  to the function given as `:progress`. A late subscriber is told `:start` first.
+  to the function given as `:progress`. A late subscriber is told how the run began (`:resumed` where
+  it went on, `:start`) and, of one that is over, `:done`.
 
   | `event` | and |
   |---|---|
@@ -59,12 +60,15 @@ defmodule Sconce.Trainer do
 
   require Logger
 
-  alias Sconce.{Error, Native}
+  alias Sconce.{Error, Native, Options}
+  alias Sconce.Native.Call
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Curve, Report}
 
   # How long a dying process waits for the native thread to save its state.
   @farewell_ms 20_000
+  # How long it may be busy with its progress function when it is asked for something.
+  @call_ms 5_000
 
   @events ~w(start resumed step validation checkpoint evaluating)a
   @stopped ~w(finished early budget stopped)a
@@ -81,6 +85,7 @@ defmodule Sconce.Trainer do
   """
   @spec start_link(keyword) :: GenServer.on_start()
   def start_link(opts) do
+    Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
     {name, opts} = Keyword.split(opts, [:name])
     GenServer.start_link(__MODULE__, Settings.new!(opts), name)
   end
@@ -92,8 +97,29 @@ defmodule Sconce.Trainer do
   `:cancelled` if the process is gone.
   """
   @spec await(run, timeout) :: {:ok, report} | {:error, Error.t()}
-  def await(run, timeout \\ :infinity) do
-    GenServer.call(run, :await, timeout)
+  def await(run, timeout \\ :infinity), do: call(run, :await, timeout)
+
+  @doc """
+  Sends the events of a run to the caller, as `{:sconce_trainer, pid, event}`.
+
+  Of kind `:cancelled` if the process is gone, as `stop/1` and `info/1` are.
+  """
+  @spec subscribe(run) :: :ok | {:error, Error.t()}
+  def subscribe(run), do: call(run, {:subscribe, self()})
+
+  @doc """
+  Ends a run after the step it is at: it saves `last.safetensors`, leaves out the final evaluation
+  and answers `await/2` with a report whose `stopped` is `:stopped`. A run that is over stays as it is.
+  """
+  @spec stop(run) :: :ok | {:error, Error.t()}
+  def stop(run), do: call(run, :stop)
+
+  @doc "Where a run is: `status` (`:running`, `:done` or `:failed`), `out`, and the last `step` and `validation`."
+  @spec info(run) :: map | {:error, Error.t()}
+  def info(run), do: call(run, :info)
+
+  defp call(run, request, timeout \\ @call_ms) do
+    GenServer.call(run, request, timeout)
   catch
     :exit, {:timeout, _call} ->
       {:error, %Error{kind: :deadline, op: :train, details: %{deadline_ms: timeout}}}
@@ -101,21 +127,6 @@ defmodule Sconce.Trainer do
     :exit, _gone ->
       {:error, %Error{kind: :cancelled, op: :train}}
   end
-
-  @doc "Sends the events of a run to the caller, as `{:sconce_trainer, pid, event}`."
-  @spec subscribe(run) :: :ok
-  def subscribe(run), do: GenServer.call(run, {:subscribe, self()})
-
-  @doc """
-  Ends a run after the step it is at: it saves `last.safetensors`, leaves out the final evaluation
-  and answers `await/2` with a report whose `stopped` is `:stopped`.
-  """
-  @spec stop(run) :: :ok
-  def stop(run), do: GenServer.call(run, :stop)
-
-  @doc "Where a run is: `status` (`:running`, `:done` or `:failed`), `out`, and the last `step` and `validation`."
-  @spec info(run) :: map
-  def info(run), do: GenServer.call(run, :info)
 
   @doc """
   Scores a checkpoint on every game of a corpus, beside baselines fitted on the games of `:train`.
@@ -128,27 +139,11 @@ defmodule Sconce.Trainer do
           {:ok, report} | {:error, Error.t()}
   def evaluate(checkpoint, corpus, opts \\ []) do
     {train, progress, options} = Settings.evaluate!(opts)
-    {ref, checkpoint, corpus} = {make_ref(), Path.expand(checkpoint), Settings.folder(corpus)}
-
-    with {:ok, task} <- Native.evaluate_start(ref, checkpoint, corpus, train, options) do
-      try do
-        with {:ok, report} <- listen(ref, progress), do: {:ok, with_spec(report)}
-      after
-        # Also what keeps the task until here: it ends with its last reference.
-        Native.train_stop(task)
-      end
-    end
-  end
-
-  defp listen(ref, progress) do
-    receive do
-      {:sconce, ^ref, {:event, event}} ->
-        progress && progress.(named(event))
-        listen(ref, progress)
-
-      {:sconce, ^ref, answer} ->
-        answer
-    end
+    checkpoint = checkpoint |> Options.path!() |> Path.expand()
+    corpus = Settings.folder(corpus)
+    start = &Native.evaluate_start(&1, checkpoint, corpus, train, options)
+    tell = fn event -> progress && progress.(named(event)) end
+    with {:ok, report} <- Call.run(start, tell), do: {:ok, with_spec(report)}
   end
 
   @impl true
@@ -267,9 +262,10 @@ defmodule Sconce.Trainer do
   defp show(state, progress, event) do
     progress.(event)
     state
-  rescue
-    error ->
-      Logger.warning("progress function given up: #{Exception.message(error)}")
+  catch
+    kind, reason ->
+      what = Exception.format_banner(kind, reason, __STACKTRACE__)
+      Logger.warning("progress function given up: #{what}")
       put_in(state.settings.progress, nil)
   end
 

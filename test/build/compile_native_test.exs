@@ -116,8 +116,8 @@ defmodule Sconce.Build.CompileNativeTest do
       "\e[33mwarning\e[0m: `sconce-core` (lib) generated 1 warning"
     ]
 
-    assert [%{severity: :warning, file: "/root/native/core/src/a.rs", position: 7} = warning] =
-             Cargo.diagnostics(lines, "/root")
+    assert [%{severity: :warning, file: "/project/native/core/src/a.rs", position: 7} = warning] =
+             Cargo.diagnostics(lines, "/project")
 
     assert warning.message == "warning: unused variable: `x`\n --> native/core/src/a.rs:7:9\n  |"
   end

@@ -125,7 +125,29 @@ defmodule Mix.Tasks.Sconce.BenchTest do
     end
 
     assert_raise Mix.Error, ~r/--only: /, fn -> Bench.run(["--only", "("]) end
-    assert_raise Mix.Error, ~r/unknown option --bugdet/, fn -> Bench.run(["--bugdet", "1"]) end
-    assert_raise Mix.Error, ~r/--threads: at least 1/, fn -> Bench.run(["--threads", "0"]) end
+
+    for {args, sentence} <- [
+          {["--bugdet", "1"], ~r/^unknown option --bugdet, did you mean --budget\?/},
+          {["--threads", "0"], ~r/^--threads cannot be "0", expected a positive integer/},
+          {["--threads", "many"], ~r/^--threads cannot be "many"/},
+          {["--budget", "-1"], ~r/^--budget cannot be "-1", expected a number of at least 0/},
+          {["everything"], ~r/^unknown argument everything/}
+        ] do
+      assert_raise Mix.Error, sentence, fn -> Bench.run(args) end
+    end
+  end
+
+  test "a file that cannot be written is refused before anything is measured", %{json: json} do
+    path = Path.join(json, "rows.json")
+    File.write!(json, "no folder")
+
+    output =
+      capture_io(fn ->
+        assert_raise Mix.Error, ~r/^--json: #{path}: not a directory/, fn ->
+          Bench.run(["--only", "^call NIF", "--json", path])
+        end
+      end)
+
+    assert output == ""
   end
 end

@@ -59,10 +59,11 @@ defmodule Sconce.CorpusTest do
           Corpus.import(replays, into: into, threads: 1, progress: &hold(me, &1))
         end)
 
-      assert_receive {:at, %{done: 1}}
+      assert_receive {:at, %{added: 1}}
       Process.exit(pid, :kill)
       assert_receive {:DOWN, ^monitor, :process, ^pid, :killed}
       assert {:ok, %{report: report}} = eventually(fn -> Corpus.import(replays, into: into) end)
+      assert report.known + report.adopted >= 1
       assert report.added + report.known == 9
     end
 
@@ -95,7 +96,35 @@ defmodule Sconce.CorpusTest do
       assert text =~ "added 9 games (7,200 frames"
       assert text =~ "too_short.slp: too_short (599 frames of at least 600)"
       assert text =~ "16 actions have no row of their own"
-      assert_raise Mix.Error, ~r/usage/, fn -> Mix.Task.rerun("sconce.import", [replays]) end
+    end
+
+    test "mix sconce.import names what it does not understand", %{replays: replays, into: into} do
+      for {more, sentence} <- [
+            {[], ~r/^usage: mix sconce.import/},
+            {["--into", into, "--thread", "2"],
+             ~r/^unknown option --thread, did you mean --threads/},
+            {["--into", into, "--threads", "two"],
+             ~r/^--threads cannot be "two", expected a pos/},
+            {["--into", into, "--threads", "-1"], ~r/^--threads cannot be "-1", expected a pos/},
+            {["--into"], ~r/^--into needs a value/}
+          ] do
+        assert_raise Mix.Error, sentence, fn ->
+          Mix.Task.rerun("sconce.import", [replays | more])
+        end
+      end
+    end
+
+    test "the reasons to skip a file are those of the native side" do
+      [_, body] =
+        Regex.run(~r/pub enum Reason \{(.*?)\n\}/s, File.read!("native/data/src/melee.rs"))
+
+      native =
+        for [_, name] <- Regex.scan(~r/^ +([A-Z]\w+),$/m, body),
+            do: name |> Macro.underscore() |> String.to_atom()
+
+      {:ok, types} = Code.Typespec.fetch_types(Corpus)
+      [{:type, _, :union, own}] = for {:type, {:reason, type, []}} <- types, do: type
+      assert Enum.sort(for {:atom, _, name} <- own, do: name) == Enum.sort(native)
     end
   end
 
@@ -107,6 +136,25 @@ defmodule Sconce.CorpusTest do
       assert info == corpus.info
       File.write!(Path.join(into, "manifest.json"), "{\"format\":")
       assert {:error, %Error{kind: :corrupt}} = Corpus.open(into)
+    end
+
+    test "the folder of a corpus stays the same when the VM moves to another", %{into: into} do
+      {:ok, _corpus} = Corpus.build({:vector, 1}, [], heads: [go: {:bernoulli, 1}], into: into)
+      {:ok, corpus} = Corpus.open(Path.relative_to_cwd(into) |> Path.join("."))
+      assert corpus.dir == into
+    end
+
+    test "an argument that cannot be is named", %{replays: replays, into: into} do
+      {:ok, corpus} = Corpus.import(Path.join(replays, "cpu.slp"), into: into)
+      assert_raise ArgumentError, ~r/game: .*-1/, fn -> Corpus.recording(corpus, -1) end
+      assert_raise ArgumentError, ~r/player: .*2/, fn -> Corpus.recording(corpus, 0, 2) end
+
+      assert_raise ArgumentError, ~r/expected a path, got: <<255>>/, fn ->
+        Corpus.open(<<255>>)
+      end
+
+      assert Corpus.character(-1) == "character -1"
+      assert Corpus.character(27) == "character 27"
     end
 
     test "games say what is known of them", %{replays: replays, into: into} do
@@ -142,6 +190,21 @@ defmodule Sconce.CorpusTest do
       nan = <<0, 0, 0xC0, 0x7F>>
       assert {:error, %Error{kind: :non_finite}} = build.({nan <> nan, [0, 0, 0]})
 
+      for {game, sentence} <- [
+            {:a, ~r/^game 1: expected {x, labels}, got: :a/},
+            {{[1, 2], [0, 0, 0], :more}, ~r/^game 1: expected {x, labels}/},
+            {{[1, :b], [0, 0, 0]}, ~r/^game 1: expected numbers of 32 bits, got: :b/},
+            {{[1, 1.0e300], [0, 0, 0]}, ~r/^game 1: expected numbers of 32 bits, got: 1.0e300/},
+            {{[1, 2], [65_536, 0, 0]}, ~r/^game 1: expected labels of 0..65535, got: 65536/},
+            {{[1, 2], [-1, 0, 0]}, ~r/^game 1: expected labels of 0..65535, got: -1/},
+            {{[1, 2], 7}, ~r/^game 1: expected a binary, a list or a tensor, got: 7/}
+          ] do
+        assert_raise ArgumentError, sentence, fn ->
+          games = [{[1, 2], [0, 0, 0]}, game]
+          Corpus.build({:vector, 2}, games, heads: @heads, into: into)
+        end
+      end
+
       assert_raise ArgumentError, ~r/head :move/, fn ->
         Corpus.build({:vector, 2}, [], heads: [move: 3], into: into)
       end
@@ -153,6 +216,9 @@ defmodule Sconce.CorpusTest do
     assert text =~ "pre.buttons_physical"
     assert text =~ "post.velocities.self_y"
   end
+
+  # Until the first game is finished; whatever came before was skipped.
+  defp hold(_pid, %{added: 0}), do: :ok
 
   defp hold(pid, progress) do
     send(pid, {:at, progress})

@@ -62,17 +62,17 @@ defmodule Sconce.EmbeddingTest do
     assert %{"own.facing" => 1.0, "opponent.facing" => -1.0} = features
     assert %{"own.x" => -2.0, "own.shield_strength" => 0.6, "own.stock" => 0.5} = features
     assert %{"own.ledge_distance" => 0.52941, "distance" => 0.5} = features
-    assert %{"relative_x" => 0.5, "relative_y" => 0.0, "frame" => 0.25} = features
+    assert %{"relative_x" => 0.5, "relative_y" => +0.0, "frame" => 0.25} = features
     assert %{"prev_buttons.b" => 1.0, "prev_main_x" => 1.0, "prev_c_y" => -0.5} = features
     assert %{"projectile_0.exists" => 1.0, "projectile_0.owner" => 0.5} = features
-    assert %{"projectile_0.x" => 1.0, "projectile_1.exists" => 0.0} = features
+    assert %{"projectile_0.x" => 1.0, "projectile_1.exists" => +0.0} = features
   end
 
   test "the packed vector is 288 wide and has its ids among its numbers" do
     {features, ids, values} = features!({:melee, layout: :packed}, @frame)
 
     assert {ids, length(values)} == {[], 288}
-    assert %{"own.action" => 14.0, "opponent.character" => 32.0, "pad" => 0.0} = features
+    assert %{"own.action" => 14.0, "opponent.character" => 32.0, "pad" => +0.0} = features
   end
 
   test "the schema covers the vector without a gap" do
@@ -104,7 +104,7 @@ defmodule Sconce.EmbeddingTest do
   test "an id that has no row is named with its value" do
     frame = %{@frame | own: %{@own | action: 5000}}
     assert {:error, %Error{kind: :out_of_range} = error} = Embedding.embed(:melee, frame)
-    assert %{field: "own.action", value: 5000.0, min: 0.0, max: 398.0} = error.details
+    assert %{field: "own.action", value: 5000.0, min: +0.0, max: 398.0} = error.details
     assert Exception.message(error) == "embed: own.action: 5000 is outside 0..398"
   end
 

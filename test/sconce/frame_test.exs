@@ -65,13 +65,13 @@ defmodule Sconce.FrameTest do
 
     assert %{"own.percent" => 12.5, "own.facing" => -1.0, "own.x" => -20.0} = row
     assert %{"opponent.percent" => 80.0, "opponent.action" => 398.0} = row
-    assert %{"own.on_ground" => 1.0, "own.invulnerable" => 0.0, "stage" => 31.0} = row
-    assert %{"frame" => 600.0, "name_id" => 0.0, "prev_exists" => 1.0} = row
-    assert %{"prev_buttons.a" => 1.0, "prev_buttons.b" => 0.0, "prev_buttons.d_up" => 1.0} = row
+    assert %{"own.on_ground" => 1.0, "own.invulnerable" => +0.0, "stage" => 31.0} = row
+    assert %{"frame" => 600.0, "name_id" => +0.0, "prev_exists" => 1.0} = row
+    assert %{"prev_buttons.a" => 1.0, "prev_buttons.b" => +0.0, "prev_buttons.d_up" => 1.0} = row
     assert %{"prev_main_x" => 0.25, "prev_c_y" => 1.0, "prev_shoulder" => 0.75} = row
     assert %{"projectile_count" => 1.0, "projectile_0.owner" => 2.0} = row
     assert %{"projectile_0.type" => 50.0, "projectile_0.speed_x" => -3.0} = row
-    assert %{"projectile_0.speed_y" => 0.0, "projectile_1.x" => 0.0} = row
+    assert %{"projectile_0.speed_y" => +0.0, "projectile_1.x" => +0.0} = row
   end
 
   test "a map with atoms or strings as keys is the same frame" do
@@ -87,8 +87,8 @@ defmodule Sconce.FrameTest do
     row = row!(%{own: own, opponent: Map.put(own, :shield_strength, nil), stage: 2})
 
     assert %{"own.shield_strength" => 60.0, "opponent.shield_strength" => 60.0} = row
-    assert %{"own.jumps_left" => 2.0, "own.nana_exists" => 0.0, "distance" => 0.0} = row
-    assert %{"prev_exists" => 0.0, "prev_main_x" => 0.0, "projectile_count" => 0.0} = row
+    assert %{"own.jumps_left" => 2.0, "own.nana_exists" => +0.0, "distance" => +0.0} = row
+    assert %{"prev_exists" => +0.0, "prev_main_x" => +0.0, "projectile_count" => +0.0} = row
   end
 
   test "a packed row is taken as it is, at its own size alone" do

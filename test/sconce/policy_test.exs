@@ -1,7 +1,7 @@
 defmodule Sconce.PolicyTest do
   use ExUnit.Case, async: true
 
-  import Sconce.Test.Scratch, only: [tmp_dir!: 0]
+  import Sconce.Test.Scratch, only: [tmp_dir!: 0, elixir_within: 2]
 
   alias Sconce.{Error, Frame, Policy}
   alias Sconce.Policy.Spec
@@ -100,6 +100,23 @@ defmodule Sconce.PolicyTest do
     assert Exception.message(error) =~ "none"
   end
 
+  test "a save that fails midway leaves the file before it, and nothing beside it" do
+    path = Path.join(tmp_dir!(), "policy.safetensors")
+    :ok = Policy.save(init!(), path)
+    before = File.read!(path)
+
+    script = """
+    {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
+    {:error, error} = Sconce.Policy.save(policy, #{inspect(path)})
+    IO.puts("kind " <> to_string(error.kind))
+    """
+
+    assert {output, 0} = elixir_within(script, 64)
+    assert output =~ "kind io"
+    assert File.read!(path) == before
+    assert File.ls!(Path.dirname(path)) == ["policy.safetensors"]
+  end
+
   test "a sequence read at once gives what it gives frame by frame" do
     for backbone <- [:mlp, :lstm, :gru] do
       size = if backbone == :mlp, do: [hidden_sizes: [8]], else: [hidden_size: 8]
@@ -190,6 +207,10 @@ defmodule Sconce.PolicyTest do
 
     assert_raise ArgumentError, ~r/did you mean :state\?/, fn ->
       Policy.forward(policy, [], stat: 1)
+    end
+
+    for call <- [&Policy.load/1, &Policy.save(policy, &1)] do
+      assert_raise ArgumentError, ~r/expected a path, got: <<255>>/, fn -> call.(<<255>>) end
     end
 
     assert {:error, %Error{kind: :not_found, op: :weight}} = Policy.weight(policy, "none")

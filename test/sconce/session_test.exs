@@ -154,6 +154,13 @@ defmodule Sconce.SessionTest do
                [1, 0]
     end
 
+    test "takes nil for a previous action as none" do
+      session = open!(policy!())
+      {:ok, plain} = Session.act(session, frame(0))
+      :ok = Session.reset(session)
+      assert Session.act(session, frame(0), previous: nil) == {:ok, plain}
+    end
+
     test "takes a list, a binary or a tensor" do
       defmodule Elixir.Nx.Tensor do
         defstruct [:data]
@@ -310,6 +317,15 @@ defmodule Sconce.SessionTest do
 
       assert_raise ArgumentError, ~r/:deadline_ms/, fn ->
         Session.act(session, frame(0), deadline_ms: -1)
+      end
+
+      # No timer of the VM is longer.
+      assert_raise ArgumentError, ~r/:deadline_ms: .* of at most 4294967295/, fn ->
+        Session.act(session, frame(0), deadline_ms: 2 ** 32)
+      end
+
+      assert_raise ArgumentError, ~r/snapshot: expected a binary, got: :x/, fn ->
+        Session.restore(session, :x)
       end
     end
   end

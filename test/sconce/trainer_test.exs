@@ -13,7 +13,8 @@ defmodule Sconce.TrainerTest do
 
   # The action is what was seen `delay` frames ago: with a delay only memory can know it.
   defp corpus!(dir, delay \\ 0, games \\ 12) do
-    :rand.seed(:exsss, {1, 2, delay})
+    # Other games for another number of them: a validation of its own shares none with the training.
+    :rand.seed(:exsss, {1, games, delay})
 
     games =
       for _game <- 1..games do
@@ -168,26 +169,92 @@ defmodule Sconce.TrainerTest do
       assert steps > 0
     end
 
-    test "ends also when its process is killed outright", context do
-      run = start!(context, steps: 100_000)
+    test "whose process is killed outright ends, and goes on to where an uninterrupted one ends",
+         context do
+      straight = Path.join(context.dir, "straight")
+      train!(context, out: straight, steps: 500, evaluate: false)
+
+      run = start!(context, steps: 500, evaluate: false)
       :ok = Trainer.subscribe(run)
       assert_receive {:sconce_trainer, ^run, %{event: :step}}
       Process.unlink(run)
       Process.exit(run, :kill)
       assert {:error, %Error{kind: :cancelled}} = Trainer.await(run)
       assert eventually(fn -> folder_free?(context) end)
+
+      test = self()
+      again = [resume: true, progress: &send(test, {:seen, &1})]
+      report = train!(context, [steps: 500, evaluate: false] ++ again)
+      assert [%{step: step}] = Enum.filter(events(), &(&1.event == :resumed))
+      assert step in 1..499
+      last = &weights(Path.join(&1, "last.safetensors"))
+      assert last.(report.out) == last.(straight)
     end
 
-    test "outlives a progress function that raises", context do
+    test "outlives a progress function that fails in whatever way, and says so once", context do
       import ExUnit.CaptureLog
 
-      log =
-        capture_log(fn ->
-          report = train!(context, steps: 2, progress: fn _event -> raise "no screen" end)
-          assert report.stopped == :finished
-        end)
+      for {fail, said} <- [
+            {fn _event -> raise "no screen" end, "(RuntimeError) no screen"},
+            {fn _event -> exit(:no_screen) end, "(exit) :no_screen"},
+            {fn _event -> throw(:no_screen) end, "(throw) :no_screen"}
+          ] do
+        log =
+          capture_log(fn ->
+            out = Path.join(context.dir, said)
+            assert %{stopped: :finished} = train!(context, out: out, steps: 2, progress: fail)
+          end)
 
-      assert log =~ "progress function given up: no screen"
+        assert length(String.split(log, "progress function given up: ** " <> said)) == 2
+      end
+    end
+
+    test "validates after each epoch unless told otherwise", context do
+      test = self()
+      train!(context, epochs: 2, evaluate: false, progress: &send(test, {:seen, &1}))
+      events = events()
+      %{epoch_steps: epoch, steps: steps} = Enum.find(events, &(&1.event == :start))
+      assert steps == 2 * epoch
+      assert for(%{event: :validation, step: step} <- events, do: step) == [epoch, steps]
+    end
+
+    test "ends early where validations no longer get better", context do
+      # Nothing is better by a hundred nats.
+      opts = [steps: 100_000, validate_every: 1, min_delta: 100.0, evaluate: false]
+      assert %{stopped: :early, steps: 4, best_step: 1} = train!(context, [patience: 3] ++ opts)
+    end
+
+    test "ends with its time", context do
+      assert %{stopped: :budget, steps: steps} =
+               train!(context, steps: 100_000_000, max_minutes: 0.001, evaluate: false)
+
+      assert steps < 100_000_000
+    end
+
+    test "whose checkpoint cannot be written ends, with the one before it whole", context do
+      opts = [steps: 100_000, hidden_size: 64, validate_every: 1]
+      run = start!(context, opts)
+      :ok = Trainer.subscribe(run)
+      assert_receive {:sconce_trainer, ^run, %{event: :step}}
+      :ok = Trainer.stop(run)
+      {:ok, %{out: out}} = Trainer.await(run, 60_000)
+      last = Path.join(out, "last.safetensors")
+      {files, before} = {Enum.sort(File.ls!(out)), File.read!(last)}
+      assert byte_size(before) > 32 * 1024
+
+      again = opts ++ [corpus: context.corpus.dir, out: out, resume: true]
+      again = Keyword.merge(@small, again)
+
+      script = """
+      {:ok, run} = Sconce.Trainer.start_link(#{inspect(again, limit: :infinity)})
+      {:error, error} = Sconce.Trainer.await(run)
+      IO.puts("kind " <> to_string(error.kind))
+      """
+
+      assert {output, 0} = elixir_within(script, 32)
+      assert output =~ "kind io"
+      assert File.read!(last) == before
+      assert Enum.sort(File.ls!(out)) == files
     end
 
     test "can stand under a supervisor, which does not start it again", context do
@@ -260,6 +327,12 @@ defmodule Sconce.TrainerTest do
       assert details.expected =~ "resume: true"
     end
 
+    test "with a Spec other than that of the run to go on with is a mismatch", context do
+      train!(context, steps: 1)
+      run = start!(context, steps: 2, resume: true, hidden_size: 16)
+      assert {:error, %Error{kind: :mismatch}} = Trainer.await(run)
+    end
+
     test "with two runs of one folder at a time is busy", context do
       run = start!(context, steps: 100_000)
       :ok = Trainer.subscribe(run)
@@ -282,7 +355,14 @@ defmodule Sconce.TrainerTest do
                Trainer.await(run, 20)
 
       GenServer.stop(run)
-      assert {:error, %Error{kind: :cancelled}} = Trainer.await(run)
+
+      for call <- [&Trainer.await/1, &Trainer.stop/1, &Trainer.subscribe/1, &Trainer.info/1] do
+        assert {:error, %Error{kind: :cancelled, op: :train}} = call.(run)
+      end
+    end
+
+    test "with what is no list of options is named" do
+      assert_raise ArgumentError, "expected options, got: %{}", fn -> Trainer.start_link(%{}) end
     end
   end
 
@@ -299,6 +379,28 @@ defmodule Sconce.TrainerTest do
       assert again.baselines == report.baselines
       assert again.spec == report.spec
       assert %{event: :evaluating, done: 144, total: 144} = List.last(events())
+    end
+
+    test "of a policy for other games is a mismatch", context do
+      report = train!(context, steps: 1, evaluate: false, validate_every: 1)
+      best = Path.join(report.out, "best.safetensors")
+      into = Path.join(context.dir, "wider")
+      games = [{List.duplicate([0, 0, 0], 48), List.duplicate(0, 48)}]
+      {:ok, wider} = Corpus.build({:vector, 3}, games, into: into, heads: [go: {:categorical, 2}])
+      assert {:error, %Error{kind: :mismatch}} = Trainer.evaluate(best, wider)
+    end
+
+    test "ends where the progress function does, and leaves no message behind", context do
+      report = train!(context, steps: 1, evaluate: false, validate_every: 1)
+      best = Path.join(report.out, "best.safetensors")
+
+      assert_raise RuntimeError, "enough", fn ->
+        Trainer.evaluate(best, context.corpus, progress: fn _event -> raise "enough" end)
+      end
+
+      fail = fn _event -> throw(:enough) end
+      assert catch_throw(Trainer.evaluate(best, context.corpus, progress: fail)) == :enough
+      refute_receive {:sconce, _ref, _message}, 20
     end
 
     test "of something that is not there is an error", context do

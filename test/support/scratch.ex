@@ -17,6 +17,17 @@ defmodule Sconce.Test.Scratch do
     run("mix", args, dir, env)
   end
 
+  @doc """
+  Runs a script beside this Sconce in a VM that can write no file longer than `kilobytes`: what then
+  fails is a write, as on a full disk.
+  """
+  def elixir_within(script, kilobytes) do
+    # The unit of `ulimit` is 512 bytes; without the trap the VM would be killed.
+    limited = ~s(trap '' XFSZ; ulimit -f #{2 * kilobytes}; exec elixir -pa "$1" -e "$2")
+    args = ["-c", limited, "sh", Application.app_dir(:sconce, "ebin"), script]
+    run("sh", args, System.tmp_dir!())
+  end
+
   @doc "Runs a program in `dir`, apart from the settings of this test run: `{output, status}`."
   def run(program, args, dir, env \\ []) do
     clean = for {"SCONCE_" <> _ = name, _value} <- System.get_env(), do: {name, nil}

@@ -1,4 +1,17 @@
 defmodule Mix.Tasks.Sconce.Bench do
+  alias Sconce.Bench.{Case, Cases, Machine, Output}
+  alias Sconce.Switches
+
+  @schema [
+    only: [type: :string, doc: "A regular expression: cases whose name and text match."],
+    threads: [
+      type: :pos_integer,
+      doc: "What stands beside one thread, all processors by default."
+    ],
+    budget: [type: :float, min: 0, default: 2.0, doc: "Seconds that a case is measured."],
+    json: [type: :path, doc: "A file that gets one object a line as well."]
+  ]
+
   @shortdoc "Measures Sconce on this machine, beside what the machine could do"
 
   @moduledoc """
@@ -8,10 +21,7 @@ defmodule Mix.Tasks.Sconce.Bench do
       $ mix bench
       $ mix bench --only "act gru" --budget 5 --json bench/results.json
 
-    * `--only REGEX` - cases whose name and text match
-    * `--threads N` - what stands beside one thread, all processors by default
-    * `--budget SECONDS` - how long a case is measured, 2 by default
-    * `--json FILE` - writes one object a line as well
+  #{Switches.docs(@schema)}
 
   | column | meaning |
   |---|---|
@@ -29,9 +39,6 @@ defmodule Mix.Tasks.Sconce.Bench do
 
   use Mix.Task
 
-  alias Sconce.Bench.{Case, Cases, Machine, Output}
-
-  @switches [only: :string, threads: :integer, budget: :float, json: :string]
   @usage "usage: mix bench [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE]"
 
   @impl true
@@ -41,11 +48,12 @@ defmodule Mix.Tasks.Sconce.Bench do
     with {:error, reason} <- Sconce.Native.status(), do: Mix.raise("no native library: #{reason}")
 
     cases = opts |> Keyword.get_lazy(:threads, &Machine.cores/0) |> Cases.all() |> only!(opts)
+    writable!(opts[:json])
     machine = Machine.describe()
     say = &Mix.shell().info/1
     say.(Output.header(machine))
     say.(Output.titles())
-    rows = for bench <- cases, do: bench |> Case.row(budget(opts)) |> tap(&say.(Output.row(&1)))
+    rows = for bench <- cases, do: bench |> Case.row(opts[:budget]) |> tap(&say.(Output.row(&1)))
 
     unless System.get_env("SCONCE_REPLAYS"),
       do: say.("\nSCONCE_REPLAYS is not set: no real games were imported.")
@@ -55,23 +63,21 @@ defmodule Mix.Tasks.Sconce.Bench do
   end
 
   defp parse!(args) do
-    {opts, rest, invalid} = OptionParser.parse(args, strict: @switches)
-
-    case {rest, invalid} do
-      {[], []} -> check!(opts)
-      {[arg | _], _} -> Mix.raise("unexpected #{arg}\n#{@usage}")
-      {_, [{name, nil} | _]} -> Mix.raise("unknown option #{name}\n#{@usage}")
-      {_, [{name, value} | _]} -> Mix.raise("#{name}: #{value} is not a number\n#{@usage}")
+    case Switches.parse!(args, @schema) do
+      {opts, []} -> Keyword.put_new(opts, :budget, @schema[:budget][:default])
+      {_opts, [argument | _]} -> raise ArgumentError, "unknown argument #{argument}"
     end
+  rescue
+    error in ArgumentError -> Mix.raise("#{Exception.message(error)}\n#{@usage}")
   end
 
-  defp check!(opts) do
-    if Keyword.get(opts, :threads, 1) < 1, do: Mix.raise("--threads: at least 1\n#{@usage}")
-    if budget(opts) < 0, do: Mix.raise("--budget: at least 0\n#{@usage}")
-    opts
-  end
+  # Minutes of measuring are not to be lost at their end.
+  defp writable!(nil), do: :ok
 
-  defp budget(opts), do: Keyword.get(opts, :budget, 2.0)
+  defp writable!(path) do
+    with {:error, reason} <- File.write(path, "", [:append]),
+         do: Mix.raise("--json: #{path}: #{:file.format_error(reason)}")
+  end
 
   # A run that measures nothing is a mistake, not a success.
   defp only!(cases, opts) do

@@ -1,7 +1,7 @@
 defmodule Mix.Tasks.Sconce.Demo do
   alias Sconce.Env.CartPole
-  alias Sconce.{Policy, Trainer}
-  alias Sconce.Trainer.{Curve, Progress, Report, Switches}
+  alias Sconce.{Policy, Switches, Trainer}
+  alias Sconce.Trainer.{Curve, Progress, Report}
 
   @shortdoc "Shows that memory pays: balances a pole whose speed nobody sees"
 
@@ -92,6 +92,7 @@ defmodule Mix.Tasks.Sconce.Demo do
          {:ok, corpus} <- CartPole.corpus(games, into: Path.join(out, "corpus")) do
       say("An expert played CartPole, one action in five disturbed: #{inspect(corpus)}")
       say("The frames show where cart and pole are, not how fast they move.")
+      say("What is made here stays in #{out}")
       {:ok, corpus}
     end
   end

@@ -28,7 +28,10 @@ defmodule Mix.Tasks.Sconce.Doctor do
   @rustup "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
 
   @impl true
-  def run(_args) do
+  def run([argument | _]),
+    do: Mix.raise("unknown argument #{argument}, mix sconce.doctor has none")
+
+  def run([]) do
     native = Sconce.Native.status()
     info = native_info()
     Enum.each(sections(native, info), &print_section/1)

@@ -1,6 +1,6 @@
 defmodule Mix.Tasks.Sconce.Eval do
-  alias Sconce.Trainer
-  alias Sconce.Trainer.{Progress, Report, Settings, Switches}
+  alias Sconce.{Switches, Trainer}
+  alias Sconce.Trainer.{Progress, Report, Settings}
 
   @shortdoc "Scores a checkpoint on a corpus"
 

@@ -1,4 +1,12 @@
 defmodule Mix.Tasks.Sconce.Import do
+  alias Sconce.{Corpus, Figures, Switches}
+
+  @schema [
+    into: [type: :path, doc: "Folder of the corpus, required."],
+    min_frames: [type: :pos_integer, default: 600, doc: "Shorter games are left out."],
+    threads: [type: :pos_integer, doc: "Threads that read; one for each processor by default."]
+  ]
+
   @shortdoc "Adds replays to a corpus"
 
   @moduledoc """
@@ -9,18 +17,13 @@ defmodule Mix.Tasks.Sconce.Import do
   A path is a replay or a folder that is searched for `.slp` files. A second run adds only what is
   new; one that was stopped goes on.
 
-    * `--into DIR` - folder of the corpus, required
-    * `--min-frames N` - leaves out shorter games, 600 by default
-    * `--threads N` - threads that read, one for each processor by default
+  #{Switches.docs(@schema)}
 
   It ends with what was added, and what was skipped and why.
   """
 
   use Mix.Task
 
-  alias Sconce.Corpus
-
-  @switches [into: :string, min_frames: :integer, threads: :integer]
   @usage "usage: mix sconce.import PATH... --into DIR [--min-frames N] [--threads N]"
 
   @impl true
@@ -35,11 +38,12 @@ defmodule Mix.Tasks.Sconce.Import do
   end
 
   defp parse!(args) do
-    case OptionParser.parse(args, strict: @switches) do
-      {opts, [_ | _] = paths, []} -> if opts[:into], do: {opts, paths}, else: Mix.raise(@usage)
-      {_opts, _paths, [{name, _value} | _]} -> Mix.raise("unknown option #{name}\n#{@usage}")
-      {_opts, [], []} -> Mix.raise(@usage)
+    case Switches.parse!(args, @schema) do
+      {opts, [_ | _] = paths} -> if opts[:into], do: {opts, paths}, else: Mix.raise(@usage)
+      {_opts, []} -> Mix.raise(@usage)
     end
+  rescue
+    error in ArgumentError -> Mix.raise("#{Exception.message(error)}\n#{@usage}")
   end
 
   defp report(%Corpus{report: report} = corpus) do
@@ -47,8 +51,8 @@ defmodule Mix.Tasks.Sconce.Import do
     Enum.each(report.skipped, &say.(skipped(&1)))
 
     say.(
-      "added #{report.added} games (#{Corpus.grouped(report.frames)} frames, " <>
-        "#{Corpus.size(report.bytes)}) in #{Float.round(report.seconds, 1)} s, " <>
+      "added #{report.added} games (#{Figures.grouped(report.frames)} frames, " <>
+        "#{Figures.size(report.bytes)}) in #{Float.round(report.seconds, 1)} s, " <>
         "#{report.known} known, #{length(report.skipped)} skipped"
     )
 

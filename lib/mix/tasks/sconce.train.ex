@@ -1,6 +1,6 @@
 defmodule Mix.Tasks.Sconce.Train do
-  alias Sconce.Trainer
-  alias Sconce.Trainer.{Curve, Progress, Report, Settings, Switches}
+  alias Sconce.{Switches, Trainer}
+  alias Sconce.Trainer.{Curve, Progress, Report, Settings}
 
   @shortdoc "Trains a policy on a corpus"
 
@@ -25,7 +25,7 @@ defmodule Mix.Tasks.Sconce.Train do
   What is trained, with the defaults of `Sconce.Policy.Spec`; a size of several numbers is written
   `512,256`:
 
-  #{Switches.docs(Switches.spec_schema())}
+  #{Switches.docs(Trainer.Switches.spec_schema())}
 
   How:
 
@@ -51,7 +51,7 @@ defmodule Mix.Tasks.Sconce.Train do
   end
 
   @doc false
-  def schema, do: @own ++ Switches.spec_schema() ++ @training ++ Settings.schema(:loss)
+  def schema, do: @own ++ Trainer.Switches.spec_schema() ++ @training ++ Settings.schema(:loss)
 
   defp start(args) do
     {opts, rest} = Switches.parse!(args, schema())
@@ -61,7 +61,7 @@ defmodule Mix.Tasks.Sconce.Train do
       raise ArgumentError, "#{Switches.switch(name)} is required"
     end
 
-    opts |> Switches.training() |> Trainer.start_link()
+    opts |> Trainer.Switches.training() |> Trainer.start_link()
   rescue
     error in ArgumentError -> Mix.raise(Exception.message(error))
   end
@@ -70,7 +70,9 @@ defmodule Mix.Tasks.Sconce.Train do
     shell = Mix.shell()
     shell.info("\n" <> Report.format(report) <> "\n")
     shell.info(Curve.text(report))
-    shell.info("policy  #{Path.join(report.out, "best.safetensors")}")
+    best = Path.join(report.out, "best.safetensors")
+    # A run that was ended before its first validation has none.
+    if File.exists?(best), do: shell.info("policy  #{best}")
     if report.curve, do: shell.info("curve   #{report.curve}")
   end
 end

@@ -66,7 +66,7 @@ defmodule Sconce.Bench.Case do
   @doc """
   Calls `fun` for about `seconds`, and at least `least` times: microseconds a call, and the last result.
   """
-  @spec time((() -> result), float, pos_integer) :: {[float], result} when result: term
+  @spec time(function, float, pos_integer) :: {[float], term}
   def time(fun, seconds, least \\ 20) do
     warm_up = if least < @warm_up, do: 0, else: @warm_up
     for _ <- 1..warm_up//1, do: fun.()

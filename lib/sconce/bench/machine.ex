@@ -2,7 +2,8 @@ defmodule Sconce.Bench.Machine do
   @moduledoc false
   # What the figures were measured on, and what it could do at best.
 
-  alias Sconce.Native
+  alias Sconce.{Figures, Native}
+  alias Sconce.Native.Call
 
   @ceiling_seconds 0.2
 
@@ -40,7 +41,7 @@ defmodule Sconce.Bench.Machine do
     set = max(4096, 2 ** ceil(:math.log2(bytes)))
     rate = ceiling({:bandwidth, set, threads})
     often = if times > 1, do: " #{times} times", else: ""
-    text = "#{what}, #{size(bytes)}#{often} at #{decimal(rate / 1.0e9)} GB/s"
+    text = "#{what}, #{Figures.size(bytes)}#{often} at #{decimal(rate / 1.0e9)} GB/s"
     {bytes * times / rate * 1.0e6, text}
   end
 
@@ -60,18 +61,7 @@ defmodule Sconce.Bench.Machine do
 
   @doc "The answer of native work that was started for a reference."
   @spec answer((reference -> {:ok, term} | :ok | {:error, Exception.t()})) :: term
-  def answer(start) do
-    ref = make_ref()
-
-    # The task ends with its last reference, so this one is kept until it has answered.
-    case start.(ref) do
-      {:error, error} ->
-        raise error
-
-      started ->
-        {started, receive(do: ({:sconce, ^ref, answer} -> answer))} |> elem(1) |> value!()
-    end
-  end
+  def answer(start), do: start |> Call.run() |> value!()
 
   @doc "The value of an answer, which must be one."
   @spec value!({:ok, value} | {:error, Exception.t()}) :: value when value: term
@@ -117,14 +107,9 @@ defmodule Sconce.Bench.Machine do
     end
   end
 
-  @doc false
-  def size(bytes) when bytes < 1000, do: "#{round(bytes)} B"
-  def size(bytes) when bytes < 1_000_000, do: "#{decimal(bytes / 1.0e3)} KB"
-  def size(bytes), do: "#{decimal(bytes / 1.0e6)} MB"
-
   @doc "Three digits or so."
   @spec decimal(number) :: String.t()
-  def decimal(value) when value >= 100, do: value |> round() |> Sconce.Corpus.grouped()
+  def decimal(value) when value >= 100, do: value |> round() |> Figures.grouped()
   def decimal(value) when value >= 10, do: :erlang.float_to_binary(value / 1, decimals: 1)
   def decimal(value) when value >= 1, do: :erlang.float_to_binary(value / 1, decimals: 2)
   def decimal(value), do: :erlang.float_to_binary(value / 1, decimals: 3)

@@ -1,5 +1,6 @@
 defmodule Sconce.Env.CartPole do
   alias Sconce.{Corpus, Error, Native, Options, Policy}
+  alias Sconce.Native.Call
 
   @demonstrations [
     games: [type: :pos_integer, default: 100, doc: "Games to play."],
@@ -63,7 +64,7 @@ defmodule Sconce.Env.CartPole do
   @spec demonstrations(keyword) :: {:ok, [game]} | {:error, Error.t()}
   def demonstrations(opts \\ []) do
     options = opts |> Options.validate!(@demonstrations) |> Map.new()
-    await(&Native.cartpole_demonstrations(&1, options))
+    Call.run(&Native.cartpole_demonstrations(&1, options))
   end
 
   @doc """
@@ -94,19 +95,6 @@ defmodule Sconce.Env.CartPole do
   @spec play(Policy.t(), keyword) :: {:ok, played} | {:error, Error.t()}
   def play(%Policy{ref: policy}, opts \\ []) do
     {velocities, options} = opts |> Options.validate!(@play) |> Keyword.pop!(:velocities)
-    await(&Native.cartpole_play(&1, policy, velocities, Map.new(options)))
-  end
-
-  # The task ends with its last reference, which the stop holds until the answer is there.
-  defp await(start) do
-    ref = make_ref()
-
-    with {:ok, task} <- start.(ref) do
-      receive do
-        {:sconce, ^ref, answer} ->
-          Native.train_stop(task)
-          answer
-      end
-    end
+    Call.run(&Native.cartpole_play(&1, policy, velocities, Map.new(options)))
   end
 end

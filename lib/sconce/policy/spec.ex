@@ -37,7 +37,7 @@ defmodule Sconce.Policy.Spec do
       default: false,
       doc: "Adds log P(action | previous action) to the logits of a Melee controller."
     ],
-    value_head: [type: {:in, [nil]}, default: nil, doc: "Reserved."]
+    value_head: [type: {:in, [nil]}, default: nil, doc: "Reserved for actor-critic training."]
   ]
   @backbone_names Temporal.backbones()
                   |> Enum.flat_map(&Keyword.keys(Temporal.options(&1)))
@@ -62,7 +62,8 @@ defmodule Sconce.Policy.Spec do
   """
 
   @enforce_keys [:embedding, :backbone, :heads, :heads_kind, :stream_size, :prior]
-  defstruct @enforce_keys
+  # Reserved, so that a Spec of today equals one that may say more.
+  defstruct @enforce_keys ++ [value_head: nil]
 
   @type head_kind :: {:bernoulli, pos_integer} | {:categorical, pos_integer}
   @type head :: %{name: atom, kind: head_kind, hidden_size: pos_integer}
@@ -72,7 +73,8 @@ defmodule Sconce.Policy.Spec do
           heads: [head],
           heads_kind: :independent | :autoregressive,
           stream_size: pos_integer,
-          prior: boolean
+          prior: boolean,
+          value_head: nil
         }
 
   @controller_heads [:buttons, :main_x, :main_y, :c_x, :c_y, :shoulder]
@@ -99,16 +101,16 @@ defmodule Sconce.Policy.Spec do
     options = Options.validate!(own, @own)
     embedding = Embedding.new!(options[:embedding])
     {heads, kind} = heads!(options, own)
-    prior!(options[:prior], embedding, heads)
 
-    %__MODULE__{
+    prior!(%__MODULE__{
       embedding: embedding,
       backbone: backbone!(options[:backbone], backbone, embedding),
       heads: heads,
       heads_kind: kind,
       stream_size: options[:stream_size],
-      prior: options[:prior]
-    }
+      prior: options[:prior],
+      value_head: options[:value_head]
+    })
   end
 
   @doc """
@@ -265,12 +267,14 @@ defmodule Sconce.Policy.Spec do
 
   defp head(name, kind, hidden_size), do: %{name: name, kind: kind, hidden_size: hidden_size}
 
-  defp prior!(false, _embedding, _heads), do: :ok
+  defp prior!(%{prior: false} = spec), do: spec
 
-  defp prior!(true, embedding, heads) do
-    (match?({:melee, _}, embedding) and Enum.map(heads, & &1.name) == @controller_heads) ||
+  defp prior!(%{embedding: embedding} = spec) do
+    (match?({:melee, _}, embedding) and controller?(spec)) ||
       raise ArgumentError,
             "option :prior needs the Melee embedding and the heads of the controller"
+
+    spec
   end
 
   # To the native side and back

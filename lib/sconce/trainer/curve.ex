@@ -6,12 +6,9 @@ defmodule Sconce.Trainer.Curve do
   the training loss (as noted, faint, and smoothed), validation NLL as points with the best one
   ringed, and what the baselines score on the same frames as dashed lines. With `loss: :plain` loss
   and NLL are one quantity and share a panel; otherwise each has its own.
-
-      iex> Sconce.Trainer.Curve.sparkline([4, 2, 1.5, 1.2, 1.0])
-      "█▃▂▁▁"
   """
 
-  alias Sconce.{Error, Options}
+  alias Sconce.{Error, Figures, Options}
   alias Sconce.Trainer.Curve.{Panel, Plot, Scale}
   alias Sconce.Trainer.Settings
 
@@ -75,16 +72,6 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
-  @doc "A row of numbers as one word, from `▁` for the least to `█` for the greatest."
-  @spec sparkline([number]) :: String.t()
-  def sparkline([]), do: ""
-
-  def sparkline(values) do
-    {low, high} = Enum.min_max(values)
-    scale = if high > low, do: 7 / (high - low), else: 0
-    Enum.map_join(values, &String.at("▁▂▃▄▅▆▇█", round((&1 - low) * scale)))
-  end
-
   defp points(report, key) do
     for %{^key => value, step: step} when value != nil <- report.history, do: {step, value}
   end
@@ -130,8 +117,8 @@ defmodule Sconce.Trainer.Curve do
   end
 
   defp summary(report) do
-    train = "#{Scale.grouped(report.train.frames)} frames of #{report.train.games} games"
-    steps = "#{Scale.grouped(report.steps)} steps in #{Scale.clock(report.seconds)}"
+    train = "#{Figures.grouped(report.train.frames)} frames of #{report.train.games} games"
+    steps = "#{Figures.grouped(report.steps)} steps in #{Scale.clock(report.seconds)}"
     best = for {step, nll} <- points(report, :nll), step == report.best_step, do: nll
 
     case best do

@@ -16,7 +16,7 @@ defmodule Sconce.Trainer.Progress do
       "epoch 3  step 1,200  validation NLL 1.400  accuracy 83.1 %  best so far\\n"
   """
 
-  alias Sconce.{Options, Trainer}
+  alias Sconce.{Figures, Options, Trainer}
   alias Sconce.Trainer.Curve.Scale
 
   # A step may take less than a millisecond, an eye more.
@@ -43,14 +43,22 @@ defmodule Sconce.Trainer.Progress do
 
   @doc """
   Subscribes to a run, writes what happens to `:device` and returns what `Sconce.Trainer.await/2`
-  does. Takes the options of `new/1` as well.
+  does, of kind `:cancelled` for one that is gone. Takes the options of `new/1` as well.
   """
   def follow(run, opts \\ []) do
     {device, opts} = Keyword.pop(opts, :device, :stdio)
     progress = new(opts)
+
+    # Events bear the pid, whatever name was given.
+    case GenServer.whereis(run) do
+      pid when is_pid(pid) -> follow(pid, progress, device)
+      _none_here -> Trainer.await(run)
+    end
+  end
+
+  defp follow(run, progress, device) do
     monitor = Process.monitor(run)
-    :ok = Trainer.subscribe(run)
-    outcome = listen(run, monitor, progress, device)
+    outcome = with :ok <- Trainer.subscribe(run), do: listen(run, monitor, progress, device)
     Process.demonitor(monitor, [:flush])
     outcome
   end
@@ -116,11 +124,11 @@ defmodule Sconce.Trainer.Progress do
 
   defp step(event, first) do
     [
-      "step #{Scale.grouped(event.step)}/#{Scale.grouped(event.steps)}",
+      "step #{Figures.grouped(event.step)}/#{Figures.grouped(event.steps)}",
       "  epoch #{event.epoch}",
       "  loss #{Scale.number(event.loss, 4)}",
       "  lr #{rate(event.learning_rate)}",
-      "  #{Scale.grouped(round(event.frames_per_second))} frames/s",
+      "  #{Figures.grouped(round(event.frames_per_second))} frames/s",
       "  eta #{eta(event, first)}"
     ]
   end
@@ -136,23 +144,23 @@ defmodule Sconce.Trainer.Progress do
   defp rate(value), do: :io_lib.format("~.2e", [value / 1])
 
   defp scored(done, total),
-    do: "scored #{Scale.grouped(done)}/#{Scale.grouped(total)} frames"
+    do: "scored #{Figures.grouped(done)}/#{Figures.grouped(total)} frames"
 
   defp line(%{event: :start} = event) do
     [
-      "#{Scale.grouped(event.weights)} weights",
-      "  training #{Scale.grouped(event.train_frames)} frames of #{event.train_games} games",
-      "  validation #{Scale.grouped(event.validation_frames)} of #{event.validation_games}",
-      "  #{Scale.grouped(event.steps)} steps, #{Scale.grouped(event.epoch_steps)} an epoch",
+      "#{Figures.grouped(event.weights)} weights",
+      "  training #{Figures.grouped(event.train_frames)} frames of #{event.train_games} games",
+      "  validation #{Figures.grouped(event.validation_frames)} of #{event.validation_games}",
+      "  #{Figures.grouped(event.steps)} steps, #{Figures.grouped(event.epoch_steps)} an epoch",
       skipped(event.skipped_views)
     ]
   end
 
-  defp line(%{event: :resumed, step: step}), do: "goes on from step #{Scale.grouped(step)}"
+  defp line(%{event: :resumed, step: step}), do: "goes on from step #{Figures.grouped(step)}"
 
   defp line(%{event: :validation} = event) do
     [
-      "epoch #{event.epoch}  step #{Scale.grouped(event.step)}",
+      "epoch #{event.epoch}  step #{Figures.grouped(event.step)}",
       "  validation NLL #{Scale.number(event.nll, 3)}",
       if(event.nll_changed, do: " (changed #{Scale.number(event.nll_changed, 3)})", else: ""),
       "  accuracy #{Scale.number(100 * event.accuracy, 1)} %",

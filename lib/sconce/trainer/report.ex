@@ -27,6 +27,7 @@ defmodule Sconce.Trainer.Report do
   ```
   """
 
+  alias Sconce.Figures
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Curve.Scale
 
@@ -43,8 +44,8 @@ defmodule Sconce.Trainer.Report do
 
   # An evaluation has no run, and tables alone have neither.
   defp run(%{stopped: stopped, train: train, validation: validation} = report) do
-    best = if report.best_step, do: ", best at #{Scale.grouped(report.best_step)}", else: ""
-    steps = "#{Scale.grouped(report.steps)} steps in #{Scale.clock(report.seconds)}"
+    best = if report.best_step, do: ", best at #{Figures.grouped(report.best_step)}", else: ""
+    steps = "#{Figures.grouped(report.steps)} steps in #{Scale.clock(report.seconds)}"
 
     """
     #{title(report.spec, report.weights)}
@@ -70,17 +71,17 @@ defmodule Sconce.Trainer.Report do
 
   defp magnitude(n) when n >= 1_000_000, do: "#{Scale.number(n / 1_000_000, 1)} M"
   defp magnitude(n) when n >= 10_000, do: "#{div(n, 1000)} k"
-  defp magnitude(n), do: Scale.grouped(n)
+  defp magnitude(n), do: Figures.grouped(n)
 
   defp how(:finished), do: "finished"
   defp how(:early), do: "stopped early, as it no longer got better"
   defp how(:budget), do: "stopped at the end of its time"
   defp how(:stopped), do: "stopped on request"
 
-  defp side(%{games: 1, frames: frames}), do: "#{Scale.grouped(frames)} frames of 1 game"
+  defp side(%{games: 1, frames: frames}), do: "#{Figures.grouped(frames)} frames of 1 game"
 
   defp side(%{games: games, frames: frames}),
-    do: "#{Scale.grouped(frames)} frames of #{games} games"
+    do: "#{Figures.grouped(frames)} frames of #{games} games"
 
   defp scores(%{policy: nil}), do: ["Nothing was scored."]
 
@@ -88,7 +89,7 @@ defmodule Sconce.Trainer.Report do
     columns = [{"policy", policy} | Enum.map(baselines, &{&1.name, &1.report})]
 
     [
-      "#{Scale.grouped(policy.frames)} frames, #{Scale.grouped(policy.changed_frames)} of them " <>
+      "#{Figures.grouped(policy.frames)} frames, #{Figures.grouped(policy.changed_frames)} of them " <>
         "with a changed action",
       table("NLL, nats a frame", columns, nll_rows(policy), &nats/1),
       table("accuracy, %", columns, head_rows(policy, :accuracy), &percent/1),
@@ -109,7 +110,7 @@ defmodule Sconce.Trainer.Report do
 
   defp button_rows(policy, key) do
     for %{name: name, presses: presses} <- policy.buttons,
-        do: row("#{name} #{Scale.grouped(presses)}", :buttons, name, key)
+        do: row("#{name} #{Figures.grouped(presses)}", :buttons, name, key)
   end
 
   defp row(label, part, name, key) do

@@ -218,8 +218,8 @@ defmodule Sconce.Trainer.Settings do
   end
 
   @doc "The folder of a corpus that is given as itself or by its path."
-  def folder(%Corpus{dir: dir}), do: Path.expand(dir)
-  def folder(dir) when is_binary(dir), do: Path.expand(dir)
+  def folder(%Corpus{dir: dir}), do: dir
+  def folder(dir) when is_binary(dir), do: dir |> Options.path!() |> Path.expand()
 
   def folder(other) do
     raise ArgumentError, "corpus: expected a Sconce.Corpus or a path, got: #{inspect(other)}"

@@ -61,6 +61,7 @@ impl Heads {
         labels: Option<&[u16]>,
         previous: &[u16],
     ) -> Result<Tensor> {
+        self.check_classes(previous, true)?;
         let logits = match &self.layers {
             Layers::Independent(layers) => layers
                 .iter()
@@ -82,11 +83,13 @@ impl Heads {
 
     /// Chooses for each row.
     pub fn act(&self, trunk: &Tensor, previous: &[u16], draw: Draw) -> Result<Decision> {
+        self.check_classes(previous, true)?;
         let (rows, width) = (trunk.dim(0)?, self.spec.num_labels());
         let prior = self.prior_logits(rows, previous)?;
         let mut choices = vec![0; rows * width];
         if let Some(given) = draw.given {
             self.check_rows(trunk, given)?;
+            self.check_classes(given, false)?;
             choices.copy_from_slice(given);
         }
         let mut choose = |at: usize, logits: &[f32]| -> Result<Vec<u16>> {
@@ -163,7 +166,7 @@ impl Heads {
             let logits = decode.forward(&stream)?;
             let chosen = choice(i, &logits)?;
             if let Some(encode) = encode.get(i) {
-                let flat = flat(self.spec.parts[i].kind, &chosen)?;
+                let flat = flat(&self.spec.parts[i], &chosen)?;
                 stream = (stream + encode.forward(&flat)?)?;
             }
             all.push(logits);
@@ -190,6 +193,22 @@ impl Heads {
         Ok(())
     }
 
+    /// Rows of labels hold classes of their heads; previous ones may be [`NONE`] as well.
+    fn check_classes(&self, labels: &[u16], previous: bool) -> Result<()> {
+        let wrong =
+            |label: u16, classes| usize::from(label) >= classes && !(previous && label == NONE);
+        for part in self.spec.iter() {
+            let (numbers, classes) = (part.head.kind.labels(), part.head.kind.classes());
+            let rows = labels.chunks(self.spec.num_labels());
+            let mut own = rows.flat_map(|row| row.iter().skip(part.labels).take(numbers));
+            if let Some(&label) = own.find(|label| wrong(**label, classes)) {
+                let before = if previous { "previous " } else { "" };
+                return Err(no_class(&format!("{before}{}", part.head.name), label, classes));
+            }
+        }
+        Ok(())
+    }
+
     /// The rows of the prior tables that belong to the previous choices, `[n, num_logits]`.
     fn prior_logits(&self, rows: usize, previous: &[u16]) -> Result<Option<Tensor>> {
         if self.prior.is_empty() {
@@ -205,13 +224,14 @@ impl Heads {
             let logits = match part.head.kind {
                 HeadKind::Categorical(n) => {
                     let ids: Arc<[u32]> = previous.map(|p| row(p[0], n)).collect();
-                    ops::gather(table, ids)?
+                    ops::gather(table, ids, &part.head.name)?
                 }
                 // A table [3, n] read as [3 n, 1]: each bit has a row for off, on and none.
                 HeadKind::Bernoulli(n) => {
                     let ids =
                         previous.flat_map(|p| (0..n).map(|i| row(p[i], 2) * n as u32 + i as u32));
-                    ops::gather(&table.reshape((3 * n, 1))?, ids.collect())?.reshape((rows, n))?
+                    let table = table.reshape((3 * n, 1))?;
+                    ops::gather(&table, ids.collect(), &part.head.name)?.reshape((rows, n))?
                 }
             };
             parts.push(logits);
@@ -265,28 +285,78 @@ fn prior(spec: &spec::Heads, b: &Builder) -> Result<Vec<Tensor>> {
     spec.parts.iter().map(table).collect()
 }
 
+fn no_class(field: &str, label: u16, classes: usize) -> Error {
+    Error::out_of_range(field, label.into(), 0.0, classes as f64 - 1.0)
+}
+
 /// Bits as numbers, classes one-hot: `[n, logits]`.
-fn flat(kind: HeadKind, choice: &[u16]) -> Result<Tensor> {
-    let width = kind.logits();
-    let data = match kind {
+fn flat(head: &spec::Head, choice: &[u16]) -> Result<Tensor> {
+    let (width, classes) = (head.kind.logits(), head.kind.classes());
+    if let Some(&label) = choice.iter().find(|label| usize::from(**label) >= classes) {
+        return Err(no_class(&head.name, label, classes));
+    }
+    let data = match head.kind {
         HeadKind::Bernoulli(_) => choice.iter().map(|&b| f32::from(b)).collect(),
         HeadKind::Categorical(n) => {
             let mut data = vec![0.0; choice.len() * n];
             for (row, &class) in data.chunks_exact_mut(n).zip(choice) {
-                match row.get_mut(usize::from(class)) {
-                    Some(one) => *one = 1.0,
-                    None => {
-                        return Err(Error::out_of_range(
-                            "class",
-                            class.into(),
-                            0.0,
-                            n as f64 - 1.0,
-                        ));
-                    }
-                }
+                row[usize::from(class)] = 1.0;
             }
             data
         }
     };
-    Ok(tensor(data, (choice.len() / kind.labels(), width))?)
+    Ok(tensor(data, (choice.len() / head.kind.labels(), width))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+    use crate::sampling::Sampling;
+    use crate::weights::Source;
+
+    /// A controller: eight buttons, four axes, a shoulder.
+    const NEUTRAL: [u16; 13] = [0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 0];
+
+    fn changed(at: usize, label: u16) -> [u16; 13] {
+        let mut labels = NEUTRAL;
+        labels[at] = label;
+        labels
+    }
+
+    #[test]
+    fn a_label_that_is_no_class_is_named_by_its_head_and_none_may_stand_before() -> Result<()> {
+        let (sampling, rngs) = (Sampling::default(), [Rng::new(1, "act", 0)]);
+        let said = |e: Result<()>| e.err().map(|e| e.to_string());
+        let (button, stick) = (changed(3, 2), changed(9, 17));
+        for (kind, prior) in [(HeadsKind::Independent, true), (HeadsKind::Autoregressive, false)] {
+            let spec = spec::Heads { prior, ..spec::Heads::controller(kind) };
+            let heads = Heads::new(&spec, 4, &Builder::new(Source::Seed(1), false))?;
+            let trunk = tensor(vec![0.5; 4], (1, 4))?;
+            let forward = |previous: &[u16]| heads.forward(&trunk, Some(&NEUTRAL), previous);
+            let act = |previous: &[u16], given: Option<[u16; 13]>| {
+                let given = given.as_ref().map(|labels| labels.as_slice());
+                heads.act(&trunk, previous, Draw { sampling: &sampling, rngs: &rngs, given })
+            };
+            for previous in [NEUTRAL, [NONE; 13], changed(12, NONE)] {
+                forward(&previous)?;
+                act(&previous, None)?;
+            }
+            for (wrong, name) in
+                [(button, "buttons: 2 is outside 0..1"), (stick, "main_y: 17 is outside 0..16")]
+            {
+                let previous = Some(format!("previous {name}"));
+                assert_eq!(said(forward(&wrong).map(drop)), previous);
+                assert_eq!(said(act(&wrong, None).map(drop)), previous);
+                let given = said(act(&NEUTRAL, Some(wrong)).map(drop));
+                assert_eq!(given.as_deref(), Some(name));
+                // Independent heads do not look at labels.
+                if kind == HeadsKind::Autoregressive {
+                    let forced = heads.forward(&trunk, Some(&wrong), &NEUTRAL);
+                    assert_eq!(said(forced.map(drop)).as_deref(), Some(name));
+                }
+            }
+        }
+        Ok(())
+    }
 }

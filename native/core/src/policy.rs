@@ -137,7 +137,7 @@ impl Policy {
                 .flat_map(|row| of_table.iter().map(|&i| row[i]))
                 .collect();
             let width = of_table.len() * table.dim(1)?;
-            parts.push(ops::gather(table, ids)?.reshape((rows, width))?);
+            parts.push(ops::gather(table, ids, name)?.reshape((rows, width))?);
         }
         let x = match parts.len() {
             1 => parts.remove(0),

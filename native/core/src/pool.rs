@@ -4,14 +4,23 @@
 //! of threads, and nothing is reduced across shards but in a fixed order: one thread and ten give
 //! the same bits. What runs inside a shard is single-threaded.
 
-use std::sync::{OnceLock, RwLock};
+use std::cell::Cell;
+use std::sync::{Arc, OnceLock, RwLock};
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
 use crate::{Error, Result};
 
-static POOL: RwLock<Option<ThreadPool>> = RwLock::new(None);
+/// More threads than this are a slip of the keyboard.
+pub const MAX_THREADS: usize = 4096;
+
+/// Nobody computes or waits while holding this lock: who works has a share of the pool.
+static POOL: RwLock<Option<Arc<ThreadPool>>> = RwLock::new(None);
+
+thread_local! {
+    static SERIAL: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Logical processors this process may use.
 pub fn available() -> usize {
@@ -28,27 +37,49 @@ pub fn available() -> usize {
 pub fn keep_libraries_single_threaded() {
     // It fails only where the pool exists already, and then nothing can be changed any more.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(1).build_global();
-    // SAFETY: a concurrent `getenv` of another library is the danger, if the C library then frees
-    // the list that is being read. glibc and musl copy the list they got from the kernel at the
-    // first change and never free it; Rust's own readers take a lock; Erlang's work on a copy.
+    // SAFETY: no thread may read the environment meanwhile but through Rust, which takes a lock.
+    // Erlang's own variables are a copy of its own, so that what is left is a `getenv` in foreign
+    // code of the process at this very moment, while the library is loaded. It is in danger only
+    // where the C library then frees or moves the list that is being read: glibc before 2.41 does
+    // if some other code has added a variable before; the list that a process starts with is copied
+    // and stays. Candle has no other way to say it.
     unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
     // Made now, it never looks at the environment again.
     candle_core::utils::barrier_pool();
 }
 
-/// Sets the number of threads; the default is [`available`]. Waits for work that is under way.
+/// Sets the number of threads; the default is [`available`]. Work that is under way ends on the
+/// threads it began on.
 pub fn set_threads(threads: usize) -> Result<()> {
-    let pool = build(threads)?;
-    *POOL.write().unwrap_or_else(|e| e.into_inner()) = Some(pool);
+    let pool = Arc::new(build(threads)?);
+    let before = POOL.write().unwrap_or_else(|e| e.into_inner()).replace(pool);
+    // Its threads are told to end here, after the lock, or by the last work that has a share.
+    drop(before);
     Ok(())
 }
 
 pub fn threads() -> usize {
     let pool = POOL.read().unwrap_or_else(|e| e.into_inner());
-    pool.as_ref().map_or_else(available, ThreadPool::current_num_threads)
+    pool.as_ref().map_or_else(available, |pool| pool.current_num_threads())
+}
+
+/// A share of the pool, which the first call makes; `None` where no threads are to be had.
+fn share() -> Option<Arc<ThreadPool>> {
+    let pool = POOL.read().unwrap_or_else(|e| e.into_inner()).clone();
+    if pool.is_some() {
+        return pool;
+    }
+    let mut pool = POOL.write().unwrap_or_else(|e| e.into_inner());
+    if pool.is_none() {
+        *pool = build(available()).ok().map(Arc::new);
+    }
+    pool.clone()
 }
 
 fn build(threads: usize) -> Result<ThreadPool> {
+    if threads > MAX_THREADS {
+        return Err(Error::out_of_range("threads", threads as f64, 1.0, MAX_THREADS as f64));
+    }
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|i| format!("sconce-{i}"))
@@ -58,21 +89,27 @@ fn build(threads: usize) -> Result<ThreadPool> {
 
 /// Runs `work(shard)` for every shard, on the pool if there is more than one.
 pub fn for_each(shards: usize, work: impl Fn(usize) + Sync + Send) {
-    if shards <= 1 || threads() == 1 || rayon::current_thread_index().is_some() {
-        return (0..shards).for_each(work);
-    }
-    let mut pool = POOL.read().unwrap_or_else(|e| e.into_inner());
-    if pool.is_none() {
-        drop(pool);
-        if set_threads(available()).is_err() {
-            return (0..shards).for_each(work);
+    // Inside a shard, of this pool or any other, and inside `serial` work stays where it is.
+    let here = shards <= 1 || SERIAL.get() || rayon::current_thread_index().is_some();
+    match if here { None } else { share() } {
+        Some(pool) if pool.current_num_threads() > 1 => {
+            pool.install(|| (0..shards).into_par_iter().for_each(work));
         }
-        pool = POOL.read().unwrap_or_else(|e| e.into_inner());
+        _ => (0..shards).for_each(work),
     }
-    match pool.as_ref() {
-        Some(pool) => pool.install(|| (0..shards).into_par_iter().for_each(work)),
-        None => (0..shards).for_each(work),
+}
+
+/// Runs `work` with all its shards on the thread that calls: it takes longer, and never waits for
+/// another thread. The numbers are the same.
+pub fn serial<T>(work: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            SERIAL.set(self.0);
+        }
     }
+    let _before = Before(SERIAL.replace(true));
+    work()
 }
 
 /// Hands out `rows` rows of `width` in shards of at most `per_shard` rows.
@@ -94,6 +131,9 @@ pub fn for_each_rows<T: Send>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -105,5 +145,44 @@ mod tests {
             }
         });
         assert!(data.chunks(3).enumerate().all(|(i, row)| row == [i; 3]));
+    }
+    #[test]
+    fn shards_within_shards_end_while_the_number_of_threads_changes() {
+        let (sender, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let visits = AtomicUsize::new(0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| (0..200).for_each(|i| drop(set_threads(2 + i % 2))));
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        let inner = |_| for_each(4, |_| _ = visits.fetch_add(1, Relaxed));
+                        (0..200).for_each(|_| for_each(4, inner));
+                    });
+                }
+            });
+            sender.send(visits.into_inner())
+        });
+        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(2 * 200 * 16));
+    }
+
+    #[test]
+    fn serial_work_stays_on_its_thread_also_after_a_panic_inside() {
+        let caller = std::thread::current().id();
+        let elsewhere = |shards| {
+            let elsewhere = AtomicUsize::new(0);
+            for_each(shards, |_| {
+                let moved = std::thread::current().id() != caller;
+                elsewhere.fetch_add(usize::from(moved), Relaxed);
+            });
+            elsewhere.into_inner()
+        };
+        assert_eq!(serial(|| serial(|| elsewhere(64)) + elsewhere(64)), 0);
+        assert!(std::panic::catch_unwind(|| serial(|| panic!("inside"))).is_err());
+        assert!(!SERIAL.get());
+    }
+
+    #[test]
+    fn more_threads_than_there_can_be_are_refused() {
+        assert!(set_threads(MAX_THREADS + 1).is_err());
     }
 }

@@ -99,15 +99,6 @@ impl Rng {
         let wide = u64::from(words[0]) << 32 | u64::from(words[1]);
         ((u128::from(wide) * u128::from(n)) >> 64) as u64
     }
-
-    /// A random order of `0..n` (Fisher and Yates).
-    pub fn permutation(&self, n: usize) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..n as u32).collect();
-        for i in (1..n).rev() {
-            order.swap(i, self.below(i as u64, i as u64 + 1) as usize);
-        }
-        order
-    }
 }
 
 /// The upper 24 bits as a number in `[0, 1)`.
@@ -156,13 +147,5 @@ mod tests {
         let mean = values.iter().sum::<f64>() / n as f64;
         let variance = values.iter().map(|v| v * v).sum::<f64>() / n as f64;
         assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
-    }
-
-    #[test]
-    fn a_permutation_holds_every_index_once() {
-        let mut order = Rng::new(1, "shuffle", 3).permutation(1000);
-        assert_ne!(order[..10], (0..10).collect::<Vec<u32>>()[..]);
-        order.sort_unstable();
-        assert_eq!(order, (0..1000).collect::<Vec<u32>>());
     }
 }

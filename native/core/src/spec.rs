@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::heads::NONE;
 use crate::{Error, Result};
 
 /// What a policy is, without its weights.
@@ -236,12 +237,18 @@ impl Heads {
 /// More of anything than this is a corrupt file, not a model.
 const MAX_SIZE: usize = 1 << 16;
 const MAX_PARTS: usize = 64;
+/// A graph is walked and dropped recursively: its depth must fit a stack.
+const MAX_LAYERS: usize = 256;
 
-fn size(field: &str, n: usize, min: usize) -> Result<()> {
-    if n < min || n > MAX_SIZE {
-        return Err(Error::out_of_range(field, n as f64, min as f64, MAX_SIZE as f64));
+fn within(field: &str, n: usize, min: usize, max: usize) -> Result<()> {
+    if n < min || n > max {
+        return Err(Error::out_of_range(field, n as f64, min as f64, max as f64));
     }
     Ok(())
+}
+
+fn size(field: &str, n: usize, min: usize) -> Result<()> {
+    within(field, n, min, MAX_SIZE)
 }
 
 impl Embedding {
@@ -254,12 +261,7 @@ impl Embedding {
                 size("embedding.character_embed_size", m.character_embed_size, 1)?;
                 size("embedding.stage_embed_size", m.stage_embed_size, 1)?;
                 size("embedding.num_player_names", m.num_player_names, 0)?;
-                let (n, most) = (m.num_projectiles, MAX_PROJECTILES);
-                if n > most {
-                    let field = "embedding.num_projectiles";
-                    return Err(Error::out_of_range(field, n as f64, 0.0, most as f64));
-                }
-                Ok(())
+                within("embedding.num_projectiles", m.num_projectiles, 0, MAX_PROJECTILES)
             }
         }
     }
@@ -271,12 +273,13 @@ impl Spec {
         self.embedding.validate()?;
         match &self.backbone {
             Backbone::Mlp(c) => {
-                size("backbone.hidden_sizes (length)", c.hidden_sizes.len(), 1)?;
+                let layers = c.hidden_sizes.len();
+                within("backbone.hidden_sizes (length)", layers, 1, MAX_LAYERS)?;
                 c.hidden_sizes.iter().try_for_each(|&n| size("backbone.hidden_sizes", n, 1))?;
             }
             Backbone::Lstm(c) | Backbone::Gru(c) => {
                 size("backbone.hidden_size", c.hidden_size, 1)?;
-                size("backbone.num_layers", c.num_layers, 1)?;
+                within("backbone.num_layers", c.num_layers, 1, MAX_LAYERS)?;
             }
         }
         for p in self.backbone.dropouts() {
@@ -290,10 +293,7 @@ impl Spec {
 
 impl Heads {
     fn validate(&self, embedding: &Embedding) -> Result<()> {
-        if self.parts.is_empty() || self.parts.len() > MAX_PARTS {
-            let n = self.parts.len() as f64;
-            return Err(Error::out_of_range("heads (number)", n, 1.0, MAX_PARTS as f64));
-        }
+        within("heads (number)", self.parts.len(), 1, MAX_PARTS)?;
         for (i, head) in self.parts.iter().enumerate() {
             let name = &head.name;
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -303,12 +303,13 @@ impl Heads {
             if self.parts[..i].iter().any(|h| h.name == *name) {
                 return Err(Error::mismatch("heads", "distinct names", format!("{name} twice")));
             }
-            let least = if matches!(head.kind, HeadKind::Bernoulli(_)) { 1 } else { 2 };
-            for (field, n, min) in
-                [("size", head.kind.logits(), least), ("hidden_size", head.hidden_size, 1)]
-            {
-                size(&format!("heads.{name}.{field}"), n, min)?;
-            }
+            let (least, most) = match head.kind {
+                HeadKind::Bernoulli(_) => (1, MAX_SIZE),
+                // The largest u16 is no class: it says that there is none.
+                HeadKind::Categorical(_) => (2, usize::from(NONE)),
+            };
+            within(&format!("heads.{name}.size"), head.kind.logits(), least, most)?;
+            size(&format!("heads.{name}.hidden_size"), head.hidden_size, 1)?;
         }
         size("heads.stream_size", self.stream_size, 1)?;
         let melee = matches!(embedding, Embedding::Melee(_));
@@ -317,5 +318,55 @@ impl Heads {
             return Err(Error::mismatch("heads.prior", expected, "others"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(backbone: Backbone, classes: usize) -> Option<String> {
+        let kind = HeadKind::Categorical(classes);
+        let parts = vec![Head { name: "move".into(), kind, hidden_size: 4 }];
+        let heads = Heads { parts, ..Heads::controller(HeadsKind::Independent) };
+        let spec = Spec { embedding: Embedding::Vector(2), backbone, heads };
+        spec.validate().err().map(|e| e.to_string())
+    }
+
+    fn mlp(layers: usize) -> Backbone {
+        Backbone::Mlp(MlpConfig {
+            hidden_sizes: vec![4; layers],
+            layer_norm: false,
+            residual: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        })
+    }
+
+    fn gru(num_layers: usize) -> Backbone {
+        Backbone::Gru(RecurrentConfig {
+            hidden_size: 4,
+            num_layers,
+            layer_norm: false,
+            input_norm: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        })
+    }
+
+    #[test]
+    fn the_number_that_stands_for_none_is_no_class() {
+        assert_eq!(refused(mlp(1), 65_535), None);
+        let said = "heads.move.size: 65536 is outside 2..65535";
+        assert_eq!(refused(mlp(1), 65_536).as_deref(), Some(said));
+    }
+
+    #[test]
+    fn a_stack_of_layers_is_bounded() {
+        assert_eq!((refused(mlp(256), 2), refused(gru(256), 2)), (None, None));
+        let said = "backbone.hidden_sizes (length): 257 is outside 1..256";
+        assert_eq!(refused(mlp(257), 2).as_deref(), Some(said));
+        let said = "backbone.num_layers: 257 is outside 1..256";
+        assert_eq!(refused(gru(257), 2).as_deref(), Some(said));
     }
 }

@@ -247,7 +247,9 @@ fn gradients_of_every_op_are_its_finite_differences() {
     differences(vec![n(&[3, 8], 1), n(&[8], 2), n(&[8], 3)], |t| {
         ops::layer_norm(&t[0], &t[1], &t[2], 1e-5).unwrap()
     });
-    differences(vec![n(&[6, 3], 1)], |t| ops::gather(&t[0], vec![1, 5, 1, 0].into()).unwrap());
+    differences(vec![n(&[6, 3], 1)], |t| {
+        ops::gather(&t[0], vec![1, 5, 1, 0].into(), "ids").unwrap()
+    });
     differences(vec![n(&[2, 3, 4], 1)], |t| ops::dropout(&t[0], 0.5, Rng::new(1, "d", 1)).unwrap());
     let mask: Vec<bool> = (0..8).map(|i| i != 2 && i != 7).collect();
     for mask in [None, Some(mask.into())] {
@@ -285,8 +287,8 @@ fn shapes_that_do_not_fit_are_errors_that_give_both() {
     let x = noise(&[2, 5], 1);
     let wrong = ops::linear(&x, &noise(&[3, 4], 1), None, Activation::None).unwrap_err();
     assert_eq!(message(wrong), "input of a linear layer: expected [.., 4], got [2, 5]");
-    let wrong = ops::gather(&noise(&[3, 4], 1), vec![3].into()).unwrap_err();
-    assert_eq!(message(wrong), "id of a table: 3 is outside 0..2");
+    let wrong = ops::gather(&noise(&[3, 4], 1), vec![3].into(), "action").unwrap_err();
+    assert_eq!(message(wrong), "id of table action: 3 is outside 0..2");
     let (net, _) = build(&configs()[1], 1);
     let wrong = net.forward(&noise(&[2, 3, INPUT], 1), &State(vec![]), &play()).unwrap_err();
     assert_eq!(message(wrong), "parts of a state: expected 4, got 0");

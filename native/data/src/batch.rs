@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
+use sconce_core::heads::NONE;
 use sconce_core::pool;
 use sconce_core::rng::Rng;
 use sconce_core::spec::{Embedding, HeadKind, Heads};
@@ -14,9 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::permutation::Permutation;
 use crate::view::View;
-
-/// In `previous`, where there is no previous action.
-pub const NO_ACTION: u16 = u16::MAX;
 
 /// Windows of embedded frames with their labels, row-major.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -27,7 +25,7 @@ pub struct Batch {
     pub continuous: Vec<f32>,
     /// `[batch, window, num_ids]`.
     pub ids: Vec<u32>,
-    /// `[batch, window, num_labels]`, [`NO_ACTION`] where there is none.
+    /// `[batch, window, num_labels]`, [`NONE`] where there is none.
     pub previous: Vec<u16>,
     /// `[batch, window, num_labels]`.
     pub labels: Vec<u16>,
@@ -126,7 +124,7 @@ impl Reader {
             window,
             continuous: vec![0.0; n * self.embedding.continuous_width()],
             ids: vec![0; n * self.embedding.num_ids()],
-            previous: vec![NO_ACTION; n * self.heads.num_labels()],
+            previous: vec![NONE; n * self.heads.num_labels()],
             labels: vec![0; n * self.heads.num_labels()],
             weights: vec![1.0; n],
         }
@@ -141,7 +139,7 @@ impl Reader {
         }
         self.embedding.embed(&raw, false, row.continuous, row.ids)?;
         if !view.previous(t, mirror, &self.heads, row.previous)? {
-            row.previous.fill(NO_ACTION);
+            row.previous.fill(NONE);
         }
         view.labels(t, self.delay, mirror, &self.heads, row.labels)?;
         *row.weight = self.weight(view, t, mirror, row.labels)?;

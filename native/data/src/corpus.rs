@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use sconce_core::fs::{PARTIAL, lock, write_atomic};
+use sconce_core::fs::{clear_partials, lock, write_atomic};
 use sconce_core::rng::philox;
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -61,10 +62,13 @@ impl Manifest {
         if manifest.columns != manifest.schema.columns() {
             return Err(Error::mismatch(what(), "the columns of this version", "others"));
         }
-        match manifest.games.iter().find(|g| g.file != shard::name(&g.digest)) {
-            Some(game) => Err(Error::corrupt(what(), format!("shard {:?}", game.file))),
-            None => Ok(manifest),
+        for game in &manifest.games {
+            shard::check_digest(what(), &game.digest)?;
+            if game.file != shard::name(&game.digest) {
+                return Err(Error::corrupt(what(), format!("shard {:?}", game.file)));
+            }
         }
+        Ok(manifest)
     }
 
     fn write(&self, dir: &Path) -> Result<()> {
@@ -137,6 +141,17 @@ impl Corpus {
 
     /// Makes the corpus of exactly these games. One of the same schema that lay there is replaced.
     pub fn build(schema: &Schema, games: &[VectorGame], dir: &Path) -> Result<Self> {
+        Corpus::build_cancellable(schema, games, dir, &AtomicBool::new(false))
+    }
+
+    /// [`Corpus::build`] that ends between two games once `cancel` is set. The corpus that lay there
+    /// is then the one that lies there still.
+    pub fn build_cancellable(
+        schema: &Schema,
+        games: &[VectorGame],
+        dir: &Path,
+        cancel: &AtomicBool,
+    ) -> Result<Self> {
         let Schema::Vector { size, heads } = schema else {
             return Err(Error::mismatch("schema", "vector", schema.name()));
         };
@@ -145,15 +160,20 @@ impl Corpus {
             .iter()
             .flat_map(|(_, kind)| std::iter::repeat_n(kind.classes(), kind.labels()))
             .collect();
+        let go_on = || match cancel.load(Ordering::Relaxed) {
+            true => Err(Error::Cancelled),
+            false => Ok(()),
+        };
         for (i, game) in games.iter().enumerate() {
+            go_on()?;
             check_game(i, game, *size, &classes)?;
         }
         let writer = Writer::open(dir, schema)?;
-        let entries = games
-            .iter()
-            .enumerate()
-            .map(|(i, game)| write_game(&writer, i, game, *size))
-            .collect::<Result<Vec<_>>>()?;
+        let mut entries = Vec::with_capacity(games.len());
+        for (i, game) in games.iter().enumerate() {
+            go_on()?;
+            entries.push(write_game(&writer, i, game, *size)?);
+        }
         writer.replace(entries)?;
         Corpus::open(dir)
     }
@@ -219,7 +239,9 @@ impl Corpus {
     }
 
     /// Games to train on and games to measure on. Which side a game falls on depends on its digest
-    /// and the seed alone, so that adding games moves no other.
+    /// and the seed alone, so that adding games moves no other: with one exception. Where the draw
+    /// leaves a side empty it is given the game that came nearest; that one may go back to the other
+    /// side when more games come.
     pub fn split(&self, holdout: &Holdout, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
         let held: HashSet<usize> = match holdout {
             Holdout::Games(games) => {
@@ -359,14 +381,13 @@ impl Writer {
             Err(error) => return Err(error),
         };
         let mut found = Found { games: Vec::new(), adopted: 0 };
-        for folder in [self.dir.clone(), self.dir.join(shard::FOLDER)] {
-            for entry in fs::read_dir(&folder).map_err(Error::io(&folder))? {
-                let path = entry.map_err(Error::io(&folder))?.path();
-                if has_extension(&path, PARTIAL) {
-                    fs::remove_file(&path).map_err(Error::io(&path))?;
-                } else if has_extension(&path, "safetensors") {
-                    self.count_in(&path, &listed, &mut found);
-                }
+        let folder = self.dir.join(shard::FOLDER);
+        clear_partials(&self.dir)?;
+        clear_partials(&folder)?;
+        for entry in fs::read_dir(&folder).map_err(Error::io(&folder))? {
+            let path = entry.map_err(Error::io(&folder))?.path();
+            if path.extension().is_some_and(|e| e == "safetensors") {
+                self.count_in(&path, &listed, &mut found);
             }
         }
         Ok(found)
@@ -407,8 +428,4 @@ impl Writer {
         }
         Ok(())
     }
-}
-
-fn has_extension(path: &Path, extension: &str) -> bool {
-    path.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension))
 }

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
+use sconce_core::pool::MAX_THREADS;
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -30,7 +31,7 @@ const MAX_DEPTH: usize = 64;
 pub struct ImportOptions {
     /// Games with fewer frames are left out.
     pub min_frames: usize,
-    /// Threads that read; 0 takes one for each processor.
+    /// Threads that read, at most [`MAX_THREADS`]; 0 takes one for each processor.
     pub threads: usize,
 }
 
@@ -90,6 +91,10 @@ pub fn import(
     progress: &(dyn Fn(Progress) + Sync),
     cancel: &AtomicBool,
 ) -> Result<ImportReport> {
+    if options.threads > MAX_THREADS {
+        let (asked, most) = (options.threads as f64, MAX_THREADS as f64);
+        return Err(Error::out_of_range("threads", asked, 0.0, most));
+    }
     let start = Instant::now();
     let mut skipped = Vec::new();
     let files = find(paths, &mut skipped)?;

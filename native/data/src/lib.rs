@@ -14,7 +14,7 @@ pub mod schema;
 mod shard;
 mod view;
 
-pub use batch::{Batch, NO_ACTION, Reader, Sampler, SamplerOptions};
+pub use batch::{Batch, Reader, Sampler, SamplerOptions};
 pub use corpus::{Corpus, Count, Holdout, Info, VectorGame};
 pub use import::{ImportOptions, ImportReport, Progress, Skipped, import};
 pub use melee::{Reason, fields};

@@ -422,7 +422,7 @@ pub fn read(bytes: &[u8], min_frames: usize) -> Result<Game, Refusal> {
         let detail = format!("{} frames of at least {min_frames}", rows.len());
         return Err(Refusal::new(Reason::TooShort, detail));
     }
-    Ok(assemble(&replay, [a, b], &rows))
+    assemble(&replay, [a, b], &rows)
 }
 
 /// The length that the header announces, which peppi would take memory for.
@@ -471,11 +471,16 @@ fn rows_of(data: &Data) -> usize {
     data.post.character.len()
 }
 
-fn assemble(replay: &Replay, ports: [&PortData; 2], rows: &[(i32, usize)]) -> Game {
+fn assemble(
+    replay: &Replay,
+    ports: [&PortData; 2],
+    rows: &[(i32, usize)],
+) -> Result<Game, Refusal> {
+    let start = in_order(&replay.start, ports)?;
     let players = [0, 1].map(|p| PlayerRows {
         leader: &ports[p].leader,
         follower: ports[p].follower.as_ref(),
-        has_pad: replay.start.players.get(p).is_none_or(|q| q.r#type == PlayerType::Human),
+        has_pad: start.players.get(p).is_none_or(|q| q.r#type == PlayerType::Human),
     });
     let items = Items::of(&replay.frames, ports, rows);
     let mut columns: Vec<Column> = group(Group::Frame)
@@ -491,8 +496,19 @@ fn assemble(replay: &Replay, ports: [&PortData; 2], rows: &[(i32, usize)]) -> Ga
     for slot in 0..ITEM_SLOTS {
         columns.extend(group(Group::Item).map(|field| items.column(field, slot)));
     }
-    let info = describe(&replay.start, rows.len(), &columns);
-    Game { info, columns }
+    let info = describe(&start, rows.len(), &columns);
+    Ok(Game { info, columns })
+}
+
+/// The start with its players in the order of the frames' ports.
+fn in_order(start: &Start, ports: [&PortData; 2]) -> Result<Start, Refusal> {
+    let player = |port: &PortData| {
+        let found = start.players.iter().find(|p| p.port == port.port);
+        found.cloned().ok_or_else(|| {
+            Refusal::new(Reason::Corrupt, format!("no player at port {}", port.port as u8 + 1))
+        })
+    };
+    Ok(Start { players: vec![player(ports[0])?, player(ports[1])?], ..start.clone() })
 }
 
 fn player_column(field: &Field, player: &PlayerRows, rows: &[(i32, usize)]) -> Column {
@@ -598,6 +614,29 @@ mod tests {
     use sconce_core::embedding::melee::PLAYER_FIELDS;
 
     use super::*;
+    use crate::fixtures::Fixture;
+
+    #[test]
+    fn players_are_found_by_their_ports_whatever_their_order() {
+        let mut fixture = Fixture { frames: 600, ..Fixture::default() };
+        fixture.players[1].cpu = true;
+        let bytes = fixture.bytes().unwrap();
+        let mut replay = peppi::io::slippi::read(Cursor::new(&bytes), None).unwrap();
+        let game = |replay: &Replay| {
+            let [a, b] = replay.frames.ports.as_slice() else { panic!("two ports") };
+            let rows = final_rows(replay)?;
+            assemble(replay, [a, b], &rows)
+        };
+        let straight = game(&replay).map_err(|r| r.detail).unwrap();
+        assert_eq!(straight.info.kinds, ["human", "cpu"]);
+        replay.start.players.reverse();
+        let crossed = game(&replay).map_err(|r| r.detail).unwrap();
+        assert_eq!(crossed.info, straight.info);
+        let bytes = |game: &Game| game.columns.iter().map(Column::bytes).collect::<Vec<_>>();
+        assert_eq!(bytes(&crossed), bytes(&straight));
+        replay.start.players.truncate(1);
+        assert_eq!(game(&replay).err().map(|r| r.detail).as_deref(), Some("no player at port 1"));
+    }
 
     #[test]
     fn player_columns_are_the_raw_fields_of_the_embedding() {

@@ -29,6 +29,18 @@ struct Entry {
     game: GameInfo,
 }
 
+/// Hexadecimal digits of a SHA-256.
+const DIGEST_DIGITS: usize = 64;
+
+/// A digest names a file: text that somebody made up must not lead out of the corpus.
+pub(crate) fn check_digest(what: String, digest: &str) -> Result<()> {
+    let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    match digest.len() == DIGEST_DIGITS && digest.bytes().all(hex) {
+        true => Ok(()),
+        false => Err(Error::corrupt(what, format!("digest {digest:?}"))),
+    }
+}
+
 /// Path of a shard relative to the corpus.
 pub(crate) fn name(digest: &str) -> String {
     format!("{FOLDER}/{}.safetensors", digest.get(..NAME_DIGITS).unwrap_or(digest))
@@ -96,6 +108,7 @@ impl Shard {
         let (begin, header) =
             SafeTensors::read_metadata(&map).map_err(|e| Error::corrupt(what(), e))?;
         let entry = entry(header.metadata(), path)?;
+        check_digest(what(), &entry.game.digest)?;
         if entry.schema != *schema {
             return Err(Error::mismatch(what(), describe(schema), describe(&entry.schema)));
         }

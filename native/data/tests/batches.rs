@@ -4,12 +4,11 @@ mod support;
 
 use std::collections::HashSet;
 
+use sconce_core::heads::NONE;
 use sconce_core::pool;
 use sconce_core::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
 use sconce_data::fixtures::Fixture;
-use sconce_data::{
-    Batch, Corpus, NO_ACTION, Reader, Sampler, SamplerOptions, Schema, VectorGame, View,
-};
+use sconce_data::{Batch, Corpus, Reader, Sampler, SamplerOptions, Schema, VectorGame, View};
 use support::corpus;
 
 fn melee() -> (tempfile::TempDir, Vec<View>) {
@@ -135,7 +134,7 @@ fn windows_ending_at_a_frame_are_the_past_and_padding() {
     assert_eq!(batch.continuous[5..10], [0.0; 5]);
     assert_eq!(batch.continuous[10..], [25.0, 26.0, 27.0, 28.0, 29.0]);
     assert_eq!(batch.labels[..5], [0, 0, 0, 1, 2]);
-    assert_eq!(batch.previous[..5], [NO_ACTION, NO_ACTION, NO_ACTION, 0, 1]);
+    assert_eq!(batch.previous[..5], [NONE, NONE, NONE, 0, 1]);
     let beyond = reader.windows_ending_at(&views[0], &[30], 5);
     assert_eq!(beyond.map_err(|e| e.kind().name()), Err("out_of_range"));
     assert_eq!(reader.windows_ending_at(&views[0], &[], 5).unwrap().batch, 0);

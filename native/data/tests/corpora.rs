@@ -153,6 +153,46 @@ fn a_broken_manifest_is_an_error_to_read_and_rebuilt_by_an_import() {
 }
 
 #[test]
+fn a_digest_that_is_none_leads_nowhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, into) = (replays(dir.path(), 1), dir.path().join("corpus"));
+    run(&[folder], &into).unwrap();
+    let path = into.join("manifest.json");
+    let whole = fs::read_to_string(&path).unwrap();
+    let digest = Corpus::open(&into).unwrap().games()[0].digest.clone();
+    for other in [
+        format!("../../escape/now{}", &digest[16..]),
+        format!("{digest}00"),
+        digest.to_uppercase(),
+        String::new(),
+    ] {
+        let crafted = whole.replace(&digest, &other);
+        let names = (&digest[..16], other.get(..16).unwrap_or(&other));
+        fs::write(&path, crafted.replace(names.0, names.1)).unwrap();
+        assert_eq!(kind(Corpus::open(&into)), Some(Kind::Corrupt), "{other}");
+    }
+}
+
+#[test]
+fn a_shard_beside_the_games_is_not_one_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, into) = (replays(dir.path(), 2), dir.path().join("corpus"));
+    run(slice::from_ref(&folder), &into).unwrap();
+    let shard = shards(&into).remove(0);
+    fs::copy(&shard, into.join(shard.file_name().unwrap())).unwrap();
+    assert_eq!(run(&[folder], &into).unwrap().known, 2);
+    assert_eq!(Corpus::open(&into).unwrap().games().len(), 2);
+}
+
+#[test]
+fn an_import_by_more_threads_than_can_be_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ImportOptions { threads: 1 << 20, ..ImportOptions::default() };
+    let refused = import(&[], dir.path(), &options, &|_| (), &AtomicBool::new(false));
+    assert_eq!(kind(refused), Some(Kind::OutOfRange));
+}
+
+#[test]
 fn no_damage_to_a_shard_makes_reading_it_panic() {
     let (_dir, whole) = corpus(&[Fixture { frames: 600, ..Fixture::default() }]);
     let path = whole.dir().join(&whole.games()[0].file);
@@ -290,6 +330,19 @@ fn building_again_replaces_and_never_overwrites_another_kind() {
     assert_eq!(kind(Corpus::build(&wider, &[game], dir.path())), Some(Kind::Mismatch));
     assert_eq!(kind(run(&[], dir.path())), Some(Kind::Mismatch));
     assert_eq!(Corpus::open(dir.path()).unwrap().games().len(), 2);
+}
+
+#[test]
+fn a_cancelled_build_leaves_the_corpus_that_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (schema, games) = vectors(3);
+    let before = Corpus::build(&schema, &games[..2], dir.path()).unwrap();
+    let cancelled = AtomicBool::new(true);
+    let stopped = Corpus::build_cancellable(&schema, &games, dir.path(), &cancelled);
+    assert_eq!(kind(stopped), Some(Kind::Cancelled));
+    let after = Corpus::open(dir.path()).unwrap();
+    assert_eq!(after.games(), before.games());
+    assert!(after.views(&[0, 1]).is_ok());
 }
 
 #[test]

@@ -173,6 +173,9 @@ pub struct Game {
     pub labels: Vec<u16>,
 }
 
+/// More demonstrations than anybody needs for CartPole, and some 100 MB.
+const MAX_GAMES: usize = 10_000;
+
 impl Demonstrations {
     /// # Errors
     /// `OutOfRange` for `steps` and `perturb`, or if too few games grow as long as `min_steps`.
@@ -184,6 +187,9 @@ impl Demonstrations {
         }
         if !(0.0..=1.0).contains(&self.perturb) {
             return Err(Error::out_of_range("perturb", self.perturb.into(), 0.0, 1.0));
+        }
+        if self.games > MAX_GAMES {
+            return Err(Error::out_of_range("games", self.games as f64, 0.0, MAX_GAMES as f64));
         }
         let mut games = Vec::with_capacity(self.games);
         for episode in 0.. {

@@ -11,7 +11,7 @@ use sconce_data::{
     Corpus, ImportOptions, ImportReport, Progress, Schema, VectorGame, fields, fixtures, import,
 };
 
-use crate::border::{Data, Reply, Task, call, decode, perform};
+use crate::border::{Data, Reply, Task, call, decode, from_binary, perform, to_binary};
 
 /// An open corpus; its shards stay mapped as long as it lives.
 struct CorpusHandle(Corpus);
@@ -83,27 +83,16 @@ fn corpus_build<'a>(
             .iter()
             .enumerate()
             .map(|(i, (x, labels))| {
-                let x = words(x, i)?.map(f32::from_le_bytes).collect();
-                let labels = words(labels, i)?.map(u16::from_le_bytes).collect();
-                Ok(VectorGame { x, labels })
+                let game = format!("game {i}");
+                let x = from_binary(&game, x, f32::from_le_bytes)?;
+                Ok(VectorGame { x, labels: from_binary(&game, labels, u16::from_le_bytes)? })
             })
             .collect::<Result<Vec<_>>>()?;
-        Task::start(env, "build", reference, move |_reply, _cancelled| {
-            Corpus::build(&schema, &games, Path::new(&dir)).map(|corpus| Data(corpus.info()))
+        Task::start(env, "build", reference, move |_reply, cancelled| {
+            let corpus = Corpus::build_cancellable(&schema, &games, Path::new(&dir), cancelled)?;
+            Ok(Data(corpus.info()))
         })
     })
-}
-
-fn words<'a, const N: usize>(
-    bytes: &'a Binary<'_>,
-    game: usize,
-) -> Result<impl Iterator<Item = [u8; N]> + 'a> {
-    let (words, rest) = bytes.as_slice().as_chunks();
-    if rest.is_empty() {
-        return Ok(words.iter().copied());
-    }
-    let expected = format!("a multiple of {N} bytes");
-    Err(Error::mismatch(format!("game {game}"), expected, format!("{} bytes", bytes.len())))
 }
 
 #[rustler::nif(schedule = "DirtyIo")]
@@ -143,11 +132,9 @@ fn corpus_recording<'a>(
             view.raw(t, row)?;
             view.labels(t, 0, false, &heads, label)?;
         }
-        let rows: Vec<u8> = rows.iter().flat_map(|v| v.to_le_bytes()).collect();
         let labels: Vec<u8> = labels.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let binary = |bytes: &[u8]| NewBinary::from_slice(env, bytes);
-        let (rows, labels) = (binary(&rows), binary(&labels));
-        Ok((Term::from(rows), view.raw_width(), Term::from(labels), width))
+        let labels = Term::from(NewBinary::from_slice(env, &labels));
+        Ok((to_binary(env, &rows), view.raw_width(), labels, width))
     })
 }
 

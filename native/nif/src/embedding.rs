@@ -1,11 +1,11 @@
 //! How a frame becomes a vector: `Sconce.Embedding` and the columns of `Sconce.Frame`.
 
-use rustler::{Binary, Encoder, Env, NewBinary, Term};
+use rustler::{Binary, Encoder, Env, Term};
 use sconce_core::embedding::melee;
 use sconce_core::spec::Embedding;
 use sconce_core::{Error, Result};
 
-use crate::border::{Data, call, decode, inline};
+use crate::border::{Data, call, decode, from_binary, inline, to_binary};
 
 #[rustler::nif]
 fn frame_columns(env: Env) -> Term {
@@ -28,7 +28,7 @@ fn embed<'a>(env: Env<'a>, embedding: Term<'a>, raw: Binary<'a>) -> Term<'a> {
         let mut continuous = numbers(embedding.continuous_width())?;
         let mut ids = vec![0; embedding.num_ids()];
         embedding.embed(&raw, true, &mut continuous, &mut ids)?;
-        Ok((binary(env, &continuous), ids).encode(env))
+        Ok((to_binary(env, &continuous), ids).encode(env))
     })
 }
 
@@ -40,14 +40,13 @@ fn embedding_of(term: Term) -> Result<Embedding> {
 }
 
 /// The numbers of a packed frame (f32 little-endian), whose length must be the embedding's.
-pub fn raw_row(embedding: &Embedding, bytes: &[u8]) -> Result<Vec<f32>> {
+fn raw_row(embedding: &Embedding, bytes: &[u8]) -> Result<Vec<f32>> {
     let expected = embedding.raw_width().saturating_mul(size_of::<f32>());
     if bytes.len() != expected {
         let got = format!("{} bytes", bytes.len());
         return Err(Error::mismatch("frame", format!("{expected} bytes"), got));
     }
-    let (numbers, _) = bytes.as_chunks();
-    Ok(numbers.iter().map(|&number| f32::from_le_bytes(number)).collect())
+    from_binary("frame", bytes, f32::from_le_bytes)
 }
 
 /// So many zeros, or an error where a Spec asks for more than there is.
@@ -59,13 +58,4 @@ fn numbers(length: usize) -> Result<Vec<f32>> {
     })?;
     numbers.resize(length, 0.0);
     Ok(numbers)
-}
-
-fn binary<'a>(env: Env<'a>, numbers: &[f32]) -> Term<'a> {
-    let mut binary = NewBinary::new(env, size_of_val(numbers));
-    let (places, _) = binary.as_mut_slice().as_chunks_mut();
-    for (place, number) in places.iter_mut().zip(numbers) {
-        *place = number.to_le_bytes();
-    }
-    binary.into()
 }

@@ -7,18 +7,23 @@ mod border;
 mod corpus;
 mod embedding;
 mod env;
-mod memory;
 mod policy;
 mod probe;
 mod session;
 mod system;
 mod trainer;
 
+use mimalloc::MiMalloc;
 use rustler::{Env, Term};
+
+/// Of everything native. A training step frees what the next one takes: this allocator gives freed
+/// pages back to the system a second later at the earliest, where the C library's has the kernel zero
+/// them anew at every step.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Runs once, when the VM loads the library. False makes the load fail.
 fn load(_env: Env, _load_info: Term) -> bool {
-    memory::keep_for_the_next_step();
     sconce_core::pool::keep_libraries_single_threaded();
     true
 }

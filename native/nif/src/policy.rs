@@ -104,7 +104,8 @@ fn policy_weight(env: Env, policy: ResourceArc<PolicyHandle>, name: String) -> T
 /// # Shapes
 /// `rows [batch, time, raw_width]` f32, `labels [batch, time, num_labels]` u16, `state` as
 /// `backbone::State::to_vec` lays it out.
-#[rustler::nif]
+// Copying the rows of many frames takes longer than a scheduler has.
+#[rustler::nif(schedule = "DirtyCpu")]
 #[allow(clippy::too_many_arguments)]
 fn policy_forward<'a>(
     env: Env<'a>,

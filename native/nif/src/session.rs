@@ -272,9 +272,12 @@ impl Encoder for Answered {
 }
 
 /// Gives up waiting for a queued decision: true if it will not be made, false if its answer is on the
-/// way or there already.
+/// way or there already. Nobody else's call can be given up.
 #[rustler::nif]
-fn session_abandon(handle: ResourceArc<SessionHandle>) -> bool {
+fn session_abandon(env: Env, handle: ResourceArc<SessionHandle>) -> bool {
+    if handle.check_owner(env).is_err() {
+        return false;
+    }
     let ticket = match &*handle.slot() {
         Slot::Working(ticket) => Some(ticket.clone()),
         Slot::Idle(_) | Slot::Closed => None,

@@ -15,6 +15,7 @@ use sconce_core::backbone::State;
 use sconce_core::embedding::melee;
 use sconce_core::heads::Decision;
 use sconce_core::policy::Frames;
+use sconce_core::pool;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::Embedding;
@@ -40,7 +41,7 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lane {
-    /// On the caller's thread.
+    /// On the caller's thread alone: it waits for no other.
     Inline,
     /// On a thread of ours.
     Worker,
@@ -106,7 +107,7 @@ impl Overrides {
     }
 }
 
-/// Measured at the opening, medians of a few calls.
+/// Measured at the opening on one thread, medians of a few calls.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cost {
     /// A decision that steps the state by one frame.
@@ -212,7 +213,11 @@ impl Session {
             check_labels(&self.policy.spec().heads, labels)?;
         }
         let draw = Draw { sampling: &sampling, rngs: &[rng], given };
-        let (decision, state) = self.policy.act(&frames, state, draw)?;
+        let act = || self.policy.act(&frames, state, draw);
+        let (decision, state) = match self.next_lane() {
+            Lane::Inline => pool::serial(act),
+            Lane::Worker => act(),
+        }?;
         Ok(Step { decision, state, row })
     }
 
@@ -339,7 +344,7 @@ fn measure(policy: &Policy, zero: &State, options: &Options) -> Result<Cost> {
             let start = Instant::now();
             let rng = Rng::new(options.seed, "measure", 0);
             let draw = Draw { sampling: &options.sampling, rngs: &[rng], given: None };
-            policy.act(&frames, zero, draw)?;
+            pool::serial(|| policy.act(&frames, zero, draw))?;
             if call > 0 {
                 times.push(start.elapsed().as_secs_f64() * 1e6);
             }

@@ -1,12 +1,14 @@
 //! What a session decides, against the policy it stands on.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, RwLock, mpsc};
+use std::time::Duration;
 
 use sconce_core::backbone::Context;
 use sconce_core::embedding::melee;
 use sconce_core::heads::NONE;
 use sconce_core::ops::tensor;
 use sconce_core::policy::Frames;
+use sconce_core::pool;
 use sconce_core::sampling::Sampling;
 use sconce_core::spec::{
     Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Melee, MlpConfig, RecurrentConfig,
@@ -373,6 +375,35 @@ fn the_lane_is_the_one_asked_for_or_follows_the_cost() {
     let wide = vector(Backbone::Gru(recurrent(256)));
     let options = Options { window_size: 1000, ..options(Mode::Window) };
     assert_eq!(Session::open(wide, options).unwrap().next_lane(), Lane::Worker);
+}
+
+#[test]
+fn an_inline_decision_waits_for_no_other_thread() {
+    let _turn = turn();
+    // Rows of many shards, and an opening that measures them.
+    let policy = vector(Backbone::Gru(recurrent(12)));
+    let options = Options { window_size: 2000, lane: Some(Lane::Inline), ..options(Mode::Window) };
+    let (both, gate) = (Barrier::new(3), RwLock::new(()));
+    pool::set_threads(2).unwrap();
+    let (sender, done) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let held = gate.write().unwrap();
+        scope.spawn(|| {
+            pool::for_each(2, |_| {
+                both.wait();
+                drop(gate.read());
+            });
+        });
+        both.wait();
+        scope.spawn(move || {
+            let mut session = Session::open(policy, options).unwrap();
+            sender.send(session.act(&raw(0), &Overrides::default()).is_ok())
+        });
+        let answer = done.recv_timeout(Duration::from_secs(60));
+        drop(held);
+        assert_eq!(answer, Ok(true));
+    });
+    pool::set_threads(pool::available()).unwrap();
 }
 
 #[test]

@@ -142,6 +142,15 @@ impl TrainOptions {
         let many = f64::from(u32::MAX);
         at_least("batch_size", self.batch_size as f64, 1.0, many)?;
         at_least("window_size", self.window_size as f64, 1.0, many)?;
+        let frames = self.batch_size.saturating_mul(self.window_size);
+        if frames > MAX_FRAMES {
+            // The gates, projections and gradients of a frame are some tens of kilobytes.
+            let bytes = (frames as u64).saturating_mul(32 << 10);
+            return Err(Error::OutOfMemory {
+                what: "a step (batch_size x window_size)".into(),
+                bytes,
+            });
+        }
         at_least("stride", self.stride as f64, 1.0, many)?;
         at_least("burn_in", self.burn_in as f64, 0.0, self.window_size as f64 - 1.0)?;
         at_least("validation_stride", self.validation_stride as f64, 1.0, many)?;
@@ -185,6 +194,9 @@ impl EvalOptions {
         at_least("frame_delay", self.frame_delay as f64, 0.0, 1e4)
     }
 }
+
+/// Frames of one step: more would not fit into the memory of the machines this is for.
+const MAX_FRAMES: usize = 1 << 20;
 
 /// A number outside its bounds is an error that names it.
 fn at_least(field: &str, value: f64, min: f64, max: f64) -> Result<()> {

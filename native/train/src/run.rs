@@ -15,6 +15,7 @@ use sconce_core::ops::tensor;
 use sconce_core::{Error, Policy, Result, Spec, fs, pool};
 use sconce_data::{Batch, Corpus, Holdout, Reader, Sampler, SamplerOptions, View};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
@@ -508,11 +509,23 @@ fn resumable(
         evaluate: false,
         ..o.clone()
     };
-    if comparable(&progress.options) != comparable(options) {
-        return Err(Error::mismatch(format!("options of {what}"), "those of this run", "others"));
+    let (before, now) = (comparable(&progress.options), comparable(options));
+    if let Some((name, before, now)) = first_difference(&before, &now) {
+        return Err(Error::mismatch(format!("{name} of a resumed run"), before, now));
     }
     let policy = Policy::from_checkpoint(file.manifest, file.weights)?;
     Ok(Some((policy, progress, Some(file.optimiser))))
+}
+
+/// The first option in which two runs differ, and both its values.
+fn first_difference(before: &TrainOptions, now: &TrainOptions) -> Option<(String, Value, Value)> {
+    let fields = |o| serde_json::to_value(o).unwrap_or_default();
+    let (before, now) = (fields(before), fields(now));
+    let differs = |(name, value): (&String, &Value)| {
+        (now.get(name) != Some(value))
+            .then(|| (name.clone(), value.clone(), now.get(name).cloned().unwrap_or_default()))
+    };
+    before.as_object()?.iter().find_map(differs)
 }
 
 fn burn_in(batch: &mut Batch, frames: usize) {

@@ -34,6 +34,12 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
     assert output =~ ~r/native library +mix compile/
   end
 
+  test "it takes no arguments" do
+    assert_raise Mix.Error, ~r/unknown argument --fix/, fn ->
+      Mix.Tasks.Sconce.Doctor.run(["--fix"])
+    end
+  end
+
   test "the oldest Rust it accepts is the one of Cargo.toml" do
     [_, minor] = Regex.run(~r/rust-version = "([\d.]+)"/, File.read!("Cargo.toml"))
     assert Mix.Tasks.Sconce.Doctor.rust() == minor <> ".0"

@@ -6,7 +6,8 @@ defmodule Mix.Tasks.Sconce.TrainTest do
 
   alias Mix.Tasks.Sconce.{Demo, Eval, Train}
   alias Sconce.Env.CartPole
-  alias Sconce.Trainer.{Settings, Switches}
+  alias Sconce.Switches
+  alias Sconce.Trainer.Settings
 
   @small ~w(--hidden-size 8 --num-layers 1 --head-hidden-size 8 --steps 4 --validate-every 2
             --window-size 16 --stride 16 --batch-size 8 --loss plain)
@@ -61,7 +62,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
       assert_raise Mix.Error, ~r/^#{hd(args)} cannot be/, fn -> Train.run(args) end
     end
 
-    assert_raise Mix.Error, ~r/:batch_size: expected a positive integer/, fn ->
+    assert_raise Mix.Error, ~r/^--batch-size cannot be "0", expected a positive integer/, fn ->
       Train.run(~w(--corpus nowhere --out nowhere --batch-size 0))
     end
 
@@ -85,7 +86,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     names = Keyword.keys(Train.schema())
     wanted = Keyword.keys(Settings.schema(:training) ++ Settings.schema(:loss))
     assert wanted -- names == []
-    assert Switches.left_out() == [:value_head]
+    assert Sconce.Policy.Spec.options() -- names == [:value_head]
     assert names == Enum.uniq(names)
   end
 
@@ -103,11 +104,11 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     # Given twice, the last one counts.
     assert opts[:pos_weight] == [1.0, 2.5]
 
-    assert Switches.training(embedding: :packed, label_smoothing: 0.2) ==
+    assert Sconce.Trainer.Switches.training(embedding: :packed, label_smoothing: 0.2) ==
              [loss: [label_smoothing: 0.2], embedding: {:melee, layout: :packed}]
 
     assert_raise ArgumentError, ~r/--clamp does not go with --loss plain/, fn ->
-      Switches.training(loss: :plain, clamp: 3.0)
+      Sconce.Trainer.Switches.training(loss: :plain, clamp: 3.0)
     end
   end
 

@@ -31,6 +31,8 @@ defmodule Sconce.Policy.SpecTest do
            ]
 
     assert {spec.heads_kind, spec.stream_size, spec.prior} == {:independent, 128, false}
+    assert spec.value_head == nil
+    assert Spec.new(value_head: nil) == spec
   end
 
   test "a Spec comes back from the native side as it went" do
@@ -94,9 +96,17 @@ defmodule Sconce.Policy.SpecTest do
           {[stream_size: 8], ~r/:stream_size does not apply to independent/},
           {[heads: :autoregressive, head_hidden_size: 8], ~r/:head_hidden_size does not apply/},
           {[embedding: {:vector, 2}, prior: true], ~r/:prior needs the Melee embedding/},
+          {[prior: true, heads: bernoulli_shoulder()],
+           ~r/:prior needs the Melee embedding and the heads/},
           {[value_head: true], ~r/:value_head is reserved/}
         ] do
       assert_raise ArgumentError, sentence, fn -> Spec.new(opts) end
     end
+  end
+
+  # The names of a controller, but not its kinds.
+  defp bernoulli_shoulder do
+    sticks = for name <- [:main_x, :main_y, :c_x, :c_y], do: {name, {:categorical, 17}}
+    [buttons: {:bernoulli, 8}] ++ sticks ++ [shoulder: {:bernoulli, 4}]
   end
 end

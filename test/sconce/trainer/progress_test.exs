@@ -1,6 +1,11 @@
 defmodule Sconce.Trainer.ProgressTest do
   use ExUnit.Case, async: true
 
+  import ExUnit.CaptureIO
+  import Sconce.Test.Scratch
+
+  alias Sconce.Env.CartPole
+  alias Sconce.{Error, Trainer}
   alias Sconce.Trainer.Progress
 
   doctest Progress
@@ -81,5 +86,20 @@ defmodule Sconce.Trainer.ProgressTest do
   test "a label stands before each line" do
     assert [line] = play(Progress.new(terminal: false, label: "gru"), [@validation])
     assert line =~ ~r/^gru  epoch 1/
+  end
+
+  test "a run is followed by its name as by its pid" do
+    dir = tmp_dir!("progress")
+    {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
+    {:ok, corpus} = CartPole.corpus(games, into: Path.join(dir, "corpus"))
+    opts = [corpus: corpus, out: Path.join(dir, "run"), steps: 2, window_size: 16, hidden_size: 8]
+    {:ok, run} = Trainer.start_link([name: __MODULE__, validate_every: 2] ++ opts)
+
+    text = capture_io(fn -> assert {:ok, %{steps: 2}} = Progress.follow(__MODULE__) end)
+    assert text =~ "step 2  validation NLL"
+
+    GenServer.stop(run)
+    assert {:error, %Error{kind: :cancelled}} = Progress.follow(run)
+    assert {:error, %Error{kind: :cancelled}} = Progress.follow(__MODULE__)
   end
 end

@@ -5,6 +5,7 @@ defmodule Sconce.Trainer.Curve.Panel do
   # A series is `{:line, color, points}`, `{:points, color, points, ringed_x}` or
   # `{:rule, color, y, label}`; a point is `{x, y}`.
 
+  import Sconce.Figures, only: [grouped: 1]
   import Sconce.Trainer.Curve.Scale
 
   @label_height 15

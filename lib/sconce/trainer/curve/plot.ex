@@ -2,6 +2,7 @@ defmodule Sconce.Trainer.Curve.Plot do
   @moduledoc false
   # Points as characters. A braille cell is two dots wide and four high.
 
+  import Sconce.Figures, only: [grouped: 1]
   import Sconce.Trainer.Curve.Scale
 
   @doc "Points as braille, with the range of both axes."

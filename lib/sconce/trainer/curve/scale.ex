@@ -1,6 +1,6 @@
 defmodule Sconce.Trainer.Curve.Scale do
   @moduledoc false
-  # From numbers to places and to text: ranges with round ticks, smoothing, grouped digits.
+  # From numbers to places and to text: ranges with round ticks, smoothing, times.
 
   # Rounded out to ticks; from 0 where that costs little room.
   def y_range([]), do: {0.0, 1.0}
@@ -57,11 +57,6 @@ defmodule Sconce.Trainer.Curve.Scale do
 
   @doc "A number with so many decimals."
   def number(value, decimals), do: :erlang.float_to_binary(value / 1, decimals: decimals)
-
-  @doc "12345 as 12,345."
-  def grouped(integer) do
-    integer |> to_string() |> String.replace(~r/(?<=\d)(?=(\d{3})+$)/, ",")
-  end
 
   @doc "Seconds as 2:05 or 1:02:05."
   def clock(seconds) do

@@ -9,11 +9,12 @@ use crate::{Error, Result};
 
 /// `table [rows, w]`, `ids [n]` -> `[n, w]`. Backward adds up the gradients of repeated ids.
 ///
-/// An id outside the table is an error that names it, never the nearest row.
-pub fn gather(table: &Tensor, ids: Arc<[u32]>) -> Result<Tensor> {
+/// An id outside the table is an error that names both (`what` is the table), never the nearest row.
+pub fn gather(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Tensor> {
     let (rows, _) = table.dims2()?;
     if let Some(id) = ids.iter().find(|&&id| id as usize >= rows) {
-        return Err(Error::out_of_range("id of a table", f64::from(*id), 0.0, rows as f64 - 1.0));
+        let field = format!("id of table {what}");
+        return Err(Error::out_of_range(field, f64::from(*id), 0.0, rows as f64 - 1.0));
     }
     Ok(table.contiguous()?.apply_op1(Gather { ids })?)
 }

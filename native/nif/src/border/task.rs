@@ -1,7 +1,7 @@
 //! Long work: a thread of its own, events on the way, one answer, and an end when nobody waits.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
 use rustler::{Env, LocalPid, Monitor, Reference, Resource, ResourceArc};
 use sconce_core::{Error, Result};
@@ -16,7 +16,8 @@ const STACK_BYTES: usize = 64 << 20;
 /// 1. The work sees `cancelled` and ends soon after it is set.
 /// 2. It is set by [`Task::cancel`], by the death of the process that started the work, and when
 ///    the last reference to the handle is gone.
-/// 3. Whatever way it ends, the [`Reply`] answers once.
+/// 3. Whatever way it ends, the [`Reply`] answers once. It is made when there is a thread: one that
+///    cannot be started answers by the error of [`Task::start`] alone.
 pub struct Task {
     cancelled: Arc<AtomicBool>,
 }
@@ -38,19 +39,21 @@ impl Task {
     ) -> Result<ResourceArc<Task>> {
         let cancelled = Arc::new(AtomicBool::new(false));
         let task = ResourceArc::new(Task { cancelled: cancelled.clone() });
-        let reply = Reply::new(env, op, reference);
-        env.monitor(&task, &env.pid());
+        let (sender, receiver) = mpsc::channel::<Reply>();
         let started = std::thread::Builder::new()
             .name(format!("sconce-{op}"))
             .stack_size(STACK_BYTES)
             .spawn(move || {
+                let Ok(reply) = receiver.recv() else { return };
                 let result = super::guard(|| work(&reply, &cancelled));
                 reply.send(result);
             });
-        match started {
-            Ok(_) => Ok(task),
-            Err(e) => Err(Error::Unavailable { what: "a thread".into(), reason: e.to_string() }),
-        }
+        started
+            .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
+        env.monitor(&task, &env.pid());
+        // The thread waits for it; a reply that is not taken answers for itself.
+        drop(sender.send(Reply::new(env, op, reference)));
+        Ok(task)
     }
 
     pub fn cancel(&self) {

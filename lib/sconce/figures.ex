@@ -1,0 +1,15 @@
+defmodule Sconce.Figures do
+  @moduledoc false
+  # Counts and sizes as people read them.
+
+  @doc "12345 as 12,345."
+  @spec grouped(integer) :: String.t()
+  def grouped(n), do: n |> Integer.to_string() |> String.replace(~r/\B(?=(\d{3})+$)/, ",")
+
+  @doc "Bytes with a unit, as in 37.6 MB."
+  @spec size(number) :: String.t()
+  def size(bytes) when bytes < 1000, do: "#{round(bytes)} B"
+  def size(bytes) when bytes < 1_000_000, do: "#{Float.round(bytes / 1.0e3, 1)} KB"
+  def size(bytes) when bytes < 1_000_000_000, do: "#{Float.round(bytes / 1.0e6, 1)} MB"
+  def size(bytes), do: "#{Float.round(bytes / 1.0e9, 1)} GB"
+end

@@ -1,0 +1,106 @@
+defmodule Sconce.Switches do
+  @moduledoc false
+  # A schema of options as switches of a command line: `batch_size` is `--batch-size`.
+
+  alias Sconce.Options
+
+  @doc "The schema as the lines of a task's documentation."
+  def docs(schema) do
+    Enum.map_join(schema, "\n", fn {name, spec} ->
+      default = if spec[:default] in [nil, []], do: "", else: " (#{text(spec[:default])})"
+      "  * `#{switch(name)}` - #{spec[:doc]}#{default}"
+    end)
+  end
+
+  @doc """
+  Options and the other arguments. Raises `ArgumentError` for a switch that is not in the schema,
+  with the nearest that is, and for text that cannot be its value or is out of its bounds.
+  """
+  def parse!(argv, schema) do
+    strict =
+      for {name, spec} <- schema,
+          do: {name, if(spec[:type] == :boolean, do: :boolean, else: :string)}
+
+    {given, rest, invalid} = argv |> joined() |> OptionParser.parse(strict: strict)
+    Enum.each(invalid, &refuse!(&1, schema))
+
+    {for({name, text} <- given, do: {name, value!(name, text, schema[name])}), rest}
+  end
+
+  # A negative number would not be taken for the value that it is.
+  defp joined(["--" | _rest] = argv), do: argv
+
+  defp joined(["--" <> _name = switch, <<"-", digit, _::binary>> = value | rest])
+       when digit in ?0..?9,
+       do: ["#{switch}=#{value}" | joined(rest)]
+
+  defp joined([argument | rest]), do: [argument | joined(rest)]
+  defp joined([]), do: []
+
+  @doc "`--batch-size` of `:batch_size`."
+  def switch(name), do: "--" <> (name |> to_string() |> String.replace("_", "-"))
+
+  defp refuse!({switch, value}, schema) do
+    known = Enum.map(schema, fn {name, _spec} -> switch(name) end)
+
+    cond do
+      switch in known and value == nil -> raise ArgumentError, "#{switch} needs a value"
+      switch in known -> raise ArgumentError, "#{switch} cannot be #{inspect(value)}"
+      true -> raise ArgumentError, "unknown option #{switch}#{did_you_mean(switch, known)}"
+    end
+  end
+
+  defp did_you_mean(switch, known) do
+    case Options.nearest(switch, known) do
+      nil -> ""
+      near -> ", did you mean #{near}?"
+    end
+  end
+
+  defp value!(name, text, spec) do
+    with {:ok, value} <- value(text, spec[:type]), {:ok, value} <- Options.fit(value, spec) do
+      value
+    else
+      :error ->
+        raise ArgumentError,
+              "#{switch(name)} cannot be #{inspect(text)}, expected #{Options.describe(spec)}"
+    end
+  end
+
+  defp value(flag, :boolean) when is_boolean(flag), do: {:ok, flag}
+  defp value(text, :float), do: whole(Float.parse(text))
+
+  defp value(text, type) when type in [:integer, :pos_integer, :non_neg_integer],
+    do: whole(Integer.parse(text))
+
+  defp value(text, {:in, %Range{}}), do: whole(Integer.parse(text))
+  defp value(text, {:in, values}), do: named(text, values)
+  defp value(text, {:or, types}), do: Enum.find_value(types, :error, &one_of(text, &1))
+  defp value(text, {:list, type}), do: text |> String.split(",") |> each(type)
+  defp value(text, type) when type in [:string, :path, :any], do: {:ok, text}
+  defp value(text, literal), do: named(text, [literal])
+
+  defp one_of(text, type) do
+    with :error <- value(text, type), do: nil
+  end
+
+  defp each(texts, type) do
+    values = Enum.map(texts, &value(&1, type))
+    if :error in values, do: :error, else: {:ok, Enum.map(values, &elem(&1, 1))}
+  end
+
+  # `none` is how a command line says nil.
+  defp named(text, values) do
+    case Enum.find(values, :error, &(text(&1) == text)) do
+      :error -> :error
+      value -> {:ok, value}
+    end
+  end
+
+  defp whole({number, ""}), do: {:ok, number}
+  defp whole(_other), do: :error
+
+  defp text(nil), do: "none"
+  defp text(values) when is_list(values), do: Enum.map_join(values, ",", &text/1)
+  defp text(value), do: to_string(value)
+end

@@ -1,0 +1,13 @@
+defmodule Sconce.Tensor do
+  @moduledoc false
+  # Nx is never required: whoever has a tensor has Nx. Called by `apply/3`, as no compiler knows it.
+
+  @doc "The numbers of a tensor as 32-bit floats."
+  @spec floats(struct) :: binary
+  def floats(%{__struct__: Nx.Tensor} = tensor),
+    do: apply(Nx, :to_binary, [apply(Nx, :as_type, [tensor, {:f, 32}])])
+
+  @doc "The numbers of a tensor as they are, none cut to fewer bits."
+  @spec numbers(struct) :: [number | atom]
+  def numbers(%{__struct__: Nx.Tensor} = tensor), do: apply(Nx, :to_flat_list, [tensor])
+end
