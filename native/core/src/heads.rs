@@ -12,8 +12,7 @@ use crate::spec::{self, HeadKind, HeadsKind};
 use crate::weights::{Builder, Init};
 use crate::{Error, Result};
 
-/// Stands where there was no previous action.
-pub const NONE: u16 = u16::MAX;
+pub use crate::spec::NONE;
 
 /// One action for each row.
 #[derive(Debug, Clone, PartialEq)]

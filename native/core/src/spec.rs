@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::heads::NONE;
 use crate::{Error, Result};
 
 /// What a policy is, without its weights.
@@ -34,6 +33,9 @@ pub struct Melee {
     /// Projectile slots; 0 leaves the block out.
     pub num_projectiles: usize,
 }
+
+/// In labels of a previous action: there was none.
+pub const NONE: u16 = u16::MAX;
 
 /// Projectile slots of a frame.
 pub const MAX_PROJECTILES: usize = 5;
