@@ -8,9 +8,15 @@ defmodule Sconce.Switches do
   def docs(schema) do
     Enum.map_join(schema, "\n", fn {name, spec} ->
       default = if spec[:default] in [nil, []], do: "", else: " (#{text(spec[:default])})"
-      "  * `#{switch(name)}` - #{spec[:doc]}#{default}"
+      doc = String.replace(spec[:doc], "`nil`", "`none`")
+      "  * `#{switch(name)}` - #{doc}#{choices(spec[:type])}#{default}"
     end)
   end
+
+  defp choices({:in, values}) when is_list(values),
+    do: " One of #{Enum.map_join(values, ", ", &"`#{text(&1)}`")}."
+
+  defp choices(_type), do: ""
 
   @doc """
   Options and the other arguments. Raises `ArgumentError` for a switch that is not in the schema,
