@@ -35,7 +35,6 @@ defmodule Sconce.Native do
 
   # Corpus
   def corpus_import(_reference, _paths, _dir, _options), do: unavailable(:import)
-  def corpus_stop(_task), do: unavailable(:import)
   def corpus_build(_reference, _schema, _games, _dir), do: unavailable(:build)
   def corpus_open(_dir), do: unavailable(:open)
   def corpus_info(_corpus), do: unavailable(:info)

@@ -84,7 +84,6 @@ impl Heads {
     pub fn act(&self, trunk: &Tensor, previous: &[u16], draw: Draw) -> Result<Decision> {
         self.check_classes(previous, true)?;
         let (rows, width) = (trunk.dim(0)?, self.spec.num_labels());
-        let prior = self.prior_logits(rows, previous)?;
         let mut choices = vec![0; rows * width];
         if let Some(given) = draw.given {
             self.check_rows(trunk, given)?;
@@ -122,6 +121,7 @@ impl Heads {
                 logits
             }
             Layers::Autoregressive { .. } => {
+                let prior = self.prior_logits(rows, previous)?;
                 let mut done = Vec::new();
                 self.unroll(trunk, |at, logits| {
                     let mut logits = logits.clone();

@@ -59,15 +59,6 @@ fn run(
     })
 }
 
-/// Asks an import or a build to end.
-#[rustler::nif]
-fn corpus_stop<'a>(env: Env<'a>, task: ResourceArc<Task>) -> Term<'a> {
-    perform(env, "import", || {
-        task.cancel();
-        Ok(())
-    })
-}
-
 /// Each game is a pair of binaries: numbers (f32) and labels (u16), both little-endian.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn corpus_build<'a>(
