@@ -4,6 +4,7 @@
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
 
 pub mod dropout;
+pub mod elementwise;
 pub mod gather;
 pub mod gru;
 pub mod layer_norm;
@@ -11,12 +12,15 @@ pub mod linear;
 pub mod lstm;
 pub mod matmul;
 pub mod recurrence;
+pub mod rms_norm;
 pub mod simd;
 pub mod tensor;
 
 pub use dropout::{dropout, dropout_columns};
+pub use elementwise::{Activation, activate, gated};
 pub use gather::gather;
 pub use gru::gru;
 pub use layer_norm::layer_norm;
-pub use linear::{Activation, linear};
+pub use linear::linear;
 pub use lstm::lstm;
+pub use rms_norm::rms_norm;
