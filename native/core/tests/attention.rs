@@ -1,30 +1,14 @@
 //! Attention over a sliding window, softmax and the norm of heads against slow references.
 
-// mod common;
+mod common;
 
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
+use common::{apart, differences, noise, values};
 use sconce_core::backbone::Lengths;
 use sconce_core::ops::attention::{Cache, Pairing, THETA, Window};
 use sconce_core::ops::{self, attention, attention_weights};
-use sconce_core::rng::Rng;
-
-fn noise(shape: &[usize], seed: u64) -> Tensor {
-    let rng = Rng::new(seed, "noise", 0);
-    let data: Vec<f32> =
-        (0..shape.iter().product::<usize>() as u64).map(|i| rng.normal(i)).collect();
-    Tensor::from_vec(data, shape, &Device::Cpu).unwrap()
-}
-
-fn values(t: &Tensor) -> Vec<f32> {
-    t.contiguous().unwrap().flatten_all().unwrap().to_vec1().unwrap()
-}
-
-fn apart(a: &Tensor, b: &Tensor) -> f32 {
-    assert_eq!(a.dims(), b.dims());
-    values(a).iter().zip(values(b)).fold(0.0, |m, (a, b)| m.max((a - b).abs()))
-}
 
 fn variable(t: &Tensor) -> Tensor {
     Var::from_tensor(t).unwrap().into_inner()
@@ -190,11 +174,8 @@ fn frames_beyond_a_length_are_as_if_they_were_not_there() {
     let (y, last) = attention(&qkv, &start, &w, Some(lengths.to_vec().into())).unwrap();
     for (row, &length) in lengths.iter().enumerate() {
         let own = |t: &Tensor| t.narrow(0, row, 1).unwrap();
-        let alone = Cache {
-            keys: own(&start.keys),
-            values: own(&start.values),
-            seen: own(&start.seen),
-        };
+        let alone =
+            Cache { keys: own(&start.keys), values: own(&start.values), seen: own(&start.seen) };
         let beyond = own(&y).narrow(1, length, 9 - length).unwrap();
         assert!(values(&beyond).iter().all(|v| *v == 0.0));
         let end = match length {
@@ -212,38 +193,6 @@ fn frames_beyond_a_length_are_as_if_they_were_not_there() {
     }
 }
 
-/// Central differences of `sum(f(x) * c)` against the gradients that the ops give.
-fn differences(inputs: Vec<Tensor>, f: impl Fn(&[Tensor]) -> Tensor) {
-    let variables: Vec<Tensor> = inputs.iter().map(variable).collect();
-    let y = f(&variables);
-    let c = noise(y.dims(), 77);
-    let gradients = (&y * &c).unwrap().sum_all().unwrap().backward().unwrap();
-    let c = values(&c);
-    let at = |inputs: &[Tensor]| {
-        values(&f(inputs)).iter().zip(&c).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
-    };
-    for (k, input) in inputs.iter().enumerate() {
-        let gradient = values(gradients.get(&variables[k]).expect("a gradient"));
-        let scale = gradient.iter().fold(0.1f32, |m, v| m.max(v.abs()));
-        for i in (0..input.elem_count()).step_by(1 + input.elem_count() / 40) {
-            let moved = |by: f32| {
-                let mut data = values(input);
-                data[i] += by;
-                let mut moved = inputs.clone();
-                moved[k] = Tensor::from_vec(data, input.shape(), &Device::Cpu).unwrap();
-                at(&moved)
-            };
-            let slope = (moved(1e-2) - moved(-1e-2)) / 2e-2;
-            let off = (slope - f64::from(gradient[i])).abs();
-            assert!(
-                off < 1e-2 * f64::from(scale),
-                "input {k}, number {i}: {slope} by differences, {} by the op",
-                gradient[i]
-            );
-        }
-    }
-}
-
 #[test]
 fn gradients_of_attention_reach_the_cache_and_are_its_finite_differences() {
     for pairing in [Pairing::Half, Pairing::Interleaved] {
@@ -255,8 +204,8 @@ fn gradients_of_attention_reach_the_cache_and_are_its_finite_differences() {
                 let qkv = noise(&[5, time, 3 * w.width()], 2);
                 differences(vec![qkv, start.keys.clone(), start.values.clone()], |t| {
                     let cache = Cache {
-                        keys: t[1].clone(),
-                        values: t[2].clone(),
+                        keys: (*t[1]).clone(),
+                        values: (*t[2]).clone(),
                         seen: start.seen.clone(),
                     };
                     let (y, last) = attention(&t[0], &cache, &w, lengths.clone()).unwrap();
@@ -278,8 +227,7 @@ fn gradients_through_two_chunks_are_those_of_one() {
             loss.backward().unwrap().get(&qkv).unwrap().clone()
         };
         let (whole, _) = attention(&qkv, &start, &w, None).unwrap();
-        let (a, middle) =
-            attention(&qkv.narrow(1, 0, cut).unwrap(), &start, &w, None).unwrap();
+        let (a, middle) = attention(&qkv.narrow(1, 0, cut).unwrap(), &start, &w, None).unwrap();
         let (b, _) =
             attention(&qkv.narrow(1, cut, time - cut).unwrap(), &middle, &w, None).unwrap();
         let parts = Tensor::cat(&[a, b], 1).unwrap();

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
+use super::matmul::{View, matmul};
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::simd::{dispatch, exp};
 use super::tensor;
@@ -38,7 +39,7 @@ pub struct Window {
 /// keys, so the table ends at `window + CHUNK` and angles are as small in a long game as in a short.
 const CHUNK: usize = 64;
 /// Queries that are worked on at once.
-const BLOCK: usize = 8;
+const BLOCK: usize = 16;
 /// Numbers of a vector register; widths in scratch memory are multiples of it.
 const LANES: usize = 16;
 /// So few queries are worked on one by one: to lay the keys out for blocks would cost more.
@@ -290,7 +291,8 @@ impl Window {
     #[inline(always)]
     fn rotate(&self, out: &mut [f32], x: &[f32], position: usize, scale: f32) {
         let half = self.head_dim / 2;
-        let (cos, sin) = (&self.cos[position * half..][..half], &self.sin[position * half..][..half]);
+        let (cos, sin) =
+            (&self.cos[position * half..][..half], &self.sin[position * half..][..half]);
         let (first, second) = out[..2 * half].split_at_mut(half);
         let out = first.iter_mut().zip(second).zip(cos.iter().zip(sin));
         match self.pairing {
@@ -314,7 +316,8 @@ impl Window {
     #[inline(always)]
     fn rotate_back(&self, dx: &mut [f32], d: &[f32], position: usize, scale: f32) {
         let half = self.head_dim / 2;
-        let (cos, sin) = (&self.cos[position * half..][..half], &self.sin[position * half..][..half]);
+        let (cos, sin) =
+            (&self.cos[position * half..][..half], &self.sin[position * half..][..half]);
         let (first, second) = d[..2 * half].split_at(half);
         let d = first.iter().zip(second).zip(cos.iter().zip(sin));
         match self.pairing {
@@ -404,6 +407,13 @@ struct Block {
     keys: std::ops::Range<usize>,
 }
 
+impl Block {
+    #[inline(always)]
+    fn queries(&self) -> usize {
+        self.end - self.begin
+    }
+}
+
 impl Chunk {
     #[inline(always)]
     fn new(w: &Window, row: &Row<'_>, begin: usize) -> Self {
@@ -466,93 +476,6 @@ fn turn(out: &mut [f32], stride: usize, x: &[f32], rows: usize, d: usize) {
             for (i, tile) in turn_tile(tile).iter().enumerate() {
                 out[(column + i) * stride + row..][..LANES].copy_from_slice(tile);
             }
-        }
-    }
-}
-
-/// Some columns of `c [BLOCK, N] = a b`; `a [BLOCK, k]` with rows `a_stride` apart.
-#[inline(always)]
-fn product_tile<const N: usize>(
-    c: &mut [f32],
-    c_stride: usize,
-    a: &[f32],
-    a_stride: usize,
-    k: usize,
-    b: &[f32],
-    b_stride: usize,
-) {
-    let a: [&[f32]; BLOCK] = std::array::from_fn(|i| &a[i * a_stride..][..k]);
-    let mut sum = [[0.0f32; N]; BLOCK];
-    for (l, b) in b.chunks(b_stride).take(k).enumerate() {
-        let b = &b[..N];
-        for i in 0..BLOCK {
-            for n in 0..N {
-                sum[i][n] = a[i][l].mul_add(b[n], sum[i][n]);
-            }
-        }
-    }
-    for (i, sum) in sum.iter().enumerate() {
-        c[i * c_stride..][..N].copy_from_slice(sum);
-    }
-}
-
-/// `c [BLOCK, n] = a b`, `a [BLOCK, k]`, `b [k, n]`; n is a multiple of 16, rows lie a stride apart.
-#[inline(always)]
-fn product(
-    (c, c_stride): (&mut [f32], usize),
-    (a, a_stride): (&[f32], usize),
-    (b, b_stride): (&[f32], usize),
-    n: usize,
-    k: usize,
-) {
-    let mut at = 0;
-    while at + 2 * LANES <= n {
-        product_tile::<{ 2 * LANES }>(&mut c[at..], c_stride, a, a_stride, k, &b[at..], b_stride);
-        at += 2 * LANES;
-    }
-    if at < n {
-        product_tile::<LANES>(&mut c[at..], c_stride, a, a_stride, k, &b[at..], b_stride);
-    }
-}
-
-/// Some columns of `c [BLOCK, N] += a^T b`, `a [BLOCK, BLOCK]`, `b [BLOCK, N]`.
-#[inline(always)]
-fn add_outer_tile<const N: usize>(
-    c: &mut [f32],
-    c_stride: usize,
-    a: &[f32],
-    a_stride: usize,
-    b: &[f32],
-) {
-    let mut sum = [[0.0f32; N]; BLOCK];
-    for (i, sum) in sum.iter_mut().enumerate() {
-        sum.copy_from_slice(&c[i * c_stride..][..N]);
-    }
-    for l in 0..BLOCK {
-        let (a, b) = (&a[l * a_stride..][..BLOCK], &b[l * c_stride..][..N]);
-        for i in 0..BLOCK {
-            for n in 0..N {
-                sum[i][n] = a[i].mul_add(b[n], sum[i][n]);
-            }
-        }
-    }
-    for (i, sum) in sum.iter().enumerate() {
-        c[i * c_stride..][..N].copy_from_slice(sum);
-    }
-}
-
-/// `c [m, d] += a^T b`, `a [BLOCK, m]` with rows `a_stride` apart, `b [BLOCK, d]`.
-#[inline(always)]
-fn add_outer(c: &mut [f32], (a, a_stride): (&[f32], usize), b: &[f32], m: usize, d: usize) {
-    for row in (0..m).step_by(BLOCK) {
-        let mut at = 0;
-        while at + 2 * LANES <= d {
-            let c = &mut c[row * d + at..];
-            add_outer_tile::<{ 2 * LANES }>(c, d, &a[row..], a_stride, &b[at..]);
-            at += 2 * LANES;
-        }
-        if at < d {
-            add_outer_tile::<LANES>(&mut c[row * d + at..], d, &a[row..], a_stride, &b[at..]);
         }
     }
 }
@@ -623,7 +546,6 @@ fn load_queries(
     for (t, out) in (block.begin..block.end).zip(s.queries.chunks_exact_mut(d)) {
         w.rotate(out, row.query(w, head, t), chunk.position(row, t), w.scale());
     }
-    s.queries[(block.end - block.begin) * d..].fill(0.0);
 }
 
 dispatch! {
@@ -636,9 +558,10 @@ dispatch! {
             for begin in (chunk.begin..chunk.end).step_by(BLOCK) {
                 let block = chunk.block(w, row, begin);
                 load_queries(w, row, head, chunk, &block, s);
-                let (from, n) = (block.keys.start, block.keys.len());
-                let keys = (&s.keys_turned[from..], s.stride);
-                product((&mut s.weights, s.stride), (&s.queries, d), keys, n, w.head_dim);
+                let (from, n, m) = (block.keys.start, block.keys.len(), block.queries());
+                let keys = View::strided(&s.keys_turned[from..], w.head_dim, n, s.stride);
+                let queries = View::strided(&s.queries, m, w.head_dim, d);
+                matmul(&mut s.weights, s.stride, queries, keys, false);
                 let mut inverse = [0.0; BLOCK];
                 for (i, t) in (block.begin..block.end).enumerate() {
                     let seen = chunk.seen(w, row, t);
@@ -649,8 +572,8 @@ dispatch! {
                         *log_sum = most + sum.ln();
                     }
                 }
-                let values = (&s.values[from * d..], d);
-                product((&mut s.mixed, d), (&s.weights, s.stride), values, d, n);
+                let weights = View::strided(&s.weights, m, n, s.stride);
+                matmul(&mut s.mixed, d, weights, View::rows(&s.values[from * d..], n, d), false);
                 for (i, t) in (block.begin..block.end).enumerate() {
                     let out = &mut y[t * width + head * w.head_dim..][..w.head_dim];
                     for (out, mixed) in out.iter_mut().zip(&s.mixed[i * d..]) {
@@ -783,20 +706,19 @@ dispatch! {
                     s.d_mixed[i * d..][..hd].copy_from_slice(dy);
                     along[i] = dot(y, dy);
                 }
-                s.d_mixed[(block.end - block.begin) * d..].fill(0.0);
-                let (from, n) = (block.keys.start, block.keys.len());
-                let keys = (&s.keys_turned[from..], s.stride);
-                product((&mut s.weights, s.stride), (&s.queries, d), keys, n, hd);
-                let values = (&s.values_turned[from..], s.stride);
-                product((&mut s.d_weights, s.stride), (&s.d_mixed, d), values, n, hd);
-                for i in 0..BLOCK {
+                let (from, n, m) = (block.keys.start, block.keys.len(), block.queries());
+                let keys = View::strided(&s.keys_turned[from..], hd, n, s.stride);
+                let queries = View::strided(&s.queries, m, hd, d);
+                matmul(&mut s.weights, s.stride, queries, keys, false);
+                let values = View::strided(&s.values_turned[from..], hd, n, s.stride);
+                let d_mixed = View::strided(&s.d_mixed, m, hd, d);
+                matmul(&mut s.d_weights, s.stride, d_mixed, values, false);
+                for (i, t) in (block.begin..block.end).enumerate() {
                     let weights = &mut s.weights[i * s.stride..][..n];
                     let d_weights = &mut s.d_weights[i * s.stride..][..n];
-                    let t = block.begin + i;
-                    let seen = if t < block.end { chunk.seen(w, row, t) } else { from..from };
-                    let log_sum = if t < block.end { given.log_sums[t] } else { 0.0 };
+                    let seen = chunk.seen(w, row, t);
                     for x in weights.iter_mut() {
-                        *x = exp(*x - log_sum);
+                        *x = exp(*x - given.log_sums[t]);
                     }
                     weights[..seen.start - from].fill(0.0);
                     weights[seen.end - from..].fill(0.0);
@@ -804,14 +726,18 @@ dispatch! {
                         *d = *p * (*d - along[i]);
                     }
                 }
-                let d_weights = (&s.d_weights[..], s.stride);
-                product((&mut s.d_queries, d), d_weights, (&s.keys[from * d..], d), d, n);
+                let d_weights = View::strided(&s.d_weights, m, n, s.stride);
+                let keys = View::rows(&s.keys[from * d..], n, d);
+                matmul(&mut s.d_queries, d, d_weights, keys, false);
                 for (i, t) in (block.begin..block.end).enumerate() {
                     let dq = &mut out.qkv[3 * t * width + head * hd..][..hd];
                     w.rotate_back(dq, &s.d_queries[i * d..], chunk.position(row, t), w.scale());
                 }
-                add_outer(&mut s.d_keys[from * d..], d_weights, &s.queries, n, d);
-                add_outer(&mut s.d_values[from * d..], (&s.weights, s.stride), &s.d_mixed, n, d);
+                let queries = View::rows(&s.queries, m, d);
+                matmul(&mut s.d_keys[from * d..], d, d_weights.transposed(), queries, true);
+                let weights = View::strided(&s.weights, m, n, s.stride);
+                let d_mixed = View::rows(&s.d_mixed, m, d);
+                matmul(&mut s.d_values[from * d..], d, weights.transposed(), d_mixed, true);
             }
             store(w, row, head, chunk, s, out);
         }

@@ -96,7 +96,8 @@ fn gradients(x: &[f32], [q, k]: [&[f32]; 2], dy: &[f32], width: usize, eps: f32)
     let (part, d) = (width / 3, q.len() / 2);
     let mut dx = dy.to_vec();
     let shards = (x.len() / width).div_ceil(ROWS).max(1);
-    let parts: Vec<_> = (0..shards).map(|_| Mutex::new([vec![0.0; 2 * d], vec![0.0; 2 * d]])).collect();
+    let parts: Vec<_> =
+        (0..shards).map(|_| Mutex::new([vec![0.0; 2 * d], vec![0.0; 2 * d]])).collect();
     pool::for_each_rows(&mut dx, width, ROWS, |first, dx| {
         let mut sums = parts[first / ROWS].lock().unwrap_or_else(|e| e.into_inner());
         for (i, dx) in dx.chunks_exact_mut(width).enumerate() {

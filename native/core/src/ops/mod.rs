@@ -3,10 +3,12 @@
 //! Candle stays the tensor type and the autograd; the arithmetic is here. An op without a backward
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
 
+pub mod attention;
 pub mod dropout;
 pub mod elementwise;
 pub mod gather;
 pub mod gru;
+pub mod head_norm;
 pub mod layer_norm;
 pub mod linear;
 pub mod lstm;
@@ -14,13 +16,17 @@ pub mod matmul;
 pub mod recurrence;
 pub mod rms_norm;
 pub mod simd;
+pub mod softmax;
 pub mod tensor;
 
+pub use attention::{attention, attention_weights};
 pub use dropout::{dropout, dropout_columns};
 pub use elementwise::{Activation, activate, gated};
 pub use gather::gather;
 pub use gru::gru;
+pub use head_norm::head_norm;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use lstm::lstm;
 pub use rms_norm::rms_norm;
+pub use softmax::{masked_softmax, softmax};
