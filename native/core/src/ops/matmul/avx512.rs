@@ -18,6 +18,8 @@ use super::View;
 
 /// Numbers in a vector.
 const LANES: usize = 16;
+/// Numbers in half a vector.
+const EIGHT: usize = LANES / 2;
 /// Vectors in a row of a tile.
 const VECTORS: usize = 3;
 /// Columns of a panel.
@@ -138,24 +140,27 @@ pub unsafe fn matmul(
         let out = out.as_mut_ptr();
         let mut product = Product { out, out_stride, a, b, accumulate, panel };
         let columns = || (0..b.columns()).step_by(WIDTH);
-        // SAFETY of all three: the ranges are within the operands, none is longer than its scratch.
         if a.column_stride == 1 || a.rows == 1 {
+            let few = TURNING_TILES.len() + 1..=ROWS;
             let depth = match b {
                 Right::Panels(_) if a.rows <= ROWS => a.columns,
-                Right::View(b) if a.rows <= ROWS && b.column_stride > 1 => DEPTH_FOR_FEW,
+                Right::View(b) if few.contains(&a.rows) && b.column_stride > 1 => DEPTH_FOR_FEW,
                 _ => DEPTH,
             };
             for column in columns() {
                 for steps in pieces(a.columns, depth) {
+                    // SAFETY: the ranges are within the operands; longer than `DEPTH` only with panels.
                     unsafe { product.panel(0..a.rows, steps, column, None) };
                 }
             }
         } else {
             for steps in pieces(a.columns, DEPTH) {
                 for rows in pieces(a.rows, BLOCK) {
+                    // SAFETY: `a` is transposed, and the pieces fit the block.
                     unsafe { pack_block(block, a, rows.clone(), steps.clone()) };
                     for column in columns() {
                         let block = Some(&block[..]);
+                        // SAFETY: the ranges are within the operands, and the block holds them.
                         unsafe { product.panel(rows.clone(), steps.clone(), column, block) };
                     }
                 }
@@ -198,28 +203,38 @@ impl Product<'_> {
         let width = WIDTH.min(b.columns() - column);
         let vectors = width.div_ceil(LANES);
         let depth = steps.len();
+        let whole = width == vectors * LANES;
         // SAFETY: `steps.start` and `column` are within `b`. Where it is read as it lies, `width` fills
-        // its vectors, so that they end inside the row.
-        let (b, b_step) = unsafe {
+        // its vectors, so that they end inside the view.
+        let (b, b_step, kernels) = unsafe {
             match b {
                 Right::Panels(b) => {
                     let line = VECTORS * (column / WIDTH * b.depth + steps.start);
-                    (b.lines.as_ptr().add(line).cast::<f32>(), WIDTH)
+                    (b.lines.as_ptr().add(line).cast::<f32>(), WIDTH, &TILES[..])
                 }
                 Right::View(b)
                     if b.column_stride == 1
-                        && width == vectors * LANES
+                        && whole
                         && (rows.len() <= FEW || b.row_stride == width) =>
                 {
-                    (b.data.as_ptr().add(steps.start * b.row_stride + column), b.row_stride)
+                    let at = steps.start * b.row_stride + column;
+                    (b.data.as_ptr().add(at), b.row_stride, &TILES[..])
+                }
+                Right::View(b)
+                    if b.row_stride == 1
+                        && whole
+                        && rows.len() <= TURNING_TILES.len()
+                        && depth.is_multiple_of(EIGHT) =>
+                {
+                    let at = steps.start + column * b.column_stride;
+                    (b.data.as_ptr().add(at), b.column_stride, &TURNING_TILES[..])
                 }
                 Right::View(b) => {
                     pack_panel(self.panel, b, steps.clone(), column);
-                    (self.panel.as_ptr().cast::<f32>(), WIDTH)
+                    (self.panel.as_ptr().cast::<f32>(), WIDTH, &TILES[..])
                 }
             }
         };
-        let kernels = TILES.map(|row| row[vectors - 1]);
         for row in rows.clone().step_by(ROWS) {
             let count = ROWS.min(rows.end - row);
             // SAFETY: `row` and `steps.start` are within `a`, or within the block that holds them; the
@@ -234,7 +249,7 @@ impl Product<'_> {
                         (a.data.as_ptr().add(at), a.row_stride, a.column_stride)
                     }
                 };
-                kernels[count - 1](&Tile {
+                kernels[count - 1][vectors - 1](&Tile {
                     depth,
                     a,
                     a_row,
@@ -282,6 +297,14 @@ const TILES: [[Kernel; VECTORS]; ROWS] = [
     [tile::<6, 1>, tile::<6, 2>, tile::<6, 3>],
     [tile::<7, 1>, tile::<7, 2>, tile::<7, 3>],
     [tile::<8, 1>, tile::<8, 2>, tile::<8, 3>],
+];
+
+/// Those for so few rows that turning `b` by itself would be most of the work.
+const TURNING_TILES: [[Kernel; VECTORS]; 4] = [
+    [turning_tile::<1, 1>, turning_tile::<1, 2>, turning_tile::<1, 3>],
+    [turning_tile::<2, 1>, turning_tile::<2, 2>, turning_tile::<2, 3>],
+    [turning_tile::<3, 1>, turning_tile::<3, 2>, turning_tile::<3, 3>],
+    [turning_tile::<4, 1>, turning_tile::<4, 2>, turning_tile::<4, 3>],
 ];
 
 /// # Safety
@@ -380,8 +403,8 @@ unsafe fn pack_block(
 ///
 /// # Safety
 ///
-/// The CPU has AVX-512 F; `steps` and `column` are within `b`, and the panel has as many steps.
-#[target_feature(enable = "avx512f")]
+/// The CPU has AVX-512 F and VL; `steps` and `column` are within `b`, and the panel has as many steps.
+#[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn pack_panel(
     panel: &mut [MaybeUninit<Line>],
     b: View<'_>,
@@ -409,83 +432,120 @@ unsafe fn pack_panel(
         }
         for v in 0..width.div_ceil(LANES) {
             let count = LANES.min(width - v * LANES);
-            for l in (0..depth).step_by(LANES) {
-                let steps = LANES.min(depth - l);
+            for l in (0..depth).step_by(EIGHT) {
+                let steps = EIGHT.min(depth - l);
                 let at = data.add(v * LANES * b.column_stride + l);
+                let turned = match count == LANES && steps == EIGHT {
+                    true => turn(at, b.column_stride),
+                    false => turn_ragged(at, b.column_stride, count, steps),
+                };
                 let to = panel.add(l * WIDTH + v * LANES);
-                if count == LANES && steps == LANES {
-                    turn(at, b.column_stride, to, WIDTH);
-                } else {
-                    turn_ragged(at, b.column_stride, to, count, steps);
+                for (i, vector) in turned.into_iter().enumerate() {
+                    if i < steps {
+                        _mm512_store_ps(to.add(i * WIDTH), vector);
+                    }
                 }
             }
         }
     }
 }
 
-/// `count` rows of `steps` numbers, turned into the first `steps` vectors of a panel; 0 beside them.
+/// As `tile` with a `b` whose columns are contiguous and begin `b_step` apart, at a whole number of
+/// eights in depth: turned in registers, which pays while few rows share the work.
 ///
 /// # Safety
 ///
-/// As for `turn`.
+/// As for `tile`, with `b` readable at V * 16 columns of `depth` steps, a multiple of eight.
 #[target_feature(enable = "avx512f")]
-unsafe fn turn_ragged(at: *const f32, stride: usize, to: *mut f32, count: usize, steps: usize) {
-    let zero = || std::array::from_fn(|_| Line([0.0; LANES]));
-    let (mut padded, mut turned): ([Line; LANES], [Line; LANES]) = (zero(), zero());
-    // SAFETY: the caller's; the mask ends a row after `steps`.
+unsafe fn turning_tile<const R: usize, const V: usize>(tile: &Tile) {
+    let &Tile { depth, mut a, a_row, a_step, b, b_step, out, out_stride, .. } = tile;
+    let mut sums = [[_mm512_setzero_ps(); V]; R];
+    // SAFETY: the caller's, for every address.
     unsafe {
-        for (j, line) in padded.iter_mut().enumerate().take(count) {
-            let row = _mm512_maskz_loadu_ps(lanes(steps), at.add(j * stride));
-            _mm512_store_ps(line.0.as_mut_ptr(), row);
+        if tile.accumulate {
+            for (i, sums) in sums.iter_mut().enumerate() {
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = _mm512_loadu_ps(out.add(i * out_stride + v * LANES));
+                }
+            }
         }
-        turn(padded.as_ptr().cast(), LANES, turned.as_mut_ptr().cast(), LANES);
-        for (i, line) in turned.iter().enumerate().take(steps) {
-            _mm512_store_ps(to.add(i * WIDTH), _mm512_load_ps(line.0.as_ptr()));
+        for l in (0..depth).step_by(EIGHT) {
+            for v in 0..V {
+                let steps = turn(b.add(v * LANES * b_step + l), b_step);
+                for (i, b) in steps.into_iter().enumerate() {
+                    for (j, sums) in sums.iter_mut().enumerate() {
+                        let a = _mm512_set1_ps(*a.add(j * a_row + i * a_step));
+                        sums[v] = _mm512_fmadd_ps(a, b, sums[v]);
+                    }
+                }
+            }
+            a = a.wrapping_add(EIGHT * a_step);
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                _mm512_storeu_ps(out.add(i * out_stride + v * LANES), *sum);
+            }
         }
     }
 }
 
-/// Sixteen rows of sixteen that begin `stride` apart, turned. Only 48 shuffles, of which the CPU does
-/// one a cycle: the halves of rows come together as they are loaded.
+/// Eight numbers of each of sixteen rows that begin `stride` apart, turned into eight vectors. Only 24
+/// shuffles, of which the CPU does one a cycle: rows j and j + 8 come together as they are loaded.
 ///
 /// # Safety
 ///
-/// The CPU has AVX-512 F; the rows are readable, and the vectors written, `to_stride` apart, are whole
-/// lines.
+/// The CPU has AVX-512 F, and the rows are readable.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn turn(at: *const f32, stride: usize, to: *mut f32, to_stride: usize) {
+unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
+    let load = |j: usize| {
+        // SAFETY: the caller's.
+        let [lower, upper] =
+            unsafe { [j, j + EIGHT].map(|j| _mm256_loadu_pd(at.add(j * stride).cast())) };
+        _mm512_castpd_ps(_mm512_insertf64x4::<1>(_mm512_castpd256_pd512(lower), upper))
+    };
+    // The columns c and c + 4 of the rows j.. j + 4, then the same of the rows j + 8..j + 12.
+    let four = |j: usize| {
+        let (x0, x1, x2, x3) = (load(j), load(j + 1), load(j + 2), load(j + 3));
+        let (a, b) = (_mm512_unpacklo_ps(x0, x1), _mm512_unpackhi_ps(x0, x1));
+        let (c, d) = (_mm512_unpacklo_ps(x2, x3), _mm512_unpackhi_ps(x2, x3));
+        [
+            _mm512_shuffle_ps::<0b01_00_01_00>(a, c),
+            _mm512_shuffle_ps::<0b11_10_11_10>(a, c),
+            _mm512_shuffle_ps::<0b01_00_01_00>(b, d),
+            _mm512_shuffle_ps::<0b11_10_11_10>(b, d),
+        ]
+        .map(|x| _mm512_castps_pd(x))
+    };
+    let (first, second) = (four(0), four(4));
+    // Quarters of the one and the other: rows 0..4, 4..8, 8..12, 12..16 of a column.
     let even = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
     let odd = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
-    for half in 0..2 {
-        // Row j in the lower half, row j + 8 in the upper.
-        // SAFETY: the caller's.
-        let load = |j: usize| unsafe {
-            let lower = _mm256_loadu_pd(at.add(j * stride + half * 8).cast());
-            let upper = _mm256_loadu_pd(at.add((j + 8) * stride + half * 8).cast());
-            _mm512_castpd_ps(_mm512_insertf64x4::<1>(_mm512_castpd256_pd512(lower), upper))
-        };
-        // The columns c and 4 + c of rows j..j + 4, then those of rows j + 8..j + 12.
-        let four = |j: usize| {
-            let (x0, x1, x2, x3) = (load(j), load(j + 1), load(j + 2), load(j + 3));
-            let (a, b) = (_mm512_unpacklo_ps(x0, x1), _mm512_unpackhi_ps(x0, x1));
-            let (c, d) = (_mm512_unpacklo_ps(x2, x3), _mm512_unpackhi_ps(x2, x3));
-            [
-                _mm512_shuffle_ps::<0b01_00_01_00>(a, c),
-                _mm512_shuffle_ps::<0b11_10_11_10>(a, c),
-                _mm512_shuffle_ps::<0b01_00_01_00>(b, d),
-                _mm512_shuffle_ps::<0b11_10_11_10>(b, d),
-            ]
-            .map(|x| _mm512_castps_pd(x))
-        };
-        let (first, second) = (four(0), four(4));
-        for (c, (first, second)) in first.into_iter().zip(second).enumerate() {
-            // SAFETY: the caller's.
-            unsafe {
-                let to = |i: usize| to.add((half * 8 + i) * to_stride);
-                _mm512_store_pd(to(c).cast(), _mm512_permutex2var_pd(first, even, second));
-                _mm512_store_pd(to(4 + c).cast(), _mm512_permutex2var_pd(first, odd, second));
-            }
+    std::array::from_fn(|i| {
+        let quarters = if i < 4 { even } else { odd };
+        _mm512_castpd_ps(_mm512_permutex2var_pd(first[i % 4], quarters, second[i % 4]))
+    })
+}
+
+/// As `turn` where there are only `count` rows of `steps` numbers: 0 stands for the rest.
+///
+/// # Safety
+///
+/// As for `turn`.
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn turn_ragged(
+    at: *const f32,
+    stride: usize,
+    count: usize,
+    steps: usize,
+) -> [__m512; EIGHT] {
+    let mut padded = [0.0; LANES * EIGHT];
+    // SAFETY: the caller's; the mask ends a row after `steps`.
+    unsafe {
+        for (j, row) in padded.chunks_exact_mut(EIGHT).enumerate().take(count) {
+            let numbers = _mm256_maskz_loadu_ps(lanes(steps) as __mmask8, at.add(j * stride));
+            _mm256_storeu_ps(row.as_mut_ptr(), numbers);
         }
+        turn(padded.as_ptr(), EIGHT)
     }
 }

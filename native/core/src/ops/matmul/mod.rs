@@ -31,7 +31,7 @@ impl<'a> View<'a> {
     /// Rows begin `row_stride` apart.
     pub fn strided(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
         assert!(columns <= row_stride || rows <= 1, "rows overlap");
-        assert!(rows == 0 || columns == 0 || (rows - 1) * row_stride + columns <= data.len());
+        assert!(span(rows, columns, row_stride) <= data.len(), "the matrix is too small");
         View { data, rows, columns, row_stride, column_stride: 1 }
     }
 
@@ -59,6 +59,14 @@ pub fn matmul(out: &mut [f32], out_stride: usize, a: View<'_>, b: View<'_>, accu
     portable(out, out_stride, a, b, accumulate);
 }
 
+/// Numbers from the first of a matrix to its last; more than memory can hold where that overflows.
+fn span(rows: usize, columns: usize, row_stride: usize) -> usize {
+    match rows.checked_sub(1) {
+        Some(before) if columns > 0 => before.saturating_mul(row_stride).saturating_add(columns),
+        _ => 0,
+    }
+}
+
 /// Whether there is anything to multiply; panics unless the shapes agree and `out` holds the result.
 fn prepare(
     out: &mut [f32],
@@ -73,7 +81,7 @@ fn prepare(
         return false;
     }
     assert!(columns <= out_stride || a.rows == 1, "rows of the result overlap");
-    assert!((a.rows - 1) * out_stride + columns <= out.len(), "the result is too small");
+    assert!(span(a.rows, columns, out_stride) <= out.len(), "the result is too small");
     if depth == 0 && !accumulate {
         out.chunks_mut(out_stride.max(1)).take(a.rows).for_each(|row| row[..columns].fill(0.0));
     }
