@@ -11,8 +11,10 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -55,21 +57,27 @@ def jobs(shared, threads):
 
 
 def measure(python, script, cases, threads, a):
-    """Runs a script for those of its cases that are asked for; gives the rows that it prints."""
+    """Runs a script for those of its cases that are asked for; yields the rows as it prints them."""
     cases = [c for c in cases if any(re.search(a.only, f"{peer} {c}") for peer in PEERS)]
     if not cases:
-        return []
+        return
     command = [python, script, "--threads", threads, "--budget", a.budget,
                "--only", f"^(?=.*(?:{a.only})).* ({'|'.join(cases)})$"]
     command += [] if a.slow else ["--skip", SLOW]
-    try:
-        done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, timeout=a.limit, cwd=script.parent)
-        printed, status = done.stdout, done.returncode
-    except subprocess.TimeoutExpired as e:
-        printed, status = e.stdout or b"", f"after {a.limit} s"
-    if status:
-        print(f"{script.name} --threads {threads}: ended {status}", file=sys.stderr)
-    return [json.loads(line) for line in printed.decode().splitlines() if line.startswith("{")]
+    # A session of its own: what a script has started ends with it.
+    with subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, text=True, cwd=script.parent,
+                          start_new_session=True) as run:
+        late = threading.Timer(a.limit, os.killpg, (run.pid, signal.SIGKILL))
+        late.start()
+        try:
+            yield from (json.loads(line) for line in run.stdout if line.startswith("{"))
+        except BaseException:
+            os.killpg(run.pid, signal.SIGKILL)
+            raise
+        finally:
+            late.cancel()
+    if run.returncode:
+        print(f"{script.name} --threads {threads}: ended {run.returncode}", file=sys.stderr)
 
 
 def main():
