@@ -22,7 +22,8 @@ MODELS = ["mlp", "lstm", "gru", "mamba", "attn"]
 PEERS = ["torch-eager", "torch-eager-nn", "torch-compile", "jax", "jax-unroll6", "jax-assoc", "onnxruntime"]
 TRAIN = [f"{what}_{m} {256 if m == 'mlp' else 32}" for what in ("train", "memory") for m in MODELS]
 FORWARD = [f"{m}_full {b}" for m in MODELS if m != "mlp" for b in (1, 32)]
-# Compiling a loop over 60 frames takes minutes and has not been the fastest: only with --slow.
+# Compiling a loop over 60 frames takes minutes each time: only with --slow, once in a while, to know whether
+# one of them has become the fastest.
 SLOW = r"^torch-compile \w*(lstm|gru|mamba)"
 
 
