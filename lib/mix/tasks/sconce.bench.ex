@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Bench do
-  alias Sconce.Bench.{Case, Cases, Machine, Output}
+  alias Sconce.Bench.{Case, Cases, Machine, Output, Peers}
   alias Sconce.Switches
 
   @schema [
@@ -9,7 +9,12 @@ defmodule Mix.Tasks.Sconce.Bench do
       doc: "What stands beside one thread, all processors by default."
     ],
     budget: [type: :float, min: 0, default: 2.0, doc: "Seconds that a case is measured."],
-    json: [type: :path, doc: "A file that gets one object a line as well."]
+    json: [type: :path, doc: "A file that gets one object a line as well."],
+    peers: [type: :path, doc: "Rows of `bench/peers/run.py` to stand beside."],
+    with_peers: [
+      type: :boolean,
+      doc: "Measures the peers in this run, before and after. Needs `SCONCE_PEERS`."
+    ]
   ]
 
   @shortdoc "Measures Sconce on this machine, beside what the machine could do"
@@ -20,6 +25,7 @@ defmodule Mix.Tasks.Sconce.Bench do
 
       $ mix bench
       $ mix bench --only "act gru" --budget 5 --json bench/results.json
+      $ mix bench --only "^train" --with-peers
 
   #{Switches.docs(@schema)}
 
@@ -30,6 +36,10 @@ defmodule Mix.Tasks.Sconce.Bench do
   | `median_us`, `p95_us`, `n` | of n samples; calls below 20 us are timed in groups |
   | `limit_us`, `limit` | what it would take at best, and why: bytes over the measured bandwidth, products over the measured peak, or a call that does nothing |
 
+  With peers a second table follows: of each row that a peer has as well, the fastest peer, its median
+  (the better one, where it was measured before and after ours), ours as a fraction of that, and both
+  peaks of memory where they are known. `bench/peers/README.md` says what they are.
+
   Every case checks what it computed. One that fails says FAILED, and then the exit status is 1. With
   `SCONCE_REPLAYS` set, the games of that folder are imported too.
 
@@ -39,7 +49,8 @@ defmodule Mix.Tasks.Sconce.Bench do
 
   use Mix.Task
 
-  @usage "usage: mix bench [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE]"
+  @usage "usage: mix bench [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
+           "[--peers FILE | --with-peers]"
 
   @impl true
   def run(args) do
@@ -49,15 +60,18 @@ defmodule Mix.Tasks.Sconce.Bench do
 
     cases = opts |> Keyword.get_lazy(:threads, &Machine.cores/0) |> Cases.all() |> only!(opts)
     writable!(opts[:json])
+    peers = peers!(cases, opts)
     machine = Machine.describe()
     say = &Mix.shell().info/1
     say.(Output.header(machine))
     say.(Output.titles())
     rows = for bench <- cases, do: bench |> Case.row(opts[:budget]) |> tap(&say.(Output.row(&1)))
+    rows = beside(rows, peers ++ again(cases, opts))
 
     unless System.get_env("SCONCE_REPLAYS"),
       do: say.("\nSCONCE_REPLAYS is not set: no real games were imported.")
 
+    if table = Peers.table(rows), do: say.("\nBeside the fastest peer\n\n" <> table)
     write(rows, machine, opts[:json])
     finish(Enum.reject(rows, & &1.ok), length(rows))
   end
@@ -93,6 +107,46 @@ defmodule Mix.Tasks.Sconce.Bench do
       {:error, {reason, at}} -> Mix.raise("--only: #{reason} at #{at}")
     end
   end
+
+  defp peers!(cases, opts) do
+    cond do
+      opts[:with_peers] && opts[:peers] ->
+        Mix.raise("--peers and --with-peers exclude each other")
+
+      opts[:with_peers] ->
+        measured!(cases, opts)
+
+      path = opts[:peers] ->
+        path |> Peers.read() |> rows!("--peers")
+
+      true ->
+        []
+    end
+  end
+
+  # The machine may have changed its pace meanwhile. Ours are measured, whatever becomes of these.
+  defp again(cases, opts) do
+    case opts[:with_peers] && Peers.measure(cases, opts[:budget]) do
+      nil ->
+        []
+
+      {:ok, rows} ->
+        rows
+
+      {:error, reason} ->
+        Mix.shell().error("--with-peers, after ours: #{reason}")
+        []
+    end
+  end
+
+  defp measured!(cases, opts),
+    do: cases |> Peers.measure(opts[:budget]) |> rows!("--with-peers")
+
+  defp rows!({:ok, rows}, _switch), do: rows
+  defp rows!({:error, reason}, switch), do: Mix.raise("#{switch}: #{reason}")
+
+  defp beside(rows, peers),
+    do: for(row <- rows, do: %{row | extra: Map.merge(row.extra, Peers.beside(row, peers))})
 
   defp write(_rows, _machine, nil), do: :ok
 
