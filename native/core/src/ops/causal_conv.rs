@@ -114,41 +114,74 @@ fn turn(to: &mut [f32], from: &[f32], m: usize, n: usize) {
 struct Taps {
     weight: Vec<f32>,
     bias: Vec<f32>,
+    silu: bool,
 }
 
 impl Taps {
-    fn new(taps: &[f32], channels: usize, kernel: usize) -> Self {
+    fn new(taps: &[f32], channels: usize, kernel: usize, silu: bool) -> Self {
         let (given, bias) = taps.split_at(channels * kernel);
         let mut weight = vec![0.0; channels * kernel];
         turn(&mut weight, given, channels, kernel);
         let bias = if bias.is_empty() { vec![0.0; channels] } else { bias.to_vec() };
-        Taps { weight, bias }
+        Taps { weight, bias, silu }
     }
 }
 
+/// Channels that are computed side by side.
 const LANES: usize = 16;
+
+/// Some channels of one row of numbers; beyond the last there are zeros.
+#[inline(always)]
+fn lanes(row: &[f32], at: usize, n: usize) -> [f32; LANES] {
+    if n == LANES
+        && let Some(lanes) = row[at..].first_chunk()
+    {
+        return *lanes;
+    }
+    let mut lanes = [0.0; LANES];
+    lanes[..n].copy_from_slice(&row[at..at + n]);
+    lanes
+}
+
+#[inline(always)]
+fn store(row: &mut [f32], at: usize, n: usize, lanes: [f32; LANES]) {
+    if n == LANES
+        && let Some(row) = row[at..].first_chunk_mut()
+    {
+        *row = lanes;
+        return;
+    }
+    row[at..at + n].copy_from_slice(&lanes[..n]);
+}
+
+/// `bias + sum of weight * x` for some channels.
+#[inline(always)]
+fn convolve(x: &[f32], taps: &Taps, at: usize, n: usize) -> [f32; LANES] {
+    let c = taps.bias.len();
+    let mut sum = lanes(&taps.bias, at, n);
+    for (weight, x) in taps.weight.chunks_exact(c).zip(x.chunks_exact(c)) {
+        let (w, x) = (lanes(weight, at, n), lanes(x, at, n));
+        for i in 0..LANES {
+            sum[i] += w[i] * x[i];
+        }
+    }
+    sum
+}
 
 dispatch! {
     /// Frames of one row; frame i of `y` sees frames i to i + k - 1 of `x`.
-    fn forward(y: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], silu: bool) {
-        let c = bias.len();
+    fn forward(y: &mut [f32], x: &[f32], taps: &Taps) {
+        let c = taps.bias.len();
         for (i, y) in y.chunks_exact_mut(c).enumerate() {
-            let x = &x[i * c..];
-            for (at, y) in y.chunks_mut(LANES).enumerate() {
-                let at = at * LANES;
-                let mut sum = [0.0f32; LANES];
-                let n = y.len();
-                sum[..n].copy_from_slice(&bias[at..at + n]);
-                for (j, weight) in weight.chunks_exact(c).enumerate() {
-                    let (w, x) = (&weight[at..at + n], &x[j * c + at..j * c + at + n]);
-                    for ((s, w), x) in sum.iter_mut().zip(w).zip(x) {
-                        *s += w * x;
+            for at in (0..c).step_by(LANES) {
+                let n = LANES.min(c - at);
+                let mut sum = convolve(&x[i * c..], taps, at, n);
+                if taps.silu {
+                    for s in &mut sum {
+                        *s *= sigmoid(*s);
                     }
                 }
-                if silu {
-                    sum = sum.map(|s| s * sigmoid(s));
-                }
-                y.copy_from_slice(&sum[..n]);
+                store(y, at, n, sum);
             }
         }
     }
@@ -156,45 +189,36 @@ dispatch! {
 
 dispatch! {
     /// Adds to `dx` (laid out as `x`), `dw [k, c]` and `db` what the frames of `dy` give.
-    fn backward(
-        dx: &mut [f32], dw: &mut [f32], db: &mut [f32], dy: &[f32], x: &[f32], weight: &[f32],
-        bias: &[f32], silu: bool,
-    ) {
-        let c = bias.len();
+    fn backward(dx: &mut [f32], dw: &mut [f32], db: &mut [f32], dy: &[f32], x: &[f32], taps: &Taps) {
+        let c = taps.bias.len();
         for (i, dy) in dy.chunks_exact(c).enumerate() {
             let (x, dx) = (&x[i * c..], &mut dx[i * c..]);
-            for (at, dy) in dy.chunks(LANES).enumerate() {
-                let at = at * LANES;
-                let n = dy.len();
-                let mut d = [0.0f32; LANES];
-                d[..n].copy_from_slice(dy);
-                if silu {
-                    let mut pre = [0.0f32; LANES];
-                    pre[..n].copy_from_slice(&bias[at..at + n]);
-                    for (j, weight) in weight.chunks_exact(c).enumerate() {
-                        let (w, x) = (&weight[at..at + n], &x[j * c + at..j * c + at + n]);
-                        for ((s, w), x) in pre.iter_mut().zip(w).zip(x) {
-                            *s += w * x;
-                        }
-                    }
-                    for (d, p) in d.iter_mut().zip(pre) {
-                        let s = sigmoid(p);
-                        *d *= s * (1.0 + p * (1.0 - s));
+            for at in (0..c).step_by(LANES) {
+                let n = LANES.min(c - at);
+                let mut d = lanes(dy, at, n);
+                if taps.silu {
+                    let sum = convolve(x, taps, at, n);
+                    for i in 0..LANES {
+                        let s = sigmoid(sum[i]);
+                        d[i] *= s * (1.0 + sum[i] * (1.0 - s));
                     }
                 }
-                for (db, d) in db[at..at + n].iter_mut().zip(&d) {
-                    *db += d;
+                let mut to = lanes(db, at, n);
+                for i in 0..LANES {
+                    to[i] += d[i];
                 }
-                for (j, (weight, dw)) in
-                    weight.chunks_exact(c).zip(dw.chunks_exact_mut(c)).enumerate()
-                {
-                    let span = j * c + at..j * c + at + n;
-                    let (x, dx) = (&x[span.clone()], &mut dx[span]);
-                    let (w, dw) = (&weight[at..at + n], &mut dw[at..at + n]);
-                    for ((((dx, dw), d), w), x) in dx.iter_mut().zip(dw).zip(&d).zip(w).zip(x) {
-                        *dx += w * d;
-                        *dw += d * x;
+                store(db, at, n, to);
+                let rows = x.chunks_exact(c).zip(dx.chunks_exact_mut(c));
+                let taps = taps.weight.chunks_exact(c).zip(dw.chunks_exact_mut(c));
+                for ((x, dx), (weight, dw)) in rows.zip(taps) {
+                    let (x, w) = (lanes(x, at, n), lanes(weight, at, n));
+                    let (mut to_x, mut to_w) = (lanes(dx, at, n), lanes(dw, at, n));
+                    for i in 0..LANES {
+                        to_x[i] += w[i] * d[i];
+                        to_w[i] += d[i] * x[i];
                     }
+                    store(dx, at, n, to_x);
+                    store(dw, at, n, to_w);
                 }
             }
         }
@@ -211,7 +235,7 @@ impl Conv {
     fn forward(&self, x: &[f32], taps: &[f32], state: &[f32]) -> Vec<f32> {
         let Window { batch, time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
-        let taps = Taps::new(taps, c, kernel);
+        let taps = Taps::new(taps, c, kernel, self.silu);
         let mut y = vec![0.0; batch * time * c];
         for_each_shard(batch, self.window.shard(), [(&mut y, time * c)], |rows, [y]| {
             for (y, row) in y.chunks_exact_mut(time * c).zip(rows) {
@@ -219,8 +243,8 @@ impl Conv {
                 let head = self.window.head(x, &state[row * c * past..][..c * past]);
                 let (first, rest) =
                     y[..self.window.length(row) * c].split_at_mut(self.seeing_state(row) * c);
-                forward(first, &head, &taps.weight, &taps.bias, self.silu);
-                forward(rest, x, &taps.weight, &taps.bias, self.silu);
+                forward(first, &head, &taps);
+                forward(rest, x, &taps);
             }
         });
         y
@@ -235,7 +259,7 @@ impl Conv {
     fn gradients(&self, x: &[f32], taps: &[f32], state: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
         let Window { batch, time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
-        let taps = Taps::new(taps, c, kernel);
+        let taps = Taps::new(taps, c, kernel, self.silu);
         let (mut dx, mut d_state) = (vec![0.0; x.len()], vec![0.0; state.len()]);
         let shard = self.window.shard();
         let parts: Vec<_> =
@@ -251,9 +275,8 @@ impl Conv {
                 let mut d_head = vec![0.0; head.len()];
                 let (first, rest) =
                     dy[..self.window.length(row) * c].split_at(self.seeing_state(row) * c);
-                let Taps { weight, bias } = &taps;
-                backward(dx, dw, db, rest, x, weight, bias, self.silu);
-                backward(&mut d_head, dw, db, first, &head, weight, bias, self.silu);
+                backward(dx, dw, db, rest, x, &taps);
+                backward(&mut d_head, dw, db, first, &head, &taps);
                 let (d_past, d_first) = d_head.split_at(past * c);
                 let frames = past.min(time) * c;
                 add_assign(&mut dx[..frames], &d_first[..frames]);
