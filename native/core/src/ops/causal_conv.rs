@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
 use super::recurrence::for_each_shard;
-use super::simd::{add_assign, dispatch, sigmoid};
+use super::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
 use super::tensor;
 use crate::{Error, Result};
 
@@ -127,42 +127,15 @@ impl Taps {
     }
 }
 
-/// Channels that are computed side by side.
-const LANES: usize = 16;
-
-/// Some channels of one row of numbers; beyond the last there are zeros.
-#[inline(always)]
-fn lanes(row: &[f32], at: usize, n: usize) -> [f32; LANES] {
-    if n == LANES
-        && let Some(lanes) = row[at..].first_chunk()
-    {
-        return *lanes;
-    }
-    let mut lanes = [0.0; LANES];
-    lanes[..n].copy_from_slice(&row[at..at + n]);
-    lanes
-}
-
-#[inline(always)]
-fn store(row: &mut [f32], at: usize, n: usize, lanes: [f32; LANES]) {
-    if n == LANES
-        && let Some(row) = row[at..].first_chunk_mut()
-    {
-        *row = lanes;
-        return;
-    }
-    row[at..at + n].copy_from_slice(&lanes[..n]);
-}
-
 /// `bias + sum of weight * x` for some channels.
 #[inline(always)]
-fn convolve(x: &[f32], taps: &Taps, at: usize, n: usize) -> [f32; LANES] {
+fn convolve<const FMA: bool>(x: &[f32], taps: &Taps, at: usize, n: usize) -> [f32; LANES] {
     let c = taps.bias.len();
-    let mut sum = lanes(&taps.bias, at, n);
+    let mut sum = load(&taps.bias, at, n);
     for (weight, x) in taps.weight.chunks_exact(c).zip(x.chunks_exact(c)) {
-        let (w, x) = (lanes(weight, at, n), lanes(x, at, n));
+        let (w, x) = (load(weight, at, n), load(x, at, n));
         for i in 0..LANES {
-            sum[i] += w[i] * x[i];
+            sum[i] = mul_add::<FMA>(w[i], x[i], sum[i]);
         }
     }
     sum
@@ -175,10 +148,10 @@ dispatch! {
         for (i, y) in y.chunks_exact_mut(c).enumerate() {
             for at in (0..c).step_by(LANES) {
                 let n = LANES.min(c - at);
-                let mut sum = convolve(&x[i * c..], taps, at, n);
+                let mut sum = convolve::<FMA>(&x[i * c..], taps, at, n);
                 if taps.silu {
                     for s in &mut sum {
-                        *s *= sigmoid(*s);
+                        *s *= sigmoid_with::<FMA>(*s);
                     }
                 }
                 store(y, at, n, sum);
@@ -195,15 +168,15 @@ dispatch! {
             let (x, dx) = (&x[i * c..], &mut dx[i * c..]);
             for at in (0..c).step_by(LANES) {
                 let n = LANES.min(c - at);
-                let mut d = lanes(dy, at, n);
+                let mut d = load(dy, at, n);
                 if taps.silu {
-                    let sum = convolve(x, taps, at, n);
+                    let sum = convolve::<FMA>(x, taps, at, n);
                     for i in 0..LANES {
-                        let s = sigmoid(sum[i]);
+                        let s = sigmoid_with::<FMA>(sum[i]);
                         d[i] *= s * (1.0 + sum[i] * (1.0 - s));
                     }
                 }
-                let mut to = lanes(db, at, n);
+                let mut to = load(db, at, n);
                 for i in 0..LANES {
                     to[i] += d[i];
                 }
@@ -211,11 +184,11 @@ dispatch! {
                 let rows = x.chunks_exact(c).zip(dx.chunks_exact_mut(c));
                 let taps = taps.weight.chunks_exact(c).zip(dw.chunks_exact_mut(c));
                 for ((x, dx), (weight, dw)) in rows.zip(taps) {
-                    let (x, w) = (lanes(x, at, n), lanes(weight, at, n));
-                    let (mut to_x, mut to_w) = (lanes(dx, at, n), lanes(dw, at, n));
+                    let (x, w) = (load(x, at, n), load(weight, at, n));
+                    let (mut to_x, mut to_w) = (load(dx, at, n), load(dw, at, n));
                     for i in 0..LANES {
-                        to_x[i] += w[i] * d[i];
-                        to_w[i] += d[i] * x[i];
+                        to_x[i] = mul_add::<FMA>(w[i], d[i], to_x[i]);
+                        to_w[i] = mul_add::<FMA>(d[i], x[i], to_w[i]);
                     }
                     store(dx, at, n, to_x);
                     store(dw, at, n, to_w);

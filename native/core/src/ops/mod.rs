@@ -10,8 +10,10 @@ pub mod gru;
 pub mod layer_norm;
 pub mod linear;
 pub mod lstm;
+pub mod many;
 pub mod matmul;
 pub mod recurrence;
+pub mod selective_scan;
 pub mod simd;
 pub mod tensor;
 
@@ -22,3 +24,4 @@ pub use gru::gru;
 pub use layer_norm::layer_norm;
 pub use linear::{Activation, linear};
 pub use lstm::lstm;
+pub use selective_scan::{Selective, selective_scan};
