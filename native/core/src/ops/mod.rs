@@ -5,6 +5,7 @@
 
 pub mod causal_conv;
 pub mod dropout;
+pub mod elementwise;
 pub mod gather;
 pub mod gru;
 pub mod layer_norm;
@@ -13,15 +14,18 @@ pub mod lstm;
 pub mod many;
 pub mod matmul;
 pub mod recurrence;
+pub mod rms_norm;
 pub mod selective_scan;
 pub mod simd;
 pub mod tensor;
 
 pub use causal_conv::causal_conv;
 pub use dropout::{dropout, dropout_columns};
+pub use elementwise::{Activation, activate, gated};
 pub use gather::gather;
 pub use gru::gru;
 pub use layer_norm::layer_norm;
-pub use linear::{Activation, linear};
+pub use linear::linear;
 pub use lstm::lstm;
+pub use rms_norm::rms_norm;
 pub use selective_scan::{Selective, selective_scan};

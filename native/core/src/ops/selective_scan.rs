@@ -1,11 +1,11 @@
 //! The selective scan S6 (Gu and Dao 2023, eq. 2a and 2b with the selection of alg. 2).
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
 use candle_core::{Shape, Tensor};
 
 use super::many::{self, Many};
-use super::recurrence::for_each_shard;
+use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::simd::{
     LANES, add_assign, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with, store, sum,
 };
@@ -44,10 +44,7 @@ pub struct Selective<'a> {
 ///
 /// Forward keeps the state of every eighth frame; backward makes those between again, so that what
 /// is kept is an eighth of the states, and nothing is ever divided by a decay.
-pub fn selective_scan(
-    inputs: Selective<'_>,
-    lengths: Option<Arc<[usize]>>,
-) -> Result<(Tensor, Tensor)> {
+pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
     let op = Scan::new(&inputs, lengths)?;
     let Selective { u, dt, a, b, c, d, z, h, .. } = inputs;
     let all: Vec<&Tensor> = [u, dt, a, b, c, h].into_iter().chain(d).chain(z).collect();
@@ -66,7 +63,7 @@ struct Scan {
     softplus: bool,
     skip: bool,
     gate: bool,
-    lengths: Option<Arc<[usize]>>,
+    lengths: Lengths,
     /// States before every `CHUNK`th frame, `[b, chunk, block, n, LANES]`.
     kept: OnceLock<Vec<f32>>,
 }
@@ -75,7 +72,7 @@ struct Scan {
 const CHUNK: usize = 8;
 
 impl Scan {
-    fn new(inputs: &Selective<'_>, lengths: Option<Arc<[usize]>>) -> Result<Self> {
+    fn new(inputs: &Selective<'_>, lengths: Lengths) -> Result<Self> {
         let Selective { u, dt, dt_softplus, a, b, c, d, z, h } = inputs;
         let (batch, time, channels) = u.dims3()?;
         let (_, state) = a.dims2()?;
@@ -98,9 +95,7 @@ impl Scan {
         if let Some(z) = z {
             check("z", &[batch, time, channels], z.dims())?;
         }
-        if let Some(lengths) = &lengths {
-            check("lengths", &[batch], &[lengths.len()])?;
-        }
+        check_lengths(&lengths, batch, time)?;
         if u.elem_count() * state == 0 {
             let shape = format!("{:?} and {state} a channel", u.dims());
             return Err(Error::mismatch("numbers of a selective scan", "at least 1", shape));
@@ -111,7 +106,7 @@ impl Scan {
     }
 
     fn length(&self, row: usize) -> usize {
-        self.lengths.as_ref().map_or(self.time, |l| l[row].min(self.time))
+        self.lengths.as_ref().map_or(self.time, |l| l[row])
     }
 
     /// Rows of the batch in one shard: at most eight shards, none too small to be handed out.
