@@ -23,10 +23,10 @@ fn main() {
             (r(&[c, 1, 4], -1., 1., track), r(&[c], -1., 1., track), r(&[b, c, 3], -1., 1., false));
         let med = |mut v: Vec<f64>| {
             v.sort_by(f64::total_cmp);
-            v[v.len() / 2]
+            v[0]
         };
         let (mut f, mut bw, mut cf, mut cb) = (vec![], vec![], vec![], vec![]);
-        for _ in 0..15 {
+        for _ in 0..30 {
             let s = Instant::now();
             let (y, _h) = selective_scan(
                 Selective {

@@ -1,5 +1,6 @@
 //! The selective scan S6 (Gu and Dao 2023, eq. 2a and 2b with the selection of alg. 2).
 
+use std::ops::Range;
 use std::sync::{Mutex, OnceLock};
 
 use candle_core::{Shape, Tensor};
@@ -205,75 +206,85 @@ struct Row<'a> {
     softplus: bool,
 }
 
-/// What some channels of a frame read.
-#[derive(Clone, Copy, Default)]
-struct Frame {
-    u: [f32; LANES],
-    dt: [f32; LANES],
+/// What is worked out of a chunk of whole frames before the channels are walked in blocks: in order,
+/// so that the next numbers are on their way when they are asked for.
+struct Chunk {
+    dt: Vec<f32>,
     /// `dt * u`
-    du: [f32; LANES],
+    du: Vec<f32>,
+    /// `C h`
+    out: Vec<f32>,
 }
 
-impl Row<'_> {
-    #[inline(always)]
-    fn frame<const FMA: bool>(&self, t: usize, at: usize, n: usize) -> Frame {
-        let u = load(self.u, t * self.channels + at, n);
-        let mut dt = load(self.dt, t * self.channels + at, n);
-        if self.softplus {
-            for dt in &mut dt {
-                *dt = softplus_with::<FMA>(*dt);
-            }
-        }
-        let mut du = [0.0; LANES];
-        for i in 0..LANES {
-            du[i] = dt[i] * u[i];
-        }
-        Frame { u, dt, du }
+impl Chunk {
+    fn new(channels: usize) -> Self {
+        let zeros = || vec![0.0; CHUNK * channels];
+        Chunk { dt: zeros(), du: zeros(), out: zeros() }
     }
 
-    fn skip(&self, at: usize, n: usize) -> [f32; LANES] {
-        if self.d.is_empty() { [0.0; LANES] } else { load(self.d, at, n) }
+    /// Reads frames `span` of numbers.
+    #[inline(always)]
+    fn read<const FMA: bool>(&mut self, row: &Row<'_>, span: Range<usize>) {
+        let (dt, u) = (&row.dt[span.clone()], &row.u[span]);
+        for (((to, du), dt), u) in self.dt.iter_mut().zip(&mut self.du).zip(dt).zip(u) {
+            *to = if row.softplus { softplus_with::<FMA>(*dt) } else { *dt };
+            *du = *to * u;
+        }
+    }
+}
+
+/// Adds the skip and puts the gate on, if they are there.
+#[inline(always)]
+fn finish<const FMA: bool>(y: &mut [f32], out: &[f32], row: &Row<'_>, first: usize) {
+    let c = row.channels;
+    for (i, (y, out)) in y.chunks_exact_mut(c).zip(out.chunks_exact(c)).enumerate() {
+        let span = (first + i) * c..(first + i + 1) * c;
+        y.copy_from_slice(out);
+        for ((y, u), d) in y.iter_mut().zip(&row.u[span.clone()]).zip(row.d) {
+            *y = mul_add::<FMA>(*d, *u, *y);
+        }
+        if let Some(z) = row.z {
+            for (y, z) in y.iter_mut().zip(&z[span]) {
+                *y *= z * sigmoid_with::<FMA>(*z);
+            }
+        }
     }
 }
 
 dispatch! {
     /// All frames of one row. `h`, and what is kept, are packed; nothing is kept in an empty slice.
-    fn forward(y: &mut [f32], h: &mut [f32], kept: &mut [f32], row: &Row<'_>) {
+    fn forward(y: &mut [f32], h: &mut [f32], kept: &mut [f32], scratch: &mut Chunk, row: &Row<'_>) {
         let (c, n) = (row.channels, row.state);
         let packed = h.len();
-        for (block, (h, a)) in
-            h.chunks_exact_mut(n * LANES).zip(row.a.chunks_exact(n * LANES)).enumerate()
-        {
-            let at = block * LANES;
-            let width = LANES.min(c - at);
-            let skip = row.skip(at, width);
-            let (h, a) = (h.as_chunks_mut::<LANES>().0, a.as_chunks::<LANES>().0);
-            for t in 0..row.length {
-                if t % CHUNK == 0 && !kept.is_empty() {
-                    kept[t / CHUNK * packed + block * n * LANES..][..n * LANES]
-                        .copy_from_slice(h.as_flattened());
-                }
-                let Frame { u, dt, du } = row.frame::<FMA>(t, at, width);
-                let mut out = [0.0; LANES];
-                let (b, c_t) = (&row.b[t * n..][..n], &row.c[t * n..][..n]);
-                for (((h, a), b), c) in h.iter_mut().zip(a).zip(b).zip(c_t) {
-                    for i in 0..LANES {
-                        let decay = exp_with::<FMA>(dt[i] * a[i]);
-                        h[i] = mul_add::<FMA>(decay, h[i], du[i] * b);
-                        out[i] = mul_add::<FMA>(h[i], *c, out[i]);
-                    }
-                }
-                for i in 0..LANES {
-                    out[i] = mul_add::<FMA>(skip[i], u[i], out[i]);
-                }
-                if let Some(z) = row.z {
-                    let z = load(z, t * c + at, width);
-                    for i in 0..LANES {
-                        out[i] *= z[i] * sigmoid_with::<FMA>(z[i]);
-                    }
-                }
-                store(y, t * c + at, width, out);
+        for first in (0..row.length).step_by(CHUNK) {
+            let count = CHUNK.min(row.length - first);
+            scratch.read::<FMA>(row, first * c..(first + count) * c);
+            let Chunk { dt, du, out } = scratch;
+            if !kept.is_empty() {
+                kept[first / CHUNK * packed..][..packed].copy_from_slice(h);
             }
+            for (block, (h, a)) in
+                h.chunks_exact_mut(n * LANES).zip(row.a.chunks_exact(n * LANES)).enumerate()
+            {
+                let at = block * LANES;
+                let width = LANES.min(c - at);
+                let (h, a) = (h.as_chunks_mut::<LANES>().0, a.as_chunks::<LANES>().0);
+                for k in 0..count {
+                    let (dt, du) = (load(dt, k * c + at, width), load(du, k * c + at, width));
+                    let mut sum = [0.0; LANES];
+                    let span = (first + k) * n..(first + k + 1) * n;
+                    let (b, c_t) = (&row.b[span.clone()], &row.c[span]);
+                    for (((h, a), b), c) in h.iter_mut().zip(a).zip(b).zip(c_t) {
+                        for i in 0..LANES {
+                            let decay = exp_with::<FMA>(dt[i] * a[i]);
+                            h[i] = mul_add::<FMA>(decay, h[i], du[i] * b);
+                            sum[i] = mul_add::<FMA>(h[i], *c, sum[i]);
+                        }
+                    }
+                    store(out, k * c + at, width, sum);
+                }
+            }
+            finish::<FMA>(&mut y[first * c..][..count * c], out, row, first);
         }
     }
 }
@@ -281,41 +292,31 @@ dispatch! {
 dispatch! {
     /// As `forward` for a few frames, with `h` and `row.a` as they are given, `[c, n]`: the vectors
     /// run over the numbers of one channel, and nothing need be packed.
-    fn forward_few(y: &mut [f32], h: &mut [f32], row: &Row<'_>) {
+    fn forward_few(y: &mut [f32], h: &mut [f32], scratch: &mut Chunk, row: &Row<'_>) {
         let (c, n) = (row.channels, row.state);
+        scratch.read::<FMA>(row, 0..row.length * c);
+        let Chunk { dt, du, out } = scratch;
         for t in 0..row.length {
             let (b, c_t) = (&row.b[t * n..][..n], &row.c[t * n..][..n]);
-            for at in (0..c).step_by(LANES) {
-                let width = LANES.min(c - at);
-                let Frame { u, dt, du } = row.frame::<FMA>(t, at, width);
-                let skip = row.skip(at, width);
-                let mut out = [0.0; LANES];
-                for lane in 0..width {
-                    let channel = (at + lane) * n;
-                    let mut partial = [0.0; LANES];
-                    for j in (0..n).step_by(LANES) {
-                        let count = LANES.min(n - j);
-                        let a = load(row.a, channel + j, count);
-                        let (b, c) = (load(b, j, count), load(c_t, j, count));
-                        let mut now = load(h, channel + j, count);
-                        for i in 0..LANES {
-                            let decay = exp_with::<FMA>(dt[lane] * a[i]);
-                            now[i] = mul_add::<FMA>(decay, now[i], du[lane] * b[i]);
-                            partial[i] = mul_add::<FMA>(now[i], c[i], partial[i]);
-                        }
-                        store(h, channel + j, count, now);
-                    }
-                    out[lane] = mul_add::<FMA>(skip[lane], u[lane], sum(partial));
-                }
-                if let Some(z) = row.z {
-                    let z = load(z, t * c + at, width);
+            let (dt, du) = (&dt[t * c..][..c], &du[t * c..][..c]);
+            let states = h.chunks_exact_mut(n).zip(row.a.chunks_exact(n));
+            for (((out, dt), du), (h, a)) in out[t * c..][..c].iter_mut().zip(dt).zip(du).zip(states) {
+                let mut partial = [0.0; LANES];
+                for j in (0..n).step_by(LANES) {
+                    let width = LANES.min(n - j);
+                    let (a, b, c) = (load(a, j, width), load(b, j, width), load(c_t, j, width));
+                    let mut now = load(h, j, width);
                     for i in 0..LANES {
-                        out[i] *= z[i] * sigmoid_with::<FMA>(z[i]);
+                        let decay = exp_with::<FMA>(dt * a[i]);
+                        now[i] = mul_add::<FMA>(decay, now[i], du * b[i]);
+                        partial[i] = mul_add::<FMA>(now[i], c[i], partial[i]);
                     }
+                    store(h, j, width, now);
                 }
-                store(y, t * c + at, width, out);
+                *out = sum(partial);
             }
         }
+        finish::<FMA>(&mut y[..row.length * c], out, row, 0);
     }
 }
 
@@ -333,9 +334,13 @@ struct Gradients<'a> {
     d: &'a mut [f32],
 }
 
-/// What backward works in: decays and states of one block over a chunk, gradients of B and C of a
-/// chunk in lanes.
+/// What backward works in: beside a chunk, the gradient of `C h + D u`, decays and states of one
+/// block, and gradients of B and C in lanes.
 struct Scratch {
+    chunk: Chunk,
+    dy: Vec<f32>,
+    /// The gradient of dt through the decays.
+    through: Vec<f32>,
     decay: Vec<[f32; LANES]>,
     states: Vec<[f32; LANES]>,
     db: Vec<[f32; LANES]>,
@@ -343,9 +348,12 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn new(n: usize) -> Self {
+    fn new(channels: usize, n: usize) -> Self {
         let zeros = |frames: usize| vec![[0.0; LANES]; frames * n];
         Scratch {
+            chunk: Chunk::new(channels),
+            dy: vec![0.0; CHUNK * channels],
+            through: vec![0.0; CHUNK * channels],
             decay: zeros(CHUNK),
             states: zeros(CHUNK + 1),
             db: zeros(CHUNK),
@@ -358,10 +366,20 @@ dispatch! {
     fn backward(to: &mut Gradients<'_>, scratch: &mut Scratch, dy: &[f32], kept: &[f32], row: &Row<'_>) {
         let (c, n) = (row.channels, row.state);
         let packed = row.a.len();
-        let Scratch { decay, states, db, dc } = scratch;
-        for chunk in (0..row.length.div_ceil(CHUNK)).rev() {
-            let first = chunk * CHUNK;
+        for first in (0..row.length).step_by(CHUNK).rev() {
             let count = CHUNK.min(row.length - first);
+            let whole = first * c..(first + count) * c;
+            scratch.chunk.read::<FMA>(row, whole.clone());
+            let Scratch { chunk, dy: inner, through, decay, states, db, dc } = scratch;
+            let Chunk { dt, du: chunk_du, out } = chunk;
+            match row.z {
+                Some(z) => {
+                    for ((to, dy), z) in inner.iter_mut().zip(&dy[whole.clone()]).zip(&z[whole.clone()]) {
+                        *to = dy * z * sigmoid_with::<FMA>(*z);
+                    }
+                }
+                None => inner[..whole.len()].copy_from_slice(&dy[whole.clone()]),
+            }
             db.fill([0.0; LANES]);
             dc.fill([0.0; LANES]);
             for (block, at) in (0..c).step_by(LANES).enumerate() {
@@ -370,89 +388,111 @@ dispatch! {
                 let a = row.a[span.clone()].as_chunks::<LANES>().0;
                 let dh = to.h[span.clone()].as_chunks_mut::<LANES>().0;
                 let da = to.a[span.clone()].as_chunks_mut::<LANES>().0;
-                let skip = row.skip(at, width);
-                let mut frames = [Frame::default(); CHUNK];
-                let mut outs = [[0.0; LANES]; CHUNK];
-                states[..n].as_flattened_mut().copy_from_slice(&kept[chunk * packed..][span]);
+                states[..n]
+                    .as_flattened_mut()
+                    .copy_from_slice(&kept[first / CHUNK * packed..][span]);
                 // The states of the chunk once more.
                 for k in 0..count {
-                    let t = first + k;
-                    let frame = row.frame::<FMA>(t, at, width);
-                    let (b, c_t) = (&row.b[t * n..][..n], &row.c[t * n..][..n]);
+                    let (dt, du) = (load(dt, k * c + at, width), load(chunk_du, k * c + at, width));
+                    let at_t = (first + k) * n..(first + k + 1) * n;
+                    let (b, c_t) = (&row.b[at_t.clone()], &row.c[at_t]);
                     let (before, after) = states[k * n..].split_at_mut(n);
-                    let mut out = [0.0; LANES];
+                    let mut sum = [0.0; LANES];
                     for (((((decay, before), after), a), b), c) in
                         decay[k * n..].iter_mut().zip(before).zip(after).zip(a).zip(b).zip(c_t)
                     {
                         for i in 0..LANES {
-                            decay[i] = exp_with::<FMA>(frame.dt[i] * a[i]);
-                            after[i] = mul_add::<FMA>(decay[i], before[i], frame.du[i] * b);
-                            out[i] = mul_add::<FMA>(after[i], *c, out[i]);
+                            decay[i] = exp_with::<FMA>(dt[i] * a[i]);
+                            after[i] = mul_add::<FMA>(decay[i], before[i], du[i] * b);
+                            sum[i] = mul_add::<FMA>(after[i], *c, sum[i]);
                         }
                     }
-                    for i in 0..LANES {
-                        out[i] = mul_add::<FMA>(skip[i], frame.u[i], out[i]);
-                    }
-                    frames[k] = frame;
-                    outs[k] = out;
+                    store(out, k * c + at, width, sum);
                 }
-                let mut d_skip = [0.0; LANES];
                 for k in (0..count).rev() {
-                    let t = first + k;
-                    let Frame { u, dt, du } = frames[k];
-                    let mut dy = load(dy, t * c + at, width);
-                    if let Some(z) = row.z {
-                        let (z, mut dz) = (load(z, t * c + at, width), [0.0; LANES]);
-                        for i in 0..LANES {
-                            let s = sigmoid_with::<FMA>(z[i]);
-                            dz[i] = dy[i] * outs[k][i] * s * (1.0 + z[i] * (1.0 - s));
-                            dy[i] *= z[i] * s;
-                        }
-                        store(to.z, t * c + at, width, dz);
-                    }
-                    let (b, c_t) = (&row.b[t * n..][..n], &row.c[t * n..][..n]);
+                    let (dt, du) = (load(dt, k * c + at, width), load(chunk_du, k * c + at, width));
+                    let dy = load(inner, k * c + at, width);
+                    let at_t = (first + k) * n..(first + k + 1) * n;
+                    let (b, c_t) = (&row.b[at_t.clone()], &row.c[at_t]);
+                    let decay = &decay[k * n..][..n];
+                    let (before, after) = states[k * n..][..2 * n].split_at(n);
+                    let (db, dc) = (&mut db[k * n..][..n], &mut dc[k * n..][..n]);
                     let (mut through_b, mut through_a) = ([0.0; LANES], [0.0; LANES]);
                     for j in 0..n {
-                        let (at, after) = (k * n + j, (k + 1) * n + j);
                         for i in 0..LANES {
                             let g = mul_add::<FMA>(c_t[j], dy[i], dh[j][i]);
-                            dc[at][i] = mul_add::<FMA>(dy[i], states[after][i], dc[at][i]);
-                            db[at][i] = mul_add::<FMA>(g, du[i], db[at][i]);
+                            dc[j][i] = mul_add::<FMA>(dy[i], after[j][i], dc[j][i]);
+                            db[j][i] = mul_add::<FMA>(g, du[i], db[j][i]);
                             through_b[i] = mul_add::<FMA>(g, b[j], through_b[i]);
-                            let g = g * decay[at][i];
+                            let g = g * decay[j][i];
                             dh[j][i] = g;
-                            let q = g * states[at][i];
+                            let q = g * before[j][i];
                             through_a[i] = mul_add::<FMA>(q, a[j][i], through_a[i]);
                             da[j][i] = mul_add::<FMA>(q, dt[i], da[j][i]);
                         }
                     }
-                    let (mut d_u, mut d_dt) = ([0.0; LANES], [0.0; LANES]);
-                    for i in 0..LANES {
-                        d_skip[i] = mul_add::<FMA>(dy[i], u[i], d_skip[i]);
-                        d_u[i] = mul_add::<FMA>(dy[i], skip[i], dt[i] * through_b[i]);
-                        d_dt[i] = mul_add::<FMA>(u[i], through_b[i], through_a[i]);
-                    }
-                    if row.softplus {
-                        let raw = load(row.dt, t * c + at, width);
-                        for i in 0..LANES {
-                            d_dt[i] *= sigmoid_with::<FMA>(raw[i]);
-                        }
-                    }
-                    store(to.u, t * c + at, width, d_u);
-                    store(to.dt, t * c + at, width, d_dt);
+                    // In place of `dt * u`, which nobody reads again.
+                    store(chunk_du, k * c + at, width, through_b);
+                    store(through, k * c + at, width, through_a);
                 }
-                let mut sum = load(to.d, at, width);
-                for i in 0..LANES {
-                    sum[i] += d_skip[i];
-                }
-                store(to.d, at, width, sum);
             }
-            let (to_b, to_c) = (&mut to.b[first * n..][..count * n], &mut to.c[first * n..][..count * n]);
-            for (to, lanes) in to_b.iter_mut().zip(db.iter()) {
+            for (to, lanes) in to.b[first * n..][..count * n].iter_mut().zip(db.iter()) {
                 *to = sum(*lanes);
             }
-            for (to, lanes) in to_c.iter_mut().zip(dc.iter()) {
+            for (to, lanes) in to.c[first * n..][..count * n].iter_mut().zip(dc.iter()) {
                 *to = sum(*lanes);
+            }
+            scratch.end::<FMA>(to, dy, row, first, count);
+        }
+    }
+}
+
+impl Scratch {
+    /// Gradients of what each channel reads on its own.
+    #[inline(always)]
+    fn end<const FMA: bool>(
+        &self,
+        to: &mut Gradients<'_>,
+        dy: &[f32],
+        row: &Row<'_>,
+        first: usize,
+        count: usize,
+    ) {
+        let c = row.channels;
+        for k in 0..count {
+            let (own, global) = (k * c..(k + 1) * c, (first + k) * c..(first + k + 1) * c);
+            let (u, raw) = (&row.u[global.clone()], &row.dt[global.clone()]);
+            let (inner, dt) = (&self.dy[own.clone()], &self.chunk.dt[own.clone()]);
+            let (through_b, through_a) = (&self.chunk.du[own.clone()], &self.through[own.clone()]);
+            let d_u = &mut to.u[global.clone()];
+            for ((d_u, dt), through) in d_u.iter_mut().zip(dt).zip(through_b) {
+                *d_u = dt * through;
+            }
+            for (((d_u, dy), d), (u, d_skip)) in
+                d_u.iter_mut().zip(inner).zip(row.d).zip(u.iter().zip(to.d.iter_mut()))
+            {
+                *d_u = mul_add::<FMA>(*dy, *d, *d_u);
+                *d_skip = mul_add::<FMA>(*dy, *u, *d_skip);
+            }
+            let d_dt = &mut to.dt[global.clone()];
+            for (((to, a), b), u) in d_dt.iter_mut().zip(through_a).zip(through_b).zip(u) {
+                *to = mul_add::<FMA>(*u, *b, *a);
+            }
+            if row.softplus {
+                for (to, raw) in d_dt.iter_mut().zip(raw) {
+                    *to *= sigmoid_with::<FMA>(*raw);
+                }
+            }
+            if let Some(z) = row.z {
+                let dz = &mut to.z[global.clone()];
+                dz.copy_from_slice(&self.chunk.out[own]);
+                for ((to, d), u) in dz.iter_mut().zip(row.d).zip(u) {
+                    *to = mul_add::<FMA>(*d, *u, *to);
+                }
+                for ((to, dy), z) in dz.iter_mut().zip(&dy[global.clone()]).zip(&z[global]) {
+                    let s = sigmoid_with::<FMA>(*z);
+                    *to *= dy * s * (1.0 + z * (1.0 - s));
+                }
             }
         }
     }
@@ -469,16 +509,17 @@ impl Scan {
         let packed = if few { vec![] } else { self.pack(inputs.a) };
         let buffers = [(y, wide), (last, size), (kept, per_row)];
         for_each_shard(self.batch, self.shard(), buffers, |rows, [y, last, kept]| {
+            let mut scratch = Chunk::new(self.channels);
             for (i, row) in rows.enumerate() {
                 let (y, last) = (&mut y[i * wide..][..wide], &mut last[i * size..][..size]);
                 let first = &inputs.h[row * size..][..size];
                 if few {
                     last.copy_from_slice(first);
-                    forward_few(y, last, &self.row(row, inputs, inputs.a));
+                    forward_few(y, last, &mut scratch, &self.row(row, inputs, inputs.a));
                 } else {
                     let mut h = self.pack(first);
                     let kept = &mut kept[i * per_row..][..per_row];
-                    forward(y, &mut h, kept, &self.row(row, inputs, &packed));
+                    forward(y, &mut h, kept, &mut scratch, &self.row(row, inputs, &packed));
                     self.unpack(last, &h);
                 }
             }
@@ -536,7 +577,7 @@ impl Many for Scan {
         for_each_shard(batch, shard, buffers, |rows, [du, d_dt, dz, db, dc, dh]| {
             let mut part = parts[rows.start / shard].lock().unwrap_or_else(|e| e.into_inner());
             let (da, d_skip) = &mut *part;
-            let mut scratch = Scratch::new(state);
+            let mut scratch = Scratch::new(channels, state);
             for (i, row) in rows.enumerate() {
                 let mut h = match outputs[1] {
                     Some(dh) => self.pack(&dh[row * size..][..size]),
