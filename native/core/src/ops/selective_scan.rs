@@ -419,17 +419,21 @@ dispatch! {
                     let (db, dc) = (&mut db[k * n..][..n], &mut dc[k * n..][..n]);
                     let (mut through_b, mut through_a) = ([0.0; LANES], [0.0; LANES]);
                     for j in 0..n {
+                        // Copies, of which the compiler sees that they do not overlap.
+                        let (b, c, a, decay) = (b[j], c_t[j], a[j], decay[j]);
+                        let (before, after) = (before[j], after[j]);
+                        let (mut to_h, mut to_a, mut to_b, mut to_c) = (dh[j], da[j], db[j], dc[j]);
                         for i in 0..LANES {
-                            let g = mul_add::<FMA>(c_t[j], dy[i], dh[j][i]);
-                            dc[j][i] = mul_add::<FMA>(dy[i], after[j][i], dc[j][i]);
-                            db[j][i] = mul_add::<FMA>(g, du[i], db[j][i]);
-                            through_b[i] = mul_add::<FMA>(g, b[j], through_b[i]);
-                            let g = g * decay[j][i];
-                            dh[j][i] = g;
-                            let q = g * before[j][i];
-                            through_a[i] = mul_add::<FMA>(q, a[j][i], through_a[i]);
-                            da[j][i] = mul_add::<FMA>(q, dt[i], da[j][i]);
+                            let g = mul_add::<FMA>(c, dy[i], to_h[i]);
+                            to_c[i] = mul_add::<FMA>(dy[i], after[i], to_c[i]);
+                            to_b[i] = mul_add::<FMA>(g, du[i], to_b[i]);
+                            through_b[i] = mul_add::<FMA>(g, b, through_b[i]);
+                            to_h[i] = g * decay[i];
+                            let q = to_h[i] * before[i];
+                            through_a[i] = mul_add::<FMA>(q, a[i], through_a[i]);
+                            to_a[i] = mul_add::<FMA>(q, dt[i], to_a[i]);
                         }
+                        (dh[j], da[j], db[j], dc[j]) = (to_h, to_a, to_b, to_c);
                     }
                     // In place of `dt * u`, which nobody reads again.
                     store(chunk_du, k * c + at, width, through_b);
