@@ -3,11 +3,13 @@
 //! Candle stays the tensor type and the autograd; the arithmetic is here. An op without a backward
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
 
+pub mod columns;
 pub mod dropout;
 pub mod gather;
 pub mod gru;
 pub mod layer_norm;
 pub mod linear;
+pub mod linear_recurrence;
 pub mod lstm;
 pub mod matmul;
 pub mod recurrence;
@@ -19,4 +21,5 @@ pub use gather::gather;
 pub use gru::gru;
 pub use layer_norm::layer_norm;
 pub use linear::{Activation, linear};
+pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};
 pub use lstm::lstm;

@@ -10,6 +10,9 @@ use crate::{Error, Result, pool};
 /// `true` for a frame that exists, `[b, t]`; a missing frame leaves the state as it was.
 pub type Mask = Option<Arc<[bool]>>;
 
+/// Frames of each row that exist; `None` is all of them.
+pub type Lengths = Option<Arc<[usize]>>;
+
 /// Shapes of one run over `[b, t, ..]`.
 #[derive(Debug, Clone)]
 pub struct Sequence {
