@@ -16,41 +16,36 @@ const WORTH: usize = 4096;
 /// From so many rows on there is no need to cut the channels as well.
 const ENOUGH_ROWS: usize = 4;
 
-/// `x[at..at + 16]`, with zeros beyond the end.
+/// `x[at..at + 16]`; if not `FULL`, with zeros beyond the end. Whole vectors and the rest are apart,
+/// so that a whole one is a single move.
 #[inline(always)]
-pub fn load(x: &[f32], at: usize) -> Lanes {
-    match x[at..].first_chunk::<LANES>() {
-        Some(chunk) => *chunk,
-        None => {
-            let mut lanes = [0.0; LANES];
-            lanes[..x.len() - at].copy_from_slice(&x[at..]);
-            lanes
-        }
+pub fn load<const FULL: bool>(x: &[f32], at: usize) -> Lanes {
+    let mut lanes = [0.0; LANES];
+    if FULL {
+        lanes.copy_from_slice(&x[at..at + LANES]);
+    } else {
+        lanes.iter_mut().zip(&x[at..]).for_each(|(lane, v)| *lane = *v);
     }
+    lanes
 }
 
-/// `x[at..at + 16] = lanes`, up to the end.
+/// `x[at..at + 16] = lanes`; if not `FULL`, up to the end.
 #[inline(always)]
-pub fn store(x: &mut [f32], at: usize, lanes: Lanes) {
-    match x[at..].first_chunk_mut::<LANES>() {
-        Some(chunk) => *chunk = lanes,
-        None => {
-            let rest = x.len() - at;
-            x[at..].copy_from_slice(&lanes[..rest]);
-        }
+pub fn store<const FULL: bool>(x: &mut [f32], at: usize, lanes: &Lanes) {
+    if FULL {
+        x[at..at + LANES].copy_from_slice(lanes);
+    } else {
+        x[at..].iter_mut().zip(lanes).for_each(|(x, v)| *x = *v);
     }
 }
 
 /// The same for memory that holds nothing yet.
 #[inline(always)]
-pub fn fill(x: &mut [MaybeUninit<f32>], at: usize, lanes: Lanes) {
-    match x[at..].first_chunk_mut::<LANES>() {
-        Some(chunk) => *chunk = lanes.map(MaybeUninit::new),
-        None => {
-            for (x, v) in x[at..].iter_mut().zip(lanes) {
-                x.write(v);
-            }
-        }
+pub fn fill<const FULL: bool>(x: &mut [MaybeUninit<f32>], at: usize, lanes: &Lanes) {
+    if FULL {
+        x[at..at + LANES].copy_from_slice(&lanes.map(MaybeUninit::new));
+    } else {
+        copy(&mut x[at..], lanes);
     }
 }
 

@@ -8,6 +8,8 @@
 //! The walk is sequential in time, so it is exact at any gate and length. The form
 //! `P_t * cumsum(b / P)` with the cumulative product `P` of the gates is not: P underflows.
 
+use std::mem::MaybeUninit;
+
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
 use super::columns::{Grid, LANES, Lanes, Output, copy, fill, load, outputs, store};
@@ -330,6 +332,72 @@ struct Span {
     column: usize,
 }
 
+#[inline(always)]
+fn lane<const N: usize>(x: &[Lanes; N], l: usize) -> [f32; N] {
+    std::array::from_fn(|n| x[n][l])
+}
+
+/// Sixteen channels of a frame from `i` on; `h` goes from the state before to the one after.
+#[inline(always)]
+fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize>(
+    cell: C,
+    y: &mut [MaybeUninit<f32>],
+    h: &mut [f32],
+    x: &[&[f32]; N],
+    p: &[&[f32]; K],
+    i: usize,
+) {
+    let x: [Lanes; N] = std::array::from_fn(|n| load::<FULL>(x[n], i));
+    let p: [Lanes; K] = std::array::from_fn(|k| load::<FULL>(p[k], i));
+    let mut state = load::<FULL>(h, i);
+    for l in 0..LANES {
+        let (a, b) = cell.gates(lane(&x, l), lane(&p, l));
+        state[l] = a * state[l] + b;
+    }
+    store::<FULL>(h, i, &state);
+    fill::<FULL>(y, i, &state);
+}
+
+/// The way back through [`frame`]; `carry` goes from the gradient of the state after, without that
+/// of the output `dy`, to the one of the state `before`.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+fn frame_back<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize>(
+    cell: C,
+    dx: &mut [&mut [MaybeUninit<f32>]; N],
+    dp: &mut [Vec<f32>; K],
+    carry: &mut [f32],
+    x: &[&[f32]; N],
+    p: &[&[f32]; K],
+    before: &[f32],
+    dy: &[f32],
+    i: usize,
+) {
+    let x: [Lanes; N] = std::array::from_fn(|n| load::<FULL>(x[n], i));
+    let p: [Lanes; K] = std::array::from_fn(|k| load::<FULL>(p[k], i));
+    let (h, dy) = (load::<FULL>(before, i), load::<FULL>(dy, i));
+    let mut g = load::<FULL>(carry, i);
+    let mut d = [[0.0; LANES]; N];
+    let mut sum: [Lanes; K] = std::array::from_fn(|k| load::<FULL>(&dp[k], i));
+    for l in 0..LANES {
+        let back = cell.backward(lane(&x, l), lane(&p, l), h[l], g[l] + dy[l]);
+        g[l] = back.a * (g[l] + dy[l]);
+        for n in 0..N {
+            d[n][l] = back.inputs[n];
+        }
+        for k in 0..K {
+            sum[k][l] += back.parameters[k];
+        }
+    }
+    store::<FULL>(carry, i, &g);
+    for n in 0..N {
+        fill::<FULL>(dx[n], i, &d[n]);
+    }
+    for k in 0..K {
+        store::<FULL>(&mut dp[k], i, &sum[k]);
+    }
+}
+
 dispatch! {
     /// Walks one row; `h` holds the first state and is used up.
     fn walk<[C: Cell<N, K>, const N: usize, const K: usize], [C, N, K]>(
@@ -344,16 +412,12 @@ dispatch! {
                 continue;
             }
             let x = inputs.map(|part| &part.data[t * part.stride + part.offset + span.column..][..width]);
-            for i in (0..width).step_by(LANES) {
-                let x = x.map(|x| load(x, i));
-                let p = p.map(|p| load(p, i));
-                let mut state = load(h, i);
-                for l in 0..LANES {
-                    let (a, b) = cell.gates(x.map(|x| x[l]), p.map(|p| p[l]));
-                    state[l] = a * state[l] + b;
-                }
-                store(h, i, state);
-                fill(y, i, state);
+            let whole = width - width % LANES;
+            for i in (0..whole).step_by(LANES) {
+                frame::<true, C, N, K>(cell, y, h, &x, &p, i);
+            }
+            if whole < width {
+                frame::<false, C, N, K>(cell, y, h, &x, &p, whole);
             }
         }
     }
@@ -390,30 +454,12 @@ dispatch! {
                 true => &y.data[(t - 1) * y.stride + span.column..][..width],
                 false => &h0[..width],
             };
-            for i in (0..width).step_by(LANES) {
-                let x = x.map(|x| load(x, i));
-                let p = p.map(|p| load(p, i));
-                let (h, dy) = (load(before, i), load(dy, i));
-                let mut g = load(carry, i);
-                let mut d = [[0.0; LANES]; N];
-                let mut sum: [Lanes; K] = std::array::from_fn(|k| load(&dp[k], i));
-                for l in 0..LANES {
-                    let back = cell.backward(x.map(|x| x[l]), p.map(|p| p[l]), h[l], g[l] + dy[l]);
-                    g[l] = back.a * (g[l] + dy[l]);
-                    for n in 0..N {
-                        d[n][l] = back.inputs[n];
-                    }
-                    for k in 0..K {
-                        sum[k][l] += back.parameters[k];
-                    }
-                }
-                store(carry, i, g);
-                for (dx, d) in dx.iter_mut().zip(d) {
-                    fill(dx, i, d);
-                }
-                for (dp, sum) in dp.iter_mut().zip(sum) {
-                    store(dp, i, sum);
-                }
+            let whole = width - width % LANES;
+            for i in (0..whole).step_by(LANES) {
+                frame_back::<true, C, N, K>(cell, &mut dx, dp, carry, &x, &p, before, dy, i);
+            }
+            if whole < width {
+                frame_back::<false, C, N, K>(cell, &mut dx, dp, carry, &x, &p, before, dy, whole);
             }
         }
     }

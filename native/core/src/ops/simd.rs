@@ -83,15 +83,24 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
+/// `(n, 2^n)` for the whole number n nearest to `x`, |x| < 127.
+///
+/// Adding 1.5 * 2^23 leaves n in the last bits of the sum, from where a shift makes it an exponent: a
+/// conversion to an integer would be taken apart into scalar code, with a saturation test for each.
+#[inline(always)]
+fn power_of_two(x: f32) -> (f32, f32) {
+    const ROUND: f32 = 12_582_912.0;
+    let sum = x + ROUND;
+    (sum - ROUND, f32::from_bits((sum.to_bits() << 23).wrapping_add(127 << 23)))
+}
+
 /// e^x to 2 ulp for |x| <= 87, saturating beyond (Cephes `expf`: reduction by ln 2 in two parts,
 /// a polynomial of degree 5). Branch-free, so that a loop over it becomes vector code.
 #[inline(always)]
 #[allow(clippy::excessive_precision)] // the published coefficients
 pub fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.0, 88.0);
-    // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number.
-    const ROUND: f32 = 12_582_912.0;
-    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let (n, power) = power_of_two(x * std::f32::consts::LOG2_E);
     let r = x - n * 0.693_359_375 - n * -2.121_944_40e-4;
     let mut p = 1.987_569_150_0e-4;
     p = p * r + 1.398_199_950_7e-3;
@@ -100,7 +109,7 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 1.666_666_545_9e-1;
     p = p * r + 5.000_000_120_1e-1;
     let y = p * r * r + r + 1.0;
-    y * f32::from_bits((((n as i32) + 127) << 23) as u32)
+    y * power
 }
 
 /// e^x - 1 to a few ulp also near 0, where `exp(x) - 1` cancels: the same reduction as [`exp`], with
@@ -109,8 +118,7 @@ pub fn exp(x: f32) -> f32 {
 #[allow(clippy::excessive_precision)] // the published coefficients
 pub fn expm1(x: f32) -> f32 {
     let x = x.clamp(-87.0, 88.0);
-    const ROUND: f32 = 12_582_912.0;
-    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let (n, power) = power_of_two(x * std::f32::consts::LOG2_E);
     let r = x - n * 0.693_359_375 - n * -2.121_944_40e-4;
     let mut p = 1.987_569_150_0e-4;
     p = p * r + 1.398_199_950_7e-3;
@@ -118,7 +126,6 @@ pub fn expm1(x: f32) -> f32 {
     p = p * r + 4.166_579_589_4e-2;
     p = p * r + 1.666_666_545_9e-1;
     p = p * r + 5.000_000_120_1e-1;
-    let power = f32::from_bits((((n as i32) + 127) << 23) as u32);
     (p * r * r + r) * power + (power - 1.0)
 }
 
