@@ -5,6 +5,7 @@
 
 pub mod columns;
 pub mod dropout;
+pub mod elementwise;
 pub mod gather;
 pub mod gru;
 pub mod layer_norm;
@@ -13,13 +14,16 @@ pub mod linear_recurrence;
 pub mod lstm;
 pub mod matmul;
 pub mod recurrence;
+pub mod rms_norm;
 pub mod simd;
 pub mod tensor;
 
 pub use dropout::{dropout, dropout_columns};
+pub use elementwise::{Activation, activate, gated};
 pub use gather::gather;
 pub use gru::gru;
 pub use layer_norm::layer_norm;
-pub use linear::{Activation, linear};
+pub use linear::linear;
 pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};
 pub use lstm::lstm;
+pub use rms_norm::rms_norm;

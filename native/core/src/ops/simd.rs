@@ -55,44 +55,8 @@ macro_rules! dispatch {
             body($($arg),*)
         }
     };
-    // With the generics once as they are declared and once as they are passed on.
-    ($(#[$meta:meta])* $vis:vis fn $name:ident<[$($generic:tt)*], [$($param:tt)*]>($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
-        $(#[$meta])*
-        #[allow(clippy::too_many_arguments)]
-        $vis fn $name<$($generic)*>($($arg: $ty),*) {
-            #[inline(always)]
-            fn body<$($generic)*>($($arg: $ty),*) $body
-
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-                fn avx512<$($generic)*>($($arg: $ty),*) { body::<$($param)*>($($arg),*) }
-                #[target_feature(enable = "avx2,fma")]
-                fn avx2<$($generic)*>($($arg: $ty),*) { body::<$($param)*>($($arg),*) }
-                match $crate::ops::simd::level() {
-                    // SAFETY: `level` found these features on the CPU that runs this.
-                    $crate::ops::simd::Level::Avx512 => return unsafe { avx512::<$($param)*>($($arg),*) },
-                    // SAFETY: as above.
-                    $crate::ops::simd::Level::Avx2 => return unsafe { avx2::<$($param)*>($($arg),*) },
-                    $crate::ops::simd::Level::Portable => {}
-                }
-            }
-            body::<$($param)*>($($arg),*)
-        }
-    };
 }
 pub(crate) use dispatch;
-
-/// `(n, 2^n)` for the whole number n nearest to `x`, |x| < 127.
-///
-/// Adding 1.5 * 2^23 leaves n in the last bits of the sum, from where a shift makes it an exponent: a
-/// conversion to an integer would be taken apart into scalar code, with a saturation test for each.
-#[inline(always)]
-fn power_of_two(x: f32) -> (f32, f32) {
-    const ROUND: f32 = 12_582_912.0;
-    let sum = x + ROUND;
-    (sum - ROUND, f32::from_bits((sum.to_bits() << 23).wrapping_add(127 << 23)))
-}
 
 /// e^x to 2 ulp for |x| <= 87, saturating beyond (Cephes `expf`: reduction by ln 2 in two parts,
 /// a polynomial of degree 5). Branch-free, so that a loop over it becomes vector code.
@@ -100,7 +64,9 @@ fn power_of_two(x: f32) -> (f32, f32) {
 #[allow(clippy::excessive_precision)] // the published coefficients
 pub fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.0, 88.0);
-    let (n, power) = power_of_two(x * std::f32::consts::LOG2_E);
+    // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number.
+    const ROUND: f32 = 12_582_912.0;
+    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
     let r = x - n * 0.693_359_375 - n * -2.121_944_40e-4;
     let mut p = 1.987_569_150_0e-4;
     p = p * r + 1.398_199_950_7e-3;
@@ -109,44 +75,7 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 1.666_666_545_9e-1;
     p = p * r + 5.000_000_120_1e-1;
     let y = p * r * r + r + 1.0;
-    y * power
-}
-
-/// e^x - 1 to a few ulp also near 0, where `exp(x) - 1` cancels: the same reduction as [`exp`], with
-/// the one left out of the polynomial and `2^n - 1` exact.
-#[inline(always)]
-#[allow(clippy::excessive_precision)] // the published coefficients
-pub fn expm1(x: f32) -> f32 {
-    let x = x.clamp(-87.0, 88.0);
-    let (n, power) = power_of_two(x * std::f32::consts::LOG2_E);
-    let r = x - n * 0.693_359_375 - n * -2.121_944_40e-4;
-    let mut p = 1.987_569_150_0e-4;
-    p = p * r + 1.398_199_950_7e-3;
-    p = p * r + 8.333_451_907_3e-3;
-    p = p * r + 4.166_579_589_4e-2;
-    p = p * r + 1.666_666_545_9e-1;
-    p = p * r + 5.000_000_120_1e-1;
-    (p * r * r + r) * power + (power - 1.0)
-}
-
-/// ln(1 + x) for x in 0..=1, by the series of 2 artanh(x / (2 + x)).
-#[inline(always)]
-pub fn ln_1p_unit(x: f32) -> f32 {
-    let t = x / (2.0 + x);
-    let s = t * t;
-    let mut p = 1.0 / 13.0;
-    p = p * s + 1.0 / 11.0;
-    p = p * s + 1.0 / 9.0;
-    p = p * s + 1.0 / 7.0;
-    p = p * s + 1.0 / 5.0;
-    p = p * s + 1.0 / 3.0;
-    2.0 * (t + t * s * p)
-}
-
-/// ln(1 + e^x), exact at both ends.
-#[inline(always)]
-pub fn softplus(x: f32) -> f32 {
-    x.max(0.0) + ln_1p_unit(exp(-x.abs()))
+    y * f32::from_bits((((n as i32) + 127) << 23) as u32)
 }
 
 #[inline(always)]
@@ -171,6 +100,21 @@ pub fn tanh(x: f32) -> f32 {
     if a < 0.625 { small } else { big.copysign(x) }
 }
 
+/// ln(1 + u) for u in 0..=1, relative error near 1e-7: `2 artanh(u / (2 + u))` by its series.
+#[inline(always)]
+pub fn ln_1p(u: f32) -> f32 {
+    let s = u / (2.0 + u);
+    let z = s * s;
+    let mut p = 1.0 / 15.0;
+    p = p * z + 1.0 / 13.0;
+    p = p * z + 1.0 / 11.0;
+    p = p * z + 1.0 / 9.0;
+    p = p * z + 1.0 / 7.0;
+    p = p * z + 1.0 / 5.0;
+    p = p * z + 1.0 / 3.0;
+    2.0 * (s + s * z * p)
+}
+
 dispatch! {
     /// `a[i] += b[i]`
     pub fn add_assign(a: &mut [f32], b: &[f32]) {
@@ -187,24 +131,6 @@ dispatch! {
             for (s, v) in sum.iter_mut().zip(row) {
                 *s += v;
             }
-        }
-    }
-}
-
-dispatch! {
-    /// `y[i] = max(y[i], 0)`
-    pub fn relu(y: &mut [f32]) {
-        for v in y.iter_mut() {
-            *v = v.max(0.0);
-        }
-    }
-}
-
-dispatch! {
-    /// `grad[i] = 0` where the output was cut at zero.
-    pub fn relu_backward(grad: &mut [f32], y: &[f32]) {
-        for (g, y) in grad.iter_mut().zip(y) {
-            *g = if *y > 0.0 { *g } else { 0.0 };
         }
     }
 }
@@ -232,15 +158,9 @@ mod tests {
         assert!(worst(-86_000..86_000, exp, f64::exp) < 2e-7);
         assert!(worst(-80_000..80_000, sigmoid, |x| 1.0 / (1.0 + (-x).exp())) < 4e-7);
         assert!(worst(-20_000..20_000, tanh, f64::tanh) < 4e-7);
-        assert_eq!(tanh(0.0), 0.0);
+        assert!(worst(1..1000, ln_1p, f64::ln_1p) < 4e-7);
+        assert_eq!((tanh(0.0), ln_1p(0.0)), (0.0, 0.0));
         assert!(tanh(f32::INFINITY) == 1.0 && tanh(f32::NEG_INFINITY) == -1.0);
-    }
-
-    #[test]
-    fn expm1_and_softplus_keep_their_digits_near_zero_and_far_out() {
-        assert!(worst(-80_000..80_000, expm1, f64::exp_m1) < 4e-7);
-        assert!(worst(-80_000..80_000, |x| expm1(x * 1e-4), |x| (x * 1e-4).exp_m1()) < 4e-7);
-        assert!(worst(-80_000..80_000, softplus, |x| x.exp().ln_1p()) < 4e-7);
     }
 
     #[test]
