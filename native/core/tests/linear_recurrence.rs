@@ -6,20 +6,9 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
-use common::Golden;
+use common::{Golden, noise, values};
 use sconce_core::ops::{self, Activation};
-use sconce_core::rng::Rng;
-
-fn noise(shape: &[usize], seed: u64) -> Tensor {
-    let rng = Rng::new(seed, "noise", 0);
-    let count: usize = shape.iter().product();
-    let data: Vec<f32> = (0..count as u64).map(|i| rng.normal(i)).collect();
-    Tensor::from_vec(data, shape, &Device::Cpu).unwrap()
-}
-
-fn values(t: &Tensor) -> Vec<f32> {
-    t.flatten_all().unwrap().to_vec1().unwrap()
-}
+use sconce_core::weights::{Weight, Weights};
 
 fn variable(t: &Tensor) -> Tensor {
     Var::from_tensor(t).unwrap().into_inner()
@@ -53,13 +42,13 @@ fn constant_gates_reach_their_closed_form() {
     }
 }
 
-fn project(golden: &Golden, x: &Tensor, names: &[&str]) -> (Tensor, sconce_core::weights::Weights) {
-    let mut weights = sconce_core::weights::Weights::new();
+fn project(golden: &Golden, x: &Tensor, names: &[&str]) -> (Tensor, Weights) {
+    let mut weights = Weights::new();
     let mut parts = vec![];
     for name in names {
         let [w, b] = ["weight", "bias"].map(|kind| {
             let name = format!("{name}.{kind}");
-            let w = golden.variable(&format!("param.{name}"));
+            let w = Weight::from(golden.variable(&format!("param.{name}")));
             weights.insert(name, w.clone());
             w
         });
@@ -78,7 +67,7 @@ fn cell(
     let (projected, mut weights) = project(&golden, &x, names);
     let (h, lambda) = run(&golden, &projected, &x, &h0);
     golden.check("output.h", &h);
-    weights.extend(lambda.map(|l| ("Lambda".to_string(), l)));
+    weights.extend(lambda.map(|l| ("Lambda".to_string(), l.into())));
     golden.check_gradients(&golden.loss(&[("h", &h)]), &weights, &[("x", &x), ("h0", &h0)]);
 }
 
@@ -359,9 +348,9 @@ fn shapes_that_do_not_fit_are_errors_that_give_both() {
     ));
     assert_eq!(wrong, "weight of rg-lru: expected [3], got [4]");
     let wrong = message(ops::min_gru(&noise(&[2, 5, 6], 1), &h0, Some([5, 6].into())));
-    assert_eq!(wrong, "length: 6 is outside 0..5");
+    assert_eq!(wrong, "length of a row: 6 is outside 0..5");
     let wrong = message(ops::min_gru(&noise(&[2, 5, 6], 1), &h0, Some([5].into())));
-    assert_eq!(wrong, "lengths: expected 2, got 1");
+    assert_eq!(wrong, "lengths of a batch: expected 2, got 1");
 }
 
 #[test]

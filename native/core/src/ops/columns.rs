@@ -4,11 +4,10 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::recurrence::Lengths;
-use crate::{Error, Result, pool};
+use super::recurrence::{Lengths, check_lengths};
+pub use super::simd::LANES;
+use crate::{Result, pool};
 
-/// Numbers that one vector register of AVX-512 holds; loops over channels go by so many.
-pub const LANES: usize = 16;
 pub type Lanes = [f32; LANES];
 
 /// Numbers of a shard below which handing it to another thread costs more than it saves.
@@ -119,14 +118,7 @@ pub struct Grid {
 
 impl Grid {
     pub fn new(batch: usize, time: usize, channels: usize, lengths: Lengths) -> Result<Self> {
-        if let Some(lengths) = &lengths {
-            if lengths.len() != batch {
-                return Err(Error::mismatch("lengths", batch, lengths.len()));
-            }
-            if let Some(long) = lengths.iter().find(|l| **l > time) {
-                return Err(Error::out_of_range("length", *long as f64, 0.0, time as f64));
-            }
-        }
+        check_lengths(&lengths, batch, time)?;
         Ok(Grid { batch, time, channels, lengths })
     }
 

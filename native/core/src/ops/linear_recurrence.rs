@@ -14,7 +14,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
 use super::columns::{Grid, LANES, Lanes, Output, copy, fill, load, outputs, store};
 use super::recurrence::Lengths;
-use super::simd::{dispatch, expm1, sigmoid, softplus};
+use super::simd::{dispatch, expm1_with, mul_add, sigmoid, sigmoid_with, softplus_with};
 use super::tensor;
 use crate::{Error, Result};
 
@@ -117,10 +117,10 @@ trait Cell<const N: usize, const K: usize>: Copy + Send + Sync + 'static {
     }
 
     /// The gate and the addend.
-    fn gates(self, x: [f32; N], p: [f32; K]) -> (f32, f32);
+    fn gates<const FMA: bool>(self, x: [f32; N], p: [f32; K]) -> (f32, f32);
 
     /// For the gradient `g` of the new state; `h` is the state before.
-    fn backward(self, x: [f32; N], p: [f32; K], h: f32, g: f32) -> Gradient<N, K>;
+    fn backward<const FMA: bool>(self, x: [f32; N], p: [f32; K], h: f32, g: f32) -> Gradient<N, K>;
 }
 
 #[derive(Clone, Copy)]
@@ -130,12 +130,18 @@ impl Cell<2, 0> for Plain {
     const NAME: &'static str = "linear-recurrence";
 
     #[inline(always)]
-    fn gates(self, [a, b]: [f32; 2], _: [f32; 0]) -> (f32, f32) {
+    fn gates<const FMA: bool>(self, [a, b]: [f32; 2], _: [f32; 0]) -> (f32, f32) {
         (a, b)
     }
 
     #[inline(always)]
-    fn backward(self, [a, _]: [f32; 2], _: [f32; 0], h: f32, g: f32) -> Gradient<2, 0> {
+    fn backward<const FMA: bool>(
+        self,
+        [a, _]: [f32; 2],
+        _: [f32; 0],
+        h: f32,
+        g: f32,
+    ) -> Gradient<2, 0> {
         Gradient { a, inputs: [g * h, g], parameters: [] }
     }
 }
@@ -147,12 +153,18 @@ impl Cell<1, 1> for Constant {
     const NAME: &'static str = "linear-recurrence-constant";
 
     #[inline(always)]
-    fn gates(self, [b]: [f32; 1], [a]: [f32; 1]) -> (f32, f32) {
+    fn gates<const FMA: bool>(self, [b]: [f32; 1], [a]: [f32; 1]) -> (f32, f32) {
         (a, b)
     }
 
     #[inline(always)]
-    fn backward(self, _: [f32; 1], [a]: [f32; 1], h: f32, g: f32) -> Gradient<1, 1> {
+    fn backward<const FMA: bool>(
+        self,
+        _: [f32; 1],
+        [a]: [f32; 1],
+        h: f32,
+        g: f32,
+    ) -> Gradient<1, 1> {
         Gradient { a, inputs: [g], parameters: [g * h] }
     }
 }
@@ -164,14 +176,20 @@ impl Cell<2, 0> for MinGru {
     const NAME: &'static str = "min-gru";
 
     #[inline(always)]
-    fn gates(self, [z, c]: [f32; 2], _: [f32; 0]) -> (f32, f32) {
-        let z = sigmoid(z);
+    fn gates<const FMA: bool>(self, [z, c]: [f32; 2], _: [f32; 0]) -> (f32, f32) {
+        let z = sigmoid_with::<FMA>(z);
         (1.0 - z, z * c)
     }
 
     #[inline(always)]
-    fn backward(self, [z, c]: [f32; 2], _: [f32; 0], h: f32, g: f32) -> Gradient<2, 0> {
-        let z = sigmoid(z);
+    fn backward<const FMA: bool>(
+        self,
+        [z, c]: [f32; 2],
+        _: [f32; 0],
+        h: f32,
+        g: f32,
+    ) -> Gradient<2, 0> {
+        let z = sigmoid_with::<FMA>(z);
         Gradient { a: 1.0 - z, inputs: [g * (c - h) * z * (1.0 - z), g * z], parameters: [] }
     }
 }
@@ -185,15 +203,21 @@ impl Cell<3, 0> for MinLstm {
     const NAME: &'static str = "min-lstm";
 
     #[inline(always)]
-    fn gates(self, [f, i, c]: [f32; 3], _: [f32; 0]) -> (f32, f32) {
-        let (f, i) = (sigmoid(f), sigmoid(i));
+    fn gates<const FMA: bool>(self, [f, i, c]: [f32; 3], _: [f32; 0]) -> (f32, f32) {
+        let (f, i) = (sigmoid_with::<FMA>(f), sigmoid_with::<FMA>(i));
         let scale = 1.0 / (f + i + self.eps);
         (f * scale, i * scale * c)
     }
 
     #[inline(always)]
-    fn backward(self, [f, i, c]: [f32; 3], _: [f32; 0], h: f32, g: f32) -> Gradient<3, 0> {
-        let (f, i) = (sigmoid(f), sigmoid(i));
+    fn backward<const FMA: bool>(
+        self,
+        [f, i, c]: [f32; 3],
+        _: [f32; 0],
+        h: f32,
+        g: f32,
+    ) -> Gradient<3, 0> {
+        let (f, i) = (sigmoid_with::<FMA>(f), sigmoid_with::<FMA>(i));
         let scale = 1.0 / (f + i + self.eps);
         let (keep, take) = (f * scale, i * scale);
         // d keep / d ln f = keep (1 - keep), d take / d ln f = -keep take, and the other way round.
@@ -212,8 +236,8 @@ impl RgLru {
 
     /// `(a, sqrt(1 - a^2))` for `log a`, without the cancellation at a near 1.
     #[inline(always)]
-    fn decay(log_a: f32) -> (f32, f32) {
-        let less = expm1(log_a);
+    fn decay<const FMA: bool>(log_a: f32) -> (f32, f32) {
+        let less = expm1_with::<FMA>(log_a);
         (1.0 + less, (-less * (2.0 + less)).sqrt())
     }
 }
@@ -223,7 +247,7 @@ impl Cell<3, 1> for RgLru {
 
     /// `log a` at r = 1.
     fn parameters(self, [lambda]: [f32; 1]) -> [f32; 1] {
-        [-Self::POWER * softplus(-lambda)]
+        [-Self::POWER * softplus_with::<false>(-lambda)]
     }
 
     fn weights_backward(self, [lambda]: [f32; 1], [d]: [f32; 1]) -> [f32; 1] {
@@ -231,15 +255,21 @@ impl Cell<3, 1> for RgLru {
     }
 
     #[inline(always)]
-    fn gates(self, [r, i, x]: [f32; 3], [p]: [f32; 1]) -> (f32, f32) {
-        let (a, keep) = Self::decay(sigmoid(r) * p);
-        (a, keep * sigmoid(i) * x)
+    fn gates<const FMA: bool>(self, [r, i, x]: [f32; 3], [p]: [f32; 1]) -> (f32, f32) {
+        let (a, keep) = Self::decay::<FMA>(sigmoid_with::<FMA>(r) * p);
+        (a, keep * sigmoid_with::<FMA>(i) * x)
     }
 
     #[inline(always)]
-    fn backward(self, [r, i, x]: [f32; 3], [p]: [f32; 1], h: f32, g: f32) -> Gradient<3, 1> {
-        let (r, i) = (sigmoid(r), sigmoid(i));
-        let (a, keep) = Self::decay(r * p);
+    fn backward<const FMA: bool>(
+        self,
+        [r, i, x]: [f32; 3],
+        [p]: [f32; 1],
+        h: f32,
+        g: f32,
+    ) -> Gradient<3, 1> {
+        let (r, i) = (sigmoid_with::<FMA>(r), sigmoid_with::<FMA>(i));
+        let (a, keep) = Self::decay::<FMA>(r * p);
         // d keep / d log a = -a^2 / keep; at a = 1 nothing is kept, and nothing reaches the decay.
         let slope = a * a / keep.max(1e-18);
         let d_log_a = g * (h * a - i * x * slope);
@@ -256,13 +286,22 @@ impl Cell<3, 1> for Hgrn {
     const NAME: &'static str = "hgrn";
 
     #[inline(always)]
-    fn gates(self, [f, i, v]: [f32; 3], [bound]: [f32; 1]) -> (f32, f32) {
-        (bound + (1.0 - bound) * sigmoid(f), sigmoid(i) * v * sigmoid(v))
+    fn gates<const FMA: bool>(self, [f, i, v]: [f32; 3], [bound]: [f32; 1]) -> (f32, f32) {
+        (
+            bound + (1.0 - bound) * sigmoid_with::<FMA>(f),
+            sigmoid_with::<FMA>(i) * v * sigmoid_with::<FMA>(v),
+        )
     }
 
     #[inline(always)]
-    fn backward(self, [f, i, v]: [f32; 3], [bound]: [f32; 1], h: f32, g: f32) -> Gradient<3, 1> {
-        let (f, i, s) = (sigmoid(f), sigmoid(i), sigmoid(v));
+    fn backward<const FMA: bool>(
+        self,
+        [f, i, v]: [f32; 3],
+        [bound]: [f32; 1],
+        h: f32,
+        g: f32,
+    ) -> Gradient<3, 1> {
+        let (f, i, s) = (sigmoid_with::<FMA>(f), sigmoid_with::<FMA>(i), sigmoid_with::<FMA>(v));
         let df = g * h;
         let inputs = [
             df * (1.0 - bound) * f * (1.0 - f),
@@ -296,12 +335,18 @@ impl Cell<1, 2> for Diagonal {
     }
 
     #[inline(always)]
-    fn gates(self, [u]: [f32; 1], [a, scale]: [f32; 2]) -> (f32, f32) {
+    fn gates<const FMA: bool>(self, [u]: [f32; 1], [a, scale]: [f32; 2]) -> (f32, f32) {
         (a, scale * u)
     }
 
     #[inline(always)]
-    fn backward(self, [u]: [f32; 1], [a, scale]: [f32; 2], h: f32, g: f32) -> Gradient<1, 2> {
+    fn backward<const FMA: bool>(
+        self,
+        [u]: [f32; 1],
+        [a, scale]: [f32; 2],
+        h: f32,
+        g: f32,
+    ) -> Gradient<1, 2> {
         Gradient { a, inputs: [g * scale], parameters: [g * h, g * u] }
     }
 }
@@ -339,7 +384,7 @@ fn lane<const N: usize>(x: &[Lanes; N], l: usize) -> [f32; N] {
 
 /// Sixteen channels of a frame from `i` on; `h` goes from the state before to the one after.
 #[inline(always)]
-fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize>(
+fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const FMA: bool>(
     cell: C,
     y: &mut [MaybeUninit<f32>],
     h: &mut [f32],
@@ -351,8 +396,8 @@ fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize>(
     let p: [Lanes; K] = std::array::from_fn(|k| load::<FULL>(p[k], i));
     let mut state = load::<FULL>(h, i);
     for l in 0..LANES {
-        let (a, b) = cell.gates(lane(&x, l), lane(&p, l));
-        state[l] = a * state[l] + b;
+        let (a, b) = cell.gates::<FMA>(lane(&x, l), lane(&p, l));
+        state[l] = mul_add::<FMA>(a, state[l], b);
     }
     store::<FULL>(h, i, &state);
     fill::<FULL>(y, i, &state);
@@ -362,7 +407,7 @@ fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize>(
 /// of the output `dy`, to the one of the state `before`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-fn frame_back<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize>(
+fn frame_back<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const FMA: bool>(
     cell: C,
     dx: &mut [&mut [MaybeUninit<f32>]; N],
     dp: &mut [Vec<f32>; K],
@@ -380,7 +425,7 @@ fn frame_back<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize>(
     let mut d = [[0.0; LANES]; N];
     let mut sum: [Lanes; K] = std::array::from_fn(|k| load::<FULL>(&dp[k], i));
     for l in 0..LANES {
-        let back = cell.backward(lane(&x, l), lane(&p, l), h[l], g[l] + dy[l]);
+        let back = cell.backward::<FMA>(lane(&x, l), lane(&p, l), h[l], g[l] + dy[l]);
         g[l] = back.a * (g[l] + dy[l]);
         for n in 0..N {
             d[n][l] = back.inputs[n];
@@ -414,10 +459,10 @@ dispatch! {
             let x = inputs.map(|part| &part.data[t * part.stride + part.offset + span.column..][..width]);
             let whole = width - width % LANES;
             for i in (0..whole).step_by(LANES) {
-                frame::<true, C, N, K>(cell, y, h, &x, &p, i);
+                frame::<true, C, N, K, FMA>(cell, y, h, &x, &p, i);
             }
             if whole < width {
-                frame::<false, C, N, K>(cell, y, h, &x, &p, whole);
+                frame::<false, C, N, K, FMA>(cell, y, h, &x, &p, whole);
             }
         }
     }
@@ -456,10 +501,10 @@ dispatch! {
             };
             let whole = width - width % LANES;
             for i in (0..whole).step_by(LANES) {
-                frame_back::<true, C, N, K>(cell, &mut dx, dp, carry, &x, &p, before, dy, i);
+                frame_back::<true, C, N, K, FMA>(cell, &mut dx, dp, carry, &x, &p, before, dy, i);
             }
             if whole < width {
-                frame_back::<false, C, N, K>(cell, &mut dx, dp, carry, &x, &p, before, dy, whole);
+                frame_back::<false, C, N, K, FMA>(cell, &mut dx, dp, carry, &x, &p, before, dy, whole);
             }
         }
     }

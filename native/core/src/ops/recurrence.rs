@@ -23,9 +23,6 @@ pub fn check_lengths(lengths: &Lengths, batch: usize, time: usize) -> Result<()>
     }
 }
 
-/// Frames of each row that exist; `None` is all of them.
-pub type Lengths = Option<Arc<[usize]>>;
-
 /// Shapes of one run over `[b, t, ..]`.
 #[derive(Debug, Clone)]
 pub struct Sequence {
