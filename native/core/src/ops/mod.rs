@@ -4,12 +4,15 @@
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
 
 pub mod causal_conv;
+pub mod columns;
 pub mod dropout;
 pub mod elementwise;
 pub mod gather;
 pub mod gru;
+pub mod last;
 pub mod layer_norm;
 pub mod linear;
+pub mod linear_recurrence;
 pub mod lstm;
 pub mod many;
 pub mod matmul;
@@ -24,8 +27,10 @@ pub use dropout::{dropout, dropout_columns};
 pub use elementwise::{Activation, activate, gated};
 pub use gather::gather;
 pub use gru::gru;
+pub use last::last;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
+pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};
 pub use lstm::lstm;
 pub use rms_norm::rms_norm;
 pub use selective_scan::{Selective, selective_scan};
