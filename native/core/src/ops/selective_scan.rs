@@ -1,5 +1,6 @@
 //! The selective scan S6 (Gu and Dao 2023, eq. 2a and 2b with the selection of alg. 2).
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock};
 
@@ -8,7 +9,8 @@ use candle_core::{Shape, Tensor};
 use super::many::{self, Many};
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::simd::{
-    LANES, add_assign, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with, store, sum,
+    LANES, add_assign, add_rows, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with,
+    store, sum,
 };
 use crate::{Error, Result};
 
@@ -17,11 +19,14 @@ use crate::{Error, Result};
 pub struct Selective<'a> {
     /// `[b, t, c]`
     pub u: &'a Tensor,
-    /// Step size `[b, t, c]`, or what softplus makes it of.
+    /// Step size `[b, t, c]`, or `[c]` where it is the same in all frames.
     pub dt: &'a Tensor,
+    /// Whether the step size is the softplus of `dt`.
     pub dt_softplus: bool,
     /// `[c, n]`
     pub a: &'a Tensor,
+    /// Whether A is `-exp(a)`.
+    pub a_log: bool,
     /// `[b, t, n]`
     pub b: &'a Tensor,
     /// `[b, t, n]`
@@ -37,7 +42,7 @@ pub struct Selective<'a> {
 /// `y [b, t, c]` and the state `[b, c, n]` after the last frame.
 ///
 /// ```text
-/// h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t      y_t = (C_t h_t + D u_t) * silu(z_t)
+/// h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t     y_t = (C_t h_t + D u_t) * silu(z_t)
 /// ```
 ///
 /// without the terms whose tensors are not given. Row r has `lengths[r]` frames: later ones give 0
@@ -62,6 +67,9 @@ struct Scan {
     channels: usize,
     state: usize,
     softplus: bool,
+    /// One `dt` for all frames.
+    steady: bool,
+    log: bool,
     skip: bool,
     gate: bool,
     lengths: Lengths,
@@ -74,7 +82,7 @@ const CHUNK: usize = 8;
 
 impl Scan {
     fn new(inputs: &Selective<'_>, lengths: Lengths) -> Result<Self> {
-        let Selective { u, dt, dt_softplus, a, b, c, d, z, h } = inputs;
+        let Selective { u, dt, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
         let (batch, time, channels) = u.dims3()?;
         let (_, state) = a.dims2()?;
         let check = |what: &str, expected: &[usize], got: &[usize]| match got == expected {
@@ -85,7 +93,9 @@ impl Scan {
                 format!("{got:?}"),
             )),
         };
-        check("dt", &[batch, time, channels], dt.dims())?;
+        let steady = dt.rank() == 1;
+        let each = if steady { vec![channels] } else { vec![batch, time, channels] };
+        check("dt", &each, dt.dims())?;
         check("A", &[channels, state], a.dims())?;
         check("B", &[batch, time, state], b.dims())?;
         check("C", &[batch, time, state], c.dims())?;
@@ -101,9 +111,9 @@ impl Scan {
             let shape = format!("{:?} and {state} a channel", u.dims());
             return Err(Error::mismatch("numbers of a selective scan", "at least 1", shape));
         }
-        let (softplus, skip, gate) = (*dt_softplus, d.is_some(), z.is_some());
+        let (softplus, log, skip, gate) = (*dt_softplus, *a_log, d.is_some(), z.is_some());
         let kept = OnceLock::new();
-        Ok(Scan { batch, time, channels, state, softplus, skip, gate, lengths, kept })
+        Ok(Scan { batch, time, channels, state, softplus, steady, log, skip, gate, lengths, kept })
     }
 
     fn length(&self, row: usize) -> usize {
@@ -164,7 +174,7 @@ impl Scan {
         let of = |v: &'a [f32], width: usize| v.get(row * width..(row + 1) * width);
         Row {
             u: of(inputs.u, wide).unwrap_or_default(),
-            dt: of(inputs.dt, wide).unwrap_or_default(),
+            dt: if self.steady { inputs.dt } else { of(inputs.dt, wide).unwrap_or_default() },
             z: of(inputs.z, wide),
             a,
             b: of(inputs.b, narrow).unwrap_or_default(),
@@ -174,6 +184,25 @@ impl Scan {
             state: self.state,
             length: self.length(row),
             softplus: self.softplus,
+            steady: self.steady,
+        }
+    }
+
+    /// A as `[c, n]`.
+    fn decay_rates<'a>(&self, a: &'a [f32]) -> Cow<'a, [f32]> {
+        if !self.log {
+            return Cow::Borrowed(a);
+        }
+        let mut rates = a.to_vec();
+        negative_exp(&mut rates);
+        Cow::Owned(rates)
+    }
+}
+
+dispatch! {
+    fn negative_exp(a: &mut [f32]) {
+        for a in a {
+            *a = -exp_with::<FMA>(*a);
         }
     }
 }
@@ -204,6 +233,7 @@ struct Row<'a> {
     state: usize,
     length: usize,
     softplus: bool,
+    steady: bool,
 }
 
 /// What is worked out of a chunk of whole frames before the channels are walked in blocks: in order,
@@ -225,10 +255,14 @@ impl Chunk {
     /// Reads frames `span` of numbers.
     #[inline(always)]
     fn read<const FMA: bool>(&mut self, row: &Row<'_>, span: Range<usize>) {
-        let (dt, u) = (&row.dt[span.clone()], &row.u[span]);
-        for (((to, du), dt), u) in self.dt.iter_mut().zip(&mut self.du).zip(dt).zip(u) {
-            *to = if row.softplus { softplus_with::<FMA>(*dt) } else { *dt };
-            *du = *to * u;
+        let c = row.channels;
+        let frames = self.dt.chunks_exact_mut(c).zip(self.du.chunks_exact_mut(c));
+        for ((to, du), at) in frames.zip(span.step_by(c)) {
+            let dt = if row.steady { row.dt } else { &row.dt[at..at + c] };
+            for (((to, du), dt), u) in to.iter_mut().zip(du).zip(dt).zip(&row.u[at..at + c]) {
+                *to = if row.softplus { softplus_with::<FMA>(*dt) } else { *dt };
+                *du = *to * u;
+            }
         }
     }
 }
@@ -465,7 +499,8 @@ impl Scratch {
         let c = row.channels;
         for k in 0..count {
             let (own, global) = (k * c..(k + 1) * c, (first + k) * c..(first + k + 1) * c);
-            let (u, raw) = (&row.u[global.clone()], &row.dt[global.clone()]);
+            let u = &row.u[global.clone()];
+            let raw = if row.steady { row.dt } else { &row.dt[global.clone()] };
             let (inner, dt) = (&self.dy[own.clone()], &self.chunk.dt[own.clone()]);
             let (through_b, through_a) = (&self.chunk.du[own.clone()], &self.through[own.clone()]);
             let d_u = &mut to.u[global.clone()];
@@ -510,7 +545,8 @@ impl Scan {
         let (wide, size) = (self.time * self.channels, self.channels * self.state);
         let few = kept.is_empty() && self.time <= Self::FEW;
         let per_row = kept.len() / self.batch;
-        let packed = if few { vec![] } else { self.pack(inputs.a) };
+        let a = self.decay_rates(inputs.a);
+        let packed = if few { vec![] } else { self.pack(&a) };
         let buffers = [(y, wide), (last, size), (kept, per_row)];
         for_each_shard(self.batch, self.shard(), buffers, |rows, [y, last, kept]| {
             let mut scratch = Chunk::new(self.channels);
@@ -519,7 +555,7 @@ impl Scan {
                 let first = &inputs.h[row * size..][..size];
                 if few {
                     last.copy_from_slice(first);
-                    forward_few(y, last, &mut scratch, &self.row(row, inputs, inputs.a));
+                    forward_few(y, last, &mut scratch, &self.row(row, inputs, &a));
                 } else {
                     let mut h = self.pack(first);
                     let kept = &mut kept[i * per_row..][..per_row];
@@ -560,7 +596,8 @@ impl Many for Scan {
         let (wide, narrow, size) = (time * channels, time * state, channels * state);
         let per_row = self.chunks() * self.packed();
         let silent = vec![0.0; if outputs[0].is_none() { wide } else { 0 }];
-        let a = self.pack(inputs.a);
+        let rates = self.decay_rates(inputs.a);
+        let a = self.pack(&rates);
 
         let zeros = |n: usize| vec![0.0; batch * n];
         let (mut du, mut d_dt, mut dz) =
@@ -611,6 +648,14 @@ impl Many for Scan {
         }
         let mut da = vec![0.0; size];
         self.unpack(&mut da, &packed);
+        if self.log {
+            da.iter_mut().zip(&*rates).for_each(|(da, a)| *da *= a);
+        }
+        if self.steady {
+            let mut sum = vec![0.0; channels];
+            add_rows(&mut sum, &d_dt);
+            d_dt = sum;
+        }
         let mut all = vec![du, d_dt, da, db, dc, dh];
         all.extend(self.skip.then_some(d_skip));
         all.extend(self.gate.then_some(dz));
