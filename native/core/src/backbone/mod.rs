@@ -1,8 +1,10 @@
 //! How vectors become memory.
 
+pub mod attention;
 mod compact;
 mod mlp;
 mod recurrent;
+mod residual_lstm;
 pub mod stack;
 
 use std::cell::RefCell;
@@ -50,6 +52,10 @@ pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn
         Mlp(c) => Box::new(mlp::Mlp::new(c, input, b)?),
         Lstm(c) => Box::new(Recurrent::new(Cell::Lstm, c, input, b)?),
         Gru(c) => Box::new(Recurrent::new(Cell::Gru, c, input, b)?),
+        SlidingWindow(c) | DecisionTransformer(c) => Box::new(attention::transformer(c, input, b)?),
+        LstmHybrid(c) => Box::new(attention::LstmHybrid::new(c, input, b)?),
+        ResLstm(c) => Box::new(residual_lstm::res_lstm(c, input, b)?),
+        TxLike(c) => Box::new(residual_lstm::tx_like(c, input, b)?),
         other => return Err(Error::not_found(format!("backbone {}", other.name()))),
     };
     Ok(Box::new(compact::Compact(net)))
@@ -93,6 +99,14 @@ impl Context {
         if let Some(taps) = &self.taps {
             taps.borrow_mut().insert(name.to_string(), value.clone());
         }
+    }
+
+    /// As [`Context::tap`] for what has to be computed first: it is if taps were asked for.
+    pub fn tap_with(&self, name: &str, value: impl FnOnce() -> Result<Tensor>) -> Result<()> {
+        if self.taps.is_some() {
+            self.tap(name, &value()?);
+        }
+        Ok(())
     }
 
     fn rng(&self, name: &str) -> Option<Rng> {
