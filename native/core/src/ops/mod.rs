@@ -40,5 +40,5 @@ pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_
 pub use lstm::lstm;
 pub use parts::linear_parts;
 pub use rms_norm::rms_norm;
-pub use softmax::{masked_softmax, softmax};
 pub use selective_scan::{Selective, selective_scan};
+pub use softmax::{masked_softmax, softmax};
