@@ -2,9 +2,11 @@
 
 pub mod attention;
 mod compact;
+pub mod mamba;
 mod mlp;
 mod recurrent;
 mod residual_lstm;
+pub mod s4d;
 pub mod stack;
 
 use std::cell::RefCell;
@@ -56,6 +58,11 @@ pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn
         LstmHybrid(c) => Box::new(attention::LstmHybrid::new(c, input, b)?),
         ResLstm(c) => Box::new(residual_lstm::res_lstm(c, input, b)?),
         TxLike(c) => Box::new(residual_lstm::tx_like(c, input, b)?),
+        Mamba(c) => Box::new(mamba::mamba(c, input, b)?),
+        Jamba(c) => Box::new(mamba::jamba(c, input, b)?),
+        Zamba(c) => Box::new(mamba::zamba(c, input, b)?),
+        GatedSsm(c) => Box::new(mamba::gated_ssm(c, input, b)?),
+        S4d(c) => Box::new(s4d::s4d(c, input, b)?),
         other => return Err(Error::not_found(format!("backbone {}", other.name()))),
     };
     Ok(Box::new(compact::Compact(net)))

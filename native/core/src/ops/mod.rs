@@ -4,29 +4,41 @@
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
 
 pub mod attention;
+pub mod causal_conv;
+pub mod columns;
 pub mod dropout;
 pub mod elementwise;
 pub mod gather;
 pub mod gru;
 pub mod head_norm;
+pub mod last;
 pub mod layer_norm;
 pub mod linear;
+pub mod linear_recurrence;
 pub mod lstm;
+pub mod many;
 pub mod matmul;
+pub mod parts;
 pub mod recurrence;
 pub mod rms_norm;
+pub mod selective_scan;
 pub mod simd;
 pub mod softmax;
 pub mod tensor;
 
 pub use attention::{attention, attention_weights};
+pub use causal_conv::causal_conv;
 pub use dropout::{dropout, dropout_columns};
 pub use elementwise::{Activation, activate, gated};
 pub use gather::gather;
 pub use gru::gru;
 pub use head_norm::head_norm;
+pub use last::last;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
+pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};
 pub use lstm::lstm;
+pub use parts::linear_parts;
 pub use rms_norm::rms_norm;
+pub use selective_scan::{Selective, selective_scan};
 pub use softmax::{masked_softmax, softmax};
