@@ -6,7 +6,9 @@ use candle_core::{Device, Tensor};
 use common::{apart, noise, values};
 use proptest::prelude::*;
 use sconce_core::backbone::{self, Backbone, Context, State};
-use sconce_core::spec::{self, MlpConfig, RecurrentConfig};
+use sconce_core::spec::{
+    self, ExpandConfig, HawkConfig, MlpConfig, RecurrentConfig, StackConfig, StateConfig,
+};
 use sconce_core::weights::{Builder, Source, Weights};
 
 const INPUT: usize = 11;
@@ -32,7 +34,41 @@ fn configs() -> Vec<spec::Backbone> {
         all.push(spec::Backbone::Lstm(recurrent(layer_norm)));
         all.push(spec::Backbone::Gru(recurrent(layer_norm)));
     }
+    all.extend(gated());
     all
+}
+
+/// Those over the gated linear recurrence.
+fn gated() -> Vec<spec::Backbone> {
+    let (hidden_size, num_layers, input_norm, dropout, input_dropout) = (13, 2, false, 0.4, 0.4);
+    let plain = StackConfig { hidden_size, num_layers, input_norm, dropout, input_dropout };
+    let expand = ExpandConfig {
+        hidden_size,
+        num_layers,
+        expand_factor: 2,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let hawk = HawkConfig {
+        hidden_size,
+        num_layers,
+        expand_factor: 3,
+        conv_size: 4,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let s5 =
+        StateConfig { hidden_size, num_layers, state_size: 9, input_norm, dropout, input_dropout };
+    vec![
+        spec::Backbone::MinGru(plain.clone()),
+        spec::Backbone::MinLstm(plain),
+        spec::Backbone::Hawk(hawk),
+        spec::Backbone::Hgrn(expand.clone()),
+        spec::Backbone::Rwkv(expand),
+        spec::Backbone::S5(s5),
+    ]
 }
 
 fn build(config: &spec::Backbone, seed: u64) -> (Box<dyn Backbone>, Weights) {
