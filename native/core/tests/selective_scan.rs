@@ -20,6 +20,7 @@ fn it_agrees_with_pytorch_also_where_the_decay_underflows() {
             dt: &dt,
             dt_softplus: false,
             a: &a,
+            a_log: false,
             b: &b,
             c: &c,
             d: Some(&d),
@@ -60,6 +61,8 @@ struct Case {
     skip: bool,
     gate: bool,
     lengths: Option<Vec<usize>>,
+    /// Of one `dt` for all frames, and A given as its logarithm.
+    steady: bool,
 }
 
 impl Case {
@@ -79,7 +82,16 @@ impl Case {
             noise(&[c], 7),
             noise(&[b, t, c], 8),
         ];
-        Case { tensors, softplus, skip, gate, lengths: lengths.map(<[usize]>::to_vec) }
+        let lengths = lengths.map(<[usize]>::to_vec);
+        Case { tensors, softplus, skip, gate, lengths, steady: false }
+    }
+
+    fn steady(mut self) -> Self {
+        let c = self.tensors[6].dim(0).unwrap();
+        let dt = noise(&[c], 9).abs().unwrap();
+        self.tensors[1] = Var::from_tensor(&dt).unwrap().into_inner();
+        self.steady = true;
+        self
     }
 
     fn run_on(&self, t: &[Tensor]) -> (Tensor, Tensor) {
@@ -88,6 +100,7 @@ impl Case {
             dt: &t[1],
             dt_softplus: self.softplus,
             a: &t[2],
+            a_log: self.steady,
             b: &t[3],
             c: &t[4],
             h: &t[5],
@@ -105,13 +118,14 @@ impl Case {
             for frame in 0..self.lengths.as_ref().map_or(t, |l| l[row]) {
                 for ch in 0..c {
                     let at = (row * t + frame) * c + ch;
-                    let (u, raw) = (v[0][at], v[1][at]);
+                    let (u, raw) = (v[0][at], v[1][if self.steady { ch } else { at }]);
                     let dt = if self.softplus { raw.exp().ln_1p() } else { raw };
                     let mut out = if self.skip { v[6][ch] * u } else { 0.0 };
                     for j in 0..n {
+                        let a = v[2][ch * n + j];
+                        let a = if self.steady { -a.exp() } else { a };
                         let h = &mut h[(row * c + ch) * n + j];
-                        *h = (dt * v[2][ch * n + j]).exp() * *h
-                            + dt * v[3][(row * t + frame) * n + j] * u;
+                        *h = (dt * a).exp() * *h + dt * v[3][(row * t + frame) * n + j] * u;
                         out += v[4][(row * t + frame) * n + j] * *h;
                     }
                     let z = v[7][at];
@@ -165,6 +179,8 @@ fn values_and_gradients_agree_with_the_definition() {
         Case::new([1, 2, 16, 16], options, None).check();
         Case::new([3, 11, 5, 18], options, Some(&[11, 0, 9])).check();
         Case::new([3, 2, 5, 18], options, Some(&[1, 0, 2])).check();
+        Case::new([3, 11, 20, 3], options, Some(&[11, 0, 9])).steady().check();
+        Case::new([1, 2, 20, 3], options, None).steady().check();
     }
 }
 
@@ -213,6 +229,7 @@ fn shapes_that_do_not_fit_are_errors_that_give_both() {
         dt: &t[1],
         dt_softplus: false,
         a: &t[2],
+        a_log: false,
         b: &t[3],
         c: &t[4],
         h: &t[5],

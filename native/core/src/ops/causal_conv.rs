@@ -1,10 +1,10 @@
 //! Causal depthwise convolution: each channel sees its own last `k` inputs.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
-use super::recurrence::for_each_shard;
+use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
 use super::tensor;
 use crate::{Error, Result};
@@ -24,7 +24,7 @@ pub fn causal_conv(
     bias: Option<&Tensor>,
     state: &Tensor,
     silu: bool,
-    lengths: Option<Arc<[usize]>>,
+    lengths: Lengths,
 ) -> Result<(Tensor, Tensor)> {
     let shape = Window::new(x, weight, bias, state, lengths)?;
     // Candle's ops take three tensors: weight and bias travel as one.
@@ -45,7 +45,7 @@ struct Window {
     time: usize,
     channels: usize,
     kernel: usize,
-    lengths: Option<Arc<[usize]>>,
+    lengths: Lengths,
 }
 
 impl Window {
@@ -54,7 +54,7 @@ impl Window {
         weight: &Tensor,
         bias: Option<&Tensor>,
         state: &Tensor,
-        lengths: Option<Arc<[usize]>>,
+        lengths: Lengths,
     ) -> Result<Self> {
         let (batch, time, channels) = x.dims3()?;
         let (_, _, kernel) = weight.dims3()?;
@@ -67,9 +67,7 @@ impl Window {
             check("bias of a causal convolution", &[channels], bias.dims())?;
         }
         check("state of a causal convolution", &[batch, channels, kernel - 1], state.dims())?;
-        if let Some(lengths) = &lengths {
-            check("lengths", &[batch], &[lengths.len()])?;
-        }
+        check_lengths(&lengths, batch, time)?;
         if x.elem_count() == 0 {
             return Err(Error::mismatch("frames of a window", "at least 1", 0));
         }
@@ -78,7 +76,7 @@ impl Window {
 
     /// Frames of a row that exist.
     fn length(&self, row: usize) -> usize {
-        self.lengths.as_ref().map_or(self.time, |l| l[row].min(self.time))
+        self.lengths.as_ref().map_or(self.time, |l| l[row])
     }
 
     /// Rows of the batch in one shard: at most eight shards, none too small to be handed out.

@@ -22,7 +22,7 @@ pub trait Many: Send + Sync + 'static {
     fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)>;
 
     /// Gradients of the inputs from those of the outputs; `None` for an output that nothing used.
-    /// What is not `wanted` may be left empty.
+    /// Empty for what is not `wanted`, or was left where it belongs ([`crate::weights::Weight`]).
     fn backward(
         &self,
         inputs: &[&[f32]],
@@ -102,6 +102,7 @@ impl Tie {
     fn gradient(&self) -> Result<Option<Tensor>> {
         let gradient = lock(&self.place.d_inputs).get_mut(self.input).map(std::mem::take);
         let shape = self.place.inputs[self.input].shape();
+        let gradient = gradient.filter(|gradient| !gradient.is_empty());
         gradient.map(|gradient| tensor::tensor(gradient, shape)).transpose()
     }
 }

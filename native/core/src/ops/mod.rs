@@ -19,6 +19,7 @@ pub mod lstm;
 pub mod many;
 pub mod matmul;
 pub mod project;
+pub mod parts;
 pub mod recurrence;
 pub mod rms_norm;
 pub mod selective_scan;
@@ -41,6 +42,7 @@ pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_
 pub use lower_bound::lower_bound;
 pub use lstm::lstm;
 pub use project::project;
+pub use parts::linear_parts;
 pub use rms_norm::rms_norm;
 pub use selective_scan::{Selective, selective_scan};
 pub use skip::skip;

@@ -145,18 +145,27 @@ pub fn sigmoid(x: f32) -> f32 {
     sigmoid_with::<false>(x)
 }
 
-/// `log(1 + e^x)`, also where it is nearly 0 or nearly x: `max(x, 0) + log(1 + e^-|x|)`, the
-/// logarithm as `2 atanh(e / (2 + e))` with `e <= 1`.
+/// ln(1 + u) for u in 0..=1, relative error near 1e-7: `2 artanh(u / (2 + u))` by its series.
+#[inline(always)]
+pub fn ln_1p_with<const FMA: bool>(u: f32) -> f32 {
+    let s = u / (2.0 + u);
+    let z = s * s;
+    let mut p = 1.0 / 15.0;
+    for k in [13.0, 11.0, 9.0, 7.0, 5.0, 3.0] {
+        p = mul_add::<FMA>(p, z, 1.0 / k);
+    }
+    2.0 * mul_add::<FMA>(s * z, p, s)
+}
+
+#[inline(always)]
+pub fn ln_1p(u: f32) -> f32 {
+    ln_1p_with::<false>(u)
+}
+
+/// `ln(1 + e^x)`, also where it is nearly 0 or nearly x.
 #[inline(always)]
 pub fn softplus_with<const FMA: bool>(x: f32) -> f32 {
-    let e = exp_with::<FMA>(-x.abs());
-    let s = e / (2.0 + e);
-    let s2 = s * s;
-    let mut p = 1.0 / 15.0;
-    for k in [13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0] {
-        p = mul_add::<FMA>(p, s2, 1.0 / k);
-    }
-    mul_add::<FMA>(2.0 * s, p, x.max(0.0))
+    x.max(0.0) + ln_1p_with::<FMA>(exp_with::<FMA>(-x.abs()))
 }
 
 /// tanh(x) with a relative error near 1e-7 also around 0, where `1 - 2 / (e^2x + 1)` cancels.
@@ -174,21 +183,6 @@ pub fn tanh(x: f32) -> f32 {
     p = p * z - 3.333_328_194_22e-1;
     let small = p * z * x + x;
     if a < 0.625 { small } else { big.copysign(x) }
-}
-
-/// ln(1 + u) for u in 0..=1, relative error near 1e-7: `2 artanh(u / (2 + u))` by its series.
-#[inline(always)]
-pub fn ln_1p(u: f32) -> f32 {
-    let s = u / (2.0 + u);
-    let z = s * s;
-    let mut p = 1.0 / 15.0;
-    p = p * z + 1.0 / 13.0;
-    p = p * z + 1.0 / 11.0;
-    p = p * z + 1.0 / 9.0;
-    p = p * z + 1.0 / 7.0;
-    p = p * z + 1.0 / 5.0;
-    p = p * z + 1.0 / 3.0;
-    2.0 * (s + s * z * p)
 }
 
 /// Numbers that a loop works on side by side: the widest vector there is.
@@ -276,11 +270,11 @@ mod tests {
         assert!(worst(-86_000..86_000, exp, f64::exp) < 2e-7);
         assert!(worst(-80_000..80_000, sigmoid, |x| 1.0 / (1.0 + (-x).exp())) < 4e-7);
         assert!(worst(-20_000..20_000, tanh, f64::tanh) < 4e-7);
-        assert!(worst(1..1000, ln_1p, f64::ln_1p) < 4e-7);
-        assert_eq!((tanh(0.0), ln_1p(0.0)), (0.0, 0.0));
         assert!(worst(-86_000..86_000, exp_with::<true>, f64::exp) < 2e-7);
         assert!(worst(-80_000..80_000, softplus_with::<true>, |x| x.exp().ln_1p()) < 4e-7);
         assert!(worst(-80_000..80_000, softplus_with::<false>, |x| x.exp().ln_1p()) < 4e-7);
+        assert!(worst(1..1000, ln_1p, f64::ln_1p) < 4e-7);
+        assert_eq!((tanh(0.0), ln_1p(0.0)), (0.0, 0.0));
         assert!(tanh(f32::INFINITY) == 1.0 && tanh(f32::NEG_INFINITY) == -1.0);
     }
 

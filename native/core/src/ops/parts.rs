@@ -1,0 +1,128 @@
+//! A product whose result is cut into parts, without a copy of what lies between.
+
+use candle_core::{Shape, Tensor};
+
+use super::linear::weight_gradient;
+use super::many::{self, Many};
+use super::matmul::{View, matmul};
+use super::recurrence::for_each_shard;
+use crate::weights::Weight;
+use crate::{Error, Result};
+
+/// Rows of one shard of a product: enough to pay for packing the weights again.
+const ROWS: usize = 128;
+
+/// `x W^T`, cut after `widths[0]`, `widths[1]` .. of its columns: `x [.., k]`, `weight [n, k]` with n
+/// the sum of the widths -> `[.., width]` each.
+///
+/// Each part is a product with its own rows of the weight, so that backward has its gradients as they
+/// come and adds `dx` up where the next product reads it.
+pub fn linear_parts<const N: usize>(
+    x: &Tensor,
+    weight: &Weight,
+    widths: [usize; N],
+) -> Result<[Tensor; N]> {
+    let (n, k) = weight.dims2()?;
+    if widths.iter().sum::<usize>() != n || widths.contains(&0) {
+        return Err(Error::mismatch("parts of a linear layer", n, format!("{widths:?}")));
+    }
+    if x.dims().last() != Some(&k) {
+        return Err(Error::mismatch(
+            "input of a linear layer",
+            format!("[.., {k}]"),
+            format!("{:?}", x.dims()),
+        ));
+    }
+    let op = Parts { weight: weight.clone(), widths, dims: x.dims().to_vec() };
+    let parts = many::apply(op, &[x, weight])?;
+    parts.try_into().map_err(|p: Vec<Tensor>| Error::mismatch("parts", N, p.len()))
+}
+
+struct Parts<const N: usize> {
+    weight: Weight,
+    widths: [usize; N],
+    /// Of the input.
+    dims: Vec<usize>,
+}
+
+impl<const N: usize> Parts<N> {
+    fn depth(&self) -> usize {
+        self.dims.last().copied().unwrap_or(1)
+    }
+
+    fn rows(&self) -> usize {
+        self.dims.iter().rev().skip(1).product()
+    }
+
+    /// For each part its first row of the weight and its width.
+    fn spans(&self) -> [(usize, usize); N] {
+        let mut first = 0;
+        self.widths.map(|width| {
+            first += width;
+            (first - width, width)
+        })
+    }
+}
+
+impl<const N: usize> Many for Parts<N> {
+    fn name(&self) -> &'static str {
+        "linear-parts"
+    }
+
+    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<(Vec<f32>, Shape)> {
+        let (k, rows) = (self.depth(), self.rows());
+        let (x, weight) = (inputs[0], inputs[1]);
+        let mut parts = self.widths.map(|width| vec![0.0; rows * width]);
+        let mut widths = self.widths.iter();
+        let buffers = parts.each_mut().map(|p| (&mut p[..], *widths.next().unwrap_or(&0)));
+        for_each_shard(rows, ROWS, buffers, |rows, parts| {
+            let x = View::rows(&x[rows.start * k..], rows.len(), k);
+            for (part, (first, width)) in parts.into_iter().zip(self.spans()) {
+                let weight = View::rows(&weight[first * k..], width, k).transposed();
+                matmul(part, width, x, weight, false);
+            }
+        });
+        let shape = |width: usize| {
+            let mut dims = self.dims.clone();
+            if let Some(last) = dims.last_mut() {
+                *last = width;
+            }
+            Shape::from(dims)
+        };
+        parts.into_iter().zip(self.widths).map(|(part, width)| (part, shape(width))).collect()
+    }
+
+    fn backward(
+        &self,
+        inputs: &[&[f32]],
+        outputs: &[Option<&[f32]>],
+        wanted: &[bool],
+    ) -> Vec<Vec<f32>> {
+        let (k, rows) = (self.depth(), self.rows());
+        let (x, weight) = (inputs[0], inputs[1]);
+        if wanted[1] {
+            self.weight.accumulate(|dw, accumulate| {
+                for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
+                    let dw = &mut dw[first * k..][..width * k];
+                    match dy {
+                        Some(dy) => weight_gradient(dw, dy, x, width, k, accumulate),
+                        None if accumulate => {}
+                        None => dw.fill(0.0),
+                    }
+                }
+            });
+        }
+        if !wanted[0] {
+            return vec![vec![], vec![]];
+        }
+        let mut dx = vec![0.0; x.len()];
+        for_each_shard(rows, ROWS, [(&mut dx, k)], |rows, [dx]| {
+            for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
+                let Some(dy) = dy else { continue };
+                let dy = View::rows(&dy[rows.start * width..], rows.len(), width);
+                matmul(dx, k, dy, View::rows(&weight[first * k..], width, k), true);
+            }
+        });
+        vec![dx, vec![]]
+    }
+}
