@@ -1,4 +1,4 @@
-"""Backbones over the gated linear recurrence: Hawk, HGRN, RWKV-4, S5, as stacks with their state.
+"""Backbones over the gated linear recurrence: Hawk, Griffin, HGRN, RWKV-4, S5, as stacks with their state.
 
 The state goes in as `input.state.I` and comes out as `output.state.I`, in the order of the parts.
 Cases of 512 frames have decays that leave nothing of a state within a frame, and ones near 1.
@@ -86,6 +86,33 @@ class Ffn(nn.Module):
 
     def forward(self, x):
         return (self.ffn2(self.act(self.ffn1(x))),)
+
+
+class LocalAttention(nn.Module):
+    """Causal attention to the last `window` frames, positions by rotation of the pairs (i, i + d/2), theta 10000.
+
+    It remembers nothing here: a window begins without a past.
+    """
+
+    parts = 0
+
+    def __init__(self, width, heads, window):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads, self.window = heads, window
+
+    def forward(self, x):
+        b, t, width = x.shape
+        d = width // self.heads
+        q, k, v = self.qkv(x).view(b, t, 3, self.heads, d).permute(2, 0, 3, 1, 4)
+        pos = torch.arange(t, dtype=x.dtype)
+        angle = pos[:, None] * 10000.0 ** (-torch.arange(0, d, 2, dtype=x.dtype) / d)
+        cos, sin = torch.cos(angle).repeat(1, 2), torch.sin(angle).repeat(1, 2)
+        q, k = (u * cos + torch.cat([-u[..., d // 2:], u[..., :d // 2]], -1) * sin for u in (q, k))
+        age = pos[:, None] - pos[None]
+        scores = (q @ k.transpose(-1, -2) / d ** 0.5).masked_fill((age < 0) | (age >= self.window), -torch.inf)
+        y = torch.softmax(scores, -1) @ v
+        return (self.out(y.transpose(1, 2).reshape(b, t, width)),)
 
 
 class Hgrn(nn.Module):
@@ -224,19 +251,19 @@ class HgrnStack(Stack):
             block["mixer"].bound = bound
 
 
-def _run(source, make, states, batch, window, width, init=None, scale=1.0, **config):
+def _run(source, make, states, batch, window, width, init=None, whole=False, **config):
     def run(c):
         c.describe(source, dict(batch=batch, window=window, width=width, eps=1e-5, **config), output=2e-5, grad=1e-4)
         net = make()
         net = c.module(net, init(c, net) if init else None)
-        x = c.input("x", c.randn(batch, window, width, scale=scale), grad=True)
+        x = c.input("x", c.randn(batch, window, width), grad=True)
         state = [c.input(f"state.{i}", c.randn(batch, *shape, scale=0.5), grad=True)
                  for i, shape in enumerate(states)]
         y, after = net(x, state)
         c.output("y", y)
         for i, part in enumerate(after):
             c.output(f"state.{i}", part)
-        if c.verify:
+        if c.verify and not whole:
             s, steps = state, []
             for t in range(window):
                 v, s = net(x[:, t:t + 1], s)
@@ -264,6 +291,18 @@ def _hawk(batch, window, width, layers, lo, hi):
 
     return _run("De et al. 2024 (Hawk), eq. 1-4 and fig. 2", make, [(width, 3), (width,)] * layers, batch, window, width,
                 init, layers=layers, expand=3, kernel=4)
+
+
+def _griffin(batch, window, width, heads, local):
+    def make():
+        mixers = [Recurrent(width, width, 4), Recurrent(width, width, 4), LocalAttention(width, heads, local)]
+        return Stack(RMSNorm, [(mixer, GatedMlp(width, 3 * width)) for mixer in mixers], width)
+
+    def init(c, net):
+        return {f"layers.{i}.mixer.rglru.Lambda": _logit(c.uniform(width, lo=0.9, hi=0.999).double()) for i in range(2)}
+
+    return _run("De et al. 2024 (Griffin), fig. 2", make, [(width, 3), (width,)] * 2, batch, window, width, init,
+                whole=True, layers=3, expand=3, kernel=4, heads=heads, local_window=local)
 
 
 def _hgrn(batch, window, width, layers, strong):
@@ -324,6 +363,7 @@ def _s5(batch, window, width, state, layers, strong):
 CASES = {
     "hawk_stack_w60": _hawk(3, 60, 16, 2, 0.9, 0.999),
     "hawk_stack_w512": _hawk(2, 512, 8, 1, 1e-4, 0.99999),
+    "griffin_stack_w60": _griffin(3, 60, 16, 2, 20),
     "hgrn_stack_w60": _hgrn(3, 60, 12, 2, False),
     "hgrn_stack_w512": _hgrn(2, 512, 8, 2, True),
     "rwkv_stack_w60": _rwkv(3, 60, 16, 2, False),

@@ -6,8 +6,10 @@ use candle_core::{Device, Tensor};
 use common::{apart, noise, values};
 use proptest::prelude::*;
 use sconce_core::backbone::{self, Backbone, Context, State};
+use sconce_core::rng::Rng;
 use sconce_core::spec::{
-    self, ExpandConfig, HawkConfig, MlpConfig, RecurrentConfig, StackConfig, StateConfig,
+    self, AttentionConfig, ExpandConfig, GriffinConfig, HawkConfig, MlpConfig, RecurrentConfig,
+    StackConfig, StateConfig,
 };
 use sconce_core::weights::{Builder, Source, Weights};
 
@@ -34,6 +36,7 @@ fn configs() -> Vec<spec::Backbone> {
         all.push(spec::Backbone::Lstm(recurrent(layer_norm)));
         all.push(spec::Backbone::Gru(recurrent(layer_norm)));
     }
+    all.extend(attention());
     all.extend(gated());
     all
 }
@@ -59,22 +62,85 @@ fn gated() -> Vec<spec::Backbone> {
         dropout,
         input_dropout,
     };
+    let griffin = GriffinConfig {
+        hidden_size: 12,
+        num_layers,
+        expand_factor: 2,
+        conv_size: 3,
+        attention_every: 2,
+        num_heads: 3,
+        window_size: 5,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
     let s5 =
         StateConfig { hidden_size, num_layers, state_size: 9, input_norm, dropout, input_dropout };
     vec![
         spec::Backbone::MinGru(plain.clone()),
         spec::Backbone::MinLstm(plain),
         spec::Backbone::Hawk(hawk),
+        spec::Backbone::Griffin(griffin),
         spec::Backbone::Hgrn(expand.clone()),
         spec::Backbone::Rwkv(expand),
         spec::Backbone::S5(s5),
     ]
 }
 
+fn attention() -> Vec<spec::Backbone> {
+    let config = |window_size, qk_layernorm| AttentionConfig {
+        hidden_size: 13,
+        num_layers: 2,
+        num_heads: 3,
+        head_dim: 6,
+        window_size,
+        qk_layernorm,
+        input_norm: qk_layernorm,
+        dropout: 0.4,
+        input_dropout: 0.4,
+    };
+    let (stack, expand) = (
+        StackConfig {
+            hidden_size: 13,
+            num_layers: 2,
+            input_norm: false,
+            dropout: 0.4,
+            input_dropout: 0.4,
+        },
+        ExpandConfig {
+            hidden_size: 11,
+            num_layers: 2,
+            expand_factor: 2,
+            input_norm: true,
+            dropout: 0.4,
+            input_dropout: 0.4,
+        },
+    );
+    vec![
+        spec::Backbone::SlidingWindow(config(7, false)),
+        spec::Backbone::SlidingWindow(config(60, true)),
+        spec::Backbone::LstmHybrid(config(4, true)),
+        spec::Backbone::DecisionTransformer(config(5, false)),
+        spec::Backbone::ResLstm(stack),
+        spec::Backbone::TxLike(expand),
+    ]
+}
+
 fn build(config: &spec::Backbone, seed: u64) -> (Box<dyn Backbone>, Weights) {
     let b = Builder::new(Source::Seed(seed), true);
     let net = backbone::new(config, INPUT, &b).unwrap();
-    (net, b.finish().unwrap())
+    let weights = b.finish().unwrap();
+    // What is zero at first hides what lies behind it.
+    for (name, weight) in weights.iter().filter(|(_, w)| w.rank() == 2) {
+        let rng = Rng::new(seed, name, 0);
+        let fill = |v: &mut [f32]| {
+            if v.iter().all(|v| *v == 0.0) {
+                v.iter_mut().enumerate().for_each(|(i, v)| *v = 0.3 * rng.normal(i as u64));
+            }
+        };
+        sconce_core::ops::tensor::update(weight, fill).unwrap();
+    }
+    (net, weights)
 }
 
 fn rows(t: &Tensor, order: &[u32]) -> Tensor {

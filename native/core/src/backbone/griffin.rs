@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use super::attention::{Attention, Sizes};
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm, Projection};
+use crate::ops::attention::Pairing;
 use crate::ops::{self, Activation};
 use crate::rng::Rng;
-use crate::spec::{HawkConfig, Layered, Trunk};
+use crate::spec::{GriffinConfig, HawkConfig, Layered, Trunk};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
@@ -145,5 +147,35 @@ fn recurrent(width: usize, conv_size: usize, b: &Builder) -> Result<Residual> {
 pub fn hawk(config: &HawkConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let mixer = |_, b: &Builder| recurrent(trunk.hidden_size, config.conv_size, b);
+    stack(trunk, config.expand_factor, input, b, mixer)
+}
+
+/// Every `attention_every`th block attends to the last `window_size` frames, the others are those of
+/// [`hawk`]. Heads are `hidden_size / num_heads` wide, each with keys and values of its own (published:
+/// shared by all heads). Weights of an attending block: `mixer.qkv`, `mixer.out`.
+///
+/// State of an attending block: see [`Attention`].
+pub fn griffin(config: &GriffinConfig, input: usize, b: &Builder) -> Result<Stack> {
+    let trunk = config.trunk();
+    let (h, heads) = (trunk.hidden_size, config.num_heads);
+    if heads == 0 || h % heads != 0 {
+        let expected = format!("a multiple of {heads} heads");
+        return Err(Error::mismatch("hidden_size of a griffin", expected, h));
+    }
+    let sizes = Sizes {
+        hidden_size: h,
+        num_heads: heads,
+        head_dim: h / heads,
+        window_size: config.window_size,
+        qk_layernorm: false,
+        pairing: Pairing::Half,
+    };
+    let mixer = |i: usize, b: &Builder| match (i + 1) % config.attention_every.max(1) {
+        0 => {
+            let norm = Norm::rms(h, &b.under("norm1"))?;
+            Residual::new(norm, Attention::new(&sizes, &b.under("mixer"))?)
+        }
+        _ => recurrent(h, config.conv_size, b),
+    };
     stack(trunk, config.expand_factor, input, b, mixer)
 }

@@ -1,11 +1,13 @@
 //! How vectors become memory.
 
+pub mod attention;
 mod compact;
 mod griffin;
 mod hgrn;
 mod min_rnn;
 mod mlp;
 mod recurrent;
+mod residual_lstm;
 mod rwkv;
 mod s5;
 pub mod stack;
@@ -59,10 +61,15 @@ pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn
         Gru(c) => Box::new(Recurrent::new(Cell::Gru, c, input, b)?),
         MinGru(c) => Box::new(min_rnn::stack(MinCell::Gru, c, input, b)?),
         MinLstm(c) => Box::new(min_rnn::stack(MinCell::Lstm, c, input, b)?),
+        Griffin(c) => Box::new(griffin::griffin(c, input, b)?),
         Hawk(c) => Box::new(griffin::hawk(c, input, b)?),
         Hgrn(c) => Box::new(hgrn::stack(c, input, b)?),
         Rwkv(c) => Box::new(rwkv::stack(c, input, b)?),
         S5(c) => Box::new(s5::stack(c, input, b)?),
+        SlidingWindow(c) | DecisionTransformer(c) => Box::new(attention::transformer(c, input, b)?),
+        LstmHybrid(c) => Box::new(attention::LstmHybrid::new(c, input, b)?),
+        ResLstm(c) => Box::new(residual_lstm::res_lstm(c, input, b)?),
+        TxLike(c) => Box::new(residual_lstm::tx_like(c, input, b)?),
         other => return Err(Error::not_found(format!("backbone {}", other.name()))),
     };
     Ok(Box::new(compact::Compact(net)))
@@ -106,6 +113,14 @@ impl Context {
         if let Some(taps) = &self.taps {
             taps.borrow_mut().insert(name.to_string(), value.clone());
         }
+    }
+
+    /// As [`Context::tap`] for what has to be computed first: it is if taps were asked for.
+    pub fn tap_with(&self, name: &str, value: impl FnOnce() -> Result<Tensor>) -> Result<()> {
+        if self.taps.is_some() {
+            self.tap(name, &value()?);
+        }
+        Ok(())
     }
 
     fn rng(&self, name: &str) -> Option<Rng> {
