@@ -108,7 +108,7 @@ pub fn decode(what: &str, bytes: &[u8]) -> Result<Checkpoint> {
         let numbers = read(what, &name, &view)?;
         match name.strip_prefix(OPTIMISER) {
             Some(name) => drop(optimiser.insert(name.to_string(), numbers)),
-            None => drop(weights.insert(name, tensor(numbers, view.shape())?)),
+            None => drop(weights.insert(name, tensor(numbers, view.shape())?.into())),
         }
     }
     Ok(Checkpoint { manifest, weights, optimiser })

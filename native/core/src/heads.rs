@@ -9,7 +9,7 @@ use crate::ops::tensor::{self, tensor};
 use crate::ops::{self, Activation};
 use crate::sampling::{Draw, confidence};
 use crate::spec::{self, HeadKind, HeadsKind};
-use crate::weights::{Builder, Init};
+use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
 pub use crate::spec::NONE;
@@ -28,7 +28,7 @@ pub struct Decision {
 pub struct Heads {
     spec: spec::Heads,
     layers: Layers,
-    prior: Vec<Tensor>,
+    prior: Vec<Weight>,
 }
 
 enum Layers {
@@ -277,7 +277,7 @@ fn autoregressive(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Layer
 }
 
 /// A table per head, zero until the trainer fits it: `[n + 1, n]`, for bits `[3, n]`.
-fn prior(spec: &spec::Heads, b: &Builder) -> Result<Vec<Tensor>> {
+fn prior(spec: &spec::Heads, b: &Builder) -> Result<Vec<Weight>> {
     let table = |h: &spec::Head| {
         b.get(&h.name, &[h.kind.classes() + 1, h.kind.logits()], Init::Constant(0.0))
     };

@@ -4,20 +4,24 @@ use candle_core::Tensor;
 
 use crate::Result;
 use crate::ops::{self, Activation};
-use crate::weights::{Builder, Init};
+use crate::weights::{Builder, Init, Weight};
 
 /// `y = activation(x W^T + b)`, `x [.., in]` -> `[.., out]`; weights `weight [out, in]`, `bias [out]`.
 pub struct Linear {
-    weight: Tensor,
-    bias: Option<Tensor>,
+    weight: Weight,
+    bias: Option<Weight>,
     activation: Activation,
 }
 
 impl Linear {
     pub fn new(input: usize, output: usize, activation: Activation, b: &Builder) -> Result<Self> {
-        let init = Init::fan_in(input);
-        let weight = b.get("weight", &[output, input], init)?;
-        Ok(Linear { weight, bias: Some(b.get("bias", &[output], init)?), activation })
+        let bias = b.get("bias", &[output], Init::fan_in(input))?;
+        Ok(Linear { bias: Some(bias), activation, ..Self::without_bias(input, output, b)? })
+    }
+
+    pub fn without_bias(input: usize, output: usize, b: &Builder) -> Result<Self> {
+        let weight = b.get("weight", &[output, input], Init::fan_in(input))?;
+        Ok(Linear { weight, bias: None, activation: Activation::None })
     }
 
     /// Without a bias, and zero at first: it adds nothing until it has learned to.
@@ -33,13 +37,18 @@ impl Linear {
 
 /// LayerNorm over the last dimension, eps 1e-5; weights `weight [d]`, `bias [d]`.
 pub struct LayerNorm {
-    weight: Tensor,
-    bias: Tensor,
+    weight: Weight,
+    bias: Weight,
 }
 
-impl LayerNorm {
-    const EPS: f32 = 1e-5;
+/// RMSNorm over the last dimension, eps 1e-5; weight `weight [d]`.
+pub struct RmsNorm {
+    weight: Weight,
+}
 
+const EPS: f32 = 1e-5;
+
+impl LayerNorm {
     pub fn new(size: usize, b: &Builder) -> Result<Self> {
         Ok(LayerNorm {
             weight: b.get("weight", &[size], Init::Constant(1.0))?,
@@ -48,6 +57,39 @@ impl LayerNorm {
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        ops::layer_norm(x, &self.weight, &self.bias, Self::EPS)
+        ops::layer_norm(x, &self.weight, &self.bias, EPS)
+    }
+}
+
+impl RmsNorm {
+    pub fn new(size: usize, b: &Builder) -> Result<Self> {
+        Ok(RmsNorm { weight: b.get("weight", &[size], Init::Constant(1.0))? })
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        ops::rms_norm(x, &self.weight, EPS)
+    }
+}
+
+/// Either of the norms.
+pub enum Norm {
+    Layer(LayerNorm),
+    Rms(RmsNorm),
+}
+
+impl Norm {
+    pub fn layer(size: usize, b: &Builder) -> Result<Self> {
+        LayerNorm::new(size, b).map(Norm::Layer)
+    }
+
+    pub fn rms(size: usize, b: &Builder) -> Result<Self> {
+        RmsNorm::new(size, b).map(Norm::Rms)
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Norm::Layer(norm) => norm.forward(x),
+            Norm::Rms(norm) => norm.forward(x),
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
 use crate::ops::{self, tensor::tensor};
 use crate::sampling::Draw;
-use crate::weights::{Builder, Init, Source, Weights};
+use crate::weights::{Builder, Init, Source, Weight, Weights};
 use crate::{Error, Result, Spec};
 
 /// Frames as a policy reads them: `batch x time` rows, normalised by the embedding.
@@ -31,7 +31,7 @@ pub struct Frames {
 pub struct Policy {
     spec: Spec,
     weights: Weights,
-    tables: Vec<(String, Tensor)>,
+    tables: Vec<(String, Weight)>,
     slots: Vec<IdSlot>,
     continuous: usize,
     backbone: Box<dyn Backbone>,
@@ -108,7 +108,7 @@ impl Policy {
     }
 
     pub fn num_weights(&self) -> usize {
-        self.weights.values().map(Tensor::elem_count).sum()
+        self.weights.values().map(|weight| weight.elem_count()).sum()
     }
 
     pub fn zero_state(&self, batch: usize) -> Result<State> {

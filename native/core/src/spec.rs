@@ -75,6 +75,28 @@ pub enum Backbone {
     Mlp(MlpConfig),
     Lstm(RecurrentConfig),
     Gru(RecurrentConfig),
+    SlidingWindow(AttentionConfig),
+    Mamba(MambaConfig),
+    #[serde(rename = "mamba_2")]
+    Mamba2(Mamba2Config),
+    MinGru(StackConfig),
+    MinLstm(StackConfig),
+    LstmHybrid(AttentionConfig),
+    Jamba(JambaConfig),
+    Griffin(GriffinConfig),
+    Hawk(HawkConfig),
+    ResLstm(StackConfig),
+    TxLike(ExpandConfig),
+    Hgrn(ExpandConfig),
+    S4d(StateConfig),
+    S5(StateConfig),
+    Retnet(HeadsConfig),
+    Rwkv(ExpandConfig),
+    Gla(GlaConfig),
+    Xlstm(HeadsConfig),
+    Zamba(JambaConfig),
+    GatedSsm(HawkConfig),
+    DecisionTransformer(AttentionConfig),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -86,18 +108,116 @@ pub struct MlpConfig {
     pub input_dropout: f32,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RecurrentConfig {
+/// A config of layers on top of each other: its own sizes, each at least 1, and flags, beside what
+/// all of them share.
+macro_rules! layered {
+    ($(#[$meta:meta])* $name:ident {
+        $($(#[$size_meta:meta])* $size:ident,)*
+        $(; $($(#[$flag_meta:meta])* $flag:ident,)*)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        pub struct $name {
+            /// Width of the layers and of the output.
+            pub hidden_size: usize,
+            pub num_layers: usize,
+            $($(#[$size_meta])* pub $size: usize,)*
+            $($($(#[$flag_meta])* pub $flag: bool,)*)?
+            /// LayerNorm on the input: for many features of unlike scales. Of a vector of two numbers
+            /// it leaves no more than which is the larger.
+            #[serde(default)]
+            pub input_norm: bool,
+            pub dropout: f32,
+            pub input_dropout: f32,
+        }
+
+        impl Layered for $name {
+            fn trunk(&self) -> Trunk {
+                Trunk {
+                    hidden_size: self.hidden_size,
+                    num_layers: self.num_layers,
+                    input_norm: self.input_norm,
+                    dropout: self.dropout,
+                    input_dropout: self.input_dropout,
+                }
+            }
+
+            fn sizes(&self) -> Vec<(&'static str, usize)> {
+                vec![$((stringify!($size), self.$size)),*]
+            }
+        }
+    };
+}
+
+/// What all configs of layers on top of each other share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Trunk {
     pub hidden_size: usize,
     pub num_layers: usize,
-    /// LayerNorm after each layer.
-    pub layer_norm: bool,
-    /// LayerNorm on the input: for many features of unlike scales. Of a vector of two numbers it
-    /// leaves no more than which is the larger.
-    #[serde(default)]
     pub input_norm: bool,
     pub dropout: f32,
     pub input_dropout: f32,
+}
+
+pub trait Layered {
+    fn trunk(&self) -> Trunk;
+
+    /// Sizes of its own, by name.
+    fn sizes(&self) -> Vec<(&'static str, usize)>;
+}
+
+layered! { RecurrentConfig { ; /** LayerNorm after each layer. */ layer_norm, } }
+layered! { StackConfig {} }
+layered! { ExpandConfig { /** Inner width over `hidden_size`. */ expand_factor, } }
+layered! { StateConfig { /** Numbers of the state. */ state_size, } }
+layered! { HeadsConfig { num_heads, /** Inner width over `hidden_size`. */ expand_factor, } }
+layered! { GlaConfig { num_heads, head_dim, expand_factor, } }
+layered! {
+    AttentionConfig {
+        num_heads,
+        head_dim,
+        /** Frames that a query sees, its own among them. */
+        window_size,
+        ;
+        /** LayerNorm of each query and key. */
+        qk_layernorm,
+    }
+}
+layered! { HawkConfig { expand_factor, conv_size, } }
+layered! {
+    GriffinConfig {
+        expand_factor,
+        conv_size,
+        /** Each so many blocks, the last of them attends. */
+        attention_every,
+        num_heads,
+        window_size,
+    }
+}
+layered! { MambaConfig { /** States of a channel. */ state_size, expand_factor, conv_size, } }
+layered! {
+    Mamba2Config {
+        /** Width of a key. */
+        state_size,
+        expand_factor,
+        conv_size,
+        head_dim,
+        /** Frames that are worked on at once; the numbers do not depend on it. */
+        chunk_size,
+    }
+}
+layered! {
+    JambaConfig {
+        state_size,
+        expand_factor,
+        conv_size,
+        attention_every,
+        num_heads,
+        head_dim,
+        window_size,
+        ;
+        qk_layernorm,
+    }
 }
 
 impl Backbone {
@@ -106,22 +226,86 @@ impl Backbone {
             Backbone::Mlp(_) => "mlp",
             Backbone::Lstm(_) => "lstm",
             Backbone::Gru(_) => "gru",
+            Backbone::SlidingWindow(_) => "sliding_window",
+            Backbone::Mamba(_) => "mamba",
+            Backbone::Mamba2(_) => "mamba_2",
+            Backbone::MinGru(_) => "min_gru",
+            Backbone::MinLstm(_) => "min_lstm",
+            Backbone::LstmHybrid(_) => "lstm_hybrid",
+            Backbone::Jamba(_) => "jamba",
+            Backbone::Griffin(_) => "griffin",
+            Backbone::Hawk(_) => "hawk",
+            Backbone::ResLstm(_) => "res_lstm",
+            Backbone::TxLike(_) => "tx_like",
+            Backbone::Hgrn(_) => "hgrn",
+            Backbone::S4d(_) => "s4d",
+            Backbone::S5(_) => "s5",
+            Backbone::Retnet(_) => "retnet",
+            Backbone::Rwkv(_) => "rwkv",
+            Backbone::Gla(_) => "gla",
+            Backbone::Xlstm(_) => "xlstm",
+            Backbone::Zamba(_) => "zamba",
+            Backbone::GatedSsm(_) => "gated_ssm",
+            Backbone::DecisionTransformer(_) => "decision_transformer",
         }
+    }
+
+    /// The config of layers on top of each other; the MLP has another.
+    fn layered(&self) -> Option<&dyn Layered> {
+        Some(match self {
+            Backbone::Mlp(_) => return None,
+            Backbone::Lstm(c) | Backbone::Gru(c) => c,
+            Backbone::MinGru(c) | Backbone::MinLstm(c) | Backbone::ResLstm(c) => c,
+            Backbone::SlidingWindow(c)
+            | Backbone::LstmHybrid(c)
+            | Backbone::DecisionTransformer(c) => c,
+            Backbone::Mamba(c) => c,
+            Backbone::Mamba2(c) => c,
+            Backbone::Jamba(c) | Backbone::Zamba(c) => c,
+            Backbone::Griffin(c) => c,
+            Backbone::Hawk(c) | Backbone::GatedSsm(c) => c,
+            Backbone::TxLike(c) | Backbone::Hgrn(c) | Backbone::Rwkv(c) => c,
+            Backbone::S4d(c) | Backbone::S5(c) => c,
+            Backbone::Retnet(c) | Backbone::Xlstm(c) => c,
+            Backbone::Gla(c) => c,
+        })
     }
 
     /// Width of the trunk vector that the heads read.
     pub fn output_size(&self, input: usize) -> usize {
-        match self {
-            Backbone::Mlp(c) => c.hidden_sizes.last().copied().unwrap_or(input),
-            Backbone::Lstm(c) | Backbone::Gru(c) => c.hidden_size,
+        match (self, self.layered()) {
+            (_, Some(config)) => config.trunk().hidden_size,
+            (Backbone::Mlp(c), None) => c.hidden_sizes.last().copied().unwrap_or(input),
+            (_, None) => input,
         }
     }
 
-    fn dropouts(&self) -> [f32; 2] {
-        match self {
-            Backbone::Mlp(c) => [c.dropout, c.input_dropout],
-            Backbone::Lstm(c) | Backbone::Gru(c) => [c.dropout, c.input_dropout],
+    /// Checks every number before memory is taken for it.
+    fn validate(&self) -> Result<()> {
+        let dropouts = match (self, self.layered()) {
+            (_, Some(config)) => {
+                let trunk = config.trunk();
+                size("backbone.hidden_size", trunk.hidden_size, 1)?;
+                within("backbone.num_layers", trunk.num_layers, 1, MAX_LAYERS)?;
+                for (name, n) in config.sizes() {
+                    size(&format!("backbone.{name}"), n, 1)?;
+                }
+                [trunk.dropout, trunk.input_dropout]
+            }
+            (Backbone::Mlp(c), None) => {
+                let layers = c.hidden_sizes.len();
+                within("backbone.hidden_sizes (length)", layers, 1, MAX_LAYERS)?;
+                c.hidden_sizes.iter().try_for_each(|&n| size("backbone.hidden_sizes", n, 1))?;
+                [c.dropout, c.input_dropout]
+            }
+            (_, None) => [0.0; 2],
+        };
+        for p in dropouts {
+            if !(0.0..1.0).contains(&p) {
+                return Err(Error::out_of_range("backbone.dropout", p.into(), 0.0, 1.0));
+            }
         }
+        Ok(())
     }
 }
 
@@ -273,22 +457,7 @@ impl Spec {
     /// Checks every number before memory is taken for it.
     pub fn validate(&self) -> Result<()> {
         self.embedding.validate()?;
-        match &self.backbone {
-            Backbone::Mlp(c) => {
-                let layers = c.hidden_sizes.len();
-                within("backbone.hidden_sizes (length)", layers, 1, MAX_LAYERS)?;
-                c.hidden_sizes.iter().try_for_each(|&n| size("backbone.hidden_sizes", n, 1))?;
-            }
-            Backbone::Lstm(c) | Backbone::Gru(c) => {
-                size("backbone.hidden_size", c.hidden_size, 1)?;
-                within("backbone.num_layers", c.num_layers, 1, MAX_LAYERS)?;
-            }
-        }
-        for p in self.backbone.dropouts() {
-            if !(0.0..1.0).contains(&p) {
-                return Err(Error::out_of_range("backbone.dropout", p.into(), 0.0, 1.0));
-            }
-        }
+        self.backbone.validate()?;
         self.heads.validate(&self.embedding)
     }
 }

@@ -2,11 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
+use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 
-use crate::ops::tensor::tensor;
+use crate::ops::tensor;
 use crate::rng::Rng;
 use crate::{Error, Result};
 
@@ -14,7 +17,76 @@ use crate::{Error, Result};
 const MAX_WEIGHTS: usize = 1 << 30;
 
 /// All weights of a policy, in the order of their names.
-pub type Weights = BTreeMap<String, Tensor>;
+pub type Weights = BTreeMap<String, Weight>;
+
+/// A tensor of weights, and the place where large ops leave its gradient.
+///
+/// Candle's backward pass gives each gradient a tensor of zeros and adds to it: three passes over
+/// memory that a product can spare by writing where the optimiser reads. Ops that know of the place
+/// ([`Weight::accumulate`]) tell candle that there is no gradient; for all others it is candle's.
+#[derive(Debug, Clone)]
+pub struct Weight {
+    tensor: Tensor,
+    gradient: Arc<Mutex<Gradient>>,
+}
+
+#[derive(Debug, Default)]
+struct Gradient {
+    values: Vec<f32>,
+    /// Whether `values` is a gradient, and not what the last step left.
+    filled: bool,
+}
+
+impl From<Tensor> for Weight {
+    fn from(tensor: Tensor) -> Self {
+        Weight { tensor, gradient: Arc::default() }
+    }
+}
+
+impl Deref for Weight {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+impl Weight {
+    /// Calls `add(gradient, accumulate)`: with `accumulate` it has to add to what is there, without
+    /// it to write over it.
+    pub fn accumulate(&self, add: impl FnOnce(&mut [f32], bool)) {
+        let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
+        let Gradient { values, filled } = &mut *gradient;
+        values.resize(self.tensor.elem_count(), 0.0);
+        add(values, *filled);
+        *filled = true;
+    }
+
+    /// Adds what candle's backward pass found to what ops have left here: `true` if there is a
+    /// gradient at all.
+    pub fn gather(&self, store: &GradStore) -> Result<bool> {
+        if let Some(given) = store.get(&self.tensor) {
+            tensor::with(given, |given| {
+                self.accumulate(|sum, accumulate| match accumulate {
+                    true => crate::ops::simd::add_assign(sum, given),
+                    false => sum.copy_from_slice(given),
+                });
+                Ok(())
+            })?;
+        }
+        Ok(self.gradient.lock().unwrap_or_else(|e| e.into_inner()).filled)
+    }
+
+    /// What was gathered, to be read or changed.
+    pub fn gradient<R>(&self, with: impl FnOnce(&mut [f32]) -> R) -> R {
+        with(&mut self.gradient.lock().unwrap_or_else(|e| e.into_inner()).values)
+    }
+
+    /// The next backward pass begins anew.
+    pub fn forget(&self) {
+        self.gradient.lock().unwrap_or_else(|e| e.into_inner()).filled = false;
+    }
+}
 
 /// How a new weight is drawn.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +95,8 @@ pub enum Init {
     /// Uniform in `-bound..bound`.
     Uniform(f32),
     Normal(f32),
+    /// A function of the index and of the stream of numbers that belongs to the name.
+    With(fn(&Rng, u64) -> f32),
 }
 
 impl Init {
@@ -38,6 +112,7 @@ impl Init {
                 Init::Constant(v) => v,
                 Init::Uniform(bound) => (2.0 * rng.uniform(i) - 1.0) * bound,
                 Init::Normal(deviation) => rng.normal(i) * deviation,
+                Init::With(draw) => draw(&rng, i),
             })
             .collect()
     }
@@ -75,11 +150,13 @@ impl Builder {
         if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) }
     }
 
-    pub fn get(&self, name: &str, shape: &[usize], init: Init) -> Result<Tensor> {
+    pub fn get(&self, name: &str, shape: &[usize], init: Init) -> Result<Weight> {
         let name = self.name(name);
         self.reserve(&name, shape)?;
         let weight = match &*self.source {
-            Source::Seed(seed) => tensor(init.draw(*seed, &name, shape.iter().product()), shape)?,
+            Source::Seed(seed) => {
+                tensor::tensor(init.draw(*seed, &name, shape.iter().product()), shape)?
+            }
             Source::Stored(stored) => {
                 let found =
                     stored.get(&name).ok_or_else(|| Error::not_found(format!("weight {name}")))?;
@@ -91,13 +168,13 @@ impl Builder {
                         got,
                     ));
                 }
-                found.clone()
+                found.tensor.clone()
             }
         };
-        let weight = match self.trainable {
+        let weight = Weight::from(match self.trainable {
             true => Var::from_tensor(&weight)?.into_inner(),
             false => weight.detach(),
-        };
+        });
         self.taken.borrow_mut().insert(name, weight.clone());
         Ok(weight)
     }

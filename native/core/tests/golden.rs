@@ -225,7 +225,7 @@ fn looked_up_rows_agree_and_repeated_ids_add_their_gradients() {
         let ids: Arc<[u32]> = ids.iter().map(|&v| v as u32).collect();
         let width = ids.len() / (b * t) * table.dim(1).unwrap();
         parts.push(ops::gather(&table, ids, "ids").unwrap().reshape((b, t, width)).unwrap());
-        weights.insert(format!("{name}_embedding.weight"), table);
+        weights.insert(format!("{name}_embedding.weight"), table.into());
     }
     let vector = Tensor::cat(&parts, 2).unwrap();
     golden.check("output.vector", &vector);

@@ -190,16 +190,24 @@ pub fn squared_norm(values: &[f32]) -> f64 {
 /// before that (Pascanu et al. 2013, algorithm 1). In f64, because squares of f32 overflow.
 pub fn clip_global_norm(grads: &mut [&mut [f32]], max_norm: f64) -> Result<f64> {
     let norm = grads.iter().map(|g| squared_norm(g)).sum::<f64>().sqrt();
+    let factor = clip_factor(norm, max_norm)?;
+    grads.iter_mut().for_each(|g| scale(g, factor));
+    Ok(norm)
+}
+
+/// What gradients of this norm are scaled by.
+pub fn clip_factor(norm: f64, max_norm: f64) -> Result<f64> {
     if !norm.is_finite() {
         return Err(Error::NonFinite { what: "norm of the gradients".into(), value: norm });
     }
-    if norm > max_norm {
-        let factor = max_norm / norm;
-        for g in grads.iter_mut().flat_map(|g| g.iter_mut()) {
-            *g = (f64::from(*g) * factor) as f32;
-        }
+    Ok(if norm > max_norm { max_norm / norm } else { 1.0 })
+}
+
+/// `grad *= factor`, in f64.
+pub fn scale(grad: &mut [f32], factor: f64) {
+    if factor != 1.0 {
+        grad.iter_mut().for_each(|g| *g = (f64::from(*g) * factor) as f32);
     }
-    Ok(norm)
 }
 
 #[cfg(test)]

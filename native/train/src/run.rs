@@ -462,7 +462,7 @@ fn first_policy(spec: &Spec, options: &TrainOptions, train: &[View]) -> Result<P
     for table in Baseline::fit(BaselineKind::Pairs, &counts).tables() {
         let name = format!("heads.prior.{}", table.head);
         let fitted = tensor::tensor(table.values.clone(), (table.rows, table.columns))?;
-        if weights.insert(name.clone(), fitted).is_none() {
+        if weights.insert(name.clone(), fitted.into()).is_none() {
             return Err(Error::not_found(format!("weight {name}")));
         }
     }

@@ -6,11 +6,11 @@ use sconce_core::backbone::Context;
 use sconce_core::checkpoint::Optimiser;
 use sconce_core::ops::tensor;
 use sconce_core::policy::Frames;
-use sconce_core::weights::Weights;
+use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Error, Policy, Result, pool};
 
 use crate::loss::{LossOptions, Objective, Rows, SHARD_ROWS, Sums};
-use crate::optimiser::{AdamW, AdamWConfig, Parameter, clip_global_norm};
+use crate::optimiser::{AdamW, AdamWConfig, Parameter, clip_factor, scale, squared_norm};
 
 /// Weights, and all that is needed to change them.
 pub struct Stepper {
@@ -50,7 +50,7 @@ impl Stepper {
         seed: u64,
     ) -> Result<Self> {
         let policy = policy.trainable()?;
-        let parameter = |(name, weight): (&String, &Tensor)| Parameter::new(name, weight.dims());
+        let parameter = |(name, weight): (&String, &Weight)| Parameter::new(name, weight.dims());
         let optimiser = AdamW::new(config, policy.weights().iter().map(parameter).collect());
         let objective = Objective::new(&policy.spec().heads, loss)?;
         Ok(Stepper { policy, optimiser, objective, max_grad_norm, seed })
@@ -78,39 +78,39 @@ impl Stepper {
         let (loss, gradient) = loss_and_gradient(&self.objective, &logits, x)?;
         // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
         let store = (&logits * gradient)?.sum_all()?.backward()?;
-        let mut gradients = gradients(self.policy.weights(), &store)?;
-        let mut slices: Vec<_> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
-        let grad_norm = clip_global_norm(&mut slices, self.max_grad_norm)?;
-        self.update(&gradients, learning_rate)?;
-        Ok(Stepped { loss, grad_norm })
+        let stepped = self.update(&store, learning_rate);
+        self.policy.weights().values().for_each(Weight::forget);
+        Ok(Stepped { loss, grad_norm: stepped? })
     }
 
-    fn update(&mut self, gradients: &[Vec<f32>], learning_rate: f64) -> Result<()> {
+    /// Clips and updates, and gives the norm before the clip.
+    fn update(&mut self, store: &GradStore, learning_rate: f64) -> Result<f64> {
+        let weights = self.policy.weights();
+        census(weights, store)?;
+        let squares = weights.values().map(|w| w.gradient(|g| squared_norm(g)));
+        let norm = squares.sum::<f64>().sqrt();
+        let factor = clip_factor(norm, self.max_grad_norm)?;
         self.optimiser.begin();
-        for (i, (weight, gradient)) in self.policy.weights().values().zip(gradients).enumerate() {
+        for (i, weight) in weights.values().enumerate() {
             let optimiser = &mut self.optimiser;
-            tensor::update(weight, |w| optimiser.update(i, w, gradient, learning_rate))??;
+            weight.gradient(|gradient| {
+                scale(gradient, factor);
+                tensor::update(weight, |w| optimiser.update(i, w, gradient, learning_rate))
+            })??;
         }
-        Ok(())
+        Ok(norm)
     }
 }
 
-/// Gradients in the order of the weights.
-fn gradients(weights: &Weights, store: &GradStore) -> Result<Vec<Vec<f32>>> {
-    census(weights, store)?;
-    weights
-        .values()
-        .map(|weight| match store.get(weight) {
-            Some(gradient) => Ok(tensor::to_vec(gradient)?),
-            None => Err(Error::not_found("gradient")),
-        })
-        .collect()
-}
-
-/// Refuses a model of which some weight would never learn, by the names of those weights.
+/// Gathers the gradients, and refuses a model of which some weight would never learn, by the names of
+/// those weights.
 fn census(weights: &Weights, store: &GradStore) -> Result<()> {
-    let missing = weights.iter().filter(|(_, t)| store.get(t).is_none());
-    let missing: Vec<String> = missing.map(|(name, _)| name.clone()).collect();
+    let mut missing = vec![];
+    for (name, weight) in weights {
+        if !weight.gather(store)? {
+            missing.push(name.clone());
+        }
+    }
     match missing.is_empty() {
         true => Ok(()),
         false => Err(Error::NoGradient { weights: missing }),
@@ -170,17 +170,16 @@ fn shards<'a>(
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
-    use sconce_core::weights::Weights;
-
     use super::*;
+    use candle_core::{Device, Var};
 
     #[test]
     fn a_weight_that_no_gradient_reaches_is_named() {
         let variable = || Var::ones(2, candle_core::DType::F32, &Device::Cpu).unwrap().into_inner();
         let (used, forgotten) = (variable(), variable());
         let store = used.sum_all().unwrap().backward().unwrap();
-        let weights = Weights::from([("used".into(), used), ("forgotten".into(), forgotten)]);
+        let weights =
+            Weights::from([("used".into(), used.into()), ("forgotten".into(), forgotten.into())]);
         let Err(Error::NoGradient { weights }) = census(&weights, &store) else {
             panic!("no error")
         };

@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use super::{Backbone, Context, State};
 use crate::Result;
 use crate::layer::{LayerNorm, Linear};
-use crate::ops::Activation;
+use crate::ops::{self, Activation};
 use crate::spec::MlpConfig;
 use crate::weights::Builder;
 
@@ -58,7 +58,7 @@ impl Backbone for Mlp {
         for (i, layer) in self.layers.iter().enumerate() {
             let mut h = layer.dense.forward(&x)?;
             if let Some(norm) = &layer.norm {
-                h = norm.forward(&h)?.relu()?;
+                h = ops::activate(&norm.forward(&h)?, Activation::Relu)?;
             }
             h = context.dropout(&h, self.dropout, &i.to_string())?;
             if self.residual {
@@ -70,7 +70,6 @@ impl Backbone for Mlp {
             }
             x = h;
         }
-        context.tap("trunk", &x);
         Ok((x, state.clone()))
     }
 }

@@ -1,20 +1,28 @@
 //! How vectors become memory.
 
+mod compact;
 mod mlp;
 mod recurrent;
+pub mod stack;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use candle_core::Tensor;
 
-pub use crate::ops::recurrence::Mask;
+pub use crate::ops::recurrence::Lengths;
 use crate::ops::tensor::{tensor, to_vec};
 use crate::rng::Rng;
 use crate::weights::Builder;
 use crate::{Error, Result, ops, spec};
 pub use mlp::Mlp;
 pub use recurrent::{Cell, Recurrent};
+
+/// `true` for a frame that exists, `[b, t]`; a missing frame leaves the state as it was, and its output
+/// is that of the frame before.
+pub type Mask = Option<Arc<[bool]>>;
 
 /// What a backbone remembers: tensors `[b, ..]`, in an order that is the backbone's own.
 #[derive(Debug, Clone)]
@@ -37,19 +45,23 @@ pub trait Backbone: Send + Sync {
 
 /// Builds the backbone of a spec, which reads vectors of `input` numbers.
 pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn Backbone>> {
-    Ok(match config {
-        spec::Backbone::Mlp(c) => Box::new(Mlp::new(c, input, b)?),
-        spec::Backbone::Lstm(c) => Box::new(Recurrent::new(Cell::Lstm, c, input, b)?),
-        spec::Backbone::Gru(c) => Box::new(Recurrent::new(Cell::Gru, c, input, b)?),
-    })
+    use spec::Backbone::*;
+    let net: Box<dyn Backbone> = match config {
+        Mlp(c) => Box::new(mlp::Mlp::new(c, input, b)?),
+        Lstm(c) => Box::new(Recurrent::new(Cell::Lstm, c, input, b)?),
+        Gru(c) => Box::new(Recurrent::new(Cell::Gru, c, input, b)?),
+        other => return Err(Error::not_found(format!("backbone {}", other.name()))),
+    };
+    Ok(Box::new(compact::Compact(net)))
 }
 
 /// What surrounds one forward pass: dropout in training, missing frames, taps on request.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Context {
     dropout: Option<(u64, u64)>,
     mask: Mask,
-    taps: Option<RefCell<BTreeMap<String, Tensor>>>,
+    lengths: Lengths,
+    taps: Option<Rc<RefCell<BTreeMap<String, Tensor>>>>,
 }
 
 impl Context {
@@ -63,18 +75,18 @@ impl Context {
         Context { mask, ..Context::default() }
     }
 
-    /// Which frames exist.
-    pub fn mask(&self) -> Mask {
-        self.mask.clone()
+    /// How many frames each row has. Backbones see no missing frames before present ones.
+    pub fn lengths(&self) -> Lengths {
+        self.lengths.clone()
     }
 
     /// Keeps the named activations of this pass.
     pub fn tapped() -> Self {
-        Context { taps: Some(RefCell::default()), ..Context::default() }
+        Context { taps: Some(Rc::default()), ..Context::default() }
     }
 
     pub fn taps(self) -> BTreeMap<String, Tensor> {
-        self.taps.map(RefCell::into_inner).unwrap_or_default()
+        self.taps.map(|taps| taps.take()).unwrap_or_default()
     }
 
     pub fn tap(&self, name: &str, value: &Tensor) {

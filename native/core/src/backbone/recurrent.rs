@@ -6,7 +6,7 @@ use super::{Backbone, Context, State};
 use crate::layer::LayerNorm;
 use crate::ops::{self, Activation};
 use crate::spec::RecurrentConfig;
-use crate::weights::{Builder, Init};
+use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,10 +45,10 @@ pub struct Recurrent {
 }
 
 struct Layer {
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias_ih: Tensor,
-    bias_hh: Tensor,
+    weight_ih: Weight,
+    weight_hh: Weight,
+    bias_ih: Weight,
+    bias_hh: Weight,
     norm: Option<LayerNorm>,
 }
 
@@ -83,22 +83,27 @@ impl Recurrent {
         context: &Context,
     ) -> Result<(Tensor, Vec<Tensor>)> {
         let project =
-            |bias: &Tensor| ops::linear(x, &layer.weight_ih, Some(bias), Activation::None);
+            |bias: &Weight| ops::linear(x, &layer.weight_ih, Some(bias), Activation::None);
         let last = |y: &Tensor| -> Result<Tensor> {
             let t = y.dim(1)?;
             Ok(y.narrow(1, t - 1, 1)?.squeeze(1)?.contiguous()?)
         };
-        let mask = context.mask();
+        let lengths = context.lengths();
         match (self.cell, state) {
             (Cell::Gru, [h]) => {
-                let y =
-                    ops::gru(&project(&layer.bias_ih)?, &layer.weight_hh, &layer.bias_hh, h, mask)?;
+                let y = ops::gru(
+                    &project(&layer.bias_ih)?,
+                    &layer.weight_hh,
+                    &layer.bias_hh,
+                    h,
+                    lengths,
+                )?;
                 let state = vec![last(&y)?];
                 Ok((y, state))
             }
             (Cell::Lstm, [h, c]) => {
-                let projected = project(&(&layer.bias_ih + &layer.bias_hh)?)?;
-                let (y, cells) = ops::lstm(&projected, &layer.weight_hh, h, c, mask)?;
+                let projected = project(&layer.bias_ih)?.broadcast_add(&layer.bias_hh)?;
+                let (y, cells) = ops::lstm(&projected, &layer.weight_hh, h, c, lengths)?;
                 let state = vec![last(&y)?, last(&cells)?];
                 Ok((y, state))
             }
@@ -127,9 +132,6 @@ impl Backbone for Recurrent {
                 state.0.len(),
             ));
         }
-        if x.dim(1)? == 0 {
-            return Err(Error::mismatch("frames of a window", "at least 1", 0));
-        }
         let mut x = match &self.input_norm {
             Some(norm) => norm.forward(x)?,
             None => x.clone(),
@@ -145,7 +147,6 @@ impl Backbone for Recurrent {
             };
             x = context.dropout(&x, self.dropout, &i.to_string())?;
         }
-        context.tap("trunk", &x);
         Ok((x, State(next)))
     }
 }

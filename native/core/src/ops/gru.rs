@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
 
 use super::linear::{row_sum, weight_gradient};
 use super::matmul::{View, matmul};
-use super::recurrence::{Mask, Recurrent, Sequence, for_each_shard};
+use super::recurrence::{Lengths, Recurrent, Sequence, for_each_shard};
 use super::simd::{dispatch, sigmoid, tanh};
 use super::tensor;
 use crate::Result;
@@ -25,9 +25,9 @@ pub fn gru(
     weight: &Tensor,
     bias: &Tensor,
     h0: &Tensor,
-    mask: Mask,
+    lengths: Lengths,
 ) -> Result<Tensor> {
-    let sequence = Sequence::new(3, projected, weight, &[h0], mask)?;
+    let sequence = Sequence::new(3, projected, weight, &[h0], lengths)?;
     let h = sequence.hidden;
     // Candle's ops take three tensors: bias and first state travel as one.
     let rest = Tensor::cat(&[h0, &bias.reshape((3, h))?], 0)?;
@@ -213,8 +213,11 @@ impl CustomOp3 for Gru {
         let [d_input, d_hidden, mut d_rest] = tensor::with(w, |w| {
             tensor::with(dy, |dy| Ok(self.through_time(w, &previous, gates, dy)))
         })?;
-        let dw = weight_gradient(&d_hidden, &previous, 3 * h, h);
-        d_rest.extend(row_sum(&d_hidden, 3 * h));
+        let mut dw = vec![0.0; 3 * h * h];
+        weight_gradient(&mut dw, &d_hidden, &previous, 3 * h, h, false);
+        let mut d_bias = vec![0.0; 3 * h];
+        row_sum(&mut d_bias, &d_hidden, false);
+        d_rest.extend(d_bias);
         Ok((
             Some(tensor::tensor(d_input, p.shape())?),
             Some(tensor::tensor(dw, w.shape())?),

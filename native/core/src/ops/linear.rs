@@ -1,16 +1,14 @@
 //! `y = activation(x W^T + b)`.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
+use std::sync::OnceLock;
 
+use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+
+use super::elementwise::Activation;
 use super::matmul::{View, matmul};
 use super::{simd, tensor};
+use crate::weights::Weight;
 use crate::{Error, Result, pool};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    None,
-    Relu,
-}
 
 /// Rows of one shard of a product: enough to pay for packing the weights again.
 const ROWS: usize = 128;
@@ -19,11 +17,12 @@ const GRADIENT_SHARDS: usize = 4;
 
 /// `x [.., k]`, `weight [n, k]`, `bias [n]` -> `[.., n]`.
 ///
-/// Backward: `dx = dy W`, `dW = dy^T x`, `db = sum of dy`, with `dy` cut by the activation first.
+/// Backward: `dx = dy W`, `dW = dy^T x`, `db = sum of dy`, with `dy` times the slope of the activation
+/// first. The gradients of the weights are left with them ([`Weight::accumulate`]).
 pub fn linear(
     x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
+    weight: &Weight,
+    bias: Option<&Weight>,
     activation: Activation,
 ) -> Result<Tensor> {
     let (n, k) = weight.dims2()?;
@@ -43,27 +42,30 @@ pub fn linear(
             format!("{:?}", bias.dims()),
         ));
     }
-    let x = x.contiguous()?;
-    Ok(match bias {
-        Some(bias) => x.apply_op3(weight, bias, Linear { activation })?,
-        None => x.apply_op2(weight, Linear { activation })?,
-    })
+    let track = x.track_op() || weight.track_op();
+    let op = Linear {
+        weight: weight.clone(),
+        bias: bias.cloned(),
+        activation,
+        keep: track && activation.needs_input(),
+        before: OnceLock::new(),
+    };
+    Ok(x.contiguous()?.apply_op2(weight, op)?)
 }
 
 struct Linear {
+    weight: Weight,
+    bias: Option<Weight>,
     activation: Activation,
+    /// Whether a backward pass will ask what went into the activation.
+    keep: bool,
+    before: OnceLock<Vec<f32>>,
 }
 
 impl Linear {
-    fn forward(
-        &self,
-        x: &[f32],
-        weight: &[f32],
-        bias: Option<&[f32]>,
-        shape: &Shape,
-        n: usize,
-    ) -> (CpuStorage, Shape) {
-        let (m, k) = tensor::rows(shape.dims());
+    fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>, n: usize) -> Vec<f32> {
+        let k = weight.len() / n;
+        let m = x.len() / k.max(1);
         let mut y = vec![0.0; m * n];
         let weight = View::rows(weight, n, k).transposed();
         pool::for_each_rows(&mut y, n, ROWS, |first, y| {
@@ -73,47 +75,27 @@ impl Linear {
             }
             let x = View::rows(&x[first * k..], rows, k);
             matmul(y, n, x, weight, bias.is_some());
-            if self.activation == Activation::Relu {
-                simd::relu(y);
+            if !self.keep {
+                self.activation.apply(y);
             }
         });
-        let mut dims = shape.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = n;
+        if self.keep {
+            let before = y.clone();
+            pool::for_each_rows(&mut y, n, ROWS, |_, y| self.activation.apply(y));
+            let _ = self.before.set(before);
         }
-        (CpuStorage::F32(y), Shape::from(dims))
+        y
     }
 
-    fn backward(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-        bias: bool,
-    ) -> candle_core::Result<(Tensor, Tensor, Option<Tensor>)> {
-        let (n, k) = weight.dims2()?;
-        let cut = match self.activation {
-            Activation::None => None,
-            Activation::Relu => Some(tensor::with(y, |y| {
-                let mut dy = tensor::to_vec(dy)?;
-                simd::relu_backward(&mut dy, y);
-                Ok(dy)
-            })?),
-        };
-        let gradients = |dy: &[f32]| {
-            let dx = tensor::with(weight, |w| Ok(input_gradient(dy, w, n, k)))?;
-            let dw = tensor::with(x, |x| Ok(weight_gradient(dy, x, n, k)))?;
-            let db = match bias {
-                true => Some(tensor::tensor(row_sum(dy, n), n)?),
-                false => None,
-            };
-            Ok((tensor::tensor(dx, x.shape())?, tensor::tensor(dw, (n, k))?, db))
-        };
-        match cut {
-            Some(dy) => gradients(&dy),
-            None => tensor::with(dy, gradients),
+    /// Leaves the gradients of the weights with them and gives that of `x`, if it is wanted.
+    fn backward(&self, x: &[f32], w: &[f32], dy: &[f32], wanted: bool) -> Option<Vec<f32>> {
+        let n = self.weight.dims()[0];
+        let k = w.len() / n;
+        self.weight.accumulate(|dw, accumulate| weight_gradient(dw, dy, x, n, k, accumulate));
+        if let Some(bias) = &self.bias {
+            bias.accumulate(|db, accumulate| row_sum(db, dy, accumulate));
         }
+        wanted.then(|| input_gradient(dy, w, n, k))
     }
 }
 
@@ -128,22 +110,29 @@ pub(super) fn input_gradient(dy: &[f32], weight: &[f32], n: usize, k: usize) -> 
     dx
 }
 
-/// `dW [n, k] = dy^T [n, m] x [m, k]`, cut over the rows of `dW`, so nothing is reduced across shards.
-pub(super) fn weight_gradient(dy: &[f32], x: &[f32], n: usize, k: usize) -> Vec<f32> {
+/// `dW [n, k] (+)= dy^T [n, m] x [m, k]`, cut over the rows of `dW`, so nothing is reduced across shards.
+pub(super) fn weight_gradient(
+    dw: &mut [f32],
+    dy: &[f32],
+    x: &[f32],
+    n: usize,
+    k: usize,
+    accumulate: bool,
+) {
     let m = dy.len() / n;
-    let mut dw = vec![0.0; n * k];
-    pool::for_each_rows(&mut dw, k, n.div_ceil(GRADIENT_SHARDS).max(16), |first, dw| {
+    pool::for_each_rows(dw, k, n.div_ceil(GRADIENT_SHARDS).max(16), |first, dw| {
         let rows = dw.len() / k;
         let dy = View::strided(&dy[first..], m, rows, n).transposed();
-        matmul(dw, k, dy, View::rows(x, m, k), false);
+        matmul(dw, k, dy, View::rows(x, m, k), accumulate);
     });
-    dw
 }
 
-pub(super) fn row_sum(dy: &[f32], n: usize) -> Vec<f32> {
-    let mut sum = vec![0.0; n];
-    simd::add_rows(&mut sum, dy);
-    sum
+/// `sum [n] (+)= the rows of dy [m, n]`
+pub(super) fn row_sum(sum: &mut [f32], dy: &[f32], accumulate: bool) {
+    if !accumulate {
+        sum.fill(0.0);
+    }
+    simd::add_rows(sum, dy);
 }
 
 impl CustomOp2 for Linear {
@@ -158,13 +147,17 @@ impl CustomOp2 for Linear {
         w: &CpuStorage,
         wl: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        Ok(self.forward(
-            tensor::slice(x, xl)?,
-            tensor::slice(w, wl)?,
-            None,
-            xl.shape(),
-            wl.dims()[0],
-        ))
+        let n = wl.dims()[0];
+        let (x, w) = (tensor::slice(x, xl)?, tensor::slice(w, wl)?);
+        let y = match &self.bias {
+            Some(bias) => tensor::with(bias, |bias| Ok(self.forward(x, w, Some(bias), n)))?,
+            None => self.forward(x, w, None, n),
+        };
+        let mut dims = xl.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = n;
+        }
+        Ok((CpuStorage::F32(y), Shape::from(dims)))
     }
 
     fn bwd(
@@ -174,44 +167,24 @@ impl CustomOp2 for Linear {
         y: &Tensor,
         dy: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw, _) = self.backward(x, w, y, dy, false)?;
-        Ok((Some(dx), Some(dw)))
-    }
-}
-
-impl CustomOp3 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-        b: &CpuStorage,
-        bl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let bias = tensor::slice(b, bl)?;
-        Ok(self.forward(
-            tensor::slice(x, xl)?,
-            tensor::slice(w, wl)?,
-            Some(bias),
-            xl.shape(),
-            wl.dims()[0],
-        ))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        _b: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw, db) = self.backward(x, w, y, dy, true)?;
-        Ok((Some(dx), Some(dw), db))
+        let gradients = |dy: &[f32]| {
+            let wanted = x.track_op();
+            tensor::with(x, |x| tensor::with(w, |w| Ok(self.backward(x, w, dy, wanted))))
+        };
+        let dx = match self.activation {
+            Activation::None => tensor::with(dy, gradients)?,
+            activation => {
+                let mut dy = tensor::to_vec(dy)?;
+                match self.before.get() {
+                    Some(before) => activation.backward(&mut dy, before),
+                    None => tensor::with(y, |y| {
+                        activation.backward_from_output(&mut dy, y);
+                        Ok(())
+                    })?,
+                }
+                gradients(&dy)?
+            }
+        };
+        Ok((dx.map(|dx| tensor::tensor(dx, x.shape())).transpose()?, None))
     }
 }

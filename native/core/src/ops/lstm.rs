@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
 
 use super::linear::weight_gradient;
 use super::matmul::{View, matmul};
-use super::recurrence::{Mask, Recurrent, Sequence, for_each_shard};
+use super::recurrence::{Lengths, Recurrent, Sequence, for_each_shard};
 use super::simd::{dispatch, sigmoid, tanh};
 use super::tensor;
 use crate::Result;
@@ -25,9 +25,9 @@ pub fn lstm(
     weight: &Tensor,
     h0: &Tensor,
     c0: &Tensor,
-    mask: Mask,
+    lengths: Lengths,
 ) -> Result<(Tensor, Tensor)> {
-    let sequence = Sequence::new(4, projected, weight, &[h0, c0], mask)?;
+    let sequence = Sequence::new(4, projected, weight, &[h0, c0], lengths)?;
     let h = sequence.hidden;
     let state = Tensor::cat(&[h0, c0], 0)?;
     let track = projected.track_op() || weight.track_op() || state.track_op();
@@ -209,7 +209,8 @@ impl CustomOp3 for Lstm {
         let [d_pre, mut dh, dc] = tensor::with(w, |w| {
             tensor::with(y, |y| tensor::with(dy, |dy| Ok(self.through_time(w, c0, y, gates, dy))))
         })?;
-        let dw = weight_gradient(&d_pre, &previous, 4 * h, h);
+        let mut dw = vec![0.0; 4 * h * h];
+        weight_gradient(&mut dw, &d_pre, &previous, 4 * h, h, false);
         dh.extend(dc);
         Ok((
             Some(tensor::tensor(d_pre, p.shape())?),

@@ -4,22 +4,29 @@
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
 
 pub mod dropout;
+pub mod elementwise;
 pub mod gather;
 pub mod gru;
 pub mod layer_norm;
 pub mod linear;
 pub mod lstm;
+pub mod many;
 pub mod matmul;
 pub mod matrix_state;
-mod pair;
+pub mod mlstm;
 pub mod recurrence;
+pub mod rms_norm;
 pub mod simd;
+pub mod slstm;
 pub mod tensor;
 
 pub use dropout::{dropout, dropout_columns};
+pub use elementwise::{Activation, activate, gated};
 pub use gather::gather;
 pub use gru::gru;
 pub use layer_norm::layer_norm;
-pub use linear::{Activation, linear};
+pub use linear::linear;
 pub use lstm::lstm;
 pub use matrix_state::matrix_state;
+pub use rms_norm::rms_norm;
+pub use slstm::slstm;

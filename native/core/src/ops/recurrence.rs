@@ -7,8 +7,21 @@ use candle_core::Tensor;
 use super::matmul::{View, matmul};
 use crate::{Error, Result, pool};
 
-/// `true` for a frame that exists, `[b, t]`; a missing frame leaves the state as it was.
-pub type Mask = Option<Arc<[bool]>>;
+/// How many frames each row has, `[b]`; `None`: all of them. Frames from there on do not exist: their
+/// outputs mean nothing, they give no gradient, and the state after the sequence is the one before them.
+pub type Lengths = Option<Arc<[usize]>>;
+
+/// Checks that there is a length for each row, and none beyond the sequence.
+pub fn check_lengths(lengths: &Lengths, batch: usize, time: usize) -> Result<()> {
+    let Some(lengths) = lengths else { return Ok(()) };
+    if lengths.len() != batch {
+        return Err(Error::mismatch("lengths of a batch", batch, lengths.len()));
+    }
+    match lengths.iter().find(|&&length| length > time) {
+        Some(&n) => Err(Error::out_of_range("length of a row", n as f64, 0.0, time as f64)),
+        None => Ok(()),
+    }
+}
 
 /// Shapes of one run over `[b, t, ..]`.
 #[derive(Debug, Clone)]
@@ -16,7 +29,7 @@ pub struct Sequence {
     pub batch: usize,
     pub time: usize,
     pub hidden: usize,
-    pub mask: Mask,
+    pub lengths: Lengths,
 }
 
 impl Sequence {
@@ -26,7 +39,7 @@ impl Sequence {
         projected: &Tensor,
         weight: &Tensor,
         states: &[&Tensor],
-        mask: Mask,
+        lengths: Lengths,
     ) -> Result<Self> {
         let (batch, time, width) = projected.dims3()?;
         let (rows, hidden) = weight.dims2()?;
@@ -39,10 +52,8 @@ impl Sequence {
         for state in states {
             check("recurrent state", vec![batch, hidden], state.dims())?;
         }
-        if let Some(mask) = &mask {
-            check("mask", vec![batch * time], &[mask.len()])?;
-        }
-        Ok(Sequence { batch, time, hidden, mask })
+        check_lengths(&lengths, batch, time)?;
+        Ok(Sequence { batch, time, hidden, lengths })
     }
 
     /// Rows of the batch in one shard: at most four shards, none smaller than eight rows.
@@ -51,7 +62,7 @@ impl Sequence {
     }
 
     pub fn present(&self, row: usize, t: usize) -> bool {
-        self.mask.as_ref().is_none_or(|m| m[row * self.time + t])
+        self.lengths.as_ref().is_none_or(|lengths| t < lengths[row])
     }
 
     /// The state before each frame, `[b, t, h]`, from the states after them and the first.

@@ -1,11 +1,13 @@
-//! Reads golden files: tensors, tolerances, and the comparison they ask for.
+//! Golden files and the comparison they ask for; noise, and gradients by finite differences.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
 
+use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor, Var};
 use safetensors::tensor::{Dtype, SafeTensors};
-use sconce_core::weights::{Builder, Source, Weights};
+use sconce_core::rng::Rng;
+use sconce_core::weights::{Builder, Source, Weight, Weights};
 
 pub struct Golden {
     name: String,
@@ -77,7 +79,7 @@ impl Golden {
             .tensors
             .keys()
             .filter_map(|key| key.strip_prefix("param."))
-            .map(|name| (name.to_string(), self.tensor(&format!("param.{name}"))))
+            .map(|name| (name.to_string(), self.tensor(&format!("param.{name}")).into()))
             .collect();
         Builder::new(Source::Stored(stored), true)
     }
@@ -111,12 +113,73 @@ impl Golden {
     /// Compares the gradients of all parameters and of the named inputs.
     pub fn check_gradients(&self, loss: &Tensor, weights: &Weights, inputs: &[(&str, &Tensor)]) {
         let gradients = loss.backward().expect("a backward pass");
-        let named = weights.iter().map(|(n, t)| (format!("grad.param.{n}"), t));
-        let inputs = inputs.iter().map(|(n, t)| (format!("grad.input.{n}"), *t));
-        for (key, tensor) in named.chain(inputs) {
-            let gradient =
-                gradients.get(tensor).unwrap_or_else(|| panic!("{}: none for {key}", self.name));
-            self.check(&key, gradient);
+        for (name, weight) in weights {
+            self.check(&format!("grad.param.{name}"), &gradient(name, weight, &gradients));
+        }
+        for (name, tensor) in inputs {
+            let key = format!("grad.input.{name}");
+            let gradient = gradients.get(tensor);
+            self.check(&key, gradient.unwrap_or_else(|| panic!("{}: none for {key}", self.name)));
+        }
+    }
+}
+
+/// The gradient that a backward pass found for a weight.
+pub fn gradient(name: &str, weight: &Weight, store: &GradStore) -> Tensor {
+    assert!(weight.gather(store).expect("gradients"), "{name}: no gradient");
+    let values = weight.gradient(|g| g.to_vec());
+    weight.forget();
+    Tensor::from_vec(values, weight.shape(), &Device::Cpu).expect("a tensor")
+}
+
+/// Normal numbers.
+pub fn noise(shape: &[usize], seed: u64) -> Tensor {
+    let rng = Rng::new(seed, "noise", 0);
+    let data: Vec<f32> =
+        (0..shape.iter().product::<usize>() as u64).map(|i| rng.normal(i)).collect();
+    Tensor::from_vec(data, shape, &Device::Cpu).unwrap()
+}
+
+pub fn values(t: &Tensor) -> Vec<f32> {
+    t.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// The largest difference.
+pub fn apart(a: &Tensor, b: &Tensor) -> f32 {
+    assert_eq!(a.dims(), b.dims());
+    values(a).iter().zip(values(b)).fold(0.0, |m, (a, b)| m.max((a - b).abs()))
+}
+
+/// Central differences of `sum(f(x) * c)` against the gradients that the ops give.
+pub fn differences(inputs: Vec<Tensor>, f: impl Fn(&[Weight]) -> Tensor) {
+    let variables: Vec<Weight> =
+        inputs.iter().map(|t| Var::from_tensor(t).unwrap().into_inner().into()).collect();
+    let y = f(&variables);
+    let c = noise(y.dims(), 77);
+    let gradients = (&y * &c).unwrap().sum_all().unwrap().backward().unwrap();
+    let c = values(&c);
+    let at = |inputs: &[Tensor]| {
+        let inputs: Vec<Weight> = inputs.iter().cloned().map(Weight::from).collect();
+        values(&f(&inputs)).iter().zip(&c).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
+    };
+    for (k, input) in inputs.iter().enumerate() {
+        let gradient = values(&gradient(&k.to_string(), &variables[k], &gradients));
+        let scale = gradient.iter().fold(0.1f32, |m, v| m.max(v.abs()));
+        for i in (0..input.elem_count()).step_by(1 + input.elem_count() / 25) {
+            let moved = |by: f32| {
+                let mut data = values(input);
+                data[i] += by;
+                let mut moved = inputs.clone();
+                moved[k] = Tensor::from_vec(data, input.shape(), &Device::Cpu).unwrap();
+                at(&moved)
+            };
+            let slope = (moved(1e-2) - moved(-1e-2)) / 2e-2;
+            let off = (slope - f64::from(gradient[i])).abs();
+            assert!(
+                off < 2e-2 * f64::from(scale),
+                "input {k}, number {i}: {slope} by differences, {} by the op",
+                gradient[i]
+            );
         }
     }
 }

@@ -12,7 +12,7 @@
 
 use super::super::matmul::{View, matmul};
 use super::super::simd::{dispatch, exp};
-use super::{Chunk, Decay, LANES, Options, Sizes, axpy, dot, sum_lanes};
+use super::{Chunk, Decay, LANES, Options, Sizes, axpy, dot, scale_all, sum_lanes};
 
 pub(super) struct Kernel {
     /// `k_j q_i` of a group, and of the heads of a group e, a s and their gradients, `[frames, frames]`.
@@ -39,7 +39,7 @@ struct Clock {
     since: Vec<f32>,
     /// `e^(c_L - c_j)`, from frame j to the state after the chunk.
     until: Vec<f32>,
-    /// The factors s of the inputs.
+    /// The factors s of the inputs, with the scale of the keys.
     input: Vec<f32>,
 }
 
@@ -50,7 +50,7 @@ impl Clock {
     }
 
     fn set(&mut self, chunk: &Chunk<'_>, head: usize) {
-        let heads = chunk.sizes.options.heads;
+        let Options { heads, scale, .. } = chunk.sizes.options;
         self.summed.clear();
         self.input.clear();
         let mut sum = 0.0;
@@ -60,7 +60,7 @@ impl Clock {
                     sum += f64::from(logs[head]);
                     self.summed.push(sum);
                 }
-                self.input.resize(chunk.frames, 1.0);
+                self.input.resize(chunk.frames, scale);
             }
             decay => {
                 let inputs = matches!(decay, Decay::HeadAndInput);
@@ -68,7 +68,7 @@ impl Clock {
                 for gates in chunk.gates.chunks_exact(width) {
                     sum += f64::from(gates[head]);
                     self.summed.push(sum);
-                    self.input.push(if inputs { gates[heads + head] } else { 1.0 });
+                    self.input.push(if inputs { scale * gates[heads + head] } else { scale });
                 }
             }
         }
@@ -170,14 +170,6 @@ dispatch! {
             for x in &mut x[..wide] {
                 *x *= f;
             }
-        }
-    }
-}
-
-dispatch! {
-    fn scale_all(x: &mut [f32], factor: f32) {
-        for x in x.iter_mut() {
-            *x *= factor;
         }
     }
 }
@@ -407,7 +399,7 @@ impl Kernel {
             row_dots(&mut d.until, &chunk.v[first..], all, input, own, &clock.until, wide);
             let span = h * wide * key..(h + 1) * wide * key;
             add_dot(&mut d.whole, &state[span.clone()], &d_state[span.clone()], clock.whole());
-            d.leave(clock, d_gates, head, heads, &sizes.options.decay);
+            d.leave(clock, d_gates, head, &sizes.options);
 
             clock.weigh_inputs();
             add_rows_scaled(&mut dv[first..], all, input, own, &clock.until, wide);
@@ -493,8 +485,7 @@ impl HeadGradients {
         clock: &Clock,
         d_gates: &mut [f32],
         head: usize,
-        heads: usize,
-        decay: &Decay,
+        options: &Options,
     ) {
         let mut passed = 0.0;
         for (log, d) in self.logs.iter_mut().zip(&self.since).rev() {
@@ -507,7 +498,8 @@ impl HeadGradients {
             passed += d * s;
             self.input[i] += d;
         }
-        match decay {
+        let heads = options.heads;
+        match options.decay {
             Decay::Constant(_) | Decay::Key => {}
             Decay::Head => {
                 for (gates, d) in d_gates.chunks_exact_mut(heads).zip(&self.logs) {
@@ -518,7 +510,7 @@ impl HeadGradients {
                 let frames = d_gates.chunks_exact_mut(2 * heads);
                 for (gates, (d, ds)) in frames.zip(self.logs.iter().zip(&self.input)) {
                     gates[head] = *d;
-                    gates[heads + head] = *ds;
+                    gates[heads + head] = options.scale * ds;
                 }
             }
         }

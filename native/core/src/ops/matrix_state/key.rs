@@ -8,7 +8,7 @@
 
 use super::super::matmul::{View, matmul};
 use super::super::simd::{dispatch, exp};
-use super::{Chunk, LANES, Options, Sizes, dot};
+use super::{Chunk, LANES, Options, Sizes, dot, scale_all};
 
 /// Rows of `lanes` numbers, a multiple of [`LANES`]; those beyond the key are 0.
 pub(super) struct Kernel {
@@ -270,6 +270,7 @@ impl Kernel {
         let size = chunk.frames * lanes;
         gather(&mut self.q[..size], lanes, chunk.streams, width, q + head * key, key);
         gather(&mut self.k[..size], lanes, chunk.streams, width, k + head * key, key);
+        scale_all(&mut self.k[..size], chunk.sizes.options.scale);
         let factors = &mut self.factors[..size];
         gather(factors, lanes, chunk.gates, heads * key, head * key, key);
         exponentials(factors);
@@ -354,6 +355,7 @@ impl Kernel {
             fade_rows(d_state, &self.whole[..key]);
             matmul(d_state, key, dy.transposed(), since, true);
             self.walks_backward(n);
+            scale_all(&mut self.d.k, sizes.options.scale);
             let d = &self.d;
             scatter(d_streams, sizes.width, q_at + head * key, &d.q, lanes, key);
             scatter(d_streams, sizes.width, k_at + head * key, &d.k, lanes, key);

@@ -6,10 +6,10 @@ mod key;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
+use candle_core::{Shape, Tensor};
 
+use super::many::{self, Many};
 use super::matmul::View;
-use super::pair::{self, Second};
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::simd::{self, dispatch};
 use super::tensor;
@@ -55,6 +55,8 @@ pub struct Options {
     pub k: usize,
     pub v: usize,
     pub decay: Decay,
+    /// What keys are multiplied with.
+    pub scale: f32,
     /// Frames that are computed together; see [`Decay::chunk`].
     pub chunk: usize,
     pub lengths: Lengths,
@@ -73,6 +75,7 @@ impl Options {
             v: 2 * heads * key,
             chunk: decay.chunk(),
             decay,
+            scale: 1.0,
             lengths: None,
         }
     }
@@ -166,16 +169,15 @@ pub fn matrix_state(
         false => Err(Error::mismatch(what, format!("{expected:?}"), format!("{got:?}"))),
     };
     check("first matrix state", &[batch, options.heads, wide, options.key], state.dims())?;
-    let gates = match (options.gates(), gates) {
+    match (options.gates(), gates) {
         (Some(expected), Some(gates)) => {
             check("gates of a matrix state", &[batch, time, expected], gates.dims())?;
-            gates.contiguous()?
         }
         (Some(expected), None) => {
             return Err(Error::mismatch("gates of a matrix state", expected, "none"));
         }
-        (None, _) => tensor::tensor(vec![0.0], 1)?,
-    };
+        (None, _) => {}
+    }
     let weights = match &readout {
         Readout::Plain => None,
         Readout::Skip(skip) => {
@@ -187,22 +189,15 @@ pub fn matrix_state(
             Some(tensor::to_vec(m)?)
         }
     };
-    let last = Arc::new(Second::default());
-    let track = streams.track_op()
-        || gates.track_op()
-        || state.track_op()
-        || matches!(&readout, Readout::Skip(skip) if skip.track_op());
     let op = MatrixState {
         sizes: Sizes { batch, time, width, wide, options: options.clone() },
         readout,
         weights: weights.unwrap_or_default(),
-        track,
-        last: last.clone(),
         kept: OnceLock::new(),
     };
-    let y = streams.contiguous()?.apply_op3(&gates, &state.contiguous()?, op)?;
-    let last = pair::second(&y, last, state.shape())?;
-    Ok((y, last))
+    let mut inputs = vec![streams, state];
+    inputs.extend(gates.filter(|_| options.gates().is_some()));
+    many::pair(op, &inputs)
 }
 
 /// `matrix_state` of `q, k [b, t, heads, key]`, `v [b, t, heads, value]` that lie apart.
@@ -273,17 +268,15 @@ struct MatrixState {
     readout: Readout,
     /// D of a skip or m of a normaliser.
     weights: Vec<f32>,
-    /// Whether states are kept for a backward pass.
-    track: bool,
-    last: Arc<Second>,
     kept: OnceLock<Kept>,
 }
 
 struct Kept {
     /// The state before each chunk, `[b, chunks, heads, wide, key]`.
     states: Vec<f32>,
-    /// Under a normaliser: n q of each frame and head, `[b, t, heads]`.
+    /// Under a normaliser: n q of each frame and head, `[b, t, heads]`, and the results.
     norms: Vec<f32>,
+    y: Vec<f32>,
 }
 
 /// Values and results of one chunk, `[frames, heads, wide]`, and what a kernel needs besides.
@@ -358,7 +351,15 @@ fn axpy(y: &mut [f32], a: f32, x: &[f32]) {
 }
 
 dispatch! {
-    /// `y = (y wide)` to `value` numbers a head, plus `weight v`.
+    fn scale_all(x: &mut [f32], factor: f32) {
+        for x in x.iter_mut() {
+            *x *= factor;
+        }
+    }
+}
+
+dispatch! {
+    /// `y = read + D v`
     fn read_skip(y: &mut [f32], read: &[f32], v: &[f32], weights: &[f32], value: usize) {
         let heads = y.chunks_exact_mut(value).zip(read.chunks_exact(value)).zip(v.chunks_exact(value));
         for (((y, read), v), d) in heads.zip(weights.iter().cycle()) {
@@ -412,10 +413,17 @@ dispatch! {
 }
 
 impl MatrixState {
-    fn forward(&self, streams: &[f32], gates: &[f32], first: &[f32]) -> Vec<f32> {
+    /// `(y, last state)`
+    fn run(
+        &self,
+        streams: &[f32],
+        gates: &[f32],
+        first: &[f32],
+        track: bool,
+    ) -> (Vec<f32>, Vec<f32>) {
         let s = &self.sizes;
         let Options { heads, value, .. } = s.options;
-        let (states, norms) = match (self.track, &self.readout) {
+        let (states, norms) = match (track, &self.readout) {
             (false, Readout::Normalised(_)) => (0, s.chunk() * heads),
             (false, _) => (0, 0),
             (true, Readout::Normalised(_)) => (s.chunks() * s.state(), s.time * heads),
@@ -423,8 +431,11 @@ impl MatrixState {
         };
         let mut y = vec![0.0; s.batch * s.time * heads * value];
         let mut last = first.to_vec();
-        let mut kept =
-            Kept { states: vec![0.0; s.batch * states], norms: vec![0.0; s.batch * norms] };
+        let mut kept = Kept {
+            states: vec![0.0; s.batch * states],
+            norms: vec![0.0; s.batch * norms],
+            y: vec![],
+        };
         let buffers = [
             (&mut y[..], s.time * heads * value),
             (&mut last[..], s.state()),
@@ -439,7 +450,7 @@ impl MatrixState {
                 let state = &mut last[i * s.state()..][..s.state()];
                 for (c, span) in s.spans(s.length(row)) {
                     let chunk = self.chunk(streams, gates, row, &span, &mut v);
-                    let kept = match self.track {
+                    let kept = match track {
                         true => Some(&mut kept[i * states + c * s.state()..][..s.state()]),
                         false => None,
                     };
@@ -447,7 +458,7 @@ impl MatrixState {
                     kernel.forward(&chunk, read, state, kept);
                     let y = &mut y[(i * s.time + span.start) * heads * value..];
                     let y = &mut y[..span.len() * heads * value];
-                    let norms = match self.track && norms > 0 {
+                    let norms = match track && norms > 0 {
                         true => &mut kept_norms[i * norms + span.start * heads..],
                         false => &mut kept_norms[i * norms..],
                     };
@@ -455,11 +466,13 @@ impl MatrixState {
                 }
             }
         });
-        self.last.set(last);
-        if self.track {
+        if track {
+            if norms > 0 {
+                kept.y.clone_from(&y);
+            }
             let _ = self.kept.set(kept);
         }
-        y
+        (y, last)
     }
 
     /// A chunk of the streams, with its values copied to `v`.
@@ -504,7 +517,14 @@ impl MatrixState {
         }
     }
 
-    fn backward(&self, streams: &[f32], gates: &[f32], y: &[f32], dy: &[f32]) -> Option<Gradients> {
+    /// Gradients, from those of y and of the last state.
+    fn gradients(
+        &self,
+        streams: &[f32],
+        gates: &[f32],
+        dy: &[f32],
+        d_last: Option<&[f32]>,
+    ) -> Option<Gradients> {
         let s = &self.sizes;
         let Options { heads, value, v: first, .. } = s.options;
         let kept = self.kept.get()?;
@@ -512,7 +532,7 @@ impl MatrixState {
         let mut d = Gradients {
             streams: vec![0.0; s.batch * s.time * s.width],
             gates: vec![0.0; s.batch * s.time * s.gates()],
-            state: self.last.take_gradient().unwrap_or_else(|| vec![0.0; s.batch * s.state()]),
+            state: d_last.map_or_else(|| vec![0.0; s.batch * s.state()], <[f32]>::to_vec),
             skip: vec![0.0; s.batch * skips],
         };
         let buffers = [
@@ -538,7 +558,7 @@ impl MatrixState {
                         Readout::Normalised(_) => read_normalised_backward(
                             d_read,
                             dy,
-                            &y[at * heads * value..],
+                            &kept.y[at * heads * value..],
                             &kept.norms[at * heads..],
                             &self.weights[at * heads..],
                             value,
@@ -630,39 +650,39 @@ impl Kernel {
     }
 }
 
-impl CustomOp3 for MatrixState {
+impl Many for MatrixState {
     fn name(&self) -> &'static str {
         "matrix-state"
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        g: &CpuStorage,
-        gl: &Layout,
-        s: &CpuStorage,
-        sl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let y = self.forward(tensor::slice(x, xl)?, tensor::slice(g, gl)?, tensor::slice(s, sl)?);
-        let Sizes { batch, time, options, .. } = &self.sizes;
-        Ok((CpuStorage::F32(y), Shape::from((*batch, *time, options.heads * options.value))))
+    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)> {
+        let gates = inputs.get(2).copied().unwrap_or_default();
+        let (y, last) = self.run(inputs[0], gates, inputs[1], track);
+        let Sizes { batch, time, wide, options, .. } = &self.sizes;
+        let Options { heads, key, value, .. } = *options;
+        vec![
+            (y, Shape::from((*batch, *time, heads * value))),
+            (last, Shape::from((*batch, heads, *wide, key))),
+        ]
     }
 
-    fn bwd(
+    fn backward(
         &self,
-        x: &Tensor,
-        g: &Tensor,
-        s: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let d = tensor::with(x, |x| {
-            tensor::with(g, |g| {
-                tensor::with(y, |y| tensor::with(dy, |dy| Ok(self.backward(x, g, y, dy))))
-            })
-        })?;
-        let Some(d) = d else { candle_core::bail!("matrix-state: no states were kept") };
+        inputs: &[&[f32]],
+        outputs: &[Option<&[f32]>],
+        _wanted: &[bool],
+    ) -> Vec<Vec<f32>> {
+        let gates = inputs.get(2).copied().unwrap_or_default();
+        let Options { heads, value, .. } = self.sizes.options;
+        let none;
+        let dy = match outputs[0] {
+            Some(dy) => dy,
+            None => {
+                none = vec![0.0; self.sizes.batch * self.sizes.time * heads * value];
+                &none
+            }
+        };
+        let Some(d) = self.gradients(inputs[0], gates, dy, outputs[1]) else { return vec![] };
         if let Readout::Skip(skip) = &self.readout {
             skip.accumulate(|sum, accumulate| {
                 if !accumulate {
@@ -671,10 +691,6 @@ impl CustomOp3 for MatrixState {
                 simd::add_rows(sum, &d.skip);
             });
         }
-        let wrap = |wanted: &Tensor, d: Vec<f32>| match wanted.track_op() {
-            true => tensor::tensor(d, wanted.shape()).map(Some),
-            false => Ok(None),
-        };
-        Ok((wrap(x, d.streams)?, wrap(g, d.gates)?, wrap(s, d.state)?))
+        vec![d.streams, d.state, d.gates]
     }
 }

@@ -1,0 +1,129 @@
+//! Layers on top of each other, each added to what it reads: `x + layer(norm(x))`.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use super::{Backbone, Context, State};
+use crate::layer::{LayerNorm, Linear, Norm};
+use crate::ops::Activation;
+use crate::spec::Trunk;
+use crate::weights::Builder;
+use crate::{Error, Result};
+
+/// `x + dropout(layer(norm(x)))`, pre-norm (Xiong et al. 2020). A layer reads and gives `[b, t, h]`;
+/// feed-forward layers are layers without a state.
+pub struct Residual {
+    norm: Norm,
+    layer: Box<dyn Backbone>,
+    /// Parts of the layer's state.
+    parts: usize,
+}
+
+impl Residual {
+    pub fn new(norm: Norm, layer: impl Backbone + 'static) -> Result<Self> {
+        let parts = layer.zero_state(1)?.0.len();
+        Ok(Residual { norm, layer: Box::new(layer), parts })
+    }
+}
+
+/// `norm(x) -> dense to h -> residuals -> norm`; the input norm is an option, the dense layer stands
+/// where the widths differ, the last norm where the family has one.
+///
+/// State: those of the layers, in their order. A layer that stands twice has two states.
+pub struct Stack {
+    input_norm: Option<LayerNorm>,
+    input: Option<Linear>,
+    residuals: Vec<Arc<Residual>>,
+    norm: Option<Norm>,
+    dropout: f32,
+    input_dropout: f32,
+}
+
+impl Stack {
+    /// Weights `input_norm`, `input`; those of the residuals and of the norm are their own.
+    pub fn new(
+        trunk: &Trunk,
+        input: usize,
+        residuals: Vec<Arc<Residual>>,
+        norm: Option<Norm>,
+        b: &Builder,
+    ) -> Result<Self> {
+        let h = trunk.hidden_size;
+        let norm_of = |wanted: bool| wanted.then(|| LayerNorm::new(input, &b.under("input_norm")));
+        let dense = || Linear::new(input, h, Activation::None, &b.under("input"));
+        Ok(Stack {
+            input_norm: norm_of(trunk.input_norm).transpose()?,
+            input: (input != h).then(dense).transpose()?,
+            residuals,
+            norm,
+            dropout: trunk.dropout,
+            input_dropout: trunk.input_dropout,
+        })
+    }
+
+    fn read(&self, x: &Tensor, context: &Context) -> Result<Tensor> {
+        let mut x = match &self.input_norm {
+            Some(norm) => norm.forward(x)?,
+            None => x.clone(),
+        };
+        x = context.dropout_columns(&x, self.input_dropout, "input")?;
+        match &self.input {
+            Some(input) => input.forward(&x),
+            None => Ok(x),
+        }
+    }
+}
+
+impl Backbone for Stack {
+    fn zero_state(&self, batch: usize) -> Result<State> {
+        let mut all = vec![];
+        for residual in &self.residuals {
+            all.extend(residual.layer.zero_state(batch)?.0);
+        }
+        Ok(State(all))
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let parts = self.residuals.iter().map(|r| r.parts).sum::<usize>();
+        if state.0.len() != parts {
+            return Err(Error::mismatch("parts of a state", parts, state.0.len()));
+        }
+        let mut x = self.read(x, context)?;
+        let (mut next, mut rest) = (Vec::with_capacity(parts), &state.0[..]);
+        for (i, residual) in self.residuals.iter().enumerate() {
+            let (own, others) = rest.split_at(residual.parts);
+            let own = State(own.to_vec());
+            let (y, after) = residual.layer.forward(&residual.norm.forward(&x)?, &own, context)?;
+            x = (x + context.dropout(&y, self.dropout, &i.to_string())?)?;
+            next.extend(after.0);
+            rest = others;
+        }
+        if let Some(norm) = &self.norm {
+            x = norm.forward(&x)?;
+        }
+        Ok((x, State(next)))
+    }
+}
+
+/// `W_2 act(W_1 x)`: no memory.
+pub struct FeedForward {
+    up: Linear,
+    down: Linear,
+}
+
+impl FeedForward {
+    pub fn new(up: Linear, down: Linear) -> Self {
+        FeedForward { up, down }
+    }
+}
+
+impl Backbone for FeedForward {
+    fn zero_state(&self, _batch: usize) -> Result<State> {
+        Ok(State(vec![]))
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, _context: &Context) -> Result<(Tensor, State)> {
+        Ok((self.down.forward(&self.up.forward(x)?)?, state.clone()))
+    }
+}

@@ -1,0 +1,131 @@
+//! What every op's gradient is, by finite differences, and what it refuses.
+
+mod common;
+
+use candle_core::{Device, Tensor, Var};
+use common::{apart, differences, noise, values};
+use sconce_core::ops::recurrence::Lengths;
+use sconce_core::ops::{self, Activation};
+use sconce_core::rng::Rng;
+use sconce_core::weights::Weight;
+
+#[test]
+fn dropout_keeps_the_mean_and_drops_whole_columns_where_asked() {
+    let x = Tensor::ones((8, 10, 400), candle_core::DType::F32, &Device::Cpu).unwrap();
+    let rng = Rng::new(1, "dropout", 0);
+    let free = values(&ops::dropout(&x, 0.25, rng).unwrap());
+    let mean = free.iter().sum::<f32>() / free.len() as f32;
+    assert!((mean - 1.0).abs() < 0.02, "{mean}");
+    let columns = values(&ops::dropout_columns(&x, 0.25, rng).unwrap());
+    for window in columns.chunks(10 * 400) {
+        assert!(window.chunks(400).all(|frame| frame == &window[..400]));
+    }
+    assert!(columns.chunks(4000).any(|w| w[..400] != columns[..400]), "all windows are alike");
+}
+
+#[test]
+fn gradients_of_every_op_are_its_finite_differences() {
+    let n = |shape: &[usize], seed| (noise(shape, seed) * 0.7).unwrap();
+    differences(vec![n(&[3, 5], 1), n(&[4, 5], 2), n(&[4], 3)], |t| {
+        ops::linear(&t[0], &t[1], Some(&t[2]), Activation::None).unwrap()
+    });
+    differences(vec![n(&[3, 5], 1), n(&[4, 5], 2)], |t| {
+        ops::linear(&t[0], &t[1], None, Activation::None).unwrap()
+    });
+    differences(vec![n(&[3, 8], 1), n(&[8], 2), n(&[8], 3)], |t| {
+        ops::layer_norm(&t[0], &t[1], &t[2], 1e-5).unwrap()
+    });
+    differences(vec![n(&[6, 3], 1)], |t| {
+        ops::gather(&t[0], vec![1, 5, 1, 0].into(), "ids").unwrap()
+    });
+    differences(vec![n(&[2, 3, 4], 1)], |t| ops::dropout(&t[0], 0.5, Rng::new(1, "d", 1)).unwrap());
+    for lengths in [None, Some([2, 4].into())] {
+        let own: Lengths = lengths.clone();
+        differences(vec![n(&[2, 4, 9], 1), n(&[9, 3], 2), n(&[9], 3), n(&[2, 3], 4)], move |t| {
+            ops::gru(&t[0], &t[1], &t[2], &t[3], own.clone()).unwrap()
+        });
+        let own: Lengths = lengths;
+        differences(
+            vec![n(&[2, 4, 12], 1), n(&[12, 3], 2), n(&[2, 3], 3), n(&[2, 3], 4)],
+            move |t| {
+                let (h, c) = ops::lstm(&t[0], &t[1], &t[2], &t[3], own.clone()).unwrap();
+                Tensor::cat(&[h, c], 2).unwrap()
+            },
+        );
+    }
+    differences(vec![n(&[3, 8], 1), n(&[8], 2)], |t| ops::rms_norm(&t[0], &t[1], 1e-5).unwrap());
+}
+
+const ACTIVATIONS: [Activation; 8] = [
+    Activation::None,
+    Activation::Relu,
+    Activation::Sigmoid,
+    Activation::Tanh,
+    Activation::Silu,
+    Activation::Gelu,
+    Activation::Softplus,
+    Activation::SquaredRelu,
+];
+
+#[test]
+fn activations_are_what_they_say_fused_or_not_with_their_slopes() {
+    // No number so near to 0 that a relu is bent within a difference.
+    let away = |shape: &[usize], seed| {
+        let x = noise(shape, seed);
+        (&x + x.sign().unwrap() * 0.1).unwrap()
+    };
+    for activation in ACTIVATIONS {
+        let want = |x: f64| match activation {
+            Activation::None => x,
+            Activation::Relu => x.max(0.0),
+            Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Activation::Tanh => x.tanh(),
+            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::Gelu => {
+                let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+                0.5 * x * (1.0 + u.tanh())
+            }
+            Activation::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
+            Activation::SquaredRelu => x.max(0.0).powi(2),
+        };
+        let x = (away(&[5, 33], 1) * 4.0).unwrap();
+        let y = values(&ops::activate(&x, activation).unwrap());
+        for (x, y) in values(&x).into_iter().map(f64::from).zip(y) {
+            let off = (f64::from(y) - want(x)).abs();
+            assert!(off <= 2e-6 * want(x).abs() + 1e-9, "{activation:?}({x}) is off by {off}");
+        }
+        differences(vec![away(&[3, 5], 1)], |t| ops::activate(&t[0], activation).unwrap());
+        differences(vec![noise(&[3, 5], 2), away(&[3, 5], 1)], |t| {
+            ops::gated(&t[0], &t[1], activation).unwrap()
+        });
+        let (x, w) = (noise(&[5, 4], 3), Weight::from(noise(&[6, 4], 4)));
+        let fused = ops::linear(&x, &w, None, activation).unwrap();
+        let plain = ops::linear(&x, &w, None, Activation::None).unwrap();
+        assert_eq!(values(&fused), values(&ops::activate(&plain, activation).unwrap()));
+        let gradients = |fused: bool| {
+            let (x, w) = (Var::from_tensor(&x).unwrap().into_inner(), noise(&[6, 4], 4));
+            let w = Weight::from(Var::from_tensor(&w).unwrap().into_inner());
+            let y = match fused {
+                true => ops::linear(&x, &w, None, activation).unwrap(),
+                false => {
+                    let y = ops::linear(&x, &w, None, Activation::None).unwrap();
+                    ops::activate(&y, activation).unwrap()
+                }
+            };
+            let store = (&y * noise(&[5, 6], 5)).unwrap().sum_all().unwrap().backward().unwrap();
+            (store.get(&x).unwrap().clone(), common::gradient("w", &w, &store))
+        };
+        let ((x1, w1), (x2, w2)) = (gradients(true), gradients(false));
+        assert!(apart(&x1, &x2) < 1e-5 && apart(&w1, &w2) < 1e-5, "{activation:?}");
+    }
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_errors_that_give_both() {
+    let message = |e: sconce_core::Error| e.to_string();
+    let x = noise(&[2, 5], 1);
+    let wrong = ops::linear(&x, &noise(&[3, 4], 1).into(), None, Activation::None).unwrap_err();
+    assert_eq!(message(wrong), "input of a linear layer: expected [.., 4], got [2, 5]");
+    let wrong = ops::gather(&noise(&[3, 4], 1), vec![3].into(), "action").unwrap_err();
+    assert_eq!(message(wrong), "id of table action: 3 is outside 0..2");
+}
