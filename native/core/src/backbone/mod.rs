@@ -1,9 +1,13 @@
 //! How vectors become memory.
 
 mod compact;
+pub mod gla;
+pub mod mamba2;
 mod mlp;
 mod recurrent;
+pub mod retnet;
 pub mod stack;
+pub mod xlstm;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -50,6 +54,10 @@ pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn
         Mlp(c) => Box::new(mlp::Mlp::new(c, input, b)?),
         Lstm(c) => Box::new(Recurrent::new(Cell::Lstm, c, input, b)?),
         Gru(c) => Box::new(Recurrent::new(Cell::Gru, c, input, b)?),
+        Mamba2(c) => Box::new(mamba2::Mamba2::stack(c, input, b)?),
+        Retnet(c) => Box::new(retnet::Retention::stack(c, input, b)?),
+        Gla(c) => Box::new(gla::GatedLinearAttention::stack(c, input, b)?),
+        Xlstm(c) => Box::new(xlstm::stack(c, input, b)?),
         other => return Err(Error::not_found(format!("backbone {}", other.name()))),
     };
     Ok(Box::new(compact::Compact(net)))

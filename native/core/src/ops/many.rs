@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Storage, Tensor, bail};
 
 use super::tensor;
-use crate::Error;
 
 /// What such an op computes.
 pub trait Many: Send + Sync + 'static {
@@ -23,7 +22,7 @@ pub trait Many: Send + Sync + 'static {
     fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)>;
 
     /// Gradients of the inputs from those of the outputs; `None` for an output that nothing used.
-    /// What is not `wanted` may be left empty.
+    /// What is not `wanted`, or was left with a weight, may be empty.
     fn backward(
         &self,
         inputs: &[&[f32]],
@@ -66,14 +65,6 @@ pub fn apply(op: impl Many, inputs: &[&Tensor]) -> crate::Result<Vec<Tensor>> {
     (0..count).map(output).collect()
 }
 
-/// The outputs of an op that has two.
-pub fn pair(op: impl Many, inputs: &[&Tensor]) -> crate::Result<(Tensor, Tensor)> {
-    match <[Tensor; 2]>::try_from(apply(op, inputs)?) {
-        Ok([a, b]) => Ok((a, b)),
-        Err(all) => Err(Error::mismatch("outputs of an op", 2, all.len())),
-    }
-}
-
 /// Where the numbers and gradients of one application lie.
 struct Place {
     op: Box<dyn Many>,
@@ -110,6 +101,7 @@ struct Tie {
 impl Tie {
     fn gradient(&self) -> Result<Option<Tensor>> {
         let gradient = lock(&self.place.d_inputs).get_mut(self.input).map(std::mem::take);
+        let gradient = gradient.filter(|gradient| !gradient.is_empty());
         let shape = self.place.inputs[self.input].shape();
         gradient.map(|gradient| tensor::tensor(gradient, shape)).transpose()
     }

@@ -3,30 +3,38 @@
 //! Candle stays the tensor type and the autograd; the arithmetic is here. An op without a backward
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
 
+pub mod causal_conv;
+pub mod decay;
 pub mod dropout;
 pub mod elementwise;
 pub mod gather;
+pub mod group_norm;
 pub mod gru;
 pub mod layer_norm;
 pub mod linear;
+pub mod linear_parts;
 pub mod lstm;
 pub mod many;
 pub mod matmul;
 pub mod matrix_state;
-pub mod mlstm;
 pub mod recurrence;
 pub mod rms_norm;
+pub mod selective_scan;
 pub mod simd;
 pub mod slstm;
 pub mod tensor;
 
+pub use causal_conv::causal_conv;
 pub use dropout::{dropout, dropout_columns};
 pub use elementwise::{Activation, activate, gated};
 pub use gather::gather;
+pub use group_norm::group_norm;
 pub use gru::gru;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
+pub use linear_parts::linear_parts;
 pub use lstm::lstm;
 pub use matrix_state::matrix_state;
 pub use rms_norm::rms_norm;
+pub use selective_scan::{Selective, selective_scan};
 pub use slstm::slstm;

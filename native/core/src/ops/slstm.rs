@@ -70,7 +70,7 @@ pub fn slstm(
         lengths,
         kept: OnceLock::new(),
     };
-    let inputs = [projected, &state.h, &state.c, &state.n, &state.m.detach()];
+    let inputs = [projected, &state.h, &state.c, &state.n, &state.m.detach(), weight];
     match <[Tensor; 5]>::try_from(many::apply(op, &inputs)?) {
         Ok([y, h, c, n, m]) => Ok((y, SlstmState { h, c, n, m: m.detach() })),
         Err(all) => Err(Error::mismatch("outputs of an op", 5, all.len())),
@@ -397,6 +397,6 @@ impl Many for Slstm {
         self.weight.accumulate(|dw, accumulate| {
             self.weight_gradient(dw, &d, &previous, accumulate);
         });
-        vec![d, dh, dc, dn]
+        vec![d, dh, dc, dn, vec![], vec![]]
     }
 }

@@ -197,7 +197,10 @@ pub fn matrix_state(
     };
     let mut inputs = vec![streams, state];
     inputs.extend(gates.filter(|_| options.gates().is_some()));
-    many::pair(op, &inputs)
+    match <[Tensor; 2]>::try_from(many::apply(op, &inputs)?) {
+        Ok([y, last]) => Ok((y, last)),
+        Err(all) => Err(Error::mismatch("outputs of an op", 2, all.len())),
+    }
 }
 
 /// `matrix_state` of `q, k [b, t, heads, key]`, `v [b, t, heads, value]` that lie apart.
