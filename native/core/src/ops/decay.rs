@@ -165,10 +165,10 @@ pub struct MlstmGates {
 /// Exponential input gates and sigmoid forget gates, stabilised (Beck et al. 2024, eq. 15 to 17):
 ///
 /// ```text
-/// m_t = max(log f_t + m_{t-1}, i_t)    log f'_t = log f_t + m_{t-1} - m_t    i'_t = e^(i_t - m_t)
+/// m_t >= max(log f_t + m_{t-1}, i_t)    log f'_t = log f_t + m_{t-1} - m_t    i'_t = e^(i_t - m_t)
 /// ```
 ///
-/// with `log f = log sigmoid(f)`. `raw [b, t, 2 * heads]` holds i, then f; `first [b, heads]` is m before.
+/// with `log f = log sigmoid(f)` and m the least multiple of 1/64. `raw [b, t, 2 * heads]` holds i, then f; `first [b, heads]` is m before.
 ///
 /// m is a choice of units: state and normaliser are kept as `e^-m` of what they are, and no result of
 /// the mLSTM depends on it. So no gradient flows through m, and those of i and f are exact.
@@ -194,21 +194,24 @@ pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Ml
         Ok(())
     })?;
     let m = tensor::tensor(m, (batch, time, heads))?;
-    let op = Stabilised {
-        first: tensor::to_vec(&first.detach())?,
-        m: tensor::to_vec(&m)?,
-        time,
-        heads,
-    };
+    let op =
+        Stabilised { first: tensor::to_vec(&first.detach())?, m: tensor::to_vec(&m)?, time, heads };
     let gates = raw.apply_op1(op)?;
     Ok(MlstmGates { gates, m, last: tensor::tensor(last, (batch, heads))? })
+}
+
+/// The least multiple of 1/64 that is not below x. Stabilisers are such: their differences are then
+/// exact, and hundreds of frames add no rounding to the decays that are computed from them.
+#[inline(always)]
+pub(super) fn unit(x: f32) -> f32 {
+    (x * 64.0).ceil() / 64.0
 }
 
 dispatch! {
     fn stabilise(m: &mut [f32], last: &mut [f32], raw: &[f32]) {
         let (i, f) = raw.split_at(m.len());
         for (((m, last), i), f) in m.iter_mut().zip(last.iter_mut()).zip(i).zip(f) {
-            *m = (*last - softplus(-f)).max(*i);
+            *m = unit((*last - softplus(-f)).max(*i));
             *last = *m;
         }
     }
@@ -218,7 +221,7 @@ dispatch! {
     fn frame(gates: &mut [f32], raw: &[f32], before: &[f32], m: &[f32]) {
         let heads = m.len();
         for h in 0..heads {
-            gates[h] = (before[h] - softplus(-raw[heads + h]) - m[h]).min(0.0);
+            gates[h] = ((before[h] - m[h]) - softplus(-raw[heads + h])).min(0.0);
             gates[heads + h] = exp(raw[h] - m[h]);
         }
     }

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use candle_core::{Shape, Tensor};
 
+use super::decay::unit;
 use super::elementwise::softplus;
 use super::many::{self, Many};
 use super::matmul::{View, matmul};
@@ -30,13 +31,13 @@ pub struct SlstmState {
 /// its rows read the states of their own head only (block-diagonal R, eq. 18).
 ///
 /// ```text
-/// i, f, z, o = projected + R h       m' = max(log sigmoid(f) + m, i)
+/// i, f, z, o = projected + R h       m' >= max(log sigmoid(f) + m, i)
 /// i' = e^(i - m')                    f' = e^(log sigmoid(f) + m - m')
 /// c' = f' c + i' tanh(z)             n' = f' n + i'            h' = sigmoid(o) c' / n'
 /// ```
 ///
-/// Where n is 0 nothing was seen before, and m' = i. The stabiliser m is a choice of units on which no h
-/// depends, so no gradient flows through it, and all others are exact.
+/// with m' the least multiple of 1/64; where n is 0 nothing was seen before, and m' >= i. The stabiliser
+/// m is a choice of units on which no h depends, so no gradient flows through it, and all others are exact.
 pub fn slstm(
     projected: &Tensor,
     weight: &Weight,
@@ -138,10 +139,10 @@ dispatch! {
         let (slopes, c, n, m) = (&mut slopes[..w], &mut c[..w], &mut n[..w], &mut m[..w]);
         for k in 0..w {
             let (pre, forget) = (xi[k] + i[k], xf[k] + f[k]);
-            let before = m[k] - softplus(-forget);
-            let now = if n[k] == 0.0 { pre } else { before.max(pre) };
+            let log = softplus(-forget);
+            let now = unit(if n[k] == 0.0 { pre } else { pre.max(m[k] - log) });
             // Where nothing was seen there is nothing to forget, however far m has been moved.
-            f[k] = if n[k] == 0.0 { 0.0 } else { exp(before - now) };
+            f[k] = if n[k] == 0.0 { 0.0 } else { exp((m[k] - now) - log) };
             i[k] = exp(pre - now);
             z[k] = tanh(xz[k] + z[k]);
             o[k] = sigmoid(xo[k] + o[k]);
@@ -243,7 +244,13 @@ impl Slstm {
             for t in 0..time {
                 for head in 0..self.heads {
                     let own = View::strided(&state[head * w..], count, w, h);
-                    matmul(&mut pre[head * 4 * w..], 4 * h, own, self.block(head).transposed(), false);
+                    matmul(
+                        &mut pre[head * 4 * w..],
+                        4 * h,
+                        own,
+                        self.block(head).transposed(),
+                        false,
+                    );
                 }
                 for (i, row) in rows.clone().enumerate().filter(|(_, row)| t < self.length(*row)) {
                     let at = i * time + t;

@@ -403,7 +403,14 @@ impl Kernel {
 
             clock.weigh_inputs();
             add_rows_scaled(&mut dv[first..], all, input, own, &clock.until, wide);
-            copy_scaled(&mut self.input[h * wide..], own, &chunk.v[first..], all, &clock.until, wide);
+            copy_scaled(
+                &mut self.input[h * wide..],
+                own,
+                &chunk.v[first..],
+                all,
+                &clock.until,
+                wide,
+            );
             copy_scaled(&mut self.read[h * wide..], own, &d_read[first..], all, &clock.since, wide);
         }
     }
@@ -476,17 +483,17 @@ struct HeadGradients {
 impl HeadGradients {
     fn new(n: usize) -> Self {
         let zeros = || vec![0.0; n];
-        HeadGradients { logs: zeros(), input: zeros(), since: zeros(), until: zeros(), whole: [0.0] }
+        HeadGradients {
+            logs: zeros(),
+            input: zeros(),
+            since: zeros(),
+            until: zeros(),
+            whole: [0.0],
+        }
     }
 
     /// Sums what passed each frame, and leaves it in the gates.
-    fn leave(
-        &mut self,
-        clock: &Clock,
-        d_gates: &mut [f32],
-        head: usize,
-        options: &Options,
-    ) {
+    fn leave(&mut self, clock: &Clock, d_gates: &mut [f32], head: usize, options: &Options) {
         let mut passed = 0.0;
         for (log, d) in self.logs.iter_mut().zip(&self.since).rev() {
             passed += d;

@@ -254,9 +254,7 @@ impl Kernel {
     fn grow(&mut self, sizes: &Sizes) {
         let chunk = sizes.chunk();
         let d = &mut self.d;
-        for rows in
-            [&mut self.d_since, &mut self.d_until, &mut d.q, &mut d.k, &mut d.logs]
-        {
+        for rows in [&mut self.d_since, &mut self.d_until, &mut d.q, &mut d.k, &mut d.logs] {
             rows.resize(chunk * self.lanes, 0.0);
         }
         self.d_whole.resize(self.lanes, 0.0);

@@ -544,48 +544,53 @@ impl MatrixState {
             (&mut d.state[..], s.state()),
             (&mut d.skip[..], skips),
         ];
-        for_each_shard(s.batch, s.shard(), buffers, |rows, [d_streams, d_gates, d_state, d_skip]| {
-            let mut kernel = Kernel::new(s);
-            let mut v = vec![0.0; s.chunk() * heads * s.wide];
-            let (mut d_read, mut dv) = (v.clone(), v.clone());
-            for (i, row) in rows.enumerate() {
-                let d_state = &mut d_state[i * s.state()..][..s.state()];
-                for (c, span) in s.spans(s.length(row)).rev() {
-                    let chunk = self.chunk(streams, gates, row, &span, &mut v);
-                    let at = row * s.time + span.start;
-                    let state = &kept.states[(row * s.chunks() + c) * s.state()..][..s.state()];
-                    let dy = &dy[at * heads * value..][..span.len() * heads * value];
-                    let d_read = &mut d_read[..span.len() * heads * s.wide];
-                    let dv = &mut dv[..span.len() * heads * s.wide];
-                    match &self.readout {
-                        Readout::Normalised(_) => read_normalised_backward(
-                            d_read,
-                            dy,
-                            &kept.y[at * heads * value..],
-                            &kept.norms[at * heads..],
-                            &self.weights[at * heads..],
-                            value,
-                        ),
-                        _ => d_read.copy_from_slice(dy),
-                    }
-                    let local = i * s.time + span.start;
-                    let d_streams = &mut d_streams[local * s.width..][..span.len() * s.width];
-                    let d_gates = &mut d_gates[local * s.gates()..][..span.len() * s.gates()];
-                    kernel.backward(&chunk, state, d_read, d_state, dv, d_streams, d_gates);
-                    if skips > 0 {
-                        let d_skip = &mut d_skip[i * skips..][..skips];
-                        skip_backward(dv, d_skip, dy, chunk.v, &self.weights, value);
-                    }
-                    let frames = d_streams.chunks_exact_mut(s.width);
-                    for (d, dv) in frames.zip(dv.chunks_exact(heads * s.wide)) {
-                        let d = d[first..first + heads * value].chunks_exact_mut(value);
-                        for (d, dv) in d.zip(dv.chunks_exact(s.wide)) {
-                            d.copy_from_slice(&dv[..value]);
+        for_each_shard(
+            s.batch,
+            s.shard(),
+            buffers,
+            |rows, [d_streams, d_gates, d_state, d_skip]| {
+                let mut kernel = Kernel::new(s);
+                let mut v = vec![0.0; s.chunk() * heads * s.wide];
+                let (mut d_read, mut dv) = (v.clone(), v.clone());
+                for (i, row) in rows.enumerate() {
+                    let d_state = &mut d_state[i * s.state()..][..s.state()];
+                    for (c, span) in s.spans(s.length(row)).rev() {
+                        let chunk = self.chunk(streams, gates, row, &span, &mut v);
+                        let at = row * s.time + span.start;
+                        let state = &kept.states[(row * s.chunks() + c) * s.state()..][..s.state()];
+                        let dy = &dy[at * heads * value..][..span.len() * heads * value];
+                        let d_read = &mut d_read[..span.len() * heads * s.wide];
+                        let dv = &mut dv[..span.len() * heads * s.wide];
+                        match &self.readout {
+                            Readout::Normalised(_) => read_normalised_backward(
+                                d_read,
+                                dy,
+                                &kept.y[at * heads * value..],
+                                &kept.norms[at * heads..],
+                                &self.weights[at * heads..],
+                                value,
+                            ),
+                            _ => d_read.copy_from_slice(dy),
+                        }
+                        let local = i * s.time + span.start;
+                        let d_streams = &mut d_streams[local * s.width..][..span.len() * s.width];
+                        let d_gates = &mut d_gates[local * s.gates()..][..span.len() * s.gates()];
+                        kernel.backward(&chunk, state, d_read, d_state, dv, d_streams, d_gates);
+                        if skips > 0 {
+                            let d_skip = &mut d_skip[i * skips..][..skips];
+                            skip_backward(dv, d_skip, dy, chunk.v, &self.weights, value);
+                        }
+                        let frames = d_streams.chunks_exact_mut(s.width);
+                        for (d, dv) in frames.zip(dv.chunks_exact(heads * s.wide)) {
+                            let d = d[first..first + heads * value].chunks_exact_mut(value);
+                            for (d, dv) in d.zip(dv.chunks_exact(s.wide)) {
+                                d.copy_from_slice(&dv[..value]);
+                            }
                         }
                     }
                 }
-            }
-        });
+            },
+        );
         Some(d)
     }
 }
