@@ -141,9 +141,9 @@ impl Backbone for Mamba {
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let [conv, ssm] = parts(state)?;
         let (c, n) = self.a_log.dims2()?;
-        let [x, z] = ops::linear_parts(x, &self.in_proj, [c, c])?;
+        let [x, z] = ops::linear_parts(x, &self.in_proj, None, [c, c])?;
         let (u, conv) = self.conv.forward(&x, conv, context)?;
-        let [dt, b, c] = ops::linear_parts(&u, &self.x_proj, [self.rank, n, n])?;
+        let [dt, b, c] = ops::linear_parts(&u, &self.x_proj, None, [self.rank, n, n])?;
         let inputs = Selective {
             u: &u,
             dt: &self.dt_proj.forward(&dt)?,
@@ -300,9 +300,9 @@ impl Backbone for GatedSsm {
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let [conv, first] = parts(state)?;
-        let [x, z] = ops::linear_parts(x, &self.in_proj, [self.channels; 2])?;
+        let [x, z] = ops::linear_parts(x, &self.in_proj, None, [self.channels; 2])?;
         let (x, conv) = self.conv.forward(&x, conv, context)?;
-        let [f, i] = ops::linear_parts(&x, &self.x_proj, [self.rank; 2])?;
+        let [f, i] = ops::linear_parts(&x, &self.x_proj, None, [self.rank; 2])?;
         let decay = ops::activate(&self.decay_proj.forward(&f)?, Activation::Sigmoid)?;
         let input = ops::gated(&x, &self.input_proj.forward(&i)?, Activation::Sigmoid)?;
         let b = (&input - (&input * &decay)?)?;

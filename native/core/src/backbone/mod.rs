@@ -2,17 +2,21 @@
 
 pub mod attention;
 mod compact;
+pub mod gla;
+mod griffin;
+mod hgrn;
 pub mod mamba;
+pub mod mamba2;
+mod min_rnn;
 mod mlp;
 mod recurrent;
 mod residual_lstm;
-pub mod s4d;
-mod griffin;
-mod hgrn;
-mod min_rnn;
+pub mod retnet;
 mod rwkv;
+pub mod s4d;
 mod s5;
 pub mod stack;
+pub mod xlstm;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -77,6 +81,10 @@ pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn
         Zamba(c) => Box::new(mamba::zamba(c, input, b)?),
         GatedSsm(c) => Box::new(mamba::gated_ssm(c, input, b)?),
         S4d(c) => Box::new(s4d::s4d(c, input, b)?),
+        Mamba2(c) => Box::new(mamba2::Mamba2::stack(c, input, b)?),
+        Retnet(c) => Box::new(retnet::Retention::stack(c, input, b)?),
+        Gla(c) => Box::new(gla::GatedLinearAttention::stack(c, input, b)?),
+        Xlstm(c) => Box::new(xlstm::stack(c, input, b)?),
         other => return Err(Error::not_found(format!("backbone {}", other.name()))),
     };
     Ok(Box::new(compact::Compact(net)))

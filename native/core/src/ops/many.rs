@@ -22,7 +22,7 @@ pub trait Many: Send + Sync + 'static {
     fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)>;
 
     /// Gradients of the inputs from those of the outputs; `None` for an output that nothing used.
-    /// Empty for what is not `wanted`, or was left where it belongs ([`crate::weights::Weight`]).
+    /// What is not `wanted`, or was left with a weight, may be empty.
     fn backward(
         &self,
         inputs: &[&[f32]],
@@ -101,8 +101,8 @@ struct Tie {
 impl Tie {
     fn gradient(&self) -> Result<Option<Tensor>> {
         let gradient = lock(&self.place.d_inputs).get_mut(self.input).map(std::mem::take);
-        let shape = self.place.inputs[self.input].shape();
         let gradient = gradient.filter(|gradient| !gradient.is_empty());
+        let shape = self.place.inputs[self.input].shape();
         gradient.map(|gradient| tensor::tensor(gradient, shape)).transpose()
     }
 }

@@ -28,6 +28,10 @@ pub fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
     Tensor::from_vec(data, shape.into(), &candle_core::Device::Cpu)
 }
 
+pub fn zeros(dims: &[usize]) -> Result<Tensor> {
+    tensor(vec![0.0; dims.iter().product()], dims)
+}
+
 /// A tensor's numbers as a vector of their own.
 pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     with(t, |s| Ok(s.to_vec()))

@@ -1,0 +1,106 @@
+//! Gated linear attention: every key channel forgets by a gate of its own.
+
+use candle_core::Tensor;
+
+use super::retnet::feed_forward;
+use super::stack::{Residual, Stack};
+use super::{Backbone, Context, State};
+use crate::layer::{Linear, Norm};
+use crate::ops::decay::log_sigmoid;
+use crate::ops::matrix_state::{Decay, Options, Readout};
+use crate::ops::{self, Activation};
+use crate::spec::{GlaConfig, Layered};
+use crate::weights::{Builder, Init, Weight};
+use crate::{Error, Result};
+
+/// Gated linear attention (Yang et al. 2023, eq. 3 and section 4.4):
+///
+/// ```text
+/// q, k, v, g = x W        alpha = sigmoid(W_2 W_1 x + b)^(1/16)
+/// S = S diag(alpha) + v k^T        y = S q / sqrt(d)        out = W_o (norm(y) * silu(g))
+/// ```
+///
+/// with a norm of each head. Heads have keys of `head_dim` and values of
+/// `expand_factor * hidden_size / heads` numbers. State: S `[b, heads, value, key]`.
+pub struct GatedLinearAttention {
+    qkvg: Weight,
+    low: Linear,
+    decay: Linear,
+    norm: Weight,
+    out: Linear,
+    heads: usize,
+    key: usize,
+    value: usize,
+}
+
+/// Width between the two factors of the gate's weight.
+const LOW_RANK: usize = 16;
+/// The root that is taken of the gates: they begin near 1.
+const ROOT: f32 = 16.0;
+const EPS: f32 = 1e-5;
+
+impl GatedLinearAttention {
+    /// Weights `qkvg_proj`, `gate_low`, `gate_high`, `norm`, `out_proj`.
+    pub fn new(config: &GlaConfig, b: &Builder) -> Result<Self> {
+        let (width, heads, key) = (config.hidden_size, config.num_heads, config.head_dim);
+        let inner = width * config.expand_factor;
+        if inner % heads != 0 {
+            let expected = format!("a multiple of {heads}");
+            return Err(Error::mismatch("inner width of a GLA", expected, inner));
+        }
+        let keys = heads * key;
+        let rows = 2 * keys + 2 * inner;
+        Ok(GatedLinearAttention {
+            qkvg: b.under("qkvg_proj").get("weight", &[rows, width], Init::fan_in(width))?,
+            low: Linear::without_bias(width, LOW_RANK, &b.under("gate_low"))?,
+            decay: Linear::new(LOW_RANK, keys, Activation::None, &b.under("gate_high"))?,
+            norm: b.under("norm").get("weight", &[inner], Init::Constant(1.0))?,
+            out: Linear::without_bias(inner, width, &b.under("out_proj"))?,
+            heads,
+            key,
+            value: inner / heads,
+        })
+    }
+
+    /// Residual blocks `layers.I.norm`, `layers.I.mixer` and `layers.I.ffn_norm`, `layers.I.ffn`, and a last
+    /// `norm`.
+    pub fn stack(config: &GlaConfig, input: usize, b: &Builder) -> Result<Stack> {
+        let width = config.hidden_size;
+        let mut layers = vec![];
+        for i in 0..config.num_layers {
+            let b = b.under("layers").under(i);
+            let mixer = GatedLinearAttention::new(config, &b.under("mixer"))?;
+            layers.push(Residual::new(Norm::layer(width, &b.under("norm"))?, mixer)?.into());
+            let ffn = feed_forward(width, config.expand_factor, Activation::Silu, &b.under("ffn"))?;
+            layers.push(Residual::new(Norm::layer(width, &b.under("ffn_norm"))?, ffn)?.into());
+        }
+        let norm = Some(Norm::layer(width, &b.under("norm"))?);
+        Stack::new(&config.trunk(), input, layers, norm, b)
+    }
+}
+
+impl Backbone for GatedLinearAttention {
+    fn zero_state(&self, batch: usize) -> Result<State> {
+        Ok(State(vec![ops::tensor::zeros(&[batch, self.heads, self.value, self.key])?]))
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let [matrix] = &state.0[..] else {
+            return Err(Error::mismatch("parts of a GLA's state", 1, state.0.len()));
+        };
+        let (keys, inner) = (self.heads * self.key, self.heads * self.value);
+        let [qkv, gate] = ops::linear_parts(x, &self.qkvg, None, [2 * keys + inner, inner])?;
+        let decay = log_sigmoid(&self.decay.forward(&self.low.forward(x)?)?, 1.0 / ROOT)?;
+        let options = Options {
+            scale: 1.0 / (self.key as f32).sqrt(),
+            lengths: context.lengths(),
+            ..Options::side_by_side(self.heads, self.key, self.value, Decay::Key)
+        };
+        let (y, matrix) = ops::matrix_state(&qkv, Some(&decay), matrix, Readout::Plain, &options)?;
+        context.tap("ssm_out", &y);
+        context.tap("gate", &gate);
+        let y = ops::group_norm(&y, &self.norm, self.heads, false, EPS)?;
+        let y = self.out.forward(&ops::gated(&y, &gate, Activation::Silu)?)?;
+        Ok((y, State(vec![matrix])))
+    }
+}

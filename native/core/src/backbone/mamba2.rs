@@ -1,0 +1,139 @@
+//! Mamba-2: one decay a head, and a matrix as its state.
+
+use candle_core::Tensor;
+
+use super::stack::{Residual, Stack};
+use super::{Backbone, Context, State};
+use crate::layer::{Linear, Norm, RmsNorm};
+use crate::ops::decay::ssd_gates;
+use crate::ops::matrix_state::{Decay, Options, Readout};
+use crate::ops::{self, Activation};
+use crate::spec::{Layered, Mamba2Config};
+use crate::weights::{Builder, Init, Weight};
+use crate::{Error, Result, rng::Rng};
+
+/// The block of Dao & Gu 2024 (section 7.1, fig. 6), one group of keys and queries:
+///
+/// ```text
+/// z, x, B, C, dt = in_proj(u)        x, B, C = silu(conv1d(x, B, C))
+/// dt = softplus(dt + dt_bias)        S = e^(-dt e^A_log) S + dt x B^T        y = S C + D x
+/// out = out_proj(norm(y * silu(z)))
+/// ```
+///
+/// State: the inputs `[b, inner + 2 state_size, conv_size - 1]` of the convolution and S
+/// `[b, heads, head_dim, state_size]`.
+pub struct Mamba2 {
+    in_proj: Weight,
+    conv_weight: Weight,
+    conv_bias: Weight,
+    dt_bias: Weight,
+    a_log: Weight,
+    skip: Weight,
+    norm: RmsNorm,
+    out_proj: Linear,
+    inner: usize,
+    state_size: usize,
+    heads: usize,
+    head_dim: usize,
+    chunk: usize,
+    conv: usize,
+}
+
+/// `b` with `softplus(b)` log-uniform in 1e-3..1e-1 (Dao & Gu 2024, appendix D.2).
+fn dt_bias(rng: &Rng, i: u64) -> f32 {
+    let (low, high) = (1e-3f32.ln(), 1e-1f32.ln());
+    let dt = (low + (high - low) * rng.uniform(i)).exp();
+    dt + (-(-dt).exp_m1()).ln()
+}
+
+/// `ln A` with A uniform in 1..16.
+fn a_log(rng: &Rng, i: u64) -> f32 {
+    (1.0 + 15.0 * rng.uniform(i)).ln()
+}
+
+impl Mamba2 {
+    /// Weights `in_proj`, `conv1d`, `dt_bias`, `A_log`, `D`, `norm`, `out_proj`.
+    pub fn new(config: &Mamba2Config, b: &Builder) -> Result<Self> {
+        let (width, state_size) = (config.hidden_size, config.state_size);
+        let inner = width * config.expand_factor;
+        let heads = inner / config.head_dim;
+        if heads * config.head_dim != inner {
+            let expected = format!("a multiple of {}", config.head_dim);
+            return Err(Error::mismatch("inner width of Mamba-2", expected, inner));
+        }
+        let channels = inner + 2 * state_size;
+        let taps = config.conv_size;
+        let conv = b.under("conv1d");
+        Ok(Mamba2 {
+            in_proj: b.under("in_proj").get(
+                "weight",
+                &[inner + channels + heads, width],
+                Init::fan_in(width),
+            )?,
+            conv_weight: conv.get("weight", &[channels, 1, taps], Init::fan_in(taps))?,
+            conv_bias: conv.get("bias", &[channels], Init::fan_in(taps))?,
+            dt_bias: b.get("dt_bias", &[heads], Init::With(dt_bias))?,
+            a_log: b.get("A_log", &[heads], Init::With(a_log))?,
+            skip: b.get("D", &[heads], Init::Constant(1.0))?,
+            norm: RmsNorm::new(inner, &b.under("norm"))?,
+            out_proj: Linear::without_bias(inner, width, &b.under("out_proj"))?,
+            inner,
+            state_size,
+            heads,
+            head_dim: config.head_dim,
+            chunk: config.chunk_size,
+            conv: taps,
+        })
+    }
+
+    /// Residual blocks `layers.I.norm`, `layers.I.mixer` of such mixers; no norm behind the last.
+    pub fn stack(config: &Mamba2Config, input: usize, b: &Builder) -> Result<Stack> {
+        let layers = (0..config.num_layers).map(|i| {
+            let b = b.under("layers").under(i);
+            let mixer = Mamba2::new(config, &b.under("mixer"))?;
+            Ok(Residual::new(Norm::rms(config.hidden_size, &b.under("norm"))?, mixer)?.into())
+        });
+        let layers = layers.collect::<Result<_>>()?;
+        Stack::new(&config.trunk(), input, layers, None, b)
+    }
+}
+
+impl Backbone for Mamba2 {
+    fn zero_state(&self, batch: usize) -> Result<State> {
+        let channels = self.inner + 2 * self.state_size;
+        Ok(State(vec![
+            ops::tensor::zeros(&[batch, channels, self.conv - 1])?,
+            ops::tensor::zeros(&[batch, self.heads, self.head_dim, self.state_size])?,
+        ]))
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let [conv, matrix] = &state.0[..] else {
+            return Err(Error::mismatch("parts of Mamba-2's state", 2, state.0.len()));
+        };
+        let (inner, key) = (self.inner, self.state_size);
+        let widths = [inner, inner + 2 * key, self.heads];
+        let [z, xbc, dt] = ops::linear_parts(x, &self.in_proj, None, widths)?;
+        context.tap("pre_conv", &xbc);
+        let lengths = context.lengths();
+        let weight = (&self.conv_weight, Some(&*self.conv_bias));
+        let (xbc, conv) = ops::causal_conv(&xbc, weight.0, weight.1, conv, true, lengths.clone())?;
+        context.tap("post_conv", &xbc);
+        let gates = ssd_gates(&dt, &self.dt_bias, &self.a_log)?;
+        let options = Options {
+            heads_per_group: self.heads,
+            v: 0,
+            k: inner,
+            q: inner + key,
+            chunk: self.chunk,
+            lengths,
+            ..Options::side_by_side(self.heads, key, self.head_dim, Decay::HeadAndInput)
+        };
+        let skip = Readout::Skip(self.skip.clone());
+        let (y, matrix) = ops::matrix_state(&xbc, Some(&gates), matrix, skip, &options)?;
+        context.tap("ssm_out", &y);
+        context.tap("gate", &z);
+        let y = self.norm.forward(&ops::gated(&y, &z, Activation::Silu)?)?;
+        Ok((self.out_proj.forward(&y)?, State(vec![conv, matrix])))
+    }
+}

@@ -1,0 +1,116 @@
+//! RetNet: each head forgets at a rate of its own that nothing changes.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use super::stack::{FeedForward, Residual, Stack};
+use super::{Backbone, Context, State};
+use crate::layer::{Linear, Norm};
+use crate::ops::matrix_state::{Decay, Options, Readout};
+use crate::ops::{self, Activation};
+use crate::spec::{HeadsConfig, Layered};
+use crate::weights::{Builder, Init, Weight};
+use crate::{Error, Result};
+
+/// Multi-scale retention (Sun et al. 2023, eq. 6 and 8), in its recurrent and chunked form:
+///
+/// ```text
+/// q, k, v, g = x W        S = gamma_h S + v k^T / sqrt(d)        y = S q
+/// out = W_o (norm(y) * silu(g))        gamma_h = 1 - 2^(-5 - h)
+/// ```
+///
+/// with a norm of each head. Heads have keys of `hidden_size / heads` and values of
+/// `expand_factor` times as many numbers; no rotation of queries and keys: how far apart two frames are
+/// is in gamma alone, so nothing depends on the length of the window.
+///
+/// State: S `[b, heads, value, key]`.
+pub struct Retention {
+    qkvg: Weight,
+    norm: Weight,
+    out: Linear,
+    heads: usize,
+    key: usize,
+    value: usize,
+    decays: Arc<[f32]>,
+}
+
+const EPS: f32 = 1e-5;
+
+impl Retention {
+    /// Weights `qkvg_proj`, `norm`, `out_proj`.
+    pub fn new(config: &HeadsConfig, b: &Builder) -> Result<Self> {
+        let (width, heads) = (config.hidden_size, config.num_heads);
+        if width % heads != 0 {
+            let expected = format!("a multiple of {heads}");
+            return Err(Error::mismatch("hidden_size of a RetNet", expected, width));
+        }
+        let inner = width * config.expand_factor;
+        let gamma = |h: usize| (1.0 - (-5.0 - h as f64).exp2()).ln() as f32;
+        let rows = 2 * width + 2 * inner;
+        let qkvg = b.under("qkvg_proj").get("weight", &[rows, width], Init::fan_in(width))?;
+        Ok(Retention {
+            qkvg,
+            norm: b.under("norm").get("weight", &[inner], Init::Constant(1.0))?,
+            out: Linear::without_bias(inner, width, &b.under("out_proj"))?,
+            heads,
+            key: width / heads,
+            value: inner / heads,
+            decays: (0..heads).map(gamma).collect(),
+        })
+    }
+
+    /// Residual blocks `layers.I.norm`, `layers.I.mixer` and `layers.I.ffn_norm`, `layers.I.ffn`, and a last
+    /// `norm`.
+    pub fn stack(config: &HeadsConfig, input: usize, b: &Builder) -> Result<Stack> {
+        let width = config.hidden_size;
+        let mut layers = vec![];
+        for i in 0..config.num_layers {
+            let b = b.under("layers").under(i);
+            let mixer = Retention::new(config, &b.under("mixer"))?;
+            layers.push(Residual::new(Norm::layer(width, &b.under("norm"))?, mixer)?.into());
+            let ffn = feed_forward(width, config.expand_factor, Activation::Gelu, &b.under("ffn"))?;
+            layers.push(Residual::new(Norm::layer(width, &b.under("ffn_norm"))?, ffn)?.into());
+        }
+        let norm = Some(Norm::layer(width, &b.under("norm"))?);
+        Stack::new(&config.trunk(), input, layers, norm, b)
+    }
+}
+
+/// `down(activation(up(x)))`, `expand` times as wide within; weights `up`, `down`.
+pub(super) fn feed_forward(
+    width: usize,
+    expand: usize,
+    activation: Activation,
+    b: &Builder,
+) -> Result<FeedForward> {
+    let up = Linear::new(width, expand * width, activation, &b.under("up"))?;
+    let down = Linear::new(expand * width, width, Activation::None, &b.under("down"))?;
+    Ok(FeedForward::new(up, down))
+}
+
+impl Backbone for Retention {
+    fn zero_state(&self, batch: usize) -> Result<State> {
+        Ok(State(vec![ops::tensor::zeros(&[batch, self.heads, self.value, self.key])?]))
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let [matrix] = &state.0[..] else {
+            return Err(Error::mismatch("parts of a RetNet's state", 1, state.0.len()));
+        };
+        let (keys, inner) = (self.heads * self.key, self.heads * self.value);
+        let [qkv, gate] = ops::linear_parts(x, &self.qkvg, None, [2 * keys + inner, inner])?;
+        let decay = Decay::Constant(self.decays.clone());
+        let options = Options {
+            scale: 1.0 / (self.key as f32).sqrt(),
+            lengths: context.lengths(),
+            ..Options::side_by_side(self.heads, self.key, self.value, decay)
+        };
+        let (y, matrix) = ops::matrix_state(&qkv, None, matrix, Readout::Plain, &options)?;
+        context.tap("ssm_out", &y);
+        context.tap("gate", &gate);
+        let y = ops::group_norm(&y, &self.norm, self.heads, false, EPS)?;
+        let y = self.out.forward(&ops::gated(&y, &gate, Activation::Silu)?)?;
+        Ok((y, State(vec![matrix])))
+    }
+}
