@@ -3,6 +3,7 @@
 //! Candle stays the tensor type and the autograd; the arithmetic is here. An op without a backward
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
 
+pub mod causal_conv;
 pub mod dropout;
 pub mod elementwise;
 pub mod gather;
@@ -10,12 +11,15 @@ pub mod gru;
 pub mod layer_norm;
 pub mod linear;
 pub mod lstm;
+pub mod many;
 pub mod matmul;
 pub mod recurrence;
 pub mod rms_norm;
+pub mod selective_scan;
 pub mod simd;
 pub mod tensor;
 
+pub use causal_conv::causal_conv;
 pub use dropout::{dropout, dropout_columns};
 pub use elementwise::{Activation, activate, gated};
 pub use gather::gather;
@@ -24,3 +28,4 @@ pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use lstm::lstm;
 pub use rms_norm::rms_norm;
+pub use selective_scan::{Selective, selective_scan};
