@@ -22,7 +22,8 @@ pub trait Many: Send + Sync + 'static {
     fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)>;
 
     /// Gradients of the inputs from those of the outputs; `None` for an output that nothing used.
-    /// What is not `wanted` may be left empty.
+    /// What is not `wanted` may be left empty, and so may the gradient of a weight that was left with it
+    /// ([`Weight::accumulate`](crate::weights::Weight::accumulate)).
     fn backward(
         &self,
         inputs: &[&[f32]],
@@ -102,7 +103,8 @@ impl Tie {
     fn gradient(&self) -> Result<Option<Tensor>> {
         let gradient = lock(&self.place.d_inputs).get_mut(self.input).map(std::mem::take);
         let shape = self.place.inputs[self.input].shape();
-        gradient.map(|gradient| tensor::tensor(gradient, shape)).transpose()
+        let given = gradient.filter(|gradient| gradient.len() == shape.elem_count());
+        given.map(|gradient| tensor::tensor(gradient, shape)).transpose()
     }
 }
 
