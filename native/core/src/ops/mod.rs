@@ -3,6 +3,7 @@
 //! Candle stays the tensor type and the autograd; the arithmetic is here. An op without a backward
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
 
+pub mod branches;
 pub mod causal_conv;
 pub mod dropout;
 pub mod elementwise;
@@ -19,6 +20,7 @@ pub mod selective_scan;
 pub mod simd;
 pub mod tensor;
 
+pub use branches::{Branch, Dense, branches};
 pub use causal_conv::causal_conv;
 pub use dropout::{dropout, dropout_columns};
 pub use elementwise::{Activation, activate, gated};

@@ -32,6 +32,7 @@ pub fn level() -> Level {
 
 /// `dispatch!(pub fn name(args) { body })` runs `body` in the widest available version. In it the
 /// constant `FMA` says whether [`mul_add`] is one instruction.
+#[macro_export]
 macro_rules! dispatch {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
@@ -57,7 +58,7 @@ macro_rules! dispatch {
         }
     };
 }
-pub(crate) use dispatch;
+pub use dispatch;
 
 /// `a * b + c`, in one rounding where `FMA` is true: the constant that `dispatch!` gives its bodies,
 /// true in those for CPUs that have the instruction.
