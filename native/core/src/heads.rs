@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use crate::layer::Linear;
 use crate::ops::tensor::{self, tensor};
-use crate::ops::{self, Activation};
+use crate::ops::{self, Activation, Branch, Dense};
 use crate::sampling::{Draw, confidence};
 use crate::spec::{self, HeadKind, HeadsKind};
 use crate::weights::{Builder, Init, Weight};
@@ -33,7 +33,7 @@ pub struct Heads {
 
 enum Layers {
     /// `logits = W_2 relu(W_1 x)` per head; weights `NAME_hidden`, `NAME_logits`.
-    Independent(Vec<(Linear, Linear)>),
+    Independent(Vec<Branch>),
     /// A residual stream: each head reads its logits from it and adds an encoding of its choice
     /// (Vinyals et al. 2019). Weights `stream_in`, `decode.NAME`, `encode.NAME` (all but the last).
     Autoregressive { stream: Linear, decode: Vec<Linear>, encode: Vec<Linear> },
@@ -61,19 +61,15 @@ impl Heads {
         previous: &[u16],
     ) -> Result<Tensor> {
         self.check_classes(previous, true)?;
-        let logits = match &self.layers {
-            Layers::Independent(layers) => layers
-                .iter()
-                .map(|(hidden, logits)| logits.forward(&hidden.forward(trunk)?))
-                .collect::<Result<Vec<_>>>()?,
+        let mut logits = match &self.layers {
+            Layers::Independent(layers) => ops::branches(trunk, layers)?,
             Layers::Autoregressive { .. } => {
                 let labels =
                     labels.ok_or_else(|| Error::not_found("labels for autoregressive heads"))?;
                 self.check_rows(trunk, labels)?;
-                self.unroll(trunk, |at, _| Ok(self.part(labels, at)))?
+                Tensor::cat(&self.unroll(trunk, |at, _| Ok(self.part(labels, at)))?, 1)?
             }
         };
-        let mut logits = Tensor::cat(&logits, 1)?;
         if let Some(prior) = self.prior_logits(trunk.dim(0)?, previous)? {
             logits = (logits + prior)?;
         }
@@ -244,16 +240,18 @@ fn row(previous: u16, classes: usize) -> u32 {
     u32::from(previous).min(classes as u32)
 }
 
-fn independent(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Vec<(Linear, Linear)>> {
-    let head = |h: &spec::Head| {
-        let hidden = Linear::new(
-            input,
-            h.hidden_size,
-            Activation::Relu,
-            &b.under(format!("{}_hidden", h.name)),
-        )?;
+fn independent(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Vec<Branch>> {
+    let dense = |input, output, b: Builder| -> Result<Dense> {
+        let init = Init::fan_in(input);
+        Ok(Dense {
+            bias: b.get("bias", &[output], init)?,
+            weight: b.get("weight", &[output, input], init)?,
+        })
+    };
+    let head = |h: &spec::Head| -> Result<Branch> {
+        let hidden = dense(input, h.hidden_size, b.under(format!("{}_hidden", h.name)))?;
         let b = b.under(format!("{}_logits", h.name));
-        Ok((hidden, Linear::new(h.hidden_size, h.kind.logits(), Activation::None, &b)?))
+        Ok(Branch { hidden, out: dense(h.hidden_size, h.kind.logits(), b)? })
     };
     spec.parts.iter().map(head).collect()
 }

@@ -2,13 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ops::Deref;
+use std::fmt;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 
+use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::tensor;
 use crate::rng::Rng;
 use crate::{Error, Result};
@@ -24,10 +26,27 @@ pub type Weights = BTreeMap<String, Weight>;
 /// Candle's backward pass gives each gradient a tensor of zeros and adds to it: three passes over
 /// memory that a product can spare by writing where the optimiser reads. Ops that know of the place
 /// ([`Weight::accumulate`]) tell candle that there is no gradient; for all others it is candle's.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Weight {
     tensor: Tensor,
     gradient: Arc<Mutex<Gradient>>,
+    operands: Arc<Mutex<Vec<Kept>>>,
+}
+
+/// Rows of a weight as they were packed, and whether they were turned.
+struct Kept {
+    rows: Range<usize>,
+    turned: bool,
+    packed: Arc<Packed>,
+}
+
+/// So many rows of a product pay for packing the weight.
+const WORTH_PACKING: usize = 24;
+
+impl fmt::Debug for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tensor.fmt(f)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +58,7 @@ struct Gradient {
 
 impl From<Tensor> for Weight {
     fn from(tensor: Tensor) -> Self {
-        Weight { tensor, gradient: Arc::default() }
+        Weight { tensor, gradient: Arc::default(), operands: Arc::default() }
     }
 }
 
@@ -52,6 +71,44 @@ impl Deref for Weight {
 }
 
 impl Weight {
+    /// Rows of the weight, whose numbers are `values [n, k]`, as the right operand W of products with
+    /// `uses` rows in all, or with `turned` W^T.
+    ///
+    /// A weight that is not trained keeps what was packed for the next time; one that is trained is
+    /// packed anew each time, into the same memory if nobody reads it any more.
+    pub fn operand<'a>(
+        &self,
+        values: &'a [f32],
+        rows: Range<usize>,
+        turned: bool,
+        uses: usize,
+    ) -> Operand<'a> {
+        let k = values.len() / self.tensor.dims().first().copied().unwrap_or(1).max(1);
+        let view = View::rows(&values[rows.start * k..rows.end * k], rows.len(), k);
+        let view = if turned { view.transposed() } else { view };
+        if uses < WORTH_PACKING {
+            return Operand::View(view);
+        }
+        let mut all = self.operands.lock().unwrap_or_else(|e| e.into_inner());
+        let packed = match all.iter_mut().find(|k| k.rows == rows && k.turned == turned) {
+            None => {
+                let packed = Arc::new(Packed::new(view));
+                all.push(Kept { rows, turned, packed: packed.clone() });
+                packed
+            }
+            Some(kept) => {
+                if self.tensor.track_op() {
+                    match Arc::get_mut(&mut kept.packed) {
+                        Some(packed) => packed.pack(view),
+                        None => kept.packed = Arc::new(Packed::new(view)),
+                    }
+                }
+                kept.packed.clone()
+            }
+        };
+        Operand::Packed(packed)
+    }
+
     /// Calls `add(gradient, accumulate)`: with `accumulate` it has to add to what is there, without
     /// it to write over it.
     pub fn accumulate(&self, add: impl FnOnce(&mut [f32], bool)) {

@@ -4,7 +4,7 @@ mod common;
 
 use candle_core::{Device, Tensor, Var};
 use common::{apart, differences, noise, values};
-use sconce_core::ops::recurrence::Lengths;
+use sconce_core::ops::recurrence::{Gates, Lengths};
 use sconce_core::ops::{self, Activation};
 use sconce_core::rng::Rng;
 use sconce_core::weights::Weight;
@@ -40,18 +40,30 @@ fn gradients_of_every_op_are_its_finite_differences() {
     });
     differences(vec![n(&[2, 3, 4], 1)], |t| ops::dropout(&t[0], 0.5, Rng::new(1, "d", 1)).unwrap());
     for lengths in [None, Some([2, 4].into())] {
+        let layer = |gates: usize, states: usize| {
+            let mut all = vec![n(&[2, 4, 5], 1), n(&[gates * 3, 5], 2), n(&[gates * 3, 3], 3)];
+            all.extend([n(&[gates * 3], 4), n(&[gates * 3], 5)]);
+            all.extend((0..states).map(|i| n(&[2, 3], 6 + i as u64)));
+            all
+        };
+        let gates = |t: &[Weight]| Gates {
+            weight_ih: t[1].clone(),
+            weight_hh: t[2].clone(),
+            bias_ih: t[3].clone(),
+            bias_hh: t[4].clone(),
+        };
+        // States after the last frame stand beside those of all frames.
+        let beside = |y: &Tensor, last: &Tensor| Tensor::cat(&[y, &last.unsqueeze(1).unwrap()], 1);
         let own: Lengths = lengths.clone();
-        differences(vec![n(&[2, 4, 9], 1), n(&[9, 3], 2), n(&[9], 3), n(&[2, 3], 4)], move |t| {
-            ops::gru(&t[0], &t[1], &t[2], &t[3], own.clone()).unwrap()
+        differences(layer(3, 1), move |t| {
+            let (y, h) = ops::gru(&t[0], &gates(t), &t[5], own.clone()).unwrap();
+            beside(&y, &h).unwrap()
         });
         let own: Lengths = lengths;
-        differences(
-            vec![n(&[2, 4, 12], 1), n(&[12, 3], 2), n(&[2, 3], 3), n(&[2, 3], 4)],
-            move |t| {
-                let (h, c) = ops::lstm(&t[0], &t[1], &t[2], &t[3], own.clone()).unwrap();
-                Tensor::cat(&[h, c], 2).unwrap()
-            },
-        );
+        differences(layer(4, 2), move |t| {
+            let (y, h, c) = ops::lstm(&t[0], &gates(t), &t[5], &t[6], own.clone()).unwrap();
+            beside(&beside(&y, &h).unwrap(), &c).unwrap()
+        });
     }
     differences(vec![n(&[3, 8], 1), n(&[8], 2)], |t| ops::rms_norm(&t[0], &t[1], 1e-5).unwrap());
 }

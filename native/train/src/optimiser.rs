@@ -3,7 +3,9 @@
 //! Loshchilov & Hutter 2019, algorithm 2. Every number of a parameter depends on its own gradient
 //! and moments alone, so parameters may be updated in any order and on any thread.
 
-use sconce_core::{Error, Result};
+use sconce_core::ops::recurrence::for_each_shard;
+use sconce_core::ops::simd::dispatch;
+use sconce_core::{Error, Result, pool};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -46,9 +48,16 @@ pub struct AdamW {
     step: u64,
 }
 
-/// Constants of one update, the same for every parameter.
+/// Numbers of one shard.
+const SHARD: usize = 1 << 15;
+
+/// Constants of one update; but for the decay the same for every parameter.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
+    /// What weight decay leaves of a parameter.
+    keep: f32,
+    /// What the clip leaves of a gradient.
+    factor: f32,
     beta1: f32,
     beta2: f32,
     keep1: f32,
@@ -88,7 +97,7 @@ impl AdamW {
         }
         self.begin();
         for (i, (param, grad)) in params.iter_mut().zip(grads).enumerate() {
-            self.update(i, param, grad, lr)?;
+            self.update(i, param, grad, 1.0, lr)?;
         }
         Ok(())
     }
@@ -98,12 +107,23 @@ impl AdamW {
         self.step += 1;
     }
 
-    /// Updates one parameter. Lengths are checked before anything changes.
-    pub fn update(&mut self, i: usize, param: &mut [f32], grad: &[f32], lr: f64) -> Result<()> {
+    /// Updates one parameter by `factor` times its gradient. Lengths are checked before anything changes.
+    pub fn update(
+        &mut self,
+        i: usize,
+        param: &mut [f32],
+        grad: &[f32],
+        factor: f64,
+        lr: f64,
+    ) -> Result<()> {
         self.check(i, param.len(), grad.len())?;
-        let rates = self.rates(lr);
         let decay = if self.parameters[i].decay { self.config.weight_decay } else { 0.0 };
-        fused(param, grad, &mut self.m[i], &mut self.v[i], (1.0 - lr * decay) as f32, rates);
+        let keep = (1.0 - lr * decay) as f32;
+        let rates = Rates { keep, factor: factor as f32, ..self.rates(lr) };
+        let buffers = [(param, 1), (&mut self.m[i][..], 1), (&mut self.v[i][..], 1)];
+        for_each_shard(grad.len(), SHARD, buffers, |span, [param, m, v]| {
+            fused(param, &grad[span], m, v, rates);
+        });
         Ok(())
     }
 
@@ -122,6 +142,8 @@ impl AdamW {
         let AdamWConfig { beta1, beta2, eps, .. } = self.config;
         let t = self.step.min(i32::MAX as u64) as i32;
         Rates {
+            keep: 1.0,
+            factor: 1.0,
             beta1: beta1 as f32,
             beta2: beta2 as f32,
             keep1: (1.0 - beta1) as f32,
@@ -165,29 +187,44 @@ impl AdamW {
     }
 }
 
-fn fused(p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32], keep: f32, r: Rates) {
-    for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
-        *m = r.beta1 * *m + r.keep1 * g;
-        *v = r.beta2 * *v + r.keep2 * (g * g);
-        *p = *p * keep - r.rate * *m / (v.sqrt() * r.root + r.eps);
+dispatch! {
+    fn fused(p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32], r: Rates) {
+        for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
+            let g = g * r.factor;
+            *m = r.beta1 * *m + r.keep1 * g;
+            *v = r.beta2 * *v + r.keep2 * (g * g);
+            *p = *p * r.keep - r.rate * *m / (v.sqrt() * r.root + r.eps);
+        }
     }
 }
 
-/// Sum of squares in f64, eight lanes wide and added in a fixed order.
+/// Sum of squares in f64, because squares of f32 overflow: shards side by side, added in order.
 pub fn squared_norm(values: &[f32]) -> f64 {
-    let mut lanes = [0.0f64; 8];
-    let (chunks, rest) = values.as_chunks::<8>();
-    for chunk in chunks {
-        for (lane, &v) in lanes.iter_mut().zip(chunk) {
-            *lane += f64::from(v) * f64::from(v);
+    let mut sums = vec![0.0; values.len().div_ceil(SHARD)];
+    pool::for_each_rows(&mut sums, 1, 1, |i, sum| {
+        let span = i * SHARD..(i * SHARD + SHARD).min(values.len());
+        sum.iter_mut().for_each(|sum| squares(sum, &values[span.clone()]));
+    });
+    sums.iter().sum()
+}
+
+dispatch! {
+    /// In lanes, of which none waits for the one before.
+    fn squares(sum: &mut f64, values: &[f32]) {
+        let mut lanes = [0.0f64; 32];
+        let (chunks, rest) = values.as_chunks::<32>();
+        for chunk in chunks {
+            for (lane, &v) in lanes.iter_mut().zip(chunk) {
+                *lane += f64::from(v) * f64::from(v);
+            }
         }
+        let rest: f64 = rest.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
+        *sum = lanes.iter().sum::<f64>() + rest;
     }
-    let rest: f64 = rest.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
-    lanes.iter().sum::<f64>() + rest
 }
 
 /// Scales all gradients together so that their norm is at most `max_norm`, and gives the norm
-/// before that (Pascanu et al. 2013, algorithm 1). In f64, because squares of f32 overflow.
+/// before that (Pascanu et al. 2013, algorithm 1).
 pub fn clip_global_norm(grads: &mut [&mut [f32]], max_norm: f64) -> Result<f64> {
     let norm = grads.iter().map(|g| squared_norm(g)).sum::<f64>().sqrt();
     let factor = clip_factor(norm, max_norm)?;

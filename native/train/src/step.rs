@@ -10,7 +10,7 @@ use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Error, Policy, Result, pool};
 
 use crate::loss::{LossOptions, Objective, Rows, SHARD_ROWS, Sums};
-use crate::optimiser::{AdamW, AdamWConfig, Parameter, clip_factor, scale, squared_norm};
+use crate::optimiser::{AdamW, AdamWConfig, Parameter, clip_factor, squared_norm};
 
 /// Weights, and all that is needed to change them.
 pub struct Stepper {
@@ -77,7 +77,7 @@ impl Stepper {
         let (logits, _) = self.policy.forward(x.frames, Some(x.labels), &state, &context)?;
         let (loss, gradient) = loss_and_gradient(&self.objective, &logits, x)?;
         // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
-        let store = (&logits * gradient)?.sum_all()?.backward()?;
+        let store = tensor::backward(&logits, gradient)?;
         let stepped = self.update(&store, learning_rate);
         self.policy.weights().values().for_each(Weight::forget);
         Ok(Stepped { loss, grad_norm: stepped? })
@@ -94,8 +94,10 @@ impl Stepper {
         for (i, weight) in weights.values().enumerate() {
             let optimiser = &mut self.optimiser;
             weight.gradient(|gradient| {
-                scale(gradient, factor);
-                tensor::update(weight, |w| optimiser.update(i, w, gradient, learning_rate))
+                let update = |w: &mut [f32]| {
+                    optimiser.update(i, w, gradient, factor, learning_rate)
+                };
+                tensor::update(weight, update)
             })??;
         }
         Ok(norm)

@@ -4,9 +4,9 @@ use candle_core::Tensor;
 
 use super::{Backbone, Context, State};
 use crate::layer::LayerNorm;
-use crate::ops::{self, Activation};
+use crate::ops::{self, recurrence::Gates};
 use crate::spec::RecurrentConfig;
-use crate::weights::{Builder, Init, Weight};
+use crate::weights::{Builder, Init};
 use crate::{Error, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,10 +45,7 @@ pub struct Recurrent {
 }
 
 struct Layer {
-    weight_ih: Weight,
-    weight_hh: Weight,
-    bias_ih: Weight,
-    bias_hh: Weight,
+    gates: Gates,
     norm: Option<LayerNorm>,
 }
 
@@ -63,13 +60,14 @@ impl Recurrent {
         let mut layers = Vec::with_capacity(config.num_layers);
         for i in 0..config.num_layers {
             let width = if i == 0 { input } else { h };
-            layers.push(Layer {
+            let gates = Gates {
                 weight_ih: b.get(&format!("weight_ih_l{i}"), &[rows, width], init)?,
                 weight_hh: b.get(&format!("weight_hh_l{i}"), &[rows, h], init)?,
                 bias_ih: b.get(&format!("bias_ih_l{i}"), &[rows], init)?,
                 bias_hh: b.get(&format!("bias_hh_l{i}"), &[rows], init)?,
-                norm: norm(config.layer_norm, h, b.under("norms").under(i))?,
-            });
+            };
+            let norm = norm(config.layer_norm, h, b.under("norms").under(i))?;
+            layers.push(Layer { gates, norm });
         }
         let (dropout, input_dropout) = (config.dropout, config.input_dropout);
         Ok(Recurrent { cell, hidden_size: h, input_norm, layers, dropout, input_dropout })
@@ -82,30 +80,15 @@ impl Recurrent {
         state: &[Tensor],
         context: &Context,
     ) -> Result<(Tensor, Vec<Tensor>)> {
-        let project =
-            |bias: &Weight| ops::linear(x, &layer.weight_ih, Some(bias), Activation::None);
-        let last = |y: &Tensor| -> Result<Tensor> {
-            let t = y.dim(1)?;
-            Ok(y.narrow(1, t - 1, 1)?.squeeze(1)?.contiguous()?)
-        };
         let lengths = context.lengths();
         match (self.cell, state) {
             (Cell::Gru, [h]) => {
-                let y = ops::gru(
-                    &project(&layer.bias_ih)?,
-                    &layer.weight_hh,
-                    &layer.bias_hh,
-                    h,
-                    lengths,
-                )?;
-                let state = vec![last(&y)?];
-                Ok((y, state))
+                let (y, h) = ops::gru(x, &layer.gates, h, lengths)?;
+                Ok((y, vec![h]))
             }
             (Cell::Lstm, [h, c]) => {
-                let projected = project(&layer.bias_ih)?.broadcast_add(&layer.bias_hh)?;
-                let (y, cells) = ops::lstm(&projected, &layer.weight_hh, h, c, lengths)?;
-                let state = vec![last(&y)?, last(&cells)?];
-                Ok((y, state))
+                let (y, h, c) = ops::lstm(x, &layer.gates, h, c, lengths)?;
+                Ok((y, vec![h, c]))
             }
             (cell, state) => Err(Error::mismatch("state of a layer", cell.states(), state.len())),
         }

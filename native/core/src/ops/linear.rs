@@ -10,8 +10,8 @@ use super::{simd, tensor};
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
 
-/// Rows of one shard of a product: enough to pay for packing the weights again.
-const ROWS: usize = 128;
+/// Rows of one shard of a product.
+const ROWS: usize = 64;
 /// Shards of a weight gradient, over the rows of the weight.
 const GRADIENT_SHARDS: usize = 4;
 
@@ -67,14 +67,14 @@ impl Linear {
         let k = weight.len() / n;
         let m = x.len() / k.max(1);
         let mut y = vec![0.0; m * n];
-        let weight = View::rows(weight, n, k).transposed();
+        let weight = self.weight.operand(weight, 0..n, true, m);
         pool::for_each_rows(&mut y, n, ROWS, |first, y| {
             let rows = y.len() / n;
             if let Some(bias) = bias {
                 y.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(bias));
             }
             let x = View::rows(&x[first * k..], rows, k);
-            matmul(y, n, x, weight, bias.is_some());
+            weight.matmul(y, n, x, bias.is_some());
             if !self.keep {
                 self.activation.apply(y);
             }
@@ -91,39 +91,31 @@ impl Linear {
     fn backward(&self, x: &[f32], w: &[f32], dy: &[f32], wanted: bool) -> Option<Vec<f32>> {
         let n = self.weight.dims()[0];
         let k = w.len() / n;
-        self.weight.accumulate(|dw, accumulate| weight_gradient(dw, dy, x, n, k, accumulate));
+        let m = dy.len() / n;
+        let (rows, x) = (View::rows(dy, m, n), View::rows(x, m, k));
+        self.weight.accumulate(|dw, accumulate| weight_gradient(dw, rows, x, accumulate));
         if let Some(bias) = &self.bias {
             bias.accumulate(|db, accumulate| row_sum(db, dy, accumulate));
         }
-        wanted.then(|| input_gradient(dy, w, n, k))
+        wanted.then(|| {
+            let w = self.weight.operand(w, 0..n, false, m);
+            let mut dx = vec![0.0; m * k];
+            pool::for_each_rows(&mut dx, k, ROWS, |first, dx| {
+                let dy = View::rows(&dy[first * n..], dx.len() / k, n);
+                w.matmul(dx, k, dy, false);
+            });
+            dx
+        })
     }
 }
 
-/// `dx [m, k] = dy [m, n] W [n, k]`
-pub(super) fn input_gradient(dy: &[f32], weight: &[f32], n: usize, k: usize) -> Vec<f32> {
-    let mut dx = vec![0.0; dy.len() / n * k];
-    pool::for_each_rows(&mut dx, k, ROWS, |first, dx| {
-        let rows = dx.len() / k;
-        let dy = View::rows(&dy[first * n..], rows, n);
-        matmul(dx, k, dy, View::rows(weight, n, k), false);
-    });
-    dx
-}
-
-/// `dW [n, k] (+)= dy^T [n, m] x [m, k]`, cut over the rows of `dW`, so nothing is reduced across shards.
-pub(super) fn weight_gradient(
-    dw: &mut [f32],
-    dy: &[f32],
-    x: &[f32],
-    n: usize,
-    k: usize,
-    accumulate: bool,
-) {
-    let m = dy.len() / n;
+/// `dW [n, k] (+)= dy^T x` of `dy [m, n]` and `x [m, k]`, cut over the rows of `dW`, so nothing is reduced
+/// across shards.
+pub(super) fn weight_gradient(dw: &mut [f32], dy: View<'_>, x: View<'_>, accumulate: bool) {
+    let (n, k) = (dy.width(), x.width());
     pool::for_each_rows(dw, k, n.div_ceil(GRADIENT_SHARDS).max(16), |first, dw| {
-        let rows = dw.len() / k;
-        let dy = View::strided(&dy[first..], m, rows, n).transposed();
-        matmul(dw, k, dy, View::rows(x, m, k), accumulate);
+        let dy = dy.columns(first..first + dw.len() / k).transposed();
+        matmul(dw, k, dy, x, accumulate);
     });
 }
 

@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
 use super::tensor;
 
@@ -22,7 +22,8 @@ pub trait Many: Send + Sync + 'static {
     fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)>;
 
     /// Gradients of the inputs from those of the outputs; `None` for an output that nothing used.
-    /// What is not `wanted`, or was left with a weight, may be empty.
+    /// What is not `wanted` may be left empty, and so may the gradient of a weight that was left with it
+    /// ([`Weight::accumulate`](crate::weights::Weight::accumulate)).
     fn backward(
         &self,
         inputs: &[&[f32]],
@@ -37,7 +38,7 @@ pub fn apply(op: impl Many, inputs: &[&Tensor]) -> crate::Result<Vec<Tensor>> {
     let wanted: Vec<bool> = tensors.iter().map(Tensor::track_op).collect();
     let track = wanted.contains(&true);
     let values = tensors.iter().map(Tensor::detach).collect::<Vec<_>>();
-    let outputs = with_all(&values, |inputs| Ok(op.forward(inputs, track)))?;
+    let outputs = tensor::with_all(&values, |inputs| Ok(op.forward(inputs, track)))?;
     if !track {
         let wrap = |(data, shape)| Ok(tensor::tensor(data, shape)?);
         return outputs.into_iter().map(wrap).collect();
@@ -79,16 +80,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Calls `f` with the numbers of contiguous tensors.
-fn with_all<R>(tensors: &[Tensor], f: impl FnOnce(&[&[f32]]) -> Result<R>) -> Result<R> {
-    let held: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
-    let slices = held.iter().map(|(storage, layout)| match &**storage {
-        Storage::Cpu(storage) => tensor::slice(storage, layout),
-        _ => bail!("this op runs on a CPU only"),
-    });
-    f(&slices.collect::<Result<Vec<_>>>()?)
-}
-
 fn token() -> Result<(CpuStorage, Shape)> {
     Ok((CpuStorage::F32(vec![0.0]), Shape::from(1)))
 }
@@ -101,9 +92,9 @@ struct Tie {
 impl Tie {
     fn gradient(&self) -> Result<Option<Tensor>> {
         let gradient = lock(&self.place.d_inputs).get_mut(self.input).map(std::mem::take);
-        let gradient = gradient.filter(|gradient| !gradient.is_empty());
         let shape = self.place.inputs[self.input].shape();
-        gradient.map(|gradient| tensor::tensor(gradient, shape)).transpose()
+        let given = gradient.filter(|gradient| gradient.len() == shape.elem_count());
+        given.map(|gradient| tensor::tensor(gradient, shape)).transpose()
     }
 }
 
@@ -164,11 +155,11 @@ impl CustomOp1 for Core {
         let place = &self.place;
         let given: Vec<_> = lock(&place.d_outputs).iter_mut().map(Option::take).collect();
         let tensors: Vec<Tensor> = given.iter().flatten().cloned().collect();
-        let gradients = with_all(&tensors, |slices| {
+        let gradients = tensor::with_all(&tensors, |slices| {
             let mut slices = slices.iter().copied();
             let d_outputs: Vec<_> =
                 given.iter().map(|g| g.as_ref().and_then(|_| slices.next())).collect();
-            with_all(&place.inputs, |inputs| {
+            tensor::with_all(&place.inputs, |inputs| {
                 Ok(place.op.backward(inputs, &d_outputs, &place.wanted))
             })
         })?;

@@ -4,6 +4,7 @@
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
 
 pub mod attention;
+pub mod branches;
 pub mod causal_conv;
 pub mod columns;
 pub mod decay;
@@ -37,6 +38,7 @@ pub mod token_shift;
 pub mod wkv;
 
 pub use attention::{attention, attention_weights};
+pub use branches::{Branch, Dense, branches};
 pub use causal_conv::causal_conv;
 pub use dropout::{dropout, dropout_columns};
 pub use elementwise::{Activation, activate, gated};

@@ -32,6 +32,7 @@ pub fn level() -> Level {
 
 /// `dispatch!(pub fn name(args) { body })` runs `body` in the widest available version. In it the
 /// constant `FMA` says whether [`mul_add`] is one instruction.
+#[macro_export]
 macro_rules! dispatch {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
@@ -82,7 +83,7 @@ macro_rules! dispatch {
         }
     };
 }
-pub(crate) use dispatch;
+pub use dispatch;
 
 /// `a * b + c`, in one rounding where `FMA` is true: the constant that `dispatch!` gives its bodies,
 /// true in those for CPUs that have the instruction.
@@ -171,18 +172,22 @@ pub fn softplus_with<const FMA: bool>(x: f32) -> f32 {
 /// tanh(x) with a relative error near 1e-7 also around 0, where `1 - 2 / (e^2x + 1)` cancels.
 #[inline(always)]
 #[allow(clippy::excessive_precision)] // the published coefficients
-pub fn tanh(x: f32) -> f32 {
+pub fn tanh_with<const FMA: bool>(x: f32) -> f32 {
     let a = x.abs();
-    let big = 1.0 - 2.0 / (exp(2.0 * a) + 1.0);
+    let big = 1.0 - 2.0 / (exp_with::<FMA>(2.0 * a) + 1.0);
     // Cephes `tanhf` below 0.625.
     let z = x * x;
-    let mut p = -5.704_988_727_45e-3;
-    p = p * z + 2.063_908_884_97e-2;
-    p = p * z - 5.373_971_551_31e-2;
-    p = p * z + 1.333_144_186_52e-1;
-    p = p * z - 3.333_328_194_22e-1;
-    let small = p * z * x + x;
+    let p = mul_add::<FMA>(-5.704_988_727_45e-3, z, 2.063_908_884_97e-2);
+    let p = mul_add::<FMA>(p, z, -5.373_971_551_31e-2);
+    let p = mul_add::<FMA>(p, z, 1.333_144_186_52e-1);
+    let p = mul_add::<FMA>(p, z, -3.333_328_194_22e-1);
+    let small = mul_add::<FMA>(p * z, x, x);
     if a < 0.625 { small } else { big.copysign(x) }
+}
+
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    tanh_with::<false>(x)
 }
 
 /// Numbers that a loop works on side by side: the widest vector there is.

@@ -2,7 +2,10 @@
 
 use std::sync::Mutex;
 
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::backprop::GradStore;
+use candle_core::{
+    CpuStorage, CustomOp1, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
+};
 
 /// The numbers of a contiguous CPU f32 storage.
 pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -23,6 +26,16 @@ pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R
     }
 }
 
+/// Calls `f` with the numbers of contiguous tensors.
+pub fn with_all<R>(tensors: &[Tensor], f: impl FnOnce(&[&[f32]]) -> Result<R>) -> Result<R> {
+    let held: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
+    let slices = held.iter().map(|(storage, layout)| match &**storage {
+        Storage::Cpu(storage) => slice(storage, layout),
+        _ => bail!("this op runs on a CPU only"),
+    });
+    f(&slices.collect::<Result<Vec<_>>>()?)
+}
+
 /// A tensor of numbers, on the CPU.
 pub fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
     Tensor::from_vec(data, shape.into(), &candle_core::Device::Cpu)
@@ -41,6 +54,28 @@ pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
 pub fn rows(dims: &[usize]) -> (usize, usize) {
     let width = dims.last().copied().unwrap_or(1);
     (dims.iter().rev().skip(1).product(), width)
+}
+
+/// The backward pass from `y` on, whose gradient is given.
+pub fn backward(y: &Tensor, gradient: Tensor) -> Result<GradStore> {
+    y.apply_op1(Start(gradient))?.backward()
+}
+
+/// One number in the place of a loss, of which only the gradient is known.
+struct Start(Tensor);
+
+impl CustomOp1 for Start {
+    fn name(&self) -> &'static str {
+        "start"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((CpuStorage::F32(vec![0.0]), Shape::from(())))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
+        Ok(Some(self.0.clone()))
+    }
 }
 
 /// Changes a tensor's numbers where they lie, outside the autograd.

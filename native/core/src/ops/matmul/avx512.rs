@@ -15,6 +15,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::View;
+use crate::pool;
 
 /// Numbers in a vector.
 const LANES: usize = 16;
@@ -24,6 +25,8 @@ const EIGHT: usize = LANES / 2;
 const VECTORS: usize = 3;
 /// Columns of a panel.
 const WIDTH: usize = VECTORS * LANES;
+/// Panels that are packed by one thread.
+const PANELS: usize = 4;
 /// Rows of a tile. Its 24 sums, three vectors of `b` and one of `a` take 28 of 32 registers, and a
 /// step has 11 loads for 24 multiply-adds, of which the CPU does two each a cycle.
 const ROWS: usize = 8;
@@ -78,11 +81,13 @@ impl Panels {
         }
         (self.depth, self.columns) = (b.rows, b.columns);
         let panel_lines = (b.rows * VECTORS).max(1);
-        for (p, panel) in self.lines.chunks_exact_mut(panel_lines).enumerate() {
-            // SAFETY: the CPU is the caller's promise; the panel has all the steps of `b`, which has a
-            // column `p * WIDTH`.
-            unsafe { pack_panel(panel, b, 0..b.rows, p * WIDTH) };
-        }
+        pool::for_each_rows(&mut self.lines, panel_lines, PANELS, |first, lines| {
+            for (p, panel) in lines.chunks_exact_mut(panel_lines).enumerate() {
+                // SAFETY: the CPU is the caller's promise; the panel has all the steps of `b`, which
+                // has a column `(first + p) * WIDTH`.
+                unsafe { pack_panel(panel, b, 0..b.rows, (first + p) * WIDTH) };
+            }
+        });
     }
 
     pub fn depth(&self) -> usize {

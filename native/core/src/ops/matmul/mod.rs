@@ -10,6 +10,8 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
+use std::sync::Arc;
+
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
 
@@ -34,6 +36,18 @@ impl<'a> View<'a> {
         assert!(columns <= row_stride || rows <= 1, "rows overlap");
         assert!(span(rows, columns, row_stride) <= data.len(), "the matrix is too small");
         View { data, rows, columns, row_stride, column_stride: 1 }
+    }
+
+    /// Columns.
+    pub fn width(self) -> usize {
+        self.columns
+    }
+
+    /// Some of its columns.
+    pub fn columns(self, range: std::ops::Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.columns, "no such columns");
+        let from = range.start * self.column_stride;
+        View { data: self.data.get(from..).unwrap_or_default(), columns: range.len(), ..self }
     }
 
     pub fn transposed(self) -> Self {
@@ -164,6 +178,22 @@ impl Packed {
             Arranged::Rows { data, rows, columns } => {
                 matmul(out, out_stride, a, View::rows(data, *rows, *columns), accumulate);
             }
+        }
+    }
+}
+
+/// A right operand, packed or as it lies.
+pub enum Operand<'a> {
+    View(View<'a>),
+    Packed(Arc<Packed>),
+}
+
+impl Operand<'_> {
+    /// As [`matmul`].
+    pub fn matmul(&self, out: &mut [f32], out_stride: usize, a: View<'_>, accumulate: bool) {
+        match self {
+            Operand::View(b) => matmul(out, out_stride, a, *b, accumulate),
+            Operand::Packed(b) => b.matmul(out, out_stride, a, accumulate),
         }
     }
 }
