@@ -1,7 +1,10 @@
 //! LSTM and GRU stacks in PyTorch's conventions (gates i, f, g, o and r, z, n).
 
+use std::sync::Arc;
+
 use candle_core::Tensor;
 
+use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::layer::LayerNorm;
 use crate::ops::{self, Activation};
@@ -39,17 +42,19 @@ pub struct Recurrent {
     cell: Cell,
     hidden_size: usize,
     input_norm: Option<LayerNorm>,
-    layers: Vec<Layer>,
-    dropout: f32,
+    layers: Vec<Arc<Layer>>,
     input_dropout: f32,
+    weights: Arc<[Weight]>,
 }
 
 struct Layer {
+    cell: Cell,
     weight_ih: Weight,
     weight_hh: Weight,
     bias_ih: Weight,
     bias_hh: Weight,
     norm: Option<LayerNorm>,
+    dropout: f32,
 }
 
 impl Recurrent {
@@ -63,27 +68,30 @@ impl Recurrent {
         let mut layers = Vec::with_capacity(config.num_layers);
         for i in 0..config.num_layers {
             let width = if i == 0 { input } else { h };
-            layers.push(Layer {
+            layers.push(Arc::new(Layer {
+                cell,
                 weight_ih: b.get(&format!("weight_ih_l{i}"), &[rows, width], init)?,
                 weight_hh: b.get(&format!("weight_hh_l{i}"), &[rows, h], init)?,
                 bias_ih: b.get(&format!("bias_ih_l{i}"), &[rows], init)?,
                 bias_hh: b.get(&format!("bias_hh_l{i}"), &[rows], init)?,
                 norm: norm(config.layer_norm, h, b.under("norms").under(i))?,
-            });
+                dropout: config.dropout,
+            }));
         }
-        let (dropout, input_dropout) = (config.dropout, config.input_dropout);
-        Ok(Recurrent { cell, hidden_size: h, input_norm, layers, dropout, input_dropout })
+        let (input_dropout, weights) = (config.input_dropout, b.taken());
+        Ok(Recurrent { cell, hidden_size: h, input_norm, layers, input_dropout, weights })
     }
+}
 
-    fn layer(
+impl Layer {
+    /// States after each frame, and the last ones.
+    fn cell(
         &self,
-        layer: &Layer,
         x: &Tensor,
         state: &[Tensor],
         context: &Context,
     ) -> Result<(Tensor, Vec<Tensor>)> {
-        let project =
-            |bias: &Weight| ops::linear(x, &layer.weight_ih, Some(bias), Activation::None);
+        let project = |bias: &Weight| ops::linear(x, &self.weight_ih, Some(bias), Activation::None);
         let last = |y: &Tensor| -> Result<Tensor> {
             let t = y.dim(1)?;
             Ok(y.narrow(1, t - 1, 1)?.squeeze(1)?.contiguous()?)
@@ -91,25 +99,43 @@ impl Recurrent {
         let lengths = context.lengths();
         match (self.cell, state) {
             (Cell::Gru, [h]) => {
-                let y = ops::gru(
-                    &project(&layer.bias_ih)?,
-                    &layer.weight_hh,
-                    &layer.bias_hh,
-                    h,
-                    lengths,
-                )?;
+                let y =
+                    ops::gru(&project(&self.bias_ih)?, &self.weight_hh, &self.bias_hh, h, lengths)?;
                 let state = vec![last(&y)?];
                 Ok((y, state))
             }
             (Cell::Lstm, [h, c]) => {
-                let projected = project(&layer.bias_ih)?.broadcast_add(&layer.bias_hh)?;
-                let (y, cells) = ops::lstm(&projected, &layer.weight_hh, h, c, lengths)?;
+                let projected = project(&self.bias_ih)?.broadcast_add(&self.bias_hh)?;
+                let (y, cells) = ops::lstm(&projected, &self.weight_hh, h, c, lengths)?;
                 let state = vec![last(&y)?, last(&cells)?];
                 Ok((y, state))
             }
             (cell, state) => Err(Error::mismatch("state of a layer", cell.states(), state.len())),
         }
     }
+}
+
+/// Layers `first..` one after the other; gives the parts of their next states.
+fn run(
+    layers: &[Arc<Layer>],
+    first: usize,
+    x: &Tensor,
+    state: &[Tensor],
+    context: &Context,
+) -> Result<(Tensor, Vec<Tensor>)> {
+    let mut x = x.clone();
+    let mut next = Vec::with_capacity(state.len());
+    let per_layer = state.len() / layers.len().max(1);
+    for (i, (layer, state)) in layers.iter().zip(state.chunks(per_layer.max(1))).enumerate() {
+        let (y, state) = layer.cell(&x, state, context)?;
+        next.extend(state);
+        x = match &layer.norm {
+            Some(norm) => norm.forward(&y)?,
+            None => y,
+        };
+        x = context.dropout(&x, layer.dropout, &(first + i).to_string())?;
+    }
+    Ok((x, next))
 }
 
 impl Backbone for Recurrent {
@@ -137,15 +163,21 @@ impl Backbone for Recurrent {
             None => x.clone(),
         };
         x = context.dropout_columns(&x, self.input_dropout, "input")?;
+        let Some(every) = context.recompute_every() else {
+            let (x, next) = run(&self.layers, 0, &x, &state.0, context)?;
+            return Ok((x, State(next)));
+        };
         let mut next = Vec::with_capacity(state.0.len());
-        for (i, (layer, state)) in self.layers.iter().zip(state.0.chunks(per_layer)).enumerate() {
-            let (y, state) = self.layer(layer, &x, state, context)?;
-            next.extend(state);
-            x = match &layer.norm {
-                Some(norm) => norm.forward(&y)?,
-                None => y,
+        let groups = self.layers.chunks(every).zip(state.0.chunks(every * per_layer));
+        for (group, (layers, own)) in groups.enumerate() {
+            let layers = layers.to_vec();
+            let block = move |x: &Tensor, state: &State, context: &Context| {
+                run(&layers, group * every, x, &state.0, context).map(|(x, next)| (x, State(next)))
             };
-            x = context.dropout(&x, self.dropout, &i.to_string())?;
+            let own = State(own.to_vec());
+            let (y, after) = recomputed(&x, &own, context, &self.weights, block)?;
+            x = y;
+            next.extend(after.0);
         }
         Ok((x, State(next)))
     }
