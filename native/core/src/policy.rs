@@ -1,5 +1,6 @@
 //! Weights of a Spec, and what they compute.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,6 +27,27 @@ pub struct Frames {
     pub ids: Vec<u32>,
     /// `[b, t, num_labels]`, [`crate::heads::NONE`] where there was no previous action.
     pub previous: Vec<u16>,
+}
+
+impl Frames {
+    /// Frames `range` of every row.
+    pub fn chunk(&self, range: Range<usize>) -> Frames {
+        let (batch, time) = (self.batch, self.time);
+        Frames {
+            batch,
+            time: range.len(),
+            continuous: columns(&self.continuous, batch, time, &range),
+            ids: columns(&self.ids, batch, time, &range),
+            previous: columns(&self.previous, batch, time, &range),
+        }
+    }
+}
+
+/// Frames `range` of every row of `data [batch, time, ..]`.
+pub fn columns<T: Copy>(data: &[T], batch: usize, time: usize, range: &Range<usize>) -> Vec<T> {
+    let width = data.len() / (batch * time).max(1);
+    let rows = data.chunks_exact((time * width).max(1));
+    rows.flat_map(|row| &row[range.start * width..range.end * width]).copied().collect()
 }
 
 pub struct Policy {
