@@ -11,6 +11,7 @@ pub mod layer;
 pub mod ops;
 pub mod policy;
 pub mod pool;
+pub mod projection;
 pub mod rng;
 pub mod sampling;
 pub mod spec;

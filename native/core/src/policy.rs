@@ -1,5 +1,6 @@
 //! Weights of a Spec, and what they compute.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,6 +27,27 @@ pub struct Frames {
     pub ids: Vec<u32>,
     /// `[b, t, num_labels]`, [`crate::heads::NONE`] where there was no previous action.
     pub previous: Vec<u16>,
+}
+
+impl Frames {
+    /// Frames `range` of every row.
+    pub fn chunk(&self, range: Range<usize>) -> Frames {
+        let (batch, time) = (self.batch, self.time);
+        Frames {
+            batch,
+            time: range.len(),
+            continuous: columns(&self.continuous, batch, time, &range),
+            ids: columns(&self.ids, batch, time, &range),
+            previous: columns(&self.previous, batch, time, &range),
+        }
+    }
+}
+
+/// Frames `range` of every row of `data [batch, time, ..]`.
+pub fn columns<T: Copy>(data: &[T], batch: usize, time: usize, range: &Range<usize>) -> Vec<T> {
+    let width = data.len() / (batch * time).max(1);
+    let rows = data.chunks_exact((time * width).max(1));
+    rows.flat_map(|row| &row[range.start * width..range.end * width]).copied().collect()
 }
 
 pub struct Policy {
@@ -146,6 +168,11 @@ impl Policy {
         Ok(x.reshape((b, t, self.spec.embedding.width()))?)
     }
 
+    /// Numbers of a trunk vector.
+    pub fn trunk_width(&self) -> usize {
+        self.spec.backbone.output_size(self.spec.embedding.width())
+    }
+
     /// The trunk vectors `[b, t, h]` and the state after the last frame.
     pub fn trunk(
         &self,
@@ -153,7 +180,17 @@ impl Policy {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
-        self.backbone.forward(&self.embed(frames)?, state, context)
+        let x = self.embed(frames)?;
+        context.tap("embedding", &x);
+        self.backbone.forward(&x, state, context)
+    }
+
+    /// What the heads read of trunk vectors `[n, h]`.
+    fn seen(&self, trunk: Tensor, context: &Context) -> Result<Tensor> {
+        match context.projection() {
+            Some(projection) => projection.apply(&trunk),
+            None => Ok(trunk),
+        }
     }
 
     /// Logits `[b * t, num_logits]` of every frame, and the state after the last. `labels` are the
@@ -167,6 +204,7 @@ impl Policy {
     ) -> Result<(Tensor, State)> {
         let (trunk, state) = self.trunk(frames, state, context)?;
         let rows = trunk.reshape((frames.batch * frames.time, trunk.dim(2)?))?;
+        let rows = self.seen(rows, context)?;
         Ok((self.heads.forward(&rows, labels, &frames.previous)?, state))
     }
 
@@ -176,19 +214,28 @@ impl Policy {
         frames: &Frames,
         labels: Option<&[u16]>,
         state: &State,
+        context: &Context,
     ) -> Result<(Tensor, State)> {
-        let (trunk, state) = self.trunk(frames, state, &Context::default())?;
+        let (trunk, state) = self.trunk(frames, state, context)?;
         let last = trunk.narrow(1, frames.time - 1, 1)?.squeeze(1)?;
+        let last = self.seen(last, context)?;
         Ok((self.heads.forward(&last, labels, &self.last_previous(frames))?, state))
     }
 
     /// One whole decision for the last frame of each window: embed, remember, choose.
-    pub fn act(&self, frames: &Frames, state: &State, draw: Draw) -> Result<(Decision, State)> {
+    pub fn act(
+        &self,
+        frames: &Frames,
+        state: &State,
+        draw: Draw,
+        context: &Context,
+    ) -> Result<(Decision, State)> {
         if draw.rngs.len() != frames.batch {
             return Err(Error::mismatch("generators", frames.batch, draw.rngs.len()));
         }
-        let (trunk, state) = self.trunk(frames, state, &Context::default())?;
+        let (trunk, state) = self.trunk(frames, state, context)?;
         let last = trunk.narrow(1, frames.time - 1, 1)?.squeeze(1)?;
+        let last = self.seen(last, context)?;
         let decision = self.heads.act(&last, &self.last_previous(frames), draw)?;
         if let Some(value) = decision.logits.iter().find(|v| !v.is_finite()) {
             return Err(Error::NonFinite { what: "logits".into(), value: f64::from(*value) });

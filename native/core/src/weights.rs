@@ -239,6 +239,11 @@ impl Builder {
         Ok(weight)
     }
 
+    /// All weights handed out so far, whatever the path.
+    pub fn taken(&self) -> Arc<[Weight]> {
+        self.taken.borrow().values().cloned().collect()
+    }
+
     /// Counts a weight before memory is taken for it.
     fn reserve(&self, name: &str, shape: &[usize]) -> Result<()> {
         let count = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);

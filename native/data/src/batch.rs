@@ -47,12 +47,12 @@ pub struct Reader {
 }
 
 /// Where each part of one frame ends up.
-struct Row<'a> {
+pub(crate) struct Row<'a> {
     continuous: &'a mut [f32],
     ids: &'a mut [u32],
     previous: &'a mut [u16],
     labels: &'a mut [u16],
-    weight: &'a mut f32,
+    pub(crate) weight: &'a mut f32,
 }
 
 impl Reader {
@@ -117,7 +117,7 @@ impl Reader {
         Err(Error::out_of_range("frame of a view", t as f64, 0.0, len as f64 - 1.0))
     }
 
-    fn blank(&self, batch: usize, window: usize) -> Batch {
+    pub(crate) fn blank(&self, batch: usize, window: usize) -> Batch {
         let n = batch * window;
         Batch {
             batch,
@@ -131,7 +131,7 @@ impl Reader {
     }
 
     /// One frame: raw row, mirror, embedding, labels, weight.
-    fn read(&self, view: &View, t: usize, mirror: bool, row: Row) -> Result<()> {
+    pub(crate) fn read(&self, view: &View, t: usize, mirror: bool, row: Row) -> Result<()> {
         let mut raw = vec![0.0; view.raw_width()];
         view.raw(t, &mut raw)?;
         if mirror {
@@ -174,7 +174,7 @@ impl Reader {
 }
 
 /// Some frames of a batch, which one thread fills.
-struct Shard<'a> {
+pub(crate) struct Shard<'a> {
     continuous: &'a mut [f32],
     ids: &'a mut [u32],
     previous: &'a mut [u16],
@@ -184,7 +184,7 @@ struct Shard<'a> {
 
 impl Batch {
     /// Cuts the batch into stretches of `frames`; the last may be shorter.
-    fn shards(&mut self, frames: usize) -> Vec<Shard<'_>> {
+    pub(crate) fn shards(&mut self, frames: usize) -> Vec<Shard<'_>> {
         let mut rest = Shard::whole(self);
         let mut shards = Vec::new();
         while rest.len() > frames {
@@ -229,7 +229,7 @@ impl<'a> Shard<'a> {
         (Shard { continuous, ids, previous, labels, weights }, tail)
     }
 
-    fn row(&mut self, k: usize) -> Row<'_> {
+    pub(crate) fn row(&mut self, k: usize) -> Row<'_> {
         let len = self.len();
         Row {
             continuous: part(self.continuous, len, k),
@@ -262,7 +262,7 @@ fn split<T>(data: &mut [T], len: usize, rows: usize) -> (&mut [T], &mut [T]) {
 }
 
 /// Fills shards on the pool; of several failures the first shard's is told, on any thread count.
-fn fill<'a>(
+pub(crate) fn fill<'a>(
     shards: Vec<Shard<'a>>,
     work: impl Fn(usize, Shard<'a>) -> Result<()> + Sync + Send,
 ) -> Result<()> {
@@ -301,6 +301,26 @@ impl Default for SamplerOptions {
     }
 }
 
+/// Refuses options that make no sense, and views of something else than the reader reads.
+pub(crate) fn check_views(views: &[View], reader: &Reader, options: &SamplerOptions) -> Result<()> {
+    for (field, n) in [("window", options.window), ("stride", options.stride)] {
+        if n == 0 {
+            return Err(Error::out_of_range(field, 0.0, 1.0, f64::from(u32::MAX)));
+        }
+    }
+    if !(0.0..=1.0).contains(&options.mirror) {
+        return Err(Error::out_of_range("mirror", options.mirror.into(), 0.0, 1.0));
+    }
+    if options.mirror > 0.0 && matches!(reader.embedding, Embedding::Vector(_)) {
+        return Err(Error::mismatch("mirror", "the Melee embedding", "vector"));
+    }
+    let width = reader.embedding.raw_width();
+    if let Some(view) = views.iter().find(|v| v.raw_width() != width) {
+        return Err(Error::mismatch("corpus (numbers a frame)", width, view.raw_width()));
+    }
+    Ok(())
+}
+
 /// Draws batches of windows, each once an epoch in random order.
 #[derive(Debug, Clone)]
 pub struct Sampler {
@@ -316,21 +336,7 @@ pub struct Sampler {
 impl Sampler {
     /// Views shorter than a window are left out; [`Self::short_views`] counts them.
     pub fn new(views: Vec<View>, reader: Reader, options: SamplerOptions) -> Result<Self> {
-        for (field, n) in [("window", options.window), ("stride", options.stride)] {
-            if n == 0 {
-                return Err(Error::out_of_range(field, 0.0, 1.0, f64::from(u32::MAX)));
-            }
-        }
-        if !(0.0..=1.0).contains(&options.mirror) {
-            return Err(Error::out_of_range("mirror", options.mirror.into(), 0.0, 1.0));
-        }
-        if options.mirror > 0.0 && matches!(reader.embedding, Embedding::Vector(_)) {
-            return Err(Error::mismatch("mirror", "the Melee embedding", "vector"));
-        }
-        let width = reader.embedding.raw_width();
-        if let Some(view) = views.iter().find(|v| v.raw_width() != width) {
-            return Err(Error::mismatch("corpus (numbers a frame)", width, view.raw_width()));
-        }
+        check_views(&views, &reader, &options)?;
         let all = views.len();
         let long = |v: &View| v.len(reader.delay) >= options.window;
         let views: Vec<View> = views.into_iter().filter(long).collect();

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use sconce_core::backbone::Context;
 use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
@@ -99,11 +100,8 @@ impl Play {
             let rng = Rng::new(self.seed, "play.sample", times.len() as u64);
             let begun = Instant::now();
             let frames = frames(policy, &observation, &previous)?;
-            let (decision, next) = policy.act(
-                &frames,
-                &state,
-                Draw { sampling: &sampling, rngs: &[rng], given: None },
-            )?;
+            let draw = Draw { sampling: &sampling, rngs: &[rng], given: None };
+            let (decision, next) = policy.act(&frames, &state, draw, &Context::default())?;
             times.push(begun.elapsed().as_nanos() as u64);
             (state, previous) = (next, decision.choices);
             let step = env.step(previous.first().copied().map_or(0, usize::from))?;

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use sconce_core::backbone::State;
+use sconce_core::backbone::{Context, State};
 use sconce_core::embedding::melee;
 use sconce_core::heads::Decision;
 use sconce_core::policy::Frames;
 use sconce_core::pool;
+use sconce_core::projection::Projection;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::Embedding;
@@ -61,6 +62,9 @@ pub struct Options {
     pub seed: u64,
     /// None: as measured.
     pub lane: Option<Lane>,
+    /// Directions `[n, trunk width]` that the heads do not see.
+    #[serde(default)]
+    pub project_out: Option<Vec<f32>>,
 }
 
 impl Options {
@@ -91,6 +95,8 @@ pub struct Overrides {
     pub previous: Option<Vec<u16>>,
     /// Labels of an action to score: it becomes the decision, and nothing is drawn.
     pub choices: Option<Vec<u16>>,
+    /// Instead of those of the session; none if empty.
+    pub project_out: Option<Vec<f32>>,
 }
 
 impl Overrides {
@@ -155,6 +161,7 @@ pub struct Act {
 pub struct Session {
     policy: Arc<Policy>,
     options: Options,
+    projection: Option<Arc<Projection>>,
     /// The state before any frame.
     zero: State,
     cost: Cost,
@@ -180,7 +187,8 @@ impl Session {
         let zero = policy.zero_state(1)?;
         let cost = measure(&policy, &zero, &options)?;
         let memory = Memory::new(&policy, &zero, &options)?;
-        Ok(Session { policy, options, zero, cost, memory, _live: Live::new() })
+        let projection = projection(&policy, options.project_out.as_deref())?;
+        Ok(Session { policy, options, projection, zero, cost, memory, _live: Live::new() })
     }
 
     pub fn policy(&self) -> &Policy {
@@ -213,7 +221,12 @@ impl Session {
             check_labels(&self.policy.spec().heads, labels)?;
         }
         let draw = Draw { sampling: &sampling, rngs: &[rng], given };
-        let act = || self.policy.act(&frames, state, draw);
+        let projection = match &overrides.project_out {
+            Some(vectors) => projection(&self.policy, Some(vectors))?,
+            None => self.projection.clone(),
+        };
+        let context = Context::default().projecting(projection);
+        let act = || self.policy.act(&frames, state, draw, &context);
         let (decision, state) = match self.next_lane() {
             Lane::Inline => pool::serial(act),
             Lane::Worker => act(),
@@ -324,6 +337,14 @@ impl Memory {
     }
 }
 
+/// Directions for the heads of `policy`; no vectors are none.
+fn projection(policy: &Policy, vectors: Option<&[f32]>) -> Result<Option<Arc<Projection>>> {
+    match vectors {
+        None | Some([]) => Ok(None),
+        Some(vectors) => Projection::new(vectors, policy.trunk_width()).map(|p| Some(Arc::new(p))),
+    }
+}
+
 /// Frames that must be kept besides the present one.
 fn kept_frames(zero: &State, options: &Options) -> usize {
     match options.mode {
@@ -344,7 +365,7 @@ fn measure(policy: &Policy, zero: &State, options: &Options) -> Result<Cost> {
             let start = Instant::now();
             let rng = Rng::new(options.seed, "measure", 0);
             let draw = Draw { sampling: &options.sampling, rngs: &[rng], given: None };
-            pool::serial(|| policy.act(&frames, zero, draw))?;
+            pool::serial(|| policy.act(&frames, zero, draw, &Context::default()))?;
             if call > 0 {
                 times.push(start.elapsed().as_secs_f64() * 1e6);
             }

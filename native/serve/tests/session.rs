@@ -67,7 +67,14 @@ fn controller(backbone: Backbone) -> Arc<Policy> {
 }
 
 fn options(mode: Mode) -> Options {
-    Options { mode, window_size: WINDOW, sampling: Sampling::default(), seed: 5, lane: None }
+    Options {
+        mode,
+        window_size: WINDOW,
+        sampling: Sampling::default(),
+        seed: 5,
+        lane: None,
+        project_out: None,
+    }
 }
 
 fn open(policy: &Arc<Policy>, mode: Mode) -> Session {
@@ -82,7 +89,8 @@ fn raw(t: usize) -> Vec<f32> {
 fn logits(policy: &Policy, raw: &[Vec<f32>], choices: &[u16]) -> Vec<f32> {
     let frames = embedded(policy, raw);
     let state = policy.zero_state(1).unwrap();
-    let (logits, _) = policy.forward_last(&frames, Some(choices), &state).unwrap();
+    let (logits, _) =
+        policy.forward_last(&frames, Some(choices), &state, &Context::default()).unwrap();
     tensor::to_vec(&logits).unwrap()
 }
 

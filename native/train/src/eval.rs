@@ -268,7 +268,8 @@ impl Scorer<'_> {
             let frames = frames(&mut batch);
             let state = self.policy.zero_state(frames.batch)?;
             let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
-            let (logits, _) = self.policy.forward_last(&frames, Some(&labels), &state)?;
+            let (logits, _) =
+                self.policy.forward_last(&frames, Some(&labels), &state, &Context::default())?;
             metrics.add(&tensor::to_vec(&logits)?, &labels, &before)?;
             step(ts.len() * self.options.stride.max(1))?;
         }

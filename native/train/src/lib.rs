@@ -10,4 +10,5 @@ pub mod options;
 pub mod report;
 pub mod run;
 pub mod schedule;
+mod source;
 pub mod step;

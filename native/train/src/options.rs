@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::loss::LossOptions;
 use crate::schedule::{Schedule, ScheduleKind};
+use crate::step::Unroll;
 
 /// How much of the past the policy sees at each frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +34,17 @@ pub struct EvalOptions {
 pub struct TrainOptions {
     pub batch_size: usize,
     pub window_size: usize,
-    /// Frames between the starts of neighbouring windows.
+    /// Frames between the starts of neighbouring windows; carried, windows follow each other.
     pub stride: usize,
+    /// Whether a window begins anew, or where the row's window of the step before ended.
+    pub unroll: Mode,
+    /// Frames of one backward pass; the whole window if not given.
+    pub truncate_bptt: Option<usize>,
+    /// Keep of each block only what it read, and run it again in the backward pass. Nothing that is
+    /// computed depends on it.
+    pub gradient_checkpoint: bool,
+    /// Blocks that are run again together.
+    pub checkpoint_every: usize,
     pub epochs: u64,
     /// Instead of `epochs`.
     pub steps: Option<u64>,
@@ -43,10 +53,10 @@ pub struct TrainOptions {
     pub warmup_steps: u64,
     pub weight_decay: f64,
     pub max_grad_norm: f64,
-    /// Probability of a left-right mirrored window.
+    /// Probability of a left-right mirrored window; carried, of a mirrored game.
     pub mirror: f32,
     pub frame_delay: usize,
-    /// Frames at the start of a window that carry no loss.
+    /// Frames at the start of a window that carry no loss; carried, at the start of a game.
     pub burn_in: usize,
     pub neutral_weight: f32,
     pub transition_weight: f32,
@@ -90,6 +100,10 @@ impl Default for TrainOptions {
             batch_size: 64,
             window_size: 60,
             stride: 30,
+            unroll: Mode::Window,
+            truncate_bptt: None,
+            gradient_checkpoint: false,
+            checkpoint_every: 1,
             epochs: 10,
             steps: None,
             learning_rate: 1e-3,
@@ -152,6 +166,8 @@ impl TrainOptions {
             });
         }
         at_least("stride", self.stride as f64, 1.0, many)?;
+        at_least("truncate_bptt", self.truncate_bptt.unwrap_or(1) as f64, 1.0, many)?;
+        at_least("checkpoint_every", self.checkpoint_every as f64, 1.0, many)?;
         at_least("burn_in", self.burn_in as f64, 0.0, self.window_size as f64 - 1.0)?;
         at_least("validation_stride", self.validation_stride as f64, 1.0, many)?;
         at_least("validate_every", self.validate_every.unwrap_or(1) as f64, 1.0, many)?;
@@ -163,6 +179,13 @@ impl TrainOptions {
         at_least("val_split", self.val_split, 0.0, 1.0)?;
         at_least("max_minutes", self.max_minutes.unwrap_or(1.0), 0.0, 1e6)?;
         at_least("threads", self.threads.unwrap_or(1) as f64, 1.0, 4096.0)
+    }
+
+    pub(crate) fn unroll(&self) -> Unroll {
+        Unroll {
+            truncate_bptt: self.truncate_bptt,
+            recompute: self.gradient_checkpoint.then_some(self.checkpoint_every),
+        }
     }
 
     pub(crate) fn eval(&self, stride: usize) -> EvalOptions {

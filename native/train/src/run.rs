@@ -13,7 +13,7 @@ use std::time::Instant;
 use sconce_core::checkpoint::{self, Manifest, Optimiser};
 use sconce_core::ops::tensor;
 use sconce_core::{Error, Policy, Result, Spec, fs, pool};
-use sconce_data::{Batch, Corpus, Holdout, Reader, Sampler, SamplerOptions, View};
+use sconce_data::{Batch, Corpus, Holdout, View};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -25,6 +25,7 @@ use crate::optimiser::AdamWConfig;
 use crate::options::TrainOptions;
 use crate::report::{BaselineReport, Event, Point, RunReport, Side, Stopped};
 use crate::schedule::Schedule;
+use crate::source::{Drawn, Source};
 use crate::step::{Examples, Stepped, Stepper};
 
 /// What `last.safetensors` notes beside weights and moments.
@@ -109,7 +110,7 @@ struct Run<'a> {
     cancel: &'a AtomicBool,
     stepper: Stepper,
     schedule: Schedule,
-    sampler: Sampler,
+    source: Source,
     counts: Counts,
     train: Side,
     validation: (Side, Vec<View>),
@@ -137,8 +138,8 @@ impl<'a> Run<'a> {
         let validation = (side(validation, &validation_views), validation_views);
         let digest = digest(&train_views, &validation.1);
         let first = first_policy(spec, options, &train_views)?;
-        let sampler = Sampler::new(train_views, reader(spec, options), sampling(options))?;
-        let epoch_steps = sampler.steps_per_epoch(options.batch_size);
+        let mut source = Source::new(train_views, spec, options)?;
+        let epoch_steps = source.steps_per_epoch();
         let steps = options.steps.unwrap_or(options.epochs * epoch_steps);
 
         let (policy, progress, moments) = match resumable(&folder, spec, options, &digest)? {
@@ -147,9 +148,11 @@ impl<'a> Run<'a> {
         };
         let config = AdamWConfig { weight_decay: options.weight_decay, ..AdamWConfig::default() };
         let mut stepper =
-            Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?;
+            Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
+                .unrolling(options.unroll());
         if let Some(moments) = moments {
             stepper.load_moments(progress.updates, &moments)?;
+            source.load(&moments, &policy.zero_state(options.batch_size)?)?;
             events(Event::Resumed { step: progress.step });
         }
         events(Event::Start {
@@ -161,7 +164,7 @@ impl<'a> Run<'a> {
             validation_games: validation.0.games,
             validation_frames: validation.0.frames,
             threads: pool::threads(),
-            skipped_views: sampler.short_views(),
+            skipped_views: source.short_views(),
         });
         Ok(Run {
             schedule: options.schedule(steps),
@@ -170,7 +173,7 @@ impl<'a> Run<'a> {
             events,
             cancel,
             stepper,
-            sampler,
+            source,
             counts,
             train,
             validation,
@@ -203,9 +206,10 @@ impl<'a> Run<'a> {
             }
             let start = Instant::now();
             let learning_rate = self.learning_rate();
-            let stepped = self.step(learning_rate)?;
+            let (stepped, frames) = self.step(learning_rate)?;
             self.progress.seconds = before + clock.elapsed().as_secs_f64();
-            self.account(stepped, learning_rate, start.elapsed().as_secs_f64());
+            let frames_per_second = frames as f64 / start.elapsed().as_secs_f64();
+            self.account(stepped, learning_rate, frames_per_second);
         }
     }
 
@@ -221,7 +225,7 @@ impl<'a> Run<'a> {
     }
 
     /// Counts a step, tells it, and puts every tenth of a validation's stretch on the curve.
-    fn account(&mut self, stepped: Stepped, learning_rate: f64, seconds: f64) {
+    fn account(&mut self, stepped: Stepped, learning_rate: f64, frames_per_second: f64) {
         self.progress.step += 1;
         self.progress.recent.0 += stepped.loss;
         self.progress.recent.1 += 1;
@@ -236,8 +240,7 @@ impl<'a> Run<'a> {
             loss: stepped.loss,
             learning_rate,
             grad_norm: stepped.grad_norm,
-            frames_per_second: (self.options.batch_size * self.options.window_size) as f64
-                / seconds,
+            frames_per_second,
             seconds: self.progress.seconds,
         });
     }
@@ -247,13 +250,17 @@ impl<'a> Run<'a> {
         self.options.max_minutes.map_or(0.0, |minutes| self.progress.seconds / (60.0 * minutes))
     }
 
-    fn step(&mut self, learning_rate: f64) -> Result<Stepped> {
+    /// The step's figures and the frames it went through.
+    fn step(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
         let step = self.progress.step;
-        let mut batch = self.sampler.batch(step, self.options.batch_size)?;
-        burn_in(&mut batch, self.options.burn_in);
+        let zero = self.stepper.policy().zero_state(self.options.batch_size)?;
+        let Drawn { mut batch, state, frames: count } = self.source.draw(step, zero)?;
         let frames = eval::frames(&mut batch);
         let Batch { labels, weights, .. } = &batch;
-        self.stepper.step(Examples { frames: &frames, labels, weights }, step, learning_rate)
+        let examples = Examples { frames: &frames, labels, weights };
+        let (stepped, after) = self.stepper.step_from(examples, &state, step, learning_rate)?;
+        self.source.hand_on(after);
+        Ok((stepped, count))
     }
 
     fn learning_rate(&self) -> f64 {
@@ -336,8 +343,9 @@ impl<'a> Run<'a> {
         self.progress.updates = self.stepper.optimiser().updates();
         let notes =
             serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
-        let moments: Optimiser =
+        let mut moments: Optimiser =
             self.stepper.optimiser().state().map(|(n, v)| (n, v.to_vec())).collect();
+        self.source.save(&mut moments)?;
         let manifest = Manifest::new(self.stepper.policy().spec().clone(), notes);
         let path = self.folder.last();
         checkpoint::save(&path, &manifest, self.stepper.policy().weights(), &moments)?;
@@ -428,19 +436,6 @@ fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Games,
     Ok((some(corpus, &train)?, some(corpus, &validation)?))
 }
 
-fn reader(spec: &Spec, options: &TrainOptions) -> Reader {
-    Reader {
-        neutral_weight: options.neutral_weight,
-        transition_weight: options.transition_weight,
-        ..Reader::new(spec.embedding.clone(), spec.heads.clone(), options.frame_delay)
-    }
-}
-
-fn sampling(options: &TrainOptions) -> SamplerOptions {
-    let TrainOptions { window_size: window, stride, mirror, seed, .. } = *options;
-    SamplerOptions { window, stride, mirror, seed }
-}
-
 /// One digest of the games of both sides, by which a resumed run knows its data again.
 fn digest(train: &[View], validation: &[View]) -> String {
     let mut hash = Sha256::new();
@@ -501,12 +496,14 @@ fn resumable(
     if progress.digest != digest {
         return Err(Error::mismatch(format!("games of {what}"), "those of this run", "others"));
     }
-    // On how many threads and until when may change; what is computed may not.
+    // How it is computed and until when may change; what is computed may not.
     let comparable = |o: &TrainOptions| TrainOptions {
         resume: false,
         threads: None,
         max_minutes: None,
         evaluate: false,
+        gradient_checkpoint: false,
+        checkpoint_every: 1,
         ..o.clone()
     };
     let (before, now) = (comparable(&progress.options), comparable(options));
@@ -526,10 +523,4 @@ fn first_difference(before: &TrainOptions, now: &TrainOptions) -> Option<(String
             .then(|| (name.clone(), value.clone(), now.get(name).cloned().unwrap_or_default()))
     };
     before.as_object()?.iter().find_map(differs)
-}
-
-fn burn_in(batch: &mut Batch, frames: usize) {
-    for window in batch.weights.chunks_exact_mut(batch.window.max(1)) {
-        window.iter_mut().take(frames).for_each(|w| *w = 0.0);
-    }
 }

@@ -1,15 +1,18 @@
 //! One training step: forward, loss, backward, clip, update.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
-use sconce_core::backbone::Context;
+use sconce_core::backbone::{Context, State};
 use sconce_core::checkpoint::Optimiser;
 use sconce_core::ops::tensor;
-use sconce_core::policy::Frames;
+use sconce_core::policy::{Frames, columns};
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Error, Policy, Result, pool};
 
-use crate::loss::{LossOptions, Objective, Rows, SHARD_ROWS, Sums};
+use crate::loss::{Denominators, LossOptions, Objective, Rows, SHARD_ROWS, Sums};
 use crate::optimiser::{AdamW, AdamWConfig, Parameter, clip_factor, squared_norm};
 
 /// Weights, and all that is needed to change them.
@@ -20,6 +23,17 @@ pub struct Stepper {
     max_grad_norm: f64,
     /// Dropout is drawn from it.
     seed: u64,
+    unroll: Unroll,
+}
+
+/// How a window is worked through.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unroll {
+    /// Frames whose backward pass is made before the next ones' forward pass (truncated BPTT, Williams
+    /// & Peng 1990): the state goes on, its gradient does not. `None`: the whole window.
+    pub truncate_bptt: Option<usize>,
+    /// Blocks that the backward pass runs again together, instead of keeping what they computed.
+    pub recompute: Option<usize>,
 }
 
 /// What a step learns from.
@@ -53,7 +67,12 @@ impl Stepper {
         let parameter = |(name, weight): (&String, &Weight)| Parameter::new(name, weight.dims());
         let optimiser = AdamW::new(config, policy.weights().iter().map(parameter).collect());
         let objective = Objective::new(&policy.spec().heads, loss)?;
-        Ok(Stepper { policy, optimiser, objective, max_grad_norm, seed })
+        let unroll = Unroll::default();
+        Ok(Stepper { policy, optimiser, objective, max_grad_norm, seed, unroll })
+    }
+
+    pub fn unrolling(self, unroll: Unroll) -> Self {
+        Stepper { unroll, ..self }
     }
 
     /// Takes over the moments of an earlier run after so many updates.
@@ -73,14 +92,106 @@ impl Stepper {
     /// names it, and nothing changes.
     pub fn step(&mut self, x: Examples<'_>, step: u64, learning_rate: f64) -> Result<Stepped> {
         let state = self.policy.zero_state(x.frames.batch)?;
-        let context = Context::training(self.seed, step);
-        let (logits, _) = self.policy.forward(x.frames, Some(x.labels), &state, &context)?;
-        let (loss, gradient) = loss_and_gradient(&self.objective, &logits, x)?;
-        // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
-        let store = tensor::backward(&logits, gradient)?;
-        let stepped = self.update(&store, learning_rate);
+        Ok(self.step_from(x, &state, step, learning_rate)?.0)
+    }
+
+    /// A step of windows that begin with `state`; gives the one after them, cut from the graph.
+    pub fn step_from(
+        &mut self,
+        x: Examples<'_>,
+        state: &State,
+        step: u64,
+        learning_rate: f64,
+    ) -> Result<(Stepped, State)> {
+        let learned = self.learn(x, state, step);
+        let done = learned.and_then(|(loss, store, state)| {
+            let grad_norm = self.update(&store, learning_rate)?;
+            Ok((Stepped { loss, grad_norm }, state))
+        });
         self.policy.weights().values().for_each(Weight::forget);
-        Ok(Stepped { loss, grad_norm: stepped? })
+        done
+    }
+
+    /// Forward and backward, chunk by chunk. Gradients are left with the weights, but for candle's of
+    /// the last chunk.
+    fn learn(&self, x: Examples<'_>, state: &State, step: u64) -> Result<(f64, GradStore, State)> {
+        let chunks = self.chunks(x.frames.time);
+        let mut denominators = self.denominators(x, state, step, &chunks)?;
+        let (mut state, mut total, mut last) = (state.clone(), None, None::<GradStore>);
+        for range in chunks {
+            let part = Part::cut(x, range.clone());
+            let (logits, next) = self.forward(&part, x.frames.time, range.start, &state, step)?;
+            state = next.hand_on()?;
+            let denominators = match &denominators {
+                Some(known) => known,
+                None => denominators.insert(normalised(&self.objective, &logits, part.examples())?),
+            };
+            let (sums, gradient) =
+                loss_and_gradient(&self.objective, &logits, part.examples(), denominators)?;
+            add(&mut total, sums);
+            // Of a chunk of burn-in only the state is wanted.
+            if part.weights.iter().all(|weight| *weight == 0.0) {
+                continue;
+            }
+            if let Some(store) = last.take() {
+                self.policy.weights().values().try_for_each(|w| w.gather(&store).map(drop))?;
+            }
+            // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
+            last = Some(tensor::backward(&logits, gradient)?);
+        }
+        let rows = || Error::not_found("rows of a batch");
+        let denominators = denominators.ok_or_else(rows)?;
+        let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?.value;
+        Ok((loss, last.ok_or_else(rows)?, state))
+    }
+
+    fn chunks(&self, time: usize) -> Vec<Range<usize>> {
+        let frames = self.unroll.truncate_bptt.unwrap_or(time).clamp(1, time.max(1));
+        (0..time).step_by(frames).map(|from| from..(from + frames).min(time)).collect()
+    }
+
+    /// What every chunk has to know of the whole window; none if the only chunk can tell itself.
+    fn denominators(
+        &self,
+        x: Examples<'_>,
+        state: &State,
+        step: u64,
+        chunks: &[Range<usize>],
+    ) -> Result<Option<Denominators>> {
+        let mut first = None;
+        if self.objective.normalises() {
+            if chunks.len() == 1 {
+                return Ok(None);
+            }
+            // A pass of its own, with the same dropout and without a backward pass.
+            let mut state = state.clone();
+            for range in chunks {
+                let part = Part::cut(x, range.clone());
+                let (logits, next) =
+                    self.forward(&part, x.frames.time, range.start, &state, step)?;
+                state = next.hand_on()?;
+                add(&mut first, sums(&self.objective, &logits, part.examples())?);
+            }
+        }
+        let weights = Some(x.weights);
+        self.objective.denominators(x.weights.len(), weights, first.as_ref()).map(Some)
+    }
+
+    /// Logits of a chunk that begins at frame `before` of a window of `window`.
+    fn forward(
+        &self,
+        part: &Part<'_>,
+        window: usize,
+        before: usize,
+        state: &State,
+        step: u64,
+    ) -> Result<(Tensor, State)> {
+        let context = Context::training(self.seed, step);
+        let mut context = context.chunk(window, before, part.frames.time);
+        if let Some(every) = self.unroll.recompute {
+            context = context.recomputing(every);
+        }
+        self.policy.forward(&part.frames, Some(&part.labels), state, &context)
     }
 
     /// Clips and updates, and gives the norm before the clip.
@@ -94,9 +205,8 @@ impl Stepper {
         for (i, weight) in weights.values().enumerate() {
             let optimiser = &mut self.optimiser;
             weight.gradient(|gradient| {
-                let update = |w: &mut [f32]| {
-                    optimiser.update(i, w, gradient, factor, learning_rate)
-                };
+                let update =
+                    |w: &mut [f32]| optimiser.update(i, w, gradient, factor, learning_rate);
                 tensor::update(weight, update)
             })??;
         }
@@ -119,55 +229,99 @@ fn census(weights: &Weights, store: &GradStore) -> Result<()> {
     }
 }
 
-/// The loss of a batch and its gradient at the logits, in fixed shards of rows.
+/// A chunk of a batch, or all of it.
+struct Part<'a> {
+    frames: Cow<'a, Frames>,
+    labels: Cow<'a, [u16]>,
+    weights: Cow<'a, [f32]>,
+}
+
+impl<'a> Part<'a> {
+    fn cut(x: Examples<'a>, range: Range<usize>) -> Self {
+        let (batch, time) = (x.frames.batch, x.frames.time);
+        if range == (0..time) {
+            let (labels, weights) = (Cow::Borrowed(x.labels), Cow::Borrowed(x.weights));
+            return Part { frames: Cow::Borrowed(x.frames), labels, weights };
+        }
+        Part {
+            labels: Cow::Owned(columns(x.labels, batch, time, &range)),
+            weights: Cow::Owned(columns(x.weights, batch, time, &range)),
+            frames: Cow::Owned(x.frames.chunk(range)),
+        }
+    }
+
+    fn examples(&self) -> Examples<'_> {
+        Examples { frames: &self.frames, labels: &self.labels, weights: &self.weights }
+    }
+}
+
+fn add(total: &mut Option<Sums>, sums: Sums) {
+    match total {
+        Some(total) => total.add(&sums),
+        None => *total = Some(sums),
+    }
+}
+
+/// Rows `first..first + count` of examples whose logits are `[n, width]`.
+fn rows<'a>(
+    logits: &'a [f32],
+    width: usize,
+    x: Examples<'a>,
+) -> impl Fn(usize, usize) -> Rows<'a> + Sync {
+    let labels = x.labels.len() / x.weights.len().max(1);
+    move |first, count| Rows {
+        logits: &logits[first * width..(first + count) * width],
+        labels: &x.labels[first * labels..(first + count) * labels],
+        weights: Some(&x.weights[first..first + count]),
+    }
+}
+
+/// Losses of the heads, added over the rows.
+fn sums(objective: &Objective, logits: &Tensor, x: Examples<'_>) -> Result<Sums> {
+    let (n, width) = logits.dims2()?;
+    tensor::with(logits, |logits| Ok(objective.sums(rows(logits, width, x)(0, n))))?
+}
+
+fn normalised(objective: &Objective, logits: &Tensor, x: Examples<'_>) -> Result<Denominators> {
+    let first = sums(objective, logits, x)?;
+    objective.denominators(x.weights.len(), Some(x.weights), Some(&first))
+}
+
+/// What a chunk adds to the loss, and the gradient of the whole at its logits, in fixed shards of rows.
 fn loss_and_gradient(
     objective: &Objective,
     logits: &Tensor,
     x: Examples<'_>,
-) -> Result<(f64, Tensor)> {
+    denominators: &Denominators,
+) -> Result<(Sums, Tensor)> {
     let (n, width) = logits.dims2()?;
-    let labels = x.labels.len() / n.max(1);
-    let (loss, gradient) = tensor::with(logits, |logits| {
-        let rows = |first: usize, count: usize| Rows {
-            logits: &logits[first * width..(first + count) * width],
-            labels: &x.labels[first * labels..(first + count) * labels],
-            weights: Some(&x.weights[first..first + count]),
-        };
-        Ok(shards(objective, n, width, x.weights, rows))
+    let (sums, gradient) = tensor::with(logits, |logits| {
+        Ok(shards(objective, n, width, denominators, rows(logits, width, x)))
     })??;
-    Ok((loss, tensor::tensor(gradient, (n, width))?))
+    Ok((sums, tensor::tensor(gradient, (n, width))?))
 }
 
 fn shards<'a>(
     objective: &Objective,
     n: usize,
     width: usize,
-    weights: &[f32],
+    denominators: &Denominators,
     rows: impl Fn(usize, usize) -> Rows<'a> + Sync,
-) -> Result<(f64, Vec<f32>)> {
-    let first = match objective.normalises() {
-        true => Some(objective.sums(rows(0, n))?),
-        false => None,
-    };
-    let denominators = objective.denominators(n, Some(weights), first.as_ref())?;
+) -> Result<(Sums, Vec<f32>)> {
     let mut gradient = vec![0.0; n * width];
     let sums: Vec<std::sync::OnceLock<Result<Sums>>> =
         (0..n.div_ceil(SHARD_ROWS)).map(|_| std::sync::OnceLock::new()).collect();
     pool::for_each_rows(&mut gradient, width, SHARD_ROWS, |first, gradient| {
         let rows = rows(first, gradient.len() / width);
         let _ =
-            sums[first / SHARD_ROWS].set(objective.backward(rows, &denominators, gradient, None));
+            sums[first / SHARD_ROWS].set(objective.backward(rows, denominators, gradient, None));
     });
     let mut total: Option<Sums> = None;
     for sum in sums.into_iter().filter_map(std::sync::OnceLock::into_inner) {
-        let sum = sum?;
-        match &mut total {
-            Some(total) => total.add(&sum),
-            None => total = Some(sum),
-        }
+        add(&mut total, sum?);
     }
     let total = total.ok_or_else(|| Error::not_found("rows of a batch"))?;
-    Ok((objective.finish(&total, &denominators)?.value, gradient))
+    Ok((total, gradient))
 }
 
 #[cfg(test)]

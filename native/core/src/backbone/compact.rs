@@ -25,8 +25,7 @@ impl Backbone for Compact {
             None => self.0.forward(x, state, context)?,
             Some(mask) => {
                 let moves = Moves::new(mask, batch, time)?;
-                let within =
-                    Context { mask: None, lengths: Some(moves.lengths), ..context.clone() };
+                let within = context.compact(moves.lengths);
                 let (y, state) = self.0.forward(&pick(x, moves.together)?, state, &within)?;
                 (pick(&y, moves.apart)?, state)
             }

@@ -1,28 +1,32 @@
 //! No memory: each frame on its own.
 
+use std::sync::Arc;
+
 use candle_core::Tensor;
 
+use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::Result;
 use crate::layer::{LayerNorm, Linear};
 use crate::ops::{self, Activation};
 use crate::spec::MlpConfig;
-use crate::weights::Builder;
+use crate::weights::{Builder, Weight};
 
 /// Per layer `dropout(relu(norm(dense(x)))) + skip`. The skip of a residual layer is projected for
 /// layer 0 and where the width changes (He et al. 2016, eq. 1 and 2); the norm and the residual are
 /// options.
 pub struct Mlp {
-    layers: Vec<Layer>,
-    dropout: f32,
+    layers: Vec<Arc<Layer>>,
     input_dropout: f32,
-    residual: bool,
+    weights: Arc<[Weight]>,
 }
 
 struct Layer {
     dense: Linear,
     norm: Option<LayerNorm>,
     projection: Option<Linear>,
+    dropout: f32,
+    residual: bool,
 }
 
 impl Mlp {
@@ -40,11 +44,11 @@ impl Mlp {
             let projection = (config.residual && (i == 0 || size != width))
                 .then(|| Linear::new(width, size, Activation::None, &b.under("proj")))
                 .transpose()?;
-            layers.push(Layer { dense, norm, projection });
+            let (dropout, residual) = (config.dropout, config.residual);
+            layers.push(Arc::new(Layer { dense, norm, projection, dropout, residual }));
             width = size;
         }
-        let (dropout, input_dropout) = (config.dropout, config.input_dropout);
-        Ok(Mlp { layers, dropout, input_dropout, residual: config.residual })
+        Ok(Mlp { layers, input_dropout: config.input_dropout, weights: b.taken() })
     }
 }
 
@@ -55,21 +59,37 @@ impl Backbone for Mlp {
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let mut x = context.dropout_columns(x, self.input_dropout, "input")?;
-        for (i, layer) in self.layers.iter().enumerate() {
-            let mut h = layer.dense.forward(&x)?;
-            if let Some(norm) = &layer.norm {
-                h = ops::activate(&norm.forward(&h)?, Activation::Relu)?;
-            }
-            h = context.dropout(&h, self.dropout, &i.to_string())?;
-            if self.residual {
-                let skip = match &layer.projection {
-                    Some(projection) => projection.forward(&x)?,
-                    None => x,
-                };
-                h = (h + skip)?;
-            }
-            x = h;
+        let Some(every) = context.recompute_every() else {
+            return Ok((run(&self.layers, 0, &x, context)?, state.clone()));
+        };
+        for (group, layers) in self.layers.chunks(every).enumerate() {
+            let layers = layers.to_vec();
+            let block = move |x: &Tensor, state: &State, context: &Context| {
+                Ok((run(&layers, group * every, x, context)?, state.clone()))
+            };
+            (x, _) = recomputed(&x, &State(vec![]), context, &self.weights, block)?;
         }
         Ok((x, state.clone()))
     }
+}
+
+/// Layers `first..` one after the other.
+fn run(layers: &[Arc<Layer>], first: usize, x: &Tensor, context: &Context) -> Result<Tensor> {
+    let mut x = x.clone();
+    for (i, layer) in layers.iter().enumerate() {
+        let mut h = layer.dense.forward(&x)?;
+        if let Some(norm) = &layer.norm {
+            h = ops::activate(&norm.forward(&h)?, Activation::Relu)?;
+        }
+        h = context.dropout(&h, layer.dropout, &(first + i).to_string())?;
+        if layer.residual {
+            let skip = match &layer.projection {
+                Some(projection) => projection.forward(&x)?,
+                None => x,
+            };
+            h = (h + skip)?;
+        }
+        x = h;
+    }
+    Ok(x)
 }

@@ -2,6 +2,7 @@
 
 pub mod attention;
 mod compact;
+mod context;
 pub mod gla;
 mod griffin;
 mod hgrn;
@@ -9,6 +10,7 @@ pub mod mamba;
 pub mod mamba2;
 mod min_rnn;
 mod mlp;
+pub mod recompute;
 mod recurrent;
 mod residual_lstm;
 pub mod retnet;
@@ -18,18 +20,15 @@ mod s5;
 pub mod stack;
 pub mod xlstm;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use candle_core::Tensor;
 
 pub use crate::ops::recurrence::Lengths;
 use crate::ops::tensor::{tensor, to_vec};
-use crate::rng::Rng;
 use crate::weights::Builder;
-use crate::{Error, Result, ops, spec};
+use crate::{Error, Result, spec};
+pub use context::Context;
 pub use griffin::{GatedMlp, RecurrentBlock};
 pub use min_rnn::{MinCell, MinRnn};
 pub use mlp::Mlp;
@@ -85,78 +84,8 @@ pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn
         Retnet(c) => Box::new(retnet::Retention::stack(c, input, b)?),
         Gla(c) => Box::new(gla::GatedLinearAttention::stack(c, input, b)?),
         Xlstm(c) => Box::new(xlstm::stack(c, input, b)?),
-        other => return Err(Error::not_found(format!("backbone {}", other.name()))),
     };
     Ok(Box::new(compact::Compact(net)))
-}
-
-/// What surrounds one forward pass: dropout in training, missing frames, taps on request.
-#[derive(Default, Clone)]
-pub struct Context {
-    dropout: Option<(u64, u64)>,
-    mask: Mask,
-    lengths: Lengths,
-    taps: Option<Rc<RefCell<BTreeMap<String, Tensor>>>>,
-}
-
-impl Context {
-    /// A pass of training step `step`: dropout fires, drawn from `seed`.
-    pub fn training(seed: u64, step: u64) -> Self {
-        Context { dropout: Some((seed, step)), ..Context::default() }
-    }
-
-    /// A pass over windows of which some frames are missing.
-    pub fn masked(mask: Mask) -> Self {
-        Context { mask, ..Context::default() }
-    }
-
-    /// How many frames each row has. Backbones see no missing frames before present ones.
-    pub fn lengths(&self) -> Lengths {
-        self.lengths.clone()
-    }
-
-    /// Keeps the named activations of this pass.
-    pub fn tapped() -> Self {
-        Context { taps: Some(Rc::default()), ..Context::default() }
-    }
-
-    pub fn taps(self) -> BTreeMap<String, Tensor> {
-        self.taps.map(|taps| taps.take()).unwrap_or_default()
-    }
-
-    pub fn tap(&self, name: &str, value: &Tensor) {
-        if let Some(taps) = &self.taps {
-            taps.borrow_mut().insert(name.to_string(), value.clone());
-        }
-    }
-
-    /// As [`Context::tap`] for what has to be computed first: it is if taps were asked for.
-    pub fn tap_with(&self, name: &str, value: impl FnOnce() -> Result<Tensor>) -> Result<()> {
-        if self.taps.is_some() {
-            self.tap(name, &value()?);
-        }
-        Ok(())
-    }
-
-    fn rng(&self, name: &str) -> Option<Rng> {
-        self.dropout.map(|(seed, step)| Rng::new(seed, &format!("dropout.{name}"), step))
-    }
-
-    /// Drops numbers of `x` with probability `p`, in training only.
-    pub fn dropout(&self, x: &Tensor, p: f32, name: &str) -> Result<Tensor> {
-        match self.rng(name) {
-            Some(rng) => ops::dropout(x, p, rng),
-            None => Ok(x.clone()),
-        }
-    }
-
-    /// Drops whole columns of each window of `x [b, t, d]`, in training only.
-    pub fn dropout_columns(&self, x: &Tensor, p: f32, name: &str) -> Result<Tensor> {
-        match self.rng(name) {
-            Some(rng) => ops::dropout_columns(x, p, rng),
-            None => Ok(x.clone()),
-        }
-    }
 }
 
 impl State {
@@ -200,5 +129,32 @@ impl State {
     /// Cuts the graph: what comes after does not reach back through this state.
     pub fn detach(&self) -> State {
         State(self.0.iter().map(Tensor::detach).collect())
+    }
+
+    /// Cut from the graph and from the memory of what it may be a part of: all that a chunk leaves to
+    /// the next.
+    pub fn hand_on(&self) -> Result<State> {
+        let own = |part: &Tensor| Ok(tensor(to_vec(part)?, part.shape())?);
+        self.0.iter().map(own).collect::<Result<_>>().map(State)
+    }
+
+    /// The states of games that begin, where `fresh [b]` says so, in the place of those that ended.
+    pub fn renewed(&self, zero: &State, fresh: &[bool]) -> Result<State> {
+        let pick = |(part, zero): (&Tensor, &Tensor)| -> Result<Tensor> {
+            let (mut numbers, zero) = (to_vec(part)?, to_vec(zero)?);
+            let width = numbers.len() / fresh.len().max(1);
+            for (row, _) in fresh.iter().enumerate().filter(|(_, fresh)| **fresh) {
+                let row = row * width..(row + 1) * width;
+                numbers[row.clone()].copy_from_slice(&zero[row]);
+            }
+            Ok(tensor(numbers, part.shape())?)
+        };
+        for (part, zero) in self.0.iter().zip(&zero.0) {
+            if part.dims() != zero.dims() || part.dim(0)? != fresh.len() {
+                let expected = format!("{} rows of {:?}", fresh.len(), zero.dims());
+                return Err(Error::mismatch("state", expected, format!("{:?}", part.dims())));
+            }
+        }
+        self.0.iter().zip(&zero.0).map(pick).collect::<Result<_>>().map(State)
     }
 }

@@ -1,12 +1,15 @@
 //! LSTM and GRU stacks in PyTorch's conventions (gates i, f, g, o and r, z, n).
 
+use std::sync::Arc;
+
 use candle_core::Tensor;
 
+use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::layer::LayerNorm;
 use crate::ops::{self, recurrence::Gates};
 use crate::spec::RecurrentConfig;
-use crate::weights::{Builder, Init};
+use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,14 +42,16 @@ pub struct Recurrent {
     cell: Cell,
     hidden_size: usize,
     input_norm: Option<LayerNorm>,
-    layers: Vec<Layer>,
-    dropout: f32,
+    layers: Vec<Arc<Layer>>,
     input_dropout: f32,
+    weights: Arc<[Weight]>,
 }
 
 struct Layer {
+    cell: Cell,
     gates: Gates,
     norm: Option<LayerNorm>,
+    dropout: f32,
 }
 
 impl Recurrent {
@@ -66,16 +71,22 @@ impl Recurrent {
                 bias_ih: b.get(&format!("bias_ih_l{i}"), &[rows], init)?,
                 bias_hh: b.get(&format!("bias_hh_l{i}"), &[rows], init)?,
             };
-            let norm = norm(config.layer_norm, h, b.under("norms").under(i))?;
-            layers.push(Layer { gates, norm });
+            layers.push(Arc::new(Layer {
+                cell,
+                gates,
+                norm: norm(config.layer_norm, h, b.under("norms").under(i))?,
+                dropout: config.dropout,
+            }));
         }
-        let (dropout, input_dropout) = (config.dropout, config.input_dropout);
-        Ok(Recurrent { cell, hidden_size: h, input_norm, layers, dropout, input_dropout })
+        let (input_dropout, weights) = (config.input_dropout, b.taken());
+        Ok(Recurrent { cell, hidden_size: h, input_norm, layers, input_dropout, weights })
     }
+}
 
-    fn layer(
+impl Layer {
+    /// States after each frame, and the last ones.
+    fn cell(
         &self,
-        layer: &Layer,
         x: &Tensor,
         state: &[Tensor],
         context: &Context,
@@ -83,16 +94,39 @@ impl Recurrent {
         let lengths = context.lengths();
         match (self.cell, state) {
             (Cell::Gru, [h]) => {
-                let (y, h) = ops::gru(x, &layer.gates, h, lengths)?;
+                let (y, h) = ops::gru(x, &self.gates, h, lengths)?;
                 Ok((y, vec![h]))
             }
             (Cell::Lstm, [h, c]) => {
-                let (y, h, c) = ops::lstm(x, &layer.gates, h, c, lengths)?;
+                let (y, h, c) = ops::lstm(x, &self.gates, h, c, lengths)?;
                 Ok((y, vec![h, c]))
             }
             (cell, state) => Err(Error::mismatch("state of a layer", cell.states(), state.len())),
         }
     }
+}
+
+/// Layers `first..` one after the other; gives the parts of their next states.
+fn run(
+    layers: &[Arc<Layer>],
+    first: usize,
+    x: &Tensor,
+    state: &[Tensor],
+    context: &Context,
+) -> Result<(Tensor, Vec<Tensor>)> {
+    let mut x = x.clone();
+    let mut next = Vec::with_capacity(state.len());
+    let per_layer = state.len() / layers.len().max(1);
+    for (i, (layer, state)) in layers.iter().zip(state.chunks(per_layer.max(1))).enumerate() {
+        let (y, state) = layer.cell(&x, state, context)?;
+        next.extend(state);
+        x = match &layer.norm {
+            Some(norm) => norm.forward(&y)?,
+            None => y,
+        };
+        x = context.dropout(&x, layer.dropout, &(first + i).to_string())?;
+    }
+    Ok((x, next))
 }
 
 impl Backbone for Recurrent {
@@ -120,15 +154,21 @@ impl Backbone for Recurrent {
             None => x.clone(),
         };
         x = context.dropout_columns(&x, self.input_dropout, "input")?;
+        let Some(every) = context.recompute_every() else {
+            let (x, next) = run(&self.layers, 0, &x, &state.0, context)?;
+            return Ok((x, State(next)));
+        };
         let mut next = Vec::with_capacity(state.0.len());
-        for (i, (layer, state)) in self.layers.iter().zip(state.0.chunks(per_layer)).enumerate() {
-            let (y, state) = self.layer(layer, &x, state, context)?;
-            next.extend(state);
-            x = match &layer.norm {
-                Some(norm) => norm.forward(&y)?,
-                None => y,
+        let groups = self.layers.chunks(every).zip(state.0.chunks(every * per_layer));
+        for (group, (layers, own)) in groups.enumerate() {
+            let layers = layers.to_vec();
+            let block = move |x: &Tensor, state: &State, context: &Context| {
+                run(&layers, group * every, x, &state.0, context).map(|(x, next)| (x, State(next)))
             };
-            x = context.dropout(&x, self.dropout, &i.to_string())?;
+            let own = State(own.to_vec());
+            let (y, after) = recomputed(&x, &own, context, &self.weights, block)?;
+            x = y;
+            next.extend(after.0);
         }
         Ok((x, State(next)))
     }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::layer::{LayerNorm, Linear, Norm};
 use crate::ops::Activation;
 use crate::spec::Trunk;
-use crate::weights::Builder;
+use crate::weights::{Builder, Weight};
 use crate::{Error, Result};
 
 /// `x + dropout(layer(norm(x)))`, pre-norm (Xiong et al. 2020). A layer reads and gives `[b, t, h]`;
@@ -30,7 +31,8 @@ impl Residual {
 /// `norm(x) -> dense to h -> residuals -> norm`; the input norm is an option, the dense layer stands
 /// where the widths differ, the last norm where the family has one.
 ///
-/// State: those of the layers, in their order. A layer that stands twice has two states.
+/// State: those of the layers, in their order. A layer that stands twice has two states. Taps of
+/// layer `i` are named `i.NAME`.
 pub struct Stack {
     input_norm: Option<LayerNorm>,
     input: Option<Linear>,
@@ -38,10 +40,13 @@ pub struct Stack {
     norm: Option<Norm>,
     dropout: f32,
     input_dropout: f32,
+    /// All that the residuals may use.
+    weights: Arc<[Weight]>,
 }
 
 impl Stack {
-    /// Weights `input_norm`, `input`; those of the residuals and of the norm are their own.
+    /// Weights `input_norm`, `input`; those of the residuals and of the norm are their own, handed out
+    /// by the same builder before.
     pub fn new(
         trunk: &Trunk,
         input: usize,
@@ -59,6 +64,7 @@ impl Stack {
             norm,
             dropout: trunk.dropout,
             input_dropout: trunk.input_dropout,
+            weights: b.taken(),
         })
     }
 
@@ -73,6 +79,29 @@ impl Stack {
             None => Ok(x),
         }
     }
+}
+
+/// Residuals `first..` one after the other; gives the parts of their next states.
+fn run(
+    residuals: &[Arc<Residual>],
+    first: usize,
+    dropout: f32,
+    x: &Tensor,
+    state: &[Tensor],
+    context: &Context,
+) -> Result<(Tensor, Vec<Tensor>)> {
+    let mut x = x.clone();
+    let (mut next, mut rest) = (Vec::with_capacity(state.len()), state);
+    for (i, residual) in residuals.iter().enumerate() {
+        let (own, others) = rest.split_at(residual.parts);
+        let own = State(own.to_vec());
+        let within = context.under(first + i);
+        let (y, after) = residual.layer.forward(&residual.norm.forward(&x)?, &own, &within)?;
+        x = (x + context.dropout(&y, dropout, &(first + i).to_string())?)?;
+        next.extend(after.0);
+        rest = others;
+    }
+    Ok((x, next))
 }
 
 impl Backbone for Stack {
@@ -90,14 +119,26 @@ impl Backbone for Stack {
             return Err(Error::mismatch("parts of a state", parts, state.0.len()));
         }
         let mut x = self.read(x, context)?;
-        let (mut next, mut rest) = (Vec::with_capacity(parts), &state.0[..]);
-        for (i, residual) in self.residuals.iter().enumerate() {
-            let (own, others) = rest.split_at(residual.parts);
-            let own = State(own.to_vec());
-            let (y, after) = residual.layer.forward(&residual.norm.forward(&x)?, &own, context)?;
-            x = (x + context.dropout(&y, self.dropout, &i.to_string())?)?;
-            next.extend(after.0);
-            rest = others;
+        let mut next = vec![];
+        match context.recompute_every() {
+            None => (x, next) = run(&self.residuals, 0, self.dropout, &x, &state.0, context)?,
+            Some(every) => {
+                let mut rest = &state.0[..];
+                for (group, residuals) in self.residuals.chunks(every).enumerate() {
+                    let parts = residuals.iter().map(|r| r.parts).sum();
+                    let (own, others) = rest.split_at(parts);
+                    let (residuals, dropout) = (residuals.to_vec(), self.dropout);
+                    let block = move |x: &Tensor, state: &State, context: &Context| {
+                        run(&residuals, group * every, dropout, x, &state.0, context)
+                            .map(|(x, next)| (x, State(next)))
+                    };
+                    let own = State(own.to_vec());
+                    let (y, after) = recomputed(&x, &own, context, &self.weights, block)?;
+                    x = y;
+                    next.extend(after.0);
+                    rest = others;
+                }
+            }
         }
         if let Some(norm) = &self.norm {
             x = norm.forward(&x)?;

@@ -10,15 +10,42 @@ use crate::{Result, pool};
 /// Rows of one shard.
 const ROWS: usize = 64;
 
+/// Where the rows of a chunk stand in the windows they were cut from: row `i` is frame
+/// `before + i % frames` of window `i / frames`.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    pub window: usize,
+    pub before: usize,
+    pub frames: usize,
+}
+
+impl Default for Place {
+    /// Rows of their own.
+    fn default() -> Self {
+        Place { window: 1, before: 0, frames: 1 }
+    }
+}
+
+impl Place {
+    fn row(self, i: usize) -> usize {
+        i / self.frames * self.window + self.before + i % self.frames
+    }
+}
+
 /// Every number of `x [.., d]` is dropped on its own.
 pub fn dropout(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
-    apply(x, Dropout { p, rng, repeat: 1 })
+    dropout_at(x, p, rng, Place::default())
+}
+
+/// As a pass over the whole windows would drop them.
+pub fn dropout_at(x: &Tensor, p: f32, rng: Rng, place: Place) -> Result<Tensor> {
+    apply(x, Dropout { p, rng, repeat: 1, place })
 }
 
 /// The same columns of `x [b, t, d]` are missing in all frames of a window.
 pub fn dropout_columns(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
     let (_, t, _) = x.dims3()?;
-    apply(x, Dropout { p, rng, repeat: t })
+    apply(x, Dropout { p, rng, repeat: t, place: Place::default() })
 }
 
 fn apply(x: &Tensor, op: Dropout) -> Result<Tensor> {
@@ -57,6 +84,7 @@ struct Dropout {
     rng: Rng,
     /// Consecutive rows that share one mask.
     repeat: usize,
+    place: Place,
 }
 
 impl Dropout {
@@ -67,7 +95,7 @@ impl Dropout {
         pool::for_each_rows(&mut y, width, ROWS, |first, y| {
             let x = &x[first * width..first * width + y.len()];
             for (i, (y, x)) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)).enumerate() {
-                let row = ((first + i) / self.repeat) as u64;
+                let row = self.place.row((first + i) / self.repeat) as u64;
                 mask_row(y, x, &self.rng, row * blocks, self.p, scale);
             }
         });

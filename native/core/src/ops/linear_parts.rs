@@ -124,7 +124,11 @@ impl Many for LinearParts {
             for ((first, n), dy) in self.parts().zip(outputs) {
                 let dw = &mut dw[first * k..(first + n) * k];
                 match dy {
-                    Some(dy) => weight_gradient(dw, dy, inputs[0], n, k, accumulate),
+                    Some(dy) => {
+                        let rows = dy.len() / n.max(1);
+                        let x = View::rows(inputs[0], rows, k);
+                        weight_gradient(dw, View::rows(dy, rows, n), x, accumulate);
+                    }
                     None if !accumulate => dw.fill(0.0),
                     None => {}
                 }

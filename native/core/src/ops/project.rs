@@ -80,15 +80,17 @@ impl Project {
     }
 
     fn weights_backward(&self, part: &Part, x: &[f32], dy: &[f32]) {
-        // The columns of this layer alone: so its sums read memory in order.
-        let mut own = Vec::with_capacity(dy.len() / self.width * part.n);
-        for row in dy.chunks_exact(self.width) {
-            own.extend_from_slice(&row[part.begin..part.begin + part.n]);
-        }
-        let (n, k) = (part.n, self.k);
-        part.weight.accumulate(|dw, accumulate| weight_gradient(dw, &own, x, n, k, accumulate));
+        let (rows, columns) = (dy.len() / self.width, part.begin..part.begin + part.n);
+        let own = View::rows(dy, rows, self.width).columns(columns.clone());
+        let x = View::rows(x, rows, self.k);
+        part.weight.accumulate(|dw, accumulate| weight_gradient(dw, own, x, accumulate));
         if let Some(bias) = &part.bias {
-            bias.accumulate(|db, accumulate| row_sum(db, &own, accumulate));
+            let mut sum = vec![0.0; self.width];
+            row_sum(&mut sum, dy, false);
+            bias.accumulate(|db, accumulate| match accumulate {
+                true => super::simd::add_assign(db, &sum[columns]),
+                false => db.copy_from_slice(&sum[columns]),
+            });
         }
     }
 

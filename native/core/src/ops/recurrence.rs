@@ -417,8 +417,7 @@ impl<C: Cell> Many for Layer<C> {
         let output = |i: usize| outputs.get(i).copied().flatten();
         let last = [output(1), output(2)];
         let wanted = wanted.first().is_some_and(|x| *x);
-        let [dx, dh, dc, d_bias] =
-            self.through_time(&inputs, &mut tape, output(0), last, wanted);
+        let [dx, dh, dc, d_bias] = self.through_time(&inputs, &mut tape, output(0), last, wanted);
         self.weight_gradients(&inputs, &tape, &d_bias);
         vec![dx, vec![], vec![], vec![], vec![], dh, dc]
     }

@@ -250,6 +250,7 @@ mod tests {
             sampling: Sampling::default(),
             seed: 1,
             lane: None,
+            project_out: None,
         };
         Session::open(Arc::new(Policy::init(&spec, 1).unwrap()), options).unwrap()
     }

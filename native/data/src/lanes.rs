@@ -1,0 +1,191 @@
+//! Games walked from their first frame to their last, side by side, for training that carries its
+//! memory.
+//!
+//! A row of the batch is a lane. A lane shows the windows of one view one after the other, step after
+//! step; then it takes the next view of a random order that never ends. Which view, window and mirror
+//! a lane has at a step is a function of (seed, step) alone.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use sconce_core::rng::Rng;
+use sconce_core::{Error, Result};
+
+use crate::batch::{Batch, Reader, SamplerOptions, check_views, fill};
+use crate::permutation::Permutation;
+use crate::view::View;
+
+/// What a lane shows at a step: frames `start..start + frames` of a view, the rest of the window empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lane {
+    pub view: usize,
+    pub start: usize,
+    /// At least 1; less than a window at the end of a game.
+    pub frames: usize,
+    /// Whether the lane has just taken this view: its state is that of a game that begins.
+    pub fresh: bool,
+    pub mirror: bool,
+}
+
+/// Draws the windows of all lanes, step by step.
+#[derive(Debug, Clone)]
+pub struct Lanes {
+    views: Vec<View>,
+    reader: Reader,
+    options: SamplerOptions,
+    /// No view is this short.
+    skip: usize,
+    short: usize,
+    walk: Walk,
+}
+
+/// Where the lanes are. Recomputed from the beginning when a step before it is asked for.
+#[derive(Debug, Clone)]
+struct Walk {
+    step: u64,
+    /// The view of each lane, and the step at which it had or would have had its first window.
+    lanes: Vec<Taken>,
+    /// Steps at which lanes become free; of those at one step the first lane is the first to take.
+    free: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Views that were taken.
+    taken: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    view: usize,
+    /// Window of the view at step `from`.
+    first: u64,
+    from: u64,
+    mirror: bool,
+}
+
+impl Lanes {
+    /// `lanes` rows of a batch. Views with no more than `skip` frames are left out: burn-in would leave
+    /// nothing of them to learn from. The stride of the options is a window.
+    pub fn new(
+        views: Vec<View>,
+        reader: Reader,
+        options: SamplerOptions,
+        lanes: usize,
+        skip: usize,
+    ) -> Result<Self> {
+        check_views(&views, &reader, &options)?;
+        if lanes == 0 {
+            return Err(Error::out_of_range("lanes", 0.0, 1.0, f64::from(u32::MAX)));
+        }
+        let all = views.len();
+        let long = |view: &View| view.len(reader.delay) > skip;
+        let views: Vec<View> = views.into_iter().filter(long).collect();
+        if views.is_empty() {
+            return Err(Error::not_found(format!("a view of more than {skip} frames")));
+        }
+        let short = all - views.len();
+        let walk = Walk::new(lanes);
+        let mut lanes = Lanes { views, reader, options, skip, short, walk };
+        lanes.walk_to(0);
+        Ok(lanes)
+    }
+
+    pub fn views(&self) -> &[View] {
+        &self.views
+    }
+
+    /// Views left out because they are too short.
+    pub fn short_views(&self) -> usize {
+        self.short
+    }
+
+    fn windows_of(&self, view: usize) -> u64 {
+        self.views[view].len(self.reader.delay).div_ceil(self.options.window) as u64
+    }
+
+    /// Steps in which as many windows are shown as all views have.
+    pub fn steps_per_epoch(&self) -> u64 {
+        let windows: u64 = (0..self.views.len()).map(|view| self.windows_of(view)).sum();
+        (windows / self.walk.lanes.len() as u64).max(1)
+    }
+
+    /// What each lane shows at `step`. Steps in their order cost least.
+    pub fn at(&mut self, step: u64) -> Vec<Lane> {
+        if step < self.walk.step {
+            self.walk = Walk::new(self.walk.lanes.len());
+            self.walk_to(0);
+        }
+        (self.walk.step + 1..=step).for_each(|step| self.walk_to(step));
+        let window = self.options.window;
+        let lane = |taken: &Taken| {
+            let start = (taken.first + step - taken.from) as usize * window;
+            let frames = self.views[taken.view].len(self.reader.delay) - start;
+            Lane {
+                view: taken.view,
+                start,
+                frames: frames.min(window),
+                fresh: step == taken.from,
+                mirror: taken.mirror,
+            }
+        };
+        self.walk.lanes.iter().map(lane).collect()
+    }
+
+    /// The windows of a step, `[lanes, window]`. Frames after the end of a game are zeros of weight 0,
+    /// and so is the weight of the first `burn_in` frames of a view.
+    pub fn batch(&mut self, step: u64, burn_in: usize) -> Result<(Batch, Vec<Lane>)> {
+        let lanes = self.at(step);
+        let mut batch = self.reader.blank(lanes.len(), self.options.window);
+        batch.weights.fill(0.0);
+        fill(batch.shards(self.options.window), |i, mut shard| {
+            let Some(&Lane { view, start, frames, fresh, mirror }) = lanes.get(i) else {
+                return Ok(());
+            };
+            for k in 0..frames {
+                self.reader.read(&self.views[view], start + k, mirror, shard.row(k))?;
+                if fresh && k < burn_in {
+                    *shard.row(k).weight = 0.0;
+                }
+            }
+            Ok(())
+        })?;
+        Ok((batch, lanes))
+    }
+
+    /// Lanes that are free at `step`, which follows the last one, take their next views.
+    fn walk_to(&mut self, step: u64) {
+        self.walk.step = step;
+        while let Some(&Reverse((free, lane))) = self.walk.free.peek()
+            && free <= step
+        {
+            self.walk.free.pop();
+            let taken = self.take(lane, step);
+            let left = self.windows_of(taken.view) - taken.first;
+            self.walk.lanes[lane] = taken;
+            self.walk.free.push(Reverse((step + left, lane)));
+        }
+    }
+
+    fn take(&mut self, lane: usize, step: u64) -> Taken {
+        let (n, seed) = (self.views.len() as u64, self.options.seed);
+        let (epoch, place) = (self.walk.taken / n, self.walk.taken % n);
+        self.walk.taken += 1;
+        let view = Permutation::new(n, Rng::new(seed, "lanes.shuffle", epoch)).get(place) as usize;
+        let mirror = Rng::new(seed, "lanes.mirror", epoch).uniform(place) < self.options.mirror;
+        // Lanes that all began with a game's beginning would go on in step where games have one length.
+        let first = match step {
+            0 => {
+                let room = (self.views[view].len(self.reader.delay) - self.skip)
+                    .div_ceil(self.options.window);
+                Rng::new(seed, "lanes.first", 0).below(lane as u64, room as u64)
+            }
+            _ => 0,
+        };
+        Taken { view, first, from: step, mirror }
+    }
+}
+
+impl Walk {
+    fn new(lanes: usize) -> Self {
+        let nothing = Taken { view: 0, first: 0, from: 0, mirror: false };
+        let free = (0..lanes).map(|lane| Reverse((0, lane))).collect();
+        Walk { step: 0, lanes: vec![nothing; lanes], free, taken: 0 }
+    }
+}
