@@ -60,7 +60,7 @@ impl Window {
                 return Err(Error::mismatch(format!("{name} of an attention"), "at least 1", n));
             }
         }
-        if head_dim == 0 || head_dim % 2 == 1 {
+        if head_dim == 0 || !head_dim.is_multiple_of(2) {
             return Err(Error::mismatch("head_dim of an attention", "an even number", head_dim));
         }
         let half = head_dim / 2;
@@ -384,7 +384,7 @@ impl Scratch {
     fn new(w: &Window, frames: usize, past: usize, blocks: bool, backward: bool) -> Self {
         let d = w.padded_dim();
         let most = (past + frames).min(w.window - 1 + CHUNK).next_multiple_of(LANES);
-        let stride = if most / LANES % 2 == 0 { most + LANES } else { most };
+        let stride = if (most / LANES).is_multiple_of(2) { most + LANES } else { most };
         let zeros = |wanted: bool, n: usize| vec![0.0; if wanted { n } else { 0 }];
         Scratch {
             keys: zeros(true, if blocks { most * d } else { d }),
