@@ -72,11 +72,14 @@ defmodule Mix.Tasks.Sconce.BenchTest do
              ~s("peer":"jax","peer_other":null,"peer_peak_bytes":null,"peer_us":)
   end
 
-  test "every case has a title of its own for each number of threads" do
+  test "every case has a title of its own for each batch and number of threads" do
     cases = Cases.all(2)
-    assert length(cases) == cases |> Enum.uniq_by(&{Case.title(&1), &1.threads}) |> length()
+
+    assert length(cases) ==
+             cases |> Enum.uniq_by(&{Case.title(&1), &1.batch, &1.threads}) |> length()
+
     names = cases |> Enum.map(& &1.name) |> Enum.uniq()
-    assert names == ~w(call frame embed act train import)
+    assert names == ~w(call frame embed act train forward import)
 
     for name <- ~w(act train), backbone <- ~w(mlp gru lstm) do
       assert Enum.any?(cases, &String.starts_with?(Case.title(&1), "#{name} #{backbone}"))
