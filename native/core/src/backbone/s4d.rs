@@ -65,6 +65,7 @@ impl Backbone for S4d {
         let inputs = Selective {
             u: x,
             dt: &self.log_dt.exp()?,
+            dt_bias: None,
             dt_softplus: false,
             a: &self.a_log,
             a_log: true,
