@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use sconce_core::backbone::{self, Backbone, Context, State};
 use sconce_core::rng::Rng;
 use sconce_core::spec::{
-    self, AttentionConfig, ExpandConfig, GriffinConfig, HawkConfig, MlpConfig, RecurrentConfig,
-    StackConfig, StateConfig,
+    self, AttentionConfig, ExpandConfig, GriffinConfig, HawkConfig, JambaConfig, MambaConfig,
+    MlpConfig, RecurrentConfig, StackConfig, StateConfig,
 };
 use sconce_core::weights::{Builder, Source, Weights};
 
@@ -38,6 +38,7 @@ fn configs() -> Vec<spec::Backbone> {
     }
     all.extend(attention());
     all.extend(gated());
+    all.extend(selective());
     all
 }
 
@@ -123,6 +124,59 @@ fn attention() -> Vec<spec::Backbone> {
         spec::Backbone::DecisionTransformer(config(5, false)),
         spec::Backbone::ResLstm(stack),
         spec::Backbone::TxLike(expand),
+    ]
+}
+
+fn selective() -> Vec<spec::Backbone> {
+    let (hidden_size, dropout, input_dropout) = (13, 0.4, 0.4);
+    let mamba = MambaConfig {
+        hidden_size,
+        num_layers: 2,
+        state_size: 5,
+        expand_factor: 2,
+        conv_size: 4,
+        input_norm: true,
+        dropout,
+        input_dropout,
+    };
+    let jamba = JambaConfig {
+        hidden_size,
+        num_layers: 4,
+        state_size: 16,
+        expand_factor: 2,
+        conv_size: 3,
+        attention_every: 2,
+        num_heads: 2,
+        head_dim: 4,
+        window_size: 5,
+        qk_layernorm: true,
+        input_norm: false,
+        dropout,
+        input_dropout,
+    };
+    let gated = HawkConfig {
+        hidden_size,
+        num_layers: 2,
+        expand_factor: 2,
+        conv_size: 4,
+        input_norm: false,
+        dropout,
+        input_dropout,
+    };
+    let s4d = StateConfig {
+        hidden_size,
+        num_layers: 2,
+        state_size: 18,
+        input_norm: true,
+        dropout,
+        input_dropout,
+    };
+    vec![
+        spec::Backbone::Mamba(mamba),
+        spec::Backbone::Jamba(jamba.clone()),
+        spec::Backbone::Zamba(jamba),
+        spec::Backbone::GatedSsm(gated),
+        spec::Backbone::S4d(s4d),
     ]
 }
 

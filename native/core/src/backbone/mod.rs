@@ -4,11 +4,13 @@ pub mod attention;
 mod compact;
 mod griffin;
 mod hgrn;
+pub mod mamba;
 mod min_rnn;
 mod mlp;
 mod recurrent;
 mod residual_lstm;
 mod rwkv;
+pub mod s4d;
 mod s5;
 pub mod stack;
 
@@ -70,6 +72,11 @@ pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn
         LstmHybrid(c) => Box::new(attention::LstmHybrid::new(c, input, b)?),
         ResLstm(c) => Box::new(residual_lstm::res_lstm(c, input, b)?),
         TxLike(c) => Box::new(residual_lstm::tx_like(c, input, b)?),
+        Mamba(c) => Box::new(mamba::mamba(c, input, b)?),
+        Jamba(c) => Box::new(mamba::jamba(c, input, b)?),
+        Zamba(c) => Box::new(mamba::zamba(c, input, b)?),
+        GatedSsm(c) => Box::new(mamba::gated_ssm(c, input, b)?),
+        S4d(c) => Box::new(s4d::s4d(c, input, b)?),
         other => return Err(Error::not_found(format!("backbone {}", other.name()))),
     };
     Ok(Box::new(compact::Compact(net)))
@@ -113,6 +120,11 @@ impl Context {
         if let Some(taps) = &self.taps {
             taps.borrow_mut().insert(name.to_string(), value.clone());
         }
+    }
+
+    /// Whether taps were asked for, so that what an op would hide has to be shown.
+    pub fn is_tapped(&self) -> bool {
+        self.taps.is_some()
     }
 
     /// As [`Context::tap`] for what has to be computed first: it is if taps were asked for.

@@ -65,6 +65,12 @@ pub fn apply(op: impl Many, inputs: &[&Tensor]) -> crate::Result<Vec<Tensor>> {
     (0..count).map(output).collect()
 }
 
+/// So many outputs as an op has.
+pub fn take<const N: usize>(outputs: Vec<Tensor>) -> crate::Result<[Tensor; N]> {
+    let count = outputs.len();
+    outputs.try_into().map_err(|_| crate::Error::mismatch("outputs of an op", N, count))
+}
+
 /// Where the numbers and gradients of one application lie.
 struct Place {
     op: Box<dyn Many>,
@@ -102,7 +108,7 @@ impl Tie {
     fn gradient(&self) -> Result<Option<Tensor>> {
         let gradient = lock(&self.place.d_inputs).get_mut(self.input).map(std::mem::take);
         let shape = self.place.inputs[self.input].shape();
-        let gradient = gradient.filter(|gradient| !gradient.is_empty());
+        let gradient = gradient.filter(|gradient| gradient.len() == shape.elem_count());
         gradient.map(|gradient| tensor::tensor(gradient, shape)).transpose()
     }
 }

@@ -34,15 +34,14 @@ pub fn linear_parts<const N: usize>(
         ));
     }
     let op = Parts { weight: weight.clone(), widths, dims: x.dims().to_vec() };
-    let parts = many::apply(op, &[x, weight])?;
-    parts.try_into().map_err(|p: Vec<Tensor>| Error::mismatch("parts", N, p.len()))
+    many::take(many::apply(op, &[x, weight])?)
 }
 
-struct Parts<const N: usize> {
-    weight: Weight,
-    widths: [usize; N],
+pub(crate) struct Parts<const N: usize> {
+    pub(crate) weight: Weight,
+    pub(crate) widths: [usize; N],
     /// Of the input.
-    dims: Vec<usize>,
+    pub(crate) dims: Vec<usize>,
 }
 
 impl<const N: usize> Parts<N> {
@@ -62,16 +61,10 @@ impl<const N: usize> Parts<N> {
             (first - width, width)
         })
     }
-}
 
-impl<const N: usize> Many for Parts<N> {
-    fn name(&self) -> &'static str {
-        "linear-parts"
-    }
-
-    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<(Vec<f32>, Shape)> {
+    /// Each part of the product.
+    pub(crate) fn products(&self, x: &[f32], weight: &[f32]) -> [Vec<f32>; N] {
         let (k, rows) = (self.depth(), self.rows());
-        let (x, weight) = (inputs[0], inputs[1]);
         let mut parts = self.widths.map(|width| vec![0.0; rows * width]);
         let mut widths = self.widths.iter();
         let buffers = parts.each_mut().map(|p| (&mut p[..], *widths.next().unwrap_or(&0)));
@@ -82,6 +75,48 @@ impl<const N: usize> Many for Parts<N> {
                 matmul(part, width, x, weight, false);
             }
         });
+        parts
+    }
+
+    /// Leaves the gradient of the weight with it.
+    pub(crate) fn weight_gradient(&self, x: &[f32], outputs: &[Option<&[f32]>]) {
+        let k = self.depth();
+        self.weight.accumulate(|dw, accumulate| {
+            for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
+                let dw = &mut dw[first * k..][..width * k];
+                match dy {
+                    Some(dy) => weight_gradient(dw, dy, x, width, k, accumulate),
+                    None if accumulate => {}
+                    None => dw.fill(0.0),
+                }
+            }
+        });
+    }
+
+    /// Adds the gradient of `x`.
+    pub(crate) fn add_input_gradient(
+        &self,
+        dx: &mut [f32],
+        weight: &[f32],
+        outputs: &[Option<&[f32]>],
+    ) {
+        let k = self.depth();
+        for_each_shard(self.rows(), ROWS, [(dx, k)], |rows, [dx]| {
+            for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
+                let Some(dy) = dy else { continue };
+                let dy = View::rows(&dy[rows.start * width..], rows.len(), width);
+                matmul(dx, k, dy, View::rows(&weight[first * k..], width, k), true);
+            }
+        });
+    }
+}
+
+impl<const N: usize> Many for Parts<N> {
+    fn name(&self) -> &'static str {
+        "linear-parts"
+    }
+
+    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<(Vec<f32>, Shape)> {
         let shape = |width: usize| {
             let mut dims = self.dims.clone();
             if let Some(last) = dims.last_mut() {
@@ -89,7 +124,8 @@ impl<const N: usize> Many for Parts<N> {
             }
             Shape::from(dims)
         };
-        parts.into_iter().zip(self.widths).map(|(part, width)| (part, shape(width))).collect()
+        let parts = self.products(inputs[0], inputs[1]).into_iter().zip(self.widths);
+        parts.map(|(part, width)| (part, shape(width))).collect()
     }
 
     fn backward(
@@ -98,31 +134,14 @@ impl<const N: usize> Many for Parts<N> {
         outputs: &[Option<&[f32]>],
         wanted: &[bool],
     ) -> Vec<Vec<f32>> {
-        let (k, rows) = (self.depth(), self.rows());
-        let (x, weight) = (inputs[0], inputs[1]);
         if wanted[1] {
-            self.weight.accumulate(|dw, accumulate| {
-                for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
-                    let dw = &mut dw[first * k..][..width * k];
-                    match dy {
-                        Some(dy) => weight_gradient(dw, dy, x, width, k, accumulate),
-                        None if accumulate => {}
-                        None => dw.fill(0.0),
-                    }
-                }
-            });
+            self.weight_gradient(inputs[0], outputs);
         }
-        if !wanted[0] {
-            return vec![vec![], vec![]];
+        let mut dx = vec![];
+        if wanted[0] {
+            dx.resize(inputs[0].len(), 0.0);
+            self.add_input_gradient(&mut dx, inputs[1], outputs);
         }
-        let mut dx = vec![0.0; x.len()];
-        for_each_shard(rows, ROWS, [(&mut dx, k)], |rows, [dx]| {
-            for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
-                let Some(dy) = dy else { continue };
-                let dy = View::rows(&dy[rows.start * width..], rows.len(), width);
-                matmul(dx, k, dy, View::rows(&weight[first * k..], width, k), true);
-            }
-        });
         vec![dx, vec![]]
     }
 }
