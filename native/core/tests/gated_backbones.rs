@@ -255,7 +255,8 @@ fn timings() {
         Config::Rwkv(expand(256, 2, 4)),
         s5(256, 2, 64),
     ];
-    for config in configs {
+    let only = std::env::var("BACKBONE").ok();
+    for config in configs.into_iter().filter(|c| only.as_deref().is_none_or(|o| o == c.name())) {
         let build = |trainable| {
             let b = sconce_core::weights::Builder::new(
                 sconce_core::weights::Source::Seed(1),

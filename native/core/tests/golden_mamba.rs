@@ -8,6 +8,7 @@ use sconce_core::backbone::mamba::Mamba;
 use sconce_core::backbone::{self, Backbone, Context, State};
 use sconce_core::layer::RmsNorm;
 use sconce_core::spec::{HawkConfig, JambaConfig, MambaConfig, StateConfig};
+use sconce_core::weights::Weights;
 use sconce_core::{Result, spec};
 
 /// Golden's block, `x + mixer(norm(x))`.
@@ -24,10 +25,19 @@ impl Backbone for Block {
     }
 }
 
-fn check(
+/// Values, gradients and steps; and once more as it is computed when taps are asked for, op by op.
+fn check(golden: &Golden, net: &dyn Backbone, weights: &Weights, parts: &[&str]) {
+    check_in(&Context::default(), golden, net, weights, parts);
+    let tapped = Context::tapped();
+    check_in(&tapped, golden, net, weights, parts);
+    assert!(tapped.taps().contains_key("ssm_out"));
+}
+
+fn check_in(
+    context: &Context,
     golden: &Golden,
     net: &dyn Backbone,
-    weights: sconce_core::weights::Weights,
+    weights: &Weights,
     parts: &[&str],
 ) {
     let x = golden.variable("input.x");
@@ -36,7 +46,7 @@ fn check(
         true => State(parts.iter().map(|p| golden.variable(&format!("input.{p}"))).collect()),
         false => net.zero_state(x.dim(0).unwrap()).unwrap(),
     };
-    let (y, last) = net.forward(&x, &first, &Context::default()).unwrap();
+    let (y, last) = net.forward(&x, &first, context).unwrap();
     golden.check("output.y", &y);
     let mut outputs = vec![("y", &y)];
     let mut inputs = vec![("x", &x)];
@@ -49,12 +59,12 @@ fn check(
             inputs.push((part, before));
         }
     }
-    golden.check_gradients(&golden.loss(&outputs), &weights, &inputs);
+    golden.check_gradients(&golden.loss(&outputs), weights, &inputs);
 
     let (mut state, mut frames) = (first, vec![]);
     for t in 0..x.dim(1).unwrap() {
         let frame = x.narrow(1, t, 1).unwrap().squeeze(1).unwrap().detach();
-        let (y, next) = net.step(&frame, &state, &Context::default()).unwrap();
+        let (y, next) = net.step(&frame, &state, context).unwrap();
         frames.push(y);
         state = next;
     }
@@ -82,7 +92,7 @@ fn the_mamba_block_agrees_also_where_a_channel_keeps_or_forgets_all() {
         };
         let norm = RmsNorm::new(h, &b.under("norm")).unwrap();
         let block = Block(norm, Mamba::new(h, &config, &b.under("mixer")).unwrap());
-        check(&golden, &block, b.finish().unwrap(), &["conv_state", "ssm_state"]);
+        check(&golden, &block, &b.finish().unwrap(), &["conv_state", "ssm_state"]);
     }
 }
 
@@ -93,7 +103,7 @@ fn backbone(case: &str, config: spec::Backbone) {
     let parts = net.zero_state(1).unwrap().0.len();
     let names: Vec<String> = (0..parts).map(|i| format!("state.{i}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    check(&golden, &*net, b.finish().unwrap(), &names);
+    check(&golden, &*net, &b.finish().unwrap(), &names);
 }
 
 fn jamba(num_layers: usize) -> JambaConfig {

@@ -125,6 +125,11 @@ impl Context {
         taps.passed.insert(name);
     }
 
+    /// Whether taps were asked for, so that what an op would hide has to be shown.
+    pub fn is_tapped(&self) -> bool {
+        self.taps.is_some()
+    }
+
     /// As [`Context::tap`] for what has to be computed first: it is if taps were asked for.
     pub fn tap_with(&self, name: &str, value: impl FnOnce() -> Result<Tensor>) -> Result<()> {
         if self.taps.is_some() {

@@ -9,7 +9,7 @@ use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
 use crate::ops::tensor::tensor;
-use crate::ops::{self, Activation, Selective};
+use crate::ops::{self, Activation, MambaWeights, Selective};
 use crate::rng::Rng;
 use crate::spec::{HawkConfig, JambaConfig, Layered, MambaConfig};
 use crate::weights::{Builder, Init, Weight};
@@ -95,10 +95,11 @@ pub struct Mamba {
     in_proj: Weight,
     conv: Conv,
     x_proj: Weight,
-    dt_proj: Linear,
+    dt_proj: Weight,
+    dt_bias: Weight,
     a_log: Weight,
     d: Weight,
-    out_proj: Linear,
+    out_proj: Weight,
     rank: usize,
 }
 
@@ -112,15 +113,11 @@ impl Mamba {
             in_proj: project("in_proj", 2 * c, h)?,
             conv: Conv::new(c, config.conv_size, &b.under("conv1d"))?,
             x_proj: project("x_proj", rank + 2 * n, c)?,
-            dt_proj: Linear::with_bias(
-                rank,
-                c,
-                Init::With(softplus_of_a_step),
-                &b.under("dt_proj"),
-            )?,
+            dt_proj: project("dt_proj", c, rank)?,
+            dt_bias: b.under("dt_proj").get("bias", &[c], Init::With(softplus_of_a_step))?,
             a_log: b.get("A_log", &[c, n], Init::LogOfColumn(n))?,
             d: b.get("D", &[c], Init::Constant(1.0))?,
-            out_proj: Linear::without_bias(c, h, &b.under("out_proj"))?,
+            out_proj: project("out_proj", h, c)?,
             rank,
         })
     }
@@ -139,14 +136,45 @@ impl Backbone for Mamba {
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let [conv, ssm] = parts(state)?;
+        let state = parts(state)?;
+        let (y, after) = match context.is_tapped() {
+            true => self.op_by_op(x, state, context)?,
+            false => ops::mamba(x, state, &self.weights(), context.lengths())?,
+        };
+        Ok((y, State(after.into())))
+    }
+}
+
+impl Mamba {
+    fn weights(&self) -> MambaWeights<'_> {
+        MambaWeights {
+            in_proj: &self.in_proj,
+            conv: &self.conv.weight,
+            conv_bias: &self.conv.bias,
+            x_proj: &self.x_proj,
+            dt_proj: &self.dt_proj,
+            dt_bias: &self.dt_bias,
+            a_log: &self.a_log,
+            d: &self.d,
+            out_proj: &self.out_proj,
+        }
+    }
+
+    /// The same with all that lies between as tensors.
+    fn op_by_op(
+        &self,
+        x: &Tensor,
+        [conv, ssm]: &[Tensor; 2],
+        context: &Context,
+    ) -> Result<(Tensor, [Tensor; 2])> {
         let (c, n) = self.a_log.dims2()?;
-        let [x, z] = ops::linear_parts(x, &self.in_proj, None, [c, c])?;
+        let [x, z] = ops::linear_parts(x, &self.in_proj, [c, c])?;
         let (u, conv) = self.conv.forward(&x, conv, context)?;
-        let [dt, b, c] = ops::linear_parts(&u, &self.x_proj, None, [self.rank, n, n])?;
+        let [dt, b, c] = ops::linear_parts(&u, &self.x_proj, [self.rank, n, n])?;
         let inputs = Selective {
             u: &u,
-            dt: &self.dt_proj.forward(&dt)?,
+            dt: &ops::linear(&dt, &self.dt_proj, None, Activation::None)?,
+            dt_bias: Some(&self.dt_bias),
             dt_softplus: true,
             a: &self.a_log,
             a_log: true,
@@ -159,7 +187,7 @@ impl Backbone for Mamba {
         let (y, ssm) = ops::selective_scan(inputs, context.lengths())?;
         context.tap("gate", &z);
         context.tap("ssm_out", &y);
-        Ok((self.out_proj.forward(&y)?, State(vec![conv, ssm])))
+        Ok((ops::linear(&y, &self.out_proj, None, Activation::None)?, [conv, ssm]))
     }
 }
 
@@ -300,9 +328,9 @@ impl Backbone for GatedSsm {
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let [conv, first] = parts(state)?;
-        let [x, z] = ops::linear_parts(x, &self.in_proj, None, [self.channels; 2])?;
+        let [x, z] = ops::linear_parts(x, &self.in_proj, [self.channels; 2])?;
         let (x, conv) = self.conv.forward(&x, conv, context)?;
-        let [f, i] = ops::linear_parts(&x, &self.x_proj, None, [self.rank; 2])?;
+        let [f, i] = ops::linear_parts(&x, &self.x_proj, [self.rank; 2])?;
         let decay = ops::activate(&self.decay_proj.forward(&f)?, Activation::Sigmoid)?;
         let input = ops::gated(&x, &self.input_proj.forward(&i)?, Activation::Sigmoid)?;
         let b = (&input - (&input * &decay)?)?;

@@ -61,10 +61,11 @@ impl Backbone for S4d {
             return Err(Error::mismatch("parts of a state", 1, state.0.len()));
         };
         let (_, n) = self.a_log.dims2()?;
-        let [b, c] = ops::linear_parts(x, &self.bc_proj, None, [n, n])?;
+        let [b, c] = ops::linear_parts(x, &self.bc_proj, [n, n])?;
         let inputs = Selective {
             u: x,
             dt: &self.log_dt.exp()?,
+            dt_bias: None,
             dt_softplus: false,
             a: &self.a_log,
             a_log: true,
@@ -102,7 +103,7 @@ impl Backbone for GatedFeedForward {
     }
 
     fn forward(&self, x: &Tensor, state: &State, _context: &Context) -> Result<(Tensor, State)> {
-        let [x, gate] = ops::linear_parts(x, &self.up, None, [self.inner; 2])?;
+        let [x, gate] = ops::linear_parts(x, &self.up, [self.inner; 2])?;
         let y = self.down.forward(&ops::gated(&x, &gate, Activation::Silu)?)?;
         Ok((y, state.clone()))
     }

@@ -1,116 +1,131 @@
-//! One product whose result is wanted in parts.
+//! A product whose result is cut into parts, without a copy of what lies between.
 
 use candle_core::{Shape, Tensor};
 
-use super::linear::{row_sum, weight_gradient};
-use super::many::{self, Many};
+use super::linear::weight_gradient;
+use super::many::{self, Many, Numbers};
 use super::matmul::{View, matmul};
-use super::tensor;
+use super::recurrence::for_each_shard;
 use crate::weights::Weight;
-use crate::{Error, Result, pool};
+use crate::{Error, Result};
 
-/// Rows of one shard of a product.
+/// Rows of one shard of a product: enough to pay for packing the weights again.
 const ROWS: usize = 128;
 
-/// `y = x W^T + b` as tensors of `widths` columns each: nothing is computed whole and cut apart, nor are the
-/// gradients joined. `x [.., k]`, `weight [sum of widths, k]`, `bias [sum of widths]`.
+/// `x W^T`, cut after `widths[0]`, `widths[1]` .. of its columns: `x [.., k]`, `weight [n, k]` with n
+/// the sum of the widths -> `[.., width]` each.
+///
+/// Each part is a product with its own rows of the weight, so that backward has its gradients as they
+/// come and adds `dx` up where the next product reads it.
 pub fn linear_parts<const N: usize>(
     x: &Tensor,
     weight: &Weight,
-    bias: Option<&Weight>,
     widths: [usize; N],
 ) -> Result<[Tensor; N]> {
     let (n, k) = weight.dims2()?;
-    let total: usize = widths.iter().sum();
-    if x.dims().last() != Some(&k) || n != total {
-        let (expected, got) = (format!("[.., {k}] to {n}"), format!("{:?} to {total}", x.dims()));
-        return Err(Error::mismatch("a linear layer in parts", expected, got));
+    if widths.iter().sum::<usize>() != n || widths.contains(&0) {
+        return Err(Error::mismatch("parts of a linear layer", n, format!("{widths:?}")));
     }
-    if let Some(bias) = bias
-        && bias.dims() != [n]
-    {
-        let got = format!("{:?}", bias.dims());
-        return Err(Error::mismatch("bias of a linear layer", format!("[{n}]"), got));
+    if x.dims().last() != Some(&k) {
+        return Err(Error::mismatch(
+            "input of a linear layer",
+            format!("[.., {k}]"),
+            format!("{:?}", x.dims()),
+        ));
     }
-    let op = LinearParts {
-        weight: weight.clone(),
-        bias: bias.cloned(),
-        numbers: bias.map(|b| tensor::to_vec(b)).transpose()?,
-        widths: widths.to_vec(),
-        shape: x.dims().to_vec(),
-    };
-    let parts = many::apply(op, &[x, weight])?;
-    <[Tensor; N]>::try_from(parts)
-        .map_err(|all| Error::mismatch("parts of a linear layer", N, all.len()))
+    let op = Parts { weight: weight.clone(), widths, dims: x.dims().to_vec() };
+    many::take(many::apply(op, &[x, weight])?)
 }
 
-struct LinearParts {
-    weight: Weight,
-    bias: Option<Weight>,
-    numbers: Option<Vec<f32>>,
-    widths: Vec<usize>,
-    /// Of x.
-    shape: Vec<usize>,
+pub(crate) struct Parts<const N: usize> {
+    pub(crate) weight: Weight,
+    pub(crate) widths: [usize; N],
+    /// Of the input.
+    pub(crate) dims: Vec<usize>,
 }
 
-impl LinearParts {
-    /// First row of the weight and width of each part.
-    fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.widths.iter().scan(0, |at, &n| {
-            *at += n;
-            Some((*at - n, n))
+impl<const N: usize> Parts<N> {
+    fn depth(&self) -> usize {
+        self.dims.last().copied().unwrap_or(1)
+    }
+
+    fn rows(&self) -> usize {
+        self.dims.iter().rev().skip(1).product()
+    }
+
+    /// For each part its first row of the weight and its width.
+    fn spans(&self) -> [(usize, usize); N] {
+        let mut first = 0;
+        self.widths.map(|width| {
+            first += width;
+            (first - width, width)
         })
     }
 
-    fn k(&self) -> usize {
-        self.shape.last().copied().unwrap_or(1)
-    }
-
-    fn part(&self, x: &[f32], weight: &[f32], first: usize, n: usize) -> Vec<f32> {
-        let k = self.k();
-        let mut y = vec![0.0; x.len() / k.max(1) * n];
-        let weight = View::rows(&weight[first * k..], n, k).transposed();
-        pool::for_each_rows(&mut y, n, ROWS, |row, y| {
-            let rows = y.len() / n;
-            if let Some(bias) = &self.numbers {
-                let bias = &bias[first..first + n];
-                y.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(bias));
+    /// Each part of the product.
+    pub(crate) fn products(&self, x: &[f32], weight: &[f32]) -> [Vec<f32>; N] {
+        let (k, rows) = (self.depth(), self.rows());
+        let mut parts = self.widths.map(|width| vec![0.0; rows * width]);
+        let mut widths = self.widths.iter();
+        let buffers = parts.each_mut().map(|p| (&mut p[..], *widths.next().unwrap_or(&0)));
+        for_each_shard(rows, ROWS, buffers, |rows, parts| {
+            let x = View::rows(&x[rows.start * k..], rows.len(), k);
+            for (part, (first, width)) in parts.into_iter().zip(self.spans()) {
+                let weight = View::rows(&weight[first * k..], width, k).transposed();
+                matmul(part, width, x, weight, false);
             }
-            let x = View::rows(&x[row * k..], rows, k);
-            matmul(y, n, x, weight, self.numbers.is_some());
         });
-        y
+        parts
     }
 
-    fn gradients(&self, x: &[f32], weight: &[f32], outputs: &[Option<&[f32]>]) -> Vec<f32> {
-        let k = self.k();
-        let mut dx = vec![0.0; x.len()];
-        pool::for_each_rows(&mut dx, k, ROWS, |row, dx| {
-            let rows = dx.len() / k;
-            for ((first, n), dy) in self.parts().zip(outputs) {
+    /// Leaves the gradient of the weight with it.
+    pub(crate) fn weight_gradient(&self, x: &[f32], outputs: &[Option<&[f32]>]) {
+        let k = self.depth();
+        self.weight.accumulate(|dw, accumulate| {
+            for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
+                let dw = &mut dw[first * k..][..width * k];
+                match dy {
+                    Some(dy) => weight_gradient(dw, dy, x, width, k, accumulate),
+                    None if accumulate => {}
+                    None => dw.fill(0.0),
+                }
+            }
+        });
+    }
+
+    /// Adds the gradient of `x`.
+    pub(crate) fn add_input_gradient(
+        &self,
+        dx: &mut [f32],
+        weight: &[f32],
+        outputs: &[Option<&[f32]>],
+    ) {
+        let k = self.depth();
+        for_each_shard(self.rows(), ROWS, [(dx, k)], |rows, [dx]| {
+            for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
                 let Some(dy) = dy else { continue };
-                let dy = View::rows(&dy[row * n..], rows, n);
-                matmul(dx, k, dy, View::rows(&weight[first * k..], n, k), true);
+                let dy = View::rows(&dy[rows.start * width..], rows.len(), width);
+                matmul(dx, k, dy, View::rows(&weight[first * k..], width, k), true);
             }
         });
-        dx
     }
 }
 
-impl Many for LinearParts {
+impl<const N: usize> Many for Parts<N> {
     fn name(&self) -> &'static str {
         "linear-parts"
     }
 
-    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<(Vec<f32>, Shape)> {
-        let part = |(first, n)| {
-            let mut shape = self.shape.clone();
-            if let Some(last) = shape.last_mut() {
-                *last = n;
+    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<Numbers> {
+        let shape = |width: usize| {
+            let mut dims = self.dims.clone();
+            if let Some(last) = dims.last_mut() {
+                *last = width;
             }
-            (self.part(inputs[0], inputs[1], first, n), Shape::from(shape))
+            Shape::from(dims)
         };
-        self.parts().map(part).collect()
+        let parts = self.products(inputs[0], inputs[1]).into_iter().zip(self.widths);
+        parts.map(|(part, width)| (part, shape(width))).collect()
     }
 
     fn backward(
@@ -119,37 +134,14 @@ impl Many for LinearParts {
         outputs: &[Option<&[f32]>],
         wanted: &[bool],
     ) -> Vec<Vec<f32>> {
-        let k = self.k();
-        self.weight.accumulate(|dw, accumulate| {
-            for ((first, n), dy) in self.parts().zip(outputs) {
-                let dw = &mut dw[first * k..(first + n) * k];
-                match dy {
-                    Some(dy) => {
-                        let rows = dy.len() / n.max(1);
-                        let x = View::rows(inputs[0], rows, k);
-                        weight_gradient(dw, View::rows(dy, rows, n), x, accumulate);
-                    }
-                    None if !accumulate => dw.fill(0.0),
-                    None => {}
-                }
-            }
-        });
-        if let Some(bias) = &self.bias {
-            bias.accumulate(|db, accumulate| {
-                for ((first, n), dy) in self.parts().zip(outputs) {
-                    let db = &mut db[first..first + n];
-                    match dy {
-                        Some(dy) => row_sum(db, dy, accumulate),
-                        None if !accumulate => db.fill(0.0),
-                        None => {}
-                    }
-                }
-            });
+        if wanted[1] {
+            self.weight_gradient(inputs[0], outputs);
         }
-        let dx = match wanted[0] {
-            true => self.gradients(inputs[0], inputs[1], outputs),
-            false => vec![],
-        };
+        let mut dx = vec![];
+        if wanted[0] {
+            dx.resize(inputs[0].len(), 0.0);
+            self.add_input_gradient(&mut dx, inputs[1], outputs);
+        }
         vec![dx, vec![]]
     }
 }

@@ -66,6 +66,12 @@ pub fn apply(op: impl Many, inputs: &[&Tensor]) -> crate::Result<Vec<Tensor>> {
     (0..count).map(output).collect()
 }
 
+/// So many outputs as an op has.
+pub fn take<const N: usize>(outputs: Vec<Tensor>) -> crate::Result<[Tensor; N]> {
+    let count = outputs.len();
+    outputs.try_into().map_err(|_| crate::Error::mismatch("outputs of an op", N, count))
+}
+
 /// Where the numbers and gradients of one application lie.
 struct Place {
     op: Box<dyn Many>,

@@ -22,6 +22,7 @@ pub mod linear_parts;
 pub mod linear_recurrence;
 pub mod lower_bound;
 pub mod lstm;
+pub mod mamba;
 pub mod many;
 pub mod matmul;
 pub mod matrix_state;
@@ -55,6 +56,8 @@ pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_
 pub use lower_bound::lower_bound;
 pub use lstm::lstm;
 pub use matrix_state::matrix_state;
+pub use mamba::{MambaWeights, mamba};
+
 pub use project::project;
 pub use rms_norm::rms_norm;
 pub use selective_scan::{Selective, selective_scan};

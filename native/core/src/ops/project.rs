@@ -2,14 +2,16 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
-use super::linear::{row_sum, weight_gradient};
-use super::matmul::{View, matmul};
+use super::matmul::{Packed, View, matmul};
+use super::simd::{add_assign, add_rows};
 use super::tensor;
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
 
 /// Rows of one shard of a product.
 const ROWS: usize = 128;
+/// Shards of a weight gradient, over the rows of the weight.
+const GRADIENT_SHARDS: usize = 4;
 
 /// `x [.., k]`, layers of `weight [n_i, k]` and `bias [n_i]` -> `[.., n_1 + n_2 + ..]`: `x W_i^T + b_i`
 /// one after the other.
@@ -58,20 +60,13 @@ struct Project {
 impl Project {
     fn forward(&self, x: &[f32]) -> candle_core::Result<Vec<f32>> {
         let (k, width) = (self.k, self.width);
-        let mut y = vec![0.0; x.len() / k.max(1) * width];
+        let mut y = self.biases(x.len() / k.max(1))?;
         for part in &self.parts {
-            let columns = part.begin..part.begin + part.n;
-            let bias = part.bias.as_ref().map(|b| tensor::to_vec(b)).transpose()?;
             tensor::with(&part.weight, |w| {
-                let w = View::rows(w, part.n, k).transposed();
+                let right = Right::new(View::rows(w, part.n, k).transposed(), y.len() / width);
                 pool::for_each_rows(&mut y, width, ROWS, |first, y| {
-                    let rows = y.len() / width;
-                    if let Some(bias) = &bias {
-                        y.chunks_exact_mut(width)
-                            .for_each(|row| row[columns.clone()].copy_from_slice(bias));
-                    }
-                    let x = View::rows(&x[first * k..], rows, k);
-                    matmul(&mut y[part.begin..], width, x, w, bias.is_some());
+                    let x = View::rows(&x[first * k..], y.len() / width, k);
+                    right.matmul(&mut y[part.begin..], width, x, true);
                 });
                 Ok(())
             })?;
@@ -79,18 +74,47 @@ impl Project {
         Ok(y)
     }
 
-    fn weights_backward(&self, part: &Part, x: &[f32], dy: &[f32]) {
-        let (rows, columns) = (dy.len() / self.width, part.begin..part.begin + part.n);
-        let own = View::rows(dy, rows, self.width).columns(columns.clone());
-        let x = View::rows(x, rows, self.k);
-        part.weight.accumulate(|dw, accumulate| weight_gradient(dw, own, x, accumulate));
-        if let Some(bias) = &part.bias {
-            let mut sum = vec![0.0; self.width];
-            row_sum(&mut sum, dy, false);
-            bias.accumulate(|db, accumulate| match accumulate {
-                true => super::simd::add_assign(db, &sum[columns]),
-                false => db.copy_from_slice(&sum[columns]),
+    /// `rows` rows of all biases, to which the products are added.
+    fn biases(&self, rows: usize) -> candle_core::Result<Vec<f32>> {
+        let mut row = Vec::with_capacity(self.width);
+        for part in &self.parts {
+            match &part.bias {
+                Some(bias) => tensor::with(bias, |bias| {
+                    row.extend_from_slice(bias);
+                    Ok(())
+                })?,
+                None => row.resize(part.begin + part.n, 0.0),
+            }
+        }
+        Ok(row.repeat(rows))
+    }
+
+    /// `dW_i (+)= dy_i^T x`, cut over the rows of `dW_i`; `db_i (+)= the rows of dy_i`.
+    fn weights_backward(&self, x: &[f32], dy: &[f32]) {
+        let (k, width) = (self.k, self.width);
+        let rows = dy.len() / width;
+        let right = Right::new(View::rows(x, rows, k), self.width);
+        for Part { weight, n, begin, .. } in &self.parts {
+            weight.accumulate(|dw, accumulate| {
+                let shard = n.div_ceil(GRADIENT_SHARDS).max(16);
+                pool::for_each_rows(dw, k, shard, |first, dw| {
+                    let dy = View::strided(&dy[begin + first..], rows, dw.len() / k, width);
+                    right.matmul(dw, k, dy.transposed(), accumulate);
+                });
             });
+        }
+        if self.parts.iter().any(|part| part.bias.is_some()) {
+            let mut sum = vec![0.0; width];
+            add_rows(&mut sum, dy);
+            for Part { bias, n, begin, .. } in &self.parts {
+                let own = &sum[*begin..begin + n];
+                if let Some(bias) = bias {
+                    bias.accumulate(|db, accumulate| match accumulate {
+                        true => add_assign(db, own),
+                        false => db.copy_from_slice(own),
+                    });
+                }
+            }
         }
     }
 
@@ -98,15 +122,38 @@ impl Project {
         let (k, width) = (self.k, self.width);
         for (i, part) in self.parts.iter().enumerate() {
             tensor::with(&part.weight, |w| {
+                let right = Right::new(View::rows(w, part.n, k), dy.len() / width);
                 pool::for_each_rows(dx, k, ROWS, |first, dx| {
                     let dy = &dy[first * width + part.begin..];
                     let dy = View::strided(dy, dx.len() / k, part.n, width);
-                    matmul(dx, k, dy, View::rows(w, part.n, k), i > 0);
+                    right.matmul(dx, k, dy, i > 0);
                 });
                 Ok(())
             })?;
         }
         Ok(())
+    }
+}
+
+/// A right operand, packed once where several shards of `rows` left rows in all will use it.
+enum Right<'a> {
+    Once(View<'a>),
+    Packed(Packed),
+}
+
+impl<'a> Right<'a> {
+    fn new(view: View<'a>, rows: usize) -> Self {
+        match rows > ROWS {
+            true => Right::Packed(Packed::new(view)),
+            false => Right::Once(view),
+        }
+    }
+
+    fn matmul(&self, out: &mut [f32], stride: usize, left: View<'_>, accumulate: bool) {
+        match self {
+            Right::Once(view) => matmul(out, stride, left, *view, accumulate),
+            Right::Packed(packed) => packed.matmul(out, stride, left, accumulate),
+        }
     }
 }
 
@@ -139,7 +186,7 @@ impl CustomOp2 for Project {
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
         tensor::with(dy, |dy| {
             tensor::with(x, |x| {
-                self.parts.iter().for_each(|part| self.weights_backward(part, x, dy));
+                self.weights_backward(x, dy);
                 Ok(())
             })?;
             if !x.track_op() {

@@ -21,7 +21,9 @@ pub struct Selective<'a> {
     pub u: &'a Tensor,
     /// Step size `[b, t, c]`, or `[c]` where it is the same in all frames.
     pub dt: &'a Tensor,
-    /// Whether the step size is the softplus of `dt`.
+    /// Is added to `dt`, `[c]`.
+    pub dt_bias: Option<&'a Tensor>,
+    /// Whether the step size is the softplus of that.
     pub dt_softplus: bool,
     /// `[c, n]`
     pub a: &'a Tensor,
@@ -51,69 +53,77 @@ pub struct Selective<'a> {
 /// Forward keeps the state of every eighth frame; backward makes those between again, so that what
 /// is kept is an eighth of the states, and nothing is ever divided by a decay.
 pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
-    let op = Scan::new(&inputs, lengths)?;
-    let Selective { u, dt, a, b, c, d, z, h, .. } = inputs;
-    let all: Vec<&Tensor> = [u, dt, a, b, c, h].into_iter().chain(d).chain(z).collect();
-    let outputs = many::apply(op, &all)?;
-    match <[Tensor; 2]>::try_from(outputs) {
-        Ok([y, h]) => Ok((y, h)),
-        Err(other) => Err(Error::mismatch("outputs of a scan", 2, other.len())),
-    }
+    let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
+    let (batch, time, channels) = u.dims3()?;
+    let (_, state) = a.dims2()?;
+    let op = Scan {
+        batch,
+        time,
+        channels,
+        state,
+        steady: dt.rank() == 1,
+        bias: dt_bias.is_some(),
+        softplus: dt_softplus,
+        log: a_log,
+        skip: d.is_some(),
+        gate: z.is_some(),
+        lengths,
+        kept: OnceLock::new(),
+    };
+    op.check(&inputs)?;
+    let all = [u, dt, a, b, c, h].into_iter().chain(dt_bias).chain(d).chain(z);
+    let [y, h] = many::take(many::apply(op, &all.collect::<Vec<_>>())?)?;
+    Ok((y, h))
 }
 
-struct Scan {
-    batch: usize,
-    time: usize,
-    channels: usize,
-    state: usize,
-    softplus: bool,
+/// Inputs u, dt, a, b, c, h and those that are given of dt_bias, d, z.
+pub(crate) struct Scan {
+    pub(crate) batch: usize,
+    pub(crate) time: usize,
+    pub(crate) channels: usize,
+    pub(crate) state: usize,
     /// One `dt` for all frames.
-    steady: bool,
-    log: bool,
-    skip: bool,
-    gate: bool,
-    lengths: Lengths,
+    pub(crate) steady: bool,
+    pub(crate) bias: bool,
+    pub(crate) softplus: bool,
+    pub(crate) log: bool,
+    pub(crate) skip: bool,
+    pub(crate) gate: bool,
+    pub(crate) lengths: Lengths,
     /// States before every `CHUNK`th frame, `[b, chunk, block, n, LANES]`.
-    kept: OnceLock<Vec<f32>>,
+    pub(crate) kept: OnceLock<Vec<f32>>,
 }
 
 /// Frames between kept states: so many states and decays of one block stay in the first cache.
 const CHUNK: usize = 8;
 
 impl Scan {
-    fn new(inputs: &Selective<'_>, lengths: Lengths) -> Result<Self> {
-        let Selective { u, dt, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
-        let (batch, time, channels) = u.dims3()?;
-        let (_, state) = a.dims2()?;
-        let check = |what: &str, expected: &[usize], got: &[usize]| match got == expected {
+    fn check(&self, inputs: &Selective<'_>) -> Result<()> {
+        let Selective { u, dt, dt_bias, a, b, c, d, z, h, .. } = *inputs;
+        let Scan { batch, time, channels, state, steady, .. } = *self;
+        let check = |what: &str, expected: &[usize], got: &Tensor| match got.dims() == expected {
             true => Ok(()),
             false => Err(Error::mismatch(
                 format!("{what} of a selective scan"),
                 format!("{expected:?}"),
-                format!("{got:?}"),
+                format!("{:?}", got.dims()),
             )),
         };
-        let steady = dt.rank() == 1;
-        let each = if steady { vec![channels] } else { vec![batch, time, channels] };
-        check("dt", &each, dt.dims())?;
-        check("A", &[channels, state], a.dims())?;
-        check("B", &[batch, time, state], b.dims())?;
-        check("C", &[batch, time, state], c.dims())?;
-        check("h", &[batch, channels, state], h.dims())?;
-        if let Some(d) = d {
-            check("D", &[channels], d.dims())?;
-        }
-        if let Some(z) = z {
-            check("z", &[batch, time, channels], z.dims())?;
-        }
-        check_lengths(&lengths, batch, time)?;
+        let wide = [batch, time, channels];
+        check("dt", if steady { &wide[2..] } else { &wide }, dt)?;
+        check("A", &[channels, state], a)?;
+        check("B", &[batch, time, state], b)?;
+        check("C", &[batch, time, state], c)?;
+        check("h", &[batch, channels, state], h)?;
+        dt_bias.map_or(Ok(()), |bias| check("dt_bias", &[channels], bias))?;
+        d.map_or(Ok(()), |d| check("D", &[channels], d))?;
+        z.map_or(Ok(()), |z| check("z", &wide, z))?;
+        check_lengths(&self.lengths, batch, time)?;
         if u.elem_count() * state == 0 {
             let shape = format!("{:?} and {state} a channel", u.dims());
             return Err(Error::mismatch("numbers of a selective scan", "at least 1", shape));
         }
-        let (softplus, log, skip, gate) = (*dt_softplus, *a_log, d.is_some(), z.is_some());
-        let kept = OnceLock::new();
-        Ok(Scan { batch, time, channels, state, softplus, steady, log, skip, gate, lengths, kept })
+        Ok(())
     }
 
     fn length(&self, row: usize) -> usize {
@@ -164,9 +174,14 @@ impl Scan {
 
     fn inputs<'a>(&self, inputs: &[&'a [f32]]) -> Inputs<'a> {
         let get = |i: usize| inputs.get(i).copied().unwrap_or_default();
-        let d = if self.skip { get(6) } else { &[] };
-        let z = if self.gate { get(6 + usize::from(self.skip)) } else { &[] };
-        Inputs { u: get(0), dt: get(1), a: get(2), b: get(3), c: get(4), h: get(5), d, z }
+        let mut next = 6;
+        let mut given = |wanted: bool| {
+            next += usize::from(wanted);
+            if wanted { get(next - 1) } else { &[] }
+        };
+        let (dt_bias, d, z) = (given(self.bias), given(self.skip), given(self.gate));
+        let (u, dt, a, b, c, h) = (get(0), get(1), get(2), get(3), get(4), get(5));
+        Inputs { u, dt, dt_bias, a, b, c, h, d, z }
     }
 
     fn row<'a>(&self, row: usize, inputs: &Inputs<'a>, a: &'a [f32]) -> Row<'a> {
@@ -175,6 +190,7 @@ impl Scan {
         Row {
             u: of(inputs.u, wide).unwrap_or_default(),
             dt: if self.steady { inputs.dt } else { of(inputs.dt, wide).unwrap_or_default() },
+            dt_bias: inputs.dt_bias,
             z: of(inputs.z, wide),
             a,
             b: of(inputs.b, narrow).unwrap_or_default(),
@@ -207,11 +223,12 @@ dispatch! {
     }
 }
 
-/// Numbers of all inputs; `d` and `z` are empty where they were not given.
+/// Numbers of all inputs; `dt_bias`, `d` and `z` are empty where they were not given.
 #[derive(Clone, Copy)]
 struct Inputs<'a> {
     u: &'a [f32],
     dt: &'a [f32],
+    dt_bias: &'a [f32],
     a: &'a [f32],
     b: &'a [f32],
     c: &'a [f32],
@@ -224,6 +241,7 @@ struct Inputs<'a> {
 struct Row<'a> {
     u: &'a [f32],
     dt: &'a [f32],
+    dt_bias: &'a [f32],
     z: Option<&'a [f32]>,
     a: &'a [f32],
     b: &'a [f32],
@@ -259,9 +277,17 @@ impl Chunk {
         let frames = self.dt.chunks_exact_mut(c).zip(self.du.chunks_exact_mut(c));
         for ((to, du), at) in frames.zip(span.step_by(c)) {
             let dt = if row.steady { row.dt } else { &row.dt[at..at + c] };
-            for (((to, du), dt), u) in to.iter_mut().zip(du).zip(dt).zip(&row.u[at..at + c]) {
-                *to = if row.softplus { softplus_with::<FMA>(*dt) } else { *dt };
-                *du = *to * u;
+            to.copy_from_slice(dt);
+            for (to, bias) in to.iter_mut().zip(row.dt_bias) {
+                *to += bias;
+            }
+            if row.softplus {
+                for to in to.iter_mut() {
+                    *to = softplus_with::<FMA>(*to);
+                }
+            }
+            for ((du, dt), u) in du.iter_mut().zip(to).zip(&row.u[at..at + c]) {
+                *du = *dt * u;
             }
         }
     }
@@ -354,7 +380,7 @@ dispatch! {
     }
 }
 
-/// Gradients of one row, and of what all rows share (`a`, packed, and `d`), to which rows add.
+/// Gradients of one row, and of what all rows share (`a`, packed, `d` and `dt_bias`), to which rows add.
 struct Gradients<'a> {
     u: &'a mut [f32],
     dt: &'a mut [f32],
@@ -366,6 +392,7 @@ struct Gradients<'a> {
     h: &'a mut [f32],
     a: &'a mut [f32],
     d: &'a mut [f32],
+    dt_bias: &'a mut [f32],
 }
 
 /// What backward works in: beside a chunk, the gradient of `C h + D u`, decays and states of one
@@ -518,9 +545,14 @@ impl Scratch {
                 *to = mul_add::<FMA>(*u, *b, *a);
             }
             if row.softplus {
-                for (to, raw) in d_dt.iter_mut().zip(raw) {
-                    *to *= sigmoid_with::<FMA>(*raw);
+                // Where dt = ln(1 + e^x), its slope is sigmoid(x).
+                for (i, (to, raw)) in d_dt.iter_mut().zip(raw).enumerate() {
+                    let bias = if row.dt_bias.is_empty() { 0.0 } else { row.dt_bias[i] };
+                    *to *= sigmoid_with::<FMA>(raw + bias);
                 }
+            }
+            for (sum, d) in to.dt_bias.iter_mut().zip(&*d_dt) {
+                *sum += d;
             }
             if let Some(z) = row.z {
                 let dz = &mut to.z[global.clone()];
@@ -605,7 +637,7 @@ impl Many for Scan {
         let (mut db, mut dc, mut dh) = (zeros(narrow), zeros(narrow), zeros(size));
         let shard = self.shard();
         let parts: Vec<_> = (0..batch.div_ceil(shard))
-            .map(|_| Mutex::new((vec![0.0; self.packed()], vec![0.0; channels])))
+            .map(|_| Mutex::new([self.packed(), channels, channels].map(|n| vec![0.0; n])))
             .collect();
         let buffers = [
             (&mut du[..], wide),
@@ -617,7 +649,7 @@ impl Many for Scan {
         ];
         for_each_shard(batch, shard, buffers, |rows, [du, d_dt, dz, db, dc, dh]| {
             let mut part = parts[rows.start / shard].lock().unwrap_or_else(|e| e.into_inner());
-            let (da, d_skip) = &mut *part;
+            let [da, d_skip, d_bias] = &mut *part;
             let mut scratch = Scratch::new(channels, state);
             for (i, row) in rows.enumerate() {
                 let mut h = match outputs[1] {
@@ -634,17 +666,20 @@ impl Many for Scan {
                     h: &mut h,
                     a: da,
                     d: d_skip,
+                    dt_bias: d_bias,
                 };
                 let kept = &kept[row * per_row..][..per_row];
                 backward(&mut to, &mut scratch, dy, kept, &self.row(row, &inputs, &a));
                 self.unpack(&mut dh[i * size..][..size], &h);
             }
         });
-        let (mut packed, mut d_skip) = (vec![0.0; self.packed()], vec![0.0; channels]);
+        let [mut packed, mut d_skip, mut d_bias] =
+            [self.packed(), channels, channels].map(|n| vec![0.0; n]);
         for part in parts {
-            let (a, d) = part.into_inner().unwrap_or_else(|e| e.into_inner());
+            let [a, d, bias] = part.into_inner().unwrap_or_else(|e| e.into_inner());
             add_assign(&mut packed, &a);
             add_assign(&mut d_skip, &d);
+            add_assign(&mut d_bias, &bias);
         }
         let mut da = vec![0.0; size];
         self.unpack(&mut da, &packed);
@@ -657,6 +692,7 @@ impl Many for Scan {
             d_dt = sum;
         }
         let mut all = vec![du, d_dt, da, db, dc, dh];
+        all.extend(self.bias.then_some(d_bias));
         all.extend(self.skip.then_some(d_skip));
         all.extend(self.gate.then_some(dz));
         all
