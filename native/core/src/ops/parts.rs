@@ -3,7 +3,7 @@
 use candle_core::{Shape, Tensor};
 
 use super::linear::weight_gradient;
-use super::many::{self, Many};
+use super::many::{self, Many, Numbers};
 use super::matmul::{View, matmul};
 use super::recurrence::for_each_shard;
 use crate::weights::Weight;
@@ -116,7 +116,7 @@ impl<const N: usize> Many for Parts<N> {
         "linear-parts"
     }
 
-    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<(Vec<f32>, Shape)> {
+    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<Numbers> {
         let shape = |width: usize| {
             let mut dims = self.dims.clone();
             if let Some(last) = dims.last_mut() {
