@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use sconce_core::backbone::{self, Backbone, Context, State};
 use sconce_core::rng::Rng;
 use sconce_core::spec::{
-    self, AttentionConfig, ExpandConfig, HawkConfig, JambaConfig, MambaConfig, MlpConfig,
-    RecurrentConfig, StackConfig, StateConfig,
+    self, AttentionConfig, ExpandConfig, GriffinConfig, HawkConfig, JambaConfig, MambaConfig,
+    MlpConfig, RecurrentConfig, StackConfig, StateConfig,
 };
 use sconce_core::weights::{Builder, Source, Weights};
 
@@ -37,8 +37,55 @@ fn configs() -> Vec<spec::Backbone> {
         all.push(spec::Backbone::Gru(recurrent(layer_norm)));
     }
     all.extend(attention());
+    all.extend(gated());
     all.extend(selective());
     all
+}
+
+/// Those over the gated linear recurrence.
+fn gated() -> Vec<spec::Backbone> {
+    let (hidden_size, num_layers, input_norm, dropout, input_dropout) = (13, 2, false, 0.4, 0.4);
+    let plain = StackConfig { hidden_size, num_layers, input_norm, dropout, input_dropout };
+    let expand = ExpandConfig {
+        hidden_size,
+        num_layers,
+        expand_factor: 2,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let hawk = HawkConfig {
+        hidden_size,
+        num_layers,
+        expand_factor: 3,
+        conv_size: 4,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let griffin = GriffinConfig {
+        hidden_size: 12,
+        num_layers,
+        expand_factor: 2,
+        conv_size: 3,
+        attention_every: 2,
+        num_heads: 3,
+        window_size: 5,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let s5 =
+        StateConfig { hidden_size, num_layers, state_size: 9, input_norm, dropout, input_dropout };
+    vec![
+        spec::Backbone::MinGru(plain.clone()),
+        spec::Backbone::MinLstm(plain),
+        spec::Backbone::Hawk(hawk),
+        spec::Backbone::Griffin(griffin),
+        spec::Backbone::Hgrn(expand.clone()),
+        spec::Backbone::Rwkv(expand),
+        spec::Backbone::S5(s5),
+    ]
 }
 
 fn attention() -> Vec<spec::Backbone> {

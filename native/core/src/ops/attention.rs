@@ -60,7 +60,7 @@ impl Window {
                 return Err(Error::mismatch(format!("{name} of an attention"), "at least 1", n));
             }
         }
-        if head_dim == 0 || head_dim % 2 == 1 {
+        if head_dim == 0 || !head_dim.is_multiple_of(2) {
             return Err(Error::mismatch("head_dim of an attention", "an even number", head_dim));
         }
         let half = head_dim / 2;
@@ -246,6 +246,13 @@ struct Row<'a> {
     frames: usize,
 }
 
+/// Reads a part of memory once, in the order in which it lies: a head's numbers lie hundreds of bytes
+/// apart, and no hardware fetches those ahead.
+fn fetch(x: &[f32]) {
+    let sum = x.iter().step_by(LANES).fold(0, |sum, v| sum ^ v.to_bits());
+    std::hint::black_box(sum);
+}
+
 /// Where a frame lies: in a slot of the ring, or in the sequence.
 enum Place {
     Slot(usize),
@@ -253,6 +260,15 @@ enum Place {
 }
 
 impl Row<'_> {
+    fn chunks(&self, w: &Window) -> impl Iterator<Item = Chunk> {
+        (0..self.frames).step_by(CHUNK).map(|begin| Chunk::new(w, self, begin))
+    }
+
+    /// Of the frames of a chunk, so that they are near for one head after the other.
+    fn fetch(&self, w: &Window, chunk: Chunk) {
+        fetch(&self.qkv[3 * chunk.begin * w.width()..3 * chunk.end * w.width()]);
+    }
+
     #[inline(always)]
     fn place(&self, window: usize, frame: usize) -> Place {
         match frame.checked_sub(self.past) {
@@ -368,7 +384,7 @@ impl Scratch {
     fn new(w: &Window, frames: usize, past: usize, blocks: bool, backward: bool) -> Self {
         let d = w.padded_dim();
         let most = (past + frames).min(w.window - 1 + CHUNK).next_multiple_of(LANES);
-        let stride = if most / LANES % 2 == 0 { most + LANES } else { most };
+        let stride = if (most / LANES).is_multiple_of(2) { most + LANES } else { most };
         let zeros = |wanted: bool, n: usize| vec![0.0; if wanted { n } else { 0 }];
         Scratch {
             keys: zeros(true, if blocks { most * d } else { d }),
@@ -480,30 +496,40 @@ fn turn(out: &mut [f32], stride: usize, x: &[f32], rows: usize, d: usize) {
     }
 }
 
+/// One number of 16, by halves: one after the other each would wait for the one before.
+#[inline(always)]
+fn fold(lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let eight: [f32; 8] = std::array::from_fn(|i| f(lanes[i], lanes[i + 8]));
+    let four: [f32; 4] = std::array::from_fn(|i| f(eight[i], eight[i + 4]));
+    f(f(four[0], four[2]), f(four[1], four[3]))
+}
+
 #[inline(always)]
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     let mut lanes = [0.0f32; LANES];
     for (a, b) in a.iter().zip(b) {
         for i in 0..LANES {
-            lanes[i] = a[i].mul_add(b[i], lanes[i]);
+            lanes[i] += a[i] * b[i];
         }
     }
-    lanes.iter().sum::<f32>() + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
+    fold(lanes, |a, b| a + b) + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
 }
 
 /// `e^(x - largest)` where it stands, 0 outside of `seen`: their sum, and the largest.
 #[inline(always)]
 fn exponentials(x: &mut [f32], seen: std::ops::Range<usize>) -> (f32, f32) {
+    // One instruction, which `f32::max` with its care for what is not a number is not.
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
     x[..seen.start].fill(f32::NEG_INFINITY);
     x[seen.end..].fill(f32::NEG_INFINITY);
     let mut most = [f32::NEG_INFINITY; LANES];
     for x in x.as_chunks::<LANES>().0 {
         for i in 0..LANES {
-            most[i] = most[i].max(x[i]);
+            most[i] = larger(x[i], most[i]);
         }
     }
-    let most = most.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
+    let most = fold(most, larger);
     let mut sums = [0.0f32; LANES];
     for x in x.as_chunks_mut::<LANES>().0 {
         for i in 0..LANES {
@@ -513,7 +539,7 @@ fn exponentials(x: &mut [f32], seen: std::ops::Range<usize>) -> (f32, f32) {
     }
     x[..seen.start].fill(0.0);
     x[seen.end..].fill(0.0);
-    (sums.iter().sum(), most)
+    (fold(sums, |a, b| a + b), most)
 }
 
 /// Copies keys (rotated) and values of a chunk, and keys once more turned.
@@ -549,36 +575,34 @@ fn load_queries(
 }
 
 dispatch! {
-    /// The columns of one head in `y [t, heads * head_dim]`, and `log_sums [t]` if they are wanted.
-    fn forward_blocks(w: &Window, row: &Row<'_>, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
+    /// The part of a chunk and a head in `y [t, heads * head_dim]`, and in `log_sums [t]` if they are
+    /// wanted.
+    fn forward_chunk(w: &Window, row: &Row<'_>, chunk: Chunk, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
         let (d, width) = (w.padded_dim(), w.width());
-        for begin in (0..row.frames).step_by(CHUNK) {
-            let chunk = Chunk::new(w, row, begin);
-            load(w, row, head, chunk, s);
-            for begin in (chunk.begin..chunk.end).step_by(BLOCK) {
-                let block = chunk.block(w, row, begin);
-                load_queries(w, row, head, chunk, &block, s);
-                let (from, n, m) = (block.keys.start, block.keys.len(), block.queries());
-                let keys = View::strided(&s.keys_turned[from..], w.head_dim, n, s.stride);
-                let queries = View::strided(&s.queries, m, w.head_dim, d);
-                matmul(&mut s.weights, s.stride, queries, keys, false);
-                let mut inverse = [0.0; BLOCK];
-                for (i, t) in (block.begin..block.end).enumerate() {
-                    let seen = chunk.seen(w, row, t);
-                    let scores = &mut s.weights[i * s.stride..][..n];
-                    let (sum, most) = exponentials(scores, seen.start - from..seen.end - from);
-                    inverse[i] = 1.0 / sum;
-                    if let Some(log_sum) = log_sums.get_mut(t) {
-                        *log_sum = most + sum.ln();
-                    }
+        load(w, row, head, chunk, s);
+        for begin in (chunk.begin..chunk.end).step_by(BLOCK) {
+            let block = chunk.block(w, row, begin);
+            load_queries(w, row, head, chunk, &block, s);
+            let (from, n, m) = (block.keys.start, block.keys.len(), block.queries());
+            let keys = View::strided(&s.keys_turned[from..], w.head_dim, n, s.stride);
+            let queries = View::strided(&s.queries, m, w.head_dim, d);
+            matmul(&mut s.weights, s.stride, queries, keys, false);
+            let mut inverse = [0.0; BLOCK];
+            for (i, t) in (block.begin..block.end).enumerate() {
+                let seen = chunk.seen(w, row, t);
+                let scores = &mut s.weights[i * s.stride..][..n];
+                let (sum, most) = exponentials(scores, seen.start - from..seen.end - from);
+                inverse[i] = 1.0 / sum;
+                if let Some(log_sum) = log_sums.get_mut(t) {
+                    *log_sum = most + sum.ln();
                 }
-                let weights = View::strided(&s.weights, m, n, s.stride);
-                matmul(&mut s.mixed, d, weights, View::rows(&s.values[from * d..], n, d), false);
-                for (i, t) in (block.begin..block.end).enumerate() {
-                    let out = &mut y[t * width + head * w.head_dim..][..w.head_dim];
-                    for (out, mixed) in out.iter_mut().zip(&s.mixed[i * d..]) {
-                        *out = mixed * inverse[i];
-                    }
+            }
+            let weights = View::strided(&s.weights, m, n, s.stride);
+            matmul(&mut s.mixed, d, weights, View::rows(&s.values[from * d..], n, d), false);
+            for (i, t) in (block.begin..block.end).enumerate() {
+                let out = &mut y[t * width + head * w.head_dim..][..w.head_dim];
+                for (out, mixed) in out.iter_mut().zip(&s.mixed[i * d..]) {
+                    *out = mixed * inverse[i];
                 }
             }
         }
@@ -687,60 +711,59 @@ fn store(
 dispatch! {
     /// With the weights P computed again: `dV = P^T dY`, `dS = P * (dY V^T - sum of dY * Y)`,
     /// `dQ = dS K`, `dK = dS^T Q`.
-    fn backward_head(w: &Window, row: &Row<'_>, head: usize, s: &mut Scratch, given: &Given<'_>, out: &mut Gradients<'_>) {
+    fn backward_chunk(w: &Window, row: &Row<'_>, chunk: Chunk, head: usize, s: &mut Scratch, given: &Given<'_>, out: &mut Gradients<'_>) {
         let (d, width, hd) = (w.padded_dim(), w.width(), w.head_dim);
-        for begin in (0..row.frames).step_by(CHUNK) {
-            let chunk = Chunk::new(w, row, begin);
-            load(w, row, head, chunk, s);
-            let padded = chunk.keys.next_multiple_of(LANES);
-            turn(&mut s.values_turned, s.stride, &s.values, padded, d);
-            s.d_keys[..padded * d].fill(0.0);
-            s.d_values[..padded * d].fill(0.0);
-            for begin in (chunk.begin..chunk.end).step_by(BLOCK) {
-                let block = chunk.block(w, row, begin);
-                load_queries(w, row, head, chunk, &block, s);
-                let mut along = [0.0; BLOCK];
-                for (i, t) in (block.begin..block.end).enumerate() {
-                    let at = t * width + head * hd;
-                    let (y, dy) = (&given.y[at..][..hd], &given.dy[at..][..hd]);
-                    s.d_mixed[i * d..][..hd].copy_from_slice(dy);
-                    along[i] = dot(y, dy);
-                }
-                let (from, n, m) = (block.keys.start, block.keys.len(), block.queries());
-                let keys = View::strided(&s.keys_turned[from..], hd, n, s.stride);
-                let queries = View::strided(&s.queries, m, hd, d);
-                matmul(&mut s.weights, s.stride, queries, keys, false);
-                let values = View::strided(&s.values_turned[from..], hd, n, s.stride);
-                let d_mixed = View::strided(&s.d_mixed, m, hd, d);
-                matmul(&mut s.d_weights, s.stride, d_mixed, values, false);
-                for (i, t) in (block.begin..block.end).enumerate() {
-                    let weights = &mut s.weights[i * s.stride..][..n];
-                    let d_weights = &mut s.d_weights[i * s.stride..][..n];
-                    let seen = chunk.seen(w, row, t);
-                    for x in weights.iter_mut() {
-                        *x = exp(*x - given.log_sums[t]);
-                    }
-                    weights[..seen.start - from].fill(0.0);
-                    weights[seen.end - from..].fill(0.0);
-                    for (d, p) in d_weights.iter_mut().zip(weights) {
-                        *d = *p * (*d - along[i]);
-                    }
-                }
-                let d_weights = View::strided(&s.d_weights, m, n, s.stride);
-                let keys = View::rows(&s.keys[from * d..], n, d);
-                matmul(&mut s.d_queries, d, d_weights, keys, false);
-                for (i, t) in (block.begin..block.end).enumerate() {
-                    let dq = &mut out.qkv[3 * t * width + head * hd..][..hd];
-                    w.rotate_back(dq, &s.d_queries[i * d..], chunk.position(row, t), w.scale());
-                }
-                let queries = View::rows(&s.queries, m, d);
-                matmul(&mut s.d_keys[from * d..], d, d_weights.transposed(), queries, true);
-                let weights = View::strided(&s.weights, m, n, s.stride);
-                let d_mixed = View::rows(&s.d_mixed, m, d);
-                matmul(&mut s.d_values[from * d..], d, weights.transposed(), d_mixed, true);
+        let time = given.log_sums.len() / w.heads;
+        let log_sums = &given.log_sums[head * time..][..time];
+        load(w, row, head, chunk, s);
+        let padded = chunk.keys.next_multiple_of(LANES);
+        turn(&mut s.values_turned, s.stride, &s.values, padded, d);
+        s.d_keys[..padded * d].fill(0.0);
+        s.d_values[..padded * d].fill(0.0);
+        for begin in (chunk.begin..chunk.end).step_by(BLOCK) {
+            let block = chunk.block(w, row, begin);
+            load_queries(w, row, head, chunk, &block, s);
+            let mut along = [0.0; BLOCK];
+            for (i, t) in (block.begin..block.end).enumerate() {
+                let at = t * width + head * hd;
+                let (y, dy) = (&given.y[at..][..hd], &given.dy[at..][..hd]);
+                s.d_mixed[i * d..][..hd].copy_from_slice(dy);
+                along[i] = dot(y, dy);
             }
-            store(w, row, head, chunk, s, out);
+            let (from, n, m) = (block.keys.start, block.keys.len(), block.queries());
+            let keys = View::strided(&s.keys_turned[from..], hd, n, s.stride);
+            let queries = View::strided(&s.queries, m, hd, d);
+            matmul(&mut s.weights, s.stride, queries, keys, false);
+            let values = View::strided(&s.values_turned[from..], hd, n, s.stride);
+            let d_mixed = View::strided(&s.d_mixed, m, hd, d);
+            matmul(&mut s.d_weights, s.stride, d_mixed, values, false);
+            for (i, t) in (block.begin..block.end).enumerate() {
+                let weights = &mut s.weights[i * s.stride..][..n];
+                let d_weights = &mut s.d_weights[i * s.stride..][..n];
+                let seen = chunk.seen(w, row, t);
+                for x in weights.iter_mut() {
+                    *x = exp(*x - log_sums[t]);
+                }
+                weights[..seen.start - from].fill(0.0);
+                weights[seen.end - from..].fill(0.0);
+                for (d, p) in d_weights.iter_mut().zip(weights) {
+                    *d = *p * (*d - along[i]);
+                }
+            }
+            let d_weights = View::strided(&s.d_weights, m, n, s.stride);
+            let keys = View::rows(&s.keys[from * d..], n, d);
+            matmul(&mut s.d_queries, d, d_weights, keys, false);
+            for (i, t) in (block.begin..block.end).enumerate() {
+                let dq = &mut out.qkv[3 * t * width + head * hd..][..hd];
+                w.rotate_back(dq, &s.d_queries[i * d..], chunk.position(row, t), w.scale());
+            }
+            let queries = View::rows(&s.queries, m, d);
+            matmul(&mut s.d_keys[from * d..], d, d_weights.transposed(), queries, true);
+            let weights = View::strided(&s.weights, m, n, s.stride);
+            let d_mixed = View::rows(&s.d_mixed, m, d);
+            matmul(&mut s.d_values[from * d..], d, weights.transposed(), d_mixed, true);
         }
+        store(w, row, head, chunk, s, out);
     }
 }
 
@@ -766,12 +789,20 @@ impl Attend {
             for (i, row) in rows.enumerate() {
                 let row = self.pass.row(row, qkv, keys, values);
                 let y = &mut y[i * time * w.width()..][..time * w.width()];
-                for head in 0..w.heads {
-                    let kept = if kept > 0 { *time } else { 0 };
-                    let log_sums = &mut log_sums[(i * w.heads + head) * kept..][..kept];
-                    match blocks {
-                        true => forward_blocks(w, &row, head, &mut scratch, y, log_sums),
-                        false => forward_few(w, &row, head, &mut scratch, y, log_sums),
+                let kept = kept / w.heads;
+                let mut kept_of = log_sums[i * w.heads * kept..].chunks_mut(kept.max(1));
+                let mut kept_of: Vec<&mut [f32]> =
+                    (0..w.heads).map(|_| kept_of.next().unwrap_or_default()).collect();
+                if !blocks {
+                    for (head, log_sums) in kept_of.iter_mut().enumerate() {
+                        forward_few(w, &row, head, &mut scratch, y, log_sums);
+                    }
+                    continue;
+                }
+                for chunk in row.chunks(w) {
+                    row.fetch(w, chunk);
+                    for (head, log_sums) in kept_of.iter_mut().enumerate() {
+                        forward_chunk(w, &row, chunk, head, &mut scratch, y, log_sums);
                     }
                 }
             }
@@ -806,13 +837,19 @@ impl Attend {
                     keys: &mut ks[i * of_ring..][..of_ring],
                     values: &mut vs[i * of_ring..][..of_ring],
                 };
-                for head in 0..w.heads {
-                    let given = Given {
-                        y: &y[at * of_y..][..of_y],
-                        dy: &dy[at * of_y..][..of_y],
-                        log_sums: &log_sums[(at * w.heads + head) * time..][..*time],
-                    };
-                    backward_head(w, &row, head, &mut scratch, &given, &mut out);
+                let given = Given {
+                    y: &y[at * of_y..][..of_y],
+                    dy: &dy[at * of_y..][..of_y],
+                    log_sums: &log_sums[at * w.heads * time..][..w.heads * time],
+                };
+                for chunk in row.chunks(w) {
+                    row.fetch(w, chunk);
+                    let span = chunk.begin * w.width()..chunk.end * w.width();
+                    fetch(&given.y[span.clone()]);
+                    fetch(&given.dy[span]);
+                    for head in 0..w.heads {
+                        backward_chunk(w, &row, chunk, head, &mut scratch, &given, &mut out);
+                    }
                 }
             }
         });
@@ -892,8 +929,12 @@ impl Append {
     fn forward(&self, ring: &[f32], qkv: &[f32]) -> Vec<f32> {
         let (d, time) = (self.pass.window.width(), self.pass.time);
         let of_ring = self.pass.window.window * d;
-        let mut next = ring.to_vec();
-        for (row, next) in next.chunks_exact_mut(of_ring).enumerate() {
+        let mut next = vec![0.0; ring.len()];
+        let rows = next.chunks_exact_mut(of_ring).zip(ring.chunks_exact(of_ring));
+        for (row, (next, ring)) in rows.enumerate() {
+            if self.pass.frames_of(row) < self.pass.window.window {
+                next.copy_from_slice(ring);
+            }
             let qkv = &qkv[row * 3 * time * d..];
             for (slot, t) in self.moves(row) {
                 next[slot * d..][..d].copy_from_slice(&qkv[(3 * t + self.part) * d..][..d]);

@@ -25,7 +25,7 @@ pub fn head_norm(qkv: &Tensor, queries: &Tensor, keys: &Tensor, eps: f32) -> Res
             return Err(Error::mismatch(what, format!("[2, {d}]"), format!("{:?}", t.dims())));
         }
     }
-    if width % (3 * d) != 0 || width == 0 {
+    if !width.is_multiple_of(3 * d) || width == 0 {
         let expected = format!("[.., a multiple of {}]", 3 * d);
         let got = format!("{:?}", qkv.dims());
         return Err(Error::mismatch("queries, keys and values", expected, got));

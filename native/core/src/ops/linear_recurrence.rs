@@ -384,6 +384,7 @@ fn lane<const N: usize>(x: &[Lanes; N], l: usize) -> [f32; N] {
 
 /// Sixteen channels of a frame from `i` on; `h` goes from the state before to the one after.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)] // lanes of several arrays at once
 fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const FMA: bool>(
     cell: C,
     y: &mut [MaybeUninit<f32>],
@@ -406,7 +407,7 @@ fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const 
 /// The way back through [`frame`]; `carry` goes from the gradient of the state after, without that
 /// of the output `dy`, to the one of the state `before`.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, clippy::needless_range_loop)] // as above
 fn frame_back<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const FMA: bool>(
     cell: C,
     dx: &mut [&mut [MaybeUninit<f32>]; N],
