@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use candle_core::{Shape, Tensor};
 
-use super::many::{self, Many};
+use super::many::{self, Many, Numbers};
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
 use crate::{Error, Result};
@@ -320,7 +320,7 @@ impl Many for Conv {
         "causal-conv"
     }
 
-    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<(Vec<f32>, Shape)> {
+    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<Numbers> {
         let Window { batch, time, channels, kernel, .. } = self.window;
         let (x, state) = (inputs[0], inputs[2]);
         vec![

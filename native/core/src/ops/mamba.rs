@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use candle_core::{Shape, Tensor};
 
 use super::causal_conv::{Conv, Window};
-use super::many::{self, Many};
+use super::many::{self, Many, Numbers};
 use super::parts::Parts;
 use super::recurrence::Lengths;
 use super::selective_scan::Scan;
@@ -148,7 +148,7 @@ impl Mamba {
 }
 
 /// The two outputs of an op of ours.
-fn two(outputs: Vec<(Vec<f32>, Shape)>) -> [(Vec<f32>, Shape); 2] {
+fn two(outputs: Vec<Numbers>) -> [Numbers; 2] {
     let mut outputs = outputs.into_iter();
     std::array::from_fn(|_| outputs.next().unwrap_or((vec![], Shape::from(0))))
 }
@@ -158,7 +158,7 @@ impl Many for Mamba {
         "mamba"
     }
 
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)> {
+    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
         let &[x, conv_state, ssm_state, w_in, conv, conv_bias, w_x, w_dt, dt_bias, a_log, d, w_out] =
             inputs
         else {

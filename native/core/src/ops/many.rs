@@ -14,12 +14,15 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tenso
 
 use super::tensor;
 
+/// An output: its numbers and their shape.
+pub type Numbers = (Vec<f32>, Shape);
+
 /// What such an op computes.
 pub trait Many: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// All outputs; `track` says that a backward pass may follow.
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)>;
+    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers>;
 
     /// Gradients of the inputs from those of the outputs; `None` for an output that nothing used.
     /// What is not `wanted` may be left empty, and so may the gradient of a weight that was left with it
@@ -77,7 +80,7 @@ struct Place {
     op: Box<dyn Many>,
     inputs: Vec<Tensor>,
     wanted: Vec<bool>,
-    outputs: Mutex<Vec<Option<(Vec<f32>, Shape)>>>,
+    outputs: Mutex<Vec<Option<Numbers>>>,
     d_outputs: Mutex<Vec<Option<Tensor>>>,
     d_inputs: Mutex<Vec<Vec<f32>>>,
 }

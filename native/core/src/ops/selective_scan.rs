@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 
 use candle_core::{Shape, Tensor};
 
-use super::many::{self, Many};
+use super::many::{self, Many, Numbers};
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::simd::{
     LANES, add_assign, add_rows, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with,
@@ -604,7 +604,7 @@ impl Many for Scan {
         "selective-scan"
     }
 
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)> {
+    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
         let Scan { batch, time, channels, state, .. } = *self;
         let mut y = vec![0.0; batch * time * channels];
         let mut last = vec![0.0; batch * channels * state];
