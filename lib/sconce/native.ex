@@ -56,13 +56,13 @@ defmodule Sconce.Native do
   def policy_weights(_policy), do: unavailable(:weights)
   def policy_weight(_policy, _name), do: unavailable(:weight)
 
-  def policy_forward(_policy, _reference, _rows, _batch, _time, _labels, _state),
+  def policy_forward(_policy, _reference, _rows, _shape, _given, _look),
     do: unavailable(:forward)
 
   # Session
-  def session_open(_policy, _reference, _options), do: unavailable(:open)
+  def session_open(_policy, _reference, _options, _project_out), do: unavailable(:open)
 
-  def session_act(_session, _reference, _frame, _logits, _deadline_ms, _overrides),
+  def session_act(_session, _reference, _frame, _how, _overrides, _project_out),
     do: unavailable(:act)
 
   def session_abandon(_session), do: unavailable(:act)

@@ -1,5 +1,5 @@
 defmodule Sconce.Policy do
-  alias Sconce.{Embedding, Error, Native, Options}
+  alias Sconce.{Embedding, Error, Native, Options, Projection}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
 
@@ -19,6 +19,23 @@ defmodule Sconce.Policy do
       type: {:or, [:string, nil]},
       default: nil,
       doc: "What an earlier call gave; `nil` for games that begin."
+    ],
+    return_sequences: [
+      type: :boolean,
+      default: true,
+      doc: "Logits of every frame, or (`false`) of the last frame of each game alone."
+    ],
+    taps: [
+      type: {:or, [:boolean, {:list, :any}]},
+      default: false,
+      doc: "Names of activations to read from this pass; `true` for all there are."
+    ],
+    project_out: [
+      type: :any,
+      default: nil,
+      doc:
+        "A vector of `trunk_width` numbers, or several, taken out of the trunk vectors before the " <>
+          "heads read them: lists of numbers, a binary of 32-bit floats or an Nx tensor."
     ]
   ]
 
@@ -51,9 +68,15 @@ defmodule Sconce.Policy do
         }
 
   @typedoc """
-  `logits` (`shape`, 32-bit floats, little-endian, row-major) and the `state` after the last frame.
+  `logits` (`shape`, 32-bit floats, little-endian, row-major), the `state` after the last frame, and
+  the `taps` that were asked for.
   """
-  @type output :: %{logits: binary, shape: tuple, state: binary}
+  @type output :: %{
+          logits: binary,
+          shape: tuple,
+          state: binary,
+          taps: %{optional(atom | String.t()) => %{data: binary, shape: tuple}}
+        }
 
   @doc """
   New weights for a Spec, or for the options of one (`Sconce.Policy.Spec.new/1`).
@@ -115,7 +138,7 @@ defmodule Sconce.Policy do
   def weight(%__MODULE__{ref: ref}, name), do: Native.policy_weight(ref, name)
 
   @doc """
-  Logits of every frame, `shape` `{b, t, num_logits}`.
+  Logits of every frame, `shape` `{b, t, num_logits}`; of the last ones alone `{b, num_logits}`.
 
   `frames` are `b` lists of `t` frames each (whatever `Sconce.Embedding.pack/2` takes), or one binary
   of raw rows `[b, t, raw_width]`. They are checked as in a session; a frame without a previous
@@ -127,31 +150,68 @@ defmodule Sconce.Policy do
       iex> {:ok, out} = Sconce.Policy.forward(policy, [[[0.0, 1.0], [0.5, 1.0], [1.0, 1.0]]])
       iex> {out.shape, byte_size(out.logits)}
       {{1, 3, 1}, 12}
+
+  ## Taps
+
+  Activations of the pass by name, each `%{data: binary, shape: tuple}` as `logits` are: `embedding`
+  `{b, t, width}`, `trunk` `{b, t, trunk_width}` (what the heads read, before anything is projected
+  out), and those of the layers, which begin with the layer's number, such as `0.pre_conv`. They cover
+  all frames, whatever `:return_sequences` is. A name that the backbone does not have is a `:mismatch`
+  whose `expected` lists those there are.
+
+      iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
+      iex> {:ok, out} = Sconce.Policy.forward(policy, [[[0.0, 1.0], [0.5, 1.0]]], taps: [:trunk])
+      iex> out.taps.trunk.shape
+      {1, 2, 256}
+
+  ## Directions
+
+  With `project_out: u` the heads read `x - (x . u) u / (u . u)` instead of a trunk vector `x`: a
+  direction that a probe found does not reach the action. Of several vectors the whole span is taken
+  out. The state is that of the policy as it is. A vector of another length is a `:mismatch`, one of
+  zeros `:out_of_range`.
   """
   @spec forward(t, [[term]] | binary, keyword) :: {:ok, output} | {:error, Error.t()}
   def forward(policy, frames, opts \\ []) do
     options = Options.validate!(opts, @forward)
 
     with {:ok, rows, batch, time} <- rows(policy, frames, options[:batch]),
-         {:ok, {logits, state}} <- run(policy, rows, batch, time, options) do
-      {:ok, %{logits: logits, shape: {batch, time, policy.num_logits}, state: state}}
+         {:ok, {logits, state, taps}} <- run(policy, rows, batch, time, options) do
+      shape =
+        if options[:return_sequences],
+          do: {batch, time, policy.num_logits},
+          else: {batch, policy.num_logits}
+
+      {:ok, %{logits: logits, shape: shape, state: state, taps: taps(taps, options[:taps])}}
     end
   end
 
+  defp taps(taps, wanted) do
+    taps = for {name, dims, data} <- taps, into: %{}, do: {name, tap(dims, data)}
+    if is_list(wanted), do: Map.new(wanted, &{&1, taps[to_string(&1)]}), else: taps
+  end
+
+  defp tap(dims, data), do: %{data: data, shape: List.to_tuple(dims)}
+
   @doc """
   Logits of one more frame of each game, `shape` `{b, num_logits}`; with `state:` from the call
-  before. `frames` are a list of `b` frames, or one binary `[b, raw_width]`. Options as `forward/3`.
+  before. `frames` are a list of `b` frames, or one binary `[b, raw_width]`. Options as `forward/3`;
+  taps are of one frame, `{b, 1, ..}`.
   """
   @spec step(t, [term] | binary, keyword) :: {:ok, output} | {:error, Error.t()}
   def step(policy, frames, opts \\ [])
 
   def step(policy, frames, opts) when is_list(frames),
-    do: policy |> forward(Enum.map(frames, &[&1]), opts) |> last_frame()
+    do: policy |> forward(Enum.map(frames, &[&1]), one_frame(opts)) |> last_frame()
 
   def step(policy, frames, opts) when is_binary(frames) do
     rows = div(byte_size(frames), 4 * policy.raw_width)
-    policy |> forward(frames, Keyword.put_new(opts, :batch, max(rows, 1))) |> last_frame()
+    opts = opts |> one_frame() |> Keyword.put_new(:batch, max(rows, 1))
+    policy |> forward(frames, opts) |> last_frame()
   end
+
+  # So that more than one is seen.
+  defp one_frame(opts), do: Keyword.replace(opts, :return_sequences, true)
 
   defp last_frame({:ok, %{shape: {b, 1, n}} = out}), do: {:ok, %{out | shape: {b, n}}}
   defp last_frame({:ok, _}), do: {:error, mismatch("one frame of each game", "more")}
@@ -196,11 +256,16 @@ defmodule Sconce.Policy do
   end
 
   defp run(policy, rows, batch, time, options) do
-    with {:ok, labels} <- labels(options[:labels]) do
-      state = options[:state]
-      Call.run(&Native.policy_forward(policy.ref, &1, rows, batch, time, labels, state))
+    with {:ok, labels} <- labels(options[:labels]),
+         {:ok, project_out} <- Projection.pack(options[:project_out]) do
+      look = %{return_sequences: options[:return_sequences], taps: names(options[:taps])}
+      given = {labels, options[:state], project_out}
+      Call.run(&Native.policy_forward(policy.ref, &1, rows, {batch, time}, given, look))
     end
   end
+
+  defp names(taps) when is_list(taps), do: Enum.map(taps, &to_string/1)
+  defp names(taps), do: taps
 
   defp labels(labels) when is_nil(labels) or is_binary(labels), do: {:ok, labels}
 

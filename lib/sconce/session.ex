@@ -1,5 +1,5 @@
 defmodule Sconce.Session do
-  alias Sconce.{Action, Embedding, Error, Native, Options, Policy}
+  alias Sconce.{Action, Embedding, Error, Native, Options, Policy, Projection}
   alias Sconce.Policy.Spec
 
   @seed [type: {:or, [:non_neg_integer, nil]}, max: 2 ** 64 - 1]
@@ -51,7 +51,12 @@ defmodule Sconce.Session do
               "Where a decision runs: on the caller's scheduler, on a thread of ours, or as " <>
                 "measured."
           ],
-          logits: [type: :boolean, default: false, doc: "Whether actions come with their logits."]
+          logits: [type: :boolean, default: false, doc: "Whether actions come with their logits."],
+          project_out: [
+            type: :any,
+            default: nil,
+            doc: "Directions that the heads do not see, as in `Sconce.Policy.forward/3`."
+          ]
         ] ++ @sampling
 
   @act [
@@ -73,7 +78,12 @@ defmodule Sconce.Session do
            max: 4_294_967_295,
            doc: "After so many milliseconds the answer is an error of kind `:deadline`."
          ],
-         logits: [type: :boolean, doc: "As above, for this decision."]
+         logits: [type: :boolean, doc: "As above, for this decision."],
+         project_out: [
+           type: :any,
+           doc:
+             "Instead of the session's, for this decision; `[]` for none, `nil` as if not given."
+         ]
        ] ++ Enum.map(@sampling, fn {name, spec} -> {name, Keyword.delete(spec, :default)} end)
 
   @reset [seed: @seed ++ [default: nil, doc: "Another seed; `nil` keeps the session's."]]
@@ -152,7 +162,8 @@ defmodule Sconce.Session do
     options = Options.validate!(opts, @open)
     ref = make_ref()
 
-    with :ok <- Native.session_open(policy.ref, ref, to_native(options)),
+    with {:ok, project_out} <- Projection.pack(options[:project_out]),
+         :ok <- Native.session_open(policy.ref, ref, to_native(options), project_out),
          {:ok, session} <- answer(ref),
          {:ok, info} <- Native.session_info(session) do
       {:ok, new(session, policy.spec, options, info)}
@@ -190,22 +201,27 @@ defmodule Sconce.Session do
   """
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}
   def act(%__MODULE__{} = session, frame, opts \\ []) do
-    {logits, deadline_ms, actions, overrides} = act_options(opts, session.logits)
+    {how, project_out, actions, overrides} = act_options(opts, session.logits)
 
     with {:ok, row} <- Embedding.pack(session.spec.embedding, frame),
          {:ok, overrides} <- with_actions(overrides, actions, session.spec),
-         {:ok, decision} <- decide(session.ref, row, logits, deadline_ms, overrides) do
+         {:ok, project_out} <- Projection.pack(project_out),
+         {:ok, decision} <- decide(session.ref, row, how, overrides, project_out) do
       {:ok, Action.new(session.spec, session.controller?, decision)}
     end
   end
 
-  defp act_options([], logits), do: {logits, nil, [], nil}
+  # How a decision is made, `{logits, deadline_ms}`, and what it changes.
+  defp act_options([], logits), do: {{logits, nil}, nil, [], nil}
 
   defp act_options(opts, logits) do
-    {call, rest} = opts |> Options.validate!(@act) |> Keyword.split([:logits, :deadline_ms])
+    {call, rest} =
+      opts |> Options.validate!(@act) |> Keyword.split([:logits, :deadline_ms, :project_out])
+
     {actions, overrides} = Keyword.split(rest, [:previous, :choices])
     overrides = if overrides != [], do: Map.new(overrides)
-    {Keyword.get(call, :logits, logits), call[:deadline_ms], actions, overrides}
+    how = {Keyword.get(call, :logits, logits), call[:deadline_ms]}
+    {how, call[:project_out], actions, overrides}
   end
 
   # Actions that were given go to the native side as labels.
@@ -221,10 +237,10 @@ defmodule Sconce.Session do
     end
   end
 
-  defp decide(session, row, logits, deadline_ms, overrides) do
+  defp decide(session, row, {_logits, deadline_ms} = how, overrides, project_out) do
     ref = make_ref()
 
-    case Native.session_act(session, ref, row, logits, deadline_ms, overrides) do
+    case Native.session_act(session, ref, row, how, overrides, project_out) do
       :queued -> answer(session, ref, deadline_ms)
       decided -> decided
     end

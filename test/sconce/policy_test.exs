@@ -141,6 +141,113 @@ defmodule Sconce.PolicyTest do
     end
   end
 
+  describe "a forward pass" do
+    @games [[[1.0, 2.0], [3.0, 4.0]], [[5.0, -6.0], [0.5, 0.25]]]
+
+    defp tail(binary, numbers),
+      do: binary_part(binary, byte_size(binary) - 4 * numbers, 4 * numbers)
+
+    # `x W^T + b`, as the checkpoint has them.
+    defp linear(policy, x, name) do
+      {:ok, bias} = Policy.weight(policy, "heads.#{name}.bias")
+      {:ok, weight} = Policy.weight(policy, "heads.#{name}.weight")
+
+      weight
+      |> floats()
+      |> Enum.chunk_every(length(x))
+      |> Enum.zip_with(floats(bias), fn row, b -> dot(row, x) + b end)
+    end
+
+    defp dot(a, b), do: a |> Enum.zip_with(b, &(&1 * &2)) |> Enum.sum()
+
+    defp without(x, u) do
+      along = dot(x, u) / dot(u, u)
+      Enum.zip_with(x, u, &(&1 - along * &2))
+    end
+
+    test "may give the last frames alone" do
+      for heads <- [:independent, :autoregressive] do
+        policy = init!(heads_kind: heads)
+        labels = [labels: [[[0, 0, 0], [1, 0, 2]], [[1, 1, 1], [0, 1, 1]]]]
+        {:ok, whole} = Policy.forward(policy, @games, labels)
+        {:ok, last} = Policy.forward(policy, @games, [return_sequences: false] ++ labels)
+        assert last.shape == {2, 5}
+        assert last.state == whole.state
+        <<first_game::binary-40, second_game::binary>> = whole.logits
+        assert_close(last.logits, tail(first_game, 5) <> tail(second_game, 5))
+      end
+    end
+
+    test "gives the activations that are asked for, and names those there are" do
+      policy = init!()
+      {:ok, out} = Policy.forward(policy, @games, taps: true)
+      assert %{"trunk" => trunk, "embedding" => embedding} = out.taps
+      assert {trunk.shape, byte_size(trunk.data)} == {{2, 2, 8}, 4 * 32}
+      assert {embedding.shape, hd(floats(embedding.data))} == {{2, 2, 2}, 1.0}
+
+      assert {:ok, %{taps: %{trunk: ^trunk} = taps}} =
+               Policy.forward(policy, @games, taps: [:trunk])
+
+      assert map_size(taps) == 1
+      {:ok, step} = Policy.step(policy, Enum.map(@games, &hd/1), taps: ["trunk"])
+      assert step.taps["trunk"].shape == {2, 1, 8}
+      assert {:ok, %{taps: none}} = Policy.forward(policy, @games)
+      assert none == %{}
+
+      assert {:error, %Error{kind: :mismatch, details: %{what: "tap"} = details}} =
+               Policy.forward(policy, @games, taps: [:trnk])
+
+      assert {details.expected, details.got} == {"embedding, trunk", "trnk"}
+    end
+
+    test "may keep directions of the trunk from the heads" do
+      policy = init!()
+      u = for i <- 1..8, do: i - 3.5
+      v = for i <- 1..8, do: rem(i, 3) + 0.5
+      {:ok, plain} = Policy.forward(policy, @games)
+
+      for {vectors, dropped} <- [{u, [u]}, {[u], [u]}, {[u, v], [u, without(v, u)]}] do
+        {:ok, out} = Policy.forward(policy, @games, project_out: vectors, taps: [:trunk])
+        assert out.state == plain.state
+
+        by_hand =
+          for trunk <- out.taps.trunk.data |> floats() |> Enum.chunk_every(8),
+              seen = Enum.reduce(dropped, trunk, &without(&2, &1)),
+              name <- ["fire", "move"] do
+            hidden = policy |> linear(seen, "#{name}_hidden") |> Enum.map(&max(&1, 0.0))
+            linear(policy, hidden, "#{name}_logits")
+          end
+
+        for {x, y} <- Enum.zip(floats(out.logits), List.flatten(by_hand)),
+            do: assert_in_delta(x, y, 1.0e-5)
+
+        assert out.logits != plain.logits
+      end
+
+      binary = for x <- u, into: <<>>, do: <<x::float-32-little>>
+      {:ok, %{logits: logits}} = Policy.forward(policy, @games, project_out: u)
+      assert {:ok, %{logits: ^logits}} = Policy.forward(policy, @games, project_out: binary)
+    end
+
+    test "refuses directions that are none by kind" do
+      policy = init!()
+      zeros = List.duplicate(0.0, 8)
+      nan = :binary.copy(<<0, 0, 192, 127>>, 8)
+
+      for {bad, kind} <- [
+            {[1.0], :mismatch},
+            {[], :mismatch},
+            {[:left], :mismatch},
+            {%{}, :mismatch},
+            {<<1, 2>>, :mismatch},
+            {zeros, :out_of_range},
+            {nan, :non_finite}
+          ] do
+        assert {:error, %Error{kind: ^kind}} = Policy.forward(policy, @games, project_out: bad)
+      end
+    end
+  end
+
   test "frames may be one binary, with the number of games" do
     policy = init!()
     games = [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]]

@@ -47,6 +47,8 @@ defmodule Sconce.SessionTest do
     end
   end
 
+  defp numbers(action), do: action.logits.fire ++ action.logits.move
+
   defp frames!(session) do
     {:ok, info} = Session.info(session)
     info.frames
@@ -152,6 +154,40 @@ defmodule Sconce.SessionTest do
                previous: [fire: [0, 1], move: 3]
              ) ==
                [1, 0]
+    end
+
+    test "does not see directions that are projected out, and remembers as ever" do
+      policy = policy!()
+      u = for i <- 1..8, do: i - 2.5
+      plain = open!(policy, logits: true)
+      steered = open!(policy, logits: true, project_out: u)
+
+      for t <- 0..4 do
+        {:ok, out} = Policy.forward(policy, [window(t)], project_out: u, return_sequences: false)
+
+        want = for <<v::float-32-little <- out.logits>>, do: v
+        {:ok, action} = Session.act(steered, frame(t), deterministic: true)
+
+        # The window that warms the first state is what the carried one begins with.
+        if t == 0 do
+          for {x, y} <- Enum.zip(numbers(action), want), do: assert_in_delta(x, y, 1.0e-5)
+        end
+
+        {:ok, other} = Session.act(plain, frame(t), deterministic: true, project_out: u)
+        assert numbers(other) == numbers(action)
+      end
+
+      # One decision with other directions changes none that follow.
+      {:ok, free} = Session.act(steered, frame(5), deterministic: true, project_out: [])
+      {:ok, same} = Session.act(plain, frame(5), deterministic: true)
+      assert numbers(free) == numbers(same)
+
+      for {bad, kind} <- [{[1.0], :mismatch}, {List.duplicate(0, 8), :out_of_range}] do
+        assert {:error, %Error{kind: ^kind}} = Session.open(policy, project_out: bad)
+        assert {:error, %Error{kind: ^kind}} = Session.act(plain, frame(6), project_out: bad)
+      end
+
+      assert frames!(plain) == 6
     end
 
     test "takes nil for a previous action as none" do

@@ -127,6 +127,25 @@ defmodule Sconce.TrainerTest do
       assert last.(report.out) == last.(straight)
     end
 
+    test "that walks through games goes on in the middle of them, however it is computed",
+         context do
+      carry = [unroll: :carry, truncate_bptt: 3, steps: 30, batch_size: 3, evaluate: false]
+      straight = Path.join(context.dir, "straight")
+      train!(context, [out: straight, validation_mode: :carry] ++ carry)
+
+      run = start!(context, [validation_mode: :carry] ++ carry)
+      :ok = Trainer.subscribe(run)
+      assert_receive {:sconce_trainer, ^run, %{event: :step, step: step}} when step >= 2
+      :ok = Trainer.stop(run)
+      {:ok, _report} = Trainer.await(run, 60_000)
+      again = [validation_mode: :carry, resume: true, gradient_checkpoint: true]
+      report = train!(context, again ++ carry)
+
+      assert {report.stopped, report.steps} == {:finished, 30}
+      last = &weights(Path.join(&1, "last.safetensors"))
+      assert last.(report.out) == last.(straight)
+    end
+
     test "stops at any step, with its state saved and without scores", context do
       run = start!(context, steps: 100_000)
       :ok = Trainer.subscribe(run)

@@ -16,7 +16,31 @@ defmodule Sconce.Trainer.Settings do
     stride: [
       type: :pos_integer,
       default: 30,
-      doc: "Frames between the starts of neighbouring windows."
+      doc: "Frames between the starts of neighbouring windows; carried, they follow each other."
+    ],
+    unroll: [
+      type: {:in, [:window, :carry]},
+      default: :window,
+      doc:
+        "Windows from anywhere, each from a zero state; or each row of the batch walks through whole " <>
+          "games, its state handed on from step to step."
+    ],
+    truncate_bptt: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc:
+        "Frames that a gradient goes back through, at most; a window is worked through in chunks of " <>
+          "so many, in their memory. `nil` is the window."
+    ],
+    gradient_checkpoint: [
+      type: :boolean,
+      default: false,
+      doc: "Keeps of each block only what it read and runs it again: less memory, more time."
+    ],
+    checkpoint_every: [
+      type: :pos_integer,
+      default: 1,
+      doc: "Blocks that `:gradient_checkpoint` runs again together."
     ],
     epochs: [type: :pos_integer, default: 10, doc: "Passes over all windows."],
     steps: [type: {:or, [:pos_integer, nil]}, default: nil, doc: "Instead of `:epochs`."],
@@ -43,7 +67,7 @@ defmodule Sconce.Trainer.Settings do
       default: 0.0,
       min: 0,
       max: 1,
-      doc: "Probability of a left-right mirrored window."
+      doc: "Probability of a left-right mirrored window; carried, of a mirrored game."
     ],
     frame_delay: [
       type: :non_neg_integer,
@@ -53,7 +77,7 @@ defmodule Sconce.Trainer.Settings do
     burn_in: [
       type: :non_neg_integer,
       default: 0,
-      doc: "Frames at the start of a window that carry no loss."
+      doc: "Frames at the start of a window that carry no loss; carried, at the start of a game."
     ],
     neutral_weight: [
       type: :float,

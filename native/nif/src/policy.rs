@@ -109,17 +109,13 @@ fn policy_weight(env: Env, policy: ResourceArc<PolicyHandle>, name: String) -> T
 /// `backbone::State::to_vec` lays it out, `project_out [n, trunk_width]` f32.
 // Copying the rows of many frames takes longer than a scheduler has.
 #[rustler::nif(schedule = "DirtyCpu")]
-#[allow(clippy::too_many_arguments)]
 fn policy_forward<'a>(
     env: Env<'a>,
     policy: ResourceArc<PolicyHandle>,
     reference: Reference<'a>,
     rows: Binary<'a>,
-    batch: usize,
-    time: usize,
-    labels: Option<Binary<'a>>,
-    state: Option<Binary<'a>>,
-    project_out: Option<Binary<'a>>,
+    (batch, time): (usize, usize),
+    (labels, state, project_out): (Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>),
     look: Term<'a>,
 ) -> Term<'a> {
     perform(env, "forward", || {

@@ -153,9 +153,10 @@ fn session_open<'a>(
     policy: ResourceArc<PolicyHandle>,
     reference: Reference<'a>,
     options: Term<'a>,
+    project_out: Option<Binary<'a>>,
 ) -> Term<'a> {
     perform(env, "open", || {
-        let options: Options = decode(options)?;
+        let options = Options { project_out: vectors(project_out)?, ..decode(options)? };
         let (policy, pid) = (policy.0.clone(), env.pid());
         pool::submit(env, "open", reference, move || {
             let session = Box::new(Session::open(policy, options)?);
@@ -172,25 +173,29 @@ fn session_open<'a>(
     })
 }
 
+fn vectors(binary: Option<Binary>) -> Result<Option<Vec<f32>>> {
+    binary.map(|binary| from_binary("project_out", &binary, f32::from_le_bytes)).transpose()
+}
+
 /// `{:ok, answer}`, or `:queued` when the answer comes by message.
 #[rustler::nif]
-#[allow(clippy::too_many_arguments)]
 fn session_act<'a>(
     env: Env<'a>,
     handle: ResourceArc<SessionHandle>,
     reference: Reference<'a>,
     frame: Binary<'a>,
-    logits: bool,
-    deadline_ms: Option<u64>,
+    (logits, deadline_ms): (bool, Option<u64>),
     overrides: Term<'a>,
+    project_out: Option<Binary<'a>>,
 ) -> Term<'a> {
     let deadline = deadline_ms.map(Deadline::after_ms);
     let prepared = guard(|| {
         let raw = from_binary("frame", &frame, f32::from_le_bytes)?;
-        let overrides = match overrides.is_atom() {
+        let mut overrides = match overrides.is_atom() {
             true => Overrides::default(),
             false => decode(overrides)?,
         };
+        overrides.project_out = vectors(project_out)?;
         let mut taken = Taken::new(env, handle)?;
         let lane = taken.session()?.next_lane();
         Ok((Request { raw, overrides, logits }, taken, lane))

@@ -63,7 +63,7 @@ pub struct Options {
     /// None: as measured.
     pub lane: Option<Lane>,
     /// Directions `[n, trunk width]` that the heads do not see.
-    #[serde(default)]
+    #[serde(skip)]
     pub project_out: Option<Vec<f32>>,
 }
 
@@ -96,6 +96,7 @@ pub struct Overrides {
     /// Labels of an action to score: it becomes the decision, and nothing is drawn.
     pub choices: Option<Vec<u16>>,
     /// Instead of those of the session; none if empty.
+    #[serde(skip)]
     pub project_out: Option<Vec<f32>>,
 }
 

@@ -152,7 +152,8 @@ impl<'a> Run<'a> {
                 .unrolling(options.unroll());
         if let Some(moments) = moments {
             stepper.load_moments(progress.updates, &moments)?;
-            source.load(&moments, &policy.zero_state(options.batch_size)?)?;
+            let zero = policy.zero_state(options.batch_size)?;
+            source.load(&moments, zero, progress.step)?;
             events(Event::Resumed { step: progress.step });
         }
         events(Event::Start {
@@ -259,7 +260,7 @@ impl<'a> Run<'a> {
         let Batch { labels, weights, .. } = &batch;
         let examples = Examples { frames: &frames, labels, weights };
         let (stepped, after) = self.stepper.step_from(examples, &state, step, learning_rate)?;
-        self.source.hand_on(after);
+        self.source.hand_on(&after)?;
         Ok((stepped, count))
     }
 

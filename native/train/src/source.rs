@@ -82,25 +82,31 @@ impl Source {
     }
 
     /// The state after the last step, where the next one goes on.
-    pub fn hand_on(&mut self, after: State) {
+    pub fn hand_on(&mut self, after: &State) -> Result<()> {
         if let Source::Carried { state, .. } = self {
-            *state = Some(after);
+            *state = Some(after.hand_on()?);
         }
+        Ok(())
     }
 
-    /// Adds what a resumed run has to know.
+    /// Adds what a resumed run has to know: the states come from weights that are no more.
     pub fn save(&self, numbers: &mut Optimiser) -> Result<()> {
-        if let Source::Carried { state: Some(state), .. } = self {
+        if let Source::Carried { state: Some(state), .. } = self
+            && !state.0.is_empty()
+        {
             numbers.insert(CARRIED.into(), state.to_vec()?);
         }
         Ok(())
     }
 
-    pub fn load(&mut self, numbers: &Optimiser, zero: &State) -> Result<()> {
-        if let Source::Carried { state, .. } = self {
-            let saved = numbers.get(CARRIED).ok_or_else(|| Error::not_found(CARRIED))?;
-            *state = Some(zero.with_values(saved)?);
-        }
+    /// Goes on after `steps` steps; `zero` has the shapes of the state.
+    pub fn load(&mut self, numbers: &Optimiser, zero: State, steps: u64) -> Result<()> {
+        let Source::Carried { state, .. } = self else { return Ok(()) };
+        *state = match numbers.get(CARRIED) {
+            Some(saved) => Some(zero.with_values(saved)?),
+            None if steps == 0 || zero.0.is_empty() => None,
+            None => return Err(Error::not_found("states of the lanes")),
+        };
         Ok(())
     }
 }

@@ -121,7 +121,11 @@ impl Stepper {
         for range in chunks {
             let part = Part::cut(x, range.clone());
             let (logits, next) = self.forward(&part, x.frames.time, range.start, &state, step)?;
-            state = next.hand_on()?;
+            // What the last chunk leaves is for the caller to keep or not.
+            state = match range.end < x.frames.time {
+                true => next.hand_on()?,
+                false => next.detach(),
+            };
             let denominators = match &denominators {
                 Some(known) => known,
                 None => denominators.insert(normalised(&self.objective, &logits, part.examples())?),
@@ -328,6 +332,10 @@ fn shards<'a>(
 mod tests {
     use super::*;
     use candle_core::{Device, Var};
+    use sconce_core::Spec;
+    use sconce_core::heads::NONE;
+    use sconce_core::rng::Rng;
+    use sconce_core::spec::{self, HeadKind, RecurrentConfig};
 
     #[test]
     fn a_weight_that_no_gradient_reaches_is_named() {
@@ -340,5 +348,130 @@ mod tests {
             panic!("no error")
         };
         assert_eq!(weights, ["forgotten"]);
+    }
+
+    const BATCH: usize = 3;
+    const TIME: usize = 10;
+
+    fn spec() -> Spec {
+        let config = RecurrentConfig {
+            hidden_size: 9,
+            num_layers: 2,
+            layer_norm: true,
+            input_norm: true,
+            dropout: 0.3,
+            input_dropout: 0.2,
+        };
+        let part = |name: &str, kind| spec::Head { name: name.into(), kind, hidden_size: 6 };
+        let parts = vec![part("go", HeadKind::Bernoulli(2)), part("to", HeadKind::Categorical(3))];
+        let kind = spec::HeadsKind::Autoregressive;
+        let heads = spec::Heads { kind, parts, stream_size: 5, prior: true };
+        let (embedding, backbone) = (spec::Embedding::Vector(4), spec::Backbone::Gru(config));
+        Spec { embedding, backbone, heads }
+    }
+
+    fn examples() -> (Frames, Vec<u16>, Vec<f32>) {
+        let (rng, n) = (Rng::new(2, "examples", 0), BATCH * TIME);
+        let continuous = (0..4 * n as u64).map(|i| rng.normal(i)).collect();
+        let previous = vec![NONE; 3 * n];
+        let frames = Frames { batch: BATCH, time: TIME, continuous, ids: vec![], previous };
+        let labels = (0..n as u64)
+            .flat_map(|i| [rng.below(3 * i, 2), rng.below(3 * i + 1, 2), rng.below(3 * i + 2, 3)])
+            .map(|label| label as u16)
+            .collect();
+        // A burn-in of two frames, and some frames that count for more.
+        let weights =
+            (0..n).map(|i| if i % TIME < 2 { 0.0 } else { 1.0 + (i % 3) as f32 }).collect();
+        (frames, labels, weights)
+    }
+
+    fn stepper(loss: &LossOptions, unroll: Unroll) -> Stepper {
+        let policy = Policy::init(&spec(), 4).unwrap();
+        Stepper::new(&policy, loss, AdamWConfig::default(), 1.0, 7).unwrap().unrolling(unroll)
+    }
+
+    fn gathered(stepper: &Stepper, store: &GradStore) -> Vec<(String, Vec<f32>)> {
+        let weights = stepper.policy.weights().iter();
+        let all = weights.map(|(name, weight)| {
+            weight.gather(store).unwrap();
+            let gradient = weight.gradient(|g| g.to_vec());
+            weight.forget();
+            (name.clone(), gradient)
+        });
+        all.collect()
+    }
+
+    /// Loss and gradients of a step in chunks of so many frames.
+    fn learned(loss: &LossOptions, unroll: Unroll) -> (f64, Vec<(String, Vec<f32>)>) {
+        let stepper = stepper(loss, unroll);
+        let (frames, labels, weights) = examples();
+        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+        let zero = stepper.policy.zero_state(BATCH).unwrap();
+        let (loss, store, _) = stepper.learn(x, &zero, 5).unwrap();
+        (loss, gathered(&stepper, &store))
+    }
+
+    /// The same from one graph over the whole window, in which the states are detached.
+    fn reference(loss: &LossOptions, chunk: usize) -> (f64, Vec<(String, Vec<f32>)>) {
+        let stepper = stepper(loss, Unroll::default());
+        let (frames, labels, weights) = examples();
+        let mut state = stepper.policy.zero_state(BATCH).unwrap();
+        let mut logits = vec![];
+        for from in (0..TIME).step_by(chunk) {
+            let range = from..(from + chunk).min(TIME);
+            let context = Context::training(7, 5).chunk(TIME, from, range.len());
+            let labels = columns(&labels, BATCH, TIME, &range);
+            let frames = frames.chunk(range.clone());
+            let (part, next) =
+                stepper.policy.forward(&frames, Some(&labels), &state, &context).unwrap();
+            logits.push(part.reshape((BATCH, range.len(), part.dim(1).unwrap())).unwrap());
+            state = next.detach();
+        }
+        let logits = Tensor::cat(&logits, 1).unwrap().flatten(0, 1).unwrap();
+        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+        let denominators = normalised(&stepper.objective, &logits, x).unwrap();
+        let (sums, gradient) =
+            loss_and_gradient(&stepper.objective, &logits, x, &denominators).unwrap();
+        let store = (&logits * gradient).unwrap().sum_all().unwrap().backward().unwrap();
+        let loss = stepper.objective.finish(&sums, &denominators).unwrap().value;
+        (loss, gathered(&stepper, &store))
+    }
+
+    fn losses() -> [LossOptions; 2] {
+        let full = LossOptions { head_normalize: true, ..LossOptions::default() };
+        [LossOptions::plain(), full.with_press_rates(&[0.3, 0.6])]
+    }
+
+    #[test]
+    fn chunks_have_the_gradients_of_the_window_without_the_paths_that_are_cut() {
+        for loss in losses() {
+            for chunk in [1, 2, 4, 10] {
+                let truncated = Unroll { truncate_bptt: Some(chunk), recompute: None };
+                let (got, want) = (learned(&loss, truncated), reference(&loss, chunk));
+                assert!((got.0 - want.0).abs() < 1e-6, "{} is not {}", got.0, want.0);
+                for ((name, got), (_, want)) in got.1.iter().zip(&want.1) {
+                    let scale = want.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
+                    for (got, want) in got.iter().zip(want) {
+                        let error = (got - want).abs() / scale;
+                        assert!(error < 1e-5, "{name}, chunks of {chunk}: {got} is not {want}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_as_long_as_the_window_and_recomputed_blocks_change_no_bit() {
+        for loss in losses() {
+            let whole = learned(&loss, Unroll::default());
+            for truncate_bptt in [None, Some(TIME), Some(TIME + 1)] {
+                for recompute in [None, Some(1), Some(2)] {
+                    assert!(whole == learned(&loss, Unroll { truncate_bptt, recompute }));
+                }
+            }
+            let cut = |recompute| learned(&loss, Unroll { truncate_bptt: Some(3), recompute });
+            assert!(cut(None) == cut(Some(1)));
+            assert!(cut(None) != whole);
+        }
     }
 }

@@ -4,12 +4,14 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sconce_core::backbone::Context;
+use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
 use sconce_core::spec::{
     Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
 };
 use sconce_core::{Error, Policy, Spec};
-use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_data::{Corpus, Lanes, Reader, SamplerOptions, Schema, VectorGame};
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
 use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
@@ -117,6 +119,117 @@ fn a_stopped_run_goes_on_to_what_the_uninterrupted_one_reaches() {
     assert!(weights(&cut.join("last.safetensors")) == weights(&whole.join("last.safetensors")));
     assert_eq!(report.best_step, uninterrupted.best_step);
     assert_eq!(report.policy, uninterrupted.policy);
+}
+
+#[test]
+fn a_run_that_carries_its_state_goes_on_to_the_same_bits_however_it_is_computed() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    // Games of 90 frames in windows of 20: the last of each is a partial one.
+    let carry = |truncate_bptt| TrainOptions {
+        unroll: Mode::Carry,
+        batch_size: 3,
+        truncate_bptt,
+        burn_in: 2,
+        validation_mode: Mode::Carry,
+        ..options()
+    };
+    for truncate_bptt in [None, Some(6)] {
+        let name = |kind: &str| dir.path().join(format!("{kind} {truncate_bptt:?}"));
+        let whole = name("whole");
+        let options = carry(truncate_bptt);
+        run(&corpus, &gru(), &options, &whole, &silent, &AtomicBool::new(false)).unwrap();
+
+        let cut = name("cut");
+        // Otherwise computed each time, and stopped between windows of a game.
+        for (stop_at, every, threads) in [(0, 1, 2), (3, 1, 2), (7, 2, 1), (12, 1, 1)] {
+            let cancel = AtomicBool::new(false);
+            let listen = |event| match event {
+                Event::Start { .. } if stop_at == 0 => cancel.store(true, Ordering::Relaxed),
+                Event::Step { step, .. } if step == stop_at => {
+                    cancel.store(true, Ordering::Relaxed)
+                }
+                _ => {}
+            };
+            let options = TrainOptions {
+                resume: true,
+                gradient_checkpoint: stop_at > 3,
+                checkpoint_every: every,
+                threads: Some(threads),
+                ..options.clone()
+            };
+            let report = run(&corpus, &gru(), &options, &cut, &listen, &cancel).unwrap();
+            assert_eq!(report.steps, stop_at);
+        }
+        assert!(
+            weights(&cut.join("last.safetensors")) == weights(&whole.join("last.safetensors")),
+            "{truncate_bptt:?}"
+        );
+        let other = TrainOptions { resume: true, unroll: Mode::Window, ..options };
+        let error = run(&corpus, &gru(), &other, &cut, &silent, &AtomicBool::new(false));
+        assert!(error.unwrap_err().to_string().starts_with("unroll of a resumed run"));
+    }
+}
+
+/// Without learning, the losses of the steps are those of one pass over the games.
+#[test]
+fn a_lane_reads_a_game_as_one_pass_over_it_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let out = dir.path().join("run");
+    let mut spec = gru();
+    if let Backbone::Gru(config) = &mut spec.backbone {
+        config.dropout = 0.0;
+    }
+    let options = TrainOptions {
+        unroll: Mode::Carry,
+        batch_size: 1,
+        learning_rate: 0.0,
+        val_split: 0.0,
+        truncate_bptt: Some(7),
+        steps: Some(15),
+        ..options()
+    };
+    let losses = RefCell::new(vec![]);
+    let listen = |event| {
+        if let Event::Step { loss, .. } = event {
+            losses.borrow_mut().push(loss);
+        }
+    };
+    run(&corpus, &spec, &options, &out, &listen, &AtomicBool::new(false)).unwrap();
+
+    let policy = Policy::load(&out.join("last.safetensors")).unwrap();
+    let views = corpus.views(&(0..8).collect::<Vec<_>>()).unwrap();
+    let reader = Reader::new(spec.embedding.clone(), spec.heads.clone(), 0);
+    let sampling = SamplerOptions { window: 20, seed: options.seed, ..SamplerOptions::default() };
+    let mut lanes = Lanes::new(views.clone(), reader.clone(), sampling, 1, 0).unwrap();
+    let mut compared = 0;
+    let mut since = 0;
+    for (step, loss) in losses.borrow().iter().enumerate() {
+        let lane = lanes.at(step as u64)[0];
+        since = if lane.fresh { lane.start } else { since };
+        let whole = reader.sequence(&views[lane.view], since..lane.start + lane.frames).unwrap();
+        let frames = Frames {
+            batch: 1,
+            time: whole.window,
+            continuous: whole.continuous,
+            ids: whole.ids,
+            previous: whole.previous,
+        };
+        let zero = policy.zero_state(1).unwrap();
+        let (logits, _) = policy.forward(&frames, None, &zero, &Context::default()).unwrap();
+        let logits = sconce_core::ops::tensor::to_vec(&logits).unwrap();
+        let nll = |t: usize| {
+            let row = &logits[3 * t..3 * t + 3];
+            let total: f64 = row.iter().map(|v| f64::from(*v).exp()).sum();
+            total.ln() - f64::from(row[usize::from(whole.labels[t])])
+        };
+        let window = frames.time - lane.frames..frames.time;
+        let want = window.map(nll).sum::<f64>() / lane.frames as f64;
+        assert!((want - loss).abs() < 1e-5, "step {step}: {loss} is not {want}");
+        compared += usize::from(!lane.fresh);
+    }
+    assert!(compared > 8);
 }
 
 #[test]

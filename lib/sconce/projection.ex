@@ -1,0 +1,34 @@
+defmodule Sconce.Projection do
+  @moduledoc false
+  # Directions to be projected out, as they are given and as the native side reads them.
+
+  alias Sconce.{Error, Tensor}
+
+  @doc """
+  One vector or several, as 32-bit floats one after the other; `nil` for none.
+  """
+  @spec pack(term) :: {:ok, binary | nil} | {:error, Error.t()}
+  def pack(vectors) when is_nil(vectors) or is_binary(vectors), do: {:ok, vectors}
+  def pack(%{__struct__: Nx.Tensor} = tensor), do: {:ok, Tensor.floats(tensor)}
+
+  def pack(vectors) when is_list(vectors) do
+    parts = Enum.map(vectors, &part/1)
+    if :error in parts, do: mismatch(vectors), else: {:ok, IO.iodata_to_binary(parts)}
+  end
+
+  def pack(other), do: mismatch(other)
+
+  defp part(number) when is_number(number), do: <<number / 1::float-32-little>>
+
+  defp part(vector) do
+    case pack(vector) do
+      {:ok, binary} when is_binary(binary) -> binary
+      _other -> :error
+    end
+  end
+
+  defp mismatch(got) do
+    details = %{what: "project_out", expected: "numbers", got: inspect(got, limit: 5)}
+    {:error, %Error{kind: :mismatch, op: :project_out, details: details}}
+  end
+end

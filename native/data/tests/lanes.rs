@@ -1,0 +1,137 @@
+//! Lanes: whole games, in their order, each frame once.
+
+mod support;
+
+use sconce_core::pool;
+use sconce_core::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
+use sconce_data::fixtures::Fixture;
+use sconce_data::{Batch, Corpus, Lane, Lanes, Reader, SamplerOptions, Schema, VectorGame, View};
+use support::corpus;
+
+const LENGTHS: [usize; 6] = [25, 7, 40, 10, 31, 1];
+const WINDOW: usize = 10;
+
+/// Games of one number a frame: 1000 times the game, plus the frame, plus a half.
+fn counted() -> (tempfile::TempDir, Vec<View>, Reader) {
+    let dir = tempfile::tempdir().unwrap();
+    let heads = vec![("move".to_owned(), HeadKind::Categorical(5))];
+    let game = |(g, &n): (usize, &usize)| VectorGame {
+        x: (0..n).map(|t| (1000 * g + t) as f32 + 0.5).collect(),
+        labels: (0..n).map(|t| (t % 5) as u16).collect(),
+    };
+    let games: Vec<_> = LENGTHS.iter().enumerate().map(game).collect();
+    let corpus = Corpus::build(&Schema::Vector { size: 1, heads }, &games, dir.path()).unwrap();
+    let all: Vec<_> = (0..games.len()).collect();
+    let reader = Reader::new(Embedding::Vector(1), corpus.schema().heads(), 0);
+    (dir, corpus.views(&all).unwrap(), reader)
+}
+
+fn lanes(count: usize, skip: usize) -> (tempfile::TempDir, Lanes) {
+    let (dir, views, reader) = counted();
+    let options = SamplerOptions { window: WINDOW, seed: 3, ..SamplerOptions::default() };
+    (dir, Lanes::new(views, reader, options, count, skip).unwrap())
+}
+
+fn row(batch: &Batch, lane: usize) -> &[f32] {
+    &batch.continuous[lane * WINDOW..(lane + 1) * WINDOW]
+}
+
+#[test]
+fn a_lane_walks_games_to_their_ends_and_shows_no_frame_twice() {
+    let (_dir, mut lanes) = lanes(2, 0);
+    // A corpus has its games in an order of its own.
+    let lengths: Vec<usize> = lanes.views().iter().map(|view| view.len(0)).collect();
+    let game = |view: usize| LENGTHS.iter().position(|n| *n == lengths[view]).unwrap();
+    let mut before: Vec<Option<Lane>> = vec![None; 2];
+    let mut shown = vec![];
+    for step in 0..120 {
+        let (batch, now) = lanes.batch(step, 0).unwrap();
+        for (i, lane) in now.iter().enumerate() {
+            let length = lengths[lane.view];
+            assert_eq!(lane.frames, WINDOW.min(length - lane.start));
+            match before[i] {
+                Some(b) if b.start + b.frames < lengths[b.view] => {
+                    assert_eq!((lane.view, lane.start), (b.view, b.start + WINDOW));
+                    assert!(!lane.fresh);
+                }
+                Some(_) => assert!(lane.fresh && lane.start == 0, "{lane:?}"),
+                None => assert!(lane.fresh),
+            }
+            for (k, x) in row(&batch, i).iter().enumerate() {
+                let (want, weight) = match k < lane.frames {
+                    true => ((1000 * game(lane.view) + lane.start + k) as f32 + 0.5, 1.0),
+                    false => (0.0, 0.0),
+                };
+                assert_eq!((*x, batch.weights[i * WINDOW + k]), (want, weight));
+            }
+            if lane.fresh {
+                shown.push(lane.view);
+            }
+            before[i] = Some(*lane);
+        }
+    }
+    // Each epoch has each game once, in an order of its own.
+    let epochs: Vec<&[usize]> = shown.chunks_exact(LENGTHS.len()).collect();
+    assert!(epochs.len() > 5);
+    for epoch in &epochs {
+        let mut games = epoch.to_vec();
+        games.sort_unstable();
+        assert_eq!(games, [0, 1, 2, 3, 4, 5]);
+    }
+    assert!(epochs.iter().any(|epoch| epoch != &epochs[0]));
+    // 3 + 1 + 4 + 1 + 4 + 1 windows.
+    assert_eq!(lanes.steps_per_epoch(), 7);
+}
+
+#[test]
+fn a_step_is_the_same_whichever_step_was_asked_for_before() {
+    let (_dir, mut first) = lanes(3, 0);
+    let in_order: Vec<_> = (0..50).map(|step| first.at(step)).collect();
+    for step in [49, 20, 21, 0, 33, 33] {
+        assert_eq!(first.at(step), in_order[step as usize]);
+        assert_eq!(lanes(3, 0).1.at(step), in_order[step as usize]);
+    }
+}
+
+#[test]
+fn burn_in_takes_the_beginnings_of_games_and_games_of_nothing_else_are_left_out() {
+    let (_dir, mut lanes) = lanes(2, 7);
+    assert_eq!((lanes.short_views(), lanes.views().len()), (2, 4));
+    for step in 0..60 {
+        let (batch, now) = lanes.batch(step, 7).unwrap();
+        for (i, lane) in now.iter().enumerate() {
+            let counting = batch.weights[i * WINDOW..][..WINDOW].iter().filter(|w| **w > 0.0);
+            let burned = if lane.fresh { 7 } else { 0 };
+            assert_eq!(counting.count(), lane.frames - burned);
+        }
+    }
+}
+
+#[test]
+fn a_game_is_mirrored_as_a_whole_on_any_number_of_threads() {
+    let made = |seed| Fixture { seed, frames: 700 + 60 * seed as usize, ..Fixture::default() };
+    let (_dir, corpus) = corpus(&[made(1), made(2)]);
+    let views = corpus.views(&[0, 1]).unwrap();
+    let heads = Heads::controller(HeadsKind::Independent);
+    let reader = Reader::new(Embedding::Melee(Melee::default()), heads, 2);
+    let options = SamplerOptions { window: 50, mirror: 0.5, seed: 1, ..SamplerOptions::default() };
+    let build = || Lanes::new(views.clone(), reader.clone(), options.clone(), 3, 0).unwrap();
+    let (mut lanes, mut mirrored) = (build(), [0, 0]);
+    let mut before = lanes.at(0);
+    for step in 0..60 {
+        let now = lanes.at(step);
+        for (now, before) in now.iter().zip(&before) {
+            assert!(now.fresh || now.mirror == before.mirror);
+            mirrored[usize::from(now.mirror)] += usize::from(now.fresh);
+        }
+        before = now;
+    }
+    assert!(mirrored[0] > 3 && mirrored[1] > 3, "{mirrored:?}");
+
+    let all = |threads| {
+        pool::set_threads(threads).unwrap();
+        let mut lanes = build();
+        (0..10).map(|step| lanes.batch(step, 0).unwrap().0).collect::<Vec<_>>()
+    };
+    assert!(all(1) == all(3));
+}

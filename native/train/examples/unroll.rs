@@ -1,0 +1,161 @@
+//! Peak memory and time of training steps: `unroll CELL LAYERS BATCH WINDOW STEPS CHUNK EVERY`.
+//!
+//! `CELL` is `gru` or `lstm`, or `stack`: a residual stack of `LAYERS` GRUs and as many feed-forward
+//! layers, without heads and optimiser. `CHUNK` and `EVERY` are `truncate_bptt` and `checkpoint_every`, 0
+//! for none. The peak is that of the whole process, so each run measures one setting.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sconce_core::backbone::stack::{FeedForward, Residual, Stack};
+use sconce_core::backbone::{Backbone, Cell, Context, Recurrent};
+use sconce_core::heads::NONE;
+use sconce_core::layer::{Linear, Norm};
+use sconce_core::ops::Activation;
+use sconce_core::ops::tensor::tensor;
+use sconce_core::policy::Frames;
+use sconce_core::rng::Rng;
+use sconce_core::spec::{self, Embedding, HeadKind, RecurrentConfig, Trunk};
+use sconce_core::weights::{Builder, Source, Weight};
+use sconce_core::{Error, Policy, Result, Spec};
+use sconce_train::loss::LossOptions;
+use sconce_train::optimiser::AdamWConfig;
+use sconce_train::step::{Examples, Stepper, Unroll};
+
+const INPUT: usize = 288;
+const HIDDEN: usize = 256;
+
+struct Case {
+    batch: usize,
+    window: usize,
+    steps: usize,
+    unroll: Unroll,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [kind, numbers @ ..] = &arguments[..] else { return Err(Error::not_found("CELL")) };
+    let number = |text: &String| {
+        text.parse::<usize>().map_err(|_| Error::mismatch("argument", "a number", text))
+    };
+    let numbers = numbers.iter().map(number).collect::<Result<Vec<_>>>()?;
+    let [layers, batch, window, steps, chunk, every] = numbers[..] else {
+        return Err(Error::not_found("LAYERS BATCH WINDOW STEPS CHUNK EVERY"));
+    };
+    sconce_core::pool::keep_libraries_single_threaded();
+    let some = |n: usize| (n > 0).then_some(n);
+    let unroll = Unroll { truncate_bptt: some(chunk), recompute: some(every) };
+    let case = Case { batch, window, steps, unroll };
+    let ms = match kind.as_str() {
+        "stack" => stacked(&case, layers)?,
+        "gru" => policy(&case, layers, spec::Backbone::Gru)?,
+        "lstm" => policy(&case, layers, spec::Backbone::Lstm)?,
+        other => return Err(Error::not_found(other)),
+    };
+    let peak = peak_kb().ok_or_else(|| Error::not_found("VmHWM"))? / 1024;
+    println!("{:<40} {ms:8.1} ms a step {peak:6} MB peak", arguments.join(" "));
+    Ok(())
+}
+
+fn config(num_layers: usize) -> RecurrentConfig {
+    RecurrentConfig {
+        hidden_size: HIDDEN,
+        num_layers,
+        layer_norm: true,
+        input_norm: false,
+        dropout: 0.1,
+        input_dropout: 0.0,
+    }
+}
+
+fn policy(case: &Case, layers: usize, cell: fn(RecurrentConfig) -> spec::Backbone) -> Result<f64> {
+    let part = spec::Head { name: "to".into(), kind: HeadKind::Categorical(17), hidden_size: 64 };
+    let heads = spec::Heads {
+        kind: spec::HeadsKind::Independent,
+        parts: vec![part],
+        stream_size: 8,
+        prior: false,
+    };
+    let spec = Spec { embedding: Embedding::Vector(INPUT), backbone: cell(config(layers)), heads };
+    let n = case.batch * case.window;
+    let rng = Rng::new(1, "examples", 0);
+    let frames = Frames {
+        batch: case.batch,
+        time: case.window,
+        continuous: (0..(n * INPUT) as u64).map(|i| rng.normal(i)).collect(),
+        ids: vec![],
+        previous: vec![NONE; n],
+    };
+    let labels: Vec<u16> = (0..n as u64).map(|i| rng.below(i, 17) as u16).collect();
+    let weights = vec![1.0; n];
+    let examples = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let policy = Policy::init(&spec, 1)?;
+    let mut stepper = Stepper::new(&policy, &LossOptions::plain(), AdamWConfig::default(), 1.0, 1)?
+        .unrolling(case.unroll);
+    timed(case.steps, |step| stepper.step(examples, step, 1e-4).map(drop))
+}
+
+fn stacked(case: &Case, layers: usize) -> Result<f64> {
+    let b = Builder::new(Source::Seed(1), true);
+    let mut residuals = vec![];
+    for i in 0..layers {
+        let b = b.under("layers").under(i);
+        let cell = Recurrent::new(Cell::Gru, &config(1), HIDDEN, &b)?;
+        residuals.push(Arc::new(Residual::new(Norm::rms(HIDDEN, &b.under("norm"))?, cell)?));
+        let b = b.under("mlp");
+        let up = Linear::new(HIDDEN, 2 * HIDDEN, Activation::Gelu, &b.under("up"))?;
+        let layer =
+            FeedForward::new(up, Linear::without_bias(2 * HIDDEN, HIDDEN, &b.under("down"))?);
+        residuals.push(Arc::new(Residual::new(Norm::rms(HIDDEN, &b.under("norm"))?, layer)?));
+    }
+    let trunk = Trunk {
+        hidden_size: HIDDEN,
+        num_layers: layers,
+        input_norm: false,
+        dropout: 0.1,
+        input_dropout: 0.0,
+    };
+    let stack = Stack::new(&trunk, INPUT, residuals, None, &b)?;
+    let weights = b.finish()?;
+    let rng = Rng::new(1, "examples", 0);
+    let numbers = (case.batch * case.window * INPUT) as u64;
+    let x =
+        tensor((0..numbers).map(|i| rng.normal(i)).collect(), (case.batch, case.window, INPUT))?;
+    timed(case.steps, |step| {
+        let mut state = stack.zero_state(case.batch)?;
+        let chunk = case.unroll.truncate_bptt.unwrap_or(case.window);
+        for from in (0..case.window).step_by(chunk) {
+            let frames = chunk.min(case.window - from);
+            let mut context = Context::training(1, step).chunk(case.window, from, frames);
+            if let Some(every) = case.unroll.recompute {
+                context = context.recomputing(every);
+            }
+            let (y, next) = stack.forward(&x.narrow(1, from, frames)?, &state, &context)?;
+            let store = y.sum_all()?.backward()?;
+            weights.values().try_for_each(|w| w.gather(&store).map(drop))?;
+            state = next.hand_on()?;
+        }
+        weights.values().for_each(Weight::forget);
+        Ok(())
+    })
+}
+
+/// The median of some steps after the first, in milliseconds.
+fn timed(steps: usize, mut step: impl FnMut(u64) -> Result<()>) -> Result<f64> {
+    let mut ms = vec![];
+    for i in 0..steps.max(2) as u64 {
+        let start = Instant::now();
+        step(i)?;
+        ms.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    ms.remove(0);
+    ms.sort_by(f64::total_cmp);
+    Ok(ms[ms.len() / 2])
+}
+
+/// The largest resident size of the process so far.
+fn peak_kb() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
