@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use super::{Backbone, Context, State};
 use crate::Result;
 use crate::layer::{LayerNorm, Linear};
-use crate::ops::{self, Activation};
+use crate::ops::Activation;
 use crate::spec::MlpConfig;
 use crate::weights::Builder;
 
@@ -32,9 +32,7 @@ impl Mlp {
         let mut layers = Vec::with_capacity(config.hidden_sizes.len());
         for (i, &size) in config.hidden_sizes.iter().enumerate() {
             let b = b.under("layers").under(i);
-            // Relu is fused into the product where no norm stands between them.
-            let activation = if config.layer_norm { Activation::None } else { Activation::Relu };
-            let dense = Linear::new(width, size, activation, &b.under("dense"))?;
+            let dense = Linear::new(width, size, Activation::Relu, &b.under("dense"))?;
             let norm =
                 config.layer_norm.then(|| LayerNorm::new(size, &b.under("norm"))).transpose()?;
             let projection = (config.residual && (i == 0 || size != width))
@@ -56,10 +54,10 @@ impl Backbone for Mlp {
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let mut x = context.dropout_columns(x, self.input_dropout, "input")?;
         for (i, layer) in self.layers.iter().enumerate() {
-            let mut h = layer.dense.forward(&x)?;
-            if let Some(norm) = &layer.norm {
-                h = ops::activate(&norm.forward(&h)?, Activation::Relu)?;
-            }
+            let mut h = match &layer.norm {
+                Some(norm) => layer.dense.forward_norm(&x, norm)?,
+                None => layer.dense.forward(&x)?,
+            };
             h = context.dropout(&h, self.dropout, &i.to_string())?;
             if self.residual {
                 let skip = match &layer.projection {
