@@ -52,7 +52,7 @@ impl Heads {
         Ok(Heads { spec: spec.clone(), layers, prior })
     }
 
-    /// `trunk [n, w]` -> `[n, num_logits]`. `labels [n, num_labels]` feed autoregressive heads
+    /// `trunk [.., w]`, n vectors -> `[n, num_logits]`. `labels [n, num_labels]` feed autoregressive heads
     /// (teacher forcing), `previous [n, num_labels]` the prior; [`NONE`] stands for no previous.
     pub fn forward(
         &self,
@@ -61,16 +61,18 @@ impl Heads {
         previous: &[u16],
     ) -> Result<Tensor> {
         self.check_classes(previous, true)?;
+        let rows = tensor::rows(trunk.dims()).0;
         let mut logits = match &self.layers {
             Layers::Independent(layers) => ops::branches(trunk, layers)?,
             Layers::Autoregressive { .. } => {
                 let labels =
                     labels.ok_or_else(|| Error::not_found("labels for autoregressive heads"))?;
-                self.check_rows(trunk, labels)?;
-                Tensor::cat(&self.unroll(trunk, |at, _| Ok(self.part(labels, at)))?, 1)?
+                let trunk = trunk.reshape((rows, ()))?;
+                self.check_rows(&trunk, labels)?;
+                Tensor::cat(&self.unroll(&trunk, |at, _| Ok(self.part(labels, at)))?, 1)?
             }
         };
-        if let Some(prior) = self.prior_logits(trunk.dim(0)?, previous)? {
+        if let Some(prior) = self.prior_logits(rows, previous)? {
             logits = (logits + prior)?;
         }
         Ok(logits)

@@ -44,13 +44,15 @@ impl Linear {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::linear(x, &self.weight, self.bias.as_ref(), self.activation)
     }
+
+    /// `activation(norm(x W^T + b))`
+    pub fn forward_norm(&self, x: &Tensor, norm: &LayerNorm) -> Result<Tensor> {
+        ops::linear_norm(x, &self.weight, self.bias.as_ref(), &norm.0, self.activation)
+    }
 }
 
 /// LayerNorm over the last dimension, eps 1e-5; weights `weight [d]`, `bias [d]`.
-pub struct LayerNorm {
-    weight: Weight,
-    bias: Weight,
-}
+pub struct LayerNorm(ops::Norm);
 
 /// RMSNorm over the last dimension, eps 1e-5; weight `weight [d]`.
 pub struct RmsNorm {
@@ -61,14 +63,15 @@ const EPS: f32 = 1e-5;
 
 impl LayerNorm {
     pub fn new(size: usize, b: &Builder) -> Result<Self> {
-        Ok(LayerNorm {
+        Ok(LayerNorm(ops::Norm {
             weight: b.get("weight", &[size], Init::Constant(1.0))?,
             bias: b.get("bias", &[size], Init::Constant(0.0))?,
-        })
+            eps: EPS,
+        }))
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        ops::layer_norm(x, &self.weight, &self.bias, EPS)
+        ops::layer_norm(x, &self.0)
     }
 }
 

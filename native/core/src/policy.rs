@@ -203,9 +203,8 @@ impl Policy {
         context: &Context,
     ) -> Result<(Tensor, State)> {
         let (trunk, state) = self.trunk(frames, state, context)?;
-        let rows = trunk.reshape((frames.batch * frames.time, trunk.dim(2)?))?;
-        let rows = self.seen(rows, context)?;
-        Ok((self.heads.forward(&rows, labels, &frames.previous)?, state))
+        let trunk = self.seen(trunk, context)?;
+        Ok((self.heads.forward(&trunk, labels, &frames.previous)?, state))
     }
 
     /// Logits `[b, num_logits]` of the last frame of each window.

@@ -32,9 +32,18 @@ fn gradients_of_every_op_are_its_finite_differences() {
     differences(vec![n(&[3, 5], 1), n(&[4, 5], 2)], |t| {
         ops::linear(&t[0], &t[1], None, Activation::None).unwrap()
     });
+    let norm =
+        |t: &[Weight]| ops::Norm { weight: t[1].clone(), bias: t[2].clone(), eps: 1e-5 };
     differences(vec![n(&[3, 8], 1), n(&[8], 2), n(&[8], 3)], |t| {
-        ops::layer_norm(&t[0], &t[1], &t[2], 1e-5).unwrap()
+        ops::layer_norm(&t[0], &norm(t)).unwrap()
     });
+    for activation in [Activation::Tanh, Activation::Silu] {
+        let mut all = vec![n(&[3, 5], 1), n(&[4], 2), n(&[4], 3)];
+        all.extend([n(&[4, 5], 4), n(&[4], 5)]);
+        differences(all, |t| {
+            ops::linear_norm(&t[0], &t[3], Some(&t[4]), &norm(t), activation).unwrap()
+        });
+    }
     differences(vec![n(&[6, 3], 1)], |t| {
         ops::gather(&t[0], vec![1, 5, 1, 0].into(), "ids").unwrap()
     });

@@ -8,7 +8,7 @@ use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::Result;
 use crate::layer::{LayerNorm, Linear};
-use crate::ops::{self, Activation};
+use crate::ops::Activation;
 use crate::spec::MlpConfig;
 use crate::weights::{Builder, Weight};
 
@@ -36,9 +36,7 @@ impl Mlp {
         let mut layers = Vec::with_capacity(config.hidden_sizes.len());
         for (i, &size) in config.hidden_sizes.iter().enumerate() {
             let b = b.under("layers").under(i);
-            // Relu is fused into the product where no norm stands between them.
-            let activation = if config.layer_norm { Activation::None } else { Activation::Relu };
-            let dense = Linear::new(width, size, activation, &b.under("dense"))?;
+            let dense = Linear::new(width, size, Activation::Relu, &b.under("dense"))?;
             let norm =
                 config.layer_norm.then(|| LayerNorm::new(size, &b.under("norm"))).transpose()?;
             let projection = (config.residual && (i == 0 || size != width))
@@ -77,10 +75,10 @@ impl Backbone for Mlp {
 fn run(layers: &[Arc<Layer>], first: usize, x: &Tensor, context: &Context) -> Result<Tensor> {
     let mut x = x.clone();
     for (i, layer) in layers.iter().enumerate() {
-        let mut h = layer.dense.forward(&x)?;
-        if let Some(norm) = &layer.norm {
-            h = ops::activate(&norm.forward(&h)?, Activation::Relu)?;
-        }
+        let mut h = match &layer.norm {
+            Some(norm) => layer.dense.forward_norm(&x, norm)?,
+            None => layer.dense.forward(&x)?,
+        };
         h = context.dropout(&h, layer.dropout, &(first + i).to_string())?;
         if layer.residual {
             let skip = match &layer.projection {

@@ -1,30 +1,92 @@
 //! LayerNorm over the last dimension (Ba et al. 2016, eq. 3 and 4).
 
-use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
+use std::sync::Mutex;
 
+use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+
+use super::linear::row_sum;
 use super::{simd::dispatch, tensor};
+use crate::weights::Weight;
 use crate::{Error, Result, pool};
 
 /// Rows of one shard.
 const ROWS: usize = 256;
 
+/// Scale and shift of a norm, `[d]` each.
+#[derive(Clone)]
+pub struct Norm {
+    pub weight: Weight,
+    pub bias: Weight,
+    pub eps: f32,
+}
+
 /// `y = (x - mean) / sqrt(variance + eps) * weight + bias`; `x [.., d]`, `weight [d]`, `bias [d]`.
 ///
 /// Backward, with `n = (x - mean) / sqrt(variance + eps)` and `g = dy * weight`:
-/// `dx = (g - mean(g) - n * mean(g * n)) / sqrt(variance + eps)`.
-pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f32) -> Result<Tensor> {
-    let (_, d) = tensor::rows(x.dims());
-    for (name, t) in [("weight", weight), ("bias", bias)] {
-        if t.dims() != [d] {
-            let what = format!("{name} of a layer norm");
-            return Err(Error::mismatch(what, format!("[{d}]"), format!("{:?}", t.dims())));
-        }
-    }
-    Ok(x.contiguous()?.apply_op3(weight, bias, LayerNorm { eps })?)
+/// `dx = (g - mean(g) - n * mean(g * n)) / sqrt(variance + eps)`. The gradients of the weights are left
+/// with them.
+pub fn layer_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
+    norm.check(tensor::rows(x.dims()).1)?;
+    Ok(x.contiguous()?.apply_op2(&norm.weight, LayerNorm(norm.clone()))?)
 }
 
-struct LayerNorm {
+struct LayerNorm(Norm);
+
+/// The numbers of a [`Norm`].
+pub(super) struct Values {
+    weight: Vec<f32>,
+    bias: Vec<f32>,
     eps: f32,
+}
+
+/// The gradients of a norm's weights over some rows.
+pub(super) struct Gradients {
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+impl Norm {
+    pub(super) fn check(&self, d: usize) -> Result<()> {
+        for (name, t) in [("weight", &self.weight), ("bias", &self.bias)] {
+            if t.dims() != [d] {
+                let what = format!("{name} of a layer norm");
+                return Err(Error::mismatch(what, format!("[{d}]"), format!("{:?}", t.dims())));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn values(&self) -> candle_core::Result<Values> {
+        let (weight, bias) = (tensor::to_vec(&self.weight)?, tensor::to_vec(&self.bias)?);
+        Ok(Values { weight, bias, eps: self.eps })
+    }
+
+    /// Leaves gradients with the weights, summed in the order of the shards.
+    pub(super) fn accumulate(&self, parts: Vec<Mutex<Gradients>>) {
+        for (i, part) in parts.into_iter().enumerate() {
+            let part = part.into_inner().unwrap_or_else(|e| e.into_inner());
+            for (weight, part) in [(&self.weight, part.weight), (&self.bias, part.bias)] {
+                weight.accumulate(|sum, adds| row_sum(sum, &part, adds || i > 0));
+            }
+        }
+    }
+}
+
+impl Values {
+    pub(super) fn forward(&self, y: &mut [f32], x: &[f32]) {
+        forward(y, x, &self.weight, &self.bias, self.eps);
+    }
+
+    /// Makes of the gradient of y that of x, in place.
+    pub(super) fn backward(&self, d: &mut [f32], part: &mut Gradients, x: &[f32]) {
+        let dy = d.to_vec();
+        backward(d, &mut part.weight, &mut part.bias, x, &dy, &self.weight, self.eps);
+    }
+
+    pub(super) fn zeros(&self) -> Gradients {
+        let zeros = || vec![0.0; self.weight.len()];
+        Gradients { weight: zeros(), bias: zeros() }
+    }
 }
 
 /// Lanes of a sum. In one lane each addition would wait for the one before.
@@ -102,7 +164,7 @@ dispatch! {
     }
 }
 
-impl CustomOp3 for LayerNorm {
+impl CustomOp2 for LayerNorm {
     fn name(&self) -> &'static str {
         "layer-norm"
     }
@@ -111,16 +173,14 @@ impl CustomOp3 for LayerNorm {
         &self,
         x: &CpuStorage,
         xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-        b: &CpuStorage,
-        bl: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (x, w, b) = (tensor::slice(x, xl)?, tensor::slice(w, wl)?, tensor::slice(b, bl)?);
+        let (x, d) = (tensor::slice(x, xl)?, tensor::rows(xl.dims()).1);
+        let values = self.0.values()?;
         let mut y = vec![0.0; x.len()];
-        pool::for_each_rows(&mut y, w.len(), ROWS, |first, y| {
-            let begin = first * w.len();
-            forward(y, &x[begin..begin + y.len()], w, b, self.eps);
+        pool::for_each_rows(&mut y, d, ROWS, |first, y| {
+            values.forward(y, &x[first * d..first * d + y.len()]);
         });
         Ok((CpuStorage::F32(y), xl.shape().clone()))
     }
@@ -128,38 +188,23 @@ impl CustomOp3 for LayerNorm {
     fn bwd(
         &self,
         x: &Tensor,
-        w: &Tensor,
-        _b: &Tensor,
-        _y: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
         dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw, db) = tensor::with(x, |x| {
-            tensor::with(w, |w| tensor::with(dy, |dy| Ok(gradients(x, w, dy, self.eps))))
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
+        let (rows, d) = tensor::rows(x.dims());
+        let values = self.0.values()?;
+        let mut dx = tensor::to_vec(dy)?;
+        let parts: Vec<_> =
+            (0..rows.div_ceil(ROWS).max(1)).map(|_| Mutex::new(values.zeros())).collect();
+        tensor::with(x, |x| {
+            pool::for_each_rows(&mut dx, d, ROWS, |first, dx| {
+                let mut part = parts[first / ROWS].lock().unwrap_or_else(|e| e.into_inner());
+                values.backward(dx, &mut part, &x[first * d..first * d + dx.len()]);
+            });
+            Ok(())
         })?;
-        let d = w.elem_count();
-        let wrap = |v| tensor::tensor(v, d);
-        Ok((Some(tensor::tensor(dx, x.shape())?), Some(wrap(dw)?), Some(wrap(db)?)))
+        self.0.accumulate(parts);
+        Ok((Some(tensor::tensor(dx, x.shape())?), None))
     }
-}
-
-/// Parts of `dw` and `db` are summed in the order of the shards.
-fn gradients(x: &[f32], w: &[f32], dy: &[f32], eps: f32) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
-    let d = w.len();
-    let shards = (x.len() / d).div_ceil(ROWS).max(1);
-    let mut dx = vec![0.0; x.len()];
-    let parts: Vec<_> =
-        (0..shards).map(|_| std::sync::Mutex::new((vec![0.0; d], vec![0.0; d]))).collect();
-    pool::for_each_rows(&mut dx, d, ROWS, |first, dx| {
-        let span = first * d..first * d + dx.len();
-        let mut part = parts[first / ROWS].lock().unwrap_or_else(|e| e.into_inner());
-        let (dw, db) = &mut *part;
-        backward(dx, dw, db, &x[span.clone()], &dy[span], w, eps);
-    });
-    let (mut dw, mut db) = (vec![0.0; d], vec![0.0; d]);
-    for part in parts {
-        let (w, b) = part.into_inner().unwrap_or_else(|e| e.into_inner());
-        super::simd::add_assign(&mut dw, &w);
-        super::simd::add_assign(&mut db, &b);
-    }
-    (dx, dw, db)
 }

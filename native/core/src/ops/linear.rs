@@ -1,11 +1,13 @@
-//! `y = activation(x W^T + b)`.
+//! `y = activation(norm(x W^T + b))`.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::elementwise::Activation;
+use super::layer_norm::Norm;
 use super::matmul::{View, matmul};
+use super::recurrence::for_each_shard;
 use super::{simd, tensor};
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
@@ -25,6 +27,28 @@ pub fn linear(
     bias: Option<&Weight>,
     activation: Activation,
 ) -> Result<Tensor> {
+    apply(x, weight, bias, None, activation)
+}
+
+/// [`linear`] with a [`layer_norm`](super::layer_norm()) before the activation: one pass over each row
+/// while it is at hand.
+pub fn linear_norm(
+    x: &Tensor,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    norm: &Norm,
+    activation: Activation,
+) -> Result<Tensor> {
+    apply(x, weight, bias, Some(norm), activation)
+}
+
+fn apply(
+    x: &Tensor,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    norm: Option<&Norm>,
+    activation: Activation,
+) -> Result<Tensor> {
     let (n, k) = weight.dims2()?;
     if x.dims().last() != Some(&k) {
         return Err(Error::mismatch(
@@ -42,12 +66,14 @@ pub fn linear(
             format!("{:?}", bias.dims()),
         ));
     }
+    norm.map_or(Ok(()), |norm| norm.check(n))?;
     let track = x.track_op() || weight.track_op();
     let op = Linear {
         weight: weight.clone(),
         bias: bias.cloned(),
+        norm: norm.cloned(),
         activation,
-        keep: track && activation.needs_input(),
+        keep: track && (norm.is_some() || activation.needs_input()),
         before: OnceLock::new(),
     };
     Ok(x.contiguous()?.apply_op2(weight, op)?)
@@ -56,35 +82,78 @@ pub fn linear(
 struct Linear {
     weight: Weight,
     bias: Option<Weight>,
+    norm: Option<Norm>,
     activation: Activation,
-    /// Whether a backward pass will ask what went into the activation.
+    /// Whether a backward pass will ask what came out of the product.
     keep: bool,
     before: OnceLock<Vec<f32>>,
 }
 
 impl Linear {
-    fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>, n: usize) -> Vec<f32> {
+    fn forward(&self, x: &[f32], weight: &[f32], n: usize) -> candle_core::Result<Vec<f32>> {
         let k = weight.len() / n;
         let m = x.len() / k.max(1);
-        let mut y = vec![0.0; m * n];
         let weight = self.weight.operand(weight, 0..n, true, m);
-        pool::for_each_rows(&mut y, n, ROWS, |first, y| {
-            let rows = y.len() / n;
-            if let Some(bias) = bias {
-                y.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(bias));
+        // The product is added to the bias.
+        let first = || match &self.bias {
+            Some(bias) => tensor::with(bias, |bias| Ok(bias.repeat(m))),
+            None => Ok(vec![0.0; m * n]),
+        };
+        let mut y = if self.keep { vec![0.0; m * n] } else { first()? };
+        let mut before = if self.keep { first()? } else { vec![] };
+        let kept = if self.keep { n } else { 0 };
+        let norm = self.norm.as_ref().map(Norm::values).transpose()?;
+        let buffers = [(&mut y[..], n), (&mut before[..], kept)];
+        for_each_shard(m, ROWS, buffers, |rows, [y, before]| {
+            let x = View::rows(&x[rows.start * k..], rows.len(), k);
+            let product = if self.keep { &mut *before } else { &mut *y };
+            weight.matmul(product, n, x, self.bias.is_some());
+            match (&norm, self.keep) {
+                (Some(norm), true) => norm.forward(y, before),
+                (Some(norm), false) => norm.forward(y, &y.to_vec()),
+                (None, true) => y.copy_from_slice(before),
+                (None, false) => {}
             }
-            let x = View::rows(&x[first * k..], rows, k);
-            weight.matmul(y, n, x, bias.is_some());
-            if !self.keep {
-                self.activation.apply(y);
-            }
+            self.activation.apply(y);
         });
         if self.keep {
-            let before = y.clone();
-            pool::for_each_rows(&mut y, n, ROWS, |_, y| self.activation.apply(y));
             let _ = self.before.set(before);
         }
-        y
+        Ok(y)
+    }
+
+    /// Makes of the gradient of `y` that of the product, in place.
+    fn slopes(&self, d: &mut [f32], y: &[f32]) -> candle_core::Result<()> {
+        let n = self.weight.dims()[0];
+        let before = self.before.get().map_or(y, |before| &before[..]);
+        let Some(norm) = &self.norm else {
+            pool::for_each_rows(d, n, ROWS, |first, d| {
+                let span = first * n..first * n + d.len();
+                match self.activation.needs_input() {
+                    true => self.activation.backward(d, &before[span]),
+                    false => self.activation.backward_from_output(d, &y[span]),
+                }
+            });
+            return Ok(());
+        };
+        let values = norm.values()?;
+        let parts: Vec<_> =
+            (0..y.len().div_ceil(ROWS * n)).map(|_| Mutex::new(values.zeros())).collect();
+        pool::for_each_rows(d, n, ROWS, |first, d| {
+            let span = first * n..first * n + d.len();
+            let before = &before[span.clone()];
+            if self.activation.needs_input() {
+                let mut normed = vec![0.0; d.len()];
+                values.forward(&mut normed, before);
+                self.activation.backward(d, &normed);
+            } else {
+                self.activation.backward_from_output(d, &y[span]);
+            }
+            let mut part = parts[first / ROWS].lock().unwrap_or_else(|e| e.into_inner());
+            values.backward(d, &mut part, before);
+        });
+        norm.accumulate(parts);
+        Ok(())
     }
 
     /// Leaves the gradients of the weights with them and gives that of `x`, if it is wanted.
@@ -140,11 +209,7 @@ impl CustomOp2 for Linear {
         wl: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let n = wl.dims()[0];
-        let (x, w) = (tensor::slice(x, xl)?, tensor::slice(w, wl)?);
-        let y = match &self.bias {
-            Some(bias) => tensor::with(bias, |bias| Ok(self.forward(x, w, Some(bias), n)))?,
-            None => self.forward(x, w, None, n),
-        };
+        let y = self.forward(tensor::slice(x, xl)?, tensor::slice(w, wl)?, n)?;
         let mut dims = xl.dims().to_vec();
         if let Some(last) = dims.last_mut() {
             *last = n;
@@ -163,18 +228,12 @@ impl CustomOp2 for Linear {
             let wanted = x.track_op();
             tensor::with(x, |x| tensor::with(w, |w| Ok(self.backward(x, w, dy, wanted))))
         };
-        let dx = match self.activation {
-            Activation::None => tensor::with(dy, gradients)?,
-            activation => {
-                let mut dy = tensor::to_vec(dy)?;
-                match self.before.get() {
-                    Some(before) => activation.backward(&mut dy, before),
-                    None => tensor::with(y, |y| {
-                        activation.backward_from_output(&mut dy, y);
-                        Ok(())
-                    })?,
-                }
-                gradients(&dy)?
+        let dx = match (&self.norm, self.activation) {
+            (None, Activation::None) => tensor::with(dy, gradients)?,
+            _ => {
+                let mut d = tensor::to_vec(dy)?;
+                tensor::with(y, |y| self.slopes(&mut d, y))?;
+                gradients(&d)?
             }
         };
         Ok((dx.map(|dx| tensor::tensor(dx, x.shape())).transpose()?, None))

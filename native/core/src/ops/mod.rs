@@ -49,15 +49,14 @@ pub use group_norm::group_norm;
 pub use gru::gru;
 pub use head_norm::head_norm;
 pub use last::last;
-pub use layer_norm::layer_norm;
-pub use linear::linear;
+pub use layer_norm::{Norm, layer_norm};
+pub use linear::{linear, linear_norm};
 pub use linear_parts::linear_parts;
 pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};
 pub use lower_bound::lower_bound;
 pub use lstm::lstm;
 pub use matrix_state::matrix_state;
 pub use mamba::{MambaWeights, mamba};
-
 pub use project::project;
 pub use rms_norm::rms_norm;
 pub use selective_scan::{Selective, selective_scan};
