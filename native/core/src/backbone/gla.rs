@@ -89,7 +89,7 @@ impl Backbone for GatedLinearAttention {
             return Err(Error::mismatch("parts of a GLA's state", 1, state.0.len()));
         };
         let (keys, inner) = (self.heads * self.key, self.heads * self.value);
-        let [qkv, gate] = ops::linear_parts(x, &self.qkvg, None, [2 * keys + inner, inner])?;
+        let [qkv, gate] = ops::linear_parts(x, &self.qkvg, [2 * keys + inner, inner])?;
         let decay = log_sigmoid(&self.decay.forward(&self.low.forward(x)?)?, 1.0 / ROOT)?;
         let options = Options {
             scale: 1.0 / (self.key as f32).sqrt(),

@@ -113,7 +113,7 @@ impl Backbone for Mamba2 {
         };
         let (inner, key) = (self.inner, self.state_size);
         let widths = [inner, inner + 2 * key, self.heads];
-        let [z, xbc, dt] = ops::linear_parts(x, &self.in_proj, None, widths)?;
+        let [z, xbc, dt] = ops::linear_parts(x, &self.in_proj, widths)?;
         context.tap("pre_conv", &xbc);
         let lengths = context.lengths();
         let weight = (&self.conv_weight, Some(&*self.conv_bias));

@@ -99,7 +99,7 @@ impl Backbone for Retention {
             return Err(Error::mismatch("parts of a RetNet's state", 1, state.0.len()));
         };
         let (keys, inner) = (self.heads * self.key, self.heads * self.value);
-        let [qkv, gate] = ops::linear_parts(x, &self.qkvg, None, [2 * keys + inner, inner])?;
+        let [qkv, gate] = ops::linear_parts(x, &self.qkvg, [2 * keys + inner, inner])?;
         let decay = Decay::Constant(self.decays.clone());
         let options = Options {
             scale: 1.0 / (self.key as f32).sqrt(),

@@ -102,7 +102,7 @@ impl Backbone for Mlstm {
             return Err(Error::mismatch("parts of an mLSTM's state", 3, state.0.len()));
         };
         let (heads, head) = (self.heads, self.inner / self.heads);
-        let [x, z] = ops::linear_parts(x, &self.up, None, [self.inner; 2])?;
+        let [x, z] = ops::linear_parts(x, &self.up, [self.inner; 2])?;
         context.tap("pre_conv", &x);
         let lengths = context.lengths();
         let weight = (&self.conv_weight, Some(&*self.conv_bias));

@@ -61,7 +61,7 @@ fn moments(x: &[f32], eps: f32) -> (f32, f32) {
 }
 
 dispatch! {
-    fn forward(y: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) {
+    pub(super) fn forward(y: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) {
         let d = weight.len();
         for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
             let (mean, scale) = moments(x, eps);
@@ -74,7 +74,7 @@ dispatch! {
 
 dispatch! {
     /// `dx` for some rows; adds their part to `dw` and `db`.
-    fn backward(dx: &mut [f32], dw: &mut [f32], db: &mut [f32], x: &[f32], dy: &[f32], weight: &[f32], eps: f32) {
+    pub(super) fn backward(dx: &mut [f32], dw: &mut [f32], db: &mut [f32], x: &[f32], dy: &[f32], weight: &[f32], eps: f32) {
         let d = weight.len();
         for ((dx, x), dy) in dx.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(dy.chunks_exact(d)) {
             let (mean, scale) = moments(x, eps);
