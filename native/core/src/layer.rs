@@ -19,12 +19,6 @@ impl Linear {
         Ok(Linear { bias: Some(bias), activation, ..Self::without_bias(input, output, b)? })
     }
 
-    /// With a bias drawn in a way of its own.
-    pub fn with_bias(input: usize, output: usize, bias: Init, b: &Builder) -> Result<Self> {
-        let bias = b.get("bias", &[output], bias)?;
-        Ok(Linear { bias: Some(bias), ..Self::without_bias(input, output, b)? })
-    }
-
     pub fn without_bias(input: usize, output: usize, b: &Builder) -> Result<Self> {
         let weight = b.get("weight", &[output, input], Init::fan_in(input))?;
         Ok(Linear { weight, bias: None, activation: Activation::None })

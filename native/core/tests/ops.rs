@@ -32,8 +32,7 @@ fn gradients_of_every_op_are_its_finite_differences() {
     differences(vec![n(&[3, 5], 1), n(&[4, 5], 2)], |t| {
         ops::linear(&t[0], &t[1], None, Activation::None).unwrap()
     });
-    let norm =
-        |t: &[Weight]| ops::Norm { weight: t[1].clone(), bias: t[2].clone(), eps: 1e-5 };
+    let norm = |t: &[Weight]| ops::Norm { weight: t[1].clone(), bias: t[2].clone(), eps: 1e-5 };
     differences(vec![n(&[3, 8], 1), n(&[8], 2), n(&[8], 3)], |t| {
         ops::layer_norm(&t[0], &norm(t)).unwrap()
     });

@@ -44,7 +44,7 @@ impl GatedLinearAttention {
     pub fn new(config: &GlaConfig, b: &Builder) -> Result<Self> {
         let (width, heads, key) = (config.hidden_size, config.num_heads, config.head_dim);
         let inner = width * config.expand_factor;
-        if inner % heads != 0 {
+        if !inner.is_multiple_of(heads) {
             let expected = format!("a multiple of {heads}");
             return Err(Error::mismatch("inner width of a GLA", expected, inner));
         }

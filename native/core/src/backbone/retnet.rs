@@ -41,7 +41,7 @@ impl Retention {
     /// Weights `qkvg_proj`, `norm`, `out_proj`.
     pub fn new(config: &HeadsConfig, b: &Builder) -> Result<Self> {
         let (width, heads) = (config.hidden_size, config.num_heads);
-        if width % heads != 0 {
+        if !width.is_multiple_of(heads) {
             let expected = format!("a multiple of {heads}");
             return Err(Error::mismatch("hidden_size of a RetNet", expected, width));
         }

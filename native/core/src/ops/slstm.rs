@@ -6,7 +6,7 @@ use candle_core::{Shape, Tensor};
 
 use super::decay::unit;
 use super::elementwise::softplus;
-use super::many::{self, Many};
+use super::many::{self, Many, Numbers};
 use super::matmul::{View, matmul};
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::simd::{add_assign, dispatch, exp, sigmoid, tanh};
@@ -72,10 +72,8 @@ pub fn slstm(
         kept: OnceLock::new(),
     };
     let inputs = [projected, &state.h, &state.c, &state.n, &state.m.detach(), weight];
-    match <[Tensor; 5]>::try_from(many::apply(op, &inputs)?) {
-        Ok([y, h, c, n, m]) => Ok((y, SlstmState { h, c, n, m: m.detach() })),
-        Err(all) => Err(Error::mismatch("outputs of an op", 5, all.len())),
-    }
+    let [y, h, c, n, m] = many::take(many::apply(op, &inputs)?)?;
+    Ok((y, SlstmState { h, c, n, m: m.detach() }))
 }
 
 /// The weight `[4h, head]` with the four gates of a head next to each other: `[heads, 4 * head, head]`.
@@ -380,7 +378,7 @@ impl Many for Slstm {
         "slstm"
     }
 
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)> {
+    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
         let [y, h, c, n, m] = self.run(inputs, track);
         let state = Shape::from((self.batch, self.h));
         let mut all = vec![(y, Shape::from((self.batch, self.time, self.h)))];

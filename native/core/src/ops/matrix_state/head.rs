@@ -115,11 +115,22 @@ dispatch! {
     }
 }
 
+/// What [`weigh_backward`] reads of one head: over pairs of frames the gradient of the scores, the
+/// products and the fading, and the factors of the inputs.
+#[derive(Clone, Copy)]
+struct Pairs<'a> {
+    da: &'a [f32],
+    g: &'a [f32],
+    e: &'a [f32],
+    s: &'a [f32],
+}
+
 dispatch! {
     /// From the gradient `da [j, i]` of the scores: `dg (+)= da e s`; adds to the gradients of s
     /// and of the logarithms. A logarithm at t lies between the inputs before t and the frames from
     /// t on: nothing else is summed for it, so that nothing has to cancel.
-    fn weigh_backward(dg: &mut [f32], ds: &mut [f32], dc: &mut [f32], da: &[f32], g: &[f32], e: &[f32], s: &[f32], before: &mut [f32], first: bool) {
+    fn weigh_backward(dg: &mut [f32], ds: &mut [f32], dc: &mut [f32], before: &mut [f32], pairs: Pairs<'_>, first: bool) {
+        let Pairs { da, g, e, s } = pairs;
         let n = s.len();
         before.fill(0.0);
         for j in 0..n {
@@ -383,15 +394,13 @@ impl Kernel {
 
             let mut d = HeadGradients::new(n);
             let d_products = &mut self.d_products[..n * n];
+            let pairs = Pairs { da: d_scores, g: products, e: fade, s: &clock.input };
             weigh_backward(
                 d_products,
                 &mut d.input,
                 &mut d.logs,
-                d_scores,
-                products,
-                fade,
-                &clock.input,
                 &mut self.before[..n],
+                pairs,
                 h == 0,
             );
             let (read, input) = (&self.read[h * wide..], &self.input[h * wide..]);

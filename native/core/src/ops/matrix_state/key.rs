@@ -165,8 +165,8 @@ dispatch! {
                         // The walk begins after the frame of the key itself.
                         fading[l] *= if i > j { f[l] } else { 1.0 };
                         dq[l] += d * fading[l];
-                        trail[l] = fading[l];
                     }
+                    trail.copy_from_slice(&fading);
                 }
                 let mut back = load(d_until, j * lanes + b);
                 for i in (j + 1..n).rev() {
@@ -319,6 +319,7 @@ impl Kernel {
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     pub fn backward(
         &mut self,
         chunk: &Chunk<'_>,

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Shape, Tensor};
 
-use super::many::{self, Many};
+use super::many::{self, Many, Numbers};
 use super::matmul::View;
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::simd::{self, dispatch};
@@ -197,10 +197,8 @@ pub fn matrix_state(
     };
     let mut inputs = vec![streams, state];
     inputs.extend(gates.filter(|_| options.gates().is_some()));
-    match <[Tensor; 2]>::try_from(many::apply(op, &inputs)?) {
-        Ok([y, last]) => Ok((y, last)),
-        Err(all) => Err(Error::mismatch("outputs of an op", 2, all.len())),
-    }
+    let [y, last] = many::take(many::apply(op, &inputs)?)?;
+    Ok((y, last))
 }
 
 /// `matrix_state` of `q, k [b, t, heads, key]`, `v [b, t, heads, value]` that lie apart.
@@ -663,7 +661,7 @@ impl Many for MatrixState {
         "matrix-state"
     }
 
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)> {
+    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
         let gates = inputs.get(2).copied().unwrap_or_default();
         let (y, last) = self.run(inputs[0], gates, inputs[1], track);
         let Sizes { batch, time, wide, options, .. } = &self.sizes;
