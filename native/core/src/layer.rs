@@ -24,6 +24,12 @@ impl Linear {
         Ok(Linear { weight, bias: None, activation: Activation::None })
     }
 
+    /// With a bias drawn in a way of its own.
+    pub fn with_bias(input: usize, output: usize, bias: Init, b: &Builder) -> Result<Self> {
+        let bias = b.get("bias", &[output], bias)?;
+        Ok(Linear { bias: Some(bias), ..Self::without_bias(input, output, b)? })
+    }
+
     /// Without a bias, and zero at first: it adds nothing until it has learned to.
     pub fn zero(input: usize, output: usize, b: &Builder) -> Result<Self> {
         let weight = b.get("weight", &[output, input], Init::Constant(0.0))?;

@@ -85,7 +85,11 @@ impl<const N: usize> Parts<N> {
             for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
                 let dw = &mut dw[first * k..][..width * k];
                 match dy {
-                    Some(dy) => weight_gradient(dw, dy, x, width, k, accumulate),
+                    Some(dy) => {
+                        let rows = self.rows();
+                        let (dy, x) = (View::rows(dy, rows, width), View::rows(x, rows, k));
+                        weight_gradient(dw, dy, x, accumulate);
+                    }
                     None if accumulate => {}
                     None => dw.fill(0.0),
                 }
