@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use candle_core::{Shape, Tensor};
+use candle_core::Tensor;
 
 use super::many::{self, Many, Numbers};
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
