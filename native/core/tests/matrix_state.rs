@@ -174,6 +174,9 @@ fn close(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
     }
 }
 
+/// A part of a problem, to be moved.
+type Part = fn(&mut Problem) -> &mut Vec<f64>;
+
 fn check(problem: &Problem, what: &str) {
     let inputs = problem.tensors();
     let readout = problem.readout();
@@ -196,7 +199,7 @@ fn check(problem: &Problem, what: &str) {
     };
     let total = (weigh(&y, &cy) + weigh(&state, &cs)).unwrap();
     let gradients = total.backward().unwrap();
-    let mut all: Vec<(&str, Vec<f32>, fn(&mut Problem) -> &mut Vec<f64>)> = vec![
+    let mut all: Vec<(&str, Vec<f32>, Part)> = vec![
         ("streams", values(gradients.get(&inputs[0]).unwrap()), |p| &mut p.streams),
         ("state", values(gradients.get(&inputs[2]).unwrap()), |p| &mut p.state),
     ];
