@@ -1,0 +1,220 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::ops::simd::{Level, level};
+
+/// How a matrix lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Rows,
+    Strided,
+    Transposed,
+    TransposedStrided,
+}
+
+const FORMS: [Form; 4] = [Form::Rows, Form::Strided, Form::Transposed, Form::TransposedStrided];
+
+/// Numbers of a matrix and how to see them. What the view must not touch is not a number.
+struct Matrix {
+    data: Vec<f32>,
+    rows: usize,
+    columns: usize,
+    form: Form,
+}
+
+impl Matrix {
+    fn new(rows: usize, columns: usize, form: Form, seed: f32) -> Self {
+        let mut matrix = Matrix { data: vec![], rows, columns, form };
+        let (lines, length, stride) = matrix.layout();
+        matrix.data = vec![f32::NAN; lines.saturating_sub(1) * stride + length];
+        for i in 0..lines {
+            for j in 0..length {
+                matrix.data[i * stride + j] = ((i * length + j) as f32 * seed + seed).sin();
+            }
+        }
+        matrix
+    }
+
+    /// Lines in memory, their length, and how far apart they begin.
+    fn layout(&self) -> (usize, usize, usize) {
+        match self.form {
+            Form::Rows => (self.rows, self.columns, self.columns),
+            Form::Strided => (self.rows, self.columns, self.columns + 3),
+            Form::Transposed => (self.columns, self.rows, self.rows),
+            Form::TransposedStrided => (self.columns, self.rows, self.rows + 5),
+        }
+    }
+
+    fn view(&self) -> View<'_> {
+        let (lines, length, stride) = self.layout();
+        let view = View::strided(&self.data, lines, length, stride);
+        match self.form {
+            Form::Rows | Form::Strided => view,
+            Form::Transposed | Form::TransposedStrided => view.transposed(),
+        }
+    }
+
+    fn at(&self, i: usize, j: usize) -> f64 {
+        let view = self.view();
+        f64::from(view.data[i * view.row_stride + j * view.column_stride])
+    }
+}
+
+const GAP: f32 = 7.5;
+
+/// A result whose rows lie `n + gap` apart, with what it held before.
+fn product(
+    a: View<'_>,
+    n: usize,
+    gap: usize,
+    before: f32,
+    multiply: impl FnOnce(&mut [f32], usize),
+) -> Vec<f32> {
+    let mut out = vec![GAP; a.rows * (n + gap)];
+    out.chunks_mut((n + gap).max(1)).for_each(|row| row[..n].fill(before));
+    multiply(&mut out, n + gap);
+    for row in out.chunks((n + gap).max(1)) {
+        assert!(row[n..].iter().all(|x| *x == GAP), "wrote beside the result");
+    }
+    out.chunks((n + gap).max(1)).flat_map(|row| row[..n].to_vec()).collect()
+}
+
+/// The product by every door, plain and added to what was there, against the definition in f64.
+fn check(m: usize, n: usize, k: usize, forms: (Form, Form), gap: usize) {
+    let a = Matrix::new(m, k, forms.0, 0.37);
+    let b = Matrix::new(k, n, forms.1, 0.71);
+    let packed = [Packed::new(b.view()), Packed(Arranged::rows(b.view()))];
+    for (before, accumulate) in [(f32::NAN, false), (1.25, true)] {
+        let product = |multiply: &dyn Fn(&mut [f32], usize)| {
+            product(a.view(), n, gap, before, |out, stride| multiply(out, stride))
+        };
+        let products = [
+            product(&|out, stride| matmul(out, stride, a.view(), b.view(), accumulate)),
+            product(&|out, stride| packed[0].matmul(out, stride, a.view(), accumulate)),
+            product(&|out, stride| packed[1].matmul(out, stride, a.view(), accumulate)),
+            product(&|out, stride| {
+                if prepare(out, stride, a.view(), k, n, accumulate) {
+                    portable(out, stride, a.view(), b.view(), accumulate);
+                }
+            }),
+        ];
+        let start = if accumulate { f64::from(before) } else { 0.0 };
+        for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+            let want: f64 = (0..k).map(|l| a.at(i, l) * b.at(l, j)).sum::<f64>() + start;
+            let got = products.each_ref().map(|out| f64::from(out[i * n + j]));
+            let bound = 1e-6 * (2.0 + k as f64);
+            let near = got.iter().all(|got| (got - want).abs() < bound);
+            assert!(near, "{m}x{n}x{k} {forms:?} ({i}, {j}): {got:?}, not {want}");
+        }
+        if level() == Level::Avx512 {
+            let [plain, packed, rows, _] = &products;
+            assert!(same_bits(plain, packed) && same_bits(plain, rows), "{m}x{n}x{k} {forms:?}");
+        }
+    }
+}
+
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+fn forms() -> impl Iterator<Item = (Form, Form)> {
+    FORMS.into_iter().flat_map(|a| FORMS.map(|b| (a, b)))
+}
+
+#[test]
+fn products_of_every_form_agree_with_the_definition() {
+    let sizes = [1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 65];
+    for forms in forms() {
+        for (i, m) in sizes.into_iter().enumerate() {
+            for (j, n) in sizes.into_iter().enumerate() {
+                check(m, n, sizes[(i + 3 * j) % sizes.len()], forms, (i + j) % 3);
+            }
+        }
+    }
+}
+
+#[test]
+fn products_deeper_or_taller_than_what_is_packed_at_a_time_agree_too() {
+    for forms in forms() {
+        for (m, n, k) in [(3, 50, 1100), (9, 33, 513), (260, 17, 30), (270, 49, 515)] {
+            check(m, n, k, forms, 1);
+        }
+    }
+}
+
+#[test]
+fn a_product_without_depth_is_zero_or_leaves_what_is_there() {
+    for forms in forms() {
+        check(3, 5, 0, forms, 2);
+        check(0, 5, 3, forms, 0);
+        check(3, 0, 4, forms, 1);
+    }
+}
+
+#[test]
+fn what_is_not_finite_reaches_its_row_and_column_only() {
+    let mut a = Matrix::new(9, 20, Form::Rows, 0.3);
+    let mut b = Matrix::new(20, 50, Form::Transposed, 0.4);
+    a.data[2 * 20 + 5] = f32::NAN;
+    b.data[49 * 20 + 7] = f32::INFINITY;
+    let out = product(a.view(), 50, 0, 0.0, |out, n| matmul(out, n, a.view(), b.view(), false));
+    for (at, x) in out.iter().enumerate() {
+        let (i, j) = (at / 50, at % 50);
+        assert_eq!(x.is_nan(), i == 2, "({i}, {j})");
+        assert_eq!(x.is_infinite(), i != 2 && j == 49, "({i}, {j})");
+    }
+}
+
+#[test]
+fn another_operand_packs_into_the_same_memory() {
+    let a = Matrix::new(4, 30, Form::Rows, 0.2);
+    let mut packed = Packed::new(Matrix::new(30, 70, Form::Rows, 0.9).view());
+    for (n, form) in [(70, Form::Transposed), (20, Form::Strided), (0, Form::Rows)] {
+        let b = Matrix::new(30, n, form, 0.5);
+        packed.pack(b.view());
+        let got = product(a.view(), n, 0, 0.0, |out, s| packed.matmul(out, s, a.view(), false));
+        let want = product(a.view(), n, 0, 0.0, |out, s| matmul(out, s, a.view(), b.view(), false));
+        assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-5));
+    }
+}
+
+#[test]
+#[should_panic(expected = "inner dimensions")]
+fn shapes_that_do_not_fit_are_refused() {
+    let (a, b) = (Matrix::new(2, 3, Form::Rows, 0.1), Matrix::new(4, 5, Form::Rows, 0.1));
+    Packed::new(b.view()).matmul(&mut [0.0; 10], 5, a.view(), false);
+}
+
+#[test]
+#[should_panic(expected = "too small")]
+fn a_result_that_does_not_fit_is_refused() {
+    let (a, b) = (Matrix::new(2, 3, Form::Rows, 0.1), Matrix::new(3, 5, Form::Rows, 0.1));
+    matmul(&mut [0.0; 9], 5, a.view(), b.view(), false);
+}
+
+proptest! {
+    /// It holds for our own kernel only.
+    #[test]
+    fn a_row_does_not_depend_on_the_rows_beside_it(
+        (m, n, k) in (1usize..300, 1usize..110, 0usize..700),
+        (a, b) in (0usize..4, 0usize..4),
+        (from, count) in (0usize..300, 1usize..20),
+        accumulate: bool,
+    ) {
+        prop_assume!(level() == Level::Avx512);
+        let b = Matrix::new(k, n, FORMS[b], 0.71);
+        let a = Matrix::new(m, k, FORMS[a], 0.37);
+        let rows = from % m..(from % m + count).min(m);
+        let whole = product(a.view(), n, 0, 0.5, |out, n| {
+            matmul(out, n, a.view(), b.view(), accumulate);
+        });
+        let view = a.view();
+        let part = View {
+            data: view.data.get(rows.start * view.row_stride..).unwrap_or(&[]),
+            rows: rows.len(),
+            ..view
+        };
+        let got = product(part, n, 0, 0.5, |out, n| matmul(out, n, part, b.view(), accumulate));
+        prop_assert!(same_bits(&got, &whole[rows.start * n..rows.end * n]));
+    }
+}
