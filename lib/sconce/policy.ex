@@ -187,11 +187,13 @@ defmodule Sconce.Policy do
   end
 
   defp taps(taps, wanted) do
-    taps = for {name, dims, data} <- taps, into: %{}, do: {name, tap(dims, data)}
+    taps =
+      for {name, dims, data} <- taps,
+          into: %{},
+          do: {name, %{data: data, shape: List.to_tuple(dims)}}
+
     if is_list(wanted), do: Map.new(wanted, &{&1, taps[to_string(&1)]}), else: taps
   end
-
-  defp tap(dims, data), do: %{data: data, shape: List.to_tuple(dims)}
 
   @doc """
   Logits of one more frame of each game, `shape` `{b, num_logits}`; with `state:` from the call

@@ -32,6 +32,26 @@ defmodule Sconce.Trainer do
 
   #{Settings.docs(:loss)}
 
+  ## Long unrolls
+
+  With `unroll: :window` a step learns from windows of any games, each from a zero state: what lies
+  further back than a window cannot be learned. With `unroll: :carry` each of the `:batch_size` rows is
+  a lane that walks through a game, one window a step, and hands its state on to its next step; then it
+  takes the next game of a shuffled order, from a zero state. No frame is computed twice in an epoch,
+  and the last window of a game may be a partial one. Gradients end at a window's beginning (truncated
+  backpropagation through time, Williams & Peng 1990). To begin with, the lanes are spread over their
+  games. Such a policy plays, and should be validated, in the mode `:carry`. `:stride` has no meaning
+  there, and an epoch is as many windows as all games have.
+
+  Of memory a step needs what its backward pass reads again, which grows with `:window_size`:
+
+    * `truncate_bptt: k` works a window through in chunks of k frames, the state handed on and its
+      gradient cut; the loss is that of the whole window. With k as long as the window, or longer,
+      nothing changes.
+    * `gradient_checkpoint: true` keeps of each `:checkpoint_every` blocks only what they read, and
+      computes them again in the backward pass (Chen et al. 2016). Not a bit of the result changes; a
+      step takes about a third more time.
+
   ## Events
 
   A map for each thing that happens, to every `subscribe/1`r as `{:sconce_trainer, run, event}` and

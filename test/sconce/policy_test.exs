@@ -197,7 +197,7 @@ defmodule Sconce.PolicyTest do
       assert {:error, %Error{kind: :mismatch, details: %{what: "tap"} = details}} =
                Policy.forward(policy, @games, taps: [:trnk])
 
-      assert {details.expected, details.got} == {"embedding, trunk", "trnk"}
+      assert {details.expected, details.got} == {"0.hidden, 1.hidden, embedding, trunk", "trnk"}
     end
 
     test "may keep directions of the trunk from the heads" do

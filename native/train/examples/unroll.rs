@@ -1,11 +1,10 @@
-//! Peak memory and time of training steps: `unroll CELL LAYERS BATCH WINDOW STEPS CHUNK EVERY`.
+//! Peak memory and CPU time of training steps (Linux): `unroll CELL LAYERS BATCH WINDOW STEPS CHUNK EVERY`.
 //!
 //! `CELL` is `gru` or `lstm`, or `stack`: a residual stack of `LAYERS` GRUs and as many feed-forward
 //! layers, without heads and optimiser. `CHUNK` and `EVERY` are `truncate_bptt` and `checkpoint_every`, 0
 //! for none. The peak is that of the whole process, so each run measures one setting.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use sconce_core::backbone::stack::{FeedForward, Residual, Stack};
 use sconce_core::backbone::{Backbone, Cell, Context, Recurrent};
@@ -53,7 +52,7 @@ fn main() -> Result<()> {
         other => return Err(Error::not_found(other)),
     };
     let peak = peak_kb().ok_or_else(|| Error::not_found("VmHWM"))? / 1024;
-    println!("{:<40} {ms:8.1} ms a step {peak:6} MB peak", arguments.join(" "));
+    println!("{:<24} {ms:8.0} ms of CPU a step {peak:6} MB peak", arguments.join(" "));
     Ok(())
 }
 
@@ -140,17 +139,20 @@ fn stacked(case: &Case, layers: usize) -> Result<f64> {
     })
 }
 
-/// The median of some steps after the first, in milliseconds.
+/// The time of all threads in a step, without the first one, in milliseconds.
 fn timed(steps: usize, mut step: impl FnMut(u64) -> Result<()>) -> Result<f64> {
-    let mut ms = vec![];
-    for i in 0..steps.max(2) as u64 {
-        let start = Instant::now();
-        step(i)?;
-        ms.push(start.elapsed().as_secs_f64() * 1e3);
-    }
-    ms.remove(0);
-    ms.sort_by(f64::total_cmp);
-    Ok(ms[ms.len() / 2])
+    step(0)?;
+    let before = cpu_ms();
+    let steps = steps.max(2) as u64;
+    (1..steps).try_for_each(&mut step)?;
+    Ok((cpu_ms() - before) / (steps - 1) as f64)
+}
+
+/// Linux counts in hundredths of a second.
+fn cpu_ms() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() * 10.0
 }
 
 /// The largest resident size of the process so far.

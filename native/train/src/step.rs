@@ -365,7 +365,7 @@ mod tests {
         let part = |name: &str, kind| spec::Head { name: name.into(), kind, hidden_size: 6 };
         let parts = vec![part("go", HeadKind::Bernoulli(2)), part("to", HeadKind::Categorical(3))];
         let kind = spec::HeadsKind::Autoregressive;
-        let heads = spec::Heads { kind, parts, stream_size: 5, prior: true };
+        let heads = spec::Heads { kind, parts, stream_size: 5, prior: false };
         let (embedding, backbone) = (spec::Embedding::Vector(4), spec::Backbone::Gru(config));
         Spec { embedding, backbone, heads }
     }

@@ -14,7 +14,7 @@ use crate::weights::{Builder, Weight};
 
 /// Per layer `dropout(relu(norm(dense(x)))) + skip`. The skip of a residual layer is projected for
 /// layer 0 and where the width changes (He et al. 2016, eq. 1 and 2); the norm and the residual are
-/// options.
+/// options. Taps: `I.hidden [b, t, size]`, what layer I gives.
 pub struct Mlp {
     layers: Vec<Arc<Layer>>,
     input_dropout: f32,
@@ -87,6 +87,7 @@ fn run(layers: &[Arc<Layer>], first: usize, x: &Tensor, context: &Context) -> Re
             };
             h = (h + skip)?;
         }
+        context.under(first + i).tap("hidden", &h);
         x = h;
     }
     Ok(x)

@@ -37,6 +37,8 @@ impl Cell {
 
 /// `norm(x) -> [cell -> norm -> dropout] x layers`; the norms are options (`input_norm`, `layer_norm`).
 ///
+/// Taps: `I.hidden [b, t, h]`, what the cell of layer I gives.
+///
 /// State: h `[b, h]` of each layer, for the LSTM h and c: 4 or 8 bytes x `hidden_size` x layers.
 pub struct Recurrent {
     cell: Cell,
@@ -119,6 +121,7 @@ fn run(
     let per_layer = state.len() / layers.len().max(1);
     for (i, (layer, state)) in layers.iter().zip(state.chunks(per_layer.max(1))).enumerate() {
         let (y, state) = layer.cell(&x, state, context)?;
+        context.under(first + i).tap("hidden", &y);
         next.extend(state);
         x = match &layer.norm {
             Some(norm) => norm.forward(&y)?,
