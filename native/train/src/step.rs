@@ -94,9 +94,8 @@ impl Stepper {
         for (i, weight) in weights.values().enumerate() {
             let optimiser = &mut self.optimiser;
             weight.gradient(|gradient| {
-                let update = |w: &mut [f32]| {
-                    optimiser.update(i, w, gradient, factor, learning_rate)
-                };
+                let update =
+                    |w: &mut [f32]| optimiser.update(i, w, gradient, factor, learning_rate);
                 tensor::update(weight, update)
             })??;
         }
