@@ -54,12 +54,8 @@ fn gradients_of_every_op_are_its_finite_differences() {
             all.extend((0..states).map(|i| n(&[2, 3], 6 + i as u64)));
             all
         };
-        let gates = |t: &[Weight]| Gates {
-            weight_ih: t[1].clone(),
-            weight_hh: t[2].clone(),
-            bias_ih: t[3].clone(),
-            bias_hh: t[4].clone(),
-        };
+        let gates =
+            |t: &[Weight]| Gates::new(t[1].clone(), t[2].clone(), t[3].clone(), t[4].clone());
         // States after the last frame stand beside those of all frames.
         let beside = |y: &Tensor, last: &Tensor| Tensor::cat(&[y, &last.unsqueeze(1).unwrap()], 1);
         let own: Lengths = lengths.clone();

@@ -67,12 +67,12 @@ impl Recurrent {
         let mut layers = Vec::with_capacity(config.num_layers);
         for i in 0..config.num_layers {
             let width = if i == 0 { input } else { h };
-            let gates = Gates {
-                weight_ih: b.get(&format!("weight_ih_l{i}"), &[rows, width], init)?,
-                weight_hh: b.get(&format!("weight_hh_l{i}"), &[rows, h], init)?,
-                bias_ih: b.get(&format!("bias_ih_l{i}"), &[rows], init)?,
-                bias_hh: b.get(&format!("bias_hh_l{i}"), &[rows], init)?,
-            };
+            let gates = Gates::new(
+                b.get(&format!("weight_ih_l{i}"), &[rows, width], init)?,
+                b.get(&format!("weight_hh_l{i}"), &[rows, h], init)?,
+                b.get(&format!("bias_ih_l{i}"), &[rows], init)?,
+                b.get(&format!("bias_hh_l{i}"), &[rows], init)?,
+            );
             layers.push(Arc::new(Layer {
                 cell,
                 gates,

@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::elementwise::Activation;
 use super::layer_norm::Norm;
-use super::matmul::{View, matmul};
+use super::matmul::{Packed, View};
 use super::recurrence::for_each_shard;
 use super::{simd, tensor};
 use crate::weights::Weight;
@@ -161,8 +161,8 @@ impl Linear {
         let n = self.weight.dims()[0];
         let k = w.len() / n;
         let m = dy.len() / n;
-        let (rows, x) = (View::rows(dy, m, n), View::rows(x, m, k));
-        self.weight.accumulate(|dw, accumulate| weight_gradient(dw, rows, x, accumulate));
+        let (rows, x) = (View::rows(dy, m, n), Packed::new(View::rows(x, m, k)));
+        self.weight.accumulate(|dw, accumulate| weight_gradient(dw, rows, &x, accumulate));
         if let Some(bias) = &self.bias {
             bias.accumulate(|db, accumulate| row_sum(db, dy, accumulate));
         }
@@ -180,11 +180,11 @@ impl Linear {
 
 /// `dW [n, k] (+)= dy^T x` of `dy [m, n]` and `x [m, k]`, cut over the rows of `dW`, so nothing is reduced
 /// across shards.
-pub(super) fn weight_gradient(dw: &mut [f32], dy: View<'_>, x: View<'_>, accumulate: bool) {
-    let (n, k) = (dy.width(), x.width());
+pub(super) fn weight_gradient(dw: &mut [f32], dy: View<'_>, x: &Packed, accumulate: bool) {
+    let (n, k) = (dy.width(), dw.len() / dy.width().max(1));
     pool::for_each_rows(dw, k, n.div_ceil(GRADIENT_SHARDS).max(16), |first, dw| {
         let dy = dy.columns(first..first + dw.len() / k).transposed();
-        matmul(dw, k, dy, x, accumulate);
+        x.matmul(dw, k, dy, accumulate);
     });
 }
 

@@ -14,7 +14,7 @@ use candle_core::{Shape, Tensor};
 
 use super::linear::{row_sum, weight_gradient};
 use super::many::{self, Many};
-use super::matmul::{Operand, View};
+use super::matmul::{Operand, Packed, View};
 use super::simd::add_assign;
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
@@ -43,6 +43,28 @@ pub struct Gates {
     pub weight_hh: Weight,
     pub bias_ih: Weight,
     pub bias_hh: Weight,
+    /// Buffers of steps that are done, for the next one.
+    spare: Arc<Mutex<Vec<Tape>>>,
+}
+
+impl Gates {
+    pub fn new(weight_ih: Weight, weight_hh: Weight, bias_ih: Weight, bias_hh: Weight) -> Self {
+        Gates { weight_ih, weight_hh, bias_ih, bias_hh, spare: Arc::default() }
+    }
+
+    /// A tape of so many numbers each, which may be any.
+    fn tape(&self, [frames, previous, cells]: [usize; 3]) -> Tape {
+        let spare = self.spare.lock().unwrap_or_else(|e| e.into_inner()).pop();
+        let mut tape = spare.unwrap_or_default();
+        tape.frames.resize(frames, 0.0);
+        tape.previous.resize(previous, 0.0);
+        tape.cells.resize(cells, 0.0);
+        tape
+    }
+
+    fn give_back(&self, tape: Tape) {
+        self.spare.lock().unwrap_or_else(|e| e.into_inner()).push(tape);
+    }
 }
 
 /// Parts of a frame.
@@ -94,7 +116,7 @@ pub fn recurrent<C: Cell>(
     lengths: Lengths,
 ) -> Result<Vec<Tensor>> {
     let op = Layer::<C>::new(x, gates, first, lengths)?;
-    let Gates { weight_ih, weight_hh, bias_ih, bias_hh } = gates;
+    let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = gates;
     let mut inputs: Vec<&Tensor> = vec![x, weight_ih, weight_hh, bias_ih, bias_hh];
     inputs.extend(first);
     many::apply(op, &inputs)
@@ -112,6 +134,8 @@ struct Layer<C> {
     cell: PhantomData<C>,
 }
 
+/// What a forward pass leaves for the backward pass.
+#[derive(Default)]
 struct Tape {
     /// `[b, t, 4 h]`
     frames: Vec<f32>,
@@ -189,10 +213,9 @@ impl<C: Cell> Layer<C> {
         let kept = if keep { batch * time } else { 0 };
         let mut y = vec![0.0; batch * time * h];
         let mut c = inputs.c.to_vec();
-        let mut tape = Tape {
-            frames: vec![0.0; kept * PARTS * h],
-            previous: vec![0.0; kept * h],
-            cells: vec![0.0; kept * cells],
+        let mut tape = match keep {
+            true => self.gates.tape([kept * PARTS * h, kept * h, kept * cells]),
+            false => Tape::default(),
         };
         let kept = if keep { time } else { 0 };
         let bias = self.bias(inputs.bias_ih, inputs.bias_hh);
@@ -331,14 +354,14 @@ impl<C: Cell> Layer<C> {
         let d = |part: usize, gates: usize| {
             View::strided(&tape.frames[part * h..], m, gates * h, PARTS * h)
         };
-        let x = View::rows(inputs.x, m, self.input);
-        let previous = View::rows(&tape.previous, m, h);
-        let Gates { weight_ih, weight_hh, bias_ih, bias_hh } = &self.gates;
-        weight_ih.accumulate(|dw, adds| weight_gradient(dw, d(0, C::GATES), x, adds));
+        let x = Packed::new(View::rows(inputs.x, m, self.input));
+        let previous = Packed::new(View::rows(&tape.previous, m, h));
+        let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = &self.gates;
+        weight_ih.accumulate(|dw, adds| weight_gradient(dw, d(0, C::GATES), &x, adds));
         weight_hh.accumulate(|dw, adds| {
             for Piece { gates, part, .. } in C::RECURRENT {
                 let dw = &mut dw[gates.start * h * h..gates.end * h * h];
-                weight_gradient(dw, d(*part, gates.len()), previous, adds);
+                weight_gradient(dw, d(*part, gates.len()), &previous, adds);
             }
         });
         let mut sum = vec![0.0; PARTS * h];
@@ -419,6 +442,7 @@ impl<C: Cell> Many for Layer<C> {
         let wanted = wanted.first().is_some_and(|x| *x);
         let [dx, dh, dc, d_bias] = self.through_time(&inputs, &mut tape, output(0), last, wanted);
         self.weight_gradients(&inputs, &tape, &d_bias);
+        self.gates.give_back(tape);
         vec![dx, vec![], vec![], vec![], vec![], dh, dc]
     }
 }
