@@ -4,13 +4,13 @@ use candle_core::{Shape, Tensor};
 
 use super::linear::weight_gradient;
 use super::many::{self, Many, Numbers};
-use super::matmul::{View, matmul};
+use super::matmul::{Operand, Packed, View};
 use super::recurrence::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result};
 
 /// Rows of one shard of a product: enough to pay for packing the weights again.
-const ROWS: usize = 128;
+const ROWS: usize = 64;
 
 /// `x W^T`, cut after `widths[0]`, `widths[1]` .. of its columns: `x [.., k]`, `weight [n, k]` with n
 /// the sum of the widths -> `[.., width]` each.
@@ -62,17 +62,24 @@ impl<const N: usize> Parts<N> {
         })
     }
 
+    /// The rows of the weight of each part, as right operands.
+    fn operands<'a>(&self, weight: &'a [f32], turned: bool) -> [Operand<'a>; N] {
+        let rows = self.rows();
+        self.spans()
+            .map(|(first, width)| self.weight.operand(weight, first..first + width, turned, rows))
+    }
+
     /// Each part of the product.
     pub(crate) fn products(&self, x: &[f32], weight: &[f32]) -> [Vec<f32>; N] {
         let (k, rows) = (self.depth(), self.rows());
         let mut parts = self.widths.map(|width| vec![0.0; rows * width]);
         let mut widths = self.widths.iter();
         let buffers = parts.each_mut().map(|p| (&mut p[..], *widths.next().unwrap_or(&0)));
+        let operands = self.operands(weight, true);
         for_each_shard(rows, ROWS, buffers, |rows, parts| {
             let x = View::rows(&x[rows.start * k..], rows.len(), k);
-            for (part, (first, width)) in parts.into_iter().zip(self.spans()) {
-                let weight = View::rows(&weight[first * k..], width, k).transposed();
-                matmul(part, width, x, weight, false);
+            for ((part, width), weight) in parts.into_iter().zip(self.widths).zip(&operands) {
+                weight.matmul(part, width, x, false);
             }
         });
         parts
@@ -80,16 +87,13 @@ impl<const N: usize> Parts<N> {
 
     /// Leaves the gradient of the weight with it.
     pub(crate) fn weight_gradient(&self, x: &[f32], outputs: &[Option<&[f32]>]) {
-        let k = self.depth();
+        let (k, rows) = (self.depth(), self.rows());
+        let x = Packed::new(View::rows(x, rows, k));
         self.weight.accumulate(|dw, accumulate| {
             for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
                 let dw = &mut dw[first * k..][..width * k];
                 match dy {
-                    Some(dy) => {
-                        let rows = self.rows();
-                        let (dy, x) = (View::rows(dy, rows, width), View::rows(x, rows, k));
-                        weight_gradient(dw, dy, x, accumulate);
-                    }
+                    Some(dy) => weight_gradient(dw, View::rows(dy, rows, width), &x, accumulate),
                     None if accumulate => {}
                     None => dw.fill(0.0),
                 }
@@ -104,12 +108,12 @@ impl<const N: usize> Parts<N> {
         weight: &[f32],
         outputs: &[Option<&[f32]>],
     ) {
-        let k = self.depth();
+        let (k, operands) = (self.depth(), self.operands(weight, false));
         for_each_shard(self.rows(), ROWS, [(dx, k)], |rows, [dx]| {
-            for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
+            for ((width, weight), dy) in self.widths.into_iter().zip(&operands).zip(outputs) {
                 let Some(dy) = dy else { continue };
                 let dy = View::rows(&dy[rows.start * width..], rows.len(), width);
-                matmul(dx, k, dy, View::rows(&weight[first * k..], width, k), true);
+                weight.matmul(dx, k, dy, true);
             }
         });
     }
