@@ -199,7 +199,7 @@ fn weights_of_attention_can_be_looked_at() {
     let context = Context::tapped();
     let x = common::noise(&[2, 9, 6], 1);
     net.forward(&x, &net.zero_state(2).unwrap(), &context).unwrap();
-    let weights = &context.taps().unwrap()["attention_weights"];
+    let weights = &context.taps().unwrap()["0.attention_weights"];
     assert_eq!(weights.dims(), [2, 3, 9, 5]);
     let sums = common::values(&weights.sum(3).unwrap());
     assert!(sums.iter().all(|sum| (sum - 1.0).abs() < 1e-5));

@@ -30,7 +30,7 @@ fn check(golden: &Golden, net: &dyn Backbone, weights: &Weights, parts: &[&str])
     check_in(&Context::default(), golden, net, weights, parts);
     let tapped = Context::tapped();
     check_in(&tapped, golden, net, weights, parts);
-    assert!(tapped.taps().unwrap().contains_key("ssm_out"));
+    assert!(tapped.taps().unwrap().keys().any(|name| name.ends_with("ssm_out")));
 }
 
 fn check_in(
