@@ -14,6 +14,9 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tenso
 
 use super::tensor;
 
+/// The numbers of an output.
+pub type Numbers = (Vec<f32>, Shape);
+
 /// What such an op computes.
 pub trait Many: Send + Sync + 'static {
     fn name(&self) -> &'static str;
@@ -71,7 +74,7 @@ struct Place {
     op: Box<dyn Many>,
     inputs: Vec<Tensor>,
     wanted: Vec<bool>,
-    outputs: Mutex<Vec<Option<(Vec<f32>, Shape)>>>,
+    outputs: Mutex<Vec<Option<Numbers>>>,
     d_outputs: Mutex<Vec<Option<Tensor>>>,
     d_inputs: Mutex<Vec<Vec<f32>>>,
 }
