@@ -21,8 +21,10 @@ enum Form {
 }
 use Form::{Forward, Input, Weight};
 
-/// Name, form, and the (m, n, k) of the product.
-const CASES: &[(&str, Form, &[(usize, usize, usize)])] = &[
+/// The product `[m, k] [k, n]` as (m, n, k).
+type Shape = (usize, usize, usize);
+
+const CASES: &[(&str, Form, &[Shape])] = &[
     (
         "forward",
         Forward,
@@ -129,7 +131,7 @@ fn rates(form: Form, m: usize, n: usize, k: usize) -> [f64; 3] {
     best.map(|seconds| flops * repeats as f64 / seconds / 1e9)
 }
 
-fn gemm(out: &mut [f32], form: Form, a: &[f32], b: &[f32], (m, n, k): (usize, usize, usize)) {
+fn gemm(out: &mut [f32], form: Form, a: &[f32], b: &[f32], (m, n, k): Shape) {
     let (a_row, a_column) = if matches!(form, Weight) { (1, m) } else { (k, 1) };
     let (b_row, b_column) = if matches!(form, Forward) { (1, k) } else { (n, 1) };
     assert!(out.len() == m * n && a.len() == m * k && b.len() == n * k);

@@ -366,7 +366,7 @@ fn opaque(mut x: usize) -> usize {
 }
 
 /// `rows` and `steps` of a transposed `a`, tile after tile, in each the eight numbers of a step side
-/// by side; what a tile lacks in rows is 0.
+/// by side.
 ///
 /// # Safety
 ///

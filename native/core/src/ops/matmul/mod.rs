@@ -12,6 +12,7 @@ mod avx512;
 
 use std::sync::Arc;
 
+#[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
 
 /// A matrix seen through a slice: element (i, j) is `data[i * row_stride + j * column_stride]`.
@@ -162,7 +163,7 @@ impl Packed {
         }
     }
 
-    /// As [`matmul`] with the `b` that was packed; the bits are the same.
+    /// As [`matmul`] with the `b` that was packed; our own kernel gives the same bits.
     pub fn matmul(&self, out: &mut [f32], out_stride: usize, a: View<'_>, accumulate: bool) {
         match &self.0 {
             #[cfg(target_arch = "x86_64")]
