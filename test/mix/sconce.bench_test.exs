@@ -60,11 +60,26 @@ defmodule Mix.Tasks.Sconce.BenchTest do
     assert String.to_float(last) < String.to_float(first)
   end
 
-  test "every case has a title of its own for each number of threads" do
+  test "peers stand beside ours, in a table and in the JSON", %{json: json} do
+    peers = json <> ".peers"
+    row = ~s({"peer": "jax", "case": "train_mlp", "batch": 256, "threads": 1, "median_us": 9e9})
+    File.write!(peers, row)
+    output = bench("^train mlp", ["--json", json, "--threads", "1", "--peers", peers])
+    assert [_all, beside] = String.split(output, "Beside the fastest peer")
+    assert beside =~ ~r/^train mlp 512 512, packed 288 +256 +1 .* 0\.00 .* jax$/m
+
+    assert File.read!(json) =~
+             ~s("peer":"jax","peer_other":null,"peer_peak_bytes":null,"peer_us":)
+  end
+
+  test "every case has a title of its own for each batch and number of threads" do
     cases = Cases.all(2)
-    assert length(cases) == cases |> Enum.uniq_by(&{Case.title(&1), &1.threads}) |> length()
+
+    assert length(cases) ==
+             cases |> Enum.uniq_by(&{Case.title(&1), &1.batch, &1.threads}) |> length()
+
     names = cases |> Enum.map(& &1.name) |> Enum.uniq()
-    assert names == ~w(call frame embed act train import)
+    assert names == ~w(call frame embed act train forward import)
 
     for name <- ~w(act train), backbone <- ~w(mlp gru lstm) do
       assert Enum.any?(cases, &String.starts_with?(Case.title(&1), "#{name} #{backbone}"))
@@ -125,6 +140,14 @@ defmodule Mix.Tasks.Sconce.BenchTest do
     end
 
     assert_raise Mix.Error, ~r/--only: /, fn -> Bench.run(["--only", "("]) end
+
+    for {switches, sentence} <- [
+          {["--peers", "/nowhere"], ~r"^--peers: /nowhere: no such file"},
+          {["--with-peers"], ~r/^--with-peers: no peer has any of these cases/},
+          {["--with-peers", "--peers", "x"], ~r/exclude each other/}
+        ] do
+      assert_raise Mix.Error, sentence, fn -> Bench.run(["--only", "^call NIF"] ++ switches) end
+    end
 
     for {args, sentence} <- [
           {["--bugdet", "1"], ~r/^unknown option --bugdet, did you mean --budget\?/},

@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Bench do
-  alias Sconce.Bench.{Case, Cases, Machine, Output}
+  alias Sconce.Bench.{Backbones, Case, Cases, Machine, Output, Peers}
   alias Sconce.Switches
 
   @schema [
@@ -9,7 +9,18 @@ defmodule Mix.Tasks.Sconce.Bench do
       doc: "What stands beside one thread, all processors by default."
     ],
     budget: [type: :float, min: 0, default: 2.0, doc: "Seconds that a case is measured."],
-    json: [type: :path, doc: "A file that gets one object a line as well."]
+    json: [type: :path, doc: "A file that gets one object a line as well."],
+    minutes: [
+      type: :float,
+      min: 0,
+      default: 3.0,
+      doc: "Of training, for each of the `backbones`."
+    ],
+    peers: [type: :path, doc: "Rows of `bench/peers/run.py` to stand beside."],
+    with_peers: [
+      type: :boolean,
+      doc: "Measures the peers in this run, before and after. Needs `SCONCE_PEERS`."
+    ]
   ]
 
   @shortdoc "Measures Sconce on this machine, beside what the machine could do"
@@ -20,6 +31,7 @@ defmodule Mix.Tasks.Sconce.Bench do
 
       $ mix bench
       $ mix bench --only "act gru" --budget 5 --json bench/results.json
+      $ mix bench --only "^train" --with-peers
 
   #{Switches.docs(@schema)}
 
@@ -30,6 +42,19 @@ defmodule Mix.Tasks.Sconce.Bench do
   | `median_us`, `p95_us`, `n` | of n samples; calls below 20 us are timed in groups |
   | `limit_us`, `limit` | what it would take at best, and why: bytes over the measured bandwidth, products over the measured peak, or a call that does nothing |
 
+  With peers a second table follows: of each row that a peer has as well, the fastest peer, its median
+  (the better one, where it was measured before and after ours), ours as a fraction of that, and both
+  peaks of memory where they are known. `bench/peers/README.md` says what they are.
+
+  ## Backbones
+
+      $ SCONCE_REPLAYS=replays mix bench backbones --minutes 3 --threads 1
+
+  One row for each backbone, with the options it has by default: what it learns of the games in `train`
+  with so many minutes of training (plain NLL in nats a frame on the games in `validation`, one frame in
+  five, last step), its steps a second on real games, a decision, the memory of a session, and a training
+  step on 32 windows of 60 frames with its peak of memory. Without `SCONCE_REPLAYS` nothing is learned.
+
   Every case checks what it computed. One that fails says FAILED, and then the exit status is 1. With
   `SCONCE_REPLAYS` set, the games of that folder are imported too.
 
@@ -39,33 +64,60 @@ defmodule Mix.Tasks.Sconce.Bench do
 
   use Mix.Task
 
-  @usage "usage: mix bench [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE]"
+  @usage "usage: mix bench [backbones] [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
+           "[--peers FILE | --with-peers]"
 
   @impl true
   def run(args) do
-    opts = parse!(args)
+    {opts, backbones?} = parse!(args)
     Mix.Task.run("app.config")
     with {:error, reason} <- Sconce.Native.status(), do: Mix.raise("no native library: #{reason}")
+    if backbones?, do: backbones(opts), else: cases(opts)
+  end
 
+  defp backbones(opts) do
+    names = opts |> regex!() |> Backbones.named()
+    names != [] || Mix.raise("no backbone matches #{opts[:only]}")
+    writable!(opts[:json])
+    machine = Machine.describe()
+    say = &Mix.shell().info/1
+    say.(Output.header(machine))
+    replays = System.get_env("SCONCE_REPLAYS")
+
+    opts =
+      opts |> Keyword.put_new_lazy(:threads, &Machine.cores/0) |> Keyword.put(:replays, replays)
+
+    rows = Backbones.run(names, opts, say)
+    write(for(row <- rows, do: %{extra: row}), machine, opts[:json])
+  end
+
+  defp cases(opts) do
     cases = opts |> Keyword.get_lazy(:threads, &Machine.cores/0) |> Cases.all() |> only!(opts)
     writable!(opts[:json])
+    peers = peers!(cases, opts)
     machine = Machine.describe()
     say = &Mix.shell().info/1
     say.(Output.header(machine))
     say.(Output.titles())
     rows = for bench <- cases, do: bench |> Case.row(opts[:budget]) |> tap(&say.(Output.row(&1)))
+    rows = beside(rows, peers ++ again(cases, opts))
 
     unless System.get_env("SCONCE_REPLAYS"),
       do: say.("\nSCONCE_REPLAYS is not set: no real games were imported.")
 
+    if table = Peers.table(rows), do: say.("\nBeside the fastest peer\n\n" <> table)
     write(rows, machine, opts[:json])
     finish(Enum.reject(rows, & &1.ok), length(rows))
   end
 
   defp parse!(args) do
     case Switches.parse!(args, @schema) do
-      {opts, []} -> Keyword.put_new(opts, :budget, @schema[:budget][:default])
-      {_opts, [argument | _]} -> raise ArgumentError, "unknown argument #{argument}"
+      {opts, rest} when rest in [[], ["backbones"]] ->
+        defaults = for name <- [:budget, :minutes], do: {name, @schema[name][:default]}
+        {Keyword.merge(defaults, opts), rest != []}
+
+      {_opts, [argument | _]} ->
+        raise ArgumentError, "unknown argument #{argument}"
     end
   rescue
     error in ArgumentError -> Mix.raise("#{Exception.message(error)}\n#{@usage}")
@@ -81,18 +133,65 @@ defmodule Mix.Tasks.Sconce.Bench do
 
   # A run that measures nothing is a mistake, not a success.
   defp only!(cases, opts) do
-    with source when is_binary(source) <- opts[:only],
-         {:ok, regex} <- Regex.compile(source),
+    with %Regex{} = regex <- regex!(opts),
          [] <- Enum.filter(cases, &(Case.title(&1) =~ regex)) do
-      Mix.raise(
-        "no case matches #{source}; there are\n  " <> Enum.map_join(cases, "\n  ", &Case.title/1)
-      )
+      titles = Enum.map_join(cases, "\n  ", &Case.title/1)
+      Mix.raise("no case matches #{opts[:only]}; there are\n  " <> titles)
     else
       nil -> cases
       [_ | _] = matching -> matching
-      {:error, {reason, at}} -> Mix.raise("--only: #{reason} at #{at}")
     end
   end
+
+  defp regex!(opts) do
+    with source when is_binary(source) <- opts[:only],
+         {:error, {reason, at}} <- Regex.compile(source) do
+      Mix.raise("--only: #{reason} at #{at}")
+    else
+      nil -> nil
+      {:ok, regex} -> regex
+    end
+  end
+
+  defp peers!(cases, opts) do
+    cond do
+      opts[:with_peers] && opts[:peers] ->
+        Mix.raise("--peers and --with-peers exclude each other")
+
+      opts[:with_peers] ->
+        measured!(cases, opts)
+
+      path = opts[:peers] ->
+        path |> Peers.read() |> rows!("--peers")
+
+      true ->
+        []
+    end
+  end
+
+  # The machine may have changed its pace meanwhile. Ours are measured, whatever becomes of these.
+  defp again(cases, opts) do
+    case opts[:with_peers] && Peers.measure(cases, opts[:budget]) do
+      nil ->
+        []
+
+      {:ok, rows} ->
+        rows
+
+      {:error, reason} ->
+        Mix.shell().error("--with-peers, after ours: #{reason}")
+        []
+    end
+  end
+
+  defp measured!(cases, opts),
+    do: cases |> Peers.measure(opts[:budget]) |> rows!("--with-peers")
+
+  defp rows!({:ok, rows}, _switch), do: rows
+  defp rows!({:error, reason}, switch), do: Mix.raise("#{switch}: #{reason}")
+
+  defp beside(rows, peers),
+    do: for(row <- rows, do: %{row | extra: Map.merge(row.extra, Peers.beside(row, peers))})
 
   defp write(_rows, _machine, nil), do: :ok
 

@@ -1,11 +1,16 @@
 defmodule Mix.Tasks.Sconce.Demo do
   alias Sconce.Env.CartPole
-  alias Sconce.{Policy, Switches, Trainer}
+  alias Sconce.{Policy, Switches, Temporal, Trainer}
   alias Sconce.Trainer.{Curve, Progress, Report}
 
   @shortdoc "Shows that memory pays: balances a pole whose speed nobody sees"
 
   @schema [
+    backbone: [
+      type: {:in, Temporal.backbones() -- [:mlp]},
+      default: :gru,
+      doc: "Of the policy that remembers."
+    ],
     games: [type: :pos_integer, default: 100, doc: "Games of the expert to learn from."],
     steps: [type: :pos_integer, default: 2000, doc: "Training steps of each policy."],
     seed: [type: :non_neg_integer, default: 0, doc: "Of everything random."],
@@ -49,9 +54,15 @@ defmodule Mix.Tasks.Sconce.Demo do
     head_hidden_size: 32,
     dropout: 0.0
   ]
-  @policies [
-    recurrent: [backbone: :gru, hidden_size: 32, num_layers: 1, layer_norm: false],
-    memoryless: [backbone: :mlp, hidden_sizes: [64, 64]]
+  @memoryless [backbone: :mlp, hidden_sizes: [64, 64]]
+  @small [
+    hidden_size: 32,
+    num_layers: 1,
+    layer_norm: false,
+    num_heads: 2,
+    head_dim: 16,
+    state_size: 8,
+    qk_layernorm: false
   ]
 
   @impl true
@@ -60,8 +71,8 @@ defmodule Mix.Tasks.Sconce.Demo do
     out = opts[:out] || temporary()
 
     with {:ok, corpus} <- demonstrate(opts, out),
-         {:ok, recurrent} <- learn(:recurrent, corpus, opts, out),
-         {:ok, memoryless} <- learn(:memoryless, corpus, opts, out) do
+         {:ok, recurrent} <- learn(:recurrent, small(opts[:backbone]), corpus, opts, out),
+         {:ok, memoryless} <- learn(:memoryless, @memoryless, corpus, opts, out) do
       conclude(recurrent, memoryless)
     else
       {:error, error} -> Mix.raise(Exception.message(error))
@@ -97,13 +108,27 @@ defmodule Mix.Tasks.Sconce.Demo do
     end
   end
 
-  defp learn(name, corpus, opts, out) do
+  # A backbone in its smallest form that still has all its parts.
+  defp small(backbone) do
+    names = Keyword.keys(Temporal.options(backbone))
+
+    layers =
+      cond do
+        :attention_every in names -> [num_layers: 3]
+        backbone == :xlstm -> [num_layers: 2]
+        true -> []
+      end
+
+    [backbone: backbone] ++ Keyword.merge(Keyword.take(@small, names), layers)
+  end
+
+  defp learn(name, policy, corpus, opts, out) do
     folder = Path.join(out, to_string(name))
     say("\nA #{name} policy learns what the expert did")
 
     training =
       [corpus: corpus, out: folder, steps: opts[:steps], seed: opts[:seed]] ++
-        [validate_every: max(1, div(opts[:steps], 8))] ++ @training ++ @policies[name]
+        [validate_every: max(1, div(opts[:steps], 8))] ++ @training ++ policy
 
     with {:ok, run} <- Trainer.start_link(training),
          {:ok, report} <- Progress.follow(run),

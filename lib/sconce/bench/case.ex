@@ -23,9 +23,9 @@ defmodule Sconce.Bench.Case do
   @group_us 20
   @warm_up 3
 
-  @doc "What `--only` is matched with."
-  @spec title(t) :: String.t()
-  def title(%__MODULE__{name: name, case: text}), do: "#{name} #{text}"
+  @doc "What `--only` is matched with, of a case or of its row."
+  @spec title(t | map) :: String.t()
+  def title(%{name: name, case: text}), do: "#{name} #{text}"
 
   @doc "Runs a case; whatever goes wrong becomes a row that says so."
   @spec row(t, float) :: map

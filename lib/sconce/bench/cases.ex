@@ -2,7 +2,7 @@ defmodule Sconce.Bench.Cases do
   @moduledoc false
   # Everything that `mix bench` measures.
 
-  alias Sconce.Bench.{Case, Machine}
+  alias Sconce.Bench.{Case, Machine, Resident}
   alias Sconce.{Action, Corpus, Frame, Native, Policy, Session}
   alias Sconce.Policy.Spec
 
@@ -16,7 +16,9 @@ defmodule Sconce.Bench.Cases do
   @backbones [
     {"mlp 512 512", @mlp},
     {"gru 256x2", [backbone: :gru, hidden_size: 256, num_layers: 2] ++ @plain},
-    {"lstm 256x2", [backbone: :lstm, hidden_size: 256, num_layers: 2] ++ @plain}
+    {"lstm 256x2", [backbone: :lstm, hidden_size: 256, num_layers: 2] ++ @plain},
+    {"mamba 256x2", [backbone: :mamba, input_norm: false]},
+    {"sliding_window 256x2", [backbone: :sliding_window, input_norm: false, qk_layernorm: false]}
   ]
   @packed {:melee, layout: :packed}
   # As a run is set up by default, with the heads that play best.
@@ -25,7 +27,16 @@ defmodule Sconce.Bench.Cases do
   @doc "All cases; `threads` is what stands beside one."
   @spec all(pos_integer) :: [Case.t()]
   def all(threads) do
-    Enum.concat([controls(), frames(), acts(), trains(Enum.uniq([1, threads])), imports(threads)])
+    threads = Enum.uniq([1, threads])
+
+    Enum.concat([
+      controls(),
+      frames(),
+      acts(),
+      trains(threads),
+      forwards(threads),
+      imports(List.last(threads))
+    ])
   end
 
   # Controls
@@ -118,22 +129,22 @@ defmodule Sconce.Bench.Cases do
   defp mode_text(:carry), do: "one frame"
   defp mode_text(:window), do: "window of #{@window}"
 
-  defp act(text, spec, mode) do
-    bench("act", text, 1, 1, &act_limit(&1, mode), fn budget ->
-      policy = Machine.value!(Policy.init(spec, seed: @seed))
+  defp act(text, spec, mode),
+    do: bench("act", text, 1, 1, &act_limit(&1, mode), &decisions(spec, mode, &1))
 
-      session =
-        Machine.value!(Session.open(policy, mode: mode, window_size: @window, seed: @seed))
-
-      for i <- 1..20, do: playable!(Session.act(session, frame(i)))
-      frame = frame(21)
-      {us, last} = Case.time(fn -> Session.act(session, frame) end, budget)
-      playable!(last)
-      {:ok, info} = Session.info(session)
-      lane = if mode == :window, do: info.window_lane, else: info.lane
-      :ok = Session.close(session)
-      {us, Map.merge(sizes(policy), %{lane: lane, rates: "#{lane} lane"})}
-    end)
+  @doc "Microseconds of decisions of a new policy, and what a decision reads."
+  @spec decisions(Spec.t(), :carry | :window, float) :: {[float], map}
+  def decisions(spec, mode, budget) do
+    policy = Machine.value!(Policy.init(spec, seed: @seed))
+    session = Machine.value!(Session.open(policy, mode: mode, window_size: @window, seed: @seed))
+    for i <- 1..20, do: playable!(Session.act(session, frame(i)))
+    frame = frame(21)
+    {us, last} = Case.time(fn -> Session.act(session, frame) end, budget)
+    playable!(last)
+    {:ok, info} = Session.info(session)
+    lane = if mode == :window, do: info.window_lane, else: info.lane
+    :ok = Session.close(session)
+    {us, Map.merge(sizes(policy), %{lane: lane, rates: "#{lane} lane", bytes: info.bytes})}
   end
 
   defp act_limit(%{extra: extra}, :carry),
@@ -192,27 +203,55 @@ defmodule Sconce.Bench.Cases do
 
   defp train(text, spec, threads) do
     {batch, window} = if elem(spec.backbone, 0) == :mlp, do: {256, 1}, else: {32, @window}
-    steps = %{batch: batch, window: window, threads: threads, seed: @seed, min_steps: 5}
+    steps = steps(batch, window, threads)
     limit = fn %{extra: extra} -> Machine.flops(extra.flops, threads, "forward and backward") end
 
     bench("train", text, batch, threads, limit, fn budget ->
-      native = Spec.to_native(spec)
-      steps = Map.put(steps, :seconds, budget)
-      times = Machine.answer(&Native.bench_train(&1, native, steps))
-      check(is_float(times.last_loss), "the loss is not a number")
-      check(times.last_loss < times.first_loss, "the loss did not fall: #{losses(times)}")
-      rate = Machine.decimal(batch * window / Case.percentile(times.us, 50) * 1000)
-
-      # A product costs as much again at each of the two gradients.
-      {times.us,
-       %{
-         flops: 6 * times.multiply_adds,
-         weights: times.weights,
-         first_loss: times.first_loss,
-         last_loss: times.last_loss,
-         rates: "#{rate} k frames/s, loss #{losses(times)}"
-       }}
+      {us, extra} = training(spec, %{steps | seconds: budget})
+      rate = Machine.decimal(batch * window / Case.percentile(us, 50) * 1000)
+      peak = Resident.peak(spec, steps)
+      {us, %{extra | rates: "#{rate} k frames/s, #{extra.rates}"} |> Map.put(:peak_bytes, peak)}
     end)
+  end
+
+  @doc "Microseconds of training steps, whose loss must fall."
+  @spec training(Spec.t(), map) :: {[float], map}
+  def training(spec, steps) do
+    times = timed(&Native.bench_train/3, spec, steps)
+    check(is_float(times.last_loss), "the loss is not a number")
+    check(times.last_loss < times.first_loss, "the loss did not fall: #{losses(times)}")
+    # A product costs as much again at each of the two gradients.
+    extra = Map.take(times, [:weights, :first_loss, :last_loss])
+    flops = 6 * times.multiply_adds
+    {times.us, Map.merge(extra, %{flops: flops, rates: "loss #{losses(times)}"})}
+  end
+
+  # Whole windows, from an empty memory to the trunk vectors of all frames.
+  defp forwards(threads) do
+    for {text, backbone} <- @backbones,
+        backbone[:backbone] != :mlp,
+        batch <- [1, 32],
+        n <- threads do
+      spec = Spec.new([embedding: @packed] ++ backbone)
+      limit = fn %{extra: extra} -> Machine.flops(extra.flops, n, "products of all frames") end
+
+      bench("forward", "#{text}, packed 288", batch, n, limit, fn budget ->
+        steps = %{steps(batch, @window, n) | seconds: budget}
+        times = timed(&Native.bench_forward/3, spec, steps)
+        check(times.last_loss == times.first_loss, "a sum of #{losses(times)}")
+        {times.us, %{flops: 2 * times.multiply_adds, weights: times.weights}}
+      end)
+    end
+  end
+
+  @doc "How much `Sconce.Native.bench_train/3` and its like work on."
+  @spec steps(pos_integer, pos_integer, pos_integer) :: map
+  def steps(batch, window, threads),
+    do: %{batch: batch, window: window, threads: threads, seed: @seed, min_steps: 5, seconds: 0.0}
+
+  defp timed(work, spec, steps) do
+    native = Spec.to_native(spec)
+    Machine.answer(&work.(&1, native, steps))
   end
 
   defp losses(times),

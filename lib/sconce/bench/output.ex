@@ -28,12 +28,12 @@ defmodule Sconce.Bench.Output do
 
   @doc "The names of the columns."
   @spec titles() :: String.t()
-  def titles, do: line(for {title, _width, _side} <- @columns, do: title)
+  def titles, do: line(@columns, for({title, _width, _side} <- @columns, do: title))
 
   @doc "A row of the table."
   @spec row(map) :: String.t()
   def row(row) do
-    line([
+    line(@columns, [
       row.name,
       row.case,
       to_string(row.batch),
@@ -52,8 +52,10 @@ defmodule Sconce.Bench.Output do
   defp number(nil), do: "-"
   defp number(us), do: Machine.decimal(us)
 
-  defp line(cells) do
-    @columns
+  @doc "Cells under their columns, `{title, width, side}` each."
+  @spec line([{String.t(), non_neg_integer, :left | :right}], [String.t()]) :: String.t()
+  def line(columns, cells) do
+    columns
     |> Enum.zip(cells)
     |> Enum.map_join("  ", fn
       {{_title, width, :left}, cell} -> String.pad_trailing(cell, width)

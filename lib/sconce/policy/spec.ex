@@ -13,7 +13,7 @@ defmodule Sconce.Policy.Spec do
     backbone: [
       type: :any,
       default: :gru,
-      doc: "`:mlp`, `:lstm` or `:gru`, see `Sconce.Temporal` for what each takes."
+      doc: "One of `Sconce.Temporal.backbones/0`, or `{name, options}`."
     ],
     heads: [
       type: :any,

@@ -2,13 +2,17 @@ defmodule Sconce.Trainer.Settings do
   @moduledoc false
   # The options of `Sconce.Trainer`: as tables, checked, and as the native side wants them.
 
-  alias Sconce.{Corpus, Native, Options}
+  alias Sconce.{Corpus, Native, Options, Temporal}
   alias Sconce.Policy.Spec
 
   # Defaults are those of `TrainOptions` in native/train/src/run.rs; a test compares them.
   @training [
     batch_size: [type: :pos_integer, default: 64, doc: "Windows in a step."],
-    window_size: [type: :pos_integer, default: 60, doc: "Frames in a window; each has its loss."],
+    window_size: [
+      type: :pos_integer,
+      default: 60,
+      doc: "Frames in a window; each has its loss. Attention sees as many."
+    ],
     stride: [
       type: :pos_integer,
       default: 30,
@@ -200,7 +204,8 @@ defmodule Sconce.Trainer.Settings do
   """
   def new!(opts) do
     known!(opts)
-    {spec, own} = Keyword.split(opts, Spec.options())
+    {spec, own} = Keyword.split(opts, Spec.options() -- [:window_size])
+    spec = spec ++ attention_window(spec[:backbone], own)
     own = Options.validate!(own, @run)
 
     %__MODULE__{
@@ -229,6 +234,17 @@ defmodule Sconce.Trainer.Settings do
     Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
     names = Keyword.keys(@run) ++ Spec.options()
     for {name, _value} <- opts, do: Options.known!(name, names)
+  end
+
+  # A window of training is also what attention sees, where the backbone has some and says no other.
+  defp attention_window(backbone, own) do
+    with window when window != nil <- own[:window_size],
+         name when is_atom(name) and name != nil <- backbone,
+         true <- Keyword.has_key?(Temporal.options(name), :window_size) do
+      [window_size: window]
+    else
+      _ -> []
+    end
   end
 
   defp source(corpus, %Spec{} = spec, []), do: {:ok, {folder(corpus), spec}}

@@ -24,7 +24,12 @@ defmodule Sconce.Trainer.Switches do
 
   @doc "The schema of the Spec's switches, those of every backbone among them."
   def spec_schema do
-    backbones = Enum.flat_map(Temporal.backbones(), &Temporal.options/1)
+    # A window is the training's, which hands it to a backbone that attends.
+    backbones =
+      Temporal.backbones()
+      |> Enum.flat_map(&Temporal.options/1)
+      |> Enum.reject(&match?({:window_size, _spec}, &1))
+
     # A default would claim to be given.
     @spec_schema ++
       for(

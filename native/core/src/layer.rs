@@ -24,10 +24,21 @@ impl Linear {
         Ok(Linear { weight, bias: None, activation: Activation::None })
     }
 
+    /// With a bias that is drawn in a way of its own.
+    pub fn with_bias(input: usize, output: usize, bias: Init, b: &Builder) -> Result<Self> {
+        let bias = b.get("bias", &[output], bias)?;
+        Ok(Linear { bias: Some(bias), ..Self::without_bias(input, output, b)? })
+    }
+
     /// Without a bias, and zero at first: it adds nothing until it has learned to.
     pub fn zero(input: usize, output: usize, b: &Builder) -> Result<Self> {
         let weight = b.get("weight", &[output, input], Init::Constant(0.0))?;
         Ok(Linear { weight, bias: None, activation: Activation::None })
+    }
+
+    /// The same with an activation.
+    pub fn activated(self, activation: Activation) -> Self {
+        Linear { activation, ..self }
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -94,5 +105,29 @@ impl Norm {
             Norm::Layer(norm) => norm.forward(x),
             Norm::Rms(norm) => norm.forward(x),
         }
+    }
+}
+
+/// Several dense layers over one input, their outputs side by side in the order of the names.
+pub struct Projection {
+    layers: Vec<(Weight, Option<Weight>)>,
+}
+
+impl Projection {
+    /// Weights `NAME.weight [out, in]` and `NAME.bias [out]`.
+    pub fn new(input: usize, outputs: &[(&str, usize)], b: &Builder) -> Result<Self> {
+        let init = Init::fan_in(input);
+        let layer = |&(name, output): &(&str, usize)| {
+            let b = b.under(name);
+            let bias = b.get("bias", &[output], init)?;
+            Ok((b.get("weight", &[output, input], init)?, Some(bias)))
+        };
+        Ok(Projection { layers: outputs.iter().map(layer).collect::<Result<_>>()? })
+    }
+
+    /// `x [.., in]` -> `[.., sum of the outputs]`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let layers: Vec<_> = self.layers.iter().map(|(w, b)| (w, b.as_ref())).collect();
+        ops::project(x, &layers)
     }
 }

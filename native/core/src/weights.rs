@@ -158,6 +158,8 @@ pub enum Init {
     Normal(f32),
     /// A function of the index and of the stream of numbers that belongs to the name.
     With(fn(&Rng, u64) -> f32),
+    /// `ln(1 + column)` of rows of so many columns.
+    LogOfColumn(usize),
 }
 
 impl Init {
@@ -174,6 +176,7 @@ impl Init {
                 Init::Uniform(bound) => (2.0 * rng.uniform(i) - 1.0) * bound,
                 Init::Normal(deviation) => rng.normal(i) * deviation,
                 Init::With(draw) => draw(&rng, i),
+                Init::LogOfColumn(columns) => ((i % columns.max(1) as u64 + 1) as f32).ln(),
             })
             .collect()
     }

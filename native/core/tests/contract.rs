@@ -6,7 +6,11 @@ use candle_core::{Device, Tensor};
 use common::{apart, noise, values};
 use proptest::prelude::*;
 use sconce_core::backbone::{self, Backbone, Context, State};
-use sconce_core::spec::{self, MlpConfig, RecurrentConfig};
+use sconce_core::rng::Rng;
+use sconce_core::spec::{
+    self, AttentionConfig, ExpandConfig, GriffinConfig, HawkConfig, JambaConfig, MambaConfig,
+    MlpConfig, RecurrentConfig, StackConfig, StateConfig,
+};
 use sconce_core::weights::{Builder, Source, Weights};
 
 const INPUT: usize = 11;
@@ -32,13 +36,165 @@ fn configs() -> Vec<spec::Backbone> {
         all.push(spec::Backbone::Lstm(recurrent(layer_norm)));
         all.push(spec::Backbone::Gru(recurrent(layer_norm)));
     }
+    all.extend(attention());
+    all.extend(gated());
+    all.extend(selective());
     all
+}
+
+/// Those over the gated linear recurrence.
+fn gated() -> Vec<spec::Backbone> {
+    let (hidden_size, num_layers, input_norm, dropout, input_dropout) = (13, 2, false, 0.4, 0.4);
+    let plain = StackConfig { hidden_size, num_layers, input_norm, dropout, input_dropout };
+    let expand = ExpandConfig {
+        hidden_size,
+        num_layers,
+        expand_factor: 2,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let hawk = HawkConfig {
+        hidden_size,
+        num_layers,
+        expand_factor: 3,
+        conv_size: 4,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let griffin = GriffinConfig {
+        hidden_size: 12,
+        num_layers,
+        expand_factor: 2,
+        conv_size: 3,
+        attention_every: 2,
+        num_heads: 3,
+        window_size: 5,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let s5 =
+        StateConfig { hidden_size, num_layers, state_size: 9, input_norm, dropout, input_dropout };
+    vec![
+        spec::Backbone::MinGru(plain.clone()),
+        spec::Backbone::MinLstm(plain),
+        spec::Backbone::Hawk(hawk),
+        spec::Backbone::Griffin(griffin),
+        spec::Backbone::Hgrn(expand.clone()),
+        spec::Backbone::Rwkv(expand),
+        spec::Backbone::S5(s5),
+    ]
+}
+
+fn attention() -> Vec<spec::Backbone> {
+    let config = |window_size, qk_layernorm| AttentionConfig {
+        hidden_size: 13,
+        num_layers: 2,
+        num_heads: 3,
+        head_dim: 6,
+        window_size,
+        qk_layernorm,
+        input_norm: qk_layernorm,
+        dropout: 0.4,
+        input_dropout: 0.4,
+    };
+    let (stack, expand) = (
+        StackConfig {
+            hidden_size: 13,
+            num_layers: 2,
+            input_norm: false,
+            dropout: 0.4,
+            input_dropout: 0.4,
+        },
+        ExpandConfig {
+            hidden_size: 11,
+            num_layers: 2,
+            expand_factor: 2,
+            input_norm: true,
+            dropout: 0.4,
+            input_dropout: 0.4,
+        },
+    );
+    vec![
+        spec::Backbone::SlidingWindow(config(7, false)),
+        spec::Backbone::SlidingWindow(config(60, true)),
+        spec::Backbone::LstmHybrid(config(4, true)),
+        spec::Backbone::DecisionTransformer(config(5, false)),
+        spec::Backbone::ResLstm(stack),
+        spec::Backbone::TxLike(expand),
+    ]
+}
+
+fn selective() -> Vec<spec::Backbone> {
+    let (hidden_size, dropout, input_dropout) = (13, 0.4, 0.4);
+    let mamba = MambaConfig {
+        hidden_size,
+        num_layers: 2,
+        state_size: 5,
+        expand_factor: 2,
+        conv_size: 4,
+        input_norm: true,
+        dropout,
+        input_dropout,
+    };
+    let jamba = JambaConfig {
+        hidden_size,
+        num_layers: 4,
+        state_size: 16,
+        expand_factor: 2,
+        conv_size: 3,
+        attention_every: 2,
+        num_heads: 2,
+        head_dim: 4,
+        window_size: 5,
+        qk_layernorm: true,
+        input_norm: false,
+        dropout,
+        input_dropout,
+    };
+    let gated = HawkConfig {
+        hidden_size,
+        num_layers: 2,
+        expand_factor: 2,
+        conv_size: 4,
+        input_norm: false,
+        dropout,
+        input_dropout,
+    };
+    let s4d = StateConfig {
+        hidden_size,
+        num_layers: 2,
+        state_size: 18,
+        input_norm: true,
+        dropout,
+        input_dropout,
+    };
+    vec![
+        spec::Backbone::Mamba(mamba),
+        spec::Backbone::Jamba(jamba.clone()),
+        spec::Backbone::Zamba(jamba),
+        spec::Backbone::GatedSsm(gated),
+        spec::Backbone::S4d(s4d),
+    ]
 }
 
 fn build(config: &spec::Backbone, seed: u64) -> (Box<dyn Backbone>, Weights) {
     let b = Builder::new(Source::Seed(seed), true);
     let net = backbone::new(config, INPUT, &b).unwrap();
-    (net, b.finish().unwrap())
+    let weights = b.finish().unwrap();
+    // What is zero at first hides what lies behind it.
+    for (name, weight) in weights.iter().filter(|(_, w)| w.rank() == 2) {
+        let rng = Rng::new(seed, name, 0);
+        let fill = |v: &mut [f32]| {
+            if v.iter().all(|v| *v == 0.0) {
+                v.iter_mut().enumerate().for_each(|(i, v)| *v = 0.3 * rng.normal(i as u64));
+            }
+        };
+        sconce_core::ops::tensor::update(weight, fill).unwrap();
+    }
+    (net, weights)
 }
 
 fn rows(t: &Tensor, order: &[u32]) -> Tensor {

@@ -18,8 +18,10 @@ fn it_agrees_with_pytorch_also_where_the_decay_underflows() {
         let inputs = Selective {
             u: &u,
             dt: &dt,
+            dt_bias: None,
             dt_softplus: false,
             a: &a,
+            a_log: false,
             b: &b,
             c: &c,
             d: Some(&d),
@@ -53,13 +55,15 @@ fn apart(got: &[f64], want: &[f64]) -> f64 {
     got.iter().zip(want).fold(0.0, |m, (a, b)| m.max((a - b).abs()))
 }
 
-/// u, dt, A, B, C, h, D, z in this order; D and z may be left out.
+/// u, dt, A, B, C, h, D, z, dt_bias in this order; the last three may be left out.
 struct Case {
     tensors: Vec<Tensor>,
     softplus: bool,
     skip: bool,
     gate: bool,
     lengths: Option<Vec<usize>>,
+    /// One `dt` for all frames, a bias on it, and A given as its logarithm.
+    steady: bool,
 }
 
 impl Case {
@@ -78,16 +82,28 @@ impl Case {
             noise(&[b, c, n], 6),
             noise(&[c], 7),
             noise(&[b, t, c], 8),
+            variable(noise(&[c], 10).abs().unwrap()),
         ];
-        Case { tensors, softplus, skip, gate, lengths: lengths.map(<[usize]>::to_vec) }
+        let lengths = lengths.map(<[usize]>::to_vec);
+        Case { tensors, softplus, skip, gate, lengths, steady: false }
+    }
+
+    fn steady(mut self) -> Self {
+        let c = self.tensors[6].dim(0).unwrap();
+        let dt = (noise(&[c], 9).abs().unwrap() + 0.5).unwrap();
+        self.tensors[1] = Var::from_tensor(&dt).unwrap().into_inner();
+        self.steady = true;
+        self
     }
 
     fn run_on(&self, t: &[Tensor]) -> (Tensor, Tensor) {
         let inputs = Selective {
             u: &t[0],
             dt: &t[1],
+            dt_bias: self.steady.then_some(&t[8]),
             dt_softplus: self.softplus,
             a: &t[2],
+            a_log: self.steady,
             b: &t[3],
             c: &t[4],
             h: &t[5],
@@ -105,13 +121,15 @@ impl Case {
             for frame in 0..self.lengths.as_ref().map_or(t, |l| l[row]) {
                 for ch in 0..c {
                     let at = (row * t + frame) * c + ch;
-                    let (u, raw) = (v[0][at], v[1][at]);
+                    let u = v[0][at];
+                    let raw = if self.steady { v[1][ch] + v[8][ch] } else { v[1][at] };
                     let dt = if self.softplus { raw.exp().ln_1p() } else { raw };
                     let mut out = if self.skip { v[6][ch] * u } else { 0.0 };
                     for j in 0..n {
+                        let a = v[2][ch * n + j];
+                        let a = if self.steady { -a.exp() } else { a };
                         let h = &mut h[(row * c + ch) * n + j];
-                        *h = (dt * v[2][ch * n + j]).exp() * *h
-                            + dt * v[3][(row * t + frame) * n + j] * u;
+                        *h = (dt * a).exp() * *h + dt * v[3][(row * t + frame) * n + j] * u;
                         out += v[4][(row * t + frame) * n + j] * *h;
                     }
                     let z = v[7][at];
@@ -140,7 +158,7 @@ impl Case {
             let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
             dot(&y, &cy) + dot(&h, &ch)
         };
-        let used = [true, true, true, true, true, true, self.skip, self.gate];
+        let used = [true, true, true, true, true, true, self.skip, self.gate, self.steady];
         for (k, tensor) in self.tensors.iter().enumerate().filter(|(k, _)| used[*k]) {
             let got = values(gradients.get(tensor).expect("a gradient"));
             for i in (0..got.len()).step_by(1 + got.len() / 40) {
@@ -165,6 +183,8 @@ fn values_and_gradients_agree_with_the_definition() {
         Case::new([1, 2, 16, 16], options, None).check();
         Case::new([3, 11, 5, 18], options, Some(&[11, 0, 9])).check();
         Case::new([3, 2, 5, 18], options, Some(&[1, 0, 2])).check();
+        Case::new([3, 11, 20, 3], options, Some(&[11, 0, 9])).steady().check();
+        Case::new([1, 2, 20, 3], options, None).steady().check();
     }
 }
 
@@ -198,7 +218,7 @@ fn one_thread_and_three_give_the_same_bits() {
         let (y, _) = case.run_on(&case.tensors);
         let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
         let mut all = vec![values(&y)];
-        all.extend(case.tensors.iter().map(|t| values(gradients.get(t).unwrap())));
+        all.extend(case.tensors[..8].iter().map(|t| values(gradients.get(t).unwrap())));
         assert_eq!(*seen.get_or_insert(all.clone()), all);
     }
 }
@@ -211,8 +231,10 @@ fn shapes_that_do_not_fit_are_errors_that_give_both() {
     let inputs = Selective {
         u: &t[0],
         dt: &t[1],
+        dt_bias: None,
         dt_softplus: false,
         a: &t[2],
+        a_log: false,
         b: &t[3],
         c: &t[4],
         h: &t[5],

@@ -1,7 +1,8 @@
-//! How long training steps take: the step of a run, on examples that are random but always the same.
+//! How long training steps and whole windows take, on examples that are random but always the same.
 
 use std::time::Instant;
 
+use sconce_core::backbone::Context;
 use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
 use sconce_core::{Error, Policy, Result, Spec, pool};
@@ -44,27 +45,61 @@ pub struct StepTimes {
 
 /// Trains a new policy of `spec` by the plain loss, again and again on the same examples.
 pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
+    measured(spec, steps, |policy| {
+        let (frames, labels, weights) = examples(spec, steps);
+        let config = AdamWConfig::default();
+        let loss = LossOptions::plain();
+        let mut stepper = Stepper::new(policy, &loss, config, MAX_GRAD_NORM, steps.seed)?;
+        repeat(steps, |step| {
+            let examples = Examples { frames: &frames, labels: &labels, weights: &weights };
+            Ok(stepper.step(examples, step, LEARNING_RATE)?.loss)
+        })
+    })
+}
+
+/// Reads whole windows with a new policy of `spec`, from empty memories to the trunk vectors of all
+/// frames; in place of a loss stands their sum.
+pub fn forward_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
+    measured(spec, steps, |policy| {
+        let (frames, _, _) = examples(spec, steps);
+        let state = policy.zero_state(steps.batch)?;
+        repeat(steps, |_| {
+            let (trunk, _) = policy.trunk(&frames, &state, &Context::default())?;
+            Ok(f64::from(trunk.sum_all()?.to_scalar::<f32>()?))
+        })
+    })
+}
+
+/// Microseconds of each repetition that counts, and what each of them all gave.
+type Times = (Vec<f64>, Vec<f64>);
+
+fn measured(
+    spec: &Spec,
+    steps: &Steps,
+    work: impl FnOnce(&Policy) -> Result<Times>,
+) -> Result<StepTimes> {
     spec.validate()?;
     let before = pool::threads();
     pool::set_threads(steps.threads.max(1))?;
-    let times = timed(spec, steps);
+    let times = Policy::init(spec, steps.seed).and_then(|policy| {
+        let (us, values) = work(&policy)?;
+        let (Some(&first_loss), Some(&last_loss)) = (values.first(), values.last()) else {
+            return Err(Error::not_found("a step"));
+        };
+        let multiply_adds = multiply_adds(&policy) * (steps.batch * steps.window) as u64;
+        Ok(StepTimes { us, first_loss, last_loss, multiply_adds, weights: policy.num_weights() })
+    });
     pool::set_threads(before)?;
     times
 }
 
-fn timed(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
-    let policy = Policy::init(spec, steps.seed)?;
-    let (frames, labels, weights) = examples(spec, steps);
-    let examples = Examples { frames: &frames, labels: &labels, weights: &weights };
-    let config = AdamWConfig::default();
-    let mut stepper =
-        Stepper::new(&policy, &LossOptions::plain(), config, MAX_GRAD_NORM, steps.seed)?;
-    let (mut us, mut losses) = (vec![], vec![]);
+fn repeat(steps: &Steps, mut work: impl FnMut(u64) -> Result<f64>) -> Result<Times> {
+    let (mut us, mut values) = (vec![], vec![]);
     let mut clock = Instant::now();
     for step in 0.. {
         let start = Instant::now();
-        losses.push(stepper.step(examples, step, LEARNING_RATE)?.loss);
-        match losses.len() {
+        values.push(work(step)?);
+        match values.len() {
             n if n < WARM_UP => continue,
             WARM_UP => clock = Instant::now(),
             _ => us.push(start.elapsed().as_secs_f64() * 1e6),
@@ -73,11 +108,7 @@ fn timed(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
             break;
         }
     }
-    let (Some(&first_loss), Some(&last_loss)) = (losses.first(), losses.last()) else {
-        return Err(Error::not_found("a step"));
-    };
-    let multiply_adds = multiply_adds(&policy) * (steps.batch * steps.window) as u64;
-    Ok(StepTimes { us, first_loss, last_loss, multiply_adds, weights: policy.num_weights() })
+    Ok((us, values))
 }
 
 /// Of one frame. Looked-up rows and tables of a prior cost none.

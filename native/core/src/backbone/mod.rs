@@ -1,8 +1,17 @@
 //! How vectors become memory.
 
+pub mod attention;
 mod compact;
+mod griffin;
+mod hgrn;
+pub mod mamba;
+mod min_rnn;
 mod mlp;
 mod recurrent;
+mod residual_lstm;
+mod rwkv;
+pub mod s4d;
+mod s5;
 pub mod stack;
 
 use std::cell::RefCell;
@@ -17,6 +26,8 @@ use crate::ops::tensor::{tensor, to_vec};
 use crate::rng::Rng;
 use crate::weights::Builder;
 use crate::{Error, Result, ops, spec};
+pub use griffin::{GatedMlp, RecurrentBlock};
+pub use min_rnn::{MinCell, MinRnn};
 pub use mlp::Mlp;
 pub use recurrent::{Cell, Recurrent};
 
@@ -50,6 +61,22 @@ pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn
         Mlp(c) => Box::new(mlp::Mlp::new(c, input, b)?),
         Lstm(c) => Box::new(Recurrent::new(Cell::Lstm, c, input, b)?),
         Gru(c) => Box::new(Recurrent::new(Cell::Gru, c, input, b)?),
+        MinGru(c) => Box::new(min_rnn::stack(MinCell::Gru, c, input, b)?),
+        MinLstm(c) => Box::new(min_rnn::stack(MinCell::Lstm, c, input, b)?),
+        Griffin(c) => Box::new(griffin::griffin(c, input, b)?),
+        Hawk(c) => Box::new(griffin::hawk(c, input, b)?),
+        Hgrn(c) => Box::new(hgrn::stack(c, input, b)?),
+        Rwkv(c) => Box::new(rwkv::stack(c, input, b)?),
+        S5(c) => Box::new(s5::stack(c, input, b)?),
+        SlidingWindow(c) | DecisionTransformer(c) => Box::new(attention::transformer(c, input, b)?),
+        LstmHybrid(c) => Box::new(attention::LstmHybrid::new(c, input, b)?),
+        ResLstm(c) => Box::new(residual_lstm::res_lstm(c, input, b)?),
+        TxLike(c) => Box::new(residual_lstm::tx_like(c, input, b)?),
+        Mamba(c) => Box::new(mamba::mamba(c, input, b)?),
+        Jamba(c) => Box::new(mamba::jamba(c, input, b)?),
+        Zamba(c) => Box::new(mamba::zamba(c, input, b)?),
+        GatedSsm(c) => Box::new(mamba::gated_ssm(c, input, b)?),
+        S4d(c) => Box::new(s4d::s4d(c, input, b)?),
         other => return Err(Error::not_found(format!("backbone {}", other.name()))),
     };
     Ok(Box::new(compact::Compact(net)))
@@ -95,6 +122,19 @@ impl Context {
         }
     }
 
+    /// Whether taps were asked for, so that what an op would hide has to be shown.
+    pub fn is_tapped(&self) -> bool {
+        self.taps.is_some()
+    }
+
+    /// As [`Context::tap`] for what has to be computed first: it is if taps were asked for.
+    pub fn tap_with(&self, name: &str, value: impl FnOnce() -> Result<Tensor>) -> Result<()> {
+        if self.taps.is_some() {
+            self.tap(name, &value()?);
+        }
+        Ok(())
+    }
+
     fn rng(&self, name: &str) -> Option<Rng> {
         self.dropout.map(|(seed, step)| Rng::new(seed, &format!("dropout.{name}"), step))
     }
@@ -117,6 +157,18 @@ impl Context {
 }
 
 impl State {
+    /// The parts of a state that has `N`.
+    pub fn parts<const N: usize>(&self) -> Result<&[Tensor; N]> {
+        <&[Tensor; N]>::try_from(&self.0[..])
+            .map_err(|_| Error::mismatch("parts of a state", N, self.0.len()))
+    }
+
+    /// Zeros of these widths for each of `batch` rows.
+    pub fn zeros(batch: usize, widths: &[usize]) -> Result<State> {
+        let part = |&n: &usize| Ok(tensor(vec![0.0; batch * n], (batch, n))?);
+        widths.iter().map(part).collect::<Result<_>>().map(State)
+    }
+
     /// The numbers of all parts, one after the other.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let mut all = Vec::new();

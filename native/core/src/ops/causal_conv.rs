@@ -2,11 +2,11 @@
 
 use std::sync::Mutex;
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
+use super::many::{self, Many, Numbers};
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
-use super::tensor;
 use crate::{Error, Result};
 
 /// `y [b, t, c]` and the state after the last frame (the convolution of Gu and Dao 2023, fig. 3).
@@ -26,21 +26,17 @@ pub fn causal_conv(
     silu: bool,
     lengths: Lengths,
 ) -> Result<(Tensor, Tensor)> {
-    let shape = Window::new(x, weight, bias, state, lengths)?;
-    // Candle's ops take three tensors: weight and bias travel as one.
-    let taps = match bias {
-        Some(bias) => Tensor::cat(&[&weight.flatten_all()?, bias], 0)?,
-        None => weight.flatten_all()?,
-    };
-    let (x, state) = (x.contiguous()?, state.contiguous()?);
-    let op = Conv { window: shape.clone(), bias: bias.is_some(), silu };
-    let y = x.apply_op3(&taps, &state, op)?;
-    Ok((y, x.apply_op2(&state, Carry { window: shape })?))
+    let (batch, time, channels) = x.dims3()?;
+    let window = Window::of([batch, time, channels], weight, bias, state, lengths)?;
+    let all: Vec<&Tensor> = [x, weight, state].into_iter().chain(bias).collect();
+    let outputs = many::apply(Conv { window, silu }, &all)?;
+    let [y, state] = many::take(outputs)?;
+    Ok((y, state))
 }
 
 /// Shapes of one convolution.
 #[derive(Debug, Clone)]
-struct Window {
+pub(crate) struct Window {
     batch: usize,
     time: usize,
     channels: usize,
@@ -49,14 +45,14 @@ struct Window {
 }
 
 impl Window {
-    fn new(
-        x: &Tensor,
+    /// Checks everything against an input `[b, t, c]`.
+    pub(crate) fn of(
+        [batch, time, channels]: [usize; 3],
         weight: &Tensor,
         bias: Option<&Tensor>,
         state: &Tensor,
         lengths: Lengths,
     ) -> Result<Self> {
-        let (batch, time, channels) = x.dims3()?;
         let (_, _, kernel) = weight.dims3()?;
         let check = |what: &str, expected: &[usize], got: &[usize]| match got == expected {
             true => Ok(()),
@@ -68,7 +64,7 @@ impl Window {
         }
         check("state of a causal convolution", &[batch, channels, kernel - 1], state.dims())?;
         check_lengths(&lengths, batch, time)?;
-        if x.elem_count() == 0 {
+        if batch * time * channels == 0 {
             return Err(Error::mismatch("frames of a window", "at least 1", 0));
         }
         Ok(Window { batch, time, channels, kernel, lengths })
@@ -116,8 +112,7 @@ struct Taps {
 }
 
 impl Taps {
-    fn new(taps: &[f32], channels: usize, kernel: usize, silu: bool) -> Self {
-        let (given, bias) = taps.split_at(channels * kernel);
+    fn new(given: &[f32], bias: &[f32], channels: usize, kernel: usize, silu: bool) -> Self {
         let mut weight = vec![0.0; channels * kernel];
         turn(&mut weight, given, channels, kernel);
         let bias = if bias.is_empty() { vec![0.0; channels] } else { bias.to_vec() };
@@ -196,17 +191,15 @@ dispatch! {
     }
 }
 
-struct Conv {
-    window: Window,
-    bias: bool,
-    silu: bool,
+pub(crate) struct Conv {
+    pub(crate) window: Window,
+    pub(crate) silu: bool,
 }
 
 impl Conv {
-    fn forward(&self, x: &[f32], taps: &[f32], state: &[f32]) -> Vec<f32> {
+    fn outputs(&self, x: &[f32], taps: &Taps, state: &[f32]) -> Vec<f32> {
         let Window { batch, time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
-        let taps = Taps::new(taps, c, kernel, self.silu);
         let mut y = vec![0.0; batch * time * c];
         for_each_shard(batch, self.window.shard(), [(&mut y, time * c)], |rows, [y]| {
             for (y, row) in y.chunks_exact_mut(time * c).zip(rows) {
@@ -214,8 +207,8 @@ impl Conv {
                 let head = self.window.head(x, &state[row * c * past..][..c * past]);
                 let (first, rest) =
                     y[..self.window.length(row) * c].split_at_mut(self.seeing_state(row) * c);
-                forward(first, &head, &taps);
-                forward(rest, x, &taps);
+                forward(first, &head, taps);
+                forward(rest, x, taps);
             }
         });
         y
@@ -226,11 +219,11 @@ impl Conv {
         self.window.length(row).min(self.window.kernel - 1)
     }
 
-    /// `(dx, d_taps, d_state)`; parts of `d_taps` are summed in the order of the shards.
-    fn gradients(&self, x: &[f32], taps: &[f32], state: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
+    /// Gradients of `x`, the weight, the state and the bias; parts of those of the weights are summed
+    /// in the order of the shards.
+    fn gradients(&self, x: &[f32], taps: &Taps, state: &[f32], dy: &[f32]) -> [Vec<f32>; 4] {
         let Window { batch, time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
-        let taps = Taps::new(taps, c, kernel, self.silu);
         let (mut dx, mut d_state) = (vec![0.0; x.len()], vec![0.0; state.len()]);
         let shard = self.window.shard();
         let parts: Vec<_> =
@@ -246,8 +239,8 @@ impl Conv {
                 let mut d_head = vec![0.0; head.len()];
                 let (first, rest) =
                     dy[..self.window.length(row) * c].split_at(self.seeing_state(row) * c);
-                backward(dx, dw, db, rest, x, &taps);
-                backward(&mut d_head, dw, db, first, &head, &taps);
+                backward(dx, dw, db, rest, x, taps);
+                backward(&mut d_head, dw, db, first, &head, taps);
                 let (d_past, d_first) = d_head.split_at(past * c);
                 let frames = past.min(time) * c;
                 add_assign(&mut dx[..frames], &d_first[..frames]);
@@ -258,64 +251,52 @@ impl Conv {
         for part in parts {
             add_assign(&mut sum, &part.into_inner().unwrap_or_else(|e| e.into_inner()));
         }
-        let (dw, db) = sum.split_at(kernel * c);
-        let mut d_taps = vec![0.0; kernel * c];
-        turn(&mut d_taps, dw, kernel, c);
-        if self.bias {
-            d_taps.extend_from_slice(db);
+        let db = sum.split_off(kernel * c);
+        let mut dw = vec![0.0; kernel * c];
+        turn(&mut dw, &sum, kernel, c);
+        [dx, dw, d_state, db]
+    }
+
+    fn taps(&self, inputs: &[&[f32]]) -> Taps {
+        let Window { channels, kernel, .. } = self.window;
+        let bias = inputs.get(3).copied().unwrap_or_default();
+        Taps::new(inputs[1], bias, channels, kernel, self.silu)
+    }
+
+    /// The last `k - 1` inputs of each row, `[b, c, k - 1]`.
+    fn carry(&self, x: &[f32], state: &[f32]) -> Vec<f32> {
+        let Window { time, channels: c, kernel, .. } = self.window;
+        let past = kernel - 1;
+        let mut next = vec![0.0; state.len()];
+        for (row, next) in next.chunks_exact_mut((c * past).max(1)).enumerate() {
+            for (slot, source) in self.sources(row) {
+                let (from, step) = match source {
+                    Source::Frame(t) => (&x[(row * time + t) * c..], 1),
+                    Source::Slot(s) => (&state[row * c * past + s..], past),
+                };
+                let from = from.iter().step_by(step);
+                next[slot..].iter_mut().step_by(past).zip(from).for_each(|(next, v)| *next = *v);
+            }
         }
-        [dx, d_taps, d_state]
-    }
-}
-
-impl CustomOp3 for Conv {
-    fn name(&self) -> &'static str {
-        "causal-conv"
+        next
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        taps: &CpuStorage,
-        tl: &Layout,
-        state: &CpuStorage,
-        sl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let state = tensor::slice(state, sl)?;
-        let y = self.forward(tensor::slice(x, xl)?, tensor::slice(taps, tl)?, state);
-        Ok((CpuStorage::F32(y), xl.shape().clone()))
+    /// Adds the gradient of the state that was carried on.
+    fn carry_backward(&self, dx: &mut [f32], d_state: &mut [f32], d_next: &[f32]) {
+        let Window { time, channels: c, kernel, .. } = self.window;
+        let past = kernel - 1;
+        for (row, d_next) in d_next.chunks_exact((c * past).max(1)).enumerate() {
+            for (slot, source) in self.sources(row) {
+                let (to, step) = match source {
+                    Source::Frame(t) => (&mut dx[(row * time + t) * c..], 1),
+                    Source::Slot(s) => (&mut d_state[row * c * past + s..], past),
+                };
+                let d_slot = d_next[slot..].iter().step_by(past);
+                to.iter_mut().step_by(step).zip(d_slot).for_each(|(to, d)| *to += d);
+            }
+        }
     }
 
-    fn bwd(
-        &self,
-        x: &Tensor,
-        taps: &Tensor,
-        state: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let [dx, d_taps, d_state] = tensor::with(x, |x| {
-            tensor::with(taps, |taps| {
-                tensor::with(state, |state| {
-                    tensor::with(dy, |dy| Ok(self.gradients(x, taps, state, dy)))
-                })
-            })
-        })?;
-        Ok((
-            Some(tensor::tensor(dx, x.shape())?),
-            Some(tensor::tensor(d_taps, taps.shape())?),
-            state.track_op().then(|| tensor::tensor(d_state, state.shape())).transpose()?,
-        ))
-    }
-}
-
-/// The last `k - 1` inputs of each row, `[b, c, k - 1]`.
-struct Carry {
-    window: Window,
-}
-
-impl Carry {
     /// For each slot of the state after a row, where its input lies.
     fn sources(&self, row: usize) -> impl Iterator<Item = (usize, Source)> {
         let (past, length) = (self.window.kernel - 1, self.window.length(row));
@@ -333,64 +314,36 @@ enum Source {
     Slot(usize),
 }
 
-impl CustomOp2 for Carry {
+/// Inputs x, weight, state and, if there is one, bias.
+impl Many for Conv {
     fn name(&self) -> &'static str {
-        "causal-conv-state"
+        "causal-conv"
     }
 
-    fn cpu_fwd(
+    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<Numbers> {
+        let Window { batch, time, channels, kernel, .. } = self.window;
+        let (x, state) = (inputs[0], inputs[2]);
+        vec![
+            (self.outputs(x, &self.taps(inputs), state), (batch, time, channels).into()),
+            (self.carry(x, state), (batch, channels, kernel - 1).into()),
+        ]
+    }
+
+    fn backward(
         &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        state: &CpuStorage,
-        sl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let Window { batch, time, channels: c, kernel, .. } = self.window;
-        let past = kernel - 1;
-        let (x, state) = (tensor::slice(x, xl)?, tensor::slice(state, sl)?);
-        let mut next = vec![0.0; batch * c * past];
-        for (row, next) in next.chunks_exact_mut((c * past).max(1)).enumerate() {
-            for (slot, source) in self.sources(row) {
-                let (from, step) = match source {
-                    Source::Frame(t) => (&x[(row * time + t) * c..], 1),
-                    Source::Slot(s) => (&state[row * c * past + s..], past),
-                };
-                for (next, v) in
-                    next[slot..].iter_mut().step_by(past).zip(from.iter().step_by(step))
-                {
-                    *next = *v;
-                }
-            }
+        inputs: &[&[f32]],
+        outputs: &[Option<&[f32]>],
+        _wanted: &[bool],
+    ) -> Vec<Vec<f32>> {
+        let (x, state) = (inputs[0], inputs[2]);
+        let silent = vec![0.0; if outputs[0].is_none() { x.len() } else { 0 }];
+        let dy = outputs[0].unwrap_or(&silent);
+        let [mut dx, dw, mut d_state, db] = self.gradients(x, &self.taps(inputs), state, dy);
+        if let Some(d_next) = outputs[1] {
+            self.carry_backward(&mut dx, &mut d_state, d_next);
         }
-        Ok((CpuStorage::F32(next), sl.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        state: &Tensor,
-        _next: &Tensor,
-        d_next: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let Window { time, channels: c, kernel, .. } = self.window;
-        let past = kernel - 1;
-        let (mut dx, mut d_state) = (vec![0.0; x.elem_count()], vec![0.0; state.elem_count()]);
-        tensor::with(d_next, |d_next| {
-            for (row, d_next) in d_next.chunks_exact((c * past).max(1)).enumerate() {
-                for (slot, source) in self.sources(row) {
-                    let (to, step) = match source {
-                        Source::Frame(t) => (&mut dx[(row * time + t) * c..], 1),
-                        Source::Slot(s) => (&mut d_state[row * c * past + s..], past),
-                    };
-                    let d_slot = d_next[slot..].iter().step_by(past);
-                    for (to, d) in to.iter_mut().step_by(step).zip(d_slot) {
-                        *to += d;
-                    }
-                }
-            }
-            Ok(())
-        })?;
-        let wrap = |t: &Tensor, d| t.track_op().then(|| tensor::tensor(d, t.shape())).transpose();
-        Ok((wrap(x, dx)?, wrap(state, d_state)?))
+        let mut all = vec![dx, dw, d_state];
+        all.extend((inputs.len() > 3).then_some(db));
+        all
     }
 }

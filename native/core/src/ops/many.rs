@@ -14,7 +14,7 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tenso
 
 use super::tensor;
 
-/// The numbers of an output.
+/// An output: its numbers and their shape.
 pub type Numbers = (Vec<f32>, Shape);
 
 /// What such an op computes.
@@ -22,11 +22,10 @@ pub trait Many: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// All outputs; `track` says that a backward pass may follow.
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)>;
+    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers>;
 
     /// Gradients of the inputs from those of the outputs; `None` for an output that nothing used.
-    /// What is not `wanted` may be left empty, and so may the gradient of a weight that was left with it
-    /// ([`Weight::accumulate`](crate::weights::Weight::accumulate)).
+    /// Empty for what is not `wanted`, or was left where it belongs ([`crate::weights::Weight`]).
     fn backward(
         &self,
         inputs: &[&[f32]],
@@ -69,6 +68,12 @@ pub fn apply(op: impl Many, inputs: &[&Tensor]) -> crate::Result<Vec<Tensor>> {
     (0..count).map(output).collect()
 }
 
+/// So many outputs as an op has.
+pub fn take<const N: usize>(outputs: Vec<Tensor>) -> crate::Result<[Tensor; N]> {
+    let count = outputs.len();
+    outputs.try_into().map_err(|_| crate::Error::mismatch("outputs of an op", N, count))
+}
+
 /// Where the numbers and gradients of one application lie.
 struct Place {
     op: Box<dyn Many>,
@@ -96,8 +101,8 @@ impl Tie {
     fn gradient(&self) -> Result<Option<Tensor>> {
         let gradient = lock(&self.place.d_inputs).get_mut(self.input).map(std::mem::take);
         let shape = self.place.inputs[self.input].shape();
-        let given = gradient.filter(|gradient| gradient.len() == shape.elem_count());
-        given.map(|gradient| tensor::tensor(gradient, shape)).transpose()
+        let gradient = gradient.filter(|gradient| gradient.len() == shape.elem_count());
+        gradient.map(|gradient| tensor::tensor(gradient, shape)).transpose()
     }
 }
 

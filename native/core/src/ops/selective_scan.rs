@@ -1,14 +1,16 @@
 //! The selective scan S6 (Gu and Dao 2023, eq. 2a and 2b with the selection of alg. 2).
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock};
 
-use candle_core::{Shape, Tensor};
+use candle_core::Tensor;
 
-use super::many::{self, Many};
+use super::many::{self, Many, Numbers};
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::simd::{
-    LANES, add_assign, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with, store, sum,
+    LANES, add_assign, add_rows, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with,
+    store, sum,
 };
 use crate::{Error, Result};
 
@@ -17,11 +19,16 @@ use crate::{Error, Result};
 pub struct Selective<'a> {
     /// `[b, t, c]`
     pub u: &'a Tensor,
-    /// Step size `[b, t, c]`, or what softplus makes it of.
+    /// Step size `[b, t, c]`, or `[c]` where it is the same in all frames.
     pub dt: &'a Tensor,
+    /// Is added to `dt`, `[c]`.
+    pub dt_bias: Option<&'a Tensor>,
+    /// Whether the step size is the softplus of that.
     pub dt_softplus: bool,
     /// `[c, n]`
     pub a: &'a Tensor,
+    /// Whether A is `-exp(a)`.
+    pub a_log: bool,
     /// `[b, t, n]`
     pub b: &'a Tensor,
     /// `[b, t, n]`
@@ -37,7 +44,7 @@ pub struct Selective<'a> {
 /// `y [b, t, c]` and the state `[b, c, n]` after the last frame.
 ///
 /// ```text
-/// h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t      y_t = (C_t h_t + D u_t) * silu(z_t)
+/// h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t     y_t = (C_t h_t + D u_t) * silu(z_t)
 /// ```
 ///
 /// without the terms whose tensors are not given. Row r has `lengths[r]` frames: later ones give 0
@@ -46,64 +53,77 @@ pub struct Selective<'a> {
 /// Forward keeps the state of every eighth frame; backward makes those between again, so that what
 /// is kept is an eighth of the states, and nothing is ever divided by a decay.
 pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
-    let op = Scan::new(&inputs, lengths)?;
-    let Selective { u, dt, a, b, c, d, z, h, .. } = inputs;
-    let all: Vec<&Tensor> = [u, dt, a, b, c, h].into_iter().chain(d).chain(z).collect();
-    let outputs = many::apply(op, &all)?;
-    match <[Tensor; 2]>::try_from(outputs) {
-        Ok([y, h]) => Ok((y, h)),
-        Err(other) => Err(Error::mismatch("outputs of a scan", 2, other.len())),
-    }
+    let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
+    let (batch, time, channels) = u.dims3()?;
+    let (_, state) = a.dims2()?;
+    let op = Scan {
+        batch,
+        time,
+        channels,
+        state,
+        steady: dt.rank() == 1,
+        bias: dt_bias.is_some(),
+        softplus: dt_softplus,
+        log: a_log,
+        skip: d.is_some(),
+        gate: z.is_some(),
+        lengths,
+        kept: OnceLock::new(),
+    };
+    op.check(&inputs)?;
+    let all = [u, dt, a, b, c, h].into_iter().chain(dt_bias).chain(d).chain(z);
+    let [y, h] = many::take(many::apply(op, &all.collect::<Vec<_>>())?)?;
+    Ok((y, h))
 }
 
-struct Scan {
-    batch: usize,
-    time: usize,
-    channels: usize,
-    state: usize,
-    softplus: bool,
-    skip: bool,
-    gate: bool,
-    lengths: Lengths,
+/// Inputs u, dt, a, b, c, h and those that are given of dt_bias, d, z.
+pub(crate) struct Scan {
+    pub(crate) batch: usize,
+    pub(crate) time: usize,
+    pub(crate) channels: usize,
+    pub(crate) state: usize,
+    /// One `dt` for all frames.
+    pub(crate) steady: bool,
+    pub(crate) bias: bool,
+    pub(crate) softplus: bool,
+    pub(crate) log: bool,
+    pub(crate) skip: bool,
+    pub(crate) gate: bool,
+    pub(crate) lengths: Lengths,
     /// States before every `CHUNK`th frame, `[b, chunk, block, n, LANES]`.
-    kept: OnceLock<Vec<f32>>,
+    pub(crate) kept: OnceLock<Vec<f32>>,
 }
 
 /// Frames between kept states: so many states and decays of one block stay in the first cache.
 const CHUNK: usize = 8;
 
 impl Scan {
-    fn new(inputs: &Selective<'_>, lengths: Lengths) -> Result<Self> {
-        let Selective { u, dt, dt_softplus, a, b, c, d, z, h } = inputs;
-        let (batch, time, channels) = u.dims3()?;
-        let (_, state) = a.dims2()?;
-        let check = |what: &str, expected: &[usize], got: &[usize]| match got == expected {
+    fn check(&self, inputs: &Selective<'_>) -> Result<()> {
+        let Selective { u, dt, dt_bias, a, b, c, d, z, h, .. } = *inputs;
+        let Scan { batch, time, channels, state, steady, .. } = *self;
+        let check = |what: &str, expected: &[usize], got: &Tensor| match got.dims() == expected {
             true => Ok(()),
             false => Err(Error::mismatch(
                 format!("{what} of a selective scan"),
                 format!("{expected:?}"),
-                format!("{got:?}"),
+                format!("{:?}", got.dims()),
             )),
         };
-        check("dt", &[batch, time, channels], dt.dims())?;
-        check("A", &[channels, state], a.dims())?;
-        check("B", &[batch, time, state], b.dims())?;
-        check("C", &[batch, time, state], c.dims())?;
-        check("h", &[batch, channels, state], h.dims())?;
-        if let Some(d) = d {
-            check("D", &[channels], d.dims())?;
-        }
-        if let Some(z) = z {
-            check("z", &[batch, time, channels], z.dims())?;
-        }
-        check_lengths(&lengths, batch, time)?;
+        let wide = [batch, time, channels];
+        check("dt", if steady { &wide[2..] } else { &wide }, dt)?;
+        check("A", &[channels, state], a)?;
+        check("B", &[batch, time, state], b)?;
+        check("C", &[batch, time, state], c)?;
+        check("h", &[batch, channels, state], h)?;
+        dt_bias.map_or(Ok(()), |bias| check("dt_bias", &[channels], bias))?;
+        d.map_or(Ok(()), |d| check("D", &[channels], d))?;
+        z.map_or(Ok(()), |z| check("z", &wide, z))?;
+        check_lengths(&self.lengths, batch, time)?;
         if u.elem_count() * state == 0 {
             let shape = format!("{:?} and {state} a channel", u.dims());
             return Err(Error::mismatch("numbers of a selective scan", "at least 1", shape));
         }
-        let (softplus, skip, gate) = (*dt_softplus, d.is_some(), z.is_some());
-        let kept = OnceLock::new();
-        Ok(Scan { batch, time, channels, state, softplus, skip, gate, lengths, kept })
+        Ok(())
     }
 
     fn length(&self, row: usize) -> usize {
@@ -154,9 +174,14 @@ impl Scan {
 
     fn inputs<'a>(&self, inputs: &[&'a [f32]]) -> Inputs<'a> {
         let get = |i: usize| inputs.get(i).copied().unwrap_or_default();
-        let d = if self.skip { get(6) } else { &[] };
-        let z = if self.gate { get(6 + usize::from(self.skip)) } else { &[] };
-        Inputs { u: get(0), dt: get(1), a: get(2), b: get(3), c: get(4), h: get(5), d, z }
+        let mut next = 6;
+        let mut given = |wanted: bool| {
+            next += usize::from(wanted);
+            if wanted { get(next - 1) } else { &[] }
+        };
+        let (dt_bias, d, z) = (given(self.bias), given(self.skip), given(self.gate));
+        let (u, dt, a, b, c, h) = (get(0), get(1), get(2), get(3), get(4), get(5));
+        Inputs { u, dt, dt_bias, a, b, c, h, d, z }
     }
 
     fn row<'a>(&self, row: usize, inputs: &Inputs<'a>, a: &'a [f32]) -> Row<'a> {
@@ -164,7 +189,8 @@ impl Scan {
         let of = |v: &'a [f32], width: usize| v.get(row * width..(row + 1) * width);
         Row {
             u: of(inputs.u, wide).unwrap_or_default(),
-            dt: of(inputs.dt, wide).unwrap_or_default(),
+            dt: if self.steady { inputs.dt } else { of(inputs.dt, wide).unwrap_or_default() },
+            dt_bias: inputs.dt_bias,
             z: of(inputs.z, wide),
             a,
             b: of(inputs.b, narrow).unwrap_or_default(),
@@ -174,15 +200,35 @@ impl Scan {
             state: self.state,
             length: self.length(row),
             softplus: self.softplus,
+            steady: self.steady,
+        }
+    }
+
+    /// A as `[c, n]`.
+    fn decay_rates<'a>(&self, a: &'a [f32]) -> Cow<'a, [f32]> {
+        if !self.log {
+            return Cow::Borrowed(a);
+        }
+        let mut rates = a.to_vec();
+        negative_exp(&mut rates);
+        Cow::Owned(rates)
+    }
+}
+
+dispatch! {
+    fn negative_exp(a: &mut [f32]) {
+        for a in a {
+            *a = -exp_with::<FMA>(*a);
         }
     }
 }
 
-/// Numbers of all inputs; `d` and `z` are empty where they were not given.
+/// Numbers of all inputs; `dt_bias`, `d` and `z` are empty where they were not given.
 #[derive(Clone, Copy)]
 struct Inputs<'a> {
     u: &'a [f32],
     dt: &'a [f32],
+    dt_bias: &'a [f32],
     a: &'a [f32],
     b: &'a [f32],
     c: &'a [f32],
@@ -195,6 +241,7 @@ struct Inputs<'a> {
 struct Row<'a> {
     u: &'a [f32],
     dt: &'a [f32],
+    dt_bias: &'a [f32],
     z: Option<&'a [f32]>,
     a: &'a [f32],
     b: &'a [f32],
@@ -204,6 +251,7 @@ struct Row<'a> {
     state: usize,
     length: usize,
     softplus: bool,
+    steady: bool,
 }
 
 /// What is worked out of a chunk of whole frames before the channels are walked in blocks: in order,
@@ -225,10 +273,22 @@ impl Chunk {
     /// Reads frames `span` of numbers.
     #[inline(always)]
     fn read<const FMA: bool>(&mut self, row: &Row<'_>, span: Range<usize>) {
-        let (dt, u) = (&row.dt[span.clone()], &row.u[span]);
-        for (((to, du), dt), u) in self.dt.iter_mut().zip(&mut self.du).zip(dt).zip(u) {
-            *to = if row.softplus { softplus_with::<FMA>(*dt) } else { *dt };
-            *du = *to * u;
+        let c = row.channels;
+        let frames = self.dt.chunks_exact_mut(c).zip(self.du.chunks_exact_mut(c));
+        for ((to, du), at) in frames.zip(span.step_by(c)) {
+            let dt = if row.steady { row.dt } else { &row.dt[at..at + c] };
+            to.copy_from_slice(dt);
+            for (to, bias) in to.iter_mut().zip(row.dt_bias) {
+                *to += bias;
+            }
+            if row.softplus {
+                for to in to.iter_mut() {
+                    *to = softplus_with::<FMA>(*to);
+                }
+            }
+            for ((du, dt), u) in du.iter_mut().zip(to).zip(&row.u[at..at + c]) {
+                *du = *dt * u;
+            }
         }
     }
 }
@@ -320,7 +380,7 @@ dispatch! {
     }
 }
 
-/// Gradients of one row, and of what all rows share (`a`, packed, and `d`), to which rows add.
+/// Gradients of one row, and of what all rows share (`a`, packed, `d` and `dt_bias`), to which rows add.
 struct Gradients<'a> {
     u: &'a mut [f32],
     dt: &'a mut [f32],
@@ -332,6 +392,7 @@ struct Gradients<'a> {
     h: &'a mut [f32],
     a: &'a mut [f32],
     d: &'a mut [f32],
+    dt_bias: &'a mut [f32],
 }
 
 /// What backward works in: beside a chunk, the gradient of `C h + D u`, decays and states of one
@@ -419,17 +480,21 @@ dispatch! {
                     let (db, dc) = (&mut db[k * n..][..n], &mut dc[k * n..][..n]);
                     let (mut through_b, mut through_a) = ([0.0; LANES], [0.0; LANES]);
                     for j in 0..n {
+                        // Copies, of which the compiler sees that they do not overlap.
+                        let (b, c, a, decay) = (b[j], c_t[j], a[j], decay[j]);
+                        let (before, after) = (before[j], after[j]);
+                        let (mut to_h, mut to_a, mut to_b, mut to_c) = (dh[j], da[j], db[j], dc[j]);
                         for i in 0..LANES {
-                            let g = mul_add::<FMA>(c_t[j], dy[i], dh[j][i]);
-                            dc[j][i] = mul_add::<FMA>(dy[i], after[j][i], dc[j][i]);
-                            db[j][i] = mul_add::<FMA>(g, du[i], db[j][i]);
-                            through_b[i] = mul_add::<FMA>(g, b[j], through_b[i]);
-                            let g = g * decay[j][i];
-                            dh[j][i] = g;
-                            let q = g * before[j][i];
-                            through_a[i] = mul_add::<FMA>(q, a[j][i], through_a[i]);
-                            da[j][i] = mul_add::<FMA>(q, dt[i], da[j][i]);
+                            let g = mul_add::<FMA>(c, dy[i], to_h[i]);
+                            to_c[i] = mul_add::<FMA>(dy[i], after[i], to_c[i]);
+                            to_b[i] = mul_add::<FMA>(g, du[i], to_b[i]);
+                            through_b[i] = mul_add::<FMA>(g, b, through_b[i]);
+                            to_h[i] = g * decay[i];
+                            let q = to_h[i] * before[i];
+                            through_a[i] = mul_add::<FMA>(q, a[i], through_a[i]);
+                            to_a[i] = mul_add::<FMA>(q, dt[i], to_a[i]);
                         }
+                        (dh[j], da[j], db[j], dc[j]) = (to_h, to_a, to_b, to_c);
                     }
                     // In place of `dt * u`, which nobody reads again.
                     store(chunk_du, k * c + at, width, through_b);
@@ -461,7 +526,8 @@ impl Scratch {
         let c = row.channels;
         for k in 0..count {
             let (own, global) = (k * c..(k + 1) * c, (first + k) * c..(first + k + 1) * c);
-            let (u, raw) = (&row.u[global.clone()], &row.dt[global.clone()]);
+            let u = &row.u[global.clone()];
+            let raw = if row.steady { row.dt } else { &row.dt[global.clone()] };
             let (inner, dt) = (&self.dy[own.clone()], &self.chunk.dt[own.clone()]);
             let (through_b, through_a) = (&self.chunk.du[own.clone()], &self.through[own.clone()]);
             let d_u = &mut to.u[global.clone()];
@@ -479,9 +545,14 @@ impl Scratch {
                 *to = mul_add::<FMA>(*u, *b, *a);
             }
             if row.softplus {
-                for (to, raw) in d_dt.iter_mut().zip(raw) {
-                    *to *= sigmoid_with::<FMA>(*raw);
+                // Where dt = ln(1 + e^x), its slope is sigmoid(x).
+                for (i, (to, raw)) in d_dt.iter_mut().zip(raw).enumerate() {
+                    let bias = if row.dt_bias.is_empty() { 0.0 } else { row.dt_bias[i] };
+                    *to *= sigmoid_with::<FMA>(raw + bias);
                 }
+            }
+            for (sum, d) in to.dt_bias.iter_mut().zip(&*d_dt) {
+                *sum += d;
             }
             if let Some(z) = row.z {
                 let dz = &mut to.z[global.clone()];
@@ -506,7 +577,8 @@ impl Scan {
         let (wide, size) = (self.time * self.channels, self.channels * self.state);
         let few = kept.is_empty() && self.time <= Self::FEW;
         let per_row = kept.len() / self.batch;
-        let packed = if few { vec![] } else { self.pack(inputs.a) };
+        let a = self.decay_rates(inputs.a);
+        let packed = if few { vec![] } else { self.pack(&a) };
         let buffers = [(y, wide), (last, size), (kept, per_row)];
         for_each_shard(self.batch, self.shard(), buffers, |rows, [y, last, kept]| {
             let mut scratch = Chunk::new(self.channels);
@@ -515,7 +587,7 @@ impl Scan {
                 let first = &inputs.h[row * size..][..size];
                 if few {
                     last.copy_from_slice(first);
-                    forward_few(y, last, &mut scratch, &self.row(row, inputs, inputs.a));
+                    forward_few(y, last, &mut scratch, &self.row(row, inputs, &a));
                 } else {
                     let mut h = self.pack(first);
                     let kept = &mut kept[i * per_row..][..per_row];
@@ -532,7 +604,7 @@ impl Many for Scan {
         "selective-scan"
     }
 
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)> {
+    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
         let Scan { batch, time, channels, state, .. } = *self;
         let mut y = vec![0.0; batch * time * channels];
         let mut last = vec![0.0; batch * channels * state];
@@ -556,7 +628,8 @@ impl Many for Scan {
         let (wide, narrow, size) = (time * channels, time * state, channels * state);
         let per_row = self.chunks() * self.packed();
         let silent = vec![0.0; if outputs[0].is_none() { wide } else { 0 }];
-        let a = self.pack(inputs.a);
+        let rates = self.decay_rates(inputs.a);
+        let a = self.pack(&rates);
 
         let zeros = |n: usize| vec![0.0; batch * n];
         let (mut du, mut d_dt, mut dz) =
@@ -564,7 +637,7 @@ impl Many for Scan {
         let (mut db, mut dc, mut dh) = (zeros(narrow), zeros(narrow), zeros(size));
         let shard = self.shard();
         let parts: Vec<_> = (0..batch.div_ceil(shard))
-            .map(|_| Mutex::new((vec![0.0; self.packed()], vec![0.0; channels])))
+            .map(|_| Mutex::new([self.packed(), channels, channels].map(|n| vec![0.0; n])))
             .collect();
         let buffers = [
             (&mut du[..], wide),
@@ -576,7 +649,7 @@ impl Many for Scan {
         ];
         for_each_shard(batch, shard, buffers, |rows, [du, d_dt, dz, db, dc, dh]| {
             let mut part = parts[rows.start / shard].lock().unwrap_or_else(|e| e.into_inner());
-            let (da, d_skip) = &mut *part;
+            let [da, d_skip, d_bias] = &mut *part;
             let mut scratch = Scratch::new(channels, state);
             for (i, row) in rows.enumerate() {
                 let mut h = match outputs[1] {
@@ -593,21 +666,33 @@ impl Many for Scan {
                     h: &mut h,
                     a: da,
                     d: d_skip,
+                    dt_bias: d_bias,
                 };
                 let kept = &kept[row * per_row..][..per_row];
                 backward(&mut to, &mut scratch, dy, kept, &self.row(row, &inputs, &a));
                 self.unpack(&mut dh[i * size..][..size], &h);
             }
         });
-        let (mut packed, mut d_skip) = (vec![0.0; self.packed()], vec![0.0; channels]);
+        let [mut packed, mut d_skip, mut d_bias] =
+            [self.packed(), channels, channels].map(|n| vec![0.0; n]);
         for part in parts {
-            let (a, d) = part.into_inner().unwrap_or_else(|e| e.into_inner());
+            let [a, d, bias] = part.into_inner().unwrap_or_else(|e| e.into_inner());
             add_assign(&mut packed, &a);
             add_assign(&mut d_skip, &d);
+            add_assign(&mut d_bias, &bias);
         }
         let mut da = vec![0.0; size];
         self.unpack(&mut da, &packed);
+        if self.log {
+            da.iter_mut().zip(&*rates).for_each(|(da, a)| *da *= a);
+        }
+        if self.steady {
+            let mut sum = vec![0.0; channels];
+            add_rows(&mut sum, &d_dt);
+            d_dt = sum;
+        }
         let mut all = vec![du, d_dt, da, db, dc, dh];
+        all.extend(self.bias.then_some(d_bias));
         all.extend(self.skip.then_some(d_skip));
         all.extend(self.gate.then_some(dz));
         all

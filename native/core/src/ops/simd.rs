@@ -57,6 +57,31 @@ macro_rules! dispatch {
             body::<false>($($arg),*)
         }
     };
+    // With the generics once as they are declared and once as they are passed on.
+    ($(#[$meta:meta])* $vis:vis fn $name:ident<[$($generic:tt)*], [$($param:tt)*]>($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name<$($generic)*>($($arg: $ty),*) {
+            #[inline(always)]
+            fn body<$($generic)*, const FMA: bool>($($arg: $ty),*) $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+                fn avx512<$($generic)*>($($arg: $ty),*) { body::<$($param)*, true>($($arg),*) }
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2<$($generic)*>($($arg: $ty),*) { body::<$($param)*, true>($($arg),*) }
+                match $crate::ops::simd::level() {
+                    // SAFETY: `level` found these features on the CPU that runs this.
+                    $crate::ops::simd::Level::Avx512 => return unsafe { avx512::<$($param)*>($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::ops::simd::Level::Avx2 => return unsafe { avx2::<$($param)*>($($arg),*) },
+                    $crate::ops::simd::Level::Portable => {}
+                }
+            }
+            body::<$($param)*, false>($($arg),*)
+        }
+    };
 }
 pub use dispatch;
 
@@ -85,6 +110,24 @@ pub fn exp_with<const FMA: bool>(x: f32) -> f32 {
     let q = mul_add::<FMA>(q, r, 4.999_999_3e-1);
     let y = mul_add::<FMA>(mul_add::<FMA>(q, r, 1.0), r, 1.0);
     y * f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))
+}
+
+/// e^x - 1 to a few ulp also near 0, where `exp(x) - 1` cancels: the one of [`exp_with`] is taken off
+/// before the power of two is multiplied in, as `2^n - 1`, which is exact.
+#[inline(always)]
+pub fn expm1_with<const FMA: bool>(x: f32) -> f32 {
+    let x = x.clamp(-87.0, 88.0);
+    const ROUND: f32 = 12_582_912.0;
+    let shifted = mul_add::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = mul_add::<FMA>(n, -0.693_359_4, x);
+    let r = mul_add::<FMA>(n, 2.121_944_4e-4, r);
+    let q = mul_add::<FMA>(1.381_454e-3, r, 8.368_745e-3);
+    let q = mul_add::<FMA>(q, r, 4.166_839e-2);
+    let q = mul_add::<FMA>(q, r, 1.666_652e-1);
+    let q = mul_add::<FMA>(q, r, 4.999_999_3e-1);
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
+    mul_add::<FMA>(mul_add::<FMA>(q * r, r, r), power, power - 1.0)
 }
 
 /// [`exp_with`] for loops that have no `FMA`.
@@ -238,6 +281,14 @@ mod tests {
         assert!(worst(1..1000, ln_1p, f64::ln_1p) < 4e-7);
         assert_eq!((tanh(0.0), ln_1p(0.0)), (0.0, 0.0));
         assert!(tanh(f32::INFINITY) == 1.0 && tanh(f32::NEG_INFINITY) == -1.0);
+    }
+
+    #[test]
+    fn expm1_keeps_its_digits_near_zero_and_far_out() {
+        for expm1 in [expm1_with::<true>, expm1_with::<false>] {
+            assert!(worst(-80_000..80_000, expm1, f64::exp_m1) < 4e-7);
+            assert!(worst(-8000..8000, |x| expm1(x * 1e-4), |x| (x * 1e-4).exp_m1()) < 4e-7);
+        }
     }
 
     #[test]

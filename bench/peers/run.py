@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""The rows of the alternatives that ours stand beside, in one file: one JSON object a line.
+
+    SCONCE_PEERS=FOLDER ./run.py peers.json                     # everything, each with 1 and 2 threads
+    SCONCE_PEERS=FOLDER ./run.py peers.json --only "gru" --budget 5 --threads 2
+
+SCONCE_PEERS holds the shared benchmarks (common, heads, seqmodels, temporal), PEERS_DIR their environment, which is
+made by their run.sh where it is missing. Only the standard library is needed here.
+"""
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+MODELS = ["mlp", "lstm", "gru", "mamba", "attn"]
+PEERS = ["torch-eager", "torch-eager-nn", "torch-compile", "jax", "jax-unroll6", "jax-assoc", "onnxruntime"]
+TRAIN = [f"{what}_{m} {256 if m == 'mlp' else 32}" for what in ("train", "memory") for m in MODELS]
+FORWARD = [f"{m}_full {b}" for m in MODELS if m != "mlp" for b in (1, 32)]
+# Compiling a loop over 60 frames takes minutes each time: only with --slow, once in a while, to know whether
+# one of them has become the fastest.
+SLOW = r"^torch-compile \w*(lstm|gru|mamba)"
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("results", type=Path)
+    p.add_argument("--only", default="", help="a regular expression on 'peer case batch'")
+    p.add_argument("--threads", default="1,2", help="memory is measured with the last of them")
+    p.add_argument("--budget", default="1.0", help="seconds that a row is measured, and at least five calls")
+    p.add_argument("--limit", type=float, default=900, help="seconds that a script may take")
+    p.add_argument("--slow", action="store_true", help="also what takes minutes to compile")
+    return p.parse_args()
+
+
+def environment():
+    if "SCONCE_PEERS" not in os.environ:
+        sys.exit("SCONCE_PEERS is not set: the folder of the shared benchmarks")
+    shared = Path(os.environ["SCONCE_PEERS"])
+    home = Path(os.environ.setdefault("PEERS_DIR", str(Path.home() / ".cache" / "sconce-peers")))
+    python = home / "venv" / "bin" / "python"
+    if not python.exists():
+        subprocess.run([shared / "run.sh", "--setup-only"], check=True)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    return shared, python
+
+
+def jobs(shared, threads):
+    """(script, its cases, threads), each a process."""
+    for t in threads:
+        yield HERE / "train.py", [c for c in TRAIN if c.startswith("train") or t == threads[-1]], t
+        yield shared / "temporal.py", FORWARD, t
+
+
+def measure(python, script, cases, threads, a):
+    """Runs a script for those of its cases that are asked for; yields the rows as it prints them."""
+    cases = [c for c in cases if any(re.search(a.only, f"{peer} {c}") for peer in PEERS)]
+    if not cases:
+        return
+    command = [python, script, "--threads", threads, "--budget", a.budget,
+               "--only", f"^(?=.*(?:{a.only})).* ({'|'.join(cases)})$"]
+    command += [] if a.slow else ["--skip", SLOW]
+    # A session of its own: what a script has started ends with it.
+    with subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, text=True, cwd=script.parent,
+                          start_new_session=True) as run:
+        late = threading.Timer(a.limit, os.killpg, (run.pid, signal.SIGKILL))
+        late.start()
+        try:
+            yield from (json.loads(line) for line in run.stdout if line.startswith("{"))
+        except BaseException:
+            os.killpg(run.pid, signal.SIGKILL)
+            raise
+        finally:
+            late.cancel()
+    if run.returncode:
+        print(f"{script.name} --threads {threads}: ended {run.returncode}", file=sys.stderr)
+
+
+def main():
+    a = arguments()
+    shared, python = environment()
+    rows = []
+    with open(a.results, "w") as out:
+        for script, cases, threads in jobs(shared, a.threads.split(",")):
+            for row in measure(python, script, cases, threads, a):
+                rows.append(row)
+                print(json.dumps(row), file=out, flush=True)
+    measured = [r for r in rows if "skipped" not in r]
+    print(f"{len(measured)} rows, {len(rows) - len(measured)} skipped", file=sys.stderr)
+    sys.exit(0 if measured else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+defmodule Sconce.Bench.Backbones do
+  @moduledoc false
+  # One row for each backbone: what it learns of real games with one budget, and what it costs.
+
+  alias Sconce.Bench.{Case, Cases, Machine, Output, Resident}
+  alias Sconce.{Corpus, Figures, Temporal, Trainer}
+  alias Sconce.Policy.Spec
+
+  # As the README trains; every option of a backbone is its default.
+  @policy [heads: :autoregressive, prior: true, dropout: 0.3, input_dropout: 0.3]
+  @training [
+    batch_size: 32,
+    window_size: 60,
+    loss: :plain,
+    mirror: 0.5,
+    # The clock ends the run; the schedule follows it.
+    steps: 1_000_000,
+    validate_every: 1_000_000,
+    validation_stride: 1000,
+    evaluate: false,
+    seed: 0
+  ]
+  # The same frames of the validation games for all.
+  @scored_stride 5
+  @batch 32
+  @window 60
+
+  @columns [
+    {"backbone", 20, :left},
+    {"size", 6, :right},
+    {"weights", 8, :right},
+    {"NLL", 6, :right},
+    {"changed", 7, :right},
+    {"steps", 6, :right},
+    {"steps/s", 7, :right},
+    {"act, us", 7, :right},
+    {"state", 8, :right},
+    {"step, ms", 8, :right},
+    {"peak", 8, :right}
+  ]
+
+  @doc """
+  Measures the backbones of some names, with so many minutes of training each where there are games,
+  and calls `say` with each line of the table.
+  """
+  @spec run([atom], keyword, (String.t() -> term)) :: [map]
+  def run(names, opts, say) do
+    say.(Output.line(@columns, for({title, _width, _side} <- @columns, do: title)))
+
+    with_games(opts[:replays], fn games ->
+      for name <- names, do: name |> row(games, opts) |> tap(&say.(line(&1)))
+    end)
+  end
+
+  defp with_games(nil, fun), do: fun.(nil)
+
+  defp with_games(replays, fun) do
+    dir = Path.join(System.tmp_dir!(), "sconce-backbones-#{System.pid()}")
+
+    try do
+      games =
+        for side <- ~w(train validation) do
+          into = Path.join(dir, side)
+          options = [into: into, progress: false]
+          Machine.value!(Corpus.import(Path.join(replays, side), options))
+          into
+        end
+
+      fun.([dir | games])
+    after
+      File.rm_rf!(dir)
+    end
+  end
+
+  defp row(name, games, opts) do
+    steps = Cases.steps(@batch, @window, opts[:threads])
+    packed = Spec.new(backbone: name, embedding: {:melee, layout: :packed}, dropout: 0.0)
+    {step_us, step} = Cases.training(packed, %{steps | seconds: opts[:budget]})
+    learned = Spec.new([backbone: name] ++ @policy)
+    {act_us, act} = Cases.decisions(learned, :carry, opts[:budget])
+
+    Map.merge(learned(learned, games, opts), %{
+      name: name,
+      size: size(learned),
+      weights: act.weights,
+      state_bytes: act.bytes,
+      act_us: Case.percentile(act_us, 50),
+      act_p95_us: Case.percentile(act_us, 95),
+      step_us: Case.percentile(step_us, 50),
+      weights_packed: step.weights,
+      peak_bytes: Resident.peak(packed, steps),
+      threads: opts[:threads]
+    })
+  end
+
+  defp size(%{backbone: {:mlp, options}}), do: Enum.join(options[:hidden_sizes], "-")
+  defp size(%{backbone: {_, options}}), do: "#{options[:hidden_size]}x#{options[:num_layers]}"
+
+  defp learned(_spec, nil, _opts), do: %{}
+
+  defp learned(spec, [dir, train, validation], opts) do
+    {name, _options} = spec.backbone
+    out = Path.join(dir, to_string(name))
+
+    training =
+      [spec: spec, corpus: train, validation: validation, out: out] ++
+        [max_minutes: opts[:minutes], threads: opts[:threads]] ++ @training
+
+    run = Machine.value!(Trainer.start_link(training))
+    report = Machine.value!(Trainer.await(run))
+    GenServer.stop(run)
+    last = Path.join(out, "last.safetensors")
+    scored = [stride: @scored_stride, threads: opts[:threads]]
+    scores = Machine.value!(Trainer.evaluate(last, validation, scored)).policy
+
+    %{
+      nll: scores.nll,
+      nll_changed: scores.nll_changed,
+      frames: scores.frames,
+      steps: report.steps,
+      seconds: report.seconds,
+      steps_per_s: report.steps / report.seconds
+    }
+  end
+
+  defp line(row) do
+    Output.line(@columns, [
+      to_string(row.name),
+      row.size,
+      Figures.grouped(row.weights),
+      decimals(row[:nll], 3),
+      decimals(row[:nll_changed], 3),
+      if(row[:steps], do: Figures.grouped(row.steps), else: "-"),
+      decimals(row[:steps_per_s], 1),
+      Machine.decimal(row.act_us),
+      Figures.size(row.state_bytes),
+      Machine.decimal(row.step_us / 1000),
+      if(row.peak_bytes, do: Figures.size(row.peak_bytes), else: "-")
+    ])
+  end
+
+  defp decimals(nil, _digits), do: "-"
+  defp decimals(value, digits), do: :erlang.float_to_binary(value / 1, decimals: digits)
+
+  @doc "The backbones whose name matches, all of them for nil."
+  @spec named(Regex.t() | nil) :: [atom]
+  def named(nil), do: Temporal.backbones()
+  def named(regex), do: Enum.filter(Temporal.backbones(), &(to_string(&1) =~ regex))
+end

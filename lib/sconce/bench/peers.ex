@@ -1,0 +1,188 @@
+defmodule Sconce.Bench.Peers do
+  @moduledoc false
+  # What a user would pick instead, on the same work: rows of `bench/peers/run.py`, and which of ours
+  # stand beside which of them.
+
+  alias Sconce.Bench.{Case, Machine, Output}
+  alias Sconce.Figures
+
+  @runner "bench/peers/run.py"
+
+  # {how our title begins, their case}; batch and threads are those of our row.
+  @same [
+    {"train mlp 512 512, packed 288", "train_mlp"},
+    {"train lstm 256x2, packed 288", "train_lstm"},
+    {"train gru 256x2, packed 288", "train_gru"},
+    {"train mamba 256x2, packed 288", "train_mamba"},
+    {"train sliding_window 256x2, packed 288", "train_attn"},
+    {"forward lstm 256x2, packed 288", "lstm_full"},
+    {"forward gru 256x2, packed 288", "gru_full"},
+    {"forward mamba 256x2, packed 288", "mamba_full"},
+    {"forward sliding_window 256x2, packed 288", "attn_full"}
+  ]
+
+  @columns [
+    {"case", 50, :left},
+    {"batch", 5, :right},
+    {"threads", 7, :right},
+    {"median_us", 10, :right},
+    {"peer_us", 10, :right},
+    {"of_peer", 7, :right},
+    {"peak", 8, :right},
+    {"peer_peak", 9, :right},
+    {"peer", 0, :left}
+  ]
+
+  @doc "The rows of a results file."
+  @spec read(Path.t()) :: {:ok, [map]} | {:error, String.t()}
+  def read(path) do
+    with {:ok, text} <- File.read(path),
+         rows = for(line <- String.split(text, "\n", trim: true), do: parse(line)),
+         [_ | _] = measured <- Enum.filter(rows, &measured?/1) do
+      {:ok, measured}
+    else
+      [] -> {:error, "#{path}: no row of a peer"}
+      {:error, reason} -> {:error, "#{path}: #{:file.format_error(reason)}"}
+    end
+  end
+
+  # A peer that could not run a case has a row that says why.
+  defp measured?(row), do: Enum.all?(~w(peer case batch threads median_us), &is_map_key(row, &1))
+
+  @doc """
+  A flat JSON object, as text to texts, numbers, booleans and nil.
+
+      iex> Sconce.Bench.Peers.parse(~S({"peer": "jax", "median_us": 1e-05, "n": 5, "other": null}))
+      %{"peer" => "jax", "median_us" => 1.0e-5, "n" => 5, "other" => nil}
+  """
+  @spec parse(String.t()) :: map
+  def parse(line) do
+    for [_, key, value] <- Regex.scan(~r/"(\w+)":\s*("(?:[^"\\]|\\.)*"|[^\s,}]+)/, line),
+        into: %{},
+        do: {key, value(value)}
+  end
+
+  defp value(<<?", text::binary>>), do: binary_part(text, 0, byte_size(text) - 1)
+  defp value("null"), do: nil
+  defp value(flag) when flag in ["true", "false"], do: flag == "true"
+
+  defp value(number) do
+    case Integer.parse(number) do
+      {integer, ""} -> integer
+      _ -> number |> Float.parse() |> elem(0)
+    end
+  end
+
+  @doc """
+  Measures the peers of some cases with the runner. `SCONCE_PEERS` is the folder of the benchmarks
+  that are shared, `PEERS_DIR` their environment.
+  """
+  @spec measure([Case.t()], float) :: {:ok, [map]} | {:error, String.t()}
+  def measure(cases, budget) do
+    cond do
+      !Enum.any?(cases, &theirs/1) -> {:error, "no peer has any of these cases"}
+      !System.get_env("SCONCE_PEERS") -> {:error, "SCONCE_PEERS is not set"}
+      !File.exists?(@runner) -> {:error, "no #{@runner}, which a checkout has"}
+      true -> run(cases, budget)
+    end
+  end
+
+  defp run(cases, budget) do
+    path = Path.join(System.tmp_dir!(), "sconce-peers-#{System.pid()}.json")
+    {only, threads} = selection(cases)
+    switches = ["--only", only, "--threads", threads, "--budget", to_string(budget)]
+
+    try do
+      case System.cmd("python3", [@runner, path | switches]) do
+        {_printed, 0} -> read(path)
+        {_printed, status} -> {:error, "#{@runner} ended with status #{status}"}
+      end
+    rescue
+      error in ErlangError -> {:error, "python3: #{inspect(error.original)}"}
+    after
+      File.rm(path)
+    end
+  end
+
+  @doc "What the runner is asked for: a regular expression on peer, case and batch, and the threads."
+  @spec selection([Case.t()]) :: {String.t(), String.t()}
+  def selection(cases) do
+    shared = for bench <- cases, theirs = theirs(bench), do: {bench, theirs}
+    keys = for {bench, theirs} <- shared, uniq: true, do: "#{theirs} #{bench.batch}"
+    threads = for {bench, _theirs} <- shared, uniq: true, do: bench.threads
+    {" (#{Enum.join(keys, "|")})$", threads |> Enum.sort() |> Enum.join(",")}
+  end
+
+  @doc "What the peers call a case or a row of ours, or nil."
+  @spec theirs(map) :: String.t() | nil
+  def theirs(ours) do
+    title = Case.title(ours)
+
+    Enum.find_value(@same, fn {begins, theirs} -> String.starts_with?(title, begins) && theirs end)
+  end
+
+  @doc """
+  The fastest peer of a row: `peer`, `peer_us`, `of_peer` (our time as a fraction of its), and
+  `peer_peak_bytes`, `peer_other` where known. An empty map where nothing was measured.
+
+  Of a row that was measured more than once, as before and after ours, the best counts.
+  """
+  @spec beside(map, [map]) :: map
+  def beside(%{ok: false}, _peers), do: %{}
+
+  def beside(row, peers) do
+    at = %{"case" => theirs(row), "batch" => row.batch, "threads" => row.threads}
+
+    case peers |> Enum.filter(&same?(&1, at)) |> Enum.min_by(& &1["median_us"], fn -> nil end) do
+      nil ->
+        %{}
+
+      fastest ->
+        %{
+          peer: fastest["peer"],
+          peer_us: fastest["median_us"],
+          of_peer: row.median_us / fastest["median_us"],
+          peer_other: fastest["other"],
+          peer_peak_bytes: peak(fastest, peers)
+        }
+    end
+  end
+
+  defp same?(peer, at), do: Map.take(peer, Map.keys(at)) == at
+
+  # Memory has rows of its own, measured alone in a process.
+  defp peak(%{"case" => "train_" <> model} = fastest, peers) do
+    at = fastest |> Map.take(~w(peer batch threads)) |> Map.put("case", "memory_" <> model)
+    Enum.find_value(peers, &(same?(&1, at) && &1["peak_bytes"]))
+  end
+
+  defp peak(_forward, _peers), do: nil
+
+  @doc "The rows that have a peer, as a table; nil where none has."
+  @spec table([map]) :: String.t() | nil
+  def table(rows) do
+    case for %{extra: %{peer: _}} = row <- rows, do: cells(row) do
+      [] -> nil
+      lines -> Enum.map_join([titles() | lines], "\n", &Output.line(@columns, &1))
+    end
+  end
+
+  defp titles, do: for({title, _width, _side} <- @columns, do: title)
+
+  defp cells(%{extra: extra} = row) do
+    [
+      Case.title(row),
+      to_string(row.batch),
+      to_string(row.threads),
+      Machine.decimal(row.median_us),
+      Machine.decimal(extra.peer_us),
+      :erlang.float_to_binary(extra.of_peer, decimals: 2),
+      size(extra[:peak_bytes]),
+      size(extra.peer_peak_bytes),
+      extra.peer
+    ]
+  end
+
+  defp size(nil), do: "-"
+  defp size(bytes), do: Figures.size(bytes)
+end

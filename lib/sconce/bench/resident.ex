@@ -1,0 +1,44 @@
+defmodule Sconce.Bench.Resident do
+  @moduledoc false
+  # What training steps keep resident: the peak of a process that does nothing else, less what it had
+  # when the library was loaded. `bench/peers/README.md` has the rule, which is the peers' as well.
+
+  alias Sconce.Bench.Machine
+  alias Sconce.Native
+  alias Sconce.Policy.Spec
+
+  @status "/proc/self/status"
+  @forget "/proc/self/clear_refs"
+
+  @doc "Bytes of five training steps of a Spec at their peak; nil where the system does not tell."
+  @spec peak(Spec.t(), map) :: non_neg_integer | nil
+  def peak(%Spec{} = spec, steps) do
+    work = {Spec.to_native(spec), %{steps | seconds: 0.0, min_steps: 5}}
+    encoded = work |> :erlang.term_to_binary() |> Base.encode64()
+    code = "#{inspect(__MODULE__)}.print(#{inspect(encoded)})"
+    ebin = :sconce |> Application.app_dir("ebin") |> to_string()
+
+    with true <- File.exists?(@status),
+         elixir when is_binary(elixir) <- System.find_executable("elixir"),
+         {printed, 0} <- System.cmd(elixir, ["-pa", ebin, "-e", code]) do
+      printed |> String.trim() |> String.to_integer()
+    else
+      _ -> nil
+    end
+  end
+
+  @doc false
+  def print(encoded) do
+    {spec, steps} = encoded |> Base.decode64!() |> :erlang.binary_to_term()
+    _loaded = Native.bench_noop()
+    File.write!(@forget, "5")
+    before = kilobytes("VmRSS")
+    Machine.answer(&Native.bench_train(&1, spec, steps))
+    IO.puts(1024 * max(kilobytes("VmHWM") - before, 0))
+  end
+
+  defp kilobytes(field) do
+    [_, number] = Regex.run(~r/#{field}:\s+(\d+) kB/, File.read!(@status))
+    String.to_integer(number)
+  end
+end

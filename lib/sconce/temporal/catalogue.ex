@@ -1,0 +1,302 @@
+defmodule Sconce.Temporal.Catalogue do
+  @moduledoc false
+  # Every backbone as data: what it computes, where that comes from, what it remembers, its options.
+
+  @size [type: :pos_integer, max: 65_536]
+  @rate [type: :float, min: 0.0, max: 0.99]
+  @dropout [
+    dropout: @rate ++ [default: 0.1, doc: "After each layer, in training only."],
+    input_dropout: @rate ++ [default: 0.0, doc: "Whole features of a window, in training only."]
+  ]
+  @input_norm [
+    input_norm: [
+      type: {:or, [:boolean, :auto]},
+      default: :auto,
+      doc: "LayerNorm on the input. `:auto`: on Melee frames, not on a plain vector."
+    ]
+  ]
+  @own [
+    layer_norm: [type: :boolean, default: true, doc: "LayerNorm after each layer."],
+    num_heads: @size ++ [default: 4, doc: "Heads, side by side."],
+    head_dim: @size ++ [default: 64, doc: "Width of a head."],
+    window_size:
+      @size ++ [default: 60, doc: "Frames that attention sees, the present one among them."],
+    qk_layernorm: [type: :boolean, default: true, doc: "LayerNorm of each query and key."],
+    state_size: @size ++ [default: 16, doc: "States of a channel."],
+    expand_factor: @size ++ [default: 2, doc: "Inner width over `hidden_size`."],
+    conv_size: @size ++ [default: 4, doc: "Frames under the causal convolution."],
+    chunk_size: @size ++ [default: 32, doc: "Frames worked on at once; no number depends on it."],
+    attention_every: @size ++ [default: 3, doc: "Of so many blocks the last one attends."]
+  ]
+  @attention [:num_heads, :head_dim, :window_size, :qk_layernorm]
+  @mamba [:state_size, :expand_factor, :conv_size]
+
+  # {name, layers, own options with other defaults where the family has them, the rest}
+  @backbones [
+    mlp: %{
+      paper: "He et al. 2016 for the residual",
+      formula: ["h = dropout(relu(norm(W x + b))) + skip"],
+      state: "none",
+      options: [
+        hidden_sizes: [
+          type: {:list, :pos_integer},
+          default: [512, 512],
+          doc: "Width of each layer."
+        ],
+        layer_norm: [type: :boolean, default: false, doc: "LayerNorm before each relu."],
+        residual: [type: :boolean, default: false, doc: "Adds each layer's input to its output."]
+      ]
+    },
+    lstm: %{
+      paper: "Hochreiter and Schmidhuber 1997",
+      formula: [
+        "i, f, o = sigmoid(W x + U h + b)",
+        "g = tanh(W_g x + U_g h + b_g)",
+        "c = f * c + i * g",
+        "h = o * tanh(c)"
+      ],
+      state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
+      options: {2, [:layer_norm]}
+    },
+    gru: %{
+      paper: "Cho et al. 2014",
+      formula: [
+        "r, z = sigmoid(W x + U h + b)",
+        "n = tanh(W_n x + b_n + r * (U_n h + b_hn))",
+        "h = (1 - z) * n + z * h"
+      ],
+      state: "h of each layer, num_layers x hidden_size numbers",
+      options: {2, [:layer_norm]}
+    },
+    sliding_window: %{
+      paper: "Vaswani et al. 2017, Beltagy et al. 2020, positions by Su et al. 2021",
+      formula: [
+        "q, k, v = W norm(x)                             q, k turned by their position (RoPE)",
+        "x = x + W_o softmax(q k' / sqrt(head_dim)) v    over the last window_size frames",
+        "x = x + W_2 gelu(W_1 norm(x))                   inner width 4 x hidden_size"
+      ],
+      state:
+        "keys and values in a ring, num_layers x (2 x window_size x num_heads x head_dim + 1)",
+      options: {2, @attention}
+    },
+    mamba: %{
+      paper: "Gu and Dao 2023",
+      formula: [
+        "u, z = W norm(x)          u = silu(conv(u))",
+        "dt, B, C = W_x u          dt = softplus(W_dt dt + b)",
+        "h = exp(dt A) h + dt B u",
+        "x = x + W_o ((C h + D u) * silu(z))"
+      ],
+      state:
+        "the convolution's frames and h, " <>
+          "num_layers x expand_factor x hidden_size x (conv_size - 1 + state_size)",
+      options: {2, @mamba}
+    },
+    mamba_2: %{
+      paper: "Dao and Gu 2024",
+      formula: [
+        "z, u, B, C, dt = W norm(x)          u, B, C = silu(conv(u, B, C))",
+        "h = exp(dt A) h + dt u B'           one A and dt for each head",
+        "x = x + W_o norm((h C + D u) * silu(z))"
+      ],
+      state:
+        "the convolution's frames and h, num_layers x (expand_factor x hidden_size x state_size + " <>
+          "(conv_size - 1) x (expand_factor x hidden_size + 2 x state_size))",
+      options: {2, @mamba ++ [:head_dim, :chunk_size]}
+    },
+    min_gru: %{
+      paper: "Feng et al. 2024",
+      formula: ["z = sigmoid(W_z norm(x))", "h = (1 - z) * h + z * W_h norm(x)", "x = x + h"],
+      state: "h of each layer, num_layers x hidden_size numbers",
+      options: {2, []}
+    },
+    min_lstm: %{
+      paper: "Feng et al. 2024",
+      formula: [
+        "f, i = sigmoid(W norm(x))",
+        "h = f / (f + i) * h + i / (f + i) * W_h norm(x)",
+        "x = x + h"
+      ],
+      state: "h of each layer, num_layers x hidden_size numbers",
+      options: {2, []}
+    },
+    lstm_hybrid: %{
+      paper: "an LSTM under one layer of attention, as in ExPhil",
+      formula: [
+        "y = W lstm(x)",
+        "y = norm(y + W_o attention(y))    over the last window_size frames"
+      ],
+      state: "h and c of each LSTM layer, keys and values of the attention",
+      options: {1, @attention}
+    },
+    jamba: %{
+      paper: "Lieber et al. 2024",
+      formula: [
+        "x = x + mamba(norm(x))                          blocks of :mamba",
+        "x = x + attention(norm(x)), x = x + ffn(norm(x))  each attention_every-th block"
+      ],
+      state: "those of the :mamba and :sliding_window layers it has",
+      options: {6, @mamba ++ [:attention_every] ++ @attention}
+    },
+    griffin: %{
+      paper: "De et al. 2024",
+      formula: [
+        "r, i = sigmoid(W u + b)           u = conv(W_v norm(x))",
+        "a = sigmoid(L)^(8 r)              h = a * h + sqrt(1 - a^2) * (i * u)",
+        "x = x + W_o (gelu(W_g norm(x)) * h)",
+        "x = x + W_d (gelu(W_1 norm(x)) * W_2 norm(x))",
+        "each attention_every-th block attends over window_size frames in place of the recurrence"
+      ],
+      state:
+        "h and the convolution's frames of the recurrent blocks, keys and values of the others",
+      options:
+        {6, [{:expand_factor, 3}, :conv_size, :attention_every, :num_heads, {:window_size, 32}]}
+    },
+    hawk: %{
+      paper: "De et al. 2024",
+      formula: [":griffin without attention"],
+      state: "h and the convolution's frames of each block, num_layers x conv_size x hidden_size",
+      options: {6, [{:expand_factor, 3}, :conv_size]}
+    },
+    res_lstm: %{
+      paper: "the residual LSTM of slippi-ai",
+      formula: ["x = x + W lstm(norm(x))    W is zero at first"],
+      state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
+      options: {3, [hidden_size: 512]}
+    },
+    tx_like: %{
+      paper: "the transformer-like LSTM of slippi-ai",
+      formula: [
+        "x = x + W lstm(norm(x))           W is zero at first",
+        "x = x + W_2 gelu(W_1 norm(x))     W_2 is zero at first"
+      ],
+      state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
+      options: {3, [:expand_factor, hidden_size: 512]}
+    },
+    hgrn: %{
+      paper: "Qin et al. 2023",
+      formula: [
+        "f = g + (1 - g) sigmoid(W_f norm(x))     g grows with the layer",
+        "h = f * h + (1 - f) * silu(W_c norm(x))",
+        "x = x + W_o (norm(h) * silu(W_g norm(x)))"
+      ],
+      state: "h of each layer, num_layers x expand_factor x hidden_size numbers",
+      options: {2, [:expand_factor]}
+    },
+    s4d: %{
+      paper: "Gu et al. 2022, real and diagonal",
+      formula: ["h = exp(dt A) h + dt B u", "y = C h + D u", "dt does not depend on the input"],
+      state: "h of each channel, num_layers x hidden_size x state_size numbers",
+      options: {4, [{:state_size, 64}]}
+    },
+    s5: %{
+      paper: "Smith et al. 2023, real and diagonal",
+      formula: ["h = exp(dt A) h + (exp(dt A) - 1) / A (B x)", "y = C h + D x"],
+      state: "h of each layer, num_layers x state_size numbers",
+      options: {4, [{:state_size, 64}]}
+    },
+    retnet: %{
+      paper: "Sun et al. 2023",
+      formula: [
+        "S = g S + k' v          g = 1 - 2^(-5 - head)",
+        "x = x + W_o (norm(q S) * silu(W_g norm(x)))",
+        "x = x + W_2 gelu(W_1 norm(x))"
+      ],
+      state: "S of each head",
+      options: {2, [:num_heads, :expand_factor]}
+    },
+    rwkv: %{
+      paper: "Peng et al. 2023",
+      formula: [
+        "r, k, v = W mix(x, the frame before)",
+        "y = (a + e^(u + k) v) / (b + e^(u + k))    a = e^-w a + e^k v    b = e^-w b + e^k",
+        "x = x + W_o (sigmoid(r) * y)"
+      ],
+      state: "a, b and the frame before of each layer",
+      options: {2, [{:expand_factor, 4}]}
+    },
+    gla: %{
+      paper: "Yang et al. 2023",
+      formula: [
+        "S = diag(a) S + k' v       a = sigmoid(W_a norm(x))^(1 / 16)",
+        "x = x + W_o (norm(q S) * silu(W_g norm(x)))"
+      ],
+      state: "S of each head, num_layers x num_heads x head_dim x head_dim numbers",
+      options: {2, [:num_heads, :head_dim, :expand_factor]}
+    },
+    xlstm: %{
+      paper: "Beck et al. 2024",
+      formula: [
+        "even layers, mLSTM: C = f C + i v k'    n = f n + i k    h = o * C q / max(|n q|, 1)",
+        "odd layers, sLSTM: an LSTM with i = exp(..), normalised by n = f n + i"
+      ],
+      state: "C and n of each head, or c, n, m and h of each layer",
+      options: {4, [:num_heads, :expand_factor]}
+    },
+    zamba: %{
+      paper: "Glorioso et al. 2024",
+      formula: [
+        ":mamba blocks; after each attention_every of them one attention block, always the same weights"
+      ],
+      state: "those of the :mamba layers, and keys and values of each place of the attention",
+      options: {6, @mamba ++ [:attention_every] ++ @attention}
+    },
+    gated_ssm: %{
+      paper: "ExPhil's gated SSM, as a recurrence",
+      formula: [
+        "u, z = W norm(x)          u = silu(conv(u))",
+        "g = sigmoid(W_g u)        h = (1 - g) * h + g * W_b u",
+        "x = x + W_o (h * silu(z))"
+      ],
+      state:
+        "h and the convolution's frames, num_layers x expand_factor x hidden_size x conv_size",
+      options: {2, [:expand_factor, :conv_size]}
+    },
+    decision_transformer: %{
+      paper: "Chen et al. 2021, over frames",
+      formula: [":sliding_window, deeper and with a short context"],
+      state: "as :sliding_window",
+      options: {6, [{:num_heads, 8}, {:head_dim, 32}, {:window_size, 20}, :qk_layernorm]}
+    }
+  ]
+
+  layered = fn num_layers, names ->
+    {hidden_size, names} =
+      Enum.split_with(names, &match?({:hidden_size, _}, &1))
+      |> then(fn {given, rest} -> {Keyword.get(given, :hidden_size, 256), rest} end)
+
+    own =
+      for name <- names do
+        case name do
+          {name, default} -> {name, Keyword.replace!(@own[name], :default, default)}
+          name -> {name, @own[name]}
+        end
+      end
+
+    [
+      hidden_size: @size ++ [default: hidden_size, doc: "Width of the layers and of the output."],
+      num_layers: @size ++ [default: num_layers, doc: "Layers on top of each other."]
+    ] ++ own ++ @input_norm ++ @dropout
+  end
+
+  @all (for {name, backbone} <- @backbones do
+          options =
+            case backbone.options do
+              {num_layers, names} -> layered.(num_layers, names)
+              given -> given ++ @dropout
+            end
+
+          {name, %{backbone | options: options}}
+        end)
+
+  @type backbone :: %{
+          paper: String.t(),
+          formula: [String.t()],
+          state: String.t(),
+          options: keyword
+        }
+
+  @doc "Backbones by name, in the order in which they are shown."
+  @spec all() :: [{atom, backbone}]
+  def all, do: @all
+end

@@ -1,0 +1,222 @@
+//! Attention over the last frames, alone and behind an LSTM.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use super::stack::{FeedForward, Residual, Stack};
+use super::{Backbone, Cell, Context, Recurrent, State};
+use crate::layer::{LayerNorm, Linear, Norm};
+use crate::ops::attention::{Cache, Pairing, THETA, Window};
+use crate::ops::{self, Activation};
+use crate::spec::{AttentionConfig, RecurrentConfig};
+use crate::weights::{Builder, Init, Weight};
+use crate::{Error, Result};
+
+/// Inner width of the feed-forward layers over `hidden_size`.
+const FFN: usize = 4;
+
+/// Sizes of an [`Attention`].
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    pub hidden_size: usize,
+    pub num_heads: usize,
+    pub head_dim: usize,
+    /// Frames that a query sees, its own among them.
+    pub window_size: usize,
+    /// LayerNorm of each query and key.
+    pub qk_layernorm: bool,
+    pub pairing: Pairing,
+}
+
+impl From<&AttentionConfig> for Sizes {
+    fn from(c: &AttentionConfig) -> Self {
+        Sizes {
+            hidden_size: c.hidden_size,
+            num_heads: c.num_heads,
+            head_dim: c.head_dim,
+            window_size: c.window_size,
+            qk_layernorm: c.qk_layernorm,
+            pairing: Pairing::Half,
+        }
+    }
+}
+
+/// `W_out attend(norm(W_q x), norm(W_k x), W_v x)`, causal and within the last `window_size` frames,
+/// positions by rotation (see [`ops::attention`]): a layer `[b, t, hidden_size]` to the same.
+///
+/// State: keys and values of the last frames, two rings `[b, window_size, num_heads * head_dim]`, and
+/// how many frames were seen, `[b, 1]`: 8 bytes x `window_size` x `num_heads` x `head_dim`.
+///
+/// Tap: `attention_weights [b, heads, t, window_size]` by age.
+pub struct Attention {
+    qkv: Linear,
+    norms: Option<HeadNorms>,
+    out: Linear,
+    window: Arc<Window>,
+}
+
+/// Norms of queries and keys, for all heads the same.
+struct HeadNorms {
+    queries: [Weight; 2],
+    keys: [Weight; 2],
+}
+
+impl HeadNorms {
+    const EPS: f32 = 1e-5;
+
+    fn new(d: usize, b: &Builder) -> Result<Self> {
+        let norm = |name| -> Result<[Weight; 2]> {
+            let b = b.under(name);
+            let part = |name, value| b.get(name, &[d], Init::Constant(value));
+            Ok([part("weight", 1.0)?, part("bias", 0.0)?])
+        };
+        Ok(HeadNorms { queries: norm("q_norm")?, keys: norm("k_norm")? })
+    }
+
+    fn forward(&self, qkv: &Tensor) -> Result<Tensor> {
+        let both = |[weight, bias]: &[Weight; 2]| Tensor::stack(&[&**weight, &**bias], 0);
+        ops::head_norm(qkv, &both(&self.queries)?, &both(&self.keys)?, Self::EPS)
+    }
+}
+
+impl Attention {
+    /// Weights `qkv` (queries, keys, values; head after head), `out`, and `q_norm`, `k_norm`.
+    pub fn new(sizes: &Sizes, b: &Builder) -> Result<Self> {
+        let Sizes { num_heads, head_dim, window_size, pairing, hidden_size, .. } = *sizes;
+        let window = Window::new(num_heads, head_dim, window_size, pairing, THETA)?;
+        let (h, d) = (hidden_size, window.width());
+        let norms = sizes.qk_layernorm.then(|| HeadNorms::new(head_dim, b));
+        Ok(Attention {
+            qkv: Linear::new(h, 3 * d, Activation::None, &b.under("qkv"))?,
+            norms: norms.transpose()?,
+            out: Linear::new(d, h, Activation::None, &b.under("out"))?,
+            window: Arc::new(window),
+        })
+    }
+}
+
+impl Backbone for Attention {
+    fn zero_state(&self, batch: usize) -> Result<State> {
+        let Cache { keys, values, seen } = Cache::empty(&self.window, batch)?;
+        Ok(State(vec![keys, values, seen]))
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let [keys, values, seen] = &state.0[..] else {
+            return Err(Error::mismatch("parts of a state", 3, state.0.len()));
+        };
+        let cache = Cache { keys: keys.clone(), values: values.clone(), seen: seen.clone() };
+        let mut qkv = self.qkv.forward(x)?;
+        if let Some(norms) = &self.norms {
+            qkv = norms.forward(&qkv)?;
+        }
+        context.tap_with("attention_weights", || {
+            ops::attention_weights(&qkv, &cache, &self.window, context.lengths())
+        })?;
+        let (y, Cache { keys, values, seen }) =
+            ops::attention(&qkv, &cache, &self.window, context.lengths())?;
+        Ok((self.out.forward(&y)?, State(vec![keys, values, seen])))
+    }
+}
+
+/// A feed-forward layer `W_2 gelu(W_1 x)`; weights `ffn1`, `ffn2`.
+pub fn feed_forward(hidden_size: usize, inner: usize, b: &Builder) -> Result<FeedForward> {
+    let up = Linear::new(hidden_size, inner, Activation::Gelu, &b.under("ffn1"))?;
+    let down = Linear::new(inner, hidden_size, Activation::None, &b.under("ffn2"))?;
+    Ok(FeedForward::new(up, down))
+}
+
+/// The two residuals of a block of a transformer, `norm1` and attention, `norm2` and feed-forward.
+pub fn block(sizes: &Sizes, inner: usize, b: &Builder) -> Result<[Arc<Residual>; 2]> {
+    let norm = |name| Norm::layer(sizes.hidden_size, &b.under(name));
+    Ok([
+        Arc::new(Residual::new(norm("norm1")?, Attention::new(sizes, b)?)?),
+        Arc::new(Residual::new(norm("norm2")?, feed_forward(sizes.hidden_size, inner, b)?)?),
+    ])
+}
+
+/// A causal transformer over frames, each of which sees the last `window_size` of a layer below it
+/// (Vaswani et al. 2017, pre-norm as Xiong et al. 2020, window as Beltagy et al. 2020):
+///
+/// ```text
+/// x = x + attention(norm1(x))    x = x + W_2 gelu(W_1 norm2(x))    and at the end norm(x)
+/// ```
+///
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. `:decision_transformer` is the same with the sizes of
+/// Chen et al. 2021, over states alone; rotation stands for their table of time steps, so that nothing
+/// depends on how long a game has been running.
+///
+/// State: that of an [`Attention`] for each layer.
+///
+/// Weights: `input`, `layers.I.{norm1, qkv, out, norm2, ffn1, ffn2}`, `norm`.
+pub fn transformer(config: &AttentionConfig, input: usize, b: &Builder) -> Result<Stack> {
+    let sizes = Sizes::from(config);
+    let h = config.hidden_size;
+    let mut residuals = vec![];
+    for i in 0..config.num_layers {
+        residuals.extend(block(&sizes, FFN * h, &b.under("layers").under(i))?);
+    }
+    let norm = Norm::layer(h, &b.under("norm"))?;
+    Stack::new(&crate::spec::Layered::trunk(config), input, residuals, Some(norm), b)
+}
+
+/// An LSTM that attends to what it said:
+///
+/// ```text
+/// u = W lstm(x)    y = norm(u + attention(u))
+/// ```
+///
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. State: h and c of each layer of the LSTM, then that of
+/// the [`Attention`]. Weights: `lstm.{weight,bias}_{ih,hh}_lI`, `dense`, `qkv`, `out`, `norm`.
+pub struct LstmHybrid {
+    lstm: Recurrent,
+    dense: Linear,
+    attention: Attention,
+    norm: LayerNorm,
+    /// Parts of the LSTM's state.
+    parts: usize,
+    dropout: f32,
+}
+
+impl LstmHybrid {
+    pub fn new(config: &AttentionConfig, input: usize, b: &Builder) -> Result<Self> {
+        let h = config.hidden_size;
+        let lstm = RecurrentConfig {
+            hidden_size: h,
+            num_layers: config.num_layers,
+            layer_norm: false,
+            input_norm: config.input_norm,
+            dropout: config.dropout,
+            input_dropout: config.input_dropout,
+        };
+        Ok(LstmHybrid {
+            lstm: Recurrent::new(Cell::Lstm, &lstm, input, &b.under("lstm"))?,
+            dense: Linear::new(h, h, Activation::None, &b.under("dense"))?,
+            attention: Attention::new(&Sizes::from(config), b)?,
+            norm: LayerNorm::new(h, &b.under("norm"))?,
+            parts: 2 * config.num_layers,
+            dropout: config.dropout,
+        })
+    }
+}
+
+impl Backbone for LstmHybrid {
+    fn zero_state(&self, batch: usize) -> Result<State> {
+        let mut state = self.lstm.zero_state(batch)?;
+        state.0.extend(self.attention.zero_state(batch)?.0);
+        Ok(state)
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let Some((lstm, attention)) = state.0.split_at_checked(self.parts) else {
+            return Err(Error::mismatch("parts of a state", self.parts + 3, state.0.len()));
+        };
+        let (h, mut next) = self.lstm.forward(x, &State(lstm.to_vec()), context)?;
+        let u = self.dense.forward(&h)?;
+        let (y, after) = self.attention.forward(&u, &State(attention.to_vec()), context)?;
+        let y = (u + context.dropout(&y, self.dropout, "attention")?)?;
+        next.0.extend(after.0);
+        Ok((self.norm.forward(&y)?, next))
+    }
+}

@@ -1,0 +1,152 @@
+//! RWKV-4 (Peng et al. 2023): a weighted average of the past, with a decay and a bonus per channel.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use super::stack::{Residual, Stack};
+use super::{Backbone, Context, State};
+use crate::layer::{Linear, Norm};
+use crate::ops::wkv::NOTHING;
+use crate::ops::{self, Activation, Wkv};
+use crate::rng::Rng;
+use crate::spec::{ExpandConfig, Layered};
+use crate::weights::{Builder, Init, Weight};
+use crate::{Error, Result};
+
+/// Each frame mixed with the one before, once for each row of `mix [n, h]`.
+struct Shift {
+    mix: Weight,
+}
+
+impl Shift {
+    fn new(n: usize, width: usize, b: &Builder) -> Result<Self> {
+        let init = Init::With(|rng, i| rng.uniform(i));
+        Ok(Shift { mix: b.get("mix", &[n, width], init)? })
+    }
+
+    /// The mixes and the last frame.
+    fn forward<const N: usize>(
+        &self,
+        x: &Tensor,
+        before: &Tensor,
+        context: &Context,
+    ) -> Result<([Tensor; N], Tensor)> {
+        let mixes = ops::token_shift(x, before, &self.mix, context.lengths())?;
+        let mixes = <[Tensor; N]>::try_from(mixes)
+            .map_err(|mixes| Error::mismatch("mixes of a token shift", N, mixes.len()))?;
+        Ok((mixes, ops::last(x, before, &context.lengths())?))
+    }
+}
+
+/// `W_out (sigmoid(W_r x_r) * wkv(W_k x_k, W_v x_v))` (eq. 11 to 17), the average as [`ops::wkv()`].
+///
+/// State: the last frame, the mean and the logarithm of its weight, `[b, h]` each. Weights `mix [3, h]`,
+/// `linear_r`, `linear_k`, `linear_v`, `linear_out`, `decay [h]`, `bonus [h]`.
+struct TimeMix {
+    shift: Shift,
+    receptance: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+    decay: Weight,
+    bonus: Weight,
+    width: usize,
+}
+
+impl TimeMix {
+    fn new(width: usize, b: &Builder) -> Result<Self> {
+        let linear = |name| Linear::without_bias(width, width, &b.under(name));
+        // Decays from e^-5 to e^3 nats a frame, as published, in no order of the channels.
+        let decay = |rng: &Rng, i| -5.0 + 8.0 * rng.uniform(i);
+        let bonus = |_: &Rng, i: u64| 0.3f32.ln() + 0.5 * ((i + 1) % 3) as f32 - 0.5;
+        Ok(TimeMix {
+            shift: Shift::new(3, width, b)?,
+            receptance: linear("linear_r")?,
+            key: linear("linear_k")?,
+            value: linear("linear_v")?,
+            output: linear("linear_out")?,
+            decay: b.get("decay", &[width], Init::With(decay))?,
+            bonus: b.get("bonus", &[width], Init::With(bonus))?,
+            width,
+        })
+    }
+}
+
+impl Backbone for TimeMix {
+    fn zero_state(&self, batch: usize) -> Result<State> {
+        let mut state = State::zeros(batch, &[self.width, self.width])?;
+        let nothing = vec![NOTHING; batch * self.width];
+        state.0.push(ops::tensor::tensor(nothing, (batch, self.width))?);
+        Ok(state)
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let [before, mean, weight] = state.parts()?;
+        let ([r, k, v], last) = self.shift.forward(x, before, context)?;
+        let (k, v) = (&self.key.forward(&k)?, &self.value.forward(&v)?);
+        let inputs = Wkv { k, v, w: &self.decay, u: &self.bonus, mean, weight };
+        let [y, mean, weight] = ops::wkv(inputs, context.lengths())?;
+        context.tap("ssm_out", &y);
+        let gate = self.receptance.forward(&r)?;
+        context.tap("gate", &gate);
+        let y = self.output.forward(&ops::gated(&y, &gate, Activation::Sigmoid)?)?;
+        Ok((y, State(vec![last, mean, weight])))
+    }
+}
+
+/// `sigmoid(W_r x_r) * W_v relu(W_k x_k)^2` (eq. 18 to 20).
+///
+/// State: the last frame `[b, h]`. Weights `mix [2, h]`, `linear_r`, `linear_k`, `linear_v`.
+struct ChannelMix {
+    shift: Shift,
+    receptance: Linear,
+    key: Linear,
+    value: Linear,
+    width: usize,
+}
+
+impl ChannelMix {
+    fn new(width: usize, inner: usize, b: &Builder) -> Result<Self> {
+        let linear = |input, output, name| Linear::without_bias(input, output, &b.under(name));
+        Ok(ChannelMix {
+            shift: Shift::new(2, width, b)?,
+            receptance: linear(width, width, "linear_r")?,
+            key: linear(width, inner, "linear_k")?.activated(Activation::SquaredRelu),
+            value: linear(inner, width, "linear_v")?,
+            width,
+        })
+    }
+}
+
+impl Backbone for ChannelMix {
+    fn zero_state(&self, batch: usize) -> Result<State> {
+        State::zeros(batch, &[self.width])
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let [before] = state.parts()?;
+        let ([r, k], last) = self.shift.forward(x, before, context)?;
+        let value = self.value.forward(&self.key.forward(&k)?)?;
+        let y = ops::gated(&value, &self.receptance.forward(&r)?, Activation::Sigmoid)?;
+        Ok((y, State(vec![last])))
+    }
+}
+
+/// `x + time_mix(norm(x))`, then `x + channel_mix(norm(x))` for each layer, then a LayerNorm. Weights
+/// `layers.I.{norm1, mixer, norm2, channel}`, `norm`.
+///
+/// State: four times `[b, h]` of each layer: 16 bytes x `hidden_size` x layers.
+pub fn stack(config: &ExpandConfig, input: usize, b: &Builder) -> Result<Stack> {
+    let trunk = config.trunk();
+    let h = trunk.hidden_size;
+    let mut residuals = Vec::with_capacity(2 * trunk.num_layers);
+    for i in 0..trunk.num_layers {
+        let b = b.under("layers").under(i);
+        let time = TimeMix::new(h, &b.under("mixer"))?;
+        residuals.push(Arc::new(Residual::new(Norm::layer(h, &b.under("norm1"))?, time)?));
+        let channel = ChannelMix::new(h, config.expand_factor * h, &b.under("channel"))?;
+        residuals.push(Arc::new(Residual::new(Norm::layer(h, &b.under("norm2"))?, channel)?));
+    }
+    Stack::new(&trunk, input, residuals, Some(Norm::layer(h, &b.under("norm"))?), b)
+}

@@ -1,0 +1,129 @@
+//! Diagonal state spaces whose decay and step size do not depend on the input.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use super::mamba::log_of_a_step;
+use super::stack::{Residual, Stack};
+use super::{Backbone, Context, State};
+use crate::layer::{Linear, Norm};
+use crate::ops::tensor::tensor;
+use crate::ops::{self, Activation, Selective};
+use crate::spec::{Layered, StateConfig};
+use crate::weights::{Builder, Init, Weight};
+use crate::{Error, Result};
+
+/// Inner width of the gated feed-forward layers over `hidden_size`.
+const FFN: usize = 4;
+
+/// S4D-Real (Gu et al. 2022, section 4), with B and C read off the input, `[b, t, h]` to the same:
+///
+/// ```text
+/// B, C = W_bc x            A = -exp(A_log)          dt = exp(log_dt)
+/// s_t = exp(dt A) s_{t-1} + dt B_t x_t              y_t = C_t s_t + D x_t
+/// W_out gelu(y) + b_out
+/// ```
+///
+/// with n = `state_size` states of each channel. A begins as -1..-n, dt between 1e-3 and 0.1.
+///
+/// State: s `[b, h, n]`, 4 h n bytes. Tap: `ssm_out` (y, `[b, t, h]`).
+pub struct S4d {
+    bc_proj: Weight,
+    a_log: Weight,
+    log_dt: Weight,
+    d: Weight,
+    out_proj: Linear,
+}
+
+impl S4d {
+    /// Weights `bc_proj`, `A_log`, `log_dt`, `D`, `out_proj`.
+    pub fn new(config: &StateConfig, b: &Builder) -> Result<Self> {
+        let (h, n) = (config.hidden_size, config.state_size);
+        Ok(S4d {
+            bc_proj: b.under("bc_proj").get("weight", &[2 * n, h], Init::fan_in(h))?,
+            a_log: b.get("A_log", &[h, n], Init::LogOfColumn(n))?,
+            log_dt: b.get("log_dt", &[h], Init::With(log_of_a_step))?,
+            d: b.get("D", &[h], Init::Constant(1.0))?,
+            out_proj: Linear::new(h, h, Activation::None, &b.under("out_proj"))?,
+        })
+    }
+}
+
+impl Backbone for S4d {
+    fn zero_state(&self, batch: usize) -> Result<State> {
+        let (h, n) = self.a_log.dims2()?;
+        Ok(State(vec![tensor(vec![0.0; batch * h * n], (batch, h, n))?]))
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let [s] = &state.0[..] else {
+            return Err(Error::mismatch("parts of a state", 1, state.0.len()));
+        };
+        let (_, n) = self.a_log.dims2()?;
+        let [b, c] = ops::linear_parts(x, &self.bc_proj, [n, n])?;
+        let inputs = Selective {
+            u: x,
+            dt: &self.log_dt.exp()?,
+            dt_bias: None,
+            dt_softplus: false,
+            a: &self.a_log,
+            a_log: true,
+            b: &b,
+            c: &c,
+            d: Some(&self.d),
+            z: None,
+            h: s,
+        };
+        let (y, s) = ops::selective_scan(inputs, context.lengths())?;
+        context.tap("ssm_out", &y);
+        let y = self.out_proj.forward(&ops::activate(&y, Activation::Gelu)?)?;
+        Ok((y, State(vec![s])))
+    }
+}
+
+/// `W_down (W_up x * silu(W_gate x))` (Shazeer 2020, SwiGLU), `[b, t, h]` to the same; weights `up`
+/// (`W_up` over `W_gate`, `[2 inner, h]`), `down`.
+struct GatedFeedForward {
+    up: Weight,
+    down: Linear,
+    inner: usize,
+}
+
+impl GatedFeedForward {
+    fn new(h: usize, inner: usize, b: &Builder) -> Result<Self> {
+        let up = b.under("up").get("weight", &[2 * inner, h], Init::fan_in(h))?;
+        Ok(GatedFeedForward { up, down: Linear::without_bias(inner, h, &b.under("down"))?, inner })
+    }
+}
+
+impl Backbone for GatedFeedForward {
+    fn zero_state(&self, _batch: usize) -> Result<State> {
+        Ok(State(vec![]))
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, _context: &Context) -> Result<(Tensor, State)> {
+        let [x, gate] = ops::linear_parts(x, &self.up, [self.inner; 2])?;
+        let y = self.down.forward(&ops::gated(&x, &gate, Activation::Silu)?)?;
+        Ok((y, state.clone()))
+    }
+}
+
+/// `:s4d`: for each layer `x = x + s4d(norm1(x))`, `x = x + ffn(norm2(x))`, and a LayerNorm at the end.
+///
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. State: that of each [`S4d`]. Weights: `input`,
+/// `layers.I.{norm1, mixer, norm2, ffn}`, `norm`.
+pub fn s4d(config: &StateConfig, input: usize, b: &Builder) -> Result<Stack> {
+    let trunk = config.trunk();
+    let h = trunk.hidden_size;
+    let mut residuals = vec![];
+    for i in 0..trunk.num_layers {
+        let b = b.under("layers").under(i);
+        let norm = |name| Norm::layer(h, &b.under(name));
+        let ffn = GatedFeedForward::new(h, FFN * h, &b.under("ffn"))?;
+        let mixer = S4d::new(config, &b.under("mixer"))?;
+        residuals.push(Arc::new(Residual::new(norm("norm1")?, mixer)?));
+        residuals.push(Arc::new(Residual::new(norm("norm2")?, ffn)?));
+    }
+    Stack::new(&trunk, input, residuals, Some(Norm::layer(h, &b.under("norm"))?), b)
+}

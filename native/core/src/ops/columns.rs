@@ -1,0 +1,149 @@
+//! Shards over rows of a batch and blocks of channels, and the outputs that they fill together.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::recurrence::{Lengths, check_lengths};
+pub use super::simd::LANES;
+use crate::{Result, pool};
+
+pub type Lanes = [f32; LANES];
+
+/// Numbers of a shard below which handing it to another thread costs more than it saves.
+const WORTH: usize = 4096;
+/// From so many rows on there is no need to cut the channels as well.
+const ENOUGH_ROWS: usize = 4;
+
+/// `x[at..at + 16]`; if not `FULL`, with zeros beyond the end. Whole vectors and the rest are apart,
+/// so that a whole one is a single move.
+#[inline(always)]
+pub fn load<const FULL: bool>(x: &[f32], at: usize) -> Lanes {
+    let mut lanes = [0.0; LANES];
+    if FULL {
+        lanes.copy_from_slice(&x[at..at + LANES]);
+    } else {
+        lanes.iter_mut().zip(&x[at..]).for_each(|(lane, v)| *lane = *v);
+    }
+    lanes
+}
+
+/// `x[at..at + 16] = lanes`; if not `FULL`, up to the end.
+#[inline(always)]
+pub fn store<const FULL: bool>(x: &mut [f32], at: usize, lanes: &Lanes) {
+    if FULL {
+        x[at..at + LANES].copy_from_slice(lanes);
+    } else {
+        x[at..].iter_mut().zip(lanes).for_each(|(x, v)| *x = *v);
+    }
+}
+
+/// The same for memory that holds nothing yet.
+#[inline(always)]
+pub fn fill<const FULL: bool>(x: &mut [MaybeUninit<f32>], at: usize, lanes: &Lanes) {
+    if FULL {
+        x[at..at + LANES].copy_from_slice(&lanes.map(MaybeUninit::new));
+    } else {
+        copy(&mut x[at..], lanes);
+    }
+}
+
+/// `x = from`, for memory that holds nothing yet.
+pub fn copy(x: &mut [MaybeUninit<f32>], from: &[f32]) {
+    for (x, v) in x.iter_mut().zip(from) {
+        x.write(*v);
+    }
+}
+
+/// An output `[.., width]` that shards fill side by side, before it holds anything.
+#[derive(Clone, Copy)]
+pub struct Output<'a> {
+    numbers: *mut MaybeUninit<f32>,
+    len: usize,
+    buffer: PhantomData<&'a mut [MaybeUninit<f32>]>,
+}
+
+// SAFETY: the only way in is `range`, whose caller promises that no two ranges overlap.
+unsafe impl Send for Output<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Output<'_> {}
+
+impl<'a> Output<'a> {
+    /// The numbers `begin..begin + len`.
+    ///
+    /// # Safety
+    ///
+    /// While the slice lives nobody else may ask for a range that overlaps it.
+    #[inline(always)]
+    pub unsafe fn range(self, begin: usize, len: usize) -> &'a mut [MaybeUninit<f32>] {
+        assert!(begin <= self.len && len <= self.len - begin);
+        // SAFETY: inside the buffer by the assertion, and nobody else's by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.numbers.add(begin), len) }
+    }
+}
+
+/// Vectors of the given lengths, filled by `work`: large outputs are not zeroed first.
+///
+/// # Safety
+///
+/// `work` must write every number of every output.
+pub unsafe fn outputs<const N: usize>(
+    lens: [usize; N],
+    work: impl FnOnce([Output<'_>; N]),
+) -> [Vec<f32>; N] {
+    let mut vectors = lens.map(Vec::<f32>::with_capacity);
+    let mut pairs = vectors.iter_mut().zip(lens);
+    work(std::array::from_fn(|_| match pairs.next() {
+        Some((v, len)) => {
+            let numbers = v.spare_capacity_mut().as_mut_ptr();
+            Output { numbers, len, buffer: PhantomData }
+        }
+        None => unreachable!("as many vectors as lengths"),
+    }));
+    for (v, len) in vectors.iter_mut().zip(lens) {
+        // SAFETY: reserved above, written by the caller's promise.
+        unsafe { v.set_len(len) };
+    }
+    vectors
+}
+
+/// A batch of sequences of `channels` numbers a frame, cut into shards.
+#[derive(Debug, Clone)]
+pub struct Grid {
+    pub batch: usize,
+    pub time: usize,
+    pub channels: usize,
+    pub lengths: Lengths,
+}
+
+impl Grid {
+    pub fn new(batch: usize, time: usize, channels: usize, lengths: Lengths) -> Result<Self> {
+        check_lengths(&lengths, batch, time)?;
+        Ok(Grid { batch, time, channels, lengths })
+    }
+
+    /// Frames of a row that exist.
+    pub fn frames(&self, row: usize) -> usize {
+        self.lengths.as_ref().map_or(self.time, |l| l[row])
+    }
+
+    /// Calls `work(row, channels)` for every row and block of channels, in shards whose borders
+    /// depend on the shape alone.
+    pub fn for_each(&self, work: impl Fn(usize, Range<usize>) + Sync + Send) {
+        let row = self.time * self.channels;
+        let rows = WORTH.div_ceil(row.max(1));
+        let row_shards = self.batch.div_ceil(rows);
+        let cuts = match row_shards {
+            0..ENOUGH_ROWS => (row / WORTH).clamp(1, ENOUGH_ROWS),
+            _ => 1,
+        };
+        let width = self.channels.div_ceil(cuts).next_multiple_of(LANES);
+        let cuts = self.channels.div_ceil(width.max(1));
+        pool::for_each(row_shards * cuts, |i| {
+            let (first, begin) = (i / cuts * rows, i % cuts * width);
+            for row in first..(first + rows).min(self.batch) {
+                work(row, begin..(begin + width).min(self.channels));
+            }
+        });
+    }
+}
