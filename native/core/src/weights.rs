@@ -89,23 +89,27 @@ impl Weight {
         if uses < WORTH_PACKING {
             return Operand::View(view);
         }
-        let mut all = self.operands.lock().unwrap_or_else(|e| e.into_inner());
-        let packed = match all.iter_mut().find(|k| k.rows == rows && k.turned == turned) {
-            None => {
-                let packed = Arc::new(Packed::new(view));
-                all.push(Kept { rows, turned, packed: packed.clone() });
-                packed
-            }
-            Some(kept) => {
-                if self.tensor.track_op() {
-                    match Arc::get_mut(&mut kept.packed) {
-                        Some(packed) => packed.pack(view),
-                        None => kept.packed = Arc::new(Packed::new(view)),
-                    }
-                }
-                kept.packed.clone()
-            }
+        let place = || self.operands.lock().unwrap_or_else(|e| e.into_inner());
+        let same = |kept: &Kept| kept.rows == rows && kept.turned == turned;
+        let mut all = place();
+        let before = match all.iter().position(same) {
+            Some(at) if self.tensor.track_op() => Arc::try_unwrap(all.swap_remove(at).packed).ok(),
+            Some(at) => return Operand::Packed(all[at].packed.clone()),
+            None => None,
         };
+        // Packing may wait for threads that wait for this place.
+        drop(all);
+        let packed = match before {
+            Some(mut packed) => {
+                packed.pack(view);
+                Arc::new(packed)
+            }
+            None => Arc::new(Packed::new(view)),
+        };
+        let mut all = place();
+        if !all.iter().any(same) {
+            all.push(Kept { rows, turned, packed: packed.clone() });
+        }
         Operand::Packed(packed)
     }
 

@@ -145,3 +145,36 @@ fn shapes_that_do_not_fit_are_errors_that_give_both() {
     let wrong = ops::gather(&noise(&[3, 4], 1), vec![3].into(), "action").unwrap_err();
     assert_eq!(message(wrong), "id of table action: 3 is outside 0..2");
 }
+
+#[test]
+fn a_layer_can_be_walked_back_twice_and_keeps_no_old_weights() {
+    let variable = |shape: &[usize], seed| {
+        Weight::from(Var::from_tensor(&noise(shape, seed)).unwrap().into_inner())
+    };
+    let gates = Gates::new(
+        variable(&[9, 5], 1),
+        variable(&[9, 3], 2),
+        variable(&[9], 3),
+        variable(&[9], 4),
+    );
+    // Enough rows that the weights are packed.
+    let (x, h0) = (noise(&[3, 20, 5], 5), noise(&[3, 3], 6));
+    let forward = || ops::gru(&x, &gates, &h0, None).unwrap().0;
+    let y = forward();
+    let gradients = |y: &Tensor| {
+        let store = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let all = [&gates.weight_ih, &gates.weight_hh, &gates.bias_ih, &gates.bias_hh];
+        all.map(|w| values(&common::gradient("a weight", w, &store)))
+    };
+    let first = gradients(&y);
+    assert_eq!(first, gradients(&y));
+    ops::tensor::update(&gates.weight_hh, |w| w.iter_mut().for_each(|w| *w *= 0.5)).unwrap();
+    let changed = forward();
+    assert!(apart(&changed, &y) > 1e-3);
+    let fixed = |w: &Weight| Weight::from(w.detach());
+    let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = &gates;
+    let alone = Gates::new(fixed(weight_ih), fixed(weight_hh), fixed(bias_ih), fixed(bias_hh));
+    let want = ops::gru(&x, &alone, &h0, None).unwrap().0;
+    assert_eq!(values(&changed), values(&want));
+    assert_eq!(values(&changed), values(&ops::gru(&x, &alone, &h0, None).unwrap().0));
+}

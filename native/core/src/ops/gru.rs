@@ -2,9 +2,10 @@
 
 use candle_core::Tensor;
 
+use super::many;
 use super::recurrence::{Cell, Gates, Kept, Lengths, Piece, States, recurrent};
 use super::simd::{dispatch, sigmoid_with, tanh_with};
-use crate::{Error, Result};
+use crate::Result;
 
 /// `(y, h_n)`: the states `[b, t, h]` after each frame and `[b, h]` after the last (Cho et al. 2014, the
 /// reset gate after the product), of `x [b, t, d]` and `h0 [b, h]`. Gates in the order r, z, n.
@@ -15,8 +16,7 @@ use crate::{Error, Result};
 /// ```
 pub fn gru(x: &Tensor, gates: &Gates, h0: &Tensor, lengths: Lengths) -> Result<(Tensor, Tensor)> {
     let outputs = recurrent::<Gru>(x, gates, &[h0], lengths)?;
-    let outputs: [Tensor; 2] = outputs.try_into().map_err(|_| Error::not_found("states"))?;
-    Ok(outputs.into())
+    Ok(many::take::<2>(outputs)?.into())
 }
 
 /// A frame is r, z, n and what r multiplies, `W_hn h + b_hn`.

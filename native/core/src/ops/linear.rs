@@ -110,7 +110,10 @@ impl Linear {
             weight.matmul(product, n, x, self.bias.is_some());
             match (&norm, self.keep) {
                 (Some(norm), true) => norm.forward(y, before),
-                (Some(norm), false) => norm.forward(y, &y.to_vec()),
+                (Some(norm), false) => {
+                    let before = y.to_vec();
+                    norm.forward(y, &before);
+                }
                 (None, true) => y.copy_from_slice(before),
                 (None, false) => {}
             }

@@ -2,9 +2,10 @@
 
 use candle_core::Tensor;
 
+use super::many;
 use super::recurrence::{Cell, Gates, Kept, Lengths, Piece, States, recurrent};
 use super::simd::{dispatch, sigmoid_with, tanh_with};
-use crate::{Error, Result};
+use crate::Result;
 
 /// `(y, h_n, c_n)`: the states h `[b, t, h]` after each frame, and h and c `[b, h]` after the last
 /// (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000), of `x [b, t, d]` and
@@ -22,8 +23,7 @@ pub fn lstm(
     lengths: Lengths,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let outputs = recurrent::<Lstm>(x, gates, &[h0, c0], lengths)?;
-    let outputs: [Tensor; 3] = outputs.try_into().map_err(|_| Error::not_found("states"))?;
-    Ok(outputs.into())
+    Ok(many::take::<3>(outputs)?.into())
 }
 
 /// A frame is i, f, g, o.

@@ -25,8 +25,7 @@ pub trait Many: Send + Sync + 'static {
     fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers>;
 
     /// Gradients of the inputs from those of the outputs; `None` for an output that nothing used.
-    /// What is not `wanted` may be left empty, and so may the gradient of a weight that was left with it
-    /// ([`Weight::accumulate`](crate::weights::Weight::accumulate)).
+    /// Empty for what is not `wanted`, or was left where it belongs ([`crate::weights::Weight`]).
     fn backward(
         &self,
         inputs: &[&[f32]],
@@ -102,8 +101,8 @@ impl Tie {
     fn gradient(&self) -> Result<Option<Tensor>> {
         let gradient = lock(&self.place.d_inputs).get_mut(self.input).map(std::mem::take);
         let shape = self.place.inputs[self.input].shape();
-        let given = gradient.filter(|gradient| gradient.len() == shape.elem_count());
-        given.map(|gradient| tensor::tensor(gradient, shape)).transpose()
+        let gradient = gradient.filter(|gradient| gradient.len() == shape.elem_count());
+        gradient.map(|gradient| tensor::tensor(gradient, shape)).transpose()
     }
 }
 

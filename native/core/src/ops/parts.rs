@@ -9,7 +9,7 @@ use super::recurrence::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result};
 
-/// Rows of one shard of a product: enough to pay for packing the weights again.
+/// Rows of one shard of a product.
 const ROWS: usize = 64;
 
 /// `x W^T`, cut after `widths[0]`, `widths[1]` .. of its columns: `x [.., k]`, `weight [n, k]` with n
@@ -62,11 +62,11 @@ impl<const N: usize> Parts<N> {
         })
     }
 
-    /// The rows of the weight of each part, as right operands.
+    /// The rows of the weight that belong to each part.
     fn operands<'a>(&self, weight: &'a [f32], turned: bool) -> [Operand<'a>; N] {
-        let rows = self.rows();
-        self.spans()
-            .map(|(first, width)| self.weight.operand(weight, first..first + width, turned, rows))
+        self.spans().map(|(first, width)| {
+            self.weight.operand(weight, first..first + width, turned, self.rows())
+        })
     }
 
     /// Each part of the product.
@@ -74,11 +74,11 @@ impl<const N: usize> Parts<N> {
         let (k, rows) = (self.depth(), self.rows());
         let mut parts = self.widths.map(|width| vec![0.0; rows * width]);
         let mut widths = self.widths.iter();
+        let weights = self.operands(weight, true);
         let buffers = parts.each_mut().map(|p| (&mut p[..], *widths.next().unwrap_or(&0)));
-        let operands = self.operands(weight, true);
         for_each_shard(rows, ROWS, buffers, |rows, parts| {
             let x = View::rows(&x[rows.start * k..], rows.len(), k);
-            for ((part, width), weight) in parts.into_iter().zip(self.widths).zip(&operands) {
+            for ((part, (_, width)), weight) in parts.into_iter().zip(self.spans()).zip(&weights) {
                 weight.matmul(part, width, x, false);
             }
         });
@@ -93,7 +93,9 @@ impl<const N: usize> Parts<N> {
             for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
                 let dw = &mut dw[first * k..][..width * k];
                 match dy {
-                    Some(dy) => weight_gradient(dw, View::rows(dy, rows, width), &x, accumulate),
+                    Some(dy) => {
+                        weight_gradient(dw, View::rows(dy, rows, width), &x, accumulate);
+                    }
                     None if accumulate => {}
                     None => dw.fill(0.0),
                 }
@@ -108,9 +110,10 @@ impl<const N: usize> Parts<N> {
         weight: &[f32],
         outputs: &[Option<&[f32]>],
     ) {
-        let (k, operands) = (self.depth(), self.operands(weight, false));
+        let k = self.depth();
+        let weights = self.operands(weight, false);
         for_each_shard(self.rows(), ROWS, [(dx, k)], |rows, [dx]| {
-            for ((width, weight), dy) in self.widths.into_iter().zip(&operands).zip(outputs) {
+            for ((width, dy), weight) in self.widths.into_iter().zip(outputs).zip(&weights) {
                 let Some(dy) = dy else { continue };
                 let dy = View::rows(&dy[rows.start * width..], rows.len(), width);
                 weight.matmul(dx, k, dy, true);

@@ -153,6 +153,9 @@ impl<C: Cell> Layer<C> {
     fn new(x: &Tensor, gates: &Gates, first: &[&Tensor], lengths: Lengths) -> Result<Self> {
         let (batch, time, input) = x.dims3()?;
         let (rows, hidden) = gates.weight_hh.dims2()?;
+        if time == 0 {
+            return Err(Error::mismatch("frames of a sequence", "at least 1", 0));
+        }
         let check = |what: &str, expected: &[usize], got: &Tensor| match got.dims() == expected {
             true => Ok(()),
             false => {
@@ -210,14 +213,13 @@ impl<C: Cell> Layer<C> {
     /// `keep`.
     fn run(&self, inputs: &Inputs<'_>, keep: bool) -> ((Vec<f32>, Vec<f32>), Tape) {
         let (batch, time, h, cells) = (self.batch, self.time, self.hidden, self.cells());
-        let kept = if keep { batch * time } else { 0 };
+        let kept = if keep { time } else { 0 };
         let mut y = vec![0.0; batch * time * h];
         let mut c = inputs.c.to_vec();
         let mut tape = match keep {
-            true => self.gates.tape([kept * PARTS * h, kept * h, kept * cells]),
+            true => self.gates.tape([PARTS * h, h, cells].map(|width| batch * time * width)),
             false => Tape::default(),
         };
-        let kept = if keep { time } else { 0 };
         let bias = self.bias(inputs.bias_ih, inputs.bias_hh);
         let gates = 0..C::GATES * h;
         let input = self.gates.weight_ih.operand(inputs.weight_ih, gates, true, batch * time);
