@@ -123,8 +123,8 @@ defmodule Sconce.Temporal.Catalogue do
     lstm_hybrid: %{
       paper: "an LSTM under one layer of attention, as in ExPhil",
       formula: [
-        "y = W lstm(x)",
-        "y = norm(y + W_o attention(y))    over the last window_size frames"
+        "u = W lstm(x)",
+        "y = norm(u + attention(u))    over the last window_size frames"
       ],
       state: "h and c of each LSTM layer, keys and values of the attention",
       options: {1, @attention}
@@ -174,63 +174,76 @@ defmodule Sconce.Temporal.Catalogue do
       options: {3, [:expand_factor, hidden_size: 512]}
     },
     hgrn: %{
-      paper: "Qin et al. 2023",
+      paper: "Qin et al. 2023, on the real line and with an input gate",
       formula: [
-        "f = g + (1 - g) sigmoid(W_f norm(x))     g grows with the layer",
-        "h = f * h + (1 - f) * silu(W_c norm(x))",
-        "x = x + W_o (norm(h) * silu(W_g norm(x)))"
+        "f = g + (1 - g) sigmoid(W_f norm(x))     g, learned, grows with the layer",
+        "h = f * h + sigmoid(W_i norm(x)) * silu(W_v norm(x))",
+        "x = x + W_o (norm(h) * silu(W_g norm(x)))",
+        "x = x + W_2 silu(W_1 norm(x))            inner width 4 x hidden_size"
       ],
       state: "h of each layer, num_layers x expand_factor x hidden_size numbers",
       options: {2, [:expand_factor]}
     },
     s4d: %{
       paper: "Gu et al. 2022, real and diagonal",
-      formula: ["h = exp(dt A) h + dt B u", "y = C h + D u", "dt does not depend on the input"],
+      formula: [
+        "B, C = W norm(x)                        dt and A are learned, the same for every frame",
+        "h = exp(dt A) h + dt B norm(x)",
+        "x = x + W_o gelu(C h + D norm(x))",
+        "x = x + W_d (W_1 norm(x) * silu(W_2 norm(x)))    inner width 4 x hidden_size"
+      ],
       state: "h of each channel, num_layers x hidden_size x state_size numbers",
       options: {4, [{:state_size, 64}]}
     },
     s5: %{
       paper: "Smith et al. 2023, real and diagonal",
-      formula: ["h = exp(dt A) h + (exp(dt A) - 1) / A (B x)", "y = C h + D x"],
+      formula: [
+        "h = exp(dt A) h + (exp(dt A) - 1) / A (B norm(x))",
+        "u = gelu(C h + D norm(x))           x = x + u * sigmoid(W u)",
+        "x = x + W_2 gelu(W_1 norm(x))       inner width 4 x hidden_size"
+      ],
       state: "h of each layer, num_layers x state_size numbers",
       options: {4, [{:state_size, 64}]}
     },
     retnet: %{
       paper: "Sun et al. 2023",
       formula: [
-        "S = g S + k' v          g = 1 - 2^(-5 - head)",
-        "x = x + W_o (norm(q S) * silu(W_g norm(x)))",
+        "S = g S + v k' / sqrt(d)            g = 1 - 2^(-5 - head)",
+        "x = x + W_o (norm(S q) * silu(W_g norm(x)))",
         "x = x + W_2 gelu(W_1 norm(x))"
       ],
-      state: "S of each head",
+      state: "S of each head, num_layers x expand_factor x hidden_size^2 / num_heads numbers",
       options: {2, [:num_heads, :expand_factor]}
     },
     rwkv: %{
-      paper: "Peng et al. 2023",
+      paper: "Peng et al. 2023, RWKV-4",
       formula: [
-        "r, k, v = W mix(x, the frame before)",
-        "y = (a + e^(u + k) v) / (b + e^(u + k))    a = e^-w a + e^k v    b = e^-w b + e^k",
-        "x = x + W_o (sigmoid(r) * y)"
+        "r, k, v = W mix(norm(x), the frame before)",
+        "y = (a + e^(u + k) v) / (b + e^(u + k))     a = e^-w a + e^k v    b = e^-w b + e^k",
+        "x = x + W_o (sigmoid(r) * y)",
+        "x = x + sigmoid(W_r m) * W_v relu(W_k m)^2  m = mix(norm(x), the frame before)"
       ],
-      state: "a, b and the frame before of each layer",
+      state: "a / b, ln b and two frames before, 4 x num_layers x hidden_size numbers",
       options: {2, [{:expand_factor, 4}]}
     },
     gla: %{
       paper: "Yang et al. 2023",
       formula: [
-        "S = diag(a) S + k' v       a = sigmoid(W_a norm(x))^(1 / 16)",
-        "x = x + W_o (norm(q S) * silu(W_g norm(x)))"
+        "S = S diag(a) + v k'                a = sigmoid(W_2 W_1 norm(x) + b)^(1 / 16)",
+        "x = x + W_o (norm(S q / sqrt(d)) * silu(W_g norm(x)))",
+        "x = x + W_4 silu(W_3 norm(x))"
       ],
-      state: "S of each head, num_layers x num_heads x head_dim x head_dim numbers",
+      state: "S of each head, num_layers x expand_factor x hidden_size x head_dim numbers",
       options: {2, [:num_heads, :head_dim, :expand_factor]}
     },
     xlstm: %{
       paper: "Beck et al. 2024",
       formula: [
-        "even layers, mLSTM: C = f C + i v k'    n = f n + i k    h = o * C q / max(|n q|, 1)",
-        "odd layers, sLSTM: an LSTM with i = exp(..), normalised by n = f n + i"
+        "even layers, mLSTM: C = f C + i v k'    n = f n + i k    h = C q / max(|n q|, 1)",
+        "odd layers, sLSTM: an LSTM with i = exp(..), normalised by n = f n + i",
+        "all in logarithms with the largest taken out, exact at any gate"
       ],
-      state: "C and n of each head, or c, n, m and h of each layer",
+      state: "of an mLSTM the convolution's frames, C and n; of an sLSTM 4 x hidden_size numbers",
       options: {4, [:num_heads, :expand_factor]}
     },
     zamba: %{
@@ -245,7 +258,7 @@ defmodule Sconce.Temporal.Catalogue do
       paper: "ExPhil's gated SSM, as a recurrence",
       formula: [
         "u, z = W norm(x)          u = silu(conv(u))",
-        "g = sigmoid(W_g u)        h = (1 - g) * h + g * W_b u",
+        "a, g = sigmoid(W u + b)   h = a * h + (1 - a) * g * u",
         "x = x + W_o (h * silu(z))"
       ],
       state:
