@@ -16,7 +16,7 @@ use crate::rng::Rng;
 use crate::{Error, Result};
 
 /// 4 GiB of f32: a spec that wants more is a slip, or a hostile file.
-const MAX_WEIGHTS: usize = 1 << 30;
+pub(crate) const MAX_NUMBERS: usize = 1 << 30;
 
 /// All weights of a policy, in the order of their names.
 pub type Weights = BTreeMap<String, Weight>;
@@ -248,11 +248,11 @@ impl Builder {
         self.taken.borrow().values().cloned().collect()
     }
 
-    /// Counts a weight before memory is taken for it.
-    fn reserve(&self, name: &str, shape: &[usize]) -> Result<()> {
+    /// Counts a weight, or what else a policy keeps, before memory is taken for it.
+    pub(crate) fn reserve(&self, name: &str, shape: &[usize]) -> Result<()> {
         let count = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
         let total = self.total.get().saturating_add(count);
-        if total > MAX_WEIGHTS {
+        if total > MAX_NUMBERS {
             let bytes = (total as u64).saturating_mul(4);
             return Err(Error::OutOfMemory { what: format!("weights up to {name}"), bytes });
         }

@@ -48,6 +48,11 @@ const FEW: usize = 3;
 const SHARDS: usize = 16;
 
 impl Window {
+    /// Shape of the numbers that it keeps.
+    pub fn table(head_dim: usize, window: usize) -> [usize; 2] {
+        [window.saturating_add(CHUNK), head_dim]
+    }
+
     pub fn new(
         heads: usize,
         head_dim: usize,
