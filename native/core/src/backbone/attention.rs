@@ -104,9 +104,7 @@ impl Backbone for Attention {
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let [keys, values, seen] = &state.0[..] else {
-            return Err(Error::mismatch("parts of a state", 3, state.0.len()));
-        };
+        let [keys, values, seen] = state.parts()?;
         let cache = Cache { keys: keys.clone(), values: values.clone(), seen: seen.clone() };
         let mut qkv = self.qkv.forward(x)?;
         if let Some(norms) = &self.norms {

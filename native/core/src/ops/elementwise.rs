@@ -112,7 +112,7 @@ dispatch! {
 }
 
 dispatch! {
-    fn multiply(y: &mut [f32], x: &[f32]) {
+    pub(super) fn multiply(y: &mut [f32], x: &[f32]) {
         for (y, x) in y.iter_mut().zip(x) {
             *y *= x;
         }
