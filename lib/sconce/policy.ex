@@ -155,9 +155,10 @@ defmodule Sconce.Policy do
 
   Activations of the pass by name, each `%{data: binary, shape: tuple}` as `logits` are: `embedding`
   `{b, t, width}`, `trunk` `{b, t, trunk_width}` (what the heads read, before anything is projected
-  out), and those of the layers, which begin with the layer's number, such as `0.pre_conv`. They cover
-  all frames, whatever `:return_sequences` is. A name that the backbone does not have is a `:mismatch`
-  whose `expected` lists those there are.
+  out), and those of the layers (`Sconce.Temporal.taps/1`), which begin with the layer's number, such as
+  `0.pre_conv`; the layers of a block are counted one by one. They cover all frames, whatever
+  `:return_sequences` is. A name that the backbone does not have is a `:mismatch` whose `expected` lists
+  those there are.
 
       iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
       iex> {:ok, out} = Sconce.Policy.forward(policy, [[[0.0, 1.0], [0.5, 1.0]]], taps: [:trunk])

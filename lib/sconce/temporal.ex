@@ -8,7 +8,14 @@ defmodule Sconce.Temporal do
   How vectors become memory: the backbones of a `Sconce.Policy.Spec`.
 
   Each reads `[b, t, width]` and gives `[b, t, h]`, the trunk vector of every frame, and the state
-  after the last. Read at once or frame by frame, a sequence gives the same numbers.
+  after the last. Read at once or frame by frame, a sequence gives the same numbers, and no formula
+  depends on the length of the window. Attention works its scores out block by block: they never
+  stand in memory as a whole.
+
+  `h` is `:hidden_size`, or the last of `:hidden_sizes`. In the formulas `norm` is a LayerNorm or an
+  RMSNorm, each with weights of its own. Where `x` is added to, it begins as the input, projected if
+  its width is another than `h`, and one more norm ends the stack, except of `:mamba`, `:mamba_2`,
+  `:gated_ssm`, `:res_lstm` and `:tx_like`. A state is so many 32-bit numbers for one game.
 
   #{for {name, backbone} <- @backbones do
     """
@@ -18,7 +25,8 @@ defmodule Sconce.Temporal do
     #{Enum.join(backbone.formula, "\n")}
     ```
 
-    #{backbone.paper}. State: #{backbone.state}.
+    #{backbone.paper}. State: #{backbone.state}.#{Catalogue.needs(backbone.fits)}
+    Taps: #{Enum.map_join(backbone.taps, ", ", &"`#{&1}`")}.
 
     #{Options.docs(backbone.options)}
 
@@ -53,6 +61,43 @@ defmodule Sconce.Temporal do
   end
 
   @doc """
+  The activations of a backbone's layers that `Sconce.Policy.forward/3` gives by name, each behind the
+  number of its layer.
+
+      iex> Sconce.Temporal.taps(:jamba)
+      [:pre_conv, :post_conv, :ssm_out, :gate, :attention_weights]
+  """
+  @spec taps(backbone) :: [atom]
+  def taps(name) do
+    Options.known!(name, backbones(), "backbone")
+    @backbones[name].taps
+  end
+
+  @doc false
+  # Raises `ArgumentError` where options do not fit each other.
+  @spec fits!(backbone, keyword) :: :ok
+  def fits!(name, options) do
+    for {of, divisor} <- @backbones[name].fits,
+        rem(product(of, options), product(divisor, options)) != 0 do
+      raise ArgumentError,
+            "the #{inspect(name)} backbone needs #{valued(of, options)} to be a multiple of " <>
+              valued(divisor, options)
+    end
+
+    :ok
+  end
+
+  defp product(factors, options), do: factors |> Enum.map(&factor(&1, options)) |> Enum.product()
+
+  defp factor(number, _options) when is_integer(number), do: number
+  defp factor(name, options), do: Keyword.fetch!(options, name)
+
+  defp valued([number], _options) when is_integer(number), do: to_string(number)
+
+  defp valued(factors, options),
+    do: "#{Catalogue.product(factors)} (#{product(factors, options)})"
+
+  @doc """
   Prints the backbones as a table: formula, state, options with their defaults.
   """
   @spec print() :: :ok
@@ -61,6 +106,8 @@ defmodule Sconce.Temporal do
       IO.puts("#{name} (#{backbone.paper})")
       Enum.each(backbone.formula, &IO.puts("  " <> &1))
       IO.puts("  state    #{backbone.state}")
+      for fit <- backbone.fits, do: IO.puts("  needs    #{Catalogue.fit(fit)}")
+      IO.puts("  taps     #{Enum.join(backbone.taps, ", ")}")
       IO.puts("  options  " <> Enum.map_join(backbone.options, ", ", &default/1) <> "\n")
     end
 

@@ -5,7 +5,7 @@ defmodule Mix.Tasks.Sconce.BenchTest do
   import Sconce.Test.Scratch
 
   alias Mix.Tasks.Sconce.Bench
-  alias Sconce.Bench.{Case, Cases, Output}
+  alias Sconce.Bench.{Backbones, Case, Cases, Output}
 
   doctest Case
   doctest Output
@@ -53,6 +53,13 @@ defmodule Mix.Tasks.Sconce.BenchTest do
     assert List.last(lines) =~ ~s("games":9,)
   end
 
+  test "a window is limited by its products where no weights of a cell are read again" do
+    {_titles, rows} = table(bench("^act (gru|mamba|sliding).*packed.*window"))
+    assert [gru, mamba, attention] = rows
+    assert gru =~ "recurrent weights read"
+    for row <- [mamba, attention], do: assert(row =~ "products of 60 frames")
+  end
+
   test "training steps bring the loss down and say so", %{json: json} do
     bench("^train mlp", ["--json", json, "--threads", "1"])
     line = File.read!(json)
@@ -83,6 +90,82 @@ defmodule Mix.Tasks.Sconce.BenchTest do
 
     for name <- ~w(act train), backbone <- ~w(mlp gru lstm) do
       assert Enum.any?(cases, &String.starts_with?(Case.title(&1), "#{name} #{backbone}"))
+    end
+  end
+
+  describe "backbones" do
+    setup do
+      before = System.get_env("SCONCE_REPLAYS")
+      System.delete_env("SCONCE_REPLAYS")
+
+      on_exit(fn ->
+        if before,
+          do: System.put_env("SCONCE_REPLAYS", before),
+          else: System.delete_env("SCONCE_REPLAYS")
+      end)
+    end
+
+    defp backbones(args), do: Bench.run(["backbones", "--budget", "0", "--threads", "1"] ++ args)
+
+    @titles String.split(
+              "backbone size weights NLL changed steps steps/s act, us state step, ms peak"
+            )
+
+    test "have a row each, also without games to learn from", %{json: json} do
+      output = capture_io(fn -> backbones(["--only", "^min_gru$", "--json", json]) end)
+      {titles, [row]} = table(output)
+      assert titles == @titles
+      assert row =~ ~r/^min_gru +256x2 +[\d,]+ +- +- +- +- +[\d.,]+ +2.1 KB +[\d.,]+ +/
+
+      assert [line] = json |> File.read!() |> String.split("\n", trim: true)
+      for text <- [~s("name":"min_gru"), ~s("ok":true), ~s("threads":1)], do: assert(line =~ text)
+    end
+
+    test "learn from the games that there are" do
+      replays = tmp_dir!("replays")
+
+      [train, validation] = for side <- ~w(train validation), do: Path.join(replays, side)
+      :ok = Sconce.Native.corpus_fixtures(train)
+      File.mkdir_p!(validation)
+      :ok = File.rename(Path.join(train, "valid.slp"), Path.join(validation, "valid.slp"))
+
+      System.put_env("SCONCE_REPLAYS", replays)
+      {_titles, [row]} = table(capture_io(fn -> backbones(~w(--only ^mlp$ --minutes 0)) end))
+      assert row =~ ~r/^mlp +512-512 +[\d,]+ +\d+\.\d{3} +\d+\.\d{3} +1 +\d+\.\d +/
+    end
+
+    test "want a folder of games in train and validation" do
+      for replays <- ["/nowhere", tmp_dir!("replays")] do
+        System.put_env("SCONCE_REPLAYS", replays)
+
+        capture_io(fn ->
+          assert_raise Mix.Error, ~r/^import: .*#{replays}\/train.* not found/, fn ->
+            backbones(["--only", "^mlp$"])
+          end
+        end)
+      end
+    end
+
+    test "go on after one that goes wrong" do
+      say = &send(self(), {:said, &1})
+      opts = [threads: 1, budget: 0.0, minutes: 1.0, replays: nil]
+      assert {:ok, [wrong, right]} = Backbones.run([:min_grue, :min_gru], opts, say)
+      assert %{name: :min_grue, ok: false} = wrong
+      assert %{name: :min_gru, ok: true} = right
+      assert_received {:said, "min_grue FAILED: unknown backbone :min_grue" <> _}
+      assert_received {:said, "min_gru " <> _}
+    end
+
+    test "are refused where there is none, and with switches that say nothing of them" do
+      for {args, sentence} <- [
+            {["--only", "^grue$"], "no backbone matches ^grue$"},
+            {["--peers", "x"], "--peers does not go with backbones"},
+            {["--with-peers"], "--with-peers does not go with backbones"},
+            {["more"], ~r/^unknown argument/},
+            {["--minutes", "-1"], ~r/^--minutes cannot be "-1"/}
+          ] do
+        assert_raise Mix.Error, sentence, fn -> backbones(args) end
+      end
     end
   end
 

@@ -117,30 +117,6 @@ defmodule Sconce.PolicyTest do
     assert File.ls!(Path.dirname(path)) == ["policy.safetensors"]
   end
 
-  test "a sequence read at once gives what it gives frame by frame" do
-    for backbone <- [:mlp, :lstm, :gru] do
-      size = if backbone == :mlp, do: [hidden_sizes: [8]], else: [hidden_size: 8]
-
-      {:ok, policy} =
-        Policy.init([embedding: {:vector, 2}, backbone: backbone, heads: @heads] ++ size)
-
-      games = for b <- 1..3, do: for(t <- 1..4, do: [b * 0.3, t * -0.2])
-      {:ok, whole} = Policy.forward(policy, games)
-      assert whole.shape == {3, 4, 5}
-
-      {steps, state} =
-        Enum.map_reduce(0..3, nil, fn t, state ->
-          {:ok, out} = Policy.step(policy, Enum.map(games, &Enum.at(&1, t)), state: state)
-          assert out.shape == {3, 5}
-          {out.logits, out.state}
-        end)
-
-      by_game = for b <- 0..2, step <- steps, into: <<>>, do: binary_part(step, b * 20, 20)
-      assert_close(whole.logits, by_game)
-      assert_close(whole.state, state)
-    end
-  end
-
   describe "a forward pass" do
     @games [[[1.0, 2.0], [3.0, 4.0]], [[5.0, -6.0], [0.5, 0.25]]]
 

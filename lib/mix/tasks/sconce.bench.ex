@@ -54,8 +54,8 @@ defmodule Mix.Tasks.Sconce.Bench do
   step), a decision, the memory of a session, and training steps on 32 windows of 60 frames with
   their peak of memory. Without `SCONCE_REPLAYS` nothing is learned.
 
-  Every case checks what it computed. One that fails says FAILED, and then the exit status is 1. With
-  `SCONCE_REPLAYS` set, the games of that folder are imported too.
+  Every case and every backbone checks what it computed. One that fails says FAILED, the others follow,
+  and then the exit status is 1. With `SCONCE_REPLAYS` set, the games of that folder are imported too.
 
   Times of other work on the machine are in the figures: only ratios to rows of the same run mean
   anything on one that is shared.
@@ -75,6 +75,10 @@ defmodule Mix.Tasks.Sconce.Bench do
   end
 
   defp backbones(opts) do
+    for name <- [:peers, :with_peers], opts[name] do
+      Mix.raise("#{Switches.switch(name)} does not go with backbones")
+    end
+
     names = opts |> regex!() |> Backbones.named()
     names != [] || Mix.raise("no backbone matches #{opts[:only]}")
     writable!(opts[:json])
@@ -86,8 +90,14 @@ defmodule Mix.Tasks.Sconce.Bench do
     opts =
       opts |> Keyword.put_new_lazy(:threads, &Machine.cores/0) |> Keyword.put(:replays, replays)
 
-    rows = Backbones.run(names, opts, say)
+    rows =
+      case Backbones.run(names, opts, say) do
+        {:ok, rows} -> rows
+        {:error, error} -> Mix.raise(Exception.message(error))
+      end
+
     write(for(row <- rows, do: %{extra: row}), machine, opts[:json])
+    finish(Enum.reject(rows, & &1.ok), length(rows))
   end
 
   defp cases(opts) do

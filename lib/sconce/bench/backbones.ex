@@ -3,7 +3,7 @@ defmodule Sconce.Bench.Backbones do
   # One row for each backbone: what it learns of real games with one budget, and what it costs.
 
   alias Sconce.Bench.{Case, Cases, Machine, Output, Resident}
-  alias Sconce.{Corpus, Figures, Temporal, Trainer}
+  alias Sconce.{Corpus, Error, Figures, Temporal, Trainer}
   alias Sconce.Policy.Spec
 
   # As the README trains; every option of a backbone is its default.
@@ -37,37 +37,55 @@ defmodule Sconce.Bench.Backbones do
   ]
 
   @doc """
-  Measures the backbones of some names, with so many steps of training each where there are games, and
-  calls `say` with each line of the table.
+  Measures the backbones of some names, with so many steps of training each where there are games,
+  and calls `say` with each line of the table. One that goes wrong has a row that says why, and the
+  others follow. Of kind `:not_found` and the like where the games cannot be imported.
   """
-  @spec run([atom], keyword, (String.t() -> term)) :: [map]
+  @spec run([atom], keyword, (String.t() -> term)) :: {:ok, [map]} | {:error, Exception.t()}
   def run(names, opts, say) do
-    say.(Output.line(@columns, for({title, _width, _side} <- @columns, do: title)))
-
     with_games(opts[:replays], fn games ->
-      for name <- names, do: name |> row(games, opts) |> tap(&say.(line(&1)))
+      say.(Output.line(@columns, for({title, _width, _side} <- @columns, do: title)))
+      for name <- names, do: name |> measured(games, opts) |> tap(&say.(line(&1)))
     end)
   end
 
-  defp with_games(nil, fun), do: fun.(nil)
+  defp measured(name, games, opts) do
+    name |> row(games, opts) |> Map.put(:ok, true)
+  rescue
+    error -> failed(name, Exception.message(error))
+  catch
+    kind, reason -> failed(name, "#{kind} #{inspect(reason)}")
+  end
+
+  defp failed(name, reason), do: %{name: name, ok: false, failed: reason}
+
+  defp with_games(nil, fun), do: {:ok, fun.(nil)}
 
   defp with_games(replays, fun) do
-    dir = Path.join(System.tmp_dir!(), "sconce-backbones-#{System.pid()}")
+    name = "sconce-backbones-#{System.pid()}-#{System.unique_integer([:positive])}"
+    dir = Path.join(System.tmp_dir!(), name)
 
     try do
-      games =
-        for side <- ~w(train validation) do
-          into = Path.join(dir, side)
-          options = [into: into, progress: false]
-          Machine.value!(Corpus.import(Path.join(replays, side), options))
-          into
-        end
-
-      fun.([dir | games])
+      with {:ok, train} <- imported(replays, "train", dir),
+           {:ok, validation} <- imported(replays, "validation", dir),
+           do: {:ok, fun.([dir, train, validation])}
     after
       File.rm_rf!(dir)
     end
   end
+
+  defp imported(replays, side, dir) do
+    games = Path.join(replays, side)
+
+    case Corpus.import(games, into: Path.join(dir, side), progress: false) do
+      {:ok, %{info: %{games: 0}}} -> {:error, none(games)}
+      {:ok, corpus} -> {:ok, corpus.dir}
+      error -> error
+    end
+  end
+
+  defp none(games),
+    do: %Error{kind: :not_found, op: :import, details: %{what: "a game in #{games}"}}
 
   defp row(name, games, opts) do
     steps = Cases.steps(@batch, @window, opts[:threads])
@@ -104,9 +122,7 @@ defmodule Sconce.Bench.Backbones do
       [spec: spec, corpus: train, validation: validation, out: out] ++
         [steps: opts[:steps], threads: opts[:threads]] ++ @training
 
-    run = Machine.value!(Trainer.start_link(training))
-    report = Machine.value!(Trainer.await(run))
-    GenServer.stop(run)
+    report = trained(training)
     last = Path.join(out, "last.safetensors")
     scored = [stride: @scored_stride, threads: opts[:threads]]
     scores = Machine.value!(Trainer.evaluate(last, validation, scored)).policy
@@ -119,6 +135,18 @@ defmodule Sconce.Bench.Backbones do
       trained_seconds: report.seconds
     }
   end
+
+  defp trained(training) do
+    {:ok, run} = Trainer.start_link(training)
+
+    try do
+      Machine.value!(Trainer.await(run))
+    after
+      GenServer.stop(run)
+    end
+  end
+
+  defp line(%{ok: false} = row), do: "#{row.name} FAILED: #{row.failed}"
 
   defp line(row) do
     Output.line(@columns, [

@@ -150,14 +150,15 @@ defmodule Sconce.Bench.Cases do
   defp act_limit(%{extra: extra}, :carry),
     do: Machine.bytes(4 * (extra.backbone + extra.heads), 1, "all weights read once")
 
-  # Products of all frames at once, but the recurrent weights are read again for each frame.
+  # Products of all frames at once, but the weights of a cell are read again for each frame.
   defp act_limit(%{extra: extra}, :window) do
     flops = 2 * (@window * extra.backbone + extra.heads)
+    products = Machine.flops(flops, 1, "products of #{@window} frames")
 
-    Enum.max([
-      Machine.flops(flops, 1, "products of #{@window} frames"),
-      Machine.bytes(4 * extra.recurrent, 1, "recurrent weights read", @window)
-    ])
+    case extra do
+      %{recurrent: n} -> max(products, Machine.bytes(4 * n, 1, "recurrent weights read", @window))
+      _no_cell -> products
+    end
   end
 
   # Numbers of the matrices and vectors that a decision reads; of a table it reads some rows.

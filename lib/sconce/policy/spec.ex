@@ -79,6 +79,7 @@ defmodule Sconce.Policy.Spec do
 
   @controller_heads [:buttons, :main_x, :main_y, :c_x, :c_y, :shoulder]
   @max_heads 64
+  @max_layers 256
 
   @doc """
   A Spec with every option filled in. Raises `ArgumentError` for one that does not fit.
@@ -149,6 +150,7 @@ defmodule Sconce.Policy.Spec do
     for {option, _value} <- opts, do: applies!(option, Keyword.keys(schema), name)
     options = opts |> Options.validate!(schema) |> input_norm(embedding) |> rounded()
     sizes!(options[:hidden_sizes])
+    Temporal.fits!(name, options)
     {name, options}
   end
 
@@ -183,6 +185,10 @@ defmodule Sconce.Policy.Spec do
   end
 
   defp sizes!([]), do: raise(ArgumentError, "option :hidden_sizes: expected at least one layer")
+
+  defp sizes!([_ | _] = sizes) when length(sizes) > @max_layers,
+    do: raise(ArgumentError, "option :hidden_sizes: expected at most #{@max_layers} layers")
+
   defp sizes!(_sizes), do: :ok
 
   # Heads

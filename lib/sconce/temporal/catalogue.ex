@@ -3,6 +3,7 @@ defmodule Sconce.Temporal.Catalogue do
   # Every backbone as data: what it computes, where that comes from, what it remembers, its options.
 
   @size [type: :pos_integer, max: 65_536]
+  @layers [type: :pos_integer, max: 256]
   @rate [type: :float, min: 0.0, max: 0.99]
   @dropout [
     dropout: @rate ++ [default: 0.1, doc: "After each layer, in training only."],
@@ -30,13 +31,19 @@ defmodule Sconce.Temporal.Catalogue do
   ]
   @attention [:num_heads, :head_dim, :window_size, :qk_layernorm]
   @mamba [:state_size, :expand_factor, :conv_size]
+  # Positions turn pairs of numbers.
+  @even_heads [{[:head_dim], [2]}]
+  @taps [:ssm_out, :gate]
+  @conv_taps [:pre_conv, :post_conv] ++ @taps
 
-  # {name, layers, own options with other defaults where the family has them, the rest}
+  # `fits`: a product of options that must be a multiple of another. `options`: layers, and the names
+  # of its own options, with other defaults where the family has them. `taps`: activations by name.
   @backbones [
     mlp: %{
       paper: "He et al. 2016 for the residual",
       formula: ["h = dropout(relu(norm(W x + b))) + skip"],
       state: "none",
+      taps: [:hidden],
       options: [
         hidden_sizes: [
           type: {:list, :pos_integer},
@@ -56,6 +63,7 @@ defmodule Sconce.Temporal.Catalogue do
         "h = o * tanh(c)"
       ],
       state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
+      taps: [:hidden],
       options: {2, [:layer_norm]}
     },
     gru: %{
@@ -66,6 +74,7 @@ defmodule Sconce.Temporal.Catalogue do
         "h = (1 - z) * n + z * h"
       ],
       state: "h of each layer, num_layers x hidden_size numbers",
+      taps: [:hidden],
       options: {2, [:layer_norm]}
     },
     sliding_window: %{
@@ -77,6 +86,8 @@ defmodule Sconce.Temporal.Catalogue do
       ],
       state:
         "keys and values in a ring, num_layers x (2 x window_size x num_heads x head_dim + 1)",
+      fits: @even_heads,
+      taps: [:attention_weights],
       options: {2, @attention}
     },
     mamba: %{
@@ -90,6 +101,7 @@ defmodule Sconce.Temporal.Catalogue do
       state:
         "the convolution's frames and h, " <>
           "num_layers x expand_factor x hidden_size x (conv_size - 1 + state_size)",
+      taps: @conv_taps,
       options: {2, @mamba}
     },
     mamba_2: %{
@@ -102,12 +114,15 @@ defmodule Sconce.Temporal.Catalogue do
       state:
         "the convolution's frames and h, num_layers x (expand_factor x hidden_size x state_size + " <>
           "(conv_size - 1) x (expand_factor x hidden_size + 2 x state_size))",
+      fits: [{[:expand_factor, :hidden_size], [:head_dim]}],
+      taps: @conv_taps,
       options: {2, @mamba ++ [:head_dim, :chunk_size]}
     },
     min_gru: %{
       paper: "Feng et al. 2024",
       formula: ["z = sigmoid(W_z norm(x))", "h = (1 - z) * h + z * W_h norm(x)", "x = x + h"],
       state: "h of each layer, num_layers x hidden_size numbers",
+      taps: [:hidden],
       options: {2, []}
     },
     min_lstm: %{
@@ -118,6 +133,7 @@ defmodule Sconce.Temporal.Catalogue do
         "x = x + h"
       ],
       state: "h of each layer, num_layers x hidden_size numbers",
+      taps: [:hidden],
       options: {2, []}
     },
     lstm_hybrid: %{
@@ -126,7 +142,11 @@ defmodule Sconce.Temporal.Catalogue do
         "u = W lstm(x)",
         "y = norm(u + attention(u))    over the last window_size frames"
       ],
-      state: "h and c of each LSTM layer, keys and values of the attention",
+      state:
+        "h and c of each LSTM layer, keys and values in a ring, " <>
+          "2 x num_layers x hidden_size + 2 x window_size x num_heads x head_dim + 1",
+      fits: @even_heads,
+      taps: [:hidden, :attention_weights],
       options: {1, @attention}
     },
     jamba: %{
@@ -135,7 +155,11 @@ defmodule Sconce.Temporal.Catalogue do
         "x = x + mamba(norm(x))                          blocks of :mamba",
         "x = x + attention(norm(x)), x = x + ffn(norm(x))  each attention_every-th block"
       ],
-      state: "those of the :mamba and :sliding_window layers it has",
+      state:
+        "of a Mamba layer expand_factor x hidden_size x (conv_size - 1 + state_size) numbers, of " <>
+          "one that attends 2 x window_size x num_heads x head_dim + 1",
+      fits: @even_heads,
+      taps: @conv_taps ++ [:attention_weights],
       options: {6, @mamba ++ [:attention_every] ++ @attention}
     },
     griffin: %{
@@ -148,7 +172,10 @@ defmodule Sconce.Temporal.Catalogue do
         "each attention_every-th block attends over window_size frames in place of the recurrence"
       ],
       state:
-        "h and the convolution's frames of the recurrent blocks, keys and values of the others",
+        "of a recurrent block conv_size x hidden_size numbers, of one that attends " <>
+          "2 x window_size x hidden_size + 1",
+      fits: [{[:hidden_size], [2, :num_heads]}],
+      taps: @conv_taps ++ [:attention_weights],
       options:
         {6, [{:expand_factor, 3}, :conv_size, :attention_every, :num_heads, {:window_size, 32}]}
     },
@@ -156,12 +183,14 @@ defmodule Sconce.Temporal.Catalogue do
       paper: "De et al. 2024",
       formula: [":griffin without attention"],
       state: "h and the convolution's frames of each block, num_layers x conv_size x hidden_size",
+      taps: @conv_taps,
       options: {6, [{:expand_factor, 3}, :conv_size]}
     },
     res_lstm: %{
       paper: "the residual LSTM of slippi-ai",
       formula: ["x = x + W lstm(norm(x))    W is zero at first"],
       state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
+      taps: [:hidden],
       options: {3, [hidden_size: 512]}
     },
     tx_like: %{
@@ -171,6 +200,7 @@ defmodule Sconce.Temporal.Catalogue do
         "x = x + W_2 gelu(W_1 norm(x))     W_2 is zero at first"
       ],
       state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
+      taps: [:hidden],
       options: {3, [:expand_factor, hidden_size: 512]}
     },
     hgrn: %{
@@ -182,6 +212,7 @@ defmodule Sconce.Temporal.Catalogue do
         "x = x + W_2 silu(W_1 norm(x))            inner width 4 x hidden_size"
       ],
       state: "h of each layer, num_layers x expand_factor x hidden_size numbers",
+      taps: @taps,
       options: {2, [:expand_factor]}
     },
     s4d: %{
@@ -193,6 +224,7 @@ defmodule Sconce.Temporal.Catalogue do
         "x = x + W_d (W_1 norm(x) * silu(W_2 norm(x)))    inner width 4 x hidden_size"
       ],
       state: "h of each channel, num_layers x hidden_size x state_size numbers",
+      taps: [:ssm_out],
       options: {4, [{:state_size, 64}]}
     },
     s5: %{
@@ -203,6 +235,7 @@ defmodule Sconce.Temporal.Catalogue do
         "x = x + W_2 gelu(W_1 norm(x))       inner width 4 x hidden_size"
       ],
       state: "h of each layer, num_layers x state_size numbers",
+      taps: @taps,
       options: {4, [{:state_size, 64}]}
     },
     retnet: %{
@@ -213,6 +246,8 @@ defmodule Sconce.Temporal.Catalogue do
         "x = x + W_2 gelu(W_1 norm(x))"
       ],
       state: "S of each head, num_layers x expand_factor x hidden_size^2 / num_heads numbers",
+      fits: [{[:hidden_size], [:num_heads]}],
+      taps: @taps,
       options: {2, [:num_heads, :expand_factor]}
     },
     rwkv: %{
@@ -224,6 +259,7 @@ defmodule Sconce.Temporal.Catalogue do
         "x = x + sigmoid(W_r m) * W_v relu(W_k m)^2  m = mix(norm(x), the frame before)"
       ],
       state: "a / b, ln b and two frames before, 4 x num_layers x hidden_size numbers",
+      taps: @taps,
       options: {2, [{:expand_factor, 4}]}
     },
     gla: %{
@@ -234,6 +270,8 @@ defmodule Sconce.Temporal.Catalogue do
         "x = x + W_4 silu(W_3 norm(x))"
       ],
       state: "S of each head, num_layers x expand_factor x hidden_size x head_dim numbers",
+      fits: [{[:expand_factor, :hidden_size], [:num_heads]}],
+      taps: @taps,
       options: {2, [:num_heads, :head_dim, :expand_factor]}
     },
     xlstm: %{
@@ -243,7 +281,11 @@ defmodule Sconce.Temporal.Catalogue do
         "odd layers, sLSTM: an LSTM with i = exp(..), normalised by n = f n + i",
         "all in logarithms with the largest taken out, exact at any gate"
       ],
-      state: "of an mLSTM the convolution's frames, C and n; of an sLSTM 4 x hidden_size numbers",
+      state:
+        "of an mLSTM, of e = expand_factor x hidden_size, (e / num_heads + 4) x e + num_heads " <>
+          "numbers: the convolution's frames, C, n and their scale; of an sLSTM 4 x hidden_size",
+      fits: [{[:hidden_size], [:num_heads]}],
+      taps: @conv_taps,
       options: {4, [:num_heads, :expand_factor]}
     },
     zamba: %{
@@ -251,7 +293,9 @@ defmodule Sconce.Temporal.Catalogue do
       formula: [
         ":mamba blocks; after each attention_every of them one attention block, always the same weights"
       ],
-      state: "those of the :mamba layers, and keys and values of each place of the attention",
+      state: "of each Mamba layer and of each place of the attention block as those of :jamba",
+      fits: @even_heads,
+      taps: @conv_taps ++ [:attention_weights],
       options: {6, @mamba ++ [:attention_every] ++ @attention}
     },
     gated_ssm: %{
@@ -263,12 +307,15 @@ defmodule Sconce.Temporal.Catalogue do
       ],
       state:
         "h and the convolution's frames, num_layers x expand_factor x hidden_size x conv_size",
+      taps: @conv_taps,
       options: {2, [:expand_factor, :conv_size]}
     },
     decision_transformer: %{
       paper: "Chen et al. 2021, over frames",
       formula: [":sliding_window, deeper and with a short context"],
       state: "as :sliding_window",
+      fits: @even_heads,
+      taps: [:attention_weights],
       options: {6, [{:num_heads, 8}, {:head_dim, 32}, {:window_size, 20}, :qk_layernorm]}
     }
   ]
@@ -288,7 +335,7 @@ defmodule Sconce.Temporal.Catalogue do
 
     [
       hidden_size: @size ++ [default: hidden_size, doc: "Width of the layers and of the output."],
-      num_layers: @size ++ [default: num_layers, doc: "Layers on top of each other."]
+      num_layers: @layers ++ [default: num_layers, doc: "Layers on top of each other."]
     ] ++ own ++ @input_norm ++ @dropout
   end
 
@@ -299,17 +346,28 @@ defmodule Sconce.Temporal.Catalogue do
               given -> given ++ @dropout
             end
 
-          {name, %{backbone | options: options}}
+          {name, Map.merge(%{fits: []}, %{backbone | options: options})}
         end)
 
   @type backbone :: %{
           paper: String.t(),
           formula: [String.t()],
           state: String.t(),
+          fits: [{[atom], [atom | pos_integer]}],
+          taps: [atom],
           options: keyword
         }
 
   @doc "Backbones by name, in the order in which they are shown."
   @spec all() :: [{atom, backbone}]
   def all, do: @all
+
+  @doc "What options need of each other, as sentences behind another one."
+  def needs(fits), do: Enum.map_join(fits, &" Needs #{fit(&1)}.")
+
+  @doc "What options need of each other, in words."
+  def fit({of, divisor}), do: "#{product(of)} to be a multiple of #{product(divisor)}"
+
+  @doc "Factors in words."
+  def product(factors), do: Enum.map_join(factors, " x ", &to_string/1)
 end

@@ -6,7 +6,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
 
   alias Mix.Tasks.Sconce.{Demo, Eval, Train}
   alias Sconce.Env.CartPole
-  alias Sconce.Switches
+  alias Sconce.{Switches, Temporal}
   alias Sconce.Trainer.Settings
 
   @small ~w(--hidden-size 8 --num-layers 1 --head-hidden-size 8 --steps 4 --validate-every 2
@@ -121,6 +121,25 @@ defmodule Mix.Tasks.Sconce.TrainTest do
       last = output |> String.trim() |> String.split("\n") |> List.last()
       assert last =~ ~r/^recurrent [\d.]+ of 500 · memoryless [\d.]+ · [\d.]+ us a decision$/
       assert output =~ ~r/curve +.*curve\.svg/
+    end
+
+    test "trains and plays any backbone that remembers, in its smallest form" do
+      for backbone <- Temporal.backbones() -- [:mlp] do
+        args = ~w(--games 2 --steps 1 --backbone #{backbone} --out #{tmp_dir!("demo")})
+        output = capture_io(fn -> assert catch_exit(Demo.run(args)) == {:shutdown, 1} end)
+        assert output =~ ~r/^vector 2 -> #{backbone} 32x[123] -> action\(2\)/m
+        assert output =~ "us a decision"
+      end
+    end
+
+    test "has no backbone of another name, nor one without a memory" do
+      for name <- ~w(grue mlp) do
+        assert_raise Mix.Error,
+                     ~r/^--backbone cannot be "#{name}", expected one of :lstm, /,
+                     fn ->
+                       Demo.run(["--backbone", name])
+                     end
+      end
     end
 
     @tag :slow

@@ -21,7 +21,8 @@ pub enum MinCell {
 
 /// One cell, `x [b, t, d]` -> `[b, t, h]`.
 ///
-/// State: h `[b, h]`. Weights `linear_z` or `linear_f` and `linear_i`, then `linear_h`.
+/// State: h `[b, h]`. Tap: `hidden [b, t, h]`. Weights `linear_z` or `linear_f` and `linear_i`, then
+/// `linear_h`.
 pub struct MinRnn {
     cell: MinCell,
     projection: Projection,
@@ -55,6 +56,7 @@ impl Backbone for MinRnn {
             MinCell::Gru => ops::min_gru(&projected, h0, lengths.clone())?,
             MinCell::Lstm => ops::min_lstm(&projected, h0, self.eps, lengths.clone())?,
         };
+        context.tap("hidden", &h);
         let last = ops::last(&h, h0, &lengths)?;
         Ok((h, State(vec![last])))
     }
