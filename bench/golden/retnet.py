@@ -1,4 +1,4 @@
-"""RetNet, Sun et al. 2023: the recurrent form (eq. 6), norm and gate (eq. 8), no rotation."""
+"""RetNet, Sun et al. 2023: rotation by absolute positions (eq. 5), the recurrent form (eq. 6), norm and gate (eq. 8)."""
 
 import torch
 from torch import nn
@@ -25,6 +25,20 @@ def retention(q, k, v, log_decay, s):
     return torch.stack(ys, 1), s
 
 
+# Where a sequence begins. Nothing depends on it, and no state that is handed on knows of it.
+START = 1000
+
+
+def rotate(x, position, theta=10000.0):
+    """Theta_n of eq. 5 on the last axis of x: the pairs (i, i + K/2) by the angles position * theta^(-2i/K)."""
+    half = x.shape[-1] // 2
+    freq = theta ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = torch.as_tensor(position, dtype=torch.float64)[..., None] * freq
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b = x.split(half, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
 class Mixer(nn.Module):
     def __init__(self, width, heads, expand):
         super().__init__()
@@ -38,7 +52,11 @@ class Mixer(nn.Module):
         parts = self.qkvg_proj(x).split([self.width, self.width, self.inner, self.inner], -1)
         q, k, v = (p.unflatten(-1, (self.heads, -1)) for p in parts[:3])
         gamma = 1 - 2.0 ** (-5 - torch.arange(self.heads, dtype=x.dtype))
+        # States come and go as the next query sees them; in here they are absolute.
+        n = START + torch.arange(x.shape[1])[:, None]
+        q, k, s = rotate(q, n), rotate(k, n), rotate(s, START)
         y, s = retention(q, k / q.shape[-1] ** 0.5, v, gamma.log()[:, None], s)
+        s = rotate(s, -(START + x.shape[1]))
         return self.out_proj(head_norm(y, self.norm.weight) * F.silu(parts[3])), s
 
 
@@ -127,8 +145,8 @@ def case(source, batch, window, width, make, state_shapes, given, config, init=N
 def _retnet(batch, window, width, heads, layers, given):
     make = lambda: [Layer(width, Mixer(width, heads, 2), FeedForward(width, 2, gelu)) for _ in range(layers)]
     shapes = [[(heads, 2 * width // heads, width // heads)] for _ in range(layers)]
-    return case("Sun et al. 2023 (RetNet), eq. 6 and 8", batch, window, width, make, shapes, given,
-                dict(heads=heads, layers=layers, expand=2))
+    return case("Sun et al. 2023 (RetNet), eq. 5, 6 and 8", batch, window, width, make, shapes, given,
+                dict(heads=heads, layers=layers, expand=2, theta=10000.0, start=START))
 
 
 CASES = {

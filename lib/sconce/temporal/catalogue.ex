@@ -241,7 +241,7 @@ defmodule Sconce.Temporal.Catalogue do
     retnet: %{
       paper: "Sun et al. 2023",
       formula: [
-        "S = g S + v k' / sqrt(d)            g = 1 - 2^(-5 - head)",
+        "S = g S R + v k' / sqrt(d)          g = 1 - 2^(-5 - head), R turns keys by a frame (RoPE)",
         "x = x + W_o (norm(S q) * silu(W_g norm(x)))",
         "x = x + W_2 gelu(W_1 norm(x))"
       ],

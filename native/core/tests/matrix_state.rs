@@ -2,9 +2,13 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor, Var};
 use common::Golden;
+use sconce_core::ops::attention::THETA;
 use sconce_core::ops::matrix_state::{Decay, Options, Readout, matrix_state, matrix_state_of};
+use sconce_core::ops::rotary::Rotary;
 use sconce_core::rng::Rng;
 use sconce_core::weights::Weight;
 
@@ -43,6 +47,20 @@ fn logarithm(rng: &Rng, i: u64) -> f32 {
     }
 }
 
+/// Where the reference begins to count positions.
+const START: f64 = 1234.0;
+
+/// Su et al. 2021, eq. 34, for the pairs (i, i + dim / 2) of every `dim` numbers.
+fn rotate(x: &mut [f64], dim: usize, position: f64) {
+    for x in x.chunks_mut(dim) {
+        for i in 0..dim / 2 {
+            let (sin, cos) = (position * THETA.powf(-2.0 * i as f64 / dim as f64)).sin_cos();
+            let (a, b) = (x[i], x[i + dim / 2]);
+            (x[i], x[i + dim / 2]) = (a * cos - b * sin, b * cos + a * sin);
+        }
+    }
+}
+
 impl Problem {
     fn new(batch: usize, time: usize, options: Options, read: Read, seed: u64) -> Self {
         let Options { heads, key, value, .. } = options;
@@ -76,8 +94,33 @@ impl Problem {
         self.options.value + usize::from(self.read == Read::Normalised)
     }
 
-    /// `(y, state)` as the recurrence is written.
+    /// The recurrence of queries and keys turned by absolute positions that begin at [`START`]; the
+    /// states are those that a query at position 0 sees.
     fn reference(&self) -> (Vec<f64>, Vec<f64>) {
+        if self.options.rotary.is_none() {
+            return self.recurrence();
+        }
+        let Options { heads, heads_per_group, key, q, k, .. } = self.options;
+        let mut absolute = self.clone();
+        let width = self.streams.len() / (self.batch * self.time);
+        for (at, frame) in absolute.streams.chunks_mut(width).enumerate() {
+            let position = START + (at % self.time) as f64;
+            let keys = heads / heads_per_group * key;
+            for first in [q, k] {
+                rotate(&mut frame[first..first + keys], key, position);
+            }
+        }
+        rotate(&mut absolute.state, key, START);
+        let (y, mut state) = absolute.recurrence();
+        for (b, state) in state.chunks_mut(self.state.len() / self.batch).enumerate() {
+            let length = self.options.lengths.as_ref().map_or(self.time, |l| l[b]);
+            rotate(state, key, -(START + length as f64));
+        }
+        (y, state)
+    }
+
+    /// `(y, state)` as the recurrence is written.
+    fn recurrence(&self) -> (Vec<f64>, Vec<f64>) {
         let Options { heads, heads_per_group, key, value, q, k, v, .. } = self.options;
         let frames = self.batch * self.time;
         let (width, gates) = (self.streams.len() / frames, self.gates.len() / frames);
@@ -286,6 +329,58 @@ fn shorter_rows_end_where_they_end() {
     }
 }
 
+fn rotary(dim: usize, last: usize) -> Option<Arc<Rotary>> {
+    Some(Arc::new(Rotary::new(dim, last, THETA).unwrap()))
+}
+
+/// The decays of heads whose keys may turn.
+fn decays_of_heads(heads: usize) -> impl Iterator<Item = Decay> {
+    decays(heads).into_iter().filter(|decay| !matches!(decay, Decay::Key))
+}
+
+#[test]
+fn keys_that_turn_agree_with_absolute_positions_at_every_length_of_a_chunk() {
+    for chunk in [1, 2, 3, 4, 7, 16, 32, 60, 64] {
+        for decay in decays_of_heads(2) {
+            let base = Options::side_by_side(2, 6, 5, decay);
+            let options = Options { chunk, rotary: rotary(6, chunk), ..base };
+            check(
+                &Problem::new(2, 60, options, Read::Plain, 23),
+                &format!("turning, chunk {chunk}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn keys_that_turn_agree_in_other_columns_shared_and_in_shorter_rows() {
+    for decay in decays_of_heads(6) {
+        for read in [Read::Skip, Read::Normalised] {
+            let base = Options::side_by_side(6, 4, 5, decay.clone());
+            let options = Options {
+                heads_per_group: 3,
+                q: 9,
+                k: 1,
+                v: 17,
+                chunk: 8,
+                rotary: rotary(4, 11),
+                lengths: Some([0, 9, 20, 1].into()),
+                ..base
+            };
+            check(&Problem::new(4, 20, options, read, 29), "turning, shared");
+        }
+    }
+}
+
+#[test]
+fn a_long_window_of_keys_that_turn_agrees() {
+    for decay in decays_of_heads(1) {
+        let base = Options::side_by_side(1, 16, 4, decay);
+        let options = Options { rotary: rotary(16, 32), ..base };
+        check(&Problem::new(1, 512, options, Read::Plain, 31), "turning, long");
+    }
+}
+
 #[test]
 fn a_long_window_with_strong_decay_agrees() {
     for decay in decays(1) {
@@ -296,8 +391,9 @@ fn a_long_window_with_strong_decay_agrees() {
 
 #[test]
 fn two_chunks_and_steps_equal_one_sequence() {
-    for decay in decays(2) {
-        let options = Options { chunk: 8, ..Options::side_by_side(2, 16, 8, decay) };
+    let turning = decays_of_heads(2).map(|decay| (decay, rotary(16, 8)));
+    for (decay, rotary) in decays(2).map(|decay| (decay, None)).into_iter().chain(turning) {
+        let options = Options { chunk: 8, rotary, ..Options::side_by_side(2, 16, 8, decay) };
         let problem = Problem::new(2, 20, options, Read::Plain, 19);
         let [streams, gates, first] = problem.tensors();
         let run = |from: usize, count: usize, state: &Tensor| {
@@ -385,4 +481,23 @@ fn shapes_that_do_not_fit_are_errors_that_give_both() {
     assert_eq!(run(20, 3, 4).to_string(), gates);
     let state = "first matrix state: expected [1, 2, 4, 3], got [1, 2, 5, 3]";
     assert_eq!(run(20, 2, 5).to_string(), state);
+}
+
+#[test]
+fn rotations_that_do_not_fit_are_errors_that_say_why() {
+    let zeros = |shape: &[usize]| Tensor::zeros(shape, candle_core::DType::F32, &Device::Cpu);
+    let run = |decay, rotary| {
+        let options = Options { rotary, ..Options::side_by_side(2, 4, 3, decay) };
+        let (x, g) = (zeros(&[1, 9, 22]).unwrap(), zeros(&[1, 9, 8]).unwrap());
+        let state = zeros(&[1, 2, 3, 4]).unwrap();
+        let said = matrix_state(&x, Some(&g), &state, Readout::Plain, &options).map(|_| ());
+        said.unwrap_err().to_string()
+    };
+    let constant = Decay::Constant([0.0, 0.0].into());
+    let said = run(Decay::Key, rotary(4, 9));
+    assert_eq!(said, "keys that turn: expected a decay for the whole head, got one by channel");
+    let said = run(constant.clone(), rotary(6, 9));
+    assert_eq!(said, "numbers that turn: expected 4, got 6");
+    let said = run(constant, rotary(4, 8));
+    assert_eq!(said, "positions of a rotation: expected >= 9, got 8");
 }

@@ -1,4 +1,4 @@
-//! RetNet: each head forgets at a rate of its own that nothing changes.
+//! RetNet: each head forgets at a rate of its own that nothing changes, and places frames by rotation.
 
 use std::sync::Arc;
 
@@ -7,24 +7,27 @@ use candle_core::Tensor;
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
+use crate::ops::attention::THETA;
 use crate::ops::matrix_state::{Decay, Options, Readout};
+use crate::ops::rotary::Rotary;
 use crate::ops::{self, Activation};
 use crate::spec::{HeadsConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
-/// Multi-scale retention (Sun et al. 2023, eq. 6 and 8), in its recurrent and chunked form:
+/// Multi-scale retention (Sun et al. 2023, eq. 5, 6 and 8), in its recurrent and chunked form:
 ///
 /// ```text
-/// q, k, v, g = x W        S = gamma_h S + v k^T / sqrt(d)        y = S q
+/// q, k, v, g = x W        S = gamma_h S R + v k^T / sqrt(d)        y = S q
 /// out = W_o (norm(y) * silu(g))        gamma_h = 1 - 2^(-5 - h)
 /// ```
 ///
-/// with a norm of each head. Heads have keys of `hidden_size / heads` and values of
-/// `expand_factor` times as many numbers; no rotation of queries and keys: how far apart two frames are
-/// is in gamma alone, so nothing depends on the length of the window.
+/// with a norm of each head. Heads have keys of `hidden_size / heads` numbers, an even count, and values
+/// of `expand_factor` times as many. R turns the keys in S by one frame (RoPE, angles
+/// `10000^(-2i / d)`), which is what is left of the absolute positions in the paper's eq. 5: how far
+/// apart two frames are is in gamma and in R, and no frame knows how many came before it.
 ///
-/// State: S `[b, heads, value, key]`.
+/// State: S R, what the next query sees, `[b, heads, value, key]`.
 pub struct Retention {
     qkvg: Weight,
     norm: Weight,
@@ -32,7 +35,8 @@ pub struct Retention {
     heads: usize,
     key: usize,
     value: usize,
-    decays: Arc<[f32]>,
+    decay: Decay,
+    rotary: Arc<Rotary>,
 }
 
 const EPS: f32 = 1e-5;
@@ -46,7 +50,9 @@ impl Retention {
             return Err(Error::mismatch("hidden_size of a RetNet", expected, width));
         }
         let inner = width * config.expand_factor;
+        let key = width / heads;
         let gamma = |h: usize| (1.0 - (-5.0 - h as f64).exp2()).ln() as f32;
+        let decay = Decay::Constant((0..heads).map(gamma).collect());
         let rows = 2 * width + 2 * inner;
         let qkvg = b.under("qkvg_proj").get("weight", &[rows, width], Init::fan_in(width))?;
         Ok(Retention {
@@ -54,9 +60,10 @@ impl Retention {
             norm: b.under("norm").get("weight", &[inner], Init::Constant(1.0))?,
             out: Linear::without_bias(inner, width, &b.under("out_proj"))?,
             heads,
-            key: width / heads,
+            key,
             value: inner / heads,
-            decays: (0..heads).map(gamma).collect(),
+            rotary: Rotary::new(key, decay.chunk(), THETA)?.into(),
+            decay,
         })
     }
 
@@ -98,11 +105,11 @@ impl Backbone for Retention {
         let [matrix] = state.parts()?;
         let (keys, inner) = (self.heads * self.key, self.heads * self.value);
         let [qkv, gate] = ops::linear_parts(x, &self.qkvg, [2 * keys + inner, inner])?;
-        let decay = Decay::Constant(self.decays.clone());
         let options = Options {
+            rotary: Some(self.rotary.clone()),
             scale: 1.0 / (self.key as f32).sqrt(),
             lengths: context.lengths(),
-            ..Options::side_by_side(self.heads, self.key, self.value, decay)
+            ..Options::side_by_side(self.heads, self.key, self.value, self.decay.clone())
         };
         let (y, matrix) = ops::matrix_state(&qkv, None, matrix, Readout::Plain, &options)?;
         context.tap("ssm_out", &y);

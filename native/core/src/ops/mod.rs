@@ -29,6 +29,7 @@ pub mod parts;
 pub mod project;
 pub mod recurrence;
 pub mod rms_norm;
+pub mod rotary;
 pub mod selective_scan;
 pub mod simd;
 pub mod skip;

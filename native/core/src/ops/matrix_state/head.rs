@@ -316,16 +316,16 @@ impl Kernel {
 
     fn recurrent(&mut self, chunk: &Chunk<'_>, read: &mut [f32], state: &mut [f32]) {
         let sizes = chunk.sizes;
-        let Options { heads, heads_per_group, key, q, k, .. } = sizes.options;
+        let Options { heads, heads_per_group, key, .. } = sizes.options;
         let wide = sizes.wide;
         for head in 0..heads {
             self.clock.set(chunk, head);
             let state = &mut state[head * wide * key..][..wide * key];
-            for (i, stream) in chunk.streams.chunks_exact(sizes.width).enumerate() {
+            for (i, stream) in chunk.streams.chunks_exact(chunk.width).enumerate() {
                 let before = if i > 0 { self.clock.summed[i - 1] } else { 0.0 };
                 let fade = exp((self.clock.summed[i] - before) as f32);
                 let at = head / heads_per_group * key;
-                let (q, k) = (&stream[q + at..][..key], &stream[k + at..][..key]);
+                let (q, k) = (&stream[chunk.q + at..][..key], &stream[chunk.k + at..][..key]);
                 let at = (i * heads + head) * wide;
                 let (read, v) = (&mut read[at..][..wide], &chunk.v[at..][..wide]);
                 recur(read, state, q, k, v, fade, self.clock.input[i]);

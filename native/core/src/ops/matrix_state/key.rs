@@ -263,8 +263,9 @@ impl Kernel {
 
     /// Reads the queries, keys and factors of a head.
     fn read(&mut self, chunk: &Chunk<'_>, head: usize) {
-        let Options { key, q, k, heads, .. } = chunk.sizes.options;
-        let (lanes, width) = (self.lanes, chunk.sizes.width);
+        let Options { key, heads, .. } = chunk.sizes.options;
+        let Chunk { width, q, k, .. } = *chunk;
+        let lanes = self.lanes;
         let size = chunk.frames * lanes;
         gather(&mut self.q[..size], lanes, chunk.streams, width, q + head * key, key);
         gather(&mut self.k[..size], lanes, chunk.streams, width, k + head * key, key);

@@ -11,6 +11,7 @@ use candle_core::{Shape, Tensor};
 use super::many::{self, Many, Numbers};
 use super::matmul::View;
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
+use super::rotary::{Rotary, Way};
 use super::simd::{self, dispatch};
 use super::tensor;
 use crate::weights::Weight;
@@ -55,6 +56,8 @@ pub struct Options {
     pub k: usize,
     pub v: usize,
     pub decay: Decay,
+    /// Turns queries and keys by their position (RetNet). Not for keys that fade by channel.
+    pub rotary: Option<Arc<Rotary>>,
     /// What keys are multiplied with.
     pub scale: f32,
     /// Frames that are computed together; see [`Decay::chunk`].
@@ -75,6 +78,7 @@ impl Options {
             v: 2 * heads * key,
             chunk: decay.chunk(),
             decay,
+            rotary: None,
             scale: 1.0,
             lengths: None,
         }
@@ -93,7 +97,7 @@ impl Options {
         }
     }
 
-    fn check(&self, width: usize) -> Result<()> {
+    fn check(&self, width: usize, time: usize) -> Result<()> {
         let groups = self.heads / self.heads_per_group.max(1);
         if self.heads == 0 || groups * self.heads_per_group != self.heads {
             let what = "heads of a matrix state";
@@ -109,6 +113,7 @@ impl Options {
         {
             return Err(Error::mismatch("constant decays", self.heads, logs.len()));
         }
+        self.check_rotary(time)?;
         let needed = [
             self.q + groups * self.key,
             self.k + groups * self.key,
@@ -120,6 +125,28 @@ impl Options {
             }
             _ => Ok(()),
         }
+    }
+
+    fn check_rotary(&self, time: usize) -> Result<()> {
+        let Some(rotary) = &self.rotary else { return Ok(()) };
+        if matches!(self.decay, Decay::Key) {
+            let what = "keys that turn";
+            return Err(Error::mismatch(what, "a decay for the whole head", "one by channel"));
+        }
+        if rotary.dim() != self.key {
+            return Err(Error::mismatch("numbers that turn", self.key, rotary.dim()));
+        }
+        let last = self.frames(time);
+        if rotary.last() < last {
+            let expected = format!(">= {last}");
+            return Err(Error::mismatch("positions of a rotation", expected, rotary.last()));
+        }
+        Ok(())
+    }
+
+    /// Frames of a chunk of a sequence.
+    fn frames(&self, time: usize) -> usize {
+        self.chunk.min(MAX_CHUNK).clamp(1, time.max(1))
     }
 }
 
@@ -147,6 +174,10 @@ pub enum Readout {
 /// write). `streams [b, t, ..]` holds q, k and v (see [`Options`]), `gates` the decays and input factors
 /// (see [`Decay`]), `state [b, heads, value, key]` the first state.
 ///
+/// With a [`Rotary`] the recurrence is `S_t = e^decay_t S_{t-1} R + input_t v_t k_t^T`, where R turns keys by
+/// one frame, and states are handed on as `S R`: as the next query sees them. Results are those of
+/// queries and keys turned by their absolute positions (Sun et al. 2023, eq. 5 and 6), without a count.
+///
 /// By chunks (Dao & Gu 2024, section 6; Yang et al. 2023, section 4): inside one the products of q and
 /// k, weighted by how far the state faded between the two frames, times the values; between them
 /// the state. A weight is the exponential of a difference of summed logarithms (f64), or a running
@@ -161,7 +192,7 @@ pub fn matrix_state(
     options: &Options,
 ) -> Result<(Tensor, Tensor)> {
     let (batch, time, width) = streams.dims3()?;
-    options.check(width)?;
+    options.check(width, time)?;
     check_lengths(&options.lengths, batch, time)?;
     let wide = options.value + usize::from(matches!(readout, Readout::Normalised(_)));
     let check = |what: &str, expected: &[usize], got: &[usize]| match got == expected {
@@ -236,7 +267,7 @@ struct Sizes {
 impl Sizes {
     /// Frames of a chunk.
     fn chunk(&self) -> usize {
-        self.options.chunk.min(MAX_CHUNK).clamp(1, self.time.max(1))
+        self.options.frames(self.time)
     }
 
     fn chunks(&self) -> usize {
@@ -249,6 +280,28 @@ impl Sizes {
 
     fn gates(&self) -> usize {
         self.options.gates().unwrap_or(0)
+    }
+
+    /// Columns of all queries; also of all keys.
+    fn keys(&self) -> usize {
+        self.options.groups() * self.options.key
+    }
+
+    /// Where keys turn: the state of a row, from how the first of some frames sees it to how the next one
+    /// after them does, or its gradient the other way.
+    fn turn_state(&self, state: &mut [f32], frames: usize, way: Way) {
+        if let Some(rotary) = &self.options.rotary {
+            rotary.turn(state, frames, way);
+        }
+    }
+
+    /// Where keys turn: from gradients of a chunk's turned queries and keys to those of the streams.
+    fn turn_gradients(&self, d_streams: &mut [f32]) {
+        if let Some(rotary) = &self.options.rotary {
+            for first in [self.options.q, self.options.k] {
+                rotary.turn_frames(d_streams, self.width, first, self.keys(), Way::Back);
+            }
+        }
     }
 
     /// Rows of the batch in one shard.
@@ -283,12 +336,35 @@ struct Kept {
     y: Vec<f32>,
 }
 
+/// Copies of parts of a chunk.
+struct Scratch {
+    /// Values, `[frames, heads, wide]`.
+    v: Vec<f32>,
+    /// Queries and keys side by side, where they turn.
+    turned: Vec<f32>,
+}
+
+impl Scratch {
+    fn new(sizes: &Sizes) -> Self {
+        let turns = sizes.options.rotary.is_some() && sizes.chunk() > 1;
+        let turned = if turns { 2 * sizes.keys() } else { 0 };
+        Scratch {
+            v: vec![0.0; sizes.chunk() * sizes.options.heads * sizes.wide],
+            turned: vec![0.0; sizes.chunk() * turned],
+        }
+    }
+}
+
 /// Values and results of one chunk, `[frames, heads, wide]`, and what a kernel needs besides.
 struct Chunk<'a> {
     sizes: &'a Sizes,
     frames: usize,
-    /// The frames of the chunk in the streams and in the gates.
+    /// The frames of the chunk with their queries and keys, `width` numbers each: those of the streams,
+    /// or turned ones. The first columns of queries and of keys are `q` and `k`.
     streams: &'a [f32],
+    width: usize,
+    q: usize,
+    k: usize,
     gates: &'a [f32],
     /// The values; where there is a normaliser, with a 1 behind those of each head.
     v: &'a [f32],
@@ -296,13 +372,13 @@ struct Chunk<'a> {
 
 impl Chunk<'_> {
     fn q(&self, group: usize) -> View<'_> {
-        let Options { q, key, .. } = self.sizes.options;
-        View::strided(&self.streams[q + group * key..], self.frames, key, self.sizes.width)
+        let key = self.sizes.options.key;
+        View::strided(&self.streams[self.q + group * key..], self.frames, key, self.width)
     }
 
     fn k(&self, group: usize) -> View<'_> {
-        let Options { k, key, .. } = self.sizes.options;
-        View::strided(&self.streams[k + group * key..], self.frames, key, self.sizes.width)
+        let key = self.sizes.options.key;
+        View::strided(&self.streams[self.k + group * key..], self.frames, key, self.width)
     }
 }
 
@@ -448,18 +524,19 @@ impl MatrixState {
         ];
         for_each_shard(s.batch, s.shard(), buffers, |rows, [y, last, kept, kept_norms]| {
             let mut kernel = Kernel::new(s);
-            let mut v = vec![0.0; s.chunk() * heads * s.wide];
-            let mut read = v.clone();
+            let mut scratch = Scratch::new(s);
+            let mut read = vec![0.0; s.chunk() * heads * s.wide];
             for (i, row) in rows.enumerate() {
                 let state = &mut last[i * s.state()..][..s.state()];
                 for (c, span) in s.spans(s.length(row)) {
-                    let chunk = self.chunk(streams, gates, row, &span, &mut v);
+                    let chunk = self.chunk(streams, gates, row, &span, &mut scratch);
                     let kept = match track {
                         true => Some(&mut kept[i * states + c * s.state()..][..s.state()]),
                         false => None,
                     };
                     let read = &mut read[..chunk.frames * heads * s.wide];
                     kernel.forward(&chunk, read, state, kept);
+                    s.turn_state(state, span.len(), Way::Back);
                     let y = &mut y[(i * s.time + span.start) * heads * value..];
                     let y = &mut y[..span.len() * heads * value];
                     let norms = match track && norms > 0 {
@@ -479,17 +556,18 @@ impl MatrixState {
         (y, last)
     }
 
-    /// A chunk of the streams, with its values copied to `v`.
+    /// A chunk of the streams, with its values copied and its queries and keys turned.
     fn chunk<'a>(
         &'a self,
         streams: &'a [f32],
         gates: &'a [f32],
         row: usize,
         span: &Range<usize>,
-        v: &'a mut [f32],
+        scratch: &'a mut Scratch,
     ) -> Chunk<'a> {
         let s = &self.sizes;
-        let Options { heads, value, v: first, .. } = s.options;
+        let Options { heads, value, q, k, v: first, .. } = s.options;
+        let Scratch { v, turned } = scratch;
         let (from, to) = (row * s.time + span.start, row * s.time + span.end);
         let streams = &streams[from * s.width..to * s.width];
         let gates = &gates[from * s.gates()..to * s.gates()];
@@ -497,7 +575,32 @@ impl MatrixState {
         for (v, stream) in frames {
             widen(v, &stream[first..first + heads * value], s.wide, value);
         }
-        Chunk { sizes: s, frames: span.len(), streams, gates, v: &v[..span.len() * heads * s.wide] }
+        let frames = span.len();
+        let v = &v[..frames * heads * s.wide];
+        match &s.options.rotary {
+            // The first frame is at position 0.
+            Some(rotary) if frames > 1 => {
+                let part = s.keys();
+                let turned = &mut turned[..frames * 2 * part];
+                let rows = turned.chunks_exact_mut(2 * part).zip(streams.chunks_exact(s.width));
+                for (turned, stream) in rows {
+                    turned[..part].copy_from_slice(&stream[q..q + part]);
+                    turned[part..].copy_from_slice(&stream[k..k + part]);
+                }
+                rotary.turn_frames(turned, 2 * part, 0, 2 * part, Way::There);
+                Chunk {
+                    sizes: s,
+                    frames,
+                    streams: turned,
+                    width: 2 * part,
+                    q: 0,
+                    k: part,
+                    gates,
+                    v,
+                }
+            }
+            _ => Chunk { sizes: s, frames, streams, width: s.width, q, k, gates, v },
+        }
     }
 
     /// From what the kernel read to y.
@@ -551,12 +654,13 @@ impl MatrixState {
             buffers,
             |rows, [d_streams, d_gates, d_state, d_skip]| {
                 let mut kernel = Kernel::new(s);
-                let mut v = vec![0.0; s.chunk() * heads * s.wide];
-                let (mut d_read, mut dv) = (v.clone(), v.clone());
+                let mut scratch = Scratch::new(s);
+                let mut d_read = vec![0.0; s.chunk() * heads * s.wide];
+                let mut dv = d_read.clone();
                 for (i, row) in rows.enumerate() {
                     let d_state = &mut d_state[i * s.state()..][..s.state()];
                     for (c, span) in s.spans(s.length(row)).rev() {
-                        let chunk = self.chunk(streams, gates, row, &span, &mut v);
+                        let chunk = self.chunk(streams, gates, row, &span, &mut scratch);
                         let at = row * s.time + span.start;
                         let state = &kept.states[(row * s.chunks() + c) * s.state()..][..s.state()];
                         let dy = &dy[at * heads * value..][..span.len() * heads * value];
@@ -576,7 +680,9 @@ impl MatrixState {
                         let local = i * s.time + span.start;
                         let d_streams = &mut d_streams[local * s.width..][..span.len() * s.width];
                         let d_gates = &mut d_gates[local * s.gates()..][..span.len() * s.gates()];
+                        s.turn_state(d_state, span.len(), Way::There);
                         kernel.backward(&chunk, state, d_read, d_state, dv, d_streams, d_gates);
+                        s.turn_gradients(d_streams);
                         if skips > 0 {
                             let d_skip = &mut d_skip[i * skips..][..skips];
                             skip_backward(dv, d_skip, dy, chunk.v, &self.weights, value);
