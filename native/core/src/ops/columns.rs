@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::recurrence::{Lengths, check_lengths};
+use super::recurrent::{Lengths, check_lengths};
 pub use super::simd::LANES;
 use crate::{Result, pool};
 

@@ -1,5 +1,6 @@
 //! Recurrences whose state is a matrix: Mamba-2, RetNet, GLA, mLSTM, by chunks.
 
+pub mod decay;
 mod head;
 mod key;
 
@@ -10,11 +11,13 @@ use candle_core::{Shape, Tensor};
 
 use super::many::{self, Many, Numbers};
 use super::matmul::View;
-use super::recurrence::{Lengths, check_lengths, for_each_shard};
+use super::recurrent::{Lengths, check_lengths, for_each_shard};
 use super::simd::{self, dispatch};
 use super::tensor;
 use crate::weights::Weight;
 use crate::{Error, Result};
+
+pub use decay::{MlstmGates, log_sigmoid, mlstm_gates, ssd_gates};
 
 /// How fast the state fades. All logarithms are of factors in 0..1, so at most 0.
 #[derive(Debug, Clone)]
