@@ -194,15 +194,15 @@ struct Pass {
 impl Pass {
     fn new(qkv: &Tensor, cache: &Cache, window: &Arc<Window>, lengths: Lengths) -> Result<Self> {
         let (batch, time, width) = qkv.dims3()?;
-        let check = |what: &str, expected: &[usize], got: &[usize]| match got == expected {
-            true => Ok(()),
-            false => Err(Error::mismatch(what, format!("{expected:?}"), format!("{got:?}"))),
-        };
         let d = window.width();
-        check("queries, keys and values", &[batch, time, 3 * d], &[batch, time, width])?;
-        check("cached keys", &[batch, window.window, d], cache.keys.dims())?;
-        check("cached values", &[batch, window.window, d], cache.values.dims())?;
-        check("frames seen by a cache", &[batch, 1], cache.seen.dims())?;
+        tensor::check_shape(
+            "queries, keys and values",
+            &[batch, time, 3 * d],
+            &[batch, time, width],
+        )?;
+        tensor::check_shape("cached keys", &[batch, window.window, d], cache.keys.dims())?;
+        tensor::check_shape("cached values", &[batch, window.window, d], cache.values.dims())?;
+        tensor::check_shape("frames seen by a cache", &[batch, 1], cache.seen.dims())?;
         check_lengths(&lengths, batch, time)?;
         let seen = cache.seen(window.window)?;
         Ok(Pass { window: window.clone(), batch, time, lengths, seen })

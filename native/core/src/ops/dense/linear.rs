@@ -10,7 +10,7 @@ use crate::ops::matmul::{Packed, View};
 use crate::ops::recurrent::for_each_shard;
 use crate::ops::{simd, tensor};
 use crate::weights::Weight;
-use crate::{Error, Result, pool};
+use crate::{Result, pool};
 
 /// Rows of one shard of a product.
 const ROWS: usize = 64;
@@ -50,21 +50,9 @@ fn apply(
     activation: Activation,
 ) -> Result<Tensor> {
     let (n, k) = weight.dims2()?;
-    if x.dims().last() != Some(&k) {
-        return Err(Error::mismatch(
-            "input of a linear layer",
-            format!("[.., {k}]"),
-            format!("{:?}", x.dims()),
-        ));
-    }
-    if let Some(bias) = bias
-        && bias.dims() != [n]
-    {
-        return Err(Error::mismatch(
-            "bias of a linear layer",
-            format!("[{n}]"),
-            format!("{:?}", bias.dims()),
-        ));
+    tensor::check_width("input of a linear layer", k, x.dims())?;
+    if let Some(bias) = bias {
+        tensor::check_shape("bias of a linear layer", &[n], bias.dims())?;
     }
     norm.map_or(Ok(()), |norm| norm.check(n))?;
     let track = x.track_op() || weight.track_op();

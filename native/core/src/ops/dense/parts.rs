@@ -6,6 +6,7 @@ use crate::ops::linear::weight_gradient;
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::recurrent::for_each_shard;
+use crate::ops::tensor;
 use crate::weights::Weight;
 use crate::{Error, Result};
 
@@ -26,13 +27,7 @@ pub fn linear_parts<const N: usize>(
     if widths.iter().sum::<usize>() != n || widths.contains(&0) {
         return Err(Error::mismatch("parts of a linear layer", n, format!("{widths:?}")));
     }
-    if x.dims().last() != Some(&k) {
-        return Err(Error::mismatch(
-            "input of a linear layer",
-            format!("[.., {k}]"),
-            format!("{:?}", x.dims()),
-        ));
-    }
+    tensor::check_width("input of a linear layer", k, x.dims())?;
     let op = Parts { weight: weight.clone(), widths, dims: x.dims().to_vec() };
     many::take(many::apply(op, &[x, weight])?)
 }

@@ -27,15 +27,9 @@ pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tens
     let mut width = 0;
     for (weight, bias) in layers {
         let (n, inputs) = weight.dims2()?;
-        if inputs != k {
-            let got = format!("{:?}", x.dims());
-            return Err(Error::mismatch("input of a projection", format!("[.., {inputs}]"), got));
-        }
-        if let Some(bias) = bias
-            && bias.dims() != [n]
-        {
-            let got = format!("{:?}", bias.dims());
-            return Err(Error::mismatch("bias of a projection", format!("[{n}]"), got));
+        tensor::check_width("input of a projection", inputs, x.dims())?;
+        if let Some(bias) = bias {
+            tensor::check_shape("bias of a projection", &[n], bias.dims())?;
         }
         parts.push(Part { weight: (*weight).clone(), bias: bias.cloned(), begin: width, n });
         width += n;

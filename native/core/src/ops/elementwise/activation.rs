@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::simd::{dispatch, sigmoid, tanh};
 use crate::ops::tensor;
-use crate::{Error, Result, pool};
+use crate::{Result, pool};
 
 /// Numbers of one shard.
 const SHARD: usize = 1 << 14;
@@ -193,10 +193,7 @@ impl CustomOp1 for Activate {
 
 /// `x * activation(gate)`, both of one shape (Dauphin et al. 2017; Shazeer 2020).
 pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
-    if x.dims() != gate.dims() {
-        let (expected, got) = (format!("{:?}", x.dims()), format!("{:?}", gate.dims()));
-        return Err(Error::mismatch("gate", expected, got));
-    }
+    tensor::check_shape("gate", x.dims(), gate.dims())?;
     Ok(x.contiguous()?.apply_op2(&gate.contiguous()?, Gated(activation))?)
 }
 

@@ -7,7 +7,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 use crate::ops::simd::{add_assign, dispatch};
 use crate::ops::tensor;
 use crate::weights::Weight;
-use crate::{Error, Result, pool};
+use crate::{Result, pool};
 
 /// Rows of one shard.
 const ROWS: usize = 256;
@@ -15,12 +15,8 @@ const ROWS: usize = 256;
 /// `y + d * x`: `y [.., c]`, `x [.., c]`, `d [c]`, the skip of a state space (Gu et al. 2022, eq. 1).
 pub fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
     let (_, c) = tensor::rows(x.dims());
-    for (what, expected, got) in [("input", x.dims(), y.dims()), ("weight", &[c][..], d.dims())] {
-        if expected != got {
-            let (expected, got) = (format!("{expected:?}"), format!("{got:?}"));
-            return Err(Error::mismatch(format!("{what} of a skip"), expected, got));
-        }
-    }
+    tensor::check_shape("input of a skip", x.dims(), y.dims())?;
+    tensor::check_shape("weight of a skip", &[c], d.dims())?;
     Ok(y.contiguous()?.apply_op2(&x.contiguous()?, Skip { d: d.clone() })?)
 }
 

@@ -7,6 +7,7 @@ use candle_core::Tensor;
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::recurrent::{Lengths, check_lengths, for_each_shard};
 use crate::ops::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
+use crate::ops::tensor;
 use crate::{Error, Result};
 
 /// `y [b, t, c]` and the state after the last frame (the convolution of Gu and Dao 2023, fig. 3).
@@ -54,15 +55,19 @@ impl Window {
         lengths: Lengths,
     ) -> Result<Self> {
         let (_, _, kernel) = weight.dims3()?;
-        let check = |what: &str, expected: &[usize], got: &[usize]| match got == expected {
-            true => Ok(()),
-            false => Err(Error::mismatch(what, format!("{expected:?}"), format!("{got:?}"))),
-        };
-        check("weight of a causal convolution", &[channels, 1, kernel.max(1)], weight.dims())?;
+        tensor::check_shape(
+            "weight of a causal convolution",
+            &[channels, 1, kernel.max(1)],
+            weight.dims(),
+        )?;
         if let Some(bias) = bias {
-            check("bias of a causal convolution", &[channels], bias.dims())?;
+            tensor::check_shape("bias of a causal convolution", &[channels], bias.dims())?;
         }
-        check("state of a causal convolution", &[batch, channels, kernel - 1], state.dims())?;
+        tensor::check_shape(
+            "state of a causal convolution",
+            &[batch, channels, kernel - 1],
+            state.dims(),
+        )?;
         check_lengths(&lengths, batch, time)?;
         if batch * time * channels == 0 {
             return Err(Error::mismatch("frames of a window", "at least 1", 0));

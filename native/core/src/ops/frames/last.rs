@@ -2,18 +2,15 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
+use crate::Result;
 use crate::ops::recurrent::{Lengths, check_lengths};
 use crate::ops::tensor;
-use crate::{Error, Result};
 
 /// `[b, c]`: of each row of `states [b, t, c]` the one after its last frame, or `first [b, c]` where a
 /// row has no frame.
 pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor> {
     let (batch, time, channels) = states.dims3()?;
-    if first.dims() != [batch, channels] {
-        let (expected, got) = (format!("{:?}", [batch, channels]), format!("{:?}", first.dims()));
-        return Err(Error::mismatch("first state", expected, got));
-    }
+    tensor::check_shape("first state", &[batch, channels], first.dims())?;
     check_lengths(lengths, batch, time)?;
     if lengths.is_none() && time > 0 {
         return Ok(states.narrow(1, time - 1, 1)?.squeeze(1)?.contiguous()?);

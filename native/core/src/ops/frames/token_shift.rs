@@ -2,11 +2,12 @@
 
 use candle_core::{Shape, Tensor};
 
+use crate::Result;
 use crate::ops::columns::Grid;
 use crate::ops::many::{self, Many};
 use crate::ops::recurrent::Lengths;
 use crate::ops::simd::{add_rows, dispatch};
-use crate::{Error, Result};
+use crate::ops::tensor;
 
 /// For each row `m` of `mix [n, c]` one tensor `[b, t, c]` of `m * x_t + (1 - m) * x_{t-1}`.
 ///
@@ -19,13 +20,9 @@ pub fn token_shift(
     lengths: Lengths,
 ) -> Result<Vec<Tensor>> {
     let (batch, time, channels) = x.dims3()?;
-    let (n, width) = mix.dims2()?;
-    let check = |what: &str, expected: &[usize], got: &[usize]| match expected == got {
-        true => Ok(()),
-        false => Err(Error::mismatch(what, format!("{expected:?}"), format!("{got:?}"))),
-    };
-    check("mix of a token shift", &[n, channels], &[n, width])?;
-    check("frame before a token shift", &[batch, channels], before.dims())?;
+    let (n, _) = mix.dims2()?;
+    tensor::check_shape("mix of a token shift", &[n, channels], mix.dims())?;
+    tensor::check_shape("frame before a token shift", &[batch, channels], before.dims())?;
     many::apply(Shift { grid: Grid::new(batch, time, channels, lengths)?, n }, &[x, before, mix])
 }
 

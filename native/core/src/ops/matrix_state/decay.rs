@@ -6,7 +6,7 @@ use crate::ops::recurrent::{Lengths, check_lengths};
 use crate::ops::simd::{add_rows, dispatch, exp, sigmoid};
 use crate::ops::{elementwise::activation::softplus, tensor};
 use crate::weights::Weight;
-use crate::{Error, Result, pool};
+use crate::{Result, pool};
 
 /// Numbers of one shard.
 const SHARD: usize = 1 << 14;
@@ -68,10 +68,7 @@ impl CustomOp1 for LogSigmoid {
 pub fn ssd_gates(raw: &Tensor, dt_bias: &Weight, a_log: &Weight) -> Result<Tensor> {
     let (_, _, heads) = raw.dims3()?;
     for weight in [dt_bias, a_log] {
-        if weight.dims() != [heads] {
-            let got = format!("{:?}", weight.dims());
-            return Err(Error::mismatch("weights of Mamba-2's gates", format!("[{heads}]"), got));
-        }
+        tensor::check_shape("weights of Mamba-2's gates", &[heads], weight.dims())?;
     }
     let mut a = tensor::to_vec(a_log)?;
     a.iter_mut().for_each(|a| *a = -a.exp());
@@ -176,10 +173,8 @@ pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Ml
     let (batch, time, width) = raw.dims3()?;
     check_lengths(lengths, batch, time)?;
     let heads = width / 2;
-    if first.dims() != [batch, heads] || width != 2 * heads {
-        let (expected, got) = (format!("[{batch}, {heads}]"), format!("{:?}", first.dims()));
-        return Err(Error::mismatch("stabiliser of an mLSTM", expected, got));
-    }
+    tensor::check_shape("gates of an mLSTM", &[batch, time, 2 * heads], raw.dims())?;
+    tensor::check_shape("stabiliser of an mLSTM", &[batch, heads], first.dims())?;
     let raw = raw.contiguous()?;
     let mut last = tensor::to_vec(&first.detach())?;
     let mut m = vec![0.0; batch * time * heads];

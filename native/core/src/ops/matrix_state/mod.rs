@@ -167,14 +167,14 @@ pub fn matrix_state(
     options.check(width)?;
     check_lengths(&options.lengths, batch, time)?;
     let wide = options.value + usize::from(matches!(readout, Readout::Normalised(_)));
-    let check = |what: &str, expected: &[usize], got: &[usize]| match got == expected {
-        true => Ok(()),
-        false => Err(Error::mismatch(what, format!("{expected:?}"), format!("{got:?}"))),
-    };
-    check("first matrix state", &[batch, options.heads, wide, options.key], state.dims())?;
+    tensor::check_shape(
+        "first matrix state",
+        &[batch, options.heads, wide, options.key],
+        state.dims(),
+    )?;
     match (options.gates(), gates) {
         (Some(expected), Some(gates)) => {
-            check("gates of a matrix state", &[batch, time, expected], gates.dims())?;
+            tensor::check_shape("gates of a matrix state", &[batch, time, expected], gates.dims())?;
         }
         (Some(expected), None) => {
             return Err(Error::mismatch("gates of a matrix state", expected, "none"));
@@ -184,11 +184,15 @@ pub fn matrix_state(
     let weights = match &readout {
         Readout::Plain => None,
         Readout::Skip(skip) => {
-            check("skip of a matrix state", &[options.heads], skip.dims())?;
+            tensor::check_shape("skip of a matrix state", &[options.heads], skip.dims())?;
             Some(tensor::to_vec(skip)?)
         }
         Readout::Normalised(m) => {
-            check("stabiliser of a matrix state", &[batch, time, options.heads], m.dims())?;
+            tensor::check_shape(
+                "stabiliser of a matrix state",
+                &[batch, time, options.heads],
+                m.dims(),
+            )?;
             Some(tensor::to_vec(m)?)
         }
     };

@@ -20,10 +20,8 @@ pub fn head_norm(qkv: &Tensor, queries: &Tensor, keys: &Tensor, eps: f32) -> Res
     let (_, width) = tensor::rows(qkv.dims());
     let (_, d) = tensor::rows(queries.dims());
     for (name, t) in [("queries", queries), ("keys", keys)] {
-        if t.dims() != [2, d] {
-            let what = format!("weight and bias of the norm of {name}");
-            return Err(Error::mismatch(what, format!("[2, {d}]"), format!("{:?}", t.dims())));
-        }
+        let what = format_args!("weight and bias of the norm of {name}");
+        tensor::check_shape(what, &[2, d], t.dims())?;
     }
     if !width.is_multiple_of(3 * d) || width == 0 {
         let expected = format!("[.., a multiple of {}]", 3 * d);

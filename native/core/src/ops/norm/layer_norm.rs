@@ -7,7 +7,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 use crate::ops::linear::row_sum;
 use crate::ops::{simd::dispatch, tensor};
 use crate::weights::Weight;
-use crate::{Error, Result, pool};
+use crate::{Result, pool};
 
 /// Rows of one shard.
 const ROWS: usize = 256;
@@ -48,10 +48,7 @@ pub(in crate::ops) struct Gradients {
 impl Norm {
     pub(in crate::ops) fn check(&self, d: usize) -> Result<()> {
         for (name, t) in [("weight", &self.weight), ("bias", &self.bias)] {
-            if t.dims() != [d] {
-                let what = format!("{name} of a layer norm");
-                return Err(Error::mismatch(what, format!("[{d}]"), format!("{:?}", t.dims())));
-            }
+            tensor::check_shape(format_args!("{name} of a layer norm"), &[d], t.dims())?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::{simd::dispatch, tensor};
-use crate::{Error, Result, pool};
+use crate::{Result, pool};
 
 /// Rows of one shard.
 const ROWS: usize = 256;
@@ -16,10 +16,7 @@ const ROWS: usize = 256;
 /// `dx = (g - n * mean(g * n)) / sqrt(mean(x^2) + eps)`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
     let (_, d) = tensor::rows(x.dims());
-    if weight.dims() != [d] {
-        let got = format!("{:?}", weight.dims());
-        return Err(Error::mismatch("weight of an RMS norm", format!("[{d}]"), got));
-    }
+    tensor::check_shape("weight of an RMS norm", &[d], weight.dims())?;
     Ok(x.contiguous()?.apply_op2(weight, RmsNorm { eps })?)
 }
 

@@ -20,6 +20,7 @@ use crate::ops::linear::{row_sum, weight_gradient};
 use crate::ops::many::{self, Many};
 use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::simd::add_assign;
+use crate::ops::tensor;
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
 
@@ -164,12 +165,8 @@ impl<C: Cell> Layer<C> {
         if time == 0 {
             return Err(Error::mismatch("frames of a sequence", "at least 1", 0));
         }
-        let check = |what: &str, expected: &[usize], got: &Tensor| match got.dims() == expected {
-            true => Ok(()),
-            false => {
-                let (expected, got) = (format!("{expected:?}"), format!("{:?}", got.dims()));
-                Err(Error::mismatch(format!("{what} of {}", C::NAME), expected, got))
-            }
+        let check = |what: &str, expected: &[usize], got: &Tensor| {
+            tensor::check_shape(format_args!("{what} of {}", C::NAME), expected, got.dims())
         };
         check("recurrent weight", &[C::GATES * hidden, hidden], &gates.weight_hh)?;
         check("input weight", &[rows, input], &gates.weight_ih)?;

@@ -47,18 +47,18 @@ pub fn slstm(
 ) -> Result<(Tensor, SlstmState)> {
     let (batch, time, width) = projected.dims3()?;
     let h = width / 4;
-    let check = |what: &str, expected: &[usize], got: &[usize]| match got == expected {
-        true => Ok(()),
-        false => Err(Error::mismatch(what, format!("{expected:?}"), format!("{got:?}"))),
-    };
     let head = h / heads.max(1);
     if heads == 0 || head * heads != h {
         return Err(Error::mismatch("width of an sLSTM", format!("a multiple of {heads}"), h));
     }
-    check("projected input of an sLSTM", &[batch, time, 4 * h], &[batch, time, width])?;
-    check("recurrent weight of an sLSTM", &[4 * h, head], weight.dims())?;
+    tensor::check_shape(
+        "projected input of an sLSTM",
+        &[batch, time, 4 * h],
+        &[batch, time, width],
+    )?;
+    tensor::check_shape("recurrent weight of an sLSTM", &[4 * h, head], weight.dims())?;
     for part in [&state.h, &state.c, &state.n, &state.m] {
-        check("state of an sLSTM", &[batch, h], part.dims())?;
+        tensor::check_shape("state of an sLSTM", &[batch, h], part.dims())?;
     }
     check_lengths(&lengths, batch, time)?;
     let op = Slstm {

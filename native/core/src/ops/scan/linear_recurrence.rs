@@ -12,11 +12,11 @@ use std::mem::MaybeUninit;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
+use crate::Result;
 use crate::ops::columns::{Grid, LANES, Lanes, Output, copy, fill, load, outputs, store};
 use crate::ops::recurrent::Lengths;
 use crate::ops::simd::{dispatch, expm1_with, mul_add, sigmoid, sigmoid_with, softplus_with};
 use crate::ops::tensor;
-use crate::{Error, Result};
 
 /// The states `h [b, t, c]` after each frame (Martin & Cundy 2018, eq. 7).
 ///
@@ -555,17 +555,13 @@ fn grid<C: Cell<N, K>, const N: usize, const K: usize>(
 ) -> Result<Grid> {
     let (batch, channels) = h0.dims2()?;
     let time = sources.first().map_or(Ok(0), |(x, _)| x.dim(1))?;
-    let check = |what: &str, expected: Vec<usize>, got: &Tensor| match got.dims() == expected {
-        true => Ok(()),
-        false => {
-            let what = format!("{what} of {}", C::NAME);
-            Err(Error::mismatch(what, format!("{expected:?}"), format!("{:?}", got.dims())))
-        }
+    let check = |what: &str, expected: &[usize], got: &Tensor| {
+        tensor::check_shape(format_args!("{what} of {}", C::NAME), expected, got.dims())
     };
     for (source, inputs) in sources {
-        check("input", vec![batch, time, inputs * channels], source)?;
+        check("input", &[batch, time, inputs * channels], source)?;
     }
-    weights.iter().try_for_each(|w| check("weight", vec![channels], w))?;
+    weights.iter().try_for_each(|w| check("weight", &[channels], w))?;
     Grid::new(batch, time, channels, lengths)
 }
 

@@ -10,6 +10,7 @@ use crate::ops::dense::parts::Parts;
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::recurrent::Lengths;
 use crate::ops::selective_scan::Scan;
+use crate::ops::tensor;
 use crate::weights::Weight;
 use crate::{Error, Result};
 
@@ -95,13 +96,8 @@ impl Mamba {
         let (batch, time, h) = x.dims3()?;
         let (c, n) = weights.a_log.dims2()?;
         let (_, rank) = weights.dt_proj.dims2()?;
-        let check = |what: &str, expected: &[usize], got: &Tensor| match got.dims() == expected {
-            true => Ok(()),
-            false => Err(Error::mismatch(
-                format!("{what} of a Mamba layer"),
-                format!("{expected:?}"),
-                format!("{:?}", got.dims()),
-            )),
+        let check = |what: &str, expected: &[usize], got: &Tensor| {
+            tensor::check_shape(format_args!("{what} of a Mamba layer"), expected, got.dims())
         };
         check("in_proj", &[2 * c, h], weights.in_proj)?;
         check("x_proj", &[rank + 2 * n, c], weights.x_proj)?;

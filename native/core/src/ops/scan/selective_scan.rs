@@ -12,6 +12,7 @@ use crate::ops::simd::{
     LANES, add_assign, add_rows, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with,
     store, sum,
 };
+use crate::ops::tensor;
 use crate::{Error, Result};
 
 /// Inputs of a scan over `t` frames of `c` channels with `n` numbers of state each.
@@ -101,13 +102,8 @@ impl Scan {
     fn check(&self, inputs: &Selective<'_>) -> Result<()> {
         let Selective { u, dt, dt_bias, a, b, c, d, z, h, .. } = *inputs;
         let Scan { batch, time, channels, state, steady, .. } = *self;
-        let check = |what: &str, expected: &[usize], got: &Tensor| match got.dims() == expected {
-            true => Ok(()),
-            false => Err(Error::mismatch(
-                format!("{what} of a selective scan"),
-                format!("{expected:?}"),
-                format!("{:?}", got.dims()),
-            )),
+        let check = |what: &str, expected: &[usize], got: &Tensor| {
+            tensor::check_shape(format_args!("{what} of a selective scan"), expected, got.dims())
         };
         let wide = [batch, time, channels];
         check("dt", if steady { &wide[2..] } else { &wide }, dt)?;

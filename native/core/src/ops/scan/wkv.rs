@@ -8,6 +8,7 @@ use crate::ops::columns::{Grid, Output, copy, fill, load, outputs, store};
 use crate::ops::many::{self, Many};
 use crate::ops::recurrent::Lengths;
 use crate::ops::simd::{LANES, add_rows, dispatch, exp_with, ln_1p, mul_add, sigmoid_with};
+use crate::ops::tensor;
 use crate::{Error, Result};
 
 /// The logarithm of no weight at all: what a game that has not begun remembers.
@@ -41,12 +42,8 @@ pub struct Wkv<'a> {
 pub fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     let Wkv { k, v, w, u, mean, weight } = inputs;
     let (batch, time, c) = k.dims3()?;
-    let check = |what: &str, expected: &[usize], got: &Tensor| match got.dims() == expected {
-        true => Ok(()),
-        false => {
-            let (expected, got) = (format!("{expected:?}"), format!("{:?}", got.dims()));
-            Err(Error::mismatch(format!("{what} of a wkv"), expected, got))
-        }
+    let check = |what: &str, expected: &[usize], got: &Tensor| {
+        tensor::check_shape(format_args!("{what} of a wkv"), expected, got.dims())
     };
     check("value", &[batch, time, c], v)?;
     check("decay", &[c], w)?;
