@@ -4,7 +4,8 @@ mod common;
 
 use candle_core::{Device, Tensor, Var};
 use common::{apart, differences, noise, values};
-use sconce_core::ops::recurrent::{Gates, Lengths};
+use sconce_core::ops::lengths::Lengths;
+use sconce_core::ops::recurrent::Gates;
 use sconce_core::ops::{self, Activation};
 use sconce_core::rng::Rng;
 use sconce_core::weights::Weight;

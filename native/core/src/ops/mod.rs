@@ -18,13 +18,15 @@
 //! | [`matmul`] | the one door to products |
 //!
 //! What they are made with: [`tensor`] (tensors as slices), [`many`] (ops of many inputs and outputs),
-//! [`simd`] (loops for the widest vectors at hand), [`columns`] (shards of channels).
+//! [`simd`] (loops for the widest vectors at hand), [`columns`] (shards of channels), [`lengths`] (frames of
+//! each row).
 
 pub mod attention;
 pub mod columns;
 pub mod dense;
 pub mod elementwise;
 pub mod frames;
+pub mod lengths;
 pub mod many;
 pub mod matmul;
 pub mod matrix_state;

@@ -6,10 +6,11 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
+use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::matmul::{View, matmul};
-use crate::ops::recurrent::{Lengths, check_lengths, for_each_shard};
 use crate::ops::simd::{dispatch, exp};
 use crate::ops::tensor;
+use crate::pool::for_each_shard;
 use crate::{Error, Result};
 
 pub use softmax::{masked_softmax, softmax};

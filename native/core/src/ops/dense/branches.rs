@@ -7,8 +7,8 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::linear::row_sum;
 use crate::ops::matmul::{Operand, Packed, View, matmul};
-use crate::ops::recurrent::for_each_shard;
 use crate::ops::{Activation, tensor};
+use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
 

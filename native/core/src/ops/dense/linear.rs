@@ -1,14 +1,14 @@
 //! `y = activation(norm(x W^T + b))`.
 
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::elementwise::Activation;
 use crate::ops::layer_norm::Norm;
 use crate::ops::matmul::{Packed, View};
-use crate::ops::recurrent::for_each_shard;
 use crate::ops::{simd, tensor};
+use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -128,9 +128,8 @@ impl Linear {
             return Ok(());
         };
         let values = norm.values()?;
-        let parts: Vec<_> =
-            (0..y.len().div_ceil(ROWS * n)).map(|_| Mutex::new(values.zeros())).collect();
-        pool::for_each_rows(d, n, ROWS, |first, d| {
+        let zeros = || values.zeros();
+        let parts = pool::sum_rows(d, n, ROWS, zeros, |first, d, part| {
             let span = first * n..first * n + d.len();
             let before = &before[span.clone()];
             if self.activation.needs_input() {
@@ -140,10 +139,9 @@ impl Linear {
             } else {
                 self.activation.backward_from_output(d, &y[span]);
             }
-            let mut part = parts[first / ROWS].lock().unwrap_or_else(|e| e.into_inner());
-            values.backward(d, &mut part, before);
+            values.backward(d, part, before);
         });
-        norm.accumulate(parts);
+        norm.accumulate(&parts);
         Ok(())
     }
 

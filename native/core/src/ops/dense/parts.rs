@@ -5,8 +5,8 @@ use candle_core::{Shape, Tensor};
 use crate::ops::linear::weight_gradient;
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::matmul::{Operand, Packed, View};
-use crate::ops::recurrent::for_each_shard;
 use crate::ops::tensor;
+use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result};
 

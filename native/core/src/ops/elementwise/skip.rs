@@ -1,7 +1,5 @@
 //! `y + d * x`, a weight a channel.
 
-use std::sync::Mutex;
-
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::simd::{add_assign, dispatch};
@@ -81,19 +79,15 @@ impl CustomOp2 for Skip {
         tensor::with(&self.d, |d| {
             tensor::with(x, |x| {
                 let c = d.len();
-                let shards = (x.len() / c.max(1)).div_ceil(ROWS);
-                let parts: Vec<_> = (0..shards).map(|_| Mutex::new(vec![0.0; c])).collect();
-                pool::for_each_rows(&mut dx, c, ROWS, |first, dx| {
-                    let mut part = parts[first / ROWS].lock().unwrap_or_else(|e| e.into_inner());
-                    backward(dx, &mut part, &x[first * c..], d);
+                let zero = || vec![0.0; c];
+                let parts = pool::sum_rows(&mut dx, c, ROWS, zero, |first, dx, part| {
+                    backward(dx, part, &x[first * c..], d);
                 });
                 self.d.accumulate(|dd, accumulate| {
                     if !accumulate {
                         dd.fill(0.0);
                     }
-                    for part in parts {
-                        add_assign(dd, &part.into_inner().unwrap_or_else(|e| e.into_inner()));
-                    }
+                    parts.iter().for_each(|part| add_assign(dd, part));
                 });
                 Ok(())
             })

@@ -1,13 +1,12 @@
 //! Causal depthwise convolution: each channel sees its own last `k` inputs.
 
-use std::sync::Mutex;
-
 use candle_core::Tensor;
 
+use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::many::{self, Many, Numbers};
-use crate::ops::recurrent::{Lengths, check_lengths, for_each_shard};
 use crate::ops::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
 use crate::ops::tensor;
+use crate::pool::{for_each_shard, sum_shards};
 use crate::{Error, Result};
 
 /// `y [b, t, c]` and the state after the last frame (the convolution of Gu and Dao 2023, fig. 3).
@@ -231,11 +230,9 @@ impl Conv {
         let past = kernel - 1;
         let (mut dx, mut d_state) = (vec![0.0; x.len()], vec![0.0; state.len()]);
         let shard = self.window.shard();
-        let parts: Vec<_> =
-            (0..batch.div_ceil(shard)).map(|_| Mutex::new(vec![0.0; (kernel + 1) * c])).collect();
+        let zero = || vec![0.0; (kernel + 1) * c];
         let buffers = [(&mut dx[..], time * c), (&mut d_state[..], c * past)];
-        for_each_shard(batch, shard, buffers, |rows, [dx, d_state]| {
-            let mut part = parts[rows.start / shard].lock().unwrap_or_else(|e| e.into_inner());
+        let parts = sum_shards(batch, shard, buffers, zero, |rows, [dx, d_state], part| {
             let (dw, db) = part.split_at_mut(kernel * c);
             for (i, (row, dx)) in rows.zip(dx.chunks_exact_mut(time * c)).enumerate() {
                 let span = row * time * c..(row + 1) * time * c;
@@ -252,10 +249,8 @@ impl Conv {
                 turn(&mut d_state[i * c * past..][..c * past], d_past, past, c);
             }
         });
-        let mut sum = vec![0.0; (kernel + 1) * c];
-        for part in parts {
-            add_assign(&mut sum, &part.into_inner().unwrap_or_else(|e| e.into_inner()));
-        }
+        let mut sum = zero();
+        parts.iter().for_each(|part| add_assign(&mut sum, part));
         let db = sum.split_off(kernel * c);
         let mut dw = vec![0.0; kernel * c];
         turn(&mut dw, &sum, kernel, c);

@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::Result;
-use crate::ops::recurrent::{Lengths, check_lengths};
+use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::tensor;
 
 /// `[b, c]`: of each row of `states [b, t, c]` the one after its last frame, or `first [b, c]` where a

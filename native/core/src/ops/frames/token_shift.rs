@@ -4,10 +4,11 @@ use candle_core::{Shape, Tensor};
 
 use crate::Result;
 use crate::ops::columns::Grid;
+use crate::ops::lengths::Lengths;
 use crate::ops::many::{self, Many};
-use crate::ops::recurrent::Lengths;
 use crate::ops::simd::{add_rows, dispatch};
 use crate::ops::tensor;
+use crate::pool::for_each_shard;
 
 /// For each row `m` of `mix [n, c]` one tensor `[b, t, c]` of `m * x_t + (1 - m) * x_{t-1}`.
 ///
@@ -98,7 +99,7 @@ impl Many for Shift {
         let mut d_first = vec![0.0; batch * c];
         let mut d_mix = vec![0.0; batch * n * c];
         let buffers = [(&mut dx[..], width), (&mut d_first[..], c), (&mut d_mix[..], n * c)];
-        crate::ops::recurrent::for_each_shard(batch, 1, buffers, |rows, [dx, d_first, d_mix]| {
+        for_each_shard(batch, 1, buffers, |rows, [dx, d_first, d_mix]| {
             let row = rows.start;
             for (k, dy) in outputs.iter().enumerate() {
                 let Some(dy) = dy else { continue };

@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
-use crate::ops::recurrent::{Lengths, check_lengths};
+use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::simd::{add_rows, dispatch, exp, sigmoid};
 use crate::ops::{elementwise::activation::softplus, tensor};
 use crate::weights::Weight;

@@ -11,9 +11,10 @@ use candle_core::{Shape, Tensor};
 
 use super::many::{self, Many, Numbers};
 use super::matmul::View;
-use super::recurrent::{Lengths, check_lengths, for_each_shard};
 use super::simd::{self, dispatch};
 use super::tensor;
+use crate::ops::lengths::{Lengths, check_lengths};
+use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result};
 

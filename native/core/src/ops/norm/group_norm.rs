@@ -1,10 +1,9 @@
 //! Norms of each head by itself.
 
-use std::sync::Mutex;
-
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
-use crate::ops::{simd::dispatch, tensor};
+use crate::ops::simd::{add_assign, dispatch};
+use crate::ops::tensor;
 use crate::{Error, Result, pool};
 
 /// Rows of one shard.
@@ -151,20 +150,13 @@ impl GroupNorm {
     fn gradients(&self, x: &[f32], w: &[f32], dy: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let d = w.len();
         let mut dx = vec![0.0; x.len()];
-        let shards = (x.len() / d).div_ceil(ROWS).max(1);
-        let parts: Vec<_> = (0..shards).map(|_| Mutex::new(vec![0.0; d])).collect();
-        pool::for_each_rows(&mut dx, d, ROWS, |first, dx| {
+        let zero = || vec![0.0; d];
+        let parts = pool::sum_rows(&mut dx, d, ROWS, zero, |first, dx, dw| {
             let span = first * d..first * d + dx.len();
-            let mut dw = parts[first / ROWS].lock().unwrap_or_else(|e| e.into_inner());
-            backward(dx, &mut dw, &x[span.clone()], &dy[span], w, *self);
+            backward(dx, dw, &x[span.clone()], &dy[span], w, *self);
         });
-        let mut dw = vec![0.0; d];
-        for part in parts {
-            crate::ops::simd::add_assign(
-                &mut dw,
-                &part.into_inner().unwrap_or_else(|e| e.into_inner()),
-            );
-        }
+        let mut dw = zero();
+        parts.iter().for_each(|part| add_assign(&mut dw, part));
         (dx, dw)
     }
 }

@@ -1,7 +1,5 @@
 //! LayerNorm of each query and each key, before they are turned.
 
-use std::sync::Mutex;
-
 use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
 
 use crate::ops::layer_norm::{backward, forward};
@@ -93,11 +91,8 @@ impl CustomOp3 for HeadNorm {
 fn gradients(x: &[f32], [q, k]: [&[f32]; 2], dy: &[f32], width: usize, eps: f32) -> [Vec<f32>; 3] {
     let (part, d) = (width / 3, q.len() / 2);
     let mut dx = dy.to_vec();
-    let shards = (x.len() / width).div_ceil(ROWS).max(1);
-    let parts: Vec<_> =
-        (0..shards).map(|_| Mutex::new([vec![0.0; 2 * d], vec![0.0; 2 * d]])).collect();
-    pool::for_each_rows(&mut dx, width, ROWS, |first, dx| {
-        let mut sums = parts[first / ROWS].lock().unwrap_or_else(|e| e.into_inner());
+    let zero = || [vec![0.0; 2 * d], vec![0.0; 2 * d]];
+    let parts = pool::sum_rows(&mut dx, width, ROWS, zero, |first, dx, sums| {
         for (i, dx) in dx.chunks_exact_mut(width).enumerate() {
             let at = (first + i) * width;
             for (j, (weight, sums)) in [q, k].iter().zip(sums.iter_mut()).enumerate() {
@@ -108,11 +103,10 @@ fn gradients(x: &[f32], [q, k]: [&[f32]; 2], dy: &[f32], width: usize, eps: f32)
             }
         }
     });
-    let [mut dq, mut dk] = [vec![0.0; 2 * d], vec![0.0; 2 * d]];
-    for part in parts {
-        let [q, k] = part.into_inner().unwrap_or_else(|e| e.into_inner());
-        simd::add_assign(&mut dq, &q);
-        simd::add_assign(&mut dk, &k);
+    let [mut dq, mut dk] = zero();
+    for [q, k] in &parts {
+        simd::add_assign(&mut dq, q);
+        simd::add_assign(&mut dk, k);
     }
     [dx, dq, dk]
 }

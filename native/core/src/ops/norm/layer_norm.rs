@@ -1,7 +1,5 @@
 //! LayerNorm over the last dimension (Ba et al. 2016, eq. 3 and 4).
 
-use std::sync::Mutex;
-
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::linear::row_sum;
@@ -59,11 +57,10 @@ impl Norm {
     }
 
     /// Leaves gradients with the weights, summed in the order of the shards.
-    pub(in crate::ops) fn accumulate(&self, parts: Vec<Mutex<Gradients>>) {
-        for (i, part) in parts.into_iter().enumerate() {
-            let part = part.into_inner().unwrap_or_else(|e| e.into_inner());
-            for (weight, part) in [(&self.weight, part.weight), (&self.bias, part.bias)] {
-                weight.accumulate(|sum, adds| row_sum(sum, &part, adds || i > 0));
+    pub(in crate::ops) fn accumulate(&self, parts: &[Gradients]) {
+        for (i, part) in parts.iter().enumerate() {
+            for (weight, part) in [(&self.weight, &part.weight), (&self.bias, &part.bias)] {
+                weight.accumulate(|sum, adds| row_sum(sum, part, adds || i > 0));
             }
         }
     }
@@ -189,19 +186,16 @@ impl CustomOp2 for LayerNorm {
         _: &Tensor,
         dy: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (rows, d) = tensor::rows(x.dims());
+        let (_, d) = tensor::rows(x.dims());
         let values = self.0.values()?;
         let mut dx = tensor::to_vec(dy)?;
-        let parts: Vec<_> =
-            (0..rows.div_ceil(ROWS).max(1)).map(|_| Mutex::new(values.zeros())).collect();
-        tensor::with(x, |x| {
-            pool::for_each_rows(&mut dx, d, ROWS, |first, dx| {
-                let mut part = parts[first / ROWS].lock().unwrap_or_else(|e| e.into_inner());
-                values.backward(dx, &mut part, &x[first * d..first * d + dx.len()]);
-            });
-            Ok(())
+        let zeros = || values.zeros();
+        let parts = tensor::with(x, |x| {
+            Ok(pool::sum_rows(&mut dx, d, ROWS, zeros, |first, dx, part| {
+                values.backward(dx, part, &x[first * d..first * d + dx.len()]);
+            }))
         })?;
-        self.0.accumulate(parts);
+        self.0.accumulate(&parts);
         Ok((Some(tensor::tensor(dx, x.shape())?), None))
     }
 }

@@ -3,8 +3,9 @@
 use candle_core::Tensor;
 
 use crate::Result;
+use crate::ops::lengths::Lengths;
 use crate::ops::many;
-use crate::ops::recurrent::{Cell, Gates, Kept, Lengths, Piece, States, recurrent};
+use crate::ops::recurrent::{Cell, Gates, Kept, Piece, States, recurrent};
 use crate::ops::simd::{dispatch, sigmoid_with, tanh_with};
 
 /// `(y, h_n)`: the states `[b, t, h]` after each frame and `[b, h]` after the last (Cho et al. 2014, the

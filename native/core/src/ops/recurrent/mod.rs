@@ -16,33 +16,19 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Shape, Tensor};
 
+use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::linear::{row_sum, weight_gradient};
 use crate::ops::many::{self, Many};
 use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::simd::add_assign;
 use crate::ops::tensor;
+use crate::pool::for_each_shard;
 use crate::weights::Weight;
-use crate::{Error, Result, pool};
+use crate::{Error, Result};
 
 pub use gru::gru;
 pub use lstm::lstm;
 pub use slstm::slstm;
-
-/// How many frames each row has, `[b]`; `None`: all of them. Frames from there on do not exist: their
-/// outputs mean nothing, they give no gradient, and the state after the sequence is the one before them.
-pub type Lengths = Option<Arc<[usize]>>;
-
-/// Checks that there is a length for each row, and none beyond the sequence.
-pub fn check_lengths(lengths: &Lengths, batch: usize, time: usize) -> Result<()> {
-    let Some(lengths) = lengths else { return Ok(()) };
-    if lengths.len() != batch {
-        return Err(Error::mismatch("lengths of a batch", batch, lengths.len()));
-    }
-    match lengths.iter().find(|&&length| length > time) {
-        Some(&n) => Err(Error::out_of_range("length of a row", n as f64, 0.0, time as f64)),
-        None => Ok(()),
-    }
-}
 
 /// Weights of a layer in PyTorch's layout, for a cell of g gates: `weight_ih [g h, d]`,
 /// `weight_hh [g h, h]`, `bias_ih [g h]`, `bias_hh [g h]`.
@@ -452,31 +438,4 @@ impl<C: Cell> Many for Layer<C> {
         self.gates.give_back(tape);
         vec![dx, vec![], vec![], vec![], vec![], dh, dc]
     }
-}
-
-/// Buffers `[b, ..]` of several widths, cut into the same shards of the batch.
-pub fn for_each_shard<const N: usize>(
-    batch: usize,
-    rows: usize,
-    buffers: [(&mut [f32], usize); N],
-    work: impl Fn(Range<usize>, [&mut [f32]; N]) + Sync + Send,
-) {
-    let mut shards: Vec<Vec<&mut [f32]>> =
-        (0..batch.div_ceil(rows)).map(|_| Vec::with_capacity(N)).collect();
-    for (buffer, width) in buffers {
-        let mut rest = buffer;
-        for (i, shard) in shards.iter_mut().enumerate() {
-            let count = rows.min(batch - i * rows) * width;
-            let (head, tail) = rest.split_at_mut(count);
-            shard.push(head);
-            rest = tail;
-        }
-    }
-    let cells: Vec<_> = shards.into_iter().map(|s| Mutex::new(Some(s))).collect();
-    pool::for_each(cells.len(), |i| {
-        let shard = cells[i].lock().unwrap_or_else(|e| e.into_inner()).take();
-        if let Some(Ok(buffers)) = shard.map(<[&mut [f32]; N]>::try_from) {
-            work(i * rows..(i * rows + rows).min(batch), buffers);
-        }
-    });
 }

@@ -14,7 +14,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
 use crate::Result;
 use crate::ops::columns::{Grid, LANES, Lanes, Output, copy, fill, load, outputs, store};
-use crate::ops::recurrent::Lengths;
+use crate::ops::lengths::Lengths;
 use crate::ops::simd::{dispatch, expm1_with, mul_add, sigmoid, sigmoid_with, softplus_with};
 use crate::ops::tensor;
 

@@ -7,8 +7,8 @@ use candle_core::{Shape, Tensor};
 
 use crate::ops::causal_conv::{Conv, Window};
 use crate::ops::dense::parts::Parts;
+use crate::ops::lengths::Lengths;
 use crate::ops::many::{self, Many, Numbers};
-use crate::ops::recurrent::Lengths;
 use crate::ops::selective_scan::Scan;
 use crate::ops::tensor;
 use crate::weights::Weight;

@@ -2,17 +2,18 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use candle_core::Tensor;
 
+use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::many::{self, Many, Numbers};
-use crate::ops::recurrent::{Lengths, check_lengths, for_each_shard};
 use crate::ops::simd::{
     LANES, add_assign, add_rows, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with,
     store, sum,
 };
 use crate::ops::tensor;
+use crate::pool::{for_each_shard, sum_shards};
 use crate::{Error, Result};
 
 /// Inputs of a scan over `t` frames of `c` channels with `n` numbers of state each.
@@ -632,9 +633,7 @@ impl Many for Scan {
             (zeros(wide), zeros(wide), zeros(if self.gate { wide } else { 0 }));
         let (mut db, mut dc, mut dh) = (zeros(narrow), zeros(narrow), zeros(size));
         let shard = self.shard();
-        let parts: Vec<_> = (0..batch.div_ceil(shard))
-            .map(|_| Mutex::new([self.packed(), channels, channels].map(|n| vec![0.0; n])))
-            .collect();
+        let zero = || [self.packed(), channels, channels].map(|n| vec![0.0; n]);
         let buffers = [
             (&mut du[..], wide),
             (&mut d_dt[..], wide),
@@ -643,9 +642,9 @@ impl Many for Scan {
             (&mut dc[..], narrow),
             (&mut dh[..], size),
         ];
-        for_each_shard(batch, shard, buffers, |rows, [du, d_dt, dz, db, dc, dh]| {
-            let mut part = parts[rows.start / shard].lock().unwrap_or_else(|e| e.into_inner());
-            let [da, d_skip, d_bias] = &mut *part;
+        let parts = sum_shards(batch, shard, buffers, zero, |rows, buffers, part| {
+            let [du, d_dt, dz, db, dc, dh] = buffers;
+            let [da, d_skip, d_bias] = part;
             let mut scratch = Scratch::new(channels, state);
             for (i, row) in rows.enumerate() {
                 let mut h = match outputs[1] {
@@ -669,13 +668,11 @@ impl Many for Scan {
                 self.unpack(&mut dh[i * size..][..size], &h);
             }
         });
-        let [mut packed, mut d_skip, mut d_bias] =
-            [self.packed(), channels, channels].map(|n| vec![0.0; n]);
-        for part in parts {
-            let [a, d, bias] = part.into_inner().unwrap_or_else(|e| e.into_inner());
-            add_assign(&mut packed, &a);
-            add_assign(&mut d_skip, &d);
-            add_assign(&mut d_bias, &bias);
+        let [mut packed, mut d_skip, mut d_bias] = zero();
+        for [a, d, bias] in &parts {
+            add_assign(&mut packed, a);
+            add_assign(&mut d_skip, d);
+            add_assign(&mut d_bias, bias);
         }
         let mut da = vec![0.0; size];
         self.unpack(&mut da, &packed);

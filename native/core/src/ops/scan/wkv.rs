@@ -5,8 +5,8 @@ use std::ops::Range;
 use candle_core::{Shape, Tensor};
 
 use crate::ops::columns::{Grid, Output, copy, fill, load, outputs, store};
+use crate::ops::lengths::Lengths;
 use crate::ops::many::{self, Many};
-use crate::ops::recurrent::Lengths;
 use crate::ops::simd::{LANES, add_rows, dispatch, exp_with, ln_1p, mul_add, sigmoid_with};
 use crate::ops::tensor;
 use crate::{Error, Result};
