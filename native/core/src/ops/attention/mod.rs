@@ -8,7 +8,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::matmul::{View, matmul};
-use crate::ops::simd::{dispatch, exp};
+use crate::ops::simd::{LANES, dispatch, dot, exp};
 use crate::ops::tensor;
 use crate::pool::for_each_shard;
 use crate::{Error, Result};
@@ -45,8 +45,6 @@ pub struct Window {
 const CHUNK: usize = 64;
 /// Queries that are worked on at once.
 const BLOCK: usize = 16;
-/// Numbers of a vector register; widths in scratch memory are multiples of it.
-const LANES: usize = 16;
 /// So few queries are worked on one by one: to lay the keys out for blocks would cost more.
 const FEW: usize = 3;
 /// Shards of a batch, at most.
@@ -507,18 +505,6 @@ fn fold(lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     let eight: [f32; 8] = std::array::from_fn(|i| f(lanes[i], lanes[i + 8]));
     let four: [f32; 4] = std::array::from_fn(|i| f(eight[i], eight[i + 4]));
     f(f(four[0], four[2]), f(four[1], four[3]))
-}
-
-#[inline(always)]
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    let mut lanes = [0.0f32; LANES];
-    for (a, b) in a.iter().zip(b) {
-        for i in 0..LANES {
-            lanes[i] += a[i] * b[i];
-        }
-    }
-    fold(lanes, |a, b| a + b) + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
 }
 
 /// `e^(x - largest)` where it stands, 0 outside of `seen`: their sum, and the largest.

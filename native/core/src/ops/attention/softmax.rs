@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
-use crate::ops::simd::{dispatch, exp};
+use crate::ops::simd::{LANES, dispatch, exp};
 use crate::ops::tensor;
 use crate::{Error, Result, pool};
 
@@ -30,8 +30,6 @@ pub fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
 struct Softmax {
     mask: Option<Arc<[bool]>>,
 }
-
-const LANES: usize = 16;
 
 /// What is left out was made minus infinity; `exp` saturates there, so it is set to 0 by the caller.
 #[inline(always)]

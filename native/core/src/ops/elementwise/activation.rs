@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Shape, Tensor};
 
-use crate::ops::simd::{dispatch, sigmoid, tanh};
+use crate::ops::simd::{dispatch, sigmoid, softplus, tanh};
 use crate::ops::tensor;
 use crate::{Result, pool};
 
@@ -45,12 +45,6 @@ fn gelu(x: f32) -> f32 {
 fn gelu_slope(x: f32) -> f32 {
     let s = sigmoid(2.0 * GELU * (x + CUBE * x * x * x));
     s + x * s * (1.0 - s) * 2.0 * GELU * (1.0 + 3.0 * CUBE * x * x)
-}
-
-/// `max(x, 0) + ln(1 + e^-|x|)`: exact also far out.
-#[inline(always)]
-pub(crate) fn softplus(x: f32) -> f32 {
-    x.max(0.0) + crate::ops::simd::ln_1p(crate::ops::simd::exp(-x.abs()))
 }
 
 macro_rules! each {

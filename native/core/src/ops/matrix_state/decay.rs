@@ -3,8 +3,8 @@
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
 use crate::ops::lengths::{Lengths, check_lengths};
-use crate::ops::simd::{add_rows, dispatch, exp, sigmoid};
-use crate::ops::{elementwise::activation::softplus, tensor};
+use crate::ops::simd::{add_rows, dispatch, exp, sigmoid, softplus};
+use crate::ops::tensor;
 use crate::weights::Weight;
 use crate::{Result, pool};
 

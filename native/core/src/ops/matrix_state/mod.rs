@@ -11,7 +11,7 @@ use candle_core::{Shape, Tensor};
 
 use super::many::{self, Many, Numbers};
 use super::matmul::View;
-use super::simd::{self, dispatch};
+use super::simd::{self, dispatch, dot};
 use super::tensor;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::pool::for_each_shard;
@@ -322,36 +322,6 @@ dispatch! {
 }
 
 /// Lanes of a sum. In one lane each addition would wait for the one before.
-const LANES: usize = 16;
-
-#[inline(always)]
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let (chunks_a, rest_a) = a.as_chunks::<LANES>();
-    let (chunks_b, rest_b) = b.as_chunks::<LANES>();
-    let mut sums = [0.0f32; LANES];
-    for (a, b) in chunks_a.iter().zip(chunks_b) {
-        for i in 0..LANES {
-            sums[i] += a[i] * b[i];
-        }
-    }
-    let rest: f32 = rest_a.iter().zip(rest_b).map(|(a, b)| a * b).sum();
-    sum_lanes(&sums) + rest
-}
-
-/// Adds halves to halves: vector additions instead of a chain of sixteen.
-#[inline(always)]
-fn sum_lanes(sums: &[f32; LANES]) -> f32 {
-    let mut s = *sums;
-    let mut n = LANES / 2;
-    while n > 0 {
-        for i in 0..n {
-            s[i] += s[i + n];
-        }
-        n /= 2;
-    }
-    s[0]
-}
-
 #[inline(always)]
 fn axpy(y: &mut [f32], a: f32, x: &[f32]) {
     for (y, x) in y.iter_mut().zip(x) {

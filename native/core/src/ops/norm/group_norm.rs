@@ -2,7 +2,8 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
-use crate::ops::simd::{add_assign, dispatch};
+use super::moments;
+use crate::ops::simd::{LANES, add_assign, dispatch};
 use crate::ops::tensor;
 use crate::{Error, Result, pool};
 
@@ -36,39 +37,12 @@ struct GroupNorm {
     eps: f32,
 }
 
-/// Lanes of a sum. In one lane each addition would wait for the one before.
-const LANES: usize = 16;
-
-/// Sums of `f` over a group, in f64 so that a large mean does not eat the variance.
-#[inline(always)]
-fn sum(x: &[f32], f: impl Fn(f64) -> f64) -> f64 {
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    let mut sums = [0.0f64; LANES];
-    for chunk in chunks {
-        for i in 0..LANES {
-            sums[i] += f(f64::from(chunk[i]));
-        }
-    }
-    sums.iter().sum::<f64>() + rest.iter().map(|v| f(f64::from(*v))).sum::<f64>()
-}
-
-impl GroupNorm {
-    /// Mean and `1 / sqrt(variance + eps)` of a group.
-    #[inline(always)]
-    fn moments(&self, x: &[f32]) -> (f32, f32) {
-        let n = x.len() as f64;
-        let mean = if self.center { sum(x, |v| v) / n } else { 0.0 };
-        let variance = sum(x, |v| (v - mean) * (v - mean)) / n;
-        (mean as f32, (1.0 / (variance + f64::from(self.eps)).sqrt()) as f32)
-    }
-}
-
 dispatch! {
     fn forward(y: &mut [f32], x: &[f32], weight: &[f32], norm: GroupNorm) {
         let groups = y.chunks_exact_mut(norm.size).zip(x.chunks_exact(norm.size));
         let weights = weight.chunks_exact(norm.size).cycle();
         for ((y, x), weight) in groups.zip(weights) {
-            let (mean, scale) = norm.moments(x);
+            let (mean, scale) = moments(x, norm.center, norm.eps);
             for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
                 *y = (x - mean) * scale * w;
             }
@@ -84,7 +58,7 @@ dispatch! {
         for (i, ((dx, x), dy)) in groups.enumerate() {
             let first = i * size % d;
             let (weight, dw) = (&weight[first..first + size], &mut dw[first..first + size]);
-            let (mean, scale) = norm.moments(x);
+            let (mean, scale) = moments(x, norm.center, norm.eps);
             let (mut g_lanes, mut gn_lanes) = ([0.0f32; LANES], [0.0f32; LANES]);
             for ((x, dy), w) in x.chunks(LANES).zip(dy.chunks(LANES)).zip(weight.chunks(LANES)) {
                 for (((x, dy), w), (g_lane, gn_lane)) in

@@ -2,8 +2,10 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
+use super::moments;
 use crate::ops::linear::row_sum;
-use crate::ops::{simd::dispatch, tensor};
+use crate::ops::simd::{LANES, dispatch};
+use crate::ops::tensor;
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -83,44 +85,11 @@ impl Values {
     }
 }
 
-/// Lanes of a sum. In one lane each addition would wait for the one before.
-const LANES: usize = 16;
-
-/// Mean and `1 / sqrt(variance + eps)`; sums in f64 so that a large mean does not eat the variance.
-#[inline(always)]
-fn moments(x: &[f32], eps: f32) -> (f32, f32) {
-    let n = x.len() as f64;
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    let mut sums = [0.0f64; LANES];
-    for chunk in chunks {
-        for i in 0..LANES {
-            sums[i] += f64::from(chunk[i]);
-        }
-    }
-    let mut sum: f64 = sums.iter().sum();
-    for v in rest {
-        sum += f64::from(*v);
-    }
-    let mean = sum / n;
-    let mut squares = [0.0f64; LANES];
-    for chunk in chunks {
-        for i in 0..LANES {
-            let d = f64::from(chunk[i]) - mean;
-            squares[i] += d * d;
-        }
-    }
-    let mut square: f64 = squares.iter().sum();
-    for v in rest {
-        square += (f64::from(*v) - mean).powi(2);
-    }
-    (mean as f32, (1.0 / (square / n + f64::from(eps)).sqrt()) as f32)
-}
-
 dispatch! {
     pub(in crate::ops) fn forward(y: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) {
         let d = weight.len();
         for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
-            let (mean, scale) = moments(x, eps);
+            let (mean, scale) = moments(x, true, eps);
             for (((y, x), w), b) in y.iter_mut().zip(x).zip(weight).zip(bias) {
                 *y = (x - mean) * scale * w + b;
             }
@@ -133,7 +102,7 @@ dispatch! {
     pub(in crate::ops) fn backward(dx: &mut [f32], dw: &mut [f32], db: &mut [f32], x: &[f32], dy: &[f32], weight: &[f32], eps: f32) {
         let d = weight.len();
         for ((dx, x), dy) in dx.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(dy.chunks_exact(d)) {
-            let (mean, scale) = moments(x, eps);
+            let (mean, scale) = moments(x, true, eps);
             let (mut g_lanes, mut gn_lanes) = ([0.0f32; LANES], [0.0f32; LANES]);
             for ((x, dy), w) in x.chunks(LANES).zip(dy.chunks(LANES)).zip(weight.chunks(LANES)) {
                 for (((x, dy), w), (g_lane, gn_lane)) in

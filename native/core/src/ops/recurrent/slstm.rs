@@ -4,12 +4,11 @@ use std::sync::OnceLock;
 
 use candle_core::{Shape, Tensor};
 
-use crate::ops::elementwise::activation::softplus;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::matmul::{View, matmul};
 use crate::ops::matrix_state::decay::unit;
-use crate::ops::simd::{add_assign, dispatch, exp, sigmoid, tanh};
+use crate::ops::simd::{add_assign, dispatch, exp, sigmoid, softplus, tanh};
 use crate::ops::tensor;
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
