@@ -5,7 +5,8 @@
 //! the same bits. What runs inside a shard is single-threaded.
 
 use std::cell::Cell;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::thread::LocalKey;
 
 use rayon::ThreadPool;
@@ -140,12 +141,84 @@ pub fn for_each_rows<T: Send>(
     per_shard: usize,
     work: impl Fn(usize, &mut [T]) + Sync + Send,
 ) {
-    let shards: Vec<_> = data.chunks_mut((width * per_shard).max(1)).collect();
-    let cells: Vec<_> = shards.into_iter().map(|s| std::sync::Mutex::new(Some(s))).collect();
+    let shards = data.chunks_mut((width * per_shard).max(1)).collect();
+    hand_out(shards, |i, rows| work(i * per_shard, rows));
+}
+
+/// [`for_each_rows`] where each shard also has a part of a sum, which begins as `zero()`: the parts,
+/// at least one, in the order of the shards.
+pub fn sum_rows<T: Send, P: Send>(
+    data: &mut [T],
+    width: usize,
+    per_shard: usize,
+    zero: impl Fn() -> P,
+    work: impl Fn(usize, &mut [T], &mut P) + Sync + Send,
+) -> Vec<P> {
+    let shards = data.chunks_mut((width * per_shard).max(1));
+    let mut parts: Vec<P> = (0..shards.len().max(1)).map(|_| zero()).collect();
+    let shards = shards.zip(&mut parts).collect();
+    hand_out(shards, |i, (rows, part)| work(i * per_shard, rows, part));
+    parts
+}
+
+/// Cuts buffers `[batch, ..]` of several widths into the same shards of at most `rows` rows.
+pub fn for_each_shard<const N: usize>(
+    batch: usize,
+    rows: usize,
+    buffers: [(&mut [f32], usize); N],
+    work: impl Fn(Range<usize>, [&mut [f32]; N]) + Sync + Send,
+) {
+    hand_out(cut(batch, rows, buffers), |i, shard| {
+        if let Ok(shard) = shard.try_into() {
+            work(i * rows..(i * rows + rows).min(batch), shard);
+        }
+    });
+}
+
+/// [`for_each_shard`] where each shard also has a part of a sum, as in [`sum_rows`].
+pub fn sum_shards<const N: usize, P: Send>(
+    batch: usize,
+    rows: usize,
+    buffers: [(&mut [f32], usize); N],
+    zero: impl Fn() -> P,
+    work: impl Fn(Range<usize>, [&mut [f32]; N], &mut P) + Sync + Send,
+) -> Vec<P> {
+    let shards = cut(batch, rows, buffers);
+    let mut parts: Vec<P> = (0..shards.len().max(1)).map(|_| zero()).collect();
+    hand_out(shards.into_iter().zip(&mut parts).collect(), |i, (shard, part)| {
+        if let Ok(shard) = shard.try_into() {
+            work(i * rows..(i * rows + rows).min(batch), shard, part);
+        }
+    });
+    parts
+}
+
+fn cut<const N: usize>(
+    batch: usize,
+    rows: usize,
+    buffers: [(&mut [f32], usize); N],
+) -> Vec<Vec<&mut [f32]>> {
+    let mut shards: Vec<Vec<&mut [f32]>> =
+        (0..batch.div_ceil(rows)).map(|_| Vec::with_capacity(N)).collect();
+    for (buffer, width) in buffers {
+        let mut rest = buffer;
+        for (i, shard) in shards.iter_mut().enumerate() {
+            let count = rows.min(batch - i * rows) * width;
+            let (head, tail) = rest.split_at_mut(count);
+            shard.push(head);
+            rest = tail;
+        }
+    }
+    shards
+}
+
+/// Gives each of the shards to one call of `work`.
+fn hand_out<S: Send>(shards: Vec<S>, work: impl Fn(usize, S) + Sync + Send) {
+    let cells: Vec<_> = shards.into_iter().map(|s| Mutex::new(Some(s))).collect();
     for_each(cells.len(), |i| {
         let shard = cells[i].lock().unwrap_or_else(|e| e.into_inner()).take();
         if let Some(shard) = shard {
-            work(i * per_shard, shard);
+            work(i, shard);
         }
     });
 }

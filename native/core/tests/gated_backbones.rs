@@ -179,7 +179,7 @@ fn a_block_of_griffin_agrees_with_float64() {
 fn gradients_are_finite_differences_also_with_lengths() {
     let n = |shape: &[usize], seed| (noise(shape, seed) * 0.7).unwrap();
     for lengths in [None, Some(std::sync::Arc::from([4usize, 0, 2]))] {
-        let own: ops::recurrence::Lengths = lengths.clone();
+        let own: ops::lengths::Lengths = lengths.clone();
         let mut inputs = vec![n(&[3, 4, 5], 1), n(&[3, 4, 5], 2), n(&[5], 3), n(&[5], 4)];
         inputs.extend([n(&[3, 5], 5), n(&[3, 5], 6)]);
         differences(inputs, move |t| {

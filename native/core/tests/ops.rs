@@ -4,7 +4,8 @@ mod common;
 
 use candle_core::{Device, Tensor, Var};
 use common::{apart, differences, noise, values};
-use sconce_core::ops::recurrence::{Gates, Lengths};
+use sconce_core::ops::lengths::Lengths;
+use sconce_core::ops::recurrent::Gates;
 use sconce_core::ops::{self, Activation};
 use sconce_core::rng::Rng;
 use sconce_core::weights::Weight;
@@ -191,8 +192,8 @@ fn what_is_not_a_number_is_not_hidden_by_an_activation_a_softmax_or_a_gate() {
         assert!(is_nan(&ops::activate(&nan(&[1, 40]), activation).unwrap()), "{activation:?}");
     }
     assert!(is_nan(&ops::softmax(&nan(&[2, 19])).unwrap()));
-    assert!(is_nan(&ops::decay::log_sigmoid(&nan(&[2, 19]), 1.0).unwrap()));
+    assert!(is_nan(&ops::matrix_state::decay::log_sigmoid(&nan(&[2, 19]), 1.0).unwrap()));
     let first = Tensor::zeros((1, 2), candle_core::DType::F32, &Device::Cpu).unwrap();
-    let gates = ops::decay::mlstm_gates(&nan(&[1, 3, 4]), &first, &None).unwrap().gates;
+    let gates = ops::matrix_state::decay::mlstm_gates(&nan(&[1, 3, 4]), &first, &None).unwrap().gates;
     assert!(is_nan(&gates));
 }

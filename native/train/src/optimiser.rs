@@ -3,8 +3,8 @@
 //! Loshchilov & Hutter 2019, algorithm 2. Every number of a parameter depends on its own gradient
 //! and moments alone, so parameters may be updated in any order and on any thread.
 
-use sconce_core::ops::recurrence::for_each_shard;
 use sconce_core::ops::simd::dispatch;
+use sconce_core::pool::for_each_shard;
 use sconce_core::{Error, Result, pool};
 use serde::{Deserialize, Serialize};
 

@@ -6,7 +6,7 @@ use super::mamba::softplus_of_a_step;
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm, RmsNorm};
-use crate::ops::decay::ssd_gates;
+use crate::ops::matrix_state::ssd_gates;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::{self, Activation};
 use crate::spec::{Layered, Mamba2Config};

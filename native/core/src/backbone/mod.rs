@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-pub use crate::ops::recurrence::Lengths;
+pub use crate::ops::lengths::Lengths;
 use crate::ops::tensor::{tensor, to_vec, zeros};
 use crate::weights::Builder;
 use crate::{Error, Result, spec};

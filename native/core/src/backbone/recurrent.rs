@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::layer::LayerNorm;
-use crate::ops::{self, recurrence::Gates};
+use crate::ops::{self, recurrent::Gates};
 use crate::spec::RecurrentConfig;
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};

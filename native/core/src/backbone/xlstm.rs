@@ -6,7 +6,7 @@ use super::retnet::feed_forward;
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
-use crate::ops::decay::mlstm_gates;
+use crate::ops::matrix_state::mlstm_gates;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::slstm::SlstmState;
 use crate::ops::{self, Activation};

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::recurrence::{Lengths, check_lengths};
 pub use super::simd::LANES;
+use crate::ops::lengths::{Lengths, check_lengths};
 use crate::{Result, pool};
 
 pub type Lanes = [f32; LANES];

@@ -2,67 +2,47 @@
 //!
 //! Candle stays the tensor type and the autograd; the arithmetic is here. An op without a backward
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
+//!
+//! An op lies in the file of its name, the file in one of these rooms, and callers say `ops::NAME`:
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | [`dense`] | linear layers, tables of rows |
+//! | [`elementwise`] | activations, gates, dropout, skips |
+//! | [`norm`] | LayerNorm, RMSNorm, norms of heads |
+//! | [`frames`] | causal convolution, token shift, the last frame |
+//! | [`recurrent`] | LSTM, GRU, sLSTM |
+//! | [`scan`] | linear recurrences by channel: minGRU, HGRN, RG-LRU, S4D, S5, Mamba, RWKV |
+//! | [`matrix_state`] | recurrences whose state is a matrix: Mamba-2, RetNet, GLA, mLSTM |
+//! | [`attention`] | attention over a window that slides, softmax |
+//! | [`matmul`] | the one door to products |
+//!
+//! What they are made with: [`tensor`] (tensors as slices), [`many`] (ops of many inputs and outputs),
+//! [`simd`] (loops for the widest vectors at hand), [`columns`] (shards of channels), [`lengths`] (frames of
+//! each row).
 
 pub mod attention;
-pub mod branches;
-pub mod causal_conv;
 pub mod columns;
-pub mod decay;
-pub mod dropout;
+pub mod dense;
 pub mod elementwise;
-pub mod gather;
-pub mod glu;
-pub mod group_norm;
-pub mod gru;
-pub mod head_norm;
-pub mod last;
-pub mod layer_norm;
-pub mod linear;
-pub mod linear_recurrence;
-pub mod lower_bound;
-pub mod lstm;
-pub mod mamba;
+pub mod frames;
+pub mod lengths;
 pub mod many;
 pub mod matmul;
 pub mod matrix_state;
-pub mod parts;
-pub mod project;
-pub mod recurrence;
-pub mod rms_norm;
+pub mod norm;
+pub mod recurrent;
 pub mod rotary;
-pub mod selective_scan;
+pub mod scan;
 pub mod simd;
-pub mod skip;
-pub mod slstm;
-pub mod softmax;
 pub mod tensor;
-pub mod token_shift;
-pub mod wkv;
 
-pub use attention::{attention, attention_weights};
-pub use branches::{Branch, Dense, branches};
-pub use causal_conv::causal_conv;
-pub use dropout::{dropout, dropout_columns};
-pub use elementwise::{Activation, activate, gated};
-pub use gather::gather;
-pub use glu::glu;
-pub use group_norm::group_norm;
-pub use gru::gru;
-pub use head_norm::head_norm;
-pub use last::last;
-pub use layer_norm::{Norm, layer_norm};
-pub use linear::{linear, linear_norm};
-pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};
-pub use lower_bound::lower_bound;
-pub use lstm::lstm;
-pub use mamba::{MambaWeights, mamba};
+pub use attention::{attention, attention_weights, masked_softmax, softmax};
+pub use dense::{Branch, Dense, branches, gather, linear, linear_norm, linear_parts, project};
+pub use elementwise::{Activation, activate, dropout, dropout_columns, gated, glu, skip};
+pub use frames::{causal_conv, last, token_shift};
 pub use matrix_state::matrix_state;
-pub use parts::linear_parts;
-pub use project::project;
-pub use rms_norm::rms_norm;
-pub use selective_scan::{Selective, selective_scan};
-pub use skip::skip;
-pub use slstm::slstm;
-pub use softmax::{masked_softmax, softmax};
-pub use token_shift::token_shift;
-pub use wkv::{Wkv, wkv};
+pub use norm::{Norm, group_norm, head_norm, layer_norm, rms_norm};
+pub use recurrent::{gru, lstm, slstm};
+pub use scan::{MambaWeights, Selective, Wkv, lower_bound, mamba, selective_scan, wkv};
+pub use scan::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};

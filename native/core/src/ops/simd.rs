@@ -92,11 +92,11 @@ pub fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// e^x to 2 ulp for |x| <= 87, saturating beyond: reduction by ln 2 in two parts, and
-/// `1 + r + r^2 q(r)` with the `q` of degree 4 whose largest relative error is least (3e-9).
-/// Branch-free, so that a loop over it becomes vector code.
+/// What [`exp_with`] and [`expm1_with`] share: `e^x = 2^n (1 + r + r^2 q)` as `(2^n, r, q)`, |x| <= 87,
+/// saturating beyond. Reduction by ln 2 in two parts, and the `q(r)` of degree 4 whose largest relative
+/// error is least (3e-9). Branch-free, so that a loop over it becomes vector code.
 #[inline(always)]
-pub fn exp_with<const FMA: bool>(x: f32) -> f32 {
+fn exp_parts<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     let x = x.clamp(-87.0, 88.0);
     // Adding 1.5 * 2^23 rounds to the nearest whole number, which then is in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
@@ -108,25 +108,21 @@ pub fn exp_with<const FMA: bool>(x: f32) -> f32 {
     let q = mul_add::<FMA>(q, r, 4.166_839e-2);
     let q = mul_add::<FMA>(q, r, 1.666_652e-1);
     let q = mul_add::<FMA>(q, r, 4.999_999_3e-1);
-    let y = mul_add::<FMA>(mul_add::<FMA>(q, r, 1.0), r, 1.0);
-    y * f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))
+    (f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23)), r, q)
 }
 
-/// e^x - 1 to a few ulp also near 0, where `exp(x) - 1` cancels: the one of [`exp_with`] is taken off
-/// before the power of two is multiplied in, as `2^n - 1`, which is exact.
+/// e^x to 2 ulp.
+#[inline(always)]
+pub fn exp_with<const FMA: bool>(x: f32) -> f32 {
+    let (power, r, q) = exp_parts::<FMA>(x);
+    mul_add::<FMA>(mul_add::<FMA>(q, r, 1.0), r, 1.0) * power
+}
+
+/// e^x - 1 to a few ulp also near 0, where `exp(x) - 1` cancels: the one is taken off before the power
+/// of two is multiplied in, as `2^n - 1`, which is exact.
 #[inline(always)]
 pub fn expm1_with<const FMA: bool>(x: f32) -> f32 {
-    let x = x.clamp(-87.0, 88.0);
-    const ROUND: f32 = 12_582_912.0;
-    let shifted = mul_add::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
-    let n = shifted - ROUND;
-    let r = mul_add::<FMA>(n, -0.693_359_4, x);
-    let r = mul_add::<FMA>(n, 2.121_944_4e-4, r);
-    let q = mul_add::<FMA>(1.381_454e-3, r, 8.368_745e-3);
-    let q = mul_add::<FMA>(q, r, 4.166_839e-2);
-    let q = mul_add::<FMA>(q, r, 1.666_652e-1);
-    let q = mul_add::<FMA>(q, r, 4.999_999_3e-1);
-    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
+    let (power, r, q) = exp_parts::<FMA>(x);
     mul_add::<FMA>(mul_add::<FMA>(q * r, r, r), power, power - 1.0)
 }
 
@@ -167,6 +163,11 @@ pub fn ln_1p(u: f32) -> f32 {
 #[inline(always)]
 pub fn softplus_with<const FMA: bool>(x: f32) -> f32 {
     x.max(0.0) + ln_1p_with::<FMA>(exp_with::<FMA>(-x.abs()))
+}
+
+#[inline(always)]
+pub fn softplus(x: f32) -> f32 {
+    softplus_with::<false>(x)
 }
 
 /// tanh(x) with a relative error near 1e-7 also around 0, where `1 - 2 / (e^2x + 1)` cancels.
@@ -230,6 +231,18 @@ pub fn sum(lanes: [f32; LANES]) -> f32 {
         half /= 2;
     }
     lanes[0]
+}
+
+#[inline(always)]
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut lanes = [0.0f32; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..LANES {
+            lanes[i] += a[i] * b[i];
+        }
+    }
+    sum(lanes) + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
 }
 
 dispatch! {

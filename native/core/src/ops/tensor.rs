@@ -1,11 +1,14 @@
 //! Between candle's tensors and slices.
 
+use std::fmt::Display;
 use std::sync::Mutex;
 
 use candle_core::backprop::GradStore;
 use candle_core::{
     CpuStorage, CustomOp1, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
 };
+
+use crate::Error;
 
 /// The numbers of a contiguous CPU f32 storage.
 pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -63,6 +66,26 @@ pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
 pub fn rows(dims: &[usize]) -> (usize, usize) {
     let width = dims.last().copied().unwrap_or(1);
     (dims.iter().rev().skip(1).product(), width)
+}
+
+/// Refuses a shape that is not the expected one; `what` names the tensor.
+pub fn check_shape(what: impl Display, expected: &[usize], got: &[usize]) -> crate::Result<()> {
+    match got == expected {
+        true => Ok(()),
+        false => {
+            Err(Error::mismatch(what.to_string(), format!("{expected:?}"), format!("{got:?}")))
+        }
+    }
+}
+
+/// Refuses a shape whose last dimension is not `width`.
+pub fn check_width(what: impl Display, width: usize, got: &[usize]) -> crate::Result<()> {
+    match got.last() == Some(&width) {
+        true => Ok(()),
+        false => {
+            Err(Error::mismatch(what.to_string(), format!("[.., {width}]"), format!("{got:?}")))
+        }
+    }
 }
 
 /// The backward pass from `y` on, whose gradient is given.

@@ -11,8 +11,8 @@
 //! Matrices over pairs of frames are kept with the input j as their row.
 
 use super::super::matmul::{View, matmul};
-use super::super::simd::{dispatch, exp};
-use super::{Chunk, Decay, LANES, Options, Sizes, axpy, dot, scale_all, sum_lanes};
+use super::super::simd::{LANES, dispatch, dot, exp, sum};
+use super::{Chunk, Decay, Options, Sizes, axpy, scale_all};
 
 pub(super) struct Kernel {
     /// `k_j q_i` of a group, and of the heads of a group e, a s and their gradients, `[frames, frames]`.
@@ -145,7 +145,7 @@ dispatch! {
                         *sum += v;
                     }
                 }
-                dc[j] += sum_lanes(&sums);
+                dc[j] += sum(sums);
             }
             let mut sums = [0.0f32; LANES];
             for (((da, g), (e, dg)), before) in da
@@ -169,7 +169,7 @@ dispatch! {
                     *dg = if first { d } else { *dg + d };
                 }
             }
-            ds[j] += sum_lanes(&sums);
+            ds[j] += sum(sums);
         }
     }
 }

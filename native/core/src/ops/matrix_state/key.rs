@@ -7,8 +7,8 @@
 //! products, as where heads fade as a whole.
 
 use super::super::matmul::{View, matmul};
-use super::super::simd::{dispatch, exp};
-use super::{Chunk, LANES, Options, Sizes, dot, scale_all};
+use super::super::simd::{LANES, dispatch, dot, exp};
+use super::{Chunk, Options, Sizes, scale_all};
 
 /// Rows of `lanes` numbers, a multiple of [`LANES`]; those beyond the key are 0.
 pub(super) struct Kernel {

@@ -1,5 +1,6 @@
 //! Recurrences whose state is a matrix: Mamba-2, RetNet, GLA, mLSTM, by chunks.
 
+pub mod decay;
 mod head;
 mod key;
 
@@ -10,12 +11,15 @@ use candle_core::{Shape, Tensor};
 
 use super::many::{self, Many, Numbers};
 use super::matmul::View;
-use super::recurrence::{Lengths, check_lengths, for_each_shard};
 use super::rotary::{Rotary, Way};
-use super::simd::{self, dispatch};
+use super::simd::{self, dispatch, dot};
 use super::tensor;
+use crate::ops::lengths::{Lengths, check_lengths};
+use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result};
+
+pub use decay::{MlstmGates, log_sigmoid, mlstm_gates, ssd_gates};
 
 /// How fast the state fades. All logarithms are of factors in 0..1, so at most 0.
 #[derive(Debug, Clone)]
@@ -195,14 +199,14 @@ pub fn matrix_state(
     options.check(width, time)?;
     check_lengths(&options.lengths, batch, time)?;
     let wide = options.value + usize::from(matches!(readout, Readout::Normalised(_)));
-    let check = |what: &str, expected: &[usize], got: &[usize]| match got == expected {
-        true => Ok(()),
-        false => Err(Error::mismatch(what, format!("{expected:?}"), format!("{got:?}"))),
-    };
-    check("first matrix state", &[batch, options.heads, wide, options.key], state.dims())?;
+    tensor::check_shape(
+        "first matrix state",
+        &[batch, options.heads, wide, options.key],
+        state.dims(),
+    )?;
     match (options.gates(), gates) {
         (Some(expected), Some(gates)) => {
-            check("gates of a matrix state", &[batch, time, expected], gates.dims())?;
+            tensor::check_shape("gates of a matrix state", &[batch, time, expected], gates.dims())?;
         }
         (Some(expected), None) => {
             return Err(Error::mismatch("gates of a matrix state", expected, "none"));
@@ -212,11 +216,15 @@ pub fn matrix_state(
     let weights = match &readout {
         Readout::Plain => None,
         Readout::Skip(skip) => {
-            check("skip of a matrix state", &[options.heads], skip.dims())?;
+            tensor::check_shape("skip of a matrix state", &[options.heads], skip.dims())?;
             Some(tensor::to_vec(skip)?)
         }
         Readout::Normalised(m) => {
-            check("stabiliser of a matrix state", &[batch, time, options.heads], m.dims())?;
+            tensor::check_shape(
+                "stabiliser of a matrix state",
+                &[batch, time, options.heads],
+                m.dims(),
+            )?;
             Some(tensor::to_vec(m)?)
         }
     };
@@ -393,36 +401,6 @@ dispatch! {
 }
 
 /// Lanes of a sum. In one lane each addition would wait for the one before.
-const LANES: usize = 16;
-
-#[inline(always)]
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let (chunks_a, rest_a) = a.as_chunks::<LANES>();
-    let (chunks_b, rest_b) = b.as_chunks::<LANES>();
-    let mut sums = [0.0f32; LANES];
-    for (a, b) in chunks_a.iter().zip(chunks_b) {
-        for i in 0..LANES {
-            sums[i] += a[i] * b[i];
-        }
-    }
-    let rest: f32 = rest_a.iter().zip(rest_b).map(|(a, b)| a * b).sum();
-    sum_lanes(&sums) + rest
-}
-
-/// Adds halves to halves: vector additions instead of a chain of sixteen.
-#[inline(always)]
-fn sum_lanes(sums: &[f32; LANES]) -> f32 {
-    let mut s = *sums;
-    let mut n = LANES / 2;
-    while n > 0 {
-        for i in 0..n {
-            s[i] += s[i + n];
-        }
-        n /= 2;
-    }
-    s[0]
-}
-
 #[inline(always)]
 fn axpy(y: &mut [f32], a: f32, x: &[f32]) {
     for (y, x) in y.iter_mut().zip(x) {

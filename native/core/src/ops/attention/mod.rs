@@ -1,0 +1,992 @@
+//! Causal attention over a window that slides, with the rotation of queries and keys inside.
+
+pub mod softmax;
+
+use std::sync::{Arc, OnceLock};
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
+
+use crate::ops::lengths::{Lengths, check_lengths};
+use crate::ops::matmul::{View, matmul};
+use crate::ops::simd::{LANES, dispatch, dot, exp, mul_add};
+use crate::ops::tensor;
+use crate::pool::for_each_shard;
+use crate::{Error, Result};
+
+pub use softmax::{masked_softmax, softmax};
+
+/// Which numbers of a head are turned as pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pairing {
+    /// `(i, i + head_dim / 2)`
+    Half,
+    /// `(2i, 2i + 1)`
+    Interleaved,
+}
+
+/// The base of the angles in Su et al. 2021.
+pub const THETA: f64 = 10_000.0;
+
+/// Sizes of an attention, and its table of rotations: made once, used at every pass.
+#[derive(Debug)]
+pub struct Window {
+    heads: usize,
+    head_dim: usize,
+    /// Frames that a query sees, its own among them.
+    window: usize,
+    pairing: Pairing,
+    /// Of the angles `position * theta^(-2i / head_dim)`, `[positions, head_dim / 2]`.
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+/// Queries that share one copy of the keys they see. Positions are counted from the first of these
+/// keys, so the table ends at `window + CHUNK` and angles are as small in a long game as in a short.
+const CHUNK: usize = 64;
+/// 256 MiB of cosines and sines: a slip in a spec, or a hostile file.
+const MAX_ROTATIONS: usize = 1 << 26;
+/// Queries that are worked on at once.
+const BLOCK: usize = 16;
+/// So few queries are worked on one by one: to lay the keys out for blocks would cost more.
+const FEW: usize = 3;
+/// Shards of a batch, at most.
+const SHARDS: usize = 16;
+
+impl Window {
+    /// Shape of the numbers that it keeps.
+    pub fn table(head_dim: usize, window: usize) -> [usize; 2] {
+        [window.saturating_add(CHUNK), head_dim]
+    }
+
+    pub fn new(
+        heads: usize,
+        head_dim: usize,
+        window: usize,
+        pairing: Pairing,
+        theta: f64,
+    ) -> Result<Self> {
+        for (name, n) in [("heads", heads), ("window", window)] {
+            if n == 0 {
+                return Err(Error::mismatch(format!("{name} of an attention"), "at least 1", n));
+            }
+        }
+        if head_dim == 0 || !head_dim.is_multiple_of(2) {
+            return Err(Error::mismatch("head_dim of an attention", "an even number", head_dim));
+        }
+        let rotations = window.saturating_add(CHUNK).saturating_mul(head_dim);
+        if rotations > MAX_ROTATIONS {
+            let bytes = (rotations as u64).saturating_mul(4);
+            return Err(Error::OutOfMemory { what: "rotations of an attention".into(), bytes });
+        }
+        let half = head_dim / 2;
+        let angles = (0..(window + CHUNK) * half).map(|at| {
+            let (position, i) = ((at / half) as f64, (at % half) as f64);
+            position * theta.powf(-2.0 * i / head_dim as f64)
+        });
+        let (cos, sin) = angles.map(|a| (a.cos() as f32, a.sin() as f32)).unzip();
+        Ok(Window { heads, head_dim, window, pairing, cos, sin })
+    }
+
+    /// Width of the queries of all heads side by side; also of the keys, and of the values.
+    pub fn width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    fn scale(&self) -> f32 {
+        (1.0 / (self.head_dim as f64).sqrt()) as f32
+    }
+
+    fn padded_dim(&self) -> usize {
+        self.head_dim.next_multiple_of(LANES)
+    }
+}
+
+/// Keys and values of the last frames, as they were before rotation.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    /// A ring `[b, window, heads * head_dim]`: frame f of a game lies in slot `f % window`.
+    pub keys: Tensor,
+    pub values: Tensor,
+    /// Frames seen, `[b, 1]`: counted up to `window`, and from there on in `window..2 * window`, so that
+    /// it never grows and `seen % window` is always the next slot.
+    pub seen: Tensor,
+}
+
+impl Cache {
+    /// The cache of `batch` games that have not begun.
+    pub fn empty(window: &Window, batch: usize) -> Result<Self> {
+        let (zeros, ring) = (tensor::zeros, [batch, window.window, window.width()]);
+        Ok(Cache { keys: zeros(&ring)?, values: zeros(&ring)?, seen: zeros(&[batch, 1])? })
+    }
+
+    /// Frames that each row has seen.
+    fn seen(&self, window: usize) -> Result<Vec<usize>> {
+        let seen = tensor::to_vec(&self.seen)?;
+        let bad = |v: &&f32| !(0.0..2.0 * window as f32).contains(*v) || v.fract() != 0.0;
+        match seen.iter().find(bad) {
+            Some(&v) => {
+                let most = 2 * window - 1;
+                Err(Error::out_of_range("frames seen by a cache", v.into(), 0.0, most as f64))
+            }
+            None => Ok(seen.into_iter().map(|v| v as usize).collect()),
+        }
+    }
+}
+
+fn count_on(seen: usize, frames: usize, window: usize) -> usize {
+    match seen + frames {
+        n if n < window => n,
+        n => window + n % window,
+    }
+}
+
+/// `softmax(rotate(q) rotate(k)^T / sqrt(head_dim)) v` of each head, and the cache after the sequence
+/// (Vaswani et al. 2017, eq. 1; RoPE: Su et al. 2021, eq. 34; the window: Beltagy et al. 2020).
+///
+/// `qkv [b, t, 3 * heads * head_dim]` holds queries, keys and values, each head after head; the result is
+/// `[b, t, heads * head_dim]`. The query of frame t sees the frames s with `0 <= t - s < window`, those
+/// in the cache among them.
+///
+/// Scores exist for a block of queries at a time. What is kept for the backward pass is the logarithm
+/// of each softmax's denominator; scores are computed again from it (Dao et al. 2022).
+pub fn attention(
+    qkv: &Tensor,
+    cache: &Cache,
+    window: &Arc<Window>,
+    lengths: Lengths,
+) -> Result<(Tensor, Cache)> {
+    let pass = Arc::new(Pass::new(qkv, cache, window, lengths)?);
+    let qkv = qkv.contiguous()?;
+    let (keys, values) = (cache.keys.contiguous()?, cache.values.contiguous()?);
+    let track = qkv.track_op() || keys.track_op() || values.track_op();
+    let op = Attend { pass: pass.clone(), track, log_sums: OnceLock::new() };
+    let y = qkv.apply_op3(&keys, &values, op)?;
+    let append = |ring: &Tensor, part| ring.apply_op2(&qkv, Append { pass: pass.clone(), part });
+    let after = |(seen, frames): (&usize, usize)| count_on(*seen, frames, window.window) as f32;
+    let seen = pass.seen.iter().zip(pass.frames()).map(after).collect();
+    let seen = tensor::tensor(seen, (pass.batch, 1))?;
+    Ok((y, Cache { keys: append(&keys, 1)?, values: append(&values, 2)?, seen }))
+}
+
+/// The weights that [`attention`] gives to the frames a query sees, `[b, heads, t, window]`: the last
+/// index is the age of the frame, 0 the query's own. For looking at; not part of any graph, and slow.
+pub fn attention_weights(
+    qkv: &Tensor,
+    cache: &Cache,
+    window: &Arc<Window>,
+    lengths: Lengths,
+) -> Result<Tensor> {
+    let pass = Pass::new(qkv, cache, window, lengths)?;
+    let (t, heads, size) = (pass.time, window.heads, window.window);
+    let mut weights = vec![0.0; pass.batch * heads * t * size];
+    tensor::with(qkv, |qkv| {
+        tensor::with(&cache.keys, |keys| {
+            for (at, weights) in weights.chunks_exact_mut(t * size).enumerate() {
+                // Values are not looked at.
+                let row = pass.row(at / heads, qkv, keys, keys);
+                weights_of_head(window, &row, at % heads, weights);
+            }
+            Ok(())
+        })
+    })?;
+    Ok(tensor::tensor(weights, (pass.batch, heads, t, size))?)
+}
+
+/// What one call works on.
+struct Pass {
+    window: Arc<Window>,
+    batch: usize,
+    time: usize,
+    lengths: Lengths,
+    seen: Vec<usize>,
+}
+
+impl Pass {
+    fn new(qkv: &Tensor, cache: &Cache, window: &Arc<Window>, lengths: Lengths) -> Result<Self> {
+        let (batch, time, width) = qkv.dims3()?;
+        let d = window.width();
+        tensor::check_shape(
+            "queries, keys and values",
+            &[batch, time, 3 * d],
+            &[batch, time, width],
+        )?;
+        tensor::check_shape("cached keys", &[batch, window.window, d], cache.keys.dims())?;
+        tensor::check_shape("cached values", &[batch, window.window, d], cache.values.dims())?;
+        tensor::check_shape("frames seen by a cache", &[batch, 1], cache.seen.dims())?;
+        check_lengths(&lengths, batch, time)?;
+        let seen = cache.seen(window.window)?;
+        Ok(Pass { window: window.clone(), batch, time, lengths, seen })
+    }
+
+    fn frames(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.batch).map(|row| self.frames_of(row))
+    }
+
+    fn frames_of(&self, row: usize) -> usize {
+        self.lengths.as_ref().map_or(self.time, |lengths| lengths[row])
+    }
+
+    /// Cached frames of a row that the first query sees.
+    fn past_of(&self, row: usize) -> usize {
+        self.seen[row].min(self.window.window - 1)
+    }
+
+    /// Rows of the batch in one shard.
+    fn shard(&self) -> usize {
+        self.batch.div_ceil(SHARDS)
+    }
+
+    fn row<'a>(&self, row: usize, qkv: &'a [f32], keys: &'a [f32], values: &'a [f32]) -> Row<'a> {
+        let d = self.window.width();
+        let (of_qkv, of_ring) = (self.time * 3 * d, self.window.window * d);
+        Row {
+            qkv: &qkv[row * of_qkv..][..of_qkv],
+            keys: &keys[row * of_ring..][..of_ring],
+            values: &values[row * of_ring..][..of_ring],
+            seen: self.seen[row],
+            past: self.past_of(row),
+            frames: self.frames_of(row),
+        }
+    }
+}
+
+/// One row of the batch. Its frames are counted from the oldest cached one that the first query sees.
+struct Row<'a> {
+    qkv: &'a [f32],
+    keys: &'a [f32],
+    values: &'a [f32],
+    seen: usize,
+    past: usize,
+    frames: usize,
+}
+
+/// Reads a part of memory once, in the order in which it lies: a head's numbers lie hundreds of bytes
+/// apart, and no hardware fetches those ahead.
+fn fetch(x: &[f32]) {
+    let sum = x.iter().step_by(LANES).fold(0, |sum, v| sum ^ v.to_bits());
+    std::hint::black_box(sum);
+}
+
+/// Where a frame lies: in a slot of the ring, or in the sequence.
+enum Place {
+    Slot(usize),
+    Frame(usize),
+}
+
+impl Row<'_> {
+    fn chunks(&self, w: &Window) -> impl Iterator<Item = Chunk> {
+        (0..self.frames).step_by(CHUNK).map(|begin| Chunk::new(w, self, begin))
+    }
+
+    /// Of the frames of a chunk, so that they are near for one head after the other.
+    fn fetch(&self, w: &Window, chunk: Chunk) {
+        fetch(&self.qkv[3 * chunk.begin * w.width()..3 * chunk.end * w.width()]);
+    }
+
+    #[inline(always)]
+    fn place(&self, window: usize, frame: usize) -> Place {
+        match frame.checked_sub(self.past) {
+            Some(frame) => Place::Frame(frame),
+            None => Place::Slot((self.seen - self.past + frame) % window),
+        }
+    }
+
+    #[inline(always)]
+    fn key(&self, w: &Window, head: usize, frame: usize) -> &[f32] {
+        let d = w.width();
+        match self.place(w.window, frame) {
+            Place::Slot(slot) => &self.keys[slot * d + head * w.head_dim..][..w.head_dim],
+            Place::Frame(t) => &self.qkv[(3 * t + 1) * d + head * w.head_dim..][..w.head_dim],
+        }
+    }
+
+    #[inline(always)]
+    fn value(&self, w: &Window, head: usize, frame: usize) -> &[f32] {
+        let d = w.width();
+        match self.place(w.window, frame) {
+            Place::Slot(slot) => &self.values[slot * d + head * w.head_dim..][..w.head_dim],
+            Place::Frame(t) => &self.qkv[(3 * t + 2) * d + head * w.head_dim..][..w.head_dim],
+        }
+    }
+
+    #[inline(always)]
+    fn query(&self, w: &Window, head: usize, t: usize) -> &[f32] {
+        &self.qkv[3 * t * w.width() + head * w.head_dim..][..w.head_dim]
+    }
+}
+
+impl Window {
+    /// `out = scale * rotation(position) x`, the pairs always laid out as halves: scores do not depend
+    /// on the order of the numbers.
+    #[inline(always)]
+    fn rotate(&self, out: &mut [f32], x: &[f32], position: usize, scale: f32) {
+        let half = self.head_dim / 2;
+        let (cos, sin) =
+            (&self.cos[position * half..][..half], &self.sin[position * half..][..half]);
+        let (first, second) = out[..2 * half].split_at_mut(half);
+        let out = first.iter_mut().zip(second).zip(cos.iter().zip(sin));
+        match self.pairing {
+            Pairing::Half => {
+                let (first, second) = x[..2 * half].split_at(half);
+                for (((p, q), (cos, sin)), (a, b)) in out.zip(first.iter().zip(second)) {
+                    *p = (a * cos - b * sin) * scale;
+                    *q = (b * cos + a * sin) * scale;
+                }
+            }
+            Pairing::Interleaved => {
+                for (((p, q), (cos, sin)), [a, b]) in out.zip(x.as_chunks::<2>().0) {
+                    *p = (a * cos - b * sin) * scale;
+                    *q = (b * cos + a * sin) * scale;
+                }
+            }
+        }
+    }
+
+    /// `dx += scale * rotation(-position) d`, the gradient of [`Window::rotate`].
+    #[inline(always)]
+    fn rotate_back(&self, dx: &mut [f32], d: &[f32], position: usize, scale: f32) {
+        let half = self.head_dim / 2;
+        let (cos, sin) =
+            (&self.cos[position * half..][..half], &self.sin[position * half..][..half]);
+        let (first, second) = d[..2 * half].split_at(half);
+        let d = first.iter().zip(second).zip(cos.iter().zip(sin));
+        match self.pairing {
+            Pairing::Half => {
+                let (first, second) = dx[..2 * half].split_at_mut(half);
+                for (((p, q), (cos, sin)), (a, b)) in d.zip(first.iter_mut().zip(second)) {
+                    *a += (p * cos + q * sin) * scale;
+                    *b += (q * cos - p * sin) * scale;
+                }
+            }
+            Pairing::Interleaved => {
+                for (((p, q), (cos, sin)), [a, b]) in d.zip(dx.as_chunks_mut::<2>().0) {
+                    *a += (p * cos + q * sin) * scale;
+                    *b += (q * cos - p * sin) * scale;
+                }
+            }
+        }
+    }
+}
+
+/// Memory for the head that is worked on: made once a shard. Rows are padded with zeros.
+#[derive(Default)]
+struct Scratch {
+    /// Rotated keys of a chunk `[keys, padded_dim]`, and turned `[padded_dim, stride]`.
+    keys: Vec<f32>,
+    keys_turned: Vec<f32>,
+    values: Vec<f32>,
+    values_turned: Vec<f32>,
+    /// Rotated queries of a block `[BLOCK, padded_dim]`.
+    queries: Vec<f32>,
+    /// Scores of a block, then weights `[BLOCK, stride]`.
+    weights: Vec<f32>,
+    /// Result of a block `[BLOCK, padded_dim]`.
+    mixed: Vec<f32>,
+    /// Gradients of the same.
+    d_keys: Vec<f32>,
+    d_values: Vec<f32>,
+    d_queries: Vec<f32>,
+    d_mixed: Vec<f32>,
+    d_weights: Vec<f32>,
+    /// Of a row of turned keys and of scores: an odd number of cache lines, or the rows of one column
+    /// would share a few sets of the cache.
+    stride: usize,
+}
+
+impl Scratch {
+    /// `blocks`: for whole blocks, not for single queries. `backward`: with the gradients.
+    fn new(w: &Window, frames: usize, past: usize, blocks: bool, backward: bool) -> Self {
+        let d = w.padded_dim();
+        let most = (past + frames).min(w.window - 1 + CHUNK).next_multiple_of(LANES);
+        let stride = if (most / LANES).is_multiple_of(2) { most + LANES } else { most };
+        let zeros = |wanted: bool, n: usize| vec![0.0; if wanted { n } else { 0 }];
+        Scratch {
+            keys: zeros(true, if blocks { most * d } else { d }),
+            keys_turned: zeros(blocks, stride * d),
+            values: zeros(blocks, most * d),
+            values_turned: zeros(backward, stride * d),
+            queries: zeros(true, BLOCK * d),
+            weights: zeros(true, BLOCK * stride),
+            mixed: zeros(true, BLOCK * d),
+            d_keys: zeros(backward, most * d),
+            d_values: zeros(backward, most * d),
+            d_queries: zeros(backward, BLOCK * d),
+            d_mixed: zeros(backward, BLOCK * d),
+            d_weights: zeros(backward, BLOCK * stride),
+            stride,
+        }
+    }
+}
+
+/// Queries of one chunk and the frames they see.
+#[derive(Clone, Copy)]
+struct Chunk {
+    /// Queries `begin..end` of the sequence.
+    begin: usize,
+    end: usize,
+    /// The first frame that one of them sees, and how many there are.
+    first: usize,
+    keys: usize,
+}
+
+/// Up to `BLOCK` queries of a chunk.
+struct Block {
+    begin: usize,
+    end: usize,
+    /// Keys of the chunk that one of the queries sees, in whole vectors.
+    keys: std::ops::Range<usize>,
+}
+
+impl Block {
+    #[inline(always)]
+    fn queries(&self) -> usize {
+        self.end - self.begin
+    }
+}
+
+impl Chunk {
+    #[inline(always)]
+    fn new(w: &Window, row: &Row<'_>, begin: usize) -> Self {
+        let end = (begin + CHUNK).min(row.frames);
+        let first = (row.past + begin + 1).saturating_sub(w.window);
+        Chunk { begin, end, first, keys: row.past + end - first }
+    }
+
+    /// Where query t stands among the keys of the chunk: at its own frame.
+    #[inline(always)]
+    fn position(&self, row: &Row<'_>, t: usize) -> usize {
+        row.past + t - self.first
+    }
+
+    /// Keys of the chunk that query t sees.
+    #[inline(always)]
+    fn seen(&self, w: &Window, row: &Row<'_>, t: usize) -> std::ops::Range<usize> {
+        let own = self.position(row, t);
+        (own + 1).saturating_sub(w.window)..own + 1
+    }
+
+    #[inline(always)]
+    fn block(&self, w: &Window, row: &Row<'_>, begin: usize) -> Block {
+        let end = (begin + BLOCK).min(self.end);
+        let first = self.seen(w, row, begin).start / LANES * LANES;
+        let last = self.seen(w, row, end - 1).end.next_multiple_of(LANES);
+        Block { begin, end, keys: first..last }
+    }
+}
+
+/// Rows of 16 numbers become columns: four rounds of the perfect shuffle.
+#[inline(always)]
+fn turn_tile(rows: [[f32; LANES]; LANES]) -> [[f32; LANES]; LANES] {
+    let mut now = rows;
+    for _ in 0..4 {
+        let mut next = [[0.0; LANES]; LANES];
+        for i in 0..LANES / 2 {
+            let (a, b) = (now[i], now[i + LANES / 2]);
+            for j in 0..LANES / 2 {
+                next[2 * i][2 * j] = a[j];
+                next[2 * i][2 * j + 1] = b[j];
+                next[2 * i + 1][2 * j] = a[LANES / 2 + j];
+                next[2 * i + 1][2 * j + 1] = b[LANES / 2 + j];
+            }
+        }
+        now = next;
+    }
+    now
+}
+
+/// `out [d, stride] = x^T`, `x [rows, d]`; rows and d are multiples of 16.
+#[inline(always)]
+fn turn(out: &mut [f32], stride: usize, x: &[f32], rows: usize, d: usize) {
+    for row in (0..rows).step_by(LANES) {
+        for column in (0..d).step_by(LANES) {
+            let mut tile = [[0.0; LANES]; LANES];
+            for (i, tile) in tile.iter_mut().enumerate() {
+                tile.copy_from_slice(&x[(row + i) * d + column..][..LANES]);
+            }
+            for (i, tile) in turn_tile(tile).iter().enumerate() {
+                out[(column + i) * stride + row..][..LANES].copy_from_slice(tile);
+            }
+        }
+    }
+}
+
+/// One number of 16, by halves: one after the other each would wait for the one before.
+#[inline(always)]
+fn fold(lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let eight: [f32; 8] = std::array::from_fn(|i| f(lanes[i], lanes[i + 8]));
+    let four: [f32; 4] = std::array::from_fn(|i| f(eight[i], eight[i + 4]));
+    f(f(four[0], four[2]), f(four[1], four[3]))
+}
+
+/// `e^(x - largest)` where it stands, 0 outside of `seen`: their sum, and the largest.
+#[inline(always)]
+fn exponentials(x: &mut [f32], seen: std::ops::Range<usize>) -> (f32, f32) {
+    // One instruction, which `f32::max` with its care for what is not a number is not.
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    x[..seen.start].fill(f32::NEG_INFINITY);
+    x[seen.end..].fill(f32::NEG_INFINITY);
+    let mut most = [f32::NEG_INFINITY; LANES];
+    for x in x.as_chunks::<LANES>().0 {
+        for i in 0..LANES {
+            most[i] = larger(x[i], most[i]);
+        }
+    }
+    let most = fold(most, larger);
+    let mut sums = [0.0f32; LANES];
+    for x in x.as_chunks_mut::<LANES>().0 {
+        for i in 0..LANES {
+            x[i] = exp(x[i] - most);
+            sums[i] += x[i];
+        }
+    }
+    x[..seen.start].fill(0.0);
+    x[seen.end..].fill(0.0);
+    (fold(sums, |a, b| a + b), most)
+}
+
+/// Copies keys (rotated) and values of a chunk, and keys once more turned.
+#[inline(always)]
+fn load(w: &Window, row: &Row<'_>, head: usize, chunk: Chunk, s: &mut Scratch) {
+    let d = w.padded_dim();
+    for (j, out) in s.keys.chunks_exact_mut(d).take(chunk.keys).enumerate() {
+        w.rotate(out, row.key(w, head, chunk.first + j), j, 1.0);
+    }
+    for (j, out) in s.values.chunks_exact_mut(d).take(chunk.keys).enumerate() {
+        out[..w.head_dim].copy_from_slice(row.value(w, head, chunk.first + j));
+    }
+    let padded = chunk.keys.next_multiple_of(LANES);
+    s.keys[chunk.keys * d..padded * d].fill(0.0);
+    s.values[chunk.keys * d..padded * d].fill(0.0);
+    turn(&mut s.keys_turned, s.stride, &s.keys, padded, d);
+}
+
+/// Copies the queries of a block, rotated and scaled.
+#[inline(always)]
+fn load_queries(
+    w: &Window,
+    row: &Row<'_>,
+    head: usize,
+    chunk: Chunk,
+    block: &Block,
+    s: &mut Scratch,
+) {
+    let d = w.padded_dim();
+    for (t, out) in (block.begin..block.end).zip(s.queries.chunks_exact_mut(d)) {
+        w.rotate(out, row.query(w, head, t), chunk.position(row, t), w.scale());
+    }
+}
+
+dispatch! {
+    /// The part of a chunk and a head in `y [t, heads * head_dim]`, and in `log_sums [t]` if they are
+    /// wanted.
+    fn forward_chunk(w: &Window, row: &Row<'_>, chunk: Chunk, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
+        let (d, width) = (w.padded_dim(), w.width());
+        load(w, row, head, chunk, s);
+        for begin in (chunk.begin..chunk.end).step_by(BLOCK) {
+            let block = chunk.block(w, row, begin);
+            load_queries(w, row, head, chunk, &block, s);
+            let (from, n, m) = (block.keys.start, block.keys.len(), block.queries());
+            let keys = View::strided(&s.keys_turned[from..], w.head_dim, n, s.stride);
+            let queries = View::strided(&s.queries, m, w.head_dim, d);
+            matmul(&mut s.weights, s.stride, queries, keys, false);
+            let mut inverse = [0.0; BLOCK];
+            for (i, t) in (block.begin..block.end).enumerate() {
+                let seen = chunk.seen(w, row, t);
+                let scores = &mut s.weights[i * s.stride..][..n];
+                let (sum, most) = exponentials(scores, seen.start - from..seen.end - from);
+                inverse[i] = 1.0 / sum;
+                if let Some(log_sum) = log_sums.get_mut(t) {
+                    *log_sum = most + sum.ln();
+                }
+            }
+            let weights = View::strided(&s.weights, m, n, s.stride);
+            matmul(&mut s.mixed, d, weights, View::rows(&s.values[from * d..], n, d), false);
+            for (i, t) in (block.begin..block.end).enumerate() {
+                let out = &mut y[t * width + head * w.head_dim..][..w.head_dim];
+                for (out, mixed) in out.iter_mut().zip(&s.mixed[i * d..]) {
+                    *out = mixed * inverse[i];
+                }
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// The same for a few queries, without laying the keys out for blocks of them.
+    fn forward_few(w: &Window, row: &Row<'_>, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
+        let (hd, width) = (w.head_dim, w.width());
+        let chunk = Chunk::new(w, row, 0);
+        for t in 0..row.frames {
+            let query = &mut s.queries[..hd];
+            w.rotate(query, row.query(w, head, t), chunk.position(row, t), w.scale());
+            let seen = chunk.seen(w, row, t);
+            for j in seen.clone() {
+                w.rotate(&mut s.keys, row.key(w, head, chunk.first + j), j, 1.0);
+                s.weights[j] = dot(query, &s.keys[..hd]);
+            }
+            let scores = &mut s.weights[..seen.end.next_multiple_of(LANES)];
+            let (sum, most) = exponentials(scores, seen.clone());
+            if let Some(log_sum) = log_sums.get_mut(t) {
+                *log_sum = most + sum.ln();
+            }
+            let mixed = &mut s.mixed[..hd];
+            mixed.fill(0.0);
+            for j in seen {
+                for (out, v) in mixed.iter_mut().zip(row.value(w, head, chunk.first + j)) {
+                    *out = mul_add::<FMA>(s.weights[j], *v, *out);
+                }
+            }
+            for (out, mixed) in y[t * width + head * hd..][..hd].iter_mut().zip(mixed) {
+                *out = *mixed / sum;
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// Weights by age, `[t, window]`.
+    fn weights_of_head(w: &Window, row: &Row<'_>, head: usize, weights: &mut [f32]) {
+        let (mut query, mut key) = (vec![0.0; w.head_dim], vec![0.0; w.head_dim]);
+        let mut scores = vec![0.0; w.window.next_multiple_of(LANES)];
+        for t in 0..row.frames {
+            let chunk = Chunk::new(w, row, t);
+            let seen = chunk.seen(w, row, t);
+            w.rotate(&mut query, row.query(w, head, t), chunk.position(row, t), w.scale());
+            for j in seen.clone() {
+                w.rotate(&mut key, row.key(w, head, chunk.first + j), j, 1.0);
+                scores[j] = dot(&query, &key);
+            }
+            let (sum, _) = exponentials(&mut scores, seen.clone());
+            for j in seen.clone() {
+                weights[t * w.window + seen.end - 1 - j] = scores[j] / sum;
+            }
+        }
+    }
+}
+
+/// What a backward pass reads beside the row, of one row of the batch.
+struct Given<'a> {
+    y: &'a [f32],
+    dy: &'a [f32],
+    log_sums: &'a [f32],
+}
+
+/// Where the gradients of one row go; those of the ring are empty if nobody wants them.
+struct Gradients<'a> {
+    qkv: &'a mut [f32],
+    keys: &'a mut [f32],
+    values: &'a mut [f32],
+}
+
+/// Adds the gradients of the keys and values of a chunk to where they came from.
+#[inline(always)]
+fn store(
+    w: &Window,
+    row: &Row<'_>,
+    head: usize,
+    chunk: Chunk,
+    s: &Scratch,
+    out: &mut Gradients<'_>,
+) {
+    let (d, width, hd) = (w.padded_dim(), w.width(), w.head_dim);
+    for j in 0..chunk.keys {
+        let (d_key, d_value) = (&s.d_keys[j * d..][..hd], &s.d_values[j * d..][..hd]);
+        let at = head * hd;
+        let (key, value) = match row.place(w.window, chunk.first + j) {
+            Place::Frame(t) => {
+                let (key, value) = out.qkv[3 * t * width..][..3 * width].split_at_mut(2 * width);
+                (&mut key[width + at..][..hd], &mut value[at..][..hd])
+            }
+            Place::Slot(_) if out.keys.is_empty() => continue,
+            Place::Slot(slot) => {
+                let at = slot * width + at;
+                (&mut out.keys[at..][..hd], &mut out.values[at..][..hd])
+            }
+        };
+        w.rotate_back(key, d_key, j, 1.0);
+        for (value, d) in value.iter_mut().zip(d_value) {
+            *value += d;
+        }
+    }
+}
+
+dispatch! {
+    /// With the weights P computed again: `dV = P^T dY`, `dS = P * (dY V^T - sum of dY * Y)`,
+    /// `dQ = dS K`, `dK = dS^T Q`.
+    fn backward_chunk(w: &Window, row: &Row<'_>, chunk: Chunk, head: usize, s: &mut Scratch, given: &Given<'_>, out: &mut Gradients<'_>) {
+        let (d, width, hd) = (w.padded_dim(), w.width(), w.head_dim);
+        let time = given.log_sums.len() / w.heads;
+        let log_sums = &given.log_sums[head * time..][..time];
+        load(w, row, head, chunk, s);
+        let padded = chunk.keys.next_multiple_of(LANES);
+        turn(&mut s.values_turned, s.stride, &s.values, padded, d);
+        s.d_keys[..padded * d].fill(0.0);
+        s.d_values[..padded * d].fill(0.0);
+        for begin in (chunk.begin..chunk.end).step_by(BLOCK) {
+            let block = chunk.block(w, row, begin);
+            load_queries(w, row, head, chunk, &block, s);
+            let mut along = [0.0; BLOCK];
+            for (i, t) in (block.begin..block.end).enumerate() {
+                let at = t * width + head * hd;
+                let (y, dy) = (&given.y[at..][..hd], &given.dy[at..][..hd]);
+                s.d_mixed[i * d..][..hd].copy_from_slice(dy);
+                along[i] = dot(y, dy);
+            }
+            let (from, n, m) = (block.keys.start, block.keys.len(), block.queries());
+            let keys = View::strided(&s.keys_turned[from..], hd, n, s.stride);
+            let queries = View::strided(&s.queries, m, hd, d);
+            matmul(&mut s.weights, s.stride, queries, keys, false);
+            let values = View::strided(&s.values_turned[from..], hd, n, s.stride);
+            let d_mixed = View::strided(&s.d_mixed, m, hd, d);
+            matmul(&mut s.d_weights, s.stride, d_mixed, values, false);
+            for (i, t) in (block.begin..block.end).enumerate() {
+                let weights = &mut s.weights[i * s.stride..][..n];
+                let d_weights = &mut s.d_weights[i * s.stride..][..n];
+                let seen = chunk.seen(w, row, t);
+                for x in weights.iter_mut() {
+                    *x = exp(*x - log_sums[t]);
+                }
+                weights[..seen.start - from].fill(0.0);
+                weights[seen.end - from..].fill(0.0);
+                for (d, p) in d_weights.iter_mut().zip(weights) {
+                    *d = *p * (*d - along[i]);
+                }
+            }
+            let d_weights = View::strided(&s.d_weights, m, n, s.stride);
+            let keys = View::rows(&s.keys[from * d..], n, d);
+            matmul(&mut s.d_queries, d, d_weights, keys, false);
+            for (i, t) in (block.begin..block.end).enumerate() {
+                let dq = &mut out.qkv[3 * t * width + head * hd..][..hd];
+                w.rotate_back(dq, &s.d_queries[i * d..], chunk.position(row, t), w.scale());
+            }
+            let queries = View::rows(&s.queries, m, d);
+            matmul(&mut s.d_keys[from * d..], d, d_weights.transposed(), queries, true);
+            let weights = View::strided(&s.weights, m, n, s.stride);
+            let d_mixed = View::rows(&s.d_mixed, m, d);
+            matmul(&mut s.d_values[from * d..], d, weights.transposed(), d_mixed, true);
+        }
+        store(w, row, head, chunk, s, out);
+    }
+}
+
+struct Attend {
+    pass: Arc<Pass>,
+    /// Whether what the backward pass needs is kept.
+    track: bool,
+    /// Logarithm of each softmax's denominator, `[b, heads, t]`.
+    log_sums: OnceLock<Vec<f32>>,
+}
+
+impl Attend {
+    fn forward(&self, qkv: &[f32], keys: &[f32], values: &[f32]) -> Vec<f32> {
+        let Pass { window: w, batch, time, .. } = &*self.pass;
+        let kept = if self.track { w.heads * time } else { 0 };
+        let mut y = vec![0.0; batch * time * w.width()];
+        let mut log_sums = vec![0.0; batch * kept];
+        let buffers = [(&mut y[..], time * w.width()), (&mut log_sums[..], kept)];
+        let blocks = *time > FEW;
+        for_each_shard(*batch, self.pass.shard(), buffers, |rows, [y, log_sums]| {
+            let past = rows.clone().map(|row| self.pass.past_of(row)).max().unwrap_or(0);
+            let mut scratch = Scratch::new(w, *time, past, blocks, false);
+            for (i, row) in rows.enumerate() {
+                let row = self.pass.row(row, qkv, keys, values);
+                let y = &mut y[i * time * w.width()..][..time * w.width()];
+                let kept = kept / w.heads;
+                let mut kept_of = log_sums[i * w.heads * kept..].chunks_mut(kept.max(1));
+                let mut kept_of: Vec<&mut [f32]> =
+                    (0..w.heads).map(|_| kept_of.next().unwrap_or_default()).collect();
+                if !blocks {
+                    for (head, log_sums) in kept_of.iter_mut().enumerate() {
+                        forward_few(w, &row, head, &mut scratch, y, log_sums);
+                    }
+                    continue;
+                }
+                for chunk in row.chunks(w) {
+                    row.fetch(w, chunk);
+                    for (head, log_sums) in kept_of.iter_mut().enumerate() {
+                        forward_chunk(w, &row, chunk, head, &mut scratch, y, log_sums);
+                    }
+                }
+            }
+        });
+        if self.track {
+            let _ = self.log_sums.set(log_sums);
+        }
+        y
+    }
+
+    /// Gradients of qkv, and of cached keys and values if `cached`.
+    fn backward(
+        &self,
+        [qkv, keys, values]: [&[f32]; 3],
+        [y, dy, log_sums]: [&[f32]; 3],
+        cached: bool,
+    ) -> [Vec<f32>; 3] {
+        let Pass { window: w, batch, time, .. } = &*self.pass;
+        let (of_y, of_qkv) = (time * w.width(), 3 * time * w.width());
+        let of_ring = if cached { w.window * w.width() } else { 0 };
+        let mut d_qkv = vec![0.0; batch * of_qkv];
+        let [mut d_keys, mut d_values] = [(); 2].map(|()| vec![0.0; batch * of_ring]);
+        let buffers =
+            [(&mut d_qkv[..], of_qkv), (&mut d_keys[..], of_ring), (&mut d_values[..], of_ring)];
+        for_each_shard(*batch, self.pass.shard(), buffers, |rows, [qs, ks, vs]| {
+            let past = rows.clone().map(|row| self.pass.past_of(row)).max().unwrap_or(0);
+            let mut scratch = Scratch::new(w, *time, past, true, true);
+            for (i, at) in rows.enumerate() {
+                let row = self.pass.row(at, qkv, keys, values);
+                let mut out = Gradients {
+                    qkv: &mut qs[i * of_qkv..][..of_qkv],
+                    keys: &mut ks[i * of_ring..][..of_ring],
+                    values: &mut vs[i * of_ring..][..of_ring],
+                };
+                let given = Given {
+                    y: &y[at * of_y..][..of_y],
+                    dy: &dy[at * of_y..][..of_y],
+                    log_sums: &log_sums[at * w.heads * time..][..w.heads * time],
+                };
+                for chunk in row.chunks(w) {
+                    row.fetch(w, chunk);
+                    let span = chunk.begin * w.width()..chunk.end * w.width();
+                    fetch(&given.y[span.clone()]);
+                    fetch(&given.dy[span]);
+                    for head in 0..w.heads {
+                        backward_chunk(w, &row, chunk, head, &mut scratch, &given, &mut out);
+                    }
+                }
+            }
+        });
+        [d_qkv, d_keys, d_values]
+    }
+}
+
+impl CustomOp3 for Attend {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn cpu_fwd(
+        &self,
+        q: &CpuStorage,
+        ql: &Layout,
+        k: &CpuStorage,
+        kl: &Layout,
+        v: &CpuStorage,
+        vl: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let Pass { window, batch, time, .. } = &*self.pass;
+        let y = self.forward(tensor::slice(q, ql)?, tensor::slice(k, kl)?, tensor::slice(v, vl)?);
+        Ok((CpuStorage::F32(y), Shape::from((*batch, *time, window.width()))))
+    }
+
+    fn bwd(
+        &self,
+        qkv: &Tensor,
+        keys: &Tensor,
+        values: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let Some(log_sums) = self.log_sums.get() else {
+            candle_core::bail!("attention: nothing was kept for a backward pass")
+        };
+        let cached = keys.track_op() || values.track_op();
+        let [d_qkv, d_keys, d_values] = tensor::with(qkv, |qkv| {
+            tensor::with(keys, |k| {
+                tensor::with(values, |v| {
+                    tensor::with(y, |y| {
+                        tensor::with(dy, |dy| {
+                            Ok(self.backward([qkv, k, v], [y, dy, log_sums], cached))
+                        })
+                    })
+                })
+            })
+        })?;
+        let ring = |wanted: bool, d: Vec<f32>| match wanted {
+            true => tensor::tensor(d, keys.shape()).map(Some),
+            false => Ok(None),
+        };
+        let d_qkv = match qkv.track_op() {
+            true => Some(tensor::tensor(d_qkv, qkv.shape())?),
+            false => None,
+        };
+        Ok((d_qkv, ring(keys.track_op(), d_keys)?, ring(values.track_op(), d_values)?))
+    }
+}
+
+/// A ring with the last frames of a sequence in it.
+struct Append {
+    pass: Arc<Pass>,
+    /// Of `qkv`: 1 for the keys, 2 for the values.
+    part: usize,
+}
+
+impl Append {
+    /// `(slot, frame)` of each frame of a row that ends up in its ring.
+    fn moves(&self, row: usize) -> impl Iterator<Item = (usize, usize)> {
+        let (window, frames) = (self.pass.window.window, self.pass.frames_of(row));
+        let seen = self.pass.seen[row];
+        (frames.saturating_sub(window)..frames).map(move |t| ((seen + t) % window, t))
+    }
+
+    fn forward(&self, ring: &[f32], qkv: &[f32]) -> Vec<f32> {
+        let (d, time) = (self.pass.window.width(), self.pass.time);
+        let of_ring = self.pass.window.window * d;
+        let mut next = ring.to_vec();
+        for (row, next) in next.chunks_exact_mut(of_ring).enumerate() {
+            let qkv = &qkv[row * 3 * time * d..];
+            for (slot, t) in self.moves(row) {
+                next[slot * d..][..d].copy_from_slice(&qkv[(3 * t + self.part) * d..][..d]);
+            }
+        }
+        next
+    }
+
+    /// Gradients of the ring before, and of qkv.
+    fn backward(&self, d_next: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let (d, time) = (self.pass.window.width(), self.pass.time);
+        let of_ring = self.pass.window.window * d;
+        let mut d_ring = d_next.to_vec();
+        let mut d_qkv = vec![0.0; self.pass.batch * time * 3 * d];
+        for (row, d_ring) in d_ring.chunks_exact_mut(of_ring).enumerate() {
+            let d_qkv = &mut d_qkv[row * 3 * time * d..];
+            for (slot, t) in self.moves(row) {
+                let d_slot = &mut d_ring[slot * d..][..d];
+                d_qkv[(3 * t + self.part) * d..][..d].copy_from_slice(d_slot);
+                d_slot.fill(0.0);
+            }
+        }
+        (d_ring, d_qkv)
+    }
+}
+
+impl CustomOp2 for Append {
+    fn name(&self) -> &'static str {
+        "append-to-cache"
+    }
+
+    fn cpu_fwd(
+        &self,
+        r: &CpuStorage,
+        rl: &Layout,
+        q: &CpuStorage,
+        ql: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let next = self.forward(tensor::slice(r, rl)?, tensor::slice(q, ql)?);
+        Ok((CpuStorage::F32(next), rl.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        ring: &Tensor,
+        qkv: &Tensor,
+        _next: &Tensor,
+        d_next: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
+        let (d_ring, d_qkv) = tensor::with(d_next, |d_next| Ok(self.backward(d_next)))?;
+        let wanted = |t: &Tensor, d: Vec<f32>| match t.track_op() {
+            true => tensor::tensor(d, t.shape()).map(Some),
+            false => Ok(None),
+        };
+        Ok((wanted(ring, d_ring)?, wanted(qkv, d_qkv)?))
+    }
+}

@@ -1,0 +1,104 @@
+//! Softmax over the last dimension, of all numbers or of those that a mask leaves.
+
+use std::sync::Arc;
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+
+use crate::ops::simd::{LANES, dispatch, exp};
+use crate::ops::tensor;
+use crate::{Error, Result, pool};
+
+/// Rows of one shard.
+const ROWS: usize = 256;
+
+/// `y_i = e^(x_i - max x) / sum_j e^(x_j - max x)`, `x [.., d]`.
+///
+/// Backward: `dx = y * (dy - sum(dy * y))`.
+pub fn softmax(x: &Tensor) -> Result<Tensor> {
+    Ok(x.contiguous()?.apply_op1(Softmax { mask: None })?)
+}
+
+/// The same over the numbers whose place in `mask` (one for each of `x`) is `true`; the others are 0
+/// and get no gradient. A row without any is 0 throughout.
+pub fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
+    if mask.len() != x.elem_count() {
+        return Err(Error::mismatch("mask of a softmax", x.elem_count(), mask.len()));
+    }
+    Ok(x.contiguous()?.apply_op1(Softmax { mask: Some(mask) })?)
+}
+
+struct Softmax {
+    mask: Option<Arc<[bool]>>,
+}
+
+/// What is left out was made minus infinity; `exp` saturates there, so it is set to 0 by the caller.
+#[inline(always)]
+fn normalise(y: &mut [f32]) {
+    let most = y.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
+    if y.iter().all(|y| *y == f32::NEG_INFINITY) {
+        return y.fill(0.0);
+    }
+    let mut sums = [0.0f32; LANES];
+    for y in y.chunks_mut(LANES) {
+        for (y, sum) in y.iter_mut().zip(&mut sums) {
+            *y = if *y == f32::NEG_INFINITY { 0.0 } else { exp(*y - most) };
+            *sum += *y;
+        }
+    }
+    let inverse = 1.0 / sums.iter().sum::<f32>();
+    y.iter_mut().for_each(|y| *y *= inverse);
+}
+
+dispatch! {
+    fn forward(y: &mut [f32], d: usize) {
+        y.chunks_exact_mut(d).for_each(normalise);
+    }
+}
+
+dispatch! {
+    /// `d` holds dy on entry and dx after.
+    fn backward(d: &mut [f32], y: &[f32], width: usize) {
+        for (d, y) in d.chunks_exact_mut(width).zip(y.chunks_exact(width)) {
+            let mut sums = [0.0f32; LANES];
+            for (d, y) in d.chunks(LANES).zip(y.chunks(LANES)) {
+                for ((d, y), sum) in d.iter().zip(y).zip(&mut sums) {
+                    *sum += d * y;
+                }
+            }
+            let along = sums.iter().sum::<f32>();
+            for (d, y) in d.iter_mut().zip(y) {
+                *d = y * (*d - along);
+            }
+        }
+    }
+}
+
+impl CustomOp1 for Softmax {
+    fn name(&self) -> &'static str {
+        "softmax"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        let mut y = tensor::slice(x, xl)?.to_vec();
+        let (_, d) = tensor::rows(xl.dims());
+        pool::for_each_rows(&mut y, d, ROWS, |first, y| {
+            if let Some(mask) = &self.mask {
+                for (y, wanted) in y.iter_mut().zip(&mask[first * d..]) {
+                    *y = if *wanted { *y } else { f32::NEG_INFINITY };
+                }
+            }
+            forward(y, d);
+        });
+        Ok((CpuStorage::F32(y), xl.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let mut dx = tensor::to_vec(dy)?;
+        let (_, d) = tensor::rows(x.dims());
+        tensor::with(y, |y| {
+            pool::for_each_rows(&mut dx, d, ROWS, |first, dx| backward(dx, &y[first * d..], d));
+            Ok(())
+        })?;
+        Ok(Some(tensor::tensor(dx, x.shape())?))
+    }
+}

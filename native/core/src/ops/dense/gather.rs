@@ -1,0 +1,56 @@
+//! Rows of a trained table by id.
+
+use std::sync::Arc;
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+
+use crate::ops::{simd, tensor};
+use crate::{Error, Result};
+
+/// `table [rows, w]`, `ids [n]` -> `[n, w]`. Backward adds up the gradients of repeated ids.
+///
+/// An id outside the table is an error that names both (`what` is the table), never the nearest row.
+pub fn gather(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Tensor> {
+    let (rows, _) = table.dims2()?;
+    if let Some(id) = ids.iter().find(|&&id| id as usize >= rows) {
+        let field = format!("id of table {what}");
+        return Err(Error::out_of_range(field, f64::from(*id), 0.0, rows as f64 - 1.0));
+    }
+    Ok(table.contiguous()?.apply_op1(Gather { ids })?)
+}
+
+struct Gather {
+    ids: Arc<[u32]>,
+}
+
+impl CustomOp1 for Gather {
+    fn name(&self) -> &'static str {
+        "gather"
+    }
+
+    fn cpu_fwd(
+        &self,
+        table: &CpuStorage,
+        layout: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let (_, w) = tensor::rows(layout.dims());
+        let table = tensor::slice(table, layout)?;
+        let mut y = Vec::with_capacity(self.ids.len() * w);
+        for &id in self.ids.iter() {
+            y.extend_from_slice(&table[id as usize * w..][..w]);
+        }
+        Ok((CpuStorage::F32(y), Shape::from((self.ids.len(), w))))
+    }
+
+    fn bwd(&self, table: &Tensor, _y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let (_, w) = table.dims2()?;
+        let mut dt = vec![0.0; table.elem_count()];
+        tensor::with(dy, |dy| {
+            for (&id, dy) in self.ids.iter().zip(dy.chunks_exact(w)) {
+                simd::add_assign(&mut dt[id as usize * w..][..w], dy);
+            }
+            Ok(())
+        })?;
+        Ok(Some(tensor::tensor(dt, table.shape())?))
+    }
+}

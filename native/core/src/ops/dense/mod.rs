@@ -1,0 +1,15 @@
+//! Weights times features: linear layers, alone or several at once, and tables of rows.
+//!
+//! What belongs here reads one frame at a time and is a product with a trained matrix.
+
+pub mod branches;
+pub mod gather;
+pub mod linear;
+pub mod parts;
+pub mod project;
+
+pub use branches::{Branch, Dense, branches};
+pub use gather::gather;
+pub use linear::{linear, linear_norm};
+pub use parts::linear_parts;
+pub use project::project;

@@ -1,0 +1,153 @@
+//! A product whose result is cut into parts, without a copy of what lies between.
+
+use candle_core::{Shape, Tensor};
+
+use crate::ops::linear::weight_gradient;
+use crate::ops::many::{self, Many, Numbers};
+use crate::ops::matmul::{Operand, Packed, View};
+use crate::ops::tensor;
+use crate::pool::for_each_shard;
+use crate::weights::Weight;
+use crate::{Error, Result};
+
+/// Rows of one shard of a product.
+const ROWS: usize = 64;
+
+/// `x W^T`, cut after `widths[0]`, `widths[1]` .. of its columns: `x [.., k]`, `weight [n, k]` with n
+/// the sum of the widths -> `[.., width]` each.
+///
+/// Each part is a product with its own rows of the weight, so that backward has its gradients as they
+/// come and adds `dx` up where the next product reads it.
+pub fn linear_parts<const N: usize>(
+    x: &Tensor,
+    weight: &Weight,
+    widths: [usize; N],
+) -> Result<[Tensor; N]> {
+    let (n, k) = weight.dims2()?;
+    if widths.iter().sum::<usize>() != n || widths.contains(&0) {
+        return Err(Error::mismatch("parts of a linear layer", n, format!("{widths:?}")));
+    }
+    tensor::check_width("input of a linear layer", k, x.dims())?;
+    let op = Parts { weight: weight.clone(), widths, dims: x.dims().to_vec() };
+    many::take(many::apply(op, &[x, weight])?)
+}
+
+pub(crate) struct Parts<const N: usize> {
+    pub(crate) weight: Weight,
+    pub(crate) widths: [usize; N],
+    /// Of the input.
+    pub(crate) dims: Vec<usize>,
+}
+
+impl<const N: usize> Parts<N> {
+    fn depth(&self) -> usize {
+        self.dims.last().copied().unwrap_or(1)
+    }
+
+    fn rows(&self) -> usize {
+        self.dims.iter().rev().skip(1).product()
+    }
+
+    /// For each part its first row of the weight and its width.
+    fn spans(&self) -> [(usize, usize); N] {
+        let mut first = 0;
+        self.widths.map(|width| {
+            first += width;
+            (first - width, width)
+        })
+    }
+
+    /// The rows of the weight that belong to each part.
+    fn operands<'a>(&self, weight: &'a [f32], turned: bool) -> [Operand<'a>; N] {
+        self.spans().map(|(first, width)| {
+            self.weight.operand(weight, first..first + width, turned, self.rows())
+        })
+    }
+
+    /// Each part of the product.
+    pub(crate) fn products(&self, x: &[f32], weight: &[f32]) -> [Vec<f32>; N] {
+        let (k, rows) = (self.depth(), self.rows());
+        let mut parts = self.widths.map(|width| vec![0.0; rows * width]);
+        let mut widths = self.widths.iter();
+        let weights = self.operands(weight, true);
+        let buffers = parts.each_mut().map(|p| (&mut p[..], *widths.next().unwrap_or(&0)));
+        for_each_shard(rows, ROWS, buffers, |rows, parts| {
+            let x = View::rows(&x[rows.start * k..], rows.len(), k);
+            for ((part, (_, width)), weight) in parts.into_iter().zip(self.spans()).zip(&weights) {
+                weight.matmul(part, width, x, false);
+            }
+        });
+        parts
+    }
+
+    /// Leaves the gradient of the weight with it.
+    pub(crate) fn weight_gradient(&self, x: &[f32], outputs: &[Option<&[f32]>]) {
+        let (k, rows) = (self.depth(), self.rows());
+        let x = Packed::new(View::rows(x, rows, k));
+        self.weight.accumulate(|dw, accumulate| {
+            for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
+                let dw = &mut dw[first * k..][..width * k];
+                match dy {
+                    Some(dy) => {
+                        weight_gradient(dw, View::rows(dy, rows, width), &x, accumulate);
+                    }
+                    None if accumulate => {}
+                    None => dw.fill(0.0),
+                }
+            }
+        });
+    }
+
+    /// Adds the gradient of `x`.
+    pub(crate) fn add_input_gradient(
+        &self,
+        dx: &mut [f32],
+        weight: &[f32],
+        outputs: &[Option<&[f32]>],
+    ) {
+        let k = self.depth();
+        let weights = self.operands(weight, false);
+        for_each_shard(self.rows(), ROWS, [(dx, k)], |rows, [dx]| {
+            for ((width, dy), weight) in self.widths.into_iter().zip(outputs).zip(&weights) {
+                let Some(dy) = dy else { continue };
+                let dy = View::rows(&dy[rows.start * width..], rows.len(), width);
+                weight.matmul(dx, k, dy, true);
+            }
+        });
+    }
+}
+
+impl<const N: usize> Many for Parts<N> {
+    fn name(&self) -> &'static str {
+        "linear-parts"
+    }
+
+    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<Numbers> {
+        let shape = |width: usize| {
+            let mut dims = self.dims.clone();
+            if let Some(last) = dims.last_mut() {
+                *last = width;
+            }
+            Shape::from(dims)
+        };
+        let parts = self.products(inputs[0], inputs[1]).into_iter().zip(self.widths);
+        parts.map(|(part, width)| (part, shape(width))).collect()
+    }
+
+    fn backward(
+        &self,
+        inputs: &[&[f32]],
+        outputs: &[Option<&[f32]>],
+        wanted: &[bool],
+    ) -> Vec<Vec<f32>> {
+        if wanted[1] {
+            self.weight_gradient(inputs[0], outputs);
+        }
+        let mut dx = vec![];
+        if wanted[0] {
+            dx.resize(inputs[0].len(), 0.0);
+            self.add_input_gradient(&mut dx, inputs[1], outputs);
+        }
+        vec![dx, vec![]]
+    }
+}

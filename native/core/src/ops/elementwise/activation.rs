@@ -1,0 +1,251 @@
+//! Functions of each number on its own, and products of one branch with a gate.
+
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Shape, Tensor};
+
+use crate::ops::simd::{dispatch, sigmoid, softplus, tanh};
+use crate::ops::tensor;
+use crate::{Result, pool};
+
+/// Numbers of one shard.
+const SHARD: usize = 1 << 14;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    None,
+    Relu,
+    Sigmoid,
+    Tanh,
+    /// `x sigmoid(x)` (Elfwing et al. 2018).
+    Silu,
+    /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))` (Hendrycks & Gimpel 2016), the tanh form.
+    Gelu,
+    /// `ln(1 + e^x)`
+    Softplus,
+    /// `max(x, 0)^2` (So et al. 2021).
+    SquaredRelu,
+}
+
+/// `sqrt(2 / pi)`
+const GELU: f32 = 0.797_884_6;
+const CUBE: f32 = 0.044_715;
+
+/// What is not a number stays that; `f32::max` would make 0 of it.
+#[inline(always)]
+fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+#[inline(always)]
+fn silu_slope(x: f32) -> f32 {
+    let s = sigmoid(x);
+    s * (1.0 + x * (1.0 - s))
+}
+
+#[inline(always)]
+fn gelu(x: f32) -> f32 {
+    // x / 2 (1 + tanh u) is x sigmoid(2 u).
+    x * sigmoid(2.0 * GELU * (x + CUBE * x * x * x))
+}
+
+#[inline(always)]
+fn gelu_slope(x: f32) -> f32 {
+    let s = sigmoid(2.0 * GELU * (x + CUBE * x * x * x));
+    s + x * s * (1.0 - s) * 2.0 * GELU * (1.0 + 3.0 * CUBE * x * x)
+}
+
+macro_rules! each {
+    ($name:ident, $slope:ident, |$x:ident| $f:expr, $d:expr) => {
+        dispatch! {
+            fn $name(y: &mut [f32]) {
+                for v in y.iter_mut() {
+                    let $x = *v;
+                    *v = $f;
+                }
+            }
+        }
+        dispatch! {
+            fn $slope(dy: &mut [f32], x: &[f32]) {
+                for (d, &$x) in dy.iter_mut().zip(x) {
+                    *d *= $d;
+                }
+            }
+        }
+    };
+}
+
+each!(relu_, relu_d, |x| relu(x), if x > 0.0 { 1.0 } else { 0.0 });
+each!(sigmoid_, sigmoid_d, |x| sigmoid(x), {
+    let s = sigmoid(x);
+    s * (1.0 - s)
+});
+each!(tanh_, tanh_d, |x| tanh(x), {
+    let t = tanh(x);
+    1.0 - t * t
+});
+each!(silu_, silu_d, |x| x * sigmoid(x), silu_slope(x));
+each!(gelu_, gelu_d, |x| gelu(x), gelu_slope(x));
+each!(softplus_, softplus_d, |x| softplus(x), sigmoid(x));
+each!(squared_relu_, squared_relu_d, |x| relu(x) * relu(x), 2.0 * relu(x));
+
+dispatch! {
+    /// `dy *= slope`, from the output of a sigmoid.
+    fn sigmoid_from_output(dy: &mut [f32], y: &[f32]) {
+        for (d, y) in dy.iter_mut().zip(y) {
+            *d *= y * (1.0 - y);
+        }
+    }
+}
+
+dispatch! {
+    /// `dy *= slope`, from the output of a tanh.
+    fn tanh_from_output(dy: &mut [f32], y: &[f32]) {
+        for (d, y) in dy.iter_mut().zip(y) {
+            *d *= 1.0 - y * y;
+        }
+    }
+}
+
+dispatch! {
+    pub(super) fn multiply(y: &mut [f32], x: &[f32]) {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y *= x;
+        }
+    }
+}
+
+impl Activation {
+    /// Whether the slope cannot be told from the output alone.
+    pub fn needs_input(self) -> bool {
+        matches!(
+            self,
+            Activation::Silu | Activation::Gelu | Activation::Softplus | Activation::SquaredRelu
+        )
+    }
+
+    pub fn apply(self, y: &mut [f32]) {
+        match self {
+            Activation::None => {}
+            Activation::Relu => relu_(y),
+            Activation::Sigmoid => sigmoid_(y),
+            Activation::Tanh => tanh_(y),
+            Activation::Silu => silu_(y),
+            Activation::Gelu => gelu_(y),
+            Activation::Softplus => softplus_(y),
+            Activation::SquaredRelu => squared_relu_(y),
+        }
+    }
+
+    /// `dy` times the slope at `x`.
+    pub fn backward(self, dy: &mut [f32], x: &[f32]) {
+        match self {
+            Activation::None => {}
+            Activation::Relu => relu_d(dy, x),
+            Activation::Sigmoid => sigmoid_d(dy, x),
+            Activation::Tanh => tanh_d(dy, x),
+            Activation::Silu => silu_d(dy, x),
+            Activation::Gelu => gelu_d(dy, x),
+            Activation::Softplus => softplus_d(dy, x),
+            Activation::SquaredRelu => squared_relu_d(dy, x),
+        }
+    }
+
+    /// `dy` times the slope, told from the output `y`; see [`needs_input`](Self::needs_input).
+    pub(in crate::ops) fn backward_from_output(self, dy: &mut [f32], y: &[f32]) {
+        match self {
+            // Where a relu is above zero, so is its input.
+            Activation::Relu => relu_d(dy, y),
+            Activation::Sigmoid => sigmoid_from_output(dy, y),
+            Activation::Tanh => tanh_from_output(dy, y),
+            _ => debug_assert!(!self.needs_input(), "{self:?} from its output"),
+        }
+    }
+}
+
+/// `activation(x)`, any shape.
+pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    Ok(x.contiguous()?.apply_op1(Activate(activation))?)
+}
+
+struct Activate(Activation);
+
+impl CustomOp1 for Activate {
+    fn name(&self) -> &'static str {
+        "activation"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        let mut y = tensor::slice(x, xl)?.to_vec();
+        pool::for_each_rows(&mut y, 1, SHARD, |_, y| self.0.apply(y));
+        Ok((CpuStorage::F32(y), xl.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let mut dx = tensor::to_vec(dy)?;
+        tensor::with(x, |x| {
+            pool::for_each_rows(&mut dx, 1, SHARD, |first, dx| {
+                self.0.backward(dx, &x[first..first + dx.len()]);
+            });
+            Ok(())
+        })?;
+        Ok(Some(tensor::tensor(dx, x.shape())?))
+    }
+}
+
+/// `x * activation(gate)`, both of one shape (Dauphin et al. 2017; Shazeer 2020).
+pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
+    tensor::check_shape("gate", x.dims(), gate.dims())?;
+    Ok(x.contiguous()?.apply_op2(&gate.contiguous()?, Gated(activation))?)
+}
+
+struct Gated(Activation);
+
+impl CustomOp2 for Gated {
+    fn name(&self) -> &'static str {
+        "gated"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        xl: &Layout,
+        gate: &CpuStorage,
+        gl: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let x = tensor::slice(x, xl)?;
+        let mut y = tensor::slice(gate, gl)?.to_vec();
+        pool::for_each_rows(&mut y, 1, SHARD, |first, y| {
+            self.0.apply(y);
+            multiply(y, &x[first..first + y.len()]);
+        });
+        Ok((CpuStorage::F32(y), xl.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        gate: &Tensor,
+        _y: &Tensor,
+        dy: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
+        let (mut dx, mut dg) = (tensor::to_vec(gate)?, tensor::to_vec(dy)?);
+        tensor::with(dy, |dy| {
+            pool::for_each_rows(&mut dx, 1, SHARD, |first, dx| {
+                self.0.apply(dx);
+                multiply(dx, &dy[first..first + dx.len()]);
+            });
+            Ok(())
+        })?;
+        tensor::with(x, |x| {
+            tensor::with(gate, |gate| {
+                pool::for_each_rows(&mut dg, 1, SHARD, |first, dg| {
+                    let span = first..first + dg.len();
+                    multiply(dg, &x[span.clone()]);
+                    self.0.backward(dg, &gate[span]);
+                });
+                Ok(())
+            })
+        })?;
+        let wrap = |v| tensor::tensor(v, x.shape());
+        Ok((Some(wrap(dx)?), Some(wrap(dg)?)))
+    }
+}

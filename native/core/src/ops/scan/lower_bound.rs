@@ -1,0 +1,73 @@
+//! Least forget gates that grow from layer to layer (Qin et al. 2023, eq. 6 to 8).
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+
+use crate::ops::simd::{add_assign, dispatch, exp_with};
+use crate::ops::tensor;
+use crate::{Error, Result};
+
+/// The bound of one layer, `[c]`, from `bounds [layers, c]`: with the softmax P over the layers,
+/// `P_1 + .. + P_layer`. The first layer, 0, has none, the last stays below 1.
+pub fn lower_bound(bounds: &Tensor, layer: usize) -> Result<Tensor> {
+    let (layers, _) = bounds.dims2()?;
+    if layer >= layers {
+        return Err(Error::out_of_range("layer", layer as f64, 0.0, layers as f64 - 1.0));
+    }
+    Ok(bounds.contiguous()?.apply_op1(LowerBound { layer })?)
+}
+
+struct LowerBound {
+    layer: usize,
+}
+
+dispatch! {
+    /// The softmax over the rows of `x [layers, c]`, in place.
+    fn softmax(x: &mut [f32], c: usize) {
+        let mut most = x[..c].to_vec();
+        for row in x.chunks_exact(c) {
+            for (most, v) in most.iter_mut().zip(row) {
+                *most = most.max(*v);
+            }
+        }
+        let mut total = vec![0.0; c];
+        for row in x.chunks_exact_mut(c) {
+            for ((v, most), total) in row.iter_mut().zip(&most).zip(&mut total) {
+                *v = exp_with::<FMA>(*v - most);
+                *total += *v;
+            }
+        }
+        for row in x.chunks_exact_mut(c) {
+            for (v, total) in row.iter_mut().zip(&total) {
+                *v /= total;
+            }
+        }
+    }
+}
+
+impl CustomOp1 for LowerBound {
+    fn name(&self) -> &'static str {
+        "lower-bound"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        let (mut p, c) = (tensor::slice(x, xl)?.to_vec(), xl.dims()[1]);
+        softmax(&mut p, c);
+        let mut y = vec![0.0; c];
+        p[c..(self.layer + 1) * c].chunks_exact(c).for_each(|row| add_assign(&mut y, row));
+        Ok((CpuStorage::F32(y), Shape::from(c)))
+    }
+
+    /// `dx_j = P_j (1[0 < j <= layer] - y) dy`
+    fn bwd(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let (_, c) = x.dims2()?;
+        let (y, dy, mut dx) = (tensor::to_vec(y)?, tensor::to_vec(dy)?, tensor::to_vec(x)?);
+        softmax(&mut dx, c);
+        for (j, row) in dx.chunks_exact_mut(c).enumerate() {
+            let inside = if j > 0 && j <= self.layer { 1.0 } else { 0.0 };
+            for ((p, y), dy) in row.iter_mut().zip(&y).zip(&dy) {
+                *p *= (inside - y) * dy;
+            }
+        }
+        Ok(Some(tensor::tensor(dx, x.shape())?))
+    }
+}
