@@ -65,6 +65,9 @@ defmodule Mix.Tasks.Sconce.Demo do
     qk_layernorm: false
   ]
 
+  # One layer of these cannot tell a frame from the one before it, or has only half of its kinds.
+  @two_layers [:sliding_window, :decision_transformer, :retnet, :rwkv, :xlstm]
+
   @impl true
   def run(args) do
     opts = parse(args)
@@ -115,7 +118,7 @@ defmodule Mix.Tasks.Sconce.Demo do
     layers =
       cond do
         :attention_every in names -> [num_layers: 3]
-        backbone == :xlstm -> [num_layers: 2]
+        backbone in @two_layers -> [num_layers: 2]
         true -> []
       end
 
