@@ -45,6 +45,23 @@ defmodule Sconce.TrainerTest do
     do:
       Keyword.merge([corpus: context.corpus, out: Path.join(context.dir, "run")] ++ @small, more)
 
+  test "a window of training is what attention sees, unless it is told another", context do
+    sees = fn opts ->
+      all = [corpus: context.corpus, out: context.dir] ++ opts
+      %Settings{source: {:ok, {_corpus, spec}}} = Settings.new!(all)
+      elem(spec.backbone, 1)[:window_size]
+    end
+
+    assert sees.(backbone: :griffin) == 32
+    assert sees.(backbone: :griffin, window_size: 8) == 8
+    assert sees.(backbone: {:griffin, num_layers: 3}, window_size: 8) == 8
+    assert sees.(backbone: {:griffin, window_size: 5}, window_size: 8) == 5
+    assert sees.(backbone: :gru, window_size: 8) == nil
+
+    for wrong <- [{:griffin, [:wide]}, {:grifin, []}, {3, []}, 3],
+        do: assert_raise(ArgumentError, fn -> sees.(backbone: wrong, window_size: 8) end)
+  end
+
   defp start!(context, more), do: context |> options(more) |> Trainer.start_link() |> ended()
 
   # Nothing writes into a test's folder when that is removed.

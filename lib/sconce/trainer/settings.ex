@@ -263,13 +263,20 @@ defmodule Sconce.Trainer.Settings do
   # A window of training is also what attention sees, where the backbone has some and says no other.
   defp attention_window(backbone, own) do
     with window when window != nil <- own[:window_size],
-         name when is_atom(name) and name != nil <- backbone,
+         {name, []} <- sized(backbone),
          true <- Keyword.has_key?(Temporal.options(name), :window_size) do
       [window_size: window]
     else
       _ -> []
     end
   end
+
+  # The name of a backbone, and the window that it was given itself.
+  defp sized({name, opts}),
+    do: if(Keyword.keyword?(opts), do: {name, Keyword.take(opts, [:window_size])})
+
+  defp sized(name) when is_atom(name) and name != nil, do: {name, []}
+  defp sized(_other), do: nil
 
   defp source(corpus, %Spec{} = spec, []), do: {:ok, {folder(corpus), spec}}
 
