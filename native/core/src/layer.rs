@@ -45,6 +45,18 @@ impl Linear {
         ops::linear(x, &self.weight, self.bias.as_ref(), self.activation)
     }
 
+    /// `then(self(x))`, in one op where nothing stands between the layers but this one's activation.
+    pub fn forward_then(&self, x: &Tensor, then: &Linear) -> Result<Tensor> {
+        if then.activation != Activation::None {
+            return then.forward(&self.forward(x)?);
+        }
+        ops::feed_forward(x, &self.affine(), self.activation, &then.affine())
+    }
+
+    fn affine(&self) -> ops::Affine {
+        ops::Affine { weight: self.weight.clone(), bias: self.bias.clone() }
+    }
+
     /// `activation(norm(x W^T + b))`
     pub fn forward_norm(&self, x: &Tensor, norm: &LayerNorm) -> Result<Tensor> {
         ops::linear_norm(x, &self.weight, self.bias.as_ref(), &norm.0, self.activation)

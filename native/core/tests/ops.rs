@@ -194,6 +194,7 @@ fn what_is_not_a_number_is_not_hidden_by_an_activation_a_softmax_or_a_gate() {
     assert!(is_nan(&ops::softmax(&nan(&[2, 19])).unwrap()));
     assert!(is_nan(&ops::matrix_state::decay::log_sigmoid(&nan(&[2, 19]), 1.0).unwrap()));
     let first = Tensor::zeros((1, 2), candle_core::DType::F32, &Device::Cpu).unwrap();
-    let gates = ops::matrix_state::decay::mlstm_gates(&nan(&[1, 3, 4]), &first, &None).unwrap().gates;
+    let gates =
+        ops::matrix_state::decay::mlstm_gates(&nan(&[1, 3, 4]), &first, &None).unwrap().gates;
     assert!(is_nan(&gates));
 }

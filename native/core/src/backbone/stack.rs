@@ -166,6 +166,6 @@ impl Backbone for FeedForward {
     }
 
     fn forward(&self, x: &Tensor, state: &State, _context: &Context) -> Result<(Tensor, State)> {
-        Ok((self.down.forward(&self.up.forward(x)?)?, state.clone()))
+        Ok((self.up.forward_then(x, &self.down)?, state.clone()))
     }
 }

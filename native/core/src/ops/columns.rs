@@ -55,6 +55,14 @@ pub fn copy(x: &mut [MaybeUninit<f32>], from: &[f32]) {
     }
 }
 
+/// The numbers of `from`, in memory that held nothing.
+pub fn copied<'a>(x: &'a mut [MaybeUninit<f32>], from: &[f32]) -> &'a mut [f32] {
+    assert_eq!(x.len(), from.len(), "numbers to be copied");
+    copy(x, from);
+    // SAFETY: `copy` wrote as many numbers as there are.
+    unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), x.len()) }
+}
+
 /// An output `[.., width]` that shards fill side by side, before it holds anything.
 #[derive(Clone, Copy)]
 pub struct Output<'a> {
@@ -105,6 +113,30 @@ pub unsafe fn outputs<const N: usize>(
         unsafe { v.set_len(len) };
     }
     vectors
+}
+
+/// `rows` rows of the given widths, filled by `work(rows, [their part of each])` in shards of
+/// `per_shard` rows.
+///
+/// # Safety
+///
+/// `work` must write every number of every part.
+pub unsafe fn filled<const N: usize>(
+    rows: usize,
+    per_shard: usize,
+    widths: [usize; N],
+    work: impl Fn(Range<usize>, [&mut [MaybeUninit<f32>]; N]) + Sync + Send,
+) -> [Vec<f32>; N] {
+    // SAFETY: each number is in the part of one shard, and `work` writes it by the caller's promise.
+    unsafe {
+        outputs(widths.map(|width| rows * width), |all| {
+            pool::for_each(rows.div_ceil(per_shard), |i| {
+                let (begin, end) = (i * per_shard, (i * per_shard + per_shard).min(rows));
+                let part = |j: usize| all[j].range(begin * widths[j], (end - begin) * widths[j]);
+                work(begin..end, std::array::from_fn(part));
+            });
+        })
+    }
 }
 
 /// A batch of sequences of `channels` numbers a frame, cut into shards.

@@ -38,7 +38,10 @@ pub mod simd;
 pub mod tensor;
 
 pub use attention::{attention, attention_weights, masked_softmax, softmax};
-pub use dense::{Branch, Dense, branches, gather, linear, linear_norm, linear_parts, project};
+pub use dense::{
+    Affine, Branch, Dense, branches, feed_forward, gather, linear, linear_norm, linear_parts,
+    project,
+};
 pub use elementwise::{Activation, activate, dropout, dropout_columns, gated, glu, skip};
 pub use frames::{causal_conv, last, token_shift};
 pub use matrix_state::matrix_state;

@@ -4,11 +4,11 @@ use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
+use crate::ops::columns::{copied, filled};
 use crate::ops::elementwise::Activation;
 use crate::ops::layer_norm::Norm;
 use crate::ops::matmul::{Packed, View};
 use crate::ops::{simd, tensor};
-use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -82,31 +82,31 @@ impl Linear {
         let k = weight.len() / n;
         let m = x.len() / k.max(1);
         let weight = self.weight.operand(weight, 0..n, true, m);
-        // The product is added to the bias.
-        let first = || match &self.bias {
-            Some(bias) => tensor::with(bias, |bias| Ok(bias.repeat(m))),
-            None => Ok(vec![0.0; m * n]),
-        };
-        let mut y = if self.keep { vec![0.0; m * n] } else { first()? };
-        let mut before = if self.keep { first()? } else { vec![] };
-        let kept = if self.keep { n } else { 0 };
+        let bias = self.bias.as_ref().map(|bias| tensor::to_vec(bias)).transpose()?;
         let norm = self.norm.as_ref().map(Norm::values).transpose()?;
-        let buffers = [(&mut y[..], n), (&mut before[..], kept)];
-        for_each_shard(m, ROWS, buffers, |rows, [y, before]| {
-            let x = View::rows(&x[rows.start * k..], rows.len(), k);
-            let product = if self.keep { &mut *before } else { &mut *y };
-            weight.matmul(product, n, x, self.bias.is_some());
-            match (&norm, self.keep) {
-                (Some(norm), true) => norm.forward(y, before),
-                (Some(norm), false) => {
-                    let before = y.to_vec();
-                    norm.forward(y, &before);
-                }
-                (None, true) => y.copy_from_slice(before),
-                (None, false) => {}
-            }
-            self.activation.apply(y);
-        });
+        let kept = if self.keep { n } else { 0 };
+        // SAFETY: products and copies of them fill what they are given.
+        let [y, before] = unsafe {
+            filled(m, ROWS, [n, kept], |rows, [y, before]| {
+                let x = View::rows(&x[rows.start * k..], rows.len(), k);
+                let y = if self.keep {
+                    let before = weight.fill(before, x, bias.as_deref());
+                    let y = copied(y, before);
+                    if let Some(norm) = &norm {
+                        norm.forward(y, before);
+                    }
+                    y
+                } else {
+                    let y = weight.fill(y, x, bias.as_deref());
+                    if let Some(norm) = &norm {
+                        let before = y.to_vec();
+                        norm.forward(y, &before);
+                    }
+                    y
+                };
+                self.activation.apply(y);
+            })
+        };
         if self.keep {
             let _ = self.before.set(before);
         }
@@ -157,11 +157,12 @@ impl Linear {
         }
         wanted.then(|| {
             let w = self.weight.operand(w, 0..n, false, m);
-            let mut dx = vec![0.0; m * k];
-            pool::for_each_rows(&mut dx, k, ROWS, |first, dx| {
-                let dy = View::rows(&dy[first * n..], dx.len() / k, n);
-                w.matmul(dx, k, dy, false);
-            });
+            // SAFETY: the products fill what they are given.
+            let [dx] = unsafe {
+                filled(m, ROWS, [k], |rows, [dx]| {
+                    w.fill(dx, View::rows(&dy[rows.start * n..], rows.len(), n), None);
+                })
+            };
             dx
         })
     }

@@ -3,12 +3,14 @@
 //! What belongs here reads one frame at a time and is a product with a trained matrix.
 
 pub mod branches;
+pub mod feed_forward;
 pub mod gather;
 pub mod linear;
 pub mod parts;
 pub mod project;
 
 pub use branches::{Branch, Dense, branches};
+pub use feed_forward::{Affine, feed_forward};
 pub use gather::gather;
 pub use linear::{linear, linear_norm};
 pub use parts::linear_parts;

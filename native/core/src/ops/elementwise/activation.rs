@@ -54,7 +54,7 @@ fn gelu_slope(x: f32) -> f32 {
 }
 
 macro_rules! each {
-    ($name:ident, $slope:ident, |$x:ident| $f:expr, $d:expr) => {
+    ($name:ident, $slope:ident, $both:ident, |$x:ident| $f:expr, $d:expr) => {
         dispatch! {
             fn $name(y: &mut [f32]) {
                 for v in y.iter_mut() {
@@ -70,22 +70,31 @@ macro_rules! each {
                 }
             }
         }
+        dispatch! {
+            fn $both(dy: &mut [f32], x: &mut [f32]) {
+                for (d, v) in dy.iter_mut().zip(x) {
+                    let $x = *v;
+                    *d *= $d;
+                    *v = $f;
+                }
+            }
+        }
     };
 }
 
-each!(relu_, relu_d, |x| relu(x), if x > 0.0 { 1.0 } else { 0.0 });
-each!(sigmoid_, sigmoid_d, |x| sigmoid(x), {
+each!(relu_, relu_d, relu_both, |x| relu(x), if x > 0.0 { 1.0 } else { 0.0 });
+each!(sigmoid_, sigmoid_d, sigmoid_both, |x| sigmoid(x), {
     let s = sigmoid(x);
     s * (1.0 - s)
 });
-each!(tanh_, tanh_d, |x| tanh(x), {
+each!(tanh_, tanh_d, tanh_both, |x| tanh(x), {
     let t = tanh(x);
     1.0 - t * t
 });
-each!(silu_, silu_d, |x| x * sigmoid(x), silu_slope(x));
-each!(gelu_, gelu_d, |x| gelu(x), gelu_slope(x));
-each!(softplus_, softplus_d, |x| softplus(x), sigmoid(x));
-each!(squared_relu_, squared_relu_d, |x| relu(x) * relu(x), 2.0 * relu(x));
+each!(silu_, silu_d, silu_both, |x| x * sigmoid(x), silu_slope(x));
+each!(gelu_, gelu_d, gelu_both, |x| gelu(x), gelu_slope(x));
+each!(softplus_, softplus_d, softplus_both, |x| softplus(x), sigmoid(x));
+each!(squared_relu_, squared_relu_d, squared_relu_both, |x| relu(x) * relu(x), 2.0 * relu(x));
 
 dispatch! {
     /// `dy *= slope`, from the output of a sigmoid.
@@ -146,6 +155,20 @@ impl Activation {
             Activation::Gelu => gelu_d(dy, x),
             Activation::Softplus => softplus_d(dy, x),
             Activation::SquaredRelu => squared_relu_d(dy, x),
+        }
+    }
+
+    /// `dy` times the slope at `x`, and `x` becomes the output.
+    pub(in crate::ops) fn backward_and_apply(self, dy: &mut [f32], x: &mut [f32]) {
+        match self {
+            Activation::None => {}
+            Activation::Relu => relu_both(dy, x),
+            Activation::Sigmoid => sigmoid_both(dy, x),
+            Activation::Tanh => tanh_both(dy, x),
+            Activation::Silu => silu_both(dy, x),
+            Activation::Gelu => gelu_both(dy, x),
+            Activation::Softplus => softplus_both(dy, x),
+            Activation::SquaredRelu => squared_relu_both(dy, x),
         }
     }
 

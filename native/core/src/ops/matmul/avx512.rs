@@ -5,7 +5,7 @@
 //! panels of 48 columns, in which the step `l + 1` follows the step `l`; `a` is read where it lies if
 //! its rows are contiguous.
 //!
-//! Every element is the chain `fma(a[k-1], b[k-1], .. fma(a[0], b[0], start))` with `start` 0 or what
+//! Every element is the chain `fma(a[k-1], b[k-1], .. fma(a[0], b[0], start))` with `start` 0, a bias or what
 //! `out` held, whatever the tile it falls into: cutting the depth in blocks parks a sum in `out`,
 //! which loses nothing. So the bits of a row do not depend on the rows beside it.
 
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::View;
+use super::{Start, View};
 use crate::pool;
 
 /// Numbers in a vector.
@@ -128,22 +128,23 @@ thread_local! {
     });
 }
 
-/// `out (+)= a b`
+/// `out = start + a b`
 ///
 /// # Safety
 ///
-/// The CPU has AVX-512 F and VL, `a.columns` is the depth of `b`, nothing is empty, and `out` holds
-/// `a.rows` rows of as many numbers as `b` has columns, `out_stride` apart.
+/// The CPU has AVX-512 F and VL, `a.columns` is the depth of `b`, nothing is empty, and `out` has room
+/// for `a.rows` rows of as many numbers as `b` has columns, `out_stride` apart; it holds them already
+/// if they are the start, and a row that is has as many numbers.
 pub unsafe fn matmul(
-    out: &mut [f32],
+    out: &mut [MaybeUninit<f32>],
     out_stride: usize,
     a: View<'_>,
     b: Right<'_>,
-    accumulate: bool,
+    start: Start<'_>,
 ) {
     SCRATCH.with_borrow_mut(|Scratch { block, panel }| {
-        let out = out.as_mut_ptr();
-        let mut product = Product { out, out_stride, a, b, accumulate, panel };
+        let out = out.as_mut_ptr().cast::<f32>();
+        let mut product = Product { out, out_stride, a, b, start, panel };
         let columns = || (0..b.columns()).step_by(WIDTH);
         if a.column_stride == 1 || a.rows == 1 {
             let few = TURNING_TILES.len() + 1..=ROWS;
@@ -185,7 +186,7 @@ struct Product<'a> {
     out_stride: usize,
     a: View<'a>,
     b: Right<'a>,
-    accumulate: bool,
+    start: Start<'a>,
     panel: &'a mut [MaybeUninit<Line>],
 }
 
@@ -204,7 +205,7 @@ impl Product<'_> {
         column: usize,
         block: Option<&[MaybeUninit<Line>]>,
     ) {
-        let Product { out, out_stride, a, b, accumulate, .. } = *self;
+        let Product { out, out_stride, a, b, start, .. } = *self;
         let width = WIDTH.min(b.columns() - column);
         let vectors = width.div_ceil(LANES);
         let depth = steps.len();
@@ -254,6 +255,13 @@ impl Product<'_> {
                         (a.data.as_ptr().add(at), a.row_stride, a.column_stride)
                     }
                 };
+                let out = out.add(row * out_stride + column);
+                let (start, start_stride) = match start {
+                    _ if steps.start > 0 => (out.cast_const(), out_stride),
+                    Start::Zero => (std::ptr::null(), 0),
+                    Start::Out => (out.cast_const(), out_stride),
+                    Start::Row(numbers) => (numbers.as_ptr().add(column), 0),
+                };
                 kernels[count - 1][vectors - 1](&Tile {
                     depth,
                     a,
@@ -261,10 +269,11 @@ impl Product<'_> {
                     a_step,
                     b,
                     b_step,
-                    out: out.add(row * out_stride + column),
+                    out,
                     out_stride,
+                    start,
+                    start_stride,
                     last: lanes(width - (vectors - 1) * LANES),
-                    accumulate: accumulate || steps.start > 0,
                 });
             }
         }
@@ -286,9 +295,11 @@ struct Tile {
     b_step: usize,
     out: *mut f32,
     out_stride: usize,
+    /// What the sums begin with, rows `start_stride` apart; null for 0.
+    start: *const f32,
+    start_stride: usize,
     /// Lanes of the last vector of each row that are columns of `out`.
     last: __mmask16,
-    accumulate: bool,
 }
 
 type Kernel = unsafe fn(&Tile);
@@ -315,7 +326,8 @@ const TURNING_TILES: [[Kernel; VECTORS]; 4] = [
 /// # Safety
 ///
 /// The CPU has AVX-512 F. `a` is readable at R rows of `depth` steps, `b` at `depth` steps of V whole
-/// vectors, `out` readable and writable at R rows of V vectors, the last of them where `last` says.
+/// vectors, `out` writable at R rows of V vectors, the last of them where `last` says, and `start`, if
+/// it is not null, readable at the same.
 #[target_feature(enable = "avx512f")]
 unsafe fn tile<const R: usize, const V: usize>(tile: &Tile) {
     let &Tile { depth, mut a, a_row, a_step, mut b, b_step, out, out_stride, last, .. } = tile;
@@ -324,10 +336,11 @@ unsafe fn tile<const R: usize, const V: usize>(tile: &Tile) {
     let mut sums = [[_mm512_setzero_ps(); V]; R];
     // SAFETY: the caller's, for every address; fetching ahead may point anywhere.
     unsafe {
-        if tile.accumulate {
+        if !tile.start.is_null() {
             for (i, sums) in sums.iter_mut().enumerate() {
+                let row = tile.start.add(i * tile.start_stride);
                 for (v, sum) in sums.iter_mut().enumerate() {
-                    *sum = _mm512_maskz_loadu_ps(mask(v), out.add(i * out_stride + v * LANES));
+                    *sum = _mm512_maskz_loadu_ps(mask(v), row.add(v * LANES));
                 }
             }
         }
@@ -467,10 +480,11 @@ unsafe fn turning_tile<const R: usize, const V: usize>(tile: &Tile) {
     let mut sums = [[_mm512_setzero_ps(); V]; R];
     // SAFETY: the caller's, for every address.
     unsafe {
-        if tile.accumulate {
+        if !tile.start.is_null() {
             for (i, sums) in sums.iter_mut().enumerate() {
+                let row = tile.start.add(i * tile.start_stride);
                 for (v, sum) in sums.iter_mut().enumerate() {
-                    *sum = _mm512_loadu_ps(out.add(i * out_stride + v * LANES));
+                    *sum = _mm512_loadu_ps(row.add(v * LANES));
                 }
             }
         }

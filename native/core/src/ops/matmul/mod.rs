@@ -10,8 +10,10 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
+use super::columns::copy;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
 
@@ -61,17 +63,50 @@ impl<'a> View<'a> {
     }
 }
 
+/// What the sums of a product begin with.
+#[derive(Clone, Copy)]
+enum Start<'a> {
+    Zero,
+    /// What is there already.
+    Out,
+    /// The same row for every row of the result.
+    Row(&'a [f32]),
+}
+
+impl Start<'_> {
+    fn new(accumulate: bool) -> Self {
+        if accumulate { Start::Out } else { Start::Zero }
+    }
+}
+
 /// `out = a b`, or `out += a b` if `accumulate`; rows of `out` begin `out_stride` apart.
 pub fn matmul(out: &mut [f32], out_stride: usize, a: View<'_>, b: View<'_>, accumulate: bool) {
-    if !prepare(out, out_stride, a, b.rows, b.columns, accumulate) {
+    product(writable(out), out_stride, a, b, Start::new(accumulate));
+}
+
+/// Numbers as a place to write numbers to.
+fn writable(out: &mut [f32]) -> &mut [MaybeUninit<f32>] {
+    // SAFETY: of the same layout; products write nothing but numbers.
+    unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), out.len()) }
+}
+
+/// `out = start + a b`; with `Start::Out` the caller has written every row of `out`.
+fn product(
+    out: &mut [MaybeUninit<f32>],
+    out_stride: usize,
+    a: View<'_>,
+    b: View<'_>,
+    start: Start<'_>,
+) {
+    if !prepare(out, out_stride, a, b.rows, b.columns, start) {
         return;
     }
     #[cfg(target_arch = "x86_64")]
     if level() == Level::Avx512 {
         // SAFETY: `level` found what the kernels need; `prepare` has checked the shapes.
-        return unsafe { avx512::matmul(out, out_stride, a, avx512::Right::View(b), accumulate) };
+        return unsafe { avx512::matmul(out, out_stride, a, avx512::Right::View(b), start) };
     }
-    portable(out, out_stride, a, b, accumulate);
+    portable(out, out_stride, a, b, start);
 }
 
 /// Numbers from the first of a matrix to its last; more than memory can hold where that overflows.
@@ -82,14 +117,15 @@ fn span(rows: usize, columns: usize, row_stride: usize) -> usize {
     }
 }
 
-/// Whether there is anything to multiply; panics unless the shapes agree and `out` holds the result.
+/// Whether there is anything to multiply; where there is not, the start is all of the result. Panics
+/// unless the shapes agree and `out` holds the result.
 fn prepare(
-    out: &mut [f32],
+    out: &mut [MaybeUninit<f32>],
     out_stride: usize,
     a: View<'_>,
     depth: usize,
     columns: usize,
-    accumulate: bool,
+    start: Start<'_>,
 ) -> bool {
     assert_eq!(a.columns, depth, "inner dimensions");
     if a.rows == 0 || columns == 0 {
@@ -97,26 +133,53 @@ fn prepare(
     }
     assert!(columns <= out_stride || a.rows == 1, "rows of the result overlap");
     assert!(span(a.rows, columns, out_stride) <= out.len(), "the result is too small");
-    if depth == 0 && !accumulate {
-        out.chunks_mut(out_stride.max(1)).take(a.rows).for_each(|row| row[..columns].fill(0.0));
+    if let Start::Row(row) = start {
+        assert_eq!(row.len(), columns, "the row to begin with");
+    }
+    if depth == 0 {
+        begin(out, out_stride, a.rows, columns, start);
     }
     depth > 0
 }
 
+/// Writes what the sums begin with.
+fn begin(
+    out: &mut [MaybeUninit<f32>],
+    out_stride: usize,
+    rows: usize,
+    columns: usize,
+    start: Start<'_>,
+) {
+    for out in out.chunks_mut(out_stride.max(1)).take(rows) {
+        match start {
+            Start::Zero => out[..columns].fill(MaybeUninit::new(0.0)),
+            Start::Row(row) => copy(&mut out[..columns], row),
+            Start::Out => {}
+        }
+    }
+}
+
 /// Call only after `prepare`.
-fn portable(out: &mut [f32], out_stride: usize, a: View<'_>, b: View<'_>, accumulate: bool) {
+fn portable(
+    out: &mut [MaybeUninit<f32>],
+    out_stride: usize,
+    a: View<'_>,
+    b: View<'_>,
+    start: Start<'_>,
+) {
+    begin(out, out_stride, a.rows, b.columns, start);
     let (m, n, k) = (a.rows, b.columns, a.columns);
-    // SAFETY: the checks above and in `View` keep every element that gemm touches inside its
+    // SAFETY: what is read of `out` is written; the checks above and in `View` keep every element that gemm touches inside its
     // slice, `out` is borrowed mutably and so apart from `a` and `b`, and all strides are positive.
     unsafe {
         gemm::gemm(
             m,
             n,
             k,
-            out.as_mut_ptr(),
+            out.as_mut_ptr().cast::<f32>(),
             1,
             out_stride as isize,
-            accumulate,
+            !matches!(start, Start::Zero),
             a.data.as_ptr(),
             a.column_stride as isize,
             a.row_stride as isize,
@@ -165,18 +228,36 @@ impl Packed {
 
     /// As [`matmul`] with the `b` that was packed; our own kernel gives the same bits.
     pub fn matmul(&self, out: &mut [f32], out_stride: usize, a: View<'_>, accumulate: bool) {
+        self.product(writable(out), out_stride, a, Start::new(accumulate));
+    }
+
+    fn columns(&self) -> usize {
+        match &self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Arranged::Panels(b) => b.columns(),
+            Arranged::Rows { columns, .. } => *columns,
+        }
+    }
+
+    fn product(
+        &self,
+        out: &mut [MaybeUninit<f32>],
+        out_stride: usize,
+        a: View<'_>,
+        start: Start<'_>,
+    ) {
         match &self.0 {
             #[cfg(target_arch = "x86_64")]
             Arranged::Panels(b) => {
-                if prepare(out, out_stride, a, b.depth(), b.columns(), accumulate) {
+                if prepare(out, out_stride, a, b.depth(), b.columns(), start) {
                     let b = avx512::Right::Panels(b);
                     // SAFETY: there are panels only where `level` found what the kernels need;
                     // `prepare` has checked the shapes.
-                    unsafe { avx512::matmul(out, out_stride, a, b, accumulate) };
+                    unsafe { avx512::matmul(out, out_stride, a, b, start) };
                 }
             }
             Arranged::Rows { data, rows, columns } => {
-                matmul(out, out_stride, a, View::rows(data, *rows, *columns), accumulate);
+                product(out, out_stride, a, View::rows(data, *rows, *columns), start);
             }
         }
     }
@@ -195,6 +276,27 @@ impl Operand<'_> {
             Operand::View(b) => matmul(out, out_stride, a, *b, accumulate),
             Operand::Packed(b) => b.matmul(out, out_stride, a, accumulate),
         }
+    }
+
+    /// `out = bias + a b` into memory that may hold nothing yet, row after row: what was written.
+    pub fn fill<'o>(
+        &self,
+        out: &'o mut [MaybeUninit<f32>],
+        a: View<'_>,
+        bias: Option<&[f32]>,
+    ) -> &'o mut [f32] {
+        let start = bias.map_or(Start::Zero, Start::Row);
+        let columns = match self {
+            Operand::View(b) => b.columns,
+            Operand::Packed(b) => b.columns(),
+        };
+        assert_eq!(a.rows * columns, out.len(), "numbers of the result");
+        match self {
+            Operand::View(b) => product(out, columns, a, *b, start),
+            Operand::Packed(b) => b.product(out, columns, a, start),
+        }
+        // SAFETY: the product has as many rows and columns as fill `out`, and wrote each of them.
+        unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), out.len()) }
     }
 }
 

@@ -93,8 +93,9 @@ fn check(m: usize, n: usize, k: usize, forms: (Form, Form), gap: usize) {
             product(&|out, stride| packed[0].matmul(out, stride, a.view(), accumulate)),
             product(&|out, stride| packed[1].matmul(out, stride, a.view(), accumulate)),
             product(&|out, stride| {
-                if prepare(out, stride, a.view(), k, n, accumulate) {
-                    portable(out, stride, a.view(), b.view(), accumulate);
+                let (out, start) = (writable(out), Start::new(accumulate));
+                if prepare(out, stride, a.view(), k, n, start) {
+                    portable(out, stride, a.view(), b.view(), start);
                 }
             }),
         ];
@@ -109,6 +110,28 @@ fn check(m: usize, n: usize, k: usize, forms: (Form, Form), gap: usize) {
         if level() == Level::Avx512 {
             let [plain, packed, rows, _] = &products;
             assert!(same_bits(plain, packed) && same_bits(plain, rows), "{m}x{n}x{k} {forms:?}");
+        }
+    }
+}
+
+/// A product that is filled in begins with the bias, to the bit as one that is added to it.
+#[test]
+fn what_is_filled_begins_with_the_bias() {
+    for (m, n, k) in [(1, 5, 0), (1, 100, 64), (3, 48, 8), (7, 17, 5), (70, 100, 600)] {
+        for (a_form, b_form) in forms() {
+            let (a, b) = (Matrix::new(m, k, a_form, 0.37), Matrix::new(k, n, b_form, 0.71));
+            let bias: Vec<f32> = (0..n).map(|j| (j as f32).sin()).collect();
+            let packed = Operand::Packed(Arc::new(Packed::new(b.view())));
+            let rows = Operand::Packed(Arc::new(Packed(Arranged::rows(b.view()))));
+            for operand in [Operand::View(b.view()), packed, rows] {
+                for bias in [None, Some(&bias[..])] {
+                    let mut want = bias.unwrap_or(&vec![0.0; n]).repeat(m);
+                    operand.matmul(&mut want, n, a.view(), true);
+                    let mut out = vec![MaybeUninit::new(f32::NAN); m * n];
+                    let got = operand.fill(&mut out, a.view(), bias);
+                    assert!(same_bits(got, &want), "{m}x{n}x{k}");
+                }
+            }
         }
     }
 }

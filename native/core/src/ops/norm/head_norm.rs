@@ -99,7 +99,7 @@ fn gradients(x: &[f32], [q, k]: [&[f32]; 2], dy: &[f32], width: usize, eps: f32)
                 let (dw, db) = sums.split_at_mut(d);
                 let span = at + j * part..at + (j + 1) * part;
                 let dx = &mut dx[j * part..(j + 1) * part];
-                backward(dx, dw, db, &x[span.clone()], &dy[span], &weight[..d], eps);
+                backward(dx, dw, db, &x[span], &weight[..d], eps);
             }
         }
     });

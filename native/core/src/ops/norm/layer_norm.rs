@@ -75,8 +75,7 @@ impl Values {
 
     /// Makes of the gradient of y that of x, in place.
     pub(in crate::ops) fn backward(&self, d: &mut [f32], part: &mut Gradients, x: &[f32]) {
-        let dy = d.to_vec();
-        backward(d, &mut part.weight, &mut part.bias, x, &dy, &self.weight, self.eps);
+        backward(d, &mut part.weight, &mut part.bias, x, &self.weight, self.eps);
     }
 
     pub(in crate::ops) fn zeros(&self) -> Gradients {
@@ -98,10 +97,10 @@ dispatch! {
 }
 
 dispatch! {
-    /// `dx` for some rows; adds their part to `dw` and `db`.
-    pub(in crate::ops) fn backward(dx: &mut [f32], dw: &mut [f32], db: &mut [f32], x: &[f32], dy: &[f32], weight: &[f32], eps: f32) {
+    /// Makes of `dy` for some rows `dx`, in place; adds their part to `dw` and `db`.
+    pub(in crate::ops) fn backward(dy: &mut [f32], dw: &mut [f32], db: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
         let d = weight.len();
-        for ((dx, x), dy) in dx.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(dy.chunks_exact(d)) {
+        for (dy, x) in dy.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
             let (mean, scale) = moments(x, true, eps);
             let (mut g_lanes, mut gn_lanes) = ([0.0f32; LANES], [0.0f32; LANES]);
             for ((x, dy), w) in x.chunks(LANES).zip(dy.chunks(LANES)).zip(weight.chunks(LANES)) {
@@ -115,11 +114,11 @@ dispatch! {
             }
             let mean_g = g_lanes.iter().sum::<f32>() / d as f32;
             let mean_gn = gn_lanes.iter().sum::<f32>() / d as f32;
-            for (((((dx, x), dy), w), dw), db) in
-                dx.iter_mut().zip(x).zip(dy).zip(weight).zip(dw.iter_mut()).zip(db.iter_mut())
+            for ((((d, x), w), dw), db) in
+                dy.iter_mut().zip(x).zip(weight).zip(dw.iter_mut()).zip(db.iter_mut())
             {
-                let n = (x - mean) * scale;
-                *dx = (dy * w - mean_g - n * mean_gn) * scale;
+                let (dy, n) = (*d, (x - mean) * scale);
+                *d = (dy * w - mean_g - n * mean_gn) * scale;
                 *dw += dy * n;
                 *db += dy;
             }
