@@ -64,10 +64,8 @@ pub fn forward_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
         let (frames, _, _) = examples(spec, steps);
         let state = policy.zero_state(steps.batch)?;
         repeat(steps, |_| {
-            pool::run(|| {
-                let (trunk, _) = policy.trunk(&frames, &state, &Context::default())?;
-                Ok(f64::from(trunk.sum_all()?.to_scalar::<f32>()?))
-            })
+            let (trunk, _) = policy.trunk(&frames, &state, &Context::default())?;
+            Ok(f64::from(trunk.sum_all()?.to_scalar::<f32>()?))
         })
     })
 }
