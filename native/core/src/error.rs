@@ -170,8 +170,7 @@ impl Error {
     }
 }
 
-/// So that `?` works inside candle's traits, where it becomes text: what a caller can do wrong is
-/// checked before.
+/// So that `?` works inside candle's traits; the border unwraps it again.
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         match error {

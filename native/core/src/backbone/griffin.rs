@@ -64,7 +64,7 @@ fn decay(rng: &Rng, i: u64) -> f32 {
 impl Backbone for RecurrentBlock {
     fn zero_state(&self, batch: usize) -> Result<State> {
         let (inner, past) = (self.inner, self.conv_size - 1);
-        let conv = ops::tensor::zeros(&[batch, inner, past])?;
+        let conv = ops::tensor::tensor(vec![0.0; batch * inner * past], (batch, inner, past))?;
         let mut state = State::zeros(batch, &[inner])?;
         state.0.insert(0, conv);
         Ok(state)

@@ -8,7 +8,7 @@ use super::attention::{self, Sizes};
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
-use crate::ops::tensor::zeros;
+use crate::ops::tensor::tensor;
 use crate::ops::{self, Activation, MambaWeights, Selective};
 use crate::rng::Rng;
 use crate::spec::{HawkConfig, JambaConfig, Layered, MambaConfig};
@@ -46,6 +46,10 @@ impl Conv {
         context.tap("post_conv", &y);
         Ok((y, state))
     }
+}
+
+fn zeros(shape: &[usize]) -> Result<Tensor> {
+    Ok(tensor(vec![0.0; shape.iter().product()], shape)?)
 }
 
 fn parts<const N: usize>(state: &State) -> Result<&[Tensor; N]> {

@@ -8,7 +8,7 @@ use super::mamba::log_of_a_step;
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
-use crate::ops::tensor::zeros;
+use crate::ops::tensor::tensor;
 use crate::ops::{self, Activation, Selective};
 use crate::spec::{Layered, StateConfig};
 use crate::weights::{Builder, Init, Weight};
@@ -53,7 +53,7 @@ impl S4d {
 impl Backbone for S4d {
     fn zero_state(&self, batch: usize) -> Result<State> {
         let (h, n) = self.a_log.dims2()?;
-        Ok(State(vec![zeros(&[batch, h, n])?]))
+        Ok(State(vec![tensor(vec![0.0; batch * h * n], (batch, h, n))?]))
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {

@@ -38,8 +38,6 @@ pub struct Window {
 /// Queries that share one copy of the keys they see. Positions are counted from the first of these
 /// keys, so the table ends at `window + CHUNK` and angles are as small in a long game as in a short.
 const CHUNK: usize = 64;
-/// 256 MiB of cosines and sines: a slip in a spec, or a hostile file.
-const MAX_ROTATIONS: usize = 1 << 26;
 /// Queries that are worked on at once.
 const BLOCK: usize = 16;
 /// Numbers of a vector register; widths in scratch memory are multiples of it.
@@ -64,11 +62,6 @@ impl Window {
         }
         if head_dim == 0 || !head_dim.is_multiple_of(2) {
             return Err(Error::mismatch("head_dim of an attention", "an even number", head_dim));
-        }
-        let rotations = window.saturating_add(CHUNK).saturating_mul(head_dim);
-        if rotations > MAX_ROTATIONS {
-            let bytes = (rotations as u64).saturating_mul(4);
-            return Err(Error::OutOfMemory { what: "rotations of an attention".into(), bytes });
         }
         let half = head_dim / 2;
         let angles = (0..(window + CHUNK) * half).map(|at| {
@@ -107,9 +100,9 @@ pub struct Cache {
 impl Cache {
     /// The cache of `batch` games that have not begun.
     pub fn empty(window: &Window, batch: usize) -> Result<Self> {
+        let zero = |shape: &[usize]| tensor::tensor(vec![0.0; shape.iter().product()], shape);
         let ring = [batch, window.window, window.width()];
-        let (keys, values) = (tensor::zeros(&ring)?, tensor::zeros(&ring)?);
-        Ok(Cache { keys, values, seen: tensor::zeros(&[batch, 1])? })
+        Ok(Cache { keys: zero(&ring)?, values: zero(&ring)?, seen: zero(&[batch, 1])? })
     }
 
     /// Frames that each row has seen.
