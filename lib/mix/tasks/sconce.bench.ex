@@ -10,11 +10,10 @@ defmodule Mix.Tasks.Sconce.Bench do
     ],
     budget: [type: :float, min: 0, default: 2.0, doc: "Seconds that a case is measured."],
     json: [type: :path, doc: "A file that gets one object a line as well."],
-    minutes: [
-      type: :float,
-      min: 0,
-      default: 3.0,
-      doc: "Of training, for each of the `backbones`."
+    steps: [
+      type: :pos_integer,
+      default: 300,
+      doc: "Of training on real games, for each of the `backbones`."
     ],
     peers: [type: :path, doc: "Rows of `bench/peers/run.py` to stand beside."],
     with_peers: [
@@ -48,12 +47,12 @@ defmodule Mix.Tasks.Sconce.Bench do
 
   ## Backbones
 
-      $ SCONCE_REPLAYS=replays mix bench backbones --minutes 3 --threads 1
+      $ SCONCE_REPLAYS=replays mix bench backbones --steps 300 --only "gru|mamba"
 
   One row for each backbone, with the options it has by default: what it learns of the games in `train`
-  with so many minutes of training (plain NLL in nats a frame on the games in `validation`, one frame in
-  five, last step), its steps a second on real games, a decision, the memory of a session, and a training
-  step on 32 windows of 60 frames with its peak of memory. Without `SCONCE_REPLAYS` nothing is learned.
+  in so many steps (plain NLL in nats a frame on the games in `validation`, one frame in five, last
+  step), a decision, the memory of a session, and training steps on 32 windows of 60 frames with
+  their peak of memory. Without `SCONCE_REPLAYS` nothing is learned.
 
   Every case and every backbone checks what it computed. One that fails says FAILED, the others follow,
   and then the exit status is 1. With `SCONCE_REPLAYS` set, the games of that folder are imported too.
@@ -123,7 +122,7 @@ defmodule Mix.Tasks.Sconce.Bench do
   defp parse!(args) do
     case Switches.parse!(args, @schema) do
       {opts, rest} when rest in [[], ["backbones"]] ->
-        defaults = for name <- [:budget, :minutes], do: {name, @schema[name][:default]}
+        defaults = for name <- [:budget, :steps], do: {name, @schema[name][:default]}
         {Keyword.merge(defaults, opts), rest != []}
 
       {_opts, [argument | _]} ->

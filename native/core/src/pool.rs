@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock, RwLock};
+use std::thread::LocalKey;
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
@@ -20,7 +21,11 @@ static POOL: RwLock<Option<Arc<ThreadPool>>> = RwLock::new(None);
 
 thread_local! {
     static SERIAL: Cell<bool> = const { Cell::new(false) };
+    static IN_SHARD: Cell<bool> = const { Cell::new(false) };
 }
+
+/// Work of [`run`] walks graphs recursively; a page is taken when it is touched.
+const STACK: usize = 64 << 20;
 
 /// Logical processors this process may use.
 pub fn available() -> usize {
@@ -83,32 +88,48 @@ fn build(threads: usize) -> Result<ThreadPool> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|i| format!("sconce-{i}"))
+        .stack_size(STACK)
         .build()
         .map_err(|e| Error::Unavailable { what: "threads".into(), reason: e.to_string() })
 }
 
 /// Runs `work(shard)` for every shard, on the pool if there is more than one.
 pub fn for_each(shards: usize, work: impl Fn(usize) + Sync + Send) {
-    // Inside a shard, of this pool or any other, and inside `serial` work stays where it is.
-    let here = shards <= 1 || SERIAL.get() || rayon::current_thread_index().is_some();
+    // Inside a shard and inside `serial` work stays where it is.
+    let here = shards <= 1 || SERIAL.get() || IN_SHARD.get();
     match if here { None } else { share() } {
-        Some(pool) if pool.current_num_threads() > 1 => {
-            pool.install(|| (0..shards).into_par_iter().for_each(work));
-        }
+        Some(pool) if pool.current_num_threads() > 1 => pool.install(|| {
+            (0..shards).into_par_iter().for_each(|shard| flagged(&IN_SHARD, || work(shard)));
+        }),
         _ => (0..shards).for_each(work),
+    }
+}
+
+/// Runs `work` on a thread of the pool, from which its shards are handed out: from any other, each
+/// [`for_each`] costs a thread that falls asleep and one that is woken.
+pub fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let here = SERIAL.get() || rayon::current_thread_index().is_some();
+    match if here { None } else { share() } {
+        Some(pool) if pool.current_num_threads() > 1 => pool.install(work),
+        _ => work(),
     }
 }
 
 /// Runs `work` with all its shards on the thread that calls: it takes longer, and never waits for
 /// another thread. The numbers are the same.
 pub fn serial<T>(work: impl FnOnce() -> T) -> T {
-    struct Before(bool);
+    flagged(&SERIAL, work)
+}
+
+/// Runs `work` with a flag of this thread up; it falls back also when `work` panics.
+fn flagged<T>(flag: &'static LocalKey<Cell<bool>>, work: impl FnOnce() -> T) -> T {
+    struct Before(&'static LocalKey<Cell<bool>>, bool);
     impl Drop for Before {
         fn drop(&mut self) {
-            SERIAL.set(self.0);
+            self.0.set(self.1);
         }
     }
-    let _before = Before(SERIAL.replace(true));
+    let _before = Before(flag, flag.replace(true));
     work()
 }
 

@@ -230,7 +230,7 @@ impl Session {
         let act = || self.policy.act(&frames, state, draw, &context);
         let (decision, state) = match self.next_lane() {
             Lane::Inline => pool::serial(act),
-            Lane::Worker => act(),
+            Lane::Worker => pool::run(act),
         }?;
         Ok(Step { decision, state, row })
     }

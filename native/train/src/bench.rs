@@ -64,8 +64,10 @@ pub fn forward_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
         let (frames, _, _) = examples(spec, steps);
         let state = policy.zero_state(steps.batch)?;
         repeat(steps, |_| {
-            let (trunk, _) = policy.trunk(&frames, &state, &Context::default())?;
-            Ok(f64::from(trunk.sum_all()?.to_scalar::<f32>()?))
+            pool::run(|| {
+                let (trunk, _) = policy.trunk(&frames, &state, &Context::default())?;
+                Ok(f64::from(trunk.sum_all()?.to_scalar::<f32>()?))
+            })
         })
     })
 }

@@ -103,13 +103,15 @@ impl Stepper {
         step: u64,
         learning_rate: f64,
     ) -> Result<(Stepped, State)> {
-        let learned = self.learn(x, state, step);
-        let done = learned.and_then(|(loss, store, state)| {
-            let grad_norm = self.update(&store, learning_rate)?;
-            Ok((Stepped { loss, grad_norm }, state))
-        });
-        self.policy.weights().values().for_each(Weight::forget);
-        done
+        pool::run(|| {
+            let learned = self.learn(x, state, step);
+            let done = learned.and_then(|(loss, store, state)| {
+                let grad_norm = self.update(&store, learning_rate)?;
+                Ok((Stepped { loss, grad_norm }, state))
+            });
+            self.policy.weights().values().for_each(Weight::forget);
+            done
+        })
     }
 
     /// Forward and backward, chunk by chunk. Gradients are left with the weights, but for candle's of
