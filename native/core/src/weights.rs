@@ -16,7 +16,7 @@ use crate::rng::Rng;
 use crate::{Error, Result};
 
 /// 4 GiB of f32: a spec that wants more is a slip, or a hostile file.
-const MAX_WEIGHTS: usize = 1 << 30;
+pub(crate) const MAX_NUMBERS: usize = 1 << 30;
 
 /// All weights of a policy, in the order of their names.
 pub type Weights = BTreeMap<String, Weight>;
@@ -114,8 +114,11 @@ impl Weight {
     }
 
     /// Calls `add(gradient, accumulate)`: with `accumulate` it has to add to what is there, without
-    /// it to write over it.
+    /// it to write over it. A weight that is not trained has no gradient: nothing is called.
     pub fn accumulate(&self, add: impl FnOnce(&mut [f32], bool)) {
+        if !self.tensor.track_op() {
+            return;
+        }
         let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
         let Gradient { values, filled } = &mut *gradient;
         values.resize(self.tensor.elem_count(), 0.0);
@@ -237,6 +240,8 @@ impl Builder {
         };
         let weight = Weight::from(match self.trainable {
             true => Var::from_tensor(&weight)?.into_inner(),
+            // A copy of one that is trained: what was packed of it would not follow its changes.
+            false if weight.is_variable() => weight.copy()?.detach(),
             false => weight.detach(),
         });
         self.taken.borrow_mut().insert(name, weight.clone());
@@ -248,11 +253,11 @@ impl Builder {
         self.taken.borrow().values().cloned().collect()
     }
 
-    /// Counts a weight before memory is taken for it.
-    fn reserve(&self, name: &str, shape: &[usize]) -> Result<()> {
+    /// Counts a weight, or what else a policy keeps, before memory is taken for it.
+    pub(crate) fn reserve(&self, name: &str, shape: &[usize]) -> Result<()> {
         let count = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
         let total = self.total.get().saturating_add(count);
-        if total > MAX_WEIGHTS {
+        if total > MAX_NUMBERS {
             let bytes = (total as u64).saturating_mul(4);
             return Err(Error::OutOfMemory { what: format!("weights up to {name}"), bytes });
         }
@@ -287,5 +292,35 @@ mod tests {
         assert!(matches!(huge, Err(Error::OutOfMemory { bytes, .. }) if bytes == 1 << 36));
         let overflow = b.get("w", &[usize::MAX, 3], Init::Constant(0.0));
         assert!(matches!(overflow, Err(Error::OutOfMemory { .. })));
+    }
+
+    #[test]
+    fn what_is_packed_of_a_weight_outlives_the_training_of_the_one_it_was_taken_from() -> Result<()>
+    {
+        let trained = Builder::new(Source::Seed(1), true);
+        trained.get("w", &[3, 5], Init::Normal(1.0))?;
+        let trained = trained.finish()?;
+        let frozen = Builder::new(Source::Stored(trained.clone()), false);
+        let frozen = frozen.get("w", &[3, 5], Init::Constant(0.0))?;
+        let x = tensor::tensor(vec![1.0; 5 * WORTH_PACKING], (WORTH_PACKING, 5))?;
+        let y = || {
+            let y = crate::ops::linear(&x, &frozen, None, crate::ops::Activation::None)?;
+            Ok::<_, Error>((tensor::to_vec(&y)?, tensor::to_vec(&frozen)?))
+        };
+        let before = y()?;
+        tensor::update(&trained["w"], |w| w.fill(7.0))?;
+        assert_eq!(y()?, before);
+        Ok(())
+    }
+
+    #[test]
+    fn a_weight_that_is_not_trained_gathers_no_gradient() -> Result<()> {
+        let weight = Weight::from(tensor::tensor(vec![2.0; 6], (2, 3))?);
+        let x = Var::from_tensor(&tensor::tensor(vec![1.0; 3], (1, 3))?)?;
+        let y = crate::ops::linear(&x, &weight, None, crate::ops::Activation::None)?;
+        let store = y.sum_all()?.backward()?;
+        assert_eq!(store.get(&x).map(tensor::to_vec).transpose()?, Some(vec![4.0; 3]));
+        assert!(!weight.gather(&store)? && weight.gradient(|g| g.is_empty()));
+        Ok(())
     }
 }

@@ -178,3 +178,21 @@ fn a_layer_can_be_walked_back_twice_and_keeps_no_old_weights() {
     assert_eq!(values(&changed), values(&want));
     assert_eq!(values(&changed), values(&ops::gru(&x, &alone, &h0, None).unwrap().0));
 }
+
+#[test]
+fn what_is_not_a_number_is_not_hidden_by_an_activation_a_softmax_or_a_gate() {
+    let nan = |shape: &[usize]| {
+        let count = shape.iter().product();
+        Tensor::from_vec(vec![f32::NAN; count], shape, &Device::Cpu).unwrap()
+    };
+    let is_nan = |t: &Tensor| values(t).iter().all(|v| v.is_nan());
+    use Activation::{Gelu, Relu, Sigmoid, Silu, Softplus, SquaredRelu, Tanh};
+    for activation in [Relu, Sigmoid, Tanh, Silu, Gelu, Softplus, SquaredRelu] {
+        assert!(is_nan(&ops::activate(&nan(&[1, 40]), activation).unwrap()), "{activation:?}");
+    }
+    assert!(is_nan(&ops::softmax(&nan(&[2, 19])).unwrap()));
+    assert!(is_nan(&ops::decay::log_sigmoid(&nan(&[2, 19]), 1.0).unwrap()));
+    let first = Tensor::zeros((1, 2), candle_core::DType::F32, &Device::Cpu).unwrap();
+    let gates = ops::decay::mlstm_gates(&nan(&[1, 3, 4]), &first, &None).unwrap().gates;
+    assert!(is_nan(&gates));
+}

@@ -269,3 +269,18 @@ fn the_heads_read_the_trunk_without_the_directions_that_are_projected_out() {
     assert_ne!(values(&plain), values(&logits));
     assert_eq!(untouched.to_vec().unwrap(), state.to_vec().unwrap());
 }
+
+#[test]
+fn blocks_that_are_recomputed_can_be_walked_back_twice() {
+    let (stack, weights) = stack();
+    let x = Var::from_tensor(&noise(&[2, 4, INPUT], 1)).unwrap();
+    let context = Context::training(1, 1).recomputing(2);
+    let (y, _) = stack.forward(&x, &stack.zero_state(2).unwrap(), &context).unwrap();
+    let loss = y.sqr().unwrap().sum_all().unwrap();
+    let gradients = || {
+        let store = loss.backward().unwrap();
+        let of = weights.iter().map(|(name, weight)| bits(&gradient(name, weight, &store)));
+        std::iter::once(bits(store.get(&x).unwrap())).chain(of).collect::<Vec<_>>()
+    };
+    assert_eq!(gradients(), gradients());
+}

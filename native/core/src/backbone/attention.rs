@@ -84,6 +84,7 @@ impl Attention {
     /// Weights `qkv` (queries, keys, values; head after head), `out`, and `q_norm`, `k_norm`.
     pub fn new(sizes: &Sizes, b: &Builder) -> Result<Self> {
         let Sizes { num_heads, head_dim, window_size, pairing, hidden_size, .. } = *sizes;
+        b.reserve("rotations", &Window::table(head_dim, window_size))?;
         let window = Window::new(num_heads, head_dim, window_size, pairing, THETA)?;
         let (h, d) = (hidden_size, window.width());
         let norms = sizes.qk_layernorm.then(|| HeadNorms::new(head_dim, b));
@@ -103,9 +104,7 @@ impl Backbone for Attention {
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let [keys, values, seen] = &state.0[..] else {
-            return Err(Error::mismatch("parts of a state", 3, state.0.len()));
-        };
+        let [keys, values, seen] = state.parts()?;
         let cache = Cache { keys: keys.clone(), values: values.clone(), seen: seen.clone() };
         let mut qkv = self.qkv.forward(x)?;
         if let Some(norms) = &self.norms {

@@ -5,15 +5,45 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::{Backbone, Context, State};
+use crate::weights::MAX_NUMBERS;
 use crate::{Error, Result, ops};
 
 /// Moves the present frames of each row together, so that a backbone knows sequences of several
-/// lengths and nothing of gaps.
-pub struct Compact(pub Box<dyn Backbone>);
+/// lengths and nothing of gaps. Refuses states that no machine holds before memory is taken for them:
+/// a window or a head may be large where every weight is small.
+pub struct Compact {
+    net: Box<dyn Backbone>,
+    /// Numbers of the state of one game.
+    numbers: usize,
+}
+
+impl Compact {
+    pub fn new(net: Box<dyn Backbone>) -> Result<Self> {
+        let numbers =
+            |part: &Tensor| part.dims().iter().skip(1).fold(1usize, |n, d| n.saturating_mul(*d));
+        // The state of no game has the shapes and takes nothing.
+        let parts = net.zero_state(0)?.0;
+        let numbers = parts.iter().map(numbers).fold(0, usize::saturating_add);
+        let net = Compact { net, numbers };
+        net.check(1)?;
+        Ok(net)
+    }
+
+    fn check(&self, batch: usize) -> Result<()> {
+        match self.numbers.saturating_mul(batch) {
+            0..=MAX_NUMBERS => Ok(()),
+            numbers => {
+                let bytes = (numbers as u64).saturating_mul(4);
+                Err(Error::OutOfMemory { what: format!("state of {batch} games"), bytes })
+            }
+        }
+    }
+}
 
 impl Backbone for Compact {
     fn zero_state(&self, batch: usize) -> Result<State> {
-        self.0.zero_state(batch)
+        self.check(batch)?;
+        self.net.zero_state(batch)
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
@@ -22,11 +52,11 @@ impl Backbone for Compact {
             return Err(Error::mismatch("frames of a window", "at least 1", 0));
         }
         let (y, state) = match &context.mask {
-            None => self.0.forward(x, state, context)?,
+            None => self.net.forward(x, state, context)?,
             Some(mask) => {
                 let moves = Moves::new(mask, batch, time)?;
                 let within = context.compact(moves.lengths);
-                let (y, state) = self.0.forward(&pick(x, moves.together)?, state, &within)?;
+                let (y, state) = self.net.forward(&pick(x, moves.together)?, state, &within)?;
                 (pick(&y, moves.apart)?, state)
             }
         };

@@ -63,11 +63,9 @@ fn decay(rng: &Rng, i: u64) -> f32 {
 
 impl Backbone for RecurrentBlock {
     fn zero_state(&self, batch: usize) -> Result<State> {
-        let (inner, past) = (self.inner, self.conv_size - 1);
-        let conv = ops::tensor::tensor(vec![0.0; batch * inner * past], (batch, inner, past))?;
-        let mut state = State::zeros(batch, &[inner])?;
-        state.0.insert(0, conv);
-        Ok(state)
+        let zeros = ops::tensor::zeros;
+        let conv = zeros(&[batch, self.inner, self.conv_size - 1])?;
+        Ok(State(vec![conv, zeros(&[batch, self.inner])?]))
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {

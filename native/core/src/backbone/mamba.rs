@@ -7,13 +7,13 @@ use candle_core::Tensor;
 use super::attention::{self, Sizes};
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
+use crate::Result;
 use crate::layer::{Linear, Norm};
-use crate::ops::tensor::tensor;
+use crate::ops::tensor::zeros;
 use crate::ops::{self, Activation, MambaWeights, Selective};
 use crate::rng::Rng;
 use crate::spec::{HawkConfig, JambaConfig, Layered, MambaConfig};
 use crate::weights::{Builder, Init, Weight};
-use crate::{Error, Result};
 
 /// Inner width of the feed-forward layers of the hybrids over `hidden_size`.
 const FFN: usize = 4;
@@ -36,7 +36,7 @@ impl Conv {
 
     fn zero_state(&self, batch: usize) -> Result<Tensor> {
         let (channels, _, kernel) = self.weight.dims3()?;
-        zeros(&[batch, channels, kernel - 1])
+        Ok(zeros(&[batch, channels, kernel - 1])?)
     }
 
     fn forward(&self, x: &Tensor, state: &Tensor, context: &Context) -> Result<(Tensor, Tensor)> {
@@ -46,15 +46,6 @@ impl Conv {
         context.tap("post_conv", &y);
         Ok((y, state))
     }
-}
-
-fn zeros(shape: &[usize]) -> Result<Tensor> {
-    Ok(tensor(vec![0.0; shape.iter().product()], shape)?)
-}
-
-fn parts<const N: usize>(state: &State) -> Result<&[Tensor; N]> {
-    let wrong = |_| Error::mismatch("parts of a state", N, state.0.len());
-    <&[Tensor; N]>::try_from(&state.0[..]).map_err(wrong)
 }
 
 /// A number between `low` and `high`, evenly spread in its logarithm.
@@ -136,7 +127,7 @@ impl Backbone for Mamba {
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let state = parts(state)?;
+        let state = state.parts()?;
         let (y, after) = match context.is_tapped() {
             true => self.op_by_op(x, state, context)?,
             false => ops::mamba(x, state, &self.weights(), context.lengths())?,
@@ -327,7 +318,7 @@ impl Backbone for GatedSsm {
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let [conv, first] = parts(state)?;
+        let [conv, first] = state.parts()?;
         let [x, z] = ops::linear_parts(x, &self.in_proj, [self.channels; 2])?;
         let (x, conv) = self.conv.forward(&x, conv, context)?;
         let [f, i] = ops::linear_parts(&x, &self.x_proj, [self.rank; 2])?;

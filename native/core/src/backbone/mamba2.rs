@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 
+use super::mamba::softplus_of_a_step;
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm, RmsNorm};
@@ -39,13 +40,6 @@ pub struct Mamba2 {
     conv: usize,
 }
 
-/// `b` with `softplus(b)` log-uniform in 1e-3..1e-1 (Dao & Gu 2024, appendix D.2).
-fn dt_bias(rng: &Rng, i: u64) -> f32 {
-    let (low, high) = (1e-3f32.ln(), 1e-1f32.ln());
-    let dt = (low + (high - low) * rng.uniform(i)).exp();
-    dt + (-(-dt).exp_m1()).ln()
-}
-
 /// `ln A` with A uniform in 1..16.
 fn a_log(rng: &Rng, i: u64) -> f32 {
     (1.0 + 15.0 * rng.uniform(i)).ln()
@@ -72,7 +66,7 @@ impl Mamba2 {
             )?,
             conv_weight: conv.get("weight", &[channels, 1, taps], Init::fan_in(taps))?,
             conv_bias: conv.get("bias", &[channels], Init::fan_in(taps))?,
-            dt_bias: b.get("dt_bias", &[heads], Init::With(dt_bias))?,
+            dt_bias: b.get("dt_bias", &[heads], Init::With(softplus_of_a_step))?,
             a_log: b.get("A_log", &[heads], Init::With(a_log))?,
             skip: b.get("D", &[heads], Init::Constant(1.0))?,
             norm: RmsNorm::new(inner, &b.under("norm"))?,
@@ -108,9 +102,7 @@ impl Backbone for Mamba2 {
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let [conv, matrix] = &state.0[..] else {
-            return Err(Error::mismatch("parts of Mamba-2's state", 2, state.0.len()));
-        };
+        let [conv, matrix] = state.parts()?;
         let (inner, key) = (self.inner, self.state_size);
         let widths = [inner, inner + 2 * key, self.heads];
         let [z, xbc, dt] = ops::linear_parts(x, &self.in_proj, widths)?;

@@ -85,7 +85,7 @@ pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn
         Gla(c) => Box::new(gla::GatedLinearAttention::stack(c, input, b)?),
         Xlstm(c) => Box::new(xlstm::stack(c, input, b)?),
     };
-    Ok(Box::new(compact::Compact(net)))
+    Ok(Box::new(compact::Compact::new(net)?))
 }
 
 impl State {

@@ -113,7 +113,7 @@ impl Run {
         };
         let leaves = self.values.iter().zip(&self.wanted).map(leaf).collect::<Result<Vec<_>>>()?;
         let outputs = (self.block)(&leaves[0], &State(leaves[1..].to_vec()), &self.context)?;
-        let given = std::mem::take(&mut self.gradients().of_outputs);
+        let given: Vec<_> = self.gradients().of_outputs.iter_mut().map(Option::take).collect();
         let mut root: Option<Tensor> = None;
         for (output, gradient) in join(outputs).iter().zip(given) {
             let Some(gradient) = gradient else { continue };

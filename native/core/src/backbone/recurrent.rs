@@ -134,13 +134,7 @@ fn run(
 
 impl Backbone for Recurrent {
     fn zero_state(&self, batch: usize) -> Result<State> {
-        let part = || {
-            Ok(ops::tensor::tensor(vec![0.0; batch * self.hidden_size], (batch, self.hidden_size))?)
-        };
-        (0..self.layers.len() * self.cell.states())
-            .map(|_| part())
-            .collect::<Result<_>>()
-            .map(State)
+        State::zeros(batch, &vec![self.hidden_size; self.layers.len() * self.cell.states()])
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {

@@ -95,9 +95,7 @@ impl Backbone for Retention {
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let [matrix] = &state.0[..] else {
-            return Err(Error::mismatch("parts of a RetNet's state", 1, state.0.len()));
-        };
+        let [matrix] = state.parts()?;
         let (keys, inner) = (self.heads * self.key, self.heads * self.value);
         let [qkv, gate] = ops::linear_parts(x, &self.qkvg, [2 * keys + inner, inner])?;
         let decay = Decay::Constant(self.decays.clone());

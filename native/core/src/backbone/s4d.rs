@@ -7,12 +7,12 @@ use candle_core::Tensor;
 use super::mamba::log_of_a_step;
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
+use crate::Result;
 use crate::layer::{Linear, Norm};
-use crate::ops::tensor::tensor;
+use crate::ops::tensor::zeros;
 use crate::ops::{self, Activation, Selective};
 use crate::spec::{Layered, StateConfig};
 use crate::weights::{Builder, Init, Weight};
-use crate::{Error, Result};
 
 /// Inner width of the gated feed-forward layers over `hidden_size`.
 const FFN: usize = 4;
@@ -53,13 +53,11 @@ impl S4d {
 impl Backbone for S4d {
     fn zero_state(&self, batch: usize) -> Result<State> {
         let (h, n) = self.a_log.dims2()?;
-        Ok(State(vec![tensor(vec![0.0; batch * h * n], (batch, h, n))?]))
+        Ok(State(vec![zeros(&[batch, h, n])?]))
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let [s] = &state.0[..] else {
-            return Err(Error::mismatch("parts of a state", 1, state.0.len()));
-        };
+        let [s] = state.parts()?;
         let (_, n) = self.a_log.dims2()?;
         let [b, c] = ops::linear_parts(x, &self.bc_proj, [n, n])?;
         let inputs = Selective {

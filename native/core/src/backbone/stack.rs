@@ -23,7 +23,8 @@ pub struct Residual {
 
 impl Residual {
     pub fn new(norm: Norm, layer: impl Backbone + 'static) -> Result<Self> {
-        let parts = layer.zero_state(1)?.0.len();
+        // The memory of no game: as many tensors, and no numbers in them.
+        let parts = layer.zero_state(0)?.0.len();
         Ok(Residual { norm, layer: Box::new(layer), parts })
     }
 }

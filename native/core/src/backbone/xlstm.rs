@@ -98,9 +98,7 @@ impl Backbone for Mlstm {
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let [conv, matrix, m] = &state.0[..] else {
-            return Err(Error::mismatch("parts of an mLSTM's state", 3, state.0.len()));
-        };
+        let [conv, matrix, m] = state.parts()?;
         let (heads, head) = (self.heads, self.inner / self.heads);
         let [x, z] = ops::linear_parts(x, &self.up, [self.inner; 2])?;
         context.tap("pre_conv", &x);
@@ -150,9 +148,7 @@ impl Backbone for Slstm {
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let [h, c, n, m] = &state.0[..] else {
-            return Err(Error::mismatch("parts of an sLSTM's state", 4, state.0.len()));
-        };
+        let [h, c, n, m] = state.parts()?;
         let projected = self.input.forward(x)?;
         let state = SlstmState { h: h.clone(), c: c.clone(), n: n.clone(), m: m.clone() };
         let (y, next) =

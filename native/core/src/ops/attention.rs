@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
 use super::matmul::{View, matmul};
 use super::recurrence::{Lengths, check_lengths, for_each_shard};
-use super::simd::{dispatch, exp};
+use super::simd::{dispatch, exp, mul_add};
 use super::tensor;
 use crate::{Error, Result};
 
@@ -48,6 +48,11 @@ const FEW: usize = 3;
 const SHARDS: usize = 16;
 
 impl Window {
+    /// Shape of the numbers that it keeps.
+    pub fn table(head_dim: usize, window: usize) -> [usize; 2] {
+        [window.saturating_add(CHUNK), head_dim]
+    }
+
     pub fn new(
         heads: usize,
         head_dim: usize,
@@ -100,9 +105,8 @@ pub struct Cache {
 impl Cache {
     /// The cache of `batch` games that have not begun.
     pub fn empty(window: &Window, batch: usize) -> Result<Self> {
-        let zero = |shape: &[usize]| tensor::tensor(vec![0.0; shape.iter().product()], shape);
-        let ring = [batch, window.window, window.width()];
-        Ok(Cache { keys: zero(&ring)?, values: zero(&ring)?, seen: zero(&[batch, 1])? })
+        let (zeros, ring) = (tensor::zeros, [batch, window.window, window.width()]);
+        Ok(Cache { keys: zeros(&ring)?, values: zeros(&ring)?, seen: zeros(&[batch, 1])? })
     }
 
     /// Frames that each row has seen.
@@ -631,7 +635,7 @@ dispatch! {
             mixed.fill(0.0);
             for j in seen {
                 for (out, v) in mixed.iter_mut().zip(row.value(w, head, chunk.first + j)) {
-                    *out = s.weights[j].mul_add(*v, *out);
+                    *out = mul_add::<FMA>(s.weights[j], *v, *out);
                 }
             }
             for (out, mixed) in y[t * width + head * hd..][..hd].iter_mut().zip(mixed) {
@@ -929,12 +933,8 @@ impl Append {
     fn forward(&self, ring: &[f32], qkv: &[f32]) -> Vec<f32> {
         let (d, time) = (self.pass.window.width(), self.pass.time);
         let of_ring = self.pass.window.window * d;
-        let mut next = vec![0.0; ring.len()];
-        let rows = next.chunks_exact_mut(of_ring).zip(ring.chunks_exact(of_ring));
-        for (row, (next, ring)) in rows.enumerate() {
-            if self.pass.frames_of(row) < self.pass.window.window {
-                next.copy_from_slice(ring);
-            }
+        let mut next = ring.to_vec();
+        for (row, next) in next.chunks_exact_mut(of_ring).enumerate() {
             let qkv = &qkv[row * 3 * time * d..];
             for (slot, t) in self.moves(row) {
                 next[slot * d..][..d].copy_from_slice(&qkv[(3 * t + self.part) * d..][..d]);

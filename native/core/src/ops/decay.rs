@@ -221,7 +221,9 @@ dispatch! {
     fn frame(gates: &mut [f32], raw: &[f32], before: &[f32], m: &[f32]) {
         let heads = m.len();
         for h in 0..heads {
-            gates[h] = ((before[h] - m[h]) - softplus(-raw[heads + h])).min(0.0);
+            let log = (before[h] - m[h]) - softplus(-raw[heads + h]);
+            // What is not a number stays that; `f32::min` would make 0 of it.
+            gates[h] = if log > 0.0 { 0.0 } else { log };
             gates[heads + h] = exp(raw[h] - m[h]);
         }
     }

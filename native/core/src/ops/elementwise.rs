@@ -29,6 +29,12 @@ pub enum Activation {
 const GELU: f32 = 0.797_884_6;
 const CUBE: f32 = 0.044_715;
 
+/// What is not a number stays that; `f32::max` would make 0 of it.
+#[inline(always)]
+fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
 #[inline(always)]
 fn silu_slope(x: f32) -> f32 {
     let s = sigmoid(x);
@@ -73,7 +79,7 @@ macro_rules! each {
     };
 }
 
-each!(relu_, relu_d, |x| x.max(0.0), if x > 0.0 { 1.0 } else { 0.0 });
+each!(relu_, relu_d, |x| relu(x), if x > 0.0 { 1.0 } else { 0.0 });
 each!(sigmoid_, sigmoid_d, |x| sigmoid(x), {
     let s = sigmoid(x);
     s * (1.0 - s)
@@ -85,7 +91,7 @@ each!(tanh_, tanh_d, |x| tanh(x), {
 each!(silu_, silu_d, |x| x * sigmoid(x), silu_slope(x));
 each!(gelu_, gelu_d, |x| gelu(x), gelu_slope(x));
 each!(softplus_, softplus_d, |x| softplus(x), sigmoid(x));
-each!(squared_relu_, squared_relu_d, |x| x.max(0.0) * x.max(0.0), 2.0 * x.max(0.0));
+each!(squared_relu_, squared_relu_d, |x| relu(x) * relu(x), 2.0 * relu(x));
 
 dispatch! {
     /// `dy *= slope`, from the output of a sigmoid.
@@ -106,7 +112,7 @@ dispatch! {
 }
 
 dispatch! {
-    fn multiply(y: &mut [f32], x: &[f32]) {
+    pub(super) fn multiply(y: &mut [f32], x: &[f32]) {
         for (y, x) in y.iter_mut().zip(x) {
             *y *= x;
         }

@@ -2,8 +2,8 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
-use super::elementwise::Activation;
-use super::{simd::dispatch, tensor};
+use super::elementwise::{Activation, multiply};
+use super::tensor;
 use crate::{Error, Result, pool};
 
 /// Rows of one shard.
@@ -21,14 +21,6 @@ pub fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
 struct Glu {
     activation: Activation,
     n: usize,
-}
-
-dispatch! {
-    fn multiply(y: &mut [f32], x: &[f32]) {
-        for (y, x) in y.iter_mut().zip(x) {
-            *y *= x;
-        }
-    }
 }
 
 impl Glu {

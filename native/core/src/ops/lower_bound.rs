@@ -2,6 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
+use super::simd::{add_assign, dispatch, exp_with};
 use super::tensor;
 use crate::{Error, Result};
 
@@ -19,12 +20,28 @@ struct LowerBound {
     layer: usize,
 }
 
-/// The softmax over the rows of `x [layers, c]`, at channel `i`.
-fn softmax(x: &[f32], c: usize, i: usize) -> Vec<f32> {
-    let column = || x[i..].iter().step_by(c);
-    let most = column().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
-    let total: f32 = column().map(|v| (v - most).exp()).sum();
-    column().map(|v| (v - most).exp() / total).collect()
+dispatch! {
+    /// The softmax over the rows of `x [layers, c]`, in place.
+    fn softmax(x: &mut [f32], c: usize) {
+        let mut most = x[..c].to_vec();
+        for row in x.chunks_exact(c) {
+            for (most, v) in most.iter_mut().zip(row) {
+                *most = most.max(*v);
+            }
+        }
+        let mut total = vec![0.0; c];
+        for row in x.chunks_exact_mut(c) {
+            for ((v, most), total) in row.iter_mut().zip(&most).zip(&mut total) {
+                *v = exp_with::<FMA>(*v - most);
+                *total += *v;
+            }
+        }
+        for row in x.chunks_exact_mut(c) {
+            for (v, total) in row.iter_mut().zip(&total) {
+                *v /= total;
+            }
+        }
+    }
 }
 
 impl CustomOp1 for LowerBound {
@@ -33,25 +50,24 @@ impl CustomOp1 for LowerBound {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (x, c) = (tensor::slice(x, xl)?, xl.dims()[1]);
-        let sum = |i| softmax(x, c, i)[1..=self.layer].iter().sum();
-        Ok((CpuStorage::F32((0..c).map(sum).collect()), Shape::from(c)))
+        let (mut p, c) = (tensor::slice(x, xl)?.to_vec(), xl.dims()[1]);
+        softmax(&mut p, c);
+        let mut y = vec![0.0; c];
+        p[c..(self.layer + 1) * c].chunks_exact(c).for_each(|row| add_assign(&mut y, row));
+        Ok((CpuStorage::F32(y), Shape::from(c)))
     }
 
     /// `dx_j = P_j (1[0 < j <= layer] - y) dy`
     fn bwd(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let (layers, c) = x.dims2()?;
-        let (y, dy) = (tensor::to_vec(y)?, tensor::to_vec(dy)?);
-        let mut dx = vec![0.0; layers * c];
-        tensor::with(x, |x| {
-            for i in 0..c {
-                for (j, p) in softmax(x, c, i).into_iter().enumerate() {
-                    let inside = if j > 0 && j <= self.layer { 1.0 } else { 0.0 };
-                    dx[j * c + i] = p * (inside - y[i]) * dy[i];
-                }
+        let (_, c) = x.dims2()?;
+        let (y, dy, mut dx) = (tensor::to_vec(y)?, tensor::to_vec(dy)?, tensor::to_vec(x)?);
+        softmax(&mut dx, c);
+        for (j, row) in dx.chunks_exact_mut(c).enumerate() {
+            let inside = if j > 0 && j <= self.layer { 1.0 } else { 0.0 };
+            for ((p, y), dy) in row.iter_mut().zip(&y).zip(&dy) {
+                *p *= (inside - y) * dy;
             }
-            Ok(())
-        })?;
+        }
         Ok(Some(tensor::tensor(dx, x.shape())?))
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
-use super::matmul::{Packed, View, matmul};
+use super::matmul::{Packed, View};
 use super::simd::{add_assign, add_rows};
 use super::tensor;
 use crate::weights::Weight;
@@ -60,10 +60,11 @@ struct Project {
 impl Project {
     fn forward(&self, x: &[f32]) -> candle_core::Result<Vec<f32>> {
         let (k, width) = (self.k, self.width);
-        let mut y = self.biases(x.len() / k.max(1))?;
+        let rows = x.len() / k.max(1);
+        let mut y = self.biases(rows)?;
         for part in &self.parts {
             tensor::with(&part.weight, |w| {
-                let right = Right::new(View::rows(w, part.n, k).transposed(), y.len() / width);
+                let right = part.weight.operand(w, 0..part.n, true, rows);
                 pool::for_each_rows(&mut y, width, ROWS, |first, y| {
                     let x = View::rows(&x[first * k..], y.len() / width, k);
                     right.matmul(&mut y[part.begin..], width, x, true);
@@ -93,7 +94,7 @@ impl Project {
     fn weights_backward(&self, x: &[f32], dy: &[f32]) {
         let (k, width) = (self.k, self.width);
         let rows = dy.len() / width;
-        let right = Right::new(View::rows(x, rows, k), self.width);
+        let right = Packed::new(View::rows(x, rows, k));
         for Part { weight, n, begin, .. } in &self.parts {
             weight.accumulate(|dw, accumulate| {
                 let shard = n.div_ceil(GRADIENT_SHARDS).max(16);
@@ -122,7 +123,7 @@ impl Project {
         let (k, width) = (self.k, self.width);
         for (i, part) in self.parts.iter().enumerate() {
             tensor::with(&part.weight, |w| {
-                let right = Right::new(View::rows(w, part.n, k), dy.len() / width);
+                let right = part.weight.operand(w, 0..part.n, false, dy.len() / width);
                 pool::for_each_rows(dx, k, ROWS, |first, dx| {
                     let dy = &dy[first * width + part.begin..];
                     let dy = View::strided(dy, dx.len() / k, part.n, width);
@@ -132,28 +133,6 @@ impl Project {
             })?;
         }
         Ok(())
-    }
-}
-
-/// A right operand, packed once where several shards of `rows` left rows in all will use it.
-enum Right<'a> {
-    Once(View<'a>),
-    Packed(Packed),
-}
-
-impl<'a> Right<'a> {
-    fn new(view: View<'a>, rows: usize) -> Self {
-        match rows > ROWS {
-            true => Right::Packed(Packed::new(view)),
-            false => Right::Once(view),
-        }
-    }
-
-    fn matmul(&self, out: &mut [f32], stride: usize, left: View<'_>, accumulate: bool) {
-        match self {
-            Right::Once(view) => matmul(out, stride, left, *view, accumulate),
-            Right::Packed(packed) => packed.matmul(out, stride, left, accumulate),
-        }
     }
 }
 

@@ -37,7 +37,7 @@ const LANES: usize = 16;
 #[inline(always)]
 fn normalise(y: &mut [f32]) {
     let most = y.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
-    if most == f32::NEG_INFINITY {
+    if y.iter().all(|y| *y == f32::NEG_INFINITY) {
         return y.fill(0.0);
     }
     let mut sums = [0.0f32; LANES];

@@ -54,8 +54,7 @@ pub fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     check("mean", &[batch, c], mean)?;
     check("weight", &[batch, c], weight)?;
     let op = Average { grid: Grid::new(batch, time, c, lengths)? };
-    let outputs = many::apply(op, &[k, v, w, u, mean, weight])?;
-    <[Tensor; 3]>::try_from(outputs).map_err(|o| Error::mismatch("outputs of a wkv", 3, o.len()))
+    many::take(many::apply(op, &[k, v, w, u, mean, weight])?)
 }
 
 struct Average {

@@ -219,6 +219,9 @@ pub fn matrix_state_of(
     matrix_state(&streams, gates, state, Readout::Plain, &options)
 }
 
+/// The memory of a chunk grows with its square.
+const MAX_CHUNK: usize = 256;
+
 /// Shapes of one run.
 struct Sizes {
     batch: usize,
@@ -233,7 +236,7 @@ struct Sizes {
 impl Sizes {
     /// Frames of a chunk.
     fn chunk(&self) -> usize {
-        self.options.chunk.clamp(1, self.time.max(1))
+        self.options.chunk.min(MAX_CHUNK).clamp(1, self.time.max(1))
     }
 
     fn chunks(&self) -> usize {
@@ -698,5 +701,19 @@ impl Many for MatrixState {
             });
         }
         vec![d.streams, d.state, d.gates]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_is_bounded_however_long_the_sequence() {
+        let chunk = |chunk, time| {
+            let options = Options { chunk, ..Options::side_by_side(1, 2, 2, Decay::Head) };
+            Sizes { batch: 1, time, width: 6, wide: 2, options }.chunk()
+        };
+        assert_eq!([chunk(1 << 16, 1 << 20), chunk(1 << 16, 5), chunk(7, 60)], [256, 5, 7]);
     }
 }
