@@ -170,7 +170,8 @@ impl Error {
     }
 }
 
-/// So that `?` works inside candle's traits; the border unwraps it again.
+/// So that `?` works inside candle's traits, where it becomes text: what a caller can do wrong is
+/// checked before.
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         match error {
