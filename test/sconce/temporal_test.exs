@@ -104,8 +104,8 @@ defmodule Sconce.TemporalTest do
            "the :sliding_window backbone needs head_dim (7) to be a multiple of 2"},
           {[backbone: :griffin, hidden_size: 12, num_heads: 4],
            "the :griffin backbone needs hidden_size (12) to be a multiple of 2 x num_heads (8)"},
-          {[backbone: :retnet, hidden_size: 10],
-           "the :retnet backbone needs hidden_size (10) to be a multiple of num_heads (4)"},
+          {[backbone: :retnet, hidden_size: 12],
+           "the :retnet backbone needs hidden_size (12) to be a multiple of 2 x num_heads (8)"},
           {[backbone: :mamba_2, hidden_size: 16],
            "the :mamba_2 backbone needs expand_factor x hidden_size (32) to be a multiple of " <>
              "head_dim (64)"},

@@ -246,7 +246,7 @@ defmodule Sconce.Temporal.Catalogue do
         "x = x + W_2 gelu(W_1 norm(x))"
       ],
       state: "S of each head, num_layers x expand_factor x hidden_size^2 / num_heads numbers",
-      fits: [{[:hidden_size], [:num_heads]}],
+      fits: [{[:hidden_size], [2, :num_heads]}],
       taps: @taps,
       options: {2, [:num_heads, :expand_factor]}
     },

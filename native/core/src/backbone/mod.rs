@@ -25,7 +25,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 pub use crate::ops::lengths::Lengths;
-use crate::ops::tensor::{tensor, to_vec, zeros};
+use crate::ops::tensor::{tensor, to_vec};
 use crate::weights::Builder;
 use crate::{Error, Result, spec};
 pub use context::Context;
@@ -97,7 +97,7 @@ impl State {
 
     /// Zeros of these widths for each of `batch` rows.
     pub fn zeros(batch: usize, widths: &[usize]) -> Result<State> {
-        let part = |&n: &usize| zeros(&[batch, n]);
+        let part = |&n: &usize| Ok(tensor(vec![0.0; batch * n], (batch, n))?);
         widths.iter().map(part).collect::<Result<_>>().map(State)
     }
 

@@ -43,8 +43,6 @@ pub struct Window {
 /// Queries that share one copy of the keys they see. Positions are counted from the first of these
 /// keys, so the table ends at `window + CHUNK` and angles are as small in a long game as in a short.
 const CHUNK: usize = 64;
-/// 256 MiB of cosines and sines: a slip in a spec, or a hostile file.
-const MAX_ROTATIONS: usize = 1 << 26;
 /// Queries that are worked on at once.
 const BLOCK: usize = 16;
 /// So few queries are worked on one by one: to lay the keys out for blocks would cost more.
@@ -72,11 +70,6 @@ impl Window {
         }
         if head_dim == 0 || !head_dim.is_multiple_of(2) {
             return Err(Error::mismatch("head_dim of an attention", "an even number", head_dim));
-        }
-        let rotations = window.saturating_add(CHUNK).saturating_mul(head_dim);
-        if rotations > MAX_ROTATIONS {
-            let bytes = (rotations as u64).saturating_mul(4);
-            return Err(Error::OutOfMemory { what: "rotations of an attention".into(), bytes });
         }
         let half = head_dim / 2;
         let angles = (0..(window + CHUNK) * half).map(|at| {
