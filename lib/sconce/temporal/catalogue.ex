@@ -242,6 +242,8 @@ defmodule Sconce.Temporal.Catalogue do
       paper: "Sun et al. 2023",
       formula: [
         "S = g S R + v k' / sqrt(d)          g = 1 - 2^(-5 - head), R turns keys by a frame (RoPE)",
+        "heads remember 32, 64, .. frames: not meant for windows as short as the demo's, or train it",
+        "with unroll: :carry, or the state that a game carries leaves what was trained",
         "x = x + W_o (norm(S q) * silu(W_g norm(x)))",
         "x = x + W_2 gelu(W_1 norm(x))"
       ],
