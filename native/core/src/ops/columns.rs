@@ -99,20 +99,16 @@ pub unsafe fn outputs<const N: usize>(
     lens: [usize; N],
     work: impl FnOnce([Output<'_>; N]),
 ) -> [Vec<f32>; N] {
-    let mut vectors = lens.map(Vec::<f32>::with_capacity);
-    let mut pairs = vectors.iter_mut().zip(lens);
-    work(std::array::from_fn(|_| match pairs.next() {
-        Some((v, len)) => {
-            let numbers = v.spare_capacity_mut().as_mut_ptr();
-            Output { numbers, len, buffer: PhantomData }
-        }
-        None => unreachable!("as many vectors as lengths"),
+    let mut vectors = lens.map(|len| (Vec::<f32>::with_capacity(len), len));
+    work(vectors.each_mut().map(|(v, len)| {
+        let numbers = v.spare_capacity_mut().as_mut_ptr();
+        Output { numbers, len: *len, buffer: PhantomData }
     }));
-    for (v, len) in vectors.iter_mut().zip(lens) {
+    vectors.map(|(mut v, len)| {
         // SAFETY: reserved above, written by the caller's promise.
         unsafe { v.set_len(len) };
-    }
-    vectors
+        v
+    })
 }
 
 /// `rows` rows of the given widths, filled by `work(rows, [their part of each])` in shards of
