@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use super::recompute::recomputed;
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Cell, Context, Recurrent, State};
 use crate::layer::{LayerNorm, Linear, Norm};
@@ -170,11 +171,18 @@ pub fn transformer(config: &AttentionConfig, input: usize, b: &Builder) -> Resul
 /// the [`Attention`]. Weights: `lstm.{weight,bias}_{ih,hh}_lI`, `dense`, `qkv`, `out`, `norm`.
 pub struct LstmHybrid {
     lstm: Recurrent,
+    /// Parts of the LSTM's state.
+    parts: usize,
+    head: Arc<Head>,
+    /// All that the head may use.
+    weights: Arc<[Weight]>,
+}
+
+/// What comes after the LSTM.
+struct Head {
     dense: Linear,
     attention: Attention,
     norm: LayerNorm,
-    /// Parts of the LSTM's state.
-    parts: usize,
     dropout: f32,
 }
 
@@ -189,21 +197,31 @@ impl LstmHybrid {
             dropout: config.dropout,
             input_dropout: config.input_dropout,
         };
-        Ok(LstmHybrid {
-            lstm: Recurrent::new(Cell::Lstm, &lstm, input, &b.under("lstm"))?,
+        let lstm = Recurrent::new(Cell::Lstm, &lstm, input, &b.under("lstm"))?;
+        let head = Head {
             dense: Linear::new(h, h, Activation::None, &b.under("dense"))?,
             attention: Attention::new(&Sizes::from(config), b)?,
             norm: LayerNorm::new(h, &b.under("norm"))?,
-            parts: 2 * config.num_layers,
             dropout: config.dropout,
-        })
+        };
+        let parts = 2 * config.num_layers;
+        Ok(LstmHybrid { lstm, parts, head: head.into(), weights: b.taken() })
+    }
+}
+
+impl Head {
+    fn forward(&self, h: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let u = self.dense.forward(h)?;
+        let (y, state) = self.attention.forward(&u, state, context)?;
+        let y = (u + context.dropout(&y, self.dropout, "attention")?)?;
+        Ok((self.norm.forward(&y)?, state))
     }
 }
 
 impl Backbone for LstmHybrid {
     fn zero_state(&self, batch: usize) -> Result<State> {
         let mut state = self.lstm.zero_state(batch)?;
-        state.0.extend(self.attention.zero_state(batch)?.0);
+        state.0.extend(self.head.attention.zero_state(batch)?.0);
         Ok(state)
     }
 
@@ -212,10 +230,18 @@ impl Backbone for LstmHybrid {
             return Err(Error::mismatch("parts of a state", self.parts + 3, state.0.len()));
         };
         let (h, mut next) = self.lstm.forward(x, &State(lstm.to_vec()), context)?;
-        let u = self.dense.forward(&h)?;
-        let (y, after) = self.attention.forward(&u, &State(attention.to_vec()), context)?;
-        let y = (u + context.dropout(&y, self.dropout, "attention")?)?;
+        let own = State(attention.to_vec());
+        let (y, after) = match context.recompute_every() {
+            None => self.head.forward(&h, &own, context)?,
+            Some(_) => {
+                let head = self.head.clone();
+                let block = move |h: &Tensor, state: &State, context: &Context| {
+                    head.forward(h, state, context)
+                };
+                recomputed(&h, &own, context, &self.weights, block)?
+            }
+        };
         next.0.extend(after.0);
-        Ok((self.norm.forward(&y)?, next))
+        Ok((y, next))
     }
 }

@@ -111,6 +111,11 @@ impl Context {
         self.taps.as_ref().map(|taps| taps.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
+    /// A pass through a block that is recomputed as a whole: its own layers are not once more.
+    pub(super) fn within_block(&self) -> Self {
+        Context { recompute: None, ..self.clone() }
+    }
+
     /// A pass that computes the same and keeps no activation.
     pub(super) fn untapped(&self) -> Self {
         Context { taps: None, ..self.clone() }

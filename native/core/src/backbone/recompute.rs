@@ -36,8 +36,9 @@ pub fn recomputed(
     let inputs: Vec<&Tensor> = std::iter::once(x).chain(&state.0).collect();
     let values: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
     let wanted: Vec<bool> = inputs.iter().map(|t| t.track_op()).collect();
+    let context = context.within_block();
     // The graph of this run ends with this statement.
-    let outputs: Vec<Tensor> = join(block(&values[0], &State(values[1..].to_vec()), context)?)
+    let outputs: Vec<Tensor> = join(block(&values[0], &State(values[1..].to_vec()), &context)?)
         .iter()
         .map(Tensor::detach)
         .collect();
