@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustler::{Atom, Binary, Env, Reference, ResourceArc, Term};
 use sconce_core::{Error, Result, Spec, ceilings};
 use sconce_serve::frames;
-use sconce_train::bench::{Steps, forward_times, step_times};
+use sconce_train::bench::{StepTimes, Steps, forward_times, step_times};
 use serde::Serialize;
 
 use crate::border::{Data, Task, call, decode, from_binary, perform, pool};
@@ -59,10 +59,7 @@ fn bench_train<'a>(
     spec: Term<'a>,
     steps: Term<'a>,
 ) -> Term<'a> {
-    call(env, "bench", || {
-        let (spec, steps): (Spec, Steps) = (decode(spec)?, decode(steps)?);
-        task(env, reference, move || step_times(&spec, &steps).map(Data))
-    })
+    times(env, reference, spec, steps, step_times)
 }
 
 #[rustler::nif]
@@ -72,9 +69,19 @@ fn bench_forward<'a>(
     spec: Term<'a>,
     steps: Term<'a>,
 ) -> Term<'a> {
+    times(env, reference, spec, steps, forward_times)
+}
+
+fn times<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    spec: Term<'a>,
+    steps: Term<'a>,
+    measure: fn(&Spec, &Steps) -> Result<StepTimes>,
+) -> Term<'a> {
     call(env, "bench", || {
         let (spec, steps): (Spec, Steps) = (decode(spec)?, decode(steps)?);
-        task(env, reference, move || forward_times(&spec, &steps).map(Data))
+        task(env, reference, move || measure(&spec, &steps).map(Data))
     })
 }
 

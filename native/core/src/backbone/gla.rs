@@ -2,10 +2,10 @@
 
 use candle_core::Tensor;
 
-use super::retnet::feed_forward;
-use super::stack::{Residual, Stack};
+use super::retnet::mixed;
+use super::stack::Stack;
 use super::{Backbone, Context, State};
-use crate::layer::{Linear, Norm};
+use crate::layer::Linear;
 use crate::ops::matrix_state::log_sigmoid;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::{self, Activation};
@@ -65,17 +65,8 @@ impl GatedLinearAttention {
     /// Residual blocks `layers.I.norm`, `layers.I.mixer` and `layers.I.ffn_norm`, `layers.I.ffn`, and a last
     /// `norm`.
     pub fn stack(config: &GlaConfig, input: usize, b: &Builder) -> Result<Stack> {
-        let width = config.hidden_size;
-        let mut layers = vec![];
-        for i in 0..config.num_layers {
-            let b = b.under("layers").under(i);
-            let mixer = GatedLinearAttention::new(config, &b.under("mixer"))?;
-            layers.push(Residual::new(Norm::layer(width, &b.under("norm"))?, mixer)?.into());
-            let ffn = feed_forward(width, config.expand_factor, Activation::Silu, &b.under("ffn"))?;
-            layers.push(Residual::new(Norm::layer(width, &b.under("ffn_norm"))?, ffn)?.into());
-        }
-        let norm = Some(Norm::layer(width, &b.under("norm"))?);
-        Stack::new(&config.trunk(), input, layers, norm, b)
+        let mixer = |b: &Builder| GatedLinearAttention::new(config, b);
+        mixed(&config.trunk(), config.expand_factor, Activation::Silu, mixer, input, b)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::ops::attention::THETA;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::rotary::Rotary;
 use crate::ops::{self, Activation};
-use crate::spec::{HeadsConfig, Layered};
+use crate::spec::{HeadsConfig, Layered, Trunk};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
@@ -70,18 +70,32 @@ impl Retention {
     /// Residual blocks `layers.I.norm`, `layers.I.mixer` and `layers.I.ffn_norm`, `layers.I.ffn`, and a last
     /// `norm`.
     pub fn stack(config: &HeadsConfig, input: usize, b: &Builder) -> Result<Stack> {
-        let width = config.hidden_size;
-        let mut layers = vec![];
-        for i in 0..config.num_layers {
-            let b = b.under("layers").under(i);
-            let mixer = Retention::new(config, &b.under("mixer"))?;
-            layers.push(Residual::new(Norm::layer(width, &b.under("norm"))?, mixer)?.into());
-            let ffn = feed_forward(width, config.expand_factor, Activation::Gelu, &b.under("ffn"))?;
-            layers.push(Residual::new(Norm::layer(width, &b.under("ffn_norm"))?, ffn)?.into());
-        }
-        let norm = Some(Norm::layer(width, &b.under("norm"))?);
-        Stack::new(&config.trunk(), input, layers, norm, b)
+        let mixer = |b: &Builder| Retention::new(config, b);
+        mixed(&config.trunk(), config.expand_factor, Activation::Gelu, mixer, input, b)
     }
+}
+
+/// A stack in which a feed-forward layer follows each mixer: `layers.I.{norm, mixer, ffn_norm, ffn}` and a
+/// last `norm`.
+pub(super) fn mixed<M: Backbone + 'static>(
+    trunk: &Trunk,
+    expand: usize,
+    activation: Activation,
+    mixer: impl Fn(&Builder) -> Result<M>,
+    input: usize,
+    b: &Builder,
+) -> Result<Stack> {
+    let width = trunk.hidden_size;
+    let mut layers = vec![];
+    for i in 0..trunk.num_layers {
+        let b = b.under("layers").under(i);
+        let mixer = mixer(&b.under("mixer"))?;
+        layers.push(Residual::new(Norm::layer(width, &b.under("norm"))?, mixer)?.into());
+        let ffn = feed_forward(width, expand, activation, &b.under("ffn"))?;
+        layers.push(Residual::new(Norm::layer(width, &b.under("ffn_norm"))?, ffn)?.into());
+    }
+    let norm = Some(Norm::layer(width, &b.under("norm"))?);
+    Stack::new(trunk, input, layers, norm, b)
 }
 
 /// `down(activation(up(x)))`, `expand` times as wide within; weights `up`, `down`.

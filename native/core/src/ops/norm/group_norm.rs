@@ -1,14 +1,12 @@
 //! Norms of each head by itself.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use super::moments;
-use crate::ops::simd::{LANES, add_assign, dispatch};
+use super::scaled::{Rows, scaled};
+use crate::ops::simd::{LANES, dispatch};
 use crate::ops::tensor;
-use crate::{Error, Result, pool};
-
-/// Rows of one shard.
-const ROWS: usize = 128;
+use crate::{Error, Result};
 
 /// `y = (x - mean) / sqrt(variance + eps) * weight`, mean and variance over each of the `groups` of the
 /// last dimension (Wu & He 2018, without a bias); without `center` the mean is not taken away, as
@@ -25,8 +23,7 @@ pub fn group_norm(
         let got = format!("{:?} in {groups} groups", weight.dims());
         return Err(Error::mismatch("weight of a group norm", format!("[{d}]"), got));
     }
-    let op = GroupNorm { size: d / groups, center, eps };
-    Ok(x.contiguous()?.apply_op2(weight, op)?)
+    scaled(x, weight, GroupNorm { size: d / groups, center, eps })
 }
 
 #[derive(Clone, Copy)]
@@ -83,54 +80,15 @@ dispatch! {
     }
 }
 
-impl CustomOp2 for GroupNorm {
-    fn name(&self) -> &'static str {
-        "group-norm"
+impl Rows for GroupNorm {
+    const NAME: &'static str = "group-norm";
+    const SHARD: usize = 128;
+
+    fn forward(&self, y: &mut [f32], x: &[f32], weight: &[f32]) {
+        forward(y, x, weight, *self);
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (x, w) = (tensor::slice(x, xl)?, tensor::slice(w, wl)?);
-        let mut y = vec![0.0; x.len()];
-        pool::for_each_rows(&mut y, w.len(), ROWS, |first, y| {
-            let begin = first * w.len();
-            forward(y, &x[begin..begin + y.len()], w, *self);
-        });
-        Ok((CpuStorage::F32(y), xl.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw) = tensor::with(x, |x| {
-            tensor::with(w, |w| tensor::with(dy, |dy| Ok(self.gradients(x, w, dy))))
-        })?;
-        let dw = tensor::tensor(dw, w.shape())?;
-        Ok((Some(tensor::tensor(dx, x.shape())?), Some(dw)))
-    }
-}
-
-impl GroupNorm {
-    /// Parts of `dw` are summed in the order of the shards.
-    fn gradients(&self, x: &[f32], w: &[f32], dy: &[f32]) -> (Vec<f32>, Vec<f32>) {
-        let d = w.len();
-        let mut dx = vec![0.0; x.len()];
-        let zero = || vec![0.0; d];
-        let parts = pool::sum_rows(&mut dx, d, ROWS, zero, |first, dx, dw| {
-            let span = first * d..first * d + dx.len();
-            backward(dx, dw, &x[span.clone()], &dy[span], w, *self);
-        });
-        let mut dw = zero();
-        parts.iter().for_each(|part| add_assign(&mut dw, part));
-        (dx, dw)
+    fn backward(&self, dx: &mut [f32], dw: &mut [f32], x: &[f32], dy: &[f32], weight: &[f32]) {
+        backward(dx, dw, x, dy, weight, *self);
     }
 }

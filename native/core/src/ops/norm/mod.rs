@@ -4,6 +4,7 @@ pub mod group_norm;
 pub mod head_norm;
 pub mod layer_norm;
 pub mod rms_norm;
+mod scaled;
 
 pub use group_norm::group_norm;
 pub use head_norm::head_norm;

@@ -1,13 +1,11 @@
 //! RMSNorm over the last dimension (Zhang & Sennrich 2019, eq. 4).
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
-use crate::ops::simd::{LANES, add_assign, dispatch};
+use super::scaled::{Rows, scaled};
+use crate::Result;
+use crate::ops::simd::{LANES, dispatch};
 use crate::ops::tensor;
-use crate::{Result, pool};
-
-/// Rows of one shard.
-const ROWS: usize = 256;
 
 /// `y = x / sqrt(mean(x^2) + eps) * weight`; `x [.., d]`, `weight [d]`.
 ///
@@ -16,7 +14,7 @@ const ROWS: usize = 256;
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
     let (_, d) = tensor::rows(x.dims());
     tensor::check_shape("weight of an RMS norm", &[d], weight.dims())?;
-    Ok(x.contiguous()?.apply_op2(weight, RmsNorm { eps })?)
+    scaled(x, weight, RmsNorm { eps })
 }
 
 struct RmsNorm {
@@ -76,52 +74,15 @@ dispatch! {
     }
 }
 
-impl CustomOp2 for RmsNorm {
-    fn name(&self) -> &'static str {
-        "rms-norm"
+impl Rows for RmsNorm {
+    const NAME: &'static str = "rms-norm";
+    const SHARD: usize = 256;
+
+    fn forward(&self, y: &mut [f32], x: &[f32], weight: &[f32]) {
+        forward(y, x, weight, self.eps);
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (x, w) = (tensor::slice(x, xl)?, tensor::slice(w, wl)?);
-        let mut y = vec![0.0; x.len()];
-        pool::for_each_rows(&mut y, w.len(), ROWS, |first, y| {
-            let begin = first * w.len();
-            forward(y, &x[begin..begin + y.len()], w, self.eps);
-        });
-        Ok((CpuStorage::F32(y), xl.shape().clone()))
+    fn backward(&self, dx: &mut [f32], dw: &mut [f32], x: &[f32], dy: &[f32], weight: &[f32]) {
+        backward(dx, dw, x, dy, weight, self.eps);
     }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw) = tensor::with(x, |x| {
-            tensor::with(w, |w| tensor::with(dy, |dy| Ok(gradients(x, w, dy, self.eps))))
-        })?;
-        let dw = tensor::tensor(dw, w.shape())?;
-        Ok((Some(tensor::tensor(dx, x.shape())?), Some(dw)))
-    }
-}
-
-/// Parts of `dw` are summed in the order of the shards.
-fn gradients(x: &[f32], w: &[f32], dy: &[f32], eps: f32) -> (Vec<f32>, Vec<f32>) {
-    let d = w.len();
-    let mut dx = vec![0.0; x.len()];
-    let zero = || vec![0.0; d];
-    let parts = pool::sum_rows(&mut dx, d, ROWS, zero, |first, dx, dw| {
-        let span = first * d..first * d + dx.len();
-        backward(dx, dw, &x[span.clone()], &dy[span], w, eps);
-    });
-    let mut dw = zero();
-    parts.iter().for_each(|part| add_assign(&mut dw, part));
-    (dx, dw)
 }
