@@ -198,6 +198,14 @@ fn portable(
     }
 }
 
+/// Whether products of many rows run on a matrix unit.
+pub fn has_unit() -> bool {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    return amx::available();
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    false
+}
+
 /// Flops that a thread made in `rounds` of nothing but sums of products on the matrix unit, if there is one.
 pub(crate) fn spin(rounds: usize) -> Option<f64> {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
