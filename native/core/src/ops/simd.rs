@@ -265,6 +265,26 @@ dispatch! {
     }
 }
 
+dispatch! {
+    /// The largest of `bits` and those of the numbers without their signs. What is not finite has the
+    /// largest of all.
+    fn largest(bits: &mut u32, x: &[f32]) {
+        for v in x {
+            *bits = (*bits).max(v.abs().to_bits());
+        }
+    }
+}
+
+/// The first number that is not finite.
+pub fn non_finite(x: &[f32]) -> Option<f32> {
+    let mut bits = 0;
+    largest(&mut bits, x);
+    match f32::from_bits(bits).is_finite() {
+        true => None,
+        false => x.iter().copied().find(|v| !v.is_finite()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,6 +322,21 @@ mod tests {
             assert!(worst(-80_000..80_000, expm1, f64::exp_m1) < 4e-7);
             assert!(worst(-8000..8000, |x| expm1(x * 1e-4), |x| (x * 1e-4).exp_m1()) < 4e-7);
         }
+    }
+
+    #[test]
+    fn the_first_number_that_is_not_finite_is_found_wherever_it_lies() {
+        let mut x = [f32::MAX, -f32::MAX, -0.0, f32::MIN_POSITIVE].repeat(2 * LANES);
+        assert_eq!((non_finite(&x), non_finite(&[])), (None, None));
+        for at in 0..x.len() {
+            for bad in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -f32::NAN] {
+                let good = std::mem::replace(&mut x[at], bad);
+                assert_eq!(non_finite(&x).map(f32::to_bits), Some(bad.to_bits()), "{at}");
+                x[at] = good;
+            }
+        }
+        (x[5], x[70]) = (f32::NEG_INFINITY, f32::NAN);
+        assert_eq!(non_finite(&x), Some(f32::NEG_INFINITY));
     }
 
     #[test]
