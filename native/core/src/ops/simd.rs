@@ -245,6 +245,23 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     sum(lanes) + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
 }
 
+/// `y[i] += a x[i]`
+#[inline(always)]
+pub fn axpy(y: &mut [f32], a: f32, x: &[f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y += a * x;
+    }
+}
+
+dispatch! {
+    /// `x[i] *= factor`
+    pub fn scale_all(x: &mut [f32], factor: f32) {
+        for x in x.iter_mut() {
+            *x *= factor;
+        }
+    }
+}
+
 dispatch! {
     /// `a[i] += b[i]`
     pub fn add_assign(a: &mut [f32], b: &[f32]) {
