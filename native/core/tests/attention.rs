@@ -329,8 +329,8 @@ fn the_norm_of_heads_is_a_layer_norm_of_each_query_and_key() {
             Some(w) => {
                 let x = own(&qkv).reshape((2, 70, heads, d)).unwrap();
                 let row = |i: usize| w.get(i).unwrap().into();
-                let norm = ops::Norm { weight: row(0), bias: row(1), eps: 1e-5 };
-                ops::layer_norm(&x, &norm).unwrap().reshape((2, 70, ())).unwrap()
+                let norm = ops::Norm { weight: row(0), bias: Some(row(1)), eps: 1e-5 };
+                ops::row_norm(&x, &norm).unwrap().reshape((2, 70, ())).unwrap()
             }
         };
         assert!(apart(&own(&y), &want) < 1e-6, "part {part}");

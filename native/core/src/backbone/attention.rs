@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use super::recompute::recomputed;
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Cell, Context, Recurrent, State};
-use crate::layer::{LayerNorm, Linear, Norm};
+use crate::layer::{Linear, Norm};
 use crate::ops::attention::{Cache, Pairing, THETA, Window};
 use crate::ops::{self, Activation};
 use crate::spec::{AttentionConfig, RecurrentConfig};
@@ -182,7 +182,7 @@ pub struct LstmHybrid {
 struct Head {
     dense: Linear,
     attention: Attention,
-    norm: LayerNorm,
+    norm: Norm,
     dropout: f32,
 }
 
@@ -201,7 +201,7 @@ impl LstmHybrid {
         let head = Head {
             dense: Linear::new(h, h, Activation::None, &b.under("dense"))?,
             attention: Attention::new(&Sizes::from(config), b)?,
-            norm: LayerNorm::new(h, &b.under("norm"))?,
+            norm: Norm::layer(h, &b.under("norm"))?,
             dropout: config.dropout,
         };
         let parts = 2 * config.num_layers;

@@ -7,7 +7,8 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 use super::linear::{row_sum, weight_gradient};
 use crate::ops::columns::{copied, filled};
 use crate::ops::matmul::{Packed, View};
-use crate::ops::{Activation, simd, tensor};
+use crate::ops::row_norm as norm;
+use crate::ops::{Activation, Residual, simd, tensor};
 use crate::weights::Weight;
 use crate::{Error, Result};
 
@@ -51,17 +52,46 @@ pub fn feed_forward(
     activation: Activation,
     down: &Affine,
 ) -> Result<Tensor> {
+    apply(x, None, up, activation, down)
+}
+
+/// `x + dropout(W_2 activation(W_1 norm(x) + b_1) + b_2)`, `x [.., k]` -> `[.., k]`: as
+/// [`feed_forward`]. Normed rows are computed again by the backward pass.
+pub fn feed_forward_residual(
+    x: &Tensor,
+    residual: &Residual,
+    up: &Affine,
+    activation: Activation,
+    down: &Affine,
+) -> Result<Tensor> {
+    apply(x, Some(residual.clone()), up, activation, down)
+}
+
+fn apply(
+    x: &Tensor,
+    residual: Option<Residual>,
+    up: &Affine,
+    activation: Activation,
+    down: &Affine,
+) -> Result<Tensor> {
     let k = tensor::rows(x.dims()).1;
     let hidden = up.check("first", k)?;
     let n = down.check("second", hidden)?;
+    if let Some(residual) = &residual {
+        residual.norm.check(k)?;
+        if n != k {
+            return Err(Error::mismatch("output of a residual layer", k, n));
+        }
+    }
     let track = x.track_op() || up.weight.track_op();
-    let (up_, down) = (up.clone(), down.clone());
-    let op = FeedForward { up: up_, down, activation, k, hidden, n, track, kept: Mutex::default() };
+    let (up_, down, kept) = (up.clone(), down.clone(), Mutex::default());
+    let op = FeedForward { residual, up: up_, down, activation, k, hidden, n, track, kept };
     Ok(x.contiguous()?.apply_op2(&up.weight, op)?)
 }
 
 /// The second argument ties the weights to the graph.
 struct FeedForward {
+    residual: Option<Residual>,
     up: Affine,
     down: Affine,
     activation: Activation,
@@ -73,11 +103,12 @@ struct FeedForward {
     kept: Mutex<Option<Vec<f32>>>,
 }
 
-/// Gradients of the biases over the rows of a shard.
+/// Gradients of the biases and of the norm over the rows of a shard.
 #[derive(Default)]
-struct BiasGradients {
+struct Sums {
     up: Vec<f32>,
     down: Vec<f32>,
+    norm: norm::Gradients,
 }
 
 impl FeedForward {
@@ -85,7 +116,7 @@ impl FeedForward {
     fn forward(&self, x: &[f32], keep: bool) -> candle_core::Result<[Vec<f32>; 2]> {
         let &FeedForward { k, hidden, n, .. } = self;
         let m = x.len() / k.max(1);
-        let (b1, b2) = (self.up.bias()?, self.down.bias()?);
+        let (b1, b2, norm) = (self.up.bias()?, self.down.bias()?, self.norm()?);
         self.with_weights(|[w1, w2]| {
             let first = self.up.weight.operand(w1, 0..hidden, true, m);
             let second = self.down.weight.operand(w2, 0..n, true, m);
@@ -93,15 +124,20 @@ impl FeedForward {
             // SAFETY: the products fill what they are given.
             unsafe {
                 filled(m, ROWS, [n, kept], |rows, [y, kept]| {
-                    let x = View::rows(&x[rows.start * k..], rows.len(), k);
+                    let x = &x[rows.start * k..rows.end * k];
+                    let normed = norm.as_ref().map(|norm| norm.rows(x));
+                    let input = View::rows(normed.as_deref().unwrap_or(x), rows.len(), k);
                     let mut scratch = Vec::with_capacity(rows.len() * hidden);
                     let scratch = &mut scratch.spare_capacity_mut()[..rows.len() * hidden];
                     let h = match keep {
-                        true => copied(scratch, first.fill(kept, x, b1.as_deref())),
-                        false => first.fill(scratch, x, b1.as_deref()),
+                        true => copied(scratch, first.fill(kept, input, b1.as_deref())),
+                        false => first.fill(scratch, input, b1.as_deref()),
                     };
                     self.activation.apply(h);
-                    second.fill(y, View::rows(h, rows.len(), hidden), b2.as_deref());
+                    let y = second.fill(y, View::rows(h, rows.len(), hidden), b2.as_deref());
+                    if let Some(residual) = &self.residual {
+                        residual.add(rows.start, y, x, n);
+                    }
                 })
             }
         })
@@ -120,48 +156,59 @@ impl FeedForward {
                 kept
             }
         };
+        let norm = self.norm()?;
+        let of_layer =
+            self.residual.as_ref().map_or(dy.into(), |residual| residual.of_layer(dy, n));
         let shards = || (0..m.div_ceil(ROWS)).map(|_| Mutex::default());
-        let biases: Vec<Mutex<BiasGradients>> = shards().collect();
+        let sums: Vec<Mutex<Sums>> = shards().collect();
         let before: Vec<_> = h.chunks_mut((ROWS * hidden).max(1)).map(Mutex::new).collect();
-        let width = if wanted { k } else { 0 };
-        let [d, dx] = self.with_weights(|[w1, w2]| {
+        // A norm's weights learn from the gradient of the rows, whoever else wants it.
+        let width = if wanted || norm.is_some() { k } else { 0 };
+        let of_norm = if norm.is_some() { k } else { 0 };
+        let [d, dx, normed] = self.with_weights(|[w1, w2]| {
             let first = self.up.weight.operand(w1, 0..hidden, false, m);
             let second = self.down.weight.operand(w2, 0..n, false, m);
-            // SAFETY: the products fill what they are given.
+            // SAFETY: products and copies fill what they are given.
             unsafe {
-                filled(m, ROWS, [hidden, width], |rows, [d, dx]| {
+                filled(m, ROWS, [hidden, width, of_norm], |rows, [d, dx, normed]| {
                     let shard = rows.start / ROWS;
-                    let dy = &dy[rows.start * n..rows.end * n];
-                    let d = second.fill(d, View::rows(dy, rows.len(), n), None);
+                    let of_layer = &of_layer[rows.start * n..rows.end * n];
+                    let d = second.fill(d, View::rows(of_layer, rows.len(), n), None);
                     let mut h = before[shard].lock().unwrap_or_else(|e| e.into_inner());
                     self.activation.backward_and_apply(d, &mut h);
-                    if wanted {
-                        first.fill(dx, View::rows(d, rows.len(), hidden), None);
+                    let mut sums = sums[shard].lock().unwrap_or_else(|e| e.into_inner());
+                    *sums = self.bias_gradients(d, of_layer);
+                    if width > 0 {
+                        let dx = first.fill(dx, View::rows(d, rows.len(), hidden), None);
+                        if let Some(norm) = &norm {
+                            let x = &x[rows.start * k..rows.end * k];
+                            copied(normed, &norm.rows(x));
+                            sums.norm = norm.zeros();
+                            norm.backward(dx, &mut sums.norm, x);
+                            simd::add_assign(dx, &dy[rows.start * n..rows.end * n]);
+                        }
                     }
-                    let mut biases = biases[shard].lock().unwrap_or_else(|e| e.into_inner());
-                    *biases = self.bias_gradients(d, dy);
                 })
             }
         })?;
         drop(before);
-        for (i, part) in biases.into_iter().enumerate() {
-            let part = part.into_inner().unwrap_or_else(|e| e.into_inner());
-            for (layer, part) in [(&self.up, part.up), (&self.down, part.down)] {
-                let Some(bias) = &layer.bias else { continue };
-                bias.accumulate(|sum, adds| row_sum(sum, &part, adds || i > 0));
-            }
-        }
+        self.accumulate(sums);
         let gradient = |weight: &Weight, d: &[f32], input: &[f32], [n, k]: [usize; 2]| {
             let input = Packed::new(View::rows(input, m, k));
             let d = View::rows(d, m, n);
             weight.accumulate(|dw, adds| weight_gradient(dw, d, &input, adds));
         };
-        gradient(&self.down.weight, dy, &h, [n, hidden]);
-        gradient(&self.up.weight, &d, x, [hidden, k]);
+        gradient(&self.down.weight, &of_layer, &h, [n, hidden]);
+        drop(h);
+        gradient(&self.up.weight, &d, norm.map_or(x, |_| &normed), [hidden, k]);
         Ok(dx)
     }
 
-    fn bias_gradients(&self, d: &[f32], dy: &[f32]) -> BiasGradients {
+    fn norm(&self) -> candle_core::Result<Option<norm::Values>> {
+        self.residual.as_ref().map(|residual| residual.norm.values()).transpose()
+    }
+
+    fn bias_gradients(&self, d: &[f32], dy: &[f32]) -> Sums {
         let sum = |layer: &Affine, width: usize, d: &[f32]| match layer.bias {
             None => vec![],
             Some(_) => {
@@ -170,7 +217,25 @@ impl FeedForward {
                 sum
             }
         };
-        BiasGradients { up: sum(&self.up, self.hidden, d), down: sum(&self.down, self.n, dy) }
+        let (up, down) = (sum(&self.up, self.hidden, d), sum(&self.down, self.n, dy));
+        Sums { up, down, ..Sums::default() }
+    }
+
+    /// Leaves the gradients of the biases and of the norm with them, summed in the order of the shards.
+    fn accumulate(&self, sums: Vec<Mutex<Sums>>) {
+        let sums: Vec<Sums> = sums
+            .into_iter()
+            .map(|part| part.into_inner().unwrap_or_else(|e| e.into_inner()))
+            .collect();
+        for (i, part) in sums.iter().enumerate() {
+            for (layer, part) in [(&self.up, &part.up), (&self.down, &part.down)] {
+                let Some(bias) = &layer.bias else { continue };
+                bias.accumulate(|sum, adds| row_sum(sum, part, adds || i > 0));
+            }
+        }
+        if let Some(residual) = &self.residual {
+            residual.norm.accumulate(sums.iter().map(|part| &part.norm));
+        }
     }
 
     fn with_weights<R>(&self, f: impl FnOnce([&[f32]; 2]) -> R) -> candle_core::Result<R> {

@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
 
-use crate::ops::layer_norm::{backward, forward};
+use super::layer_norm::{backward, forward};
 use crate::ops::{simd, tensor};
 use crate::{Error, Result, pool};
 
