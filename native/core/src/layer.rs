@@ -48,7 +48,7 @@ impl Linear {
 
     /// `then(self(x))` in one op; `then` has no activation.
     pub fn forward_then(&self, x: &Tensor, then: &Linear) -> Result<Tensor> {
-        ops::feed_forward(x, &self.affine(), self.activation, &then.last()?)
+        ops::feed_forward(x, &self.affine(), self.activation, &then.plain()?)
     }
 
     /// `x + dropout(then(self(norm(x))))` in one op; `then` has no activation.
@@ -58,19 +58,20 @@ impl Linear {
         then: &Linear,
         residual: &ops::Residual,
     ) -> Result<Tensor> {
-        ops::feed_forward_residual(x, residual, &self.affine(), self.activation, &then.last()?)
+        ops::feed_forward_residual(x, residual, &self.affine(), self.activation, &then.plain()?)
     }
 
     fn affine(&self) -> ops::Affine {
         ops::Affine { weight: self.weight.clone(), bias: self.bias.clone() }
     }
 
-    fn last(&self) -> Result<ops::Affine> {
+    /// The weights of a layer that has no activation.
+    pub(crate) fn plain(&self) -> Result<ops::Affine> {
         match self.activation {
             Activation::None => Ok(self.affine()),
             other => {
                 let got = format!("{other:?}");
-                Err(Error::mismatch("activation of the last layer", "None", got))
+                Err(Error::mismatch("activation of a layer that should have none", "None", got))
             }
         }
     }
@@ -101,6 +102,11 @@ impl Norm {
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::row_norm(x, &self.0)
+    }
+
+    /// For each head of queries or keys.
+    pub(crate) fn of_heads(queries: Norm, keys: Norm) -> ops::HeadNorms {
+        ops::HeadNorms { queries: queries.0, keys: keys.0 }
     }
 
     /// What stands around a layer that reads what this norm gives.

@@ -38,7 +38,7 @@ pub mod scan;
 pub mod simd;
 pub mod tensor;
 
-pub use attention::{attention, attention_weights, masked_softmax, softmax};
+pub use attention::{attention, attention_residual, attention_weights, masked_softmax, softmax};
 pub use dense::{
     Affine, Branch, Dense, branches, feed_forward, feed_forward_residual, gather, linear,
     linear_norm, linear_parts, project,
@@ -46,7 +46,7 @@ pub use dense::{
 pub use elementwise::{Activation, activate, dropout, dropout_columns, gated, glu, skip};
 pub use frames::{causal_conv, last, token_shift};
 pub use matrix_state::matrix_state;
-pub use norm::{Norm, group_norm, head_norm, row_norm};
+pub use norm::{HeadNorms, Norm, group_norm, head_norm, row_norm};
 pub use recurrent::{gru, lstm, slstm};
 pub use residual::Residual;
 pub use scan::{MambaWeights, Selective, Wkv, lower_bound, mamba, selective_scan, wkv};

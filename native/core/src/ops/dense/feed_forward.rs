@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::linear::{row_sum, weight_gradient};
-use crate::ops::columns::{copied, filled};
+use crate::ops::columns::{copied, filled, filled_and_summed};
 use crate::ops::matmul::{Packed, View};
 use crate::ops::row_norm as norm;
 use crate::ops::{Activation, Residual, simd, tensor};
@@ -23,11 +23,32 @@ pub struct Affine {
 }
 
 impl Affine {
-    fn bias(&self) -> candle_core::Result<Option<Vec<f32>>> {
+    pub(in crate::ops) fn bias(&self) -> candle_core::Result<Option<Vec<f32>>> {
         self.bias.as_ref().map(|bias| tensor::to_vec(bias)).transpose()
     }
 
-    fn check(&self, what: &str, input: usize) -> Result<usize> {
+    /// The gradient of the bias over some rows; empty where there is none.
+    pub(in crate::ops) fn bias_gradient(&self, d: &[f32], n: usize) -> Vec<f32> {
+        let mut sum = vec![0.0; if self.bias.is_some() { n } else { 0 }];
+        if self.bias.is_some() {
+            simd::add_rows(&mut sum, d);
+        }
+        sum
+    }
+
+    /// Leaves the gradient with the bias, summed in the order of the parts.
+    pub(in crate::ops) fn accumulate_bias<'a>(
+        &self,
+        parts: impl IntoIterator<Item = &'a Vec<f32>>,
+    ) {
+        let Some(bias) = &self.bias else { return };
+        for (i, part) in parts.into_iter().enumerate() {
+            bias.accumulate(|sum, adds| row_sum(sum, part, adds || i > 0));
+        }
+    }
+
+    /// The width of what comes out.
+    pub(in crate::ops) fn check(&self, what: &str, input: usize) -> Result<usize> {
         let (n, k) = self.weight.dims2()?;
         if k != input {
             return Err(Error::mismatch(format!("input of the {what} layer"), k, input));
@@ -159,40 +180,47 @@ impl FeedForward {
         let norm = self.norm()?;
         let of_layer =
             self.residual.as_ref().map_or(dy.into(), |residual| residual.of_layer(dy, n));
-        let shards = || (0..m.div_ceil(ROWS)).map(|_| Mutex::default());
-        let sums: Vec<Mutex<Sums>> = shards().collect();
         let before: Vec<_> = h.chunks_mut((ROWS * hidden).max(1)).map(Mutex::new).collect();
         // A norm's weights learn from the gradient of the rows, whoever else wants it.
         let width = if wanted || norm.is_some() { k } else { 0 };
         let of_norm = if norm.is_some() { k } else { 0 };
-        let [d, dx, normed] = self.with_weights(|[w1, w2]| {
+        let ([d, dx, normed], sums) = self.with_weights(|[w1, w2]| {
             let first = self.up.weight.operand(w1, 0..hidden, false, m);
             let second = self.down.weight.operand(w2, 0..n, false, m);
             // SAFETY: products and copies fill what they are given.
             unsafe {
-                filled(m, ROWS, [hidden, width, of_norm], |rows, [d, dx, normed]| {
-                    let shard = rows.start / ROWS;
-                    let of_layer = &of_layer[rows.start * n..rows.end * n];
-                    let d = second.fill(d, View::rows(of_layer, rows.len(), n), None);
-                    let mut h = before[shard].lock().unwrap_or_else(|e| e.into_inner());
-                    self.activation.backward_and_apply(d, &mut h);
-                    let mut sums = sums[shard].lock().unwrap_or_else(|e| e.into_inner());
-                    *sums = self.bias_gradients(d, of_layer);
-                    if width > 0 {
-                        let dx = first.fill(dx, View::rows(d, rows.len(), hidden), None);
-                        if let Some(norm) = &norm {
-                            let x = &x[rows.start * k..rows.end * k];
-                            copied(normed, &norm.rows(x));
-                            sums.norm = norm.zeros();
-                            norm.backward(dx, &mut sums.norm, x);
-                            simd::add_assign(dx, &dy[rows.start * n..rows.end * n]);
+                filled_and_summed(
+                    m,
+                    ROWS,
+                    [hidden, width, of_norm],
+                    |rows, [d, dx, normed], sums: &mut Sums| {
+                        let shard = rows.start / ROWS;
+                        let of_layer = &of_layer[rows.start * n..rows.end * n];
+                        let d = second.fill(d, View::rows(of_layer, rows.len(), n), None);
+                        let mut h = before[shard].lock().unwrap_or_else(|e| e.into_inner());
+                        self.activation.backward_and_apply(d, &mut h);
+                        sums.up = self.up.bias_gradient(d, hidden);
+                        sums.down = self.down.bias_gradient(of_layer, n);
+                        if width > 0 {
+                            let dx = first.fill(dx, View::rows(d, rows.len(), hidden), None);
+                            if let Some(norm) = &norm {
+                                let x = &x[rows.start * k..rows.end * k];
+                                copied(normed, &norm.rows(x));
+                                sums.norm = norm.zeros();
+                                norm.backward(dx, &mut sums.norm, x);
+                                simd::add_assign(dx, &dy[rows.start * n..rows.end * n]);
+                            }
                         }
-                    }
-                })
+                    },
+                )
             }
         })?;
         drop(before);
-        self.accumulate(sums);
+        self.up.accumulate_bias(sums.iter().map(|part| &part.up));
+        self.down.accumulate_bias(sums.iter().map(|part| &part.down));
+        if let Some(residual) = &self.residual {
+            residual.norm.accumulate(sums.iter().map(|part| &part.norm));
+        }
         let gradient = |weight: &Weight, d: &[f32], input: &[f32], [n, k]: [usize; 2]| {
             let input = Packed::new(View::rows(input, m, k));
             let d = View::rows(d, m, n);
@@ -206,36 +234,6 @@ impl FeedForward {
 
     fn norm(&self) -> candle_core::Result<Option<norm::Values>> {
         self.residual.as_ref().map(|residual| residual.norm.values()).transpose()
-    }
-
-    fn bias_gradients(&self, d: &[f32], dy: &[f32]) -> Sums {
-        let sum = |layer: &Affine, width: usize, d: &[f32]| match layer.bias {
-            None => vec![],
-            Some(_) => {
-                let mut sum = vec![0.0; width];
-                simd::add_rows(&mut sum, d);
-                sum
-            }
-        };
-        let (up, down) = (sum(&self.up, self.hidden, d), sum(&self.down, self.n, dy));
-        Sums { up, down, ..Sums::default() }
-    }
-
-    /// Leaves the gradients of the biases and of the norm with them, summed in the order of the shards.
-    fn accumulate(&self, sums: Vec<Mutex<Sums>>) {
-        let sums: Vec<Sums> = sums
-            .into_iter()
-            .map(|part| part.into_inner().unwrap_or_else(|e| e.into_inner()))
-            .collect();
-        for (i, part) in sums.iter().enumerate() {
-            for (layer, part) in [(&self.up, &part.up), (&self.down, &part.down)] {
-                let Some(bias) = &layer.bias else { continue };
-                bias.accumulate(|sum, adds| row_sum(sum, part, adds || i > 0));
-            }
-        }
-        if let Some(residual) = &self.residual {
-            residual.norm.accumulate(sums.iter().map(|part| &part.norm));
-        }
     }
 
     fn with_weights<R>(&self, f: impl FnOnce([&[f32]; 2]) -> R) -> candle_core::Result<R> {

@@ -8,7 +8,7 @@ pub mod row_norm;
 mod scaled;
 
 pub use group_norm::group_norm;
-pub use head_norm::head_norm;
+pub use head_norm::{HeadNorms, head_norm};
 pub use row_norm::{Norm, row_norm};
 
 use super::simd::LANES;
