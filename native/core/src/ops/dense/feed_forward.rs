@@ -1,12 +1,13 @@
 //! Two dense layers with an activation between them.
 
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::linear::{row_sum, weight_gradient};
-use crate::ops::columns::{copied, filled, filled_and_summed};
-use crate::ops::matmul::{Packed, View};
+use crate::ops::columns::{copied, filled, filled_and_summed, outputs, zeroed};
+use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::row_norm as norm;
 use crate::ops::{Activation, Residual, simd, tensor};
 use crate::weights::Weight;
@@ -14,6 +15,8 @@ use crate::{Error, Result};
 
 /// Rows of one shard: the hidden rows of 1024 numbers take an eighth of a second cache of 2 MiB.
 const ROWS: usize = 64;
+/// Rows whose gradients at the hidden layer exist at a time.
+const CHUNK: usize = 8 * ROWS;
 
 /// One layer: `weight [n, k]`, `bias [n]`.
 #[derive(Clone)]
@@ -98,6 +101,9 @@ fn apply(
     let k = tensor::rows(x.dims()).1;
     let hidden = up.check("first", k)?;
     let n = down.check("second", hidden)?;
+    if hidden == 0 {
+        return Err(Error::mismatch("width of a hidden layer", "at least 1", hidden));
+    }
     if let Some(residual) = &residual {
         residual.norm.check(k)?;
         if n != k {
@@ -122,6 +128,17 @@ struct FeedForward {
     track: bool,
     /// What the activation was applied to, until a backward pass takes it.
     kept: Mutex<Option<Vec<f32>>>,
+}
+
+/// What a backward pass reads of some rows: the input, gradients of the result and of what the layers
+/// gave to it; the norm, and the right operands that turn gradients back.
+struct Chunk<'a> {
+    x: &'a [f32],
+    dy: &'a [f32],
+    of_layer: &'a [f32],
+    norm: Option<&'a norm::Values>,
+    first: &'a Operand<'a>,
+    second: &'a Operand<'a>,
 }
 
 /// Gradients of the biases and of the norm over the rows of a shard.
@@ -180,42 +197,68 @@ impl FeedForward {
         let norm = self.norm()?;
         let of_layer =
             self.residual.as_ref().map_or(dy.into(), |residual| residual.of_layer(dy, n));
-        let before: Vec<_> = h.chunks_mut((ROWS * hidden).max(1)).map(Mutex::new).collect();
         // A norm's weights learn from the gradient of the rows, whoever else wants it.
         let width = if wanted || norm.is_some() { k } else { 0 };
-        let of_norm = if norm.is_some() { k } else { 0 };
-        let ([d, dx, normed], sums) = self.with_weights(|[w1, w2]| {
+        self.with_weights(|[w1, w2]| {
             let first = self.up.weight.operand(w1, 0..hidden, false, m);
             let second = self.down.weight.operand(w2, 0..n, false, m);
-            // SAFETY: products and copies fill what they are given.
-            unsafe {
-                filled_and_summed(
-                    m,
-                    ROWS,
-                    [hidden, width, of_norm],
-                    |rows, [d, dx, normed], sums: &mut Sums| {
-                        let shard = rows.start / ROWS;
-                        let of_layer = &of_layer[rows.start * n..rows.end * n];
-                        let d = second.fill(d, View::rows(of_layer, rows.len(), n), None);
-                        let mut h = before[shard].lock().unwrap_or_else(|e| e.into_inner());
-                        self.activation.backward_and_apply(d, &mut h);
-                        sums.up = self.up.bias_gradient(d, hidden);
-                        sums.down = self.down.bias_gradient(of_layer, n);
-                        if width > 0 {
-                            let dx = first.fill(dx, View::rows(d, rows.len(), hidden), None);
-                            if let Some(norm) = &norm {
-                                let x = &x[rows.start * k..rows.end * k];
-                                copied(normed, &norm.rows(x));
-                                sums.norm = norm.zeros();
-                                norm.backward(dx, &mut sums.norm, x);
-                                simd::add_assign(dx, &dy[rows.start * n..rows.end * n]);
-                            }
-                        }
-                    },
-                )
-            }
-        })?;
-        drop(before);
+            // SAFETY: each chunk fills its rows.
+            let [dx] = unsafe {
+                outputs([m * width], |[dx]| {
+                    for (i, h) in h.chunks_mut((CHUNK * hidden).max(1)).enumerate() {
+                        let (begin, rows) = (i * CHUNK, h.len() / hidden.max(1));
+                        let chunk = Chunk {
+                            x: &x[begin * k..][..rows * k],
+                            dy: &dy[begin * n..][..rows * n],
+                            of_layer: &of_layer[begin * n..][..rows * n],
+                            norm: norm.as_ref(),
+                            first: &first,
+                            second: &second,
+                        };
+                        self.backward_chunk(chunk, h, dx.range(begin * width, rows * width));
+                    }
+                })
+            };
+            dx
+        })
+    }
+
+    /// From what the activation was applied to, which becomes what it gave, fills `dx`, which may be
+    /// empty. Leaves the gradients of the weights with them.
+    fn backward_chunk(&self, chunk: Chunk<'_>, h: &mut [f32], dx: &mut [MaybeUninit<f32>]) {
+        let &FeedForward { k, hidden, n, .. } = self;
+        let Chunk { x, dy, of_layer, norm, first, second } = chunk;
+        let m = h.len() / hidden;
+        let width = dx.len() / m;
+        let of_norm = if norm.is_some() { k } else { 0 };
+        let dx = dx.chunks_mut((ROWS * width).max(1));
+        let places =
+            h.chunks_mut(ROWS * hidden).zip(dx.chain(std::iter::repeat_with(Default::default)));
+        let places: Vec<_> = places.map(Mutex::new).collect();
+        // SAFETY: products and copies fill what they are given.
+        let ([d, normed], sums) = unsafe {
+            filled_and_summed(m, ROWS, [hidden, of_norm], |rows, [d, normed], sums: &mut Sums| {
+                let mut place = places[rows.start / ROWS].lock().unwrap_or_else(|e| e.into_inner());
+                let (h, dx) = &mut *place;
+                let of_layer = &of_layer[rows.start * n..rows.end * n];
+                let d = second.fill(d, View::rows(of_layer, rows.len(), n), None);
+                self.activation.backward_and_apply(d, h);
+                sums.up = self.up.bias_gradient(d, hidden);
+                sums.down = self.down.bias_gradient(of_layer, n);
+                if dx.is_empty() {
+                    return;
+                }
+                let dx = first.fill(dx, View::rows(d, rows.len(), hidden), None);
+                if let Some(norm) = norm {
+                    let x = &x[rows.start * k..rows.end * k];
+                    norm.forward(zeroed(normed), x);
+                    sums.norm = norm.zeros();
+                    norm.backward(dx, &mut sums.norm, x);
+                    simd::add_assign(dx, &dy[rows.start * n..rows.end * n]);
+                }
+            })
+        };
+        drop(places);
         self.up.accumulate_bias(sums.iter().map(|part| &part.up));
         self.down.accumulate_bias(sums.iter().map(|part| &part.down));
         if let Some(residual) = &self.residual {
@@ -226,10 +269,8 @@ impl FeedForward {
             let d = View::rows(d, m, n);
             weight.accumulate(|dw, adds| weight_gradient(dw, d, &input, adds));
         };
-        gradient(&self.down.weight, &of_layer, &h, [n, hidden]);
-        drop(h);
-        gradient(&self.up.weight, &d, norm.map_or(x, |_| &normed), [hidden, k]);
-        Ok(dx)
+        gradient(&self.down.weight, of_layer, h, [n, hidden]);
+        gradient(&self.up.weight, &d, if norm.is_some() { &normed } else { x }, [hidden, k]);
     }
 
     fn norm(&self) -> candle_core::Result<Option<norm::Values>> {
