@@ -5,7 +5,7 @@ mod common;
 use candle_core::{Device, Tensor};
 use common::{Golden, apart, differences, noise, values};
 use sconce_core::backbone::{self, Backbone, Context, GatedMlp, RecurrentBlock, State};
-use sconce_core::layer::RmsNorm;
+use sconce_core::layer::Norm;
 use sconce_core::ops::{self, Activation, Wkv};
 use sconce_core::spec::{
     Backbone as Config, ExpandConfig, GriffinConfig, HawkConfig, StackConfig, StateConfig,
@@ -151,7 +151,7 @@ fn a_block_of_griffin_agrees_with_float64() {
     let b = golden.builder();
     let block = RecurrentBlock::new(24, 40, 4, &b.under("mixer")).unwrap();
     let mlp = GatedMlp::new(24, 72, &b).unwrap();
-    let [norm1, norm2] = ["norm1", "norm2"].map(|n| RmsNorm::new(24, &b.under(n)).unwrap());
+    let [norm1, norm2] = ["norm1", "norm2"].map(|n| Norm::rms(24, &b.under(n)).unwrap());
     let weights = b.finish().unwrap();
     let [x, conv, h0] = ["x", "conv_state", "h0"].map(|n| golden.variable(&format!("input.{n}")));
     let (play, state) = (Context::default(), State(vec![conv.clone(), h0.clone()]));

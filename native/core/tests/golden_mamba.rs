@@ -6,13 +6,13 @@ use candle_core::Tensor;
 use common::Golden;
 use sconce_core::backbone::mamba::Mamba;
 use sconce_core::backbone::{self, Backbone, Context, State};
-use sconce_core::layer::RmsNorm;
+use sconce_core::layer::Norm;
 use sconce_core::spec::{HawkConfig, JambaConfig, MambaConfig, StateConfig};
 use sconce_core::weights::Weights;
 use sconce_core::{Result, spec};
 
 /// Golden's block, `x + mixer(norm(x))`.
-struct Block(RmsNorm, Mamba);
+struct Block(Norm, Mamba);
 
 impl Backbone for Block {
     fn zero_state(&self, batch: usize) -> Result<State> {
@@ -90,7 +90,7 @@ fn the_mamba_block_agrees_also_where_a_channel_keeps_or_forgets_all() {
             dropout: 0.0,
             input_dropout: 0.0,
         };
-        let norm = RmsNorm::new(h, &b.under("norm")).unwrap();
+        let norm = Norm::rms(h, &b.under("norm")).unwrap();
         let block = Block(norm, Mamba::new(h, &config, &b.under("mixer")).unwrap());
         check(&golden, &block, &b.finish().unwrap(), &["conv_state", "ssm_state"]);
     }

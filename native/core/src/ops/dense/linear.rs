@@ -6,8 +6,8 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::columns::{copied, filled};
 use crate::ops::elementwise::Activation;
-use crate::ops::layer_norm::Norm;
 use crate::ops::matmul::{Packed, View};
+use crate::ops::row_norm::Norm;
 use crate::ops::{simd, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
@@ -30,7 +30,7 @@ pub fn linear(
     apply(x, weight, bias, None, activation)
 }
 
-/// [`linear`] with a [`layer_norm`](crate::ops::layer_norm()) before the activation: one pass over each row
+/// [`linear`] with a [`row_norm`](crate::ops::row_norm()) before the activation: one pass over each row
 /// while it is at hand.
 pub fn linear_norm(
     x: &Tensor,
