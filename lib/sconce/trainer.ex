@@ -1,5 +1,5 @@
 defmodule Sconce.Trainer do
-  alias Sconce.Trainer.Settings
+  alias Sconce.Trainer.{Optimiser, Settings}
 
   @moduledoc """
   A training run: imitation of the games of a `Sconce.Corpus`, from a Spec to a checkpoint and a
@@ -31,6 +31,36 @@ defmodule Sconce.Trainer do
   keyword list, by default the whole stack that an app trains with:
 
   #{Settings.docs(:loss)}
+
+  ## Optimisers and schedules
+
+  g is the mean gradient of a step, cut to `:max_grad_norm` (the norm is that of all weights together,
+  added in float64; Pascanu et al. 2013), m and v are moments, and a hat is the correction of their bias,
+  `m / (1 - beta^t)`. Weight decay pulls at matrices alone: coupled, it is added to the gradient, as
+  `g + decay p`; decoupled, it is `p -= lr decay p`.
+
+  #{Optimiser.docs()}
+
+  An option that the optimiser does not have raises. The learning rate rises evenly to `:learning_rate`
+  over `:warmup_steps`; s steps later, of `:decay_steps` n, it is
+
+  | `:lr_schedule` | of `:learning_rate` |
+  |---|---|
+  | `:constant` | 1 |
+  | `:linear` | `1 - s / n`, then 0 |
+  | `:cosine` | `(1 + cos(π s / n)) / 2`, then 0 (Loshchilov & Hutter 2017, equation 5) |
+  | `:cosine_restarts` | such cosines one after another, of `:restart_period` steps and each `:restart_mult` times as long as the one before (SGDR, section 3) |
+  | `:exponential` | `decay_rate^(s / n)` |
+
+  With `:ema_decay` d each step t of the weights p goes into an average, `s = d s + (1 - d) p` from zero
+  and corrected by `1 - d^t` (Kingma & Ba 2015, section 3), so that a short run is not held back by its
+  first weights. Validations and `best.safetensors` are of the averaged weights; `last.safetensors` has
+  both.
+
+  `accumulation_steps: k` makes a step of k batches, whose gradients are added in place: those of one
+  batch k times as large, up to the order of sums, in the memory of one. Frames count as they would
+  there; what a loss takes from the whole of a batch (`:head_normalize`, and the entropy of frames of
+  other weights) it takes from each. Everything counted in steps counts updates.
 
   ## Long unrolls
 

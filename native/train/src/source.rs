@@ -89,6 +89,21 @@ impl Source {
         Ok(())
     }
 
+    /// The states that the next step goes on from.
+    pub fn carried(&self) -> Option<State> {
+        match self {
+            Source::Windows { .. } => None,
+            Source::Carried { state, .. } => state.clone(),
+        }
+    }
+
+    /// Goes back to states that were [`carried`](Self::carried) before.
+    pub fn carry(&mut self, before: Option<State>) {
+        if let Source::Carried { state, .. } = self {
+            *state = before;
+        }
+    }
+
     /// Adds what a resumed run has to know: the states come from weights that are no more.
     pub fn save(&self, numbers: &mut Optimiser) -> Result<()> {
         if let Source::Carried { state: Some(state), .. } = self
