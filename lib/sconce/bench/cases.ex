@@ -301,25 +301,28 @@ defmodule Sconce.Bench.Cases do
     Machine.value!(Corpus.import(paths, into: into, progress: false))
   end
 
-  # Microseconds from each batch to the next, and the last batch.
+  # Microseconds a batch, and the last one. Several threads' batches come together, so that so many are
+  # timed together.
+  @together 8
+
   defp batch_times(stream, seconds) do
     until = System.monotonic_time(:microsecond) + round(seconds * 1.0e6)
 
     {stamps, last} =
-      Enum.reduce_while(stream, {[], nil}, fn batch, {stamps, _last} ->
+      stream
+      |> Stream.chunk_every(@together)
+      |> Enum.reduce_while({[], nil}, fn batches, {stamps, _last} ->
         now = System.monotonic_time(:nanosecond)
-        going? = div(now, 1000) < until or batch.step < 20
-        {if(going?, do: :cont, else: :halt), {[now | stamps], batch}}
+        going? = div(now, 1000) < until or length(stamps) < 5
+        {if(going?, do: :cont, else: :halt), {[now | stamps], List.last(batches)}}
       end)
 
-    {intervals(stamps), last}
-  end
+    times =
+      for {later, before} <- Enum.zip(stamps, tl(stamps)),
+          do: (later - before) / 1000 / @together
 
-  defp intervals(stamps),
-    do:
-      stamps
-      |> Enum.zip(tl(stamps))
-      |> Enum.map(fn {later, before} -> (later - before) / 1000 end)
+    {times, last}
+  end
 
   defp load_rates(us, rows, corpus, flow, threads, budget) do
     rate = rows / Case.percentile(us, 50) * 1.0e6

@@ -272,7 +272,7 @@ impl Sampler {
     fn draw(&self, step: u64, batch_size: usize) -> Vec<Window> {
         let seed = self.options.seed;
         let epoch = step / self.steps_per_epoch(batch_size);
-        let draws = Draws {
+        let dice = Dice {
             step_in_epoch: step % self.steps_per_epoch(batch_size),
             order: Permutation::new(self.windows, Rng::new(seed, "shuffle", epoch)),
             offsets: Rng::new(seed, "window.offset", epoch),
@@ -283,7 +283,7 @@ impl Sampler {
         let delays = Rng::new(seed, "delay", step);
         (0..batch_size as u64)
             .map(|b| {
-                let (view, start) = self.place(&draws, b, batch_size as u64);
+                let (view, start) = self.place(&dice, b, batch_size as u64);
                 let mirror = mirrors.uniform(b) < self.options.mirror;
                 let delay = delay(self.reader.delay, self.longest_delay(), &delays, b);
                 Window { view, start, look: Look { mirror, delay, forget: false } }
@@ -292,22 +292,22 @@ impl Sampler {
     }
 
     /// View and first frame of window `b`.
-    fn place(&self, draws: &Draws, b: u64, batch_size: u64) -> (usize, usize) {
+    fn place(&self, dice: &Dice, b: u64, batch_size: u64) -> (usize, usize) {
         match &self.order {
             Order::Weighted(sums) => {
                 let total = sums.last().copied().unwrap_or(0.0);
-                let at = share(&draws.choice, b) * total;
+                let at = share(&dice.choice, b) * total;
                 let view = sums.partition_point(|&sum| sum <= at).min(sums.len() - 1);
-                (view, draws.places.below(b, self.starts(view) as u64) as usize)
+                (view, dice.places.below(b, self.starts(view) as u64) as usize)
             }
-            Order::Transitions(found) if share(&draws.choice, b) < found.share => {
-                let (view, frame) = found.get(&draws.places, b);
-                let back = draws.places.below(b | 1 << 63, self.options.window as u64) as usize;
+            Order::Transitions(found) if share(&dice.choice, b) < found.share => {
+                let (view, frame) = found.get(&dice.places, b);
+                let back = dice.places.below(b | 1 << 63, self.options.window as u64) as usize;
                 (view, frame.saturating_sub(back).min(self.starts(view) - 1))
             }
             Order::Shuffled | Order::Transitions(_) => {
-                let place = (draws.step_in_epoch * batch_size + b) % self.windows;
-                self.locate(draws.order.get(place), &draws.offsets)
+                let place = (dice.step_in_epoch * batch_size + b) % self.windows;
+                self.locate(dice.order.get(place), &dice.offsets)
             }
         }
     }
@@ -323,7 +323,7 @@ impl Sampler {
 }
 
 /// What the windows of a step are drawn with.
-struct Draws {
+struct Dice {
     step_in_epoch: u64,
     order: Permutation,
     offsets: Rng,

@@ -165,11 +165,10 @@ fn a_shard_that_goes_while_a_run_learns_ends_it_by_its_name_with_its_state_saved
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let shard = |i: usize| corpus.dir().join(&corpus.games()[i].file);
-    let cut = |event| match event {
-        Event::Step { step: 3, .. } => {
+    let cut = |event| {
+        if let Event::Step { step: 3, .. } = event {
             (0..8).for_each(|i| std::fs::remove_file(shard(i)).unwrap());
         }
-        _ => {}
     };
     let out = dir.path().join("run");
     let error = run(&corpus, &gru(), &options(), &out, &cut, &AtomicBool::new(false))
