@@ -25,7 +25,8 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 pub use crate::ops::lengths::Lengths;
-use crate::ops::tensor::{tensor, to_vec};
+use crate::ops::simd::non_finite;
+use crate::ops::tensor::{tensor, to_vec, with};
 use crate::weights::Builder;
 use crate::{Error, Result, ops, spec};
 pub use context::Context;
@@ -124,6 +125,17 @@ impl State {
             all.extend(to_vec(part)?);
         }
         Ok(all)
+    }
+
+    /// # Errors
+    /// `NonFinite` for a part with a number that is not finite: nothing good comes of it any more.
+    pub fn check_finite(&self) -> Result<()> {
+        for (i, part) in self.0.iter().enumerate() {
+            if let Some(value) = with(part, |numbers| Ok(non_finite(numbers)))? {
+                return Err(Error::NonFinite { what: format!("state[{i}]"), value: value.into() });
+            }
+        }
+        Ok(())
     }
 
     /// The reverse of [`State::to_vec`], with the shapes of `self`.

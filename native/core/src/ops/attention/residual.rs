@@ -18,7 +18,7 @@ use crate::ops::{Residual, simd};
 use crate::{Error, Result};
 
 /// Rows of one shard of a product.
-const ROWS: usize = 64;
+const ROWS: usize = 128;
 
 /// `W_out attend(norm(W_q x), norm(W_k x), W_v x)`: weights `qkv [3 * heads * head_dim, h]`, head after
 /// head, and `out [h, heads * head_dim]`.

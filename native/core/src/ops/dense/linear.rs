@@ -13,7 +13,7 @@ use crate::weights::Weight;
 use crate::{Result, pool};
 
 /// Rows of one shard of a product.
-const ROWS: usize = 64;
+const ROWS: usize = 128;
 /// Shards of a weight gradient, over the rows of the weight.
 const GRADIENT_SHARDS: usize = 4;
 
@@ -172,7 +172,7 @@ impl Linear {
 /// across shards.
 pub(in crate::ops) fn weight_gradient(dw: &mut [f32], dy: View<'_>, x: &Packed, accumulate: bool) {
     let (n, k) = (dy.width(), dw.len() / dy.width().max(1));
-    pool::for_each_rows(dw, k, n.div_ceil(GRADIENT_SHARDS).max(16), |first, dw| {
+    pool::for_each_rows(dw, k, n.div_ceil(GRADIENT_SHARDS).next_multiple_of(32), |first, dw| {
         let dy = dy.columns(first..first + dw.len() / k).transposed();
         x.matmul(dw, k, dy, accumulate);
     });
