@@ -14,7 +14,7 @@ use sconce_data::{
 use crate::border::{Data, Reply, Task, call, decode, from_binary, perform, to_binary};
 
 /// An open corpus; its shards stay mapped as long as it lives.
-struct CorpusHandle(Corpus);
+pub struct CorpusHandle(pub Corpus);
 
 #[rustler::resource_impl]
 impl Resource for CorpusHandle {}
