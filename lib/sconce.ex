@@ -32,13 +32,13 @@ defmodule Sconce do
   What the native library was built with, and what it found on this machine.
 
   `version`, `candle`, `rustler`, `rustc`, `target` and `profile` are strings, `threads` the number
-  that the system gives this process, `cpu` a map of features found at run time.
+  that the system gives this process, `cpu` a map of features found at run time (`amx_bf16` where this process may use the matrix unit).
 
       iex> {:ok, info} = Sconce.native_info()
       iex> info.version == Sconce.version()
       true
       iex> info.cpu |> Map.keys() |> Enum.sort()
-      [:avx2, :avx512_bf16, :avx512_vnni, :avx512f, :fma, :neon]
+      [:amx_bf16, :avx2, :avx512_bf16, :avx512_vnni, :avx512f, :fma, :neon]
   """
   @spec native_info() :: {:ok, map} | {:error, Sconce.Error.t()}
   def native_info, do: Sconce.Native.native_info()

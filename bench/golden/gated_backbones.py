@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from transformer import Attention
+
 
 def scan(a, b, h):
     """h_t = a_t h_{t-1} + b_t; a, b [B,T,C]; h [B,C]."""
@@ -88,31 +90,14 @@ class Ffn(nn.Module):
         return (self.ffn2(self.act(self.ffn1(x))),)
 
 
-class LocalAttention(nn.Module):
-    """Causal attention to the last `window` frames, positions by rotation of the pairs (i, i + d/2), theta 10000.
+class LocalAttention(Attention):
+    """Its memory as parts of the stack's: keys, values, and how many frames were seen."""
 
-    It remembers nothing here: a window begins without a past.
-    """
+    parts = 3
 
-    parts = 0
-
-    def __init__(self, width, heads, window):
-        super().__init__()
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.heads, self.window = heads, window
-
-    def forward(self, x):
-        b, t, width = x.shape
-        d = width // self.heads
-        q, k, v = self.qkv(x).view(b, t, 3, self.heads, d).permute(2, 0, 3, 1, 4)
-        pos = torch.arange(t, dtype=x.dtype)
-        angle = pos[:, None] * 10000.0 ** (-torch.arange(0, d, 2, dtype=x.dtype) / d)
-        cos, sin = torch.cos(angle).repeat(1, 2), torch.sin(angle).repeat(1, 2)
-        q, k = (u * cos + torch.cat([-u[..., d // 2:], u[..., :d // 2]], -1) * sin for u in (q, k))
-        age = pos[:, None] - pos[None]
-        scores = (q @ k.transpose(-1, -2) / d ** 0.5).masked_fill((age < 0) | (age >= self.window), -torch.inf)
-        y = torch.softmax(scores, -1) @ v
-        return (self.out(y.transpose(1, 2).reshape(b, t, width)),)
+    def forward(self, x, *state):
+        y, state = super().forward(x, state)
+        return (y, *state)
 
 
 class Hgrn(nn.Module):
@@ -251,19 +236,29 @@ class HgrnStack(Stack):
             block["mixer"].bound = bound
 
 
-def _run(source, make, states, batch, window, width, init=None, whole=False, **config):
+# In the place of a shape: frames that the cache of an attention has seen.
+SEEN = "seen"
+
+
+def _part(c, i, shape, batch):
+    """A part of the first state; the rows of a batch have seen 3, 6, .. frames."""
+    if shape == SEEN:
+        return c.input(f"state.{i}", 3.0 * torch.arange(1, batch + 1)[:, None])
+    return c.input(f"state.{i}", c.randn(batch, *shape, scale=0.5), grad=True)
+
+
+def _run(source, make, states, batch, window, width, init=None, **config):
     def run(c):
         c.describe(source, dict(batch=batch, window=window, width=width, eps=1e-5, **config), output=2e-5, grad=1e-4)
         net = make()
         net = c.module(net, init(c, net) if init else None)
         x = c.input("x", c.randn(batch, window, width), grad=True)
-        state = [c.input(f"state.{i}", c.randn(batch, *shape, scale=0.5), grad=True)
-                 for i, shape in enumerate(states)]
+        state = [_part(c, i, shape, batch) for i, shape in enumerate(states)]
         y, after = net(x, state)
         c.output("y", y)
         for i, part in enumerate(after):
             c.output(f"state.{i}", part)
-        if c.verify and not whole:
+        if c.verify:
             s, steps = state, []
             for t in range(window):
                 v, s = net(x[:, t:t + 1], s)
@@ -273,7 +268,7 @@ def _run(source, make, states, batch, window, width, init=None, whole=False, **c
             first, s = net(x[:, :cut], state)
             second, s = net(x[:, cut:], s)
             c.same(torch.cat([first, second], 1), y, what="two parts")
-        c.backward_outputs("y", *(f"state.{i}" for i in range(len(after))))
+        c.backward_outputs("y", *(f"state.{i}" for i, shape in enumerate(states) if shape != SEEN))
 
     return run
 
@@ -293,16 +288,19 @@ def _hawk(batch, window, width, layers, lo, hi):
                 init, layers=layers, expand=3, kernel=4)
 
 
-def _griffin(batch, window, width, heads, local):
+def _griffin(batch, window, width, heads, local, strong=False):
     def make():
-        mixers = [Recurrent(width, width, 4), Recurrent(width, width, 4), LocalAttention(width, heads, local)]
+        attention = LocalAttention(width, heads, width // heads, local, False)
+        mixers = [Recurrent(width, width, 4), Recurrent(width, width, 4), attention]
         return Stack(RMSNorm, [(mixer, GatedMlp(width, 3 * width)) for mixer in mixers], width)
 
     def init(c, net):
-        return {f"layers.{i}.mixer.rglru.Lambda": _logit(c.uniform(width, lo=0.9, hi=0.999).double()) for i in range(2)}
+        learned = lambda: _logit(c.uniform(width, lo=0.9, hi=0.999).double())
+        return {f"layers.{i}.mixer.rglru.Lambda": torch.linspace(-9, 9, width) if strong else learned() for i in range(2)}
 
-    return _run("De et al. 2024 (Griffin), fig. 2", make, [(width, 3), (width,)] * 2, batch, window, width, init,
-                whole=True, layers=3, expand=3, kernel=4, heads=heads, local_window=local)
+    states = [(width, 3), (width,)] * 2 + [(local, width)] * 2 + [SEEN]
+    return _run("De et al. 2024 (Griffin), fig. 2", make, states, batch, window, width, init, layers=3, expand=3, kernel=4,
+                heads=heads, local_window=local)
 
 
 def _hgrn(batch, window, width, layers, strong):
@@ -364,6 +362,7 @@ CASES = {
     "hawk_stack_w60": _hawk(3, 60, 16, 2, 0.9, 0.999),
     "hawk_stack_w512": _hawk(2, 512, 8, 1, 1e-4, 0.99999),
     "griffin_stack_w60": _griffin(3, 60, 16, 2, 20),
+    "griffin_stack_w512": _griffin(1, 512, 8, 2, 7, True),
     "hgrn_stack_w60": _hgrn(3, 60, 12, 2, False),
     "hgrn_stack_w512": _hgrn(2, 512, 8, 2, True),
     "rwkv_stack_w60": _rwkv(3, 60, 16, 2, False),

@@ -148,7 +148,7 @@ class S4dLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A block of a transformer whose memory is a list."""
+    """A block of a transformer whose memory is a list: keys, values, and how many frames were seen."""
 
     def __init__(self, width, heads, head_dim, window):
         super().__init__()
@@ -199,7 +199,8 @@ def starts(c, net, strong):
     init = {}
     for name, p in net.named_parameters():
         if name.endswith("dt_proj.bias"):
-            init[name] = inverse_softplus(c.uniform(*p.shape, lo=math.log(1e-3), hi=math.log(0.1)).double().exp())
+            dt = c.uniform(*p.shape, lo=math.log(1e-3), hi=math.log(0.1)).double().exp()
+            init[name] = inverse_softplus(torch.logspace(-4, 1.3, len(p)) if strong else dt)
         elif name.endswith("log_dt"):
             init[name] = c.uniform(*p.shape, lo=-6.0, hi=1.5 if strong else -2.3)
         elif name.endswith("A_log"):
@@ -212,6 +213,14 @@ def starts(c, net, strong):
     return init
 
 
+def noise(c, zero):
+    """A first state; the cache of an attention, which has a third part, has seen 4 frames."""
+    i = iter(range(1000))
+    drawn = lambda part: c.input(f"state.{next(i)}", c.randn(*part.shape, scale=0.5), grad=True)
+    seen = lambda part: c.input(f"state.{next(i)}", part + 4.0)
+    return [[drawn(part) for part in state[:2]] + [seen(part) for part in state[2:]] for state in zero]
+
+
 def case(source, make, batch, window, inputs, given=False, strong=False):
     def run(c):
         net = make(inputs)
@@ -220,9 +229,7 @@ def case(source, make, batch, window, inputs, given=False, strong=False):
         x = c.input("x", c.randn(batch, window, inputs), grad=True)
         states = [[part.to(c.dtype) for part in state] for state in net.zero(batch)]
         if given:
-            count = iter(range(1000))
-            part = lambda p: c.input(f"state.{next(count)}", c.randn(*p.shape, scale=0.5), grad=True)
-            states = [[part(p) for p in state] for state in states]
+            states = noise(c, states)
         y, after = net(x, states)
         c.output("y", y)
         flat = [part for state in after for part in state]
@@ -238,14 +245,20 @@ def case(source, make, batch, window, inputs, given=False, strong=False):
     return run
 
 
-def jamba(inputs):
-    layers = [Residual(12, Mamba(12)), Transformer(12, 2, 4, 9), Residual(12, Mamba(12))]
-    return Net(inputs, 12, layers, [0, 1, 2], True)
+def jamba(width):
+    def make(inputs):
+        layers = [Residual(width, Mamba(width)), Transformer(width, 2, 4, 9), Residual(width, Mamba(width))]
+        return Net(inputs, width, layers, [0, 1, 2], True)
+
+    return make
 
 
-def zamba(inputs):
-    layers = [Residual(12, Mamba(12)) for _ in range(4)]
-    return Net(inputs, 12, layers, [0, 1, "shared", 2, 3, "shared"], True, Transformer(12, 2, 4, 9))
+def zamba(width, order):
+    def make(inputs):
+        layers = [Residual(width, Mamba(width)) for _ in range(len(order) - order.count("shared"))]
+        return Net(inputs, width, layers, order, True, Transformer(width, 2, 4, 9))
+
+    return make
 
 
 def gated(width):
@@ -259,9 +272,14 @@ def s4d(width, state):
 GATED = "Gu & Dao 2023 (Mamba), fig. 3, with a gated recurrence of one state a channel"
 S4D = "Gu et al. 2022 (S4D-Real), section 4, with B and C read off the input; Shazeer 2020 (SwiGLU)"
 
+JAMBA = "Lieber et al. 2024 (Jamba)"
+ZAMBA = "Glorioso et al. 2024 (Zamba), without the concatenated input"
+
 CASES = {
-    "jamba": case("Lieber et al. 2024 (Jamba)", jamba, 2, 23, 7),
-    "zamba": case("Glorioso et al. 2024 (Zamba), without the concatenated input", zamba, 2, 23, 7),
+    "jamba": case(JAMBA, jamba(12), 2, 23, 7),
+    "jamba_w512_strong": case(JAMBA, jamba(6), 1, 512, 5, given=True, strong=True),
+    "zamba": case(ZAMBA, zamba(12, [0, 1, "shared", 2, 3, "shared"]), 2, 23, 7),
+    "zamba_w512_strong": case(ZAMBA, zamba(6, [0, "shared", 1, "shared"]), 1, 512, 5, given=True, strong=True),
     "gated_ssm_w60": case(GATED, gated(18), 2, 60, 7, given=True),
     "gated_ssm_w512_strong": case(GATED, gated(6), 1, 512, 5, given=True, strong=True),
     "s4d_w60": case(S4D, s4d(12, 17), 2, 60, 7, given=True),

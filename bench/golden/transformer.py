@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from recurrent import keep_biases
+
 
 def rope(x, theta=10000.0):
     """x [heads, n, d] at positions 0..n; pairs (i, i + d/2) (Su et al. 2021, eq. 34)."""
@@ -194,11 +196,12 @@ def _transformer(layers, length, inputs, width, heads, head_dim, window, qk_norm
     return run
 
 
-def _hybrid(layers, length, inputs, width, heads, head_dim, window, qk_norm, seen):
+def _hybrid(layers, length, inputs, width, heads, head_dim, window, qk_norm, seen, strong=False):
     def run(c):
         c.describe(ROPE, dict(layers=layers, length=length, inputs=inputs, width=width, heads=heads, head_dim=head_dim,
                               window=window, qk_norm=qk_norm, eps=1e-5, rope="half", gates="i,f,g,o"))
-        net = c.module(LstmHybrid(layers, inputs, width, heads, head_dim, window, qk_norm))
+        net = LstmHybrid(layers, inputs, width, heads, head_dim, window, qk_norm)
+        net = c.module(net, keep_biases(c, net) if strong else None)
         batch = len(seen)
         x = c.input("x", c.randn(batch, length, inputs), grad=True)
         h0, c0 = (c.input(n, c.randn(layers, batch, width), grad=True) for n in ("h0", "c0"))
@@ -209,12 +212,13 @@ def _hybrid(layers, length, inputs, width, heads, head_dim, window, qk_norm, see
     return run
 
 
-def _residual(layers, batch, length, inputs, width, inner):
+def _residual(layers, batch, length, inputs, width, inner, strong=False):
     def run(c):
         c.describe("slippi-ai (vladfi1), networks.py: res_lstm, tx_like; Hochreiter & Schmidhuber 1997",
                    dict(layers=layers, batch=batch, length=length, inputs=inputs, width=width, inner=inner, eps=1e-5,
                         gates="i,f,g,o", gelu="tanh"))
-        net = c.module(ResidualLstms(layers, inputs, width, inner))
+        net = ResidualLstms(layers, inputs, width, inner)
+        net = c.module(net, keep_biases(c, net) if strong else None)
         x = c.input("x", c.randn(batch, length, inputs), grad=True)
         h0, c0 = (c.input(n, c.randn(layers, batch, width), grad=True) for n in ("h0", "c0"))
         y, after = net(x, list(zip(h0, c0)))
@@ -230,8 +234,11 @@ CASES = {
     "decision_transformer": _transformer(3, 30, 6, 12, 3, 4, 20, False, [0, 7]),
     "lstm_hybrid": _hybrid(2, 9, 7, 10, 2, 4, 4, True, [0, 2, 11]),
     "lstm_hybrid_w60": _hybrid(1, 60, 6, 8, 2, 4, 13, False, [5, 0]),
+    "lstm_hybrid_w512_strong": _hybrid(1, 512, 5, 6, 2, 4, 9, True, [3], True),
     "res_lstm": _residual(2, 3, 7, 6, 10, 0),
     "res_lstm_w60": _residual(1, 2, 60, 6, 8, 0),
+    "res_lstm_w512_strong": _residual(2, 1, 512, 5, 6, 0, True),
     "tx_like": _residual(2, 3, 7, 6, 10, 20),
     "tx_like_w60": _residual(1, 2, 60, 6, 8, 16),
+    "tx_like_w512_strong": _residual(2, 1, 512, 5, 6, 12, True),
 }

@@ -197,6 +197,9 @@ defmodule Sconce.Session do
   @doc """
   Decides for one frame.
 
+  Logits or a memory that would not be finite are an error of kind `:non_finite`, and the session stays as
+  it was.
+
   #{Options.docs(@act)}
   """
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}

@@ -3,6 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use crate::ops::matmul;
 use crate::ops::simd::dispatch;
 
 /// Sums that one loop keeps in registers: twelve vectors of 16, enough to hide the four cycles that a
@@ -28,9 +29,15 @@ pub fn read_bandwidth(bytes: usize, threads: usize, seconds: f64) -> f64 {
     })
 }
 
-/// Floating-point operations a second, a multiply-add counted as two.
+/// Floating-point operations in f32 a second, a multiply-add counted as two: of the matrix unit where
+/// there is one, else of the vectors.
 pub fn peak_flops(threads: usize, seconds: f64) -> f64 {
     together(threads, || {
+        if matmul::spin(0).is_some() {
+            let mut flops = 0.0;
+            let best = best_of(seconds, || flops = matmul::spin(ROUNDS).unwrap_or(0.0));
+            return flops / best;
+        }
         let mut sums = [1.0f32; STRIDE];
         let best = best_of(seconds, || multiply_add(&mut sums, black_box(0.5), black_box(0.5)));
         black_box(&sums);

@@ -2,9 +2,10 @@
 
 use candle_core::Tensor;
 
-use crate::Result;
+use crate::ops::dropout::Dropout;
 use crate::ops::{self, Activation};
 use crate::weights::{Builder, Init, Weight};
+use crate::{Error, Result};
 
 /// `y = activation(x W^T + b)`, `x [.., in]` -> `[.., out]`; weights `weight [out, in]`, `bias [out]`.
 pub struct Linear {
@@ -45,78 +46,72 @@ impl Linear {
         ops::linear(x, &self.weight, self.bias.as_ref(), self.activation)
     }
 
-    /// `then(self(x))`, in one op where nothing stands between the layers but this one's activation.
+    /// `then(self(x))` in one op; `then` has no activation.
     pub fn forward_then(&self, x: &Tensor, then: &Linear) -> Result<Tensor> {
-        if then.activation != Activation::None {
-            return then.forward(&self.forward(x)?);
-        }
-        ops::feed_forward(x, &self.affine(), self.activation, &then.affine())
+        ops::feed_forward(x, &self.affine(), self.activation, &then.plain()?)
+    }
+
+    /// `x + dropout(then(self(norm(x))))` in one op; `then` has no activation.
+    pub fn residual_then(
+        &self,
+        x: &Tensor,
+        then: &Linear,
+        residual: &ops::Residual,
+    ) -> Result<Tensor> {
+        ops::feed_forward_residual(x, residual, &self.affine(), self.activation, &then.plain()?)
     }
 
     fn affine(&self) -> ops::Affine {
         ops::Affine { weight: self.weight.clone(), bias: self.bias.clone() }
     }
 
+    /// The weights of a layer that has no activation.
+    pub(crate) fn plain(&self) -> Result<ops::Affine> {
+        match self.activation {
+            Activation::None => Ok(self.affine()),
+            other => {
+                let got = format!("{other:?}");
+                Err(Error::mismatch("activation of a layer that should have none", "None", got))
+            }
+        }
+    }
+
     /// `activation(norm(x W^T + b))`
-    pub fn forward_norm(&self, x: &Tensor, norm: &LayerNorm) -> Result<Tensor> {
+    pub fn forward_norm(&self, x: &Tensor, norm: &Norm) -> Result<Tensor> {
         ops::linear_norm(x, &self.weight, self.bias.as_ref(), &norm.0, self.activation)
     }
 }
 
-/// LayerNorm over the last dimension, eps 1e-5; weights `weight [d]`, `bias [d]`.
-pub struct LayerNorm(ops::Norm);
-
-/// RMSNorm over the last dimension, eps 1e-5; weight `weight [d]`.
-pub struct RmsNorm {
-    weight: Weight,
-}
+/// LayerNorm or RMSNorm over the last dimension, eps 1e-5; weights `weight [d]`, and of a LayerNorm
+/// `bias [d]`.
+pub struct Norm(ops::Norm);
 
 const EPS: f32 = 1e-5;
 
-impl LayerNorm {
-    pub fn new(size: usize, b: &Builder) -> Result<Self> {
-        Ok(LayerNorm(ops::Norm {
-            weight: b.get("weight", &[size], Init::Constant(1.0))?,
-            bias: b.get("bias", &[size], Init::Constant(0.0))?,
-            eps: EPS,
-        }))
-    }
-
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        ops::layer_norm(x, &self.0)
-    }
-}
-
-impl RmsNorm {
-    pub fn new(size: usize, b: &Builder) -> Result<Self> {
-        Ok(RmsNorm { weight: b.get("weight", &[size], Init::Constant(1.0))? })
-    }
-
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        ops::rms_norm(x, &self.weight, EPS)
-    }
-}
-
-/// Either of the norms.
-pub enum Norm {
-    Layer(LayerNorm),
-    Rms(RmsNorm),
-}
-
 impl Norm {
     pub fn layer(size: usize, b: &Builder) -> Result<Self> {
-        LayerNorm::new(size, b).map(Norm::Layer)
+        let bias = b.get("bias", &[size], Init::Constant(0.0))?;
+        let Norm(rms) = Norm::rms(size, b)?;
+        Ok(Norm(ops::Norm { bias: Some(bias), ..rms }))
     }
 
     pub fn rms(size: usize, b: &Builder) -> Result<Self> {
-        RmsNorm::new(size, b).map(Norm::Rms)
+        let weight = b.get("weight", &[size], Init::Constant(1.0))?;
+        Ok(Norm(ops::Norm { weight, bias: None, eps: EPS }))
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Norm::Layer(norm) => norm.forward(x),
-            Norm::Rms(norm) => norm.forward(x),
-        }
+        ops::row_norm(x, &self.0)
+    }
+
+    /// For each head of queries or keys.
+    pub(crate) fn of_heads(queries: Norm, keys: Norm) -> ops::HeadNorms {
+        ops::HeadNorms { queries: queries.0, keys: keys.0 }
+    }
+
+    /// What stands around a layer that reads what this norm gives.
+    pub fn residual(&self, dropout: Option<Dropout>) -> ops::Residual {
+        ops::Residual { norm: self.0.clone(), dropout }
     }
 }
 

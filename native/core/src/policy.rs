@@ -11,7 +11,7 @@ use crate::backbone::{self, Backbone, Context, State};
 use crate::checkpoint::{self, Manifest, Optimiser};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
-use crate::ops::{self, tensor::tensor};
+use crate::ops::{self, simd::non_finite, tensor::tensor};
 use crate::sampling::Draw;
 use crate::weights::{Builder, Init, Source, Weight, Weights};
 use crate::{Error, Result, Spec};
@@ -222,6 +222,10 @@ impl Policy {
     }
 
     /// One whole decision for the last frame of each window: embed, remember, choose.
+    ///
+    /// # Errors
+    /// `NonFinite` for logits or a state after the last frame with a number that is not finite. A state
+    /// can overflow before the logits do: a decision that only they speak for would cost the memory.
     pub fn act(
         &self,
         frames: &Frames,
@@ -236,9 +240,10 @@ impl Policy {
         let last = trunk.narrow(1, frames.time - 1, 1)?.squeeze(1)?;
         let last = self.seen(last, context)?;
         let decision = self.heads.act(&last, &self.last_previous(frames), draw)?;
-        if let Some(value) = decision.logits.iter().find(|v| !v.is_finite()) {
-            return Err(Error::NonFinite { what: "logits".into(), value: f64::from(*value) });
+        if let Some(value) = non_finite(&decision.logits) {
+            return Err(Error::NonFinite { what: "logits".into(), value: value.into() });
         }
+        state.check_finite()?;
         Ok((decision, state))
     }
 

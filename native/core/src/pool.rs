@@ -4,22 +4,27 @@
 //! of threads, and nothing is reduced across shards but in a fixed order: one thread and ten give
 //! the same bits. What runs inside a shard is single-threaded.
 
+//! The thread that has the work takes part in it, and waits for nobody but those who have taken a shard:
+//! where all threads are busy with something else, it does all of it.
+
+mod crew;
+
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
-use rayon::ThreadPool;
-use rayon::prelude::*;
+use crew::Crew;
 
 use crate::{Error, Result};
 
 /// More threads than this are a slip of the keyboard.
 pub const MAX_THREADS: usize = 4096;
 
-/// Nobody computes or waits while holding this lock: who works has a share of the pool.
-static POOL: RwLock<Option<Arc<ThreadPool>>> = RwLock::new(None);
+/// Nobody computes or waits while holding this lock: who works has a share of the crew.
+static CREW: RwLock<Option<Arc<Crew>>> = RwLock::new(None);
 
 thread_local! {
+    /// Whether work stays on this thread.
     static SERIAL: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -49,53 +54,50 @@ pub fn keep_libraries_single_threaded() {
     candle_core::utils::barrier_pool();
 }
 
-/// Sets the number of threads; the default is [`available`]. Work that is under way ends on the
-/// threads it began on.
+/// Sets the number of threads, the caller's among them; the default is [`available`]. Work that is under
+/// way ends on the threads it began on.
 pub fn set_threads(threads: usize) -> Result<()> {
-    let pool = Arc::new(build(threads)?);
-    let before = POOL.write().unwrap_or_else(|e| e.into_inner()).replace(pool);
+    let crew = Arc::new(build(threads)?);
+    let before = CREW.write().unwrap_or_else(|e| e.into_inner()).replace(crew);
     // Its threads are told to end here, after the lock, or by the last work that has a share.
     drop(before);
     Ok(())
 }
 
 pub fn threads() -> usize {
-    let pool = POOL.read().unwrap_or_else(|e| e.into_inner());
-    pool.as_ref().map_or_else(available, |pool| pool.current_num_threads())
+    let crew = CREW.read().unwrap_or_else(|e| e.into_inner());
+    crew.as_ref().map_or_else(available, |crew| crew.helpers() + 1)
 }
 
-/// A share of the pool, which the first call makes; `None` where no threads are to be had.
-fn share() -> Option<Arc<ThreadPool>> {
-    let pool = POOL.read().unwrap_or_else(|e| e.into_inner()).clone();
-    if pool.is_some() {
-        return pool;
+/// A share of the crew, which the first call makes; `None` where no threads are to be had.
+fn share() -> Option<Arc<Crew>> {
+    let crew = CREW.read().unwrap_or_else(|e| e.into_inner()).clone();
+    if crew.is_some() {
+        return crew;
     }
-    let mut pool = POOL.write().unwrap_or_else(|e| e.into_inner());
-    if pool.is_none() {
-        *pool = build(available()).ok().map(Arc::new);
+    let mut crew = CREW.write().unwrap_or_else(|e| e.into_inner());
+    if crew.is_none() {
+        *crew = build(available()).ok().map(Arc::new);
     }
-    pool.clone()
+    crew.clone()
 }
 
-fn build(threads: usize) -> Result<ThreadPool> {
+fn build(threads: usize) -> Result<Crew> {
     if threads > MAX_THREADS {
         return Err(Error::out_of_range("threads", threads as f64, 1.0, MAX_THREADS as f64));
     }
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .thread_name(|i| format!("sconce-{i}"))
-        .build()
+    // As many as there are stand for 0.
+    let threads = if threads == 0 { available() } else { threads };
+    Crew::new(threads - 1)
         .map_err(|e| Error::Unavailable { what: "threads".into(), reason: e.to_string() })
 }
 
-/// Runs `work(shard)` for every shard, on the pool if there is more than one.
+/// Runs `work(shard)` for every shard, with the help of the crew if there is more than one.
 pub fn for_each(shards: usize, work: impl Fn(usize) + Sync + Send) {
-    // Inside a shard, of this pool or any other, and inside `serial` work stays where it is.
-    let here = shards <= 1 || SERIAL.get() || rayon::current_thread_index().is_some();
+    // Inside a shard and inside `serial` work stays where it is.
+    let here = shards <= 1 || SERIAL.get();
     match if here { None } else { share() } {
-        Some(pool) if pool.current_num_threads() > 1 => {
-            pool.install(|| (0..shards).into_par_iter().for_each(work));
-        }
+        Some(crew) if crew.helpers() > 0 => serial(|| crew.run(shards, &work)),
         _ => (0..shards).for_each(work),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 
-use crate::ops::matmul::{Operand, Packed, View};
+use crate::ops::matmul::{MANY, Operand, Packed, View};
 use crate::ops::tensor;
 use crate::rng::Rng;
 use crate::{Error, Result};
@@ -33,10 +33,11 @@ pub struct Weight {
     operands: Arc<Mutex<Vec<Kept>>>,
 }
 
-/// Rows of a weight as they were packed, and whether they were turned.
+/// Rows of a weight as they were packed, whether they were turned, and for products of how many rows.
 struct Kept {
     rows: Range<usize>,
     turned: bool,
+    many: bool,
     packed: Arc<Packed>,
 }
 
@@ -83,6 +84,19 @@ impl Weight {
         turned: bool,
         uses: usize,
     ) -> Operand<'a> {
+        self.operand_of(values, rows, turned, uses, uses)
+    }
+
+    /// [`operand`](Self::operand) of products that cannot be put together: of the `uses` rows each has
+    /// `each`.
+    pub fn operand_of<'a>(
+        &self,
+        values: &'a [f32],
+        rows: Range<usize>,
+        turned: bool,
+        uses: usize,
+        each: usize,
+    ) -> Operand<'a> {
         let k = values.len() / self.tensor.dims().first().copied().unwrap_or(1).max(1);
         let view = View::rows(&values[rows.start * k..rows.end * k], rows.len(), k);
         let view = if turned { view.transposed() } else { view };
@@ -90,7 +104,8 @@ impl Weight {
             return Operand::View(view);
         }
         let place = || self.operands.lock().unwrap_or_else(|e| e.into_inner());
-        let same = |kept: &Kept| kept.rows == rows && kept.turned == turned;
+        let many = each >= MANY;
+        let same = |k: &Kept| k.rows == rows && k.turned == turned && k.many == many;
         let mut all = place();
         let before = match all.iter().position(same) {
             Some(at) if self.tensor.track_op() => Arc::try_unwrap(all.swap_remove(at).packed).ok(),
@@ -104,11 +119,12 @@ impl Weight {
                 packed.pack(view);
                 Arc::new(packed)
             }
-            None => Arc::new(Packed::new(view)),
+            None if many => Arc::new(Packed::new(view)),
+            None => Arc::new(Packed::for_few_rows(view)),
         };
         let mut all = place();
         if !all.iter().any(same) {
-            all.push(Kept { rows, turned, packed: packed.clone() });
+            all.push(Kept { rows, turned, many, packed: packed.clone() });
         }
         Operand::Packed(packed)
     }

@@ -7,8 +7,12 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor, Var};
 use common::{apart, differences, noise, values};
 use sconce_core::backbone::Lengths;
-use sconce_core::ops::attention::{Cache, Pairing, THETA, Window};
-use sconce_core::ops::{self, attention, attention_weights};
+use sconce_core::ops::attention::{Cache, Pairing, Projections, THETA, Window};
+use sconce_core::ops::dropout::{Dropout, Place};
+use sconce_core::ops::{self, Activation, Affine, HeadNorms, Norm, Residual};
+use sconce_core::ops::{attention, attention_weights};
+use sconce_core::rng::Rng;
+use sconce_core::weights::Weight;
 
 fn variable(t: &Tensor) -> Tensor {
     Var::from_tensor(t).unwrap().into_inner()
@@ -320,24 +324,193 @@ fn softmax_is_the_definition_and_leaves_out_what_the_mask_says() {
 fn the_norm_of_heads_is_a_layer_norm_of_each_query_and_key() {
     let (heads, d) = (3, 10);
     let qkv = noise(&[2, 70, 3 * heads * d], 1);
-    let weights = [noise(&[2, d], 2), noise(&[2, d], 3)];
-    let y = ops::head_norm(&qkv, &weights[0], &weights[1], 1e-5).unwrap();
+    let norm = |weight: &Tensor, bias: &Tensor| {
+        let (weight, bias) = (weight.clone().into(), Some(bias.clone().into()));
+        Norm { weight, bias, eps: 1e-5 }
+    };
+    let weights = [2, 3].map(|seed| norm(&noise(&[d], seed), &noise(&[d], seed + 2)));
+    let [queries, keys] = weights.clone();
+    let y = ops::head_norm(&qkv, &HeadNorms { queries, keys }).unwrap();
     for part in 0..3 {
         let own = |t: &Tensor| t.narrow(2, part * heads * d, heads * d).unwrap();
         let want = match weights.get(part) {
             None => own(&qkv),
-            Some(w) => {
+            Some(norm) => {
                 let x = own(&qkv).reshape((2, 70, heads, d)).unwrap();
-                let row = |i: usize| w.get(i).unwrap().into();
-                let norm = ops::Norm { weight: row(0), bias: row(1), eps: 1e-5 };
-                ops::layer_norm(&x, &norm).unwrap().reshape((2, 70, ())).unwrap()
+                ops::row_norm(&x, norm).unwrap().reshape((2, 70, ())).unwrap()
             }
         };
         assert!(apart(&own(&y), &want) < 1e-6, "part {part}");
     }
-    differences(vec![noise(&[2, 3, 36], 1), noise(&[2, 6], 2), noise(&[2, 6], 3)], |t| {
-        ops::head_norm(&t[0], &t[1], &t[2], 1e-5).unwrap()
+    let mut all = vec![noise(&[2, 3, 36], 1)];
+    all.extend((2..6).map(|seed| noise(&[6], seed)));
+    differences(all, |t| {
+        let norm =
+            |i: usize| Norm { weight: t[i].clone(), bias: Some(t[i + 1].clone()), eps: 1e-5 };
+        ops::head_norm(&t[0], &HeadNorms { queries: norm(1), keys: norm(3) }).unwrap()
     });
-    let said = ops::head_norm(&qkv, &noise(&[2, 4], 1), &weights[1], 1e-5).unwrap_err().to_string();
-    assert_eq!(said, "weight and bias of the norm of keys: expected [2, 4], got [2, 10]");
+    let (four, ten) = (noise(&[4], 1), noise(&[10], 1));
+    let refused =
+        |queries, keys| ops::head_norm(&qkv, &HeadNorms { queries, keys }).unwrap_err().to_string();
+    let said = refused(norm(&four, &four), norm(&ten, &ten));
+    assert_eq!(said, "weight of a norm: expected [4], got [10]");
+    let said = refused(norm(&four, &four), norm(&four, &four));
+    assert_eq!(said, "width of queries, keys and values: expected a multiple of 12, got 90");
+}
+
+/// A layer of attention with what stands around it: `x`, the cache, then all weights.
+struct Layer {
+    s: Sizes,
+    lengths: Lengths,
+    seen: Vec<usize>,
+    /// Whether the norm has a shift, whether numbers are dropped, whether heads have norms.
+    options: [bool; 3],
+}
+
+impl Layer {
+    const H: usize = 7;
+
+    fn inputs(&self, time: usize) -> Vec<Tensor> {
+        let (h, d, batch) = (Self::H, self.s.heads * self.s.head_dim, self.seen.len());
+        let n = |shape: &[usize], seed| (noise(shape, seed) * 0.7).unwrap();
+        let start = cache(self.s, &self.seen, 1);
+        let mut all = vec![n(&[batch, time, h], 3), start.keys, start.values];
+        all.extend([n(&[3 * d, h], 4), n(&[3 * d], 5), n(&[h, d], 6), n(&[h], 7)]);
+        all.push((n(&[h], 8) + 1.0).unwrap());
+        let [shift, _, heads] = self.options;
+        all.extend(shift.then(|| n(&[h], 9)));
+        all.extend((10..14).filter(|_| heads).map(|seed| n(&[self.s.head_dim], seed)));
+        all
+    }
+
+    fn around(&self, t: &[Weight]) -> (Residual, Projections, Cache) {
+        let [shift, drops, heads] = self.options;
+        let mut rest = t[7..].iter().cloned();
+        let mut norm = |shift: bool| {
+            let weight = rest.next().unwrap();
+            Norm { weight, bias: shift.then(|| rest.next().unwrap()), eps: 1e-5 }
+        };
+        let affine = |i: usize| Affine { weight: t[i].clone(), bias: Some(t[i + 1].clone()) };
+        let mask = || Dropout::new(0.3, Rng::new(7, "residual", 1), Place::default());
+        let residual = Residual { norm: norm(shift), dropout: drops.then(mask) };
+        let norms = heads.then(|| HeadNorms { queries: norm(true), keys: norm(true) });
+        let start = cache(self.s, &self.seen, 1);
+        let cache = Cache { keys: (*t[1]).clone(), values: (*t[2]).clone(), seen: start.seen };
+        (residual, Projections { qkv: affine(3), norms, out: affine(5) }, cache)
+    }
+
+    fn fused(&self, t: &[Weight]) -> [Tensor; 3] {
+        let (residual, projections, cache) = self.around(t);
+        let (window, lengths) = (self.s.window(), self.lengths.clone());
+        let (y, next) =
+            ops::attention_residual(&t[0], &residual, &projections, &cache, &window, lengths)
+                .unwrap();
+        [y, next.keys, next.values]
+    }
+
+    fn apart(&self, t: &[Weight]) -> [Tensor; 3] {
+        let (residual, Projections { qkv, norms, out }, cache) = self.around(t);
+        let linear = |x: &Tensor, layer: &Affine| {
+            ops::linear(x, &layer.weight, layer.bias.as_ref(), Activation::None).unwrap()
+        };
+        let mut qkv = linear(&ops::row_norm(&t[0], &residual.norm).unwrap(), &qkv);
+        if let Some(norms) = &norms {
+            qkv = ops::head_norm(&qkv, norms).unwrap();
+        }
+        let (y, next) = attention(&qkv, &cache, &self.s.window(), self.lengths.clone()).unwrap();
+        let mut y = linear(&y, &out);
+        if let Some(dropout) = residual.dropout {
+            y = dropout.apply(&y).unwrap();
+        }
+        [(y + &*t[0]).unwrap(), next.keys, next.values]
+    }
+
+    /// Frames and rings in one row.
+    fn flat(parts: [Tensor; 3]) -> Tensor {
+        Tensor::cat(&parts.map(|part| part.flatten_all().unwrap()), 0).unwrap()
+    }
+
+    fn gradients(&self, y: &Tensor, t: &[Weight]) -> Vec<Tensor> {
+        let y = (y * noise(y.dims(), 9)).unwrap();
+        let store = y.sum_all().unwrap().backward().unwrap();
+        let gradient = |(i, t)| common::gradient(&format!("input {i}"), t, &store);
+        t.iter().enumerate().map(gradient).collect()
+    }
+}
+
+fn layers() -> impl Iterator<Item = Layer> {
+    let options =
+        [[true, false, false], [false, true, true], [true, true, false], [true, false, true]];
+    let lengths = [None, Some(Arc::from([5, 2, 0])), Some(Arc::from([1, 4, 5])), None];
+    options.into_iter().zip(lengths).map(|(options, lengths)| Layer {
+        s: sizes(2, 4, 4),
+        lengths,
+        seen: vec![0, 3, 9],
+        options,
+    })
+}
+
+#[test]
+fn a_residual_layer_as_one_op_is_its_parts() {
+    for layer in layers() {
+        let tracked =
+            || -> Vec<Weight> { layer.inputs(5).iter().map(|t| variable(t).into()).collect() };
+        let (one, two) = (tracked(), tracked());
+        let (fused, parts) = (Layer::flat(layer.fused(&one)), Layer::flat(layer.apart(&two)));
+        assert_eq!(values(&fused), values(&parts), "{:?}", layer.options);
+        let (got, want) = (layer.gradients(&fused, &one), layer.gradients(&parts, &two));
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            let scale = values(want).iter().fold(1.0f32, |m, v| m.max(v.abs()));
+            let off = apart(got, want) / scale;
+            assert!(off < 1e-5, "input {i}: {off}, {:?}", layer.options);
+        }
+        // What was kept is gone.
+        for (i, (again, got)) in layer.gradients(&fused, &one).iter().zip(&got).enumerate() {
+            assert_eq!(values(again), values(got), "input {i}");
+        }
+    }
+}
+
+#[test]
+fn gradients_of_a_residual_layer_are_its_finite_differences() {
+    for layer in layers() {
+        differences(layer.inputs(5), |t| Layer::flat(layer.fused(t)));
+    }
+}
+
+#[test]
+fn a_residual_layer_has_the_same_bits_on_one_thread_and_on_three() {
+    let layer = Layer {
+        s: sizes(2, 16, 60),
+        lengths: None,
+        seen: (0..20).map(|row| 7 * row).collect(),
+        options: [true, true, true],
+    };
+    let run = |threads: usize| {
+        sconce_core::pool::set_threads(threads).unwrap();
+        let t: Vec<Weight> = layer.inputs(70).iter().map(|t| variable(t).into()).collect();
+        let y = Layer::flat(layer.fused(&t));
+        let gradients = layer.gradients(&y, &t);
+        (values(&y), gradients.iter().map(values).collect::<Vec<_>>())
+    };
+    assert!(run(1) == run(3));
+}
+
+#[test]
+fn a_residual_layer_of_another_width_is_refused() {
+    let layer = layers().next().unwrap();
+    let mut inputs: Vec<Weight> = layer.inputs(5).into_iter().map(Weight::from).collect();
+    let refused = |t: &[Weight]| {
+        let (residual, projections, cache) = layer.around(t);
+        let window = layer.s.window();
+        ops::attention_residual(&t[0], &residual, &projections, &cache, &window, None)
+            .unwrap_err()
+            .to_string()
+    };
+    let weight = std::mem::replace(&mut inputs[5], noise(&[6, 8], 1).into());
+    inputs[6] = noise(&[6], 1).into();
+    assert_eq!(refused(&inputs), "widths of an attention's layers: expected [24, 7], got [24, 6]");
+    inputs[5] = weight;
+    inputs[7] = noise(&[6], 1).into();
+    assert_eq!(refused(&inputs), "weight of a norm: expected [7], got [6]");
 }

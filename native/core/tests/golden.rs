@@ -97,12 +97,13 @@ fn recurrent(cell: Cell, case: &str, num_layers: usize, hidden_size: usize, give
 }
 
 #[test]
-fn lstm_and_gru_agree_as_sequence_and_step() {
+fn lstm_and_gru_agree_as_sequence_and_step_also_over_512_frames_of_strong_decay() {
     for (name, cell) in [("lstm", Cell::Lstm), ("gru", Cell::Gru)] {
         recurrent(cell, &format!("{name}_l1_zero"), 1, 40, false);
         recurrent(cell, &format!("{name}_l1_state"), 1, 17, true);
         recurrent(cell, &format!("{name}_l2_zero"), 2, 16, false);
         recurrent(cell, &format!("{name}_l2_state"), 2, 24, true);
+        recurrent(cell, &format!("{name}_w512_strong"), 2, 6, true);
     }
 }
 

@@ -165,16 +165,18 @@ fn transformers_agree_from_a_carried_cache() {
 }
 
 #[test]
-fn attention_behind_an_lstm_agrees_from_a_given_state() {
+fn attention_behind_an_lstm_agrees_from_a_given_state_also_with_strong_decay() {
     let config = spec::Backbone::LstmHybrid(attention(10, 2, [2, 4, 4], true));
     given("lstm_hybrid", config, &[lstm(2), cache(0)].concat());
     let config = spec::Backbone::LstmHybrid(attention(8, 1, [2, 4, 13], false));
     given("lstm_hybrid_w60", config, &[lstm(1), cache(0)].concat());
+    let config = spec::Backbone::LstmHybrid(attention(6, 1, [2, 4, 9], true));
+    given("lstm_hybrid_w512_strong", config, &[lstm(1), cache(0)].concat());
 }
 
 #[test]
-fn residual_lstms_agree_from_a_given_state() {
-    for (name, hidden_size, num_layers) in [("", 10, 2), ("_w60", 8, 1)] {
+fn residual_lstms_agree_from_a_given_state_also_with_strong_decay() {
+    for (name, hidden_size, num_layers) in [("", 10, 2), ("_w60", 8, 1), ("_w512_strong", 6, 2)] {
         let (input_norm, dropout, input_dropout) = (false, 0.0, 0.0);
         let config = StackConfig { hidden_size, num_layers, input_norm, dropout, input_dropout };
         given(&format!("res_lstm{name}"), spec::Backbone::ResLstm(config), &lstm(num_layers));

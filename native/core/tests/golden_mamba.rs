@@ -6,13 +6,13 @@ use candle_core::Tensor;
 use common::Golden;
 use sconce_core::backbone::mamba::Mamba;
 use sconce_core::backbone::{self, Backbone, Context, State};
-use sconce_core::layer::RmsNorm;
+use sconce_core::layer::Norm;
 use sconce_core::spec::{HawkConfig, JambaConfig, MambaConfig, StateConfig};
 use sconce_core::weights::Weights;
 use sconce_core::{Result, spec};
 
 /// Golden's block, `x + mixer(norm(x))`.
-struct Block(RmsNorm, Mamba);
+struct Block(Norm, Mamba);
 
 impl Backbone for Block {
     fn zero_state(&self, batch: usize) -> Result<State> {
@@ -90,7 +90,7 @@ fn the_mamba_block_agrees_also_where_a_channel_keeps_or_forgets_all() {
             dropout: 0.0,
             input_dropout: 0.0,
         };
-        let norm = RmsNorm::new(h, &b.under("norm")).unwrap();
+        let norm = Norm::rms(h, &b.under("norm")).unwrap();
         let block = Block(norm, Mamba::new(h, &config, &b.under("mixer")).unwrap());
         check(&golden, &block, &b.finish().unwrap(), &["conv_state", "ssm_state"]);
     }
@@ -106,14 +106,14 @@ fn backbone(case: &str, config: spec::Backbone) {
     check(&golden, &*net, &b.finish().unwrap(), &names);
 }
 
-fn jamba(num_layers: usize) -> JambaConfig {
+fn jamba(hidden_size: usize, num_layers: usize, attention_every: usize) -> JambaConfig {
     JambaConfig {
-        hidden_size: 12,
+        hidden_size,
         num_layers,
         state_size: 4,
         expand_factor: 2,
         conv_size: 4,
-        attention_every: 2,
+        attention_every,
         num_heads: 2,
         head_dim: 4,
         window_size: 9,
@@ -125,9 +125,11 @@ fn jamba(num_layers: usize) -> JambaConfig {
 }
 
 #[test]
-fn hybrids_with_attention_agree() {
-    backbone("jamba", spec::Backbone::Jamba(jamba(3)));
-    backbone("zamba", spec::Backbone::Zamba(jamba(4)));
+fn hybrids_with_attention_agree_also_with_strong_decay() {
+    backbone("jamba", spec::Backbone::Jamba(jamba(12, 3, 2)));
+    backbone("jamba_w512_strong", spec::Backbone::Jamba(jamba(6, 3, 2)));
+    backbone("zamba", spec::Backbone::Zamba(jamba(12, 4, 2)));
+    backbone("zamba_w512_strong", spec::Backbone::Zamba(jamba(6, 2, 1)));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use candle_core::{Tensor, Var};
 use common::{Golden, apart, differences, noise, values};
 use sconce_core::backbone::mamba2::Mamba2;
 use sconce_core::backbone::{self, Backbone, Context, State};
-use sconce_core::layer::RmsNorm;
+use sconce_core::layer::Norm;
 use sconce_core::ops::slstm::{SlstmState, slstm};
 use sconce_core::spec::{self, GlaConfig, HeadsConfig, Mamba2Config};
 use sconce_core::weights::{Builder, Source};
@@ -35,7 +35,7 @@ fn mamba2(case: &str, config: Mamba2Config) {
     let golden = Golden::open(case);
     let b = golden.builder();
     let x = golden.variable("input.x");
-    let norm = RmsNorm::new(config.hidden_size, &b.under("norm")).unwrap();
+    let norm = Norm::rms(config.hidden_size, &b.under("norm")).unwrap();
     let mixer = Mamba2::new(&config, &b.under("mixer")).unwrap();
     let weights = b.finish().unwrap();
     let mut inputs = vec![("x", x.clone())];

@@ -33,9 +33,10 @@ fn gradients_of_every_op_are_its_finite_differences() {
     differences(vec![n(&[3, 5], 1), n(&[4, 5], 2)], |t| {
         ops::linear(&t[0], &t[1], None, Activation::None).unwrap()
     });
-    let norm = |t: &[Weight]| ops::Norm { weight: t[1].clone(), bias: t[2].clone(), eps: 1e-5 };
+    let norm =
+        |t: &[Weight]| ops::Norm { weight: t[1].clone(), bias: Some(t[2].clone()), eps: 1e-5 };
     differences(vec![n(&[3, 8], 1), n(&[8], 2), n(&[8], 3)], |t| {
-        ops::layer_norm(&t[0], &norm(t)).unwrap()
+        ops::row_norm(&t[0], &norm(t)).unwrap()
     });
     for activation in [Activation::Tanh, Activation::Silu] {
         let mut all = vec![n(&[3, 5], 1), n(&[4], 2), n(&[4], 3)];
@@ -70,7 +71,10 @@ fn gradients_of_every_op_are_its_finite_differences() {
             beside(&beside(&y, &h).unwrap(), &c).unwrap()
         });
     }
-    differences(vec![n(&[3, 8], 1), n(&[8], 2)], |t| ops::rms_norm(&t[0], &t[1], 1e-5).unwrap());
+    differences(vec![n(&[3, 8], 1), n(&[8], 2)], |t| {
+        let rms = ops::Norm { weight: t[1].clone(), bias: None, eps: 1e-5 };
+        ops::row_norm(&t[0], &rms).unwrap()
+    });
 }
 
 const ACTIVATIONS: [Activation; 8] = [

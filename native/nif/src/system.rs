@@ -28,6 +28,8 @@ struct CpuFeatures {
     avx512f: bool,
     avx512_bf16: bool,
     avx512_vnni: bool,
+    /// There is a matrix unit, and this process may use it.
+    amx_bf16: bool,
     neon: bool,
 }
 
@@ -40,6 +42,7 @@ impl CpuFeatures {
             avx512f: is_x86_feature_detected!("avx512f"),
             avx512_bf16: is_x86_feature_detected!("avx512bf16"),
             avx512_vnni: is_x86_feature_detected!("avx512vnni"),
+            amx_bf16: sconce_core::ops::matmul::has_unit(),
             neon: false,
         }
     }
@@ -56,6 +59,7 @@ impl CpuFeatures {
             avx512f: false,
             avx512_bf16: false,
             avx512_vnni: false,
+            amx_bf16: false,
             neon,
         }
     }

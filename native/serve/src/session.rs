@@ -1,8 +1,8 @@
 //! The memory of one running game over a policy.
 //!
 //! A decision is made in two parts: [`Session::decide`] only reads, [`Session::commit`] makes its
-//! result the session's own. A frame that is refused, a decision that came too late or a panic on the
-//! way so leaves the session as it was.
+//! result the session's own. A frame that is refused, a decision that came too late or whose numbers are
+//! not finite, or a panic on the way so leaves the session as it was.
 
 mod ring;
 mod snapshot;

@@ -11,7 +11,8 @@ use sconce_core::policy::Frames;
 use sconce_core::pool;
 use sconce_core::sampling::Sampling;
 use sconce_core::spec::{
-    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Melee, MlpConfig, RecurrentConfig,
+    Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind, Melee, MlpConfig,
+    RecurrentConfig,
 };
 use sconce_core::{Kind, Policy, Spec};
 use sconce_serve::frames;
@@ -241,6 +242,53 @@ fn a_refused_frame_leaves_the_session_as_it_was() {
             assert_eq!(session.snapshot().unwrap(), before, "deciding alone changes nothing");
             session.act(&raw(t), &Overrides::default()).unwrap();
         }
+    }
+}
+
+/// A RetNet whose keys and values are so large that their product overflows on any frame but tiny ones,
+/// which its first norm leaves tiny, and whose queries are so small that a window is read all the same.
+fn overflowing() -> Arc<Policy> {
+    let policy = vector(Backbone::Retnet(HeadsConfig {
+        hidden_size: 4,
+        num_layers: 1,
+        num_heads: 1,
+        expand_factor: 1,
+        input_norm: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    }));
+    let change = |name: &str, change: &dyn Fn(usize, &mut f32)| {
+        let fill = |all: &mut [f32]| all.iter_mut().enumerate().for_each(|(i, w)| change(i, w));
+        tensor::update(&policy.weights()[&format!("backbone.{name}")], fill).unwrap();
+    };
+    change("input.bias", &|_, w| *w = 0.0);
+    // Rows of queries, keys, values and gates, four of each.
+    let scales = [1e-25, 1e25, 1e15, 1.0];
+    change("layers.0.mixer.qkvg_proj.weight", &|i, w| *w *= scales[i / 16]);
+    policy
+}
+
+#[test]
+fn a_state_that_overflows_before_the_logits_do_leaves_the_session_as_it_was() {
+    let _turn = turn();
+    let policy = overflowing();
+    let tiny = |t: usize| raw(t).iter().map(|v| v * 1e-10).collect::<Vec<f32>>();
+    let act = |session: &mut Session, raw: &[f32]| session.act(raw, &Overrides::default());
+    let [mut session, mut other] = [0, 1].map(|_| open(&policy, Mode::Resync(2)));
+    for session in [&mut session, &mut other] {
+        (0..2).for_each(|t| drop(act(session, &tiny(t)).unwrap()));
+    }
+    let before = session.snapshot().unwrap();
+
+    let window = [tiny(0), tiny(0), tiny(0), tiny(1), raw(2)];
+    assert!(logits(&policy, &window, &[0, 0, 0]).iter().all(|v| v.is_finite()));
+    let error = act(&mut session, &raw(2)).unwrap_err();
+    assert_eq!(error.kind(), Kind::NonFinite);
+    assert!(error.to_string().starts_with("state[0] is not finite"), "{error}");
+    assert_eq!(session.snapshot().unwrap(), before);
+    for t in 2..8 {
+        let want = act(&mut other, &tiny(t)).unwrap();
+        assert_eq!(act(&mut session, &tiny(t)).unwrap(), want, "{t}");
     }
 }
 

@@ -7,11 +7,11 @@ use candle_core::Tensor;
 use super::recompute::recomputed;
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Cell, Context, Recurrent, State};
-use crate::layer::{LayerNorm, Linear, Norm};
-use crate::ops::attention::{Cache, Pairing, THETA, Window};
+use crate::layer::{Linear, Norm};
+use crate::ops::attention::{Cache, Pairing, Projections, THETA, Window};
 use crate::ops::{self, Activation};
 use crate::spec::{AttentionConfig, RecurrentConfig};
-use crate::weights::{Builder, Init, Weight};
+use crate::weights::{Builder, Weight};
 use crate::{Error, Result};
 
 /// Inner width of the feed-forward layers over `hidden_size`.
@@ -52,33 +52,9 @@ impl From<&AttentionConfig> for Sizes {
 /// Tap: `attention_weights [b, heads, t, window_size]` by age.
 pub struct Attention {
     qkv: Linear,
-    norms: Option<HeadNorms>,
+    norms: Option<ops::HeadNorms>,
     out: Linear,
     window: Arc<Window>,
-}
-
-/// Norms of queries and keys, for all heads the same.
-struct HeadNorms {
-    queries: [Weight; 2],
-    keys: [Weight; 2],
-}
-
-impl HeadNorms {
-    const EPS: f32 = 1e-5;
-
-    fn new(d: usize, b: &Builder) -> Result<Self> {
-        let norm = |name| -> Result<[Weight; 2]> {
-            let b = b.under(name);
-            let part = |name, value| b.get(name, &[d], Init::Constant(value));
-            Ok([part("weight", 1.0)?, part("bias", 0.0)?])
-        };
-        Ok(HeadNorms { queries: norm("q_norm")?, keys: norm("k_norm")? })
-    }
-
-    fn forward(&self, qkv: &Tensor) -> Result<Tensor> {
-        let both = |[weight, bias]: &[Weight; 2]| Tensor::stack(&[&**weight, &**bias], 0);
-        ops::head_norm(qkv, &both(&self.queries)?, &both(&self.keys)?, Self::EPS)
-    }
 }
 
 impl Attention {
@@ -88,36 +64,73 @@ impl Attention {
         b.reserve("rotations", &Window::table(head_dim, window_size))?;
         let window = Window::new(num_heads, head_dim, window_size, pairing, THETA)?;
         let (h, d) = (hidden_size, window.width());
-        let norms = sizes.qk_layernorm.then(|| HeadNorms::new(head_dim, b));
+        let norm = |name| Norm::layer(head_dim, &b.under(name));
+        let norms = || Ok::<_, Error>(Norm::of_heads(norm("q_norm")?, norm("k_norm")?));
         Ok(Attention {
             qkv: Linear::new(h, 3 * d, Activation::None, &b.under("qkv"))?,
-            norms: norms.transpose()?,
+            norms: sizes.qk_layernorm.then(norms).transpose()?,
             out: Linear::new(d, h, Activation::None, &b.under("out"))?,
             window: Arc::new(window),
         })
     }
 }
 
+impl Attention {
+    /// Queries, keys and values.
+    fn qkv(&self, x: &Tensor) -> Result<Tensor> {
+        let qkv = self.qkv.forward(x)?;
+        self.norms.as_ref().map_or(Ok(qkv.clone()), |norms| ops::head_norm(&qkv, norms))
+    }
+
+    fn tap(&self, qkv: &Tensor, cache: &Cache, context: &Context) -> Result<()> {
+        context.tap_with("attention_weights", || {
+            ops::attention_weights(qkv, cache, &self.window, context.lengths())
+        })
+    }
+}
+
 impl Backbone for Attention {
     fn zero_state(&self, batch: usize) -> Result<State> {
-        let Cache { keys, values, seen } = Cache::empty(&self.window, batch)?;
-        Ok(State(vec![keys, values, seen]))
+        Ok(after(Cache::empty(&self.window, batch)?))
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let [keys, values, seen] = state.parts()?;
-        let cache = Cache { keys: keys.clone(), values: values.clone(), seen: seen.clone() };
-        let mut qkv = self.qkv.forward(x)?;
-        if let Some(norms) = &self.norms {
-            qkv = norms.forward(&qkv)?;
-        }
-        context.tap_with("attention_weights", || {
-            ops::attention_weights(&qkv, &cache, &self.window, context.lengths())
-        })?;
-        let (y, Cache { keys, values, seen }) =
-            ops::attention(&qkv, &cache, &self.window, context.lengths())?;
-        Ok((self.out.forward(&y)?, State(vec![keys, values, seen])))
+        let (cache, qkv) = (cache(state)?, self.qkv(x)?);
+        self.tap(&qkv, &cache, context)?;
+        let (y, cache) = ops::attention(&qkv, &cache, &self.window, context.lengths())?;
+        Ok((self.out.forward(&y)?, after(cache)))
     }
+
+    fn residual(
+        &self,
+        x: &Tensor,
+        residual: &ops::Residual,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        let cache = cache(state)?;
+        if context.is_tapped() {
+            self.tap(&self.qkv(&ops::row_norm(x, &residual.norm)?)?, &cache, context)?;
+        }
+        let projections = Projections {
+            qkv: self.qkv.plain()?,
+            norms: self.norms.clone(),
+            out: self.out.plain()?,
+        };
+        let lengths = context.lengths();
+        let (y, cache) =
+            ops::attention_residual(x, residual, &projections, &cache, &self.window, lengths)?;
+        Ok((y, after(cache)))
+    }
+}
+
+fn cache(state: &State) -> Result<Cache> {
+    let [keys, values, seen] = state.parts()?.clone();
+    Ok(Cache { keys, values, seen })
+}
+
+fn after(Cache { keys, values, seen }: Cache) -> State {
+    State(vec![keys, values, seen])
 }
 
 /// A feed-forward layer `W_2 gelu(W_1 x)`; weights `ffn1`, `ffn2`.
@@ -182,7 +195,7 @@ pub struct LstmHybrid {
 struct Head {
     dense: Linear,
     attention: Attention,
-    norm: LayerNorm,
+    norm: Norm,
     dropout: f32,
 }
 
@@ -201,7 +214,7 @@ impl LstmHybrid {
         let head = Head {
             dense: Linear::new(h, h, Activation::None, &b.under("dense"))?,
             attention: Attention::new(&Sizes::from(config), b)?,
-            norm: LayerNorm::new(h, &b.under("norm"))?,
+            norm: Norm::layer(h, &b.under("norm"))?,
             dropout: config.dropout,
         };
         let parts = 2 * config.num_layers;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use candle_core::Tensor;
 
 use super::{Lengths, Mask};
-use crate::ops::dropout::Place;
+use crate::ops::dropout::{Dropout, Place};
 use crate::projection::Projection;
 use crate::rng::Rng;
 use crate::{Error, Result, ops};
@@ -162,18 +162,21 @@ impl Context {
         Some(Rng::new(seed, &format!("dropout.{}", self.name(name)), step))
     }
 
-    /// Drops numbers of `x [.., d]`, frames of this pass row by row, with probability `p`, in training
+    /// What drops numbers of rows that are frames of this pass, with probability `p`, in training
     /// only.
-    pub fn dropout(&self, x: &Tensor, p: f32, name: &str) -> Result<Tensor> {
+    pub fn dropping(&self, p: f32, name: &str) -> Option<Dropout> {
         let place = self.chunk.map_or(Place::default(), |[window, before, frames]| Place {
             window,
             before,
             frames: frames.max(1),
         });
-        match self.rng(name) {
-            Some(rng) => ops::dropout::dropout_at(x, p, rng, place),
-            None => Ok(x.clone()),
-        }
+        let rng = if p > 0.0 { self.rng(name) } else { None };
+        Some(Dropout::new(p, rng?, place))
+    }
+
+    /// Drops numbers of `x [.., d]`, frames of this pass row by row.
+    pub fn dropout(&self, x: &Tensor, p: f32, name: &str) -> Result<Tensor> {
+        self.dropping(p, name).map_or(Ok(x.clone()), |dropout| dropout.apply(x))
     }
 
     /// Drops whole columns of each window of `x [b, t, d]`, in training only.

@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::Result;
-use crate::layer::{Linear, Norm, Projection, RmsNorm};
+use crate::layer::{Linear, Norm, Projection};
 use crate::ops::{self, Activation};
 use crate::spec::{ExpandConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
@@ -20,7 +20,7 @@ use crate::weights::{Builder, Init, Weight};
 struct Hgrn {
     projection: Projection,
     gate: Linear,
-    norm: RmsNorm,
+    norm: Norm,
     output: Linear,
     /// `[layers, s]`, shared by all layers, and which of them this is.
     bounds: Option<(Weight, usize)>,
@@ -40,7 +40,7 @@ impl Hgrn {
         Ok(Hgrn {
             projection: Projection::new(width, &names, b)?,
             gate: linear(width, size, "linear_gate")?,
-            norm: RmsNorm::new(size, &b.under("norm"))?,
+            norm: Norm::rms(size, &b.under("norm"))?,
             output: linear(size, width, "linear_out")?,
             bounds,
             size,

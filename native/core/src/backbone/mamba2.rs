@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use super::mamba::softplus_of_a_step;
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
-use crate::layer::{Linear, Norm, RmsNorm};
+use crate::layer::{Linear, Norm};
 use crate::ops::matrix_state::ssd_gates;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::{self, Activation};
@@ -30,7 +30,7 @@ pub struct Mamba2 {
     dt_bias: Weight,
     a_log: Weight,
     skip: Weight,
-    norm: RmsNorm,
+    norm: Norm,
     out_proj: Linear,
     inner: usize,
     state_size: usize,
@@ -69,7 +69,7 @@ impl Mamba2 {
             dt_bias: b.get("dt_bias", &[heads], Init::With(softplus_of_a_step))?,
             a_log: b.get("A_log", &[heads], Init::With(a_log))?,
             skip: b.get("D", &[heads], Init::Constant(1.0))?,
-            norm: RmsNorm::new(inner, &b.under("norm"))?,
+            norm: Norm::rms(inner, &b.under("norm"))?,
             out_proj: Linear::without_bias(inner, width, &b.under("out_proj"))?,
             inner,
             state_size,

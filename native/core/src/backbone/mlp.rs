@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::Result;
-use crate::layer::{LayerNorm, Linear};
+use crate::layer::{Linear, Norm};
 use crate::ops::Activation;
 use crate::spec::MlpConfig;
 use crate::weights::{Builder, Weight};
@@ -23,7 +23,7 @@ pub struct Mlp {
 
 struct Layer {
     dense: Linear,
-    norm: Option<LayerNorm>,
+    norm: Option<Norm>,
     projection: Option<Linear>,
     dropout: f32,
     residual: bool,
@@ -38,7 +38,7 @@ impl Mlp {
             let b = b.under("layers").under(i);
             let dense = Linear::new(width, size, Activation::Relu, &b.under("dense"))?;
             let norm =
-                config.layer_norm.then(|| LayerNorm::new(size, &b.under("norm"))).transpose()?;
+                config.layer_norm.then(|| Norm::layer(size, &b.under("norm"))).transpose()?;
             let projection = (config.residual && (i == 0 || size != width))
                 .then(|| Linear::new(width, size, Activation::None, &b.under("proj")))
                 .transpose()?;

@@ -25,9 +25,10 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 pub use crate::ops::lengths::Lengths;
-use crate::ops::tensor::{tensor, to_vec};
+use crate::ops::simd::non_finite;
+use crate::ops::tensor::{tensor, to_vec, with};
 use crate::weights::Builder;
-use crate::{Error, Result, spec};
+use crate::{Error, Result, ops, spec};
 pub use context::Context;
 pub use griffin::{GatedMlp, RecurrentBlock};
 pub use min_rnn::{MinCell, MinRnn};
@@ -49,6 +50,22 @@ pub trait Backbone: Send + Sync {
 
     /// `x [b, t, d]` -> `(y [b, t, h], state after the last frame)`.
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)>;
+
+    /// `x + dropout(self(norm(x)))` of a layer `[b, t, h]` to the same, at once where it can.
+    fn residual(
+        &self,
+        x: &Tensor,
+        residual: &ops::Residual,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        let (y, state) = self.forward(&ops::row_norm(x, &residual.norm)?, state, context)?;
+        let y = match residual.dropout {
+            Some(dropout) => dropout.apply(&y)?,
+            None => y,
+        };
+        Ok(((x + y)?, state))
+    }
 
     /// One frame: `x [b, d]` -> `(y [b, h], state)`.
     fn step(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
@@ -108,6 +125,17 @@ impl State {
             all.extend(to_vec(part)?);
         }
         Ok(all)
+    }
+
+    /// # Errors
+    /// `NonFinite` for a part with a number that is not finite: nothing good comes of it any more.
+    pub fn check_finite(&self) -> Result<()> {
+        for (i, part) in self.0.iter().enumerate() {
+            if let Some(value) = with(part, |numbers| Ok(non_finite(numbers)))? {
+                return Err(Error::NonFinite { what: format!("state[{i}]"), value: value.into() });
+            }
+        }
+        Ok(())
     }
 
     /// The reverse of [`State::to_vec`], with the shapes of `self`.

@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
-use crate::layer::LayerNorm;
+use crate::layer::Norm;
 use crate::ops::{self, recurrent::Gates};
 use crate::spec::RecurrentConfig;
 use crate::weights::{Builder, Init, Weight};
@@ -43,7 +43,7 @@ impl Cell {
 pub struct Recurrent {
     cell: Cell,
     hidden_size: usize,
-    input_norm: Option<LayerNorm>,
+    input_norm: Option<Norm>,
     layers: Vec<Arc<Layer>>,
     input_dropout: f32,
     weights: Arc<[Weight]>,
@@ -52,7 +52,7 @@ pub struct Recurrent {
 struct Layer {
     cell: Cell,
     gates: Gates,
-    norm: Option<LayerNorm>,
+    norm: Option<Norm>,
     dropout: f32,
 }
 
@@ -61,7 +61,7 @@ impl Recurrent {
     pub fn new(cell: Cell, config: &RecurrentConfig, input: usize, b: &Builder) -> Result<Self> {
         let (h, rows) = (config.hidden_size, cell.gates() * config.hidden_size);
         let norm =
-            |wanted: bool, size, b: Builder| wanted.then(|| LayerNorm::new(size, &b)).transpose();
+            |wanted: bool, size, b: Builder| wanted.then(|| Norm::layer(size, &b)).transpose();
         let input_norm = norm(config.input_norm, input, b.under("input_norm"))?;
         let init = Init::fan_in(h);
         let mut layers = Vec::with_capacity(config.num_layers);

@@ -6,8 +6,8 @@ use candle_core::Tensor;
 
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
-use crate::layer::{LayerNorm, Linear, Norm};
-use crate::ops::Activation;
+use crate::layer::{Linear, Norm};
+use crate::ops::{self, Activation};
 use crate::spec::Trunk;
 use crate::weights::{Builder, Weight};
 use crate::{Error, Result};
@@ -35,7 +35,7 @@ impl Residual {
 /// State: those of the layers, in their order. A layer that stands twice has two states. Taps of
 /// layer `i` are named `i.NAME`.
 pub struct Stack {
-    input_norm: Option<LayerNorm>,
+    input_norm: Option<Norm>,
     input: Option<Linear>,
     residuals: Vec<Arc<Residual>>,
     norm: Option<Norm>,
@@ -56,7 +56,7 @@ impl Stack {
         b: &Builder,
     ) -> Result<Self> {
         let h = trunk.hidden_size;
-        let norm_of = |wanted: bool| wanted.then(|| LayerNorm::new(input, &b.under("input_norm")));
+        let norm_of = |wanted: bool| wanted.then(|| Norm::layer(input, &b.under("input_norm")));
         let dense = || Linear::new(input, h, Activation::None, &b.under("input"));
         Ok(Stack {
             input_norm: norm_of(trunk.input_norm).transpose()?,
@@ -97,8 +97,9 @@ fn run(
         let (own, others) = rest.split_at(residual.parts);
         let own = State(own.to_vec());
         let within = context.under(first + i);
-        let (y, after) = residual.layer.forward(&residual.norm.forward(&x)?, &own, &within)?;
-        x = (x + context.dropout(&y, dropout, &(first + i).to_string())?)?;
+        let around = residual.norm.residual(context.dropping(dropout, &(first + i).to_string()));
+        let after;
+        (x, after) = residual.layer.residual(&x, &around, &own, &within)?;
         next.extend(after.0);
         rest = others;
     }
@@ -167,5 +168,15 @@ impl Backbone for FeedForward {
 
     fn forward(&self, x: &Tensor, state: &State, _context: &Context) -> Result<(Tensor, State)> {
         Ok((self.up.forward_then(x, &self.down)?, state.clone()))
+    }
+
+    fn residual(
+        &self,
+        x: &Tensor,
+        residual: &ops::Residual,
+        state: &State,
+        _context: &Context,
+    ) -> Result<(Tensor, State)> {
+        Ok((self.up.residual_then(x, &self.down, residual)?, state.clone()))
     }
 }

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::Mutex;
 
 pub use super::simd::LANES;
 use crate::ops::lengths::{Lengths, check_lengths};
@@ -60,6 +61,13 @@ pub fn copied<'a>(x: &'a mut [MaybeUninit<f32>], from: &[f32]) -> &'a mut [f32] 
     assert_eq!(x.len(), from.len(), "numbers to be copied");
     copy(x, from);
     // SAFETY: `copy` wrote as many numbers as there are.
+    unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), x.len()) }
+}
+
+/// Zeros, in memory that held nothing.
+pub fn zeroed(x: &mut [MaybeUninit<f32>]) -> &mut [f32] {
+    x.fill(MaybeUninit::new(0.0));
+    // SAFETY: all of it has just been written.
     unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), x.len()) }
 }
 
@@ -133,6 +141,30 @@ pub unsafe fn filled<const N: usize>(
             });
         })
     }
+}
+
+/// [`filled`] where each shard also has a part of a sum: the parts, in the order of the shards.
+///
+/// # Safety
+///
+/// As there.
+pub unsafe fn filled_and_summed<const N: usize, P: Default + Send>(
+    rows: usize,
+    per_shard: usize,
+    widths: [usize; N],
+    work: impl Fn(Range<usize>, [&mut [MaybeUninit<f32>]; N], &mut P) + Sync + Send,
+) -> ([Vec<f32>; N], Vec<P>) {
+    let parts = (0..rows.div_ceil(per_shard)).map(|_| Mutex::default());
+    let parts: Vec<Mutex<P>> = parts.collect();
+    // SAFETY: by the caller's promise.
+    let all = unsafe {
+        filled(rows, per_shard, widths, |rows, all| {
+            let part = &parts[rows.start / per_shard];
+            work(rows, all, &mut part.lock().unwrap_or_else(|e| e.into_inner()));
+        })
+    };
+    let inner = |part: Mutex<P>| part.into_inner().unwrap_or_else(|e| e.into_inner());
+    (all, parts.into_iter().map(inner).collect())
 }
 
 /// A batch of sequences of `channels` numbers a frame, cut into shards.

@@ -18,7 +18,7 @@
 //! | [`matmul`] | the one door to products |
 //!
 //! What they are made with: [`tensor`] (tensors as slices), [`many`] (ops of many inputs and outputs),
-//! [`simd`] (loops for the widest vectors at hand), [`columns`] (shards of channels), [`lengths`] (frames of
+//! [`simd`] (loops for the widest vectors at hand), [`residual`] (what stands around a layer), [`columns`] (shards of channels), [`lengths`] (frames of
 //! each row).
 
 pub mod attention;
@@ -32,20 +32,22 @@ pub mod matmul;
 pub mod matrix_state;
 pub mod norm;
 pub mod recurrent;
+pub mod residual;
 pub mod rotary;
 pub mod scan;
 pub mod simd;
 pub mod tensor;
 
-pub use attention::{attention, attention_weights, masked_softmax, softmax};
+pub use attention::{attention, attention_residual, attention_weights, masked_softmax, softmax};
 pub use dense::{
-    Affine, Branch, Dense, branches, feed_forward, gather, linear, linear_norm, linear_parts,
-    project,
+    Affine, Branch, Dense, branches, feed_forward, feed_forward_residual, gather, linear,
+    linear_norm, linear_parts, project,
 };
 pub use elementwise::{Activation, activate, dropout, dropout_columns, gated, glu, skip};
 pub use frames::{causal_conv, last, token_shift};
 pub use matrix_state::matrix_state;
-pub use norm::{Norm, group_norm, head_norm, layer_norm, rms_norm};
+pub use norm::{HeadNorms, Norm, group_norm, head_norm, row_norm};
 pub use recurrent::{gru, lstm, slstm};
+pub use residual::Residual;
 pub use scan::{MambaWeights, Selective, Wkv, lower_bound, mamba, selective_scan, wkv};
 pub use scan::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};

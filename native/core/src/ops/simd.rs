@@ -245,6 +245,23 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     sum(lanes) + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
 }
 
+/// `y[i] += a x[i]`
+#[inline(always)]
+pub fn axpy(y: &mut [f32], a: f32, x: &[f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y += a * x;
+    }
+}
+
+dispatch! {
+    /// `x[i] *= factor`
+    pub fn scale_all(x: &mut [f32], factor: f32) {
+        for x in x.iter_mut() {
+            *x *= factor;
+        }
+    }
+}
+
 dispatch! {
     /// `a[i] += b[i]`
     pub fn add_assign(a: &mut [f32], b: &[f32]) {
@@ -262,6 +279,26 @@ dispatch! {
                 *s += v;
             }
         }
+    }
+}
+
+dispatch! {
+    /// The largest of `bits` and those of the numbers without their signs. What is not finite has the
+    /// largest of all.
+    fn largest(bits: &mut u32, x: &[f32]) {
+        for v in x {
+            *bits = (*bits).max(v.abs().to_bits());
+        }
+    }
+}
+
+/// The first number that is not finite.
+pub fn non_finite(x: &[f32]) -> Option<f32> {
+    let mut bits = 0;
+    largest(&mut bits, x);
+    match f32::from_bits(bits).is_finite() {
+        true => None,
+        false => x.iter().copied().find(|v| !v.is_finite()),
     }
 }
 
@@ -302,6 +339,21 @@ mod tests {
             assert!(worst(-80_000..80_000, expm1, f64::exp_m1) < 4e-7);
             assert!(worst(-8000..8000, |x| expm1(x * 1e-4), |x| (x * 1e-4).exp_m1()) < 4e-7);
         }
+    }
+
+    #[test]
+    fn the_first_number_that_is_not_finite_is_found_wherever_it_lies() {
+        let mut x = [f32::MAX, -f32::MAX, -0.0, f32::MIN_POSITIVE].repeat(2 * LANES);
+        assert_eq!((non_finite(&x), non_finite(&[])), (None, None));
+        for at in 0..x.len() {
+            for bad in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -f32::NAN] {
+                let good = std::mem::replace(&mut x[at], bad);
+                assert_eq!(non_finite(&x).map(f32::to_bits), Some(bad.to_bits()), "{at}");
+                x[at] = good;
+            }
+        }
+        (x[5], x[70]) = (f32::NEG_INFINITY, f32::NAN);
+        assert_eq!(non_finite(&x), Some(f32::NEG_INFINITY));
     }
 
     #[test]

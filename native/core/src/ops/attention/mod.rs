@@ -1,18 +1,20 @@
 //! Causal attention over a window that slides, with the rotation of queries and keys inside.
 
+mod residual;
 pub mod softmax;
 
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
+use crate::ops::columns::{copied, filled, zeroed};
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::matmul::{View, matmul};
 use crate::ops::simd::{LANES, dispatch, dot, exp, mul_add};
-use crate::ops::tensor;
-use crate::pool::for_each_shard;
+use crate::ops::{simd, tensor};
 use crate::{Error, Result};
 
+pub use residual::{Projections, attention_residual};
 pub use softmax::{masked_softmax, softmax};
 
 /// Which numbers of a head are turned as pairs.
@@ -148,17 +150,15 @@ pub fn attention(
     window: &Arc<Window>,
     lengths: Lengths,
 ) -> Result<(Tensor, Cache)> {
-    let pass = Arc::new(Pass::new(qkv, cache, window, lengths)?);
+    let pass = Arc::new(Pass::of(qkv, cache, window, lengths)?);
     let qkv = qkv.contiguous()?;
     let (keys, values) = (cache.keys.contiguous()?, cache.values.contiguous()?);
     let track = qkv.track_op() || keys.track_op() || values.track_op();
     let op = Attend { pass: pass.clone(), track, log_sums: OnceLock::new() };
     let y = qkv.apply_op3(&keys, &values, op)?;
     let append = |ring: &Tensor, part| ring.apply_op2(&qkv, Append { pass: pass.clone(), part });
-    let after = |(seen, frames): (&usize, usize)| count_on(*seen, frames, window.window) as f32;
-    let seen = pass.seen.iter().zip(pass.frames()).map(after).collect();
-    let seen = tensor::tensor(seen, (pass.batch, 1))?;
-    Ok((y, Cache { keys: append(&keys, 1)?, values: append(&values, 2)?, seen }))
+    let (keys, values) = (append(&keys, Part::Keys)?, append(&values, Part::Values)?);
+    Ok((y, Cache { keys, values, seen: pass.seen_after()? }))
 }
 
 /// The weights that [`attention`] gives to the frames a query sees, `[b, heads, t, window]`: the last
@@ -169,7 +169,7 @@ pub fn attention_weights(
     window: &Arc<Window>,
     lengths: Lengths,
 ) -> Result<Tensor> {
-    let pass = Pass::new(qkv, cache, window, lengths)?;
+    let pass = Pass::of(qkv, cache, window, lengths)?;
     let (t, heads, size) = (pass.time, window.heads, window.window);
     let mut weights = vec![0.0; pass.batch * heads * t * size];
     tensor::with(qkv, |qkv| {
@@ -195,14 +195,23 @@ struct Pass {
 }
 
 impl Pass {
-    fn new(qkv: &Tensor, cache: &Cache, window: &Arc<Window>, lengths: Lengths) -> Result<Self> {
+    fn of(qkv: &Tensor, cache: &Cache, window: &Arc<Window>, lengths: Lengths) -> Result<Self> {
         let (batch, time, width) = qkv.dims3()?;
-        let d = window.width();
         tensor::check_shape(
             "queries, keys and values",
-            &[batch, time, 3 * d],
+            &[batch, time, 3 * window.width()],
             &[batch, time, width],
         )?;
+        Pass::new([batch, time], cache, window, lengths)
+    }
+
+    fn new(
+        [batch, time]: [usize; 2],
+        cache: &Cache,
+        window: &Arc<Window>,
+        lengths: Lengths,
+    ) -> Result<Self> {
+        let d = window.width();
         tensor::check_shape("cached keys", &[batch, window.window, d], cache.keys.dims())?;
         tensor::check_shape("cached values", &[batch, window.window, d], cache.values.dims())?;
         tensor::check_shape("frames seen by a cache", &[batch, 1], cache.seen.dims())?;
@@ -217,6 +226,13 @@ impl Pass {
 
     fn frames_of(&self, row: usize) -> usize {
         self.lengths.as_ref().map_or(self.time, |lengths| lengths[row])
+    }
+
+    /// Frames that each row has seen at the end.
+    fn seen_after(&self) -> Result<Tensor> {
+        let after = |(seen, frames): (&usize, usize)| count_on(*seen, frames, self.window.window);
+        let seen = self.seen.iter().zip(self.frames()).map(|row| after(row) as f32).collect();
+        Ok(tensor::tensor(seen, (self.batch, 1))?)
     }
 
     /// Cached frames of a row that the first query sees.
@@ -762,50 +778,40 @@ dispatch! {
     }
 }
 
-struct Attend {
-    pass: Arc<Pass>,
-    /// Whether what the backward pass needs is kept.
-    track: bool,
-    /// Logarithm of each softmax's denominator, `[b, heads, t]`.
-    log_sums: OnceLock<Vec<f32>>,
-}
-
-impl Attend {
-    fn forward(&self, qkv: &[f32], keys: &[f32], values: &[f32]) -> Vec<f32> {
-        let Pass { window: w, batch, time, .. } = &*self.pass;
-        let kept = if self.track { w.heads * time } else { 0 };
-        let mut y = vec![0.0; batch * time * w.width()];
-        let mut log_sums = vec![0.0; batch * kept];
-        let buffers = [(&mut y[..], time * w.width()), (&mut log_sums[..], kept)];
-        let blocks = *time > FEW;
-        for_each_shard(*batch, self.pass.shard(), buffers, |rows, [y, log_sums]| {
-            let past = rows.clone().map(|row| self.pass.past_of(row)).max().unwrap_or(0);
-            let mut scratch = Scratch::new(w, *time, past, blocks, false);
-            for (i, row) in rows.enumerate() {
-                let row = self.pass.row(row, qkv, keys, values);
-                let y = &mut y[i * time * w.width()..][..time * w.width()];
-                let kept = kept / w.heads;
-                let mut kept_of = log_sums[i * w.heads * kept..].chunks_mut(kept.max(1));
-                let mut kept_of: Vec<&mut [f32]> =
-                    (0..w.heads).map(|_| kept_of.next().unwrap_or_default()).collect();
-                if !blocks {
-                    for (head, log_sums) in kept_of.iter_mut().enumerate() {
-                        forward_few(w, &row, head, &mut scratch, y, log_sums);
+impl Pass {
+    /// What is mixed, and if `keep` the logarithm of each softmax's denominator, `[b, heads, t]`.
+    fn forward(&self, [qkv, keys, values]: [&[f32]; 3], keep: bool) -> [Vec<f32>; 2] {
+        let Pass { window: w, batch, time, .. } = self;
+        let kept = if keep { w.heads * time } else { 0 };
+        let (widths, blocks) = ([time * w.width(), kept], *time > FEW);
+        // SAFETY: all parts are zeroed.
+        unsafe {
+            filled(*batch, self.shard(), widths, |rows, parts| {
+                let [y, log_sums] = parts.map(zeroed);
+                let past = rows.clone().map(|row| self.past_of(row)).max().unwrap_or(0);
+                let mut scratch = Scratch::new(w, *time, past, blocks, false);
+                for (i, row) in rows.enumerate() {
+                    let row = self.row(row, qkv, keys, values);
+                    let y = &mut y[i * time * w.width()..][..time * w.width()];
+                    let kept = kept / w.heads;
+                    let mut kept_of = log_sums[i * w.heads * kept..].chunks_mut(kept.max(1));
+                    let mut kept_of: Vec<&mut [f32]> =
+                        (0..w.heads).map(|_| kept_of.next().unwrap_or_default()).collect();
+                    if !blocks {
+                        for (head, log_sums) in kept_of.iter_mut().enumerate() {
+                            forward_few(w, &row, head, &mut scratch, y, log_sums);
+                        }
+                        continue;
                     }
-                    continue;
-                }
-                for chunk in row.chunks(w) {
-                    row.fetch(w, chunk);
-                    for (head, log_sums) in kept_of.iter_mut().enumerate() {
-                        forward_chunk(w, &row, chunk, head, &mut scratch, y, log_sums);
+                    for chunk in row.chunks(w) {
+                        row.fetch(w, chunk);
+                        for (head, log_sums) in kept_of.iter_mut().enumerate() {
+                            forward_chunk(w, &row, chunk, head, &mut scratch, y, log_sums);
+                        }
                     }
                 }
-            }
-        });
-        if self.track {
-            let _ = self.log_sums.set(log_sums);
+            })
         }
-        y
     }
 
     /// Gradients of qkv, and of cached keys and values if `cached`.
@@ -815,41 +821,100 @@ impl Attend {
         [y, dy, log_sums]: [&[f32]; 3],
         cached: bool,
     ) -> [Vec<f32>; 3] {
-        let Pass { window: w, batch, time, .. } = &*self.pass;
+        let Pass { window: w, batch, time, .. } = self;
         let (of_y, of_qkv) = (time * w.width(), 3 * time * w.width());
         let of_ring = if cached { w.window * w.width() } else { 0 };
-        let mut d_qkv = vec![0.0; batch * of_qkv];
-        let [mut d_keys, mut d_values] = [(); 2].map(|()| vec![0.0; batch * of_ring]);
-        let buffers =
-            [(&mut d_qkv[..], of_qkv), (&mut d_keys[..], of_ring), (&mut d_values[..], of_ring)];
-        for_each_shard(*batch, self.pass.shard(), buffers, |rows, [qs, ks, vs]| {
-            let past = rows.clone().map(|row| self.pass.past_of(row)).max().unwrap_or(0);
-            let mut scratch = Scratch::new(w, *time, past, true, true);
-            for (i, at) in rows.enumerate() {
-                let row = self.pass.row(at, qkv, keys, values);
-                let mut out = Gradients {
-                    qkv: &mut qs[i * of_qkv..][..of_qkv],
-                    keys: &mut ks[i * of_ring..][..of_ring],
-                    values: &mut vs[i * of_ring..][..of_ring],
-                };
-                let given = Given {
-                    y: &y[at * of_y..][..of_y],
-                    dy: &dy[at * of_y..][..of_y],
-                    log_sums: &log_sums[at * w.heads * time..][..w.heads * time],
-                };
-                for chunk in row.chunks(w) {
-                    row.fetch(w, chunk);
-                    let span = chunk.begin * w.width()..chunk.end * w.width();
-                    fetch(&given.y[span.clone()]);
-                    fetch(&given.dy[span]);
-                    for head in 0..w.heads {
-                        backward_chunk(w, &row, chunk, head, &mut scratch, &given, &mut out);
+        // SAFETY: all parts are zeroed.
+        unsafe {
+            filled(*batch, self.shard(), [of_qkv, of_ring, of_ring], |rows, parts| {
+                let [qs, ks, vs] = parts.map(zeroed);
+                let past = rows.clone().map(|row| self.past_of(row)).max().unwrap_or(0);
+                let mut scratch = Scratch::new(w, *time, past, true, true);
+                for (i, at) in rows.enumerate() {
+                    let row = self.row(at, qkv, keys, values);
+                    let mut out = Gradients {
+                        qkv: &mut qs[i * of_qkv..][..of_qkv],
+                        keys: &mut ks[i * of_ring..][..of_ring],
+                        values: &mut vs[i * of_ring..][..of_ring],
+                    };
+                    let given = Given {
+                        y: &y[at * of_y..][..of_y],
+                        dy: &dy[at * of_y..][..of_y],
+                        log_sums: &log_sums[at * w.heads * time..][..w.heads * time],
+                    };
+                    for chunk in row.chunks(w) {
+                        row.fetch(w, chunk);
+                        let span = chunk.begin * w.width()..chunk.end * w.width();
+                        fetch(&given.y[span.clone()]);
+                        fetch(&given.dy[span]);
+                        for head in 0..w.heads {
+                            backward_chunk(w, &row, chunk, head, &mut scratch, &given, &mut out);
+                        }
                     }
                 }
-            }
-        });
-        [d_qkv, d_keys, d_values]
+            })
+        }
     }
+}
+
+/// Frames of one part of queries, keys and values go to a ring.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Keys = 1,
+    Values = 2,
+}
+
+impl Pass {
+    /// The frame of a row that ends up in a slot of its ring, if one does.
+    fn frame_in(&self, row: usize, slot: usize) -> Option<usize> {
+        let (window, frames) = (self.window.window, self.frames_of(row));
+        // From the slot to that of the last frame.
+        let back = (self.seen[row] + frames + window - 1 - slot) % window;
+        frames.checked_sub(1 + back)
+    }
+
+    /// A ring with the last frames of a sequence in it.
+    fn append(&self, part: Part, ring: &[f32], qkv: &[f32]) -> Vec<f32> {
+        let (d, window) = (self.window.width(), self.window.window);
+        // SAFETY: each slot is copied.
+        let [next] = unsafe {
+            filled(self.batch, 1, [window * d], |rows, [next]| {
+                let row = rows.start;
+                for (slot, next) in next.chunks_exact_mut(d).enumerate() {
+                    copied(
+                        next,
+                        match self.frame_in(row, slot) {
+                            Some(t) => &qkv[(3 * (row * self.time + t) + part as usize) * d..][..d],
+                            None => &ring[(row * window + slot) * d..][..d],
+                        },
+                    );
+                }
+            })
+        };
+        next
+    }
+
+    /// Of the gradient of the ring after the sequence leaves that of the ring before in `d_ring`, and
+    /// adds the rest to that of `qkv`.
+    fn append_backward(&self, part: Part, d_ring: &mut [f32], d_qkv: &mut [f32]) {
+        let (d, window) = (self.window.width(), self.window.window);
+        for (at, d_slot) in d_ring.chunks_exact_mut(d).enumerate() {
+            let row = at / window;
+            if let Some(t) = self.frame_in(row, at % window) {
+                let at = (3 * (row * self.time + t) + part as usize) * d;
+                simd::add_assign(&mut d_qkv[at..at + d], d_slot);
+                d_slot.fill(0.0);
+            }
+        }
+    }
+}
+
+struct Attend {
+    pass: Arc<Pass>,
+    /// Whether what the backward pass needs is kept.
+    track: bool,
+    /// Logarithm of each softmax's denominator, `[b, heads, t]`.
+    log_sums: OnceLock<Vec<f32>>,
 }
 
 impl CustomOp3 for Attend {
@@ -867,7 +932,11 @@ impl CustomOp3 for Attend {
         vl: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let Pass { window, batch, time, .. } = &*self.pass;
-        let y = self.forward(tensor::slice(q, ql)?, tensor::slice(k, kl)?, tensor::slice(v, vl)?);
+        let all = [tensor::slice(q, ql)?, tensor::slice(k, kl)?, tensor::slice(v, vl)?];
+        let [y, log_sums] = self.pass.forward(all, self.track);
+        if self.track {
+            let _ = self.log_sums.set(log_sums);
+        }
         Ok((CpuStorage::F32(y), Shape::from((*batch, *time, window.width()))))
     }
 
@@ -888,7 +957,7 @@ impl CustomOp3 for Attend {
                 tensor::with(values, |v| {
                     tensor::with(y, |y| {
                         tensor::with(dy, |dy| {
-                            Ok(self.backward([qkv, k, v], [y, dy, log_sums], cached))
+                            Ok(self.pass.backward([qkv, k, v], [y, dy, log_sums], cached))
                         })
                     })
                 })
@@ -906,50 +975,9 @@ impl CustomOp3 for Attend {
     }
 }
 
-/// A ring with the last frames of a sequence in it.
 struct Append {
     pass: Arc<Pass>,
-    /// Of `qkv`: 1 for the keys, 2 for the values.
-    part: usize,
-}
-
-impl Append {
-    /// `(slot, frame)` of each frame of a row that ends up in its ring.
-    fn moves(&self, row: usize) -> impl Iterator<Item = (usize, usize)> {
-        let (window, frames) = (self.pass.window.window, self.pass.frames_of(row));
-        let seen = self.pass.seen[row];
-        (frames.saturating_sub(window)..frames).map(move |t| ((seen + t) % window, t))
-    }
-
-    fn forward(&self, ring: &[f32], qkv: &[f32]) -> Vec<f32> {
-        let (d, time) = (self.pass.window.width(), self.pass.time);
-        let of_ring = self.pass.window.window * d;
-        let mut next = ring.to_vec();
-        for (row, next) in next.chunks_exact_mut(of_ring).enumerate() {
-            let qkv = &qkv[row * 3 * time * d..];
-            for (slot, t) in self.moves(row) {
-                next[slot * d..][..d].copy_from_slice(&qkv[(3 * t + self.part) * d..][..d]);
-            }
-        }
-        next
-    }
-
-    /// Gradients of the ring before, and of qkv.
-    fn backward(&self, d_next: &[f32]) -> (Vec<f32>, Vec<f32>) {
-        let (d, time) = (self.pass.window.width(), self.pass.time);
-        let of_ring = self.pass.window.window * d;
-        let mut d_ring = d_next.to_vec();
-        let mut d_qkv = vec![0.0; self.pass.batch * time * 3 * d];
-        for (row, d_ring) in d_ring.chunks_exact_mut(of_ring).enumerate() {
-            let d_qkv = &mut d_qkv[row * 3 * time * d..];
-            for (slot, t) in self.moves(row) {
-                let d_slot = &mut d_ring[slot * d..][..d];
-                d_qkv[(3 * t + self.part) * d..][..d].copy_from_slice(d_slot);
-                d_slot.fill(0.0);
-            }
-        }
-        (d_ring, d_qkv)
-    }
+    part: Part,
 }
 
 impl CustomOp2 for Append {
@@ -964,7 +992,7 @@ impl CustomOp2 for Append {
         q: &CpuStorage,
         ql: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let next = self.forward(tensor::slice(r, rl)?, tensor::slice(q, ql)?);
+        let next = self.pass.append(self.part, tensor::slice(r, rl)?, tensor::slice(q, ql)?);
         Ok((CpuStorage::F32(next), rl.shape().clone()))
     }
 
@@ -975,7 +1003,8 @@ impl CustomOp2 for Append {
         _next: &Tensor,
         d_next: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (d_ring, d_qkv) = tensor::with(d_next, |d_next| Ok(self.backward(d_next)))?;
+        let (mut d_ring, mut d_qkv) = (tensor::to_vec(d_next)?, vec![0.0; qkv.elem_count()]);
+        self.pass.append_backward(self.part, &mut d_ring, &mut d_qkv);
         let wanted = |t: &Tensor, d: Vec<f32>| match t.track_op() {
             true => tensor::tensor(d, t.shape()).map(Some),
             false => Ok(None),

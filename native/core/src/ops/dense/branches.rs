@@ -13,7 +13,7 @@ use crate::weights::Weight;
 use crate::{Error, Result, pool};
 
 /// Rows of one shard.
-const ROWS: usize = 64;
+const ROWS: usize = 128;
 
 /// One layer: `weight [n, k]`, `bias [n]`.
 #[derive(Clone)]

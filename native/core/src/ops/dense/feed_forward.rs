@@ -1,18 +1,22 @@
 //! Two dense layers with an activation between them.
 
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::linear::{row_sum, weight_gradient};
-use crate::ops::columns::{copied, filled};
-use crate::ops::matmul::{Packed, View};
-use crate::ops::{Activation, simd, tensor};
+use crate::ops::columns::{copied, filled, filled_and_summed, outputs, zeroed};
+use crate::ops::matmul::{Operand, Packed, View};
+use crate::ops::row_norm as norm;
+use crate::ops::{Activation, Residual, simd, tensor};
 use crate::weights::Weight;
 use crate::{Error, Result};
 
-/// Rows of one shard: the hidden rows of 1024 numbers take an eighth of a second cache of 2 MiB.
-const ROWS: usize = 64;
+/// Rows of one shard: the hidden rows of 1024 numbers take a quarter of a second cache of 2 MiB.
+const ROWS: usize = 128;
+/// Rows whose gradients at the hidden layer exist at a time.
+const CHUNK: usize = 4 * ROWS;
 
 /// One layer: `weight [n, k]`, `bias [n]`.
 #[derive(Clone)]
@@ -22,11 +26,32 @@ pub struct Affine {
 }
 
 impl Affine {
-    fn bias(&self) -> candle_core::Result<Option<Vec<f32>>> {
+    pub(in crate::ops) fn bias(&self) -> candle_core::Result<Option<Vec<f32>>> {
         self.bias.as_ref().map(|bias| tensor::to_vec(bias)).transpose()
     }
 
-    fn check(&self, what: &str, input: usize) -> Result<usize> {
+    /// The gradient of the bias over some rows; empty where there is none.
+    pub(in crate::ops) fn bias_gradient(&self, d: &[f32], n: usize) -> Vec<f32> {
+        let mut sum = vec![0.0; if self.bias.is_some() { n } else { 0 }];
+        if self.bias.is_some() {
+            simd::add_rows(&mut sum, d);
+        }
+        sum
+    }
+
+    /// Leaves the gradient with the bias, summed in the order of the parts.
+    pub(in crate::ops) fn accumulate_bias<'a>(
+        &self,
+        parts: impl IntoIterator<Item = &'a Vec<f32>>,
+    ) {
+        let Some(bias) = &self.bias else { return };
+        for (i, part) in parts.into_iter().enumerate() {
+            bias.accumulate(|sum, adds| row_sum(sum, part, adds || i > 0));
+        }
+    }
+
+    /// The width of what comes out.
+    pub(in crate::ops) fn check(&self, what: &str, input: usize) -> Result<usize> {
         let (n, k) = self.weight.dims2()?;
         if k != input {
             return Err(Error::mismatch(format!("input of the {what} layer"), k, input));
@@ -51,17 +76,57 @@ pub fn feed_forward(
     activation: Activation,
     down: &Affine,
 ) -> Result<Tensor> {
+    apply(x, None, up, activation, down)
+}
+
+/// `x + dropout(W_2 activation(W_1 norm(x) + b_1) + b_2)`, `x [.., k]` -> `[.., k]`: as
+/// [`feed_forward`]. Normed rows are computed again by the backward pass.
+pub fn feed_forward_residual(
+    x: &Tensor,
+    residual: &Residual,
+    up: &Affine,
+    activation: Activation,
+    down: &Affine,
+) -> Result<Tensor> {
+    apply(x, Some(residual.clone()), up, activation, down)
+}
+
+fn apply(
+    x: &Tensor,
+    residual: Option<Residual>,
+    up: &Affine,
+    activation: Activation,
+    down: &Affine,
+) -> Result<Tensor> {
     let k = tensor::rows(x.dims()).1;
     let hidden = up.check("first", k)?;
     let n = down.check("second", hidden)?;
-    let track = x.track_op() || up.weight.track_op();
-    let (up_, down) = (up.clone(), down.clone());
-    let op = FeedForward { up: up_, down, activation, k, hidden, n, track, kept: Mutex::default() };
+    if hidden == 0 {
+        return Err(Error::mismatch("width of a hidden layer", "at least 1", hidden));
+    }
+    if let Some(residual) = &residual {
+        residual.norm.check(k)?;
+        if n != k {
+            return Err(Error::mismatch("output of a residual layer", k, n));
+        }
+    }
+    let op = FeedForward {
+        residual,
+        up: up.clone(),
+        down: down.clone(),
+        activation,
+        k,
+        hidden,
+        n,
+        track: x.track_op() || up.weight.track_op(),
+        kept: Mutex::default(),
+    };
     Ok(x.contiguous()?.apply_op2(&up.weight, op)?)
 }
 
 /// The second argument ties the weights to the graph.
 struct FeedForward {
+    residual: Option<Residual>,
     up: Affine,
     down: Affine,
     activation: Activation,
@@ -73,11 +138,23 @@ struct FeedForward {
     kept: Mutex<Option<Vec<f32>>>,
 }
 
-/// Gradients of the biases over the rows of a shard.
+/// What a backward pass reads of some rows: the input, gradients of the result and of what the layers
+/// gave to it; the norm, and the right operands that turn gradients back.
+struct Chunk<'a> {
+    x: &'a [f32],
+    dy: &'a [f32],
+    of_layer: &'a [f32],
+    norm: Option<&'a norm::Values>,
+    first: &'a Operand<'a>,
+    second: &'a Operand<'a>,
+}
+
+/// Gradients of the biases and of the norm over the rows of a shard.
 #[derive(Default)]
-struct BiasGradients {
+struct Sums {
     up: Vec<f32>,
     down: Vec<f32>,
+    norm: norm::Gradients,
 }
 
 impl FeedForward {
@@ -85,7 +162,7 @@ impl FeedForward {
     fn forward(&self, x: &[f32], keep: bool) -> candle_core::Result<[Vec<f32>; 2]> {
         let &FeedForward { k, hidden, n, .. } = self;
         let m = x.len() / k.max(1);
-        let (b1, b2) = (self.up.bias()?, self.down.bias()?);
+        let (b1, b2, norm) = (self.up.bias()?, self.down.bias()?, self.norm()?);
         self.with_weights(|[w1, w2]| {
             let first = self.up.weight.operand(w1, 0..hidden, true, m);
             let second = self.down.weight.operand(w2, 0..n, true, m);
@@ -93,15 +170,20 @@ impl FeedForward {
             // SAFETY: the products fill what they are given.
             unsafe {
                 filled(m, ROWS, [n, kept], |rows, [y, kept]| {
-                    let x = View::rows(&x[rows.start * k..], rows.len(), k);
+                    let x = &x[rows.start * k..rows.end * k];
+                    let normed = norm.as_ref().map(|norm| norm.rows(x));
+                    let input = View::rows(normed.as_deref().unwrap_or(x), rows.len(), k);
                     let mut scratch = Vec::with_capacity(rows.len() * hidden);
                     let scratch = &mut scratch.spare_capacity_mut()[..rows.len() * hidden];
                     let h = match keep {
-                        true => copied(scratch, first.fill(kept, x, b1.as_deref())),
-                        false => first.fill(scratch, x, b1.as_deref()),
+                        true => copied(scratch, first.fill(kept, input, b1.as_deref())),
+                        false => first.fill(scratch, input, b1.as_deref()),
                     };
                     self.activation.apply(h);
-                    second.fill(y, View::rows(h, rows.len(), hidden), b2.as_deref());
+                    let y = second.fill(y, View::rows(h, rows.len(), hidden), b2.as_deref());
+                    if let Some(residual) = &self.residual {
+                        residual.add(rows.start, y, x, n);
+                    }
                 })
             }
         })
@@ -120,57 +202,87 @@ impl FeedForward {
                 kept
             }
         };
-        let shards = || (0..m.div_ceil(ROWS)).map(|_| Mutex::default());
-        let biases: Vec<Mutex<BiasGradients>> = shards().collect();
-        let before: Vec<_> = h.chunks_mut((ROWS * hidden).max(1)).map(Mutex::new).collect();
-        let width = if wanted { k } else { 0 };
-        let [d, dx] = self.with_weights(|[w1, w2]| {
+        let norm = self.norm()?;
+        let of_layer =
+            self.residual.as_ref().map_or(dy.into(), |residual| residual.of_layer(dy, n));
+        // A norm's weights learn from the gradient of the rows, whoever else wants it.
+        let width = if wanted || norm.is_some() { k } else { 0 };
+        self.with_weights(|[w1, w2]| {
             let first = self.up.weight.operand(w1, 0..hidden, false, m);
             let second = self.down.weight.operand(w2, 0..n, false, m);
-            // SAFETY: the products fill what they are given.
-            unsafe {
-                filled(m, ROWS, [hidden, width], |rows, [d, dx]| {
-                    let shard = rows.start / ROWS;
-                    let dy = &dy[rows.start * n..rows.end * n];
-                    let d = second.fill(d, View::rows(dy, rows.len(), n), None);
-                    let mut h = before[shard].lock().unwrap_or_else(|e| e.into_inner());
-                    self.activation.backward_and_apply(d, &mut h);
-                    if wanted {
-                        first.fill(dx, View::rows(d, rows.len(), hidden), None);
+            // SAFETY: each chunk fills its rows.
+            let [dx] = unsafe {
+                outputs([m * width], |[dx]| {
+                    for (i, h) in h.chunks_mut(CHUNK * hidden).enumerate() {
+                        let (begin, rows) = (i * CHUNK, h.len() / hidden);
+                        let chunk = Chunk {
+                            x: &x[begin * k..][..rows * k],
+                            dy: &dy[begin * n..][..rows * n],
+                            of_layer: &of_layer[begin * n..][..rows * n],
+                            norm: norm.as_ref(),
+                            first: &first,
+                            second: &second,
+                        };
+                        self.backward_chunk(chunk, h, dx.range(begin * width, rows * width));
                     }
-                    let mut biases = biases[shard].lock().unwrap_or_else(|e| e.into_inner());
-                    *biases = self.bias_gradients(d, dy);
                 })
-            }
-        })?;
-        drop(before);
-        for (i, part) in biases.into_iter().enumerate() {
-            let part = part.into_inner().unwrap_or_else(|e| e.into_inner());
-            for (layer, part) in [(&self.up, part.up), (&self.down, part.down)] {
-                let Some(bias) = &layer.bias else { continue };
-                bias.accumulate(|sum, adds| row_sum(sum, &part, adds || i > 0));
-            }
+            };
+            dx
+        })
+    }
+
+    /// From what the activation was applied to, which becomes what it gave, fills `dx`, which may be
+    /// empty. Leaves the gradients of the weights with them.
+    fn backward_chunk(&self, chunk: Chunk<'_>, h: &mut [f32], dx: &mut [MaybeUninit<f32>]) {
+        let &FeedForward { k, hidden, n, .. } = self;
+        let Chunk { x, dy, of_layer, norm, first, second } = chunk;
+        let m = h.len() / hidden;
+        let width = dx.len() / m;
+        let of_norm = if norm.is_some() { k } else { 0 };
+        let dx = dx.chunks_mut((ROWS * width).max(1));
+        let places =
+            h.chunks_mut(ROWS * hidden).zip(dx.chain(std::iter::repeat_with(Default::default)));
+        let places: Vec<_> = places.map(Mutex::new).collect();
+        // SAFETY: the products fill what they are given, the rest is zeroed.
+        let ([d, normed], sums) = unsafe {
+            filled_and_summed(m, ROWS, [hidden, of_norm], |rows, [d, normed], sums: &mut Sums| {
+                let mut place = places[rows.start / ROWS].lock().unwrap_or_else(|e| e.into_inner());
+                let (h, dx) = &mut *place;
+                let of_layer = &of_layer[rows.start * n..rows.end * n];
+                let d = second.fill(d, View::rows(of_layer, rows.len(), n), None);
+                self.activation.backward_and_apply(d, h);
+                sums.up = self.up.bias_gradient(d, hidden);
+                sums.down = self.down.bias_gradient(of_layer, n);
+                if dx.is_empty() {
+                    return;
+                }
+                let dx = first.fill(dx, View::rows(d, rows.len(), hidden), None);
+                if let Some(norm) = norm {
+                    let x = &x[rows.start * k..rows.end * k];
+                    norm.forward(zeroed(normed), x);
+                    sums.norm = norm.zeros();
+                    norm.backward(dx, &mut sums.norm, x);
+                    simd::add_assign(dx, &dy[rows.start * n..rows.end * n]);
+                }
+            })
+        };
+        drop(places);
+        self.up.accumulate_bias(sums.iter().map(|part| &part.up));
+        self.down.accumulate_bias(sums.iter().map(|part| &part.down));
+        if let Some(residual) = &self.residual {
+            residual.norm.accumulate(sums.iter().map(|part| &part.norm));
         }
         let gradient = |weight: &Weight, d: &[f32], input: &[f32], [n, k]: [usize; 2]| {
             let input = Packed::new(View::rows(input, m, k));
             let d = View::rows(d, m, n);
             weight.accumulate(|dw, adds| weight_gradient(dw, d, &input, adds));
         };
-        gradient(&self.down.weight, dy, &h, [n, hidden]);
-        gradient(&self.up.weight, &d, x, [hidden, k]);
-        Ok(dx)
+        gradient(&self.down.weight, of_layer, h, [n, hidden]);
+        gradient(&self.up.weight, &d, if norm.is_some() { &normed } else { x }, [hidden, k]);
     }
 
-    fn bias_gradients(&self, d: &[f32], dy: &[f32]) -> BiasGradients {
-        let sum = |layer: &Affine, width: usize, d: &[f32]| match layer.bias {
-            None => vec![],
-            Some(_) => {
-                let mut sum = vec![0.0; width];
-                simd::add_rows(&mut sum, d);
-                sum
-            }
-        };
-        BiasGradients { up: sum(&self.up, self.hidden, d), down: sum(&self.down, self.n, dy) }
+    fn norm(&self) -> candle_core::Result<Option<norm::Values>> {
+        self.residual.as_ref().map(|residual| residual.norm.values()).transpose()
     }
 
     fn with_weights<R>(&self, f: impl FnOnce([&[f32]; 2]) -> R) -> candle_core::Result<R> {

@@ -6,14 +6,14 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::columns::{copied, filled};
 use crate::ops::elementwise::Activation;
-use crate::ops::layer_norm::Norm;
 use crate::ops::matmul::{Packed, View};
+use crate::ops::row_norm::Norm;
 use crate::ops::{simd, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
 /// Rows of one shard of a product.
-const ROWS: usize = 64;
+const ROWS: usize = 128;
 /// Shards of a weight gradient, over the rows of the weight.
 const GRADIENT_SHARDS: usize = 4;
 
@@ -30,7 +30,7 @@ pub fn linear(
     apply(x, weight, bias, None, activation)
 }
 
-/// [`linear`] with a [`layer_norm`](crate::ops::layer_norm()) before the activation: one pass over each row
+/// [`linear`] with a [`row_norm`](crate::ops::row_norm()) before the activation: one pass over each row
 /// while it is at hand.
 pub fn linear_norm(
     x: &Tensor,
@@ -172,7 +172,7 @@ impl Linear {
 /// across shards.
 pub(in crate::ops) fn weight_gradient(dw: &mut [f32], dy: View<'_>, x: &Packed, accumulate: bool) {
     let (n, k) = (dy.width(), dw.len() / dy.width().max(1));
-    pool::for_each_rows(dw, k, n.div_ceil(GRADIENT_SHARDS).max(16), |first, dw| {
+    pool::for_each_rows(dw, k, n.div_ceil(GRADIENT_SHARDS).next_multiple_of(32), |first, dw| {
         let dy = dy.columns(first..first + dw.len() / k).transposed();
         x.matmul(dw, k, dy, accumulate);
     });

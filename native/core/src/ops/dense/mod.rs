@@ -10,7 +10,7 @@ pub mod parts;
 pub mod project;
 
 pub use branches::{Branch, Dense, branches};
-pub use feed_forward::{Affine, feed_forward};
+pub use feed_forward::{Affine, feed_forward, feed_forward_residual};
 pub use gather::gather;
 pub use linear::{linear, linear_norm};
 pub use parts::linear_parts;

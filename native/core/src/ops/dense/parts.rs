@@ -12,7 +12,7 @@ use crate::weights::Weight;
 use crate::{Error, Result};
 
 /// Rows of one shard of a product.
-const ROWS: usize = 64;
+const ROWS: usize = 128;
 
 /// `x W^T`, cut after `widths[0]`, `widths[1]` .. of its columns: `x [.., k]`, `weight [n, k]` with n
 /// the sum of the widths -> `[.., width]` each.

@@ -91,7 +91,7 @@ impl Project {
         let right = Packed::new(View::rows(x, rows, k));
         for Part { weight, n, begin, .. } in &self.parts {
             weight.accumulate(|dw, accumulate| {
-                let shard = n.div_ceil(GRADIENT_SHARDS).max(16);
+                let shard = n.div_ceil(GRADIENT_SHARDS).next_multiple_of(32);
                 pool::for_each_rows(dw, k, shard, |first, dw| {
                     let dy = View::strided(&dy[begin + first..], rows, dw.len() / k, width);
                     right.matmul(dw, k, dy.transposed(), accumulate);

@@ -34,36 +34,24 @@ impl Place {
 
 /// Every number of `x [.., d]` is dropped on its own.
 pub fn dropout(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
-    dropout_at(x, p, rng, Place::default())
-}
-
-/// As a pass over the whole windows would drop them.
-pub fn dropout_at(x: &Tensor, p: f32, rng: Rng, place: Place) -> Result<Tensor> {
-    apply(x, Dropout { p, rng, repeat: 1, place })
+    Dropout::new(p, rng, Place::default()).apply(x)
 }
 
 /// The same columns of `x [b, t, d]` are missing in all frames of a window.
 pub fn dropout_columns(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
     let (_, t, _) = x.dims3()?;
-    apply(x, Dropout { p, rng, repeat: t, place: Place::default() })
-}
-
-fn apply(x: &Tensor, op: Dropout) -> Result<Tensor> {
-    if op.p <= 0.0 {
-        return Ok(x.clone());
-    }
-    Ok(x.contiguous()?.apply_op1(op)?)
+    Dropout { repeat: t, ..Dropout::new(p, rng, Place::default()) }.apply(x)
 }
 
 /// Blocks of random words that are drawn together.
 const BLOCKS: usize = 16;
 
 dispatch! {
-    /// `y = x * scale` where the random number that belongs to it is at least `p`, else 0. Four
-    /// numbers to a block, from block `first` on.
-    fn mask_row(y: &mut [f32], x: &[f32], rng: &Rng, first: u64, p: f32, scale: f32) {
+    /// `y *= scale` where the random number that belongs to it is at least `p`, else 0. Four numbers
+    /// to a block, from block `first` on.
+    fn mask_row(y: &mut [f32], rng: &Rng, first: u64, p: f32, scale: f32) {
         let mut index = first;
-        for (y, x) in y.chunks_mut(4 * BLOCKS).zip(x.chunks(4 * BLOCKS)) {
+        for y in y.chunks_mut(4 * BLOCKS) {
             let words = rng.blocks::<BLOCKS>(index);
             let mut factors = [0.0; 4 * BLOCKS];
             for i in 0..BLOCKS {
@@ -71,15 +59,17 @@ dispatch! {
                     factors[4 * i + w] = if unit(words[w][i]) < p { 0.0 } else { scale };
                 }
             }
-            for ((y, x), factor) in y.iter_mut().zip(x).zip(&factors) {
-                *y = x * factor;
+            for (y, factor) in y.iter_mut().zip(&factors) {
+                *y *= factor;
             }
             index += BLOCKS as u64;
         }
     }
 }
 
-struct Dropout {
+/// One mask: the same whenever it is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Dropout {
     p: f32,
     rng: Rng,
     /// Consecutive rows that share one mask.
@@ -88,16 +78,33 @@ struct Dropout {
 }
 
 impl Dropout {
-    fn mask(&self, x: &[f32], width: usize) -> Vec<f32> {
+    /// Of numbers that are each dropped on their own, as a pass over the whole windows would.
+    pub fn new(p: f32, rng: Rng, place: Place) -> Self {
+        Dropout { p, rng, repeat: 1, place }
+    }
+
+    /// `x [.., d]` without what is dropped.
+    pub fn apply(self, x: &Tensor) -> Result<Tensor> {
+        if self.p <= 0.0 {
+            return Ok(x.clone());
+        }
+        Ok(x.contiguous()?.apply_op1(self)?)
+    }
+
+    /// Rows `first..`, in place.
+    pub(in crate::ops) fn mask_rows(&self, first: usize, y: &mut [f32], width: usize) {
+        let (scale, blocks) = (1.0 / (1.0 - self.p), width.div_ceil(4) as u64);
+        for (i, y) in y.chunks_exact_mut(width.max(1)).enumerate() {
+            let row = self.place.row((first + i) / self.repeat) as u64;
+            mask_row(y, &self.rng, row * blocks, self.p, scale);
+        }
+    }
+
+    pub(in crate::ops) fn mask(&self, x: &[f32], width: usize) -> Vec<f32> {
         let mut y = vec![0.0; x.len()];
-        let scale = 1.0 / (1.0 - self.p);
-        let blocks = width.div_ceil(4) as u64;
         pool::for_each_rows(&mut y, width, ROWS, |first, y| {
-            let x = &x[first * width..first * width + y.len()];
-            for (i, (y, x)) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)).enumerate() {
-                let row = self.place.row((first + i) / self.repeat) as u64;
-                mask_row(y, x, &self.rng, row * blocks, self.p, scale);
-            }
+            y.copy_from_slice(&x[first * width..first * width + y.len()]);
+            self.mask_rows(first, y, width);
         });
         y
     }

@@ -154,14 +154,14 @@ pub unsafe fn matmul(
                 _ => DEPTH,
             };
             for column in columns() {
-                for steps in pieces(a.columns, depth) {
+                for steps in pieces(a.columns, depth, ROWS) {
                     // SAFETY: the ranges are within the operands; longer than `DEPTH` only with panels.
                     unsafe { product.panel(0..a.rows, steps, column, None) };
                 }
             }
         } else {
-            for steps in pieces(a.columns, DEPTH) {
-                for rows in pieces(a.rows, BLOCK) {
+            for steps in pieces(a.columns, DEPTH, ROWS) {
+                for rows in pieces(a.rows, BLOCK, ROWS) {
                     // SAFETY: `a` is transposed, and the pieces fit the block.
                     unsafe { pack_block(block, a, rows.clone(), steps.clone()) };
                     for column in columns() {
@@ -175,9 +175,10 @@ pub unsafe fn matmul(
     });
 }
 
-/// `0..count` in pieces of nearly the same length, at most `longest` and in eights where they can be.
-fn pieces(count: usize, longest: usize) -> impl Iterator<Item = Range<usize>> {
-    let length = count.div_ceil(count.div_ceil(longest)).next_multiple_of(ROWS).min(longest);
+/// `0..count` in pieces of nearly the same length, at most `longest` and in multiples of `unit` where they
+/// can be.
+pub fn pieces(count: usize, longest: usize, unit: usize) -> impl Iterator<Item = Range<usize>> {
+    let length = count.div_ceil(count.div_ceil(longest)).next_multiple_of(unit).min(longest);
     (0..count).step_by(length).map(move |from| from..(from + length).min(count))
 }
 
@@ -281,7 +282,7 @@ impl Product<'_> {
 }
 
 /// The first `count` lanes.
-fn lanes(count: usize) -> __mmask16 {
+pub fn lanes(count: usize) -> __mmask16 {
     if count >= LANES { !0 } else { (1 << count) - 1 }
 }
 
@@ -516,7 +517,7 @@ unsafe fn turning_tile<const R: usize, const V: usize>(tile: &Tile) {
 /// The CPU has AVX-512 F, and the rows are readable.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
+pub unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
     let load = |j: usize| {
         // SAFETY: the caller's.
         let [lower, upper] =
@@ -552,7 +553,7 @@ unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
 ///
 /// As for `turn`.
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn turn_ragged(
+pub unsafe fn turn_ragged(
     at: *const f32,
     stride: usize,
     count: usize,

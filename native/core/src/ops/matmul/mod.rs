@@ -1,12 +1,14 @@
-//! The one door to single-threaded products of row-major matrices with strides: our own kernel where
-//! the CPU has AVX-512, `gemm` elsewhere.
+//! The one door to single-threaded products of row-major matrices with strides: our own kernels where
+//! the CPU has AVX-512 and, for what is packed for many rows, a matrix unit; `gemm` elsewhere.
 //!
-//! With our own kernel the bits of a row depend on that row alone, not on how many there are, so that
-//! a batch of one and a batch of many agree.
+//! With each of our own kernels the bits of a row depend on that row alone, not on those beside it. The
+//! two agree to the rounding of f32.
 //!
 //! Candle's own matmul is not called anywhere (clippy refuses it): it re-reads /proc/cpuinfo at
 //! every call where `RAYON_NUM_THREADS` is unset, and decides on threads by itself.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
@@ -196,10 +198,35 @@ fn portable(
     }
 }
 
+/// Whether products of many rows run on a matrix unit.
+pub fn has_unit() -> bool {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    return amx::available();
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    false
+}
+
+/// Flops that a thread made in `rounds` of nothing but sums of products on the matrix unit, if there is one.
+pub(crate) fn spin(rounds: usize) -> Option<f64> {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if amx::available() {
+        // SAFETY: the unit is available.
+        unsafe { amx::spin(rounds) };
+        return Some(rounds as f64 * amx::SPIN_FLOPS);
+    }
+    let _ = rounds;
+    None
+}
+
+/// So many rows, twice as many steps and four times as many columns keep a matrix unit busy.
+pub const MANY: usize = 16;
+
 /// A right operand that many products use, arranged once for the kernel of this CPU.
 pub struct Packed(Arranged);
 
 enum Arranged {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    Tiles(amx::Tiles),
     #[cfg(target_arch = "x86_64")]
     Panels(avx512::Panels),
     /// Row after row.
@@ -207,7 +234,18 @@ enum Arranged {
 }
 
 impl Packed {
+    /// For products of many rows each.
     pub fn new(b: View<'_>) -> Self {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if b.rows >= 2 * MANY && b.columns >= 4 * MANY && amx::available() {
+            // SAFETY: the unit is available.
+            return Packed(Arranged::Tiles(unsafe { amx::Tiles::new(b) }));
+        }
+        Self::for_few_rows(b)
+    }
+
+    /// For products of fewer than [`MANY`] rows each.
+    pub fn for_few_rows(b: View<'_>) -> Self {
         #[cfg(target_arch = "x86_64")]
         if level() == Level::Avx512 {
             // SAFETY: `level` found what the kernels need.
@@ -219,6 +257,9 @@ impl Packed {
     /// Packs another operand, into the same memory if it has the same shape.
     pub fn pack(&mut self, b: View<'_>) {
         match &mut self.0 {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            // SAFETY: there are tiles only where the unit is available.
+            Arranged::Tiles(tiles) => unsafe { tiles.pack(b) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: there are panels only where `level` found what the kernels need.
             Arranged::Panels(panels) => unsafe { panels.pack(b) },
@@ -226,13 +267,15 @@ impl Packed {
         }
     }
 
-    /// As [`matmul`] with the `b` that was packed; our own kernel gives the same bits.
+    /// As [`matmul`] with the `b` that was packed.
     pub fn matmul(&self, out: &mut [f32], out_stride: usize, a: View<'_>, accumulate: bool) {
         self.product(writable(out), out_stride, a, Start::new(accumulate));
     }
 
     fn columns(&self) -> usize {
         match &self.0 {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Arranged::Tiles(b) => b.columns(),
             #[cfg(target_arch = "x86_64")]
             Arranged::Panels(b) => b.columns(),
             Arranged::Rows { columns, .. } => *columns,
@@ -247,6 +290,14 @@ impl Packed {
         start: Start<'_>,
     ) {
         match &self.0 {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Arranged::Tiles(b) => {
+                if prepare(out, out_stride, a, b.depth(), b.columns(), start) {
+                    // SAFETY: there are tiles only where the unit is available; `prepare` has checked
+                    // the shapes.
+                    unsafe { amx::matmul(out, out_stride, a, b, start) };
+                }
+            }
             #[cfg(target_arch = "x86_64")]
             Arranged::Panels(b) => {
                 if prepare(out, out_stride, a, b.depth(), b.columns(), start) {

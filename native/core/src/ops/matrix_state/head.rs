@@ -10,9 +10,11 @@
 //!
 //! Matrices over pairs of frames are kept with the input j as their row.
 
-use super::super::matmul::{View, matmul};
-use super::super::simd::{LANES, dispatch, dot, exp, sum};
-use super::{Chunk, Decay, Options, Sizes, axpy, scale_all};
+use super::chunk::Chunk;
+use super::sizes::Sizes;
+use super::{Decay, Options};
+use crate::ops::matmul::{View, matmul};
+use crate::ops::simd::{LANES, axpy, dispatch, dot, exp, scale_all, sum};
 
 pub(super) struct Kernel {
     /// `k_j q_i` of a group, and of the heads of a group e, a s and their gradients, `[frames, frames]`.

@@ -6,9 +6,11 @@
 //! 0..1, which fades to nothing and never overflows. Around these short walks everything is matrix
 //! products, as where heads fade as a whole.
 
-use super::super::matmul::{View, matmul};
-use super::super::simd::{LANES, dispatch, dot, exp};
-use super::{Chunk, Options, Sizes, scale_all};
+use super::Options;
+use super::chunk::Chunk;
+use super::sizes::Sizes;
+use crate::ops::matmul::{View, matmul};
+use crate::ops::simd::{LANES, dispatch, dot, exp, scale_all};
 
 /// Rows of `lanes` numbers, a multiple of [`LANES`]; those beyond the key are 0.
 pub(super) struct Kernel {

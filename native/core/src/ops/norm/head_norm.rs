@@ -1,40 +1,94 @@
 //! LayerNorm of each query and each key, before they are turned.
 
-use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
-use crate::ops::layer_norm::{backward, forward};
-use crate::ops::{simd, tensor};
+use super::row_norm::{self, Gradients, Norm};
+use crate::ops::tensor;
 use crate::{Error, Result, pool};
 
 /// Frames of one shard.
 const ROWS: usize = 64;
 
-/// LayerNorm over each head of the queries and of the keys in `qkv [.., 3 * heads * d]`; values stay as
-/// they are (Henry et al. 2020; Dehghani et al. 2023, section 2.1). Scores then have a bound whatever
-/// the projection does.
-///
-/// `queries` and `keys` are `[2, d]`: the weight and the bias that all heads share.
-pub fn head_norm(qkv: &Tensor, queries: &Tensor, keys: &Tensor, eps: f32) -> Result<Tensor> {
-    let (_, width) = tensor::rows(qkv.dims());
-    let (_, d) = tensor::rows(queries.dims());
-    for (name, t) in [("queries", queries), ("keys", keys)] {
-        let what = format_args!("weight and bias of the norm of {name}");
-        tensor::check_shape(what, &[2, d], t.dims())?;
-    }
-    if !width.is_multiple_of(3 * d) || width == 0 {
-        let expected = format!("[.., a multiple of {}]", 3 * d);
-        let got = format!("{:?}", qkv.dims());
-        return Err(Error::mismatch("queries, keys and values", expected, got));
-    }
-    let (queries, keys) = (queries.contiguous()?, keys.contiguous()?);
-    Ok(qkv.contiguous()?.apply_op3(&queries, &keys, HeadNorm { eps })?)
+/// Norms of queries and of keys, `[d]` wide, for all heads the same.
+#[derive(Clone)]
+pub struct HeadNorms {
+    pub queries: Norm,
+    pub keys: Norm,
 }
 
-struct HeadNorm {
-    eps: f32,
+/// Norm of each head of the queries and of the keys in `qkv [.., 3 * heads * d]`; values stay as they
+/// are (Henry et al. 2020; Dehghani et al. 2023, section 2.1). Scores then have a bound whatever the
+/// projection does. The gradients of the weights are left with them.
+pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
+    norms.check(tensor::rows(qkv.dims()).1)?;
+    Ok(qkv.contiguous()?.apply_op2(&norms.queries.weight, HeadNorm(norms.clone()))?)
 }
 
-impl CustomOp3 for HeadNorm {
+struct HeadNorm(HeadNorms);
+
+/// The numbers of [`HeadNorms`].
+pub(in crate::ops) struct Values([row_norm::Values; 2]);
+
+impl HeadNorms {
+    /// Whether they fit queries, keys and values that are together so wide.
+    pub(in crate::ops) fn check(&self, width: usize) -> Result<()> {
+        let d = self.queries.weight.elem_count();
+        self.queries.check(d)?;
+        self.keys.check(d)?;
+        if !width.is_multiple_of(3 * d) || width == 0 {
+            let expected = format!("a multiple of {}", 3 * d);
+            return Err(Error::mismatch("width of queries, keys and values", expected, width));
+        }
+        Ok(())
+    }
+
+    pub(in crate::ops) fn values(&self) -> candle_core::Result<Values> {
+        Ok(Values([self.queries.values()?, self.keys.values()?]))
+    }
+
+    /// Leaves gradients with the weights, summed in the order of the shards.
+    pub(in crate::ops) fn accumulate(&self, parts: &[[Gradients; 2]]) {
+        self.queries.accumulate(parts.iter().map(|[queries, _]| queries));
+        self.keys.accumulate(parts.iter().map(|[_, keys]| keys));
+    }
+}
+
+impl Values {
+    pub(in crate::ops) fn forward(&self, qkv: &[f32], width: usize) -> Vec<f32> {
+        let part = width / 3;
+        let mut y = qkv.to_vec();
+        pool::for_each_rows(&mut y, width, ROWS, |first, y| {
+            let rows = qkv[first * width..].chunks_exact(width);
+            for (y, x) in y.chunks_exact_mut(width).zip(rows) {
+                let parts = y.chunks_exact_mut(part).zip(x.chunks_exact(part));
+                self.0.iter().zip(parts).for_each(|(norm, (y, x))| norm.forward(y, x));
+            }
+        });
+        y
+    }
+
+    /// Makes of the gradient of what comes out that of `qkv`, in place.
+    pub(in crate::ops) fn backward(
+        &self,
+        d: &mut [f32],
+        qkv: &[f32],
+        width: usize,
+    ) -> Vec<[Gradients; 2]> {
+        let part = width / 3;
+        let zero = || self.0.each_ref().map(row_norm::Values::zeros);
+        pool::sum_rows(d, width, ROWS, zero, |first, d, sums| {
+            let rows = qkv[first * width..].chunks_exact(width);
+            for (d, x) in d.chunks_exact_mut(width).zip(rows) {
+                let parts = d.chunks_exact_mut(part).zip(x.chunks_exact(part));
+                for ((norm, sums), (d, x)) in self.0.iter().zip(sums.iter_mut()).zip(parts) {
+                    norm.backward(d, sums, x);
+                }
+            }
+        })
+    }
+}
+
+impl CustomOp2 for HeadNorm {
     fn name(&self) -> &'static str {
         "head-norm"
     }
@@ -43,70 +97,24 @@ impl CustomOp3 for HeadNorm {
         &self,
         x: &CpuStorage,
         xl: &Layout,
-        q: &CpuStorage,
-        ql: &Layout,
-        k: &CpuStorage,
-        kl: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (x, q, k) = (tensor::slice(x, xl)?, tensor::slice(q, ql)?, tensor::slice(k, kl)?);
-        let (_, width) = tensor::rows(xl.dims());
-        let (part, d) = (width / 3, q.len() / 2);
-        let mut y = x.to_vec();
-        pool::for_each_rows(&mut y, width, ROWS, |first, y| {
-            for (i, y) in y.chunks_exact_mut(width).enumerate() {
-                let x = &x[(first + i) * width..][..width];
-                forward(&mut y[..part], &x[..part], &q[..d], &q[d..], self.eps);
-                let (y, x) = (&mut y[part..2 * part], &x[part..2 * part]);
-                forward(y, x, &k[..d], &k[d..], self.eps);
-            }
-        });
+        let y = self.0.values()?.forward(tensor::slice(x, xl)?, tensor::rows(xl.dims()).1);
         Ok((CpuStorage::F32(y), xl.shape().clone()))
     }
 
     fn bwd(
         &self,
         x: &Tensor,
-        q: &Tensor,
-        k: &Tensor,
-        _y: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
         dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (_, width) = tensor::rows(x.dims());
-        let [dx, dq, dk] = tensor::with(x, |x| {
-            tensor::with(q, |q| {
-                tensor::with(k, |k| {
-                    tensor::with(dy, |dy| Ok(gradients(x, [q, k], dy, width, self.eps)))
-                })
-            })
-        })?;
-        Ok((
-            Some(tensor::tensor(dx, x.shape())?),
-            Some(tensor::tensor(dq, q.shape())?),
-            Some(tensor::tensor(dk, k.shape())?),
-        ))
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
+        let (values, mut dx) = (self.0.values()?, tensor::to_vec(dy)?);
+        let width = tensor::rows(x.dims()).1;
+        let parts = tensor::with(x, |x| Ok(values.backward(&mut dx, x, width)))?;
+        self.0.accumulate(&parts);
+        Ok((Some(tensor::tensor(dx, x.shape())?), None))
     }
-}
-
-/// Of qkv, and of weight and bias of the two norms; parts of the shards are summed in their order.
-fn gradients(x: &[f32], [q, k]: [&[f32]; 2], dy: &[f32], width: usize, eps: f32) -> [Vec<f32>; 3] {
-    let (part, d) = (width / 3, q.len() / 2);
-    let mut dx = dy.to_vec();
-    let zero = || [vec![0.0; 2 * d], vec![0.0; 2 * d]];
-    let parts = pool::sum_rows(&mut dx, width, ROWS, zero, |first, dx, sums| {
-        for (i, dx) in dx.chunks_exact_mut(width).enumerate() {
-            let at = (first + i) * width;
-            for (j, (weight, sums)) in [q, k].iter().zip(sums.iter_mut()).enumerate() {
-                let (dw, db) = sums.split_at_mut(d);
-                let span = at + j * part..at + (j + 1) * part;
-                let dx = &mut dx[j * part..(j + 1) * part];
-                backward(dx, dw, db, &x[span], &weight[..d], eps);
-            }
-        }
-    });
-    let [mut dq, mut dk] = zero();
-    for [q, k] in &parts {
-        simd::add_assign(&mut dq, q);
-        simd::add_assign(&mut dk, k);
-    }
-    [dx, dq, dk]
 }

@@ -2,14 +2,14 @@
 
 pub mod group_norm;
 pub mod head_norm;
-pub mod layer_norm;
-pub mod rms_norm;
+mod layer_norm;
+mod rms_norm;
+pub mod row_norm;
 mod scaled;
 
 pub use group_norm::group_norm;
-pub use head_norm::head_norm;
-pub use layer_norm::{Norm, layer_norm};
-pub use rms_norm::rms_norm;
+pub use head_norm::{HeadNorms, head_norm};
+pub use row_norm::{Norm, row_norm};
 
 use super::simd::LANES;
 

@@ -1,25 +1,6 @@
-//! RMSNorm over the last dimension (Zhang & Sennrich 2019, eq. 4).
+//! Rows of an RMSNorm (Zhang & Sennrich 2019, eq. 4).
 
-use candle_core::Tensor;
-
-use super::scaled::{Rows, scaled};
-use crate::Result;
 use crate::ops::simd::{LANES, dispatch};
-use crate::ops::tensor;
-
-/// `y = x / sqrt(mean(x^2) + eps) * weight`; `x [.., d]`, `weight [d]`.
-///
-/// Backward, with `n = x / sqrt(mean(x^2) + eps)` and `g = dy * weight`:
-/// `dx = (g - n * mean(g * n)) / sqrt(mean(x^2) + eps)`.
-pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
-    let (_, d) = tensor::rows(x.dims());
-    tensor::check_shape("weight of an RMS norm", &[d], weight.dims())?;
-    scaled(x, weight, RmsNorm { eps })
-}
-
-struct RmsNorm {
-    eps: f32,
-}
 
 /// `sum(a[i] * b[i])` in f64.
 #[inline(always)]
@@ -43,7 +24,7 @@ fn scale(x: &[f32], eps: f32) -> f32 {
 }
 
 dispatch! {
-    fn forward(y: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
+    pub(in crate::ops) fn forward(y: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
         let d = weight.len();
         for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
             let scale = scale(x, eps);
@@ -55,34 +36,19 @@ dispatch! {
 }
 
 dispatch! {
-    /// `dx` for some rows; adds their part to `dw`.
-    fn backward(dx: &mut [f32], dw: &mut [f32], x: &[f32], dy: &[f32], weight: &[f32], eps: f32) {
+    /// Makes of `dy` for some rows `dx`, in place; adds their part to `dw`.
+    pub(in crate::ops) fn backward(dy: &mut [f32], dw: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
         let d = weight.len();
-        for ((dx, x), dy) in dx.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(dy.chunks_exact(d)) {
+        for (dy, x) in dy.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
             let scale = scale(x, eps);
-            for (((dx, dy), w), (x, dw)) in
-                dx.iter_mut().zip(dy).zip(weight).zip(x.iter().zip(dw.iter_mut()))
-            {
-                *dx = dy * w;
-                *dw += dy * (x * scale);
+            for ((dy, w), (x, dw)) in dy.iter_mut().zip(weight).zip(x.iter().zip(dw.iter_mut())) {
+                *dw += *dy * (x * scale);
+                *dy *= w;
             }
-            let mean = (dot(dx, x) / d as f64) as f32 * scale;
-            for (dx, x) in dx.iter_mut().zip(x) {
-                *dx = (*dx - x * scale * mean) * scale;
+            let mean = (dot(dy, x) / d as f64) as f32 * scale;
+            for (dy, x) in dy.iter_mut().zip(x) {
+                *dy = (*dy - x * scale * mean) * scale;
             }
         }
-    }
-}
-
-impl Rows for RmsNorm {
-    const NAME: &'static str = "rms-norm";
-    const SHARD: usize = 256;
-
-    fn forward(&self, y: &mut [f32], x: &[f32], weight: &[f32]) {
-        forward(y, x, weight, self.eps);
-    }
-
-    fn backward(&self, dx: &mut [f32], dw: &mut [f32], x: &[f32], dy: &[f32], weight: &[f32]) {
-        backward(dx, dw, x, dy, weight, self.eps);
     }
 }

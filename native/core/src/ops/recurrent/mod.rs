@@ -196,7 +196,8 @@ impl<C: Cell> Layer<C> {
         let h = self.hidden;
         let rows = |p: &Piece| p.gates.start * h..p.gates.end * h;
         let uses = self.batch * self.time;
-        let operand = |p| self.gates.weight_hh.operand(weight, rows(p), turned, uses);
+        let each = self.shard().min(self.batch);
+        let operand = |p| self.gates.weight_hh.operand_of(weight, rows(p), turned, uses, each);
         C::RECURRENT.iter().map(operand).collect()
     }
 

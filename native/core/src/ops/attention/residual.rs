@@ -1,0 +1,274 @@
+//! A layer of attention with all that stands around it, as one op.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
+
+use candle_core::{Shape, Tensor};
+
+use super::{Cache, Part, Pass, Window};
+use crate::ops::columns::{filled, filled_and_summed, zeroed};
+use crate::ops::dense::feed_forward::Affine;
+use crate::ops::lengths::Lengths;
+use crate::ops::linear::weight_gradient;
+use crate::ops::many::{self, Many, Numbers};
+use crate::ops::matmul::{Packed, View};
+use crate::ops::norm::head_norm::{self, HeadNorms};
+use crate::ops::norm::row_norm;
+use crate::ops::{Residual, simd};
+use crate::{Error, Result};
+
+/// Rows of one shard of a product.
+const ROWS: usize = 128;
+
+/// `W_out attend(norm(W_q x), norm(W_k x), W_v x)`: weights `qkv [3 * heads * head_dim, h]`, head after
+/// head, and `out [h, heads * head_dim]`.
+#[derive(Clone)]
+pub struct Projections {
+    pub qkv: Affine,
+    pub norms: Option<HeadNorms>,
+    pub out: Affine,
+}
+
+impl Projections {
+    fn check(&self, h: usize, width: usize) -> Result<()> {
+        let expected = [3 * width, h];
+        let got = [self.qkv.check("query, key and value", h)?, self.out.check("output", width)?];
+        if got != expected {
+            let (expected, got) = (format!("{expected:?}"), format!("{got:?}"));
+            return Err(Error::mismatch("widths of an attention's layers", expected, got));
+        }
+        self.norms.as_ref().map_or(Ok(()), |norms| norms.check(3 * width))
+    }
+}
+
+/// `x + dropout(W_out attend(W_qkv norm(x)))` and the cache after the sequence, `x [b, t, h]` -> the
+/// same: [`attention`](super::attention()) and [`Residual`] have the rest.
+///
+/// What is kept for the backward pass are the queries, keys and values, what was mixed of them, and
+/// the logarithms of the denominators. The gradients of the weights are left with them.
+pub fn attention_residual(
+    x: &Tensor,
+    residual: &Residual,
+    projections: &Projections,
+    cache: &Cache,
+    window: &Arc<Window>,
+    lengths: Lengths,
+) -> Result<(Tensor, Cache)> {
+    let (batch, time, h) = x.dims3()?;
+    residual.norm.check(h)?;
+    projections.check(h, window.width())?;
+    let Projections { qkv, norms, out } = projections;
+    let pass = Arc::new(Pass::new([batch, time], cache, window, lengths)?);
+    let op = Layer {
+        pass: pass.clone(),
+        h,
+        norm: residual.norm.values()?,
+        heads: norms.as_ref().map(HeadNorms::values).transpose()?,
+        biases: [qkv.bias()?, out.bias()?],
+        residual: residual.clone(),
+        projections: projections.clone(),
+        kept: Mutex::default(),
+    };
+    let inputs = [x, &cache.keys, &cache.values, &*qkv.weight, &*out.weight];
+    let [y, keys, values] = many::take(many::apply(op, &inputs)?)?;
+    Ok((y, Cache { keys, values, seen: pass.seen_after()? }))
+}
+
+struct Layer {
+    pass: Arc<Pass>,
+    h: usize,
+    residual: Residual,
+    projections: Projections,
+    norm: row_norm::Values,
+    heads: Option<head_norm::Values>,
+    biases: [Option<Vec<f32>>; 2],
+    /// Until a backward pass takes it.
+    kept: Mutex<Option<Kept>>,
+}
+
+struct Kept {
+    /// Before the norms of heads.
+    qkv: Vec<f32>,
+    mixed: Vec<f32>,
+    log_sums: Vec<f32>,
+}
+
+/// Gradients of a bias and of a norm over the rows of a shard.
+#[derive(Default)]
+struct Sums {
+    bias: Vec<f32>,
+    norm: row_norm::Gradients,
+}
+
+impl Layer {
+    /// Width of the queries; also of the keys, and of the values.
+    fn width(&self) -> usize {
+        self.pass.window.width()
+    }
+
+    fn rows(&self) -> usize {
+        self.pass.batch * self.pass.time
+    }
+
+    fn project(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
+        let (h, n) = (self.h, 3 * self.width());
+        let weight = self.projections.qkv.weight.operand(weight, 0..n, true, self.rows());
+        // SAFETY: the products fill what they are given.
+        let [qkv] = unsafe {
+            filled(self.rows(), ROWS, [n], |rows, [qkv]| {
+                let x = self.norm.rows(&x[rows.start * h..rows.end * h]);
+                weight.fill(qkv, View::rows(&x, rows.len(), h), self.biases[0].as_deref());
+            })
+        };
+        qkv
+    }
+
+    fn normed<'a>(&self, qkv: &'a [f32]) -> Cow<'a, [f32]> {
+        match &self.heads {
+            Some(heads) => heads.forward(qkv, 3 * self.width()).into(),
+            None => qkv.into(),
+        }
+    }
+
+    fn output(&self, x: &[f32], weight: &[f32], mixed: &[f32]) -> Vec<f32> {
+        let (h, d) = (self.h, self.width());
+        let weight = self.projections.out.weight.operand(weight, 0..h, true, self.rows());
+        // SAFETY: the products fill what they are given.
+        let [y] = unsafe {
+            filled(self.rows(), ROWS, [h], |rows, [y]| {
+                let mixed = View::rows(&mixed[rows.start * d..], rows.len(), d);
+                let y = weight.fill(y, mixed, self.biases[1].as_deref());
+                self.residual.add(rows.start, y, &x[rows.start * h..rows.end * h], h);
+            })
+        };
+        y
+    }
+
+    /// The gradient of what was mixed; those of the output's weights are left with them.
+    fn output_backward(&self, dy: &[f32], weight: &[f32], mixed: &[f32]) -> Vec<f32> {
+        let (h, d, out) = (self.h, self.width(), &self.projections.out);
+        let weight = out.weight.operand(weight, 0..h, false, self.rows());
+        // SAFETY: the products fill what they are given.
+        let ([d_mixed], sums) = unsafe {
+            filled_and_summed(self.rows(), ROWS, [d], |rows, [d_mixed], sum| {
+                let dy = &dy[rows.start * h..rows.end * h];
+                weight.fill(d_mixed, View::rows(dy, rows.len(), h), None);
+                *sum = out.bias_gradient(dy, h);
+            })
+        };
+        out.accumulate_bias(&sums);
+        self.accumulate_weight(out, [dy, mixed], [h, d]);
+        d_mixed
+    }
+
+    /// Gradients of queries, keys and values as they came out of the projection, and of the rings.
+    fn attend_backward(
+        &self,
+        inputs: &[&[f32]],
+        outputs: &[Option<&[f32]>],
+        kept: &Kept,
+        d_mixed: &[f32],
+        cached: bool,
+    ) -> [Vec<f32>; 3] {
+        let given = [&self.normed(&kept.qkv), inputs[1], inputs[2]];
+        let of_mixed = [&kept.mixed, d_mixed, &kept.log_sums];
+        let [mut d_qkv, mut d_keys, mut d_values] = self.pass.backward(given, of_mixed, cached);
+        let rings =
+            [(Part::Keys, &mut d_keys, outputs[1]), (Part::Values, &mut d_values, outputs[2])];
+        for (part, d_ring, d_next) in rings {
+            let Some(d_next) = d_next else { continue };
+            let mut d_before = d_next.to_vec();
+            self.pass.append_backward(part, &mut d_before, &mut d_qkv);
+            if cached {
+                simd::add_assign(d_ring, &d_before);
+            }
+        }
+        if let (Some(heads), Some(norms)) = (&self.heads, &self.projections.norms) {
+            norms.accumulate(&heads.backward(&mut d_qkv, &kept.qkv, 3 * self.width()));
+        }
+        [d_qkv, d_keys, d_values]
+    }
+
+    /// The gradient of `x`; those of the weights of projection and norm are left with them.
+    fn input_backward(&self, x: &[f32], weight: &[f32], d_qkv: &[f32], dy: &[f32]) -> Vec<f32> {
+        let (h, n, qkv) = (self.h, 3 * self.width(), &self.projections.qkv);
+        let weight = qkv.weight.operand(weight, 0..n, false, self.rows());
+        // SAFETY: the products fill what they are given, the rest is zeroed.
+        let ([dx, normed], sums) = unsafe {
+            filled_and_summed(self.rows(), ROWS, [h, h], |rows, [dx, normed], sums: &mut Sums| {
+                let (d, span) =
+                    (&d_qkv[rows.start * n..rows.end * n], rows.start * h..rows.end * h);
+                let (x, dy) = (&x[span.clone()], &dy[span]);
+                self.norm.forward(zeroed(normed), x);
+                let dx = weight.fill(dx, View::rows(d, rows.len(), n), None);
+                *sums = Sums { bias: qkv.bias_gradient(d, n), norm: self.norm.zeros() };
+                self.norm.backward(dx, &mut sums.norm, x);
+                simd::add_assign(dx, dy);
+            })
+        };
+        self.residual.norm.accumulate(sums.iter().map(|sums| &sums.norm));
+        qkv.accumulate_bias(sums.iter().map(|sums| &sums.bias));
+        self.accumulate_weight(qkv, [d_qkv, &normed], [n, h]);
+        dx
+    }
+
+    fn accumulate_weight(&self, layer: &Affine, [d, input]: [&[f32]; 2], [n, k]: [usize; 2]) {
+        let input = Packed::new(View::rows(input, self.rows(), k));
+        let d = View::rows(d, self.rows(), n);
+        layer.weight.accumulate(|dw, adds| weight_gradient(dw, d, &input, adds));
+    }
+}
+
+impl Many for Layer {
+    fn name(&self) -> &'static str {
+        "attention-residual"
+    }
+
+    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
+        let Pass { window, batch, time, .. } = &*self.pass;
+        let qkv = self.project(inputs[0], inputs[3]);
+        let normed = self.normed(&qkv);
+        let [mixed, log_sums] = self.pass.forward([&normed, inputs[1], inputs[2]], track);
+        let y = self.output(inputs[0], inputs[4], &mixed);
+        let ring = |part, ring| {
+            let shape = Shape::from((*batch, window.window, window.width()));
+            (self.pass.append(part, ring, &normed), shape)
+        };
+        let [keys, values] = [ring(Part::Keys, inputs[1]), ring(Part::Values, inputs[2])];
+        drop(normed);
+        if track {
+            let kept = Some(Kept { qkv, mixed, log_sums });
+            *self.kept.lock().unwrap_or_else(|e| e.into_inner()) = kept;
+        }
+        vec![(y, Shape::from((*batch, *time, self.h))), keys, values]
+    }
+
+    fn backward(
+        &self,
+        inputs: &[&[f32]],
+        outputs: &[Option<&[f32]>],
+        wanted: &[bool],
+    ) -> Vec<Vec<f32>> {
+        let take = || self.kept.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let kept = take().or_else(|| {
+            // A second backward pass.
+            self.forward(inputs, true);
+            take()
+        });
+        let Some(kept) = kept else { return vec![vec![]; inputs.len()] };
+        // Where nothing reads the frames, the gradient comes from the cache alone.
+        let dy = outputs[0].map_or_else(|| vec![0.0; inputs[0].len()].into(), Cow::from);
+        let of_layer = self.residual.of_layer(&dy, self.h);
+        let d_mixed = self.output_backward(&of_layer, inputs[4], &kept.mixed);
+        let cached = wanted[1] || wanted[2];
+        let [d_qkv, d_keys, d_values] =
+            self.attend_backward(inputs, outputs, &kept, &d_mixed, cached);
+        drop((kept, d_mixed));
+        let dx = self.input_backward(inputs[0], inputs[3], &d_qkv, &dy);
+        let gradients = [dx, d_keys, d_values].into_iter().zip(wanted);
+        let mut all: Vec<_> =
+            gradients.map(|(d, wanted)| if *wanted { d } else { vec![] }).collect();
+        all.resize(inputs.len(), vec![]);
+        all
+    }
+}

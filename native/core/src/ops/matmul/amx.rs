@@ -1,0 +1,566 @@
+//! Products on the matrix unit of CPUs that have one (AMX), to the accuracy of f32.
+//!
+//! The unit multiplies bf16 and adds in f32. A number is cut into three of eight bits each, `x = hi +
+//! mid + lo` without any loss, and of the nine products of the parts of two numbers the six that reach
+//! the last bit of f32 are added up (Henry, Tang & Heinecke 2019, "Leveraging the bfloat16 artificial
+//! intelligence datatype for higher-precision computations"). That is six operations for one, on a unit that is
+//! sixteen times as fast as the vectors.
+//!
+//! A tile of 16 rows by 32 steps of the depth is a line of 64 bytes for each row of `a`, and one for each
+//! pair of steps of `b`. Which steps make a pair is free as long as both operands agree: here `l` and
+//! `l + 16`, so that no number has to change its place in a vector.
+//!
+//! Every element is the same chain of sums wherever it falls, so the bits of a row do not depend on the
+//! rows beside it. They differ from those of `avx512`, within the rounding of f32; what is beyond the
+//! range of bf16 at the lower end (1e-38) counts as 0, and an infinite operand gives NaN.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr::copy_nonoverlapping;
+use std::sync::OnceLock;
+
+use super::avx512::{lanes, pieces, turn, turn_ragged};
+use super::{Start, View};
+use crate::ops::simd::{Level, level};
+use crate::pool;
+
+/// Rows of a tile, and numbers in a vector.
+const TILE: usize = 16;
+/// Steps of the depth in a tile.
+const STEPS: usize = 2 * TILE;
+/// Parts of a number.
+const PARTS: usize = 3;
+/// Lines of the tiles of all parts.
+const LINES: usize = PARTS * TILE;
+/// Bytes of a line of a tile.
+const LINE: usize = 64;
+/// Rows and columns of a block: two tiles by two.
+const BLOCK: usize = 2 * TILE;
+/// Rows of `a`, and steps of them, that are cut at a time: 384 KiB of parts. A block of `out` is visited
+/// so many steps apart; its rows are far apart too, and visits cost more than parts that leave the first cache.
+const ROWS: usize = 128;
+const DEPTH: usize = 512;
+/// Tiles of columns that are cut by one thread.
+const COLUMN_TILES: usize = 4;
+
+/// A line of a tile: 32 bf16.
+#[repr(C, align(64))]
+struct Line([u16; STEPS]);
+
+/// Of these one reads only what was written.
+type Lines = Box<[MaybeUninit<Line>]>;
+
+/// Whether this CPU has the unit and the system lets this process use it.
+pub fn available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| level() == Level::Avx512 && has_unit() && permitted())
+}
+
+fn has_unit() -> bool {
+    const BF16_AND_TILES: u32 = 1 << 22 | 1 << 24;
+    __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & BF16_AND_TILES == BF16_AND_TILES
+}
+
+/// Linux keeps the 8 KiB of tiles of those processes alone that ask for it.
+fn permitted() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const TILE_DATA: libc::c_long = 18;
+    // SAFETY: it changes nothing but what this process may do.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
+}
+
+/// A right operand cut into parts: those of the columns `16 c..` and the steps `32 s..` begin at line
+/// `LINES * (c * steps + s)`. Beside the last columns and steps, 0 fills the tiles.
+pub struct Tiles {
+    lines: Lines,
+    depth: usize,
+    columns: usize,
+}
+
+impl Tiles {
+    /// # Safety
+    ///
+    /// The unit is available.
+    pub unsafe fn new(b: View<'_>) -> Self {
+        let mut tiles = Tiles { lines: Box::new([]), depth: 0, columns: 0 };
+        // SAFETY: the caller's.
+        unsafe { tiles.pack(b) };
+        tiles
+    }
+
+    /// # Safety
+    ///
+    /// As for `new`.
+    pub unsafe fn pack(&mut self, b: View<'_>) {
+        let of_columns = b.rows.div_ceil(STEPS) * LINES;
+        let length = b.columns.div_ceil(TILE) * of_columns;
+        if self.lines.len() != length {
+            self.lines = Box::new_uninit_slice(length);
+        }
+        (self.depth, self.columns) = (b.rows, b.columns);
+        let of_columns = of_columns.max(1);
+        pool::for_each_rows(&mut self.lines, of_columns, COLUMN_TILES, |first, lines| {
+            for (c, lines) in lines.chunks_exact_mut(of_columns).enumerate() {
+                for (s, lines) in lines.as_chunks_mut().0.iter_mut().enumerate() {
+                    // SAFETY: `b` has a column `TILE * (first + c)` and a step `STEPS * s`.
+                    unsafe { cut_columns(lines, b, TILE * (first + c), STEPS * s) };
+                }
+            }
+        });
+    }
+
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+}
+
+/// What a thread cuts rows of `a` into, and a block of `out` that is not whole.
+struct Scratch {
+    rows: Lines,
+    block: Box<Block>,
+}
+
+#[repr(C, align(64))]
+struct Block([f32; BLOCK * BLOCK]);
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        rows: Box::new_uninit_slice(ROWS / TILE * (DEPTH / STEPS) * LINES),
+        block: Box::new(Block([0.0; BLOCK * BLOCK])),
+    });
+}
+
+/// `out = start + a b`
+///
+/// # Safety
+///
+/// The unit is available; else as for `avx512::matmul`.
+pub unsafe fn matmul(
+    out: &mut [MaybeUninit<f32>],
+    out_stride: usize,
+    a: View<'_>,
+    b: &Tiles,
+    start: Start<'_>,
+) {
+    SCRATCH.with_borrow_mut(|Scratch { rows: cut, block }| {
+        let out = out.as_mut_ptr().cast::<f32>();
+        let mut product = Product { out, out_stride, b, start, cut, block };
+        // SAFETY: the unit is the caller's promise. Between here and `release` nothing but the
+        // functions below uses tiles.
+        unsafe { configure() };
+        for steps in pieces(a.columns, DEPTH, STEPS) {
+            for rows in pieces(a.rows, ROWS, BLOCK) {
+                // SAFETY: the ranges are within `a`, and fit the scratch.
+                unsafe { cut_rows(product.cut, a, rows.clone(), steps.clone()) };
+                for column in (0..b.columns).step_by(BLOCK) {
+                    for within in (0..rows.len()).step_by(BLOCK) {
+                        // SAFETY: the block begins within `out`, and its rows have just been cut.
+                        unsafe { product.block(rows.clone(), within, &steps, column) };
+                    }
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { release() };
+    });
+}
+
+struct Product<'a> {
+    out: *mut f32,
+    out_stride: usize,
+    b: &'a Tiles,
+    start: Start<'a>,
+    cut: &'a mut Lines,
+    block: &'a mut Block,
+}
+
+impl Product<'_> {
+    /// Adds `steps` to the block of `out` that begins at row `within` of `rows`, which have been cut, and at
+    /// `column`.
+    ///
+    /// # Safety
+    ///
+    /// The unit is configured, the block begins within `out`, and the steps with a tile of `b`.
+    unsafe fn block(
+        &mut self,
+        rows: Range<usize>,
+        within: usize,
+        steps: &Range<usize>,
+        column: usize,
+    ) {
+        let Product { out, out_stride, b, start, .. } = *self;
+        let count = steps.len().div_ceil(STEPS);
+        let (height, width) = (BLOCK.min(rows.len() - within), BLOCK.min(b.columns - column));
+        let of_columns = b.depth.div_ceil(STEPS) * LINES;
+        // Of the second tiles there are none at an edge: the first stand for them, and nobody reads
+        // what becomes of them.
+        let two = |at: usize, length: usize| [at / TILE, at / TILE + usize::from(length > TILE)];
+        let first_step = steps.start / STEPS * LINES;
+        // SAFETY: the caller's, and the tiles are within `cut` and `b`.
+        unsafe {
+            let line = |i: usize| self.cut.as_ptr().add(i * count * LINES);
+            let a_tiles = two(within, height).map(line);
+            let line = |c: usize| b.lines.as_ptr().add(c * of_columns + first_step);
+            let b_tiles = two(column, width).map(line);
+            let out = out.add((rows.start + within) * out_stride + column);
+            let (from, from_stride) = match start {
+                _ if steps.start > 0 => (out.cast_const(), out_stride),
+                Start::Zero => (std::ptr::null(), 0),
+                Start::Out => (out.cast_const(), out_stride),
+                Start::Row(numbers) => (numbers.as_ptr().add(column), 0),
+            };
+            if height == BLOCK && width == BLOCK {
+                begin(from, from_stride);
+                multiply(count, a_tiles, b_tiles);
+                return store(out, out_stride);
+            }
+            let block = self.block.0.as_mut_ptr();
+            if !from.is_null() {
+                for i in 0..height {
+                    copy_nonoverlapping(from.add(i * from_stride), block.add(i * BLOCK), width);
+                }
+            }
+            begin(if from.is_null() { from } else { block }, BLOCK);
+            multiply(count, a_tiles, b_tiles);
+            store(block, BLOCK);
+            for i in 0..height {
+                copy_nonoverlapping(block.add(i * BLOCK), out.add(i * out_stride), width);
+            }
+        }
+    }
+}
+
+/// Flops of one of the `rounds` of [`spin`]: what four products of tiles are worth in f32.
+pub const SPIN_FLOPS: f64 = (4 * 2 * TILE * TILE * STEPS) as f64 / 6.0;
+
+/// Keeps the unit as busy as it can be, to measure what it could do at best.
+///
+/// # Safety
+///
+/// The unit is available.
+pub unsafe fn spin(rounds: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        configure();
+        for _ in 0..rounds {
+            asm!(
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                options(nostack, nomem, preserves_flags)
+            );
+        }
+        release();
+    }
+}
+
+/// Gives the eight registers of tiles their shape, 16 lines of 64 bytes each. The compiler never touches
+/// these registers: they keep what one of the functions below leaves there for the next.
+///
+/// # Safety
+///
+/// The unit is available.
+unsafe fn configure() {
+    #[repr(C, align(64))]
+    struct Config {
+        palette: u8,
+        start_row: u8,
+        reserved: [u8; 14],
+        line_bytes: [u16; 16],
+        lines: [u8; 16],
+    }
+    const CONFIG: Config = {
+        let mut config = Config {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            line_bytes: [0; 16],
+            lines: [0; 16],
+        };
+        let mut i = 0;
+        while i < 8 {
+            config.line_bytes[i] = LINE as u16;
+            config.lines[i] = TILE as u8;
+            i += 1;
+        }
+        config
+    };
+    // SAFETY: the caller's.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly, preserves_flags)) };
+}
+
+/// # Safety
+///
+/// The unit is available.
+unsafe fn release() {
+    // SAFETY: the caller's.
+    unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+}
+
+/// What the sums of a block begin with: rows `stride` numbers apart, or 0 where there are none.
+///
+/// # Safety
+///
+/// The unit is configured, and a block is readable at `from` if it is not null.
+unsafe fn begin(from: *const f32, stride: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        if from.is_null() {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                options(nostack, nomem, preserves_flags)
+            );
+            return;
+        }
+        asm!(
+            "tileloadd tmm0, [{upper} + {stride}*1]",
+            "tileloadd tmm1, [{upper} + {stride}*1 + 64]",
+            "tileloadd tmm2, [{lower} + {stride}*1]",
+            "tileloadd tmm3, [{lower} + {stride}*1 + 64]",
+            upper = in(reg) from,
+            lower = in(reg) from.add(TILE * stride),
+            stride = in(reg) stride * size_of::<f32>(),
+            options(nostack, readonly, preserves_flags)
+        );
+    }
+}
+
+/// Adds the products of `count` tiles of two rows of tiles with those of two columns of them. The smallest
+/// first, and so that only one of the operands changes from one product to the next.
+///
+/// # Safety
+///
+/// The unit is configured, and there are as many tiles, `LINES` apart, of the parts hi, mid and lo.
+unsafe fn multiply(
+    count: usize,
+    a: [*const MaybeUninit<Line>; 2],
+    b: [*const MaybeUninit<Line>; 2],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "2:",
+            // lo hi
+            "tileloadd tmm4, [{a0} + {line}*1 + 2048]",
+            "tileloadd tmm6, [{b0} + {line}*1]",
+            "tileloadd tmm7, [{b1} + {line}*1]",
+            "tileloadd tmm5, [{a1} + {line}*1 + 2048]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            // mid hi
+            "tileloadd tmm4, [{a0} + {line}*1 + 1024]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{a1} + {line}*1 + 1024]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            // mid mid
+            "tileloadd tmm6, [{b0} + {line}*1 + 1024]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tileloadd tmm7, [{b1} + {line}*1 + 1024]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            // hi mid
+            "tileloadd tmm4, [{a0} + {line}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{a1} + {line}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            // hi lo
+            "tileloadd tmm6, [{b0} + {line}*1 + 2048]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tileloadd tmm7, [{b1} + {line}*1 + 2048]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            // hi hi
+            "tileloadd tmm6, [{b0} + {line}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tileloadd tmm7, [{b1} + {line}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {a0}, 3072",
+            "add {a1}, 3072",
+            "add {b0}, 3072",
+            "add {b1}, 3072",
+            "dec {count}",
+            "jnz 2b",
+            a0 = inout(reg) a[0] => _,
+            a1 = inout(reg) a[1] => _,
+            b0 = inout(reg) b[0] => _,
+            b1 = inout(reg) b[1] => _,
+            count = inout(reg) count => _,
+            line = in(reg) LINE,
+            options(nostack, readonly)
+        );
+    }
+}
+
+/// # Safety
+///
+/// The unit is configured, and a block is writable at `to`, its rows `stride` numbers apart.
+unsafe fn store(to: *mut f32, stride: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "tilestored [{upper} + {stride}*1], tmm0",
+            "tilestored [{upper} + {stride}*1 + 64], tmm1",
+            "tilestored [{lower} + {stride}*1], tmm2",
+            "tilestored [{lower} + {stride}*1 + 64], tmm3",
+            upper = in(reg) to,
+            lower = in(reg) to.add(TILE * stride),
+            stride = in(reg) stride * size_of::<f32>(),
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// Writes the parts of two vectors, of which one has the first and one the second numbers of the pairs,
+/// to line `i` of each of the tiles.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn cut(lines: &mut [MaybeUninit<Line>; LINES], i: usize, mut first: __m512, mut second: __m512) {
+    let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
+    for part in 0..PARTS {
+        let (x, y) = (_mm512_castps_si512(first), _mm512_castps_si512(second));
+        // x >> 16 | y & upper
+        let pairs = _mm512_ternarylogic_epi32::<0xF8>(_mm512_srli_epi32::<16>(x), y, upper);
+        let line = lines[part * TILE + i].as_mut_ptr();
+        // SAFETY: a line has as many bytes as a vector, and begins as one should.
+        unsafe { _mm512_store_si512(line.cast(), pairs) };
+        let less = |x: __m512, bits: __m512i| {
+            _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(bits, upper)))
+        };
+        (first, second) = (less(first, x), less(second, y));
+    }
+}
+
+/// Sixteen columns and 32 steps of `b`, less where it ends.
+///
+/// # Safety
+///
+/// The unit is available; `column` and `step` are within `b`.
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn cut_columns(
+    lines: &mut [MaybeUninit<Line>; LINES],
+    b: View<'_>,
+    column: usize,
+    step: usize,
+) {
+    let (columns, steps) = (TILE.min(b.columns - column), STEPS.min(b.rows - step));
+    // SAFETY: masks and counts end every line of `b` where the view does.
+    unsafe {
+        let data = b.data.as_ptr().add(step * b.row_stride + column * b.column_stride);
+        if b.column_stride == 1 {
+            let line = |l: usize| {
+                let mask = if l < steps { lanes(columns) } else { 0 };
+                _mm512_maskz_loadu_ps(mask, data.wrapping_add(l * b.row_stride))
+            };
+            (0..TILE).for_each(|l| cut(lines, l, line(l), line(l + TILE)));
+        } else {
+            let half = |from: usize| turned(data, b.column_stride, columns, from, steps);
+            let (first, second) = (half(0), half(TILE));
+            for (l, (first, second)) in first.into_iter().zip(second).enumerate() {
+                cut(lines, l, first, second);
+            }
+        }
+    }
+}
+
+/// `rows` and `steps` of `a`, tiles of the same rows one after the other.
+///
+/// # Safety
+///
+/// The unit is available; the ranges are within `a` and fit the scratch.
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn cut_rows(
+    lines: &mut [MaybeUninit<Line>],
+    a: View<'_>,
+    rows: Range<usize>,
+    steps: Range<usize>,
+) {
+    let mut tiles = lines.as_chunks_mut().0.iter_mut();
+    for row in rows.clone().step_by(TILE) {
+        let count = TILE.min(rows.end - row);
+        for step in steps.clone().step_by(STEPS) {
+            let Some(lines) = tiles.next() else { return };
+            let steps = STEPS.min(steps.end - step);
+            // SAFETY: masks and counts end every line of `a` where the view does.
+            unsafe {
+                let data = a.data.as_ptr().add(row * a.row_stride + step * a.column_stride);
+                if a.column_stride == 1 {
+                    let (first, second) = (lanes(steps), lanes(steps.saturating_sub(TILE)));
+                    for i in 0..TILE {
+                        let present = |mask| if i < count { mask } else { 0 };
+                        let at = data.wrapping_add(i * a.row_stride);
+                        let first = _mm512_maskz_loadu_ps(present(first), at);
+                        let second = _mm512_maskz_loadu_ps(present(second), at.wrapping_add(TILE));
+                        cut(lines, i, first, second);
+                    }
+                } else {
+                    let half = |from: usize| {
+                        let steps = TILE.min(steps.saturating_sub(from));
+                        turned(
+                            data.wrapping_add(from * a.column_stride),
+                            a.column_stride,
+                            steps,
+                            0,
+                            count,
+                        )
+                    };
+                    let (first, second) = (half(0), half(TILE));
+                    for (i, (first, second)) in first.into_iter().zip(second).enumerate() {
+                        cut(lines, i, first, second);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Of up to sixteen lines that begin `stride` apart the numbers `from..from + 16`, turned: vector i has the
+/// number `from + i` of each line. There are `count` lines of `length` numbers; 0 stands for the rest.
+///
+/// # Safety
+///
+/// The CPU has AVX-512 F and VL, and these numbers are readable.
+#[target_feature(enable = "avx512f,avx512vl")]
+#[inline]
+unsafe fn turned(
+    data: *const f32,
+    stride: usize,
+    count: usize,
+    from: usize,
+    length: usize,
+) -> [__m512; TILE] {
+    let mut vectors = [_mm512_setzero_ps(); TILE];
+    for (i, eight) in vectors.chunks_exact_mut(TILE / 2).enumerate() {
+        let from = from + i * TILE / 2;
+        let numbers = (TILE / 2).min(length.saturating_sub(from));
+        // SAFETY: the caller's.
+        unsafe {
+            match (count, numbers) {
+                (0, _) | (_, 0) => {}
+                (TILE, 8) => eight.copy_from_slice(&turn(data.add(from), stride)),
+                _ => eight.copy_from_slice(&turn_ragged(data.add(from), stride, count, numbers)),
+            }
+        }
+    }
+    vectors
+}

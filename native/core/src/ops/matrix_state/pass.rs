@@ -1,0 +1,212 @@
+//! Both passes over a batch: rows side by side, the chunks of a row one after the other.
+
+use std::sync::OnceLock;
+
+use candle_core::Shape;
+
+use super::chunk::{Chunk, Scratch};
+use super::kernel::Kernel;
+use super::readout::Reading;
+use super::sizes::Sizes;
+use super::{Options, Readout};
+use crate::ops::many::{Many, Numbers};
+use crate::ops::rotary::Way;
+use crate::ops::simd;
+use crate::pool::for_each_shard;
+
+pub(super) struct MatrixState {
+    sizes: Sizes,
+    reading: Reading,
+    kept: OnceLock<Kept>,
+}
+
+struct Kept {
+    /// The state before each chunk, `[b, chunks, heads, wide, key]`.
+    states: Vec<f32>,
+    /// Under a normaliser: n q of each frame and head, `[b, t, heads]`, and the results.
+    norms: Vec<f32>,
+    y: Vec<f32>,
+}
+
+impl MatrixState {
+    pub fn new(sizes: Sizes, reading: Reading) -> Self {
+        MatrixState { sizes, reading, kept: OnceLock::new() }
+    }
+
+    /// `(y, last state)`
+    fn run(
+        &self,
+        streams: &[f32],
+        gates: &[f32],
+        first: &[f32],
+        track: bool,
+    ) -> (Vec<f32>, Vec<f32>) {
+        let s = &self.sizes;
+        let Options { heads, value, .. } = s.options;
+        let states = if track { s.chunks() * s.state() } else { 0 };
+        let norms = match (self.reading.readout.is_normalised(), track) {
+            (true, true) => s.time * heads,
+            (true, false) => s.chunk() * heads,
+            (false, _) => 0,
+        };
+        let mut y = vec![0.0; s.batch * s.time * heads * value];
+        let mut last = first.to_vec();
+        let mut kept = Kept {
+            states: vec![0.0; s.batch * states],
+            norms: vec![0.0; s.batch * norms],
+            y: vec![],
+        };
+        let buffers = [
+            (&mut y[..], s.time * heads * value),
+            (&mut last[..], s.state()),
+            (&mut kept.states[..], states),
+            (&mut kept.norms[..], norms),
+        ];
+        for_each_shard(s.batch, s.shard(), buffers, |rows, [y, last, kept, kept_norms]| {
+            let mut kernel = Kernel::new(s);
+            let mut scratch = Scratch::new(s);
+            let mut read = vec![0.0; s.chunk() * heads * s.wide];
+            for (i, row) in rows.enumerate() {
+                let state = &mut last[i * s.state()..][..s.state()];
+                for (c, span) in s.spans(s.length(row)) {
+                    let chunk = Chunk::new(s, streams, gates, row, &span, &mut scratch);
+                    let kept = match track {
+                        true => Some(&mut kept[i * states + c * s.state()..][..s.state()]),
+                        false => None,
+                    };
+                    let read = &mut read[..chunk.frames * heads * s.wide];
+                    kernel.forward(&chunk, read, state, kept);
+                    s.turn_state(state, span.len(), Way::Back);
+                    let y = &mut y[(i * s.time + span.start) * heads * value..];
+                    let y = &mut y[..span.len() * heads * value];
+                    let norms = match track && norms > 0 {
+                        true => &mut kept_norms[i * norms + span.start * heads..],
+                        false => &mut kept_norms[i * norms..],
+                    };
+                    let at = (row * s.time + span.start) * heads;
+                    self.reading.read(y, norms, read, chunk.v, at, value);
+                }
+            }
+        });
+        if track {
+            if norms > 0 {
+                kept.y.clone_from(&y);
+            }
+            let _ = self.kept.set(kept);
+        }
+        (y, last)
+    }
+
+    /// Gradients, from those of y and of the last state.
+    fn gradients(
+        &self,
+        streams: &[f32],
+        gates: &[f32],
+        dy: &[f32],
+        d_last: Option<&[f32]>,
+    ) -> Option<Gradients> {
+        let s = &self.sizes;
+        let Options { heads, value, .. } = s.options;
+        let kept = self.kept.get()?;
+        let skips = if matches!(self.reading.readout, Readout::Skip(_)) { heads } else { 0 };
+        let mut d = Gradients {
+            streams: vec![0.0; s.batch * s.time * s.width],
+            gates: vec![0.0; s.batch * s.time * s.gates()],
+            state: d_last.map_or_else(|| vec![0.0; s.batch * s.state()], <[f32]>::to_vec),
+            skip: vec![0.0; s.batch * skips],
+        };
+        let buffers = [
+            (&mut d.streams[..], s.time * s.width),
+            (&mut d.gates[..], s.time * s.gates()),
+            (&mut d.state[..], s.state()),
+            (&mut d.skip[..], skips),
+        ];
+        for_each_shard(
+            s.batch,
+            s.shard(),
+            buffers,
+            |rows, [d_streams, d_gates, d_state, d_skip]| {
+                let mut kernel = Kernel::new(s);
+                let mut scratch = Scratch::new(s);
+                let mut d_read = vec![0.0; s.chunk() * heads * s.wide];
+                let mut dv = d_read.clone();
+                for (i, row) in rows.enumerate() {
+                    let d_state = &mut d_state[i * s.state()..][..s.state()];
+                    for (c, span) in s.spans(s.length(row)).rev() {
+                        let chunk = Chunk::new(s, streams, gates, row, &span, &mut scratch);
+                        let at = row * s.time + span.start;
+                        let state = &kept.states[(row * s.chunks() + c) * s.state()..][..s.state()];
+                        let dy = &dy[at * heads * value..][..span.len() * heads * value];
+                        let d_read = &mut d_read[..span.len() * heads * s.wide];
+                        let dv = &mut dv[..span.len() * heads * s.wide];
+                        let results = [&kept.y[..], &kept.norms];
+                        self.reading.read_backward(d_read, dy, results, at * heads, value);
+                        let local = i * s.time + span.start;
+                        let d_streams = &mut d_streams[local * s.width..][..span.len() * s.width];
+                        let d_gates = &mut d_gates[local * s.gates()..][..span.len() * s.gates()];
+                        s.turn_state(d_state, span.len(), Way::There);
+                        kernel.backward(&chunk, state, d_read, d_state, dv, d_streams, d_gates);
+                        s.turn_gradients(d_streams);
+                        let d_skip = &mut d_skip[i * skips..][..skips];
+                        self.reading.skip_backward(dv, d_skip, dy, chunk.v, value);
+                        s.leave_values(d_streams, dv);
+                    }
+                }
+            },
+        );
+        Some(d)
+    }
+}
+
+struct Gradients {
+    streams: Vec<f32>,
+    gates: Vec<f32>,
+    state: Vec<f32>,
+    /// Of the skip, for each row of the batch.
+    skip: Vec<f32>,
+}
+
+impl Many for MatrixState {
+    fn name(&self) -> &'static str {
+        "matrix-state"
+    }
+
+    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
+        let gates = inputs.get(2).copied().unwrap_or_default();
+        let (y, last) = self.run(inputs[0], gates, inputs[1], track);
+        let Sizes { batch, time, wide, options, .. } = &self.sizes;
+        let Options { heads, key, value, .. } = *options;
+        vec![
+            (y, Shape::from((*batch, *time, heads * value))),
+            (last, Shape::from((*batch, heads, *wide, key))),
+        ]
+    }
+
+    fn backward(
+        &self,
+        inputs: &[&[f32]],
+        outputs: &[Option<&[f32]>],
+        _wanted: &[bool],
+    ) -> Vec<Vec<f32>> {
+        let gates = inputs.get(2).copied().unwrap_or_default();
+        let Options { heads, value, .. } = self.sizes.options;
+        let none;
+        let dy = match outputs[0] {
+            Some(dy) => dy,
+            None => {
+                none = vec![0.0; self.sizes.batch * self.sizes.time * heads * value];
+                &none
+            }
+        };
+        let Some(d) = self.gradients(inputs[0], gates, dy, outputs[1]) else { return vec![] };
+        if let Readout::Skip(skip) = &self.reading.readout {
+            skip.accumulate(|sum, accumulate| {
+                if !accumulate {
+                    sum.fill(0.0);
+                }
+                simd::add_rows(sum, &d.skip);
+            });
+        }
+        vec![d.streams, d.state, d.gates]
+    }
+}
