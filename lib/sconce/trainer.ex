@@ -1,5 +1,5 @@
 defmodule Sconce.Trainer do
-  alias Sconce.Trainer.Settings
+  alias Sconce.Trainer.{Optimiser, Settings}
 
   @moduledoc """
   A training run: imitation of the games of a `Sconce.Corpus`, from a Spec to a checkpoint and a
@@ -32,6 +32,36 @@ defmodule Sconce.Trainer do
 
   #{Settings.docs(:loss)}
 
+  ## Optimisers and schedules
+
+  g is the mean gradient of a step, cut to `:max_grad_norm` (the norm is that of all weights together,
+  added in float64; Pascanu et al. 2013), m and v are moments, and a hat is the correction of their bias,
+  `m / (1 - beta^t)`. Weight decay pulls at matrices alone: coupled, it is added to the gradient, as
+  `g + decay p`; decoupled, it is `p -= lr decay p`.
+
+  #{Optimiser.docs()}
+
+  An option that the optimiser does not have raises. The learning rate rises evenly to `:learning_rate`
+  over `:warmup_steps`; s steps later, of `:decay_steps` n, it is
+
+  | `:lr_schedule` | of `:learning_rate` |
+  |---|---|
+  | `:constant` | 1 |
+  | `:linear` | `1 - s / n`, then 0 |
+  | `:cosine` | `(1 + cos(π s / n)) / 2`, then 0 (Loshchilov & Hutter 2017, equation 5) |
+  | `:cosine_restarts` | such cosines one after another, of `:restart_period` steps and each `:restart_mult` times as long as the one before (SGDR, section 3) |
+  | `:exponential` | `decay_rate^(s / n)` |
+
+  With `:ema_decay` d each step t of the weights p goes into an average, `s = d s + (1 - d) p` from zero
+  and corrected by `1 - d^t` (Kingma & Ba 2015, section 3), so that a short run is not held back by its
+  first weights. Validations and `best.safetensors` are of the averaged weights; `last.safetensors` has
+  both.
+
+  `accumulation_steps: k` makes a step of k batches, whose gradients are added in place: those of one
+  batch k times as large, up to the order of sums, in the memory of one. Frames count as they would
+  there; what a loss takes from the whole of a batch (`:head_normalize`, and the entropy of frames of
+  other weights) it takes from each. Everything counted in steps counts updates.
+
   ## Long unrolls
 
   With `unroll: :window` a step learns from windows of any games, each from a zero state: what lies
@@ -63,7 +93,7 @@ defmodule Sconce.Trainer do
   |---|---|
   | `:start` | `steps`, `epoch_steps`, `weights`, `train_games`, `train_frames`, `validation_games`, `validation_frames`, `threads`, `skipped_views` |
   | `:resumed` | `step` |
-  | `:step` | `step`, `steps`, `epoch`, `loss`, `learning_rate`, `grad_norm`, `frames_per_second`, `seconds` |
+  | `:step` | `step`, `steps`, `epoch`, `loss`, `learning_rate`, `grad_norm`, `frames_per_second`, `data_wait` (seconds of it), `seconds` |
   | `:validation` | `step`, `epoch`, `nll`, `nll_changed`, `accuracy`, `best`, `seconds` |
   | `:checkpoint` | `path`, `step` |
   | `:evaluating` | `done`, `total` (frames) |
@@ -74,7 +104,8 @@ defmodule Sconce.Trainer do
   A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
   `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`,
   `loss`, `learning_rate`, `nll`, `seconds`), `policy` (the scores of the best policy, nil where none
-  were made), `baselines` (`name`, `report`), `out` and `curve` (paths).
+  were made), `baselines` (`name`, `report`), `loader` (what went through it and who waited for whom, see
+  `Sconce.Loader`), `out` and `curve` (paths).
   """
 
   use GenServer, restart: :temporary, shutdown: 30_000

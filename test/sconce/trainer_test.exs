@@ -5,7 +5,7 @@ defmodule Sconce.TrainerTest do
 
   alias Sconce.{Corpus, Error, Native, Trainer}
   alias Sconce.Policy.Spec
-  alias Sconce.Trainer.Settings
+  alias Sconce.Trainer.{Optimiser, Settings}
 
   @small [backbone: :gru, hidden_size: 8, num_layers: 1, head_hidden_size: 8, dropout: 0.0] ++
            [batch_size: 8, window_size: 8, stride: 4, loss: :plain, learning_rate: 0.01] ++
@@ -400,6 +400,89 @@ defmodule Sconce.TrainerTest do
     test "with what is no list of options is named" do
       assert_raise ArgumentError, "expected options, got: %{}", fn -> Trainer.start_link(%{}) end
     end
+  end
+
+  describe "an optimizer" do
+    # A rate that suits each.
+    @rates [adamw: 0.01, adam: 0.01, sgd: 0.1, rmsprop: 3.0e-3, radam: 0.05, lamb: 0.03] ++
+             [adabelief: 0.01, yogi: 0.01, lion: 3.0e-3]
+
+    test "of any name brings the loss down", context do
+      assert Keyword.keys(@rates) == Optimiser.names()
+
+      for {name, rate} <- @rates do
+        out = Path.join(context.dir, to_string(name))
+        opts = [out: out, optimizer: name, learning_rate: rate, ema_decay: 0.9]
+        more = [accumulation_steps: 2, steps: 60, validate_every: 20, evaluate: false]
+        report = train!(context, opts ++ more)
+        [first | _] = nlls = for %{nll: nll} when nll != nil <- report.history, do: nll
+        assert length(nlls) == 3
+        assert List.last(nlls) < 0.9 * first, "#{name}: #{inspect(nlls)}"
+      end
+    end
+
+    test "has the defaults that are documented", context do
+      opts = [steps: 3, evaluate: false, warmup_steps: 0]
+
+      for name <- Optimiser.names() do
+        [unsaid, said] =
+          for more <- [[], Optimiser.options(name)] do
+            out = Path.join(context.dir, "#{name}-#{length(more)}")
+            train!(context, [out: out, optimizer: name] ++ more ++ opts)
+            weights(Path.join(out, "last.safetensors"))
+          end
+
+        assert unsaid == said, "#{name}"
+      end
+    end
+
+    test "stopped and resumed ends where an uninterrupted one does, its averages too", context do
+      opts = [optimizer: :lamb, ema_decay: 0.9, accumulation_steps: 3, evaluate: false]
+      opts = opts ++ [steps: 24, validate_every: 8, lr_schedule: :cosine_restarts]
+      straight = Path.join(context.dir, "straight")
+      train!(context, [out: straight] ++ opts)
+
+      run = start!(context, opts)
+      :ok = Trainer.subscribe(run)
+      assert_receive {:sconce_trainer, ^run, %{event: :step, step: step}} when step >= 2
+      :ok = Trainer.stop(run)
+      {:ok, _report} = Trainer.await(run, 60_000)
+      report = train!(context, [resume: true] ++ opts)
+
+      for file <- ~w(best.safetensors last.safetensors),
+          do: assert(weights(Path.join(report.out, file)) == weights(Path.join(straight, file)))
+    end
+
+    test "refuses what it does not have, and names that are none", context do
+      assert_raise ArgumentError, ~r/unknown option of the :adamw optimizer :momentum/, fn ->
+        Trainer.start_link(options(context, momentum: 0.9))
+      end
+
+      assert_raise ArgumentError, ~r/option of the :rmsprop optimizer :beta1, did you mean/, fn ->
+        Trainer.start_link(options(context, optimizer: :rmsprop, beta1: 0.9))
+      end
+
+      assert_raise ArgumentError, ~r/option :optimizer: expected one of :adamw/, fn ->
+        Trainer.start_link(options(context, optimizer: :adamm))
+      end
+
+      run = start!(context, beta2: 1.0)
+
+      assert {:error, %Error{kind: :out_of_range, details: %{field: "beta2"}}} =
+               Trainer.await(run)
+    end
+  end
+
+  test "a schedule restarts where it is told to", context do
+    test = self()
+    opts = [lr_schedule: :cosine_restarts, restart_period: 4, restart_mult: 2, warmup_steps: 2]
+    show = [progress: &send(test, {:seen, &1})]
+    train!(context, [steps: 14, evaluate: false, learning_rate: 1.0e-3] ++ opts ++ show)
+    rates = for %{event: :step, learning_rate: rate} <- events(), do: rate / 1.0e-3
+    assert_in_delta Enum.at(rates, 0), 0.5, 1.0e-9
+    assert_in_delta Enum.at(rates, 4), 0.5, 1.0e-9
+    assert_in_delta Enum.at(rates, 10), 0.5, 1.0e-9
+    for peak <- [1, 2, 6], do: assert_in_delta(Enum.at(rates, peak), 1.0, 1.0e-9)
   end
 
   describe "an evaluation" do

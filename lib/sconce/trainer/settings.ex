@@ -2,12 +2,18 @@ defmodule Sconce.Trainer.Settings do
   @moduledoc false
   # The options of `Sconce.Trainer`: as tables, checked, and as the native side wants them.
 
-  alias Sconce.{Corpus, Native, Options, Temporal}
+  alias Sconce.{Corpus, Loader, Native, Options, Temporal}
   alias Sconce.Policy.Spec
+  alias Sconce.Trainer.Optimiser
 
-  # Defaults are those of `TrainOptions` in native/train/src/run.rs; a test compares them.
-  @training [
-    batch_size: [type: :pos_integer, default: 64, doc: "Windows in a step."],
+  # Defaults are those of `TrainOptions` in native/train/src/options.rs; a test compares them.
+  @own [
+    batch_size: [type: :pos_integer, default: 64, doc: "Windows in a batch."],
+    accumulation_steps: [
+      type: :pos_integer,
+      default: 1,
+      doc: "Batches whose mean gradient makes one step, in the memory of one."
+    ],
     window_size: [
       type: :pos_integer,
       default: 60,
@@ -43,7 +49,11 @@ defmodule Sconce.Trainer.Settings do
       doc: "Blocks that `:gradient_checkpoint` runs again together."
     ],
     epochs: [type: :pos_integer, default: 10, doc: "Passes over all windows."],
-    steps: [type: {:or, [:pos_integer, nil]}, default: nil, doc: "Instead of `:epochs`."],
+    steps: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Updates of the weights, instead of `:epochs`."
+    ],
     max_minutes: [
       type: {:or, [:float, nil]},
       default: nil,
@@ -51,28 +61,86 @@ defmodule Sconce.Trainer.Settings do
     ],
     learning_rate: [type: :float, default: 1.0e-3, min: 0, doc: "At the end of the warm-up."],
     lr_schedule: [
-      type: {:in, [:constant, :linear, :cosine]},
+      type: {:in, [:constant, :linear, :cosine, :cosine_restarts, :exponential]},
       default: :cosine,
-      doc: "How it falls, over what is left of the run."
+      doc: "How it falls after the warm-up, see below."
     ],
     warmup_steps: [
       type: :non_neg_integer,
       default: 100,
       doc: "Steps in which it rises; never more than half of the run."
     ],
-    weight_decay: [type: :float, default: 0.01, min: 0, doc: "Of AdamW, on matrices."],
-    max_grad_norm: [type: :float, default: 1.0, doc: "A longer gradient is cut to this length."],
-    mirror: [
+    decay_steps: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Steps in which it falls; `nil` is all that are left of the run."
+    ],
+    decay_rate: [
       type: :float,
-      default: 0.0,
+      default: 0.95,
       min: 0,
       max: 1,
-      doc: "Probability of a left-right mirrored window; carried, of a mirrored game."
+      doc: "What `:exponential` leaves of it after `:decay_steps`."
     ],
-    frame_delay: [
-      type: :non_neg_integer,
-      default: 0,
-      doc: "Frames between a state and the action to learn, beyond the next."
+    restart_period: [
+      type: :pos_integer,
+      default: 1000,
+      doc: "Steps before the first restart of `:cosine_restarts`."
+    ],
+    restart_mult: [
+      type: :pos_integer,
+      default: 2,
+      doc: "How many times as long as the one before each further period is."
+    ],
+    optimizer: [type: {:in, Optimiser.names()}, default: :adamw, doc: "What moves the weights."],
+    weight_decay: [
+      type: {:or, [:float, nil]},
+      default: nil,
+      min: 0,
+      doc: "Of matrices, never of biases and norms; `nil` is the optimizer's own."
+    ],
+    beta1: [
+      type: {:or, [:float, nil]},
+      default: nil,
+      min: 0,
+      max: 1,
+      doc: "What the mean of gradients keeps of itself; `nil` is the optimizer's own."
+    ],
+    beta2: [
+      type: {:or, [:float, nil]},
+      default: nil,
+      min: 0,
+      max: 1,
+      doc: "What the mean of squares keeps of itself; `nil` is the optimizer's own."
+    ],
+    eps: [
+      type: {:or, [:float, nil]},
+      default: nil,
+      min: 0,
+      max: 1,
+      doc: "Added to what an update is divided by; `nil` is the optimizer's own."
+    ],
+    momentum: [
+      type: {:or, [:float, nil]},
+      default: nil,
+      min: 0,
+      max: 1,
+      doc: "Of `:sgd`; `nil` is its own."
+    ],
+    nesterov: [type: :boolean, default: false, doc: "Looks a step of `:momentum` ahead."],
+    ema_decay: [
+      type: {:or, [:float, nil]},
+      default: nil,
+      min: 0,
+      max: 1,
+      doc:
+        "Keeps an average of the weights over the steps, by which the policy is validated and saved " <>
+          "as the best, see below."
+    ],
+    max_grad_norm: [
+      type: :float,
+      default: 1.0,
+      doc: "A gradient of all weights that is longer is cut to this length."
     ],
     burn_in: [
       type: :non_neg_integer,
@@ -139,6 +207,8 @@ defmodule Sconce.Trainer.Settings do
       doc: "Of the native side; `nil` leaves them as they are."
     ]
   ]
+
+  @training @own ++ Loader.schema(:sampling) ++ Loader.schema(:prefetch)
 
   @loss [
     button_weight: [type: :float, default: 2.0, min: 0, doc: "Factor on heads of bits."],
@@ -231,6 +301,7 @@ defmodule Sconce.Trainer.Settings do
     {spec, own} = Keyword.split(opts, Spec.options() -- [:window_size])
     spec = spec ++ attention_window(spec[:backbone], own)
     own = Options.validate!(own, @run)
+    Optimiser.check!(own)
 
     %__MODULE__{
       source: source(own[:corpus], own[:spec], spec),
@@ -315,6 +386,7 @@ defmodule Sconce.Trainer.Settings do
   defp native(options) do
     options
     |> Map.new()
+    |> Loader.native_sampling()
     |> Map.update!(:loss, &loss/1)
     |> Map.update!(:validation, &(&1 && folder(&1)))
   end

@@ -18,7 +18,7 @@ use sconce_core::spec::{self, Embedding, HeadKind, RecurrentConfig, Trunk};
 use sconce_core::weights::{Builder, Source, Weight};
 use sconce_core::{Error, Policy, Result, Spec};
 use sconce_train::loss::LossOptions;
-use sconce_train::optimiser::AdamWConfig;
+use sconce_train::optimiser::OptimiserConfig;
 use sconce_train::step::{Examples, Stepper, Unroll};
 
 const INPUT: usize = 288;
@@ -89,8 +89,9 @@ fn policy(case: &Case, layers: usize, cell: fn(RecurrentConfig) -> spec::Backbon
     let weights = vec![1.0; n];
     let examples = Examples { frames: &frames, labels: &labels, weights: &weights };
     let policy = Policy::init(&spec, 1)?;
-    let mut stepper = Stepper::new(&policy, &LossOptions::plain(), AdamWConfig::default(), 1.0, 1)?
-        .unrolling(case.unroll);
+    let mut stepper =
+        Stepper::new(&policy, &LossOptions::plain(), OptimiserConfig::default(), 1.0, 1)?
+            .unrolling(case.unroll);
     timed(case.steps, |step| stepper.step(examples, step, 1e-4).map(drop))
 }
 

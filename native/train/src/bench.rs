@@ -9,7 +9,7 @@ use sconce_core::{Error, Policy, Result, Spec, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::loss::LossOptions;
-use crate::optimiser::AdamWConfig;
+use crate::optimiser::OptimiserConfig;
 use crate::step::{Examples, Stepper};
 
 /// Steps that warm caches and threads up and are not counted.
@@ -47,7 +47,7 @@ pub struct StepTimes {
 pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
     measured(spec, steps, |policy| {
         let (frames, labels, weights) = examples(spec, steps);
-        let config = AdamWConfig::default();
+        let config = OptimiserConfig::default();
         let loss = LossOptions::plain();
         let mut stepper = Stepper::new(policy, &loss, config, MAX_GRAD_NORM, steps.seed)?;
         repeat(steps, |step| {

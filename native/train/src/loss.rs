@@ -403,6 +403,15 @@ impl Denominators {
     fn unit(heads: usize) -> Self {
         Denominators { inverse_weight: 1.0, inverse_rows: 1.0, head_scales: vec![1.0; heads] }
     }
+
+    /// Those of a batch whose loss counts for `share`.
+    pub fn times(&self, share: f64) -> Self {
+        Denominators {
+            inverse_weight: share * self.inverse_weight,
+            inverse_rows: share * self.inverse_rows,
+            head_scales: self.head_scales.clone(),
+        }
+    }
 }
 
 impl Term {

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use sconce_core::{Error, Result};
+use sconce_data::{LoaderOptions, Sampling};
 use serde::{Deserialize, Serialize};
 
 use crate::loss::LossOptions;
+use crate::optimiser::{Kind, OptimiserConfig};
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::step::Unroll;
 
@@ -46,21 +48,60 @@ pub struct TrainOptions {
     /// Blocks that are run again together.
     pub checkpoint_every: usize,
     pub epochs: u64,
-    /// Instead of `epochs`.
+    /// Updates of the run, instead of `epochs`.
     pub steps: Option<u64>,
+    /// Batches whose mean gradient makes one update, which is what a step is.
+    pub accumulation_steps: u64,
     pub learning_rate: f64,
     pub lr_schedule: LrSchedule,
     pub warmup_steps: u64,
-    pub weight_decay: f64,
+    /// Updates of the decay after the warm-up; all that are left of the run if not given.
+    pub decay_steps: Option<u64>,
+    /// What the exponential schedule leaves of the rate after `decay_steps`.
+    pub decay_rate: f64,
+    /// Updates before the first restart of the cosine.
+    pub restart_period: u64,
+    /// How many times as long as the one before each further period is.
+    pub restart_mult: u64,
+    pub optimizer: Kind,
+    /// This and the next four are the optimiser's own numbers if not given.
+    pub weight_decay: Option<f64>,
+    pub beta1: Option<f64>,
+    pub beta2: Option<f64>,
+    pub eps: Option<f64>,
+    pub momentum: Option<f64>,
+    pub nesterov: bool,
+    /// Of the average of the weights over the updates, by which the policy is validated and kept.
+    pub ema_decay: Option<f64>,
     pub max_grad_norm: f64,
+    pub sampling: Sampling,
+    /// Of the games of the corpus, for [`Sampling::Weighted`].
+    pub weights: Vec<f64>,
+    pub action_oversample: f64,
+    /// Only views of these characters (internal ids after the first frame) and of these players (tags),
+    /// also to measure on; all of them if empty.
+    pub characters: Vec<u8>,
+    pub players: Vec<String>,
+    /// Probability of a window with noise, and the standard deviation of that.
+    pub noise: f32,
+    pub noise_scale: f32,
+    /// Probability of a frame whose previous action is forgotten.
+    pub previous_dropout: f32,
     /// Probability of a left-right mirrored window; carried, of a mirrored game.
     pub mirror: f32,
     pub frame_delay: usize,
+    /// Each window has a delay from `frame_delay` to this one; carried, each game.
+    pub frame_delay_max: Option<usize>,
     /// Frames at the start of a window that carry no loss; carried, at the start of a game.
     pub burn_in: usize,
     pub neutral_weight: f32,
     pub transition_weight: f32,
     pub seed: u64,
+    /// Batches that are made ahead, with so many threads, and how long one may take; not a bit of the
+    /// result depends on them.
+    pub prefetch: usize,
+    pub loader_threads: usize,
+    pub loader_deadline_ms: u64,
     /// Share of the games that is measured on and never trained on.
     pub val_split: f64,
     /// A corpus of its own to measure on; then no game of the other is held back.
@@ -92,6 +133,8 @@ pub enum LrSchedule {
     Constant,
     Linear,
     Cosine,
+    CosineRestarts,
+    Exponential,
 }
 
 impl Default for TrainOptions {
@@ -106,17 +149,41 @@ impl Default for TrainOptions {
             checkpoint_every: 1,
             epochs: 10,
             steps: None,
+            accumulation_steps: 1,
             learning_rate: 1e-3,
             lr_schedule: LrSchedule::Cosine,
             warmup_steps: 100,
-            weight_decay: 1e-2,
+            decay_steps: None,
+            decay_rate: 0.95,
+            restart_period: 1000,
+            restart_mult: 2,
+            optimizer: Kind::AdamW,
+            weight_decay: None,
+            beta1: None,
+            beta2: None,
+            eps: None,
+            momentum: None,
+            nesterov: false,
+            ema_decay: None,
             max_grad_norm: 1.0,
+            sampling: Sampling::Shuffled,
+            weights: vec![],
+            action_oversample: 3.0,
+            characters: vec![],
+            players: vec![],
+            noise: 0.0,
+            noise_scale: 0.01,
+            previous_dropout: 0.0,
             mirror: 0.0,
             frame_delay: 0,
+            frame_delay_max: None,
             burn_in: 0,
             neutral_weight: 1.0,
             transition_weight: 1.0,
             seed: 0,
+            prefetch: 2,
+            loader_threads: 1,
+            loader_deadline_ms: 60_000,
             val_split: 0.1,
             validation: None,
             validate_every: None,
@@ -172,13 +239,46 @@ impl TrainOptions {
         at_least("validation_stride", self.validation_stride as f64, 1.0, many)?;
         at_least("validate_every", self.validate_every.unwrap_or(1) as f64, 1.0, many)?;
         at_least("learning_rate", self.learning_rate, 0.0, 1e3)?;
-        at_least("weight_decay", self.weight_decay, 0.0, 1e3)?;
+        at_least("accumulation_steps", self.accumulation_steps as f64, 1.0, many)?;
+        at_least("decay_steps", self.decay_steps.unwrap_or(1) as f64, 1.0, many)?;
+        at_least("decay_rate", self.decay_rate, 0.0, 1.0)?;
+        at_least("restart_period", self.restart_period as f64, 1.0, many)?;
+        at_least("restart_mult", self.restart_mult as f64, 1.0, 1e3)?;
+        let optimiser = self.optimiser()?;
+        at_least("weight_decay", optimiser.weight_decay, 0.0, 1e3)?;
+        // What forgets nothing never learns, and its bias has no correction.
+        at_least("beta1", optimiser.beta1.unwrap_or(0.0), 0.0, ALMOST_ONE)?;
+        at_least("beta2", optimiser.beta2.unwrap_or(0.0), 0.0, ALMOST_ONE)?;
+        at_least("eps", optimiser.eps.unwrap_or(1.0), 1e-30, 1.0)?;
+        at_least("momentum", optimiser.momentum.unwrap_or(0.0), 0.0, ALMOST_ONE)?;
+        at_least("ema_decay", self.ema_decay.unwrap_or(0.0), 0.0, ALMOST_ONE)?;
         at_least("max_grad_norm", self.max_grad_norm, f64::MIN_POSITIVE, f64::MAX)?;
         at_least("mirror", self.mirror.into(), 0.0, 1.0)?;
         at_least("frame_delay", self.frame_delay as f64, 0.0, 1e4)?;
+        self.loader().validate()?;
         at_least("val_split", self.val_split, 0.0, 1.0)?;
         at_least("max_minutes", self.max_minutes.unwrap_or(1.0), 0.0, 1e6)?;
         at_least("threads", self.threads.unwrap_or(1) as f64, 1.0, 4096.0)
+    }
+
+    pub(crate) fn optimiser(&self) -> Result<OptimiserConfig> {
+        let mut config = OptimiserConfig::new(self.optimizer);
+        config.set("beta1", self.beta1, |c| &mut c.beta1)?;
+        config.set("beta2", self.beta2, |c| &mut c.beta2)?;
+        config.set("eps", self.eps, |c| &mut c.eps)?;
+        config.set("momentum", self.momentum, |c| &mut c.momentum)?;
+        config.set("nesterov", self.nesterov.then_some(true), |c| &mut c.nesterov)?;
+        let weight_decay = self.weight_decay.unwrap_or(config.weight_decay);
+        Ok(OptimiserConfig { weight_decay, ..config })
+    }
+
+    pub(crate) fn loader(&self) -> LoaderOptions {
+        LoaderOptions {
+            prefetch: self.prefetch,
+            threads: self.loader_threads,
+            deadline_ms: self.loader_deadline_ms,
+            ..LoaderOptions::default()
+        }
     }
 
     pub(crate) fn unroll(&self) -> Unroll {
@@ -202,10 +302,17 @@ impl TrainOptions {
             LrSchedule::Constant => ScheduleKind::Constant,
             LrSchedule::Linear => ScheduleKind::Linear { min: 0.0 },
             LrSchedule::Cosine => ScheduleKind::Cosine { min: 0.0 },
+            LrSchedule::CosineRestarts => ScheduleKind::CosineRestarts {
+                min: 0.0,
+                period: self.restart_period,
+                mult: self.restart_mult,
+            },
+            LrSchedule::Exponential => ScheduleKind::Exponential { rate: self.decay_rate },
         };
         // A short run still has more of a course than of a warm-up.
         let warmup_steps = self.warmup_steps.min(total_steps / 2);
-        Schedule { kind, base: self.learning_rate, warmup_steps, total_steps }
+        let TrainOptions { learning_rate: base, decay_steps, .. } = *self;
+        Schedule { kind, base, warmup_steps, total_steps, decay_steps }
     }
 }
 
@@ -221,10 +328,46 @@ impl EvalOptions {
 /// Frames of one step: more would not fit into the memory of the machines this is for.
 const MAX_FRAMES: usize = 1 << 20;
 
+/// The largest share of itself that a mean may keep.
+const ALMOST_ONE: f64 = 1.0 - f64::EPSILON;
+
 /// A number outside its bounds is an error that names it.
 fn at_least(field: &str, value: f64, min: f64, max: f64) -> Result<()> {
     match value {
         v if v >= min && v <= max => Ok(()),
         v => Err(Error::out_of_range(field, v, min, max)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_runs_before_there_were_other_optimisers_are_adamw() {
+        let text = r#"{"batch_size": 8, "lr_schedule": "linear", "weight_decay": 0.03}"#;
+        let options: TrainOptions = serde_json::from_str(text).unwrap();
+        let adamw = OptimiserConfig { weight_decay: 0.03, ..OptimiserConfig::new(Kind::AdamW) };
+        assert_eq!(options.optimiser().unwrap(), adamw);
+        assert_eq!((options.accumulation_steps, options.ema_decay), (1, None));
+    }
+
+    #[test]
+    fn a_number_that_the_optimizer_does_not_have_is_named() {
+        let options = TrainOptions { momentum: Some(0.5), ..TrainOptions::default() };
+        let error = options.optimiser().unwrap_err().to_string();
+        assert_eq!(error, "momentum: expected an optimizer that has one, got adamw");
+        let sgd = TrainOptions { optimizer: Kind::Sgd, nesterov: true, ..options };
+        let config = sgd.optimiser().unwrap();
+        assert_eq!((config.momentum, config.nesterov), (Some(0.5), Some(true)));
+    }
+
+    #[test]
+    fn numbers_of_the_optimizer_have_bounds() {
+        let forgetful = TrainOptions { beta2: Some(1.0), ..TrainOptions::default() };
+        let error = forgetful.validate().unwrap_err().to_string();
+        assert!(error.starts_with("beta2: 1 is outside 0.."), "{error}");
+        let sudden = TrainOptions { eps: Some(0.0), ..TrainOptions::default() };
+        assert!(sudden.validate().unwrap_err().to_string().starts_with("eps: 0 is outside"));
     }
 }

@@ -13,7 +13,7 @@ use std::time::Instant;
 use sconce_core::checkpoint::{self, Manifest, Optimiser};
 use sconce_core::ops::tensor;
 use sconce_core::{Error, Policy, Result, Spec, fs, pool};
-use sconce_data::{Batch, Corpus, Holdout, View};
+use sconce_data::{Batch, Corpus, Holdout, View, select};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -21,11 +21,10 @@ use sha2::{Digest, Sha256};
 use crate::baselines::{Baseline, BaselineKind, Counts};
 use crate::eval::{self, fits, pool_of};
 use crate::metrics::Report;
-use crate::optimiser::AdamWConfig;
 use crate::options::TrainOptions;
 use crate::report::{BaselineReport, Event, Point, RunReport, Side, Stopped};
 use crate::schedule::Schedule;
-use crate::source::{Drawn, Source};
+use crate::source::{Loaded, Source};
 use crate::step::{Examples, Stepped, Stepper};
 
 /// What `last.safetensors` notes beside weights and moments.
@@ -138,18 +137,20 @@ impl<'a> Run<'a> {
         let validation = (side(validation, &validation_views), validation_views);
         let digest = digest(&train_views, &validation.1);
         let first = first_policy(spec, options, &train_views)?;
-        let mut source = Source::new(train_views, spec, options)?;
-        let epoch_steps = source.steps_per_epoch();
+        let name = corpus.dir().display().to_string();
+        let mut source = Source::new(name, train_views, spec, options)?;
+        let epoch_steps = (source.steps_per_epoch() / options.accumulation_steps).max(1);
         let steps = options.steps.unwrap_or(options.epochs * epoch_steps);
 
         let (policy, progress, moments) = match resumable(&folder, spec, options, &digest)? {
             Some(found) => found,
             None => (first, Progress::new(options, digest), None),
         };
-        let config = AdamWConfig { weight_decay: options.weight_decay, ..AdamWConfig::default() };
+        let config = options.optimiser()?;
         let mut stepper =
             Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
-                .unrolling(options.unroll());
+                .unrolling(options.unroll())
+                .averaging(options.ema_decay);
         if let Some(moments) = moments {
             stepper.load_moments(progress.updates, &moments)?;
             let zero = policy.zero_state(options.batch_size)?;
@@ -207,10 +208,16 @@ impl<'a> Run<'a> {
             }
             let start = Instant::now();
             let learning_rate = self.learning_rate();
-            let (stepped, frames) = self.step(learning_rate)?;
+            let waited = self.source.flow().data_wait_seconds;
+            let (stepped, frames) = match self.step(learning_rate) {
+                // Asked to stop while it waited for data.
+                Err(Error::Cancelled) => continue,
+                step => step?,
+            };
             self.progress.seconds = before + clock.elapsed().as_secs_f64();
             let frames_per_second = frames as f64 / start.elapsed().as_secs_f64();
-            self.account(stepped, learning_rate, frames_per_second);
+            let data_wait = self.source.flow().data_wait_seconds - waited;
+            self.account(stepped, learning_rate, frames_per_second, data_wait);
         }
     }
 
@@ -226,7 +233,13 @@ impl<'a> Run<'a> {
     }
 
     /// Counts a step, tells it, and puts every tenth of a validation's stretch on the curve.
-    fn account(&mut self, stepped: Stepped, learning_rate: f64, frames_per_second: f64) {
+    fn account(
+        &mut self,
+        stepped: Stepped,
+        learning_rate: f64,
+        frames_per_second: f64,
+        data_wait: f64,
+    ) {
         self.progress.step += 1;
         self.progress.recent.0 += stepped.loss;
         self.progress.recent.1 += 1;
@@ -242,6 +255,7 @@ impl<'a> Run<'a> {
             learning_rate,
             grad_norm: stepped.grad_norm,
             frames_per_second,
+            data_wait,
             seconds: self.progress.seconds,
         });
     }
@@ -251,17 +265,42 @@ impl<'a> Run<'a> {
         self.options.max_minutes.map_or(0.0, |minutes| self.progress.seconds / (60.0 * minutes))
     }
 
-    /// The step's figures and the frames it went through.
+    /// The step's figures and the frames it went through. One that fails leaves all as it was.
     fn step(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
-        let step = self.progress.step;
+        let before = self.source.carried();
+        let stepped = self.update(learning_rate);
+        if stepped.is_err() {
+            self.source.carry(before);
+        }
+        stepped
+    }
+
+    fn update(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
+        let parts = self.options.accumulation_steps;
+        let (mut loss, mut shares, mut frames) = (0.0, 0.0, 0);
+        for draw in (self.progress.step * parts..).take(parts as usize) {
+            let (part, share, count) = self.learn(draw)?;
+            loss += share * part;
+            shares += share;
+            frames += count;
+        }
+        let grad_norm = self.stepper.update(learning_rate)?;
+        Ok((Stepped { loss: loss / shares, grad_norm }, frames))
+    }
+
+    /// Learns from batch `draw`: its loss, how much it counts and its frames.
+    fn learn(&mut self, draw: u64) -> Result<(f64, f64, usize)> {
         let zero = self.stepper.policy().zero_state(self.options.batch_size)?;
-        let Drawn { mut batch, state, frames: count } = self.source.draw(step, zero)?;
+        let Loaded { mut batch, state, frames: count } =
+            self.source.draw(draw, zero, self.cancel)?;
         let frames = eval::frames(&mut batch);
         let Batch { labels, weights, .. } = &batch;
         let examples = Examples { frames: &frames, labels, weights };
-        let (stepped, after) = self.stepper.step_from(examples, &state, step, learning_rate)?;
+        let alone = self.options.accumulation_steps == 1;
+        let share = if alone { 1.0 } else { examples.mean_weight() };
+        let (loss, after) = self.stepper.learn(examples, &state, draw, share)?;
         self.source.hand_on(&after)?;
-        Ok((stepped, count))
+        Ok((loss, share, count))
     }
 
     fn learning_rate(&self) -> f64 {
@@ -276,13 +315,11 @@ impl<'a> Run<'a> {
 
     fn validate(&mut self) -> Result<()> {
         let began = Instant::now();
+        let policy = self.stepper.averaged()?;
         let (nll, changed, accuracy) = match self.validation.1.is_empty() {
             true => (None, None, 0.0),
             false => {
                 let options = self.options.eval(self.options.validation_stride);
-                // Without the autograd, which would keep a whole game's graph for no backward pass.
-                let weights = self.stepper.policy().weights().clone();
-                let policy = Policy::from_weights(self.stepper.policy().spec(), weights)?;
                 let report = match eval::score(
                     &policy,
                     &self.validation.1,
@@ -309,7 +346,7 @@ impl<'a> Run<'a> {
             (self.progress.best_nll, self.progress.best_step, self.progress.without_better) =
                 (nll, Some(step), 0);
             let notes = serde_json::json!({ "step": step, "nll": nll, "frame_delay": self.options.frame_delay, "window_size": self.options.window_size });
-            self.stepper.policy().save(&self.folder.best(), notes)?;
+            policy.save(&self.folder.best(), notes)?;
         } else {
             self.progress.without_better += 1;
         }
@@ -371,6 +408,7 @@ impl<'a> Run<'a> {
             weights: self.stepper.policy().num_weights(),
             spec: self.stepper.policy().spec().clone(),
             options: self.options.clone(),
+            loader: self.source.flow(),
             policy,
             baselines,
             history: self.progress.history,
@@ -417,7 +455,8 @@ type Games = (usize, Vec<View>);
 /// What is trained on and what is measured on, split by game.
 fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Games, Games)> {
     let some = |corpus: &Corpus, games: &[usize]| -> Result<Games> {
-        Ok((games.len(), corpus.views(games)?))
+        let views = select(corpus.views(games)?, &options.characters, &options.players)?;
+        Ok((views.iter().map(View::game).collect::<HashSet<_>>().len(), views))
     };
     let all = |corpus: &Corpus| some(corpus, &(0..corpus.games().len()).collect::<Vec<_>>());
     if let Some(dir) = &options.validation {
@@ -505,6 +544,11 @@ fn resumable(
         evaluate: false,
         gradient_checkpoint: false,
         checkpoint_every: 1,
+        // Said or not, it is the same number.
+        weight_decay: o.optimiser().ok().map(|config| config.weight_decay),
+        prefetch: 0,
+        loader_threads: 1,
+        loader_deadline_ms: 1,
         ..o.clone()
     };
     let (before, now) = (comparable(&progress.options), comparable(options));
@@ -524,4 +568,66 @@ fn first_difference(before: &TrainOptions, now: &TrainOptions) -> Option<(String
             .then(|| (name.clone(), value.clone(), now.get(name).cloned().unwrap_or_default()))
     };
     before.as_object()?.iter().find_map(differs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Mode;
+    use sconce_core::backbone::State;
+    use sconce_core::spec::{
+        Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig,
+    };
+    use sconce_data::{Schema, VectorGame};
+
+    fn spec() -> Spec {
+        let config = RecurrentConfig {
+            hidden_size: 4,
+            num_layers: 1,
+            layer_norm: false,
+            input_norm: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        };
+        let to = Head { name: "to".into(), kind: HeadKind::Categorical(2), hidden_size: 4 };
+        let kind = HeadsKind::Independent;
+        let heads = Heads { kind, parts: vec![to], stream_size: 4, prior: false };
+        Spec { embedding: Embedding::Vector(1), backbone: Backbone::Gru(config), heads }
+    }
+
+    #[test]
+    fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = spec();
+        let game = |i: u16| VectorGame { x: vec![f32::from(i); 30], labels: vec![i % 2; 30] };
+        let games: Vec<VectorGame> = (0..4).map(game).collect();
+        let corpus = dir.path().join("corpus");
+        let corpus = Corpus::build(&Schema::vector(1, &spec.heads), &games, &corpus).unwrap();
+        let options = TrainOptions {
+            unroll: Mode::Carry,
+            batch_size: 2,
+            window_size: 5,
+            accumulation_steps: 2,
+            val_split: 0.0,
+            ..TrainOptions::default()
+        };
+        let cancel = AtomicBool::new(false);
+        let folder = Folder(dir.path());
+        let mut run = Run::prepare(&corpus, &spec, &options, folder, &|_| (), &cancel).unwrap();
+        run.step(1e-3).unwrap();
+        let numbers = |state: Option<State>| state.unwrap().to_vec().unwrap();
+        let before = numbers(run.source.carried());
+
+        // Nothing finite is left of gradients that this one is added to.
+        let zero = run.stepper.policy().zero_state(2).unwrap();
+        let Loaded { mut batch, .. } = run.source.draw(0, zero.clone(), &cancel).unwrap();
+        let frames = eval::frames(&mut batch);
+        let Batch { labels, weights, .. } = &batch;
+        let examples = Examples { frames: &frames, labels, weights };
+        run.stepper.learn(examples, &zero, 0, f64::MAX).unwrap();
+        assert!(matches!(run.step(1e-3), Err(Error::NonFinite { .. })));
+        assert_eq!(numbers(run.source.carried()), before);
+        run.step(1e-3).unwrap();
+        assert_ne!(numbers(run.source.carried()), before);
+    }
 }

@@ -2,15 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Linear warm-up, then the named decay over what is left of the run.
+/// Linear warm-up, then the named decay.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     pub kind: ScheduleKind,
     /// Rate at the end of the warm-up.
     pub base: f64,
     pub warmup_steps: u64,
-    /// Updates of the whole run, warm-up included: the decay ends where the run does.
+    /// Updates of the whole run, warm-up included.
     pub total_steps: u64,
+    /// Updates of the decay after the warm-up; if not given it ends where the run does.
+    pub decay_steps: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -24,6 +26,17 @@ pub enum ScheduleKind {
     Cosine {
         min: f64,
     },
+    /// Halves of cosines one after another, each `mult` times as long as the one before, the first of
+    /// `period` updates (SGDR, Loshchilov & Hutter 2017, section 3).
+    CosineRestarts {
+        min: f64,
+        period: u64,
+        mult: u64,
+    },
+    /// `rate` to the power of how much of the decay is over, which goes on beyond its end.
+    Exponential {
+        rate: f64,
+    },
 }
 
 impl Schedule {
@@ -32,27 +45,52 @@ impl Schedule {
         if step < self.warmup_steps {
             return self.base * step as f64 / self.warmup_steps as f64;
         }
-        let length = self.total_steps.saturating_sub(self.warmup_steps).max(1);
-        let done = ((step - self.warmup_steps) as f64 / length as f64).min(1.0);
+        let left = self.total_steps.saturating_sub(self.warmup_steps);
+        let length = self.decay_steps.unwrap_or(left).max(1);
+        let step = step - self.warmup_steps;
+        let over = step as f64 / length as f64;
         let between = |min: f64, left: f64| min + (self.base - min) * left;
         match self.kind {
             ScheduleKind::Constant => self.base,
-            ScheduleKind::Linear { min } => between(min, 1.0 - done),
-            ScheduleKind::Cosine { min } => {
-                between(min, 0.5 * (1.0 + (std::f64::consts::PI * done).cos()))
+            ScheduleKind::Linear { min } => between(min, 1.0 - over.min(1.0)),
+            ScheduleKind::Cosine { min } => between(min, half_cosine(over.min(1.0))),
+            ScheduleKind::CosineRestarts { min, period, mult } => {
+                between(min, half_cosine(since_restart(step, period, mult)))
             }
+            ScheduleKind::Exponential { rate } => self.base * rate.powf(over),
         }
     }
+}
+
+/// From 1 to 0, as its argument goes from 0 to 1.
+fn half_cosine(over: f64) -> f64 {
+    0.5 * (1.0 + (std::f64::consts::PI * over).cos())
+}
+
+/// How much of the period that `step` is in is over.
+fn since_restart(mut step: u64, period: u64, mult: u64) -> f64 {
+    let mut period = period.max(1);
+    if mult <= 1 {
+        step %= period;
+    }
+    while step >= period {
+        step -= period;
+        period = period.saturating_mul(mult);
+    }
+    step as f64 / period as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn schedule(kind: ScheduleKind, warmup_steps: u64, total_steps: u64) -> Schedule {
+        Schedule { kind, base: 1.0, warmup_steps, total_steps, decay_steps: None }
+    }
+
     #[test]
     fn a_run_warms_up_peaks_and_ends_at_its_minimum() {
-        let kind = ScheduleKind::Cosine { min: 0.1 };
-        let schedule = Schedule { kind, base: 1.0, warmup_steps: 10, total_steps: 110 };
+        let schedule = schedule(ScheduleKind::Cosine { min: 0.1 }, 10, 110);
         assert_eq!(schedule.rate(0), 0.0);
         assert_eq!(schedule.rate(5), 0.5);
         assert_eq!(schedule.rate(10), 1.0);
@@ -63,8 +101,33 @@ mod tests {
 
     #[test]
     fn a_run_without_steps_has_a_rate() {
-        let kind = ScheduleKind::Linear { min: 0.0 };
-        let schedule = Schedule { kind, base: 1.0, warmup_steps: 0, total_steps: 0 };
-        assert_eq!(schedule.rate(0), 1.0);
+        for kind in [
+            ScheduleKind::Linear { min: 0.0 },
+            ScheduleKind::CosineRestarts { min: 0.0, period: 0, mult: 0 },
+            ScheduleKind::Exponential { rate: 0.5 },
+        ] {
+            assert_eq!(schedule(kind, 0, 0).rate(0), 1.0);
+        }
+    }
+
+    #[test]
+    fn a_decay_of_its_own_length_ends_before_the_run_or_is_cut_by_it() {
+        let of = |decay_steps| Schedule {
+            decay_steps: Some(decay_steps),
+            ..schedule(ScheduleKind::Linear { min: 0.0 }, 10, 110)
+        };
+        assert_eq!((of(50).rate(35), of(50).rate(60), of(50).rate(100)), (0.5, 0.0, 0.0));
+        assert_eq!(of(200).rate(110), 0.5);
+    }
+
+    #[test]
+    fn restarts_begin_at_the_peak_in_ever_longer_periods() {
+        let kind = ScheduleKind::CosineRestarts { min: 0.0, period: 10, mult: 3 };
+        let schedule = schedule(kind, 5, 1000);
+        for start in [5, 15, 45, 135] {
+            assert_eq!(schedule.rate(start), 1.0, "{start}");
+            assert!(schedule.rate(start + 1) < 1.0 && schedule.rate(start - 1) < 1.0);
+        }
+        assert!((schedule.rate(30) - 0.5).abs() < 1e-12);
     }
 }

@@ -6,24 +6,26 @@ use std::ops::Range;
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 use sconce_core::backbone::{Context, State};
-use sconce_core::checkpoint::Optimiser;
+use sconce_core::checkpoint;
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, columns};
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Error, Policy, Result, pool};
 
 use crate::loss::{Denominators, LossOptions, Objective, Rows, SHARD_ROWS, Sums};
-use crate::optimiser::{AdamW, AdamWConfig, Parameter, clip_factor, squared_norm};
+use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm};
 
 /// Weights, and all that is needed to change them.
 pub struct Stepper {
     policy: Policy,
-    optimiser: AdamW,
+    optimiser: Optimiser,
     objective: Objective,
     max_grad_norm: f64,
     /// Dropout is drawn from it.
     seed: u64,
     unroll: Unroll,
+    /// How much of what was learned waits for an update.
+    learned: f64,
 }
 
 /// How a window is worked through.
@@ -46,6 +48,14 @@ pub struct Examples<'a> {
     pub weights: &'a [f32],
 }
 
+impl Examples<'_> {
+    /// How much a frame counts on average.
+    pub fn mean_weight(&self) -> f64 {
+        let total: f64 = self.weights.iter().map(|&weight| f64::from(weight)).sum();
+        total / self.weights.len().max(1) as f64
+    }
+}
+
 /// One step's figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stepped {
@@ -59,24 +69,29 @@ impl Stepper {
     pub fn new(
         policy: &Policy,
         loss: &LossOptions,
-        config: AdamWConfig,
+        config: OptimiserConfig,
         max_grad_norm: f64,
         seed: u64,
     ) -> Result<Self> {
         let policy = policy.trainable()?;
         let parameter = |(name, weight): (&String, &Weight)| Parameter::new(name, weight.dims());
-        let optimiser = AdamW::new(config, policy.weights().iter().map(parameter).collect());
+        let optimiser = Optimiser::new(config, policy.weights().iter().map(parameter).collect());
         let objective = Objective::new(&policy.spec().heads, loss)?;
         let unroll = Unroll::default();
-        Ok(Stepper { policy, optimiser, objective, max_grad_norm, seed, unroll })
+        Ok(Stepper { policy, optimiser, objective, max_grad_norm, seed, unroll, learned: 0.0 })
     }
 
     pub fn unrolling(self, unroll: Unroll) -> Self {
         Stepper { unroll, ..self }
     }
 
-    /// Takes over the moments of an earlier run after so many updates.
-    pub fn load_moments(&mut self, updates: u64, moments: &Optimiser) -> Result<()> {
+    /// Keeps an average of the weights, see [`Optimiser::averaging`].
+    pub fn averaging(self, decay: Option<f64>) -> Self {
+        Stepper { optimiser: self.optimiser.averaging(decay), ..self }
+    }
+
+    /// Takes over the moments and averages of an earlier run after so many updates.
+    pub fn load_moments(&mut self, updates: u64, moments: &checkpoint::Optimiser) -> Result<()> {
         self.optimiser.load_state(updates, |name| moments.get(name).map(Vec::as_slice))
     }
 
@@ -84,8 +99,20 @@ impl Stepper {
         &self.policy
     }
 
-    pub fn optimiser(&self) -> &AdamW {
+    pub fn optimiser(&self) -> &Optimiser {
         &self.optimiser
+    }
+
+    /// The policy to play and to measure, without the autograd, which would keep a whole game's graph
+    /// for no backward pass. Its weights are the averages, where they are kept.
+    pub fn averaged(&self) -> Result<Policy> {
+        let mut weights = self.policy.weights().clone();
+        if let Some(averages) = self.optimiser.averages() {
+            for (weight, average) in weights.values_mut().zip(averages) {
+                *weight = tensor::tensor(average.to_vec(), weight.dims())?.into();
+            }
+        }
+        Policy::from_weights(self.policy.spec(), weights)
     }
 
     /// Step `step` of a run, counted from 0. A weight that no gradient reaches is an error that
@@ -103,18 +130,73 @@ impl Stepper {
         step: u64,
         learning_rate: f64,
     ) -> Result<(Stepped, State)> {
-        let learned = self.learn(x, state, step);
-        let done = learned.and_then(|(loss, store, state)| {
-            let grad_norm = self.update(&store, learning_rate)?;
-            Ok((Stepped { loss, grad_norm }, state))
+        let (loss, state) = self.learn(x, state, step, 1.0)?;
+        let grad_norm = self.update(learning_rate)?;
+        Ok((Stepped { loss, grad_norm }, state))
+    }
+
+    /// Adds `share` times the gradient of a batch to what the next [`update`](Self::update) takes; gives
+    /// the batch's loss and the state after it. Dropout is drawn from `draw`.
+    ///
+    /// Batches whose shares are their [`mean_weight`](Examples::mean_weight)s have together the
+    /// gradient of one batch of all their rows, up to the order of sums; but what a loss takes from the
+    /// whole of a batch, `head_normalize` and the entropy of rows of other weights, it takes from each.
+    pub fn learn(
+        &mut self,
+        x: Examples<'_>,
+        state: &State,
+        draw: u64,
+        share: f64,
+    ) -> Result<(f64, State)> {
+        let learned = self.backward(x, state, draw, share).and_then(|(loss, store, state)| {
+            census(self.policy.weights(), &store)?;
+            Ok((loss, state))
         });
+        match learned {
+            Ok(_) => self.learned += share,
+            Err(_) => self.forget(),
+        }
+        learned
+    }
+
+    fn forget(&mut self) {
         self.policy.weights().values().for_each(Weight::forget);
-        done
+        self.learned = 0.0;
+    }
+
+    /// Clips the mean of the gradients since the last update, changes the weights by it, and gives its
+    /// norm before the clip.
+    pub fn update(&mut self, learning_rate: f64) -> Result<f64> {
+        let updated = self.descend(learning_rate);
+        self.forget();
+        updated
+    }
+
+    fn descend(&mut self, learning_rate: f64) -> Result<f64> {
+        let weights = self.policy.weights();
+        let squares = weights.values().map(|w| w.gradient(|g| squared_norm(g))).sum();
+        let (norm, factor) = clip(squares, self.learned, self.max_grad_norm)?;
+        self.optimiser.begin();
+        for (i, weight) in weights.values().enumerate() {
+            let optimiser = &mut self.optimiser;
+            weight.gradient(|gradient| {
+                let update =
+                    |w: &mut [f32]| optimiser.update(i, w, gradient, factor, learning_rate);
+                tensor::update(weight, update)
+            })??;
+        }
+        Ok(norm)
     }
 
     /// Forward and backward, chunk by chunk. Gradients are left with the weights, but for candle's of
     /// the last chunk.
-    fn learn(&self, x: Examples<'_>, state: &State, step: u64) -> Result<(f64, GradStore, State)> {
+    fn backward(
+        &self,
+        x: Examples<'_>,
+        state: &State,
+        step: u64,
+        share: f64,
+    ) -> Result<(f64, GradStore, State)> {
         let chunks = self.chunks(x.frames.time);
         let mut denominators = self.denominators(x, state, step, &chunks)?;
         let (mut state, mut total, mut last) = (state.clone(), None, None::<GradStore>);
@@ -130,8 +212,9 @@ impl Stepper {
                 Some(known) => known,
                 None => denominators.insert(normalised(&self.objective, &logits, part.examples())?),
             };
+            let shared = denominators.times(share);
             let (sums, gradient) =
-                loss_and_gradient(&self.objective, &logits, part.examples(), denominators)?;
+                loss_and_gradient(&self.objective, &logits, part.examples(), &shared)?;
             add(&mut total, sums);
             // Of a chunk of burn-in only the state is wanted.
             if part.weights.iter().all(|weight| *weight == 0.0) {
@@ -196,25 +279,6 @@ impl Stepper {
             context = context.recomputing(every);
         }
         self.policy.forward(&part.frames, Some(&part.labels), state, &context)
-    }
-
-    /// Clips and updates, and gives the norm before the clip.
-    fn update(&mut self, store: &GradStore, learning_rate: f64) -> Result<f64> {
-        let weights = self.policy.weights();
-        census(weights, store)?;
-        let squares = weights.values().map(|w| w.gradient(|g| squared_norm(g)));
-        let norm = squares.sum::<f64>().sqrt();
-        let factor = clip_factor(norm, self.max_grad_norm)?;
-        self.optimiser.begin();
-        for (i, weight) in weights.values().enumerate() {
-            let optimiser = &mut self.optimiser;
-            weight.gradient(|gradient| {
-                let update =
-                    |w: &mut [f32]| optimiser.update(i, w, gradient, factor, learning_rate);
-                tensor::update(weight, update)
-            })??;
-        }
-        Ok(norm)
     }
 }
 
@@ -387,7 +451,7 @@ mod tests {
 
     fn stepper(loss: &LossOptions, unroll: Unroll) -> Stepper {
         let policy = Policy::init(&spec(), 4).unwrap();
-        Stepper::new(&policy, loss, AdamWConfig::default(), 1.0, 7).unwrap().unrolling(unroll)
+        Stepper::new(&policy, loss, OptimiserConfig::default(), 1.0, 7).unwrap().unrolling(unroll)
     }
 
     fn gathered(stepper: &Stepper, store: &GradStore) -> Vec<(String, Vec<f32>)> {
@@ -407,7 +471,7 @@ mod tests {
         let (frames, labels, weights) = examples();
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         let zero = stepper.policy.zero_state(BATCH).unwrap();
-        let (loss, store, _) = stepper.learn(x, &zero, 5).unwrap();
+        let (loss, store, _) = stepper.backward(x, &zero, 5, 1.0).unwrap();
         (loss, gathered(&stepper, &store))
     }
 
@@ -472,6 +536,95 @@ mod tests {
             let cut = |recompute| learned(&loss, Unroll { truncate_bptt: Some(3), recompute });
             assert!(cut(None) == cut(Some(1)));
             assert!(cut(None) != whole);
+        }
+    }
+
+    /// Rows `rows` of the examples.
+    fn part(rows: Range<usize>) -> (Frames, Vec<u16>, Vec<f32>) {
+        let (frames, labels, weights) = examples();
+        let all = rows.start * TIME..rows.end * TIME;
+        let continuous = frames.continuous[4 * all.start..4 * all.end].to_vec();
+        let previous = frames.previous[3 * all.start..3 * all.end].to_vec();
+        let frames = Frames { batch: rows.len(), continuous, previous, ..frames };
+        let labels = labels[3 * all.start..3 * all.end].to_vec();
+        (frames, labels, weights[all].to_vec())
+    }
+
+    #[test]
+    fn batches_that_are_accumulated_have_the_gradient_of_one_of_all_their_rows() {
+        let mut without_dropout = spec();
+        if let spec::Backbone::Gru(config) = &mut without_dropout.backbone {
+            (config.dropout, config.input_dropout) = (0.0, 0.0);
+        }
+        let policy = Policy::init(&without_dropout, 4).unwrap();
+        let kept = |parts: &[Range<usize>]| {
+            let config = OptimiserConfig::default();
+            let mut stepper = Stepper::new(&policy, &LossOptions::plain(), config, 0.1, 7).unwrap();
+            for rows in parts {
+                let (frames, labels, mut weights) = part(rows.clone());
+                // Rows of one batch count for more than those of another.
+                let first = weights.iter_mut().zip(rows.start * TIME..);
+                first.filter(|(_, i)| *i < TIME).for_each(|(w, _)| *w *= 3.0);
+                let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+                let zero = stepper.policy.zero_state(rows.len()).unwrap();
+                stepper.learn(x, &zero, 0, x.mean_weight()).unwrap();
+            }
+            let gradients = stepper.policy.weights().iter();
+            let gradients = gradients.map(|(name, weight)| {
+                let mean = |g: &f32| f64::from(*g) / stepper.learned;
+                (name.clone(), weight.gradient(|g| g.iter().map(mean).collect::<Vec<_>>()))
+            });
+            let gradients: Vec<_> = gradients.collect();
+            let norm = stepper.update(1e-3).unwrap();
+            (gradients, norm)
+        };
+        let (want, norm) = kept(std::slice::from_ref(&(0..BATCH)));
+        let (got, other_norm) = kept(&[0..1, 1..2, 2..3]);
+        assert!((norm - other_norm).abs() < 1e-6 * norm, "{norm} is not {other_norm}");
+        for ((name, want), (_, got)) in want.iter().zip(&got) {
+            let scale = want.iter().fold(1e-3f64, |m, v| m.max(v.abs()));
+            for (want, got) in want.iter().zip(got) {
+                assert!((want - got).abs() < 2e-6 * scale, "{name}: {got} is not {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_that_fails_leaves_nothing_to_the_next_update() {
+        let (frames, labels, weights) = examples();
+        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+        let after = |fail: bool| {
+            let mut stepper = stepper(&LossOptions::plain(), Unroll::default());
+            let zero = stepper.policy.zero_state(BATCH).unwrap();
+            if fail {
+                stepper.learn(x, &zero, 0, 1.0).unwrap();
+                let wild = vec![f32::NAN; weights.len()];
+                assert!(stepper.learn(Examples { weights: &wild, ..x }, &zero, 1, 1.0).is_err());
+            }
+            stepper.step(x, 2, 1e-2).unwrap().grad_norm
+        };
+        assert_eq!(after(true), after(false));
+    }
+
+    #[test]
+    fn the_averaged_policy_has_the_mean_of_the_weights_so_far() {
+        let (frames, labels, weights) = examples();
+        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+        let mut stepper = stepper(&LossOptions::plain(), Unroll::default()).averaging(Some(0.5));
+        let numbers = |policy: &Policy| {
+            let all = policy.weights().values().flat_map(|w| tensor::to_vec(w).unwrap());
+            all.collect::<Vec<f32>>()
+        };
+        assert_eq!(numbers(&stepper.averaged().unwrap()), numbers(&stepper.policy));
+        let after: Vec<Vec<f32>> = (0..3)
+            .map(|step| {
+                stepper.step(x, step, 1e-2).unwrap();
+                numbers(&stepper.policy)
+            })
+            .collect();
+        for (i, got) in numbers(&stepper.averaged().unwrap()).iter().enumerate() {
+            let want = (after[0][i] + 2.0 * after[1][i] + 4.0 * after[2][i]) / 7.0;
+            assert!((got - want).abs() < 1e-6, "{got} is not {want}");
         }
     }
 }

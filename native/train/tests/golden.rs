@@ -6,7 +6,7 @@ use sconce_core::spec::{Heads, HeadsKind};
 use sconce_train::loss::{
     FocalHeads, LossOptions, PosWeight, Reduction, imitation, nll_rows, pos_weight_auto,
 };
-use sconce_train::optimiser::{AdamW, AdamWConfig, Parameter, clip_global_norm};
+use sconce_train::optimiser::{Kind, Optimiser, OptimiserConfig, Parameter, clip, squared_norm};
 use sconce_train::schedule::{Schedule, ScheduleKind};
 use support::Golden;
 
@@ -122,64 +122,197 @@ fn automatic_weights_of_pressed_bits() {
     golden.check("output.pos_weight", wide(&pos_weight_auto(&rates)));
 }
 
-#[test]
-fn adamw_follows_the_reference_for_ten_updates() {
-    let golden = Golden::open("optim_adamw");
+/// Every number that the golden file names, in place of the default.
+fn optimiser(golden: &Golden, kind: Kind) -> Optimiser {
+    let config = &golden.config;
+    let own = OptimiserConfig::new(kind);
+    let number = |key: &str, own: Option<f64>| own.map(|own| config[key].as_f64().unwrap_or(own));
+    let beta =
+        |i: usize, own: Option<f64>| own.map(|own| config["betas"][i].as_f64().unwrap_or(own));
+    let config = OptimiserConfig {
+        beta1: beta(0, own.beta1),
+        beta2: number("alpha", beta(1, own.beta2)),
+        eps: number("eps", own.eps),
+        momentum: number("momentum", own.momentum),
+        nesterov: own.nesterov.map(|own| config["nesterov"].as_bool().unwrap_or(own)),
+        weight_decay: config["weight_decay"].as_f64().unwrap_or(0.0),
+        kind,
+    };
+    // The references let every parameter decay.
+    let parameter = |name: &str| Parameter {
+        name: name.into(),
+        len: golden.f32(&format!("param.{name}")).len(),
+        decay: true,
+    };
+    Optimiser::new(config, ["w", "b", "z"].map(parameter).into())
+}
+
+fn check_optimiser(name: &str, kind: Kind) {
+    let golden = Golden::open(name);
+    let mut optimiser = optimiser(&golden, kind);
     let names = ["w", "b", "z"];
-    // The reference lets every parameter decay.
     let mut params = names.map(|n| golden.f32(&format!("param.{n}")));
-    let parameters = names.iter().zip(&params);
-    let parameters =
-        parameters.map(|(n, p)| Parameter { name: n.to_string(), len: p.len(), decay: true });
-    let mut adam = AdamW::new(AdamWConfig::default(), parameters.collect());
     let grads = names.map(|n| golden.f32(&format!("input.grad.{n}")));
+    let lr = golden.config["lr"].as_f64().unwrap();
     let mut after: [Vec<f32>; 3] = Default::default();
-    for t in 0..10 {
+    for t in 0..golden.config["steps"].as_u64().unwrap() as usize {
         let [w, b, z] = &mut params;
         let now = |i: usize, len: usize| &grads[i][t * len..(t + 1) * len];
         let grads = [now(0, w.len()), now(1, b.len()), now(2, z.len())];
-        adam.step(&mut [w, b, z], &grads, 1e-2).unwrap();
+        optimiser.step(&mut [w, b, z], &grads, lr).unwrap();
         after.iter_mut().zip(&params).for_each(|(a, p)| a.extend(p));
     }
     for (name, after) in names.iter().zip(&after) {
         golden.check(&format!("output.param.{name}"), wide(after));
     }
-    let state: Vec<_> = adam.state().collect();
-    assert_eq!(state.len(), 6);
-    for (name, values) in state {
+    for (name, values) in optimiser.state() {
         golden.check(&format!("output.state.{name}"), wide(values));
     }
+}
+
+macro_rules! optimiser_cases {
+    ($($name:ident: $kind:ident),* $(,)?) => {
+        $(#[test]
+        fn $name() {
+            check_optimiser(stringify!($name), Kind::$kind);
+        })*
+    };
+}
+
+optimiser_cases!(
+    optim_adamw: AdamW,
+    optim_adam: Adam,
+    optim_adam_decay: Adam,
+    optim_sgd: Sgd,
+    optim_sgd_nesterov: Sgd,
+    optim_sgd_decay: Sgd,
+    optim_rmsprop: RmsProp,
+    optim_rmsprop_decay: RmsProp,
+    optim_radam: RAdam,
+    optim_radam_decay: RAdam,
+    optim_lamb: Lamb,
+    optim_adabelief: AdaBelief,
+    optim_yogi: Yogi,
+    optim_lion: Lion,
+);
+
+/// Steps of 1 from 0 show the gradients as they are taken.
+fn descent(lens: &[usize]) -> Optimiser {
+    let config = OptimiserConfig { momentum: Some(0.0), ..OptimiserConfig::new(Kind::Sgd) };
+    let parameter = |(i, len): (usize, &usize)| Parameter::new(i.to_string(), &[*len]);
+    Optimiser::new(config, lens.iter().enumerate().map(parameter).collect())
 }
 
 #[test]
 fn the_global_norm_is_clipped_from_huge_to_zero() {
     let golden = Golden::open("clip_global_norm");
     for case in ["large", "small", "huge", "zero"] {
-        let mut w = golden.f32(&format!("input.{case}.w"));
-        let mut b = golden.f32(&format!("input.{case}.b"));
-        let norm = clip_global_norm(&mut [&mut w, &mut b], 1.0).unwrap();
+        let grads = ["w", "b"].map(|n| golden.f32(&format!("input.{case}.{n}")));
+        let squares = grads.iter().map(|g| squared_norm(g)).sum();
+        let (norm, factor) = clip(squares, 1.0, 1.0).unwrap();
         golden.check(&format!("output.{case}.norm"), [norm]);
-        golden.check(&format!("output.{case}.w"), wide(&w));
-        golden.check(&format!("output.{case}.b"), wide(&b));
+        let mut descent = descent(&[grads[0].len(), grads[1].len()]);
+        descent.begin();
+        for (i, name) in ["w", "b"].iter().enumerate() {
+            let mut p = vec![0.0; grads[i].len()];
+            descent.update(i, &mut p, &grads[i], factor, 1.0).unwrap();
+            golden.check(&format!("output.{case}.{name}"), p.iter().map(|&v| -f64::from(v)));
+        }
     }
+}
+
+#[test]
+fn accumulated_gradients_are_averaged_and_then_clipped() {
+    let golden = Golden::open("grad_accumulation");
+    let number = |key: &str| golden.config[key].as_f64().unwrap();
+    let (updates, parts) = (number("updates") as usize, number("micro_batches") as usize);
+    let names = ["weight", "bias"];
+    let mut params = names.map(|n| golden.f32(&format!("param.{n}")));
+    let micro = names.map(|n| golden.f32(&format!("output.micro_{n}")));
+    let config =
+        OptimiserConfig { weight_decay: number("weight_decay"), ..OptimiserConfig::default() };
+    // The reference lets every parameter decay.
+    let parameter =
+        |i: usize| Parameter { name: names[i].into(), len: params[i].len(), decay: true };
+    let mut adam = Optimiser::new(config, vec![parameter(0), parameter(1)]);
+    let (mut norms, mut after) = (vec![], [vec![], vec![]]);
+    for update in 0..updates {
+        let sums = [0, 1].map(|i| {
+            let len = params[i].len();
+            let mut sum = vec![0.0f32; len];
+            for part in micro[i].chunks(len).skip(update * parts).take(parts) {
+                sum.iter_mut().zip(part).for_each(|(sum, g)| *sum += g);
+            }
+            sum
+        });
+        let squares = sums.iter().map(|sum| squared_norm(sum)).sum();
+        let (norm, factor) = clip(squares, parts as f64, number("max_norm")).unwrap();
+        norms.push(norm);
+        adam.begin();
+        for i in 0..2 {
+            adam.update(i, &mut params[i], &sums[i], factor, number("lr")).unwrap();
+            after[i].extend(wide(&params[i]));
+        }
+    }
+    golden.check("output.norm", norms);
+    for (name, after) in names.iter().zip(after) {
+        golden.check(&format!("output.{name}"), after);
+    }
+}
+
+#[test]
+fn the_average_of_the_weights_is_that_without_bias() {
+    let golden = Golden::open("ema");
+    let decay = golden.config["decay"].as_f64().unwrap();
+    let (path, start) = (golden.f32("input.param"), golden.f32("input.start"));
+    let len = start.len();
+    let mut descent = descent(&[len]).averaging(Some(decay));
+    let (mut corrected, mut from_zero, mut from_start) = (vec![], vec![], vec![]);
+    for (t, at) in path.chunks(len).enumerate() {
+        // A step without a gradient, where the path goes.
+        descent.step(&mut [&mut at.to_vec()], &[&vec![0.0; len]], 1.0).unwrap();
+        let left = decay.powi(t as i32 + 1);
+        for (average, &start) in wide(descent.averages().unwrap().next().unwrap()).zip(&start) {
+            corrected.push(average);
+            from_zero.push((1.0 - left) * average);
+            from_start.push((1.0 - left) * average + left * f64::from(start));
+        }
+    }
+    golden.check("output.corrected", corrected);
+    golden.check("output.from_zero", from_zero);
+    golden.check("output.from_start", from_start);
 }
 
 #[test]
 fn schedules_give_the_rate_of_every_update() {
     let golden = Golden::open("schedules");
     let number = |key: &str| golden.config[key].as_f64().unwrap();
+    let restarts =
+        |mult| ScheduleKind::CosineRestarts { min: 0.0, period: number("period") as u64, mult };
     let kinds = [
         ("constant", ScheduleKind::Constant),
         ("linear", ScheduleKind::Linear { min: 0.0 }),
         ("cosine", ScheduleKind::Cosine { min: 0.0 }),
+        ("exponential", ScheduleKind::Exponential { rate: number("rate") }),
+        ("cosine_restarts", restarts(1)),
+        ("cosine_restarts_x2", restarts(2)),
     ];
     for (label, kind) in kinds {
         for (suffix, warmup_steps) in [("", 0), ("_warmup", number("warmup") as u64)] {
             // The golden length is that of the decay alone.
-            let total_steps = number("total") as u64 + warmup_steps;
-            let schedule = Schedule { kind, base: number("base"), warmup_steps, total_steps };
-            let rates = (0..181).map(|t| schedule.rate(t));
-            golden.check(&format!("output.{label}{suffix}"), rates);
+            let decay = number("total") as u64;
+            let run = Schedule {
+                kind,
+                base: number("base"),
+                warmup_steps,
+                total_steps: decay + warmup_steps,
+                decay_steps: None,
+            };
+            let given = Schedule { total_steps: 1, decay_steps: Some(decay), ..run };
+            for schedule in [run, given] {
+                let rates = (0..181).map(|t| schedule.rate(t));
+                golden.check(&format!("output.{label}{suffix}"), rates);
+            }
         }
     }
 }

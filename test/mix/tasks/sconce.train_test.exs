@@ -12,6 +12,9 @@ defmodule Mix.Tasks.Sconce.TrainTest do
   @small ~w(--hidden-size 8 --num-layers 1 --head-hidden-size 8 --steps 4 --validate-every 2
             --window-size 16 --stride 16 --batch-size 8 --loss plain)
 
+  @optimizers "expected one of " <>
+                Enum.map_join(Sconce.Trainer.Optimiser.names(), ", ", &inspect/1)
+
   defp corpus! do
     dir = tmp_dir!("task")
     {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
@@ -68,6 +71,28 @@ defmodule Mix.Tasks.Sconce.TrainTest do
 
     assert_raise Mix.Error, "--corpus is required", fn -> Train.run([]) end
     assert_raise Mix.Error, "unknown argument x", fn -> Train.run(["x"]) end
+  end
+
+  test "an optimiser, its schedule and the average of the weights are switches" do
+    args = ~w(--optimizer sgd --momentum 0.8 --nesterov --lr-schedule cosine_restarts
+              --restart-period 5 --ema-decay 0.9 --accumulation-steps 2 --weight-decay none)
+
+    dir = corpus!()
+    output = capture_io(fn -> train(dir, args ++ @small) end)
+    assert output =~ ~r/step 4  validation NLL/
+    {:ok, report} = dir |> Path.join("run/report.json") |> File.read()
+
+    for text <- [
+          ~s("optimizer": "sgd"),
+          ~s("momentum": 0.8),
+          ~s("nesterov": true),
+          ~s("ema_decay": 0.9)
+        ],
+        do: assert(report =~ text)
+
+    assert_raise Mix.Error, "--optimizer cannot be \"sdg\", " <> @optimizers, fn ->
+      Train.run(~w(--optimizer sdg))
+    end
   end
 
   test "what goes wrong in the run ends the task with its sentence" do

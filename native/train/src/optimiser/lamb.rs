@@ -1,0 +1,102 @@
+//! LAMB: Adam's direction with decay, as long as the parameter itself.
+
+use sconce_core::ops::simd::{LANES, dispatch, load, store};
+use sconce_core::pool::sum_shards;
+
+use super::adam::Moments;
+use super::fused::{self, Numbers, Pull, Rule, SHARD};
+
+/// Takes the moments further, then a step as long as the norms of the whole parameter say.
+pub(super) fn update(numbers: Numbers<'_>, pull: Pull, unit: Moments, decay: f64, lr: f64) {
+    let lamb = Lamb { unit, decay: decay as f32, rate: 0.0 };
+    let Numbers { p, g, m, v, average } = numbers;
+    let buffers = [(&mut *p, 1), (&mut *m, 1), (&mut *v, 1)];
+    let parts = sum_shards(
+        g.len(),
+        SHARD,
+        buffers,
+        || [0.0; 2],
+        |span, [p, m, v], sums| {
+            measure(p, &g[span], m, v, pull, lamb, sums);
+        },
+    );
+    let [p_norm, r_norm] = [0, 1].map(|i| parts.iter().map(|sums| sums[i]).sum::<f64>().sqrt());
+    let ratio = if p_norm > 0.0 && r_norm > 0.0 { p_norm / r_norm } else { 1.0 };
+    let rate = (lr * ratio) as f32;
+    fused::update(Numbers { p, g, m, v, average }, pull, Lamb { rate, ..lamb });
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Lamb {
+    /// Adam's constants for a rate of 1.
+    unit: Moments,
+    decay: f32,
+    rate: f32,
+}
+
+impl Lamb {
+    #[inline(always)]
+    fn direction(self, p: f32, m: f32, v: f32) -> f32 {
+        self.unit.direction(m, v) + self.decay * p
+    }
+}
+
+impl Rule for Lamb {
+    const SECOND: bool = true;
+
+    /// The moments are already those of this update.
+    #[inline(always)]
+    fn next(self, p: f32, _: f32, m: &mut f32, v: &mut f32) -> f32 {
+        p - self.rate * self.direction(p, *m, *v)
+    }
+}
+
+dispatch! {
+    /// New moments; to `sums` the squares of the parameter and of its direction, in f64.
+    fn measure(
+        p: &[f32],
+        g: &[f32],
+        m: &mut [f32],
+        v: &mut [f32],
+        pull: Pull,
+        lamb: Lamb,
+        sums: &mut [f64; 2],
+    ) {
+        let mut squares = [[0.0; LANES]; 2];
+        let whole = g.len() - g.len() % LANES;
+        for at in (0..whole).step_by(LANES) {
+            let [p, g] = [p, g].map(|row| load(row, at, LANES));
+            lanes(p, g, [&mut *m, &mut *v], at, LANES, (pull, lamb), &mut squares);
+        }
+        if whole < g.len() {
+            let n = g.len() - whole;
+            let [p, g] = [p, g].map(|row| load(row, whole, n));
+            lanes(p, g, [m, v], whole, n, (pull, lamb), &mut squares);
+        }
+        *sums = squares.map(|lanes| lanes.iter().sum());
+    }
+}
+
+/// `n` numbers from `at` on, side by side; those beyond the end add zeros.
+#[inline(always)]
+fn lanes(
+    p: [f32; LANES],
+    g: [f32; LANES],
+    [m, v]: [&mut [f32]; 2],
+    at: usize,
+    n: usize,
+    (pull, lamb): (Pull, Lamb),
+    [of_p, of_r]: &mut [[f64; LANES]; 2],
+) {
+    let (mut new_m, mut new_v) = (load(m, at, n), load(v, at, n));
+    for i in 0..LANES {
+        let g = pull.gradient(p[i], g[i]);
+        lamb.unit.mean(g, &mut new_m[i]);
+        lamb.unit.square(g, &mut new_v[i]);
+        let r = f64::from(lamb.direction(p[i], new_m[i], new_v[i]));
+        of_p[i] += f64::from(p[i]) * f64::from(p[i]);
+        of_r[i] += r * r;
+    }
+    store(m, at, n, new_m);
+    store(v, at, n, new_v);
+}

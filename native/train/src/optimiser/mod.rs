@@ -1,0 +1,342 @@
+//! Optimisers, each fused into one pass over a parameter, with the average of the weights beside it,
+//! and the clip of the global norm.
+//!
+//! Every number of a parameter depends on its own gradient and moments alone, and LAMB's ratio on sums
+//! of fixed shards, so the bits are the same on any number of threads. [`Kind`] tells what each does.
+
+mod adam;
+mod clip;
+mod config;
+mod fused;
+mod lamb;
+mod one_moment;
+
+use sconce_core::{Error, Result};
+
+use adam::{AdaBelief, Adam, Moments, Yogi};
+pub use clip::{clip, squared_norm};
+use config::Decay;
+pub use config::{Kind, OptimiserConfig};
+use fused::{Numbers, Pull};
+use one_moment::{Lion, RmsProp, Sgd};
+
+/// What the optimiser knows of a weight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    pub name: String,
+    pub len: usize,
+    /// Whether weight decay pulls at it.
+    pub decay: bool,
+}
+
+impl Parameter {
+    /// Matrices decay; biases, norms and other vectors do not.
+    pub fn new(name: impl Into<String>, shape: &[usize]) -> Self {
+        Parameter { name: name.into(), len: shape.iter().product(), decay: shape.len() >= 2 }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Optimiser {
+    config: OptimiserConfig,
+    ema_decay: Option<f64>,
+    parameters: Vec<Parameter>,
+    /// Beside each parameter; what is not kept is empty.
+    memory: Vec<Memory>,
+    updates: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Memory {
+    moments: [Vec<f32>; 2],
+    average: Vec<f32>,
+}
+
+/// Name of an average beside the moments.
+const AVERAGE: &str = "ema";
+
+impl Optimiser {
+    pub fn new(config: OptimiserConfig, parameters: Vec<Parameter>) -> Self {
+        let begin = |p: &Parameter| {
+            let mut memory = Memory::default();
+            for (moment, (_, first)) in memory.moments.iter_mut().zip(config.memory()) {
+                *moment = vec![*first; p.len];
+            }
+            memory
+        };
+        let memory = parameters.iter().map(begin).collect();
+        Optimiser { config, ema_decay: None, parameters, memory, updates: 0 }
+    }
+
+    /// Keeps an exponential moving average of the parameters over the updates, free of the bias towards
+    /// what it began with: `s_t = d s_{t-1} + (1 - d) p_t` from zero, over `1 - d^t` (Kingma & Ba 2015,
+    /// section 3). `None` keeps none.
+    pub fn averaging(mut self, decay: Option<f64>) -> Self {
+        for (memory, p) in self.memory.iter_mut().zip(&self.parameters) {
+            memory.average = vec![0.0; if decay.is_some() { p.len } else { 0 }];
+        }
+        Optimiser { ema_decay: decay, ..self }
+    }
+
+    /// Updates made so far.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// The averages in the order of the parameters, once there are some.
+    pub fn averages(&self) -> Option<impl Iterator<Item = &[f32]>> {
+        let kept = self.ema_decay.is_some() && self.updates > 0;
+        kept.then(|| self.memory.iter().map(|memory| memory.average.as_slice()))
+    }
+
+    /// One update of all parameters, in the order they were given to `new`.
+    pub fn step(&mut self, params: &mut [&mut [f32]], grads: &[&[f32]], lr: f64) -> Result<()> {
+        let expected = self.parameters.len();
+        for (what, got) in [("parameters", params.len()), ("gradients", grads.len())] {
+            if got != expected {
+                return Err(Error::mismatch(what, expected, got));
+            }
+        }
+        for (i, (param, grad)) in params.iter().zip(grads).enumerate() {
+            self.check(i, param.len(), grad.len())?;
+        }
+        self.begin();
+        for (i, (param, grad)) in params.iter_mut().zip(grads).enumerate() {
+            self.update(i, param, grad, 1.0, lr)?;
+        }
+        Ok(())
+    }
+
+    /// Begins an update, for callers that hold one parameter at a time: `update` of each follows.
+    pub fn begin(&mut self) {
+        self.updates += 1;
+    }
+
+    /// Updates one parameter by `factor` times its gradient. Lengths are checked before anything changes.
+    pub fn update(
+        &mut self,
+        i: usize,
+        p: &mut [f32],
+        g: &[f32],
+        factor: f64,
+        lr: f64,
+    ) -> Result<()> {
+        self.check(i, p.len(), g.len())?;
+        let (config, t) = (self.config, self.updates.min(i32::MAX as u64) as i32);
+        let decay = if self.parameters[i].decay { config.weight_decay } else { 0.0 };
+        let pull = Pull { blend: self.blend(t), ..pull(config.decay(), factor, decay, lr) };
+        let Memory { moments: [m, v], average } = &mut self.memory[i];
+        let numbers = Numbers { p, g, m, v, average };
+        let moments = |lr| Moments::new(&config, t, lr);
+        match config.kind {
+            Kind::Adam | Kind::AdamW | Kind::RAdam => {
+                fused::update(numbers, pull, Adam(moments(lr)))
+            }
+            Kind::AdaBelief => fused::update(numbers, pull, AdaBelief(moments(lr))),
+            Kind::Yogi => fused::update(numbers, pull, Yogi(moments(lr))),
+            Kind::Sgd => fused::update(numbers, pull, Sgd::new(&config, lr)),
+            Kind::RmsProp => fused::update(numbers, pull, RmsProp::new(&config, lr)),
+            Kind::Lion => fused::update(numbers, pull, Lion::new(&config, lr)),
+            Kind::Lamb => lamb::update(numbers, pull, moments(1.0), decay, lr),
+        }
+        Ok(())
+    }
+
+    /// How much of the parameters of update `t` goes into their average: all of the first ones.
+    fn blend(&self, t: i32) -> f32 {
+        self.ema_decay.map_or(0.0, |decay| (1.0 - decay) / (1.0 - decay.powi(t))) as f32
+    }
+
+    fn check(&self, i: usize, param: usize, grad: usize) -> Result<()> {
+        let known = self.parameters.get(i);
+        let known = known.ok_or_else(|| Error::not_found(format!("parameter {i}")))?;
+        for (what, got) in [("", param), ("gradient of ", grad)] {
+            if got != known.len {
+                return Err(Error::mismatch(format!("{what}{}", known.name), known.len, got));
+            }
+        }
+        Ok(())
+    }
+
+    /// Moments by name, such as `exp_avg.<parameter>`, and averages as `ema.<parameter>`, to be saved
+    /// beside [`updates`](Self::updates).
+    pub fn state(&self) -> impl Iterator<Item = (String, &[f32])> {
+        let memory = self.parameters.iter().zip(&self.memory);
+        memory.flat_map(|(p, memory)| {
+            let names = self.config.memory().iter().map(|(name, _)| *name);
+            let moments = names.zip(memory.moments.iter().map(Vec::as_slice));
+            let average = self.ema_decay.map(|_| (AVERAGE, memory.average.as_slice()));
+            moments.chain(average).map(|(kind, values)| (format!("{kind}.{}", p.name), values))
+        })
+    }
+
+    /// Takes over a saved state; nothing changes unless all of it is there and fits.
+    pub fn load_state<'a>(
+        &mut self,
+        updates: u64,
+        get: impl Fn(&str) -> Option<&'a [f32]>,
+    ) -> Result<()> {
+        let saved = |kind: &str, p: &Parameter| {
+            let name = format!("{kind}.{}", p.name);
+            match get(&name) {
+                Some(values) if values.len() == p.len => Ok(values.to_vec()),
+                Some(values) => Err(Error::mismatch(name, p.len, values.len())),
+                None => Err(Error::not_found(name)),
+            }
+        };
+        let memory = self.parameters.iter().map(|p| {
+            let mut memory = Memory::default();
+            for (moment, (kind, _)) in memory.moments.iter_mut().zip(self.config.memory()) {
+                *moment = saved(kind, p)?;
+            }
+            if self.ema_decay.is_some() {
+                memory.average = saved(AVERAGE, p)?;
+            }
+            Ok(memory)
+        });
+        self.memory = memory.collect::<Result<_>>()?;
+        self.updates = updates;
+        Ok(())
+    }
+}
+
+/// What the decay, and what the clip and the mean, make of a parameter and its gradient.
+fn pull(kind: Decay, factor: f64, decay: f64, lr: f64) -> Pull {
+    let (coupled, decoupled) = match kind {
+        Decay::Coupled => (decay, 0.0),
+        Decay::Decoupled => (0.0, decay),
+        Decay::Own => (0.0, 0.0),
+    };
+    Pull {
+        factor: factor as f32,
+        coupled: coupled as f32,
+        keep: (1.0 - lr * decoupled) as f32,
+        blend: 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sconce_core::pool;
+
+    const KINDS: [Kind; 9] = [
+        Kind::AdamW,
+        Kind::Adam,
+        Kind::Sgd,
+        Kind::RmsProp,
+        Kind::RAdam,
+        Kind::Lamb,
+        Kind::AdaBelief,
+        Kind::Yogi,
+        Kind::Lion,
+    ];
+
+    fn two(kind: Kind) -> Optimiser {
+        let parameters = vec![Parameter::new("w", &[2, 3]), Parameter::new("b", &[3])];
+        Optimiser::new(OptimiserConfig::new(kind), parameters)
+    }
+
+    fn run(optimiser: &mut Optimiser, w: &mut [f32], b: &mut [f32], steps: std::ops::Range<u64>) {
+        for t in steps {
+            let gw: Vec<f32> = (0..6).map(|i| ((i + t) as f32).sin()).collect();
+            let gb: Vec<f32> = (0..3).map(|i| ((i * t) as f32).cos()).collect();
+            optimiser.step(&mut [w, b], &[&gw, &gb], 1e-2).unwrap();
+        }
+    }
+
+    #[test]
+    fn only_matrices_decay() {
+        for kind in KINDS {
+            let config = OptimiserConfig { weight_decay: 0.01, ..OptimiserConfig::new(kind) };
+            let mut optimiser = Optimiser { config, ..two(kind) };
+            let (mut w, mut b) = ([1.0f32; 6], [1.0f32; 3]);
+            optimiser.step(&mut [&mut w, &mut b], &[&[0.0; 6], &[0.0; 3]], 0.1).unwrap();
+            assert!(w.iter().all(|w| *w < 1.0), "{kind:?}: {w:?}");
+            assert_eq!(b, [1.0; 3], "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() {
+        for kind in KINDS {
+            let new = || two(kind).averaging(Some(0.9));
+            let (mut whole, mut w, mut b) = (new(), [0.5f32; 6], [0.0f32; 3]);
+            run(&mut whole, &mut w, &mut b, 0..10);
+            let (mut first, mut w2, mut b2) = (new(), [0.5f32; 6], [0.0f32; 3]);
+            run(&mut first, &mut w2, &mut b2, 0..4);
+            let saved: std::collections::HashMap<_, _> = first.state().collect();
+            let mut second = new();
+            second.load_state(first.updates(), |name| saved.get(name).copied()).unwrap();
+            run(&mut second, &mut w2, &mut b2, 4..10);
+            assert_eq!((w, b), (w2, b2), "{kind:?}");
+            assert_eq!(second.updates(), 10);
+            assert!(whole.state().eq(second.state()), "{kind:?}");
+        }
+    }
+
+    /// Longer than a shard, and no whole number of vectors.
+    #[test]
+    fn threads_change_no_bit() {
+        const LEN: usize = 2 * fused::SHARD + 21;
+        let before = pool::threads();
+        let gradient = |t: usize| (0..LEN).map(|i| ((i * 7 + t) as f32).sin()).collect::<Vec<_>>();
+        for kind in KINDS {
+            let results = [1, 2, 3].map(|threads| {
+                pool::set_threads(threads).unwrap();
+                let parameters = vec![Parameter::new("w", &[LEN, 1])];
+                let optimiser = Optimiser::new(OptimiserConfig::new(kind), parameters);
+                let mut optimiser = optimiser.averaging(Some(0.9));
+                let mut w: Vec<f32> = (0..LEN).map(|i| (i as f32).cos()).collect();
+                for t in 0..3 {
+                    optimiser.step(&mut [&mut w], &[&gradient(t)], 1e-2).unwrap();
+                }
+                let state = optimiser.state().flat_map(|(_, values)| values.to_vec());
+                w.iter().copied().chain(state).map(f32::to_bits).collect::<Vec<_>>()
+            });
+            assert!(results[0] == results[1] && results[0] == results[2], "{kind:?}");
+        }
+        pool::set_threads(before).unwrap();
+    }
+
+    #[test]
+    fn a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing() {
+        let mut adam = two(Kind::AdamW).averaging(Some(0.9));
+        let short = vec![0.0f32; 5];
+        let error = adam.load_state(7, |_| Some(short.as_slice())).unwrap_err();
+        assert_eq!(error.to_string(), "exp_avg.w: expected 6, got 5");
+        let error = adam.load_state(7, |_| None).unwrap_err();
+        assert_eq!(error.to_string(), "exp_avg.w not found");
+        let (w, b) = ([0.0f32; 6], [0.0f32; 3]);
+        let no_average = |name: &str| match name.rsplit_once('.') {
+            Some(("ema", _)) => None,
+            Some((_, "w")) => Some(&w[..]),
+            _ => Some(&b[..]),
+        };
+        assert_eq!(adam.load_state(7, no_average).unwrap_err().to_string(), "ema.w not found");
+        assert_eq!(adam.updates(), 0);
+    }
+
+    #[test]
+    fn a_gradient_of_another_length_is_refused_before_anything_changes() {
+        let (mut w, mut b) = ([1.0f32; 6], [1.0f32; 3]);
+        let mut adam = two(Kind::AdamW);
+        let error = adam.step(&mut [&mut w, &mut b], &[&[1.0; 6], &[1.0; 2]], 0.1).unwrap_err();
+        assert_eq!(error.to_string(), "gradient of b: expected 3, got 2");
+        assert_eq!((adam.updates(), w), (0, [1.0; 6]));
+    }
+
+    #[test]
+    fn the_first_average_is_the_first_parameter() {
+        let mut adam = two(Kind::AdamW).averaging(Some(0.999));
+        assert!(adam.averages().is_none());
+        let (mut w, mut b) = ([1.0f32; 6], [1.0f32; 3]);
+        run(&mut adam, &mut w, &mut b, 0..1);
+        let averages: Vec<&[f32]> = adam.averages().unwrap().collect();
+        assert_eq!(averages, [&w[..], &b[..]]);
+    }
+}
