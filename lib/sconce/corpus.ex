@@ -166,7 +166,14 @@ defmodule Sconce.Corpus do
     with {:ok, _info} <- Call.run(start), do: open(opts[:into])
   end
 
-  @doc "Opens the corpus in a folder. Reads its manifest; games are read when they are used."
+  @doc """
+  Opens the corpus in a folder. Reads its manifest; games are read when they are used.
+
+  A folder of `embeddings.bin`, `labels.bin` and `manifest.jsonl`, as ExPhil writes them, opens as well,
+  to be read only: its schema is `{:vector, n}` with the six heads of a controller, and its frames, in
+  f32, f16 or bf16, stay on disk until they are in a batch. Files that do not hold what their headers
+  and the manifest say are of kind `:corrupt`.
+  """
   @spec open(Path.t()) :: {:ok, t} | {:error, Error.t()}
   def open(dir) do
     dir = dir |> Options.path!() |> Path.expand()
@@ -249,6 +256,28 @@ defmodule Sconce.Corpus do
   @spec character(non_neg_integer) :: String.t()
   def character(id) when id in 0..unquote(length(@characters) - 1), do: Enum.at(@characters, id)
   def character(id), do: "character #{id}"
+
+  @doc """
+  The internal id of a character by its name.
+
+      iex> Sconce.Corpus.character_id("Fox")
+      {:ok, 1}
+  """
+  @spec character_id(String.t()) :: {:ok, non_neg_integer} | :error
+  def character_id(name) do
+    case Enum.find_index(@characters, &(&1 == name)) do
+      nil -> :error
+      id -> {:ok, id}
+    end
+  end
+
+  @doc false
+  def unknown_character(name) do
+    case Options.nearest(name, @characters) do
+      nil -> "no character #{inspect(name)}, expected one of #{Enum.join(@characters, ", ")}"
+      near -> "no character #{inspect(name)}, did you mean #{inspect(near)}?"
+    end
+  end
 
   defp teller(:auto), do: if(IO.ANSI.enabled?(), do: &write_line/1, else: teller(false))
   defp teller(false), do: &Function.identity/1

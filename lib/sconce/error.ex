@@ -52,6 +52,10 @@ defmodule Sconce.Error do
   defp sentence(:not_found, %{what: what}), do: "#{what} not found"
   defp sentence(:busy, %{what: what}), do: "#{what} is in use"
   defp sentence(:cancelled, _details), do: "cancelled"
+
+  defp sentence(:deadline, %{what: what, deadline_ms: ms}),
+    do: "#{what} is late by the deadline of #{ms} ms"
+
   defp sentence(:deadline, %{deadline_ms: ms}), do: "late by the deadline of #{ms} ms"
   defp sentence(:panic, %{message: message}), do: "panic: #{message}"
 

@@ -43,6 +43,13 @@ defmodule Sconce.Native do
   def corpus_fields, do: unavailable(:fields)
   def corpus_fixtures(_dir), do: unavailable(:fixtures)
 
+  # Loader
+  def loader_open(_corpus, _reference, _options), do: unavailable(:stream)
+  def loader_info(_corpus, _reference, _options), do: unavailable(:stream)
+  def loader_next(_loader, _reference), do: unavailable(:stream)
+  def loader_close(_loader), do: unavailable(:stream)
+  def loader_count, do: unavailable(:stream)
+
   # Embedding
   def frame_columns, do: unavailable(:frame_columns)
   def embedding_schema(_embedding), do: unavailable(:embedding_schema)

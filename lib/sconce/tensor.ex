@@ -10,4 +10,13 @@ defmodule Sconce.Tensor do
   @doc "The numbers of a tensor as they are, none cut to fewer bits."
   @spec numbers(struct) :: [number | atom]
   def numbers(%{__struct__: Nx.Tensor} = tensor), do: apply(Nx, :to_flat_list, [tensor])
+
+  @doc "Whether tensors can be made."
+  @spec nx?() :: boolean
+  def nx?, do: Code.ensure_loaded?(Nx) and function_exported?(Nx, :from_binary, 2)
+
+  @doc "A tensor of these bytes."
+  @spec from_binary(binary, {atom, pos_integer}, tuple) :: struct
+  def from_binary(data, type, shape),
+    do: apply(Nx, :reshape, [apply(Nx, :from_binary, [data, type]), shape])
 end

@@ -93,7 +93,7 @@ defmodule Sconce.Trainer do
   |---|---|
   | `:start` | `steps`, `epoch_steps`, `weights`, `train_games`, `train_frames`, `validation_games`, `validation_frames`, `threads`, `skipped_views` |
   | `:resumed` | `step` |
-  | `:step` | `step`, `steps`, `epoch`, `loss`, `learning_rate`, `grad_norm`, `frames_per_second`, `seconds` |
+  | `:step` | `step`, `steps`, `epoch`, `loss`, `learning_rate`, `grad_norm`, `frames_per_second`, `data_wait` (seconds of it), `seconds` |
   | `:validation` | `step`, `epoch`, `nll`, `nll_changed`, `accuracy`, `best`, `seconds` |
   | `:checkpoint` | `path`, `step` |
   | `:evaluating` | `done`, `total` (frames) |
@@ -104,7 +104,8 @@ defmodule Sconce.Trainer do
   A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
   `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`,
   `loss`, `learning_rate`, `nll`, `seconds`), `policy` (the scores of the best policy, nil where none
-  were made), `baselines` (`name`, `report`), `out` and `curve` (paths).
+  were made), `baselines` (`name`, `report`), `loader` (what went through it and who waited for whom, see
+  `Sconce.Loader`), `out` and `curve` (paths).
   """
 
   use GenServer, restart: :temporary, shutdown: 30_000

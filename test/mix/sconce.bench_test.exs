@@ -86,7 +86,7 @@ defmodule Mix.Tasks.Sconce.BenchTest do
              cases |> Enum.uniq_by(&{Case.title(&1), &1.batch, &1.threads}) |> length()
 
     names = cases |> Enum.map(& &1.name) |> Enum.uniq()
-    assert names == ~w(call frame embed act train forward import)
+    assert names == ~w(call frame embed act train forward load import)
 
     for name <- ~w(act train), backbone <- ~w(mlp gru lstm) do
       assert Enum.any?(cases, &String.starts_with?(Case.title(&1), "#{name} #{backbone}"))

@@ -3,7 +3,7 @@ defmodule Sconce.Bench.Cases do
   # Everything that `mix bench` measures.
 
   alias Sconce.Bench.{Case, Machine, Resident}
-  alias Sconce.{Action, Corpus, Frame, Native, Policy, Session}
+  alias Sconce.{Action, Corpus, Frame, Loader, Native, Policy, Session}
   alias Sconce.Policy.Spec
 
   @window 60
@@ -35,6 +35,7 @@ defmodule Sconce.Bench.Cases do
       acts(),
       trains(threads),
       forwards(threads),
+      loads(threads),
       imports(List.last(threads))
     ])
   end
@@ -257,6 +258,97 @@ defmodule Sconce.Bench.Cases do
 
   defp losses(times),
     do: "#{Float.round(times.first_loss, 2)} to #{Float.round(times.last_loss, 2)}"
+
+  # Loading: windows drawn, embedded, augmented and handed over, to one who takes them at once.
+
+  @augmented [mirror: 0.5, noise: 0.3, previous_dropout: 0.1, frame_delay_max: 18]
+
+  defp loads(threads) do
+    for {text, opts} <- [{"packed 288", []}, {"packed 288, augmented", @augmented}],
+        {batch, window} <- [{256, 1}, {32, @window}],
+        n <- threads,
+        do: load("#{text}, windows of #{window}", batch, window, n, opts)
+  end
+
+  defp load(text, batch, window, threads, opts) do
+    limit = fn %{extra: extra} ->
+      Machine.bytes(extra.bytes, threads, "columns read, a batch written")
+    end
+
+    bench("load", text, batch, threads, limit, fn budget ->
+      scratched(fn scratch ->
+        opts =
+          [batch_size: batch, window_size: window, stride: window, embedding: @packed] ++
+            [epochs: :infinity, as: :binaries, prefetch: 2 * threads, loader_threads: threads] ++
+            opts
+
+        corpus = load_corpus(scratch)
+        {us, last} = corpus |> Loader.stream(opts) |> batch_times(budget)
+        check(last.states.shape == {batch, window, 288}, "states #{inspect(last.states.shape)}")
+        {us, load_rates(us, batch * window, corpus, last.flow, threads, budget)}
+      end)
+    end)
+  end
+
+  defp load_corpus(scratch) do
+    paths =
+      case System.get_env("SCONCE_REPLAYS") do
+        nil -> make_games(Path.join(scratch, "games"))
+        dir -> replays(dir)
+      end
+
+    into = Path.join(scratch, "corpus")
+    Machine.value!(Corpus.import(paths, into: into, progress: false))
+  end
+
+  # Microseconds a batch, and the last one. Several threads' batches come together, so that so many are
+  # timed together.
+  @together 8
+
+  defp batch_times(stream, seconds) do
+    until = System.monotonic_time(:microsecond) + round(seconds * 1.0e6)
+
+    {stamps, last} =
+      stream
+      |> Stream.chunk_every(@together)
+      |> Enum.reduce_while({[], nil}, fn batches, {stamps, _last} ->
+        now = System.monotonic_time(:nanosecond)
+        going? = div(now, 1000) < until or length(stamps) < 5
+        {if(going?, do: :cont, else: :halt), {[now | stamps], List.last(batches)}}
+      end)
+
+    times =
+      for {later, before} <- Enum.zip(stamps, tl(stamps)),
+          do: (later - before) / 1000 / @together
+
+    {times, last}
+  end
+
+  defp load_rates(us, rows, corpus, flow, threads, budget) do
+    rate = rows / Case.percentile(us, 50) * 1.0e6
+    written = div(flow.bytes, flow.batches)
+    read = div(corpus.info.bytes * rows, corpus.info.frames)
+    step_us = mlp_step_us(threads, budget)
+    consumed = 256 / step_us * 1.0e6
+
+    text =
+      "#{Machine.decimal(rate / 1000)} k rows/s, #{Machine.decimal(rate / consumed)} times what " <>
+        "the MLP's step takes (#{Machine.decimal(consumed / 1000)} k)"
+
+    %{rows_per_s: rate, mlp_rows_per_s: consumed, bytes: read + written, rates: text}
+  end
+
+  # The fastest consumer, measured once a run for each number of threads.
+  defp mlp_step_us(threads, budget) do
+    key = {__MODULE__, :mlp_step, threads}
+
+    with nil <- Process.get(key) do
+      spec = Spec.new([embedding: @packed, dropout: 0.0] ++ @mlp)
+      {us, _extra} = training(spec, %{steps(256, 1, threads) | seconds: budget})
+      Process.put(key, Case.percentile(us, 50))
+      Process.get(key)
+    end
+  end
 
   # Importing
 

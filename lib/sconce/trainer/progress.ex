@@ -129,6 +129,7 @@ defmodule Sconce.Trainer.Progress do
       "  loss #{Scale.number(event.loss, 4)}",
       "  lr #{rate(event.learning_rate)}",
       "  #{Figures.grouped(round(event.frames_per_second))} frames/s",
+      "  wait #{Scale.number(1000 * event.data_wait, 1)} ms",
       "  eta #{eta(event, first)}"
     ]
   end

@@ -2,12 +2,12 @@ defmodule Sconce.Trainer.Settings do
   @moduledoc false
   # The options of `Sconce.Trainer`: as tables, checked, and as the native side wants them.
 
-  alias Sconce.{Corpus, Native, Options, Temporal}
+  alias Sconce.{Corpus, Loader, Native, Options, Temporal}
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Optimiser
 
   # Defaults are those of `TrainOptions` in native/train/src/options.rs; a test compares them.
-  @training [
+  @own [
     batch_size: [type: :pos_integer, default: 64, doc: "Windows in a batch."],
     accumulation_steps: [
       type: :pos_integer,
@@ -142,18 +142,6 @@ defmodule Sconce.Trainer.Settings do
       default: 1.0,
       doc: "A gradient of all weights that is longer is cut to this length."
     ],
-    mirror: [
-      type: :float,
-      default: 0.0,
-      min: 0,
-      max: 1,
-      doc: "Probability of a left-right mirrored window; carried, of a mirrored game."
-    ],
-    frame_delay: [
-      type: :non_neg_integer,
-      default: 0,
-      doc: "Frames between a state and the action to learn, beyond the next."
-    ],
     burn_in: [
       type: :non_neg_integer,
       default: 0,
@@ -219,6 +207,8 @@ defmodule Sconce.Trainer.Settings do
       doc: "Of the native side; `nil` leaves them as they are."
     ]
   ]
+
+  @training @own ++ Loader.schema(:sampling) ++ Loader.schema(:prefetch)
 
   @loss [
     button_weight: [type: :float, default: 2.0, min: 0, doc: "Factor on heads of bits."],
@@ -396,6 +386,7 @@ defmodule Sconce.Trainer.Settings do
   defp native(options) do
     options
     |> Map.new()
+    |> Loader.native_sampling()
     |> Map.update!(:loss, &loss/1)
     |> Map.update!(:validation, &(&1 && folder(&1)))
   end

@@ -3,6 +3,7 @@
 //! A variant carries data, not prose: the border turns it into `%Sconce.Error{kind, op, details}`
 //! and Elixir renders the sentence.
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -84,6 +85,9 @@ pub enum Error {
     Busy { what: String },
     #[error("late by the deadline of {deadline_ms} ms")]
     Deadline { deadline_ms: u64 },
+    /// Like it, of something that has a name.
+    #[error("{what} is late by the deadline of {deadline_ms} ms")]
+    Late { what: String, deadline_ms: u64 },
     #[error("cancelled")]
     Cancelled,
     #[error("{what} needs {bytes} bytes")]
@@ -133,7 +137,7 @@ impl Error {
             Error::NonFinite { .. } => Kind::NonFinite,
             Error::NoGradient { .. } => Kind::NoGradient,
             Error::Busy { .. } => Kind::Busy,
-            Error::Deadline { .. } => Kind::Deadline,
+            Error::Deadline { .. } | Error::Late { .. } => Kind::Deadline,
             Error::Cancelled => Kind::Cancelled,
             Error::OutOfMemory { .. } => Kind::OutOfMemory,
             Error::Unavailable { .. } => Kind::Unavailable,
@@ -159,6 +163,9 @@ impl Error {
             Error::NonFinite { what, value } => json!({ "what": what, "value": value.to_string() }),
             Error::NoGradient { weights } => json!({ "weights": weights }),
             Error::Deadline { deadline_ms } => json!({ "deadline_ms": deadline_ms }),
+            Error::Late { what, deadline_ms } => {
+                json!({ "what": what, "deadline_ms": deadline_ms })
+            }
             Error::Cancelled => json!({}),
             Error::OutOfMemory { what, bytes } => json!({ "what": what, "bytes": bytes }),
             Error::Io { path, source } => {
@@ -167,6 +174,17 @@ impl Error {
             Error::Panic { message } => json!({ "message": message }),
             Error::Tensor(error) => json!({ "what": "tensor", "reason": error.to_string() }),
         }
+    }
+}
+
+/// What a panic said.
+pub fn panic_message(payload: &(dyn Any + Send)) -> String {
+    if let Some(text) = payload.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "without a message".to_owned()
     }
 }
 

@@ -13,6 +13,7 @@ use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::exphil;
 use crate::schema::{Column, ColumnSpec, GameInfo, OtherIds, Schema, VERSION};
 use crate::shard::{self, Shard};
 use crate::view::View;
@@ -133,9 +134,21 @@ pub struct VectorGame {
 }
 
 impl Corpus {
+    /// One of ours, or of ExPhil's, which can only be read.
     pub fn open(dir: &Path) -> Result<Self> {
+        if !dir.join(MANIFEST).exists() && exphil::is_there(dir) {
+            return Corpus::open_exphil(dir);
+        }
         let Manifest { schema, games, other_ids, .. } = Manifest::read(dir)?;
         let shards = games.iter().map(|_| OnceLock::new()).collect();
+        Ok(Corpus { dir: dir.to_path_buf(), schema, games, other_ids, shards })
+    }
+
+    fn open_exphil(dir: &Path) -> Result<Self> {
+        let (schema, shards) = exphil::open(dir)?;
+        let games = shards.iter().map(|shard| shard.game.clone()).collect();
+        let shards = shards.into_iter().map(|shard| OnceLock::from(Arc::new(shard))).collect();
+        let other_ids = OtherIds::default();
         Ok(Corpus { dir: dir.to_path_buf(), schema, games, other_ids, shards })
     }
 
@@ -232,7 +245,7 @@ impl Corpus {
         for &game in games {
             let shard = self.shard(game)?;
             for player in 0..self.schema.views() {
-                views.push(View::new(shard.clone(), &self.schema, game, player));
+                views.push(View::new(shard.clone(), &self.schema, game, player)?);
             }
         }
         Ok(views)
@@ -268,7 +281,10 @@ impl Corpus {
         if order.len() >= 2 && fraction > 0.0 && fraction < 1.0 {
             count = count.clamp(1, order.len() - 1);
         }
-        order.into_iter().take(count).map(|(_, game)| game).collect()
+        // Games of one digest stay together.
+        let last = count.checked_sub(1).and_then(|i| order.get(i)).map(|&(lot, _)| lot);
+        let held = |&(lot, _): &(u64, usize)| last.is_some_and(|last| lot <= last);
+        order.into_iter().take_while(held).map(|(_, game)| game).collect()
     }
 }
 
@@ -351,6 +367,10 @@ pub(crate) struct Found {
 impl Writer {
     /// Makes the folder where it is missing, and takes its lock.
     pub fn open(dir: &Path, schema: &Schema) -> Result<Self> {
+        if exphil::is_there(dir) {
+            let what = dir.display().to_string();
+            return Err(Error::mismatch(what, "a folder for a corpus", "a corpus of ExPhil's"));
+        }
         let games = dir.join(shard::FOLDER);
         fs::create_dir_all(&games).map_err(|source| Error::Io { path: games.clone(), source })?;
         let lock = lock(dir, LOCK)?;

@@ -7,13 +7,16 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use sconce_core::rng::Rng;
 use sconce_core::{Error, Result};
 
-use crate::batch::{Batch, Reader, SamplerOptions, check_views, fill};
+use crate::augment::{Augment, delay};
+use crate::batch::{Batch, Look, Reader, fill};
 use crate::permutation::Permutation;
-use crate::view::View;
+use crate::sampler::{SamplerOptions, Sampling, check_views};
+use crate::view::{View, verify};
 
 /// What a lane shows at a step: frames `start..start + frames` of a view, the rest of the window empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,12 +28,14 @@ pub struct Lane {
     /// Whether the lane has just taken this view: its state is that of a game that begins.
     pub fresh: bool,
     pub mirror: bool,
+    /// Frames between a state and its label beyond the next.
+    pub delay: usize,
 }
 
 /// Draws the windows of all lanes, step by step.
 #[derive(Debug, Clone)]
 pub struct Lanes {
-    views: Vec<View>,
+    views: Arc<[View]>,
     reader: Reader,
     options: SamplerOptions,
     /// No view is this short.
@@ -58,6 +63,7 @@ struct Taken {
     first: u64,
     from: u64,
     mirror: bool,
+    delay: usize,
 }
 
 impl Lanes {
@@ -74,9 +80,14 @@ impl Lanes {
         if lanes == 0 {
             return Err(Error::out_of_range("lanes", 0.0, 1.0, f64::from(u32::MAX)));
         }
+        if options.sampling != Sampling::Shuffled {
+            let got = format!("{:?}", options.sampling).to_lowercase();
+            return Err(Error::mismatch("sampling of lanes", "shuffled", got));
+        }
         let all = views.len();
-        let long = |view: &View| view.len(reader.delay) > skip;
-        let views: Vec<View> = views.into_iter().filter(long).collect();
+        let longest = options.frame_delay_max.unwrap_or(reader.delay);
+        let long = |view: &View| view.len(longest) > skip;
+        let views: Arc<[View]> = views.into_iter().filter(long).collect();
         if views.is_empty() {
             return Err(Error::not_found(format!("a view of more than {skip} frames")));
         }
@@ -96,8 +107,18 @@ impl Lanes {
         self.short
     }
 
+    /// What a batch of it weighs.
+    pub fn bytes(&self) -> u64 {
+        self.reader.bytes(self.walk.lanes.len(), self.options.window)
+    }
+
+    /// Frames of a view that have a label at every delay.
+    fn len(&self, view: usize) -> usize {
+        self.views[view].len(self.options.frame_delay_max.unwrap_or(self.reader.delay))
+    }
+
     fn windows_of(&self, view: usize) -> u64 {
-        self.views[view].len(self.reader.delay).div_ceil(self.options.window) as u64
+        self.len(view).div_ceil(self.options.window) as u64
     }
 
     /// Steps in which as many windows are shown as all views have.
@@ -116,13 +137,14 @@ impl Lanes {
         let window = self.options.window;
         let lane = |taken: &Taken| {
             let start = (taken.first + step - taken.from) as usize * window;
-            let frames = self.views[taken.view].len(self.reader.delay) - start;
+            let frames = self.len(taken.view) - start;
             Lane {
                 view: taken.view,
                 start,
                 frames: frames.min(window),
                 fresh: step == taken.from,
                 mirror: taken.mirror,
+                delay: taken.delay,
             }
         };
         self.walk.lanes.iter().map(lane).collect()
@@ -132,20 +154,26 @@ impl Lanes {
     /// and so is the weight of the first `burn_in` frames of a view.
     pub fn batch(&mut self, step: u64, burn_in: usize) -> Result<(Batch, Vec<Lane>)> {
         let lanes = self.at(step);
+        let augment = Augment::new(&self.options, step);
         let mut batch = self.reader.blank(lanes.len(), self.options.window);
         batch.weights.fill(0.0);
         fill(batch.shards(self.options.window), |i, mut shard| {
-            let Some(&Lane { view, start, frames, fresh, mirror }) = lanes.get(i) else {
+            let Some(&Lane { view, start, frames, fresh, mirror, delay }) = lanes.get(i) else {
                 return Ok(());
             };
+            let look = Look { mirror, delay, forget: false };
+            let mut raw = vec![0.0; self.reader.embedding.raw_width()];
             for k in 0..frames {
-                self.reader.read(&self.views[view], start + k, mirror, shard.row(k))?;
+                let look = augment.look(look, i, k);
+                self.reader.read(&self.views[view], start + k, look, &mut raw, shard.row(k))?;
                 if fresh && k < burn_in {
                     *shard.row(k).weight = 0.0;
                 }
             }
+            augment.finish(i, frames, &mut shard);
             Ok(())
         })?;
+        verify(lanes.iter().filter_map(|lane| self.views.get(lane.view)))?;
         Ok((batch, lanes))
     }
 
@@ -169,22 +197,24 @@ impl Lanes {
         self.walk.taken += 1;
         let view = Permutation::new(n, Rng::new(seed, "lanes.shuffle", epoch)).get(place) as usize;
         let mirror = Rng::new(seed, "lanes.mirror", epoch).uniform(place) < self.options.mirror;
+        let delays = Rng::new(seed, "lanes.delay", epoch);
+        let longest = self.options.frame_delay_max.unwrap_or(self.reader.delay);
+        let delay = delay(self.reader.delay, longest, &delays, place);
         // Lanes that all began with a game's beginning would go on in step where games have one length.
         let first = match step {
             0 => {
-                let room = (self.views[view].len(self.reader.delay) - self.skip)
-                    .div_ceil(self.options.window);
+                let room = (self.len(view) - self.skip).div_ceil(self.options.window);
                 Rng::new(seed, "lanes.first", 0).below(lane as u64, room as u64)
             }
             _ => 0,
         };
-        Taken { view, first, from: step, mirror }
+        Taken { view, first, from: step, mirror, delay }
     }
 }
 
 impl Walk {
     fn new(lanes: usize) -> Self {
-        let nothing = Taken { view: 0, first: 0, from: 0, mirror: false };
+        let nothing = Taken { view: 0, first: 0, from: 0, mirror: false, delay: 0 };
         let free = (0..lanes).map(|lane| Reverse((0, lane))).collect();
         Walk { step: 0, lanes: vec![nothing; lanes], free, taken: 0 }
     }

@@ -1,26 +1,33 @@
 //! Replays -> corpus -> views -> batches.
 //!
 //! [`import()`] reads replays into a [`Corpus`] on disk; a [`View`] is one player's game in it; a
-//! [`Sampler`] draws batches of windows from views, [`Lanes`] walk through them, and a [`Reader`] cuts
-//! them for evaluation.
+//! [`Sampler`] draws batches of windows from views, [`Lanes`] walk through them, a [`Loader`] makes
+//! either's batches ahead, and a [`Reader`] cuts views for evaluation.
 
+mod augment;
 mod batch;
 mod corpus;
+mod exphil;
 #[doc(hidden)]
 pub mod fixtures;
 mod import;
 mod lanes;
+mod loader;
+mod mapped;
 pub mod melee;
 mod permutation;
+mod sampler;
 pub mod schema;
 mod shard;
 mod view;
 
-pub use batch::{Batch, Reader, Sampler, SamplerOptions};
+pub use batch::{Batch, Reader};
 pub use corpus::{Corpus, Count, Holdout, Info, VectorGame};
 pub use import::{ImportOptions, ImportReport, Progress, Skipped, import};
 pub use lanes::{Lane, Lanes};
+pub use loader::{Draw, Drawn, Draws, Flow, Loader, LoaderOptions, live_threads};
 pub use melee::{Reason, fields};
+pub use sampler::{Sampler, SamplerOptions, Sampling, select};
 pub use schema::{GameInfo, OtherIds, Schema};
 pub use shard::Shard;
 pub use view::{Controller, View};

@@ -1,7 +1,7 @@
 //! What a corpus holds: typed columns, and what is known of each game.
 
 use safetensors::Dtype as TensorType;
-use sconce_core::spec::{Head, HeadKind, Heads, HeadsKind};
+use sconce_core::spec::{Embedding, Head, HeadKind, Heads, HeadsKind, Melee};
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -160,6 +160,14 @@ impl Schema {
                     column(("labels".into(), Dtype::U16), labels),
                 ]
             }
+        }
+    }
+
+    /// How frames are embedded where nobody says otherwise.
+    pub fn embedding(&self) -> Embedding {
+        match self {
+            Schema::Melee => Embedding::Melee(Melee::default()),
+            Schema::Vector { size, .. } => Embedding::Vector(*size),
         }
     }
 

@@ -1,17 +1,18 @@
 //! One game on disk: a safetensors file of columns, with the game's entry in its header.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use memmap2::Mmap;
+use half::{bf16, f16};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use sconce_core::fs::write_atomic;
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::mapped::{self, Mapped};
 use crate::schema::{Column, ColumnSpec, Dtype, GameInfo, Schema, VERSION};
 
 /// Folder of the shards inside a corpus.
@@ -81,51 +82,106 @@ fn shape(spec: &ColumnSpec, frames: usize) -> Vec<usize> {
 /// A game's columns, mapped into memory.
 #[derive(Debug)]
 pub struct Shard {
-    map: Mmap,
+    /// What the columns lie in, each once.
+    files: Vec<Arc<Mapped>>,
     path: PathBuf,
     pub game: GameInfo,
     columns: Vec<Place>,
 }
 
-/// Where a column's bytes lie in the file.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    dtype: Dtype,
-    begin: usize,
+/// Where a column's numbers lie.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub file: Arc<Mapped>,
+    pub stored: Stored,
+    pub begin: usize,
     /// Numbers in it.
-    len: usize,
+    pub len: usize,
+}
+
+/// How a number lies in a file, little-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stored {
+    F32,
+    F16,
+    Bf16,
+    I32,
+    U16,
+    U8,
+}
+
+impl Stored {
+    /// Bytes of one.
+    pub fn size(self) -> usize {
+        match self {
+            Stored::F32 | Stored::I32 => 4,
+            Stored::F16 | Stored::Bf16 | Stored::U16 => 2,
+            Stored::U8 => 1,
+        }
+    }
+
+    fn of(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Stored::F32,
+            Dtype::I32 => Stored::I32,
+            Dtype::U16 => Stored::U16,
+            Dtype::U8 | Dtype::Json => Stored::U8,
+        }
+    }
 }
 
 impl Shard {
     /// Maps the file and checks that it holds what the schema asks for, so that every later read
     /// stays inside it.
     pub(crate) fn open(path: &Path, schema: &Schema) -> Result<Self> {
-        let file = File::open(path).map_err(Error::io(path))?;
-        // SAFETY: shards are only ever replaced by rename, never changed or shortened in place, so
-        // the pages of this map keep their bytes for as long as it lives.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
+        let file = Arc::new(Mapped::open(path)?);
+        let shard = mapped::guarded(std::slice::from_ref(&file), || Shard::read(&file, schema));
+        // If it was cut meanwhile, that is what is wrong with it.
+        file.verify()?;
+        shard
+    }
+
+    fn read(file: &Arc<Mapped>, schema: &Schema) -> Result<Self> {
+        let (path, map) = (file.path(), file.bytes());
         let what = || path.display().to_string();
         let (begin, header) =
-            SafeTensors::read_metadata(&map).map_err(|e| Error::corrupt(what(), e))?;
+            SafeTensors::read_metadata(map).map_err(|e| Error::corrupt(what(), e))?;
         let entry = entry(header.metadata(), path)?;
         check_digest(what(), &entry.game.digest)?;
         if entry.schema != *schema {
             return Err(Error::mismatch(what(), describe(schema), describe(&entry.schema)));
         }
-        let tensors = SafeTensors::deserialize(&map).map_err(|e| Error::corrupt(what(), e))?;
+        let tensors = SafeTensors::deserialize(map).map_err(|e| Error::corrupt(what(), e))?;
         // The header's length and the eight bytes that hold it precede the data.
         let data = begin + 8;
+        let place = |spec: &ColumnSpec| -> std::result::Result<Place, String> {
+            let (begin, len) = locate(&tensors, &header, spec, entry.game.frames)?;
+            let (file, stored) = (file.clone(), Stored::of(spec.dtype));
+            Ok(Place { file, stored, begin: data + begin, len })
+        };
         let columns = schema
             .columns()
             .iter()
-            .map(|spec| locate(&tensors, &header, spec, entry.game.frames, data))
+            .map(place)
             .collect::<std::result::Result<Vec<_>, String>>()
             .map_err(|reason| Error::corrupt(what(), reason))?;
         if tensors.len() != columns.len() {
             let reason = format!("{} columns of {}", tensors.len(), columns.len());
             return Err(Error::corrupt(what(), reason));
         }
-        Ok(Shard { path: path.to_path_buf(), game: entry.game, columns, map })
+        Ok(Shard { files: vec![file.clone()], path: path.to_path_buf(), game: entry.game, columns })
+    }
+
+    /// A game whose columns lie where their places say, in at most [`mapped::MOST`] files.
+    pub(crate) fn of_columns(game: GameInfo, columns: Vec<Place>) -> Self {
+        let mut files: Vec<Arc<Mapped>> = vec![];
+        for place in &columns {
+            if !files.iter().any(|file| Arc::ptr_eq(file, &place.file)) {
+                files.push(place.file.clone());
+            }
+        }
+        let path = files.first().map(|file| file.path().to_path_buf()).unwrap_or_default();
+        Shard { files, path, game, columns }
     }
 
     pub fn frames(&self) -> usize {
@@ -136,25 +192,52 @@ impl Shard {
         &self.path
     }
 
+    /// Whether the labels are bytes, the bits of a head packed into one of them.
+    pub(crate) fn is_packed(&self, column: usize) -> bool {
+        self.columns.get(column).is_some_and(|place| place.stored == Stored::U8)
+    }
+
+    /// What it lies in.
+    pub(crate) fn files(&self) -> &[Arc<Mapped>] {
+        &self.files
+    }
+
     /// A number of a column; the column's own place and row are the caller's to keep in range, and
-    /// 0 stands for what lies outside.
+    /// 0 stands for what lies outside. To be called inside [`mapped::guarded`], as [`Self::copy`] is.
     #[inline]
     pub(crate) fn get(&self, column: usize, i: usize) -> f32 {
         let Some(place) = self.columns.get(column).filter(|p| i < p.len) else { return 0.0 };
-        let at = place.begin + i * place.dtype.size();
-        match place.dtype {
-            Dtype::F32 => f32::from_le_bytes(self.word(at)),
-            Dtype::I32 => i32::from_le_bytes(self.word(at)) as f32,
-            Dtype::U16 => u16::from_le_bytes(self.word(at)).into(),
-            Dtype::U8 | Dtype::Json => self.word::<1>(at)[0].into(),
+        let at = place.begin + i * place.stored.size();
+        let map = place.file.bytes();
+        match place.stored {
+            Stored::F32 => f32::from_le_bytes(word(map, at)),
+            Stored::F16 => f16::from_le_bytes(word(map, at)).into(),
+            Stored::Bf16 => bf16::from_le_bytes(word(map, at)).into(),
+            Stored::I32 => i32::from_le_bytes(word(map, at)) as f32,
+            Stored::U16 => u16::from_le_bytes(word(map, at)).into(),
+            Stored::U8 => word::<1>(map, at)[0].into(),
         }
     }
 
-    #[inline]
-    fn word<const N: usize>(&self, at: usize) -> [u8; N] {
-        let bytes = self.map.get(at..at + N).and_then(|b| b.try_into().ok());
-        bytes.unwrap_or([0; N])
+    /// Numbers `from..from + out.len()` of a column.
+    pub(crate) fn copy(&self, column: usize, from: usize, out: &mut [f32]) {
+        let whole = |place: &&Place| from + out.len() <= place.len && place.stored == Stored::F32;
+        let Some(place) = self.columns.get(column).filter(whole) else {
+            out.iter_mut().enumerate().for_each(|(i, out)| *out = self.get(column, from + i));
+            return;
+        };
+        let begin = place.begin + from * size_of::<f32>();
+        let bytes = place.file.bytes().get(begin..begin + size_of_val(out)).unwrap_or_default();
+        for (out, number) in out.iter_mut().zip(bytes.as_chunks().0) {
+            *out = f32::from_le_bytes(*number);
+        }
     }
+}
+
+#[inline]
+fn word<const N: usize>(map: &[u8], at: usize) -> [u8; N] {
+    let bytes = map.get(at..at + N).and_then(|b| b.try_into().ok());
+    bytes.unwrap_or([0; N])
 }
 
 fn entry(metadata: &Option<HashMap<String, String>>, path: &Path) -> Result<Entry> {
@@ -182,13 +265,13 @@ pub(crate) fn describe(schema: &Schema) -> String {
     serde_json::to_string(schema).unwrap_or_else(|_| schema.name().to_owned())
 }
 
+/// Where the numbers of a column begin in the data, and how many they are.
 fn locate(
     tensors: &SafeTensors,
     header: &safetensors::tensor::Metadata,
     spec: &ColumnSpec,
     frames: usize,
-    data: usize,
-) -> std::result::Result<Place, String> {
+) -> std::result::Result<(usize, usize), String> {
     let name = &spec.name;
     let tensor = tensors.tensor(name).map_err(|_| format!("no column {name}"))?;
     if tensor.dtype() != spec.dtype.tensor() {
@@ -198,6 +281,5 @@ fn locate(
         return Err(format!("column {name} is {:?} for {frames} frames", tensor.shape()));
     }
     let info = header.info(name).ok_or_else(|| format!("no column {name}"))?;
-    let len = tensor.data().len() / spec.dtype.size();
-    Ok(Place { dtype: spec.dtype, begin: data + info.data_offsets.0, len })
+    Ok((info.data_offsets.0, tensor.data().len() / spec.dtype.size()))
 }

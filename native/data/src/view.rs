@@ -10,9 +10,12 @@ use sconce_core::embedding::melee::{
     self, DISTANCE, FRAME, NAME_ID, OPPONENT, OWN, PREVIOUS, PROJECTILE_WIDTH, PROJECTILES,
     RAW_WIDTH, STAGE,
 };
+use sconce_core::heads::NONE;
 use sconce_core::spec::{HeadKind, Heads};
 use sconce_core::{Error, Result};
 
+use crate::exphil::LABEL_BYTES;
+use crate::mapped::{Mapped, guarded};
 use crate::melee::{ITEM_SLOTS, NUM_ITEM, NUM_PLAYER, place};
 use crate::schema::{GameInfo, Schema};
 use crate::shard::Shard;
@@ -38,7 +41,7 @@ pub struct View {
 #[derive(Debug, Clone)]
 enum Kind {
     Melee { player: usize },
-    Vector { size: usize, heads: Arc<[(String, HeadKind)]>, labels: usize },
+    Vector { size: usize, heads: Arc<[(String, HeadKind)]>, labels: usize, packed: bool },
 }
 
 /// Columns of a vector's shard.
@@ -46,19 +49,27 @@ const X: usize = 0;
 const LABELS: usize = 1;
 
 impl View {
-    pub(crate) fn new(shard: Arc<Shard>, schema: &Schema, game: usize, player: usize) -> Self {
+    pub(crate) fn new(
+        shard: Arc<Shard>,
+        schema: &Schema,
+        game: usize,
+        player: usize,
+    ) -> Result<Self> {
         let rows = shard.frames();
         let (kind, first) = match schema {
             Schema::Melee => {
                 let begun = |&row: &usize| shard.get(place::FRAME, row) >= FIRST_STATE;
-                (Kind::Melee { player }, (0..rows).find(begun).unwrap_or(rows))
+                let first = guarded(shard.files(), || (0..rows).find(begun).unwrap_or(rows));
+                (Kind::Melee { player }, first)
             }
             Schema::Vector { size, heads } => {
                 let labels = heads.iter().map(|h| h.1.labels()).sum();
-                (Kind::Vector { size: *size, heads: heads.as_slice().into(), labels }, 0)
+                let (heads, packed) = (heads.as_slice().into(), shard.is_packed(LABELS));
+                (Kind::Vector { size: *size, heads, labels, packed }, 0)
             }
         };
-        View { shard, game, kind, first, frames: rows - first }
+        shard.files().iter().try_for_each(|file| file.verify())?;
+        Ok(View { shard, game, kind, first, frames: rows - first })
     }
 
     /// Place of the game in its corpus.
@@ -76,6 +87,16 @@ impl View {
 
     pub fn info(&self) -> &GameInfo {
         &self.shard.game
+    }
+
+    /// Internal id of the player's character after the first frame; vectors have none.
+    pub fn character(&self) -> Option<u8> {
+        self.info().characters.get(self.player()).copied()
+    }
+
+    /// The player's tag; vectors have none.
+    pub fn tag(&self) -> Option<&str> {
+        self.info().tags.get(self.player()).map(String::as_str)
     }
 
     /// Number of states.
@@ -100,9 +121,17 @@ impl View {
     /// Frame number of state `t` as the game counts (vectors count from 0).
     pub fn frame_number(&self, t: usize) -> i32 {
         match self.kind {
-            Kind::Melee { .. } => self.shard.get(place::FRAME, self.first + t) as i32,
+            Kind::Melee { .. } => {
+                guarded(self.shard.files(), || self.shard.get(place::FRAME, self.first + t)) as i32
+            }
             Kind::Vector { .. } => t as i32,
         }
+    }
+
+    /// Whether all that was read of it was there. Of a file that was cut while it is in use zeros are read;
+    /// batches have been checked.
+    pub fn verify(&self) -> Result<()> {
+        verify([self])
     }
 
     /// Numbers in a raw row.
@@ -122,13 +151,10 @@ impl View {
         if out.len() != self.raw_width() {
             return Err(Error::mismatch("raw row", self.raw_width(), out.len()));
         }
-        match &self.kind {
+        guarded(self.shard.files(), || match &self.kind {
             Kind::Melee { player } => self.melee_row(*player, self.first + t, out),
-            Kind::Vector { size, .. } => {
-                let values = (0..*size).map(|i| self.shard.get(X, t * size + i));
-                out.iter_mut().zip(values).for_each(|(o, v)| *o = v);
-            }
-        }
+            Kind::Vector { size, .. } => self.shard.copy(X, t * size, out),
+        });
         Ok(())
     }
 
@@ -144,7 +170,7 @@ impl View {
         out[DISTANCE] = 0.0;
         out[NAME_ID] = 0.0;
         out[PREVIOUS] = 1.0;
-        out[PREVIOUS + 1..PROJECTILES].copy_from_slice(&self.input(own, row));
+        out[PREVIOUS + 1..PROJECTILES].copy_from_slice(&self.read_input(own, row));
         out[PROJECTILES] = self.shard.get(place::ITEM_COUNT, row);
         for slot in 0..ITEM_SLOTS {
             let at = PROJECTILES + 1 + slot * PROJECTILE_WIDTH;
@@ -156,6 +182,10 @@ impl View {
     }
 
     fn input(&self, player: usize, row: usize) -> Controller {
+        guarded(self.shard.files(), || self.read_input(player, row))
+    }
+
+    fn read_input(&self, player: usize, row: usize) -> Controller {
         let at = place::controller(player);
         let mask = self.shard.get(at, row) as u8;
         std::array::from_fn(|i| match i.checked_sub(NUM_BUTTONS) {
@@ -206,6 +236,29 @@ impl View {
         }
     }
 
+    /// The latest inputs before the label of state `t`, the newest first and [`NONE`] where there is none:
+    /// with a delay a player knows them while the state does not show them yet.
+    ///
+    /// # Shapes
+    /// `out [depth, num_labels]`.
+    pub fn queue(
+        &self,
+        t: usize,
+        delay: usize,
+        mirror: bool,
+        heads: &Heads,
+        out: &mut [u16],
+    ) -> Result<()> {
+        self.check(t, self.len(delay))?;
+        for (k, out) in out.chunks_exact_mut(heads.num_labels().max(1)).enumerate() {
+            match (t + delay).checked_sub(k + 1) {
+                Some(before) => self.answer(before, mirror, heads, out)?,
+                None => out.fill(NONE),
+            }
+        }
+        Ok(())
+    }
+
     /// The action that led to state `t`, as labels; false where there is none.
     pub fn previous(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [u16]) -> Result<bool> {
         self.check(t, self.frames)?;
@@ -227,13 +280,30 @@ impl View {
             Kind::Melee { player } => {
                 discretise(self.input(*player, self.first + t + 1), mirror, heads, out)
             }
-            Kind::Vector { heads: own, labels, .. } => {
+            Kind::Vector { heads: own, labels, packed, .. } => {
                 self.check_heads(own, heads, out.len())?;
-                for (i, o) in out.iter_mut().enumerate() {
-                    *o = self.shard.get(LABELS, t * labels + i) as u16;
-                }
+                guarded(self.shard.files(), || match packed {
+                    true => self.unpack(t, out),
+                    false => {
+                        for (i, o) in out.iter_mut().enumerate() {
+                            *o = self.shard.get(LABELS, t * labels + i) as u16;
+                        }
+                    }
+                });
                 self.check_labels(t, heads, out)
             }
+        }
+    }
+
+    /// Labels of which the eight bits of the first head are one number.
+    fn unpack(&self, t: usize, out: &mut [u16]) {
+        let number = |i: usize| self.shard.get(LABELS, t * LABEL_BYTES + i) as u16;
+        let mask = number(0);
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = match i.checked_sub(NUM_BUTTONS) {
+                None => mask >> i & 1,
+                Some(axis) => number(1 + axis),
+            };
         }
     }
 
@@ -266,6 +336,15 @@ impl View {
         }
         Err(Error::out_of_range("frame of a view", t as f64, 0.0, len as f64 - 1.0))
     }
+}
+
+/// Makes sure that what was read of these views was all there.
+pub(crate) fn verify<'a>(views: impl IntoIterator<Item = &'a View>) -> Result<()> {
+    let mut files: Vec<&Arc<Mapped>> =
+        views.into_iter().flat_map(|view| view.shard.files()).collect();
+    files.sort_unstable_by_key(|file| Arc::as_ptr(file));
+    files.dedup_by_key(|file| Arc::as_ptr(file));
+    files.into_iter().try_for_each(|file| file.verify())
 }
 
 fn discretise(mut input: Controller, mirror: bool, heads: &Heads, out: &mut [u16]) -> Result<()> {

@@ -19,11 +19,11 @@ mod reply;
 mod task;
 mod value;
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use rustler::{Atom, Encoder, Env, NewBinary, Term};
+use sconce_core::error::panic_message;
 use sconce_core::{Error, Result};
 use serde::Serialize;
 
@@ -95,17 +95,7 @@ pub fn inline<'a, T: Answer>(env: Env<'a>, op: &str, work: impl FnOnce() -> Resu
 /// used again, so work owns what it changes.
 pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|payload| Err(Error::Panic { message: message_of(payload.as_ref()) }))
-}
-
-fn message_of(payload: &(dyn Any + Send)) -> String {
-    if let Some(text) = payload.downcast_ref::<&str>() {
-        (*text).to_owned()
-    } else if let Some(text) = payload.downcast_ref::<String>() {
-        text.clone()
-    } else {
-        "without a message".to_owned()
-    }
+        .unwrap_or_else(|payload| Err(Error::Panic { message: panic_message(payload.as_ref()) }))
 }
 
 fn outcome<'a>(env: Env<'a>, op: &str, result: Result<Term<'a>>) -> Term<'a> {

@@ -14,7 +14,7 @@ use sconce_data::{
 use crate::border::{Data, Reply, Task, call, decode, from_binary, perform, to_binary};
 
 /// An open corpus; its shards stay mapped as long as it lives.
-struct CorpusHandle(Corpus);
+pub struct CorpusHandle(pub Corpus);
 
 #[rustler::resource_impl]
 impl Resource for CorpusHandle {}
@@ -123,6 +123,7 @@ fn corpus_recording<'a>(
             view.raw(t, row)?;
             view.labels(t, 0, false, &heads, label)?;
         }
+        view.verify()?;
         let labels: Vec<u8> = labels.iter().flat_map(|v| v.to_le_bytes()).collect();
         let labels = Term::from(NewBinary::from_slice(env, &labels));
         Ok((to_binary(env, &rows), view.raw_width(), labels, width))

@@ -7,6 +7,7 @@ mod border;
 mod corpus;
 mod embedding;
 mod env;
+mod loader;
 mod policy;
 mod probe;
 mod session;

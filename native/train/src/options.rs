@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sconce_core::{Error, Result};
+use sconce_data::{LoaderOptions, Sampling};
 use serde::{Deserialize, Serialize};
 
 use crate::loss::LossOptions;
@@ -73,14 +74,34 @@ pub struct TrainOptions {
     /// Of the average of the weights over the updates, by which the policy is validated and kept.
     pub ema_decay: Option<f64>,
     pub max_grad_norm: f64,
+    pub sampling: Sampling,
+    /// Of the games of the corpus, for [`Sampling::Weighted`].
+    pub weights: Vec<f64>,
+    pub action_oversample: f64,
+    /// Only views of these characters (internal ids after the first frame) and of these players (tags),
+    /// also to measure on; all of them if empty.
+    pub characters: Vec<u8>,
+    pub players: Vec<String>,
+    /// Probability of a window with noise, and the standard deviation of that.
+    pub noise: f32,
+    pub noise_scale: f32,
+    /// Probability of a frame whose previous action is forgotten.
+    pub previous_dropout: f32,
     /// Probability of a left-right mirrored window; carried, of a mirrored game.
     pub mirror: f32,
     pub frame_delay: usize,
+    /// Each window has a delay from `frame_delay` to this one; carried, each game.
+    pub frame_delay_max: Option<usize>,
     /// Frames at the start of a window that carry no loss; carried, at the start of a game.
     pub burn_in: usize,
     pub neutral_weight: f32,
     pub transition_weight: f32,
     pub seed: u64,
+    /// Batches that are made ahead, with so many threads, and how long one may take; not a bit of the
+    /// result depends on them.
+    pub prefetch: usize,
+    pub loader_threads: usize,
+    pub loader_deadline_ms: u64,
     /// Share of the games that is measured on and never trained on.
     pub val_split: f64,
     /// A corpus of its own to measure on; then no game of the other is held back.
@@ -145,12 +166,24 @@ impl Default for TrainOptions {
             nesterov: false,
             ema_decay: None,
             max_grad_norm: 1.0,
+            sampling: Sampling::Shuffled,
+            weights: vec![],
+            action_oversample: 3.0,
+            characters: vec![],
+            players: vec![],
+            noise: 0.0,
+            noise_scale: 0.01,
+            previous_dropout: 0.0,
             mirror: 0.0,
             frame_delay: 0,
+            frame_delay_max: None,
             burn_in: 0,
             neutral_weight: 1.0,
             transition_weight: 1.0,
             seed: 0,
+            prefetch: 2,
+            loader_threads: 1,
+            loader_deadline_ms: 60_000,
             val_split: 0.1,
             validation: None,
             validate_every: None,
@@ -222,6 +255,7 @@ impl TrainOptions {
         at_least("max_grad_norm", self.max_grad_norm, f64::MIN_POSITIVE, f64::MAX)?;
         at_least("mirror", self.mirror.into(), 0.0, 1.0)?;
         at_least("frame_delay", self.frame_delay as f64, 0.0, 1e4)?;
+        self.loader().validate()?;
         at_least("val_split", self.val_split, 0.0, 1.0)?;
         at_least("max_minutes", self.max_minutes.unwrap_or(1.0), 0.0, 1e6)?;
         at_least("threads", self.threads.unwrap_or(1) as f64, 1.0, 4096.0)
@@ -236,6 +270,15 @@ impl TrainOptions {
         config.set("nesterov", self.nesterov.then_some(true), |c| &mut c.nesterov)?;
         let weight_decay = self.weight_decay.unwrap_or(config.weight_decay);
         Ok(OptimiserConfig { weight_decay, ..config })
+    }
+
+    pub(crate) fn loader(&self) -> LoaderOptions {
+        LoaderOptions {
+            prefetch: self.prefetch,
+            threads: self.loader_threads,
+            deadline_ms: self.loader_deadline_ms,
+            ..LoaderOptions::default()
+        }
     }
 
     pub(crate) fn unroll(&self) -> Unroll {

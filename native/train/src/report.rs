@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sconce_core::Spec;
+use sconce_data::Flow;
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::Report;
@@ -34,6 +35,8 @@ pub enum Event {
         learning_rate: f64,
         grad_norm: f64,
         frames_per_second: f64,
+        /// Seconds of this step in which it waited for its batch.
+        data_wait: f64,
         seconds: f64,
     },
     Validation {
@@ -95,6 +98,8 @@ pub struct RunReport {
     pub weights: usize,
     pub spec: Spec,
     pub options: TrainOptions,
+    /// Of this process: a run that was resumed counts anew.
+    pub loader: Flow,
     pub policy: Option<Report>,
     pub baselines: Vec<BaselineReport>,
     pub history: Vec<Point>,

@@ -13,7 +13,7 @@ use std::time::Instant;
 use sconce_core::checkpoint::{self, Manifest, Optimiser};
 use sconce_core::ops::tensor;
 use sconce_core::{Error, Policy, Result, Spec, fs, pool};
-use sconce_data::{Batch, Corpus, Holdout, View};
+use sconce_data::{Batch, Corpus, Holdout, View, select};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -24,7 +24,7 @@ use crate::metrics::Report;
 use crate::options::TrainOptions;
 use crate::report::{BaselineReport, Event, Point, RunReport, Side, Stopped};
 use crate::schedule::Schedule;
-use crate::source::{Drawn, Source};
+use crate::source::{Loaded, Source};
 use crate::step::{Examples, Stepped, Stepper};
 
 /// What `last.safetensors` notes beside weights and moments.
@@ -137,7 +137,8 @@ impl<'a> Run<'a> {
         let validation = (side(validation, &validation_views), validation_views);
         let digest = digest(&train_views, &validation.1);
         let first = first_policy(spec, options, &train_views)?;
-        let mut source = Source::new(train_views, spec, options)?;
+        let name = corpus.dir().display().to_string();
+        let mut source = Source::new(name, train_views, spec, options)?;
         let epoch_steps = (source.steps_per_epoch() / options.accumulation_steps).max(1);
         let steps = options.steps.unwrap_or(options.epochs * epoch_steps);
 
@@ -207,10 +208,16 @@ impl<'a> Run<'a> {
             }
             let start = Instant::now();
             let learning_rate = self.learning_rate();
-            let (stepped, frames) = self.step(learning_rate)?;
+            let waited = self.source.flow().data_wait_seconds;
+            let (stepped, frames) = match self.step(learning_rate) {
+                // Asked to stop while it waited for data.
+                Err(Error::Cancelled) => continue,
+                step => step?,
+            };
             self.progress.seconds = before + clock.elapsed().as_secs_f64();
             let frames_per_second = frames as f64 / start.elapsed().as_secs_f64();
-            self.account(stepped, learning_rate, frames_per_second);
+            let data_wait = self.source.flow().data_wait_seconds - waited;
+            self.account(stepped, learning_rate, frames_per_second, data_wait);
         }
     }
 
@@ -226,7 +233,13 @@ impl<'a> Run<'a> {
     }
 
     /// Counts a step, tells it, and puts every tenth of a validation's stretch on the curve.
-    fn account(&mut self, stepped: Stepped, learning_rate: f64, frames_per_second: f64) {
+    fn account(
+        &mut self,
+        stepped: Stepped,
+        learning_rate: f64,
+        frames_per_second: f64,
+        data_wait: f64,
+    ) {
         self.progress.step += 1;
         self.progress.recent.0 += stepped.loss;
         self.progress.recent.1 += 1;
@@ -242,6 +255,7 @@ impl<'a> Run<'a> {
             learning_rate,
             grad_norm: stepped.grad_norm,
             frames_per_second,
+            data_wait,
             seconds: self.progress.seconds,
         });
     }
@@ -277,7 +291,8 @@ impl<'a> Run<'a> {
     /// Learns from batch `draw`: its loss, how much it counts and its frames.
     fn learn(&mut self, draw: u64) -> Result<(f64, f64, usize)> {
         let zero = self.stepper.policy().zero_state(self.options.batch_size)?;
-        let Drawn { mut batch, state, frames: count } = self.source.draw(draw, zero)?;
+        let Loaded { mut batch, state, frames: count } =
+            self.source.draw(draw, zero, self.cancel)?;
         let frames = eval::frames(&mut batch);
         let Batch { labels, weights, .. } = &batch;
         let examples = Examples { frames: &frames, labels, weights };
@@ -393,6 +408,7 @@ impl<'a> Run<'a> {
             weights: self.stepper.policy().num_weights(),
             spec: self.stepper.policy().spec().clone(),
             options: self.options.clone(),
+            loader: self.source.flow(),
             policy,
             baselines,
             history: self.progress.history,
@@ -439,7 +455,8 @@ type Games = (usize, Vec<View>);
 /// What is trained on and what is measured on, split by game.
 fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Games, Games)> {
     let some = |corpus: &Corpus, games: &[usize]| -> Result<Games> {
-        Ok((games.len(), corpus.views(games)?))
+        let views = select(corpus.views(games)?, &options.characters, &options.players)?;
+        Ok((views.iter().map(View::game).collect::<HashSet<_>>().len(), views))
     };
     let all = |corpus: &Corpus| some(corpus, &(0..corpus.games().len()).collect::<Vec<_>>());
     if let Some(dir) = &options.validation {
@@ -529,6 +546,9 @@ fn resumable(
         checkpoint_every: 1,
         // Said or not, it is the same number.
         weight_decay: o.optimiser().ok().map(|config| config.weight_decay),
+        prefetch: 0,
+        loader_threads: 1,
+        loader_deadline_ms: 1,
         ..o.clone()
     };
     let (before, now) = (comparable(&progress.options), comparable(options));
@@ -600,7 +620,7 @@ mod tests {
 
         // Nothing finite is left of gradients that this one is added to.
         let zero = run.stepper.policy().zero_state(2).unwrap();
-        let Drawn { mut batch, .. } = run.source.draw(0, zero.clone()).unwrap();
+        let Loaded { mut batch, .. } = run.source.draw(0, zero.clone(), &cancel).unwrap();
         let frames = eval::frames(&mut batch);
         let Batch { labels, weights, .. } = &batch;
         let examples = Examples { frames: &frames, labels, weights };

@@ -298,6 +298,64 @@ fn a_run_is_resumed_by_the_numbers_of_its_optimiser_said_or_not() {
 }
 
 #[test]
+fn batches_that_are_made_ahead_change_no_bit_and_every_report_counts_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    for unroll in [Mode::Window, Mode::Carry] {
+        let last = |prefetch: usize, loader_threads: usize| {
+            let out = dir.path().join(format!("{unroll:?} {prefetch} {loader_threads}"));
+            let options = TrainOptions {
+                unroll,
+                prefetch,
+                loader_threads,
+                validation_mode: unroll,
+                previous_dropout: 0.2,
+                noise: 0.5,
+                frame_delay_max: Some(3),
+                ..options()
+            };
+            let waits = RefCell::new(0.0);
+            let events = |event| {
+                if let Event::Step { data_wait, .. } = event {
+                    *waits.borrow_mut() += data_wait;
+                }
+            };
+            let report =
+                run(&corpus, &gru(), &options, &out, &events, &AtomicBool::new(false)).unwrap();
+            let flow = report.loader;
+            assert_eq!((flow.batches, flow.rows, flow.dropped), (12, 12 * 8 * 20, 0));
+            assert_eq!((flow.prefetch, flow.threads), (prefetch, loader_threads.min(prefetch)));
+            assert!((waits.into_inner() - flow.data_wait_seconds).abs() < 1e-6);
+            assert!(flow.making_seconds > 0.0 && flow.bytes > flow.rows);
+            weights(&out.join("last.safetensors"))
+        };
+        let plain = last(0, 1);
+        for (prefetch, threads) in [(1, 1), (2, 1), (3, 2)] {
+            assert!(last(prefetch, threads) == plain, "{unroll:?} {prefetch} {threads}");
+        }
+    }
+}
+
+#[test]
+fn a_shard_that_goes_while_a_run_learns_ends_it_by_its_name_with_its_state_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let shard = |i: usize| corpus.dir().join(&corpus.games()[i].file);
+    let cut = |event| {
+        if let Event::Step { step: 3, .. } = event {
+            (0..8).for_each(|i| std::fs::remove_file(shard(i)).unwrap());
+        }
+    };
+    let out = dir.path().join("run");
+    let error = run(&corpus, &gru(), &options(), &out, &cut, &AtomicBool::new(false))
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(error.kind().name(), "not_found");
+    assert!(error.to_string().contains(".safetensors not found"), "{error}");
+    assert!(out.join("last.safetensors").exists());
+}
+
+#[test]
 fn a_run_that_carries_its_state_goes_on_to_the_same_bits_however_it_is_computed() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));

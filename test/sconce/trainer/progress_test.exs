@@ -20,6 +20,7 @@ defmodule Sconce.Trainer.ProgressTest do
       learning_rate: 3.0e-4,
       grad_norm: 1.0,
       frames_per_second: 12_345.6,
+      data_wait: 0.0015,
       seconds: seconds
     }
   end
@@ -42,7 +43,8 @@ defmodule Sconce.Trainer.ProgressTest do
 
   test "in a terminal a step writes its line anew, with the time that is left" do
     [first, second] = play(Progress.new(terminal: true), [step(1, 1.0), step(101, 11.0)])
-    assert first == "\r\e[Kstep 1/1,000  epoch 2  loss 1.2346  lr 3.0e-4  12,346 frames/s  eta -"
+    line = "step 1/1,000  epoch 2  loss 1.2346  lr 3.0e-4  12,346 frames/s  wait 1.5 ms  eta -"
+    assert first == "\r\e[K" <> line
     # A hundred steps took ten seconds, so 899 take ninety.
     assert second =~ "eta 1:30"
   end

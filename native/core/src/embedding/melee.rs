@@ -423,6 +423,13 @@ pub fn set_previous(raw: &mut [f32], controller: &[f32]) -> Result<()> {
     Ok(())
 }
 
+/// Takes the previous action out of a row.
+pub fn forget_previous(raw: &mut [f32]) -> Result<()> {
+    fits("frame", RAW_WIDTH, raw.len())?;
+    raw[PREVIOUS..PREVIOUS + PREVIOUS_WIDTH].fill(0.0);
+    Ok(())
+}
+
 /// Class of a value of 0..1 in so many classes: the nearest, the upper one at a tie.
 fn bucket(value: f32, classes: usize) -> u16 {
     let buckets = classes.saturating_sub(1) as f32;

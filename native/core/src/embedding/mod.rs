@@ -154,6 +154,14 @@ impl Embedding {
         }
     }
 
+    /// Makes a raw row one of which nobody knows the action that led to it. A plain vector has none.
+    pub fn forget_previous(&self, raw: &mut [f32]) -> Result<()> {
+        match self {
+            Embedding::Vector(_) => Ok(()),
+            Embedding::Melee(_) => melee::forget_previous(raw),
+        }
+    }
+
     /// Swaps left and right of a raw row. A plain vector has neither.
     pub fn mirror(&self, raw: &mut [f32]) -> Result<()> {
         match self {

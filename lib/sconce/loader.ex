@@ -1,0 +1,365 @@
+defmodule Sconce.Loader do
+  alias Sconce.{Corpus, Error, Native, Options, Tensor}
+  alias Sconce.Native.Call
+  alias Sconce.Policy.Spec
+
+  @sampling [
+    sampling: [
+      type: {:in, [:shuffled, :weighted, :balanced, :transitions]},
+      default: :shuffled,
+      doc:
+        "Each window once an epoch; or drawn again and again: games by `:weights`, own characters " <>
+          "equally often; or shuffled, with windows around a changed action more often."
+    ],
+    weights: [
+      type: {:or, [{:list, :float}, nil]},
+      default: nil,
+      doc: "Of `:weighted`: one for each of `Sconce.Corpus.games/1`, for each of its windows."
+    ],
+    action_oversample: [
+      type: :float,
+      default: 3.0,
+      min: 0,
+      doc: "Of `:transitions`: how often a changed action counts."
+    ],
+    characters: [
+      type: {:or, [{:list, {:or, [:non_neg_integer, :string]}}, nil]},
+      default: nil,
+      doc: "Only views of these own characters, by name or internal id."
+    ],
+    players: [
+      type: {:or, [{:list, :string}, nil]},
+      default: nil,
+      doc: "Only views of players with these tags."
+    ],
+    mirror: [
+      type: :float,
+      default: 0.0,
+      min: 0,
+      max: 1,
+      doc: "Probability of a left-right mirrored window; carried, of a mirrored game."
+    ],
+    noise: [
+      type: :float,
+      default: 0.0,
+      min: 0,
+      max: 1,
+      doc: "Probability of a window to whose numbers (not ids) noise is added."
+    ],
+    noise_scale: [
+      type: :float,
+      default: 0.01,
+      min: 0,
+      doc: "Standard deviation of the noise, beside features of about 1."
+    ],
+    previous_dropout: [
+      type: :float,
+      default: 0.0,
+      min: 0,
+      max: 1,
+      doc: "Probability of a frame whose previous action is forgotten."
+    ],
+    frame_delay: [
+      type: :non_neg_integer,
+      default: 0,
+      doc: "Frames between a state and the action to learn, beyond the next."
+    ],
+    frame_delay_max: [
+      type: {:or, [:non_neg_integer, nil]},
+      default: nil,
+      doc: "Each window has a delay from `:frame_delay` to this one; carried, each game."
+    ]
+  ]
+
+  @prefetch [
+    prefetch: [
+      type: :non_neg_integer,
+      default: 2,
+      max: 4096,
+      doc: "Batches that are ready or in the making; with 0 each is made when it is asked for."
+    ],
+    loader_threads: [
+      type: :pos_integer,
+      default: 1,
+      doc: "Threads that make them. The batches are the same for any number."
+    ],
+    loader_deadline_ms: [
+      type: :pos_integer,
+      default: 60_000,
+      max: 0xFFFF_FFFF,
+      doc: "A batch that takes longer is an error."
+    ]
+  ]
+
+  @stream [
+            batch_size: [type: :pos_integer, default: 64, doc: "Windows in a batch."],
+            window_size: [type: :pos_integer, default: 60, doc: "Frames in a window."],
+            stride: [
+              type: :pos_integer,
+              default: 30,
+              doc: "Frames between the starts of neighbouring windows."
+            ],
+            epochs: [
+              type: {:or, [:pos_integer, :infinity]},
+              default: 1,
+              doc: "Passes over all windows, or as many draws."
+            ],
+            start: [type: :non_neg_integer, default: 0, doc: "The step to begin at, to go on."],
+            seed: [type: :non_neg_integer, default: 0, doc: "Of everything random."],
+            embedding: [
+              type: :any,
+              default: nil,
+              doc: "As in `Sconce.Policy.Spec`; `nil` is the corpus' own."
+            ],
+            queue_depth: [
+              type: :non_neg_integer,
+              default: 0,
+              max: 256,
+              doc: "How many of the latest inputs stand beside each state, the newest first."
+            ],
+            neutral_weight: [
+              type: :float,
+              default: 1.0,
+              min: 0,
+              doc: "Weight of a frame without a button and with a centred main stick."
+            ],
+            transition_weight: [
+              type: :float,
+              default: 1.0,
+              min: 0,
+              doc: "Factor on a frame whose action differs from the one before."
+            ],
+            burn_in: [
+              type: :non_neg_integer,
+              default: 0,
+              doc: "Frames at the start of a window that have the weight 0."
+            ],
+            max_bytes: [
+              type: :pos_integer,
+              default: 1_073_741_824,
+              doc: "Of prefetched batches; one is made ahead whatever it weighs."
+            ],
+            as: [
+              type: {:in, [:auto, :binaries, :nx]},
+              default: :auto,
+              doc: "Nx tensors or maps of binaries; `:auto` is tensors where Nx is loaded."
+            ]
+          ] ++ @sampling ++ @prefetch
+
+  @moduledoc """
+  Batches of a corpus, for apps that train with something else than `Sconce.Trainer`.
+
+  Native threads draw windows, embed and augment them, and keep a bounded number of batches ready; a
+  `Stream` takes one after the other. They are the batches that a run of the same options learns from,
+  a function of the seed and their step alone.
+
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-loader-doctest")
+      iex> games = for _game <- 1..3, do: {for(t <- 1..40, do: t / 40), for(t <- 1..40, do: rem(t, 2))}
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, games, into: dir, heads: [go: {:bernoulli, 1}])
+      iex> stream = Sconce.Loader.stream(corpus, batch_size: 4, window_size: 10, stride: 10, as: :binaries)
+      iex> [first, _second] = Enum.to_list(stream)
+      iex> {first.step, first.states.shape, first.states.type, byte_size(first.states.data)}
+      {0, {4, 10, 1}, {:f, 32}, 160}
+      iex> first.actions.shape
+      {4, 10, 1}
+      iex> stream |> Stream.map(& &1.step) |> Enum.take(1)
+      [0]
+      iex> File.rm_rf!(dir) != []
+      true
+
+  ## A batch
+
+  A map, of `b` windows of `w` frames:
+
+  | key | what | shape, type |
+  |---|---|---|
+  | `step` | its number, counted from 0 over all epochs | |
+  | `states` | embedded frames | `{b, w, continuous}` f32 |
+  | `ids` | rows of the tables that an embedding learns | `{b, w, ids}` u32 |
+  | `previous` | labels of the action that led to a frame, 65535 where there is none | `{b, w, labels}` u16 |
+  | `queue` | labels of the latest inputs before the action to learn | `{b, w, queue_depth, labels}` u16 |
+  | `actions` | labels to learn, a column for each class and for each bit of the heads in their order | `{b, w, labels}` u16 |
+  | `frame_weights` | how much a frame counts | `{b, w}` f32 |
+  | `flow` | what went through the loader, see below | |
+
+  A tensor is an `Nx.Tensor`, or a map of `data` (a binary, little-endian and row-major), `shape` and
+  `type`. The binaries are the loader's own memory, not copies; each of them holds its whole batch.
+
+  ## Flow
+
+  `batches`, `rows` and `bytes` that were taken, batches that are `ready`, `dropped` ones (0, always),
+  `seconds` from the start to the last batch, of which `data_wait_seconds` went by waiting for one;
+  `room_wait_seconds` and `making_seconds` of the threads; `rows_per_second`, `bytes_per_second`;
+  `prefetch` and `threads` in use (fewer batches where `:max_bytes` holds no more). `Sconce.Trainer` has
+  the same in its report.
+
+  ## Ends
+
+  A stream ends its threads when it is done or halted (`Enum.take/2`), when something in it raises, and
+  when the process that runs it dies. Each enumeration is one of its own: a stream may be sent to other
+  processes and run there, also at the same time.
+
+  What goes wrong raises `Sconce.Error`: of kind `:corrupt` or `:not_found` for a file that was cut or
+  deleted, by its name; of kind `:deadline` where a batch does not come in time; `:panic` for a bug.
+  """
+
+  @type corpus :: Corpus.t()
+
+  @typedoc "An `Nx.Tensor`, or its bytes and what they are."
+  @type tensor :: struct | %{data: binary, shape: tuple, type: {:f | :u, 16 | 32}}
+
+  @typedoc "See `Sconce.Loader`."
+  @type batch :: %{
+          step: non_neg_integer,
+          states: tensor,
+          ids: tensor,
+          previous: tensor,
+          queue: tensor,
+          actions: tensor,
+          frame_weights: tensor,
+          flow: map
+        }
+
+  @doc """
+  Batches of a corpus, or of the folder of one, as a stream of `t:batch/0`.
+
+  Options that no stream could have raise `ArgumentError` here, all else when it runs.
+
+  #{Options.docs(@stream)}
+  """
+  @spec stream(corpus | Path.t(), keyword) :: Enumerable.t()
+  def stream(corpus, opts \\ []) do
+    opts = Options.validate!(opts, @stream)
+    tensor = tensor(opts[:as])
+    options = native(opts)
+
+    Stream.resource(
+      fn -> open!(corpus, options, opts[:epochs]) end,
+      fn
+        %{left: 0} = state -> {:halt, state}
+        state -> {[next!(state.loader, tensor)], %{state | left: less(state.left)}}
+      end,
+      fn %{loader: loader} -> Native.loader_close(loader) end
+    )
+  end
+
+  @doc """
+  What a stream of these options would give: `windows` and `steps_per_epoch` of an epoch, `batch_bytes`,
+  and `short_views`, which are left out because they are shorter than a window.
+
+      {:ok, %{steps_per_epoch: 482}} = Sconce.Loader.info(corpus, batch_size: 256)
+  """
+  @spec info(corpus | Path.t(), keyword) :: {:ok, map} | {:error, Error.t()}
+  def info(corpus, opts \\ []) do
+    options = opts |> Options.validate!(@stream) |> native()
+
+    with {:ok, %Corpus{handle: handle}} <- corpus(corpus),
+         do: Call.run(&Native.loader_info(handle, &1, options))
+  end
+
+  @doc false
+  # The tables that a training run has as well.
+  def schema(:sampling), do: @sampling
+  def schema(:prefetch), do: @prefetch
+
+  @doc false
+  # How they cross.
+  def native_sampling(options) do
+    options
+    |> Map.update!(:weights, &(&1 || []))
+    |> Map.update!(:players, &(&1 || []))
+    |> Map.update!(:characters, fn all -> Enum.map(all || [], &character!/1) end)
+  end
+
+  defp character!(id) when id in 0..255, do: id
+
+  defp character!(name) do
+    case Corpus.character_id(name) do
+      {:ok, id} -> id
+      :error -> raise ArgumentError, "option :characters: #{Corpus.unknown_character(name)}"
+    end
+  end
+
+  defp native(opts) do
+    options = opts |> Map.new() |> native_sampling()
+
+    sampler =
+      Map.take(options, ~w(stride sampling weights action_oversample mirror noise noise_scale
+                           previous_dropout frame_delay_max seed)a)
+
+    options
+    |> Map.take(~w(batch_size start burn_in frame_delay queue_depth neutral_weight
+                   transition_weight characters players)a)
+    |> Map.merge(%{
+      sampler: Map.put(sampler, :window, options.window_size),
+      loader: %{
+        prefetch: options.prefetch,
+        threads: options.loader_threads,
+        deadline_ms: options.loader_deadline_ms,
+        max_bytes: options.max_bytes
+      },
+      embedding: embedding(options.embedding)
+    })
+  end
+
+  defp embedding(nil), do: nil
+  defp embedding(given), do: Spec.to_native(Spec.new(embedding: given)).embedding
+
+  defp open!(corpus, options, epochs) do
+    with {:ok, %Corpus{handle: handle}} <- corpus(corpus),
+         {:ok, {loader, info}} <- Call.run(&Native.loader_open(handle, &1, options)) do
+      %{loader: loader, left: steps(epochs, info.steps_per_epoch, options.start)}
+    else
+      {:error, error} -> raise error
+    end
+  end
+
+  defp corpus(%Corpus{} = corpus), do: {:ok, corpus}
+  defp corpus(dir), do: Corpus.open(dir)
+
+  defp steps(:infinity, _steps, _start), do: :infinity
+  defp steps(epochs, steps, start), do: max(epochs * steps - start, 0)
+
+  defp less(:infinity), do: :infinity
+  defp less(left), do: left - 1
+
+  defp next!(loader, tensor) do
+    case Call.run(&Native.loader_next(loader, &1)) do
+      {:ok, {step, shape, numbers, flow}} -> batch(step, shape, numbers, flow, tensor)
+      {:error, error} -> raise error
+    end
+  end
+
+  defp batch(step, {b, w}, {states, ids, previous, queue, labels, weights}, flow, tensor) do
+    rows = b * w
+    width = fn binary, bytes -> div(byte_size(binary), bytes * rows) end
+    wide = fn binary, type, bytes -> tensor.(binary, type, {b, w, width.(binary, bytes)}) end
+    labels_width = width.(labels, 2)
+    depth = div(width.(queue, 2), labels_width)
+
+    %{
+      step: step,
+      states: wide.(states, {:f, 32}, 4),
+      ids: wide.(ids, {:u, 32}, 4),
+      previous: wide.(previous, {:u, 16}, 2),
+      queue: tensor.(queue, {:u, 16}, {b, w, depth, labels_width}),
+      actions: wide.(labels, {:u, 16}, 2),
+      frame_weights: tensor.(weights, {:f, 32}, {b, w}),
+      flow: flow
+    }
+  end
+
+  defp tensor(:auto), do: if(Tensor.nx?(), do: &nx/3, else: &plain/3)
+  defp tensor(:binaries), do: &plain/3
+
+  defp tensor(:nx) do
+    Tensor.nx?() || raise ArgumentError, "option :as: Nx is not loaded"
+    &nx/3
+  end
+
+  defp plain(data, type, shape), do: %{data: data, type: type, shape: shape}
+
+  # Nx has no tensor without a number in it.
+  defp nx(<<>>, type, shape), do: plain(<<>>, type, shape)
+  defp nx(data, type, shape), do: Tensor.from_binary(data, type, shape)
+end

@@ -1,0 +1,123 @@
+//! What is done to windows on their way into a batch: left and right swapped, noise, a forgotten
+//! previous action, a delay of their own.
+//!
+//! All of it is arithmetic on (seed, step, place in the batch), in the one copy of the frames that the
+//! batch is.
+
+use sconce_core::rng::{Rng, unit};
+use sconce_core::{Error, Result};
+
+use crate::batch::{Look, Shard};
+use crate::sampler::SamplerOptions;
+
+/// The draws of one step.
+pub(crate) struct Augment<'a> {
+    options: &'a SamplerOptions,
+    gate: Rng,
+    noise: Rng,
+    forget: Rng,
+}
+
+impl<'a> Augment<'a> {
+    pub fn new(options: &'a SamplerOptions, step: u64) -> Self {
+        let rng = |purpose| Rng::new(options.seed, purpose, step);
+        let (gate, noise, forget) = (rng("noise.gate"), rng("noise"), rng("previous"));
+        Augment { options, gate, noise, forget }
+    }
+
+    /// How frame `k` of window `b` is looked at.
+    pub fn look(&self, look: Look, b: usize, k: usize) -> Look {
+        let dropout = self.options.previous_dropout;
+        let place = (b * self.options.window + k) as u64;
+        Look { forget: dropout > 0.0 && self.forget.uniform(place) < dropout, ..look }
+    }
+
+    /// Adds noise to the numbers of the first `frames` frames of window `b`, if it is one that gets some.
+    pub fn finish(&self, b: usize, frames: usize, shard: &mut Shard) {
+        if self.options.noise > 0.0 && self.gate.uniform(b as u64) < self.options.noise {
+            let numbers = shard.numbers(frames);
+            add_noise(numbers, self.options.noise_scale, &self.noise, b as u64);
+        }
+    }
+}
+
+/// Lanes of a call to [`Rng::blocks`], and the numbers that it makes.
+const BLOCKS: usize = 16;
+const NUMBERS: usize = 4 * BLOCKS;
+
+/// Adds numbers of mean 0 and standard deviation `scale`, those of stream `b`.
+///
+/// A number is the sum of the four bytes of a random word (Irwin and Hall's distribution), at most 3.45
+/// standard deviations: near enough to a normal one for noise, and a tenth of the cost.
+fn add_noise(values: &mut [f32], scale: f32, rng: &Rng, b: u64) {
+    // Mean and variance of a byte: 255 / 2, (256^2 - 1) / 12.
+    const MEAN: f32 = 4.0 * 255.0 / 2.0;
+    let scale = scale / (4.0_f32 * 65535.0 / 12.0).sqrt();
+    for (i, values) in values.chunks_mut(NUMBERS).enumerate() {
+        // A window has fewer blocks than 2^32.
+        let words = rng.blocks::<BLOCKS>(b << 32 | (i * BLOCKS) as u64);
+        for (value, word) in values.iter_mut().zip(words.as_flattened()) {
+            let sum = (word & 0xFF) + (word >> 8 & 0xFF) + (word >> 16 & 0xFF) + (word >> 24);
+            *value += scale * (sum as f32 - MEAN);
+        }
+    }
+}
+
+/// Frames between a state and its label beyond the next, one of `low..=high`.
+pub(crate) fn delay(low: usize, high: usize, rng: &Rng, place: u64) -> usize {
+    match high.saturating_sub(low) {
+        0 => low,
+        more => low + rng.below(place, more as u64 + 1) as usize,
+    }
+}
+
+/// Refuses shares that are none.
+pub(crate) fn check(options: &SamplerOptions, delay: usize) -> Result<()> {
+    let shares = [
+        ("mirror", options.mirror),
+        ("noise", options.noise),
+        ("previous_dropout", options.previous_dropout),
+    ];
+    if let Some((field, share)) = shares.into_iter().find(|(_, p)| !(0.0..=1.0).contains(p)) {
+        return Err(Error::out_of_range(field, share.into(), 0.0, 1.0));
+    }
+    if !(0.0..=f32::MAX).contains(&options.noise_scale) {
+        let scale = f64::from(options.noise_scale);
+        return Err(Error::out_of_range("noise_scale", scale, 0.0, f32::MAX.into()));
+    }
+    match options.frame_delay_max {
+        Some(max) if max < delay || max > MAX_DELAY => {
+            let bounds = (delay as f64, MAX_DELAY as f64);
+            Err(Error::out_of_range("frame_delay_max", max as f64, bounds.0, bounds.1))
+        }
+        _ => Ok(()),
+    }
+}
+
+const MAX_DELAY: usize = 10_000;
+
+/// Uniform in `[0, 1)` with 48 bits.
+pub(crate) fn share(rng: &Rng, place: u64) -> f64 {
+    let [high, low, ..] = rng.block(place);
+    f64::from(unit(high)) + f64::from(unit(low)) / 16_777_216.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_has_the_moments_that_it_should() {
+        let rng = Rng::new(3, "noise", 0);
+        let mut values = vec![0.0; 100_001];
+        add_noise(&mut values, 0.5, &rng, 7);
+        let n = values.len() as f64;
+        let wide = || values.iter().map(|v| f64::from(*v));
+        let mean = wide().sum::<f64>() / n;
+        let variance = wide().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+        assert!(mean.abs() < 0.005 && (variance.sqrt() - 0.5).abs() < 0.005, "{mean} {variance}");
+        let mut others = vec![0.0; 100_001];
+        add_noise(&mut others, 0.5, &rng, 8);
+        assert!(values.iter().zip(&others).filter(|(a, b)| a == b).count() < 1000);
+    }
+}

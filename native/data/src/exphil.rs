@@ -1,0 +1,225 @@
+//! Corpora of ExPhil, read as they are: frames that are embedded already, and their labels.
+//!
+//! | file | what |
+//! |---|---|
+//! | `embeddings.bin` | `EMBD`, u32 version 1, u64 frames, u64 width, u32 dtype (1 f32, 2 f16, 3 bf16), u32; rows |
+//! | `labels.bin` | `LBLS`, u32 version 1, u64 frames, u32 width 6, u32; 6 bytes a frame: a mask of the buttons, the classes of main x and y, C x and y, shoulder |
+//! | `manifest.jsonl` | a line for each player of a game: `path`, `start`, `frames`, `port` |
+//!
+//! Numbers are little-endian. Every count is checked against the files before it is trusted; a file that
+//! is longer than it says is refused like one that is shorter.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use sconce_core::spec::{Heads, HeadsKind};
+use sconce_core::{Error, Result};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::corpus::hex;
+use crate::mapped::Mapped;
+use crate::schema::{GameInfo, Schema};
+use crate::shard::{Place, Shard, Stored};
+
+const EMBEDDINGS: &str = "embeddings.bin";
+const LABELS: &str = "labels.bin";
+const MANIFEST: &str = "manifest.jsonl";
+const VERSION: u32 = 1;
+/// Of their headers.
+const EMBEDDINGS_HEADER: usize = 32;
+const LABELS_HEADER: usize = 24;
+/// Of a frame's labels.
+pub(crate) const LABEL_BYTES: usize = 6;
+
+/// Whether the folder holds such a corpus.
+pub(crate) fn is_there(dir: &Path) -> bool {
+    dir.join(EMBEDDINGS).exists()
+}
+
+/// A line of the manifest.
+#[derive(Deserialize)]
+struct Line {
+    path: String,
+    start: usize,
+    frames: usize,
+    port: Option<u8>,
+}
+
+/// What the games are, and each of them.
+pub(crate) fn open(dir: &Path) -> Result<(Schema, Vec<Shard>)> {
+    let rows = Rows::open(dir)?;
+    let schema = Schema::vector(rows.width, &Heads::controller(HeadsKind::Independent));
+    schema.validate()?;
+    let lines = lines(&dir.join(MANIFEST), rows.frames)?;
+    Ok((schema, lines.iter().map(|line| rows.shard(line)).collect()))
+}
+
+/// All frames of all games.
+struct Rows {
+    embeddings: Arc<Mapped>,
+    labels: Arc<Mapped>,
+    frames: usize,
+    width: usize,
+    stored: Stored,
+}
+
+impl Rows {
+    fn open(dir: &Path) -> Result<Self> {
+        let embeddings = Mapped::open(&dir.join(EMBEDDINGS))?;
+        let header = Header::read(&embeddings, b"EMBD", EMBEDDINGS_HEADER)?;
+        let (frames, width) = (header.long(8)?, header.long(16)?);
+        let stored = match header.word(24)? {
+            1 => Stored::F32,
+            2 => Stored::F16,
+            3 => Stored::Bf16,
+            other => return Err(header.corrupt(format!("dtype {other}, not 1, 2 or 3"))),
+        };
+        header.holds(frames, width.checked_mul(stored.size()))?;
+
+        let labels = Mapped::open(&dir.join(LABELS))?;
+        let header = Header::read(&labels, b"LBLS", LABELS_HEADER)?;
+        let width_of_labels = header.word(16)?;
+        if width_of_labels as usize != LABEL_BYTES {
+            let reason = format!("{width_of_labels} bytes a frame, not {LABEL_BYTES}");
+            return Err(header.corrupt(reason));
+        }
+        let count = header.long(8)?;
+        if count != frames {
+            let reason = format!("{count} frames beside {frames} in {EMBEDDINGS}");
+            return Err(header.corrupt(reason));
+        }
+        header.holds(count, Some(LABEL_BYTES))?;
+        Ok(Rows {
+            embeddings: Arc::new(embeddings),
+            labels: Arc::new(labels),
+            frames,
+            width,
+            stored,
+        })
+    }
+
+    /// A game: a stretch of both files, which is known to lie inside them.
+    fn shard(&self, line: &Line) -> Shard {
+        let row = self.width * self.stored.size();
+        let x = Place {
+            file: self.embeddings.clone(),
+            stored: self.stored,
+            begin: EMBEDDINGS_HEADER + line.start * row,
+            len: line.frames * self.width,
+        };
+        let labels = Place {
+            file: self.labels.clone(),
+            stored: Stored::U8,
+            begin: LABELS_HEADER + line.start * LABEL_BYTES,
+            len: line.frames * LABEL_BYTES,
+        };
+        let info = GameInfo {
+            file: EMBEDDINGS.into(),
+            // Of the path alone: both players of a game lie on the same side of a split, and those of
+            // other games stay where they are when more come.
+            digest: hex(&Sha256::digest(line.path.as_bytes())),
+            source: line.path.clone(),
+            ports: line.port.into_iter().collect(),
+            frames: line.frames,
+            bytes: (line.frames * (row + LABEL_BYTES)) as u64,
+            ..GameInfo::default()
+        };
+        Shard::of_columns(info, vec![x, labels])
+    }
+}
+
+/// The first bytes of a file.
+struct Header<'a> {
+    file: &'a Mapped,
+    size: usize,
+}
+
+impl<'a> Header<'a> {
+    fn read(file: &'a Mapped, magic: &[u8; 4], size: usize) -> Result<Self> {
+        let header = Header { file, size };
+        if file.bytes().len() < size {
+            let reason = format!("{} bytes, less than its header of {size}", file.bytes().len());
+            return Err(header.corrupt(reason));
+        }
+        if file.bytes().get(..4) != Some(magic) {
+            let name = String::from_utf8_lossy(magic).into_owned();
+            return Err(header.corrupt(format!("does not begin with {name}")));
+        }
+        match header.word(4)? {
+            VERSION => Ok(header),
+            other => {
+                let what = file.path().display().to_string();
+                Err(Error::mismatch(what, format!("version {VERSION}"), other))
+            }
+        }
+    }
+
+    fn corrupt(&self, reason: String) -> Error {
+        Error::corrupt(self.file.path().display().to_string(), reason)
+    }
+
+    fn word(&self, at: usize) -> Result<u32> {
+        self.bytes(at).map(u32::from_le_bytes)
+    }
+
+    /// A count, which has to be one of this machine.
+    fn long(&self, at: usize) -> Result<usize> {
+        let count = u64::from_le_bytes(self.bytes(at)?);
+        usize::try_from(count).map_err(|_| self.corrupt(format!("a count of {count}")))
+    }
+
+    fn bytes<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
+        let bytes = self.file.bytes().get(at..at + N).and_then(|bytes| bytes.try_into().ok());
+        bytes.ok_or_else(|| self.corrupt(format!("no {N} bytes at {at}")))
+    }
+
+    /// Whether so many rows follow, and nothing else.
+    fn holds(&self, rows: usize, row: Option<usize>) -> Result<()> {
+        let bytes = self.file.bytes().len();
+        let expected = row.and_then(|row| row.checked_mul(rows)?.checked_add(self.size));
+        match expected == Some(bytes) {
+            true => Ok(()),
+            false => {
+                let row = row.map_or("more than any".into(), |row| row.to_string());
+                let reason = format!("{bytes} bytes for {rows} frames of {row} bytes each");
+                Err(self.corrupt(reason))
+            }
+        }
+    }
+}
+
+/// The lines of the manifest, none of which leads out of the rows or into another's.
+fn lines(path: &Path, frames: usize) -> Result<Vec<Line>> {
+    let text = fs::read(path).map_err(Error::io(path))?;
+    let corrupt = |reason: String| Error::corrupt(path.display().to_string(), reason);
+    let text = String::from_utf8(text).map_err(|e| corrupt(e.to_string()))?;
+    let (mut lines, mut ranges) = (vec![], vec![]);
+    for (i, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
+        let line: Line =
+            serde_json::from_str(text).map_err(|e| corrupt(format!("line {}: {e}", i + 1)))?;
+        match line.start.checked_add(line.frames).filter(|end| *end <= frames) {
+            Some(end) => ranges.push((line.start..end, i + 1)),
+            None => {
+                let Line { start, frames: count, .. } = line;
+                let reason = format!("line {}: {count} frames from {start} on of {frames}", i + 1);
+                return Err(corrupt(reason));
+            }
+        }
+        lines.push(line);
+    }
+    match overlap(ranges) {
+        Some((a, b)) => Err(corrupt(format!("lines {a} and {b} share frames"))),
+        None => Ok(lines),
+    }
+}
+
+/// Lines whose frames are not theirs alone.
+fn overlap(mut ranges: Vec<(Range<usize>, usize)>) -> Option<(usize, usize)> {
+    ranges.retain(|(range, _)| !range.is_empty());
+    ranges.sort_by_key(|(range, _)| range.start);
+    let pair = ranges.windows(2).find(|pair| pair[1].0.start < pair[0].0.end)?;
+    Some((pair[0].1, pair[1].1))
+}

@@ -1,0 +1,385 @@
+//! Batches that are made ahead of whoever takes them, by threads of their own.
+//!
+//! 1. Thread i of n makes the batches i, i + n, i + 2n, ... into a channel of its own, and they are
+//!    taken from the channels in turn: what is taken, and in what order, does not depend on n.
+//! 2. There are at most `prefetch` batches, made or in the making, beside the one that was taken.
+//! 3. A failure takes its batch's place, a panic as well; it is the last that its thread tells. A batch
+//!    that does not come in time is an error that names the source.
+//! 4. A loader that is dropped ends its threads, each with the batch that it is at. Nobody waits for
+//!    them: one that hangs in a read would hold its waiter too.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use sconce_core::{Error, Result, pool};
+use serde::{Deserialize, Serialize};
+
+use crate::batch::Batch;
+use crate::lanes::{Lane, Lanes};
+use crate::sampler::Sampler;
+
+/// What is made at a step: a batch, and what its rows are where they are lanes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Drawn {
+    pub batch: Batch,
+    pub lanes: Vec<Lane>,
+}
+
+/// Something that makes the batch of any step, always the same one.
+pub trait Draw: Clone + Send + 'static {
+    fn draw(&mut self, step: u64) -> Result<Drawn>;
+
+    /// What a batch of it weighs.
+    fn bytes(&self) -> u64;
+}
+
+/// Windows of a sampler, or lanes; no loss on the first `burn_in` frames of each window or game.
+#[derive(Debug, Clone)]
+pub enum Draws {
+    Windows { sampler: Sampler, batch_size: usize, burn_in: usize },
+    Lanes { lanes: Lanes, burn_in: usize },
+}
+
+impl Draw for Draws {
+    fn draw(&mut self, step: u64) -> Result<Drawn> {
+        match self {
+            Draws::Windows { sampler, batch_size, burn_in } => {
+                let mut batch = sampler.batch(step, *batch_size)?;
+                let window = batch.window.max(1);
+                for window in batch.weights.chunks_exact_mut(window) {
+                    window.iter_mut().take(*burn_in).for_each(|weight| *weight = 0.0);
+                }
+                Ok(Drawn { batch, lanes: vec![] })
+            }
+            Draws::Lanes { lanes, burn_in } => {
+                let (batch, lanes) = lanes.batch(step, *burn_in)?;
+                Ok(Drawn { batch, lanes })
+            }
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Draws::Windows { sampler, batch_size, .. } => {
+                sampler.reader().bytes(*batch_size, sampler.options().window)
+            }
+            Draws::Lanes { lanes, .. } => lanes.bytes(),
+        }
+    }
+}
+
+/// How batches are made ahead.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoaderOptions {
+    /// Batches that may be ready or in the making. With 0 each is made when it is asked for, by the
+    /// threads of the pool.
+    pub prefetch: usize,
+    /// Bytes of these batches; one is made ahead whatever it weighs.
+    pub max_bytes: u64,
+    /// Threads that make them, at most as many as there may be batches.
+    pub threads: usize,
+    /// After so long a batch that is not there is an error.
+    pub deadline_ms: u64,
+}
+
+impl Default for LoaderOptions {
+    fn default() -> Self {
+        LoaderOptions { prefetch: 2, max_bytes: 1 << 30, threads: 1, deadline_ms: 60_000 }
+    }
+}
+
+impl LoaderOptions {
+    pub fn validate(&self) -> Result<()> {
+        within("prefetch", self.prefetch as u64, 0, MAX_PREFETCH)?;
+        within("loader_threads", self.threads as u64, 1, pool::MAX_THREADS as u64)?;
+        within("deadline_ms", self.deadline_ms, 1, u64::from(u32::MAX))
+    }
+
+    /// Batches that may be there, of such a size.
+    fn depth(&self, bytes: u64) -> usize {
+        let fit = usize::try_from(self.max_bytes / bytes.max(1)).unwrap_or(usize::MAX);
+        self.prefetch.min(fit.max(1))
+    }
+}
+
+fn within(field: &str, value: u64, min: u64, max: u64) -> Result<()> {
+    match (min..=max).contains(&value) {
+        true => Ok(()),
+        false => Err(Error::out_of_range(field, value as f64, min as f64, max as f64)),
+    }
+}
+
+const MAX_PREFETCH: u64 = 4096;
+/// How often one who waits looks whether it still should.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What went through a loader since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Taken.
+    pub batches: u64,
+    /// Frames in them, and their bytes.
+    pub rows: u64,
+    pub bytes: u64,
+    /// Made and not taken yet.
+    pub ready: u64,
+    /// Steps that were passed without their batch: none, ever.
+    pub dropped: u64,
+    /// From the start to the last batch that was taken.
+    pub seconds: f64,
+    /// How long the taker waited for batches,
+    pub data_wait_seconds: f64,
+    /// and how long the threads waited for room, all of them together.
+    pub room_wait_seconds: f64,
+    /// How long they were making batches.
+    pub making_seconds: f64,
+    pub rows_per_second: f64,
+    pub bytes_per_second: f64,
+    /// Batches that may be there, and the threads that make them.
+    pub prefetch: usize,
+    pub threads: usize,
+}
+
+/// Nanoseconds that threads spent, and batches that they made.
+#[derive(Default)]
+struct Spent {
+    making: AtomicU64,
+    room: AtomicU64,
+    made: AtomicU64,
+}
+
+/// Threads of all loaders of this process.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// How many threads make batches in this process.
+pub fn live_threads() -> usize {
+    LIVE.load(Ordering::Acquire)
+}
+
+/// Makes the batches of one step after the other.
+pub struct Loader<D: Draw> {
+    name: String,
+    options: LoaderOptions,
+    maker: Maker<D>,
+    first: u64,
+    /// The step whose batch comes next.
+    step: u64,
+    spent: Arc<Spent>,
+    started: Instant,
+    /// When the last batch was taken, since then.
+    taken: Duration,
+    waited: Duration,
+    batches: u64,
+    rows: u64,
+    bytes: u64,
+}
+
+enum Maker<D> {
+    Caller(D),
+    Threads { turns: Vec<Receiver<Made>>, depth: usize },
+}
+
+/// A step and its batch.
+type Made = (u64, Result<Drawn>);
+
+impl<D: Draw> Loader<D> {
+    /// Starts at the batch of step `first`. `name` is what errors call the source.
+    pub fn start(
+        name: impl Into<String>,
+        draw: D,
+        options: &LoaderOptions,
+        first: u64,
+    ) -> Result<Self> {
+        options.validate()?;
+        let spent = Arc::<Spent>::default();
+        let name = name.into();
+        let maker = match options.depth(draw.bytes()) {
+            0 => Maker::Caller(draw),
+            depth => {
+                let threads = options.threads.min(depth);
+                let turn = |i: usize| {
+                    // One batch is in the making while the channel is full.
+                    let room = (depth - i).div_ceil(threads) - 1;
+                    let (sender, receiver) = bounded(room);
+                    let steps = (first + i as u64, threads as u64);
+                    let (name, draw, spent) = (name.clone(), draw.clone(), spent.clone());
+                    Producer { name, draw, steps, spent, sender }.spawn(i)?;
+                    Ok(receiver)
+                };
+                Maker::Threads { turns: (0..threads).map(turn).collect::<Result<_>>()?, depth }
+            }
+        };
+        Ok(Loader {
+            name,
+            options: options.clone(),
+            maker,
+            first,
+            step: first,
+            spent,
+            started: Instant::now(),
+            taken: Duration::ZERO,
+            waited: Duration::ZERO,
+            batches: 0,
+            rows: 0,
+            bytes: 0,
+        })
+    }
+
+    /// The step whose batch [`Self::next`] gives.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The next batch. [`Error::Cancelled`] soon after `cancel` is set, and then nothing is lost.
+    pub fn next(&mut self, cancel: &AtomicBool) -> Result<Drawn> {
+        let asked = Instant::now();
+        let made = self.take(asked, cancel);
+        self.waited += asked.elapsed();
+        let (step, drawn) = made?;
+        let drawn = drawn?;
+        self.taken = self.started.elapsed();
+        self.step = step + 1;
+        self.batches += 1;
+        self.rows += drawn.batch.weights.len() as u64;
+        self.bytes += drawn.batch.bytes();
+        Ok(drawn)
+    }
+
+    fn take(&mut self, asked: Instant, cancel: &AtomicBool) -> Result<Made> {
+        let turns = match &mut self.maker {
+            Maker::Caller(draw) => {
+                return Ok((self.step, make(self.step, &self.name, draw, &self.spent)));
+            }
+            Maker::Threads { turns, .. } => turns,
+        };
+        let turn = ((self.step - self.first) % turns.len().max(1) as u64) as usize;
+        let Some(turn) = turns.get(turn) else { return Err(self.ended()) };
+        let deadline = Duration::from_millis(self.options.deadline_ms);
+        loop {
+            let left = deadline.saturating_sub(asked.elapsed());
+            match turn.recv_timeout(left.min(LOOK)) {
+                Ok(made) => return Ok(made),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
+                Err(RecvTimeoutError::Timeout) if cancel.load(Ordering::Relaxed) => {
+                    return Err(Error::Cancelled);
+                }
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Err(self.stalled()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Its thread told a failure before this batch, and nothing after it.
+    fn ended(&self) -> Error {
+        let reason = format!("it ended before batch {}", self.step);
+        Error::Unavailable { what: format!("loader of {}", self.name), reason }
+    }
+
+    fn stalled(&self) -> Error {
+        let what = format!("batch {} of {}", self.step, self.name);
+        Error::Late { what, deadline_ms: self.options.deadline_ms }
+    }
+
+    pub fn flow(&self) -> Flow {
+        let seconds = self.taken.as_secs_f64();
+        let spent = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / 1e9;
+        let (prefetch, threads) = match &self.maker {
+            Maker::Caller(_) => (0, 0),
+            Maker::Threads { turns, depth } => (*depth, turns.len()),
+        };
+        Flow {
+            batches: self.batches,
+            rows: self.rows,
+            bytes: self.bytes,
+            ready: self.spent.made.load(Ordering::Relaxed).saturating_sub(self.batches),
+            dropped: self.step - self.first - self.batches,
+            seconds,
+            data_wait_seconds: self.waited.as_secs_f64(),
+            room_wait_seconds: spent(&self.spent.room),
+            making_seconds: spent(&self.spent.making),
+            rows_per_second: self.rows as f64 / seconds.max(f64::EPSILON),
+            bytes_per_second: self.bytes as f64 / seconds.max(f64::EPSILON),
+            prefetch,
+            threads,
+        }
+    }
+}
+
+/// A thread that makes every `steps.1`-th batch from `steps.0` on.
+struct Producer<D> {
+    name: String,
+    draw: D,
+    steps: (u64, u64),
+    spent: Arc<Spent>,
+    sender: Sender<Made>,
+}
+
+impl<D: Draw> Producer<D> {
+    fn spawn(self, i: usize) -> Result<()> {
+        let live = Live::new();
+        let thread = thread::Builder::new().name(format!("sconce-loader-{i}"));
+        let spawned = thread.spawn(move || {
+            let _live = live;
+            // What it computes is small: it stays off the pool, where the step is computed.
+            pool::serial(|| self.work());
+        });
+        let failed = |e: std::io::Error| Error::Unavailable {
+            what: "a thread".into(),
+            reason: e.to_string(),
+        };
+        spawned.map(drop).map_err(failed)
+    }
+
+    fn work(mut self) {
+        let (first, stride) = self.steps;
+        for step in (first..).step_by(usize::try_from(stride).unwrap_or(1).max(1)) {
+            let drawn = make(step, &self.name, &mut self.draw, &self.spent);
+            let failed = drawn.is_err();
+            let waits = Instant::now();
+            let gone = self.sender.send((step, drawn)).is_err();
+            count(&self.spent.room, waits);
+            if gone || failed {
+                return;
+            }
+        }
+    }
+}
+
+/// The batch of a step; a panic in its making is an error.
+fn make<D: Draw>(step: u64, name: &str, draw: &mut D, spent: &Spent) -> Result<Drawn> {
+    let began = Instant::now();
+    // What a panic left half done is not used again: the producer ends.
+    let drawn = catch_unwind(AssertUnwindSafe(|| draw.draw(step))).unwrap_or_else(|payload| {
+        let message = sconce_core::error::panic_message(payload.as_ref());
+        Err(Error::Panic { message: format!("batch {step} of {name}: {message}") })
+    });
+    count(&spent.making, began);
+    spent.made.fetch_add(1, Ordering::Relaxed);
+    drawn
+}
+
+fn count(nanos: &AtomicU64, since: Instant) {
+    let elapsed = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    nanos.fetch_add(elapsed, Ordering::Relaxed);
+}
+
+/// One of [`live_threads`].
+struct Live;
+
+impl Live {
+    fn new() -> Self {
+        LIVE.fetch_add(1, Ordering::AcqRel);
+        Live
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::AcqRel);
+    }
+}

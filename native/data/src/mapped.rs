@@ -1,0 +1,221 @@
+//! Files mapped into memory, whose reading cannot end the process.
+//!
+//! A page of a map that its file no longer has raises SIGBUS when it is read. Shards are replaced by
+//! rename and never cut, but a disk is everybody's: so what reads a map does it inside [`guarded`], and
+//! there a page that is gone becomes one of zeros and the map is marked. [`Mapped::verify`] then names
+//! the file, before anybody uses what was read.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memmap2::Mmap;
+use sconce_core::{Error, Result};
+
+/// A file in memory.
+#[derive(Debug)]
+pub struct Mapped {
+    path: PathBuf,
+    map: Mmap,
+    /// A page of it was gone.
+    cut: AtomicBool,
+}
+
+impl Mapped {
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(Error::io(path))?;
+        fault::watch();
+        // SAFETY: files of a corpus are only ever replaced by rename, so the pages of this map keep
+        // their bytes. One that is cut by somebody else loses pages: reads inside `guarded` survive that,
+        // and what they read is thrown away.
+        let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
+        Ok(Mapped { path: path.to_path_buf(), map, cut: AtomicBool::new(false) })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// To be read inside [`guarded`].
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// Whether the file is there, and all of it was whenever it was read.
+    pub fn verify(&self) -> Result<()> {
+        let length = std::fs::metadata(&self.path).map_err(Error::io(&self.path))?.len();
+        if length >= self.map.len() as u64 && !self.cut.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let reason = format!("cut while it was read, from {} to {length} bytes", self.map.len());
+        Err(Error::corrupt(self.path.display().to_string(), reason))
+    }
+}
+
+/// Files that one piece of work may read.
+pub const MOST: usize = 2;
+
+/// Runs `work`, which reads these files and no others, at most [`MOST`].
+#[inline]
+pub fn guarded<T>(files: &[Arc<Mapped>], work: impl FnOnce() -> T) -> T {
+    let ranges = std::array::from_fn(|i| files.get(i).map_or(fault::Guard::NONE, fault_guard));
+    fault::within(ranges, work)
+}
+
+fn fault_guard(file: &Arc<Mapped>) -> fault::Guard {
+    let bytes = file.map.as_ptr_range();
+    fault::Guard { begin: bytes.start as usize, end: bytes.end as usize, cut: &raw const file.cut }
+}
+
+#[cfg(unix)]
+mod fault {
+    use std::cell::Cell;
+    use std::ptr::null;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::MOST;
+
+    /// Where a thread reads a map, and what it marks there.
+    #[derive(Clone, Copy)]
+    pub struct Guard {
+        pub begin: usize,
+        pub end: usize,
+        pub cut: *const AtomicBool,
+    }
+
+    impl Guard {
+        pub const NONE: Guard = Guard { begin: 0, end: 0, cut: null() };
+    }
+
+    thread_local! {
+        /// Without a destructor and set before any fault: reading it in a signal handler takes no lock and
+        /// no memory.
+        static GUARDS: Cell<[Guard; MOST]> = const { Cell::new([Guard::NONE; MOST]) };
+    }
+
+    struct Restore([Guard; MOST]);
+
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            GUARDS.set(self.0);
+        }
+    }
+
+    #[inline]
+    pub fn within<T>(guards: [Guard; MOST], work: impl FnOnce() -> T) -> T {
+        let _before = Restore(GUARDS.replace(guards));
+        work()
+    }
+
+    /// What handled the signal before.
+    static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+    static PAGE: AtomicUsize = AtomicUsize::new(0);
+
+    /// Handles SIGBUS from now on, once a process.
+    pub fn watch() {
+        BEFORE.get_or_init(|| {
+            // SAFETY: plain calls of the C library with pointers to values that live through them. The
+            // handler only does what a handler may; the page size is set before it can run.
+            unsafe {
+                PAGE.store(libc::sysconf(libc::_SC_PAGESIZE) as usize, Ordering::SeqCst);
+                let mut before: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(libc::SIGBUS, null(), &raw mut before);
+                let mut ours: libc::sigaction = std::mem::zeroed();
+                ours.sa_sigaction = handle as *const () as usize;
+                ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+                libc::sigemptyset(&raw mut ours.sa_mask);
+                libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut());
+                before
+            }
+        });
+    }
+
+    /// A fault inside a guard of this thread: marks its map and puts a page of zeros there, and the read
+    /// goes on. Any other: as it was before us, by doing it again.
+    extern "C" fn handle(
+        _signal: libc::c_int,
+        info: *mut libc::siginfo_t,
+        _context: *mut libc::c_void,
+    ) {
+        // SAFETY: the kernel gives a valid `info` to a handler with SA_SIGINFO.
+        let address = unsafe { (*info).si_addr() } as usize;
+        let guards = GUARDS.get();
+        let guard = guards.iter().find(|g| (g.begin..g.end).contains(&address));
+        if let Some(guard) = guard
+            && !guard.cut.is_null()
+        {
+            // SAFETY: the guard's map, and the flag beside it, live as long as the guard is set. Marked
+            // before the page is there: who reads its zeros finds the mark.
+            unsafe { (*guard.cut).store(true, Ordering::SeqCst) };
+            let size = PAGE.load(Ordering::SeqCst);
+            let page = address - address % size;
+            let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS;
+            // SAFETY: the page lies in a map of ours that is read only and stays mapped; it is
+            // replaced by one that is read as zeros, and goes when the whole map does.
+            let put = unsafe { libc::mmap(page as *mut _, size, libc::PROT_READ, flags, -1, 0) };
+            if put != libc::MAP_FAILED {
+                return;
+            }
+        }
+        if let Some(before) = BEFORE.get() {
+            // SAFETY: what the C library itself gave us.
+            unsafe { libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()) };
+        }
+    }
+}
+
+/// Where a mapped file cannot be cut, there is nothing to guard against.
+#[cfg(not(unix))]
+mod fault {
+    use std::sync::atomic::AtomicBool;
+
+    use super::MOST;
+
+    pub struct Guard {
+        pub begin: usize,
+        pub end: usize,
+        pub cut: *const AtomicBool,
+    }
+
+    impl Guard {
+        pub const NONE: Guard = Guard { begin: 0, end: 0, cut: std::ptr::null() };
+    }
+
+    pub fn watch() {}
+
+    pub fn within<T>(_guards: [Guard; MOST], work: impl FnOnce() -> T) -> T {
+        work()
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_are_gone_are_read_as_zeros_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let files = [Arc::new(Mapped::open(&path).unwrap())];
+        let sum =
+            || guarded(&files, || files[0].bytes().iter().map(|b| usize::from(*b)).sum::<usize>());
+        assert_eq!(sum(), 7 << 20);
+        assert!(files[0].verify().is_ok());
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 19).unwrap();
+        // On several threads at once.
+        std::thread::scope(|scope| {
+            let sums: Vec<_> = (0..4).map(|_| scope.spawn(sum)).collect();
+            for found in sums {
+                assert_eq!(found.join().unwrap(), 7 << 19);
+                assert_eq!(files[0].verify().unwrap_err().kind().name(), "corrupt");
+            }
+        });
+        // Grown again, it is still not what it was.
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        assert!(files[0].verify().is_err());
+    }
+}

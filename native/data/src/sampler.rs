@@ -1,0 +1,401 @@
+//! Which windows make a batch: drawn by place in views, never listed.
+
+use std::sync::{Arc, OnceLock};
+
+use sconce_core::rng::Rng;
+use sconce_core::spec::Embedding;
+use sconce_core::{Error, Result, pool};
+use serde::{Deserialize, Serialize};
+
+use crate::augment::{self, Augment, delay, share};
+use crate::batch::{Batch, Look, Reader, fill};
+use crate::permutation::Permutation;
+use crate::view::{View, verify};
+
+/// What windows are drawn by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sampling {
+    /// Each window once an epoch, in random order.
+    #[default]
+    Shuffled,
+    /// Games by `weights`, again and again.
+    Weighted,
+    /// The own characters equally often, again and again.
+    Balanced,
+    /// Shuffled, but windows around a changed action `action_oversample` times as often.
+    Transitions,
+}
+
+/// How windows are drawn, and what is done to them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SamplerOptions {
+    pub window: usize,
+    /// Frames between the starts of two windows of a view; their common offset is drawn anew each
+    /// epoch. An epoch therefore shows each frame about `window / stride` times.
+    pub stride: usize,
+    pub sampling: Sampling,
+    /// One for each game of the corpus.
+    pub weights: Vec<f64>,
+    pub action_oversample: f64,
+    /// Share of windows shown with left and right swapped.
+    pub mirror: f32,
+    /// Share of windows whose numbers get noise of the standard deviation `noise_scale`.
+    pub noise: f32,
+    pub noise_scale: f32,
+    /// Share of frames whose previous action is forgotten.
+    pub previous_dropout: f32,
+    /// Each window has a delay from the reader's to this one.
+    pub frame_delay_max: Option<usize>,
+    pub seed: u64,
+}
+
+impl Default for SamplerOptions {
+    fn default() -> Self {
+        SamplerOptions {
+            window: 60,
+            stride: 60,
+            sampling: Sampling::Shuffled,
+            weights: vec![],
+            action_oversample: 3.0,
+            mirror: 0.0,
+            noise: 0.0,
+            noise_scale: 0.01,
+            previous_dropout: 0.0,
+            frame_delay_max: None,
+            seed: 0,
+        }
+    }
+}
+
+/// Refuses options that make no sense, and views of something else than the reader reads.
+pub(crate) fn check_views(views: &[View], reader: &Reader, options: &SamplerOptions) -> Result<()> {
+    for (field, n) in [("window", options.window), ("stride", options.stride)] {
+        if n == 0 {
+            return Err(Error::out_of_range(field, 0.0, 1.0, f64::from(u32::MAX)));
+        }
+    }
+    augment::check(options, reader.delay)?;
+    if options.mirror > 0.0 && matches!(reader.embedding, Embedding::Vector(_)) {
+        return Err(Error::mismatch("mirror", "the Melee embedding", "vector"));
+    }
+    let width = reader.embedding.raw_width();
+    if let Some(view) = views.iter().find(|v| v.raw_width() != width) {
+        return Err(Error::mismatch("corpus (numbers a frame)", width, view.raw_width()));
+    }
+    Ok(())
+}
+
+/// The views of these own characters (internal ids after the first frame) and of these players (their
+/// tags); empty lists leave all.
+pub fn select(views: Vec<View>, characters: &[u8], players: &[String]) -> Result<Vec<View>> {
+    let wanted = |view: &View| {
+        let character = view.character().is_some_and(|id| characters.contains(&id));
+        let player = view.tag().is_some_and(|tag| players.iter().any(|p| p == tag));
+        (characters.is_empty() || character) && (players.is_empty() || player)
+    };
+    let none = views.is_empty();
+    let views: Vec<View> = views.into_iter().filter(wanted).collect();
+    match views.is_empty() && !none {
+        true => Err(Error::not_found(format!(
+            "a view of characters {characters:?} and players {players:?} (empty: any)"
+        ))),
+        false => Ok(views),
+    }
+}
+
+/// Draws batches of windows.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    views: Arc<[View]>,
+    reader: Reader,
+    options: SamplerOptions,
+    /// Windows before each view's first.
+    before: Arc<[u64]>,
+    windows: u64,
+    short: usize,
+    order: Order,
+}
+
+#[derive(Debug, Clone)]
+enum Order {
+    Shuffled,
+    /// Sums of the views' weights, each with those before it.
+    Weighted(Arc<[f64]>),
+    Transitions(Arc<Transitions>),
+}
+
+/// A window of a batch.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    view: usize,
+    start: usize,
+    look: Look,
+}
+
+impl Sampler {
+    /// Views shorter than a window are left out; [`Self::short_views`] counts them.
+    pub fn new(views: Vec<View>, reader: Reader, options: SamplerOptions) -> Result<Self> {
+        check_views(&views, &reader, &options)?;
+        let all = views.len();
+        let longest = options.frame_delay_max.unwrap_or(reader.delay);
+        let views: Vec<View> =
+            views.into_iter().filter(|v| v.len(longest) >= options.window).collect();
+        let mut sampler = Sampler {
+            short: all - views.len(),
+            views: views.into(),
+            reader,
+            options,
+            before: [].into(),
+            windows: 0,
+            order: Order::Shuffled,
+        };
+        let mut before = vec![];
+        for i in 0..sampler.views.len() {
+            before.push(sampler.windows);
+            sampler.windows += sampler.windows_of(i);
+        }
+        sampler.before = before.into();
+        if sampler.windows == 0 {
+            return Err(Error::not_found(format!("a view of {} frames", sampler.options.window)));
+        }
+        sampler.order = match sampler.options.sampling {
+            Sampling::Shuffled => Order::Shuffled,
+            Sampling::Weighted => Order::Weighted(sampler.game_weights()?),
+            Sampling::Balanced => Order::Weighted(sampler.character_weights()?),
+            Sampling::Transitions => Order::Transitions(Arc::new(sampler.transitions()?)),
+        };
+        Ok(sampler)
+    }
+
+    fn longest_delay(&self) -> usize {
+        self.options.frame_delay_max.unwrap_or(self.reader.delay)
+    }
+
+    /// First frames that a window of this view may have.
+    fn starts(&self, view: usize) -> usize {
+        self.views[view].len(self.longest_delay()) + 1 - self.options.window
+    }
+
+    fn windows_of(&self, view: usize) -> u64 {
+        (self.starts(view) / self.options.stride).max(1) as u64
+    }
+
+    /// A game's weight is for each of its windows.
+    fn game_weights(&self) -> Result<Arc<[f64]>> {
+        let weights = &self.options.weights;
+        let of = |(i, view): (usize, &View)| -> Result<f64> {
+            let missing = || Error::mismatch("weights", "one for each game", weights.len());
+            let weight = *weights.get(view.game()).ok_or_else(missing)?;
+            if !(0.0..=f64::MAX).contains(&weight) {
+                let field = format!("weights[{}]", view.game());
+                return Err(Error::out_of_range(field, weight, 0.0, f64::MAX));
+            }
+            Ok(weight * self.windows_of(i) as f64)
+        };
+        sums(self.views.iter().enumerate().map(of).collect::<Result<Vec<_>>>()?)
+    }
+
+    fn character_weights(&self) -> Result<Arc<[f64]>> {
+        let unknown = || Error::mismatch("sampling by character", "a corpus of replays", "vectors");
+        let mut windows = [0; 1 + u8::MAX as usize];
+        let mut characters = vec![];
+        for (i, view) in self.views.iter().enumerate() {
+            let character = usize::from(view.character().ok_or_else(unknown)?);
+            windows[character] += self.windows_of(i);
+            characters.push(character);
+        }
+        let weight = |(i, character): (usize, usize)| {
+            self.windows_of(i) as f64 / windows[character].max(1) as f64
+        };
+        sums(characters.into_iter().enumerate().map(weight).collect())
+    }
+
+    fn transitions(&self) -> Result<Transitions> {
+        let oversample = self.options.action_oversample;
+        if !(0.0..=f64::MAX).contains(&oversample) {
+            return Err(Error::out_of_range("action_oversample", oversample, 0.0, f64::MAX));
+        }
+        Transitions::find(&self.views, &self.reader, self.longest_delay(), oversample)
+    }
+
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    pub fn options(&self) -> &SamplerOptions {
+        &self.options
+    }
+
+    pub fn views(&self) -> &[View] {
+        &self.views
+    }
+
+    /// Views left out because they are shorter than a window.
+    pub fn short_views(&self) -> usize {
+        self.short
+    }
+
+    /// Windows in an epoch.
+    pub fn windows(&self) -> u64 {
+        self.windows
+    }
+
+    /// Batches in an epoch. What does not fill a batch waits for another epoch's order; fewer
+    /// windows than one batch has are repeated within it.
+    pub fn steps_per_epoch(&self, batch_size: usize) -> u64 {
+        (self.windows / batch_size.max(1) as u64).max(1)
+    }
+
+    /// The batch of a step, counted from 0 over all epochs.
+    pub fn batch(&self, step: u64, batch_size: usize) -> Result<Batch> {
+        let windows = self.draw(step, batch_size);
+        let augment = Augment::new(&self.options, step);
+        let mut batch = self.reader.blank(batch_size, self.options.window);
+        let shards = batch.shards(self.options.window);
+        fill(shards, |b, mut shard| {
+            // An empty batch has one empty shard.
+            let Some(&Window { view, start, look }) = windows.get(b) else { return Ok(()) };
+            let mut raw = vec![0.0; self.reader.embedding.raw_width()];
+            for k in 0..shard.len() {
+                let look = augment.look(look, b, k);
+                self.reader.read(&self.views[view], start + k, look, &mut raw, shard.row(k))?;
+            }
+            augment.finish(b, self.options.window, &mut shard);
+            Ok(())
+        })?;
+        verify(windows.iter().filter_map(|window| self.views.get(window.view)))?;
+        Ok(batch)
+    }
+
+    fn draw(&self, step: u64, batch_size: usize) -> Vec<Window> {
+        let seed = self.options.seed;
+        let epoch = step / self.steps_per_epoch(batch_size);
+        let dice = Dice {
+            step_in_epoch: step % self.steps_per_epoch(batch_size),
+            order: Permutation::new(self.windows, Rng::new(seed, "shuffle", epoch)),
+            offsets: Rng::new(seed, "window.offset", epoch),
+            choice: Rng::new(seed, "choice", step),
+            places: Rng::new(seed, "choice.place", step),
+        };
+        let mirrors = Rng::new(seed, "mirror", step);
+        let delays = Rng::new(seed, "delay", step);
+        (0..batch_size as u64)
+            .map(|b| {
+                let (view, start) = self.place(&dice, b, batch_size as u64);
+                let mirror = mirrors.uniform(b) < self.options.mirror;
+                let delay = delay(self.reader.delay, self.longest_delay(), &delays, b);
+                Window { view, start, look: Look { mirror, delay, forget: false } }
+            })
+            .collect()
+    }
+
+    /// View and first frame of window `b`.
+    fn place(&self, dice: &Dice, b: u64, batch_size: u64) -> (usize, usize) {
+        match &self.order {
+            Order::Weighted(sums) => {
+                let total = sums.last().copied().unwrap_or(0.0);
+                let at = share(&dice.choice, b) * total;
+                let view = sums.partition_point(|&sum| sum <= at).min(sums.len() - 1);
+                (view, dice.places.below(b, self.starts(view) as u64) as usize)
+            }
+            Order::Transitions(found) if share(&dice.choice, b) < found.share => {
+                let (view, frame) = found.get(&dice.places, b);
+                let back = dice.places.below(b | 1 << 63, self.options.window as u64) as usize;
+                (view, frame.saturating_sub(back).min(self.starts(view) - 1))
+            }
+            Order::Shuffled | Order::Transitions(_) => {
+                let place = (dice.step_in_epoch * batch_size + b) % self.windows;
+                self.locate(dice.order.get(place), &dice.offsets)
+            }
+        }
+    }
+
+    /// View and first frame of a window of the epoch.
+    fn locate(&self, window: u64, offsets: &Rng) -> (usize, usize) {
+        let view = self.before.partition_point(|&b| b <= window) - 1;
+        let k = (window - self.before[view]) as usize;
+        let room = self.starts(view).min(self.options.stride) as u64;
+        let offset = offsets.below(view as u64, room) as usize;
+        (view, offset + k * self.options.stride)
+    }
+}
+
+/// What the windows of a step are drawn with.
+struct Dice {
+    step_in_epoch: u64,
+    order: Permutation,
+    offsets: Rng,
+    choice: Rng,
+    places: Rng,
+}
+
+/// Each with those before it.
+fn sums(weights: Vec<f64>) -> Result<Arc<[f64]>> {
+    let mut total = 0.0;
+    let sums: Arc<[f64]> = weights
+        .into_iter()
+        .map(|weight| {
+            total += weight;
+            total
+        })
+        .collect();
+    match total > 0.0 && total.is_finite() {
+        true => Ok(sums),
+        false => Err(Error::out_of_range("sum of weights", total, f64::MIN_POSITIVE, f64::MAX)),
+    }
+}
+
+/// Frames whose action differs from the one before: four bytes each.
+#[derive(Debug)]
+struct Transitions {
+    /// Of all views, one after the other.
+    frames: Vec<u32>,
+    /// How many there are before each view's first.
+    before: Vec<usize>,
+    /// Of the windows that are drawn around one.
+    share: f64,
+}
+
+impl Transitions {
+    fn find(views: &[View], reader: &Reader, delay: usize, oversample: f64) -> Result<Self> {
+        let found: Vec<OnceLock<Result<Vec<u32>>>> =
+            views.iter().map(|_| OnceLock::new()).collect();
+        pool::for_each(views.len(), |i| {
+            let _ = found[i].set(changes(&views[i], reader, delay));
+        });
+        let (mut frames, mut before) = (vec![], vec![]);
+        for changes in found.into_iter().filter_map(OnceLock::into_inner) {
+            before.push(frames.len());
+            frames.extend(changes?);
+        }
+        let all: usize = views.iter().map(|view| view.len(delay)).sum();
+        let often = oversample * frames.len() as f64;
+        let share = often / (often + (all - frames.len()) as f64).max(f64::MIN_POSITIVE);
+        Ok(Transitions { frames, before, share })
+    }
+
+    /// View and frame of a random one; there is one wherever their share is not 0.
+    fn get(&self, rng: &Rng, place: u64) -> (usize, usize) {
+        let i = rng.below(place, self.frames.len() as u64) as usize;
+        let view = self.before.partition_point(|&b| b <= i) - 1;
+        (view, self.frames[i] as usize)
+    }
+}
+
+fn changes(view: &View, reader: &Reader, delay: usize) -> Result<Vec<u32>> {
+    let heads = &reader.heads;
+    let (mut now, mut last) = (vec![0; heads.num_labels()], vec![0; heads.num_labels()]);
+    let mut found = vec![];
+    for t in 0..view.len(delay) {
+        view.labels(t, reader.delay, false, heads, &mut now)?;
+        let known = t > 0 || view.labels_before(t, reader.delay, false, heads, &mut last)?;
+        if known && now != last {
+            found.push(t as u32);
+        }
+        std::mem::swap(&mut now, &mut last);
+    }
+    view.verify()?;
+    Ok(found)
+}

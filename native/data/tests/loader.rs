@@ -1,0 +1,242 @@
+//! The loader: the same batches in the same order however they are made, bounded, and an end to
+//! whatever goes wrong.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use sconce_core::spec::{Embedding, Heads, HeadsKind, Melee};
+use sconce_core::{Error, Result};
+use sconce_data::fixtures::Fixture;
+use sconce_data::{
+    Batch, Corpus, Draw, Drawn, Draws, Lanes, Loader, LoaderOptions, Reader, Sampler,
+    SamplerOptions, live_threads,
+};
+use support::corpus;
+
+/// Tests of this file count threads, so only one of them runs at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+static GO: AtomicBool = AtomicBool::new(false);
+
+fn games() -> (tempfile::TempDir, Corpus) {
+    let made = |seed| Fixture { seed, frames: 700 + 10 * seed as usize, ..Fixture::default() };
+    corpus(&[made(1), made(2)])
+}
+
+fn reader() -> Reader {
+    let heads = Heads::controller(HeadsKind::Independent);
+    Reader::new(Embedding::Melee(Melee::default()), heads, 1)
+}
+
+fn windows(corpus: &Corpus) -> Draws {
+    let options = SamplerOptions { window: 20, stride: 7, mirror: 0.5, ..Default::default() };
+    let sampler = Sampler::new(corpus.views(&[0, 1]).unwrap(), reader(), options).unwrap();
+    Draws::Windows { sampler, batch_size: 8, burn_in: 3 }
+}
+
+fn threads(prefetch: usize, threads: usize) -> LoaderOptions {
+    LoaderOptions { prefetch, threads, ..LoaderOptions::default() }
+}
+
+/// Until all loaders' threads are gone, which none may outlive by more than the batch it is at.
+fn no_threads() -> bool {
+    let until = Instant::now() + Duration::from_secs(20);
+    while live_threads() > 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    live_threads() == 0
+}
+
+fn take(loader: &mut Loader<Draws>, steps: usize) -> Vec<Drawn> {
+    (0..steps).map(|_| loader.next(&GO).unwrap()).collect()
+}
+
+#[test]
+fn batches_are_those_of_their_steps_whatever_makes_them() {
+    let _alone = alone();
+    let (_dir, corpus) = games();
+    let lanes = {
+        let options = SamplerOptions { window: 20, mirror: 0.5, ..Default::default() };
+        let lanes = Lanes::new(corpus.views(&[0, 1]).unwrap(), reader(), options, 3, 0).unwrap();
+        Draws::Lanes { lanes, burn_in: 2 }
+    };
+    for draws in [windows(&corpus), lanes] {
+        let mut own = draws.clone();
+        let expected: Vec<_> = (40..52).map(|step| own.draw(step).unwrap()).collect();
+        for (prefetch, n) in [(0, 1), (1, 1), (2, 1), (3, 2), (5, 4), (2, 7)] {
+            let mut loader =
+                Loader::start("games", draws.clone(), &threads(prefetch, n), 40).unwrap();
+            assert!(take(&mut loader, 12) == expected, "prefetch {prefetch}, {n} threads");
+            assert_eq!(loader.step(), 52);
+        }
+    }
+    assert!(no_threads());
+}
+
+#[test]
+fn frames_of_burn_in_carry_no_weight() {
+    let (_dir, corpus) = games();
+    let weights = windows(&corpus).draw(0).unwrap().batch.weights;
+    assert!(weights.chunks(20).all(|w| w[..3] == [0.0; 3] && w[3..] == [1.0; 17]));
+}
+
+/// Makes batches of one row, when it is let, and counts them.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<u64>, Condvar)>, Arc<AtomicU64>);
+
+impl Gate {
+    fn open(&self, batches: u64) {
+        *self.0.0.lock().unwrap() = batches;
+        self.0.1.notify_all();
+    }
+
+    fn made(&self) -> u64 {
+        self.1.load(SeqCst)
+    }
+}
+
+impl Draw for Gate {
+    fn draw(&mut self, step: u64) -> Result<Drawn> {
+        let open = self.0.0.lock().unwrap();
+        drop(self.0.1.wait_while(open, |open| *open <= step).unwrap());
+        self.1.fetch_add(1, SeqCst);
+        let batch = Batch { batch: 1, window: 1, weights: vec![step as f32], ..Batch::default() };
+        Ok(Drawn { batch, lanes: vec![] })
+    }
+
+    fn bytes(&self) -> u64 {
+        100
+    }
+}
+
+#[test]
+fn there_are_never_more_batches_than_there_may_be() {
+    let _alone = alone();
+    let bytes = |max_bytes| LoaderOptions { max_bytes, ..threads(4, 2) };
+    for (options, bound) in
+        [(threads(1, 1), 1), (threads(5, 2), 5), (threads(2, 9), 2), (bytes(299), 2), (bytes(3), 1)]
+    {
+        let gate = Gate::default();
+        gate.open(u64::MAX);
+        let mut loader = Loader::start("gate", gate.clone(), &options, 0).unwrap();
+        for taken in 0..20 {
+            let until = Instant::now() + Duration::from_secs(20);
+            while gate.made() < taken + bound && Instant::now() < until {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(gate.made(), taken + bound, "{options:?}");
+            assert_eq!(loader.next(&GO).unwrap().batch.weights, [taken as f32]);
+        }
+        let flow = loader.flow();
+        assert_eq!((flow.batches, flow.rows, flow.dropped), (20, 20, 0));
+        assert_eq!((flow.bytes, flow.prefetch), (80, bound as usize));
+        assert!(flow.room_wait_seconds > 0.0 && flow.rows_per_second > 0.0, "{flow:?}");
+    }
+    assert!(no_threads());
+}
+
+#[test]
+fn a_source_that_stalls_is_named_and_its_batch_is_there_when_it_comes() {
+    let _alone = alone();
+    for n in [1, 2] {
+        let gate = Gate::default();
+        gate.open(1);
+        let options = LoaderOptions { deadline_ms: 50, ..threads(2, n) };
+        let mut loader = Loader::start("the slow disk", gate.clone(), &options, 0).unwrap();
+        assert!(loader.next(&GO).is_ok());
+        let late = loader.next(&GO).unwrap_err();
+        assert_eq!(late.to_string(), "batch 1 of the slow disk is late by the deadline of 50 ms");
+        assert_eq!(late.kind().name(), "deadline");
+        assert!(loader.flow().data_wait_seconds >= 0.05);
+        // One who is told to stop does not wait so long.
+        let cancelled = loader.next(&AtomicBool::new(true));
+        assert!(matches!(cancelled, Err(Error::Cancelled)));
+        gate.open(u64::MAX);
+        assert_eq!(loader.next(&GO).unwrap().batch.weights, [1.0]);
+        drop(loader);
+    }
+    assert!(no_threads());
+}
+
+#[test]
+fn a_loader_that_is_dropped_does_not_wait_for_a_hanging_thread() {
+    let _alone = alone();
+    let gate = Gate::default();
+    drop(Loader::start("gate", gate.clone(), &threads(2, 2), 0).unwrap());
+    assert_eq!(live_threads(), 2);
+    gate.open(u64::MAX);
+    assert!(no_threads());
+}
+
+#[derive(Clone)]
+struct Panics(u64);
+
+impl Draw for Panics {
+    fn draw(&mut self, step: u64) -> Result<Drawn> {
+        assert!(step < self.0, "no such page");
+        Ok(Drawn::default())
+    }
+
+    fn bytes(&self) -> u64 {
+        1
+    }
+}
+
+#[test]
+fn a_panic_takes_its_batchs_place_and_is_named() {
+    let _alone = alone();
+    for (prefetch, n) in [(0, 1), (1, 1), (4, 3)] {
+        let mut loader = Loader::start("games", Panics(5), &threads(prefetch, n), 0).unwrap();
+        (0..5).for_each(|_| drop(loader.next(&GO).unwrap()));
+        let error = loader.next(&GO).unwrap_err();
+        assert_eq!(error.to_string(), "panic: batch 5 of games: no such page");
+        assert_eq!(loader.step(), 5);
+        let again = loader.next(&GO).unwrap_err();
+        assert!(matches!(again, Error::Panic { .. } | Error::Unavailable { .. }), "{again}");
+    }
+    assert!(no_threads());
+}
+
+#[test]
+fn a_shard_that_is_cut_or_gone_is_named() {
+    let _alone = alone();
+    type Harm = fn(&std::path::Path);
+    let cut: Harm = |path| {
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    };
+    let gone: Harm = |path| std::fs::remove_file(path).unwrap();
+    for (harm, kind) in [(cut, "corrupt"), (gone, "not_found")] {
+        let (_dir, corpus) = games();
+        let view = corpus.views(&[0]).unwrap().remove(0);
+        let mut loader = Loader::start("games", windows(&corpus), &threads(2, 1), 0).unwrap();
+        take(&mut loader, 2);
+        let path = corpus.dir().join(&corpus.games()[0].file);
+        harm(&path);
+        let error = (0..10).find_map(|_| loader.next(&GO).err()).unwrap();
+        assert_eq!(error.kind().name(), kind);
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        // Evaluation reads by the same rule.
+        assert_eq!(reader().sequence(&view, 0..5).unwrap_err().kind().name(), kind);
+    }
+    assert!(no_threads());
+}
+
+#[test]
+fn options_out_of_bounds_are_named() {
+    let bad =
+        |options| Loader::start("x", Panics(0), &options, 0).map(drop).unwrap_err().to_string();
+    assert!(bad(threads(1, 0)).starts_with("loader_threads: 0"));
+    assert!(bad(threads(5000, 1)).starts_with("prefetch: 5000"));
+    let late = LoaderOptions { deadline_ms: 0, ..LoaderOptions::default() };
+    assert!(bad(late).starts_with("deadline_ms: 0"));
+}

@@ -1,0 +1,240 @@
+//! Which windows are drawn, and what is done to them.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use sconce_core::heads::NONE;
+use sconce_core::pool;
+use sconce_core::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
+use sconce_data::fixtures::Fixture;
+use sconce_data::{
+    Batch, Corpus, Lanes, Reader, Sampler, SamplerOptions, Sampling, Schema, VectorGame, View,
+    select,
+};
+use support::corpus;
+
+/// Games of one number a frame, 1000 times the game plus the frame; the label is `of(frame)`.
+fn counted(lengths: &[usize], of: fn(usize) -> u16) -> (tempfile::TempDir, Corpus, Reader) {
+    let dir = tempfile::tempdir().unwrap();
+    let heads = vec![("move".to_owned(), HeadKind::Categorical(60))];
+    let game = |(g, &n): (usize, &usize)| VectorGame {
+        x: (0..n).map(|t| (1000 * g + t) as f32).collect(),
+        labels: (0..n).map(of).collect(),
+    };
+    let games: Vec<_> = lengths.iter().enumerate().map(game).collect();
+    let corpus = Corpus::build(&Schema::Vector { size: 1, heads }, &games, dir.path()).unwrap();
+    let reader = Reader::new(Embedding::Vector(1), corpus.schema().heads(), 0);
+    (dir, corpus, reader)
+}
+
+fn views(corpus: &Corpus) -> Vec<View> {
+    corpus.views(&(0..corpus.games().len()).collect::<Vec<_>>()).unwrap()
+}
+
+fn options(sampling: Sampling) -> SamplerOptions {
+    SamplerOptions { window: 10, stride: 10, sampling, seed: 3, ..SamplerOptions::default() }
+}
+
+fn batches(sampler: &Sampler, steps: u64) -> Vec<Batch> {
+    (0..steps).map(|step| sampler.batch(step, 32).unwrap()).collect()
+}
+
+/// Windows of each game, by the thousands of their first number.
+fn by_game(batches: &[Batch]) -> BTreeMap<u32, usize> {
+    let mut counts = BTreeMap::new();
+    for x in batches.iter().flat_map(|b| b.continuous.chunks(10)) {
+        assert!(x.windows(2).all(|w| w[1] == w[0] + 1.0), "{x:?}");
+        *counts.entry(x[0] as u32 / 1000).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn weighted_games_come_by_their_weights() {
+    let (_dir, corpus, reader) = counted(&[100, 300, 200], |_| 0);
+    // A corpus has its games in an order of its own.
+    let weight = |source: &str| match source {
+        "game 0" => 0.0,
+        "game 1" => 1.0,
+        _ => 4.5,
+    };
+    let weights: Vec<f64> = corpus.games().iter().map(|g| weight(&g.source)).collect();
+    let weighted = SamplerOptions { weights: weights.clone(), ..options(Sampling::Weighted) };
+    let sampler = Sampler::new(views(&corpus), reader.clone(), weighted).unwrap();
+    let counts = by_game(&batches(&sampler, 100));
+    // 30 windows of weight 1, 20 of 4.5: one in four.
+    assert_eq!(counts.get(&0), None);
+    let share = counts[&1] as f64 / 3200.0;
+    assert!((share - 0.25).abs() < 0.03, "{counts:?}");
+    let refused = |weights| {
+        let options = SamplerOptions { weights, ..options(Sampling::Weighted) };
+        Sampler::new(views(&corpus), reader.clone(), options).unwrap_err().to_string()
+    };
+    assert!(refused(vec![1.0]).contains("expected one for each game, got 1"));
+    assert!(refused(vec![0.0; 3]).starts_with("sum of weights: 0"));
+    assert!(refused(vec![1.0, -1.0, 1.0]).starts_with("weights[1]: -1"));
+    assert!(refused(vec![1.0, f64::NAN, 1.0]).starts_with("weights[1]: NaN"));
+}
+
+#[test]
+fn windows_around_changes_come_more_often() {
+    // Every 50th frame the action changes.
+    let (_dir, corpus, reader) = counted(&[1000, 500], |t| (t / 50) as u16);
+    let share = |action_oversample| {
+        let options = SamplerOptions { action_oversample, ..options(Sampling::Transitions) };
+        let sampler = Sampler::new(views(&corpus), reader.clone(), options).unwrap();
+        let all = batches(&sampler, 40);
+        by_game(&all);
+        let windows = all.iter().flat_map(|b| b.labels.chunks(10));
+        windows.filter(|w| w[0] != w[9]).count() as f64 / 1280.0
+    };
+    let (plain, often) = (share(0.0), share(50.0));
+    assert!((plain - 0.18).abs() < 0.05, "{plain}");
+    // 28 changes in 1500 frames: 1400 / (1400 + 1472) of the windows are drawn around one, 1 in 10 of
+    // these begins with it.
+    assert!((often - (0.487 * 0.9 + 0.513 * 0.18)).abs() < 0.06, "{often}");
+}
+
+fn melee(fixtures: &[Fixture]) -> (tempfile::TempDir, Corpus, Reader) {
+    let (dir, corpus) = corpus(fixtures);
+    let heads = Heads::controller(HeadsKind::Independent);
+    (dir, corpus, Reader::new(Embedding::Melee(Melee::default()), heads, 0))
+}
+
+fn made(seed: u32) -> Fixture {
+    Fixture { seed, frames: 700, ..Fixture::default() }
+}
+
+#[test]
+fn characters_come_equally_often_and_only_those_that_are_wanted() {
+    let (_dir, corpus, reader) = melee(&[made(1), made(2), made(3)]);
+    let all = views(&corpus);
+    let of = |characters: &[u8], players: &[String]| select(all.clone(), characters, players);
+    // Three views of the one character, one of the other.
+    let few: Vec<View> = of(&[1], &[])
+        .unwrap()
+        .into_iter()
+        .chain(of(&[2], &[]).unwrap().into_iter().take(1))
+        .collect();
+    assert_eq!(few.len(), 4);
+    let slot = reader.embedding.id_slots().iter().position(|s| s.name == "own.character").unwrap();
+    let num_ids = reader.embedding.num_ids();
+    let ones = |sampling| {
+        let sampler = Sampler::new(few.clone(), reader.clone(), options(sampling)).unwrap();
+        let batches = batches(&sampler, 30);
+        let first = batches.iter().flat_map(|batch| batch.ids.chunks(10 * num_ids));
+        first.filter(|ids| ids[slot] == 1).count() as f64 / 960.0
+    };
+    let (shuffled, balanced) = (ones(Sampling::Shuffled), ones(Sampling::Balanced));
+    assert!(
+        (shuffled - 0.75).abs() < 0.05 && (balanced - 0.5).abs() < 0.05,
+        "{shuffled} {balanced}"
+    );
+
+    let tag = all[1].tag().unwrap().to_owned();
+    assert!(of(&[1], &[]).unwrap().iter().all(|v| v.character() == Some(1)));
+    assert!(of(&[], std::slice::from_ref(&tag)).unwrap().iter().all(|v| v.tag() == Some(&tag)));
+    assert_eq!(of(&[], &[]).unwrap().len(), 6);
+    assert_eq!(of(&[77], &[]).map(drop).unwrap_err().kind().name(), "not_found");
+    let (_dir, vectors, one) = counted(&[100], |_| 0);
+    let error = Sampler::new(views(&vectors), one, options(Sampling::Balanced)).unwrap_err();
+    assert_eq!(error.kind().name(), "mismatch");
+}
+
+#[test]
+fn every_window_has_a_delay_of_its_own() {
+    let (_dir, corpus, reader) = counted(&[300], |t| (t % 60) as u16);
+    let delayed = SamplerOptions { frame_delay_max: Some(18), ..options(Sampling::Shuffled) };
+    let reader = Reader { delay: 2, queue_depth: 4, ..reader };
+    let sampler = Sampler::new(views(&corpus), reader.clone(), delayed.clone()).unwrap();
+    assert_eq!(sampler.windows(), (300 - 18 - 10 + 1) / 10);
+    let mut delays = BTreeMap::<u16, usize>::new();
+    for batch in batches(&sampler, 30) {
+        for (w, x) in batch.continuous.chunks(10).enumerate() {
+            let labels = &batch.labels[10 * w..10 * w + 10];
+            let delay = |k: usize| (labels[k] + 60 - (x[k] as u16 % 60)) % 60;
+            assert!((0..10).all(|k| delay(k) == delay(0)), "{labels:?}");
+            *delays.entry(delay(0)).or_default() += 1;
+            // What was pressed since, newest first: the labels before.
+            let queue = &batch.queue[40 * w..40 * w + 4];
+            let before = |k: u16| match (x[0] as u16 + delay(0)).checked_sub(k + 1) {
+                Some(t) => t % 60,
+                None => NONE,
+            };
+            assert_eq!(queue, [before(0), before(1), before(2), before(3)]);
+        }
+    }
+    assert_eq!(delays.keys().copied().collect::<Vec<_>>(), (2..=18).collect::<Vec<_>>());
+    let lanes = Lanes::new(views(&corpus), reader.clone(), delayed, 4, 0).unwrap();
+    let shown: Vec<_> = (0..40).flat_map(|step| lanes.clone().at(step)).collect();
+    assert!(shown.iter().all(|lane| (2..=18).contains(&lane.delay)));
+    assert!(shown.windows(2).any(|w| w[0].delay != w[1].delay));
+    let wrong = SamplerOptions { frame_delay_max: Some(1), ..options(Sampling::Shuffled) };
+    let refused = Sampler::new(views(&corpus), reader, wrong).unwrap_err().to_string();
+    assert!(refused.starts_with("frame_delay_max: 1 is outside 2"), "{refused}");
+}
+
+#[test]
+fn noise_and_forgetting_change_their_share_of_a_batch_and_nothing_else() {
+    let (_dir, corpus, reader) = melee(&[made(1), made(2)]);
+    let changed = |change: fn(&mut SamplerOptions)| {
+        let mut options = options(Sampling::Shuffled);
+        change(&mut options);
+        Sampler::new(views(&corpus), reader.clone(), options).unwrap().batch(3, 64).unwrap()
+    };
+    let plain = changed(|_| ());
+    let noisy = changed(|o| (o.noise, o.noise_scale) = (0.3, 0.5));
+    let width = reader.embedding.continuous_width();
+    let pairs = plain.continuous.chunks(10 * width).zip(noisy.continuous.chunks(10 * width));
+    let touched = pairs.filter(|(a, b)| a != b).count();
+    assert!((10..30).contains(&touched), "{touched}");
+    let rest = |b: &Batch| (b.ids.clone(), b.previous.clone(), b.labels.clone());
+    assert_eq!(rest(&plain), rest(&noisy));
+
+    let forgetful = changed(|o| o.previous_dropout = 0.25);
+    let forgotten: Vec<bool> =
+        forgetful.previous.chunks(13).map(|p| p.iter().all(|&label| label == NONE)).collect();
+    let share = forgotten.iter().filter(|f| **f).count() as f64 / 640.0;
+    assert!((share - 0.25).abs() < 0.06, "{share}");
+    // What is forgotten is not among the features either.
+    let features = plain.continuous.chunks(width).zip(forgetful.continuous.chunks(width));
+    for ((a, b), forgotten) in features.zip(&forgotten) {
+        assert_eq!(a != b, *forgotten);
+    }
+    assert_eq!(plain.labels, forgetful.labels);
+}
+
+#[test]
+fn every_way_to_draw_is_a_function_of_seed_and_step() {
+    let (_dir, corpus, reader) = melee(&[made(1), made(2)]);
+    for sampling in
+        [Sampling::Shuffled, Sampling::Weighted, Sampling::Balanced, Sampling::Transitions]
+    {
+        let options = SamplerOptions {
+            weights: vec![1.0, 2.0],
+            mirror: 0.5,
+            noise: 0.5,
+            previous_dropout: 0.1,
+            frame_delay_max: Some(18),
+            ..options(sampling)
+        };
+        let new = |options| Sampler::new(views(&corpus), reader.clone(), options).unwrap();
+        let (a, b) = (new(options.clone()), new(options.clone()));
+        let (one, other) = (a.batch(7, 16).unwrap(), pool::serial(|| b.batch(7, 16).unwrap()));
+        assert!(one == other, "{sampling:?}");
+        assert!(one != a.batch(8, 16).unwrap());
+        assert!(one != new(SamplerOptions { seed: 9, ..options }).batch(7, 16).unwrap());
+    }
+    let shares = [("mirror", 1.5), ("noise", -0.1), ("previous_dropout", f32::NAN)];
+    for (field, share) in shares {
+        let mut wrong = options(Sampling::Shuffled);
+        match field {
+            "mirror" => wrong.mirror = share,
+            "noise" => wrong.noise = share,
+            _ => wrong.previous_dropout = share,
+        }
+        let error = Sampler::new(views(&corpus), reader.clone(), wrong).unwrap_err().to_string();
+        assert!(error.starts_with(field), "{error}");
+    }
+}

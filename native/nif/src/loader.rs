@@ -1,0 +1,282 @@
+//! Batches for Elixir: `Sconce.Loader`.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+
+use rustler::{Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
+use sconce_core::spec::Embedding;
+use sconce_core::{Error, Result};
+use sconce_data::{
+    Batch, Corpus, Draws, Flow, Loader, LoaderOptions, Reader, Sampler, SamplerOptions,
+    live_threads, select,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::border::{Answer, Data, Reply, call, decode, guard, perform, pool};
+use crate::corpus::CorpusHandle;
+
+/// A stream of batches and the process that it belongs to.
+///
+/// 1. It has a thread, which waits for requests and answers each by a message with the next batch. The
+///    threads that make batches are the loader's, which that thread owns.
+/// 2. One request at a time: a second one is `:busy`.
+/// 3. Closing ends that thread and with it the loader: by a call, by the death of the process that
+///    opened the stream, or with the last reference to the handle. Nobody waits for the threads' end. A
+///    request under way is answered `:cancelled`.
+pub struct LoaderHandle {
+    requests: Mutex<Option<mpsc::SyncSender<Reply>>>,
+    cancelled: Arc<AtomicBool>,
+}
+
+#[rustler::resource_impl]
+impl Resource for LoaderHandle {
+    fn down<'a>(&'a self, _env: Env<'a>, _pid: LocalPid, _monitor: Monitor) {
+        self.close();
+    }
+}
+
+impl LoaderHandle {
+    fn close(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+        drop(self.requests.lock().unwrap_or_else(|e| e.into_inner()).take());
+    }
+}
+
+impl Drop for LoaderHandle {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A batch whose bytes Elixir's binaries are: they are not copied, and each of them holds all of it.
+pub struct BatchHandle(Batch);
+
+#[rustler::resource_impl]
+impl Resource for BatchHandle {}
+
+/// What a stream is told; names and meanings are those of `Sconce.Loader`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StreamOptions {
+    batch_size: usize,
+    start: u64,
+    burn_in: usize,
+    frame_delay: usize,
+    queue_depth: usize,
+    neutral_weight: f32,
+    transition_weight: f32,
+    characters: Vec<u8>,
+    players: Vec<String>,
+    sampler: SamplerOptions,
+    loader: LoaderOptions,
+    embedding: Option<Embedding>,
+}
+
+impl StreamOptions {
+    fn validate(&self) -> Result<()> {
+        let frames = self.batch_size.saturating_mul(self.sampler.window);
+        if frames > MAX_FRAMES {
+            return Err(Error::out_of_range(
+                "batch_size x window_size",
+                frames as f64,
+                1.0,
+                MAX_FRAMES as f64,
+            ));
+        }
+        self.loader.validate()
+    }
+
+    fn sampler(&self, corpus: &Corpus) -> Result<Sampler> {
+        self.validate()?;
+        let games: Vec<usize> = (0..corpus.games().len()).collect();
+        let views = select(corpus.views(&games)?, &self.characters, &self.players)?;
+        let schema = corpus.schema();
+        let embedding = self.embedding.clone().unwrap_or_else(|| schema.embedding());
+        let reader = Reader {
+            queue_depth: self.queue_depth,
+            neutral_weight: self.neutral_weight,
+            transition_weight: self.transition_weight,
+            ..Reader::new(embedding, schema.heads(), self.frame_delay)
+        };
+        Sampler::new(views, reader, self.sampler.clone())
+    }
+}
+
+const MAX_FRAMES: usize = 1 << 20;
+
+/// What a stream will give.
+#[derive(Serialize)]
+struct StreamInfo {
+    /// Of an epoch.
+    windows: u64,
+    steps_per_epoch: u64,
+    /// Views left out because they are shorter than a window.
+    short_views: usize,
+    /// Bytes of a batch.
+    batch_bytes: u64,
+}
+
+impl StreamInfo {
+    fn new(sampler: &Sampler, batch_size: usize) -> Self {
+        StreamInfo {
+            windows: sampler.windows(),
+            steps_per_epoch: sampler.steps_per_epoch(batch_size),
+            short_views: sampler.short_views(),
+            batch_bytes: sampler.reader().bytes(batch_size, sampler.options().window),
+        }
+    }
+}
+
+/// Streams of this VM that are open.
+static STREAMS: AtomicUsize = AtomicUsize::new(0);
+
+/// `{handle, info}`. Games are mapped and looked through on a thread of ours.
+#[rustler::nif]
+fn loader_open<'a>(
+    env: Env<'a>,
+    corpus: ResourceArc<CorpusHandle>,
+    reference: Reference<'a>,
+    options: Term<'a>,
+) -> Term<'a> {
+    perform(env, "stream", || {
+        let options: StreamOptions = decode(options)?;
+        let pid = env.pid();
+        pool::submit(env, "stream", reference, move || {
+            let sampler = options.sampler(&corpus.0)?;
+            let info = StreamInfo::new(&sampler, options.batch_size);
+            let StreamOptions { batch_size, burn_in, start, .. } = options;
+            let draws = Draws::Windows { sampler, batch_size, burn_in };
+            let name = corpus.0.dir().display().to_string();
+            let loader = Loader::start(name, draws, &options.loader, start)?;
+            let (requests, waiting) = mpsc::sync_channel(1);
+            let cancelled = Arc::<AtomicBool>::default();
+            let handle = ResourceArc::new(LoaderHandle {
+                requests: Mutex::new(Some(requests)),
+                cancelled: cancelled.clone(),
+            });
+            match handle.monitor(None, &pid) {
+                Some(_) => serve(loader, waiting, cancelled).map(|()| Opened { handle, info }),
+                None => Err(Error::Cancelled),
+            }
+        })
+    })
+}
+
+/// Answers requests on a thread of its own, until there can be no more.
+fn serve(
+    mut loader: Loader<Draws>,
+    requests: mpsc::Receiver<Reply>,
+    cancelled: Arc<AtomicBool>,
+) -> Result<()> {
+    let thread = thread::Builder::new().name("sconce-stream".into()).spawn(move || {
+        STREAMS.fetch_add(1, Ordering::AcqRel);
+        for reply in requests {
+            let step = loader.step();
+            let drawn = guard(|| loader.next(&cancelled));
+            reply.send(drawn.map(|drawn| Loaded { step, batch: drawn.batch, flow: loader.flow() }));
+        }
+        drop(loader);
+        STREAMS.fetch_sub(1, Ordering::AcqRel);
+    });
+    let failed =
+        |e: std::io::Error| Error::Unavailable { what: "a thread".into(), reason: e.to_string() };
+    thread.map(drop).map_err(failed)
+}
+
+struct Opened {
+    handle: ResourceArc<LoaderHandle>,
+    info: StreamInfo,
+}
+
+impl Answer for Opened {
+    fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
+        Ok((self.handle, Data(self.info).into_term(env)?).encode(env))
+    }
+}
+
+/// What a stream with these options would give.
+#[rustler::nif]
+fn loader_info<'a>(
+    env: Env<'a>,
+    corpus: ResourceArc<CorpusHandle>,
+    reference: Reference<'a>,
+    options: Term<'a>,
+) -> Term<'a> {
+    perform(env, "stream", || {
+        let options: StreamOptions = decode(options)?;
+        pool::submit(env, "stream", reference, move || {
+            let sampler = options.sampler(&corpus.0)?;
+            Ok(Data(StreamInfo::new(&sampler, options.batch_size)))
+        })
+    })
+}
+
+/// Asks for the next batch, which comes by message.
+#[rustler::nif]
+fn loader_next<'a>(
+    env: Env<'a>,
+    loader: ResourceArc<LoaderHandle>,
+    reference: Reference<'a>,
+) -> Term<'a> {
+    perform(env, "stream", || {
+        let requests = loader.requests.lock().unwrap_or_else(|e| e.into_inner());
+        let requests = requests.as_ref().ok_or_else(|| Error::not_found("stream (closed)"))?;
+        let refused = match requests.try_send(Reply::new(env, "stream", reference)) {
+            Ok(()) => return Ok(()),
+            Err(mpsc::TrySendError::Full(reply)) => {
+                reply.dismiss();
+                Error::Busy { what: "stream".into() }
+            }
+            Err(mpsc::TrySendError::Disconnected(reply)) => {
+                reply.dismiss();
+                Error::not_found("stream (closed)")
+            }
+        };
+        Err(refused)
+    })
+}
+
+#[rustler::nif]
+fn loader_close(env: Env, loader: ResourceArc<LoaderHandle>) -> Term {
+    perform(env, "stream", || {
+        loader.close();
+        Ok(())
+    })
+}
+
+/// `{open streams, threads that make batches}`.
+#[rustler::nif]
+fn loader_count(env: Env) -> Term {
+    call(env, "stream", || Ok((STREAMS.load(Ordering::Acquire), live_threads())))
+}
+
+struct Loaded {
+    step: u64,
+    batch: Batch,
+    flow: Flow,
+}
+
+/// `{step, {batch, window}, numbers, flow}`: each of the numbers is `{bits, binary}` of
+/// [`Batch`]'s fields in their order.
+impl Answer for Loaded {
+    fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
+        let Loaded { step, batch, flow } = self;
+        let shape = (batch.batch, batch.window);
+        let batch = ResourceArc::new(BatchHandle(batch));
+        let binary = |of: fn(&Batch) -> &[u8]| batch.make_binary(env, |batch| of(&batch.0));
+        let numbers = (
+            binary(|b| bytemuck::cast_slice(&b.continuous)),
+            binary(|b| bytemuck::cast_slice(&b.ids)),
+            binary(|b| bytemuck::cast_slice(&b.previous)),
+            binary(|b| bytemuck::cast_slice(&b.queue)),
+            binary(|b| bytemuck::cast_slice(&b.labels)),
+            binary(|b| bytemuck::cast_slice(&b.weights)),
+        );
+        Ok((step, shape, numbers, Data(flow).into_term(env)?).encode(env))
+    }
+}
+
+/// The numbers of a batch lie in memory as they cross the border.
+#[cfg(not(target_endian = "little"))]
+compile_error!("batches cross to Elixir as they lie in memory, which has to be little-endian");
