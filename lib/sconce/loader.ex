@@ -188,7 +188,7 @@ defmodule Sconce.Loader do
   ## Flow
 
   `batches`, `rows` and `bytes` that were taken, batches that are `ready`, `dropped` ones (0, always),
-  `seconds` since the start, of which `data_wait_seconds` went by waiting for a batch;
+  `seconds` from the start to the last batch, of which `data_wait_seconds` went by waiting for one;
   `room_wait_seconds` and `making_seconds` of the threads; `rows_per_second`, `bytes_per_second`;
   `prefetch` and `threads` in use (fewer batches where `:max_bytes` holds no more). `Sconce.Trainer` has
   the same in its report.

@@ -234,6 +234,28 @@ defmodule Sconce.LoaderTest do
     end
   end
 
+  test "a file that loses its pages under a reader is an error, not the end of the VM", %{
+    dir: dir
+  } do
+    {frames, width} = {5000, 64}
+    x = :binary.copy(<<0.5::float-32-little>>, frames * width)
+    games = for label <- 0..3, do: {x, :binary.copy(<<label::16-little>>, frames)}
+    into = Path.join(dir, "long")
+    {:ok, corpus} = Corpus.build({:vector, width}, games, into: into, heads: @heads)
+    {:ok, [game | _]} = Corpus.games(corpus)
+    opts = [epochs: :infinity, prefetch: 4, loader_threads: 2] ++ @small
+
+    cut_at_2 = fn batch ->
+      if batch.step == 2, do: File.open!(Path.join(into, game.file), [:read, :write], &cut_to/1)
+    end
+
+    error = catch_error(corpus |> Loader.stream(opts) |> Enum.each(cut_at_2))
+    assert %Error{kind: :corrupt} = error
+    assert Exception.message(error) =~ "to 5000 bytes"
+    assert {:error, %Error{kind: :corrupt}} = Corpus.recording(corpus, 0)
+    assert ended?()
+  end
+
   describe "sampling" do
     test "takes games by their weights, and a delay of each window's own", %{corpus: corpus} do
       {:ok, games} = Corpus.games(corpus)
@@ -320,6 +342,11 @@ defmodule Sconce.LoaderTest do
       File.rm!(Path.join(theirs, "labels.bin"))
       assert %{kind: :not_found} = refused.()
     end
+  end
+
+  defp cut_to(file) do
+    {:ok, 5000} = :file.position(file, 5000)
+    :ok = :file.truncate(file)
   end
 
   defp slow(_batch), do: Process.sleep(20)

@@ -51,6 +51,7 @@ defmodule Sconce.Trainer.Report do
     #{title(report.spec, report.weights)}
     #{how(stopped)}: #{steps}#{best}
     trained on #{side(train)}, measured on #{side(validation)}\
+    #{loaded(report[:loader])}\
     """
   end
 
@@ -58,6 +59,17 @@ defmodule Sconce.Trainer.Report do
     do: "#{title(spec, weights)}\nmeasured on #{side(validation)}"
 
   defp run(_scores), do: ""
+
+  defp loaded(%{batches: n} = flow) when n > 0 do
+    rows = Figures.grouped(round(flow.rows_per_second))
+
+    [data, room] =
+      for key <- [:data_wait_seconds, :room_wait_seconds], do: Scale.number(flow[key], 2)
+
+    "\nloaded #{rows} rows/s, waited #{data} s for data, the loader #{room} s for room"
+  end
+
+  defp loaded(_none), do: ""
 
   @doc """
   A policy in a few words.

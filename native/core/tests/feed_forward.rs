@@ -103,9 +103,12 @@ impl Layers {
 #[test]
 fn one_op_is_the_two_layers_and_what_stands_around_them() {
     for activation in ACTIVATIONS {
-        for (rows, sizes, bias) in
-            [(3, [5, 4, 5], true), (150, [20, 100, 20], true), (70, [16, 48, 16], false)]
-        {
+        for (rows, sizes, bias) in [
+            (3, [5, 4, 5], true),
+            (150, [20, 100, 20], true),
+            (70, [16, 48, 16], false),
+            (1100, [6, 9, 6], true),
+        ] {
             for around in AROUND {
                 let layers = || Layers::new(rows, sizes, bias, around);
                 let (one, two) = (layers(), layers());
@@ -161,7 +164,7 @@ fn bits_depend_neither_on_threads_nor_on_a_second_backward_pass() {
     for around in AROUND {
         let run = |threads: usize| {
             pool::set_threads(threads).unwrap();
-            let layers = Layers::new(300, [24, 70, 24], true, around);
+            let layers = Layers::new(600, [24, 70, 24], true, around);
             let y = layers.fused(Activation::Gelu).unwrap();
             let mut all = vec![values(&y)];
             all.extend(layers.gradients(&y).iter().map(values));

@@ -130,6 +130,7 @@ pub struct Flow {
     pub ready: u64,
     /// Steps that were passed without their batch: none, ever.
     pub dropped: u64,
+    /// From the start to the last batch that was taken.
     pub seconds: f64,
     /// How long the taker waited for batches,
     pub data_wait_seconds: f64,
@@ -170,6 +171,8 @@ pub struct Loader<D: Draw> {
     step: u64,
     spent: Arc<Spent>,
     started: Instant,
+    /// When the last batch was taken, since then.
+    taken: Duration,
     waited: Duration,
     batches: u64,
     rows: u64,
@@ -219,6 +222,7 @@ impl<D: Draw> Loader<D> {
             step: first,
             spent,
             started: Instant::now(),
+            taken: Duration::ZERO,
             waited: Duration::ZERO,
             batches: 0,
             rows: 0,
@@ -238,6 +242,7 @@ impl<D: Draw> Loader<D> {
         self.waited += asked.elapsed();
         let (step, drawn) = made?;
         let drawn = drawn?;
+        self.taken = self.started.elapsed();
         self.step = step + 1;
         self.batches += 1;
         self.rows += drawn.batch.weights.len() as u64;
@@ -281,7 +286,7 @@ impl<D: Draw> Loader<D> {
     }
 
     pub fn flow(&self) -> Flow {
-        let seconds = self.started.elapsed().as_secs_f64();
+        let seconds = self.taken.as_secs_f64();
         let spent = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / 1e9;
         let (prefetch, threads) = match &self.maker {
             Maker::Caller(_) => (0, 0),

@@ -396,5 +396,6 @@ fn changes(view: &View, reader: &Reader, delay: usize) -> Result<Vec<u32>> {
         }
         std::mem::swap(&mut now, &mut last);
     }
+    view.verify()?;
     Ok(found)
 }

@@ -128,6 +128,12 @@ impl View {
         }
     }
 
+    /// Whether all that was read of it was there. Of a file that was cut while it is in use zeros are read;
+    /// batches have been checked.
+    pub fn verify(&self) -> Result<()> {
+        verify([self])
+    }
+
     /// Numbers in a raw row.
     pub fn raw_width(&self) -> usize {
         match self.kind {

@@ -134,7 +134,7 @@ fn characters_come_equally_often_and_only_those_that_are_wanted() {
 
     let tag = all[1].tag().unwrap().to_owned();
     assert!(of(&[1], &[]).unwrap().iter().all(|v| v.character() == Some(1)));
-    assert!(of(&[], &[tag.clone()]).unwrap().iter().all(|v| v.tag() == Some(&tag)));
+    assert!(of(&[], std::slice::from_ref(&tag)).unwrap().iter().all(|v| v.tag() == Some(&tag)));
     assert_eq!(of(&[], &[]).unwrap().len(), 6);
     assert_eq!(of(&[77], &[]).map(drop).unwrap_err().kind().name(), "not_found");
     let (_dir, vectors, one) = counted(&[100], |_| 0);

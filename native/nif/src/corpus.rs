@@ -123,6 +123,7 @@ fn corpus_recording<'a>(
             view.raw(t, row)?;
             view.labels(t, 0, false, &heads, label)?;
         }
+        view.verify()?;
         let labels: Vec<u8> = labels.iter().flat_map(|v| v.to_le_bytes()).collect();
         let labels = Term::from(NewBinary::from_slice(env, &labels));
         Ok((to_binary(env, &rows), view.raw_width(), labels, width))

@@ -178,6 +178,7 @@ pub fn count_answers(views: &[View], heads: &Heads, delay: usize) -> Result<Coun
             }
             counts.add(&known, &label)?;
         }
+        view.verify()?;
     }
     Ok(counts)
 }
@@ -234,6 +235,7 @@ fn answers(view: &View, ts: &[usize], delay: usize, heads: &Heads) -> Result<(Ve
             before.fill(NONE);
         }
     }
+    view.verify()?;
     Ok((labels, before))
 }
 

@@ -51,6 +51,19 @@ defmodule Sconce.Trainer.ReportTest do
     assert row(lines, "A 1,234", 1) == ~w(- - 0.0 0.0)
   end
 
+  test "it tells who waited for whom, where something was loaded" do
+    flow = %{
+      batches: 9,
+      rows_per_second: 48_900.4,
+      data_wait_seconds: 0.02,
+      room_wait_seconds: 55.1
+    }
+
+    line = "loaded 48,900 rows/s, waited 0.02 s for data, the loader 55.10 s for room"
+    assert report() |> Map.put(:loader, flow) |> Report.format() =~ "\n" <> line <> "\n"
+    refute Report.format(report()) =~ "loaded"
+  end
+
   test "it begins with what was trained, how it ended and on what it was measured" do
     text = Report.format(report())
     assert text =~ "gru 256x2 -> controller(81) · 1.1 M weights\n"

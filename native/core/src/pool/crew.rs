@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle, Thread};
 
-/// How often a helper looks for the next work before it sleeps, some 20 us: the steps of a training step
-/// follow each other faster than a thread wakes. Who waits for the last shard looks as often.
-const PATIENCE: usize = 500;
+/// How often a helper looks for the next work before it sleeps, some 100 us: the parts of a training step
+/// follow each other faster than a sleeping thread wakes, which takes some 50 us on a virtual machine. Who
+/// waits for the last shard looks as often.
+const PATIENCE: usize = 2500;
 
 pub struct Crew {
     board: Arc<Board>,

@@ -67,6 +67,8 @@ fn rectification(beta2: f64, t: i32) -> Option<f64> {
 pub(super) struct Adam(pub Moments);
 
 impl Rule for Adam {
+    const SECOND: bool = true;
+
     #[inline(always)]
     fn next(self, p: f32, g: f32, m: &mut f32, v: &mut f32) -> f32 {
         self.0.mean(g, m);
@@ -79,6 +81,8 @@ impl Rule for Adam {
 pub(super) struct AdaBelief(pub Moments);
 
 impl Rule for AdaBelief {
+    const SECOND: bool = true;
+
     #[inline(always)]
     fn next(self, p: f32, g: f32, m: &mut f32, v: &mut f32) -> f32 {
         self.0.mean(g, m);
@@ -92,6 +96,8 @@ impl Rule for AdaBelief {
 pub(super) struct Yogi(pub Moments);
 
 impl Rule for Yogi {
+    const SECOND: bool = true;
+
     #[inline(always)]
     fn next(self, p: f32, g: f32, m: &mut f32, v: &mut f32) -> f32 {
         self.0.mean(g, m);

@@ -8,6 +8,9 @@ pub(super) const SHARD: usize = 1 << 15;
 
 /// An optimiser's constants in one update, and how one number of a parameter changes by them.
 pub(super) trait Rule: Copy + Send + Sync {
+    /// Whether there is a second moment.
+    const SECOND: bool;
+
     /// `p` after an update by gradient `g`; `m` and `v` are what the optimiser remembers of it.
     fn next(self, p: f32, g: f32, m: &mut f32, v: &mut f32) -> f32;
 }
@@ -49,53 +52,60 @@ pub(super) fn update<R: Rule>(numbers: Numbers<'_>, pull: Pull, rule: R) {
         (b, width)
     });
     for_each_shard(g.len(), SHARD, buffers, |span, [p, m, v, average]| {
-        pass(p, &g[span], m, v, average, pull, rule);
+        let numbers = Numbers { p, g: &g[span], m, v, average };
+        match numbers.average.is_empty() {
+            true => pass::<R, false>(numbers, pull, rule),
+            false => pass::<R, true>(numbers, pull, rule),
+        }
     });
 }
 
 dispatch! {
-    fn pass<[R: Rule], [R]>(
-        p: &mut [f32],
-        g: &[f32],
-        m: &mut [f32],
-        v: &mut [f32],
-        average: &mut [f32],
+    fn pass<[R: Rule, const AVERAGE: bool], [R, AVERAGE]>(
+        numbers: Numbers<'_>,
         pull: Pull,
         rule: R,
     ) {
-        for at in (0..g.len()).step_by(LANES) {
-            let n = LANES.min(g.len() - at);
-            let (mut new, g) = (load(p, at, n), load(g, at, n));
-            let (mut next_m, mut next_v) = (lanes(m, at, n), lanes(v, at, n));
-            for i in 0..LANES {
-                let g = pull.gradient(new[i], g[i]);
-                new[i] = rule.next(new[i] * pull.keep, g, &mut next_m[i], &mut next_v[i]);
-            }
-            store(p, at, n, new);
-            keep(m, at, n, next_m);
-            keep(v, at, n, next_v);
-            if !average.is_empty() {
-                let mut blended = load(average, at, n);
-                for i in 0..LANES {
-                    blended[i] += pull.blend * (new[i] - blended[i]);
-                }
-                store(average, at, n, blended);
-            }
+        let Numbers { p, g, m, v, average } = numbers;
+        let mut rows = [p, m, v, average];
+        let whole = g.len() - g.len() % LANES;
+        for at in (0..whole).step_by(LANES) {
+            lanes::<R, AVERAGE>(&mut rows, g, at, LANES, pull, rule);
+        }
+        if whole < g.len() {
+            lanes::<R, AVERAGE>(&mut rows, g, whole, g.len() - whole, pull, rule);
         }
     }
 }
 
-/// [`load`] of what may be empty.
+/// `n` numbers from `at` on of parameter, moments and average, side by side.
 #[inline(always)]
-fn lanes(row: &[f32], at: usize, n: usize) -> [f32; LANES] {
-    if row.is_empty() { [0.0; LANES] } else { load(row, at, n) }
-}
-
-/// [`store`] to what may be empty.
-#[inline(always)]
-fn keep(row: &mut [f32], at: usize, n: usize, lanes: [f32; LANES]) {
-    if !row.is_empty() {
-        store(row, at, n, lanes);
+fn lanes<R: Rule, const AVERAGE: bool>(
+    rows: &mut [&mut [f32]; 4],
+    g: &[f32],
+    at: usize,
+    n: usize,
+    pull: Pull,
+    rule: R,
+) {
+    let kept = [true, true, R::SECOND, AVERAGE];
+    let mut x = [[0.0; LANES]; 4];
+    for k in 0..4 {
+        if kept[k] {
+            x[k] = load(rows[k], at, n);
+        }
+    }
+    let [p, m, v, average] = &mut x;
+    let g = load(g, at, n);
+    for i in 0..LANES {
+        let g = pull.gradient(p[i], g[i]);
+        p[i] = rule.next(p[i] * pull.keep, g, &mut m[i], &mut v[i]);
+        average[i] += pull.blend * (p[i] - average[i]);
+    }
+    for k in 0..4 {
+        if kept[k] {
+            store(rows[k], at, n, x[k]);
+        }
     }
 }
 

@@ -42,6 +42,8 @@ impl Lamb {
 }
 
 impl Rule for Lamb {
+    const SECOND: bool = true;
+
     /// The moments are already those of this update.
     #[inline(always)]
     fn next(self, p: f32, _: f32, m: &mut f32, v: &mut f32) -> f32 {
@@ -60,23 +62,41 @@ dispatch! {
         lamb: Lamb,
         sums: &mut [f64; 2],
     ) {
-        // In lanes, of which none waits for the one before; those beyond the end add zeros.
-        let (mut of_p, mut of_r) = ([0.0f64; LANES], [0.0f64; LANES]);
-        for at in (0..g.len()).step_by(LANES) {
-            let n = LANES.min(g.len() - at);
-            let (p, g) = (load(p, at, n), load(g, at, n));
-            let (mut new_m, mut new_v) = (load(m, at, n), load(v, at, n));
-            for i in 0..LANES {
-                let g = pull.gradient(p[i], g[i]);
-                lamb.unit.mean(g, &mut new_m[i]);
-                lamb.unit.square(g, &mut new_v[i]);
-                let r = f64::from(lamb.direction(p[i], new_m[i], new_v[i]));
-                of_p[i] += f64::from(p[i]) * f64::from(p[i]);
-                of_r[i] += r * r;
-            }
-            store(m, at, n, new_m);
-            store(v, at, n, new_v);
+        let mut squares = [[0.0; LANES]; 2];
+        let whole = g.len() - g.len() % LANES;
+        for at in (0..whole).step_by(LANES) {
+            let [p, g] = [p, g].map(|row| load(row, at, LANES));
+            lanes(p, g, [&mut *m, &mut *v], at, LANES, (pull, lamb), &mut squares);
         }
-        *sums = [of_p.iter().sum(), of_r.iter().sum()];
+        if whole < g.len() {
+            let n = g.len() - whole;
+            let [p, g] = [p, g].map(|row| load(row, whole, n));
+            lanes(p, g, [m, v], whole, n, (pull, lamb), &mut squares);
+        }
+        *sums = squares.map(|lanes| lanes.iter().sum());
     }
+}
+
+/// `n` numbers from `at` on, side by side; those beyond the end add zeros.
+#[inline(always)]
+fn lanes(
+    p: [f32; LANES],
+    g: [f32; LANES],
+    [m, v]: [&mut [f32]; 2],
+    at: usize,
+    n: usize,
+    (pull, lamb): (Pull, Lamb),
+    [of_p, of_r]: &mut [[f64; LANES]; 2],
+) {
+    let (mut new_m, mut new_v) = (load(m, at, n), load(v, at, n));
+    for i in 0..LANES {
+        let g = pull.gradient(p[i], g[i]);
+        lamb.unit.mean(g, &mut new_m[i]);
+        lamb.unit.square(g, &mut new_v[i]);
+        let r = f64::from(lamb.direction(p[i], new_m[i], new_v[i]));
+        of_p[i] += f64::from(p[i]) * f64::from(p[i]);
+        of_r[i] += r * r;
+    }
+    store(m, at, n, new_m);
+    store(v, at, n, new_v);
 }

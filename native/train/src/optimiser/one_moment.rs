@@ -7,25 +7,25 @@ use super::fused::{Rule, sign};
 pub(super) struct Sgd {
     rate: f32,
     momentum: f32,
-    nesterov: bool,
+    /// How much of the gradient and of the new momentum a step is made of.
+    ahead: (f32, f32),
 }
 
 impl Sgd {
     pub fn new(config: &OptimiserConfig, lr: f64) -> Self {
-        Sgd {
-            rate: lr as f32,
-            momentum: config.momentum.unwrap_or(0.0) as f32,
-            nesterov: config.nesterov.unwrap_or(false),
-        }
+        let momentum = config.momentum.unwrap_or(0.0) as f32;
+        let ahead = if config.nesterov.unwrap_or(false) { (1.0, momentum) } else { (0.0, 1.0) };
+        Sgd { rate: lr as f32, momentum, ahead }
     }
 }
 
 impl Rule for Sgd {
+    const SECOND: bool = false;
+
     #[inline(always)]
     fn next(self, p: f32, g: f32, m: &mut f32, _: &mut f32) -> f32 {
         *m = self.momentum * *m + g;
-        let direction = if self.nesterov { g + self.momentum * *m } else { *m };
-        p - self.rate * direction
+        p - self.rate * (self.ahead.0 * g + self.ahead.1 * *m)
     }
 }
 
@@ -46,6 +46,8 @@ impl RmsProp {
 }
 
 impl Rule for RmsProp {
+    const SECOND: bool = false;
+
     #[inline(always)]
     fn next(self, p: f32, g: f32, square: &mut f32, _: &mut f32) -> f32 {
         *square = self.beta2 * *square + self.fresh * (g * g);
@@ -76,6 +78,8 @@ impl Lion {
 }
 
 impl Rule for Lion {
+    const SECOND: bool = false;
+
     #[inline(always)]
     fn next(self, p: f32, g: f32, m: &mut f32, _: &mut f32) -> f32 {
         let direction = sign(self.beta1 * *m + self.fresh1 * g);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::{Shape, Tensor};
 
 use super::{Cache, Part, Pass, Window};
-use crate::ops::columns::{copied, filled, filled_and_summed};
+use crate::ops::columns::{filled, filled_and_summed, zeroed};
 use crate::ops::dense::feed_forward::Affine;
 use crate::ops::lengths::Lengths;
 use crate::ops::linear::weight_gradient;
@@ -42,7 +42,7 @@ impl Projections {
 }
 
 /// `x + dropout(W_out attend(W_qkv norm(x)))` and the cache after the sequence, `x [b, t, h]` -> the
-/// same: [`attention`](super::attention) and [`Residual`] have the rest.
+/// same: [`attention`](super::attention()) and [`Residual`] have the rest.
 ///
 /// What is kept for the backward pass are the queries, keys and values, what was mixed of them, and
 /// the logarithms of the denominators. The gradients of the weights are left with them.
@@ -193,13 +193,13 @@ impl Layer {
     fn input_backward(&self, x: &[f32], weight: &[f32], d_qkv: &[f32], dy: &[f32]) -> Vec<f32> {
         let (h, n, qkv) = (self.h, 3 * self.width(), &self.projections.qkv);
         let weight = qkv.weight.operand(weight, 0..n, false, self.rows());
-        // SAFETY: products and copies fill what they are given.
+        // SAFETY: the products fill what they are given, the rest is zeroed.
         let ([dx, normed], sums) = unsafe {
             filled_and_summed(self.rows(), ROWS, [h, h], |rows, [dx, normed], sums: &mut Sums| {
                 let (d, span) =
                     (&d_qkv[rows.start * n..rows.end * n], rows.start * h..rows.end * h);
                 let (x, dy) = (&x[span.clone()], &dy[span]);
-                copied(normed, &self.norm.rows(x));
+                self.norm.forward(zeroed(normed), x);
                 let dx = weight.fill(dx, View::rows(d, rows.len(), n), None);
                 *sums = Sums { bias: qkv.bias_gradient(d, n), norm: self.norm.zeros() };
                 self.norm.backward(dx, &mut sums.norm, x);

@@ -110,9 +110,17 @@ fn apply(
             return Err(Error::mismatch("output of a residual layer", k, n));
         }
     }
-    let track = x.track_op() || up.weight.track_op();
-    let (up_, down, kept) = (up.clone(), down.clone(), Mutex::default());
-    let op = FeedForward { residual, up: up_, down, activation, k, hidden, n, track, kept };
+    let op = FeedForward {
+        residual,
+        up: up.clone(),
+        down: down.clone(),
+        activation,
+        k,
+        hidden,
+        n,
+        track: x.track_op() || up.weight.track_op(),
+        kept: Mutex::default(),
+    };
     Ok(x.contiguous()?.apply_op2(&up.weight, op)?)
 }
 
@@ -205,8 +213,8 @@ impl FeedForward {
             // SAFETY: each chunk fills its rows.
             let [dx] = unsafe {
                 outputs([m * width], |[dx]| {
-                    for (i, h) in h.chunks_mut((CHUNK * hidden).max(1)).enumerate() {
-                        let (begin, rows) = (i * CHUNK, h.len() / hidden.max(1));
+                    for (i, h) in h.chunks_mut(CHUNK * hidden).enumerate() {
+                        let (begin, rows) = (i * CHUNK, h.len() / hidden);
                         let chunk = Chunk {
                             x: &x[begin * k..][..rows * k],
                             dy: &dy[begin * n..][..rows * n],
@@ -235,7 +243,7 @@ impl FeedForward {
         let places =
             h.chunks_mut(ROWS * hidden).zip(dx.chain(std::iter::repeat_with(Default::default)));
         let places: Vec<_> = places.map(Mutex::new).collect();
-        // SAFETY: products and copies fill what they are given.
+        // SAFETY: the products fill what they are given, the rest is zeroed.
         let ([d, normed], sums) = unsafe {
             filled_and_summed(m, ROWS, [hidden, of_norm], |rows, [d, normed], sums: &mut Sums| {
                 let mut place = places[rows.start / ROWS].lock().unwrap_or_else(|e| e.into_inner());
