@@ -12,4 +12,5 @@ end
 for name <- Sconce.Config.variables(), do: System.delete_env(name)
 
 # A loaded machine may take its time; only what never comes is a failure.
-ExUnit.start(exclude: exclude, assert_receive_timeout: 5_000)
+# What is logged is shown beside the test that fails.
+ExUnit.start(exclude: exclude, assert_receive_timeout: 5_000, capture_log: true)

@@ -200,7 +200,7 @@ defmodule Sconce.Preset.Catalogue do
           @regularized ++ @ema
     },
     rtx4090_full: %{
-      megabytes: 3900,
+      megabytes: 3600,
       for: "the best in 24 GB",
       device: :cuda,
       values:
