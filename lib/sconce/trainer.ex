@@ -105,9 +105,9 @@ defmodule Sconce.Trainer do
 
   require Logger
 
-  alias Sconce.{Error, Events, Native, Options}
+  alias Sconce.{Config, Error, Events, Native, Options, Preset}
   alias Sconce.Native.Call
-  alias Sconce.Policy.Spec
+  alias Sconce.Policy.{Spec, Widths}
   alias Sconce.Trainer.{Curve, Report}
 
   # How long a dying process waits for the native thread to save its state.
@@ -182,12 +182,15 @@ defmodule Sconce.Trainer do
   @spec evaluate(Path.t(), Path.t() | Sconce.Corpus.t(), keyword) ::
           {:ok, report} | {:error, Error.t()}
   def evaluate(checkpoint, corpus, opts \\ []) do
-    {train, progress, options} = Settings.evaluate!(opts)
+    {train, device, progress, options} = Settings.evaluate!(opts)
     checkpoint = checkpoint |> Options.path!() |> Path.expand()
     corpus = Settings.folder(corpus)
     start = &Native.evaluate_start(&1, checkpoint, corpus, train, options)
     tell = fn event -> progress && progress.(named(event)) end
-    with {:ok, report} <- Call.run(start, tell), do: {:ok, with_spec(report)}
+
+    with :ok <- Config.check_device(device),
+         {:ok, report} <- Call.run(start, tell),
+         do: {:ok, with_spec(report)}
   end
 
   @doc """
@@ -206,6 +209,7 @@ defmodule Sconce.Trainer do
   def init(settings) do
     # So that `terminate/2` runs when the caller ends.
     Process.flag(:trap_exit, true)
+    tell_ignored(settings.preset)
 
     state = %{
       settings: settings,
@@ -226,6 +230,7 @@ defmodule Sconce.Trainer do
     %{out: out, options: options} = settings
 
     with {:ok, {corpus, spec}} <- settings.source,
+         :ok <- Widths.warn(spec),
          {:ok, task} <- Native.train_start(ref, Spec.to_native(spec), corpus, out, options) do
       {:noreply, %{state | task: task}}
     else
@@ -279,6 +284,12 @@ defmodule Sconce.Trainer do
   end
 
   def terminate(_reason, _state), do: :ok
+
+  defp tell_ignored(nil), do: :ok
+
+  defp tell_ignored(%{name: name, ignored: ignored}) do
+    for row <- ignored, do: Logger.info("preset #{name}, no effect: #{Preset.Text.ignored(row)}")
+  end
 
   defp finish(state, result) do
     for from <- state.waiting, do: GenServer.reply(from, result)

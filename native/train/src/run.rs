@@ -306,6 +306,7 @@ impl<'a> Run<'a> {
         let stepped = self.update(learning_rate);
         if stepped.is_err() {
             self.source.carry(before);
+            self.stepper.forget();
         }
         stepped
     }

@@ -112,6 +112,24 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     end
   end
 
+  test "a preset is a switch, over which the others go" do
+    dir = corpus!()
+    output = capture_io(fn -> train(dir, ~w(--preset quick --hidden-sizes 16 --batch-size 8)) end)
+    assert output =~ "mlp 16 -> action(2)"
+    {:ok, report} = dir |> Path.join("run/report.json") |> File.read()
+    for text <- [~s("optimizer": "adam"), ~s("batch_size": 8)], do: assert(report =~ text)
+
+    assert_raise Mix.Error, ~s(unknown preset "quik", did you mean :quick?), fn ->
+      Train.run(~w(--preset quik --corpus nowhere --out nowhere))
+    end
+
+    assert_raise Mix.Error,
+                 ~r/preset :full: cuda is not part of this version.*device: :cpu/,
+                 fn ->
+                   train(dir, ~w(--preset full))
+                 end
+  end
+
   test "what goes wrong in the run ends the task with its sentence" do
     dir = corpus!()
 
