@@ -85,34 +85,27 @@ defmodule Sconce.Trainer do
 
   ## Events
 
-  A map for each thing that happens, to every `subscribe/1`r as `{:sconce_trainer, run, event}` and
-  to the function given as `:progress`. A late subscriber is told how the run began (`:resumed` where
-  it went on, `:start`) and, of one that is over, `:done`.
-
-  | `event` | and |
-  |---|---|
-  | `:start` | `steps`, `epoch_steps`, `weights`, `train_games`, `train_frames`, `validation_games`, `validation_frames`, `threads`, `skipped_views` |
-  | `:resumed` | `step` |
-  | `:step` | `step`, `steps`, `epoch`, `loss`, `learning_rate`, `grad_norm`, `frames_per_second`, `data_wait` (seconds of it), `seconds` |
-  | `:validation` | `step`, `epoch`, `nll`, `nll_changed`, `accuracy`, `best`, `seconds` |
-  | `:checkpoint` | `path`, `step` |
-  | `:evaluating` | `done`, `total` (frames) |
-  | `:done` | `result`, what `await/2` returns |
+  A map for each thing that happens, to every `subscribe/1`r as `{:sconce_trainer, run, event}`, to the
+  function given as `:progress`, and to `:telemetry` where the host has it. `Sconce.Events` says what is
+  in them. A late subscriber is told how the run began (`:resumed` where it went on, `:start`) and, of
+  one that is over, `:done`.
 
   ## The report
 
   A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
-  `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`,
-  `loss`, `learning_rate`, `nll`, `seconds`), `policy` (the scores of the best policy, nil where none
-  were made), `baselines` (`name`, `report`), `loader` (what went through it and who waited for whom, see
-  `Sconce.Loader`), `out` and `curve` (paths).
+  `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`; mean
+  `loss` since the point before, `frames_per_second` and `data_wait`, the share of the time, of the same
+  steps; `learning_rate`; `nll` and that of the `heads` where a validation was made; `seconds`),
+  `policy` (the scores of the best policy, nil where none were made), `baselines` (`name`, `report`),
+  `loader` (what went through it and who waited for whom, see `Sconce.Loader`), `out` and `curve`
+  (paths). `report/1` reads it back from the folder of a run.
   """
 
   use GenServer, restart: :temporary, shutdown: 30_000
 
   require Logger
 
-  alias Sconce.{Config, Error, Native, Options, Preset}
+  alias Sconce.{Config, Error, Events, Native, Options, Preset}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
   alias Sconce.Trainer.{Curve, Report}
@@ -122,9 +115,8 @@ defmodule Sconce.Trainer do
   # How long it may be busy with its progress function when it is asked for something.
   @call_ms 5_000
 
-  @events ~w(start resumed step validation checkpoint evaluating)a
   @stopped ~w(finished early budget stopped)a
-  @names Map.new(@events ++ @stopped, &{to_string(&1), &1})
+  @names Map.new(Events.names() ++ @stopped, &{to_string(&1), &1})
 
   @type run :: GenServer.server()
   @type report :: map
@@ -201,6 +193,18 @@ defmodule Sconce.Trainer do
          do: {:ok, with_spec(report)}
   end
 
+  @doc """
+  The report of a run that is over, from its folder.
+
+  Of kind `:not_found` where the folder has no `report.json`, because it is no run's or the run is not
+  over, and of kind `:corrupt` where that is no report.
+  """
+  @spec report(Path.t()) :: {:ok, report} | {:error, Error.t()}
+  def report(out) do
+    out = out |> Options.path!() |> Path.expand()
+    with {:ok, report} <- Native.train_report(out), do: {:ok, whole(report, out)}
+  end
+
   @impl true
   def init(settings) do
     # So that `terminate/2` runs when the caller ends.
@@ -210,6 +214,7 @@ defmodule Sconce.Trainer do
     state = %{
       settings: settings,
       ref: make_ref(),
+      telemetry?: Events.telemetry?(),
       task: nil,
       seen: %{},
       subscribers: %{},
@@ -295,9 +300,8 @@ defmodule Sconce.Trainer do
 
   # A picture that cannot be written is no reason to lose the report.
   defp complete(report, %{settings: %{out: out}}) do
-    stopped = Map.fetch!(@names, report.stopped)
-    report = Map.merge(with_spec(report), %{stopped: stopped, out: out, curve: nil})
-    path = Path.join(out, "curve.svg")
+    report = %{whole(report, out) | curve: nil}
+    path = curve(out)
     title = Report.title(report.spec, report.weights)
 
     case Curve.write(report, path, title: title) do
@@ -310,10 +314,19 @@ defmodule Sconce.Trainer do
     end
   end
 
+  defp whole(report, out) do
+    stopped = Map.fetch!(@names, report.stopped)
+    curve = if File.exists?(curve(out)), do: curve(out)
+    Map.merge(with_spec(report), %{stopped: stopped, out: out, curve: curve})
+  end
+
+  defp curve(out), do: Path.join(out, "curve.svg")
+
   defp with_spec(report), do: Map.update!(report, :spec, &Spec.from_native/1)
 
   defp publish(state, event) do
     for {pid, _monitor} <- state.subscribers, do: tell(pid, event)
+    if state.telemetry?, do: Events.execute(event, %{run: self(), out: state.settings.out})
     show(state, state.settings.progress, event)
   end
 

@@ -30,10 +30,12 @@ defmodule Mix.Tasks.Sconce.Doctor do
   @rustup "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
 
   @impl true
-  def run([argument | _]),
+  def run(args), do: Sconce.Switches.help?(args, __MODULE__) || examine(args)
+
+  defp examine([argument | _]),
     do: Mix.raise("unknown argument #{argument}, mix sconce.doctor has none")
 
-  def run([]) do
+  defp examine([]) do
     native = Sconce.Native.status()
     info = native_info()
     Enum.each(sections(native, info), &print_section/1)

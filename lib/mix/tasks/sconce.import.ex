@@ -28,7 +28,9 @@ defmodule Mix.Tasks.Sconce.Import do
   @usage "usage: mix sconce.import PATH... --into DIR [--min-frames N] [--threads N]"
 
   @impl true
-  def run(args) do
+  def run(args), do: Switches.help?(args, __MODULE__) || add(args)
+
+  defp add(args) do
     {opts, paths} = parse!(args)
     Mix.Task.run("app.config")
 

@@ -59,7 +59,9 @@ defmodule Mix.Tasks.Sconce.Train do
   @requirements ["app.config"]
 
   @impl true
-  def run(args) do
+  def run(args), do: Switches.help?(args, __MODULE__) || train(args)
+
+  defp train(args) do
     # The progress line needs to know whether somebody reads it.
     with {:ok, run} <- start(args), {:ok, report} <- Progress.follow(run) do
       show(report)
