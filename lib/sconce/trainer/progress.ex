@@ -169,6 +169,9 @@ defmodule Sconce.Trainer.Progress do
     ]
   end
 
+  defp line(%{event: :save_failed} = event),
+    do: "step #{Figures.grouped(event.step)}  not saved: #{event.reason}"
+
   defp line(%{event: :done}), do: []
   defp line(_event), do: nil
 
