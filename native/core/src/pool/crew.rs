@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle, Thread};
 
 /// How often a helper looks for the next work before it sleeps, some 100 us: the parts of a training step
-/// follow each other faster than a thread wakes, which takes half as long where the machine is a virtual
-/// one. Who waits for the last shard looks as often.
+/// follow each other faster than a sleeping thread wakes, which takes some 50 us on a virtual machine. Who
+/// waits for the last shard looks as often.
 const PATIENCE: usize = 2500;
 
 pub struct Crew {
