@@ -101,11 +101,19 @@ defmodule Sconce.Trainer.ProgressTest do
     dir = tmp_dir!("progress")
     {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
     {:ok, corpus} = CartPole.corpus(games, into: Path.join(dir, "corpus"))
-    opts = [corpus: corpus, out: Path.join(dir, "run"), steps: 2, window_size: 16, hidden_size: 8]
-    {:ok, run} = Trainer.start_link([name: __MODULE__, validate_every: 2] ++ opts)
 
-    text = capture_io(fn -> assert {:ok, %{steps: 2}} = Progress.follow(__MODULE__) end)
-    assert text =~ "step 2  validation NLL"
+    opts = [
+      corpus: corpus,
+      out: Path.join(dir, "run"),
+      steps: 500,
+      window_size: 16,
+      hidden_size: 8
+    ]
+
+    {:ok, run} = Trainer.start_link([name: __MODULE__, validate_every: 500] ++ opts)
+
+    text = capture_io(fn -> assert {:ok, %{steps: 500}} = Progress.follow(__MODULE__) end)
+    assert text =~ "step 500  validation NLL"
 
     GenServer.stop(run)
     assert {:error, %Error{kind: :cancelled}} = Progress.follow(run)
