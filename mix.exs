@@ -26,7 +26,8 @@ defmodule Sconce.MixProject do
   end
 
   def application do
-    [extra_applications: [:logger]]
+    # A host's telemetry runs before Sconce does; without one nothing is missing.
+    [extra_applications: [:logger, telemetry: :optional]]
   end
 
   defp elixirc_paths(:test), do: ["lib", "test/support"]

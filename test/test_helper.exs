@@ -8,5 +8,9 @@ unless replays do
   IO.puts("SCONCE_REPLAYS is not set: tests on real games are skipped.")
 end
 
+# Settings of this shell are not the tests'.
+for name <- Sconce.Config.variables(), do: System.delete_env(name)
+
 # A loaded machine may take its time; only what never comes is a failure.
-ExUnit.start(exclude: exclude, assert_receive_timeout: 5_000)
+# What is logged is shown beside the test that fails.
+ExUnit.start(exclude: exclude, assert_receive_timeout: 5_000, capture_log: true)

@@ -1,10 +1,12 @@
 defmodule Sconce.Policy do
-  alias Sconce.{Embedding, Error, Native, Options, Projection}
+  alias Sconce.{Config, Embedding, Error, Native, Options, Projection}
   alias Sconce.Native.Call
-  alias Sconce.Policy.Spec
+  alias Sconce.Policy.{Spec, Widths}
 
   @seed [type: :non_neg_integer, max: 2 ** 64 - 1]
-  @init [seed: @seed ++ [default: 0, doc: "Of the first weights: one seed, one policy."]]
+  @device Config.device_option()
+  @init [seed: @seed ++ [default: 0, doc: "Of the first weights: one seed, one policy."]] ++
+          @device
   @save [notes: [type: :any, default: nil, doc: "Data that goes into the file, see `info/1`."]]
   @forward [
     batch: [type: :pos_integer, default: 1, doc: "Games, where the frames are one binary."],
@@ -85,18 +87,29 @@ defmodule Sconce.Policy do
   """
   @spec init(Spec.t() | keyword, keyword) :: {:ok, t} | {:error, Error.t()}
   def init(spec, opts \\ []) do
-    [seed: seed] = Options.validate!(opts, @init)
-    spec |> Spec.new() |> Spec.to_native() |> Native.policy_init(seed) |> wrap()
+    [seed: seed, device: device] = Options.validate!(opts, @init)
+    spec = Spec.new(spec)
+
+    with :ok <- Config.check_device(device),
+         :ok <- Widths.warn(spec),
+         do: spec |> Spec.to_native() |> Native.policy_init(seed) |> wrap()
   end
 
   @doc """
   Reads a checkpoint.
 
   Kinds of error: `:not_found`; `:corrupt`, the file is cut off or something else; `:mismatch`, it
-  is of a later version or its weights are not those of its Spec; `:non_finite`.
+  is of a later version or its weights are not those of its Spec; `:non_finite`; `:unavailable`, there
+  is no such device.
+
+  #{Options.docs(@device)}
   """
-  @spec load(Path.t()) :: {:ok, t} | {:error, Error.t()}
-  def load(path), do: path |> Options.path!() |> Native.policy_load() |> wrap()
+  @spec load(Path.t(), keyword) :: {:ok, t} | {:error, Error.t()}
+  def load(path, opts \\ []) do
+    [device: device] = Options.validate!(opts, @device)
+    path = Options.path!(path)
+    with :ok <- Config.check_device(device), do: path |> Native.policy_load() |> wrap()
+  end
 
   @doc """
   Writes a checkpoint: beside `path` first, then in its place.

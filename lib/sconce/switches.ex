@@ -43,6 +43,15 @@ defmodule Sconce.Switches do
   defp joined([argument | rest]), do: [argument | joined(rest)]
   defp joined([]), do: []
 
+  @doc """
+  Prints the documentation of `task` where `--help` or `-h` is among the arguments; whether it did.
+  """
+  def help?(argv, task) do
+    asked? = Enum.any?(argv, &(&1 in ["--help", "-h"]))
+    if asked?, do: Mix.Task.rerun("help", [Mix.Task.task_name(task)])
+    asked?
+  end
+
   @doc "`--batch-size` of `:batch_size`."
   def switch(name), do: "--" <> (name |> to_string() |> String.replace("_", "-"))
 

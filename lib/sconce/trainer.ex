@@ -104,30 +104,22 @@ defmodule Sconce.Trainer do
 
   ## Events
 
-  A map for each thing that happens, to every `subscribe/1`r as `{:sconce_trainer, run, event}` and
-  to the function given as `:progress`. A late subscriber is told how the run began (`:resumed` where
-  it went on, `:start`) and, of one that is over, `:done`.
-
-  | `event` | and |
-  |---|---|
-  | `:start` | `steps`, `epoch_steps`, `weights`, `train_games`, `train_frames`, `validation_games`, `validation_frames`, `threads`, `skipped_views` |
-  | `:resumed` | `step` |
-  | `:step` | `step`, `steps`, `epoch`, `loss`, `learning_rate`, `grad_norm`, `frames_per_second`, `data_wait` (seconds of it), `seconds` |
-  | `:validation` | `step`, `epoch`, `nll`, `nll_changed`, `accuracy`, `best`, `seconds` |
-  | `:checkpoint` | `path`, `step` of a state that is now on disk |
-  | `:save_failed` | `path`, `step`, `reason` |
-  | `:evaluating` | `done`, `total` (frames) |
-  | `:done` | `result`, what `await/2` returns |
+  A map for each thing that happens, to every `subscribe/1`r as `{:sconce_trainer, run, event}`, to the
+  function given as `:progress`, and to `:telemetry` where the host has it. `Sconce.Events` says what is
+  in them. A late subscriber is told how the run began (`:resumed` where it went on, `:start`) and, of
+  one that is over, `:done`.
 
   ## The report
 
   A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
-  `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`,
-  `loss`, `learning_rate`, `nll`, `seconds`), `policy` (the scores of the best policy, nil where none
-  were made), `baselines` (`name`, `report`), `loader` (what went through it and who waited for whom, see
-  `Sconce.Loader`), `saves` (states `written`, the `step` of the last one, `seconds` that it took beside
-  the run and `wait_seconds` that the run waited for it, `failed`: `path`, `reason`, `step`, `times`),
-  `out` and `curve` (paths).
+  `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`; mean
+  `loss` since the point before, `frames_per_second` and `data_wait`, the share of the time, of the same
+  steps; `learning_rate`; `nll` and that of the `heads` where a validation was made; `seconds`),
+  `policy` (the scores of the best policy, nil where none were made), `baselines` (`name`, `report`),
+  `loader` (what went through it and who waited for whom, see `Sconce.Loader`),
+  `saves` (states `written`, the `step` of the last one, `seconds` that it took beside the run and
+  `wait_seconds` that the run waited for it, `failed`: `path`, `reason`, `step`, `times`), `out` and `curve`
+  (paths). `report/1` reads it back from the folder of a run.
 
   A loss or a gradient that is not finite ends a run with an error of kind `:non_finite` whose `details`
   are `what` (the head whose logit or loss it was, or the weight whose gradient), `value`, `step`, `batch`
@@ -138,9 +130,9 @@ defmodule Sconce.Trainer do
 
   require Logger
 
-  alias Sconce.{Error, Native, Options}
+  alias Sconce.{Config, Error, Events, Native, Options, Preset}
   alias Sconce.Native.Call
-  alias Sconce.Policy.Spec
+  alias Sconce.Policy.{Spec, Widths}
   alias Sconce.Trainer.{Curve, Report}
 
   # How long a dying process waits for the native thread to save its state.
@@ -148,9 +140,8 @@ defmodule Sconce.Trainer do
   # How long it may be busy with its progress function when it is asked for something.
   @call_ms 5_000
 
-  @events ~w(start resumed step validation checkpoint save_failed evaluating)a
   @stopped ~w(finished early budget stopped)a
-  @names Map.new(@events ++ @stopped, &{to_string(&1), &1})
+  @names Map.new(Events.names() ++ @stopped, &{to_string(&1), &1})
 
   @type run :: GenServer.server()
   @type report :: map
@@ -216,22 +207,39 @@ defmodule Sconce.Trainer do
   @spec evaluate(Path.t(), Path.t() | Sconce.Corpus.t(), keyword) ::
           {:ok, report} | {:error, Error.t()}
   def evaluate(checkpoint, corpus, opts \\ []) do
-    {train, progress, options} = Settings.evaluate!(opts)
+    {train, device, progress, options} = Settings.evaluate!(opts)
     checkpoint = checkpoint |> Options.path!() |> Path.expand()
     corpus = Settings.folder(corpus)
     start = &Native.evaluate_start(&1, checkpoint, corpus, train, options)
     tell = fn event -> progress && progress.(named(event)) end
-    with {:ok, report} <- Call.run(start, tell), do: {:ok, with_spec(report)}
+
+    with :ok <- Config.check_device(device),
+         {:ok, report} <- Call.run(start, tell),
+         do: {:ok, with_spec(report)}
+  end
+
+  @doc """
+  The report of a run that is over, from its folder.
+
+  Of kind `:not_found` where the folder has no `report.json`, because it is no run's or the run is not
+  over, and of kind `:corrupt` where that is no report.
+  """
+  @spec report(Path.t()) :: {:ok, report} | {:error, Error.t()}
+  def report(out) do
+    out = out |> Options.path!() |> Path.expand()
+    with {:ok, report} <- Native.train_report(out), do: {:ok, whole(report, out)}
   end
 
   @impl true
   def init(settings) do
     # So that `terminate/2` runs when the caller ends.
     Process.flag(:trap_exit, true)
+    tell_ignored(settings.preset)
 
     state = %{
       settings: settings,
       ref: make_ref(),
+      telemetry?: Events.telemetry?(),
       task: nil,
       seen: %{},
       subscribers: %{},
@@ -247,6 +255,7 @@ defmodule Sconce.Trainer do
     %{out: out, options: options} = settings
 
     with {:ok, {corpus, spec}} <- settings.source,
+         :ok <- Widths.warn(spec),
          {:ok, task} <- Native.train_start(ref, Spec.to_native(spec), corpus, out, options) do
       {:noreply, %{state | task: task}}
     else
@@ -301,6 +310,12 @@ defmodule Sconce.Trainer do
 
   def terminate(_reason, _state), do: :ok
 
+  defp tell_ignored(nil), do: :ok
+
+  defp tell_ignored(%{name: name, ignored: ignored}) do
+    for row <- ignored, do: Logger.info("preset #{name}, no effect: #{Preset.Text.ignored(row)}")
+  end
+
   defp finish(state, result) do
     for from <- state.waiting, do: GenServer.reply(from, result)
     state = publish(state, %{event: :done, result: result})
@@ -310,9 +325,8 @@ defmodule Sconce.Trainer do
 
   # A picture that cannot be written is no reason to lose the report.
   defp complete(report, %{settings: %{out: out}}) do
-    stopped = Map.fetch!(@names, report.stopped)
-    report = Map.merge(with_spec(report), %{stopped: stopped, out: out, curve: nil})
-    path = Path.join(out, "curve.svg")
+    report = %{whole(report, out) | curve: nil}
+    path = curve(out)
     title = Report.title(report.spec, report.weights)
 
     case Curve.write(report, path, title: title) do
@@ -325,10 +339,19 @@ defmodule Sconce.Trainer do
     end
   end
 
+  defp whole(report, out) do
+    stopped = Map.fetch!(@names, report.stopped)
+    curve = if File.exists?(curve(out)), do: curve(out)
+    Map.merge(with_spec(report), %{stopped: stopped, out: out, curve: curve})
+  end
+
+  defp curve(out), do: Path.join(out, "curve.svg")
+
   defp with_spec(report), do: Map.update!(report, :spec, &Spec.from_native/1)
 
   defp publish(state, event) do
     for {pid, _monitor} <- state.subscribers, do: tell(pid, event)
+    if state.telemetry?, do: Events.execute(event, %{run: self(), out: state.settings.out})
     show(state, state.settings.progress, event)
   end
 

@@ -76,6 +76,21 @@ defmodule Sconce.CorpusTest do
       assert {:ok, %{info: %{games: 9}}} = Corpus.import(replays, into: into)
     end
 
+    test "a folder without replays is named, and makes no corpus", %{replays: replays, into: into} do
+      empty = Path.join(replays, "empty")
+      File.mkdir_p!(Path.join(empty, "deeper"))
+      File.write!(Path.join(empty, "notes.txt"), "none")
+
+      for paths <- [empty, [replays, empty]] do
+        assert {:error, %Error{kind: :not_found, op: :import, details: %{what: what}}} =
+                 Corpus.import(paths, into: into)
+
+        assert what == "replays (.slp) in #{empty}"
+      end
+
+      refute File.exists?(into)
+    end
+
     test "errors are values, wrong options are not", %{replays: replays, into: into} do
       assert {:error, %Error{kind: :not_found}} = Corpus.import(replays <> "/none", into: into)
 

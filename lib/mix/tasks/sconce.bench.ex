@@ -67,7 +67,9 @@ defmodule Mix.Tasks.Sconce.Bench do
            "[--peers FILE | --with-peers]"
 
   @impl true
-  def run(args) do
+  def run(args), do: Switches.help?(args, __MODULE__) || bench(args)
+
+  defp bench(args) do
     {opts, backbones?} = parse!(args)
     Mix.Task.run("app.config")
     with {:error, reason} <- Sconce.Native.status(), do: Mix.raise("no native library: #{reason}")

@@ -69,7 +69,9 @@ defmodule Mix.Tasks.Sconce.Demo do
   @two_layers [:sliding_window, :decision_transformer, :retnet, :rwkv, :xlstm]
 
   @impl true
-  def run(args) do
+  def run(args), do: Switches.help?(args, __MODULE__) || demo(args)
+
+  defp demo(args) do
     opts = parse(args)
     out = opts[:out] || temporary()
 

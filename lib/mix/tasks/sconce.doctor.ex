@@ -2,8 +2,8 @@ defmodule Mix.Tasks.Sconce.Doctor do
   @shortdoc "Says what Sconce finds on this machine, and what to do about what is missing"
 
   @moduledoc """
-  Prints versions, the machine, the native library and the settings, then what is missing with the
-  command that mends it.
+  Prints versions, the machine, the native library and the settings, each with where it comes from
+  (`Sconce.Config`), what is set without effect, then what is missing with the command that mends it.
 
       $ mix sconce.doctor
 
@@ -12,6 +12,8 @@ defmodule Mix.Tasks.Sconce.Doctor do
   """
 
   use Mix.Task
+
+  alias Sconce.{Config, Memory}
 
   # `rust-version` of Cargo.toml.
   @rust "1.91.0"
@@ -28,10 +30,12 @@ defmodule Mix.Tasks.Sconce.Doctor do
   @rustup "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
 
   @impl true
-  def run([argument | _]),
+  def run(args), do: Sconce.Switches.help?(args, __MODULE__) || examine(args)
+
+  defp examine([argument | _]),
     do: Mix.raise("unknown argument #{argument}, mix sconce.doctor has none")
 
-  def run([]) do
+  defp examine([]) do
     native = Sconce.Native.status()
     info = native_info()
     Enum.each(sections(native, info), &print_section/1)
@@ -54,7 +58,9 @@ defmodule Mix.Tasks.Sconce.Doctor do
       {"versions", versions(info)},
       {"machine", machine(info)},
       {"native library", native_library(native, info)},
-      {"settings", settings()}
+      {"settings", settings()},
+      {"configuration", configuration()},
+      {"set without effect", ignored()}
     ]
   end
 
@@ -95,6 +101,21 @@ defmodule Mix.Tasks.Sconce.Doctor do
   defp settings do
     for {name, meaning} <- @settings do
       {to_string(name), System.get_env(to_string(name)) || "unset (#{meaning})"}
+    end
+  end
+
+  defp configuration do
+    for %{name: name, value: value, source: source} <- Config.settings() do
+      {to_string(name), "#{inspect(value)} (#{Config.source_text(source)})"}
+    end
+  rescue
+    error in ArgumentError -> [{"wrong", Exception.message(error)}]
+  end
+
+  defp ignored do
+    case for({name, value, why} <- Config.ignored(), do: {name, "#{value} (#{why})"}) do
+      [] -> [{"nothing", "of what an app of Nx, EXLA or ExPhil may set"}]
+      ignored -> ignored
     end
   end
 
@@ -181,16 +202,16 @@ defmodule Mix.Tasks.Sconce.Doctor do
   end
 
   defp memory do
-    with {:ok, text} <- File.read("/proc/meminfo"),
-         [_, total] <- Regex.run(~r/MemTotal: +(\d+) kB/, text),
-         [_, available] <- Regex.run(~r/MemAvailable: +(\d+) kB/, text) do
-      "#{gib(total)} GiB, #{gib(available)} GiB available"
-    else
-      _ -> "unknown on this system"
+    case {Memory.total(), Memory.free()} do
+      {total, free} when is_integer(total) and is_integer(free) ->
+        "#{gib(total)} GiB, #{gib(free)} GiB available"
+
+      _unknown ->
+        "unknown on this system"
     end
   end
 
-  defp gib(kilobytes), do: Float.round(String.to_integer(kilobytes) / 1_048_576, 1)
+  defp gib(bytes), do: Float.round(bytes / 1_073_741_824, 1)
 
   defp print_section({title, rows}) do
     width = rows |> Enum.map(fn {name, _text} -> String.length(name) end) |> Enum.max()

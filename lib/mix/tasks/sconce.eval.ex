@@ -22,7 +22,9 @@ defmodule Mix.Tasks.Sconce.Eval do
   @requirements ["app.config"]
 
   @impl true
-  def run(args) do
+  def run(args), do: Switches.help?(args, __MODULE__) || score(args)
+
+  defp score(args) do
     case evaluate(args) do
       {:ok, report} -> Mix.shell().info(Report.format(report))
       {:error, error} -> Mix.raise(Exception.message(error))

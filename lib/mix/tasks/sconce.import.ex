@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Import do
-  alias Sconce.{Corpus, Figures, Switches}
+  alias Sconce.{Config, Corpus, Figures, Switches}
 
   @schema [
     into: [type: :path, doc: "Folder of the corpus, required."],
@@ -14,7 +14,8 @@ defmodule Mix.Tasks.Sconce.Import do
 
       $ mix sconce.import PATH... --into DIR
 
-  A path is a replay or a folder that is searched for `.slp` files. A second run adds only what is
+  A path is a replay or a folder that is searched for `.slp` files; without one it is the folder of
+  `EXPHIL_REPLAYS_DIR` or of `config :sconce, replays: DIR`. A second run adds only what is
   new; one that was stopped goes on.
 
   #{Switches.docs(@schema)}
@@ -27,7 +28,9 @@ defmodule Mix.Tasks.Sconce.Import do
   @usage "usage: mix sconce.import PATH... --into DIR [--min-frames N] [--threads N]"
 
   @impl true
-  def run(args) do
+  def run(args), do: Switches.help?(args, __MODULE__) || add(args)
+
+  defp add(args) do
     {opts, paths} = parse!(args)
     Mix.Task.run("app.config")
 
@@ -39,11 +42,15 @@ defmodule Mix.Tasks.Sconce.Import do
 
   defp parse!(args) do
     case Switches.parse!(args, @schema) do
-      {opts, [_ | _] = paths} -> if opts[:into], do: {opts, paths}, else: Mix.raise(@usage)
-      {_opts, []} -> Mix.raise(@usage)
+      {opts, []} -> needed!(opts, List.wrap(Config.get(:replays)))
+      {opts, paths} -> needed!(opts, paths)
     end
   rescue
     error in ArgumentError -> Mix.raise("#{Exception.message(error)}\n#{@usage}")
+  end
+
+  defp needed!(opts, paths) do
+    if opts[:into] && paths != [], do: {opts, paths}, else: Mix.raise(@usage)
   end
 
   defp report(%Corpus{report: report} = corpus) do

@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Train do
-  alias Sconce.{Switches, Trainer}
+  alias Sconce.{Config, Preset, Switches, Trainer}
   alias Sconce.Trainer.{Curve, Progress, Report, Settings}
 
   @shortdoc "Trains a policy on a corpus"
@@ -7,6 +7,11 @@ defmodule Mix.Tasks.Sconce.Train do
   @own [
     corpus: [type: :path, doc: "Folder of the corpus to train on, required."],
     out: [type: :path, doc: "Folder of the run, required."],
+    preset: [
+      type: {:or, [nil, :string]},
+      doc: "Named settings, see below; every other switch is worth more."
+    ],
+    device: [type: {:in, Config.devices()}, doc: "This version has `cpu` alone."],
     loss: [type: {:in, [:full, :plain]}, default: :full, doc: "`plain` is the NLL alone."]
   ]
   @training Keyword.drop(Settings.schema(:training), [:loss])
@@ -22,16 +27,29 @@ defmodule Mix.Tasks.Sconce.Train do
 
   #{Switches.docs(@own)}
 
+  ## Presets
+
+      $ mix sconce.train --preset standard --corpus corpus --out run
+
+  One of #{Enum.map_join(Preset.names(), ", ", &"`#{&1}`")}. `Sconce.Preset` has their values;
+  which of them have no effect here is said when the run begins. Those that are made for a GPU need
+  `--device cpu`. Without `--preset` the one of `SCONCE_PRESET` or `EXPHIL_DEFAULT_PRESET` counts, see
+  `Sconce.Config`; `--preset none` is none.
+
+  ## The model
+
   What is trained, with the defaults of `Sconce.Policy.Spec`; a size of several numbers is written
   `512,256`:
 
   #{Switches.docs(Trainer.Switches.spec_schema())}
 
-  How:
+  ## The training
 
   #{Switches.docs(@training)}
 
-  The loss, unless it is plain; `none` turns a factor off:
+  ## The loss
+
+  Unless it is plain; `none` turns a factor off:
 
   #{Switches.docs(Settings.schema(:loss))}
   """
@@ -41,7 +59,9 @@ defmodule Mix.Tasks.Sconce.Train do
   @requirements ["app.config"]
 
   @impl true
-  def run(args) do
+  def run(args), do: Switches.help?(args, __MODULE__) || train(args)
+
+  defp train(args) do
     # The progress line needs to know whether somebody reads it.
     with {:ok, run} <- start(args), {:ok, report} <- Progress.follow(run) do
       show(report)
@@ -61,7 +81,10 @@ defmodule Mix.Tasks.Sconce.Train do
       raise ArgumentError, "#{Switches.switch(name)} is required"
     end
 
-    opts |> Trainer.Switches.training() |> Trainer.start_link()
+    opts
+    |> Keyword.put_new_lazy(:preset, fn -> Config.get(:preset) end)
+    |> Trainer.Switches.training()
+    |> Trainer.start_link()
   rescue
     error in ArgumentError -> Mix.raise(Exception.message(error))
   end

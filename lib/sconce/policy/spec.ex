@@ -1,10 +1,15 @@
 defmodule Sconce.Policy.Spec do
-  alias Sconce.{Embedding, Options, Temporal}
+  alias Sconce.{Embedding, Options, Preset, Temporal}
 
   @size [type: :pos_integer, max: 65_536]
   @controller [axis_buckets: 16, shoulder_buckets: 4]
   # Those of the backbones are `Sconce.Temporal`'s.
   @own [
+    preset: [
+      type: :any,
+      default: nil,
+      doc: "Name of a `Sconce.Preset`, whose model this is where nothing else is said."
+    ],
     embedding: [
       type: :any,
       default: :melee,
@@ -97,6 +102,7 @@ defmodule Sconce.Policy.Spec do
   def new(opts) do
     Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
     for {name, _value} <- opts, do: Options.known!(name, @names)
+    opts = Preset.model(opts)
     reserved!(opts[:value_head])
     {own, backbone} = Keyword.split(opts, Keyword.keys(@own))
     options = Options.validate!(own, @own)

@@ -3,27 +3,32 @@ defmodule Sconce.Trainer.Curve do
   The learning curve of a run: an SVG for a page, a small plot for a terminal.
 
   Both read the report of `Sconce.Trainer`, its `history` and its `baselines`. The SVG stands alone:
-  the training loss (as noted, faint, and smoothed), validation NLL as points with the best one
-  ringed, and what the baselines score on the same frames as dashed lines. With `loss: :plain` loss
-  and NLL are one quantity and share a panel; otherwise each has its own.
+
+    * the training loss (as noted, faint, and smoothed), validation NLL as points with the best one
+      ringed, and what the baselines score on the same frames as dashed lines. With `loss: :plain` loss
+      and NLL are one quantity and share a panel; otherwise each has its own;
+    * the validation NLL of each head, on a logarithmic scale, as a stick that is rarely moved has a
+      hundredth of what the buttons have;
+    * the learning rate, and the frames a second of the steps alone, with the share of time in which
+      training waited for data.
+
+  `Sconce.Trainer.Compare` draws several runs together.
   """
 
   alias Sconce.{Error, Figures, Options}
-  alias Sconce.Trainer.Curve.{Panel, Plot, Scale}
+  alias Sconce.Trainer.Curve.{Page, Plot, Scale}
   alias Sconce.Trainer.Settings
 
-  @width 860
-  @left 64
-  @right 132
-  @top 76
-  @bottom 50
-  @gap 58
   @tall 330
-  @short 150
+  @middle 190
+  @short 130
 
   @loss "#2563eb"
   @nll "#ea580c"
+  @rate "#7c3aed"
+  @pace "#0d9488"
   @baselines %{"marginal" => "#64748b", "repeat" => "#0d9488", "pairs" => "#9333ea"}
+  @colors ~w(#0d9488 #1d4ed8 #3b82f6 #7c3aed #a855f7 #db2777 #b45309 #64748b)
 
   @options [title: [type: :string, default: "Learning curve", doc: "The heading."]]
 
@@ -35,29 +40,12 @@ defmodule Sconce.Trainer.Curve do
   @spec svg(map, keyword) :: String.t()
   def svg(report, opts \\ []) do
     [title: title] = Options.validate!(opts, @options)
-    {panels, bottom} = report |> panels() |> stack()
-    height = bottom + @bottom
-
-    IO.iodata_to_binary([
-      ~s(<svg xmlns="http://www.w3.org/2000/svg" width="#{@width}" height="#{height}" ),
-      ~s(viewBox="0 0 #{@width} #{height}" font-size="12" ),
-      ~s(font-family="system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif">\n),
-      ~s(<rect width="#{@width}" height="#{height}" fill="#ffffff"/>\n),
-      heading(title, summary(report)),
-      legend(report),
-      Enum.map(panels, &Panel.svg/1),
-      "</svg>\n"
-    ])
+    Page.svg(title, summary(report), legend(report), rows(report))
   end
 
   @doc "Writes `svg/2` to a file."
   @spec write(map, Path.t(), keyword) :: :ok | {:error, Error.t()}
-  def write(report, path, opts \\ []) do
-    with {:error, reason} <- File.write(path, svg(report, opts)) do
-      details = %{path: path, reason: List.to_string(:file.format_error(reason))}
-      {:error, %Error{kind: :io, op: :write_curve, details: details}}
-    end
-  end
+  def write(report, path, opts \\ []), do: report |> svg(opts) |> Page.write(path, :write_curve)
 
   @doc """
   The curve as lines of text, some `width` by `height` characters of braille: the NLL of the
@@ -72,19 +60,34 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
-  defp points(report, key) do
+  @doc "What the history of a report has of `key`: `{step, value}` wherever it was noted."
+  @spec points(map, atom) :: [{non_neg_integer, number}]
+  def points(report, key) do
     for %{^key => value, step: step} when value != nil <- report.history, do: {step, value}
   end
 
+  defp rows(report) do
+    losses(report) ++ heads(report) ++ [{@short, [rate(report), pace(report)]}]
+  end
+
   # One panel, or NLL above loss when these are two quantities.
-  defp panels(report) do
+  defp losses(report) do
     loss = {:line, @loss, points(report, :loss)}
-    nll = [{:points, @nll, points(report, :nll), report.best_step} | rules(report)]
+    points = {:points, @nll, points(report, :nll), report.best_step, "policy"}
+    nll = [points | rules(report)]
 
     cond do
-      plain?(report.options) -> [{@tall, "nats a frame", [loss | nll]}]
-      points(report, :nll) == [] -> [{@tall, "training loss", [loss]}]
-      true -> [{@tall, "validation NLL, nats a frame", nll}, {@short, "training loss", [loss]}]
+      plain?(report.options) ->
+        [{@tall, [panel("nats a frame", [loss | nll])]}]
+
+      points(report, :nll) == [] ->
+        [{@tall, [panel("training loss", [loss])]}]
+
+      true ->
+        [
+          {@tall, [panel("validation NLL, nats a frame", nll)]},
+          {@short, [panel("training loss", [loss])]}
+        ]
     end
   end
 
@@ -97,24 +100,50 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
-  # Panels below each other, and where the last one ends.
-  defp stack(panels) do
-    {panels, bottom} =
-      Enum.map_reduce(panels, @top, fn {height, title, series}, top ->
-        box = {@left, top, @width - @left - @right, height}
-        {%{box: box, title: title, series: series, last?: false}, top + height + @gap}
-      end)
+  # One head has nothing to tell beside the sum.
+  defp heads(report) do
+    validated = for %{heads: [_, _ | _]} = point <- report.history, do: point
 
-    {List.update_at(panels, -1, &%{&1 | last?: true}), bottom - @gap}
+    case validated do
+      [] -> []
+      [first | _] -> [{@middle, [by_head(Enum.map(first.heads, & &1.name), validated)]}]
+    end
   end
 
-  defp heading(title, summary) do
-    [
-      ~s(<text x="#{@left}" y="30" font-size="17" font-weight="600" fill="#0f172a">),
-      "#{Panel.escape(title)}</text>\n",
-      ~s(<text x="#{@left}" y="49" fill="#475569">#{Panel.escape(summary)}</text>\n)
-    ]
+  defp by_head(names, history) do
+    series =
+      for {name, color} <- Enum.zip(names, Stream.cycle(@colors)) do
+        points =
+          for %{step: step, heads: heads} <- history, head <- heads, head.name == name do
+            {step, head.nll}
+          end
+
+        {_step, last} = List.last(points)
+        {:trace, color, points, "#{name} #{Scale.number(last, 3)}"}
+      end
+
+    "validation NLL of each head, nats a frame"
+    |> panel(series)
+    |> Map.put(:scale, :log)
   end
+
+  defp rate(report),
+    do: panel("learning rate", [{:trace, @rate, points(report, :learning_rate), nil}], "step")
+
+  defp pace(report) do
+    series = [{:line, @pace, points(report, :frames_per_second)}]
+    title = "frames a second#{waiting(points(report, :data_wait))}"
+    title |> panel(series, "step") |> Map.put(:from, [0])
+  end
+
+  defp waiting([]), do: ""
+
+  defp waiting(shares) do
+    mean = Enum.sum(for {_step, share} <- shares, do: share) / length(shares)
+    " · #{Scale.number(100 * mean, 1)} % waiting for data"
+  end
+
+  defp panel(title, series, x \\ nil), do: %{title: title, series: series, x: x}
 
   defp summary(report) do
     train = "#{Figures.grouped(report.train.frames)} frames of #{report.train.games} games"
@@ -127,19 +156,13 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
+  # Where two quantities share a panel.
   defp legend(report) do
     entries = [{"training loss", @loss, :line, :loss}, {"validation NLL", @nll, :points, :nll}]
 
     shown =
       for {text, color, mark, key} <- entries, points(report, key) != [], do: {text, color, mark}
 
-    for {{text, color, mark}, i} <- Enum.with_index(shown) do
-      x = @width - 116 * (length(shown) - i) - 8
-
-      [
-        Panel.mark(mark, color, x, 45),
-        ~s(<text x="#{x + 24}" y="49" fill="#334155">#{text}</text>\n)
-      ]
-    end
+    if plain?(report.options), do: shown, else: []
   end
 end

@@ -41,7 +41,7 @@ defmodule Sconce.Trainer.Optimiser do
     lamb: [
       options: Keyword.merge(@adam, eps: 1.0e-6, weight_decay: 0.01),
       decay: :own,
-      update: "r = m̂ / (√v̂ + eps) + decay p, p -= lr (|p| / |r|) r, a ratio for each parameter",
+      update: "r = m̂ / (√v̂ + eps) + decay p, p -= lr (‖p‖ / ‖r‖) r, a ratio for each parameter",
       source: "You et al. 2020, algorithm 2"
     ],
     adabelief: [

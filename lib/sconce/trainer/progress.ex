@@ -1,19 +1,32 @@
 defmodule Sconce.Trainer.Progress do
   @moduledoc """
-  Events as lines for a person: one live line in a terminal, which each step writes anew, and a line
-  that stays for each validation. Without a terminal (a log, a pipe) only the latter.
+  Events as text for a person: in a terminal one live line, which each step writes anew, and a row of a
+  table for each validation (of a run without validation games, for each epoch). Without a terminal (a
+  log, a pipe) there is no live line, and a line says when the final scoring begins.
 
       {:ok, run} = Sconce.Trainer.start_link(corpus: "corpus", out: "run")
       {:ok, report} = Sconce.Trainer.Progress.follow(run)
 
+  Of a run on real games:
+
+  ```text
+   epoch     step    loss     NLL  changed  acc %  frames/s  wait %    time
+       1      100   2.213   1.602    5.871   82.1    42,114     0.2    0:21  best
+       1      200   1.513   1.489    5.402   83.0    42,530     0.1    0:43  best
+  step 245/1,200  loss 1.4807  lr 9.9e-4  42,498 frames/s  wait 0.1 %  eta 3:24
+  ```
+
+  `loss`, `frames/s` and `wait %` (the share of time in which training waited for data) are those of the
+  steps since the row above; `changed` is the NLL of frames whose action differs from the one before.
+  Where there is room the NLL of each head stands beside.
+
   `write/2` is the pure part, for a display of one's own:
 
       iex> progress = Sconce.Trainer.Progress.new(terminal: false)
-      iex> event = %{event: :validation, step: 1200, epoch: 3, nll: 1.4, nll_changed: nil,
-      ...>           accuracy: 0.831, best: true, seconds: 60.0}
+      iex> event = %{event: :evaluating, done: 0, total: 35_601}
       iex> {text, _progress} = Sconce.Trainer.Progress.write(progress, event)
       iex> IO.iodata_to_binary(text)
-      "epoch 3  step 1,200  validation NLL 1.400  accuracy 83.1 %  best so far\\n"
+      "scoring 35,601 frames\\n"
   """
 
   alias Sconce.{Figures, Options, Trainer}
@@ -22,11 +35,22 @@ defmodule Sconce.Trainer.Progress do
   # A step may take less than a millisecond, an eye more.
   @interval_s 0.1
   @clear "\r\e[K"
+  # Titles and widths, before and after the heads.
+  @left [{"epoch", 6}, {"step", 9}, {"loss", 8}, {"NLL", 8}, {"changed", 9}, {"acc %", 7}]
+  @right [{"frames/s", 10}, {"wait %", 8}, {"time", 8}]
+  # What the steps since the last row had.
+  @nothing %{steps: 0, loss: 0.0, frames: 0.0, seconds: 0.0, waited: 0.0}
 
-  defstruct [:terminal, :label, :first, live: false, shown_s: -1.0]
+  defstruct [:terminal, :columns, :label, :first, :heads] ++
+              [live: false, shown_s: -1.0, seconds: 0.0, rows: :validation, recent: @nothing]
 
   @options [
     terminal: [type: {:or, [:boolean, nil]}, default: nil, doc: "`nil` finds it out."],
+    columns: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Its width; `nil` finds it out. Without a terminal lines are as wide as they like."
+    ],
     label: [type: :string, default: "", doc: "What each line begins with."]
   ]
 
@@ -36,10 +60,22 @@ defmodule Sconce.Trainer.Progress do
   #{Options.docs(@options)}
   """
   def new(opts \\ []) do
-    [terminal: terminal, label: label] = Options.validate!(opts, @options)
+    [terminal: terminal, columns: columns, label: label] = Options.validate!(opts, @options)
     terminal = if terminal == nil, do: IO.ANSI.enabled?(), else: terminal
-    %__MODULE__{terminal: terminal, label: if(label == "", do: "", else: label <> "  ")}
+    label = if label == "", do: "", else: label <> "  "
+    %__MODULE__{terminal: terminal, columns: columns(terminal, columns), label: label}
   end
+
+  defp columns(false, _given), do: :infinity
+
+  defp columns(true, nil) do
+    case :io.columns() do
+      {:ok, columns} -> columns
+      {:error, :enotsup} -> :infinity
+    end
+  end
+
+  defp columns(true, given), do: given
 
   @doc """
   Subscribes to a run, writes what happens to `:device` and returns what `Sconce.Trainer.await/2`
@@ -91,47 +127,92 @@ defmodule Sconce.Trainer.Progress do
   @spec write(%__MODULE__{}, map) :: {iodata, %__MODULE__{}}
   def write(progress, %{event: :step} = event) do
     first = progress.first || {event.step - 1, event.seconds}
-    progress = %{progress | first: first}
+    recent = add(progress.recent, event)
+    progress = %{progress | first: first, recent: recent, seconds: event.seconds}
     due? = event.seconds - progress.shown_s >= @interval_s or event.step == event.steps
 
-    if progress.terminal and due? do
-      text = [@clear, progress.label, step(event, first)]
-      {text, %{progress | live: true, shown_s: event.seconds}}
-    else
-      {[], progress}
-    end
+    if progress.terminal and due?,
+      do: live(%{progress | shown_s: event.seconds}, step(event, recent, first)),
+      else: {[], progress}
+  end
+
+  def write(progress, %{event: :start} = event) do
+    rows = if event.validation_games == 0, do: :epoch, else: :validation
+    stays(%{progress | rows: rows}, start(event))
+  end
+
+  def write(progress, %{event: :resumed, step: step}),
+    do: stays(progress, "goes on from step #{Figures.grouped(step)}")
+
+  def write(progress, %{event: :save_failed, step: step, reason: reason}),
+    do: stays(progress, "step #{Figures.grouped(step)}  not saved: #{reason}")
+
+  def write(%{rows: rows} = progress, %{event: rows} = event) do
+    heads = progress.heads || fitting(event, progress)
+    columns = @left ++ heads ++ @right
+    titles = if progress.heads, do: [], else: [row(columns, Enum.map(columns, &elem(&1, 0)))]
+    best = if event[:best], do: "  best", else: ""
+    lines = titles ++ [row(columns, cells(event, heads, progress)) <> best]
+    stays(%{progress | recent: @nothing, heads: heads}, lines)
   end
 
   def write(progress, %{event: name, done: done, total: total})
       when name in [:evaluating, :progress] do
     cond do
-      not progress.terminal -> {[], progress}
-      done >= total -> {clear(progress), %{progress | live: false}}
-      true -> {[@clear, progress.label, scored(done, total)], %{progress | live: true}}
+      not progress.terminal and done == 0 ->
+        stays(progress, "scoring #{Figures.grouped(total)} frames")
+
+      not progress.terminal ->
+        {[], progress}
+
+      done >= total ->
+        {clear(progress), %{progress | live: false}}
+
+      true ->
+        live(progress, "scored #{Figures.grouped(done)}/#{Figures.grouped(total)} frames")
     end
   end
 
-  def write(progress, event) do
-    case line(event) do
-      nil -> {[], progress}
-      [] -> {clear(progress), %{progress | live: false}}
-      text -> {[clear(progress), progress.label, text, "\n"], %{progress | live: false}}
-    end
+  def write(progress, %{event: :done}), do: {clear(progress), %{progress | live: false}}
+  def write(progress, _event), do: {[], progress}
+
+  # A line that were broken in two could not be taken back.
+  defp live(progress, text) do
+    text = String.slice(progress.label <> text, 0, room(progress.columns))
+    {[@clear, text], %{progress | live: true}}
+  end
+
+  defp room(:infinity), do: 1_000
+  defp room(columns), do: columns - 1
+
+  defp stays(progress, lines) do
+    text = for line <- List.wrap(lines), do: [progress.label, line, "\n"]
+    {[clear(progress), text], %{progress | live: false}}
   end
 
   defp clear(%{live: true}), do: @clear
   defp clear(_progress), do: []
 
-  defp step(event, first) do
+  defp add(recent, event) do
+    %{
+      steps: recent.steps + 1,
+      loss: recent.loss + event.loss,
+      frames: recent.frames + event.frames_per_second * event.step_seconds,
+      seconds: recent.seconds + event.step_seconds,
+      waited: recent.waited + event.data_wait
+    }
+  end
+
+  defp step(event, recent, first) do
     [
       "step #{Figures.grouped(event.step)}/#{Figures.grouped(event.steps)}",
-      "  epoch #{event.epoch}",
-      "  loss #{Scale.number(event.loss, 4)}",
-      "  lr #{rate(event.learning_rate)}",
-      "  #{Figures.grouped(round(event.frames_per_second))} frames/s",
-      "  wait #{Scale.number(1000 * event.data_wait, 1)} ms",
-      "  eta #{eta(event, first)}"
+      "loss #{Scale.number(event.loss, 4)}",
+      "lr #{rate(event.learning_rate)}",
+      "#{pace(recent)} frames/s",
+      "wait #{waiting(recent)} %",
+      "eta #{eta(event, first)}"
     ]
+    |> Enum.join("  ")
   end
 
   # From all steps of this run, validations included.
@@ -144,10 +225,13 @@ defmodule Sconce.Trainer.Progress do
 
   defp rate(value), do: :io_lib.format("~.2e", [value / 1])
 
-  defp scored(done, total),
-    do: "scored #{Figures.grouped(done)}/#{Figures.grouped(total)} frames"
+  defp pace(%{seconds: seconds}) when seconds == 0, do: "-"
+  defp pace(%{frames: frames, seconds: seconds}), do: Figures.grouped(round(frames / seconds))
 
-  defp line(%{event: :start} = event) do
+  defp waiting(%{seconds: seconds}) when seconds == 0, do: "-"
+  defp waiting(%{waited: waited, seconds: s}), do: Scale.number(100 * waited / s, 1)
+
+  defp start(event) do
     [
       "#{Figures.grouped(event.weights)} weights",
       "  training #{Figures.grouped(event.train_frames)} frames of #{event.train_games} games",
@@ -155,26 +239,44 @@ defmodule Sconce.Trainer.Progress do
       "  #{Figures.grouped(event.steps)} steps, #{Figures.grouped(event.epoch_steps)} an epoch",
       skipped(event.skipped_views)
     ]
+    |> IO.iodata_to_binary()
   end
-
-  defp line(%{event: :resumed, step: step}), do: "goes on from step #{Figures.grouped(step)}"
-
-  defp line(%{event: :validation} = event) do
-    [
-      "epoch #{event.epoch}  step #{Figures.grouped(event.step)}",
-      "  validation NLL #{Scale.number(event.nll, 3)}",
-      if(event.nll_changed, do: " (changed #{Scale.number(event.nll_changed, 3)})", else: ""),
-      "  accuracy #{Scale.number(100 * event.accuracy, 1)} %",
-      if(event.best, do: "  best so far", else: "")
-    ]
-  end
-
-  defp line(%{event: :save_failed} = event),
-    do: "step #{Figures.grouped(event.step)}  not saved: #{event.reason}"
-
-  defp line(%{event: :done}), do: []
-  defp line(_event), do: nil
 
   defp skipped(0), do: ""
   defp skipped(n), do: "  (#{n} shorter than a window)"
+
+  # Those of the heads, unless they would break the line.
+  defp fitting(event, progress) do
+    heads =
+      for %{name: name} <- Map.get(event, :heads, []), do: {name, max(String.length(name) + 2, 7)}
+
+    width = Enum.sum(for {_title, width} <- @left ++ heads ++ @right, do: width)
+    # An atom is more than any number.
+    fits? = String.length(progress.label <> "  best") + width <= progress.columns
+    # One head has nothing to tell beside the sum.
+    if fits? and length(heads) > 1, do: heads, else: []
+  end
+
+  defp row(columns, texts) do
+    Enum.zip_with(columns, texts, fn {_title, width}, text -> String.pad_leading(text, width) end)
+    |> Enum.join()
+  end
+
+  defp cells(event, heads, %{recent: recent, seconds: seconds}) do
+    by_head = Map.new(Map.get(event, :heads, []), &{&1.name, &1.nll})
+
+    [
+      "#{event.epoch}",
+      Figures.grouped(event.step),
+      nats(recent.steps > 0 && recent.loss / recent.steps),
+      nats(event[:nll]),
+      nats(event[:nll_changed]),
+      if(event[:accuracy], do: Scale.number(100 * event.accuracy, 1), else: "-")
+    ] ++
+      for({name, _width} <- heads, do: nats(by_head[name])) ++
+      [pace(recent), waiting(recent), Scale.clock(seconds)]
+  end
+
+  defp nats(value) when value in [nil, false], do: "-"
+  defp nats(value), do: Scale.number(value, 3)
 end

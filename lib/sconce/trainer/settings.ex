@@ -2,7 +2,7 @@ defmodule Sconce.Trainer.Settings do
   @moduledoc false
   # The options of `Sconce.Trainer`: as tables, checked, and as the native side wants them.
 
-  alias Sconce.{Corpus, Loader, Native, Options, Temporal}
+  alias Sconce.{Config, Corpus, Loader, Native, Options, Preset, Temporal}
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Optimiser
 
@@ -225,7 +225,7 @@ defmodule Sconce.Trainer.Settings do
     threads: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
-      doc: "Of the native side; `nil` leaves them as they are."
+      doc: "Of the native side; `nil` is that of `Sconce.Config`, or leaves them as they are."
     ]
   ]
 
@@ -259,15 +259,20 @@ defmodule Sconce.Trainer.Settings do
   @run [
          corpus: [type: :any, required: true, doc: "A `Sconce.Corpus`, or the folder of one."],
          out: [type: :path, required: true, doc: "The run's folder, made if need be."],
+         preset: [
+           type: :any,
+           default: nil,
+           doc: "Name of a `Sconce.Preset`; every option that is given is worth more."
+         ],
          spec: [type: :any, default: nil, doc: "A `Sconce.Policy.Spec` instead of its options."],
          progress: [
            type: {:or, [{:fun, 1}, nil]},
            default: nil,
            doc: "Called with each event, in the run's process."
          ]
-       ] ++ @training
+       ] ++ Config.device_option() ++ @training
 
-  @evaluate [
+  @scored [
     train: [type: :any, default: nil, doc: "The training corpus; without it no baselines."],
     mode: [
       type: {:in, [:window, :carry]},
@@ -284,10 +289,11 @@ defmodule Sconce.Trainer.Settings do
     threads: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
-      doc: "Of the native side; `nil` leaves them as they are."
+      doc: "Of the native side; `nil` is that of `Sconce.Config`, or leaves them as they are."
     ],
     progress: [type: {:or, [{:fun, 1}, nil]}, default: nil, doc: "Called with `:evaluating`."]
   ]
+  @evaluate @scored ++ Config.device_option()
 
   @schemas %{run: @run, training: @training, loss: @loss, evaluate: @evaluate}
 
@@ -303,7 +309,7 @@ defmodule Sconce.Trainer.Settings do
     head_normalize: false
   }
 
-  defstruct [:source, :out, :options, :progress]
+  defstruct [:source, :out, :options, :progress, :preset]
 
   @doc "A table of options by its name."
   def schema(name), do: Map.fetch!(@schemas, name)
@@ -319,23 +325,28 @@ defmodule Sconce.Trainer.Settings do
   """
   def new!(opts) do
     known!(opts)
+    {preset, opts} = preset(opts)
     {spec, own} = Keyword.split(opts, Spec.options() -- [:window_size])
     spec = spec ++ attention_window(spec[:backbone], own)
     own = Options.validate!(own, @run)
     Optimiser.check!(own)
 
     %__MODULE__{
-      source: source(own[:corpus], own[:spec], spec),
+      source: own[:corpus] |> source(own[:spec], spec) |> able(preset, own[:device]),
       out: Path.expand(own[:out]),
       options: own |> Keyword.take(Keyword.keys(@training)) |> native(),
-      progress: own[:progress]
+      progress: own[:progress],
+      preset: preset
     }
   end
 
-  @doc "Options of an evaluation: `{folder of the training corpus, progress, native options}`."
+  @doc "Options of an evaluation: `{folder of the training corpus, device, progress, native options}`."
   def evaluate!(opts) do
-    {own, options} = opts |> Options.validate!(@evaluate) |> Keyword.split([:train, :progress])
-    {own[:train] && folder(own[:train]), own[:progress], Map.new(options)}
+    {own, options} =
+      opts |> Options.validate!(@evaluate) |> Keyword.split([:train, :device, :progress])
+
+    train = own[:train] && folder(own[:train])
+    {train, own[:device], own[:progress], options |> Map.new() |> threads()}
   end
 
   @doc "The folder of a corpus that is given as itself or by its path."
@@ -351,6 +362,26 @@ defmodule Sconce.Trainer.Settings do
     names = Keyword.keys(@run) ++ Spec.options()
     for {name, _value} <- opts, do: Options.known!(name, names)
   end
+
+  defp preset(opts) do
+    case Keyword.pop(opts, :preset) do
+      {nil, opts} ->
+        {nil, opts}
+
+      {name, opts} ->
+        preset = name |> Preset.get() |> Preset.merge(opts)
+        {preset, preset.options}
+    end
+  end
+
+  # What cannot run here is an error of the run, as is a corpus that is not there.
+  defp able({:ok, _} = source, nil, device),
+    do: with(:ok <- Config.check_device(device), do: source)
+
+  defp able({:ok, _} = source, preset, _device),
+    do: with(:ok <- Preset.check(preset), do: source)
+
+  defp able(error, _preset, _device), do: error
 
   # A window of training is also what attention sees, where the backbone has some and says no other.
   defp attention_window(backbone, own) do
@@ -408,9 +439,12 @@ defmodule Sconce.Trainer.Settings do
     options
     |> Map.new()
     |> Loader.native_sampling()
+    |> threads()
     |> Map.update!(:loss, &loss/1)
     |> Map.update!(:validation, &(&1 && folder(&1)))
   end
+
+  defp threads(options), do: Map.update!(options, :threads, &(&1 || Config.get(:threads)))
 
   defp loss(:plain), do: @plain
 

@@ -7,21 +7,21 @@
 //! The thread that has the work takes part in it, and waits for nobody but those who have taken a shard:
 //! where all threads are busy with something else, it does all of it.
 
-mod crew;
+mod workers;
 
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
-use crew::Crew;
+use workers::Workers;
 
 use crate::{Error, Result};
 
 /// More threads than this are a slip of the keyboard.
 pub const MAX_THREADS: usize = 4096;
 
-/// Nobody computes or waits while holding this lock: who works has a share of the crew.
-static CREW: RwLock<Option<Arc<Crew>>> = RwLock::new(None);
+/// Nobody computes or waits while holding this lock: who works has a share of them.
+static WORKERS: RwLock<Option<Arc<Workers>>> = RwLock::new(None);
 
 thread_local! {
     /// Whether work stays on this thread.
@@ -57,49 +57,47 @@ pub fn keep_libraries_single_threaded() {
 /// Sets the number of threads, the caller's among them; the default is [`available`]. Work that is under
 /// way ends on the threads it began on.
 pub fn set_threads(threads: usize) -> Result<()> {
-    let crew = Arc::new(build(threads)?);
-    let before = CREW.write().unwrap_or_else(|e| e.into_inner()).replace(crew);
+    let workers = Arc::new(build(threads)?);
+    let before = WORKERS.write().unwrap_or_else(|e| e.into_inner()).replace(workers);
     // Its threads are told to end here, after the lock, or by the last work that has a share.
     drop(before);
     Ok(())
 }
 
 pub fn threads() -> usize {
-    let crew = CREW.read().unwrap_or_else(|e| e.into_inner());
-    crew.as_ref().map_or_else(available, |crew| crew.helpers() + 1)
+    let workers = WORKERS.read().unwrap_or_else(|e| e.into_inner());
+    workers.as_ref().map_or_else(available, |workers| workers.threads() + 1)
 }
 
-/// A share of the crew, which the first call makes; `None` where no threads are to be had.
-fn share() -> Option<Arc<Crew>> {
-    let crew = CREW.read().unwrap_or_else(|e| e.into_inner()).clone();
-    if crew.is_some() {
-        return crew;
+/// A share of the workers. The first call makes them; there are none where no threads are to be had.
+fn share() -> Arc<Workers> {
+    if let Some(workers) = &*WORKERS.read().unwrap_or_else(|e| e.into_inner()) {
+        return workers.clone();
     }
-    let mut crew = CREW.write().unwrap_or_else(|e| e.into_inner());
-    if crew.is_none() {
-        *crew = build(available()).ok().map(Arc::new);
-    }
-    crew.clone()
+    let mut workers = WORKERS.write().unwrap_or_else(|e| e.into_inner());
+    workers.get_or_insert_with(|| Arc::new(build(available()).unwrap_or_default())).clone()
 }
 
-fn build(threads: usize) -> Result<Crew> {
+fn build(threads: usize) -> Result<Workers> {
     if threads > MAX_THREADS {
         return Err(Error::out_of_range("threads", threads as f64, 1.0, MAX_THREADS as f64));
     }
     // As many as there are stand for 0.
     let threads = if threads == 0 { available() } else { threads };
-    Crew::new(threads - 1)
+    Workers::new(threads - 1)
         .map_err(|e| Error::Unavailable { what: "threads".into(), reason: e.to_string() })
 }
 
-/// Runs `work(shard)` for every shard, with the help of the crew if there is more than one.
+/// Runs `work(shard)` for every shard, on the workers as well if there is more than one.
 pub fn for_each(shards: usize, work: impl Fn(usize) + Sync + Send) {
     // Inside a shard and inside `serial` work stays where it is.
-    let here = shards <= 1 || SERIAL.get();
-    match if here { None } else { share() } {
-        Some(crew) if crew.helpers() > 0 => serial(|| crew.run(shards, &work)),
-        _ => (0..shards).for_each(work),
+    if shards > 1 && !SERIAL.get() {
+        let workers = share();
+        if workers.threads() > 0 {
+            return serial(|| workers.run(shards, &work));
+        }
     }
+    (0..shards).for_each(work);
 }
 
 /// Runs `work` with all its shards on the thread that calls: it takes longer, and never waits for

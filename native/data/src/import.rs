@@ -302,12 +302,17 @@ fn load(file: &Path) -> std::result::Result<Vec<u8>, Refusal> {
     fs::read(file).map_err(unreadable)
 }
 
-/// The replays under these paths, each once, in order of name.
+/// The replays under these paths, each once, in order of name. A folder without one is an error: it is
+/// more likely the wrong folder.
 fn find(paths: &[PathBuf], skipped: &mut Vec<Skipped>) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
         if fs::metadata(path).map_err(Error::io(path))?.is_dir() {
+            let before = files.len() + skipped.len();
             search(path, MAX_DEPTH, &mut files, skipped);
+            if files.len() + skipped.len() == before {
+                return Err(Error::not_found(format!("replays (.slp) in {}", path.display())));
+            }
         } else {
             files.push(path.clone());
         }

@@ -9,7 +9,7 @@ use sconce_data::Corpus;
 use sconce_train::eval::evaluate;
 use sconce_train::options::{EvaluateOptions, TrainOptions};
 use sconce_train::report::Event;
-use sconce_train::run::run;
+use sconce_train::run::{read_report, run};
 
 use crate::border::{Data, Reply, Task, call, decode, perform};
 
@@ -36,6 +36,12 @@ fn train_start<'a>(
             run(&corpus, &spec, &options, &out, &tell(reply), cancelled).map(Data)
         })
     })
+}
+
+/// The report in the folder of a run that is over.
+#[rustler::nif(schedule = "DirtyIo")]
+fn train_report<'a>(env: Env<'a>, out: String) -> Term<'a> {
+    call(env, "report", || read_report(&PathBuf::from(out)).map(Data))
 }
 
 /// Asks a run or an evaluation to end.

@@ -34,6 +34,7 @@ pub fn score(
     let reader = Reader::new(embedding.clone(), heads.clone(), options.frame_delay);
     let total: usize = views.iter().map(|v| v.len(options.frame_delay)).sum();
     let mut done = 0;
+    progress(done, total);
     for view in views {
         let scorer = Scorer { policy, view, options, reader: &reader };
         let mut step = |frames: usize| {

@@ -35,7 +35,9 @@ pub enum Event {
         learning_rate: f64,
         grad_norm: f64,
         frames_per_second: f64,
-        /// Seconds of this step in which it waited for its batch.
+        /// How long it took,
+        step_seconds: f64,
+        /// and how much of that it waited for its batch.
         data_wait: f64,
         seconds: f64,
     },
@@ -45,7 +47,18 @@ pub enum Event {
         nll: f64,
         nll_changed: Option<f64>,
         accuracy: f64,
+        heads: Vec<HeadNll>,
         best: bool,
+        seconds: f64,
+    },
+    /// After the last step of an epoch and a validation there.
+    Epoch {
+        step: u64,
+        epoch: u64,
+        /// Mean training loss of its steps.
+        avg_loss: f64,
+        /// The latest validation.
+        val_loss: Option<f64>,
         seconds: f64,
     },
     /// A state that a run can go on from has been written.
@@ -72,9 +85,50 @@ pub struct Point {
     /// Mean training loss since the point before.
     pub loss: Option<f64>,
     pub learning_rate: f64,
+    /// Of the steps since the point before, without validations: frames a second,
+    #[serde(default)]
+    pub frames_per_second: Option<f64>,
+    /// and the share of their time in which they waited for data.
+    #[serde(default)]
+    pub data_wait: Option<f64>,
     /// Validation, where one was made.
     pub nll: Option<f64>,
+    #[serde(default)]
+    pub heads: Vec<HeadNll>,
     pub seconds: f64,
+}
+
+/// What a head has of the NLL.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeadNll {
+    pub name: String,
+    pub nll: f64,
+}
+
+/// What steps went through, and what it took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pace {
+    pub frames: u64,
+    pub seconds: f64,
+    /// Of these it waited for data.
+    pub data_wait: f64,
+}
+
+impl Pace {
+    pub fn add(&mut self, other: Pace) {
+        self.frames += other.frames;
+        self.seconds += other.seconds;
+        self.data_wait += other.data_wait;
+    }
+
+    pub fn frames_per_second(&self) -> f64 {
+        self.frames as f64 / self.seconds.max(f64::MIN_POSITIVE)
+    }
+
+    /// Share of the time.
+    pub fn waiting(&self) -> f64 {
+        self.data_wait / self.seconds.max(f64::MIN_POSITIVE)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,6 +184,7 @@ pub struct RunReport {
     pub options: TrainOptions,
     /// Of this process: a run that was resumed counts anew.
     pub loader: Flow,
+    #[serde(default)]
     pub saves: Saves,
     pub policy: Option<Report>,
     pub baselines: Vec<BaselineReport>,

@@ -160,7 +160,8 @@ impl Stepper {
         learned
     }
 
-    fn forget(&mut self) {
+    /// The next batch is the first of an update.
+    pub fn forget(&mut self) {
         self.policy.weights().values().for_each(Weight::forget);
         self.learned = 0.0;
     }

@@ -25,6 +25,18 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
     end
   end
 
+  test "it says where settings come from, and what is set without effect" do
+    env = [{"MIX_ENV", "test"}, {"EXLA_TARGET", "cuda"}, {"SCONCE_THREADS", "2"}]
+    assert {output, 0} = mix(["sconce.doctor"], File.cwd!(), env ++ [{"XLA_FLAGS", "--fast"}])
+    assert output =~ ~r/device +:cuda \(EXLA_TARGET\)/
+    assert output =~ ~r/threads +2 \(SCONCE_THREADS\)/
+    assert output =~ ~r/preset +nil \(default\)/
+    assert output =~ ~r/set without effect\n  XLA_FLAGS +--fast \(there is no XLA here/
+
+    assert {output, 0} = mix(["sconce.doctor"], File.cwd!(), [{"SCONCE_DEVICE", "cud"} | env])
+    assert output =~ ~s(wrong  SCONCE_DEVICE: device cannot be "cud")
+  end
+
   test "without library and cargo it still runs, names both and the commands that mend them" do
     env = [{"MIX_BUILD_PATH", tmp_dir!("doctor")}, {"CARGO", "/nowhere/cargo"}]
     assert {output, 1} = mix(["sconce.doctor"], File.cwd!(), env)

@@ -29,7 +29,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     dir = corpus!()
     output = capture_io(fn -> train(dir, ["--backbone", "gru" | @small]) end)
 
-    assert output =~ ~r/epoch \d+  step 2  validation NLL/
+    assert output =~ ~r/^ epoch +step +loss +NLL .*\n +\d+ +2 /m
     assert output =~ "gru 8x1 -> action(2)"
     assert output =~ ~r/all heads +0\.\d{3} +0\.\d{3}/
 
@@ -60,6 +60,23 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     assert_raise Mix.Error, ~r/did you mean --steps/, fn -> Demo.run(["--stesp", "3"]) end
   end
 
+  test "--help prints what a task is for and its switches, and does nothing" do
+    for {name, says} <- [
+          train: "--hidden-size",
+          eval: "--corpus",
+          demo: "--backbone",
+          import: "--min-frames",
+          bench: "--only",
+          compare: "--svg",
+          doctor: "Prints versions, the machine"
+        ],
+        switch <- ["--help", "-h"] do
+      output = capture_io(fn -> Mix.Task.rerun("sconce.#{name}", [switch]) end)
+      assert output =~ "mix sconce.#{name}"
+      assert output =~ says
+    end
+  end
+
   test "a value that cannot be is refused by its switch" do
     for args <- [["--batch-size", "many"], ["--lr-schedule", "wild"], ["--backbone", "grue"]] do
       assert_raise Mix.Error, ~r/^#{hd(args)} cannot be/, fn -> Train.run(args) end
@@ -79,7 +96,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
 
     dir = corpus!()
     output = capture_io(fn -> train(dir, args ++ @small) end)
-    assert output =~ ~r/step 4  validation NLL/
+    assert output =~ ~r/^ +\d+ +4 +\d.\d{3} /m
     {:ok, report} = dir |> Path.join("run/report.json") |> File.read()
 
     for text <- [
@@ -93,6 +110,24 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     assert_raise Mix.Error, "--optimizer cannot be \"sdg\", " <> @optimizers, fn ->
       Train.run(~w(--optimizer sdg))
     end
+  end
+
+  test "a preset is a switch, over which the others go" do
+    dir = corpus!()
+    output = capture_io(fn -> train(dir, ~w(--preset quick --hidden-sizes 16 --batch-size 8)) end)
+    assert output =~ "mlp 16 -> action(2)"
+    {:ok, report} = dir |> Path.join("run/report.json") |> File.read()
+    for text <- [~s("optimizer": "adam"), ~s("batch_size": 8)], do: assert(report =~ text)
+
+    assert_raise Mix.Error, ~s(unknown preset "quik", did you mean :quick?), fn ->
+      Train.run(~w(--preset quik --corpus nowhere --out nowhere))
+    end
+
+    assert_raise Mix.Error,
+                 ~r/preset :full: cuda is not part of this version.*device: :cpu/,
+                 fn ->
+                   train(dir, ~w(--preset full))
+                 end
   end
 
   test "what goes wrong in the run ends the task with its sentence" do

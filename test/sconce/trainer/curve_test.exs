@@ -77,10 +77,42 @@ defmodule Sconce.Trainer.CurveTest do
   end
 
   test "loss and NLL share a panel when they are one quantity, and have two otherwise" do
-    assert count(Curve.svg(report()), "clipPath") == 1
+    assert count(Curve.svg(report()), "clipPath") == 3
     svg = Curve.svg(report(%{options: %{loss: %{@plain | label_smoothing: 0.1}}}))
-    assert count(svg, "clipPath") == 2
+    assert count(svg, "clipPath") == 4
     assert svg =~ ">training loss</text>"
+  end
+
+  test "each head has its curve, with its name and last number at the edge" do
+    %{history: history} = report()
+
+    history =
+      for point <- history do
+        heads = for {name, nll} <- [{"buttons", 0.5}, {"c_x", 0.02}], do: %{name: name, nll: nll}
+        Map.put(point, :heads, if(point.nll, do: heads, else: []))
+      end
+
+    svg = Curve.svg(report(%{history: history}))
+    for text <- ["of each head", "buttons 0.500", "c_x 0.020"], do: assert(svg =~ text)
+
+    alone = for point <- history, do: %{point | heads: Enum.take(point.heads, 1)}
+    refute Curve.svg(report(%{history: alone})) =~ "of each head"
+  end
+
+  test "learning rate and frames a second stand below, with the wait for data" do
+    history =
+      for p <- report().history, do: Map.merge(p, %{frames_per_second: 4.2e4, data_wait: 0.013})
+
+    svg = Curve.svg(report(%{history: history}))
+
+    for text <- ["learning rate", "frames a second · 1.3 % waiting", "50k"],
+        do: assert(svg =~ text)
+  end
+
+  test "a baseline far above the curve leaves the frame, and its label says so" do
+    svg = Curve.svg(report())
+    assert svg =~ "↑ marginal 4.600"
+    refute svg =~ "↑ pairs"
   end
 
   test "labels at the edge do not cover each other" do

@@ -20,6 +20,7 @@ defmodule Sconce.Trainer.ProgressTest do
       learning_rate: 3.0e-4,
       grad_norm: 1.0,
       frames_per_second: 12_345.6,
+      step_seconds: 0.1,
       data_wait: 0.0015,
       seconds: seconds
     }
@@ -32,9 +33,23 @@ defmodule Sconce.Trainer.ProgressTest do
     nll: 1.5,
     nll_changed: 4.25,
     accuracy: 0.5,
+    heads: [%{name: "buttons", nll: 0.9}, %{name: "shoulder", nll: 0.6}],
     best: false,
     seconds: 10.0
   }
+  @start %{
+    event: :start,
+    steps: 1000,
+    epoch_steps: 50,
+    weights: 1,
+    train_games: 1,
+    train_frames: 1,
+    validation_games: 0,
+    validation_frames: 0,
+    threads: 1,
+    skipped_views: 0
+  }
+  @epoch %{event: :epoch, step: 50, epoch: 1, avg_loss: 1.0, val_loss: nil, seconds: 10.0}
 
   defp play(progress, events) do
     {texts, _progress} = Enum.map_reduce(events, progress, &Progress.write(&2, &1))
@@ -43,7 +58,7 @@ defmodule Sconce.Trainer.ProgressTest do
 
   test "in a terminal a step writes its line anew, with the time that is left" do
     [first, second] = play(Progress.new(terminal: true), [step(1, 1.0), step(101, 11.0)])
-    line = "step 1/1,000  epoch 2  loss 1.2346  lr 3.0e-4  12,346 frames/s  wait 1.5 ms  eta -"
+    line = "step 1/1,000  loss 1.2346  lr 3.0e-4  12,346 frames/s  wait 1.5 %  eta -"
     assert first == "\r\e[K" <> line
     # A hundred steps took ten seconds, so 899 take ninety.
     assert second =~ "eta 1:30"
@@ -63,21 +78,66 @@ defmodule Sconce.Trainer.ProgressTest do
     assert [^line] = play(Progress.new(terminal: false), [failed])
   end
 
-  test "a validation takes the place of the live line and stays" do
-    [_step, line, after_it] =
-      play(Progress.new(terminal: true), [step(100, 1.0), @validation, step(101, 2.0)])
+  test "a live line is no wider than the terminal, so that it can be taken back" do
+    [line] = play(Progress.new(terminal: true, columns: 30), [step(1, 1.0)])
+    assert String.length(line) == String.length("\r\e[K") + 29
+  end
 
-    assert line ==
-             "\r\e[Kepoch 1  step 100  validation NLL 1.500 (changed 4.250)  accuracy 50.0 %\n"
+  test "a validation is a row of a table, which takes the place of the live line and stays" do
+    slow = %{step(99, 0.9) | loss: 2.0, frames_per_second: 1000.0, data_wait: 0.0485}
+    events = [slow, %{step(100, 1.0) | loss: 1.0}, @validation, step(101, 2.0)]
+    [_slow, _step, table, after_it] = play(Progress.new(terminal: true), events)
+
+    # Means of both steps, and their data was waited for 50 of 200 milliseconds.
+    assert table ==
+             "\r\e[K epoch     step    loss     NLL  changed  acc %  buttons  shoulder" <>
+               "  frames/s  wait %    time\n" <>
+               "     1      100   1.500   1.500    4.250   50.0    0.900     0.600" <>
+               "     6,673    25.0    0:01\n"
 
     assert after_it =~ "step 101"
   end
 
-  test "without a terminal there is a line for each validation and none for steps" do
-    events = [step(1, 1.0), @validation, %{event: :evaluating, done: 1, total: 2}]
-    assert ["", line, ""] = play(Progress.new(terminal: false), events)
-    refute line =~ "\e"
-    assert String.ends_with?(line, "\n")
+  test "the next row has no titles, and counts from the row before" do
+    better = %{@validation | step: 200, best: true}
+    events = [step(100, 1.0), @validation, %{step(200, 62.0) | loss: 9.0}, better]
+    assert [_, _, _, row] = play(Progress.new(terminal: false), events)
+    assert [_epoch, "200", "9.000" | cells] = String.split(row)
+    assert ["1:02", "best"] = Enum.take(cells, -2)
+    assert length(String.split(row, "\n", trim: true)) == 1
+  end
+
+  test "heads are left out where the line would be broken, and where there is one alone" do
+    [narrow] = play(Progress.new(terminal: true, columns: 80), [@validation])
+    refute narrow =~ "shoulder"
+    assert narrow |> String.split("\n") |> Enum.all?(&(String.length(&1) <= 80))
+
+    [one] = play(Progress.new(terminal: false), [%{@validation | heads: tl(@validation.heads)}])
+    refute one =~ "shoulder"
+  end
+
+  test "a run without validation games has a row for each epoch, another none" do
+    assert [_start, "", row] =
+             play(Progress.new(terminal: false), [@start, step(50, 1.0), @epoch])
+
+    assert row |> String.split("\n") |> Enum.at(1) |> String.split() ==
+             ~w(1 50 1.235 - - - 12,346 1.5 0:01)
+
+    measured = %{@start | validation_games: 1}
+    assert [_, "", ""] = play(Progress.new(terminal: false), [measured, step(50, 1.0), @epoch])
+  end
+
+  test "without a terminal there is a row for each validation and none for steps" do
+    assert ["", table] = play(Progress.new(terminal: false), [step(1, 1.0), @validation])
+    refute table =~ "\e"
+    assert String.ends_with?(table, "\n")
+  end
+
+  test "without a terminal one line says that the best policy is scored" do
+    events = for done <- [0, 1000, 2000], do: %{event: :evaluating, done: done, total: 2000}
+    assert ["scoring 2,000 frames\n", "", ""] = play(Progress.new(terminal: false), events)
+    printer = Progress.printer(terminal: false)
+    assert capture_io(fn -> Enum.each(events, printer) end) == "scoring 2,000 frames\n"
   end
 
   test "the live line is gone at the end, whatever it was" do
@@ -94,7 +154,9 @@ defmodule Sconce.Trainer.ProgressTest do
 
   test "a label stands before each line" do
     assert [line] = play(Progress.new(terminal: false, label: "gru"), [@validation])
-    assert line =~ ~r/^gru  epoch 1/
+    assert [titles, row, ""] = String.split(line, "\n")
+    assert titles =~ ~r/^gru   epoch /
+    assert row =~ ~r/^gru       1 /
   end
 
   test "a run is followed by its name as by its pid" do
@@ -102,18 +164,13 @@ defmodule Sconce.Trainer.ProgressTest do
     {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
     {:ok, corpus} = CartPole.corpus(games, into: Path.join(dir, "corpus"))
 
-    opts = [
-      corpus: corpus,
-      out: Path.join(dir, "run"),
-      steps: 500,
-      window_size: 16,
-      hidden_size: 8
-    ]
-
-    {:ok, run} = Trainer.start_link([name: __MODULE__, validate_every: 500] ++ opts)
+    opts = [corpus: corpus, out: Path.join(dir, "run"), window_size: 16, hidden_size: 8]
+    # Time enough to be followed from its first validation on.
+    {:ok, run} = Trainer.start_link([name: __MODULE__, steps: 500, validate_every: 500] ++ opts)
 
     text = capture_io(fn -> assert {:ok, %{steps: 500}} = Progress.follow(__MODULE__) end)
-    assert text =~ "step 500  validation NLL"
+    assert text =~ ~r/ epoch +step +loss +NLL.*\n +\d+ +500 /
+    assert text =~ ~r/^scoring \d+ frames$/m
 
     GenServer.stop(run)
     assert {:error, %Error{kind: :cancelled}} = Progress.follow(run)

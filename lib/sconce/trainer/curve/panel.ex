@@ -2,30 +2,42 @@ defmodule Sconce.Trainer.Curve.Panel do
   @moduledoc false
   # One plot: axes with round ticks, series inside a frame, labels at its right edge.
   #
-  # A series is `{:line, color, points}`, `{:points, color, points, ringed_x}` or
-  # `{:rule, color, y, label}`; a point is `{x, y}`.
+  # A panel is a map of `title`, `series`, `x` (the title of its axis, or nil), `scale` of y
+  # (`:linear`, when left out, or `:log`), `from` (numbers that the y axis has to have) and `box`,
+  # `{left, top, width, height}`. A series is one of
+  #
+  #   * `{:line, color, points}`, noisy: as it is, faint, and smoothed
+  #   * `{:trace, color, points, label}`, as it is, with a label at its end unless that is nil
+  #   * `{:points, color, points, ringed_x, label}`, the label at the ringed one, with its y
+  #   * `{:rule, color, y, label}`
+  #
+  # and a point is `{x, y}`.
 
-  import Sconce.Figures, only: [grouped: 1]
   import Sconce.Trainer.Curve.Scale
 
   @label_height 15
-  # The steep beginning of a run may leave the frame, so that the rest of it can be seen.
-  @in_sight 0.97
+  # The steep beginning of a run may leave the frame, and a rule far above it, so that the rest can be
+  # seen.
+  @in_sight 0.95
+  @rule_in_sight 1.2
 
   @doc "A panel as SVG elements."
   def svg(%{box: {left, top, width, height} = box, series: series} = panel) do
-    {_, x_max} = x_range = {0, series |> Enum.flat_map(&xs/1) |> Enum.max(fn -> 1 end) |> max(1)}
-    y_range = series |> Enum.flat_map(&ys/1) |> y_range()
-    place = &place(&1, box, x_range, y_range)
-    clip = "panel#{top}"
+    scale = Map.get(panel, :scale, :linear)
+    x_max = series |> Enum.flat_map(&xs/1) |> Enum.max(fn -> 1 end) |> max(1)
+    {low, high} = range = series |> in_sight() |> Enum.concat(panel[:from] || []) |> range(scale)
+    limits = {scaled(low, scale), scaled(high, scale)}
+    place = fn {x, y} -> place({x, scaled(y, scale)}, box, {0, x_max}, limits) end
+    clip = "panel#{left}-#{top}"
 
     [
       # Wider than the frame, so that marks on its sides stay whole.
-      ~s(<clipPath id="#{clip}"><rect x="#{left - 8}" y="#{top}" width="#{width + 16}" ),
-      ~s(height="#{height}"/>),
+      ~s(<clipPath id="#{clip}"><rect x="#{left - 8}" y="#{top - 1}" width="#{width + 16}" ),
+      ~s(height="#{height + 2}"/>),
       "</clipPath>\n",
-      y_axis(panel.title, box, y_range),
-      x_axis(panel.last?, box, x_max),
+      title(panel.title, box),
+      y_axis(box, marks(range, scale), place),
+      x_axis(panel[:x], box, x_max),
       ~s|<g clip-path="url(##{clip})">\n|,
       Enum.map(series, &drawn(&1, place, box)),
       "</g>\n",
@@ -47,62 +59,84 @@ defmodule Sconce.Trainer.Curve.Panel do
     |> String.replace(">", "&gt;")
   end
 
-  defp xs({:line, _color, points}), do: Enum.map(points, &elem(&1, 0))
-  defp xs({:points, _color, points, _ringed}), do: Enum.map(points, &elem(&1, 0))
   defp xs({:rule, _color, _y, _label}), do: []
+  defp xs(series), do: series |> elem(2) |> Enum.map(&elem(&1, 0))
 
   defp ys({:line, _color, points}) do
     sorted = points |> smoothed() |> Enum.map(&elem(&1, 1)) |> Enum.sort()
     Enum.take(sorted, ceil(length(sorted) * @in_sight))
   end
 
-  defp ys({:points, _color, points, _ringed}), do: Enum.map(points, &elem(&1, 1))
   defp ys({:rule, _color, y, _label}), do: [y]
+  defp ys(series), do: series |> elem(2) |> Enum.map(&elem(&1, 1))
 
-  defp y_axis(title, {left, top, width, height} = box, {low, high}) do
-    middle = top + height / 2
-
-    grid =
-      for value <- ticks({low, high}) do
-        {_x, y} = place({0, value}, box, {0, 1}, {low, high})
-
-        [
-          ~s(<path d="M#{left} #{px(y)}h#{width}" stroke="#e2e8f0"/>\n),
-          ~s(<text x="#{left - 8}" y="#{px(y + 4)}" text-anchor="end" fill="#475569">),
-          "#{tick(value, high - low)}</text>\n"
-        ]
-      end
-
-    [
-      grid,
-      ~s|<text transform="translate(18 #{px(middle)}) rotate(-90)" text-anchor="middle" |,
-      ~s(fill="#475569">#{escape(title)}</text>\n)
-    ]
+  defp in_sight(series) do
+    {rules, curves} = Enum.split_with(series, &match?({:rule, _, _, _}, &1))
+    {rules, curves} = {Enum.flat_map(rules, &ys/1), Enum.flat_map(curves, &ys/1)}
+    highest = Enum.max(curves, fn -> :infinity end)
+    curves ++ Enum.filter(rules, &(highest == :infinity or &1 <= @rule_in_sight * highest))
   end
 
-  defp x_axis(last?, {left, top, width, height} = box, x_max) do
+  defp range(ys, :linear), do: y_range(ys)
+  defp range(ys, :log), do: log_range(ys)
+
+  # What is not above 0 lies below any frame.
+  defp scaled(y, :linear), do: y
+  defp scaled(y, :log), do: :math.log10(max(y, 1.0e-30))
+
+  # Numbers of the axis with their text.
+  defp marks({low, high} = range, :linear),
+    do: for(value <- ticks(range), do: {value, tick(value, high - low)})
+
+  defp marks(range, :log), do: for(value <- log_ticks(range), do: {value, short(value)})
+
+  defp title(text, {left, top, _width, _height}) do
+    ~s(<text x="#{left}" y="#{top - 10}" font-weight="600" fill="#334155">#{escape(text)}</text>\n)
+  end
+
+  defp y_axis({left, _top, width, _height}, marks, place) do
+    for {value, text} <- marks do
+      {_x, y} = place.({0, value})
+
+      [
+        ~s(<path d="M#{left} #{px(y)}h#{width}" stroke="#e2e8f0"/>\n),
+        ~s(<text x="#{left - 8}" y="#{px(y + 4)}" text-anchor="end" fill="#475569">),
+        "#{text}</text>\n"
+      ]
+    end
+  end
+
+  defp x_axis(title, {left, top, width, height} = box, x_max) do
     bottom = top + height
 
     ticks =
-      for value <- ticks({0, x_max}), value == trunc(value) do
+      for value <- thinned(ticks({0, x_max}), width), whole?(value) do
         {x, _y} = place({value, 0}, box, {0, x_max}, {0, 1})
 
         [
           ~s(<path d="M#{px(x)} #{bottom}v5" stroke="#94a3b8"/>\n),
           ~s(<text x="#{px(x)}" y="#{bottom + 19}" text-anchor="middle" fill="#475569">),
-          "#{grouped(trunc(value))}</text>\n"
+          "#{Sconce.Figures.grouped(trunc(value))}</text>\n"
         ]
       end
 
-    title =
-      if last?,
-        do:
-          ~s(<text x="#{left + width / 2}" y="#{bottom + 38}" text-anchor="middle" ) <>
-            ~s(fill="#475569">step</text>\n),
-        else: ""
-
-    [~s(<path d="M#{left} #{bottom}h#{width}" stroke="#94a3b8"/>\n), ticks, title]
+    [
+      ~s(<path d="M#{left} #{bottom}h#{width}" stroke="#94a3b8"/>\n),
+      ticks,
+      if(title, do: x_title(title, left + width / 2, bottom), else: "")
+    ]
   end
+
+  defp x_title(title, x, bottom) do
+    ~s(<text x="#{px(x)}" y="#{bottom + 38}" text-anchor="middle" ) <>
+      ~s(fill="#475569">#{escape(title)}</text>\n)
+  end
+
+  defp whole?(value), do: value == trunc(value)
+
+  # Numbers of a narrow panel would touch each other.
+  defp thinned(ticks, width) when width < 60 * length(ticks), do: Enum.take_every(ticks, 2)
+  defp thinned(ticks, _width), do: ticks
 
   defp drawn({:line, color, points}, place, _box) do
     [
@@ -111,7 +145,10 @@ defmodule Sconce.Trainer.Curve.Panel do
     ]
   end
 
-  defp drawn({:points, color, points, ringed}, place, _box) do
+  defp drawn({:trace, color, points, _label}, place, _box),
+    do: path(points, place, ~s(stroke="#{color}" stroke-width="2"))
+
+  defp drawn({:points, color, points, ringed, _label}, place, _box) do
     dots =
       for {x, _y} = point <- points do
         {cx, cy} = place.(point)
@@ -140,8 +177,7 @@ defmodule Sconce.Trainer.Curve.Panel do
   defp pair({x, y}), do: "#{px(x)} #{px(y)}"
   defp px(value), do: number(value, 1)
 
-  # Names of the rules and the last validation at the right edge, pushed apart where they would
-  # cover each other.
+  # Names at the right edge, pushed apart where they would cover each other.
   defp labels(series, place, {left, top, width, height}) do
     wanted = series |> Enum.flat_map(&label_of(&1, place)) |> Enum.sort()
     room = top + height - @label_height * (length(wanted) - 1)
@@ -150,6 +186,7 @@ defmodule Sconce.Trainer.Curve.Panel do
       wanted
       |> Enum.with_index()
       |> Enum.map_reduce(top - @label_height, fn {{y, color, text, weight}, i}, above ->
+        text = if y < top, do: "↑ " <> text, else: text
         y = y |> min(room + @label_height * i) |> max(above + @label_height)
 
         {~s(<text x="#{left + width + 12}" y="#{px(y + 4)}" fill="#{color}" ) <>
@@ -162,9 +199,12 @@ defmodule Sconce.Trainer.Curve.Panel do
   defp label_of({:rule, color, y, text}, place),
     do: [{elem(place.({0, y}), 1), color, text, 400}]
 
-  defp label_of({:points, color, [_ | _] = points, ringed}, place) do
+  defp label_of({:trace, color, [_ | _] = points, text}, place) when text != nil,
+    do: [{points |> List.last() |> place.() |> elem(1), color, text, 400}]
+
+  defp label_of({:points, color, [_ | _] = points, ringed, text}, place) do
     {_x, y} = Enum.find(points, List.last(points), &(elem(&1, 0) == ringed))
-    [{elem(place.({0, y}), 1), color, "policy #{number(y, 3)}", 600}]
+    [{elem(place.({0, y}), 1), color, "#{text} #{number(y, 3)}", 600}]
   end
 
   defp label_of(_series, _place), do: []

@@ -25,6 +25,38 @@ defmodule Sconce.Trainer.Curve.Scale do
     for i <- first..floor(high / step + 1.0e-6), do: i * step
   end
 
+  # From the 1, 2 or 5 times a power of ten below to the one above.
+  def log_range(ys) do
+    case Enum.filter(ys, &(&1 > 0)) do
+      [] ->
+        {0.1, 1.0}
+
+      above ->
+        {low, high} = Enum.min_max(above)
+        ladder = ladder(low, high)
+        {ladder |> Enum.filter(&(&1 <= low)) |> List.last(), Enum.find(ladder, &(&1 > high))}
+    end
+  end
+
+  def log_ticks({low, high}) do
+    ticks = for value <- ladder(low, high), value >= 0.999 * low, value <= 1.001 * high, do: value
+    # Over many powers of ten only these.
+    if length(ticks) > 7, do: Enum.filter(ticks, &power?/1), else: ticks
+  end
+
+  defp ladder(low, high) do
+    first = floor(:math.log10(low)) - 1
+    last = ceil(:math.log10(high)) + 1
+    for power <- first..last, digit <- [1, 2, 5], do: digit * :math.pow(10, power)
+  end
+
+  defp power?(value) do
+    exponent = :math.log10(value)
+    abs(exponent - round(exponent)) < 1.0e-9
+  end
+
+  def tick(value, span) when span >= 10_000 and value != 0, do: "#{round(value / 1000)}k"
+
   def tick(value, span) do
     decimals = max(0, ceil(-:math.log10(step(span)) - 1.0e-9))
     number(value, decimals)
@@ -54,6 +86,10 @@ defmodule Sconce.Trainer.Curve.Scale do
 
     means
   end
+
+  @doc "A number without digits that say nothing."
+  def short(value) when value >= 1, do: Integer.to_string(round(value))
+  def short(value), do: :erlang.float_to_binary(value, [:compact, decimals: 9])
 
   @doc "A number with so many decimals."
   def number(value, decimals), do: :erlang.float_to_binary(value / 1, decimals: decimals)

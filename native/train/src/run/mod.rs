@@ -27,10 +27,17 @@ use crate::baselines::Counts;
 use crate::eval::{self, fits, pool_of};
 use crate::metrics::Report;
 use crate::options::TrainOptions;
-use crate::report::{BaselineReport, Event, Point, RunReport, Side, Stopped};
+use crate::report::{BaselineReport, Event, HeadNll, Pace, Point, RunReport, Side, Stopped};
 use crate::schedule::Schedule;
 use crate::source::{Loaded, Source};
 use crate::step::{Examples, Stepped, Stepper};
+
+/// The report that a run left in its folder.
+pub fn read_report(out: &Path) -> Result<RunReport> {
+    let path = Folder::new(out).report();
+    let text = std::fs::read(&path).map_err(Error::io(&path))?;
+    serde_json::from_slice(&text).map_err(|e| Error::corrupt(path.display().to_string(), e))
+}
 
 /// Trains a policy of `spec` on `corpus`, with all its files in `out`.
 pub fn run(
@@ -178,6 +185,7 @@ impl<'a> Run<'a> {
                 self.validate()?;
                 continue;
             }
+            self.end_epoch();
             if self.saver.ready(self.events) && self.save_is_due() {
                 self.save(None)?;
             }
@@ -199,9 +207,12 @@ impl<'a> Run<'a> {
                 step => step?,
             };
             self.progress.seconds = before + clock.elapsed().as_secs_f64();
-            let frames_per_second = frames as f64 / start.elapsed().as_secs_f64();
-            let data_wait = self.source.flow().data_wait_seconds - waited;
-            self.account(stepped, learning_rate, frames_per_second, data_wait);
+            let pace = Pace {
+                frames: frames as u64,
+                seconds: start.elapsed().as_secs_f64(),
+                data_wait: self.source.flow().data_wait_seconds - waited,
+            };
+            self.account(stepped, learning_rate, pace);
         }
     }
 
@@ -225,19 +236,16 @@ impl<'a> Run<'a> {
     }
 
     /// Counts a step, tells it, and puts every tenth of a validation's stretch on the curve.
-    fn account(
-        &mut self,
-        stepped: Stepped,
-        learning_rate: f64,
-        frames_per_second: f64,
-        data_wait: f64,
-    ) {
+    fn account(&mut self, stepped: Stepped, learning_rate: f64, pace: Pace) {
         self.progress.step += 1;
-        self.progress.recent.0 += stepped.loss;
-        self.progress.recent.1 += 1;
+        for (sum, count) in [&mut self.progress.recent, &mut self.progress.epoch] {
+            *sum += stepped.loss;
+            *count += 1;
+        }
+        self.progress.pace.add(pace);
         let step = self.progress.step;
         if step.is_multiple_of((self.validate_every() / 10).max(1)) && !self.validation_is_due() {
-            self.note(learning_rate, None);
+            self.note(learning_rate, None, vec![]);
         }
         (self.events)(Event::Step {
             step,
@@ -246,8 +254,26 @@ impl<'a> Run<'a> {
             loss: stepped.loss,
             learning_rate,
             grad_norm: stepped.grad_norm,
-            frames_per_second,
-            data_wait,
+            frames_per_second: pace.frames_per_second(),
+            step_seconds: pace.seconds,
+            data_wait: pace.data_wait,
+            seconds: self.progress.seconds,
+        });
+    }
+
+    /// Tells of an epoch that is over.
+    fn end_epoch(&mut self) {
+        let (sum, count) = self.progress.epoch;
+        let (step, epoch_steps) = (self.progress.step, self.epoch_steps.max(1));
+        if count == 0 || !step.is_multiple_of(epoch_steps) {
+            return;
+        }
+        self.progress.epoch = (0.0, 0);
+        (self.events)(Event::Epoch {
+            step,
+            epoch: step / epoch_steps,
+            avg_loss: sum / count as f64,
+            val_loss: self.progress.history.iter().rev().find_map(|point| point.nll),
             seconds: self.progress.seconds,
         });
     }
@@ -263,6 +289,7 @@ impl<'a> Run<'a> {
         let stepped = self.update(learning_rate);
         if stepped.is_err() {
             self.source.carry(before);
+            self.stepper.forget();
         }
         stepped
     }
@@ -318,8 +345,8 @@ impl<'a> Run<'a> {
     fn validate(&mut self) -> Result<()> {
         let began = Instant::now();
         let policy = self.stepper.averaged()?;
-        let (nll, changed, accuracy) = match self.validation.1.is_empty() {
-            true => (None, None, 0.0),
+        let (nll, changed, accuracy, by_head) = match self.validation.1.is_empty() {
+            true => (None, None, 0.0, vec![]),
             false => {
                 let options = self.options.eval(self.options.validation_stride);
                 let report = match eval::score(
@@ -334,12 +361,17 @@ impl<'a> Run<'a> {
                 };
                 let heads = report.heads.len().max(1) as f64;
                 let accuracy = report.heads.iter().map(|h| h.accuracy).sum::<f64>() / heads;
-                (Some(report.nll), report.nll_changed, accuracy)
+                let by_head: Vec<HeadNll> = report
+                    .heads
+                    .into_iter()
+                    .map(|h| HeadNll { name: h.name, nll: h.nll })
+                    .collect();
+                (Some(report.nll), report.nll_changed, accuracy, by_head)
             }
         };
         let (step, learning_rate) = (self.progress.step, self.learning_rate());
         let best = self.progress.rate(nll, self.options.min_delta);
-        self.note(learning_rate, nll);
+        self.note(learning_rate, nll, by_head.clone());
         let draft = self.draft(&policy, nll, best)?;
         self.save(draft)?;
         if let Some(nll) = nll {
@@ -349,6 +381,7 @@ impl<'a> Run<'a> {
                 nll,
                 nll_changed: changed,
                 accuracy,
+                heads: by_head,
                 best,
                 seconds: began.elapsed().as_secs_f64(),
             });
@@ -357,13 +390,17 @@ impl<'a> Run<'a> {
     }
 
     /// A point of the learning curve.
-    fn note(&mut self, learning_rate: f64, nll: Option<f64>) {
+    fn note(&mut self, learning_rate: f64, nll: Option<f64>, heads: Vec<HeadNll>) {
         let (sum, count) = std::mem::take(&mut self.progress.recent);
+        let pace = std::mem::take(&mut self.progress.pace);
         self.progress.history.push(Point {
             step: self.progress.step,
             loss: (count > 0).then(|| sum / count as f64),
             learning_rate,
+            frames_per_second: (count > 0).then(|| pace.frames_per_second()),
+            data_wait: (count > 0).then(|| pace.waiting()),
             nll,
+            heads,
             seconds: self.progress.seconds,
         });
     }

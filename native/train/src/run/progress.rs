@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::folder::{Folder, Kind};
 use crate::options::TrainOptions;
-use crate::report::Point;
+use crate::report::{Pace, Point};
 
 /// What `last.safetensors` notes beside weights and moments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -25,6 +25,11 @@ pub struct Progress {
     pub kept: Vec<(u64, f64)>,
     /// Sum and number of training losses since the last point of the history.
     pub recent: (f64, u64),
+    #[serde(default)]
+    pub pace: Pace,
+    /// Sum and number of training losses of this epoch.
+    #[serde(default)]
+    pub epoch: (f64, u64),
     pub history: Vec<Point>,
     pub options: TrainOptions,
     /// Of the games of both sides.
@@ -43,6 +48,8 @@ impl Progress {
             validated: 0,
             kept: vec![],
             recent: (0.0, 0),
+            pace: Pace::default(),
+            epoch: (0.0, 0),
             history: vec![],
             options: options.clone(),
             digest,

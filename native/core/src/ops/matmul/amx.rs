@@ -1,7 +1,7 @@
 //! Products on the matrix unit of CPUs that have one (AMX), to the accuracy of f32.
 //!
 //! The unit multiplies bf16 and adds in f32. A number is cut into three of eight bits each, `x = hi +
-//! mid + lo` without any loss, and of the nine products of the parts of two numbers the six that reach
+//! mid + lo`, and of the nine products of the parts of two numbers the six that reach
 //! the last bit of f32 are added up (Henry, Tang & Heinecke 2019, "Leveraging the bfloat16 artificial
 //! intelligence datatype for higher-precision computations"). That is six operations for one, on a unit that is
 //! sixteen times as fast as the vectors.
@@ -11,8 +11,10 @@
 //! `l + 16`, so that no number has to change its place in a vector.
 //!
 //! Every element is the same chain of sums wherever it falls, so the bits of a row do not depend on the
-//! rows beside it. They differ from those of `avx512`, within the rounding of f32; what is beyond the
-//! range of bf16 at the lower end (1e-38) counts as 0, and an infinite operand gives NaN.
+//! rows beside it. They differ from those of `avx512`, within the rounding of f32: the
+//! parts are cut off and not rounded, so that the products left out are up to 2^-22 of theirs, towards 0. A
+//! part below the normal numbers of bf16 (1e-38) counts as 0, so that numbers below 1e-33 lose their last
+//! bits; an infinite operand gives NaN.
 
 use std::arch::asm;
 use std::arch::x86_64::*;

@@ -182,7 +182,10 @@ fn products_of_every_form_agree_with_the_definition() {
 #[test]
 fn products_deeper_or_taller_than_what_is_packed_at_a_time_agree_too() {
     for forms in forms() {
-        for (m, n, k) in [(3, 50, 1100), (9, 33, 513), (260, 17, 30), (270, 49, 515)] {
+        let slim = [(3, 50, 1100), (9, 33, 513), (260, 17, 30), (270, 49, 515)];
+        // Wide and deep enough for a matrix unit.
+        let wide = [(3, 97, 1100), (260, 70, 130), (270, 97, 515), (128, 64, 512)];
+        for (m, n, k) in slim.into_iter().chain(wide) {
             check(m, n, k, forms, 1);
         }
     }
@@ -199,28 +202,37 @@ fn a_product_without_depth_is_zero_or_leaves_what_is_there() {
 
 #[test]
 fn what_is_not_finite_reaches_its_row_and_column_only() {
-    let mut a = Matrix::new(9, 20, Form::Rows, 0.3);
-    let mut b = Matrix::new(20, 50, Form::Transposed, 0.4);
-    a.data[2 * 20 + 5] = f32::NAN;
-    b.data[49 * 20 + 7] = f32::INFINITY;
-    let out = product(a.view(), 50, 0, 0.0, |out, n| matmul(out, n, a.view(), b.view(), false));
-    for (at, x) in out.iter().enumerate() {
-        let (i, j) = (at / 50, at % 50);
-        assert_eq!(x.is_nan(), i == 2, "({i}, {j})");
-        assert_eq!(x.is_infinite(), i != 2 && j == 49, "({i}, {j})");
+    let (m, n, k) = (37, 70, 40);
+    let mut a = Matrix::new(m, k, Form::Rows, 0.3);
+    let mut b = Matrix::new(k, n, Form::Transposed, 0.4);
+    a.data[2 * k + 5] = f32::NAN;
+    b.data[49 * k + 7] = f32::INFINITY;
+    let plain = product(a.view(), n, 0, 0.0, |out, n| matmul(out, n, a.view(), b.view(), false));
+    let packed = Packed::new(b.view());
+    let packed = product(a.view(), n, 0, 0.0, |out, n| packed.matmul(out, n, a.view(), false));
+    for at in 0..m * n {
+        let (i, j) = (at / n, at % n);
+        assert_eq!(plain[at].is_nan(), i == 2, "({i}, {j})");
+        assert_eq!(plain[at].is_infinite(), i != 2 && j == 49, "({i}, {j})");
+        // A matrix unit makes NaN of an infinite number.
+        assert_eq!(packed[at].is_finite(), i != 2 && j != 49, "({i}, {j})");
     }
 }
 
 #[test]
 fn another_operand_packs_into_the_same_memory() {
-    let a = Matrix::new(4, 30, Form::Rows, 0.2);
-    let mut packed = Packed::new(Matrix::new(30, 70, Form::Rows, 0.9).view());
-    for (n, form) in [(70, Form::Transposed), (20, Form::Strided), (0, Form::Rows)] {
-        let b = Matrix::new(30, n, form, 0.5);
-        packed.pack(b.view());
-        let got = product(a.view(), n, 0, 0.0, |out, s| packed.matmul(out, s, a.view(), false));
-        let want = product(a.view(), n, 0, 0.0, |out, s| matmul(out, s, a.view(), b.view(), false));
-        assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-5));
+    let (m, k) = (20, 40);
+    let a = Matrix::new(m, k, Form::Rows, 0.2);
+    let first = Matrix::new(k, 70, Form::Rows, 0.9);
+    for mut packed in [Packed::new(first.view()), Packed::for_few_rows(first.view())] {
+        for (n, form) in [(70, Form::Transposed), (20, Form::Strided), (0, Form::Rows)] {
+            let b = Matrix::new(k, n, form, 0.5);
+            packed.pack(b.view());
+            let got = product(a.view(), n, 0, 0.0, |out, s| packed.matmul(out, s, a.view(), false));
+            let want =
+                product(a.view(), n, 0, 0.0, |out, s| matmul(out, s, a.view(), b.view(), false));
+            assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-5));
+        }
     }
 }
 

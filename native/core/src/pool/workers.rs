@@ -1,4 +1,4 @@
-//! Threads that help with work which is cut into shards.
+//! Worker threads that take shards of a job beside the thread that submits it.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -8,30 +8,32 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle, Thread};
 
-/// How often a helper looks for the next work before it sleeps, some 100 us: the parts of a training step
+/// How often a worker looks for the next job before it sleeps, some 100 us: the parts of a training step
 /// follow each other faster than a sleeping thread wakes, which takes some 50 us on a virtual machine. Who
 /// waits for the last shard looks as often.
-const PATIENCE: usize = 2500;
+const SPINS: usize = 2500;
 
-pub struct Crew {
-    board: Arc<Board>,
-    helpers: Vec<JoinHandle<()>>,
+/// None, or so many.
+#[derive(Default)]
+pub struct Workers {
+    queue: Arc<Queue>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-/// Where work is announced.
+/// Where jobs are submitted.
 #[derive(Default)]
-struct Board {
+struct Queue {
     jobs: Mutex<Jobs>,
-    news: Condvar,
-    /// Jobs announced so far, for those who look without the lock.
-    announced: AtomicUsize,
+    submission: Condvar,
+    /// Jobs submitted so far, for workers that look without the lock.
+    submitted: AtomicUsize,
     closed: AtomicBool,
 }
 
 #[derive(Default)]
 struct Jobs {
     open: VecDeque<Arc<Job>>,
-    /// Helpers that sleep.
+    /// Workers that sleep.
     asleep: usize,
 }
 
@@ -52,22 +54,22 @@ unsafe impl Send for Job {}
 // SAFETY: as above.
 unsafe impl Sync for Job {}
 
-impl Crew {
-    pub fn new(helpers: usize) -> std::io::Result<Self> {
-        let mut crew = Crew { board: Arc::default(), helpers: Vec::with_capacity(helpers) };
-        for i in 0..helpers {
-            let board = crew.board.clone();
+impl Workers {
+    pub fn new(threads: usize) -> std::io::Result<Self> {
+        let mut workers = Workers { queue: Arc::default(), threads: Vec::with_capacity(threads) };
+        for i in 0..threads {
+            let queue = workers.queue.clone();
             let builder = thread::Builder::new().name(format!("sconce-{i}"));
-            crew.helpers.push(builder.spawn(move || super::serial(|| board.help()))?);
+            workers.threads.push(builder.spawn(move || super::serial(|| queue.work()))?);
         }
-        Ok(crew)
+        Ok(workers)
     }
 
-    pub fn helpers(&self) -> usize {
-        self.helpers.len()
+    pub fn threads(&self) -> usize {
+        self.threads.len()
     }
 
-    /// Runs `work(shard)` for every shard, here and wherever a helper is free. A panic in a shard goes on
+    /// Runs `work(shard)` for every shard, here and wherever a worker is free. A panic in a shard goes on
     /// here when all others are done.
     pub fn run<'a>(&self, shards: usize, work: &'a (dyn Fn(usize) + Sync + 'a)) {
         let work: *const (dyn Fn(usize) + Sync + 'a) = work;
@@ -81,9 +83,9 @@ impl Crew {
             owner: thread::current(),
             panic: Mutex::default(),
         });
-        self.board.announce(job.clone(), (shards - 1).min(self.helpers.len()));
-        job.help();
-        self.board.withdraw(&job);
+        self.queue.submit(job.clone(), (shards - 1).min(self.threads.len()));
+        job.take_shards();
+        self.queue.withdraw(&job);
         job.wait();
         let panic = job.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
         if let Some(panic) = panic {
@@ -92,44 +94,44 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for Workers {
     fn drop(&mut self) {
-        let jobs = self.board.lock();
-        self.board.closed.store(true, Ordering::Release);
+        let jobs = self.queue.lock();
+        self.queue.closed.store(true, Ordering::Release);
         drop(jobs);
-        self.board.news.notify_all();
-        for helper in self.helpers.drain(..) {
-            // The last share of a crew may be dropped by one of its own.
-            if helper.thread().id() != thread::current().id() {
-                let _ = helper.join();
+        self.queue.submission.notify_all();
+        for thread in self.threads.drain(..) {
+            // The last share may be dropped by a worker itself.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
             }
         }
     }
 }
 
-impl Board {
+impl Queue {
     fn lock(&self) -> MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn announce(&self, job: Arc<Job>, wanted: usize) {
+    fn submit(&self, job: Arc<Job>, wanted: usize) {
         let mut jobs = self.lock();
         jobs.open.push_back(job);
-        self.announced.fetch_add(1, Ordering::Release);
+        self.submitted.fetch_add(1, Ordering::Release);
         let asleep = jobs.asleep.min(wanted);
         drop(jobs);
-        (0..asleep).for_each(|_| self.news.notify_one());
+        (0..asleep).for_each(|_| self.submission.notify_one());
     }
 
-    /// Nobody new begins to help with it.
+    /// No other worker begins with it.
     fn withdraw(&self, job: &Arc<Job>) {
         self.lock().open.retain(|open| !Arc::ptr_eq(open, job));
     }
 
-    /// What a helper does until the board is closed.
-    fn help(&self) {
+    /// What a worker does until the queue is closed.
+    fn work(&self) {
         while let Some(job) = self.next() {
-            job.help();
+            job.take_shards();
         }
     }
 
@@ -142,18 +144,18 @@ impl Board {
             if let Some(job) = jobs.open.iter().find(|job| job.has_more()) {
                 return Some(job.clone());
             }
-            // Both change under the lock alone: no news is missed between looking and sleeping.
-            let seen = self.announced.load(Ordering::Acquire);
+            // Both change under the lock alone: no job is missed between looking and sleeping.
+            let seen = self.submitted.load(Ordering::Acquire);
             let quiet = || {
-                self.announced.load(Ordering::Acquire) == seen
+                self.submitted.load(Ordering::Acquire) == seen
                     && !self.closed.load(Ordering::Acquire)
             };
             drop(jobs);
-            (0..PATIENCE).take_while(|_| quiet()).for_each(|_| spin_loop());
+            (0..SPINS).take_while(|_| quiet()).for_each(|_| spin_loop());
             jobs = self.lock();
             if quiet() {
                 jobs.asleep += 1;
-                jobs = self.news.wait(jobs).unwrap_or_else(|e| e.into_inner());
+                jobs = self.submission.wait(jobs).unwrap_or_else(|e| e.into_inner());
                 jobs.asleep -= 1;
             }
         }
@@ -166,7 +168,7 @@ impl Job {
     }
 
     /// Takes shards while there are any.
-    fn help(&self) {
+    fn take_shards(&self) {
         loop {
             let shard = self.next.fetch_add(1, Ordering::Relaxed);
             if shard >= self.shards {
@@ -186,7 +188,7 @@ impl Job {
     /// Until all shards are done; for its owner.
     fn wait(&self) {
         let done = || self.undone.load(Ordering::Acquire) == 0;
-        (0..PATIENCE).take_while(|_| !done()).for_each(|_| spin_loop());
+        (0..SPINS).take_while(|_| !done()).for_each(|_| spin_loop());
         while !done() {
             thread::park();
         }
@@ -196,25 +198,26 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::time::Duration;
 
     use super::*;
 
-    /// Runs `shards` of work on a crew and says how often each was done.
-    fn visits(crew: &Crew, shards: usize) -> Vec<usize> {
+    /// Runs `shards` of work and says how often each was done.
+    fn visits(workers: &Workers, shards: usize) -> Vec<usize> {
         let visits: Vec<_> = (0..shards).map(|_| AtomicUsize::new(0)).collect();
-        crew.run(shards, &|shard| _ = visits[shard].fetch_add(1, Ordering::Relaxed));
+        workers.run(shards, &|shard| _ = visits[shard].fetch_add(1, Ordering::Relaxed));
         visits.into_iter().map(AtomicUsize::into_inner).collect()
     }
 
     #[test]
     fn every_shard_is_done_once_for_every_owner() -> std::io::Result<()> {
-        let crew = Crew::new(3)?;
+        let workers = Workers::new(3)?;
         thread::scope(|scope| {
             for owner in 0..4 {
-                let crew = &crew;
+                let workers = &workers;
                 scope.spawn(move || {
                     for shards in (1..200).map(|i| 1 + (i * 7 + owner) % 40) {
-                        assert_eq!(visits(crew, shards), vec![1; shards]);
+                        assert_eq!(visits(workers, shards), vec![1; shards]);
                     }
                 });
             }
@@ -223,21 +226,21 @@ mod tests {
     }
 
     #[test]
-    fn who_has_work_does_it_alone_where_all_helpers_are_busy() -> std::io::Result<()> {
-        let crew = Crew::new(1)?;
+    fn who_has_work_does_it_alone_where_all_workers_are_busy() -> std::io::Result<()> {
+        let workers = Workers::new(1)?;
         let (busy, is_busy) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let (busy, released) = (Mutex::new(busy), Mutex::new(released));
         thread::scope(|scope| {
             let owner = scope.spawn(|| {
-                // Both shards, the owner's and the helper's, wait to be released.
-                crew.run(2, &|_| {
+                // Both shards, the owner's and the worker's, wait to be released.
+                workers.run(2, &|_| {
                     let _ = busy.lock().map(|busy| busy.send(()));
                     let _ = released.lock().map(|released| released.recv());
                 });
             });
             (0..2).for_each(|_| assert!(is_busy.recv().is_ok()));
-            assert_eq!(visits(&crew, 5), vec![1; 5]);
+            assert_eq!(visits(&workers, 5), vec![1; 5]);
             assert!(!owner.is_finished());
             (0..2).for_each(|_| assert!(release.send(()).is_ok()));
         });
@@ -245,18 +248,35 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_sleeps_is_woken() -> std::io::Result<()> {
+        let workers = Workers::new(1)?;
+        let (done, is_done) = mpsc::channel();
+        thread::spawn(move || {
+            // Two shards that wait for each other: one thread alone would never end.
+            let both = std::sync::Barrier::new(2);
+            for _ in 0..5 {
+                thread::sleep(Duration::from_millis(20));
+                workers.run(2, &|_| _ = both.wait());
+            }
+            let _ = done.send(());
+        });
+        assert_eq!(is_done.recv_timeout(Duration::from_secs(60)), Ok(()));
+        Ok(())
+    }
+
+    #[test]
     fn a_panic_reaches_the_owner_when_all_other_shards_are_done() -> std::io::Result<()> {
-        let crew = Crew::new(2)?;
+        let workers = Workers::new(2)?;
         for bad in [0, 7, 19] {
             let done = AtomicUsize::new(0);
             let work = |shard| match shard == bad {
                 true => panic!("shard {shard}"),
                 false => _ = done.fetch_add(1, Ordering::Relaxed),
             };
-            let panic = catch_unwind(AssertUnwindSafe(|| crew.run(20, &work))).unwrap_err();
+            let panic = catch_unwind(AssertUnwindSafe(|| workers.run(20, &work))).unwrap_err();
             assert_eq!(panic.downcast_ref::<String>(), Some(&format!("shard {bad}")));
             assert_eq!(done.into_inner(), 19);
-            assert_eq!(visits(&crew, 9), vec![1; 9]);
+            assert_eq!(visits(&workers, 9), vec![1; 9]);
         }
         Ok(())
     }

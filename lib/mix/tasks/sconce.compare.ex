@@ -1,0 +1,47 @@
+defmodule Mix.Tasks.Sconce.Compare do
+  alias Sconce.Switches
+  alias Sconce.Trainer.Compare
+
+  @schema [svg: [type: :path, default: "compare.svg", doc: "Where the curves are drawn."]]
+
+  @shortdoc "Shows training runs side by side"
+
+  @moduledoc """
+  Prints what was different in training runs and what came of it, and draws their curves into one file;
+  see `Sconce.Trainer.Compare`.
+
+      $ mix sconce.compare RUN... [--svg FILE]
+
+  A run is the folder that `mix sconce.train --out` made.
+
+  #{Switches.docs(@schema)}
+  """
+
+  use Mix.Task
+
+  @requirements ["app.config"]
+  @usage "usage: mix sconce.compare RUN... [--svg FILE]"
+
+  @impl true
+  def run(args), do: Switches.help?(args, __MODULE__) || compare(args)
+
+  defp compare(args) do
+    {svg, folders} = parse!(args)
+
+    with {:ok, runs} <- Compare.load(folders), :ok <- Compare.write(runs, svg) do
+      Mix.shell().info(Compare.table(runs))
+      Mix.shell().info("curves  #{svg}")
+    else
+      {:error, error} -> Mix.raise(Exception.message(error))
+    end
+  end
+
+  defp parse!(args) do
+    case Switches.parse!(args, @schema) do
+      {_opts, []} -> Mix.raise(@usage)
+      {opts, folders} -> {Keyword.get(opts, :svg, @schema[:svg][:default]), folders}
+    end
+  rescue
+    error in ArgumentError -> Mix.raise("#{Exception.message(error)}\n#{@usage}")
+  end
+end

@@ -1,0 +1,282 @@
+defmodule Sconce.Config do
+  alias Sconce.{Error, Options}
+
+  @devices [:cpu, :cuda, :rocm, :tpu]
+
+  # `variables`: environment variables, the first that says something counts, and how each is read.
+  @settings [
+    device: [
+      type: {:in, @devices},
+      default: :cpu,
+      doc: "Where policies live. This version has `:cpu` alone; any other is an error.",
+      variables: [
+        SCONCE_DEVICE: :device,
+        CUDA_VISIBLE_DEVICES: :hidden,
+        EXPHIL_GPU: :flag,
+        EXLA_TARGET: :target,
+        XLA_TARGET: :target
+      ]
+    ],
+    threads: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Of training and evaluation; `nil` leaves them as they are.",
+      variables: [SCONCE_THREADS: :number]
+    ],
+    preset: [
+      type: {:or, [:atom, :string, nil]},
+      default: nil,
+      doc: "Of `mix sconce.train`, see `Sconce.Preset`.",
+      variables: [SCONCE_PRESET: :text, EXPHIL_DEFAULT_PRESET: :text]
+    ],
+    replays: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc: "What `mix sconce.import` reads where no path is given.",
+      variables: [EXPHIL_REPLAYS_DIR: :text]
+    ]
+  ]
+
+  @no_gpu "nothing runs on a GPU yet; on a CPU memory is taken when it is needed and given back"
+  @no_xla "there is no XLA here, and nothing is compiled when a run begins"
+  @ignored [
+    EXLA_MEMORY_FRACTION: @no_gpu,
+    EXPHIL_GPU_MEMORY_FRACTION: @no_gpu,
+    XLA_PYTHON_CLIENT_ALLOCATOR: @no_gpu,
+    XLA_CACHE_PATH: @no_xla,
+    XLA_FLAGS: @no_xla,
+    TF_CPP_MIN_LOG_LEVEL: @no_xla,
+    FLASH_ATTENTION_CUDA: "attention is Sconce's own, and runs on the CPU",
+    EXPHIL_MEMORY_LEDGER: "there is no ledger",
+    EXPHIL_WANDB_PROJECT: "a run reports into its folder and by messages",
+    EXPHIL_SKIP_NIF_COMPILE: "SCONCE_SKIP_NATIVE=1 leaves the native part of Sconce alone",
+    EDIFICE_LOCAL_NX: "backbones are Sconce's own",
+    EDIFICE_PATH: "backbones are Sconce's own"
+  ]
+  @ignored_keys [
+    training_dtype: "numbers are f32",
+    accumulation_dtype: "numbers are f32, norms are added in f64",
+    devices: "a run has one device",
+    distribution: "a run has one device",
+    memory_fraction: @no_gpu
+  ]
+
+  setting_docs = fn {name, spec} ->
+    variables = Enum.map_join(spec[:variables], ", ", fn {variable, _} -> "`#{variable}`" end)
+    "| `#{name}` | `#{inspect(spec[:default])}` | #{variables} | #{spec[:doc]} |"
+  end
+
+  @moduledoc """
+  Where settings come from that no option says: the application environment (`config :sconce, threads: 2`),
+  over that environment variables, over that the options of a call, which are always worth most.
+
+  | setting | default | variables, the first counts | what it is |
+  |---|---|---|---|
+  #{Enum.map_join(@settings, "\n", setting_docs)}
+
+  `CUDA_VISIBLE_DEVICES` says `:cpu` where it hides every GPU (empty or `-1`) and else nothing; `EXPHIL_GPU`
+  is `0` or `1`; `EXLA_TARGET` and `XLA_TARGET` are `host`, `cpu`, or the kind of a GPU as in `cuda12`.
+  `mix sconce.doctor` prints all of it for this machine.
+
+  ## No effect
+
+  Of ExPhil's and EXLA's variables, and of keys an app may have set, these have none, and are named by
+  `explain/0` and the doctor where they are set:
+
+  | variable or key | why |
+  |---|---|
+  #{Enum.map_join(@ignored ++ @ignored_keys, "\n", fn {name, why} -> "| `#{name}` | #{why} |" end)}
+  """
+
+  @typedoc "`source` is `:default`, `:application`, or the name of a variable."
+  @type setting :: %{name: atom, value: term, source: atom | String.t()}
+
+  @doc """
+  The value of a setting.
+
+      iex> Sconce.Config.get(:thread)
+      ** (ArgumentError) unknown setting :thread, did you mean :threads?
+  """
+  @spec get(atom) :: term
+  def get(name), do: fetch(name).value
+
+  @doc """
+  A setting and where it comes from. Raises `ArgumentError` for a value that it cannot have.
+
+      iex> Application.put_env(:sconce, :threads, 2)
+      iex> Sconce.Config.fetch(:threads)
+      %{name: :threads, value: 2, source: :application}
+      iex> Application.delete_env(:sconce, :threads)
+      :ok
+  """
+  @spec fetch(atom) :: setting
+  def fetch(name) do
+    Options.known!(name, Keyword.keys(@settings), "setting")
+    spec = @settings[name]
+
+    from_variables(name, spec) || from_application(name, spec) ||
+      %{name: name, value: spec[:default], source: :default}
+  end
+
+  @doc "All settings."
+  @spec settings() :: [setting]
+  def settings, do: Enum.map(@settings, fn {name, _spec} -> fetch(name) end)
+
+  @doc "What is set and has no effect: where, its value, and why."
+  @spec ignored() :: [{String.t(), String.t(), String.t()}]
+  def ignored do
+    variables =
+      for {name, why} <- @ignored, value = variable(name), do: {to_string(name), value, why}
+
+    keys =
+      for {key, value} <- Enum.sort(Application.get_all_env(:sconce)), why = no_effect(key) do
+        {"config :sconce, #{key}", inspect(value), why}
+      end
+
+    variables ++ keys
+  end
+
+  @doc """
+  Prints each setting with its value and where that comes from, then what is set without effect:
+
+  ```text
+  device    :cuda       EXLA_TARGET
+  threads   2           config :sconce
+  preset    nil         default
+  replays   nil         default
+  XLA_FLAGS --fast has no effect: there is no XLA here, and nothing is compiled when a run begins
+  ```
+  """
+  @spec explain() :: :ok
+  def explain do
+    for %{name: name, value: value, source: source} <- settings() do
+      columns = [String.pad_trailing("#{name}", 10), String.pad_trailing(inspect(value), 12)]
+      IO.puts([columns, source_text(source)])
+    end
+
+    for {name, value, why} <- ignored(), do: IO.puts("#{name} #{value} has no effect: #{why}")
+    :ok
+  end
+
+  @doc false
+  def source_text(:default), do: "default"
+  def source_text(:application), do: "config :sconce"
+  def source_text(variable), do: variable
+
+  @doc """
+  Whether a device is there; `nil` is the setting's. The error is of kind `:unavailable`, with `details`.
+
+      iex> {:error, error} = Sconce.Config.check_device(:cuda)
+      iex> Exception.message(error)
+      "device: option :device: cuda is not part of this version, which runs on CPUs (to mend it: device: :cpu)"
+  """
+  @spec check_device(atom | nil, map) :: :ok | {:error, Error.t()}
+  def check_device(device, details \\ %{what: "option :device"})
+  def check_device(:cpu, _details), do: :ok
+
+  def check_device(nil, details) do
+    %{value: device, source: source} = fetch(:device)
+    if device == :cpu, do: :ok, else: no_device(device, %{details | what: source_text(source)})
+  end
+
+  def check_device(device, details) do
+    Options.known!(device, @devices, "device")
+    no_device(device, details)
+  end
+
+  @doc false
+  def devices, do: @devices
+
+  @doc false
+  # Every environment variable that is read here, also those without effect.
+  def variables do
+    honoured = for {_name, spec} <- @settings, {variable, _how} <- spec[:variables], do: variable
+    Enum.map(honoured ++ Keyword.keys(@ignored), &to_string/1)
+  end
+
+  @doc false
+  # The option of what has a device.
+  def device_option do
+    [
+      device: [
+        type: {:or, [{:in, @devices}, nil]},
+        default: nil,
+        doc: "`:cpu`, all that this version has; `nil` is that of `Sconce.Config`."
+      ]
+    ]
+  end
+
+  defp no_device(device, details) do
+    reason = "#{device} is not part of this version, which runs on CPUs"
+    details = Map.merge(details, %{reason: reason, mend: "device: :cpu"})
+    {:error, %Error{kind: :unavailable, op: :device, details: details}}
+  end
+
+  defp from_variables(name, spec) do
+    Enum.find_value(spec[:variables], fn {variable, how} ->
+      variable = to_string(variable)
+
+      with text when text != nil <- System.get_env(variable),
+           value when value != :unset <- read(how, text) do
+        setting(name, value, variable, spec)
+      else
+        _unset -> nil
+      end
+    end)
+  end
+
+  defp from_application(name, spec) do
+    case Application.fetch_env(:sconce, name) do
+      {:ok, value} -> setting(name, value, :application, spec)
+      :error -> nil
+    end
+  end
+
+  defp setting(name, given, source, spec) do
+    case Options.fit(given, spec) do
+      {:ok, value} ->
+        %{name: name, value: value, source: source}
+
+      :error ->
+        raise ArgumentError,
+              "#{source_text(source)}: #{name} cannot be #{inspect(given)}, " <>
+                "expected #{Options.describe(spec)}"
+    end
+  end
+
+  # The value that a variable's text stands for, `:unset` where it says nothing, or the text itself
+  # where it is none, which is then refused.
+  defp read(:hidden, text), do: if(String.trim(text) in ["", "-1"], do: :cpu, else: :unset)
+  defp read(_how, ""), do: :unset
+  defp read(:text, text), do: text
+  defp read(:flag, "0"), do: :cpu
+  defp read(:flag, "1"), do: :cuda
+  defp read(:target, "host"), do: :cpu
+  defp read(how, text) when how in [:device, :target], do: device(text, how)
+
+  defp read(:number, text) do
+    case Integer.parse(text) do
+      {number, ""} -> number
+      _ -> text
+    end
+  end
+
+  defp read(:flag, text), do: text
+
+  # A target may name a version: `cuda12`.
+  defp device(text, how) do
+    name = if how == :target, do: String.replace(text, ~r/\d+$/, ""), else: text
+    Enum.find(@devices, text, &(to_string(&1) == name))
+  end
+
+  defp variable(name), do: name |> to_string() |> System.get_env()
+
+  defp no_effect(key) do
+    cond do
+      Keyword.has_key?(@settings, key) -> nil
+      why = @ignored_keys[key] -> why
+      near = Options.nearest(key, Keyword.keys(@settings)) -> "did you mean #{inspect(near)}?"
+      true -> "there is no such setting"
+    end
+  end
+end

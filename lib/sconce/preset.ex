@@ -1,0 +1,237 @@
+defmodule Sconce.Preset do
+  alias Sconce.{Config, Error, Figures, Memory, Options, Temporal}
+  alias Sconce.Policy.Spec
+  alias Sconce.Preset.{Catalogue, Text}
+
+  @moduledoc """
+  Named settings of a training run, with ExPhil's names and values.
+
+      iex> Sconce.Preset.get(:gpu_standard)
+      #Sconce.Preset<gpu_standard · mamba 256x2 · 20 epochs, batch 256, window 60 · cuda · a whole run with everything>
+      iex> Sconce.Preset.get(:gpu_standad)
+      ** (ArgumentError) unknown preset :gpu_standad, did you mean :gpu_standard?
+
+  `Sconce.Trainer`, `Sconce.Policy.Spec` and `mix sconce.train` take one by its name. What is given
+  beside it is worth more, and what neither says is Sconce's own default:
+
+      {:ok, run} = Sconce.Trainer.start_link(preset: :quick, corpus: "corpus", out: "run", epochs: 3)
+
+      iex> Sconce.Policy.Spec.new(preset: :production, num_layers: 4)
+      #Sconce.Policy.Spec<melee -> mamba 256x4 -> controller(81)>
+
+  A `:loss` that is a list is added to the preset's. With another `:backbone` the options of the model
+  that this one does not have go with the preset's own, and so do its windows, where one of the two has
+  no memory: a preset of `:mlp` learns from single frames.
+
+  `to_string/1` says everything about a preset, also which of its values have no effect here, and why:
+
+      iex> :quick |> Sconce.Preset.get() |> to_string() |> String.split("\\n") |> Enum.take(4)
+      [
+        "quick: to see that everything works",
+        "  backbone                :mlp",
+        "  hidden_sizes            [32, 32]",
+        "  dropout                 0.0"
+      ]
+      iex> Sconce.Preset.get(:quick).ignored
+      [{:max_files, 5, "a run learns from its whole corpus: import as many games"}]
+
+  ## The presets
+
+  #{Text.table()}
+
+  Presets on `cuda` are made for a GPU, which this version does not use: without `device: :cpu` beside
+  them a run ends with an error of kind `:unavailable`, and with one of kind `:out_of_memory` where less
+  memory is free than it needs.
+
+  ## ExPhil's values
+
+  Presets hold what ExPhil's command line trains with, its defaults among them: Adam, a constant rate of
+  1e-4, windows each 5 frames. Some have another name here, or no effect:
+
+  #{Text.mapping()}
+
+  `hidden_size` is said outright: whatever ExPhil's presets say of `hidden_sizes`, its temporal backbones
+  have 256. `:attention` is `:sliding_window`. `augment` without probabilities means ExPhil's, 0.5 to
+  mirror and 0.3 of noise; `patience`, `min_delta` and `ema_decay` are there where a preset turns them on.
+  The best checkpoint is always saved. Here a window has a loss on each of its frames, there on its last.
+  """
+
+  # Of a process whose steps are small.
+  @fixed 150_000_000
+
+  @enforce_keys [:name, :for, :options, :ignored, :memory]
+  defstruct @enforce_keys
+
+  @typedoc """
+  `options` of `Sconce.Trainer`, and what is `ignored`: name, value, reason. `memory` in bytes that such
+  a run needs on a CPU; nil where the model is another than the preset's.
+  """
+  @type t :: %__MODULE__{
+          name: atom,
+          for: String.t(),
+          options: keyword,
+          ignored: [{atom, term, String.t()}],
+          memory: pos_integer | nil
+        }
+
+  @doc """
+  All presets.
+
+      iex> Sconce.Preset.list() |> hd()
+      #Sconce.Preset<quick · mlp 32-32 · 1 epoch, batch 32, window 1 · to see that everything works>
+  """
+  @spec list() :: [t]
+  def list, do: Enum.map(Catalogue.names(), &get/1)
+
+  @doc "Their names."
+  @spec names() :: [atom]
+  def names, do: Catalogue.names()
+
+  @doc """
+  A preset by its name, an atom or text. Raises `ArgumentError` for one that is not there.
+
+      iex> Sconce.Preset.get("production").options[:window_size]
+      60
+  """
+  @spec get(atom | String.t()) :: t
+  def get(name) do
+    found = Enum.find(names(), &(&1 == name or to_string(&1) == name))
+    found || Options.known!(name, names(), "preset")
+    row = Catalogue.fetch!(found)
+    {options, ignored} = Catalogue.translate(row.values)
+    device = if row[:device], do: [device: row.device], else: []
+    memory = row.megabytes * 1_000_000
+
+    %__MODULE__{
+      name: found,
+      for: row.for,
+      options: device ++ options,
+      ignored: ignored,
+      memory: memory
+    }
+  end
+
+  @doc """
+  The preset with options in the place of its own.
+
+      iex> preset = Sconce.Preset.merge(Sconce.Preset.get(:production), backbone: :gru, num_layers: 1)
+      iex> Keyword.take(preset.options, [:backbone, :hidden_size, :num_layers, :window_size])
+      [hidden_size: 256, window_size: 60, backbone: :gru, num_layers: 1]
+      iex> List.last(preset.ignored)
+      {:expand_factor, 2, "the :gru backbone has no such option"}
+  """
+  @spec merge(t, keyword) :: t
+  def merge(%__MODULE__{} = preset, given) do
+    {options, ignored} = give_way(preset.options, model_of(given))
+
+    %{
+      preset
+      | options: Keyword.merge(options, given, &merge_option/3),
+        ignored: preset.ignored ++ ignored,
+        memory: memory(preset, given)
+    }
+  end
+
+  @doc false
+  # `given` with the model of the preset that it names: options of a Spec.
+  @spec model(keyword) :: keyword
+  def model(given) do
+    case Keyword.pop(given, :preset) do
+      {nil, given} ->
+        given
+
+      {name, given} ->
+        %{options: options} = name |> get() |> merge(given)
+        Keyword.take(options, model_names(options[:backbone]) ++ Keyword.keys(given))
+    end
+  end
+
+  @doc """
+  Whether this machine and this version can run it: `:ok`, or an error of kind `:unavailable` or
+  `:out_of_memory` that says what it `needs`.
+  """
+  @spec check(t) :: :ok | {:error, Error.t()}
+  def check(%__MODULE__{} = preset) do
+    with :ok <- Config.check_device(preset.options[:device], needs(preset)),
+         do: check_memory(preset, Memory.free())
+  end
+
+  @doc false
+  def check_memory(%{memory: needed} = preset, free)
+      when is_integer(needed) and is_integer(free) and needed > free do
+    reason = "needs about #{Figures.size(needed)}, and #{Figures.size(free)} are free"
+
+    details =
+      preset
+      |> needs()
+      |> Map.merge(%{
+        reason: reason,
+        free: free,
+        mend: "a smaller batch_size, more accumulation_steps"
+      })
+
+    {:error, %Error{kind: :out_of_memory, op: :train, details: details}}
+  end
+
+  def check_memory(_preset, _free), do: :ok
+
+  defp needs(preset) do
+    needs = %{device: preset.options[:device] || :cpu, memory: preset.memory}
+    %{what: "preset #{inspect(preset.name)}", needs: needs}
+  end
+
+  defp merge_option(:loss, preset, given) when is_list(given), do: Keyword.merge(preset, given)
+  defp merge_option(_name, _preset, given), do: given
+
+  # The backbone that is given, options that are said with it, and those that the preset may still say.
+  defp model_of(given) do
+    case {given[:spec], given[:backbone]} do
+      {%Spec{backbone: {name, options}}, _} -> {name, Keyword.keys(options), []}
+      {_, nil} -> nil
+      {_, {name, own}} -> {name, Keyword.keys(own), model_names(name) -- Keyword.keys(own)}
+      {_, name} -> {name, [], model_names(name)}
+    end
+  end
+
+  # Options of the preset's model leave where another one has no such option, or its own.
+  defp give_way(options, nil), do: {options, []}
+
+  defp give_way(options, {backbone, said, open}) do
+    names = model_names(options[:backbone]) -- [:window_size]
+
+    {gone, kept} =
+      Enum.split_with(options, fn {name, _} -> name in names and name not in open end)
+
+    lost = Keyword.drop(gone, [:backbone | said])
+    same? = options[:backbone] == :mlp == (backbone == :mlp)
+    kept = if same?, do: kept, else: Keyword.merge(kept, Catalogue.windows(backbone))
+    why = "the #{inspect(backbone)} backbone has no such option"
+    {kept, for({name, value} <- lost, do: {name, value, why})}
+  end
+
+  defp model_names({name, _options}), do: model_names(name)
+  defp model_names(name), do: [:backbone | Keyword.keys(Temporal.options(name))]
+
+  # What a step keeps grows with its frames; of another model nothing is known.
+  defp memory(%{options: options, memory: memory}, given) do
+    model = [:spec, :embedding] ++ (model_names(options[:backbone]) -- [:window_size])
+    here = frames(Keyword.merge(options, given))
+
+    if here && not Enum.any?(model, &Keyword.has_key?(given, &1)),
+      do: @fixed + ceil((memory - @fixed) * here / frames(options))
+  end
+
+  # Of a batch; nil where an option is given that is refused later.
+  defp frames(options) do
+    {batch, window} = {options[:batch_size], options[:window_size]}
+    if is_integer(batch) and is_integer(window), do: batch * window
+  end
+
+  defimpl Inspect do
+    def inspect(preset, _opts), do: "#Sconce.Preset<#{Sconce.Preset.Text.summary(preset)}>"
+  end
+
+  defimpl String.Chars do
+    def to_string(preset), do: Sconce.Preset.Text.full(preset)
+  end
+end

@@ -1,0 +1,80 @@
+defmodule Sconce.Preset.Text do
+  @moduledoc false
+  # Presets as people read them.
+
+  alias Sconce.{Figures, Temporal}
+  alias Sconce.Policy.Spec
+  alias Sconce.Preset.Catalogue
+
+  @doc "In one line."
+  def summary(%{options: options} = preset) do
+    Enum.join([preset.name, model(options), run(options), preset.for], " · ")
+  end
+
+  @doc "In full: each option, then what has no effect."
+  def full(%{name: name, for: what, options: options, ignored: ignored}) do
+    {loss, options} = Keyword.pop(options, :loss, [])
+    options = for {name, value} <- options, do: row(name, written(value))
+    ignored = for value <- ignored, do: row("no effect", ignored(value))
+    Enum.join(["#{name}: #{what}\n", options, loss(loss), ignored])
+  end
+
+  @doc "One value that has no effect, and why."
+  def ignored({name, value, why}), do: "#{name} #{written(value)}: #{why}"
+
+  @doc "The presets as a Markdown table."
+  def table do
+    head = ["preset", "for", "model", "epochs, batch, window", "rate", "device", "memory"]
+    rows = Enum.map(Catalogue.names(), &cells(&1, Catalogue.fetch!(&1)))
+    Enum.map_join([head, List.duplicate("---", length(head)) | rows], "\n", &line/1)
+  end
+
+  @doc "Where a value goes that has another name here, or none, as a Markdown table."
+  def mapping do
+    rows =
+      for {name, to} <- Catalogue.mapping(), to != {:option, name}, do: ["`#{name}`", goes(to)]
+
+    Enum.map_join([["ExPhil's", "here"], ["---", "---"] | rows], "\n", &line/1)
+  end
+
+  defp cells(name, row) do
+    {options, _ignored} = Catalogue.translate(row.values)
+    size = "#{options[:epochs]}, #{options[:batch_size]}, #{options[:window_size]}"
+    rate = "#{options[:learning_rate]} #{options[:lr_schedule]}"
+    memory = Figures.size(row.megabytes * 1_000_000)
+    ["`#{inspect(name)}`", row.for, model(options), size, rate, row[:device] || :cpu, memory]
+  end
+
+  defp line(cells), do: "| #{Enum.join(cells, " | ")} |"
+
+  defp goes({:option, option}), do: "`#{option}`"
+  defp goes({:loss, name}), do: "`#{name}` of `loss`"
+  defp goes({:nothing, why}), do: "no effect: #{why}"
+
+  defp model(options) do
+    case {options[:spec], options[:backbone]} do
+      {%Spec{backbone: backbone}, _} -> Spec.backbone_text(backbone)
+      {_, {name, own}} -> backbone(name, Keyword.merge(own, options))
+      {_, name} -> backbone(name, options)
+    end
+  end
+
+  defp backbone(name, options) do
+    defaults = for {option, spec} <- Temporal.options(name), do: {option, spec[:default]}
+    Spec.backbone_text({name, Keyword.merge(defaults, options)})
+  end
+
+  defp run(options) do
+    epochs = if options[:epochs] == 1, do: "1 epoch", else: "#{options[:epochs]} epochs"
+    text = "#{epochs}, batch #{options[:batch_size]}, window #{options[:window_size]}"
+    if options[:device], do: "#{text} · #{options[:device]}", else: text
+  end
+
+  defp loss(:plain), do: row("loss", ":plain")
+  defp loss(options), do: for({name, value} <- options, do: row("loss #{name}", written(value)))
+
+  # Sizes are never text.
+  defp written(value), do: inspect(value, charlists: :as_lists)
+
+  defp row(name, text), do: "  #{String.pad_trailing("#{name}", 24)}#{text}\n"
+end

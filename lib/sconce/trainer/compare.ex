@@ -1,0 +1,251 @@
+defmodule Sconce.Trainer.Compare do
+  @moduledoc """
+  Runs side by side: what was different, and what came of it.
+
+      {:ok, runs} = Sconce.Trainer.Compare.load(["runs/gru", "runs/mamba"])
+      IO.puts(Sconce.Trainer.Compare.table(runs))
+      :ok = Sconce.Trainer.Compare.write(runs, "compare.svg")
+
+  The table has a column for each run; above, the options in which they differ (`-` for one that a
+  backbone does not have), below, how they went. `NLL` is the best validation, nats a frame, of those
+  frames that validations score; `all frames` is what the policy of that step scored at the end, on each
+  of them. The lowest of a row has a star. Frames a second are those of the training steps alone.
+
+  ```text
+                       gru          mlp
+  backbone        gru 32x1     mlp 32-32
+  learning_rate       0.01         0.003
+
+  weights            4,082         1,714
+  ended           finished      finished
+  steps                300           300
+  NLL               0.471*         0.672
+  at step              300           210
+  all frames        0.475*         0.669
+  time                0:05          0:04
+  frames/s         512,311       748,020
+  waiting            0.4 %         0.9 %
+  ```
+  """
+
+  alias Sconce.{Error, Figures, Trainer}
+  alias Sconce.Policy.Spec
+  alias Sconce.Trainer.Curve
+  alias Sconce.Trainer.Curve.{Page, Scale}
+
+  @typedoc "A run's name, the shortest that tells it from the others, and its report."
+  @type run :: %{name: String.t(), report: Trainer.report()}
+
+  # They say how a run was started, not what it did.
+  @apart [:resume]
+  @tall 330
+  @short 150
+  @colors ~w(#2563eb #ea580c #0d9488 #9333ea #db2777 #a16207 #475569 #15803d)
+  # Letters of a name and of a value that have room.
+  @name 12
+  @value 24
+
+  @doc """
+  Reads the reports of runs from their folders.
+
+  Of kind `:not_found` for a folder that has none, because it is no run's or the run is not over, of kind
+  `:corrupt` for one that cannot be read; both name the file.
+  """
+  @spec load([Path.t()]) :: {:ok, [run]} | {:error, Error.t()}
+  def load(folders) do
+    folders = Enum.map(folders, &Path.expand/1)
+
+    folders
+    |> Enum.zip(names(folders))
+    |> Enum.reduce_while({:ok, []}, fn {folder, name}, {:ok, runs} ->
+      case Trainer.report(folder) do
+        {:ok, report} -> {:cont, {:ok, runs ++ [%{name: name, report: report}]}}
+        {:error, error} -> {:halt, {:error, error}}
+      end
+    end)
+  end
+
+  defp names(folders) do
+    short = Enum.map(folders, &Path.basename/1)
+    if short == Enum.uniq(short), do: short, else: Enum.map(folders, &Path.relative_to_cwd/1)
+  end
+
+  @doc "The runs as a table."
+  @spec table([run]) :: String.t()
+  def table(runs) do
+    reports = Enum.map(runs, & &1.report)
+    above = [["" | Enum.map(runs, & &1.name)] | differences(reports)]
+    rows = above ++ [[""]] ++ outcomes(reports)
+    widths = widths(above ++ outcomes(reports))
+    Enum.map_join(rows, &line(&1, widths))
+  end
+
+  @doc "Options in which reports differ: rows of a name and each report's value."
+  @spec differences([Trainer.report()]) :: [[String.t()]]
+  def differences(reports) do
+    policies = Enum.map(reports, &policy/1)
+    options = Enum.zip_with(policies, Enum.map(reports, &training/1), &++/2)
+    names = Enum.flat_map(policies ++ options, &Keyword.keys/1) |> Enum.uniq()
+
+    for name <- names,
+        values = Enum.map(options, &Keyword.get(&1, name, :none)),
+        values |> Enum.uniq() |> length() > 1,
+        do: [to_string(name) | Enum.map(values, &value/1)]
+  end
+
+  # In words, then by its options.
+  defp policy(%{spec: %Spec{backbone: {_name, options}} = spec}) do
+    [embedding, backbone, heads] = spec |> Spec.summary() |> String.split(" -> ")
+    [embedding: embedding, backbone: backbone, heads: heads] ++ options
+  end
+
+  defp training(report) do
+    {loss, options} = report.options |> Map.drop(@apart) |> Map.pop(:loss, %{})
+    sides = [trained_on: side(report.train), measured_on: side(report.validation)]
+    Enum.sort(options) ++ Enum.sort(loss) ++ sides
+  end
+
+  defp side(%{games: games, frames: frames}),
+    do: "#{Figures.grouped(frames)} of #{games} games"
+
+  defp value(:none), do: "-"
+  defp value(nil), do: "none"
+
+  defp value(values) when is_list(values),
+    do: values |> Enum.map_join(",", &value/1) |> cut(@value)
+
+  defp value(number) when is_float(number), do: Float.to_string(Float.round(number, 9))
+  defp value("/" <> _ = path), do: path |> Path.basename() |> cut(@value)
+  defp value(value), do: value |> to_string() |> cut(@value)
+
+  defp cut(text, most) do
+    if String.length(text) > most, do: String.slice(text, 0, most - 1) <> "…", else: text
+  end
+
+  defp outcomes(reports) do
+    [
+      ["weights" | Enum.map(reports, &Figures.grouped(&1.weights))],
+      ["ended" | Enum.map(reports, &to_string(&1.stopped))],
+      ["steps" | Enum.map(reports, &Figures.grouped(&1.steps))],
+      ["NLL" | reports |> Enum.map(&best/1) |> starred()],
+      ["at step" | Enum.map(reports, &at/1)],
+      ["all frames" | reports |> Enum.map(&scored/1) |> starred()],
+      ["time" | Enum.map(reports, &Scale.clock(&1.seconds))],
+      ["frames/s" | Enum.map(reports, &pace/1)],
+      ["waiting" | Enum.map(reports, &waiting/1)]
+    ]
+  end
+
+  defp best(%{best_step: step} = report) do
+    Enum.find_value(Curve.points(report, :nll), fn {at, nll} -> at == step && nll end)
+  end
+
+  defp at(report), do: if(best(report), do: Figures.grouped(report.best_step), else: "-")
+
+  defp scored(%{policy: nil}), do: nil
+  defp scored(%{policy: policy}), do: policy.nll
+
+  defp starred(nlls) do
+    # Nil is more than any number.
+    lowest = Enum.min(nlls)
+    for nll <- nlls, do: if(nll, do: Scale.number(nll, 3) <> star(nll == lowest), else: "-")
+  end
+
+  defp star(true), do: "*"
+  defp star(false), do: ""
+
+  # Points are means over as many frames each, which took longer where they were fewer a second.
+  defp pace(report) do
+    case Curve.points(report, :frames_per_second) do
+      [] -> "-"
+      points -> Figures.grouped(round(length(points) / Enum.sum(for {_, f} <- points, do: 1 / f)))
+    end
+  end
+
+  defp waiting(report) do
+    case Curve.points(report, :data_wait) do
+      [] -> "-"
+      points -> Scale.number(100 * mean(points), 1) <> " %"
+    end
+  end
+
+  defp mean(points), do: Enum.sum(Enum.map(points, &elem(&1, 1))) / length(points)
+
+  defp widths(rows) do
+    rows
+    |> Enum.zip_with(& &1)
+    |> Enum.map(fn c -> c |> Enum.map(&String.length/1) |> Enum.max() end)
+  end
+
+  defp line([""], _widths), do: "\n"
+
+  defp line([name | cells], [width | widths]) do
+    cells = Enum.zip_with(cells, widths, &("   " <> String.pad_leading(&1, &2)))
+    String.trim_trailing(String.pad_trailing(name, width) <> Enum.join(cells)) <> "\n"
+  end
+
+  @doc """
+  The curves of the runs as the text of one SVG file: validation NLL by steps and by time, training loss
+  (of one another only where the losses are the same), learning rate and frames a second.
+  """
+  @spec svg([run]) :: String.t()
+  def svg(runs) do
+    runs = Enum.zip(runs, Stream.cycle(@colors))
+    clock = clock(for {%{report: report}, _color} <- runs, do: report.seconds)
+
+    Page.svg(title(length(runs)), summary(runs), [], [
+      {@tall, [panel("validation NLL, nats a frame", runs, &nll/2, "step")]},
+      {@short,
+       [
+         panel("validation NLL by time", runs, &by_time(&1, &2, clock), elem(clock, 0)),
+         panel("training loss", runs, &{:line, &2, Curve.points(&1.report, :loss)}, "step")
+       ]},
+      {@short,
+       [
+         panel("learning rate", runs, &trace(&1, &2, :learning_rate), "step"),
+         "frames a second"
+         |> panel(runs, &{:line, &2, Curve.points(&1.report, :frames_per_second)}, "step")
+         |> Map.put(:from, [0])
+       ]}
+    ])
+  end
+
+  @doc "Writes `svg/1` to a file."
+  @spec write([run], Path.t()) :: :ok | {:error, Error.t()}
+  def write(runs, path), do: runs |> svg() |> Page.write(path, :write_curve)
+
+  defp panel(title, runs, series, x),
+    do: %{title: title, x: x, series: for({run, color} <- runs, do: series.(run, color))}
+
+  defp nll(%{name: name, report: report}, color),
+    do: {:points, color, Curve.points(report, :nll), report.best_step, cut(name, @name)}
+
+  defp by_time(%{report: %{history: history}}, color, {_unit, seconds}) do
+    points = for %{nll: nll, seconds: at} when nll != nil <- history, do: {at / seconds, nll}
+    {:trace, color, points, nil}
+  end
+
+  defp trace(%{report: report}, color, key), do: {:trace, color, Curve.points(report, key), nil}
+
+  # A unit of which the longest run has some.
+  defp clock(seconds) do
+    case Enum.max(seconds) do
+      most when most >= 36_000 -> {"hours", 3600}
+      most when most >= 300 -> {"minutes", 60}
+      _less -> {"seconds", 1}
+    end
+  end
+
+  defp title(1), do: "1 run"
+  defp title(count), do: "#{count} runs"
+
+  defp summary(runs) do
+    scored =
+      for {%{name: name, report: report}, _color} <- runs, nll = best(report), do: {nll, name}
+
+    case Enum.sort(scored) do
+      [] -> "none was validated"
+      [{nll, name} | _] -> "best validation NLL #{Scale.number(nll, 3)}, #{name}"
+    end
+  end
+end

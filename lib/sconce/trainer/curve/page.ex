@@ -1,0 +1,93 @@
+defmodule Sconce.Trainer.Curve.Page do
+  @moduledoc false
+  # Panels below and beside each other under a heading, as the text of an SVG file that stands alone.
+  #
+  # A row is `{height, panels}`; the panels of a row share its width. A legend's entry is
+  # `{text, color, mark}`.
+
+  alias Sconce.Error
+  alias Sconce.Trainer.Curve.Panel
+
+  @width 860
+  @left 64
+  @right 132
+  @top 92
+  @bottom 50
+  # Between rows: numbers of the steps above, the title of what is below; and a title of the axis.
+  @gap 62
+  @axis_title 16
+  # Between panels of a row: the numbers of the one on the right.
+  @aside 76
+
+  @doc "The SVG."
+  def svg(title, summary, legend, rows) do
+    {rows, bottom} = stack(rows)
+    height = bottom + @bottom
+
+    IO.iodata_to_binary([
+      ~s(<svg xmlns="http://www.w3.org/2000/svg" width="#{@width}" height="#{height}" ),
+      ~s(viewBox="0 0 #{@width} #{height}" font-size="12" ),
+      ~s(font-family="system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif">\n),
+      ~s(<rect width="#{@width}" height="#{height}" fill="#ffffff"/>\n),
+      heading(title, summary),
+      legend(legend),
+      Enum.map(rows, &Panel.svg/1),
+      "</svg>\n"
+    ])
+  end
+
+  @doc "Writes an SVG to a file; `op` is the error's."
+  @spec write(String.t(), Path.t(), atom) :: :ok | {:error, Error.t()}
+  def write(svg, path, op) do
+    with {:error, reason} <- File.write(path, svg) do
+      details = %{path: path, reason: List.to_string(:file.format_error(reason))}
+      {:error, %Error{kind: :io, op: op, details: details}}
+    end
+  end
+
+  # Each panel with its box, and where the last row ends.
+  defp stack(rows) do
+    {rows, bottom} =
+      Enum.map_reduce(rows, @top, fn {height, panels}, top ->
+        {beside(panels, top, height), top + height + gap(panels)}
+      end)
+
+    {List.flatten(rows), bottom - @gap - @axis_title}
+  end
+
+  defp gap(panels), do: if(Enum.any?(panels, & &1.x), do: @gap + @axis_title, else: @gap)
+
+  # What stands alone has its labels in the margin, the others none.
+  defp beside([panel], top, height),
+    do: [Map.put(panel, :box, {@left, top, @width - @left - @right, height})]
+
+  defp beside(panels, top, height) do
+    count = length(panels)
+    wide = @width - @left - div(@left, 2)
+    width = div(wide - @aside * (count - 1), count)
+
+    for {panel, i} <- Enum.with_index(panels),
+        do: Map.put(panel, :box, {@left + i * (width + @aside), top, width, height})
+  end
+
+  defp heading(title, summary) do
+    [
+      ~s(<text x="#{@left}" y="30" font-size="17" font-weight="600" fill="#0f172a">),
+      "#{Panel.escape(title)}</text>\n",
+      ~s(<text x="#{@left}" y="50" fill="#475569">#{Panel.escape(summary)}</text>\n)
+    ]
+  end
+
+  # At the right, over the frame of the first panel.
+  defp legend(entries) do
+    for {{text, color, mark}, i} <- Enum.with_index(entries) do
+      x = @width - @right - 124 * (length(entries) - i) + 8
+      y = @top - 14
+
+      [
+        Panel.mark(mark, color, x, y),
+        ~s(<text x="#{x + 24}" y="#{y + 4}" fill="#334155">#{Panel.escape(text)}</text>\n)
+      ]
+    end
+  end
+end

@@ -1,0 +1,174 @@
+defmodule Sconce.ConfigTest do
+  # The environment is everybody's.
+  use ExUnit.Case, async: false
+
+  import ExUnit.CaptureIO
+
+  alias Sconce.{Config, Corpus, Error, Policy, Trainer}
+  alias Sconce.Test.Scratch
+  alias Sconce.Trainer.Settings
+
+  doctest Config
+
+  setup do
+    on_exit(fn ->
+      for {key, _value} <- Application.get_all_env(:sconce),
+          do: Application.delete_env(:sconce, key)
+    end)
+  end
+
+  defp environment(variables) do
+    System.put_env(variables)
+    on_exit(fn -> Enum.each(variables, fn {name, _text} -> System.delete_env(name) end) end)
+  end
+
+  # What a setting is while a variable has this text.
+  defp under(variables, name) do
+    System.put_env(variables)
+    %{value: value, source: source} = Config.fetch(name)
+    {value, source}
+  after
+    Enum.each(variables, fn {name, _text} -> System.delete_env(name) end)
+  end
+
+  test "nothing set: every setting is its default" do
+    assert Config.settings() == [
+             %{name: :device, value: :cpu, source: :default},
+             %{name: :threads, value: nil, source: :default},
+             %{name: :preset, value: nil, source: :default},
+             %{name: :replays, value: nil, source: :default}
+           ]
+
+    assert Config.ignored() == []
+  end
+
+  test "a variable is over the application's environment, and that over the default" do
+    Application.put_env(:sconce, :threads, 3)
+    assert Config.fetch(:threads) == %{name: :threads, value: 3, source: :application}
+    assert under([{"SCONCE_THREADS", "2"}], :threads) == {2, "SCONCE_THREADS"}
+    assert under([{"SCONCE_THREADS", ""}], :threads) == {3, :application}
+  end
+
+  test "the variables of EXLA and ExPhil say what they say there" do
+    for {variables, device} <- [
+          {%{"EXLA_TARGET" => "host"}, {:cpu, "EXLA_TARGET"}},
+          {%{"EXLA_TARGET" => "cuda"}, {:cuda, "EXLA_TARGET"}},
+          {%{"EXLA_TARGET" => "rocm"}, {:rocm, "EXLA_TARGET"}},
+          {%{"XLA_TARGET" => "cuda12"}, {:cuda, "XLA_TARGET"}},
+          {%{"XLA_TARGET" => "cpu", "EXLA_TARGET" => ""}, {:cpu, "XLA_TARGET"}},
+          {%{"XLA_TARGET" => "cuda12", "EXLA_TARGET" => "host"}, {:cpu, "EXLA_TARGET"}},
+          {%{"EXPHIL_GPU" => "1"}, {:cuda, "EXPHIL_GPU"}},
+          {%{"EXPHIL_GPU" => "0", "EXLA_TARGET" => "cuda"}, {:cpu, "EXPHIL_GPU"}},
+          {%{"CUDA_VISIBLE_DEVICES" => "0,1"}, {:cpu, :default}},
+          {%{"CUDA_VISIBLE_DEVICES" => "", "EXLA_TARGET" => "cuda"},
+           {:cpu, "CUDA_VISIBLE_DEVICES"}},
+          {%{"CUDA_VISIBLE_DEVICES" => "-1", "EXPHIL_GPU" => "1"},
+           {:cpu, "CUDA_VISIBLE_DEVICES"}},
+          {%{"SCONCE_DEVICE" => "cuda", "CUDA_VISIBLE_DEVICES" => "-1"}, {:cuda, "SCONCE_DEVICE"}}
+        ],
+        do: assert({variables, under(variables, :device)} == {variables, device})
+
+    assert under([{"EXPHIL_DEFAULT_PRESET", "quick"}], :preset) ==
+             {"quick", "EXPHIL_DEFAULT_PRESET"}
+
+    assert under([{"EXPHIL_REPLAYS_DIR", "/games"}], :replays) == {"/games", "EXPHIL_REPLAYS_DIR"}
+  end
+
+  test "what a setting cannot be is refused by the name of its source" do
+    for {variables, message} <- [
+          {%{"SCONCE_THREADS" => "many"},
+           ~s(SCONCE_THREADS: threads cannot be "many", expected a positive integer or nil)},
+          {%{"SCONCE_THREADS" => "0"},
+           ~s(SCONCE_THREADS: threads cannot be 0, expected a positive integer or nil)},
+          {%{"EXPHIL_GPU" => "yes"},
+           ~s(EXPHIL_GPU: device cannot be "yes", expected one of :cpu, :cuda, :rocm, :tpu)},
+          {%{"SCONCE_DEVICE" => "cuda12"},
+           ~s(SCONCE_DEVICE: device cannot be "cuda12", expected one of :cpu, :cuda, :rocm, :tpu)}
+        ] do
+      assert_raise ArgumentError, message, fn ->
+        under(variables, if(message =~ "threads", do: :threads, else: :device))
+      end
+    end
+
+    Application.put_env(:sconce, :threads, "2")
+    assert_raise ArgumentError, ~r/^config :sconce: threads cannot be "2"/, &Config.settings/0
+  end
+
+  test "what is set without effect is named, with the reason" do
+    environment(%{"EXLA_MEMORY_FRACTION" => "0.9", "XLA_FLAGS" => "--fast"})
+    Application.put_env(:sconce, :training_dtype, :bf16)
+    Application.put_env(:sconce, :thread, 2)
+
+    assert [
+             {"EXLA_MEMORY_FRACTION", "0.9", "nothing runs on a GPU yet" <> _},
+             {"XLA_FLAGS", "--fast", "there is no XLA here" <> _},
+             {"config :sconce, thread", "2", "did you mean :threads?"},
+             {"config :sconce, training_dtype", ":bf16", "numbers are f32"}
+           ] = Config.ignored()
+  end
+
+  test "explain prints each value with where it came from" do
+    environment(%{"XLA_TARGET" => "cuda12", "XLA_CACHE_PATH" => "/cache"})
+    Application.put_env(:sconce, :threads, 2)
+    output = capture_io(fn -> assert Config.explain() == :ok end)
+
+    assert output =~ ~r/^device +:cuda +XLA_TARGET$/m
+    assert output =~ ~r/^threads +2 +config :sconce$/m
+    assert output =~ ~r/^preset +nil +default$/m
+    assert output =~ ~r/^XLA_CACHE_PATH \/cache has no effect: there is no XLA here/m
+  end
+
+  describe "a device that is not there" do
+    @spec_options [embedding: {:vector, 1}, heads: [go: {:bernoulli, 1}], backbone: :mlp]
+
+    test "is an error by its source, and never the CPU in silence" do
+      environment(%{"EXLA_TARGET" => "cuda"})
+      dir = Scratch.tmp_dir!("config")
+
+      message =
+        "device: EXLA_TARGET: cuda is not part of this version, which runs on CPUs " <>
+          "(to mend it: device: :cpu)"
+
+      for refused <- [
+            fn -> Policy.init(@spec_options) end,
+            fn -> Policy.load(Path.join(dir, "policy")) end,
+            fn -> train(dir, []) end,
+            fn -> train(dir, preset: :quick) end,
+            fn -> Trainer.evaluate(Path.join(dir, "policy"), dir) end
+          ] do
+        assert {:error, %Error{kind: :unavailable} = error} = refused.()
+        assert Exception.message(error) == message
+      end
+
+      assert {:ok, _policy} = Policy.init(@spec_options, device: :cpu)
+      assert {:ok, _report} = train(dir, device: :cpu)
+    end
+
+    test "is one that an option names, too" do
+      assert {:error, %Error{kind: :unavailable, details: %{what: "option :device"}}} =
+               Policy.init(@spec_options, device: :rocm)
+
+      assert_raise ArgumentError, ~r/option :device: expected one of :cpu, :cuda/, fn ->
+        Policy.init(@spec_options, device: :gpu)
+      end
+    end
+  end
+
+  defp train(dir, more) do
+    games = for _game <- 1..4, do: {List.duplicate(0.5, 20), List.duplicate(1, 20)}
+    into = Path.join(dir, "corpus-#{System.unique_integer([:positive])}")
+    {:ok, corpus} = Corpus.build({:vector, 1}, games, into: into, heads: [go: {:bernoulli, 1}])
+    out = Path.join(dir, "run")
+    small = [corpus: corpus, out: out, steps: 1, batch_size: 2, window_size: 4, stride: 4]
+    {:ok, run} = Trainer.start_link(small ++ [hidden_sizes: [8], backbone: :mlp] ++ more)
+    Trainer.await(run, 60_000)
+  end
+
+  test "threads of a run are the option's, or the setting's" do
+    run = [corpus: "nowhere", out: "run"]
+    Application.put_env(:sconce, :threads, 3)
+    assert Settings.new!(run).options.threads == 3
+    assert Settings.new!(run ++ [threads: 1]).options.threads == 1
+    assert {nil, nil, nil, %{threads: 3}} = Settings.evaluate!([])
+  end
+end

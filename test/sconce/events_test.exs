@@ -1,0 +1,185 @@
+defmodule Sconce.EventsTest do
+  # Others would train while `:telemetry` is a fake.
+  use ExUnit.Case, async: false
+
+  import Sconce.Test.Scratch
+
+  alias Sconce.Env.CartPole
+  alias Sconce.{Events, Trainer}
+
+  doctest Events
+
+  @small [backbone: :gru, hidden_size: 8, num_layers: 1, head_hidden_size: 8, loss: :plain] ++
+           [window_size: 16, stride: 16, batch_size: 8]
+
+  setup_all do
+    dir = tmp_dir!("events")
+    {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
+    {:ok, corpus} = CartPole.corpus(games, into: Path.join(dir, "corpus"))
+    {:ok, dir: dir, corpus: corpus}
+  end
+
+  describe "what a run tells" do
+    test "is what is documented, every event with each of its fields and no other", context do
+      out = [out: Path.join(context.dir, "run")]
+      # The second goes on after the last step of the first.
+      told = told(context, [steps: 10] ++ out) ++ told(context, [steps: 10, resume: true] ++ out)
+      assert told |> Enum.map(& &1.event) |> Enum.uniq() |> Enum.sort() == documented()
+
+      for event <- told do
+        %{measurements: measurements, metadata: metadata} = documented(event.event)
+        fields = event |> Map.delete(:event) |> Map.keys() |> Enum.sort()
+        assert fields == Enum.sort(Keyword.keys(measurements ++ metadata)), "#{event.event}"
+      end
+    end
+
+    test "are the events of the native side and the end" do
+      source = File.read!("native/train/src/report.rs")
+      [_, body] = Regex.run(~r/pub enum Event \{(.*?)\n\}/s, source)
+
+      native =
+        for [_, name, fields] <- Regex.scan(~r/^    ([A-Z]\w+) \{(.*?)^    \},/ms, body) do
+          keys = for [_, key] <- Regex.scan(~r/^ +(\w+): /m, fields), do: String.to_atom(key)
+          {name |> Macro.underscore() |> String.to_atom(), Enum.sort(keys)}
+        end
+
+      own =
+        for %{name: name} = event <- Events.all(), name != :done do
+          {name, Enum.sort(Keyword.keys(event.measurements ++ event.metadata))}
+        end
+
+      assert Enum.sort(native) == Enum.sort(own)
+    end
+
+    test "of an epoch comes once, with the mean of its losses, after a validation there",
+         context do
+      told = told(context, steps: 9, out: Path.join(context.dir, "epochs"))
+      %{epoch_steps: epoch_steps} = Enum.find(told, &(&1.event == :start))
+      epochs = for %{event: :epoch} = event <- told, do: event
+      assert Enum.map(epochs, & &1.epoch) == Enum.to_list(1..div(9, epoch_steps))
+
+      losses = for %{event: :step, loss: loss} <- told, do: loss
+      [first | _] = Enum.chunk_every(losses, epoch_steps)
+      assert_in_delta hd(epochs).avg_loss, Enum.sum(first) / epoch_steps, 1.0e-9
+
+      validated = for %{event: :validation, step: step, nll: nll} <- told, do: {step, nll}
+      for %{step: step, val_loss: loss} <- epochs, do: assert({step, loss} in validated)
+    end
+  end
+
+  describe "telemetry" do
+    # The host's, if this VM has it: then the events go through the real one.
+    setup do
+      test = self()
+
+      handler = fn name, measured, metadata, _ ->
+        send(test, {:told, name, measured, metadata})
+      end
+
+      if Events.telemetry?(), do: attach(handler), else: fake(handler)
+      :ok
+    end
+
+    test "has the names, measurements and metadata that are documented", context do
+      out = Path.join(context.dir, "telemetry")
+      messages = told(context, steps: 6, out: out)
+      executed = executed(out)
+
+      assert Enum.map(executed, &elem(&1, 0)) ==
+               for(m <- messages, do: documented(m.event).telemetry)
+
+      for {message, {_name, measured, metadata}} <- Enum.zip(messages, executed) do
+        %{measurements: measurements} = documented(message.event)
+        assert Enum.sort(Map.keys(measured)) == Enum.sort(Keyword.keys(measurements))
+        assert %{run: run, out: ^out} = metadata
+        assert is_pid(run)
+        both = measured |> Map.merge(metadata) |> Map.drop([:run, :out])
+        assert both == Map.delete(message, :event)
+      end
+    end
+
+    test "has the measurement keys that apps of this kind know" do
+      for {name, keys} <- [
+            step: [:loss, :learning_rate, :step],
+            epoch: [:avg_loss, :val_loss, :epoch],
+            checkpoint: [:step]
+          ] do
+        %{telemetry: telemetry, measurements: measurements} = documented(name)
+        assert telemetry == [:sconce, :training, name]
+        assert keys -- Keyword.keys(measurements) == []
+      end
+
+      assert Keyword.has_key?(documented(:checkpoint).metadata, :path)
+    end
+
+    test "names are those to attach to" do
+      assert Events.telemetry?()
+      assert Events.telemetry_names() == for(event <- Events.all(), do: event.telemetry)
+    end
+  end
+
+  test "without telemetry a run goes on as ever", context do
+    unless Code.ensure_loaded?(:telemetry) do
+      refute Events.telemetry?()
+      assert %{event: :done} = context |> told(steps: 1, out: out(context)) |> List.last()
+    end
+  end
+
+  defp out(context), do: Path.join(context.dir, "without")
+
+  defp documented, do: Events.names() |> Enum.sort()
+  defp documented(name), do: Enum.find(Events.all(), &(&1.name == name))
+
+  # A run's messages, in their order.
+  defp told(context, more) do
+    test = self()
+    opts = [corpus: context.corpus, progress: &send(test, {:seen, &1})] ++ @small
+    {:ok, run} = Trainer.start_link(opts ++ more)
+    {:ok, _report} = Trainer.await(run, 60_000)
+    # Its last event comes before this answer.
+    %{status: :done} = Trainer.info(run)
+    GenServer.stop(run)
+    seen()
+  end
+
+  defp seen do
+    receive do
+      {:seen, event} -> [event | seen()]
+    after
+      0 -> []
+    end
+  end
+
+  defp executed(out) do
+    receive do
+      {:told, name, measured, %{out: ^out} = metadata} ->
+        [{name, measured, metadata} | executed(out)]
+    after
+      0 -> []
+    end
+  end
+
+  defp attach(handler) do
+    apply(:telemetry, :attach_many, ["events", Events.telemetry_names(), handler, nil])
+    on_exit(fn -> apply(:telemetry, :detach, ["events"]) end)
+  end
+
+  defp fake(handler) do
+    :persistent_term.put(__MODULE__, handler)
+
+    Module.create(
+      :telemetry,
+      quote do
+        def execute(name, measured, metadata),
+          do: :persistent_term.get(unquote(__MODULE__)).(name, measured, metadata, nil)
+      end,
+      Macro.Env.location(__ENV__)
+    )
+
+    on_exit(fn ->
+      :code.delete(:telemetry)
+      :code.purge(:telemetry)
+      :persistent_term.erase(__MODULE__)
+    end)
+  end
+end
