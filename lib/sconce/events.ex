@@ -64,6 +64,11 @@ defmodule Sconce.Events do
       measurements: [step: "steps so far"],
       metadata: [path: "the file"]
     ],
+    save_failed: [
+      doc: "A file could not be written; the run goes on.",
+      measurements: [step: "steps so far"],
+      metadata: [path: "the file", reason: "why"]
+    ],
     evaluating: [
       doc: "The best policy is being scored, at the end.",
       measurements: [done: "frames so far, the first time 0", total: "frames to score"]

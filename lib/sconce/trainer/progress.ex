@@ -144,6 +144,9 @@ defmodule Sconce.Trainer.Progress do
   def write(progress, %{event: :resumed, step: step}),
     do: stays(progress, "goes on from step #{Figures.grouped(step)}")
 
+  def write(progress, %{event: :save_failed, step: step, reason: reason}),
+    do: stays(progress, "step #{Figures.grouped(step)}  not saved: #{reason}")
+
   def write(%{rows: rows} = progress, %{event: rows} = event) do
     heads = progress.heads || fitting(event, progress)
     columns = @left ++ heads ++ @right

@@ -269,6 +269,11 @@ impl Sampler {
         Ok(batch)
     }
 
+    /// View and first frame of each window of a step's batch.
+    pub fn places(&self, step: u64, batch_size: usize) -> Vec<(usize, usize)> {
+        self.draw(step, batch_size).iter().map(|window| (window.view, window.start)).collect()
+    }
+
     fn draw(&self, step: u64, batch_size: usize) -> Vec<Window> {
         let seed = self.options.seed;
         let epoch = step / self.steps_per_epoch(batch_size);

@@ -108,6 +108,13 @@ pub struct TrainOptions {
     pub validation: Option<PathBuf>,
     /// Steps between validations; an epoch if not given.
     pub validate_every: Option<u64>,
+    /// Steps and minutes between states that are saved beside those of validations.
+    pub save_every: Option<u64>,
+    pub save_minutes: Option<f64>,
+    /// Numbered checkpoints that stay, beside `last` and `best`: of the latest states and of the policies
+    /// of the best validations.
+    pub keep_last: usize,
+    pub keep_best: usize,
     pub validation_mode: Mode,
     pub validation_stride: usize,
     /// Validations without a better one before the run ends early.
@@ -187,6 +194,10 @@ impl Default for TrainOptions {
             val_split: 0.1,
             validation: None,
             validate_every: None,
+            save_every: None,
+            save_minutes: None,
+            keep_last: 0,
+            keep_best: 0,
             validation_mode: Mode::Window,
             validation_stride: 10,
             patience: None,
@@ -238,6 +249,10 @@ impl TrainOptions {
         at_least("burn_in", self.burn_in as f64, 0.0, self.window_size as f64 - 1.0)?;
         at_least("validation_stride", self.validation_stride as f64, 1.0, many)?;
         at_least("validate_every", self.validate_every.unwrap_or(1) as f64, 1.0, many)?;
+        at_least("save_every", self.save_every.unwrap_or(1) as f64, 1.0, many)?;
+        at_least("save_minutes", self.save_minutes.unwrap_or(1.0), 0.0, 1e6)?;
+        at_least("keep_last", self.keep_last as f64, 0.0, many)?;
+        at_least("keep_best", self.keep_best as f64, 0.0, many)?;
         at_least("learning_rate", self.learning_rate, 0.0, 1e3)?;
         at_least("accumulation_steps", self.accumulation_steps as f64, 1.0, many)?;
         at_least("decay_steps", self.decay_steps.unwrap_or(1) as f64, 1.0, many)?;

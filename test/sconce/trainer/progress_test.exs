@@ -71,6 +71,13 @@ defmodule Sconce.Trainer.ProgressTest do
     assert last =~ "step 1,000/1,000"
   end
 
+  test "a save that failed is a line that stays" do
+    failed = %{event: :save_failed, step: 1200, path: "last", reason: "last: no space left"}
+    line = "step 1,200  not saved: last: no space left\n"
+    assert [_, "\r\e[K" <> ^line] = play(Progress.new(terminal: true), [step(1, 1.0), failed])
+    assert [^line] = play(Progress.new(terminal: false), [failed])
+  end
+
   test "a live line is no wider than the terminal, so that it can be taken back" do
     [line] = play(Progress.new(terminal: true, columns: 30), [step(1, 1.0)])
     assert String.length(line) == String.length("\r\e[K") + 29
