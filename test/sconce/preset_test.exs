@@ -199,7 +199,10 @@ defmodule Sconce.PresetTest do
     end
 
     test "another schedule leaves the preset's restarts behind" do
-      restarts = fn given -> Keyword.has_key?(merged(:full, given).options, :restart_period) end
+      restarts = fn given ->
+        Keyword.has_key?(merged(:production, given).options, :restart_period)
+      end
+
       assert restarts.([]) and restarts.(lr_schedule: :cosine_restarts)
       refute restarts.(lr_schedule: :cosine)
     end
