@@ -62,6 +62,13 @@ defmodule Sconce.Error do
   defp sentence(:no_gradient, %{weights: names}),
     do: "no gradient reaches #{Enum.join(names, ", ")}"
 
+  defp sentence(:non_finite, %{step: step, batch: batch, windows: windows} = details) do
+    from = for %{game: game, frame: frame} <- Enum.take(windows, 1), do: "#{game}, frame #{frame}"
+
+    "#{details.what} is not finite (#{details.value}) in step #{step}, whose batch #{batch} " <>
+      "begins with #{from}"
+  end
+
   defp sentence(:non_finite, %{what: what, value: value}), do: "#{what} is not finite (#{value})"
   defp sentence(:out_of_memory, %{what: what, bytes: bytes}), do: "#{what} needs #{bytes} bytes"
   defp sentence(:io, %{path: path, reason: reason}), do: "#{path}: #{reason}"

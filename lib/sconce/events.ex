@@ -64,6 +64,11 @@ defmodule Sconce.Events do
       measurements: [step: "steps so far"],
       metadata: [path: "the file"]
     ],
+    save_failed: [
+      doc: "A file could not be written; the run goes on.",
+      measurements: [step: "steps so far"],
+      metadata: [path: "the file", reason: "why"]
+    ],
     evaluating: [
       doc: "The best policy is being scored, at the end.",
       measurements: [done: "frames so far, the first time 0", total: "frames to score"]
@@ -77,11 +82,13 @@ defmodule Sconce.Events do
 
   @names Keyword.keys(@catalogue)
 
-  @fields fn fields, missing ->
-    if fields in [nil, []],
-      do: missing,
-      else: Enum.map_join(fields, "; ", fn {key, doc} -> "`#{key}` #{doc}" end)
-  end
+  fields = fn fields -> Enum.map_join(fields, "; ", fn {key, doc} -> "`#{key}` #{doc}" end) end
+
+  rows =
+    for {name, event} <- @catalogue do
+      measurements = fields.(event[:measurements])
+      "| `:#{name}` | #{event[:doc]} | #{measurements} | #{fields.(event[:metadata] || [])} |\n"
+    end
 
   @moduledoc """
   Everything that a training run tells, in one place.
@@ -98,7 +105,7 @@ defmodule Sconce.Events do
 
   | event | when | measurements | metadata |
   |---|---|---|---|
-  #{Enum.map_join(@catalogue, "\n", fn {name, event} -> "| `:#{name}` | #{event[:doc]} | #{@fields.(event[:measurements], "none")} | #{@fields.(event[:metadata], "none")} |" end)}
+  #{rows}
 
   A handler for all of them:
 

@@ -19,8 +19,8 @@ defmodule Sconce.Loader do
     action_oversample: [
       type: :float,
       default: 3.0,
-      min: 0,
-      doc: "Of `:transitions`: how often a changed action counts."
+      min: 1,
+      doc: "Of `:transitions`: how many times as often as others a changed action comes."
     ],
     characters: [
       type: {:or, [{:list, {:or, [:non_neg_integer, :string]}}, nil]},
@@ -76,7 +76,9 @@ defmodule Sconce.Loader do
       type: :non_neg_integer,
       default: 2,
       max: 4096,
-      doc: "Batches that are ready or in the making; with 0 each is made when it is asked for."
+      doc:
+        "Batches that are ready or in the making. With 0 each is made when it is asked for, and " <>
+          "what is said of threads, deadline and bytes means nothing."
     ],
     loader_threads: [
       type: :pos_integer,
@@ -104,7 +106,12 @@ defmodule Sconce.Loader do
               default: 1,
               doc: "Passes over all windows, or as many draws."
             ],
-            start: [type: :non_neg_integer, default: 0, doc: "The step to begin at, to go on."],
+            start: [
+              type: :non_neg_integer,
+              default: 0,
+              max: 0xFFFF_FFFF_FFFF,
+              doc: "The step to begin at, to go on."
+            ],
             seed: [type: :non_neg_integer, default: 0, doc: "Of everything random."],
             embedding: [
               type: :any,
@@ -150,8 +157,9 @@ defmodule Sconce.Loader do
   Batches of a corpus, for apps that train with something else than `Sconce.Trainer`.
 
   Native threads draw windows, embed and augment them, and keep a bounded number of batches ready; a
-  `Stream` takes one after the other. They are the batches that a run of the same options learns from,
-  a function of the seed and their step alone.
+  `Stream` takes one after the other. They are a function of the seed and their step alone, and those
+  that a run of the same options learns from where it holds no game back (`val_split: 0`, or a
+  `:validation` corpus of its own): a stream draws from every game.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-loader-doctest")
       iex> games = for _game <- 1..3, do: {for(t <- 1..40, do: t / 40), for(t <- 1..40, do: rem(t, 2))}
@@ -183,7 +191,8 @@ defmodule Sconce.Loader do
   | `flow` | what went through the loader, see below | |
 
   A tensor is an `Nx.Tensor`, or a map of `data` (a binary, little-endian and row-major), `shape` and
-  `type`. The binaries are the loader's own memory, not copies; each of them holds its whole batch.
+  `type`. One without a number in it (`ids` of vectors, `queue` at the depth 0) is such a map always, as
+  Nx has no empty tensors. The binaries are the loader's own memory, not copies; each of them holds its whole batch.
 
   ## Flow
 
@@ -200,7 +209,7 @@ defmodule Sconce.Loader do
   processes and run there, also at the same time.
 
   What goes wrong raises `Sconce.Error`: of kind `:corrupt` or `:not_found` for a file that was cut or
-  deleted, by its name; of kind `:deadline` where a batch does not come in time; `:panic` for a bug.
+  deleted, by its name; of kind `:out_of_memory` for a batch of more than 2 GiB; of kind `:deadline` where a batch does not come in time; `:panic` for a bug.
   """
 
   @type corpus :: Corpus.t()

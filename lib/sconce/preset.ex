@@ -122,7 +122,8 @@ defmodule Sconce.Preset do
   """
   @spec merge(t, keyword) :: t
   def merge(%__MODULE__{} = preset, given) do
-    {options, ignored} = give_way(preset.options, model_of(given))
+    {options, ignored} =
+      preset.options |> Keyword.drop(unmeant(given)) |> give_way(model_of(given))
 
     %{
       preset
@@ -130,6 +131,13 @@ defmodule Sconce.Preset do
         ignored: preset.ignored ++ ignored,
         memory: memory(preset, given)
     }
+  end
+
+  # Restarts are those of a schedule that has some.
+  defp unmeant(given) do
+    if given[:lr_schedule] in [nil, :cosine_restarts],
+      do: [],
+      else: [:restart_period, :restart_mult]
   end
 
   @doc false

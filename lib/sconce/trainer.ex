@@ -19,6 +19,25 @@ defmodule Sconce.Trainer do
 
   Two runs of one seed give the same weights to the last bit, whatever the number of threads.
 
+  ## Checkpoints
+
+  Both are written by a thread of its own from a copy, while the run goes on, beside their place and
+  renamed: a run that is killed at any moment leaves whole files, and goes on from there to the bits
+  that it would have reached. They are written
+
+    * after each validation, the policy only if it is the best so far,
+    * each `:save_every` steps and each `:save_minutes`; one that falls into the time of another is made
+      after it,
+    * when the run is stopped, fails or ends.
+
+  With `keep_last: n` the n latest states stay as `last-00001000.safetensors` with the number of their
+  step; copied over `last.safetensors`, one is where `resume: true` goes on. With `keep_best: n` the
+  policies of the n best validations stay as `best-00001000.safetensors`.
+
+  A file that cannot be written, on a full disk say, stops nothing: the one before it stays, the event
+  `:save_failed` and the report's `saves` name it, and the next save tries again. What is not finite is
+  not written.
+
   ## Options
 
   `:corpus` and `:out` are required. Besides those below, every option of `Sconce.Policy.Spec` may
@@ -97,8 +116,14 @@ defmodule Sconce.Trainer do
   `loss` since the point before, `frames_per_second` and `data_wait`, the share of the time, of the same
   steps; `learning_rate`; `nll` and that of the `heads` where a validation was made; `seconds`),
   `policy` (the scores of the best policy, nil where none were made), `baselines` (`name`, `report`),
-  `loader` (what went through it and who waited for whom, see `Sconce.Loader`), `out` and `curve`
+  `loader` (what went through it and who waited for whom, see `Sconce.Loader`),
+  `saves` (states `written`, the `step` of the last one, `seconds` that it took beside the run and
+  `wait_seconds` that the run waited for it, `failed`: `path`, `reason`, `step`, `times`), `out` and `curve`
   (paths). `report/1` reads it back from the folder of a run.
+
+  A loss or a gradient that is not finite ends a run with an error of kind `:non_finite` whose `details`
+  are `what` (the head whose logit or loss it was, or the weight whose gradient), `value`, `step`, `batch`
+  and `windows` (`game` and first `frame` of each that the step learned from).
   """
 
   use GenServer, restart: :temporary, shutdown: 30_000

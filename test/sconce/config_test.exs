@@ -4,7 +4,8 @@ defmodule Sconce.ConfigTest do
 
   import ExUnit.CaptureIO
 
-  alias Sconce.{Config, Corpus, Error, Policy, Trainer}
+  alias Mix.Tasks.Sconce.{Import, Train}
+  alias Sconce.{Config, Corpus, Error, Native, Policy, Trainer}
   alias Sconce.Test.Scratch
   alias Sconce.Trainer.Settings
 
@@ -155,13 +156,41 @@ defmodule Sconce.ConfigTest do
   end
 
   defp train(dir, more) do
-    games = for _game <- 1..4, do: {List.duplicate(0.5, 20), List.duplicate(1, 20)}
-    into = Path.join(dir, "corpus-#{System.unique_integer([:positive])}")
-    {:ok, corpus} = Corpus.build({:vector, 1}, games, into: into, heads: [go: {:bernoulli, 1}])
+    corpus = corpus!(Path.join(dir, "corpus-#{System.unique_integer([:positive])}"))
     out = Path.join(dir, "run")
     small = [corpus: corpus, out: out, steps: 1, batch_size: 2, window_size: 4, stride: 4]
     {:ok, run} = Trainer.start_link(small ++ [hidden_sizes: [8], backbone: :mlp] ++ more)
     Trainer.await(run, 60_000)
+  end
+
+  defp corpus!(into) do
+    games = for _game <- 1..4, do: {List.duplicate(0.5, 20), List.duplicate(1, 20)}
+    {:ok, corpus} = Corpus.build({:vector, 1}, games, into: into, heads: [go: {:bernoulli, 1}])
+    corpus
+  end
+
+  test "replays are imported from where the setting says, unless a path is given" do
+    dir = Scratch.tmp_dir!("config")
+    into = ["--into", Path.join(dir, "corpus")]
+    :ok = Native.corpus_fixtures(Path.join(dir, "replays"))
+    assert_raise Mix.Error, ~r/^usage: mix sconce.import/, fn -> Import.run(into) end
+
+    environment(%{"EXPHIL_REPLAYS_DIR" => Path.join(dir, "replays")})
+    assert capture_io(fn -> Import.run(into) end) =~ ~r/^added 9 games/m
+  end
+
+  test "a preset of the setting is trained, unless the switch says another" do
+    dir = Scratch.tmp_dir!("config")
+    corpus!(Path.join(dir, "corpus"))
+    paths = ["--corpus", Path.join(dir, "corpus"), "--out", Path.join(dir, "run")]
+    environment(%{"EXPHIL_DEFAULT_PRESET" => "full"})
+
+    assert_raise Mix.Error, ~r/^device: preset :full: cuda is not part/, fn ->
+      Train.run(paths)
+    end
+
+    small = ~w(--preset none --backbone mlp --hidden-sizes 8 --steps 1 --window-size 4)
+    assert capture_io(fn -> Train.run(paths ++ small) end) =~ "mlp 8 -> go(1)"
   end
 
   test "threads of a run are the option's, or the setting's" do

@@ -31,6 +31,15 @@ defmodule Sconce.ErrorTest do
     assert Exception.message(error) == "act: action: 5000 is outside 0..398"
   end
 
+  test "the sentence of a step that diverged names it and where it read" do
+    windows = [%{game: "a.slp", frame: 90}, %{game: "b.slp", frame: -3}]
+    details = %{what: "logit of main_x", value: "NaN", step: 8, batch: 7, windows: windows}
+
+    assert Exception.message(%Error{kind: :non_finite, op: :train, details: details}) ==
+             "train: logit of main_x is not finite (NaN) in step 8, whose batch 7 begins with " <>
+               "a.slp, frame 90"
+  end
+
   test "every kind has a sentence, also without details" do
     for kind <- Error.kinds() do
       assert Exception.message(%Error{kind: kind, op: :load}) =~ ~r/^load: #{kind}/

@@ -24,6 +24,10 @@ defmodule Sconce.EventsTest do
       out = [out: Path.join(context.dir, "run")]
       # The second goes on after the last step of the first.
       told = told(context, [steps: 10] ++ out) ++ told(context, [steps: 10, resume: true] ++ out)
+      # What stands in the way of a file cannot be replaced by it.
+      stuck = Path.join(context.dir, "stuck")
+      File.mkdir_p!(Path.join(stuck, "best.safetensors"))
+      told = told ++ told(context, steps: 2, out: stuck)
       assert told |> Enum.map(& &1.event) |> Enum.uniq() |> Enum.sort() == documented()
 
       for event <- told do

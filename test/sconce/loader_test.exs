@@ -5,6 +5,7 @@ defmodule Sconce.LoaderTest do
   import Sconce.Test.Scratch
 
   alias Sconce.{Corpus, Error, Loader, Native, Trainer}
+  alias Sconce.Native.Call
   alias Sconce.Test.Exphil
 
   doctest Sconce.Loader
@@ -176,6 +177,78 @@ defmodule Sconce.LoaderTest do
       auto = Loader.stream(corpus, Keyword.put(@small, :as, :auto))
       assert %{states: %{data: _binary}} = Enum.at(auto, 0)
     end
+
+    test "gives what Nx makes of its bytes, and no empty tensor", %{corpus: corpus} do
+      with_nx(fn ->
+        for as <- [:nx, :auto] do
+          batch = corpus |> Loader.stream(Keyword.put(@small, :as, as)) |> Enum.at(0)
+          plain = corpus |> Loader.stream(@small) |> Enum.at(0)
+
+          for key <- [:states, :actions, :previous, :frame_weights] do
+            %{data: data, type: type, shape: shape} = plain[key]
+            assert batch[key] == struct(Nx.Tensor, data: data, type: type, shape: shape)
+          end
+
+          for key <- [:ids, :queue], do: assert(batch[key] == plain[key])
+        end
+      end)
+
+      refute Code.ensure_loaded?(Nx)
+    end
+
+    test "answers one request at a time", %{corpus: corpus} do
+      sampler =
+        %{window: 5, stride: 5, sampling: :shuffled, weights: [], action_oversample: 3.0}
+        |> Map.merge(%{mirror: 0.0, noise: 1.0, noise_scale: 0.1, previous_dropout: 0.0})
+        |> Map.merge(%{frame_delay_max: nil, seed: 0})
+
+      # A batch that takes long.
+      options = %{
+        batch_size: 200_000,
+        start: 0,
+        burn_in: 0,
+        frame_delay: 0,
+        queue_depth: 50,
+        neutral_weight: 1.0,
+        transition_weight: 1.0,
+        characters: [],
+        players: [],
+        sampler: sampler,
+        loader: %{prefetch: 0, threads: 1, deadline_ms: 60_000, max_bytes: 1},
+        embedding: nil
+      }
+
+      {:ok, {loader, _info}} = Call.run(&Native.loader_open(corpus.handle, &1, options))
+      first = make_ref()
+      assert :ok = Native.loader_next(loader, first)
+      assert {:error, %Error{kind: :busy}} = Native.loader_next(loader, make_ref())
+      assert {:error, %Error{kind: :busy}} = Native.loader_next(loader, make_ref())
+      assert_receive {:sconce, ^first, {:ok, {0, _shape, _numbers, _flow}}}, 60_000
+      assert {:ok, {1, _shape, _numbers, _flow}} = Call.run(&Native.loader_next(loader, &1))
+      refute_received {:sconce, _ref, _answer}
+      :ok = Native.loader_close(loader)
+      assert ended?()
+    end
+  end
+
+  # As much of Nx as is asked of it, for as long as `fun` runs.
+  defp with_nx(fun) do
+    tensor = quote do: defstruct([:data, :type, :shape])
+
+    nx =
+      quote do
+        def from_binary(data, type), do: struct(Nx.Tensor, data: data, type: type)
+        def reshape(tensor, shape), do: %{tensor | shape: shape}
+      end
+
+    modules = [{Nx.Tensor, tensor}, {Nx, nx}]
+    for {name, body} <- modules, do: Module.create(name, body, Macro.Env.location(__ENV__))
+
+    try do
+      fun.()
+    after
+      for {name, _body} <- modules, do: :code.delete(name) && :code.purge(name)
+    end
   end
 
   describe "what is wrong" do
@@ -185,7 +258,9 @@ defmodule Sconce.LoaderTest do
             {[sampling: :random], ~r/option :sampling: expected one of :shuffled/},
             {[noise: 1.5], ~r/option :noise/},
             {[characters: ["Foxx"]], ~r/no character "Foxx", did you mean "Fox"/},
-            {[prefetch: 5000], ~r/option :prefetch/}
+            {[prefetch: 5000], ~r/option :prefetch/},
+            {[start: 2 ** 48], ~r/option :start/},
+            {[action_oversample: 0.5], ~r/option :action_oversample/}
           ] do
         assert_raise ArgumentError, sentence, fn -> Loader.stream(corpus, opts) end
       end
@@ -207,7 +282,12 @@ defmodule Sconce.LoaderTest do
       assert kind.(corpus, sampling: :weighted) == :mismatch
       assert kind.(corpus, embedding: :melee) == :mismatch
       assert kind.(corpus, frame_delay: 3, frame_delay_max: 2) == :out_of_range
+      assert kind.(corpus, sampling: :weighted, weights: [1, 1, 1, 1, 1]) == :mismatch
       assert kind.(corpus, batch_size: 1_000_000) == :out_of_range
+      wide = {List.duplicate(0.0, 600 * 5), [0, 1, 2, 3, 4]}
+      into = Path.join(dir, "wide")
+      {:ok, wide} = Corpus.build({:vector, 600}, [wide], into: into, heads: @heads)
+      assert kind.(wide, batch_size: 200_000) == :out_of_memory
       assert {:error, %Error{kind: :not_found}} = Loader.info(corpus, window_size: 51)
       assert ended?()
     end

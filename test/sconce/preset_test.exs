@@ -198,6 +198,15 @@ defmodule Sconce.PresetTest do
       assert Spec.new(preset: :production, state_size: 8) |> inspect() =~ "mamba 256x3"
     end
 
+    test "another schedule leaves the preset's restarts behind" do
+      restarts = fn given ->
+        Keyword.has_key?(merged(:production, given).options, :restart_period)
+      end
+
+      assert restarts.([]) and restarts.(lr_schedule: :cosine_restarts)
+      refute restarts.(lr_schedule: :cosine)
+    end
+
     test "a Spec that is given keeps its model" do
       spec = Spec.new(backbone: :gru, hidden_size: 64)
       %{options: options, ignored: ignored} = merged(:production, spec: spec)

@@ -267,30 +267,90 @@ defmodule Sconce.TrainerTest do
       assert steps < 100_000_000
     end
 
-    test "whose checkpoint cannot be written ends, with the one before it whole", context do
+    test "whose checkpoint cannot be written goes on, says so, and leaves the one before it whole",
+         context do
       opts = [steps: 100_000, hidden_size: 64, validate_every: 1]
       run = start!(context, opts)
       :ok = Trainer.subscribe(run)
       assert_receive {:sconce_trainer, ^run, %{event: :step}}
       :ok = Trainer.stop(run)
-      {:ok, %{out: out}} = Trainer.await(run, 60_000)
+      {:ok, %{out: out, steps: steps}} = Trainer.await(run, 60_000)
       last = Path.join(out, "last.safetensors")
       {files, before} = {Enum.sort(File.ls!(out)), File.read!(last)}
       assert byte_size(before) > 32 * 1024
 
-      again = opts ++ [corpus: context.corpus.dir, out: out, resume: true]
+      # A budget that is spent some steps later.
+      minutes = [max_minutes: 0.02, evaluate: false]
+      again = opts ++ minutes ++ [corpus: context.corpus.dir, out: out, resume: true]
       again = Keyword.merge(@small, again)
 
       script = """
       {:ok, run} = Sconce.Trainer.start_link(#{inspect(again, limit: :infinity)})
-      {:error, error} = Sconce.Trainer.await(run)
-      IO.puts("kind " <> to_string(error.kind))
+      {:ok, report} = Sconce.Trainer.await(run)
+      IO.inspect({report.stopped, report.steps > #{steps}, report.saves.step})
+      for %{path: path} <- report.saves.failed, do: IO.puts("failed " <> Path.basename(path))
       """
 
       assert {output, 0} = elixir_within(script, 32)
-      assert output =~ "kind io"
+      assert output =~ "{:budget, true, nil}"
+      assert output =~ ~r/failed (best|last)\.safetensors/
       assert File.read!(last) == before
       assert Enum.sort(File.ls!(out)) == files
+    end
+
+    test "whose VM is killed outright leaves whole files, and goes on to the same bits",
+         context do
+      opts = [steps: 3000, validate_every: 700, save_every: 1, keep_last: 1, keep_best: 2]
+      opts = Keyword.merge(@small, opts ++ [evaluate: false, ema_decay: 0.9])
+      straight = Path.join(context.dir, "straight")
+      train!(context, [out: straight] ++ opts)
+
+      out = Path.join(context.dir, "run")
+      again = [corpus: context.corpus.dir, out: out, resume: true] ++ opts
+
+      script = """
+      {:ok, run} = Sconce.Trainer.start_link(#{inspect(again, limit: :infinity)})
+      Sconce.Trainer.await(run)
+      """
+
+      # At whatever the writer is just doing, some time after its first file.
+      for wait <- [0, 40] do
+        last = Path.join(out, "last.safetensors")
+        seen = File.stat(last)
+
+        elixir_until(script, fn ->
+          changed = File.stat(last) != seen
+          if changed, do: Process.sleep(wait)
+          changed
+        end)
+
+        assert {:ok, _policy} = Sconce.Policy.load(last)
+      end
+
+      test = self()
+      report = train!(context, [resume: true, progress: &send(test, {:seen, &1})] ++ opts)
+      assert [%{step: step}] = Enum.filter(events(), &(&1.event == :resumed))
+      assert step in 1..2999
+      files = &Enum.sort(File.ls!(&1))
+      assert files.(out) == files.(straight)
+      assert report.saves.failed == []
+
+      for file <- files.(out), Path.extname(file) == ".safetensors" do
+        assert weights(Path.join(out, file)) == weights(Path.join(straight, file)), file
+      end
+    end
+
+    test "keeps numbered checkpoints on request", context do
+      report = train!(context, steps: 6, validate_every: 2, keep_last: 2, keep_best: 1)
+      best = "best-#{String.pad_leading(to_string(report.best_step), 8, "0")}.safetensors"
+      files = File.ls!(report.out)
+
+      for file <- [best, "last-00000004.safetensors", "last-00000006.safetensors"],
+          do: assert(file in files)
+
+      assert Enum.count(files, &String.ends_with?(&1, ".safetensors")) == 5
+      assert %{written: 3, step: 6, failed: []} = report.saves
+      assert {:ok, _policy} = Sconce.Policy.load(Path.join(report.out, best))
     end
 
     test "can stand under a supervisor, which does not start it again", context do

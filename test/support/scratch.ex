@@ -28,6 +28,32 @@ defmodule Sconce.Test.Scratch do
     run("sh", args, System.tmp_dir!())
   end
 
+  @doc """
+  Starts a script beside this Sconce in a VM of its own, which is killed outright when `due` gives true
+  or it ends first.
+  """
+  def elixir_until(script, due) do
+    pid = Path.join(tmp_dir!("vm"), "pid")
+    script = "File.write!(#{inspect(pid)}, System.pid())\n" <> script
+    args = ["-pa", Application.app_dir(:sconce, "ebin"), "-e", script]
+    vm = Task.async(fn -> run("elixir", args, System.tmp_dir!()) end)
+    kill_when(due, vm, pid)
+  end
+
+  defp kill_when(due, vm, pid) do
+    cond do
+      outcome = Task.yield(vm, 10) ->
+        raise "the VM ended too early: #{inspect(outcome)}"
+
+      due.() ->
+        {_output, 0} = System.cmd("kill", ["-9", File.read!(pid)])
+        Task.await(vm, 30_000)
+
+      true ->
+        kill_when(due, vm, pid)
+    end
+  end
+
   @doc "Runs a program in `dir`, apart from the settings of this test run: `{output, status}`."
   def run(program, args, dir, env \\ []) do
     clean = for {"SCONCE_" <> _ = name, _value} <- System.get_env(), do: {name, nil}

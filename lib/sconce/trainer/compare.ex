@@ -9,22 +9,28 @@ defmodule Sconce.Trainer.Compare do
   The table has a column for each run; above, the options in which they differ (`-` for one that a
   backbone does not have), below, how they went. `NLL` is the best validation, nats a frame, of those
   frames that validations score; `all frames` is what the policy of that step scored at the end, on each
-  of them. The lowest of a row has a star. Frames a second are those of the training steps alone.
+  of them (`-` for a run that was not). The lowest of a row has a star. Frames a second are those of the
+  training steps alone.
 
   ```text
-                       gru          mlp
-  backbone        gru 32x1     mlp 32-32
-  learning_rate       0.01         0.003
+                    gru        mlp
+  backbone       gru 64x1    mlp 128
+  hidden_size          64          -
+  num_layers            1          -
+  layer_norm         true      false
+  input_norm         true          -
+  hidden_sizes          -        128
+  residual              -      false
 
-  weights            4,082         1,714
-  ended           finished      finished
-  steps                300           300
-  NLL               0.471*         0.672
-  at step              300           210
-  all frames        0.475*         0.669
-  time                0:05          0:04
-  frames/s         512,311       748,020
-  waiting            0.4 %         0.9 %
+  weights         151,649    133,257
+  ended          finished   finished
+  steps               240        240
+  NLL              3.598*      3.774
+  at step             240        240
+  all frames            -          -
+  time               0:05       0:03
+  frames/s         87,934    112,918
+  waiting           2.4 %      2.4 %
   ```
   """
 
@@ -222,7 +228,7 @@ defmodule Sconce.Trainer.Compare do
 
   defp by_time(%{report: %{history: history}}, color, {_unit, seconds}) do
     points = for %{nll: nll, seconds: at} when nll != nil <- history, do: {at / seconds, nll}
-    {:trace, color, points, nil}
+    {:points, color, points, nil, nil}
   end
 
   defp trace(%{report: report}, color, key), do: {:trace, color, Curve.points(report, key), nil}

@@ -7,13 +7,13 @@ defmodule Sconce.Trainer.Progress do
       {:ok, run} = Sconce.Trainer.start_link(corpus: "corpus", out: "run")
       {:ok, report} = Sconce.Trainer.Progress.follow(run)
 
-  Of a run on real games:
+  Of a small policy on real games:
 
   ```text
    epoch     step    loss     NLL  changed  acc %  frames/s  wait %    time
-       1      100   2.213   1.602    5.871   82.1    42,114     0.2    0:21  best
-       1      200   1.513   1.489    5.402   83.0    42,530     0.1    0:43  best
-  step 245/1,200  loss 1.4807  lr 9.9e-4  42,498 frames/s  wait 0.1 %  eta 3:24
+       0      120   4.174   4.352    7.669   81.6   108,653     3.5    0:01  best
+       0      160   3.648   3.996    7.207   82.2   107,717     0.1    0:02  best
+  step 173/240  loss 4.1222  lr 4.8e-4  110,511 frames/s  wait 0.2 %  eta 0:01
   ```
 
   `loss`, `frames/s` and `wait %` (the share of time in which training waited for data) are those of the
@@ -143,6 +143,9 @@ defmodule Sconce.Trainer.Progress do
 
   def write(progress, %{event: :resumed, step: step}),
     do: stays(progress, "goes on from step #{Figures.grouped(step)}")
+
+  def write(progress, %{event: :save_failed, step: step, reason: reason}),
+    do: stays(progress, "step #{Figures.grouped(step)}  not saved: #{reason}")
 
   def write(%{rows: rows} = progress, %{event: rows} = event) do
     heads = progress.heads || fitting(event, progress)

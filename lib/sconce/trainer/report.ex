@@ -51,7 +51,7 @@ defmodule Sconce.Trainer.Report do
     #{title(report.spec, report.weights)}
     #{how(stopped)}: #{steps}#{best}
     trained on #{side(train)}, measured on #{side(validation)}\
-    #{loaded(report[:loader])}\
+    #{loaded(report[:loader])}#{unsaved(report[:saves])}\
     """
   end
 
@@ -70,6 +70,14 @@ defmodule Sconce.Trainer.Report do
   end
 
   defp loaded(_none), do: ""
+
+  defp unsaved(%{failed: [_ | _] = failed, step: step}) do
+    files = for file <- failed, do: "\nnot saved (#{file.times} x): #{file.reason}"
+    last = if step, do: "step #{Figures.grouped(step)}", else: "none of this run"
+    ["\nthe state on disk is that of ", last | files]
+  end
+
+  defp unsaved(_all_saved), do: ""
 
   @doc """
   A policy in a few words.

@@ -178,6 +178,27 @@ defmodule Sconce.Trainer.Settings do
       default: nil,
       doc: "Steps between validations; `nil` is an epoch."
     ],
+    save_every: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Steps between saves of the state, beside those of validations."
+    ],
+    save_minutes: [
+      type: {:or, [:float, nil]},
+      default: nil,
+      min: 0,
+      doc: "Minutes between them, as well or instead."
+    ],
+    keep_last: [
+      type: :non_neg_integer,
+      default: 0,
+      doc: "How many of the latest states stay under numbered names, see below."
+    ],
+    keep_best: [
+      type: :non_neg_integer,
+      default: 0,
+      doc: "How many policies of the best validations stay under numbered names."
+    ],
     validation_mode: [
       type: {:in, [:window, :carry]},
       default: :window,

@@ -3,17 +3,18 @@
 //! A file to go on training from holds the optimiser's state beside the weights, under names that
 //! begin with `optimiser.`.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::ops::simd::non_finite;
 use crate::ops::tensor::{tensor, to_vec};
-use crate::weights::Weights;
+use crate::weights::{Weight, Weights};
 use crate::{Error, Result, Spec, fs};
 
 /// Readers refuse files of a later version.
@@ -49,38 +50,77 @@ pub type Optimiser = BTreeMap<String, Vec<f32>>;
 
 const OPTIMISER: &str = "optimiser.";
 
-/// Writes beside `path`, syncs and renames.
-pub fn save(
-    path: &Path,
-    manifest: &Manifest,
-    weights: &Weights,
-    optimiser: &Optimiser,
-) -> Result<()> {
-    let bytes = encode(path, manifest, weights, optimiser)?;
-    fs::write_atomic(path, |file: &mut File| file.write_all(&bytes))
+/// All of a file in memory of its own: who goes on changing the weights does not change it.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    manifest: Manifest,
+    tensors: Vec<(String, Numbers)>,
 }
 
-fn encode(
-    path: &Path,
-    manifest: &Manifest,
-    weights: &Weights,
-    optimiser: &Optimiser,
-) -> Result<Vec<u8>> {
-    let text = serde_json::to_string(manifest).map_err(|e| Error::corrupt("manifest", e))?;
-    let mut data = weights
-        .iter()
-        .map(|(name, t)| Ok((name.clone(), t.dims().to_vec(), bytes(&to_vec(t)?))))
-        .collect::<Result<Vec<_>>>()?;
-    let numbers = optimiser.iter();
-    data.extend(numbers.map(|(name, v)| (format!("{OPTIMISER}{name}"), vec![v.len()], bytes(v))));
-    let views = data
-        .iter()
-        .map(|(name, dims, bytes)| Ok((name, TensorView::new(Dtype::F32, dims.clone(), bytes)?)))
-        .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()
-        .map_err(|e| Error::corrupt(path.display().to_string(), e))?;
-    let metadata = Some(HashMap::from([(KEY.to_string(), text)]));
-    safetensors::serialize(views, metadata)
-        .map_err(|e| Error::corrupt(path.display().to_string(), e))
+#[derive(Debug, Clone)]
+struct Numbers {
+    dims: Vec<usize>,
+    values: Vec<f32>,
+}
+
+impl Snapshot {
+    pub fn new(manifest: Manifest, weights: &Weights, optimiser: Optimiser) -> Result<Self> {
+        let weight = |(name, t): (&String, &Weight)| {
+            Ok((name.clone(), Numbers { dims: t.dims().to_vec(), values: to_vec(t)? }))
+        };
+        let mut tensors = weights.iter().map(weight).collect::<Result<Vec<_>>>()?;
+        tensors.extend(optimiser.into_iter().map(|(name, values)| {
+            (format!("{OPTIMISER}{name}"), Numbers { dims: vec![values.len()], values })
+        }));
+        Ok(Snapshot { manifest, tensors })
+    }
+
+    /// The bytes of the file. A number that is not finite is an error: [`load`] would refuse the file.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        for (name, numbers) in &self.tensors {
+            if let Some(value) = non_finite(&numbers.values) {
+                return Err(Error::NonFinite { what: name.clone(), value: value.into() });
+            }
+        }
+        let text =
+            serde_json::to_string(&self.manifest).map_err(|e| Error::corrupt("manifest", e))?;
+        let metadata = Some(HashMap::from([(KEY.to_string(), text)]));
+        let tensors = self.tensors.iter().map(|(name, numbers)| (name, numbers));
+        safetensors::serialize(tensors, metadata).map_err(|e| Error::corrupt("checkpoint", e))
+    }
+
+    /// Writes beside `path`, syncs and renames.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let bytes = self.encode()?;
+        fs::write_atomic(path, |file| file.write_all(&bytes))
+    }
+
+    /// The policy's part.
+    pub fn into_weights(self) -> Result<(Manifest, Weights)> {
+        let own = self.tensors.into_iter().filter(|(name, _)| !name.starts_with(OPTIMISER));
+        let weights = own
+            .map(|(name, Numbers { dims, values })| Ok((name, tensor(values, dims)?.into())))
+            .collect::<Result<_>>()?;
+        Ok((self.manifest, weights))
+    }
+}
+
+impl View for &Numbers {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.dims
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        bytes(&self.values).into()
+    }
+
+    fn data_len(&self) -> usize {
+        size_of_val(self.values.as_slice())
+    }
 }
 
 /// Reads a checkpoint; every size is checked before it is trusted, every weight must be finite.

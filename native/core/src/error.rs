@@ -79,6 +79,18 @@ pub enum Error {
     OutOfRange { field: String, value: f64, min: f64, max: f64 },
     #[error("{what} is not finite ({value})")]
     NonFinite { what: String, value: f64 },
+    /// A step of a training of which nothing good comes.
+    #[error("{what} is not finite ({value}) in step {step}, whose batch {batch} begins with {}",
+        .windows.first().map_or("nothing".into(), |(game, frame)| format!("{game}, frame {frame}")))]
+    Diverged {
+        what: String,
+        value: f64,
+        step: u64,
+        /// The first that the step learned from, counted from 0.
+        batch: u64,
+        /// Game and first frame of each window.
+        windows: Vec<(String, i32)>,
+    },
     #[error("no gradient reaches {}", .weights.join(", "))]
     NoGradient { weights: Vec<String> },
     #[error("{what} is in use")]
@@ -134,7 +146,7 @@ impl Error {
             Error::Corrupt { .. } => Kind::Corrupt,
             Error::Mismatch { .. } | Error::Tensor(_) => Kind::Mismatch,
             Error::OutOfRange { .. } => Kind::OutOfRange,
-            Error::NonFinite { .. } => Kind::NonFinite,
+            Error::NonFinite { .. } | Error::Diverged { .. } => Kind::NonFinite,
             Error::NoGradient { .. } => Kind::NoGradient,
             Error::Busy { .. } => Kind::Busy,
             Error::Deadline { .. } | Error::Late { .. } => Kind::Deadline,
@@ -161,6 +173,15 @@ impl Error {
             }
             // JSON has no NaN, so the value goes as text.
             Error::NonFinite { what, value } => json!({ "what": what, "value": value.to_string() }),
+            Error::Diverged { what, value, step, batch, windows } => {
+                let window =
+                    |(game, frame): &(String, i32)| json!({ "game": game, "frame": frame });
+                let windows: Vec<Value> = windows.iter().map(window).collect();
+                json!({
+                    "what": what, "value": value.to_string(),
+                    "step": step, "batch": batch, "windows": windows,
+                })
+            }
             Error::NoGradient { weights } => json!({ "weights": weights }),
             Error::Deadline { deadline_ms } => json!({ "deadline_ms": deadline_ms }),
             Error::Late { what, deadline_ms } => {

@@ -26,6 +26,25 @@ pub fn write_atomic(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>
     sync_folder(path)
 }
 
+/// Gives a whole file a second name, in place of what may have it: a link, or where there are none a
+/// copy. Nobody may change the file but by writing it anew, as [`write_atomic`] does.
+pub fn link_atomic(from: &Path, to: &Path) -> Result<()> {
+    let (file, partial) = create_partial(to).map_err(Error::io(to))?;
+    drop(file);
+    let linked = fs::remove_file(&partial).and_then(|()| fs::hard_link(from, &partial));
+    let there = linked.or_else(|_| copy(from, &partial));
+    let renamed = there.and_then(|()| fs::rename(&partial, to));
+    // Two names of one file are not renamed into each other: then, too, it is left over.
+    let _ = fs::remove_file(&partial);
+    renamed.map_err(Error::io(to))?;
+    sync_folder(to)
+}
+
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to)?;
+    File::open(to)?.sync_all()
+}
+
 /// Takes the lock of a folder, which lasts until the returned file is dropped; a process that dies
 /// gives it back. Somebody else's lock is [`Error::Busy`].
 pub fn lock(folder: &Path, name: &str) -> Result<File> {
@@ -108,6 +127,25 @@ mod tests {
         assert_eq!(fs::read(&path).map_err(Error::io(&path))?, b"new");
         Ok(())
     }
+
+    #[test]
+    fn a_second_name_keeps_the_file_when_the_first_is_written_anew() -> Result<()> {
+        let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        write_atomic(&b, |f| f.write_all(b"in the way"))?;
+        write_atomic(&a, |f| f.write_all(b"old"))?;
+        link_atomic(&a, &b)?;
+        link_atomic(&a, &b)?;
+        write_atomic(&a, |f| f.write_all(b"new"))?;
+        assert_eq!(fs::read(&b).map_err(Error::io(&b))?, b"old");
+        assert_eq!(fs::read_dir(folder.path()).map_err(Error::io(&b))?.count(), 2);
+        let missing = link_atomic(&folder.path().join("c"), &b);
+        assert_eq!(missing.map_err(|e| e.kind()), Err(Kind::NotFound));
+        assert_eq!(fs::read(&b).map_err(Error::io(&b))?, b"old");
+        assert_eq!(fs::read_dir(folder.path()).map_err(Error::io(&b))?.count(), 2);
+        Ok(())
+    }
+
     #[test]
     fn leftovers_of_a_dead_process_stop_no_write_and_stay_until_they_are_cleared() -> Result<()> {
         let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;

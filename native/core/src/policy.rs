@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use serde_json::Value;
 
 use crate::backbone::{self, Backbone, Context, State};
-use crate::checkpoint::{self, Manifest, Optimiser};
+use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
 use crate::ops::{self, simd::non_finite, tensor::tensor};
@@ -87,8 +87,12 @@ impl Policy {
 
     /// `notes` go into the file's manifest.
     pub fn save(&self, path: &Path, notes: Value) -> Result<()> {
-        let manifest = Manifest::new(self.spec.clone(), notes);
-        checkpoint::save(path, &manifest, &self.weights, &Optimiser::new())
+        self.snapshot(notes, Optimiser::new())?.save(path)
+    }
+
+    /// What a file of it will hold, beside the numbers of its optimiser.
+    pub fn snapshot(&self, notes: Value, optimiser: Optimiser) -> Result<Snapshot> {
+        Snapshot::new(Manifest::new(self.spec.clone(), notes), &self.weights, optimiser)
     }
 
     fn build(spec: &Spec, source: Source, trainable: bool, notes: Value) -> Result<Self> {

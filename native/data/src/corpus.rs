@@ -1,6 +1,6 @@
 //! Games on disk: a manifest and one shard a game.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -118,7 +118,9 @@ pub struct Count {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holdout {
-    /// About this share of the games; at least one, and not all, where there are two or more.
+    /// About this share of the games; at least one, and not all, where there are two or more. One that
+    /// is alone is trained on, unless the share is 1. Games of one digest, as the players of a replay
+    /// of ExPhil's are, count as one.
     Fraction(f64),
     /// These, by their place in [`Corpus::games`].
     Games(Vec<usize>),
@@ -273,18 +275,17 @@ impl Corpus {
     }
 
     fn hold_out(&self, fraction: f64, seed: u64) -> HashSet<usize> {
-        let mut order: Vec<(u64, usize)> =
-            self.games.iter().enumerate().map(|(i, g)| (lot(&g.digest, seed), i)).collect();
-        order.sort_unstable();
-        let below = |&(lot, _): &(u64, usize)| (lot as f64) < fraction * u64::MAX as f64;
-        let mut count = order.iter().filter(|o| below(o)).count();
-        if order.len() >= 2 && fraction > 0.0 && fraction < 1.0 {
-            count = count.clamp(1, order.len() - 1);
+        let lots: Vec<u64> = self.games.iter().map(|game| lot(&game.digest, seed)).collect();
+        // Games of one digest have one lot and stay together: sides are counted in lots.
+        let order = BTreeSet::from_iter(lots.iter().copied());
+        let below = |&&lot: &&u64| (lot as f64) < fraction * u64::MAX as f64;
+        let mut count = order.iter().filter(below).count();
+        if fraction > 0.0 && fraction < 1.0 {
+            let most = order.len().saturating_sub(1);
+            count = count.clamp(most.min(1), most);
         }
-        // Games of one digest stay together.
-        let last = count.checked_sub(1).and_then(|i| order.get(i)).map(|&(lot, _)| lot);
-        let held = |&(lot, _): &(u64, usize)| last.is_some_and(|last| lot <= last);
-        order.into_iter().take_while(held).map(|(_, game)| game).collect()
+        let held: HashSet<u64> = order.into_iter().take(count).collect();
+        (0..lots.len()).filter(|&game| lots.get(game).is_some_and(|l| held.contains(l))).collect()
     }
 }
 

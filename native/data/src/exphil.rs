@@ -20,7 +20,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::corpus::hex;
-use crate::mapped::Mapped;
+use crate::mapped::{self, Mapped};
 use crate::schema::{GameInfo, Schema};
 use crate::shard::{Place, Shard, Stored};
 
@@ -68,8 +68,16 @@ struct Rows {
 
 impl Rows {
     fn open(dir: &Path) -> Result<Self> {
-        let embeddings = Mapped::open(&dir.join(EMBEDDINGS))?;
-        let header = Header::read(&embeddings, b"EMBD", EMBEDDINGS_HEADER)?;
+        let open = |name| Mapped::open(&dir.join(name)).map(Arc::new);
+        let files = [open(EMBEDDINGS)?, open(LABELS)?];
+        let rows = mapped::guarded(&files, || Rows::read(&files));
+        // If one was cut meanwhile, that is what is wrong with it.
+        files.iter().try_for_each(|file| file.verify())?;
+        rows
+    }
+
+    fn read([embeddings, labels]: &[Arc<Mapped>; 2]) -> Result<Self> {
+        let header = Header::read(embeddings, b"EMBD", EMBEDDINGS_HEADER)?;
         let (frames, width) = (header.long(8)?, header.long(16)?);
         let stored = match header.word(24)? {
             1 => Stored::F32,
@@ -79,8 +87,7 @@ impl Rows {
         };
         header.holds(frames, width.checked_mul(stored.size()))?;
 
-        let labels = Mapped::open(&dir.join(LABELS))?;
-        let header = Header::read(&labels, b"LBLS", LABELS_HEADER)?;
+        let header = Header::read(labels, b"LBLS", LABELS_HEADER)?;
         let width_of_labels = header.word(16)?;
         if width_of_labels as usize != LABEL_BYTES {
             let reason = format!("{width_of_labels} bytes a frame, not {LABEL_BYTES}");
@@ -92,13 +99,8 @@ impl Rows {
             return Err(header.corrupt(reason));
         }
         header.holds(count, Some(LABEL_BYTES))?;
-        Ok(Rows {
-            embeddings: Arc::new(embeddings),
-            labels: Arc::new(labels),
-            frames,
-            width,
-            stored,
-        })
+        let (embeddings, labels) = (embeddings.clone(), labels.clone());
+        Ok(Rows { embeddings, labels, frames, width, stored })
     }
 
     /// A game: a stretch of both files, which is known to lie inside them.

@@ -77,7 +77,7 @@ impl Draw for Draws {
 #[serde(default, deny_unknown_fields)]
 pub struct LoaderOptions {
     /// Batches that may be ready or in the making. With 0 each is made when it is asked for, by the
-    /// threads of the pool.
+    /// threads of the pool, and none of the numbers below means anything.
     pub prefetch: usize,
     /// Bytes of these batches; one is made ahead whatever it weighs.
     pub max_bytes: u64,
@@ -180,8 +180,12 @@ pub struct Loader<D: Draw> {
 }
 
 enum Maker<D> {
-    Caller(D),
-    Threads { turns: Vec<Receiver<Made>>, depth: usize },
+    /// Until a panic left it half done.
+    Caller(Option<D>),
+    Threads {
+        turns: Vec<Receiver<Made>>,
+        depth: usize,
+    },
 }
 
 /// A step and its batch.
@@ -199,7 +203,7 @@ impl<D: Draw> Loader<D> {
         let spent = Arc::<Spent>::default();
         let name = name.into();
         let maker = match options.depth(draw.bytes()) {
-            0 => Maker::Caller(draw),
+            0 => Maker::Caller(Some(draw)),
             depth => {
                 let threads = options.threads.min(depth);
                 let turn = |i: usize| {
@@ -235,7 +239,8 @@ impl<D: Draw> Loader<D> {
         self.step
     }
 
-    /// The next batch. [`Error::Cancelled`] soon after `cancel` is set, and then nothing is lost.
+    /// The next batch. [`Error::Cancelled`] soon after `cancel` is set (without prefetch, if it is before
+    /// the batch is begun), and then nothing is lost.
     pub fn next(&mut self, cancel: &AtomicBool) -> Result<Drawn> {
         let asked = Instant::now();
         let made = self.take(asked, cancel);
@@ -252,8 +257,12 @@ impl<D: Draw> Loader<D> {
 
     fn take(&mut self, asked: Instant, cancel: &AtomicBool) -> Result<Made> {
         let turns = match &mut self.maker {
-            Maker::Caller(draw) => {
-                return Ok((self.step, make(self.step, &self.name, draw, &self.spent)));
+            Maker::Caller(_) if cancel.load(Ordering::Relaxed) => return Err(Error::Cancelled),
+            Maker::Caller(whole) => {
+                let Some(mut draw) = whole.take() else { return Err(self.ended()) };
+                let drawn = make(self.step, &self.name, &mut draw, &self.spent);
+                *whole = Some(draw).filter(|_| !matches!(drawn, Err(Error::Panic { .. })));
+                return Ok((self.step, drawn));
             }
             Maker::Threads { turns, .. } => turns,
         };

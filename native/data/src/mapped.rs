@@ -3,12 +3,16 @@
 //! A page of a map that its file no longer has raises SIGBUS when it is read. Shards are replaced by
 //! rename and never cut, but a disk is everybody's: so what reads a map does it inside [`guarded`], and
 //! there a page that is gone becomes one of zeros and the map is marked. [`Mapped::verify`] then names
-//! the file, before anybody uses what was read.
+//! the file, before anybody uses what was read; it names one that was written over or replaced as well.
 
-use std::fs::File;
+use std::cmp::Ordering::Less;
+use std::fs::{File, Metadata};
+#[cfg(unix)]
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use memmap2::Mmap;
 use sconce_core::{Error, Result};
@@ -18,19 +22,41 @@ use sconce_core::{Error, Result};
 pub struct Mapped {
     path: PathBuf,
     map: Mmap,
+    /// When it was opened.
+    stamp: Stamp,
     /// A page of it was gone.
     cut: AtomicBool,
+}
+
+/// What tells a file from another of its name, and from itself once it was written to.
+#[derive(Debug, PartialEq, Eq)]
+struct Stamp {
+    length: u64,
+    modified: Option<SystemTime>,
+    /// Its device and its number there.
+    place: (u64, u64),
+}
+
+impl Stamp {
+    fn of(file: &Metadata) -> Self {
+        #[cfg(unix)]
+        let place = (file.dev(), file.ino());
+        #[cfg(not(unix))]
+        let place = (0, 0);
+        Stamp { length: file.len(), modified: file.modified().ok(), place }
+    }
 }
 
 impl Mapped {
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(Error::io(path))?;
+        let stamp = Stamp::of(&file.metadata().map_err(Error::io(path))?);
         fault::watch();
         // SAFETY: files of a corpus are only ever replaced by rename, so the pages of this map keep
         // their bytes. One that is cut by somebody else loses pages: reads inside `guarded` survive that,
         // and what they read is thrown away.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
-        Ok(Mapped { path: path.to_path_buf(), map, cut: AtomicBool::new(false) })
+        Ok(Mapped { path: path.to_path_buf(), map, stamp, cut: AtomicBool::new(false) })
     }
 
     pub fn path(&self) -> &Path {
@@ -43,13 +69,19 @@ impl Mapped {
         &self.map
     }
 
-    /// Whether the file is there, and all of it was whenever it was read.
+    /// Whether the file is there and is what was opened, and all of it was there whenever it was read.
     pub fn verify(&self) -> Result<()> {
-        let length = std::fs::metadata(&self.path).map_err(Error::io(&self.path))?.len();
-        if length >= self.map.len() as u64 && !self.cut.load(Ordering::SeqCst) {
+        let now = Stamp::of(&std::fs::metadata(&self.path).map_err(Error::io(&self.path))?);
+        let same = now == self.stamp;
+        if same && !self.cut.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let reason = format!("cut while it was read, from {} to {length} bytes", self.map.len());
+        let (from, to) = (self.stamp.length, now.length);
+        let reason = match to.cmp(&from) {
+            Less => format!("cut while it was read, from {from} to {to} bytes"),
+            _ if same => "a page of it could not be read".into(),
+            _ => format!("changed while it was read, from {from} to {to} bytes"),
+        };
         Err(Error::corrupt(self.path.display().to_string(), reason))
     }
 }
@@ -74,7 +106,7 @@ mod fault {
     use std::cell::Cell;
     use std::ptr::null;
     use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
     use super::MOST;
 
@@ -100,6 +132,7 @@ mod fault {
 
     impl Drop for Restore {
         fn drop(&mut self) {
+            compiler_fence(Ordering::SeqCst);
             GUARDS.set(self.0);
         }
     }
@@ -107,6 +140,9 @@ mod fault {
     #[inline]
     pub fn within<T>(guards: [Guard; MOST], work: impl FnOnce() -> T) -> T {
         let _before = Restore(GUARDS.replace(guards));
+        // The handler runs on this thread, in the midst of `work`: no read of a map may move to before
+        // its guard is set, or to after it is gone.
+        compiler_fence(Ordering::SeqCst);
         work()
     }
 
@@ -134,11 +170,11 @@ mod fault {
     }
 
     /// A fault inside a guard of this thread: marks its map and puts a page of zeros there, and the read
-    /// goes on. Any other: as it was before us, by doing it again.
+    /// goes on. Any other: as it was before us.
     extern "C" fn handle(
-        _signal: libc::c_int,
+        signal: libc::c_int,
         info: *mut libc::siginfo_t,
-        _context: *mut libc::c_void,
+        context: *mut libc::c_void,
     ) {
         // SAFETY: the kernel gives a valid `info` to a handler with SA_SIGINFO.
         let address = unsafe { (*info).si_addr() } as usize;
@@ -161,8 +197,40 @@ mod fault {
             }
         }
         if let Some(before) = BEFORE.get() {
-            // SAFETY: what the C library itself gave us.
-            unsafe { libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()) };
+            // SAFETY: what the kernel gave us goes on to whom it would have gone to.
+            unsafe { pass_on(before, signal, info, context) };
+        }
+    }
+
+    /// To the handler before us. Where there was none the signal is left to the system for good: the
+    /// fault comes again, and what it does by default ends the process.
+    ///
+    /// # Safety
+    ///
+    /// To be called by a handler, with what it was called with and an action that was in force.
+    unsafe fn pass_on(
+        before: &libc::sigaction,
+        signal: libc::c_int,
+        info: *mut libc::siginfo_t,
+        context: *mut libc::c_void,
+    ) {
+        type Plain = extern "C" fn(libc::c_int);
+        type Full = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+        match before.sa_sigaction {
+            libc::SIG_DFL | libc::SIG_IGN => {
+                // SAFETY: what the C library itself gave us.
+                unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
+            }
+            handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
+                // SAFETY: the flag says that the address is one of such a function.
+                let handler = unsafe { std::mem::transmute::<usize, Full>(handler) };
+                handler(signal, info, context);
+            }
+            handler => {
+                // SAFETY: without the flag it is one of a function of the signal alone.
+                let handler = unsafe { std::mem::transmute::<usize, Plain>(handler) };
+                handler(signal);
+            }
         }
     }
 }
@@ -217,5 +285,29 @@ mod tests {
         // Grown again, it is still not what it was.
         std::fs::write(&path, vec![7; 1 << 20]).unwrap();
         assert!(files[0].verify().is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_written_over_or_replaced_is_named_at_its_old_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("file"), dir.path().join("other"));
+        std::fs::write(&path, [7; 100]).unwrap();
+        let reason = |file: &Mapped| file.verify().unwrap_err().to_string();
+        let expected =
+            format!("{}: changed while it was read, from 100 to 100 bytes", path.display());
+
+        let file = Mapped::open(&path).unwrap();
+        // More than the clock of a file system moves by.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::fs::write(&path, [8; 100]).unwrap();
+        assert_eq!(reason(&file), expected);
+
+        let file = Mapped::open(&path).unwrap();
+        assert!(file.verify().is_ok());
+        std::fs::write(&other, [8; 100]).unwrap();
+        let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+        File::options().write(true).open(&other).unwrap().set_modified(modified).unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert_eq!(reason(&file), expected);
     }
 }

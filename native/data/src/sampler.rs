@@ -23,7 +23,7 @@ pub enum Sampling {
     Weighted,
     /// The own characters equally often, again and again.
     Balanced,
-    /// Shuffled, but windows around a changed action `action_oversample` times as often.
+    /// Shuffled, but a changed action `action_oversample` times as often as any other.
     Transitions,
 }
 
@@ -38,6 +38,7 @@ pub struct SamplerOptions {
     pub sampling: Sampling,
     /// One for each game of the corpus.
     pub weights: Vec<f64>,
+    /// At least 1, which changes nothing.
     pub action_oversample: f64,
     /// Share of windows shown with left and right swapped.
     pub mirror: f32,
@@ -49,6 +50,19 @@ pub struct SamplerOptions {
     /// Each window has a delay from the reader's to this one.
     pub frame_delay_max: Option<usize>,
     pub seed: u64,
+}
+
+impl SamplerOptions {
+    /// Refuses weights that are not those of a corpus of so many games.
+    pub fn check_weights(&self, games: usize) -> Result<()> {
+        match self.sampling == Sampling::Weighted && self.weights.len() != games {
+            true => {
+                let expected = format!("one for each of {games} games");
+                Err(Error::mismatch("weights", expected, self.weights.len()))
+            }
+            false => Ok(()),
+        }
+    }
 }
 
 impl Default for SamplerOptions {
@@ -214,8 +228,8 @@ impl Sampler {
 
     fn transitions(&self) -> Result<Transitions> {
         let oversample = self.options.action_oversample;
-        if !(0.0..=f64::MAX).contains(&oversample) {
-            return Err(Error::out_of_range("action_oversample", oversample, 0.0, f64::MAX));
+        if !(1.0..=f64::MAX).contains(&oversample) {
+            return Err(Error::out_of_range("action_oversample", oversample, 1.0, f64::MAX));
         }
         Transitions::find(&self.views, &self.reader, self.longest_delay(), oversample)
     }
@@ -267,6 +281,11 @@ impl Sampler {
         })?;
         verify(windows.iter().filter_map(|window| self.views.get(window.view)))?;
         Ok(batch)
+    }
+
+    /// View and first frame of each window of a step's batch.
+    pub fn places(&self, step: u64, batch_size: usize) -> Vec<(usize, usize)> {
+        self.draw(step, batch_size).iter().map(|window| (window.view, window.start)).collect()
     }
 
     fn draw(&self, step: u64, batch_size: usize) -> Vec<Window> {
@@ -371,8 +390,9 @@ impl Transitions {
             frames.extend(changes?);
         }
         let all: usize = views.iter().map(|view| view.len(delay)).sum();
-        let often = oversample * frames.len() as f64;
-        let share = often / (often + (all - frames.len()) as f64).max(f64::MIN_POSITIVE);
+        // The others of the windows are drawn from all frames, these among them.
+        let more = (oversample - 1.0) * frames.len() as f64 / all.max(1) as f64;
+        let share = more / (1.0 + more);
         Ok(Transitions { frames, before, share })
     }
 

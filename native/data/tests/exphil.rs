@@ -145,6 +145,44 @@ fn windows_stay_inside_games_and_both_players_on_one_side() {
 }
 
 #[test]
+fn players_of_one_replay_are_one_game_of_a_split() {
+    let line = |path: &str, start: usize, port: u8| {
+        format!("{{\"path\":\"{path}\",\"start\":{start},\"frames\":20,\"port\":{port}}}\n")
+    };
+    let alone = line("a.slp", 0, 1) + &line("a.slp", 20, 2);
+    let corpus = open(&Fixture { manifest: alone.clone(), ..Fixture::default() }).1.unwrap();
+    for (seed, fraction) in (0..20).flat_map(|seed| [0.001, 0.5, 0.999].map(|f| (seed, f))) {
+        let (train, held) = corpus.split(&Holdout::Fraction(fraction), seed).unwrap();
+        assert_eq!((train.len(), held.len()), (2, 0));
+    }
+    // Whichever of the two replays comes first in the draw.
+    let both = Fixture { manifest: alone + &line("b.slp", 40, 1), ..Fixture::default() };
+    let corpus = open(&both).1.unwrap();
+    let mut sides = std::collections::BTreeSet::new();
+    for (seed, fraction) in (0..20).flat_map(|seed| [0.001, 0.5, 0.999].map(|f| (seed, f))) {
+        sides.insert(corpus.split(&Holdout::Fraction(fraction), seed).unwrap());
+    }
+    let expected = [(vec![0, 1], vec![2]), (vec![2], vec![0, 1])];
+    assert_eq!(sides.into_iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_corpus_that_is_written_over_between_two_reads_is_named() {
+    let (dir, corpus) = open(&Fixture::default());
+    let corpus = corpus.unwrap();
+    let reader = Reader::new(Embedding::Vector(WIDTH), corpus.schema().heads(), 0);
+    let options = SamplerOptions { window: 10, stride: 5, ..SamplerOptions::default() };
+    let sampler = Sampler::new(corpus.views(&[0, 1, 2]).unwrap(), reader, options).unwrap();
+    assert!(sampler.batch(0, 4).is_ok());
+    // More than the clock of a file system moves by.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    Fixture::default().write(dir.path());
+    let error = sampler.batch(1, 4).unwrap_err();
+    assert_eq!(error.kind().name(), "corrupt");
+    assert!(error.to_string().contains("changed while it was read"), "{error}");
+}
+
+#[test]
 fn whatever_lies_is_named() {
     let d = Fixture::default;
     let manifest = |line: &str| Fixture { manifest: lines() + line, ..d() };
@@ -199,13 +237,13 @@ fn whatever_lies_is_named() {
 #[test]
 fn a_class_beyond_its_head_and_a_file_that_is_cut_are_named() {
     let (dir, corpus) = open(&Fixture::default());
-    let corpus = corpus.unwrap();
-    let reader = Reader::new(Embedding::Vector(WIDTH), corpus.schema().heads(), 0);
-    let view = &corpus.views(&[1]).unwrap()[0];
+    let reader = Reader::new(Embedding::Vector(WIDTH), corpus.unwrap().schema().heads(), 0);
     let labels = dir.path().join("labels.bin");
     let mut bytes = fs::read(&labels).unwrap();
     bytes[24 + 6 * 4 + 1] = 17;
     fs::write(&labels, &bytes).unwrap();
+    let corpus = Corpus::open(dir.path()).unwrap();
+    let view = &corpus.views(&[1]).unwrap()[0];
     let error = reader.sequence(view, 0..20).unwrap_err().to_string();
     assert!(error.contains("label 17 of 17 classes at frame 4"), "{error}");
     assert!(reader.sequence(view, 0..4).is_ok());

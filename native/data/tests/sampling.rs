@@ -72,6 +72,9 @@ fn weighted_games_come_by_their_weights() {
         Sampler::new(views(&corpus), reader.clone(), options).unwrap_err().to_string()
     };
     assert!(refused(vec![1.0]).contains("expected one for each game, got 1"));
+    for (games, fits) in [(2, false), (3, true), (4, false)] {
+        assert_eq!(sampler.options().check_weights(games).is_ok(), fits);
+    }
     assert!(refused(vec![0.0; 3]).starts_with("sum of weights: 0"));
     assert!(refused(vec![1.0, -1.0, 1.0]).starts_with("weights[1]: -1"));
     assert!(refused(vec![1.0, f64::NAN, 1.0]).starts_with("weights[1]: NaN"));
@@ -81,19 +84,26 @@ fn weighted_games_come_by_their_weights() {
 fn windows_around_changes_come_more_often() {
     // Every 50th frame the action changes.
     let (_dir, corpus, reader) = counted(&[1000, 500], |t| (t / 50) as u16);
+    let new = |options| Sampler::new(views(&corpus), reader.clone(), options);
+    let by =
+        |action_oversample| SamplerOptions { action_oversample, ..options(Sampling::Transitions) };
     let share = |action_oversample| {
-        let options = SamplerOptions { action_oversample, ..options(Sampling::Transitions) };
-        let sampler = Sampler::new(views(&corpus), reader.clone(), options).unwrap();
+        let sampler = new(by(action_oversample)).unwrap();
         let all = batches(&sampler, 40);
         by_game(&all);
         let windows = all.iter().flat_map(|b| b.labels.chunks(10));
         windows.filter(|w| w[0] != w[9]).count() as f64 / 1280.0
     };
-    let (plain, often) = (share(0.0), share(50.0));
+    let (plain, often) = (share(1.0), share(50.0));
     assert!((plain - 0.18).abs() < 0.05, "{plain}");
-    // 28 changes in 1500 frames: 1400 / (1400 + 1472) of the windows are drawn around one, 1 in 10 of
-    // these begins with it.
-    assert!((often - (0.487 * 0.9 + 0.513 * 0.18)).abs() < 0.06, "{often}");
+    // 28 changes in 1500 frames: 49 * 28 / (1500 + 49 * 28) of the windows are drawn around one, 1 in 10
+    // of these begins with it.
+    assert!((often - (0.478 * 0.9 + 0.522 * 0.18)).abs() < 0.06, "{often}");
+    // Once as often is as often as ever.
+    let (once, shuffled) = (new(by(1.0)).unwrap(), new(options(Sampling::Shuffled)).unwrap());
+    assert_eq!(batches(&once, 5), batches(&shuffled, 5));
+    let error = new(by(0.9)).unwrap_err().to_string();
+    assert!(error.starts_with("action_oversample: 0.9 is outside 1.."), "{error}");
 }
 
 fn melee(fixtures: &[Fixture]) -> (tempfile::TempDir, Corpus, Reader) {

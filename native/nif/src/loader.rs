@@ -13,19 +13,21 @@ use sconce_data::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::border::{Answer, Data, Reply, call, decode, guard, perform, pool};
+use crate::border::{Answer, Data, Reply, call, decode, guard, perform};
 use crate::corpus::CorpusHandle;
 
 /// A stream of batches and the process that it belongs to.
 ///
-/// 1. It has a thread, which waits for requests and answers each by a message with the next batch. The
-///    threads that make batches are the loader's, which that thread owns.
-/// 2. One request at a time: a second one is `:busy`.
+/// 1. It has a thread, which opens it, waits for requests and answers each by a message with the next
+///    batch. The threads that make batches are the loader's, which that thread owns.
+/// 2. One request at a time: one that comes before the answer to another is `:busy`.
 /// 3. Closing ends that thread and with it the loader: by a call, by the death of the process that
 ///    opened the stream, or with the last reference to the handle. Nobody waits for the threads' end. A
 ///    request under way is answered `:cancelled`.
 pub struct LoaderHandle {
-    requests: Mutex<Option<mpsc::SyncSender<Reply>>>,
+    requests: Mutex<Option<mpsc::Sender<Reply>>>,
+    /// A request has no answer yet.
+    asked: Arc<AtomicBool>,
     cancelled: Arc<AtomicBool>,
 }
 
@@ -84,11 +86,16 @@ impl StreamOptions {
                 MAX_FRAMES as f64,
             ));
         }
+        if self.start > MAX_START {
+            let (start, most) = (self.start as f64, MAX_START as f64);
+            return Err(Error::out_of_range("start", start, 0.0, most));
+        }
         self.loader.validate()
     }
 
     fn sampler(&self, corpus: &Corpus) -> Result<Sampler> {
         self.validate()?;
+        self.sampler.check_weights(corpus.games().len())?;
         let games: Vec<usize> = (0..corpus.games().len()).collect();
         let views = select(corpus.views(&games)?, &self.characters, &self.players)?;
         let schema = corpus.schema();
@@ -99,11 +106,20 @@ impl StreamOptions {
             transition_weight: self.transition_weight,
             ..Reader::new(embedding, schema.heads(), self.frame_delay)
         };
+        let bytes = reader.bytes(self.batch_size, self.sampler.window);
+        if bytes > MAX_BYTES {
+            let what = "a batch (batch_size x window_size x numbers of a frame)".into();
+            return Err(Error::OutOfMemory { what, bytes });
+        }
         Sampler::new(views, reader, self.sampler.clone())
     }
 }
 
+/// Of a batch.
 const MAX_FRAMES: usize = 1 << 20;
+const MAX_BYTES: u64 = 2 << 30;
+/// No step that is counted from there on comes near the end of 64 bits.
+const MAX_START: u64 = (1 << 48) - 1;
 
 /// What a stream will give.
 #[derive(Serialize)]
@@ -131,7 +147,26 @@ impl StreamInfo {
 /// Streams of this VM that are open.
 static STREAMS: AtomicUsize = AtomicUsize::new(0);
 
-/// `{handle, info}`. Games are mapped and looked through on a thread of ours.
+/// Does `work` on a thread of its own, as games are mapped and looked through there: the pool's are for
+/// what is short. The reply is made when there is a thread, and answers for itself where it is dropped.
+fn on_a_thread(
+    env: Env,
+    reference: Reference,
+    work: impl FnOnce(Reply) + Send + 'static,
+) -> Result<()> {
+    let (sender, receiver) = mpsc::channel::<Reply>();
+    let thread = thread::Builder::new().name("sconce-stream".into());
+    let spawned = thread.spawn(move || {
+        if let Ok(reply) = receiver.recv() {
+            work(reply);
+        }
+    });
+    spawned.map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
+    drop(sender.send(Reply::new(env, "stream", reference)));
+    Ok(())
+}
+
+/// `{handle, info}`.
 #[rustler::nif]
 fn loader_open<'a>(
     env: Env<'a>,
@@ -142,46 +177,59 @@ fn loader_open<'a>(
     perform(env, "stream", || {
         let options: StreamOptions = decode(options)?;
         let pid = env.pid();
-        pool::submit(env, "stream", reference, move || {
-            let sampler = options.sampler(&corpus.0)?;
-            let info = StreamInfo::new(&sampler, options.batch_size);
-            let StreamOptions { batch_size, burn_in, start, .. } = options;
-            let draws = Draws::Windows { sampler, batch_size, burn_in };
-            let name = corpus.0.dir().display().to_string();
-            let loader = Loader::start(name, draws, &options.loader, start)?;
-            let (requests, waiting) = mpsc::sync_channel(1);
-            let cancelled = Arc::<AtomicBool>::default();
-            let handle = ResourceArc::new(LoaderHandle {
-                requests: Mutex::new(Some(requests)),
-                cancelled: cancelled.clone(),
-            });
-            match handle.monitor(None, &pid) {
-                Some(_) => serve(loader, waiting, cancelled).map(|()| Opened { handle, info }),
-                None => Err(Error::Cancelled),
+        on_a_thread(env, reference, move |reply| match guard(|| open(&corpus, options, &pid)) {
+            Ok((opened, served)) => {
+                drop(corpus);
+                STREAMS.fetch_add(1, Ordering::AcqRel);
+                reply.send(Ok(opened));
+                served.serve();
+                STREAMS.fetch_sub(1, Ordering::AcqRel);
             }
+            Err(error) => reply.send::<Opened>(Err(error)),
         })
     })
 }
 
-/// Answers requests on a thread of its own, until there can be no more.
-fn serve(
-    mut loader: Loader<Draws>,
+fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result<(Opened, Served)> {
+    let sampler = options.sampler(&corpus.0)?;
+    let info = StreamInfo::new(&sampler, options.batch_size);
+    let StreamOptions { batch_size, burn_in, start, .. } = options;
+    let draws = Draws::Windows { sampler, batch_size, burn_in };
+    let name = corpus.0.dir().display().to_string();
+    let loader = Loader::start(name, draws, &options.loader, start)?;
+    let (sender, requests) = mpsc::channel();
+    let (asked, cancelled) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let handle = ResourceArc::new(LoaderHandle {
+        requests: Mutex::new(Some(sender)),
+        asked: asked.clone(),
+        cancelled: cancelled.clone(),
+    });
+    match handle.monitor(None, pid) {
+        Some(_) => Ok((Opened { handle, info }, Served { loader, requests, asked, cancelled })),
+        None => Err(Error::Cancelled),
+    }
+}
+
+/// What a stream's thread has.
+struct Served {
+    loader: Loader<Draws>,
     requests: mpsc::Receiver<Reply>,
+    asked: Arc<AtomicBool>,
     cancelled: Arc<AtomicBool>,
-) -> Result<()> {
-    let thread = thread::Builder::new().name("sconce-stream".into()).spawn(move || {
-        STREAMS.fetch_add(1, Ordering::AcqRel);
+}
+
+impl Served {
+    /// Answers requests until there can be no more.
+    fn serve(self) {
+        let Served { mut loader, requests, asked, cancelled } = self;
         for reply in requests {
             let step = loader.step();
             let drawn = guard(|| loader.next(&cancelled));
+            // Before the answer: who has it may ask again.
+            asked.store(false, Ordering::Release);
             reply.send(drawn.map(|drawn| Loaded { step, batch: drawn.batch, flow: loader.flow() }));
         }
-        drop(loader);
-        STREAMS.fetch_sub(1, Ordering::AcqRel);
-    });
-    let failed =
-        |e: std::io::Error| Error::Unavailable { what: "a thread".into(), reason: e.to_string() };
-    thread.map(drop).map_err(failed)
+    }
 }
 
 struct Opened {
@@ -205,9 +253,11 @@ fn loader_info<'a>(
 ) -> Term<'a> {
     perform(env, "stream", || {
         let options: StreamOptions = decode(options)?;
-        pool::submit(env, "stream", reference, move || {
-            let sampler = options.sampler(&corpus.0)?;
-            Ok(Data(StreamInfo::new(&sampler, options.batch_size)))
+        on_a_thread(env, reference, move |reply| {
+            reply.run(|| {
+                let sampler = options.sampler(&corpus.0)?;
+                Ok(Data(StreamInfo::new(&sampler, options.batch_size)))
+            });
         })
     })
 }
@@ -222,18 +272,13 @@ fn loader_next<'a>(
     perform(env, "stream", || {
         let requests = loader.requests.lock().unwrap_or_else(|e| e.into_inner());
         let requests = requests.as_ref().ok_or_else(|| Error::not_found("stream (closed)"))?;
-        let refused = match requests.try_send(Reply::new(env, "stream", reference)) {
-            Ok(()) => return Ok(()),
-            Err(mpsc::TrySendError::Full(reply)) => {
-                reply.dismiss();
-                Error::Busy { what: "stream".into() }
-            }
-            Err(mpsc::TrySendError::Disconnected(reply)) => {
-                reply.dismiss();
-                Error::not_found("stream (closed)")
-            }
-        };
-        Err(refused)
+        if loader.asked.swap(true, Ordering::AcqRel) {
+            return Err(Error::Busy { what: "stream".into() });
+        }
+        requests.send(Reply::new(env, "stream", reference)).map_err(|mpsc::SendError(reply)| {
+            reply.dismiss();
+            Error::not_found("stream (closed)")
+        })
     })
 }
 

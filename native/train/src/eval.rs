@@ -40,10 +40,7 @@ pub fn score(
         let mut step = |frames: usize| {
             done += frames;
             progress(done.min(total), total);
-            match cancel.load(Ordering::Relaxed) {
-                true => Err(Error::Cancelled),
-                false => Ok(()),
-            }
+            go_on(cancel)
         };
         match options.mode {
             Mode::Window => scorer.windows(&mut metrics, &mut step)?,
@@ -59,11 +56,13 @@ pub fn score_baselines(
     spec: &Spec,
     views: &[View],
     options: &EvalOptions,
+    cancel: &AtomicBool,
 ) -> Result<Vec<BaselineReport>> {
     let score = |kind: BaselineKind| {
         let baseline = Baseline::fit(kind, counts);
         let mut metrics = metrics(spec)?;
         for view in views {
+            go_on(cancel)?;
             let ts: Vec<usize> = scored(view, options).collect();
             let (labels, before) = answers(view, &ts, options.frame_delay, &spec.heads)?;
             metrics.add(&baseline.logits(&before)?, &labels, &before)?;
@@ -71,6 +70,13 @@ pub fn score_baselines(
         Ok(BaselineReport { name: kind.name().into(), report: metrics.report()? })
     };
     BaselineKind::ALL.into_iter().map(score).collect()
+}
+
+fn go_on(cancel: &AtomicBool) -> Result<()> {
+    match cancel.load(Ordering::Relaxed) {
+        true => Err(Error::Cancelled),
+        false => Ok(()),
+    }
 }
 
 /// Counts the actions of all frames of these views, and the action a frame before each. The baselines
@@ -119,7 +125,7 @@ pub fn evaluate(
     let baselines = match train {
         Some(train) => {
             let counts = count(&all(train)?, &spec.heads, options.frame_delay)?;
-            score_baselines(&counts, spec, &views, &options)?
+            score_baselines(&counts, spec, &views, &options, cancel)?
         }
         None => vec![],
     };

@@ -287,14 +287,17 @@ impl Objective {
         self.pass(rows, denominators, Some(grad), per_sample)
     }
 
-    /// The loss from the sums of all shards. A loss that is not finite is an error.
+    /// The loss from the sums of all shards. A loss that is not finite is an error that names the head.
     pub fn finish(&self, sums: &Sums, denominators: &Denominators) -> Result<Loss> {
         let heads = sums.weighted.iter().zip(&denominators.head_scales);
         let total = heads.map(|(sum, scale)| sum * scale).sum::<f64>();
         let entropy_bonus = sums.entropy * denominators.inverse_rows;
         let value = total * denominators.inverse_weight - self.entropy_weight * entropy_bonus;
         if !value.is_finite() {
-            return Err(Error::NonFinite { what: "loss".into(), value });
+            let mut heads = self.terms.iter().zip(&sums.weighted);
+            let head = heads.find(|(_, sum)| !sum.is_finite());
+            let what = head.map_or("loss".into(), |(term, _)| format!("loss of {}", term.name));
+            return Err(Error::NonFinite { what, value });
         }
         let per_head = sums.heads.iter().map(|s| s * denominators.inverse_rows).collect();
         Ok(Loss { value, per_head, entropy_bonus, per_sample: Vec::new() })

@@ -108,6 +108,13 @@ pub struct TrainOptions {
     pub validation: Option<PathBuf>,
     /// Steps between validations; an epoch if not given.
     pub validate_every: Option<u64>,
+    /// Steps and minutes between states that are saved beside those of validations.
+    pub save_every: Option<u64>,
+    pub save_minutes: Option<f64>,
+    /// Numbered checkpoints that stay, beside `last` and `best`: of the latest states and of the policies
+    /// of the best validations.
+    pub keep_last: usize,
+    pub keep_best: usize,
     pub validation_mode: Mode,
     pub validation_stride: usize,
     /// Validations without a better one before the run ends early.
@@ -187,6 +194,10 @@ impl Default for TrainOptions {
             val_split: 0.1,
             validation: None,
             validate_every: None,
+            save_every: None,
+            save_minutes: None,
+            keep_last: 0,
+            keep_best: 0,
             validation_mode: Mode::Window,
             validation_stride: 10,
             patience: None,
@@ -238,12 +249,17 @@ impl TrainOptions {
         at_least("burn_in", self.burn_in as f64, 0.0, self.window_size as f64 - 1.0)?;
         at_least("validation_stride", self.validation_stride as f64, 1.0, many)?;
         at_least("validate_every", self.validate_every.unwrap_or(1) as f64, 1.0, many)?;
+        at_least("save_every", self.save_every.unwrap_or(1) as f64, 1.0, many)?;
+        at_least("save_minutes", self.save_minutes.unwrap_or(1.0), 0.0, 1e6)?;
+        at_least("keep_last", self.keep_last as f64, 0.0, many)?;
+        at_least("keep_best", self.keep_best as f64, 0.0, many)?;
         at_least("learning_rate", self.learning_rate, 0.0, 1e3)?;
         at_least("accumulation_steps", self.accumulation_steps as f64, 1.0, many)?;
         at_least("decay_steps", self.decay_steps.unwrap_or(1) as f64, 1.0, many)?;
         at_least("decay_rate", self.decay_rate, 0.0, 1.0)?;
         at_least("restart_period", self.restart_period as f64, 1.0, many)?;
         at_least("restart_mult", self.restart_mult as f64, 1.0, 1e3)?;
+        self.check_meant()?;
         let optimiser = self.optimiser()?;
         at_least("weight_decay", optimiser.weight_decay, 0.0, 1e3)?;
         // What forgets nothing never learns, and its bias has no correction.
@@ -259,6 +275,39 @@ impl TrainOptions {
         at_least("val_split", self.val_split, 0.0, 1.0)?;
         at_least("max_minutes", self.max_minutes.unwrap_or(1.0), 0.0, 1e6)?;
         at_least("threads", self.threads.unwrap_or(1) as f64, 1.0, 4096.0)
+    }
+
+    /// An option that means nothing beside the others, and is given, is an error that names it.
+    fn check_meant(&self) -> Result<()> {
+        use LrSchedule::{Constant, CosineRestarts, Exponential};
+        let own = TrainOptions::default();
+        let schedule = self.lr_schedule;
+        let falls = !matches!(schedule, Constant | CosineRestarts);
+        let decays = schedule == Exponential;
+        let restarts = schedule == CosineRestarts;
+        let weighted = self.sampling == Sampling::Weighted;
+        let transitions = self.sampling == Sampling::Transitions;
+        let oversampled = self.action_oversample != own.action_oversample;
+        let scaled = self.noise_scale != own.noise_scale;
+        let (period, mult) = (self.restart_period, self.restart_mult);
+        let rows = [
+            ("decay_steps", self.decay_steps.is_some(), falls, "another lr_schedule"),
+            ("decay_rate", self.decay_rate != own.decay_rate, decays, "lr_schedule exponential"),
+            (
+                "restart_period",
+                period != own.restart_period,
+                restarts,
+                "lr_schedule cosine_restarts",
+            ),
+            ("restart_mult", mult != own.restart_mult, restarts, "lr_schedule cosine_restarts"),
+            ("weights", !self.weights.is_empty(), weighted, "sampling weighted"),
+            ("action_oversample", oversampled, transitions, "sampling transitions"),
+            ("noise_scale", scaled, self.noise > 0.0, "noise above 0"),
+        ];
+        match rows.into_iter().find(|&(_, given, meant, _)| given && !meant) {
+            Some((field, _, _, beside)) => Err(Error::mismatch(field, beside, "no such")),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn optimiser(&self) -> Result<OptimiserConfig> {
@@ -360,6 +409,38 @@ mod tests {
         let sgd = TrainOptions { optimizer: Kind::Sgd, nesterov: true, ..options };
         let config = sgd.optimiser().unwrap();
         assert_eq!((config.momentum, config.nesterov), (Some(0.5), Some(true)));
+    }
+
+    #[test]
+    fn an_option_that_means_nothing_beside_the_others_is_named() {
+        let own = TrainOptions::default;
+        let exponential = || TrainOptions { lr_schedule: LrSchedule::Exponential, ..own() };
+        let constant = || TrainOptions { lr_schedule: LrSchedule::Constant, ..own() };
+        let restarts = || TrainOptions { lr_schedule: LrSchedule::CosineRestarts, ..own() };
+        let refused = [
+            ("decay_steps", TrainOptions { decay_steps: Some(5), ..constant() }),
+            ("decay_steps", TrainOptions { decay_steps: Some(5), ..restarts() }),
+            ("decay_rate", TrainOptions { decay_rate: 0.5, ..own() }),
+            ("restart_period", TrainOptions { restart_period: 5, ..own() }),
+            ("restart_mult", TrainOptions { restart_mult: 3, ..exponential() }),
+            ("weights", TrainOptions { weights: vec![1.0], ..own() }),
+            ("action_oversample", TrainOptions { action_oversample: 2.0, ..own() }),
+            ("noise_scale", TrainOptions { noise_scale: 0.5, ..own() }),
+        ];
+        for (field, options) in refused {
+            let error = options.validate().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{field}: expected ")), "{error}");
+        }
+        let (weighted, transitions) = (Sampling::Weighted, Sampling::Transitions);
+        let meant = [
+            TrainOptions { decay_steps: Some(5), ..own() },
+            TrainOptions { decay_steps: Some(5), decay_rate: 0.5, ..exponential() },
+            TrainOptions { restart_period: 5, restart_mult: 3, ..restarts() },
+            TrainOptions { weights: vec![1.0], sampling: weighted, ..own() },
+            TrainOptions { action_oversample: 2.0, sampling: transitions, ..own() },
+            TrainOptions { noise_scale: 0.5, noise: 0.1, ..own() },
+        ];
+        assert!(meant.iter().all(|options| options.validate().is_ok()));
     }
 
     #[test]

@@ -61,9 +61,16 @@ pub enum Event {
         val_loss: Option<f64>,
         seconds: f64,
     },
+    /// A state that a run can go on from has been written.
     Checkpoint {
         path: PathBuf,
         step: u64,
+    },
+    /// A file that could not be written; the run goes on, and the one before it stays.
+    SaveFailed {
+        path: PathBuf,
+        step: u64,
+        reason: String,
     },
     Evaluating {
         done: usize,
@@ -142,6 +149,29 @@ pub struct Side {
     pub frames: usize,
 }
 
+/// How the checkpoints of a run were written, since this process began with it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Saves {
+    pub written: u64,
+    /// The step of the last state that was.
+    pub step: Option<u64>,
+    /// What writing took beside the run,
+    pub seconds: f64,
+    /// and how long the run waited for it.
+    pub wait_seconds: f64,
+    pub failed: Vec<SaveFailure>,
+}
+
+/// A file that could not be written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SaveFailure {
+    pub path: PathBuf,
+    pub reason: String,
+    /// The last time.
+    pub step: u64,
+    pub times: u64,
+}
+
 /// What a run ends with; `report.json` in its folder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {
@@ -154,6 +184,8 @@ pub struct RunReport {
     pub options: TrainOptions,
     /// Of this process: a run that was resumed counts anew.
     pub loader: Flow,
+    #[serde(default)]
+    pub saves: Saves,
     pub policy: Option<Report>,
     pub baselines: Vec<BaselineReport>,
     pub history: Vec<Point>,

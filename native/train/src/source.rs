@@ -97,6 +97,24 @@ impl Source {
         Ok(self.loader.insert(loader))
     }
 
+    /// Game and first frame of each window of batch `draw`.
+    pub fn windows(&self, draw: u64) -> Vec<(String, i32)> {
+        let (views, places) = match &self.draws {
+            Draws::Windows { sampler, batch_size, .. } => {
+                (sampler.views(), sampler.places(draw, *batch_size))
+            }
+            Draws::Lanes { lanes, .. } => {
+                let at = lanes.clone().at(draw);
+                (lanes.views(), at.iter().map(|lane| (lane.view, lane.start)).collect())
+            }
+        };
+        let place = |(view, start): (usize, usize)| {
+            let view = views.get(view)?;
+            Some((view.info().source.clone(), view.frame_number(start)))
+        };
+        places.into_iter().filter_map(place).collect()
+    }
+
     /// What has been loaded, since this process began with it.
     pub fn flow(&self) -> Flow {
         self.loader.as_ref().map(Loader::flow).unwrap_or_default()

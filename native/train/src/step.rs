@@ -7,6 +7,7 @@ use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 use sconce_core::backbone::{Context, State};
 use sconce_core::checkpoint;
+use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, columns};
 use sconce_core::weights::{Weight, Weights};
@@ -176,7 +177,8 @@ impl Stepper {
     fn descend(&mut self, learning_rate: f64) -> Result<f64> {
         let weights = self.policy.weights();
         let squares = weights.values().map(|w| w.gradient(|g| squared_norm(g))).sum();
-        let (norm, factor) = clip(squares, self.learned, self.max_grad_norm)?;
+        let clipped = clip(squares, self.learned, self.max_grad_norm);
+        let (norm, factor) = clipped.map_err(|error| culprit(weights, error))?;
         self.optimiser.begin();
         for (i, weight) in weights.values().enumerate() {
             let optimiser = &mut self.optimiser;
@@ -296,6 +298,16 @@ fn census(weights: &Weights, store: &GradStore) -> Result<()> {
         true => Ok(()),
         false => Err(Error::NoGradient { weights: missing }),
     }
+}
+
+/// The weight whose gradient is not finite, if the norm is not because of one.
+fn culprit(weights: &Weights, error: Error) -> Error {
+    let endless = |weight: &Weight| weight.gradient(|g| non_finite(g));
+    let found = weights.iter().find_map(|(name, weight)| Some((name, endless(weight)?)));
+    found.map_or(error, |(name, value)| Error::NonFinite {
+        what: format!("gradient of {name}"),
+        value: value.into(),
+    })
 }
 
 /// A chunk of a batch, or all of it.

@@ -337,22 +337,104 @@ fn batches_that_are_made_ahead_change_no_bit_and_every_report_counts_them() {
 }
 
 #[test]
-fn a_shard_that_goes_while_a_run_learns_ends_it_by_its_name_with_its_state_saved() {
+fn a_shard_that_goes_or_is_cut_while_a_run_learns_ends_it_by_its_name_with_its_state_saved() {
+    let gone = |path: &Path| std::fs::remove_file(path).unwrap();
+    let cut = |path: &Path| {
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    };
+    for (harm, kind) in [(&gone as &dyn Fn(&Path), "not_found"), (&cut, "corrupt")] {
+        let dir = tempfile::tempdir().unwrap();
+        let corpus = corpus(&dir.path().join("corpus"));
+        let shard = |i: usize| corpus.dir().join(&corpus.games()[i].file);
+        let listen = |event| {
+            if let Event::Step { step: 3, .. } = event {
+                (0..8).for_each(|i| harm(&shard(i)));
+            }
+        };
+        let out = dir.path().join("run");
+        let error = run(&corpus, &gru(), &options(), &out, &listen, &AtomicBool::new(false))
+            .map(drop)
+            .unwrap_err();
+        assert_eq!(error.kind().name(), kind, "{error}");
+        assert!(error.to_string().contains(".safetensors"), "{error}");
+        assert!(out.join("last.safetensors").exists());
+    }
+}
+
+/// What a process that is killed leaves is what the latest save wrote.
+#[test]
+fn states_saved_between_validations_go_on_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
-    let shard = |i: usize| corpus.dir().join(&corpus.games()[i].file);
-    let cut = |event| {
-        if let Event::Step { step: 3, .. } = event {
-            (0..8).for_each(|i| std::fs::remove_file(shard(i)).unwrap());
+    let options = TrainOptions {
+        save_every: Some(2),
+        ema_decay: Some(0.9),
+        unroll: Mode::Carry,
+        resume: true,
+        ..options()
+    };
+    let (whole, never) = (dir.path().join("whole"), AtomicBool::new(false));
+    let copies = RefCell::new(vec![]);
+    let listen = |event| {
+        if let Event::Checkpoint { path, step } = event {
+            let copy = dir.path().join(format!("from {step}"));
+            std::fs::create_dir_all(&copy).unwrap();
+            // Before the first validation there is no best policy.
+            for name in ["last.safetensors", "best.safetensors"] {
+                let _ = std::fs::copy(path.with_file_name(name), copy.join(name));
+            }
+            copies.borrow_mut().push((step, copy));
         }
     };
-    let out = dir.path().join("run");
-    let error = run(&corpus, &gru(), &options(), &out, &cut, &AtomicBool::new(false))
-        .map(drop)
-        .unwrap_err();
-    assert_eq!(error.kind().name(), "not_found");
-    assert!(error.to_string().contains(".safetensors not found"), "{error}");
-    assert!(out.join("last.safetensors").exists());
+    run(&corpus, &gru(), &options, &whole, &listen, &never).unwrap();
+    let copies = copies.into_inner();
+    assert!(copies.iter().any(|(step, _)| step % 5 != 0 && *step < 12), "{copies:?}");
+    for (step, copy) in copies {
+        // Otherwise saved, which changes nothing.
+        let options = TrainOptions { save_every: None, keep_last: 3, ..options.clone() };
+        run(&corpus, &gru(), &options, &copy, &silent, &never).unwrap();
+        assert!(state(&copy) == state(&whole), "from {step}");
+        let best = |folder: &Path| weights(&folder.join("best.safetensors"));
+        assert!(best(&copy) == best(&whole), "from {step}");
+    }
+}
+
+#[test]
+fn numbered_checkpoints_stay_for_the_latest_states_and_the_best_policies() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let options = TrainOptions { validate_every: Some(2), evaluate: false, ..options() };
+    let go = |name: &str, options: &TrainOptions| {
+        let out = dir.path().join(name);
+        let report = run(&corpus, &gru(), options, &out, &silent, &AtomicBool::new(false)).unwrap();
+        let entries = std::fs::read_dir(&out).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        (report, out, names)
+    };
+    let plain = ["best.safetensors", "last.safetensors", "lock", "report.json"];
+    assert_eq!(go("plain", &options).2, plain);
+
+    let options = TrainOptions { keep_last: 2, keep_best: 3, ..options };
+    let (report, out, names) = go("numbered", &options);
+    let mut nlls: Vec<_> =
+        report.history.iter().filter_map(|p| p.nll.map(|nll| (nll, p.step))).collect();
+    assert_eq!(nlls.len(), 6);
+    nlls.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    let numbered = |kind: &str, step: u64| format!("{kind}-{step:08}.safetensors");
+    let mut want: Vec<String> = plain.map(String::from).to_vec();
+    want.extend(nlls[..3].iter().map(|(_, step)| numbered("best", *step)));
+    want.extend([10, 12].map(|step| numbered("last", step)));
+    want.sort();
+    assert_eq!(names, want);
+    let same = |a: &str, b: &str| weights(&out.join(a)) == weights(&out.join(b));
+    assert!(same("last.safetensors", &numbered("last", 12)));
+    assert!(!same("last.safetensors", &numbered("last", 10)));
+    assert!(same("best.safetensors", &numbered("best", nlls[0].1)));
+    let second = Policy::load(&out.join(numbered("best", nlls[1].1))).unwrap();
+    assert_eq!(second.notes()["nll"], nlls[1].0);
 }
 
 #[test]
@@ -525,7 +607,9 @@ fn a_loss_that_is_not_finite_keeps_the_last_whole_step_and_a_killed_writer_leave
     };
     let spec = Spec { backbone: Backbone::Mlp(mlp), ..gru() };
     let error = run(&corpus, &spec, &wild, &out, &silent, &AtomicBool::new(false)).unwrap_err();
-    assert!(matches!(error, Error::NonFinite { .. }), "{error}");
+    let Error::Diverged { what, step, batch, windows, .. } = &error else { panic!("{error}") };
+    assert!(what == "logit of action" || what.starts_with("gradient of "), "{what}");
+    assert_eq!((*batch, windows.len()), (step - 1, 8));
     assert!(!stale.exists());
     Policy::load(&out.join("last.safetensors")).unwrap();
 }

@@ -115,6 +115,17 @@ defmodule Sconce.Trainer.CurveTest do
     refute svg =~ "↑ pairs"
   end
 
+  test "the steep beginning of a run leaves the frame, so that the rest can be seen" do
+    steep = [%{step: 1, loss: 900.0, learning_rate: 0.0, nll: 800.0, seconds: 0.1}]
+    history = for p <- report().history, do: %{p | loss: 1.0 + 1 / p.step}
+    svg = Curve.svg(report(%{history: steep ++ history}))
+
+    [_, highest] =
+      Regex.run(~r/text-anchor="end" fill="#475569">([\d.]+)<\/text>\s*<path d="M64 4/, svg)
+
+    assert String.to_float(highest) < 10
+  end
+
   test "labels at the edge do not cover each other" do
     close = for {name, nll} <- [{"a", 1.5}, {"b", 1.501}, {"c", 1.502}], do: baseline(name, nll)
     svg = Curve.svg(report(%{baselines: close}))

@@ -71,6 +71,13 @@ defmodule Sconce.Trainer.ProgressTest do
     assert last =~ "step 1,000/1,000"
   end
 
+  test "a save that failed is a line that stays" do
+    failed = %{event: :save_failed, step: 1200, path: "last", reason: "last: no space left"}
+    line = "step 1,200  not saved: last: no space left\n"
+    assert [_, "\r\e[K" <> ^line] = play(Progress.new(terminal: true), [step(1, 1.0), failed])
+    assert [^line] = play(Progress.new(terminal: false), [failed])
+  end
+
   test "a live line is no wider than the terminal, so that it can be taken back" do
     [line] = play(Progress.new(terminal: true, columns: 30), [step(1, 1.0)])
     assert String.length(line) == String.length("\r\e[K") + 29
@@ -156,11 +163,19 @@ defmodule Sconce.Trainer.ProgressTest do
     dir = tmp_dir!("progress")
     {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
     {:ok, corpus} = CartPole.corpus(games, into: Path.join(dir, "corpus"))
-    opts = [corpus: corpus, out: Path.join(dir, "run"), steps: 2, window_size: 16, hidden_size: 8]
-    {:ok, run} = Trainer.start_link([name: __MODULE__, validate_every: 2] ++ opts)
 
-    text = capture_io(fn -> assert {:ok, %{steps: 2}} = Progress.follow(__MODULE__) end)
-    assert text =~ ~r/ epoch +step +loss +NLL.*\n +\d+ +2 /
+    opts = [
+      corpus: corpus,
+      out: Path.join(dir, "run"),
+      steps: 500,
+      window_size: 16,
+      hidden_size: 8
+    ]
+
+    {:ok, run} = Trainer.start_link([name: __MODULE__, validate_every: 500] ++ opts)
+
+    text = capture_io(fn -> assert {:ok, %{steps: 500}} = Progress.follow(__MODULE__) end)
+    assert text =~ ~r/ epoch +step +loss +NLL.*\n +\d+ +500 /
     assert text =~ ~r/^scoring \d+ frames$/m
 
     GenServer.stop(run)

@@ -64,6 +64,18 @@ defmodule Sconce.Trainer.ReportTest do
     refute Report.format(report()) =~ "loaded"
   end
 
+  test "it tells which files could not be written, and where the state on disk is" do
+    file = %{path: "run/last.safetensors", reason: "run/last: full", step: 1500, times: 3}
+    text = report() |> Map.put(:saves, %{failed: [file], step: 1200}) |> Report.format()
+
+    assert text =~
+             "\nthe state on disk is that of step 1,200\nnot saved (3 x): run/last: full\n"
+
+    text = report() |> Map.put(:saves, %{failed: [file], step: nil}) |> Report.format()
+    assert text =~ "that of none of this run\n"
+    refute report() |> Map.put(:saves, %{failed: [], step: 9}) |> Report.format() =~ "disk"
+  end
+
   test "it begins with what was trained, how it ended and on what it was measured" do
     text = Report.format(report())
     assert text =~ "gru 256x2 -> controller(81) · 1.1 M weights\n"

@@ -8,7 +8,7 @@ defmodule Sconce.Trainer.Curve.Panel do
   #
   #   * `{:line, color, points}`, noisy: as it is, faint, and smoothed
   #   * `{:trace, color, points, label}`, as it is, with a label at its end unless that is nil
-  #   * `{:points, color, points, ringed_x, label}`, the label at the ringed one, with its y
+  #   * `{:points, color, points, ringed_x, label}`, a label as well, at the ringed one and with its y
   #   * `{:rule, color, y, label}`
   #
   # and a point is `{x, y}`.
@@ -16,10 +16,10 @@ defmodule Sconce.Trainer.Curve.Panel do
   import Sconce.Trainer.Curve.Scale
 
   @label_height 15
-  # The steep beginning of a run may leave the frame, and a rule far above it, so that the rest can be
-  # seen.
-  @in_sight 0.95
-  @rule_in_sight 1.2
+  # So that the rest can be seen, the steep beginning of a run may leave the frame: what lies above the
+  # median by so many times as much as the lowest lies below it. So does a rule that is so much above all.
+  @steep 4
+  @far 1.2
 
   @doc "A panel as SVG elements."
   def svg(%{box: {left, top, width, height} = box, series: series} = panel) do
@@ -62,19 +62,26 @@ defmodule Sconce.Trainer.Curve.Panel do
   defp xs({:rule, _color, _y, _label}), do: []
   defp xs(series), do: series |> elem(2) |> Enum.map(&elem(&1, 0))
 
-  defp ys({:line, _color, points}) do
-    sorted = points |> smoothed() |> Enum.map(&elem(&1, 1)) |> Enum.sort()
-    Enum.take(sorted, ceil(length(sorted) * @in_sight))
-  end
-
   defp ys({:rule, _color, y, _label}), do: [y]
-  defp ys(series), do: series |> elem(2) |> Enum.map(&elem(&1, 1))
+  defp ys({:line, _color, points}), do: points |> smoothed() |> numbers() |> not_steep()
+  defp ys({:points, _color, points, _ringed, _label}), do: points |> numbers() |> not_steep()
+  defp ys({:trace, _color, points, _label}), do: numbers(points)
+
+  defp numbers(points), do: Enum.map(points, &elem(&1, 1))
+
+  defp not_steep([]), do: []
+
+  defp not_steep(ys) do
+    [lowest | _] = sorted = Enum.sort(ys)
+    median = Enum.at(sorted, div(length(sorted), 2))
+    Enum.filter(sorted, &(&1 <= median + @steep * (median - lowest)))
+  end
 
   defp in_sight(series) do
     {rules, curves} = Enum.split_with(series, &match?({:rule, _, _, _}, &1))
     {rules, curves} = {Enum.flat_map(rules, &ys/1), Enum.flat_map(curves, &ys/1)}
     highest = Enum.max(curves, fn -> :infinity end)
-    curves ++ Enum.filter(rules, &(highest == :infinity or &1 <= @rule_in_sight * highest))
+    curves ++ Enum.filter(rules, &(highest == :infinity or &1 <= @far * highest))
   end
 
   defp range(ys, :linear), do: y_range(ys)
@@ -202,7 +209,7 @@ defmodule Sconce.Trainer.Curve.Panel do
   defp label_of({:trace, color, [_ | _] = points, text}, place) when text != nil,
     do: [{points |> List.last() |> place.() |> elem(1), color, text, 400}]
 
-  defp label_of({:points, color, [_ | _] = points, ringed, text}, place) do
+  defp label_of({:points, color, [_ | _] = points, ringed, text}, place) when text != nil do
     {_x, y} = Enum.find(points, List.last(points), &(elem(&1, 0) == ringed))
     [{elem(place.({0, y}), 1), color, "#{text} #{number(y, 3)}", 600}]
   end

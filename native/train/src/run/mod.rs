@@ -3,22 +3,27 @@
 //! Everything random is a function of seed and step, so a run that goes on from `last.safetensors`
 //! does what the uninterrupted one would have done.
 
-use std::collections::{BTreeSet, HashSet};
+mod folder;
+mod games;
+mod progress;
+mod saver;
+
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use sconce_core::checkpoint::{self, Manifest, Optimiser};
-use sconce_core::ops::tensor;
-use sconce_core::{Error, Policy, Result, Spec, fs, pool};
-use sconce_data::{Batch, Corpus, Holdout, View, select};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use sha2::{Digest, Sha256};
+use sconce_core::checkpoint::{Optimiser, Snapshot};
+use sconce_core::{Error, Policy, Result, Spec, pool};
+use sconce_data::{Batch, Corpus, View};
 
-use crate::baselines::{Baseline, BaselineKind, Counts};
+use self::folder::{Folder, Keep, Kind};
+use self::games::{digest, first_policy, sides};
+use self::progress::{Progress, resumable};
+use self::saver::{Disk, Draft, Save, Saver};
+use crate::baselines::Counts;
 use crate::eval::{self, fits, pool_of};
 use crate::metrics::Report;
 use crate::options::TrainOptions;
@@ -27,64 +32,9 @@ use crate::schedule::Schedule;
 use crate::source::{Loaded, Source};
 use crate::step::{Examples, Stepped, Stepper};
 
-/// What `last.safetensors` notes beside weights and moments.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Progress {
-    step: u64,
-    updates: u64,
-    seconds: f64,
-    best_nll: Option<f64>,
-    best_step: Option<u64>,
-    without_better: u64,
-    /// The step of the last validation.
-    validated: u64,
-    /// Sum and number of training losses since the last point of the history.
-    recent: (f64, u64),
-    #[serde(default)]
-    pace: Pace,
-    /// Sum and number of training losses of this epoch.
-    #[serde(default)]
-    epoch: (f64, u64),
-    history: Vec<Point>,
-    options: TrainOptions,
-    /// Of the games of both sides.
-    digest: String,
-}
-
-/// Where a run keeps its files.
-struct Folder<'a>(&'a Path);
-
-impl Folder<'_> {
-    fn best(&self) -> PathBuf {
-        self.0.join("best.safetensors")
-    }
-
-    fn last(&self) -> PathBuf {
-        self.0.join("last.safetensors")
-    }
-
-    /// Makes the folder and takes its lock: one run at a time.
-    fn lock(&self) -> Result<File> {
-        std::fs::create_dir_all(self.0).map_err(Error::io(self.0))?;
-        let lock = fs::lock(self.0, "lock")?;
-        // What a killed run had not finished writing.
-        fs::clear_partials(self.0)?;
-        Ok(lock)
-    }
-
-    fn report(&self) -> PathBuf {
-        self.0.join("report.json")
-    }
-
-    fn write_report(&self, report: &RunReport) -> Result<()> {
-        let text = serde_json::to_vec_pretty(report).map_err(|e| Error::corrupt("report", e))?;
-        fs::write_atomic(&self.report(), |file| file.write_all(&text))
-    }
-}
-
 /// The report that a run left in its folder.
 pub fn read_report(out: &Path) -> Result<RunReport> {
-    let path = Folder(out).report();
+    let path = Folder::new(out).report();
     let text = std::fs::read(&path).map_err(Error::io(&path))?;
     serde_json::from_slice(&text).map_err(|e| Error::corrupt(path.display().to_string(), e))
 }
@@ -98,21 +48,37 @@ pub fn run(
     events: &dyn Fn(Event),
     cancel: &AtomicBool,
 ) -> Result<RunReport> {
+    let disk = |file: &mut File, bytes: &[u8]| file.write_all(bytes);
+    run_on(Arc::new(disk), corpus, spec, options, out, events, cancel)
+}
+
+fn run_on(
+    disk: Disk,
+    corpus: &Corpus,
+    spec: &Spec,
+    options: &TrainOptions,
+    out: &Path,
+    events: &dyn Fn(Event),
+    cancel: &AtomicBool,
+) -> Result<RunReport> {
     options.validate()?;
     spec.validate()?;
     fits(corpus.schema(), spec)?;
-    let folder = Folder(out);
+    let folder = Folder::new(out);
+    // Dropped after the run, which waits for its last write.
     let _lock = folder.lock()?;
     let _threads = pool_of(options.threads)?;
-    let mut run = Run::prepare(corpus, spec, options, folder, events, cancel)?;
+    let saver = Saver::start(folder.clone(), disk)?;
+    let mut run = Run::prepare(corpus, spec, options, folder, saver, events, cancel)?;
     match run.train() {
         Ok(stopped) => run.finish(stopped),
         Err(error) => {
             // A step fails before it changes a weight: these are the weights of the last whole one.
             // The first error is the one to tell.
             if run.progress.step > 0 {
-                let _ = run.save_last();
+                let _ = run.save(None);
             }
+            run.saver.finish(events);
             Err(error)
         }
     }
@@ -120,7 +86,10 @@ pub fn run(
 
 struct Run<'a> {
     options: &'a TrainOptions,
-    folder: Folder<'a>,
+    folder: Folder,
+    saver: Saver,
+    /// The step of the last save, and when that was.
+    saved: (u64, Instant),
     events: &'a dyn Fn(Event),
     cancel: &'a AtomicBool,
     stepper: Stepper,
@@ -138,7 +107,8 @@ impl<'a> Run<'a> {
         corpus: &Corpus,
         spec: &Spec,
         options: &'a TrainOptions,
-        folder: Folder<'a>,
+        folder: Folder,
+        saver: Saver,
         events: &'a dyn Fn(Event),
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
@@ -188,6 +158,8 @@ impl<'a> Run<'a> {
             schedule: options.schedule(steps),
             options,
             folder,
+            saver,
+            saved: (progress.step, Instant::now()),
             events,
             cancel,
             stepper,
@@ -205,7 +177,7 @@ impl<'a> Run<'a> {
         let before = self.progress.seconds;
         loop {
             if self.cancel.load(Ordering::Relaxed) {
-                self.save_last()?;
+                self.save(None)?;
                 return Ok(Stopped::Stopped);
             }
             if self.validation_is_due() {
@@ -214,6 +186,9 @@ impl<'a> Run<'a> {
                 continue;
             }
             self.end_epoch();
+            if self.saver.ready(self.events) && self.save_is_due() {
+                self.save(None)?;
+            }
             if self.options.patience.is_some_and(|p| self.progress.without_better >= p) {
                 return Ok(Stopped::Early);
             }
@@ -246,6 +221,14 @@ impl<'a> Run<'a> {
         let step = self.progress.step;
         let over = step >= self.schedule.total_steps || self.spent() >= 1.0;
         step != self.progress.validated && (over || step.is_multiple_of(self.validate_every()))
+    }
+
+    /// Where a save by the clock or by steps falls into another one's time, it is made after it.
+    fn save_is_due(&self) -> bool {
+        let (step, (saved, at)) = (self.progress.step, self.saved);
+        let by_step = self.options.save_every.is_some_and(|every| step / every > saved / every);
+        let by_clock = |minutes| step > saved && at.elapsed().as_secs_f64() >= 60.0 * minutes;
+        by_step || self.options.save_minutes.is_some_and(by_clock)
     }
 
     fn validate_every(&self) -> u64 {
@@ -315,13 +298,23 @@ impl<'a> Run<'a> {
         let parts = self.options.accumulation_steps;
         let (mut loss, mut shares, mut frames) = (0.0, 0.0, 0);
         for draw in (self.progress.step * parts..).take(parts as usize) {
-            let (part, share, count) = self.learn(draw)?;
+            let (part, share, count) = self.learn(draw).map_err(|e| self.diverged(e, draw, 1))?;
             loss += share * part;
             shares += share;
             frames += count;
         }
-        let grad_norm = self.stepper.update(learning_rate)?;
+        let first = self.progress.step * parts;
+        let updated = self.stepper.update(learning_rate);
+        let grad_norm = updated.map_err(|e| self.diverged(e, first, parts))?;
         Ok((Stepped { loss: loss / shares, grad_norm }, frames))
+    }
+
+    /// Adds to a number that is not finite where the step had it from: so many batches from `first` on.
+    fn diverged(&self, error: Error, first: u64, batches: u64) -> Error {
+        let Error::NonFinite { what, value } = error else { return error };
+        let windows = (first..).take(batches as usize).flat_map(|draw| self.source.windows(draw));
+        let step = self.progress.step + 1;
+        Error::Diverged { what, value, step, batch: first, windows: windows.collect() }
     }
 
     /// Learns from batch `draw`: its loss, how much it counts and its frames.
@@ -376,22 +369,11 @@ impl<'a> Run<'a> {
                 (Some(report.nll), report.nll_changed, accuracy, by_head)
             }
         };
-        let best = match (nll, self.progress.best_nll) {
-            (Some(nll), Some(best)) => nll < best - self.options.min_delta,
-            _ => true,
-        };
-        let step = self.progress.step;
-        self.progress.validated = step;
-        self.note(self.learning_rate(), nll, by_head.clone());
-        if best {
-            (self.progress.best_nll, self.progress.best_step, self.progress.without_better) =
-                (nll, Some(step), 0);
-            let notes = serde_json::json!({ "step": step, "nll": nll, "frame_delay": self.options.frame_delay, "window_size": self.options.window_size });
-            policy.save(&self.folder.best(), notes)?;
-        } else {
-            self.progress.without_better += 1;
-        }
-        self.save_last()?;
+        let (step, learning_rate) = (self.progress.step, self.learning_rate());
+        let best = self.progress.rate(nll, self.options.min_delta);
+        self.note(learning_rate, nll, by_head.clone());
+        let draft = self.draft(&policy, nll, best)?;
+        self.save(draft)?;
         if let Some(nll) = nll {
             (self.events)(Event::Validation {
                 step,
@@ -423,30 +405,64 @@ impl<'a> Run<'a> {
         });
     }
 
-    fn save_last(&mut self) -> Result<()> {
+    /// The file of a policy that was validated, unless it is neither the best nor among those to keep.
+    fn draft(&mut self, policy: &Policy, nll: Option<f64>, best: bool) -> Result<Option<Draft>> {
+        let kept = self.progress.keep(nll, self.options.keep_best);
+        let step = self.progress.step;
+        let numbered = self.folder.numbered(Kind::Best, step);
+        let (path, numbered) = match (best, kept) {
+            (false, false) => return Ok(None),
+            (false, true) => (numbered, None),
+            (true, kept) => (self.folder.file(Kind::Best), kept.then_some(numbered)),
+        };
+        let TrainOptions { frame_delay, window_size, .. } = self.options;
+        let notes = serde_json::json!({
+            "step": step, "nll": nll, "frame_delay": frame_delay, "window_size": window_size,
+        });
+        let snapshot = policy.snapshot(notes, Optimiser::new())?;
+        Ok(Some(Draft { snapshot, path, numbered }))
+    }
+
+    /// Has a policy and the state written from copies of them, while the run goes on.
+    fn save(&mut self, policy: Option<Draft>) -> Result<()> {
+        // One copy of the state at a time.
+        self.saver.wait(self.events);
+        let step = self.progress.step;
+        let TrainOptions { keep_last, .. } = *self.options;
+        let state = Draft {
+            snapshot: self.snapshot()?,
+            path: self.folder.file(Kind::Last),
+            numbered: (keep_last > 0).then(|| self.folder.numbered(Kind::Last, step)),
+        };
+        let best = self.progress.kept.iter().map(|(step, _)| *step).collect();
+        let keep = Keep { last: keep_last, best };
+        self.saver.save(Save { step, policy, state, keep }, self.events);
+        self.saved = (step, Instant::now());
+        Ok(())
+    }
+
+    /// All that a run goes on from.
+    fn snapshot(&mut self) -> Result<Snapshot> {
         self.progress.updates = self.stepper.optimiser().updates();
         let notes =
             serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
         let mut moments: Optimiser =
             self.stepper.optimiser().state().map(|(n, v)| (n, v.to_vec())).collect();
         self.source.save(&mut moments)?;
-        let manifest = Manifest::new(self.stepper.policy().spec().clone(), notes);
-        let path = self.folder.last();
-        checkpoint::save(&path, &manifest, self.stepper.policy().weights(), &moments)?;
-        (self.events)(Event::Checkpoint { path, step: self.progress.step });
-        Ok(())
+        self.stepper.policy().snapshot(notes, moments)
     }
 
-    fn finish(self, mut stopped: Stopped) -> Result<RunReport> {
+    fn finish(mut self, mut stopped: Stopped) -> Result<RunReport> {
+        let (saves, unwritten) = self.saver.finish(self.events);
         let (mut policy, mut baselines) = (None, vec![]);
         if stopped != Stopped::Stopped && self.options.evaluate && !self.validation.1.is_empty() {
-            match self.scores() {
+            match self.scores(unwritten) {
                 Ok((report, others)) => (policy, baselines) = (Some(report), others),
                 Err(Error::Cancelled) => stopped = Stopped::Stopped,
                 Err(error) => return Err(error),
             }
         }
-        let report = RunReport {
+        let mut report = RunReport {
             stopped,
             steps: self.progress.step,
             best_step: self.progress.best_step,
@@ -455,227 +471,34 @@ impl<'a> Run<'a> {
             spec: self.stepper.policy().spec().clone(),
             options: self.options.clone(),
             loader: self.source.flow(),
+            saves,
             policy,
             baselines,
             history: self.progress.history,
             train: self.train,
             validation: self.validation.0,
         };
-        self.folder.write_report(&report)?;
+        if let Err(error) = self.folder.write_report(&report) {
+            (self.events)(report.saves.fail(report.steps, self.folder.report(), &error));
+        }
         Ok(report)
     }
 
-    /// The best policy and the baselines, on every frame of the validation games.
-    fn scores(&self) -> Result<(Report, Vec<BaselineReport>)> {
+    /// The best policy, which no file may have, and the baselines on every frame of the validation games.
+    fn scores(&self, unwritten: Option<Snapshot>) -> Result<(Report, Vec<BaselineReport>)> {
         let options = self.options.eval(1);
         let views = &self.validation.1;
-        let best = Policy::load(&self.folder.best())?;
+        let best = match unwritten.map(Snapshot::into_weights) {
+            Some(parts) => parts.and_then(|(manifest, w)| Policy::from_checkpoint(manifest, w))?,
+            None => Policy::load(&self.folder.file(Kind::Best))?,
+        };
         let progress = |done, total| (self.events)(Event::Evaluating { done, total });
         let report = eval::score(&best, views, &options, &progress, self.cancel)?;
         let spec = self.stepper.policy().spec();
-        Ok((report, eval::score_baselines(&self.counts, spec, views, &options)?))
+        let baselines = eval::score_baselines(&self.counts, spec, views, &options, self.cancel)?;
+        Ok((report, baselines))
     }
-}
-
-impl Progress {
-    fn new(options: &TrainOptions, digest: String) -> Self {
-        Progress {
-            step: 0,
-            updates: 0,
-            seconds: 0.0,
-            best_nll: None,
-            best_step: None,
-            without_better: 0,
-            validated: 0,
-            recent: (0.0, 0),
-            pace: Pace::default(),
-            epoch: (0.0, 0),
-            history: vec![],
-            options: options.clone(),
-            digest,
-        }
-    }
-}
-
-/// A number of games, and their views.
-type Games = (usize, Vec<View>);
-
-/// What is trained on and what is measured on, split by game.
-fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Games, Games)> {
-    let some = |corpus: &Corpus, games: &[usize]| -> Result<Games> {
-        let views = select(corpus.views(games)?, &options.characters, &options.players)?;
-        Ok((views.iter().map(View::game).collect::<HashSet<_>>().len(), views))
-    };
-    let all = |corpus: &Corpus| some(corpus, &(0..corpus.games().len()).collect::<Vec<_>>());
-    if let Some(dir) = &options.validation {
-        let validation = Corpus::open(dir)?;
-        fits(validation.schema(), spec)?;
-        let known: HashSet<_> = corpus.games().iter().map(|g| &g.digest).collect();
-        if let Some(game) = validation.games().iter().find(|g| known.contains(&g.digest)) {
-            let expected = "games that are not trained on";
-            return Err(Error::mismatch("validation corpus", expected, &game.source));
-        }
-        return Ok((all(corpus)?, all(&validation)?));
-    }
-    if options.val_split == 0.0 {
-        return Ok((all(corpus)?, (0, vec![])));
-    }
-    let (train, validation) = corpus.split(&Holdout::Fraction(options.val_split), options.seed)?;
-    Ok((some(corpus, &train)?, some(corpus, &validation)?))
-}
-
-/// One digest of the games of both sides, by which a resumed run knows its data again.
-fn digest(train: &[View], validation: &[View]) -> String {
-    let mut hash = Sha256::new();
-    for views in [train, validation] {
-        let games: BTreeSet<_> = views.iter().map(|v| v.info().digest.as_str()).collect();
-        games.iter().for_each(|digest| hash.update(digest.as_bytes()));
-        hash.update(b"/");
-    }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn first_policy(spec: &Spec, options: &TrainOptions, train: &[View]) -> Result<Policy> {
-    let policy = Policy::init(spec, options.seed)?;
-    if !(spec.heads.prior && options.fit_prior) {
-        return Ok(policy);
-    }
-    let counts = eval::count_answers(train, &spec.heads, options.frame_delay)?;
-    let mut weights = policy.weights().clone();
-    for table in Baseline::fit(BaselineKind::Pairs, &counts).tables() {
-        let name = format!("heads.prior.{}", table.head);
-        let fitted = tensor::tensor(table.values.clone(), (table.rows, table.columns))?;
-        if weights.insert(name.clone(), fitted.into()).is_none() {
-            return Err(Error::not_found(format!("weight {name}")));
-        }
-    }
-    Policy::from_weights(spec, weights)
-}
-
-type Resumed = (Policy, Progress, Option<Optimiser>);
-
-/// What an earlier run left in the folder, if it may be gone on with.
-fn resumable(
-    folder: &Folder<'_>,
-    spec: &Spec,
-    options: &TrainOptions,
-    digest: &str,
-) -> Result<Option<Resumed>> {
-    let path = folder.last();
-    match (path.exists(), options.resume) {
-        (false, _) => return Ok(None),
-        (true, false) => {
-            let expected = "an empty folder, or resume: true";
-            return Err(Error::mismatch(
-                folder.0.display().to_string(),
-                expected,
-                "an earlier run",
-            ));
-        }
-        (true, true) => {}
-    }
-    let file = checkpoint::load(&path)?;
-    let what = path.display().to_string();
-    let progress: Progress = serde_json::from_value(file.manifest.notes.clone())
-        .map_err(|e| Error::corrupt(&what, e))?;
-    if file.manifest.spec != *spec {
-        return Err(Error::mismatch(format!("spec of {what}"), "that of this run", "another"));
-    }
-    if progress.digest != digest {
-        return Err(Error::mismatch(format!("games of {what}"), "those of this run", "others"));
-    }
-    // How it is computed and until when may change; what is computed may not.
-    let comparable = |o: &TrainOptions| TrainOptions {
-        resume: false,
-        threads: None,
-        max_minutes: None,
-        evaluate: false,
-        gradient_checkpoint: false,
-        checkpoint_every: 1,
-        // Said or not, it is the same number.
-        weight_decay: o.optimiser().ok().map(|config| config.weight_decay),
-        prefetch: 0,
-        loader_threads: 1,
-        loader_deadline_ms: 1,
-        ..o.clone()
-    };
-    let (before, now) = (comparable(&progress.options), comparable(options));
-    if let Some((name, before, now)) = first_difference(&before, &now) {
-        return Err(Error::mismatch(format!("{name} of a resumed run"), before, now));
-    }
-    let policy = Policy::from_checkpoint(file.manifest, file.weights)?;
-    Ok(Some((policy, progress, Some(file.optimiser))))
-}
-
-/// The first option in which two runs differ, and both its values.
-fn first_difference(before: &TrainOptions, now: &TrainOptions) -> Option<(String, Value, Value)> {
-    let fields = |o| serde_json::to_value(o).unwrap_or_default();
-    let (before, now) = (fields(before), fields(now));
-    let differs = |(name, value): (&String, &Value)| {
-        (now.get(name) != Some(value))
-            .then(|| (name.clone(), value.clone(), now.get(name).cloned().unwrap_or_default()))
-    };
-    before.as_object()?.iter().find_map(differs)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::Mode;
-    use sconce_core::backbone::State;
-    use sconce_core::spec::{
-        Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig,
-    };
-    use sconce_data::{Schema, VectorGame};
-
-    fn spec() -> Spec {
-        let config = RecurrentConfig {
-            hidden_size: 4,
-            num_layers: 1,
-            layer_norm: false,
-            input_norm: false,
-            dropout: 0.0,
-            input_dropout: 0.0,
-        };
-        let to = Head { name: "to".into(), kind: HeadKind::Categorical(2), hidden_size: 4 };
-        let kind = HeadsKind::Independent;
-        let heads = Heads { kind, parts: vec![to], stream_size: 4, prior: false };
-        Spec { embedding: Embedding::Vector(1), backbone: Backbone::Gru(config), heads }
-    }
-
-    #[test]
-    fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
-        let dir = tempfile::tempdir().unwrap();
-        let spec = spec();
-        let game = |i: u16| VectorGame { x: vec![f32::from(i); 30], labels: vec![i % 2; 30] };
-        let games: Vec<VectorGame> = (0..4).map(game).collect();
-        let corpus = dir.path().join("corpus");
-        let corpus = Corpus::build(&Schema::vector(1, &spec.heads), &games, &corpus).unwrap();
-        let options = TrainOptions {
-            unroll: Mode::Carry,
-            batch_size: 2,
-            window_size: 5,
-            accumulation_steps: 2,
-            val_split: 0.0,
-            ..TrainOptions::default()
-        };
-        let cancel = AtomicBool::new(false);
-        let folder = Folder(dir.path());
-        let mut run = Run::prepare(&corpus, &spec, &options, folder, &|_| (), &cancel).unwrap();
-        run.step(1e-3).unwrap();
-        let numbers = |state: Option<State>| state.unwrap().to_vec().unwrap();
-        let before = numbers(run.source.carried());
-
-        // Nothing finite is left of gradients that this one is added to.
-        let zero = run.stepper.policy().zero_state(2).unwrap();
-        let Loaded { mut batch, .. } = run.source.draw(0, zero.clone(), &cancel).unwrap();
-        let frames = eval::frames(&mut batch);
-        let Batch { labels, weights, .. } = &batch;
-        let examples = Examples { frames: &frames, labels, weights };
-        run.stepper.learn(examples, &zero, 0, f64::MAX).unwrap();
-        assert!(matches!(run.step(1e-3), Err(Error::NonFinite { .. })));
-        assert_eq!(numbers(run.source.carried()), before);
-        run.step(1e-3).unwrap();
-        assert_ne!(numbers(run.source.carried()), before);
-    }
-}
+mod tests;

@@ -1,0 +1,35 @@
+//! A SIGBUS that is none of ours, where somebody handled it before us.
+#![cfg(unix)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sconce_core::spec::HeadKind;
+use sconce_data::{Corpus, Reader, Schema, VectorGame};
+
+static SEEN: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn handle(_signal: libc::c_int) {
+    SEEN.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn it_goes_to_the_handler_before_us_and_ours_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let schema = Schema::Vector { size: 64, heads: vec![("go".into(), HeadKind::Bernoulli(1))] };
+    let games = [VectorGame { x: vec![1.0; 64 * 1000], labels: vec![0; 1000] }];
+    // SAFETY: a plain call of the C library; the handler adds to a number and nothing else.
+    unsafe { libc::signal(libc::SIGBUS, handle as *const () as usize) };
+    let corpus = Corpus::build(&schema, &games, dir.path()).unwrap();
+    let view = corpus.views(&[0]).unwrap().remove(0);
+    for count in 1..=2 {
+        // SAFETY: it is handled.
+        unsafe { libc::raise(libc::SIGBUS) };
+        assert_eq!(SEEN.load(Ordering::SeqCst), count);
+    }
+    let path = dir.path().join(&corpus.games()[0].file);
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(5000).unwrap();
+    let reader = Reader::new(schema.embedding(), schema.heads(), 0);
+    let error = reader.sequence(&view, 0..1000).unwrap_err();
+    assert_eq!(error.kind().name(), "corrupt");
+    assert_eq!(SEEN.load(Ordering::SeqCst), 2);
+}

@@ -1,0 +1,117 @@
+//! Where a run keeps its files.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use sconce_core::{Error, Result, fs};
+
+use crate::report::RunReport;
+
+#[derive(Debug, Clone)]
+pub struct Folder(PathBuf);
+
+/// What a checkpoint is a state of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The policy of a validation.
+    Best,
+    /// All that a run goes on from.
+    Last,
+}
+
+/// The numbered checkpoints that stay.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// How many of the latest; with none, those of another time stay as they are.
+    pub last: usize,
+    /// The steps of the best.
+    pub best: Vec<u64>,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Best => "best",
+            Kind::Last => "last",
+        }
+    }
+}
+
+impl Folder {
+    pub fn new(path: &Path) -> Self {
+        Folder(path.to_path_buf())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn file(&self, kind: Kind) -> PathBuf {
+        self.0.join(format!("{}.{EXTENSION}", kind.name()))
+    }
+
+    /// The file of a step beside it.
+    pub fn numbered(&self, kind: Kind, step: u64) -> PathBuf {
+        self.0.join(format!("{}-{step:08}.{EXTENSION}", kind.name()))
+    }
+
+    pub fn report(&self) -> PathBuf {
+        self.0.join("report.json")
+    }
+
+    /// Makes the folder and takes its lock: one run at a time.
+    pub fn lock(&self) -> Result<File> {
+        std::fs::create_dir_all(&self.0).map_err(Error::io(&self.0))?;
+        let lock = fs::lock(&self.0, "lock")?;
+        // What a killed run had not finished writing.
+        fs::clear_partials(&self.0)?;
+        Ok(lock)
+    }
+
+    pub fn write_report(&self, report: &RunReport) -> Result<()> {
+        let text = serde_json::to_vec_pretty(report).map_err(|e| Error::corrupt("report", e))?;
+        fs::write_atomic(&self.report(), |file| file.write_all(&text))
+    }
+
+    /// Removes numbered checkpoints that are not to be kept.
+    pub fn prune(&self, keep: &Keep) -> Result<()> {
+        let mut last = self.steps(Kind::Last)?;
+        last.sort_unstable_by(|a, b| b.cmp(a));
+        let last = last.split_off(keep.last.min(last.len()));
+        if keep.last > 0 {
+            self.remove(Kind::Last, last)?;
+        }
+        if !keep.best.is_empty() {
+            let best = self.steps(Kind::Best)?.into_iter();
+            self.remove(Kind::Best, best.filter(|step| !keep.best.contains(step)))?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, kind: Kind, steps: impl IntoIterator<Item = u64>) -> Result<()> {
+        steps.into_iter().try_for_each(|step| {
+            let path = self.numbered(kind, step);
+            std::fs::remove_file(&path).map_err(Error::io(&path))
+        })
+    }
+
+    /// The steps of numbered checkpoints.
+    fn steps(&self, kind: Kind) -> Result<Vec<u64>> {
+        let entries = std::fs::read_dir(&self.0).map_err(Error::io(&self.0))?;
+        let step = |name: &str| -> Option<u64> {
+            let rest = name.strip_prefix(kind.name())?.strip_prefix('-')?;
+            let step = rest.strip_suffix(EXTENSION)?.strip_suffix('.')?.parse().ok()?;
+            // Names of ours alone, not a `best-1.safetensors` of somebody's.
+            (self.numbered(kind, step).file_name()? == name).then_some(step)
+        };
+        let mut steps = vec![];
+        for entry in entries {
+            let name = entry.map_err(Error::io(&self.0))?.file_name();
+            steps.extend(name.to_str().and_then(step));
+        }
+        Ok(steps)
+    }
+}
+
+const EXTENSION: &str = "safetensors";

@@ -1,0 +1,67 @@
+//! What a run learns from and is measured on, and the policy that it begins with.
+
+use std::collections::{BTreeSet, HashSet};
+
+use sconce_core::ops::tensor;
+use sconce_core::{Error, Policy, Result, Spec};
+use sconce_data::{Corpus, Holdout, View, select};
+use sha2::{Digest, Sha256};
+
+use crate::baselines::{Baseline, BaselineKind};
+use crate::eval::{self, fits};
+use crate::options::TrainOptions;
+
+/// A number of games, and their views.
+pub type Games = (usize, Vec<View>);
+
+/// What is trained on and what is measured on, split by game.
+pub fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Games, Games)> {
+    let some = |corpus: &Corpus, games: &[usize]| -> Result<Games> {
+        let views = select(corpus.views(games)?, &options.characters, &options.players)?;
+        Ok((views.iter().map(View::game).collect::<HashSet<_>>().len(), views))
+    };
+    let all = |corpus: &Corpus| some(corpus, &(0..corpus.games().len()).collect::<Vec<_>>());
+    if let Some(dir) = &options.validation {
+        let validation = Corpus::open(dir)?;
+        fits(validation.schema(), spec)?;
+        let known: HashSet<_> = corpus.games().iter().map(|g| &g.digest).collect();
+        if let Some(game) = validation.games().iter().find(|g| known.contains(&g.digest)) {
+            let expected = "games that are not trained on";
+            return Err(Error::mismatch("validation corpus", expected, &game.source));
+        }
+        return Ok((all(corpus)?, all(&validation)?));
+    }
+    if options.val_split == 0.0 {
+        return Ok((all(corpus)?, (0, vec![])));
+    }
+    let (train, validation) = corpus.split(&Holdout::Fraction(options.val_split), options.seed)?;
+    Ok((some(corpus, &train)?, some(corpus, &validation)?))
+}
+
+/// One digest of the games of both sides, by which a resumed run knows its data again.
+pub fn digest(train: &[View], validation: &[View]) -> String {
+    let mut hash = Sha256::new();
+    for views in [train, validation] {
+        let games: BTreeSet<_> = views.iter().map(|v| v.info().digest.as_str()).collect();
+        games.iter().for_each(|digest| hash.update(digest.as_bytes()));
+        hash.update(b"/");
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub fn first_policy(spec: &Spec, options: &TrainOptions, train: &[View]) -> Result<Policy> {
+    let policy = Policy::init(spec, options.seed)?;
+    if !(spec.heads.prior && options.fit_prior) {
+        return Ok(policy);
+    }
+    let counts = eval::count_answers(train, &spec.heads, options.frame_delay)?;
+    let mut weights = policy.weights().clone();
+    for table in Baseline::fit(BaselineKind::Pairs, &counts).tables() {
+        let name = format!("heads.prior.{}", table.head);
+        let fitted = tensor::tensor(table.values.clone(), (table.rows, table.columns))?;
+        if weights.insert(name.clone(), fitted.into()).is_none() {
+            return Err(Error::not_found(format!("weight {name}")));
+        }
+    }
+    Policy::from_weights(spec, weights)
+}

@@ -1,0 +1,288 @@
+//! What only a look inside, or a disk that fails, can show.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use super::*;
+use crate::loss::LossOptions;
+use crate::options::Mode;
+use sconce_core::backbone::State;
+use sconce_core::checkpoint;
+use sconce_core::ops::tensor;
+use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
+use sconce_data::{Schema, VectorGame};
+
+fn spec() -> Spec {
+    let config = RecurrentConfig {
+        hidden_size: 4,
+        num_layers: 1,
+        layer_norm: false,
+        input_norm: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let to = Head { name: "to".into(), kind: HeadKind::Categorical(2), hidden_size: 4 };
+    let kind = HeadsKind::Independent;
+    let heads = Heads { kind, parts: vec![to], stream_size: 4, prior: false };
+    Spec { embedding: Embedding::Vector(1), backbone: Backbone::Gru(config), heads }
+}
+
+fn corpus(dir: &Path) -> Corpus {
+    let game = |i: u16| VectorGame {
+        x: (0..30).map(|t| f32::from((t * (i + 3)) % 7)).collect(),
+        labels: (0..30).map(|t| (t * (i + 3)) % 7 / 4).collect(),
+    };
+    let games: Vec<VectorGame> = (0..6).map(game).collect();
+    let folder = dir.join("corpus");
+    Corpus::build(&Schema::vector(1, &spec().heads), &games, &folder).unwrap()
+}
+
+fn options() -> TrainOptions {
+    TrainOptions {
+        batch_size: 4,
+        window_size: 5,
+        stride: 5,
+        steps: Some(12),
+        val_split: 0.34,
+        validate_every: Some(3),
+        validation_stride: 1,
+        ema_decay: Some(0.9),
+        loss: LossOptions::plain(),
+        ..TrainOptions::default()
+    }
+}
+
+fn good_disk() -> Disk {
+    Arc::new(|file: &mut File, bytes: &[u8]| file.write_all(bytes))
+}
+
+/// A disk that is full from write `from` to write `to`, counted from 0.
+fn full_disk(from: u64, to: u64) -> Disk {
+    let writes = AtomicU64::new(0);
+    Arc::new(move |file: &mut File, bytes: &[u8]| {
+        let write = writes.fetch_add(1, Ordering::Relaxed);
+        if (from..to).contains(&write) {
+            file.write_all(&bytes[..bytes.len() / 2])?;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.write_all(bytes)
+    })
+}
+
+fn prepare<'a>(
+    corpus: &Corpus,
+    options: &'a TrainOptions,
+    out: &Path,
+    cancel: &'a AtomicBool,
+) -> Run<'a> {
+    std::fs::create_dir_all(out).unwrap();
+    let folder = Folder::new(out);
+    let saver = Saver::start(folder.clone(), good_disk()).unwrap();
+    Run::prepare(corpus, &spec(), options, folder, saver, &|_| (), cancel).unwrap()
+}
+
+/// All that a file holds but for its notes, which tell the time.
+fn numbers(path: &Path) -> Vec<(String, Vec<u32>)> {
+    let file = checkpoint::load(path).unwrap();
+    let bits = |v: Vec<f32>| v.iter().map(|v| v.to_bits()).collect();
+    let weights = file.weights.iter();
+    let mut all: Vec<_> =
+        weights.map(|(name, t)| (name.clone(), bits(tensor::to_vec(t).unwrap()))).collect();
+    all.extend(file.optimiser.into_iter().map(|(name, v)| (name, bits(v))));
+    all
+}
+
+fn names(out: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(out).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let never = AtomicBool::new(false);
+    let go = |name: &str, disk: Disk| {
+        let told: RefCell<Vec<(PathBuf, u64)>> = RefCell::default();
+        let listen = |event| {
+            if let Event::SaveFailed { path, step, reason } = event {
+                assert!(!reason.is_empty());
+                told.borrow_mut().push((path, step));
+            }
+        };
+        let out = dir.path().join(name);
+        let report = run_on(disk, &corpus, &spec(), &options(), &out, &listen, &never).unwrap();
+        (report, out, told.into_inner())
+    };
+    let (whole, straight, told) = go("whole", good_disk());
+    assert!(told.is_empty());
+    assert_eq!((whole.saves.written, whole.saves.step), (4, Some(12)));
+
+    // Always full: nothing on disk, and yet the best policy's score in the report.
+    let (report, out, told) = go("full", full_disk(0, u64::MAX));
+    let best = out.join("best.safetensors");
+    assert_eq!((report.stopped, report.steps), (Stopped::Finished, 12));
+    assert_eq!((report.saves.written, report.saves.step), (0, None));
+    assert_eq!(report.policy, whole.policy);
+    assert_eq!(told, [3, 6, 9, 12].map(|step| (best.clone(), step)));
+    let failed = &report.saves.failed;
+    assert_eq!((failed.len(), &failed[0].path, failed[0].times), (1, &best, 4));
+    assert_eq!(names(&out), ["lock", "report.json"]);
+
+    // Full for a while: the files before it stay, and those after it are as if it had not been. Whichever
+    // file a write is of, a best policy that failed goes before the state that tells of it.
+    for from in 0..4 {
+        let (report, out, told) = go(&format!("for a while {from}"), full_disk(from, from + 2));
+        assert_eq!(told.len(), 2, "{from}");
+        assert_eq!(report.saves.step, Some(12), "{from}");
+        assert_eq!(report.policy, whole.policy, "{from}");
+        for name in ["best.safetensors", "last.safetensors"] {
+            assert!(numbers(&out.join(name)) == numbers(&straight.join(name)), "{name} {from}");
+        }
+    }
+}
+
+#[test]
+fn the_run_goes_on_while_the_disk_is_slow() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let steps = Arc::new(AtomicU64::new(0));
+    let (seen, met) = (steps.clone(), Arc::new(AtomicBool::new(false)));
+    let reached = met.clone();
+    // The first write ends when the run has made its eighth step.
+    let slow = move |file: &mut File, bytes: &[u8]| {
+        let asked = Instant::now();
+        while seen.load(Ordering::Relaxed) < 8 && asked.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        reached.fetch_or(seen.load(Ordering::Relaxed) >= 8, Ordering::Relaxed);
+        file.write_all(bytes)
+    };
+    let saved = RefCell::new(vec![]);
+    let listen = |event| match event {
+        Event::Step { step, .. } => steps.store(step, Ordering::Relaxed),
+        Event::Checkpoint { step, .. } => saved.borrow_mut().push(step),
+        _ => {}
+    };
+    let options = TrainOptions { save_every: Some(1), validate_every: Some(12), ..options() };
+    let out = dir.path().join("run");
+    let cancel = AtomicBool::new(false);
+    let disk = Arc::new(slow);
+    let report = run_on(disk, &corpus, &spec(), &options, &out, &listen, &cancel).unwrap();
+    assert!(met.load(Ordering::Relaxed), "the run waited for the disk");
+    let saved = saved.into_inner();
+    // None while the first was under way, and all of them whole.
+    assert_eq!((saved[0], saved.last()), (1, Some(&12)));
+    assert!(saved[1] >= 8, "{saved:?}");
+    assert_eq!(report.saves.written, saved.len() as u64);
+}
+
+#[test]
+fn asked_to_stop_amid_a_validation_a_run_ends_and_goes_on_with_that_validation() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let options = TrainOptions { resume: true, ..options() };
+    let (whole, cut) = (dir.path().join("whole"), dir.path().join("cut"));
+    let never = AtomicBool::new(false);
+    super::run(&corpus, &spec(), &options, &whole, &|_| (), &never).unwrap();
+
+    let cancel = AtomicBool::new(false);
+    let mut run = prepare(&corpus, &options, &cut, &cancel);
+    for _ in 0..3 {
+        let rate = run.learning_rate();
+        let (stepped, _) = run.step(rate).unwrap();
+        run.account(stepped, rate, Pace::default());
+    }
+    assert!(run.validation_is_due());
+    cancel.store(true, Ordering::Relaxed);
+    run.validate().unwrap();
+    assert_eq!((run.progress.validated, run.progress.best_step), (0, None));
+    let stopped = run.train().unwrap();
+    assert_eq!(stopped, Stopped::Stopped);
+    let report = run.finish(stopped).unwrap();
+    assert_eq!((report.steps, report.saves.step), (3, Some(3)));
+    assert!(!cut.join("best.safetensors").exists());
+
+    let report = super::run(&corpus, &spec(), &options, &cut, &|_| (), &never).unwrap();
+    assert_eq!(report.steps, 12);
+    for name in ["best.safetensors", "last.safetensors"] {
+        assert!(numbers(&cut.join(name)) == numbers(&whole.join(name)), "{name}");
+    }
+}
+
+#[test]
+fn a_weight_that_is_not_finite_ends_the_run_by_step_and_windows_and_never_reaches_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let (options, out) = (options(), dir.path().join("run"));
+    let cancel = AtomicBool::new(false);
+    let mut run = prepare(&corpus, &options, &out, &cancel);
+    run.step(1e-3).unwrap();
+    run.progress.step = 1;
+    run.save(None).unwrap();
+    let (name, weight) = run.stepper.policy().weights().iter().next().unwrap();
+    let name = name.clone();
+    tensor::update(weight, |numbers| numbers[0] = f32::NAN).unwrap();
+
+    let error = run.train().unwrap_err();
+    let Error::Diverged { what, step: 2, batch: 1, windows, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(what, "logit of to");
+    assert_eq!(windows.len(), 4);
+    let view = |(game, frame): &(String, i32)| {
+        corpus.games().iter().any(|info| info.source == *game) && (0..=25).contains(frame)
+    };
+    assert!(windows.iter().all(view), "{windows:?}");
+
+    run.save(None).unwrap();
+    let (saves, _) = run.saver.finish(&|_| ());
+    assert_eq!((saves.written, saves.step), (1, Some(1)));
+    assert_eq!(saves.failed.len(), 1);
+    assert!(saves.failed[0].reason.starts_with(&name), "{:?}", saves.failed);
+    assert!(numbers(&out.join("last.safetensors")).len() > 1);
+}
+
+#[test]
+fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let options = TrainOptions {
+        unroll: Mode::Carry,
+        batch_size: 2,
+        window_size: 5,
+        accumulation_steps: 2,
+        val_split: 0.0,
+        ..TrainOptions::default()
+    };
+    let cancel = AtomicBool::new(false);
+    let mut run = prepare(&corpus, &options, dir.path(), &cancel);
+    run.step(1e-3).unwrap();
+    let numbers = |state: Option<State>| state.unwrap().to_vec().unwrap();
+    let before = numbers(run.source.carried());
+
+    // Nothing finite is left of gradients that this one is added to.
+    let zero = run.stepper.policy().zero_state(2).unwrap();
+    let Loaded { mut batch, .. } = run.source.draw(0, zero.clone(), &cancel).unwrap();
+    let frames = eval::frames(&mut batch);
+    let Batch { labels, weights, .. } = &batch;
+    let examples = Examples { frames: &frames, labels, weights };
+    run.stepper.learn(examples, &zero, 0, f64::MAX).unwrap();
+    match run.step(1e-3).unwrap_err() {
+        // Of a step of two batches.
+        Error::Diverged { what, batch: 0, windows, .. } => {
+            assert!(what.starts_with("gradient of "), "{what}");
+            assert_eq!(windows.len(), 4);
+        }
+        other => panic!("{other}"),
+    }
+    assert_eq!(numbers(run.source.carried()), before);
+    run.step(1e-3).unwrap();
+    assert_ne!(numbers(run.source.carried()), before);
+}
