@@ -160,7 +160,8 @@ impl Source {
     }
 }
 
-fn sampling(options: &TrainOptions) -> SamplerOptions {
+/// How the windows of a run are drawn.
+pub fn sampling(options: &TrainOptions) -> SamplerOptions {
     SamplerOptions {
         window: options.window_size,
         stride: options.stride,

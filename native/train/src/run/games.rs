@@ -10,17 +10,25 @@ use sha2::{Digest, Sha256};
 use crate::baselines::{Baseline, BaselineKind};
 use crate::eval::{self, fits};
 use crate::options::TrainOptions;
+use crate::source::sampling;
 
 /// A number of games, and their views.
 pub type Games = (usize, Vec<View>);
 
 /// What is trained on and what is measured on, split by game.
 pub fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Games, Games)> {
-    let some = |corpus: &Corpus, games: &[usize]| -> Result<Games> {
-        let views = select(corpus.views(games)?, &options.characters, &options.players)?;
+    sampling(options).check_weights(corpus.games().len())?;
+    let some = |side: &str, corpus: &Corpus, games: &[usize]| -> Result<Games> {
+        let chosen = select(corpus.views(games)?, &options.characters, &options.players);
+        let views = chosen.map_err(|e| match e {
+            Error::NotFound { what } => Error::not_found(format!("{what} among the {side} games")),
+            e => e,
+        })?;
         Ok((views.iter().map(View::game).collect::<HashSet<_>>().len(), views))
     };
-    let all = |corpus: &Corpus| some(corpus, &(0..corpus.games().len()).collect::<Vec<_>>());
+    let all = |side: &str, corpus: &Corpus| {
+        some(side, corpus, &(0..corpus.games().len()).collect::<Vec<_>>())
+    };
     if let Some(dir) = &options.validation {
         let validation = Corpus::open(dir)?;
         fits(validation.schema(), spec)?;
@@ -29,13 +37,13 @@ pub fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Ga
             let expected = "games that are not trained on";
             return Err(Error::mismatch("validation corpus", expected, &game.source));
         }
-        return Ok((all(corpus)?, all(&validation)?));
+        return Ok((all("training", corpus)?, all("validation", &validation)?));
     }
     if options.val_split == 0.0 {
-        return Ok((all(corpus)?, (0, vec![])));
+        return Ok((all("training", corpus)?, (0, vec![])));
     }
     let (train, validation) = corpus.split(&Holdout::Fraction(options.val_split), options.seed)?;
-    Ok((some(corpus, &train)?, some(corpus, &validation)?))
+    Ok((some("training", corpus, &train)?, some("validation", corpus, &validation)?))
 }
 
 /// One digest of the games of both sides, by which a resumed run knows its data again.

@@ -41,6 +41,8 @@ const LINES: usize = PARTS * TILE;
 const LINE: usize = 64;
 /// Rows and columns of a block: two tiles by two.
 const BLOCK: usize = 2 * TILE;
+/// Columns of a strip: a tile of rows by four of columns.
+const STRIP: usize = 4 * TILE;
 /// Rows of `a`, and steps of them, that are cut at a time: 384 KiB of parts. A block of `out` is visited
 /// so many steps apart; its rows are far apart too, and visits cost more than parts that leave the first cache.
 const ROWS: usize = 128;
@@ -161,7 +163,12 @@ pub unsafe fn matmul(
             for rows in pieces(a.rows, ROWS, BLOCK) {
                 // SAFETY: the ranges are within `a`, and fit the scratch.
                 unsafe { cut_rows(product.cut, a, rows.clone(), steps.clone()) };
-                for column in (0..b.columns).step_by(BLOCK) {
+                let strip = if rows.len() == TILE { b.columns / STRIP * STRIP } else { 0 };
+                for column in (0..strip).step_by(STRIP) {
+                    // SAFETY: the columns are within `out`, and the rows have just been cut.
+                    unsafe { product.strip(rows.start, &steps, column) };
+                }
+                for column in (strip..b.columns).step_by(BLOCK) {
                     for within in (0..rows.len()).step_by(BLOCK) {
                         // SAFETY: the block begins within `out`, and its rows have just been cut.
                         unsafe { product.block(rows.clone(), within, &steps, column) };
@@ -184,6 +191,32 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
+    /// Adds `steps` to a tile of rows by four of columns, which for so few rows are as many sums as in a
+    /// block.
+    ///
+    /// # Safety
+    ///
+    /// The unit is configured; the strip is within `out`, and the steps begin with a tile of `b`.
+    unsafe fn strip(&mut self, row: usize, steps: &Range<usize>, column: usize) {
+        let Product { out, out_stride, b, start, .. } = *self;
+        let of_columns = b.depth.div_ceil(STEPS) * LINES;
+        // SAFETY: the caller's.
+        unsafe {
+            let first = (column / TILE) * of_columns + steps.start / STEPS * LINES;
+            let b = b.lines.as_ptr().add(first);
+            let out = out.add(row * out_stride + column);
+            let (from, from_stride) = match start {
+                _ if steps.start > 0 => (out.cast_const(), out_stride),
+                Start::Zero => (std::ptr::null(), 0),
+                Start::Out => (out.cast_const(), out_stride),
+                Start::Row(numbers) => (numbers.as_ptr().add(column), 0),
+            };
+            begin(from, from_stride, 2 * TILE);
+            multiply_strip(steps.len().div_ceil(STEPS), self.cut.as_ptr(), b, of_columns);
+            store(out, out_stride, 2 * TILE);
+        }
+    }
+
     /// Adds `steps` to the block of `out` that begins at row `within` of `rows`, which have been cut, and at
     /// `column`.
     ///
@@ -219,9 +252,9 @@ impl Product<'_> {
                 Start::Row(numbers) => (numbers.as_ptr().add(column), 0),
             };
             if height == BLOCK && width == BLOCK {
-                begin(from, from_stride);
+                begin(from, from_stride, TILE * from_stride);
                 multiply(count, a_tiles, b_tiles);
-                return store(out, out_stride);
+                return store(out, out_stride, TILE * out_stride);
             }
             let block = self.block.0.as_mut_ptr();
             if !from.is_null() {
@@ -229,9 +262,9 @@ impl Product<'_> {
                     copy_nonoverlapping(from.add(i * from_stride), block.add(i * BLOCK), width);
                 }
             }
-            begin(if from.is_null() { from } else { block }, BLOCK);
+            begin(if from.is_null() { from } else { block }, BLOCK, TILE * BLOCK);
             multiply(count, a_tiles, b_tiles);
-            store(block, BLOCK);
+            store(block, BLOCK, TILE * BLOCK);
             for i in 0..height {
                 copy_nonoverlapping(block.add(i * BLOCK), out.add(i * out_stride), width);
             }
@@ -307,12 +340,13 @@ unsafe fn release() {
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
 }
 
-/// What the sums of a block begin with: rows `stride` numbers apart, or 0 where there are none.
+/// What the sums begin with, or 0 where there are none: two tiles side by side, and two more that begin
+/// `apart` numbers on; rows are `stride` numbers apart.
 ///
 /// # Safety
 ///
-/// The unit is configured, and a block is readable at `from` if it is not null.
-unsafe fn begin(from: *const f32, stride: usize) {
+/// The unit is configured, and these tiles are readable at `from` if it is not null.
+unsafe fn begin(from: *const f32, stride: usize, apart: usize) {
     // SAFETY: the caller's.
     unsafe {
         if from.is_null() {
@@ -326,12 +360,12 @@ unsafe fn begin(from: *const f32, stride: usize) {
             return;
         }
         asm!(
-            "tileloadd tmm0, [{upper} + {stride}*1]",
-            "tileloadd tmm1, [{upper} + {stride}*1 + 64]",
-            "tileloadd tmm2, [{lower} + {stride}*1]",
-            "tileloadd tmm3, [{lower} + {stride}*1 + 64]",
-            upper = in(reg) from,
-            lower = in(reg) from.add(TILE * stride),
+            "tileloadd tmm0, [{first} + {stride}*1]",
+            "tileloadd tmm1, [{first} + {stride}*1 + 64]",
+            "tileloadd tmm2, [{second} + {stride}*1]",
+            "tileloadd tmm3, [{second} + {stride}*1 + 64]",
+            first = in(reg) from,
+            second = in(reg) from.add(apart),
             stride = in(reg) stride * size_of::<f32>(),
             options(nostack, readonly, preserves_flags)
         );
@@ -414,19 +448,115 @@ unsafe fn multiply(
     }
 }
 
+/// As [`multiply`], of one row of tiles with four columns of them, `of_columns` lines apart.
+///
 /// # Safety
 ///
-/// The unit is configured, and a block is writable at `to`, its rows `stride` numbers apart.
-unsafe fn store(to: *mut f32, stride: usize) {
+/// As for [`multiply`].
+unsafe fn multiply_strip(
+    count: usize,
+    a: *const MaybeUninit<Line>,
+    b: *const MaybeUninit<Line>,
+    of_columns: usize,
+) {
     // SAFETY: the caller's.
     unsafe {
         asm!(
-            "tilestored [{upper} + {stride}*1], tmm0",
-            "tilestored [{upper} + {stride}*1 + 64], tmm1",
-            "tilestored [{lower} + {stride}*1], tmm2",
-            "tilestored [{lower} + {stride}*1 + 64], tmm3",
-            upper = in(reg) to,
-            lower = in(reg) to.add(TILE * stride),
+            "2:",
+            // lo hi
+            "tileloadd tmm4, [{a} + {line}*1 + 2048]",
+            "tileloadd tmm5, [{b0} + {line}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm5",
+            "tileloadd tmm6, [{b1} + {line}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm6",
+            "tileloadd tmm7, [{b2} + {line}*1]",
+            "tdpbf16ps tmm2, tmm4, tmm7",
+            "tileloadd tmm5, [{b3} + {line}*1]",
+            "tdpbf16ps tmm3, tmm4, tmm5",
+            // mid hi
+            "tileloadd tmm4, [{a} + {line}*1 + 1024]",
+            "tileloadd tmm5, [{b0} + {line}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm5",
+            "tileloadd tmm6, [{b1} + {line}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm6",
+            "tileloadd tmm7, [{b2} + {line}*1]",
+            "tdpbf16ps tmm2, tmm4, tmm7",
+            "tileloadd tmm5, [{b3} + {line}*1]",
+            "tdpbf16ps tmm3, tmm4, tmm5",
+            // mid mid
+            "tileloadd tmm4, [{a} + {line}*1 + 1024]",
+            "tileloadd tmm5, [{b0} + {line}*1 + 1024]",
+            "tdpbf16ps tmm0, tmm4, tmm5",
+            "tileloadd tmm6, [{b1} + {line}*1 + 1024]",
+            "tdpbf16ps tmm1, tmm4, tmm6",
+            "tileloadd tmm7, [{b2} + {line}*1 + 1024]",
+            "tdpbf16ps tmm2, tmm4, tmm7",
+            "tileloadd tmm5, [{b3} + {line}*1 + 1024]",
+            "tdpbf16ps tmm3, tmm4, tmm5",
+            // hi mid
+            "tileloadd tmm4, [{a} + {line}*1]",
+            "tileloadd tmm5, [{b0} + {line}*1 + 1024]",
+            "tdpbf16ps tmm0, tmm4, tmm5",
+            "tileloadd tmm6, [{b1} + {line}*1 + 1024]",
+            "tdpbf16ps tmm1, tmm4, tmm6",
+            "tileloadd tmm7, [{b2} + {line}*1 + 1024]",
+            "tdpbf16ps tmm2, tmm4, tmm7",
+            "tileloadd tmm5, [{b3} + {line}*1 + 1024]",
+            "tdpbf16ps tmm3, tmm4, tmm5",
+            // hi lo
+            "tileloadd tmm4, [{a} + {line}*1]",
+            "tileloadd tmm5, [{b0} + {line}*1 + 2048]",
+            "tdpbf16ps tmm0, tmm4, tmm5",
+            "tileloadd tmm6, [{b1} + {line}*1 + 2048]",
+            "tdpbf16ps tmm1, tmm4, tmm6",
+            "tileloadd tmm7, [{b2} + {line}*1 + 2048]",
+            "tdpbf16ps tmm2, tmm4, tmm7",
+            "tileloadd tmm5, [{b3} + {line}*1 + 2048]",
+            "tdpbf16ps tmm3, tmm4, tmm5",
+            // hi hi
+            "tileloadd tmm4, [{a} + {line}*1]",
+            "tileloadd tmm5, [{b0} + {line}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm5",
+            "tileloadd tmm6, [{b1} + {line}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm6",
+            "tileloadd tmm7, [{b2} + {line}*1]",
+            "tdpbf16ps tmm2, tmm4, tmm7",
+            "tileloadd tmm5, [{b3} + {line}*1]",
+            "tdpbf16ps tmm3, tmm4, tmm5",
+            "add {a}, 3072",
+            "add {b0}, 3072",
+            "add {b1}, 3072",
+            "add {b2}, 3072",
+            "add {b3}, 3072",
+            "dec {count}",
+            "jnz 2b",
+            a = inout(reg) a => _,
+            b0 = inout(reg) b => _,
+            b1 = inout(reg) b.add(of_columns) => _,
+            b2 = inout(reg) b.add(2 * of_columns) => _,
+            b3 = inout(reg) b.add(3 * of_columns) => _,
+            count = inout(reg) count => _,
+            line = in(reg) LINE,
+            options(nostack, readonly)
+        );
+    }
+}
+
+/// Where the sums go, as in [`begin`].
+///
+/// # Safety
+///
+/// The unit is configured, and these tiles are writable at `to`.
+unsafe fn store(to: *mut f32, stride: usize, apart: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "tilestored [{first} + {stride}*1], tmm0",
+            "tilestored [{first} + {stride}*1 + 64], tmm1",
+            "tilestored [{second} + {stride}*1], tmm2",
+            "tilestored [{second} + {stride}*1 + 64], tmm3",
+            first = in(reg) to,
+            second = in(reg) to.add(apart),
             stride = in(reg) stride * size_of::<f32>(),
             options(nostack, preserves_flags)
         );

@@ -19,7 +19,7 @@ use candle_core::{Shape, Tensor};
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::linear::{row_sum, weight_gradient};
 use crate::ops::many::{self, Many};
-use crate::ops::matmul::{Operand, Packed, View};
+use crate::ops::matmul::{MANY, Operand, Packed, View};
 use crate::ops::simd::add_assign;
 use crate::ops::tensor;
 use crate::pool::for_each_shard;
@@ -140,8 +140,9 @@ struct Tape {
     cells: Vec<f32>,
 }
 
-/// Rows that are projected together where nobody keeps them: 512 KiB of frames for 256 numbers.
-const CHUNK: usize = 128;
+/// Rows that are projected together where nobody keeps them: 2 MiB of frames for 256 numbers, and of each of
+/// sixteen games as many frames as keep a matrix unit busy.
+const CHUNK: usize = 512;
 
 impl<C: Cell> Layer<C> {
     /// Checks all shapes.
@@ -166,9 +167,9 @@ impl<C: Cell> Layer<C> {
         Ok(Layer { batch, time, input, hidden, lengths, gates, tape, cell: PhantomData })
     }
 
-    /// Rows of the batch in one shard: at most four shards, none smaller than eight rows.
+    /// Rows of the batch in one shard: at most four shards, none too small for a matrix unit.
     fn shard(&self) -> usize {
-        self.batch.div_ceil(4).max(8)
+        self.batch.div_ceil(4).max(MANY)
     }
 
     fn present(&self, row: usize, t: usize) -> bool {
