@@ -284,6 +284,7 @@ defmodule Sconce.LoaderTest do
       assert kind.(corpus, frame_delay: 3, frame_delay_max: 2) == :out_of_range
       assert kind.(corpus, sampling: :weighted, weights: [1, 1, 1, 1, 1]) == :mismatch
       assert kind.(corpus, batch_size: 1_000_000) == :out_of_range
+      assert kind.(corpus, burn_in: 5) == :out_of_range
       wide = {List.duplicate(0.0, 600 * 5), [0, 1, 2, 3, 4]}
       into = Path.join(dir, "wide")
       {:ok, wide} = Corpus.build({:vector, 600}, [wide], into: into, heads: @heads)

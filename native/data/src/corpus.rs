@@ -136,6 +136,11 @@ pub struct VectorGame {
 }
 
 impl Corpus {
+    /// Whether a folder holds a corpus, whole or not.
+    pub fn is_at(dir: &Path) -> bool {
+        dir.join(MANIFEST).exists() || exphil::is_there(dir)
+    }
+
     /// One of ours, or of ExPhil's, which can only be read.
     pub fn open(dir: &Path) -> Result<Self> {
         if !dir.join(MANIFEST).exists() && exphil::is_there(dir) {

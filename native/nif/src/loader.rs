@@ -90,6 +90,11 @@ impl StreamOptions {
             let (start, most) = (self.start as f64, MAX_START as f64);
             return Err(Error::out_of_range("start", start, 0.0, most));
         }
+        if self.burn_in >= self.sampler.window {
+            let (burn_in, most) =
+                (self.burn_in as f64, self.sampler.window.saturating_sub(1) as f64);
+            return Err(Error::out_of_range("burn_in", burn_in, 0.0, most));
+        }
         self.loader.validate()
     }
 

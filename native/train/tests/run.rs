@@ -730,6 +730,17 @@ fn a_corpus_of_something_else_is_refused_with_both_named() {
 }
 
 #[test]
+fn a_run_does_not_move_into_a_corpus() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("corpus");
+    let corpus = corpus(&out);
+    let error =
+        run(&corpus, &gru(), &options(), &out, &silent, &AtomicBool::new(false)).unwrap_err();
+    assert!(error.to_string().contains("a corpus"), "{error}");
+    assert!(!out.join("last.safetensors").exists() && !out.join("report.json").exists());
+}
+
+#[test]
 fn options_out_of_bounds_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));

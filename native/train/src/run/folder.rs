@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use sconce_core::{Error, Result, fs};
+use sconce_data::Corpus;
 
 use crate::report::RunReport;
 
@@ -62,6 +63,10 @@ impl Folder {
 
     /// Makes the folder and takes its lock: one run at a time.
     pub fn lock(&self) -> Result<File> {
+        if Corpus::is_at(&self.0) {
+            let what = format!("folder {} of a run", self.0.display());
+            return Err(Error::mismatch(what, "a folder of its own", "a corpus"));
+        }
         std::fs::create_dir_all(&self.0).map_err(Error::io(&self.0))?;
         let lock = fs::lock(&self.0, "lock")?;
         // What a killed run had not finished writing.
