@@ -71,6 +71,21 @@ defmodule Sconce.Loader do
     ]
   ]
 
+  @frame_weights [
+    neutral_weight: [
+      type: :float,
+      default: 1.0,
+      min: 0,
+      doc: "Weight of a frame without a button and with a centred main stick."
+    ],
+    transition_weight: [
+      type: :float,
+      default: 1.0,
+      min: 0,
+      doc: "Factor on a frame whose action differs from the one before."
+    ]
+  ]
+
   @prefetch [
     prefetch: [
       type: :non_neg_integer,
@@ -124,18 +139,6 @@ defmodule Sconce.Loader do
               max: 256,
               doc: "How many of the latest inputs stand beside each state, the newest first."
             ],
-            neutral_weight: [
-              type: :float,
-              default: 1.0,
-              min: 0,
-              doc: "Weight of a frame without a button and with a centred main stick."
-            ],
-            transition_weight: [
-              type: :float,
-              default: 1.0,
-              min: 0,
-              doc: "Factor on a frame whose action differs from the one before."
-            ],
             burn_in: [
               type: :non_neg_integer,
               default: 0,
@@ -151,7 +154,7 @@ defmodule Sconce.Loader do
               default: :auto,
               doc: "Nx tensors or maps of binaries; `:auto` is tensors where Nx is loaded."
             ]
-          ] ++ @sampling ++ @prefetch
+          ] ++ @frame_weights ++ @sampling ++ @prefetch
 
   @moduledoc """
   Batches of a corpus, for apps that train with something else than `Sconce.Trainer`.
@@ -269,6 +272,7 @@ defmodule Sconce.Loader do
   @doc false
   # The tables that a training run has as well.
   def schema(:sampling), do: @sampling
+  def schema(:frame_weights), do: @frame_weights
   def schema(:prefetch), do: @prefetch
 
   @doc false

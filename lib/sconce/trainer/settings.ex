@@ -147,18 +147,6 @@ defmodule Sconce.Trainer.Settings do
       default: 0,
       doc: "Frames at the start of a window that carry no loss; carried, at the start of a game."
     ],
-    neutral_weight: [
-      type: :float,
-      default: 1.0,
-      min: 0,
-      doc: "Weight of a frame without a button and with a centred main stick."
-    ],
-    transition_weight: [
-      type: :float,
-      default: 1.0,
-      min: 0,
-      doc: "Factor on a frame whose action differs from the one before."
-    ],
     loss: [type: {:or, [:plain, :keyword]}, default: [], doc: "What is made small, see below."],
     seed: [type: :non_neg_integer, default: 0, doc: "Of everything random."],
     val_split: [
@@ -229,7 +217,7 @@ defmodule Sconce.Trainer.Settings do
     ]
   ]
 
-  @training @own ++ Loader.schema(:sampling) ++ Loader.schema(:prefetch)
+  @training Enum.reduce([:frame_weights, :sampling, :prefetch], @own, &(&2 ++ Loader.schema(&1)))
 
   @loss [
     button_weight: [type: :float, default: 2.0, min: 0, doc: "Factor on heads of bits."],

@@ -448,6 +448,34 @@ unsafe fn multiply(
     }
 }
 
+/// The products of a part of a row of tiles with a part of four columns of them; the parts begin so many
+/// bytes into a tile.
+macro_rules! strip_products {
+    ($a:literal, $b:literal) => {
+        concat!(
+            "tileloadd tmm4, [{a} + {line}*1 + ",
+            $a,
+            "]\n",
+            "tileloadd tmm5, [{b0} + {line}*1 + ",
+            $b,
+            "]\n",
+            "tdpbf16ps tmm0, tmm4, tmm5\n",
+            "tileloadd tmm6, [{b1} + {line}*1 + ",
+            $b,
+            "]\n",
+            "tdpbf16ps tmm1, tmm4, tmm6\n",
+            "tileloadd tmm7, [{b2} + {line}*1 + ",
+            $b,
+            "]\n",
+            "tdpbf16ps tmm2, tmm4, tmm7\n",
+            "tileloadd tmm5, [{b3} + {line}*1 + ",
+            $b,
+            "]\n",
+            "tdpbf16ps tmm3, tmm4, tmm5",
+        )
+    };
+}
+
 /// As [`multiply`], of one row of tiles with four columns of them, `of_columns` lines apart.
 ///
 /// # Safety
@@ -463,66 +491,13 @@ unsafe fn multiply_strip(
     unsafe {
         asm!(
             "2:",
-            // lo hi
-            "tileloadd tmm4, [{a} + {line}*1 + 2048]",
-            "tileloadd tmm5, [{b0} + {line}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm5",
-            "tileloadd tmm6, [{b1} + {line}*1]",
-            "tdpbf16ps tmm1, tmm4, tmm6",
-            "tileloadd tmm7, [{b2} + {line}*1]",
-            "tdpbf16ps tmm2, tmm4, tmm7",
-            "tileloadd tmm5, [{b3} + {line}*1]",
-            "tdpbf16ps tmm3, tmm4, tmm5",
-            // mid hi
-            "tileloadd tmm4, [{a} + {line}*1 + 1024]",
-            "tileloadd tmm5, [{b0} + {line}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm5",
-            "tileloadd tmm6, [{b1} + {line}*1]",
-            "tdpbf16ps tmm1, tmm4, tmm6",
-            "tileloadd tmm7, [{b2} + {line}*1]",
-            "tdpbf16ps tmm2, tmm4, tmm7",
-            "tileloadd tmm5, [{b3} + {line}*1]",
-            "tdpbf16ps tmm3, tmm4, tmm5",
-            // mid mid
-            "tileloadd tmm4, [{a} + {line}*1 + 1024]",
-            "tileloadd tmm5, [{b0} + {line}*1 + 1024]",
-            "tdpbf16ps tmm0, tmm4, tmm5",
-            "tileloadd tmm6, [{b1} + {line}*1 + 1024]",
-            "tdpbf16ps tmm1, tmm4, tmm6",
-            "tileloadd tmm7, [{b2} + {line}*1 + 1024]",
-            "tdpbf16ps tmm2, tmm4, tmm7",
-            "tileloadd tmm5, [{b3} + {line}*1 + 1024]",
-            "tdpbf16ps tmm3, tmm4, tmm5",
-            // hi mid
-            "tileloadd tmm4, [{a} + {line}*1]",
-            "tileloadd tmm5, [{b0} + {line}*1 + 1024]",
-            "tdpbf16ps tmm0, tmm4, tmm5",
-            "tileloadd tmm6, [{b1} + {line}*1 + 1024]",
-            "tdpbf16ps tmm1, tmm4, tmm6",
-            "tileloadd tmm7, [{b2} + {line}*1 + 1024]",
-            "tdpbf16ps tmm2, tmm4, tmm7",
-            "tileloadd tmm5, [{b3} + {line}*1 + 1024]",
-            "tdpbf16ps tmm3, tmm4, tmm5",
-            // hi lo
-            "tileloadd tmm4, [{a} + {line}*1]",
-            "tileloadd tmm5, [{b0} + {line}*1 + 2048]",
-            "tdpbf16ps tmm0, tmm4, tmm5",
-            "tileloadd tmm6, [{b1} + {line}*1 + 2048]",
-            "tdpbf16ps tmm1, tmm4, tmm6",
-            "tileloadd tmm7, [{b2} + {line}*1 + 2048]",
-            "tdpbf16ps tmm2, tmm4, tmm7",
-            "tileloadd tmm5, [{b3} + {line}*1 + 2048]",
-            "tdpbf16ps tmm3, tmm4, tmm5",
-            // hi hi
-            "tileloadd tmm4, [{a} + {line}*1]",
-            "tileloadd tmm5, [{b0} + {line}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm5",
-            "tileloadd tmm6, [{b1} + {line}*1]",
-            "tdpbf16ps tmm1, tmm4, tmm6",
-            "tileloadd tmm7, [{b2} + {line}*1]",
-            "tdpbf16ps tmm2, tmm4, tmm7",
-            "tileloadd tmm5, [{b3} + {line}*1]",
-            "tdpbf16ps tmm3, tmm4, tmm5",
+            // As there: lo hi, mid hi, mid mid, hi mid, hi lo, hi hi.
+            strip_products!(2048, 0),
+            strip_products!(1024, 0),
+            strip_products!(1024, 1024),
+            strip_products!(0, 1024),
+            strip_products!(0, 2048),
+            strip_products!(0, 0),
             "add {a}, 3072",
             "add {b0}, 3072",
             "add {b1}, 3072",
