@@ -16,7 +16,7 @@ defmodule Sconce.ReplayToActionTest do
     {:ok, dir: dir, replays: Path.wildcard(replays <> "/valid*.slp") |> Enum.take(1)}
   end
 
-  for backbone <- [:mlp, :gru, :lstm], heads <- [:independent, :autoregressive] do
+  for backbone <- [:mlp, :gru, :lstm], heads <- [:independent, :linear, :autoregressive] do
     test "#{backbone} with #{heads} heads scores as it plays", %{dir: dir, replays: replays} do
       {:ok, corpus} = Corpus.import(replays, into: Path.join(dir, "corpus"))
       policy = policy(unquote(backbone), unquote(heads))
@@ -39,8 +39,9 @@ defmodule Sconce.ReplayToActionTest do
 
   defp policy(backbone, heads) do
     size = if backbone == :mlp, do: [hidden_sizes: [24]], else: [hidden_size: 24, num_layers: 2]
-    prior = [embedding: :melee, backbone: backbone, heads: heads, prior: true]
-    {:ok, policy} = Policy.init(prior ++ size, seed: 3)
+    heads = if heads == :linear, do: [head_hidden_size: 0], else: [heads: heads]
+    prior = [embedding: :melee, backbone: backbone, prior: true]
+    {:ok, policy} = Policy.init(prior ++ heads ++ size, seed: 3)
     policy
   end
 

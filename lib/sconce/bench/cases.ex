@@ -11,14 +11,16 @@ defmodule Sconce.Bench.Cases do
   @seed 1
 
   # Shapes that the peers have as well.
-  @mlp [backbone: :mlp, hidden_sizes: [512, 512], layer_norm: true]
-  @plain [layer_norm: false, input_norm: false]
+  @heads [head_hidden_size: 0]
+  @mlp [backbone: :mlp, hidden_sizes: [512, 512], layer_norm: true] ++ @heads
+  @plain [layer_norm: false, input_norm: false] ++ @heads
   @backbones [
     {"mlp 512 512", @mlp},
     {"gru 256x2", [backbone: :gru, hidden_size: 256, num_layers: 2] ++ @plain},
     {"lstm 256x2", [backbone: :lstm, hidden_size: 256, num_layers: 2] ++ @plain},
-    {"mamba 256x2", [backbone: :mamba, input_norm: false]},
-    {"sliding_window 256x2", [backbone: :sliding_window, input_norm: false, qk_layernorm: false]}
+    {"mamba 256x2", [backbone: :mamba, input_norm: false] ++ @heads},
+    {"sliding_window 256x2",
+     [backbone: :sliding_window, input_norm: false, qk_layernorm: false] ++ @heads}
   ]
   @packed {:melee, layout: :packed}
   # As a run is set up by default, with the heads that play best.

@@ -34,8 +34,14 @@ defmodule Sconce.Policy.Spec do
     ],
     axis_buckets: @size ++ [default: 16, doc: "Steps of a stick's axis, of a controller."],
     shoulder_buckets: @size ++ [default: 4, doc: "Steps of the shoulder, of a controller."],
-    head_hidden_size:
-      @size ++ [default: 64, doc: "Hidden layer of a head; half of it for the shoulder."],
+    head_hidden_size: [
+      type: :non_neg_integer,
+      max: 65_536,
+      default: 64,
+      doc:
+        "Hidden layer of a head, half of it for the shoulder; with 0 all heads read their logits " <>
+          "straight from the trunk vector."
+    ],
     stream_size: @size ++ [default: 128, doc: "Residual stream of autoregressive heads."],
     prior: [
       type: :boolean,
@@ -71,7 +77,7 @@ defmodule Sconce.Policy.Spec do
   defstruct @enforce_keys ++ [value_head: nil]
 
   @type head_kind :: {:bernoulli, pos_integer} | {:categorical, pos_integer}
-  @type head :: %{name: atom, kind: head_kind, hidden_size: pos_integer}
+  @type head :: %{name: atom, kind: head_kind, hidden_size: non_neg_integer}
   @type t :: %__MODULE__{
           embedding: Embedding.t(),
           backbone: {Temporal.backbone(), keyword},
@@ -235,7 +241,7 @@ defmodule Sconce.Policy.Spec do
 
     [head(:buttons, {:bernoulli, 8}, size)] ++
       for(name <- [:main_x, :main_y, :c_x, :c_y], do: head(name, axis, size)) ++
-      [head(:shoulder, shoulder, max(div(size, 2), 1))]
+      [head(:shoulder, shoulder, if(size > 0, do: max(div(size, 2), 1), else: 0))]
   end
 
   defp list!(list, size) do

@@ -32,6 +32,8 @@ pub struct Heads {
 }
 
 enum Layers {
+    /// `logits = W x` of all heads; weight `logits`.
+    Linear(Linear),
     /// `logits = W_2 relu(W_1 x)` per head; weights `NAME_hidden`, `NAME_logits`.
     Independent(Vec<Branch>),
     /// A residual stream: each head reads its logits from it and adds an encoding of its choice
@@ -42,6 +44,10 @@ enum Layers {
 impl Heads {
     pub fn new(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Self> {
         let layers = match spec.kind {
+            HeadsKind::Independent if spec.are_linear() => {
+                let logits = spec.num_logits();
+                Layers::Linear(Linear::new(input, logits, Activation::None, &b.under("logits"))?)
+            }
             HeadsKind::Independent => Layers::Independent(independent(spec, input, b)?),
             HeadsKind::Autoregressive => autoregressive(spec, input, b)?,
         };
@@ -63,6 +69,7 @@ impl Heads {
         self.check_classes(previous, true)?;
         let rows = tensor::rows(trunk.dims()).0;
         let mut logits = match &self.layers {
+            Layers::Linear(layer) => layer.forward(&trunk.reshape((rows, ()))?)?,
             Layers::Independent(layers) => ops::branches(trunk, layers)?,
             Layers::Autoregressive { .. } => {
                 let labels =
@@ -110,7 +117,7 @@ impl Heads {
             Ok(self.part(&choices, at))
         };
         let logits = match &self.layers {
-            Layers::Independent(_) => {
+            Layers::Linear(_) | Layers::Independent(_) => {
                 let logits = self.forward(trunk, None, previous)?;
                 for (i, part) in self.spec.iter().enumerate() {
                     let own = logits.narrow(1, part.logits, part.head.kind.logits())?;

@@ -333,7 +333,7 @@ pub enum HeadsKind {
 pub struct Head {
     pub name: String,
     pub kind: HeadKind,
-    /// Width of the hidden layer of an independent head.
+    /// Width of the hidden layer of an independent head; 0: none has a hidden layer.
     pub hidden_size: usize,
 }
 
@@ -389,6 +389,11 @@ impl Heads {
         }
         parts.push(head("shoulder", HeadKind::Categorical(5), 32));
         Heads { kind, parts, stream_size: 128, prior: false }
+    }
+
+    /// Whether independent heads read their logits straight from the trunk vector.
+    pub fn are_linear(&self) -> bool {
+        self.parts.iter().all(|head| head.hidden_size == 0)
     }
 
     /// Heads with the offsets of their logits and labels in one frame.
@@ -480,7 +485,9 @@ impl Heads {
                 HeadKind::Categorical(_) => (2, usize::from(NONE)),
             };
             within(&format!("heads.{name}.size"), head.kind.logits(), least, most)?;
-            size(&format!("heads.{name}.hidden_size"), head.hidden_size, 1)?;
+            // Of independent heads none has a hidden layer, or each.
+            let least = usize::from(!self.are_linear());
+            size(&format!("heads.{name}.hidden_size"), head.hidden_size, least)?;
         }
         size("heads.stream_size", self.stream_size, 1)?;
         let melee = matches!(embedding, Embedding::Melee(_));
@@ -530,6 +537,23 @@ mod tests {
         assert_eq!(refused(mlp(1), 65_535), None);
         let said = "heads.move.size: 65536 is outside 2..65535";
         assert_eq!(refused(mlp(1), 65_536).as_deref(), Some(said));
+    }
+
+    #[test]
+    fn all_independent_heads_have_a_hidden_layer_or_none() {
+        let mut heads = Heads::controller(HeadsKind::Independent);
+        heads.parts.iter_mut().for_each(|head| head.hidden_size = 0);
+        let said = |heads: &Heads| {
+            let (embedding, heads) = (Embedding::Vector(2), heads.clone());
+            let spec = Spec { embedding, backbone: mlp(1), heads };
+            spec.validate().err().map(|e| e.to_string())
+        };
+        assert_eq!(said(&heads), None);
+        heads.parts[2].hidden_size = 4;
+        assert_eq!(
+            said(&heads).as_deref(),
+            Some("heads.buttons.hidden_size: 0 is outside 1..65536")
+        );
     }
 
     #[test]

@@ -66,6 +66,14 @@ defmodule Sconce.Policy.SpecTest do
     assert norm.(embedding: {:vector, 2}, heads: @action, input_norm: true)
   end
 
+  test "heads without a hidden layer are one layer of weights" do
+    spec = Spec.new(backbone: :mlp, hidden_sizes: [8], head_hidden_size: 0)
+    assert Enum.all?(spec.heads, &(&1.hidden_size == 0))
+    {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+    {:ok, weights} = Sconce.Policy.weights(policy)
+    assert {"heads.logits.weight", [81, 8]} in weights
+  end
+
   test "a Spec shows itself in one line" do
     assert inspect(Spec.new(backbone: :mlp, hidden_sizes: [64, 32])) ==
              "#Sconce.Policy.Spec<melee -> mlp 64-32 -> controller(81)>"
