@@ -362,32 +362,6 @@ fn a_shard_that_goes_or_is_cut_while_a_run_learns_ends_it_by_its_name_with_its_s
     }
 }
 
-#[test]
-fn a_reader_that_does_not_come_in_time_ends_a_run_by_its_name_and_the_run_goes_on_later() {
-    let dir = tempfile::tempdir().unwrap();
-    let corpus = corpus(&dir.path().join("corpus"));
-    // Batches that take some milliseconds to make.
-    let patient = TrainOptions {
-        batch_size: 4096,
-        steps: Some(4),
-        validate_every: Some(4),
-        evaluate: false,
-        resume: true,
-        ..options()
-    };
-    let (whole, cut) = (dir.path().join("whole"), dir.path().join("cut"));
-    run_to(4, &corpus, &patient, &whole);
-    run_to(2, &corpus, &patient, &cut);
-    let before = state(&cut);
-    let hasty = TrainOptions { loader_deadline_ms: 1, ..patient.clone() };
-    let error = run(&corpus, &gru(), &hasty, &cut, &silent, &AtomicBool::new(false)).unwrap_err();
-    let name = format!("batch 2 of {} is late by the deadline of 1 ms", corpus.dir().display());
-    assert_eq!((error.kind().name(), error.to_string()), ("deadline", name));
-    assert!(before == state(&cut));
-    run_to(4, &corpus, &patient, &cut);
-    assert!(state(&whole) == state(&cut));
-}
-
 /// What a process that is killed leaves is what the latest save wrote.
 #[test]
 fn states_saved_between_validations_go_on_to_the_same_bits() {
