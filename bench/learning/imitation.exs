@@ -5,11 +5,12 @@
 #
 # `replays` has the folders `train` and `validation`. The peer learns for so many minutes of training and
 # we as many steps as it then made, with its sizes, batch, windows, dropout, mirror, prior, optimiser and
-# schedule; both are scored after their last step, none is picked. Clocks run over all that each needs,
-# from replays to scores: `imitation.py`, and `mix sconce.import`, `train` and `eval`. The time of the
-# processors counts beside the wall's, as that is longer on a machine which does other work. Status 1 where
-# we are worse, or take longer. Curves go into `imitation.svg` beside this file. `PEERS_DIR` is PyTorch's
-# environment, see bench/peers/README.md.
+# schedule. Both are scored after their last step, none is picked, and on every frame: with the state
+# carried through the game, the peer also on windows side by side from a zero state; its better one counts.
+# Clocks run over all that each needs, from replays to scores: `imitation.py`, and `mix sconce.import`,
+# `train` and `eval`. The time of the processors counts beside the wall's, as that is longer on a machine
+# which does other work. Status 1 where we are worse, or take longer. Curves go into `imitation.svg` beside
+# this file. `PEERS_DIR` is PyTorch's environment, see bench/peers/README.md.
 
 defmodule Imitation do
   alias Sconce.Trainer
@@ -26,7 +27,7 @@ defmodule Imitation do
   @theirs ~w(--pairs --mirror --dropout 0.3 --input-dropout 0.3)
   @ours ~w(--prior --mirror 0.5 --dropout 0.3 --input-dropout 0.3 --loss plain --batch-size 64) ++
           ~w(--window-size 60 --learning-rate 0.001 --weight-decay 0.01 --warmup-steps 100) ++
-          ~w(--lr-schedule cosine --no-evaluate)
+          ~w(--lr-schedule cosine --validation-mode carry --no-evaluate)
   @curve_points 8
   @colors %{ours: "#2563eb", theirs: "#ea580c"}
 
@@ -57,10 +58,8 @@ defmodule Imitation do
     do: ours.nll <= theirs.nll and ours.seconds < theirs.seconds
 
   defp say(name, who, run) do
-    carried = if run.carried, do: ", carried #{Scale.number(run.carried, 3)}", else: ""
-
     IO.puts(
-      "#{name}, #{who}: #{run.steps} steps, NLL #{Scale.number(run.nll, 3)}#{carried}, changed " <>
+      "#{name}, #{who}: #{run.steps} steps, NLL #{Scale.number(run.nll, 3)}, changed " <>
         "#{Scale.number(run.changed, 3)}; trained #{round(run.trained)} s, in all " <>
         "#{round(run.seconds)} s, of processors #{round(run.cpu)} s; load before #{run.load}"
     )
@@ -81,9 +80,9 @@ defmodule Imitation do
     Map.merge(clock, %{
       trained: number(result, "seconds"),
       steps: round(number(result, "steps")),
-      nll: number(result, "nll"),
+      # A policy without memory has no other.
+      nll: min(number(result, "nll"), number(result, "nll_carried")),
       changed: number(result, "nll_changed"),
-      carried: number(result, "nll_carried"),
       curve: for(line <- curve, do: {number(line, "seconds"), number(line, "validation")})
     })
   end
@@ -100,6 +99,7 @@ defmodule Imitation do
     last = Path.join(out, "last.safetensors")
     every = max(div(steps, @curve_points), 1)
     paths = ["--corpus", train, "--validation", validation, "--out", out]
+    threads = ["--threads", "#{opts[:threads]}"]
     length = ["--steps", "#{steps}", "--validate-every", "#{every}"]
 
     {clock, _printed} =
@@ -112,27 +112,20 @@ defmodule Imitation do
             paths ++ length ++ @ours ++ Map.fetch!(@models, name) ++ common(opts)
         )
 
-        mix!(["sconce.eval", last, "--corpus", validation, "--threads", "#{opts[:threads]}"])
+        mix!(["sconce.eval", last, "--corpus", validation, "--mode", "carry"] ++ threads)
       end)
 
     {:ok, report} = Trainer.report(out)
     %{steps: ^steps, stopped: :finished} = report
-    scored = score(last, validation, :window)
+    {:ok, %{policy: scored}} = Trainer.evaluate(last, validation, mode: :carry)
 
     Map.merge(clock, %{
       trained: report.seconds,
       steps: steps,
       nll: scored.nll,
       changed: scored.nll_changed,
-      carried: if(name != "mlp", do: score(last, validation, :carry).nll),
       curve: for(%{nll: nll, seconds: at} when nll != nil <- report.history, do: {at, nll})
     })
-  end
-
-  # What `mix sconce.eval` printed, as numbers.
-  defp score(checkpoint, validation, mode) do
-    {:ok, %{policy: policy}} = Trainer.evaluate(checkpoint, validation, mode: mode)
-    policy
   end
 
   defp common(opts), do: ["--threads", "#{opts[:threads]}", "--seed", "#{opts[:seed]}"]
