@@ -20,7 +20,9 @@ defmodule Sconce.Events do
       measurements: [step: "steps that were made before"]
     ],
     step: [
-      doc: "The weights have changed.",
+      doc:
+        "The weights have changed. Where every frame of the batches weighs nothing they have not, and " <>
+          "loss and norm are 0.",
       measurements: [
         loss: "nats, of this step's batches",
         learning_rate: "of this step",

@@ -79,7 +79,8 @@ defmodule Sconce.Trainer do
   `accumulation_steps: k` makes a step of k batches, whose gradients are added in place: those of one
   batch k times as large, up to the order of sums, in the memory of one. Frames count as they would
   there; what a loss takes from the whole of a batch (`:head_normalize`, and the entropy of frames of
-  other weights) it takes from each. Everything counted in steps counts updates.
+  other weights) it takes from each. Everything counted in steps counts updates. A batch whose frames
+  all weigh nothing (`neutral_weight: 0.0`) is passed over: only its state goes on.
 
   ## Long unrolls
 

@@ -65,6 +65,8 @@ pub struct Stepped {
     pub loss: f64,
     /// Before the clip.
     pub grad_norm: f64,
+    /// Whether any frame counted. Where all weigh nothing, loss and norm are 0 and no weight changes.
+    pub learned: bool,
 }
 
 impl Stepper {
@@ -135,8 +137,9 @@ impl Stepper {
         learning_rate: f64,
     ) -> Result<(Stepped, Option<State>)> {
         let (loss, state) = self.learn(x, state, step, 1.0)?;
+        let learned = self.learned > 0.0;
         let grad_norm = self.update(learning_rate)?;
-        Ok((Stepped { loss, grad_norm }, state))
+        Ok((Stepped { loss, grad_norm, learned }, state))
     }
 
     /// Adds `share` times the gradient of a batch to what the next [`update`](Self::update) takes; gives
@@ -146,6 +149,7 @@ impl Stepper {
     /// Batches whose shares are their [`mean_weight`](Examples::mean_weight)s have together the
     /// gradient of one batch of all their rows, up to the order of sums; but what a loss takes from the
     /// whole of a batch, `head_normalize` and the entropy of rows of other weights, it takes from each.
+    /// One whose frames all weigh nothing adds nothing, and has the loss 0.
     pub fn learn(
         &mut self,
         x: Examples<'_>,
@@ -153,6 +157,10 @@ impl Stepper {
         draw: u64,
         share: f64,
     ) -> Result<(f64, Option<State>)> {
+        if x.weights.iter().all(|weight| *weight == 0.0) {
+            let carried = self.unroll.carry.then(|| self.pass(x, state, draw));
+            return Ok((0.0, carried.transpose()?));
+        }
         let learned = self.backward(x, state, draw, share).and_then(|(loss, store, state)| {
             census(self.policy.weights(), &store)?;
             Ok((loss, state))
@@ -164,6 +172,11 @@ impl Stepper {
         learned
     }
 
+    /// How much of what was learned waits for an update.
+    pub fn learned(&self) -> f64 {
+        self.learned
+    }
+
     /// The next batch is the first of an update.
     pub fn forget(&mut self) {
         self.policy.weights().values().for_each(Weight::forget);
@@ -171,7 +184,7 @@ impl Stepper {
     }
 
     /// Clips the mean of the gradients since the last update, changes the weights by it, and gives its
-    /// norm before the clip.
+    /// norm before the clip. Without a gradient nothing changes, and the norm is 0.
     pub fn update(&mut self, learning_rate: f64) -> Result<f64> {
         let updated = self.descend(learning_rate);
         self.forget();
@@ -179,6 +192,9 @@ impl Stepper {
     }
 
     fn descend(&mut self, learning_rate: f64) -> Result<f64> {
+        if self.learned == 0.0 {
+            return Ok(0.0);
+        }
         let weights = self.policy.weights();
         let squares = weights.values().map(|w| w.gradient(|g| squared_norm(g))).sum();
         let clipped = clip(squares, self.learned, self.max_grad_norm);
@@ -237,6 +253,17 @@ impl Stepper {
         let denominators = denominators.ok_or_else(rows)?;
         let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?.value;
         Ok((loss, last.ok_or_else(rows)?, self.unroll.carry.then_some(state)))
+    }
+
+    /// The state after a batch of which nothing else is wanted.
+    fn pass(&self, x: Examples<'_>, state: &State, step: u64) -> Result<State> {
+        let mut state = state.clone();
+        for range in self.chunks(x.frames.time) {
+            let part = Part::cut(x, range.clone());
+            let (_logits, next) = self.forward(&part, x.frames.time, range.start, &state, step)?;
+            state = next.hand_on()?;
+        }
+        Ok(state)
     }
 
     fn chunks(&self, time: usize) -> Vec<Range<usize>> {
@@ -613,6 +640,44 @@ mod tests {
         }
     }
 
+    fn numbers(policy: &Policy) -> Vec<f32> {
+        policy.weights().values().flat_map(|w| tensor::to_vec(w).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_batch_whose_frames_weigh_nothing_adds_nothing_and_hands_its_state_on() {
+        let (frames, labels, weights) = examples();
+        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+        let nothing = vec![0.0; weights.len()];
+        let empty = Examples { weights: &nothing, ..x };
+        for unroll in [Unroll::default(), Unroll { truncate_bptt: Some(3), recompute: None }] {
+            let after = |all: &[Examples]| {
+                let mut stepper = stepper(&LossOptions::plain(), unroll);
+                let zero = stepper.policy.zero_state(BATCH).unwrap();
+                let mut states = vec![];
+                for x in all {
+                    states.push(stepper.learn(*x, &zero, 2, x.mean_weight()).unwrap());
+                }
+                let norm = stepper.update(1e-2).unwrap();
+                (states, norm, numbers(&stepper.policy), stepper.optimiser.updates())
+            };
+            let (alone, norm, changed, updates) = after(&[x]);
+            for all in [[empty, x], [x, empty]] {
+                let (both, other, weights, _) = after(&all);
+                assert_eq!((other, &weights), (norm, &changed));
+                let (loss, state) = &both[usize::from(all[0].weights[TIME - 1] != 0.0)];
+                assert_eq!(*loss, 0.0);
+                assert_eq!(state.to_vec().unwrap(), alone[0].1.to_vec().unwrap());
+            }
+
+            // A step of nothing else: no decay, no moment, no count.
+            let first = numbers(&stepper(&LossOptions::plain(), unroll).policy);
+            let (_, norm, same, none) = after(&[empty, empty]);
+            assert_eq!((norm, none, updates), (0.0, 0, 1));
+            assert!(same == first && changed != first);
+        }
+    }
+
     #[test]
     fn a_batch_that_fails_leaves_nothing_to_the_next_update() {
         let (frames, labels, weights) = examples();
@@ -635,10 +700,6 @@ mod tests {
         let (frames, labels, weights) = examples();
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         let mut stepper = stepper(&LossOptions::plain(), Unroll::default()).averaging(Some(0.5));
-        let numbers = |policy: &Policy| {
-            let all = policy.weights().values().flat_map(|w| tensor::to_vec(w).unwrap());
-            all.collect::<Vec<f32>>()
-        };
         assert_eq!(numbers(&stepper.averaged().unwrap()), numbers(&stepper.policy));
         let after: Vec<Vec<f32>> = (0..3)
             .map(|step| {

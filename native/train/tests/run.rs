@@ -755,3 +755,57 @@ fn options_out_of_bounds_are_named() {
     assert!(go(TrainOptions { mirror: f32::NAN, ..options() }).starts_with("mirror"));
     assert!(go(TrainOptions { window_size: 500, stride: 1, ..options() }).contains("500 frames"));
 }
+
+#[test]
+fn batches_whose_frames_weigh_nothing_are_passed_over_and_the_run_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut heads = Heads::controller(HeadsKind::Independent);
+    heads.parts.iter_mut().for_each(|part| part.hidden_size = 4);
+    // The sticks rest and nothing is pressed, but at each game's end.
+    let games: Vec<VectorGame> = (0..4)
+        .map(|game| {
+            let label = |t: usize| -> [u16; 13] {
+                let press = u16::from(t >= 35 && (t + game) % 2 == 0);
+                [press, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 0]
+            };
+            VectorGame { x: vec![0.5; 80], labels: (0..40).flat_map(label).collect() }
+        })
+        .collect();
+    let schema = Schema::vector(2, &heads);
+    let corpus = Corpus::build(&schema, &games, &dir.path().join("corpus")).unwrap();
+    let spec = Spec { heads, ..gru() };
+    for (unroll, accumulation_steps) in [(Mode::Window, 1), (Mode::Window, 3), (Mode::Carry, 2)] {
+        let options = TrainOptions {
+            unroll,
+            accumulation_steps,
+            batch_size: 1,
+            window_size: 5,
+            stride: 5,
+            neutral_weight: 0.0,
+            steps: Some(24),
+            resume: true,
+            ..options()
+        };
+        let told = RefCell::new(vec![]);
+        let go = |name: &str, last: u64| {
+            let cancel = AtomicBool::new(false);
+            let listen = |event| {
+                if let Event::Step { step, loss, grad_norm, .. } = event {
+                    told.borrow_mut().push((loss, grad_norm));
+                    cancel.store(step == last, Ordering::Relaxed);
+                }
+            };
+            let out = dir.path().join(format!("{unroll:?} {accumulation_steps} {name}"));
+            let report = run(&corpus, &spec, &options, &out, &listen, &cancel).unwrap();
+            assert!(report.history.iter().all(|p| p.loss.is_none_or(|loss| loss > 0.0)));
+            state(&out)
+        };
+        let whole = go("whole", 24);
+        let told = told.take();
+        let learned = |&(loss, norm): &(f64, f64)| loss > 0.0 && norm > 0.0;
+        assert!(told.iter().all(|step| learned(step) || *step == (0.0, 0.0)), "{told:?}");
+        assert!(told.iter().any(learned) && !told.iter().all(learned), "{told:?}");
+        go("cut", 11);
+        assert!(whole == go("cut", 24), "{unroll:?}, {accumulation_steps}");
+    }
+}

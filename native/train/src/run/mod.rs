@@ -240,7 +240,7 @@ impl<'a> Run<'a> {
         self.progress.step += 1;
         for (sum, count) in [&mut self.progress.recent, &mut self.progress.epoch] {
             *sum += stepped.loss;
-            *count += 1;
+            *count += u64::from(stepped.learned);
         }
         self.progress.pace.add(pace);
         let step = self.progress.step;
@@ -296,17 +296,18 @@ impl<'a> Run<'a> {
 
     fn update(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
         let parts = self.options.accumulation_steps;
-        let (mut loss, mut shares, mut frames) = (0.0, 0.0, 0);
+        let (mut loss, mut frames) = (0.0, 0);
         for draw in (self.progress.step * parts..).take(parts as usize) {
             let (part, share, count) = self.learn(draw).map_err(|e| self.diverged(e, draw, 1))?;
             loss += share * part;
-            shares += share;
             frames += count;
         }
-        let first = self.progress.step * parts;
+        let (first, shares) = (self.progress.step * parts, self.stepper.learned());
         let updated = self.stepper.update(learning_rate);
         let grad_norm = updated.map_err(|e| self.diverged(e, first, parts))?;
-        Ok((Stepped { loss: loss / shares, grad_norm }, frames))
+        let learned = shares > 0.0;
+        let loss = if learned { loss / shares } else { 0.0 };
+        Ok((Stepped { loss, grad_norm, learned }, frames))
     }
 
     /// Adds to a number that is not finite where the step had it from: so many batches from `first` on.
