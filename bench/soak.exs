@@ -65,7 +65,8 @@ defmodule Soak do
     opts = [
       corpus: run.corpus,
       out: run.out,
-      resume: true,
+      # The first time there is nothing to go on with.
+      resume: File.exists?(Path.join(run.out, "run.json")),
       steps: run.opts[:steps],
       save_minutes: run.opts[:save_seconds] / 60,
       validate_every: max(div(run.opts[:steps], 10), 1),

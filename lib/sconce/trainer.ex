@@ -14,7 +14,8 @@ defmodule Sconce.Trainer do
   at its end
 
     * `best.safetensors` - the policy of the best validation,
-    * `last.safetensors` - the last state, with all that `resume: true` needs to go on,
+    * `run.json` - what the run was told, and `last.safetensors` - its last state, with all that
+      `resume: true` needs to go on,
     * `report.json` - the report, and `curve.svg`, see `Sconce.Trainer.Curve`.
 
   Two runs of one seed give the same weights to the last bit, whatever the number of threads.
@@ -37,6 +38,35 @@ defmodule Sconce.Trainer do
   A file that cannot be written, on a full disk say, stops nothing: the one before it stays, the event
   `:save_failed` and the report's `saves` name it, and the next save tries again. What is not finite is
   not written.
+
+  ## Going on
+
+  With `resume: true` the run in the folder `:out` goes on from its last state, or from its beginning
+  where it was killed before it saved one. A folder without a run is an error of kind `:not_found`. The
+  folder knows the run's corpus, Spec and options (`run.json`), so that nothing has to be said again:
+
+      {:ok, run} = Sconce.Trainer.start_link(resume: true, out: "run")
+
+  What is said counts in the place of what is recorded. May change:
+
+    * when the run ends: `:steps`, `:epochs`, `:max_minutes`, `:patience`, `:min_delta`, `:evaluate`;
+    * when it is measured, saved and told of: `:validate_every`, `:save_every`, `:save_minutes`,
+      `:keep_last`, `:keep_best`, `:progress`;
+    * how it is computed: `:threads`, `:device`, `:prefetch`, `:loader_threads`, `:loader_deadline_ms`,
+      `:gradient_checkpoint`, `:checkpoint_every`;
+    * where its games are, `:corpus` and `:validation`, if they are the same games.
+
+  Everything else would make it another run: what differs is an error of kind `:mismatch`, whose
+  `details` have all `differences` (`option`, `recorded`, `given`). An optimiser's own number is the same
+  whether it is said or not.
+
+  A run that is made longer (`steps: 2000`, or more `:epochs`) keeps its schedule: warm-up and decay are as
+  long as they were when it began, and from then on stand in its options as `:warmup_steps` and
+  `:decay_steps`. `:exponential` falls on at its pace, `:constant` and `:cosine_restarts` know no end. A
+  `:cosine` or `:linear` that has come to 0 would learn nothing any more, so that more steps than it has
+  are refused unless `:decay_steps` is said beside them: it stretches the fall, and the learning rate jumps
+  at this step to where the longer schedule has it. What follows the clock of `:max_minutes` follows that of
+  the new minutes.
 
   ## Options
 
@@ -134,7 +164,7 @@ defmodule Sconce.Trainer do
   alias Sconce.{Config, Error, Events, Native, Options, Preset}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
-  alias Sconce.Trainer.{Curve, Report}
+  alias Sconce.Trainer.{Curve, Keeper, Report}
 
   # How long a dying process waits for the native thread to save its state.
   @farewell_ms 20_000
@@ -151,7 +181,9 @@ defmodule Sconce.Trainer do
   Starts a run. Options that no run could have raise `ArgumentError` here; whatever else is wrong (a
   corpus that is not there, a Spec that does not fit it) is what `await/2` returns.
 
-  The process keeps the outcome until it is stopped. It is linked to its caller, with whom it ends.
+  The process keeps the outcome until it is stopped. It is linked to its caller, with whom it ends. Where
+  the application `:sconce` is started, as it is in an app and under `mix`, a VM that is told to stop (by
+  SIGTERM, `System.stop/0`) waits until the run has saved its state.
   """
   @spec start_link(keyword) :: GenServer.on_start()
   def start_link(opts) do
@@ -192,7 +224,8 @@ defmodule Sconce.Trainer do
     GenServer.call(run, request, timeout)
   catch
     :exit, {:timeout, _call} ->
-      {:error, %Error{kind: :deadline, op: :train, details: %{deadline_ms: timeout}}}
+      details = %{what: "the answer of the run", deadline_ms: timeout}
+      {:error, %Error{kind: :deadline, op: :train, details: details}}
 
     :exit, _gone ->
       {:error, %Error{kind: :cancelled, op: :train}}
@@ -235,6 +268,7 @@ defmodule Sconce.Trainer do
   def init(settings) do
     # So that `terminate/2` runs when the caller ends.
     Process.flag(:trap_exit, true)
+    Keeper.keep(self())
     tell_ignored(settings.preset)
 
     state = %{

@@ -49,14 +49,14 @@ defmodule Sconce.Trainer.Curve do
 
   @doc """
   The curve as lines of text, some `width` by `height` characters of braille: the NLL of the
-  validations where there are two of them, the training loss otherwise.
+  validations where there are two of them, the training loss otherwise; nothing of fewer than two points.
   """
   @spec text(map, pos_integer, pos_integer) :: String.t()
   def text(report, width \\ 60, height \\ 8) do
     case {points(report, :nll), points(report, :loss)} do
       {[_, _ | _] = points, _loss} -> Plot.text("validation NLL", points, width, height)
       {_nll, [_, _ | _] = points} -> Plot.text("training loss", points, width, height)
-      _too_few -> "no curve: fewer than two points\n"
+      _too_few -> ""
     end
   end
 

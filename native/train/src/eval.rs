@@ -129,14 +129,14 @@ pub fn evaluate(
         }
         None => vec![],
     };
-    let frames = views.iter().map(|v| v.len(options.frame_delay)).sum();
+    let validation = Side::new(corpus.games().len(), &views, options.frame_delay);
     Ok(Evaluation {
         options,
         weights: policy.num_weights(),
         spec: spec.clone(),
         policy: report,
         baselines,
-        validation: Side { games: corpus.games().len(), frames },
+        validation,
     })
 }
 

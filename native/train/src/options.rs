@@ -124,7 +124,7 @@ pub struct TrainOptions {
     /// Start the prior of the heads at log P(a_t | a_{t-1}) of the training games.
     pub fit_prior: bool,
     pub threads: Option<usize>,
-    /// Go on from `last.safetensors`.
+    /// Go on from `last.safetensors`, or begin where there is none.
     pub resume: bool,
     /// Ends the run; the schedule then follows the clock where that is ahead of the steps, so such a
     /// run does not repeat to the bit.
@@ -142,6 +142,13 @@ pub enum LrSchedule {
     Cosine,
     CosineRestarts,
     Exponential,
+}
+
+impl LrSchedule {
+    /// Whether it has a decay, which is as long as the run where nobody says how long.
+    pub(crate) fn falls(self) -> bool {
+        !matches!(self, LrSchedule::Constant | LrSchedule::CosineRestarts)
+    }
 }
 
 impl Default for TrainOptions {
@@ -279,10 +286,10 @@ impl TrainOptions {
 
     /// An option that means nothing beside the others, and is given, is an error that names it.
     fn check_meant(&self) -> Result<()> {
-        use LrSchedule::{Constant, CosineRestarts, Exponential};
+        use LrSchedule::{CosineRestarts, Exponential};
         let own = TrainOptions::default();
         let schedule = self.lr_schedule;
-        let falls = !matches!(schedule, Constant | CosineRestarts);
+        let falls = schedule.falls();
         let decays = schedule == Exponential;
         let restarts = schedule == CosineRestarts;
         let weighted = self.sampling == Sampling::Weighted;
@@ -345,6 +352,11 @@ impl TrainOptions {
             stride,
             frame_delay: self.frame_delay,
         }
+    }
+
+    /// Updates of the run, where an epoch has so many.
+    pub(crate) fn total_steps(&self, epoch_steps: u64) -> u64 {
+        self.steps.unwrap_or(self.epochs.saturating_mul(epoch_steps))
     }
 
     pub(crate) fn schedule(&self, total_steps: u64) -> Schedule {

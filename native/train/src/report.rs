@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use sconce_core::Spec;
-use sconce_data::Flow;
+use sconce_data::{Flow, View};
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::Report;
 use crate::options::{EvalOptions, TrainOptions};
+use crate::run::digest;
 
 /// What happens, as it happens.
 #[derive(Debug, Clone, Serialize)]
@@ -147,6 +148,16 @@ pub enum Stopped {
 pub struct Side {
     pub games: usize,
     pub frames: usize,
+    /// Of the games: what was measured on others is not to be compared.
+    #[serde(default)]
+    pub digest: Option<String>,
+}
+
+impl Side {
+    pub fn new(games: usize, views: &[View], frame_delay: usize) -> Self {
+        let frames = views.iter().map(|view| view.len(frame_delay)).sum();
+        Side { games, frames, digest: Some(digest(&[], views)) }
+    }
 }
 
 /// How the checkpoints of a run were written, since this process began with it.

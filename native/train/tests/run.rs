@@ -16,7 +16,7 @@ use sconce_data::{Corpus, Lanes, Reader, SamplerOptions, Schema, VectorGame};
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::Kind;
-use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
+use sconce_train::options::{EvaluateOptions, LrSchedule, Mode, TrainOptions};
 use sconce_train::report::{Event, Stopped};
 use sconce_train::run::run;
 
@@ -293,7 +293,7 @@ fn a_run_is_resumed_by_the_numbers_of_its_optimiser_said_or_not() {
     ] {
         let error = run(&corpus, &gru(), &other, &out, &silent, &AtomicBool::new(false));
         let text = error.unwrap_err().to_string();
-        assert!(text.starts_with(&format!("{name} of a resumed run")), "{text}");
+        assert!(text.contains(&format!("last.safetensors: {name} is ")), "{text}");
     }
 }
 
@@ -483,7 +483,7 @@ fn a_run_that_carries_its_state_goes_on_to_the_same_bits_however_it_is_computed(
         );
         let other = TrainOptions { resume: true, unroll: Mode::Window, ..options };
         let error = run(&corpus, &gru(), &other, &cut, &silent, &AtomicBool::new(false));
-        assert!(error.unwrap_err().to_string().starts_with("unroll of a resumed run"));
+        assert!(error.unwrap_err().to_string().contains("unroll is carry, not window"));
     }
 }
 
@@ -559,7 +559,56 @@ fn a_folder_that_holds_a_run_is_not_overwritten_and_other_options_do_not_resume_
     go(&options()).unwrap();
     assert!(matches!(go(&options()), Err(Error::Mismatch { .. })));
     let other = TrainOptions { resume: true, learning_rate: 1.0, ..options() };
-    assert!(matches!(go(&other), Err(Error::Mismatch { .. })));
+    assert!(matches!(go(&other), Err(Error::Fixed { .. })));
+}
+
+#[test]
+fn a_run_that_is_lengthened_goes_on_with_the_schedule_that_it_had() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let out = dir.path().join("run");
+    let rates = RefCell::new(vec![]);
+    let listen = |event| match event {
+        Event::Step { learning_rate, .. } => rates.borrow_mut().push(learning_rate),
+        _ => {}
+    };
+    let never = AtomicBool::new(false);
+    let go = |options: &TrainOptions| run(&corpus, &gru(), options, &out, &listen, &never);
+    let lr_schedule = LrSchedule::Exponential;
+    let short = TrainOptions { lr_schedule, evaluate: false, warmup_steps: 4, ..options() };
+    let steps = short.steps.unwrap();
+    go(&short).unwrap();
+    let longer = Some(steps + 6);
+    let long = TrainOptions { steps: longer, validate_every: Some(2), resume: true, ..short };
+    let report = go(&long).unwrap();
+    assert_eq!((report.steps, report.options.steps), (steps + 6, longer));
+    assert_eq!(report.options.decay_steps, Some(steps - 4));
+    let decay = |s: u64| 0.95f64.powf((s - 4) as f64 / (steps - 4) as f64);
+    let want = long.learning_rate * decay(steps + 5);
+    assert!((rates.borrow().last().unwrap() - want).abs() < 1e-12);
+    // Said no more, it is recorded.
+    let record = sconce_train::run::Record::read(&out).unwrap();
+    let again = record.with(serde_json::json!({ "resume": true })).unwrap();
+    assert_eq!((again.steps, again.decay_steps), (longer, Some(steps - 4)));
+    assert_eq!(go(&again).unwrap().stopped, Stopped::Finished);
+}
+
+#[test]
+fn a_damaged_state_is_named_with_another_to_take() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let out = dir.path().join("run");
+    run_to(6, &corpus, &TrainOptions { keep_last: 1, ..options() }, &out);
+    let last = out.join("last.safetensors");
+    let bytes = std::fs::read(&last).unwrap();
+    // Anew: the numbered one is the same file by another name.
+    std::fs::remove_file(&last).unwrap();
+    std::fs::write(&last, &bytes[..bytes.len() / 2]).unwrap();
+    let resume = TrainOptions { resume: true, keep_last: 1, ..options() };
+    let error = run(&corpus, &gru(), &resume, &out, &silent, &AtomicBool::new(false));
+    let text = error.unwrap_err().to_string();
+    assert!(text.starts_with(&format!("{}: cut short, damaged", last.display())), "{text}");
+    assert!(text.ends_with("last-00000006.safetensors over it"), "{text}");
 }
 
 #[test]
@@ -580,7 +629,7 @@ fn a_run_resumes_with_any_learning_rate_but_not_on_other_games() {
     let games: Vec<VectorGame> = (0..8).map(|i| game(i as f32)).collect();
     let other = Corpus::build(&Schema::vector(2, &heads()), &games, &dir.path().join("other"));
     let error = go(&other.unwrap(), &resume).unwrap_err();
-    assert!(error.to_string().starts_with("games of"), "{error}");
+    assert!(error.to_string().ends_with("games is those of the run, not others"), "{error}");
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use sconce_core::{Error, Result, fs};
 use sconce_data::Corpus;
+use serde::Serialize;
 
+use super::resume::Record;
 use crate::report::RunReport;
 
 #[derive(Debug, Clone)]
@@ -61,11 +63,16 @@ impl Folder {
         self.0.join("report.json")
     }
 
+    /// What a run is, from its start on.
+    pub fn record(&self) -> PathBuf {
+        self.0.join("run.json")
+    }
+
     /// Makes the folder and takes its lock: one run at a time.
     pub fn lock(&self) -> Result<File> {
         if Corpus::is_at(&self.0) {
-            let what = format!("folder {} of a run", self.0.display());
-            return Err(Error::mismatch(what, "a folder of its own", "a corpus"));
+            let what = format!("folder {}", self.0.display());
+            return Err(Error::mismatch(what, "another folder for the run", "one of a corpus"));
         }
         std::fs::create_dir_all(&self.0).map_err(Error::io(&self.0))?;
         let lock = fs::lock(&self.0, "lock")?;
@@ -75,8 +82,22 @@ impl Folder {
     }
 
     pub fn write_report(&self, report: &RunReport) -> Result<()> {
-        let text = serde_json::to_vec_pretty(report).map_err(|e| Error::corrupt("report", e))?;
-        fs::write_atomic(&self.report(), |file| file.write_all(&text))
+        write_json(&self.report(), report)
+    }
+
+    pub fn write_record(&self, record: &Record) -> Result<()> {
+        write_json(&self.record(), record)
+    }
+
+    /// Adds to what is wrong with the last state which others there are.
+    pub fn other_states(&self, error: Error) -> Error {
+        let Error::Corrupt { what, reason } = error else { return error };
+        let steps = self.steps(Kind::Last).unwrap_or_default();
+        let mend = match steps.iter().max() {
+            Some(step) => format!("copy {} over it", self.numbered(Kind::Last, *step).display()),
+            None => "begin anew in another folder; keep_last keeps more states than one".into(),
+        };
+        Error::Corrupt { what, reason: format!("{reason}; {mend}") }
     }
 
     /// Removes numbered checkpoints that are not to be kept.
@@ -117,6 +138,12 @@ impl Folder {
         }
         Ok(steps)
     }
+}
+
+fn write_json(path: &Path, data: &impl Serialize) -> Result<()> {
+    let corrupt = |e| Error::corrupt(path.display().to_string(), e);
+    let text = serde_json::to_vec_pretty(data).map_err(corrupt)?;
+    fs::write_atomic(path, |file| file.write_all(&text))
 }
 
 const EXTENSION: &str = "safetensors";

@@ -6,6 +6,7 @@
 mod folder;
 mod games;
 mod progress;
+mod resume;
 mod saver;
 
 use std::fs::File;
@@ -18,10 +19,14 @@ use std::time::Instant;
 use sconce_core::checkpoint::{Optimiser, Snapshot};
 use sconce_core::{Error, Policy, Result, Spec, pool};
 use sconce_data::{Batch, Corpus, View};
+use serde_json::{Value, json};
 
 use self::folder::{Folder, Keep, Kind};
-use self::games::{digest, first_policy, sides};
-use self::progress::{Progress, resumable};
+pub(crate) use self::games::digest;
+use self::games::{first_policy, sides};
+use self::progress::Progress;
+pub use self::resume::Record;
+use self::resume::resumable;
 use self::saver::{Disk, Draft, Save, Saver};
 use crate::baselines::Counts;
 use crate::eval::{self, fits, pool_of};
@@ -85,7 +90,8 @@ fn run_on(
 }
 
 struct Run<'a> {
-    options: &'a TrainOptions,
+    /// With the lengths of the schedule that a resumed run had.
+    options: TrainOptions,
     folder: Folder,
     saver: Saver,
     /// The step of the last save, and when that was.
@@ -106,32 +112,33 @@ impl<'a> Run<'a> {
     fn prepare(
         corpus: &Corpus,
         spec: &Spec,
-        options: &'a TrainOptions,
+        options: &TrainOptions,
         folder: Folder,
-        saver: Saver,
+        mut saver: Saver,
         events: &'a dyn Fn(Event),
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
         let ((train, train_views), (validation, validation_views)) = sides(corpus, spec, options)?;
         let counts = eval::count(&train_views, &spec.heads, options.frame_delay)?;
         let loss = options.loss.clone().with_press_rates(&counts.press_rates());
-        let side = |games: usize, views: &[View]| Side {
-            games,
-            frames: views.iter().map(|v| v.len(options.frame_delay)).sum(),
-        };
-        let train = side(train, &train_views);
-        let validation = (side(validation, &validation_views), validation_views);
+        let train = Side::new(train, &train_views, options.frame_delay);
+        let validation = Side::new(validation, &validation_views, options.frame_delay);
+        let validation = (validation, validation_views);
         let digest = digest(&train_views, &validation.1);
         let first = first_policy(spec, options, &train_views)?;
         let name = corpus.dir().display().to_string();
         let mut source = Source::new(name, train_views, spec, options)?;
         let epoch_steps = (source.steps_per_epoch() / options.accumulation_steps).max(1);
-        let steps = options.steps.unwrap_or(options.epochs * epoch_steps);
-
-        let (policy, progress, moments) = match resumable(&folder, spec, options, &digest)? {
-            Some(found) => found,
+        let found = resumable(&folder, spec, options, &digest, epoch_steps)?;
+        let (policy, progress, moments) = match found {
+            Some((policy, progress, moments)) => (policy, progress, Some(moments)),
             None => (first, Progress::new(options, digest), None),
         };
+        let options = progress.options.clone();
+        let steps = options.total_steps(epoch_steps);
+        if let Err(error) = folder.write_record(&Record::new(corpus.dir(), spec, &options)) {
+            saver.fail(progress.step, folder.record(), &error, events);
+        }
         let config = options.optimiser()?;
         let mut stepper =
             Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
@@ -418,12 +425,15 @@ impl<'a> Run<'a> {
             (false, true) => (numbered, None),
             (true, kept) => (self.folder.file(Kind::Best), kept.then_some(numbered)),
         };
-        let TrainOptions { frame_delay, window_size, .. } = self.options;
-        let notes = serde_json::json!({
-            "step": step, "nll": nll, "frame_delay": frame_delay, "window_size": window_size,
-        });
-        let snapshot = policy.snapshot(notes, Optimiser::new())?;
+        let snapshot = policy.snapshot(self.notes(nll), Optimiser::new())?;
         Ok(Some(Draft { snapshot, path, numbered }))
+    }
+
+    /// What playing and scoring need to know of a policy of this step.
+    fn notes(&self, nll: Option<f64>) -> Value {
+        let TrainOptions { frame_delay, window_size, .. } = self.options;
+        let step = self.progress.step;
+        json!({ "step": step, "nll": nll, "frame_delay": frame_delay, "window_size": window_size })
     }
 
     /// Has a policy and the state written from copies of them, while the run goes on.
@@ -431,7 +441,7 @@ impl<'a> Run<'a> {
         // One copy of the state at a time.
         self.saver.wait(self.events);
         let step = self.progress.step;
-        let TrainOptions { keep_last, .. } = *self.options;
+        let TrainOptions { keep_last, .. } = self.options;
         let state = Draft {
             snapshot: self.snapshot()?,
             path: self.folder.file(Kind::Last),
@@ -447,12 +457,12 @@ impl<'a> Run<'a> {
     /// All that a run goes on from.
     fn snapshot(&mut self) -> Result<Snapshot> {
         self.progress.updates = self.stepper.optimiser().updates();
-        let notes =
+        let run =
             serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
         let mut moments: Optimiser =
             self.stepper.optimiser().state().map(|(n, v)| (n, v.to_vec())).collect();
         self.source.save(&mut moments)?;
-        self.stepper.policy().snapshot(notes, moments)
+        Ok(self.stepper.policy().snapshot(self.notes(None), moments)?.of_run(run))
     }
 
     fn finish(mut self, mut stopped: Stopped) -> Result<RunReport> {
@@ -472,7 +482,7 @@ impl<'a> Run<'a> {
             seconds: self.progress.seconds,
             weights: self.stepper.policy().num_weights(),
             spec: self.stepper.policy().spec().clone(),
-            options: self.options.clone(),
+            options: self.options,
             loader: self.source.flow(),
             saves,
             policy,
