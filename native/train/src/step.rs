@@ -37,6 +37,8 @@ pub struct Unroll {
     pub truncate_bptt: Option<usize>,
     /// Blocks that the backward pass runs again together, instead of keeping what they computed.
     pub recompute: Option<usize>,
+    /// Whether another window goes on where this one ends.
+    pub carry: bool,
 }
 
 /// What a step learns from.
@@ -125,14 +127,15 @@ impl Stepper {
         Ok(self.step_from(x, &state, step, learning_rate)?.0)
     }
 
-    /// A step of windows that begin with `state`; gives the one after them, cut from the graph.
+    /// A step of windows that begin with `state`; gives the one after them, cut from the graph, where
+    /// windows [`carry`](Unroll::carry) theirs on.
     pub fn step_from(
         &mut self,
         x: Examples<'_>,
         state: &State,
         step: u64,
         learning_rate: f64,
-    ) -> Result<(Stepped, State)> {
+    ) -> Result<(Stepped, Option<State>)> {
         let (loss, state) = self.learn(x, state, step, 1.0)?;
         let learned = self.learned > 0.0;
         let grad_norm = self.update(learning_rate)?;
@@ -140,7 +143,8 @@ impl Stepper {
     }
 
     /// Adds `share` times the gradient of a batch to what the next [`update`](Self::update) takes; gives
-    /// the batch's loss and the state after it. Dropout is drawn from `draw`.
+    /// the batch's loss, and the state after it as [`step_from`](Self::step_from). Dropout is drawn from
+    /// `draw`.
     ///
     /// Batches whose shares are their [`mean_weight`](Examples::mean_weight)s have together the
     /// gradient of one batch of all their rows, up to the order of sums; but what a loss takes from the
@@ -152,9 +156,10 @@ impl Stepper {
         state: &State,
         draw: u64,
         share: f64,
-    ) -> Result<(f64, State)> {
+    ) -> Result<(f64, Option<State>)> {
         if x.weights.iter().all(|weight| *weight == 0.0) {
-            return Ok((0.0, self.pass(x, state, draw)?));
+            let carry = self.unroll.carry;
+            return Ok((0.0, carry.then(|| self.pass(x, state, draw)).transpose()?));
         }
         let learned = self.backward(x, state, draw, share).and_then(|(loss, store, state)| {
             census(self.policy.weights(), &store)?;
@@ -214,7 +219,7 @@ impl Stepper {
         state: &State,
         step: u64,
         share: f64,
-    ) -> Result<(f64, GradStore, State)> {
+    ) -> Result<(f64, GradStore, Option<State>)> {
         let chunks = self.chunks(x.frames.time);
         let mut denominators = self.denominators(x, state, step, &chunks)?;
         let (mut state, mut total, mut last) = (state.clone(), None, None::<GradStore>);
@@ -247,7 +252,7 @@ impl Stepper {
         let rows = || Error::not_found("rows of a batch");
         let denominators = denominators.ok_or_else(rows)?;
         let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?.value;
-        Ok((loss, last.ok_or_else(rows)?, state))
+        Ok((loss, last.ok_or_else(rows)?, self.unroll.carry.then_some(state)))
     }
 
     /// The state after a batch of which nothing else is wanted.
@@ -306,6 +311,9 @@ impl Stepper {
         let mut context = context.chunk(window, before, part.frames.time);
         if let Some(every) = self.unroll.recompute {
             context = context.recomputing(every);
+        }
+        if !self.unroll.carry && before + part.frames.time == window {
+            context = context.forgetting();
         }
         self.policy.forward(&part.frames, Some(&part.labels), state, &context)
     }
@@ -549,7 +557,7 @@ mod tests {
     fn chunks_have_the_gradients_of_the_window_without_the_paths_that_are_cut() {
         for loss in losses() {
             for chunk in [1, 2, 4, 10] {
-                let truncated = Unroll { truncate_bptt: Some(chunk), recompute: None };
+                let truncated = Unroll { truncate_bptt: Some(chunk), ..Unroll::default() };
                 let (got, want) = (learned(&loss, truncated), reference(&loss, chunk));
                 assert!((got.0 - want.0).abs() < 1e-6, "{} is not {}", got.0, want.0);
                 for ((name, got), (_, want)) in got.1.iter().zip(&want.1) {
@@ -563,16 +571,20 @@ mod tests {
         }
     }
 
+    fn unroll(truncate_bptt: Option<usize>, recompute: Option<usize>) -> Unroll {
+        Unroll { truncate_bptt, recompute, carry: false }
+    }
+
     #[test]
     fn a_chunk_as_long_as_the_window_and_recomputed_blocks_change_no_bit() {
         for loss in losses() {
             let whole = learned(&loss, Unroll::default());
             for truncate_bptt in [None, Some(TIME), Some(TIME + 1)] {
                 for recompute in [None, Some(1), Some(2)] {
-                    assert!(whole == learned(&loss, Unroll { truncate_bptt, recompute }));
+                    assert!(whole == learned(&loss, unroll(truncate_bptt, recompute)));
                 }
             }
-            let cut = |recompute| learned(&loss, Unroll { truncate_bptt: Some(3), recompute });
+            let cut = |recompute| learned(&loss, unroll(Some(3), recompute));
             assert!(cut(None) == cut(Some(1)));
             assert!(cut(None) != whole);
         }
@@ -638,7 +650,9 @@ mod tests {
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         let nothing = vec![0.0; weights.len()];
         let empty = Examples { weights: &nothing, ..x };
-        for unroll in [Unroll::default(), Unroll { truncate_bptt: Some(3), recompute: None }] {
+        let numbers_of = |state: &Option<State>| state.as_ref().unwrap().to_vec().unwrap();
+        for unroll in [unroll(None, None), unroll(Some(3), None)] {
+            let unroll = Unroll { carry: true, ..unroll };
             let after = |all: &[Examples]| {
                 let mut stepper = stepper(&LossOptions::plain(), unroll);
                 let zero = stepper.policy.zero_state(BATCH).unwrap();
@@ -655,7 +669,7 @@ mod tests {
                 assert_eq!((other, &weights), (norm, &changed));
                 let (loss, state) = &both[usize::from(all[0].weights[TIME - 1] != 0.0)];
                 assert_eq!(*loss, 0.0);
-                assert_eq!(state.to_vec().unwrap(), alone[0].1.to_vec().unwrap());
+                assert_eq!(numbers_of(state), numbers_of(&alone[0].1));
             }
 
             // A step of nothing else: no decay, no moment, no count.

@@ -329,7 +329,9 @@ impl<'a> Run<'a> {
         let alone = self.options.accumulation_steps == 1;
         let share = if alone { 1.0 } else { examples.mean_weight() };
         let (loss, after) = self.stepper.learn(examples, &state, draw, share)?;
-        self.source.hand_on(&after)?;
+        if let Some(after) = after {
+            self.source.hand_on(&after)?;
+        }
         Ok((loss, share, count))
     }
 
