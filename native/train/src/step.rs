@@ -158,8 +158,8 @@ impl Stepper {
         share: f64,
     ) -> Result<(f64, Option<State>)> {
         if x.weights.iter().all(|weight| *weight == 0.0) {
-            let carried = self.unroll.carry.then(|| self.pass(x, state, draw));
-            return Ok((0.0, carried.transpose()?));
+            let carry = self.unroll.carry;
+            return Ok((0.0, carry.then(|| self.pass(x, state, draw)).transpose()?));
         }
         let learned = self.backward(x, state, draw, share).and_then(|(loss, store, state)| {
             census(self.policy.weights(), &store)?;
@@ -650,8 +650,9 @@ mod tests {
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         let nothing = vec![0.0; weights.len()];
         let empty = Examples { weights: &nothing, ..x };
-        for truncate_bptt in [None, Some(3)] {
-            let unroll = Unroll { truncate_bptt, carry: true, ..Unroll::default() };
+        let numbers_of = |state: &Option<State>| state.as_ref().unwrap().to_vec().unwrap();
+        for unroll in [unroll(None, None), unroll(Some(3), None)] {
+            let unroll = Unroll { carry: true, ..unroll };
             let after = |all: &[Examples]| {
                 let mut stepper = stepper(&LossOptions::plain(), unroll);
                 let zero = stepper.policy.zero_state(BATCH).unwrap();
@@ -668,8 +669,7 @@ mod tests {
                 assert_eq!((other, &weights), (norm, &changed));
                 let (loss, state) = &both[usize::from(all[0].weights[TIME - 1] != 0.0)];
                 assert_eq!(*loss, 0.0);
-                let numbers = |s: &Option<State>| s.as_ref().unwrap().to_vec().unwrap();
-                assert_eq!(numbers(state), numbers(&alone[0].1));
+                assert_eq!(numbers_of(state), numbers_of(&alone[0].1));
             }
 
             // A step of nothing else: no decay, no moment, no count.

@@ -814,7 +814,7 @@ fn batches_whose_frames_weigh_nothing_are_passed_over_and_the_run_goes_on() {
     let games: Vec<VectorGame> = (0..4)
         .map(|game| {
             let label = |t: usize| -> [u16; 13] {
-                let press = u16::from(t >= 35 && (t + game) % 2 == 0);
+                let press = u16::from(t >= 35 && (t + game).is_multiple_of(2));
                 [press, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 0]
             };
             VectorGame { x: vec![0.5; 80], labels: (0..40).flat_map(label).collect() }
