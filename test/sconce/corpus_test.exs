@@ -22,12 +22,18 @@ defmodule Sconce.CorpusTest do
     for name <- ~w(a b), do: File.write!(Path.join(dir, name <> ".slp"), "no replay")
     into = Path.join(dir, "into")
     assert {:error, %Error{kind: :not_found, details: details}} = Corpus.import(dir, into: into)
-    assert details.what == "a game that can be kept, in 2 files (2 corrupt)"
-    assert [%{reason: :corrupt}, %{reason: :corrupt}] = details.skipped
+    assert details.what == "a game that can be kept, in 2 files (1 duplicate, 1 truncated)"
 
-    assert_raise Mix.Error, ~r/a game that can be kept, in 2 files \(2 corrupt\) not found/, fn ->
-      ExUnit.CaptureIO.capture_io(fn -> Mix.Tasks.Sconce.Import.run([dir, "--into", into]) end)
-    end
+    assert [%{reason: :truncated}, %{reason: :duplicate}] =
+             Enum.sort_by(details.skipped, & &1.reason, :desc)
+
+    assert_raise Mix.Error,
+                 ~r/a game that can be kept, in 2 files \(1 duplicate, 1 truncated\) not found/,
+                 fn ->
+                   ExUnit.CaptureIO.capture_io(fn ->
+                     Mix.Tasks.Sconce.Import.run([dir, "--into", into])
+                   end)
+                 end
 
     assert {:error, %Error{kind: :mismatch} = error} = Corpus.import(dir, into: dir)
 

@@ -48,9 +48,7 @@ defmodule Sconce.Trainer.Switches do
             "#{Switches.switch(loss |> hd() |> elem(0))} does not go with --loss plain"
     end
 
-    opts
-    |> Keyword.merge(loss(kind, loss, opts))
-    |> Keyword.replace(:embedding, embedding(opts[:embedding]))
+    loss(kind, loss, opts) ++ Keyword.replace(opts, :embedding, embedding(opts[:embedding]))
   end
 
   defp loss(:plain, [], _opts), do: [loss: :plain]
