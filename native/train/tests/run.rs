@@ -414,7 +414,7 @@ fn numbered_checkpoints_stay_for_the_latest_states_and_the_best_policies() {
         names.sort();
         (report, out, names)
     };
-    let plain = ["best.safetensors", "last.safetensors", "lock", "report.json"];
+    let plain = ["best.safetensors", "last.safetensors", "lock", "report.json", "run.json"];
     assert_eq!(go("plain", &options).2, plain);
 
     let options = TrainOptions { keep_last: 2, keep_best: 3, ..options };

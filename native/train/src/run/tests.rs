@@ -133,7 +133,7 @@ fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
     assert_eq!(told, [3, 6, 9, 12].map(|step| (best.clone(), step)));
     let failed = &report.saves.failed;
     assert_eq!((failed.len(), &failed[0].path, failed[0].times), (1, &best, 4));
-    assert_eq!(names(&out), ["lock", "report.json"]);
+    assert_eq!(names(&out), ["lock", "report.json", "run.json"]);
 
     // Full for a while: the files before it stay, and those after it are as if it had not been. Whichever
     // file a write is of, a best policy that failed goes before the state that tells of it.
