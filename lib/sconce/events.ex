@@ -31,7 +31,16 @@ defmodule Sconce.Events do
         data_wait: "seconds of them that it waited for data",
         seconds: "seconds of training so far, those of earlier runs among them"
       ],
-      metadata: [steps: "steps of the whole run", epoch: "epochs that are over"]
+      metadata: [
+        steps: "steps of the whole run",
+        epoch: "epochs that are over",
+        heads: "`name` and `loss` of each head, in their order"
+      ]
+    ],
+    gradients: [
+      doc: "Each `:gradient_report` steps, after `:step`.",
+      measurements: [step: "steps so far"],
+      metadata: [weights: "what `Sconce.Trainer.gradients/1` has of each weight, by their names"]
     ],
     validation: [
       doc: "The policy was scored on games that it does not learn from.",
@@ -57,7 +66,8 @@ defmodule Sconce.Events do
         epoch: "epochs that are over",
         step: "steps so far",
         seconds: "seconds of training so far"
-      ]
+      ],
+      metadata: [heads: "`name` and mean `loss` of each head, in their order"]
     ],
     checkpoint: [
       doc: "The state was written.",

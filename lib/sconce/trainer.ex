@@ -15,7 +15,8 @@ defmodule Sconce.Trainer do
 
     * `best.safetensors` - the policy of the best validation,
     * `last.safetensors` - the last state, with all that `resume: true` needs to go on,
-    * `report.json` - the report, and `curve.svg`, see `Sconce.Trainer.Curve`.
+    * `report.json` - the report, and `curve.svg`, see `Sconce.Trainer.Curve`,
+    * with `:gradient_report`, `gradients.jsonl` and `gradients.svg`, see `gradients/1`.
 
   Two runs of one seed give the same weights to the last bit, whatever the number of threads.
 
@@ -113,7 +114,7 @@ defmodule Sconce.Trainer do
 
   A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
   `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`; mean
-  `loss` since the point before, `frames_per_second` and `data_wait`, the share of the time, of the same
+  `loss` since the point before and the `losses` of the heads, `frames_per_second` and `data_wait`, the share of the time, of the same
   steps; `learning_rate`; `nll` and that of the `heads` where a validation was made; `seconds`),
   `policy` (the scores of the best policy, nil where none were made), `baselines` (`name`, `report`),
   `loader` (what went through it and who waited for whom, see `Sconce.Loader`),
@@ -133,7 +134,7 @@ defmodule Sconce.Trainer do
   alias Sconce.{Config, Error, Events, Native, Options, Preset}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
-  alias Sconce.Trainer.{Curve, Report}
+  alias Sconce.Trainer.{Curve, Gradients, Report}
 
   # How long a dying process waits for the native thread to save its state.
   @farewell_ms 20_000
@@ -229,6 +230,21 @@ defmodule Sconce.Trainer do
     out = out |> Options.path!() |> Path.expand()
     with {:ok, report} <- Native.train_report(out), do: {:ok, whole(report, out)}
   end
+
+  @doc """
+  What a run with `:gradient_report` saw of its gradients, from its folder, while it goes on or after it.
+
+  A list of `%{step: step, weights: weights}`, a line of `gradients.jsonl` each. Of each weight there are
+  its `name`; the `numbers` it has; `norm`, `mean_abs` and `max_abs` of its gradient (the mean of the
+  step's batches, before it is cut to `:max_grad_norm`), the share of `zeros` in it, and a `histogram` of
+  its other absolute numbers by their power of ten: sixteen counts, from those below 1e-11 to those from
+  1e3 on; its `weight_norm` before the update, and the norm of its change over that, `update_ratio`, nil
+  of a weight that was 0.
+
+  Of kind `:not_found` where a run has not looked.
+  """
+  @spec gradients(Path.t()) :: {:ok, [map]} | {:error, Error.t()}
+  def gradients(out), do: out |> Options.path!() |> Path.expand() |> Native.train_gradients()
 
   @impl true
   def init(settings) do
@@ -326,17 +342,23 @@ defmodule Sconce.Trainer do
   # A picture that cannot be written is no reason to lose the report.
   defp complete(report, %{settings: %{out: out}}) do
     report = %{whole(report, out) | curve: nil}
-    path = curve(out)
     title = Report.title(report.spec, report.weights)
+    if report.options.gradient_report, do: draw_gradients(out, title)
+    drawn? = drawn?(Curve.write(report, curve(out), title: title))
+    %{report | curve: if(drawn?, do: curve(out))}
+  end
 
-    case Curve.write(report, path, title: title) do
-      :ok ->
-        %{report | curve: path}
+  # A run may be shorter than the steps between two looks.
+  defp draw_gradients(out, title) do
+    with {:ok, [_ | _] = reports} <- gradients(out),
+         do: drawn?(Gradients.write(reports, Path.join(out, "gradients.svg"), title: title))
+  end
 
-      {:error, error} ->
-        Logger.warning(Exception.message(error))
-        report
-    end
+  defp drawn?(:ok), do: true
+
+  defp drawn?({:error, error}) do
+    Logger.warning(Exception.message(error))
+    false
   end
 
   defp whole(report, out) do

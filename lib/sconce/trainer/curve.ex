@@ -7,8 +7,8 @@ defmodule Sconce.Trainer.Curve do
     * the training loss (as noted, faint, and smoothed), validation NLL as points with the best one
       ringed, and what the baselines score on the same frames as dashed lines. With `loss: :plain` loss
       and NLL are one quantity and share a panel; otherwise each has its own;
-    * the validation NLL of each head, on a logarithmic scale, as a stick that is rarely moved has a
-      hundredth of what the buttons have;
+    * the training loss and the validation NLL of each head, on a logarithmic scale, as a stick that is
+      rarely moved has a hundredth of what the buttons have;
     * the learning rate, and the frames a second of the steps alone, with the share of time in which
       training waited for data.
 
@@ -100,31 +100,35 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
-  # One head has nothing to tell beside the sum.
   defp heads(report) do
-    validated = for %{heads: [_, _ | _]} = point <- report.history, do: point
+    by_head("training loss of each head", report, :losses, :loss) ++
+      by_head("validation NLL of each head, nats a frame", report, :heads, :nll)
+  end
 
-    case validated do
-      [] -> []
-      [first | _] -> [{@middle, [by_head(Enum.map(first.heads, & &1.name), validated)]}]
+  # One head has nothing to tell beside the sum.
+  defp by_head(title, report, list, key) do
+    points = for %{^list => [_, _ | _] = heads, step: step} <- report.history, do: {step, heads}
+
+    case points do
+      [] ->
+        []
+
+      [{_step, first} | _] ->
+        [{@middle, [head_panel(title, Enum.map(first, & &1.name), points, key)]}]
     end
   end
 
-  defp by_head(names, history) do
+  defp head_panel(title, names, history, key) do
     series =
       for {name, color} <- Enum.zip(names, Stream.cycle(@colors)) do
         points =
-          for %{step: step, heads: heads} <- history, head <- heads, head.name == name do
-            {step, head.nll}
-          end
+          for {step, heads} <- history, head <- heads, head.name == name, do: {step, head[key]}
 
         {_step, last} = List.last(points)
         {:trace, color, points, "#{name} #{Scale.number(last, 3)}"}
       end
 
-    "validation NLL of each head, nats a frame"
-    |> panel(series)
-    |> Map.put(:scale, :log)
+    title |> panel(series) |> Map.put(:scale, :log)
   end
 
   defp rate(report),

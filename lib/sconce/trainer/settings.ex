@@ -203,6 +203,12 @@ defmodule Sconce.Trainer.Settings do
       doc: "Validations without a better one before the run ends early."
     ],
     min_delta: [type: :float, default: 0.0, min: 0, doc: "How much better is better, in nats."],
+    gradient_report: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc:
+        "Steps between looks at the gradient of each weight, see `gradients/1`; `nil` never looks."
+    ],
     fit_prior: [
       type: :boolean,
       default: true,

@@ -52,7 +52,7 @@ pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
         let mut stepper = Stepper::new(policy, &loss, config, MAX_GRAD_NORM, steps.seed)?;
         repeat(steps, |step| {
             let examples = Examples { frames: &frames, labels: &labels, weights: &weights };
-            Ok(stepper.step(examples, step, LEARNING_RATE)?.loss)
+            Ok(stepper.step(examples, step, LEARNING_RATE)?.losses.total)
         })
     })
 }

@@ -121,6 +121,8 @@ pub struct TrainOptions {
     pub patience: Option<u64>,
     /// How much better is better, in nats.
     pub min_delta: f64,
+    /// Updates between looks at the gradients of every weight.
+    pub gradient_report: Option<u64>,
     /// Start the prior of the heads at log P(a_t | a_{t-1}) of the training games.
     pub fit_prior: bool,
     pub threads: Option<usize>,
@@ -202,6 +204,7 @@ impl Default for TrainOptions {
             validation_stride: 10,
             patience: None,
             min_delta: 0.0,
+            gradient_report: None,
             fit_prior: true,
             threads: None,
             resume: false,
@@ -251,6 +254,7 @@ impl TrainOptions {
         at_least("validate_every", self.validate_every.unwrap_or(1) as f64, 1.0, many)?;
         at_least("save_every", self.save_every.unwrap_or(1) as f64, 1.0, many)?;
         at_least("save_minutes", self.save_minutes.unwrap_or(1.0), 0.0, 1e6)?;
+        at_least("gradient_report", self.gradient_report.unwrap_or(1) as f64, 1.0, many)?;
         at_least("keep_last", self.keep_last as f64, 0.0, many)?;
         at_least("keep_best", self.keep_best as f64, 0.0, many)?;
         at_least("learning_rate", self.learning_rate, 0.0, 1e3)?;

@@ -13,6 +13,7 @@ use sconce_core::policy::{Frames, columns};
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Error, Policy, Result, pool};
 
+use crate::gradients::WeightGradient;
 use crate::loss::{Denominators, LossOptions, Objective, Rows, SHARD_ROWS, Sums};
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm};
 
@@ -57,12 +58,22 @@ impl Examples<'_> {
     }
 }
 
+/// What learning from a batch cost, in nats.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Losses {
+    pub total: f64,
+    /// The mean of each head, see [`Loss::per_head`](crate::loss::Loss::per_head).
+    pub heads: Vec<f64>,
+}
+
 /// One step's figures.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Stepped {
-    pub loss: f64,
+    pub losses: Losses,
     /// Before the clip.
     pub grad_norm: f64,
+    /// Of each weight, if it was asked for.
+    pub gradients: Vec<WeightGradient>,
 }
 
 impl Stepper {
@@ -131,13 +142,13 @@ impl Stepper {
         step: u64,
         learning_rate: f64,
     ) -> Result<(Stepped, State)> {
-        let (loss, state) = self.learn(x, state, step, 1.0)?;
+        let (losses, state) = self.learn(x, state, step, 1.0)?;
         let grad_norm = self.update(learning_rate)?;
-        Ok((Stepped { loss, grad_norm }, state))
+        Ok((Stepped { losses, grad_norm, gradients: vec![] }, state))
     }
 
     /// Adds `share` times the gradient of a batch to what the next [`update`](Self::update) takes; gives
-    /// the batch's loss and the state after it. Dropout is drawn from `draw`.
+    /// the batch's losses and the state after it. Dropout is drawn from `draw`.
     ///
     /// Batches whose shares are their [`mean_weight`](Examples::mean_weight)s have together the
     /// gradient of one batch of all their rows, up to the order of sums; but what a loss takes from the
@@ -148,10 +159,10 @@ impl Stepper {
         state: &State,
         draw: u64,
         share: f64,
-    ) -> Result<(f64, State)> {
-        let learned = self.backward(x, state, draw, share).and_then(|(loss, store, state)| {
+    ) -> Result<(Losses, State)> {
+        let learned = self.backward(x, state, draw, share).and_then(|(losses, store, state)| {
             census(self.policy.weights(), &store)?;
-            Ok((loss, state))
+            Ok((losses, state))
         });
         match learned {
             Ok(_) => self.learned += share,
@@ -169,24 +180,43 @@ impl Stepper {
     /// Clips the mean of the gradients since the last update, changes the weights by it, and gives its
     /// norm before the clip.
     pub fn update(&mut self, learning_rate: f64) -> Result<f64> {
-        let updated = self.descend(learning_rate);
+        let updated = self.descend(learning_rate, None);
         self.forget();
         updated
     }
 
-    fn descend(&mut self, learning_rate: f64) -> Result<f64> {
+    /// As [`update`](Self::update), with a look at the gradient and the change of each weight.
+    pub fn update_observed(&mut self, learning_rate: f64) -> Result<(f64, Vec<WeightGradient>)> {
+        let mut seen = vec![];
+        let updated = self.descend(learning_rate, Some(&mut seen));
+        self.forget();
+        Ok((updated?, seen))
+    }
+
+    fn descend(
+        &mut self,
+        learning_rate: f64,
+        mut seen: Option<&mut Vec<WeightGradient>>,
+    ) -> Result<f64> {
         let weights = self.policy.weights();
         let squares = weights.values().map(|w| w.gradient(|g| squared_norm(g))).sum();
         let clipped = clip(squares, self.learned, self.max_grad_norm);
         let (norm, factor) = clipped.map_err(|error| culprit(weights, error))?;
         self.optimiser.begin();
-        for (i, weight) in weights.values().enumerate() {
+        for (i, (name, weight)) in weights.iter().enumerate() {
+            let before = seen.is_some().then(|| tensor::to_vec(weight)).transpose()?;
             let optimiser = &mut self.optimiser;
             weight.gradient(|gradient| {
                 let update =
                     |w: &mut [f32]| optimiser.update(i, w, gradient, factor, learning_rate);
                 tensor::update(weight, update)
             })??;
+            if let (Some(seen), Some(before)) = (seen.as_deref_mut(), before) {
+                let after = tensor::to_vec(weight)?;
+                let look =
+                    |g: &mut [f32]| WeightGradient::new(name, g, self.learned, &before, &after);
+                seen.push(weight.gradient(look));
+            }
         }
         Ok(norm)
     }
@@ -199,7 +229,7 @@ impl Stepper {
         state: &State,
         step: u64,
         share: f64,
-    ) -> Result<(f64, GradStore, State)> {
+    ) -> Result<(Losses, GradStore, State)> {
         let chunks = self.chunks(x.frames.time);
         let mut denominators = self.denominators(x, state, step, &chunks)?;
         let (mut state, mut total, mut last) = (state.clone(), None, None::<GradStore>);
@@ -231,8 +261,9 @@ impl Stepper {
         }
         let rows = || Error::not_found("rows of a batch");
         let denominators = denominators.ok_or_else(rows)?;
-        let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?.value;
-        Ok((loss, last.ok_or_else(rows)?, state))
+        let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?;
+        let losses = Losses { total: loss.value, heads: loss.per_head };
+        Ok((losses, last.ok_or_else(rows)?, state))
     }
 
     fn chunks(&self, time: usize) -> Vec<Range<usize>> {
@@ -485,7 +516,7 @@ mod tests {
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         let zero = stepper.policy.zero_state(BATCH).unwrap();
         let (loss, store, _) = stepper.backward(x, &zero, 5, 1.0).unwrap();
-        (loss, gathered(&stepper, &store))
+        (loss.total, gathered(&stepper, &store))
     }
 
     /// The same from one graph over the whole window, in which the states are detached.
@@ -599,6 +630,19 @@ mod tests {
             for (want, got) in want.iter().zip(got) {
                 assert!((want - got).abs() < 2e-6 * scale, "{name}: {got} is not {want}");
             }
+        }
+    }
+
+    #[test]
+    fn the_plain_losses_of_the_heads_add_up_to_the_loss() {
+        let (frames, labels, weights) = examples();
+        let alike: Vec<f32> = weights.iter().map(|w| w.min(1.0)).collect();
+        let x = Examples { frames: &frames, labels: &labels, weights: &alike };
+        for truncate_bptt in [None, Some(3)] {
+            let unroll = Unroll { truncate_bptt, recompute: None };
+            let losses = stepper(&LossOptions::plain(), unroll).step(x, 0, 1e-2).unwrap().losses;
+            assert_eq!(losses.heads.len(), 2);
+            assert!((losses.heads.iter().sum::<f64>() - losses.total).abs() < 1e-9, "{losses:?}");
         }
     }
 

@@ -22,6 +22,7 @@ defmodule Sconce.Trainer.ProgressTest do
       frames_per_second: 12_345.6,
       step_seconds: 0.1,
       data_wait: 0.0015,
+      heads: [],
       seconds: seconds
     }
   end
@@ -49,7 +50,15 @@ defmodule Sconce.Trainer.ProgressTest do
     threads: 1,
     skipped_views: 0
   }
-  @epoch %{event: :epoch, step: 50, epoch: 1, avg_loss: 1.0, val_loss: nil, seconds: 10.0}
+  @epoch %{
+    event: :epoch,
+    step: 50,
+    epoch: 1,
+    avg_loss: 1.0,
+    val_loss: nil,
+    heads: [],
+    seconds: 10.0
+  }
 
   defp play(progress, events) do
     {texts, _progress} = Enum.map_reduce(events, progress, &Progress.write(&2, &1))

@@ -6,7 +6,7 @@ defmodule Sconce.Trainer.Curve.Page do
   # `{text, color, mark}`.
 
   alias Sconce.Error
-  alias Sconce.Trainer.Curve.Panel
+  alias Sconce.Trainer.Curve.{Heat, Panel}
 
   @width 860
   @left 64
@@ -31,7 +31,7 @@ defmodule Sconce.Trainer.Curve.Page do
       ~s(<rect width="#{@width}" height="#{height}" fill="#ffffff"/>\n),
       heading(title, summary),
       legend(legend),
-      Enum.map(rows, &Panel.svg/1),
+      Enum.map(rows, &panel/1),
       "</svg>\n"
     ])
   end
@@ -44,6 +44,9 @@ defmodule Sconce.Trainer.Curve.Page do
       {:error, %Error{kind: :io, op: op, details: details}}
     end
   end
+
+  defp panel(%{rows: _rows} = heat), do: Heat.svg(heat)
+  defp panel(panel), do: Panel.svg(panel)
 
   # Each panel with its box, and where the last row ends.
   defp stack(rows) do

@@ -25,18 +25,26 @@ use self::progress::{Progress, resumable};
 use self::saver::{Disk, Draft, Save, Saver};
 use crate::baselines::Counts;
 use crate::eval::{self, fits, pool_of};
+use crate::gradients::{GradientReport, WeightGradient};
 use crate::metrics::Report;
 use crate::options::TrainOptions;
-use crate::report::{BaselineReport, Event, HeadNll, Pace, Point, RunReport, Side, Stopped};
+use crate::report::{
+    BaselineReport, Event, HeadLoss, HeadNll, Pace, Point, RunReport, Side, Stopped,
+};
 use crate::schedule::Schedule;
 use crate::source::{Loaded, Source};
-use crate::step::{Examples, Stepped, Stepper};
+use crate::step::{Examples, Losses, Stepped, Stepper};
 
 /// The report that a run left in its folder.
 pub fn read_report(out: &Path) -> Result<RunReport> {
     let path = Folder::new(out).report();
     let text = std::fs::read(&path).map_err(Error::io(&path))?;
     serde_json::from_slice(&text).map_err(|e| Error::corrupt(path.display().to_string(), e))
+}
+
+/// What the gradients looked like whenever a run was asked to look, from its folder.
+pub fn read_gradients(out: &Path) -> Result<Vec<GradientReport>> {
+    Folder::new(out).read_gradients()
 }
 
 /// Trains a policy of `spec` on `corpus`, with all its files in `out`.
@@ -143,6 +151,7 @@ impl<'a> Run<'a> {
             source.load(&moments, zero, progress.step)?;
             events(Event::Resumed { step: progress.step });
         }
+        folder.cut_gradients(progress.step)?;
         events(Event::Start {
             steps,
             epoch_steps,
@@ -239,9 +248,11 @@ impl<'a> Run<'a> {
     fn account(&mut self, stepped: Stepped, learning_rate: f64, pace: Pace) {
         self.progress.step += 1;
         for (sum, count) in [&mut self.progress.recent, &mut self.progress.epoch] {
-            *sum += stepped.loss;
+            *sum += stepped.losses.total;
             *count += 1;
         }
+        self.progress.recent_heads.add(&stepped.losses);
+        self.progress.epoch_heads.add(&stepped.losses);
         self.progress.pace.add(pace);
         let step = self.progress.step;
         if step.is_multiple_of((self.validate_every() / 10).max(1)) && !self.validation_is_due() {
@@ -251,14 +262,34 @@ impl<'a> Run<'a> {
             step,
             steps: self.schedule.total_steps,
             epoch: step / self.epoch_steps.max(1),
-            loss: stepped.loss,
+            loss: stepped.losses.total,
             learning_rate,
             grad_norm: stepped.grad_norm,
             frames_per_second: pace.frames_per_second(),
             step_seconds: pace.seconds,
             data_wait: pace.data_wait,
+            heads: self.by_head(stepped.losses.heads),
             seconds: self.progress.seconds,
         });
+        self.report_gradients(stepped.gradients);
+    }
+
+    /// Losses with the names of their heads.
+    fn by_head(&self, losses: Vec<f64>) -> Vec<HeadLoss> {
+        let names = self.stepper.policy().spec().heads.parts.iter().map(|head| head.name.clone());
+        names.zip(losses).map(|(name, loss)| HeadLoss { name, loss }).collect()
+    }
+
+    /// Notes and tells what was seen of the gradients, if anybody looked.
+    fn report_gradients(&mut self, weights: Vec<WeightGradient>) {
+        if weights.is_empty() {
+            return;
+        }
+        let report = GradientReport { step: self.progress.step, weights };
+        if let Err(error) = self.folder.add_gradients(&report) {
+            self.saver.fail(report.step, self.folder.gradients(), &error, self.events);
+        }
+        (self.events)(Event::Gradients { step: report.step, weights: report.weights });
     }
 
     /// Tells of an epoch that is over.
@@ -269,11 +300,13 @@ impl<'a> Run<'a> {
             return;
         }
         self.progress.epoch = (0.0, 0);
+        let heads = self.progress.epoch_heads.take();
         (self.events)(Event::Epoch {
             step,
             epoch: step / epoch_steps,
             avg_loss: sum / count as f64,
             val_loss: self.progress.history.iter().rev().find_map(|point| point.nll),
+            heads: self.by_head(heads),
             seconds: self.progress.seconds,
         });
     }
@@ -296,17 +329,26 @@ impl<'a> Run<'a> {
 
     fn update(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
         let parts = self.options.accumulation_steps;
-        let (mut loss, mut shares, mut frames) = (0.0, 0.0, 0);
+        let (mut total, mut heads, mut shares, mut frames) = (0.0, vec![], 0.0, 0);
         for draw in (self.progress.step * parts..).take(parts as usize) {
             let (part, share, count) = self.learn(draw).map_err(|e| self.diverged(e, draw, 1))?;
-            loss += share * part;
+            total += share * part.total;
+            heads.resize(part.heads.len(), 0.0);
+            heads.iter_mut().zip(&part.heads).for_each(|(sum, head)| *sum += share * head);
             shares += share;
             frames += count;
         }
         let first = self.progress.step * parts;
-        let updated = self.stepper.update(learning_rate);
-        let grad_norm = updated.map_err(|e| self.diverged(e, first, parts))?;
-        Ok((Stepped { loss: loss / shares, grad_norm }, frames))
+        let step = self.progress.step + 1;
+        let looks = self.options.gradient_report.is_some_and(|every| step.is_multiple_of(every));
+        let updated = match looks {
+            true => self.stepper.update_observed(learning_rate),
+            false => self.stepper.update(learning_rate).map(|norm| (norm, vec![])),
+        };
+        let (grad_norm, gradients) = updated.map_err(|e| self.diverged(e, first, parts))?;
+        heads.iter_mut().for_each(|sum| *sum /= shares);
+        let losses = Losses { total: total / shares, heads };
+        Ok((Stepped { losses, grad_norm, gradients }, frames))
     }
 
     /// Adds to a number that is not finite where the step had it from: so many batches from `first` on.
@@ -317,8 +359,8 @@ impl<'a> Run<'a> {
         Error::Diverged { what, value, step, batch: first, windows: windows.collect() }
     }
 
-    /// Learns from batch `draw`: its loss, how much it counts and its frames.
-    fn learn(&mut self, draw: u64) -> Result<(f64, f64, usize)> {
+    /// Learns from batch `draw`: its losses, how much it counts and its frames.
+    fn learn(&mut self, draw: u64) -> Result<(Losses, f64, usize)> {
         let zero = self.stepper.policy().zero_state(self.options.batch_size)?;
         let Loaded { mut batch, state, frames: count } =
             self.source.draw(draw, zero, self.cancel)?;
@@ -327,9 +369,9 @@ impl<'a> Run<'a> {
         let examples = Examples { frames: &frames, labels, weights };
         let alone = self.options.accumulation_steps == 1;
         let share = if alone { 1.0 } else { examples.mean_weight() };
-        let (loss, after) = self.stepper.learn(examples, &state, draw, share)?;
+        let (losses, after) = self.stepper.learn(examples, &state, draw, share)?;
         self.source.hand_on(&after)?;
-        Ok((loss, share, count))
+        Ok((losses, share, count))
     }
 
     fn learning_rate(&self) -> f64 {
@@ -393,9 +435,12 @@ impl<'a> Run<'a> {
     fn note(&mut self, learning_rate: f64, nll: Option<f64>, heads: Vec<HeadNll>) {
         let (sum, count) = std::mem::take(&mut self.progress.recent);
         let pace = std::mem::take(&mut self.progress.pace);
+        let losses = self.progress.recent_heads.take();
+        let losses = self.by_head(losses);
         self.progress.history.push(Point {
             step: self.progress.step,
             loss: (count > 0).then(|| sum / count as f64),
+            losses,
             learning_rate,
             frames_per_second: (count > 0).then(|| pace.frames_per_second()),
             data_wait: (count > 0).then(|| pace.waiting()),

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::folder::{Folder, Kind};
 use crate::options::TrainOptions;
 use crate::report::{Pace, Point};
+use crate::step::Losses;
 
 /// What `last.safetensors` notes beside weights and moments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -30,10 +31,36 @@ pub struct Progress {
     /// Sum and number of training losses of this epoch.
     #[serde(default)]
     pub epoch: (f64, u64),
+    /// The same of each head.
+    #[serde(default)]
+    pub recent_heads: Tally,
+    #[serde(default)]
+    pub epoch_heads: Tally,
     pub history: Vec<Point>,
     pub options: TrainOptions,
     /// Of the games of both sides.
     pub digest: String,
+}
+
+/// Losses of steps, each head's added.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    heads: Vec<f64>,
+    steps: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, losses: &Losses) {
+        self.heads.resize(losses.heads.len(), 0.0);
+        self.heads.iter_mut().zip(&losses.heads).for_each(|(sum, loss)| *sum += loss);
+        self.steps += 1;
+    }
+
+    /// The means, and nothing is left; none without a step.
+    pub fn take(&mut self) -> Vec<f64> {
+        let Tally { heads, steps } = std::mem::take(self);
+        heads.into_iter().map(|sum| sum / steps as f64).collect()
+    }
 }
 
 impl Progress {
@@ -50,6 +77,8 @@ impl Progress {
             recent: (0.0, 0),
             pace: Pace::default(),
             epoch: (0.0, 0),
+            recent_heads: Tally::default(),
+            epoch_heads: Tally::default(),
             history: vec![],
             options: options.clone(),
             digest,
@@ -125,6 +154,7 @@ pub fn resumable(
         checkpoint_every: 1,
         // Said or not, it is the same number.
         weight_decay: o.optimiser().ok().map(|config| config.weight_decay),
+        gradient_report: None,
         save_every: None,
         save_minutes: None,
         keep_last: 0,
