@@ -29,6 +29,7 @@ defmodule Sconce.Events do
         frames_per_second: "frames of the batches / second",
         step_seconds: "seconds that the step took",
         data_wait: "seconds of them that it waited for data",
+        teacher_kl: "nats a frame that its choices are from the teacher's, nil without one",
         seconds: "seconds of training so far, those of earlier runs among them"
       ],
       metadata: [
@@ -63,6 +64,7 @@ defmodule Sconce.Events do
       measurements: [
         avg_loss: "nats, mean over the steps of the epoch",
         val_loss: "nats a frame of the latest validation, nil before the first",
+        teacher_kl: "the same of the divergence from the teacher, nil without one",
         epoch: "epochs that are over",
         step: "steps so far",
         seconds: "seconds of training so far"

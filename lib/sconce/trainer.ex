@@ -82,6 +82,25 @@ defmodule Sconce.Trainer do
   there; what a loss takes from the whole of a batch (`:head_normalize`, and the entropy of frames of
   other weights) it takes from each. Everything counted in steps counts updates.
 
+  ## A teacher
+
+  `teacher: path` is the checkpoint of a policy that does not learn, and the loss of a step is
+
+      imitation + teacher_weight * mean over frames of KL(policy || teacher)
+
+  in nats: `p (log p - log q)`, added over heads, classes and bits, which are independent of each other
+  given what is recorded; autoregressive heads, of either, condition on the recorded action. Frames count
+  as they do in the imitation, and validations do not know of it. Forward, as slippi-ai has it and calls
+  it, the policy may leave out what the teacher does; with `teacher_direction: :reverse`,
+  KL(teacher || policy), it may not (Kullback & Leibler 1951).
+
+  The teacher's backbone, embedding and kind of heads are its own. It sees the frames that the policy sees,
+  mirrored and forgotten alike, without its dropout; noise on an embedding that is not the policy's is its
+  own. With `unroll: :carry` it has a state of its own in each lane, which is saved with the run's. A
+  teacher of another game, action space or frame delay is an error of kind `:mismatch`; one whose file does
+  not say its delay is taken to have the run's. A resumed run knows its teacher by the file's digest,
+  wherever it lies.
+
   ## Long unrolls
 
   With `unroll: :window` a step learns from windows of any games, each from a zero state: what lies
@@ -114,7 +133,8 @@ defmodule Sconce.Trainer do
 
   A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
   `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`; mean
-  `loss` since the point before and the `losses` of the heads, `frames_per_second` and `data_wait`, the share of the time, of the same
+  `loss` since the point before and the `losses` of the heads, `teacher_kl` where there is one,
+  `frames_per_second` and `data_wait`, the share of the time, of the same
   steps; `learning_rate`; `nll` and that of the `heads` where a validation was made; `seconds`),
   `policy` (the scores of the best policy, nil where none were made), `baselines` (`name`, `report`),
   `loader` (what went through it and who waited for whom, see `Sconce.Loader`),

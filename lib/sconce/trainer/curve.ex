@@ -9,6 +9,7 @@ defmodule Sconce.Trainer.Curve do
       and NLL are one quantity and share a panel; otherwise each has its own;
     * the training loss and the validation NLL of each head, on a logarithmic scale, as a stick that is
       rarely moved has a hundredth of what the buttons have;
+    * the divergence from a teacher, where there is one;
     * the learning rate, and the frames a second of the steps alone, with the share of time in which
       training waited for data.
 
@@ -27,6 +28,7 @@ defmodule Sconce.Trainer.Curve do
   @nll "#ea580c"
   @rate "#7c3aed"
   @pace "#0d9488"
+  @kl "#db2777"
   @baselines %{"marginal" => "#64748b", "repeat" => "#0d9488", "pairs" => "#9333ea"}
   @colors ~w(#0d9488 #1d4ed8 #3b82f6 #7c3aed #a855f7 #db2777 #b45309 #64748b)
 
@@ -67,7 +69,7 @@ defmodule Sconce.Trainer.Curve do
   end
 
   defp rows(report) do
-    losses(report) ++ heads(report) ++ [{@short, [rate(report), pace(report)]}]
+    losses(report) ++ heads(report) ++ teacher(report) ++ [{@short, [rate(report), pace(report)]}]
   end
 
   # One panel, or NLL above loss when these are two quantities.
@@ -91,6 +93,7 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
+  defp plain?(%{teacher: path}) when path != nil, do: false
   defp plain?(%{loss: loss}), do: Settings.plain?(loss)
   defp plain?(_options), do: false
 
@@ -129,6 +132,13 @@ defmodule Sconce.Trainer.Curve do
       end
 
     title |> panel(series) |> Map.put(:scale, :log)
+  end
+
+  defp teacher(report) do
+    case points(report, :teacher_kl) do
+      [] -> []
+      points -> [{@short, [panel("KL to the teacher, nats a frame", [{:line, @kl, points}])]}]
+    end
   end
 
   defp rate(report),

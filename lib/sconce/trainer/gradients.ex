@@ -16,6 +16,8 @@ defmodule Sconce.Trainer.Gradients do
   # Of a panel: at least, for each layer, and around the rows of the histograms.
   @least 190
   @row 16
+  # For the names of layers.
+  @right 240
   @colors ~w(#0d9488 #1d4ed8 #ea580c #7c3aed #a855f7 #db2777 #b45309 #64748b #15803d #0891b2)
   # The power of ten at which the first class of a histogram begins, see native/train/src/gradients.rs.
   @lowest -12
@@ -87,7 +89,7 @@ defmodule Sconce.Trainer.Gradients do
         {:trace, color, points, short(name)}
       end
 
-    %{title: title, series: series, x: "step", scale: :log}
+    %{title: title, series: series, x: "step", scale: :log, right: @right}
   end
 
   defp histograms(step, layers) do
@@ -98,7 +100,7 @@ defmodule Sconce.Trainer.Gradients do
       end
 
     title = "numbers of the gradients at step #{Figures.grouped(step)}, by their power of ten"
-    %{title: title, rows: rows, from: @lowest, x: nil}
+    %{title: title, rows: rows, from: @lowest, x: nil, right: @right}
   end
 
   defp zeros(share, name) when share < 0.0005, do: name

@@ -203,6 +203,22 @@ defmodule Sconce.Trainer.Settings do
       doc: "Validations without a better one before the run ends early."
     ],
     min_delta: [type: :float, default: 0.0, min: 0, doc: "How much better is better, in nats."],
+    teacher: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc: "File of a frozen policy to stay close to, see below."
+    ],
+    teacher_weight: [
+      type: :float,
+      default: 0.1,
+      min: 0,
+      doc: "How much of the divergence from it is added to the loss."
+    ],
+    teacher_direction: [
+      type: {:in, [:forward, :reverse]},
+      default: :forward,
+      doc: "KL(policy || teacher), or the other way round."
+    ],
     gradient_report: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
@@ -436,6 +452,7 @@ defmodule Sconce.Trainer.Settings do
     |> threads()
     |> Map.update!(:loss, &loss/1)
     |> Map.update!(:validation, &(&1 && folder(&1)))
+    |> Map.update!(:teacher, &(&1 && Path.expand(&1)))
   end
 
   defp threads(options), do: Map.update!(options, :threads, &(&1 || Config.get(:threads)))

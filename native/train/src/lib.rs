@@ -13,3 +13,4 @@ pub mod run;
 pub mod schedule;
 mod source;
 pub mod step;
+pub mod teacher;

@@ -41,6 +41,8 @@ pub enum Event {
         /// and how much of that it waited for its batch.
         data_wait: f64,
         heads: Vec<HeadLoss>,
+        /// How far from the teacher it is, in nats.
+        teacher_kl: Option<f64>,
         seconds: f64,
     },
     /// What the gradients of a step looked like; only where it was asked for.
@@ -67,6 +69,7 @@ pub enum Event {
         /// The latest validation.
         val_loss: Option<f64>,
         heads: Vec<HeadLoss>,
+        teacher_kl: Option<f64>,
         seconds: f64,
     },
     /// A state that a run can go on from has been written.
@@ -92,9 +95,12 @@ pub struct Point {
     pub step: u64,
     /// Mean training loss since the point before.
     pub loss: Option<f64>,
-    /// and of each head.
+    /// that of each head,
     #[serde(default)]
     pub losses: Vec<HeadLoss>,
+    /// and how far from the teacher it was, in nats.
+    #[serde(default)]
+    pub teacher_kl: Option<f64>,
     pub learning_rate: f64,
     /// Of the steps since the point before, without validations: frames a second,
     #[serde(default)]

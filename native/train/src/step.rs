@@ -12,10 +12,12 @@ use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, columns};
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Error, Policy, Result, pool};
+use serde::{Deserialize, Serialize};
 
 use crate::gradients::WeightGradient;
 use crate::loss::{Denominators, LossOptions, Objective, Rows, SHARD_ROWS, Sums};
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm};
+use crate::teacher::{Lesson, Teacher};
 
 /// Weights, and all that is needed to change them.
 pub struct Stepper {
@@ -59,11 +61,33 @@ impl Examples<'_> {
 }
 
 /// What learning from a batch cost, in nats.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Losses {
     pub total: f64,
     /// The mean of each head, see [`Loss::per_head`](crate::loss::Loss::per_head).
     pub heads: Vec<f64>,
+    /// The mean divergence from the teacher, which times its weight is in the total.
+    pub teacher_kl: Option<f64>,
+}
+
+impl Losses {
+    /// Adds so many times those of another batch.
+    pub fn add(&mut self, other: &Losses, times: f64) {
+        self.total += times * other.total;
+        self.heads.resize(other.heads.len(), 0.0);
+        self.heads.iter_mut().zip(&other.heads).for_each(|(sum, loss)| *sum += times * loss);
+        if let Some(kl) = other.teacher_kl {
+            *self.teacher_kl.get_or_insert_default() += times * kl;
+        }
+    }
+
+    /// The mean, of a sum of so many.
+    pub fn over(mut self, count: f64) -> Losses {
+        self.total /= count;
+        self.heads.iter_mut().for_each(|sum| *sum /= count);
+        self.teacher_kl = self.teacher_kl.map(|sum| sum / count);
+        self
+    }
 }
 
 /// One step's figures.
@@ -160,9 +184,23 @@ impl Stepper {
         draw: u64,
         share: f64,
     ) -> Result<(Losses, State)> {
-        let learned = self.backward(x, state, draw, share).and_then(|(losses, store, state)| {
+        let (losses, state, _) = self.learn_from(x, state, draw, share, None)?;
+        Ok((losses, state))
+    }
+
+    /// As [`learn`](Self::learn), beside a teacher; gives the teacher's state after the batch too.
+    pub fn learn_from(
+        &mut self,
+        x: Examples<'_>,
+        state: &State,
+        draw: u64,
+        share: f64,
+        lesson: Option<Lesson<'_>>,
+    ) -> Result<(Losses, State, Option<State>)> {
+        let learned = self.backward(x, state, draw, share, lesson);
+        let learned = learned.and_then(|(losses, store, after, taught)| {
             census(self.policy.weights(), &store)?;
-            Ok((losses, state))
+            Ok((losses, after, taught))
         });
         match learned {
             Ok(_) => self.learned += share,
@@ -229,10 +267,13 @@ impl Stepper {
         state: &State,
         step: u64,
         share: f64,
-    ) -> Result<(Losses, GradStore, State)> {
+        lesson: Option<Lesson<'_>>,
+    ) -> Result<(Losses, GradStore, State, Option<State>)> {
         let chunks = self.chunks(x.frames.time);
         let mut denominators = self.denominators(x, state, step, &chunks)?;
         let (mut state, mut total, mut last) = (state.clone(), None, None::<GradStore>);
+        let mut taught = lesson.map(|lesson| lesson.state.clone());
+        let mut divergence = 0.0;
         for range in chunks {
             let part = Part::cut(x, range.clone());
             let (logits, next) = self.forward(&part, x.frames.time, range.start, &state, step)?;
@@ -245,9 +286,20 @@ impl Stepper {
                 Some(known) => known,
                 None => denominators.insert(normalised(&self.objective, &logits, part.examples())?),
             };
+            let advice = match (lesson, &mut taught) {
+                (Some(lesson), Some(state)) => {
+                    let frames = lesson.part(range.clone());
+                    let (advice, after) = lesson.teacher.logits(&frames, &part.labels, state)?;
+                    *state = after;
+                    Some((lesson.teacher, advice))
+                }
+                _ => None,
+            };
             let shared = denominators.times(share);
-            let (sums, gradient) =
-                loss_and_gradient(&self.objective, &logits, part.examples(), &shared)?;
+            let advice = advice.as_ref().map(|(teacher, advice)| (*teacher, advice));
+            let (sums, kl, gradient) =
+                loss_and_gradient(&self.objective, &logits, part.examples(), &shared, advice)?;
+            divergence += kl;
             add(&mut total, sums);
             // Of a chunk of burn-in only the state is wanted.
             if part.weights.iter().all(|weight| *weight == 0.0) {
@@ -262,8 +314,10 @@ impl Stepper {
         let rows = || Error::not_found("rows of a batch");
         let denominators = denominators.ok_or_else(rows)?;
         let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?;
-        let losses = Losses { total: loss.value, heads: loss.per_head };
-        Ok((losses, last.ok_or_else(rows)?, state))
+        let teacher_kl = lesson.map(|_| divergence * denominators.mean());
+        let pull = lesson.zip(teacher_kl).map_or(0.0, |(lesson, kl)| lesson.teacher.weight() * kl);
+        let losses = Losses { total: loss.value + pull, heads: loss.per_head, teacher_kl };
+        Ok((losses, last.ok_or_else(rows)?, state, taught))
     }
 
     fn chunks(&self, time: usize) -> Vec<Range<usize>> {
@@ -399,41 +453,58 @@ fn normalised(objective: &Objective, logits: &Tensor, x: Examples<'_>) -> Result
     objective.denominators(x.weights.len(), Some(x.weights), Some(&first))
 }
 
-/// What a chunk adds to the loss, and the gradient of the whole at its logits, in fixed shards of rows.
+/// What a chunk adds to the loss and to the divergence from a teacher with these logits, and the gradient
+/// of the whole at its own, in fixed shards of rows.
 fn loss_and_gradient(
     objective: &Objective,
     logits: &Tensor,
     x: Examples<'_>,
     denominators: &Denominators,
-) -> Result<(Sums, Tensor)> {
+    advice: Option<(&Teacher, &Tensor)>,
+) -> Result<(Sums, f64, Tensor)> {
     let (n, width) = logits.dims2()?;
-    let (sums, gradient) = tensor::with(logits, |logits| {
-        Ok(shards(objective, n, width, denominators, rows(logits, width, x)))
+    let (sums, kl, gradient) = tensor::with(logits, |logits| {
+        let rows = rows(logits, width, x);
+        let alone = |first, gradient: &mut [f32]| {
+            objective.backward(rows(first, gradient.len() / width), denominators, gradient, None)
+        };
+        let Some((teacher, advice)) = advice else {
+            return Ok(shards(n, width, |first, gradient| Ok((alone(first, gradient)?, 0.0))));
+        };
+        tensor::with(advice, |advice| {
+            Ok(shards(n, width, |first, gradient| {
+                let sums = alone(first, gradient)?;
+                let (count, scale) = (gradient.len() / width, denominators.mean());
+                let advice = &advice[first * width..][..gradient.len()];
+                let logits = &logits[first * width..][..gradient.len()];
+                let weights = &x.weights[first..first + count];
+                Ok((sums, teacher.pull(logits, advice, weights, scale, gradient)))
+            }))
+        })
     })??;
-    Ok((sums, tensor::tensor(gradient, (n, width))?))
+    Ok((sums, kl, tensor::tensor(gradient, (n, width))?))
 }
 
-fn shards<'a>(
-    objective: &Objective,
+/// What `backward(first row, its gradient)` of each shard gives, added in order, and the gradient.
+fn shards(
     n: usize,
     width: usize,
-    denominators: &Denominators,
-    rows: impl Fn(usize, usize) -> Rows<'a> + Sync,
-) -> Result<(Sums, Vec<f32>)> {
+    backward: impl Fn(usize, &mut [f32]) -> Result<(Sums, f64)> + Sync,
+) -> Result<(Sums, f64, Vec<f32>)> {
     let mut gradient = vec![0.0; n * width];
-    let sums: Vec<std::sync::OnceLock<Result<Sums>>> =
+    let sums: Vec<std::sync::OnceLock<Result<(Sums, f64)>>> =
         (0..n.div_ceil(SHARD_ROWS)).map(|_| std::sync::OnceLock::new()).collect();
     pool::for_each_rows(&mut gradient, width, SHARD_ROWS, |first, gradient| {
-        let rows = rows(first, gradient.len() / width);
-        let _ =
-            sums[first / SHARD_ROWS].set(objective.backward(rows, denominators, gradient, None));
+        let _ = sums[first / SHARD_ROWS].set(backward(first, gradient));
     });
-    let mut total: Option<Sums> = None;
+    let (mut total, mut divergence) = (None, 0.0);
     for sum in sums.into_iter().filter_map(std::sync::OnceLock::into_inner) {
-        add(&mut total, sum?);
+        let (sums, kl) = sum?;
+        add(&mut total, sums);
+        divergence += kl;
     }
     let total = total.ok_or_else(|| Error::not_found("rows of a batch"))?;
-    Ok((total, gradient))
+    Ok((total, divergence, gradient))
 }
 
 #[cfg(test)]
@@ -515,7 +586,7 @@ mod tests {
         let (frames, labels, weights) = examples();
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         let zero = stepper.policy.zero_state(BATCH).unwrap();
-        let (loss, store, _) = stepper.backward(x, &zero, 5, 1.0).unwrap();
+        let (loss, store, ..) = stepper.backward(x, &zero, 5, 1.0, None).unwrap();
         (loss.total, gathered(&stepper, &store))
     }
 
@@ -538,8 +609,8 @@ mod tests {
         let logits = Tensor::cat(&logits, 1).unwrap().flatten(0, 1).unwrap();
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         let denominators = normalised(&stepper.objective, &logits, x).unwrap();
-        let (sums, gradient) =
-            loss_and_gradient(&stepper.objective, &logits, x, &denominators).unwrap();
+        let (sums, _, gradient) =
+            loss_and_gradient(&stepper.objective, &logits, x, &denominators, None).unwrap();
         let store = (&logits * gradient).unwrap().sum_all().unwrap().backward().unwrap();
         let loss = stepper.objective.finish(&sums, &denominators).unwrap().value;
         (loss, gathered(&stepper, &store))

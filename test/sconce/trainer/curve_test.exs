@@ -110,6 +110,14 @@ defmodule Sconce.Trainer.CurveTest do
     assert count(svg, "clipPath") == count(Curve.svg(report()), "clipPath") + 1
   end
 
+  test "the divergence from a teacher has a panel, and the loss is no NLL any more" do
+    history = for point <- report().history, do: Map.put(point, :teacher_kl, 0.5)
+    options = %{loss: @plain, teacher: "teacher.safetensors"}
+    svg = Curve.svg(report(%{history: history, options: options}))
+    assert svg =~ "KL to the teacher, nats a frame"
+    assert count(svg, "clipPath") == count(Curve.svg(report()), "clipPath") + 2
+  end
+
   test "learning rate and frames a second stand below, with the wait for data" do
     history =
       for p <- report().history, do: Map.merge(p, %{frames_per_second: 4.2e4, data_wait: 0.013})

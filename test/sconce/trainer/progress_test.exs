@@ -23,6 +23,7 @@ defmodule Sconce.Trainer.ProgressTest do
       step_seconds: 0.1,
       data_wait: 0.0015,
       heads: [],
+      teacher_kl: nil,
       seconds: seconds
     }
   end
@@ -63,6 +64,11 @@ defmodule Sconce.Trainer.ProgressTest do
   defp play(progress, events) do
     {texts, _progress} = Enum.map_reduce(events, progress, &Progress.write(&2, &1))
     Enum.map(texts, &IO.iodata_to_binary/1)
+  end
+
+  test "the divergence from a teacher stands beside the loss" do
+    [line] = play(Progress.new(terminal: true), [%{step(1, 1.0) | teacher_kl: 0.25}])
+    assert line =~ "loss 1.2346  kl 0.2500  lr "
   end
 
   test "in a terminal a step writes its line anew, with the time that is left" do

@@ -60,9 +60,11 @@ defmodule Sconce.Trainer.Curve.Page do
 
   defp gap(panels), do: if(Enum.any?(panels, & &1.x), do: @gap + @axis_title, else: @gap)
 
-  # What stands alone has its labels in the margin, the others none.
-  defp beside([panel], top, height),
-    do: [Map.put(panel, :box, {@left, top, @width - @left - @right, height})]
+  # What stands alone has its labels in the margin, which is as wide as it says, the others none.
+  defp beside([panel], top, height) do
+    right = Map.get(panel, :right, @right)
+    [Map.put(panel, :box, {@left, top, @width - @left - right, height})]
+  end
 
   defp beside(panels, top, height) do
     count = length(panels)

@@ -32,8 +32,9 @@ use crate::report::{
     BaselineReport, Event, HeadLoss, HeadNll, Pace, Point, RunReport, Side, Stopped,
 };
 use crate::schedule::Schedule;
-use crate::source::{Loaded, Source};
+use crate::source::{Loaded, Source, States};
 use crate::step::{Examples, Losses, Stepped, Stepper};
+use crate::teacher::{Lesson, Teacher};
 
 /// The report that a run left in its folder.
 pub fn read_report(out: &Path) -> Result<RunReport> {
@@ -101,6 +102,7 @@ struct Run<'a> {
     events: &'a dyn Fn(Event),
     cancel: &'a AtomicBool,
     stepper: Stepper,
+    teacher: Option<Teacher>,
     schedule: Schedule,
     source: Source,
     counts: Counts,
@@ -131,15 +133,18 @@ impl<'a> Run<'a> {
         let validation = (side(validation, &validation_views), validation_views);
         let digest = digest(&train_views, &validation.1);
         let first = first_policy(spec, options, &train_views)?;
+        let teacher = Teacher::of(options, spec)?;
         let name = corpus.dir().display().to_string();
-        let mut source = Source::new(name, train_views, spec, options)?;
+        let taught = teacher.as_ref().map(Teacher::spec);
+        let mut source = Source::new(&name, train_views, spec, taught, options)?;
         let epoch_steps = (source.steps_per_epoch() / options.accumulation_steps).max(1);
         let steps = options.steps.unwrap_or(options.epochs * epoch_steps);
 
-        let (policy, progress, moments) = match resumable(&folder, spec, options, &digest)? {
-            Some(found) => found,
-            None => (first, Progress::new(options, digest), None),
-        };
+        let known = teacher.as_ref().map(Teacher::digest);
+        let found = resumable(&folder, spec, options, &digest, known)?;
+        let (policy, progress, moments) = found.unwrap_or_else(|| {
+            (first, Progress::new(options, digest, known.map(String::from)), None)
+        });
         let config = options.optimiser()?;
         let mut stepper =
             Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
@@ -147,7 +152,7 @@ impl<'a> Run<'a> {
                 .averaging(options.ema_decay);
         if let Some(moments) = moments {
             stepper.load_moments(progress.updates, &moments)?;
-            let zero = policy.zero_state(options.batch_size)?;
+            let zero = zero_states(&policy, teacher.as_ref(), options.batch_size)?;
             source.load(&moments, zero, progress.step)?;
             events(Event::Resumed { step: progress.step });
         }
@@ -172,6 +177,7 @@ impl<'a> Run<'a> {
             events,
             cancel,
             stepper,
+            teacher,
             source,
             counts,
             train,
@@ -247,12 +253,8 @@ impl<'a> Run<'a> {
     /// Counts a step, tells it, and puts every tenth of a validation's stretch on the curve.
     fn account(&mut self, stepped: Stepped, learning_rate: f64, pace: Pace) {
         self.progress.step += 1;
-        for (sum, count) in [&mut self.progress.recent, &mut self.progress.epoch] {
-            *sum += stepped.losses.total;
-            *count += 1;
-        }
-        self.progress.recent_heads.add(&stepped.losses);
-        self.progress.epoch_heads.add(&stepped.losses);
+        self.progress.recent_losses.add(&stepped.losses);
+        self.progress.epoch_losses.add(&stepped.losses);
         self.progress.pace.add(pace);
         let step = self.progress.step;
         if step.is_multiple_of((self.validate_every() / 10).max(1)) && !self.validation_is_due() {
@@ -269,6 +271,7 @@ impl<'a> Run<'a> {
             step_seconds: pace.seconds,
             data_wait: pace.data_wait,
             heads: self.by_head(stepped.losses.heads),
+            teacher_kl: stepped.losses.teacher_kl,
             seconds: self.progress.seconds,
         });
         self.report_gradients(stepped.gradients);
@@ -294,19 +297,18 @@ impl<'a> Run<'a> {
 
     /// Tells of an epoch that is over.
     fn end_epoch(&mut self) {
-        let (sum, count) = self.progress.epoch;
         let (step, epoch_steps) = (self.progress.step, self.epoch_steps.max(1));
-        if count == 0 || !step.is_multiple_of(epoch_steps) {
+        if !step.is_multiple_of(epoch_steps) {
             return;
         }
-        self.progress.epoch = (0.0, 0);
-        let heads = self.progress.epoch_heads.take();
+        let Some(losses) = self.progress.epoch_losses.take() else { return };
         (self.events)(Event::Epoch {
             step,
             epoch: step / epoch_steps,
-            avg_loss: sum / count as f64,
+            avg_loss: losses.total,
             val_loss: self.progress.history.iter().rev().find_map(|point| point.nll),
-            heads: self.by_head(heads),
+            heads: self.by_head(losses.heads),
+            teacher_kl: losses.teacher_kl,
             seconds: self.progress.seconds,
         });
     }
@@ -329,12 +331,10 @@ impl<'a> Run<'a> {
 
     fn update(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
         let parts = self.options.accumulation_steps;
-        let (mut total, mut heads, mut shares, mut frames) = (0.0, vec![], 0.0, 0);
+        let (mut sum, mut shares, mut frames) = (Losses::default(), 0.0, 0);
         for draw in (self.progress.step * parts..).take(parts as usize) {
             let (part, share, count) = self.learn(draw).map_err(|e| self.diverged(e, draw, 1))?;
-            total += share * part.total;
-            heads.resize(part.heads.len(), 0.0);
-            heads.iter_mut().zip(&part.heads).for_each(|(sum, head)| *sum += share * head);
+            sum.add(&part, share);
             shares += share;
             frames += count;
         }
@@ -346,9 +346,7 @@ impl<'a> Run<'a> {
             false => self.stepper.update(learning_rate).map(|norm| (norm, vec![])),
         };
         let (grad_norm, gradients) = updated.map_err(|e| self.diverged(e, first, parts))?;
-        heads.iter_mut().for_each(|sum| *sum /= shares);
-        let losses = Losses { total: total / shares, heads };
-        Ok((Stepped { losses, grad_norm, gradients }, frames))
+        Ok((Stepped { losses: sum.over(shares), grad_norm, gradients }, frames))
     }
 
     /// Adds to a number that is not finite where the step had it from: so many batches from `first` on.
@@ -361,16 +359,22 @@ impl<'a> Run<'a> {
 
     /// Learns from batch `draw`: its losses, how much it counts and its frames.
     fn learn(&mut self, draw: u64) -> Result<(Losses, f64, usize)> {
-        let zero = self.stepper.policy().zero_state(self.options.batch_size)?;
-        let Loaded { mut batch, state, frames: count } =
+        let TrainOptions { batch_size, .. } = *self.options;
+        let zero = zero_states(self.stepper.policy(), self.teacher.as_ref(), batch_size)?;
+        let Loaded { mut batch, seen, states, frames: count } =
             self.source.draw(draw, zero, self.cancel)?;
         let frames = eval::frames(&mut batch);
+        let seen = seen.map(|mut batch| eval::frames(&mut batch));
         let Batch { labels, weights, .. } = &batch;
         let examples = Examples { frames: &frames, labels, weights };
         let alone = self.options.accumulation_steps == 1;
         let share = if alone { 1.0 } else { examples.mean_weight() };
-        let (losses, after) = self.stepper.learn(examples, &state, draw, share)?;
-        self.source.hand_on(&after)?;
+        let both = self.teacher.as_ref().zip(states.teacher.as_ref());
+        let frames = seen.as_ref().unwrap_or(&frames);
+        let lesson = both.map(|(teacher, state)| Lesson { teacher, frames, state });
+        let (losses, learner, teacher) =
+            self.stepper.learn_from(examples, &states.learner, draw, share, lesson)?;
+        self.source.hand_on(&States { learner, teacher })?;
         Ok((losses, share, count))
     }
 
@@ -433,17 +437,16 @@ impl<'a> Run<'a> {
 
     /// A point of the learning curve.
     fn note(&mut self, learning_rate: f64, nll: Option<f64>, heads: Vec<HeadNll>) {
-        let (sum, count) = std::mem::take(&mut self.progress.recent);
-        let pace = std::mem::take(&mut self.progress.pace);
-        let losses = self.progress.recent_heads.take();
-        let losses = self.by_head(losses);
+        let losses = self.progress.recent_losses.take();
+        let pace = losses.is_some().then(|| std::mem::take(&mut self.progress.pace));
         self.progress.history.push(Point {
             step: self.progress.step,
-            loss: (count > 0).then(|| sum / count as f64),
-            losses,
+            loss: losses.as_ref().map(|losses| losses.total),
+            teacher_kl: losses.as_ref().and_then(|losses| losses.teacher_kl),
+            losses: losses.map_or(vec![], |losses| self.by_head(losses.heads)),
             learning_rate,
-            frames_per_second: (count > 0).then(|| pace.frames_per_second()),
-            data_wait: (count > 0).then(|| pace.waiting()),
+            frames_per_second: pace.map(|pace| pace.frames_per_second()),
+            data_wait: pace.map(|pace| pace.waiting()),
             nll,
             heads,
             seconds: self.progress.seconds,
@@ -460,9 +463,10 @@ impl<'a> Run<'a> {
             (false, true) => (numbered, None),
             (true, kept) => (self.folder.file(Kind::Best), kept.then_some(numbered)),
         };
-        let TrainOptions { frame_delay, window_size, .. } = self.options;
+        let TrainOptions { frame_delay, frame_delay_max, window_size, .. } = self.options;
         let notes = serde_json::json!({
-            "step": step, "nll": nll, "frame_delay": frame_delay, "window_size": window_size,
+            "step": step, "nll": nll, "frame_delay": frame_delay,
+            "frame_delay_max": frame_delay_max, "window_size": window_size,
         });
         let snapshot = policy.snapshot(notes, Optimiser::new())?;
         Ok(Some(Draft { snapshot, path, numbered }))
@@ -543,6 +547,12 @@ impl<'a> Run<'a> {
         let baselines = eval::score_baselines(&self.counts, spec, views, &options, self.cancel)?;
         Ok((report, baselines))
     }
+}
+
+/// Those of games that begin.
+fn zero_states(policy: &Policy, teacher: Option<&Teacher>, batch: usize) -> Result<States> {
+    let teacher = teacher.map(|teacher| teacher.zero_state(batch)).transpose()?;
+    Ok(States { learner: policy.zero_state(batch)?, teacher })
 }
 
 #[cfg(test)]

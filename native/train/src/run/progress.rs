@@ -24,47 +24,45 @@ pub struct Progress {
     /// Steps and NLLs of the validations whose policies are kept, the best first.
     #[serde(default)]
     pub kept: Vec<(u64, f64)>,
-    /// Sum and number of training losses since the last point of the history.
-    pub recent: (f64, u64),
+    /// Training losses since the last point of the history,
+    #[serde(default)]
+    pub recent_losses: Tally,
+    /// and of this epoch.
+    #[serde(default)]
+    pub epoch_losses: Tally,
     #[serde(default)]
     pub pace: Pace,
-    /// Sum and number of training losses of this epoch.
-    #[serde(default)]
-    pub epoch: (f64, u64),
-    /// The same of each head.
-    #[serde(default)]
-    pub recent_heads: Tally,
-    #[serde(default)]
-    pub epoch_heads: Tally,
     pub history: Vec<Point>,
     pub options: TrainOptions,
     /// Of the games of both sides.
     pub digest: String,
+    /// Of the teacher's file.
+    #[serde(default)]
+    pub teacher: Option<String>,
 }
 
-/// Losses of steps, each head's added.
+/// Losses of steps, added.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    heads: Vec<f64>,
+    losses: Losses,
     steps: u64,
 }
 
 impl Tally {
     pub fn add(&mut self, losses: &Losses) {
-        self.heads.resize(losses.heads.len(), 0.0);
-        self.heads.iter_mut().zip(&losses.heads).for_each(|(sum, loss)| *sum += loss);
+        self.losses.add(losses, 1.0);
         self.steps += 1;
     }
 
-    /// The means, and nothing is left; none without a step.
-    pub fn take(&mut self) -> Vec<f64> {
-        let Tally { heads, steps } = std::mem::take(self);
-        heads.into_iter().map(|sum| sum / steps as f64).collect()
+    /// The means, and nothing is left; of no step there is none.
+    pub fn take(&mut self) -> Option<Losses> {
+        let Tally { losses, steps } = std::mem::take(self);
+        (steps > 0).then(|| losses.over(steps as f64))
     }
 }
 
 impl Progress {
-    pub fn new(options: &TrainOptions, digest: String) -> Self {
+    pub fn new(options: &TrainOptions, digest: String, teacher: Option<String>) -> Self {
         Progress {
             step: 0,
             updates: 0,
@@ -74,14 +72,13 @@ impl Progress {
             without_better: 0,
             validated: 0,
             kept: vec![],
-            recent: (0.0, 0),
+            recent_losses: Tally::default(),
             pace: Pace::default(),
-            epoch: (0.0, 0),
-            recent_heads: Tally::default(),
-            epoch_heads: Tally::default(),
+            epoch_losses: Tally::default(),
             history: vec![],
             options: options.clone(),
             digest,
+            teacher,
         }
     }
 
@@ -120,6 +117,7 @@ pub fn resumable(
     spec: &Spec,
     options: &TrainOptions,
     digest: &str,
+    teacher: Option<&str>,
 ) -> Result<Option<Resumed>> {
     let path = folder.file(Kind::Last);
     match (path.exists(), options.resume) {
@@ -144,6 +142,9 @@ pub fn resumable(
     if progress.digest != digest {
         return Err(Error::mismatch(format!("games of {what}"), "those of this run", "others"));
     }
+    if progress.teacher.as_deref() != teacher {
+        return Err(Error::mismatch(format!("teacher of {what}"), "that of this run", "another"));
+    }
     // How it is computed and until when may change; what is computed may not.
     let comparable = |o: &TrainOptions| TrainOptions {
         resume: false,
@@ -154,6 +155,8 @@ pub fn resumable(
         checkpoint_every: 1,
         // Said or not, it is the same number.
         weight_decay: o.optimiser().ok().map(|config| config.weight_decay),
+        // It is known by what is in its file.
+        teacher: None,
         gradient_report: None,
         save_every: None,
         save_minutes: None,
