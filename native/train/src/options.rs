@@ -352,6 +352,7 @@ impl TrainOptions {
         Unroll {
             truncate_bptt: self.truncate_bptt,
             recompute: self.gradient_checkpoint.then_some(self.checkpoint_every),
+            carry: self.unroll == Mode::Carry,
         }
     }
 

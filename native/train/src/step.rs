@@ -40,6 +40,8 @@ pub struct Unroll {
     pub truncate_bptt: Option<usize>,
     /// Blocks that the backward pass runs again together, instead of keeping what they computed.
     pub recompute: Option<usize>,
+    /// Whether another window goes on where this one ends.
+    pub carry: bool,
 }
 
 /// What a step learns from.
@@ -158,21 +160,23 @@ impl Stepper {
         Ok(self.step_from(x, &state, step, learning_rate)?.0)
     }
 
-    /// A step of windows that begin with `state`; gives the one after them, cut from the graph.
+    /// A step of windows that begin with `state`; gives the one after them, cut from the graph, where
+    /// windows [`carry`](Unroll::carry) theirs on.
     pub fn step_from(
         &mut self,
         x: Examples<'_>,
         state: &State,
         step: u64,
         learning_rate: f64,
-    ) -> Result<(Stepped, State)> {
+    ) -> Result<(Stepped, Option<State>)> {
         let (losses, state) = self.learn(x, state, step, 1.0)?;
         let grad_norm = self.update(learning_rate)?;
         Ok((Stepped { losses, grad_norm, gradients: vec![] }, state))
     }
 
     /// Adds `share` times the gradient of a batch to what the next [`update`](Self::update) takes; gives
-    /// the batch's losses and the state after it. Dropout is drawn from `draw`.
+    /// the batch's losses, and the state after it as [`step_from`](Self::step_from). Dropout is drawn from
+    /// `draw`.
     ///
     /// Batches whose shares are their [`mean_weight`](Examples::mean_weight)s have together the
     /// gradient of one batch of all their rows, up to the order of sums; but what a loss takes from the
@@ -183,7 +187,7 @@ impl Stepper {
         state: &State,
         draw: u64,
         share: f64,
-    ) -> Result<(Losses, State)> {
+    ) -> Result<(Losses, Option<State>)> {
         let (losses, state, _) = self.learn_from(x, state, draw, share, None)?;
         Ok((losses, state))
     }
@@ -196,7 +200,7 @@ impl Stepper {
         draw: u64,
         share: f64,
         lesson: Option<Lesson<'_>>,
-    ) -> Result<(Losses, State, Option<State>)> {
+    ) -> Result<(Losses, Option<State>, Option<State>)> {
         let learned = self.backward(x, state, draw, share, lesson);
         let learned = learned.and_then(|(losses, store, after, taught)| {
             census(self.policy.weights(), &store)?;
@@ -268,7 +272,7 @@ impl Stepper {
         step: u64,
         share: f64,
         lesson: Option<Lesson<'_>>,
-    ) -> Result<(Losses, GradStore, State, Option<State>)> {
+    ) -> Result<(Losses, GradStore, Option<State>, Option<State>)> {
         let chunks = self.chunks(x.frames.time);
         let mut denominators = self.denominators(x, state, step, &chunks)?;
         let (mut state, mut total, mut last) = (state.clone(), None, None::<GradStore>);
@@ -317,7 +321,7 @@ impl Stepper {
         let teacher_kl = lesson.map(|_| divergence * denominators.mean());
         let pull = lesson.zip(teacher_kl).map_or(0.0, |(lesson, kl)| lesson.teacher.weight() * kl);
         let losses = Losses { total: loss.value + pull, heads: loss.per_head, teacher_kl };
-        Ok((losses, last.ok_or_else(rows)?, state, taught))
+        Ok((losses, last.ok_or_else(rows)?, self.unroll.carry.then_some(state), taught))
     }
 
     fn chunks(&self, time: usize) -> Vec<Range<usize>> {
@@ -365,6 +369,9 @@ impl Stepper {
         let mut context = context.chunk(window, before, part.frames.time);
         if let Some(every) = self.unroll.recompute {
             context = context.recomputing(every);
+        }
+        if !self.unroll.carry && before + part.frames.time == window {
+            context = context.forgetting();
         }
         self.policy.forward(&part.frames, Some(&part.labels), state, &context)
     }
@@ -625,7 +632,7 @@ mod tests {
     fn chunks_have_the_gradients_of_the_window_without_the_paths_that_are_cut() {
         for loss in losses() {
             for chunk in [1, 2, 4, 10] {
-                let truncated = Unroll { truncate_bptt: Some(chunk), recompute: None };
+                let truncated = Unroll { truncate_bptt: Some(chunk), ..Unroll::default() };
                 let (got, want) = (learned(&loss, truncated), reference(&loss, chunk));
                 assert!((got.0 - want.0).abs() < 1e-6, "{} is not {}", got.0, want.0);
                 for ((name, got), (_, want)) in got.1.iter().zip(&want.1) {
@@ -639,16 +646,20 @@ mod tests {
         }
     }
 
+    fn unroll(truncate_bptt: Option<usize>, recompute: Option<usize>) -> Unroll {
+        Unroll { truncate_bptt, recompute, carry: false }
+    }
+
     #[test]
     fn a_chunk_as_long_as_the_window_and_recomputed_blocks_change_no_bit() {
         for loss in losses() {
             let whole = learned(&loss, Unroll::default());
             for truncate_bptt in [None, Some(TIME), Some(TIME + 1)] {
                 for recompute in [None, Some(1), Some(2)] {
-                    assert!(whole == learned(&loss, Unroll { truncate_bptt, recompute }));
+                    assert!(whole == learned(&loss, unroll(truncate_bptt, recompute)));
                 }
             }
-            let cut = |recompute| learned(&loss, Unroll { truncate_bptt: Some(3), recompute });
+            let cut = |recompute| learned(&loss, unroll(Some(3), recompute));
             assert!(cut(None) == cut(Some(1)));
             assert!(cut(None) != whole);
         }
@@ -710,8 +721,10 @@ mod tests {
         let alike: Vec<f32> = weights.iter().map(|w| w.min(1.0)).collect();
         let x = Examples { frames: &frames, labels: &labels, weights: &alike };
         for truncate_bptt in [None, Some(3)] {
-            let unroll = Unroll { truncate_bptt, recompute: None };
-            let losses = stepper(&LossOptions::plain(), unroll).step(x, 0, 1e-2).unwrap().losses;
+            let losses = stepper(&LossOptions::plain(), unroll(truncate_bptt, None))
+                .step(x, 0, 1e-2)
+                .unwrap()
+                .losses;
             assert_eq!(losses.heads.len(), 2);
             assert!((losses.heads.iter().sum::<f64>() - losses.total).abs() < 1e-9, "{losses:?}");
         }

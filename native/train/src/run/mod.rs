@@ -374,7 +374,9 @@ impl<'a> Run<'a> {
         let lesson = both.map(|(teacher, state)| Lesson { teacher, frames, state });
         let (losses, learner, teacher) =
             self.stepper.learn_from(examples, &states.learner, draw, share, lesson)?;
-        self.source.hand_on(&States { learner, teacher })?;
+        if let Some(learner) = learner {
+            self.source.hand_on(&States { learner, teacher })?;
+        }
         Ok((losses, share, count))
     }
 
