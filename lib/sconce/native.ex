@@ -86,6 +86,7 @@ defmodule Sconce.Native do
   def train_start(_reference, _spec, _corpus, _out, _options), do: unavailable(:train)
   def train_record(_out), do: unavailable(:train)
   def train_report(_out), do: unavailable(:report)
+  def train_gradients(_out), do: unavailable(:gradients)
   def train_stop(_task), do: unavailable(:train)
 
   def evaluate_start(_reference, _checkpoint, _corpus, _train, _options),

@@ -16,7 +16,8 @@ defmodule Sconce.Trainer do
     * `best.safetensors` - the policy of the best validation,
     * `run.json` - what the run was told, and `last.safetensors` - its last state, with all that
       `resume: true` needs to go on,
-    * `report.json` - the report, and `curve.svg`, see `Sconce.Trainer.Curve`.
+    * `report.json` - the report, and `curve.svg`, see `Sconce.Trainer.Curve`,
+    * with `:gradient_report`, `gradients.jsonl` and `gradients.svg`, see `gradients/1`.
 
   Two runs of one seed give the same weights to the last bit, whatever the number of threads.
 
@@ -112,6 +113,25 @@ defmodule Sconce.Trainer do
   other weights) it takes from each. Everything counted in steps counts updates. A batch whose frames
   all weigh nothing (`neutral_weight: 0.0`) is passed over: only its state goes on.
 
+  ## A teacher
+
+  `teacher: path` is the checkpoint of a policy that does not learn, and the loss of a step is
+
+      imitation + teacher_weight * mean over frames of KL(policy || teacher)
+
+  in nats: `p (log p - log q)`, added over heads, classes and bits, which are independent of each other
+  given what is recorded; autoregressive heads, of either, condition on the recorded action. Frames count
+  as they do in the imitation, and validations do not know of it. Forward, as slippi-ai has it and calls
+  it, the policy may leave out what the teacher does; with `teacher_direction: :reverse`,
+  KL(teacher || policy), it may not (Kullback & Leibler 1951).
+
+  The teacher's backbone, embedding and kind of heads are its own. It sees the frames that the policy sees,
+  mirrored and forgotten alike, without its dropout; noise on an embedding that is not the policy's is its
+  own. With `unroll: :carry` it has a state of its own in each lane, which is saved with the run's. A
+  teacher of another game, action space or frame delay is an error of kind `:mismatch`; one whose file does
+  not say its delay is taken to have the run's. A resumed run knows its teacher by the file's digest,
+  wherever it lies.
+
   ## Long unrolls
 
   With `unroll: :window` a step learns from windows of any games, each from a zero state: what lies
@@ -144,7 +164,8 @@ defmodule Sconce.Trainer do
 
   A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
   `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`; mean
-  `loss` since the point before, `frames_per_second` and `data_wait`, the share of the time, of the same
+  `loss` since the point before and the `losses` of the heads, `teacher_kl` where there is one,
+  `frames_per_second` and `data_wait`, the share of the time, of the same
   steps; `learning_rate`; `nll` and that of the `heads` where a validation was made; `seconds`),
   `policy` (the scores of the best policy, nil where none were made), `baselines` (`name`, `report`),
   `loader` (what went through it and who waited for whom, see `Sconce.Loader`),
@@ -164,7 +185,7 @@ defmodule Sconce.Trainer do
   alias Sconce.{Config, Error, Events, Native, Options, Preset}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
-  alias Sconce.Trainer.{Curve, Keeper, Report}
+  alias Sconce.Trainer.{Curve, Gradients, Keeper, Report}
 
   # How long a dying process waits for the native thread to save its state.
   @farewell_ms 20_000
@@ -264,6 +285,21 @@ defmodule Sconce.Trainer do
     with {:ok, report} <- Native.train_report(out), do: {:ok, whole(report, out)}
   end
 
+  @doc """
+  What a run with `:gradient_report` saw of its gradients, from its folder, while it goes on or after it.
+
+  A list of `%{step: step, weights: weights}`, a line of `gradients.jsonl` each. Of each weight there are
+  its `name`; the `numbers` it has; `norm`, `mean_abs` and `max_abs` of its gradient (the mean of the
+  step's batches, before it is cut to `:max_grad_norm`), the share of `zeros` in it, and a `histogram` of
+  its other absolute numbers by their power of ten: sixteen counts, from those below 1e-11 to those from
+  1e3 on; its `weight_norm` before the update, and the norm of its change over that, `update_ratio`, nil
+  of a weight that was 0.
+
+  Of kind `:not_found` where a run has not looked.
+  """
+  @spec gradients(Path.t()) :: {:ok, [map]} | {:error, Error.t()}
+  def gradients(out), do: out |> Options.path!() |> Path.expand() |> Native.train_gradients()
+
   @impl true
   def init(settings) do
     # So that `terminate/2` runs when the caller ends.
@@ -361,17 +397,23 @@ defmodule Sconce.Trainer do
   # A picture that cannot be written is no reason to lose the report.
   defp complete(report, %{settings: %{out: out}}) do
     report = %{whole(report, out) | curve: nil}
-    path = curve(out)
     title = Report.title(report.spec, report.weights)
+    if report.options.gradient_report, do: draw_gradients(out, title)
+    drawn? = drawn?(Curve.write(report, curve(out), title: title))
+    %{report | curve: if(drawn?, do: curve(out))}
+  end
 
-    case Curve.write(report, path, title: title) do
-      :ok ->
-        %{report | curve: path}
+  # A run may be shorter than the steps between two looks.
+  defp draw_gradients(out, title) do
+    with {:ok, [_ | _] = reports} <- gradients(out),
+         do: drawn?(Gradients.write(reports, Path.join(out, "gradients.svg"), title: title))
+  end
 
-      {:error, error} ->
-        Logger.warning(Exception.message(error))
-        report
-    end
+  defp drawn?(:ok), do: true
+
+  defp drawn?({:error, error}) do
+    Logger.warning(Exception.message(error))
+    false
   end
 
   defp whole(report, out) do

@@ -428,7 +428,7 @@ defmodule Sconce.TrainerTest do
     test "with options that mean nothing beside the others raises, with what they go with",
          context do
       for {{name, {other, _values}}, value} <-
-            Enum.zip(Meant.beside(), [5, 0.5, 5, 3, [1.0], 2.0, 0.5]) do
+            Enum.zip(Meant.beside(), [5, 0.5, 5, 3, [1.0], 2.0, 0.5, :reverse, 0.5]) do
         beside = if name == :decay_steps, do: [lr_schedule: :constant], else: []
 
         assert_raise ArgumentError,
@@ -645,6 +645,32 @@ defmodule Sconce.TrainerTest do
 
     assert gru.policy.nll < 0.3
     assert mlp.policy.nll > 0.6
+  end
+
+  test "a teacher is followed, its divergence told, and one of another action space refused",
+       context do
+    teacher = train!(context, steps: 2, out: Path.join(context.dir, "teacher"))
+    path = Path.join(teacher.out, "best.safetensors")
+    run = start!(context, steps: 4, teacher: path, teacher_weight: 2, progress: &send(self(), &1))
+    {:ok, report} = Trainer.await(run, 60_000)
+    assert %{teacher: ^path, teacher_weight: 2.0, teacher_direction: "forward"} = report.options
+    assert Enum.any?(report.history, &is_float(&1.teacher_kl))
+    assert File.read!(report.curve) =~ "KL to the teacher"
+
+    other = train!(context, steps: 1, teacher: nil, out: Path.join(context.dir, "alone"))
+    assert Enum.all?(other.history, &(&1.teacher_kl == nil))
+
+    games = [
+      {[[0.0, 0.5]], [2]}
+      | for(_ <- 1..3, do: {List.duplicate([0.0, 0.5], 40), List.duplicate(2, 40)})
+    ]
+
+    heads = [go: {:categorical, 3}]
+    into = Path.join(context.dir, "wider")
+    {:ok, wider} = Corpus.build({:vector, 2}, games, into: into, heads: heads)
+    run = start!(context, corpus: wider, teacher: path, out: Path.join(context.dir, "refused"))
+    assert {:error, %Error{kind: :mismatch} = error} = Trainer.await(run, 60_000)
+    assert Exception.message(error) =~ "action space of the teacher"
   end
 
   test "the defaults are those of the native side", context do

@@ -11,6 +11,8 @@ defmodule Sconce.Trainer.Meant do
     restart_mult: {:lr_schedule, [:cosine_restarts]},
     weights: {:sampling, [:weighted]},
     action_oversample: {:sampling, [:transitions]},
+    teacher_weight: {:teacher, :given},
+    teacher_direction: {:teacher, :given},
     noise_scale: {:noise, :above_zero}
   ]
 
@@ -29,8 +31,10 @@ defmodule Sconce.Trainer.Meant do
   end
 
   defp meant?(value, :above_zero), do: value > 0
+  defp meant?(value, :given), do: value != nil
   defp meant?(value, values), do: value in values
 
   defp listed(:above_zero), do: "a number above 0"
+  defp listed(:given), do: "the file of one"
   defp listed(values), do: Enum.map_join(values, " or ", &inspect/1)
 end

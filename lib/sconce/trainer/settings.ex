@@ -207,6 +207,28 @@ defmodule Sconce.Trainer.Settings do
       doc: "Validations without a better one before the run ends early."
     ],
     min_delta: [type: :float, default: 0.0, min: 0, doc: "How much better is better, in nats."],
+    teacher: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc: "File of a frozen policy to stay close to, see below."
+    ],
+    teacher_weight: [
+      type: :float,
+      default: 0.1,
+      min: 0,
+      doc: "How much of the divergence from it is added to the loss."
+    ],
+    teacher_direction: [
+      type: {:in, [:forward, :reverse]},
+      default: :forward,
+      doc: "KL(policy || teacher), or the other way round."
+    ],
+    gradient_report: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc:
+        "Steps between looks at the gradient of each weight, see `gradients/1`; `nil` never looks."
+    ],
     fit_prior: [
       type: :boolean,
       default: true,
@@ -502,6 +524,7 @@ defmodule Sconce.Trainer.Settings do
     |> threads()
     |> Map.replace_lazy(:loss, &loss(&1, loss))
     |> Map.replace_lazy(:validation, &(&1 && folder(&1)))
+    |> Map.replace_lazy(:teacher, &(&1 && Path.expand(&1)))
   end
 
   defp threads(options) do

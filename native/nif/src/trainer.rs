@@ -9,7 +9,7 @@ use sconce_data::Corpus;
 use sconce_train::eval::evaluate;
 use sconce_train::options::{EvaluateOptions, TrainOptions};
 use sconce_train::report::Event;
-use sconce_train::run::{Record, read_report, run};
+use sconce_train::run::{Record, read_gradients, read_report, run};
 use serde_json::Value;
 
 use crate::border::{Data, Reply, Task, call, decode, perform};
@@ -55,6 +55,12 @@ fn train_start<'a>(
 #[rustler::nif(schedule = "DirtyIo")]
 fn train_report<'a>(env: Env<'a>, out: String) -> Term<'a> {
     call(env, "report", || read_report(&PathBuf::from(out)).map(Data))
+}
+
+/// What a run in the folder saw of its gradients.
+#[rustler::nif(schedule = "DirtyIo")]
+fn train_gradients<'a>(env: Env<'a>, out: String) -> Term<'a> {
+    call(env, "gradients", || read_gradients(&PathBuf::from(out)).map(Data))
 }
 
 /// Asks a run or an evaluation to end.

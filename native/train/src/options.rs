@@ -10,6 +10,7 @@ use crate::loss::LossOptions;
 use crate::optimiser::{Kind, OptimiserConfig};
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::step::Unroll;
+use crate::teacher::Direction;
 
 /// How much of the past the policy sees at each frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,6 +122,12 @@ pub struct TrainOptions {
     pub patience: Option<u64>,
     /// How much better is better, in nats.
     pub min_delta: f64,
+    /// File of a frozen policy whose divergence is added to the loss, times `teacher_weight`.
+    pub teacher: Option<PathBuf>,
+    pub teacher_weight: f64,
+    pub teacher_direction: Direction,
+    /// Updates between looks at the gradients of every weight.
+    pub gradient_report: Option<u64>,
     /// Start the prior of the heads at log P(a_t | a_{t-1}) of the training games.
     pub fit_prior: bool,
     pub threads: Option<usize>,
@@ -209,6 +216,10 @@ impl Default for TrainOptions {
             validation_stride: 10,
             patience: None,
             min_delta: 0.0,
+            teacher: None,
+            teacher_weight: 0.1,
+            teacher_direction: Direction::Forward,
+            gradient_report: None,
             fit_prior: true,
             threads: None,
             resume: false,
@@ -258,6 +269,8 @@ impl TrainOptions {
         at_least("validate_every", self.validate_every.unwrap_or(1) as f64, 1.0, many)?;
         at_least("save_every", self.save_every.unwrap_or(1) as f64, 1.0, many)?;
         at_least("save_minutes", self.save_minutes.unwrap_or(1.0), 0.0, 1e6)?;
+        at_least("gradient_report", self.gradient_report.unwrap_or(1) as f64, 1.0, many)?;
+        at_least("teacher_weight", self.teacher_weight, 0.0, 1e6)?;
         at_least("keep_last", self.keep_last as f64, 0.0, many)?;
         at_least("keep_best", self.keep_best as f64, 0.0, many)?;
         at_least("learning_rate", self.learning_rate, 0.0, 1e3)?;
@@ -296,6 +309,9 @@ impl TrainOptions {
         let transitions = self.sampling == Sampling::Transitions;
         let oversampled = self.action_oversample != own.action_oversample;
         let scaled = self.noise_scale != own.noise_scale;
+        let taught = self.teacher.is_some();
+        let pulled = self.teacher_weight != own.teacher_weight;
+        let turned = self.teacher_direction != own.teacher_direction;
         let (period, mult) = (self.restart_period, self.restart_mult);
         let rows = [
             ("decay_steps", self.decay_steps.is_some(), falls, "another lr_schedule"),
@@ -309,6 +325,8 @@ impl TrainOptions {
             ("restart_mult", mult != own.restart_mult, restarts, "lr_schedule cosine_restarts"),
             ("weights", !self.weights.is_empty(), weighted, "sampling weighted"),
             ("action_oversample", oversampled, transitions, "sampling transitions"),
+            ("teacher_weight", pulled, taught, "a teacher"),
+            ("teacher_direction", turned, taught, "a teacher"),
             ("noise_scale", scaled, self.noise > 0.0, "noise above 0"),
         ];
         match rows.into_iter().find(|&(_, given, meant, _)| given && !meant) {
@@ -439,6 +457,8 @@ mod tests {
             ("weights", TrainOptions { weights: vec![1.0], ..own() }),
             ("action_oversample", TrainOptions { action_oversample: 2.0, ..own() }),
             ("noise_scale", TrainOptions { noise_scale: 0.5, ..own() }),
+            ("teacher_weight", TrainOptions { teacher_weight: 0.5, ..own() }),
+            ("teacher_direction", TrainOptions { teacher_direction: Direction::Reverse, ..own() }),
         ];
         for (field, options) in refused {
             let error = options.validate().unwrap_err().to_string();

@@ -18,7 +18,7 @@ use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::Kind;
 use sconce_train::options::{EvaluateOptions, LrSchedule, Mode, TrainOptions};
 use sconce_train::report::{Event, Stopped};
-use sconce_train::run::run;
+use sconce_train::run::{read_gradients, run};
 
 const FRAMES: usize = 90;
 
@@ -134,6 +134,93 @@ const OPTIMISERS: [(Kind, f64); 9] = [
     (Kind::Yogi, 1e-2),
     (Kind::Lion, 5e-3),
 ];
+
+#[test]
+fn each_step_tells_the_loss_of_each_head_and_epochs_and_points_their_means_however_often_it_stops()
+{
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let options = TrainOptions { accumulation_steps: 2, resume: true, ..options() };
+    let go = |name: &str, stops: &[u64]| {
+        let (steps, epochs) = (RefCell::new(vec![]), RefCell::new(vec![]));
+        let cancel = AtomicBool::new(false);
+        let listen = |event| match event {
+            Event::Step { step, loss, heads, .. } => {
+                assert_eq!(heads.len(), 1);
+                assert_eq!(heads[0].name, "action");
+                // The plain loss of one head is all there is.
+                assert!((heads[0].loss - loss).abs() < 1e-9, "{} is not {loss}", heads[0].loss);
+                steps.borrow_mut().push(loss);
+                cancel.store(stops.contains(&step), Ordering::Relaxed);
+            }
+            Event::Epoch { avg_loss, heads, .. } => {
+                assert!((heads[0].loss - avg_loss).abs() < 1e-9);
+                epochs.borrow_mut().push(heads[0].loss);
+            }
+            _ => {}
+        };
+        let out = dir.path().join(name);
+        loop {
+            let report = run(&corpus, &gru(), &options, &out, &listen, &cancel).unwrap();
+            if report.stopped == Stopped::Finished {
+                let losses = report.history.iter().map(|point| point.losses.clone()).collect();
+                return (steps.take(), epochs.take(), losses);
+            }
+            cancel.store(false, Ordering::Relaxed);
+        }
+    };
+    let whole: (Vec<f64>, Vec<f64>, Vec<Vec<_>>) = go("whole", &[]);
+    assert_eq!(whole.0.len(), 12);
+    assert!(whole.1.len() > 1 && whole.2.iter().any(|losses| !losses.is_empty()));
+    assert_eq!(whole, go("cut", &[1, 4, 5, 8]));
+}
+
+#[test]
+fn gradients_are_looked_at_when_asked_each_step_once_and_change_no_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let looking =
+        TrainOptions { gradient_report: Some(4), max_grad_norm: 0.1, resume: true, ..options() };
+    let go = |name: &str, options: &TrainOptions, stop: u64| {
+        let (norms, seen) = (RefCell::new(vec![]), RefCell::new(vec![]));
+        let cancel = AtomicBool::new(false);
+        let listen = |event| match event {
+            Event::Step { step, grad_norm, .. } => {
+                norms.borrow_mut().push(grad_norm);
+                cancel.store(step == stop, Ordering::Relaxed);
+            }
+            Event::Gradients { step, weights } => {
+                // All together they are the norm before the clip.
+                let squares: f64 = weights.iter().map(|w| w.norm * w.norm).sum();
+                let norm = *norms.borrow().last().unwrap();
+                assert!((squares.sqrt() - norm).abs() < 1e-9 * norm, "{} {norm}", squares.sqrt());
+                assert!(weights.iter().all(|w| w.update_ratio.is_none_or(|r| r > 0.0 && r < 1.0)));
+                seen.borrow_mut().push(step);
+            }
+            _ => {}
+        };
+        let out = dir.path().join(name);
+        run(&corpus, &gru(), options, &out, &listen, &cancel).unwrap();
+        (out, seen.take())
+    };
+    let (blind, seen) = go("blind", &TrainOptions { gradient_report: None, ..looking.clone() }, 0);
+    assert!(seen.is_empty() && !blind.join("gradients.jsonl").exists());
+    let (whole, seen) = go("whole", &looking, 0);
+    assert_eq!(seen, [4, 8, 12]);
+    let last = |out: &Path| weights(&out.join("last.safetensors"));
+    assert!(last(&whole) == last(&blind));
+
+    // What was seen after the last save of a killed run comes again; a line may have been cut.
+    let lines = |out: &Path| std::fs::read_to_string(out.join("gradients.jsonl")).unwrap();
+    let (cut, _) = go("cut", &looking, 6);
+    assert_eq!(lines(&cut), lines(&whole).split_inclusive('\n').take(1).collect::<String>());
+    let more = lines(&whole).split_inclusive('\n').take(2).collect::<String>() + "{\"step\":9";
+    std::fs::write(cut.join("gradients.jsonl"), more).unwrap();
+    assert_eq!(go("cut", &looking, 0).1, [8, 12]);
+    assert_eq!(lines(&cut), lines(&whole));
+    let steps = read_gradients(&cut).unwrap().iter().map(|seen| seen.step).collect::<Vec<_>>();
+    assert_eq!(steps, [4, 8, 12]);
+}
 
 /// All that a run goes on from, to the bit.
 fn state(folder: &Path) -> Vec<(String, Vec<u32>)> {
@@ -568,9 +655,10 @@ fn a_run_that_is_lengthened_goes_on_with_the_schedule_that_it_had() {
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
     let rates = RefCell::new(vec![]);
-    let listen = |event| match event {
-        Event::Step { learning_rate, .. } => rates.borrow_mut().push(learning_rate),
-        _ => {}
+    let listen = |event| {
+        if let Event::Step { learning_rate, .. } = event {
+            rates.borrow_mut().push(learning_rate);
+        }
     };
     let never = AtomicBool::new(false);
     let go = |options: &TrainOptions| run(&corpus, &gru(), options, &out, &listen, &never);

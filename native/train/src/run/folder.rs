@@ -1,6 +1,6 @@
 //! Where a run keeps its files.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use sconce_data::Corpus;
 use serde::Serialize;
 
 use super::resume::Record;
+use crate::gradients::GradientReport;
 use crate::report::RunReport;
 
 #[derive(Debug, Clone)]
@@ -66,6 +67,37 @@ impl Folder {
     /// What a run is, from its start on.
     pub fn record(&self) -> PathBuf {
         self.0.join("run.json")
+    }
+
+    /// What gradients looked like, a line for each time.
+    pub fn gradients(&self) -> PathBuf {
+        self.0.join("gradients.jsonl")
+    }
+
+    /// What earlier runs saw of gradients; a line that was not finished is none.
+    pub fn read_gradients(&self) -> Result<Vec<GradientReport>> {
+        let path = self.gradients();
+        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+        Ok(text.lines().map_while(|line| serde_json::from_str(line).ok()).collect())
+    }
+
+    /// Adds a line.
+    pub fn add_gradients(&self, report: &GradientReport) -> Result<()> {
+        let path = self.gradients();
+        let mut file =
+            OpenOptions::new().append(true).create(true).open(&path).map_err(Error::io(&path))?;
+        file.write_all(&line(report)?).map_err(Error::io(&path))
+    }
+
+    /// Forgets what a killed run saw after the last step that it saved: that comes again.
+    pub fn cut_gradients(&self, step: u64) -> Result<()> {
+        if !self.gradients().exists() {
+            return Ok(());
+        }
+        let mut kept = self.read_gradients()?;
+        kept.retain(|report| report.step <= step);
+        let lines = kept.iter().map(line).collect::<Result<Vec<_>>>()?;
+        fs::write_atomic(&self.gradients(), |file| file.write_all(&lines.concat()))
     }
 
     /// Makes the folder and takes its lock: one run at a time.
@@ -144,6 +176,12 @@ fn write_json(path: &Path, data: &impl Serialize) -> Result<()> {
     let corrupt = |e| Error::corrupt(path.display().to_string(), e);
     let text = serde_json::to_vec_pretty(data).map_err(corrupt)?;
     fs::write_atomic(path, |file| file.write_all(&text))
+}
+
+fn line(report: &GradientReport) -> Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(report).map_err(|e| Error::corrupt("gradients", e))?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 const EXTENSION: &str = "safetensors";

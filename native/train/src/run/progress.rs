@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::options::TrainOptions;
 use crate::report::{Pace, Point};
+use crate::step::Losses;
 
 /// What `last.safetensors` has of a run beside weights and moments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -19,21 +20,45 @@ pub struct Progress {
     /// Steps and NLLs of the validations whose policies are kept, the best first.
     #[serde(default)]
     pub kept: Vec<(u64, f64)>,
-    /// Sum and number of training losses since the last point of the history.
-    pub recent: (f64, u64),
+    /// Training losses since the last point of the history,
+    #[serde(default)]
+    pub recent_losses: Tally,
+    /// and of this epoch.
+    #[serde(default)]
+    pub epoch_losses: Tally,
     #[serde(default)]
     pub pace: Pace,
-    /// Sum and number of training losses of this epoch.
-    #[serde(default)]
-    pub epoch: (f64, u64),
     pub history: Vec<Point>,
     pub options: TrainOptions,
     /// Of the games of both sides.
     pub digest: String,
+    /// Of the teacher's file.
+    #[serde(default)]
+    pub teacher: Option<String>,
+}
+
+/// Losses of steps, added.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    losses: Losses,
+    steps: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, losses: &Losses) {
+        self.losses.add(losses, 1.0);
+        self.steps += 1;
+    }
+
+    /// The means, and nothing is left; of no step there is none.
+    pub fn take(&mut self) -> Option<Losses> {
+        let Tally { losses, steps } = std::mem::take(self);
+        (steps > 0).then(|| losses.over(steps as f64))
+    }
 }
 
 impl Progress {
-    pub fn new(options: &TrainOptions, digest: String) -> Self {
+    pub fn new(options: &TrainOptions, digest: String, teacher: Option<String>) -> Self {
         Progress {
             step: 0,
             updates: 0,
@@ -43,12 +68,13 @@ impl Progress {
             without_better: 0,
             validated: 0,
             kept: vec![],
-            recent: (0.0, 0),
+            recent_losses: Tally::default(),
             pace: Pace::default(),
-            epoch: (0.0, 0),
+            epoch_losses: Tally::default(),
             history: vec![],
             options: TrainOptions { resume: false, ..options.clone() },
             digest,
+            teacher,
         }
     }
 

@@ -80,12 +80,13 @@ fn lay(under: &mut Value, over: Value) {
 /// optimiser's numbers.
 pub type Resumed = (Policy, Progress, Optimiser);
 
-/// What an earlier run left in the folder, if it may be gone on with.
+/// What an earlier run left in the folder, if it may be gone on with: its games and its teacher, if it has
+/// one, are known by their digests.
 pub fn resumable(
     folder: &Folder,
     spec: &Spec,
     options: &TrainOptions,
-    digest: &str,
+    (digest, teacher): (&str, Option<&str>),
     epoch_steps: u64,
 ) -> Result<Option<Resumed>> {
     let path = folder.file(Kind::Last);
@@ -100,7 +101,11 @@ pub fn resumable(
     let Checkpoint { manifest, weights, optimiser } =
         checkpoint::load(&path).map_err(|e| folder.other_states(e))?;
     let mut progress = progress(&path, &manifest)?;
-    let differences = differences((&manifest.spec, &progress), (spec, options, digest))?;
+    let mut differences = differences((&manifest.spec, &progress), (spec, options, digest))?;
+    if progress.teacher.as_deref() != teacher {
+        let (recorded, given) = ("that of the run".into(), "another".into());
+        differences.push(Difference { option: "teacher".into(), recorded, given });
+    }
     if !differences.is_empty() {
         return Err(Error::Fixed { what: path.display().to_string(), differences });
     }
@@ -149,6 +154,7 @@ fn fixed(options: &TrainOptions) -> TrainOptions {
         save_minutes: own.save_minutes,
         keep_last: own.keep_last,
         keep_best: own.keep_best,
+        gradient_report: own.gradient_report,
         // how it is computed,
         threads: own.threads,
         gradient_checkpoint: own.gradient_checkpoint,
@@ -156,8 +162,9 @@ fn fixed(options: &TrainOptions) -> TrainOptions {
         prefetch: own.prefetch,
         loader_threads: own.loader_threads,
         loader_deadline_ms: own.loader_deadline_ms,
-        // and where its games are, which are known by their digest.
+        // and where its games and its teacher are, which are known by their digests.
         validation: own.validation,
+        teacher: own.teacher,
         resume: own.resume,
         ..options.clone()
     };
@@ -280,7 +287,7 @@ mod tests {
     }
 
     fn at(step: u64, options: TrainOptions) -> Progress {
-        Progress { step, ..Progress::new(&options, "games".into()) }
+        Progress { step, ..Progress::new(&options, "games".into(), None) }
     }
 
     fn cosine(steps: u64) -> TrainOptions {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use super::*;
 use crate::loss::LossOptions;
 use crate::options::Mode;
-use sconce_core::backbone::State;
 use sconce_core::checkpoint;
 use sconce_core::ops::tensor;
 use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
@@ -264,12 +263,13 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
     let cancel = AtomicBool::new(false);
     let mut run = prepare(&corpus, &options, dir.path(), &cancel);
     run.step(1e-3).unwrap();
-    let numbers = |state: Option<State>| state.unwrap().to_vec().unwrap();
+    let numbers = |states: Option<States>| states.unwrap().learner.to_vec().unwrap();
     let before = numbers(run.source.carried());
 
     // Nothing finite is left of gradients that this one is added to.
     let zero = run.stepper.policy().zero_state(2).unwrap();
-    let Loaded { mut batch, .. } = run.source.draw(0, zero.clone(), &cancel).unwrap();
+    let zeros = States { learner: zero.clone(), teacher: None };
+    let Loaded { mut batch, .. } = run.source.draw(0, zeros, &cancel).unwrap();
     let frames = eval::frames(&mut batch);
     let Batch { labels, weights, .. } = &batch;
     let examples = Examples { frames: &frames, labels, weights };
