@@ -27,7 +27,10 @@ defmodule Sconce.MixProject do
 
   def application do
     # A host's telemetry runs before Sconce does; without one nothing is missing.
-    [extra_applications: [:logger, telemetry: :optional]]
+    [
+      mod: {Sconce.Application, []},
+      extra_applications: [:logger, telemetry: :optional]
+    ]
   end
 
   defp elixirc_paths(:test), do: ["lib", "test/support"]

@@ -1,17 +1,18 @@
 # A run that is killed again and again, beside one that is not:
 #
 #     mix run bench/soak.exs                                  # half an hour, twenty kills
-#     mix run bench/soak.exs --steps 20000 --kills 5 --save-seconds 1
+#     mix run bench/soak.exs --steps 20000 --kills 5 --minutes 0.5 --save-seconds 1
 #
-# The same seeded run is made twice, each process in a VM of its own. The first goes through; of it the
-# resident memory, file descriptors and threads are printed over time. The second is killed with
-# `kill -9` at random moments, and resumed each time. At the end the tensors of both must be the same
-# bits, in every file: status 1 if they are not.
+# The same seeded run is made twice at once, each process in a VM of its own. One goes through; of it the
+# resident memory, file descriptors and threads are printed over time. The other is killed with
+# `kill -9` at random moments within so many minutes, and resumed each time. At the end the tensors of
+# both must be the same bits, in every file: status 1 if they are not. The steps should take longer than
+# the minutes, or some kills come too late.
 
 defmodule Soak do
-  @defaults [steps: 400_000, kills: 20, save_seconds: 60.0, seed: 0, samples: 12]
-  @switches [steps: :integer, kills: :integer, save_seconds: :float, seed: :integer] ++
-              [samples: :integer]
+  @defaults [steps: 400_000, kills: 20, minutes: 30.0, save_seconds: 60.0, seed: 0, samples: 12]
+  @switches [steps: :integer, kills: :integer, minutes: :float, save_seconds: :float] ++
+              [seed: :integer, samples: :integer]
 
   def main(args) do
     {opts, []} = OptionParser.parse!(args, strict: @switches)
@@ -29,14 +30,15 @@ defmodule Soak do
 
   defp soak(corpus, dir, opts) do
     straight = %{corpus: corpus, out: Path.join(dir, "straight"), opts: opts}
-    {seconds, samples} = through(straight)
-    IO.puts("uninterrupted: #{opts[:steps]} steps in #{round(seconds)} s")
-    table(samples, opts[:samples])
-
+    through = Task.async(fn -> through(straight) end)
     killed = %{straight | out: Path.join(dir, "killed")}
-    for n <- 1..opts[:kills]//1, do: kill(killed, n, 2 * seconds / (opts[:kills] + 1))
+    for n <- 1..opts[:kills]//1, do: kill(killed, n, 60 * opts[:minutes] / opts[:kills])
     {_seconds, samples} = through(killed)
     IO.puts("the last of #{opts[:kills] + 1} processes:")
+    table(samples, opts[:samples])
+
+    {seconds, samples} = Task.await(through, :infinity)
+    IO.puts("uninterrupted, meanwhile: #{opts[:steps]} steps in #{round(seconds)} s")
     table(samples, opts[:samples])
     compare(straight.out, killed.out)
   end
@@ -63,7 +65,8 @@ defmodule Soak do
     opts = [
       corpus: run.corpus,
       out: run.out,
-      resume: true,
+      # The first time there is nothing to go on with.
+      resume: File.exists?(Path.join(run.out, "run.json")),
       steps: run.opts[:steps],
       save_minutes: run.opts[:save_seconds] / 60,
       validate_every: max(div(run.opts[:steps], 10), 1),
@@ -136,7 +139,7 @@ defmodule Soak do
   # Twice the mean: some are killed before their first step, others after many.
   defp kill(run, n, mean) do
     {vm, pid} = start(run)
-    after_ms = round(1000 * mean * :rand.uniform())
+    after_ms = round(2000 * mean * :rand.uniform())
 
     case Task.yield(vm, after_ms) do
       nil ->

@@ -114,13 +114,34 @@ defmodule Sconce.Config do
     Options.known!(name, Keyword.keys(@settings), "setting")
     spec = @settings[name]
 
-    from_variables(name, spec) || from_application(name, spec) ||
-      %{name: name, value: spec[:default], source: :default}
+    case first(name, spec) do
+      %{wrong: _expected} = wrong -> raise ArgumentError, wrong_text(wrong)
+      setting -> setting
+    end
   end
 
-  @doc "All settings."
+  @doc "All settings. Raises `ArgumentError` for the first value that cannot be."
   @spec settings() :: [setting]
   def settings, do: Enum.map(@settings, fn {name, _spec} -> fetch(name) end)
+
+  @doc """
+  Every value that a setting cannot have, with what would be right as `wrong`, also of variables that an
+  earlier one of their setting overrides.
+
+      iex> Application.put_env(:sconce, :threads, "2")
+      iex> Sconce.Config.wrong()
+      [%{name: :threads, value: "2", source: :application, wrong: "expected a positive integer or nil"}]
+      iex> Application.delete_env(:sconce, :threads)
+      :ok
+  """
+  @spec wrong() :: [map]
+  def wrong do
+    for {name, spec} <- @settings, %{wrong: _} = found <- said(name, spec), do: found
+  end
+
+  @doc false
+  # What `explain/0` and the doctor show: every setting, also one whose value is wrong.
+  def shown, do: Enum.map(@settings, fn {name, spec} -> first(name, spec) end)
 
   @doc "What is set and has no effect: where, its value, and why."
   @spec ignored() :: [{String.t(), String.t(), String.t()}]
@@ -137,7 +158,8 @@ defmodule Sconce.Config do
   end
 
   @doc """
-  Prints each setting with its value and where that comes from, then what is set without effect:
+  Prints each setting with its value and where that comes from, then what is wrong and what is set
+  without effect:
 
   ```text
   device    :cuda       EXLA_TARGET
@@ -149,14 +171,23 @@ defmodule Sconce.Config do
   """
   @spec explain() :: :ok
   def explain do
-    for %{name: name, value: value, source: source} <- settings() do
+    for %{name: name, value: value, source: source} = setting <- shown() do
       columns = [String.pad_trailing("#{name}", 10), String.pad_trailing(inspect(value), 12)]
-      IO.puts([columns, source_text(source)])
+      wrong = if setting[:wrong], do: " (wrong, see below)", else: ""
+      IO.puts([columns, source_text(source), wrong])
     end
 
+    for setting <- wrong(), do: IO.puts(wrong_text(setting))
     for {name, value, why} <- ignored(), do: IO.puts("#{name} #{value} has no effect: #{why}")
     :ok
   end
+
+  @doc false
+  def wrong_text(setting), do: "#{source_text(setting.source)}: #{wrong_value(setting)}"
+
+  @doc false
+  def wrong_value(%{name: name, value: value, wrong: expected}),
+    do: "#{name} cannot be #{inspect(value)}, #{expected}"
 
   @doc false
   def source_text(:default), do: "default"
@@ -212,35 +243,56 @@ defmodule Sconce.Config do
     {:error, %Error{kind: :unavailable, op: :device, details: details}}
   end
 
-  defp from_variables(name, spec) do
-    Enum.find_value(spec[:variables], fn {variable, how} ->
-      variable = to_string(variable)
+  defp first(name, spec) do
+    case said(name, spec) do
+      [first | _] -> first
+      [] -> %{name: name, value: spec[:default], source: :default}
+    end
+  end
 
-      with text when text != nil <- System.get_env(variable),
-           value when value != :unset <- read(how, text) do
-        setting(name, value, variable, spec)
-      else
-        _unset -> nil
-      end
-    end)
+  # What the variables and the application's environment say of a setting, in the order in which it counts.
+  defp said(name, spec) do
+    variables =
+      for {variable, how} <- spec[:variables],
+          text = variable(variable),
+          value = read(how, text),
+          value != :unset,
+          do: setting(name, value, to_string(variable), spec, how)
+
+    variables ++ from_application(name, spec)
   end
 
   defp from_application(name, spec) do
     case Application.fetch_env(:sconce, name) do
-      {:ok, value} -> setting(name, value, :application, spec)
-      :error -> nil
+      {:ok, value} -> [setting(name, value, :application, spec, :term)]
+      :error -> []
     end
   end
 
-  defp setting(name, given, source, spec) do
+  defp setting(name, given, source, spec, how) do
     case Options.fit(given, spec) do
-      {:ok, value} ->
-        %{name: name, value: value, source: source}
+      {:ok, value} -> %{name: name, value: value, source: source}
+      :error -> %{name: name, value: given, source: source, wrong: right(how, given, spec)}
+    end
+  end
 
-      :error ->
-        raise ArgumentError,
-              "#{source_text(source)}: #{name} cannot be #{inspect(given)}, " <>
-                "expected #{Options.describe(spec)}"
+  # What would be right where it stands: a term, or the text of a variable.
+  defp right(:flag, _given, _spec), do: "expected 0 or 1"
+  defp right(:number, _given, _spec), do: "expected a positive integer"
+
+  defp right(how, given, _spec) when how in [:device, :target] do
+    known = if how == :target, do: ["host" | @devices], else: @devices
+
+    case Options.nearest(given, known) do
+      nil -> "expected one of #{Enum.join(known, ", ")}"
+      near -> "did you mean #{near}?"
+    end
+  end
+
+  defp right(_term, given, spec) do
+    case Options.near(given, spec) do
+      nil -> "expected #{Options.expected(given, spec)}"
+      near -> "did you mean #{inspect(near)}?"
     end
   end
 

@@ -28,6 +28,14 @@ defmodule Sconce.Corpus do
     ]
   ]
 
+  @verify [
+    progress: [
+      type: {:or, [{:fun, 1}, :auto, false]},
+      default: :auto,
+      doc: "As that of `import/2`, with `%{done, total, bytes, damaged}` after each game."
+    ]
+  ]
+
   @moduledoc """
   Games on disk: made from replays once, read by training many times.
 
@@ -127,6 +135,8 @@ defmodule Sconce.Corpus do
   #{Enum.map_join(@reasons, ", ", &"`#{inspect(&1)}`")}. Whatever ends an import early, every game
   that was finished is kept, and the next import goes on from there: the death of the caller cancels
   it, a full disk is an error of kind `:io`, a second importer of one corpus one of kind `:busy`.
+  Files of which none can be kept are one of kind `:not_found`, whose `details` have `skipped`; a folder
+  `:into` that holds other things than a corpus is one of kind `:mismatch`.
 
   #{Options.docs(@import)}
   """
@@ -139,10 +149,22 @@ defmodule Sconce.Corpus do
     start = &Native.corpus_import(&1, paths, into, options)
 
     with {:ok, report} <- Call.run(start, teller(opts[:progress])),
+         report = %{report | skipped: Enum.map(report.skipped, &named/1)},
+         :ok <- kept_some(report),
          {:ok, corpus} <- open(into) do
-      {:ok, %{corpus | report: %{report | skipped: Enum.map(report.skipped, &named/1)}}}
+      {:ok, %{corpus | report: report}}
     end
   end
+
+  # Of files that are there, one at least should be of use.
+  defp kept_some(%{added: 0, known: 0, skipped: [_ | _] = skipped}) do
+    reasons = skipped |> Enum.frequencies_by(& &1.reason) |> Enum.sort()
+    reasons = Enum.map_join(reasons, ", ", fn {reason, n} -> "#{n} #{reason}" end)
+    what = "a game that can be kept, in #{length(skipped)} files (#{reasons})"
+    {:error, %Error{kind: :not_found, op: :import, details: %{what: what, skipped: skipped}}}
+  end
+
+  defp kept_some(_report), do: :ok
 
   @doc """
   Makes a corpus of exactly these games and opens it; one of the same schema that lay in `:into` is
@@ -167,7 +189,45 @@ defmodule Sconce.Corpus do
   end
 
   @doc """
+  Reads every byte of a corpus and compares the games with what was recorded when they were written.
+
+  Returns `games`, `bytes`, `seconds` and `unrecorded`, the games of which nothing is recorded, because
+  they are ExPhil's or were imported by an earlier version: of these every number was finite and every
+  label one of its head. Games that are damaged make an error of kind `:corrupt`, whose `details` have
+  `damaged`: `file`, `source` and `reason` of each. Importing their sources mends them, once the files are
+  removed.
+
+  #{Options.docs(@verify)}
+  """
+  @spec verify(t | Path.t(), keyword) :: {:ok, map} | {:error, Error.t()}
+  def verify(corpus, opts \\ [])
+  def verify(%__MODULE__{dir: dir}, opts), do: verify(dir, opts)
+
+  def verify(dir, opts) do
+    [progress: progress] = Options.validate!(opts, @verify)
+    dir = dir |> Options.path!() |> Path.expand()
+    start = &Native.corpus_verify(&1, dir)
+
+    with {:ok, found} <- Call.run(start, teller(progress, &write_checked/1)) do
+      {damaged, found} = Map.pop(found, :damaged)
+      if damaged == [], do: {:ok, found}, else: {:error, damaged(dir, found, damaged)}
+    end
+  end
+
+  defp damaged(dir, found, damaged) do
+    [%{reason: first} | more] = damaged
+    others = if more == [], do: "", else: ", and #{length(more)} more"
+    reason = "#{length(damaged)} of #{found.games} games are damaged: #{first}#{others}"
+    mend = "remove these files, then import their sources again"
+    details = %{what: dir, reason: reason, damaged: damaged, mend: mend}
+    %Error{kind: :corrupt, op: :verify, details: details}
+  end
+
+  @doc """
   Opens the corpus in a folder. Reads its manifest; games are read when they are used.
+
+  Every game's file has to be there, with the bytes that it was written with: else the error is of kind
+  `:not_found` or `:corrupt` and names it and its source. `verify/2` looks at the bytes themselves.
 
   A folder of `embeddings.bin`, `labels.bin` and `manifest.jsonl`, as ExPhil writes them, opens as well,
   to be read only: its schema is `{:vector, n}` with the six heads of a controller, and its frames, in
@@ -258,14 +318,14 @@ defmodule Sconce.Corpus do
   def character(id), do: "character #{id}"
 
   @doc """
-  The internal id of a character by its name.
+  The internal id of a character by its name, in capitals or not.
 
-      iex> Sconce.Corpus.character_id("Fox")
+      iex> Sconce.Corpus.character_id("fox")
       {:ok, 1}
   """
   @spec character_id(String.t()) :: {:ok, non_neg_integer} | :error
   def character_id(name) do
-    case Enum.find_index(@characters, &(&1 == name)) do
+    case Enum.find_index(@characters, &(String.downcase(&1) == String.downcase(name))) do
       nil -> :error
       id -> {:ok, id}
     end
@@ -279,9 +339,12 @@ defmodule Sconce.Corpus do
     end
   end
 
-  defp teller(:auto), do: if(IO.ANSI.enabled?(), do: &write_line/1, else: teller(false))
+  defp teller(:auto), do: teller(:auto, &write_line/1)
   defp teller(false), do: &Function.identity/1
   defp teller(fun), do: fun
+
+  defp teller(:auto, line), do: if(IO.ANSI.enabled?(), do: line, else: teller(false))
+  defp teller(given, _line), do: teller(given)
 
   defp write_line(%{done: done, total: total} = progress) do
     ending = if done == total, do: "\n", else: ""
@@ -289,6 +352,15 @@ defmodule Sconce.Corpus do
 
     IO.write(
       "\r\e[K#{done}/#{total} replays, #{Figures.grouped(progress.frames)} frames#{skipped}#{ending}"
+    )
+  end
+
+  defp write_checked(%{done: done, total: total} = checked) do
+    ending = if done == total, do: "\n", else: ""
+    damaged = if checked.damaged > 0, do: ", #{checked.damaged} damaged", else: ""
+
+    IO.write(
+      "\r\e[K#{done}/#{total} games checked, #{Figures.size(checked.bytes)}#{damaged}#{ending}"
     )
   end
 

@@ -56,7 +56,6 @@ defmodule Sconce.Error do
   defp sentence(:deadline, %{what: what, deadline_ms: ms}),
     do: "#{what} is late by the deadline of #{ms} ms"
 
-  defp sentence(:deadline, %{deadline_ms: ms}), do: "late by the deadline of #{ms} ms"
   defp sentence(:panic, %{message: message}), do: "panic: #{message}"
 
   defp sentence(:no_gradient, %{weights: names}),
@@ -73,11 +72,16 @@ defmodule Sconce.Error do
   defp sentence(:out_of_memory, %{what: what, bytes: bytes}), do: "#{what} needs #{bytes} bytes"
   defp sentence(:io, %{path: path, reason: reason}), do: "#{path}: #{reason}"
 
+  defp sentence(:mismatch, %{what: what, differences: rows}) do
+    rows = for row <- rows, do: "#{row.option} is #{row.recorded}, not #{row.given}"
+    "#{what}: what its run goes on with cannot change: #{Enum.join(rows, "; ")}"
+  end
+
   defp sentence(:mismatch, %{what: what, expected: expected, got: got}),
     do: "#{what}: expected #{expected}, got #{got}"
 
   defp sentence(:out_of_range, %{field: field, value: value, min: min, max: max}),
-    do: "#{field}: #{number(value)} is outside #{number(min)}..#{number(max)}"
+    do: "#{field}: #{number(value)} is #{outside(min, max)}"
 
   defp sentence(_kind, %{what: what, reason: reason}), do: "#{what}: #{reason}"
   defp sentence(kind, details), do: "#{kind} #{inspect(details)}"
@@ -85,7 +89,27 @@ defmodule Sconce.Error do
   defp mend(%{mend: command}), do: " (to mend it: #{command})"
   defp mend(_details), do: ""
 
+  # Bounds that only keep a number from 0, 1 or infinity are said as that.
+  @none 1.0e-300
+  @all 1.0e300
+  @almost_one 1.0 - 1.0e-9
+
+  defp outside(min, max) when max >= @all, do: "not #{lower(min)}"
+
+  defp outside(min, max) when max > @almost_one and max < 1,
+    do: "not #{lower(min)} and below 1"
+
+  defp outside(min, max) when min > 0 and min < @none,
+    do: "not #{lower(min)} and at most #{number(max)}"
+
+  defp outside(min, max), do: "outside #{number(min)}..#{number(max)}"
+
+  defp lower(min) when min > 0 and min < @none, do: "above 0"
+  defp lower(min), do: "at least #{number(min)}"
+
   # Ids and counts cross as floats.
-  defp number(value) when is_float(value) and trunc(value) == value, do: trunc(value)
+  defp number(value) when is_float(value) and abs(value) < 1.0e16 and trunc(value) == value,
+    do: trunc(value)
+
   defp number(value), do: value
 end

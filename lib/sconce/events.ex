@@ -20,7 +20,9 @@ defmodule Sconce.Events do
       measurements: [step: "steps that were made before"]
     ],
     step: [
-      doc: "The weights have changed.",
+      doc:
+        "The weights have changed. Where every frame of the batches weighs nothing they have not, and " <>
+          "loss and norm are 0.",
       measurements: [
         loss: "nats, of this step's batches",
         learning_rate: "of this step",
@@ -29,9 +31,19 @@ defmodule Sconce.Events do
         frames_per_second: "frames of the batches / second",
         step_seconds: "seconds that the step took",
         data_wait: "seconds of them that it waited for data",
+        teacher_kl: "nats a frame that its choices are from the teacher's, nil without one",
         seconds: "seconds of training so far, those of earlier runs among them"
       ],
-      metadata: [steps: "steps of the whole run", epoch: "epochs that are over"]
+      metadata: [
+        steps: "steps of the whole run",
+        epoch: "epochs that are over",
+        heads: "`name` and `loss` of each head, in their order"
+      ]
+    ],
+    gradients: [
+      doc: "Each `:gradient_report` steps, after `:step`.",
+      measurements: [step: "steps so far"],
+      metadata: [weights: "what `Sconce.Trainer.gradients/1` has of each weight, by their names"]
     ],
     validation: [
       doc: "The policy was scored on games that it does not learn from.",
@@ -54,10 +66,12 @@ defmodule Sconce.Events do
       measurements: [
         avg_loss: "nats, mean over the steps of the epoch",
         val_loss: "nats a frame of the latest validation, nil before the first",
+        teacher_kl: "the same of the divergence from the teacher, nil without one",
         epoch: "epochs that are over",
         step: "steps so far",
         seconds: "seconds of training so far"
-      ]
+      ],
+      metadata: [heads: "`name` and mean `loss` of each head, in their order"]
     ],
     checkpoint: [
       doc: "The state was written.",

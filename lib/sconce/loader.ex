@@ -276,12 +276,12 @@ defmodule Sconce.Loader do
   def schema(:prefetch), do: @prefetch
 
   @doc false
-  # How they cross.
+  # How they cross, those that are there.
   def native_sampling(options) do
     options
-    |> Map.update!(:weights, &(&1 || []))
-    |> Map.update!(:players, &(&1 || []))
-    |> Map.update!(:characters, fn all -> Enum.map(all || [], &character!/1) end)
+    |> Map.replace_lazy(:weights, &(&1 || []))
+    |> Map.replace_lazy(:players, &(&1 || []))
+    |> Map.replace_lazy(:characters, fn all -> Enum.map(all || [], &character!/1) end)
   end
 
   defp character!(id) when id in 0..255, do: id

@@ -36,6 +36,7 @@ defmodule Sconce.Native do
   # Corpus
   def corpus_import(_reference, _paths, _dir, _options), do: unavailable(:import)
   def corpus_build(_reference, _schema, _games, _dir), do: unavailable(:build)
+  def corpus_verify(_reference, _dir), do: unavailable(:verify)
   def corpus_open(_dir), do: unavailable(:open)
   def corpus_info(_corpus), do: unavailable(:info)
   def corpus_games(_corpus), do: unavailable(:games)
@@ -83,7 +84,9 @@ defmodule Sconce.Native do
 
   # Trainer
   def train_start(_reference, _spec, _corpus, _out, _options), do: unavailable(:train)
+  def train_record(_out), do: unavailable(:train)
   def train_report(_out), do: unavailable(:report)
+  def train_gradients(_out), do: unavailable(:gradients)
   def train_stop(_task), do: unavailable(:train)
 
   def evaluate_start(_reference, _checkpoint, _corpus, _train, _options),

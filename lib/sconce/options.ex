@@ -34,6 +34,9 @@ defmodule Sconce.Options do
   @type schema :: [{atom, keyword}]
 
   @literals [nil, true, false]
+  # Integers that the native side has.
+  defguardp crosses(value) when value >= -0x8000_0000_0000_0000 and value <= 0xFFFF_FFFF_FFFF_FFFF
+
   # Below this similarity a guess is more likely to mislead than to help.
   @similar 0.55
 
@@ -132,9 +135,39 @@ defmodule Sconce.Options do
 
       :error ->
         raise ArgumentError,
-              "option #{inspect(name)}: expected #{describe(spec)}, got: #{inspect(value)}"
+              "option #{inspect(name)}: expected #{expected(value, spec)}, got: " <>
+                inspect(value, limit: 20) <> did_you_mean(value, spec)
     end
   end
+
+  defp did_you_mean(value, spec) do
+    case near(value, spec) do
+      nil -> ""
+      near -> ", did you mean #{inspect(near)}?"
+    end
+  end
+
+  @doc false
+  # Of the values that a type names, the one that is spelled most like `value`, if any is.
+  @spec near(term, keyword) :: term | nil
+  def near(value, spec) when (is_atom(value) and value not in @literals) or is_binary(value),
+    do: nearest(value, named(spec[:type]))
+
+  def near(_value, _spec), do: nil
+
+  defp named({:in, values}) when is_list(values), do: values
+  defp named({:or, types}), do: Enum.flat_map(types, &named/1)
+  defp named(_type), do: []
+
+  @doc false
+  # What `value` should have been, in words.
+  @spec expected(term, keyword) :: String.t()
+  def expected(value, _spec) when is_integer(value) and not crosses(value),
+    do: "an integer of 64 bits"
+
+  def expected(_value, spec), do: describe(spec)
+
+  defp within?(value, _spec) when is_integer(value) and not crosses(value), do: false
 
   defp within?(value, spec) when is_number(value),
     do: value >= Keyword.get(spec, :min, value) and value <= Keyword.get(spec, :max, value)

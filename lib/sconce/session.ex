@@ -271,7 +271,11 @@ defmodule Sconce.Session do
   end
 
   defp late(deadline_ms),
-    do: %Error{kind: :deadline, op: :act, details: %{deadline_ms: deadline_ms}}
+    do: %Error{
+      kind: :deadline,
+      op: :act,
+      details: %{what: "the answer", deadline_ms: deadline_ms}
+    }
 
   @doc """
   Back to the start of a game.

@@ -2,7 +2,7 @@ defmodule Sconce.Switches do
   @moduledoc false
   # A schema of options as switches of a command line: `batch_size` is `--batch-size`.
 
-  alias Sconce.Options
+  alias Sconce.{Error, Options}
 
   @doc "The schema as the lines of a task's documentation."
   def docs(schema) do
@@ -55,6 +55,57 @@ defmodule Sconce.Switches do
   @doc "`--batch-size` of `:batch_size`."
   def switch(name), do: "--" <> (name |> to_string() |> String.replace("_", "-"))
 
+  @doc """
+  The message of an error as a command line has to say it: with switches for the options of the schema,
+  with texts for atoms.
+  """
+  def message(%Error{details: details} = error, schema) do
+    spoken = Map.new(details, fn {key, value} -> {key, detail(key, value, schema)} end)
+    Exception.message(%{error | details: spoken})
+  end
+
+  def message(error, schema), do: error |> Exception.message() |> speak(schema)
+
+  defp detail(:differences, rows, schema),
+    do: for(row <- rows, do: %{row | option: named_switch(row.option, schema)})
+
+  # What an error is about may be an option, by its name alone.
+  defp detail(key, text, schema) when key in [:what, :field] and is_binary(text) do
+    spoken = named_switch(text, schema)
+    if spoken == text, do: speak(text, schema), else: spoken
+  end
+
+  defp detail(key, text, schema) when key in [:expected, :reason, :mend] and is_binary(text),
+    do: speak(text, schema)
+
+  defp detail(_key, other, _schema), do: other
+
+  defp named_switch(name, schema),
+    do: if(name in names(schema), do: switch(name), else: name)
+
+  # `resume: true`, `option :device`, `:gru`, and names that no sentence has by chance.
+  defp speak(text, schema) do
+    names = schema |> names() |> any_of()
+    long = schema |> names() |> Enum.filter(&String.contains?(&1, "_")) |> any_of()
+
+    text
+    |> replace(~r/(?<![\w:"])(#{names}): true\b/, &switch/1)
+    |> replace(~r/(?<![\w:"])(#{names}): :?(?=[\w\/])/, &(switch(&1) <> " "))
+    |> replace(~r/\boption :(\w+)/, &switch/1)
+    |> replace(~r/(?<![\w:"]):(#{names})\b/, &switch/1)
+    |> replace(~r/(?<![\w:"\/-])(#{long})\b/, &switch/1)
+    |> replace(~r/(?<![\w:"]):([a-z]\w*)/, & &1)
+  end
+
+  # Of none, what matches nothing.
+  defp any_of([]), do: "(?!)"
+  defp any_of(names), do: Enum.map_join(names, "|", &Regex.escape/1)
+
+  defp replace(text, pattern, to),
+    do: Regex.replace(pattern, text, fn _all, name -> to.(name) end)
+
+  defp names(schema), do: schema |> Keyword.keys() |> Enum.map(&to_string/1)
+
   defp refuse!({switch, value}, schema) do
     known = Enum.map(schema, fn {name, _spec} -> switch(name) end)
 
@@ -78,9 +129,22 @@ defmodule Sconce.Switches do
     else
       :error ->
         raise ArgumentError,
-              "#{switch(name)} cannot be #{inspect(text)}, expected #{Options.describe(spec)}"
+              "#{switch(name)} cannot be #{inspect(text)}, #{instead(text, spec)}"
     end
   end
+
+  defp instead(text, spec) do
+    value = with {:ok, value} <- value(text, spec[:type]), do: value
+
+    case Options.near(text, spec) do
+      nil -> "expected #{value |> Options.expected(spec) |> plain()}"
+      near -> "did you mean #{text(near)}?"
+    end
+  end
+
+  # As a command line writes them.
+  defp plain(words),
+    do: words |> String.replace(~r/:(?=[a-z])/, "") |> String.replace(~r/\bnil\b/, "none")
 
   defp value(flag, :boolean) when is_boolean(flag), do: {:ok, flag}
   defp value(text, :float), do: whole(Float.parse(text))

@@ -14,8 +14,10 @@ defmodule Sconce.Trainer do
   at its end
 
     * `best.safetensors` - the policy of the best validation,
-    * `last.safetensors` - the last state, with all that `resume: true` needs to go on,
-    * `report.json` - the report, and `curve.svg`, see `Sconce.Trainer.Curve`.
+    * `run.json` - what the run was told, and `last.safetensors` - its last state, with all that
+      `resume: true` needs to go on,
+    * `report.json` - the report, and `curve.svg`, see `Sconce.Trainer.Curve`,
+    * with `:gradient_report`, `gradients.jsonl` and `gradients.svg`, see `gradients/1`.
 
   Two runs of one seed give the same weights to the last bit, whatever the number of threads.
 
@@ -37,6 +39,35 @@ defmodule Sconce.Trainer do
   A file that cannot be written, on a full disk say, stops nothing: the one before it stays, the event
   `:save_failed` and the report's `saves` name it, and the next save tries again. What is not finite is
   not written.
+
+  ## Going on
+
+  With `resume: true` the run in the folder `:out` goes on from its last state, or from its beginning
+  where it was killed before it saved one. A folder without a run is an error of kind `:not_found`. The
+  folder knows the run's corpus, Spec and options (`run.json`), so that nothing has to be said again:
+
+      {:ok, run} = Sconce.Trainer.start_link(resume: true, out: "run")
+
+  What is said counts in the place of what is recorded. May change:
+
+    * when the run ends: `:steps`, `:epochs`, `:max_minutes`, `:patience`, `:min_delta`, `:evaluate`;
+    * when it is measured, saved and told of: `:validate_every`, `:save_every`, `:save_minutes`,
+      `:keep_last`, `:keep_best`, `:progress`;
+    * how it is computed: `:threads`, `:device`, `:prefetch`, `:loader_threads`, `:loader_deadline_ms`,
+      `:gradient_checkpoint`, `:checkpoint_every`;
+    * where its games are, `:corpus` and `:validation`, if they are the same games.
+
+  Everything else would make it another run: what differs is an error of kind `:mismatch`, whose
+  `details` have all `differences` (`option`, `recorded`, `given`). An optimiser's own number is the same
+  whether it is said or not.
+
+  A run that is made longer (`steps: 2000`, or more `:epochs`) keeps its schedule: warm-up and decay are as
+  long as they were when it began, and from then on stand in its options as `:warmup_steps` and
+  `:decay_steps`. `:exponential` falls on at its pace, `:constant` and `:cosine_restarts` know no end. A
+  `:cosine` or `:linear` that has come to 0 would learn nothing any more, so that more steps than it has
+  are refused unless `:decay_steps` is said beside them: it stretches the fall, and the learning rate jumps
+  at this step to where the longer schedule has it. What follows the clock of `:max_minutes` follows that of
+  the new minutes.
 
   ## Options
 
@@ -79,7 +110,27 @@ defmodule Sconce.Trainer do
   `accumulation_steps: k` makes a step of k batches, whose gradients are added in place: those of one
   batch k times as large, up to the order of sums, in the memory of one. Frames count as they would
   there; what a loss takes from the whole of a batch (`:head_normalize`, and the entropy of frames of
-  other weights) it takes from each. Everything counted in steps counts updates.
+  other weights) it takes from each. Everything counted in steps counts updates. A batch whose frames
+  all weigh nothing (`neutral_weight: 0.0`) is passed over: only its state goes on.
+
+  ## A teacher
+
+  `teacher: path` is the checkpoint of a policy that does not learn, and the loss of a step is
+
+      imitation + teacher_weight * mean over frames of KL(policy || teacher)
+
+  in nats: `p (log p - log q)`, added over heads, classes and bits, which are independent of each other
+  given what is recorded; autoregressive heads, of either, condition on the recorded action. Frames count
+  as they do in the imitation, and validations do not know of it. Forward, as slippi-ai has it and calls
+  it, the policy may leave out what the teacher does; with `teacher_direction: :reverse`,
+  KL(teacher || policy), it may not (Kullback & Leibler 1951).
+
+  The teacher's backbone, embedding and kind of heads are its own. It sees the frames that the policy sees,
+  mirrored and forgotten alike, without its dropout; noise on an embedding that is not the policy's is its
+  own. With `unroll: :carry` it has a state of its own in each lane, which is saved with the run's. A
+  teacher of another game, action space or frame delay is an error of kind `:mismatch`; one whose file does
+  not say its delay is taken to have the run's. A resumed run knows its teacher by the file's digest,
+  wherever it lies.
 
   ## Long unrolls
 
@@ -113,7 +164,8 @@ defmodule Sconce.Trainer do
 
   A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
   `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`; mean
-  `loss` since the point before, `frames_per_second` and `data_wait`, the share of the time, of the same
+  `loss` since the point before and the `losses` of the heads, `teacher_kl` where there is one,
+  `frames_per_second` and `data_wait`, the share of the time, of the same
   steps; `learning_rate`; `nll` and that of the `heads` where a validation was made; `seconds`),
   `policy` (the scores of the best policy, nil where none were made), `baselines` (`name`, `report`),
   `loader` (what went through it and who waited for whom, see `Sconce.Loader`),
@@ -133,7 +185,7 @@ defmodule Sconce.Trainer do
   alias Sconce.{Config, Error, Events, Native, Options, Preset}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
-  alias Sconce.Trainer.{Curve, Report}
+  alias Sconce.Trainer.{Curve, Gradients, Keeper, Report}
 
   # How long a dying process waits for the native thread to save its state.
   @farewell_ms 20_000
@@ -150,7 +202,9 @@ defmodule Sconce.Trainer do
   Starts a run. Options that no run could have raise `ArgumentError` here; whatever else is wrong (a
   corpus that is not there, a Spec that does not fit it) is what `await/2` returns.
 
-  The process keeps the outcome until it is stopped. It is linked to its caller, with whom it ends.
+  The process keeps the outcome until it is stopped. It is linked to its caller, with whom it ends. Where
+  the application `:sconce` is started, as it is in an app and under `mix`, a VM that is told to stop (by
+  SIGTERM, `System.stop/0`) waits until the run has saved its state.
   """
   @spec start_link(keyword) :: GenServer.on_start()
   def start_link(opts) do
@@ -191,7 +245,8 @@ defmodule Sconce.Trainer do
     GenServer.call(run, request, timeout)
   catch
     :exit, {:timeout, _call} ->
-      {:error, %Error{kind: :deadline, op: :train, details: %{deadline_ms: timeout}}}
+      details = %{what: "the answer of the run", deadline_ms: timeout}
+      {:error, %Error{kind: :deadline, op: :train, details: details}}
 
     :exit, _gone ->
       {:error, %Error{kind: :cancelled, op: :train}}
@@ -230,10 +285,26 @@ defmodule Sconce.Trainer do
     with {:ok, report} <- Native.train_report(out), do: {:ok, whole(report, out)}
   end
 
+  @doc """
+  What a run with `:gradient_report` saw of its gradients, from its folder, while it goes on or after it.
+
+  A list of `%{step: step, weights: weights}`, a line of `gradients.jsonl` each. Of each weight there are
+  its `name`; the `numbers` it has; `norm`, `mean_abs` and `max_abs` of its gradient (the mean of the
+  step's batches, before it is cut to `:max_grad_norm`), the share of `zeros` in it, and a `histogram` of
+  its other absolute numbers by their power of ten: sixteen counts, from those below 1e-11 to those from
+  1e3 on; its `weight_norm` before the update, and the norm of its change over that, `update_ratio`, nil
+  of a weight that was 0.
+
+  Of kind `:not_found` where a run has not looked.
+  """
+  @spec gradients(Path.t()) :: {:ok, [map]} | {:error, Error.t()}
+  def gradients(out), do: out |> Options.path!() |> Path.expand() |> Native.train_gradients()
+
   @impl true
   def init(settings) do
     # So that `terminate/2` runs when the caller ends.
     Process.flag(:trap_exit, true)
+    Keeper.keep(self())
     tell_ignored(settings.preset)
 
     state = %{
@@ -326,17 +397,23 @@ defmodule Sconce.Trainer do
   # A picture that cannot be written is no reason to lose the report.
   defp complete(report, %{settings: %{out: out}}) do
     report = %{whole(report, out) | curve: nil}
-    path = curve(out)
     title = Report.title(report.spec, report.weights)
+    if report.options.gradient_report, do: draw_gradients(out, title)
+    drawn? = drawn?(Curve.write(report, curve(out), title: title))
+    %{report | curve: if(drawn?, do: curve(out))}
+  end
 
-    case Curve.write(report, path, title: title) do
-      :ok ->
-        %{report | curve: path}
+  # A run may be shorter than the steps between two looks.
+  defp draw_gradients(out, title) do
+    with {:ok, [_ | _] = reports} <- gradients(out),
+         do: drawn?(Gradients.write(reports, Path.join(out, "gradients.svg"), title: title))
+  end
 
-      {:error, error} ->
-        Logger.warning(Exception.message(error))
-        report
-    end
+  defp drawn?(:ok), do: true
+
+  defp drawn?({:error, error}) do
+    Logger.warning(Exception.message(error))
+    false
   end
 
   defp whole(report, out) do

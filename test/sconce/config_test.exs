@@ -78,13 +78,14 @@ defmodule Sconce.ConfigTest do
   test "what a setting cannot be is refused by the name of its source" do
     for {variables, message} <- [
           {%{"SCONCE_THREADS" => "many"},
-           ~s(SCONCE_THREADS: threads cannot be "many", expected a positive integer or nil)},
+           ~s(SCONCE_THREADS: threads cannot be "many", expected a positive integer)},
           {%{"SCONCE_THREADS" => "0"},
-           ~s(SCONCE_THREADS: threads cannot be 0, expected a positive integer or nil)},
-          {%{"EXPHIL_GPU" => "yes"},
-           ~s(EXPHIL_GPU: device cannot be "yes", expected one of :cpu, :cuda, :rocm, :tpu)},
+           ~s(SCONCE_THREADS: threads cannot be 0, expected a positive integer)},
+          {%{"EXPHIL_GPU" => "yes"}, ~s(EXPHIL_GPU: device cannot be "yes", expected 0 or 1)},
           {%{"SCONCE_DEVICE" => "cuda12"},
-           ~s(SCONCE_DEVICE: device cannot be "cuda12", expected one of :cpu, :cuda, :rocm, :tpu)}
+           ~s(SCONCE_DEVICE: device cannot be "cuda12", did you mean cuda?)},
+          {%{"EXLA_TARGET" => "xyz"},
+           ~s(EXLA_TARGET: device cannot be "xyz", expected one of host, cpu, cuda, rocm, tpu)}
         ] do
       assert_raise ArgumentError, message, fn ->
         under(variables, if(message =~ "threads", do: :threads, else: :device))
@@ -93,6 +94,24 @@ defmodule Sconce.ConfigTest do
 
     Application.put_env(:sconce, :threads, "2")
     assert_raise ArgumentError, ~r/^config :sconce: threads cannot be "2"/, &Config.settings/0
+  end
+
+  test "explain shows every value that is wrong, and does not raise" do
+    environment(%{"EXLA_TARGET" => "cudda", "EXPHIL_GPU" => "yes", "SCONCE_THREADS" => "many"})
+    Application.put_env(:sconce, :threads, -1)
+
+    assert [:device, :device, :threads, :threads] = Enum.map(Config.wrong(), & &1.name)
+    output = capture_io(fn -> assert Config.explain() == :ok end)
+    assert output =~ ~r/^device +"yes" +EXPHIL_GPU \(wrong, see below\)$/m
+    assert output =~ ~r/^preset +nil +default$/m
+
+    for line <- [
+          ~s(EXPHIL_GPU: device cannot be "yes", expected 0 or 1),
+          ~s(EXLA_TARGET: device cannot be "cudda", did you mean cuda?),
+          ~s(SCONCE_THREADS: threads cannot be "many", expected a positive integer),
+          ~s(config :sconce: threads cannot be -1, expected a positive integer or nil)
+        ],
+        do: assert(output =~ line <> "\n")
   end
 
   test "what is set without effect is named, with the reason" do
@@ -185,7 +204,7 @@ defmodule Sconce.ConfigTest do
     paths = ["--corpus", Path.join(dir, "corpus"), "--out", Path.join(dir, "run")]
     environment(%{"EXPHIL_DEFAULT_PRESET" => "full"})
 
-    assert_raise Mix.Error, ~r/^device: preset :full: cuda is not part/, fn ->
+    assert_raise Mix.Error, ~r/^device: preset full: cuda is not part/, fn ->
       Train.run(paths)
     end
 

@@ -17,6 +17,48 @@ defmodule Sconce.CorpusTest do
     {:ok, replays: replays, into: Path.join(dir, "corpus")}
   end
 
+  test "an import of which nothing can be kept is an error with every file" do
+    dir = tmp_dir!("none")
+    for name <- ~w(a b), do: File.write!(Path.join(dir, name <> ".slp"), "no replay")
+    into = Path.join(dir, "into")
+    assert {:error, %Error{kind: :not_found, details: details}} = Corpus.import(dir, into: into)
+    assert details.what == "a game that can be kept, in 2 files (1 duplicate, 1 truncated)"
+
+    assert [%{reason: :truncated}, %{reason: :duplicate}] =
+             Enum.sort_by(details.skipped, & &1.reason, :desc)
+
+    assert_raise Mix.Error,
+                 ~r/a game that can be kept, in 2 files \(1 duplicate, 1 truncated\) not found/,
+                 fn ->
+                   ExUnit.CaptureIO.capture_io(fn ->
+                     Mix.Tasks.Sconce.Import.run([dir, "--into", into])
+                   end)
+                 end
+
+    assert {:error, %Error{kind: :mismatch} = error} = Corpus.import(dir, into: dir)
+
+    assert Exception.message(error) =~
+             "folder #{dir}: expected an empty folder, or one of a corpus"
+  end
+
+  test "a corpus is verified, and says so as it goes" do
+    dir = tmp_dir!("verify")
+    games = for n <- 1..3, do: {List.duplicate(n / 4, 20), List.duplicate(1, 20)}
+    {:ok, corpus} = Corpus.build({:vector, 1}, games, into: dir, heads: [go: {:bernoulli, 1}])
+    test = self()
+    assert {:ok, found} = Corpus.verify(corpus, progress: &send(test, {:seen, &1.done}))
+    assert %{games: 3, unrecorded: 0} = found
+    assert found.bytes == corpus.info.bytes
+    for n <- 1..3, do: assert_received({:seen, ^n})
+  end
+
+  test "characters are known in capitals or not" do
+    for name <- ["Mr. Game & Watch", "mr. game & watch", "MR. GAME & WATCH"],
+        do: assert(Corpus.character_id(name) == {:ok, 24})
+
+    assert Corpus.character_id("mister") == :error
+  end
+
   describe "import" do
     test "reads what it can and says why it skipped the rest", %{replays: replays, into: into} do
       assert {:ok, %Corpus{report: report} = corpus} = Corpus.import(replays, into: into)

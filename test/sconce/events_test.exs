@@ -23,7 +23,12 @@ defmodule Sconce.EventsTest do
     test "is what is documented, every event with each of its fields and no other", context do
       out = [out: Path.join(context.dir, "run")]
       # The second goes on after the last step of the first.
-      told = told(context, [steps: 10] ++ out) ++ told(context, [steps: 10, resume: true] ++ out)
+      looks = [gradient_report: 5]
+
+      told =
+        told(context, [steps: 10] ++ out ++ looks) ++
+          told(context, [steps: 10, resume: true] ++ out)
+
       # What stands in the way of a file cannot be replaced by it.
       stuck = Path.join(context.dir, "stuck")
       File.mkdir_p!(Path.join(stuck, "best.safetensors"))

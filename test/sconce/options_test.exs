@@ -36,7 +36,7 @@ defmodule Sconce.OptionsTest do
     assert raised(batch_size: 0) == "option :batch_size: expected a positive integer, got: 0"
 
     assert raised(backbone: :gru2) ==
-             "option :backbone: expected one of :mlp, :lstm, :gru, got: :gru2"
+             "option :backbone: expected one of :mlp, :lstm, :gru, got: :gru2, did you mean :gru?"
 
     assert raised(learning_rate: -1) ==
              "option :learning_rate: expected a number of at least 0, got: -1"

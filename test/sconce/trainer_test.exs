@@ -5,7 +5,7 @@ defmodule Sconce.TrainerTest do
 
   alias Sconce.{Corpus, Error, Native, Trainer}
   alias Sconce.Policy.Spec
-  alias Sconce.Trainer.{Optimiser, Settings}
+  alias Sconce.Trainer.{Meant, Optimiser, Settings}
 
   @small [backbone: :gru, hidden_size: 8, num_layers: 1, head_hidden_size: 8, dropout: 0.0] ++
            [batch_size: 8, window_size: 8, stride: 4, loss: :plain, learning_rate: 0.01] ++
@@ -306,10 +306,12 @@ defmodule Sconce.TrainerTest do
       train!(context, [out: straight] ++ opts)
 
       out = Path.join(context.dir, "run")
-      again = [corpus: context.corpus.dir, out: out, resume: true] ++ opts
+      again = [corpus: context.corpus.dir, out: out] ++ opts
 
       script = """
-      {:ok, run} = Sconce.Trainer.start_link(#{inspect(again, limit: :infinity)})
+      resume = File.exists?(#{inspect(Path.join(out, "run.json"))})
+      opts = [resume: resume] ++ #{inspect(again, limit: :infinity)}
+      {:ok, run} = Sconce.Trainer.start_link(opts)
       Sconce.Trainer.await(run)
       """
 
@@ -421,6 +423,42 @@ defmodule Sconce.TrainerTest do
       run = start!(context, steps: 1)
       assert {:error, %Error{kind: :mismatch, details: details}} = Trainer.await(run)
       assert details.expected =~ "resume: true"
+    end
+
+    test "with options that mean nothing beside the others raises, with what they go with",
+         context do
+      for {{name, {other, _values}}, value} <-
+            Enum.zip(Meant.beside(), [5, 0.5, 5, 3, [1.0], 2.0, 0.5, :reverse, 0.5]) do
+        beside = if name == :decay_steps, do: [lr_schedule: :constant], else: []
+
+        assert_raise ArgumentError,
+                     ~r/option :#{name} means nothing beside #{other}: .*goes with #{other}: /,
+                     fn -> Trainer.start_link(options(context, [{name, value}] ++ beside)) end
+      end
+
+      source = File.read!("native/train/src/options.rs")
+      [_, rows] = Regex.run(~r/fn check_meant.*?let rows = \[(.*?)\];/s, source)
+      native = for [_, name] <- Regex.scan(~r/\(\s*"(\w+)"/, rows), do: String.to_atom(name)
+      assert native == Keyword.keys(Meant.beside())
+    end
+
+    test "with an integer that no 64 bits hold is named, as is a value that is none", context do
+      for {name, value} <- [steps: 10 ** 20, seed: 2 ** 64, batch_size: 10 ** 30] do
+        assert_raise ArgumentError, ~r/option :#{name}: expected an integer of 64 bits/, fn ->
+          Trainer.start_link(options(context, [{name, value}]))
+        end
+      end
+
+      assert_raise ArgumentError, ~r/got: :cosin, did you mean :cosine\?/, fn ->
+        Trainer.start_link(options(context, lr_schedule: :cosin))
+      end
+
+      run = start!(context, max_grad_norm: 0.0)
+      assert {:error, error} = Trainer.await(run)
+      assert Exception.message(error) == "train: max_grad_norm: 0 is not above 0"
+      run = start!(context, beta2: 1.0, out: Path.join(context.dir, "other"))
+      assert {:error, error} = Trainer.await(run)
+      assert Exception.message(error) == "train: beta2: 1 is not at least 0 and below 1"
     end
 
     test "with a Spec other than that of the run to go on with is a mismatch", context do
@@ -607,6 +645,32 @@ defmodule Sconce.TrainerTest do
 
     assert gru.policy.nll < 0.3
     assert mlp.policy.nll > 0.6
+  end
+
+  test "a teacher is followed, its divergence told, and one of another action space refused",
+       context do
+    teacher = train!(context, steps: 2, out: Path.join(context.dir, "teacher"))
+    path = Path.join(teacher.out, "best.safetensors")
+    run = start!(context, steps: 4, teacher: path, teacher_weight: 2, progress: &send(self(), &1))
+    {:ok, report} = Trainer.await(run, 60_000)
+    assert %{teacher: ^path, teacher_weight: 2.0, teacher_direction: "forward"} = report.options
+    assert Enum.any?(report.history, &is_float(&1.teacher_kl))
+    assert File.read!(report.curve) =~ "KL to the teacher"
+
+    other = train!(context, steps: 1, teacher: nil, out: Path.join(context.dir, "alone"))
+    assert Enum.all?(other.history, &(&1.teacher_kl == nil))
+
+    games = [
+      {[[0.0, 0.5]], [2]}
+      | for(_ <- 1..3, do: {List.duplicate([0.0, 0.5], 40), List.duplicate(2, 40)})
+    ]
+
+    heads = [go: {:categorical, 3}]
+    into = Path.join(context.dir, "wider")
+    {:ok, wider} = Corpus.build({:vector, 2}, games, into: into, heads: heads)
+    run = start!(context, corpus: wider, teacher: path, out: Path.join(context.dir, "refused"))
+    assert {:error, %Error{kind: :mismatch} = error} = Trainer.await(run, 60_000)
+    assert Exception.message(error) =~ "action space of the teacher"
   end
 
   test "the defaults are those of the native side", context do

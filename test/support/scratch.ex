@@ -40,6 +40,28 @@ defmodule Sconce.Test.Scratch do
     kill_when(due, vm, pid)
   end
 
+  @doc """
+  Runs a script beside this Sconce in a VM of its own, which gets a SIGTERM when it has written its id to
+  the file `pid`; `before` is called just before. Whether it then ended by itself.
+  """
+  def elixir_told_to_stop(script, pid, before) do
+    args = ["-pa", Application.app_dir(:sconce, "ebin"), "-e", script]
+    vm = Task.async(fn -> run("elixir", args, System.tmp_dir!()) end)
+    wait_for(pid, vm)
+    before.()
+    {_output, 0} = System.cmd("kill", ["-TERM", File.read!(pid)])
+    {_output, status} = Task.await(vm, 60_000)
+    status == 0
+  end
+
+  defp wait_for(file, vm) do
+    cond do
+      outcome = Task.yield(vm, 10) -> raise "the VM ended too early: #{inspect(outcome)}"
+      match?({:ok, <<_, _::binary>>}, File.read(file)) -> :ok
+      true -> wait_for(file, vm)
+    end
+  end
+
   defp kill_when(due, vm, pid) do
     cond do
       outcome = Task.yield(vm, 10) ->

@@ -2,13 +2,13 @@ defmodule Mix.Tasks.Sconce.Compare do
   alias Sconce.Switches
   alias Sconce.Trainer.Compare
 
-  @schema [svg: [type: :path, default: "compare.svg", doc: "Where the curves are drawn."]]
+  @schema [svg: [type: :path, doc: "A file to draw the curves into; without it none is."]]
 
   @shortdoc "Shows training runs side by side"
 
   @moduledoc """
-  Prints what was different in training runs and what came of it, and draws their curves into one file;
-  see `Sconce.Trainer.Compare`.
+  Prints what was different in training runs and what came of it, and with `--svg` draws their curves into
+  one file; see `Sconce.Trainer.Compare`.
 
       $ mix sconce.compare RUN... [--svg FILE]
 
@@ -28,18 +28,21 @@ defmodule Mix.Tasks.Sconce.Compare do
   defp compare(args) do
     {svg, folders} = parse!(args)
 
-    with {:ok, runs} <- Compare.load(folders), :ok <- Compare.write(runs, svg) do
+    with {:ok, runs} <- Compare.load(folders), :ok <- draw(runs, svg) do
       Mix.shell().info(Compare.table(runs))
-      Mix.shell().info("curves  #{svg}")
+      if svg, do: Mix.shell().info("curves  #{svg}")
     else
-      {:error, error} -> Mix.raise(Exception.message(error))
+      {:error, error} -> error |> Switches.message(@schema) |> Mix.raise()
     end
   end
+
+  defp draw(_runs, nil), do: :ok
+  defp draw(runs, svg), do: Compare.write(runs, svg)
 
   defp parse!(args) do
     case Switches.parse!(args, @schema) do
       {_opts, []} -> Mix.raise(@usage)
-      {opts, folders} -> {Keyword.get(opts, :svg, @schema[:svg][:default]), folders}
+      {opts, folders} -> {opts[:svg], folders}
     end
   rescue
     error in ArgumentError -> Mix.raise("#{Exception.message(error)}\n#{@usage}")

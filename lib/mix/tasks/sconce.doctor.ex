@@ -3,17 +3,21 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   @moduledoc """
   Prints versions, the machine, the native library and the settings, each with where it comes from
-  (`Sconce.Config`), what is set without effect, then what is missing with the command that mends it.
+  (`Sconce.Config`), what is set without effect, then what is missing or wrong with what mends it.
 
       $ mix sconce.doctor
 
   It builds nothing and needs nothing that it looks for. The exit status is 1 when something that
-  Sconce needs is missing.
+  Sconce needs is missing, a setting is wrong or a corpus is damaged.
+
+      $ mix sconce.doctor --corpus DIR
+
+  looks at every byte of that corpus and at nothing else, see `Sconce.Corpus.verify/2`.
   """
 
   use Mix.Task
 
-  alias Sconce.{Config, Memory}
+  alias Sconce.{Config, Corpus, Figures, Memory, Switches}
 
   # `rust-version` of Cargo.toml.
   @rust "1.91.0"
@@ -27,27 +31,60 @@ defmodule Mix.Tasks.Sconce.Doctor do
     SCONCE_PEERS: "a folder of peers, for benchmarks"
   ]
 
+  @schema [corpus: [type: :path, doc: "A corpus whose bytes are checked."]]
+
   @rustup "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
 
   @impl true
-  def run(args), do: Sconce.Switches.help?(args, __MODULE__) || examine(args)
+  def run(args), do: Switches.help?(args, __MODULE__) || args |> parse!() |> examine()
 
-  defp examine([argument | _]),
-    do: Mix.raise("unknown argument #{argument}, mix sconce.doctor has none")
+  defp parse!(args) do
+    case Switches.parse!(args, @schema) do
+      {opts, []} -> opts[:corpus]
+      {_opts, [argument | _]} -> raise ArgumentError, "unknown argument #{argument}"
+    end
+  rescue
+    error in ArgumentError -> Mix.raise(Exception.message(error))
+  end
 
-  defp examine([]) do
+  defp examine(corpus) when corpus != nil do
+    case Corpus.verify(corpus) do
+      {:ok, found} -> Mix.shell().info(sound(found))
+      {:error, error} -> ill(error)
+    end
+  end
+
+  defp examine(nil) do
     native = Sconce.Native.status()
     info = native_info()
     Enum.each(sections(native, info), &print_section/1)
 
-    case missing(native) do
+    case Enum.reject([{"missing", missing(native)}, {"wrong", wrong()}], &match?({_, []}, &1)) do
       [] ->
         Mix.shell().info("\nNothing is missing.")
 
-      missing ->
-        print_section({"missing", missing})
+      found ->
+        Enum.each(found, &print_section/1)
         exit({:shutdown, 1})
     end
+  end
+
+  defp sound(found) do
+    unknown =
+      case found.unrecorded do
+        0 -> "all as they were written"
+        n -> "of #{n} of them no digest is recorded, and every number of these can be read"
+      end
+
+    size = "#{Figures.grouped(found.games)} games, #{Figures.size(found.bytes)}"
+    "#{size} in #{Float.round(found.seconds, 1)} s: #{unknown}"
+  end
+
+  defp ill(error) do
+    for game <- Map.get(error.details, :damaged, []),
+        do: Mix.shell().info("damaged #{game.file}, of #{game.source}: #{game.reason}")
+
+    error |> Switches.message(@schema) |> Mix.raise()
   end
 
   @doc "The oldest Rust that builds Sconce."
@@ -105,11 +142,16 @@ defmodule Mix.Tasks.Sconce.Doctor do
   end
 
   defp configuration do
-    for %{name: name, value: value, source: source} <- Config.settings() do
-      {to_string(name), "#{inspect(value)} (#{Config.source_text(source)})"}
+    for %{name: name, value: value, source: source} = setting <- Config.shown() do
+      wrong = if setting[:wrong], do: ", wrong", else: ""
+      {to_string(name), "#{inspect(value)} (#{Config.source_text(source)}#{wrong})"}
     end
-  rescue
-    error in ArgumentError -> [{"wrong", Exception.message(error)}]
+  end
+
+  # Each with what would be right.
+  defp wrong do
+    for setting <- Config.wrong(),
+        do: {Config.source_text(setting.source), Config.wrong_value(setting)}
   end
 
   defp ignored do

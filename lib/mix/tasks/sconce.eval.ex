@@ -27,7 +27,7 @@ defmodule Mix.Tasks.Sconce.Eval do
   defp score(args) do
     case evaluate(args) do
       {:ok, report} -> Mix.shell().info(Report.format(report))
-      {:error, error} -> Mix.raise(Exception.message(error))
+      {:error, error} -> error |> Switches.message(@schema) |> Mix.raise()
     end
   end
 
@@ -37,7 +37,7 @@ defmodule Mix.Tasks.Sconce.Eval do
     corpus || raise ArgumentError, "--corpus is required"
     Trainer.evaluate(checkpoint!(rest), corpus, Keyword.put(opts, :progress, Progress.printer()))
   rescue
-    error in ArgumentError -> Mix.raise(Exception.message(error))
+    error in ArgumentError -> error |> Switches.message(@schema) |> Mix.raise()
   end
 
   defp checkpoint!([checkpoint]), do: checkpoint

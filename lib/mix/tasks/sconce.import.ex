@@ -20,7 +20,8 @@ defmodule Mix.Tasks.Sconce.Import do
 
   #{Switches.docs(@schema)}
 
-  It ends with what was added, and what was skipped and why.
+  It ends with what was added, and what was skipped and why; with the status 1 where none of the files
+  that are there could be kept.
   """
 
   use Mix.Task
@@ -36,7 +37,7 @@ defmodule Mix.Tasks.Sconce.Import do
 
     case Corpus.import(paths, opts) do
       {:ok, corpus} -> report(corpus)
-      {:error, error} -> Mix.raise(Exception.message(error))
+      {:error, error} -> refuse(error)
     end
   end
 
@@ -46,11 +47,16 @@ defmodule Mix.Tasks.Sconce.Import do
       {opts, paths} -> needed!(opts, paths)
     end
   rescue
-    error in ArgumentError -> Mix.raise("#{Exception.message(error)}\n#{@usage}")
+    error in ArgumentError -> Mix.raise("#{Switches.message(error, @schema)}\n#{@usage}")
   end
 
   defp needed!(opts, paths) do
     if opts[:into] && paths != [], do: {opts, paths}, else: Mix.raise(@usage)
+  end
+
+  defp refuse(error) do
+    for file <- Map.get(error.details, :skipped, []), do: Mix.shell().info(skipped(file))
+    error |> Switches.message(@schema) |> Mix.raise()
   end
 
   defp report(%Corpus{report: report} = corpus) do

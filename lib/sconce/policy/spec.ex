@@ -126,6 +126,27 @@ defmodule Sconce.Policy.Spec do
     })
   end
 
+  @doc false
+  # The options that make a Spec: those of `new/1`, which gives it again.
+  @spec to_options(t) :: keyword
+  def to_options(%__MODULE__{backbone: {name, options}} = spec) do
+    [embedding: spec.embedding, prior: spec.prior, backbone: name] ++
+      options ++ kind_options(spec) ++ head_options(spec, controller?(spec))
+  end
+
+  defp kind_options(%{heads_kind: :independent, heads: [%{hidden_size: size} | _]}),
+    do: [head_hidden_size: size]
+
+  defp kind_options(%{heads_kind: :autoregressive, stream_size: size}), do: [stream_size: size]
+
+  defp head_options(%{heads: [_buttons, %{kind: {_, axis}} | _] = heads} = spec, true) do
+    %{kind: {_, shoulder}} = List.last(heads)
+    [heads: spec.heads_kind, axis_buckets: axis - 1, shoulder_buckets: shoulder - 1]
+  end
+
+  defp head_options(spec, false),
+    do: [heads: for(head <- spec.heads, do: {head.name, head.kind}), heads_kind: spec.heads_kind]
+
   @doc """
   The names of the options that `new/1` takes.
   """

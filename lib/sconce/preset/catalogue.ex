@@ -74,7 +74,7 @@ defmodule Sconce.Preset.Catalogue do
     patience: {:option, :patience},
     min_delta: {:option, :min_delta},
     max_files: {:nothing, "a run learns from its whole corpus: import as many games"},
-    keep_best: {:nothing, "one best checkpoint is kept"},
+    keep_best: {:option, :keep_best},
     precompute: {:nothing, "frames are embedded while they are read"}
   ]
 

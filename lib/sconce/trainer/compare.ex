@@ -9,8 +9,9 @@ defmodule Sconce.Trainer.Compare do
   The table has a column for each run; above, the options in which they differ (`-` for one that a
   backbone does not have), below, how they went. `NLL` is the best validation, nats a frame, of those
   frames that validations score; `all frames` is what the policy of that step scored at the end, on each
-  of them (`-` for a run that was not). The lowest of a row has a star. Frames a second are those of the
-  training steps alone.
+  of them (`-` for a run that was not). The lowest of a row has a star, if all of the row were measured on
+  the same frames of the same games, as the same choices and with the same delay: a line below says where
+  they were not. Frames a second are those of the training steps alone.
 
   ```text
                     gru        mlp
@@ -42,6 +43,12 @@ defmodule Sconce.Trainer.Compare do
   @typedoc "A run's name, the shortest that tells it from the others, and its report."
   @type run :: %{name: String.t(), report: Trainer.report()}
 
+  @measures [
+    games: "other validation games",
+    choices: "other heads",
+    delay: "another frame_delay",
+    stride: "another validation_stride"
+  ]
   # They say how a run was started, not what it did.
   @apart [:resume]
   @tall 330
@@ -83,7 +90,41 @@ defmodule Sconce.Trainer.Compare do
     above = [["" | Enum.map(runs, & &1.name)] | differences(reports)]
     rows = above ++ [[""]] ++ outcomes(reports)
     widths = widths(above ++ outcomes(reports))
-    Enum.map_join(rows, &line(&1, widths))
+    Enum.map_join(rows, &line(&1, widths)) <> unlike(reports)
+  end
+
+  # What makes two numbers of a row unlike each other.
+  defp unlike(reports) do
+    case uneven(reports, :all) ++ uneven(reports, :validations) do
+      [] ->
+        ""
+
+      [_ | _] = reasons ->
+        "\nNo star where runs were not measured alike: #{reasons |> Enum.uniq() |> Enum.join(", ")}.\n"
+    end
+  end
+
+  # In what reports with such scores were measured differently.
+  defp uneven(reports, frames) do
+    measured = for report <- reports, scored?(report, frames), do: measure(report, frames)
+
+    for what <- measured |> List.first([]) |> Keyword.keys(),
+        measured |> Enum.map(& &1[what]) |> Enum.uniq() |> length() > 1,
+        do: @measures[what]
+  end
+
+  defp scored?(report, :all), do: scored(report) != nil
+  defp scored?(report, :validations), do: best(report) != nil
+
+  defp measure(report, frames) do
+    stride = if frames == :validations, do: report.options[:validation_stride]
+
+    [
+      games: Map.get(report.validation, :digest) || side(report.validation),
+      choices: Enum.map(report.spec.heads, &{&1.name, &1.kind}),
+      delay: report.options[:frame_delay],
+      stride: stride
+    ]
   end
 
   @doc "Options in which reports differ: rows of a name and each report's value."
@@ -133,9 +174,9 @@ defmodule Sconce.Trainer.Compare do
       ["weights" | Enum.map(reports, &Figures.grouped(&1.weights))],
       ["ended" | Enum.map(reports, &to_string(&1.stopped))],
       ["steps" | Enum.map(reports, &Figures.grouped(&1.steps))],
-      ["NLL" | reports |> Enum.map(&best/1) |> starred()],
+      ["NLL" | reports |> Enum.map(&best/1) |> starred(uneven(reports, :validations))],
       ["at step" | Enum.map(reports, &at/1)],
-      ["all frames" | reports |> Enum.map(&scored/1) |> starred()],
+      ["all frames" | reports |> Enum.map(&scored/1) |> starred(uneven(reports, :all))],
       ["time" | Enum.map(reports, &Scale.clock(&1.seconds))],
       ["frames/s" | Enum.map(reports, &pace/1)],
       ["waiting" | Enum.map(reports, &waiting/1)]
@@ -151,9 +192,9 @@ defmodule Sconce.Trainer.Compare do
   defp scored(%{policy: nil}), do: nil
   defp scored(%{policy: policy}), do: policy.nll
 
-  defp starred(nlls) do
+  defp starred(nlls, uneven) do
     # Nil is more than any number.
-    lowest = Enum.min(nlls)
+    lowest = if uneven == [], do: Enum.min(nlls)
     for nll <- nlls, do: if(nll, do: Scale.number(nll, 3) <> star(nll == lowest), else: "-")
   end
 
@@ -249,9 +290,12 @@ defmodule Sconce.Trainer.Compare do
     scored =
       for {%{name: name, report: report}, _color} <- runs, nll = best(report), do: {nll, name}
 
-    case Enum.sort(scored) do
-      [] -> "none was validated"
-      [{nll, name} | _] -> "best validation NLL #{Scale.number(nll, 3)}, #{name}"
+    reports = for {%{report: report}, _color} <- runs, do: report
+
+    case {Enum.sort(scored), uneven(reports, :validations)} do
+      {[], _none} -> "none was validated"
+      {[{nll, name} | _], []} -> "best validation NLL #{Scale.number(nll, 3)}, #{name}"
+      {_scored, reasons} -> "not measured alike: #{Enum.join(reasons, ", ")}"
     end
   end
 end

@@ -7,8 +7,9 @@ defmodule Sconce.Trainer.Curve do
     * the training loss (as noted, faint, and smoothed), validation NLL as points with the best one
       ringed, and what the baselines score on the same frames as dashed lines. With `loss: :plain` loss
       and NLL are one quantity and share a panel; otherwise each has its own;
-    * the validation NLL of each head, on a logarithmic scale, as a stick that is rarely moved has a
-      hundredth of what the buttons have;
+    * the training loss and the validation NLL of each head, on a logarithmic scale, as a stick that is
+      rarely moved has a hundredth of what the buttons have;
+    * the divergence from a teacher, where there is one;
     * the learning rate, and the frames a second of the steps alone, with the share of time in which
       training waited for data.
 
@@ -27,6 +28,7 @@ defmodule Sconce.Trainer.Curve do
   @nll "#ea580c"
   @rate "#7c3aed"
   @pace "#0d9488"
+  @kl "#db2777"
   @baselines %{"marginal" => "#64748b", "repeat" => "#0d9488", "pairs" => "#9333ea"}
   @colors ~w(#0d9488 #1d4ed8 #3b82f6 #7c3aed #a855f7 #db2777 #b45309 #64748b)
 
@@ -49,14 +51,14 @@ defmodule Sconce.Trainer.Curve do
 
   @doc """
   The curve as lines of text, some `width` by `height` characters of braille: the NLL of the
-  validations where there are two of them, the training loss otherwise.
+  validations where there are two of them, the training loss otherwise; nothing of fewer than two points.
   """
   @spec text(map, pos_integer, pos_integer) :: String.t()
   def text(report, width \\ 60, height \\ 8) do
     case {points(report, :nll), points(report, :loss)} do
       {[_, _ | _] = points, _loss} -> Plot.text("validation NLL", points, width, height)
       {_nll, [_, _ | _] = points} -> Plot.text("training loss", points, width, height)
-      _too_few -> "no curve: fewer than two points\n"
+      _too_few -> ""
     end
   end
 
@@ -67,7 +69,7 @@ defmodule Sconce.Trainer.Curve do
   end
 
   defp rows(report) do
-    losses(report) ++ heads(report) ++ [{@short, [rate(report), pace(report)]}]
+    losses(report) ++ heads(report) ++ teacher(report) ++ [{@short, [rate(report), pace(report)]}]
   end
 
   # One panel, or NLL above loss when these are two quantities.
@@ -91,6 +93,7 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
+  defp plain?(%{teacher: path}) when path != nil, do: false
   defp plain?(%{loss: loss}), do: Settings.plain?(loss)
   defp plain?(_options), do: false
 
@@ -100,31 +103,42 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
-  # One head has nothing to tell beside the sum.
   defp heads(report) do
-    validated = for %{heads: [_, _ | _]} = point <- report.history, do: point
+    by_head("training loss of each head", report, :losses, :loss) ++
+      by_head("validation NLL of each head, nats a frame", report, :heads, :nll)
+  end
 
-    case validated do
-      [] -> []
-      [first | _] -> [{@middle, [by_head(Enum.map(first.heads, & &1.name), validated)]}]
+  # One head has nothing to tell beside the sum.
+  defp by_head(title, report, list, key) do
+    points = for %{^list => [_, _ | _] = heads, step: step} <- report.history, do: {step, heads}
+
+    case points do
+      [] ->
+        []
+
+      [{_step, first} | _] ->
+        [{@middle, [head_panel(title, Enum.map(first, & &1.name), points, key)]}]
     end
   end
 
-  defp by_head(names, history) do
+  defp head_panel(title, names, history, key) do
     series =
       for {name, color} <- Enum.zip(names, Stream.cycle(@colors)) do
         points =
-          for %{step: step, heads: heads} <- history, head <- heads, head.name == name do
-            {step, head.nll}
-          end
+          for {step, heads} <- history, head <- heads, head.name == name, do: {step, head[key]}
 
         {_step, last} = List.last(points)
         {:trace, color, points, "#{name} #{Scale.number(last, 3)}"}
       end
 
-    "validation NLL of each head, nats a frame"
-    |> panel(series)
-    |> Map.put(:scale, :log)
+    title |> panel(series) |> Map.put(:scale, :log)
+  end
+
+  defp teacher(report) do
+    case points(report, :teacher_kl) do
+      [] -> []
+      points -> [{@short, [panel("KL to the teacher, nats a frame", [{:line, @kl, points}])]}]
+    end
   end
 
   defp rate(report),

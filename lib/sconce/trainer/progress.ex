@@ -207,13 +207,18 @@ defmodule Sconce.Trainer.Progress do
     [
       "step #{Figures.grouped(event.step)}/#{Figures.grouped(event.steps)}",
       "loss #{Scale.number(event.loss, 4)}",
+      teacher(event.teacher_kl),
       "lr #{rate(event.learning_rate)}",
       "#{pace(recent)} frames/s",
       "wait #{waiting(recent)} %",
       "eta #{eta(event, first)}"
     ]
+    |> Enum.reject(&(&1 == ""))
     |> Enum.join("  ")
   end
+
+  defp teacher(nil), do: ""
+  defp teacher(kl), do: "kl #{Scale.number(kl, 4)}"
 
   # From all steps of this run, validations included.
   defp eta(event, {first_step, first_s}) do

@@ -2,9 +2,9 @@ defmodule Sconce.Trainer.Settings do
   @moduledoc false
   # The options of `Sconce.Trainer`: as tables, checked, and as the native side wants them.
 
-  alias Sconce.{Config, Corpus, Loader, Native, Options, Preset, Temporal}
+  alias Sconce.{Config, Corpus, Error, Loader, Native, Options, Preset, Temporal}
   alias Sconce.Policy.Spec
-  alias Sconce.Trainer.Optimiser
+  alias Sconce.Trainer.{Meant, Optimiser}
 
   # Defaults are those of `TrainOptions` in native/train/src/options.rs; a test compares them.
   @own [
@@ -73,7 +73,9 @@ defmodule Sconce.Trainer.Settings do
     decay_steps: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
-      doc: "Steps in which it falls; `nil` is all that are left of the run."
+      doc:
+        "Steps in which it falls; `nil` is all that are left of the run, of one that goes on those " <>
+          "that were left when it began."
     ],
     decay_rate: [
       type: :float,
@@ -154,7 +156,9 @@ defmodule Sconce.Trainer.Settings do
       default: 0.1,
       min: 0,
       max: 1,
-      doc: "Share of the games that is measured on and never trained on."
+      doc:
+        "Share of the games that is measured on and never trained on. Games are dealt out before " <>
+          "`:characters` and `:players` choose among the views of each side."
     ],
     validation: [
       type: :any,
@@ -203,13 +207,39 @@ defmodule Sconce.Trainer.Settings do
       doc: "Validations without a better one before the run ends early."
     ],
     min_delta: [type: :float, default: 0.0, min: 0, doc: "How much better is better, in nats."],
+    teacher: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc: "File of a frozen policy to stay close to, see below."
+    ],
+    teacher_weight: [
+      type: :float,
+      default: 0.1,
+      min: 0,
+      doc: "How much of the divergence from it is added to the loss."
+    ],
+    teacher_direction: [
+      type: {:in, [:forward, :reverse]},
+      default: :forward,
+      doc: "KL(policy || teacher), or the other way round."
+    ],
+    gradient_report: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc:
+        "Steps between looks at the gradient of each weight, see `gradients/1`; `nil` never looks."
+    ],
     fit_prior: [
       type: :boolean,
       default: true,
       doc: "Starts a `prior: true` of the heads at log P(a_t given a_{t-1})."
     ],
     evaluate: [type: :boolean, default: true, doc: "Scores the best policy at the end."],
-    resume: [type: :boolean, default: false, doc: "Goes on from `last.safetensors` in `:out`."],
+    resume: [
+      type: :boolean,
+      default: false,
+      doc: "Goes on with the run in `:out`, whose options are its own, see below."
+    ],
     threads: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
@@ -245,7 +275,11 @@ defmodule Sconce.Trainer.Settings do
   ]
 
   @run [
-         corpus: [type: :any, required: true, doc: "A `Sconce.Corpus`, or the folder of one."],
+         corpus: [
+           type: :any,
+           required: true,
+           doc: "A `Sconce.Corpus`, or the folder of one; a run that goes on knows its own."
+         ],
          out: [type: :path, required: true, doc: "The run's folder, made if need be."],
          preset: [
            type: :any,
@@ -315,18 +349,78 @@ defmodule Sconce.Trainer.Settings do
     known!(opts)
     {preset, opts} = preset(opts)
     {spec, own} = Keyword.split(opts, Spec.options() -- [:window_size])
+    if own[:resume] == true, do: on!(spec, own, preset), else: anew!(spec, own, preset)
+  end
+
+  defp anew!(spec, own, preset) do
     spec = spec ++ attention_window(spec[:backbone], own)
     own = Options.validate!(own, @run)
     Optimiser.check!(own)
+    Meant.check!(own, @training)
+    own[:corpus] |> source(own[:spec], spec) |> settings(own, preset, @loss)
+  end
 
+  # Of a run that goes on only what is said crosses: the rest is its own.
+  defp on!(spec, own, preset) do
+    own = Options.validate!(own, said(@run, [:out]))
+
+    with {:ok, record} <- record(own[:out]),
+         {:ok, corpus} <- corpus(own[:corpus] || record.corpus, own[:out]) do
+      {:ok, {folder(corpus), respecified(Spec.from_native(record.spec), own[:spec], spec)}}
+    end
+    |> settings(own, preset, said(@loss, []))
+  end
+
+  defp settings(source, own, preset, loss) do
     %__MODULE__{
-      source: own[:corpus] |> source(own[:spec], spec) |> able(preset, own[:device]),
+      source: able(source, preset, own[:device]),
       out: Path.expand(own[:out]),
-      options: own |> Keyword.take(Keyword.keys(@training)) |> native(),
+      options: own |> Keyword.take(Keyword.keys(@training)) |> native(loss),
       progress: own[:progress],
       preset: preset
     }
   end
+
+  # A schema that fills nothing in.
+  defp said(schema, required) do
+    for {name, spec} <- schema do
+      {name, spec |> Keyword.delete(:default) |> Keyword.put(:required, name in required)}
+    end
+  end
+
+  defp record(out) do
+    with {:error, %Error{kind: :not_found} = error} <- Native.train_record(Path.expand(out)) do
+      mend = "start one with corpus: DIR and without resume: true"
+      {:error, %{error | details: Map.put(error.details, :mend, mend)}}
+    end
+  end
+
+  defp corpus(nil, out) do
+    what = "the corpus of the run in #{out}, which does not say where it is,"
+    mend = "say corpus: DIR"
+    {:error, %Error{kind: :not_found, op: :train, details: %{what: what, mend: mend}}}
+  end
+
+  defp corpus(given, _out), do: {:ok, given}
+
+  defp respecified(recorded, nil, []), do: recorded
+  defp respecified(_recorded, %Spec{} = spec, []), do: spec
+
+  defp respecified(recorded, nil, options) do
+    own = Spec.to_options(recorded)
+    # Another kind has other options.
+    changed = for name <- [:backbone, :heads, :heads_kind], other?(own, options, name), do: name
+    own = if changed == [], do: own, else: Keyword.take(own, [:embedding, :heads] -- changed)
+    Spec.new(Keyword.merge(own, options))
+  end
+
+  defp respecified(_recorded, spec, options) do
+    {:ok, {_corpus, spec}} = source("", spec, options)
+    spec
+  end
+
+  defp other?(own, options, name),
+    do: Keyword.has_key?(options, name) and options[name] != own[name]
 
   @doc "Options of an evaluation: `{folder of the training corpus, device, progress, native options}`."
   def evaluate!(opts) do
@@ -423,21 +517,30 @@ defmodule Sconce.Trainer.Settings do
 
   defp own(_melee), do: []
 
-  defp native(options) do
+  defp native(options, loss) do
     options
     |> Map.new()
     |> Loader.native_sampling()
     |> threads()
-    |> Map.update!(:loss, &loss/1)
-    |> Map.update!(:validation, &(&1 && folder(&1)))
+    |> Map.replace_lazy(:loss, &loss(&1, loss))
+    |> Map.replace_lazy(:validation, &(&1 && folder(&1)))
+    |> Map.replace_lazy(:teacher, &(&1 && Path.expand(&1)))
   end
 
-  defp threads(options), do: Map.update!(options, :threads, &(&1 || Config.get(:threads)))
+  defp threads(options) do
+    case options[:threads] || Config.get(:threads) do
+      nil -> options
+      threads -> Map.put(options, :threads, threads)
+    end
+  end
 
-  defp loss(:plain), do: @plain
+  defp loss(:plain, _schema), do: @plain
 
-  defp loss(options) do
-    options |> Options.validate!(@loss) |> Map.new() |> Map.update!(:pos_weight, &pos_weight/1)
+  defp loss(options, schema) do
+    options
+    |> Options.validate!(schema)
+    |> Map.new()
+    |> Map.replace_lazy(:pos_weight, &pos_weight/1)
   end
 
   defp pos_weight(nil), do: "none"

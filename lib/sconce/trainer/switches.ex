@@ -48,10 +48,20 @@ defmodule Sconce.Trainer.Switches do
             "#{Switches.switch(loss |> hd() |> elem(0))} does not go with --loss plain"
     end
 
-    opts
-    |> Keyword.put(:loss, if(kind == :plain, do: :plain, else: loss))
-    |> Keyword.replace(:embedding, embedding(opts[:embedding]))
+    loss(kind, loss, opts) ++ Keyword.replace(opts, :embedding, embedding(opts[:embedding]))
   end
+
+  defp loss(:plain, [], _opts), do: [loss: :plain]
+  defp loss(nil, [], _opts), do: []
+
+  # To a run that goes on, whose loss may be another, all of it is said.
+  defp loss(:full, said, opts) do
+    whole? = opts[:resume] == true and opts[:preset] == nil
+    own = for {name, spec} <- Settings.schema(:loss), whole?, do: {name, spec[:default]}
+    [loss: Keyword.merge(own, said)]
+  end
+
+  defp loss(nil, said, _opts), do: [loss: said]
 
   defp embedding(:packed), do: {:melee, layout: :packed}
   defp embedding(other), do: other

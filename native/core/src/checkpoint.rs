@@ -5,10 +5,11 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView, View};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -26,14 +27,17 @@ const KEY: &str = "sconce";
 pub struct Manifest {
     pub version: u32,
     pub spec: Spec,
-    /// What the writer wants to tell: step, metrics, options of the run.
+    /// What the writer wants to tell: step, metrics, what the policy was trained for.
     #[serde(default)]
     pub notes: Value,
+    /// All that a run needs to go on, and nobody else.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub run: Value,
 }
 
 impl Manifest {
     pub fn new(spec: Spec, notes: Value) -> Self {
-        Manifest { version: VERSION, spec, notes }
+        Manifest { version: VERSION, spec, notes, run: Value::Null }
     }
 }
 
@@ -73,6 +77,12 @@ impl Snapshot {
             (format!("{OPTIMISER}{name}"), Numbers { dims: vec![values.len()], values })
         }));
         Ok(Snapshot { manifest, tensors })
+    }
+
+    /// The same with what a run needs to go on.
+    pub fn of_run(mut self, run: Value) -> Self {
+        self.manifest.run = run;
+        self
     }
 
     /// The bytes of the file. A number that is not finite is an error: [`load`] would refuse the file.
@@ -123,35 +133,68 @@ impl View for &Numbers {
     }
 }
 
-/// Reads a checkpoint; every size is checked before it is trusted, every weight must be finite.
+/// Reads a checkpoint; every size is checked before it is trusted, every number must be finite.
 pub fn load(path: &Path) -> Result<Checkpoint> {
     let bytes = std::fs::read(path).map_err(Error::io(path))?;
     decode(&path.display().to_string(), &bytes)
 }
 
+/// Reads the policy of a checkpoint: the optimiser's numbers are left where they are.
+pub fn load_policy(path: &Path) -> Result<(Manifest, Weights)> {
+    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    let what = path.display().to_string();
+    let (manifest, weights, _) = decode_if(&what, &bytes, |name| !name.starts_with(OPTIMISER))?;
+    Ok((manifest, weights))
+}
+
+/// What stands before the numbers, which are not read.
+pub fn manifest(path: &Path) -> Result<Manifest> {
+    let what = path.display().to_string();
+    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| damaged(&what, e))?;
+    parse(&what, &header)
+}
+
 pub fn decode(what: &str, bytes: &[u8]) -> Result<Checkpoint> {
-    let corrupt = |reason: &dyn std::fmt::Display| Error::corrupt(what, reason);
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| corrupt(&e))?;
-    let text = header.metadata().as_ref().and_then(|m| m.get(KEY));
-    let text = text.ok_or_else(|| corrupt(&"not a checkpoint of Sconce: no manifest in it"))?;
-    let raw: Value = serde_json::from_str(text).map_err(|e| corrupt(&e))?;
-    // The version first: a later one may have a manifest that this reader cannot parse.
-    let version = raw.get("version").and_then(Value::as_u64).unwrap_or(0);
-    if version != u64::from(VERSION) {
-        return Err(Error::mismatch(format!("version of {what}"), VERSION, version));
-    }
-    let manifest: Manifest = serde_json::from_value(raw).map_err(|e| corrupt(&e))?;
-    manifest.spec.validate()?;
-    let file = SafeTensors::deserialize(bytes).map_err(|e| corrupt(&e))?;
+    let (manifest, weights, optimiser) = decode_if(what, bytes, |_| true)?;
+    Ok(Checkpoint { manifest, weights, optimiser })
+}
+
+type Parts = (Manifest, Weights, Optimiser);
+
+fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Parts> {
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(what, e))?;
+    let manifest = parse(what, &header)?;
+    let file = SafeTensors::deserialize(bytes).map_err(|e| damaged(what, e))?;
     let (mut weights, mut optimiser) = (Weights::new(), Optimiser::new());
-    for (name, view) in file.tensors() {
+    for (name, view) in file.tensors().into_iter().filter(|(name, _)| wanted(name)) {
         let numbers = read(what, &name, &view)?;
         match name.strip_prefix(OPTIMISER) {
             Some(name) => drop(optimiser.insert(name.to_string(), numbers)),
             None => drop(weights.insert(name, tensor(numbers, view.shape())?.into())),
         }
     }
-    Ok(Checkpoint { manifest, weights, optimiser })
+    Ok((manifest, weights, optimiser))
+}
+
+fn parse(what: &str, header: &Metadata) -> Result<Manifest> {
+    let text = header.metadata().as_ref().and_then(|m| m.get(KEY));
+    let none = "a safetensors file, but no checkpoint of Sconce: it has no manifest";
+    let text = text.ok_or_else(|| Error::corrupt(what, none))?;
+    let raw: Value = serde_json::from_str(text).map_err(|e| damaged(what, e))?;
+    // The version first: a later one may have a manifest that this reader cannot parse.
+    let version = raw.get("version").and_then(Value::as_u64).unwrap_or(0);
+    if version != u64::from(VERSION) {
+        return Err(Error::mismatch(format!("version of {what}"), VERSION, version));
+    }
+    let manifest: Manifest = serde_json::from_value(raw).map_err(|e| damaged(what, e))?;
+    manifest.spec.validate()?;
+    Ok(manifest)
+}
+
+/// In words for who has such a file; the parser's own stand behind them.
+fn damaged(what: &str, parser: impl Display) -> Error {
+    Error::corrupt(what, format!("cut short, damaged, or no checkpoint ({parser})"))
 }
 
 fn read(what: &str, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {

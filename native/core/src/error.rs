@@ -4,8 +4,10 @@
 //! and Elixir renders the sentence.
 
 use std::any::Any;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// The closed list of kinds, the same in Rust and in `Sconce.Error` (a test compares them).
@@ -75,6 +77,9 @@ pub enum Error {
     /// Two things that do not fit each other: a shape, a width, a Spec.
     #[error("{what}: expected {expected}, got {got}")]
     Mismatch { what: String, expected: String, got: String },
+    /// A run that goes on cannot have these.
+    #[error("{what}: {}", .differences.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    Fixed { what: String, differences: Vec<Difference> },
     #[error("{field}: {value} is outside {min}..{max}")]
     OutOfRange { field: String, value: f64, min: f64, max: f64 },
     #[error("{what} is not finite ({value})")]
@@ -95,11 +100,8 @@ pub enum Error {
     NoGradient { weights: Vec<String> },
     #[error("{what} is in use")]
     Busy { what: String },
-    #[error("late by the deadline of {deadline_ms} ms")]
-    Deadline { deadline_ms: u64 },
-    /// Like it, of something that has a name.
     #[error("{what} is late by the deadline of {deadline_ms} ms")]
-    Late { what: String, deadline_ms: u64 },
+    Deadline { what: String, deadline_ms: u64 },
     #[error("cancelled")]
     Cancelled,
     #[error("{what} needs {bytes} bytes")]
@@ -113,6 +115,20 @@ pub enum Error {
     /// Candle's own refusal, which only a bug of ours can cause.
     #[error("tensor: {0}")]
     Tensor(#[from] candle_core::Error),
+}
+
+/// An option with the value that is recorded and another that was given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    pub option: String,
+    pub recorded: String,
+    pub given: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, not {}", self.option, self.recorded, self.given)
+    }
 }
 
 impl Error {
@@ -144,12 +160,12 @@ impl Error {
         match self {
             Error::NotFound { .. } => Kind::NotFound,
             Error::Corrupt { .. } => Kind::Corrupt,
-            Error::Mismatch { .. } | Error::Tensor(_) => Kind::Mismatch,
+            Error::Mismatch { .. } | Error::Fixed { .. } | Error::Tensor(_) => Kind::Mismatch,
             Error::OutOfRange { .. } => Kind::OutOfRange,
             Error::NonFinite { .. } | Error::Diverged { .. } => Kind::NonFinite,
             Error::NoGradient { .. } => Kind::NoGradient,
             Error::Busy { .. } => Kind::Busy,
-            Error::Deadline { .. } | Error::Late { .. } => Kind::Deadline,
+            Error::Deadline { .. } => Kind::Deadline,
             Error::Cancelled => Kind::Cancelled,
             Error::OutOfMemory { .. } => Kind::OutOfMemory,
             Error::Unavailable { .. } => Kind::Unavailable,
@@ -183,8 +199,10 @@ impl Error {
                 })
             }
             Error::NoGradient { weights } => json!({ "weights": weights }),
-            Error::Deadline { deadline_ms } => json!({ "deadline_ms": deadline_ms }),
-            Error::Late { what, deadline_ms } => {
+            Error::Fixed { what, differences } => {
+                json!({ "what": what, "differences": differences })
+            }
+            Error::Deadline { what, deadline_ms } => {
                 json!({ "what": what, "deadline_ms": deadline_ms })
             }
             Error::Cancelled => json!({}),

@@ -77,8 +77,8 @@ impl Policy {
     }
 
     pub fn load(path: &Path) -> Result<Self> {
-        let file = checkpoint::load(path)?;
-        Self::from_checkpoint(file.manifest, file.weights)
+        let (manifest, weights) = checkpoint::load_policy(path)?;
+        Self::from_checkpoint(manifest, weights)
     }
 
     pub fn from_checkpoint(manifest: Manifest, weights: Weights) -> Result<Self> {

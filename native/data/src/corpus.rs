@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -141,8 +141,15 @@ impl Corpus {
         dir.join(MANIFEST).exists() || exphil::is_there(dir)
     }
 
-    /// One of ours, or of ExPhil's, which can only be read.
+    /// One of ours, or of ExPhil's, which can only be read. Every shard has to be there, as long as it
+    /// was written; its header is checked when it is first used, its bytes by [`crate::verify`].
     pub fn open(dir: &Path) -> Result<Self> {
+        let corpus = Corpus::open_unchecked(dir)?;
+        (0..corpus.games.len()).try_for_each(|game| corpus.check_size(game))?;
+        Ok(corpus)
+    }
+
+    pub(crate) fn open_unchecked(dir: &Path) -> Result<Self> {
         if !dir.join(MANIFEST).exists() && exphil::is_there(dir) {
             return Corpus::open_exphil(dir);
         }
@@ -157,6 +164,31 @@ impl Corpus {
         let shards = shards.into_iter().map(|shard| OnceLock::from(Arc::new(shard))).collect();
         let other_ids = OtherIds::default();
         Ok(Corpus { dir: dir.to_path_buf(), schema, games, other_ids, shards })
+    }
+
+    /// Whether the shard of a game is there and has all of its bytes.
+    pub(crate) fn check_size(&self, game: usize) -> Result<()> {
+        let Some(info) = self.games.get(game).filter(|_| self.is_ours()) else { return Ok(()) };
+        let path = self.dir.join(&info.file);
+        let shown = path.display();
+        let again = format!("import or build {} again", info.source);
+        match fs::metadata(&path) {
+            Ok(found) if found.len() == info.bytes => Ok(()),
+            Ok(found) => {
+                let (bytes, found) = (info.bytes, found.len());
+                let reason = format!("has {found} bytes, and was written with {bytes}: {again}");
+                Err(Error::corrupt(shown.to_string(), reason))
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                Err(Error::not_found(format!("{shown} ({again})")))
+            }
+            Err(e) => Err(Error::io(&path)(e)),
+        }
+    }
+
+    /// Whether there is a shard for each game.
+    fn is_ours(&self) -> bool {
+        self.dir.join(MANIFEST).exists()
     }
 
     /// Makes the corpus of exactly these games. One of the same schema that lay there is replaced.
@@ -238,8 +270,9 @@ impl Corpus {
         }
         let path = self.dir.join(&info.file);
         let shard = Shard::open(&path, &self.schema)?;
-        if shard.game.digest != info.digest || shard.frames() != info.frames {
-            let reason = "not the game of the manifest";
+        // Its own entry was written before its size was known.
+        if (GameInfo { bytes: info.bytes, ..shard.game.clone() }) != *info {
+            let reason = "its header is not what the manifest says of the game";
             return Err(Error::corrupt(path.display().to_string(), reason));
         }
         // Another thread may have been first; both map the same file.
@@ -370,6 +403,27 @@ pub(crate) struct Found {
     pub adopted: usize,
 }
 
+/// Whether a folder is one of a corpus, or holds nothing else: a manifest of somebody's is not written over.
+fn only_of_a_corpus(dir: &Path) -> Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io(dir)(e)),
+    };
+    if dir.join(shard::FOLDER).is_dir() && dir.join(LOCK).exists() {
+        return Ok(());
+    }
+    for entry in entries {
+        let name = entry.map_err(Error::io(dir))?.file_name();
+        if name != LOCK && name != shard::FOLDER {
+            let what = format!("folder {}", dir.display());
+            let got = format!("one with {}", name.display());
+            return Err(Error::mismatch(what, "an empty folder, or one of a corpus", got));
+        }
+    }
+    Ok(())
+}
+
 impl Writer {
     /// Makes the folder where it is missing, and takes its lock.
     pub fn open(dir: &Path, schema: &Schema) -> Result<Self> {
@@ -378,6 +432,7 @@ impl Writer {
             return Err(Error::mismatch(what, "a folder for a corpus", "a corpus of ExPhil's"));
         }
         let games = dir.join(shard::FOLDER);
+        only_of_a_corpus(dir)?;
         fs::create_dir_all(&games).map_err(|source| Error::Io { path: games.clone(), source })?;
         let lock = lock(dir, LOCK)?;
         let writer = Writer { dir: dir.to_path_buf(), schema: schema.clone(), _lock: lock };
@@ -433,10 +488,8 @@ impl Writer {
     }
 
     /// Writes a game's shard.
-    pub fn add(&self, mut game: GameInfo, columns: &[Column]) -> Result<GameInfo> {
-        game.file = shard::name(&game.digest);
-        game.bytes = shard::write(&self.dir, &self.schema, &game, columns)?;
-        Ok(game)
+    pub fn add(&self, game: GameInfo, columns: &[Column]) -> Result<GameInfo> {
+        shard::write(&self.dir, &self.schema, game, columns)
     }
 
     pub fn write_manifest(&self, games: &[GameInfo]) -> Result<()> {

@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 use crate::corpus::hex;
 use crate::mapped::{self, Mapped};
 use crate::schema::{GameInfo, Schema};
-use crate::shard::{Place, Shard, Stored};
+use crate::shard::{Place, Shard, Stored, sha256};
 
 const EMBEDDINGS: &str = "embeddings.bin";
 const LABELS: &str = "labels.bin";
@@ -54,7 +54,10 @@ pub(crate) fn open(dir: &Path) -> Result<(Schema, Vec<Shard>)> {
     let schema = Schema::vector(rows.width, &Heads::controller(HeadsKind::Independent));
     schema.validate()?;
     let lines = lines(&dir.join(MANIFEST), rows.frames)?;
-    Ok((schema, lines.iter().map(|line| rows.shard(line)).collect()))
+    let files = [rows.embeddings.clone(), rows.labels.clone()];
+    let shards = mapped::guarded(&files, || lines.iter().map(|line| rows.shard(line)).collect());
+    files.iter().try_for_each(|file| file.verify())?;
+    Ok((schema, shards))
 }
 
 /// All frames of all games.
@@ -127,10 +130,20 @@ impl Rows {
             ports: line.port.into_iter().collect(),
             frames: line.frames,
             bytes: (line.frames * (row + LABEL_BYTES)) as u64,
+            contents: contents(&x, &labels, row),
             ..GameInfo::default()
         };
         Shard::of_columns(info, vec![x, labels])
     }
+}
+
+/// A digest of a game's labels and of its first, middle and last row: it tells other contents from these
+/// in a hundredth of the time that all bytes would take.
+fn contents(x: &Place, labels: &Place, row: usize) -> String {
+    let rows: Vec<&[u8]> = x.bytes().chunks_exact(row.max(1)).collect();
+    let some = [0, rows.len() / 2, rows.len().saturating_sub(1)];
+    let some = some.into_iter().filter_map(|i| rows.get(i).copied());
+    sha256([labels.bytes()].into_iter().chain(some))
 }
 
 /// The first bytes of a file.

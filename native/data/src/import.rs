@@ -23,8 +23,6 @@ use crate::schema::{GameInfo, OtherIds, Schema};
 /// No replay is larger; a file that is would only fill the memory.
 const MAX_BYTES: u64 = 1 << 29;
 const MANIFEST_EVERY: Duration = Duration::from_secs(1);
-/// Deeper folders are more likely a loop of links.
-const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -309,7 +307,7 @@ fn find(paths: &[PathBuf], skipped: &mut Vec<Skipped>) -> Result<Vec<PathBuf>> {
     for path in paths {
         if fs::metadata(path).map_err(Error::io(path))?.is_dir() {
             let before = files.len() + skipped.len();
-            search(path, MAX_DEPTH, &mut files, skipped);
+            search(path, &mut HashSet::new(), &mut files, skipped);
             if files.len() + skipped.len() == before {
                 return Err(Error::not_found(format!("replays (.slp) in {}", path.display())));
             }
@@ -322,18 +320,27 @@ fn find(paths: &[PathBuf], skipped: &mut Vec<Skipped>) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A folder that cannot be listed is reported like a replay that cannot be read.
-fn search(folder: &Path, depth: usize, files: &mut Vec<PathBuf>, skipped: &mut Vec<Skipped>) {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries.flatten(),
+/// A folder that cannot be listed is reported like a replay that cannot be read. One that links lead to
+/// again, as in a loop of them, is searched once.
+fn search(
+    folder: &Path,
+    seen: &mut HashSet<PathBuf>,
+    files: &mut Vec<PathBuf>,
+    skipped: &mut Vec<Skipped>,
+) {
+    let listed = fs::canonicalize(folder).and_then(|real| match seen.insert(real) {
+        true => fs::read_dir(folder).map(|entries| entries.flatten().collect()),
+        false => Ok(vec![]),
+    });
+    let mut entries = match listed {
+        Ok(entries) => entries,
         Err(e) => return skipped.push(skip(folder, Refusal::new(Reason::Unreadable, e))),
     };
+    entries.sort_by_key(|entry| entry.file_name());
     for entry in entries {
         let path = entry.path();
         if path.is_dir() {
-            if depth > 0 {
-                search(&path, depth - 1, files, skipped);
-            }
+            search(&path, seen, files, skipped);
         } else if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("slp")) {
             files.push(path);
         }

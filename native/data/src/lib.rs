@@ -19,6 +19,7 @@ mod permutation;
 mod sampler;
 pub mod schema;
 mod shard;
+mod verify;
 mod view;
 
 pub use batch::{Batch, Reader};
@@ -30,4 +31,5 @@ pub use melee::{Reason, fields};
 pub use sampler::{Sampler, SamplerOptions, Sampling, select};
 pub use schema::{GameInfo, OtherIds, Schema};
 pub use shard::Shard;
+pub use verify::{Checked, Damage, Verification, verify};
 pub use view::{Controller, View};

@@ -291,7 +291,7 @@ impl<D: Draw> Loader<D> {
 
     fn stalled(&self) -> Error {
         let what = format!("batch {} of {}", self.step, self.name);
-        Error::Late { what, deadline_ms: self.options.deadline_ms }
+        Error::Deadline { what, deadline_ms: self.options.deadline_ms }
     }
 
     pub fn flow(&self) -> Flow {

@@ -239,6 +239,9 @@ pub struct GameInfo {
     pub frames: usize,
     /// Size of the shard.
     pub bytes: u64,
+    /// SHA-256 of the columns, one after the other; empty where nobody recorded it. Of a game of ExPhil's,
+    /// which has no digest of its own, of its labels and of three of its rows.
+    pub contents: String,
     pub other_ids: OtherIds,
 }
 

@@ -11,7 +11,9 @@ use safetensors::tensor::TensorView;
 use sconce_core::fs::write_atomic;
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
+use crate::corpus::hex;
 use crate::mapped::{self, Mapped};
 use crate::schema::{Column, ColumnSpec, Dtype, GameInfo, Schema, VERSION};
 
@@ -47,15 +49,17 @@ pub(crate) fn name(digest: &str) -> String {
     format!("{FOLDER}/{}.safetensors", digest.get(..NAME_DIGITS).unwrap_or(digest))
 }
 
-/// Writes a game's shard and returns its size.
+/// Writes a game's shard and returns what is then known of the game.
 pub(crate) fn write(
     corpus: &Path,
     schema: &Schema,
-    game: &GameInfo,
+    mut game: GameInfo,
     columns: &[Column],
-) -> Result<u64> {
+) -> Result<GameInfo> {
+    game.file = name(&game.digest);
     let path = corpus.join(&game.file);
     let data: Vec<Vec<u8>> = columns.iter().map(Column::bytes).collect();
+    game.contents = sha256(data.iter().map(Vec::as_slice));
     let specs = schema.columns();
     let tensors = specs
         .iter()
@@ -72,7 +76,13 @@ pub(crate) fn write(
     let bytes = safetensors::serialize(tensors, Some(HashMap::from([(KEY.to_owned(), header)])))
         .map_err(|e| Error::corrupt(path.display().to_string(), e))?;
     write_atomic(&path, |file| file.write_all(&bytes))?;
-    Ok(bytes.len() as u64)
+    Ok(GameInfo { bytes: bytes.len() as u64, ..game })
+}
+
+pub(crate) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let mut hash = Sha256::new();
+    parts.into_iter().for_each(|part| hash.update(part));
+    hex(&hash.finalize())
 }
 
 fn shape(spec: &ColumnSpec, frames: usize) -> Vec<usize> {
@@ -87,6 +97,8 @@ pub struct Shard {
     path: PathBuf,
     pub game: GameInfo,
     columns: Vec<Place>,
+    /// Whether what wrote it recorded the digest of its columns.
+    recorded: bool,
 }
 
 /// Where a column's numbers lie.
@@ -97,6 +109,14 @@ pub(crate) struct Place {
     pub begin: usize,
     /// Numbers in it.
     pub len: usize,
+}
+
+impl Place {
+    /// To be read inside [`mapped::guarded`].
+    pub fn bytes(&self) -> &[u8] {
+        let end = self.begin + self.len * self.stored.size();
+        self.file.bytes().get(self.begin..end).unwrap_or_default()
+    }
 }
 
 /// How a number lies in a file, little-endian.
@@ -169,7 +189,9 @@ impl Shard {
             let reason = format!("{} columns of {}", tensors.len(), columns.len());
             return Err(Error::corrupt(what(), reason));
         }
-        Ok(Shard { files: vec![file.clone()], path: path.to_path_buf(), game: entry.game, columns })
+        let recorded = !entry.game.contents.is_empty();
+        let (files, path) = (vec![file.clone()], path.to_path_buf());
+        Ok(Shard { files, path, game: entry.game, columns, recorded })
     }
 
     /// A game whose columns lie where their places say, in at most [`mapped::MOST`] files.
@@ -181,11 +203,24 @@ impl Shard {
             }
         }
         let path = files.first().map(|file| file.path().to_path_buf()).unwrap_or_default();
-        Shard { files, path, game, columns }
+        Shard { files, path, game, columns, recorded: false }
     }
 
     pub fn frames(&self) -> usize {
         self.game.frames
+    }
+
+    /// Whether [`Self::contents`] are to be those of the game's entry.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recorded
+    }
+
+    /// SHA-256 of the columns, one after the other.
+    pub(crate) fn contents(&self) -> Result<String> {
+        let columns = || self.columns.iter().map(Place::bytes);
+        let found = mapped::guarded(&self.files, || sha256(columns()));
+        self.files.iter().try_for_each(|file| file.verify())?;
+        Ok(found)
     }
 
     pub fn path(&self) -> &Path {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sconce_core::spec::HeadKind;
 use sconce_core::{Error, Kind};
 use sconce_data::fixtures::{self, Fixture};
-use sconce_data::{Corpus, Holdout, ImportOptions, Reason, Schema, VectorGame, import};
+use sconce_data::{Corpus, Holdout, ImportOptions, Reason, Schema, VectorGame, import, verify};
 use support::{corpus, run, write};
 
 fn replays(dir: &Path, n: u32) -> PathBuf {
@@ -121,13 +121,16 @@ fn shards_that_are_gone_or_damaged_are_imported_anew() {
     fs::remove_file(&files[0]).unwrap();
     let half = fs::read(&files[1]).unwrap();
     fs::write(&files[1], &half[..half.len() / 2]).unwrap();
-    let corpus = Corpus::open(&into).unwrap();
-    assert_eq!(kind(corpus.shard(0)), Some(Kind::NotFound));
-    assert_eq!(kind(corpus.shard(1)), Some(Kind::Corrupt));
-    assert_eq!(kind(corpus.views(&[2, 3])), Some(Kind::OutOfRange));
-    assert_eq!(corpus.views(&[2]).unwrap().len(), 2);
+    assert_eq!(kind(Corpus::open(&into)), Some(Kind::NotFound));
+    fs::copy(&files[2], &files[0]).unwrap();
+    assert_eq!(kind(Corpus::open(&into)), Some(Kind::Corrupt));
+    let found = verify(&into, &|_| (), &AtomicBool::new(false)).unwrap();
+    assert_eq!(found.damaged.len(), 2);
+    fs::remove_file(&files[0]).unwrap();
     assert_eq!(run(&[folder], &into).unwrap().added, 2);
-    assert!(Corpus::open(&into).unwrap().views(&[0, 1, 2]).is_ok());
+    let corpus = Corpus::open(&into).unwrap();
+    assert!(corpus.views(&[0, 1, 2]).is_ok());
+    assert_eq!(kind(corpus.views(&[2, 3])), Some(Kind::OutOfRange));
 }
 
 #[test]
@@ -384,4 +387,63 @@ fn a_split_is_by_game_and_adding_games_moves_no_other() {
     assert_eq!(few.split(&Holdout::Games(vec![3, 1]), 7).unwrap().1, [1, 3]);
     assert_eq!(kind(few.split(&Holdout::Games(vec![40]), 7)), Some(Kind::OutOfRange));
     assert_eq!(kind(few.split(&Holdout::Fraction(1.5), 7)), Some(Kind::OutOfRange));
+}
+
+#[test]
+fn a_single_bit_that_changed_is_found_and_its_replay_named() {
+    let (_dir, corpus) = corpus(&[Fixture::default(), Fixture { seed: 5, ..Fixture::default() }]);
+    let check = || {
+        let seen = std::cell::Cell::new(0);
+        let count = |checked: sconce_data::Checked| seen.set(checked.done);
+        let found = verify(corpus.dir(), &count, &AtomicBool::new(false)).unwrap();
+        assert_eq!((seen.get(), found.games, found.unrecorded), (2, 2, 0));
+        found.damaged
+    };
+    assert_eq!(check(), []);
+    let game = &corpus.games()[1];
+    let path = corpus.dir().join(&game.file);
+    let whole = fs::read(&path).unwrap();
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let tag = whole.windows(game.version.len()).position(|w| w == game.version.as_bytes()).unwrap();
+    for at in [header, whole.len() - 1, whole.len() / 2, tag] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let damaged = check();
+        assert_eq!(damaged.len(), 1, "{at}");
+        assert_eq!((&damaged[0].file, &damaged[0].source), (&game.file, &game.source));
+    }
+    let stop = verify(corpus.dir(), &|_| (), &AtomicBool::new(true));
+    assert_eq!(kind(stop), Some(Kind::Cancelled));
+}
+
+#[test]
+fn a_corpus_does_not_move_in_with_other_things() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = replays(dir.path(), 1);
+    let into = dir.path().join("home");
+    fs::create_dir_all(&into).unwrap();
+    // A manifest of an app of the web, not a broken one of ours.
+    for name in ["manifest.json", "letter.txt"] {
+        fs::write(into.join(name), b"{}").unwrap();
+        let refused = run(slice::from_ref(&folder), &into);
+        assert!(refused.unwrap_err().to_string().contains(name));
+        assert_eq!(fs::read_dir(&into).unwrap().count(), 1);
+        fs::remove_file(into.join(name)).unwrap();
+    }
+    assert_eq!(run(slice::from_ref(&folder), &into).unwrap().added, 1);
+    fs::write(into.join("letter.txt"), b"later").unwrap();
+    assert_eq!(run(&[folder], &into).unwrap().known, 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_that_lead_back_are_not_followed_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, into) = (replays(dir.path(), 2), dir.path().join("corpus"));
+    for name in ["loop", "other loop"] {
+        std::os::unix::fs::symlink(&folder, folder.join(name)).unwrap();
+    }
+    let report = run(&[folder], &into).unwrap();
+    assert_eq!((report.added, report.known, report.skipped.len()), (2, 0, 0));
 }

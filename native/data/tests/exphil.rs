@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use sconce_core::spec::{Embedding, Heads, HeadsKind};
 use sconce_data::{Corpus, Holdout, Reader, Sampler, SamplerOptions, Schema};
@@ -242,6 +243,10 @@ fn a_class_beyond_its_head_and_a_file_that_is_cut_are_named() {
     let mut bytes = fs::read(&labels).unwrap();
     bytes[24 + 6 * 4 + 1] = 17;
     fs::write(&labels, &bytes).unwrap();
+    let check = || sconce_data::verify(dir.path(), &|_| (), &AtomicBool::new(false)).unwrap();
+    let found = check();
+    assert_eq!((found.damaged.len(), found.unrecorded), (1, found.games - 1));
+    assert!(found.damaged[0].reason.contains("label 17 of 17 classes"), "{:?}", found.damaged);
     let corpus = Corpus::open(dir.path()).unwrap();
     let view = &corpus.views(&[1]).unwrap()[0];
     let error = reader.sequence(view, 0..20).unwrap_err().to_string();
@@ -260,5 +265,24 @@ fn a_class_beyond_its_head_and_a_file_that_is_cut_are_named() {
         let error = reader.sequence(view, 0..4).unwrap_err();
         assert_eq!(error.kind().name(), "corrupt");
         assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
+fn the_same_paths_with_other_contents_are_other_games_on_the_same_side() {
+    let (dir, corpus) = open(&Fixture::default());
+    let entries = |corpus: &Corpus| {
+        let of = |game: &sconce_data::GameInfo| (game.digest.clone(), game.contents.clone());
+        corpus.games().iter().map(of).collect::<Vec<_>>()
+    };
+    let before = entries(&corpus.unwrap());
+    let labels = dir.path().join("labels.bin");
+    let mut bytes = fs::read(&labels).unwrap();
+    bytes[24] ^= 1;
+    fs::write(&labels, &bytes).unwrap();
+    let after = entries(&Corpus::open(dir.path()).unwrap());
+    for (i, (before, after)) in before.iter().zip(&after).enumerate() {
+        assert_eq!(before.0, after.0);
+        assert_eq!(before.1 == after.1, i != 1, "game {i}");
     }
 }

@@ -9,6 +9,7 @@ use rustler::{Binary, Env, NewBinary, Reference, Resource, ResourceArc, Term};
 use sconce_core::{Error, Result};
 use sconce_data::{
     Corpus, ImportOptions, ImportReport, Progress, Schema, VectorGame, fields, fixtures, import,
+    verify,
 };
 
 use crate::border::{Data, Reply, Task, call, decode, from_binary, perform, to_binary};
@@ -82,6 +83,17 @@ fn corpus_build<'a>(
         Task::start(env, "build", reference, move |_reply, cancelled| {
             let corpus = Corpus::build_cancellable(&schema, &games, Path::new(&dir), cancelled)?;
             Ok(Data(corpus.info()))
+        })
+    })
+}
+
+/// Reads every byte of the games in a folder, and tells how far it is.
+#[rustler::nif]
+fn corpus_verify<'a>(env: Env<'a>, reference: Reference<'a>, dir: String) -> Term<'a> {
+    call(env, "verify", || {
+        Task::start(env, "verify", reference, move |reply, cancelled| {
+            let tell = |checked| drop(reply.event(Data(checked)));
+            verify(Path::new(&dir), &tell, cancelled).map(Data)
         })
     })
 }

@@ -1,6 +1,6 @@
 //! Training runs and evaluations.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use rustler::{Env, Reference, ResourceArc, Term};
@@ -9,7 +9,8 @@ use sconce_data::Corpus;
 use sconce_train::eval::evaluate;
 use sconce_train::options::{EvaluateOptions, TrainOptions};
 use sconce_train::report::Event;
-use sconce_train::run::{read_report, run};
+use sconce_train::run::{Record, read_gradients, read_report, run};
+use serde_json::Value;
 
 use crate::border::{Data, Reply, Task, call, decode, perform};
 
@@ -18,6 +19,13 @@ fn tell(reply: &Reply) -> impl Fn(Event) + '_ {
     |event| drop(reply.event(Data(event)))
 }
 
+/// What the run in a folder was told: `corpus` (or nil), `spec`, `options`.
+#[rustler::nif(schedule = "DirtyIo")]
+fn train_record<'a>(env: Env<'a>, out: String) -> Term<'a> {
+    call(env, "train", || Record::read(Path::new(&out)).map(Data))
+}
+
+/// Begins a run of these options, or one that goes on, to whose own options these are said.
 #[rustler::nif]
 fn train_start<'a>(
     env: Env<'a>,
@@ -29,10 +37,15 @@ fn train_start<'a>(
 ) -> Term<'a> {
     call(env, "train", || {
         let spec: Spec = decode(spec)?;
-        let options: TrainOptions = decode(options)?;
+        let said: Value = decode(options)?;
+        let resume = said.get("resume") == Some(&Value::Bool(true));
+        let new = if resume { None } else { Some(decode::<TrainOptions>(options)?) };
         Task::start(env, "train", reference, move |reply, cancelled| {
-            let corpus = Corpus::open(&PathBuf::from(corpus))?;
-            let out = PathBuf::from(out);
+            let (corpus, out) = (Corpus::open(Path::new(&corpus))?, PathBuf::from(out));
+            let options = match new {
+                Some(options) => options,
+                None => Record::read(&out)?.with(said)?,
+            };
             run(&corpus, &spec, &options, &out, &tell(reply), cancelled).map(Data)
         })
     })
@@ -42,6 +55,12 @@ fn train_start<'a>(
 #[rustler::nif(schedule = "DirtyIo")]
 fn train_report<'a>(env: Env<'a>, out: String) -> Term<'a> {
     call(env, "report", || read_report(&PathBuf::from(out)).map(Data))
+}
+
+/// What a run in the folder saw of its gradients.
+#[rustler::nif(schedule = "DirtyIo")]
+fn train_gradients<'a>(env: Env<'a>, out: String) -> Term<'a> {
+    call(env, "gradients", || read_gradients(&PathBuf::from(out)).map(Data))
 }
 
 /// Asks a run or an evaluation to end.

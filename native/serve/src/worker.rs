@@ -44,7 +44,7 @@ impl Deadline {
         if Instant::now() < self.at {
             Ok(())
         } else {
-            Err(Error::Deadline { deadline_ms: self.ms })
+            Err(Error::Deadline { what: "the answer".into(), deadline_ms: self.ms })
         }
     }
 }
@@ -222,7 +222,7 @@ mod tests {
     fn a_job_that_is_taken_too_late_is_told_so() {
         let pool = Pool::new("test", 1, 4).unwrap();
         let late = answer(&pool, Some(Deadline::after_ms(0))).recv().unwrap().unwrap_err();
-        assert!(matches!(late, Error::Deadline { deadline_ms: 0 }));
+        assert!(matches!(late, Error::Deadline { deadline_ms: 0, .. }));
         assert!(answer(&pool, Some(Deadline::after_ms(u64::MAX))).recv().unwrap().is_ok());
     }
 

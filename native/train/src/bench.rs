@@ -53,7 +53,7 @@ pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
         drop(policy);
         repeat(steps, |step| {
             let examples = Examples { frames: &frames, labels: &labels, weights: &weights };
-            Ok(stepper.step(examples, step, LEARNING_RATE)?.loss)
+            Ok(stepper.step(examples, step, LEARNING_RATE)?.losses.total)
         })
     })
 }

@@ -102,10 +102,7 @@ pub fn evaluate(
 ) -> Result<Evaluation> {
     options.validate()?;
     let _threads = pool_of(options.threads)?;
-    // The last state of a run notes all its options, the best one those that play needs.
-    let notes = policy.notes();
-    let noted = |key: &str| notes.get(key).or_else(|| notes.get("options")?.get(key));
-    let trained = |key: &str| noted(key).and_then(serde_json::Value::as_u64).map(|v| v as usize);
+    let trained = |key: &str| noted(policy, key);
     let defaults = TrainOptions::default();
     let options = EvalOptions {
         mode: options.mode.unwrap_or(Mode::Window),
@@ -129,15 +126,23 @@ pub fn evaluate(
         }
         None => vec![],
     };
-    let frames = views.iter().map(|v| v.len(options.frame_delay)).sum();
+    let validation = Side::new(corpus.games().len(), &views, options.frame_delay);
     Ok(Evaluation {
         options,
         weights: policy.num_weights(),
         spec: spec.clone(),
         policy: report,
         baselines,
-        validation: Side { games: corpus.games().len(), frames },
+        validation,
     })
+}
+
+/// A number that a run noted of how it trained the policy.
+pub(crate) fn noted(policy: &Policy, key: &str) -> Option<usize> {
+    // The last state of a run notes all its options, the best one those that play needs.
+    let notes = policy.notes();
+    let noted = notes.get(key).or_else(|| notes.get("options")?.get(key))?;
+    noted.as_u64().map(|number| number as usize)
 }
 
 /// Refuses a corpus that does not hold what the spec reads and chooses.

@@ -3,6 +3,7 @@
 pub mod baselines;
 pub mod bench;
 pub mod eval;
+pub mod gradients;
 pub mod loss;
 pub mod metrics;
 pub mod optimiser;
@@ -12,3 +13,4 @@ pub mod run;
 pub mod schedule;
 mod source;
 pub mod step;
+pub mod teacher;

@@ -407,6 +407,11 @@ impl Denominators {
         Denominators { inverse_weight: 1.0, inverse_rows: 1.0, head_scales: vec![1.0; heads] }
     }
 
+    /// What a sum over weighted rows is multiplied by for their mean.
+    pub(crate) fn mean(&self) -> f64 {
+        self.inverse_weight
+    }
+
     /// Those of a batch whose loss counts for `share`.
     pub fn times(&self, share: f64) -> Self {
         Denominators {

@@ -10,6 +10,7 @@ use crate::loss::LossOptions;
 use crate::optimiser::{Kind, OptimiserConfig};
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::step::Unroll;
+use crate::teacher::Direction;
 
 /// How much of the past the policy sees at each frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,10 +122,16 @@ pub struct TrainOptions {
     pub patience: Option<u64>,
     /// How much better is better, in nats.
     pub min_delta: f64,
+    /// File of a frozen policy whose divergence is added to the loss, times `teacher_weight`.
+    pub teacher: Option<PathBuf>,
+    pub teacher_weight: f64,
+    pub teacher_direction: Direction,
+    /// Updates between looks at the gradients of every weight.
+    pub gradient_report: Option<u64>,
     /// Start the prior of the heads at log P(a_t | a_{t-1}) of the training games.
     pub fit_prior: bool,
     pub threads: Option<usize>,
-    /// Go on from `last.safetensors`.
+    /// Go on from `last.safetensors`, or begin where there is none.
     pub resume: bool,
     /// Ends the run; the schedule then follows the clock where that is ahead of the steps, so such a
     /// run does not repeat to the bit.
@@ -142,6 +149,13 @@ pub enum LrSchedule {
     Cosine,
     CosineRestarts,
     Exponential,
+}
+
+impl LrSchedule {
+    /// Whether it has a decay, which is as long as the run where nobody says how long.
+    pub(crate) fn falls(self) -> bool {
+        !matches!(self, LrSchedule::Constant | LrSchedule::CosineRestarts)
+    }
 }
 
 impl Default for TrainOptions {
@@ -202,6 +216,10 @@ impl Default for TrainOptions {
             validation_stride: 10,
             patience: None,
             min_delta: 0.0,
+            teacher: None,
+            teacher_weight: 0.1,
+            teacher_direction: Direction::Forward,
+            gradient_report: None,
             fit_prior: true,
             threads: None,
             resume: false,
@@ -251,6 +269,8 @@ impl TrainOptions {
         at_least("validate_every", self.validate_every.unwrap_or(1) as f64, 1.0, many)?;
         at_least("save_every", self.save_every.unwrap_or(1) as f64, 1.0, many)?;
         at_least("save_minutes", self.save_minutes.unwrap_or(1.0), 0.0, 1e6)?;
+        at_least("gradient_report", self.gradient_report.unwrap_or(1) as f64, 1.0, many)?;
+        at_least("teacher_weight", self.teacher_weight, 0.0, 1e6)?;
         at_least("keep_last", self.keep_last as f64, 0.0, many)?;
         at_least("keep_best", self.keep_best as f64, 0.0, many)?;
         at_least("learning_rate", self.learning_rate, 0.0, 1e3)?;
@@ -279,16 +299,19 @@ impl TrainOptions {
 
     /// An option that means nothing beside the others, and is given, is an error that names it.
     fn check_meant(&self) -> Result<()> {
-        use LrSchedule::{Constant, CosineRestarts, Exponential};
+        use LrSchedule::{CosineRestarts, Exponential};
         let own = TrainOptions::default();
         let schedule = self.lr_schedule;
-        let falls = !matches!(schedule, Constant | CosineRestarts);
+        let falls = schedule.falls();
         let decays = schedule == Exponential;
         let restarts = schedule == CosineRestarts;
         let weighted = self.sampling == Sampling::Weighted;
         let transitions = self.sampling == Sampling::Transitions;
         let oversampled = self.action_oversample != own.action_oversample;
         let scaled = self.noise_scale != own.noise_scale;
+        let taught = self.teacher.is_some();
+        let pulled = self.teacher_weight != own.teacher_weight;
+        let turned = self.teacher_direction != own.teacher_direction;
         let (period, mult) = (self.restart_period, self.restart_mult);
         let rows = [
             ("decay_steps", self.decay_steps.is_some(), falls, "another lr_schedule"),
@@ -302,6 +325,8 @@ impl TrainOptions {
             ("restart_mult", mult != own.restart_mult, restarts, "lr_schedule cosine_restarts"),
             ("weights", !self.weights.is_empty(), weighted, "sampling weighted"),
             ("action_oversample", oversampled, transitions, "sampling transitions"),
+            ("teacher_weight", pulled, taught, "a teacher"),
+            ("teacher_direction", turned, taught, "a teacher"),
             ("noise_scale", scaled, self.noise > 0.0, "noise above 0"),
         ];
         match rows.into_iter().find(|&(_, given, meant, _)| given && !meant) {
@@ -345,6 +370,11 @@ impl TrainOptions {
             stride,
             frame_delay: self.frame_delay,
         }
+    }
+
+    /// Updates of the run, where an epoch has so many.
+    pub(crate) fn total_steps(&self, epoch_steps: u64) -> u64 {
+        self.steps.unwrap_or(self.epochs.saturating_mul(epoch_steps))
     }
 
     pub(crate) fn schedule(&self, total_steps: u64) -> Schedule {
@@ -427,6 +457,8 @@ mod tests {
             ("weights", TrainOptions { weights: vec![1.0], ..own() }),
             ("action_oversample", TrainOptions { action_oversample: 2.0, ..own() }),
             ("noise_scale", TrainOptions { noise_scale: 0.5, ..own() }),
+            ("teacher_weight", TrainOptions { teacher_weight: 0.5, ..own() }),
+            ("teacher_direction", TrainOptions { teacher_direction: Direction::Reverse, ..own() }),
         ];
         for (field, options) in refused {
             let error = options.validate().unwrap_err().to_string();

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use sconce_core::Spec;
-use sconce_data::Flow;
+use sconce_data::{Flow, View};
 use serde::{Deserialize, Serialize};
 
+use crate::gradients::WeightGradient;
 use crate::metrics::Report;
 use crate::options::{EvalOptions, TrainOptions};
+use crate::run::digest;
 
 /// What happens, as it happens.
 #[derive(Debug, Clone, Serialize)]
@@ -39,7 +41,15 @@ pub enum Event {
         step_seconds: f64,
         /// and how much of that it waited for its batch.
         data_wait: f64,
+        heads: Vec<HeadLoss>,
+        /// How far from the teacher it is, in nats.
+        teacher_kl: Option<f64>,
         seconds: f64,
+    },
+    /// What the gradients of a step looked like; only where it was asked for.
+    Gradients {
+        step: u64,
+        weights: Vec<WeightGradient>,
     },
     Validation {
         step: u64,
@@ -59,6 +69,8 @@ pub enum Event {
         avg_loss: f64,
         /// The latest validation.
         val_loss: Option<f64>,
+        heads: Vec<HeadLoss>,
+        teacher_kl: Option<f64>,
         seconds: f64,
     },
     /// A state that a run can go on from has been written.
@@ -84,6 +96,12 @@ pub struct Point {
     pub step: u64,
     /// Mean training loss since the point before.
     pub loss: Option<f64>,
+    /// that of each head,
+    #[serde(default)]
+    pub losses: Vec<HeadLoss>,
+    /// and how far from the teacher it was, in nats.
+    #[serde(default)]
+    pub teacher_kl: Option<f64>,
     pub learning_rate: f64,
     /// Of the steps since the point before, without validations: frames a second,
     #[serde(default)]
@@ -103,6 +121,13 @@ pub struct Point {
 pub struct HeadNll {
     pub name: String,
     pub nll: f64,
+}
+
+/// What a head has of the training loss: its mean over frames and steps, without the frames' weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeadLoss {
+    pub name: String,
+    pub loss: f64,
 }
 
 /// What steps went through, and what it took.
@@ -147,6 +172,16 @@ pub enum Stopped {
 pub struct Side {
     pub games: usize,
     pub frames: usize,
+    /// Of the games: what was measured on others is not to be compared.
+    #[serde(default)]
+    pub digest: Option<String>,
+}
+
+impl Side {
+    pub fn new(games: usize, views: &[View], frame_delay: usize) -> Self {
+        let frames = views.iter().map(|view| view.len(frame_delay)).sum();
+        Side { games, frames, digest: Some(digest(&[], views)) }
+    }
 }
 
 /// How the checkpoints of a run were written, since this process began with it.

@@ -40,13 +40,17 @@ pub enum ScheduleKind {
 }
 
 impl Schedule {
+    /// Updates of the decay.
+    pub fn decay_length(&self) -> u64 {
+        self.decay_steps.unwrap_or(self.total_steps.saturating_sub(self.warmup_steps))
+    }
+
     /// Rate of update `step`, counted from 0. The first of a warm-up is 0.
     pub fn rate(&self, step: u64) -> f64 {
         if step < self.warmup_steps {
             return self.base * step as f64 / self.warmup_steps as f64;
         }
-        let left = self.total_steps.saturating_sub(self.warmup_steps);
-        let length = self.decay_steps.unwrap_or(left).max(1);
+        let length = self.decay_length().max(1);
         let step = step - self.warmup_steps;
         let over = step as f64 / length as f64;
         let between = |min: f64, left: f64| min + (self.base - min) * left;

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use sconce_core::backbone::State;
 use sconce_core::checkpoint::Optimiser;
+use sconce_core::spec::{Embedding, Heads};
 use sconce_core::{Error, Result, Spec};
 use sconce_data::{
     Batch, Drawn, Draws, Flow, Lanes, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, View,
@@ -13,29 +14,46 @@ use sconce_data::{
 use crate::options::{Mode, TrainOptions};
 
 pub struct Source {
+    own: Feed,
+    /// Where it reads frames in another way.
+    teacher: Option<Feed>,
+    /// Where lanes are after the last step.
+    carried: Option<States>,
+}
+
+/// Batches of one reader, made ahead.
+struct Feed {
     /// What errors call it.
     name: String,
     draws: Draws,
     options: LoaderOptions,
     /// Runs from the first step that is asked for.
     loader: Option<Loader<Draws>>,
-    /// Where lanes are after the last step.
-    state: Option<State>,
 }
 
-/// The batch of a step, and the state before it.
+/// Those of the policy that learns and of its teacher.
+#[derive(Debug, Clone)]
+pub struct States {
+    pub learner: State,
+    pub teacher: Option<State>,
+}
+
+/// The batch of a step, and the states before it.
 pub struct Loaded {
     pub batch: Batch,
-    pub state: State,
+    /// The same frames as the teacher reads them, if it does so in another way.
+    pub seen: Option<Batch>,
+    pub states: States,
     /// Frames that are there: the windows at the end of games are shorter.
     pub frames: usize,
 }
 
-impl Source {
-    pub fn new(
-        name: String,
+impl Feed {
+    fn new(
+        name: &str,
         views: Vec<View>,
-        spec: &Spec,
+        embedding: &Embedding,
+        heads: &Heads,
         options: &TrainOptions,
     ) -> Result<Self> {
         let TrainOptions { batch_size, burn_in, .. } = *options;
@@ -43,7 +61,7 @@ impl Source {
         let reader = Reader {
             neutral_weight: options.neutral_weight,
             transition_weight: options.transition_weight,
-            ..Reader::new(spec.embedding.clone(), spec.heads.clone(), options.frame_delay)
+            ..Reader::new(embedding.clone(), heads.clone(), options.frame_delay)
         };
         let draws = match options.unroll {
             Mode::Window => {
@@ -55,11 +73,53 @@ impl Source {
                 Draws::Lanes { lanes, burn_in }
             }
         };
-        Ok(Source { name, draws, options: options.loader(), loader: None, state: None })
+        Ok(Feed { name: name.into(), draws, options: options.loader(), loader: None })
+    }
+
+    fn next(&mut self, step: u64, cancel: &AtomicBool) -> Result<Drawn> {
+        let loader = match self.loader.take().filter(|loader| loader.step() == step) {
+            Some(loader) => loader,
+            None => Loader::start(self.name.as_str(), self.draws.clone(), &self.options, step)?,
+        };
+        self.loader.insert(loader).next(cancel)
+    }
+
+    fn flow(&self) -> Flow {
+        self.loader.as_ref().map(Loader::flow).unwrap_or_default()
+    }
+}
+
+impl States {
+    fn hand_on(&self) -> Result<States> {
+        let teacher = self.teacher.as_ref().map(State::hand_on).transpose()?;
+        Ok(States { learner: self.learner.hand_on()?, teacher })
+    }
+
+    /// Of games that begin, where `fresh [b]` says so, in the place of those that ended.
+    fn renewed(&self, zero: &States, fresh: &[bool]) -> Result<States> {
+        let both = self.teacher.as_ref().zip(zero.teacher.as_ref());
+        let teacher = both.map(|(state, zero)| state.renewed(zero, fresh)).transpose()?;
+        Ok(States { learner: self.learner.renewed(&zero.learner, fresh)?, teacher })
+    }
+}
+
+impl Source {
+    /// `teacher` is the spec of one that looks on.
+    pub fn new(
+        name: &str,
+        views: Vec<View>,
+        spec: &Spec,
+        teacher: Option<&Spec>,
+        options: &TrainOptions,
+    ) -> Result<Self> {
+        let feed = |views, embedding| Feed::new(name, views, embedding, &spec.heads, options);
+        let other = teacher.filter(|teacher| teacher.embedding != spec.embedding);
+        let teacher = other.map(|teacher| feed(views.clone(), &teacher.embedding)).transpose()?;
+        Ok(Source { own: feed(views, &spec.embedding)?, teacher, carried: None })
     }
 
     pub fn steps_per_epoch(&self) -> u64 {
-        match &self.draws {
+        match &self.own.draws {
             Draws::Windows { sampler, batch_size, .. } => sampler.steps_per_epoch(*batch_size),
             Draws::Lanes { lanes, .. } => lanes.steps_per_epoch(),
         }
@@ -67,39 +127,32 @@ impl Source {
 
     /// Views that are too short to learn from.
     pub fn short_views(&self) -> usize {
-        match &self.draws {
+        match &self.own.draws {
             Draws::Windows { sampler, .. } => sampler.short_views(),
             Draws::Lanes { lanes, .. } => lanes.short_views(),
         }
     }
 
-    /// The examples of step `step`; `zero` is the state of games that begin.
-    pub fn draw(&mut self, step: u64, zero: State, cancel: &AtomicBool) -> Result<Loaded> {
-        let Drawn { batch, lanes } = self.loader(step)?.next(cancel)?;
+    /// The examples of step `step`; `zero` are the states of games that begin.
+    pub fn draw(&mut self, step: u64, zero: States, cancel: &AtomicBool) -> Result<Loaded> {
+        let Drawn { batch, lanes } = self.own.next(step, cancel)?;
+        let seen = self.teacher.as_mut().map(|feed| feed.next(step, cancel)).transpose()?;
+        let seen = seen.map(|drawn| drawn.batch);
         if lanes.is_empty() {
             let frames = batch.weights.len();
-            return Ok(Loaded { batch, state: zero, frames });
+            return Ok(Loaded { batch, seen, states: zero, frames });
         }
         let fresh: Vec<bool> = lanes.iter().map(|lane| lane.fresh).collect();
-        let state = match &self.state {
-            Some(state) => state.renewed(&zero, &fresh)?,
+        let states = match &self.carried {
+            Some(states) => states.renewed(&zero, &fresh)?,
             None => zero,
         };
-        Ok(Loaded { batch, state, frames: lanes.iter().map(|lane| lane.frames).sum() })
-    }
-
-    /// The loader whose next batch is that of `step`.
-    fn loader(&mut self, step: u64) -> Result<&mut Loader<Draws>> {
-        let loader = match self.loader.take().filter(|loader| loader.step() == step) {
-            Some(loader) => loader,
-            None => Loader::start(self.name.as_str(), self.draws.clone(), &self.options, step)?,
-        };
-        Ok(self.loader.insert(loader))
+        Ok(Loaded { batch, seen, states, frames: lanes.iter().map(|lane| lane.frames).sum() })
     }
 
     /// Game and first frame of each window of batch `draw`.
     pub fn windows(&self, draw: u64) -> Vec<(String, i32)> {
-        let (views, places) = match &self.draws {
+        let (views, places) = match &self.own.draws {
             Draws::Windows { sampler, batch_size, .. } => {
                 (sampler.views(), sampler.places(draw, *batch_size))
             }
@@ -115,47 +168,56 @@ impl Source {
         places.into_iter().filter_map(place).collect()
     }
 
-    /// What has been loaded, since this process began with it.
+    /// What has been loaded, since this process began with it. Waits for the teacher's are in it.
     pub fn flow(&self) -> Flow {
-        self.loader.as_ref().map(Loader::flow).unwrap_or_default()
+        let mut flow = self.own.flow();
+        flow.data_wait_seconds += self.teacher.as_ref().map_or(0.0, |t| t.flow().data_wait_seconds);
+        flow
     }
 
-    /// The state after the last step, where the next one goes on.
-    pub fn hand_on(&mut self, after: &State) -> Result<()> {
-        if let Draws::Lanes { .. } = self.draws {
-            self.state = Some(after.hand_on()?);
+    /// The states after the last step, where the next one goes on.
+    pub fn hand_on(&mut self, after: &States) -> Result<()> {
+        if let Draws::Lanes { .. } = self.own.draws {
+            self.carried = Some(after.hand_on()?);
         }
         Ok(())
     }
 
     /// The states that the next step goes on from.
-    pub fn carried(&self) -> Option<State> {
-        self.state.clone()
+    pub fn carried(&self) -> Option<States> {
+        self.carried.clone()
     }
 
     /// Goes back to states that were [`carried`](Self::carried) before.
-    pub fn carry(&mut self, before: Option<State>) {
-        self.state = before;
+    pub fn carry(&mut self, before: Option<States>) {
+        self.carried = before;
     }
 
     /// Adds what a resumed run has to know: the states come from weights that are no more.
     pub fn save(&self, numbers: &mut Optimiser) -> Result<()> {
-        if let Some(state) = &self.state
-            && !state.0.is_empty()
-        {
-            numbers.insert(CARRIED.into(), state.to_vec()?);
+        let Some(States { learner, teacher }) = &self.carried else { return Ok(()) };
+        let both = [(CARRIED, Some(learner)), (TEACHER, teacher.as_ref())];
+        for (name, state) in both {
+            if let Some(state) = state.filter(|state| !state.0.is_empty()) {
+                numbers.insert(name.into(), state.to_vec()?);
+            }
         }
         Ok(())
     }
 
-    /// Goes on after `steps` steps; `zero` has the shapes of the state.
-    pub fn load(&mut self, numbers: &Optimiser, zero: State, steps: u64) -> Result<()> {
-        let Draws::Lanes { .. } = self.draws else { return Ok(()) };
-        self.state = match numbers.get(CARRIED) {
-            Some(saved) => Some(zero.with_values(saved)?),
-            None if steps == 0 || zero.0.is_empty() => None,
-            None => return Err(Error::not_found("states of the lanes")),
+    /// Goes on after `steps` steps; `zero` has the shapes of the states.
+    pub fn load(&mut self, numbers: &Optimiser, zero: States, steps: u64) -> Result<()> {
+        let lanes = matches!(self.own.draws, Draws::Lanes { .. });
+        if !lanes || steps == 0 {
+            return Ok(());
+        }
+        let saved = |name: &str, zero: State| match numbers.get(name) {
+            Some(saved) => zero.with_values(saved),
+            None if zero.0.is_empty() => Ok(zero),
+            None => Err(Error::not_found("states of the lanes")),
         };
+        let teacher = zero.teacher.map(|zero| saved(TEACHER, zero)).transpose()?;
+        self.carried = Some(States { learner: saved(CARRIED, zero.learner)?, teacher });
         Ok(())
     }
 }
@@ -177,5 +239,71 @@ pub fn sampling(options: &TrainOptions) -> SamplerOptions {
     }
 }
 
-/// Name of the lanes' states beside the moments.
+/// Names of the lanes' states beside the moments.
 const CARRIED: &str = "carried";
+const TEACHER: &str = "carried.teacher";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sconce_core::spec::{HeadsKind, Melee};
+    use sconce_core::{Policy, spec};
+    use sconce_data::fixtures::Fixture;
+    use sconce_data::{Corpus, ImportOptions, import};
+
+    fn corpus(dir: &std::path::Path) -> Corpus {
+        let replay = dir.join("game.slp");
+        std::fs::write(&replay, Fixture::default().bytes().unwrap()).unwrap();
+        let (into, never) = (dir.join("corpus"), AtomicBool::new(false));
+        import(&[replay], &into, &ImportOptions::default(), &|_| (), &never).unwrap();
+        Corpus::open(&into).unwrap()
+    }
+
+    fn spec(melee: Melee) -> Spec {
+        let config = spec::MlpConfig {
+            hidden_sizes: vec![4],
+            layer_norm: false,
+            residual: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        };
+        let heads = Heads::controller(HeadsKind::Independent);
+        Spec { embedding: Embedding::Melee(melee), backbone: spec::Backbone::Mlp(config), heads }
+    }
+
+    #[test]
+    fn a_teacher_that_reads_frames_in_another_way_sees_the_same_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let corpus = corpus(dir.path());
+        let (own, teacher) = (spec(Melee::packed()), spec(Melee::default()));
+        assert_ne!(own.embedding, teacher.embedding);
+        let zero = Policy::init(&own, 1).unwrap().zero_state(3).unwrap();
+        let cancel = AtomicBool::new(false);
+        for unroll in [Mode::Window, Mode::Carry] {
+            let options = TrainOptions {
+                unroll,
+                batch_size: 3,
+                window_size: 8,
+                mirror: 0.5,
+                previous_dropout: 0.4,
+                frame_delay_max: Some(3),
+                burn_in: 2,
+                ..TrainOptions::default()
+            };
+            let views = corpus.views(&[0]).unwrap();
+            let mut source = Source::new("test", views, &own, Some(&teacher), &options).unwrap();
+            for step in 0..5 {
+                let zero = States { learner: zero.clone(), teacher: Some(zero.clone()) };
+                let Loaded { batch, seen, .. } = source.draw(step, zero, &cancel).unwrap();
+                let seen = seen.unwrap();
+                assert_ne!(batch.continuous.len(), seen.continuous.len());
+                assert_eq!((&batch.labels, &batch.previous), (&seen.labels, &seen.previous));
+                assert_eq!(batch.weights, seen.weights);
+            }
+            let views = corpus.views(&[0]).unwrap();
+            let mut same = Source::new("test", views, &own, Some(&own), &options).unwrap();
+            let zero = States { learner: zero.clone(), teacher: None };
+            assert!(same.draw(0, zero, &cancel).unwrap().seen.is_none());
+        }
+    }
+}

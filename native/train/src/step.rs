@@ -12,9 +12,12 @@ use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, columns};
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Error, Policy, Result, pool};
+use serde::{Deserialize, Serialize};
 
+use crate::gradients::WeightGradient;
 use crate::loss::{Denominators, LossOptions, Objective, Rows, SHARD_ROWS, Sums};
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm};
+use crate::teacher::{Lesson, Teacher};
 
 /// Weights, and all that is needed to change them.
 pub struct Stepper {
@@ -59,12 +62,46 @@ impl Examples<'_> {
     }
 }
 
+/// What learning from a batch cost, in nats.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Losses {
+    pub total: f64,
+    /// The mean of each head, see [`Loss::per_head`](crate::loss::Loss::per_head).
+    pub heads: Vec<f64>,
+    /// The mean divergence from the teacher, which times its weight is in the total.
+    pub teacher_kl: Option<f64>,
+}
+
+impl Losses {
+    /// Adds so many times those of another batch.
+    pub fn add(&mut self, other: &Losses, times: f64) {
+        self.total += times * other.total;
+        self.heads.resize(self.heads.len().max(other.heads.len()), 0.0);
+        self.heads.iter_mut().zip(&other.heads).for_each(|(sum, loss)| *sum += times * loss);
+        if let Some(kl) = other.teacher_kl {
+            *self.teacher_kl.get_or_insert_default() += times * kl;
+        }
+    }
+
+    /// The mean, of a sum of so many.
+    pub fn over(mut self, count: f64) -> Losses {
+        self.total /= count;
+        self.heads.iter_mut().for_each(|sum| *sum /= count);
+        self.teacher_kl = self.teacher_kl.map(|sum| sum / count);
+        self
+    }
+}
+
 /// One step's figures.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Stepped {
-    pub loss: f64,
+    pub losses: Losses,
     /// Before the clip.
     pub grad_norm: f64,
+    /// Whether any frame counted. Where all weigh nothing, losses and norm are 0 and no weight changes.
+    pub learned: bool,
+    /// Of each weight, if it was asked for.
+    pub gradients: Vec<WeightGradient>,
 }
 
 impl Stepper {
@@ -134,34 +171,61 @@ impl Stepper {
         step: u64,
         learning_rate: f64,
     ) -> Result<(Stepped, Option<State>)> {
-        let (loss, state) = self.learn(x, state, step, 1.0)?;
+        let (losses, state) = self.learn(x, state, step, 1.0)?;
+        let learned = self.learned > 0.0;
         let grad_norm = self.update(learning_rate)?;
-        Ok((Stepped { loss, grad_norm }, state))
+        Ok((Stepped { losses, grad_norm, learned, gradients: vec![] }, state))
     }
 
     /// Adds `share` times the gradient of a batch to what the next [`update`](Self::update) takes; gives
-    /// the batch's loss, and the state after it as [`step_from`](Self::step_from). Dropout is drawn from
+    /// the batch's losses, and the state after it as [`step_from`](Self::step_from). Dropout is drawn from
     /// `draw`.
     ///
     /// Batches whose shares are their [`mean_weight`](Examples::mean_weight)s have together the
     /// gradient of one batch of all their rows, up to the order of sums; but what a loss takes from the
     /// whole of a batch, `head_normalize` and the entropy of rows of other weights, it takes from each.
+    /// One whose frames all weigh nothing adds nothing, and has the loss 0.
     pub fn learn(
         &mut self,
         x: Examples<'_>,
         state: &State,
         draw: u64,
         share: f64,
-    ) -> Result<(f64, Option<State>)> {
-        let learned = self.backward(x, state, draw, share).and_then(|(loss, store, state)| {
+    ) -> Result<(Losses, Option<State>)> {
+        let (losses, state, _) = self.learn_from(x, state, draw, share, None)?;
+        Ok((losses, state))
+    }
+
+    /// As [`learn`](Self::learn), beside a teacher; gives the teacher's state after the batch too.
+    pub fn learn_from(
+        &mut self,
+        x: Examples<'_>,
+        state: &State,
+        draw: u64,
+        share: f64,
+        lesson: Option<Lesson<'_>>,
+    ) -> Result<(Losses, Option<State>, Option<State>)> {
+        if x.weights.iter().all(|weight| *weight == 0.0) {
+            let carry = self.unroll.carry;
+            let passed = carry.then(|| self.pass(x, state, draw, lesson)).transpose()?;
+            let (state, taught) = passed.unzip();
+            return Ok((Losses::default(), state, taught.flatten()));
+        }
+        let learned = self.backward(x, state, draw, share, lesson);
+        let learned = learned.and_then(|(losses, store, after, taught)| {
             census(self.policy.weights(), &store)?;
-            Ok((loss, state))
+            Ok((losses, after, taught))
         });
         match learned {
             Ok(_) => self.learned += share,
             Err(_) => self.forget(),
         }
         learned
+    }
+
+    /// How much of what was learned waits for an update.
+    pub fn learned(&self) -> f64 {
+        self.learned
     }
 
     /// The next batch is the first of an update.
@@ -171,26 +235,48 @@ impl Stepper {
     }
 
     /// Clips the mean of the gradients since the last update, changes the weights by it, and gives its
-    /// norm before the clip.
+    /// norm before the clip. Without a gradient nothing changes, and the norm is 0.
     pub fn update(&mut self, learning_rate: f64) -> Result<f64> {
-        let updated = self.descend(learning_rate);
+        let updated = self.descend(learning_rate, None);
         self.forget();
         updated
     }
 
-    fn descend(&mut self, learning_rate: f64) -> Result<f64> {
+    /// As [`update`](Self::update), with a look at the gradient and the change of each weight.
+    pub fn update_observed(&mut self, learning_rate: f64) -> Result<(f64, Vec<WeightGradient>)> {
+        let mut seen = vec![];
+        let updated = self.descend(learning_rate, Some(&mut seen));
+        self.forget();
+        Ok((updated?, seen))
+    }
+
+    fn descend(
+        &mut self,
+        learning_rate: f64,
+        mut seen: Option<&mut Vec<WeightGradient>>,
+    ) -> Result<f64> {
+        if self.learned == 0.0 {
+            return Ok(0.0);
+        }
         let weights = self.policy.weights();
         let squares = weights.values().map(|w| w.gradient(|g| squared_norm(g))).sum();
         let clipped = clip(squares, self.learned, self.max_grad_norm);
         let (norm, factor) = clipped.map_err(|error| culprit(weights, error))?;
         self.optimiser.begin();
-        for (i, weight) in weights.values().enumerate() {
+        for (i, (name, weight)) in weights.iter().enumerate() {
+            let before = seen.is_some().then(|| tensor::to_vec(weight)).transpose()?;
             let optimiser = &mut self.optimiser;
             weight.gradient(|gradient| {
                 let update =
                     |w: &mut [f32]| optimiser.update(i, w, gradient, factor, learning_rate);
                 tensor::update(weight, update)
             })??;
+            if let (Some(seen), Some(before)) = (seen.as_deref_mut(), before) {
+                let after = tensor::to_vec(weight)?;
+                let look =
+                    |g: &mut [f32]| WeightGradient::new(name, g, self.learned, &before, &after);
+                seen.push(weight.gradient(look));
+            }
         }
         Ok(norm)
     }
@@ -203,10 +289,13 @@ impl Stepper {
         state: &State,
         step: u64,
         share: f64,
-    ) -> Result<(f64, GradStore, Option<State>)> {
+        lesson: Option<Lesson<'_>>,
+    ) -> Result<(Losses, GradStore, Option<State>, Option<State>)> {
         let chunks = self.chunks(x.frames.time);
         let mut denominators = self.denominators(x, state, step, &chunks)?;
         let (mut state, mut total, mut last) = (state.clone(), None, None::<GradStore>);
+        let mut taught = lesson.map(|lesson| lesson.state.clone());
+        let mut divergence = 0.0;
         for range in chunks {
             let part = Part::cut(x, range.clone());
             let (logits, next) = self.forward(&part, x.frames.time, range.start, &state, step)?;
@@ -219,9 +308,20 @@ impl Stepper {
                 Some(known) => known,
                 None => denominators.insert(normalised(&self.objective, &logits, part.examples())?),
             };
+            let advice = match (lesson, &mut taught) {
+                (Some(lesson), Some(state)) => {
+                    let frames = lesson.part(range.clone());
+                    let (advice, after) = lesson.teacher.logits(&frames, &part.labels, state)?;
+                    *state = after;
+                    Some((lesson.teacher, advice))
+                }
+                _ => None,
+            };
             let shared = denominators.times(share);
-            let (sums, gradient) =
-                loss_and_gradient(&self.objective, &logits, part.examples(), &shared)?;
+            let advice = advice.as_ref().map(|(teacher, advice)| (*teacher, advice));
+            let (sums, kl, gradient) =
+                loss_and_gradient(&self.objective, &logits, part.examples(), &shared, advice)?;
+            divergence += kl;
             add(&mut total, sums);
             // Of a chunk of burn-in only the state is wanted.
             if part.weights.iter().all(|weight| *weight == 0.0) {
@@ -235,8 +335,33 @@ impl Stepper {
         }
         let rows = || Error::not_found("rows of a batch");
         let denominators = denominators.ok_or_else(rows)?;
-        let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?.value;
-        Ok((loss, last.ok_or_else(rows)?, self.unroll.carry.then_some(state)))
+        let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?;
+        let teacher_kl = lesson.map(|_| divergence * denominators.mean());
+        let pull = lesson.zip(teacher_kl).map_or(0.0, |(lesson, kl)| lesson.teacher.weight() * kl);
+        let losses = Losses { total: loss.value + pull, heads: loss.per_head, teacher_kl };
+        Ok((losses, last.ok_or_else(rows)?, self.unroll.carry.then_some(state), taught))
+    }
+
+    /// The states, also of a teacher, after a batch of which nothing else is wanted.
+    fn pass(
+        &self,
+        x: Examples<'_>,
+        state: &State,
+        step: u64,
+        lesson: Option<Lesson<'_>>,
+    ) -> Result<(State, Option<State>)> {
+        let mut state = state.clone();
+        let mut taught = lesson.map(|lesson| lesson.state.clone());
+        for range in self.chunks(x.frames.time) {
+            let part = Part::cut(x, range.clone());
+            let (_logits, next) = self.forward(&part, x.frames.time, range.start, &state, step)?;
+            state = next.hand_on()?;
+            if let (Some(lesson), Some(taught)) = (lesson, &mut taught) {
+                let frames = lesson.part(range);
+                *taught = lesson.teacher.logits(&frames, &part.labels, taught)?.1;
+            }
+        }
+        Ok((state, taught))
     }
 
     fn chunks(&self, time: usize) -> Vec<Range<usize>> {
@@ -375,41 +500,58 @@ fn normalised(objective: &Objective, logits: &Tensor, x: Examples<'_>) -> Result
     objective.denominators(x.weights.len(), Some(x.weights), Some(&first))
 }
 
-/// What a chunk adds to the loss, and the gradient of the whole at its logits, in fixed shards of rows.
+/// What a chunk adds to the loss and to the divergence from a teacher with these logits, and the gradient
+/// of the whole at its own, in fixed shards of rows.
 fn loss_and_gradient(
     objective: &Objective,
     logits: &Tensor,
     x: Examples<'_>,
     denominators: &Denominators,
-) -> Result<(Sums, Tensor)> {
+    advice: Option<(&Teacher, &Tensor)>,
+) -> Result<(Sums, f64, Tensor)> {
     let (n, width) = logits.dims2()?;
-    let (sums, gradient) = tensor::with(logits, |logits| {
-        Ok(shards(objective, n, width, denominators, rows(logits, width, x)))
+    let (sums, kl, gradient) = tensor::with(logits, |logits| {
+        let rows = rows(logits, width, x);
+        let alone = |first, gradient: &mut [f32]| {
+            objective.backward(rows(first, gradient.len() / width), denominators, gradient, None)
+        };
+        let Some((teacher, advice)) = advice else {
+            return Ok(shards(n, width, |first, gradient| Ok((alone(first, gradient)?, 0.0))));
+        };
+        tensor::with(advice, |advice| {
+            Ok(shards(n, width, |first, gradient| {
+                let sums = alone(first, gradient)?;
+                let (count, scale) = (gradient.len() / width, denominators.mean());
+                let advice = &advice[first * width..][..gradient.len()];
+                let logits = &logits[first * width..][..gradient.len()];
+                let weights = &x.weights[first..first + count];
+                Ok((sums, teacher.pull(logits, advice, weights, scale, gradient)))
+            }))
+        })
     })??;
-    Ok((sums, tensor::tensor(gradient, (n, width))?))
+    Ok((sums, kl, tensor::tensor(gradient, (n, width))?))
 }
 
-fn shards<'a>(
-    objective: &Objective,
+/// What `backward(first row, its gradient)` of each shard gives, added in order, and the gradient.
+fn shards(
     n: usize,
     width: usize,
-    denominators: &Denominators,
-    rows: impl Fn(usize, usize) -> Rows<'a> + Sync,
-) -> Result<(Sums, Vec<f32>)> {
+    backward: impl Fn(usize, &mut [f32]) -> Result<(Sums, f64)> + Sync,
+) -> Result<(Sums, f64, Vec<f32>)> {
     let mut gradient = vec![0.0; n * width];
-    let sums: Vec<std::sync::OnceLock<Result<Sums>>> =
+    let sums: Vec<std::sync::OnceLock<Result<(Sums, f64)>>> =
         (0..n.div_ceil(SHARD_ROWS)).map(|_| std::sync::OnceLock::new()).collect();
     pool::for_each_rows(&mut gradient, width, SHARD_ROWS, |first, gradient| {
-        let rows = rows(first, gradient.len() / width);
-        let _ =
-            sums[first / SHARD_ROWS].set(objective.backward(rows, denominators, gradient, None));
+        let _ = sums[first / SHARD_ROWS].set(backward(first, gradient));
     });
-    let mut total: Option<Sums> = None;
+    let (mut total, mut divergence) = (None, 0.0);
     for sum in sums.into_iter().filter_map(std::sync::OnceLock::into_inner) {
-        add(&mut total, sum?);
+        let (sums, kl) = sum?;
+        add(&mut total, sums);
+        divergence += kl;
     }
     let total = total.ok_or_else(|| Error::not_found("rows of a batch"))?;
-    Ok((total, gradient))
+    Ok((total, divergence, gradient))
 }
 
 #[cfg(test)]
@@ -491,8 +633,8 @@ mod tests {
         let (frames, labels, weights) = examples();
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         let zero = stepper.policy.zero_state(BATCH).unwrap();
-        let (loss, store, _) = stepper.backward(x, &zero, 5, 1.0).unwrap();
-        (loss, gathered(&stepper, &store))
+        let (loss, store, ..) = stepper.backward(x, &zero, 5, 1.0, None).unwrap();
+        (loss.total, gathered(&stepper, &store))
     }
 
     /// The same from one graph over the whole window, in which the states are detached.
@@ -514,8 +656,8 @@ mod tests {
         let logits = Tensor::cat(&logits, 1).unwrap().flatten(0, 1).unwrap();
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         let denominators = normalised(&stepper.objective, &logits, x).unwrap();
-        let (sums, gradient) =
-            loss_and_gradient(&stepper.objective, &logits, x, &denominators).unwrap();
+        let (sums, _, gradient) =
+            loss_and_gradient(&stepper.objective, &logits, x, &denominators, None).unwrap();
         let store = (&logits * gradient).unwrap().sum_all().unwrap().backward().unwrap();
         let loss = stepper.objective.finish(&sums, &denominators).unwrap().value;
         (loss, gathered(&stepper, &store))
@@ -613,6 +755,61 @@ mod tests {
         }
     }
 
+    fn numbers(policy: &Policy) -> Vec<f32> {
+        policy.weights().values().flat_map(|w| tensor::to_vec(w).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_batch_whose_frames_weigh_nothing_adds_nothing_and_hands_its_state_on() {
+        let (frames, labels, weights) = examples();
+        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+        let nothing = vec![0.0; weights.len()];
+        let empty = Examples { weights: &nothing, ..x };
+        let numbers_of = |state: &Option<State>| state.as_ref().unwrap().to_vec().unwrap();
+        for unroll in [unroll(None, None), unroll(Some(3), None)] {
+            let unroll = Unroll { carry: true, ..unroll };
+            let after = |all: &[Examples]| {
+                let mut stepper = stepper(&LossOptions::plain(), unroll);
+                let zero = stepper.policy.zero_state(BATCH).unwrap();
+                let mut states = vec![];
+                for x in all {
+                    states.push(stepper.learn(*x, &zero, 2, x.mean_weight()).unwrap());
+                }
+                let norm = stepper.update(1e-2).unwrap();
+                (states, norm, numbers(&stepper.policy), stepper.optimiser.updates())
+            };
+            let (alone, norm, changed, updates) = after(&[x]);
+            for all in [[empty, x], [x, empty]] {
+                let (both, other, weights, _) = after(&all);
+                assert_eq!((other, &weights), (norm, &changed));
+                let (losses, state) = &both[usize::from(all[0].weights[TIME - 1] != 0.0)];
+                assert_eq!(*losses, Losses::default());
+                assert_eq!(numbers_of(state), numbers_of(&alone[0].1));
+            }
+
+            // A step of nothing else: no decay, no moment, no count.
+            let first = numbers(&stepper(&LossOptions::plain(), unroll).policy);
+            let (_, norm, same, none) = after(&[empty, empty]);
+            assert_eq!((norm, none, updates), (0.0, 0, 1));
+            assert!(same == first && changed != first);
+        }
+    }
+
+    #[test]
+    fn the_plain_losses_of_the_heads_add_up_to_the_loss() {
+        let (frames, labels, weights) = examples();
+        let alike: Vec<f32> = weights.iter().map(|w| w.min(1.0)).collect();
+        let x = Examples { frames: &frames, labels: &labels, weights: &alike };
+        for truncate_bptt in [None, Some(3)] {
+            let losses = stepper(&LossOptions::plain(), unroll(truncate_bptt, None))
+                .step(x, 0, 1e-2)
+                .unwrap()
+                .losses;
+            assert_eq!(losses.heads.len(), 2);
+            assert!((losses.heads.iter().sum::<f64>() - losses.total).abs() < 1e-9, "{losses:?}");
+        }
+    }
+
     #[test]
     fn a_batch_that_fails_leaves_nothing_to_the_next_update() {
         let (frames, labels, weights) = examples();
@@ -635,10 +832,6 @@ mod tests {
         let (frames, labels, weights) = examples();
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         let mut stepper = stepper(&LossOptions::plain(), Unroll::default()).averaging(Some(0.5));
-        let numbers = |policy: &Policy| {
-            let all = policy.weights().values().flat_map(|w| tensor::to_vec(w).unwrap());
-            all.collect::<Vec<f32>>()
-        };
         assert_eq!(numbers(&stepper.averaged().unwrap()), numbers(&stepper.policy));
         let after: Vec<Vec<f32>> = (0..3)
             .map(|step| {

@@ -16,9 +16,9 @@ use sconce_data::{Corpus, Lanes, Reader, SamplerOptions, Schema, VectorGame};
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::Kind;
-use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
+use sconce_train::options::{EvaluateOptions, LrSchedule, Mode, TrainOptions};
 use sconce_train::report::{Event, Stopped};
-use sconce_train::run::run;
+use sconce_train::run::{read_gradients, run};
 
 const FRAMES: usize = 90;
 
@@ -134,6 +134,93 @@ const OPTIMISERS: [(Kind, f64); 9] = [
     (Kind::Yogi, 1e-2),
     (Kind::Lion, 5e-3),
 ];
+
+#[test]
+fn each_step_tells_the_loss_of_each_head_and_epochs_and_points_their_means_however_often_it_stops()
+{
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let options = TrainOptions { accumulation_steps: 2, resume: true, ..options() };
+    let go = |name: &str, stops: &[u64]| {
+        let (steps, epochs) = (RefCell::new(vec![]), RefCell::new(vec![]));
+        let cancel = AtomicBool::new(false);
+        let listen = |event| match event {
+            Event::Step { step, loss, heads, .. } => {
+                assert_eq!(heads.len(), 1);
+                assert_eq!(heads[0].name, "action");
+                // The plain loss of one head is all there is.
+                assert!((heads[0].loss - loss).abs() < 1e-9, "{} is not {loss}", heads[0].loss);
+                steps.borrow_mut().push(loss);
+                cancel.store(stops.contains(&step), Ordering::Relaxed);
+            }
+            Event::Epoch { avg_loss, heads, .. } => {
+                assert!((heads[0].loss - avg_loss).abs() < 1e-9);
+                epochs.borrow_mut().push(heads[0].loss);
+            }
+            _ => {}
+        };
+        let out = dir.path().join(name);
+        loop {
+            let report = run(&corpus, &gru(), &options, &out, &listen, &cancel).unwrap();
+            if report.stopped == Stopped::Finished {
+                let losses = report.history.iter().map(|point| point.losses.clone()).collect();
+                return (steps.take(), epochs.take(), losses);
+            }
+            cancel.store(false, Ordering::Relaxed);
+        }
+    };
+    let whole: (Vec<f64>, Vec<f64>, Vec<Vec<_>>) = go("whole", &[]);
+    assert_eq!(whole.0.len(), 12);
+    assert!(whole.1.len() > 1 && whole.2.iter().any(|losses| !losses.is_empty()));
+    assert_eq!(whole, go("cut", &[1, 4, 5, 8]));
+}
+
+#[test]
+fn gradients_are_looked_at_when_asked_each_step_once_and_change_no_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let looking =
+        TrainOptions { gradient_report: Some(4), max_grad_norm: 0.1, resume: true, ..options() };
+    let go = |name: &str, options: &TrainOptions, stop: u64| {
+        let (norms, seen) = (RefCell::new(vec![]), RefCell::new(vec![]));
+        let cancel = AtomicBool::new(false);
+        let listen = |event| match event {
+            Event::Step { step, grad_norm, .. } => {
+                norms.borrow_mut().push(grad_norm);
+                cancel.store(step == stop, Ordering::Relaxed);
+            }
+            Event::Gradients { step, weights } => {
+                // All together they are the norm before the clip.
+                let squares: f64 = weights.iter().map(|w| w.norm * w.norm).sum();
+                let norm = *norms.borrow().last().unwrap();
+                assert!((squares.sqrt() - norm).abs() < 1e-9 * norm, "{} {norm}", squares.sqrt());
+                assert!(weights.iter().all(|w| w.update_ratio.is_none_or(|r| r > 0.0 && r < 1.0)));
+                seen.borrow_mut().push(step);
+            }
+            _ => {}
+        };
+        let out = dir.path().join(name);
+        run(&corpus, &gru(), options, &out, &listen, &cancel).unwrap();
+        (out, seen.take())
+    };
+    let (blind, seen) = go("blind", &TrainOptions { gradient_report: None, ..looking.clone() }, 0);
+    assert!(seen.is_empty() && !blind.join("gradients.jsonl").exists());
+    let (whole, seen) = go("whole", &looking, 0);
+    assert_eq!(seen, [4, 8, 12]);
+    let last = |out: &Path| weights(&out.join("last.safetensors"));
+    assert!(last(&whole) == last(&blind));
+
+    // What was seen after the last save of a killed run comes again; a line may have been cut.
+    let lines = |out: &Path| std::fs::read_to_string(out.join("gradients.jsonl")).unwrap();
+    let (cut, _) = go("cut", &looking, 6);
+    assert_eq!(lines(&cut), lines(&whole).split_inclusive('\n').take(1).collect::<String>());
+    let more = lines(&whole).split_inclusive('\n').take(2).collect::<String>() + "{\"step\":9";
+    std::fs::write(cut.join("gradients.jsonl"), more).unwrap();
+    assert_eq!(go("cut", &looking, 0).1, [8, 12]);
+    assert_eq!(lines(&cut), lines(&whole));
+    let steps = read_gradients(&cut).unwrap().iter().map(|seen| seen.step).collect::<Vec<_>>();
+    assert_eq!(steps, [4, 8, 12]);
+}
 
 /// All that a run goes on from, to the bit.
 fn state(folder: &Path) -> Vec<(String, Vec<u32>)> {
@@ -293,7 +380,7 @@ fn a_run_is_resumed_by_the_numbers_of_its_optimiser_said_or_not() {
     ] {
         let error = run(&corpus, &gru(), &other, &out, &silent, &AtomicBool::new(false));
         let text = error.unwrap_err().to_string();
-        assert!(text.starts_with(&format!("{name} of a resumed run")), "{text}");
+        assert!(text.contains(&format!("last.safetensors: {name} is ")), "{text}");
     }
 }
 
@@ -414,7 +501,7 @@ fn numbered_checkpoints_stay_for_the_latest_states_and_the_best_policies() {
         names.sort();
         (report, out, names)
     };
-    let plain = ["best.safetensors", "last.safetensors", "lock", "report.json"];
+    let plain = ["best.safetensors", "last.safetensors", "lock", "report.json", "run.json"];
     assert_eq!(go("plain", &options).2, plain);
 
     let options = TrainOptions { keep_last: 2, keep_best: 3, ..options };
@@ -483,7 +570,7 @@ fn a_run_that_carries_its_state_goes_on_to_the_same_bits_however_it_is_computed(
         );
         let other = TrainOptions { resume: true, unroll: Mode::Window, ..options };
         let error = run(&corpus, &gru(), &other, &cut, &silent, &AtomicBool::new(false));
-        assert!(error.unwrap_err().to_string().starts_with("unroll of a resumed run"));
+        assert!(error.unwrap_err().to_string().contains("unroll is carry, not window"));
     }
 }
 
@@ -559,7 +646,57 @@ fn a_folder_that_holds_a_run_is_not_overwritten_and_other_options_do_not_resume_
     go(&options()).unwrap();
     assert!(matches!(go(&options()), Err(Error::Mismatch { .. })));
     let other = TrainOptions { resume: true, learning_rate: 1.0, ..options() };
-    assert!(matches!(go(&other), Err(Error::Mismatch { .. })));
+    assert!(matches!(go(&other), Err(Error::Fixed { .. })));
+}
+
+#[test]
+fn a_run_that_is_lengthened_goes_on_with_the_schedule_that_it_had() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let out = dir.path().join("run");
+    let rates = RefCell::new(vec![]);
+    let listen = |event| {
+        if let Event::Step { learning_rate, .. } = event {
+            rates.borrow_mut().push(learning_rate);
+        }
+    };
+    let never = AtomicBool::new(false);
+    let go = |options: &TrainOptions| run(&corpus, &gru(), options, &out, &listen, &never);
+    let lr_schedule = LrSchedule::Exponential;
+    let short = TrainOptions { lr_schedule, evaluate: false, warmup_steps: 4, ..options() };
+    let steps = short.steps.unwrap();
+    go(&short).unwrap();
+    let longer = Some(steps + 6);
+    let long = TrainOptions { steps: longer, validate_every: Some(2), resume: true, ..short };
+    let report = go(&long).unwrap();
+    assert_eq!((report.steps, report.options.steps), (steps + 6, longer));
+    assert_eq!(report.options.decay_steps, Some(steps - 4));
+    let decay = |s: u64| 0.95f64.powf((s - 4) as f64 / (steps - 4) as f64);
+    let want = long.learning_rate * decay(steps + 5);
+    assert!((rates.borrow().last().unwrap() - want).abs() < 1e-12);
+    // Said no more, it is recorded.
+    let record = sconce_train::run::Record::read(&out).unwrap();
+    let again = record.with(serde_json::json!({ "resume": true })).unwrap();
+    assert_eq!((again.steps, again.decay_steps), (longer, Some(steps - 4)));
+    assert_eq!(go(&again).unwrap().stopped, Stopped::Finished);
+}
+
+#[test]
+fn a_damaged_state_is_named_with_another_to_take() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let out = dir.path().join("run");
+    run_to(6, &corpus, &TrainOptions { keep_last: 1, ..options() }, &out);
+    let last = out.join("last.safetensors");
+    let bytes = std::fs::read(&last).unwrap();
+    // Anew: the numbered one is the same file by another name.
+    std::fs::remove_file(&last).unwrap();
+    std::fs::write(&last, &bytes[..bytes.len() / 2]).unwrap();
+    let resume = TrainOptions { resume: true, keep_last: 1, ..options() };
+    let error = run(&corpus, &gru(), &resume, &out, &silent, &AtomicBool::new(false));
+    let text = error.unwrap_err().to_string();
+    assert!(text.starts_with(&format!("{}: cut short, damaged", last.display())), "{text}");
+    assert!(text.ends_with("last-00000006.safetensors over it"), "{text}");
 }
 
 #[test]
@@ -580,7 +717,7 @@ fn a_run_resumes_with_any_learning_rate_but_not_on_other_games() {
     let games: Vec<VectorGame> = (0..8).map(|i| game(i as f32)).collect();
     let other = Corpus::build(&Schema::vector(2, &heads()), &games, &dir.path().join("other"));
     let error = go(&other.unwrap(), &resume).unwrap_err();
-    assert!(error.to_string().starts_with("games of"), "{error}");
+    assert!(error.to_string().ends_with("games is those of the run, not others"), "{error}");
 }
 
 #[test]
@@ -754,4 +891,58 @@ fn options_out_of_bounds_are_named() {
     );
     assert!(go(TrainOptions { mirror: f32::NAN, ..options() }).starts_with("mirror"));
     assert!(go(TrainOptions { window_size: 500, stride: 1, ..options() }).contains("500 frames"));
+}
+
+#[test]
+fn batches_whose_frames_weigh_nothing_are_passed_over_and_the_run_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut heads = Heads::controller(HeadsKind::Independent);
+    heads.parts.iter_mut().for_each(|part| part.hidden_size = 4);
+    // The sticks rest and nothing is pressed, but at each game's end.
+    let games: Vec<VectorGame> = (0..4)
+        .map(|game| {
+            let label = |t: usize| -> [u16; 13] {
+                let press = u16::from(t >= 35 && (t + game).is_multiple_of(2));
+                [press, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 0]
+            };
+            VectorGame { x: vec![0.5; 80], labels: (0..40).flat_map(label).collect() }
+        })
+        .collect();
+    let schema = Schema::vector(2, &heads);
+    let corpus = Corpus::build(&schema, &games, &dir.path().join("corpus")).unwrap();
+    let spec = Spec { heads, ..gru() };
+    for (unroll, accumulation_steps) in [(Mode::Window, 1), (Mode::Window, 3), (Mode::Carry, 2)] {
+        let options = TrainOptions {
+            unroll,
+            accumulation_steps,
+            batch_size: 1,
+            window_size: 5,
+            stride: 5,
+            neutral_weight: 0.0,
+            steps: Some(24),
+            resume: true,
+            ..options()
+        };
+        let told = RefCell::new(vec![]);
+        let go = |name: &str, last: u64| {
+            let cancel = AtomicBool::new(false);
+            let listen = |event| {
+                if let Event::Step { step, loss, grad_norm, .. } = event {
+                    told.borrow_mut().push((loss, grad_norm));
+                    cancel.store(step == last, Ordering::Relaxed);
+                }
+            };
+            let out = dir.path().join(format!("{unroll:?} {accumulation_steps} {name}"));
+            let report = run(&corpus, &spec, &options, &out, &listen, &cancel).unwrap();
+            assert!(report.history.iter().all(|p| p.loss.is_none_or(|loss| loss > 0.0)));
+            state(&out)
+        };
+        let whole = go("whole", 24);
+        let told = told.take();
+        let learned = |&(loss, norm): &(f64, f64)| loss > 0.0 && norm > 0.0;
+        assert!(told.iter().all(|step| learned(step) || *step == (0.0, 0.0)), "{told:?}");
+        assert!(told.iter().any(learned) && !told.iter().all(learned), "{told:?}");
+        go("cut", 11);
+        assert!(whole == go("cut", 24), "{unroll:?}, {accumulation_steps}");
+    }
 }

@@ -28,6 +28,11 @@ defmodule Mix.Tasks.Sconce.CompareTest do
     assert text =~ ~r/^learning_rate +(0.0001|1.0e-4) +0.01$/m
     assert text =~ "curves  #{svg}"
     assert File.read!(svg) =~ "2 runs"
+    assert text =~ ~r/^NLL .*\*/m
+
+    text = capture_io(fn -> Compare.run(runs) end)
+    refute text =~ "curves"
+    refute File.exists?("compare.svg")
   end
 
   test "what is wrong ends it with a sentence" do

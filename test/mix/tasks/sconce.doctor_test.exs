@@ -1,7 +1,11 @@
 defmodule Mix.Tasks.Sconce.DoctorTest do
   use ExUnit.Case, async: true
 
+  import ExUnit.CaptureIO
   import Sconce.Test.Scratch
+
+  alias Mix.Tasks.Sconce.Doctor
+  alias Sconce.Corpus
 
   @moduletag timeout: 300_000
 
@@ -33,8 +37,39 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
     assert output =~ ~r/preset +nil \(default\)/
     assert output =~ ~r/set without effect\n  XLA_FLAGS +--fast \(there is no XLA here/
 
-    assert {output, 0} = mix(["sconce.doctor"], File.cwd!(), [{"SCONCE_DEVICE", "cud"} | env])
-    assert output =~ ~s(wrong  SCONCE_DEVICE: device cannot be "cud")
+    wrong = [{"SCONCE_DEVICE", "cud"}, {"EXPHIL_GPU", "no"} | env]
+    assert {output, 1} = mix(["sconce.doctor"], File.cwd!(), wrong)
+    assert output =~ ~r/device +"cud" \(SCONCE_DEVICE, wrong\)/
+    assert output =~ ~r/threads +2 \(SCONCE_THREADS\)/
+    assert output =~ ~r/wrong\n  SCONCE_DEVICE +device cannot be "cud", did you mean cuda\?/
+    assert output =~ ~r/  EXPHIL_GPU +device cannot be "no", expected 0 or 1/
+  end
+
+  test "it checks a corpus to the last byte" do
+    dir = tmp_dir!("doctor")
+    game = {List.duplicate(0.5, 20), List.duplicate(1, 20)}
+    corpus = Path.join(dir, "corpus")
+
+    {:ok, _} =
+      Corpus.build({:vector, 1}, [game, game], into: corpus, heads: [go: {:bernoulli, 1}])
+
+    doctor = fn -> Doctor.run(["--corpus", corpus]) end
+    assert capture_io(doctor) =~ ~r/^2 games, .* all as they were written$/m
+
+    [shard | _] = Path.wildcard(Path.join(corpus, "games/*"))
+    whole = File.read!(shard)
+    size = byte_size(whole) - 1
+    <<before::binary-size(size), last>> = whole
+    File.write!(shard, [before, Bitwise.bxor(last, 1)])
+
+    output =
+      capture_io(fn ->
+        assert_raise Mix.Error, ~r/1 of 2 games are damaged: .*import their sources/, doctor
+      end)
+
+    assert output =~ ~r/damaged games\/.*, of game \d: .*not those that were written/
+    File.rm!(shard)
+    assert_raise Mix.Error, ~r/1 of 2 games are damaged.*not found/, fn -> capture_io(doctor) end
   end
 
   test "without library and cargo it still runs, names both and the commands that mend them" do
@@ -46,8 +81,8 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
     assert output =~ ~r/native library +mix compile/
   end
 
-  test "it takes no arguments" do
-    assert_raise Mix.Error, ~r/unknown argument --fix/, fn ->
+  test "it takes no other arguments" do
+    assert_raise Mix.Error, ~r/unknown option --fix/, fn ->
       Mix.Tasks.Sconce.Doctor.run(["--fix"])
     end
   end

@@ -13,7 +13,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
             --window-size 16 --stride 16 --batch-size 8 --loss plain)
 
   @optimizers "expected one of " <>
-                Enum.map_join(Sconce.Trainer.Optimiser.names(), ", ", &inspect/1)
+                Enum.join(Sconce.Trainer.Optimiser.names(), ", ")
 
   defp corpus! do
     dir = tmp_dir!("task")
@@ -107,8 +107,69 @@ defmodule Mix.Tasks.Sconce.TrainTest do
         ],
         do: assert(report =~ text)
 
-    assert_raise Mix.Error, "--optimizer cannot be \"sdg\", " <> @optimizers, fn ->
+    assert_raise Mix.Error, "--optimizer cannot be \"sdg\", did you mean sgd?", fn ->
       Train.run(~w(--optimizer sdg))
+    end
+
+    assert_raise Mix.Error, "--optimizer cannot be \"xyz\", " <> @optimizers, fn ->
+      Train.run(~w(--optimizer xyz))
+    end
+  end
+
+  test "a run goes on by its folder alone, longer where it is told so" do
+    dir = corpus!()
+    run = Path.join(dir, "run")
+    capture_io(fn -> train(dir, ~w(--backbone gru --lr-schedule constant) ++ @small) end)
+
+    output = capture_io(fn -> Train.run(["--resume", run, "--steps", "6"]) end)
+    assert output =~ "goes on from step 4"
+    assert output =~ "6 steps in"
+    assert capture_io(fn -> Train.run(["--out", run, "--resume"]) end) =~ "goes on from step 6"
+
+    assert_raise Mix.Error,
+                 ~r/--hidden-size is 8, not 9; --seed is 0, not 3; games/,
+                 fn -> Train.run(["--resume", "--out", run] ++ ~w(--hidden-size 9 --seed 3)) end
+
+    assert_raise Mix.Error, ~r/--loss plain/, fn ->
+      Train.run(["--resume", run] ++ ~w(--loss plain --clamp 3))
+    end
+
+    assert_raise Mix.Error, ~r/label_smoothing is 0.0, not 0.1|--label-smoothing is 0.0/, fn ->
+      Train.run(["--resume", run, "--loss", "full"])
+    end
+
+    assert_raise Mix.Error, ~r/run.*expected none with a run in it, or --resume, got a run/, fn ->
+      train(dir, @small)
+    end
+
+    nowhere = Path.join(dir, "nowhere")
+
+    assert_raise Mix.Error,
+                 ~r/a run in #{nowhere} not found.*--corpus DIR and without --resume/,
+                 fn ->
+                   Train.run(["--resume", nowhere])
+                 end
+
+    assert_raise Mix.Error, ~r/goes on in its folder, not in --out/, fn ->
+      Train.run(["--resume", nowhere, "--out", run])
+    end
+  end
+
+  test "errors of the run speak in switches" do
+    dir = corpus!()
+
+    for {args, message} <- [
+          {~w(--device cuda), ~r/--device: cuda is not part .*\(to mend it: --device cpu\)/},
+          {~w(--momentum 0.5), ~r/--momentum/},
+          {~w(--decay-rate 0.5), ~r/--decay-rate means nothing beside --lr-schedule cosine/},
+          {~w(--max-grad-norm 0), ~r/--max-grad-norm: 0 is not above 0/},
+          {~w(--steps 99999999999999999999), ~r/^--steps cannot be .* an integer of 64 bits/},
+          {~w(--lr-schedule cosin), "--lr-schedule cannot be \"cosin\", did you mean cosine?"},
+          {~w(--characters fax), ~r/--characters: no character "fax", did you mean "Fox"/}
+        ] do
+      assert_raise Mix.Error, message, fn ->
+        train(dir, @small ++ args)
+      end
     end
   end
 
@@ -119,12 +180,12 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     {:ok, report} = dir |> Path.join("run/report.json") |> File.read()
     for text <- [~s("optimizer": "adam"), ~s("batch_size": 8)], do: assert(report =~ text)
 
-    assert_raise Mix.Error, ~s(unknown preset "quik", did you mean :quick?), fn ->
+    assert_raise Mix.Error, ~s(unknown preset "quik", did you mean quick?), fn ->
       Train.run(~w(--preset quik --corpus nowhere --out nowhere))
     end
 
     assert_raise Mix.Error,
-                 ~r/preset :full: cuda is not part of this version.*device: :cpu/,
+                 ~r/preset full: cuda is not part of this version.*mend it: --device cpu/,
                  fn ->
                    train(dir, ~w(--preset full))
                  end
@@ -195,7 +256,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     test "has no backbone of another name, nor one without a memory" do
       for name <- ~w(grue mlp) do
         assert_raise Mix.Error,
-                     ~r/^--backbone cannot be "#{name}", expected one of :lstm, /,
+                     ~r/^--backbone cannot be "#{name}", (expected one of lstm, |did you mean \w+\?$)/,
                      fn ->
                        Demo.run(["--backbone", name])
                      end

@@ -65,6 +65,26 @@ defmodule Sconce.Trainer.CompareTest do
     for same <- ~w(learning_rate resume heads), do: refute(Map.has_key?(rows, same))
   end
 
+  test "what was not measured alike has no star, and the table says so" do
+    games = %{validation: %{games: 1, frames: 1_000, digest: "b"}}
+    of = %{validation: %{games: 1, frames: 1_000, digest: "a"}}
+    reports = [report(of), report(games)]
+    assert %{"NLL" => ["1.250", "1.250"], "all frames" => ["1.260", "1.260"]} = rows(reports)
+
+    assert reports |> runs() |> Compare.table() =~
+             "No star where runs were not measured alike: other validation games.\n"
+
+    assert reports |> runs() |> Compare.svg() =~ "not measured alike"
+
+    strides = for n <- [1, 10], do: report(%{options: %{loss: %{}, validation_stride: n}})
+    assert %{"NLL" => ["1.250", "1.250"], "all frames" => ["1.260*", "1.260*"]} = rows(strides)
+    heads = Spec.new(embedding: {:vector, 2}, heads: [go: {:categorical, 3}])
+    assert %{"NLL" => ["1.250", "1.250"]} = rows([report(%{}), report(%{spec: heads})])
+    # One that was not scored is like any other.
+    unscored = report(%{validation: %{games: 2, frames: 5}, policy: nil, best_step: nil})
+    assert %{"NLL" => ["1.250*", "-"]} = rows([report(%{}), unscored])
+  end
+
   test "the table ends with what came of it, the lowest with a star" do
     worse = %{best_step: 100, stopped: :early, policy: nil, seconds: 3_725.0, weights: 5}
     rows = rows([report(worse), report()])

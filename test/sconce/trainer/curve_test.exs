@@ -99,6 +99,25 @@ defmodule Sconce.Trainer.CurveTest do
     refute Curve.svg(report(%{history: alone})) =~ "of each head"
   end
 
+  test "the training loss of each head has a panel of its own" do
+    losses = for {name, loss} <- [{"buttons", 0.7}, {"c_x", 0.03}], do: %{name: name, loss: loss}
+    history = for point <- report().history, do: Map.put(point, :losses, losses)
+    svg = Curve.svg(report(%{history: history}))
+
+    for text <- ["training loss of each head", "buttons 0.700", "c_x 0.030"],
+        do: assert(svg =~ text)
+
+    assert count(svg, "clipPath") == count(Curve.svg(report()), "clipPath") + 1
+  end
+
+  test "the divergence from a teacher has a panel, and the loss is no NLL any more" do
+    history = for point <- report().history, do: Map.put(point, :teacher_kl, 0.5)
+    options = %{loss: @plain, teacher: "teacher.safetensors"}
+    svg = Curve.svg(report(%{history: history, options: options}))
+    assert svg =~ "KL to the teacher, nats a frame"
+    assert count(svg, "clipPath") == count(Curve.svg(report()), "clipPath") + 2
+  end
+
   test "learning rate and frames a second stand below, with the wait for data" do
     history =
       for p <- report().history, do: Map.merge(p, %{frames_per_second: 4.2e4, data_wait: 0.013})
@@ -146,7 +165,7 @@ defmodule Sconce.Trainer.CurveTest do
   test "a run that was stopped at once still has a picture" do
     none = report(%{history: [], baselines: [], best_step: nil})
     assert count(Curve.svg(none), "svg") == 1
-    assert Curve.text(none) =~ "no curve"
+    assert Curve.text(none) == ""
 
     one = %{
       none

@@ -22,6 +22,8 @@ defmodule Sconce.Trainer.ProgressTest do
       frames_per_second: 12_345.6,
       step_seconds: 0.1,
       data_wait: 0.0015,
+      heads: [],
+      teacher_kl: nil,
       seconds: seconds
     }
   end
@@ -49,11 +51,24 @@ defmodule Sconce.Trainer.ProgressTest do
     threads: 1,
     skipped_views: 0
   }
-  @epoch %{event: :epoch, step: 50, epoch: 1, avg_loss: 1.0, val_loss: nil, seconds: 10.0}
+  @epoch %{
+    event: :epoch,
+    step: 50,
+    epoch: 1,
+    avg_loss: 1.0,
+    val_loss: nil,
+    heads: [],
+    seconds: 10.0
+  }
 
   defp play(progress, events) do
     {texts, _progress} = Enum.map_reduce(events, progress, &Progress.write(&2, &1))
     Enum.map(texts, &IO.iodata_to_binary/1)
+  end
+
+  test "the divergence from a teacher stands beside the loss" do
+    [line] = play(Progress.new(terminal: true), [%{step(1, 1.0) | teacher_kl: 0.25}])
+    assert line =~ "loss 1.2346  kl 0.2500  lr "
   end
 
   test "in a terminal a step writes its line anew, with the time that is left" do

@@ -6,7 +6,7 @@ defmodule Sconce.Trainer.Curve.Page do
   # `{text, color, mark}`.
 
   alias Sconce.Error
-  alias Sconce.Trainer.Curve.Panel
+  alias Sconce.Trainer.Curve.{Heat, Panel}
 
   @width 860
   @left 64
@@ -31,7 +31,7 @@ defmodule Sconce.Trainer.Curve.Page do
       ~s(<rect width="#{@width}" height="#{height}" fill="#ffffff"/>\n),
       heading(title, summary),
       legend(legend),
-      Enum.map(rows, &Panel.svg/1),
+      Enum.map(rows, &panel/1),
       "</svg>\n"
     ])
   end
@@ -45,6 +45,9 @@ defmodule Sconce.Trainer.Curve.Page do
     end
   end
 
+  defp panel(%{rows: _rows} = heat), do: Heat.svg(heat)
+  defp panel(panel), do: Panel.svg(panel)
+
   # Each panel with its box, and where the last row ends.
   defp stack(rows) do
     {rows, bottom} =
@@ -57,9 +60,11 @@ defmodule Sconce.Trainer.Curve.Page do
 
   defp gap(panels), do: if(Enum.any?(panels, & &1.x), do: @gap + @axis_title, else: @gap)
 
-  # What stands alone has its labels in the margin, the others none.
-  defp beside([panel], top, height),
-    do: [Map.put(panel, :box, {@left, top, @width - @left - @right, height})]
+  # What stands alone has its labels in the margin, which is as wide as it says, the others none.
+  defp beside([panel], top, height) do
+    right = Map.get(panel, :right, @right)
+    [Map.put(panel, :box, {@left, top, @width - @left - right, height})]
+  end
 
   defp beside(panels, top, height) do
     count = length(panels)

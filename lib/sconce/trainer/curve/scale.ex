@@ -89,6 +89,7 @@ defmodule Sconce.Trainer.Curve.Scale do
 
   @doc "A number without digits that say nothing."
   def short(value) when value >= 1, do: Integer.to_string(round(value))
+  def short(value) when value < 1.0e-4, do: :erlang.float_to_binary(value, scientific: 0)
   def short(value), do: :erlang.float_to_binary(value, [:compact, decimals: 9])
 
   @doc "A number with so many decimals."

@@ -24,6 +24,8 @@ use serde_json::{Map, Number, Value};
 /// Deeper terms are refused: a scheduler's stack is small.
 const MAX_DEPTH: usize = 64;
 const SHOWN_CHARS: usize = 80;
+/// What an error calls a term that has no name.
+const TERM: &str = "term";
 
 /// A term as a `T`.
 pub fn decode<T: DeserializeOwned>(term: Term) -> Result<T> {
@@ -43,7 +45,7 @@ pub fn encode<'a>(env: Env<'a>, value: &impl Serialize) -> Result<Term<'a>> {
 
 fn from_term(term: Term, depth: usize) -> Result<Value> {
     if depth > MAX_DEPTH {
-        return Err(Error::mismatch("term", format!("at most {MAX_DEPTH} levels"), "more"));
+        return Err(Error::mismatch(TERM, format!("at most {MAX_DEPTH} levels"), "more"));
     }
     match term.get_type() {
         TermType::Atom => from_atom(term),
@@ -104,7 +106,8 @@ fn from_map(map: Term, depth: usize) -> Result<Value> {
         if name == "__struct__" {
             continue;
         }
-        if object.insert(name, from_term(value, depth + 1)?).is_some() {
+        let value = from_term(value, depth + 1).map_err(|error| under(&name, error))?;
+        if object.insert(name, value).is_some() {
             return Err(unfit(key, "each key once"));
         }
     }
@@ -127,7 +130,17 @@ fn from_tuple(tuple: Term, depth: usize) -> Result<Value> {
 
 fn unfit(term: Term, expected: &str) -> Error {
     let shown: String = format!("{term:?}").chars().take(SHOWN_CHARS).collect();
-    Error::mismatch("term", expected, shown)
+    Error::mismatch(TERM, expected, shown)
+}
+
+/// An error of a term by the name that it stands under.
+fn under(name: &str, error: Error) -> Error {
+    match error {
+        Error::Mismatch { what, expected, got } if what == TERM => {
+            Error::Mismatch { what: name.to_owned(), expected, got }
+        }
+        other => other,
+    }
 }
 
 /// The way back. Values come from `T: Serialize` types of ours, whose depth is theirs.

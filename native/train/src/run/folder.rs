@@ -1,12 +1,15 @@
 //! Where a run keeps its files.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use sconce_core::{Error, Result, fs};
 use sconce_data::Corpus;
+use serde::Serialize;
 
+use super::resume::Record;
+use crate::gradients::GradientReport;
 use crate::report::RunReport;
 
 #[derive(Debug, Clone)]
@@ -61,11 +64,47 @@ impl Folder {
         self.0.join("report.json")
     }
 
+    /// What a run is, from its start on.
+    pub fn record(&self) -> PathBuf {
+        self.0.join("run.json")
+    }
+
+    /// What gradients looked like, a line for each time.
+    pub fn gradients(&self) -> PathBuf {
+        self.0.join("gradients.jsonl")
+    }
+
+    /// What earlier runs saw of gradients; a line that was not finished is none.
+    pub fn read_gradients(&self) -> Result<Vec<GradientReport>> {
+        let path = self.gradients();
+        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+        Ok(text.lines().map_while(|line| serde_json::from_str(line).ok()).collect())
+    }
+
+    /// Adds a line.
+    pub fn add_gradients(&self, report: &GradientReport) -> Result<()> {
+        let path = self.gradients();
+        let mut file =
+            OpenOptions::new().append(true).create(true).open(&path).map_err(Error::io(&path))?;
+        file.write_all(&line(report)?).map_err(Error::io(&path))
+    }
+
+    /// Forgets what a killed run saw after the last step that it saved: that comes again.
+    pub fn cut_gradients(&self, step: u64) -> Result<()> {
+        if !self.gradients().exists() {
+            return Ok(());
+        }
+        let mut kept = self.read_gradients()?;
+        kept.retain(|report| report.step <= step);
+        let lines = kept.iter().map(line).collect::<Result<Vec<_>>>()?;
+        fs::write_atomic(&self.gradients(), |file| file.write_all(&lines.concat()))
+    }
+
     /// Makes the folder and takes its lock: one run at a time.
     pub fn lock(&self) -> Result<File> {
         if Corpus::is_at(&self.0) {
-            let what = format!("folder {} of a run", self.0.display());
-            return Err(Error::mismatch(what, "a folder of its own", "a corpus"));
+            let what = format!("folder {}", self.0.display());
+            return Err(Error::mismatch(what, "another folder for the run", "one of a corpus"));
         }
         std::fs::create_dir_all(&self.0).map_err(Error::io(&self.0))?;
         let lock = fs::lock(&self.0, "lock")?;
@@ -75,8 +114,22 @@ impl Folder {
     }
 
     pub fn write_report(&self, report: &RunReport) -> Result<()> {
-        let text = serde_json::to_vec_pretty(report).map_err(|e| Error::corrupt("report", e))?;
-        fs::write_atomic(&self.report(), |file| file.write_all(&text))
+        write_json(&self.report(), report)
+    }
+
+    pub fn write_record(&self, record: &Record) -> Result<()> {
+        write_json(&self.record(), record)
+    }
+
+    /// Adds to what is wrong with the last state which others there are.
+    pub fn other_states(&self, error: Error) -> Error {
+        let Error::Corrupt { what, reason } = error else { return error };
+        let steps = self.steps(Kind::Last).unwrap_or_default();
+        let mend = match steps.iter().max() {
+            Some(step) => format!("copy {} over it", self.numbered(Kind::Last, *step).display()),
+            None => "begin anew in another folder; keep_last keeps more states than one".into(),
+        };
+        Error::Corrupt { what, reason: format!("{reason}; {mend}") }
     }
 
     /// Removes numbered checkpoints that are not to be kept.
@@ -117,6 +170,18 @@ impl Folder {
         }
         Ok(steps)
     }
+}
+
+fn write_json(path: &Path, data: &impl Serialize) -> Result<()> {
+    let corrupt = |e| Error::corrupt(path.display().to_string(), e);
+    let text = serde_json::to_vec_pretty(data).map_err(corrupt)?;
+    fs::write_atomic(path, |file| file.write_all(&text))
+}
+
+fn line(report: &GradientReport) -> Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(report).map_err(|e| Error::corrupt("gradients", e))?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 const EXTENSION: &str = "safetensors";

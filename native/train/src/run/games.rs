@@ -50,8 +50,12 @@ pub fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Ga
 pub fn digest(train: &[View], validation: &[View]) -> String {
     let mut hash = Sha256::new();
     for views in [train, validation] {
-        let games: BTreeSet<_> = views.iter().map(|v| v.info().digest.as_str()).collect();
-        games.iter().for_each(|digest| hash.update(digest.as_bytes()));
+        let of = |view: &View| (view.info().digest.clone(), view.info().contents.clone());
+        let games: BTreeSet<_> = views.iter().map(of).collect();
+        for (digest, contents) in &games {
+            hash.update(digest.as_bytes());
+            hash.update(contents.as_bytes());
+        }
         hash.update(b"/");
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()

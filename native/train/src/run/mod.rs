@@ -6,6 +6,7 @@
 mod folder;
 mod games;
 mod progress;
+mod resume;
 mod saver;
 
 use std::fs::File;
@@ -18,25 +19,38 @@ use std::time::Instant;
 use sconce_core::checkpoint::{Optimiser, Snapshot};
 use sconce_core::{Error, Policy, Result, Spec, pool};
 use sconce_data::{Batch, Corpus, View};
+use serde_json::{Value, json};
 
 use self::folder::{Folder, Keep, Kind};
-use self::games::{digest, first_policy, sides};
-use self::progress::{Progress, resumable};
+pub(crate) use self::games::digest;
+use self::games::{first_policy, sides};
+use self::progress::Progress;
+pub use self::resume::Record;
+use self::resume::resumable;
 use self::saver::{Disk, Draft, Save, Saver};
 use crate::baselines::Counts;
 use crate::eval::{self, fits, pool_of};
+use crate::gradients::{GradientReport, WeightGradient};
 use crate::metrics::Report;
 use crate::options::TrainOptions;
-use crate::report::{BaselineReport, Event, HeadNll, Pace, Point, RunReport, Side, Stopped};
+use crate::report::{
+    BaselineReport, Event, HeadLoss, HeadNll, Pace, Point, RunReport, Side, Stopped,
+};
 use crate::schedule::Schedule;
-use crate::source::{Loaded, Source};
-use crate::step::{Examples, Stepped, Stepper};
+use crate::source::{Loaded, Source, States};
+use crate::step::{Examples, Losses, Stepped, Stepper};
+use crate::teacher::{Lesson, Teacher};
 
 /// The report that a run left in its folder.
 pub fn read_report(out: &Path) -> Result<RunReport> {
     let path = Folder::new(out).report();
     let text = std::fs::read(&path).map_err(Error::io(&path))?;
     serde_json::from_slice(&text).map_err(|e| Error::corrupt(path.display().to_string(), e))
+}
+
+/// What the gradients looked like whenever a run was asked to look, from its folder.
+pub fn read_gradients(out: &Path) -> Result<Vec<GradientReport>> {
+    Folder::new(out).read_gradients()
 }
 
 /// Trains a policy of `spec` on `corpus`, with all its files in `out`.
@@ -85,7 +99,8 @@ fn run_on(
 }
 
 struct Run<'a> {
-    options: &'a TrainOptions,
+    /// With the lengths of the schedule that a resumed run had.
+    options: TrainOptions,
     folder: Folder,
     saver: Saver,
     /// The step of the last save, and when that was.
@@ -93,6 +108,7 @@ struct Run<'a> {
     events: &'a dyn Fn(Event),
     cancel: &'a AtomicBool,
     stepper: Stepper,
+    teacher: Option<Teacher>,
     schedule: Schedule,
     source: Source,
     counts: Counts,
@@ -106,32 +122,36 @@ impl<'a> Run<'a> {
     fn prepare(
         corpus: &Corpus,
         spec: &Spec,
-        options: &'a TrainOptions,
+        options: &TrainOptions,
         folder: Folder,
-        saver: Saver,
+        mut saver: Saver,
         events: &'a dyn Fn(Event),
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
         let ((train, train_views), (validation, validation_views)) = sides(corpus, spec, options)?;
         let counts = eval::count(&train_views, &spec.heads, options.frame_delay)?;
         let loss = options.loss.clone().with_press_rates(&counts.press_rates());
-        let side = |games: usize, views: &[View]| Side {
-            games,
-            frames: views.iter().map(|v| v.len(options.frame_delay)).sum(),
-        };
-        let train = side(train, &train_views);
-        let validation = (side(validation, &validation_views), validation_views);
+        let train = Side::new(train, &train_views, options.frame_delay);
+        let validation = Side::new(validation, &validation_views, options.frame_delay);
+        let validation = (validation, validation_views);
         let digest = digest(&train_views, &validation.1);
         let first = first_policy(spec, options, &train_views)?;
+        let teacher = Teacher::of(options, spec)?;
         let name = corpus.dir().display().to_string();
-        let mut source = Source::new(name, train_views, spec, options)?;
+        let taught = teacher.as_ref().map(Teacher::spec);
+        let mut source = Source::new(&name, train_views, spec, taught, options)?;
         let epoch_steps = (source.steps_per_epoch() / options.accumulation_steps).max(1);
-        let steps = options.steps.unwrap_or(options.epochs * epoch_steps);
-
-        let (policy, progress, moments) = match resumable(&folder, spec, options, &digest)? {
-            Some(found) => found,
-            None => (first, Progress::new(options, digest), None),
+        let known = teacher.as_ref().map(Teacher::digest);
+        let found = resumable(&folder, spec, options, (&digest, known), epoch_steps)?;
+        let (policy, progress, moments) = match found {
+            Some((policy, progress, moments)) => (policy, progress, Some(moments)),
+            None => (first, Progress::new(options, digest, known.map(String::from)), None),
         };
+        let options = progress.options.clone();
+        let steps = options.total_steps(epoch_steps);
+        if let Err(error) = folder.write_record(&Record::new(corpus.dir(), spec, &options)) {
+            saver.fail(progress.step, folder.record(), &error, events);
+        }
         let config = options.optimiser()?;
         let mut stepper =
             Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
@@ -139,10 +159,11 @@ impl<'a> Run<'a> {
                 .averaging(options.ema_decay);
         if let Some(moments) = moments {
             stepper.load_moments(progress.updates, &moments)?;
-            let zero = policy.zero_state(options.batch_size)?;
+            let zero = zero_states(&policy, teacher.as_ref(), options.batch_size)?;
             source.load(&moments, zero, progress.step)?;
             events(Event::Resumed { step: progress.step });
         }
+        folder.cut_gradients(progress.step)?;
         events(Event::Start {
             steps,
             epoch_steps,
@@ -163,6 +184,7 @@ impl<'a> Run<'a> {
             events,
             cancel,
             stepper,
+            teacher,
             source,
             counts,
             train,
@@ -238,9 +260,9 @@ impl<'a> Run<'a> {
     /// Counts a step, tells it, and puts every tenth of a validation's stretch on the curve.
     fn account(&mut self, stepped: Stepped, learning_rate: f64, pace: Pace) {
         self.progress.step += 1;
-        for (sum, count) in [&mut self.progress.recent, &mut self.progress.epoch] {
-            *sum += stepped.loss;
-            *count += 1;
+        if stepped.learned {
+            self.progress.recent_losses.add(&stepped.losses);
+            self.progress.epoch_losses.add(&stepped.losses);
         }
         self.progress.pace.add(pace);
         let step = self.progress.step;
@@ -251,29 +273,51 @@ impl<'a> Run<'a> {
             step,
             steps: self.schedule.total_steps,
             epoch: step / self.epoch_steps.max(1),
-            loss: stepped.loss,
+            loss: stepped.losses.total,
             learning_rate,
             grad_norm: stepped.grad_norm,
             frames_per_second: pace.frames_per_second(),
             step_seconds: pace.seconds,
             data_wait: pace.data_wait,
+            heads: self.by_head(stepped.losses.heads),
+            teacher_kl: stepped.losses.teacher_kl,
             seconds: self.progress.seconds,
         });
+        self.report_gradients(stepped.gradients);
+    }
+
+    /// Losses with the names of their heads.
+    fn by_head(&self, losses: Vec<f64>) -> Vec<HeadLoss> {
+        let names = self.stepper.policy().spec().heads.parts.iter().map(|head| head.name.clone());
+        names.zip(losses).map(|(name, loss)| HeadLoss { name, loss }).collect()
+    }
+
+    /// Notes and tells what was seen of the gradients, if anybody looked.
+    fn report_gradients(&mut self, weights: Vec<WeightGradient>) {
+        if weights.is_empty() {
+            return;
+        }
+        let report = GradientReport { step: self.progress.step, weights };
+        if let Err(error) = self.folder.add_gradients(&report) {
+            self.saver.fail(report.step, self.folder.gradients(), &error, self.events);
+        }
+        (self.events)(Event::Gradients { step: report.step, weights: report.weights });
     }
 
     /// Tells of an epoch that is over.
     fn end_epoch(&mut self) {
-        let (sum, count) = self.progress.epoch;
         let (step, epoch_steps) = (self.progress.step, self.epoch_steps.max(1));
-        if count == 0 || !step.is_multiple_of(epoch_steps) {
+        if !step.is_multiple_of(epoch_steps) {
             return;
         }
-        self.progress.epoch = (0.0, 0);
+        let Some(losses) = self.progress.epoch_losses.take() else { return };
         (self.events)(Event::Epoch {
             step,
             epoch: step / epoch_steps,
-            avg_loss: sum / count as f64,
+            avg_loss: losses.total,
             val_loss: self.progress.history.iter().rev().find_map(|point| point.nll),
+            heads: self.by_head(losses.heads),
+            teacher_kl: losses.teacher_kl,
             seconds: self.progress.seconds,
         });
     }
@@ -296,17 +340,23 @@ impl<'a> Run<'a> {
 
     fn update(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
         let parts = self.options.accumulation_steps;
-        let (mut loss, mut shares, mut frames) = (0.0, 0.0, 0);
+        let (mut sum, mut frames) = (Losses::default(), 0);
         for draw in (self.progress.step * parts..).take(parts as usize) {
             let (part, share, count) = self.learn(draw).map_err(|e| self.diverged(e, draw, 1))?;
-            loss += share * part;
-            shares += share;
+            sum.add(&part, share);
             frames += count;
         }
-        let first = self.progress.step * parts;
-        let updated = self.stepper.update(learning_rate);
-        let grad_norm = updated.map_err(|e| self.diverged(e, first, parts))?;
-        Ok((Stepped { loss: loss / shares, grad_norm }, frames))
+        let (first, shares) = (self.progress.step * parts, self.stepper.learned());
+        let step = self.progress.step + 1;
+        let looks = self.options.gradient_report.is_some_and(|every| step.is_multiple_of(every));
+        let updated = match looks {
+            true => self.stepper.update_observed(learning_rate),
+            false => self.stepper.update(learning_rate).map(|norm| (norm, vec![])),
+        };
+        let (grad_norm, gradients) = updated.map_err(|e| self.diverged(e, first, parts))?;
+        let learned = shares > 0.0;
+        let losses = if learned { sum.over(shares) } else { Losses::default() };
+        Ok((Stepped { losses, grad_norm, learned, gradients }, frames))
     }
 
     /// Adds to a number that is not finite where the step had it from: so many batches from `first` on.
@@ -317,21 +367,27 @@ impl<'a> Run<'a> {
         Error::Diverged { what, value, step, batch: first, windows: windows.collect() }
     }
 
-    /// Learns from batch `draw`: its loss, how much it counts and its frames.
-    fn learn(&mut self, draw: u64) -> Result<(f64, f64, usize)> {
-        let zero = self.stepper.policy().zero_state(self.options.batch_size)?;
-        let Loaded { mut batch, state, frames: count } =
+    /// Learns from batch `draw`: its losses, how much it counts and its frames.
+    fn learn(&mut self, draw: u64) -> Result<(Losses, f64, usize)> {
+        let TrainOptions { batch_size, .. } = self.options;
+        let zero = zero_states(self.stepper.policy(), self.teacher.as_ref(), batch_size)?;
+        let Loaded { mut batch, seen, states, frames: count } =
             self.source.draw(draw, zero, self.cancel)?;
         let frames = eval::frames(&mut batch);
+        let seen = seen.map(|mut batch| eval::frames(&mut batch));
         let Batch { labels, weights, .. } = &batch;
         let examples = Examples { frames: &frames, labels, weights };
         let alone = self.options.accumulation_steps == 1;
         let share = if alone { 1.0 } else { examples.mean_weight() };
-        let (loss, after) = self.stepper.learn(examples, &state, draw, share)?;
-        if let Some(after) = after {
-            self.source.hand_on(&after)?;
+        let both = self.teacher.as_ref().zip(states.teacher.as_ref());
+        let frames = seen.as_ref().unwrap_or(&frames);
+        let lesson = both.map(|(teacher, state)| Lesson { teacher, frames, state });
+        let (losses, learner, teacher) =
+            self.stepper.learn_from(examples, &states.learner, draw, share, lesson)?;
+        if let Some(learner) = learner {
+            self.source.hand_on(&States { learner, teacher })?;
         }
-        Ok((loss, share, count))
+        Ok((losses, share, count))
     }
 
     fn learning_rate(&self) -> f64 {
@@ -393,14 +449,16 @@ impl<'a> Run<'a> {
 
     /// A point of the learning curve.
     fn note(&mut self, learning_rate: f64, nll: Option<f64>, heads: Vec<HeadNll>) {
-        let (sum, count) = std::mem::take(&mut self.progress.recent);
-        let pace = std::mem::take(&mut self.progress.pace);
+        let losses = self.progress.recent_losses.take();
+        let pace = losses.is_some().then(|| std::mem::take(&mut self.progress.pace));
         self.progress.history.push(Point {
             step: self.progress.step,
-            loss: (count > 0).then(|| sum / count as f64),
+            loss: losses.as_ref().map(|losses| losses.total),
+            teacher_kl: losses.as_ref().and_then(|losses| losses.teacher_kl),
+            losses: losses.map_or(vec![], |losses| self.by_head(losses.heads)),
             learning_rate,
-            frames_per_second: (count > 0).then(|| pace.frames_per_second()),
-            data_wait: (count > 0).then(|| pace.waiting()),
+            frames_per_second: pace.map(|pace| pace.frames_per_second()),
+            data_wait: pace.map(|pace| pace.waiting()),
             nll,
             heads,
             seconds: self.progress.seconds,
@@ -417,12 +475,17 @@ impl<'a> Run<'a> {
             (false, true) => (numbered, None),
             (true, kept) => (self.folder.file(Kind::Best), kept.then_some(numbered)),
         };
-        let TrainOptions { frame_delay, window_size, .. } = self.options;
-        let notes = serde_json::json!({
-            "step": step, "nll": nll, "frame_delay": frame_delay, "window_size": window_size,
-        });
-        let snapshot = policy.snapshot(notes, Optimiser::new())?;
+        let snapshot = policy.snapshot(self.notes(nll), Optimiser::new())?;
         Ok(Some(Draft { snapshot, path, numbered }))
+    }
+
+    /// What playing and scoring need to know of a policy of this step.
+    fn notes(&self, nll: Option<f64>) -> Value {
+        let TrainOptions { frame_delay, frame_delay_max, window_size, .. } = self.options;
+        json!({
+            "step": self.progress.step, "nll": nll, "frame_delay": frame_delay,
+            "frame_delay_max": frame_delay_max, "window_size": window_size,
+        })
     }
 
     /// Has a policy and the state written from copies of them, while the run goes on.
@@ -430,7 +493,7 @@ impl<'a> Run<'a> {
         // One copy of the state at a time.
         self.saver.wait(self.events);
         let step = self.progress.step;
-        let TrainOptions { keep_last, .. } = *self.options;
+        let TrainOptions { keep_last, .. } = self.options;
         let state = Draft {
             snapshot: self.snapshot()?,
             path: self.folder.file(Kind::Last),
@@ -446,12 +509,12 @@ impl<'a> Run<'a> {
     /// All that a run goes on from.
     fn snapshot(&mut self) -> Result<Snapshot> {
         self.progress.updates = self.stepper.optimiser().updates();
-        let notes =
+        let run =
             serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
         let mut moments: Optimiser =
             self.stepper.optimiser().state().map(|(n, v)| (n, v.to_vec())).collect();
         self.source.save(&mut moments)?;
-        self.stepper.policy().snapshot(notes, moments)
+        Ok(self.stepper.policy().snapshot(self.notes(None), moments)?.of_run(run))
     }
 
     fn finish(mut self, mut stopped: Stopped) -> Result<RunReport> {
@@ -471,7 +534,7 @@ impl<'a> Run<'a> {
             seconds: self.progress.seconds,
             weights: self.stepper.policy().num_weights(),
             spec: self.stepper.policy().spec().clone(),
-            options: self.options.clone(),
+            options: self.options,
             loader: self.source.flow(),
             saves,
             policy,
@@ -500,6 +563,12 @@ impl<'a> Run<'a> {
         let baselines = eval::score_baselines(&self.counts, spec, views, &options, self.cancel)?;
         Ok((report, baselines))
     }
+}
+
+/// Those of games that begin.
+fn zero_states(policy: &Policy, teacher: Option<&Teacher>, batch: usize) -> Result<States> {
+    let teacher = teacher.map(|teacher| teacher.zero_state(batch)).transpose()?;
+    Ok(States { learner: policy.zero_state(batch)?, teacher })
 }
 
 #[cfg(test)]

@@ -1,15 +1,12 @@
-//! How far a run has come, and whether another may go on from there.
+//! How far a run has come.
 
-use sconce_core::checkpoint::{self, Optimiser};
-use sconce_core::{Error, Policy, Result, Spec};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::folder::{Folder, Kind};
 use crate::options::TrainOptions;
 use crate::report::{Pace, Point};
+use crate::step::Losses;
 
-/// What `last.safetensors` notes beside weights and moments.
+/// What `last.safetensors` has of a run beside weights and moments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Progress {
     pub step: u64,
@@ -23,21 +20,45 @@ pub struct Progress {
     /// Steps and NLLs of the validations whose policies are kept, the best first.
     #[serde(default)]
     pub kept: Vec<(u64, f64)>,
-    /// Sum and number of training losses since the last point of the history.
-    pub recent: (f64, u64),
+    /// Training losses since the last point of the history,
+    #[serde(default)]
+    pub recent_losses: Tally,
+    /// and of this epoch.
+    #[serde(default)]
+    pub epoch_losses: Tally,
     #[serde(default)]
     pub pace: Pace,
-    /// Sum and number of training losses of this epoch.
-    #[serde(default)]
-    pub epoch: (f64, u64),
     pub history: Vec<Point>,
     pub options: TrainOptions,
     /// Of the games of both sides.
     pub digest: String,
+    /// Of the teacher's file.
+    #[serde(default)]
+    pub teacher: Option<String>,
+}
+
+/// Losses of steps, added.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    losses: Losses,
+    steps: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, losses: &Losses) {
+        self.losses.add(losses, 1.0);
+        self.steps += 1;
+    }
+
+    /// The means, and nothing is left; of no step there is none.
+    pub fn take(&mut self) -> Option<Losses> {
+        let Tally { losses, steps } = std::mem::take(self);
+        (steps > 0).then(|| losses.over(steps as f64))
+    }
 }
 
 impl Progress {
-    pub fn new(options: &TrainOptions, digest: String) -> Self {
+    pub fn new(options: &TrainOptions, digest: String, teacher: Option<String>) -> Self {
         Progress {
             step: 0,
             updates: 0,
@@ -47,12 +68,13 @@ impl Progress {
             without_better: 0,
             validated: 0,
             kept: vec![],
-            recent: (0.0, 0),
+            recent_losses: Tally::default(),
             pace: Pace::default(),
-            epoch: (0.0, 0),
+            epoch_losses: Tally::default(),
             history: vec![],
-            options: options.clone(),
+            options: TrainOptions { resume: false, ..options.clone() },
             digest,
+            teacher,
         }
     }
 
@@ -81,74 +103,4 @@ impl Progress {
         self.kept.truncate(keep);
         self.kept.iter().any(|(step, _)| *step == self.step)
     }
-}
-
-pub type Resumed = (Policy, Progress, Option<Optimiser>);
-
-/// What an earlier run left in the folder, if it may be gone on with.
-pub fn resumable(
-    folder: &Folder,
-    spec: &Spec,
-    options: &TrainOptions,
-    digest: &str,
-) -> Result<Option<Resumed>> {
-    let path = folder.file(Kind::Last);
-    match (path.exists(), options.resume) {
-        (false, _) => return Ok(None),
-        (true, false) => {
-            let expected = "an empty folder, or resume: true";
-            return Err(Error::mismatch(
-                folder.path().display().to_string(),
-                expected,
-                "an earlier run",
-            ));
-        }
-        (true, true) => {}
-    }
-    let file = checkpoint::load(&path)?;
-    let what = path.display().to_string();
-    let progress: Progress = serde_json::from_value(file.manifest.notes.clone())
-        .map_err(|e| Error::corrupt(&what, e))?;
-    if file.manifest.spec != *spec {
-        return Err(Error::mismatch(format!("spec of {what}"), "that of this run", "another"));
-    }
-    if progress.digest != digest {
-        return Err(Error::mismatch(format!("games of {what}"), "those of this run", "others"));
-    }
-    // How it is computed and until when may change; what is computed may not.
-    let comparable = |o: &TrainOptions| TrainOptions {
-        resume: false,
-        threads: None,
-        max_minutes: None,
-        evaluate: false,
-        gradient_checkpoint: false,
-        checkpoint_every: 1,
-        // Said or not, it is the same number.
-        weight_decay: o.optimiser().ok().map(|config| config.weight_decay),
-        save_every: None,
-        save_minutes: None,
-        keep_last: 0,
-        keep_best: 0,
-        prefetch: 0,
-        loader_threads: 1,
-        loader_deadline_ms: 1,
-        ..o.clone()
-    };
-    let (before, now) = (comparable(&progress.options), comparable(options));
-    if let Some((name, before, now)) = first_difference(&before, &now) {
-        return Err(Error::mismatch(format!("{name} of a resumed run"), before, now));
-    }
-    let policy = Policy::from_checkpoint(file.manifest, file.weights)?;
-    Ok(Some((policy, progress, Some(file.optimiser))))
-}
-
-/// The first option in which two runs differ, and both its values.
-fn first_difference(before: &TrainOptions, now: &TrainOptions) -> Option<(String, Value, Value)> {
-    let fields = |o| serde_json::to_value(o).unwrap_or_default();
-    let (before, now) = (fields(before), fields(now));
-    let differs = |(name, value): (&String, &Value)| {
-        (now.get(name) != Some(value))
-            .then(|| (name.clone(), value.clone(), now.get(name).cloned().unwrap_or_default()))
-    };
-    before.as_object()?.iter().find_map(differs)
 }

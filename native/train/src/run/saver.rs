@@ -114,6 +114,11 @@ impl Saver {
         (std::mem::take(&mut self.told), owed)
     }
 
+    /// Tells and counts a file beside the checkpoints that could not be written.
+    pub fn fail(&mut self, step: u64, path: PathBuf, error: &Error, events: &dyn Fn(Event)) {
+        events(self.told.fail(step, path, error));
+    }
+
     fn join(&mut self) -> Option<Draft> {
         // It ends with its last order.
         self.saves = None;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use super::*;
 use crate::loss::LossOptions;
 use crate::options::Mode;
-use sconce_core::backbone::State;
 use sconce_core::checkpoint;
 use sconce_core::ops::tensor;
 use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
@@ -133,7 +132,7 @@ fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
     assert_eq!(told, [3, 6, 9, 12].map(|step| (best.clone(), step)));
     let failed = &report.saves.failed;
     assert_eq!((failed.len(), &failed[0].path, failed[0].times), (1, &best, 4));
-    assert_eq!(names(&out), ["lock", "report.json"]);
+    assert_eq!(names(&out), ["lock", "report.json", "run.json"]);
 
     // Full for a while: the files before it stay, and those after it are as if it had not been. Whichever
     // file a write is of, a best policy that failed goes before the state that tells of it.
@@ -264,12 +263,13 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
     let cancel = AtomicBool::new(false);
     let mut run = prepare(&corpus, &options, dir.path(), &cancel);
     run.step(1e-3).unwrap();
-    let numbers = |state: Option<State>| state.unwrap().to_vec().unwrap();
+    let numbers = |states: Option<States>| states.unwrap().learner.to_vec().unwrap();
     let before = numbers(run.source.carried());
 
     // Nothing finite is left of gradients that this one is added to.
     let zero = run.stepper.policy().zero_state(2).unwrap();
-    let Loaded { mut batch, .. } = run.source.draw(0, zero.clone(), &cancel).unwrap();
+    let zeros = States { learner: zero.clone(), teacher: None };
+    let Loaded { mut batch, .. } = run.source.draw(0, zeros, &cancel).unwrap();
     let frames = eval::frames(&mut batch);
     let Batch { labels, weights, .. } = &batch;
     let examples = Examples { frames: &frames, labels, weights };

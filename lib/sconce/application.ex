@@ -1,0 +1,11 @@
+defmodule Sconce.Application do
+  @moduledoc false
+
+  use Application
+
+  @impl true
+  def start(_type, _args) do
+    children = [Sconce.Trainer.Keeper]
+    Supervisor.start_link(children, strategy: :one_for_one, name: Sconce.Supervisor)
+  end
+end

@@ -1,0 +1,43 @@
+defmodule Sconce.Trainer.Keeper do
+  @moduledoc false
+  # Knows the runs of this VM. When the VM is told to stop, which stops this application, it ends them: only
+  # then do other processes die, and a run that is not asked cannot save its state.
+
+  use GenServer, shutdown: 60_000
+
+  alias Sconce.Trainer
+
+  # Together, before the supervisor gives up.
+  @farewell_ms 50_000
+
+  def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
+
+  @doc "Has a run ended with this VM; does nothing where the application is not started."
+  def keep(run), do: GenServer.cast(__MODULE__, {:keep, run})
+
+  @impl true
+  def init(_opts) do
+    Process.flag(:trap_exit, true)
+    {:ok, MapSet.new()}
+  end
+
+  @impl true
+  def handle_cast({:keep, run}, runs) do
+    Process.monitor(run)
+    {:noreply, MapSet.put(runs, run)}
+  end
+
+  @impl true
+  def handle_info({:DOWN, _monitor, :process, run, _reason}, runs),
+    do: {:noreply, MapSet.delete(runs, run)}
+
+  def handle_info(_other, runs), do: {:noreply, runs}
+
+  @impl true
+  def terminate(_reason, runs) do
+    Enum.each(runs, &Trainer.stop/1)
+    deadline = System.monotonic_time(:millisecond) + @farewell_ms
+    left = fn -> max(deadline - System.monotonic_time(:millisecond), 0) end
+    Enum.each(runs, &Trainer.await(&1, left.()))
+  end
+end

@@ -1,0 +1,108 @@
+//! Whether the bytes of a corpus are still those that were written.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use sconce_core::{Error, Result};
+use serde::Serialize;
+
+use crate::corpus::Corpus;
+use crate::shard::Shard;
+use crate::view::View;
+
+/// How far a check is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Checked {
+    pub done: usize,
+    pub total: usize,
+    pub bytes: u64,
+    pub damaged: usize,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Verification {
+    pub games: usize,
+    pub bytes: u64,
+    /// Games of which no digest is recorded: of these it is known that they can be read.
+    pub unrecorded: usize,
+    pub damaged: Vec<Damage>,
+    pub seconds: f64,
+}
+
+/// A game that is not what was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    pub file: String,
+    pub source: String,
+    pub reason: String,
+}
+
+/// Reads every byte of the games in a folder, and compares their digests with those recorded when they
+/// were written; where none are, every number has to be finite and every label one of its head.
+pub fn verify(dir: &Path, progress: &dyn Fn(Checked), cancel: &AtomicBool) -> Result<Verification> {
+    let start = Instant::now();
+    let corpus = Corpus::open_unchecked(dir)?;
+    let mut found = Verification { games: corpus.games().len(), ..Verification::default() };
+    for (i, game) in corpus.games().iter().enumerate() {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        match check(&corpus, i) {
+            Ok(recorded) => found.unrecorded += usize::from(!recorded),
+            Err(error) => {
+                let (file, source) = (game.file.clone(), game.source.clone());
+                found.damaged.push(Damage { file, source, reason: error.to_string() });
+            }
+        }
+        found.bytes += game.bytes;
+        let (total, bytes, damaged) = (found.games, found.bytes, found.damaged.len());
+        progress(Checked { done: i + 1, total, bytes, damaged });
+    }
+    found.seconds = start.elapsed().as_secs_f64();
+    Ok(found)
+}
+
+/// Whether there was a digest to compare with.
+fn check(corpus: &Corpus, game: usize) -> Result<bool> {
+    corpus.check_size(game)?;
+    let shard = corpus.shard(game)?;
+    let recorded = match corpus.games().get(game) {
+        Some(info) if shard.is_recorded() => &info.contents,
+        _ => return readable(corpus, game).map(|()| false),
+    };
+    let found = shard.contents()?;
+    match found == *recorded {
+        true => Ok(true),
+        false => Err(damaged(&shard, "its bytes are not those that were written")),
+    }
+}
+
+fn damaged(shard: &Shard, reason: &str) -> Error {
+    Error::corrupt(shard.path().display().to_string(), reason)
+}
+
+fn readable(corpus: &Corpus, game: usize) -> Result<()> {
+    let heads = corpus.schema().heads();
+    for view in corpus.views(&[game])? {
+        let (mut raw, mut labels) = (vec![0.0; view.raw_width()], vec![0; heads.num_labels()]);
+        for t in 0..view.len(0) {
+            view.raw(t, &mut raw)?;
+            view.labels(t, 0, false, &heads, &mut labels)?;
+            finite(&view, t, &raw)?;
+        }
+        view.verify()?;
+    }
+    Ok(())
+}
+
+fn finite(view: &View, t: usize, raw: &[f32]) -> Result<()> {
+    match raw.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(at) => {
+            let what = format!("{}, frame {}, number {at}", view.info().source, t);
+            Err(Error::NonFinite { what, value: raw.get(at).copied().unwrap_or_default().into() })
+        }
+    }
+}

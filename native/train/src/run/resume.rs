@@ -1,0 +1,360 @@
+//! Whether a run may go on from what an earlier one left, with which options, and how long its
+//! schedule then is.
+//!
+//! 1. An option that is not said is the earlier run's.
+//! 2. How a run is computed, watched and saved may change, and when it ends; what is computed may not.
+//!    What may not and does is told all at once.
+//! 3. The schedule is the earlier run's: where the run is lengthened, warm-up and decay keep the lengths
+//!    that they had, unless `decay_steps` is said anew.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use sconce_core::checkpoint::{self, Checkpoint, Manifest, Optimiser};
+use sconce_core::error::Difference;
+use sconce_core::{Error, Policy, Result, Spec};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::folder::{Folder, Kind};
+use super::progress::Progress;
+use crate::options::{LrSchedule, TrainOptions};
+
+/// What a folder knows of its run from the start on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Where its games are; a checkpoint that was carried elsewhere does not say.
+    pub corpus: Option<PathBuf>,
+    pub spec: Spec,
+    pub options: TrainOptions,
+}
+
+impl Record {
+    pub fn new(corpus: &Path, spec: &Spec, options: &TrainOptions) -> Self {
+        let options = TrainOptions { resume: false, ..options.clone() };
+        Record { corpus: Some(corpus.to_path_buf()), spec: spec.clone(), options }
+    }
+
+    /// Of the run in a folder, which need not have saved a state yet.
+    pub fn read(out: &Path) -> Result<Self> {
+        let folder = Folder::new(out);
+        let (path, last) = (folder.record(), folder.file(Kind::Last));
+        if path.exists() {
+            let text = std::fs::read(&path).map_err(Error::io(&path))?;
+            let corrupt = |e| Error::corrupt(path.display().to_string(), e);
+            return serde_json::from_slice(&text).map_err(corrupt);
+        }
+        if !last.exists() {
+            return Err(Error::not_found(format!("a run in {}", out.display())));
+        }
+        let manifest = checkpoint::manifest(&last)?;
+        let options = progress(&last, &manifest)?.options;
+        Ok(Record { corpus: None, spec: manifest.spec, options })
+    }
+
+    /// Its options, with those that are `said` in their place.
+    pub fn with(self, said: Value) -> Result<TrainOptions> {
+        let mut options = value(&self.options)?;
+        // Steps go before epochs, so that epochs alone would say nothing.
+        if said.get("epochs").is_some() && said.get("steps").is_none() {
+            lay(&mut options, serde_json::json!({ "steps": null }));
+        }
+        lay(&mut options, said);
+        serde_json::from_value(options).map_err(|e| Error::mismatch("options", "those of a run", e))
+    }
+}
+
+/// Puts `over` in the place of what has its name, a list or a number as a whole.
+fn lay(under: &mut Value, over: Value) {
+    match (under, over) {
+        (Value::Object(under), Value::Object(over)) => {
+            for (name, value) in over {
+                lay(under.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (under, over) => *under = over,
+    }
+}
+
+/// Where a run goes on: from a policy, how far it had come (with the options from now on) and the
+/// optimiser's numbers.
+pub type Resumed = (Policy, Progress, Optimiser);
+
+/// What an earlier run left in the folder, if it may be gone on with: its games and its teacher, if it has
+/// one, are known by their digests.
+pub fn resumable(
+    folder: &Folder,
+    spec: &Spec,
+    options: &TrainOptions,
+    (digest, teacher): (&str, Option<&str>),
+    epoch_steps: u64,
+) -> Result<Option<Resumed>> {
+    let path = folder.file(Kind::Last);
+    match (path.exists(), options.resume) {
+        (false, _) => return Ok(None),
+        (true, false) => {
+            let what = format!("folder {}", folder.path().display());
+            return Err(Error::mismatch(what, "none with a run in it, or resume: true", "a run"));
+        }
+        (true, true) => {}
+    }
+    let Checkpoint { manifest, weights, optimiser } =
+        checkpoint::load(&path).map_err(|e| folder.other_states(e))?;
+    let mut progress = progress(&path, &manifest)?;
+    let mut differences = differences((&manifest.spec, &progress), (spec, options, digest))?;
+    if progress.teacher.as_deref() != teacher {
+        let (recorded, given) = ("that of the run".into(), "another".into());
+        differences.push(Difference { option: "teacher".into(), recorded, given });
+    }
+    if !differences.is_empty() {
+        return Err(Error::Fixed { what: path.display().to_string(), differences });
+    }
+    progress.options = lengthened(&progress, options, epoch_steps)?;
+    let policy = Policy::from_checkpoint(manifest, weights)?;
+    Ok(Some((policy, progress, optimiser)))
+}
+
+fn progress(path: &Path, manifest: &Manifest) -> Result<Progress> {
+    let corrupt = |e| Error::corrupt(path.display().to_string(), format!("no state of a run: {e}"));
+    // Files from before it had a place of its own.
+    let value = if manifest.run.is_null() { &manifest.notes } else { &manifest.run };
+    serde_json::from_value(value.clone()).map_err(corrupt)
+}
+
+/// In what runs differ that may not: spec, options and games.
+fn differences(
+    (spec, progress): (&Spec, &Progress),
+    (now_spec, now, digest): (&Spec, &TrainOptions, &str),
+) -> Result<Vec<Difference>> {
+    let mut found = vec![];
+    compare(&value(spec)?, &value(now_spec)?, "", &mut found);
+    compare(&value(&fixed(&progress.options))?, &value(&fixed(now))?, "", &mut found);
+    if progress.digest != digest {
+        let (recorded, given) = ("those of the run".into(), "others".into());
+        found.push(Difference { option: "games".into(), recorded, given });
+    }
+    Ok(found)
+}
+
+/// Options that may change are made equal, and those that are said like those that are not.
+fn fixed(options: &TrainOptions) -> TrainOptions {
+    let own = TrainOptions::default();
+    let mut options = TrainOptions {
+        // When it ends,
+        steps: own.steps,
+        epochs: own.epochs,
+        max_minutes: own.max_minutes,
+        patience: own.patience,
+        min_delta: own.min_delta,
+        decay_steps: own.decay_steps,
+        evaluate: own.evaluate,
+        // when it is measured, saved and told of,
+        validate_every: own.validate_every,
+        save_every: own.save_every,
+        save_minutes: own.save_minutes,
+        keep_last: own.keep_last,
+        keep_best: own.keep_best,
+        gradient_report: own.gradient_report,
+        // how it is computed,
+        threads: own.threads,
+        gradient_checkpoint: own.gradient_checkpoint,
+        checkpoint_every: own.checkpoint_every,
+        prefetch: own.prefetch,
+        loader_threads: own.loader_threads,
+        loader_deadline_ms: own.loader_deadline_ms,
+        // and where its games and its teacher are, which are known by their digests.
+        validation: own.validation,
+        teacher: own.teacher,
+        resume: own.resume,
+        ..options.clone()
+    };
+    if let Ok(config) = options.optimiser() {
+        options.weight_decay = Some(config.weight_decay);
+        (options.beta1, options.beta2) = (config.beta1, config.beta2);
+        (options.eps, options.momentum) = (config.eps, config.momentum);
+    }
+    options
+}
+
+/// As JSON with the digits that a person wrote.
+fn value(data: &impl Serialize) -> Result<Value> {
+    let text = serde_json::to_string(data).map_err(|e| Error::corrupt("options", e))?;
+    serde_json::from_str(&text).map_err(|e| Error::corrupt("options", e))
+}
+
+/// Adds the names under which two values differ. A single name that differs is that of a variant.
+fn compare(before: &Value, now: &Value, name: &str, found: &mut Vec<Difference>) {
+    let differ = |recorded: &Value, given: &Value| Difference {
+        option: name.to_string(),
+        recorded: shown(recorded),
+        given: shown(given),
+    };
+    match (before, now) {
+        (before, now) if before == now => {}
+        (Value::Object(a), Value::Object(b)) => match (a.keys().next(), b.keys().next()) {
+            (Some(x), Some(y)) if a.len() == 1 && b.len() == 1 && x != y => {
+                found.push(differ(&x.as_str().into(), &y.as_str().into()));
+            }
+            _ => {
+                let names: BTreeMap<_, _> = a.iter().chain(b).collect();
+                for key in names.into_keys() {
+                    let part = |fields: &serde_json::Map<_, _>| {
+                        fields.get(key).cloned().unwrap_or_default()
+                    };
+                    compare(&part(a), &part(b), &below(name, key), found);
+                }
+            }
+        },
+        (before, now) => found.push(differ(before, now)),
+    }
+}
+
+/// Options of backbones and losses are said by their own names.
+fn below(name: &str, key: &str) -> String {
+    match name {
+        "heads" | "embedding" => format!("{name}.{key}"),
+        _ => key.to_string(),
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "none".into(),
+        other => other.to_string(),
+    }
+}
+
+/// The options of a run from now on, its schedule as long as it was.
+fn lengthened(progress: &Progress, now: &TrainOptions, epoch_steps: u64) -> Result<TrainOptions> {
+    let before = &progress.options;
+    let (steps, total) = (before.total_steps(epoch_steps), now.total_steps(epoch_steps));
+    let mut options = TrainOptions { resume: false, ..now.clone() };
+    if total == steps {
+        return Ok(options);
+    }
+    let said = if now.steps.is_some() { "steps" } else { "epochs" };
+    if total < progress.step {
+        let made = format!("at least the {} steps that are made", progress.step);
+        return Err(Error::mismatch(said, made, format!("{total} steps")));
+    }
+    let schedule = before.schedule(steps);
+    options.warmup_steps = schedule.warmup_steps;
+    let again = now.decay_steps == before.decay_steps;
+    if again && now.lr_schedule.falls() {
+        options.decay_steps = Some(schedule.decay_length());
+    }
+    let end = schedule.warmup_steps + schedule.decay_length();
+    let dead = matches!(now.lr_schedule, LrSchedule::Linear | LrSchedule::Cosine);
+    if again && dead && total > steps.max(end) {
+        let whole = total - schedule.warmup_steps;
+        let expected = format!(
+            "at most {end} steps, after which the learning rate of this run is 0, or decay_steps \
+             beside it (decay_steps {whole} is to the new end)"
+        );
+        return Err(Error::mismatch(said, expected, format!("{total} steps")));
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::optimiser::Kind as Optimizer;
+
+    fn record(options: TrainOptions) -> Record {
+        let text = json!({
+            "embedding": {"vector": 2},
+            "backbone": {"mlp": {"hidden_sizes": [8], "layer_norm": false, "residual": false,
+                                 "dropout": 0.0, "input_dropout": 0.0}},
+            "heads": {"kind": "independent", "parts": [], "stream_size": 64, "prior": false},
+        });
+        let spec = serde_json::from_value(text).unwrap();
+        Record::new(Path::new("corpus"), &spec, &options)
+    }
+
+    #[test]
+    fn what_is_not_said_is_recorded_and_parts_of_a_loss_are_said_alone() {
+        let options = TrainOptions { steps: Some(5), mirror: 0.3, ..TrainOptions::default() };
+        let said = json!({"loss": {"clamp": 9.0}, "epochs": 3, "resume": true});
+        let with = record(options.clone()).with(said).unwrap();
+        assert_eq!((with.mirror, with.steps, with.epochs, with.resume), (0.3, None, 3, true));
+        assert_eq!(with.loss.clamp, 9.0);
+        assert_eq!(with.loss.button_weight, options.loss.button_weight);
+        assert!(record(options).with(json!({"stepps": 3})).is_err());
+    }
+
+    fn at(step: u64, options: TrainOptions) -> Progress {
+        Progress { step, ..Progress::new(&options, "games".into(), None) }
+    }
+
+    fn cosine(steps: u64) -> TrainOptions {
+        TrainOptions { steps: Some(steps), warmup_steps: 100, ..TrainOptions::default() }
+    }
+
+    #[test]
+    fn what_may_not_change_is_told_all_at_once_with_both_values() {
+        let record = record(cosine(5));
+        let progress = at(3, record.options.clone());
+        let mut spec = record.spec.clone();
+        if let sconce_core::spec::Backbone::Mlp(config) = &mut spec.backbone {
+            config.hidden_sizes = vec![16, 16];
+        }
+        let mut now = TrainOptions { seed: 3, noise: 0.3, ..cosine(500) };
+        now.loss.clamp = 9.0;
+        now.threads = Some(2);
+        let found = differences((&record.spec, &progress), (&spec, &now, "other")).unwrap();
+        let rows = |d: &Difference| [d.option.clone(), d.recorded.clone(), d.given.clone()];
+        let want = [
+            ["hidden_sizes", "[8]", "[16,16]"],
+            ["clamp", "60.0", "9.0"],
+            ["noise", "0.0", "0.3"],
+            ["seed", "0", "3"],
+            ["games", "those of the run", "others"],
+        ];
+        assert_eq!(found.iter().map(rows).collect::<Vec<_>>(), want.map(|r| r.map(String::from)));
+    }
+
+    #[test]
+    fn numbers_of_an_optimiser_are_the_same_said_or_not() {
+        let own = |beta1| TrainOptions { beta1, ..TrainOptions::default() };
+        assert_eq!(fixed(&own(None)), fixed(&own(Some(0.9))));
+        assert_ne!(fixed(&own(None)), fixed(&own(Some(0.8))));
+        let sgd = |nesterov, momentum| {
+            let optimizer = Optimizer::Sgd;
+            fixed(&TrainOptions { optimizer, nesterov, momentum, ..TrainOptions::default() })
+        };
+        assert_eq!(sgd(false, None), sgd(false, Some(0.9)));
+        assert_ne!(sgd(true, None), sgd(false, Some(0.9)));
+    }
+
+    #[test]
+    fn a_schedule_keeps_its_length_where_the_run_does_not() {
+        let linear = |steps| TrainOptions { lr_schedule: LrSchedule::Exponential, ..cosine(steps) };
+        let before = linear(60);
+        let now = lengthened(&at(40, before.clone()), &linear(600), 10).unwrap();
+        // A warm-up is at most half of the run, as it was when this one began.
+        assert_eq!((now.warmup_steps, now.decay_steps), (30, Some(30)));
+        for step in 0..60 {
+            assert_eq!(now.schedule(600).rate(step), before.schedule(60).rate(step), "{step}");
+        }
+        let same = lengthened(&at(40, before.clone()), &before, 10).unwrap();
+        assert_eq!((same.warmup_steps, same.decay_steps), (100, None));
+    }
+
+    #[test]
+    fn a_run_is_not_lengthened_to_steps_that_change_nothing_or_shortened_to_fewer_than_it_has() {
+        let with = |now: TrainOptions| lengthened(&at(1200, cosine(1200)), &now, 10);
+        let text = with(cosine(2000)).unwrap_err().to_string();
+        assert!(text.contains("at most 1200 steps") && text.contains("decay_steps 1900"), "{text}");
+        let stretched = TrainOptions { decay_steps: Some(1900), ..cosine(2000) };
+        assert_eq!(with(stretched).unwrap().decay_steps, Some(1900));
+        let epochs = TrainOptions { steps: None, epochs: 100, ..cosine(1) };
+        assert!(with(epochs).unwrap_err().to_string().starts_with("epochs: expected at least"));
+        let long = TrainOptions { decay_steps: Some(3000), ..cosine(1200) };
+        let now = TrainOptions { steps: Some(2000), ..long.clone() };
+        assert_eq!(lengthened(&at(1200, long), &now, 10).unwrap().decay_steps, Some(3000));
+    }
+}

@@ -1,0 +1,359 @@
+//! A frozen policy that a run stays close to: its logits on the batches of the run, and how far those of
+//! the learner are from them.
+//!
+//! The Kullback-Leibler divergence of the joint distributions of a frame's action: heads and bits are
+//! independent of each other given what is recorded, so theirs are added. Autoregressive heads, the
+//! teacher's or the learner's, condition on the recorded action.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::Path;
+
+use candle_core::Tensor;
+use sconce_core::backbone::{Context, State};
+use sconce_core::ops::simd::{exp, non_finite};
+use sconce_core::ops::tensor;
+use sconce_core::policy::Frames;
+use sconce_core::spec::{Embedding, HeadKind, Heads, Part};
+use sconce_core::{Error, Policy, Result, Spec};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::eval::noted;
+use crate::options::TrainOptions;
+
+/// Which distribution the expectation is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// KL(learner || teacher), the expectation over what the learner would do: it may leave out what the
+    /// teacher does, and is punished for what the teacher would not do.
+    Forward,
+    /// KL(teacher || learner): it is punished for what it leaves out.
+    Reverse,
+}
+
+/// A policy that does not learn.
+pub struct Teacher {
+    policy: Policy,
+    direction: Direction,
+    weight: f64,
+    digest: String,
+}
+
+/// What the teacher reads of a batch, and its state before it.
+#[derive(Clone, Copy)]
+pub struct Lesson<'a> {
+    pub teacher: &'a Teacher,
+    pub frames: &'a Frames,
+    pub state: &'a State,
+}
+
+impl<'a> Lesson<'a> {
+    /// The frames of a chunk.
+    pub fn part(&self, range: Range<usize>) -> Cow<'a, Frames> {
+        match range == (0..self.frames.time) {
+            true => Cow::Borrowed(self.frames),
+            false => Cow::Owned(self.frames.chunk(range)),
+        }
+    }
+}
+
+impl Teacher {
+    /// The teacher of a run of `spec`, if its options name one.
+    ///
+    /// # Errors
+    /// `Mismatch` for a teacher of another game, action space or frame delay. One whose file says nothing
+    /// of its delay is taken to have the run's.
+    pub fn of(options: &TrainOptions, spec: &Spec) -> Result<Option<Self>> {
+        let Some(path) = &options.teacher else { return Ok(None) };
+        let policy = Policy::load(path)?;
+        fits(&policy, spec, options)?;
+        let (direction, weight) = (options.teacher_direction, options.teacher_weight);
+        Ok(Some(Teacher { policy, direction, weight, digest: digest(path)? }))
+    }
+
+    pub fn spec(&self) -> &Spec {
+        self.policy.spec()
+    }
+
+    /// Of its file, by which a resumed run knows it again.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    pub fn zero_state(&self, batch: usize) -> Result<State> {
+        self.policy.zero_state(batch)
+    }
+
+    /// How much of the divergence is added to the loss.
+    pub fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// Its logits `[b * t, num_logits]` of some frames, and the state after them.
+    pub fn logits(
+        &self,
+        frames: &Frames,
+        labels: &[u16],
+        state: &State,
+    ) -> Result<(Tensor, State)> {
+        let context = Context::default();
+        let (logits, after) = self.policy.forward(frames, Some(labels), state, &context)?;
+        let wrong = tensor::with(&logits, |logits| Ok(non_finite(logits)))?;
+        match wrong {
+            Some(value) => {
+                Err(Error::NonFinite { what: "logit of the teacher".into(), value: value.into() })
+            }
+            None => Ok((logits, after.hand_on()?)),
+        }
+    }
+
+    /// Adds [`weight`](Self::weight) times `scale` times the gradient of the sum over rows, each times its
+    /// own weight, to `grad`; gives that sum, in nats, without the factors.
+    ///
+    /// # Shapes
+    /// `x`, the learner's logits, `y`, the teacher's, and `grad` `[n, num_logits]`, `weights [n]`
+    pub fn pull(&self, x: &[f32], y: &[f32], weights: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
+        let heads = &self.policy.spec().heads;
+        let width = heads.num_logits().max(1);
+        let parts: Vec<Part> = heads.iter().collect();
+        let rows = x.chunks_exact(width).zip(y.chunks_exact(width)).zip(weights);
+        let rows = rows.zip(grad.chunks_exact_mut(width));
+        let counted = rows.filter(|((_, weight), _)| **weight != 0.0);
+        let sums = counted.map(|(((x, y), &weight), grad)| {
+            let weight = f64::from(weight);
+            let scale = self.weight * scale * weight;
+            let of_head = |part: &Part| {
+                let span = part.logits..part.logits + part.head.kind.logits();
+                let (x, y, grad) = (&x[span.clone()], &y[span.clone()], &mut grad[span]);
+                divergence(part.head.kind, self.direction, x, y, scale, grad)
+            };
+            weight * parts.iter().map(of_head).sum::<f64>()
+        });
+        sums.sum()
+    }
+}
+
+/// One head of one row; adds `scale` times its gradient at `x`.
+fn divergence(
+    kind: HeadKind,
+    direction: Direction,
+    x: &[f32],
+    y: &[f32],
+    scale: f64,
+    grad: &mut [f32],
+) -> f64 {
+    match kind {
+        HeadKind::Bernoulli(_) => {
+            let bits = x.iter().zip(y).zip(grad);
+            bits.map(|((&x, &y), grad)| {
+                let (kl, slope) = bit(direction, x.into(), y.into());
+                *grad += (scale * slope) as f32;
+                kl
+            })
+            .sum()
+        }
+        HeadKind::Categorical(_) => classes(direction, x, y, scale, grad),
+    }
+}
+
+/// Divergence of a bit, and its derivative at the learner's logit.
+fn bit(direction: Direction, x: f64, y: f64) -> (f64, f64) {
+    let (p, q) = (1.0 / (1.0 + (-x).exp()), 1.0 / (1.0 + (-y).exp()));
+    let softplus = |z: f64| z.max(0.0) + (-z.abs()).exp().ln_1p();
+    match direction {
+        Direction::Forward => (p * (x - y) - softplus(x) + softplus(y), p * (1.0 - p) * (x - y)),
+        Direction::Reverse => (q * (y - x) - softplus(y) + softplus(x), p - q),
+    }
+}
+
+fn classes(direction: Direction, x: &[f32], y: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
+    let (log_x, log_y) = (log_sum(x), log_sum(y));
+    let probability = |v: f32, log: f64| f64::from(exp((f64::from(v) - log) as f32));
+    let ratio = |x: f32, y: f32| (f64::from(x) - log_x) - (f64::from(y) - log_y);
+    let pairs = || x.iter().copied().zip(y.iter().copied());
+    match direction {
+        Direction::Forward => {
+            let kl: f64 = pairs().map(|(x, y)| probability(x, log_x) * ratio(x, y)).sum();
+            for ((x, y), grad) in pairs().zip(grad) {
+                *grad += (scale * probability(x, log_x) * (ratio(x, y) - kl)) as f32;
+            }
+            kl
+        }
+        Direction::Reverse => {
+            for ((x, y), grad) in pairs().zip(grad) {
+                *grad += (scale * (probability(x, log_x) - probability(y, log_y))) as f32;
+            }
+            pairs().map(|(x, y)| -probability(y, log_y) * ratio(x, y)).sum()
+        }
+    }
+}
+
+fn log_sum(x: &[f32]) -> f64 {
+    let largest = x.iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v));
+    let sum: f64 = x.iter().map(|&v| f64::from(exp(v - largest))).sum();
+    f64::from(largest) + sum.ln()
+}
+
+fn fits(teacher: &Policy, spec: &Spec, options: &TrainOptions) -> Result<()> {
+    let (its, own) = (teacher.spec(), spec);
+    let same_game = match (&its.embedding, &own.embedding) {
+        (Embedding::Vector(a), Embedding::Vector(b)) => a == b,
+        (Embedding::Melee(_), Embedding::Melee(_)) => true,
+        _ => false,
+    };
+    let game = |spec: &Spec| match &spec.embedding {
+        Embedding::Vector(size) => format!("vectors of {size}"),
+        Embedding::Melee(_) => "Melee".to_string(),
+    };
+    same(same_game, "game of the teacher", game(own), game(its))?;
+    let (wanted, got) = (action_space(&own.heads), action_space(&its.heads));
+    same(wanted == got, "action space of the teacher", wanted, got)?;
+    let Some(delay) = noted(teacher, "frame_delay") else { return Ok(()) };
+    let longest = noted(teacher, "frame_delay_max").unwrap_or(delay);
+    let wanted = (options.frame_delay, options.frame_delay_max.unwrap_or(options.frame_delay));
+    let range = |(low, high): (usize, usize)| format!("{low}..={high}");
+    let got = (delay, longest);
+    same(wanted == got, "frame delay of the teacher", range(wanted), range(got))
+}
+
+fn same(same: bool, what: &str, expected: String, got: String) -> Result<()> {
+    match same {
+        true => Ok(()),
+        false => Err(Error::mismatch(what, expected, got)),
+    }
+}
+
+/// What there is to choose, in words; how it is chosen does not matter.
+fn action_space(heads: &Heads) -> String {
+    let part = |part: Part| format!("{} {:?}", part.head.name, part.head.kind);
+    heads.iter().map(part).collect::<Vec<_>>().join(", ")
+}
+
+fn digest(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    Ok(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sconce_core::rng::Rng;
+    use sconce_core::spec::{self, Head, HeadsKind};
+
+    fn teacher(direction: Direction) -> Teacher {
+        let part = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };
+        let parts = vec![
+            part("go", HeadKind::Bernoulli(2)),
+            part("to", HeadKind::Categorical(3)),
+            part("at", HeadKind::Categorical(2)),
+        ];
+        let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 4, prior: false };
+        let backbone = spec::Backbone::Mlp(spec::MlpConfig {
+            hidden_sizes: vec![4],
+            layer_norm: false,
+            residual: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        });
+        let spec = Spec { embedding: Embedding::Vector(2), backbone, heads };
+        let policy = Policy::init(&spec, 1).unwrap();
+        Teacher { policy, direction, weight: 0.5, digest: String::new() }
+    }
+
+    /// Log-probabilities of all actions: two bits, one of three, one of two.
+    fn joint(x: &[f64]) -> Vec<f64> {
+        let bit = |x: f64, on: bool| -(if on { -x } else { x }).exp().ln_1p();
+        let class = |x: &[f64], i: usize| x[i] - x.iter().map(|v| v.exp()).sum::<f64>().ln();
+        let mut all = vec![];
+        for a in [false, true] {
+            for b in [false, true] {
+                for c in 0..3 {
+                    for d in 0..2 {
+                        let bits = bit(x[0], a) + bit(x[1], b);
+                        all.push(bits + class(&x[2..5], c) + class(&x[5..7], d));
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn kl(direction: Direction, x: &[f64], y: &[f64]) -> f64 {
+        let (p, q) = match direction {
+            Direction::Forward => (joint(x), joint(y)),
+            Direction::Reverse => (joint(y), joint(x)),
+        };
+        p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum()
+    }
+
+    #[test]
+    fn the_divergence_is_that_of_the_joint_distributions_and_its_gradient_that_of_differences() {
+        const ROWS: usize = 6;
+        let rng = Rng::new(3, "logits", 0);
+        let x: Vec<f32> = (0..7 * ROWS as u64).map(|i| 3.0 * rng.normal(i)).collect();
+        let y: Vec<f32> = (0..7 * ROWS as u64).map(|i| 3.0 * rng.normal(i + 1000)).collect();
+        let weights = [1.0, 0.0, 2.0, 0.5, 1.0, 3.0];
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let mut grad = vec![10.0; x.len()];
+            let sum = teacher(direction).pull(&x, &y, &weights, 0.25, &mut grad);
+            let mut wanted = 0.0;
+            for (row, &weight) in weights.iter().enumerate() {
+                let row_of = |v: &[f32]| -> Vec<f64> {
+                    v[7 * row..7 * row + 7].iter().map(|&v| v.into()).collect()
+                };
+                let (x, y) = (row_of(&x), row_of(&y));
+                wanted += f64::from(weight) * kl(direction, &x, &y);
+                for i in 0..7 {
+                    let at = |h: f64| {
+                        let mut x = x.clone();
+                        x[i] += h;
+                        kl(direction, &x, &y)
+                    };
+                    let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
+                    let want = 10.0 + 0.5 * 0.25 * f64::from(weight) * slope;
+                    let got = f64::from(grad[7 * row + i]);
+                    assert!((got - want).abs() < 2e-6, "{direction:?} {row} {i}: {got} {want}");
+                }
+            }
+            assert!((sum - wanted).abs() < 1e-5 * wanted, "{direction:?}: {sum} is not {wanted}");
+        }
+    }
+
+    #[test]
+    fn who_agrees_with_the_teacher_is_not_pulled_however_sure_both_are() {
+        let x = [90.0, -90.0, 80.0, -80.0, 0.0, 0.25, -0.25];
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let mut grad = [0.0; 7];
+            assert_eq!(teacher(direction).pull(&x, &x, &[1.0], 1.0, &mut grad), 0.0);
+            assert_eq!(grad, [0.0; 7]);
+        }
+    }
+
+    #[test]
+    fn a_teacher_of_another_game_action_space_or_delay_is_refused_with_both_named() {
+        let teacher = teacher(Direction::Forward);
+        let options = TrainOptions { frame_delay: 2, ..TrainOptions::default() };
+        let spec = teacher.spec().clone();
+        assert!(fits(&teacher.policy, &spec, &options).is_ok());
+        let other = Spec { embedding: Embedding::Vector(3), ..spec.clone() };
+        let error = fits(&teacher.policy, &other, &options).unwrap_err().to_string();
+        assert_eq!(error, "game of the teacher: expected vectors of 3, got vectors of 2");
+        let mut other = spec.clone();
+        other.heads.parts[1].kind = HeadKind::Categorical(4);
+        let error = fits(&teacher.policy, &other, &options).unwrap_err().to_string();
+        assert!(error.starts_with("action space of the teacher: expected "), "{error}");
+
+        let file = tempfile::tempdir().unwrap();
+        let path = file.path().join("teacher.safetensors");
+        teacher.policy.save(&path, serde_json::json!({ "frame_delay": 1 })).unwrap();
+        let error = fits(&Policy::load(&path).unwrap(), &spec, &options).unwrap_err().to_string();
+        assert_eq!(error, "frame delay of the teacher: expected 2..=2, got 1..=1");
+        let range = TrainOptions { frame_delay: 1, frame_delay_max: Some(3), ..options };
+        assert!(fits(&Policy::load(&path).unwrap(), &spec, &range).is_err());
+        let notes = serde_json::json!({ "frame_delay": 1, "frame_delay_max": 3 });
+        teacher.policy.save(&path, notes).unwrap();
+        assert!(fits(&Policy::load(&path).unwrap(), &spec, &range).is_ok());
+    }
+}

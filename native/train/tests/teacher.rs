@@ -1,0 +1,245 @@
+//! Runs that stay close to a frozen policy.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sconce_core::checkpoint::{self, Checkpoint};
+use sconce_core::ops::tensor;
+use sconce_core::rng::Rng;
+use sconce_core::spec::{
+    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
+};
+use sconce_core::{Policy, Result, Spec};
+use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_train::loss::LossOptions;
+use sconce_train::options::{Mode, TrainOptions};
+use sconce_train::report::{Event, RunReport, Stopped};
+use sconce_train::run::run;
+use sconce_train::teacher::Direction;
+
+const FRAMES: usize = 70;
+
+fn heads(kind: HeadsKind) -> Heads {
+    let part = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 6 };
+    let parts = vec![part("go", HeadKind::Bernoulli(2)), part("to", HeadKind::Categorical(3))];
+    Heads { kind, parts, stream_size: 5, prior: false }
+}
+
+fn gru(hidden_size: usize, dropout: f32, kind: HeadsKind) -> Spec {
+    let (num_layers, layer_norm, input_norm, input_dropout) = (1, true, false, 0.0);
+    let config =
+        RecurrentConfig { hidden_size, num_layers, layer_norm, input_norm, dropout, input_dropout };
+    let (embedding, backbone) = (Embedding::Vector(2), Backbone::Gru(config));
+    Spec { embedding, backbone, heads: heads(kind) }
+}
+
+fn mlp() -> Spec {
+    let config = MlpConfig {
+        hidden_sizes: vec![12],
+        layer_norm: false,
+        residual: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let (embedding, backbone) = (Embedding::Vector(2), Backbone::Mlp(config));
+    Spec { embedding, backbone, heads: heads(HeadsKind::Independent) }
+}
+
+/// Games of different lengths, so that lanes change games at different steps.
+fn corpus(dir: &Path) -> Corpus {
+    let games: Vec<VectorGame> = (0..8)
+        .map(|game| {
+            let (rng, frames) = (Rng::new(1, "test", game), FRAMES + 5 * game as usize);
+            let x: Vec<f32> = (0..2 * frames as u64).map(|i| rng.normal(i)).collect();
+            let bit = |v: f32| u16::from(v > 0.0);
+            let label = |t: usize| [bit(x[2 * t]), bit(x[2 * t + 1]), bit(x[2 * (t / 2)]) + 1];
+            VectorGame { labels: (0..frames).flat_map(label).collect(), x }
+        })
+        .collect();
+    Corpus::build(&Schema::vector(2, &heads(HeadsKind::Independent)), &games, dir).unwrap()
+}
+
+fn options(teacher: Option<PathBuf>) -> TrainOptions {
+    TrainOptions {
+        batch_size: 4,
+        window_size: 16,
+        stride: 8,
+        steps: Some(10),
+        warmup_steps: 2,
+        learning_rate: 1e-2,
+        val_split: 0.25,
+        validate_every: Some(5),
+        evaluate: false,
+        loss: LossOptions::plain(),
+        teacher,
+        ..TrainOptions::default()
+    }
+}
+
+/// A random policy in a file.
+fn teacher(dir: &Path, spec: &Spec, seed: u64) -> PathBuf {
+    let path = dir.join(format!("teacher{seed}.safetensors"));
+    Policy::init(spec, seed).unwrap().save(&path, serde_json::Value::Null).unwrap();
+    path
+}
+
+/// Loss, loss of the heads and divergence of each step.
+type Told = Vec<(f64, f64, Option<f64>)>;
+
+fn go(
+    corpus: &Corpus,
+    spec: &Spec,
+    options: &TrainOptions,
+    out: &Path,
+) -> Result<(RunReport, Told)> {
+    until(u64::MAX, corpus, spec, options, out)
+}
+
+/// A run that is stopped after step `last`.
+fn until(
+    last: u64,
+    corpus: &Corpus,
+    spec: &Spec,
+    options: &TrainOptions,
+    out: &Path,
+) -> Result<(RunReport, Told)> {
+    let (told, cancel) = (RefCell::new(vec![]), AtomicBool::new(false));
+    let listen = |event| {
+        if let Event::Step { step, loss, heads, teacher_kl, .. } = event {
+            told.borrow_mut().push((loss, heads.iter().map(|h| h.loss).sum(), teacher_kl));
+            cancel.store(step >= last, Ordering::Relaxed);
+        }
+    };
+    let report = run(corpus, spec, options, out, &listen, &cancel)?;
+    Ok((report, told.into_inner()))
+}
+
+fn state(folder: &Path) -> Vec<(String, Vec<u32>)> {
+    let bits = |v: Vec<f32>| v.iter().map(|v| v.to_bits()).collect();
+    let Checkpoint { weights, optimiser, .. } =
+        checkpoint::load(&folder.join("last.safetensors")).unwrap();
+    let weights = weights.iter().map(|(n, w)| (n.clone(), bits(tensor::to_vec(w).unwrap())));
+    weights.chain(optimiser.into_iter().map(|(name, v)| (name, bits(v)))).collect()
+}
+
+#[test]
+fn a_heavy_teacher_is_followed_and_the_divergence_is_in_the_loss() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let spec = gru(8, 0.0, HeadsKind::Autoregressive);
+    let path = teacher(dir.path(), &mlp(), 9);
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let options = TrainOptions {
+            teacher_weight: 20.0,
+            teacher_direction: direction,
+            steps: Some(60),
+            max_grad_norm: 100.0,
+            ..options(Some(path.clone()))
+        };
+        let out = dir.path().join(format!("{direction:?}"));
+        let (report, told) = go(&corpus, &spec, &options, &out).unwrap();
+        let kl: Vec<f64> = told.iter().map(|(_, _, kl)| kl.unwrap()).collect();
+        assert!(kl[0] > 0.01 && kl[59] < 0.3 * kl[0], "{direction:?}: {} {}", kl[0], kl[59]);
+        for (loss, heads, kl) in &told {
+            assert!((heads + 20.0 * kl.unwrap() - loss).abs() < 1e-9 * loss);
+        }
+        let noted = report.history.last().unwrap().teacher_kl.unwrap();
+        assert!(noted < kl[0]);
+    }
+    let (report, told) = go(&corpus, &spec, &options(None), &dir.path().join("alone")).unwrap();
+    assert!(told.iter().all(|(loss, heads, kl)| (loss - heads).abs() < 1e-9 && kl.is_none()));
+    assert!(report.history.iter().all(|point| point.teacher_kl.is_none()));
+}
+
+/// Only with the same states before each window do a policy and its copy agree.
+#[test]
+fn a_policy_agrees_with_itself_wherever_its_windows_begin_and_however_they_are_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let spec = gru(8, 0.0, HeadsKind::Autoregressive);
+    // The policy that a run of seed 0 begins with.
+    let path = teacher(dir.path(), &spec, 0);
+    for unroll in [Mode::Window, Mode::Carry] {
+        for truncate_bptt in [None, Some(5)] {
+            let out = dir.path().join(format!("{unroll:?} {truncate_bptt:?}"));
+            let options = TrainOptions {
+                unroll,
+                truncate_bptt,
+                burn_in: 3,
+                learning_rate: 0.0,
+                ..options(Some(path.clone()))
+            };
+            let (_, told) = go(&corpus, &spec, &options, &out).unwrap();
+            assert_eq!(told.len(), 10);
+            for (step, (_, _, kl)) in told.iter().enumerate() {
+                assert!(kl.unwrap().abs() < 1e-9, "{unroll:?} {truncate_bptt:?} {step}: {kl:?}");
+            }
+        }
+    }
+    // Nor is that so of any two policies.
+    let other = teacher(dir.path(), &spec, 1);
+    let (_, told) = go(&corpus, &spec, &options(Some(other)), &dir.path().join("other")).unwrap();
+    assert!(told[0].2.unwrap() > 1e-3);
+}
+
+#[test]
+fn a_run_with_a_teacher_goes_on_to_the_same_bits_on_any_number_of_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let spec = gru(8, 0.2, HeadsKind::Independent);
+    let path = teacher(dir.path(), &gru(11, 0.3, HeadsKind::Autoregressive), 5);
+    let options = TrainOptions {
+        unroll: Mode::Carry,
+        truncate_bptt: Some(7),
+        accumulation_steps: 2,
+        ema_decay: Some(0.9),
+        resume: true,
+        ..options(Some(path.clone()))
+    };
+    let on = |threads| TrainOptions { threads: Some(threads), ..options.clone() };
+    let (whole, cut) = (dir.path().join("whole"), dir.path().join("cut"));
+    let (_, told) = go(&corpus, &spec, &on(1), &whole).unwrap();
+    assert!(state(&whole).iter().any(|(name, _)| name == "carried.teacher"));
+
+    // Of the same teacher under another name, too.
+    let moved = dir.path().join("moved.safetensors");
+    std::fs::copy(&path, &moved).unwrap();
+    let mut again = vec![];
+    for stop in [3, 4, 8, u64::MAX] {
+        let options = TrainOptions { teacher: Some(moved.clone()), ..on(2) };
+        let (report, more) = until(stop, &corpus, &spec, &options, &cut).unwrap();
+        again.extend(more);
+        assert_eq!(report.stopped == Stopped::Finished, stop == u64::MAX);
+    }
+    assert_eq!(again, told);
+    assert!(state(&whole) == state(&cut));
+
+    let refused = |teacher: Option<PathBuf>| {
+        let options = TrainOptions { teacher, ..options.clone() };
+        go(&corpus, &spec, &options, &cut).map(drop).unwrap_err().to_string()
+    };
+    let other = teacher(dir.path(), &spec, 6);
+    for error in [refused(Some(other)), refused(None)] {
+        assert!(error.contains("teacher is that of the run, not another"), "{error}");
+    }
+}
+
+#[test]
+fn a_teacher_that_is_not_there_or_chooses_something_else_is_an_error_before_the_first_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let mut other = mlp();
+    other.heads.parts[1].kind = HeadKind::Categorical(4);
+    let path = teacher(dir.path(), &other, 1);
+    let refused = |path: PathBuf| {
+        let out = dir.path().join("run");
+        let error = go(&corpus, &mlp(), &options(Some(path)), &out).map(drop).unwrap_err();
+        assert!(!out.join("last.safetensors").exists());
+        error
+    };
+    let error = refused(path);
+    assert_eq!(error.kind().name(), "mismatch", "{error}");
+    assert!(error.to_string().starts_with("action space of the teacher"), "{error}");
+    assert_eq!(refused(dir.path().join("nowhere.safetensors")).kind().name(), "not_found");
+}

@@ -1,0 +1,167 @@
+defmodule Sconce.Trainer.ResumePropertyTest do
+  # A property: whatever a run is told, it goes on from where it was cut to the bits, and the curve, of one
+  # that was not. Other options each time, and the same ones with `mix test --seed`.
+  use ExUnit.Case, async: true
+
+  import Sconce.Test.Scratch
+
+  alias Sconce.{Corpus, Native, Temporal, Trainer}
+  alias Sconce.Trainer.Optimiser
+
+  @cases 30
+  @steps 8
+
+  # Each is drawn from its values.
+  @choices [
+    prior: [false, true],
+    dropout: [0.0, 0.3],
+    input_dropout: [0.0, 0.2],
+    optimizer: Optimiser.names(),
+    weight_decay: [nil, 0.1],
+    ema_decay: [nil, 0.9],
+    max_grad_norm: [0.1, 1.0],
+    warmup_steps: [0, 3],
+    accumulation_steps: [1, 3],
+    batch_size: [1, 4],
+    burn_in: [0, 2],
+    truncate_bptt: [nil, 3],
+    mirror: [0.0, 0.5],
+    noise: [0.0, 0.5],
+    previous_dropout: [0.0, 0.3],
+    frame_delay: [0, 2],
+    frame_delay_max: [nil, 5],
+    neutral_weight: [0.0, 0.5, 1.0],
+    transition_weight: [1.0, 3.0],
+    loss: [:plain, [], [head_normalize: true]],
+    validation_mode: [:window, :carry],
+    val_split: [0.0, 0.5],
+    seed: [0, 1]
+  ]
+
+  # Of these, one row together.
+  @heads [
+    [heads: :independent, head_hidden_size: 4],
+    [heads: :autoregressive, stream_size: 4]
+  ]
+  @schedules [
+    [lr_schedule: :constant],
+    [lr_schedule: :linear, decay_steps: 5],
+    [lr_schedule: :cosine],
+    [lr_schedule: :cosine_restarts, restart_period: 2, restart_mult: 2],
+    [lr_schedule: :exponential, decay_rate: 0.5]
+  ]
+  @walks [
+    [unroll: :carry],
+    [unroll: :window, stride: 3],
+    [unroll: :window, sampling: :weighted, weights: [1.0, 0.0, 2.0, 0.5]],
+    [unroll: :window, sampling: :balanced],
+    [unroll: :window, sampling: :transitions, action_oversample: 4.0]
+  ]
+
+  # What may be another when a run goes on.
+  @computed [
+    threads: [1, 2],
+    prefetch: [0, 1, 4],
+    loader_threads: [1, 2],
+    gradient_checkpoint: [false, true]
+  ]
+
+  @small [hidden_size: 8, hidden_sizes: [8, 8], num_layers: 2, num_heads: 2, head_dim: 4] ++
+           [window_size: 4, state_size: 4, attention_every: 2, conv_size: 3]
+  @fixed [
+    embedding: {:melee, action_embed_size: 4, character_embed_size: 4, stage_embed_size: 2},
+    learning_rate: 1.0e-2,
+    window_size: 5,
+    steps: @steps,
+    validate_every: 3,
+    validation_stride: 100,
+    save_every: 1,
+    keep_last: @steps,
+    evaluate: false
+  ]
+
+  setup_all do
+    dir = Path.join(System.tmp_dir!(), "sconce-resume-#{System.pid()}")
+    on_exit(fn -> File.rm_rf!(dir) end)
+    :ok = Native.corpus_fixtures(Path.join(dir, "replays"))
+    games = for name <- ~w(valid valid_2 nana items), do: Path.join(dir, "replays/#{name}.slp")
+    {:ok, corpus} = Corpus.import(games, into: Path.join(dir, "corpus"))
+    {:ok, corpus: corpus}
+  end
+
+  for n <- 1..@cases do
+    @tag capture_log: true
+    test "of drawn options, #{n}", %{corpus: corpus} do
+      :rand.seed(:exsss, {ExUnit.configuration()[:seed], unquote(n), 0})
+      dir = tmp_dir!("resume")
+      options = [corpus: corpus] ++ options()
+      said = inspect(options, limit: :infinity, pretty: true)
+
+      whole = Path.join(dir, "whole")
+      want = run!([out: whole] ++ drawn(@computed) ++ options)
+      # As a process that is killed leaves it, after a step and before the next save.
+      step = whole |> saved() |> List.delete(@steps) |> Enum.random()
+      cut = Path.join(dir, "cut")
+      File.mkdir_p!(cut)
+      File.cp!(numbered(whole, step), last(cut))
+      got = run!([out: cut, resume: true] ++ drawn(@computed) ++ options)
+
+      assert {step, tensors(last(cut))} == {step, tensors(last(whole))}, said
+      assert {step, curve(got)} == {step, curve(want)}, said
+      assert got.best_step == want.best_step, said
+
+      for later <- saved(cut), later in saved(whole) do
+        assert {step, later, tensors(numbered(cut, later))} ==
+                 {step, later, tensors(numbered(whole, later))},
+               said
+      end
+    end
+  end
+
+  defp options do
+    name = Enum.random(Temporal.backbones())
+    {rates, choices} = Keyword.split(drawn(@choices), [:dropout, :input_dropout])
+    sizes = Keyword.take(@small, Keyword.keys(Temporal.options(name)))
+    rows = Enum.flat_map([@heads, @schedules, @walks], &Enum.random/1)
+    [backbone: {name, sizes ++ rates}] ++ rows ++ choices ++ nesterov(choices) ++ @fixed
+  end
+
+  defp nesterov(choices), do: if(choices[:optimizer] == :sgd, do: [nesterov: true], else: [])
+
+  defp drawn(choices), do: for({name, values} <- choices, do: {name, Enum.random(values)})
+
+  defp run!(options) do
+    {:ok, run} = Trainer.start_link(options)
+    {:ok, %{stopped: :finished, steps: @steps} = report} = Trainer.await(run, 60_000)
+    GenServer.stop(run)
+    report
+  end
+
+  # Steps whose states stayed; the writer may have been busy at some.
+  defp saved(out) do
+    for path <- Path.wildcard(Path.join(out, "last-*.safetensors")),
+        do:
+          path
+          |> Path.basename(".safetensors")
+          |> String.trim_leading("last-")
+          |> String.to_integer()
+  end
+
+  defp numbered(out, step),
+    do: Path.join(out, "last-#{String.pad_leading(to_string(step), 8, "0")}.safetensors")
+
+  defp last(out), do: Path.join(out, "last.safetensors")
+
+  # Weights, moments, averages and carried states; the manifest before them tells the time.
+  defp tensors(path) do
+    <<length::64-little, _header::binary-size(length), tensors::binary>> = File.read!(path)
+    :crypto.hash(:sha256, tensors)
+  end
+
+  defp curve(report),
+    do:
+      for(
+        point <- report.history,
+        do: Map.take(point, [:step, :loss, :learning_rate, :nll, :heads])
+      )
+end

@@ -1,0 +1,215 @@
+defmodule Sconce.Trainer.ResumeTest do
+  use ExUnit.Case, async: true
+
+  import Sconce.Test.Scratch
+
+  alias Sconce.{Corpus, Error, Policy, Trainer}
+  alias Sconce.Policy.Spec
+
+  @small [backbone: :gru, hidden_size: 8, num_layers: 1, head_hidden_size: 8] ++
+           [batch_size: 8, window_size: 8, stride: 4, loss: :plain, learning_rate: 0.01] ++
+           [val_split: 0.25, evaluate: false, warmup_steps: 2]
+
+  setup do
+    dir = tmp_dir!("resume")
+    {:ok, dir: dir, corpus: corpus!(Path.join(dir, "corpus"), 1), out: Path.join(dir, "run")}
+  end
+
+  defp corpus!(into, seed) do
+    :rand.seed(:exsss, {seed, 2, 3})
+    bit = fn -> :rand.uniform(2) - 1 end
+
+    games =
+      for _game <- 1..8 do
+        bits = for _frame <- 1..48, do: bit.()
+        {Enum.map(bits, &[&1 * 2.0 - 1.0]), bits}
+      end
+
+    {:ok, corpus} = Corpus.build({:vector, 1}, games, into: into, heads: [go: {:categorical, 2}])
+    corpus
+  end
+
+  defp train(opts) do
+    {:ok, run} = Trainer.start_link(opts)
+    outcome = Trainer.await(run, 60_000)
+    GenServer.stop(run)
+    outcome
+  end
+
+  defp begin(context, more),
+    do: train(Keyword.merge(@small ++ [corpus: context.corpus, out: context.out], more))
+
+  defp resume(context, more \\ []), do: train([resume: true, out: context.out] ++ more)
+
+  defp refused(outcome) do
+    assert {:error, %Error{kind: :mismatch} = error} = outcome
+    Exception.message(error)
+  end
+
+  test "a folder without a run is no run to go on with, and nothing begins there", context do
+    assert {:error, %Error{kind: :not_found, op: :train} = error} = resume(context)
+    assert Exception.message(error) =~ "a run in #{context.out} not found"
+    assert Exception.message(error) =~ "corpus: DIR"
+    refute File.exists?(context.out)
+  end
+
+  test "the folder says all that a run needs to go on", context do
+    {:ok, straight} = begin(context, out: Path.join(context.dir, "straight"), steps: 12)
+
+    {:ok, run} =
+      Trainer.start_link(@small ++ [corpus: context.corpus, out: context.out] ++ [steps: 12])
+
+    :ok = Trainer.subscribe(run)
+    assert_receive {:sconce_trainer, ^run, %{event: :step}}
+    :ok = Trainer.stop(run)
+    {:ok, %{stopped: stopped}} = Trainer.await(run, 60_000)
+    assert stopped in [:stopped, :finished]
+
+    assert {:ok, report} = resume(context)
+    assert {report.steps, report.stopped, report.spec} == {12, :finished, straight.spec}
+    assert report.options == straight.options
+    assert tensors(report.out) == tensors(straight.out)
+  end
+
+  test "a run that was killed before it saved a state begins again as it was told", context do
+    {:ok, straight} = begin(context, steps: 6)
+    for name <- ~w(last best), do: File.rm!(Path.join(context.out, name <> ".safetensors"))
+    assert {:ok, report} = resume(context)
+    assert {report.steps, report.options} == {6, straight.options}
+  end
+
+  test "what may change does, and is what is recorded from then on", context do
+    {:ok, _report} = begin(context, steps: 4)
+    more = [validate_every: 1, keep_last: 2, prefetch: 0, threads: 1, patience: 50]
+    assert {:ok, report} = resume(context, more)
+    assert Map.take(report.options, Keyword.keys(more)) == Map.new(more)
+    assert {:ok, %{options: again}} = resume(context)
+    assert again == report.options
+  end
+
+  test "all that may not change is refused at once, with both values", context do
+    {:ok, _report} = begin(context, steps: 4, ema_decay: 0.9)
+    other = corpus!(Path.join(context.dir, "other"), 7)
+
+    text =
+      context
+      |> resume(hidden_size: 16, seed: 3, noise: 0.3, ema_decay: 0.5, corpus: other)
+      |> refused()
+
+    assert text =~ "last.safetensors: what its run goes on with cannot change: "
+
+    for part <- [
+          "hidden_size is 8, not 16",
+          "seed is 0, not 3",
+          "noise is 0.0, not 0.3",
+          "ema_decay is 0.9, not 0.5",
+          "games is those of the run, not others"
+        ],
+        do: assert(text =~ part)
+
+    assert context |> resume(backbone: :lstm) |> refused() =~ "backbone is gru, not lstm"
+    loss = [loss: [label_smoothing: 0.2]]
+    assert context |> resume(loss) |> refused() =~ "label_smoothing is 0.0, not 0.2"
+    # The numbers of the optimiser, of the loss and of the Spec are the same, said or not.
+    same = [beta1: 0.9, weight_decay: 0.01, loss: :plain, hidden_size: 8, backbone: :gru]
+    assert {:ok, _report} = resume(context, same)
+    assert context |> resume(beta1: 0.8) |> refused() =~ "beta1 is 0.9, not 0.8"
+  end
+
+  test "a run is made longer with the schedule that it had", context do
+    {:ok, %{options: %{warmup_steps: 2, decay_steps: nil}}} =
+      begin(context, steps: 8, lr_schedule: :exponential)
+
+    assert {:ok, report} = resume(context, steps: 12)
+    assert {report.steps, report.options.decay_steps} == {12, 6}
+    rate = List.last(report.history).learning_rate
+    assert_in_delta rate, 0.01 * :math.pow(0.95, 10 / 6), 1.0e-9
+    assert {:ok, %{steps: 12}} = resume(context)
+
+    assert context |> resume(steps: 3) |> refused() =~ "at least the 12 steps that are made"
+  end
+
+  test "one whose learning rate is at 0 is made longer only with a longer decay", context do
+    {:ok, _report} = begin(context, steps: 8)
+    text = context |> resume(steps: 12) |> refused()
+    assert text =~ "steps: expected at most 8 steps, after which the learning rate"
+    assert text =~ "decay_steps 10 is to the new end"
+    assert {:ok, %{steps: 12, options: options}} = resume(context, steps: 12, decay_steps: 10)
+    assert {options.warmup_steps, options.decay_steps} == {2, 10}
+  end
+
+  test "more epochs make a run longer, also one that was told its steps", context do
+    {:ok, _report} = begin(context, steps: 2, lr_schedule: :constant)
+    assert {:ok, %{steps: steps, options: %{steps: nil, epochs: 1}}} = resume(context, epochs: 1)
+    assert steps > 2
+  end
+
+  test "a state that is damaged is named, with what to do", context do
+    {:ok, _report} = begin(context, steps: 4, keep_last: 1)
+    last = Path.join(context.out, "last.safetensors")
+    bytes = File.read!(last)
+    File.rm!(last)
+    File.write!(last, binary_part(bytes, 0, 100))
+    assert {:error, %Error{kind: :corrupt} = error} = resume(context)
+    assert Exception.message(error) =~ "#{last}: cut short, damaged, or no checkpoint"
+    assert Exception.message(error) =~ "last-00000004.safetensors over it"
+    assert {:error, %Error{kind: :corrupt} = error} = Policy.load(last)
+    assert Exception.message(error) =~ "#{last}: cut short, damaged"
+  end
+
+  test "the last state tells a player as little as the best policy does", context do
+    {:ok, _report} = begin(context, steps: 4)
+
+    [best, last] =
+      for name <- ~w(best last) do
+        {:ok, policy} = Policy.load(Path.join(context.out, name <> ".safetensors"))
+        {:ok, info} = Policy.info(policy)
+        info
+      end
+
+    assert Map.keys(last.notes) == Map.keys(best.notes)
+    assert {last.notes["step"], last.notes["window_size"]} == {4, 8}
+  end
+
+  test "a Spec is made again from its options" do
+    for opts <- [
+          [],
+          [heads: :autoregressive, prior: true, stream_size: 32, axis_buckets: 8],
+          [backbone: :mlp, hidden_sizes: [16, 8], head_hidden_size: 12, shoulder_buckets: 2],
+          [backbone: :griffin, window_size: 8, embedding: {:melee, layout: :packed}],
+          [embedding: {:vector, 3}, heads: [a: {:bernoulli, 2}, b: {:categorical, 4}]],
+          [embedding: {:vector, 3}, heads: [a: {:bernoulli, 2}], heads_kind: :autoregressive]
+        ] do
+      spec = Spec.new(opts)
+      assert spec |> Spec.to_options() |> Spec.new() == spec
+    end
+  end
+
+  test "a VM that is told to stop saves the state of its run first", context do
+    opts = @small ++ [corpus: context.corpus.dir, out: context.out, steps: 10_000_000]
+    pid = Path.join(context.dir, "pid")
+
+    script = """
+    {:ok, _apps} = Application.ensure_all_started(:sconce)
+    {:ok, run} = Sconce.Trainer.start_link(#{inspect(opts ++ [validate_every: 10_000_000], limit: :infinity)})
+    :ok = Sconce.Trainer.subscribe(run)
+    receive do: ({:sconce_trainer, ^run, %{event: :step, step: 5}} -> :ok)
+    File.write!(#{inspect(pid)}, System.pid())
+    Sconce.Trainer.await(run)
+    """
+
+    last = Path.join(context.out, "last.safetensors")
+    assert elixir_told_to_stop(script, pid, fn -> refute File.exists?(last) end)
+    assert {:ok, policy} = Policy.load(last)
+    assert {:ok, %{notes: %{"step" => step}}} = Policy.info(policy)
+    assert step >= 5
+    assert {:ok, %{stopped: :budget}} = resume(context, max_minutes: 0.0)
+  end
+
+  defp tensors(out) do
+    <<length::64-little, _header::binary-size(length), tensors::binary>> =
+      File.read!(Path.join(out, "last.safetensors"))
+
+    tensors
+  end
+end
