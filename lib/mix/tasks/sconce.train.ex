@@ -1,6 +1,6 @@
 defmodule Mix.Tasks.Sconce.Train do
   alias Sconce.{Config, Preset, Switches, Trainer}
-  alias Sconce.Trainer.{Curve, Progress, Report, Settings}
+  alias Sconce.Trainer.{Curve, Progress, RangeTest, Report, Settings}
 
   @shortdoc "Trains a policy on a corpus"
 
@@ -14,6 +14,13 @@ defmodule Mix.Tasks.Sconce.Train do
     device: [type: {:in, Config.devices()}, doc: "This version has `cpu` alone."],
     loss: [type: {:in, [:full, :plain]}, default: :full, doc: "`plain` is the NLL alone."]
   ]
+  @before [
+    plan: [type: :boolean, default: false, doc: "Says what the run would take, and ends."],
+    tune: [type: :boolean, default: false, doc: "Finds the batch size, and ends."],
+    find_lr: [type: :boolean, default: false, doc: "Finds the learning rate, and ends."],
+    svg: [type: :path, doc: "File for the curve of `--find-lr`."]
+  ]
+  @before_options Settings.schema(:tune) ++ Settings.schema(:range)
   @training Keyword.drop(Settings.schema(:training), [:loss])
 
   @moduledoc """
@@ -26,6 +33,15 @@ defmodule Mix.Tasks.Sconce.Train do
   a run that was ended before its time.
 
   #{Switches.docs(@own)}
+
+  ## Before a run
+
+      $ mix sconce.train --plan --corpus corpus --backbone mamba --batch-size 256
+
+  These train nothing and leave `--out` alone; `Sconce.Trainer.plan/2`, `tune/2` and
+  `find_learning_rate/2` say what they do. `--tune` needs no `--corpus` either.
+
+  #{Switches.docs(@before ++ @before_options)}
 
   ## Presets
 
@@ -59,11 +75,33 @@ defmodule Mix.Tasks.Sconce.Train do
   @requirements ["app.config"]
 
   @impl true
-  def run(args), do: Switches.help?(args, __MODULE__) || train(args)
+  def run(args), do: Switches.help?(args, __MODULE__) || args |> parse() |> act()
 
-  defp train(args) do
+  defp act({:train, opts}), do: train(opts)
+
+  defp act({:plan, opts}), do: print(opts, &Trainer.plan/1)
+  defp act({:tune, opts}), do: print(opts, &Trainer.tune/1)
+
+  defp act({:find_lr, opts}) do
+    {svg, opts} = Keyword.pop(opts, :svg)
+    test = print(opts, &Trainer.find_learning_rate/1)
+
+    with true <- svg != nil, {:error, error} <- RangeTest.write(test, svg) do
+      Mix.raise(Exception.message(error))
+    end
+  end
+
+  defp print(opts, measure) do
+    case told(fn -> measure.(opts) end) do
+      {:ok, measured} -> tap(measured, &Mix.shell().info(to_string(&1)))
+      {:error, error} -> Mix.raise(Exception.message(error))
+    end
+  end
+
+  defp train(opts) do
     # The progress line needs to know whether somebody reads it.
-    with {:ok, run} <- start(args), {:ok, report} <- Progress.follow(run) do
+    with {:ok, run} <- told(fn -> Trainer.start_link(opts) end),
+         {:ok, report} <- Progress.follow(run) do
       show(report)
     else
       {:error, error} -> Mix.raise(Exception.message(error))
@@ -71,20 +109,54 @@ defmodule Mix.Tasks.Sconce.Train do
   end
 
   @doc false
-  def schema, do: @own ++ Trainer.Switches.spec_schema() ++ @training ++ Settings.schema(:loss)
+  def schema do
+    @own ++
+      @before ++
+      @before_options ++ Trainer.Switches.spec_schema() ++ @training ++ Settings.schema(:loss)
+  end
 
-  defp start(args) do
-    {opts, rest} = Switches.parse!(args, schema())
-    if rest != [], do: raise(ArgumentError, "unknown argument #{hd(rest)}")
+  # What is to be done, and the options of that.
+  defp parse(args) do
+    told(fn ->
+      {opts, rest} = Switches.parse!(args, schema())
+      if rest != [], do: raise(ArgumentError, "unknown argument #{hd(rest)}")
+      {actions, opts} = Keyword.split(opts, [:plan, :tune, :find_lr])
+      action = action(for {name, true} <- actions, do: name)
 
-    for name <- [:corpus, :out], opts[name] == nil do
-      raise ArgumentError, "#{Switches.switch(name)} is required"
+      for name <- required(action), opts[name] == nil do
+        raise ArgumentError, "#{Switches.switch(name)} is required"
+      end
+
+      meant!(opts, action)
+      preset = fn -> Config.get(:preset) end
+      {action, opts |> Keyword.put_new_lazy(:preset, preset) |> Trainer.Switches.training()}
+    end)
+  end
+
+  defp action([]), do: :train
+  defp action([name]), do: name
+
+  defp action([one, other | _]) do
+    raise ArgumentError, "#{Switches.switch(other)} does not go with #{Switches.switch(one)}"
+  end
+
+  defp required(:train), do: [:corpus, :out]
+  defp required(:find_lr), do: [:corpus]
+  defp required(_measured), do: []
+
+  defp meant!(opts, action) do
+    own = [
+      tune: Keyword.keys(Settings.schema(:tune)),
+      find_lr: [:svg | Keyword.keys(Settings.schema(:range))]
+    ]
+
+    for {other, names} <- own, other != action, name <- names, opts[name] != nil do
+      raise ArgumentError, "#{Switches.switch(name)} needs #{Switches.switch(other)}"
     end
+  end
 
-    opts
-    |> Keyword.put_new_lazy(:preset, fn -> Config.get(:preset) end)
-    |> Trainer.Switches.training()
-    |> Trainer.start_link()
+  defp told(work) do
+    work.()
   rescue
     error in ArgumentError -> Mix.raise(Exception.message(error))
   end

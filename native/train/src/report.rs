@@ -27,6 +27,13 @@ pub enum Event {
     Resumed {
         step: u64,
     },
+    /// Less of a batch is worked through together from now on.
+    OutOfMemory {
+        step: u64,
+        micro_batch: usize,
+        bytes: Option<u64>,
+        memory_limit: Option<u64>,
+    },
     Step {
         step: u64,
         steps: u64,
@@ -180,6 +187,9 @@ pub struct RunReport {
     pub best_step: Option<u64>,
     pub seconds: f64,
     pub weights: usize,
+    /// Windows that were worked through together at the end.
+    #[serde(default)]
+    pub micro_batch: Option<usize>,
     pub spec: Spec,
     pub options: TrainOptions,
     /// Of this process: a run that was resumed counts anew.

@@ -9,7 +9,7 @@ use sconce_core::backbone::{Context, State};
 use sconce_core::checkpoint;
 use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tensor;
-use sconce_core::policy::{Frames, columns};
+use sconce_core::policy::{Frames, part};
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Error, Policy, Result, pool};
 
@@ -37,6 +37,9 @@ pub struct Unroll {
     pub truncate_bptt: Option<usize>,
     /// Blocks that the backward pass runs again together, instead of keeping what they computed.
     pub recompute: Option<usize>,
+    /// Windows of a batch that are worked through together, the others after them: the micro-batch.
+    /// Gradients are those of the whole batch up to the order of sums. `None`: all.
+    pub micro_batch: Option<usize>,
 }
 
 /// What a step learns from.
@@ -86,6 +89,11 @@ impl Stepper {
         Stepper { unroll, ..self }
     }
 
+    /// Works from now on through so many windows of a batch together.
+    pub fn set_micro_batch(&mut self, windows: usize) {
+        self.unroll.micro_batch = Some(windows);
+    }
+
     /// Keeps an average of the weights, see [`Optimiser::averaging`].
     pub fn averaging(self, decay: Option<f64>) -> Self {
         Stepper { optimiser: self.optimiser.averaging(decay), ..self }
@@ -94,6 +102,11 @@ impl Stepper {
     /// Takes over the moments and averages of an earlier run after so many updates.
     pub fn load_moments(&mut self, updates: u64, moments: &checkpoint::Optimiser) -> Result<()> {
         self.optimiser.load_state(updates, |name| moments.get(name).map(Vec::as_slice))
+    }
+
+    /// How many those are, if not all.
+    pub fn micro_batch(&self) -> Option<usize> {
+        self.unroll.micro_batch
     }
 
     pub fn policy(&self) -> &Policy {
@@ -191,8 +204,8 @@ impl Stepper {
         Ok(norm)
     }
 
-    /// Forward and backward, chunk by chunk. Gradients are left with the weights, but for candle's of
-    /// the last chunk.
+    /// Forward and backward, part by part. Gradients are left with the weights, but for candle's of
+    /// the last part.
     fn backward(
         &self,
         x: Examples<'_>,
@@ -200,89 +213,98 @@ impl Stepper {
         step: u64,
         share: f64,
     ) -> Result<(f64, GradStore, State)> {
-        let chunks = self.chunks(x.frames.time);
-        let mut denominators = self.denominators(x, state, step, &chunks)?;
-        let (mut state, mut total, mut last) = (state.clone(), None, None::<GradStore>);
-        for range in chunks {
-            let part = Part::cut(x, range.clone());
-            let (logits, next) = self.forward(&part, x.frames.time, range.start, &state, step)?;
-            // What the last chunk leaves is for the caller to keep or not.
-            state = match range.end < x.frames.time {
-                true => next.hand_on()?,
-                false => next.detach(),
-            };
-            let denominators = match &denominators {
-                Some(known) => known,
-                None => denominators.insert(normalised(&self.objective, &logits, part.examples())?),
-            };
-            let shared = denominators.times(share);
-            let (sums, gradient) =
-                loss_and_gradient(&self.objective, &logits, part.examples(), &shared)?;
-            add(&mut total, sums);
-            // Of a chunk of burn-in only the state is wanted.
-            if part.weights.iter().all(|weight| *weight == 0.0) {
-                continue;
+        let mut denominators = self.denominators(x, state, step)?;
+        let (mut total, mut last, mut after) = (None, None::<GradStore>, vec![]);
+        for rows in self.micro_batches(x.frames.batch) {
+            let mut state = state.rows(&rows)?;
+            for range in self.chunks(x.frames.time) {
+                let part = Part::cut(x, rows.clone(), range);
+                let (logits, next) = self.forward(&part, &state, step)?;
+                // What the last part leaves is for the caller to keep or not.
+                state = match part.is_last_of(x) {
+                    true => next.detach(),
+                    false => next.hand_on()?,
+                };
+                let x = part.examples();
+                let denominators = match &denominators {
+                    Some(known) => known,
+                    None => denominators.insert(normalised(&self.objective, &logits, x)?),
+                };
+                let shared = denominators.times(share);
+                let (sums, gradient) = loss_and_gradient(&self.objective, &logits, x, &shared)?;
+                add(&mut total, sums);
+                // Of a chunk of burn-in only the state is wanted.
+                if x.weights.iter().all(|weight| *weight == 0.0) {
+                    continue;
+                }
+                if let Some(store) = last.take() {
+                    self.policy.weights().values().try_for_each(|w| w.gather(&store).map(drop))?;
+                }
+                // The loss is not a node of the graph: its gradient at the logits starts the backward
+                // pass.
+                last = Some(tensor::backward(&logits, gradient)?);
             }
-            if let Some(store) = last.take() {
-                self.policy.weights().values().try_for_each(|w| w.gather(&store).map(drop))?;
-            }
-            // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
-            last = Some(tensor::backward(&logits, gradient)?);
+            after.push(state);
         }
         let rows = || Error::not_found("rows of a batch");
         let denominators = denominators.ok_or_else(rows)?;
         let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?.value;
-        Ok((loss, last.ok_or_else(rows)?, state))
+        Ok((loss, last.ok_or_else(rows)?, State::joined(&after)?))
     }
 
-    fn chunks(&self, time: usize) -> Vec<Range<usize>> {
-        let frames = self.unroll.truncate_bptt.unwrap_or(time).clamp(1, time.max(1));
-        (0..time).step_by(frames).map(|from| from..(from + frames).min(time)).collect()
+    fn chunks(&self, time: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        stretches(time, self.unroll.truncate_bptt)
     }
 
-    /// What every chunk has to know of the whole window; none if the only chunk can tell itself.
+    fn micro_batches(&self, batch: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        stretches(batch, self.unroll.micro_batch)
+    }
+
+    /// What every part has to know of the whole batch; none if the only part can tell itself.
     fn denominators(
         &self,
         x: Examples<'_>,
         state: &State,
         step: u64,
-        chunks: &[Range<usize>],
     ) -> Result<Option<Denominators>> {
+        let (batch, time) = (x.frames.batch, x.frames.time);
         let mut first = None;
         if self.objective.normalises() {
-            if chunks.len() == 1 {
+            if self.micro_batches(batch).count() * self.chunks(time).count() == 1 {
                 return Ok(None);
             }
             // A pass of its own, with the same dropout and without a backward pass.
-            let mut state = state.clone();
-            for range in chunks {
-                let part = Part::cut(x, range.clone());
-                let (logits, next) =
-                    self.forward(&part, x.frames.time, range.start, &state, step)?;
-                state = next.hand_on()?;
-                add(&mut first, sums(&self.objective, &logits, part.examples())?);
+            for rows in self.micro_batches(batch) {
+                let mut state = state.rows(&rows)?;
+                for range in self.chunks(time) {
+                    let part = Part::cut(x, rows.clone(), range);
+                    let (logits, next) = self.forward(&part, &state, step)?;
+                    state = next.hand_on()?;
+                    add(&mut first, sums(&self.objective, &logits, part.examples())?);
+                }
             }
         }
         let weights = Some(x.weights);
         self.objective.denominators(x.weights.len(), weights, first.as_ref()).map(Some)
     }
 
-    /// Logits of a chunk that begins at frame `before` of a window of `window`.
-    fn forward(
-        &self,
-        part: &Part<'_>,
-        window: usize,
-        before: usize,
-        state: &State,
-        step: u64,
-    ) -> Result<(Tensor, State)> {
+    /// Logits of a part.
+    fn forward(&self, part: &Part<'_>, state: &State, step: u64) -> Result<(Tensor, State)> {
         let context = Context::training(self.seed, step);
-        let mut context = context.chunk(window, before, part.frames.time);
+        let mut context = context
+            .chunk(part.window, part.range.start, part.range.len())
+            .from_window(part.rows.start);
         if let Some(every) = self.unroll.recompute {
             context = context.recomputing(every);
         }
         self.policy.forward(&part.frames, Some(&part.labels), state, &context)
     }
+}
+
+/// `0..all` in stretches of so many, the last maybe shorter.
+fn stretches(all: usize, each: Option<usize>) -> impl Iterator<Item = Range<usize>> {
+    let each = each.unwrap_or(all).clamp(1, all.max(1));
+    (0..all).step_by(each).map(move |from| from..(from + each).min(all))
 }
 
 /// Gathers the gradients, and refuses a model of which some weight would never learn, by the names of
@@ -310,25 +332,36 @@ fn culprit(weights: &Weights, error: Error) -> Error {
     })
 }
 
-/// A chunk of a batch, or all of it.
+/// Some frames of some windows of a batch, or all of it.
 struct Part<'a> {
+    rows: Range<usize>,
+    range: Range<usize>,
+    /// Frames of a whole window.
+    window: usize,
     frames: Cow<'a, Frames>,
     labels: Cow<'a, [u16]>,
     weights: Cow<'a, [f32]>,
 }
 
 impl<'a> Part<'a> {
-    fn cut(x: Examples<'a>, range: Range<usize>) -> Self {
-        let (batch, time) = (x.frames.batch, x.frames.time);
-        if range == (0..time) {
+    fn cut(x: Examples<'a>, rows: Range<usize>, range: Range<usize>) -> Self {
+        let shape @ [batch, window] = [x.frames.batch, x.frames.time];
+        if (&rows, &range) == (&(0..batch), &(0..window)) {
             let (labels, weights) = (Cow::Borrowed(x.labels), Cow::Borrowed(x.weights));
-            return Part { frames: Cow::Borrowed(x.frames), labels, weights };
+            return Part { rows, range, window, frames: Cow::Borrowed(x.frames), labels, weights };
         }
         Part {
-            labels: Cow::Owned(columns(x.labels, batch, time, &range)),
-            weights: Cow::Owned(columns(x.weights, batch, time, &range)),
-            frames: Cow::Owned(x.frames.chunk(range)),
+            labels: Cow::Owned(part(x.labels, shape, &rows, &range)),
+            weights: Cow::Owned(part(x.weights, shape, &rows, &range)),
+            frames: Cow::Owned(x.frames.part(&rows, &range)),
+            rows,
+            range,
+            window,
         }
+    }
+
+    fn is_last_of(&self, x: Examples<'_>) -> bool {
+        (self.rows.end, self.range.end) == (x.frames.batch, x.frames.time)
     }
 
     fn examples(&self) -> Examples<'_> {
@@ -497,8 +530,8 @@ mod tests {
         for from in (0..TIME).step_by(chunk) {
             let range = from..(from + chunk).min(TIME);
             let context = Context::training(7, 5).chunk(TIME, from, range.len());
-            let labels = columns(&labels, BATCH, TIME, &range);
-            let frames = frames.chunk(range.clone());
+            let labels = part(&labels, [BATCH, TIME], &(0..BATCH), &range);
+            let frames = frames.part(&(0..BATCH), &range);
             let (part, next) =
                 stepper.policy.forward(&frames, Some(&labels), &state, &context).unwrap();
             logits.push(part.reshape((BATCH, range.len(), part.dim(1).unwrap())).unwrap());
@@ -523,7 +556,7 @@ mod tests {
     fn chunks_have_the_gradients_of_the_window_without_the_paths_that_are_cut() {
         for loss in losses() {
             for chunk in [1, 2, 4, 10] {
-                let truncated = Unroll { truncate_bptt: Some(chunk), recompute: None };
+                let truncated = Unroll { truncate_bptt: Some(chunk), ..Unroll::default() };
                 let (got, want) = (learned(&loss, truncated), reference(&loss, chunk));
                 assert!((got.0 - want.0).abs() < 1e-6, "{} is not {}", got.0, want.0);
                 for ((name, got), (_, want)) in got.1.iter().zip(&want.1) {
@@ -538,22 +571,61 @@ mod tests {
     }
 
     #[test]
+    fn micro_batches_have_the_gradients_and_the_states_of_the_batch() {
+        for loss in losses() {
+            for truncate_bptt in [None, Some(4)] {
+                let after = |micro_batch| {
+                    let unroll = Unroll { truncate_bptt, recompute: None, micro_batch };
+                    let stepper = stepper(&loss, unroll);
+                    let (frames, labels, weights) = examples();
+                    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+                    let zero = stepper.policy.zero_state(BATCH).unwrap();
+                    let (loss, store, state) = stepper.backward(x, &zero, 5, 0.5).unwrap();
+                    let state = ("state".to_string(), state.to_vec().unwrap());
+                    (loss, [gathered(&stepper, &store), vec![state]].concat())
+                };
+                let want = after(None);
+                assert!(after(Some(BATCH)) == want);
+                for micro_batch in [1, 2] {
+                    let got = after(Some(micro_batch));
+                    assert!((got.0 - want.0).abs() < 1e-6, "{} is not {}", got.0, want.0);
+                    for ((name, got), (_, want)) in got.1.iter().zip(&want.1) {
+                        let scale = want.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
+                        for (got, want) in got.iter().zip(want) {
+                            let error = (got - want).abs() / scale;
+                            assert!(error < 1e-5, "{name}, {micro_batch}: {got} is not {want}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_chunk_as_long_as_the_window_and_recomputed_blocks_change_no_bit() {
         for loss in losses() {
             let whole = learned(&loss, Unroll::default());
             for truncate_bptt in [None, Some(TIME), Some(TIME + 1)] {
                 for recompute in [None, Some(1), Some(2)] {
-                    assert!(whole == learned(&loss, Unroll { truncate_bptt, recompute }));
+                    assert!(
+                        whole
+                            == learned(
+                                &loss,
+                                Unroll { truncate_bptt, recompute, micro_batch: None }
+                            )
+                    );
                 }
             }
-            let cut = |recompute| learned(&loss, Unroll { truncate_bptt: Some(3), recompute });
+            let cut = |recompute| {
+                learned(&loss, Unroll { truncate_bptt: Some(3), recompute, micro_batch: None })
+            };
             assert!(cut(None) == cut(Some(1)));
             assert!(cut(None) != whole);
         }
     }
 
     /// Rows `rows` of the examples.
-    fn part(rows: Range<usize>) -> (Frames, Vec<u16>, Vec<f32>) {
+    fn some(rows: Range<usize>) -> (Frames, Vec<u16>, Vec<f32>) {
         let (frames, labels, weights) = examples();
         let all = rows.start * TIME..rows.end * TIME;
         let continuous = frames.continuous[4 * all.start..4 * all.end].to_vec();
@@ -574,7 +646,7 @@ mod tests {
             let config = OptimiserConfig::default();
             let mut stepper = Stepper::new(&policy, &LossOptions::plain(), config, 0.1, 7).unwrap();
             for rows in parts {
-                let (frames, labels, mut weights) = part(rows.clone());
+                let (frames, labels, mut weights) = some(rows.clone());
                 // Rows of one batch count for more than those of another.
                 let first = weights.iter_mut().zip(rows.start * TIME..);
                 first.filter(|(_, i)| *i < TIME).for_each(|(w, _)| *w *= 3.0);

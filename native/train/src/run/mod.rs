@@ -4,8 +4,9 @@
 //! does what the uninterrupted one would have done.
 
 mod folder;
-mod games;
+pub(crate) mod games;
 mod progress;
+mod room;
 mod saver;
 
 use std::fs::File;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use sconce_core::backbone::State;
 use sconce_core::checkpoint::{Optimiser, Snapshot};
 use sconce_core::{Error, Policy, Result, Spec, pool};
 use sconce_data::{Batch, Corpus, View};
@@ -22,6 +24,7 @@ use sconce_data::{Batch, Corpus, View};
 use self::folder::{Folder, Keep, Kind};
 use self::games::{digest, first_policy, sides};
 use self::progress::{Progress, resumable};
+use self::room::Room;
 use self::saver::{Disk, Draft, Save, Saver};
 use crate::baselines::Counts;
 use crate::eval::{self, fits, pool_of};
@@ -84,6 +87,9 @@ fn run_on(
     }
 }
 
+/// Stepper, examples, state before them, draw and share: the loss, and the state after them.
+type Learn = Box<dyn Fn(&mut Stepper, Examples<'_>, &State, u64, f64) -> Result<(f64, State)>>;
+
 struct Run<'a> {
     options: &'a TrainOptions,
     folder: Folder,
@@ -93,6 +99,9 @@ struct Run<'a> {
     events: &'a dyn Fn(Event),
     cancel: &'a AtomicBool,
     stepper: Stepper,
+    /// Adds the gradient of a batch, as [`Stepper::learn`] does.
+    learn: Learn,
+    room: Room,
     schedule: Schedule,
     source: Source,
     counts: Counts,
@@ -132,6 +141,8 @@ impl<'a> Run<'a> {
             Some(found) => found,
             None => (first, Progress::new(options, digest), None),
         };
+        let validates = !validation.1.is_empty();
+        let room = Room::plan(spec, options, validates, progress.micro_batch)?;
         let config = options.optimiser()?;
         let mut stepper =
             Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
@@ -143,6 +154,7 @@ impl<'a> Run<'a> {
             source.load(&moments, zero, progress.step)?;
             events(Event::Resumed { step: progress.step });
         }
+        stepper.set_micro_batch(room.windows());
         events(Event::Start {
             steps,
             epoch_steps,
@@ -154,7 +166,10 @@ impl<'a> Run<'a> {
             threads: pool::threads(),
             skipped_views: source.short_views(),
         });
+        room.told(progress.step).map(events);
         Ok(Run {
+            learn: Box::new(Stepper::learn),
+            room,
             schedule: options.schedule(steps),
             options,
             folder,
@@ -210,7 +225,8 @@ impl<'a> Run<'a> {
             let pace = Pace {
                 frames: frames as u64,
                 seconds: start.elapsed().as_secs_f64(),
-                data_wait: self.source.flow().data_wait_seconds - waited,
+                // A step that was made again has a loader of its own.
+                data_wait: (self.source.flow().data_wait_seconds - waited).max(0.0),
             };
             self.account(stepped, learning_rate, pace);
         }
@@ -283,15 +299,21 @@ impl<'a> Run<'a> {
         self.options.max_minutes.map_or(0.0, |minutes| self.progress.seconds / (60.0 * minutes))
     }
 
-    /// The step's figures and the frames it went through. One that fails leaves all as it was.
+    /// The step's figures and the frames it went through. One that fails leaves all as it was; one that
+    /// has too little memory is made again, with half as many windows at a time.
     fn step(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
-        let before = self.source.carried();
-        let stepped = self.update(learning_rate);
-        if stepped.is_err() {
+        loop {
+            let before = self.source.carried();
+            let error = match self.update(learning_rate) {
+                Ok(stepped) => return Ok(stepped),
+                Err(error) => error,
+            };
             self.source.carry(before);
             self.stepper.forget();
+            let Some(told) = self.room.halve(&error, self.progress.step) else { return Err(error) };
+            self.stepper.set_micro_batch(self.room.windows());
+            (self.events)(told);
         }
-        stepped
     }
 
     fn update(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
@@ -327,7 +349,8 @@ impl<'a> Run<'a> {
         let examples = Examples { frames: &frames, labels, weights };
         let alone = self.options.accumulation_steps == 1;
         let share = if alone { 1.0 } else { examples.mean_weight() };
-        let (loss, after) = self.stepper.learn(examples, &state, draw, share)?;
+        let learn = || (self.learn)(&mut self.stepper, examples, &state, draw, share);
+        let (loss, after) = self.room.watch(learn)?;
         self.source.hand_on(&after)?;
         Ok((loss, share, count))
     }
@@ -444,6 +467,7 @@ impl<'a> Run<'a> {
     /// All that a run goes on from.
     fn snapshot(&mut self) -> Result<Snapshot> {
         self.progress.updates = self.stepper.optimiser().updates();
+        self.progress.micro_batch = Some(self.room.windows());
         let notes =
             serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
         let mut moments: Optimiser =
@@ -468,6 +492,7 @@ impl<'a> Run<'a> {
             best_step: self.progress.best_step,
             seconds: self.progress.seconds,
             weights: self.stepper.policy().num_weights(),
+            micro_batch: Some(self.room.windows()),
             spec: self.stepper.policy().spec().clone(),
             options: self.options.clone(),
             loader: self.source.flow(),

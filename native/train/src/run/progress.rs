@@ -30,6 +30,9 @@ pub struct Progress {
     /// Sum and number of training losses of this epoch.
     #[serde(default)]
     pub epoch: (f64, u64),
+    /// Windows that are worked through together.
+    #[serde(default)]
+    pub micro_batch: Option<usize>,
     pub history: Vec<Point>,
     pub options: TrainOptions,
     /// Of the games of both sides.
@@ -50,6 +53,7 @@ impl Progress {
             recent: (0.0, 0),
             pace: Pace::default(),
             epoch: (0.0, 0),
+            micro_batch: None,
             history: vec![],
             options: options.clone(),
             digest,
@@ -119,6 +123,8 @@ pub fn resumable(
     let comparable = |o: &TrainOptions| TrainOptions {
         resume: false,
         threads: None,
+        // Windows that were halved stay so.
+        memory_limit: None,
         max_minutes: None,
         evaluate: false,
         gradient_checkpoint: false,
