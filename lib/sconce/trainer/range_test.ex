@@ -7,8 +7,8 @@ defmodule Sconce.Trainer.RangeTest do
 
   The loss is smoothed as `m = 0.98 m + 0.02 loss` from zero and corrected by `1 - 0.98^t`. The test
   ends where that lies above four times its lowest value, or a number is not finite. Suggested are
-  the rate at which it fell most (`steepest`), and a tenth of that at which it was lowest
-  (`minimum`), among all but the first tenth of the steps and the last five; nil where there are none.
+  the rate at which it fell most on its way down (`steepest`), and a tenth of that at which it was lowest
+  (`minimum`), among all but the first tenth of the steps and the last five; nil where it did not fall.
   """
 
   alias Sconce.Error

@@ -23,9 +23,10 @@ use crate::source::Source;
 use crate::step::{Examples, Stepper};
 
 /// Windows of the smaller step that is measured, and its frames: with fewer, shards are not full and
-/// scratch still grows with the rows. The other step has twice as many windows.
+/// scratch still grows with the rows. The other step has four times as many windows, enough for the
+/// products of many rows.
 const WINDOWS: usize = 4;
-const FRAMES: usize = 256;
+const FRAMES: usize = 240;
 /// Steps are timed with ever larger batches while this many seconds are not over,
 const SECONDS: f64 = 0.3;
 /// and while one takes no more than so many bytes.
@@ -184,13 +185,16 @@ impl Memory {
         pool::serial(|| {
             let options = probe.options;
             let windows = probes(options);
-            let kept = Meter::start()?;
-            // The first step makes what then stays.
-            probe.learn(windows[0])?;
-            let step = Line::measure(windows, |windows| passing(|| probe.learn(windows)))?;
             let weights = 4 * probe.stepper.policy().num_weights() as u64;
+            let kept = Meter::start()?;
+            probe.learn(windows[1])?;
             let operands = kept.kept().saturating_sub(weights);
             drop(kept);
+            let step = Line::measure(windows, |windows| {
+                // The first step of a size makes what then stays.
+                probe.learn(windows)?;
+                passing(|| probe.learn(windows))
+            })?;
             let moments =
                 probe.stepper.optimiser().state().map(|(_, values)| 4 * values.len() as u64);
             let average = if options.ema_decay.is_some() { weights } else { 0 };
@@ -282,7 +286,7 @@ impl Batches {
 
 fn probes(options: &TrainOptions) -> [usize; 2] {
     let few = FRAMES.div_ceil(options.window_size).max(WINDOWS);
-    [few, 2 * few].map(|windows| windows.min(options.batch_size))
+    [few, 4 * few].map(|windows| windows.min(options.batch_size))
 }
 
 /// What `work` takes and gives back.
@@ -371,9 +375,11 @@ impl<'a> Probe<'a> {
             Mode::Carry => passing(|| pass(1, eval::CHUNK))?,
             Mode::Window => {
                 let time = self.options.window_size;
-                // The first pass packs what then stays.
-                pass(windows[1], time)?;
-                Line::measure(windows, |n| passing(|| pass(n, time)))?.at(eval::WINDOWS)
+                let line = Line::measure(windows, |windows| {
+                    pass(windows, time)?;
+                    passing(|| pass(windows, time))
+                })?;
+                line.at(eval::WINDOWS)
             }
         };
         Ok(meter.kept() + passes)

@@ -60,7 +60,7 @@ pub struct RangePoint {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RangeTest {
     pub points: Vec<RangePoint>,
-    /// The rate at which the smoothed loss fell most.
+    /// The rate at which the smoothed loss fell most, on its way down.
     pub steepest: Option<f64>,
     /// A tenth of the rate at which it was lowest.
     pub minimum: Option<f64>,
@@ -113,11 +113,15 @@ fn suggestions(points: &[RangePoint], steps: usize) -> (Option<f64>, Option<f64>
     let young = (YOUNG * steps as f64) as usize;
     let end = points.len().saturating_sub(LAST);
     let points = points.get(young..end).unwrap_or_default();
+    let smoothed = |i: &usize| points[*i].smoothed;
+    let lowest = (0..points.len()).min_by(|a, b| smoothed(a).total_cmp(&smoothed(b)));
+    // What begins at its lowest never fell.
+    let Some(lowest) = lowest.filter(|i| *i > 0) else { return (None, None) };
     // Rates are as far apart as their logarithms, everywhere.
-    let falls = points.windows(2).map(|pair| (pair[1].smoothed - pair[0].smoothed, &pair[0]));
-    let steepest = falls.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|(fall, _)| *fall < 0.0);
-    let lowest = points.iter().min_by(|a, b| a.smoothed.total_cmp(&b.smoothed));
-    (steepest.map(|(_, point)| point.learning_rate), lowest.map(|point| point.learning_rate / 10.0))
+    let fall = |i: &usize| smoothed(&(i + 1)) - smoothed(i);
+    let steepest = (0..lowest).min_by(|a, b| fall(a).total_cmp(&fall(b)));
+    let rate = |i: usize| points[i].learning_rate;
+    (steepest.map(rate), Some(rate(lowest) / 10.0))
 }
 
 /// A training that leaves nothing.
@@ -204,6 +208,6 @@ mod tests {
         assert_eq!(suggestions(&points, 10), (Some(1e3), Some(1e5)));
         assert_eq!(suggestions(&points[..5], 10), (None, None));
         let rising: Vec<_> = (0..20).map(|i| point(f64::from(i), f64::from(i))).collect();
-        assert_eq!(suggestions(&rising, 20), (None, Some(0.2)));
+        assert_eq!(suggestions(&rising, 20), (None, None));
     }
 }

@@ -3,8 +3,7 @@ defmodule Sconce.Trainer.RangeTestTest do
 
   import Sconce.Test.Scratch
 
-  alias Sconce.Env.CartPole
-  alias Sconce.{Error, Policy, Trainer}
+  alias Sconce.{Corpus, Error, Policy, Trainer}
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.RangeTest
 
@@ -12,14 +11,24 @@ defmodule Sconce.Trainer.RangeTestTest do
 
   setup_all do
     dir = tmp_dir!("range_test")
-    {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
-    {:ok, corpus} = CartPole.corpus(games, into: Path.join(dir, "corpus"))
     heads = [action: {:categorical, 2}]
+    :rand.seed(:exsss, 3)
+
+    # The action is what is seen.
+    games =
+      for _game <- 1..8 do
+        bits = for _frame <- 1..64, do: :rand.uniform(2) - 1
+        {for(bit <- bits, do: [2.0 * bit - 1.0, 0.5]), bits}
+      end
+
+    {:ok, corpus} =
+      Corpus.build({:vector, 2}, games, into: Path.join(dir, "corpus"), heads: heads)
+
     spec = Spec.new(embedding: {:vector, 2}, heads: heads, backbone: :gru, hidden_size: 16)
     {:ok, dir: dir, corpus: corpus, spec: spec}
   end
 
-  defp find!(given, context, more \\ []) do
+  defp find!(given, context, more) do
     opts = Keyword.merge([corpus: context.corpus] ++ @training, more)
     {:ok, test} = Trainer.find_learning_rate(given, opts)
     test
@@ -38,6 +47,7 @@ defmodule Sconce.Trainer.RangeTestTest do
     assert lowest.smoothed < hd(test.points).smoothed
     assert test.steepest < lowest.learning_rate
     assert test.steepest > 1.0e-5
+    assert lowest.smoothed < 0.5 * hd(test.points).smoothed
     assert_in_delta test.minimum, lowest.learning_rate / 10, 0.5 * test.minimum
   end
 
