@@ -75,8 +75,7 @@ impl Weight {
     /// Rows of the weight, whose numbers are `values [n, k]`, as the right operand W of products with
     /// `uses` rows in all, or with `turned` W^T.
     ///
-    /// A weight that is not trained keeps what was packed for the next time; one that is trained is
-    /// packed anew each time, into the same memory if nobody reads it any more.
+    /// A weight that is not trained keeps what was packed for the next time.
     pub fn operand<'a>(
         &self,
         values: &'a [f32],
@@ -103,27 +102,20 @@ impl Weight {
         if uses < WORTH_PACKING {
             return Operand::View(view);
         }
-        let place = || self.operands.lock().unwrap_or_else(|e| e.into_inner());
         let many = each >= MANY;
-        let same = |k: &Kept| k.rows == rows && k.turned == turned && k.many == many;
+        let pack = || Arc::new(if many { Packed::new(view) } else { Packed::for_few_rows(view) });
+        if self.tensor.track_op() {
+            return Operand::Packed(pack());
+        }
+        let place = || self.operands.lock().unwrap_or_else(|e| e.into_inner());
+        let same = |k: &&Kept| k.rows == rows && k.turned == turned && k.many == many;
+        if let Some(kept) = place().iter().find(same) {
+            return Operand::Packed(kept.packed.clone());
+        }
+        // Not under the lock: packing may wait for threads that wait for it.
+        let packed = pack();
         let mut all = place();
-        let before = match all.iter().position(same) {
-            Some(at) if self.tensor.track_op() => Arc::try_unwrap(all.swap_remove(at).packed).ok(),
-            Some(at) => return Operand::Packed(all[at].packed.clone()),
-            None => None,
-        };
-        // Packing may wait for threads that wait for this place.
-        drop(all);
-        let packed = match before {
-            Some(mut packed) => {
-                packed.pack(view);
-                Arc::new(packed)
-            }
-            None if many => Arc::new(Packed::new(view)),
-            None => Arc::new(Packed::for_few_rows(view)),
-        };
-        let mut all = place();
-        if !all.iter().any(same) {
+        if !all.iter().any(|kept| same(&kept)) {
             all.push(Kept { rows, turned, many, packed: packed.clone() });
         }
         Operand::Packed(packed)

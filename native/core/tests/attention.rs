@@ -403,8 +403,9 @@ impl Layer {
         let (residual, projections, cache) = self.around(t);
         let (window, lengths) = (self.s.window(), self.lengths.clone());
         let (y, next) =
-            ops::attention_residual(&t[0], &residual, &projections, &cache, &window, lengths)
+            ops::attention_residual(&t[0], &residual, &projections, &cache, &window, lengths, true)
                 .unwrap();
+        let next = next.unwrap();
         [y, next.keys, next.values]
     }
 
@@ -503,7 +504,7 @@ fn a_residual_layer_of_another_width_is_refused() {
     let refused = |t: &[Weight]| {
         let (residual, projections, cache) = layer.around(t);
         let window = layer.s.window();
-        ops::attention_residual(&t[0], &residual, &projections, &cache, &window, None)
+        ops::attention_residual(&t[0], &residual, &projections, &cache, &window, None, true)
             .unwrap_err()
             .to_string()
     };
@@ -513,4 +514,21 @@ fn a_residual_layer_of_another_width_is_refused() {
     inputs[5] = weight;
     inputs[7] = noise(&[6], 1).into();
     assert_eq!(refused(&inputs), "weight of a norm: expected [7], got [6]");
+}
+
+#[test]
+fn without_a_cache_to_come_a_residual_layer_gives_the_same() {
+    for layer in layers() {
+        let inputs: Vec<Weight> = layer.inputs(5).into_iter().map(Weight::from).collect();
+        let (residual, projections, cache) = layer.around(&inputs);
+        let (window, lengths) = (layer.s.window(), &layer.lengths);
+        let run = |append| {
+            let (x, lengths) = (&inputs[0], lengths.clone());
+            ops::attention_residual(x, &residual, &projections, &cache, &window, lengths, append)
+                .unwrap()
+        };
+        let ((y, next), (alone, nothing)) = (run(true), run(false));
+        assert!(next.is_some() && nothing.is_none());
+        assert_eq!(values(&y), values(&alone));
+    }
 }

@@ -49,7 +49,8 @@ pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
         let (frames, labels, weights) = examples(spec, steps.batch, steps.window, steps.seed);
         let config = OptimiserConfig::default();
         let loss = LossOptions::plain();
-        let mut stepper = Stepper::new(policy, &loss, config, MAX_GRAD_NORM, steps.seed)?;
+        let mut stepper = Stepper::new(&policy, &loss, config, MAX_GRAD_NORM, steps.seed)?;
+        drop(policy);
         repeat(steps, |step| {
             let examples = Examples { frames: &frames, labels: &labels, weights: &weights };
             Ok(stepper.step(examples, step, LEARNING_RATE)?.loss)
@@ -76,18 +77,19 @@ type Times = (Vec<f64>, Vec<f64>);
 fn measured(
     spec: &Spec,
     steps: &Steps,
-    work: impl FnOnce(&Policy) -> Result<Times>,
+    work: impl FnOnce(Policy) -> Result<Times>,
 ) -> Result<StepTimes> {
     spec.validate()?;
     let before = pool::threads();
     pool::set_threads(steps.threads.max(1))?;
     let times = Policy::init(spec, steps.seed).and_then(|policy| {
-        let (us, values) = work(&policy)?;
+        let multiply_adds = multiply_adds(&policy) * (steps.batch * steps.window) as u64;
+        let weights = policy.num_weights();
+        let (us, values) = work(policy)?;
         let (Some(&first_loss), Some(&last_loss)) = (values.first(), values.last()) else {
             return Err(Error::not_found("a step"));
         };
-        let multiply_adds = multiply_adds(&policy) * (steps.batch * steps.window) as u64;
-        Ok(StepTimes { us, first_loss, last_loss, multiply_adds, weights: policy.num_weights() })
+        Ok(StepTimes { us, first_loss, last_loss, multiply_adds, weights })
     });
     pool::set_threads(before)?;
     times

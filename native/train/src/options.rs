@@ -344,6 +344,7 @@ impl TrainOptions {
             truncate_bptt: self.truncate_bptt,
             recompute: self.gradient_checkpoint.then_some(self.checkpoint_every),
             micro_batch: None,
+            carry: self.unroll == Mode::Carry,
         }
     }
 

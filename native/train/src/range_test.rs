@@ -168,7 +168,9 @@ impl<'a> Learner<'a> {
             let x = Examples { frames: &frames, labels, weights };
             let share = x.mean_weight();
             let (part, after) = self.stepper.learn(x, &loaded.state, draw, share)?;
-            self.source.hand_on(&after)?;
+            if let Some(after) = after {
+                self.source.hand_on(&after)?;
+            }
             loss += share * part;
             shares += share;
         }

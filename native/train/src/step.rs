@@ -40,6 +40,8 @@ pub struct Unroll {
     /// Windows of a batch that are worked through together, the others after them: the micro-batch.
     /// Gradients are those of the whole batch up to the order of sums. `None`: all.
     pub micro_batch: Option<usize>,
+    /// Whether another window goes on where this one ends.
+    pub carry: bool,
 }
 
 /// What a step learns from.
@@ -136,21 +138,23 @@ impl Stepper {
         Ok(self.step_from(x, &state, step, learning_rate)?.0)
     }
 
-    /// A step of windows that begin with `state`; gives the one after them, cut from the graph.
+    /// A step of windows that begin with `state`; gives the one after them, cut from the graph, where
+    /// windows [`carry`](Unroll::carry) theirs on.
     pub fn step_from(
         &mut self,
         x: Examples<'_>,
         state: &State,
         step: u64,
         learning_rate: f64,
-    ) -> Result<(Stepped, State)> {
+    ) -> Result<(Stepped, Option<State>)> {
         let (loss, state) = self.learn(x, state, step, 1.0)?;
         let grad_norm = self.update(learning_rate)?;
         Ok((Stepped { loss, grad_norm }, state))
     }
 
     /// Adds `share` times the gradient of a batch to what the next [`update`](Self::update) takes; gives
-    /// the batch's loss and the state after it. Dropout is drawn from `draw`.
+    /// the batch's loss, and the state after it as [`step_from`](Self::step_from). Dropout is drawn from
+    /// `draw`.
     ///
     /// Batches whose shares are their [`mean_weight`](Examples::mean_weight)s have together the
     /// gradient of one batch of all their rows, up to the order of sums; but what a loss takes from the
@@ -161,7 +165,7 @@ impl Stepper {
         state: &State,
         draw: u64,
         share: f64,
-    ) -> Result<(f64, State)> {
+    ) -> Result<(f64, Option<State>)> {
         let learned = self.backward(x, state, draw, share).and_then(|(loss, store, state)| {
             census(self.policy.weights(), &store)?;
             Ok((loss, state))
@@ -212,7 +216,7 @@ impl Stepper {
         state: &State,
         step: u64,
         share: f64,
-    ) -> Result<(f64, GradStore, State)> {
+    ) -> Result<(f64, GradStore, Option<State>)> {
         let mut denominators = self.denominators(x, state, step)?;
         let (mut total, mut last, mut after) = (None, None::<GradStore>, vec![]);
         for rows in self.micro_batches(x.frames.batch) {
@@ -249,7 +253,8 @@ impl Stepper {
         let rows = || Error::not_found("rows of a batch");
         let denominators = denominators.ok_or_else(rows)?;
         let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?.value;
-        Ok((loss, last.ok_or_else(rows)?, State::joined(&after)?))
+        let after = if self.unroll.carry { Some(State::joined(&after)?) } else { None };
+        Ok((loss, last.ok_or_else(rows)?, after))
     }
 
     fn chunks(&self, time: usize) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -296,6 +301,9 @@ impl Stepper {
             .from_window(part.rows.start);
         if let Some(every) = self.unroll.recompute {
             context = context.recomputing(every);
+        }
+        if !self.unroll.carry && part.range.end == part.window {
+            context = context.forgetting();
         }
         self.policy.forward(&part.frames, Some(&part.labels), state, &context)
     }
@@ -570,18 +578,22 @@ mod tests {
         }
     }
 
+    fn unroll(truncate_bptt: Option<usize>, recompute: Option<usize>) -> Unroll {
+        Unroll { truncate_bptt, recompute, ..Unroll::default() }
+    }
+
     #[test]
     fn micro_batches_have_the_gradients_and_the_states_of_the_batch() {
         for loss in losses() {
             for truncate_bptt in [None, Some(4)] {
                 let after = |micro_batch| {
-                    let unroll = Unroll { truncate_bptt, recompute: None, micro_batch };
+                    let unroll = Unroll { micro_batch, carry: true, ..unroll(truncate_bptt, None) };
                     let stepper = stepper(&loss, unroll);
                     let (frames, labels, weights) = examples();
                     let x = Examples { frames: &frames, labels: &labels, weights: &weights };
                     let zero = stepper.policy.zero_state(BATCH).unwrap();
                     let (loss, store, state) = stepper.backward(x, &zero, 5, 0.5).unwrap();
-                    let state = ("state".to_string(), state.to_vec().unwrap());
+                    let state = ("state".to_string(), state.unwrap().to_vec().unwrap());
                     (loss, [gathered(&stepper, &store), vec![state]].concat())
                 };
                 let want = after(None);
@@ -607,18 +619,10 @@ mod tests {
             let whole = learned(&loss, Unroll::default());
             for truncate_bptt in [None, Some(TIME), Some(TIME + 1)] {
                 for recompute in [None, Some(1), Some(2)] {
-                    assert!(
-                        whole
-                            == learned(
-                                &loss,
-                                Unroll { truncate_bptt, recompute, micro_batch: None }
-                            )
-                    );
+                    assert!(whole == learned(&loss, unroll(truncate_bptt, recompute)));
                 }
             }
-            let cut = |recompute| {
-                learned(&loss, Unroll { truncate_bptt: Some(3), recompute, micro_batch: None })
-            };
+            let cut = |recompute| learned(&loss, unroll(Some(3), recompute));
             assert!(cut(None) == cut(Some(1)));
             assert!(cut(None) != whole);
         }

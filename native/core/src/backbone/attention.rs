@@ -117,10 +117,11 @@ impl Backbone for Attention {
             norms: self.norms.clone(),
             out: self.out.plain()?,
         };
-        let lengths = context.lengths();
-        let (y, cache) =
-            ops::attention_residual(x, residual, &projections, &cache, &self.window, lengths)?;
-        Ok((y, after(cache)))
+        let (window, lengths) = (&self.window, context.lengths());
+        let append = !context.is_forgetful();
+        let (y, after_it) =
+            ops::attention_residual(x, residual, &projections, &cache, window, lengths, append)?;
+        Ok((y, after_it.map_or_else(|| state.clone(), after)))
     }
 }
 

@@ -21,6 +21,7 @@ pub struct Context {
     pub(super) mask: Mask,
     lengths: Lengths,
     recompute: Option<usize>,
+    forgetful: bool,
     projection: Option<Arc<Projection>>,
     taps: Option<Arc<Mutex<Taps>>>,
     /// Of the layer at work, in front of the names of taps and of dropout.
@@ -80,6 +81,16 @@ impl Context {
     pub fn recomputing(mut self, every: usize) -> Self {
         self.recompute = Some(every.max(1));
         self
+    }
+
+    /// A pass after which nobody asks for the state: a backbone may give back the one it got.
+    pub fn forgetting(mut self) -> Self {
+        self.forgetful = true;
+        self
+    }
+
+    pub fn is_forgetful(&self) -> bool {
+        self.forgetful
     }
 
     /// How many blocks are recomputed together, if any are.

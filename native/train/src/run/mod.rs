@@ -87,8 +87,9 @@ fn run_on(
     }
 }
 
-/// Stepper, examples, state before them, draw and share: the loss, and the state after them.
-type Learn = Box<dyn Fn(&mut Stepper, Examples<'_>, &State, u64, f64) -> Result<(f64, State)>>;
+/// Stepper, examples, state before them, draw and share: the loss, and the state after them, if it is carried.
+type Learn =
+    Box<dyn Fn(&mut Stepper, Examples<'_>, &State, u64, f64) -> Result<(f64, Option<State>)>>;
 
 struct Run<'a> {
     options: &'a TrainOptions,
@@ -351,7 +352,9 @@ impl<'a> Run<'a> {
         let share = if alone { 1.0 } else { examples.mean_weight() };
         let learn = || (self.learn)(&mut self.stepper, examples, &state, draw, share);
         let (loss, after) = self.room.watch(learn)?;
-        self.source.hand_on(&after)?;
+        if let Some(after) = after {
+            self.source.hand_on(&after)?;
+        }
         Ok((loss, share, count))
     }
 

@@ -110,8 +110,9 @@ pub struct Cache {
 impl Cache {
     /// The cache of `batch` games that have not begun.
     pub fn empty(window: &Window, batch: usize) -> Result<Self> {
-        let (zeros, ring) = (tensor::zeros, [batch, window.window, window.width()]);
-        Ok(Cache { keys: zeros(&ring)?, values: zeros(&ring)?, seen: zeros(&[batch, 1])? })
+        // One zero that stands for all of them.
+        let ring = tensor::zeros(&[1])?.broadcast_as((batch, window.window, window.width()))?;
+        Ok(Cache { keys: ring.clone(), values: ring, seen: tensor::zeros(&[batch, 1])? })
     }
 
     /// Frames that each row has seen.
@@ -152,12 +153,14 @@ pub fn attention(
 ) -> Result<(Tensor, Cache)> {
     let pass = Arc::new(Pass::of(qkv, cache, window, lengths)?);
     let qkv = qkv.contiguous()?;
-    let (keys, values) = (cache.keys.contiguous()?, cache.values.contiguous()?);
+    let [keys, values] = pass.rings(cache)?;
     let track = qkv.track_op() || keys.track_op() || values.track_op();
     let op = Attend { pass: pass.clone(), track, log_sums: OnceLock::new() };
     let y = qkv.apply_op3(&keys, &values, op)?;
-    let append = |ring: &Tensor, part| ring.apply_op2(&qkv, Append { pass: pass.clone(), part });
-    let (keys, values) = (append(&keys, Part::Keys)?, append(&values, Part::Values)?);
+    let append = |ring: &Tensor, part| {
+        ring.contiguous()?.apply_op2(&qkv, Append { pass: pass.clone(), part })
+    };
+    let (keys, values) = (append(&cache.keys, Part::Keys)?, append(&cache.values, Part::Values)?);
     Ok((y, Cache { keys, values, seen: pass.seen_after()? }))
 }
 
@@ -220,6 +223,16 @@ impl Pass {
         Ok(Pass { window: window.clone(), batch, time, lengths, seen })
     }
 
+    /// The keys and values of a cache; nothing where no row has seen a frame, of which none is read.
+    fn rings(&self, cache: &Cache) -> Result<[Tensor; 2]> {
+        let [keys, values] = [&cache.keys, &cache.values];
+        if self.seen.iter().any(|seen| *seen > 0) || keys.track_op() || values.track_op() {
+            return Ok([keys.contiguous()?, values.contiguous()?]);
+        }
+        let nothing = tensor::zeros(&[0])?;
+        Ok([nothing.clone(), nothing])
+    }
+
     fn frames(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.batch).map(|row| self.frames_of(row))
     }
@@ -250,8 +263,8 @@ impl Pass {
         let (of_qkv, of_ring) = (self.time * 3 * d, self.window.window * d);
         Row {
             qkv: &qkv[row * of_qkv..][..of_qkv],
-            keys: &keys[row * of_ring..][..of_ring],
-            values: &values[row * of_ring..][..of_ring],
+            keys: keys.get(row * of_ring..(row + 1) * of_ring).unwrap_or_default(),
+            values: values.get(row * of_ring..(row + 1) * of_ring).unwrap_or_default(),
             seen: self.seen[row],
             past: self.past_of(row),
             frames: self.frames_of(row),
@@ -873,7 +886,8 @@ impl Pass {
         frames.checked_sub(1 + back)
     }
 
-    /// A ring with the last frames of a sequence in it.
+    /// A ring with the last frames of a sequence in it; `ring` may hold nothing of rows that have seen
+    /// nothing.
     fn append(&self, part: Part, ring: &[f32], qkv: &[f32]) -> Vec<f32> {
         let (d, window) = (self.window.width(), self.window.window);
         // SAFETY: each slot is copied.
@@ -881,13 +895,18 @@ impl Pass {
             filled(self.batch, 1, [window * d], |rows, [next]| {
                 let row = rows.start;
                 for (slot, next) in next.chunks_exact_mut(d).enumerate() {
-                    copied(
-                        next,
-                        match self.frame_in(row, slot) {
-                            Some(t) => &qkv[(3 * (row * self.time + t) + part as usize) * d..][..d],
-                            None => &ring[(row * window + slot) * d..][..d],
-                        },
-                    );
+                    match self.frame_in(row, slot) {
+                        Some(t) => {
+                            let at = (3 * (row * self.time + t) + part as usize) * d;
+                            copied(next, &qkv[at..at + d]);
+                        }
+                        None if ring.is_empty() => {
+                            zeroed(next);
+                        }
+                        None => {
+                            copied(next, &ring[(row * window + slot) * d..][..d]);
+                        }
+                    }
                 }
             })
         };

@@ -41,8 +41,8 @@ impl Projections {
     }
 }
 
-/// `x + dropout(W_out attend(W_qkv norm(x)))` and the cache after the sequence, `x [b, t, h]` -> the
-/// same: [`attention`](super::attention()) and [`Residual`] have the rest.
+/// `x + dropout(W_out attend(W_qkv norm(x)))` and, where it is to `append`, the cache after the sequence,
+/// `x [b, t, h]` -> the same: [`attention`](super::attention()) and [`Residual`] have the rest.
 ///
 /// What is kept for the backward pass are the queries, keys and values, what was mixed of them, and
 /// the logarithms of the denominators. The gradients of the weights are left with them.
@@ -53,7 +53,8 @@ pub fn attention_residual(
     cache: &Cache,
     window: &Arc<Window>,
     lengths: Lengths,
-) -> Result<(Tensor, Cache)> {
+    append: bool,
+) -> Result<(Tensor, Option<Cache>)> {
     let (batch, time, h) = x.dims3()?;
     residual.norm.check(h)?;
     projections.check(h, window.width())?;
@@ -61,6 +62,7 @@ pub fn attention_residual(
     let pass = Arc::new(Pass::new([batch, time], cache, window, lengths)?);
     let op = Layer {
         pass: pass.clone(),
+        append,
         h,
         norm: residual.norm.values()?,
         heads: norms.as_ref().map(HeadNorms::values).transpose()?,
@@ -69,13 +71,20 @@ pub fn attention_residual(
         projections: projections.clone(),
         kept: Mutex::default(),
     };
-    let inputs = [x, &cache.keys, &cache.values, &*qkv.weight, &*out.weight];
-    let [y, keys, values] = many::take(many::apply(op, &inputs)?)?;
-    Ok((y, Cache { keys, values, seen: pass.seen_after()? }))
+    let [keys, values] = pass.rings(cache)?;
+    let outputs = many::apply(op, &[x, &keys, &values, &*qkv.weight, &*out.weight])?;
+    if !append {
+        let [y] = many::take(outputs)?;
+        return Ok((y, None));
+    }
+    let [y, keys, values] = many::take(outputs)?;
+    Ok((y, Some(Cache { keys, values, seen: pass.seen_after()? })))
 }
 
 struct Layer {
     pass: Arc<Pass>,
+    /// Whether the cache after the sequence is among the outputs.
+    append: bool,
     h: usize,
     residual: Residual,
     projections: Projections,
@@ -173,9 +182,8 @@ impl Layer {
         let given = [&self.normed(&kept.qkv), inputs[1], inputs[2]];
         let of_mixed = [&kept.mixed, d_mixed, &kept.log_sums];
         let [mut d_qkv, mut d_keys, mut d_values] = self.pass.backward(given, of_mixed, cached);
-        let rings =
-            [(Part::Keys, &mut d_keys, outputs[1]), (Part::Values, &mut d_values, outputs[2])];
-        for (part, d_ring, d_next) in rings {
+        let rings = [(Part::Keys, &mut d_keys), (Part::Values, &mut d_values)];
+        for ((part, d_ring), d_next) in rings.into_iter().zip(&outputs[1..]) {
             let Some(d_next) = d_next else { continue };
             let mut d_before = d_next.to_vec();
             self.pass.append_backward(part, &mut d_before, &mut d_qkv);
@@ -230,17 +238,19 @@ impl Many for Layer {
         let normed = self.normed(&qkv);
         let [mixed, log_sums] = self.pass.forward([&normed, inputs[1], inputs[2]], track);
         let y = self.output(inputs[0], inputs[4], &mixed);
-        let ring = |part, ring| {
-            let shape = Shape::from((*batch, window.window, window.width()));
-            (self.pass.append(part, ring, &normed), shape)
-        };
-        let [keys, values] = [ring(Part::Keys, inputs[1]), ring(Part::Values, inputs[2])];
+        let mut outputs = vec![(y, Shape::from((*batch, *time, self.h)))];
+        if self.append {
+            for (part, ring) in [(Part::Keys, inputs[1]), (Part::Values, inputs[2])] {
+                let shape = Shape::from((*batch, window.window, window.width()));
+                outputs.push((self.pass.append(part, ring, &normed), shape));
+            }
+        }
         drop(normed);
         if track {
             let kept = Some(Kept { qkv, mixed, log_sums });
             *self.kept.lock().unwrap_or_else(|e| e.into_inner()) = kept;
         }
-        vec![(y, Shape::from((*batch, *time, self.h))), keys, values]
+        outputs
     }
 
     fn backward(

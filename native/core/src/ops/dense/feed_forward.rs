@@ -176,10 +176,13 @@ impl FeedForward {
                     let mut scratch = Vec::with_capacity(rows.len() * hidden);
                     let scratch = &mut scratch.spare_capacity_mut()[..rows.len() * hidden];
                     let h = match keep {
-                        true => copied(scratch, first.fill(kept, input, b1.as_deref())),
-                        false => first.fill(scratch, input, b1.as_deref()),
+                        true => self.activated(scratch, first.fill(kept, input, b1.as_deref())),
+                        false => {
+                            let h = first.fill(scratch, input, b1.as_deref());
+                            self.activation.apply(h);
+                            h
+                        }
                     };
-                    self.activation.apply(h);
                     let y = second.fill(y, View::rows(h, rows.len(), hidden), b2.as_deref());
                     if let Some(residual) = &self.residual {
                         residual.add(rows.start, y, x, n);
@@ -187,6 +190,16 @@ impl FeedForward {
                 })
             }
         })
+    }
+
+    /// What the activation gives, row by row while one is at hand.
+    fn activated<'a>(&self, h: &'a mut [MaybeUninit<f32>], kept: &[f32]) -> &'a [f32] {
+        assert_eq!(h.len(), kept.len(), "hidden numbers");
+        for (h, kept) in h.chunks_mut(self.hidden).zip(kept.chunks(self.hidden)) {
+            self.activation.apply(copied(h, kept));
+        }
+        // SAFETY: each row has just been copied; there are as many of them.
+        unsafe { std::slice::from_raw_parts(h.as_ptr().cast(), h.len()) }
     }
 
     /// Leaves the gradients of the weights with them and gives that of `x`, if it is wanted.
