@@ -8,6 +8,7 @@
 use std::time::Instant;
 
 use sconce_core::backbone::Context;
+use sconce_core::error::panic_message;
 use sconce_core::memory::Meter;
 use sconce_core::policy::{Frames, part};
 use sconce_core::spec::HeadKind;
@@ -100,8 +101,8 @@ pub fn plan(spec: &Spec, options: &TrainOptions, corpus: Option<&Corpus>) -> Res
     options.validate()?;
     let _threads = pool_of(options.threads)?;
     let data = corpus.map(|corpus| Data::of(corpus, spec, options)).transpose()?;
+    let mut memory = Memory::measure(spec, options)?;
     let mut probe = Probe::new(spec, options)?;
-    let mut memory = Memory::measure(&mut probe)?;
     memory.validates(data.as_ref().map_or(options.may_validate(), |data| data.validates));
     let micro_batch = memory.micro_batch(options.batch_size, options.memory_limit)?;
     let owners = memory.owners(micro_batch);
@@ -180,10 +181,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Measures it on the calling thread alone, so that the number of threads changes nothing.
-    pub(crate) fn measure(probe: &mut Probe) -> Result<Self> {
-        pool::serial(|| {
-            let options = probe.options;
+    /// Measures it on one thread, so that their number changes nothing, and on a new one, which keeps no
+    /// scratch of earlier work.
+    pub(crate) fn measure(spec: &Spec, options: &TrainOptions) -> Result<Self> {
+        apart(|| {
+            let mut probe = Probe::new(spec, options)?;
             let windows = probes(options);
             let weights = 4 * probe.stepper.policy().num_weights() as u64;
             let kept = Meter::start()?;
@@ -287,6 +289,20 @@ impl Batches {
 fn probes(options: &TrainOptions) -> [usize; 2] {
     let few = FRAMES.div_ceil(options.window_size).max(WINDOWS);
     [few, 4 * few].map(|windows| windows.min(options.batch_size))
+}
+
+/// Does work on a thread of its own and on no other.
+fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        // A graph is walked and dropped recursively.
+        let thread = std::thread::Builder::new().stack_size(64 << 20);
+        let thread = thread.spawn_scoped(scope, || pool::serial(work));
+        let thread = thread
+            .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
+        thread.join().unwrap_or_else(|payload| {
+            Err(Error::Panic { message: panic_message(payload.as_ref()) })
+        })
+    })
 }
 
 /// What `work` takes and gives back.

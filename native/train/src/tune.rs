@@ -76,8 +76,8 @@ pub fn tune(
     first.validate()?;
     let _threads = pool_of(options.threads)?;
     let room = options.memory_limit.map(|limit| (limit as f64 * tuning.backoff) as u64);
+    let mut memory = Memory::measure(spec, &first)?;
     let mut probe = Probe::new(spec, &first)?;
-    let mut memory = Memory::measure(&mut probe)?;
     memory.validates(options.may_validate());
     let fits = |batch| room.is_none_or(|room| memory.of_batch(batch).total() <= room);
 

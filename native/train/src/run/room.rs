@@ -4,7 +4,7 @@ use sconce_core::memory::Meter;
 use sconce_core::{Error, Kind, Result, Spec};
 
 use crate::options::TrainOptions;
-use crate::plan::{Memory, Owners, Probe};
+use crate::plan::{Memory, Owners};
 use crate::report::Event;
 
 pub struct Room {
@@ -32,7 +32,7 @@ impl Room {
         if limit.is_none() {
             return Ok(Room { limit, lasting: 0, batch_size, windows: before, planned: 0 });
         }
-        let mut memory = Memory::measure(&mut Probe::new(spec, options)?)?;
+        let mut memory = Memory::measure(spec, options)?;
         memory.validates(validates);
         let windows = memory.micro_batch(batch_size, limit)?.min(before);
         let owners: Owners = memory.owners(windows);
