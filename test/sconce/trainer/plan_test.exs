@@ -20,7 +20,8 @@ defmodule Sconce.Trainer.PlanTest do
   describe "a plan" do
     test "has the bytes that a step was measured to take, of every backbone" do
       for backbone <- Temporal.backbones() do
-        spec = spec(backbone)
+        size = if backbone == :mlp, do: [], else: [hidden_size: 64]
+        spec = spec(backbone, size)
         opts = [window_size: 20, val_split: 0.0]
         plan = plan!(spec, [batch_size: 48] ++ opts)
 
@@ -49,7 +50,7 @@ defmodule Sconce.Trainer.PlanTest do
       less = plan!(spec(:sliding_window, num_layers: 4), batch_size: 16)
       opts = [batch_size: 16, gradient_checkpoint: true]
       least = plan!(spec(:sliding_window, num_layers: 4), opts)
-      assert least.owners.activations < 0.7 * less.owners.activations
+      assert least.owners.activations < 0.8 * less.owners.activations
     end
 
     test "of a corpus has its bytes, its epochs and the time of the run; nothing is written" do

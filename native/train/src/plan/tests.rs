@@ -104,16 +104,16 @@ fn tuning_doubles_until_memory_or_the_largest_batch_ends_it() {
     assert!(sizes.contains(&tuned.batch_size) && [2, 4].starts_with(&sizes), "{sizes:?}");
     assert!(tuned.rows.iter().all(|row| row.frames_per_second > 0.0 && row.bytes > 0));
 
-    // Room for a batch of 6 is room for 3 when 12 are the first.
-    let six = TrainOptions { batch_size: 6, ..own.clone() };
-    // Measured on fewer windows, it is a little more or less.
-    let limit = plan(&spec, &six, None).unwrap().bytes * 21 / 20;
+    // Room for a batch of 6 is room for no more, also when 24 are the first.
+    let first = TrainOptions { batch_size: 24, ..own.clone() };
+    let mut memory = Memory::measure(&spec, &first).unwrap();
+    memory.validates(false);
+    let limit = memory.of_batch(6).total();
     let limited = TrainOptions { memory_limit: Some(limit), ..own };
     let tuned = tune(&spec, &limited, &TuneOptions { initial: 24, max: 24, backoff: 1.0 }, &never);
     let tuned = tuned.unwrap();
     assert_eq!(tuned.rows[0].batch_size, 6);
     assert!(matches!(tuned.stopped, Reason::Memory | Reason::Throughput));
-    assert!(tuned.rows.iter().all(|row| row.bytes <= limit + limit / 20));
 
     let stopped = tune(&spec, &limited, &small, &AtomicBool::new(true));
     assert!(matches!(stopped, Err(Error::Cancelled)));
