@@ -1,4 +1,6 @@
 defmodule Sconce.Error do
+  alias Sconce.Figures
+
   # The order is that of `Kind::ALL` in native/core/src/error.rs.
   @kinds [
     not_found: "a file, name or handle that is not there",
@@ -69,6 +71,10 @@ defmodule Sconce.Error do
   end
 
   defp sentence(:non_finite, %{what: what, value: value}), do: "#{what} is not finite (#{value})"
+
+  defp sentence(:out_of_memory, %{what: what, bytes: bytes, memory_limit: limit}),
+    do: "#{what} needs #{Figures.size(bytes)} and may have #{Figures.size(limit)}"
+
   defp sentence(:out_of_memory, %{what: what, bytes: bytes}), do: "#{what} needs #{bytes} bytes"
   defp sentence(:io, %{path: path, reason: reason}), do: "#{path}: #{reason}"
 

@@ -19,6 +19,17 @@ defmodule Sconce.Events do
       doc: "A run goes on where an earlier one ended.",
       measurements: [step: "steps that were made before"]
     ],
+    out_of_memory: [
+      doc:
+        "A step had too little memory, or would have by the plan, and fewer windows are worked " <>
+          "through together from now on.",
+      measurements: [
+        micro_batch: "windows that are worked through together, of each batch",
+        bytes: "what it would have taken or took, the whole run; nil where a device did not say",
+        memory_limit: "bytes that it may take, nil without a limit",
+        step: "steps so far"
+      ]
+    ],
     step: [
       doc:
         "The weights have changed. Where every frame of the batches weighs nothing they have not, and " <>

@@ -92,6 +92,12 @@ defmodule Sconce.Native do
   def evaluate_start(_reference, _checkpoint, _corpus, _train, _options),
     do: unavailable(:evaluate)
 
+  def plan_start(_reference, _spec, _corpus, _options), do: unavailable(:plan)
+  def tune_start(_reference, _spec, _options, _tuning), do: unavailable(:tune)
+
+  def range_test_start(_reference, _spec, _policy, _corpus, _options, _range),
+    do: unavailable(:find_learning_rate)
+
   # Env
   def cartpole_demonstrations(_reference, _options), do: unavailable(:demonstrations)
   def cartpole_play(_reference, _policy, _velocities, _options), do: unavailable(:play)

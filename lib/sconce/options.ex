@@ -16,6 +16,7 @@ defmodule Sconce.Options do
   | `:float` | a float, or an integer, which becomes a float |
   | `:boolean`, `:atom`, `:map`, `:keyword`, `:pid` | that term |
   | `:string` | a binary |
+  | `:bytes` | a positive integer, or text as `"8GB"` (10^9) and `"8GiB"` (2^30), which becomes one |
   | `:path` | text, in UTF-8 as all of Sconce's paths |
   | `{:in, values}` | one of the values, or of a range |
   | `{:list, type}` | a list of that |
@@ -184,6 +185,7 @@ defmodule Sconce.Options do
   defp cast(:map, value) when is_map(value), do: {:ok, value}
   defp cast(:pid, value) when is_pid(value), do: {:ok, value}
   defp cast(:string, value) when is_binary(value), do: {:ok, value}
+  defp cast(:bytes, value), do: bytes(value)
   defp cast(:path, value), do: if(path?(value), do: {:ok, value}, else: :error)
   defp cast({:fun, arity}, value) when is_function(value, arity), do: {:ok, value}
   defp cast({:in, values}, value), do: if(value in values, do: {:ok, value}, else: :error)
@@ -223,6 +225,31 @@ defmodule Sconce.Options do
     end
   end
 
+  @units %{
+    "" => 1,
+    "B" => 1,
+    "KB" => 1_000,
+    "MB" => 1_000_000,
+    "GB" => 1_000_000_000,
+    "KIB" => 1024,
+    "MIB" => 1_048_576,
+    "GIB" => 1_073_741_824
+  }
+
+  defp bytes(n) when is_integer(n) and n > 0, do: {:ok, n}
+
+  defp bytes(text) when is_binary(text) do
+    with {number, unit} <- Float.parse(text),
+         {:ok, each} <- Map.fetch(@units, unit |> String.trim() |> String.upcase()),
+         n when n > 0 <- round(number * each) do
+      {:ok, n}
+    else
+      _ -> :error
+    end
+  end
+
+  defp bytes(_other), do: :error
+
   @names [
     any: "anything",
     integer: "an integer",
@@ -235,6 +262,7 @@ defmodule Sconce.Options do
     keyword: "a keyword list",
     pid: "a pid",
     string: "a string",
+    bytes: "bytes, as in 8GB",
     path: "a path"
   ]
 

@@ -156,7 +156,7 @@ defmodule Sconce.Switches do
   defp value(text, {:in, values}), do: named(text, values)
   defp value(text, {:or, types}), do: Enum.find_value(types, :error, &one_of(text, &1))
   defp value(text, {:list, type}), do: text |> String.split(",") |> each(type)
-  defp value(text, type) when type in [:string, :path, :any], do: {:ok, text}
+  defp value(text, type) when type in [:string, :path, :bytes, :any], do: {:ok, text}
   defp value(text, literal), do: named(text, [literal])
 
   defp one_of(text, type) do

@@ -153,6 +153,17 @@ defmodule Sconce.Trainer do
       six layers the peak came down to between two fifths and a half, for a quarter to three quarters
       more CPU time. `cargo run --release --example unroll` measures it.
 
+  ## Memory
+
+  `plan/2` tells what a run will take, `tune/2` finds the batch size. With a `:memory_limit` the run is
+  planned when it begins: where a step of a whole batch would take more, the batch is worked through in
+  halves, quarters and so on, and their gradients added. A step that was measured to take more, or
+  whose device has no memory left, is made again with half as many windows at a time. The event
+  `:out_of_memory` tells it, and the report's `micro_batch`. The update is that of the whole batch up to
+  the order of sums; a resumed run keeps to the smaller parts, and so to its bits. Where not even one
+  window fits, the run ends with an error of kind `:out_of_memory`. What is measured is what the
+  run's own thread takes: the VM, other runs and the corpus, which is mapped, are not in it.
+
   ## Events
 
   A map for each thing that happens, to every `subscribe/1`r as `{:sconce_trainer, run, event}`, to the
@@ -163,7 +174,8 @@ defmodule Sconce.Trainer do
   ## The report
 
   A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
-  `weights`, `spec`, `options`, `train` and `validation` (`games`, `frames`), `history` (`step`; mean
+  `weights`, `micro_batch` (windows of a batch that were worked through together), `spec`, `options`,
+  `train` and `validation` (`games`, `frames`), `history` (`step`; mean
   `loss` since the point before and the `losses` of the heads, `teacher_kl` where there is one,
   `frames_per_second` and `data_wait`, the share of the time, of the same
   steps; `learning_rate`; `nll` and that of the `heads` where a validation was made; `seconds`),
@@ -182,10 +194,10 @@ defmodule Sconce.Trainer do
 
   require Logger
 
-  alias Sconce.{Config, Error, Events, Native, Options, Preset}
+  alias Sconce.{Config, Error, Events, Memory, Native, Options, Policy, Preset}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
-  alias Sconce.Trainer.{Curve, Gradients, Keeper, Report}
+  alias Sconce.Trainer.{Curve, Gradients, Keeper, Plan, RangeTest, Report, Tuning}
 
   # How long a dying process waits for the native thread to save its state.
   @farewell_ms 20_000
@@ -299,6 +311,83 @@ defmodule Sconce.Trainer do
   """
   @spec gradients(Path.t()) :: {:ok, [map]} | {:error, Error.t()}
   def gradients(out), do: out |> Options.path!() |> Path.expand() |> Native.train_gradients()
+
+  @doc """
+  What a run will take of memory and of time, before it takes it: a `Sconce.Trainer.Plan`.
+
+  The options are those of `start_link/1`; neither `:corpus` nor `:out` is needed, and nothing is
+  written. Steps of a few windows are made, in some tenths of a second. `:memory_limit` shows how
+  many windows of a batch a run would work through together.
+
+      {:ok, plan} = Sconce.Trainer.plan(spec, batch_size: 256, corpus: "corpus")
+      IO.puts(plan)
+
+  Kinds of error: `:out_of_memory` where not even one window at a time keeps within `:memory_limit`,
+  and those of the corpus.
+  """
+  @spec plan(Spec.t() | nil, keyword) :: {:ok, Plan.t()} | {:error, Error.t()}
+  def plan(spec \\ nil, opts) do
+    {source, options, _none} = Settings.measured!(spec, opts, :plan)
+
+    with {:ok, {corpus, spec}} <- source,
+         native = Spec.to_native(spec),
+         {:ok, plan} <- Call.run(&Native.plan_start(&1, native, corpus, options)),
+         do: {:ok, Plan.new(plan, spec)}
+  end
+
+  @doc """
+  The batch size that goes through most frames a second: a `Sconce.Trainer.Tuning`, whose `batch_size`
+  it is.
+
+  Real steps are measured, of batches that double until one brings no more (3 %) or would take more
+  than `:backoff` of `:memory_limit`, by default of the memory that is free. All options of
+  `start_link/1` may stand beside these:
+
+  #{Settings.docs(:tune)}
+
+  Of kind `:out_of_memory` where one window takes too much.
+  """
+  @spec tune(Spec.t() | nil, keyword) :: {:ok, Tuning.t()} | {:error, Error.t()}
+  def tune(spec \\ nil, opts) do
+    {source, options, own} = Settings.measured!(spec, opts, :tune)
+    options = Map.update!(options, :memory_limit, &(&1 || Memory.free()))
+
+    with {:ok, {_corpus, spec}} <- source,
+         native = Spec.to_native(spec),
+         {:ok, tuning} <- Call.run(&Native.tune_start(&1, native, options, own)),
+         do: {:ok, Tuning.new(tuning, spec)}
+  end
+
+  @doc """
+  A learning rate by a range test: a `Sconce.Trainer.RangeTest` with the loss of some steps whose rate
+  grows by the same factor each time, and the rates that it suggests.
+
+  A Spec is trained from new weights, of a `Sconce.Policy` a copy is trained; the policy, `:out` and
+  all files stay as they are. `:corpus` is required; of the options of `start_link/1`, which may stand
+  beside these, the schedule has no meaning. One seed gives the same curve to the last bit.
+
+  #{Settings.docs(:range)}
+  """
+  @spec find_learning_rate(Spec.t() | Policy.t() | nil, keyword) ::
+          {:ok, RangeTest.t()} | {:error, Error.t()}
+  def find_learning_rate(given \\ nil, opts)
+
+  def find_learning_rate(%Policy{ref: ref} = policy, opts) do
+    with {:ok, %{spec: spec}} <- Policy.info(policy), do: range_test(spec, ref, opts)
+  end
+
+  def find_learning_rate(spec, opts), do: range_test(spec, nil, opts)
+
+  defp range_test(spec, policy, opts) do
+    opts[:corpus] || raise ArgumentError, "option :corpus is required: a Sconce.Corpus or a path"
+    {source, options, own} = Settings.measured!(spec, opts, :range)
+
+    with {:ok, {corpus, spec}} <- source,
+         native = Spec.to_native(spec),
+         start = &Native.range_test_start(&1, native, policy, corpus, options, own),
+         {:ok, test} <- Call.run(start),
+         do: {:ok, RangeTest.new(test, spec)}
+  end
 
   @impl true
   def init(settings) do

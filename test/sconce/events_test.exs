@@ -33,6 +33,10 @@ defmodule Sconce.EventsTest do
       stuck = Path.join(context.dir, "stuck")
       File.mkdir_p!(Path.join(stuck, "best.safetensors"))
       told = told ++ told(context, steps: 2, out: stuck)
+      # What a whole batch takes, less a byte.
+      {:ok, %{bytes: bytes}} = Trainer.plan([corpus: context.corpus, val_split: 0.0] ++ @small)
+      little = [memory_limit: bytes - 1, val_split: 0.0, out: Path.join(context.dir, "little")]
+      told = told ++ told(context, [steps: 1] ++ little)
       assert told |> Enum.map(& &1.event) |> Enum.uniq() |> Enum.sort() == documented()
 
       for event <- told do

@@ -27,6 +27,19 @@ defmodule Sconce.OptionsTest do
     assert valid.(betas: {0, 0.95})[:betas] == {0.0, 0.95}
   end
 
+  test "bytes are a number or a text with a unit" do
+    fit = &Options.fit(&1, type: :bytes)
+    assert fit.(1500) == {:ok, 1500}
+
+    for text <- ["2GB", "2 gb", "2000MB", "2e9", "2000000000"],
+        do: assert(fit.(text) == {:ok, 2_000_000_000})
+
+    assert fit.("1.5GiB") == {:ok, 1_610_612_736}
+
+    for wrong <- [0, -1, 1.5, "", "GB", "-2GB", "2 Gigs", "0.1", nil],
+        do: assert(fit.(wrong) == :error)
+  end
+
   test "an unknown option names the nearest one, or else all of them" do
     assert raised(batchsize: 3) == "unknown option :batchsize, did you mean :batch_size?"
     assert raised(zzz: 3) =~ "unknown option :zzz, expected one of :batch_size, :learning_rate"

@@ -163,6 +163,41 @@ defmodule Sconce.TrainerTest do
       assert last.(report.out) == last.(straight)
     end
 
+    test "with little memory works through its batches in parts, and keeps to them when it goes on",
+         context do
+      # A validation would take more than these steps.
+      steps = [steps: 30, dropout: 0.2, evaluate: false, val_split: 0.0]
+      whole = train!(context, [out: Path.join(context.dir, "whole")] ++ steps)
+      assert whole.micro_batch == 8
+      {:ok, plan} = context |> options(steps) |> Trainer.plan()
+      little = steps ++ [memory_limit: plan.bytes - 1]
+      straight = Path.join(context.dir, "straight")
+      test = self()
+      opts = [out: straight, progress: &send(test, {:seen, &1})]
+      report = train!(context, opts ++ little)
+      assert %{micro_batch: 4, options: %{memory_limit: limit}} = report
+
+      assert [%{step: 0, micro_batch: 4, memory_limit: ^limit}] =
+               Enum.filter(events(), &(&1.event == :out_of_memory))
+
+      assert Trainer.Report.format(report) =~ "memory, 4 windows of a batch at a time"
+      # Up to the order of sums.
+      loss = fn report -> report |> Sconce.Trainer.Curve.points(:loss) |> List.last() end
+      {30, wanted} = loss.(whole)
+      {30, loss} = loss.(report)
+      assert_in_delta loss, wanted, 1.0e-4
+
+      run = start!(context, little)
+      :ok = Trainer.subscribe(run)
+      assert_receive {:sconce_trainer, ^run, %{event: :step}}
+      :ok = Trainer.stop(run)
+      {:ok, _report} = Trainer.await(run, 60_000)
+      report = train!(context, [resume: true] ++ steps)
+      assert %{steps: 30, micro_batch: 4} = report
+      last = &weights(Path.join(&1, "last.safetensors"))
+      assert last.(report.out) == last.(straight)
+    end
+
     test "stops at any step, with its state saved and without scores", context do
       run = start!(context, steps: 100_000)
       :ok = Trainer.subscribe(run)

@@ -1,6 +1,6 @@
 defmodule Mix.Tasks.Sconce.Train do
   alias Sconce.{Config, Preset, Switches, Trainer}
-  alias Sconce.Trainer.{Curve, Progress, Report, Settings}
+  alias Sconce.Trainer.{Curve, Progress, RangeTest, Report, Settings}
 
   @shortdoc "Trains a policy on a corpus"
 
@@ -15,6 +15,13 @@ defmodule Mix.Tasks.Sconce.Train do
     device: [type: {:in, Config.devices()}, doc: "This version has `cpu` alone."],
     loss: [type: {:in, [:full, :plain]}, default: :full, doc: "`plain` is the NLL alone."]
   ]
+  @before [
+    plan: [type: :boolean, default: false, doc: "Says what the run would take, and ends."],
+    tune: [type: :boolean, default: false, doc: "Finds the batch size, and ends."],
+    find_lr: [type: :boolean, default: false, doc: "Finds the learning rate, and ends."],
+    svg: [type: :path, doc: "File for the curve of `--find-lr`."]
+  ]
+  @before_options Settings.schema(:tune) ++ Settings.schema(:range)
   @training Keyword.drop(Settings.schema(:training), [:loss, :resume])
 
   @moduledoc """
@@ -33,6 +40,15 @@ defmodule Mix.Tasks.Sconce.Train do
   `Sconce.Trainer` says which may, and what becomes of the schedule.
 
   #{Switches.docs(@own)}
+
+  ## Before a run
+
+      $ mix sconce.train --plan --corpus corpus --backbone mamba --batch-size 256
+
+  These train nothing and leave `--out` alone; `Sconce.Trainer.plan/2`, `tune/2` and
+  `find_learning_rate/2` say what they do. `--tune` needs no `--corpus` either.
+
+  #{Switches.docs(@before ++ @before_options)}
 
   ## Presets
 
@@ -66,11 +82,34 @@ defmodule Mix.Tasks.Sconce.Train do
   @requirements ["app.config"]
 
   @impl true
-  def run(args), do: Switches.help?(args, __MODULE__) || train(args)
+  def run(args), do: Switches.help?(args, __MODULE__) || args |> parse() |> act()
 
-  defp train(args) do
+  defp act({:train, opts}), do: train(opts)
+
+  defp act({:plan, opts}), do: print(opts, &Trainer.plan/1)
+  defp act({:tune, opts}), do: print(opts, &Trainer.tune/1)
+
+  defp act({:find_lr, opts}) do
+    {svg, opts} = Keyword.pop(opts, :svg)
+    test = print(opts, &Trainer.find_learning_rate/1)
+
+    with true <- svg != nil, {:error, error} <- RangeTest.write(test, svg), do: refuse(error)
+  end
+
+  defp print(opts, measure) do
+    case told(fn -> measure.(opts) end) do
+      {:ok, measured} -> tap(measured, &Mix.shell().info(to_string(&1)))
+      {:error, error} -> refuse(error)
+    end
+  end
+
+  defp train(opts) do
     # The progress line needs to know whether somebody reads it.
-    with {:ok, run} <- start(args), {:ok, report} <- Progress.follow(run) do
+    # So that SIGTERM and `System.stop/0` let a run save its state.
+    {:ok, _apps} = Application.ensure_all_started(:sconce)
+
+    with {:ok, run} <- told(fn -> Trainer.start_link(opts) end),
+         {:ok, report} <- Progress.follow(run) do
       show(report)
     else
       {:error, error} -> refuse(error)
@@ -80,14 +119,54 @@ defmodule Mix.Tasks.Sconce.Train do
   defp refuse(error), do: error |> Switches.message(schema()) |> Mix.raise()
 
   @doc false
-  def schema, do: @own ++ Trainer.Switches.spec_schema() ++ @training ++ Settings.schema(:loss)
+  def schema do
+    @own ++
+      @before ++
+      @before_options ++ Trainer.Switches.spec_schema() ++ @training ++ Settings.schema(:loss)
+  end
 
-  defp start(args) do
-    # So that SIGTERM and `System.stop/0` let a run save its state.
-    {:ok, _apps} = Application.ensure_all_started(:sconce)
-    {opts, rest} = args |> whole() |> Switches.parse!(schema())
-    if rest != [], do: raise(ArgumentError, "unknown argument #{hd(rest)}")
-    opts |> folder!() |> Trainer.Switches.training() |> Trainer.start_link()
+  # What is to be done, and the options of that.
+  defp parse(args) do
+    told(fn ->
+      {opts, rest} = args |> whole() |> Switches.parse!(schema())
+      if rest != [], do: raise(ArgumentError, "unknown argument #{hd(rest)}")
+      {actions, opts} = Keyword.split(opts, [:plan, :tune, :find_lr])
+      action = action(for {name, true} <- actions, do: name)
+      meant!(opts, action)
+      {action, opts |> whole!(action) |> Trainer.Switches.training()}
+    end)
+  end
+
+  defp action([]), do: :train
+  defp action([name]), do: name
+
+  defp action([one, other | _]) do
+    raise ArgumentError, "#{Switches.switch(other)} does not go with #{Switches.switch(one)}"
+  end
+
+  defp whole!(opts, :train), do: folder!(opts)
+
+  defp whole!(opts, action) do
+    opts[:resume] &&
+      raise ArgumentError, "--resume does not go with #{Switches.switch(action)}"
+
+    if action == :find_lr, do: needed!(opts, :corpus)
+    preset(opts)
+  end
+
+  defp meant!(opts, action) do
+    own = [
+      tune: Keyword.keys(Settings.schema(:tune)),
+      find_lr: [:svg | Keyword.keys(Settings.schema(:range))]
+    ]
+
+    for {other, names} <- own, other != action, name <- names, opts[name] != nil do
+      raise ArgumentError, "#{Switches.switch(name)} needs #{Switches.switch(other)}"
+    end
+  end
+
+  defp told(work) do
+    work.()
   rescue
     error in ArgumentError -> refuse(error)
   end
@@ -102,7 +181,7 @@ defmodule Mix.Tasks.Sconce.Train do
     case Keyword.pop(opts, :resume) do
       {nil, opts} ->
         for name <- [:corpus, :out], do: needed!(opts, name)
-        Keyword.put_new_lazy(opts, :preset, fn -> Config.get(:preset) end)
+        preset(opts)
 
       {"", opts} ->
         needed!(opts, :out)
@@ -116,6 +195,8 @@ defmodule Mix.Tasks.Sconce.Train do
         [resume: true, out: folder] ++ Keyword.delete(opts, :out)
     end
   end
+
+  defp preset(opts), do: Keyword.put_new_lazy(opts, :preset, fn -> Config.get(:preset) end)
 
   defp needed!(opts, name) do
     opts[name] || raise ArgumentError, "#{Switches.switch(name)} is required"

@@ -147,6 +147,9 @@ defmodule Sconce.Trainer.Progress do
   def write(progress, %{event: :save_failed, step: step, reason: reason}),
     do: stays(progress, "step #{Figures.grouped(step)}  not saved: #{reason}")
 
+  def write(progress, %{event: :out_of_memory} = event),
+    do: stays(progress, "step #{Figures.grouped(event.step)}  #{short(event)}")
+
   def write(%{rows: rows} = progress, %{event: rows} = event) do
     heads = progress.heads || fitting(event, progress)
     columns = @left ++ heads ++ @right
@@ -208,7 +211,7 @@ defmodule Sconce.Trainer.Progress do
       "step #{Figures.grouped(event.step)}/#{Figures.grouped(event.steps)}",
       "loss #{Scale.number(event.loss, 4)}",
       teacher(event.teacher_kl),
-      "lr #{rate(event.learning_rate)}",
+      "lr #{Scale.power(event.learning_rate)}",
       "#{pace(recent)} frames/s",
       "wait #{waiting(recent)} %",
       "eta #{eta(event, first)}"
@@ -228,8 +231,6 @@ defmodule Sconce.Trainer.Progress do
     end
   end
 
-  defp rate(value), do: :io_lib.format("~.2e", [value / 1])
-
   defp pace(%{seconds: seconds}) when seconds == 0, do: "-"
   defp pace(%{frames: frames, seconds: seconds}), do: Figures.grouped(round(frames / seconds))
 
@@ -246,6 +247,14 @@ defmodule Sconce.Trainer.Progress do
     ]
     |> IO.iodata_to_binary()
   end
+
+  defp short(%{micro_batch: windows, bytes: bytes, memory_limit: limit}) do
+    took = if bytes, do: " (#{Figures.size(bytes)}#{of(limit)})", else: ""
+    "too little memory#{took}: #{Figures.grouped(windows)} windows of a batch at a time"
+  end
+
+  defp of(nil), do: ""
+  defp of(limit), do: " of #{Figures.size(limit)}"
 
   defp skipped(0), do: ""
   defp skipped(n), do: "  (#{n} shorter than a window)"

@@ -51,7 +51,7 @@ defmodule Sconce.Trainer.Report do
     #{title(report.spec, report.weights)}
     #{how(stopped)}: #{steps}#{best}
     trained on #{side(train)}, measured on #{side(validation)}\
-    #{loaded(report[:loader])}#{unsaved(report[:saves])}\
+    #{parts(report)}#{loaded(report[:loader])}#{unsaved(report[:saves])}\
     """
   end
 
@@ -59,6 +59,11 @@ defmodule Sconce.Trainer.Report do
     do: "#{title(spec, weights)}\nmeasured on #{side(validation)}"
 
   defp run(_scores), do: ""
+
+  defp parts(%{micro_batch: windows, options: %{batch_size: batch}}) when windows < batch,
+    do: "\nto keep within the memory, #{windows} windows of a batch at a time"
+
+  defp parts(_whole), do: ""
 
   defp loaded(%{batches: n} = flow) when n > 0 do
     rows = Figures.grouped(round(flow.rows_per_second))

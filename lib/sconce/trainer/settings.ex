@@ -235,6 +235,11 @@ defmodule Sconce.Trainer.Settings do
       doc: "Starts a `prior: true` of the heads at log P(a_t given a_{t-1})."
     ],
     evaluate: [type: :boolean, default: true, doc: "Scores the best policy at the end."],
+    memory_limit: [
+      type: {:or, [nil, :bytes]},
+      default: nil,
+      doc: "Bytes that the run may take, as in `\"8GB\"`, see below; `nil` is no limit."
+    ],
     resume: [
       type: :boolean,
       default: false,
@@ -317,7 +322,39 @@ defmodule Sconce.Trainer.Settings do
   ]
   @evaluate @scored ++ Config.device_option()
 
-  @schemas %{run: @run, training: @training, loss: @loss, evaluate: @evaluate}
+  # Those of a run may stand beside each of these, whether they matter or not.
+  @tune [
+    initial: [type: :pos_integer, default: 32, doc: "Windows of the first batch."],
+    max: [type: :pos_integer, default: 4096, doc: "Windows of the largest."],
+    backoff: [
+      type: :float,
+      default: 0.8,
+      min: 0.01,
+      max: 1,
+      doc: "Share of `:memory_limit` that a batch may take."
+    ]
+  ]
+
+  @range [
+    start_lr: [type: :float, default: 1.0e-7, doc: "The first learning rate."],
+    end_lr: [type: :float, default: 10.0, doc: "The last."],
+    num_it: [type: :pos_integer, default: 100, doc: "Steps from one to the other."]
+  ]
+
+  @measured Keyword.merge(@run,
+              corpus: [type: :any, default: nil],
+              out: [type: {:or, [nil, :path]}, default: nil]
+            )
+
+  @schemas %{
+    run: @run,
+    training: @training,
+    loss: @loss,
+    evaluate: @evaluate,
+    plan: [],
+    tune: @tune,
+    range: @range
+  }
 
   # The NLL: what each of the loss' options is when it does nothing.
   @plain %{
@@ -422,6 +459,23 @@ defmodule Sconce.Trainer.Settings do
   defp other?(own, options, name),
     do: Keyword.has_key?(options, name) and options[name] != own[name]
 
+  @doc """
+  What a measurement before a run needs: `{:ok, {folder of the corpus or nil, spec}}` or an error,
+  native options, and the measurement's own, of the table `name`.
+  """
+  def measured!(spec, opts, name) do
+    {more, opts} = Keyword.split(opts, Keyword.keys(schema(name)))
+    known!(opts)
+    {preset, opts} = preset(opts)
+    {parts, own} = Keyword.split(opts, Spec.options() -- [:window_size])
+    parts = parts ++ attention_window(parts[:backbone], own)
+    own = Options.validate!(own, @measured)
+    Optimiser.check!(own)
+    source = own[:corpus] |> known(spec || own[:spec], parts) |> able(preset, own[:device])
+    options = own |> Keyword.take(Keyword.keys(@training)) |> native(@loss)
+    {source, options, more |> Options.validate!(schema(name)) |> Map.new()}
+  end
+
   @doc "Options of an evaluation: `{folder of the training corpus, device, progress, native options}`."
   def evaluate!(opts) do
     {own, options} =
@@ -482,6 +536,14 @@ defmodule Sconce.Trainer.Settings do
 
   defp sized(name) when is_atom(name) and name != nil, do: {name, []}
   defp sized(_other), do: nil
+
+  # A measurement may have no corpus.
+  defp known(nil, nil, options), do: {:ok, {nil, Spec.new(options)}}
+
+  defp known(nil, spec, options),
+    do: with({:ok, {_here, spec}} <- source(".", spec, options), do: {:ok, {nil, spec}})
+
+  defp known(corpus, spec, options), do: source(corpus, spec, options)
 
   defp source(corpus, %Spec{} = spec, []), do: {:ok, {folder(corpus), spec}}
 

@@ -106,6 +106,9 @@ pub enum Error {
     Cancelled,
     #[error("{what} needs {bytes} bytes")]
     OutOfMemory { what: String, bytes: u64 },
+    /// More than was allowed.
+    #[error("{what} needs {bytes} bytes, and may have {limit}")]
+    OverLimit { what: String, bytes: u64, limit: u64 },
     #[error("{what}: {reason}")]
     Unavailable { what: String, reason: String },
     #[error("{}: {source}", .path.display())]
@@ -160,6 +163,7 @@ impl Error {
         match self {
             Error::NotFound { .. } => Kind::NotFound,
             Error::Corrupt { .. } => Kind::Corrupt,
+            Error::Tensor(error) if is_out_of_memory(error) => Kind::OutOfMemory,
             Error::Mismatch { .. } | Error::Fixed { .. } | Error::Tensor(_) => Kind::Mismatch,
             Error::OutOfRange { .. } => Kind::OutOfRange,
             Error::NonFinite { .. } | Error::Diverged { .. } => Kind::NonFinite,
@@ -167,7 +171,7 @@ impl Error {
             Error::Busy { .. } => Kind::Busy,
             Error::Deadline { .. } => Kind::Deadline,
             Error::Cancelled => Kind::Cancelled,
-            Error::OutOfMemory { .. } => Kind::OutOfMemory,
+            Error::OutOfMemory { .. } | Error::OverLimit { .. } => Kind::OutOfMemory,
             Error::Unavailable { .. } => Kind::Unavailable,
             Error::Io { .. } => Kind::Io,
             Error::Panic { .. } => Kind::Panic,
@@ -207,6 +211,9 @@ impl Error {
             }
             Error::Cancelled => json!({}),
             Error::OutOfMemory { what, bytes } => json!({ "what": what, "bytes": bytes }),
+            Error::OverLimit { what, bytes, limit } => {
+                json!({ "what": what, "bytes": bytes, "memory_limit": limit })
+            }
             Error::Io { path, source } => {
                 json!({ "path": path.display().to_string(), "reason": source.to_string() })
             }
@@ -214,6 +221,12 @@ impl Error {
             Error::Tensor(error) => json!({ "what": "tensor", "reason": error.to_string() }),
         }
     }
+}
+
+/// A device that has no memory left says so in the words of its driver alone.
+fn is_out_of_memory(error: &candle_core::Error) -> bool {
+    let text = error.to_string().to_lowercase();
+    text.contains("out of memory") || text.contains("out_of_memory")
 }
 
 /// What a panic said.
@@ -235,5 +248,18 @@ impl From<Error> for candle_core::Error {
             Error::Tensor(inner) => inner,
             other => candle_core::Error::wrap(other),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_memory_is_of_that_kind_whatever_it_calls_it() {
+        let kind = |text: &str| Error::Tensor(candle_core::Error::Msg(text.into())).kind();
+        assert_eq!(kind("DriverError(CUDA_ERROR_OUT_OF_MEMORY)"), Kind::OutOfMemory);
+        assert_eq!(kind("Metal error: Out of memory"), Kind::OutOfMemory);
+        assert_eq!(kind("shape mismatch in add"), Kind::Mismatch);
     }
 }

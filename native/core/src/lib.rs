@@ -8,6 +8,7 @@ pub mod error;
 pub mod fs;
 pub mod heads;
 pub mod layer;
+pub mod memory;
 pub mod ops;
 pub mod policy;
 pub mod pool;

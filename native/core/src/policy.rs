@@ -30,24 +30,29 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Frames `range` of every row.
-    pub fn chunk(&self, range: Range<usize>) -> Frames {
-        let (batch, time) = (self.batch, self.time);
+    /// Frames `range` of the windows `rows`.
+    pub fn part(&self, rows: &Range<usize>, range: &Range<usize>) -> Frames {
+        let shape = [self.batch, self.time];
         Frames {
-            batch,
+            batch: rows.len(),
             time: range.len(),
-            continuous: columns(&self.continuous, batch, time, &range),
-            ids: columns(&self.ids, batch, time, &range),
-            previous: columns(&self.previous, batch, time, &range),
+            continuous: part(&self.continuous, shape, rows, range),
+            ids: part(&self.ids, shape, rows, range),
+            previous: part(&self.previous, shape, rows, range),
         }
     }
 }
 
-/// Frames `range` of every row of `data [batch, time, ..]`.
-pub fn columns<T: Copy>(data: &[T], batch: usize, time: usize, range: &Range<usize>) -> Vec<T> {
+/// Frames `range` of the windows `rows` of `data [batch, time, ..]`.
+pub fn part<T: Copy>(
+    data: &[T],
+    [batch, time]: [usize; 2],
+    rows: &Range<usize>,
+    range: &Range<usize>,
+) -> Vec<T> {
     let width = data.len() / (batch * time).max(1);
-    let rows = data.chunks_exact((time * width).max(1));
-    rows.flat_map(|row| &row[range.start * width..range.end * width]).copied().collect()
+    let windows = data.chunks_exact((time * width).max(1)).skip(rows.start).take(rows.len());
+    windows.flat_map(|row| &row[range.start * width..range.end * width]).copied().collect()
 }
 
 pub struct Policy {

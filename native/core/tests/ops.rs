@@ -17,7 +17,7 @@ fn dropout_keeps_the_mean_and_drops_whole_columns_where_asked() {
     let free = values(&ops::dropout(&x, 0.25, rng).unwrap());
     let mean = free.iter().sum::<f32>() / free.len() as f32;
     assert!((mean - 1.0).abs() < 0.02, "{mean}");
-    let columns = values(&ops::dropout_columns(&x, 0.25, rng).unwrap());
+    let columns = values(&ops::dropout_columns(&x, 0.25, rng, 0).unwrap());
     for window in columns.chunks(10 * 400) {
         assert!(window.chunks(400).all(|frame| frame == &window[..400]));
     }

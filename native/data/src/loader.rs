@@ -101,7 +101,7 @@ impl LoaderOptions {
     }
 
     /// Batches that may be there, of such a size.
-    fn depth(&self, bytes: u64) -> usize {
+    pub fn depth(&self, bytes: u64) -> usize {
         let fit = usize::try_from(self.max_bytes / bytes.max(1)).unwrap_or(usize::MAX);
         self.prefetch.min(fit.max(1))
     }

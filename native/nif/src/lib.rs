@@ -16,12 +16,13 @@ mod trainer;
 
 use mimalloc::MiMalloc;
 use rustler::{Env, Term};
+use sconce_core::memory::Counted;
 
 /// Of everything native. A training step frees what the next one takes: this allocator gives freed
 /// pages back to the system a second later at the earliest, where the C library's has the kernel zero
-/// them anew at every step.
+/// them anew at every step. What a training takes of it is counted, see `Sconce.Trainer.plan/2`.
 #[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
+static ALLOCATOR: Counted<MiMalloc> = Counted(MiMalloc);
 
 /// Runs once, when the VM loads the library. False makes the load fail.
 fn load(_env: Env, _load_info: Term) -> bool {

@@ -8,11 +8,15 @@ use sconce_core::{Policy, Spec};
 use sconce_data::Corpus;
 use sconce_train::eval::evaluate;
 use sconce_train::options::{EvaluateOptions, TrainOptions};
+use sconce_train::plan::plan;
+use sconce_train::range_test::{RangeOptions, range_test};
 use sconce_train::report::Event;
 use sconce_train::run::{Record, read_gradients, read_report, run};
+use sconce_train::tune::{TuneOptions, tune};
 use serde_json::Value;
 
 use crate::border::{Data, Reply, Task, call, decode, perform};
+use crate::policy::PolicyHandle;
 
 /// Events that cannot be told are not worth a run.
 fn tell(reply: &Reply) -> impl Fn(Event) + '_ {
@@ -88,6 +92,61 @@ fn evaluate_start<'a>(
             let corpus = Corpus::open(&PathBuf::from(corpus))?;
             let train = train.map(|dir| Corpus::open(&PathBuf::from(dir))).transpose()?;
             evaluate(&policy, &corpus, train.as_ref(), &options, &tell(reply), cancelled).map(Data)
+        })
+    })
+}
+
+#[rustler::nif]
+fn plan_start<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    spec: Term<'a>,
+    corpus: Option<String>,
+    options: Term<'a>,
+) -> Term<'a> {
+    call(env, "plan", || {
+        let (spec, options): (Spec, TrainOptions) = (decode(spec)?, decode(options)?);
+        Task::start(env, "plan", reference, move |_reply, _cancelled| {
+            let corpus = corpus.map(|dir| Corpus::open(&PathBuf::from(dir))).transpose()?;
+            plan(&spec, &options, corpus.as_ref()).map(Data)
+        })
+    })
+}
+
+#[rustler::nif]
+fn tune_start<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    spec: Term<'a>,
+    options: Term<'a>,
+    tuning: Term<'a>,
+) -> Term<'a> {
+    call(env, "tune", || {
+        let (spec, options): (Spec, TrainOptions) = (decode(spec)?, decode(options)?);
+        let tuning: TuneOptions = decode(tuning)?;
+        Task::start(env, "tune", reference, move |_reply, cancelled| {
+            tune(&spec, &options, &tuning, cancelled).map(Data)
+        })
+    })
+}
+
+#[rustler::nif]
+fn range_test_start<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    spec: Term<'a>,
+    policy: Option<ResourceArc<PolicyHandle>>,
+    corpus: String,
+    options: Term<'a>,
+    range: Term<'a>,
+) -> Term<'a> {
+    call(env, "find_learning_rate", || {
+        let (spec, options): (Spec, TrainOptions) = (decode(spec)?, decode(options)?);
+        let range: RangeOptions = decode(range)?;
+        let policy = policy.map(|handle| handle.0.clone());
+        Task::start(env, "find_learning_rate", reference, move |_reply, cancelled| {
+            let corpus = Corpus::open(&PathBuf::from(corpus))?;
+            range_test(&spec, policy.as_deref(), &corpus, &options, &range, cancelled).map(Data)
         })
     })
 }

@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     };
     sconce_core::pool::keep_libraries_single_threaded();
     let some = |n: usize| (n > 0).then_some(n);
-    let unroll = Unroll { truncate_bptt: some(chunk), recompute: some(every), carry: false };
+    let unroll = Unroll { truncate_bptt: some(chunk), recompute: some(every), ..Unroll::default() };
     let case = Case { batch, window, steps, unroll };
     let ms = match kind.as_str() {
         "stack" => stacked(&case, layers)?,

@@ -46,7 +46,7 @@ pub struct StepTimes {
 /// Trains a new policy of `spec` by the plain loss, again and again on the same examples.
 pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
     measured(spec, steps, |policy| {
-        let (frames, labels, weights) = examples(spec, steps);
+        let (frames, labels, weights) = examples(spec, steps.batch, steps.window, steps.seed);
         let config = OptimiserConfig::default();
         let loss = LossOptions::plain();
         let mut stepper = Stepper::new(&policy, &loss, config, MAX_GRAD_NORM, steps.seed)?;
@@ -62,7 +62,7 @@ pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
 /// frames; in place of a loss stands their sum.
 pub fn forward_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
     measured(spec, steps, |policy| {
-        let (frames, _, _) = examples(spec, steps);
+        let (frames, _, _) = examples(spec, steps.batch, steps.window, steps.seed);
         let state = policy.zero_state(steps.batch)?;
         repeat(steps, |_| {
             let (trunk, _) = policy.trunk(&frames, &state, &Context::default())?;
@@ -120,15 +120,21 @@ fn multiply_adds(policy: &Policy) -> u64 {
     matrices.map(|(_, weight)| weight.elem_count() as u64).sum()
 }
 
-fn examples(spec: &Spec, steps: &Steps) -> (Frames, Vec<u16>, Vec<f32>) {
-    let rows = steps.batch * steps.window;
-    let rng = |purpose: &str| Rng::new(steps.seed, purpose, 0);
+/// Random frames, their labels and how much each counts, which is one.
+pub(crate) fn examples(
+    spec: &Spec,
+    batch: usize,
+    window: usize,
+    seed: u64,
+) -> (Frames, Vec<u16>, Vec<f32>) {
+    let rows = batch * window;
+    let rng = |purpose: &str| Rng::new(seed, purpose, 0);
     let numbers = rng("bench.continuous");
     let count = (rows * spec.embedding.continuous_width()) as u64;
     let slots = spec.embedding.id_slots();
     let frames = Frames {
-        batch: steps.batch,
-        time: steps.window,
+        batch,
+        time: window,
         continuous: (0..count).map(|i| numbers.normal(i)).collect(),
         ids: below(rng("bench.ids"), rows, slots.iter().map(|slot| slot.rows)),
         previous: choices(spec, rng("bench.previous"), rows),

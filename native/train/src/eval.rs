@@ -17,9 +17,9 @@ use crate::options::{EvalOptions, EvaluateOptions, Mode, TrainOptions};
 use crate::report::{BaselineReport, Evaluation, Event, Side};
 
 /// Windows of one forward pass.
-const WINDOWS: usize = 128;
+pub(crate) const WINDOWS: usize = 128;
 /// Frames of one forward pass when the state is carried.
-const CHUNK: usize = 256;
+pub(crate) const CHUNK: usize = 256;
 
 /// Scores `policy` on these views. `progress(done, total)` counts frames.
 pub fn score(

@@ -8,9 +8,18 @@ pub mod loss;
 pub mod metrics;
 pub mod optimiser;
 pub mod options;
+pub mod plan;
+pub mod range_test;
 pub mod report;
 pub mod run;
 pub mod schedule;
 mod source;
 pub mod step;
 pub mod teacher;
+pub mod tune;
+
+/// Plans are tested, which count what they take.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: sconce_core::memory::Counted<std::alloc::System> =
+    sconce_core::memory::Counted(std::alloc::System);

@@ -131,6 +131,9 @@ pub struct TrainOptions {
     /// Start the prior of the heads at log P(a_t | a_{t-1}) of the training games.
     pub fit_prior: bool,
     pub threads: Option<usize>,
+    /// Bytes that the run may take, see [`crate::plan`]: batches that would take more are worked through
+    /// in halves, quarters and so on, whose gradients differ from the batch's by the order of sums.
+    pub memory_limit: Option<u64>,
     /// Go on from `last.safetensors`, or begin where there is none.
     pub resume: bool,
     /// Ends the run; the schedule then follows the clock where that is ahead of the steps, so such a
@@ -222,6 +225,7 @@ impl Default for TrainOptions {
             gradient_report: None,
             fit_prior: true,
             threads: None,
+            memory_limit: None,
             resume: false,
             max_minutes: None,
             evaluate: true,
@@ -346,6 +350,11 @@ impl TrainOptions {
         Ok(OptimiserConfig { weight_decay, ..config })
     }
 
+    /// Whether there may be games to measure on.
+    pub(crate) fn may_validate(&self) -> bool {
+        self.validation.is_some() || self.val_split > 0.0
+    }
+
     pub(crate) fn loader(&self) -> LoaderOptions {
         LoaderOptions {
             prefetch: self.prefetch,
@@ -359,6 +368,7 @@ impl TrainOptions {
         Unroll {
             truncate_bptt: self.truncate_bptt,
             recompute: self.gradient_checkpoint.then_some(self.checkpoint_every),
+            micro_batch: None,
             carry: self.unroll == Mode::Carry,
         }
     }
@@ -412,7 +422,7 @@ const MAX_FRAMES: usize = 1 << 20;
 const ALMOST_ONE: f64 = 1.0 - f64::EPSILON;
 
 /// A number outside its bounds is an error that names it.
-fn at_least(field: &str, value: f64, min: f64, max: f64) -> Result<()> {
+pub(crate) fn at_least(field: &str, value: f64, min: f64, max: f64) -> Result<()> {
     match value {
         v if v >= min && v <= max => Ok(()),
         v => Err(Error::out_of_range(field, v, min, max)),

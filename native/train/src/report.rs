@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::gradients::WeightGradient;
 use crate::metrics::Report;
 use crate::options::{EvalOptions, TrainOptions};
-use crate::run::digest;
+use crate::run::games::digest;
 
 /// What happens, as it happens.
 #[derive(Debug, Clone, Serialize)]
@@ -28,6 +28,13 @@ pub enum Event {
     },
     Resumed {
         step: u64,
+    },
+    /// Less of a batch is worked through together from now on.
+    OutOfMemory {
+        step: u64,
+        micro_batch: usize,
+        bytes: Option<u64>,
+        memory_limit: Option<u64>,
     },
     Step {
         step: u64,
@@ -215,6 +222,9 @@ pub struct RunReport {
     pub best_step: Option<u64>,
     pub seconds: f64,
     pub weights: usize,
+    /// Windows that were worked through together at the end.
+    #[serde(default)]
+    pub micro_batch: Option<usize>,
     pub spec: Spec,
     pub options: TrainOptions,
     /// Of this process: a run that was resumed counts anew.

@@ -9,7 +9,7 @@ use sconce_core::backbone::{Context, State};
 use sconce_core::checkpoint;
 use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tensor;
-use sconce_core::policy::{Frames, columns};
+use sconce_core::policy::{Frames, part};
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Error, Policy, Result, pool};
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,9 @@ pub struct Unroll {
     pub truncate_bptt: Option<usize>,
     /// Blocks that the backward pass runs again together, instead of keeping what they computed.
     pub recompute: Option<usize>,
+    /// Windows of a batch that are worked through together, the others after them: the micro-batch.
+    /// Gradients are those of the whole batch up to the order of sums. `None`: all.
+    pub micro_batch: Option<usize>,
     /// Whether another window goes on where this one ends.
     pub carry: bool,
 }
@@ -92,6 +95,9 @@ impl Losses {
     }
 }
 
+/// Losses, and the states of the learner and of a teacher after a batch.
+pub type Learned = (Losses, Option<State>, Option<State>);
+
 /// One step's figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stepped {
@@ -125,6 +131,11 @@ impl Stepper {
         Stepper { unroll, ..self }
     }
 
+    /// Works from now on through so many windows of a batch together.
+    pub fn set_micro_batch(&mut self, windows: usize) {
+        self.unroll.micro_batch = Some(windows);
+    }
+
     /// Keeps an average of the weights, see [`Optimiser::averaging`].
     pub fn averaging(self, decay: Option<f64>) -> Self {
         Stepper { optimiser: self.optimiser.averaging(decay), ..self }
@@ -133,6 +144,11 @@ impl Stepper {
     /// Takes over the moments and averages of an earlier run after so many updates.
     pub fn load_moments(&mut self, updates: u64, moments: &checkpoint::Optimiser) -> Result<()> {
         self.optimiser.load_state(updates, |name| moments.get(name).map(Vec::as_slice))
+    }
+
+    /// How many those are, if not all.
+    pub fn micro_batch(&self) -> Option<usize> {
+        self.unroll.micro_batch
     }
 
     pub fn policy(&self) -> &Policy {
@@ -204,7 +220,7 @@ impl Stepper {
         draw: u64,
         share: f64,
         lesson: Option<Lesson<'_>>,
-    ) -> Result<(Losses, Option<State>, Option<State>)> {
+    ) -> Result<Learned> {
         if x.weights.iter().all(|weight| *weight == 0.0) {
             let carry = self.unroll.carry;
             let passed = carry.then(|| self.pass(x, state, draw, lesson)).transpose()?;
@@ -281,8 +297,8 @@ impl Stepper {
         Ok(norm)
     }
 
-    /// Forward and backward, chunk by chunk. Gradients are left with the weights, but for candle's of
-    /// the last chunk.
+    /// Forward and backward, part by part. Gradients are left with the weights, but for candle's of
+    /// the last part.
     fn backward(
         &self,
         x: Examples<'_>,
@@ -291,47 +307,53 @@ impl Stepper {
         share: f64,
         lesson: Option<Lesson<'_>>,
     ) -> Result<(Losses, GradStore, Option<State>, Option<State>)> {
-        let chunks = self.chunks(x.frames.time);
-        let mut denominators = self.denominators(x, state, step, &chunks)?;
-        let (mut state, mut total, mut last) = (state.clone(), None, None::<GradStore>);
-        let mut taught = lesson.map(|lesson| lesson.state.clone());
-        let mut divergence = 0.0;
-        for range in chunks {
-            let part = Part::cut(x, range.clone());
-            let (logits, next) = self.forward(&part, x.frames.time, range.start, &state, step)?;
-            // What the last chunk leaves is for the caller to keep or not.
-            state = match range.end < x.frames.time {
-                true => next.hand_on()?,
-                false => next.detach(),
-            };
-            let denominators = match &denominators {
-                Some(known) => known,
-                None => denominators.insert(normalised(&self.objective, &logits, part.examples())?),
-            };
-            let advice = match (lesson, &mut taught) {
-                (Some(lesson), Some(state)) => {
-                    let frames = lesson.part(range.clone());
-                    let (advice, after) = lesson.teacher.logits(&frames, &part.labels, state)?;
-                    *state = after;
-                    Some((lesson.teacher, advice))
+        let mut denominators = self.denominators(x, state, step)?;
+        let (mut total, mut last, mut divergence) = (None, None::<GradStore>, 0.0);
+        let (mut after, mut after_lesson) = (vec![], vec![]);
+        for rows in self.micro_batches(x.frames.batch) {
+            let mut state = state.rows(&rows)?;
+            let mut taught = lesson.map(|lesson| lesson.state.rows(&rows)).transpose()?;
+            for range in self.chunks(x.frames.time) {
+                let part = Part::cut(x, rows.clone(), range.clone());
+                let (logits, next) = self.forward(&part, &state, step)?;
+                // What the last part leaves is for the caller to keep or not.
+                state = match part.is_last_of(x) {
+                    true => next.detach(),
+                    false => next.hand_on()?,
+                };
+                let x = part.examples();
+                let denominators = match &denominators {
+                    Some(known) => known,
+                    None => denominators.insert(normalised(&self.objective, &logits, x)?),
+                };
+                let advice = match (lesson, &mut taught) {
+                    (Some(lesson), Some(state)) => {
+                        let frames = lesson.part(&rows, &range);
+                        let (advice, after) = lesson.teacher.logits(&frames, x.labels, state)?;
+                        *state = after;
+                        Some((lesson.teacher, advice))
+                    }
+                    _ => None,
+                };
+                let shared = denominators.times(share);
+                let advice = advice.as_ref().map(|(teacher, advice)| (*teacher, advice));
+                let (sums, kl, gradient) =
+                    loss_and_gradient(&self.objective, &logits, x, &shared, advice)?;
+                divergence += kl;
+                add(&mut total, sums);
+                // Of a chunk of burn-in only the state is wanted.
+                if x.weights.iter().all(|weight| *weight == 0.0) {
+                    continue;
                 }
-                _ => None,
-            };
-            let shared = denominators.times(share);
-            let advice = advice.as_ref().map(|(teacher, advice)| (*teacher, advice));
-            let (sums, kl, gradient) =
-                loss_and_gradient(&self.objective, &logits, part.examples(), &shared, advice)?;
-            divergence += kl;
-            add(&mut total, sums);
-            // Of a chunk of burn-in only the state is wanted.
-            if part.weights.iter().all(|weight| *weight == 0.0) {
-                continue;
+                if let Some(store) = last.take() {
+                    self.policy.weights().values().try_for_each(|w| w.gather(&store).map(drop))?;
+                }
+                // The loss is not a node of the graph: its gradient at the logits starts the backward
+                // pass.
+                last = Some(tensor::backward(&logits, gradient)?);
             }
-            if let Some(store) = last.take() {
-                self.policy.weights().values().try_for_each(|w| w.gather(&store).map(drop))?;
-            }
-            // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
-            last = Some(tensor::backward(&logits, gradient)?);
+            after.push(state);
+            after_lesson.extend(taught);
         }
         let rows = || Error::not_found("rows of a batch");
         let denominators = denominators.ok_or_else(rows)?;
@@ -339,7 +361,8 @@ impl Stepper {
         let teacher_kl = lesson.map(|_| divergence * denominators.mean());
         let pull = lesson.zip(teacher_kl).map_or(0.0, |(lesson, kl)| lesson.teacher.weight() * kl);
         let losses = Losses { total: loss.value + pull, heads: loss.per_head, teacher_kl };
-        Ok((losses, last.ok_or_else(rows)?, self.unroll.carry.then_some(state), taught))
+        let carried = if self.unroll.carry { Some(State::joined(&after)?) } else { None };
+        Ok((losses, last.ok_or_else(rows)?, carried, joined(&after_lesson)?))
     }
 
     /// The states, also of a teacher, after a batch of which nothing else is wanted.
@@ -350,71 +373,86 @@ impl Stepper {
         step: u64,
         lesson: Option<Lesson<'_>>,
     ) -> Result<(State, Option<State>)> {
-        let mut state = state.clone();
-        let mut taught = lesson.map(|lesson| lesson.state.clone());
-        for range in self.chunks(x.frames.time) {
-            let part = Part::cut(x, range.clone());
-            let (_logits, next) = self.forward(&part, x.frames.time, range.start, &state, step)?;
-            state = next.hand_on()?;
-            if let (Some(lesson), Some(taught)) = (lesson, &mut taught) {
-                let frames = lesson.part(range);
-                *taught = lesson.teacher.logits(&frames, &part.labels, taught)?.1;
+        let (mut after, mut after_lesson) = (vec![], vec![]);
+        for rows in self.micro_batches(x.frames.batch) {
+            let mut state = state.rows(&rows)?;
+            let mut taught = lesson.map(|lesson| lesson.state.rows(&rows)).transpose()?;
+            for range in self.chunks(x.frames.time) {
+                let part = Part::cut(x, rows.clone(), range.clone());
+                let (_logits, next) = self.forward(&part, &state, step)?;
+                state = next.hand_on()?;
+                if let (Some(lesson), Some(taught)) = (lesson, &mut taught) {
+                    let frames = lesson.part(&rows, &range);
+                    *taught = lesson.teacher.logits(&frames, &part.labels, taught)?.1;
+                }
             }
+            after.push(state);
+            after_lesson.extend(taught);
         }
-        Ok((state, taught))
+        Ok((State::joined(&after)?, joined(&after_lesson)?))
     }
 
-    fn chunks(&self, time: usize) -> Vec<Range<usize>> {
-        let frames = self.unroll.truncate_bptt.unwrap_or(time).clamp(1, time.max(1));
-        (0..time).step_by(frames).map(|from| from..(from + frames).min(time)).collect()
+    fn chunks(&self, time: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        stretches(time, self.unroll.truncate_bptt)
     }
 
-    /// What every chunk has to know of the whole window; none if the only chunk can tell itself.
+    fn micro_batches(&self, batch: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        stretches(batch, self.unroll.micro_batch)
+    }
+
+    /// What every part has to know of the whole batch; none if the only part can tell itself.
     fn denominators(
         &self,
         x: Examples<'_>,
         state: &State,
         step: u64,
-        chunks: &[Range<usize>],
     ) -> Result<Option<Denominators>> {
+        let (batch, time) = (x.frames.batch, x.frames.time);
         let mut first = None;
         if self.objective.normalises() {
-            if chunks.len() == 1 {
+            if self.micro_batches(batch).count() * self.chunks(time).count() == 1 {
                 return Ok(None);
             }
             // A pass of its own, with the same dropout and without a backward pass.
-            let mut state = state.clone();
-            for range in chunks {
-                let part = Part::cut(x, range.clone());
-                let (logits, next) =
-                    self.forward(&part, x.frames.time, range.start, &state, step)?;
-                state = next.hand_on()?;
-                add(&mut first, sums(&self.objective, &logits, part.examples())?);
+            for rows in self.micro_batches(batch) {
+                let mut state = state.rows(&rows)?;
+                for range in self.chunks(time) {
+                    let part = Part::cut(x, rows.clone(), range);
+                    let (logits, next) = self.forward(&part, &state, step)?;
+                    state = next.hand_on()?;
+                    add(&mut first, sums(&self.objective, &logits, part.examples())?);
+                }
             }
         }
         let weights = Some(x.weights);
         self.objective.denominators(x.weights.len(), weights, first.as_ref()).map(Some)
     }
 
-    /// Logits of a chunk that begins at frame `before` of a window of `window`.
-    fn forward(
-        &self,
-        part: &Part<'_>,
-        window: usize,
-        before: usize,
-        state: &State,
-        step: u64,
-    ) -> Result<(Tensor, State)> {
+    /// Logits of a part.
+    fn forward(&self, part: &Part<'_>, state: &State, step: u64) -> Result<(Tensor, State)> {
         let context = Context::training(self.seed, step);
-        let mut context = context.chunk(window, before, part.frames.time);
+        let mut context = context
+            .chunk(part.window, part.range.start, part.range.len())
+            .from_window(part.rows.start);
         if let Some(every) = self.unroll.recompute {
             context = context.recomputing(every);
         }
-        if !self.unroll.carry && before + part.frames.time == window {
+        if !self.unroll.carry && part.range.end == part.window {
             context = context.forgetting();
         }
         self.policy.forward(&part.frames, Some(&part.labels), state, &context)
     }
+}
+
+/// The states of some rows and of those after them, if there are any.
+fn joined(parts: &[State]) -> Result<Option<State>> {
+    if parts.is_empty() { Ok(None) } else { State::joined(parts).map(Some) }
+}
+
+/// `0..all` in stretches of so many, the last maybe shorter.
+fn stretches(all: usize, each: Option<usize>) -> impl Iterator<Item = Range<usize>> {
+    let each = each.unwrap_or(all).clamp(1, all.max(1));
+    (0..all).step_by(each).map(move |from| from..(from + each).min(all))
 }
 
 /// Gathers the gradients, and refuses a model of which some weight would never learn, by the names of
@@ -442,25 +480,36 @@ fn culprit(weights: &Weights, error: Error) -> Error {
     })
 }
 
-/// A chunk of a batch, or all of it.
+/// Some frames of some windows of a batch, or all of it.
 struct Part<'a> {
+    rows: Range<usize>,
+    range: Range<usize>,
+    /// Frames of a whole window.
+    window: usize,
     frames: Cow<'a, Frames>,
     labels: Cow<'a, [u16]>,
     weights: Cow<'a, [f32]>,
 }
 
 impl<'a> Part<'a> {
-    fn cut(x: Examples<'a>, range: Range<usize>) -> Self {
-        let (batch, time) = (x.frames.batch, x.frames.time);
-        if range == (0..time) {
+    fn cut(x: Examples<'a>, rows: Range<usize>, range: Range<usize>) -> Self {
+        let shape @ [batch, window] = [x.frames.batch, x.frames.time];
+        if (&rows, &range) == (&(0..batch), &(0..window)) {
             let (labels, weights) = (Cow::Borrowed(x.labels), Cow::Borrowed(x.weights));
-            return Part { frames: Cow::Borrowed(x.frames), labels, weights };
+            return Part { rows, range, window, frames: Cow::Borrowed(x.frames), labels, weights };
         }
         Part {
-            labels: Cow::Owned(columns(x.labels, batch, time, &range)),
-            weights: Cow::Owned(columns(x.weights, batch, time, &range)),
-            frames: Cow::Owned(x.frames.chunk(range)),
+            labels: Cow::Owned(part(x.labels, shape, &rows, &range)),
+            weights: Cow::Owned(part(x.weights, shape, &rows, &range)),
+            frames: Cow::Owned(x.frames.part(&rows, &range)),
+            rows,
+            range,
+            window,
         }
+    }
+
+    fn is_last_of(&self, x: Examples<'_>) -> bool {
+        (self.rows.end, self.range.end) == (x.frames.batch, x.frames.time)
     }
 
     fn examples(&self) -> Examples<'_> {
@@ -646,8 +695,8 @@ mod tests {
         for from in (0..TIME).step_by(chunk) {
             let range = from..(from + chunk).min(TIME);
             let context = Context::training(7, 5).chunk(TIME, from, range.len());
-            let labels = columns(&labels, BATCH, TIME, &range);
-            let frames = frames.chunk(range.clone());
+            let labels = part(&labels, [BATCH, TIME], &(0..BATCH), &range);
+            let frames = frames.part(&(0..BATCH), &range);
             let (part, next) =
                 stepper.policy.forward(&frames, Some(&labels), &state, &context).unwrap();
             logits.push(part.reshape((BATCH, range.len(), part.dim(1).unwrap())).unwrap());
@@ -687,7 +736,39 @@ mod tests {
     }
 
     fn unroll(truncate_bptt: Option<usize>, recompute: Option<usize>) -> Unroll {
-        Unroll { truncate_bptt, recompute, carry: false }
+        Unroll { truncate_bptt, recompute, ..Unroll::default() }
+    }
+
+    #[test]
+    fn micro_batches_have_the_gradients_and_the_states_of_the_batch() {
+        for loss in losses() {
+            for truncate_bptt in [None, Some(4)] {
+                let after = |micro_batch| {
+                    let unroll = Unroll { micro_batch, carry: true, ..unroll(truncate_bptt, None) };
+                    let stepper = stepper(&loss, unroll);
+                    let (frames, labels, weights) = examples();
+                    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+                    let zero = stepper.policy.zero_state(BATCH).unwrap();
+                    let (losses, store, state, _) =
+                        stepper.backward(x, &zero, 5, 0.5, None).unwrap();
+                    let state = ("state".to_string(), state.unwrap().to_vec().unwrap());
+                    (losses.total, [gathered(&stepper, &store), vec![state]].concat())
+                };
+                let want = after(None);
+                assert!(after(Some(BATCH)) == want);
+                for micro_batch in [1, 2] {
+                    let got = after(Some(micro_batch));
+                    assert!((got.0 - want.0).abs() < 1e-6, "{} is not {}", got.0, want.0);
+                    for ((name, got), (_, want)) in got.1.iter().zip(&want.1) {
+                        let scale = want.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
+                        for (got, want) in got.iter().zip(want) {
+                            let error = (got - want).abs() / scale;
+                            assert!(error < 1e-5, "{name}, {micro_batch}: {got} is not {want}");
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]
@@ -706,7 +787,7 @@ mod tests {
     }
 
     /// Rows `rows` of the examples.
-    fn part(rows: Range<usize>) -> (Frames, Vec<u16>, Vec<f32>) {
+    fn some(rows: Range<usize>) -> (Frames, Vec<u16>, Vec<f32>) {
         let (frames, labels, weights) = examples();
         let all = rows.start * TIME..rows.end * TIME;
         let continuous = frames.continuous[4 * all.start..4 * all.end].to_vec();
@@ -727,7 +808,7 @@ mod tests {
             let config = OptimiserConfig::default();
             let mut stepper = Stepper::new(&policy, &LossOptions::plain(), config, 0.1, 7).unwrap();
             for rows in parts {
-                let (frames, labels, mut weights) = part(rows.clone());
+                let (frames, labels, mut weights) = some(rows.clone());
                 // Rows of one batch count for more than those of another.
                 let first = weights.iter_mut().zip(rows.start * TIME..);
                 first.filter(|(_, i)| *i < TIME).for_each(|(w, _)| *w *= 3.0);

@@ -50,11 +50,11 @@ pub struct Lesson<'a> {
 }
 
 impl<'a> Lesson<'a> {
-    /// The frames of a chunk.
-    pub fn part(&self, range: Range<usize>) -> Cow<'a, Frames> {
-        match range == (0..self.frames.time) {
+    /// Frames `range` of the windows `rows`.
+    pub fn part(&self, rows: &Range<usize>, range: &Range<usize>) -> Cow<'a, Frames> {
+        match (rows, range) == (&(0..self.frames.batch), &(0..self.frames.time)) {
             true => Cow::Borrowed(self.frames),
-            false => Cow::Owned(self.frames.chunk(range)),
+            false => Cow::Owned(self.frames.part(rows, range)),
         }
     }
 }

@@ -48,6 +48,30 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     assert scored =~ ~r/policy +marginal +repeat +pairs/
   end
 
+  test "before a run it is planned, tuned, and its learning rate found; nothing is left behind" do
+    dir = corpus!()
+    say = fn more -> capture_io(fn -> train(dir, @small ++ more) end) end
+    planned = say.(~w(--plan --memory-limit 2GB))
+
+    assert planned =~
+             ~r/gru 8x1 -> action\(2\).*\nweights .*\nat the peak +.* of 2.0 GB allowed\n/s
+
+    assert say.(~w(--tune --initial 2 --max 4)) =~ ~r/^batch_size +a step.*\n +2 .*best/ms
+    svg = Path.join(dir, "range.svg")
+    found = say.(["--find-lr", "--num-it", "30", "--svg", svg])
+    assert found =~ "smoothed training loss, rates 1.0e-7 to"
+    assert File.read!(svg) =~ "</svg>"
+    assert Enum.sort(File.ls!(dir)) == ["corpus", "range.svg"]
+
+    for {args, says} <- [
+          {~w(--plan --tune), "--tune does not go with --plan"},
+          {~w(--plan --initial 3), "--initial needs --tune"},
+          {~w(--num-it 3), "--num-it needs --find-lr"},
+          {~w(--plan --memory-limit 1KB), ~r/needs .* and may have 1.0 KB/}
+        ],
+        do: assert_raise(Mix.Error, says, fn -> train(dir, @small ++ args) end)
+  end
+
   test "an unknown switch is named, with the nearest there is" do
     assert_raise Mix.Error, "unknown option --hiden-size, did you mean --hidden-size?", fn ->
       Train.run(["--hiden-size", "3"])

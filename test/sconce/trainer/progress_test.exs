@@ -93,6 +93,14 @@ defmodule Sconce.Trainer.ProgressTest do
     assert [^line] = play(Progress.new(terminal: false), [failed])
   end
 
+  test "a batch that is worked through in parts is a line that stays" do
+    event = %{event: :out_of_memory, step: 1200, micro_batch: 16, bytes: nil, memory_limit: nil}
+    more = %{event | bytes: 2_100_000_000, memory_limit: 2_000_000_000}
+    assert [one, two] = play(Progress.new(terminal: false), [event, more])
+    assert one == "step 1,200  too little memory: 16 windows of a batch at a time\n"
+    assert two =~ "too little memory (2.1 GB of 2.0 GB): 16 windows"
+  end
+
   test "a live line is no wider than the terminal, so that it can be taken back" do
     [line] = play(Progress.new(terminal: true, columns: 30), [step(1, 1.0)])
     assert String.length(line) == String.length("\r\e[K") + 29

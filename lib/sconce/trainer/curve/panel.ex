@@ -24,10 +24,12 @@ defmodule Sconce.Trainer.Curve.Panel do
   @doc "A panel as SVG elements."
   def svg(%{box: {left, top, width, height} = box, series: series} = panel) do
     scale = Map.get(panel, :scale, :linear)
-    x_max = series |> Enum.flat_map(&xs/1) |> Enum.max(fn -> 1 end) |> max(1)
+    x_scale = Map.get(panel, :x_scale, :linear)
+    {left_x, right_x} = across = series |> Enum.flat_map(&xs/1) |> across(x_scale)
+    x_limits = {scaled(left_x, x_scale), scaled(right_x, x_scale)}
     {low, high} = range = series |> in_sight() |> Enum.concat(panel[:from] || []) |> range(scale)
     limits = {scaled(low, scale), scaled(high, scale)}
-    place = fn {x, y} -> place({x, scaled(y, scale)}, box, {0, x_max}, limits) end
+    place = fn {x, y} -> place({scaled(x, x_scale), scaled(y, scale)}, box, x_limits, limits) end
     clip = "panel#{left}-#{top}"
 
     [
@@ -37,7 +39,7 @@ defmodule Sconce.Trainer.Curve.Panel do
       "</clipPath>\n",
       title(panel.title, box),
       y_axis(box, marks(range, scale), place),
-      x_axis(panel[:x], box, x_max),
+      x_axis(panel[:x], box, x_marks(across, x_scale, width), place),
       ~s|<g clip-path="url(##{clip})">\n|,
       Enum.map(series, &drawn(&1, place, box)),
       "</g>\n",
@@ -113,17 +115,30 @@ defmodule Sconce.Trainer.Curve.Panel do
     end
   end
 
-  defp x_axis(title, {left, top, width, height} = box, x_max) do
+  defp across(xs, :linear), do: {0, xs |> Enum.max(fn -> 1 end) |> max(1)}
+  defp across(xs, :log), do: log_range(xs)
+
+  # Steps are whole.
+  defp x_marks(range, :linear, width) do
+    for value <- thinned(ticks(range), width),
+        value == trunc(value),
+        do: {value, Sconce.Figures.grouped(trunc(value))}
+  end
+
+  defp x_marks(range, :log, width),
+    do: for(value <- thinned(log_ticks(range), width), do: {value, power(value)})
+
+  defp x_axis(title, {left, top, width, height}, marks, place) do
     bottom = top + height
 
     ticks =
-      for value <- thinned(ticks({0, x_max}), width), whole?(value) do
-        {x, _y} = place({value, 0}, box, {0, x_max}, {0, 1})
+      for {value, text} <- marks do
+        {x, _y} = place.({value, 1})
 
         [
           ~s(<path d="M#{px(x)} #{bottom}v5" stroke="#94a3b8"/>\n),
           ~s(<text x="#{px(x)}" y="#{bottom + 19}" text-anchor="middle" fill="#475569">),
-          "#{Sconce.Figures.grouped(trunc(value))}</text>\n"
+          "#{text}</text>\n"
         ]
       end
 
@@ -138,8 +153,6 @@ defmodule Sconce.Trainer.Curve.Panel do
     ~s(<text x="#{px(x)}" y="#{bottom + 38}" text-anchor="middle" ) <>
       ~s(fill="#475569">#{escape(title)}</text>\n)
   end
-
-  defp whole?(value), do: value == trunc(value)
 
   # Numbers of a narrow panel would touch each other.
   defp thinned(ticks, width) when width < 60 * length(ticks), do: Enum.take_every(ticks, 2)

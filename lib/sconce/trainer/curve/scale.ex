@@ -63,7 +63,7 @@ defmodule Sconce.Trainer.Curve.Scale do
   end
 
   def place({x, y}, {left, top, width, height}, {x_low, x_high}, {y_low, y_high}) do
-    {left + width * (x - x_low) / max(x_high - x_low, 1),
+    {left + width * (x - x_low) / max(x_high - x_low, 1.0e-9),
      top + height * (1 - (y - y_low) / (y_high - y_low))}
   end
 
@@ -91,6 +91,9 @@ defmodule Sconce.Trainer.Curve.Scale do
   def short(value) when value >= 1, do: Integer.to_string(round(value))
   def short(value) when value < 1.0e-4, do: :erlang.float_to_binary(value, scientific: 0)
   def short(value), do: :erlang.float_to_binary(value, [:compact, decimals: 9])
+
+  @doc "A small or large number in two digits, as in 3.2e-4."
+  def power(value), do: "~.2e" |> :io_lib.format([value / 1]) |> IO.iodata_to_binary()
 
   @doc "A number with so many decimals."
   def number(value, decimals), do: :erlang.float_to_binary(value / 1, decimals: decimals)

@@ -64,6 +64,19 @@ impl Context {
         self
     }
 
+    /// A pass over some windows of a batch, from window `first` on, which follows on what
+    /// [`chunk`](Self::chunk) said: dropout falls as it would in a pass over all of them.
+    pub fn from_window(mut self, first: usize) -> Self {
+        if let Some([window, before, _]) = &mut self.chunk {
+            *before += first * *window;
+        }
+        self
+    }
+
+    fn first_window(&self) -> usize {
+        self.chunk.map_or(0, |[window, before, _]| before / window.max(1))
+    }
+
     /// Of each `every` blocks only what they read is kept; the backward pass runs them again.
     pub fn recomputing(mut self, every: usize) -> Self {
         self.recompute = Some(every.max(1));
@@ -193,7 +206,7 @@ impl Context {
     /// Drops whole columns of each window of `x [b, t, d]`, in training only.
     pub fn dropout_columns(&self, x: &Tensor, p: f32, name: &str) -> Result<Tensor> {
         match self.rng(name) {
-            Some(rng) => ops::dropout_columns(x, p, rng),
+            Some(rng) => ops::dropout_columns(x, p, rng, self.first_window()),
             None => Ok(x.clone()),
         }
     }

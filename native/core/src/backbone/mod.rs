@@ -20,6 +20,7 @@ mod s5;
 pub mod stack;
 pub mod xlstm;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -164,6 +165,25 @@ impl State {
     pub fn hand_on(&self) -> Result<State> {
         let own = |part: &Tensor| Ok(tensor(to_vec(part)?, part.shape())?);
         self.0.iter().map(own).collect::<Result<_>>().map(State)
+    }
+
+    /// Of the windows `rows`.
+    pub fn rows(&self, rows: &Range<usize>) -> Result<State> {
+        let cut = |part: &Tensor| Ok(part.narrow(0, rows.start, rows.len())?.contiguous()?);
+        self.0.iter().map(cut).collect::<Result<_>>().map(State)
+    }
+
+    /// The reverse of [`State::rows`], of parts in their order.
+    pub fn joined(parts: &[State]) -> Result<State> {
+        let [first, rest @ ..] = parts else { return Ok(State(vec![])) };
+        if rest.is_empty() {
+            return Ok(first.clone());
+        }
+        let join = |i: usize| -> Result<Tensor> {
+            let all: Vec<&Tensor> = parts.iter().filter_map(|part| part.0.get(i)).collect();
+            Ok(Tensor::cat(&all, 0)?)
+        };
+        (0..first.0.len()).map(join).collect::<Result<_>>().map(State)
     }
 
     /// The states of games that begin, where `fresh [b]` says so, in the place of those that ended.

@@ -4,9 +4,10 @@
 //! does what the uninterrupted one would have done.
 
 mod folder;
-mod games;
+pub(crate) mod games;
 mod progress;
 mod resume;
+mod room;
 mod saver;
 
 use std::fs::File;
@@ -16,17 +17,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use sconce_core::backbone::State;
 use sconce_core::checkpoint::{Optimiser, Snapshot};
 use sconce_core::{Error, Policy, Result, Spec, pool};
 use sconce_data::{Batch, Corpus, View};
 use serde_json::{Value, json};
 
 use self::folder::{Folder, Keep, Kind};
-pub(crate) use self::games::digest;
-use self::games::{first_policy, sides};
+use self::games::{digest, first_policy, sides};
 use self::progress::Progress;
 pub use self::resume::Record;
 use self::resume::resumable;
+use self::room::Room;
 use self::saver::{Disk, Draft, Save, Saver};
 use crate::baselines::Counts;
 use crate::eval::{self, fits, pool_of};
@@ -38,7 +40,7 @@ use crate::report::{
 };
 use crate::schedule::Schedule;
 use crate::source::{Loaded, Source, States};
-use crate::step::{Examples, Losses, Stepped, Stepper};
+use crate::step::{Examples, Learned, Losses, Stepped, Stepper};
 use crate::teacher::{Lesson, Teacher};
 
 /// The report that a run left in its folder.
@@ -98,6 +100,11 @@ fn run_on(
     }
 }
 
+/// Stepper, examples, state before them, draw, share and lesson: what [`Stepper::learn_from`] gives.
+type Learn = Box<
+    dyn Fn(&mut Stepper, Examples<'_>, &State, u64, f64, Option<Lesson<'_>>) -> Result<Learned>,
+>;
+
 struct Run<'a> {
     /// With the lengths of the schedule that a resumed run had.
     options: TrainOptions,
@@ -109,6 +116,9 @@ struct Run<'a> {
     cancel: &'a AtomicBool,
     stepper: Stepper,
     teacher: Option<Teacher>,
+    /// Adds the gradient of a batch, as [`Stepper::learn_from`] does.
+    learn: Learn,
+    room: Room,
     schedule: Schedule,
     source: Source,
     counts: Counts,
@@ -152,6 +162,8 @@ impl<'a> Run<'a> {
         if let Err(error) = folder.write_record(&Record::new(corpus.dir(), spec, &options)) {
             saver.fail(progress.step, folder.record(), &error, events);
         }
+        let validates = !validation.1.is_empty();
+        let room = Room::plan(spec, &options, validates, progress.micro_batch)?;
         let config = options.optimiser()?;
         let mut stepper =
             Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
@@ -164,6 +176,7 @@ impl<'a> Run<'a> {
             events(Event::Resumed { step: progress.step });
         }
         folder.cut_gradients(progress.step)?;
+        stepper.set_micro_batch(room.windows());
         events(Event::Start {
             steps,
             epoch_steps,
@@ -175,7 +188,10 @@ impl<'a> Run<'a> {
             threads: pool::threads(),
             skipped_views: source.short_views(),
         });
+        room.told(progress.step).map(events);
         Ok(Run {
+            learn: Box::new(Stepper::learn_from),
+            room,
             schedule: options.schedule(steps),
             options,
             folder,
@@ -232,7 +248,8 @@ impl<'a> Run<'a> {
             let pace = Pace {
                 frames: frames as u64,
                 seconds: start.elapsed().as_secs_f64(),
-                data_wait: self.source.flow().data_wait_seconds - waited,
+                // A step that was made again has a loader of its own.
+                data_wait: (self.source.flow().data_wait_seconds - waited).max(0.0),
             };
             self.account(stepped, learning_rate, pace);
         }
@@ -327,15 +344,21 @@ impl<'a> Run<'a> {
         self.options.max_minutes.map_or(0.0, |minutes| self.progress.seconds / (60.0 * minutes))
     }
 
-    /// The step's figures and the frames it went through. One that fails leaves all as it was.
+    /// The step's figures and the frames it went through. One that fails leaves all as it was; one that
+    /// has too little memory is made again, with half as many windows at a time.
     fn step(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
-        let before = self.source.carried();
-        let stepped = self.update(learning_rate);
-        if stepped.is_err() {
+        loop {
+            let before = self.source.carried();
+            let error = match self.update(learning_rate) {
+                Ok(stepped) => return Ok(stepped),
+                Err(error) => error,
+            };
             self.source.carry(before);
             self.stepper.forget();
+            let Some(told) = self.room.halve(&error, self.progress.step) else { return Err(error) };
+            self.stepper.set_micro_batch(self.room.windows());
+            (self.events)(told);
         }
-        stepped
     }
 
     fn update(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
@@ -382,8 +405,9 @@ impl<'a> Run<'a> {
         let both = self.teacher.as_ref().zip(states.teacher.as_ref());
         let frames = seen.as_ref().unwrap_or(&frames);
         let lesson = both.map(|(teacher, state)| Lesson { teacher, frames, state });
-        let (losses, learner, teacher) =
-            self.stepper.learn_from(examples, &states.learner, draw, share, lesson)?;
+        let learn =
+            || (self.learn)(&mut self.stepper, examples, &states.learner, draw, share, lesson);
+        let (losses, learner, teacher) = self.room.watch(learn)?;
         if let Some(learner) = learner {
             self.source.hand_on(&States { learner, teacher })?;
         }
@@ -509,6 +533,7 @@ impl<'a> Run<'a> {
     /// All that a run goes on from.
     fn snapshot(&mut self) -> Result<Snapshot> {
         self.progress.updates = self.stepper.optimiser().updates();
+        self.progress.micro_batch = Some(self.room.windows());
         let run =
             serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
         let mut moments: Optimiser =
@@ -533,6 +558,7 @@ impl<'a> Run<'a> {
             best_step: self.progress.best_step,
             seconds: self.progress.seconds,
             weights: self.stepper.policy().num_weights(),
+            micro_batch: Some(self.room.windows()),
             spec: self.stepper.policy().spec().clone(),
             options: self.options,
             loader: self.source.flow(),

@@ -28,6 +28,9 @@ pub struct Progress {
     pub epoch_losses: Tally,
     #[serde(default)]
     pub pace: Pace,
+    /// Windows that are worked through together.
+    #[serde(default)]
+    pub micro_batch: Option<usize>,
     pub history: Vec<Point>,
     pub options: TrainOptions,
     /// Of the games of both sides.
@@ -71,6 +74,7 @@ impl Progress {
             recent_losses: Tally::default(),
             pace: Pace::default(),
             epoch_losses: Tally::default(),
+            micro_batch: None,
             history: vec![],
             options: TrainOptions { resume: false, ..options.clone() },
             digest,

@@ -157,6 +157,8 @@ fn fixed(options: &TrainOptions) -> TrainOptions {
         gradient_report: own.gradient_report,
         // how it is computed,
         threads: own.threads,
+        // (windows that were halved stay so)
+        memory_limit: own.memory_limit,
         gradient_checkpoint: own.gradient_checkpoint,
         checkpoint_every: own.checkpoint_every,
         prefetch: own.prefetch,

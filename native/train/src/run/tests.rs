@@ -286,3 +286,133 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
     run.step(1e-3).unwrap();
     assert_ne!(numbers(run.source.carried()), before);
 }
+
+/// Steps of more than `windows` windows at a time have too little memory from draw `from` on.
+fn small_device(from: u64, windows: usize) -> Learn {
+    Box::new(move |stepper, x, state, draw, share, lesson| {
+        if draw >= from && stepper.micro_batch().is_none_or(|n| n > windows) {
+            let text = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
+            return Err(candle_core::Error::Msg(text.into()).into());
+        }
+        stepper.learn_from(x, state, draw, share, lesson)
+    })
+}
+
+/// Weights that differ by the order of sums.
+fn alike(a: &Path, b: &Path) -> bool {
+    let (a, b) = (numbers(a), numbers(b));
+    let float = |bits: &u32| f32::from_bits(*bits);
+    a.iter().zip(&b).all(|((name, a), (other, b))| {
+        let close = |(a, b): (f32, f32)| (a - b).abs() <= 1e-4 * a.abs().max(1e-2);
+        name == other && a.iter().map(float).zip(b.iter().map(float)).all(close)
+    })
+}
+
+#[test]
+fn a_step_without_memory_is_made_again_in_halves_and_the_run_goes_on_to_the_same_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let never = AtomicBool::new(false);
+    for (i, unroll) in [Mode::Window, Mode::Carry].into_iter().enumerate() {
+        let options = TrainOptions { unroll, accumulation_steps: 2, resume: true, ..options() };
+        let out = |name: &str| dir.path().join(format!("{name}{i}"));
+        super::run(&corpus, &spec(), &options, &out("whole"), &|_| (), &never).unwrap();
+
+        // In the middle of step 3, of batches of 4: halves are still too much.
+        let halved = |name: &str, until: u64| {
+            let (told, cancel) = (RefCell::<Vec<_>>::default(), AtomicBool::new(false));
+            let listen = |event| match event {
+                Event::OutOfMemory { step, micro_batch, .. } => {
+                    told.borrow_mut().push((step, micro_batch));
+                }
+                Event::Step { step, .. } => cancel.store(step >= until, Ordering::Relaxed),
+                _ => (),
+            };
+            let folder = Folder::new(&out(name));
+            std::fs::create_dir_all(out(name)).unwrap();
+            let saver = Saver::start(folder.clone(), good_disk()).unwrap();
+            let run = Run::prepare(&corpus, &spec(), &options, folder, saver, &listen, &cancel);
+            let mut run = Run { learn: small_device(5, 1), ..run.unwrap() };
+            let stopped = run.train().unwrap();
+            let report = run.finish(stopped).unwrap();
+            (report, told.into_inner())
+        };
+        let (report, told) = halved("halved", u64::MAX);
+        assert_eq!((report.steps, report.micro_batch, told), (12, Some(1), vec![(2, 2), (2, 1)]));
+        let last = |name: &str| out(name).join("last.safetensors");
+        assert!(alike(&last("halved"), &last("whole")));
+        assert!(numbers(&last("halved")) != numbers(&last("whole")));
+
+        // Stopped after it and gone on with, on a device that would have had room.
+        assert_eq!(halved("resumed", 7).0.steps, 7);
+        let report = super::run(&corpus, &spec(), &options, &out("resumed"), &|_| (), &never);
+        assert_eq!(report.unwrap().micro_batch, Some(1));
+        assert!(numbers(&last("resumed")) == numbers(&last("halved")));
+    }
+}
+
+#[test]
+fn one_window_that_does_not_fit_ends_the_run_with_the_last_good_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let (options, cancel) = (options(), AtomicBool::new(false));
+    let run = prepare(&corpus, &options, dir.path(), &cancel);
+    let mut run = Run { learn: small_device(2, 0), ..run };
+    assert_eq!(run.train().unwrap_err().kind(), sconce_core::Kind::OutOfMemory);
+    assert_eq!(run.progress.step, 2);
+}
+
+#[test]
+fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resume() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let never = AtomicBool::new(false);
+    let spec = spec();
+    // A validation would take more than these steps.
+    let options = TrainOptions { val_split: 0.0, ..options() };
+    let whole = crate::plan::plan(&spec, &options, Some(&corpus)).unwrap();
+    assert_eq!(whole.mapped, Some(corpus.games().iter().map(|game| game.bytes).sum()));
+    let limit = whole.bytes - 1;
+    let limited = TrainOptions { memory_limit: Some(limit), resume: true, ..options };
+    let go = |name: &str, options: &TrainOptions| {
+        let told: RefCell<Vec<_>> = RefCell::default();
+        let listen = |event| {
+            if let Event::OutOfMemory { step, micro_batch, bytes, memory_limit } = event {
+                assert_eq!(bytes.is_some(), memory_limit.is_some());
+                told.borrow_mut().push((step, micro_batch));
+            }
+        };
+        let out = dir.path().join(name);
+        let report = super::run(&corpus, &spec, options, &out, &listen, &never).unwrap();
+        (report.micro_batch, told.into_inner(), out.join("last.safetensors"))
+    };
+    let (windows, told, straight) = go("straight", &limited);
+    assert_eq!((windows, told), (Some(2), vec![(0, 2)]));
+    // The second part has all the memory that it wants, and keeps to the halves.
+    go("parts", &TrainOptions { steps: Some(12), max_minutes: Some(0.0), ..limited.clone() });
+    let (windows, _, parts) = go("parts", &TrainOptions { memory_limit: None, ..limited });
+    assert_eq!(windows, Some(2));
+    assert!(numbers(&parts) == numbers(&straight));
+}
+
+#[test]
+fn a_step_that_takes_more_than_the_limit_is_refused_by_its_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let bytes = crate::plan::plan(&spec(), &options(), Some(&corpus)).unwrap().bytes;
+    let options = TrainOptions { memory_limit: Some(bytes), ..options() };
+    let cancel = AtomicBool::new(false);
+    let run = prepare(&corpus, &options, dir.path(), &cancel);
+    assert_eq!(run.room.windows(), 4);
+    // What the plan did not know of.
+    let waste: Learn = Box::new(move |stepper, x, state, draw, share, lesson| {
+        let wide = stepper.micro_batch().is_none_or(|n| n > 2);
+        let more: Vec<u8> = vec![1; if wide { bytes as usize } else { 0 }];
+        let learned = stepper.learn_from(x, state, draw, share, lesson);
+        drop(more);
+        learned
+    });
+    let mut run = Run { learn: waste, ..run };
+    run.step(1e-3).unwrap();
+    assert_eq!(run.room.windows(), 2);
+}

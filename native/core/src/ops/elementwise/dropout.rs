@@ -37,10 +37,12 @@ pub fn dropout(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
     Dropout::new(p, rng, Place::default()).apply(x)
 }
 
-/// The same columns of `x [b, t, d]` are missing in all frames of a window.
-pub fn dropout_columns(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
+/// The same columns of `x [b, t, d]` are missing in all frames of a window; `x` begins with window
+/// `first` of a batch.
+pub fn dropout_columns(x: &Tensor, p: f32, rng: Rng, first: usize) -> Result<Tensor> {
     let (_, t, _) = x.dims3()?;
-    Dropout { repeat: t, ..Dropout::new(p, rng, Place::default()) }.apply(x)
+    let place = Place { before: first, ..Place::default() };
+    Dropout { repeat: t, ..Dropout::new(p, rng, place) }.apply(x)
 }
 
 /// Blocks of random words that are drawn together.

@@ -1,0 +1,154 @@
+defmodule Sconce.Trainer.Plan do
+  alias Sconce.{Figures, Memory}
+  alias Sconce.Policy.Spec
+  alias Sconce.Trainer.Curve.Scale
+  alias Sconce.Trainer.Report
+
+  # In the order in which they are told.
+  @owners [
+    weights: "4 bytes each",
+    operands: "the weights as products read them",
+    gradients: "",
+    moments: "of the optimiser",
+    average: "of the weights over the steps",
+    activations: "what a step takes and gives back",
+    validation: "what one takes and gives back, with no step beside it",
+    batches: "the one that is learned from, and those made ahead",
+    checkpoints: "copies that are written while the run goes on"
+  ]
+
+  owner_docs = fn {name, doc} -> "| `#{name}` | #{doc} |\n" end
+
+  @moduledoc """
+  What a run will take of memory and of time, see `Sconce.Trainer.plan/2`. `IO.puts/1` prints it whole.
+
+  `owners` are bytes by who has them:
+
+  | owner | |
+  |---|---|
+  #{Enum.map_join(@owners, &owner_docs.(&1))}
+  and `bytes` is all of them together at the peak, where either a step or a validation is under way.
+  What belongs to the weights is counted from their number. What a step and a validation take is
+  measured on a few windows and continued as a line, which tests hold to be within 5 % for every
+  backbone. Beside it stands what is not the run's own: the VM, the scratch of threads, pages that the
+  allocator has not given back yet. `mapped` are the files of the corpus, which the system keeps in its
+  cache and drops as it likes.
+
+  `step_seconds` is what steps took that were made, of the run's own batch or of as large a one as fits
+  into a third of a second; of more windows it is so much a window. Waiting for data and validations are
+  not in it.
+  """
+
+  @enforce_keys [:spec, :num_weights, :batch_size, :window_size, :accumulation_steps] ++
+                  [:micro_batch, :threads, :owners, :bytes, :memory_limit, :mapped] ++
+                  [:step_seconds, :frames_per_second, :epoch_steps, :steps, :seconds, :free]
+  defstruct @enforce_keys
+
+  @typedoc """
+  Bytes, seconds and counts. `micro_batch` are the windows of a batch that are worked through together;
+  `mapped` and `epoch_steps` are nil without a corpus, `steps` and `seconds` of the run as well unless
+  `:steps` are given; `free` is what this machine had left.
+  """
+  @type t :: %__MODULE__{
+          spec: Spec.t(),
+          num_weights: pos_integer,
+          batch_size: pos_integer,
+          window_size: pos_integer,
+          accumulation_steps: pos_integer,
+          micro_batch: pos_integer,
+          threads: pos_integer,
+          owners: %{atom => non_neg_integer},
+          bytes: pos_integer,
+          memory_limit: pos_integer | nil,
+          mapped: non_neg_integer | nil,
+          step_seconds: float,
+          frames_per_second: float,
+          epoch_steps: pos_integer | nil,
+          steps: pos_integer | nil,
+          seconds: float | nil,
+          free: non_neg_integer | nil
+        }
+
+  @doc false
+  def new(native, spec),
+    do: struct!(__MODULE__, Map.merge(native, %{spec: spec, free: Memory.free()}))
+
+  @doc false
+  def text(plan) do
+    [title(plan), "", memory(plan), "", time(plan)]
+    |> List.flatten()
+    |> Enum.map_join("\n", &String.trim_trailing/1)
+  end
+
+  @doc false
+  def summary(plan) do
+    parts = [
+      Spec.summary(plan.spec),
+      "#{Figures.grouped(plan.batch_size)} windows of #{plan.window_size}",
+      Figures.size(plan.bytes),
+      "#{duration(plan.step_seconds)} a step"
+    ]
+
+    run = if plan.seconds, do: ["#{duration(plan.seconds)} in all"], else: []
+    Enum.join(parts ++ run, " · ")
+  end
+
+  defp title(plan) do
+    batches = if plan.accumulation_steps > 1, do: " x #{plan.accumulation_steps}", else: ""
+    threads = if plan.threads == 1, do: "1 thread", else: "#{plan.threads} threads"
+
+    [
+      Report.title(plan.spec, plan.num_weights),
+      "a step of #{Figures.grouped(plan.batch_size)}#{batches} windows of #{plan.window_size} " <>
+        "frames, #{threads}#{parts(plan)}"
+    ]
+  end
+
+  defp parts(%{micro_batch: windows, batch_size: batch}) when windows < batch,
+    do: ", #{Figures.grouped(windows)} windows at a time to keep within the memory"
+
+  defp parts(_whole), do: ""
+
+  defp memory(plan) do
+    owners =
+      for {name, doc} <- @owners, bytes = plan.owners[name], bytes > 0, do: row(name, bytes, doc)
+
+    mapped = if plan.mapped, do: [row("mapped", plan.mapped, "the corpus")], else: []
+    owners ++ [row("at the peak", plan.bytes, room(plan))] ++ mapped
+  end
+
+  defp room(%{memory_limit: limit}) when limit != nil, do: "of #{Figures.size(limit)} allowed"
+  defp room(%{free: nil}), do: ""
+  defp room(%{free: free}), do: "of #{Figures.size(free)} free"
+
+  defp row(name, bytes, doc), do: line(name, Figures.size(bytes), doc)
+
+  defp time(plan) do
+    pace = "#{Figures.grouped(round(plan.frames_per_second))} frames/s"
+    step = line("a step", duration(plan.step_seconds), pace)
+    [step | span("an epoch", plan.epoch_steps, plan) ++ span("the run", plan.steps, plan)]
+  end
+
+  defp span(_name, nil, _plan), do: []
+
+  defp span(name, steps, plan) do
+    steps_text = "#{Figures.grouped(steps)} steps, validations not in it"
+    [line(name, duration(steps * plan.step_seconds), steps_text)]
+  end
+
+  defp line(name, figure, doc) do
+    String.pad_trailing("#{name}", 12) <> String.pad_leading(figure, 10) <> "   " <> doc
+  end
+
+  @doc false
+  def duration(seconds) when seconds < 10, do: "#{Scale.number(1000 * seconds, 1)} ms"
+  def duration(seconds), do: Scale.clock(seconds)
+
+  defimpl Inspect do
+    def inspect(plan, _opts), do: "#Sconce.Trainer.Plan<#{Sconce.Trainer.Plan.summary(plan)}>"
+  end
+
+  defimpl String.Chars do
+    def to_string(plan), do: Sconce.Trainer.Plan.text(plan)
+  end
+end

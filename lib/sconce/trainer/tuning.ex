@@ -1,0 +1,80 @@
+defmodule Sconce.Trainer.Tuning do
+  @moduledoc """
+  Steps of batches that double, and the batch size that goes through most frames a second, see
+  `Sconce.Trainer.tune/2`. `IO.puts/1` prints the table.
+  """
+
+  alias Sconce.Figures
+  alias Sconce.Policy.Spec
+  alias Sconce.Trainer.Plan
+
+  @enforce_keys [:spec, :rows, :batch_size, :stopped, :window_size, :threads, :memory_limit]
+  defstruct @enforce_keys
+
+  @typedoc "One batch size: seconds of a step, and bytes of a run, with what its step was measured to take."
+  @type row :: %{
+          batch_size: pos_integer,
+          step_seconds: float,
+          frames_per_second: float,
+          bytes: pos_integer
+        }
+
+  @typedoc """
+  `batch_size` is the choice. `stopped`: why no larger batch was tried; one would not have kept within
+  the `memory_limit`, the last brought no more `throughput`, or `max` was reached.
+  """
+  @type t :: %__MODULE__{
+          spec: Spec.t(),
+          rows: [row],
+          batch_size: pos_integer,
+          stopped: :memory | :throughput | :max,
+          window_size: pos_integer,
+          threads: pos_integer,
+          memory_limit: pos_integer | nil
+        }
+
+  @reasons %{"memory" => :memory, "throughput" => :throughput, "max" => :max}
+
+  @doc false
+  def new(%{stopped: stopped} = native, spec) do
+    more = %{spec: spec, stopped: Map.fetch!(@reasons, stopped)}
+    struct!(__MODULE__, Map.merge(native, more))
+  end
+
+  @doc false
+  def text(tuning) do
+    head = "batch_size      a step    frames/s      memory"
+
+    rows =
+      for row <- tuning.rows do
+        [
+          String.pad_leading(Figures.grouped(row.batch_size), 10),
+          String.pad_leading(Plan.duration(row.step_seconds), 12),
+          String.pad_leading(Figures.grouped(round(row.frames_per_second)), 12),
+          String.pad_leading(Figures.size(row.bytes), 12),
+          if(row.batch_size == tuning.batch_size, do: "  best", else: "")
+        ]
+      end
+
+    (["#{Spec.summary(tuning.spec)} · windows of #{tuning.window_size}", head] ++
+       rows ++ [why(tuning)])
+    |> Enum.map_join("\n", &IO.iodata_to_binary/1)
+  end
+
+  defp why(%{stopped: :memory, memory_limit: limit}),
+    do: "a larger one would not keep within #{Figures.size(limit)}"
+
+  defp why(%{stopped: :throughput}), do: "the last brought no more"
+  defp why(%{stopped: :max}), do: "a larger one was not asked for"
+
+  defimpl Inspect do
+    def inspect(tuning, _opts) do
+      sizes = Enum.map_join(tuning.rows, " ", & &1.batch_size)
+      "#Sconce.Trainer.Tuning<batch_size #{tuning.batch_size} of #{sizes}>"
+    end
+  end
+
+  defimpl String.Chars do
+    def to_string(tuning), do: Sconce.Trainer.Tuning.text(tuning)
+  end
+end

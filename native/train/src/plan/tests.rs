@@ -1,0 +1,120 @@
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+use crate::loss::LossOptions;
+use crate::tune::{Reason, TuneOptions, tune};
+use sconce_core::Kind;
+use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, RecurrentConfig};
+
+fn spec() -> Spec {
+    let config = RecurrentConfig {
+        hidden_size: 32,
+        num_layers: 2,
+        layer_norm: true,
+        input_norm: true,
+        dropout: 0.1,
+        input_dropout: 0.0,
+    };
+    Spec {
+        embedding: Embedding::Melee(Melee::packed()),
+        backbone: Backbone::Gru(config),
+        heads: Heads::controller(HeadsKind::Autoregressive),
+    }
+}
+
+fn options() -> TrainOptions {
+    // A validation would take more than these steps.
+    TrainOptions {
+        batch_size: 80,
+        window_size: 12,
+        steps: Some(10),
+        val_split: 0.0,
+        loss: LossOptions::default(),
+        ..TrainOptions::default()
+    }
+}
+
+#[test]
+fn what_a_larger_step_takes_lies_on_the_line_through_two_small_ones() {
+    let (spec, own) = (spec(), options());
+    let cut = TrainOptions { truncate_bptt: Some(5), gradient_checkpoint: true, ..own.clone() };
+    for options in [own, cut] {
+        let memory = Memory::measure(&spec, &options).unwrap();
+        for windows in [20, 80, 160] {
+            let measured = apart(|| {
+                let mut probe = Probe::new(&spec, &options)?;
+                probe.learn(windows)?;
+                passing(|| probe.learn(windows))
+            });
+            let measured = measured.unwrap() as f64;
+            let planned = memory.owners(windows).activations as f64;
+            assert!((planned / measured - 1.0).abs() < 0.1, "{windows}: {planned} for {measured}");
+        }
+    }
+}
+
+#[test]
+fn what_belongs_to_the_weights_is_counted_from_their_number() {
+    let own = options();
+    let planned = plan(&spec(), &own, None).unwrap();
+    let each = 4 * planned.num_weights as u64;
+    let Owners { weights, gradients, moments, average, checkpoints, .. } = planned.owners.clone();
+    assert_eq!([weights, gradients, moments, average], [each, each, 2 * each, 0]);
+    assert_eq!(checkpoints, 6 * each);
+    assert_eq!((planned.steps, planned.epoch_steps, planned.micro_batch), (Some(10), None, 80));
+    assert!(planned.step_seconds > 0.0);
+    assert_eq!(planned.seconds, Some(10.0 * planned.step_seconds));
+
+    let kind = crate::optimiser::Kind::Sgd;
+    let other =
+        TrainOptions { optimizer: kind, ema_decay: Some(0.9), accumulation_steps: 3, ..own };
+    let planned = plan(&spec(), &other, None).unwrap().owners;
+    assert_eq!([planned.moments, planned.average, planned.validation], [each, each, 0]);
+    let validated = TrainOptions { val_split: 0.1, ..other };
+    let validated = plan(&spec(), &validated, None).unwrap().owners;
+    assert!(validated.validation > each);
+    let either = validated.activations.max(validated.validation);
+    assert_eq!(validated.total(), validated.lasting() + either);
+}
+
+#[test]
+fn a_limit_halves_what_is_worked_through_together_and_one_window_is_the_end() {
+    let (spec, own) = (spec(), options());
+    let whole = plan(&spec, &own, None).unwrap();
+    let limited = |limit| TrainOptions { memory_limit: Some(limit), ..own.clone() };
+    assert_eq!(plan(&spec, &limited(whole.bytes), None).unwrap().micro_batch, 80);
+    let half = plan(&spec, &limited(whole.bytes - 1), None).unwrap();
+    assert_eq!(half.micro_batch, 40);
+    assert!(half.bytes < whole.bytes);
+    match plan(&spec, &limited(whole.owners.lasting()), None).unwrap_err() {
+        error @ Error::OverLimit { bytes, limit, .. } => {
+            assert!(bytes > limit && error.kind() == Kind::OutOfMemory);
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn tuning_doubles_until_memory_or_the_largest_batch_ends_it() {
+    let (spec, own) = (spec(), options());
+    let never = AtomicBool::new(false);
+    let small = TuneOptions { initial: 2, max: 7, backoff: 1.0 };
+    let tuned = tune(&spec, &own, &small, &never).unwrap();
+    let sizes: Vec<usize> = tuned.rows.iter().map(|row| row.batch_size).collect();
+    assert!(sizes.contains(&tuned.batch_size) && [2, 4].starts_with(&sizes), "{sizes:?}");
+    assert!(tuned.rows.iter().all(|row| row.frames_per_second > 0.0 && row.bytes > 0));
+
+    // Room for a batch of 6 is room for no more, also when 24 are the first.
+    let first = TrainOptions { batch_size: 24, ..own.clone() };
+    let mut memory = Memory::measure(&spec, &first).unwrap();
+    memory.validates(false);
+    let limit = memory.of_batch(6).total();
+    let limited = TrainOptions { memory_limit: Some(limit), ..own };
+    let tuned = tune(&spec, &limited, &TuneOptions { initial: 24, max: 24, backoff: 1.0 }, &never);
+    let tuned = tuned.unwrap();
+    assert_eq!(tuned.rows[0].batch_size, 6);
+    assert!(matches!(tuned.stopped, Reason::Memory | Reason::Throughput));
+
+    let stopped = tune(&spec, &limited, &small, &AtomicBool::new(true));
+    assert!(matches!(stopped, Err(Error::Cancelled)));
+}

@@ -1,0 +1,216 @@
+//! The learning rate by a range test (Smith 2017, "Cyclical learning rates for training neural
+//! networks", section 3.3): a few steps at a rate that grows by the same factor each time, until the
+//! loss runs away.
+
+use std::sync::atomic::AtomicBool;
+
+use sconce_core::{Error, Kind, Policy, Result, Spec, pool};
+use sconce_data::{Batch, Corpus};
+use serde::{Deserialize, Serialize};
+
+use crate::eval::{self, pool_of};
+use crate::options::{TrainOptions, at_least};
+use crate::run::games::{first_policy, sides};
+use crate::source::{Source, States};
+use crate::step::{Examples, Stepper};
+
+/// What the running mean of the loss keeps of itself, corrected for its beginning.
+const KEEP: f64 = 0.98;
+/// The loss has run away where its mean is so many times as far above 0 as at its best.
+const AWAY: f64 = 4.0;
+/// Of the ends, where the mean is young or the loss runs away, nothing is suggested.
+const YOUNG: f64 = 0.1;
+const LAST: usize = 5;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RangeOptions {
+    pub start_lr: f64,
+    pub end_lr: f64,
+    /// Steps from one to the other.
+    pub num_it: usize,
+}
+
+impl Default for RangeOptions {
+    fn default() -> Self {
+        RangeOptions { start_lr: 1e-7, end_lr: 10.0, num_it: 100 }
+    }
+}
+
+impl RangeOptions {
+    fn validate(&self) -> Result<()> {
+        at_least("start_lr", self.start_lr, f64::MIN_POSITIVE, self.end_lr)?;
+        at_least("end_lr", self.end_lr, self.start_lr, 1e3)?;
+        at_least("num_it", self.num_it as f64, 2.0, 1e6)
+    }
+
+    fn rate(&self, step: usize) -> f64 {
+        let share = step as f64 / (self.num_it - 1) as f64;
+        self.start_lr * (self.end_lr / self.start_lr).powf(share)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RangePoint {
+    pub learning_rate: f64,
+    pub loss: f64,
+    pub smoothed: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RangeTest {
+    pub points: Vec<RangePoint>,
+    /// The rate at which the smoothed loss fell most, on its way down.
+    pub steepest: Option<f64>,
+    /// A tenth of the rate at which it was lowest.
+    pub minimum: Option<f64>,
+    /// Whether the loss ran away before the last rate.
+    pub diverged: bool,
+    pub threads: usize,
+}
+
+/// Trains a copy of `policy`, or a new one, on the training games of `corpus`. Nothing is written.
+pub fn range_test(
+    spec: &Spec,
+    policy: Option<&Policy>,
+    corpus: &Corpus,
+    options: &TrainOptions,
+    range: &RangeOptions,
+    cancel: &AtomicBool,
+) -> Result<RangeTest> {
+    options.validate()?;
+    range.validate()?;
+    eval::fits(corpus.schema(), spec)?;
+    let _threads = pool_of(options.threads)?;
+    let mut learner = Learner::new(spec, policy, corpus, options)?;
+    let (mut points, mut diverged) = (Vec::with_capacity(range.num_it), false);
+    let mut mean = 0.0;
+    let mut best = f64::INFINITY;
+    for step in 0..range.num_it {
+        let learning_rate = range.rate(step);
+        let loss = match learner.step(step as u64, learning_rate, cancel) {
+            // The first step's fault is not its rate's.
+            Err(error) if step > 0 && error.kind() == Kind::NonFinite => {
+                diverged = true;
+                break;
+            }
+            loss => loss?,
+        };
+        mean = KEEP * mean + (1.0 - KEEP) * loss;
+        let smoothed = mean / (1.0 - KEEP.powi(step as i32 + 1));
+        points.push(RangePoint { learning_rate, loss, smoothed });
+        best = best.min(smoothed);
+        diverged = smoothed - best > (AWAY - 1.0) * best.abs();
+        if diverged {
+            break;
+        }
+    }
+    let (steepest, minimum) = suggestions(&points, range.num_it);
+    Ok(RangeTest { points, steepest, minimum, diverged, threads: pool::threads() })
+}
+
+fn suggestions(points: &[RangePoint], steps: usize) -> (Option<f64>, Option<f64>) {
+    let young = (YOUNG * steps as f64) as usize;
+    let end = points.len().saturating_sub(LAST);
+    let points = points.get(young..end).unwrap_or_default();
+    let smoothed = |i: &usize| points[*i].smoothed;
+    let lowest = (0..points.len()).min_by(|a, b| smoothed(a).total_cmp(&smoothed(b)));
+    // What begins at its lowest never fell.
+    let Some(lowest) = lowest.filter(|i| *i > 0) else { return (None, None) };
+    // Rates are as far apart as their logarithms, everywhere.
+    let fall = |i: &usize| smoothed(&(i + 1)) - smoothed(i);
+    let steepest = (0..lowest).min_by(|a, b| fall(a).total_cmp(&fall(b)));
+    let rate = |i: usize| points[i].learning_rate;
+    (steepest.map(rate), Some(rate(lowest) / 10.0))
+}
+
+/// A training that leaves nothing.
+struct Learner<'a> {
+    options: &'a TrainOptions,
+    stepper: Stepper,
+    source: Source,
+}
+
+impl<'a> Learner<'a> {
+    fn new(
+        spec: &Spec,
+        policy: Option<&Policy>,
+        corpus: &Corpus,
+        options: &'a TrainOptions,
+    ) -> Result<Self> {
+        let ((_, views), _) = sides(corpus, spec, options)?;
+        let counts = eval::count(&views, &spec.heads, options.frame_delay)?;
+        let loss = options.loss.clone().with_press_rates(&counts.press_rates());
+        let new;
+        let policy = match policy {
+            Some(given) => given,
+            None => {
+                new = first_policy(spec, options, &views)?;
+                &new
+            }
+        };
+        let config = options.optimiser()?;
+        let stepper = Stepper::new(policy, &loss, config, options.max_grad_norm, options.seed)?;
+        let name = corpus.dir().display().to_string();
+        let source = Source::new(&name, views, spec, None, options)?;
+        Ok(Learner { options, stepper: stepper.unrolling(options.unroll()), source })
+    }
+
+    /// The loss of a step's batches before it.
+    fn step(&mut self, step: u64, learning_rate: f64, cancel: &AtomicBool) -> Result<f64> {
+        let parts = self.options.accumulation_steps;
+        let (mut loss, mut shares) = (0.0, 0.0);
+        for draw in (step * parts..).take(parts as usize) {
+            let learner = self.stepper.policy().zero_state(self.options.batch_size)?;
+            let zero = States { learner, teacher: None };
+            let mut loaded = self.source.draw(draw, zero, cancel)?;
+            let frames = eval::frames(&mut loaded.batch);
+            let Batch { labels, weights, .. } = &loaded.batch;
+            let x = Examples { frames: &frames, labels, weights };
+            let share = x.mean_weight();
+            let (part, after) = self.stepper.learn(x, &loaded.states.learner, draw, share)?;
+            if let Some(learner) = after {
+                self.source.hand_on(&States { learner, teacher: None })?;
+            }
+            loss += share * part.total;
+            shares += share;
+        }
+        self.stepper.update(learning_rate)?;
+        let loss = loss / shares;
+        match loss.is_finite() {
+            true => Ok(loss),
+            false => Err(Error::NonFinite { what: "loss".into(), value: loss }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(learning_rate: f64, smoothed: f64) -> RangePoint {
+        RangePoint { learning_rate, loss: smoothed, smoothed }
+    }
+
+    #[test]
+    fn rates_grow_by_one_factor_from_the_first_to_the_last() {
+        let range = RangeOptions { start_lr: 1e-4, end_lr: 1.0, num_it: 5 };
+        for (step, want) in [1e-4, 1e-3, 1e-2, 1e-1, 1.0].into_iter().enumerate() {
+            assert!((range.rate(step) / want - 1.0).abs() < 1e-12);
+        }
+        let backwards = RangeOptions { start_lr: 1.0, end_lr: 0.1, num_it: 5 };
+        assert!(
+            backwards.validate().unwrap_err().to_string().starts_with("start_lr: 1 is outside")
+        );
+    }
+
+    #[test]
+    fn the_steepest_fall_and_a_tenth_of_the_lowest_are_suggested_but_not_of_the_ends() {
+        let falling = [9.0, 5.0, 4.9, 4.7, 4.0, 3.8, 3.7, 3.9, 9.0, 9.0, 9.0, 9.0, 0.0];
+        let points: Vec<_> = (0..).zip(falling).map(|(i, y)| point(10f64.powi(i), y)).collect();
+        assert_eq!(suggestions(&points, 10), (Some(1e3), Some(1e5)));
+        assert_eq!(suggestions(&points[..5], 10), (None, None));
+        let rising: Vec<_> = (0..20).map(|i| point(f64::from(i), f64::from(i))).collect();
+        assert_eq!(suggestions(&rising, 20), (None, None));
+    }
+}

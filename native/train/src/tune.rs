@@ -1,0 +1,129 @@
+//! The batch size that goes through most frames a second within a limit of memory.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sconce_core::{Error, Result, Spec, pool};
+use serde::{Deserialize, Serialize};
+
+use crate::eval::pool_of;
+use crate::options::{TrainOptions, at_least};
+use crate::plan::{Memory, Probe};
+
+/// A batch twice as large that does not bring so much more is not worth its memory.
+const GAIN: f64 = 1.03;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TuneOptions {
+    /// The first batch, and the largest.
+    pub initial: usize,
+    pub max: usize,
+    /// Share of the limit that a batch may take.
+    pub backoff: f64,
+}
+
+impl Default for TuneOptions {
+    fn default() -> Self {
+        TuneOptions { initial: 32, max: 4096, backoff: 0.8 }
+    }
+}
+
+/// Steps of one batch size.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    pub batch_size: usize,
+    pub step_seconds: f64,
+    pub frames_per_second: f64,
+    /// Of the whole run, with what a step was measured to take.
+    pub bytes: u64,
+}
+
+/// Why no larger batch was tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    Memory,
+    Throughput,
+    Max,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Tuning {
+    /// In the order of their size.
+    pub rows: Vec<Row>,
+    pub batch_size: usize,
+    pub stopped: Reason,
+    pub window_size: usize,
+    pub threads: usize,
+    pub memory_limit: Option<u64>,
+}
+
+/// Measures steps of batches that double, beginning with a smaller one where the first would take too
+/// much. What a batch takes is planned before it is tried.
+///
+/// # Errors
+/// `OverLimit` where a batch of one window takes too much.
+pub fn tune(
+    spec: &Spec,
+    options: &TrainOptions,
+    tuning: &TuneOptions,
+    cancel: &AtomicBool,
+) -> Result<Tuning> {
+    at_least("initial", tuning.initial as f64, 1.0, tuning.max as f64)?;
+    at_least("max", tuning.max as f64, 1.0, f64::from(u32::MAX))?;
+    at_least("backoff", tuning.backoff, 0.01, 1.0)?;
+    let first = TrainOptions { batch_size: tuning.initial, ..options.clone() };
+    first.validate()?;
+    let _threads = pool_of(options.threads)?;
+    let room = options.memory_limit.map(|limit| (limit as f64 * tuning.backoff) as u64);
+    let mut memory = Memory::measure(spec, &first)?;
+    let mut probe = Probe::new(spec, &first)?;
+    memory.validates(options.may_validate());
+    let fits = |batch| room.is_none_or(|room| memory.of_batch(batch).total() <= room);
+
+    let mut batch = memory.batch_within(tuning.initial, room)?;
+    let mut rows: Vec<Row> = vec![];
+    let stopped = loop {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        let row = measured(&mut probe, &memory, batch, options)?;
+        let gains = rows
+            .last()
+            .is_none_or(|before| row.frames_per_second > GAIN * before.frames_per_second);
+        rows.push(row);
+        match 2 * batch {
+            _ if !gains => break Reason::Throughput,
+            next if next > tuning.max => break Reason::Max,
+            next if !fits(next) => break Reason::Memory,
+            next => batch = next,
+        }
+    };
+    let best = rows.iter().max_by(|a, b| a.frames_per_second.total_cmp(&b.frames_per_second));
+    Ok(Tuning {
+        batch_size: best.map_or(batch, |row| row.batch_size),
+        rows,
+        stopped,
+        window_size: options.window_size,
+        threads: pool::threads(),
+        memory_limit: options.memory_limit,
+    })
+}
+
+fn measured(
+    probe: &mut Probe,
+    memory: &Memory,
+    batch: usize,
+    options: &TrainOptions,
+) -> Result<Row> {
+    let (activations, step_seconds) = probe.step(batch)?;
+    let mut owners = memory.of_batch(batch);
+    owners.activations = activations;
+    let frames = (batch * options.window_size) as f64;
+    Ok(Row {
+        batch_size: batch,
+        step_seconds,
+        frames_per_second: frames / step_seconds,
+        bytes: owners.total(),
+    })
+}
