@@ -188,7 +188,7 @@ defmodule Mix.Tasks.Sconce.Train do
         [resume: true] ++ opts
 
       {folder, opts} ->
-        Keyword.get(opts, :out, folder) == folder ||
+        Path.expand(Keyword.get(opts, :out, folder)) == Path.expand(folder) ||
           raise ArgumentError,
                 "--resume #{folder} goes on in its folder, not in --out #{opts[:out]}"
 
