@@ -11,7 +11,7 @@ use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, part};
 use sconce_core::weights::{Weight, Weights};
-use sconce_core::{Error, Policy, Result, pool};
+use sconce_core::{Error, Policy, Precision, Result, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::gradients::WeightGradient;
@@ -28,6 +28,8 @@ pub struct Stepper {
     /// Dropout is drawn from it.
     seed: u64,
     unroll: Unroll,
+    /// Of the products of forward and backward pass.
+    precision: Precision,
     /// How much of what was learned waits for an update.
     learned: f64,
 }
@@ -123,8 +125,21 @@ impl Stepper {
         let parameter = |(name, weight): (&String, &Weight)| Parameter::new(name, weight.dims());
         let optimiser = Optimiser::new(config, policy.weights().iter().map(parameter).collect());
         let objective = Objective::new(&policy.spec().heads, loss)?;
-        let unroll = Unroll::default();
-        Ok(Stepper { policy, optimiser, objective, max_grad_norm, seed, unroll, learned: 0.0 })
+        Ok(Stepper {
+            policy,
+            optimiser,
+            objective,
+            max_grad_norm,
+            seed,
+            unroll: Unroll::default(),
+            precision: Precision::F32,
+            learned: 0.0,
+        })
+    }
+
+    /// Learns with products of this precision. Weights, loss, norms and moments are f32 in each.
+    pub fn in_precision(self, precision: Precision) -> Self {
+        Stepper { precision, ..self }
     }
 
     pub fn unrolling(self, unroll: Unroll) -> Self {
@@ -223,11 +238,12 @@ impl Stepper {
     ) -> Result<Learned> {
         if x.weights.iter().all(|weight| *weight == 0.0) {
             let carry = self.unroll.carry;
-            let passed = carry.then(|| self.pass(x, state, draw, lesson)).transpose()?;
+            let pass = || self.precision.during(|| self.pass(x, state, draw, lesson));
+            let passed = carry.then(pass).transpose()?;
             let (state, taught) = passed.unzip();
             return Ok((Losses::default(), state, taught.flatten()));
         }
-        let learned = self.backward(x, state, draw, share, lesson);
+        let learned = self.precision.during(|| self.backward(x, state, draw, share, lesson));
         let learned = learned.and_then(|(losses, store, after, taught)| {
             census(self.policy.weights(), &store)?;
             Ok((losses, after, taught))
