@@ -188,7 +188,7 @@ defmodule Mix.Tasks.Sconce.Train do
         [resume: true] ++ opts
 
       {folder, opts} ->
-        Keyword.get(opts, :out, folder) == folder ||
+        Path.expand(Keyword.get(opts, :out, folder)) == Path.expand(folder) ||
           raise ArgumentError,
                 "--resume #{folder} goes on in its folder, not in --out #{opts[:out]}"
 
@@ -203,16 +203,16 @@ defmodule Mix.Tasks.Sconce.Train do
   end
 
   defp show(report) do
-    shell = Mix.shell()
-    shell.info("\n" <> Report.format(report) <> "\n")
+    # Not by Mix's shell, which is gone where a signal ends the system.
+    IO.puts("\n" <> Report.format(report) <> "\n")
     text = Curve.text(report)
-    if text != "", do: shell.info(text)
+    if text != "", do: IO.puts(text)
     best = Path.join(report.out, "best.safetensors")
     # A run that was ended before its first validation has none.
-    if File.exists?(best), do: shell.info("policy  #{best}")
-    if report.curve, do: shell.info("curve   #{report.curve}")
+    if File.exists?(best), do: IO.puts("policy  #{best}")
+    if report.curve, do: IO.puts("curve   #{report.curve}")
 
     if report.stopped == :stopped,
-      do: shell.info("go on   mix sconce.train --resume #{report.out}")
+      do: IO.puts("go on   mix sconce.train --resume #{report.out}")
   end
 end

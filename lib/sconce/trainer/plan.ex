@@ -7,7 +7,7 @@ defmodule Sconce.Trainer.Plan do
   # In the order in which they are told.
   @owners [
     weights: "4 bytes each",
-    operands: "the weights as products read them",
+    operands: "what the first step leaves to the next ones",
     gradients: "",
     moments: "of the optimiser",
     average: "of the weights over the steps",
@@ -29,9 +29,10 @@ defmodule Sconce.Trainer.Plan do
   #{Enum.map_join(@owners, &owner_docs.(&1))}
   and `bytes` is all of them together at the peak, where either a step or a validation is under way.
   What belongs to the weights is counted from their number. What a step and a validation take is
-  measured on a few windows and continued as a line, which tests hold to be within 5 % for every
-  backbone. Beside it stands what is not the run's own: the VM, the scratch of threads, pages that the
-  allocator has not given back yet. `mapped` are the files of the corpus, which the system keeps in its
+  measured on a few windows and continued as a line, which tests hold to be within 5 % of what is counted
+  in steps of small models of every backbone. It is what the run asks for, and not what the process has:
+  beside it stand the VM, the scratch of threads, and pages that the allocator has not given back; with
+  2 threads steps of 32 windows had 1.1 to 1.8 times as much resident. `mapped` are the files of the corpus, which the system keeps in its
   cache and drops as it likes.
 
   `step_seconds` is what steps took that were made, of the run's own batch or of as large a one as fits

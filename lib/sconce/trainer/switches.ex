@@ -17,7 +17,7 @@ defmodule Sconce.Trainer.Switches do
     heads_kind: [type: {:in, [:independent, :autoregressive]}, doc: "Of a corpus' own heads."],
     axis_buckets: [type: :pos_integer, doc: "Steps of a stick's axis."],
     shoulder_buckets: [type: :pos_integer, doc: "Steps of the shoulder."],
-    head_hidden_size: [type: :pos_integer, doc: "Hidden layer of a head."],
+    head_hidden_size: [type: :non_neg_integer, doc: "Hidden layer of a head; 0 is none."],
     stream_size: [type: :pos_integer, doc: "Residual stream of autoregressive heads."],
     prior: [type: :boolean, doc: "Adds log P(action | previous action) to the logits."]
   ]

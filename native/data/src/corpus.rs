@@ -410,7 +410,8 @@ fn only_of_a_corpus(dir: &Path) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(Error::io(dir)(e)),
     };
-    if dir.join(shard::FOLDER).is_dir() && dir.join(LOCK).exists() {
+    let known = dir.join(LOCK).exists() || Manifest::read(dir).is_ok();
+    if dir.join(shard::FOLDER).is_dir() && known {
         return Ok(());
     }
     for entry in entries {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::gradients::WeightGradient;
 use crate::metrics::Report;
 use crate::options::{EvalOptions, TrainOptions};
-use crate::run::games::digest;
+use crate::run::games::digest_of_frames;
 
 /// What happens, as it happens.
 #[derive(Debug, Clone, Serialize)]
@@ -179,7 +179,7 @@ pub enum Stopped {
 pub struct Side {
     pub games: usize,
     pub frames: usize,
-    /// Of the games: what was measured on others is not to be compared.
+    /// Of the frames that are seen: what was measured on others is not to be compared.
     #[serde(default)]
     pub digest: Option<String>,
 }
@@ -187,7 +187,7 @@ pub struct Side {
 impl Side {
     pub fn new(games: usize, views: &[View], frame_delay: usize) -> Self {
         let frames = views.iter().map(|view| view.len(frame_delay)).sum();
-        Side { games, frames, digest: Some(digest(&[], views)) }
+        Side { games, frames, digest: Some(digest_of_frames(views, frame_delay)) }
     }
 }
 

@@ -332,10 +332,12 @@ impl Stepper {
             for range in self.chunks(x.frames.time) {
                 let part = Part::cut(x, rows.clone(), range.clone());
                 let (logits, next) = self.forward(&part, &state, step)?;
-                // What the last part leaves is for the caller to keep or not.
-                state = match part.is_last_of(x) {
-                    true => next.detach(),
-                    false => next.hand_on()?,
+                // What the last part leaves is for the caller to keep or not, and what nobody carries on for
+                // nobody.
+                let goes_on = part.range.end < part.window;
+                state = match goes_on || (self.unroll.carry && !part.is_last_of(x)) {
+                    true => next.hand_on()?,
+                    false => next.detach(),
                 };
                 let x = part.examples();
                 let denominators = match &denominators {
@@ -368,8 +370,10 @@ impl Stepper {
                 // pass.
                 last = Some(tensor::backward(&logits, gradient)?);
             }
-            after.push(state);
-            after_lesson.extend(taught);
+            if self.unroll.carry {
+                after.push(state);
+                after_lesson.extend(taught);
+            }
         }
         let rows = || Error::not_found("rows of a batch");
         let denominators = denominators.ok_or_else(rows)?;

@@ -674,11 +674,42 @@ fn a_run_that_is_lengthened_goes_on_with_the_schedule_that_it_had() {
     let decay = |s: u64| 0.95f64.powf((s - 4) as f64 / (steps - 4) as f64);
     let want = long.learning_rate * decay(steps + 5);
     assert!((rates.borrow().last().unwrap() - want).abs() < 1e-12);
-    // Said no more, it is recorded.
+    // Said no more, its steps are recorded, and its lengths are kept.
     let record = sconce_train::run::Record::read(&out).unwrap();
     let again = record.with(serde_json::json!({ "resume": true })).unwrap();
-    assert_eq!((again.steps, again.decay_steps), (longer, Some(steps - 4)));
-    assert_eq!(go(&again).unwrap().stopped, Stopped::Finished);
+    assert_eq!((again.steps, again.decay_steps), (longer, None));
+    let report = go(&again).unwrap();
+    assert_eq!((report.stopped, report.options.decay_steps), (Stopped::Finished, Some(steps - 4)));
+}
+
+#[test]
+fn a_lengthened_run_goes_on_from_before_it_saved_and_when_it_is_told_the_same_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let out = dir.path().join("run");
+    let go = |options: &TrainOptions| {
+        run(&corpus, &gru(), options, &out, &silent, &AtomicBool::new(false)).unwrap()
+    };
+    // A warm-up that is longer than the run is cut.
+    let lr_schedule = LrSchedule::Constant;
+    let short = TrainOptions { lr_schedule, evaluate: false, warmup_steps: 100, ..options() };
+    let steps = short.steps.unwrap();
+    go(&short);
+    let last = out.join("last.safetensors");
+    let before = std::fs::read(&last).unwrap();
+    let long = TrainOptions { steps: Some(steps + 6), resume: true, ..short };
+    let report = go(&long);
+    let after = state(&out);
+    assert_eq!((report.steps, report.options.warmup_steps), (steps + 6, steps / 2));
+    assert_eq!(go(&long).stopped, Stopped::Finished);
+
+    // As if it had been killed before its first save.
+    std::fs::remove_file(&last).unwrap();
+    std::fs::write(&last, before).unwrap();
+    let record = sconce_train::run::Record::read(&out).unwrap();
+    let again = record.with(serde_json::json!({ "resume": true })).unwrap();
+    assert_eq!(go(&again).steps, steps + 6);
+    assert!(state(&out) == after);
 }
 
 #[test]

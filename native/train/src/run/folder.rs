@@ -86,7 +86,12 @@ impl Folder {
         let path = self.gradients();
         let mut file =
             OpenOptions::new().append(true).create(true).open(&path).map_err(Error::io(&path))?;
-        file.write_all(&line(report)?).map_err(Error::io(&path))
+        let before = file.metadata().map_err(Error::io(&path))?.len();
+        // No half of a line, which the next one would go on with.
+        file.write_all(&line(report)?).map_err(|e| {
+            let _ = file.set_len(before);
+            Error::io(&path)(e)
+        })
     }
 
     /// Forgets what a killed run saw after the last step that it saved: that comes again.

@@ -58,6 +58,21 @@ pub fn digest(train: &[View], validation: &[View]) -> String {
         }
         hash.update(b"/");
     }
+    hexadecimal(hash)
+}
+
+/// Another one, of the frames that some views show: the games, who is seen and for how long.
+pub fn digest_of_frames(views: &[View], delay: usize) -> String {
+    let of = |view: &View| {
+        let info = view.info();
+        format!("{} {} {} {}", info.digest, info.contents, view.player(), view.len(delay))
+    };
+    let mut hash = Sha256::new();
+    views.iter().map(of).collect::<BTreeSet<_>>().iter().for_each(|view| hash.update(view));
+    hexadecimal(hash)
+}
+
+fn hexadecimal(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
         };
         let options = progress.options.clone();
         let steps = options.total_steps(epoch_steps);
-        if let Err(error) = folder.write_record(&Record::new(corpus.dir(), spec, &options)) {
+        if let Err(error) = folder.write_record(&Record::new(corpus.dir(), spec, progress.said())) {
             saver.fail(progress.step, folder.record(), &error, events);
         }
         let validates = !validation.1.is_empty();

@@ -32,7 +32,11 @@ pub struct Progress {
     #[serde(default)]
     pub micro_batch: Option<usize>,
     pub history: Vec<Point>,
+    /// With the lengths of the schedule as they are kept to where the run was lengthened,
     pub options: TrainOptions,
+    /// and as they were said, where that is something else.
+    #[serde(default)]
+    pub said: Option<TrainOptions>,
     /// Of the games of both sides.
     pub digest: String,
     /// Of the teacher's file.
@@ -77,9 +81,15 @@ impl Progress {
             micro_batch: None,
             history: vec![],
             options: TrainOptions { resume: false, ..options.clone() },
+            said: None,
             digest,
             teacher,
         }
+    }
+
+    /// The options as they were said.
+    pub fn said(&self) -> &TrainOptions {
+        self.said.as_ref().unwrap_or(&self.options)
     }
 
     /// Counts a validation; whether its policy is the best, by at least `min_delta`. Without games to

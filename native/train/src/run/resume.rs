@@ -48,7 +48,7 @@ impl Record {
             return Err(Error::not_found(format!("a run in {}", out.display())));
         }
         let manifest = checkpoint::manifest(&last)?;
-        let options = progress(&last, &manifest)?.options;
+        let options = progress(&last, &manifest)?.said().clone();
         Ok(Record { corpus: None, spec: manifest.spec, options })
     }
 
@@ -110,6 +110,7 @@ pub fn resumable(
         return Err(Error::Fixed { what: path.display().to_string(), differences });
     }
     progress.options = lengthened(&progress, options, epoch_steps)?;
+    progress.said = Some(TrainOptions { resume: false, ..options.clone() });
     let policy = Policy::from_checkpoint(manifest, weights)?;
     Ok(Some((policy, progress, optimiser)))
 }
@@ -128,7 +129,7 @@ fn differences(
 ) -> Result<Vec<Difference>> {
     let mut found = vec![];
     compare(&value(spec)?, &value(now_spec)?, "", &mut found);
-    compare(&value(&fixed(&progress.options))?, &value(&fixed(now))?, "", &mut found);
+    compare(&value(&fixed(progress.said()))?, &value(&fixed(now))?, "", &mut found);
     if progress.digest != digest {
         let (recorded, given) = ("those of the run".into(), "others".into());
         found.push(Difference { option: "games".into(), recorded, given });
@@ -232,7 +233,13 @@ fn lengthened(progress: &Progress, now: &TrainOptions, epoch_steps: u64) -> Resu
     let before = &progress.options;
     let (steps, total) = (before.total_steps(epoch_steps), now.total_steps(epoch_steps));
     let mut options = TrainOptions { resume: false, ..now.clone() };
+    // What was said of the schedule may have been cut to a shorter run.
+    let again = now.decay_steps == progress.said().decay_steps;
     if total == steps {
+        options.warmup_steps = before.warmup_steps;
+        if again {
+            options.decay_steps = before.decay_steps;
+        }
         return Ok(options);
     }
     let said = if now.steps.is_some() { "steps" } else { "epochs" };
@@ -242,7 +249,6 @@ fn lengthened(progress: &Progress, now: &TrainOptions, epoch_steps: u64) -> Resu
     }
     let schedule = before.schedule(steps);
     options.warmup_steps = schedule.warmup_steps;
-    let again = now.decay_steps == before.decay_steps;
     if again && now.lr_schedule.falls() {
         options.decay_steps = Some(schedule.decay_length());
     }

@@ -69,14 +69,16 @@ impl Room {
 
     /// Makes room after a step that had too little, if that is what went wrong and can be done.
     pub fn halve(&mut self, error: &Error, step: u64) -> Option<Event> {
+        let bytes = match error {
+            // Refused by its size, whatever is worked through together.
+            Error::OutOfMemory { .. } => return None,
+            Error::OverLimit { bytes, .. } => Some(*bytes),
+            _ => None,
+        };
         if error.kind() != Kind::OutOfMemory || self.windows <= 1 {
             return None;
         }
         self.windows = self.windows.div_ceil(2);
-        let bytes = match error {
-            Error::OutOfMemory { bytes, .. } | Error::OverLimit { bytes, .. } => Some(*bytes),
-            _ => None,
-        };
         let (micro_batch, memory_limit) = (self.windows, self.limit);
         Some(Event::OutOfMemory { step, micro_batch, bytes, memory_limit })
     }
