@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 pub use super::simd::LANES;
 use crate::ops::lengths::{Lengths, check_lengths};
+use crate::ops::matmul;
 use crate::{Result, pool};
 
 pub type Lanes = [f32; LANES];
@@ -165,6 +166,15 @@ pub unsafe fn filled_and_summed<const N: usize, P: Default + Send>(
     };
     let inner = |part: Mutex<P>| part.into_inner().unwrap_or_else(|e| e.into_inner());
     (all, parts.into_iter().map(inner).collect())
+}
+
+/// Rows of one shard of a product of so many: 128, or half of fewer, so that two threads share the window
+/// of one game. This alone looks at the threads, and only where a row has the same bits wherever it is cut.
+pub fn shard_of_rows(rows: usize) -> usize {
+    match pool::threads() > 1 && matmul::rows_are_apart() {
+        true => rows.div_ceil(2).next_multiple_of(32).clamp(32, 128),
+        false => 128,
+    }
 }
 
 /// A batch of sequences of `channels` numbers a frame, cut into shards.

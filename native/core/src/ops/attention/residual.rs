@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::{Shape, Tensor};
 
 use super::{Cache, Part, Pass, Window};
-use crate::ops::columns::{filled, filled_and_summed, zeroed};
+use crate::ops::columns::{filled, filled_and_summed, shard_of_rows, zeroed};
 use crate::ops::dense::feed_forward::Affine;
 use crate::ops::lengths::Lengths;
 use crate::ops::linear::weight_gradient;
@@ -124,7 +124,7 @@ impl Layer {
         let weight = self.projections.qkv.weight.operand(weight, 0..n, true, self.rows());
         // SAFETY: the products fill what they are given.
         let [qkv] = unsafe {
-            filled(self.rows(), ROWS, [n], |rows, [qkv]| {
+            filled(self.rows(), shard_of_rows(self.rows()), [n], |rows, [qkv]| {
                 let x = self.norm.rows(&x[rows.start * h..rows.end * h]);
                 weight.fill(qkv, View::rows(&x, rows.len(), h), self.biases[0].as_deref());
             })
@@ -144,7 +144,7 @@ impl Layer {
         let weight = self.projections.out.weight.operand(weight, 0..h, true, self.rows());
         // SAFETY: the products fill what they are given.
         let [y] = unsafe {
-            filled(self.rows(), ROWS, [h], |rows, [y]| {
+            filled(self.rows(), shard_of_rows(self.rows()), [h], |rows, [y]| {
                 let mixed = View::rows(&mixed[rows.start * d..], rows.len(), d);
                 let y = weight.fill(y, mixed, self.biases[1].as_deref());
                 self.residual.add(rows.start, y, &x[rows.start * h..rows.end * h], h);

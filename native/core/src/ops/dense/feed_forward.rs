@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::linear::{row_sum, weight_gradient};
-use crate::ops::columns::{copied, filled, filled_and_summed, outputs, zeroed};
+use crate::ops::columns::{copied, filled, filled_and_summed, outputs, shard_of_rows, zeroed};
 use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::row_norm as norm;
 use crate::ops::{Activation, Residual, simd, tensor};
@@ -169,7 +169,7 @@ impl FeedForward {
             let kept = if keep { hidden } else { 0 };
             // SAFETY: the products fill what they are given.
             unsafe {
-                filled(m, ROWS, [n, kept], |rows, [y, kept]| {
+                filled(m, shard_of_rows(m), [n, kept], |rows, [y, kept]| {
                     let x = &x[rows.start * k..rows.end * k];
                     let normed = norm.as_ref().map(|norm| norm.rows(x));
                     let input = View::rows(normed.as_deref().unwrap_or(x), rows.len(), k);

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
-use crate::ops::columns::{copied, filled};
+use crate::ops::columns::{copied, filled, shard_of_rows};
 use crate::ops::elementwise::Activation;
 use crate::ops::matmul::{Packed, View};
 use crate::ops::row_norm::Norm;
@@ -87,7 +87,7 @@ impl Linear {
         let kept = if self.keep { n } else { 0 };
         // SAFETY: products and copies of them fill what they are given.
         let [y, before] = unsafe {
-            filled(m, ROWS, [n, kept], |rows, [y, before]| {
+            filled(m, shard_of_rows(m), [n, kept], |rows, [y, before]| {
                 let x = View::rows(&x[rows.start * k..], rows.len(), k);
                 let y = if self.keep {
                     let before = weight.fill(before, x, bias.as_deref());

@@ -238,6 +238,14 @@ fn portable(
     }
 }
 
+/// Whether each row of a product is the same to the bit whatever rows are beside it.
+pub fn rows_are_apart() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return level() == Level::Avx512;
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Whether products of many rows run on a matrix unit.
 pub fn has_unit() -> bool {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
