@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::eval::{self, pool_of};
 use crate::options::{TrainOptions, at_least};
 use crate::run::games::{first_policy, sides};
-use crate::source::{Source, States};
+use crate::source::{Loaded, Source, States};
 use crate::step::{Examples, Stepper};
+use crate::teacher::{Lesson, Teacher};
 
 /// What the running mean of the loss keeps of itself, corrected for its beginning.
 const KEEP: f64 = 0.98;
@@ -94,10 +95,13 @@ pub fn range_test(
                 diverged = true;
                 break;
             }
-            loss => loss?,
+            loss => match loss? {
+                Some(loss) => loss,
+                None => continue,
+            },
         };
         mean = KEEP * mean + (1.0 - KEEP) * loss;
-        let smoothed = mean / (1.0 - KEEP.powi(step as i32 + 1));
+        let smoothed = mean / (1.0 - KEEP.powi(points.len() as i32 + 1));
         points.push(RangePoint { learning_rate, loss, smoothed });
         best = best.min(smoothed);
         diverged = smoothed - best > (AWAY - 1.0) * best.abs();
@@ -128,6 +132,7 @@ fn suggestions(points: &[RangePoint], steps: usize) -> (Option<f64>, Option<f64>
 struct Learner<'a> {
     options: &'a TrainOptions,
     stepper: Stepper,
+    teacher: Option<Teacher>,
     source: Source,
 }
 
@@ -152,33 +157,36 @@ impl<'a> Learner<'a> {
         let config = options.optimiser()?;
         let stepper = Stepper::new(policy, &loss, config, options.max_grad_norm, options.seed)?;
         let name = corpus.dir().display().to_string();
-        let source = Source::new(&name, views, spec, None, options)?;
-        Ok(Learner { options, stepper: stepper.unrolling(options.unroll()), source })
+        let teacher = Teacher::of(options, spec)?;
+        let source = Source::new(&name, views, spec, teacher.as_ref().map(Teacher::spec), options)?;
+        Ok(Learner { options, stepper: stepper.unrolling(options.unroll()), teacher, source })
     }
 
-    /// The loss of a step's batches before it.
-    fn step(&mut self, step: u64, learning_rate: f64, cancel: &AtomicBool) -> Result<f64> {
+    /// The loss of a step's batches before it; none where all of their frames weigh nothing.
+    fn step(&mut self, step: u64, learning_rate: f64, cancel: &AtomicBool) -> Result<Option<f64>> {
         let parts = self.options.accumulation_steps;
         let (mut loss, mut shares) = (0.0, 0.0);
         for draw in (step * parts..).take(parts as usize) {
-            let learner = self.stepper.policy().zero_state(self.options.batch_size)?;
-            let zero = States { learner, teacher: None };
-            let mut loaded = self.source.draw(draw, zero, cancel)?;
-            let frames = eval::frames(&mut loaded.batch);
-            let Batch { labels, weights, .. } = &loaded.batch;
+            let (policy, teacher) = (self.stepper.policy(), self.teacher.as_ref());
+            let zero = States::zero(policy, teacher, self.options.batch_size)?;
+            let Loaded { mut batch, seen, states, .. } = self.source.draw(draw, zero, cancel)?;
+            let frames = eval::frames(&mut batch);
+            let seen = seen.map(|mut batch| eval::frames(&mut batch));
+            let Batch { labels, weights, .. } = &batch;
             let x = Examples { frames: &frames, labels, weights };
             let share = x.mean_weight();
-            let (part, after) = self.stepper.learn(x, &loaded.states.learner, draw, share)?;
-            if let Some(learner) = after {
-                self.source.hand_on(&States { learner, teacher: None })?;
+            let lesson = Lesson::of(teacher, &frames, seen.as_ref(), &states);
+            let (part, learner, teacher) =
+                self.stepper.learn_from(x, &states.learner, draw, share, lesson)?;
+            if let Some(learner) = learner {
+                self.source.hand_on(&States { learner, teacher })?;
             }
             loss += share * part.total;
             shares += share;
         }
         self.stepper.update(learning_rate)?;
-        let loss = loss / shares;
         match loss.is_finite() {
-            true => Ok(loss),
+            true => Ok((shares > 0.0).then(|| loss / shares)),
             false => Err(Error::NonFinite { what: "loss".into(), value: loss }),
         }
     }

@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicBool;
 use sconce_core::backbone::State;
 use sconce_core::checkpoint::Optimiser;
 use sconce_core::spec::{Embedding, Heads};
-use sconce_core::{Error, Result, Spec};
+use sconce_core::{Error, Policy, Result, Spec};
 use sconce_data::{
     Batch, Drawn, Draws, Flow, Lanes, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, View,
 };
 
 use crate::options::{Mode, TrainOptions};
+use crate::teacher::Teacher;
 
 pub struct Source {
     own: Feed,
@@ -90,6 +91,12 @@ impl Feed {
 }
 
 impl States {
+    /// Those of games that begin.
+    pub fn zero(policy: &Policy, teacher: Option<&Teacher>, batch: usize) -> Result<States> {
+        let teacher = teacher.map(|teacher| teacher.zero_state(batch)).transpose()?;
+        Ok(States { learner: policy.zero_state(batch)?, teacher })
+    }
+
     fn hand_on(&self) -> Result<States> {
         let teacher = self.teacher.as_ref().map(State::hand_on).transpose()?;
         Ok(States { learner: self.learner.hand_on()?, teacher })

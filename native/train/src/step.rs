@@ -237,11 +237,12 @@ impl Stepper {
         lesson: Option<Lesson<'_>>,
     ) -> Result<Learned> {
         if x.weights.iter().all(|weight| *weight == 0.0) {
-            let carry = self.unroll.carry;
-            let pass = || self.precision.during(|| self.pass(x, state, draw, lesson));
-            let passed = carry.then(pass).transpose()?;
-            let (state, taught) = passed.unzip();
-            return Ok((Losses::default(), state, taught.flatten()));
+            let pass = || self.pass(x, state, draw, lesson, |_, _, _| Ok(()));
+            let (state, taught) = match self.unroll.carry {
+                true => self.precision.during(pass)?,
+                false => (None, None),
+            };
+            return Ok((Losses::default(), state, taught));
         }
         let learned = self.precision.during(|| self.backward(x, state, draw, share, lesson));
         let learned = learned.and_then(|(losses, store, after, taught)| {
@@ -325,91 +326,75 @@ impl Stepper {
     ) -> Result<(Losses, GradStore, Option<State>, Option<State>)> {
         let mut denominators = self.denominators(x, state, step)?;
         let (mut total, mut last, mut divergence) = (None, None::<GradStore>, 0.0);
-        let (mut after, mut after_lesson) = (vec![], vec![]);
-        for rows in self.micro_batches(x.frames.batch) {
-            let mut state = state.rows(&rows)?;
-            let mut taught = lesson.map(|lesson| lesson.state.rows(&rows)).transpose()?;
-            for range in self.chunks(x.frames.time) {
-                let part = Part::cut(x, rows.clone(), range.clone());
-                let (logits, next) = self.forward(&part, &state, step)?;
-                // What the last part leaves is for the caller to keep or not, and what nobody carries on for
-                // nobody.
-                let goes_on = part.range.end < part.window;
-                state = match goes_on || (self.unroll.carry && !part.is_last_of(x)) {
-                    true => next.hand_on()?,
-                    false => next.detach(),
-                };
-                let x = part.examples();
-                let denominators = match &denominators {
-                    Some(known) => known,
-                    None => denominators.insert(normalised(&self.objective, &logits, x)?),
-                };
-                let advice = match (lesson, &mut taught) {
-                    (Some(lesson), Some(state)) => {
-                        let frames = lesson.part(&rows, &range);
-                        let (advice, after) = lesson.teacher.logits(&frames, x.labels, state)?;
-                        *state = after;
-                        Some((lesson.teacher, advice))
-                    }
-                    _ => None,
-                };
-                let shared = denominators.times(share);
-                let advice = advice.as_ref().map(|(teacher, advice)| (*teacher, advice));
-                let (sums, kl, gradient) =
-                    loss_and_gradient(&self.objective, &logits, x, &shared, advice)?;
-                divergence += kl;
-                add(&mut total, sums);
-                // Of a chunk of burn-in only the state is wanted.
-                if x.weights.iter().all(|weight| *weight == 0.0) {
-                    continue;
-                }
-                if let Some(store) = last.take() {
-                    self.policy.weights().values().try_for_each(|w| w.gather(&store).map(drop))?;
-                }
-                // The loss is not a node of the graph: its gradient at the logits starts the backward
-                // pass.
-                last = Some(tensor::backward(&logits, gradient)?);
+        let (after, taught) = self.pass(x, state, step, lesson, |x, logits, advice| {
+            let denominators = match &denominators {
+                Some(known) => known,
+                None => denominators.insert(normalised(&self.objective, &logits, x)?),
+            };
+            let advice = lesson.map(|lesson| lesson.teacher).zip(advice);
+            let (sums, kl, gradient) =
+                loss_and_gradient(&self.objective, &logits, x, &denominators.times(share), advice)?;
+            divergence += kl;
+            add(&mut total, sums);
+            // Of a chunk of burn-in only the state is wanted.
+            if x.weights.iter().all(|weight| *weight == 0.0) {
+                return Ok(());
             }
-            if self.unroll.carry {
-                after.push(state);
-                after_lesson.extend(taught);
+            if let Some(store) = last.take() {
+                self.policy.weights().values().try_for_each(|w| w.gather(&store).map(drop))?;
             }
-        }
+            // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
+            last = Some(tensor::backward(&logits, gradient)?);
+            Ok(())
+        })?;
         let rows = || Error::not_found("rows of a batch");
         let denominators = denominators.ok_or_else(rows)?;
         let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?;
         let teacher_kl = lesson.map(|_| divergence * denominators.mean());
         let pull = lesson.zip(teacher_kl).map_or(0.0, |(lesson, kl)| lesson.teacher.weight() * kl);
         let losses = Losses { total: loss.value + pull, heads: loss.per_head, teacher_kl };
-        let carried = if self.unroll.carry { Some(State::joined(&after)?) } else { None };
-        Ok((losses, last.ok_or_else(rows)?, carried, joined(&after_lesson)?))
+        Ok((losses, last.ok_or_else(rows)?, after, taught))
     }
 
-    /// The states, also of a teacher, after a batch of which nothing else is wanted.
+    /// Forward, part by part: `each` gets the examples of a part, its logits and a teacher's of them.
+    /// Gives the states after the batch, where they are carried on.
     fn pass(
         &self,
         x: Examples<'_>,
         state: &State,
         step: u64,
         lesson: Option<Lesson<'_>>,
-    ) -> Result<(State, Option<State>)> {
-        let (mut after, mut after_lesson) = (vec![], vec![]);
+        mut each: impl FnMut(Examples<'_>, Tensor, Option<Tensor>) -> Result<()>,
+    ) -> Result<(Option<State>, Option<State>)> {
+        let (mut after, mut taught_after) = (vec![], vec![]);
         for rows in self.micro_batches(x.frames.batch) {
             let mut state = state.rows(&rows)?;
             let mut taught = lesson.map(|lesson| lesson.state.rows(&rows)).transpose()?;
             for range in self.chunks(x.frames.time) {
                 let part = Part::cut(x, rows.clone(), range.clone());
-                let (_logits, next) = self.forward(&part, &state, step)?;
-                state = next.hand_on()?;
-                if let (Some(lesson), Some(taught)) = (lesson, &mut taught) {
+                let goes_on = self.goes_on(&part);
+                let (logits, next) = self.forward(&part, &state, step)?;
+                state = if goes_on { next.hand_on()? } else { next.detach() };
+                let mut advice = None;
+                if let (Some(lesson), Some(state)) = (lesson, &mut taught) {
                     let frames = lesson.part(&rows, &range);
-                    *taught = lesson.teacher.logits(&frames, &part.labels, taught)?.1;
+                    let (logits, next) =
+                        lesson.teacher.logits(&frames, &part.labels, state, goes_on)?;
+                    (advice, *state) = (Some(logits), next);
                 }
+                each(part.examples(), logits, advice)?;
             }
-            after.push(state);
-            after_lesson.extend(taught);
+            if self.unroll.carry {
+                after.push(state);
+                taught_after.extend(taught);
+            }
         }
-        Ok((State::joined(&after)?, joined(&after_lesson)?))
+        Ok((joined(&after)?, joined(&taught_after)?))
+    }
+
+    /// Whether somebody goes on where a part ends.
+    fn goes_on(&self, part: &Part<'_>) -> bool {
+        self.unroll.carry || part.range.end < part.window
     }
 
     fn chunks(&self, time: usize) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -434,15 +419,10 @@ impl Stepper {
                 return Ok(None);
             }
             // A pass of its own, with the same dropout and without a backward pass.
-            for rows in self.micro_batches(batch) {
-                let mut state = state.rows(&rows)?;
-                for range in self.chunks(time) {
-                    let part = Part::cut(x, rows.clone(), range);
-                    let (logits, next) = self.forward(&part, &state, step)?;
-                    state = next.hand_on()?;
-                    add(&mut first, sums(&self.objective, &logits, part.examples())?);
-                }
-            }
+            self.pass(x, state, step, None, |x, logits, _| {
+                add(&mut first, sums(&self.objective, &logits, x)?);
+                Ok(())
+            })?;
         }
         let weights = Some(x.weights);
         self.objective.denominators(x.weights.len(), weights, first.as_ref()).map(Some)
@@ -457,7 +437,7 @@ impl Stepper {
         if let Some(every) = self.unroll.recompute {
             context = context.recomputing(every);
         }
-        if !self.unroll.carry && part.range.end == part.window {
+        if !self.goes_on(part) {
             context = context.forgetting();
         }
         self.policy.forward(&part.frames, Some(&part.labels), state, &context)
@@ -528,10 +508,6 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn is_last_of(&self, x: Examples<'_>) -> bool {
-        (self.rows.end, self.range.end) == (x.frames.batch, x.frames.time)
-    }
-
     fn examples(&self) -> Examples<'_> {
         Examples { frames: &self.frames, labels: &self.labels, weights: &self.weights }
     }
@@ -576,7 +552,7 @@ fn loss_and_gradient(
     logits: &Tensor,
     x: Examples<'_>,
     denominators: &Denominators,
-    advice: Option<(&Teacher, &Tensor)>,
+    advice: Option<(&Teacher, Tensor)>,
 ) -> Result<(Sums, f64, Tensor)> {
     let (n, width) = logits.dims2()?;
     let (sums, kl, gradient) = tensor::with(logits, |logits| {
@@ -587,7 +563,7 @@ fn loss_and_gradient(
         let Some((teacher, advice)) = advice else {
             return Ok(shards(n, width, |first, gradient| Ok((alone(first, gradient)?, 0.0))));
         };
-        tensor::with(advice, |advice| {
+        tensor::with(&advice, |advice| {
             Ok(shards(n, width, |first, gradient| {
                 let sums = alone(first, gradient)?;
                 let (count, scale) = (gradient.len() / width, denominators.mean());

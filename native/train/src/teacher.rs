@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 
 use crate::eval::noted;
 use crate::options::TrainOptions;
+use crate::source::States;
 
 /// Which distribution the expectation is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,17 @@ pub struct Lesson<'a> {
 }
 
 impl<'a> Lesson<'a> {
+    /// If there is a teacher. It reads frames of its own, `seen`, where there are such.
+    pub fn of(
+        teacher: Option<&'a Teacher>,
+        frames: &'a Frames,
+        seen: Option<&'a Frames>,
+        states: &'a States,
+    ) -> Option<Self> {
+        let both = teacher.zip(states.teacher.as_ref());
+        both.map(|(teacher, state)| Lesson { teacher, frames: seen.unwrap_or(frames), state })
+    }
+
     /// Frames `range` of the windows `rows`.
     pub fn part(&self, rows: &Range<usize>, range: &Range<usize>) -> Cow<'a, Frames> {
         match (rows, range) == (&(0..self.frames.batch), &(0..self.frames.time)) {
@@ -91,22 +103,26 @@ impl Teacher {
         self.weight
     }
 
-    /// Its logits `[b * t, num_logits]` of some frames, and the state after them.
+    /// Its logits `[b * t, num_logits]` of some frames, and the state after them, for those who go on.
     pub fn logits(
         &self,
         frames: &Frames,
         labels: &[u16],
         state: &State,
+        goes_on: bool,
     ) -> Result<(Tensor, State)> {
+        let context = Context::default();
+        let context = if goes_on { context } else { context.forgetting() };
         // Whatever the precision that its pupil learns in.
         let (logits, after) = Precision::F32
-            .during(|| self.policy.forward(frames, Some(labels), state, &Context::default()))?;
+            .during(|| self.policy.forward(frames, Some(labels), state, &context))?;
         let wrong = tensor::with(&logits, |logits| Ok(non_finite(logits)))?;
         match wrong {
             Some(value) => {
                 Err(Error::NonFinite { what: "logit of the teacher".into(), value: value.into() })
             }
-            None => Ok((logits, after.hand_on()?)),
+            None if goes_on => Ok((logits, after.hand_on()?)),
+            None => Ok((logits, after)),
         }
     }
 

@@ -171,7 +171,7 @@ pub unsafe fn filled_and_summed<const N: usize, P: Default + Send>(
 /// Rows of one shard of a product of so many: 128, or half of fewer, so that two threads share the window
 /// of one game. This alone looks at the threads, and only where a row has the same bits wherever it is cut.
 pub fn shard_of_rows(rows: usize) -> usize {
-    match pool::threads() > 1 && matmul::rows_are_apart() {
+    match (33..256).contains(&rows) && pool::threads() > 1 && matmul::rows_are_apart() {
         true => rows.div_ceil(2).next_multiple_of(32).clamp(32, 128),
         false => 128,
     }

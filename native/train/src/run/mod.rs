@@ -171,7 +171,7 @@ impl<'a> Run<'a> {
                 .averaging(options.ema_decay);
         if let Some(moments) = moments {
             stepper.load_moments(progress.updates, &moments)?;
-            let zero = zero_states(&policy, teacher.as_ref(), options.batch_size)?;
+            let zero = States::zero(&policy, teacher.as_ref(), options.batch_size)?;
             source.load(&moments, zero, progress.step)?;
             events(Event::Resumed { step: progress.step });
         }
@@ -393,7 +393,7 @@ impl<'a> Run<'a> {
     /// Learns from batch `draw`: its losses, how much it counts and its frames.
     fn learn(&mut self, draw: u64) -> Result<(Losses, f64, usize)> {
         let TrainOptions { batch_size, .. } = self.options;
-        let zero = zero_states(self.stepper.policy(), self.teacher.as_ref(), batch_size)?;
+        let zero = States::zero(self.stepper.policy(), self.teacher.as_ref(), batch_size)?;
         let Loaded { mut batch, seen, states, frames: count } =
             self.source.draw(draw, zero, self.cancel)?;
         let frames = eval::frames(&mut batch);
@@ -402,9 +402,7 @@ impl<'a> Run<'a> {
         let examples = Examples { frames: &frames, labels, weights };
         let alone = self.options.accumulation_steps == 1;
         let share = if alone { 1.0 } else { examples.mean_weight() };
-        let both = self.teacher.as_ref().zip(states.teacher.as_ref());
-        let frames = seen.as_ref().unwrap_or(&frames);
-        let lesson = both.map(|(teacher, state)| Lesson { teacher, frames, state });
+        let lesson = Lesson::of(self.teacher.as_ref(), &frames, seen.as_ref(), &states);
         let learn =
             || (self.learn)(&mut self.stepper, examples, &states.learner, draw, share, lesson);
         let (losses, learner, teacher) = self.room.watch(learn)?;
@@ -589,12 +587,6 @@ impl<'a> Run<'a> {
         let baselines = eval::score_baselines(&self.counts, spec, views, &options, self.cancel)?;
         Ok((report, baselines))
     }
-}
-
-/// Those of games that begin.
-fn zero_states(policy: &Policy, teacher: Option<&Teacher>, batch: usize) -> Result<States> {
-    let teacher = teacher.map(|teacher| teacher.zero_state(batch)).transpose()?;
-    Ok(States { learner: policy.zero_state(batch)?, teacher })
 }
 
 #[cfg(test)]
