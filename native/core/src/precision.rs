@@ -5,9 +5,11 @@
 //! training"). Weights keep their f32: what is rounded is a copy.
 
 use std::cell::Cell;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ops::matmul;
 use crate::ops::simd::dispatch;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +33,12 @@ impl Precision {
         CURRENT.get()
     }
 
+    /// Whether products of it are faster here than those of f32: those of bf16 on a matrix unit are. All
+    /// others of a CPU are products of f32 whose operands have been rounded before.
+    pub fn gains(self) -> bool {
+        self == Precision::Bf16 && matmul::has_unit()
+    }
+
     /// Runs `work` with products of this precision, on whatever threads its shards are.
     pub fn during<T>(self, work: impl FnOnce() -> T) -> T {
         struct Before(Precision);
@@ -50,6 +58,16 @@ impl Precision {
             Precision::Bf16 => round_to_bf16(to, from),
             Precision::F16 => round_to_f16(to, from),
         }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+            Precision::F16 => "f16",
+        })
     }
 }
 

@@ -114,8 +114,8 @@ impl Teacher {
         let context = Context::default();
         let context = if goes_on { context } else { context.forgetting() };
         // Whatever the precision that its pupil learns in.
-        let (logits, after) = Precision::F32
-            .during(|| self.policy.forward(frames, Some(labels), state, &context))?;
+        let (logits, after) =
+            Precision::F32.during(|| self.policy.forward(frames, Some(labels), state, &context))?;
         let wrong = tensor::with(&logits, |logits| Ok(non_finite(logits)))?;
         match wrong {
             Some(value) => {
