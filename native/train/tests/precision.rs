@@ -180,6 +180,13 @@ fn a_scaled_loss_keeps_gradients_in_the_range_of_f16_and_what_overflows_changes_
         assert!((norm / exact - 1.0).abs() < 1e-2, "{button_weight}: {norm}, not {exact}");
         assert_eq!(stepper.optimiser().updates(), 1);
         assert!(numbers(stepper.policy()) != first);
+
+        // What is told of gradients knows nothing of the scale.
+        let zero = stepper.policy().zero_state(BATCH).unwrap();
+        stepper.learn(x, &zero, 1, 1.0).unwrap();
+        let (norm, seen) = stepper.update_observed(1e-3).unwrap();
+        let squares: f64 = seen.iter().map(|weight| weight.norm * weight.norm).sum();
+        assert!((squares.sqrt() - norm).abs() < 1e-9 * norm, "{} is not {norm}", squares.sqrt());
     }
 }
 
@@ -245,10 +252,13 @@ fn go(corpus: &Corpus, options: &TrainOptions, out: &Path, last: u64) -> (RunRep
     (report, told.into_inner())
 }
 
-fn state(out: &Path) -> Vec<u32> {
+/// The scale of the loss, and all numbers.
+fn state(out: &Path) -> (String, Vec<u32>) {
     let state = sconce_core::checkpoint::load(&out.join("last.safetensors")).unwrap();
     let weights = state.weights.values().flat_map(|w| tensor::to_vec(w).unwrap());
-    weights.chain(state.optimiser.into_values().flatten()).map(f32::to_bits).collect()
+    let numbers = weights.chain(state.optimiser.into_values().flatten());
+    let scale = state.manifest.run["loss_scale"].to_string();
+    (scale, numbers.map(f32::to_bits).collect())
 }
 
 fn losses(report: &RunReport) -> Vec<f64> {
@@ -336,6 +346,7 @@ fn a_run_goes_on_in_its_precision_to_the_same_bits_also_from_amid_overflows() {
         match precision {
             // One after another until it fits.
             Precision::F16 => {
+                assert!(state(&whole).0.contains("updates"));
                 assert!(all.len() >= 3, "{all:?}");
                 assert_eq!(all, (1..=all.len() as u64).map(|n| (n, n)).collect::<Vec<_>>());
             }
