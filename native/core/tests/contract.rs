@@ -114,8 +114,17 @@ fn play() -> Context {
 
 /// Within 1e-5 of the largest number; of 1 where all are smaller.
 fn near(a: &Tensor, b: &Tensor) -> bool {
+    within(1e-5, a, b)
+}
+
+/// The same of states, thrice as far: what is an output over its normaliser is a sum of exponentials there.
+fn states_near(a: &Tensor, b: &Tensor) -> bool {
+    within(3e-5, a, b)
+}
+
+fn within(bound: f32, a: &Tensor, b: &Tensor) -> bool {
     let largest = values(b).iter().fold(1.0f32, |m, v| m.max(v.abs()));
-    apart(a, b) <= 1e-5 * largest
+    apart(a, b) <= bound * largest
 }
 
 proptest! {
@@ -141,7 +150,7 @@ proptest! {
             let (b, end) = net.forward(&x.narrow(1, cut, time - cut).unwrap(), &middle, &play()).unwrap();
             prop_assert!(near(&Tensor::cat(&[a, b], 1).unwrap(), &whole));
             for (part, want) in end.0.iter().chain(&state.0).zip(last.0.iter().chain(&last.0)) {
-                prop_assert!(near(part, want));
+                prop_assert!(states_near(part, want));
             }
         }
     }
