@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::options::TrainOptions;
 use crate::report::{Pace, Point};
+use crate::schedule::Schedule;
 use crate::step::Losses;
 
 /// What `last.safetensors` has of a run beside weights and moments.
@@ -31,6 +32,9 @@ pub struct Progress {
     /// Windows that are worked through together.
     #[serde(default)]
     pub micro_batch: Option<usize>,
+    /// Steps of the warm-up, which stay what they were when the run began.
+    #[serde(default)]
+    pub warmup_steps: Option<u64>,
     pub history: Vec<Point>,
     /// With the lengths of the schedule as they are kept to where the run was lengthened,
     pub options: TrainOptions,
@@ -79,12 +83,20 @@ impl Progress {
             pace: Pace::default(),
             epoch_losses: Tally::default(),
             micro_batch: None,
+            warmup_steps: None,
             history: vec![],
             options: TrainOptions { resume: false, ..options.clone() },
             said: None,
             digest,
             teacher,
         }
+    }
+
+    /// The learning rate of a run of so many steps.
+    pub fn schedule(&self, total_steps: u64) -> Schedule {
+        let schedule = self.options.schedule(total_steps);
+        let warmup_steps = self.warmup_steps.unwrap_or(schedule.warmup_steps);
+        Schedule { warmup_steps, ..schedule }
     }
 
     /// The options as they were said.
