@@ -50,7 +50,7 @@ defmodule Sconce.Trainer.Curve.Page do
   def check(nil, _op), do: :ok
 
   def check(path, op) do
-    ending = path |> Path.extension() |> String.downcase()
+    ending = path |> Path.extname() |> String.downcase()
 
     if ending in ["", ".svg"] do
       :ok

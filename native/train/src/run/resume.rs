@@ -145,7 +145,7 @@ fn differences(
     let mut found = vec![];
     compare(&value(spec)?, &value(now_spec)?, "", &mut found);
     // The heads of a corpus of vectors are its own.
-    if let Embedding::Vector(_) = spec.embedding {
+    if matches!(spec.embedding, Embedding::Vector(_)) && spec.heads.kind != now_spec.heads.kind {
         let kind = found.iter_mut().filter(|found| found.option == "heads");
         kind.for_each(|found| found.option = "heads_kind".into());
     }
