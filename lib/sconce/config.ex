@@ -181,9 +181,11 @@ defmodule Sconce.Config do
   defp unknown_variables do
     known = variables() ++ Enum.map(Keyword.keys(@build), &to_string/1)
 
-    for {"SCONCE_" <> _ = name, value} <- Enum.sort(System.get_env()), name not in known do
-      near = Options.nearest(name, known)
-      {name, value, if(near, do: "did you mean #{near}?", else: "there is no such variable")}
+    for {"SCONCE_" <> own = name, value} <- Enum.sort(System.get_env()), name not in known do
+      near = Options.nearest(own, for("SCONCE_" <> other <- known, do: other))
+
+      {name, value,
+       if(near, do: "did you mean SCONCE_#{near}?", else: "there is no such variable")}
     end
   end
 

@@ -59,8 +59,14 @@ fn signed(manifest: &Manifest, sha256: &str) -> Result<String> {
     serde_json::to_string(&signed).map_err(|e| Error::corrupt("manifest", e))
 }
 
-fn digest<'a>(unsigned: &'a str, numbers: impl Iterator<Item = Cow<'a, [u8]>>) -> String {
-    sha256(iter::once(unsigned.as_bytes().into()).chain(numbers))
+/// Of the manifest, the tensors' names in their order, and their numbers. Shapes have to fit these anyhow.
+fn digest<'a>(
+    unsigned: &'a str,
+    names: impl Iterator<Item = &'a String>,
+    numbers: impl Iterator<Item = Cow<'a, [u8]>>,
+) -> String {
+    let names = names.map(|name| name.as_bytes().into());
+    sha256(iter::once(unsigned.as_bytes().into()).chain(names).chain(numbers))
 }
 
 /// What a file holds.
@@ -118,7 +124,8 @@ impl Snapshot {
         // Tensors of one type stand in the file in the order of their names.
         tensors.sort_by_key(|(name, _)| *name);
         let unsigned = signed(&self.manifest, "")?;
-        let sha256 = digest(&unsigned, tensors.iter().map(|(_, numbers)| numbers.data()));
+        let names = tensors.iter().map(|(name, _)| *name);
+        let sha256 = digest(&unsigned, names, tensors.iter().map(|(_, numbers)| numbers.data()));
         let text = signed(&self.manifest, &sha256)?;
         let metadata = Some(HashMap::from([(KEY.to_string(), text)]));
         safetensors::serialize(tensors, metadata).map_err(|e| Error::corrupt("checkpoint", e))
@@ -193,7 +200,9 @@ fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<
     let (length, header) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(what, e))?;
     let (text, raw) = metadata(what, &header)?;
     // The header's length and the eight bytes that hold it precede the numbers.
-    check(what, text, &raw, bytes.get(length + 8..).unwrap_or_default())?;
+    let mut names = header.offset_keys();
+    names.sort();
+    check(what, (text, &raw), &names, bytes.get(length + 8..).unwrap_or_default())?;
     let manifest = parse(what, raw)?;
     let file = SafeTensors::deserialize(bytes).map_err(|e| damaged(what, e))?;
     let (mut weights, mut optimiser) = (Weights::new(), Optimiser::new());
@@ -221,11 +230,11 @@ fn metadata<'a>(what: &str, header: &'a Metadata) -> Result<(&'a str, Value)> {
     Ok((text, raw))
 }
 
-/// Whether text and numbers are those that were written.
-fn check(what: &str, text: &str, raw: &Value, numbers: &[u8]) -> Result<()> {
+/// Whether manifest, names and numbers are those that were written.
+fn check(what: &str, (text, raw): (&str, &Value), names: &[String], numbers: &[u8]) -> Result<()> {
     let Some(sha256) = raw.get("sha256").and_then(Value::as_str) else { return Ok(()) };
     let unsigned = text.replacen(sha256, "", 1);
-    match digest(&unsigned, iter::once(numbers.into())) == sha256 {
+    match digest(&unsigned, names.iter(), iter::once(numbers.into())) == sha256 {
         true => Ok(()),
         false => Err(Error::corrupt(what, "damaged: its bytes are not those that were written")),
     }

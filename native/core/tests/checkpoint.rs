@@ -36,7 +36,8 @@ fn a_bit_that_changed_since_it_was_written_is_found() {
     let (whole, numbers) = saved(&path);
     assert!(Policy::load(&path).is_ok());
     let note = whole.windows(10).position(|text| text == br#"step\":10}"#).unwrap();
-    for at in (numbers..whole.len()).step_by(7).chain([note + 8]) {
+    let name = whole.windows(10).position(|text| text == br#""backbone."#).unwrap();
+    for at in (numbers..whole.len()).step_by(7).chain([note + 8, name + 9]) {
         let mut bytes = whole.clone();
         bytes[at] ^= 1;
         std::fs::write(&path, bytes).unwrap();
