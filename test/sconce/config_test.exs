@@ -142,7 +142,7 @@ defmodule Sconce.ConfigTest do
              {"SCONCE_QQQ", "1", "there is no such variable"},
              {"SCONCE_THREAD", "2", "did you mean SCONCE_THREADS?"},
              {"config :sconce, thread", "2", "did you mean :threads?"},
-             {"config :sconce, training_dtype", ":bf16", "numbers are f32"}
+             {"config :sconce, training_dtype", ":bf16", "the option :precision of a run says it"}
            ] = Config.ignored()
   end
 

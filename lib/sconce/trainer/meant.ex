@@ -13,7 +13,8 @@ defmodule Sconce.Trainer.Meant do
     action_oversample: {:sampling, [:transitions]},
     teacher_weight: {:teacher, :given},
     teacher_direction: {:teacher, :given},
-    noise_scale: {:noise, :above_zero}
+    noise_scale: {:noise, :above_zero},
+    force_precision: {:precision, [:bf16, :f16]}
   ]
 
   @doc "Each such option, the one beside which it means something, and with which values."

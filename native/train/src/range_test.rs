@@ -4,7 +4,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::{Error, Kind, Policy, Result, Spec, pool};
+use sconce_core::{Error, Kind, Policy, Precision, Result, Spec, pool};
 use sconce_data::{Batch, Corpus};
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,8 @@ pub struct RangeTest {
     /// Whether the loss ran away before the last rate.
     pub diverged: bool,
     pub threads: usize,
+    /// What steps computed in.
+    pub precision: Precision,
 }
 
 /// Trains a copy of `policy`, or a new one, on the training games of `corpus`. Nothing is written.
@@ -110,7 +112,8 @@ pub fn range_test(
         }
     }
     let (steepest, minimum) = suggestions(&points, range.num_it);
-    Ok(RangeTest { points, steepest, minimum, diverged, threads: pool::threads() })
+    let (threads, precision) = (pool::threads(), options.precision_here());
+    Ok(RangeTest { points, steepest, minimum, diverged, threads, precision })
 }
 
 fn suggestions(points: &[RangePoint], steps: usize) -> (Option<f64>, Option<f64>) {
@@ -155,11 +158,13 @@ impl<'a> Learner<'a> {
             }
         };
         let config = options.optimiser()?;
-        let stepper = Stepper::new(policy, &loss, config, options.max_grad_norm, options.seed)?;
+        let stepper = Stepper::new(policy, &loss, config, options.max_grad_norm, options.seed)?
+            .unrolling(options.unroll())
+            .in_precision(options.precision_here());
         let name = corpus.dir().display().to_string();
         let teacher = Teacher::of(options, spec)?;
         let source = Source::new(&name, views, spec, teacher.as_ref().map(Teacher::spec), options)?;
-        Ok(Learner { options, stepper: stepper.unrolling(options.unroll()), teacher, source })
+        Ok(Learner { options, stepper, teacher, source })
     }
 
     /// The loss of a step's batches before it; none where all of their frames weigh nothing.

@@ -1,7 +1,9 @@
 //! How far a run has come.
 
+use sconce_core::Precision;
 use serde::{Deserialize, Serialize};
 
+use crate::loss_scale::LossScale;
 use crate::options::TrainOptions;
 use crate::report::{Pace, Point};
 use crate::schedule::Schedule;
@@ -35,6 +37,11 @@ pub struct Progress {
     /// Steps of the warm-up, which stay what they were when the run began.
     #[serde(default)]
     pub warmup_steps: Option<u64>,
+    /// What the run computes in, on whatever machine it goes on.
+    #[serde(default)]
+    pub precision: Precision,
+    #[serde(default)]
+    pub loss_scale: Option<LossScale>,
     pub history: Vec<Point>,
     /// With the lengths of the schedule as they are kept to where the run was lengthened,
     pub options: TrainOptions,
@@ -84,6 +91,8 @@ impl Progress {
             epoch_losses: Tally::default(),
             micro_batch: None,
             warmup_steps: None,
+            precision: options.precision_here(),
+            loss_scale: None,
             history: vec![],
             options: TrainOptions { resume: false, ..options.clone() },
             said: None,
