@@ -57,6 +57,14 @@ pub(crate) struct Look {
     pub forget: bool,
 }
 
+/// What reading a frame needs beside its place.
+pub(crate) struct Scratch {
+    /// `[raw_width]`
+    raw: Vec<f32>,
+    /// `[queue_depth, num_labels]` of an embedding with more controllers than the previous action.
+    queue: Vec<u16>,
+}
+
 /// Where each part of one frame ends up.
 pub(crate) struct Row<'a> {
     continuous: &'a mut [f32],
@@ -94,9 +102,9 @@ impl Reader {
         const SHARD: usize = 64;
         let shards = batch.shards(SHARD.min(window));
         fill(shards, |i, mut shard| {
-            let mut raw = vec![0.0; self.embedding.raw_width()];
+            let mut scratch = self.scratch();
             for k in 0..shard.len() {
-                self.read(view, range.start + i * SHARD + k, look, &mut raw, shard.row(k))?;
+                self.read(view, range.start + i * SHARD + k, look, &mut scratch, shard.row(k))?;
             }
             Ok(())
         })?;
@@ -155,19 +163,29 @@ impl Reader {
         }
     }
 
+    /// For the caller of [`Self::read`] to keep from frame to frame.
+    pub(crate) fn scratch(&self) -> Scratch {
+        let depth = match self.embedding.queue_depth() {
+            1 => 0,
+            depth => depth,
+        };
+        Scratch {
+            raw: vec![0.0; self.embedding.raw_width()],
+            queue: vec![NONE; depth * self.heads.num_labels()],
+        }
+    }
+
     /// One frame: raw row, mirror, embedding, labels, weight.
-    ///
-    /// # Shapes
-    /// `raw [raw_width]`, for the caller to keep from frame to frame.
     pub(crate) fn read(
         &self,
         view: &View,
         t: usize,
         look: Look,
-        raw: &mut [f32],
+        scratch: &mut Scratch,
         row: Row,
     ) -> Result<()> {
         let Look { mirror, delay, forget } = look;
+        let Scratch { raw, queue } = scratch;
         view.raw(t, raw)?;
         if forget {
             self.embedding.forget_previous(raw)?;
@@ -176,9 +194,17 @@ impl Reader {
             self.embedding.mirror(raw)?;
         }
         self.embedding.embed(raw, false, row.continuous, row.ids)?;
-        if forget || !view.previous(t, mirror, &self.heads, row.previous)? {
+        self.embedding.write_delay(delay, row.continuous)?;
+        if forget {
+            row.previous.fill(NONE);
+            queue.fill(NONE);
+        } else if !queue.is_empty() {
+            view.queue(t, delay, mirror, &self.heads, queue)?;
+            row.previous.copy_from_slice(&queue[..row.previous.len()]);
+        } else if !view.previous(t, mirror, &self.heads, row.previous)? {
             row.previous.fill(NONE);
         }
+        self.embedding.write_queue(queue, &self.heads, row.continuous)?;
         if self.queue_depth > 0 && !forget {
             view.queue(t, delay, mirror, &self.heads, row.queue)?;
         }

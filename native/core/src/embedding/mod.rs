@@ -8,8 +8,9 @@ mod layout;
 
 use serde::Serialize;
 
-use crate::spec::{Embedding, Heads};
+use crate::spec::{Embedding, Heads, NONE};
 use crate::{Error, Result};
+use melee::CONTROLLER_WIDTH;
 
 /// An id that is looked up in a trained table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -91,7 +92,17 @@ impl Embedding {
         tables
     }
 
-    /// Turns one raw row into continuous features and ids.
+    /// Controllers in the vector; a plain vector knows none but through the labels beside it.
+    pub fn queue_depth(&self) -> usize {
+        match self {
+            Embedding::Vector(_) => 1,
+            Embedding::Melee(options) => options.queue_depth,
+        }
+    }
+
+    /// Turns one raw row into continuous features and ids. A row says nothing of controllers before the
+    /// previous action nor of a delay: these are zeros, for [`Self::write_queue`] and
+    /// [`Self::write_delay`].
     ///
     /// Strict, for live frames: a value that is not finite, or is none of its field's, is an error
     /// that names it. Not strict, for corpora, whose import has counted them: an id without a row
@@ -152,6 +163,63 @@ impl Embedding {
             Some(controller) => melee::discretise(controller, heads, out).map(|()| true),
             None => Ok(false),
         }
+    }
+
+    /// Writes these controllers over the newest ones of an embedded row; one of [`NONE`] is zeros. A plain
+    /// vector has no place for any.
+    ///
+    /// # Shapes
+    /// `queue [k, num_labels]`, the newest first, `k` at most [`Self::queue_depth`], heads of a
+    /// controller; `continuous [continuous_width]`.
+    pub fn write_queue(&self, queue: &[u16], heads: &Heads, continuous: &mut [f32]) -> Result<()> {
+        let inputs = queue.chunks_exact(heads.num_labels().max(1)).enumerate();
+        for (slot, labels) in inputs.take(self.queue_depth()) {
+            self.write_input(slot, labels, heads, continuous)?;
+        }
+        Ok(())
+    }
+
+    /// Writes one controller of an embedded row, the one so many places behind the newest.
+    ///
+    /// # Shapes
+    /// `labels [num_labels]`, `continuous [continuous_width]`.
+    pub fn write_input(
+        &self,
+        slot: usize,
+        labels: &[u16],
+        heads: &Heads,
+        continuous: &mut [f32],
+    ) -> Result<()> {
+        let Embedding::Melee(options) = self else { return Ok(()) };
+        melee::fits("continuous features", self.continuous_width(), continuous.len())?;
+        let mut places = continuous[layout::queue(options)].chunks_exact_mut(CONTROLLER_WIDTH);
+        let slots = options.queue_depth;
+        let place = places.nth(slot).ok_or_else(|| {
+            Error::out_of_range("slot of the queue", slot as f64, 0.0, slots as f64 - 1.0)
+        })?;
+        if labels.first() == Some(&NONE) {
+            place.fill(0.0);
+            return Ok(());
+        }
+        let mut controller = [0.0; CONTROLLER_WIDTH];
+        melee::controller(labels, heads, &mut controller)?;
+        layout::write_controller(&controller, place);
+        Ok(())
+    }
+
+    /// Writes the delay id of an embedded row, if it has a place for one.
+    ///
+    /// # Shapes
+    /// `continuous [continuous_width]`.
+    pub fn write_delay(&self, delay: usize, continuous: &mut [f32]) -> Result<()> {
+        let Embedding::Melee(options) = self else { return Ok(()) };
+        melee::fits("continuous features", self.continuous_width(), continuous.len())?;
+        let one_hot = &mut continuous[layout::delay(options)];
+        one_hot.fill(0.0);
+        if let Some(last) = one_hot.len().checked_sub(1) {
+            one_hot[delay.min(last)] = 1.0;
+        }
+        Ok(())
     }
 
     /// Makes a raw row one of which nobody knows the action that led to it. A plain vector has none.
