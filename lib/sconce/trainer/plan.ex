@@ -7,11 +7,10 @@ defmodule Sconce.Trainer.Plan do
   # In the order in which they are told.
   @owners [
     weights: "4 bytes each",
-    operands: "what the first step leaves to the next ones",
     gradients: "",
     moments: "of the optimiser",
     average: "of the weights over the steps",
-    activations: "what a step takes and gives back",
+    activations: "what steps take beside, for their backward pass above all",
     validation: "what one takes and gives back, with no step beside it",
     batches: "the one that is learned from, and those made ahead",
     checkpoints: "copies that are written while the run goes on"
@@ -32,8 +31,8 @@ defmodule Sconce.Trainer.Plan do
   measured on a few windows and continued as a line, which tests hold to be within 5 % of what is counted
   in steps of small models of every backbone. It is what the run asks for, and not what the process has:
   beside it stand the VM, the scratch of threads, and pages that the allocator has not given back; with
-  2 threads steps of 32 windows had 1.1 to 1.8 times as much resident. `mapped` are the files of the corpus, which the system keeps in its
-  cache and drops as it likes.
+  2 threads steps of 32 windows had 1.1 to 1.8 times as much resident. `mapped` are the files of the
+  corpus, which the system keeps in its cache and drops as it likes.
 
   `step_seconds` is what steps took that were made, of the run's own batch or of as large a one as fits
   into a third of a second; of more windows it is so much a window. Waiting for data and validations are

@@ -1,7 +1,7 @@
 //! What a run will take of memory and of time, from a few steps of a few windows.
 //!
 //! What stays (weights and what belongs to each of them) is counted from their number. What a step
-//! takes and gives back, above all what its backward pass reads again, is measured: steps of two small
+//! takes beside, above all what its backward pass reads again, is measured: steps of two small
 //! batches are made, and the rest is a line through both, as every op takes so much for a window. The
 //! probe itself takes the weights with all that stays beside them, and steps of a few windows.
 
@@ -37,14 +37,12 @@ const BYTES: u64 = 256 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Owners {
     pub weights: u64,
-    /// Of the weights, as products read them.
-    pub operands: u64,
     pub gradients: u64,
     /// Of the optimiser.
     pub moments: u64,
     /// Of the weights over the updates.
     pub average: u64,
-    /// What one step takes and gives back.
+    /// What steps take beside: above all what a backward pass reads again.
     pub activations: u64,
     /// What a validation takes and gives back, which no step is beside.
     pub validation: u64,
@@ -62,7 +60,7 @@ impl Owners {
 
     /// Without what is given back.
     pub fn lasting(&self) -> u64 {
-        let state = self.weights + self.operands + self.gradients + self.moments + self.average;
+        let state = self.weights + self.gradients + self.moments + self.average;
         state + self.batches + self.checkpoints
     }
 }
@@ -189,14 +187,9 @@ impl Memory {
             let mut probe = Probe::new(spec, options)?;
             let windows = probes(options);
             let weights = 4 * probe.stepper.policy().num_weights() as u64;
-            let kept = Meter::start()?;
-            probe.learn(windows[1])?;
-            let operands = kept.kept().saturating_sub(weights);
-            drop(kept);
             let step = Line::measure(windows, |windows| {
-                // The first step of a size makes what then stays.
                 probe.learn(windows)?;
-                passing(|| probe.learn(windows))
+                Ok(probe.bytes())
             })?;
             let moments =
                 probe.stepper.optimiser().state().map(|(_, values)| 4 * values.len() as u64);
@@ -205,7 +198,6 @@ impl Memory {
             let batches = Batches::new(probe.spec, options);
             let owners = Owners {
                 weights,
-                operands,
                 gradients: weights,
                 moments: state - weights - average,
                 average,
@@ -319,6 +311,8 @@ pub(crate) struct Probe<'a> {
     options: &'a TrainOptions,
     stepper: Stepper,
     steps: u64,
+    /// Counts from before the first step on.
+    meter: Meter,
 }
 
 impl<'a> Probe<'a> {
@@ -333,20 +327,24 @@ impl<'a> Probe<'a> {
         let stepper = Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
             .unrolling(options.unroll())
             .averaging(options.ema_decay);
-        Ok(Probe { spec, options, stepper, steps: 0 })
+        Ok(Probe { spec, options, stepper, steps: 0, meter: Meter::start()? })
     }
 
-    /// Bytes of a step of so many windows that are given back, and seconds of it, the better of two.
-    pub fn step(&mut self, windows: usize) -> Result<(u64, f64)> {
+    /// The most that steps have taken so far beside the weights and what belongs to each of them.
+    pub fn bytes(&self) -> u64 {
+        let gradients = 4 * self.stepper.policy().num_weights() as u64;
+        self.meter.peak().saturating_sub(gradients)
+    }
+
+    /// Seconds of a step of so many windows, the better of two.
+    pub fn step(&mut self, windows: usize) -> Result<f64> {
         let mut once = || {
-            let meter = Meter::start()?;
             let start = Instant::now();
             self.learn(windows)?;
             self.stepper.update(self.options.learning_rate)?;
-            Ok::<_, Error>((meter.passing(), start.elapsed().as_secs_f64()))
+            Ok::<_, Error>(start.elapsed().as_secs_f64())
         };
-        let (first, second) = (once()?, once()?);
-        Ok((second.0, first.1.min(second.1)))
+        Ok(once()?.min(once()?))
     }
 
     /// Gradients of a batch of so many windows.
@@ -366,14 +364,14 @@ impl<'a> Probe<'a> {
         let TrainOptions { batch_size, accumulation_steps, .. } = *self.options;
         let clock = Instant::now();
         let [_, mut windows] = probes(self.options);
-        let (_, mut seconds) = self.step(windows)?;
+        let mut seconds = self.step(windows)?;
         while windows < batch_size {
             let more = (2 * windows).min(batch_size);
             let twice = 2.0 * seconds * more as f64 / windows as f64;
             if clock.elapsed().as_secs_f64() + twice > SECONDS || memory.step.at(more) > BYTES {
                 break;
             }
-            (windows, seconds) = (more, self.step(more)?.1);
+            (windows, seconds) = (more, self.step(more)?);
         }
         Ok(seconds * batch_size as f64 / windows as f64 * accumulation_steps as f64)
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::eval::pool_of;
 use crate::options::{TrainOptions, at_least};
-use crate::plan::{Memory, Probe};
+use crate::plan::{Memory, Owners, Probe};
 
 /// A batch twice as large that does not bring so much more is not worth its memory.
 const GAIN: f64 = 1.03;
@@ -116,9 +116,8 @@ fn measured(
     batch: usize,
     options: &TrainOptions,
 ) -> Result<Row> {
-    let (activations, step_seconds) = probe.step(batch)?;
-    let mut owners = memory.of_batch(batch);
-    owners.activations = activations;
+    let step_seconds = probe.step(batch)?;
+    let owners = Owners { activations: probe.bytes(), ..memory.of_batch(batch) };
     let frames = (batch * options.window_size) as f64;
     Ok(Row {
         batch_size: batch,

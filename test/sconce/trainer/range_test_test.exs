@@ -51,6 +51,18 @@ defmodule Sconce.Trainer.RangeTestTest do
     assert_in_delta test.minimum, lowest.learning_rate / 10, 0.5 * test.minimum
   end
 
+  test "a teacher is in the loss, as in a run", context do
+    dir = tmp_dir!("range_test_teacher")
+    {:ok, policy} = Policy.init(context.spec, seed: 9)
+    path = Path.join(dir, "teacher.safetensors")
+    :ok = Policy.save(policy, path)
+    loss = fn more -> hd(find!(context.spec, context, [num_it: 2] ++ more).points).loss end
+    alone = loss.([])
+    assert [one, ten] = for(w <- [1.0, 10.0], do: loss.(teacher: path, teacher_weight: w) - alone)
+    assert one > 0.0
+    assert_in_delta ten / one, 10, 1.0e-6
+  end
+
   test "one seed gives one curve, on any number of threads, and another another", context do
     losses = fn more -> for point <- find!(context.spec, context, more).points, do: point.loss end
     first = losses.(num_it: 12, threads: 1)

@@ -44,11 +44,11 @@ fn what_a_larger_step_takes_lies_on_the_line_through_two_small_ones() {
             let measured = apart(|| {
                 let mut probe = Probe::new(&spec, &options)?;
                 probe.learn(windows)?;
-                passing(|| probe.learn(windows))
+                Ok(probe.bytes())
             });
             let measured = measured.unwrap() as f64;
             let planned = memory.owners(windows).activations as f64;
-            assert!((planned / measured - 1.0).abs() < 0.1, "{windows}: {planned} for {measured}");
+            assert!((planned / measured - 1.0).abs() < 0.03, "{windows}: {planned} for {measured}");
         }
     }
 }
