@@ -13,7 +13,9 @@ defmodule Sconce.Trainer.Meant do
     action_oversample: {:sampling, [:transitions]},
     teacher_weight: {:teacher, :given},
     teacher_direction: {:teacher, :given},
-    noise_scale: {:noise, :above_zero}
+    noise_scale: {:noise, :above_zero},
+    scheduled_sampling_steps: {:scheduled_sampling, :above_zero},
+    scheduled_sampling_slots: {:scheduled_sampling, :above_zero}
   ]
 
   @doc "Each such option, the one beside which it means something, and with which values."

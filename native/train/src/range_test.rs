@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::eval::{self, pool_of};
 use crate::options::{TrainOptions, at_least};
 use crate::run::games::{first_policy, sides};
+use crate::scheduled::{Moment, Reading, Scheduled};
 use crate::source::{Loaded, Source, States};
 use crate::step::{Examples, Stepper};
 use crate::teacher::{Lesson, Teacher};
@@ -133,6 +134,7 @@ struct Learner<'a> {
     options: &'a TrainOptions,
     stepper: Stepper,
     teacher: Option<Teacher>,
+    scheduled: Option<Scheduled>,
     source: Source,
 }
 
@@ -158,8 +160,11 @@ impl<'a> Learner<'a> {
         let stepper = Stepper::new(policy, &loss, config, options.max_grad_norm, options.seed)?;
         let name = corpus.dir().display().to_string();
         let teacher = Teacher::of(options, spec)?;
-        let source = Source::new(&name, views, spec, teacher.as_ref().map(Teacher::spec), options)?;
-        Ok(Learner { options, stepper: stepper.unrolling(options.unroll()), teacher, source })
+        let taught = teacher.as_ref().map(Teacher::spec);
+        let scheduled = Scheduled::of(options, spec, taught)?;
+        let source = Source::new(&name, views, spec, taught, options)?;
+        let stepper = stepper.unrolling(options.unroll());
+        Ok(Learner { options, stepper, teacher, scheduled, source })
     }
 
     /// The loss of a step's batches before it; none where all of their frames weigh nothing.
@@ -170,8 +175,13 @@ impl<'a> Learner<'a> {
             let (policy, teacher) = (self.stepper.policy(), self.teacher.as_ref());
             let zero = States::zero(policy, teacher, self.options.batch_size)?;
             let Loaded { mut batch, seen, states, .. } = self.source.draw(draw, zero, cancel)?;
-            let frames = eval::frames(&mut batch);
-            let seen = seen.map(|mut batch| eval::frames(&mut batch));
+            let mut frames = eval::frames(&mut batch);
+            let mut seen = seen.map(|mut batch| eval::frames(&mut batch));
+            if let Some(scheduled) = &self.scheduled {
+                let reading = Reading::of(teacher, seen.as_mut());
+                let (state, at) = (&states.learner, Moment { update: step, draw });
+                scheduled.replace(&self.stepper, &mut frames, reading, state, at)?;
+            }
             let Batch { labels, weights, .. } = &batch;
             let x = Examples { frames: &frames, labels, weights };
             let share = x.mean_weight();
