@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
+use sconce_core::embedding::{INPUT_WIDTH, delay_features, input_features};
 use sconce_core::heads::NONE;
 use sconce_core::pool;
 use sconce_core::spec::{Embedding, HeadKind, Heads};
@@ -57,12 +58,67 @@ pub(crate) struct Look {
     pub forget: bool,
 }
 
-/// What reading a frame needs beside its place.
+/// What reading the frames of one window, one after the other, needs beside their places.
 pub(crate) struct Scratch {
     /// `[raw_width]`
     raw: Vec<f32>,
-    /// `[queue_depth, num_labels]` of an embedding with more controllers than the previous action.
-    queue: Vec<u16>,
+    /// Where the delay id stands among the continuous features.
+    delay: Range<usize>,
+    /// Of an embedding with more controllers than the previous action.
+    queue: Option<Queue>,
+}
+
+/// The latest inputs before the answer of a frame. One frame's are those of the frame before and one more.
+struct Queue {
+    /// Where they stand among the continuous features.
+    place: Range<usize>,
+    /// `[queue_depth, num_labels]`; of the older ones those of some earlier frame.
+    labels: Vec<u16>,
+    /// `[queue_depth, INPUT_WIDTH]`
+    features: Vec<f32>,
+    /// The frame that they are of.
+    frame: Option<usize>,
+}
+
+impl Queue {
+    fn new(reader: &Reader) -> Result<Option<Self>> {
+        let depth = reader.embedding.queue_depth();
+        if depth == 1 {
+            return Ok(None);
+        }
+        Ok(Some(Queue {
+            place: reader.embedding.queue_place(reader.embedding.continuous_width())?,
+            labels: vec![NONE; depth * reader.heads.num_labels()],
+            features: vec![0.0; depth * INPUT_WIDTH],
+            frame: None,
+        }))
+    }
+
+    /// Goes to a frame of the window, which is looked at as all of them are.
+    fn go(&mut self, view: &View, t: usize, look: Look, heads: &Heads) -> Result<()> {
+        let follows = t > 0 && self.frame == Some(t - 1);
+        // What is left halfway is no frame's.
+        self.frame = None;
+        let new = match follows {
+            true => heads.num_labels(),
+            false => self.labels.len(),
+        };
+        let labels = &mut self.labels[..new];
+        view.queue(t, look.delay, look.mirror, heads, labels)?;
+        if follows {
+            self.features.rotate_right(INPUT_WIDTH);
+        }
+        let inputs = labels.chunks_exact(heads.num_labels().max(1));
+        for (labels, out) in inputs.zip(self.features.chunks_exact_mut(INPUT_WIDTH)) {
+            input_features(labels, heads, out)?;
+        }
+        self.frame = Some(t);
+        Ok(())
+    }
+
+    fn newest(&self, num_labels: usize) -> &[u16] {
+        &self.labels[..num_labels]
+    }
 }
 
 /// Where each part of one frame ends up.
@@ -102,7 +158,7 @@ impl Reader {
         const SHARD: usize = 64;
         let shards = batch.shards(SHARD.min(window));
         fill(shards, |i, mut shard| {
-            let mut scratch = self.scratch();
+            let mut scratch = self.scratch()?;
             for k in 0..shard.len() {
                 self.read(view, range.start + i * SHARD + k, look, &mut scratch, shard.row(k))?;
             }
@@ -163,16 +219,14 @@ impl Reader {
         }
     }
 
-    /// For the caller of [`Self::read`] to keep from frame to frame.
-    pub(crate) fn scratch(&self) -> Scratch {
-        let depth = match self.embedding.queue_depth() {
-            1 => 0,
-            depth => depth,
-        };
-        Scratch {
+    /// For the caller of [`Self::read`] to keep from frame to frame of a window.
+    pub(crate) fn scratch(&self) -> Result<Scratch> {
+        let continuous = self.embedding.continuous_width();
+        Ok(Scratch {
             raw: vec![0.0; self.embedding.raw_width()],
-            queue: vec![NONE; depth * self.heads.num_labels()],
-        }
+            delay: self.embedding.delay_place(continuous)?,
+            queue: Queue::new(self)?,
+        })
     }
 
     /// One frame: raw row, mirror, embedding, labels, weight.
@@ -185,7 +239,7 @@ impl Reader {
         row: Row,
     ) -> Result<()> {
         let Look { mirror, delay, forget } = look;
-        let Scratch { raw, queue } = scratch;
+        let Scratch { raw, delay: delay_id, queue } = scratch;
         view.raw(t, raw)?;
         if forget {
             self.embedding.forget_previous(raw)?;
@@ -194,17 +248,17 @@ impl Reader {
             self.embedding.mirror(raw)?;
         }
         self.embedding.embed(raw, false, row.continuous, row.ids)?;
-        self.embedding.write_delay(delay, row.continuous)?;
-        if forget {
-            row.previous.fill(NONE);
-            queue.fill(NONE);
-        } else if !queue.is_empty() {
-            view.queue(t, delay, mirror, &self.heads, queue)?;
-            row.previous.copy_from_slice(&queue[..row.previous.len()]);
-        } else if !view.previous(t, mirror, &self.heads, row.previous)? {
-            row.previous.fill(NONE);
+        delay_features(delay, &mut row.continuous[delay_id.clone()]);
+        match queue {
+            _ if forget => row.previous.fill(NONE),
+            Some(queue) => {
+                queue.go(view, t, look, &self.heads)?;
+                row.previous.copy_from_slice(queue.newest(row.previous.len()));
+                row.continuous[queue.place.clone()].copy_from_slice(&queue.features);
+            }
+            None if view.previous(t, mirror, &self.heads, row.previous)? => {}
+            None => row.previous.fill(NONE),
         }
-        self.embedding.write_queue(queue, &self.heads, row.continuous)?;
         if self.queue_depth > 0 && !forget {
             view.queue(t, delay, mirror, &self.heads, row.queue)?;
         }

@@ -162,7 +162,7 @@ impl Lanes {
                 return Ok(());
             };
             let look = Look { mirror, delay, forget: false };
-            let mut scratch = self.reader.scratch();
+            let mut scratch = self.reader.scratch()?;
             for k in 0..frames {
                 let look = augment.look(look, i, k);
                 self.reader.read(&self.views[view], start + k, look, &mut scratch, shard.row(k))?;

@@ -6,11 +6,13 @@ pub mod melee;
 
 mod layout;
 
+use std::ops::Range;
+
 use serde::Serialize;
 
 use crate::spec::{Embedding, Heads, NONE};
 use crate::{Error, Result};
-use melee::CONTROLLER_WIDTH;
+pub use melee::CONTROLLER_WIDTH as INPUT_WIDTH;
 
 /// An id that is looked up in a trained table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -172,11 +174,10 @@ impl Embedding {
     /// `queue [k, num_labels]`, the newest first, `k` at most [`Self::queue_depth`], heads of a
     /// controller; `continuous [continuous_width]`.
     pub fn write_queue(&self, queue: &[u16], heads: &Heads, continuous: &mut [f32]) -> Result<()> {
-        let inputs = queue.chunks_exact(heads.num_labels().max(1)).enumerate();
-        for (slot, labels) in inputs.take(self.queue_depth()) {
-            self.write_input(slot, labels, heads, continuous)?;
-        }
-        Ok(())
+        let place = self.queue_place(continuous.len())?;
+        let places = continuous[place].chunks_exact_mut(INPUT_WIDTH);
+        let inputs = queue.chunks_exact(heads.num_labels().max(1));
+        places.zip(inputs).try_for_each(|(place, labels)| input_features(labels, heads, place))
     }
 
     /// Writes one controller of an embedded row, the one so many places behind the newest.
@@ -190,21 +191,23 @@ impl Embedding {
         heads: &Heads,
         continuous: &mut [f32],
     ) -> Result<()> {
-        let Embedding::Melee(options) = self else { return Ok(()) };
-        melee::fits("continuous features", self.continuous_width(), continuous.len())?;
-        let mut places = continuous[layout::queue(options)].chunks_exact_mut(CONTROLLER_WIDTH);
-        let slots = options.queue_depth;
+        let place = self.queue_place(continuous.len())?;
+        let mut places = continuous[place].chunks_exact_mut(INPUT_WIDTH);
+        let depth = self.queue_depth();
         let place = places.nth(slot).ok_or_else(|| {
-            Error::out_of_range("slot of the queue", slot as f64, 0.0, slots as f64 - 1.0)
+            Error::out_of_range("slot of the queue", slot as f64, 0.0, depth as f64 - 1.0)
         })?;
-        if labels.first() == Some(&NONE) {
-            place.fill(0.0);
-            return Ok(());
-        }
-        let mut controller = [0.0; CONTROLLER_WIDTH];
-        melee::controller(labels, heads, &mut controller)?;
-        layout::write_controller(&controller, place);
-        Ok(())
+        input_features(labels, heads, place)
+    }
+
+    /// Where the controllers of an embedded row with so many continuous features stand, the newest first,
+    /// [`INPUT_WIDTH`] numbers each; nowhere in a plain vector.
+    pub fn queue_place(&self, continuous: usize) -> Result<Range<usize>> {
+        melee::fits("continuous features", self.continuous_width(), continuous)?;
+        Ok(match self {
+            Embedding::Vector(_) => 0..0,
+            Embedding::Melee(options) => layout::queue(options),
+        })
     }
 
     /// Writes the delay id of an embedded row, if it has a place for one.
@@ -212,14 +215,18 @@ impl Embedding {
     /// # Shapes
     /// `continuous [continuous_width]`.
     pub fn write_delay(&self, delay: usize, continuous: &mut [f32]) -> Result<()> {
-        let Embedding::Melee(options) = self else { return Ok(()) };
-        melee::fits("continuous features", self.continuous_width(), continuous.len())?;
-        let one_hot = &mut continuous[layout::delay(options)];
-        one_hot.fill(0.0);
-        if let Some(last) = one_hot.len().checked_sub(1) {
-            one_hot[delay.min(last)] = 1.0;
-        }
+        let place = self.delay_place(continuous.len())?;
+        delay_features(delay, &mut continuous[place]);
         Ok(())
+    }
+
+    /// Where the delay id stands, as [`Self::queue_place`].
+    pub fn delay_place(&self, continuous: usize) -> Result<Range<usize>> {
+        melee::fits("continuous features", self.continuous_width(), continuous)?;
+        Ok(match self {
+            Embedding::Vector(_) => 0..0,
+            Embedding::Melee(options) => layout::delay(options),
+        })
     }
 
     /// Makes a raw row one of which nobody knows the action that led to it. A plain vector has none.
@@ -236,6 +243,29 @@ impl Embedding {
             Embedding::Vector(_) => Err(Error::mismatch("mirror", "the Melee embedding", "vector")),
             Embedding::Melee(_) => melee::mirror(raw),
         }
+    }
+}
+
+/// Features of a controller, which are zeros of [`NONE`].
+///
+/// # Shapes
+/// `labels [num_labels]`, `out` of [`INPUT_WIDTH`].
+pub fn input_features(labels: &[u16], heads: &Heads, out: &mut [f32]) -> Result<()> {
+    if labels.first() == Some(&NONE) {
+        out.fill(0.0);
+        return Ok(());
+    }
+    let mut controller = [0.0; INPUT_WIDTH];
+    melee::controller(labels, heads, &mut controller)?;
+    layout::write_controller(&controller, out);
+    Ok(())
+}
+
+/// The one-hot of a frame delay; the last class is that delay or a longer one.
+pub fn delay_features(delay: usize, out: &mut [f32]) {
+    out.fill(0.0);
+    if let Some(last) = out.len().checked_sub(1) {
+        out[delay.min(last)] = 1.0;
     }
 }
 
