@@ -5,8 +5,9 @@
 #
 # `replays` has the folders `train` and `validation`. The peer learns for so many minutes of training and
 # we as many steps as it then made, with its sizes, batch, windows, dropout, mirror, prior, optimiser and
-# schedule. Both are scored after their last step, none is picked, and on every frame: with the state
-# carried through the game, the peer also on windows side by side from a zero state; its better one counts.
+# schedule. Both are scored after their last step, none is picked, and on every frame with control
+# (`imitation.py` beside this file): with the state carried through the game, the peer also on windows
+# side by side from a zero state; its better one counts.
 # Clocks run over all that each needs, from replays to scores: `imitation.py`, and `mix sconce.import`,
 # `train` and `eval`. The time of the processors counts beside the wall's, as that is longer on a machine
 # which does other work. Status 1 where we are worse, or take longer. Curves go into `imitation.svg` beside
@@ -36,6 +37,7 @@ defmodule Imitation do
     opts = Keyword.merge(@defaults, opts)
     dir = Path.join(System.tmp_dir!(), "sconce-imitation-#{System.pid()}")
     File.mkdir_p!(dir)
+    Enum.each(~w(SCONCE_REPLAYS SCONCE_PEERS), &folder!/1)
 
     try do
       results = for name <- String.split(opts[:models], ","), do: race(name, opts, dir)
@@ -67,7 +69,7 @@ defmodule Imitation do
 
   defp theirs(name, opts) do
     home = System.get_env("PEERS_DIR", Path.expand("~/.cache/sconce-peers"))
-    script = Path.join(folder!("SCONCE_PEERS"), "imitation.py")
+    script = Path.join(__DIR__, "imitation.py")
     minutes = ["--gru-minutes", "--mlp-minutes"] |> Enum.flat_map(&[&1, "#{opts[:minutes]}"])
     args = [script, folder!("SCONCE_REPLAYS"), "--models", name] ++ @theirs ++ minutes
 
