@@ -64,7 +64,7 @@ defmodule Sconce.Native do
   def policy_weights(_policy), do: unavailable(:weights)
   def policy_weight(_policy, _name), do: unavailable(:weight)
 
-  def policy_forward(_policy, _reference, _rows, _shape, _labels, _given, _look),
+  def policy_forward(_policy, _reference, _rows, _shape, _given, _look),
     do: unavailable(:forward)
 
   # Session

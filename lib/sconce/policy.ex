@@ -295,18 +295,8 @@ defmodule Sconce.Policy do
         taps: names(options[:taps])
       }
 
-      forward =
-        &Native.policy_forward(
-          policy.ref,
-          &1,
-          rows,
-          {batch, time},
-          {labels, queue},
-          {options[:state], project_out},
-          look
-        )
-
-      Call.run(forward)
+      given = {labels, queue, options[:state], project_out}
+      Call.run(&Native.policy_forward(policy.ref, &1, rows, {batch, time}, given, look))
     end
   end
 

@@ -101,6 +101,9 @@ fn policy_weight(env: Env, policy: ResourceArc<PolicyHandle>, name: String) -> T
     })
 }
 
+/// What of a pass may be left out: labels, queue, state, directions.
+type Given<'a> = (Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>);
+
 /// Logits, the state after the last frame and taps, `{:ok, {logits, state, [{name, shape, numbers}]}}`,
 /// by message.
 ///
@@ -116,8 +119,7 @@ fn policy_forward<'a>(
     reference: Reference<'a>,
     rows: Binary<'a>,
     (batch, time): (usize, usize),
-    (labels, queue): (Option<Binary<'a>>, Option<Binary<'a>>),
-    (state, project_out): (Option<Binary<'a>>, Option<Binary<'a>>),
+    (labels, queue, state, project_out): Given<'a>,
     look: Term<'a>,
 ) -> Term<'a> {
     perform(env, "forward", || {

@@ -142,8 +142,9 @@ fn check_queue(spec: &Spec, queue: &[u16], frames: usize) -> Result<()> {
         let shape = format!("{expected} labels, [.., {depth}, {labels}]");
         return Err(Error::mismatch("queue", shape, queue.len()));
     }
-    let known = queue.chunks_exact(labels.max(1)).filter(|input| input.iter().any(|&l| l != NONE));
-    known.map(|input| check_labels(&spec.heads, input)).collect()
+    let mut known =
+        queue.chunks_exact(labels.max(1)).filter(|input| input.iter().any(|&l| l != NONE));
+    known.try_for_each(|input| check_labels(&spec.heads, input))
 }
 
 /// Checks that labels are as many as one action has, and each one of its head's.
