@@ -54,8 +54,8 @@ defmodule Sconce.Config do
     EDIFICE_PATH: "backbones are Sconce's own"
   ]
   @ignored_keys [
-    training_dtype: "numbers are f32",
-    accumulation_dtype: "numbers are f32, norms are added in f64",
+    training_dtype: "the option :precision of a run says it",
+    accumulation_dtype: "products are added in f32, norms in f64",
     devices: "a run has one device",
     distribution: "a run has one device",
     memory_fraction: @no_gpu

@@ -13,7 +13,15 @@ defmodule Sconce.Events do
         validation_frames: "frames of them, of each player",
         threads: "threads that compute",
         skipped_views: "players' games that are shorter than a window, and left out"
-      ]
+      ],
+      metadata: [precision: ~s(what the run computes in, `"f32"`, `"bf16"` or `"f16"`)]
+    ],
+    precision: [
+      doc:
+        "The `:precision` that was asked for gains nothing on this machine, and the run computes in f32; " <>
+          "comes after `:start`.",
+      measurements: [],
+      metadata: [asked: "what was asked for", used: "what the run computes in"]
     ],
     resumed: [
       doc: "A run goes on where an earlier one ended.",
@@ -33,12 +41,13 @@ defmodule Sconce.Events do
     step: [
       doc:
         "The weights have changed. Where every frame of the batches weighs nothing they have not, and " <>
-          "loss and norm are 0.",
+          "loss and norm are 0; nor have they where `:overflow` follows.",
       measurements: [
         loss: "nats, of this step's batches",
         learning_rate: "of this step",
         step: "steps so far",
-        grad_norm: "length of the gradient of all weights, before it was cut",
+        grad_norm:
+          "length of the gradient of all weights, before it was cut; nil where it overflowed f16",
         frames_per_second: "frames of the batches / second",
         step_seconds: "seconds that the step took",
         data_wait: "seconds of them that it waited for data",
@@ -49,6 +58,16 @@ defmodule Sconce.Events do
         steps: "steps of the whole run",
         epoch: "epochs that are over",
         heads: "`name` and `loss` of each head, in their order"
+      ]
+    ],
+    overflow: [
+      doc:
+        "After a `:step` in f16 whose gradient overflowed: no weight has changed, and the loss is scaled " <>
+          "by less from now on.",
+      measurements: [
+        loss_scale: "what the loss is multiplied by from now on",
+        skipped_updates: "steps so far that have changed nothing for this",
+        step: "steps so far"
       ]
     ],
     gradients: [

@@ -54,7 +54,8 @@ defmodule Sconce.Trainer do
     * when it is measured, saved and told of: `:validate_every`, `:save_every`, `:save_minutes`,
       `:keep_last`, `:keep_best`, `:progress`;
     * how it is computed: `:threads`, `:device`, `:prefetch`, `:loader_threads`, `:loader_deadline_ms`,
-      `:gradient_checkpoint`, `:checkpoint_every`;
+      `:gradient_checkpoint`, `:checkpoint_every`; `:precision` and `:force_precision`, if the run still
+      computes in what it did;
     * where its games are, `:corpus` and `:validation`, if they are the same games.
 
   Everything else would make it another run: what differs is an error of kind `:mismatch`, whose
@@ -113,6 +114,33 @@ defmodule Sconce.Trainer do
   other weights) it takes from each. Everything counted in steps counts updates. A batch whose frames
   all weigh nothing (`neutral_weight: 0.0`) is passed over: only its state goes on.
 
+  ## Precision
+
+  With `precision: :bf16` or `:f16` both operands of every product of the forward and the backward pass are
+  rounded to the nearest number of that format, ties to even (Micikevicius et al. 2018). Products and
+  their sums are f32, and so is all else: the weights, in memory and on disk, the loss, norms, moments,
+  averages and memories. In bf16 a number has 8 bits and the range of f32; in f16 it has 11, and lies
+  between 6e-8 and 65504.
+
+  On a CPU only bf16 gains anything, and only on a matrix unit (AMX, `amx_bf16` of
+  `Sconce.native_info/0`), where it takes one product in the place of six. Layers that are too narrow for the
+  unit gain nothing, and other products are those of f32 whose operands were rounded before, which is slower.
+  A run that would gain nothing on its machine computes in f32, and says so: by the event `:precision`, in its
+  report and in `run.json`. With `force_precision: true` it computes in what was asked for all the same.
+
+  The CPU's features decide, not a measurement, and what a run computes in stays with it: to go on in
+  another precision is refused. Where there is no matrix unit, a run of bf16 goes on with
+  `force_precision: true`, slower and with other last bits.
+
+  Small gradients would vanish from f16. There the loss is multiplied by a scale, and the gradient
+  divided by it again before it is cut. The scale begins at 65536, is doubled after 2000 updates in a row, and
+  halved where a gradient is not finite; such a step changes no weight, moment or average, and is told by the
+  event `:overflow` (PyTorch's `GradScaler`, its numbers and rules). A gradient that is not finite at a scale of
+  1 ends the run, as it does in f32, and so does a logit, which no scale can help. In bf16 there is no scale.
+
+  Validations, the scores at the end, a teacher and whatever plays compute in f32: what is measured is what
+  plays.
+
   ## Scheduled sampling
 
   In play a policy reads its own inputs, in training the recorded ones, which are better: it learns to copy
@@ -121,8 +149,8 @@ defmodule Sconce.Trainer do
   (Bengio et al. 2015). All frames of a window are drawn in one pass without a gradient over the recorded
   inputs (parallel scheduled sampling, Mihaylova & Martins 2019), a pass more in each step; the app that
   Sconce is for replaces the inputs of the last frame alone, as its loss looks at no other. Labels stay the
-  recorded ones, as do inputs from before the window, and forgotten ones stay forgotten. A teacher reads what
-  the policy reads. With `:scheduled_sampling_steps` n the probability of step t is `p min(t / n, 1)`.
+  recorded ones, as do inputs from before the window, and forgotten ones stay forgotten. The pass computes in
+  f32, as play does. A teacher reads what the policy reads. With `:scheduled_sampling_steps` n the probability of step t is `p min(t / n, 1)`.
 
   It is for policies of the Melee embedding with a controller; validations do not know of it. With
   `:frame_delay_max` it wants a `queue_depth` above 1: only there it is known which frame an input answers.
@@ -182,13 +210,14 @@ defmodule Sconce.Trainer do
 
   A map for each thing that happens, to every `subscribe/1`r as `{:sconce_trainer, run, event}`, to the
   function given as `:progress`, and to `:telemetry` where the host has it. `Sconce.Events` says what is
-  in them. A late subscriber is told how the run began (`:resumed` where it went on, `:start`) and, of
-  one that is over, `:done`.
+  in them. A late subscriber is told how the run began (`:resumed` where it went on, `:start`, and
+  `:precision` where that is not what was asked for) and, of one that is over, `:done`.
 
   ## The report
 
   A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
-  `weights`, `micro_batch` (windows of a batch that were worked through together), `spec`, `options`,
+  `weights`, `micro_batch` (windows of a batch that were worked through together), `precision` (what was
+  computed in), `skipped_updates` (steps whose gradient overflowed f16), `spec`, `options`,
   `train` and `validation` (`games`, `frames`), `history` (`step`; mean
   `loss` since the point before and the `losses` of the heads, `teacher_kl` where there is one,
   `frames_per_second` and `data_wait`, the share of the time, of the same
@@ -450,7 +479,7 @@ defmodule Sconce.Trainer do
   end
 
   def handle_call({:subscribe, pid}, _from, state) do
-    for name <- [:resumed, :start], told = state.seen[name], do: tell(pid, told)
+    for name <- [:resumed, :start, :precision], told = state.seen[name], do: tell(pid, told)
     if state.result, do: tell(pid, %{event: :done, result: state.result})
     monitor = state.subscribers[pid] || Process.monitor(pid)
     {:reply, :ok, put_in(state.subscribers[pid], monitor)}

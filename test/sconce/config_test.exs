@@ -123,7 +123,7 @@ defmodule Sconce.ConfigTest do
              {"EXLA_MEMORY_FRACTION", "0.9", "nothing runs on a GPU yet" <> _},
              {"XLA_FLAGS", "--fast", "there is no XLA here" <> _},
              {"config :sconce, thread", "2", "did you mean :threads?"},
-             {"config :sconce, training_dtype", ":bf16", "numbers are f32"}
+             {"config :sconce, training_dtype", ":bf16", "the option :precision of a run says it"}
            ] = Config.ignored()
   end
 

@@ -37,6 +37,11 @@ defmodule Sconce.EventsTest do
       {:ok, %{bytes: bytes}} = Trainer.plan([corpus: context.corpus, val_split: 0.0] ++ @small)
       little = [memory_limit: bytes - 1, val_split: 0.0, out: Path.join(context.dir, "little")]
       told = told ++ told(context, [steps: 1] ++ little)
+      # What gains nothing anywhere, and a loss that overflows it.
+      half = [steps: 1, precision: :f16]
+      told = told ++ told(context, half ++ [out: Path.join(context.dir, "half")])
+      steep = [force_precision: true, loss: [entropy_weight: 1.0e7]]
+      told = told ++ told(context, half ++ steep ++ [out: Path.join(context.dir, "steep")])
       assert told |> Enum.map(& &1.event) |> Enum.uniq() |> Enum.sort() == documented()
 
       for event <- told do
@@ -147,7 +152,7 @@ defmodule Sconce.EventsTest do
   defp told(context, more) do
     test = self()
     opts = [corpus: context.corpus, progress: &send(test, {:seen, &1})] ++ @small
-    {:ok, run} = Trainer.start_link(opts ++ more)
+    {:ok, run} = opts |> Keyword.merge(more) |> Trainer.start_link()
     {:ok, _report} = Trainer.await(run, 60_000)
     # Its last event comes before this answer.
     %{status: :done} = Trainer.info(run)

@@ -101,7 +101,7 @@ defmodule Sconce.PresetTest do
 
   # What the app's command line trains with where no preset says another.
   @everywhere [optimizer: :adam, dropout: 0.0, neutral_weight: 0.25, max_grad_norm: 1.0] ++
-                [accumulation_steps: 1, val_split: 0.1]
+                [accumulation_steps: 1, val_split: 0.1, precision: :f32]
   @loss [button_weight: 2.0, label_smoothing: 0.1, focal_gamma: 3.0, stick_edge_weight: 2.0] ++
           [entropy_weight: 0.01]
 

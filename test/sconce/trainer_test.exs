@@ -198,6 +198,64 @@ defmodule Sconce.TrainerTest do
       assert last.(report.out) == last.(straight)
     end
 
+    test "in a precision that gains nothing computes in f32 and says so, unless it is forced",
+         context do
+      steps = [steps: 12]
+      out = &[out: Path.join(context.dir, &1)]
+      exact = train!(context, steps ++ out.("f32"))
+      assert %{precision: "f32", options: %{precision: "f32"}} = exact
+
+      run = start!(context, [precision: :f16] ++ steps ++ out.("asked"))
+      {:ok, asked} = Trainer.await(run, 60_000)
+      # However late they ask.
+      :ok = Trainer.subscribe(run)
+      assert_receive {:sconce_trainer, ^run, %{event: :start, precision: "f32"}}
+      assert_receive {:sconce_trainer, ^run, %{event: :precision, asked: "f16", used: "f32"}}
+      assert %{precision: "f32", options: %{precision: "f16"}} = asked
+      last = &weights(Path.join(&1.out, "last.safetensors"))
+      assert last.(asked) == last.(exact)
+      assert {:ok, %{precision: "f32"}} = Native.train_record(asked.out)
+
+      # Where the CPU has a matrix unit, bf16 gains.
+      {:ok, %{cpu: %{amx_bf16: unit?}}} = Sconce.native_info()
+      bf16 = train!(context, [precision: :bf16] ++ steps ++ out.("bf16"))
+      assert bf16.precision == if(unit?, do: "bf16", else: "f32")
+
+      forced = [precision: :bf16, force_precision: true] ++ steps
+      forced_run = train!(context, forced ++ out.("forced"))
+      assert %{precision: "bf16", skipped_updates: 0} = forced_run
+      assert last.(forced_run) != last.(exact)
+      assert {:ok, %{precision: "bf16"}} = Native.train_record(forced_run.out)
+      assert_in_delta forced_run.policy.nll, exact.policy.nll, 0.02 * exact.policy.nll
+    end
+
+    test "in f16 skips what overflows, also where it goes on", context do
+      bits = [go: {:bernoulli, 2}]
+      seen = for t <- 1..40, do: [t / 40, 1.0]
+      games = for game <- 1..4, do: {seen, for(t <- 1..40, do: [rem(t + game, 2), 0])}
+      into = Path.join(context.dir, "bits")
+      {:ok, corpus} = Corpus.build({:vector, 2}, games, into: into, heads: bits)
+      steep = [steps: 20, loss: [button_weight: 1.0e6], corpus: corpus]
+      half = [precision: :f16, force_precision: true] ++ steep
+      assert %{skipped_updates: 0} = train!(context, [out: into <> " f32"] ++ steep)
+      whole = train!(context, [out: into <> " whole"] ++ half)
+      assert whole.skipped_updates in 2..19
+
+      run = start!(context, half)
+      :ok = Trainer.subscribe(run)
+      assert_receive {:sconce_trainer, ^run, %{event: :step, step: 1, grad_norm: nil}}
+      assert_receive {:sconce_trainer, ^run, %{event: :overflow, step: 1} = told}
+      assert %{loss_scale: 32_768.0, skipped_updates: 1} = told
+      :ok = Trainer.stop(run)
+      {:ok, _report} = Trainer.await(run, 60_000)
+      out = Path.join(context.dir, "run")
+      run = [resume: true, threads: 2, out: out] |> Trainer.start_link() |> ended()
+      {:ok, report} = Trainer.await(run, 60_000)
+      assert report.skipped_updates == whole.skipped_updates
+      last = &weights(Path.join(&1.out, "last.safetensors"))
+      assert last.(report) == last.(whole)
+    end
+
     test "stops at any step, with its state saved and without scores", context do
       run = start!(context, steps: 100_000)
       :ok = Trainer.subscribe(run)
@@ -463,7 +521,7 @@ defmodule Sconce.TrainerTest do
     test "with options that mean nothing beside the others raises, with what they go with",
          context do
       for {{name, {other, _values}}, value} <-
-            Enum.zip(Meant.beside(), [5, 0.5, 5, 3, [1.0], 2.0, 0.5, :reverse, 0.5, 4, 1]) do
+            Enum.zip(Meant.beside(), [5, 0.5, 5, 3, [1.0], 2.0, 0.5, :reverse, 0.5, 4, 1, true]) do
         beside = if name == :decay_steps, do: [lr_schedule: :constant], else: []
 
         assert_raise ArgumentError,

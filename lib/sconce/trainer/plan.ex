@@ -40,12 +40,13 @@ defmodule Sconce.Trainer.Plan do
   """
 
   @enforce_keys [:spec, :num_weights, :batch_size, :window_size, :accumulation_steps] ++
-                  [:micro_batch, :threads, :owners, :bytes, :memory_limit, :mapped] ++
+                  [:micro_batch, :threads, :precision, :owners, :bytes, :memory_limit, :mapped] ++
                   [:step_seconds, :frames_per_second, :epoch_steps, :steps, :seconds, :free]
   defstruct @enforce_keys
 
   @typedoc """
   Bytes, seconds and counts. `micro_batch` are the windows of a batch that are worked through together;
+  `precision` is what the run would compute in on this machine;
   `mapped` and `epoch_steps` are nil without a corpus, `steps` and `seconds` of the run as well unless
   `:steps` are given; `free` is what this machine had left.
   """
@@ -57,6 +58,7 @@ defmodule Sconce.Trainer.Plan do
           accumulation_steps: pos_integer,
           micro_batch: pos_integer,
           threads: pos_integer,
+          precision: String.t(),
           owners: %{atom => non_neg_integer},
           bytes: pos_integer,
           memory_limit: pos_integer | nil,
@@ -100,7 +102,7 @@ defmodule Sconce.Trainer.Plan do
     [
       Report.title(plan.spec, plan.num_weights),
       "a step of #{Figures.grouped(plan.batch_size)}#{batches} windows of #{plan.window_size} " <>
-        "frames, #{threads}#{parts(plan)}"
+        "frames, #{threads}, #{plan.precision}#{parts(plan)}"
     ]
   end
 

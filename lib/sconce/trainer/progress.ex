@@ -144,6 +144,14 @@ defmodule Sconce.Trainer.Progress do
   def write(progress, %{event: :resumed, step: step}),
     do: stays(progress, "goes on from step #{Figures.grouped(step)}")
 
+  def write(progress, %{event: :precision, asked: asked, used: used}),
+    do: stays(progress, "#{asked} gains nothing on this machine: the run computes in #{used}")
+
+  def write(progress, %{event: :overflow, step: step, loss_scale: scale}) do
+    line = "a gradient overflowed f16: no update, loss scale #{Figures.grouped(round(scale))}"
+    stays(progress, "step #{Figures.grouped(step)}  #{line}")
+  end
+
   def write(progress, %{event: :save_failed, step: step, reason: reason}),
     do: stays(progress, "step #{Figures.grouped(step)}  not saved: #{reason}")
 
@@ -243,6 +251,7 @@ defmodule Sconce.Trainer.Progress do
       "  training #{Figures.grouped(event.train_frames)} frames of #{event.train_games} games",
       "  validation #{Figures.grouped(event.validation_frames)} of #{event.validation_games}",
       "  #{Figures.grouped(event.steps)} steps, #{Figures.grouped(event.epoch_steps)} an epoch",
+      computed(event.precision),
       skipped(event.skipped_views)
     ]
     |> IO.iodata_to_binary()
@@ -255,6 +264,9 @@ defmodule Sconce.Trainer.Progress do
 
   defp of(nil), do: ""
   defp of(limit), do: " of #{Figures.size(limit)}"
+
+  defp computed("f32"), do: ""
+  defp computed(precision), do: "  in #{precision}"
 
   defp skipped(0), do: ""
   defp skipped(n), do: "  (#{n} shorter than a window)"

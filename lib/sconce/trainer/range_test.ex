@@ -15,7 +15,7 @@ defmodule Sconce.Trainer.RangeTest do
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Curve.{Page, Plot, Scale}
 
-  @enforce_keys [:spec, :points, :steepest, :minimum, :diverged, :threads]
+  @enforce_keys [:spec, :points, :steepest, :minimum, :diverged, :threads, :precision]
   defstruct @enforce_keys
 
   @type point :: %{learning_rate: float, loss: float, smoothed: float}
@@ -25,7 +25,8 @@ defmodule Sconce.Trainer.RangeTest do
           steepest: float | nil,
           minimum: float | nil,
           diverged: boolean,
-          threads: pos_integer
+          threads: pos_integer,
+          precision: String.t()
         }
 
   @loss "#94a3b8"
@@ -84,7 +85,7 @@ defmodule Sconce.Trainer.RangeTest do
     ends = "rates #{Scale.power(first.learning_rate)} to #{Scale.power(last.learning_rate)}"
     end_of = if test.diverged, do: ", where the loss ran away", else: ""
     steps = for {point, step} <- Enum.with_index(points, 1), do: {step, point.smoothed}
-    Plot.text("smoothed training loss, #{ends}#{end_of}", steps, 60, 8)
+    Plot.text("smoothed training loss in #{test.precision}, #{ends}#{end_of}", steps, 60, 8)
   end
 
   defp plot(_too_few), do: "no curve: fewer than two steps\n"

@@ -51,7 +51,7 @@ defmodule Sconce.Trainer.Report do
     #{title(report.spec, report.weights)}
     #{how(stopped)}: #{steps}#{best}
     trained on #{side(train)}, measured on #{side(validation)}\
-    #{parts(report)}#{loaded(report[:loader])}#{unsaved(report[:saves])}\
+    #{parts(report)}#{precision(report)}#{loaded(report[:loader])}#{unsaved(report[:saves])}\
     """
   end
 
@@ -64,6 +64,15 @@ defmodule Sconce.Trainer.Report do
     do: "\nto keep within the memory, #{windows} windows of a batch at a time"
 
   defp parts(_whole), do: ""
+
+  defp precision(%{precision: used, options: %{precision: asked}}) when used != asked,
+    do: "\ncomputed in #{used}, as #{asked} gains nothing on this machine"
+
+  defp precision(%{precision: "f16", skipped_updates: n}) when n > 0,
+    do: "\ncomputed in f16, #{Figures.grouped(n)} updates skipped whose gradient overflowed"
+
+  defp precision(%{precision: used}) when used != "f32", do: "\ncomputed in #{used}"
+  defp precision(_f32), do: ""
 
   defp loaded(%{batches: n} = flow) when n > 0 do
     rows = Figures.grouped(round(flow.rows_per_second))

@@ -144,6 +144,18 @@ defmodule Sconce.Trainer.Settings do
       default: 1.0,
       doc: "A gradient of all weights that is longer is cut to this length."
     ],
+    precision: [
+      type: {:in, [:f32, :bf16, :f16]},
+      default: :f32,
+      doc:
+        "What operands of products are rounded to, see below; all else is f32. What gains nothing on " <>
+          "this machine gives way to f32: on a CPU all but `:bf16` on a matrix unit."
+    ],
+    force_precision: [
+      type: :boolean,
+      default: false,
+      doc: "Computes in `:precision` also where that is slower than f32."
+    ],
     burn_in: [
       type: :non_neg_integer,
       default: 0,

@@ -8,7 +8,8 @@ defmodule Sconce.Trainer.Tuning do
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Plan
 
-  @enforce_keys [:spec, :rows, :batch_size, :stopped, :window_size, :threads, :memory_limit]
+  @enforce_keys [:spec, :rows, :batch_size, :stopped, :window_size, :threads, :precision] ++
+                  [:memory_limit]
   defstruct @enforce_keys
 
   @typedoc "One batch size: seconds of a step, and bytes of a run, with what its step was measured to take."
@@ -21,7 +22,8 @@ defmodule Sconce.Trainer.Tuning do
 
   @typedoc """
   `batch_size` is the choice. `stopped`: why no larger batch was tried; one would not have kept within
-  the `memory_limit`, the last brought no more `throughput`, or `max` was reached.
+  the `memory_limit`, the last brought no more `throughput`, or `max` was reached. `precision` is what
+  steps computed in on this machine.
   """
   @type t :: %__MODULE__{
           spec: Spec.t(),
@@ -30,6 +32,7 @@ defmodule Sconce.Trainer.Tuning do
           stopped: :memory | :throughput | :max,
           window_size: pos_integer,
           threads: pos_integer,
+          precision: String.t(),
           memory_limit: pos_integer | nil
         }
 
@@ -56,8 +59,10 @@ defmodule Sconce.Trainer.Tuning do
         ]
       end
 
-    (["#{Spec.summary(tuning.spec)} · windows of #{tuning.window_size}", head] ++
-       rows ++ [why(tuning)])
+    title =
+      "#{Spec.summary(tuning.spec)} · windows of #{tuning.window_size} · #{tuning.precision}"
+
+    ([title, head] ++ rows ++ [why(tuning)])
     |> Enum.map_join("\n", &IO.iodata_to_binary/1)
   end
 

@@ -12,6 +12,7 @@ pub mod memory;
 pub mod ops;
 pub mod policy;
 pub mod pool;
+pub mod precision;
 pub mod projection;
 pub mod rng;
 pub mod sampling;
@@ -20,4 +21,5 @@ pub mod weights;
 
 pub use error::{Error, Kind, Result};
 pub use policy::Policy;
+pub use precision::Precision;
 pub use spec::Spec;

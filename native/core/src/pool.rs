@@ -69,6 +69,11 @@ pub fn threads() -> usize {
     workers.as_ref().map_or_else(available, |workers| workers.threads() + 1)
 }
 
+/// Whether shards of work from here may run beside each other.
+pub fn is_shared() -> bool {
+    !SERIAL.get() && threads() > 1
+}
+
 /// A share of the workers. The first call makes them; there are none where no threads are to be had.
 fn share() -> Arc<Workers> {
     if let Some(workers) = &*WORKERS.read().unwrap_or_else(|e| e.into_inner()) {

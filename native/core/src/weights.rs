@@ -13,7 +13,7 @@ use candle_core::{Tensor, Var};
 use crate::ops::matmul::{MANY, Operand, Packed, View};
 use crate::ops::tensor;
 use crate::rng::Rng;
-use crate::{Error, Result};
+use crate::{Error, Precision, Result};
 
 /// 4 GiB of f32: a spec that wants more is a slip, or a hostile file.
 pub(crate) const MAX_NUMBERS: usize = 1 << 30;
@@ -33,11 +33,13 @@ pub struct Weight {
     operands: Arc<Mutex<Vec<Kept>>>,
 }
 
-/// Rows of a weight as they were packed, whether they were turned, and for products of how many rows.
+/// Rows of a weight as they were packed, whether they were turned, for products of how many rows, and in
+/// which precision.
 struct Kept {
     rows: Range<usize>,
     turned: bool,
     many: bool,
+    precision: Precision,
     packed: Arc<Packed>,
 }
 
@@ -108,7 +110,9 @@ impl Weight {
             return Operand::Packed(pack());
         }
         let place = || self.operands.lock().unwrap_or_else(|e| e.into_inner());
-        let same = |k: &&Kept| k.rows == rows && k.turned == turned && k.many == many;
+        let precision = Precision::current();
+        let wanted = (&rows, turned, many, precision);
+        let same = |k: &&Kept| (&k.rows, k.turned, k.many, k.precision) == wanted;
         if let Some(kept) = place().iter().find(same) {
             return Operand::Packed(kept.packed.clone());
         }
@@ -116,7 +120,8 @@ impl Weight {
         let packed = pack();
         let mut all = place();
         if !all.iter().any(|kept| same(&kept)) {
-            all.push(Kept { rows, turned, many, packed: packed.clone() });
+            let packed = packed.clone();
+            all.push(Kept { rows: rows.clone(), turned, many, precision, packed });
         }
         Operand::Packed(packed)
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use sconce_core::backbone::Context;
 use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
-use sconce_core::{Error, Policy, Result, Spec, pool};
+use sconce_core::{Error, Policy, Precision, Result, Spec, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::loss::LossOptions;
@@ -29,6 +29,9 @@ pub struct Steps {
     pub seconds: f64,
     /// and at least so many are made.
     pub min_steps: usize,
+    /// What training steps compute in.
+    #[serde(default)]
+    pub precision: Precision,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -49,7 +52,8 @@ pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
         let (frames, labels, weights) = examples(spec, steps.batch, steps.window, steps.seed);
         let config = OptimiserConfig::default();
         let loss = LossOptions::plain();
-        let mut stepper = Stepper::new(&policy, &loss, config, MAX_GRAD_NORM, steps.seed)?;
+        let mut stepper = Stepper::new(&policy, &loss, config, MAX_GRAD_NORM, steps.seed)?
+            .in_precision(steps.precision);
         drop(policy);
         repeat(steps, |step| {
             let examples = Examples { frames: &frames, labels: &labels, weights: &weights };
@@ -177,8 +181,15 @@ mod tests {
                 backbone: Backbone::Mlp(config.clone()),
                 heads: heads.clone(),
             };
-            let steps =
-                Steps { batch: 4, window: 3, threads: 1, seed: 1, seconds: 0.0, min_steps: 5 };
+            let steps = Steps {
+                batch: 4,
+                window: 3,
+                threads: 1,
+                seed: 1,
+                seconds: 0.0,
+                min_steps: 5,
+                precision: Precision::F32,
+            };
             let times = step_times(&spec, &steps).unwrap();
             assert!(times.us.len() == 5 && times.us.iter().all(|us| *us > 0.0));
             assert!(times.last_loss < times.first_loss, "{times:?}");

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod eval;
 pub mod gradients;
 pub mod loss;
+pub mod loss_scale;
 pub mod metrics;
 pub mod optimiser;
 pub mod options;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sconce_core::{Error, Result};
+use sconce_core::{Error, Precision, Result};
 use sconce_data::{LoaderOptions, Sampling};
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +75,10 @@ pub struct TrainOptions {
     /// Of the average of the weights over the updates, by which the policy is validated and kept.
     pub ema_decay: Option<f64>,
     pub max_grad_norm: f64,
+    /// Of the products of forward and backward pass, see [`Self::precision_here`],
+    pub precision: Precision,
+    /// also where nothing is gained by it.
+    pub force_precision: bool,
     pub sampling: Sampling,
     /// Of the games of the corpus, for [`Sampling::Weighted`].
     pub weights: Vec<f64>,
@@ -196,6 +200,8 @@ impl Default for TrainOptions {
             nesterov: false,
             ema_decay: None,
             max_grad_norm: 1.0,
+            precision: Precision::F32,
+            force_precision: false,
             sampling: Sampling::Shuffled,
             weights: vec![],
             action_oversample: 3.0,
@@ -329,6 +335,7 @@ impl TrainOptions {
         let some_slots = self.scheduled_sampling_slots.is_some();
         let (scheduled, beside) = (self.scheduled_sampling > 0.0, "scheduled_sampling above 0");
         let turned = self.teacher_direction != own.teacher_direction;
+        let (forced, rounds) = (self.force_precision, self.precision != Precision::F32);
         let (period, mult) = (self.restart_period, self.restart_mult);
         let rows = [
             ("decay_steps", self.decay_steps.is_some(), falls, "another lr_schedule"),
@@ -347,10 +354,20 @@ impl TrainOptions {
             ("noise_scale", scaled, self.noise > 0.0, "noise above 0"),
             ("scheduled_sampling_steps", ramps, scheduled, beside),
             ("scheduled_sampling_slots", some_slots, scheduled, beside),
+            ("force_precision", forced, rounds, "precision bf16 or f16"),
         ];
         match rows.into_iter().find(|&(_, given, meant, _)| given && !meant) {
             Some((field, _, _, beside)) => Err(Error::mismatch(field, beside, "no such")),
             None => Ok(()),
+        }
+    }
+
+    /// What a run computes in on this machine: what was asked for where that gains something or is to be
+    /// whether or not, and else f32.
+    pub fn precision_here(&self) -> Precision {
+        match self.force_precision || self.precision.gains() {
+            true => self.precision,
+            false => Precision::F32,
         }
     }
 
@@ -482,6 +499,7 @@ mod tests {
             ("weights", TrainOptions { weights: vec![1.0], ..own() }),
             ("action_oversample", TrainOptions { action_oversample: 2.0, ..own() }),
             ("noise_scale", TrainOptions { noise_scale: 0.5, ..own() }),
+            ("force_precision", TrainOptions { force_precision: true, ..own() }),
             ("teacher_weight", TrainOptions { teacher_weight: 0.5, ..own() }),
             ("teacher_direction", TrainOptions { teacher_direction: Direction::Reverse, ..own() }),
         ];
@@ -497,8 +515,23 @@ mod tests {
             TrainOptions { weights: vec![1.0], sampling: weighted, ..own() },
             TrainOptions { action_oversample: 2.0, sampling: transitions, ..own() },
             TrainOptions { noise_scale: 0.5, noise: 0.1, ..own() },
+            TrainOptions { force_precision: true, precision: Precision::Bf16, ..own() },
         ];
         assert!(meant.iter().all(|options| options.validate().is_ok()));
+    }
+
+    #[test]
+    fn a_precision_that_gains_nothing_is_that_of_f32_unless_it_is_forced() {
+        let here = |precision, force_precision| {
+            TrainOptions { precision, force_precision, ..TrainOptions::default() }.precision_here()
+        };
+        let unit = sconce_core::ops::matmul::has_unit();
+        let bf16 = if unit { Precision::Bf16 } else { Precision::F32 };
+        assert_eq!(here(Precision::F16, false), Precision::F32);
+        assert_eq!(here(Precision::Bf16, false), bf16);
+        for precision in [Precision::Bf16, Precision::F16] {
+            assert_eq!(here(precision, true), precision);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use sconce_core::error::panic_message;
 use sconce_core::memory::Meter;
 use sconce_core::policy::{Frames, part};
 use sconce_core::spec::HeadKind;
-use sconce_core::{Error, Policy, Result, Spec, pool};
+use sconce_core::{Error, Policy, Precision, Result, Spec, pool};
 use sconce_data::{Corpus, LoaderOptions, Reader};
 use serde::Serialize;
 
@@ -76,6 +76,8 @@ pub struct Plan {
     /// Windows that are worked through together, of each batch.
     pub micro_batch: usize,
     pub threads: usize,
+    /// What the run would compute in on this machine.
+    pub precision: Precision,
     pub owners: Owners,
     /// Of all owners, at the peak.
     pub bytes: u64,
@@ -116,6 +118,7 @@ pub fn plan(spec: &Spec, options: &TrainOptions, corpus: Option<&Corpus>) -> Res
         accumulation_steps: options.accumulation_steps,
         micro_batch,
         threads: pool::threads(),
+        precision: options.precision_here(),
         bytes: owners.total(),
         owners,
         memory_limit: options.memory_limit,
@@ -328,7 +331,8 @@ impl<'a> Probe<'a> {
         let policy = Policy::init(spec, options.seed)?;
         let stepper = Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
             .unrolling(options.unroll())
-            .averaging(options.ema_decay);
+            .averaging(options.ema_decay)
+            .in_precision(options.precision_here());
         let scheduled = Scheduled::of(options, spec, None)?;
         Ok(Probe { spec, options, stepper, scheduled, steps: 0, meter: Meter::start()? })
     }

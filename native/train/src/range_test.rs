@@ -4,7 +4,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::{Error, Kind, Policy, Result, Spec, pool};
+use sconce_core::{Error, Kind, Policy, Precision, Result, Spec, pool};
 use sconce_data::{Batch, Corpus};
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,8 @@ pub struct RangeTest {
     /// Whether the loss ran away before the last rate.
     pub diverged: bool,
     pub threads: usize,
+    /// What steps computed in.
+    pub precision: Precision,
 }
 
 /// Trains a copy of `policy`, or a new one, on the training games of `corpus`. Nothing is written.
@@ -111,7 +113,8 @@ pub fn range_test(
         }
     }
     let (steepest, minimum) = suggestions(&points, range.num_it);
-    Ok(RangeTest { points, steepest, minimum, diverged, threads: pool::threads() })
+    let (threads, precision) = (pool::threads(), options.precision_here());
+    Ok(RangeTest { points, steepest, minimum, diverged, threads, precision })
 }
 
 fn suggestions(points: &[RangePoint], steps: usize) -> (Option<f64>, Option<f64>) {
@@ -157,13 +160,14 @@ impl<'a> Learner<'a> {
             }
         };
         let config = options.optimiser()?;
-        let stepper = Stepper::new(policy, &loss, config, options.max_grad_norm, options.seed)?;
+        let stepper = Stepper::new(policy, &loss, config, options.max_grad_norm, options.seed)?
+            .unrolling(options.unroll())
+            .in_precision(options.precision_here());
         let name = corpus.dir().display().to_string();
         let teacher = Teacher::of(options, spec)?;
         let taught = teacher.as_ref().map(Teacher::spec);
         let scheduled = Scheduled::of(options, spec, taught)?;
         let source = Source::new(&name, views, spec, taught, options)?;
-        let stepper = stepper.unrolling(options.unroll());
         Ok(Learner { options, stepper, teacher, scheduled, source })
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sconce_core::Spec;
+use sconce_core::{Precision, Spec};
 use sconce_data::{Flow, View};
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,12 @@ pub enum Event {
         validation_frames: usize,
         threads: usize,
         skipped_views: usize,
+        precision: Precision,
+    },
+    /// The precision that was asked for gains nothing here, and the run computes in another.
+    Precision {
+        asked: Precision,
+        used: Precision,
     },
     Resumed {
         step: u64,
@@ -42,7 +48,8 @@ pub enum Event {
         epoch: u64,
         loss: f64,
         learning_rate: f64,
-        grad_norm: f64,
+        /// None of a gradient that overflowed.
+        grad_norm: Option<f64>,
         frames_per_second: f64,
         /// How long it took,
         step_seconds: f64,
@@ -52,6 +59,12 @@ pub enum Event {
         /// How far from the teacher it is, in nats.
         teacher_kl: Option<f64>,
         seconds: f64,
+    },
+    /// A gradient overflowed f16, and nothing has changed but the scale of the loss.
+    Overflow {
+        step: u64,
+        loss_scale: f64,
+        skipped_updates: u64,
     },
     /// What the gradients of a step looked like; only where it was asked for.
     Gradients {
@@ -225,6 +238,12 @@ pub struct RunReport {
     /// Windows that were worked through together at the end.
     #[serde(default)]
     pub micro_batch: Option<usize>,
+    /// What it computed in; the options have what was asked for.
+    #[serde(default)]
+    pub precision: Precision,
+    /// Steps whose gradient overflowed f16.
+    #[serde(default)]
+    pub skipped_updates: u64,
     pub spec: Spec,
     pub options: TrainOptions,
     /// Of this process: a run that was resumed counts anew.

@@ -11,11 +11,12 @@ use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, part};
 use sconce_core::weights::{Weight, Weights};
-use sconce_core::{Error, Policy, Result, pool};
+use sconce_core::{Error, Policy, Precision, Result, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::gradients::WeightGradient;
 use crate::loss::{Denominators, LossOptions, Objective, Rows, SHARD_ROWS, Sums};
+use crate::loss_scale::LossScale;
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm};
 use crate::teacher::{Lesson, Teacher};
 
@@ -28,6 +29,10 @@ pub struct Stepper {
     /// Dropout is drawn from it.
     seed: u64,
     unroll: Unroll,
+    /// Of the products of forward and backward pass.
+    precision: Precision,
+    /// Where gradients leave the range of the precision.
+    loss_scale: Option<LossScale>,
     /// How much of what was learned waits for an update.
     learned: f64,
 }
@@ -102,7 +107,7 @@ pub type Learned = (Losses, Option<State>, Option<State>);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stepped {
     pub losses: Losses,
-    /// Before the clip.
+    /// Before the clip. Of a gradient that overflowed f16, by which no weight was changed, infinite.
     pub grad_norm: f64,
     /// Whether any frame counted. Where all weigh nothing, losses and norm are 0 and no weight changes.
     pub learned: bool,
@@ -123,8 +128,34 @@ impl Stepper {
         let parameter = |(name, weight): (&String, &Weight)| Parameter::new(name, weight.dims());
         let optimiser = Optimiser::new(config, policy.weights().iter().map(parameter).collect());
         let objective = Objective::new(&policy.spec().heads, loss)?;
-        let unroll = Unroll::default();
-        Ok(Stepper { policy, optimiser, objective, max_grad_norm, seed, unroll, learned: 0.0 })
+        Ok(Stepper {
+            policy,
+            optimiser,
+            objective,
+            max_grad_norm,
+            seed,
+            unroll: Unroll::default(),
+            precision: Precision::F32,
+            loss_scale: None,
+            learned: 0.0,
+        })
+    }
+
+    /// Learns with products of this precision. Weights, loss, norms and moments are f32 in each; in f16 the
+    /// gradient is that of a loss that is scaled.
+    pub fn in_precision(self, precision: Precision) -> Self {
+        let loss_scale = (precision == Precision::F16).then(LossScale::default);
+        Stepper { precision, loss_scale, ..self }
+    }
+
+    /// Goes on with the scale of an earlier run in the same precision.
+    pub fn load_loss_scale(&mut self, scale: Option<LossScale>) {
+        self.loss_scale = scale;
+    }
+
+    /// In f16.
+    pub fn loss_scale(&self) -> Option<LossScale> {
+        self.loss_scale
     }
 
     pub fn unrolling(self, unroll: Unroll) -> Self {
@@ -227,13 +258,15 @@ impl Stepper {
         lesson: Option<Lesson<'_>>,
     ) -> Result<Learned> {
         if x.weights.iter().all(|weight| *weight == 0.0) {
+            let pass = || self.pass(x, state, draw, lesson, |_, _, _| Ok(()));
             let (state, taught) = match self.unroll.carry {
-                true => self.pass(x, state, draw, lesson, |_, _, _| Ok(()))?,
+                true => self.precision.during(pass)?,
                 false => (None, None),
             };
             return Ok((Losses::default(), state, taught));
         }
-        let learned = self.backward(x, state, draw, share, lesson);
+        let learned =
+            self.precision.during(|| self.backward(x, state, draw, share * self.scale(), lesson));
         let learned = learned.and_then(|(losses, store, after, taught)| {
             census(self.policy.weights(), &store)?;
             Ok((losses, after, taught))
@@ -257,7 +290,8 @@ impl Stepper {
     }
 
     /// Clips the mean of the gradients since the last update, changes the weights by it, and gives its
-    /// norm before the clip. Without a gradient nothing changes, and the norm is 0.
+    /// norm before the clip. Without a gradient nothing changes, and the norm is 0; nor does anything by one
+    /// that overflowed f16, whose norm is infinite.
     pub fn update(&mut self, learning_rate: f64) -> Result<f64> {
         let updated = self.descend(learning_rate, None);
         self.forget();
@@ -282,8 +316,13 @@ impl Stepper {
         }
         let weights = self.policy.weights();
         let squares = weights.values().map(|w| w.gradient(|g| squared_norm(g))).sum();
-        let clipped = clip(squares, self.learned, self.max_grad_norm);
-        let (norm, factor) = clipped.map_err(|error| culprit(weights, error))?;
+        let sum = self.learned * self.scale();
+        let (norm, factor) = match clip(squares, sum, self.max_grad_norm) {
+            Err(_) if self.loss_scale.as_mut().is_some_and(LossScale::halve) => {
+                return Ok(f64::INFINITY);
+            }
+            clipped => clipped.map_err(|error| culprit(weights, error))?,
+        };
         self.optimiser.begin();
         for (i, (name, weight)) in weights.iter().enumerate() {
             let before = seen.is_some().then(|| tensor::to_vec(weight)).transpose()?;
@@ -295,12 +334,19 @@ impl Stepper {
             })??;
             if let (Some(seen), Some(before)) = (seen.as_deref_mut(), before) {
                 let after = tensor::to_vec(weight)?;
-                let look =
-                    |g: &mut [f32]| WeightGradient::new(name, g, self.learned, &before, &after);
+                let look = |g: &mut [f32]| WeightGradient::new(name, g, sum, &before, &after);
                 seen.push(weight.gradient(look));
             }
         }
+        if let Some(scale) = &mut self.loss_scale {
+            scale.updated();
+        }
         Ok(norm)
+    }
+
+    /// What gradients are multiplied by beside their share.
+    fn scale(&self) -> f64 {
+        self.loss_scale.map_or(1.0, |scale| scale.factor())
     }
 
     /// Forward and backward, part by part. Gradients are left with the weights, but for candle's of

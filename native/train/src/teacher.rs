@@ -15,7 +15,7 @@ use sconce_core::ops::simd::{exp, non_finite};
 use sconce_core::ops::tensor;
 use sconce_core::policy::Frames;
 use sconce_core::spec::{Embedding, HeadKind, Heads, Part};
-use sconce_core::{Error, Policy, Result, Spec};
+use sconce_core::{Error, Policy, Precision, Result, Spec};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -113,7 +113,9 @@ impl Teacher {
     ) -> Result<(Tensor, State)> {
         let context = Context::default();
         let context = if goes_on { context } else { context.forgetting() };
-        let (logits, after) = self.policy.forward(frames, Some(labels), state, &context)?;
+        // Whatever the precision that its pupil learns in.
+        let (logits, after) =
+            Precision::F32.during(|| self.policy.forward(frames, Some(labels), state, &context))?;
         let wrong = tensor::with(&logits, |logits| Ok(non_finite(logits)))?;
         match wrong {
             Some(value) => {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sconce_core::{Error, Result, Spec, pool};
+use sconce_core::{Error, Precision, Result, Spec, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::eval::pool_of;
@@ -55,6 +55,8 @@ pub struct Tuning {
     pub stopped: Reason,
     pub window_size: usize,
     pub threads: usize,
+    /// What steps computed in.
+    pub precision: Precision,
     pub memory_limit: Option<u64>,
 }
 
@@ -106,6 +108,7 @@ pub fn tune(
         stopped,
         window_size: options.window_size,
         threads: pool::threads(),
+        precision: options.precision_here(),
         memory_limit: options.memory_limit,
     })
 }

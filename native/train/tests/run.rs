@@ -186,7 +186,7 @@ fn gradients_are_looked_at_when_asked_each_step_once_and_change_no_bit() {
         let cancel = AtomicBool::new(false);
         let listen = |event| match event {
             Event::Step { step, grad_norm, .. } => {
-                norms.borrow_mut().push(grad_norm);
+                norms.borrow_mut().push(grad_norm.unwrap());
                 cancel.store(step == stop, Ordering::Relaxed);
             }
             Event::Gradients { step, weights } => {
@@ -317,7 +317,9 @@ fn accumulated_batches_learn_what_one_of_all_their_windows_does() {
         let out = dir.path().join(format!("{accumulation_steps}"));
         let told = RefCell::new(vec![]);
         let listen = |event| match event {
-            Event::Step { loss, grad_norm, .. } => told.borrow_mut().push((loss, grad_norm)),
+            Event::Step { loss, grad_norm, .. } => {
+                told.borrow_mut().push((loss, grad_norm.unwrap()));
+            }
             Event::Start { epoch_steps, .. } => assert_eq!(epoch_steps, 3),
             _ => {}
         };
@@ -959,7 +961,7 @@ fn batches_whose_frames_weigh_nothing_are_passed_over_and_the_run_goes_on() {
             let cancel = AtomicBool::new(false);
             let listen = |event| {
                 if let Event::Step { step, loss, grad_norm, .. } = event {
-                    told.borrow_mut().push((loss, grad_norm));
+                    told.borrow_mut().push((loss, grad_norm.unwrap()));
                     cancel.store(step == last, Ordering::Relaxed);
                 }
             };

@@ -59,7 +59,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     assert say.(~w(--tune --initial 2 --max 4)) =~ ~r/^batch_size +a step.*\n +2 .*best/ms
     svg = Path.join(dir, "range.svg")
     found = say.(["--find-lr", "--num-it", "30", "--svg", svg])
-    assert found =~ "smoothed training loss, rates 1.0e-7 to"
+    assert found =~ "smoothed training loss in f32, rates 1.0e-7 to"
     assert File.read!(svg) =~ "</svg>"
     assert Enum.sort(File.ls!(dir)) == ["corpus", "range.svg"]
 
@@ -70,6 +70,27 @@ defmodule Mix.Tasks.Sconce.TrainTest do
           {~w(--plan --memory-limit 1KB), ~r/needs .* and may have 1.0 KB/}
         ],
         do: assert_raise(Mix.Error, says, fn -> train(dir, @small ++ args) end)
+  end
+
+  test "a precision of which nothing is gained is said, and is there if it is forced" do
+    dir = corpus!()
+
+    say = fn name, more ->
+      out = ["--out", Path.join(dir, name), "--steps", "2"]
+      capture_io(fn -> train(dir, @small ++ out ++ more) end)
+    end
+
+    said = say.("f32", ~w(--precision f16))
+    assert said =~ "f16 gains nothing on this machine: the run computes in f32\n"
+    assert said =~ "computed in f32, as f16 gains nothing on this machine\n"
+    said = say.("f16", ~w(--precision f16 --force-precision))
+    assert said =~ "  in f16\n"
+    refute said =~ "gains nothing"
+
+    says = "--force-precision means nothing beside --precision f32"
+    assert_raise Mix.Error, ~r/#{says}/, fn -> say.("none", ~w(--force-precision)) end
+    says = ~r/--precision cannot be "f8", did you mean f32\?/
+    assert_raise Mix.Error, says, fn -> say.("none", ~w(--precision f8)) end
   end
 
   test "an unknown switch is named, with the nearest there is" do

@@ -115,7 +115,7 @@ defmodule Sconce.Trainer.PlanTest do
     test "says a thread as one, and seconds as they are read" do
       plan = %{plan!(spec(:mlp), threads: 1, steps: 10_000) | seconds: 3725.0, step_seconds: 0.01}
       # What is set is the machine's, for all that runs.
-      assert Plan.text(%{plan | threads: 1}) =~ "frames, 1 thread\n"
+      assert Plan.text(%{plan | threads: 1}) =~ "frames, 1 thread, f32\n"
       assert Plan.summary(plan) =~ "10.0 ms a step · 1:02:05 in all"
     end
   end
@@ -131,6 +131,25 @@ defmodule Sconce.Trainer.PlanTest do
       text = to_string(tuning)
       assert text =~ ~r/^ +#{best.batch_size} +[\d.]+ ms +[\d,]+ +[\d.]+ MB  best$/m
       assert inspect(tuning) =~ "batch_size #{best.batch_size} of 2"
+    end
+
+    test "and a plan compute in what a run would" do
+      opts = [batch_size: 4, initial: 4, max: 4, window_size: 8, val_split: 0.0]
+
+      for {more, used} <- [
+            {[], "f32"},
+            {[precision: :f16], "f32"},
+            {[precision: :f16, force_precision: true], "f16"},
+            {[precision: :bf16, force_precision: true], "bf16"}
+          ] do
+        assert %{precision: ^used} =
+                 plan = plan!(spec(:gru), Keyword.drop(opts, [:initial, :max]) ++ more)
+
+        assert to_string(plan) =~ ~r/frames, \d threads?, #{used}$/m
+        {:ok, tuning} = Trainer.tune(spec(:gru), opts ++ more)
+        assert tuning.precision == used
+        assert to_string(tuning) =~ "windows of 8 · #{used}\n"
+      end
     end
 
     test "keeps within its share of a limit, also where the first batch would not" do

@@ -49,7 +49,8 @@ defmodule Sconce.Trainer.ProgressTest do
     validation_games: 0,
     validation_frames: 0,
     threads: 1,
-    skipped_views: 0
+    skipped_views: 0,
+    precision: "f32"
   }
   @epoch %{
     event: :epoch,
@@ -99,6 +100,16 @@ defmodule Sconce.Trainer.ProgressTest do
     assert [one, two] = play(Progress.new(terminal: false), [event, more])
     assert one == "step 1,200  too little memory: 16 windows of a batch at a time\n"
     assert two =~ "too little memory (2.1 GB of 2.0 GB): 16 windows"
+  end
+
+  test "a precision that gives way to f32, or that overflows, is a line that stays" do
+    asked = %{event: :precision, asked: "bf16", used: "f32"}
+    overflow = %{event: :overflow, step: 1200, loss_scale: 32_768.0, skipped_updates: 1}
+    started = %{@start | precision: "bf16"}
+    assert [one, two, three] = play(Progress.new(terminal: false), [asked, overflow, started])
+    assert one == "bf16 gains nothing on this machine: the run computes in f32\n"
+    assert two == "step 1,200  a gradient overflowed f16: no update, loss scale 32,768\n"
+    assert three =~ ~r/  in bf16$/
   end
 
   test "a live line is no wider than the terminal, so that it can be taken back" do

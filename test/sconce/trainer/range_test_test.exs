@@ -34,6 +34,18 @@ defmodule Sconce.Trainer.RangeTestTest do
     test
   end
 
+  test "steps compute in what those of a run would", context do
+    for {more, used} <- [
+          {[], "f32"},
+          {[precision: :f16], "f32"},
+          {[precision: :f16, force_precision: true], "f16"}
+        ] do
+      test = find!(context.spec, context, [num_it: 5] ++ more)
+      assert test.precision == used
+      assert to_string(test) =~ "training loss in #{used}, rates"
+    end
+  end
+
   test "rates grow by one factor until the loss runs away, and where it fell is suggested",
        context do
     test = find!(context.spec, context, num_it: 60)

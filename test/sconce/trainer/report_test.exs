@@ -76,6 +76,19 @@ defmodule Sconce.Trainer.ReportTest do
     refute report() |> Map.put(:saves, %{failed: [], step: 9}) |> Report.format() =~ "disk"
   end
 
+  test "it tells what was computed in, unless that is f32 and was to be" do
+    text = fn used, asked ->
+      more = %{precision: used, skipped_updates: 12, options: %{precision: asked, batch_size: 1}}
+      report() |> Map.merge(more) |> Report.format()
+    end
+
+    refute text.("f32", "f32") =~ "computed"
+    assert text.("bf16", "bf16") =~ "\ncomputed in bf16\n"
+    assert text.("f32", "bf16") =~ "\ncomputed in f32, as bf16 gains nothing on this machine\n"
+    said = "\ncomputed in f16, 12 updates skipped whose gradient overflowed\n"
+    assert text.("f16", "f16") =~ said
+  end
+
   test "it begins with what was trained, how it ended and on what it was measured" do
     text = Report.format(report())
     assert text =~ "gru 256x2 -> controller(81) · 1.1 M weights\n"

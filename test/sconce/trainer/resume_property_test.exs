@@ -50,6 +50,11 @@ defmodule Sconce.Trainer.ResumePropertyTest do
     [lr_schedule: :cosine_restarts, restart_period: 2, restart_mult: 2],
     [lr_schedule: :exponential, decay_rate: 0.5]
   ]
+  @precisions [
+    [precision: :f32],
+    [precision: :bf16, force_precision: true],
+    [precision: :f16, force_precision: true]
+  ]
   @walks [
     [unroll: :carry],
     [unroll: :window, stride: 3],
@@ -131,7 +136,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
     name = Enum.random(Temporal.backbones())
     {rates, choices} = Keyword.split(drawn(@choices), [:dropout, :input_dropout])
     sizes = Keyword.take(@small, Keyword.keys(Temporal.options(name)))
-    rows = Enum.flat_map([@heads, @schedules, @walks, @inputs], &Enum.random/1)
+    rows = Enum.flat_map([@heads, @schedules, @precisions, @walks, @inputs], &Enum.random/1)
     [backbone: {name, sizes ++ rates}] ++ rows ++ choices ++ nesterov(choices) ++ @fixed
   end
 

@@ -116,6 +116,16 @@ defmodule Sconce.Trainer.ResumeTest do
     assert context |> resume(beta1: 0.8) |> refused() =~ "beta1 is 0.9, not 0.8"
   end
 
+  test "a run goes on in what it computes in and in nothing else", context do
+    {:ok, _report} = begin(context, steps: 4, precision: :bf16, force_precision: true)
+    assert {:ok, %{precision: "bf16"}} = resume(context)
+    text = context |> resume(precision: :f32) |> refused()
+    assert text =~ "precision is bf16, not f32 (precision bf16 goes on)"
+    text = context |> resume(precision: :f16) |> refused()
+    assert text =~ "precision is bf16, not f32 (f16 gains nothing on this machine)"
+    {:ok, %{precision: "bf16"}} = resume(context, precision: :bf16, force_precision: true)
+  end
+
   test "a run is made longer with the schedule that it had", context do
     {:ok, %{options: %{warmup_steps: 2, decay_steps: nil}}} =
       begin(context, steps: 8, lr_schedule: :exponential)

@@ -159,6 +159,12 @@ impl Context {
         self.taps.is_some()
     }
 
+    /// A pass of nothing but numbers: no dropout, no taps, no missing frames, no blocks that are recomputed.
+    pub fn is_bare(&self) -> bool {
+        let recorded = self.dropout.is_some() || self.taps.is_some() || self.recompute.is_some();
+        !recorded && self.lengths.is_none() && self.mask.is_none()
+    }
+
     /// As [`Context::tap`] for what has to be computed first: it is if taps were asked for.
     pub fn tap_with(&self, name: &str, value: impl FnOnce() -> Result<Tensor>) -> Result<()> {
         if self.taps.is_some() {

@@ -1,16 +1,16 @@
 //! LSTM and GRU stacks in PyTorch's conventions (gates i, f, g, o and r, z, n).
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
 
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::layer::Norm;
-use crate::ops::{self, recurrent::Gates};
+use crate::ops::{self, matmul, recurrent::Gates};
 use crate::spec::RecurrentConfig;
 use crate::weights::{Builder, Init, Weight};
-use crate::{Error, Result};
+use crate::{Error, Result, pool};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cell {
@@ -132,6 +132,55 @@ fn run(
     Ok((x, next))
 }
 
+/// Frames of a stretch: as many as pay for packing a weight.
+const STRETCH: usize = 24;
+/// Games that one shard of a layer takes together.
+const GAMES: usize = 16;
+
+impl Recurrent {
+    /// Frames of the first stretch of [`wave`](Self::wave), where it pays: with few games a layer is work
+    /// for one thread. Only where a frame has the same bits whatever frames are beside it.
+    fn stretch(&self, x: &Tensor, context: &Context) -> Result<Option<usize>> {
+        let (batch, time, _) = x.dims3()?;
+        let few = batch <= GAMES && time >= 2 * STRETCH && self.layers.len() > 1;
+        let bare = context.is_bare() && !self.weights.iter().any(|weight| weight.track_op());
+        let shared = few && bare && matmul::rows_are_apart() && pool::is_shared();
+        Ok(shared.then(|| time.div_ceil(time / STRETCH)))
+    }
+
+    /// [`run`] of all layers side by side, each a stretch of frames behind the one before it.
+    fn wave(
+        &self,
+        x: &Tensor,
+        state: &[Tensor],
+        stretch: usize,
+        context: &Context,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let (time, layers) = (x.dim(1)?, self.layers.len());
+        let cut = (0..time).step_by(stretch).map(|t| x.narrow(1, t, stretch.min(time - t)));
+        // What each layer reads, stretch by stretch, and what the last one gives.
+        let mut given = vec![cut.collect::<candle_core::Result<Vec<_>>>()?];
+        let count = given[0].len();
+        given.resize(layers + 1, vec![]);
+        let mut states: Vec<_> = state.chunks(self.cell.states()).map(<[_]>::to_vec).collect();
+        for wave in 0..count + layers - 1 {
+            let busy = (wave + 1).saturating_sub(count)..layers.min(wave + 1);
+            let done: Vec<_> = busy.clone().map(|_| OnceLock::new()).collect();
+            pool::for_each(busy.len(), |k| {
+                let i = busy.start + k;
+                let layer = &self.layers[i..i + 1];
+                let _ = done[k].set(run(layer, i, &given[i][wave - i], &states[i], context));
+            });
+            for (i, done) in busy.zip(done.into_iter().filter_map(OnceLock::into_inner)) {
+                let (y, state) = done?;
+                given[i + 1].push(y);
+                states[i] = state;
+            }
+        }
+        Ok((Tensor::cat(&given[layers], 1)?, states.concat()))
+    }
+}
+
 impl Backbone for Recurrent {
     fn zero_state(&self, batch: usize) -> Result<State> {
         State::zeros(batch, &vec![self.hidden_size; self.layers.len() * self.cell.states()])
@@ -151,6 +200,10 @@ impl Backbone for Recurrent {
             None => x.clone(),
         };
         x = context.dropout_columns(&x, self.input_dropout, "input")?;
+        if let Some(stretch) = self.stretch(&x, context)? {
+            let (x, next) = self.wave(&x, &state.0, stretch, context)?;
+            return Ok((x, State(next)));
+        }
         let Some(every) = context.recompute_every() else {
             let (x, next) = run(&self.layers, 0, &x, &state.0, context)?;
             return Ok((x, State(next)));
@@ -168,5 +221,55 @@ impl Backbone for Recurrent {
             next.extend(after.0);
         }
         Ok((x, State(next)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::tensor::{tensor, to_vec};
+    use crate::rng::Rng;
+
+    #[test]
+    fn layers_side_by_side_give_the_bits_of_one_after_the_other() -> Result<()> {
+        pool::set_threads(2)?;
+        for (cell, num_layers, batch, time) in
+            [(Cell::Lstm, 2, 1, 60), (Cell::Gru, 3, 2, 101), (Cell::Lstm, 4, 16, 48)]
+        {
+            let config = RecurrentConfig {
+                hidden_size: 70,
+                num_layers,
+                layer_norm: true,
+                input_norm: true,
+                dropout: 0.1,
+                input_dropout: 0.1,
+            };
+            let b = Builder::new(crate::weights::Source::Seed(1), false);
+            let layers = Recurrent::new(cell, &config, 40, &b)?;
+            let rng = Rng::new(2, "x", 0);
+            let draw = |count: usize, shape: &[usize]| {
+                tensor((0..count as u64).map(|i| rng.normal(i)).collect(), shape)
+            };
+            let x = draw(batch * time * 40, &[batch, time, 40])?;
+            let parts = layers.zero_state(batch)?.0.len();
+            let state: Vec<_> = (0..parts)
+                .map(|_| draw(batch * 70, &[batch, 70]))
+                .collect::<candle_core::Result<_>>()?;
+            let context = Context::default();
+            let stretch = layers.stretch(&x, &context)?;
+            assert_eq!(stretch.is_some(), matmul::rows_are_apart());
+            let whole = run(&layers.layers, 0, &x, &state, &context)?;
+            let waves = layers.wave(&x, &state, stretch.unwrap_or(24), &context)?;
+            if stretch.is_some() {
+                assert_eq!(to_vec(&waves.0)?, to_vec(&whole.0)?);
+            }
+            for (next, want) in waves.1.iter().zip(&whole.1) {
+                let close = |(a, b): (f32, f32)| (a - b).abs() < 1e-5;
+                assert!(to_vec(next)?.into_iter().zip(to_vec(want)?).all(close));
+            }
+            assert_eq!(waves.1.len(), parts);
+            assert_eq!(pool::serial(|| layers.stretch(&x, &context))?, None);
+        }
+        Ok(())
     }
 }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle, Thread};
 
+use crate::Precision;
+
 /// How often a worker looks for the next job before it sleeps, some 100 us: the parts of a training step
 /// follow each other faster than a sleeping thread wakes, which takes some 50 us on a virtual machine. Who
 /// waits for the last shard looks as often.
@@ -42,6 +44,8 @@ struct Job {
     /// Lives as long as a shard is not done: its owner waits for that.
     work: *const (dyn Fn(usize) + Sync),
     shards: usize,
+    /// The owner's, which every shard has.
+    precision: Precision,
     next: AtomicUsize,
     undone: AtomicUsize,
     owner: Thread,
@@ -78,6 +82,7 @@ impl Workers {
         let job = Arc::new(Job {
             work,
             shards,
+            precision: Precision::current(),
             next: AtomicUsize::new(0),
             undone: AtomicUsize::new(shards),
             owner: thread::current(),
@@ -131,7 +136,7 @@ impl Queue {
     /// What a worker does until the queue is closed.
     fn work(&self) {
         while let Some(job) = self.next() {
-            job.take_shards();
+            job.precision.during(|| job.take_shards());
         }
     }
 

@@ -171,9 +171,11 @@ impl<'a> Run<'a> {
         let mut stepper =
             Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
                 .unrolling(options.unroll())
-                .averaging(options.ema_decay);
+                .averaging(options.ema_decay)
+                .in_precision(progress.precision);
         if let Some(moments) = moments {
             stepper.load_moments(progress.updates, &moments)?;
+            stepper.load_loss_scale(progress.loss_scale);
             let zero = States::zero(&policy, teacher.as_ref(), options.batch_size)?;
             source.load(&moments, zero, progress.step)?;
             events(Event::Resumed { step: progress.step });
@@ -190,7 +192,12 @@ impl<'a> Run<'a> {
             validation_frames: validation.0.frames,
             threads: pool::threads(),
             skipped_views: source.short_views(),
+            precision: progress.precision,
         });
+        let (asked, used) = (options.precision, progress.precision);
+        if asked != used {
+            events(Event::Precision { asked, used });
+        }
         room.told(progress.step).map(events);
         Ok(Run {
             learn: Box::new(Stepper::learn_from),
@@ -296,7 +303,7 @@ impl<'a> Run<'a> {
             epoch: step / self.epoch_steps.max(1),
             loss: stepped.losses.total,
             learning_rate,
-            grad_norm: stepped.grad_norm,
+            grad_norm: Some(stepped.grad_norm).filter(|norm| norm.is_finite()),
             frames_per_second: pace.frames_per_second(),
             step_seconds: pace.seconds,
             data_wait: pace.data_wait,
@@ -304,7 +311,16 @@ impl<'a> Run<'a> {
             teacher_kl: stepped.losses.teacher_kl,
             seconds: self.progress.seconds,
         });
+        self.report_overflow(stepped.grad_norm);
         self.report_gradients(stepped.gradients);
+    }
+
+    /// Tells of a step that was skipped.
+    fn report_overflow(&self, grad_norm: f64) {
+        if let (false, Some(scale)) = (grad_norm.is_finite(), self.stepper.loss_scale()) {
+            let (step, skipped_updates) = (self.progress.step, scale.skipped());
+            (self.events)(Event::Overflow { step, loss_scale: scale.factor(), skipped_updates });
+        }
     }
 
     /// Losses with the names of their heads.
@@ -518,6 +534,7 @@ impl<'a> Run<'a> {
         json!({
             "step": self.progress.step, "nll": nll, "frame_delay": frame_delay,
             "frame_delay_max": frame_delay_max, "window_size": window_size,
+            "precision": self.progress.precision,
         })
     }
 
@@ -543,6 +560,7 @@ impl<'a> Run<'a> {
     fn snapshot(&mut self) -> Result<Snapshot> {
         self.progress.updates = self.stepper.optimiser().updates();
         self.progress.micro_batch = Some(self.room.windows());
+        self.progress.loss_scale = self.stepper.loss_scale();
         let run =
             serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
         let mut moments: Optimiser =
@@ -568,6 +586,8 @@ impl<'a> Run<'a> {
             seconds: self.progress.seconds,
             weights: self.stepper.policy().num_weights(),
             micro_batch: Some(self.room.windows()),
+            precision: self.progress.precision,
+            skipped_updates: self.stepper.loss_scale().map_or(0, |scale| scale.skipped()),
             spec: self.stepper.policy().spec().clone(),
             options: self.options,
             loader: self.source.flow(),

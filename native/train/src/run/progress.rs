@@ -1,7 +1,9 @@
 //! How far a run has come.
 
+use sconce_core::Precision;
 use serde::{Deserialize, Serialize};
 
+use crate::loss_scale::LossScale;
 use crate::options::TrainOptions;
 use crate::report::{Pace, Point};
 use crate::step::Losses;
@@ -31,6 +33,11 @@ pub struct Progress {
     /// Windows that are worked through together.
     #[serde(default)]
     pub micro_batch: Option<usize>,
+    /// What the run computes in, on whatever machine it goes on.
+    #[serde(default)]
+    pub precision: Precision,
+    #[serde(default)]
+    pub loss_scale: Option<LossScale>,
     pub history: Vec<Point>,
     /// With the lengths of the schedule as they are kept to where the run was lengthened,
     pub options: TrainOptions,
@@ -79,6 +86,8 @@ impl Progress {
             pace: Pace::default(),
             epoch_losses: Tally::default(),
             micro_batch: None,
+            precision: options.precision_here(),
+            loss_scale: None,
             history: vec![],
             options: TrainOptions { resume: false, ..options.clone() },
             said: None,

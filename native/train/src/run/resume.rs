@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use sconce_core::checkpoint::{self, Checkpoint, Manifest, Optimiser};
 use sconce_core::error::Difference;
-use sconce_core::{Error, Policy, Result, Spec};
+use sconce_core::{Error, Policy, Precision, Result, Spec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -27,12 +27,16 @@ pub struct Record {
     pub corpus: Option<PathBuf>,
     pub spec: Spec,
     pub options: TrainOptions,
+    /// What it computes in.
+    #[serde(default)]
+    pub precision: Precision,
 }
 
 impl Record {
     pub fn new(corpus: &Path, spec: &Spec, options: &TrainOptions) -> Self {
         let options = TrainOptions { resume: false, ..options.clone() };
-        Record { corpus: Some(corpus.to_path_buf()), spec: spec.clone(), options }
+        let precision = options.precision_here();
+        Record { corpus: Some(corpus.to_path_buf()), spec: spec.clone(), options, precision }
     }
 
     /// Of the run in a folder, which need not have saved a state yet.
@@ -48,8 +52,9 @@ impl Record {
             return Err(Error::not_found(format!("a run in {}", out.display())));
         }
         let manifest = checkpoint::manifest(&last)?;
-        let options = progress(&last, &manifest)?.said().clone();
-        Ok(Record { corpus: None, spec: manifest.spec, options })
+        let progress = progress(&last, &manifest)?;
+        let (options, precision) = (progress.said().clone(), progress.precision);
+        Ok(Record { corpus: None, spec: manifest.spec, options, precision })
     }
 
     /// Its options, with those that are `said` in their place.
@@ -58,6 +63,10 @@ impl Record {
         // Steps go before epochs, so that epochs alone would say nothing.
         if said.get("epochs").is_some() && said.get("steps").is_none() {
             lay(&mut options, serde_json::json!({ "steps": null }));
+        }
+        // Another precision is forced only if that is said too.
+        if said.get("precision").is_some() {
+            lay(&mut options, serde_json::json!({ "force_precision": false }));
         }
         lay(&mut options, said);
         serde_json::from_value(options).map_err(|e| Error::mismatch("options", "those of a run", e))
@@ -130,11 +139,30 @@ fn differences(
     let mut found = vec![];
     compare(&value(spec)?, &value(now_spec)?, "", &mut found);
     compare(&value(&fixed(progress.said()))?, &value(&fixed(now))?, "", &mut found);
+    found.extend(rounded(progress.precision, now));
     if progress.digest != digest {
         let (recorded, given) = ("those of the run".into(), "others".into());
         found.push(Difference { option: "games".into(), recorded, given });
     }
     Ok(found)
+}
+
+/// Another precision than that of the run. What was asked for may have been none of this machine's, or of
+/// that where the run began.
+fn rounded(recorded: Precision, now: &TrainOptions) -> Option<Difference> {
+    let given = now.precision_here();
+    let why = match now.precision {
+        asked if asked == given => format!("precision {recorded} goes on"),
+        asked if asked == recorded => {
+            format!("{asked} gains nothing on this machine, force_precision: true goes on in it")
+        }
+        asked => format!("{asked} gains nothing on this machine"),
+    };
+    (given != recorded).then(|| Difference {
+        option: "precision".into(),
+        recorded: recorded.to_string(),
+        given: format!("{given} ({why})"),
+    })
 }
 
 /// Options that may change are made equal, and those that are said like those that are not.
@@ -165,6 +193,9 @@ fn fixed(options: &TrainOptions) -> TrainOptions {
         prefetch: own.prefetch,
         loader_threads: own.loader_threads,
         loader_deadline_ms: own.loader_deadline_ms,
+        // (what it is computed in is compared as such)
+        precision: own.precision,
+        force_precision: own.force_precision,
         // and where its games and its teacher are, which are known by their digests.
         validation: own.validation,
         teacher: own.teacher,
@@ -292,6 +323,14 @@ mod tests {
         assert_eq!(with.loss.clamp, 9.0);
         assert_eq!(with.loss.button_weight, options.loss.button_weight);
         assert!(record(options).with(json!({"stepps": 3})).is_err());
+        let forced = TrainOptions {
+            precision: Precision::Bf16,
+            force_precision: true,
+            ..TrainOptions::default()
+        };
+        let after = |said| record(forced.clone()).with(said).unwrap().force_precision;
+        assert!(after(json!({})) && !after(json!({"precision": "f32"})));
+        assert!(after(json!({"precision": "f16", "force_precision": true})));
     }
 
     fn at(step: u64, options: TrainOptions) -> Progress {

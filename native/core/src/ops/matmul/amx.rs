@@ -15,6 +15,9 @@
 //! parts are cut off and not rounded, so that the products left out are up to 2^-22 of theirs, towards 0. A
 //! part below the normal numbers of bf16 (1e-38) counts as 0, so that numbers below 1e-33 lose their last
 //! bits; an infinite operand gives NaN.
+//!
+//! Where products of bf16 are wanted, a number is rounded to a single part, and the only product is that of
+//! the parts.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -35,7 +38,7 @@ const TILE: usize = 16;
 const STEPS: usize = 2 * TILE;
 /// Parts of a number.
 const PARTS: usize = 3;
-/// Lines of the tiles of all parts.
+/// Lines of the tiles of all parts; in bf16 a number has one part, and they are `TILE`.
 const LINES: usize = PARTS * TILE;
 /// Bytes of a line of a tile.
 const LINE: usize = 64;
@@ -49,9 +52,14 @@ const ROWS: usize = 128;
 const DEPTH: usize = 512;
 /// Tiles of columns that are cut by one thread.
 const COLUMN_TILES: usize = 4;
-/// Tiles of the depth that are multiplied between two stores. Where the unit has stored nothing for some
+/// Products of tiles for one sum between two stores. Where the unit has stored nothing for some
 /// 700 ns, the next store takes a quarter of a microsecond, measured; one that nobody reads takes 5 ns.
-const AWAKE: usize = 4;
+const AWAKE: usize = 24;
+
+/// Tiles of so many lines that are multiplied between two stores.
+const fn awake(lines: usize) -> usize {
+    if lines == TILE { AWAKE } else { AWAKE / 6 }
+}
 
 /// A line of a tile: 32 bf16.
 #[repr(C, align(64))]
@@ -80,38 +88,51 @@ fn permitted() -> bool {
 }
 
 /// A right operand cut into parts: those of the columns `16 c..` and the steps `32 s..` begin at line
-/// `LINES * (c * steps + s)`. Beside the last columns and steps, 0 fills the tiles.
+/// `lines * (c * steps + s)`, where a tile has so many `lines` with all its parts. Beside the last columns and steps, 0 fills the tiles.
+#[derive(Default)]
 pub struct Tiles {
     lines: Lines,
     depth: usize,
     columns: usize,
+    /// To one part.
+    rounded: bool,
 }
 
 impl Tiles {
+    /// Cut into parts, for products to the accuracy of f32.
+    ///
     /// # Safety
     ///
     /// The unit is available.
-    pub unsafe fn new(b: View<'_>) -> Self {
-        let mut tiles = Tiles { lines: Box::new([]), depth: 0, columns: 0 };
+    pub unsafe fn pack(&mut self, b: View<'_>) {
         // SAFETY: the caller's.
-        unsafe { tiles.pack(b) };
-        tiles
+        unsafe { self.pack_tiles::<LINES>(b) };
+    }
+
+    /// Rounded to bf16, for products of those.
+    ///
+    /// # Safety
+    ///
+    /// The unit is available.
+    pub unsafe fn pack_rounded(&mut self, b: View<'_>) {
+        // SAFETY: the caller's.
+        unsafe { self.pack_tiles::<TILE>(b) };
     }
 
     /// # Safety
     ///
-    /// As for `new`.
-    pub unsafe fn pack(&mut self, b: View<'_>) {
+    /// The unit is available.
+    unsafe fn pack_tiles<const LINES: usize>(&mut self, b: View<'_>) {
         let of_columns = b.rows.div_ceil(STEPS) * LINES;
         let length = b.columns.div_ceil(TILE) * of_columns;
         if self.lines.len() != length {
             self.lines = Box::new_uninit_slice(length);
         }
-        (self.depth, self.columns) = (b.rows, b.columns);
+        (self.depth, self.columns, self.rounded) = (b.rows, b.columns, LINES == TILE);
         let of_columns = of_columns.max(1);
         pool::for_each_rows(&mut self.lines, of_columns, COLUMN_TILES, |first, lines| {
             for (c, lines) in lines.chunks_exact_mut(of_columns).enumerate() {
-                for (s, lines) in lines.as_chunks_mut().0.iter_mut().enumerate() {
+                for (s, lines) in lines.as_chunks_mut::<LINES>().0.iter_mut().enumerate() {
                     // SAFETY: `b` has a column `TILE * (first + c)` and a step `STEPS * s`.
                     unsafe { cut_columns(lines, b, TILE * (first + c), STEPS * s) };
                 }
@@ -156,16 +177,35 @@ pub unsafe fn matmul(
     b: &Tiles,
     start: Start<'_>,
 ) {
+    // SAFETY: the caller's; the tiles have so many lines.
+    unsafe {
+        match b.rounded {
+            true => matmul_tiles::<TILE>(out, out_stride, a, b, start),
+            false => matmul_tiles::<LINES>(out, out_stride, a, b, start),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for `matmul`; the tiles of `b` have so many lines.
+unsafe fn matmul_tiles<const LINES: usize>(
+    out: &mut [MaybeUninit<f32>],
+    out_stride: usize,
+    a: View<'_>,
+    b: &Tiles,
+    start: Start<'_>,
+) {
     SCRATCH.with_borrow_mut(|Scratch { rows: cut, block }| {
         let out = out.as_mut_ptr().cast::<f32>();
-        let mut product = Product { out, out_stride, b, start, cut, block };
+        let mut product = Product::<LINES> { out, out_stride, b, start, cut, block };
         // SAFETY: the unit is the caller's promise. Between here and `release` nothing but the
         // functions below uses tiles.
         unsafe { configure() };
         for steps in pieces(a.columns, DEPTH, STEPS) {
             for rows in pieces(a.rows, ROWS, BLOCK) {
                 // SAFETY: the ranges are within `a`, and fit the scratch.
-                unsafe { cut_rows(product.cut, a, rows.clone(), steps.clone()) };
+                unsafe { cut_rows::<LINES>(product.cut, a, rows.clone(), steps.clone()) };
                 let strip = if rows.len() == TILE { b.columns / STRIP * STRIP } else { 0 };
                 for column in (0..strip).step_by(STRIP) {
                     // SAFETY: the columns are within `out`, and the rows have just been cut.
@@ -184,7 +224,7 @@ pub unsafe fn matmul(
     });
 }
 
-struct Product<'a> {
+struct Product<'a, const LINES: usize> {
     out: *mut f32,
     out_stride: usize,
     b: &'a Tiles,
@@ -193,7 +233,7 @@ struct Product<'a> {
     block: &'a mut Block,
 }
 
-impl Product<'_> {
+impl<const LINES: usize> Product<'_, LINES> {
     /// Adds `steps` to a tile of rows by four of columns, which for so few rows are as many sums as in a
     /// block.
     ///
@@ -215,7 +255,7 @@ impl Product<'_> {
                 Start::Row(numbers) => (numbers.as_ptr().add(column), 0),
             };
             begin(from, from_stride, 2 * TILE);
-            multiply_strip(steps.len().div_ceil(STEPS), self.cut.as_ptr(), b, of_columns);
+            multiply_strip::<LINES>(steps.len().div_ceil(STEPS), self.cut.as_ptr(), b, of_columns);
             store(out, out_stride, 2 * TILE);
         }
     }
@@ -256,7 +296,7 @@ impl Product<'_> {
             };
             if height == BLOCK && width == BLOCK {
                 begin(from, from_stride, TILE * from_stride);
-                multiply(count, a_tiles, b_tiles);
+                multiply::<LINES>(count, a_tiles, b_tiles);
                 return store(out, out_stride, TILE * out_stride);
             }
             let block = self.block.0.as_mut_ptr();
@@ -266,7 +306,7 @@ impl Product<'_> {
                 }
             }
             begin(if from.is_null() { from } else { block }, BLOCK, TILE * BLOCK);
-            multiply(count, a_tiles, b_tiles);
+            multiply::<LINES>(count, a_tiles, b_tiles);
             store(block, BLOCK, TILE * BLOCK);
             for i in 0..height {
                 copy_nonoverlapping(block.add(i * BLOCK), out.add(i * out_stride), width);
@@ -379,17 +419,21 @@ unsafe fn begin(from: *const f32, stride: usize, apart: usize) {
 ///
 /// # Safety
 ///
-/// The unit is configured, and there are as many tiles, `LINES` apart, of the parts hi, mid and lo.
-unsafe fn multiply(
+/// The unit is configured, and there are as many tiles, `LINES` apart, of the parts hi, mid and lo, or of
+/// the only one.
+unsafe fn multiply<const LINES: usize>(
     count: usize,
     a: [*const MaybeUninit<Line>; 2],
     b: [*const MaybeUninit<Line>; 2],
 ) {
-    for tiles in pieces(count, AWAKE, 1) {
+    for tiles in pieces(count, awake(LINES), 1) {
         // SAFETY: the caller's.
         unsafe {
             let from = |tile: *const MaybeUninit<Line>| tile.add(tiles.start * LINES);
-            multiply_some(tiles.len(), a.map(from), b.map(from));
+            match LINES == TILE {
+                true => multiply_some_rounded(tiles.len(), a.map(from), b.map(from)),
+                false => multiply_some(tiles.len(), a.map(from), b.map(from)),
+            }
             stay_awake();
         }
     }
@@ -489,6 +533,45 @@ unsafe fn multiply_some(
     }
 }
 
+/// [`multiply_some`] of tiles of one part each.
+///
+/// # Safety
+///
+/// As there.
+unsafe fn multiply_some_rounded(
+    count: usize,
+    a: [*const MaybeUninit<Line>; 2],
+    b: [*const MaybeUninit<Line>; 2],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "2:",
+            "tileloadd tmm4, [{a0} + {line}*1]",
+            "tileloadd tmm6, [{b0} + {line}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{b1} + {line}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{a1} + {line}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {a0}, 1024",
+            "add {a1}, 1024",
+            "add {b0}, 1024",
+            "add {b1}, 1024",
+            "dec {count}",
+            "jnz 2b",
+            a0 = inout(reg) a[0] => _,
+            a1 = inout(reg) a[1] => _,
+            b0 = inout(reg) b[0] => _,
+            b1 = inout(reg) b[1] => _,
+            count = inout(reg) count => _,
+            line = in(reg) LINE,
+            options(nostack, readonly)
+        );
+    }
+}
+
 /// The products of a part of a row of tiles with a part of four columns of them; the parts begin so many
 /// bytes into a tile.
 macro_rules! strip_products {
@@ -522,17 +605,21 @@ macro_rules! strip_products {
 /// # Safety
 ///
 /// As there.
-unsafe fn multiply_strip(
+unsafe fn multiply_strip<const LINES: usize>(
     count: usize,
     a: *const MaybeUninit<Line>,
     b: *const MaybeUninit<Line>,
     of_columns: usize,
 ) {
-    for tiles in pieces(count, AWAKE, 1) {
+    for tiles in pieces(count, awake(LINES), 1) {
         let from = tiles.start * LINES;
         // SAFETY: the caller's.
         unsafe {
-            multiply_some_of_strip(tiles.len(), a.add(from), b.add(from), of_columns);
+            let (a, b) = (a.add(from), b.add(from));
+            match LINES == TILE {
+                true => multiply_some_of_rounded_strip(tiles.len(), a, b, of_columns),
+                false => multiply_some_of_strip(tiles.len(), a, b, of_columns),
+            }
             stay_awake();
         }
     }
@@ -577,6 +664,41 @@ unsafe fn multiply_some_of_strip(
     }
 }
 
+/// [`multiply_some_of_strip`] of tiles of one part each.
+///
+/// # Safety
+///
+/// As for [`multiply_strip`].
+unsafe fn multiply_some_of_rounded_strip(
+    count: usize,
+    a: *const MaybeUninit<Line>,
+    b: *const MaybeUninit<Line>,
+    of_columns: usize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "2:",
+            strip_products!(0, 0),
+            "add {a}, 1024",
+            "add {b0}, 1024",
+            "add {b1}, 1024",
+            "add {b2}, 1024",
+            "add {b3}, 1024",
+            "dec {count}",
+            "jnz 2b",
+            a = inout(reg) a => _,
+            b0 = inout(reg) b => _,
+            b1 = inout(reg) b.add(of_columns) => _,
+            b2 = inout(reg) b.add(2 * of_columns) => _,
+            b3 = inout(reg) b.add(3 * of_columns) => _,
+            count = inout(reg) count => _,
+            line = in(reg) LINE,
+            options(nostack, readonly)
+        );
+    }
+}
+
 /// Where the sums go, as in [`begin`].
 ///
 /// # Safety
@@ -598,13 +720,34 @@ unsafe fn store(to: *mut f32, stride: usize, apart: usize) {
     }
 }
 
-/// Writes the parts of two vectors, of which one has the first and one the second numbers of the pairs,
-/// to line `i` of each of the tiles.
+/// To the nearest bf16, ties to even, as the upper halves of the numbers.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn cut(lines: &mut [MaybeUninit<Line>; LINES], i: usize, mut first: __m512, mut second: __m512) {
+fn nearest(x: __m512) -> __m512 {
+    let bits = _mm512_castps_si512(x);
+    let last = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+    let half = _mm512_add_epi32(last, _mm512_set1_epi32(0x7FFF));
+    let rounded = _mm512_castsi512_ps(_mm512_add_epi32(bits, half));
+    // A carry of NaN could go on into the sign.
+    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+    _mm512_mask_mov_ps(rounded, nan, _mm512_set1_ps(f32::NAN))
+}
+
+/// Writes the parts of two vectors, of which one has the first and one the second numbers of the pairs,
+/// to line `i` of each of the tiles; where there is one tile, it gets the nearest bf16.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn cut<const LINES: usize>(
+    lines: &mut [MaybeUninit<Line>; LINES],
+    i: usize,
+    mut first: __m512,
+    mut second: __m512,
+) {
     let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
-    for part in 0..PARTS {
+    if LINES == TILE {
+        (first, second) = (nearest(first), nearest(second));
+    }
+    for part in 0..LINES / TILE {
         let (x, y) = (_mm512_castps_si512(first), _mm512_castps_si512(second));
         // x >> 16 | y & upper
         let pairs = _mm512_ternarylogic_epi32::<0xF8>(_mm512_srli_epi32::<16>(x), y, upper);
@@ -624,7 +767,7 @@ fn cut(lines: &mut [MaybeUninit<Line>; LINES], i: usize, mut first: __m512, mut 
 ///
 /// The unit is available; `column` and `step` are within `b`.
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn cut_columns(
+unsafe fn cut_columns<const LINES: usize>(
     lines: &mut [MaybeUninit<Line>; LINES],
     b: View<'_>,
     column: usize,
@@ -656,7 +799,7 @@ unsafe fn cut_columns(
 ///
 /// The unit is available; the ranges are within `a` and fit the scratch.
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn cut_rows(
+unsafe fn cut_rows<const LINES: usize>(
     lines: &mut [MaybeUninit<Line>],
     a: View<'_>,
     rows: Range<usize>,

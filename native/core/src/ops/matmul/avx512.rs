@@ -54,6 +54,7 @@ type Lines = Box<[MaybeUninit<Line>]>;
 
 /// A right operand in panels: step `l` of panel `p` begins at line `VECTORS * (p * depth + l)`. Beside
 /// the last columns of the last panel, 0 fills the vector; vectors without any column are not written.
+#[derive(Default)]
 pub struct Panels {
     lines: Lines,
     depth: usize,
@@ -64,16 +65,6 @@ impl Panels {
     /// # Safety
     ///
     /// The CPU has AVX-512 F and VL.
-    pub unsafe fn new(b: View<'_>) -> Self {
-        let mut panels = Panels { lines: Box::new([]), depth: 0, columns: 0 };
-        // SAFETY: the caller's.
-        unsafe { panels.pack(b) };
-        panels
-    }
-
-    /// # Safety
-    ///
-    /// As for `new`.
     pub unsafe fn pack(&mut self, b: View<'_>) {
         let length = b.columns.div_ceil(WIDTH) * b.rows * VECTORS;
         if self.lines.len() != length {

@@ -4,6 +4,9 @@
 //! With each of our own kernels the bits of a row depend on that row alone, not on those beside it. The
 //! two agree to the rounding of f32.
 //!
+//! In a [`Precision`] below f32 both operands are rounded first. A matrix unit then multiplies bf16 as it
+//! is, one product for six; all other kernels multiply rounded numbers as they do others.
+//!
 //! Candle's own matmul is not called anywhere (clippy refuses it): it re-reads /proc/cpuinfo at
 //! every call where `RAYON_NUM_THREADS` is unset, and decides on threads by itself.
 
@@ -12,12 +15,14 @@ mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
+use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::columns::copy;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
+use crate::Precision;
 
 /// A matrix seen through a slice: element (i, j) is `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy)]
@@ -83,7 +88,7 @@ impl Start<'_> {
 
 /// `out = a b`, or `out += a b` if `accumulate`; rows of `out` begin `out_stride` apart.
 pub fn matmul(out: &mut [f32], out_stride: usize, a: View<'_>, b: View<'_>, accumulate: bool) {
-    product(writable(out), out_stride, a, b, Start::new(accumulate));
+    product(writable(out), out_stride, a, b, Start::new(accumulate), Precision::current());
 }
 
 /// Numbers as a place to write numbers to.
@@ -92,17 +97,52 @@ fn writable(out: &mut [f32]) -> &mut [MaybeUninit<f32>] {
     unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), out.len()) }
 }
 
-/// `out = start + a b`; with `Start::Out` the caller has written every row of `out`.
+thread_local! {
+    /// Where operands are rounded.
+    static ROUNDED: RefCell<[Vec<f32>; 2]> = const { RefCell::new([const { vec![] }; 2]) };
+}
+
+/// The matrix with its numbers rounded, which lie as they did, in `memory`; in f32 itself.
+fn rounded<'a>(view: View<'a>, precision: Precision, memory: &'a mut Vec<f32>) -> View<'a> {
+    if precision == Precision::F32 {
+        return view;
+    }
+    let turned = view.column_stride != 1;
+    let lines = if turned { view.transposed() } else { view };
+    memory.resize(lines.rows * lines.columns, 0.0);
+    for (i, line) in memory.chunks_exact_mut(lines.columns.max(1)).enumerate() {
+        precision.round(line, &lines.data[i * lines.row_stride..][..lines.columns]);
+    }
+    let view = View::rows(memory, lines.rows, lines.columns);
+    if turned { view.transposed() } else { view }
+}
+
+/// `out = start + a b`, both rounded; with `Start::Out` the caller has written every row of `out`.
 fn product(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
     a: View<'_>,
     b: View<'_>,
     start: Start<'_>,
+    precision: Precision,
 ) {
     if !prepare(out, out_stride, a, b.rows, b.columns, start) {
         return;
     }
+    ROUNDED.with_borrow_mut(|[left, right]| {
+        let (a, b) = (rounded(a, precision, left), rounded(b, precision, right));
+        multiply(out, out_stride, a, b, start);
+    });
+}
+
+/// Call only after `prepare`.
+fn multiply(
+    out: &mut [MaybeUninit<f32>],
+    out_stride: usize,
+    a: View<'_>,
+    b: View<'_>,
+    start: Start<'_>,
+) {
     #[cfg(target_arch = "x86_64")]
     if level() == Level::Avx512 {
         // SAFETY: `level` found what the kernels need; `prepare` has checked the shapes.
@@ -229,8 +269,12 @@ pub(crate) fn spin(rounds: usize) -> Option<f64> {
 /// So many rows, twice as many steps and four times as many columns keep a matrix unit busy.
 pub const MANY: usize = 16;
 
-/// A right operand that many products use, arranged once for the kernel of this CPU.
-pub struct Packed(Arranged);
+/// A right operand that many products use, arranged once for the kernel of this CPU. Its products have the
+/// precision that it was packed in.
+pub struct Packed {
+    arranged: Arranged,
+    precision: Precision,
+}
 
 enum Arranged {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -246,8 +290,7 @@ impl Packed {
     pub fn new(b: View<'_>) -> Self {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         if b.rows >= 2 * MANY && b.columns >= 4 * MANY && amx::available() {
-            // SAFETY: the unit is available.
-            return Packed(Arranged::Tiles(unsafe { amx::Tiles::new(b) }));
+            return Self::arranged(Arranged::Tiles(amx::Tiles::default()), b);
         }
         Self::for_few_rows(b)
     }
@@ -256,15 +299,28 @@ impl Packed {
     pub fn for_few_rows(b: View<'_>) -> Self {
         #[cfg(target_arch = "x86_64")]
         if level() == Level::Avx512 {
-            // SAFETY: `level` found what the kernels need.
-            return Packed(Arranged::Panels(unsafe { avx512::Panels::new(b) }));
+            return Self::arranged(Arranged::Panels(avx512::Panels::default()), b);
         }
-        Packed(Arranged::rows(b))
+        Self::arranged(Arranged::Rows { data: vec![], rows: 0, columns: 0 }, b)
+    }
+
+    fn arranged(arranged: Arranged, b: View<'_>) -> Self {
+        let mut packed = Packed { arranged, precision: Precision::F32 };
+        packed.pack(b);
+        packed
     }
 
     /// Packs another operand, into the same memory if it has the same shape.
     pub fn pack(&mut self, b: View<'_>) {
-        match &mut self.0 {
+        self.precision = Precision::current();
+        let mut memory = vec![];
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if let (Arranged::Tiles(tiles), Precision::Bf16) = (&mut self.arranged, self.precision) {
+            // SAFETY: there are tiles only where the unit is available.
+            return unsafe { tiles.pack_rounded(b) };
+        }
+        let b = rounded(b, self.precision, &mut memory);
+        match &mut self.arranged {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             // SAFETY: there are tiles only where the unit is available.
             Arranged::Tiles(tiles) => unsafe { tiles.pack(b) },
@@ -281,7 +337,7 @@ impl Packed {
     }
 
     fn columns(&self) -> usize {
-        match &self.0 {
+        match &self.arranged {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Arranged::Tiles(b) => b.columns(),
             #[cfg(target_arch = "x86_64")]
@@ -297,28 +353,40 @@ impl Packed {
         a: View<'_>,
         start: Start<'_>,
     ) {
-        match &self.0 {
+        match &self.arranged {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Arranged::Tiles(b) => {
                 if prepare(out, out_stride, a, b.depth(), b.columns(), start) {
-                    // SAFETY: there are tiles only where the unit is available; `prepare` has checked
-                    // the shapes.
-                    unsafe { amx::matmul(out, out_stride, a, b, start) };
+                    // The unit's bf16 are rounded as they are cut.
+                    self.with_left(a, self.precision != Precision::Bf16, |a| {
+                        // SAFETY: there are tiles only where the unit is available; `prepare` has
+                        // checked the shapes.
+                        unsafe { amx::matmul(out, out_stride, a, b, start) }
+                    });
                 }
             }
             #[cfg(target_arch = "x86_64")]
             Arranged::Panels(b) => {
                 if prepare(out, out_stride, a, b.depth(), b.columns(), start) {
                     let b = avx512::Right::Panels(b);
-                    // SAFETY: there are panels only where `level` found what the kernels need;
-                    // `prepare` has checked the shapes.
-                    unsafe { avx512::matmul(out, out_stride, a, b, start) };
+                    self.with_left(a, true, |a| {
+                        // SAFETY: there are panels only where `level` found what the kernels need;
+                        // `prepare` has checked the shapes.
+                        unsafe { avx512::matmul(out, out_stride, a, b, start) }
+                    });
                 }
             }
             Arranged::Rows { data, rows, columns } => {
-                product(out, out_stride, a, View::rows(data, *rows, *columns), start);
+                let b = View::rows(data, *rows, *columns);
+                product(out, out_stride, a, b, start, self.precision);
             }
         }
+    }
+
+    /// Calls `multiply` with the left operand, rounded if it `rounds`.
+    fn with_left(&self, a: View<'_>, rounds: bool, multiply: impl FnOnce(View<'_>)) {
+        let precision = if rounds { self.precision } else { Precision::F32 };
+        ROUNDED.with_borrow_mut(|[left, _]| multiply(rounded(a, precision, left)));
     }
 }
 
@@ -351,7 +419,7 @@ impl Operand<'_> {
         };
         assert_eq!(a.rows * columns, out.len(), "numbers of the result");
         match self {
-            Operand::View(b) => product(out, columns, a, *b, start),
+            Operand::View(b) => product(out, columns, a, *b, start, Precision::current()),
             Operand::Packed(b) => b.product(out, columns, a, start),
         }
         // SAFETY: the product has as many rows and columns as fill `out`, and wrote each of them.

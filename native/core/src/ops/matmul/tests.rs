@@ -54,9 +54,12 @@ impl Matrix {
         }
     }
 
+    /// A number as products see it.
     fn at(&self, i: usize, j: usize) -> f64 {
-        let view = self.view();
-        f64::from(view.data[i * view.row_stride + j * view.column_stride])
+        let (view, mut rounded) = (self.view(), [0.0]);
+        let at = i * view.row_stride + j * view.column_stride;
+        Precision::current().round(&mut rounded, &view.data[at..at + 1]);
+        f64::from(rounded[0])
     }
 }
 
@@ -79,12 +82,16 @@ fn product(
     out.chunks((n + gap).max(1)).flat_map(|row| row[..n].to_vec()).collect()
 }
 
+/// Packed for the kernel of CPUs that have none of ours.
+fn in_rows(b: View<'_>) -> Packed {
+    Packed::arranged(Arranged::rows(b), b)
+}
+
 /// The product by every door, plain and added to what was there, against the definition in f64.
 fn check(m: usize, n: usize, k: usize, forms: (Form, Form), gap: usize) {
     let a = Matrix::new(m, k, forms.0, 0.37);
     let b = Matrix::new(k, n, forms.1, 0.71);
-    let packed =
-        [Packed::for_few_rows(b.view()), Packed(Arranged::rows(b.view())), Packed::new(b.view())];
+    let packed = [Packed::for_few_rows(b.view()), in_rows(b.view()), Packed::new(b.view())];
     for (before, accumulate) in [(f32::NAN, false), (1.25, true)] {
         let product = |multiply: &dyn Fn(&mut [f32], usize)| {
             product(a.view(), n, gap, before, |out, stride| multiply(out, stride))
@@ -97,7 +104,9 @@ fn check(m: usize, n: usize, k: usize, forms: (Form, Form), gap: usize) {
             product(&|out, stride| {
                 let (out, start) = (writable(out), Start::new(accumulate));
                 if prepare(out, stride, a.view(), k, n, start) {
-                    portable(out, stride, a.view(), b.view(), start);
+                    let (precision, mut left, mut right) = (Precision::current(), vec![], vec![]);
+                    let a = rounded(a.view(), precision, &mut left);
+                    portable(out, stride, a, rounded(b.view(), precision, &mut right), start);
                 }
             }),
         ];
@@ -145,7 +154,7 @@ fn what_is_filled_begins_with_the_bias() {
             let (a, b) = (Matrix::new(m, k, a_form, 0.37), Matrix::new(k, n, b_form, 0.71));
             let bias: Vec<f32> = (0..n).map(|j| (j as f32).sin()).collect();
             let packed = Operand::Packed(Arc::new(Packed::new(b.view())));
-            let rows = Operand::Packed(Arc::new(Packed(Arranged::rows(b.view()))));
+            let rows = Operand::Packed(Arc::new(in_rows(b.view())));
             for operand in [Operand::View(b.view()), packed, rows] {
                 for bias in [None, Some(&bias[..])] {
                     let mut want = bias.unwrap_or(&vec![0.0; n]).repeat(m);
@@ -187,6 +196,40 @@ fn products_deeper_or_taller_than_what_is_packed_at_a_time_agree_too() {
         let wide = [(3, 97, 1100), (260, 70, 130), (270, 97, 515), (128, 64, 512)];
         for (m, n, k) in slim.into_iter().chain(wide) {
             check(m, n, k, forms, 1);
+        }
+    }
+}
+
+#[test]
+fn products_of_rounded_operands_agree_with_the_definition() {
+    for precision in [Precision::Bf16, Precision::F16] {
+        precision.during(|| {
+            for forms in forms() {
+                let slim = [(1, 1, 1), (3, 50, 40), (17, 16, 33), (9, 33, 513)];
+                let wide = [(3, 97, 1100), (16, 64, 32), (17, 65, 33), (150, 97, 515)];
+                for (m, n, k) in slim.into_iter().chain(wide) {
+                    check(m, n, k, forms, 1);
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn what_is_packed_keeps_its_precision() {
+    let (m, n, k) = (40, 70, 90);
+    let (a, b) = (Matrix::new(m, k, Form::Rows, 0.37), Matrix::new(k, n, Form::Rows, 0.71));
+    let by = |packed: &Packed| {
+        product(a.view(), n, 0, 0.0, |out, n| packed.matmul(out, n, a.view(), false))
+    };
+    for pack in [Packed::new, Packed::for_few_rows, in_rows] {
+        let exact = by(&pack(b.view()));
+        for precision in [Precision::Bf16, Precision::F16] {
+            let inside = precision.during(|| by(&pack(b.view())));
+            let mut packed = precision.during(|| pack(b.view()));
+            assert!(same_bits(&by(&packed), &inside) && !same_bits(&inside, &exact));
+            packed.pack(b.view());
+            assert!(same_bits(&by(&packed), &exact));
         }
     }
 }
@@ -274,10 +317,13 @@ proptest! {
         };
         let got = product(part, n, 0, 0.5, |out, n| matmul(out, n, part, b.view(), accumulate));
         prop_assert!(same_bits(&got, &whole[rows.start * n..rows.end * n]));
-        let packed = Packed::new(b.view());
-        let product = |a: View<'_>| {
-            product(a, n, 0, 0.5, |out, n| packed.matmul(out, n, a, accumulate))
-        };
-        prop_assert!(same_bits(&product(part), &product(a.view())[rows.start * n..rows.end * n]));
+        let pack = || Packed::new(b.view());
+        for packed in [pack(), Precision::Bf16.during(pack)] {
+            let product = |a: View<'_>| {
+                product(a, n, 0, 0.5, |out, n| packed.matmul(out, n, a, accumulate))
+            };
+            let whole = product(a.view());
+            prop_assert!(same_bits(&product(part), &whole[rows.start * n..rows.end * n]));
+        }
     }
 }
