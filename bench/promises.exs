@@ -10,8 +10,10 @@
 # The best of three counts, as only what this machine's other work adds makes it slower. Status 1 where
 # one is not kept.
 
+Code.require_file("games.exs", __DIR__)
+
 defmodule Promises do
-  alias Sconce.{Corpus, Figures, Loader}
+  alias Sconce.{Figures, Loader}
 
   @tries 3
   @frames 1_400_000
@@ -22,19 +24,13 @@ defmodule Promises do
     dir = Path.join(System.tmp_dir!(), "sconce-promises-#{System.pid()}")
 
     try do
-      corpus = games!(dir)
+      corpus = Games.corpus!(dir)
       IO.puts(inspect(corpus))
       kept = for backbone <- ~w(mlp gru), do: first_step(backbone, corpus, dir)
       unless Enum.all?([embedding(corpus) | kept]), do: System.halt(1)
     after
       File.rm_rf!(dir)
     end
-  end
-
-  defp games!(dir) do
-    replays = System.get_env("SCONCE_REPLAYS") || raise "SCONCE_REPLAYS is not set"
-    {:ok, corpus} = Corpus.import([replays], into: Path.join(dir, "corpus"), progress: false)
-    corpus
   end
 
   defp first_step(backbone, corpus, dir) do

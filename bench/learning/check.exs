@@ -7,9 +7,11 @@
 # themselves at every step: status 1 where they do not. The curves go into `check.svg` beside this file.
 # `PEERS_DIR` is PyTorch's environment, see bench/peers/README.md.
 
+Code.require_file("../games.exs", __DIR__)
+
 defmodule Check do
   alias Sconce.Trainer.Curve.{Page, Scale}
-  alias Sconce.{Corpus, Loader, Policy, Trainer}
+  alias Sconce.{Loader, Policy, Trainer}
 
   @steps 100
   @tolerance 1.0e-3
@@ -26,7 +28,7 @@ defmodule Check do
     dir = Path.join(System.tmp_dir!(), "sconce-check-#{System.pid()}")
 
     try do
-      corpus = games!(dir)
+      corpus = Games.corpus!(dir)
 
       checked =
         for {name, spec} <- @policies, do: check(name, spec, corpus, Path.join(dir, "#{name}"))
@@ -36,12 +38,6 @@ defmodule Check do
     after
       File.rm_rf!(dir)
     end
-  end
-
-  defp games!(dir) do
-    replays = System.get_env("SCONCE_REPLAYS") || raise "SCONCE_REPLAYS is not set"
-    {:ok, corpus} = Corpus.import([replays], into: Path.join(dir, "corpus"), progress: false)
-    corpus
   end
 
   defp check(name, spec, corpus, dir) do

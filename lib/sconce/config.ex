@@ -1,7 +1,9 @@
 defmodule Sconce.Config do
   alias Sconce.{Error, Options}
+  alias Sconce.Preset.Catalogue
 
   @devices [:cpu, :cuda, :rocm, :tpu]
+  @presets Catalogue.names()
 
   # `variables`: environment variables, the first that says something counts, and how each is read.
   @settings [
@@ -24,10 +26,10 @@ defmodule Sconce.Config do
       variables: [SCONCE_THREADS: :number]
     ],
     preset: [
-      type: {:or, [:atom, :string, nil]},
+      type: {:or, [{:in, @presets}, nil]},
       default: nil,
       doc: "Of `mix sconce.train`, see `Sconce.Preset`.",
-      variables: [SCONCE_PRESET: :text, EXPHIL_DEFAULT_PRESET: :text]
+      variables: [SCONCE_PRESET: :preset, EXPHIL_DEFAULT_PRESET: :preset]
     ],
     replays: [
       type: {:or, [:path, nil]},
@@ -35,6 +37,16 @@ defmodule Sconce.Config do
       doc: "What `mix sconce.import` reads where no path is given.",
       variables: [EXPHIL_REPLAYS_DIR: :text]
     ]
+  ]
+
+  # Read where Sconce is built, tested and measured.
+  @build [
+    SCONCE_SKIP_NATIVE: "1: do not build the native part",
+    SCONCE_PROFILE: "cargo's profile, release by default",
+    SCONCE_FEATURES: "cargo features, comma-separated",
+    SCONCE_TARGET_DIR: "cargo's target folder",
+    SCONCE_REPLAYS: "a folder of real games, for tests",
+    SCONCE_PEERS: "a folder of peers, for benchmarks"
   ]
 
   @no_gpu "nothing runs on a GPU yet; on a CPU memory is taken when it is needed and given back"
@@ -81,7 +93,8 @@ defmodule Sconce.Config do
   ## No effect
 
   Of ExPhil's and EXLA's variables, and of keys an app may have set, these have none, and are named by
-  `explain/0` and the doctor where they are set:
+  `explain/0` and the doctor where they are set, as are variables whose name begins with `SCONCE_` and is
+  none:
 
   | variable or key | why |
   |---|---|
@@ -129,10 +142,14 @@ defmodule Sconce.Config do
   earlier one of their setting overrides.
 
       iex> Application.put_env(:sconce, :threads, "2")
+      iex> Application.put_env(:sconce, :preset, :quik)
       iex> Sconce.Config.wrong()
-      [%{name: :threads, value: "2", source: :application, wrong: "expected a positive integer or nil"}]
-      iex> Application.delete_env(:sconce, :threads)
-      :ok
+      [
+        %{name: :threads, value: "2", source: :application, wrong: "expected a positive integer or nil"},
+        %{name: :preset, value: :quik, source: :application, wrong: "did you mean :quick?"}
+      ]
+      iex> for name <- [:threads, :preset], do: Application.delete_env(:sconce, name)
+      [:ok, :ok]
   """
   @spec wrong() :: [map]
   def wrong do
@@ -154,7 +171,22 @@ defmodule Sconce.Config do
         {"config :sconce, #{key}", inspect(value), why}
       end
 
-    variables ++ keys
+    variables ++ unknown_variables() ++ keys
+  end
+
+  @doc false
+  # Variables that the doctor shows, each with what it is for.
+  def build_variables, do: @build
+
+  defp unknown_variables do
+    known = variables() ++ Enum.map(Keyword.keys(@build), &to_string/1)
+
+    for {"SCONCE_" <> own = name, value} <- Enum.sort(System.get_env()), name not in known do
+      near = Options.nearest(own, for("SCONCE_" <> other <- known, do: other))
+
+      {name, value,
+       if(near, do: "did you mean SCONCE_#{near}?", else: "there is no such variable")}
+    end
   end
 
   @doc """
@@ -264,8 +296,14 @@ defmodule Sconce.Config do
 
   defp from_application(name, spec) do
     case Application.fetch_env(:sconce, name) do
-      {:ok, value} -> [setting(name, value, :application, spec, :term)]
-      :error -> []
+      {:ok, value} when name == :preset and is_binary(value) ->
+        [setting(name, read(:preset, value), :application, spec, :term)]
+
+      {:ok, value} ->
+        [setting(name, value, :application, spec, :term)]
+
+      :error ->
+        []
     end
   end
 
@@ -280,8 +318,8 @@ defmodule Sconce.Config do
   defp right(:flag, _given, _spec), do: "expected 0 or 1"
   defp right(:number, _given, _spec), do: "expected a positive integer"
 
-  defp right(how, given, _spec) when how in [:device, :target] do
-    known = if how == :target, do: ["host" | @devices], else: @devices
+  defp right(how, given, _spec) when how in [:device, :target, :preset] do
+    known = known(how)
 
     case Options.nearest(given, known) do
       nil -> "expected one of #{Enum.join(known, ", ")}"
@@ -296,11 +334,16 @@ defmodule Sconce.Config do
     end
   end
 
+  defp known(:target), do: ["host" | @devices]
+  defp known(:device), do: @devices
+  defp known(:preset), do: @presets
+
   # The value that a variable's text stands for, `:unset` where it says nothing, or the text itself
   # where it is none, which is then refused.
   defp read(:hidden, text), do: if(String.trim(text) in ["", "-1"], do: :cpu, else: :unset)
   defp read(_how, ""), do: :unset
   defp read(:text, text), do: text
+  defp read(:preset, text), do: Enum.find(@presets, text, &(to_string(&1) == text))
   defp read(:flag, "0"), do: :cpu
   defp read(:flag, "1"), do: :cuda
   defp read(:target, "host"), do: :cpu

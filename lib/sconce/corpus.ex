@@ -135,8 +135,8 @@ defmodule Sconce.Corpus do
   #{Enum.map_join(@reasons, ", ", &"`#{inspect(&1)}`")}. Whatever ends an import early, every game
   that was finished is kept, and the next import goes on from there: the death of the caller cancels
   it, a full disk is an error of kind `:io`, a second importer of one corpus one of kind `:busy`.
-  Files of which none can be kept are one of kind `:not_found`, whose `details` have `skipped`; a folder
-  `:into` that holds other things than a corpus is one of kind `:mismatch`.
+  Files of which none can be kept are one of kind `:not_found`, whose `details` have `skipped`, and make no
+  corpus; a game that is there, but not as it was written, is read again; a folder `:into` that holds other things than a corpus is one of kind `:mismatch`.
 
   #{Options.docs(@import)}
   """
@@ -194,8 +194,7 @@ defmodule Sconce.Corpus do
   Returns `games`, `bytes`, `seconds` and `unrecorded`, the games of which nothing is recorded, because
   they are ExPhil's or were imported by an earlier version: of these every number was finite and every
   label one of its head. Games that are damaged make an error of kind `:corrupt`, whose `details` have
-  `damaged`: `file`, `source` and `reason` of each. Importing their sources mends them, once the files are
-  removed.
+  `damaged`: `file`, `source` and `reason` of each. Importing their sources again mends them.
 
   #{Options.docs(@verify)}
   """
@@ -218,7 +217,7 @@ defmodule Sconce.Corpus do
     [%{reason: first} | more] = damaged
     others = if more == [], do: "", else: ", and #{length(more)} more"
     reason = "#{length(damaged)} of #{found.games} games are damaged: #{first}#{others}"
-    mend = "remove these files, then import their sources again"
+    mend = "import their sources again"
     details = %{what: dir, reason: reason, damaged: damaged, mend: mend}
     %Error{kind: :corrupt, op: :verify, details: details}
   end

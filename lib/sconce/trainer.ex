@@ -34,7 +34,8 @@ defmodule Sconce.Trainer do
 
   With `keep_last: n` the n latest states stay as `last-00001000.safetensors` with the number of their
   step; copied over `last.safetensors`, one is where `resume: true` goes on. With `keep_best: n` the
-  policies of the n best validations stay as `best-00001000.safetensors`.
+  policies of the n best validations stay as `best-00001000.safetensors`. Each file has a SHA-256 of what it
+  holds: one that was damaged since is an error of kind `:corrupt` that says what is left.
 
   A file that cannot be written, on a full disk say, stops nothing: the one before it stays, the event
   `:save_failed` and the report's `saves` name it, and the next save tries again. What is not finite is
@@ -50,20 +51,22 @@ defmodule Sconce.Trainer do
 
   What is said counts in the place of what is recorded. May change:
 
-    * when the run ends: `:steps`, `:epochs`, `:max_minutes`, `:patience`, `:min_delta`, `:evaluate`;
+    * when the run ends: `:steps`, `:epochs`, `:max_minutes`, `:patience`, `:min_delta`, `:evaluate`, and
+      with it `:decay_steps`, as below;
     * when it is measured, saved and told of: `:validate_every`, `:save_every`, `:save_minutes`,
-      `:keep_last`, `:keep_best`, `:progress`;
-    * how it is computed: `:threads`, `:device`, `:prefetch`, `:loader_threads`, `:loader_deadline_ms`,
-      `:gradient_checkpoint`, `:checkpoint_every`; `:precision` and `:force_precision`, if the run still
-      computes in what it did;
-    * where its games are, `:corpus` and `:validation`, if they are the same games.
+      `:keep_last`, `:keep_best`, `:gradient_report`, `:progress`;
+    * how it is computed: `:threads`, `:device`, `:memory_limit` (a batch that was cut into parts stays so),
+      `:prefetch`, `:loader_threads`, `:loader_deadline_ms`, `:gradient_checkpoint`, `:checkpoint_every`;
+      `:precision` and `:force_precision`, if the run still computes in what it did;
+    * where its games are, `:corpus` and `:validation`, if they are the same games, and its `:teacher`, if it
+      is the same file.
 
   Everything else would make it another run: what differs is an error of kind `:mismatch`, whose
   `details` have all `differences` (`option`, `recorded`, `given`). An optimiser's own number is the same
-  whether it is said or not.
+  whether it is said or not, and what follows from an option that differs is not named beside it.
 
-  A run that is made longer (`steps: 2000`, or more `:epochs`) keeps its schedule: warm-up and decay are as
-  long as they were when it began, and from then on stand in its options as `:warmup_steps` and
+  A run that is made longer (`steps: 2000`, or more `:epochs`) or shorter keeps its schedule: warm-up and
+  decay are as long as they were when it began, and from then on stand in its options as `:warmup_steps` and
   `:decay_steps`. `:exponential` falls on at its pace, `:constant` and `:cosine_restarts` know no end. A
   `:cosine` or `:linear` that has come to 0 would learn nothing any more, so that more steps than it has
   are refused unless `:decay_steps` is said beside them: it stretches the fall, and the learning rate jumps
@@ -102,6 +105,9 @@ defmodule Sconce.Trainer do
   | `:cosine` | `(1 + cos(π s / n)) / 2`, then 0 (Loshchilov & Hutter 2017, equation 5) |
   | `:cosine_restarts` | such cosines one after another, of `:restart_period` steps and each `:restart_mult` times as long as the one before (SGDR, section 3) |
   | `:exponential` | `decay_rate^(s / n)` |
+
+  A `:linear` or `:cosine` whose `:decay_steps` come to 0 before the run ends is refused by both numbers: the
+  steps behind it would change nothing.
 
   With `:ema_decay` d each step t of the weights p goes into an average, `s = d s + (1 - d) p` from zero
   and corrected by `1 - d^t` (Kingma & Ba 2015, section 3), so that a short run is not held back by its

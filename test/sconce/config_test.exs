@@ -70,7 +70,7 @@ defmodule Sconce.ConfigTest do
         do: assert({variables, under(variables, :device)} == {variables, device})
 
     assert under([{"EXPHIL_DEFAULT_PRESET", "quick"}], :preset) ==
-             {"quick", "EXPHIL_DEFAULT_PRESET"}
+             {:quick, "EXPHIL_DEFAULT_PRESET"}
 
     assert under([{"EXPHIL_REPLAYS_DIR", "/games"}], :replays) == {"/games", "EXPHIL_REPLAYS_DIR"}
   end
@@ -85,11 +85,12 @@ defmodule Sconce.ConfigTest do
           {%{"SCONCE_DEVICE" => "cuda12"},
            ~s(SCONCE_DEVICE: device cannot be "cuda12", did you mean cuda?)},
           {%{"EXLA_TARGET" => "xyz"},
-           ~s(EXLA_TARGET: device cannot be "xyz", expected one of host, cpu, cuda, rocm, tpu)}
+           ~s(EXLA_TARGET: device cannot be "xyz", expected one of host, cpu, cuda, rocm, tpu)},
+          {%{"SCONCE_PRESET" => "quik"},
+           ~s(SCONCE_PRESET: preset cannot be "quik", did you mean quick?)}
         ] do
-      assert_raise ArgumentError, message, fn ->
-        under(variables, if(message =~ "threads", do: :threads, else: :device))
-      end
+      [_, name] = Regex.run(~r/: (\w+) cannot be/, message)
+      assert_raise ArgumentError, message, fn -> under(variables, String.to_atom(name)) end
     end
 
     Application.put_env(:sconce, :threads, "2")
@@ -98,30 +99,48 @@ defmodule Sconce.ConfigTest do
 
   test "explain shows every value that is wrong, and does not raise" do
     environment(%{"EXLA_TARGET" => "cudda", "EXPHIL_GPU" => "yes", "SCONCE_THREADS" => "many"})
+    environment(%{"EXPHIL_DEFAULT_PRESET" => "qqqq"})
     Application.put_env(:sconce, :threads, -1)
+    Application.put_env(:sconce, :preset, "gpu_standad")
 
-    assert [:device, :device, :threads, :threads] = Enum.map(Config.wrong(), & &1.name)
+    assert [:device, :device, :threads, :threads, :preset, :preset] =
+             Enum.map(Config.wrong(), & &1.name)
+
     output = capture_io(fn -> assert Config.explain() == :ok end)
     assert output =~ ~r/^device +"yes" +EXPHIL_GPU \(wrong, see below\)$/m
-    assert output =~ ~r/^preset +nil +default$/m
+    assert output =~ ~r/^replays +nil +default$/m
 
     for line <- [
           ~s(EXPHIL_GPU: device cannot be "yes", expected 0 or 1),
           ~s(EXLA_TARGET: device cannot be "cudda", did you mean cuda?),
           ~s(SCONCE_THREADS: threads cannot be "many", expected a positive integer),
-          ~s(config :sconce: threads cannot be -1, expected a positive integer or nil)
+          ~s(config :sconce: threads cannot be -1, expected a positive integer or nil),
+          ~s(EXPHIL_DEFAULT_PRESET: preset cannot be "qqqq", expected one of #{presets()}),
+          ~s(config :sconce: preset cannot be "gpu_standad", did you mean :gpu_standard?)
         ],
         do: assert(output =~ line <> "\n")
   end
 
+  defp presets, do: Enum.join(Sconce.Preset.names(), ", ")
+
+  test "a preset is known by an atom or its text" do
+    for preset <- [:quick, "quick"] do
+      Application.put_env(:sconce, :preset, preset)
+      assert Config.get(:preset) == :quick
+    end
+  end
+
   test "what is set without effect is named, with the reason" do
     environment(%{"EXLA_MEMORY_FRACTION" => "0.9", "XLA_FLAGS" => "--fast"})
+    environment(%{"SCONCE_THREAD" => "2", "SCONCE_QQQ" => "1"})
     Application.put_env(:sconce, :training_dtype, :bf16)
     Application.put_env(:sconce, :thread, 2)
 
     assert [
              {"EXLA_MEMORY_FRACTION", "0.9", "nothing runs on a GPU yet" <> _},
              {"XLA_FLAGS", "--fast", "there is no XLA here" <> _},
+             {"SCONCE_QQQ", "1", "there is no such variable"},
+             {"SCONCE_THREAD", "2", "did you mean SCONCE_THREADS?"},
              {"config :sconce, thread", "2", "did you mean :threads?"},
              {"config :sconce, training_dtype", ":bf16", "the option :precision of a run says it"}
            ] = Config.ignored()

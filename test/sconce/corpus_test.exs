@@ -35,6 +35,7 @@ defmodule Sconce.CorpusTest do
                    end)
                  end
 
+    refute File.exists?(into)
     assert {:error, %Error{kind: :mismatch} = error} = Corpus.import(dir, into: dir)
 
     assert Exception.message(error) =~

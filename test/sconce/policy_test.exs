@@ -84,7 +84,12 @@ defmodule Sconce.PolicyTest do
     assert {:error, %Error{kind: :mismatch} = error} = Policy.load(path)
     assert Exception.message(error) =~ ~r/version of .*: expected 1, got 2/
 
-    File.write!(path, String.replace(whole, ~S(\"hidden_size\":8,), ~S(\"hidden_size\":9,)))
+    other = String.replace(whole, ~S(\"hidden_size\":8,), ~S(\"hidden_size\":9,))
+    File.write!(path, other)
+    assert {:error, %Error{kind: :corrupt} = error} = Policy.load(path)
+    assert Exception.message(error) =~ "its bytes are not those that were written"
+    # Of an earlier version, which wrote no digest.
+    File.write!(path, String.replace(other, "sha256", "sha255"))
     assert {:error, %Error{kind: :mismatch} = error} = Policy.load(path)
     assert Exception.message(error) =~ "weight backbone."
 

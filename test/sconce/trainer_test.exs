@@ -525,7 +525,7 @@ defmodule Sconce.TrainerTest do
         beside = if name == :decay_steps, do: [lr_schedule: :constant], else: []
 
         assert_raise ArgumentError,
-                     ~r/option :#{name} means nothing beside #{other}: .*goes with #{other}: /,
+                     ~r/option :#{name} means nothing (without option :teacher$|beside #{other}: .*goes with #{other}: )/,
                      fn -> Trainer.start_link(options(context, [{name, value}] ++ beside)) end
       end
 

@@ -22,15 +22,6 @@ defmodule Mix.Tasks.Sconce.Doctor do
   # `rust-version` of Cargo.toml.
   @rust "1.91.0"
 
-  @settings [
-    SCONCE_SKIP_NATIVE: "1: do not build the native part",
-    SCONCE_PROFILE: "cargo's profile, release by default",
-    SCONCE_FEATURES: "cargo features, comma-separated",
-    SCONCE_TARGET_DIR: "cargo's target folder",
-    SCONCE_REPLAYS: "a folder of real games, for tests",
-    SCONCE_PEERS: "a folder of peers, for benchmarks"
-  ]
-
   @schema [corpus: [type: :path, doc: "A corpus whose bytes are checked."]]
 
   @rustup "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
@@ -136,7 +127,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
   defp native_library({:error, reason}, _info), do: [{"not loaded", reason}]
 
   defp settings do
-    for {name, meaning} <- @settings do
+    for {name, meaning} <- Config.build_variables() do
       {to_string(name), System.get_env(to_string(name)) || "unset (#{meaning})"}
     end
   end

@@ -1,6 +1,7 @@
 defmodule Mix.Tasks.Sconce.Train do
   alias Sconce.{Config, Preset, Switches, Trainer}
   alias Sconce.Trainer.{Curve, Progress, RangeTest, Report, Settings}
+  alias Sconce.Trainer.Curve.Page
 
   @shortdoc "Trains a policy on a corpus"
 
@@ -22,7 +23,11 @@ defmodule Mix.Tasks.Sconce.Train do
     svg: [type: :path, doc: "File for the curve of `--find-lr`."]
   ]
   @before_options Settings.schema(:tune) ++ Settings.schema(:range)
-  @training Keyword.drop(Settings.schema(:training), [:loss, :resume])
+  # What stands below in the documentation of the trainer does not here.
+  @training (for {name, spec} <- Keyword.drop(Settings.schema(:training), [:loss, :resume]) do
+               doc = String.replace(spec[:doc], "see below", "see `Sconce.Trainer`")
+               {name, Keyword.replace!(spec, :doc, doc)}
+             end)
 
   @moduledoc """
   Trains a policy by imitation of the games of a corpus, prints the report and writes it with the
@@ -91,6 +96,8 @@ defmodule Mix.Tasks.Sconce.Train do
 
   defp act({:find_lr, opts}) do
     {svg, opts} = Keyword.pop(opts, :svg)
+    # Not after all the steps.
+    with {:error, error} <- Page.check(svg, :write_curve), do: refuse(error)
     test = print(opts, &Trainer.find_learning_rate/1)
 
     with true <- svg != nil, {:error, error} <- RangeTest.write(test, svg), do: refuse(error)
@@ -128,12 +135,12 @@ defmodule Mix.Tasks.Sconce.Train do
   # What is to be done, and the options of that.
   defp parse(args) do
     told(fn ->
-      {opts, rest} = args |> whole() |> Switches.parse!(schema())
+      {opts, rest} = args |> resumable() |> Switches.parse!(schema())
       if rest != [], do: raise(ArgumentError, "unknown argument #{hd(rest)}")
       {actions, opts} = Keyword.split(opts, [:plan, :tune, :find_lr])
       action = action(for {name, true} <- actions, do: name)
       meant!(opts, action)
-      {action, opts |> whole!(action) |> Trainer.Switches.training()}
+      {action, opts |> complete!(action) |> Trainer.Switches.training()}
     end)
   end
 
@@ -144,9 +151,9 @@ defmodule Mix.Tasks.Sconce.Train do
     raise ArgumentError, "#{Switches.switch(other)} does not go with #{Switches.switch(one)}"
   end
 
-  defp whole!(opts, :train), do: folder!(opts)
+  defp complete!(opts, :train), do: folder!(opts)
 
-  defp whole!(opts, action) do
+  defp complete!(opts, action) do
     opts[:resume] &&
       raise ArgumentError, "--resume does not go with #{Switches.switch(action)}"
 
@@ -172,10 +179,12 @@ defmodule Mix.Tasks.Sconce.Train do
   end
 
   # A `--resume` without a folder would take the next switch for one.
-  defp whole(["--resume", "--" <> _ = next | rest]), do: ["--resume=" | whole([next | rest])]
-  defp whole(["--resume"]), do: ["--resume="]
-  defp whole([argument | rest]), do: [argument | whole(rest)]
-  defp whole([]), do: []
+  defp resumable(["--resume", "--" <> _ = next | rest]),
+    do: ["--resume=" | resumable([next | rest])]
+
+  defp resumable(["--resume"]), do: ["--resume="]
+  defp resumable([argument | rest]), do: [argument | resumable(rest)]
+  defp resumable([]), do: []
 
   defp folder!(opts) do
     case Keyword.pop(opts, :resume) do

@@ -28,16 +28,19 @@ defmodule Sconce.Trainer.Meant do
         settings[name] != schema[name][:default],
         not meant?(settings[other], values) do
       raise ArgumentError,
-            "option #{inspect(name)} means nothing beside #{other}: #{inspect(settings[other])}; " <>
-              "it goes with #{other}: #{listed(values)}"
+            "option #{inspect(name)} means nothing " <> why(other, values, settings)
     end
   end
+
+  defp why(other, :given, _settings), do: "without option #{inspect(other)}"
+
+  defp why(other, values, settings),
+    do: "beside #{other}: #{inspect(settings[other])}; it goes with #{other}: #{listed(values)}"
 
   defp meant?(value, :above_zero), do: value > 0
   defp meant?(value, :given), do: value != nil
   defp meant?(value, values), do: value in values
 
   defp listed(:above_zero), do: "a number above 0"
-  defp listed(:given), do: "the file of one"
   defp listed(values), do: Enum.map_join(values, " or ", &inspect/1)
 end

@@ -41,7 +41,7 @@ defmodule Sconce.Trainer.Progress do
   # What the steps since the last row had.
   @nothing %{steps: 0, loss: 0.0, frames: 0.0, seconds: 0.0, waited: 0.0}
 
-  defstruct [:terminal, :columns, :label, :first, :heads] ++
+  defstruct [:terminal, :columns, :label, :first, :heads, :resumed] ++
               [live: false, shown_s: -1.0, seconds: 0.0, rows: :validation, recent: @nothing]
 
   @options [
@@ -138,11 +138,10 @@ defmodule Sconce.Trainer.Progress do
 
   def write(progress, %{event: :start} = event) do
     rows = if event.validation_games == 0, do: :epoch, else: :validation
-    stays(%{progress | rows: rows}, start(event))
+    stays(%{progress | rows: rows}, resumed(progress.resumed, event) ++ [start(event)])
   end
 
-  def write(progress, %{event: :resumed, step: step}),
-    do: stays(progress, "goes on from step #{Figures.grouped(step)}")
+  def write(progress, %{event: :resumed, step: step}), do: {[], %{progress | resumed: step}}
 
   def write(progress, %{event: :precision, asked: asked, used: used}),
     do: stays(progress, "#{asked} gains nothing on this machine: the run computes in #{used}")
@@ -244,6 +243,16 @@ defmodule Sconce.Trainer.Progress do
 
   defp waiting(%{seconds: seconds}) when seconds == 0, do: "-"
   defp waiting(%{waited: waited, seconds: s}), do: Scale.number(100 * waited / s, 1)
+
+  defp resumed(nil, _event), do: []
+
+  defp resumed(step, %{steps: steps}) when step >= steps do
+    [
+      "already finished at step #{Figures.grouped(step)}: nothing to do (--steps N, or steps: N, goes on)"
+    ]
+  end
+
+  defp resumed(step, _event), do: ["goes on from step #{Figures.grouped(step)}"]
 
   defp start(event) do
     [

@@ -2,17 +2,21 @@
 //!
 //! A file to go on training from holds the optimiser's state beside the weights, under names that
 //! begin with `optimiser.`.
+//!
+//! The metadata has a SHA-256 of itself and of all numbers: a bit that changed since is found.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
 use std::io::Write;
+use std::iter;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView, View};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::digest::sha256;
 use crate::ops::simd::non_finite;
 use crate::ops::tensor::{tensor, to_vec};
 use crate::weights::{Weight, Weights};
@@ -39,6 +43,30 @@ impl Manifest {
     pub fn new(spec: Spec, notes: Value) -> Self {
         Manifest { version: VERSION, spec, notes, run: Value::Null }
     }
+}
+
+/// The manifest as it is written.
+#[derive(Serialize)]
+struct Signed<'a> {
+    #[serde(flatten)]
+    manifest: &'a Manifest,
+    /// Of this text with none in its place, and of the numbers behind it.
+    sha256: &'a str,
+}
+
+fn signed(manifest: &Manifest, sha256: &str) -> Result<String> {
+    let signed = Signed { manifest, sha256 };
+    serde_json::to_string(&signed).map_err(|e| Error::corrupt("manifest", e))
+}
+
+/// Of the manifest, the tensors' names in their order, and their numbers. Shapes have to fit these anyhow.
+fn digest<'a>(
+    unsigned: &'a str,
+    names: impl Iterator<Item = &'a String>,
+    numbers: impl Iterator<Item = Cow<'a, [u8]>>,
+) -> String {
+    let names = names.map(|name| name.as_bytes().into());
+    sha256(iter::once(unsigned.as_bytes().into()).chain(names).chain(numbers))
 }
 
 /// What a file holds.
@@ -92,10 +120,14 @@ impl Snapshot {
                 return Err(Error::NonFinite { what: name.clone(), value: value.into() });
             }
         }
-        let text =
-            serde_json::to_string(&self.manifest).map_err(|e| Error::corrupt("manifest", e))?;
+        let mut tensors: Vec<_> = self.tensors.iter().map(|(name, t)| (name, t)).collect();
+        // Tensors of one type stand in the file in the order of their names.
+        tensors.sort_by_key(|(name, _)| *name);
+        let unsigned = signed(&self.manifest, "")?;
+        let names = tensors.iter().map(|(name, _)| *name);
+        let sha256 = digest(&unsigned, names, tensors.iter().map(|(_, numbers)| numbers.data()));
+        let text = signed(&self.manifest, &sha256)?;
         let metadata = Some(HashMap::from([(KEY.to_string(), text)]));
-        let tensors = self.tensors.iter().map(|(name, numbers)| (name, numbers));
         safetensors::serialize(tensors, metadata).map_err(|e| Error::corrupt("checkpoint", e))
     }
 
@@ -133,7 +165,8 @@ impl View for &Numbers {
     }
 }
 
-/// Reads a checkpoint; every size is checked before it is trusted, every number must be finite.
+/// Reads a checkpoint; every size is checked before it is trusted, every number must be finite, and all
+/// what was written. Of files of earlier versions that is not known.
 pub fn load(path: &Path) -> Result<Checkpoint> {
     let bytes = std::fs::read(path).map_err(Error::io(path))?;
     decode(&path.display().to_string(), &bytes)
@@ -152,7 +185,8 @@ pub fn manifest(path: &Path) -> Result<Manifest> {
     let what = path.display().to_string();
     let bytes = std::fs::read(path).map_err(Error::io(path))?;
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| damaged(&what, e))?;
-    parse(&what, &header)
+    let (_, raw) = metadata(&what, &header)?;
+    parse(&what, raw)
 }
 
 pub fn decode(what: &str, bytes: &[u8]) -> Result<Checkpoint> {
@@ -163,8 +197,13 @@ pub fn decode(what: &str, bytes: &[u8]) -> Result<Checkpoint> {
 type Parts = (Manifest, Weights, Optimiser);
 
 fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Parts> {
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(what, e))?;
-    let manifest = parse(what, &header)?;
+    let (length, header) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(what, e))?;
+    let (text, raw) = metadata(what, &header)?;
+    // The header's length and the eight bytes that hold it precede the numbers.
+    let mut names = header.offset_keys();
+    names.sort();
+    check(what, (text, &raw), &names, bytes.get(length + 8..).unwrap_or_default())?;
+    let manifest = parse(what, raw)?;
     let file = SafeTensors::deserialize(bytes).map_err(|e| damaged(what, e))?;
     let (mut weights, mut optimiser) = (Weights::new(), Optimiser::new());
     for (name, view) in file.tensors().into_iter().filter(|(name, _)| wanted(name)) {
@@ -177,7 +216,8 @@ fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<
     Ok((manifest, weights, optimiser))
 }
 
-fn parse(what: &str, header: &Metadata) -> Result<Manifest> {
+/// Its text, and what that says.
+fn metadata<'a>(what: &str, header: &'a Metadata) -> Result<(&'a str, Value)> {
     let text = header.metadata().as_ref().and_then(|m| m.get(KEY));
     let none = "a safetensors file, but no checkpoint of Sconce: it has no manifest";
     let text = text.ok_or_else(|| Error::corrupt(what, none))?;
@@ -187,6 +227,20 @@ fn parse(what: &str, header: &Metadata) -> Result<Manifest> {
     if version != u64::from(VERSION) {
         return Err(Error::mismatch(format!("version of {what}"), VERSION, version));
     }
+    Ok((text, raw))
+}
+
+/// Whether manifest, names and numbers are those that were written.
+fn check(what: &str, (text, raw): (&str, &Value), names: &[String], numbers: &[u8]) -> Result<()> {
+    let Some(sha256) = raw.get("sha256").and_then(Value::as_str) else { return Ok(()) };
+    let unsigned = text.replacen(sha256, "", 1);
+    match digest(&unsigned, names.iter(), iter::once(numbers.into())) == sha256 {
+        true => Ok(()),
+        false => Err(Error::corrupt(what, "damaged: its bytes are not those that were written")),
+    }
+}
+
+fn parse(what: &str, raw: Value) -> Result<Manifest> {
     let manifest: Manifest = serde_json::from_value(raw).map_err(|e| damaged(what, e))?;
     manifest.spec.validate()?;
     Ok(manifest)

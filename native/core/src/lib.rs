@@ -3,6 +3,7 @@
 pub mod backbone;
 pub mod ceilings;
 pub mod checkpoint;
+pub mod digest;
 pub mod embedding;
 pub mod error;
 pub mod fs;

@@ -4,6 +4,7 @@
 //! All of it is arithmetic on (seed, step, place in the batch), in the one copy of the frames that the
 //! batch is.
 
+use sconce_core::ops::simd::dispatch;
 use sconce_core::rng::{Rng, unit};
 use sconce_core::{Error, Result};
 
@@ -45,20 +46,22 @@ impl<'a> Augment<'a> {
 const BLOCKS: usize = 16;
 const NUMBERS: usize = 4 * BLOCKS;
 
-/// Adds numbers of mean 0 and standard deviation `scale`, those of stream `b`.
-///
-/// A number is the sum of the four bytes of a random word (Irwin and Hall's distribution), at most 3.45
-/// standard deviations: near enough to a normal one for noise, and a tenth of the cost.
-fn add_noise(values: &mut [f32], scale: f32, rng: &Rng, b: u64) {
-    // Mean and variance of a byte: 255 / 2, (256^2 - 1) / 12.
-    const MEAN: f32 = 4.0 * 255.0 / 2.0;
-    let scale = scale / (4.0_f32 * 65535.0 / 12.0).sqrt();
-    for (i, values) in values.chunks_mut(NUMBERS).enumerate() {
-        // A window has fewer blocks than 2^32.
-        let words = rng.blocks::<BLOCKS>(b << 32 | (i * BLOCKS) as u64);
-        for (value, word) in values.iter_mut().zip(words.as_flattened()) {
-            let sum = (word & 0xFF) + (word >> 8 & 0xFF) + (word >> 16 & 0xFF) + (word >> 24);
-            *value += scale * (sum as f32 - MEAN);
+dispatch! {
+    /// Adds numbers of mean 0 and standard deviation `scale`, those of stream `b`.
+    ///
+    /// A number is the sum of the four bytes of a random word (Irwin and Hall's distribution), at most 3.45
+    /// standard deviations: near enough to a normal one for noise, and a tenth of the cost.
+    fn add_noise(values: &mut [f32], scale: f32, rng: &Rng, b: u64) {
+        // Mean and variance of a byte: 255 / 2, (256^2 - 1) / 12.
+        const MEAN: f32 = 4.0 * 255.0 / 2.0;
+        let scale = scale / (4.0_f32 * 65535.0 / 12.0).sqrt();
+        for (i, values) in values.chunks_mut(NUMBERS).enumerate() {
+            // A window has fewer blocks than 2^32.
+            let words = rng.blocks::<BLOCKS>(b << 32 | (i * BLOCKS) as u64);
+            for (value, word) in values.iter_mut().zip(words.as_flattened()) {
+                let sum = (word & 0xFF) + (word >> 8 & 0xFF) + (word >> 16 & 0xFF) + (word >> 24);
+                *value += scale * (sum as f32 - MEAN);
+            }
         }
     }
 }

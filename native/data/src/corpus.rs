@@ -52,13 +52,17 @@ impl Manifest {
             format: String,
             version: u32,
         }
-        let head: Head = serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(what(), e))?;
+        let damaged = |e| {
+            let again = "import into this folder, which writes it anew from the games that are there, \
+                         or build the corpus again";
+            Error::corrupt(what(), format!("cut short or damaged ({e}): {again}"))
+        };
+        let head: Head = serde_json::from_slice(&bytes).map_err(damaged)?;
         if head.format != FORMAT {
             return Err(Error::mismatch(what(), FORMAT, head.format));
         }
         shard::check_version(what(), head.version)?;
-        let manifest: Manifest =
-            serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(what(), e))?;
+        let manifest: Manifest = serde_json::from_slice(&bytes).map_err(damaged)?;
         manifest.schema.validate()?;
         if manifest.columns != manifest.schema.columns() {
             return Err(Error::mismatch(what(), "the columns of this version", "others"));
@@ -268,27 +272,45 @@ impl Corpus {
         if let Some(shard) = cell.get() {
             return Ok(shard.clone());
         }
+        let shard = self.open_shard(info)?;
+        // Another thread may have been first; both map the same file.
+        Ok(cell.get_or_init(|| shard).clone())
+    }
+
+    /// One that stays mapped only as long as the caller has it, unless it was mapped before.
+    pub(crate) fn passing_shard(&self, game: usize) -> Result<Arc<Shard>> {
+        match (self.games.get(game), self.shards.get(game).and_then(OnceLock::get)) {
+            (Some(info), None) => self.open_shard(info),
+            _ => self.shard(game),
+        }
+    }
+
+    fn open_shard(&self, info: &GameInfo) -> Result<Arc<Shard>> {
         let path = self.dir.join(&info.file);
         let shard = Shard::open(&path, &self.schema)?;
         // Its own entry was written before its size was known.
         if (GameInfo { bytes: info.bytes, ..shard.game.clone() }) != *info {
-            let reason = "its header is not what the manifest says of the game";
+            let reason = format!(
+                "its header is not what the manifest says of the game: import or build {} again",
+                info.source
+            );
             return Err(Error::corrupt(path.display().to_string(), reason));
         }
-        // Another thread may have been first; both map the same file.
-        Ok(cell.get_or_init(|| Arc::new(shard)).clone())
+        Ok(Arc::new(shard))
     }
 
     /// Every view of these games, in order.
     pub fn views(&self, games: &[usize]) -> Result<Vec<View>> {
         let mut views = Vec::with_capacity(games.len() * self.schema.views());
         for &game in games {
-            let shard = self.shard(game)?;
-            for player in 0..self.schema.views() {
-                views.push(View::new(shard.clone(), &self.schema, game, player)?);
-            }
+            views.extend(self.views_of(&self.shard(game)?, game)?);
         }
         Ok(views)
+    }
+
+    pub(crate) fn views_of(&self, shard: &Arc<Shard>, game: usize) -> Result<Vec<View>> {
+        let view = |player| View::new(shard.clone(), &self.schema, game, player);
+        (0..self.schema.views()).map(view).collect()
     }
 
     /// Games to train on and games to measure on. Which side a game falls on depends on its digest
@@ -392,6 +414,8 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 pub(crate) struct Writer {
     dir: PathBuf,
     schema: Schema,
+    /// Whether the folder was not there.
+    made: bool,
     /// Held for its lock alone.
     _lock: File,
 }
@@ -401,6 +425,8 @@ pub(crate) struct Found {
     pub games: Vec<GameInfo>,
     /// Games whose shard no manifest named: their importer was killed.
     pub adopted: usize,
+    /// Digests of those of which manifest and shard say different things.
+    pub doubtful: HashSet<String>,
 }
 
 /// Whether a folder is one of a corpus, or holds nothing else: a manifest of somebody's is not written over.
@@ -434,9 +460,10 @@ impl Writer {
         }
         let games = dir.join(shard::FOLDER);
         only_of_a_corpus(dir)?;
+        let made = !dir.exists();
         fs::create_dir_all(&games).map_err(|source| Error::Io { path: games.clone(), source })?;
         let lock = lock(dir, LOCK)?;
-        let writer = Writer { dir: dir.to_path_buf(), schema: schema.clone(), _lock: lock };
+        let writer = Writer { dir: dir.to_path_buf(), schema: schema.clone(), made, _lock: lock };
         writer.check_schema()?;
         Ok(writer)
     }
@@ -462,7 +489,7 @@ impl Writer {
             Err(Error::NotFound { .. } | Error::Corrupt { .. }) => HashMap::new(),
             Err(error) => return Err(error),
         };
-        let mut found = Found { games: Vec::new(), adopted: 0 };
+        let mut found = Found { games: Vec::new(), adopted: 0, doubtful: HashSet::new() };
         let folder = self.dir.join(shard::FOLDER);
         clear_partials(&self.dir)?;
         clear_partials(&folder)?;
@@ -484,8 +511,22 @@ impl Writer {
         }
         game.file = shard::name(&game.digest);
         game.bytes = fs::metadata(path).map_or(0, |m| m.len());
-        found.adopted += usize::from(!listed.contains_key(&game.file));
+        match listed.get(&game.file) {
+            None => found.adopted += 1,
+            Some(known) if *known != game => drop(found.doubtful.insert(game.digest.clone())),
+            Some(_) => {}
+        }
         found.games.push(game);
+    }
+
+    /// Whether the shard of a game that was taken stock of has the bytes that it was written with, as far
+    /// as they are recorded.
+    pub fn is_whole(&self, digest: &str) -> bool {
+        let shard = Shard::open(&self.dir.join(shard::name(digest)), &self.schema);
+        let intact = |shard: Shard| {
+            !shard.is_recorded() || shard.contents().is_ok_and(|found| found == shard.game.contents)
+        };
+        shard.is_ok_and(intact)
     }
 
     /// Writes a game's shard.
@@ -495,6 +536,19 @@ impl Writer {
 
     pub fn write_manifest(&self, games: &[GameInfo]) -> Result<()> {
         Manifest::new(&self.schema, games.to_vec()).write(&self.dir)
+    }
+
+    /// Leaves nothing of a corpus that has neither games nor a manifest.
+    pub fn abandon(&self) {
+        if self.dir.join(MANIFEST).exists() || fs::remove_dir(self.dir.join(shard::FOLDER)).is_err()
+        {
+            return;
+        }
+        // What cannot be removed is no reason for another error.
+        let _ = fs::remove_file(self.dir.join(LOCK));
+        if self.made {
+            let _ = fs::remove_dir(&self.dir);
+        }
     }
 
     /// Makes these the games of the corpus, then removes the shards of others.

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use sconce_core::digest::sha256;
 use sconce_core::spec::{Heads, HeadsKind};
 use sconce_core::{Error, Result};
 use serde::Deserialize;
@@ -22,7 +23,7 @@ use sha2::{Digest, Sha256};
 use crate::corpus::hex;
 use crate::mapped::{self, Mapped};
 use crate::schema::{GameInfo, Schema};
-use crate::shard::{Place, Shard, Stored, sha256};
+use crate::shard::{Place, Shard, Stored};
 
 const EMBEDDINGS: &str = "embeddings.bin";
 const LABELS: &str = "labels.bin";

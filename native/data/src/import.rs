@@ -81,7 +81,8 @@ pub struct Skipped {
 ///
 /// Every finished game is kept whatever happens next: a cancelled or killed import loses only the
 /// files it was reading, and the next one goes on from there. A failing disk ends the import with
-/// an error; a failing replay is skipped and reported.
+/// an error; a failing replay is skipped and reported. A game that is there already is read again if
+/// its shard has not the bytes that it was written with. Where nothing can be kept no corpus is made.
 pub fn import(
     paths: &[PathBuf],
     dir: &Path,
@@ -105,11 +106,12 @@ pub fn import(
         total: files.len(),
         state: Mutex::new(State::new(&found.games)),
         ledger: Mutex::new(Ledger { games: found.games, written: start, cost: Duration::ZERO }),
+        doubtful: found.doubtful,
         writer,
     };
     let outcome = job.run(&files, cancel);
     // Also after a failure: what is finished is finished.
-    let listed = job.write_manifest();
+    let listed = job.close();
     outcome?;
     listed?;
     Ok(job.report(found.adopted, skipped))
@@ -122,6 +124,8 @@ struct Job<'a> {
     total: usize,
     state: Mutex<State>,
     ledger: Mutex<Ledger>,
+    /// Games that may not be what was written, see [`crate::corpus::Found`].
+    doubtful: HashSet<String>,
     writer: Writer,
 }
 
@@ -182,8 +186,10 @@ impl Job<'_> {
             Err(refusal) => return Ok(Outcome::Skipped(refusal)),
         };
         let digest = hex(&Sha256::digest(&bytes));
-        if let Some(outcome) = self.claim(&digest, file) {
-            return Ok(outcome);
+        match self.claim(&digest, file) {
+            Some(Outcome::Known) if !self.is_whole(&digest) => {}
+            Some(outcome) => return Ok(outcome),
+            None => {}
         }
         let read = quietly(|| melee::read(&bytes, self.options.min_frames));
         let mut game = match read {
@@ -195,6 +201,10 @@ impl Job<'_> {
         game.info.source =
             file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         self.writer.add(game.info, &game.columns).map(|info| Outcome::Added(Box::new(info)))
+    }
+
+    fn is_whole(&self, digest: &str) -> bool {
+        !self.doubtful.contains(digest) && self.writer.is_whole(digest)
     }
 
     /// Takes a digest for this file, unless it is in the corpus or taken already.
@@ -252,7 +262,11 @@ impl Job<'_> {
     /// Enters a game, and writes the manifest once a second; less often where a write takes long,
     /// so that a large corpus is not rewritten all the time.
     fn list(&self, game: GameInfo) -> Result<()> {
+        let again = lock(&self.state).known.contains(&game.digest);
         let mut ledger = lock(&self.ledger);
+        if again {
+            ledger.games.retain(|known| known.digest != game.digest);
+        }
         ledger.games.push(game);
         if ledger.written.elapsed() < MANIFEST_EVERY.max(ledger.cost * 20) {
             return Ok(());
@@ -264,8 +278,14 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn write_manifest(&self) -> Result<()> {
-        self.writer.write_manifest(&lock(&self.ledger).games)
+    /// Lists the games; where there is none among these files, and was none before, no corpus is left.
+    fn close(&self) -> Result<()> {
+        let games = &lock(&self.ledger).games;
+        if games.is_empty() && self.total > 0 {
+            self.writer.abandon();
+            return Ok(());
+        }
+        self.writer.write_manifest(games)
     }
 
     fn report(self, adopted: usize, mut skipped: Vec<Skipped>) -> ImportReport {

@@ -8,12 +8,11 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
+use sconce_core::digest::sha256;
 use sconce_core::fs::write_atomic;
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use crate::corpus::hex;
 use crate::mapped::{self, Mapped};
 use crate::schema::{Column, ColumnSpec, Dtype, GameInfo, Schema, VERSION};
 
@@ -59,7 +58,7 @@ pub(crate) fn write(
     game.file = name(&game.digest);
     let path = corpus.join(&game.file);
     let data: Vec<Vec<u8>> = columns.iter().map(Column::bytes).collect();
-    game.contents = sha256(data.iter().map(Vec::as_slice));
+    game.contents = sha256(&data);
     let specs = schema.columns();
     let tensors = specs
         .iter()
@@ -77,12 +76,6 @@ pub(crate) fn write(
         .map_err(|e| Error::corrupt(path.display().to_string(), e))?;
     write_atomic(&path, |file| file.write_all(&bytes))?;
     Ok(GameInfo { bytes: bytes.len() as u64, ..game })
-}
-
-pub(crate) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
-    let mut hash = Sha256::new();
-    parts.into_iter().for_each(|part| hash.update(part));
-    hex(&hash.finalize())
 }
 
 fn shape(spec: &ColumnSpec, frames: usize) -> Vec<usize> {

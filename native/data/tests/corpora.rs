@@ -134,6 +134,50 @@ fn shards_that_are_gone_or_damaged_are_imported_anew() {
 }
 
 #[test]
+fn a_shard_with_a_bit_that_changed_is_written_anew_from_its_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, into) = (replays(dir.path(), 3), dir.path().join("corpus"));
+    run(slice::from_ref(&folder), &into).unwrap();
+    let manifest = fs::read(into.join("manifest.json")).unwrap();
+    let shard = shards(&into).remove(1);
+    let whole = fs::read(&shard).unwrap();
+    // In the game's numbers and in what is said of it.
+    let tag = whole.windows(8).position(|text| text == b"Player 0").unwrap();
+    for at in [whole.len() - 1, tag] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        fs::write(&shard, &bytes).unwrap();
+        let report = run(slice::from_ref(&folder), &into).unwrap();
+        assert_eq!((report.added, report.known), (1, 2), "{at}");
+        assert_eq!(fs::read(&shard).unwrap(), whole);
+        assert_eq!(fs::read(into.join("manifest.json")).unwrap(), manifest);
+    }
+}
+
+#[test]
+fn an_import_that_keeps_nothing_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bad, into) = (dir.path().join("bad.slp"), dir.path().join("corpus"));
+    fs::write(&bad, b"no replay").unwrap();
+    let go = |into: &Path| run(slice::from_ref(&bad), into).unwrap();
+    assert_eq!(go(&into).skipped.len(), 1);
+    assert!(!into.exists());
+    // A folder that was there stays, as it was.
+    fs::create_dir(&into).unwrap();
+    go(&into);
+    assert_eq!(fs::read_dir(&into).unwrap().count(), 0);
+    run(&[replays(dir.path(), 1)], &into).unwrap();
+    go(&into);
+    assert_eq!(Corpus::open(&into).unwrap().games().len(), 1);
+
+    let (folder, stopped) = (replays(dir.path(), 1), dir.path().join("stopped"));
+    let options = ImportOptions::default();
+    let outcome = import(&[folder], &stopped, &options, &|_| (), &AtomicBool::new(true));
+    assert_eq!(kind(outcome), Some(Kind::Cancelled));
+    assert!(!stopped.exists());
+}
+
+#[test]
 fn a_broken_manifest_is_an_error_to_read_and_rebuilt_by_an_import() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (replays(dir.path(), 2), dir.path().join("corpus"));
@@ -142,7 +186,9 @@ fn a_broken_manifest_is_an_error_to_read_and_rebuilt_by_an_import() {
     let whole = fs::read_to_string(&path).unwrap();
     for len in [0, 1, whole.len() / 2, whole.len() - 1] {
         fs::write(&path, &whole[..len]).unwrap();
-        assert_eq!(kind(Corpus::open(&into)), Some(Kind::Corrupt), "{len}");
+        let error = Corpus::open(&into).unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt, "{len}");
+        assert!(error.to_string().contains("import into this folder"), "{error}");
     }
     assert_eq!(run(slice::from_ref(&folder), &into).unwrap().adopted, 2);
     assert_eq!(fs::read_to_string(&path).unwrap(), whole);
@@ -415,6 +461,19 @@ fn a_single_bit_that_changed_is_found_and_its_replay_named() {
     }
     let stop = verify(corpus.dir(), &|_| (), &AtomicBool::new(true));
     assert_eq!(kind(stop), Some(Kind::Cancelled));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_game_that_was_checked_is_mapped_no_more() {
+    let (_dir, corpus) = corpus(&[Fixture::default(), Fixture { seed: 5, ..Fixture::default() }]);
+    let folder = corpus.dir().display().to_string();
+    let mapped = |_| {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(!maps.contains(&folder), "{maps}");
+    };
+    let found = verify(corpus.dir(), &mapped, &AtomicBool::new(false)).unwrap();
+    assert_eq!((found.games, found.damaged.len()), (2, 0));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The learning rate of every update.
 
+use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// Linear warm-up, then the named decay.
@@ -43,6 +44,23 @@ impl Schedule {
     /// Updates of the decay.
     pub fn decay_length(&self) -> u64 {
         self.decay_steps.unwrap_or(self.total_steps.saturating_sub(self.warmup_steps))
+    }
+
+    /// A run whose rate falls to 0 before its end is refused: what comes after would change nothing.
+    pub fn check(&self) -> Result<()> {
+        let end = self.warmup_steps.saturating_add(self.decay_length());
+        let falls = match self.kind {
+            ScheduleKind::Linear { min } | ScheduleKind::Cosine { min } => min <= 0.0,
+            _ => false,
+        };
+        if !falls || end >= self.total_steps {
+            return Ok(());
+        }
+        let (least, total) = (self.total_steps - self.warmup_steps, self.total_steps);
+        let expected = format!("at least {least}, to the end of the run after {total} steps");
+        let length = self.decay_length();
+        let got = format!("{length}, so that the learning rate is 0 from step {end} on");
+        Err(Error::mismatch("decay_steps", expected, got))
     }
 
     /// Rate of update `step`, counted from 0. The first of a warm-up is 0.
@@ -122,6 +140,19 @@ mod tests {
         };
         assert_eq!((of(50).rate(35), of(50).rate(60), of(50).rate(100)), (0.5, 0.0, 0.0));
         assert_eq!(of(200).rate(110), 0.5);
+    }
+
+    #[test]
+    fn a_decay_to_0_before_the_end_is_refused_and_any_other_is_not() {
+        let of =
+            |kind, decay_steps| Schedule { decay_steps, ..schedule(kind, 10, 110) }.check().is_ok();
+        for kind in [ScheduleKind::Linear { min: 0.0 }, ScheduleKind::Cosine { min: 0.0 }] {
+            let fit = [None, Some(99), Some(100), Some(200)].map(|decay| of(kind, decay));
+            assert_eq!(fit, [true, false, true, true]);
+        }
+        for kind in [ScheduleKind::Cosine { min: 0.1 }, ScheduleKind::Exponential { rate: 0.5 }] {
+            assert!(of(kind, Some(5)));
+        }
     }
 
     #[test]

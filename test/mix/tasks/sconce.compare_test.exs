@@ -30,6 +30,10 @@ defmodule Mix.Tasks.Sconce.CompareTest do
     assert File.read!(svg) =~ "2 runs"
     assert text =~ ~r/^NLL .*\*/m
 
+    assert_raise Mix.Error, ~r/both.png: expected a file that ends in .svg, got .png/, fn ->
+      Compare.run(runs ++ ["--svg", Path.join(dir, "both.png")])
+    end
+
     text = capture_io(fn -> Compare.run(runs) end)
     refute text =~ "curves"
     refute File.exists?("compare.svg")

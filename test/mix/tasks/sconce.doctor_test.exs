@@ -37,12 +37,13 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
     assert output =~ ~r/preset +nil \(default\)/
     assert output =~ ~r/set without effect\n  XLA_FLAGS +--fast \(there is no XLA here/
 
-    wrong = [{"SCONCE_DEVICE", "cud"}, {"EXPHIL_GPU", "no"} | env]
+    wrong = [{"SCONCE_DEVICE", "cud"}, {"EXPHIL_GPU", "no"}, {"SCONCE_PRESET", "quik"} | env]
     assert {output, 1} = mix(["sconce.doctor"], File.cwd!(), wrong)
     assert output =~ ~r/device +"cud" \(SCONCE_DEVICE, wrong\)/
     assert output =~ ~r/threads +2 \(SCONCE_THREADS\)/
     assert output =~ ~r/wrong\n  SCONCE_DEVICE +device cannot be "cud", did you mean cuda\?/
     assert output =~ ~r/  EXPHIL_GPU +device cannot be "no", expected 0 or 1/
+    assert output =~ ~r/  SCONCE_PRESET +preset cannot be "quik", did you mean quick\?/
   end
 
   test "it checks a corpus to the last byte" do

@@ -67,7 +67,9 @@ defmodule Mix.Tasks.Sconce.TrainTest do
           {~w(--plan --tune), "--tune does not go with --plan"},
           {~w(--plan --initial 3), "--initial needs --tune"},
           {~w(--num-it 3), "--num-it needs --find-lr"},
-          {~w(--plan --memory-limit 1KB), ~r/needs .* and may have 1.0 KB/}
+          {~w(--plan --memory-limit 1KB), ~r/needs .* and may have 1.0 KB/},
+          {~w(--find-lr --num-it 30 --svg range.png),
+           "write_curve: range.png: expected a file that ends in .svg, got .png"}
         ],
         do: assert_raise(Mix.Error, says, fn -> train(dir, @small ++ args) end)
   end
@@ -122,6 +124,11 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     end
   end
 
+  test "help points to nothing below that is not there" do
+    pointing = for {name, spec} <- Train.schema(), spec[:doc] =~ "below", do: name
+    assert pointing == [:preset]
+  end
+
   test "a value that cannot be is refused by its switch" do
     for args <- [["--batch-size", "many"], ["--lr-schedule", "wild"], ["--backbone", "grue"]] do
       assert_raise Mix.Error, ~r/^#{hd(args)} cannot be/, fn -> Train.run(args) end
@@ -169,7 +176,9 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     output = capture_io(fn -> Train.run(["--resume", run, "--steps", "6"]) end)
     assert output =~ "goes on from step 4"
     assert output =~ "6 steps in"
-    assert capture_io(fn -> Train.run(["--out", run, "--resume"]) end) =~ "goes on from step 6"
+    again = capture_io(fn -> Train.run(["--out", run, "--resume"]) end)
+    assert again =~ "already finished at step 6: nothing to do (--steps N, or steps: N, goes on)"
+    refute again =~ "goes on from"
 
     assert_raise Mix.Error,
                  ~r/--hidden-size is 8, not 9; --seed is 0, not 3; games/,
@@ -207,6 +216,9 @@ defmodule Mix.Tasks.Sconce.TrainTest do
           {~w(--device cuda), ~r/--device: cuda is not part .*\(to mend it: --device cpu\)/},
           {~w(--momentum 0.5), ~r/--momentum/},
           {~w(--decay-rate 0.5), ~r/--decay-rate means nothing beside --lr-schedule cosine/},
+          {~w(--teacher-weight 0.5), "--teacher-weight means nothing without --teacher"},
+          {~w(--decay-steps 2 --warmup-steps 1),
+           ~r/--decay-steps: expected at least 3, .* got 2/},
           {~w(--max-grad-norm 0), ~r/--max-grad-norm: 0 is not above 0/},
           {~w(--steps 99999999999999999999), ~r/^--steps cannot be .* an integer of 64 bits/},
           {~w(--lr-schedule cosin), "--lr-schedule cannot be \"cosin\", did you mean cosine?"},

@@ -45,7 +45,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
   ]
   @schedules [
     [lr_schedule: :constant],
-    [lr_schedule: :linear, decay_steps: 5],
+    [lr_schedule: :linear, decay_steps: 8],
     [lr_schedule: :cosine],
     [lr_schedule: :cosine_restarts, restart_period: 2, restart_mult: 2],
     [lr_schedule: :exponential, decay_rate: 0.5]

@@ -167,6 +167,32 @@ defmodule Sconce.Trainer.ResumeTest do
     assert Exception.message(error) =~ "#{last}: cut short, damaged"
   end
 
+  test "a bit that changed in the last state is found, with what to do", context do
+    {:ok, _report} = begin(context, steps: 4)
+    last = Path.join(context.out, "last.safetensors")
+    whole = File.read!(last)
+    size = div(byte_size(whole), 2)
+    <<before::binary-size(size), byte, after_it::binary>> = whole
+    File.write!(last, [before, Bitwise.bxor(byte, 1), after_it])
+
+    for outcome <- [resume(context), Policy.load(last)] do
+      assert {:error, %Error{kind: :corrupt} = error} = outcome
+      assert Exception.message(error) =~ "#{last}: damaged: its bytes are not those"
+    end
+
+    assert {:error, error} = resume(context)
+    assert Exception.message(error) =~ ~r/begin anew .*best.safetensors; keep_last/
+  end
+
+  test "all that may change is named in the documentation" do
+    [fixed] = Regex.run(~r/fn fixed\(.*?\n}\n/s, File.read!("native/train/src/run/resume.rs"))
+    names = for [_, name] <- Regex.scan(~r/^ +(\w+): own\.\1,$/m, fixed), do: name
+    assert length(names) > 20
+    {:docs_v1, _, _, _, %{"en" => text}, _, _} = Code.fetch_docs(Trainer)
+    [_, going_on] = Regex.run(~r/## Going on\n(.*?)\n## /s, text)
+    assert for(name <- names, not (going_on =~ ~r/`:?#{name}\b/), do: name) == []
+  end
+
   test "the last state tells a player as little as the best policy does", context do
     {:ok, _report} = begin(context, steps: 4)
 

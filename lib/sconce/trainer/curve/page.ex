@@ -39,9 +39,24 @@ defmodule Sconce.Trainer.Curve.Page do
   @doc "Writes an SVG to a file; `op` is the error's."
   @spec write(String.t(), Path.t(), atom) :: :ok | {:error, Error.t()}
   def write(svg, path, op) do
-    with {:error, reason} <- File.write(path, svg) do
+    with :ok <- check(path, op), {:error, reason} <- File.write(path, svg) do
       details = %{path: path, reason: List.to_string(:file.format_error(reason))}
       {:error, %Error{kind: :io, op: op, details: details}}
+    end
+  end
+
+  @doc "A path whose ending says that it is something else than an SVG is an error of kind `:mismatch`."
+  @spec check(Path.t() | nil, atom) :: :ok | {:error, Error.t()}
+  def check(nil, _op), do: :ok
+
+  def check(path, op) do
+    ending = path |> Path.extname() |> String.downcase()
+
+    if ending in ["", ".svg"] do
+      :ok
+    else
+      details = %{what: path, expected: "a file that ends in .svg", got: ending}
+      {:error, %Error{kind: :mismatch, op: op, details: details}}
     end
   end
 

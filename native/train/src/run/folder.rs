@@ -132,9 +132,18 @@ impl Folder {
         let steps = self.steps(Kind::Last).unwrap_or_default();
         let mend = match steps.iter().max() {
             Some(step) => format!("copy {} over it", self.numbered(Kind::Last, *step).display()),
-            None => "begin anew in another folder; keep_last keeps more states than one".into(),
+            None => self.begin_anew(),
         };
         Error::Corrupt { what, reason: format!("{reason}; {mend}") }
+    }
+
+    fn begin_anew(&self) -> String {
+        let best = self.file(Kind::Best);
+        let kept = match best.exists() {
+            true => format!(", the policy of the best validation is {}", best.display()),
+            false => String::new(),
+        };
+        format!("begin anew in another folder{kept}; keep_last keeps more states than one")
     }
 
     /// Removes numbered checkpoints that are not to be kept.

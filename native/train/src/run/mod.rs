@@ -48,7 +48,9 @@ use crate::teacher::{Lesson, Teacher};
 pub fn read_report(out: &Path) -> Result<RunReport> {
     let path = Folder::new(out).report();
     let text = std::fs::read(&path).map_err(Error::io(&path))?;
-    serde_json::from_slice(&text).map_err(|e| Error::corrupt(path.display().to_string(), e))
+    let again = "going on with the run (resume: true) writes it anew";
+    let reason = |e| format!("cut short or damaged ({e}); {again}");
+    serde_json::from_slice(&text).map_err(|e| Error::corrupt(path.display().to_string(), reason(e)))
 }
 
 /// What the gradients looked like whenever a run was asked to look, from its folder.
@@ -155,13 +157,18 @@ impl<'a> Run<'a> {
         let epoch_steps = (source.steps_per_epoch() / options.accumulation_steps).max(1);
         let known = teacher.as_ref().map(Teacher::digest);
         let found = resumable(&folder, spec, options, (&digest, known), epoch_steps)?;
-        let (policy, progress, moments) = match found {
+        let (policy, mut progress, moments) = match found {
             Some((policy, progress, moments)) => (policy, progress, Some(moments)),
-            None => (first, Progress::new(options, digest, known.map(String::from)), None),
+            None => {
+                options.schedule(options.total_steps(epoch_steps)).check()?;
+                (first, Progress::new(options, digest, known.map(String::from)), None)
+            }
         };
         let options = progress.options.clone();
         let scheduled = Scheduled::of(&options, spec, taught.as_ref())?;
         let steps = options.total_steps(epoch_steps);
+        let schedule = progress.schedule(steps);
+        progress.warmup_steps = Some(schedule.warmup_steps);
         if let Err(error) = folder.write_record(&Record::new(corpus.dir(), spec, progress.said())) {
             saver.fail(progress.step, folder.record(), &error, events);
         }
@@ -202,7 +209,7 @@ impl<'a> Run<'a> {
         Ok(Run {
             learn: Box::new(Stepper::learn_from),
             room,
-            schedule: options.schedule(steps),
+            schedule,
             options,
             folder,
             saver,

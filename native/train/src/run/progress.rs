@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::loss_scale::LossScale;
 use crate::options::TrainOptions;
 use crate::report::{Pace, Point};
+use crate::schedule::Schedule;
 use crate::step::Losses;
 
 /// What `last.safetensors` has of a run beside weights and moments.
@@ -33,6 +34,9 @@ pub struct Progress {
     /// Windows that are worked through together.
     #[serde(default)]
     pub micro_batch: Option<usize>,
+    /// Steps of the warm-up, which stay what they were when the run began.
+    #[serde(default)]
+    pub warmup_steps: Option<u64>,
     /// What the run computes in, on whatever machine it goes on.
     #[serde(default)]
     pub precision: Precision,
@@ -86,6 +90,7 @@ impl Progress {
             pace: Pace::default(),
             epoch_losses: Tally::default(),
             micro_batch: None,
+            warmup_steps: None,
             precision: options.precision_here(),
             loss_scale: None,
             history: vec![],
@@ -94,6 +99,13 @@ impl Progress {
             digest,
             teacher,
         }
+    }
+
+    /// The learning rate of a run of so many steps.
+    pub fn schedule(&self, total_steps: u64) -> Schedule {
+        let schedule = self.options.schedule(total_steps);
+        let warmup_steps = self.warmup_steps.unwrap_or(schedule.warmup_steps);
+        Schedule { warmup_steps, ..schedule }
     }
 
     /// The options as they were said.

@@ -5,20 +5,22 @@
 //! 2. How a run is computed, watched and saved may change, and when it ends; what is computed may not.
 //!    What may not and does is told all at once.
 //! 3. The schedule is the earlier run's: where the run is lengthened, warm-up and decay keep the lengths
-//!    that they had, unless `decay_steps` is said anew.
+//!    that they had, unless `decay_steps` is said anew. So has the warm-up where it is shortened.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use sconce_core::checkpoint::{self, Checkpoint, Manifest, Optimiser};
 use sconce_core::error::Difference;
+use sconce_core::spec::Embedding;
 use sconce_core::{Error, Policy, Precision, Result, Spec};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::folder::{Folder, Kind};
 use super::progress::Progress;
 use crate::options::{LrSchedule, TrainOptions};
+use crate::schedule::Schedule;
 
 /// What a folder knows of its run from the start on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,8 +47,13 @@ impl Record {
         let (path, last) = (folder.record(), folder.file(Kind::Last));
         if path.exists() {
             let text = std::fs::read(&path).map_err(Error::io(&path))?;
-            let corrupt = |e| Error::corrupt(path.display().to_string(), e);
-            return serde_json::from_slice(&text).map_err(corrupt);
+            let mend = match last.exists() {
+                true => "remove it and say corpus: DIR, the last state knows the rest",
+                false => "begin anew in another folder",
+            };
+            let corrupt = |e| format!("cut short or damaged ({e}); {mend}");
+            return serde_json::from_slice(&text)
+                .map_err(|e| Error::corrupt(path.display().to_string(), corrupt(e)));
         }
         if !last.exists() {
             return Err(Error::not_found(format!("a run in {}", out.display())));
@@ -118,10 +125,18 @@ pub fn resumable(
     if !differences.is_empty() {
         return Err(Error::Fixed { what: path.display().to_string(), differences });
     }
-    progress.options = lengthened(&progress, options, epoch_steps)?;
-    progress.said = Some(TrainOptions { resume: false, ..options.clone() });
+    go_on(&mut progress, options, epoch_steps)?;
     let policy = Policy::from_checkpoint(manifest, weights)?;
     Ok(Some((policy, progress, optimiser)))
+}
+
+/// Takes the options from now on, with the schedule that there was.
+fn go_on(progress: &mut Progress, now: &TrainOptions, epoch_steps: u64) -> Result<()> {
+    let before = progress.schedule(progress.options.total_steps(epoch_steps));
+    progress.options = lengthened(progress, now, epoch_steps)?;
+    progress.warmup_steps = Some(before.warmup_steps);
+    progress.said = Some(TrainOptions { resume: false, ..now.clone() });
+    Ok(())
 }
 
 fn progress(path: &Path, manifest: &Manifest) -> Result<Progress> {
@@ -138,7 +153,14 @@ fn differences(
 ) -> Result<Vec<Difference>> {
     let mut found = vec![];
     compare(&value(spec)?, &value(now_spec)?, "", &mut found);
-    compare(&value(&fixed(progress.said()))?, &value(&fixed(now))?, "", &mut found);
+    // The heads of a corpus of vectors are its own.
+    if matches!(spec.embedding, Embedding::Vector(_)) && spec.heads.kind != now_spec.heads.kind {
+        let kind = found.iter_mut().filter(|found| found.option == "heads");
+        kind.for_each(|found| found.option = "heads_kind".into());
+    }
+    let same = progress.said().optimizer == now.optimizer;
+    compare(&value(&fixed(progress.said(), same))?, &value(&fixed(now, same))?, "", &mut found);
+    found.dedup();
     found.extend(rounded(progress.precision, now));
     if progress.digest != digest {
         let (recorded, given) = ("those of the run".into(), "others".into());
@@ -165,8 +187,9 @@ fn rounded(recorded: Precision, now: &TrainOptions) -> Option<Difference> {
     })
 }
 
-/// Options that may change are made equal, and those that are said like those that are not.
-fn fixed(options: &TrainOptions) -> TrainOptions {
+/// Options that may change are made equal, and of one optimiser the numbers that are said like those that
+/// are not; those of another follow from it.
+fn fixed(options: &TrainOptions, same_optimiser: bool) -> TrainOptions {
     let own = TrainOptions::default();
     let mut options = TrainOptions {
         // When it ends,
@@ -202,7 +225,7 @@ fn fixed(options: &TrainOptions) -> TrainOptions {
         resume: own.resume,
         ..options.clone()
     };
-    if let Ok(config) = options.optimiser() {
+    if same_optimiser && let Ok(config) = options.optimiser() {
         options.weight_decay = Some(config.weight_decay);
         (options.beta1, options.beta2) = (config.beta1, config.beta2);
         (options.eps, options.momentum) = (config.eps, config.momentum);
@@ -216,7 +239,8 @@ fn value(data: &impl Serialize) -> Result<Value> {
     serde_json::from_str(&text).map_err(|e| Error::corrupt("options", e))
 }
 
-/// Adds the names under which two values differ. A single name that differs is that of a variant.
+/// Adds the names under which two values differ. A single name that differs is that of a variant; what is
+/// of another kind has other fields, which follow from it.
 fn compare(before: &Value, now: &Value, name: &str, found: &mut Vec<Difference>) {
     let differ = |recorded: &Value, given: &Value| Difference {
         option: name.to_string(),
@@ -229,25 +253,39 @@ fn compare(before: &Value, now: &Value, name: &str, found: &mut Vec<Difference>)
             (Some(x), Some(y)) if a.len() == 1 && b.len() == 1 && x != y => {
                 found.push(differ(&x.as_str().into(), &y.as_str().into()));
             }
-            _ => {
-                let names: BTreeMap<_, _> = a.iter().chain(b).collect();
-                for key in names.into_keys() {
-                    let part = |fields: &serde_json::Map<_, _>| {
-                        fields.get(key).cloned().unwrap_or_default()
-                    };
-                    compare(&part(a), &part(b), &below(name, key), found);
+            _ => match KINDS.into_iter().find(|kind| a.get(*kind) != b.get(*kind)) {
+                Some(kind) => found.push(differ(&part(a, kind), &part(b, kind))),
+                None => {
+                    let names: BTreeMap<_, _> = a.iter().chain(b).collect();
+                    for key in names.into_keys() {
+                        compare(&part(a, key), &part(b, key), below(name, key), found);
+                    }
                 }
-            }
+            },
         },
+        (Value::Array(a), Value::Array(b))
+            if a.len() == b.len() && a.iter().chain(b).all(Value::is_object) =>
+        {
+            a.iter().zip(b).for_each(|(a, b)| compare(a, b, name, found));
+        }
         (before, now) => found.push(differ(before, now)),
     }
 }
 
-/// Options of backbones and losses are said by their own names.
-fn below(name: &str, key: &str) -> String {
-    match name {
-        "heads" | "embedding" => format!("{name}.{key}"),
-        _ => key.to_string(),
+/// Fields that say what the others mean: of heads, and of an embedding.
+const KINDS: [&str; 2] = ["kind", "layout"];
+
+fn part(fields: &Map<String, Value>, key: &str) -> Value {
+    fields.get(key).cloned().unwrap_or_default()
+}
+
+/// The option that says a field.
+fn below<'a>(name: &str, key: &'a str) -> &'a str {
+    match (name, key) {
+        (_, "parts") => "heads",
+        (_, "vector" | "melee") => "embedding",
+        ("heads", "hidden_size") => "head_hidden_size",
+        _ => key,
     }
 }
 
@@ -255,6 +293,9 @@ fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "none".into(),
+        Value::Object(variant) if variant.len() == 1 => {
+            variant.iter().map(|(name, value)| format!("{name} {}", shown(value))).collect()
+        }
         other => other.to_string(),
     }
 }
@@ -266,6 +307,11 @@ fn lengthened(progress: &Progress, now: &TrainOptions, epoch_steps: u64) -> Resu
     let mut options = TrainOptions { resume: false, ..now.clone() };
     // What was said of the schedule may have been cut to a shorter run.
     let again = now.decay_steps == progress.said().decay_steps;
+    let schedule = progress.schedule(steps);
+    if !again {
+        let warmup_steps = schedule.warmup_steps;
+        Schedule { warmup_steps, ..now.schedule(total) }.check()?;
+    }
     if total == steps {
         options.warmup_steps = before.warmup_steps;
         if again {
@@ -278,7 +324,6 @@ fn lengthened(progress: &Progress, now: &TrainOptions, epoch_steps: u64) -> Resu
         let made = format!("at least the {} steps that are made", progress.step);
         return Err(Error::mismatch(said, made, format!("{total} steps")));
     }
-    let schedule = before.schedule(steps);
     options.warmup_steps = schedule.warmup_steps;
     if again && now.lr_schedule.falls() {
         options.decay_steps = Some(schedule.decay_length());
@@ -365,8 +410,50 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_from_an_option_is_told_by_that_option() {
+        let text = json!({
+            "embedding": {"melee": {
+                "layout": "learned", "action_embed_size": 64, "character_embed_size": 64,
+                "stage_embed_size": 64, "num_player_names": 0, "num_projectiles": 5,
+            }},
+            "backbone": {"mlp": {"hidden_sizes": [8], "layer_norm": false, "residual": false,
+                                 "dropout": 0.0, "input_dropout": 0.0}},
+            "heads": {
+                "kind": "independent", "stream_size": 64, "prior": false,
+                "parts": [{"name": "x", "kind": {"categorical": 17}, "hidden_size": 8},
+                          {"name": "y", "kind": {"categorical": 17}, "hidden_size": 8}],
+            },
+        });
+        let told = |changed: &[(&str, Value)], now: TrainOptions| {
+            let mut other = text.clone();
+            for (place, value) in changed {
+                *other.pointer_mut(place).unwrap() = value.clone();
+            }
+            let [spec, other] = [text.clone(), other].map(|s| serde_json::from_value(s).unwrap());
+            let found = differences((&spec, &at(3, cosine(5))), (&other, &now, "games")).unwrap();
+            found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        let autoregressive =
+            [("/heads/kind", json!("autoregressive")), ("/heads/prior", json!(true))];
+        assert_eq!(told(&autoregressive, cosine(5)), "heads is independent, not autoregressive");
+        let wide = [0, 1].map(|part| (format!("/heads/parts/{part}/hidden_size"), json!(16)));
+        let wide = wide.each_ref().map(|(place, size)| (place.as_str(), size.clone()));
+        assert_eq!(told(&wide, cosine(5)), "head_hidden_size is 8, not 16");
+        let fine = [("/heads/parts/1/kind", json!({"categorical": 9}))];
+        assert_eq!(told(&fine, cosine(5)), "heads is categorical 17, not categorical 9");
+        let packed = [
+            ("/embedding/melee/layout", json!("packed")),
+            ("/embedding/melee/action_embed_size", json!(0)),
+        ];
+        assert_eq!(told(&packed, cosine(5)), "embedding is learned, not packed");
+        let sgd = TrainOptions { optimizer: Optimizer::Sgd, momentum: Some(0.5), ..cosine(5) };
+        assert_eq!(told(&[], sgd), "momentum is none, not 0.5; optimizer is adamw, not sgd");
+    }
+
+    #[test]
     fn numbers_of_an_optimiser_are_the_same_said_or_not() {
         let own = |beta1| TrainOptions { beta1, ..TrainOptions::default() };
+        let fixed = |options: &TrainOptions| fixed(options, true);
         assert_eq!(fixed(&own(None)), fixed(&own(Some(0.9))));
         assert_ne!(fixed(&own(None)), fixed(&own(Some(0.8))));
         let sgd = |nesterov, momentum| {
@@ -389,6 +476,34 @@ mod tests {
         }
         let same = lengthened(&at(40, before.clone()), &before, 10).unwrap();
         assert_eq!((same.warmup_steps, same.decay_steps), (100, None));
+    }
+
+    #[test]
+    fn a_shortened_run_keeps_its_rates_in_the_midst_of_the_warm_up_and_after_it() {
+        let before = cosine(400);
+        let rates = before.schedule(400);
+        let mut progress = at(50, before);
+        for steps in [120, 110] {
+            go_on(&mut progress, &cosine(steps), 10).unwrap();
+            let schedule = progress.schedule(steps);
+            assert!((0..steps).all(|step| schedule.rate(step) == rates.rate(step)), "{steps}");
+        }
+    }
+
+    #[test]
+    fn a_decay_that_is_said_anew_and_ends_before_the_run_is_refused_with_both_numbers() {
+        let progress = at(300, cosine(1200));
+        let said = |decay| TrainOptions { decay_steps: Some(decay), ..cosine(1200) };
+        let text = lengthened(&progress, &said(500), 10).unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "decay_steps: expected at least 1100, to the end of the run after 1200 steps, \
+             got 500, so that the learning rate is 0 from step 600 on"
+        );
+        assert!(lengthened(&progress, &said(1100), 10).is_ok());
+        // What a run began with it goes on with.
+        let own = at(300, said(500));
+        assert!(lengthened(&own, &said(500), 10).is_ok());
     }
 
     #[test]

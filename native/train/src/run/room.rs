@@ -20,7 +20,8 @@ pub struct Room {
 
 impl Room {
     /// Without a limit all windows of a batch are worked through together, unless an earlier part of the
-    /// run had to halve them. `validates`: whether the run has games to measure on.
+    /// run had to halve them: then it keeps to the parts that it has, whatever is measured now.
+    /// `validates`: whether the run has games to measure on.
     pub fn plan(
         spec: &Spec,
         options: &TrainOptions,
@@ -28,13 +29,17 @@ impl Room {
         before: Option<usize>,
     ) -> Result<Room> {
         let TrainOptions { batch_size, memory_limit: limit, .. } = *options;
-        let before = before.unwrap_or(batch_size);
+        let halved = before.filter(|&windows| windows < batch_size);
         if limit.is_none() {
-            return Ok(Room { limit, lasting: 0, batch_size, windows: before, planned: 0 });
+            let windows = halved.unwrap_or(batch_size);
+            return Ok(Room { limit, lasting: 0, batch_size, windows, planned: 0 });
         }
         let mut memory = Memory::measure(spec, options)?;
         memory.validates(validates);
-        let windows = memory.micro_batch(batch_size, limit)?.min(before);
+        let windows = match halved {
+            Some(windows) => windows,
+            None => memory.micro_batch(batch_size, limit)?,
+        };
         let owners: Owners = memory.owners(windows);
         Ok(Room { limit, lasting: owners.lasting(), batch_size, windows, planned: owners.total() })
     }

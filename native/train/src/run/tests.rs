@@ -83,6 +83,68 @@ fn prepare<'a>(
     Run::prepare(corpus, &spec(), options, folder, saver, &|_| (), cancel).unwrap()
 }
 
+#[test]
+fn a_state_with_a_bit_that_changed_is_named_with_what_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let never = AtomicBool::new(false);
+    let options = TrainOptions { keep_last: 1, resume: true, ..options() };
+    let out = dir.path().join("run");
+    let go = || super::run(&corpus, &spec(), &options, &out, &|_| (), &never);
+    go().unwrap();
+    let (last, numbered) = (out.join("last.safetensors"), out.join("last-00000012.safetensors"));
+    let mut bytes = std::fs::read(&last).unwrap();
+    let middle = bytes.len() - 5;
+    bytes[middle] ^= 1;
+    // It is another name of the numbered one.
+    std::fs::remove_file(&last).unwrap();
+    std::fs::write(&last, bytes).unwrap();
+    let text = go().unwrap_err().to_string();
+    let said = format!("{}: damaged: its bytes are not those that were written", last.display());
+    assert_eq!(text, format!("{said}; copy {} over it", numbered.display()));
+    std::fs::remove_file(&numbered).unwrap();
+    let text = go().unwrap_err().to_string();
+    assert!(text.contains("begin anew") && text.contains("best.safetensors"), "{text}");
+}
+
+#[test]
+fn a_record_and_a_report_that_are_damaged_are_named_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let out = dir.path().join("run");
+    super::run(&corpus, &spec(), &options(), &out, &|_| (), &AtomicBool::new(false)).unwrap();
+    for name in ["run.json", "report.json"] {
+        let text = std::fs::read(out.join(name)).unwrap();
+        std::fs::write(out.join(name), &text[..text.len() / 2]).unwrap();
+    }
+    let report = read_report(&out).unwrap_err().to_string();
+    assert!(
+        report.contains("report.json: cut short") && report.contains("resume: true"),
+        "{report}"
+    );
+    let record = Record::read(&out).unwrap_err().to_string();
+    assert!(record.contains("run.json: cut short") && record.contains("corpus: DIR"), "{record}");
+    std::fs::remove_file(out.join("run.json")).unwrap();
+    assert_eq!(Record::read(&out).unwrap().options, options());
+    std::fs::write(out.join("run.json"), b"{").unwrap();
+    std::fs::remove_file(out.join("last.safetensors")).unwrap();
+    let record = Record::read(&out).unwrap_err().to_string();
+    assert!(record.contains("begin anew"), "{record}");
+}
+
+#[test]
+fn a_run_whose_rate_would_be_0_before_its_end_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let options = TrainOptions { warmup_steps: 2, decay_steps: Some(4), ..options() };
+    let out = dir.path().join("run");
+    let never = AtomicBool::new(false);
+    let error = super::run(&corpus, &spec(), &options, &out, &|_| (), &never).unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("decay_steps: expected at least 10"), "{text}");
+    assert!(text.ends_with("got 4, so that the learning rate is 0 from step 6 on"), "{text}");
+}
+
 /// All that a file holds but for its notes, which tell the time.
 fn numbers(path: &Path) -> Vec<(String, Vec<u32>)> {
     let file = checkpoint::load(path).unwrap();
@@ -393,6 +455,16 @@ fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resu
     let (windows, _, parts) = go("parts", &TrainOptions { memory_limit: None, ..limited });
     assert_eq!(windows, Some(2));
     assert!(numbers(&parts) == numbers(&straight));
+}
+
+#[test]
+fn a_run_that_was_halved_keeps_its_parts_whatever_is_measured_when_it_goes_on() {
+    let mut memory = crate::plan::Memory::measure(&spec(), &options()).unwrap();
+    memory.validates(false);
+    let limit = memory.owners(2).total() - 1;
+    let limited = TrainOptions { memory_limit: Some(limit), ..options() };
+    let windows = |before| Room::plan(&spec(), &limited, false, before).unwrap().windows();
+    assert_eq!([None, Some(4), Some(2)].map(windows), [1, 1, 2]);
 }
 
 #[test]

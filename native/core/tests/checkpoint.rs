@@ -1,0 +1,65 @@
+//! What a file of a policy is when its bytes are not those that were written.
+
+use std::path::Path;
+
+use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig};
+use sconce_core::{Kind, Policy, Spec, checkpoint};
+use serde_json::json;
+
+fn policy() -> Policy {
+    let config = MlpConfig {
+        hidden_sizes: vec![5],
+        layer_norm: false,
+        residual: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let go = Head { name: "go".into(), kind: HeadKind::Bernoulli(2), hidden_size: 0 };
+    let (kind, parts) = (HeadsKind::Independent, vec![go]);
+    let heads = Heads { kind, parts, stream_size: 4, prior: false };
+    let spec = Spec { embedding: Embedding::Vector(3), backbone: Backbone::Mlp(config), heads };
+    Policy::init(&spec, 1).unwrap()
+}
+
+/// A saved policy, its bytes, and where its numbers begin.
+fn saved(path: &Path) -> (Vec<u8>, usize) {
+    policy().save(path, json!({ "step": 10 })).unwrap();
+    let bytes = std::fs::read(path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    (bytes, 8 + header)
+}
+
+#[test]
+fn a_bit_that_changed_since_it_was_written_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("policy.safetensors");
+    let (whole, numbers) = saved(&path);
+    assert!(Policy::load(&path).is_ok());
+    let note = whole.windows(10).position(|text| text == br#"step\":10}"#).unwrap();
+    let name = whole.windows(10).position(|text| text == br#""backbone."#).unwrap();
+    for at in (numbers..whole.len()).step_by(7).chain([note + 8, name + 9]) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        for error in [Policy::load(&path).err(), checkpoint::load(&path).err()] {
+            let error = error.unwrap();
+            assert_eq!(error.kind(), Kind::Corrupt, "{at}");
+            assert!(error.to_string().ends_with("not those that were written"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_file_without_a_digest_is_read_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("policy.safetensors");
+    let (mut bytes, numbers) = saved(&path);
+    let header = String::from_utf8(bytes[8..numbers].to_vec()).unwrap();
+    let from = header.find(r#",\"sha256\""#).unwrap();
+    let to = from + header[from..].find('}').unwrap();
+    let older = format!("{}{}", &header[..from], &header[to..]);
+    bytes[8..numbers].copy_from_slice(format!("{older:<0$}", header.len()).as_bytes());
+    std::fs::write(&path, &bytes).unwrap();
+    let loaded = Policy::load(&path).unwrap();
+    assert_eq!(loaded.notes(), &json!({ "step": 10 }));
+}
