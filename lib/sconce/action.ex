@@ -148,6 +148,14 @@ defmodule Sconce.Action do
 
   def labels(_spec, what, other), do: misfit(what, other)
 
+  @doc false
+  # Those of no action at all.
+  @spec no_labels(Spec.t()) :: [65_535]
+  def no_labels(%Spec{heads: heads}), do: Enum.flat_map(heads, &none/1)
+
+  defp none(%{kind: {:bernoulli, n}}), do: List.duplicate(65_535, n)
+  defp none(_head), do: [65_535]
+
   defp misfit(what, got) do
     details = %{what: to_string(what), expected: "an action or its choices", got: inspect(got)}
     {:error, %Error{kind: :mismatch, op: :act, details: details}}

@@ -8,7 +8,7 @@ defmodule Sconce.Embedding do
       default: :learned,
       doc:
         "`:learned` looks ids up in trained tables; `:packed` is 288 wide with ids as plain " <>
-          "numbers and has no other option."
+          "numbers, and of the others it has `:queue_depth` and `:num_delays` alone."
     ],
     action_embed_size: @size ++ [default: 64, doc: "Width of the action table."],
     character_embed_size: @size ++ [default: 64, doc: "Width of the character table."],
@@ -23,8 +23,25 @@ defmodule Sconce.Embedding do
       type: {:in, 0..5},
       default: 5,
       doc: "Projectile slots, 0 to leave them out."
+    ],
+    queue_depth: [
+      type: {:in, 1..64},
+      default: 1,
+      doc:
+        "Controllers in the vector. 1: the previous action, the input that led to the frame. More: " <>
+          "the inputs given last, newest first, whether the frame shows them yet or not."
+    ],
+    num_delays: [
+      type: :non_neg_integer,
+      max: 65_536,
+      default: 0,
+      doc:
+        "Width of the delay id, the one-hot of the frame delay, whose last class is that delay or " <>
+          "a longer one: 9 is the application's, 19 tells 0..18 apart, 0 leaves it out."
     ]
   ]
+  # What the packed layout has of them.
+  @past [:queue_depth, :num_delays]
   @defaults for {name, option} <- @schema, do: {name, option[:default]}
   @packed Keyword.merge(@defaults, layout: :packed, num_player_names: 112)
 
@@ -42,6 +59,19 @@ defmodule Sconce.Embedding do
   What stands where in the vector is data, see `schema/1` and `print_schema/1`. One implementation
   serves corpora and live frames. Live ones are checked: a number that is not finite or an id that
   has no row is an error that names the field and the value.
+
+  ## Delay and queue
+
+  With a frame delay `d` an input shows `d` frames later than it could: the state of a frame does not
+  tell what the player has pressed since. A policy with `queue_depth: k` reads the last `k` inputs, 13
+  numbers each: the first `d` are under way, the one after them led to the frame. So `d + 1` or more see
+  all there is. They stand in the buckets of the policy's heads, as it would have pressed them, also in
+  training; the previous action of `queue_depth: 1` stands there as the frame has it. Where there was no
+  input, or it is forgotten (`:previous_dropout`), there are zeros.
+
+  Training fills both from the run's `:frame_delay`, or from each window's own with `:frame_delay_max`;
+  evaluation from its `:frame_delay`; a `Sconce.Session` keeps the inputs itself. A frame alone, as in
+  `embed/2`, says nothing of either, and has zeros there.
   """
 
   @typedoc "What an embedding is, with every option; `new!/1` makes it."
@@ -84,11 +114,17 @@ defmodule Sconce.Embedding do
   end
 
   defp packed!(opts) do
-    for {name, _value} <- opts, name != :layout do
+    for {name, _value} <- opts, name not in [:layout | @past] do
       raise ArgumentError, "the packed layout has no option #{inspect(name)}, its width is fixed"
     end
 
-    {:melee, [layout: :packed]}
+    {:melee, packed(opts)}
+  end
+
+  # One embedding has one form: what is as usual is not said.
+  defp packed(opts) do
+    past = for name <- @past, opts[name] not in [nil, @packed[name]], do: {name, opts[name]}
+    [layout: :packed] ++ past
   end
 
   @doc false
@@ -97,7 +133,7 @@ defmodule Sconce.Embedding do
   def to_native(embedding) do
     case new!(embedding) do
       {:vector, n} -> %{vector: n}
-      {:melee, [layout: :packed]} -> %{melee: Map.new(@packed)}
+      {:melee, [{:layout, :packed} | past]} -> %{melee: Map.new(Keyword.merge(@packed, past))}
       {:melee, options} -> %{melee: Map.new(options)}
     end
   end
@@ -106,7 +142,9 @@ defmodule Sconce.Embedding do
   # The way back, from a checkpoint's Spec.
   @spec from_native(map) :: t
   def from_native(%{vector: n}), do: {:vector, n}
-  def from_native(%{melee: %{layout: "packed"}}), do: {:melee, [layout: :packed]}
+
+  def from_native(%{melee: %{layout: "packed"} = options}),
+    do: {:melee, packed(Map.to_list(options))}
 
   def from_native(%{melee: %{layout: "learned"} = options}) do
     options = %{options | layout: :learned}

@@ -187,7 +187,7 @@ defmodule Sconce.Loader do
   | `step` | its number, counted from 0 over all epochs | |
   | `states` | embedded frames | `{b, w, continuous}` f32 |
   | `ids` | rows of the tables that an embedding learns | `{b, w, ids}` u32 |
-  | `previous` | labels of the action that led to a frame, 65535 where there is none | `{b, w, labels}` u16 |
+  | `previous` | labels of the action that led to a frame, of an embedding with a queue those of the latest input; 65535 where there is none | `{b, w, labels}` u16 |
   | `queue` | labels of the latest inputs before the action to learn | `{b, w, queue_depth, labels}` u16 |
   | `actions` | labels to learn, a column for each class and for each bit of the heads in their order | `{b, w, labels}` u16 |
   | `frame_weights` | how much a frame counts | `{b, w}` f32 |

@@ -17,6 +17,19 @@ defmodule Sconce.Policy do
         "`[b, t, num_labels]`, the actions that autoregressive heads condition on: lists of " <>
           "integers, or a binary of 16-bit ones, little-endian."
     ],
+    queue: [
+      type: :any,
+      default: nil,
+      doc:
+        "`[b, t, queue_depth, num_labels]`, the inputs that were given last before each frame, newest " <>
+          "first and 65535 for none, as `labels`; `nil` takes them from the previous actions of the frames."
+    ],
+    frame_delay: [
+      type: {:or, [:non_neg_integer, nil]},
+      max: 10_000,
+      default: nil,
+      doc: "For the delay id; `nil` is that of the training, or 0."
+    ],
     state: [
       type: {:or, [:string, nil]},
       default: nil,
@@ -155,7 +168,8 @@ defmodule Sconce.Policy do
 
   `frames` are `b` lists of `t` frames each (whatever `Sconce.Embedding.pack/2` takes), or one binary
   of raw rows `[b, t, raw_width]`. They are checked as in a session; a frame without a previous
-  action has none here.
+  action has none here. What a policy with a queue reads besides is the previous actions of the frames
+  before, unless `queue` says more: with a delay these are not the latest inputs.
 
   #{Options.docs(@forward)}
 
@@ -273,9 +287,15 @@ defmodule Sconce.Policy do
 
   defp run(policy, rows, batch, time, options) do
     with {:ok, labels} <- labels(options[:labels]),
+         {:ok, queue} <- labels(options[:queue]),
          {:ok, project_out} <- Projection.pack(options[:project_out]) do
-      look = %{return_sequences: options[:return_sequences], taps: names(options[:taps])}
-      given = {labels, options[:state], project_out}
+      look = %{
+        return_sequences: options[:return_sequences],
+        frame_delay: options[:frame_delay],
+        taps: names(options[:taps])
+      }
+
+      given = {labels, queue, options[:state], project_out}
       Call.run(&Native.policy_forward(policy.ref, &1, rows, {batch, time}, given, look))
     end
   end

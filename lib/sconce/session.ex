@@ -51,6 +51,14 @@ defmodule Sconce.Session do
               "Where a decision runs: on the caller's scheduler, on a thread of ours, or as " <>
                 "measured."
           ],
+          frame_delay: [
+            type: {:or, [:non_neg_integer, nil]},
+            max: 10_000,
+            default: nil,
+            doc:
+              "How many frames later than the next one a choice shows; `nil` is that of the training, " <>
+                "as the checkpoint has it, or 0."
+          ],
           logits: [type: :boolean, default: false, doc: "Whether actions come with their logits."],
           project_out: [
             type: :any,
@@ -66,6 +74,12 @@ defmodule Sconce.Session do
            doc:
              "The action that led to this frame: a `Sconce.Action` or its `choices`; `nil` as if " <>
                "not given."
+         ],
+         queue: [
+           type: {:list, :any},
+           doc:
+             "The inputs that were given last, newest first, each as `previous`; `nil` for one that " <>
+               "the session shall know itself."
          ],
          choices: [
            type: :any,
@@ -117,7 +131,14 @@ defmodule Sconce.Session do
   tensor. One that is refused leaves the session as it was.
 
   The previous action of a frame, which Melee policies see and thresholds look at, is the one given as
-  `previous`, else the frame's own, else what the session chose last.
+  `previous`, else the frame's own, else what the session chose: last, or with a `:frame_delay` so many
+  frames before that, as it is the input that led to the frame.
+
+  A policy with `queue_depth: k` (`Sconce.Embedding`) sees the last `k` inputs instead, the newest first,
+  and its thresholds look at the newest. They are what the session chose, but for those that a call gives
+  as `queue` or `previous` and those that a frame has: what led to a frame is `frame_delay` inputs older
+  than the newest. What is given so is remembered for later frames. They belong to the memory, with
+  `snapshot/1`, `restore/2` and `reset/2`. The delay is the policy's delay id.
 
   ## Owner
 
@@ -176,6 +197,7 @@ defmodule Sconce.Session do
       window_size: options[:window_size],
       sampling: options |> Keyword.take(Keyword.keys(@sampling)) |> Map.new(),
       seed: options[:seed] || :rand.uniform(2 ** 53) - 1,
+      frame_delay: options[:frame_delay],
       lane: if(options[:lane] != :auto, do: options[:lane])
     }
   end
@@ -221,7 +243,7 @@ defmodule Sconce.Session do
     {call, rest} =
       opts |> Options.validate!(@act) |> Keyword.split([:logits, :deadline_ms, :project_out])
 
-    {actions, overrides} = Keyword.split(rest, [:previous, :choices])
+    {actions, overrides} = Keyword.split(rest, [:previous, :queue, :choices])
     overrides = if overrides != [], do: Map.new(overrides)
     how = {Keyword.get(call, :logits, logits), call[:deadline_ms]}
     {how, call[:project_out], actions, overrides}
@@ -234,11 +256,25 @@ defmodule Sconce.Session do
   defp with_actions(overrides, [{:previous, nil} | rest], spec),
     do: with_actions(overrides, rest, spec)
 
-  defp with_actions(overrides, [{name, action} | rest], spec) do
-    with {:ok, labels} <- Action.labels(spec, name, action) do
+  defp with_actions(overrides, [{name, given} | rest], spec) do
+    with {:ok, labels} <- labels(spec, name, given) do
       (overrides || %{}) |> Map.put(name, labels) |> with_actions(rest, spec)
     end
   end
+
+  defp labels(spec, :queue, actions) do
+    Enum.reduce_while(actions, {:ok, []}, fn action, {:ok, before} ->
+      case input(spec, action) do
+        {:ok, labels} -> {:cont, {:ok, before ++ labels}}
+        error -> {:halt, error}
+      end
+    end)
+  end
+
+  defp labels(spec, name, action), do: Action.labels(spec, name, action)
+
+  defp input(spec, nil), do: {:ok, Action.no_labels(spec)}
+  defp input(spec, action), do: Action.labels(spec, :queue, action)
 
   defp decide(session, row, {_logits, deadline_ms} = how, overrides, project_out) do
     ref = make_ref()
@@ -291,7 +327,7 @@ defmodule Sconce.Session do
   end
 
   @doc """
-  The session's memory as a binary: state, kept frames, seed, number of decisions, last choice.
+  The session's memory as a binary: state, kept frames, seed, number of decisions, latest inputs.
 
   A carried GRU of 256 x 2 takes 2 KB; a window its frames besides.
   """
@@ -301,8 +337,8 @@ defmodule Sconce.Session do
   @doc """
   Goes on from a snapshot, exactly: the same frames lead to the same choices.
 
-  The snapshot may be another session's over a policy of the same Spec, with the same mode and window
-  size, otherwise it is a `:mismatch`. One that is cut off or changed is `:corrupt`. Either leaves the
+  The snapshot may be another session's over a policy of the same Spec, with the same mode, window size
+  and frame delay, otherwise it is a `:mismatch`. One that is cut off or changed is `:corrupt`. Either leaves the
   session as it was.
   """
   @spec restore(t, binary) :: :ok | {:error, Error.t()}
@@ -326,7 +362,7 @@ defmodule Sconce.Session do
   def close(%__MODULE__{ref: ref}), do: Native.session_close(ref)
 
   @doc """
-  What a session is at this moment: `mode`, `window_size`, `seed`, `frames` (decisions since its
+  What a session is at this moment: `mode`, `window_size`, `frame_delay`, `seed`, `frames` (decisions since its
   start), `bytes` (of its memory, without the weights), `lane` and `window_lane`, and `step_us` and
   `window_us`, the measured costs of a decision by one step and by a window.
   """

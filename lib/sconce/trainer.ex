@@ -147,6 +147,20 @@ defmodule Sconce.Trainer do
   Validations, the scores at the end, a teacher and whatever plays compute in f32: what is measured is what
   plays.
 
+  ## Scheduled sampling
+
+  In play a policy reads its own inputs, in training the recorded ones, which are better: it learns to copy
+  what it will not be given. With `scheduled_sampling: p` each input of a window is with probability p
+  replaced, for all frames that read it, by what the policy draws for the frame that the input answers
+  (Bengio et al. 2015). All frames of a window are drawn in one pass without a gradient over the recorded
+  inputs (parallel scheduled sampling, Mihaylova & Martins 2019), a pass more in each step; the app that
+  Sconce is for replaces the inputs of the last frame alone, as its loss looks at no other. Labels stay the
+  recorded ones, as do inputs from before the window, and forgotten ones stay forgotten. The pass computes in
+  f32, as play does. A teacher reads what the policy reads. With `:scheduled_sampling_steps` n the probability of step t is `p min(t / n, 1)`.
+
+  It is for policies of the Melee embedding with a controller; validations do not know of it. With
+  `:frame_delay_max` it wants a `queue_depth` above 1: only there it is known which frame an input answers.
+
   ## A teacher
 
   `teacher: path` is the checkpoint of a policy that does not learn, and the loss of a step is

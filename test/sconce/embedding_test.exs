@@ -75,6 +75,24 @@ defmodule Sconce.EmbeddingTest do
     assert %{"own.action" => 14.0, "opponent.character" => 32.0, "pad" => +0.0} = features
   end
 
+  test "a queue and a delay id stand behind the previous action, and are zeros of a frame alone" do
+    packed = {:melee, layout: :packed, queue_depth: 4, num_delays: 9}
+    {:ok, schema} = Embedding.schema(packed)
+    {plain, [], _values} = features!({:melee, layout: :packed}, @frame)
+    {features, [], values} = features!(packed, @frame)
+    assert length(values) == 336
+    at = for %{name: name} = feature <- schema, into: %{}, do: {name, feature}
+    shoulder = at["prev_shoulder"].offset
+    assert %{offset: queue, width: 39} = at["queue"]
+    assert %{offset: delay, width: 9} = at["delay_id"]
+    assert {queue, delay} == {shoulder + 1, shoulder + 40}
+    assert Enum.slice(values, queue, 48) == List.duplicate(0.0, 48)
+    assert Map.drop(features, ["queue", "delay_id"]) == plain
+    # Options that say what is said anyway make the same embedding.
+    assert Embedding.new!({:melee, layout: :packed, queue_depth: 1, num_delays: 0}) ==
+             {:melee, [layout: :packed]}
+  end
+
   test "the schema covers the vector without a gap" do
     for embedding <- [:melee, {:melee, num_player_names: 9, num_projectiles: 1}, {:vector, 5}] do
       {:ok, schema} = Embedding.schema(embedding)
@@ -136,7 +154,17 @@ defmodule Sconce.EmbeddingTest do
   end
 
   test "an embedding survives the way to the native side and back" do
-    for given <- [{:vector, 3}, :melee, {:melee, num_projectiles: 0}, {:melee, layout: :packed}] do
+    past = [queue_depth: 4, num_delays: 9]
+
+    for given <- [
+          {:vector, 3},
+          :melee,
+          {:melee, num_projectiles: 0},
+          {:melee, past},
+          {:melee, layout: :packed},
+          {:melee, [layout: :packed] ++ past},
+          {:melee, layout: :packed, num_delays: 19}
+        ] do
       embedding = Embedding.new!(given)
       assert Embedding.new!(embedding) == embedding
 
@@ -150,6 +178,9 @@ defmodule Sconce.EmbeddingTest do
           {{:melee, layout: :one_hot}, ~r/:layout/},
           {{:melee, num_projectiles: 6}, ~r/:num_projectiles/},
           {{:melee, layout: :packed, num_projectiles: 3}, ~r/packed.*:num_projectiles/},
+          {{:melee, queue_depth: 0}, ~r/:queue_depth: expected one of 1..64, got: 0/},
+          {{:melee, layout: :packed, queue_depth: 65}, ~r/:queue_depth.*got: 65/},
+          {{:melee, num_delays: -1}, ~r/:num_delays.*got: -1/},
           {{:vector, 0}, ~r/:vector/},
           {:chess, ~r/:chess/}
         ] do

@@ -24,6 +24,16 @@ defmodule Sconce.ReplayToActionTest do
     end
   end
 
+  for depth <- [1, 4], layout <- [:learned, :packed] do
+    test "behind #{depth} inputs and a delay of 3 it scores as it plays, #{layout}",
+         %{dir: dir, replays: replays} do
+      {:ok, corpus} = Corpus.import(replays, into: Path.join(dir, "corpus"))
+      embedding = {:melee, layout: unquote(layout), queue_depth: unquote(depth), num_delays: 9}
+      policy = policy(:gru, :autoregressive, embedding)
+      assert_scores_as_it_plays(policy, corpus, Path.join(dir, "policy.safetensors"), 3)
+    end
+  end
+
   @tag :replays
   @tag timeout: 600_000
   test "also on a real game", %{dir: dir} do
@@ -37,16 +47,18 @@ defmodule Sconce.ReplayToActionTest do
     )
   end
 
-  defp policy(backbone, heads) do
+  defp policy(backbone, heads, embedding \\ :melee) do
     size = if backbone == :mlp, do: [hidden_sizes: [24]], else: [hidden_size: 24, num_layers: 2]
     heads = if heads == :linear, do: [head_hidden_size: 0], else: [heads: heads]
-    prior = [embedding: :melee, backbone: backbone, prior: true]
+    prior = [embedding: embedding, backbone: backbone, prior: true]
     {:ok, policy} = Policy.init(prior ++ heads ++ size, seed: 3)
     policy
   end
 
-  defp assert_scores_as_it_plays(policy, corpus, path) do
-    :ok = Policy.save(policy, path)
+  # A run's checkpoint knows its delay, which evaluation and play take from it.
+  defp assert_scores_as_it_plays(policy, corpus, path, delay \\ 0) do
+    :ok = Policy.save(policy, path, notes: %{frame_delay: delay})
+    {:ok, policy} = Policy.load(path)
     options = [mode: :window, window_size: @window]
     {:ok, report} = Trainer.evaluate(path, corpus, options)
 
@@ -57,7 +69,7 @@ defmodule Sconce.ReplayToActionTest do
       for game <- 0..(length(games) - 1), player <- 0..1 do
         {:ok, recording} = Corpus.recording(corpus, game, player)
         :ok = Session.reset(session)
-        Enum.map(recording, fn {frame, labels} -> nll(session, frame, labels) end)
+        played(session, Enum.to_list(recording), delay)
       end
       |> List.flatten()
 
@@ -65,9 +77,22 @@ defmodule Sconce.ReplayToActionTest do
     assert_in_delta Enum.sum(nll) / length(nll), report.policy.nll, 1.0e-4
   end
 
+  # The action that answers a frame comes `delay` frames later; what was pressed before the first is told.
+  defp played(session, recording, delay) do
+    {frames, labels} = Enum.unzip(recording)
+    {before, answers} = Enum.split(labels, delay)
+
+    frames
+    |> Enum.zip(answers)
+    |> Enum.with_index(fn
+      {frame, labels}, 0 -> nll(session, frame, labels, queue: Enum.reverse(before))
+      {frame, labels}, _t -> nll(session, frame, labels, [])
+    end)
+  end
+
   # Nats of the recorded action: all six heads summed, the buttons over their eight bits.
-  defp nll(session, frame, labels) do
-    {:ok, action} = Session.act(session, frame, choices: labels)
+  defp nll(session, frame, labels, opts) do
+    {:ok, action} = Session.act(session, frame, [choices: labels] ++ opts)
     {bits, classes} = Enum.split(labels, 8)
     buttons = Enum.zip_with(action.logits.buttons, bits, &bit_nll/2)
 

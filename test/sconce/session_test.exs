@@ -33,6 +33,8 @@ defmodule Sconce.SessionTest do
     policy
   end
 
+  defp first(<<number::float-32-little, _rest::binary>>), do: number
+
   defp open!(policy, opts \\ []) do
     {:ok, session} = Session.open(policy, [seed: 5, window_size: 6] ++ opts)
     session
@@ -259,6 +261,48 @@ defmodule Sconce.SessionTest do
           action
         end)
       end
+    end
+
+    test "keeps the latest inputs for a policy that reads them, as forward/3 is told them" do
+      queue = [embedding: {:melee, queue_depth: 3, num_delays: 9}]
+      policy = melee!(queue)
+      alone = [frame_delay: 2, mode: :window, window_size: 1, seed: 5]
+      {:ok, session} = Session.open(policy, alone)
+      assert {:ok, %{frame_delay: 2}} = Session.info(session)
+
+      Enum.reduce(1..6, List.duplicate(65_535, 39), fn t, past ->
+        frame = put_in(@frame.own.x, t * 1.0)
+        {:ok, out} = Policy.forward(policy, [[frame]], queue: past, frame_delay: 2)
+        {:ok, action} = Session.act(session, frame, logits: true)
+        assert_in_delta first(out.logits), hd(action.logits.buttons), 1.0e-5
+        {:ok, labels} = Action.labels(policy.spec, :action, action)
+        Enum.take(labels ++ past, 39)
+      end)
+
+      {:ok, snapshot} = Session.snapshot(session)
+      {:ok, next} = Session.act(session, @frame)
+      {:ok, told} = Session.open(policy, alone)
+      assert {:error, %{kind: :mismatch}} = Session.restore(open!(policy), snapshot)
+      :ok = Session.restore(told, snapshot)
+      assert Session.act(told, @frame) == {:ok, next}
+      # What it cannot know can be said, and then it is remembered.
+      {:ok, lone} = Session.act(told, @frame, queue: [next, nil, next])
+      {:ok, later} = Session.snapshot(told)
+      {:ok, remembered} = Session.act(told, @frame, logits: true, previous: next)
+      :ok = Session.restore(told, later)
+      said = [logits: true, queue: [lone, next, next]]
+      assert Session.act(told, @frame, said) == {:ok, remembered}
+
+      for {queue, what} <- [{[:none], "queue"}, {[next, %{next.choices | c_x: 17}], "c_x"}] do
+        assert {:error, error} = Session.act(told, @frame, queue: queue)
+        assert Exception.message(error) =~ what
+      end
+
+      assert {:error, error} = Session.act(told, @frame, queue: List.duplicate(next, 4))
+      assert Exception.message(error) == "act: queue (inputs): 4 is outside 0..3"
+
+      assert {:error, error} = Policy.forward(policy, [[@frame]], queue: [1, 2])
+      assert Exception.message(error) =~ "queue: expected 39 labels, [.., 3, 13], got 2"
     end
 
     test "sees another previous action as another frame" do

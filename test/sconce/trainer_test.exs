@@ -521,7 +521,7 @@ defmodule Sconce.TrainerTest do
     test "with options that mean nothing beside the others raises, with what they go with",
          context do
       for {{name, {other, _values}}, value} <-
-            Enum.zip(Meant.beside(), [5, 0.5, 5, 3, [1.0], 2.0, 0.5, :reverse, 0.5, true]) do
+            Enum.zip(Meant.beside(), [5, 0.5, 5, 3, [1.0], 2.0, 0.5, :reverse, 0.5, 4, 1, true]) do
         beside = if name == :decay_steps, do: [lr_schedule: :constant], else: []
 
         assert_raise ArgumentError,

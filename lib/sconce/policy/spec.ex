@@ -115,7 +115,7 @@ defmodule Sconce.Policy.Spec do
     embedding = Embedding.new!(options[:embedding])
     {heads, kind} = heads!(options, own)
 
-    prior!(%__MODULE__{
+    queue!(%__MODULE__{
       embedding: embedding,
       backbone: backbone!(options[:backbone], backbone, embedding),
       heads: heads,
@@ -306,6 +306,18 @@ defmodule Sconce.Policy.Spec do
 
   defp head(name, kind, hidden_size), do: %{name: name, kind: kind, hidden_size: hidden_size}
 
+  defp queue!(%{embedding: {:melee, options}} = spec) do
+    depth = Keyword.get(options, :queue_depth, 1)
+
+    depth == 1 or controller?(spec) ||
+      raise ArgumentError,
+            "option :queue_depth of the Melee embedding: #{depth} needs the heads of the controller"
+
+    prior!(spec)
+  end
+
+  defp queue!(spec), do: prior!(spec)
+
   defp prior!(%{prior: false} = spec), do: spec
 
   defp prior!(%{embedding: embedding} = spec) do
@@ -372,6 +384,7 @@ defmodule Sconce.Policy.Spec do
 
   defp embedding_text({:vector, n}, _width), do: "vector #{n}"
   defp embedding_text({:melee, [layout: :packed]}, _width), do: "melee packed 288"
+  defp embedding_text({:melee, [{:layout, :packed} | _]}, width), do: "melee packed#{width}"
   defp embedding_text({:melee, _options}, width), do: "melee#{width}"
 
   defp heads_text(%{heads: heads, heads_kind: kind} = spec) do

@@ -14,6 +14,8 @@ defmodule Sconce.Trainer.Meant do
     teacher_weight: {:teacher, :given},
     teacher_direction: {:teacher, :given},
     noise_scale: {:noise, :above_zero},
+    scheduled_sampling_steps: {:scheduled_sampling, :above_zero},
+    scheduled_sampling_slots: {:scheduled_sampling, :above_zero},
     force_precision: {:precision, [:bf16, :f16]}
   ]
 

@@ -224,6 +224,23 @@ defmodule Sconce.Trainer.Settings do
       default: nil,
       doc: "File of a frozen policy to stay close to, see below."
     ],
+    scheduled_sampling: [
+      type: :float,
+      default: 0.0,
+      min: 0,
+      max: 1,
+      doc: "Probability of an input that is read as the policy would have given it, see below."
+    ],
+    scheduled_sampling_steps: [
+      type: :non_neg_integer,
+      default: 0,
+      doc: "Steps in which that rises evenly from 0."
+    ],
+    scheduled_sampling_slots: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Of the inputs that a frame reads how many it concerns, newest first; `nil` is all."
+    ],
     teacher_weight: [
       type: :float,
       default: 0.1,

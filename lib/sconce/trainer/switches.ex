@@ -12,6 +12,8 @@ defmodule Sconce.Trainer.Switches do
       type: {:in, [:melee, :packed]},
       doc: "Of replays: ids in trained tables, or the 288 plain numbers."
     ],
+    queue_depth: [type: :pos_integer, doc: "Of replays: latest inputs that the policy reads."],
+    num_delays: [type: :non_neg_integer, doc: "Of replays: width of the delay id."],
     backbone: [type: {:in, Temporal.backbones()}, doc: "What remembers."],
     heads: [type: {:in, [:independent, :autoregressive]}, doc: "Of the controller."],
     heads_kind: [type: {:in, [:independent, :autoregressive]}, doc: "Of a corpus' own heads."],
@@ -48,7 +50,9 @@ defmodule Sconce.Trainer.Switches do
             "#{Switches.switch(loss |> hd() |> elem(0))} does not go with --loss plain"
     end
 
-    loss(kind, loss, opts) ++ Keyword.replace(opts, :embedding, embedding(opts[:embedding]))
+    {past, opts} = Keyword.split(opts, [:queue_depth, :num_delays])
+    {layout, opts} = Keyword.pop(opts, :embedding)
+    loss(kind, loss, opts) ++ embedding(layout, past) ++ opts
   end
 
   defp loss(:plain, [], _opts), do: [loss: :plain]
@@ -63,6 +67,8 @@ defmodule Sconce.Trainer.Switches do
 
   defp loss(nil, said, _opts), do: [loss: said]
 
-  defp embedding(:packed), do: {:melee, layout: :packed}
-  defp embedding(other), do: other
+  defp embedding(nil, []), do: []
+  defp embedding(:packed, past), do: [embedding: {:melee, [layout: :packed] ++ past}]
+  defp embedding(:melee, []), do: [embedding: :melee]
+  defp embedding(_melee, past), do: [embedding: {:melee, past}]
 end

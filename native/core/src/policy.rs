@@ -256,6 +256,32 @@ impl Policy {
         Ok((decision, state))
     }
 
+    /// A choice for each of these places of `[b, t]`, row-major, with a generator for each:
+    /// `[places, num_labels]`.
+    pub fn choose(
+        &self,
+        frames: &Frames,
+        places: &[usize],
+        state: &State,
+        draw: Draw,
+        context: &Context,
+    ) -> Result<Vec<u16>> {
+        if draw.rngs.len() != places.len() {
+            return Err(Error::mismatch("generators", places.len(), draw.rngs.len()));
+        }
+        let (trunk, _) = self.trunk(frames, state, context)?;
+        let at: Vec<u32> = places.iter().map(|&place| place as u32).collect();
+        let at = Tensor::from_vec(at, places.len(), trunk.device())?;
+        let trunk = self.seen(trunk.flatten(0, 1)?.index_select(&at, 0)?, context)?;
+        let width = self.spec.heads.num_labels();
+        let previous: Vec<u16> = places
+            .iter()
+            .flat_map(|place| frames.previous.iter().skip(place * width).take(width))
+            .copied()
+            .collect();
+        Ok(self.heads.act(&trunk, &previous, draw)?.choices)
+    }
+
     fn last_previous(&self, frames: &Frames) -> Vec<u16> {
         let width = self.spec.heads.num_labels();
         let windows = frames.previous.chunks_exact((frames.time * width).max(1));

@@ -32,6 +32,18 @@ pub struct Melee {
     pub num_player_names: usize,
     /// Projectile slots; 0 leaves the block out.
     pub num_projectiles: usize,
+    /// Controllers in the vector. 1: the input that led to the frame. More: the inputs that the player
+    /// gave last, the newest first, whether the frame shows them yet or not.
+    #[serde(default = "one")]
+    pub queue_depth: usize,
+    /// Width of the one-hot of the frame delay, whose last class is that delay or a longer one; 0 leaves
+    /// the block out.
+    #[serde(default)]
+    pub num_delays: usize,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// In labels of a previous action: there was none.
@@ -39,6 +51,9 @@ pub const NONE: u16 = u16::MAX;
 
 /// Projectile slots of a frame.
 pub const MAX_PROJECTILES: usize = 5;
+
+/// Controllers that a vector may have: a second of them and some.
+pub const MAX_QUEUE_DEPTH: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -58,6 +73,8 @@ impl Default for Melee {
             stage_embed_size: 8,
             num_player_names: 0,
             num_projectiles: 5,
+            queue_depth: 1,
+            num_delays: 0,
         }
     }
 }
@@ -452,7 +469,9 @@ impl Embedding {
                 size("embedding.character_embed_size", m.character_embed_size, 1)?;
                 size("embedding.stage_embed_size", m.stage_embed_size, 1)?;
                 size("embedding.num_player_names", m.num_player_names, 0)?;
-                within("embedding.num_projectiles", m.num_projectiles, 0, MAX_PROJECTILES)
+                within("embedding.num_projectiles", m.num_projectiles, 0, MAX_PROJECTILES)?;
+                within("embedding.queue_depth", m.queue_depth, 1, MAX_QUEUE_DEPTH)?;
+                size("embedding.num_delays", m.num_delays, 0)
             }
         }
     }
@@ -494,6 +513,10 @@ impl Heads {
         if self.prior && !(melee && self.is_controller()) {
             let expected = "the Melee embedding and the controller heads";
             return Err(Error::mismatch("heads.prior", expected, "others"));
+        }
+        if embedding.queue_depth() > 1 && !self.is_controller() {
+            let expected = "the controller heads";
+            return Err(Error::mismatch("embedding.queue_depth above 1", expected, "others"));
         }
         Ok(())
     }

@@ -6,7 +6,8 @@ use std::path::Path;
 use proptest::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 use sconce_core::embedding::melee::{self, *};
-use sconce_core::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
+use sconce_core::heads::NONE;
+use sconce_core::spec::{Backbone, Embedding, HeadKind, Heads, HeadsKind, Melee, MlpConfig, Spec};
 use sconce_core::{Kind, Result};
 
 /// A tensor of a golden file: its numbers, row-major, and the width of a row.
@@ -132,8 +133,10 @@ fn the_learned_features_are_the_packed_ones_without_stage_names_and_ids() {
 #[test]
 fn the_schema_covers_the_vector_without_a_gap() {
     let few = Melee { num_player_names: 3, num_projectiles: 2, ..Melee::default() };
+    let deep = Melee { queue_depth: 19, num_delays: 19, ..Melee::default() };
     let none = Melee { num_projectiles: 0, ..Melee::default() };
-    let others = [Embedding::Melee(few), Embedding::Melee(none), Embedding::Vector(7)];
+    let melee = [few, none, deep].map(Embedding::Melee);
+    let others = [&melee[..], &[Embedding::Vector(7)]].concat();
     for embedding in [learned(), packed()].iter().chain(&others) {
         let mut end = 0;
         for feature in embedding.schema() {
@@ -327,6 +330,88 @@ fn previous_labels_are_those_of_the_previous_action() {
     assert!(learned().previous_labels(&row, &heads, &mut labels).unwrap());
     assert_eq!(labels, [1, 0, 0, 0, 0, 0, 0, 1, 0, 8, 16, 4, 2]);
     assert!(!Embedding::Vector(99).previous_labels(&row, &heads, &mut labels).unwrap());
+}
+
+#[test]
+fn a_queue_and_a_delay_id_stand_behind_the_previous_action_and_move_the_rest() {
+    let heads = Heads::controller(HeadsKind::Independent);
+    let deep = Melee { queue_depth: 4, num_delays: 9, ..Melee::packed() };
+    let deep = Embedding::Melee(deep);
+    // The application's width of such a policy.
+    assert_eq!((deep.width(), deep.queue_depth()), (336, 4));
+    let row = plain_row();
+    let (plain, _) = embed(&packed(), &row, true).unwrap();
+    let (mut got, _) = embed(&deep, &row, true).unwrap();
+    let start = packed().schema().iter().find(|f| f.name == "prev_buttons.a").unwrap().offset;
+    assert_eq!(got[..start + 13], plain[..start + 13]);
+    assert_eq!(got[start + 13..start + 61], [0.0; 48], "what a row does not say");
+    assert_eq!(got[start + 61..336], plain[start + 13..288]);
+    let names: Vec<_> = deep.schema().into_iter().map(|f| (f.name, f.offset, f.width)).collect();
+    assert!(names.contains(&("queue".into(), start + 13, 39)));
+    assert!(names.contains(&("delay_id".into(), start + 52, 9)));
+    let end: usize = deep.schema().iter().map(|f| f.width).sum();
+    assert_eq!(end, 336);
+
+    let before = got.clone();
+    let input = [1, 0, 0, 0, 0, 0, 0, 1, 0, 8, 16, 4, 2];
+    let none = [NONE; 13];
+    let queue = [input, none, [0, 1, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 4]].concat();
+    deep.write_queue(&queue, &heads, &mut got).unwrap();
+    let features = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, -1.0, 0.0, 1.0, -0.5, 0.5];
+    assert_eq!(got[start..start + 13], features);
+    assert_eq!(got[start + 13..start + 26], [0.0; 13]);
+    let other = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+    assert_eq!(got[start + 26..start + 39], other);
+    for (delay, class) in [(0, 0), (3, 3), (8, 8), (18, 8)] {
+        deep.write_delay(delay, &mut got).unwrap();
+        let one_hot: Vec<f32> = (0..9).map(|i| f32::from(u8::from(i == class))).collect();
+        assert_eq!(got[start + 52..start + 61], one_hot[..]);
+    }
+    assert_eq!((&got[..start], &got[start + 61..]), (&before[..start], &before[start + 61..]));
+    let mut class = input;
+    class[12] = 5;
+    let error = deep.write_queue(&class, &heads, &mut got).unwrap_err();
+    assert_eq!(error.to_string(), "shoulder: 5 is outside 0..4");
+    // Without places for them nothing is written.
+    let mut plain = plain.clone();
+    packed().write_delay(3, &mut plain).unwrap();
+    assert_eq!(plain, embed(&packed(), &row, true).unwrap().0);
+}
+
+#[test]
+fn a_queue_is_bounded_and_needs_a_controller_and_old_specs_have_none() {
+    let refused = |options: Melee, heads: &Heads| {
+        let embedding = Embedding::Melee(options);
+        let backbone = Backbone::Mlp(MlpConfig {
+            hidden_sizes: vec![4],
+            layer_norm: false,
+            residual: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        });
+        let spec = Spec { embedding, backbone, heads: heads.clone() };
+        spec.validate().err().map(|e| e.to_string())
+    };
+    let deep = |queue_depth| Melee { queue_depth, ..Melee::default() };
+    let mut heads = Heads::controller(HeadsKind::Independent);
+    assert_eq!(refused(deep(64), &heads), None);
+    for depth in [0, 65] {
+        let said = format!("embedding.queue_depth: {depth} is outside 1..64");
+        assert_eq!(refused(deep(depth), &heads), Some(said));
+    }
+    let wide = Melee { num_delays: 1 << 17, ..Melee::default() };
+    let said = "embedding.num_delays: 131072 is outside 0..65536";
+    assert_eq!(refused(wide, &heads).as_deref(), Some(said));
+    heads.parts.pop();
+    assert_eq!(refused(deep(1), &heads), None);
+    let said = "embedding.queue_depth above 1: expected the controller heads, got others";
+    assert_eq!(refused(deep(2), &heads).as_deref(), Some(said));
+
+    let mut json = serde_json::to_value(Melee::default()).unwrap();
+    for name in ["queue_depth", "num_delays"] {
+        json.as_object_mut().unwrap().remove(name).unwrap();
+    }
+    assert_eq!(serde_json::from_value::<Melee>(json).unwrap(), Melee::default());
 }
 
 #[test]

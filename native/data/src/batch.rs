@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
+use sconce_core::embedding::{INPUT_WIDTH, delay_features, input_features};
 use sconce_core::heads::NONE;
 use sconce_core::pool;
 use sconce_core::spec::{Embedding, HeadKind, Heads};
@@ -57,6 +58,69 @@ pub(crate) struct Look {
     pub forget: bool,
 }
 
+/// What reading the frames of one window, one after the other, needs beside their places.
+pub(crate) struct Scratch {
+    /// `[raw_width]`
+    raw: Vec<f32>,
+    /// Where the delay id stands among the continuous features.
+    delay: Range<usize>,
+    /// Of an embedding with more controllers than the previous action.
+    queue: Option<Queue>,
+}
+
+/// The latest inputs before the answer of a frame. One frame's are those of the frame before and one more.
+struct Queue {
+    /// Where they stand among the continuous features.
+    place: Range<usize>,
+    /// `[queue_depth, num_labels]`; of the older ones those of some earlier frame.
+    labels: Vec<u16>,
+    /// `[queue_depth, INPUT_WIDTH]`
+    features: Vec<f32>,
+    /// The frame that they are of.
+    frame: Option<usize>,
+}
+
+impl Queue {
+    fn new(reader: &Reader) -> Result<Option<Self>> {
+        let depth = reader.embedding.queue_depth();
+        if depth == 1 {
+            return Ok(None);
+        }
+        Ok(Some(Queue {
+            place: reader.embedding.queue_place(reader.embedding.continuous_width())?,
+            labels: vec![NONE; depth * reader.heads.num_labels()],
+            features: vec![0.0; depth * INPUT_WIDTH],
+            frame: None,
+        }))
+    }
+
+    /// Goes to a frame of the window, which is looked at as all of them are.
+    fn go(&mut self, view: &View, t: usize, look: Look, heads: &Heads) -> Result<()> {
+        let follows = t > 0 && self.frame == Some(t - 1);
+        // What is left halfway is no frame's.
+        self.frame = None;
+        let new = match follows {
+            true => heads.num_labels(),
+            false => self.labels.len(),
+        };
+        let labels = &mut self.labels[..new];
+        view.queue(t, look.delay, look.mirror, heads, labels)?;
+        if follows {
+            self.features.rotate_right(INPUT_WIDTH);
+        }
+        let inputs = labels.chunks_exact(heads.num_labels().max(1));
+        for (labels, out) in inputs.zip(self.features.chunks_exact_mut(INPUT_WIDTH)) {
+            input_features(labels, heads, out)?;
+        }
+        self.frame = Some(t);
+        Ok(())
+    }
+
+    fn newest(&self, num_labels: usize) -> &[u16] {
+        &self.labels[..num_labels]
+    }
+}
+
 /// Where each part of one frame ends up.
 pub(crate) struct Row<'a> {
     continuous: &'a mut [f32],
@@ -94,9 +158,9 @@ impl Reader {
         const SHARD: usize = 64;
         let shards = batch.shards(SHARD.min(window));
         fill(shards, |i, mut shard| {
-            let mut raw = vec![0.0; self.embedding.raw_width()];
+            let mut scratch = self.scratch()?;
             for k in 0..shard.len() {
-                self.read(view, range.start + i * SHARD + k, look, &mut raw, shard.row(k))?;
+                self.read(view, range.start + i * SHARD + k, look, &mut scratch, shard.row(k))?;
             }
             Ok(())
         })?;
@@ -155,19 +219,27 @@ impl Reader {
         }
     }
 
+    /// For the caller of [`Self::read`] to keep from frame to frame of a window.
+    pub(crate) fn scratch(&self) -> Result<Scratch> {
+        let continuous = self.embedding.continuous_width();
+        Ok(Scratch {
+            raw: vec![0.0; self.embedding.raw_width()],
+            delay: self.embedding.delay_place(continuous)?,
+            queue: Queue::new(self)?,
+        })
+    }
+
     /// One frame: raw row, mirror, embedding, labels, weight.
-    ///
-    /// # Shapes
-    /// `raw [raw_width]`, for the caller to keep from frame to frame.
     pub(crate) fn read(
         &self,
         view: &View,
         t: usize,
         look: Look,
-        raw: &mut [f32],
+        scratch: &mut Scratch,
         row: Row,
     ) -> Result<()> {
         let Look { mirror, delay, forget } = look;
+        let Scratch { raw, delay: delay_id, queue } = scratch;
         view.raw(t, raw)?;
         if forget {
             self.embedding.forget_previous(raw)?;
@@ -176,8 +248,16 @@ impl Reader {
             self.embedding.mirror(raw)?;
         }
         self.embedding.embed(raw, false, row.continuous, row.ids)?;
-        if forget || !view.previous(t, mirror, &self.heads, row.previous)? {
-            row.previous.fill(NONE);
+        delay_features(delay, &mut row.continuous[delay_id.clone()]);
+        match queue {
+            _ if forget => row.previous.fill(NONE),
+            Some(queue) => {
+                queue.go(view, t, look, &self.heads)?;
+                row.previous.copy_from_slice(queue.newest(row.previous.len()));
+                row.continuous[queue.place.clone()].copy_from_slice(&queue.features);
+            }
+            None if view.previous(t, mirror, &self.heads, row.previous)? => {}
+            None => row.previous.fill(NONE),
         }
         if self.queue_depth > 0 && !forget {
             view.queue(t, delay, mirror, &self.heads, row.queue)?;

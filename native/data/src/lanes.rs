@@ -162,10 +162,10 @@ impl Lanes {
                 return Ok(());
             };
             let look = Look { mirror, delay, forget: false };
-            let mut raw = vec![0.0; self.reader.embedding.raw_width()];
+            let mut scratch = self.reader.scratch()?;
             for k in 0..frames {
                 let look = augment.look(look, i, k);
-                self.reader.read(&self.views[view], start + k, look, &mut raw, shard.row(k))?;
+                self.reader.read(&self.views[view], start + k, look, &mut scratch, shard.row(k))?;
                 if fresh && k < burn_in {
                     *shard.row(k).weight = 0.0;
                 }

@@ -271,10 +271,10 @@ impl Sampler {
         fill(shards, |b, mut shard| {
             // An empty batch has one empty shard.
             let Some(&Window { view, start, look }) = windows.get(b) else { return Ok(()) };
-            let mut raw = vec![0.0; self.reader.embedding.raw_width()];
+            let mut scratch = self.reader.scratch()?;
             for k in 0..shard.len() {
                 let look = augment.look(look, b, k);
-                self.reader.read(&self.views[view], start + k, look, &mut raw, shard.row(k))?;
+                self.reader.read(&self.views[view], start + k, look, &mut scratch, shard.row(k))?;
             }
             augment.finish(b, self.options.window, &mut shard);
             Ok(())

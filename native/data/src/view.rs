@@ -251,9 +251,14 @@ impl View {
     ) -> Result<()> {
         self.check(t, self.len(delay))?;
         for (k, out) in out.chunks_exact_mut(heads.num_labels().max(1)).enumerate() {
-            match (t + delay).checked_sub(k + 1) {
-                Some(before) => self.answer(before, mirror, heads, out)?,
-                None => out.fill(NONE),
+            let known = match (t + delay).checked_sub(k + 1) {
+                Some(before) => self.answer(before, mirror, heads, out).map(|()| true)?,
+                // What led to the first state is as old as a view knows.
+                None if t + delay == k => self.previous(0, mirror, heads, out)?,
+                None => false,
+            };
+            if !known {
+                out.fill(NONE);
             }
         }
         Ok(())

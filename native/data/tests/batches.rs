@@ -104,6 +104,104 @@ fn mirroring_swaps_half_of_the_windows_whole() {
     assert!(follows.into_iter().all(|(_, (previous, label))| previous == label));
 }
 
+/// The features of a controller's labels, by hand: bits, axes from -1 to 1, the shoulder from 0 to 1.
+fn features(labels: &[u16]) -> Vec<f32> {
+    let (bits, rest) = labels.split_at(8);
+    let (axes, shoulder) = rest.split_at(4);
+    let axis = |l: &u16| (f32::from(*l) / 16.0 - 0.5) * 2.0;
+    let bits = bits.iter().map(|&b| f32::from(b));
+    bits.chain(axes.iter().map(axis)).chain([f32::from(shoulder[0]) / 4.0]).collect()
+}
+
+fn queued(delay: usize) -> Reader {
+    let melee = Melee { queue_depth: 4, num_delays: 9, ..Melee::default() };
+    let heads = Heads::controller(HeadsKind::Independent);
+    Reader::new(Embedding::Melee(melee), heads, delay)
+}
+
+/// Where the controllers and the delay id of [`queued`] begin.
+fn places(reader: &Reader) -> (usize, usize) {
+    let at = |name| reader.embedding.schema().iter().find(|f| f.name == name).unwrap().offset;
+    (at("prev_buttons.a"), at("delay_id"))
+}
+
+#[test]
+fn a_queue_is_the_labels_of_the_inputs_before_the_answer_whatever_the_delay() {
+    let (_dir, views) = melee();
+    let (reader, delay) = (queued(3), 3);
+    let (queue, delay_id) = places(&reader);
+    let width = reader.embedding.continuous_width();
+    let whole = reader.sequence(&views[0], 0..60).unwrap();
+    // The input of the frame before answer `i`; that of the first state has none before.
+    let mut first = vec![0; 13];
+    assert!(views[0].previous(0, false, &reader.heads, &mut first).unwrap());
+    let input = |i: isize| match i {
+        -1 => features(&first),
+        i if i < -1 => vec![0.0; 13],
+        i => {
+            let mut labels = vec![0; 13];
+            views[0].labels(i as usize, 0, false, &reader.heads, &mut labels).unwrap();
+            features(&labels)
+        }
+    };
+    for (t, row) in whole.continuous.chunks(width).enumerate() {
+        for k in 0..4 {
+            let got = &row[queue + 13 * k..][..13];
+            assert_eq!(got, input((t + delay) as isize - 1 - k as isize), "{t} {k}");
+        }
+        let one_hot: Vec<f32> = (0..9).map(|i| f32::from(u8::from(i == delay))).collect();
+        assert_eq!(row[delay_id..delay_id + 9], one_hot[..]);
+        let newest = &whole.previous[13 * t..][..13];
+        assert_eq!(features(newest), row[queue..queue + 13]);
+    }
+    // Of one controller the previous action stays what led to the frame.
+    let one = Melee { num_delays: 9, ..Melee::default() };
+    let one = Reader { embedding: Embedding::Melee(one), ..reader.clone() };
+    let shown = one.sequence(&views[0], 0..60).unwrap();
+    let plain = Reader::new(Embedding::Melee(Melee::default()), reader.heads, 3);
+    assert_eq!(shown.previous, plain.sequence(&views[0], 0..60).unwrap().previous);
+}
+
+#[test]
+fn a_queue_is_mirrored_forgotten_and_delayed_with_its_window_on_any_number_of_threads() {
+    let (_dir, views) = melee();
+    let reader = queued(2);
+    let (queue, delay_id) = places(&reader);
+    let width = reader.embedding.continuous_width();
+    let options = SamplerOptions {
+        mirror: 0.5,
+        previous_dropout: 0.2,
+        frame_delay_max: Some(18),
+        ..options(20, 5)
+    };
+    let sampler = Sampler::new(views, reader, options).unwrap();
+    let batch = sampler.batch(1, 64).unwrap();
+    let (mut forgotten, mut delays) = (0, HashSet::new());
+    for b in 0..64 {
+        let rows = &batch.continuous[b * 20 * width..][..20 * width];
+        let row = |t: usize| &rows[t * width..][..width];
+        let class = |t: usize| row(t)[delay_id..delay_id + 9].iter().position(|&v| v == 1.0);
+        delays.insert(class(0).unwrap());
+        for t in 4..20 {
+            assert_eq!(class(t), class(0));
+            let at = 13 * (20 * b + t);
+            let known = batch.previous[at] != NONE;
+            forgotten += usize::from(!known);
+            for k in 0..4 {
+                // The label of the frame before is the newest input, mirrored as the window is.
+                let label = &batch.labels[at - 13 * (k + 1)..][..13];
+                let want = if known { features(label) } else { vec![0.0; 13] };
+                assert_eq!(row(t)[queue + 13 * k..][..13], want[..]);
+            }
+        }
+    }
+    assert!((100..310).contains(&forgotten), "{forgotten}");
+    assert_eq!(delays, (2..=8).collect());
+    pool::set_threads(1).unwrap();
+    assert_eq!(sampler.batch(1, 64).unwrap(), batch);
+    pool::set_threads(pool::available()).unwrap();
+}
+
 #[test]
 fn weights_follow_neutral_frames_and_changes() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rustler::{Atom, Binary, Env, Reference, ResourceArc, Term};
 use sconce_core::{Error, Result, Spec, ceilings};
-use sconce_serve::frames;
+use sconce_serve::frames::{self, Beyond};
 use sconce_train::bench::{StepTimes, Steps, forward_times, step_times};
 use serde::Serialize;
 
@@ -118,7 +118,8 @@ fn frame_times(spec: &Spec, bytes: &[u8], seconds: f64) -> Result<FrameTimes> {
     let read = || from_binary("frames", bytes, f32::from_le_bytes);
     let (raw, read_us) = timed(seconds / 2.0, read)?;
     let rows = raw.len() / width;
-    let (frames, embed_us) = timed(seconds / 2.0, || frames::embed(spec, &raw, 1, rows))?;
+    let (frames, embed_us) =
+        timed(seconds / 2.0, || frames::embed(spec, &raw, 1, rows, Beyond::default()))?;
     match frames.continuous.iter().find(|number| !number.is_finite()) {
         Some(number) => {
             Err(Error::NonFinite { what: "embedding".into(), value: f64::from(*number) })

@@ -9,7 +9,7 @@ use sconce_core::checkpoint::bytes;
 use sconce_core::ops::tensor::to_vec;
 use sconce_core::projection::Projection;
 use sconce_core::{Error, Policy, Result, Spec};
-use sconce_serve::frames;
+use sconce_serve::frames::{self, Beyond, noted_delay};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -101,12 +101,16 @@ fn policy_weight(env: Env, policy: ResourceArc<PolicyHandle>, name: String) -> T
     })
 }
 
+/// What of a pass may be left out: labels, queue, state, directions.
+type Given<'a> = (Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>);
+
 /// Logits, the state after the last frame and taps, `{:ok, {logits, state, [{name, shape, numbers}]}}`,
 /// by message.
 ///
 /// # Shapes
-/// `rows [batch, time, raw_width]` f32, `labels [batch, time, num_labels]` u16, `state` as
-/// `backbone::State::to_vec` lays it out, `project_out [n, trunk_width]` f32.
+/// `rows [batch, time, raw_width]` f32, `labels [batch, time, num_labels]` and
+/// `queue [batch, time, queue_depth, num_labels]` u16, `state` as `backbone::State::to_vec` lays it out,
+/// `project_out [n, trunk_width]` f32.
 // Copying the rows of many frames takes longer than a scheduler has.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn policy_forward<'a>(
@@ -115,7 +119,7 @@ fn policy_forward<'a>(
     reference: Reference<'a>,
     rows: Binary<'a>,
     (batch, time): (usize, usize),
-    (labels, state, project_out): (Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>),
+    (labels, queue, state, project_out): Given<'a>,
     look: Term<'a>,
 ) -> Term<'a> {
     perform(env, "forward", || {
@@ -124,6 +128,7 @@ fn policy_forward<'a>(
             batch,
             time,
             labels: labels.map(|l| from_binary("labels", &l, u16::from_le_bytes)).transpose()?,
+            queue: queue.map(|q| from_binary("queue", &q, u16::from_le_bytes)).transpose()?,
             state: state.map(|s| from_binary("state", &s, f32::from_le_bytes)).transpose()?,
             project_out: project_out
                 .map(|p| from_binary("project_out", &p, f32::from_le_bytes))
@@ -141,6 +146,7 @@ struct Pass {
     batch: usize,
     time: usize,
     labels: Option<Vec<u16>>,
+    queue: Option<Vec<u16>>,
     state: Option<Vec<f32>>,
     project_out: Option<Vec<f32>>,
     look: Look,
@@ -151,6 +157,8 @@ struct Pass {
 struct Look {
     /// Logits of all frames, or of the last of each game alone.
     return_sequences: bool,
+    /// None: as the policy was trained.
+    frame_delay: Option<usize>,
     taps: Taps,
 }
 
@@ -177,7 +185,9 @@ impl Pass {
     fn run(&self, policy: &Policy) -> Result<Forward> {
         let (batch, time) = (self.batch, self.time);
         let spec = policy.spec();
-        let frames = frames::embed(spec, &self.rows, batch, time)?;
+        let delay = self.look.frame_delay.unwrap_or_else(|| noted_delay(policy));
+        let beyond = Beyond { queue: self.queue.as_deref(), delay };
+        let frames = frames::embed(spec, &self.rows, batch, time, beyond)?;
         let labels = self.labels.as_deref();
         if let Some(labels) = labels {
             frames::check_actions(&spec.heads, labels, batch * time)?;

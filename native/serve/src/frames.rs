@@ -3,7 +3,7 @@
 use sconce_core::heads::NONE;
 use sconce_core::policy::Frames;
 use sconce_core::spec::Heads;
-use sconce_core::{Error, Result, Spec};
+use sconce_core::{Error, Policy, Result, Spec};
 
 /// One embedded frame.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,6 +37,14 @@ impl Row {
         Ok(row)
     }
 
+    /// Puts the inputs that the player gave last, `[k, num_labels]`, the newest first, in the place of
+    /// those that the row has.
+    pub fn write_queue(&mut self, spec: &Spec, queue: &[u16]) -> Result<()> {
+        let newest = self.previous.len();
+        self.previous.copy_from_slice(queue.get(..newest).unwrap_or(&vec![NONE; newest]));
+        spec.embedding.write_queue(queue, &spec.heads, &mut self.continuous)
+    }
+
     pub fn view(&self) -> View<'_> {
         View { continuous: &self.continuous, ids: &self.ids, previous: &self.previous }
     }
@@ -62,20 +70,81 @@ pub fn window<'a>(rows: impl Iterator<Item = View<'a>>) -> Frames {
     frames
 }
 
+/// What raw rows do not say.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beyond<'a> {
+    /// `[batch, time, queue_depth, num_labels]`, the inputs that the player gave last before each frame, the
+    /// newest first, [`NONE`] where there is none. Not given, they are the previous actions of the rows,
+    /// which with a delay are older.
+    pub queue: Option<&'a [u16]>,
+    pub delay: usize,
+}
+
+/// The frame delay that a policy was trained with.
+pub fn noted_delay(policy: &Policy) -> usize {
+    let delay = policy.notes().get("frame_delay").and_then(|delay| delay.as_u64());
+    delay.and_then(|delay| usize::try_from(delay).ok()).unwrap_or(0)
+}
+
 /// Embeds `batch x time` raw rows, as strictly as a session does.
 ///
 /// # Shapes
 /// `raw [batch, time, raw_width]`.
-pub fn embed(spec: &Spec, raw: &[f32], batch: usize, time: usize) -> Result<Frames> {
+pub fn embed(
+    spec: &Spec,
+    raw: &[f32],
+    batch: usize,
+    time: usize,
+    beyond: Beyond<'_>,
+) -> Result<Frames> {
     let width = spec.embedding.raw_width();
     let numbers = batch.checked_mul(time).and_then(|rows| rows.checked_mul(width));
     if batch == 0 || time == 0 || numbers != Some(raw.len()) {
         let expected = format!("[{batch}, {time}, {width}] numbers, at least one frame");
         return Err(Error::mismatch("frames", expected, raw.len()));
     }
-    let rows =
+    let mut rows =
         raw.chunks_exact(width).map(|raw| Row::embed(spec, raw)).collect::<Result<Vec<_>>>()?;
+    let (depth, labels) = (spec.embedding.queue_depth(), spec.heads.num_labels());
+    let own = match beyond.queue {
+        Some(_) => None,
+        None if depth > 1 => Some(queues(&rows, time, depth)),
+        None => None,
+    };
+    if let Some(queue) = beyond.queue.or(own.as_deref()) {
+        check_queue(spec, queue, rows.len())?;
+        for (row, queue) in rows.iter_mut().zip(queue.chunks_exact((depth * labels).max(1))) {
+            row.write_queue(spec, queue)?;
+        }
+    }
+    for row in &mut rows {
+        spec.embedding.write_delay(beyond.delay, &mut row.continuous)?;
+    }
     Ok(Frames { batch, time, ..window(rows.iter().map(Row::view)) })
+}
+
+/// The previous actions of each row and of those before it in its window, `[rows, depth, num_labels]`.
+fn queues(rows: &[Row], time: usize, depth: usize) -> Vec<u16> {
+    let windows = rows.chunks(time.max(1));
+    let of_row = |window: &[Row], t: usize| -> Vec<u16> {
+        let none = vec![NONE; window[t].previous.len()];
+        let input = |k: usize| t.checked_sub(k).map_or(&none, |before| &window[before].previous);
+        (0..depth).flat_map(|k| input(k).clone()).collect()
+    };
+    windows.flat_map(|window| (0..window.len()).flat_map(move |t| of_row(window, t))).collect()
+}
+
+/// Checks the inputs before `frames` frames.
+fn check_queue(spec: &Spec, queue: &[u16], frames: usize) -> Result<()> {
+    let (depth, labels) = (spec.embedding.queue_depth(), spec.heads.num_labels());
+    let expected = frames.saturating_mul(depth).saturating_mul(labels);
+    if queue.len() != expected {
+        let shape = format!("{expected} labels, [.., {depth}, {labels}]");
+        return Err(Error::mismatch("queue", shape, queue.len()));
+    }
+    let mut known =
+        queue.chunks_exact(labels.max(1)).filter(|input| input.iter().any(|&l| l != NONE));
+    known.try_for_each(|input| check_labels(&spec.heads, input))
 }
 
 /// Checks that labels are as many as one action has, and each one of its head's.
@@ -128,14 +197,15 @@ mod tests {
 
     #[test]
     fn rows_must_fill_their_shape_and_be_finite() {
-        let frames = embed(&spec(), &[1.0, 2.0, 3.0, 4.0], 2, 1).unwrap();
+        let frames = embed(&spec(), &[1.0, 2.0, 3.0, 4.0], 2, 1, Beyond::default()).unwrap();
         assert_eq!((frames.batch, frames.time), (2, 1));
         assert_eq!(frames.previous, vec![NONE; 26]);
         for (batch, time) in [(1, 1), (0, 2), (usize::MAX, 4), (2, 2)] {
-            let error = embed(&spec(), &[1.0, 2.0, 3.0, 4.0], batch, time).unwrap_err();
+            let error =
+                embed(&spec(), &[1.0, 2.0, 3.0, 4.0], batch, time, Beyond::default()).unwrap_err();
             assert_eq!(error.kind(), Kind::Mismatch);
         }
-        let error = embed(&spec(), &[1.0, f32::NAN], 1, 1).unwrap_err();
+        let error = embed(&spec(), &[1.0, f32::NAN], 1, 1, Beyond::default()).unwrap_err();
         assert_eq!(error.kind(), Kind::NonFinite);
     }
 

@@ -4,6 +4,7 @@
 //! result the session's own. A frame that is refused, a decision that came too late or whose numbers are
 //! not finite, or a panic on the way so leaves the session as it was.
 
+mod past;
 mod ring;
 mod snapshot;
 
@@ -23,7 +24,8 @@ use sconce_core::spec::Embedding;
 use sconce_core::{Error, Policy, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::frames::{Row, check_labels, window};
+use crate::frames::{Row, check_labels, noted_delay, window};
+use past::Past;
 use ring::Ring;
 
 /// How much of the past a decision sees.
@@ -50,6 +52,8 @@ pub enum Lane {
 
 /// More frames than a game of four minutes has are no window.
 const MAX_WINDOW: usize = 1 << 14;
+/// As in training.
+const MAX_DELAY: u64 = 10_000;
 /// A quarter of the millisecond that a call on a scheduler of the VM may take.
 const INLINE_US: f64 = 250.0;
 
@@ -62,6 +66,8 @@ pub struct Options {
     pub seed: u64,
     /// None: as measured.
     pub lane: Option<Lane>,
+    /// Frames until an input shows beyond the next. None: as the policy was trained.
+    pub frame_delay: Option<usize>,
     /// Directions `[n, trunk width]` that the heads do not see.
     #[serde(skip)]
     pub project_out: Option<Vec<f32>>,
@@ -76,6 +82,9 @@ impl Options {
         bounded("window_size", self.window_size as u64, MAX_WINDOW as u64)?;
         if let Mode::Resync(every) = self.mode {
             bounded("resync", every, u64::from(u32::MAX))?;
+        }
+        if let Some(delay) = self.frame_delay.filter(|&delay| delay as u64 > MAX_DELAY) {
+            return Err(Error::out_of_range("frame_delay", delay as f64, 0.0, MAX_DELAY as f64));
         }
         self.sampling.validate()
     }
@@ -93,6 +102,9 @@ pub struct Overrides {
     pub seed: Option<u64>,
     /// Labels of the action that led to the frame.
     pub previous: Option<Vec<u16>>,
+    /// Labels of the inputs that were given last, the newest first; [`NONE`](sconce_core::heads::NONE) for
+    /// one that the session shall know itself.
+    pub queue: Option<Vec<u16>>,
     /// Labels of an action to score: it becomes the decision, and nothing is drawn.
     pub choices: Option<Vec<u16>>,
     /// Instead of those of the session; none if empty.
@@ -127,6 +139,7 @@ pub struct Cost {
 pub struct Info {
     pub mode: Mode,
     pub window_size: usize,
+    pub frame_delay: usize,
     pub seed: u64,
     /// Decisions made since the session was opened or reset.
     pub frames: u64,
@@ -144,6 +157,8 @@ pub struct Step {
     decision: Decision,
     state: State,
     row: Row,
+    /// The inputs before the decision.
+    past: Past,
 }
 
 impl Step {
@@ -162,6 +177,8 @@ pub struct Act {
 pub struct Session {
     policy: Arc<Policy>,
     options: Options,
+    /// The input that led to a frame is so many before the newest.
+    delay: usize,
     projection: Option<Arc<Projection>>,
     /// The state before any frame.
     zero: State,
@@ -176,8 +193,8 @@ struct Memory {
     seed: u64,
     frames: u64,
     state: State,
-    /// Labels of the last decision.
-    last: Option<Vec<u16>>,
+    /// The latest inputs: the session's decisions, unless a frame or its caller knew better.
+    past: Past,
     ring: Ring,
 }
 
@@ -187,9 +204,10 @@ impl Session {
         options.validate()?;
         let zero = policy.zero_state(1)?;
         let cost = measure(&policy, &zero, &options)?;
-        let memory = Memory::new(&policy, &zero, &options)?;
+        let delay = options.frame_delay.unwrap_or_else(|| noted_delay(&policy));
+        let memory = Memory::new(&policy, &zero, &options, delay)?;
         let projection = projection(&policy, options.project_out.as_deref())?;
-        Ok(Session { policy, options, projection, zero, cost, memory, _live: Live::new() })
+        Ok(Session { policy, options, delay, projection, zero, cost, memory, _live: Live::new() })
     }
 
     pub fn policy(&self) -> &Policy {
@@ -208,7 +226,8 @@ impl Session {
     /// What the session would decide; it stays as it is.
     pub fn decide(&self, raw: &[f32], overrides: &Overrides) -> Result<Step> {
         let sampling = overrides.apply(&self.options.sampling)?;
-        let row = self.read(raw, overrides.previous.as_deref())?;
+        let past = self.past(raw, overrides)?;
+        let row = self.read(raw, overrides, &past)?;
         let seed = overrides.seed.unwrap_or(self.memory.seed);
         // The number of the decision keys the stream: a seed that is given anew with every call does
         // not draw the same numbers at every frame.
@@ -232,15 +251,16 @@ impl Session {
             Lane::Inline => pool::serial(act),
             Lane::Worker => act(),
         }?;
-        Ok(Step { decision, state, row })
+        Ok(Step { decision, state, row, past })
     }
 
     /// Makes a decision of [`Session::decide`] the session's last one. Cannot fail halfway.
     pub fn commit(&mut self, step: Step) -> Act {
-        let Step { decision, state, row } = step;
+        let Step { decision, state, row, past } = step;
         self.memory.ring.push(row.view());
         self.memory.state = state;
-        self.memory.last = Some(decision.choices.clone());
+        self.memory.past = past;
+        self.memory.past.push(&decision.choices);
         self.memory.frames = self.memory.frames.saturating_add(1);
         Act { decision, frame: self.memory.frames }
     }
@@ -250,7 +270,7 @@ impl Session {
         self.memory.seed = seed.unwrap_or(self.memory.seed);
         self.memory.frames = 0;
         self.memory.state = self.zero.clone();
-        self.memory.last = None;
+        self.memory.past.clear();
         self.memory.ring.clear();
     }
 
@@ -263,6 +283,7 @@ impl Session {
         Info {
             mode: self.options.mode,
             window_size: self.options.window_size,
+            frame_delay: self.delay,
             seed: self.memory.seed,
             frames: self.memory.frames,
             bytes: self.memory.bytes(),
@@ -277,28 +298,58 @@ impl Session {
         self.options.lane.unwrap_or(measured)
     }
 
-    /// Embeds a raw row. Its previous action is the one that the call gives, else the row's own, else
-    /// what the session decided last.
-    fn read(&self, raw: &[f32], given: Option<&[u16]>) -> Result<Row> {
+    /// The inputs before a raw row. The one that led to it is what the call gives, else the row's own;
+    /// the others are what the call gives, else what the session decided.
+    fn past(&self, raw: &[f32], overrides: &Overrides) -> Result<Past> {
         let spec = self.policy.spec();
-        if let Some(labels) = given {
+        let mut past = self.memory.past.clone();
+        if self.has_own(raw)? {
+            let mut labels = vec![0; spec.heads.num_labels()];
+            spec.embedding.previous_labels(raw, &spec.heads, &mut labels)?;
+            past.set(self.delay, &labels);
+        }
+        if let Some(queue) = &overrides.queue {
+            past.give(queue, &spec.heads)?;
+        }
+        if let Some(labels) = &overrides.previous {
             check_labels(&spec.heads, labels)?;
+            past.set(self.delay, labels);
         }
-        let melee = matches!(spec.embedding, Embedding::Melee(_)) && spec.heads.is_controller();
-        let has_own = melee && melee::previous(melee::row(raw)?).is_some();
-        let last = self.memory.last.as_deref();
-        let Some(labels) = given.or(if has_own { None } else { last }) else {
-            return Row::embed(spec, raw);
+        Ok(past)
+    }
+
+    /// Whether a raw row says what led to it, and the heads can read that.
+    fn has_own(&self, raw: &[f32]) -> Result<bool> {
+        Ok(self.reads_controllers() && melee::previous(melee::row(raw)?).is_some())
+    }
+
+    fn reads_controllers(&self) -> bool {
+        let spec = self.policy.spec();
+        matches!(spec.embedding, Embedding::Melee(_)) && spec.heads.is_controller()
+    }
+
+    /// Embeds a raw row behind these inputs.
+    fn read(&self, raw: &[f32], overrides: &Overrides, past: &Past) -> Result<Row> {
+        let spec = self.policy.spec();
+        let depth = spec.embedding.queue_depth();
+        let given = overrides.previous.is_some() || overrides.queue.is_some();
+        let mut row = match past.get(self.delay) {
+            // A frame's own stick need not stand in the middle of a bucket.
+            Some(_) if self.has_own(raw)? && !given => Row::embed(spec, raw)?,
+            Some(labels) if self.reads_controllers() => {
+                let mut controller = [0.0; melee::CONTROLLER_WIDTH];
+                melee::controller(labels, &spec.heads, &mut controller)?;
+                let mut raw = raw.to_vec();
+                melee::set_previous(&mut raw, &controller)?;
+                Row::embed(spec, &raw)?
+            }
+            Some(labels) => Row { previous: labels.to_vec(), ..Row::embed(spec, raw)? },
+            None => Row::embed(spec, raw)?,
         };
-        if melee {
-            let mut controller = [0.0; melee::CONTROLLER_WIDTH];
-            melee::controller(labels, &spec.heads, &mut controller)?;
-            let mut raw = raw.to_vec();
-            melee::set_previous(&mut raw, &controller)?;
-            return Row::embed(spec, &raw);
+        if depth > 1 {
+            row.write_queue(spec, past.newest(depth))?;
         }
-        let mut row = Row::embed(spec, raw)?;
-        row.previous.copy_from_slice(labels);
+        spec.embedding.write_delay(self.delay, &mut row.continuous)?;
         Ok(row)
     }
 
@@ -325,16 +376,19 @@ impl Session {
 }
 
 impl Memory {
-    fn new(policy: &Policy, zero: &State, options: &Options) -> Result<Self> {
-        let ring = Ring::new(kept_frames(zero, options), &Row::blank(policy.spec()))?;
-        Ok(Memory { seed: options.seed, frames: 0, state: zero.clone(), last: None, ring })
+    fn new(policy: &Policy, zero: &State, options: &Options, delay: usize) -> Result<Self> {
+        let spec = policy.spec();
+        let ring = Ring::new(kept_frames(zero, options), &Row::blank(spec))?;
+        // Those that the policy reads, and back to the one that led to the frame.
+        let inputs = spec.embedding.queue_depth().max(delay + 1);
+        let past = Past::new(inputs, spec.heads.num_labels());
+        Ok(Memory { seed: options.seed, frames: 0, state: zero.clone(), past, ring })
     }
 
     fn bytes(&self) -> usize {
         let state: usize =
             self.state.0.iter().map(|part| part.elem_count() * size_of::<f32>()).sum();
-        let last = self.last.as_ref().map_or(0, |last| size_of_val(last.as_slice()));
-        state + last + self.ring.bytes()
+        state + size_of_val(self.past.labels()) + self.ring.bytes()
     }
 }
 

@@ -15,7 +15,7 @@ use sconce_core::spec::{
     RecurrentConfig,
 };
 use sconce_core::{Kind, Policy, Spec};
-use sconce_serve::frames;
+use sconce_serve::frames::{self, Beyond};
 use sconce_serve::session::{Lane, Mode, Options, Overrides, Session, live};
 
 const WINDOW: usize = 5;
@@ -74,6 +74,7 @@ fn options(mode: Mode) -> Options {
         sampling: Sampling::default(),
         seed: 5,
         lane: None,
+        frame_delay: None,
         project_out: None,
     }
 }
@@ -96,7 +97,7 @@ fn logits(policy: &Policy, raw: &[Vec<f32>], choices: &[u16]) -> Vec<f32> {
 }
 
 fn embedded(policy: &Policy, raw: &[Vec<f32>]) -> Frames {
-    frames::embed(policy.spec(), &raw.concat(), 1, raw.len()).unwrap()
+    frames::embed(policy.spec(), &raw.concat(), 1, raw.len(), Beyond::default()).unwrap()
 }
 
 fn assert_close(got: &[f32], want: &[f32], about: &str) {
@@ -346,6 +347,120 @@ fn the_previous_action_is_the_calls_then_the_frames_then_the_sessions_own() {
     assert_close(&fourth.decision.logits, &logits(&policy, &rows, &[]), "the call's");
 }
 
+fn queued(depth: usize) -> Arc<Policy> {
+    let melee = Melee { queue_depth: depth, num_delays: 9, ..Melee::default() };
+    let heads = Heads::controller(HeadsKind::Independent);
+    policy(Embedding::Melee(melee), Backbone::Gru(recurrent(12)), heads)
+}
+
+/// Logits of the last of these frames, each behind the inputs of its own, the newest first.
+fn behind(policy: &Policy, raw: &[Vec<f32>], queues: &[Vec<Vec<u16>>], delay: usize) -> Vec<f32> {
+    let queue = queues.concat().concat();
+    let beyond = Beyond { queue: Some(&queue), delay };
+    let frames = frames::embed(policy.spec(), &raw.concat(), 1, raw.len(), beyond).unwrap();
+    let state = policy.zero_state(1).unwrap();
+    let (logits, _) = policy.forward_last(&frames, None, &state, &Context::default()).unwrap();
+    tensor::to_vec(&logits).unwrap()
+}
+
+#[test]
+fn a_queue_holds_the_latest_decisions_the_newest_first_whatever_the_frame_shows() {
+    let _turn = turn();
+    let (policy, delay) = (queued(4), 3);
+    let options = Options { frame_delay: Some(delay), ..options(Mode::Window) };
+    let mut session = Session::open(policy.clone(), options.clone()).unwrap();
+    assert_eq!(session.info().frame_delay, delay);
+    let none = vec![NONE; 13];
+    let mut past: Vec<Vec<u16>> = vec![none.clone(); 4];
+    let mut queues = vec![past.clone(); WINDOW];
+    let mut rows = vec![frame(0.0); WINDOW];
+    for t in 0..2 * WINDOW {
+        if t > 0 {
+            rows.remove(0);
+            rows.push(frame(t as f32));
+            queues.remove(0);
+            queues.push(past.clone());
+        }
+        let act = session.act(&frame(t as f32), &Overrides::default()).unwrap().decision;
+        assert_close(&act.logits, &behind(&policy, &rows, &queues, delay), &format!("{t}"));
+        past.insert(0, act.choices);
+        past.truncate(4);
+    }
+    // What is under way is part of the memory: another session goes on from it, and back again.
+    let snapshot = session.snapshot().unwrap();
+    let mut other = Session::open(policy.clone(), options.clone()).unwrap();
+    other.restore(&snapshot).unwrap();
+    let next = |session: &mut Session| session.act(&frame(-1.0), &Overrides::default()).unwrap();
+    let first = next(&mut session);
+    assert_eq!(next(&mut other), first);
+    session.restore(&snapshot).unwrap();
+    assert_eq!(next(&mut session), first);
+    session.reset(None);
+    let fresh = behind(&policy, &vec![frame(-1.0); WINDOW], &vec![vec![none; 4]; WINDOW], delay);
+    assert_close(&next(&mut session).decision.logits, &fresh, "after a reset");
+    let mut sooner = Session::open(policy, Options { frame_delay: Some(2), ..options }).unwrap();
+    let error = sooner.restore(&snapshot).unwrap_err().to_string();
+    assert_eq!(error, "frame delay of the snapshot: expected the session's, got another");
+}
+
+#[test]
+fn who_calls_or_sends_a_frame_may_know_the_inputs_better_and_later_frames_remember_it() {
+    let _turn = turn();
+    let (policy, delay) = (queued(4), 2);
+    let heads = policy.spec().heads.clone();
+    let input = |n: u16| vec![n & 1, 0, 0, 0, 0, 0, 0, 0, n, 8, 8, 8, 0];
+    let one = Options { frame_delay: Some(delay), window_size: 1, ..options(Mode::Window) };
+    let mut session = Session::open(policy.clone(), one).unwrap();
+    let none = vec![NONE; 13];
+    let see = |session: &mut Session, raw: &[f32], overrides: &Overrides, queue: [&[u16]; 4]| {
+        let queue = queue.map(<[u16]>::to_vec).to_vec();
+        let act = session.act(raw, overrides).unwrap().decision;
+        let want = behind(&policy, &[raw.to_vec()], &[queue], delay);
+        assert_close(&act.logits, &want, &format!("{overrides:?}"));
+        act.choices
+    };
+    // The frame's own is the input that led to it, two before the newest.
+    let shown = with_previous(frame(0.0), &input(3), &heads);
+    let first = see(&mut session, &shown, &Overrides::default(), [&none, &none, &input(3), &none]);
+    let queue = [input(9), vec![NONE; 13], input(5)].concat();
+    let given = Overrides { queue: Some(queue), ..Overrides::default() };
+    let second = see(&mut session, &frame(1.0), &given, [&input(9), &none, &input(5), &input(3)]);
+    assert_ne!(first, input(9));
+    let led = Overrides { previous: Some(input(7)), ..Overrides::default() };
+    see(&mut session, &frame(2.0), &led, [&second, &input(9), &input(7), &input(5)]);
+    for (queue, said) in [
+        (vec![0; 5 * 13], "queue (inputs): 5 is outside 0..4"),
+        (vec![0; 14], "labels of an action: expected 13, got 1"),
+        (input(99), "main_x: 99 is outside 0..16"),
+    ] {
+        let given = Overrides { queue: Some(queue), ..Overrides::default() };
+        assert_eq!(session.act(&frame(3.0), &given).unwrap_err().to_string(), said);
+    }
+    let late = Options { frame_delay: Some(10_001), ..options(Mode::Carry) };
+    let error = Session::open(policy.clone(), late).map(drop).unwrap_err().to_string();
+    assert_eq!(error, "frame_delay: 10001 is outside 0..10000");
+}
+
+#[test]
+fn with_a_delay_the_previous_action_is_the_one_that_led_to_the_frame() {
+    let _turn = turn();
+    let policy = controller(Backbone::Gru(recurrent(12)));
+    let heads = policy.spec().heads.clone();
+    let options = Options { frame_delay: Some(1), window_size: 1, ..options(Mode::Window) };
+    let mut session = Session::open(policy.clone(), options).unwrap();
+    let mut chosen: Vec<Vec<u16>> = vec![];
+    for t in 0..5 {
+        let raw = frame(t as f32);
+        let act = session.act(&raw, &Overrides::default()).unwrap().decision;
+        let seen = match t {
+            0 | 1 => raw,
+            t => with_previous(raw, &chosen[t - 2], &heads),
+        };
+        assert_close(&act.logits, &logits(&policy, &[seen], &[]), &format!("{t}"));
+        chosen.push(act.choices);
+    }
+}
+
 #[test]
 fn held_buttons_follow_their_thresholds() {
     let _turn = turn();
@@ -474,8 +589,7 @@ fn sessions_are_counted_and_their_storage_is_taken_once() {
     let full = session.info().bytes;
     (1..20).for_each(|t| drop(session.act(&raw(t), &Overrides::default()).unwrap()));
     assert_eq!(session.info().bytes, full);
-    // The first decision adds its three labels and no frame's storage.
-    assert_eq!(full - empty, 3 * 2);
+    assert_eq!(full, empty);
     drop(session);
     assert_eq!((live(), Arc::strong_count(&policy)), (before, 1));
 }

@@ -14,6 +14,7 @@ pub mod range_test;
 pub mod report;
 pub mod run;
 pub mod schedule;
+pub mod scheduled;
 mod source;
 pub mod step;
 pub mod teacher;

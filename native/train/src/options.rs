@@ -92,6 +92,12 @@ pub struct TrainOptions {
     pub noise_scale: f32,
     /// Probability of a frame whose previous action is forgotten.
     pub previous_dropout: f32,
+    /// Probability of an input that the policy reads as it would have given it itself, see
+    /// [`crate::scheduled`], the updates in which it rises to that from 0, and how many of the inputs of a
+    /// frame it concerns, the newest first; all of them if not given.
+    pub scheduled_sampling: f32,
+    pub scheduled_sampling_steps: u64,
+    pub scheduled_sampling_slots: Option<usize>,
     /// Probability of a left-right mirrored window; carried, of a mirrored game.
     pub mirror: f32,
     pub frame_delay: usize,
@@ -204,6 +210,9 @@ impl Default for TrainOptions {
             noise: 0.0,
             noise_scale: 0.01,
             previous_dropout: 0.0,
+            scheduled_sampling: 0.0,
+            scheduled_sampling_steps: 0,
+            scheduled_sampling_slots: None,
             mirror: 0.0,
             frame_delay: 0,
             frame_delay_max: None,
@@ -280,6 +289,7 @@ impl TrainOptions {
         at_least("save_every", self.save_every.unwrap_or(1) as f64, 1.0, many)?;
         at_least("save_minutes", self.save_minutes.unwrap_or(1.0), 0.0, 1e6)?;
         at_least("gradient_report", self.gradient_report.unwrap_or(1) as f64, 1.0, many)?;
+        at_least("scheduled_sampling", self.scheduled_sampling.into(), 0.0, 1.0)?;
         at_least("teacher_weight", self.teacher_weight, 0.0, 1e6)?;
         at_least("keep_last", self.keep_last as f64, 0.0, many)?;
         at_least("keep_best", self.keep_best as f64, 0.0, many)?;
@@ -321,6 +331,9 @@ impl TrainOptions {
         let scaled = self.noise_scale != own.noise_scale;
         let taught = self.teacher.is_some();
         let pulled = self.teacher_weight != own.teacher_weight;
+        let ramps = self.scheduled_sampling_steps > 0;
+        let some_slots = self.scheduled_sampling_slots.is_some();
+        let (scheduled, beside) = (self.scheduled_sampling > 0.0, "scheduled_sampling above 0");
         let turned = self.teacher_direction != own.teacher_direction;
         let (forced, rounds) = (self.force_precision, self.precision != Precision::F32);
         let (period, mult) = (self.restart_period, self.restart_mult);
@@ -339,6 +352,8 @@ impl TrainOptions {
             ("teacher_weight", pulled, taught, "a teacher"),
             ("teacher_direction", turned, taught, "a teacher"),
             ("noise_scale", scaled, self.noise > 0.0, "noise above 0"),
+            ("scheduled_sampling_steps", ramps, scheduled, beside),
+            ("scheduled_sampling_slots", some_slots, scheduled, beside),
             ("force_precision", forced, rounds, "precision bf16 or f16"),
         ];
         match rows.into_iter().find(|&(_, given, meant, _)| given && !meant) {

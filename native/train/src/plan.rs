@@ -20,6 +20,7 @@ use crate::bench::examples;
 use crate::eval::{self, pool_of};
 use crate::options::{Mode, TrainOptions};
 use crate::run::games::sides;
+use crate::scheduled::{Moment, Scheduled};
 use crate::source::Source;
 use crate::step::{Examples, Stepper};
 
@@ -313,6 +314,7 @@ pub(crate) struct Probe<'a> {
     spec: &'a Spec,
     options: &'a TrainOptions,
     stepper: Stepper,
+    scheduled: Option<Scheduled>,
     steps: u64,
     /// Counts from before the first step on.
     meter: Meter,
@@ -331,7 +333,8 @@ impl<'a> Probe<'a> {
             .unrolling(options.unroll())
             .averaging(options.ema_decay)
             .in_precision(options.precision_here());
-        Ok(Probe { spec, options, stepper, steps: 0, meter: Meter::start()? })
+        let scheduled = Scheduled::of(options, spec, None)?;
+        Ok(Probe { spec, options, stepper, scheduled, steps: 0, meter: Meter::start()? })
     }
 
     /// The most that steps have taken so far beside the weights and what belongs to each of them.
@@ -354,9 +357,14 @@ impl<'a> Probe<'a> {
     /// Gradients of a batch of so many windows.
     fn learn(&mut self, windows: usize) -> Result<()> {
         let Probe { spec, options, .. } = *self;
-        let (frames, labels, weights) = examples(spec, windows, options.window_size, options.seed);
-        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+        let (mut frames, labels, weights) =
+            examples(spec, windows, options.window_size, options.seed);
         let zero = self.stepper.policy().zero_state(windows)?;
+        if let Some(scheduled) = &self.scheduled {
+            let at = Moment { update: u64::MAX, draw: self.steps };
+            scheduled.replace(&self.stepper, &mut frames, None, &zero, at)?;
+        }
+        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         self.stepper.learn(x, &zero, self.steps, 1.0)?;
         self.steps += 1;
         Ok(())

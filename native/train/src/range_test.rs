@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::eval::{self, pool_of};
 use crate::options::{TrainOptions, at_least};
 use crate::run::games::{first_policy, sides};
+use crate::scheduled::{Moment, Reading, Scheduled};
 use crate::source::{Loaded, Source, States};
 use crate::step::{Examples, Stepper};
 use crate::teacher::{Lesson, Teacher};
@@ -136,6 +137,7 @@ struct Learner<'a> {
     options: &'a TrainOptions,
     stepper: Stepper,
     teacher: Option<Teacher>,
+    scheduled: Option<Scheduled>,
     source: Source,
 }
 
@@ -163,8 +165,10 @@ impl<'a> Learner<'a> {
             .in_precision(options.precision_here());
         let name = corpus.dir().display().to_string();
         let teacher = Teacher::of(options, spec)?;
-        let source = Source::new(&name, views, spec, teacher.as_ref().map(Teacher::spec), options)?;
-        Ok(Learner { options, stepper, teacher, source })
+        let taught = teacher.as_ref().map(Teacher::spec);
+        let scheduled = Scheduled::of(options, spec, taught)?;
+        let source = Source::new(&name, views, spec, taught, options)?;
+        Ok(Learner { options, stepper, teacher, scheduled, source })
     }
 
     /// The loss of a step's batches before it; none where all of their frames weigh nothing.
@@ -175,8 +179,13 @@ impl<'a> Learner<'a> {
             let (policy, teacher) = (self.stepper.policy(), self.teacher.as_ref());
             let zero = States::zero(policy, teacher, self.options.batch_size)?;
             let Loaded { mut batch, seen, states, .. } = self.source.draw(draw, zero, cancel)?;
-            let frames = eval::frames(&mut batch);
-            let seen = seen.map(|mut batch| eval::frames(&mut batch));
+            let mut frames = eval::frames(&mut batch);
+            let mut seen = seen.map(|mut batch| eval::frames(&mut batch));
+            if let Some(scheduled) = &self.scheduled {
+                let reading = Reading::of(teacher, seen.as_mut());
+                let (state, at) = (&states.learner, Moment { update: step, draw });
+                scheduled.replace(&self.stepper, &mut frames, reading, state, at)?;
+            }
             let Batch { labels, weights, .. } = &batch;
             let x = Examples { frames: &frames, labels, weights };
             let share = x.mean_weight();

@@ -190,6 +190,11 @@ impl Stepper {
         &self.optimiser
     }
 
+    /// The policy as it is now, without the autograd.
+    pub fn frozen(&self) -> Result<Policy> {
+        Policy::from_weights(self.policy.spec(), self.policy.weights().clone())
+    }
+
     /// The policy to play and to measure, without the autograd, which would keep a whole game's graph
     /// for no backward pass. Its weights are the averages, where they are kept.
     pub fn averaged(&self) -> Result<Policy> {
@@ -480,7 +485,7 @@ fn joined(parts: &[State]) -> Result<Option<State>> {
 }
 
 /// `0..all` in stretches of so many, the last maybe shorter.
-fn stretches(all: usize, each: Option<usize>) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn stretches(all: usize, each: Option<usize>) -> impl Iterator<Item = Range<usize>> {
     let each = each.unwrap_or(all).clamp(1, all.max(1));
     (0..all).step_by(each).map(move |from| from..(from + each).min(all))
 }

@@ -285,6 +285,15 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     assert Sconce.Trainer.Switches.training(embedding: :packed, label_smoothing: 0.2) ==
              [loss: [label_smoothing: 0.2], embedding: {:melee, layout: :packed}]
 
+    for {said, embedding} <- [
+          {[queue_depth: 4], {:melee, queue_depth: 4}},
+          {[embedding: :melee, num_delays: 9], {:melee, num_delays: 9}},
+          {[embedding: :packed, queue_depth: 2, num_delays: 9],
+           {:melee, layout: :packed, queue_depth: 2, num_delays: 9}}
+        ] do
+      assert Sconce.Trainer.Switches.training(said) == [embedding: embedding]
+    end
+
     assert_raise ArgumentError, ~r/--clamp does not go with --loss plain/, fn ->
       Sconce.Trainer.Switches.training(loss: :plain, clamp: 3.0)
     end

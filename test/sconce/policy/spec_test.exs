@@ -79,6 +79,11 @@ defmodule Sconce.Policy.SpecTest do
              "#Sconce.Policy.Spec<melee -> mlp 64-32 -> controller(81)>"
 
     assert inspect(Spec.new(embedding: {:melee, layout: :packed})) =~ "<melee packed 288 -> "
+
+    deep = Spec.new(embedding: {:melee, layout: :packed, queue_depth: 4, num_delays: 9})
+    assert inspect(deep) =~ "<melee packed -> "
+    {:ok, policy} = Sconce.Policy.init(deep)
+    assert inspect(policy) =~ "<melee packed 336 -> "
   end
 
   test "an option that does not fit is refused by name" do
@@ -106,6 +111,8 @@ defmodule Sconce.Policy.SpecTest do
           {[embedding: {:vector, 2}, prior: true], ~r/:prior needs the Melee embedding/},
           {[prior: true, heads: bernoulli_shoulder()],
            ~r/:prior needs the Melee embedding and the heads/},
+          {[embedding: {:melee, queue_depth: 2}, heads: @action],
+           ~r/:queue_depth of the Melee embedding: 2 needs the heads of the controller/},
           {[value_head: true], ~r/:value_head is reserved/}
         ] do
       assert_raise ArgumentError, sentence, fn -> Spec.new(opts) end

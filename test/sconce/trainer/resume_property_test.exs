@@ -63,6 +63,16 @@ defmodule Sconce.Trainer.ResumePropertyTest do
     [unroll: :window, sampling: :transitions, action_oversample: 4.0]
   ]
 
+  @embedding [action_embed_size: 4, character_embed_size: 4, stage_embed_size: 2]
+  @deep {:melee, @embedding ++ [queue_depth: 3, num_delays: 4]}
+  @inputs [
+    [embedding: {:melee, @embedding}],
+    [embedding: @deep],
+    [embedding: @deep, scheduled_sampling: 0.5],
+    [embedding: @deep, scheduled_sampling: 0.9] ++
+      [scheduled_sampling_steps: 4, scheduled_sampling_slots: 2]
+  ]
+
   # What may be another when a run goes on.
   @computed [
     threads: [1, 2],
@@ -74,7 +84,6 @@ defmodule Sconce.Trainer.ResumePropertyTest do
   @small [hidden_size: 8, hidden_sizes: [8, 8], num_layers: 2, num_heads: 2, head_dim: 4] ++
            [window_size: 4, state_size: 4, attention_every: 2, conv_size: 3]
   @fixed [
-    embedding: {:melee, action_embed_size: 4, character_embed_size: 4, stage_embed_size: 2},
     learning_rate: 1.0e-2,
     window_size: 5,
     steps: @steps,
@@ -127,7 +136,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
     name = Enum.random(Temporal.backbones())
     {rates, choices} = Keyword.split(drawn(@choices), [:dropout, :input_dropout])
     sizes = Keyword.take(@small, Keyword.keys(Temporal.options(name)))
-    rows = Enum.flat_map([@heads, @schedules, @precisions, @walks], &Enum.random/1)
+    rows = Enum.flat_map([@heads, @schedules, @precisions, @walks, @inputs], &Enum.random/1)
     [backbone: {name, sizes ++ rates}] ++ rows ++ choices ++ nesterov(choices) ++ @fixed
   end
 

@@ -1,9 +1,11 @@
 //! The embedded vector of a Melee frame: a list of blocks that both writes it and describes it.
 
+use std::ops::Range;
+
 use super::melee::{
-    self, ACTIONS, CHARACTERS, DISTANCE, FRAME, FRAME_FIELDS, Field, FieldKind, NAME_ID,
-    NUM_PROJECTILES, OPPONENT, OWN, PLAYER_FIELDS, PREVIOUS, PREVIOUS_FIELDS, PROJECTILE_FIELDS,
-    PROJECTILE_WIDTH, PROJECTILES, Row, STAGE, STAGES, place,
+    self, ACTIONS, CHARACTERS, CONTROLLER_WIDTH, DISTANCE, FRAME, FRAME_FIELDS, Field, FieldKind,
+    NAME_ID, NUM_PROJECTILES, OPPONENT, OWN, PLAYER_FIELDS, PREVIOUS, PREVIOUS_FIELDS,
+    PROJECTILE_FIELDS, PROJECTILE_WIDTH, PROJECTILES, Row, STAGE, STAGES, place,
 };
 use super::{Feature, IdSlot};
 use crate::Result;
@@ -24,6 +26,9 @@ enum PartOf {
     All,
     Packed,
     WithNames,
+    /// Those with more controllers than the previous action.
+    WithQueue,
+    WithDelays,
     /// Those with so many projectile slots or more.
     WithProjectiles(usize),
 }
@@ -58,7 +63,13 @@ enum Part {
     },
     Zeros {
         name: &'static str,
-        width: usize,
+        width: fn(&Melee) -> usize,
+    },
+    /// What a raw row does not say: zeros until somebody writes it, see [`queue`] and [`delay`].
+    Beyond {
+        name: &'static str,
+        formula: &'static str,
+        width: fn(&Melee) -> usize,
     },
 }
 
@@ -125,7 +136,7 @@ const NANA: &[Part] = &[
     },
     player("nana_percent"),
     player("nana_stock"),
-    Part::Zeros { name: "nana_reserved", width: 3 },
+    Part::Zeros { name: "nana_reserved", width: |_| 3 },
     Part::OneHot {
         name: "nana_category",
         formula: "one-hot of the category of nana_action",
@@ -189,6 +200,18 @@ const PREVIOUS_ACTION: &[Part] = &[
     previous("prev_shoulder"),
 ];
 
+const QUEUE: &[Part] = &[Part::Beyond {
+    name: "queue",
+    formula: "inputs before the newest, newest first, each as prev_*; 0 where there is none",
+    width: |options| (options.queue_depth - 1) * CONTROLLER_WIDTH,
+}];
+
+const DELAY: &[Part] = &[Part::Beyond {
+    name: "delay_id",
+    formula: "one-hot of the frame delay, the last class that delay or a longer one",
+    width: |options| options.num_delays,
+}];
+
 const PROJECTILE: &[Part] = &[
     Part::Value { name: "exists", formula: "1", value: |_, _| 1.0 },
     projectile("owner"),
@@ -237,7 +260,7 @@ const PACKED_IDS: &[Part] = &[
         formula: "opponent.character",
         value: |row, _| melee::id_row(row[OPPONENT + CHARACTER], CHARACTERS) as f32,
     },
-    Part::Zeros { name: "pad", width: 1 },
+    Part::Zeros { name: "pad", width: padding },
 ];
 
 const fn block(
@@ -257,13 +280,15 @@ const fn slot(prefix: &'static str, index: usize) -> Block {
 }
 
 /// The vector, in order.
-static BLOCKS: [Block; 9 + NUM_PROJECTILES] = [
+static BLOCKS: [Block; 11 + NUM_PROJECTILES] = [
     block("own.", OWN, PartOf::All, Live::Always, PLAYER),
     block("own.", OWN, PartOf::All, Live::Where(OWN + NANA_EXISTS), NANA),
     block("opponent.", OPPONENT, PartOf::All, Live::Always, PLAYER),
     block("opponent.", OPPONENT, PartOf::All, Live::Where(OPPONENT + NANA_EXISTS), NANA),
     block("", 0, PartOf::Packed, Live::Always, STAGE_ONE_HOT),
     block("", PREVIOUS, PartOf::All, Live::Where(PREVIOUS), PREVIOUS_ACTION),
+    block("", 0, PartOf::WithQueue, Live::Always, QUEUE),
+    block("", 0, PartOf::WithDelays, Live::Always, DELAY),
     block("", 0, PartOf::WithNames, Live::Always, NAMES),
     block("", 0, PartOf::All, Live::Always, SCENE),
     slot("projectile_0.", 0),
@@ -276,6 +301,14 @@ static BLOCKS: [Block; 9 + NUM_PROJECTILES] = [
 
 /// Names of the packed vector, whatever the options say.
 const PACKED_NAMES: usize = 112;
+
+/// Zeros that make the packed vector a multiple of 8 numbers, as the application has it: 288, and 336
+/// with a queue of 4 and a delay id of 9.
+fn padding(options: &Melee) -> usize {
+    const UNPADDED: usize = 287;
+    let width = UNPADDED + (options.queue_depth - 1) * CONTROLLER_WIDTH + options.num_delays;
+    width.next_multiple_of(8) - width
+}
 
 fn num_names(options: &Melee) -> usize {
     match options.layout {
@@ -291,6 +324,8 @@ impl PartOf {
             PartOf::All => true,
             PartOf::Packed => packed,
             PartOf::WithNames => num_names(options) > 0,
+            PartOf::WithQueue => options.queue_depth > 1,
+            PartOf::WithDelays => options.num_delays > 0,
             PartOf::WithProjectiles(n) => packed || n <= options.num_projectiles,
         }
     }
@@ -319,22 +354,28 @@ impl Part {
     fn name(&self) -> &'static str {
         match self {
             Part::Field { field, .. } => field.name,
-            Part::Value { name, .. } | Part::OneHot { name, .. } | Part::Zeros { name, .. } => name,
+            Part::Value { name, .. }
+            | Part::OneHot { name, .. }
+            | Part::Zeros { name, .. }
+            | Part::Beyond { name, .. } => name,
         }
     }
 
     fn width(&self, options: &Melee) -> usize {
         match self {
             Part::Field { .. } | Part::Value { .. } => 1,
-            Part::OneHot { width, .. } => width(options),
-            Part::Zeros { width, .. } => *width,
+            Part::OneHot { width, .. } | Part::Zeros { width, .. } | Part::Beyond { width, .. } => {
+                width(options)
+            }
         }
     }
 
     fn formula(&self) -> String {
         match self {
             Part::Field { field, .. } => field.scale.formula(field.name),
-            Part::Value { formula, .. } | Part::OneHot { formula, .. } => (*formula).to_owned(),
+            Part::Value { formula, .. }
+            | Part::OneHot { formula, .. }
+            | Part::Beyond { formula, .. } => (*formula).to_owned(),
             Part::Zeros { .. } => "0".to_owned(),
         }
     }
@@ -343,7 +384,7 @@ impl Part {
         match self {
             Part::Field { field, offset } => out.fill(field.scale.apply(row[at + offset])),
             Part::Value { value, .. } => out.fill(value(row, at)),
-            Part::Zeros { .. } => out.fill(0.0),
+            Part::Zeros { .. } | Part::Beyond { .. } => out.fill(0.0),
             Part::OneHot { class, .. } => {
                 let class = class(row, at, out.len());
                 out.fill(0.0);
@@ -363,6 +404,26 @@ impl Block {
 
 fn blocks(options: &Melee) -> impl Iterator<Item = &'static Block> {
     BLOCKS.iter().filter(|block| block.part_of.includes(options))
+}
+
+/// Where the controllers stand in the vector, the newest first.
+pub fn queue(options: &Melee) -> Range<usize> {
+    let before = blocks(options).take_while(|block| block.at != PREVIOUS);
+    let start = before.map(|block| block.width(options)).sum();
+    start..start + options.queue_depth * CONTROLLER_WIDTH
+}
+
+/// Where the one-hot of the frame delay stands in the vector.
+pub fn delay(options: &Melee) -> Range<usize> {
+    let start = queue(options).end;
+    start..start + options.num_delays
+}
+
+/// Writes the features of a controller's raw numbers.
+pub fn write_controller(controller: &[f32; CONTROLLER_WIDTH], out: &mut [f32]) {
+    for ((out, field), &value) in out.iter_mut().zip(&PREVIOUS_FIELDS[1..]).zip(controller) {
+        *out = field.scale.apply(value);
+    }
 }
 
 /// Width of the continuous features.
@@ -399,7 +460,10 @@ pub fn schema(options: &Melee) -> Vec<Feature> {
         for part in block.parts {
             let name = format!("{}{}", block.prefix, part.name());
             let formula = format!("{}{}", part.formula(), block.live.condition());
-            add(name, part.width(options), formula);
+            match part.width(options) {
+                0 => (),
+                width => add(name, width, formula),
+            }
         }
     }
     for slot in id_slots(options) {

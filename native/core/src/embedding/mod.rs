@@ -6,10 +6,13 @@ pub mod melee;
 
 mod layout;
 
+use std::ops::Range;
+
 use serde::Serialize;
 
-use crate::spec::{Embedding, Heads};
+use crate::spec::{Embedding, Heads, NONE};
 use crate::{Error, Result};
+pub use melee::CONTROLLER_WIDTH as INPUT_WIDTH;
 
 /// An id that is looked up in a trained table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -91,7 +94,17 @@ impl Embedding {
         tables
     }
 
-    /// Turns one raw row into continuous features and ids.
+    /// Controllers in the vector; a plain vector knows none but through the labels beside it.
+    pub fn queue_depth(&self) -> usize {
+        match self {
+            Embedding::Vector(_) => 1,
+            Embedding::Melee(options) => options.queue_depth,
+        }
+    }
+
+    /// Turns one raw row into continuous features and ids. A row says nothing of controllers before the
+    /// previous action nor of a delay: these are zeros, for [`Self::write_queue`] and
+    /// [`Self::write_delay`].
     ///
     /// Strict, for live frames: a value that is not finite, or is none of its field's, is an error
     /// that names it. Not strict, for corpora, whose import has counted them: an id without a row
@@ -154,6 +167,68 @@ impl Embedding {
         }
     }
 
+    /// Writes these controllers over the newest ones of an embedded row; one of [`NONE`] is zeros. A plain
+    /// vector has no place for any.
+    ///
+    /// # Shapes
+    /// `queue [k, num_labels]`, the newest first, `k` at most [`Self::queue_depth`], heads of a
+    /// controller; `continuous [continuous_width]`.
+    pub fn write_queue(&self, queue: &[u16], heads: &Heads, continuous: &mut [f32]) -> Result<()> {
+        let place = self.queue_place(continuous.len())?;
+        let places = continuous[place].chunks_exact_mut(INPUT_WIDTH);
+        let inputs = queue.chunks_exact(heads.num_labels().max(1));
+        places.zip(inputs).try_for_each(|(place, labels)| input_features(labels, heads, place))
+    }
+
+    /// Writes one controller of an embedded row, the one so many places behind the newest.
+    ///
+    /// # Shapes
+    /// `labels [num_labels]`, `continuous [continuous_width]`.
+    pub fn write_input(
+        &self,
+        slot: usize,
+        labels: &[u16],
+        heads: &Heads,
+        continuous: &mut [f32],
+    ) -> Result<()> {
+        let place = self.queue_place(continuous.len())?;
+        let mut places = continuous[place].chunks_exact_mut(INPUT_WIDTH);
+        let depth = self.queue_depth();
+        let place = places.nth(slot).ok_or_else(|| {
+            Error::out_of_range("slot of the queue", slot as f64, 0.0, depth as f64 - 1.0)
+        })?;
+        input_features(labels, heads, place)
+    }
+
+    /// Where the controllers of an embedded row with so many continuous features stand, the newest first,
+    /// [`INPUT_WIDTH`] numbers each; nowhere in a plain vector.
+    pub fn queue_place(&self, continuous: usize) -> Result<Range<usize>> {
+        melee::fits("continuous features", self.continuous_width(), continuous)?;
+        Ok(match self {
+            Embedding::Vector(_) => 0..0,
+            Embedding::Melee(options) => layout::queue(options),
+        })
+    }
+
+    /// Writes the delay id of an embedded row, if it has a place for one.
+    ///
+    /// # Shapes
+    /// `continuous [continuous_width]`.
+    pub fn write_delay(&self, delay: usize, continuous: &mut [f32]) -> Result<()> {
+        let place = self.delay_place(continuous.len())?;
+        delay_features(delay, &mut continuous[place]);
+        Ok(())
+    }
+
+    /// Where the delay id stands, as [`Self::queue_place`].
+    pub fn delay_place(&self, continuous: usize) -> Result<Range<usize>> {
+        melee::fits("continuous features", self.continuous_width(), continuous)?;
+        Ok(match self {
+            Embedding::Vector(_) => 0..0,
+            Embedding::Melee(options) => layout::delay(options),
+        })
+    }
+
     /// Makes a raw row one of which nobody knows the action that led to it. A plain vector has none.
     pub fn forget_previous(&self, raw: &mut [f32]) -> Result<()> {
         match self {
@@ -168,6 +243,29 @@ impl Embedding {
             Embedding::Vector(_) => Err(Error::mismatch("mirror", "the Melee embedding", "vector")),
             Embedding::Melee(_) => melee::mirror(raw),
         }
+    }
+}
+
+/// Features of a controller, which are zeros of [`NONE`].
+///
+/// # Shapes
+/// `labels [num_labels]`, `out` of [`INPUT_WIDTH`].
+pub fn input_features(labels: &[u16], heads: &Heads, out: &mut [f32]) -> Result<()> {
+    if labels.first() == Some(&NONE) {
+        out.fill(0.0);
+        return Ok(());
+    }
+    let mut controller = [0.0; INPUT_WIDTH];
+    melee::controller(labels, heads, &mut controller)?;
+    layout::write_controller(&controller, out);
+    Ok(())
+}
+
+/// The one-hot of a frame delay; the last class is that delay or a longer one.
+pub fn delay_features(delay: usize, out: &mut [f32]) {
+    out.fill(0.0);
+    if let Some(last) = out.len().checked_sub(1) {
+        out[delay.min(last)] = 1.0;
     }
 }
 

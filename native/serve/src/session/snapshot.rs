@@ -5,9 +5,9 @@
 //! | 4 | `SCNS` |
 //! | 4 | version |
 //! | 8 | digest of the Spec |
-//! | 8, 8 | resync interval (0 carry, 2^64 - 1 window), window size |
+//! | 8, 8, 8 | resync interval (0 carry, 2^64 - 1 window), window size, frame delay |
 //! | 8, 8 | seed, decisions since the start |
-//! | 1, 2 each | 1 and the labels of the last decision, or 0 alone |
+//! | 2 each | labels of the latest inputs, newest first, 2^16 - 1 where none is known |
 //! | 8, 4 each | count and numbers of the state |
 //! | 8, then per row | count of the frames kept, oldest first: continuous, ids, labels |
 //! | 8 | digest of all bytes before |
@@ -19,12 +19,12 @@ use sconce_core::embedding::IdSlot;
 use sconce_core::heads::NONE;
 use sconce_core::{Error, Result, Spec};
 
-use super::{Memory, Mode, Ring, Session, kept_frames};
+use super::{Memory, Mode, Past, Ring, Session, kept_frames};
 use crate::frames::{Row, check_labels};
 
 const MAGIC: &[u8; 4] = b"SCNS";
 /// Readers refuse snapshots of another version.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const WHAT: &str = "snapshot";
 
 impl Session {
@@ -37,8 +37,7 @@ impl Session {
         for number in self.identity()?.into_iter().chain([memory.seed, memory.frames]) {
             out.extend_from_slice(&number.to_le_bytes());
         }
-        out.push(u8::from(memory.last.is_some()));
-        out.extend(memory.last.iter().flatten().flat_map(|label| label.to_le_bytes()));
+        out.extend(memory.past.labels().iter().flat_map(|label| label.to_le_bytes()));
         let state = memory.state.to_vec()?;
         out.extend_from_slice(&(state.len() as u64).to_le_bytes());
         out.extend(state.iter().flat_map(|number| number.to_le_bytes()));
@@ -52,7 +51,7 @@ impl Session {
         Ok(out)
     }
 
-    /// Goes on from a snapshot of a session with the same Spec, mode and window size. Bytes that do
+    /// Goes on from a snapshot of a session with the same Spec, mode, window size and frame delay. Bytes that do
     /// not fit are refused, and the session stays as it is.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<()> {
         self.memory = self.parse(bytes)?;
@@ -60,18 +59,20 @@ impl Session {
     }
 
     /// What a snapshot and the session that reads it must have in common.
-    fn identity(&self) -> Result<[u64; 3]> {
+    fn identity(&self) -> Result<[u64; 4]> {
         let interval = match self.options.mode {
             Mode::Carry => 0,
             Mode::Resync(every) => every,
             Mode::Window => u64::MAX,
         };
-        Ok([spec_digest(self.policy.spec())?, interval, self.options.window_size as u64])
+        let (window, delay) = (self.options.window_size as u64, self.delay as u64);
+        Ok([spec_digest(self.policy.spec())?, interval, window, delay])
     }
 
     fn parse(&self, bytes: &[u8]) -> Result<Memory> {
         let mut read = Reader(open(bytes)?);
-        for (what, own) in ["Spec", "mode", "window size"].into_iter().zip(self.identity()?) {
+        let parts = ["Spec", "mode", "window size", "frame delay"];
+        for (what, own) in parts.into_iter().zip(self.identity()?) {
             let found = read.u64()?;
             if found != own {
                 let what = format!("{what} of the snapshot");
@@ -82,29 +83,21 @@ impl Session {
         let memory = Memory {
             seed,
             frames,
-            last: self.last(&mut read, frames)?,
+            past: self.read_past(&mut read, frames)?,
             state: self.zero.with_values(&read.state()?)?,
             ring: self.ring(&mut read, frames)?,
         };
         if read.0.is_empty() { Ok(memory) } else { Err(corrupt("bytes after its end")) }
     }
 
-    fn last(&self, read: &mut Reader<'_>, frames: u64) -> Result<Option<Vec<u16>>> {
-        let some = match read.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(corrupt("neither an action nor none")),
-        };
-        if some != (frames > 0) {
+    fn read_past(&self, read: &mut Reader<'_>, frames: u64) -> Result<Past> {
+        let mut past = self.memory.past.clone();
+        let labels = read.numbers(past.labels().len(), u16::from_le_bytes)?;
+        past.load(&labels, &self.policy.spec().heads).map_err(corrupt)?;
+        if past.get(0).is_some() != (frames > 0) {
             return Err(corrupt("an action before the first frame, or none after it"));
         }
-        let heads = &self.policy.spec().heads;
-        some.then(|| {
-            let labels = read.numbers(heads.num_labels(), u16::from_le_bytes)?;
-            check_labels(heads, &labels).map_err(corrupt)?;
-            Ok(labels)
-        })
-        .transpose()
+        Ok(past)
     }
 
     fn ring(&self, read: &mut Reader<'_>, frames: u64) -> Result<Ring> {
@@ -178,10 +171,6 @@ impl<'a> Reader<'a> {
         bytes.try_into().map_err(|_| corrupt("too short"))
     }
 
-    fn u8(&mut self) -> Result<u8> {
-        self.array().map(u8::from_le_bytes)
-    }
-
     fn u64(&mut self) -> Result<u64> {
         self.array().map(u64::from_le_bytes)
     }
@@ -250,6 +239,7 @@ mod tests {
             sampling: Sampling::default(),
             seed: 1,
             lane: None,
+            frame_delay: None,
             project_out: None,
         };
         Session::open(Arc::new(Policy::init(&spec, 1).unwrap()), options).unwrap()
@@ -299,11 +289,11 @@ mod tests {
             bad[split..].copy_from_slice(&end);
             bad
         };
-        // After magic, version and five numbers: the flag, three labels, the state's count.
-        let labels = 4 + 4 + 5 * 8 + 1;
+        // After magic, version and six numbers: three labels, the state's count.
+        let labels = 4 + 4 + 6 * 8;
         let state = labels + 3 * 2;
         for (bad, sentence) in [
-            (change(4, &2u32.to_le_bytes()), "version of the snapshot: expected 1, got 2"),
+            (change(4, &3u32.to_le_bytes()), "version of the snapshot: expected 2, got 3"),
             (change(8, &[0; 8]), "Spec of the snapshot: expected the session's, got another"),
             (change(16, &[0; 8]), "mode of the snapshot: expected the session's, got another"),
             (change(labels + 4, &3u16.to_le_bytes()), "snapshot: b: 3 is outside 0..2"),

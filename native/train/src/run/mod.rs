@@ -39,6 +39,7 @@ use crate::report::{
     BaselineReport, Event, HeadLoss, HeadNll, Pace, Point, RunReport, Side, Stopped,
 };
 use crate::schedule::Schedule;
+use crate::scheduled::{Moment, Reading, Scheduled};
 use crate::source::{Loaded, Source, States};
 use crate::step::{Examples, Learned, Losses, Stepped, Stepper};
 use crate::teacher::{Lesson, Teacher};
@@ -123,6 +124,7 @@ struct Run<'a> {
     room: Room,
     schedule: Schedule,
     source: Source,
+    scheduled: Option<Scheduled>,
     counts: Counts,
     train: Side,
     validation: (Side, Vec<View>),
@@ -150,8 +152,8 @@ impl<'a> Run<'a> {
         let first = first_policy(spec, options, &train_views)?;
         let teacher = Teacher::of(options, spec)?;
         let name = corpus.dir().display().to_string();
-        let taught = teacher.as_ref().map(Teacher::spec);
-        let mut source = Source::new(&name, train_views, spec, taught, options)?;
+        let taught = teacher.as_ref().map(|teacher| teacher.spec().clone());
+        let mut source = Source::new(&name, train_views, spec, taught.as_ref(), options)?;
         let epoch_steps = (source.steps_per_epoch() / options.accumulation_steps).max(1);
         let known = teacher.as_ref().map(Teacher::digest);
         let found = resumable(&folder, spec, options, (&digest, known), epoch_steps)?;
@@ -163,6 +165,7 @@ impl<'a> Run<'a> {
             }
         };
         let options = progress.options.clone();
+        let scheduled = Scheduled::of(&options, spec, taught.as_ref())?;
         let steps = options.total_steps(epoch_steps);
         let schedule = progress.schedule(steps);
         progress.warmup_steps = Some(schedule.warmup_steps);
@@ -216,6 +219,7 @@ impl<'a> Run<'a> {
             stepper,
             teacher,
             source,
+            scheduled,
             counts,
             train,
             validation,
@@ -419,8 +423,15 @@ impl<'a> Run<'a> {
         let zero = States::zero(self.stepper.policy(), self.teacher.as_ref(), batch_size)?;
         let Loaded { mut batch, seen, states, frames: count } =
             self.source.draw(draw, zero, self.cancel)?;
-        let frames = eval::frames(&mut batch);
-        let seen = seen.map(|mut batch| eval::frames(&mut batch));
+        let mut frames = eval::frames(&mut batch);
+        let mut seen = seen.map(|mut batch| eval::frames(&mut batch));
+        if let Some(scheduled) = &self.scheduled {
+            let reading = Reading::of(self.teacher.as_ref(), seen.as_mut());
+            let at = Moment { update: self.progress.step, draw };
+            let state = &states.learner;
+            let replace = || scheduled.replace(&self.stepper, &mut frames, reading, state, at);
+            self.room.watch(replace)?;
+        }
         let Batch { labels, weights, .. } = &batch;
         let examples = Examples { frames: &frames, labels, weights };
         let alone = self.options.accumulation_steps == 1;

@@ -1,0 +1,89 @@
+//! The latest inputs of a player.
+
+use sconce_core::heads::NONE;
+use sconce_core::spec::Heads;
+use sconce_core::{Error, Result};
+
+use crate::frames::check_labels;
+
+/// Labels of the latest inputs, `[inputs, num_labels]`, the newest first and [`NONE`] where none is
+/// known.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Past {
+    width: usize,
+    labels: Vec<u16>,
+}
+
+impl Past {
+    /// Of so many inputs none is known.
+    pub fn new(inputs: usize, width: usize) -> Self {
+        Past { width: width.max(1), labels: vec![NONE; inputs * width.max(1)] }
+    }
+
+    /// Takes the place of what is known with these labels, which must be as many.
+    pub fn load(&mut self, labels: &[u16], heads: &Heads) -> Result<()> {
+        if labels.len() != self.labels.len() {
+            return Err(Error::mismatch("labels of inputs", self.labels.len(), labels.len()));
+        }
+        self.known(labels, heads).map(drop)?;
+        self.labels.copy_from_slice(labels);
+        Ok(())
+    }
+
+    /// Writes those of these inputs that are known, the newest first, over its own.
+    pub fn give(&mut self, labels: &[u16], heads: &Heads) -> Result<()> {
+        let (most, given) = (self.labels.len() / self.width, labels.len().div_ceil(self.width));
+        if given > most {
+            let most = most as f64;
+            return Err(Error::out_of_range("queue (inputs)", given as f64, 0.0, most));
+        }
+        for (k, _) in self.known(labels, heads)? {
+            self.set(k, &labels[k * self.width..][..self.width]);
+        }
+        Ok(())
+    }
+
+    /// The inputs that are known, checked, and their places.
+    fn known<'a>(
+        &self,
+        labels: &'a [u16],
+        heads: &Heads,
+    ) -> Result<impl Iterator<Item = (usize, &'a [u16])> + use<'a>> {
+        let inputs = labels.chunks(self.width).enumerate();
+        let known = inputs.filter(|(_, input)| input.iter().any(|label| *label != NONE));
+        known.clone().try_for_each(|(_, input)| check_labels(heads, input))?;
+        Ok(known)
+    }
+
+    /// All of it.
+    pub fn labels(&self) -> &[u16] {
+        &self.labels
+    }
+
+    /// The newest `inputs`.
+    pub fn newest(&self, inputs: usize) -> &[u16] {
+        &self.labels[..(inputs * self.width).min(self.labels.len())]
+    }
+
+    /// The input `k` before the newest, if it is known.
+    pub fn get(&self, k: usize) -> Option<&[u16]> {
+        let input = self.labels.chunks_exact(self.width).nth(k)?;
+        (input.first() != Some(&NONE)).then_some(input)
+    }
+
+    pub fn set(&mut self, k: usize, input: &[u16]) {
+        if let Some(own) = self.labels.chunks_exact_mut(self.width).nth(k) {
+            own.copy_from_slice(input);
+        }
+    }
+
+    /// A new newest one; the oldest is forgotten.
+    pub fn push(&mut self, input: &[u16]) {
+        self.labels.rotate_right(self.width);
+        self.set(0, input);
+    }
+
+    pub fn clear(&mut self) {
+        self.labels.fill(NONE);
+    }
+}

@@ -1,0 +1,368 @@
+//! Scheduled sampling (Bengio et al. 2015): some of the previous inputs that a policy reads in training
+//! are what it would have done itself, as in play all of them are.
+//!
+//! In parallel (Mihaylova & Martins 2019; Duckworth et al. 2019): one pass without a gradient over the
+//! recorded inputs gives each frame a choice, and the frames that learn see those of some frames in the
+//! place of the recorded ones. A frame's input is replaced for all that read it, so a queue stays what it
+//! is, one input further with every frame. What came before a window stays as it was recorded, and what
+//! was forgotten stays forgotten.
+
+use std::borrow::Cow;
+
+use sconce_core::backbone::{Context, State};
+use sconce_core::heads::NONE;
+use sconce_core::policy::Frames;
+use sconce_core::rng::Rng;
+use sconce_core::sampling::{Draw, Sampling};
+use sconce_core::spec::Embedding;
+use sconce_core::{Error, Policy, Result, Spec};
+
+use crate::options::TrainOptions;
+use crate::step::{Stepper, stretches};
+use crate::teacher::Teacher;
+
+/// Which inputs are replaced, and where they stand.
+#[derive(Debug, Clone)]
+pub struct Scheduled {
+    probability: f32,
+    /// Updates until the probability is what it shall be.
+    ramp: u64,
+    /// Of the inputs that a frame reads, how many may be replaced, the newest first.
+    slots: usize,
+    delay: usize,
+    seed: u64,
+}
+
+/// When a batch is drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// Updates that were made before it.
+    pub update: u64,
+    /// Batches.
+    pub draw: u64,
+}
+
+/// Frames as some policy reads them.
+pub struct Reading<'a> {
+    pub spec: &'a Spec,
+    pub frames: &'a mut Frames,
+}
+
+impl<'a> Reading<'a> {
+    /// Of a teacher who reads these frames, if there is one who reads them in its own way.
+    pub fn of(teacher: Option<&'a Teacher>, seen: Option<&'a mut Frames>) -> Option<Self> {
+        let (teacher, frames) = teacher.zip(seen)?;
+        Some(Reading { spec: teacher.spec(), frames })
+    }
+}
+
+impl Scheduled {
+    /// What the options of a run of `spec` ask for, beside a teacher of its own spec.
+    ///
+    /// # Errors
+    /// `Mismatch` for a policy that reads no controller of its own, and where a previous action is as
+    /// old as the delay of its window, which is not known.
+    pub fn of(options: &TrainOptions, spec: &Spec, teacher: Option<&Spec>) -> Result<Option<Self>> {
+        if options.scheduled_sampling == 0.0 {
+            return Ok(None);
+        }
+        let refuse = |expected, got| Err(Error::mismatch("scheduled_sampling", expected, got));
+        if !(matches!(spec.embedding, Embedding::Melee(_)) && spec.heads.is_controller()) {
+            return refuse("the Melee embedding and the controller heads", "others");
+        }
+        let shallow = |spec: &Spec| spec.embedding.queue_depth() == 1;
+        let varies = options.frame_delay_max.is_some_and(|longest| longest > options.frame_delay);
+        if varies && (shallow(spec) || teacher.is_some_and(shallow)) {
+            return refuse("a queue_depth above 1 beside frame_delay_max", "1");
+        }
+        let depth = spec.embedding.queue_depth();
+        let slots = options.scheduled_sampling_slots.unwrap_or(depth);
+        if slots == 0 || slots > depth {
+            let (field, most) = ("scheduled_sampling_slots", depth as f64);
+            return Err(Error::out_of_range(field, slots as f64, 1.0, most));
+        }
+        Ok(Some(Scheduled {
+            probability: options.scheduled_sampling,
+            ramp: options.scheduled_sampling_steps,
+            slots,
+            delay: options.frame_delay,
+            seed: options.seed,
+        }))
+    }
+
+    /// Of an input that is replaced, in the batches of this update.
+    pub fn probability(&self, update: u64) -> f32 {
+        match update < self.ramp {
+            true => (f64::from(self.probability) * update as f64 / self.ramp as f64) as f32,
+            false => self.probability,
+        }
+    }
+
+    /// Replaces inputs in the frames of a batch by those of the policy that learns, and the same ones
+    /// where a teacher reads them in another way. `state` is the policy's before them.
+    pub fn replace(
+        &self,
+        learner: &Stepper,
+        own: &mut Frames,
+        teacher: Option<Reading<'_>>,
+        state: &State,
+        at: Moment,
+    ) -> Result<()> {
+        if self.probability(at.update) == 0.0 {
+            return Ok(());
+        }
+        let policy = learner.frozen()?;
+        let chosen = self.choices(&policy, own, state, at, learner.micro_batch())?;
+        self.write(Reading { spec: policy.spec(), frames: own }, &chosen)?;
+        teacher.map_or(Ok(()), |reading| self.write(reading, &chosen))
+    }
+
+    /// The places of frames, row-major, whose input is replaced, and the labels of what takes its place.
+    fn choices(
+        &self,
+        policy: &Policy,
+        frames: &Frames,
+        state: &State,
+        at: Moment,
+        micro_batch: Option<usize>,
+    ) -> Result<Vec<(usize, Vec<u16>)>> {
+        let coin = Rng::new(self.seed, "scheduled.coin", at.draw);
+        let probability = self.probability(at.update);
+        let all = (frames.batch * frames.time) as u64;
+        let mut chosen = vec![];
+        for rows in stretches(frames.batch, micro_batch) {
+            let first = rows.start * frames.time;
+            let places: Vec<usize> = (0..rows.len() * frames.time)
+                .filter(|place| coin.uniform((first + place) as u64) < probability)
+                .collect();
+            if places.is_empty() {
+                continue;
+            }
+            // A generator of its own for each frame of each batch.
+            let number = |place: &usize| at.draw.wrapping_mul(all) + (first + place) as u64;
+            let rngs: Vec<Rng> =
+                places.iter().map(|p| Rng::new(self.seed, "scheduled", number(p))).collect();
+            let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None };
+            let part = match rows.len() == frames.batch {
+                true => Cow::Borrowed(frames),
+                false => Cow::Owned(frames.part(&rows, &(0..frames.time))),
+            };
+            let state = state.rows(&rows)?;
+            let labels = policy.choose(&part, &places, &state, draw, &Context::default())?;
+            let width = policy.spec().heads.num_labels().max(1);
+            let labels = labels.chunks_exact(width).map(<[u16]>::to_vec);
+            chosen.extend(places.iter().map(|place| first + place).zip(labels));
+        }
+        Ok(chosen)
+    }
+
+    fn write(&self, reading: Reading<'_>, chosen: &[(usize, Vec<u16>)]) -> Result<()> {
+        let Reading { spec, frames } = reading;
+        let depth = spec.embedding.queue_depth();
+        // The one controller of a frame is the input that led to it.
+        let shown = if depth == 1 { self.delay } else { 0 };
+        let (width, wide) = (spec.heads.num_labels(), spec.embedding.continuous_width());
+        for (place, labels) in chosen {
+            let end = (place / frames.time + 1) * frames.time;
+            for slot in 0..self.slots.min(depth) {
+                let reader = place + 1 + shown + slot;
+                if reader >= end {
+                    break;
+                }
+                let previous = &mut frames.previous[reader * width..][..width];
+                if previous.first() == Some(&NONE) {
+                    continue;
+                }
+                if slot == 0 {
+                    previous.copy_from_slice(labels);
+                }
+                let row = &mut frames.continuous[reader * wide..][..wide];
+                spec.embedding.write_input(slot, labels, &spec.heads, row)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sconce_core::pool;
+    use sconce_core::spec::{Backbone, Heads, HeadsKind, Layout, Melee, RecurrentConfig};
+
+    use crate::bench::examples;
+    use crate::loss::LossOptions;
+
+    const TIME: usize = 8;
+    const WINDOWS: usize = 6;
+
+    fn spec(queue_depth: usize, kind: HeadsKind) -> Spec {
+        let config = RecurrentConfig {
+            hidden_size: 8,
+            num_layers: 1,
+            layer_norm: false,
+            input_norm: true,
+            dropout: 0.3,
+            input_dropout: 0.0,
+        };
+        let melee = Melee { layout: Layout::Packed, queue_depth, ..Melee::default() };
+        let heads = Heads { prior: true, ..Heads::controller(kind) };
+        Spec { embedding: Embedding::Melee(melee), backbone: Backbone::Gru(config), heads }
+    }
+
+    fn options(scheduled_sampling: f32) -> TrainOptions {
+        TrainOptions { scheduled_sampling, seed: 4, ..TrainOptions::default() }
+    }
+
+    fn learner(spec: &Spec) -> Stepper {
+        let policy = Policy::init(spec, 2).unwrap();
+        let config = TrainOptions::default().optimiser().unwrap();
+        Stepper::new(&policy, &LossOptions::plain(), config, 1.0, 4).unwrap()
+    }
+
+    fn replaced(options: &TrainOptions, learner: &Stepper, update: u64) -> (Frames, Frames) {
+        let spec = learner.policy().spec();
+        let scheduled = Scheduled::of(options, spec, None).unwrap().unwrap();
+        let (mut before, _, _) = examples(spec, WINDOWS, TIME, 3);
+        // One frame knows nothing of the past.
+        let width = spec.heads.num_labels();
+        before.previous[5 * width..6 * width].fill(NONE);
+        let mut after = before.clone();
+        let zero = learner.policy().zero_state(WINDOWS).unwrap();
+        let at = Moment { update, draw: 7 };
+        scheduled.replace(learner, &mut after, None, &zero, at).unwrap();
+        (before, after)
+    }
+
+    /// Frames with what `seen(frame, slot)` says, of all that are the frame of an input in the window.
+    fn expected(
+        before: &Frames,
+        spec: &Spec,
+        shown: usize,
+        slots: usize,
+        input: impl Fn(usize) -> Vec<u16>,
+    ) -> Frames {
+        let mut frames = before.clone();
+        let (width, wide) = (spec.heads.num_labels(), spec.embedding.continuous_width());
+        for reader in (0..WINDOWS * TIME).filter(|&reader| reader != 5) {
+            for slot in 0..slots {
+                let back = 1 + shown + slot;
+                if reader % TIME < back {
+                    continue;
+                }
+                let labels = input(reader - back);
+                if slot == 0 {
+                    frames.previous[reader * width..][..width].copy_from_slice(&labels);
+                }
+                let row = &mut frames.continuous[reader * wide..][..wide];
+                spec.embedding.write_input(slot, &labels, &spec.heads, row).unwrap();
+            }
+        }
+        frames
+    }
+
+    fn same(a: &Frames, b: &Frames) -> bool {
+        (&a.continuous, &a.ids, &a.previous) == (&b.continuous, &b.ids, &b.previous)
+    }
+
+    #[test]
+    fn every_frame_that_reads_an_input_reads_what_the_policy_draws_for_the_frame_it_answers() {
+        for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
+            for (depth, delay, slots) in [(3, 0, None), (3, 2, Some(2)), (1, 0, None), (1, 2, None)]
+            {
+                let spec = spec(depth, kind);
+                let learner = learner(&spec);
+                let options = TrainOptions {
+                    frame_delay: delay,
+                    scheduled_sampling_slots: slots,
+                    ..options(1.0)
+                };
+                let (before, after) = replaced(&options, &learner, 0);
+                let all = WINDOWS * TIME;
+                let places: Vec<usize> = (0..all).collect();
+                let rngs: Vec<Rng> =
+                    (0..all).map(|i| Rng::new(4, "scheduled", (7 * all + i) as u64)).collect();
+                let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None };
+                let policy = learner.frozen().unwrap();
+                let zero = policy.zero_state(WINDOWS).unwrap();
+                let context = Context::default();
+                let drawn = policy.choose(&before, &places, &zero, draw, &context).unwrap();
+                assert!(drawn.chunks(13).any(|labels| labels != &drawn[..13]));
+                let shown = if depth == 1 { delay } else { 0 };
+                let slots = slots.unwrap_or(depth);
+                let input = |place: usize| drawn[place * 13..][..13].to_vec();
+                let want = expected(&before, &spec, shown, slots, input);
+                assert!(same(&after, &want), "{kind:?} {depth} {delay}");
+                assert!(!same(&after, &before));
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_of_the_inputs_is_replaced_which_rises_and_does_not_depend_on_threads() {
+        let learner = learner(&spec(2, HeadsKind::Autoregressive));
+        let options = TrainOptions { scheduled_sampling_steps: 10, ..options(0.5) };
+        let share = |update| {
+            let (before, after) = replaced(&options, &learner, update);
+            let rows = before.previous.chunks(13).zip(after.previous.chunks(13));
+            (rows.filter(|(a, b)| a != b).count() as f64 / (WINDOWS * (TIME - 1)) as f64, after)
+        };
+        assert_eq!(share(0).0, 0.0);
+        let (few, many) = (share(2).0, share(10).0);
+        assert!(few > 0.0 && few < 0.3 && (0.3..0.7).contains(&many), "{few} {many}");
+        let after = share(1000).1;
+        assert!(same(&after, &share(10).1));
+        pool::set_threads(1).unwrap();
+        assert!(same(&after, &share(1000).1));
+        pool::set_threads(pool::available()).unwrap();
+        let scheduled = Scheduled::of(&options, learner.policy().spec(), None).unwrap().unwrap();
+        assert_eq!(
+            [0, 1, 5, 10, 11].map(|t| scheduled.probability(t)),
+            [0.0, 0.05, 0.25, 0.5, 0.5]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_is_refused_with_what_it_wants() {
+        let deep = spec(3, HeadsKind::Independent);
+        let of = |options: &TrainOptions, spec: &Spec, teacher: Option<&Spec>| {
+            Scheduled::of(options, spec, teacher).map(|s| s.is_some()).map_err(|e| e.to_string())
+        };
+        assert_eq!(of(&options(0.0), &deep, None), Ok(false));
+        assert_eq!(of(&options(0.1), &deep, None), Ok(true));
+        let vectors = Spec { embedding: Embedding::Vector(3), ..deep.clone() };
+        let said =
+            "scheduled_sampling: expected the Melee embedding and the controller heads, got others";
+        assert_eq!(of(&options(0.1), &vectors, None), Err(said.into()));
+        let varies = TrainOptions { frame_delay_max: Some(3), ..options(0.1) };
+        let flat = spec(1, HeadsKind::Independent);
+        let said =
+            "scheduled_sampling: expected a queue_depth above 1 beside frame_delay_max, got 1";
+        assert_eq!(of(&varies, &flat, None), Err(said.into()));
+        assert_eq!(of(&varies, &deep, Some(&flat)), Err(said.into()));
+        assert_eq!(of(&varies, &deep, None), Ok(true));
+        let slots = TrainOptions { scheduled_sampling_slots: Some(4), ..options(0.1) };
+        let said = "scheduled_sampling_slots: 4 is outside 1..3";
+        assert_eq!(of(&slots, &deep, None), Err(said.into()));
+        let alone = TrainOptions { scheduled_sampling_steps: 4, ..TrainOptions::default() };
+        let said = "scheduled_sampling_steps: expected scheduled_sampling above 0, got no such";
+        assert_eq!(alone.validate().unwrap_err().to_string(), said);
+    }
+
+    #[test]
+    fn a_teacher_with_frames_of_its_own_reads_the_same_inputs() {
+        let (own, other) = (spec(2, HeadsKind::Independent), spec(1, HeadsKind::Independent));
+        let learner = learner(&own);
+        let (before, after) = replaced(&options(0.5), &learner, 0);
+        let scheduled = Scheduled::of(&options(0.5), &own, Some(&other)).unwrap().unwrap();
+        let (mut frames, mut seen) = (before.clone(), examples(&other, WINDOWS, TIME, 3).0);
+        seen.previous.clone_from(&before.previous);
+        let reading = Reading { spec: &other, frames: &mut seen };
+        let zero = learner.policy().zero_state(WINDOWS).unwrap();
+        let at = Moment { update: 0, draw: 7 };
+        scheduled.replace(&learner, &mut frames, Some(reading), &zero, at).unwrap();
+        assert!(same(&frames, &after));
+        assert_eq!(seen.previous, after.previous);
+        assert_ne!(seen.previous, before.previous);
+    }
+}
