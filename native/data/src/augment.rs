@@ -127,6 +127,7 @@ mod tests {
         assert!(mean.abs() < 0.005 && (variance.sqrt() - 0.5).abs() < 0.005, "{mean} {variance}");
         let mut others = vec![0.0; 100_001];
         add_noise(&mut others, 0.5, &rng, 8);
-        assert!(values.iter().zip(&others).filter(|(a, b)| a == b).count() < 1000);
+        // There are 61 numbers, of which two are the same one time in 33.
+        assert!(values.iter().zip(&others).filter(|(a, b)| a == b).count() < 3500);
     }
 }
