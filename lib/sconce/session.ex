@@ -146,6 +146,13 @@ defmodule Sconce.Session do
   `transfer/2` hands it on. Calls of any other process are `:busy`, calls on a session that has ended
   are `:not_found`.
 
+  ## Paths
+
+  A policy of an `:mlp`, `:gru` or `:lstm` is packed once for the CPU at hand, and its decisions by one
+  step are made from what was packed (`:packed`); its numbers are those of `Sconce.Policy.forward/3` to
+  1.0e-5 of the largest. Other backbones, windows, and weights that are not finite take the ops of the
+  policy itself (`:core`).
+
   ## Lanes
 
   Opening measures what a decision costs here and now. Below a quarter of a millisecond it runs on the
@@ -160,7 +167,7 @@ defmodule Sconce.Session do
   #{Options.docs(@open)}
   """
 
-  @enforce_keys [:ref, :spec, :controller?, :logits, :mode, :lane, :step_us, :window_us]
+  @enforce_keys [:ref, :spec, :controller?, :logits, :mode, :path, :lane, :step_us, :window_us]
   defstruct @enforce_keys
 
   @type mode :: :carry | :window | {:resync, pos_integer}
@@ -170,6 +177,7 @@ defmodule Sconce.Session do
           controller?: boolean,
           logits: boolean,
           mode: mode,
+          path: :packed | :core,
           lane: :inline | :worker,
           step_us: float,
           window_us: float
@@ -209,6 +217,7 @@ defmodule Sconce.Session do
       controller?: Spec.controller?(spec),
       logits: options[:logits],
       mode: options[:mode],
+      path: path(info.path),
       # Where most decisions run: a window's only if every one is.
       lane: lane(if(options[:mode] == :window, do: info.window_lane, else: info.lane)),
       step_us: info.cost.step_us,
@@ -363,7 +372,8 @@ defmodule Sconce.Session do
 
   @doc """
   What a session is at this moment: `mode`, `window_size`, `frame_delay`, `seed`, `frames` (decisions since its
-  start), `bytes` (of its memory, without the weights), `lane` and `window_lane`, and `step_us` and
+  start), `bytes` (of its memory, without the weights), `path` (what makes most decisions: `:packed`, the
+  weights packed for this CPU, or `:core`), `lane` and `window_lane`, and `step_us` and
   `window_us`, the measured costs of a decision by one step and by a window.
   """
   @spec info(t) :: {:ok, map} | {:error, Error.t()}
@@ -371,9 +381,13 @@ defmodule Sconce.Session do
     with {:ok, info} <- Native.session_info(ref) do
       {cost, info} = Map.pop!(info, :cost)
       lanes = %{lane: lane(info.lane), window_lane: lane(info.window_lane)}
-      {:ok, info |> Map.merge(cost) |> Map.merge(lanes) |> Map.put(:mode, mode)}
+      ways = Map.put(lanes, :path, path(info.path))
+      {:ok, info |> Map.merge(cost) |> Map.merge(ways) |> Map.put(:mode, mode)}
     end
   end
+
+  defp path("packed"), do: :packed
+  defp path("core"), do: :core
 
   defp lane("inline"), do: :inline
   defp lane("worker"), do: :worker
@@ -382,7 +396,7 @@ defmodule Sconce.Session do
     def inspect(session, _opts) do
       us = if session.mode == :window, do: session.window_us, else: session.step_us
       policy = Sconce.Policy.Spec.summary(session.spec)
-      cost = "#{session.lane}, #{round(us)} us a decision"
+      cost = "#{session.path}, #{session.lane}, #{round(us)} us a decision"
       "#Sconce.Session<#{policy} · #{mode(session.mode)} · #{cost}>"
     end
 

@@ -86,7 +86,8 @@ impl Linear {
 /// `bias [d]`.
 pub struct Norm(ops::Norm);
 
-const EPS: f32 = 1e-5;
+/// What a norm adds to the variance.
+pub const EPS: f32 = 1e-5;
 
 impl Norm {
     pub fn layer(size: usize, b: &Builder) -> Result<Self> {

@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 
+use crate::ops::simd::{axpy, dot};
 use crate::ops::tensor::tensor;
 use crate::ops::{self, Activation};
 use crate::weights::Weight;
@@ -10,6 +11,8 @@ use crate::{Error, Result};
 /// Takes the span of some vectors out of others: `x - sum_i (x . u_i) u_i`, with `u` an orthonormal
 /// basis of the span; of a single vector `x - (x . u) u`.
 pub struct Projection {
+    /// The numbers of `basis`.
+    rows: Vec<f32>,
     /// `[n, width]`
     basis: Weight,
     /// `-basis^T`
@@ -35,9 +38,23 @@ impl Projection {
         let n = basis.len();
         let back = (0..width * n).map(|i| -rows[i % n * width + i / n]).collect();
         Ok(Projection {
-            basis: tensor(rows, (n, width))?.into(),
+            basis: tensor(rows.clone(), (n, width))?.into(),
             back: tensor(back, (width, n))?.into(),
+            rows,
         })
+    }
+
+    /// [`apply`](Self::apply) to one vector, where it lies.
+    pub fn apply_to(&self, x: &mut [f32]) -> Result<()> {
+        let width = self.basis.dim(1)?;
+        if x.len() != width {
+            return Err(Error::mismatch("project_out", width, x.len()));
+        }
+        for u in self.rows.chunks_exact(width) {
+            let along = dot(x, u);
+            axpy(x, -along, u);
+        }
+        Ok(())
     }
 
     /// `x [.., width]`, the same shape back.
@@ -81,7 +98,13 @@ mod tests {
 
     fn apply(vectors: &[f32], x: &[f32]) -> Vec<f32> {
         let projection = Projection::new(vectors, x.len()).unwrap();
-        to_vec(&projection.apply(&tensor(x.to_vec(), (1, x.len())).unwrap()).unwrap()).unwrap()
+        let all = projection.apply(&tensor(x.to_vec(), (1, x.len())).unwrap()).unwrap();
+        let mut one = x.to_vec();
+        projection.apply_to(&mut one).unwrap();
+        for (one, all) in one.iter().zip(to_vec(&all).unwrap()) {
+            assert!((one - all).abs() < 1e-6, "{one} is not {all}");
+        }
+        one
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The weights of a Spec: `Sconce.Policy`.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
 use sconce_core::backbone::Context;
@@ -9,21 +9,31 @@ use sconce_core::checkpoint::bytes;
 use sconce_core::ops::tensor::to_vec;
 use sconce_core::projection::Projection;
 use sconce_core::{Error, Policy, Result, Spec};
+use sconce_serve::Plan;
 use sconce_serve::frames::{self, Beyond, noted_delay};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::border::{Bytes, call, decode, encode, from_binary, inline, perform, pool, to_binary};
 
-/// A policy that never changes, shared by all who hold it.
-pub struct PolicyHandle(pub Arc<Policy>);
+/// A policy that never changes, shared by all who hold it, and its plan once a session wants one.
+pub struct PolicyHandle(pub Arc<Policy>, OnceLock<Option<Arc<Plan>>>);
 
 #[rustler::resource_impl]
 impl Resource for PolicyHandle {}
 
 impl PolicyHandle {
     pub fn new(policy: Policy) -> ResourceArc<Self> {
-        ResourceArc::new(PolicyHandle(Arc::new(policy)))
+        ResourceArc::new(PolicyHandle(Arc::new(policy), OnceLock::new()))
+    }
+
+    /// The policy packed for this CPU, if it can be.
+    pub fn plan(&self) -> Result<Option<Arc<Plan>>> {
+        if let Some(plan) = self.1.get() {
+            return Ok(plan.clone());
+        }
+        let plan = Plan::of(&self.0)?.map(Arc::new);
+        Ok(self.1.get_or_init(|| plan).clone())
     }
 }
 

@@ -157,9 +157,9 @@ fn session_open<'a>(
 ) -> Term<'a> {
     perform(env, "open", || {
         let options = Options { project_out: vectors(project_out)?, ..decode(options)? };
-        let (policy, pid) = (policy.0.clone(), env.pid());
+        let pid = env.pid();
         pool::submit(env, "open", reference, move || {
-            let session = Box::new(Session::open(policy, options)?);
+            let session = Box::new(Session::with_plan(policy.0.clone(), policy.plan()?, options)?);
             let handle = ResourceArc::new(SessionHandle {
                 slot: Mutex::new(Slot::Idle(session)),
                 owner: Mutex::new(Owner { pid, monitor: None }),

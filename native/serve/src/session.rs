@@ -4,6 +4,7 @@
 //! result the session's own. A frame that is refused, a decision that came too late or whose numbers are
 //! not finite, or a panic on the way so leaves the session as it was.
 
+mod carried;
 mod past;
 mod ring;
 mod snapshot;
@@ -22,9 +23,11 @@ use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::Embedding;
 use sconce_core::{Error, Policy, Result};
+use sconce_realtime::Plan;
 use serde::{Deserialize, Serialize};
 
 use crate::frames::{Row, check_labels, noted_delay, window};
+use carried::Carried;
 use past::Past;
 use ring::Ring;
 
@@ -48,6 +51,16 @@ pub enum Lane {
     Inline,
     /// On a thread of ours.
     Worker,
+}
+
+/// What steps the state by one frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Path {
+    /// The ops of core, tensor by tensor.
+    Core,
+    /// The weights packed for this CPU.
+    Packed,
 }
 
 /// More frames than a game of four minutes has are no window.
@@ -148,6 +161,8 @@ pub struct Info {
     /// Where a decision by a step runs, and one by a window.
     pub lane: Lane,
     pub window_lane: Lane,
+    /// What makes most decisions; a window is core's.
+    pub path: Path,
     pub cost: Cost,
 }
 
@@ -155,7 +170,7 @@ pub struct Info {
 #[derive(Debug)]
 pub struct Step {
     decision: Decision,
-    state: State,
+    state: Carried,
     row: Row,
     /// The inputs before the decision.
     past: Past,
@@ -176,6 +191,8 @@ pub struct Act {
 
 pub struct Session {
     policy: Arc<Policy>,
+    /// The policy packed, if it can be.
+    plan: Option<Arc<Plan>>,
     options: Options,
     /// The input that led to a frame is so many before the newest.
     delay: usize,
@@ -192,22 +209,34 @@ pub struct Session {
 struct Memory {
     seed: u64,
     frames: u64,
-    state: State,
+    state: Carried,
     /// The latest inputs: the session's decisions, unless a frame or its caller knew better.
     past: Past,
     ring: Ring,
 }
 
 impl Session {
-    /// A session at the start of a game. Takes a few decisions' time to measure what they cost.
+    /// A session at the start of a game, with a plan of its own.
     pub fn open(policy: Arc<Policy>, options: Options) -> Result<Self> {
+        let plan = Plan::of(&policy)?.map(Arc::new);
+        Session::with_plan(policy, plan, options)
+    }
+
+    /// A session at the start of a game that steps by `plan`, which is of this policy, or without one by
+    /// core. Takes a few decisions' time to measure what they cost.
+    pub fn with_plan(
+        policy: Arc<Policy>,
+        plan: Option<Arc<Plan>>,
+        options: Options,
+    ) -> Result<Self> {
         options.validate()?;
         let zero = policy.zero_state(1)?;
-        let cost = measure(&policy, &zero, &options)?;
+        let cost = measure(&policy, plan.as_deref(), &zero, &options)?;
         let delay = options.frame_delay.unwrap_or_else(|| noted_delay(&policy));
-        let memory = Memory::new(&policy, &zero, &options, delay)?;
+        let memory = Memory::new(&policy, plan.as_deref(), &zero, &options, delay)?;
         let projection = projection(&policy, options.project_out.as_deref())?;
-        Ok(Session { policy, options, delay, projection, zero, cost, memory, _live: Live::new() })
+        let _live = Live::new();
+        Ok(Session { policy, plan, options, delay, projection, zero, cost, memory, _live })
     }
 
     pub fn policy(&self) -> &Policy {
@@ -232,10 +261,6 @@ impl Session {
         // The number of the decision keys the stream: a seed that is given anew with every call does
         // not draw the same numbers at every frame.
         let rng = Rng::new(seed, "act", self.memory.frames);
-        let (frames, state) = match self.looks_back() {
-            true => (self.window(&row), &self.zero),
-            false => (window(std::iter::once(row.view())), &self.memory.state),
-        };
         let given = overrides.choices.as_deref();
         if let Some(labels) = given {
             check_labels(&self.policy.spec().heads, labels)?;
@@ -245,13 +270,34 @@ impl Session {
             Some(vectors) => projection(&self.policy, Some(vectors))?,
             None => self.projection.clone(),
         };
+        let (decision, state) = self.step(&row, draw, projection)?;
+        Ok(Step { decision, state, row, past })
+    }
+
+    /// Decides on a row behind the state, or on the window that ends with it.
+    fn step(
+        &self,
+        row: &Row,
+        draw: Draw<'_>,
+        projection: Option<Arc<Projection>>,
+    ) -> Result<(Decision, Carried)> {
+        let plan = self.plan.as_deref();
+        let (frames, state) = match (self.looks_back(), plan, &self.memory.state) {
+            (false, Some(plan), Carried::Numbers(state)) => {
+                let projection = projection.as_deref();
+                let (decision, state) = carried::step(plan, row.view(), state, draw, projection)?;
+                return Ok((decision, Carried::Numbers(state)));
+            }
+            (false, _, Carried::Tensors(state)) => (window(std::iter::once(row.view())), state),
+            _ => (self.window(row), &self.zero),
+        };
         let context = Context::default().projecting(projection);
         let act = || self.policy.act(&frames, state, draw, &context);
         let (decision, state) = match self.next_lane() {
             Lane::Inline => pool::serial(act),
             Lane::Worker => act(),
         }?;
-        Ok(Step { decision, state, row, past })
+        Ok((decision, Carried::new(state, plan)?))
     }
 
     /// Makes a decision of [`Session::decide`] the session's last one. Cannot fail halfway.
@@ -269,7 +315,10 @@ impl Session {
     pub fn reset(&mut self, seed: Option<u64>) {
         self.memory.seed = seed.unwrap_or(self.memory.seed);
         self.memory.frames = 0;
-        self.memory.state = self.zero.clone();
+        self.memory.state = match &self.plan {
+            Some(plan) => Carried::Numbers(vec![0.0; plan.state_len()]),
+            None => Carried::Tensors(self.zero.clone()),
+        };
         self.memory.past.clear();
         self.memory.ring.clear();
     }
@@ -289,8 +338,14 @@ impl Session {
             bytes: self.memory.bytes(),
             lane: self.lane(self.cost.step_us),
             window_lane: self.lane(self.cost.window_us),
+            path: self.path(),
             cost: self.cost,
         }
+    }
+
+    fn path(&self) -> Path {
+        let windows = self.options.mode == Mode::Window && !self.zero.0.is_empty();
+        if self.plan.is_some() && !windows { Path::Packed } else { Path::Core }
     }
 
     fn lane(&self, cost_us: f64) -> Lane {
@@ -376,19 +431,24 @@ impl Session {
 }
 
 impl Memory {
-    fn new(policy: &Policy, zero: &State, options: &Options, delay: usize) -> Result<Self> {
+    fn new(
+        policy: &Policy,
+        plan: Option<&Plan>,
+        zero: &State,
+        options: &Options,
+        delay: usize,
+    ) -> Result<Self> {
         let spec = policy.spec();
         let ring = Ring::new(kept_frames(zero, options), &Row::blank(spec))?;
         // Those that the policy reads, and back to the one that led to the frame.
         let inputs = spec.embedding.queue_depth().max(delay + 1);
         let past = Past::new(inputs, spec.heads.num_labels());
-        Ok(Memory { seed: options.seed, frames: 0, state: zero.clone(), past, ring })
+        let state = Carried::new(zero.clone(), plan)?;
+        Ok(Memory { seed: options.seed, frames: 0, state, past, ring })
     }
 
     fn bytes(&self) -> usize {
-        let state: usize =
-            self.state.0.iter().map(|part| part.elem_count() * size_of::<f32>()).sum();
-        state + size_of_val(self.past.labels()) + self.ring.bytes()
+        self.state.bytes() + size_of_val(self.past.labels()) + self.ring.bytes()
     }
 }
 
@@ -410,9 +470,11 @@ fn kept_frames(zero: &State, options: &Options) -> usize {
 }
 
 /// Times decisions on a blank frame, beside any session.
-fn measure(policy: &Policy, zero: &State, options: &Options) -> Result<Cost> {
+fn measure(policy: &Policy, plan: Option<&Plan>, zero: &State, options: &Options) -> Result<Cost> {
     let blank = Row::blank(policy.spec());
+    let cold = zero.to_vec()?;
     let cost = |frames: usize, calls: usize| -> Result<f64> {
+        let plan = plan.filter(|_| frames == 1);
         let frames = window(std::iter::repeat_n(blank.view(), frames));
         let mut times = Vec::with_capacity(calls);
         // The first call warms the caches and is not counted.
@@ -420,7 +482,14 @@ fn measure(policy: &Policy, zero: &State, options: &Options) -> Result<Cost> {
             let start = Instant::now();
             let rng = Rng::new(options.seed, "measure", 0);
             let draw = Draw { sampling: &options.sampling, rngs: &[rng], given: None };
-            pool::serial(|| policy.act(&frames, zero, draw, &Context::default()))?;
+            match plan {
+                Some(plan) => {
+                    carried::step(plan, blank.view(), &cold, draw, None)?;
+                }
+                None => {
+                    pool::serial(|| policy.act(&frames, zero, draw, &Context::default()))?;
+                }
+            }
             if call > 0 {
                 times.push(start.elapsed().as_secs_f64() * 1e6);
             }

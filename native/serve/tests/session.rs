@@ -16,7 +16,7 @@ use sconce_core::spec::{
 };
 use sconce_core::{Kind, Policy, Spec};
 use sconce_serve::frames::{self, Beyond};
-use sconce_serve::session::{Lane, Mode, Options, Overrides, Session, live};
+use sconce_serve::session::{Lane, Mode, Options, Overrides, Path, Session, live};
 
 const WINDOW: usize = 5;
 
@@ -606,4 +606,33 @@ fn a_state_of_copies_is_the_state_of_the_trunk() {
     let window = embedded(&policy, &vec![raw(0); WINDOW]);
     let (_, whole) = policy.trunk(&window, &zero, &Context::default()).unwrap();
     assert_close(&stepped.to_vec().unwrap(), &whole.to_vec().unwrap(), "state");
+}
+
+#[test]
+fn a_session_that_steps_by_a_plan_chooses_and_remembers_as_one_that_steps_by_core() {
+    let _turn = turn();
+    for backbone in backbones() {
+        for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
+            let heads = Heads { prior: true, ..Heads::controller(kind) };
+            let policy = policy(Embedding::Melee(Melee::default()), backbone.clone(), heads);
+            let mut core = Session::with_plan(policy.clone(), None, options(Mode::Carry)).unwrap();
+            let mut packed = open(&policy, Mode::Carry);
+            assert_eq!((core.info().path, packed.info().path), (Path::Core, Path::Packed));
+            let frame = |t: usize| frame((t as f32 * 0.3).sin() * 40.0);
+            for t in 0..40 {
+                // A snapshot of either is one of both.
+                if t % 16 == 8 {
+                    let (own, other) = (packed.snapshot().unwrap(), core.snapshot().unwrap());
+                    assert_eq!(own.len(), other.len());
+                    packed.restore(&other).unwrap();
+                    core.restore(&own).unwrap();
+                }
+                let want = core.act(&frame(t), &Overrides::default()).unwrap();
+                let got = packed.act(&frame(t), &Overrides::default()).unwrap();
+                assert_close(&got.decision.logits, &want.decision.logits, &format!("frame {t}"));
+                assert_eq!(got.decision.choices, want.decision.choices, "frame {t}");
+            }
+            assert_eq!(core.info().bytes, packed.info().bytes);
+        }
+    }
 }

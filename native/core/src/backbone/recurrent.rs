@@ -27,7 +27,7 @@ impl Cell {
     }
 
     /// Tensors of the state of one layer: h, and for the LSTM c.
-    fn states(self) -> usize {
+    pub fn states(self) -> usize {
         match self {
             Cell::Lstm => 2,
             Cell::Gru => 1,

@@ -19,7 +19,7 @@ use sconce_core::embedding::IdSlot;
 use sconce_core::heads::NONE;
 use sconce_core::{Error, Result, Spec};
 
-use super::{Memory, Mode, Past, Ring, Session, kept_frames};
+use super::{Carried, Memory, Mode, Past, Ring, Session, kept_frames};
 use crate::frames::{Row, check_labels};
 
 const MAGIC: &[u8; 4] = b"SCNS";
@@ -84,7 +84,7 @@ impl Session {
             seed,
             frames,
             past: self.read_past(&mut read, frames)?,
-            state: self.zero.with_values(&read.state()?)?,
+            state: Carried::new(self.zero.with_values(&read.state()?)?, self.plan.as_deref())?,
             ring: self.ring(&mut read, frames)?,
         };
         if read.0.is_empty() { Ok(memory) } else { Err(corrupt("bytes after its end")) }

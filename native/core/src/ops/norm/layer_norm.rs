@@ -4,7 +4,8 @@ use super::moments;
 use crate::ops::simd::{LANES, dispatch};
 
 dispatch! {
-    pub(in crate::ops) fn forward(y: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) {
+    /// `y = (x - mean) / sqrt(variance + eps) * weight + bias`, row after row.
+    pub fn forward(y: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) {
         let d = weight.len();
         for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
             let (mean, scale) = moments(x, true, eps);

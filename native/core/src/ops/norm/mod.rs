@@ -2,7 +2,7 @@
 
 pub mod group_norm;
 pub mod head_norm;
-mod layer_norm;
+pub mod layer_norm;
 mod rms_norm;
 pub mod row_norm;
 mod scaled;

@@ -1,0 +1,90 @@
+//! Microseconds of a step of core and of a plan, and what reading the weights once would take at a rate:
+//!
+//! ```text
+//! cargo run --release --workspace --example step [SECONDS]
+//! ```
+
+use std::time::Instant;
+
+use sconce_core::backbone::Context;
+use sconce_core::heads::NONE;
+use sconce_core::policy::Frames;
+use sconce_core::pool;
+use sconce_core::rng::Rng;
+use sconce_core::sampling::{Draw, Sampling};
+use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, MlpConfig, RecurrentConfig};
+use sconce_core::{Policy, Result, Spec};
+use sconce_realtime::{Frame, Plan, Scratch};
+
+fn backbones() -> [(&'static str, Backbone); 3] {
+    let layers = RecurrentConfig {
+        hidden_size: 256,
+        num_layers: 2,
+        layer_norm: true,
+        input_norm: true,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let mlp = MlpConfig {
+        hidden_sizes: vec![512, 512],
+        layer_norm: false,
+        residual: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let (gru, lstm) = (Backbone::Gru(layers.clone()), Backbone::Lstm(layers));
+    [("mlp", Backbone::Mlp(mlp)), ("gru", gru), ("lstm", lstm)]
+}
+
+/// The least microseconds of a call, over so many seconds.
+fn least(seconds: f64, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    let mut least = f64::INFINITY;
+    while start.elapsed().as_secs_f64() < seconds {
+        let begin = Instant::now();
+        call()?;
+        least = least.min(begin.elapsed().as_secs_f64());
+    }
+    Ok(least * 1e6)
+}
+
+fn main() -> Result<()> {
+    let seconds = std::env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(1.0);
+    for (name, backbone) in backbones() {
+        let embedding = Embedding::Melee(Melee::packed());
+        let heads = Heads::controller(HeadsKind::Independent);
+        let spec = Spec { embedding, backbone, heads };
+        let policy = Policy::init(&spec, 1)?;
+        let Some(plan) = Plan::of(&policy)? else { continue };
+        let rng = Rng::new(1, "frame", 0);
+        let width = spec.embedding.continuous_width() as u64;
+        let frames = Frames {
+            batch: 1,
+            time: 1,
+            continuous: (0..width).map(|i| rng.normal(i)).collect(),
+            ids: vec![0; spec.embedding.num_ids()],
+            previous: vec![NONE; spec.heads.num_labels()],
+        };
+        let (sampling, rngs) = (Sampling::default(), [Rng::new(1, "act", 0)]);
+        let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
+        let mut state = policy.zero_state(1)?;
+        let context = Context::default();
+        let core = least(seconds, || {
+            state = pool::serial(|| policy.act(&frames, &state, draw, &context))?.1;
+            Ok(())
+        })?;
+        let Frames { continuous, ids, previous, .. } = &frames;
+        let frame = Frame { continuous, ids, previous };
+        let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
+        let mut state = vec![0.0; plan.state_len()];
+        let packed = least(seconds, || {
+            plan.step(&frame, &mut state, draw, None, &mut scratch, &mut decision)
+        })?;
+        let rate = plan.bytes() as f64 / packed / 1e3;
+        println!(
+            "{name:5} core {core:6.1} us   plan {packed:6.1} us   {:.2} MB at {rate:.0} GB/s",
+            plan.bytes() as f64 / 1e6,
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! Where the weights of a plan lie: one stretch of memory, in the order in which a step reads it.
+
+use std::ops::Range;
+
+use sconce_core::ops::tensor;
+use sconce_core::weights::Weights;
+use sconce_core::{Error, Result};
+
+/// Numbers in a cache line.
+const LINE: usize = 16;
+
+/// Numbers that begin at a cache line.
+pub struct Arena {
+    memory: Vec<f32>,
+    first: usize,
+}
+
+impl Arena {
+    pub fn numbers(&self) -> &[f32] {
+        &self.memory[self.first..]
+    }
+
+    fn new(numbers: &[f32]) -> Self {
+        let mut memory: Vec<f32> = Vec::with_capacity(numbers.len() + LINE);
+        let first = memory.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
+        memory.resize(first, 0.0);
+        memory.extend_from_slice(numbers);
+        Arena { memory, first }
+    }
+}
+
+/// Reads weights by their names and lays them one after the other.
+pub struct Packer<'a> {
+    weights: &'a Weights,
+    numbers: Vec<f32>,
+    widest: usize,
+    finite: bool,
+}
+
+impl<'a> Packer<'a> {
+    pub fn new(weights: &'a Weights) -> Self {
+        Packer { weights, numbers: vec![], widest: 0, finite: true }
+    }
+
+    /// The numbers of a weight, row after row.
+    pub fn read(&mut self, name: &str) -> Result<Vec<f32>> {
+        let weight = self.weights.get(name);
+        let weight = weight.ok_or_else(|| Error::not_found(format!("weight {name}")))?;
+        let numbers = tensor::to_vec(weight)?;
+        self.finite &= numbers.iter().all(|number| number.is_finite());
+        Ok(numbers)
+    }
+
+    /// Lays numbers behind the others, at a cache line.
+    pub fn lay(&mut self, numbers: &[f32]) -> Range<usize> {
+        let at = self.numbers.len().next_multiple_of(LINE);
+        self.numbers.resize(at, 0.0);
+        self.numbers.extend_from_slice(numbers);
+        at..self.numbers.len()
+    }
+
+    /// [`lay`](Self::lay) of a whole weight.
+    pub fn keep(&mut self, name: &str) -> Result<Range<usize>> {
+        let numbers = self.read(name)?;
+        Ok(self.lay(&numbers))
+    }
+
+    /// Notes a vector of so many numbers that a step holds.
+    pub fn holds(&mut self, width: usize) {
+        self.widest = self.widest.max(width);
+    }
+
+    /// The longest vector that a step holds.
+    pub fn widest(&self) -> usize {
+        self.widest
+    }
+
+    /// All that was laid. None if a weight is not finite: what is not multiplied by zeros would be lost.
+    pub fn finish(self) -> Option<Arena> {
+        self.finite.then(|| Arena::new(&self.numbers))
+    }
+}

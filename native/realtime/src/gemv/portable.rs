@@ -1,0 +1,21 @@
+//! Panels in the vectors that the compiler finds.
+
+use sconce_core::ops::simd::{LANES, dispatch, mul_add};
+
+use super::Entry;
+
+dispatch! {
+    /// Adds to the sums each row of a panel times what its entry says.
+    pub fn add<[const T: usize], [T]>(sums: &mut [[f32; LANES]; T], rows: &[[[f32; LANES]; T]], entries: &[Entry]) {
+        let mut all = *sums;
+        for entry in entries {
+            let row = &rows[entry.row as usize];
+            for t in 0..T {
+                for i in 0..LANES {
+                    all[t][i] = mul_add::<FMA>(row[t][i], entry.value, all[t][i]);
+                }
+            }
+        }
+        *sums = all;
+    }
+}

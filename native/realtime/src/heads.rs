@@ -1,0 +1,212 @@
+//! From the trunk vector to logits and an action.
+
+use std::ops::Range;
+
+use sconce_core::heads::{Decision, NONE};
+use sconce_core::ops::simd::add_assign;
+use sconce_core::sampling::{Draw, confidence};
+use sconce_core::spec::{self, HeadKind, HeadsKind, Part};
+use sconce_core::{Error, Result};
+
+use crate::arena::Packer;
+use crate::gemv::Matrix;
+use crate::scratch::Scratch;
+
+pub struct Heads {
+    spec: spec::Heads,
+    layers: Layers,
+    /// A table for each head, if there is a prior.
+    prior: Vec<Range<usize>>,
+}
+
+enum Layers {
+    /// All heads in one matrix.
+    Linear(Matrix),
+    /// The hidden layers of all heads in one matrix; each head reads its own part of what it gives.
+    Independent { hidden: Matrix, heads: Vec<(Range<usize>, Matrix)> },
+    /// A stream from which each head reads, and to which it adds a row of its table for its choice.
+    Autoregressive { stream: Matrix, decode: Vec<Matrix>, encode: Vec<Range<usize>> },
+}
+
+impl Heads {
+    pub fn new(spec: &spec::Heads, packer: &mut Packer) -> Result<Self> {
+        let layers = match spec.kind {
+            HeadsKind::Independent if spec.are_linear() => {
+                Layers::Linear(Matrix::dense(packer, "heads.logits")?)
+            }
+            HeadsKind::Independent => independent(spec, packer)?,
+            HeadsKind::Autoregressive => autoregressive(spec, packer)?,
+        };
+        let parts = if spec.prior { &spec.parts[..] } else { &[] };
+        let mut table = |head: &spec::Head| packer.keep(&format!("heads.prior.{}", head.name));
+        let prior = parts.iter().map(&mut table).collect::<Result<_>>()?;
+        Ok(Heads { spec: spec.clone(), layers, prior })
+    }
+
+    /// A decision to write to.
+    pub fn blank(&self) -> Decision {
+        Decision {
+            logits: vec![0.0; self.spec.num_logits()],
+            choices: vec![0; self.spec.num_labels()],
+            confidence: vec![0.0; self.spec.parts.len()],
+        }
+    }
+
+    /// Decides on the trunk vector `scratch.x [width]`.
+    pub fn act(
+        &self,
+        arena: &[f32],
+        scratch: &mut Scratch,
+        width: usize,
+        previous: &[u16],
+        draw: Draw<'_>,
+        decision: &mut Decision,
+    ) -> Result<()> {
+        self.check(previous, true)?;
+        if let Some(given) = draw.given {
+            self.check(given, false)?;
+            decision.choices.copy_from_slice(given);
+        }
+        let Scratch { x, y, active, .. } = scratch;
+        active.read(&x[..width]);
+        match &self.layers {
+            Layers::Linear(logits) => logits.apply(arena, active, &mut decision.logits),
+            Layers::Independent { hidden, heads } => {
+                hidden.relu(arena, active, y);
+                let mut rest = &mut decision.logits[..];
+                for (own, matrix) in heads {
+                    active.read(&y[own.clone()]);
+                    matrix.apply(arena, active, rest);
+                    rest = &mut rest[matrix.outputs()..];
+                }
+            }
+            Layers::Autoregressive { stream, .. } => stream.apply(arena, active, y),
+        }
+        for (i, part) in self.spec.iter().enumerate() {
+            if let Layers::Autoregressive { stream, decode, .. } = &self.layers {
+                active.read(&y[..stream.outputs()]);
+                decode[i].apply(arena, active, &mut decision.logits[part.logits..]);
+            }
+            self.add_prior(arena, i, &part, previous, &mut decision.logits);
+            choose(&part, previous, draw, decision);
+            decision.confidence[i] = confidence(part.head.kind, logits(&part, decision));
+            if let Layers::Autoregressive { stream, encode, .. } = &self.layers
+                && let Some(table) = encode.get(i)
+            {
+                let width = stream.outputs();
+                add_choice(&mut y[..width], &arena[table.clone()], &part, &decision.choices);
+            }
+        }
+        Ok(())
+    }
+
+    /// Labels are as many as one action has, each a class of its head; previous ones may be [`NONE`].
+    fn check(&self, labels: &[u16], previous: bool) -> Result<()> {
+        let (what, before) =
+            if previous { ("previous labels", "previous ") } else { ("labels", "") };
+        if labels.len() != self.spec.num_labels() {
+            return Err(Error::mismatch(what, self.spec.num_labels(), labels.len()));
+        }
+        for part in self.spec.iter() {
+            let classes = part.head.kind.classes();
+            let wrong = |l: &&u16| usize::from(**l) >= classes && !(previous && **l == NONE);
+            if let Some(&label) = own(&part, labels).iter().find(wrong) {
+                let field = format!("{before}{}", part.head.name);
+                return Err(Error::out_of_range(&field, label.into(), 0.0, classes as f64 - 1.0));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to a head's logits the rows of its table that belong to the previous choice.
+    fn add_prior(
+        &self,
+        arena: &[f32],
+        head: usize,
+        part: &Part<'_>,
+        previous: &[u16],
+        logits: &mut [f32],
+    ) {
+        let Some(table) = self.prior.get(head) else { return };
+        let (table, previous) = (&arena[table.clone()], own(part, previous));
+        let n = part.head.kind.logits();
+        let row = |label: u16, classes: usize| usize::from(label).min(classes) * n;
+        let logits = &mut logits[part.logits..][..n];
+        match part.head.kind {
+            HeadKind::Categorical(n) => add_assign(logits, &table[row(previous[0], n)..][..n]),
+            HeadKind::Bernoulli(_) => {
+                for (i, (logit, label)) in logits.iter_mut().zip(previous).enumerate() {
+                    *logit += table[row(*label, 2) + i];
+                }
+            }
+        }
+    }
+}
+
+/// A head's part of labels.
+fn own<'a>(part: &Part<'_>, labels: &'a [u16]) -> &'a [u16] {
+    &labels[part.labels..][..part.head.kind.labels()]
+}
+
+fn logits<'a>(part: &Part<'_>, decision: &'a Decision) -> &'a [f32] {
+    &decision.logits[part.logits..][..part.head.kind.logits()]
+}
+
+/// Draws a head's part of the choice, unless it is given.
+fn choose(part: &Part<'_>, previous: &[u16], draw: Draw<'_>, decision: &mut Decision) {
+    let (None, Some(rng)) = (draw.given, draw.rngs.first()) else { return };
+    let held = Some(own(part, previous)).filter(|held| held.first() != Some(&NONE));
+    let kind = part.head.kind;
+    let logits = &decision.logits[part.logits..][..kind.logits()];
+    let out = &mut decision.choices[part.labels..][..kind.labels()];
+    draw.sampling.choose(kind, logits, rng, part.labels as u64, held, out);
+}
+
+/// Adds the encoding of a head's choice: the row of its class, or of each bit that is set.
+fn add_choice(stream: &mut [f32], table: &[f32], part: &Part<'_>, choices: &[u16]) {
+    let chosen = own(part, choices);
+    let n = stream.len();
+    let mut add = |row: usize| add_assign(stream, &table[row * n..][..n]);
+    match part.head.kind {
+        HeadKind::Categorical(_) => add(usize::from(chosen[0])),
+        HeadKind::Bernoulli(_) => {
+            (0..chosen.len()).filter(|bit| chosen[*bit] == 1).for_each(&mut add);
+        }
+    }
+}
+
+fn independent(spec: &spec::Heads, packer: &mut Packer) -> Result<Layers> {
+    let (mut weight, mut bias) = (vec![], vec![]);
+    for head in &spec.parts {
+        weight.extend(packer.read(&format!("heads.{}_hidden.weight", head.name))?);
+        bias.extend(packer.read(&format!("heads.{}_hidden.bias", head.name))?);
+    }
+    let hidden = Matrix::pack(packer, &weight, &bias);
+    let mut heads = Vec::with_capacity(spec.parts.len());
+    let mut at = 0;
+    for head in &spec.parts {
+        let matrix = Matrix::dense(packer, &format!("heads.{}_logits", head.name))?;
+        heads.push((at..at + head.hidden_size, matrix));
+        at += head.hidden_size;
+    }
+    Ok(Layers::Independent { hidden, heads })
+}
+
+fn autoregressive(spec: &spec::Heads, packer: &mut Packer) -> Result<Layers> {
+    let stream = Matrix::dense(packer, "heads.stream_in")?;
+    let (mut decode, mut encode) = (vec![], vec![]);
+    for (i, head) in spec.parts.iter().enumerate() {
+        decode.push(Matrix::dense(packer, &format!("heads.decode.{}", head.name))?);
+        if i + 1 < spec.parts.len() {
+            let weight = packer.read(&format!("heads.encode.{}.weight", head.name))?;
+            encode.push(packer.lay(&turned(&weight, head.kind.logits())));
+        }
+    }
+    Ok(Layers::Autoregressive { stream, decode, encode })
+}
+
+/// The columns of a matrix of so many, one after the other.
+fn turned(weight: &[f32], columns: usize) -> Vec<f32> {
+    let column = |j| weight.iter().skip(j).step_by(columns).copied();
+    (0..columns).flat_map(column).collect()
+}

@@ -1,0 +1,124 @@
+//! LSTM and GRU stacks, one frame at a time.
+
+use sconce_core::Result;
+use sconce_core::backbone::Cell;
+use sconce_core::ops::simd::{dispatch, sigmoid_with, tanh_with};
+use sconce_core::spec::RecurrentConfig;
+
+use crate::arena::Packer;
+use crate::gemv::Matrix;
+use crate::norm::Norm;
+use crate::scratch::Scratch;
+
+/// `norm(x) -> [cell -> norm] x layers`, as in `sconce_core::backbone::Recurrent`.
+pub struct Recurrent {
+    cell: Cell,
+    hidden: usize,
+    input_norm: Option<Norm>,
+    layers: Vec<Layer>,
+}
+
+struct Layer {
+    /// `W_ih` and `b_ih`.
+    input: Matrix,
+    /// `W_hh` and `b_hh`.
+    state: Matrix,
+    norm: Option<Norm>,
+}
+
+impl Recurrent {
+    pub fn new(cell: Cell, config: &RecurrentConfig, packer: &mut Packer) -> Result<Self> {
+        let input_norm = Norm::new(config.input_norm, packer, "backbone.input_norm")?;
+        let mut layers = Vec::with_capacity(config.num_layers);
+        for i in 0..config.num_layers {
+            let mut matrix = |part: &str| -> Result<Matrix> {
+                let weight = packer.read(&format!("backbone.weight_{part}_l{i}"))?;
+                let bias = packer.read(&format!("backbone.bias_{part}_l{i}"))?;
+                Ok(Matrix::pack(packer, &weight, &bias))
+            };
+            let (input, state) = (matrix("ih")?, matrix("hh")?);
+            let norm = Norm::new(config.layer_norm, packer, &format!("backbone.norms.{i}"))?;
+            layers.push(Layer { input, state, norm });
+        }
+        Ok(Recurrent { cell, hidden: config.hidden_size, input_norm, layers })
+    }
+
+    /// From `scratch.x` to the same. `state` is h of each layer, for the LSTM h and c.
+    pub fn step(&self, arena: &[f32], scratch: &mut Scratch, width: usize, state: &mut [f32]) {
+        let mut width = width;
+        if let Some(norm) = &self.input_norm {
+            let Scratch { x, y, .. } = &mut *scratch;
+            norm.apply(arena, &x[..width], &mut y[..width]);
+            std::mem::swap(x, y);
+        }
+        let parts = self.cell.states();
+        for (layer, state) in self.layers.iter().zip(state.chunks_exact_mut(parts * self.hidden)) {
+            let (h, c) = state.split_at_mut(self.hidden);
+            layer.step(self.cell, arena, scratch, width, h, c);
+            width = self.hidden;
+        }
+    }
+}
+
+impl Layer {
+    fn step(
+        &self,
+        cell: Cell,
+        arena: &[f32],
+        scratch: &mut Scratch,
+        width: usize,
+        h: &mut [f32],
+        c: &mut [f32],
+    ) {
+        let Scratch { x, y, z, active } = scratch;
+        active.read(&x[..width]);
+        self.input.apply(arena, active, y);
+        active.read(h);
+        self.state.apply(arena, active, z);
+        match cell {
+            Cell::Gru => gru(h, y, z),
+            Cell::Lstm => lstm(h, c, y, z),
+        }
+        match &self.norm {
+            Some(norm) => norm.apply(arena, h, &mut x[..h.len()]),
+            None => x[..h.len()].copy_from_slice(h),
+        }
+    }
+}
+
+dispatch! {
+    /// The next state of what both matrices gave, gates in the order r, z, n (Cho et al. 2014, the reset
+    /// gate after the product).
+    fn gru(h: &mut [f32], input: &[f32], state: &[f32]) {
+        let n = h.len();
+        let (xr, xz, xn) = (&input[..n], &input[n..2 * n], &input[2 * n..3 * n]);
+        let (hr, hz, hn) = (&state[..n], &state[n..2 * n], &state[2 * n..3 * n]);
+        for i in 0..n {
+            let r = sigmoid_with::<FMA>(xr[i] + hr[i]);
+            let z = sigmoid_with::<FMA>(xz[i] + hz[i]);
+            let new = tanh_with::<FMA>(xn[i] + r * hn[i]);
+            h[i] = (1.0 - z) * new + z * h[i];
+        }
+    }
+}
+
+dispatch! {
+    /// The next state of what both matrices gave, gates in the order i, f, g, o (Hochreiter and
+    /// Schmidhuber 1997, with the forget gate of Gers et al. 2000).
+    fn lstm(h: &mut [f32], c: &mut [f32], input: &[f32], state: &[f32]) {
+        let n = h.len();
+        let c = &mut c[..n];
+        let (xi, xf, xg, xo) =
+            (&input[..n], &input[n..2 * n], &input[2 * n..3 * n], &input[3 * n..4 * n]);
+        let (hi, hf, hg, ho) =
+            (&state[..n], &state[n..2 * n], &state[2 * n..3 * n], &state[3 * n..4 * n]);
+        for k in 0..n {
+            let i = sigmoid_with::<FMA>(xi[k] + hi[k]);
+            let f = sigmoid_with::<FMA>(xf[k] + hf[k]);
+            let g = tanh_with::<FMA>(xg[k] + hg[k]);
+            let o = sigmoid_with::<FMA>(xo[k] + ho[k]);
+            c[k] = f * c[k] + i * g;
+            h[k] = o * tanh_with::<FMA>(c[k]);
+        }
+    }
+}

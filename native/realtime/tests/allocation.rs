@@ -1,0 +1,85 @@
+//! A step takes no memory. In a program of its own: every allocation of the process is counted.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use sconce_core::heads::NONE;
+use sconce_core::rng::Rng;
+use sconce_core::sampling::{Draw, Sampling};
+use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, MlpConfig, RecurrentConfig};
+use sconce_core::{Policy, Result, Spec};
+use sconce_realtime::{Frame, Plan, Scratch};
+
+struct Counting;
+
+thread_local! {
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: every request is handed to the system's allocator as it came, and its answer is returned.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
+        // SAFETY: the caller's promise is that of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the memory comes from `System.alloc` with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn backbones() -> [Backbone; 3] {
+    let layers = RecurrentConfig {
+        hidden_size: 40,
+        num_layers: 2,
+        layer_norm: true,
+        input_norm: true,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let mlp = MlpConfig {
+        hidden_sizes: vec![48, 48],
+        layer_norm: true,
+        residual: true,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    [Backbone::Mlp(mlp), Backbone::Gru(layers.clone()), Backbone::Lstm(layers)]
+}
+
+#[test]
+fn a_step_takes_no_memory() -> Result<()> {
+    for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
+        for backbone in backbones() {
+            let embedding = Embedding::Melee(Melee::default());
+            let heads = Heads { prior: true, ..Heads::controller(kind) };
+            let spec = Spec { embedding, backbone, heads };
+            let plan = Plan::of(&Policy::init(&spec, 1)?)?.expect("a plan");
+            let continuous = vec![0.5; spec.embedding.continuous_width()];
+            let ids = vec![1; spec.embedding.num_ids()];
+            let previous = vec![NONE; spec.heads.num_labels()];
+            let frame = Frame { continuous: &continuous, ids: &ids, previous: &previous };
+            let (sampling, rngs) = (Sampling::default(), [Rng::new(1, "act", 0)]);
+            let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
+            let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
+            let mut state = vec![0.0; plan.state_len()];
+            let mut step =
+                || plan.step(&frame, &mut state, draw, None, &mut scratch, &mut decision);
+            step()?;
+            let before = CALLS.get();
+            for _ in 0..100 {
+                step()?;
+            }
+            assert_eq!(CALLS.get() - before, 0);
+            // The count counts.
+            drop(std::hint::black_box(vec![1u8]));
+            assert_eq!(CALLS.get() - before, 1);
+        }
+    }
+    Ok(())
+}

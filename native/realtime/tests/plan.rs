@@ -1,0 +1,276 @@
+//! What a plan makes, against the policy it was packed from.
+
+use sconce_core::backbone::{Context, State};
+use sconce_core::heads::{Decision, NONE};
+use sconce_core::ops::tensor::{tensor, to_vec};
+use sconce_core::policy::Frames;
+use sconce_core::projection::Projection;
+use sconce_core::rng::Rng;
+use sconce_core::sampling::{Draw, Sampling};
+use sconce_core::spec::{
+    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Melee, MlpConfig, RecurrentConfig,
+    StackConfig,
+};
+use sconce_core::weights::{Weight, Weights};
+use sconce_core::{Kind, Policy, Result, Spec};
+use sconce_realtime::{Frame, Plan, Scratch};
+
+/// Numbers of one spec, each from its own place.
+struct Numbers {
+    rng: Rng,
+    next: u64,
+}
+
+impl Numbers {
+    fn new(seed: u64) -> Self {
+        Numbers { rng: Rng::new(seed, "plan", 0), next: 0 }
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.next += 1;
+        self.rng.u32(self.next) as usize % n
+    }
+
+    fn flag(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    fn normal(&mut self) -> f32 {
+        self.next += 1;
+        self.rng.normal(self.next)
+    }
+}
+
+fn embedding(n: &mut Numbers) -> Embedding {
+    match n.below(3) {
+        0 => Embedding::Vector(1 + n.below(90)),
+        1 => Embedding::Melee(Melee { action_embed_size: 1 + n.below(20), ..Melee::default() }),
+        _ => Embedding::Melee(Melee::packed()),
+    }
+}
+
+fn backbone(n: &mut Numbers) -> Backbone {
+    if n.below(3) == 0 {
+        let hidden_sizes = (0..1 + n.below(3)).map(|_| [33, 48][n.below(2)] + n.below(2)).collect();
+        let (layer_norm, residual) = (n.flag(), n.flag());
+        let (dropout, input_dropout) = (0.1, 0.1);
+        return Backbone::Mlp(MlpConfig {
+            hidden_sizes,
+            layer_norm,
+            residual,
+            dropout,
+            input_dropout,
+        });
+    }
+    let config = RecurrentConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        layer_norm: n.flag(),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    };
+    if n.flag() { Backbone::Gru(config) } else { Backbone::Lstm(config) }
+}
+
+fn heads(n: &mut Numbers, embedding: &Embedding) -> Heads {
+    let kind = if n.flag() { HeadsKind::Autoregressive } else { HeadsKind::Independent };
+    let mut heads = match embedding {
+        Embedding::Melee(_) => Heads { prior: n.flag(), ..Heads::controller(kind) },
+        Embedding::Vector(_) => {
+            let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 20 };
+            let fire = head("fire", HeadKind::Bernoulli(1 + n.below(20)));
+            let moves = head("move", HeadKind::Categorical(2 + n.below(80)));
+            Heads { kind, parts: vec![fire, moves], stream_size: 1 + n.below(40), prior: false }
+        }
+    };
+    if n.flag() {
+        heads.parts.iter_mut().for_each(|head| head.hidden_size = 0);
+    }
+    heads
+}
+
+/// A policy in which no weight is 0 or 1, as some begin.
+fn policy(spec: &Spec, n: &mut Numbers) -> Result<Policy> {
+    let init = Policy::init(spec, 3)?;
+    let mut weights = Weights::new();
+    for (name, weight) in init.weights() {
+        let numbers = to_vec(weight)?.into_iter().map(|v| v + 0.05 * n.normal()).collect();
+        weights.insert(name.clone(), Weight::from(tensor(numbers, weight.dims())?));
+    }
+    Policy::from_weights(spec, weights)
+}
+
+/// One frame: some of its numbers are zeros, and sometimes nobody knows the previous action.
+fn frame(spec: &Spec, n: &mut Numbers) -> Frames {
+    let continuous = (0..spec.embedding.continuous_width())
+        .map(|_| if n.below(3) == 0 { 0.0 } else { n.normal() })
+        .collect();
+    let ids = spec.embedding.id_slots().iter().map(|slot| n.below(slot.rows) as u32).collect();
+    let none = n.below(4) == 0;
+    let mut previous = vec![];
+    for head in &spec.heads.parts {
+        for _ in 0..head.kind.labels() {
+            previous.push(if none { NONE } else { n.below(head.kind.classes()) as u16 });
+        }
+    }
+    Frames { batch: 1, time: 1, continuous, ids, previous }
+}
+
+fn view(frames: &Frames) -> Frame<'_> {
+    let Frames { continuous, ids, previous, .. } = frames;
+    Frame { continuous, ids, previous }
+}
+
+fn assert_close(got: &[f32], want: &[f32], about: &str) {
+    assert_eq!(got.len(), want.len(), "{about}");
+    let largest = want.iter().fold(1.0f32, |most, v| most.max(v.abs()));
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!((g - w).abs() <= 1e-5 * largest, "{about}[{i}]: {g} is not {w}");
+    }
+}
+
+/// Steps a plan and core side by side, each with its own state.
+struct Pair {
+    policy: Policy,
+    plan: Plan,
+    scratch: Scratch,
+    decision: Decision,
+    packed: Vec<f32>,
+    tensors: State,
+    projection: Option<std::sync::Arc<Projection>>,
+}
+
+impl Pair {
+    fn new(spec: &Spec, n: &mut Numbers) -> Result<Self> {
+        let policy = policy(spec, n)?;
+        let plan = Plan::of(&policy)?.expect("a plan");
+        let (decision, packed) = (plan.blank(), vec![0.0; plan.state_len()]);
+        let tensors = policy.zero_state(1)?;
+        let projection = match n.below(3) {
+            0 => {
+                let width = policy.trunk_width();
+                let vectors: Vec<f32> = (0..2 * width).map(|_| n.normal()).collect();
+                Some(Projection::new(&vectors, width)?.into())
+            }
+            _ => None,
+        };
+        let scratch = Scratch::default();
+        Ok(Pair { policy, plan, scratch, decision, packed, tensors, projection })
+    }
+
+    fn step(&mut self, frames: &Frames, draw: Draw<'_>, about: &str) -> Result<()> {
+        let context = Context::default().projecting(self.projection.clone());
+        let (want, tensors) = self.policy.act(frames, &self.tensors, draw, &context)?;
+        let projection = self.projection.as_deref();
+        let (scratch, got) = (&mut self.scratch, &mut self.decision);
+        self.plan.step(&view(frames), &mut self.packed, draw, projection, scratch, got)?;
+        self.tensors = tensors;
+        assert_close(&got.logits, &want.logits, &format!("{about}: logits"));
+        assert_close(&got.confidence, &want.confidence, &format!("{about}: confidence"));
+        assert_eq!(got.choices, want.choices, "{about}");
+        assert_close(&self.packed, &self.tensors.to_vec()?, &format!("{about}: state"));
+        Ok(())
+    }
+}
+
+#[test]
+fn many_steps_of_any_spec_are_those_of_core() -> Result<()> {
+    for seed in 0..60 {
+        let n = &mut Numbers::new(seed);
+        let embedding = embedding(n);
+        let heads = heads(n, &embedding);
+        let spec = Spec { embedding, backbone: backbone(n), heads };
+        let mut pair = Pair::new(&spec, n)?;
+        for t in 0..30 {
+            let frames = frame(&spec, n);
+            let sampling = Sampling {
+                deterministic: t % 3 == 0,
+                deterministic_buttons: t % 2 == 0,
+                temperature: 0.7,
+                ..Sampling::default()
+            };
+            let given = frame(&spec, n).previous;
+            let given = (t % 5 == 1 && given.first() != Some(&NONE)).then_some(&given[..]);
+            let rngs = [Rng::new(seed, "act", t)];
+            let draw = Draw { sampling: &sampling, rngs: &rngs, given };
+            pair.step(&frames, draw, &format!("spec {seed}, step {t}: {spec:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn gru(embedding: Embedding) -> Spec {
+    let config = RecurrentConfig {
+        hidden_size: 8,
+        num_layers: 2,
+        layer_norm: false,
+        input_norm: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let heads = Heads::controller(HeadsKind::Autoregressive);
+    Spec { embedding, backbone: Backbone::Gru(config), heads }
+}
+
+#[test]
+fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> {
+    let n = &mut Numbers::new(1);
+    let spec = gru(Embedding::Melee(Melee::default()));
+    let policy = policy(&spec, n)?;
+    let plan = Plan::of(&policy)?.expect("a plan");
+    let good = Frames { previous: vec![NONE; 13], ..frame(&spec, n) };
+    let sampling = Sampling::default();
+    let rngs = [Rng::new(1, "act", 0)];
+    let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
+    let mut step = |frames: &Frames, state: &mut [f32], rngs: &[Rng], given: Option<&[u16]>| {
+        let draw = Draw { sampling: &sampling, rngs, given };
+        plan.step(&view(frames), state, draw, None, &mut scratch, &mut decision)
+    };
+    let mut state = vec![0.0; plan.state_len()];
+    step(&good, &mut state, &rngs, None)?;
+    let changed = |change: fn(&mut Frames)| {
+        let mut frames = good.clone();
+        change(&mut frames);
+        frames
+    };
+    for (frames, said) in [
+        (changed(|f| f.ids[0] = 9999), "action: 9999 is outside 0..399"),
+        (changed(|f| f.previous[12] = 5), "previous shoulder: 5 is outside 0..4"),
+        (changed(|f| f.continuous.truncate(3)), "continuous features: expected"),
+        (changed(|f| f.ids.truncate(3)), "ids: expected"),
+        (changed(|f| f.previous.truncate(3)), "previous labels: expected 13, got 3"),
+    ] {
+        let error = step(&frames, &mut state, &rngs, None).unwrap_err().to_string();
+        assert!(error.starts_with(said), "{error} is not {said}");
+    }
+    assert!(step(&good, &mut state[1..], &rngs, None).is_err());
+    assert!(step(&good, &mut state, &[], None).is_err());
+    assert!(step(&good, &mut state, &rngs, Some(&[2; 13])).is_err());
+    let hot = changed(|f| f.continuous.fill(f32::NAN));
+    let error = step(&hot, &mut state, &rngs, None).unwrap_err();
+    assert_eq!((error.kind(), error.to_string().contains("logits")), (Kind::NonFinite, true));
+    Ok(())
+}
+
+#[test]
+fn a_policy_that_only_core_can_step_has_no_plan() -> Result<()> {
+    let n = &mut Numbers::new(1);
+    let spec = gru(Embedding::Vector(3));
+    let stack = StackConfig {
+        hidden_size: 8,
+        num_layers: 1,
+        input_norm: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let other = Spec { backbone: Backbone::MinGru(stack), ..spec.clone() };
+    assert!(Plan::of(&Policy::init(&other, 1)?)?.is_none());
+    let whole = policy(&spec, n)?;
+    assert!(Plan::of(&whole)?.is_some());
+    let mut weights = whole.weights().clone();
+    let broken = tensor(vec![f32::INFINITY; 24], 24)?;
+    weights.insert("backbone.bias_ih_l1".into(), Weight::from(broken));
+    assert!(Plan::of(&Policy::from_weights(&spec, weights)?)?.is_none());
+    Ok(())
+}
