@@ -59,6 +59,13 @@ defmodule Sconce.Session do
               "How many frames later than the next one a choice shows; `nil` is that of the training, " <>
                 "as the checkpoint has it, or 0."
           ],
+          weights: [
+            type: {:in, [:f32, :bf16]},
+            default: :f32,
+            doc:
+              "How the matrices of a packed policy are kept: as they are, or rounded to bf16, which are " <>
+                "read in half the time."
+          ],
           logits: [type: :boolean, default: false, doc: "Whether actions come with their logits."],
           project_out: [
             type: :any,
@@ -150,7 +157,7 @@ defmodule Sconce.Session do
 
   A policy of an `:mlp`, `:gru` or `:lstm` is packed once for the CPU at hand, and its decisions by one
   step are made from what was packed (`:packed`); its numbers are those of `Sconce.Policy.forward/3` to
-  1.0e-5 of the largest. Other backbones, windows, and weights that are not finite take the ops of the
+  1.0e-5 of the largest, or with `weights: :bf16` those of the policy with its matrices rounded. Other backbones, windows, and weights that are not finite take the ops of the
   policy itself (`:core`).
 
   ## Lanes
@@ -167,7 +174,7 @@ defmodule Sconce.Session do
   #{Options.docs(@open)}
   """
 
-  @enforce_keys [:ref, :spec, :controller?, :logits, :mode, :path, :lane, :step_us, :window_us]
+  @enforce_keys [:ref, :spec, :controller?, :logits, :mode, :path, :weights, :lane, :step_us, :window_us]
   defstruct @enforce_keys
 
   @type mode :: :carry | :window | {:resync, pos_integer}
@@ -178,6 +185,7 @@ defmodule Sconce.Session do
           logits: boolean,
           mode: mode,
           path: :packed | :core,
+          weights: :f32 | :bf16,
           lane: :inline | :worker,
           step_us: float,
           window_us: float
@@ -206,6 +214,7 @@ defmodule Sconce.Session do
       sampling: options |> Keyword.take(Keyword.keys(@sampling)) |> Map.new(),
       seed: options[:seed] || :rand.uniform(2 ** 53) - 1,
       frame_delay: options[:frame_delay],
+      weights: options[:weights],
       lane: if(options[:lane] != :auto, do: options[:lane])
     }
   end
@@ -218,6 +227,7 @@ defmodule Sconce.Session do
       logits: options[:logits],
       mode: options[:mode],
       path: path(info.path),
+      weights: weights(info.weights),
       # Where most decisions run: a window's only if every one is.
       lane: lane(if(options[:mode] == :window, do: info.window_lane, else: info.lane)),
       step_us: info.cost.step_us,
@@ -373,7 +383,7 @@ defmodule Sconce.Session do
   @doc """
   What a session is at this moment: `mode`, `window_size`, `frame_delay`, `seed`, `frames` (decisions since its
   start), `bytes` (of its memory, without the weights), `path` (what makes most decisions: `:packed`, the
-  weights packed for this CPU, or `:core`), `lane` and `window_lane`, and `step_us` and
+  weights packed for this CPU, or `:core`), `weights` (how those are kept), `lane` and `window_lane`, and `step_us` and
   `window_us`, the measured costs of a decision by one step and by a window.
   """
   @spec info(t) :: {:ok, map} | {:error, Error.t()}
@@ -381,13 +391,16 @@ defmodule Sconce.Session do
     with {:ok, info} <- Native.session_info(ref) do
       {cost, info} = Map.pop!(info, :cost)
       lanes = %{lane: lane(info.lane), window_lane: lane(info.window_lane)}
-      ways = Map.put(lanes, :path, path(info.path))
+      ways = Map.merge(lanes, %{path: path(info.path), weights: weights(info.weights)})
       {:ok, info |> Map.merge(cost) |> Map.merge(ways) |> Map.put(:mode, mode)}
     end
   end
 
   defp path("packed"), do: :packed
   defp path("core"), do: :core
+
+  defp weights("f32"), do: :f32
+  defp weights("bf16"), do: :bf16
 
   defp lane("inline"), do: :inline
   defp lane("worker"), do: :worker
@@ -396,7 +409,7 @@ defmodule Sconce.Session do
     def inspect(session, _opts) do
       us = if session.mode == :window, do: session.window_us, else: session.step_us
       policy = Sconce.Policy.Spec.summary(session.spec)
-      cost = "#{session.path}, #{session.lane}, #{round(us)} us a decision"
+      cost = "#{session.path} #{session.weights}, #{session.lane}, #{round(us)} us a decision"
       "#Sconce.Session<#{policy} · #{mode(session.mode)} · #{cost}>"
     end
 

@@ -620,7 +620,7 @@ defmodule Sconce.SessionTest do
     assert info.bytes == 2 * 8 * 4 + 5 * (2 * 4 + 3 * 2) + 3 * 2
 
     assert inspect(session) =~
-             ~r/^#Sconce.Session<vector 2 -> gru 8x2 -> fire\(2\) move\(4\) · resync 4 · packed, inline, \d+ us a decision>$/
+             ~r/^#Sconce.Session<vector 2 -> gru 8x2 -> fire\(2\) move\(4\) · resync 4 · packed f32, inline, \d+ us a decision>$/
   end
 
   test "a window that costs more than an inline call may goes to a thread" do

@@ -9,31 +9,37 @@ use sconce_core::checkpoint::bytes;
 use sconce_core::ops::tensor::to_vec;
 use sconce_core::projection::Projection;
 use sconce_core::{Error, Policy, Result, Spec};
-use sconce_serve::Plan;
 use sconce_serve::frames::{self, Beyond, noted_delay};
+use sconce_serve::{Format, Plan};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::border::{Bytes, call, decode, encode, from_binary, inline, perform, pool, to_binary};
 
-/// A policy that never changes, shared by all who hold it, and its plan once a session wants one.
-pub struct PolicyHandle(pub Arc<Policy>, OnceLock<Option<Arc<Plan>>>);
+/// A policy that never changes, shared by all who hold it, and its plan in each format once a session
+/// wants one.
+pub struct PolicyHandle(pub Arc<Policy>, [OnceLock<Option<Arc<Plan>>>; 2]);
 
 #[rustler::resource_impl]
 impl Resource for PolicyHandle {}
 
 impl PolicyHandle {
     pub fn new(policy: Policy) -> ResourceArc<Self> {
-        ResourceArc::new(PolicyHandle(Arc::new(policy), OnceLock::new()))
+        ResourceArc::new(PolicyHandle(Arc::new(policy), Default::default()))
     }
 
     /// The policy packed for this CPU, if it can be.
-    pub fn plan(&self) -> Result<Option<Arc<Plan>>> {
-        if let Some(plan) = self.1.get() {
+    pub fn plan(&self, format: Format) -> Result<Option<Arc<Plan>>> {
+        let [f32, bf16] = &self.1;
+        let place = match format {
+            Format::F32 => f32,
+            Format::Bf16 => bf16,
+        };
+        if let Some(plan) = place.get() {
             return Ok(plan.clone());
         }
-        let plan = Plan::of(&self.0)?.map(Arc::new);
-        Ok(self.1.get_or_init(|| plan).clone())
+        let plan = Plan::of(&self.0, format)?.map(Arc::new);
+        Ok(place.get_or_init(|| plan).clone())
     }
 }
 

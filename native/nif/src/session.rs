@@ -159,7 +159,8 @@ fn session_open<'a>(
         let options = Options { project_out: vectors(project_out)?, ..decode(options)? };
         let pid = env.pid();
         pool::submit(env, "open", reference, move || {
-            let session = Box::new(Session::with_plan(policy.0.clone(), policy.plan()?, options)?);
+            let plan = policy.plan(options.weights)?;
+            let session = Box::new(Session::with_plan(policy.0.clone(), plan, options)?);
             let handle = ResourceArc::new(SessionHandle {
                 slot: Mutex::new(Slot::Idle(session)),
                 owner: Mutex::new(Owner { pid, monitor: None }),

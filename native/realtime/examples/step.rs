@@ -14,7 +14,7 @@ use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, MlpConfig, RecurrentConfig};
 use sconce_core::{Policy, Result, Spec};
-use sconce_realtime::{Frame, Plan, Scratch};
+use sconce_realtime::{Format, Frame, Plan, Scratch};
 
 fn backbones() -> [(&'static str, Backbone); 3] {
     let layers = RecurrentConfig {
@@ -55,7 +55,6 @@ fn main() -> Result<()> {
         let heads = Heads::controller(HeadsKind::Independent);
         let spec = Spec { embedding, backbone, heads };
         let policy = Policy::init(&spec, 1)?;
-        let Some(plan) = Plan::of(&policy)? else { continue };
         let rng = Rng::new(1, "frame", 0);
         let width = spec.embedding.continuous_width() as u64;
         let frames = Frames {
@@ -75,16 +74,17 @@ fn main() -> Result<()> {
         })?;
         let Frames { continuous, ids, previous, .. } = &frames;
         let frame = Frame { continuous, ids, previous };
-        let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
-        let mut state = vec![0.0; plan.state_len()];
-        let packed = least(seconds, || {
-            plan.step(&frame, &mut state, draw, None, &mut scratch, &mut decision)
-        })?;
-        let rate = plan.bytes() as f64 / packed / 1e3;
-        println!(
-            "{name:5} core {core:6.1} us   plan {packed:6.1} us   {:.2} MB at {rate:.0} GB/s",
-            plan.bytes() as f64 / 1e6,
-        );
+        println!("{name}, core: {core:.1} us");
+        for format in [Format::F32, Format::Bf16] {
+            let Some(plan) = Plan::of(&policy, format)? else { continue };
+            let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
+            let mut state = vec![0.0; plan.state_len()];
+            let us = least(seconds, || {
+                plan.step(&frame, &mut state, draw, None, &mut scratch, &mut decision)
+            })?;
+            let (mb, rate) = (plan.bytes() as f64 / 1e6, plan.bytes() as f64 / us / 1e3);
+            println!("{name}, {format:?}: {us:.1} us, {mb:.2} MB at {rate:.0} GB/s");
+        }
     }
     Ok(())
 }

@@ -2,9 +2,12 @@
 
 use std::ops::Range;
 
+use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tensor;
 use sconce_core::weights::Weights;
 use sconce_core::{Error, Result};
+
+use crate::gemv::Format;
 
 /// Numbers in a cache line.
 const LINE: usize = 16;
@@ -33,13 +36,19 @@ impl Arena {
 pub struct Packer<'a> {
     weights: &'a Weights,
     numbers: Vec<f32>,
+    format: Format,
     widest: usize,
     finite: bool,
 }
 
 impl<'a> Packer<'a> {
-    pub fn new(weights: &'a Weights) -> Self {
-        Packer { weights, numbers: vec![], widest: 0, finite: true }
+    /// `format` is that of matrices; all else is f32.
+    pub fn new(weights: &'a Weights, format: Format) -> Self {
+        Packer { weights, numbers: vec![], format, widest: 0, finite: true }
+    }
+
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// The numbers of a weight, row after row.
@@ -47,8 +56,13 @@ impl<'a> Packer<'a> {
         let weight = self.weights.get(name);
         let weight = weight.ok_or_else(|| Error::not_found(format!("weight {name}")))?;
         let numbers = tensor::to_vec(weight)?;
-        self.finite &= numbers.iter().all(|number| number.is_finite());
+        self.check(&numbers);
         Ok(numbers)
+    }
+
+    /// Notes whether all numbers are finite.
+    pub fn check(&mut self, numbers: &[f32]) {
+        self.finite &= non_finite(numbers).is_none();
     }
 
     /// Lays numbers behind the others, at a cache line.

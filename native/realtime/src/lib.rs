@@ -23,5 +23,6 @@ mod recurrent;
 mod scratch;
 
 pub use embedding::Frame;
+pub use gemv::Format;
 pub use plan::Plan;
 pub use scratch::Scratch;

@@ -10,16 +10,18 @@ use sconce_core::{Error, Policy, Result};
 
 use crate::arena::{Arena, Packer};
 use crate::embedding::{Embedding, Frame};
+use crate::gemv::Format;
 use crate::heads::Heads;
 use crate::mlp::Mlp;
 use crate::recurrent::Recurrent;
 use crate::scratch::Scratch;
 
-/// A policy packed for the CPU at hand: its weights once more, 4 bytes each, in one arena.
+/// A policy packed for the CPU at hand: its weights once more, in one arena.
 ///
-/// Its logits and states are those of `Policy::act` to 1e-5 of the largest, its choices are drawn from the
-/// same numbers.
+/// In f32 its logits and states are those of `Policy::act` to 1e-5 of the largest; in bf16 so are those of
+/// the policy whose matrices are rounded. Its choices are drawn from the same numbers.
 pub struct Plan {
+    format: Format,
     arena: Arena,
     embedding: Embedding,
     backbone: Backbone,
@@ -38,17 +40,22 @@ enum Backbone {
 impl Plan {
     /// None for a policy that only core can step: of another backbone than an MLP, a GRU or an LSTM, or
     /// with weights that are not finite.
-    pub fn of(policy: &Policy) -> Result<Option<Self>> {
+    pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
         let spec = policy.spec();
-        let mut packer = Packer::new(policy.weights());
+        let mut packer = Packer::new(policy.weights(), format);
         let embedding = Embedding::new(spec, &mut packer)?;
         let Some(backbone) = Backbone::new(spec, embedding.width(), &mut packer)? else {
             return Ok(None);
         };
         let heads = Heads::new(&spec.heads, &mut packer)?;
         let (trunk, state, widest) = (policy.trunk_width(), widths(spec), packer.widest());
-        let plan = |arena| Plan { arena, embedding, backbone, heads, trunk, state, widest };
+        let plan = |arena| Plan { format, arena, embedding, backbone, heads, trunk, state, widest };
         Ok(packer.finish().map(plan))
+    }
+
+    /// How its matrices are written.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// A decision for [`Plan::step`] to write to.

@@ -8,7 +8,7 @@ use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, MlpConfig, RecurrentConfig};
 use sconce_core::{Policy, Result, Spec};
-use sconce_realtime::{Frame, Plan, Scratch};
+use sconce_realtime::{Format, Frame, Plan, Scratch};
 
 struct Counting;
 
@@ -59,7 +59,7 @@ fn a_step_takes_no_memory() -> Result<()> {
             let embedding = Embedding::Melee(Melee::default());
             let heads = Heads { prior: true, ..Heads::controller(kind) };
             let spec = Spec { embedding, backbone, heads };
-            let plan = Plan::of(&Policy::init(&spec, 1)?)?.expect("a plan");
+            let plan = Plan::of(&Policy::init(&spec, 1)?, Format::F32)?.expect("a plan");
             let continuous = vec![0.5; spec.embedding.continuous_width()];
             let ids = vec![1; spec.embedding.num_ids()];
             let previous = vec![NONE; spec.heads.num_labels()];

@@ -12,8 +12,8 @@ use sconce_core::spec::{
     StackConfig,
 };
 use sconce_core::weights::{Weight, Weights};
-use sconce_core::{Kind, Policy, Result, Spec};
-use sconce_realtime::{Frame, Plan, Scratch};
+use sconce_core::{Kind, Policy, Precision, Result, Spec};
+use sconce_realtime::{Format, Frame, Plan, Scratch};
 
 /// Numbers of one spec, each from its own place.
 struct Numbers {
@@ -90,12 +90,16 @@ fn heads(n: &mut Numbers, embedding: &Embedding) -> Heads {
     heads
 }
 
-/// A policy in which no weight is 0 or 1, as some begin.
-fn policy(spec: &Spec, n: &mut Numbers) -> Result<Policy> {
+/// A policy in which no weight is 0 or 1, as some begin, and each is what a format can write.
+fn policy(spec: &Spec, n: &mut Numbers, format: Format) -> Result<Policy> {
     let init = Policy::init(spec, 3)?;
     let mut weights = Weights::new();
     for (name, weight) in init.weights() {
-        let numbers = to_vec(weight)?.into_iter().map(|v| v + 0.05 * n.normal()).collect();
+        let drawn: Vec<f32> = to_vec(weight)?.into_iter().map(|v| v + 0.05 * n.normal()).collect();
+        let mut numbers = drawn.clone();
+        if format == Format::Bf16 {
+            Precision::Bf16.round(&mut numbers, &drawn);
+        }
         weights.insert(name.clone(), Weight::from(tensor(numbers, weight.dims())?));
     }
     Policy::from_weights(spec, weights)
@@ -142,9 +146,9 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(spec: &Spec, n: &mut Numbers) -> Result<Self> {
-        let policy = policy(spec, n)?;
-        let plan = Plan::of(&policy)?.expect("a plan");
+    fn new(spec: &Spec, n: &mut Numbers, format: Format) -> Result<Self> {
+        let policy = policy(spec, n, format)?;
+        let plan = Plan::of(&policy, format)?.expect("a plan");
         let (decision, packed) = (plan.blank(), vec![0.0; plan.state_len()]);
         let tensors = policy.zero_state(1)?;
         let projection = match n.below(3) {
@@ -176,12 +180,13 @@ impl Pair {
 
 #[test]
 fn many_steps_of_any_spec_are_those_of_core() -> Result<()> {
-    for seed in 0..60 {
+    for seed in 0..80 {
+        let format = if seed % 2 == 0 { Format::F32 } else { Format::Bf16 };
         let n = &mut Numbers::new(seed);
         let embedding = embedding(n);
         let heads = heads(n, &embedding);
         let spec = Spec { embedding, backbone: backbone(n), heads };
-        let mut pair = Pair::new(&spec, n)?;
+        let mut pair = Pair::new(&spec, n, format)?;
         for t in 0..30 {
             let frames = frame(&spec, n);
             let sampling = Sampling {
@@ -217,8 +222,8 @@ fn gru(embedding: Embedding) -> Spec {
 fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> {
     let n = &mut Numbers::new(1);
     let spec = gru(Embedding::Melee(Melee::default()));
-    let policy = policy(&spec, n)?;
-    let plan = Plan::of(&policy)?.expect("a plan");
+    let policy = policy(&spec, n, Format::F32)?;
+    let plan = Plan::of(&policy, Format::F32)?.expect("a plan");
     let good = Frames { previous: vec![NONE; 13], ..frame(&spec, n) };
     let sampling = Sampling::default();
     let rngs = [Rng::new(1, "act", 0)];
@@ -265,12 +270,17 @@ fn a_policy_that_only_core_can_step_has_no_plan() -> Result<()> {
         input_dropout: 0.0,
     };
     let other = Spec { backbone: Backbone::MinGru(stack), ..spec.clone() };
-    assert!(Plan::of(&Policy::init(&other, 1)?)?.is_none());
-    let whole = policy(&spec, n)?;
-    assert!(Plan::of(&whole)?.is_some());
+    assert!(Plan::of(&Policy::init(&other, 1)?, Format::F32)?.is_none());
+    let whole = policy(&spec, n, Format::F32)?;
+    assert!(Plan::of(&whole, Format::F32)?.is_some());
     let mut weights = whole.weights().clone();
-    let broken = tensor(vec![f32::INFINITY; 24], 24)?;
-    weights.insert("backbone.bias_ih_l1".into(), Weight::from(broken));
-    assert!(Plan::of(&Policy::from_weights(&spec, weights)?)?.is_none());
+    // The largest f32 is one, but too large for a bf16.
+    for (value, in_f32) in [(f32::INFINITY, false), (f32::MAX, true)] {
+        let broken = tensor(vec![value; 24 * 8], (24, 8))?;
+        weights.insert("backbone.weight_hh_l1".into(), Weight::from(broken));
+        let policy = Policy::from_weights(&spec, weights.clone())?;
+        assert_eq!(Plan::of(&policy, Format::F32)?.is_some(), in_f32);
+        assert!(Plan::of(&policy, Format::Bf16)?.is_none());
+    }
     Ok(())
 }

@@ -4,6 +4,6 @@ pub mod frames;
 pub mod session;
 pub mod worker;
 
-pub use sconce_realtime::Plan;
+pub use sconce_realtime::{Format, Plan};
 pub use session::Session;
 pub use worker::{Deadline, Pool};

@@ -23,7 +23,7 @@ use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::Embedding;
 use sconce_core::{Error, Policy, Result};
-use sconce_realtime::Plan;
+use sconce_realtime::{Format, Plan};
 use serde::{Deserialize, Serialize};
 
 use crate::frames::{Row, check_labels, noted_delay, window};
@@ -77,6 +77,9 @@ pub struct Options {
     pub window_size: usize,
     pub sampling: Sampling,
     pub seed: u64,
+    /// How a plan has the weights.
+    #[serde(default)]
+    pub weights: Format,
     /// None: as measured.
     pub lane: Option<Lane>,
     /// Frames until an input shows beyond the next. None: as the policy was trained.
@@ -163,6 +166,8 @@ pub struct Info {
     pub window_lane: Lane,
     /// What makes most decisions; a window is core's.
     pub path: Path,
+    /// How the weights of that are written.
+    pub weights: Format,
     pub cost: Cost,
 }
 
@@ -218,7 +223,7 @@ struct Memory {
 impl Session {
     /// A session at the start of a game, with a plan of its own.
     pub fn open(policy: Arc<Policy>, options: Options) -> Result<Self> {
-        let plan = Plan::of(&policy)?.map(Arc::new);
+        let plan = Plan::of(&policy, options.weights)?.map(Arc::new);
         Session::with_plan(policy, plan, options)
     }
 
@@ -339,6 +344,7 @@ impl Session {
             lane: self.lane(self.cost.step_us),
             window_lane: self.lane(self.cost.window_us),
             path: self.path(),
+            weights: self.weights(),
             cost: self.cost,
         }
     }
@@ -346,6 +352,11 @@ impl Session {
     fn path(&self) -> Path {
         let windows = self.options.mode == Mode::Window && !self.zero.0.is_empty();
         if self.plan.is_some() && !windows { Path::Packed } else { Path::Core }
+    }
+
+    fn weights(&self) -> Format {
+        let packed = self.plan.as_ref().filter(|_| self.path() == Path::Packed);
+        packed.map_or(Format::F32, |plan| plan.format())
     }
 
     fn lane(&self, cost_us: f64) -> Lane {

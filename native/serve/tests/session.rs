@@ -15,6 +15,7 @@ use sconce_core::spec::{
     RecurrentConfig,
 };
 use sconce_core::{Kind, Policy, Spec};
+use sconce_serve::Format;
 use sconce_serve::frames::{self, Beyond};
 use sconce_serve::session::{Lane, Mode, Options, Overrides, Path, Session, live};
 
@@ -76,6 +77,7 @@ fn options(mode: Mode) -> Options {
         lane: None,
         frame_delay: None,
         project_out: None,
+        weights: Format::F32,
     }
 }
 

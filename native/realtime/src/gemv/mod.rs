@@ -1,8 +1,8 @@
 //! A matrix times a vector.
 //!
 //! `y = W x + b` reads each weight once, so its time is that of reading them. They lie in panels of up to
-//! 64 outputs, and in a panel input after input: what stands beside a zero is stepped over. Behind a relu,
-//! and in a vector of one-hots, that is half of them or more.
+//! 64 outputs, in bf16 128, and in a panel input after input: what stands beside a zero is stepped over.
+//! Behind a relu, and in a vector of one-hots, that is half of them or more.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -10,12 +10,14 @@ mod portable;
 
 use std::ops::Range;
 
+use sconce_core::Precision;
 use sconce_core::ops::simd::{LANES, Level, level};
+use serde::{Deserialize, Serialize};
 
 use crate::arena::Packer;
 
-/// Vectors of outputs in a panel.
-const TILES: usize = 4;
+/// Vectors of words in a row of a panel. A word is one weight, or two in bf16.
+const VECTORS: usize = 4;
 /// Inputs between fetching their weights and using them.
 const AHEAD: usize = 8;
 
@@ -59,8 +61,49 @@ impl Active {
 pub struct Matrix {
     inputs: usize,
     outputs: usize,
+    format: Format,
     bias: Range<usize>,
     panels: Range<usize>,
+}
+
+/// How a weight is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    #[default]
+    F32,
+    /// Rounded to 8 bits of its number, and read as f32: what it is multiplied with is not rounded.
+    Bf16,
+}
+
+impl Format {
+    /// Weights in a word.
+    fn in_a_word(self) -> usize {
+        match self {
+            Format::F32 => 1,
+            Format::Bf16 => 2,
+        }
+    }
+
+    /// Outputs of a whole panel.
+    fn panel(self) -> usize {
+        VECTORS * LANES * self.in_a_word()
+    }
+
+    /// Vectors in a row of the panel that begins where so many outputs are left.
+    fn vectors(self, outputs: usize) -> usize {
+        outputs.div_ceil(LANES * self.in_a_word()).min(VECTORS)
+    }
+
+    fn round(self, weights: &[f32]) -> Vec<f32> {
+        let mut rounded = vec![0.0; weights.len()];
+        let precision = match self {
+            Format::F32 => Precision::F32,
+            Format::Bf16 => Precision::Bf16,
+        };
+        precision.round(&mut rounded, weights);
+        rounded
+    }
 }
 
 impl Matrix {
@@ -70,19 +113,24 @@ impl Matrix {
         let inputs = weight.len() / outputs.max(1);
         packer.holds(inputs);
         packer.holds(outputs);
-        let bias = packer.lay(bias);
-        let mut numbers = Vec::with_capacity(inputs * outputs.next_multiple_of(LANES));
-        for first in (0..outputs).step_by(TILES * LANES) {
-            let width = tiles(outputs - first) * LANES;
+        let (format, bias) = (packer.format(), packer.lay(bias));
+        let weight = format.round(weight);
+        packer.check(&weight);
+        let at = |output, input| match output < outputs {
+            true => weight[output * inputs + input],
+            false => 0.0,
+        };
+        let mut words = Vec::with_capacity(weight.len());
+        for first in (0..outputs).step_by(format.panel()) {
+            let width = format.vectors(outputs - first) * LANES;
             for input in 0..inputs {
-                let weights = (first..first + width).map(|output| match output < outputs {
-                    true => weight[output * inputs + input],
-                    false => 0.0,
-                });
-                numbers.extend(weights);
+                words.extend((first..first + width).map(|output| match format {
+                    Format::F32 => at(output, input),
+                    Format::Bf16 => pair(at(output, input), at(output + width, input)),
+                }));
             }
         }
-        Matrix { inputs, outputs, bias, panels: packer.lay(&numbers) }
+        Matrix { inputs, outputs, format, bias, panels: packer.lay(&words) }
     }
 
     /// Packs the weights `NAME.weight` and `NAME.bias`.
@@ -112,19 +160,19 @@ impl Matrix {
         assert_eq!(x.width, self.inputs, "numbers that a matrix reads");
         let bias = &arena[self.bias.clone()];
         let mut rest = &arena[self.panels.clone()];
-        let level = level();
-        let panels = y[..self.outputs].chunks_mut(TILES * LANES).zip(bias.chunks(TILES * LANES));
-        for (y, bias) in panels {
-            let mut sums = [[0.0; LANES]; TILES];
+        let (format, level) = (self.format, level());
+        let panels = y[..self.outputs].chunks_mut(format.panel());
+        for (y, bias) in panels.zip(bias.chunks(format.panel())) {
+            let mut sums = [[0.0; LANES]; 2 * VECTORS];
             sums.as_flattened_mut()[..bias.len()].copy_from_slice(bias);
-            let tiles = tiles(y.len());
-            let (panel, next) = rest.split_at(self.inputs * tiles * LANES);
+            let vectors = format.vectors(y.len());
+            let (panel, next) = rest.split_at(self.inputs * vectors * LANES);
             rest = next;
-            match tiles {
-                1 => add::<1>(level, &mut sums, panel, x),
-                2 => add::<2>(level, &mut sums, panel, x),
-                3 => add::<3>(level, &mut sums, panel, x),
-                _ => add::<TILES>(level, &mut sums, panel, x),
+            match vectors {
+                1 => add::<1>(format, level, &mut sums, panel, x),
+                2 => add::<2>(format, level, &mut sums, panel, x),
+                3 => add::<3>(format, level, &mut sums, panel, x),
+                _ => add::<VECTORS>(format, level, &mut sums, panel, x),
             }
             for (y, sum) in y.iter_mut().zip(sums.as_flattened()) {
                 *y = f(*sum);
@@ -133,24 +181,42 @@ impl Matrix {
     }
 }
 
-/// Vectors of the panel that begins where so many outputs are left.
-fn tiles(outputs: usize) -> usize {
-    outputs.div_ceil(LANES).min(TILES)
+/// Two bf16, the first in the lower half of the word.
+fn pair(low: f32, high: f32) -> f32 {
+    f32::from_bits(high.to_bits() | low.to_bits() >> 16)
 }
 
-/// Adds to the sums of a panel of `T` tiles each of its rows times what stands in its place.
-fn add<const T: usize>(level: Level, sums: &mut [[f32; LANES]; TILES], panel: &[f32], x: &Active) {
-    let Some(sums) = sums.first_chunk_mut::<T>() else { return };
+/// Adds to the sums of a panel each of its rows, of `T` vectors, times what stands in its place. The sums of
+/// upper halves follow those of lower ones.
+fn add<const T: usize>(
+    format: Format,
+    level: Level,
+    sums: &mut [[f32; LANES]; 2 * VECTORS],
+    panel: &[f32],
+    x: &Active,
+) {
+    let (low, high) = sums.split_at_mut(T);
+    let (Some(low), Some(high)) = (low.first_chunk_mut::<T>(), high.first_chunk_mut::<T>()) else {
+        return;
+    };
     let rows = panel.as_chunks::<LANES>().0.as_chunks::<T>().0;
     assert_eq!(rows.len(), x.width, "rows of a panel");
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512 {
-        // SAFETY: `level` found what the kernel needs; entries that count are of rows that there are,
+        let entries = &x.entries[..x.count + AHEAD];
+        // SAFETY: `level` found what the kernels need; entries that count are of rows that there are,
         // and there are as many rows as the vector has numbers.
-        return unsafe { avx512::add(sums, rows, &x.entries[..x.count + AHEAD]) };
+        return match format {
+            Format::F32 => unsafe { avx512::add(low, rows, entries) },
+            // SAFETY: as above.
+            Format::Bf16 => unsafe { avx512::add_pairs(low, high, rows, entries) },
+        };
     }
     let _ = level;
-    portable::add(sums, rows, &x.entries[..x.count]);
+    match format {
+        Format::F32 => portable::add(low, rows, &x.entries[..x.count]),
+        Format::Bf16 => portable::add_pairs(low, high, rows, &x.entries[..x.count]),
+    }
 }
 
 #[cfg(test)]
@@ -173,13 +239,17 @@ mod tests {
 
     #[test]
     fn every_shape_is_the_product_in_double_precision() {
-        for outputs in [1, 5, 16, 17, 48, 64, 65, 81, 130] {
-            for inputs in [0, 1, 2, 7, 64, 99] {
+        let shapes = [1, 5, 16, 17, 33, 48, 64, 65, 81, 130, 300]
+            .into_iter()
+            .flat_map(|outputs| [0, 1, 2, 7, 64, 99].map(|inputs| (outputs, inputs)));
+        for (outputs, inputs) in shapes {
+            for format in [Format::F32, Format::Bf16] {
                 let rng = Rng::new(1, "gemv", (outputs * 1000 + inputs) as u64);
                 let w: Vec<f32> = (0..(outputs * inputs) as u64).map(|i| rng.normal(i)).collect();
+                let w = format.round(&w);
                 let (x, b) = (vector(&rng, inputs), vector(&rng, outputs));
                 let weights = Weights::new();
-                let mut packer = Packer::new(&weights);
+                let mut packer = Packer::new(&weights, format);
                 let matrix = Matrix::pack(&mut packer, &w, &b);
                 let mut active = Active::new(packer.widest());
                 let arena = packer.finish().unwrap();
@@ -209,19 +279,22 @@ mod tests {
             .collect();
         let mut active = Active::new(50);
         active.read(&vector(&rng, 50));
-        let mut want = [[0.5; LANES]; 3];
-        portable::add(&mut want, &rows, &active.entries[..active.count]);
-        let mut sums = [[0.5; LANES]; TILES];
-        let flat = rows.as_flattened().as_flattened();
-        add::<3>(level(), &mut sums, flat, &active);
-        let want: Vec<f64> = want.as_flattened().iter().map(|v| f64::from(*v)).collect();
-        assert_close(&sums.as_flattened()[..48], &want, "kernels");
+        for format in [Format::F32, Format::Bf16] {
+            let made = |level| {
+                let mut sums = [[0.5; LANES]; 2 * VECTORS];
+                add::<3>(format, level, &mut sums, rows.as_flattened().as_flattened(), &active);
+                sums
+            };
+            let portable = made(Level::Portable);
+            let want: Vec<f64> = portable.as_flattened().iter().map(|v| f64::from(*v)).collect();
+            assert_close(made(level()).as_flattened(), &want, "kernels");
+        }
     }
 
     #[test]
     fn what_is_not_a_number_comes_through() {
         let weights = Weights::new();
-        let mut packer = Packer::new(&weights);
+        let mut packer = Packer::new(&weights, Format::F32);
         let matrix = Matrix::pack(&mut packer, &[1.0, 0.0, 2.0, 3.0], &[0.0; 2]);
         let arena = packer.finish().unwrap();
         let mut active = Active::new(2);

@@ -212,6 +212,7 @@ mod tests {
     use sconce_core::spec::{
         Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig,
     };
+    use sconce_realtime::Format;
     use std::sync::Arc;
 
     fn session() -> Session {
@@ -241,6 +242,7 @@ mod tests {
             lane: None,
             frame_delay: None,
             project_out: None,
+            weights: Format::F32,
         };
         Session::open(Arc::new(Policy::init(&spec, 1).unwrap()), options).unwrap()
     }
