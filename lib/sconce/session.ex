@@ -155,7 +155,7 @@ defmodule Sconce.Session do
 
   ## Paths
 
-  A policy of an `:mlp`, `:gru` or `:lstm` is packed once for the CPU at hand, and its decisions by one
+  A policy of an `:mlp`, `:gru`, `:lstm` or `:mamba` is packed once for the CPU at hand, and its decisions by one
   step are made from what was packed (`:packed`); its numbers are those of `Sconce.Policy.forward/3` to
   1.0e-5 of the largest, or with `weights: :bf16` those of the policy with its matrices rounded. Other backbones, windows, and weights that are not finite take the ops of the
   policy itself (`:core`).
@@ -174,7 +174,18 @@ defmodule Sconce.Session do
   #{Options.docs(@open)}
   """
 
-  @enforce_keys [:ref, :spec, :controller?, :logits, :mode, :path, :weights, :lane, :step_us, :window_us]
+  @enforce_keys [
+    :ref,
+    :spec,
+    :controller?,
+    :logits,
+    :mode,
+    :path,
+    :weights,
+    :lane,
+    :step_us,
+    :window_us
+  ]
   defstruct @enforce_keys
 
   @type mode :: :carry | :window | {:resync, pos_integer}

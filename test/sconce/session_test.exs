@@ -623,6 +623,24 @@ defmodule Sconce.SessionTest do
              ~r/^#Sconce.Session<vector 2 -> gru 8x2 -> fire\(2\) move\(4\) · resync 4 · packed f32, inline, \d+ us a decision>$/
   end
 
+  test "a session says what steps it and how the weights of that are kept" do
+    for {backbone, mode, weights, says} <- [
+          {:gru, :carry, :f32, {:packed, :f32}},
+          {:mamba, :carry, :bf16, {:packed, :bf16}},
+          {:mlp, :window, :bf16, {:packed, :bf16}},
+          {:lstm, :window, :bf16, {:core, :f32}},
+          {:min_gru, :carry, :bf16, {:core, :f32}}
+        ] do
+      spec = [embedding: {:vector, 2}, backbone: backbone, heads: @heads]
+      {:ok, policy} = Policy.init(spec, seed: 1)
+      {:ok, session} = Session.open(policy, mode: mode, weights: weights, window_size: 4)
+      play!(session, 0..9)
+      {:ok, info} = Session.info(session)
+      assert {info.path, info.weights} == says
+      assert inspect(session) =~ " · #{info.path} #{info.weights}, "
+    end
+  end
+
   test "a window that costs more than an inline call may goes to a thread" do
     {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
     {:ok, session} = Session.open(policy, mode: :window, window_size: 1000)

@@ -12,11 +12,13 @@ use sconce_core::policy::Frames;
 use sconce_core::pool;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, MlpConfig, RecurrentConfig};
+use sconce_core::spec::{
+    Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig, RecurrentConfig,
+};
 use sconce_core::{Policy, Result, Spec};
 use sconce_realtime::{Format, Frame, Plan, Scratch};
 
-fn backbones() -> [(&'static str, Backbone); 3] {
+fn backbones() -> [(&'static str, Backbone); 4] {
     let layers = RecurrentConfig {
         hidden_size: 256,
         num_layers: 2,
@@ -33,7 +35,17 @@ fn backbones() -> [(&'static str, Backbone); 3] {
         input_dropout: 0.0,
     };
     let (gru, lstm) = (Backbone::Gru(layers.clone()), Backbone::Lstm(layers));
-    [("mlp", Backbone::Mlp(mlp)), ("gru", gru), ("lstm", lstm)]
+    let mamba = Backbone::Mamba(MambaConfig {
+        hidden_size: 256,
+        num_layers: 2,
+        state_size: 16,
+        expand_factor: 2,
+        conv_size: 4,
+        input_norm: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    });
+    [("mlp", Backbone::Mlp(mlp)), ("gru", gru), ("lstm", lstm), ("mamba", mamba)]
 }
 
 /// The least microseconds of a call, over so many seconds.

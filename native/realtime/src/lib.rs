@@ -6,9 +6,9 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `plan` | a whole step, from an embedded frame to an action |
-//! | `embedding`, `mlp`, `recurrent`, `heads` | its parts, as in core |
+//! | `embedding`, `mlp`, `recurrent`, `mamba`, `heads` | its parts, as in core |
 //! | `gemv` | a matrix times a vector |
-//! | `norm` | LayerNorm |
+//! | `norm` | LayerNorm, RMSNorm |
 //! | `arena` | where the weights lie |
 //! | `scratch` | where the numbers of a step lie |
 
@@ -16,6 +16,7 @@ mod arena;
 mod embedding;
 mod gemv;
 mod heads;
+mod mamba;
 mod mlp;
 mod norm;
 mod plan;

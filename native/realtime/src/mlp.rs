@@ -36,7 +36,7 @@ impl Mlp {
         for (i, &size) in config.hidden_sizes.iter().enumerate() {
             let name = format!("backbone.layers.{i}");
             let dense = Matrix::dense(packer, &format!("{name}.dense"))?;
-            let norm = Norm::new(config.layer_norm, packer, &format!("{name}.norm"))?;
+            let norm = Norm::layer(config.layer_norm, packer, &format!("{name}.norm"))?;
             let skip = match config.residual {
                 false => Skip::None,
                 true if i == 0 || size != width => {

@@ -1,32 +1,59 @@
-//! LayerNorm over a vector.
+//! Norms over a vector.
 
 use std::ops::Range;
 
 use sconce_core::Result;
 use sconce_core::layer::EPS;
 use sconce_core::ops::norm::layer_norm;
+use sconce_core::ops::simd::{LANES, dispatch};
 
 use crate::arena::Packer;
 
-/// `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4).
+/// `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4), or without a bias
+/// `x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019, eq. 4).
 pub struct Norm {
     weight: Range<usize>,
-    bias: Range<usize>,
+    bias: Option<Range<usize>>,
 }
 
 impl Norm {
-    /// The weights `NAME.weight` and `NAME.bias`, if there is to be one.
-    pub fn new(wanted: bool, packer: &mut Packer, name: &str) -> Result<Option<Self>> {
+    /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`, if there is to be one.
+    pub fn layer(wanted: bool, packer: &mut Packer, name: &str) -> Result<Option<Self>> {
         if !wanted {
             return Ok(None);
         }
         let weight = packer.keep(&format!("{name}.weight"))?;
-        let bias = packer.keep(&format!("{name}.bias"))?;
+        let bias = Some(packer.keep(&format!("{name}.bias"))?);
         Ok(Some(Norm { weight, bias }))
     }
 
+    /// An RMSNorm of the weight `NAME.weight`.
+    pub fn rms(packer: &mut Packer, name: &str) -> Result<Self> {
+        Ok(Norm { weight: packer.keep(&format!("{name}.weight"))?, bias: None })
+    }
+
     pub fn apply(&self, arena: &[f32], x: &[f32], y: &mut [f32]) {
-        let (weight, bias) = (&arena[self.weight.clone()], &arena[self.bias.clone()]);
-        layer_norm::forward(y, x, weight, bias, EPS);
+        let weight = &arena[self.weight.clone()];
+        match &self.bias {
+            Some(bias) => layer_norm::forward(y, x, weight, &arena[bias.clone()], EPS),
+            None => rms(y, x, weight),
+        }
+    }
+}
+
+dispatch! {
+    fn rms(y: &mut [f32], x: &[f32], weight: &[f32]) {
+        // In one lane each addition would wait for the one before.
+        let mut sums = [0.0f64; LANES];
+        for x in x.chunks(LANES) {
+            for (sum, x) in sums.iter_mut().zip(x) {
+                *sum += f64::from(*x) * f64::from(*x);
+            }
+        }
+        let mean = sums.iter().sum::<f64>() / x.len() as f64;
+        let scale = (1.0 / (mean + f64::from(EPS)).sqrt()) as f32;
+        for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
+            *y = x * scale * w;
+        }
     }
 }

@@ -12,6 +12,7 @@ use crate::arena::{Arena, Packer};
 use crate::embedding::{Embedding, Frame};
 use crate::gemv::Format;
 use crate::heads::Heads;
+use crate::mamba::Mamba;
 use crate::mlp::Mlp;
 use crate::recurrent::Recurrent;
 use crate::scratch::Scratch;
@@ -35,11 +36,12 @@ pub struct Plan {
 enum Backbone {
     Mlp(Mlp),
     Recurrent(Recurrent),
+    Mamba(Mamba),
 }
 
 impl Plan {
-    /// None for a policy that only core can step: of another backbone than an MLP, a GRU or an LSTM, or
-    /// with weights that are not finite.
+    /// None for a policy that only core can step: of another backbone than an MLP, a GRU, an LSTM or a
+    /// Mamba, or with weights that are not finite.
     pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
         let spec = policy.spec();
         let mut packer = Packer::new(policy.weights(), format);
@@ -100,6 +102,7 @@ impl Plan {
         match &self.backbone {
             Backbone::Mlp(mlp) => mlp.step(arena, scratch, width),
             Backbone::Recurrent(layers) => layers.step(arena, scratch, width, state),
+            Backbone::Mamba(layers) => layers.step(arena, scratch, width, state),
         }
         if let Some(projection) = projection {
             projection.apply_to(&mut scratch.x[..self.trunk])?;
@@ -130,6 +133,7 @@ impl Backbone {
             spec::Backbone::Mlp(c) => Backbone::Mlp(Mlp::new(c, input, packer)?),
             spec::Backbone::Gru(c) => Backbone::Recurrent(Recurrent::new(Cell::Gru, c, packer)?),
             spec::Backbone::Lstm(c) => Backbone::Recurrent(Recurrent::new(Cell::Lstm, c, packer)?),
+            spec::Backbone::Mamba(c) => Backbone::Mamba(Mamba::new(c, input, packer)?),
             _ => return Ok(None),
         }))
     }
@@ -140,6 +144,7 @@ fn widths(spec: &Spec) -> Vec<usize> {
     match &spec.backbone {
         spec::Backbone::Gru(c) => vec![c.hidden_size; Cell::Gru.states() * c.num_layers],
         spec::Backbone::Lstm(c) => vec![c.hidden_size; Cell::Lstm.states() * c.num_layers],
+        spec::Backbone::Mamba(c) => Mamba::widths(c),
         _ => vec![],
     }
 }

@@ -28,7 +28,7 @@ struct Layer {
 
 impl Recurrent {
     pub fn new(cell: Cell, config: &RecurrentConfig, packer: &mut Packer) -> Result<Self> {
-        let input_norm = Norm::new(config.input_norm, packer, "backbone.input_norm")?;
+        let input_norm = Norm::layer(config.input_norm, packer, "backbone.input_norm")?;
         let mut layers = Vec::with_capacity(config.num_layers);
         for i in 0..config.num_layers {
             let mut matrix = |part: &str| -> Result<Matrix> {
@@ -37,7 +37,7 @@ impl Recurrent {
                 Ok(Matrix::pack(packer, &weight, &bias))
             };
             let (input, state) = (matrix("ih")?, matrix("hh")?);
-            let norm = Norm::new(config.layer_norm, packer, &format!("backbone.norms.{i}"))?;
+            let norm = Norm::layer(config.layer_norm, packer, &format!("backbone.norms.{i}"))?;
             layers.push(Layer { input, state, norm });
         }
         Ok(Recurrent { cell, hidden: config.hidden_size, input_norm, layers })

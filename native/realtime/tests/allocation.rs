@@ -6,7 +6,9 @@ use std::cell::Cell;
 use sconce_core::heads::NONE;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, MlpConfig, RecurrentConfig};
+use sconce_core::spec::{
+    Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig, RecurrentConfig,
+};
 use sconce_core::{Policy, Result, Spec};
 use sconce_realtime::{Format, Frame, Plan, Scratch};
 
@@ -33,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn backbones() -> [Backbone; 3] {
+fn backbones() -> [Backbone; 4] {
     let layers = RecurrentConfig {
         hidden_size: 40,
         num_layers: 2,
@@ -49,7 +51,18 @@ fn backbones() -> [Backbone; 3] {
         dropout: 0.0,
         input_dropout: 0.0,
     };
-    [Backbone::Mlp(mlp), Backbone::Gru(layers.clone()), Backbone::Lstm(layers)]
+    let mamba = MambaConfig {
+        hidden_size: 40,
+        num_layers: 2,
+        state_size: 16,
+        expand_factor: 2,
+        conv_size: 4,
+        input_norm: true,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let (gru, lstm) = (Backbone::Gru(layers.clone()), Backbone::Lstm(layers));
+    [Backbone::Mlp(mlp), gru, lstm, Backbone::Mamba(mamba)]
 }
 
 #[test]

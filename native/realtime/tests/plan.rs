@@ -8,8 +8,8 @@ use sconce_core::projection::Projection;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{
-    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Melee, MlpConfig, RecurrentConfig,
-    StackConfig,
+    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MambaConfig, Melee, MlpConfig,
+    RecurrentConfig, StackConfig,
 };
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Kind, Policy, Precision, Result, Spec};
@@ -60,6 +60,18 @@ fn backbone(n: &mut Numbers) -> Backbone {
             residual,
             dropout,
             input_dropout,
+        });
+    }
+    if n.below(3) == 0 {
+        return Backbone::Mamba(MambaConfig {
+            hidden_size: 1 + n.below(70),
+            num_layers: 1 + n.below(3),
+            state_size: 1 + n.below(17),
+            expand_factor: 1 + n.below(2),
+            conv_size: 1 + n.below(4),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
         });
     }
     let config = RecurrentConfig {
@@ -180,7 +192,7 @@ impl Pair {
 
 #[test]
 fn many_steps_of_any_spec_are_those_of_core() -> Result<()> {
-    for seed in 0..80 {
+    for seed in 0..120 {
         let format = if seed % 2 == 0 { Format::F32 } else { Format::Bf16 };
         let n = &mut Numbers::new(seed);
         let embedding = embedding(n);

@@ -140,6 +140,16 @@ impl Matrix {
         Ok(Self::pack(packer, &weight, &bias))
     }
 
+    /// Packs the weight `NAME.weight` of so many outputs.
+    pub fn without_bias(
+        packer: &mut Packer,
+        name: &str,
+        outputs: usize,
+    ) -> sconce_core::Result<Self> {
+        let weight = packer.read(&format!("{name}.weight"))?;
+        Ok(Self::pack(packer, &weight, &vec![0.0; outputs]))
+    }
+
     pub fn outputs(&self) -> usize {
         self.outputs
     }
@@ -204,9 +214,9 @@ fn add<const T: usize>(
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512 {
         let entries = &x.entries[..x.count + AHEAD];
-        // SAFETY: `level` found what the kernels need; entries that count are of rows that there are,
-        // and there are as many rows as the vector has numbers.
         return match format {
+            // SAFETY: `level` found what the kernels need; entries that count are of rows that there
+            // are, and there are as many rows as the vector has numbers.
             Format::F32 => unsafe { avx512::add(low, rows, entries) },
             // SAFETY: as above.
             Format::Bf16 => unsafe { avx512::add_pairs(low, high, rows, entries) },
@@ -227,7 +237,7 @@ mod tests {
 
     /// Numbers of which some are 0.
     fn vector(rng: &Rng, count: usize) -> Vec<f32> {
-        let number = |i| if rng.u32(i + 9000) % 3 == 0 { 0.0 } else { rng.normal(i) };
+        let number = |i| if rng.u32(i + 9000).is_multiple_of(3) { 0.0 } else { rng.normal(i) };
         (0..count as u64).map(number).collect()
     }
 
@@ -274,8 +284,12 @@ mod tests {
     #[test]
     fn the_kernels_agree() {
         let rng = Rng::new(2, "gemv", 0);
-        let rows: Vec<[[f32; LANES]; 3]> = (0..50)
-            .map(|k| std::array::from_fn(|t| [rng.normal(k * 3 + t as u64); LANES]))
+        let numbers: Vec<f32> = (0..300).map(|i| rng.normal(i)).collect();
+        let numbers = Format::Bf16.round(&numbers);
+        // As two bf16 or as one f32, a number.
+        let rows: Vec<[[f32; LANES]; 3]> = numbers
+            .chunks_exact(6)
+            .map(|of| std::array::from_fn(|t| [pair(of[t], of[t + 3]); LANES]))
             .collect();
         let mut active = Active::new(50);
         active.read(&vector(&rng, 50));
