@@ -136,7 +136,9 @@ defmodule Sconce.Corpus do
   that was finished is kept, and the next import goes on from there: the death of the caller cancels
   it, a full disk is an error of kind `:io`, a second importer of one corpus one of kind `:busy`.
   Files of which none can be kept are one of kind `:not_found`, whose `details` have `skipped`, and make no
-  corpus; a game that is there, but not as it was written, is read again; a folder `:into` that holds other things than a corpus is one of kind `:mismatch`.
+  corpus; a game that is there, but not as it was written, is read again, for which each game that an import
+  finds there is read and hashed; a folder `:into` that holds other things than a corpus is one of kind
+  `:mismatch`.
 
   #{Options.docs(@import)}
   """

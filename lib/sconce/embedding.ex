@@ -7,8 +7,8 @@ defmodule Sconce.Embedding do
       type: {:in, [:learned, :packed]},
       default: :learned,
       doc:
-        "`:learned` looks ids up in trained tables; `:packed` is 288 wide with ids as plain " <>
-          "numbers, and of the others it has `:queue_depth` and `:num_delays` alone."
+        "`:learned` looks ids up in trained tables; `:packed` is 288 wide (without a queue and a " <>
+          "delay id) with ids as plain numbers, and of the others it has these two alone."
     ],
     action_embed_size: @size ++ [default: 64, doc: "Width of the action table."],
     character_embed_size: @size ++ [default: 64, doc: "Width of the character table."],
@@ -115,7 +115,7 @@ defmodule Sconce.Embedding do
 
   defp packed!(opts) do
     for {name, _value} <- opts, name not in [:layout | @past] do
-      raise ArgumentError, "the packed layout has no option #{inspect(name)}, its width is fixed"
+      raise ArgumentError, "the packed layout has no option #{inspect(name)}"
     end
 
     {:melee, packed(opts)}

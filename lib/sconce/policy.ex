@@ -28,7 +28,7 @@ defmodule Sconce.Policy do
       type: {:or, [:non_neg_integer, nil]},
       max: 10_000,
       default: nil,
-      doc: "For the delay id; `nil` is that of the training, or 0."
+      doc: "For the delay id; `nil` is that of the training, or 0. One of several wants it said."
     ],
     state: [
       type: {:or, [:string, nil]},

@@ -57,7 +57,8 @@ defmodule Sconce.Session do
             default: nil,
             doc:
               "How many frames later than the next one a choice shows; `nil` is that of the training, " <>
-                "as the checkpoint has it, or 0."
+                "as the checkpoint has it, or 0. A policy that reads a delay id and learned several " <>
+                "wants it said."
           ],
           weights: [
             type: {:in, [:f32, :bf16]},

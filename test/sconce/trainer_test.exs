@@ -520,8 +520,10 @@ defmodule Sconce.TrainerTest do
 
     test "with options that mean nothing beside the others raises, with what they go with",
          context do
-      for {{name, {other, _values}}, value} <-
-            Enum.zip(Meant.beside(), [5, 0.5, 5, 3, [1.0], 2.0, 0.5, :reverse, 0.5, 4, 1, true]) do
+      values = [5, 0.5, 5, 3, [1.0], 2.0, 0.5, :reverse, 0.5, 4, 1, true]
+      assert length(values) == length(Meant.beside())
+
+      for {{name, {other, _values}}, value} <- Enum.zip(Meant.beside(), values) do
         beside = if name == :decay_steps, do: [lr_schedule: :constant], else: []
 
         assert_raise ArgumentError,

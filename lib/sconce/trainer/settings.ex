@@ -340,7 +340,7 @@ defmodule Sconce.Trainer.Settings do
     frame_delay: [
       type: {:or, [:non_neg_integer, nil]},
       default: nil,
-      doc: "`nil`: the training's."
+      doc: "`nil`: the training's, of several the shortest."
     ],
     threads: [
       type: {:or, [:pos_integer, nil]},

@@ -10,7 +10,7 @@ defmodule Sconce.Trainer.Switches do
   @spec_schema [
     embedding: [
       type: {:in, [:melee, :packed]},
-      doc: "Of replays: ids in trained tables, or the 288 plain numbers."
+      doc: "Of replays: ids in trained tables, or all as plain numbers."
     ],
     queue_depth: [type: :pos_integer, doc: "Of replays: latest inputs that the policy reads."],
     num_delays: [type: :non_neg_integer, doc: "Of replays: width of the delay id."],

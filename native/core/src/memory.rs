@@ -2,7 +2,9 @@
 //!
 //! A tensor belongs to whoever runs the op that makes it: ops take their results and what a backward
 //! pass reads on the thread that calls them, and only the scratch of a shard elsewhere. What one thread
-//! took is therefore what one training takes, whatever else the process is doing.
+//! took is therefore what one training takes, whatever else the process is doing. (Layers of one game's
+//! window that walk side by side, of a policy that does not learn, take theirs where they run: that is less
+//! than a window's numbers.)
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;

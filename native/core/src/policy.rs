@@ -138,6 +138,13 @@ impl Policy {
         &self.notes
     }
 
+    /// A number that a run noted of how it trained the policy: the last state of a run notes all its options,
+    /// the best one those that play needs.
+    pub fn noted(&self, key: &str) -> Option<usize> {
+        let noted = self.notes.get(key).or_else(|| self.notes.get("options")?.get(key))?;
+        noted.as_u64().and_then(|number| usize::try_from(number).ok())
+    }
+
     pub fn num_weights(&self) -> usize {
         self.weights.values().map(|weight| weight.elem_count()).sum()
     }

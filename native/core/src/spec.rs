@@ -54,6 +54,8 @@ pub const MAX_PROJECTILES: usize = 5;
 
 /// Controllers that a vector may have: a second of them and some.
 pub const MAX_QUEUE_DEPTH: usize = 64;
+/// The longest delay of an action, in frames: nearly three minutes, far beyond any connection's.
+pub const MAX_DELAY: usize = 10_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

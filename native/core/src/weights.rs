@@ -44,7 +44,7 @@ struct Kept {
 }
 
 /// So many rows of a product pay for packing the weight.
-const WORTH_PACKING: usize = 24;
+pub(crate) const WORTH_PACKING: usize = 24;
 
 impl fmt::Debug for Weight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,6 +6,7 @@
 
 use sconce_core::ops::simd::dispatch;
 use sconce_core::rng::{Rng, unit};
+use sconce_core::spec::MAX_DELAY;
 use sconce_core::{Error, Result};
 
 use crate::batch::{Look, Shard};
@@ -102,8 +103,6 @@ pub(crate) fn check(options: &SamplerOptions, delay: usize) -> Result<()> {
         _ => Ok(()),
     }
 }
-
-const MAX_DELAY: usize = 10_000;
 
 /// Uniform in `[0, 1)` with 48 bits.
 pub(crate) fn share(rng: &Rng, place: u64) -> f64 {

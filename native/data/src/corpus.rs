@@ -538,17 +538,20 @@ impl Writer {
         Manifest::new(&self.schema, games.to_vec()).write(&self.dir)
     }
 
-    /// Leaves nothing of a corpus that has neither games nor a manifest.
-    pub fn abandon(&self) {
-        if self.dir.join(MANIFEST).exists() || fs::remove_dir(self.dir.join(shard::FOLDER)).is_err()
-        {
-            return;
+    /// Leaves nothing of a corpus that has neither games nor a manifest; false where it has one.
+    pub fn abandon(&self) -> bool {
+        if self.dir.join(MANIFEST).exists() {
+            return false;
+        }
+        if fs::remove_dir(self.dir.join(shard::FOLDER)).is_err() {
+            return true;
         }
         // What cannot be removed is no reason for another error.
         let _ = fs::remove_file(self.dir.join(LOCK));
         if self.made {
             let _ = fs::remove_dir(&self.dir);
         }
+        true
     }
 
     /// Makes these the games of the corpus, then removes the shards of others.

@@ -281,8 +281,7 @@ impl Job<'_> {
     /// Lists the games; where there is none among these files, and was none before, no corpus is left.
     fn close(&self) -> Result<()> {
         let games = &lock(&self.ledger).games;
-        if games.is_empty() && self.total > 0 {
-            self.writer.abandon();
+        if games.is_empty() && self.total > 0 && self.writer.abandon() {
             return Ok(());
         }
         self.writer.write_manifest(games)

@@ -9,7 +9,7 @@ use sconce_core::checkpoint::bytes;
 use sconce_core::ops::tensor::to_vec;
 use sconce_core::projection::Projection;
 use sconce_core::{Error, Policy, Result, Spec};
-use sconce_serve::frames::{self, Beyond, noted_delay};
+use sconce_serve::frames::{self, Beyond, delay_of};
 use sconce_serve::{Format, Plan};
 use serde::Deserialize;
 use serde_json::Value;
@@ -201,7 +201,7 @@ impl Pass {
     fn run(&self, policy: &Policy) -> Result<Forward> {
         let (batch, time) = (self.batch, self.time);
         let spec = policy.spec();
-        let delay = self.look.frame_delay.unwrap_or_else(|| noted_delay(policy));
+        let delay = delay_of(policy, self.look.frame_delay)?;
         let beyond = Beyond { queue: self.queue.as_deref(), delay };
         let frames = frames::embed(spec, &self.rows, batch, time, beyond)?;
         let labels = self.labels.as_deref();

@@ -2,7 +2,7 @@
 
 use sconce_core::heads::NONE;
 use sconce_core::policy::Frames;
-use sconce_core::spec::Heads;
+use sconce_core::spec::{Heads, MAX_DELAY};
 use sconce_core::{Error, Policy, Result, Spec};
 
 /// One embedded frame.
@@ -80,10 +80,22 @@ pub struct Beyond<'a> {
     pub delay: usize,
 }
 
-/// The frame delay that a policy was trained with.
-pub fn noted_delay(policy: &Policy) -> usize {
-    let delay = policy.notes().get("frame_delay").and_then(|delay| delay.as_u64());
-    delay.and_then(|delay| usize::try_from(delay).ok()).unwrap_or(0)
+/// The frame delay at which a policy plays: the one that is given, or that of its training.
+///
+/// # Errors
+/// `Mismatch` where none is given to a policy that reads which it is and has learned several.
+pub fn delay_of(policy: &Policy, given: Option<usize>) -> Result<usize> {
+    let learned = policy.noted("frame_delay").unwrap_or(0);
+    let longest = policy.noted("frame_delay_max").unwrap_or(learned);
+    if given.is_none() && longest > learned && policy.spec().embedding.num_delays() > 0 {
+        let expected = format!("one of {learned}..={longest}, as the policy reads which");
+        return Err(Error::mismatch("frame_delay", expected, "none"));
+    }
+    let delay = given.unwrap_or(learned);
+    match delay > MAX_DELAY {
+        true => Err(Error::out_of_range("frame_delay", delay as f64, 0.0, MAX_DELAY as f64)),
+        false => Ok(delay),
+    }
 }
 
 /// Embeds `batch x time` raw rows, as strictly as a session does.

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use sconce_core::backbone::{Context, State};
 use sconce_core::embedding::melee;
-use sconce_core::heads::Decision;
+use sconce_core::heads::{Decision, NONE};
 use sconce_core::policy::Frames;
 use sconce_core::pool;
 use sconce_core::projection::Projection;
@@ -26,7 +26,7 @@ use sconce_core::{Error, Policy, Result};
 use sconce_realtime::{Format, Plan};
 use serde::{Deserialize, Serialize};
 
-use crate::frames::{Row, check_labels, noted_delay, window};
+use crate::frames::{Row, check_labels, delay_of, window};
 use carried::Carried;
 use past::Past;
 use ring::Ring;
@@ -65,8 +65,6 @@ pub enum Path {
 
 /// More frames than a game of four minutes has are no window.
 const MAX_WINDOW: usize = 1 << 14;
-/// As in training.
-const MAX_DELAY: u64 = 10_000;
 /// A quarter of the millisecond that a call on a scheduler of the VM may take.
 const INLINE_US: f64 = 250.0;
 
@@ -99,9 +97,6 @@ impl Options {
         if let Mode::Resync(every) = self.mode {
             bounded("resync", every, u64::from(u32::MAX))?;
         }
-        if let Some(delay) = self.frame_delay.filter(|&delay| delay as u64 > MAX_DELAY) {
-            return Err(Error::out_of_range("frame_delay", delay as f64, 0.0, MAX_DELAY as f64));
-        }
         self.sampling.validate()
     }
 }
@@ -118,7 +113,7 @@ pub struct Overrides {
     pub seed: Option<u64>,
     /// Labels of the action that led to the frame.
     pub previous: Option<Vec<u16>>,
-    /// Labels of the inputs that were given last, the newest first; [`NONE`](sconce_core::heads::NONE) for
+    /// Labels of the inputs that were given last, the newest first; [`NONE`] for
     /// one that the session shall know itself.
     pub queue: Option<Vec<u16>>,
     /// Labels of an action to score: it becomes the decision, and nothing is drawn.
@@ -235,9 +230,9 @@ impl Session {
         options: Options,
     ) -> Result<Self> {
         options.validate()?;
+        let delay = delay_of(&policy, options.frame_delay)?;
         let zero = policy.zero_state(1)?;
         let cost = measure(&policy, plan.as_deref(), &zero, &options)?;
-        let delay = options.frame_delay.unwrap_or_else(|| noted_delay(&policy));
         let memory = Memory::new(&policy, plan.as_deref(), &zero, &options, delay)?;
         let projection = projection(&policy, options.project_out.as_deref())?;
         let _live = Live::new();
@@ -398,7 +393,11 @@ impl Session {
     fn read(&self, raw: &[f32], overrides: &Overrides, past: &Past) -> Result<Row> {
         let spec = self.policy.spec();
         let depth = spec.embedding.queue_depth();
-        let given = overrides.previous.is_some() || overrides.queue.is_some();
+        let says = |queue: &Vec<u16>| {
+            let mut inputs = queue.chunks(spec.heads.num_labels().max(1));
+            inputs.nth(self.delay).is_some_and(|input| input.iter().any(|label| *label != NONE))
+        };
+        let given = overrides.previous.is_some() || overrides.queue.as_ref().is_some_and(says);
         let mut row = match past.get(self.delay) {
             // A frame's own stick need not stand in the middle of a bucket.
             Some(_) if self.has_own(raw)? && !given => Row::embed(spec, raw)?,

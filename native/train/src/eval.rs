@@ -102,7 +102,7 @@ pub fn evaluate(
 ) -> Result<Evaluation> {
     options.validate()?;
     let _threads = pool_of(options.threads)?;
-    let trained = |key: &str| noted(policy, key);
+    let trained = |key: &str| policy.noted(key);
     let defaults = TrainOptions::default();
     let options = EvalOptions {
         mode: options.mode.unwrap_or(Mode::Window),
@@ -135,14 +135,6 @@ pub fn evaluate(
         baselines,
         validation,
     })
-}
-
-/// A number that a run noted of how it trained the policy.
-pub(crate) fn noted(policy: &Policy, key: &str) -> Option<usize> {
-    // The last state of a run notes all its options, the best one those that play needs.
-    let notes = policy.notes();
-    let noted = notes.get(key).or_else(|| notes.get("options")?.get(key))?;
-    noted.as_u64().map(|number| number as usize)
 }
 
 /// Refuses a corpus that does not hold what the spec reads and chooses.

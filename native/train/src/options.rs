@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use sconce_core::spec::MAX_DELAY;
 use sconce_core::{Error, Precision, Result};
 use sconce_data::{LoaderOptions, Sampling};
 use serde::{Deserialize, Serialize};
@@ -310,7 +311,7 @@ impl TrainOptions {
         at_least("ema_decay", self.ema_decay.unwrap_or(0.0), 0.0, ALMOST_ONE)?;
         at_least("max_grad_norm", self.max_grad_norm, f64::MIN_POSITIVE, f64::MAX)?;
         at_least("mirror", self.mirror.into(), 0.0, 1.0)?;
-        at_least("frame_delay", self.frame_delay as f64, 0.0, 1e4)?;
+        at_least("frame_delay", self.frame_delay as f64, 0.0, MAX_DELAY as f64)?;
         self.loader().validate()?;
         at_least("val_split", self.val_split, 0.0, 1.0)?;
         at_least("max_minutes", self.max_minutes.unwrap_or(1.0), 0.0, 1e6)?;
@@ -443,7 +444,7 @@ impl EvalOptions {
         let many = f64::from(u32::MAX);
         at_least("window_size", self.window_size as f64, 1.0, many)?;
         at_least("stride", self.stride as f64, 1.0, many)?;
-        at_least("frame_delay", self.frame_delay as f64, 0.0, 1e4)
+        at_least("frame_delay", self.frame_delay as f64, 0.0, MAX_DELAY as f64)
     }
 }
 

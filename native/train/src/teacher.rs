@@ -19,7 +19,6 @@ use sconce_core::{Error, Policy, Precision, Result, Spec};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::eval::noted;
 use crate::options::TrainOptions;
 use crate::source::States;
 
@@ -227,8 +226,8 @@ fn fits(teacher: &Policy, spec: &Spec, options: &TrainOptions) -> Result<()> {
     same(same_game, "game of the teacher", game(own), game(its))?;
     let (wanted, got) = (action_space(&own.heads), action_space(&its.heads));
     same(wanted == got, "action space of the teacher", wanted, got)?;
-    let Some(delay) = noted(teacher, "frame_delay") else { return Ok(()) };
-    let longest = noted(teacher, "frame_delay_max").unwrap_or(delay);
+    let Some(delay) = teacher.noted("frame_delay") else { return Ok(()) };
+    let longest = teacher.noted("frame_delay_max").unwrap_or(delay);
     let wanted = (options.frame_delay, options.frame_delay_max.unwrap_or(options.frame_delay));
     let range = |(low, high): (usize, usize)| format!("{low}..={high}");
     let got = (delay, longest);

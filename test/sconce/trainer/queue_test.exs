@@ -4,7 +4,7 @@ defmodule Sconce.Trainer.QueueTest do
 
   import Sconce.Test.Scratch
 
-  alias Sconce.{Corpus, Embedding, Native, Policy, Session, Trainer}
+  alias Sconce.{Corpus, Embedding, Error, Native, Policy, Session, Trainer}
   alias Sconce.Policy.Spec
 
   @deep {:melee, queue_depth: 4, num_delays: 9}
@@ -39,6 +39,20 @@ defmodule Sconce.Trainer.QueueTest do
   defp refused(context, opts) do
     {{:error, error}, _path} = train(context, "refused", opts)
     Exception.message(error)
+  end
+
+  test "who learned several delays and reads which is told which", context do
+    policy = trained!(context, "several", frame_delay: 1, frame_delay_max: 3, steps: 1)
+    assert {:error, %Error{kind: :mismatch} = error} = Session.open(policy)
+    assert Exception.message(error) =~ "frame_delay: expected one of 1..=3"
+    assert {:ok, _session} = Session.open(policy, frame_delay: 2)
+
+    # Whatever a file says.
+    path = Path.join(context.dir, "endless.safetensors")
+    :ok = Policy.save(policy, path, notes: %{frame_delay: 1_000_000_000_000})
+    {:ok, endless} = Policy.load(path)
+    assert {:error, %Error{kind: :out_of_range} = error} = Session.open(endless)
+    assert Exception.message(error) =~ "frame_delay"
   end
 
   test "a run of one is played at its own delay", context do
@@ -86,7 +100,7 @@ defmodule Sconce.Trainer.QueueTest do
     assert weights.("rising", rising) == weights.("one", steps: 1)
   end
 
-  test "a plan knows the width, and the pass more", context do
+  test "a plan knows the width", context do
     plan = fn opts ->
       {:ok, plan} = Trainer.plan(Keyword.merge(@options ++ [corpus: context.corpus], opts))
       plan
@@ -95,7 +109,6 @@ defmodule Sconce.Trainer.QueueTest do
     shallow = plan.(embedding: :melee).num_weights
     # Of the norm of the input, and of three gates of eight.
     assert plan.([]).num_weights - shallow == (3 * 13 + 9) * (2 + 3 * 8)
-    assert plan.(scheduled_sampling: 0.5).bytes >= plan.([]).bytes
   end
 
   test "what does not fit is refused by name", context do

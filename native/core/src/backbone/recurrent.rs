@@ -9,7 +9,7 @@ use super::{Backbone, Context, State};
 use crate::layer::Norm;
 use crate::ops::{self, matmul, recurrent::Gates};
 use crate::spec::RecurrentConfig;
-use crate::weights::{Builder, Init, Weight};
+use crate::weights::{Builder, Init, WORTH_PACKING, Weight};
 use crate::{Error, Result, pool};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,20 +132,21 @@ fn run(
     Ok((x, next))
 }
 
-/// Frames of a stretch: as many as pay for packing a weight.
-const STRETCH: usize = 24;
+/// The least frames of a stretch: as many as pay for packing a weight.
+const STRETCH: usize = WORTH_PACKING;
 /// Games that one shard of a layer takes together.
 const GAMES: usize = 16;
 
 impl Recurrent {
-    /// Frames of the first stretch of [`wave`](Self::wave), where it pays: with few games a layer is work
-    /// for one thread. Only where a frame has the same bits whatever frames are beside it.
-    fn stretch(&self, x: &Tensor, context: &Context) -> Result<Option<usize>> {
+    /// How many stretches of [`wave`](Self::wave) there are, where it pays: with few games a layer is work
+    /// for one thread. Only where a frame has the same bits whatever frames are beside it, as with no fewer
+    /// than [`STRETCH`] it has.
+    fn stretches(&self, x: &Tensor, context: &Context) -> Result<Option<usize>> {
         let (batch, time, _) = x.dims3()?;
         let few = batch <= GAMES && time >= 2 * STRETCH && self.layers.len() > 1;
         let bare = context.is_bare() && !self.weights.iter().any(|weight| weight.track_op());
         let shared = few && bare && matmul::rows_are_apart() && pool::is_shared();
-        Ok(shared.then(|| time.div_ceil(time / STRETCH)))
+        Ok(shared.then_some(time / STRETCH))
     }
 
     /// [`run`] of all layers side by side, each a stretch of frames behind the one before it.
@@ -153,14 +154,14 @@ impl Recurrent {
         &self,
         x: &Tensor,
         state: &[Tensor],
-        stretch: usize,
+        count: usize,
         context: &Context,
     ) -> Result<(Tensor, Vec<Tensor>)> {
         let (time, layers) = (x.dim(1)?, self.layers.len());
-        let cut = (0..time).step_by(stretch).map(|t| x.narrow(1, t, stretch.min(time - t)));
+        let begin = |i: usize| i * time / count;
+        let cut = (0..count).map(|i| x.narrow(1, begin(i), begin(i + 1) - begin(i)));
         // What each layer reads, stretch by stretch, and what the last one gives.
         let mut given = vec![cut.collect::<candle_core::Result<Vec<_>>>()?];
-        let count = given[0].len();
         given.resize(layers + 1, vec![]);
         let mut states: Vec<_> = state.chunks(self.cell.states()).map(<[_]>::to_vec).collect();
         for wave in 0..count + layers - 1 {
@@ -200,8 +201,8 @@ impl Backbone for Recurrent {
             None => x.clone(),
         };
         x = context.dropout_columns(&x, self.input_dropout, "input")?;
-        if let Some(stretch) = self.stretch(&x, context)? {
-            let (x, next) = self.wave(&x, &state.0, stretch, context)?;
+        if let Some(count) = self.stretches(&x, context)? {
+            let (x, next) = self.wave(&x, &state.0, count, context)?;
             return Ok((x, State(next)));
         }
         let Some(every) = context.recompute_every() else {
@@ -233,9 +234,12 @@ mod tests {
     #[test]
     fn layers_side_by_side_give_the_bits_of_one_after_the_other() -> Result<()> {
         pool::set_threads(2)?;
-        for (cell, num_layers, batch, time) in
-            [(Cell::Lstm, 2, 1, 60), (Cell::Gru, 3, 2, 101), (Cell::Lstm, 4, 16, 48)]
-        {
+        for (cell, num_layers, batch, time) in [
+            (Cell::Lstm, 2, 1, 60),
+            (Cell::Gru, 3, 2, 101),
+            (Cell::Gru, 2, 1, 73),
+            (Cell::Lstm, 4, 16, 601),
+        ] {
             let config = RecurrentConfig {
                 hidden_size: 70,
                 num_layers,
@@ -256,11 +260,11 @@ mod tests {
                 .map(|_| draw(batch * 70, &[batch, 70]))
                 .collect::<candle_core::Result<_>>()?;
             let context = Context::default();
-            let stretch = layers.stretch(&x, &context)?;
-            assert_eq!(stretch.is_some(), matmul::rows_are_apart());
+            let count = layers.stretches(&x, &context)?;
+            assert_eq!(count.is_some(), matmul::rows_are_apart());
             let whole = run(&layers.layers, 0, &x, &state, &context)?;
-            let waves = layers.wave(&x, &state, stretch.unwrap_or(24), &context)?;
-            if stretch.is_some() {
+            let waves = layers.wave(&x, &state, count.unwrap_or(2), &context)?;
+            if count.is_some() {
                 assert_eq!(to_vec(&waves.0)?, to_vec(&whole.0)?);
             }
             for (next, want) in waves.1.iter().zip(&whole.1) {
@@ -268,7 +272,7 @@ mod tests {
                 assert!(to_vec(next)?.into_iter().zip(to_vec(want)?).all(close));
             }
             assert_eq!(waves.1.len(), parts);
-            assert_eq!(pool::serial(|| layers.stretch(&x, &context))?, None);
+            assert_eq!(pool::serial(|| layers.stretches(&x, &context))?, None);
         }
         Ok(())
     }

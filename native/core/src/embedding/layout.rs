@@ -19,6 +19,8 @@ struct Block {
     part_of: PartOf,
     live: Live,
     parts: &'static [Part],
+    /// Parts of one number, counted once: each frame asks how wide the vector is.
+    singles: usize,
 }
 
 /// Which vectors have the block.
@@ -270,7 +272,12 @@ const fn block(
     live: Live,
     parts: &'static [Part],
 ) -> Block {
-    Block { prefix, at, part_of, live, parts }
+    let (mut singles, mut i) = (0, 0);
+    while i < parts.len() {
+        singles += parts[i].is_single() as usize;
+        i += 1;
+    }
+    Block { prefix, at, part_of, live, parts, singles }
 }
 
 const fn slot(prefix: &'static str, index: usize) -> Block {
@@ -361,6 +368,10 @@ impl Part {
         }
     }
 
+    const fn is_single(&self) -> bool {
+        matches!(self, Part::Field { .. } | Part::Value { .. })
+    }
+
     fn width(&self, options: &Melee) -> usize {
         match self {
             Part::Field { .. } | Part::Value { .. } => 1,
@@ -398,7 +409,11 @@ impl Part {
 
 impl Block {
     fn width(&self, options: &Melee) -> usize {
-        self.parts.iter().map(|part| part.width(options)).sum()
+        if self.singles == self.parts.len() {
+            return self.singles;
+        }
+        let others = self.parts.iter().filter(|part| !part.is_single());
+        self.singles + others.map(|part| part.width(options)).sum::<usize>()
     }
 }
 

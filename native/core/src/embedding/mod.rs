@@ -102,6 +102,14 @@ impl Embedding {
         }
     }
 
+    /// Classes of the delay id; none where the vector does not have it.
+    pub fn num_delays(&self) -> usize {
+        match self {
+            Embedding::Vector(_) => 0,
+            Embedding::Melee(options) => options.num_delays,
+        }
+    }
+
     /// Turns one raw row into continuous features and ids. A row says nothing of controllers before the
     /// previous action nor of a delay: these are zeros, for [`Self::write_queue`] and
     /// [`Self::write_delay`].

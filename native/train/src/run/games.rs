@@ -81,7 +81,10 @@ pub fn first_policy(spec: &Spec, options: &TrainOptions, train: &[View]) -> Resu
     if !(spec.heads.prior && options.fit_prior) {
         return Ok(policy);
     }
-    let counts = eval::count_answers(train, &spec.heads, options.frame_delay)?;
+    // The prior reads the newest input there is: of a queue that before the label, else the one that the
+    // state shows.
+    let count = if spec.embedding.queue_depth() > 1 { eval::count } else { eval::count_answers };
+    let counts = count(train, &spec.heads, options.frame_delay)?;
     let mut weights = policy.weights().clone();
     for table in Baseline::fit(BaselineKind::Pairs, &counts).tables() {
         let name = format!("heads.prior.{}", table.head);
@@ -91,4 +94,50 @@ pub fn first_policy(spec: &Spec, options: &TrainOptions, train: &[View]) -> Resu
         }
     }
     Policy::from_weights(spec, weights)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use sconce_core::spec::{self, Embedding, Heads, HeadsKind, Melee};
+    use sconce_data::fixtures::Fixture;
+    use sconce_data::{Corpus, ImportOptions, import};
+
+    use super::*;
+
+    #[test]
+    fn the_prior_is_fitted_on_the_input_that_it_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        let replay = dir.path().join("game.slp");
+        std::fs::write(&replay, Fixture::default().bytes().unwrap()).unwrap();
+        let (into, never) = (dir.path().join("corpus"), AtomicBool::new(false));
+        import(&[replay], &into, &ImportOptions::default(), &|_| (), &never).unwrap();
+        let views = Corpus::open(&into).unwrap().views(&[0]).unwrap();
+        let options = TrainOptions { frame_delay: 3, ..TrainOptions::default() };
+        let config = spec::MlpConfig {
+            hidden_sizes: vec![4],
+            layer_norm: false,
+            residual: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        };
+        let heads = Heads { prior: true, ..Heads::controller(HeadsKind::Independent) };
+        let fitted = |queue_depth| {
+            let embedding = Embedding::Melee(Melee { queue_depth, ..Melee::packed() });
+            let (heads, backbone) = (heads.clone(), spec::Backbone::Mlp(config.clone()));
+            let policy = first_policy(&Spec { embedding, backbone, heads }, &options, &views);
+            tensor::to_vec(&policy.unwrap().weights()["heads.prior.main_x"]).unwrap()
+        };
+        let table = |counts: Result<crate::baselines::Counts>| {
+            let pairs = Baseline::fit(BaselineKind::Pairs, &counts.unwrap());
+            let tables = pairs.tables();
+            tables.iter().find(|table| table.head == "main_x").unwrap().values.clone()
+        };
+        // With a queue what came right before the answer, without one what the state shows.
+        let (newest, shown) =
+            (table(eval::count(&views, &heads, 3)), table(eval::count_answers(&views, &heads, 3)));
+        assert_ne!(newest, shown);
+        assert_eq!((fitted(4), fitted(1)), (newest, shown));
+    }
 }

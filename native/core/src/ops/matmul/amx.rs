@@ -88,7 +88,8 @@ fn permitted() -> bool {
 }
 
 /// A right operand cut into parts: those of the columns `16 c..` and the steps `32 s..` begin at line
-/// `lines * (c * steps + s)`, where a tile has so many `lines` with all its parts. Beside the last columns and steps, 0 fills the tiles.
+/// `lines * (c * steps + s)`, where a tile has so many `lines` with all its parts. Beside the last columns
+/// and steps, 0 fills the tiles.
 #[derive(Default)]
 pub struct Tiles {
     lines: Lines,

@@ -378,7 +378,9 @@ impl Packed {
             }
             Arranged::Rows { data, rows, columns } => {
                 let b = View::rows(data, *rows, *columns);
-                product(out, out_stride, a, b, start, self.precision);
+                if prepare(out, out_stride, a, *rows, *columns, start) {
+                    self.with_left(a, true, |a| multiply(out, out_stride, a, b, start));
+                }
             }
         }
     }
