@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use sconce_core::digest::hex;
 use sconce_core::fs::{clear_partials, lock, write_atomic};
 use sconce_core::rng::philox;
 use sconce_core::{Error, Result};
@@ -404,10 +405,6 @@ fn write_game(writer: &Writer, i: usize, game: &VectorGame, size: usize) -> Resu
         ..GameInfo::default()
     };
     writer.add(info, &columns)
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// The one writer of a corpus. Dropping it frees the corpus for the next.

@@ -18,9 +18,7 @@ use sconce_core::digest::sha256;
 use sconce_core::spec::{Heads, HeadsKind};
 use sconce_core::{Error, Result};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
-use crate::corpus::hex;
 use crate::mapped::{self, Mapped};
 use crate::schema::{GameInfo, Schema};
 use crate::shard::{Place, Shard, Stored};
@@ -126,7 +124,7 @@ impl Rows {
             file: EMBEDDINGS.into(),
             // Of the path alone: both players of a game lie on the same side of a split, and those of
             // other games stay where they are when more come.
-            digest: hex(&Sha256::digest(line.path.as_bytes())),
+            digest: sha256([&line.path]),
             source: line.path.clone(),
             ports: line.port.into_iter().collect(),
             frames: line.frames,

@@ -11,12 +11,12 @@ use std::sync::{Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
+use sconce_core::digest::sha256;
 use sconce_core::pool::MAX_THREADS;
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use crate::corpus::{Writer, hex};
+use crate::corpus::Writer;
 use crate::melee::{self, Reason, Refusal};
 use crate::schema::{GameInfo, OtherIds, Schema};
 
@@ -185,7 +185,7 @@ impl Job<'_> {
             Ok(bytes) => bytes,
             Err(refusal) => return Ok(Outcome::Skipped(refusal)),
         };
-        let digest = hex(&Sha256::digest(&bytes));
+        let digest = sha256([&bytes]);
         match self.claim(&digest, file) {
             Some(Outcome::Known) if !self.is_whole(&digest) => {}
             Some(outcome) => return Ok(outcome),

@@ -11,13 +11,13 @@ use std::path::Path;
 
 use candle_core::Tensor;
 use sconce_core::backbone::{Context, State};
+use sconce_core::digest::sha256;
 use sconce_core::ops::simd::{exp, non_finite};
 use sconce_core::ops::tensor;
 use sconce_core::policy::Frames;
 use sconce_core::spec::{Embedding, HeadKind, Heads, Part};
 use sconce_core::{Error, Policy, Precision, Result, Spec};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::options::TrainOptions;
 use crate::source::States;
@@ -249,7 +249,7 @@ fn action_space(heads: &Heads) -> String {
 
 fn digest(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).map_err(Error::io(path))?;
-    Ok(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(sha256([&bytes]))
 }
 
 #[cfg(test)]

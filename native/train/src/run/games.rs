@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use sconce_core::digest::hex;
 use sconce_core::ops::tensor;
 use sconce_core::{Error, Policy, Result, Spec};
 use sconce_data::{Corpus, Holdout, View, select};
@@ -58,7 +59,7 @@ pub fn digest(train: &[View], validation: &[View]) -> String {
         }
         hash.update(b"/");
     }
-    hexadecimal(hash)
+    hex(&hash.finalize())
 }
 
 /// Another one, of the frames that some views show: the games, who is seen and for how long.
@@ -69,11 +70,7 @@ pub fn digest_of_frames(views: &[View], delay: usize) -> String {
     };
     let mut hash = Sha256::new();
     views.iter().map(of).collect::<BTreeSet<_>>().iter().for_each(|view| hash.update(view));
-    hexadecimal(hash)
-}
-
-fn hexadecimal(hash: Sha256) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash.finalize())
 }
 
 pub fn first_policy(spec: &Spec, options: &TrainOptions, train: &[View]) -> Result<Policy> {
