@@ -316,7 +316,7 @@ impl Session {
         self.memory.seed = seed.unwrap_or(self.memory.seed);
         self.memory.frames = 0;
         self.memory.state = match &self.plan {
-            Some(plan) => Carried::Numbers(vec![0.0; plan.state_len()]),
+            Some(plan) => Carried::Numbers(plan.zero_state().to_vec()),
             None => Carried::Tensors(self.zero.clone()),
         };
         self.memory.past.clear();

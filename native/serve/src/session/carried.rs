@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 
-use sconce_core::Result;
 use sconce_core::backbone::State;
 use sconce_core::heads::Decision;
 use sconce_core::projection::Projection;
 use sconce_core::sampling::Draw;
-use sconce_realtime::{Frame, Plan, Scratch};
+use sconce_core::{Error, Result};
+use sconce_realtime::{Frame, Game, Plan, Scratch};
 
 use crate::frames::View;
 
@@ -61,8 +61,12 @@ pub fn step(
     let View { continuous, ids, previous } = row;
     let frame = Frame { continuous, ids, previous };
     let (mut state, mut decision) = (state.to_vec(), plan.blank());
-    SCRATCH.with_borrow_mut(|scratch| {
-        plan.step(&frame, &mut state, draw, projection, scratch, &mut decision)
-    })?;
+    let [rng] = draw.rngs else {
+        return Err(Error::mismatch("generators", 1, draw.rngs.len()));
+    };
+    let mut game = Game::new(frame, &mut state, draw.sampling, rng.clone(), &mut decision);
+    (game.given, game.projection) = (draw.given, projection);
+    SCRATCH.with_borrow_mut(|scratch| plan.step(std::slice::from_mut(&mut game), scratch));
+    game.outcome?;
     Ok((decision, state))
 }
