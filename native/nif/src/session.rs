@@ -1,13 +1,15 @@
 //! The memory of a running game: `Sconce.Session`.
 
+use std::borrow::Cow;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
+use sconce_core::heads::Decision;
 use sconce_core::{Error, Result};
 use sconce_serve::Deadline;
-use sconce_serve::session::{self, Act, Lane, Options, Overrides, Session};
+use sconce_serve::session::{self, Lane, Options, Overrides, Session};
 
 use crate::border::{
     Bytes, Data, Reply, call, decode, error, from_binary, guard, inline, perform, pool, to_binary,
@@ -159,8 +161,7 @@ fn session_open<'a>(
         let options = Options { project_out: vectors(project_out)?, ..decode(options)? };
         let pid = env.pid();
         pool::submit(env, "open", reference, move || {
-            let plan = policy.plan(options.weights)?;
-            let session = Box::new(Session::with_plan(policy.0.clone(), plan, options)?);
+            let session = Box::new(Session::over(policy.model(options.weights)?, options)?);
             let handle = ResourceArc::new(SessionHandle {
                 slot: Mutex::new(Slot::Idle(session)),
                 owner: Mutex::new(Owner { pid, monitor: None }),
@@ -204,7 +205,10 @@ fn session_act<'a>(
     match prepared {
         Ok((request, mut taken, Lane::Inline)) => inline(env, "act", || {
             deadline.map_or(Ok(()), |deadline| deadline.check())?;
-            request.answer(taken.session()?, || true)
+            let session = taken.session()?;
+            session.decide(&request.raw, &request.overrides)?;
+            session.commit();
+            Ok(Answered::of(session, request.logits).encode(env))
         }),
         Ok((request, taken, Lane::Worker)) => {
             match queue(env, reference, request, taken, deadline) {
@@ -224,12 +228,17 @@ struct Request {
 
 impl Request {
     /// Decides, and commits if the claim holds.
-    fn answer(&self, session: &mut Session, claim: impl FnOnce() -> bool) -> Result<Answered> {
-        let step = session.decide(&self.raw, &self.overrides)?;
-        match claim() {
-            true => Ok(Answered { act: session.commit(step), logits: self.logits }),
-            false => Err(Error::Cancelled),
+    fn answer(
+        &self,
+        session: &mut Session,
+        claim: impl FnOnce() -> bool,
+    ) -> Result<Answered<'static>> {
+        session.decide(&self.raw, &self.overrides)?;
+        if !claim() {
+            return Err(Error::Cancelled);
         }
+        session.commit();
+        Ok(Answered::of(session, self.logits).into_owned())
     }
 }
 
@@ -263,17 +272,30 @@ fn queue(
     Ok(())
 }
 
-struct Answered {
-    act: Act,
+/// A session's last answer.
+struct Answered<'s> {
+    decision: Cow<'s, Decision>,
+    frame: u64,
     logits: bool,
 }
 
+impl<'s> Answered<'s> {
+    fn of(session: &'s Session, logits: bool) -> Self {
+        let (decision, frame) = session.last();
+        Answered { decision: Cow::Borrowed(decision), frame, logits }
+    }
+
+    fn into_owned(self) -> Answered<'static> {
+        Answered { decision: Cow::Owned(self.decision.into_owned()), ..self }
+    }
+}
+
 /// `{choices, confidence, logits or nil, frame}`
-impl Encoder for Answered {
+impl Encoder for Answered<'_> {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
-        let Act { decision, frame } = &self.act;
-        let logits = self.logits.then(|| to_binary(env, &decision.logits));
-        (&decision.choices, &decision.confidence, logits, *frame).encode(env)
+        let Decision { logits, choices, confidence } = &*self.decision;
+        let logits = self.logits.then(|| to_binary(env, logits));
+        (choices, confidence, logits, self.frame).encode(env)
     }
 }
 
@@ -293,10 +315,13 @@ fn session_abandon(env: Env, handle: ResourceArc<SessionHandle>) -> bool {
 
 #[rustler::nif]
 fn session_reset(env: Env, handle: ResourceArc<SessionHandle>, seed: Option<u64>) -> Term {
-    perform(env, "reset", || {
-        Taken::new(env, handle)?.session()?.reset(seed);
-        Ok(())
-    })
+    perform(env, "reset", || Taken::new(env, handle)?.session()?.reset(seed))
+}
+
+/// Takes back the decisions of a game's frame and of those after it; answers how many.
+#[rustler::nif]
+fn session_rollback(env: Env, handle: ResourceArc<SessionHandle>, game_frame: u64) -> Term {
+    call(env, "rollback", || Taken::new(env, handle)?.session()?.rollback(game_frame))
 }
 
 #[rustler::nif(schedule = "DirtyCpu")]
