@@ -272,18 +272,100 @@ defmodule Sconce.Session do
   """
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}
   def act(%__MODULE__{} = session, frame, opts \\ []) do
-    {how, project_out, actions, overrides} = act_options(opts, session.logits)
-
-    with {:ok, row} <- Embedding.pack(session.spec.embedding, frame),
-         {:ok, overrides} <- with_actions(overrides, actions, session.spec),
-         {:ok, project_out} <- Projection.pack(project_out),
-         {:ok, decision} <- decide(session.ref, row, how, overrides, project_out) do
+    with {:ok, asked} <- native(session, frame, opts),
+         {:ok, decision} <- decide(asked, opts[:deadline_ms]) do
       {:ok, Action.new(session.spec, session.controller?, decision)}
     end
   end
 
-  # How a decision is made, `{logits, deadline_ms}`, and what it changes.
-  defp act_options([], logits), do: {{logits, nil}, nil, [], nil}
+  @doc """
+  Decides for many games at once: `[{session, frame}, ...]`, each as `act/3` would, the answers in their order.
+
+  Sessions over one policy step as one batch, in which each weight that is read serves several games: thirty two
+  of them take a third of the time, and each has the bits that it would have alone. What is wrong with one is its
+  own answer. An entry may bring options of its own, `{session, frame, opts}`; `:deadline_ms` is of all, and when it
+  passes no decision is made.
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :mlp, heads: [a: {:categorical, 2}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> games = for seed <- 1..3, {:ok, session} = Sconce.Session.open(policy, seed: seed), do: {session, [0.5]}
+      iex> answers = Sconce.Session.act_many(games, deadline_ms: 1000)
+      iex> for {:ok, action} <- answers, do: action.frame
+      [1, 1, 1]
+
+  Options as those of `act/3`.
+  """
+  @spec act_many([{t, term} | {t, term, keyword}], keyword) :: [
+          {:ok, Action.t()} | {:error, Error.t()}
+        ]
+  def act_many(games, opts \\ []) when is_list(games) do
+    {deadline, opts} = opts |> Options.validate!(@act) |> Keyword.split([:deadline_ms])
+    asked = Enum.map(games, &asked(&1, opts))
+    ready = for {session, {:ok, native}} <- asked, do: {session, native}
+    answers = decide_many(ready, deadline[:deadline_ms])
+    join(asked, answers)
+  end
+
+  defp asked({%__MODULE__{} = session, frame}, opts), do: asked({session, frame, []}, opts)
+
+  defp asked({%__MODULE__{} = session, frame, own}, opts) do
+    opts = Keyword.merge(opts, own)
+
+    if Keyword.has_key?(own, :deadline_ms),
+      do: raise(ArgumentError, "deadline_ms: is that of all games of a call")
+
+    {session, native(session, frame, opts)}
+  end
+
+  defp asked(other, _opts) do
+    raise ArgumentError,
+          "games: expected {session, frame} or {session, frame, opts}, got: #{inspect(other)}"
+  end
+
+  # Answers in the place of what was ready.
+  defp join([], []), do: []
+
+  defp join([{_session, {:error, _} = error} | asked], answers),
+    do: [error | join(asked, answers)]
+
+  defp join([{session, _ready} | asked], [answer | answers]) do
+    answer =
+      with {:ok, decision} <- answer,
+           do: {:ok, Action.new(session.spec, session.controller?, decision)}
+
+    [answer | join(asked, answers)]
+  end
+
+  defp decide_many([], _deadline_ms), do: []
+
+  defp decide_many([{first, _} | _] = ready, deadline_ms) do
+    ref = make_ref()
+    asked = for {_session, native} <- ready, do: native
+
+    answers =
+      case Native.session_act_many(ref, asked, deadline_ms) do
+        :queued -> answer(first.ref, ref, deadline_ms)
+        decided -> decided
+      end
+
+    case answers do
+      {:ok, answers} -> answers
+      {:error, error} -> List.duplicate({:error, error}, length(ready))
+    end
+  end
+
+  # What a decision is told, as the native side reads it.
+  defp native(session, frame, opts) do
+    {logits, project_out, actions, overrides} = act_options(opts, session.logits)
+
+    with {:ok, row} <- Embedding.pack(session.spec.embedding, frame),
+         {:ok, overrides} <- with_actions(overrides, actions, session.spec),
+         {:ok, project_out} <- Projection.pack(project_out),
+         do: {:ok, {session.ref, row, logits, overrides, project_out}}
+  end
+
+  # Whether logits are wanted, directions, actions that were given, and what else changes the decision.
+  defp act_options([], logits), do: {logits, nil, [], nil}
 
   defp act_options(opts, logits) do
     {call, rest} =
@@ -291,8 +373,7 @@ defmodule Sconce.Session do
 
     {actions, overrides} = Keyword.split(rest, [:previous, :queue, :choices])
     overrides = if overrides != [], do: Map.new(overrides)
-    how = {Keyword.get(call, :logits, logits), call[:deadline_ms]}
-    {how, call[:project_out], actions, overrides}
+    {Keyword.get(call, :logits, logits), call[:project_out], actions, overrides}
   end
 
   # Actions that were given go to the native side as labels.
@@ -322,10 +403,10 @@ defmodule Sconce.Session do
   defp input(spec, nil), do: {:ok, Action.no_labels(spec)}
   defp input(spec, action), do: Action.labels(spec, :queue, action)
 
-  defp decide(session, row, {_logits, deadline_ms} = how, overrides, project_out) do
+  defp decide({session, row, logits, overrides, project_out}, deadline_ms) do
     ref = make_ref()
 
-    case Native.session_act(session, ref, row, how, overrides, project_out) do
+    case Native.session_act(session, ref, row, {logits, deadline_ms}, overrides, project_out) do
       :queued -> answer(session, ref, deadline_ms)
       decided -> decided
     end

@@ -47,11 +47,11 @@ struct Owner {
 }
 
 #[derive(Clone, Default)]
-struct Ticket(Arc<AtomicBool>);
+pub struct Ticket(Arc<AtomicBool>);
 
 impl Ticket {
     /// True for the first who asks.
-    fn claim(&self) -> bool {
+    pub fn claim(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 }
@@ -91,18 +91,18 @@ impl SessionHandle {
         drop(before);
     }
 
-    fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         matches!(*self.slot(), Slot::Closed)
     }
 }
 
-fn closed() -> Error {
+pub fn closed() -> Error {
     Error::not_found("session (closed)")
 }
 
 /// A session that one call has taken. It goes back when this is dropped, unless it was closed
 /// meanwhile.
-struct Taken {
+pub struct Taken {
     handle: ResourceArc<SessionHandle>,
     session: Option<Box<Session>>,
     ticket: Ticket,
@@ -110,8 +110,12 @@ struct Taken {
 
 impl Taken {
     fn new(env: Env, handle: ResourceArc<SessionHandle>) -> Result<Self> {
+        Taken::with(env, handle, Ticket::default())
+    }
+
+    /// With the ticket of more than one.
+    pub fn with(env: Env, handle: ResourceArc<SessionHandle>, ticket: Ticket) -> Result<Self> {
         handle.check_owner(env)?;
-        let ticket = Ticket::default();
         let session = {
             let mut slot = handle.slot();
             match mem::replace(&mut *slot, Slot::Working(ticket.clone())) {
@@ -129,7 +133,12 @@ impl Taken {
         Ok(Taken { handle, session: Some(session), ticket })
     }
 
-    fn session(&mut self) -> Result<&mut Session> {
+    /// Whether its owner died or closed it meanwhile.
+    pub fn is_closed(&self) -> bool {
+        self.handle.is_closed()
+    }
+
+    pub fn session(&mut self) -> Result<&mut Session> {
         self.session.as_deref_mut().ok_or_else(closed)
     }
 }
@@ -175,7 +184,7 @@ fn session_open<'a>(
     })
 }
 
-fn vectors(binary: Option<Binary>) -> Result<Option<Vec<f32>>> {
+pub fn vectors(binary: Option<Binary>) -> Result<Option<Vec<f32>>> {
     binary.map(|binary| from_binary("project_out", &binary, f32::from_le_bytes)).transpose()
 }
 
@@ -257,7 +266,7 @@ fn queue(
         let result = guard(|| {
             start?;
             // Its owner may have died while the job was waiting.
-            if taken.handle.is_closed() {
+            if taken.is_closed() {
                 return Err(closed());
             }
             request.answer(taken.session()?, || {
@@ -273,19 +282,19 @@ fn queue(
 }
 
 /// A session's last answer.
-struct Answered<'s> {
+pub struct Answered<'s> {
     decision: Cow<'s, Decision>,
     frame: u64,
     logits: bool,
 }
 
 impl<'s> Answered<'s> {
-    fn of(session: &'s Session, logits: bool) -> Self {
+    pub fn of(session: &'s Session, logits: bool) -> Self {
         let (decision, frame) = session.last();
         Answered { decision: Cow::Borrowed(decision), frame, logits }
     }
 
-    fn into_owned(self) -> Answered<'static> {
+    pub fn into_owned(self) -> Answered<'static> {
         Answered { decision: Cow::Owned(self.decision.into_owned()), ..self }
     }
 }

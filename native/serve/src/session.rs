@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::frames::{Row, check_labels, delay_of, window};
 use crate::model::{Cost, Model};
 use carried::Carried;
-pub use many::{Call, decide_many};
+pub use many::{Call, decide_many, lane};
 use moments::{Moment, Moments};
 use past::Past;
 use ring::Ring;
@@ -450,7 +450,12 @@ impl Session {
 
     /// Where the next decision runs.
     pub fn next_lane(&self) -> Lane {
-        self.lane(if self.looks_back() { self.cost.window_us } else { self.cost.step_us })
+        self.lane(self.next_us())
+    }
+
+    /// What the next decision costs.
+    fn next_us(&self) -> f64 {
+        if self.looks_back() { self.cost.window_us } else { self.cost.step_us }
     }
 
     pub fn info(&self) -> Info {

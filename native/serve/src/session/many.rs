@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sconce_core::Result;
 use sconce_realtime::Game;
 
-use super::{Overrides, SCRATCH, Session, Way};
+use super::{INLINE_US, Lane, Overrides, SCRATCH, Session, Way};
 use crate::model::Model;
 
 /// A session, what it is asked, and what becomes of it.
@@ -15,6 +15,20 @@ pub struct Call<'a> {
     pub raw: &'a [f32],
     pub overrides: &'a Overrides,
     pub outcome: Result<()>,
+}
+
+/// Where the next decisions of these sessions run, made in one call: where each of them does, unless that is inline
+/// by measure and they take too long together.
+pub fn lane<'a>(sessions: impl Iterator<Item = &'a Session>) -> Lane {
+    let (mut us, mut forced) = (0.0, true);
+    for session in sessions {
+        if session.next_lane() == Lane::Worker {
+            return Lane::Worker;
+        }
+        us += session.next_us();
+        forced &= session.options.lane.is_some();
+    }
+    if forced || us < INLINE_US { Lane::Inline } else { Lane::Worker }
 }
 
 /// [`Session::decide`] of each call; those that step by one plan do it together. What is wrong with one is its
