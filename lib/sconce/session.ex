@@ -104,7 +104,7 @@ defmodule Sconce.Session do
                "becomes the decision, and logits are those of its parts."
          ],
          game_frame: [
-           type: {:or, [:non_neg_integer, nil]},
+           type: {:or, [:integer, nil]},
            doc:
              "The game's number of this frame. Asked again for one that was decided, the session answers " <>
                "what it decided and stays as it was."
@@ -472,12 +472,12 @@ defmodule Sconce.Session do
       iex> action.frame
       4
   """
-  @spec rollback(t, non_neg_integer) :: {:ok, non_neg_integer} | {:error, Error.t()}
-  def rollback(%__MODULE__{ref: ref}, game_frame) when is_integer(game_frame) and game_frame >= 0,
+  @spec rollback(t, integer) :: {:ok, non_neg_integer} | {:error, Error.t()}
+  def rollback(%__MODULE__{ref: ref}, game_frame) when is_integer(game_frame),
     do: Native.session_rollback(ref, game_frame)
 
   def rollback(%__MODULE__{}, other),
-    do: raise(ArgumentError, "game_frame: expected a number from 0, got: #{inspect(other)}")
+    do: raise(ArgumentError, "game_frame: expected an integer, got: #{inspect(other)}")
 
   @doc """
   The session's memory as a binary: state, kept frames, seed, number of decisions, latest inputs.

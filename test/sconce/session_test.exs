@@ -585,7 +585,7 @@ defmodule Sconce.SessionTest do
         assert {:error, %Error{kind: :out_of_range, op: :rollback}} = Session.rollback(session, 1)
 
         assert_raise ArgumentError, ~r/game_frame: expected/, fn ->
-          Session.rollback(session, -1)
+          Session.rollback(session, 1.0)
         end
       end
     end

@@ -329,7 +329,7 @@ fn session_reset(env: Env, handle: ResourceArc<SessionHandle>, seed: Option<u64>
 
 /// Takes back the decisions of a game's frame and of those after it; answers how many.
 #[rustler::nif]
-fn session_rollback(env: Env, handle: ResourceArc<SessionHandle>, game_frame: u64) -> Term {
+fn session_rollback(env: Env, handle: ResourceArc<SessionHandle>, game_frame: i64) -> Term {
     call(env, "rollback", || Taken::new(env, handle)?.session()?.rollback(game_frame))
 }
 
