@@ -116,11 +116,14 @@ defmodule Sconce.Bench.Cases do
 
   # Acting
 
-  # How a packed policy keeps its matrices.
   @formats [:f32, :bf16]
   # A p99.9 is to rest on more than a handful of calls.
   @calls 10_000
   @windows 100
+
+  @doc "How a packed policy can keep its matrices."
+  @spec formats() :: [atom]
+  def formats, do: @formats
 
   defp acts do
     for {layout, embedding} <- [{"learned", :melee}, {"packed 288", @packed}],
