@@ -108,6 +108,9 @@ defmodule Sconce.Session do
          ]
        ] ++ Enum.map(@sampling, fn {name, spec} -> {name, Keyword.delete(spec, :default)} end)
 
+  # What a serving decides for all its sessions is none of theirs.
+  @served Keyword.drop(@open, [:lane, :weights])
+
   @reset [seed: @seed ++ [default: nil, doc: "Another seed; `nil` keeps the session's."]]
 
   @moduledoc """
@@ -167,6 +170,8 @@ defmodule Sconce.Session do
   caller's scheduler, otherwise on a thread of ours while the caller waits. Sixty steps of a window,
   with which a carried state begins too, are mostly of the latter kind.
 
+  In a session of a `Sconce.Serving` the serving decides, by the batch, and the lane is `:serving`.
+
   A decision that its deadline ends is not made: the session stays as it was. If a thread is still at
   work on it, the next call is `:busy`.
 
@@ -198,7 +203,7 @@ defmodule Sconce.Session do
           mode: mode,
           path: :packed | :core,
           weights: :f32 | :bf16,
-          lane: :inline | :worker,
+          lane: :inline | :worker | :serving,
           step_us: float,
           window_us: float
         }
@@ -216,6 +221,27 @@ defmodule Sconce.Session do
          {:ok, session} <- answer(ref),
          {:ok, info} <- Native.session_info(session) do
       {:ok, new(session, policy.spec, options, info)}
+    end
+  end
+
+  @doc false
+  def served_options, do: @served
+
+  @doc false
+  # A session of a serving, see `Sconce.Serving.open/2`; `open` asks for the native one.
+  @spec open_served(
+          Spec.t(),
+          keyword,
+          (map, binary | nil -> {:ok, reference} | {:error, Error.t()})
+        ) ::
+          {:ok, t} | {:error, Error.t()}
+  def open_served(spec, opts, open) do
+    options = Options.validate!(opts, @served)
+
+    with {:ok, project_out} <- Projection.pack(options[:project_out]),
+         {:ok, ref} <- open.(to_native([weights: :f32, lane: :auto] ++ options), project_out),
+         {:ok, info} <- Native.session_info(ref) do
+      {:ok, %{new(ref, spec, options, info) | lane: :serving}}
     end
   end
 
@@ -319,13 +345,15 @@ defmodule Sconce.Session do
   defp answer(_session, ref, nil), do: answer(ref)
 
   defp answer(session, ref, deadline_ms) do
+    start = System.monotonic_time()
+
     receive do
       {:sconce, ^ref, answer} -> answer
     after
       deadline_ms ->
         # Either the decision will not be made, or its answer is on the way.
         if Native.session_abandon(session),
-          do: {:error, late(deadline_ms)},
+          do: {:error, Error.late(:act, deadline_ms, start)},
           else: answer(ref)
     end
   end
@@ -336,13 +364,6 @@ defmodule Sconce.Session do
       {:sconce, ^ref, answer} -> answer
     end
   end
-
-  defp late(deadline_ms),
-    do: %Error{
-      kind: :deadline,
-      op: :act,
-      details: %{what: "the answer", deadline_ms: deadline_ms}
-    }
 
   @doc """
   Back to the start of a game.

@@ -1,6 +1,8 @@
 //! When work runs, on which thread, and for whom state is kept.
 
 pub mod frames;
+pub mod pass;
+pub mod serving;
 pub mod session;
 pub mod worker;
 

@@ -87,6 +87,21 @@ pub struct Options {
     pub project_out: Option<Vec<f32>>,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            mode: Mode::Carry,
+            window_size: 60,
+            sampling: Sampling::default(),
+            seed: 0,
+            weights: Format::F32,
+            lane: None,
+            frame_delay: None,
+            project_out: None,
+        }
+    }
+}
+
 impl Options {
     fn validate(&self) -> Result<()> {
         let bounded = |field: &str, n: u64, max: u64| match n {
@@ -230,9 +245,21 @@ impl Session {
         options: Options,
     ) -> Result<Self> {
         options.validate()?;
+        options.validate()?;
+        let cost = measure(&policy, plan.as_deref(), &policy.zero_state(1)?, &options)?;
+        Session::with_cost(policy, plan, options, cost)
+    }
+
+    /// As [`Session::with_plan`], where it is known what decisions cost.
+    pub fn with_cost(
+        policy: Arc<Policy>,
+        plan: Option<Arc<Plan>>,
+        options: Options,
+        cost: Cost,
+    ) -> Result<Self> {
+        options.validate()?;
         let delay = delay_of(&policy, options.frame_delay)?;
         let zero = policy.zero_state(1)?;
-        let cost = measure(&policy, plan.as_deref(), &zero, &options)?;
         let memory = Memory::new(&policy, plan.as_deref(), &zero, &options, delay)?;
         let projection = projection(&policy, options.project_out.as_deref())?;
         let _live = Live::new();
@@ -241,6 +268,23 @@ impl Session {
 
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Goes on with other weights of the same Spec, and with the memory as it is.
+    pub fn adopt(&mut self, policy: &Arc<Policy>, plan: Option<&Arc<Plan>>) -> Result<()> {
+        if Arc::ptr_eq(&self.policy, policy) {
+            return Ok(());
+        }
+        if self.policy.spec() != policy.spec() {
+            return Err(Error::mismatch("policy", "weights of the session's Spec", "another Spec"));
+        }
+        if self.plan.is_some() != plan.is_some() {
+            let state = self.zero.with_values(&self.memory.state.to_vec()?)?;
+            self.memory.state = Carried::new(state, plan.map(Arc::as_ref))?;
+        }
+        self.policy = policy.clone();
+        self.plan = plan.cloned();
+        Ok(())
     }
 
     /// One decision for one raw row.
