@@ -75,6 +75,7 @@ defmodule Sconce.Native do
 
   def session_abandon(_session), do: unavailable(:act)
   def session_reset(_session, _seed), do: unavailable(:reset)
+  def session_rollback(_session, _game_frame), do: unavailable(:rollback)
   def session_snapshot(_session), do: unavailable(:snapshot)
   def session_restore(_session, _snapshot), do: unavailable(:restore)
   def session_info(_session), do: unavailable(:info)
@@ -84,7 +85,7 @@ defmodule Sconce.Native do
 
   # Serving
   def serving_start(_reference, _policy, _options), do: unavailable(:start)
-  def serving_open(_serving, _options, _project_out), do: unavailable(:open)
+  def serving_open(_serving, _reference, _options, _project_out), do: unavailable(:open)
 
   def serving_forward(_serving, _reference, _rows, _shape, _given, _how),
     do: unavailable(:forward)

@@ -163,8 +163,8 @@ defmodule Sconce.Serving do
   @spec open(serving, keyword) :: {:ok, Session.t()} | {:error, Error.t()}
   def open(serving, opts \\ []) do
     with {:ok, serving} <- fetch(serving, :open) do
-      Session.open_served(serving.policy.spec, opts, fn options, project_out ->
-        Native.serving_open(serving.ref, options, project_out)
+      Session.open_served(serving.policy.spec, opts, fn ref, options, project_out ->
+        Native.serving_open(serving.ref, ref, options, project_out)
       end)
     end
   end
@@ -324,7 +324,7 @@ defmodule Sconce.Serving do
       workers: options[:workers],
       weights: if(info.packed, do: options[:weights], else: :f32),
       path: if(info.packed, do: :packed, else: :core),
-      step_us: info.cost.step_us
+      step_us: info.step_us
     }
   end
 

@@ -67,6 +67,14 @@ defmodule Sconce.Session do
               "How the matrices of a packed policy are kept: as they are, or rounded to bf16, which are " <>
                 "read in half the time."
           ],
+          rollback: [
+            type: :non_neg_integer,
+            max: 60,
+            default: 0,
+            doc:
+              "How many decisions `rollback/2` can take back, and `:game_frame` answer again; each takes " <>
+                "the bytes of one more state."
+          ],
           logits: [type: :boolean, default: false, doc: "Whether actions come with their logits."],
           project_out: [
             type: :any,
@@ -94,6 +102,12 @@ defmodule Sconce.Session do
            doc:
              "An action to score, as `previous` or as a list of labels: nothing is drawn, it " <>
                "becomes the decision, and logits are those of its parts."
+         ],
+         game_frame: [
+           type: {:or, [:non_neg_integer, nil]},
+           doc:
+             "The game's number of this frame. Asked again for one that was decided, the session answers " <>
+               "what it decided and stays as it was."
          ],
          deadline_ms: [
            type: :non_neg_integer,
@@ -214,14 +228,10 @@ defmodule Sconce.Session do
   @spec open(Policy.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def open(%Policy{} = policy, opts \\ []) do
     options = Options.validate!(opts, @open)
-    ref = make_ref()
 
-    with {:ok, project_out} <- Projection.pack(options[:project_out]),
-         :ok <- Native.session_open(policy.ref, ref, to_native(options), project_out),
-         {:ok, session} <- answer(ref),
-         {:ok, info} <- Native.session_info(session) do
-      {:ok, new(session, policy.spec, options, info)}
-    end
+    open_by(policy.spec, options, fn ref, native, project_out ->
+      Native.session_open(policy.ref, ref, native, project_out)
+    end)
   end
 
   @doc false
@@ -229,19 +239,19 @@ defmodule Sconce.Session do
 
   @doc false
   # A session of a serving, see `Sconce.Serving.open/2`; `open` asks for the native one.
-  @spec open_served(
-          Spec.t(),
-          keyword,
-          (map, binary | nil -> {:ok, reference} | {:error, Error.t()})
-        ) ::
-          {:ok, t} | {:error, Error.t()}
   def open_served(spec, opts, open) do
-    options = Options.validate!(opts, @served)
+    options = [weights: :f32, lane: :auto] ++ Options.validate!(opts, @served)
+    with {:ok, session} <- open_by(spec, options, open), do: {:ok, %{session | lane: :serving}}
+  end
+
+  defp open_by(spec, options, open) do
+    ref = make_ref()
 
     with {:ok, project_out} <- Projection.pack(options[:project_out]),
-         {:ok, ref} <- open.(to_native([weights: :f32, lane: :auto] ++ options), project_out),
-         {:ok, info} <- Native.session_info(ref) do
-      {:ok, %{new(ref, spec, options, info) | lane: :serving}}
+         :ok <- open.(ref, to_native(options), project_out),
+         {:ok, session} <- answer(ref),
+         {:ok, info} <- Native.session_info(session) do
+      {:ok, new(session, spec, options, info)}
     end
   end
 
@@ -253,6 +263,7 @@ defmodule Sconce.Session do
       seed: options[:seed] || :rand.uniform(2 ** 53) - 1,
       frame_delay: options[:frame_delay],
       weights: options[:weights],
+      rollback: options[:rollback],
       lane: if(options[:lane] != :auto, do: options[:lane])
     }
   end
@@ -377,6 +388,32 @@ defmodule Sconce.Session do
     [seed: seed] = Options.validate!(opts, @reset)
     Native.session_reset(ref, seed)
   end
+
+  @doc """
+  Takes back the decisions for the game's frame `game_frame` and for all after it, and answers how many.
+
+  For games that predict the other player and correct themselves: the session must be opened with
+  `rollback: n`, and frames be given with their numbers (`game_frame:`). Nothing is copied; it takes a
+  microsecond. What is decided again is drawn from the same random numbers. A frame further back than the last
+  `n` decisions is `:out_of_range`, and the session stays as it was.
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :gru, hidden_size: 8, heads: [a: {:categorical, 2}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy, rollback: 8)
+      iex> for n <- 1..5, do: {:ok, _} = Sconce.Session.act(session, [n / 5], game_frame: n)
+      iex> Sconce.Session.rollback(session, 4)
+      {:ok, 2}
+      iex> {:ok, action} = Sconce.Session.act(session, [0.7], game_frame: 4)
+      iex> {:ok, ^action} = Sconce.Session.act(session, [0.7], game_frame: 4)
+      iex> action.frame
+      4
+  """
+  @spec rollback(t, non_neg_integer) :: {:ok, non_neg_integer} | {:error, Error.t()}
+  def rollback(%__MODULE__{ref: ref}, game_frame) when is_integer(game_frame) and game_frame >= 0,
+    do: Native.session_rollback(ref, game_frame)
+
+  def rollback(%__MODULE__{}, other),
+    do: raise(ArgumentError, "game_frame: expected a number from 0, got: #{inspect(other)}")
 
   @doc """
   The session's memory as a binary: state, kept frames, seed, number of decisions, latest inputs.

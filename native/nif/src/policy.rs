@@ -1,42 +1,40 @@
 //! The weights of a Spec: `Sconce.Policy`.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
 use sconce_core::checkpoint::bytes;
 use sconce_core::ops::tensor::to_vec;
 use sconce_core::{Error, Policy, Result, Spec};
 use sconce_serve::pass::{Forward, Pass};
-use sconce_serve::{Format, Plan};
+use sconce_serve::{Format, Model};
 use serde_json::Value;
 
 use crate::border::{Bytes, call, decode, encode, from_binary, inline, perform, pool, to_binary};
 
-/// A policy that never changes, shared by all who hold it, and its plan in each format once a session
+/// A policy that never changes, shared by all who hold it, and what steps it in each format once a session
 /// wants one.
-pub struct PolicyHandle(pub Arc<Policy>, [OnceLock<Option<Arc<Plan>>>; 2]);
+pub struct PolicyHandle(pub Arc<Policy>, Mutex<Vec<(Format, Arc<Model>)>>);
 
 #[rustler::resource_impl]
 impl Resource for PolicyHandle {}
 
 impl PolicyHandle {
     pub fn new(policy: Policy) -> ResourceArc<Self> {
-        ResourceArc::new(PolicyHandle(Arc::new(policy), Default::default()))
+        ResourceArc::new(PolicyHandle(Arc::new(policy), Mutex::default()))
     }
 
-    /// The policy packed for this CPU, if it can be.
-    pub fn plan(&self, format: Format) -> Result<Option<Arc<Plan>>> {
-        let [f32, bf16] = &self.1;
-        let place = match format {
-            Format::F32 => f32,
-            Format::Bf16 => bf16,
-        };
-        if let Some(plan) = place.get() {
-            return Ok(plan.clone());
+    /// What steps the policy with its weights in a format. Packing takes a while, and the lock: on threads of ours
+    /// alone.
+    pub fn model(&self, format: Format) -> Result<Arc<Model>> {
+        let mut models = self.1.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, model)) = models.iter().find(|(of, _)| *of == format) {
+            return Ok(model.clone());
         }
-        let plan = Plan::of(&self.0, format)?.map(Arc::new);
-        Ok(place.get_or_init(|| plan).clone())
+        let model = Arc::new(Model::new(self.0.clone(), format)?);
+        models.push((format, model.clone()));
+        Ok(model)
     }
 }
 

@@ -6,7 +6,7 @@ use rustler::{Binary, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, 
 use sconce_core::{Error, Result};
 use sconce_serve::Deadline;
 use sconce_serve::pass::Pass;
-use sconce_serve::serving::{self, Answer, Call, GaveUp, Model, Options, Report, Serving, Work};
+use sconce_serve::serving::{self, Answer, GaveUp, Options, Report, Serving, Work};
 use sconce_serve::session::{self, Lane, Session};
 
 use crate::border::{Data, Reply, call, decode, inline, perform, pool};
@@ -100,11 +100,11 @@ impl serving::Request for Queued {
 
     fn work(&mut self) -> Result<Work<'_>> {
         Ok(match self {
-            Queued::Act(acting) => Work::Act(Call {
+            Queued::Act(acting) => Work::Act {
                 session: acting.taken.session()?,
                 raw: &acting.request.raw,
                 overrides: &acting.request.overrides,
-            }),
+            },
             Queued::Forward(looking) => Work::Forward(&looking.pass),
         })
     }
@@ -115,14 +115,21 @@ impl serving::Request for Queued {
 
     fn answer(mut self, result: Result<Answer>) {
         let Some(reply) = self.waiting().reply.take() else { return };
-        let logits = match self {
-            Queued::Act(acting) => acting.request.logits,
-            Queued::Forward(_) => false,
-        };
-        match result {
-            Ok(Answer::Act(act)) => reply.send(Ok(Answered { act, logits })),
-            Ok(Answer::Forward(made)) => reply.send(Ok(Looked(made))),
-            Err(failure) => reply.send::<bool>(Err(failure)),
+        match (result, self) {
+            (Ok(Answer::Act), Queued::Act(mut acting)) => {
+                let logits = acting.request.logits;
+                let session = acting.taken.session();
+                let message = reply.prepare(session.map(|session| Answered::of(session, logits)));
+                // The session is back in its place before its owner hears of it and calls again.
+                drop(acting);
+                message.send();
+            }
+            (Ok(Answer::Forward(made)), _) => reply.send(Ok(Looked(made))),
+            (Ok(Answer::Act), _) => reply.send::<bool>(Err(Error::Cancelled)),
+            (Err(failure), request) => {
+                drop(request);
+                reply.send::<bool>(Err(failure));
+            }
         }
     }
 
@@ -148,6 +155,9 @@ pub fn submit_act(
     server.submit(env.pid(), deadline, Queued::Act(acting))
 }
 
+/// Frames of a window whose cost is known from the start.
+const WINDOW: usize = 60;
+
 /// Starts on a thread of ours, where packing and measuring take nobody's time. Answers with the handle.
 #[rustler::nif]
 fn serving_start<'a>(
@@ -160,10 +170,9 @@ fn serving_start<'a>(
         let options: Options = decode(options)?;
         let pid = env.pid();
         pool::submit(env, "start", reference, move || {
-            let model = model(&policy, options)?;
-            let trial = session::Options { weights: options.weights, ..session::Options::default() };
-            let trial = Session::with_plan(model.policy.clone(), model.plan.clone(), trial)?;
-            let server = Serving::start(model, trial.info().cost, options)?;
+            let model = policy.model(options.weights)?;
+            model.cost(WINDOW)?;
+            let server = Serving::start(model, options)?;
             let handle = ResourceArc::new(ServingHandle(server));
             let alive = handle.monitor(None, &pid).is_some();
             if alive { Ok(handle) } else { Err(Error::Cancelled) }
@@ -171,30 +180,28 @@ fn serving_start<'a>(
     })
 }
 
-fn model(policy: &PolicyHandle, options: Options) -> Result<Model> {
-    Ok(Model { policy: policy.0.clone(), plan: policy.plan(options.weights)? })
-}
-
-/// A session whose decisions the serving makes.
+/// A session whose decisions the serving makes. Opens on a thread of ours: the first may measure.
 #[rustler::nif]
 fn serving_open<'a>(
     env: Env<'a>,
     serving: ResourceArc<ServingHandle>,
+    reference: Reference<'a>,
     options: Term<'a>,
     project_out: Option<Binary<'a>>,
 ) -> Term<'a> {
-    inline(env, "open", || {
-        let server = &serving.0;
+    perform(env, "open", || {
+        let server = serving.0.clone();
         server.check_open()?;
         let options = session::Options {
             project_out: vectors(project_out)?,
-            weights: server.options().weights,
             lane: Some(Lane::Worker),
             ..decode(options)?
         };
-        let Model { policy, plan } = server.model();
-        let session = Session::with_cost(policy, plan, options, server.cost())?;
-        SessionHandle::open(Some(env), session, env.pid(), Some(server.clone()))
+        let pid = env.pid();
+        pool::submit(env, "open", reference, move || {
+            let session = Session::over(server.model(), options)?;
+            SessionHandle::open(session, pid, Some(server))
+        })
     })
 }
 
@@ -263,7 +270,7 @@ fn serving_swap<'a>(
     perform(env, "swap", || {
         pool::submit(env, "swap", reference, move || {
             let server = &serving.0;
-            server.swap(model(&policy, server.options())?).map(|()| true)
+            server.swap(policy.model(server.options().weights)?).map(|()| true)
         })
     })
 }
@@ -313,16 +320,15 @@ struct Info {
     options: Options,
     /// Whether its plan makes the decisions.
     packed: bool,
-    open: bool,
-    cost: session::Cost,
+    step_us: f64,
 }
 
 #[rustler::nif]
 fn serving_info(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
     inline(env, "info", || {
         let server = &serving.0;
-        let packed = server.model().plan.is_some();
-        let (options, cost) = (server.options(), server.cost());
-        Ok(Data(Info { options, packed, open: server.check_open().is_ok(), cost }))
+        let model = server.model();
+        let step_us = model.cost(WINDOW)?.step_us;
+        Ok(Data(Info { options: server.options(), packed: model.plan().is_some(), step_us }))
     })
 }

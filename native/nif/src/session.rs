@@ -1,14 +1,16 @@
 //! The memory of a running game: `Sconce.Session`.
 
+use std::borrow::Cow;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
+use sconce_core::heads::Decision;
 use sconce_core::{Error, Result};
 use sconce_serve::Deadline;
 use sconce_serve::serving::GaveUp;
-use sconce_serve::session::{self, Act, Lane, Options, Overrides, Session};
+use sconce_serve::session::{self, Lane, Options, Overrides, Session};
 
 use crate::border::{
     Bytes, Data, Reply, call, decode, error, from_binary, guard, inline, perform, pool, to_binary,
@@ -114,9 +116,8 @@ impl SessionHandle {
         matches!(*self.slot(), Slot::Closed)
     }
 
-    /// A session for a process, which it ends with. On a thread of ours there is no environment.
+    /// A session for a process, which it ends with. For threads of ours.
     pub fn open(
-        env: Option<Env>,
         session: Session,
         pid: LocalPid,
         serving: Option<Arc<Server>>,
@@ -128,7 +129,7 @@ impl SessionHandle {
         });
         // Held until the monitor is written down, so that the death is known as the owner's.
         let mut owner = handle.owner();
-        owner.monitor = handle.monitor(env, &pid);
+        owner.monitor = handle.monitor(None, &pid);
         let alive = owner.monitor.is_some();
         drop(owner);
         if alive { Ok(handle) } else { Err(Error::Cancelled) }
@@ -200,9 +201,8 @@ fn session_open<'a>(
         let options = Options { project_out: vectors(project_out)?, ..decode(options)? };
         let pid = env.pid();
         pool::submit(env, "open", reference, move || {
-            let plan = policy.plan(options.weights)?;
-            let session = Session::with_plan(policy.0.clone(), plan, options)?;
-            SessionHandle::open(None, session, pid, None)
+            let session = Session::over(policy.model(options.weights)?, options)?;
+            SessionHandle::open(session, pid, None)
         })
     })
 }
@@ -245,7 +245,10 @@ fn session_act<'a>(
         }
         Ok((request, mut taken, Err(Lane::Inline))) => inline(env, "act", || {
             deadline.map_or(Ok(()), |deadline| deadline.check())?;
-            request.answer(taken.session()?, || true)
+            let session = taken.session()?;
+            session.decide(&request.raw, &request.overrides)?;
+            session.commit();
+            Ok(Answered::of(session, request.logits).encode(env))
         }),
         Ok((request, taken, Err(Lane::Worker))) => {
             queued(queue(env, reference, request, taken, deadline))
@@ -262,12 +265,17 @@ pub struct Request {
 
 impl Request {
     /// Decides, and commits if the claim holds.
-    fn answer(&self, session: &mut Session, claim: impl FnOnce() -> bool) -> Result<Answered> {
-        let step = session.decide(&self.raw, &self.overrides)?;
-        match claim() {
-            true => Ok(Answered { act: session.commit(step), logits: self.logits }),
-            false => Err(Error::Cancelled),
+    fn answer(
+        &self,
+        session: &mut Session,
+        claim: impl FnOnce() -> bool,
+    ) -> Result<Answered<'static>> {
+        session.decide(&self.raw, &self.overrides)?;
+        if !claim() {
+            return Err(Error::Cancelled);
         }
+        session.commit();
+        Ok(Answered::of(session, self.logits).into_owned())
     }
 }
 
@@ -301,17 +309,30 @@ fn queue(
     Ok(())
 }
 
-pub struct Answered {
-    pub act: Act,
-    pub logits: bool,
+/// A session's last answer.
+pub struct Answered<'s> {
+    decision: Cow<'s, Decision>,
+    frame: u64,
+    logits: bool,
+}
+
+impl<'s> Answered<'s> {
+    pub fn of(session: &'s Session, logits: bool) -> Self {
+        let (decision, frame) = session.last();
+        Answered { decision: Cow::Borrowed(decision), frame, logits }
+    }
+
+    fn into_owned(self) -> Answered<'static> {
+        Answered { decision: Cow::Owned(self.decision.into_owned()), ..self }
+    }
 }
 
 /// `{choices, confidence, logits or nil, frame}`
-impl Encoder for Answered {
+impl Encoder for Answered<'_> {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
-        let Act { decision, frame } = &self.act;
-        let logits = self.logits.then(|| to_binary(env, &decision.logits));
-        (&decision.choices, &decision.confidence, logits, *frame).encode(env)
+        let Decision { logits, choices, confidence } = &*self.decision;
+        let logits = self.logits.then(|| to_binary(env, logits));
+        (choices, confidence, logits, self.frame).encode(env)
     }
 }
 
@@ -331,10 +352,13 @@ fn session_abandon(env: Env, handle: ResourceArc<SessionHandle>) -> bool {
 
 #[rustler::nif]
 fn session_reset(env: Env, handle: ResourceArc<SessionHandle>, seed: Option<u64>) -> Term {
-    perform(env, "reset", || {
-        Taken::new(env, handle)?.session()?.reset(seed);
-        Ok(())
-    })
+    perform(env, "reset", || Taken::new(env, handle)?.session()?.reset(seed))
+}
+
+/// Takes back the decisions of a game's frame and of those after it; answers how many.
+#[rustler::nif]
+fn session_rollback(env: Env, handle: ResourceArc<SessionHandle>, game_frame: u64) -> Term {
+    call(env, "rollback", || Taken::new(env, handle)?.session()?.rollback(game_frame))
 }
 
 #[rustler::nif(schedule = "DirtyCpu")]

@@ -34,9 +34,14 @@ impl Reply {
     }
 
     /// Answers.
-    pub fn send<T: Answer>(mut self, result: Result<T>) {
+    pub fn send<T: Answer>(self, result: Result<T>) {
+        self.prepare(result).send();
+    }
+
+    /// The answer, for the moment when it may be sent.
+    pub fn prepare<T: Answer>(mut self, result: Result<T>) -> Message {
         let op = self.op;
-        self.answer(|env| outcome(env, op, guard(|| result?.into_term(env))));
+        self.answer(|env| outcome(env, op, guard(|| result?.into_term(env))))
     }
 
     /// Does the work and answers with its result; a panic inside is an error of kind `:panic`.
@@ -68,11 +73,27 @@ impl Reply {
         self.unanswered = None;
     }
 
-    fn answer(&mut self, outcome: impl for<'b> FnOnce(Env<'b>) -> Term<'b>) {
-        let Some((mut own, reference)) = self.unanswered.take() else { return };
-        let pid = self.pid;
-        let message =
-            own.run(|env| own.save((atoms::sconce(), reference.load(env), outcome(env))));
+    fn answer(&mut self, outcome: impl for<'b> FnOnce(Env<'b>) -> Term<'b>) -> Message {
+        let message = self.unanswered.take().map(|(own, reference)| {
+            let answer =
+                own.run(|env| own.save((atoms::sconce(), reference.load(env), outcome(env))));
+            (own, answer)
+        });
+        Message { pid: self.pid, message }
+    }
+}
+
+/// An answer that is made, and not sent.
+#[must_use]
+pub struct Message {
+    pid: LocalPid,
+    message: Option<(OwnedEnv, SavedTerm)>,
+}
+
+impl Message {
+    pub fn send(self) {
+        let Message { pid, message } = self;
+        let Some((mut own, message)) = message else { return };
         let mut deliver = move || {
             let _ = own.send_and_clear(&pid, |env| message.load(env));
         };
@@ -97,6 +118,6 @@ impl Drop for Reply {
             Error::Cancelled
         };
         let op = self.op;
-        self.answer(|env| error(env, op, &failure));
+        self.answer(|env| error(env, op, &failure)).send();
     }
 }

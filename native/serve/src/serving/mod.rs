@@ -19,12 +19,13 @@ use std::thread;
 use std::time::Instant;
 
 use sconce_core::error::panic_message;
-use sconce_core::{Error, Kind, Policy, Result};
-use sconce_realtime::{Format, Plan};
+use sconce_core::{Error, Kind, Result};
+use sconce_realtime::Format;
 use serde::{Deserialize, Serialize};
 
+use crate::model::Model;
 use crate::pass::{Forward, Pass};
-use crate::session::{Act, Cost, Overrides, Session, Step};
+use crate::session::{Call, Overrides, Session, decide_many};
 use crate::worker::{Deadline, STACK_BYTES};
 pub use queue::{Batch, Entry, Queue};
 use statistics::count;
@@ -60,49 +61,15 @@ impl Options {
     }
 }
 
-/// What is served.
-#[derive(Clone)]
-pub struct Model {
-    pub policy: Arc<Policy>,
-    /// The policy packed, if it can be.
-    pub plan: Option<Arc<Plan>>,
-}
-
-impl Model {
-    /// A decision for each.
-    fn decide<R: Request>(&self, entries: &mut [Entry<R>]) -> Vec<Result<Step>> {
-        let decide = |entry: &mut Entry<R>| {
-            let Work::Act(call) = entry.item.work()? else { return Err(Error::Cancelled) };
-            call.session.adopt(&self.policy, self.plan.as_ref())?;
-            call.session.decide(call.raw, call.overrides)
-        };
-        entries.iter_mut().map(decide).collect()
-    }
-
-    fn forward<R: Request>(&self, entries: &mut [Entry<R>]) -> Vec<Result<Forward>> {
-        let forward = |entry: &mut Entry<R>| match entry.item.work()? {
-            Work::Forward(pass) => pass.run(&self.policy),
-            Work::Act(_) => Err(Error::Cancelled),
-        };
-        entries.iter_mut().map(forward).collect()
-    }
-}
-
-/// A decision that is asked for.
-pub struct Call<'a> {
-    pub session: &'a mut Session,
-    pub raw: &'a [f32],
-    pub overrides: &'a Overrides,
-}
-
 /// What is asked for.
 pub enum Work<'a> {
-    Act(Call<'a>),
+    Act { session: &'a mut Session, raw: &'a [f32], overrides: &'a Overrides },
     Forward(&'a Pass),
 }
 
 pub enum Answer {
-    Act(Act),
+    /// The last one of the session.
+    Act,
     Forward(Forward),
 }
 
@@ -135,8 +102,7 @@ type Hook = Box<dyn FnOnce() + Send>;
 pub struct Serving<R: Request> {
     options: Options,
     queue: Queue<R::Caller, R>,
-    model: Mutex<Model>,
-    cost: Cost,
+    model: Mutex<Arc<Model>>,
     statistics: Statistics,
     told: Mutex<Snapshot>,
     hook: Mutex<Option<Hook>>,
@@ -152,14 +118,13 @@ fn guard<T>(work: impl FnOnce() -> T) -> std::result::Result<T, String> {
 }
 
 impl<R: Request> Serving<R> {
-    /// Starts the workers, threads named `sconce-serve-0`, ... `cost` is that of a decision.
-    pub fn start(model: Model, cost: Cost, options: Options) -> Result<Arc<Self>> {
+    /// Starts the workers, threads named `sconce-serve-0`, ...
+    pub fn start(model: Arc<Model>, options: Options) -> Result<Arc<Self>> {
         options.validate()?;
         let serving = Arc::new(Serving {
             options,
             queue: Queue::new(options.max_queue),
             model: Mutex::new(model),
-            cost,
             statistics: Statistics::default(),
             told: Mutex::default(),
             hook: Mutex::default(),
@@ -206,9 +171,9 @@ impl<R: Request> Serving<R> {
     }
 
     /// Serves other weights of the same Spec, from the next batch on.
-    pub fn swap(&self, model: Model) -> Result<()> {
+    pub fn swap(&self, model: Arc<Model>) -> Result<()> {
         let mut served = lock(&self.model);
-        if served.policy.spec() != model.policy.spec() {
+        if served.policy().spec() != model.policy().spec() {
             return Err(Error::mismatch("policy", "the Spec that is served", "another"));
         }
         let before = mem::replace(&mut *served, model);
@@ -241,12 +206,8 @@ impl<R: Request> Serving<R> {
         self.options
     }
 
-    pub fn model(&self) -> Model {
+    pub fn model(&self) -> Arc<Model> {
         lock(&self.model).clone()
-    }
-
-    pub fn cost(&self) -> Cost {
-        self.cost
     }
 
     /// Requests that wait.
@@ -302,13 +263,13 @@ impl<R: Request> Serving<R> {
         for mut entry in batch.ready.drain(..) {
             self.statistics.wait.record_time(entry.waited(batch.at));
             match entry.item.work() {
-                Ok(Work::Act(_)) => acts.push(entry),
+                Ok(Work::Act { .. }) => acts.push(entry),
                 Ok(Work::Forward(_)) => passes.push(entry),
                 Err(ended) => self.finish(entry, Err(ended), |_, answer| Ok(answer)),
             }
         }
-        self.serve(acts, |acts| model.decide(acts), commit);
-        self.serve(passes, |passes| model.forward(passes), |_, made| Ok(Answer::Forward(made)));
+        self.serve(acts, |acts| decide(&model, acts), commit);
+        self.serve(passes, |passes| forward(&model, passes), |_, made| Ok(Answer::Forward(made)));
     }
 
     /// Computes for all of them, and makes each answer of what was made for it.
@@ -368,9 +329,44 @@ fn claimed<R: Request>(mut request: R) -> Option<R> {
     }
 }
 
-fn commit<R: Request>(request: &mut R, step: Step) -> Result<Answer> {
+/// A decision for each, all at once.
+fn decide<R: Request>(model: &Arc<Model>, entries: &mut [Entry<R>]) -> Vec<Result<()>> {
+    let mut calls = Vec::with_capacity(entries.len());
+    let mut refused = vec![];
+    for (i, entry) in entries.iter_mut().enumerate() {
+        match call(model, &mut entry.item) {
+            Ok(call) => calls.push(call),
+            Err(refusal) => refused.push((i, refusal)),
+        }
+    }
+    decide_many(&mut calls);
+    let mut outcomes: Vec<Result<()>> = calls.into_iter().map(|call| call.outcome).collect();
+    // In the order of their places, which so are right again.
+    refused.into_iter().for_each(|(i, refusal)| outcomes.insert(i, Err(refusal)));
+    outcomes
+}
+
+fn call<'a, R: Request>(model: &Arc<Model>, request: &'a mut R) -> Result<Call<'a>> {
     match request.work()? {
-        Work::Act(call) => Ok(Answer::Act(call.session.commit(step))),
+        Work::Act { session, raw, overrides } => {
+            session.adopt(model)?;
+            Ok(Call { session, raw, overrides, outcome: Ok(()) })
+        }
         Work::Forward(_) => Err(Error::Cancelled),
     }
+}
+
+fn commit<R: Request>(request: &mut R, (): ()) -> Result<Answer> {
+    if let Work::Act { session, .. } = request.work()? {
+        session.commit();
+    }
+    Ok(Answer::Act)
+}
+
+fn forward<R: Request>(model: &Model, entries: &mut [Entry<R>]) -> Vec<Result<Forward>> {
+    let forward = |entry: &mut Entry<R>| match entry.item.work()? {
+        Work::Forward(pass) => pass.run(model.policy()),
+        Work::Act { .. } => Err(Error::Cancelled),
+    };
+    entries.iter_mut().map(forward).collect()
 }

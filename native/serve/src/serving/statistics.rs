@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Buckets of an octave: a value is known to a sixteenth of itself.
-const PARTS: u64 = 16;
+/// Buckets of an octave: a value is known to a 64th of itself, and below 128 as it is.
+const PARTS: u64 = 64;
 const PART_BITS: u32 = PARTS.ilog2();
 /// Values below [`PARTS`] have one bucket each, every octave above has [`PARTS`].
 const BUCKETS: usize = (u64::BITS - PART_BITS + 1) as usize * PARTS as usize;
@@ -111,7 +111,7 @@ impl Counts {
     }
 }
 
-/// None of a histogram that is empty. Quantiles and maximum are known to a thirty-second of themselves.
+/// None of a histogram that is empty. Quantiles and maximum are known to a 128th of themselves.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     pub count: u64,
@@ -246,13 +246,13 @@ mod tests {
     #[test]
     fn buckets_are_in_order_without_a_gap_and_their_middle_is_theirs() {
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
-        let values = (0..4096).chain((12..64).flat_map(|bits| [(1 << bits) - 1, 1 << bits]));
+        let values = (0..65_536).chain((16..64).flat_map(|bits| [(1 << bits) - 1, 1 << bits]));
         let mut last = 0;
         for value in values {
             let at = bucket(value);
-            assert!(at == last || at == last + 1 || value > 4096, "{value}: {last} {at}");
+            assert!(at == last || at == last + 1 || value > 65_536, "{value}: {last} {at}");
             let error = (middle(at) - value as f64).abs() / (value as f64).max(1.0);
-            assert!(error <= 1.0 / 32.0, "{value}: {}", middle(at));
+            assert!(error <= 1.0 / 128.0, "{value}: {}", middle(at));
             last = at;
         }
     }
@@ -276,7 +276,7 @@ mod tests {
         ] {
             let exact = values[(share * 20_000.0) as usize - 1] as f64;
             let error = (got.unwrap() - exact).abs() / exact;
-            assert!(error <= 1.0 / 32.0, "{share}: {got:?}, not {exact}");
+            assert!(error <= 1.0 / 128.0, "{share}: {got:?}, not {exact}");
         }
         let mean = values.iter().sum::<u64>() as f64 / 20_000.0;
         assert_eq!((summary.count, summary.mean), (20_000, Some(mean)));
