@@ -67,6 +67,14 @@ defmodule Sconce.Session do
               "How the matrices of a packed policy are kept: as they are, or rounded to bf16, which are " <>
                 "read in half the time."
           ],
+          rollback: [
+            type: :non_neg_integer,
+            max: 60,
+            default: 0,
+            doc:
+              "How many decisions `rollback/2` can take back, and `:game_frame` answer again; each takes " <>
+                "the bytes of one more state."
+          ],
           logits: [type: :boolean, default: false, doc: "Whether actions come with their logits."],
           project_out: [
             type: :any,
@@ -95,6 +103,12 @@ defmodule Sconce.Session do
              "An action to score, as `previous` or as a list of labels: nothing is drawn, it " <>
                "becomes the decision, and logits are those of its parts."
          ],
+         game_frame: [
+           type: {:or, [:non_neg_integer, nil]},
+           doc:
+             "The game's number of this frame. Asked again for one that was decided, the session answers " <>
+               "what it decided and stays as it was."
+         ],
          deadline_ms: [
            type: :non_neg_integer,
            max: 4_294_967_295,
@@ -107,6 +121,9 @@ defmodule Sconce.Session do
              "Instead of the session's, for this decision; `[]` for none, `nil` as if not given."
          ]
        ] ++ Enum.map(@sampling, fn {name, spec} -> {name, Keyword.delete(spec, :default)} end)
+
+  # What a serving decides for all its sessions is none of theirs.
+  @served Keyword.drop(@open, [:lane, :weights])
 
   @reset [seed: @seed ++ [default: nil, doc: "Another seed; `nil` keeps the session's."]]
 
@@ -167,6 +184,8 @@ defmodule Sconce.Session do
   caller's scheduler, otherwise on a thread of ours while the caller waits. Sixty steps of a window,
   with which a carried state begins too, are mostly of the latter kind.
 
+  In a session of a `Sconce.Serving` the serving decides, by the batch, and the lane is `:serving`.
+
   A decision that its deadline ends is not made: the session stays as it was. If a thread is still at
   work on it, the next call is `:busy`.
 
@@ -198,7 +217,7 @@ defmodule Sconce.Session do
           mode: mode,
           path: :packed | :core,
           weights: :f32 | :bf16,
-          lane: :inline | :worker,
+          lane: :inline | :worker | :serving,
           step_us: float,
           window_us: float
         }
@@ -209,13 +228,30 @@ defmodule Sconce.Session do
   @spec open(Policy.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def open(%Policy{} = policy, opts \\ []) do
     options = Options.validate!(opts, @open)
+
+    open_by(policy.spec, options, fn ref, native, project_out ->
+      Native.session_open(policy.ref, ref, native, project_out)
+    end)
+  end
+
+  @doc false
+  def served_options, do: @served
+
+  @doc false
+  # A session of a serving, see `Sconce.Serving.open/2`; `open` asks for the native one.
+  def open_served(spec, opts, open) do
+    options = [weights: :f32, lane: :auto] ++ Options.validate!(opts, @served)
+    with {:ok, session} <- open_by(spec, options, open), do: {:ok, %{session | lane: :serving}}
+  end
+
+  defp open_by(spec, options, open) do
     ref = make_ref()
 
     with {:ok, project_out} <- Projection.pack(options[:project_out]),
-         :ok <- Native.session_open(policy.ref, ref, to_native(options), project_out),
+         :ok <- open.(ref, to_native(options), project_out),
          {:ok, session} <- answer(ref),
          {:ok, info} <- Native.session_info(session) do
-      {:ok, new(session, policy.spec, options, info)}
+      {:ok, new(session, spec, options, info)}
     end
   end
 
@@ -227,6 +263,7 @@ defmodule Sconce.Session do
       seed: options[:seed] || :rand.uniform(2 ** 53) - 1,
       frame_delay: options[:frame_delay],
       weights: options[:weights],
+      rollback: options[:rollback],
       lane: if(options[:lane] != :auto, do: options[:lane])
     }
   end
@@ -319,13 +356,15 @@ defmodule Sconce.Session do
   defp answer(_session, ref, nil), do: answer(ref)
 
   defp answer(session, ref, deadline_ms) do
+    start = System.monotonic_time()
+
     receive do
       {:sconce, ^ref, answer} -> answer
     after
       deadline_ms ->
         # Either the decision will not be made, or its answer is on the way.
         if Native.session_abandon(session),
-          do: {:error, late(deadline_ms)},
+          do: {:error, Error.late(:act, deadline_ms, start)},
           else: answer(ref)
     end
   end
@@ -336,13 +375,6 @@ defmodule Sconce.Session do
       {:sconce, ^ref, answer} -> answer
     end
   end
-
-  defp late(deadline_ms),
-    do: %Error{
-      kind: :deadline,
-      op: :act,
-      details: %{what: "the answer", deadline_ms: deadline_ms}
-    }
 
   @doc """
   Back to the start of a game.
@@ -356,6 +388,32 @@ defmodule Sconce.Session do
     [seed: seed] = Options.validate!(opts, @reset)
     Native.session_reset(ref, seed)
   end
+
+  @doc """
+  Takes back the decisions for the game's frame `game_frame` and for all after it, and answers how many.
+
+  For games that predict the other player and correct themselves: the session must be opened with
+  `rollback: n`, and frames be given with their numbers (`game_frame:`). Nothing is copied; it takes a
+  microsecond. What is decided again is drawn from the same random numbers. A frame further back than the last
+  `n` decisions is `:out_of_range`, and the session stays as it was.
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :gru, hidden_size: 8, heads: [a: {:categorical, 2}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy, rollback: 8)
+      iex> for n <- 1..5, do: {:ok, _} = Sconce.Session.act(session, [n / 5], game_frame: n)
+      iex> Sconce.Session.rollback(session, 4)
+      {:ok, 2}
+      iex> {:ok, action} = Sconce.Session.act(session, [0.7], game_frame: 4)
+      iex> {:ok, ^action} = Sconce.Session.act(session, [0.7], game_frame: 4)
+      iex> action.frame
+      4
+  """
+  @spec rollback(t, non_neg_integer) :: {:ok, non_neg_integer} | {:error, Error.t()}
+  def rollback(%__MODULE__{ref: ref}, game_frame) when is_integer(game_frame) and game_frame >= 0,
+    do: Native.session_rollback(ref, game_frame)
+
+  def rollback(%__MODULE__{}, other),
+    do: raise(ArgumentError, "game_frame: expected a number from 0, got: #{inspect(other)}")
 
   @doc """
   The session's memory as a binary: state, kept frames, seed, number of decisions, latest inputs.

@@ -10,6 +10,7 @@ mod env;
 mod loader;
 mod policy;
 mod probe;
+mod serving;
 mod session;
 mod system;
 mod trainer;

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use sconce_core::backbone::Context;
-use sconce_core::heads::NONE;
+use sconce_core::heads::{Decision, NONE};
 use sconce_core::policy::Frames;
 use sconce_core::pool;
 use sconce_core::rng::Rng;
@@ -16,7 +16,10 @@ use sconce_core::spec::{
     Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig, RecurrentConfig,
 };
 use sconce_core::{Policy, Result, Spec};
-use sconce_realtime::{Format, Frame, Plan, Scratch};
+use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
+
+/// Games in one call.
+const BATCH: usize = 32;
 
 fn backbones() -> [(&'static str, Backbone); 4] {
     let layers = RecurrentConfig {
@@ -89,13 +92,23 @@ fn main() -> Result<()> {
         println!("{name}, core: {core:.1} us");
         for format in [Format::F32, Format::Bf16] {
             let Some(plan) = Plan::of(&policy, format)? else { continue };
-            let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
-            let mut state = vec![0.0; plan.state_len()];
-            let us = least(seconds, || {
-                plan.step(&frame, &mut state, draw, None, &mut scratch, &mut decision)
-            })?;
+            let mut scratch = Scratch::default();
+            let mut games = vec![(plan.zero_state().to_vec(), plan.blank()); BATCH];
+            let mut step = |games: &mut [(Vec<f32>, Decision)]| -> Result<()> {
+                let game = |(state, decision)| {
+                    Game::new(frame, state, &sampling, rngs[0].clone(), decision)
+                };
+                let mut games: Vec<Game<'_>> =
+                    games.iter_mut().map(|(s, d)| game((s, d))).collect();
+                plan.step(&mut games, &mut scratch);
+                games.into_iter().try_for_each(|game| game.outcome)
+            };
+            let us = least(seconds, || step(&mut games[..1]))?;
+            let each = least(seconds, || step(&mut games))? / BATCH as f64;
             let (mb, rate) = (plan.bytes() as f64 / 1e6, plan.bytes() as f64 / us / 1e3);
-            println!("{name}, {format:?}: {us:.1} us, {mb:.2} MB at {rate:.0} GB/s");
+            println!(
+                "{name}, {format:?}: {us:.1} us, {mb:.2} MB at {rate:.0} GB/s; of {BATCH} {each:.1} us each"
+            );
         }
     }
     Ok(())

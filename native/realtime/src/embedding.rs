@@ -71,7 +71,7 @@ impl Embedding {
                 return Err(Error::mismatch(what, expected, got));
             }
         }
-        let (continuous, mut rest) = x[..self.width].split_at_mut(self.continuous);
+        let (continuous, mut rest) = x.split_at_mut(self.continuous);
         continuous.copy_from_slice(frame.continuous);
         for lookup in &self.lookups {
             let (place, after) = rest.split_at_mut(lookup.width);

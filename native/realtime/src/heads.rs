@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use sconce_core::heads::{Decision, NONE};
 use sconce_core::ops::simd::add_assign;
-use sconce_core::sampling::{Draw, confidence};
+use sconce_core::sampling::confidence;
 use sconce_core::spec::{self, HeadKind, HeadsKind, Part};
 use sconce_core::{Error, Result};
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
+use crate::layer::Game;
 use crate::scratch::Scratch;
 
 pub struct Heads {
@@ -52,50 +53,79 @@ impl Heads {
         }
     }
 
-    /// Decides on the trunk vector `scratch.x [width]`.
-    pub fn act(
-        &self,
-        arena: &[f32],
-        scratch: &mut Scratch,
-        width: usize,
-        previous: &[u16],
-        draw: Draw<'_>,
-        decision: &mut Decision,
-    ) -> Result<()> {
-        self.check(previous, true)?;
-        if let Some(given) = draw.given {
-            self.check(given, false)?;
-            decision.choices.copy_from_slice(given);
+    /// Decides on the trunk vectors `scratch.x [games, width]`.
+    pub fn act(&self, arena: &[f32], games: &mut [Game<'_>], scratch: &mut Scratch) {
+        for game in &mut *games {
+            game.then(|game| self.begin(game));
         }
-        let Scratch { x, y, active, .. } = scratch;
-        active.read(&x[..width]);
+        let Scratch { x, y, z, input, .. } = scratch;
+        let rows = games.len();
         match &self.layers {
-            Layers::Linear(logits) => logits.apply(arena, active, &mut decision.logits),
+            Layers::Linear(matrix) => {
+                matrix.read(input, x, rows);
+                matrix.apply(arena, input, z);
+                give(games, z, matrix.outputs(), 0);
+            }
             Layers::Independent { hidden, heads } => {
-                hidden.relu(arena, active, y);
-                let mut rest = &mut decision.logits[..];
+                hidden.read(input, x, rows);
+                hidden.relu(arena, input, y);
+                let mut at = 0;
                 for (own, matrix) in heads {
-                    active.read(&y[own.clone()]);
-                    matrix.apply(arena, active, rest);
-                    rest = &mut rest[matrix.outputs()..];
+                    let hidden = y.chunks_exact(hidden.outputs()).take(rows);
+                    input.read(hidden.map(|y| &y[own.clone()]));
+                    matrix.apply(arena, input, z);
+                    give(games, z, matrix.outputs(), at);
+                    at += matrix.outputs();
                 }
             }
-            Layers::Autoregressive { stream, .. } => stream.apply(arena, active, y),
+            Layers::Autoregressive { stream, .. } => {
+                stream.read(input, x, rows);
+                stream.apply(arena, input, y);
+            }
         }
         for (i, part) in self.spec.iter().enumerate() {
-            if let Layers::Autoregressive { stream, decode, .. } = &self.layers {
-                active.read(&y[..stream.outputs()]);
-                decode[i].apply(arena, active, &mut decision.logits[part.logits..]);
+            if let Layers::Autoregressive { decode, .. } = &self.layers {
+                decode[i].read(input, y, rows);
+                decode[i].apply(arena, input, z);
+                give(games, z, decode[i].outputs(), part.logits);
             }
-            self.add_prior(arena, i, &part, previous, &mut decision.logits);
-            choose(&part, previous, draw, decision);
-            decision.confidence[i] = confidence(part.head.kind, logits(&part, decision));
+            for game in &mut *games {
+                game.then(|game| {
+                    self.add_prior(arena, i, &part, game);
+                    choose(&part, game);
+                    let logits = logits(&part, game.decision);
+                    game.decision.confidence[i] = confidence(part.head.kind, logits);
+                    Ok(())
+                });
+            }
             if let Layers::Autoregressive { stream, encode, .. } = &self.layers
                 && let Some(table) = encode.get(i)
             {
-                let width = stream.outputs();
-                add_choice(&mut y[..width], &arena[table.clone()], &part, &decision.choices);
+                let streams = y.chunks_exact_mut(stream.outputs());
+                for (game, y) in games.iter().zip(streams).filter(|(game, _)| game.outcome.is_ok())
+                {
+                    add_choice(y, &arena[table.clone()], &part, &game.decision.choices);
+                }
             }
+        }
+    }
+
+    /// What must fit before anything is computed.
+    fn begin(&self, game: &mut Game<'_>) -> Result<()> {
+        let decision = &mut *game.decision;
+        for (what, expected, got) in [
+            ("logits of a decision", self.spec.num_logits(), decision.logits.len()),
+            ("choices of a decision", self.spec.num_labels(), decision.choices.len()),
+            ("heads of a decision", self.spec.parts.len(), decision.confidence.len()),
+        ] {
+            if expected != got {
+                return Err(Error::mismatch(what, expected, got));
+            }
+        }
+        self.check(game.frame.previous, true)?;
+        if let Some(given) = game.given {
+            self.check(given, false)?;
+            decision.choices.copy_from_slice(given);
         }
         Ok(())
     }
@@ -119,19 +149,12 @@ impl Heads {
     }
 
     /// Adds to a head's logits the rows of its table that belong to the previous choice.
-    fn add_prior(
-        &self,
-        arena: &[f32],
-        head: usize,
-        part: &Part<'_>,
-        previous: &[u16],
-        logits: &mut [f32],
-    ) {
+    fn add_prior(&self, arena: &[f32], head: usize, part: &Part<'_>, game: &mut Game<'_>) {
         let Some(table) = self.prior.get(head) else { return };
-        let (table, previous) = (&arena[table.clone()], own(part, previous));
+        let (table, previous) = (&arena[table.clone()], own(part, game.frame.previous));
         let n = part.head.kind.logits();
         let row = |label: u16, classes: usize| usize::from(label).min(classes) * n;
-        let logits = &mut logits[part.logits..][..n];
+        let logits = &mut game.decision.logits[part.logits..][..n];
         match part.head.kind {
             HeadKind::Categorical(n) => add_assign(logits, &table[row(previous[0], n)..][..n]),
             HeadKind::Bernoulli(_) => {
@@ -152,14 +175,25 @@ fn logits<'a>(part: &Part<'_>, decision: &'a Decision) -> &'a [f32] {
     &decision.logits[part.logits..][..part.head.kind.logits()]
 }
 
+/// Puts numbers `[games, n]` among the logits of each game.
+fn give(games: &mut [Game<'_>], numbers: &[f32], n: usize, at: usize) {
+    for (game, numbers) in games.iter_mut().zip(numbers.chunks_exact(n)) {
+        if game.outcome.is_ok() {
+            game.decision.logits[at..at + n].copy_from_slice(numbers);
+        }
+    }
+}
+
 /// Draws a head's part of the choice, unless it is given.
-fn choose(part: &Part<'_>, previous: &[u16], draw: Draw<'_>, decision: &mut Decision) {
-    let (None, Some(rng)) = (draw.given, draw.rngs.first()) else { return };
-    let held = Some(own(part, previous)).filter(|held| held.first() != Some(&NONE));
-    let kind = part.head.kind;
+fn choose(part: &Part<'_>, game: &mut Game<'_>) {
+    if game.given.is_some() {
+        return;
+    }
+    let held = Some(own(part, game.frame.previous)).filter(|held| held.first() != Some(&NONE));
+    let (kind, decision) = (part.head.kind, &mut *game.decision);
     let logits = &decision.logits[part.logits..][..kind.logits()];
     let out = &mut decision.choices[part.labels..][..kind.labels()];
-    draw.sampling.choose(kind, logits, rng, part.labels as u64, held, out);
+    game.sampling.choose(kind, logits, &game.rng, part.labels as u64, held, out);
 }
 
 /// Adds the encoding of a head's choice: the row of its class, or of each bit that is set.

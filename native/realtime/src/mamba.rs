@@ -4,25 +4,29 @@ use std::ops::Range;
 
 use sconce_core::Result;
 use sconce_core::ops::Activation;
-use sconce_core::ops::simd::{add_assign, dispatch, dot, exp_with};
-use sconce_core::spec::MambaConfig;
+use sconce_core::ops::simd::{dispatch, dot, exp_with};
+use sconce_core::spec::{Layered, MambaConfig};
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
+use crate::layer::{Game, Layer};
 use crate::norm::Norm;
 use crate::scratch::Scratch;
+use crate::stack::Stack;
 
 /// `x = x + mamba(norm(x))` for each layer, as in `sconce_core::backbone::mamba`.
-pub struct Mamba {
-    input_norm: Option<Norm>,
-    input: Option<Matrix>,
-    layers: Vec<Layer>,
-    hidden: usize,
+pub fn mamba(config: &MambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+    let mut stack = Stack::new(&config.trunk(), width, packer)?;
+    for i in 0..config.num_layers {
+        let name = format!("backbone.layers.{i}");
+        let norm = Norm::rms(packer, &format!("{name}.norm"))?;
+        stack.push(norm, Mixer::new(config, packer, &format!("{name}.mixer"))?);
+    }
+    Ok(stack)
 }
 
 /// Of c channels of n states, a convolution over k and steps of rank r.
-struct Layer {
-    norm: Norm,
+struct Mixer {
     in_proj: Matrix,
     conv: Conv,
     x_proj: Matrix,
@@ -45,50 +49,9 @@ struct Conv {
     kernel: usize,
 }
 
-impl Mamba {
-    pub fn new(config: &MambaConfig, width: usize, packer: &mut Packer) -> Result<Self> {
-        let hidden = config.hidden_size;
-        let input_norm = Norm::layer(config.input_norm, packer, "backbone.input_norm")?;
-        let input = (width != hidden).then(|| Matrix::dense(packer, "backbone.input"));
-        let input = input.transpose()?;
-        let layer = |i| Layer::new(config, packer, &format!("backbone.layers.{i}"));
-        let layers = (0..config.num_layers).map(layer).collect::<Result<_>>()?;
-        Ok(Mamba { input_norm, input, layers, hidden })
-    }
-
-    /// Widths of the parts of the state: of each layer the last inputs of the convolution
-    /// `[c, k - 1]`, and `[c, n]`.
-    pub fn widths(config: &MambaConfig) -> Vec<usize> {
-        let channels = config.expand_factor * config.hidden_size;
-        [channels * (config.conv_size - 1), channels * config.state_size].repeat(config.num_layers)
-    }
-
-    /// From `scratch.x` to the same.
-    pub fn step(&self, arena: &[f32], scratch: &mut Scratch, width: usize, state: &mut [f32]) {
-        let Scratch { x, y, active, .. } = &mut *scratch;
-        if let Some(norm) = &self.input_norm {
-            norm.apply(arena, &x[..width], &mut y[..width]);
-            std::mem::swap(x, y);
-        }
-        if let Some(input) = &self.input {
-            active.read(&x[..width]);
-            input.apply(arena, active, x);
-        }
-        let mut rest = state;
-        for layer in &self.layers {
-            let (conv, after) = rest.split_at_mut(layer.channels * (layer.conv.kernel - 1));
-            let (scan, after) = after.split_at_mut(layer.channels * layer.states);
-            layer.step(arena, scratch, self.hidden, conv, scan);
-            rest = after;
-        }
-    }
-}
-
-impl Layer {
+impl Mixer {
     fn new(config: &MambaConfig, packer: &mut Packer, name: &str) -> Result<Self> {
         let (channels, states) = (config.expand_factor * config.hidden_size, config.state_size);
-        let norm = Norm::rms(packer, &format!("{name}.norm"))?;
-        let name = format!("{name}.mixer");
         let in_proj = Matrix::without_bias(packer, &format!("{name}.in_proj"), 2 * channels)?;
         let conv = Conv {
             weight: packer.keep(&format!("{name}.conv1d.weight"))?,
@@ -105,37 +68,43 @@ impl Layer {
         let (a, d) = (packer.lay(&a), packer.keep(&format!("{name}.D"))?);
         let out_proj =
             Matrix::without_bias(packer, &format!("{name}.out_proj"), config.hidden_size)?;
-        packer.holds(between + channels);
-        Ok(Layer { norm, in_proj, conv, x_proj, dt_proj, a, d, out_proj, channels, states, rank })
+        Ok(Mixer { in_proj, conv, x_proj, dt_proj, a, d, out_proj, channels, states, rank })
+    }
+}
+
+impl Layer for Mixer {
+    /// The last inputs of the convolution `[c, k - 1]`, and `[c, n]`.
+    fn state_len(&self) -> usize {
+        self.channels * (self.conv.kernel - 1 + self.states)
     }
 
-    fn step(
-        &self,
-        arena: &[f32],
-        scratch: &mut Scratch,
-        hidden: usize,
-        conv: &mut [f32],
-        scan: &mut [f32],
-    ) {
-        let Scratch { x, y, z, active } = scratch;
-        self.norm.apply(arena, &x[..hidden], &mut z[..hidden]);
-        active.read(&z[..hidden]);
-        self.in_proj.apply(arena, active, y);
-        let (u, gate) = y[..2 * self.channels].split_at_mut(self.channels);
-        self.conv.step(arena, u, conv);
-        active.read(u);
-        self.x_proj.apply(arena, active, z);
-        let (between, dt) = z.split_at_mut(self.rank + 2 * self.states);
-        active.read(&between[..self.rank]);
-        let dt = &mut dt[..self.channels];
-        self.dt_proj.apply(arena, active, dt);
-        Activation::Softplus.apply(dt);
-        Activation::Silu.apply(gate);
-        let (b, c) = between[self.rank..].split_at(self.states);
-        selective(u, dt, [&arena[self.a.clone()], b, c, &arena[self.d.clone()], gate], scan);
-        active.read(u);
-        self.out_proj.apply(arena, active, z);
-        add_assign(&mut x[..hidden], &z[..hidden]);
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, channels) = (games.len(), self.channels);
+        let Scratch { x, y, z, input, .. } = scratch;
+        self.in_proj.read(input, x, rows);
+        self.in_proj.apply(arena, input, y);
+        let past = channels * (self.conv.kernel - 1);
+        for (game, y) in games.iter_mut().zip(y.chunks_exact_mut(2 * channels)) {
+            let (u, gate) = y.split_at_mut(channels);
+            self.conv.step(arena, u, game.state(at, past));
+            Activation::Silu.apply(gate);
+        }
+        input.read(y.chunks_exact(2 * channels).take(rows).map(|y| &y[..channels]));
+        self.x_proj.apply(arena, input, z);
+        let between = self.rank + 2 * self.states;
+        let (between, dt) = (z.chunks_exact(between).take(rows), x);
+        input.read(between.clone().map(|between| &between[..self.rank]));
+        self.dt_proj.apply(arena, input, dt);
+        Activation::Softplus.apply(&mut dt[..rows * channels]);
+        let each = between.zip(dt.chunks_exact(channels)).zip(y.chunks_exact_mut(2 * channels));
+        for (game, ((between, dt), y)) in games.iter_mut().zip(each) {
+            let (u, gate) = y.split_at_mut(channels);
+            let (b, c) = between[self.rank..].split_at(self.states);
+            let scan = game.state(at + past, channels * self.states);
+            selective(u, dt, [&arena[self.a.clone()], b, c, &arena[self.d.clone()], gate], scan);
+        }
+        input.read(y.chunks_exact(2 * channels).take(rows).map(|y| &y[..channels]));
+        self.out_proj.apply(arena, input, dt);
     }
 }
 

@@ -9,15 +9,16 @@ use sconce_core::spec::MlpConfig;
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
+use crate::layer::{Game, Layer};
 use crate::norm::Norm;
 use crate::scratch::Scratch;
 
 /// Per layer `relu(norm(dense(x))) + skip`, as in `sconce_core::backbone::Mlp`.
 pub struct Mlp {
-    layers: Vec<Layer>,
+    layers: Vec<Dense>,
 }
 
-struct Layer {
+struct Dense {
     dense: Matrix,
     norm: Option<Norm>,
     skip: Skip,
@@ -44,32 +45,35 @@ impl Mlp {
                 }
                 true => Skip::Same,
             };
-            layers.push(Layer { dense, norm, skip });
+            layers.push(Dense { dense, norm, skip });
             width = size;
         }
         Ok(Mlp { layers })
     }
+}
 
-    /// From `scratch.x` to the same.
-    pub fn step(&self, arena: &[f32], scratch: &mut Scratch, input: usize) {
-        let mut width = input;
+impl Layer for Mlp {
+    fn state_len(&self) -> usize {
+        0
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], _at: usize, scratch: &mut Scratch) {
         for layer in &self.layers {
-            layer.step(arena, scratch, width);
-            width = layer.dense.outputs();
+            layer.step(arena, games.len(), scratch);
         }
     }
 }
 
-impl Layer {
-    fn step(&self, arena: &[f32], scratch: &mut Scratch, width: usize) {
-        let Scratch { x, y, z, active } = scratch;
-        let n = self.dense.outputs();
-        active.read(&x[..width]);
+impl Dense {
+    fn step(&self, arena: &[f32], rows: usize, scratch: &mut Scratch) {
+        let Scratch { x, y, z, input, .. } = scratch;
+        let n = rows * self.dense.outputs();
+        self.dense.read(input, x, rows);
         match &self.norm {
-            None => self.dense.relu(arena, active, y),
+            None => self.dense.relu(arena, input, y),
             Some(norm) => {
-                self.dense.apply(arena, active, z);
-                norm.apply(arena, &z[..n], &mut y[..n]);
+                self.dense.apply(arena, input, z);
+                norm.apply(arena, rows, z, y);
                 Activation::Relu.apply(&mut y[..n]);
             }
         }
@@ -77,7 +81,7 @@ impl Layer {
             Skip::None => {}
             Skip::Same => add_assign(&mut y[..n], &x[..n]),
             Skip::Projected(projection) => {
-                projection.apply(arena, active, z);
+                projection.apply(arena, input, z);
                 add_assign(&mut y[..n], &z[..n]);
             }
         }

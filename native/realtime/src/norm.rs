@@ -1,4 +1,4 @@
-//! Norms over a vector.
+//! Norms over vectors.
 
 use std::ops::Range;
 
@@ -32,8 +32,11 @@ impl Norm {
         Ok(Norm { weight: packer.keep(&format!("{name}.weight"))?, bias: None })
     }
 
-    pub fn apply(&self, arena: &[f32], x: &[f32], y: &mut [f32]) {
+    /// Each of so many vectors of its own width.
+    pub fn apply(&self, arena: &[f32], rows: usize, x: &[f32], y: &mut [f32]) {
         let weight = &arena[self.weight.clone()];
+        let n = rows * weight.len();
+        let (x, y) = (&x[..n], &mut y[..n]);
         match &self.bias {
             Some(bias) => layer_norm::forward(y, x, weight, &arena[bias.clone()], EPS),
             None => rms(y, x, weight),
@@ -43,17 +46,20 @@ impl Norm {
 
 dispatch! {
     fn rms(y: &mut [f32], x: &[f32], weight: &[f32]) {
-        // In one lane each addition would wait for the one before.
-        let mut sums = [0.0f64; LANES];
-        for x in x.chunks(LANES) {
-            for (sum, x) in sums.iter_mut().zip(x) {
-                *sum += f64::from(*x) * f64::from(*x);
+        let d = weight.len();
+        for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
+            // In one lane each addition would wait for the one before.
+            let mut sums = [0.0f64; LANES];
+            for x in x.chunks(LANES) {
+                for (sum, x) in sums.iter_mut().zip(x) {
+                    *sum += f64::from(*x) * f64::from(*x);
+                }
             }
-        }
-        let mean = sums.iter().sum::<f64>() / x.len() as f64;
-        let scale = (1.0 / (mean + f64::from(EPS)).sqrt()) as f32;
-        for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
-            *y = x * scale * w;
+            let mean = sums.iter().sum::<f64>() / d as f64;
+            let scale = (1.0 / (mean + f64::from(EPS)).sqrt()) as f32;
+            for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
+                *y = x * scale * w;
+            }
         }
     }
 }

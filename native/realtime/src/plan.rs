@@ -3,16 +3,15 @@
 use sconce_core::backbone::Cell;
 use sconce_core::heads::Decision;
 use sconce_core::ops::simd::non_finite;
-use sconce_core::projection::Projection;
-use sconce_core::sampling::Draw;
-use sconce_core::spec::{self, Spec};
+use sconce_core::spec::{Backbone, Spec};
 use sconce_core::{Error, Policy, Result};
 
 use crate::arena::{Arena, Packer};
-use crate::embedding::{Embedding, Frame};
+use crate::embedding::Embedding;
 use crate::gemv::Format;
 use crate::heads::Heads;
-use crate::mamba::Mamba;
+use crate::layer::{Game, Layer};
+use crate::mamba::mamba;
 use crate::mlp::Mlp;
 use crate::recurrent::Recurrent;
 use crate::scratch::Scratch;
@@ -20,39 +19,53 @@ use crate::scratch::Scratch;
 /// A policy packed for the CPU at hand: its weights once more, in one arena.
 ///
 /// In f32 its logits and states are those of `Policy::act` to 1e-5 of the largest; in bf16 so are those of
-/// the policy whose matrices are rounded. Its choices are drawn from the same numbers.
+/// the policy whose matrices are rounded. Its choices are drawn from the same numbers. A game has the same
+/// decision, to the bit, in whatever company it is stepped.
 pub struct Plan {
     format: Format,
     arena: Arena,
     embedding: Embedding,
-    backbone: Backbone,
+    backbone: Box<dyn Layer>,
     heads: Heads,
     trunk: usize,
+    zero: Vec<f32>,
     /// Widths of the parts of a state.
-    state: Vec<usize>,
+    parts: Vec<usize>,
     widest: usize,
 }
 
-enum Backbone {
-    Mlp(Mlp),
-    Recurrent(Recurrent),
-    Mamba(Mamba),
-}
-
 impl Plan {
-    /// None for a policy that only core can step: of another backbone than an MLP, a GRU, an LSTM or a
-    /// Mamba, or with weights that are not finite.
+    /// None for a policy that only core can step: of a backbone that has no plan yet, or with weights that are
+    /// not finite.
     pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
         let spec = policy.spec();
         let mut packer = Packer::new(policy.weights(), format);
         let embedding = Embedding::new(spec, &mut packer)?;
-        let Some(backbone) = Backbone::new(spec, embedding.width(), &mut packer)? else {
+        let Some(backbone) = backbone(spec, embedding.width(), &mut packer)? else {
             return Ok(None);
         };
         let heads = Heads::new(&spec.heads, &mut packer)?;
-        let (trunk, state, widest) = (policy.trunk_width(), widths(spec), packer.widest());
-        let plan = |arena| Plan { format, arena, embedding, backbone, heads, trunk, state, widest };
-        Ok(packer.finish().map(plan))
+        let state = policy.zero_state(1)?;
+        let parts: Vec<usize> = state.0.iter().map(|part| part.elem_count()).collect();
+        if parts.iter().sum::<usize>() != backbone.state_len() {
+            return Err(Error::mismatch(
+                "state of a plan",
+                format!("{parts:?}"),
+                backbone.state_len(),
+            ));
+        }
+        let (trunk, zero, widest) = (policy.trunk_width(), state.to_vec()?, packer.widest());
+        Ok(packer.finish().map(|arena| Plan {
+            format,
+            arena,
+            embedding,
+            backbone,
+            heads,
+            trunk,
+            zero,
+            parts,
+            widest,
+        }))
     }
 
     /// How its matrices are written.
@@ -65,9 +78,10 @@ impl Plan {
         self.heads.blank()
     }
 
-    /// Numbers of a state: its parts as in `sconce_core::backbone::State`, one after the other.
-    pub fn state_len(&self) -> usize {
-        self.state.iter().sum()
+    /// The state of a game that has not begun: the parts of a `sconce_core::backbone::State`, one after the
+    /// other.
+    pub fn zero_state(&self) -> &[f32] {
+        &self.zero
     }
 
     /// Bytes of the weights.
@@ -75,48 +89,51 @@ impl Plan {
         size_of_val(self.arena.numbers())
     }
 
-    /// One decision for one frame. `state [state_len]` becomes the one after the frame, `decision` is of
-    /// [`Plan::blank`], and of the generators of `draw` there is one.
+    /// One decision for one frame of each game. What is wrong with one is its outcome, and touches no other.
     ///
-    /// # Errors
-    /// `NonFinite` for logits or a state with a number that is not finite. After any error the state is
-    /// worth nothing.
-    pub fn step(
-        &self,
-        frame: &Frame<'_>,
-        state: &mut [f32],
-        draw: Draw<'_>,
-        projection: Option<&Projection>,
-        scratch: &mut Scratch,
-        decision: &mut Decision,
-    ) -> Result<()> {
-        if draw.rngs.len() != 1 {
-            return Err(Error::mismatch("generators", 1, draw.rngs.len()));
+    /// # Errors of a game
+    /// `NonFinite` for logits or a state with a number that is not finite, `OutOfRange` and `Mismatch` for what
+    /// is not of this policy.
+    pub fn step(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
+        if games.iter().any(|game| game.state.len() != self.zero.len()) {
+            // One at a time: the layers count on it.
+            return self.step_those_that_fit(games, scratch);
         }
-        if state.len() != self.state_len() {
-            return Err(Error::mismatch("numbers of a state", self.state_len(), state.len()));
+        scratch.fit(self.widest, games.len());
+        let arena = self.arena.numbers();
+        let rows = scratch.x.chunks_exact_mut(self.embedding.width());
+        for (game, x) in games.iter_mut().zip(rows) {
+            game.outcome = self.embedding.write(arena, &game.frame, x);
+            if game.outcome.is_err() {
+                x.fill(0.0);
+            }
         }
-        scratch.fit(self.widest);
-        let (arena, width) = (self.arena.numbers(), self.embedding.width());
-        self.embedding.write(arena, frame, &mut scratch.x)?;
-        match &self.backbone {
-            Backbone::Mlp(mlp) => mlp.step(arena, scratch, width),
-            Backbone::Recurrent(layers) => layers.step(arena, scratch, width, state),
-            Backbone::Mamba(layers) => layers.step(arena, scratch, width, state),
+        self.backbone.step(arena, games, 0, scratch);
+        let rows = scratch.x.chunks_exact_mut(self.trunk);
+        for (game, x) in games.iter_mut().zip(rows) {
+            game.then(|game| game.projection.map_or(Ok(()), |projection| projection.apply_to(x)));
         }
-        if let Some(projection) = projection {
-            projection.apply_to(&mut scratch.x[..self.trunk])?;
+        self.heads.act(arena, games, scratch);
+        for game in games {
+            game.then(|game| self.check_finite(game));
         }
-        self.heads.act(arena, scratch, self.trunk, frame.previous, draw, decision)?;
-        self.check_finite(&decision.logits, state)
     }
 
-    fn check_finite(&self, logits: &[f32], state: &[f32]) -> Result<()> {
-        if let Some(value) = non_finite(logits) {
+    fn step_those_that_fit(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
+        for game in games {
+            game.outcome = game.check_state(self.zero.len());
+            if game.outcome.is_ok() {
+                self.step(std::slice::from_mut(game), scratch);
+            }
+        }
+    }
+
+    fn check_finite(&self, game: &Game<'_>) -> Result<()> {
+        if let Some(value) = non_finite(&game.decision.logits) {
             return Err(Error::NonFinite { what: "logits".into(), value: value.into() });
         }
-        let mut rest = state;
-        for (i, width) in self.state.iter().enumerate() {
+        let mut rest = &*game.state;
+        for (i, width) in self.parts.iter().enumerate() {
             let (part, after) = rest.split_at(*width);
             if let Some(value) = non_finite(part) {
                 return Err(Error::NonFinite { what: format!("state[{i}]"), value: value.into() });
@@ -127,24 +144,14 @@ impl Plan {
     }
 }
 
-impl Backbone {
-    fn new(spec: &Spec, input: usize, packer: &mut Packer) -> Result<Option<Self>> {
-        Ok(Some(match &spec.backbone {
-            spec::Backbone::Mlp(c) => Backbone::Mlp(Mlp::new(c, input, packer)?),
-            spec::Backbone::Gru(c) => Backbone::Recurrent(Recurrent::new(Cell::Gru, c, packer)?),
-            spec::Backbone::Lstm(c) => Backbone::Recurrent(Recurrent::new(Cell::Lstm, c, packer)?),
-            spec::Backbone::Mamba(c) => Backbone::Mamba(Mamba::new(c, input, packer)?),
-            _ => return Ok(None),
-        }))
-    }
-}
-
-/// Widths of the parts of a state.
-fn widths(spec: &Spec) -> Vec<usize> {
-    match &spec.backbone {
-        spec::Backbone::Gru(c) => vec![c.hidden_size; Cell::Gru.states() * c.num_layers],
-        spec::Backbone::Lstm(c) => vec![c.hidden_size; Cell::Lstm.states() * c.num_layers],
-        spec::Backbone::Mamba(c) => Mamba::widths(c),
-        _ => vec![],
-    }
+/// The backbone of a spec, which reads vectors of `width` numbers.
+fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Option<Box<dyn Layer>>> {
+    let recurrent = |cell, config, packer| Recurrent::new(cell, config, packer, "backbone");
+    Ok(Some(match &spec.backbone {
+        Backbone::Mlp(c) => Box::new(Mlp::new(c, width, packer)?),
+        Backbone::Gru(c) => Box::new(recurrent(Cell::Gru, c, packer)?),
+        Backbone::Lstm(c) => Box::new(recurrent(Cell::Lstm, c, packer)?),
+        Backbone::Mamba(c) => Box::new(mamba(c, width, packer)?),
+        _ => return Ok(None),
+    }))
 }

@@ -7,6 +7,7 @@ use sconce_core::spec::RecurrentConfig;
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
+use crate::layer::{Game, Layer};
 use crate::norm::Norm;
 use crate::scratch::Scratch;
 
@@ -15,10 +16,10 @@ pub struct Recurrent {
     cell: Cell,
     hidden: usize,
     input_norm: Option<Norm>,
-    layers: Vec<Layer>,
+    layers: Vec<Gates>,
 }
 
-struct Layer {
+struct Gates {
     /// `W_ih` and `b_ih`.
     input: Matrix,
     /// `W_hh` and `b_hh`.
@@ -27,61 +28,63 @@ struct Layer {
 }
 
 impl Recurrent {
-    pub fn new(cell: Cell, config: &RecurrentConfig, packer: &mut Packer) -> Result<Self> {
-        let input_norm = Norm::layer(config.input_norm, packer, "backbone.input_norm")?;
+    /// Of the weights under `name`.
+    pub fn new(
+        cell: Cell,
+        config: &RecurrentConfig,
+        packer: &mut Packer,
+        name: &str,
+    ) -> Result<Self> {
+        let input_norm = Norm::layer(config.input_norm, packer, &format!("{name}.input_norm"))?;
         let mut layers = Vec::with_capacity(config.num_layers);
         for i in 0..config.num_layers {
             let mut matrix = |part: &str| -> Result<Matrix> {
-                let weight = packer.read(&format!("backbone.weight_{part}_l{i}"))?;
-                let bias = packer.read(&format!("backbone.bias_{part}_l{i}"))?;
+                let weight = packer.read(&format!("{name}.weight_{part}_l{i}"))?;
+                let bias = packer.read(&format!("{name}.bias_{part}_l{i}"))?;
                 Ok(Matrix::pack(packer, &weight, &bias))
             };
             let (input, state) = (matrix("ih")?, matrix("hh")?);
-            let norm = Norm::layer(config.layer_norm, packer, &format!("backbone.norms.{i}"))?;
-            layers.push(Layer { input, state, norm });
+            let norm = Norm::layer(config.layer_norm, packer, &format!("{name}.norms.{i}"))?;
+            layers.push(Gates { input, state, norm });
         }
         Ok(Recurrent { cell, hidden: config.hidden_size, input_norm, layers })
     }
-
-    /// From `scratch.x` to the same. `state` is h of each layer, for the LSTM h and c.
-    pub fn step(&self, arena: &[f32], scratch: &mut Scratch, width: usize, state: &mut [f32]) {
-        let mut width = width;
-        if let Some(norm) = &self.input_norm {
-            let Scratch { x, y, .. } = &mut *scratch;
-            norm.apply(arena, &x[..width], &mut y[..width]);
-            std::mem::swap(x, y);
-        }
-        let parts = self.cell.states();
-        for (layer, state) in self.layers.iter().zip(state.chunks_exact_mut(parts * self.hidden)) {
-            let (h, c) = state.split_at_mut(self.hidden);
-            layer.step(self.cell, arena, scratch, width, h, c);
-            width = self.hidden;
-        }
-    }
 }
 
-impl Layer {
-    fn step(
-        &self,
-        cell: Cell,
-        arena: &[f32],
-        scratch: &mut Scratch,
-        width: usize,
-        h: &mut [f32],
-        c: &mut [f32],
-    ) {
-        let Scratch { x, y, z, active } = scratch;
-        active.read(&x[..width]);
-        self.input.apply(arena, active, y);
-        active.read(h);
-        self.state.apply(arena, active, z);
-        match cell {
-            Cell::Gru => gru(h, y, z),
-            Cell::Lstm => lstm(h, c, y, z),
+impl Layer for Recurrent {
+    /// h of each layer, for the LSTM h and c.
+    fn state_len(&self) -> usize {
+        self.cell.states() * self.hidden * self.layers.len()
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        if let Some(norm) = &self.input_norm {
+            norm.apply(arena, games.len(), &scratch.x, &mut scratch.y);
+            std::mem::swap(&mut scratch.x, &mut scratch.y);
         }
-        match &self.norm {
-            Some(norm) => norm.apply(arena, h, &mut x[..h.len()]),
-            None => x[..h.len()].copy_from_slice(h),
+        let each = self.cell.states() * self.hidden;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let Scratch { x, y, z, input, .. } = &mut *scratch;
+            layer.input.read(input, x, games.len());
+            layer.input.apply(arena, input, y);
+            let at = at + i * each;
+            input.read(games.iter_mut().map(|game| &*game.state(at, self.hidden)));
+            layer.state.apply(arena, input, z);
+            let gates = layer.state.outputs();
+            let rows = y.chunks_exact(gates).zip(z.chunks_exact(gates));
+            for ((game, (y, z)), x) in
+                games.iter_mut().zip(rows).zip(x.chunks_exact_mut(self.hidden))
+            {
+                let (h, c) = game.state(at, each).split_at_mut(self.hidden);
+                match self.cell {
+                    Cell::Gru => gru(h, y, z),
+                    Cell::Lstm => lstm(h, c, y, z),
+                }
+                match &layer.norm {
+                    Some(norm) => norm.apply(arena, 1, h, x),
+                    None => x.copy_from_slice(h),
+                }
+            }
         }
     }
 }

@@ -1,24 +1,30 @@
 //! Where the numbers of a step lie while it runs.
 
-use crate::gemv::Active;
+use crate::gemv::Input;
 
-/// Vectors as long as the longest of a plan, taken at the first step. What a step leaves in them means
-/// nothing: it serves any plan.
+/// Vectors as long as the longest of a plan, for each of the games that are stepped at once; taken at the first
+/// step. What a step leaves in them means nothing: it serves any plan.
 #[derive(Default)]
 pub struct Scratch {
     /// What one layer gives to the next.
     pub(crate) x: Vec<f32>,
     pub(crate) y: Vec<f32>,
     pub(crate) z: Vec<f32>,
-    pub(crate) active: Active,
+    /// To what residuals are added.
+    pub(crate) stream: Vec<f32>,
+    pub(crate) input: Input,
+    widest: usize,
+    rows: usize,
 }
 
 impl Scratch {
-    /// Makes room for a plan whose longest vector has so many numbers, if there is none yet.
-    pub(crate) fn fit(&mut self, widest: usize) {
-        if self.x.len() < widest {
-            let [x, y, z] = std::array::from_fn(|_| vec![0.0; widest]);
-            *self = Scratch { x, y, z, active: Active::new(widest) };
+    /// Makes room for so many games of a plan whose longest vector has so many numbers, if there is none yet.
+    pub(crate) fn fit(&mut self, widest: usize, rows: usize) {
+        if self.widest < widest || self.rows < rows {
+            let (widest, rows) = (widest.max(self.widest), rows.max(self.rows));
+            let [x, y, z, stream] = std::array::from_fn(|_| vec![0.0; widest * rows]);
+            let input = Input::new(widest, rows);
+            *self = Scratch { x, y, z, stream, input, widest, rows };
         }
     }
 }

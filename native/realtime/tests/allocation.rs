@@ -5,12 +5,12 @@ use std::cell::Cell;
 
 use sconce_core::heads::NONE;
 use sconce_core::rng::Rng;
-use sconce_core::sampling::{Draw, Sampling};
+use sconce_core::sampling::Sampling;
 use sconce_core::spec::{
     Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig, RecurrentConfig,
 };
 use sconce_core::{Policy, Result, Spec};
-use sconce_realtime::{Format, Frame, Plan, Scratch};
+use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
 
 struct Counting;
 
@@ -77,16 +77,25 @@ fn a_step_takes_no_memory() -> Result<()> {
             let ids = vec![1; spec.embedding.num_ids()];
             let previous = vec![NONE; spec.heads.num_labels()];
             let frame = Frame { continuous: &continuous, ids: &ids, previous: &previous };
-            let (sampling, rngs) = (Sampling::default(), [Rng::new(1, "act", 0)]);
-            let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
-            let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
-            let mut state = vec![0.0; plan.state_len()];
-            let mut step =
-                || plan.step(&frame, &mut state, draw, None, &mut scratch, &mut decision);
-            step()?;
+            let sampling = Sampling::default();
+            let mut scratch = Scratch::default();
+            let mut decisions = [plan.blank(), plan.blank()];
+            let mut states = [plan.zero_state().to_vec(), plan.zero_state().to_vec()];
+            let mut step = |games: usize| -> Result<()> {
+                let [first, second] = &mut decisions;
+                let [one, two] = &mut states;
+                let rng = || Rng::new(1, "act", 0);
+                let mut both = [
+                    Game::new(frame, one, &sampling, rng(), first),
+                    Game::new(frame, two, &sampling, rng(), second),
+                ];
+                plan.step(&mut both[..games], &mut scratch);
+                both.into_iter().try_for_each(|game| game.outcome)
+            };
+            step(2)?;
             let before = CALLS.get();
-            for _ in 0..100 {
-                step()?;
+            for i in 0..100 {
+                step(1 + i % 2)?;
             }
             assert_eq!(CALLS.get() - before, 0);
             // The count counts.

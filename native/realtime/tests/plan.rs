@@ -13,7 +13,7 @@ use sconce_core::spec::{
 };
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Kind, Policy, Precision, Result, Spec};
-use sconce_realtime::{Format, Frame, Plan, Scratch};
+use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
 
 /// Numbers of one spec, each from its own place.
 struct Numbers {
@@ -161,7 +161,7 @@ impl Pair {
     fn new(spec: &Spec, n: &mut Numbers, format: Format) -> Result<Self> {
         let policy = policy(spec, n, format)?;
         let plan = Plan::of(&policy, format)?.expect("a plan");
-        let (decision, packed) = (plan.blank(), vec![0.0; plan.state_len()]);
+        let (decision, packed) = (plan.blank(), plan.zero_state().to_vec());
         let tensors = policy.zero_state(1)?;
         let projection = match n.below(3) {
             0 => {
@@ -179,8 +179,12 @@ impl Pair {
         let context = Context::default().projecting(self.projection.clone());
         let (want, tensors) = self.policy.act(frames, &self.tensors, draw, &context)?;
         let projection = self.projection.as_deref();
-        let (scratch, got) = (&mut self.scratch, &mut self.decision);
-        self.plan.step(&view(frames), &mut self.packed, draw, projection, scratch, got)?;
+        let (rng, got) = (draw.rngs[0].clone(), &mut self.decision);
+        let mut game = Game::new(view(frames), &mut self.packed, draw.sampling, rng, got);
+        (game.given, game.projection) = (draw.given, projection);
+        self.plan.step(std::slice::from_mut(&mut game), &mut self.scratch);
+        game.outcome?;
+        let got = &self.decision;
         self.tensors = tensors;
         assert_close(&got.logits, &want.logits, &format!("{about}: logits"));
         assert_close(&got.confidence, &want.confidence, &format!("{about}: confidence"));
@@ -217,6 +221,43 @@ fn many_steps_of_any_spec_are_those_of_core() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_game_has_the_same_bits_alone_and_in_company() -> Result<()> {
+    for seed in 0..60 {
+        let format = if seed % 2 == 0 { Format::F32 } else { Format::Bf16 };
+        let n = &mut Numbers::new(1000 + seed);
+        let embedding = embedding(n);
+        let heads = heads(n, &embedding);
+        let spec = Spec { embedding, backbone: backbone(n), heads };
+        let plan = Plan::of(&policy(&spec, n, format)?, format)?.expect("a plan");
+        let sampling = Sampling::default();
+        let count = 2 + n.below(12);
+        let mut together = vec![(plan.zero_state().to_vec(), plan.blank()); count];
+        let mut alone = together.clone();
+        let (mut scratch, mut own) = (Scratch::default(), Scratch::default());
+        for t in 0..10 {
+            let frames: Vec<Frames> = (0..count).map(|_| frame(&spec, n)).collect();
+            let games = frames.iter().zip(&mut together).enumerate();
+            let mut games: Vec<Game<'_>> = games
+                .map(|(i, (frame, (state, decision)))| {
+                    let rng = Rng::new(i as u64, "act", t);
+                    Game::new(view(frame), state, &sampling, rng, decision)
+                })
+                .collect();
+            plan.step(&mut games, &mut scratch);
+            games.into_iter().try_for_each(|game| game.outcome)?;
+            for (i, (frame, (state, decision))) in frames.iter().zip(&mut alone).enumerate() {
+                let rng = Rng::new(i as u64, "act", t);
+                let mut game = Game::new(view(frame), state, &sampling, rng, decision);
+                plan.step(std::slice::from_mut(&mut game), &mut own);
+                game.outcome?;
+            }
+            assert_eq!(together, alone, "spec {seed}, step {t}: {spec:?}");
+        }
+    }
+    Ok(())
+}
+
 fn gru(embedding: Embedding) -> Spec {
     let config = RecurrentConfig {
         hidden_size: 8,
@@ -238,14 +279,23 @@ fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> 
     let plan = Plan::of(&policy, Format::F32)?.expect("a plan");
     let good = Frames { previous: vec![NONE; 13], ..frame(&spec, n) };
     let sampling = Sampling::default();
-    let rngs = [Rng::new(1, "act", 0)];
     let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
-    let mut step = |frames: &Frames, state: &mut [f32], rngs: &[Rng], given: Option<&[u16]>| {
-        let draw = Draw { sampling: &sampling, rngs, given };
-        plan.step(&view(frames), state, draw, None, &mut scratch, &mut decision)
+    let (mut other, mut beside) = (plan.blank(), plan.zero_state().to_vec());
+    // Beside a game that is well.
+    let mut step = |frames: &Frames, state: &mut [f32], given: Option<&[u16]>| {
+        let rng = || Rng::new(1, "act", 0);
+        let mut games = [
+            Game::new(view(frames), state, &sampling, rng(), &mut decision),
+            Game::new(view(&good), &mut beside, &sampling, rng(), &mut other),
+        ];
+        games[0].given = given;
+        plan.step(&mut games, &mut scratch);
+        let [game, beside] = games;
+        beside.outcome.expect("a decision beside it");
+        game.outcome
     };
-    let mut state = vec![0.0; plan.state_len()];
-    step(&good, &mut state, &rngs, None)?;
+    let mut state = plan.zero_state().to_vec();
+    step(&good, &mut state, None)?;
     let changed = |change: fn(&mut Frames)| {
         let mut frames = good.clone();
         change(&mut frames);
@@ -258,14 +308,13 @@ fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> 
         (changed(|f| f.ids.truncate(3)), "ids: expected"),
         (changed(|f| f.previous.truncate(3)), "previous labels: expected 13, got 3"),
     ] {
-        let error = step(&frames, &mut state, &rngs, None).unwrap_err().to_string();
+        let error = step(&frames, &mut state, None).unwrap_err().to_string();
         assert!(error.starts_with(said), "{error} is not {said}");
     }
-    assert!(step(&good, &mut state[1..], &rngs, None).is_err());
-    assert!(step(&good, &mut state, &[], None).is_err());
-    assert!(step(&good, &mut state, &rngs, Some(&[2; 13])).is_err());
+    assert!(step(&good, &mut state[1..], None).is_err());
+    assert!(step(&good, &mut state, Some(&[2; 13])).is_err());
     let hot = changed(|f| f.continuous.fill(f32::NAN));
-    let error = step(&hot, &mut state, &rngs, None).unwrap_err();
+    let error = step(&hot, &mut state, None).unwrap_err();
     assert_eq!((error.kind(), error.to_string().contains("logits")), (Kind::NonFinite, true));
     Ok(())
 }

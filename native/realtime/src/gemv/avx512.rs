@@ -4,12 +4,9 @@ use std::arch::x86_64::*;
 
 use sconce_core::ops::simd::LANES;
 
-use super::{AHEAD, Entry};
+use super::{AHEAD, Entry, Sums};
 
-type Sums<const T: usize> = [__m512; T];
-
-/// Adds to the sums each row of a panel times what its entry says, two rows at a time: an addition that
-/// waited for the one before would be slower than the memory. The last [`AHEAD`] entries are not added.
+/// Adds to the sums each row of a panel times what its entry says. The last [`AHEAD`] entries are not added.
 ///
 /// # Safety
 /// The CPU has AVX-512F, and all entries but the last [`AHEAD`] are of rows that there are.
@@ -19,54 +16,26 @@ pub unsafe fn add<const T: usize>(
     rows: &[[[f32; LANES]; T]],
     entries: &[Entry],
 ) {
-    let (mut even, mut odd) = ([_mm512_setzero_ps(); T], [_mm512_setzero_ps(); T]);
-    for (even, sums) in even.iter_mut().zip(sums.iter()) {
-        // SAFETY: reads the 16 numbers of an array.
-        *even = unsafe { _mm512_loadu_ps(sums.as_ptr()) };
-    }
+    // SAFETY: reads the 16 numbers of arrays.
+    let mut all = sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
     let count = entries.len().saturating_sub(AHEAD);
-    let now = entries[..count].as_chunks::<2>();
-    let later = entries[AHEAD.min(entries.len())..].as_chunks::<2>();
-    for (now, later) in now.0.iter().zip(later.0) {
+    for (now, later) in entries[..count].iter().zip(&entries[AHEAD.min(entries.len())..]) {
+        fetch(rows, *later);
+        let x = _mm512_set1_ps(now.value);
         // SAFETY: the caller's promise.
-        unsafe {
-            row(&mut even, rows, now[0], later[0]);
-            row(&mut odd, rows, now[1], later[1]);
+        let row = unsafe { rows.get_unchecked(now.row as usize) };
+        for (sum, weights) in all.iter_mut().zip(row) {
+            // SAFETY: reads the 16 numbers of an array.
+            *sum = unsafe { _mm512_fmadd_ps(_mm512_loadu_ps(weights.as_ptr()), x, *sum) };
         }
     }
-    for last in now.1 {
-        // SAFETY: the caller's promise.
-        unsafe { row(&mut even, rows, *last, *last) };
-    }
-    for ((even, odd), sums) in even.into_iter().zip(odd).zip(sums) {
+    for (sum, made) in sums.iter_mut().zip(all) {
         // SAFETY: writes the 16 numbers of an array.
-        unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), _mm512_add_ps(even, odd)) };
+        unsafe { _mm512_storeu_ps(sum.as_mut_ptr(), made) };
     }
 }
 
-/// Adds one row, and fetches another, which need not be there.
-///
-/// # Safety
-/// The CPU has AVX-512F, and the row of `now` is there.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn row<const T: usize>(
-    sums: &mut Sums<T>,
-    rows: &[[[f32; LANES]; T]],
-    now: Entry,
-    later: Entry,
-) {
-    fetch(rows, later);
-    let x = _mm512_set1_ps(now.value);
-    // SAFETY: the caller's promise.
-    let row = unsafe { rows.get_unchecked(now.row as usize) };
-    for (sum, weights) in sums.iter_mut().zip(row) {
-        // SAFETY: reads the 16 numbers of an array.
-        *sum = unsafe { _mm512_fmadd_ps(_mm512_loadu_ps(weights.as_ptr()), x, *sum) };
-    }
-}
-
-/// [`add`] of rows whose words are two bf16: with twice the sums, none waits for the one before.
+/// [`add`] of rows whose words are two bf16.
 ///
 /// # Safety
 /// As of [`add`].
@@ -80,7 +49,6 @@ pub unsafe fn add_pairs<const T: usize>(
     // SAFETY: reads the 16 numbers of arrays.
     let load = |sums: &[[f32; LANES]; T]| sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
     let (mut lows, mut highs) = (load(low), load(high));
-    let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
     let count = entries.len().saturating_sub(AHEAD);
     for (now, later) in entries[..count].iter().zip(&entries[AHEAD.min(entries.len())..]) {
         fetch(rows, *later);
@@ -88,10 +56,7 @@ pub unsafe fn add_pairs<const T: usize>(
         // SAFETY: the caller's promise.
         let row = unsafe { rows.get_unchecked(now.row as usize) };
         for ((low, high), words) in lows.iter_mut().zip(&mut highs).zip(row) {
-            // SAFETY: reads the 16 words of an array.
-            let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
-            let first = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words));
-            let second = _mm512_castsi512_ps(_mm512_and_si512(words, upper));
+            let (first, second) = halves(words);
             *low = _mm512_fmadd_ps(first, x, *low);
             *high = _mm512_fmadd_ps(second, x, *high);
         }
@@ -102,6 +67,147 @@ pub unsafe fn add_pairs<const T: usize>(
             unsafe { _mm512_storeu_ps(sum.as_mut_ptr(), made) };
         }
     }
+}
+
+/// Adds to the sums of each of `R` vectors the rows of a panel, of so many vectors each, times its numbers.
+///
+/// # Safety
+/// The CPU has AVX-512F, the vectors `x` are of one width, and the panel has as many rows.
+#[target_feature(enable = "avx512f")]
+pub unsafe fn tile<const R: usize>(
+    sums: &mut [Sums; R],
+    panel: &[[f32; LANES]],
+    vectors: usize,
+    x: [&[f32]; R],
+) {
+    let mut at = 0;
+    while at < vectors {
+        // SAFETY: the caller's promise, and `at` and so many vectors are in a row.
+        at += unsafe {
+            match vectors - at {
+                4.. => stripe::<4, R>(sums, panel, (vectors, at), x),
+                2.. => stripe::<2, R>(sums, panel, (vectors, at), x),
+                _ => stripe::<1, R>(sums, panel, (vectors, at), x),
+            }
+        };
+    }
+}
+
+/// [`tile`] of the `T` vectors of sums from `at` on: they stay in registers.
+///
+/// # Safety
+/// As of [`tile`], and `at + T <= vectors`.
+#[target_feature(enable = "avx512f")]
+unsafe fn stripe<const T: usize, const R: usize>(
+    sums: &mut [Sums; R],
+    panel: &[[f32; LANES]],
+    (vectors, at): (usize, usize),
+    x: [&[f32]; R],
+) -> usize {
+    let mut all = [[_mm512_setzero_ps(); T]; R];
+    for (all, sums) in all.iter_mut().zip(sums.iter()) {
+        for (all, sum) in all.iter_mut().zip(&sums[at..at + T]) {
+            // SAFETY: reads the 16 numbers of an array.
+            *all = unsafe { _mm512_loadu_ps(sum.as_ptr()) };
+        }
+    }
+    for (i, row) in panel.chunks_exact(vectors).enumerate() {
+        // SAFETY: reads the 16 numbers of arrays.
+        let weights: [__m512; T] =
+            std::array::from_fn(|t| unsafe { _mm512_loadu_ps(row[at + t].as_ptr()) });
+        for (all, x) in all.iter_mut().zip(&x) {
+            // SAFETY: the caller's promise.
+            let x = _mm512_set1_ps(unsafe { *x.get_unchecked(i) });
+            for (sum, weights) in all.iter_mut().zip(weights) {
+                *sum = _mm512_fmadd_ps(weights, x, *sum);
+            }
+        }
+    }
+    for (all, sums) in all.into_iter().zip(sums) {
+        for (made, sum) in all.into_iter().zip(&mut sums[at..at + T]) {
+            // SAFETY: writes the 16 numbers of an array.
+            unsafe { _mm512_storeu_ps(sum.as_mut_ptr(), made) };
+        }
+    }
+    T
+}
+
+/// [`tile`] of rows whose words are two bf16.
+///
+/// # Safety
+/// As of [`tile`].
+#[target_feature(enable = "avx512f")]
+pub unsafe fn tile_pairs<const R: usize>(
+    sums: &mut [Sums; R],
+    panel: &[[f32; LANES]],
+    vectors: usize,
+    x: [&[f32]; R],
+) {
+    let mut at = 0;
+    while at < vectors {
+        // SAFETY: as in `tile`.
+        at += unsafe {
+            match vectors - at {
+                2.. => stripe_pairs::<2, R>(sums, panel, (vectors, at), x),
+                _ => stripe_pairs::<1, R>(sums, panel, (vectors, at), x),
+            }
+        };
+    }
+}
+
+/// As [`stripe`].
+///
+/// # Safety
+/// As of [`stripe`].
+#[target_feature(enable = "avx512f")]
+unsafe fn stripe_pairs<const T: usize, const R: usize>(
+    sums: &mut [Sums; R],
+    panel: &[[f32; LANES]],
+    (vectors, at): (usize, usize),
+    x: [&[f32]; R],
+) -> usize {
+    let (mut lows, mut highs) = ([[_mm512_setzero_ps(); T]; R], [[_mm512_setzero_ps(); T]; R]);
+    for ((low, high), sums) in lows.iter_mut().zip(&mut highs).zip(sums.iter()) {
+        for t in 0..T {
+            // SAFETY: reads the 16 numbers of arrays.
+            (low[t], high[t]) = unsafe {
+                let high = sums[vectors + at + t].as_ptr();
+                (_mm512_loadu_ps(sums[at + t].as_ptr()), _mm512_loadu_ps(high))
+            };
+        }
+    }
+    for (i, row) in panel.chunks_exact(vectors).enumerate() {
+        let words: [(__m512, __m512); T] = std::array::from_fn(|t| halves(&row[at + t]));
+        for ((low, high), x) in lows.iter_mut().zip(&mut highs).zip(&x) {
+            // SAFETY: the caller's promise.
+            let x = _mm512_set1_ps(unsafe { *x.get_unchecked(i) });
+            for ((low, high), (first, second)) in low.iter_mut().zip(high).zip(words) {
+                *low = _mm512_fmadd_ps(first, x, *low);
+                *high = _mm512_fmadd_ps(second, x, *high);
+            }
+        }
+    }
+    for ((low, high), sums) in lows.into_iter().zip(highs).zip(sums) {
+        for t in 0..T {
+            // SAFETY: writes the 16 numbers of arrays.
+            unsafe {
+                _mm512_storeu_ps(sums[at + t].as_mut_ptr(), low[t]);
+                _mm512_storeu_ps(sums[vectors + at + t].as_mut_ptr(), high[t]);
+            }
+        }
+    }
+    T
+}
+
+/// The bf16 of 16 words: those of the lower halves, and those of the upper ones.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn halves(words: &[f32; LANES]) -> (__m512, __m512) {
+    // SAFETY: reads the 16 words of an array.
+    let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
+    let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
+    let low = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words));
+    (low, _mm512_castsi512_ps(_mm512_and_si512(words, upper)))
 }
 
 /// Fetches a row, which need not be there.

@@ -2,7 +2,7 @@
 
 use sconce_core::ops::simd::{LANES, dispatch, mul_add};
 
-use super::Entry;
+use super::{Entry, Sums};
 
 dispatch! {
     /// Adds to the sums each row of a panel times what its entry says.
@@ -28,8 +28,7 @@ dispatch! {
             let row = &rows[entry.row as usize];
             for t in 0..T {
                 for i in 0..LANES {
-                    let word = row[t][i].to_bits();
-                    let (first, second) = (f32::from_bits(word << 16), f32::from_bits(word & 0xFFFF_0000));
+                    let (first, second) = halves(row[t][i]);
                     lows[t][i] = mul_add::<FMA>(first, entry.value, lows[t][i]);
                     highs[t][i] = mul_add::<FMA>(second, entry.value, highs[t][i]);
                 }
@@ -37,4 +36,44 @@ dispatch! {
         }
         (*low, *high) = (lows, highs);
     }
+}
+
+dispatch! {
+    /// Adds to the sums of each of `R` vectors the rows of a panel, of so many vectors each, times its numbers.
+    pub fn tile<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[&[f32]; R]) {
+        for (sums, x) in sums.iter_mut().zip(x) {
+            for (row, &x) in panel.chunks_exact(vectors).zip(x.iter()) {
+                for (sum, weights) in sums.iter_mut().zip(row) {
+                    for i in 0..LANES {
+                        sum[i] = mul_add::<FMA>(weights[i], x, sum[i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// [`tile`] of rows whose words are two bf16.
+    pub fn tile_pairs<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[&[f32]; R]) {
+        for (sums, x) in sums.iter_mut().zip(x) {
+            let (lows, highs) = sums.split_at_mut(vectors);
+            for (row, &x) in panel.chunks_exact(vectors).zip(x.iter()) {
+                for ((low, high), words) in lows.iter_mut().zip(highs.iter_mut()).zip(row) {
+                    for i in 0..LANES {
+                        let (first, second) = halves(words[i]);
+                        low[i] = mul_add::<FMA>(first, x, low[i]);
+                        high[i] = mul_add::<FMA>(second, x, high[i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The two bf16 of a word.
+#[inline(always)]
+fn halves(word: f32) -> (f32, f32) {
+    let word = word.to_bits();
+    (f32::from_bits(word << 16), f32::from_bits(word & 0xFFFF_0000))
 }

@@ -1,0 +1,103 @@
+//! Layers on top of each other, each added to what it reads.
+
+use sconce_core::Result;
+use sconce_core::ops::Activation;
+use sconce_core::ops::simd::add_assign;
+use sconce_core::spec::Trunk;
+
+use crate::arena::Packer;
+use crate::gemv::Matrix;
+use crate::layer::{Game, Layer};
+use crate::norm::Norm;
+use crate::scratch::Scratch;
+
+/// `norm(x) -> dense -> [x + layer(norm(x))] -> norm`, as `sconce_core::backbone::stack`.
+pub struct Stack {
+    width: usize,
+    input_norm: Option<Norm>,
+    input: Option<Matrix>,
+    residuals: Vec<(Norm, Box<dyn Layer>)>,
+    norm: Option<Norm>,
+}
+
+impl Stack {
+    /// Without a layer yet, of inputs of `width`.
+    pub fn new(trunk: &Trunk, width: usize, packer: &mut Packer) -> Result<Self> {
+        let input_norm = Norm::layer(trunk.input_norm, packer, "backbone.input_norm")?;
+        let input = (width != trunk.hidden_size).then(|| Matrix::dense(packer, "backbone.input"));
+        let (width, input) = (trunk.hidden_size, input.transpose()?);
+        packer.holds(width);
+        Ok(Stack { width, input_norm, input, residuals: vec![], norm: None })
+    }
+
+    /// Puts `x + layer(norm(x))` on top.
+    pub fn push(&mut self, norm: Norm, layer: impl Layer + 'static) {
+        self.residuals.push((norm, Box::new(layer)));
+    }
+
+    /// With a last norm.
+    pub fn normed(self, norm: Norm) -> Self {
+        Stack { norm: Some(norm), ..self }
+    }
+}
+
+impl Layer for Stack {
+    fn state_len(&self) -> usize {
+        self.residuals.iter().map(|(_, layer)| layer.state_len()).sum()
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        if let Some(norm) = &self.input_norm {
+            norm.apply(arena, games.len(), &scratch.x, &mut scratch.y);
+            std::mem::swap(&mut scratch.x, &mut scratch.y);
+        }
+        let n = games.len() * self.width;
+        match &self.input {
+            Some(input) => {
+                let Scratch { x, stream, input: active, .. } = &mut *scratch;
+                input.read(active, x, games.len());
+                input.apply(arena, active, stream);
+            }
+            None => scratch.stream[..n].copy_from_slice(&scratch.x[..n]),
+        }
+        let mut at = at;
+        for (norm, layer) in &self.residuals {
+            norm.apply(arena, games.len(), &scratch.stream, &mut scratch.x);
+            layer.step(arena, games, at, scratch);
+            add_assign(&mut scratch.stream[..n], &scratch.x[..n]);
+            at += layer.state_len();
+        }
+        match &self.norm {
+            Some(norm) => norm.apply(arena, games.len(), &scratch.stream, &mut scratch.x),
+            None => std::mem::swap(&mut scratch.stream, &mut scratch.x),
+        }
+    }
+}
+
+/// `W_2 act(W_1 x)`: no memory.
+pub struct FeedForward {
+    up: Matrix,
+    activation: Activation,
+    down: Matrix,
+}
+
+impl FeedForward {
+    pub fn new(up: Matrix, activation: Activation, down: Matrix) -> Self {
+        FeedForward { up, activation, down }
+    }
+}
+
+impl Layer for FeedForward {
+    fn state_len(&self) -> usize {
+        0
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], _at: usize, scratch: &mut Scratch) {
+        let Scratch { x, y, input, .. } = scratch;
+        self.up.read(input, x, games.len());
+        self.up.apply(arena, input, y);
+        self.activation.apply(&mut y[..games.len() * self.up.outputs()]);
+        self.down.read(input, y, games.len());
+        self.down.apply(arena, input, x);
+    }
+}
