@@ -1,0 +1,68 @@
+//! Every backbone that has a plan, of random sizes.
+
+use sconce_core::rng::Rng;
+use sconce_core::spec::{Backbone, MambaConfig, MlpConfig, RecurrentConfig};
+
+/// Numbers that tests draw, each from its own place.
+pub struct Numbers {
+    rng: Rng,
+    next: u64,
+}
+
+impl Numbers {
+    pub fn new(seed: u64) -> Self {
+        Numbers { rng: Rng::new(seed, "plan", 0), next: 0 }
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        self.next += 1;
+        self.rng.u32(self.next) as usize % n
+    }
+
+    pub fn flag(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    pub fn normal(&mut self) -> f32 {
+        self.next += 1;
+        self.rng.normal(self.next)
+    }
+}
+
+/// One for each: of odd sizes too, of one layer and of several.
+pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
+    |n| {
+        Backbone::Mlp(MlpConfig {
+            hidden_sizes: (0..1 + n.below(3)).map(|_| [33, 48][n.below(2)] + n.below(2)).collect(),
+            layer_norm: n.flag(),
+            residual: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
+    |n| Backbone::Lstm(recurrent(n)),
+    |n| Backbone::Gru(recurrent(n)),
+    |n| {
+        Backbone::Mamba(MambaConfig {
+            hidden_size: 1 + n.below(70),
+            num_layers: 1 + n.below(3),
+            state_size: 1 + n.below(17),
+            expand_factor: 1 + n.below(2),
+            conv_size: 1 + n.below(4),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
+];
+
+fn recurrent(n: &mut Numbers) -> RecurrentConfig {
+    RecurrentConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        layer_norm: n.flag(),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
