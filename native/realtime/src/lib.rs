@@ -8,13 +8,14 @@
 //! | `plan` | a whole step, from an embedded frame to an action |
 //! | `embedding`, `heads` | its two ends, as in core |
 //! | `layer` | what all parts of a backbone are |
-//! | `stack`, `mlp`, `recurrent`, `mamba` | backbones, as in core |
+//! | `stack`, `mlp`, `recurrent`, `attention`, `mamba` | backbones, as in core |
 //! | `gemv` | a matrix times vectors |
 //! | `norm` | LayerNorm, RMSNorm |
 //! | `arena` | where the weights lie |
 //! | `scratch` | where the numbers of a step lie |
 
 mod arena;
+mod attention;
 mod embedding;
 mod gemv;
 mod heads;

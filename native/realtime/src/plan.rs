@@ -7,6 +7,7 @@ use sconce_core::spec::{Backbone, Spec};
 use sconce_core::{Error, Policy, Result};
 
 use crate::arena::{Arena, Packer};
+use crate::attention::{LstmHybrid, transformer};
 use crate::embedding::Embedding;
 use crate::gemv::Format;
 use crate::heads::Heads;
@@ -151,6 +152,10 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Option<Box
         Backbone::Mlp(c) => Box::new(Mlp::new(c, width, packer)?),
         Backbone::Gru(c) => Box::new(recurrent(Cell::Gru, c, packer)?),
         Backbone::Lstm(c) => Box::new(recurrent(Cell::Lstm, c, packer)?),
+        Backbone::SlidingWindow(c) | Backbone::DecisionTransformer(c) => {
+            Box::new(transformer(c, width, packer)?)
+        }
+        Backbone::LstmHybrid(c) => Box::new(LstmHybrid::new(c, packer)?),
         Backbone::Mamba(c) => Box::new(mamba(c, width, packer)?),
         _ => return Ok(None),
     }))

@@ -1,7 +1,7 @@
 //! Every backbone that has a plan, of random sizes.
 
 use sconce_core::rng::Rng;
-use sconce_core::spec::{Backbone, MambaConfig, MlpConfig, RecurrentConfig};
+use sconce_core::spec::{AttentionConfig, Backbone, MambaConfig, MlpConfig, RecurrentConfig};
 
 /// Numbers that tests draw, each from its own place.
 pub struct Numbers {
@@ -42,6 +42,7 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     },
     |n| Backbone::Lstm(recurrent(n)),
     |n| Backbone::Gru(recurrent(n)),
+    |n| Backbone::SlidingWindow(attention(n)),
     |n| {
         Backbone::Mamba(MambaConfig {
             hidden_size: 1 + n.below(70),
@@ -54,6 +55,8 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
             input_dropout: 0.1,
         })
     },
+    |n| Backbone::LstmHybrid(attention(n)),
+    |n| Backbone::DecisionTransformer(attention(n)),
 ];
 
 fn recurrent(n: &mut Numbers) -> RecurrentConfig {
@@ -61,6 +64,21 @@ fn recurrent(n: &mut Numbers) -> RecurrentConfig {
         hidden_size: 1 + n.below(70),
         num_layers: 1 + n.below(3),
         layer_norm: n.flag(),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
+/// Windows end within 30 frames, or do not.
+fn attention(n: &mut Numbers) -> AttentionConfig {
+    AttentionConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        num_heads: 1 + n.below(4),
+        head_dim: 2 + 2 * n.below(35),
+        window_size: 1 + n.below(40),
+        qk_layernorm: n.flag(),
         input_norm: n.flag(),
         dropout: 0.1,
         input_dropout: 0.1,
