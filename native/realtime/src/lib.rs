@@ -8,7 +8,7 @@
 //! | `plan` | a whole step, from an embedded frame to an action |
 //! | `embedding`, `heads` | its two ends, as in core |
 //! | `layer` | what all parts of a backbone are |
-//! | `stack`, `mlp`, `recurrent`, `attention`, `mamba` | backbones, as in core |
+//! | `stack`, and those of its name | backbones, as in core |
 //! | `gemv` | a matrix times vectors |
 //! | `norm` | LayerNorm, RMSNorm |
 //! | `arena` | where the weights lie |
@@ -21,10 +21,12 @@ mod gemv;
 mod heads;
 mod layer;
 mod mamba;
+mod min_rnn;
 mod mlp;
 mod norm;
 mod plan;
 mod recurrent;
+mod residual_lstm;
 mod scratch;
 mod stack;
 

@@ -13,8 +13,10 @@ use crate::gemv::Format;
 use crate::heads::Heads;
 use crate::layer::{Game, Layer};
 use crate::mamba::mamba;
+use crate::min_rnn::{min_gru, min_lstm};
 use crate::mlp::Mlp;
 use crate::recurrent::Recurrent;
+use crate::residual_lstm::{res_lstm, tx_like};
 use crate::scratch::Scratch;
 
 /// A policy packed for the CPU at hand: its weights once more, in one arena.
@@ -157,6 +159,10 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Option<Box
         }
         Backbone::LstmHybrid(c) => Box::new(LstmHybrid::new(c, packer)?),
         Backbone::Mamba(c) => Box::new(mamba(c, width, packer)?),
+        Backbone::MinGru(c) => Box::new(min_gru(c, width, packer)?),
+        Backbone::MinLstm(c) => Box::new(min_lstm(c, width, packer)?),
+        Backbone::ResLstm(c) => Box::new(res_lstm(c, width, packer)?),
+        Backbone::TxLike(c) => Box::new(tx_like(c, width, packer)?),
         _ => return Ok(None),
     }))
 }

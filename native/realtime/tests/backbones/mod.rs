@@ -1,7 +1,9 @@
 //! Every backbone that has a plan, of random sizes.
 
 use sconce_core::rng::Rng;
-use sconce_core::spec::{AttentionConfig, Backbone, MambaConfig, MlpConfig, RecurrentConfig};
+use sconce_core::spec::{
+    AttentionConfig, Backbone, ExpandConfig, MambaConfig, MlpConfig, RecurrentConfig, StackConfig,
+};
 
 /// Numbers that tests draw, each from its own place.
 pub struct Numbers {
@@ -42,6 +44,10 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     },
     |n| Backbone::Lstm(recurrent(n)),
     |n| Backbone::Gru(recurrent(n)),
+    |n| Backbone::MinGru(stack(n)),
+    |n| Backbone::MinLstm(stack(n)),
+    |n| Backbone::ResLstm(stack(n)),
+    |n| Backbone::TxLike(expand(n)),
     |n| Backbone::SlidingWindow(attention(n)),
     |n| {
         Backbone::Mamba(MambaConfig {
@@ -58,6 +64,27 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::LstmHybrid(attention(n)),
     |n| Backbone::DecisionTransformer(attention(n)),
 ];
+
+fn stack(n: &mut Numbers) -> StackConfig {
+    StackConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
+fn expand(n: &mut Numbers) -> ExpandConfig {
+    ExpandConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        expand_factor: 1 + n.below(3),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
 
 fn recurrent(n: &mut Numbers) -> RecurrentConfig {
     RecurrentConfig {
