@@ -16,11 +16,14 @@
 
 mod arena;
 mod attention;
+mod conv;
 mod embedding;
 mod gemv;
+mod griffin;
 mod heads;
 mod layer;
 mod mamba;
+mod mamba2;
 mod min_rnn;
 mod mlp;
 mod norm;
