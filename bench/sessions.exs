@@ -22,11 +22,8 @@ defmodule Sessions do
     opts = Keyword.merge(@defaults, opts)
     IO.puts(Output.header(Machine.describe()))
 
-    spec = [
-      backbone: String.to_existing_atom(opts[:backbone]),
-      embedding: {:melee, layout: :packed}
-    ]
-
+    backbone = Enum.find(Sconce.Temporal.backbones(), &(to_string(&1) == opts[:backbone]))
+    spec = [backbone: backbone, embedding: {:melee, layout: :packed}]
     {:ok, policy} = Policy.init(spec, seed: 1)
     open = open(policy, opts[:serving])
     count = opts[:sessions]
