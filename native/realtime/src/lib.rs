@@ -19,6 +19,7 @@ mod attention;
 mod embedding;
 mod gemv;
 mod heads;
+mod hgrn;
 mod layer;
 mod mamba;
 mod min_rnn;
@@ -27,6 +28,8 @@ mod norm;
 mod plan;
 mod recurrent;
 mod residual_lstm;
+mod s4d;
+mod s5;
 mod scratch;
 mod stack;
 

@@ -11,12 +11,15 @@ use crate::attention::{LstmHybrid, transformer};
 use crate::embedding::Embedding;
 use crate::gemv::Format;
 use crate::heads::Heads;
+use crate::hgrn::hgrn;
 use crate::layer::{Game, Layer};
 use crate::mamba::mamba;
 use crate::min_rnn::{min_gru, min_lstm};
 use crate::mlp::Mlp;
 use crate::recurrent::Recurrent;
 use crate::residual_lstm::{res_lstm, tx_like};
+use crate::s4d::s4d;
+use crate::s5::s5;
 use crate::scratch::Scratch;
 
 /// A policy packed for the CPU at hand: its weights once more, in one arena.
@@ -163,6 +166,9 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Option<Box
         Backbone::MinLstm(c) => Box::new(min_lstm(c, width, packer)?),
         Backbone::ResLstm(c) => Box::new(res_lstm(c, width, packer)?),
         Backbone::TxLike(c) => Box::new(tx_like(c, width, packer)?),
+        Backbone::Hgrn(c) => Box::new(hgrn(c, width, packer)?),
+        Backbone::S4d(c) => Box::new(s4d(c, width, packer)?),
+        Backbone::S5(c) => Box::new(s5(c, width, packer)?),
         _ => return Ok(None),
     }))
 }

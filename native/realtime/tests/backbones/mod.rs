@@ -3,6 +3,7 @@
 use sconce_core::rng::Rng;
 use sconce_core::spec::{
     AttentionConfig, Backbone, ExpandConfig, MambaConfig, MlpConfig, RecurrentConfig, StackConfig,
+    StateConfig,
 };
 
 /// Numbers that tests draw, each from its own place.
@@ -48,6 +49,9 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::MinLstm(stack(n)),
     |n| Backbone::ResLstm(stack(n)),
     |n| Backbone::TxLike(expand(n)),
+    |n| Backbone::Hgrn(expand(n)),
+    |n| Backbone::S4d(state(n)),
+    |n| Backbone::S5(state(n)),
     |n| Backbone::SlidingWindow(attention(n)),
     |n| {
         Backbone::Mamba(MambaConfig {
@@ -64,6 +68,17 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::LstmHybrid(attention(n)),
     |n| Backbone::DecisionTransformer(attention(n)),
 ];
+
+fn state(n: &mut Numbers) -> StateConfig {
+    StateConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        state_size: 1 + n.below(40),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
 
 fn stack(n: &mut Numbers) -> StackConfig {
     StackConfig {
