@@ -10,6 +10,7 @@ use crate::arena::{Arena, Packer};
 use crate::attention::{LstmHybrid, transformer};
 use crate::embedding::Embedding;
 use crate::gemv::Format;
+use crate::gla::gla;
 use crate::heads::Heads;
 use crate::hgrn::hgrn;
 use crate::layer::{Game, Layer};
@@ -18,6 +19,8 @@ use crate::min_rnn::{min_gru, min_lstm};
 use crate::mlp::Mlp;
 use crate::recurrent::Recurrent;
 use crate::residual_lstm::{res_lstm, tx_like};
+use crate::retnet::retnet;
+use crate::rwkv::rwkv;
 use crate::s4d::s4d;
 use crate::s5::s5;
 use crate::scratch::Scratch;
@@ -169,6 +172,9 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Option<Box
         Backbone::Hgrn(c) => Box::new(hgrn(c, width, packer)?),
         Backbone::S4d(c) => Box::new(s4d(c, width, packer)?),
         Backbone::S5(c) => Box::new(s5(c, width, packer)?),
+        Backbone::Retnet(c) => Box::new(retnet(c, width, packer)?),
+        Backbone::Gla(c) => Box::new(gla(c, width, packer)?),
+        Backbone::Rwkv(c) => Box::new(rwkv(c, width, packer)?),
         _ => return Ok(None),
     }))
 }

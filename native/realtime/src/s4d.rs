@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use sconce_core::Result;
+use sconce_core::backbone::s4d::FFN;
 use sconce_core::ops::Activation;
 use sconce_core::ops::simd::{dispatch, dot, exp_with};
 use sconce_core::spec::{Layered, StateConfig};
@@ -23,8 +24,7 @@ pub fn s4d(config: &StateConfig, width: usize, packer: &mut Packer) -> Result<St
         let norm = Norm::layer_norm(packer, &format!("{name}.norm1"))?;
         stack.push(norm, S4d::new(config, packer, &format!("{name}.mixer"))?);
         let norm = Norm::layer_norm(packer, &format!("{name}.norm2"))?;
-        let inner = 4 * hidden;
-        let up = Matrix::without_bias(packer, &format!("{name}.ffn.up"), 2 * inner)?;
+        let up = Matrix::without_bias(packer, &format!("{name}.ffn.up"), 2 * FFN * hidden)?;
         let down = Matrix::without_bias(packer, &format!("{name}.ffn.down"), hidden)?;
         stack.push(norm, GatedFeedForward::new(up, Activation::Silu, down));
     }

@@ -2,8 +2,8 @@
 
 use sconce_core::rng::Rng;
 use sconce_core::spec::{
-    AttentionConfig, Backbone, ExpandConfig, MambaConfig, MlpConfig, RecurrentConfig, StackConfig,
-    StateConfig,
+    AttentionConfig, Backbone, ExpandConfig, GlaConfig, HeadsConfig, MambaConfig, MlpConfig,
+    RecurrentConfig, StackConfig, StateConfig,
 };
 
 /// Numbers that tests draw, each from its own place.
@@ -52,6 +52,21 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::Hgrn(expand(n)),
     |n| Backbone::S4d(state(n)),
     |n| Backbone::S5(state(n)),
+    |n| Backbone::Retnet(heads(n)),
+    |n| Backbone::Rwkv(expand(n)),
+    |n| {
+        let num_heads = 1 + n.below(4);
+        Backbone::Gla(GlaConfig {
+            hidden_size: num_heads * (1 + n.below(18)),
+            num_layers: 1 + n.below(3),
+            num_heads,
+            head_dim: 1 + n.below(20),
+            expand_factor: 1 + n.below(3),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
     |n| Backbone::SlidingWindow(attention(n)),
     |n| {
         Backbone::Mamba(MambaConfig {
@@ -68,6 +83,20 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::LstmHybrid(attention(n)),
     |n| Backbone::DecisionTransformer(attention(n)),
 ];
+
+/// Of heads whose width is even.
+fn heads(n: &mut Numbers) -> HeadsConfig {
+    let num_heads = 1 + n.below(4);
+    HeadsConfig {
+        hidden_size: 2 * num_heads * (1 + n.below(10)),
+        num_layers: 1 + n.below(3),
+        num_heads,
+        expand_factor: 1 + n.below(3),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
 
 fn state(n: &mut Numbers) -> StateConfig {
     StateConfig {
