@@ -1,5 +1,7 @@
 //! Attention over the last frames, one frame at a time.
 
+use std::sync::Arc;
+
 use sconce_core::Result;
 use sconce_core::backbone::Cell;
 use sconce_core::backbone::attention::Sizes;
@@ -151,18 +153,30 @@ dispatch! {
     }
 }
 
-/// The two residuals of a block of a transformer: a norm and a layer each.
-pub fn block(
-    sizes: &Sizes,
-    packer: &mut Packer,
-    name: &str,
-) -> Result<((Norm, Attention), (Norm, FeedForward))> {
-    let first = Norm::layer_norm(packer, &format!("{name}.norm1"))?;
-    let attention = Attention::new(sizes, packer, name)?;
-    let second = Norm::layer_norm(packer, &format!("{name}.norm2"))?;
-    let up = Matrix::dense(packer, &format!("{name}.ffn1"))?;
-    let down = Matrix::dense(packer, &format!("{name}.ffn2"))?;
-    Ok(((first, attention), (second, FeedForward::new(up, Activation::Gelu, down))))
+/// The two residuals of a block of a transformer, which may stand in a stack several times: with the same
+/// weights, and a state of its own each time.
+pub struct Block {
+    norms: [Norm; 2],
+    attention: Arc<Attention>,
+    feed_forward: Arc<FeedForward>,
+}
+
+impl Block {
+    /// Of the weights `norm1`, `qkv`, `out`, `norm2`, `ffn1` and `ffn2` under `name`.
+    pub fn new(sizes: &Sizes, packer: &mut Packer, name: &str) -> Result<Self> {
+        let first = Norm::layer_norm(packer, &format!("{name}.norm1"))?;
+        let attention = Attention::new(sizes, packer, name)?.into();
+        let second = Norm::layer_norm(packer, &format!("{name}.norm2"))?;
+        let feed_forward =
+            FeedForward::dense(packer, name, ["ffn1", "ffn2"], Activation::Gelu)?.into();
+        Ok(Block { norms: [first, second], attention, feed_forward })
+    }
+
+    pub fn push_to(&self, stack: &mut Stack) {
+        let [first, second] = self.norms.clone();
+        stack.push(first, self.attention.clone());
+        stack.push(second, self.feed_forward.clone());
+    }
 }
 
 /// `x = x + attention(norm1(x))`, then `x = x + W_2 gelu(W_1 norm2(x))` for each layer, and at the end
@@ -170,10 +184,8 @@ pub fn block(
 pub fn transformer(config: &AttentionConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
-        let ((norm1, attention), (norm2, feed_forward)) =
-            block(&Sizes::from(config), packer, &format!("backbone.layers.{i}"))?;
-        stack.push(norm1, attention);
-        stack.push(norm2, feed_forward);
+        let name = format!("backbone.layers.{i}");
+        Block::new(&Sizes::from(config), packer, &name)?.push_to(&mut stack);
     }
     Ok(stack.normed(Norm::layer_norm(packer, "backbone.norm")?))
 }

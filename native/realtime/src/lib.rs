@@ -16,13 +16,16 @@
 
 mod arena;
 mod attention;
+mod conv;
 mod embedding;
 mod gemv;
 mod gla;
+mod griffin;
 mod heads;
 mod hgrn;
 mod layer;
 mod mamba;
+mod mamba2;
 mod min_rnn;
 mod mlp;
 mod norm;

@@ -12,6 +12,7 @@ use crate::arena::Packer;
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4), or without a bias
 /// `x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019, eq. 4).
+#[derive(Clone)]
 pub struct Norm {
     weight: Range<usize>,
     bias: Option<Range<usize>>,

@@ -11,10 +11,12 @@ use crate::attention::{LstmHybrid, transformer};
 use crate::embedding::Embedding;
 use crate::gemv::Format;
 use crate::gla::gla;
+use crate::griffin::{griffin, hawk};
 use crate::heads::Heads;
 use crate::hgrn::hgrn;
 use crate::layer::{Game, Layer};
-use crate::mamba::mamba;
+use crate::mamba::{gated_ssm, jamba, mamba, zamba};
+use crate::mamba2::mamba2;
 use crate::min_rnn::{min_gru, min_lstm};
 use crate::mlp::Mlp;
 use crate::recurrent::Recurrent;
@@ -165,6 +167,12 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Option<Box
         }
         Backbone::LstmHybrid(c) => Box::new(LstmHybrid::new(c, packer)?),
         Backbone::Mamba(c) => Box::new(mamba(c, width, packer)?),
+        Backbone::Mamba2(c) => Box::new(mamba2(c, width, packer)?),
+        Backbone::Jamba(c) => Box::new(jamba(c, width, packer)?),
+        Backbone::Zamba(c) => Box::new(zamba(c, width, packer)?),
+        Backbone::Griffin(c) => Box::new(griffin(c, width, packer)?),
+        Backbone::Hawk(c) => Box::new(hawk(c, width, packer)?),
+        Backbone::GatedSsm(c) => Box::new(gated_ssm(c, width, packer)?),
         Backbone::MinGru(c) => Box::new(min_gru(c, width, packer)?),
         Backbone::MinLstm(c) => Box::new(min_lstm(c, width, packer)?),
         Backbone::ResLstm(c) => Box::new(res_lstm(c, width, packer)?),

@@ -2,8 +2,8 @@
 
 use sconce_core::rng::Rng;
 use sconce_core::spec::{
-    AttentionConfig, Backbone, ExpandConfig, GlaConfig, HeadsConfig, MambaConfig, MlpConfig,
-    RecurrentConfig, StackConfig, StateConfig,
+    AttentionConfig, Backbone, ExpandConfig, GlaConfig, GriffinConfig, HawkConfig, HeadsConfig,
+    JambaConfig, Mamba2Config, MambaConfig, MlpConfig, RecurrentConfig, StackConfig, StateConfig,
 };
 
 /// Numbers that tests draw, each from its own place.
@@ -80,7 +80,41 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
             input_dropout: 0.1,
         })
     },
+    |n| {
+        let (heads, head_dim, expand_factor) = (1 + n.below(4), 1 + n.below(20), 1 + n.below(2));
+        Backbone::Mamba2(Mamba2Config {
+            hidden_size: heads * head_dim,
+            num_layers: 1 + n.below(3),
+            state_size: 1 + n.below(40),
+            expand_factor,
+            conv_size: 1 + n.below(4),
+            head_dim,
+            chunk_size: 1 + n.below(40),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
     |n| Backbone::LstmHybrid(attention(n)),
+    |n| Backbone::Jamba(jamba(n)),
+    |n| {
+        let num_heads = 1 + n.below(3);
+        Backbone::Griffin(GriffinConfig {
+            hidden_size: num_heads * (2 + 2 * n.below(12)),
+            num_layers: 1 + n.below(4),
+            expand_factor: 1 + n.below(3),
+            conv_size: 1 + n.below(4),
+            attention_every: 1 + n.below(3),
+            num_heads,
+            window_size: 1 + n.below(40),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
+    |n| Backbone::Hawk(hawk(n)),
+    |n| Backbone::Zamba(jamba(n)),
+    |n| Backbone::GatedSsm(hawk(n)),
     |n| Backbone::DecisionTransformer(attention(n)),
 ];
 
@@ -150,6 +184,37 @@ fn attention(n: &mut Numbers) -> AttentionConfig {
         head_dim: 2 + 2 * n.below(35),
         window_size: 1 + n.below(40),
         qk_layernorm: n.flag(),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
+/// Of layers that are fewer than it takes to attend, or several times as many.
+fn jamba(n: &mut Numbers) -> JambaConfig {
+    JambaConfig {
+        hidden_size: 1 + n.below(40),
+        num_layers: 1 + n.below(5),
+        state_size: 1 + n.below(17),
+        expand_factor: 1 + n.below(2),
+        conv_size: 1 + n.below(4),
+        attention_every: 1 + n.below(3),
+        num_heads: 1 + n.below(3),
+        head_dim: 2 + 2 * n.below(20),
+        window_size: 1 + n.below(40),
+        qk_layernorm: n.flag(),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
+fn hawk(n: &mut Numbers) -> HawkConfig {
+    HawkConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        expand_factor: 1 + n.below(3),
+        conv_size: 1 + n.below(5),
         input_norm: n.flag(),
         dropout: 0.1,
         input_dropout: 0.1,

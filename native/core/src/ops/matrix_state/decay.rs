@@ -85,7 +85,8 @@ struct SsdGates {
 }
 
 dispatch! {
-    fn ssd_frames(gates: &mut [f32], raw: &[f32], bias: &[f32], a: &[f32]) {
+    /// The gates of frames, see [`ssd_gates`]; `a` is `-e^a_log`.
+    pub fn ssd_frames(gates: &mut [f32], raw: &[f32], bias: &[f32], a: &[f32]) {
         let heads = a.len();
         for (gates, raw) in gates.chunks_exact_mut(2 * heads).zip(raw.chunks_exact(heads)) {
             let (logs, dts) = gates.split_at_mut(heads);
