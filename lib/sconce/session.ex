@@ -67,6 +67,14 @@ defmodule Sconce.Session do
               "How the matrices of a packed policy are kept: as they are, or rounded to bf16, which are " <>
                 "read in half the time."
           ],
+          rollback: [
+            type: :non_neg_integer,
+            max: 60,
+            default: 0,
+            doc:
+              "How many decisions `rollback/2` can take back, and `:game_frame` answer again; each takes " <>
+                "the bytes of one more state."
+          ],
           logits: [type: :boolean, default: false, doc: "Whether actions come with their logits."],
           project_out: [
             type: :any,
@@ -95,6 +103,12 @@ defmodule Sconce.Session do
              "An action to score, as `previous` or as a list of labels: nothing is drawn, it " <>
                "becomes the decision, and logits are those of its parts."
          ],
+         game_frame: [
+           type: {:or, [:integer, nil]},
+           doc:
+             "The game's number of this frame. Asked again for one that was decided, the session answers " <>
+               "what it decided and stays as it was."
+         ],
          deadline_ms: [
            type: :non_neg_integer,
            max: 4_294_967_295,
@@ -107,6 +121,9 @@ defmodule Sconce.Session do
              "Instead of the session's, for this decision; `[]` for none, `nil` as if not given."
          ]
        ] ++ Enum.map(@sampling, fn {name, spec} -> {name, Keyword.delete(spec, :default)} end)
+
+  # What a serving decides for all its sessions is none of theirs.
+  @served Keyword.drop(@open, [:lane, :weights])
 
   @reset [seed: @seed ++ [default: nil, doc: "Another seed; `nil` keeps the session's."]]
 
@@ -167,6 +184,8 @@ defmodule Sconce.Session do
   caller's scheduler, otherwise on a thread of ours while the caller waits. Sixty steps of a window,
   with which a carried state begins too, are mostly of the latter kind.
 
+  In a session of a `Sconce.Serving` the serving decides, by the batch, and the lane is `:serving`.
+
   A decision that its deadline ends is not made: the session stays as it was. If a thread is still at
   work on it, the next call is `:busy`.
 
@@ -198,7 +217,7 @@ defmodule Sconce.Session do
           mode: mode,
           path: :packed | :core,
           weights: :f32 | :bf16,
-          lane: :inline | :worker,
+          lane: :inline | :worker | :serving,
           step_us: float,
           window_us: float
         }
@@ -209,13 +228,30 @@ defmodule Sconce.Session do
   @spec open(Policy.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def open(%Policy{} = policy, opts \\ []) do
     options = Options.validate!(opts, @open)
+
+    open_by(policy.spec, options, fn ref, native, project_out ->
+      Native.session_open(policy.ref, ref, native, project_out)
+    end)
+  end
+
+  @doc false
+  def served_options, do: @served
+
+  @doc false
+  # A session of a serving, see `Sconce.Serving.open/2`; `open` asks for the native one.
+  def open_served(spec, opts, open) do
+    options = [weights: :f32, lane: :auto] ++ Options.validate!(opts, @served)
+    with {:ok, session} <- open_by(spec, options, open), do: {:ok, %{session | lane: :serving}}
+  end
+
+  defp open_by(spec, options, open) do
     ref = make_ref()
 
     with {:ok, project_out} <- Projection.pack(options[:project_out]),
-         :ok <- Native.session_open(policy.ref, ref, to_native(options), project_out),
+         :ok <- open.(ref, to_native(options), project_out),
          {:ok, session} <- answer(ref),
          {:ok, info} <- Native.session_info(session) do
-      {:ok, new(session, policy.spec, options, info)}
+      {:ok, new(session, spec, options, info)}
     end
   end
 
@@ -227,6 +263,7 @@ defmodule Sconce.Session do
       seed: options[:seed] || :rand.uniform(2 ** 53) - 1,
       frame_delay: options[:frame_delay],
       weights: options[:weights],
+      rollback: options[:rollback],
       lane: if(options[:lane] != :auto, do: options[:lane])
     }
   end
@@ -257,18 +294,109 @@ defmodule Sconce.Session do
   """
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}
   def act(%__MODULE__{} = session, frame, opts \\ []) do
-    {how, project_out, actions, overrides} = act_options(opts, session.logits)
-
-    with {:ok, row} <- Embedding.pack(session.spec.embedding, frame),
-         {:ok, overrides} <- with_actions(overrides, actions, session.spec),
-         {:ok, project_out} <- Projection.pack(project_out),
-         {:ok, decision} <- decide(session.ref, row, how, overrides, project_out) do
+    with {:ok, asked} <- native(session, frame, opts),
+         {:ok, decision} <- decide(asked, opts[:deadline_ms]) do
       {:ok, Action.new(session.spec, session.controller?, decision)}
     end
   end
 
-  # How a decision is made, `{logits, deadline_ms}`, and what it changes.
-  defp act_options([], logits), do: {{logits, nil}, nil, [], nil}
+  @doc """
+  Decides for many games at once: `[{session, frame}, ...]`, each as `act/3` would, the answers in their order.
+
+  Sessions over one policy step as one batch, in which each weight that is read serves several games: thirty two
+  of them take a third of the time, and each has the bits that it would have alone. What is wrong with one is its
+  own answer. An entry may bring options of its own, `{session, frame, opts}`; `:deadline_ms` is of all, and when it
+  passes no decision is made.
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :mlp, heads: [a: {:categorical, 2}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> games = for seed <- 1..3, {:ok, session} = Sconce.Session.open(policy, seed: seed), do: {session, [0.5]}
+      iex> answers = Sconce.Session.act_many(games, deadline_ms: 1000)
+      iex> for {:ok, action} <- answers, do: action.frame
+      [1, 1, 1]
+
+  Options as those of `act/3`.
+  """
+  @spec act_many([{t, term} | {t, term, keyword}], keyword) :: [
+          {:ok, Action.t()} | {:error, Error.t()}
+        ]
+  def act_many(games, opts \\ []) when is_list(games) do
+    {deadline, opts} = opts |> Options.validate!(@act) |> Keyword.split([:deadline_ms])
+    asked = Enum.map(games, &asked(&1, opts))
+
+    # Those of a serving are decided there, together with whoever else asks.
+    {served, own} =
+      for({{session, {:ok, native}}, i} <- Enum.with_index(asked), do: {i, session, native})
+      |> Enum.split_with(fn {_i, session, _native} -> session.lane == :serving end)
+
+    start = System.monotonic_time()
+
+    submitted =
+      for {i, _, native} <- served, do: {i, native, submit(native, deadline[:deadline_ms])}
+
+    decided = Map.new(decide_many(own, deadline[:deadline_ms]))
+
+    decided =
+      for {i, native, answer} <- submitted, into: decided do
+        {i, finish(answer, native, deadline[:deadline_ms], start)}
+      end
+
+    for {{session, ready}, i} <- Enum.with_index(asked) do
+      with {:ok, _native} <- ready,
+           {:ok, decision} <- Map.fetch!(decided, i),
+           do: {:ok, Action.new(session.spec, session.controller?, decision)}
+    end
+  end
+
+  defp asked({%__MODULE__{} = session, frame}, opts), do: asked({session, frame, []}, opts)
+
+  defp asked({%__MODULE__{} = session, frame, own}, opts) do
+    opts = Keyword.merge(opts, own)
+
+    if Keyword.has_key?(own, :deadline_ms),
+      do: raise(ArgumentError, "deadline_ms: is that of all games of a call")
+
+    {session, native(session, frame, opts)}
+  end
+
+  defp asked(other, _opts) do
+    raise ArgumentError,
+          "games: expected {session, frame} or {session, frame, opts}, got: #{inspect(other)}"
+  end
+
+  # Answers by their places.
+  defp decide_many([], _deadline_ms), do: []
+
+  defp decide_many([{_i, first, _native} | _] = asked, deadline_ms) do
+    {ref, start} = {make_ref(), System.monotonic_time()}
+    natives = for {_i, _session, native} <- asked, do: native
+
+    submitted =
+      case Native.session_act_many(ref, natives, deadline_ms) do
+        :queued -> {:queued, ref}
+        decided -> decided
+      end
+
+    places = for {i, _session, _native} <- asked, do: i
+
+    case finish(submitted, {first.ref}, deadline_ms, start) do
+      {:ok, answers} -> Enum.zip(places, answers)
+      error -> for i <- places, do: {i, error}
+    end
+  end
+
+  # What a decision is told, as the native side reads it.
+  defp native(session, frame, opts) do
+    {logits, project_out, actions, overrides} = act_options(opts, session.logits)
+
+    with {:ok, row} <- Embedding.pack(session.spec.embedding, frame),
+         {:ok, overrides} <- with_actions(overrides, actions, session.spec),
+         {:ok, project_out} <- Projection.pack(project_out),
+         do: {:ok, {session.ref, row, logits, overrides, project_out}}
+  end
+
+  # Whether logits are wanted, directions, actions that were given, and what else changes the decision.
+  defp act_options([], logits), do: {logits, nil, [], nil}
 
   defp act_options(opts, logits) do
     {call, rest} =
@@ -276,8 +404,7 @@ defmodule Sconce.Session do
 
     {actions, overrides} = Keyword.split(rest, [:previous, :queue, :choices])
     overrides = if overrides != [], do: Map.new(overrides)
-    how = {Keyword.get(call, :logits, logits), call[:deadline_ms]}
-    {how, call[:project_out], actions, overrides}
+    {Keyword.get(call, :logits, logits), call[:project_out], actions, overrides}
   end
 
   # Actions that were given go to the native side as labels.
@@ -307,27 +434,43 @@ defmodule Sconce.Session do
   defp input(spec, nil), do: {:ok, Action.no_labels(spec)}
   defp input(spec, action), do: Action.labels(spec, :queue, action)
 
-  defp decide(session, row, {_logits, deadline_ms} = how, overrides, project_out) do
-    ref = make_ref()
-
-    case Native.session_act(session, ref, row, how, overrides, project_out) do
-      :queued -> answer(session, ref, deadline_ms)
+  defp decide(native, deadline_ms) do
+    case submit(native, deadline_ms) do
+      {:queued, _ref} = queued -> finish(queued, native, deadline_ms, System.monotonic_time())
       decided -> decided
     end
   end
 
-  defp answer(_session, ref, nil), do: answer(ref)
+  defp submit({session, row, logits, overrides, project_out}, deadline_ms) do
+    ref = make_ref()
 
-  defp answer(session, ref, deadline_ms) do
+    case Native.session_act(session, ref, row, {logits, deadline_ms}, overrides, project_out) do
+      :queued -> {:queued, ref}
+      decided -> decided
+    end
+  end
+
+  # The answer to a call that began at `start`.
+  defp finish({:queued, ref}, _native, nil, _start), do: answer(ref)
+
+  defp finish({:queued, ref}, native, deadline_ms, start) do
     receive do
       {:sconce, ^ref, answer} -> answer
     after
-      deadline_ms ->
+      left(deadline_ms, start) ->
         # Either the decision will not be made, or its answer is on the way.
-        if Native.session_abandon(session),
-          do: {:error, late(deadline_ms)},
+        if Native.session_abandon(elem(native, 0)),
+          do: {:error, Error.late(:act, deadline_ms, start)},
           else: answer(ref)
     end
+  end
+
+  defp finish(decided, _native, _deadline_ms, _start), do: decided
+
+  # Milliseconds, the last one begun: the answer to who is late is no earlier than its deadline.
+  defp left(deadline_ms, start) do
+    passed = System.convert_time_unit(System.monotonic_time() - start, :native, :millisecond)
+    max(deadline_ms - passed, 0)
   end
 
   # Comes in any case: the native side answers once, also for work that was dropped.
@@ -336,13 +479,6 @@ defmodule Sconce.Session do
       {:sconce, ^ref, answer} -> answer
     end
   end
-
-  defp late(deadline_ms),
-    do: %Error{
-      kind: :deadline,
-      op: :act,
-      details: %{what: "the answer", deadline_ms: deadline_ms}
-    }
 
   @doc """
   Back to the start of a game.
@@ -356,6 +492,32 @@ defmodule Sconce.Session do
     [seed: seed] = Options.validate!(opts, @reset)
     Native.session_reset(ref, seed)
   end
+
+  @doc """
+  Takes back the decisions for the game's frame `game_frame` and for all after it, and answers how many.
+
+  For games that predict the other player and correct themselves: the session must be opened with
+  `rollback: n`, and frames be given with their numbers (`game_frame:`). Nothing is copied; it takes a
+  microsecond. What is decided again is drawn from the same random numbers. A frame further back than the last
+  `n` decisions is `:out_of_range`, and the session stays as it was.
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :gru, hidden_size: 8, heads: [a: {:categorical, 2}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy, rollback: 8)
+      iex> for n <- 1..5, do: {:ok, _} = Sconce.Session.act(session, [n / 5], game_frame: n)
+      iex> Sconce.Session.rollback(session, 4)
+      {:ok, 2}
+      iex> {:ok, action} = Sconce.Session.act(session, [0.7], game_frame: 4)
+      iex> {:ok, ^action} = Sconce.Session.act(session, [0.7], game_frame: 4)
+      iex> action.frame
+      4
+  """
+  @spec rollback(t, integer) :: {:ok, non_neg_integer} | {:error, Error.t()}
+  def rollback(%__MODULE__{ref: ref}, game_frame) when is_integer(game_frame),
+    do: Native.session_rollback(ref, game_frame)
+
+  def rollback(%__MODULE__{}, other),
+    do: raise(ArgumentError, "game_frame: expected an integer, got: #{inspect(other)}")
 
   @doc """
   The session's memory as a binary: state, kept frames, seed, number of decisions, latest inputs.

@@ -1,18 +1,22 @@
 //! The memory of a running game: `Sconce.Session`.
 
+use std::borrow::Cow;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
+use sconce_core::heads::Decision;
 use sconce_core::{Error, Result};
 use sconce_serve::Deadline;
-use sconce_serve::session::{self, Act, Lane, Options, Overrides, Session};
+use sconce_serve::serving::GaveUp;
+use sconce_serve::session::{self, Lane, Options, Overrides, Session};
 
 use crate::border::{
     Bytes, Data, Reply, call, decode, error, from_binary, guard, inline, perform, pool, to_binary,
 };
 use crate::policy::PolicyHandle;
+use crate::serving::{self, Server};
 
 mod atoms {
     rustler::atoms! { queued }
@@ -26,11 +30,13 @@ mod atoms {
 /// 3. Closing frees its memory, at once or when the call that has it ends; so does the end of the
 ///    handle itself. Calls on a closed session are `:not_found`.
 /// 4. A queued decision has a [`Ticket`], which is claimed once: by the thread, which then commits the
-///    decision and answers, or by the caller that gives up, and then nothing changes and no message
-///    comes.
+///    decision and answers, or by the caller that gives up or dies, and then nothing changes and no message
+///    comes. In a serving it then leaves the queue.
 pub struct SessionHandle {
     slot: Mutex<Slot>,
     owner: Mutex<Owner>,
+    /// Where its decisions are made, instead of the lane that it would take.
+    serving: Option<Arc<Server>>,
 }
 
 enum Slot {
@@ -45,12 +51,16 @@ struct Owner {
 }
 
 #[derive(Clone, Default)]
-struct Ticket(Arc<AtomicBool>);
+pub struct Ticket(Arc<AtomicBool>);
 
 impl Ticket {
     /// True for the first who asks.
-    fn claim(&self) -> bool {
+    pub fn claim(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    pub fn is(&self, other: &Ticket) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -85,31 +95,67 @@ impl SessionHandle {
 
     fn close(&self) {
         let before = mem::replace(&mut *self.slot(), Slot::Closed);
+        if let Slot::Working(ticket) = &before {
+            self.give_up(ticket, GaveUp::Died);
+        }
         // Freed here, after the lock.
         drop(before);
     }
 
-    fn is_closed(&self) -> bool {
+    /// True if the decision of this ticket will not be made.
+    fn give_up(&self, ticket: &Ticket, why: GaveUp) -> bool {
+        let claimed = ticket.claim();
+        if claimed && let Some(serving) = &self.serving {
+            let caller = self.owner().pid;
+            serving.give_up(caller, why, |request| request.has(ticket));
+        }
+        claimed
+    }
+
+    pub fn is_closed(&self) -> bool {
         matches!(*self.slot(), Slot::Closed)
+    }
+
+    /// A session for a process, which it ends with. For threads of ours.
+    pub fn open(
+        session: Session,
+        pid: LocalPid,
+        serving: Option<Arc<Server>>,
+    ) -> Result<ResourceArc<Self>> {
+        let handle = ResourceArc::new(SessionHandle {
+            slot: Mutex::new(Slot::Idle(Box::new(session))),
+            owner: Mutex::new(Owner { pid, monitor: None }),
+            serving,
+        });
+        // Held until the monitor is written down, so that the death is known as the owner's.
+        let mut owner = handle.owner();
+        owner.monitor = handle.monitor(None, &pid);
+        let alive = owner.monitor.is_some();
+        drop(owner);
+        if alive { Ok(handle) } else { Err(Error::Cancelled) }
     }
 }
 
-fn closed() -> Error {
+pub fn closed() -> Error {
     Error::not_found("session (closed)")
 }
 
 /// A session that one call has taken. It goes back when this is dropped, unless it was closed
 /// meanwhile.
-struct Taken {
+pub struct Taken {
     handle: ResourceArc<SessionHandle>,
     session: Option<Box<Session>>,
-    ticket: Ticket,
+    pub ticket: Ticket,
 }
 
 impl Taken {
     fn new(env: Env, handle: ResourceArc<SessionHandle>) -> Result<Self> {
+        Taken::with(env, handle, Ticket::default())
+    }
+
+    /// With the ticket of more than one.
+    pub fn with(env: Env, handle: ResourceArc<SessionHandle>, ticket: Ticket) -> Result<Self> {
         handle.check_owner(env)?;
-        let ticket = Ticket::default();
         let session = {
             let mut slot = handle.slot();
             match mem::replace(&mut *slot, Slot::Working(ticket.clone())) {
@@ -127,7 +173,12 @@ impl Taken {
         Ok(Taken { handle, session: Some(session), ticket })
     }
 
-    fn session(&mut self) -> Result<&mut Session> {
+    /// Whether its owner died or closed it meanwhile.
+    pub fn is_closed(&self) -> bool {
+        self.handle.is_closed()
+    }
+
+    pub fn session(&mut self) -> Result<&mut Session> {
         self.session.as_deref_mut().ok_or_else(closed)
     }
 }
@@ -159,22 +210,13 @@ fn session_open<'a>(
         let options = Options { project_out: vectors(project_out)?, ..decode(options)? };
         let pid = env.pid();
         pool::submit(env, "open", reference, move || {
-            let plan = policy.plan(options.weights)?;
-            let session = Box::new(Session::with_plan(policy.0.clone(), plan, options)?);
-            let handle = ResourceArc::new(SessionHandle {
-                slot: Mutex::new(Slot::Idle(session)),
-                owner: Mutex::new(Owner { pid, monitor: None }),
-            });
-            let mut owner = handle.owner();
-            owner.monitor = handle.monitor(None, &pid);
-            let alive = owner.monitor.is_some();
-            drop(owner);
-            if alive { Ok(handle) } else { Err(Error::Cancelled) }
+            let session = Session::over(policy.model(options.weights)?, options)?;
+            SessionHandle::open(session, pid, None)
         })
     })
 }
 
-fn vectors(binary: Option<Binary>) -> Result<Option<Vec<f32>>> {
+pub fn vectors(binary: Option<Binary>) -> Result<Option<Vec<f32>>> {
     binary.map(|binary| from_binary("project_out", &binary, f32::from_le_bytes)).transpose()
 }
 
@@ -197,39 +239,52 @@ fn session_act<'a>(
             false => decode(overrides)?,
         };
         overrides.project_out = vectors(project_out)?;
+        let serving = handle.serving.clone();
         let mut taken = Taken::new(env, handle)?;
         let lane = taken.session()?.next_lane();
-        Ok((Request { raw, overrides, logits }, taken, lane))
+        Ok((Request { raw, overrides, logits }, taken, serving.ok_or(lane)))
     });
+    let queued = |queued: Result<()>| match queued {
+        Ok(()) => atoms::queued().encode(env),
+        Err(failure) => error(env, "act", &failure),
+    };
     match prepared {
-        Ok((request, mut taken, Lane::Inline)) => inline(env, "act", || {
+        Ok((request, taken, Ok(serving))) => {
+            queued(serving::submit_act(env, &serving, reference, request, taken, deadline))
+        }
+        Ok((request, mut taken, Err(Lane::Inline))) => inline(env, "act", || {
             deadline.map_or(Ok(()), |deadline| deadline.check())?;
-            request.answer(taken.session()?, || true)
+            let session = taken.session()?;
+            session.decide(&request.raw, &request.overrides)?;
+            session.commit();
+            Ok(Answered::of(session, request.logits).encode(env))
         }),
-        Ok((request, taken, Lane::Worker)) => {
-            match queue(env, reference, request, taken, deadline) {
-                Ok(()) => atoms::queued().encode(env),
-                Err(failure) => error(env, "act", &failure),
-            }
+        Ok((request, taken, Err(Lane::Worker))) => {
+            queued(queue(env, reference, request, taken, deadline))
         }
         Err(failure) => error(env, "act", &failure),
     }
 }
 
-struct Request {
-    raw: Vec<f32>,
-    overrides: Overrides,
-    logits: bool,
+pub struct Request {
+    pub raw: Vec<f32>,
+    pub overrides: Overrides,
+    pub logits: bool,
 }
 
 impl Request {
     /// Decides, and commits if the claim holds.
-    fn answer(&self, session: &mut Session, claim: impl FnOnce() -> bool) -> Result<Answered> {
-        let step = session.decide(&self.raw, &self.overrides)?;
-        match claim() {
-            true => Ok(Answered { act: session.commit(step), logits: self.logits }),
-            false => Err(Error::Cancelled),
+    fn answer(
+        &self,
+        session: &mut Session,
+        claim: impl FnOnce() -> bool,
+    ) -> Result<Answered<'static>> {
+        session.decide(&self.raw, &self.overrides)?;
+        if !claim() {
+            return Err(Error::Cancelled);
         }
+        session.commit();
+        Ok(Answered::of(session, self.logits).into_owned())
     }
 }
 
@@ -248,7 +303,7 @@ fn queue(
         let result = guard(|| {
             start?;
             // Its owner may have died while the job was waiting.
-            if taken.handle.is_closed() {
+            if taken.is_closed() {
                 return Err(closed());
             }
             request.answer(taken.session()?, || {
@@ -263,17 +318,30 @@ fn queue(
     Ok(())
 }
 
-struct Answered {
-    act: Act,
+/// A session's last answer.
+pub struct Answered<'s> {
+    decision: Cow<'s, Decision>,
+    frame: u64,
     logits: bool,
 }
 
+impl<'s> Answered<'s> {
+    pub fn of(session: &'s Session, logits: bool) -> Self {
+        let (decision, frame) = session.last();
+        Answered { decision: Cow::Borrowed(decision), frame, logits }
+    }
+
+    pub fn into_owned(self) -> Answered<'static> {
+        Answered { decision: Cow::Owned(self.decision.into_owned()), ..self }
+    }
+}
+
 /// `{choices, confidence, logits or nil, frame}`
-impl Encoder for Answered {
+impl Encoder for Answered<'_> {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
-        let Act { decision, frame } = &self.act;
-        let logits = self.logits.then(|| to_binary(env, &decision.logits));
-        (&decision.choices, &decision.confidence, logits, *frame).encode(env)
+        let Decision { logits, choices, confidence } = &*self.decision;
+        let logits = self.logits.then(|| to_binary(env, logits));
+        (choices, confidence, logits, self.frame).encode(env)
     }
 }
 
@@ -288,15 +356,18 @@ fn session_abandon(env: Env, handle: ResourceArc<SessionHandle>) -> bool {
         Slot::Working(ticket) => Some(ticket.clone()),
         Slot::Idle(_) | Slot::Closed => None,
     };
-    ticket.is_some_and(|ticket| ticket.claim())
+    ticket.is_some_and(|ticket| handle.give_up(&ticket, GaveUp::Late))
 }
 
 #[rustler::nif]
 fn session_reset(env: Env, handle: ResourceArc<SessionHandle>, seed: Option<u64>) -> Term {
-    perform(env, "reset", || {
-        Taken::new(env, handle)?.session()?.reset(seed);
-        Ok(())
-    })
+    perform(env, "reset", || Taken::new(env, handle)?.session()?.reset(seed))
+}
+
+/// Takes back the decisions of a game's frame and of those after it; answers how many.
+#[rustler::nif]
+fn session_rollback(env: Env, handle: ResourceArc<SessionHandle>, game_frame: i64) -> Term {
+    call(env, "rollback", || Taken::new(env, handle)?.session()?.rollback(game_frame))
 }
 
 #[rustler::nif(schedule = "DirtyCpu")]

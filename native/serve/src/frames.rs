@@ -4,6 +4,7 @@ use sconce_core::heads::NONE;
 use sconce_core::policy::Frames;
 use sconce_core::spec::{Heads, MAX_DELAY};
 use sconce_core::{Error, Policy, Result, Spec};
+use sconce_realtime::Frame;
 
 /// One embedded frame.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,19 +30,29 @@ impl Row {
     /// Embeds a raw row; a value that is not its field's is an error that names it.
     pub fn embed(spec: &Spec, raw: &[f32]) -> Result<Self> {
         let mut row = Row::blank(spec);
-        spec.embedding.embed(raw, true, &mut row.continuous, &mut row.ids)?;
+        row.read(spec, raw)?;
+        Ok(row)
+    }
+
+    /// As [`embed`](Self::embed), over what the row was.
+    pub fn read(&mut self, spec: &Spec, raw: &[f32]) -> Result<()> {
+        spec.embedding.embed(raw, true, &mut self.continuous, &mut self.ids)?;
+        self.previous.fill(NONE);
         // Only the heads of a controller can read a frame's controller.
         if spec.heads.is_controller() {
-            spec.embedding.previous_labels(raw, &spec.heads, &mut row.previous)?;
+            spec.embedding.previous_labels(raw, &spec.heads, &mut self.previous)?;
         }
-        Ok(row)
+        Ok(())
     }
 
     /// Puts the inputs that the player gave last, `[k, num_labels]`, the newest first, in the place of
     /// those that the row has.
     pub fn write_queue(&mut self, spec: &Spec, queue: &[u16]) -> Result<()> {
         let newest = self.previous.len();
-        self.previous.copy_from_slice(queue.get(..newest).unwrap_or(&vec![NONE; newest]));
+        match queue.get(..newest) {
+            Some(newest) => self.previous.copy_from_slice(newest),
+            None => self.previous.fill(NONE),
+        }
         spec.embedding.write_queue(queue, &spec.heads, &mut self.continuous)
     }
 
@@ -56,6 +67,14 @@ pub struct View<'a> {
     pub continuous: &'a [f32],
     pub ids: &'a [u32],
     pub previous: &'a [u16],
+}
+
+impl<'a> View<'a> {
+    /// As a plan reads it.
+    pub fn frame(self) -> Frame<'a> {
+        let View { continuous, ids, previous } = self;
+        Frame { continuous, ids, previous }
+    }
 }
 
 /// Rows, oldest first, as one window.

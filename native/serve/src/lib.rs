@@ -1,9 +1,13 @@
 //! When work runs, on which thread, and for whom state is kept.
 
 pub mod frames;
+pub mod model;
+pub mod pass;
+pub mod serving;
 pub mod session;
 pub mod worker;
 
+pub use model::Model;
 pub use sconce_realtime::{Format, Plan};
 pub use session::Session;
 pub use worker::{Deadline, Pool};

@@ -1,19 +1,21 @@
 //! The memory of one running game over a policy.
 //!
-//! A decision is made in two parts: [`Session::decide`] only reads, [`Session::commit`] makes its
-//! result the session's own. A frame that is refused, a decision that came too late or whose numbers are
-//! not finite, or a panic on the way so leaves the session as it was.
+//! A decision is made in two parts: [`Session::decide`] makes the next moment beside the present one,
+//! [`Session::commit`] makes it the present. A frame that is refused, a decision that came too late or whose
+//! numbers are not finite, or a panic on the way so leaves the session as it was.
 
 mod carried;
+mod many;
+mod moments;
 mod past;
 mod ring;
 mod snapshot;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
-use sconce_core::backbone::{Context, State};
+use sconce_core::backbone::Context;
 use sconce_core::embedding::melee;
 use sconce_core::heads::{Decision, NONE};
 use sconce_core::policy::Frames;
@@ -21,13 +23,16 @@ use sconce_core::pool;
 use sconce_core::projection::Projection;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::spec::Embedding;
+use sconce_core::spec::{Embedding, Spec};
 use sconce_core::{Error, Policy, Result};
-use sconce_realtime::{Format, Plan};
+use sconce_realtime::{Format, Game, Scratch};
 use serde::{Deserialize, Serialize};
 
 use crate::frames::{Row, check_labels, delay_of, window};
+use crate::model::{Cost, Model};
 use carried::Carried;
+pub use many::{Call, decide_many, lane};
+use moments::{Moment, Moments};
 use past::Past;
 use ring::Ring;
 
@@ -65,6 +70,8 @@ pub enum Path {
 
 /// More frames than a game of four minutes has are no window.
 const MAX_WINDOW: usize = 1 << 14;
+/// A second of a game: no rollback is longer.
+const MAX_ROLLBACK: usize = 60;
 /// A quarter of the millisecond that a call on a scheduler of the VM may take.
 const INLINE_US: f64 = 250.0;
 
@@ -80,6 +87,9 @@ pub struct Options {
     pub weights: Format,
     /// None: as measured.
     pub lane: Option<Lane>,
+    /// Decisions that may be taken back.
+    #[serde(default)]
+    pub rollback: usize,
     /// Frames until an input shows beyond the next. None: as the policy was trained.
     pub frame_delay: Option<usize>,
     /// Directions `[n, trunk width]` that the heads do not see.
@@ -94,6 +104,10 @@ impl Options {
             n => Err(Error::out_of_range(field, n as f64, 1.0, max as f64)),
         };
         bounded("window_size", self.window_size as u64, MAX_WINDOW as u64)?;
+        if self.rollback > MAX_ROLLBACK {
+            let max = MAX_ROLLBACK as f64;
+            return Err(Error::out_of_range("rollback", self.rollback as f64, 0.0, max));
+        }
         if let Mode::Resync(every) = self.mode {
             bounded("resync", every, u64::from(u32::MAX))?;
         }
@@ -111,6 +125,9 @@ pub struct Overrides {
     pub press_threshold: Option<f32>,
     pub release_threshold: Option<f32>,
     pub seed: Option<u64>,
+    /// The game's number of the frame: asked again for one that the session remembers, it answers what it
+    /// decided.
+    pub game_frame: Option<i64>,
     /// Labels of the action that led to the frame.
     pub previous: Option<Vec<u16>>,
     /// Labels of the inputs that were given last, the newest first; [`NONE`] for
@@ -137,15 +154,6 @@ impl Overrides {
     }
 }
 
-/// Measured at the opening on one thread, medians of a few calls.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Cost {
-    /// A decision that steps the state by one frame.
-    pub step_us: f64,
-    /// A decision that looks at a whole window.
-    pub window_us: f64,
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Info {
     pub mode: Mode,
@@ -154,6 +162,7 @@ pub struct Info {
     pub seed: u64,
     /// Decisions made since the session was opened or reset.
     pub frames: u64,
+    pub rollback: usize,
     /// Bytes of the state and of the frames that are kept, without the weights.
     pub bytes: usize,
     /// Where a decision by a step runs, and one by a window.
@@ -166,22 +175,6 @@ pub struct Info {
     pub cost: Cost,
 }
 
-/// A decision that the session does not know of yet.
-#[derive(Debug)]
-pub struct Step {
-    decision: Decision,
-    state: Carried,
-    row: Row,
-    /// The inputs before the decision.
-    past: Past,
-}
-
-impl Step {
-    pub fn decision(&self) -> &Decision {
-        &self.decision
-    }
-}
-
 /// A decision, and which one it is since the session began, from 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Act {
@@ -190,57 +183,98 @@ pub struct Act {
 }
 
 pub struct Session {
-    policy: Arc<Policy>,
-    /// The policy packed, if it can be.
-    plan: Option<Arc<Plan>>,
+    model: Arc<Model>,
     options: Options,
     /// The input that led to a frame is so many before the newest.
     delay: usize,
     projection: Option<Arc<Projection>>,
-    /// The state before any frame.
-    zero: State,
     cost: Cost,
-    memory: Memory,
+    seed: u64,
+    moments: Moments,
+    ring: Ring,
+    asked: Asked,
     _live: Live,
 }
 
-/// All that changes from one frame to the next.
-#[derive(Debug)]
-struct Memory {
-    seed: u64,
-    frames: u64,
-    state: Carried,
-    /// The latest inputs: the session's decisions, unless a frame or its caller knew better.
-    past: Past,
-    ring: Ring,
+/// What the decision that is being made was asked for.
+struct Asked {
+    way: Way,
+    row: Row,
+    /// A raw row whose previous action was put in its place.
+    raw: Vec<f32>,
+    sampling: Sampling,
+    rng: Rng,
+    projection: Option<Arc<Projection>>,
+}
+
+/// How a decision is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// None is being made: the answer is the decision so many before the present one.
+    Made(usize),
+    /// By a step of the plan.
+    Plan,
+    /// By core, behind the state or on a window.
+    Core,
+}
+
+thread_local! {
+    /// Of whatever plan this thread steps: sessions come and go by the thousand.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 impl Session {
     /// A session at the start of a game, with a plan of its own.
     pub fn open(policy: Arc<Policy>, options: Options) -> Result<Self> {
-        let plan = Plan::of(&policy, options.weights)?.map(Arc::new);
-        Session::with_plan(policy, plan, options)
+        let model = Model::new(policy, options.weights)?;
+        Session::over(Arc::new(model), options)
     }
 
-    /// A session at the start of a game that steps by `plan`, which is of this policy, or without one by
-    /// core. Takes a few decisions' time to measure what they cost.
-    pub fn with_plan(
-        policy: Arc<Policy>,
-        plan: Option<Arc<Plan>>,
-        options: Options,
-    ) -> Result<Self> {
+    /// A session at the start of a game. The first over a model takes a few decisions' time to measure what they
+    /// cost.
+    pub fn over(model: Arc<Model>, options: Options) -> Result<Self> {
         options.validate()?;
-        let delay = delay_of(&policy, options.frame_delay)?;
-        let zero = policy.zero_state(1)?;
-        let cost = measure(&policy, plan.as_deref(), &zero, &options)?;
-        let memory = Memory::new(&policy, plan.as_deref(), &zero, &options, delay)?;
-        let projection = projection(&policy, options.project_out.as_deref())?;
-        let _live = Live::new();
-        Ok(Session { policy, plan, options, delay, projection, zero, cost, memory, _live })
+        let policy = model.policy();
+        let (spec, delay) = (policy.spec(), delay_of(policy, options.frame_delay)?);
+        let cost = model.cost(options.window_size)?;
+        let projection = projection(policy, options.project_out.as_deref())?;
+        let row = Row::blank(spec);
+        let ring = Ring::new(kept_frames(&model, &options), &row)?;
+        let moments = Moments::new(beginning(&model, delay)?, options.rollback);
+        let asked = Asked {
+            way: Way::Made(0),
+            row,
+            raw: Vec::with_capacity(spec.embedding.raw_width()),
+            sampling: options.sampling.clone(),
+            rng: Rng::new(options.seed, "act", 0),
+            projection: None,
+        };
+        let (seed, _live) = (options.seed, Live::new());
+        Ok(Session { model, options, delay, projection, cost, seed, moments, ring, asked, _live })
     }
 
     pub fn policy(&self) -> &Policy {
-        &self.policy
+        self.model.policy()
+    }
+
+    /// Goes on with the weights of another model of the same Spec.
+    pub fn adopt(&mut self, model: &Arc<Model>) -> Result<()> {
+        if Arc::ptr_eq(&self.model, model) {
+            return Ok(());
+        }
+        if self.policy().spec() != model.policy().spec() {
+            return Err(Error::mismatch("Spec of the new weights", "the session's", "another"));
+        }
+        let cost = model.cost(self.options.window_size)?;
+        if self.model.plan().is_some() != model.plan().is_some() {
+            let now = self.moments.now().clone();
+            let state = model.zero_state().with_values(&now.state.to_vec()?)?;
+            let state = Carried::new(state, model.plan())?;
+            // Those before are in the form of the model before.
+            self.moments = Moments::new(Moment { state, ..now }, self.options.rollback);
+        }
+        (self.model, self.cost, self.asked.way) = (model.clone(), cost, Way::Made(0));
+        Ok(())
     }
 
     /// One decision for one raw row.
@@ -248,84 +282,180 @@ impl Session {
     /// # Shapes
     /// `raw [raw_width]`.
     pub fn act(&mut self, raw: &[f32], overrides: &Overrides) -> Result<Act> {
-        let step = self.decide(raw, overrides)?;
-        Ok(self.commit(step))
+        self.decide(raw, overrides)?;
+        self.commit();
+        let (decision, frame) = self.last();
+        Ok(Act { decision: decision.clone(), frame })
     }
 
-    /// What the session would decide; it stays as it is.
-    pub fn decide(&self, raw: &[f32], overrides: &Overrides) -> Result<Step> {
-        let sampling = overrides.apply(&self.options.sampling)?;
-        let past = self.past(raw, overrides)?;
-        let row = self.read(raw, overrides, &past)?;
-        let seed = overrides.seed.unwrap_or(self.memory.seed);
-        // The number of the decision keys the stream: a seed that is given anew with every call does
-        // not draw the same numbers at every frame.
-        let rng = Rng::new(seed, "act", self.memory.frames);
-        let given = overrides.choices.as_deref();
-        if let Some(labels) = given {
-            check_labels(&self.policy.spec().heads, labels)?;
+    /// Makes the next decision; until [`Session::commit`] the session does not know of it. A step of a plan takes
+    /// no memory.
+    pub fn decide(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
+        self.ask(raw, overrides)?;
+        let made = match self.asked.way {
+            Way::Made(_) => return Ok(()),
+            Way::Plan => self.step(overrides),
+            Way::Core => self.step_by_core(overrides),
+        };
+        made.inspect_err(|_| self.asked.way = Way::Made(0))
+    }
+
+    /// Reads what a decision needs; after it the way is known.
+    fn ask(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
+        self.asked.way = Way::Made(0);
+        if let Some(behind) = self.made(overrides.game_frame)? {
+            self.asked.way = Way::Made(behind);
+            return Ok(());
         }
-        let draw = Draw { sampling: &sampling, rngs: &[rng], given };
-        let projection = match &overrides.project_out {
-            Some(vectors) => projection(&self.policy, Some(vectors))?,
+        self.asked.sampling = overrides.apply(&self.options.sampling)?;
+        if let Some(labels) = overrides.choices.as_deref() {
+            check_labels(&self.policy().spec().heads, labels)?;
+        }
+        self.asked.projection = match &overrides.project_out {
+            Some(vectors) => projection(self.policy(), Some(vectors))?,
             None => self.projection.clone(),
         };
-        let (decision, state) = self.step(&row, draw, projection)?;
-        Ok(Step { decision, state, row, past })
+        self.read_past(raw, overrides)?;
+        self.read(raw, overrides)?;
+        // The number of the decision keys the stream: a seed that is given anew with every call does
+        // not draw the same numbers at every frame.
+        let seed = overrides.seed.unwrap_or(self.seed);
+        self.asked.rng = Rng::new(seed, "act", self.moments.now().frames);
+        let packed = self.model.plan().is_some() && !self.looks_back();
+        self.asked.way = if packed { Way::Plan } else { Way::Core };
+        Ok(())
     }
 
-    /// Decides on a row behind the state, or on the window that ends with it.
-    fn step(
-        &self,
-        row: &Row,
-        draw: Draw<'_>,
-        projection: Option<Arc<Projection>>,
-    ) -> Result<(Decision, Carried)> {
-        let plan = self.plan.as_deref();
-        let (frames, state) = match (self.looks_back(), plan, &self.memory.state) {
-            (false, Some(plan), Carried::Numbers(state)) => {
-                let projection = projection.as_deref();
-                let (decision, state) = carried::step(plan, row.view(), state, draw, projection)?;
-                return Ok((decision, Carried::Numbers(state)));
-            }
-            (false, _, Carried::Tensors(state)) => (window(std::iter::once(row.view())), state),
-            _ => (self.window(row), &self.zero),
+    /// How many decisions ago that of a game's frame was made, if it was.
+    fn made(&self, game_frame: Option<i64>) -> Result<Option<usize>> {
+        let (Some(asked), Some(last)) = (game_frame, self.moments.now().game_frame) else {
+            return Ok(None);
         };
-        let context = Context::default().projecting(projection);
-        let act = || self.policy.act(&frames, state, draw, &context);
+        if asked > last {
+            return Ok(None);
+        }
+        let found = self.moments.latest().position(|moment| moment.game_frame == Some(asked));
+        let oldest = self.moments.latest().filter_map(|moment| moment.game_frame).last();
+        match found {
+            Some(behind) => Ok(Some(behind)),
+            None => {
+                let (oldest, asked) = (oldest.unwrap_or(last) as f64, asked as f64);
+                Err(Error::out_of_range("game_frame", asked, oldest, f64::INFINITY))
+            }
+        }
+    }
+
+    /// A step of the plan, once it was [asked](Self::ask) for.
+    fn step(&mut self, overrides: &Overrides) -> Result<()> {
+        let model = self.model.clone();
+        let Some((plan, mut game)) = model.plan().zip(self.game(overrides)) else {
+            return Err(Error::not_found("plan"));
+        };
+        SCRATCH.with_borrow_mut(|scratch| plan.step(std::slice::from_mut(&mut game), scratch));
+        game.outcome
+    }
+
+    /// The game of a step of the plan: from a copy of the present state to the next moment.
+    fn game<'a>(&'a mut self, overrides: &'a Overrides) -> Option<Game<'a>> {
+        let Session { moments, asked, .. } = self;
+        let (now, Moment { state, decision, .. }) = moments.next();
+        let (Carried::Numbers(now), Carried::Numbers(state)) = (&now.state, state) else {
+            return None;
+        };
+        state.copy_from_slice(now);
+        let frame = asked.row.view().frame();
+        let mut game = Game::new(frame, state, &asked.sampling, asked.rng.clone(), decision);
+        game.given = overrides.choices.as_deref();
+        game.projection = asked.projection.as_deref();
+        Some(game)
+    }
+
+    /// A decision by core, on the row behind the state or on the window that ends with it.
+    fn step_by_core(&mut self, overrides: &Overrides) -> Result<()> {
+        let rngs = [self.asked.rng.clone()];
+        let given = overrides.choices.as_deref();
+        let draw = Draw { sampling: &self.asked.sampling, rngs: &rngs, given };
+        let context = Context::default().projecting(self.asked.projection.clone());
+        let (policy, row) = (self.model.policy(), &self.asked.row);
+        let (frames, state) = match &self.moments.now().state {
+            Carried::Tensors(state) if !self.looks_back() => {
+                (window(std::iter::once(row.view())), state)
+            }
+            _ => (self.window(row), self.model.zero_state()),
+        };
+        let act = || policy.act(&frames, state, draw, &context);
         let (decision, state) = match self.next_lane() {
             Lane::Inline => pool::serial(act),
             Lane::Worker => act(),
         }?;
-        Ok((decision, Carried::new(state, plan)?))
+        let state = Carried::new(state, self.model.plan())?;
+        let (_, next) = self.moments.next();
+        (next.decision, next.state) = (decision, state);
+        Ok(())
     }
 
     /// Makes a decision of [`Session::decide`] the session's last one. Cannot fail halfway.
-    pub fn commit(&mut self, step: Step) -> Act {
-        let Step { decision, state, row, past } = step;
-        self.memory.ring.push(row.view());
-        self.memory.state = state;
-        self.memory.past = past;
-        self.memory.past.push(&decision.choices);
-        self.memory.frames = self.memory.frames.saturating_add(1);
-        Act { decision, frame: self.memory.frames }
+    pub fn commit(&mut self) {
+        if matches!(self.asked.way, Way::Made(_)) {
+            return;
+        }
+        let (now, next) = self.moments.next();
+        next.frames = now.frames.saturating_add(1);
+        next.past.push(&next.decision.choices);
+        self.moments.advance();
+        self.ring.push(self.asked.row.view());
+        self.asked.way = Way::Made(0);
+    }
+
+    /// The answer to the last call, and which decision it was, from 1; 0 if there is none.
+    pub fn last(&self) -> (&Decision, u64) {
+        let behind = match self.asked.way {
+            Way::Made(behind) => behind,
+            Way::Plan | Way::Core => 0,
+        };
+        let moment = self.moments.latest().nth(behind).unwrap_or(self.moments.now());
+        (&moment.decision, moment.frames)
+    }
+
+    /// Takes back the decisions of a game's frame and of those after it, and says how many. They are drawn again
+    /// with the same numbers.
+    ///
+    /// # Errors
+    /// `OutOfRange` for a frame before the last `rollback` decisions.
+    pub fn rollback(&mut self, game_frame: i64) -> Result<usize> {
+        let after = |moment: &&Moment| moment.game_frame.is_some_and(|frame| frame >= game_frame);
+        let count = self.moments.latest().take_while(after).count();
+        let kept = self.moments.latest().count() - 1;
+        if count > kept {
+            let oldest = self.moments.latest().nth(kept.saturating_sub(1));
+            let oldest = oldest.and_then(|moment| moment.game_frame).unwrap_or(0);
+            let (asked, max) = (game_frame as f64, f64::INFINITY);
+            return Err(Error::out_of_range("game_frame", asked, oldest as f64, max));
+        }
+        self.moments.back(count);
+        self.ring.forget(count);
+        self.asked.way = Way::Made(0);
+        Ok(count)
     }
 
     /// Back to the start of a game, with the same seed or another.
-    pub fn reset(&mut self, seed: Option<u64>) {
-        self.memory.seed = seed.unwrap_or(self.memory.seed);
-        self.memory.frames = 0;
-        self.memory.state = match &self.plan {
-            Some(plan) => Carried::Numbers(plan.zero_state().to_vec()),
-            None => Carried::Tensors(self.zero.clone()),
-        };
-        self.memory.past.clear();
-        self.memory.ring.clear();
+    pub fn reset(&mut self, seed: Option<u64>) -> Result<()> {
+        let first = beginning(&self.model, self.delay)?;
+        self.seed = seed.unwrap_or(self.seed);
+        self.moments.begin(first);
+        self.ring.clear();
+        self.asked.way = Way::Made(0);
+        Ok(())
     }
 
     /// Where the next decision runs.
     pub fn next_lane(&self) -> Lane {
-        self.lane(if self.looks_back() { self.cost.window_us } else { self.cost.step_us })
+        self.lane(self.next_us())
+    }
+
+    /// What the next decision costs.
+    fn next_us(&self) -> f64 {
+        if self.looks_back() { self.cost.window_us } else { self.cost.step_us }
     }
 
     pub fn info(&self) -> Info {
@@ -333,9 +463,10 @@ impl Session {
             mode: self.options.mode,
             window_size: self.options.window_size,
             frame_delay: self.delay,
-            seed: self.memory.seed,
-            frames: self.memory.frames,
-            bytes: self.memory.bytes(),
+            seed: self.seed,
+            frames: self.moments.now().frames,
+            rollback: self.options.rollback,
+            bytes: self.moments.bytes() + self.ring.bytes(),
             lane: self.lane(self.cost.step_us),
             window_lane: self.lane(self.cost.window_us),
             path: self.path(),
@@ -345,12 +476,12 @@ impl Session {
     }
 
     fn path(&self) -> Path {
-        let windows = self.options.mode == Mode::Window && !self.zero.0.is_empty();
-        if self.plan.is_some() && !windows { Path::Packed } else { Path::Core }
+        let windows = self.options.mode == Mode::Window && self.model.remembers();
+        if self.model.plan().is_some() && !windows { Path::Packed } else { Path::Core }
     }
 
     fn weights(&self) -> Format {
-        let packed = self.plan.as_ref().filter(|_| self.path() == Path::Packed);
+        let packed = self.model.plan().filter(|_| self.path() == Path::Packed);
         packed.map_or(Format::F32, |plan| plan.format())
     }
 
@@ -359,107 +490,105 @@ impl Session {
         self.options.lane.unwrap_or(measured)
     }
 
-    /// The inputs before a raw row. The one that led to it is what the call gives, else the row's own;
-    /// the others are what the call gives, else what the session decided.
-    fn past(&self, raw: &[f32], overrides: &Overrides) -> Result<Past> {
-        let spec = self.policy.spec();
-        let mut past = self.memory.past.clone();
-        if self.has_own(raw)? {
-            let mut labels = vec![0; spec.heads.num_labels()];
-            spec.embedding.previous_labels(raw, &spec.heads, &mut labels)?;
-            past.set(self.delay, &labels);
+    /// Writes to the next moment the inputs before a raw row. The one that led to it is what the call gives, else
+    /// the row's own; the others are what the call gives, else what the session decided.
+    fn read_past(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
+        let Session { model, moments, delay, .. } = self;
+        let (spec, delay) = (model.policy().spec(), *delay);
+        let (now, next) = moments.next();
+        let past = &mut next.past;
+        past.copy(&now.past);
+        next.game_frame = overrides.game_frame;
+        if has_own(spec, raw)? {
+            past.set_from(delay, |labels| {
+                spec.embedding.previous_labels(raw, &spec.heads, labels).map(drop)
+            })?;
         }
         if let Some(queue) = &overrides.queue {
             past.give(queue, &spec.heads)?;
         }
         if let Some(labels) = &overrides.previous {
             check_labels(&spec.heads, labels)?;
-            past.set(self.delay, labels);
+            past.set(delay, labels);
         }
-        Ok(past)
+        Ok(())
     }
 
-    /// Whether a raw row says what led to it, and the heads can read that.
-    fn has_own(&self, raw: &[f32]) -> Result<bool> {
-        Ok(self.reads_controllers() && melee::previous(melee::row(raw)?).is_some())
-    }
-
-    fn reads_controllers(&self) -> bool {
-        let spec = self.policy.spec();
-        matches!(spec.embedding, Embedding::Melee(_)) && spec.heads.is_controller()
-    }
-
-    /// Embeds a raw row behind these inputs.
-    fn read(&self, raw: &[f32], overrides: &Overrides, past: &Past) -> Result<Row> {
-        let spec = self.policy.spec();
+    /// Embeds a raw row behind the inputs of the next moment.
+    fn read(&mut self, given_raw: &[f32], overrides: &Overrides) -> Result<()> {
+        let Session { model, moments, delay, asked, .. } = self;
+        let Asked { row, raw, .. } = asked;
+        let (spec, delay) = (model.policy().spec(), *delay);
+        let past = &moments.next().1.past;
         let depth = spec.embedding.queue_depth();
         let says = |queue: &Vec<u16>| {
             let mut inputs = queue.chunks(spec.heads.num_labels().max(1));
-            inputs.nth(self.delay).is_some_and(|input| input.iter().any(|label| *label != NONE))
+            inputs.nth(delay).is_some_and(|input| input.iter().any(|label| *label != NONE))
         };
         let given = overrides.previous.is_some() || overrides.queue.as_ref().is_some_and(says);
-        let mut row = match past.get(self.delay) {
+        match past.get(delay) {
             // A frame's own stick need not stand in the middle of a bucket.
-            Some(_) if self.has_own(raw)? && !given => Row::embed(spec, raw)?,
-            Some(labels) if self.reads_controllers() => {
+            Some(_) if has_own(spec, given_raw)? && !given => row.read(spec, given_raw)?,
+            Some(labels) if reads_controllers(spec) => {
                 let mut controller = [0.0; melee::CONTROLLER_WIDTH];
                 melee::controller(labels, &spec.heads, &mut controller)?;
-                let mut raw = raw.to_vec();
-                melee::set_previous(&mut raw, &controller)?;
-                Row::embed(spec, &raw)?
+                raw.clear();
+                raw.extend_from_slice(given_raw);
+                melee::set_previous(raw, &controller)?;
+                row.read(spec, raw)?;
             }
-            Some(labels) => Row { previous: labels.to_vec(), ..Row::embed(spec, raw)? },
-            None => Row::embed(spec, raw)?,
-        };
+            Some(labels) => {
+                row.read(spec, given_raw)?;
+                row.previous.copy_from_slice(labels);
+            }
+            None => row.read(spec, given_raw)?,
+        }
         if depth > 1 {
             row.write_queue(spec, past.newest(depth))?;
         }
-        spec.embedding.write_delay(self.delay, &mut row.continuous)?;
-        Ok(row)
+        spec.embedding.write_delay(delay, &mut row.continuous)
     }
 
     /// Whether the next decision looks at a whole window from a zero state. The first one always does:
     /// a window full of copies of the first frame is how a cold state is warmed.
     fn looks_back(&self) -> bool {
-        let remembers = !self.zero.0.is_empty();
-        remembers
+        let frames = self.moments.now().frames;
+        self.model.remembers()
             && match self.options.mode {
-                Mode::Carry => self.memory.frames == 0,
+                Mode::Carry => frames == 0,
                 Mode::Window => true,
-                Mode::Resync(every) => self.memory.frames.is_multiple_of(every),
+                Mode::Resync(every) => frames.is_multiple_of(every),
             }
     }
 
     /// The window that ends with `row`.
     fn window(&self, row: &Row) -> Frames {
-        let kept = &self.memory.ring;
-        let first = kept.rows().next().unwrap_or_else(|| row.view());
-        let missing = (self.options.window_size - 1).saturating_sub(kept.len());
-        let rows = std::iter::repeat_n(first, missing).chain(kept.rows());
+        let before = self.options.window_size - 1;
+        let mut kept = self.ring.newest(before).peekable();
+        let first = kept.peek().copied().unwrap_or_else(|| row.view());
+        let missing = before.saturating_sub(self.ring.len());
+        let rows = std::iter::repeat_n(first, missing).chain(kept);
         window(rows.chain(std::iter::once(row.view())))
     }
 }
 
-impl Memory {
-    fn new(
-        policy: &Policy,
-        plan: Option<&Plan>,
-        zero: &State,
-        options: &Options,
-        delay: usize,
-    ) -> Result<Self> {
-        let spec = policy.spec();
-        let ring = Ring::new(kept_frames(zero, options), &Row::blank(spec))?;
-        // Those that the policy reads, and back to the one that led to the frame.
-        let inputs = spec.embedding.queue_depth().max(delay + 1);
-        let past = Past::new(inputs, spec.heads.num_labels());
-        let state = Carried::new(zero.clone(), plan)?;
-        Ok(Memory { seed: options.seed, frames: 0, state, past, ring })
-    }
+/// Whether a raw row says what led to it, and the heads can read that.
+fn has_own(spec: &Spec, raw: &[f32]) -> Result<bool> {
+    Ok(reads_controllers(spec) && melee::previous(melee::row(raw)?).is_some())
+}
 
-    fn bytes(&self) -> usize {
-        self.state.bytes() + size_of_val(self.past.labels()) + self.ring.bytes()
-    }
+fn reads_controllers(spec: &Spec) -> bool {
+    matches!(spec.embedding, Embedding::Melee(_)) && spec.heads.is_controller()
+}
+
+/// The moment before the first frame.
+fn beginning(model: &Model, delay: usize) -> Result<Moment> {
+    let spec = model.policy().spec();
+    // Those that the policy reads, and back to the one that led to the frame.
+    let inputs = spec.embedding.queue_depth().max(delay + 1);
+    let past = Past::new(inputs, spec.heads.num_labels());
+    let state = Carried::new(model.zero_state().clone(), model.plan())?;
+    Ok(Moment { frames: 0, game_frame: None, state, past, decision: model.blank() })
 }
 
 /// Directions for the heads of `policy`; no vectors are none.
@@ -471,45 +600,12 @@ fn projection(policy: &Policy, vectors: Option<&[f32]>) -> Result<Option<Arc<Pro
 }
 
 /// Frames that must be kept besides the present one.
-fn kept_frames(zero: &State, options: &Options) -> usize {
+fn kept_frames(model: &Model, options: &Options) -> usize {
     match options.mode {
-        _ if zero.0.is_empty() => 0,
+        _ if !model.remembers() => 0,
         Mode::Carry => 0,
-        Mode::Window | Mode::Resync(_) => options.window_size - 1,
+        Mode::Window | Mode::Resync(_) => options.window_size - 1 + options.rollback,
     }
-}
-
-/// Times decisions on a blank frame, beside any session.
-fn measure(policy: &Policy, plan: Option<&Plan>, zero: &State, options: &Options) -> Result<Cost> {
-    let blank = Row::blank(policy.spec());
-    let cold = zero.to_vec()?;
-    let cost = |frames: usize, calls: usize| -> Result<f64> {
-        let plan = plan.filter(|_| frames == 1);
-        let frames = window(std::iter::repeat_n(blank.view(), frames));
-        let mut times = Vec::with_capacity(calls);
-        // The first call warms the caches and is not counted.
-        for call in 0..=calls {
-            let start = Instant::now();
-            let rng = Rng::new(options.seed, "measure", 0);
-            let draw = Draw { sampling: &options.sampling, rngs: &[rng], given: None };
-            match plan {
-                Some(plan) => {
-                    carried::step(plan, blank.view(), &cold, draw, None)?;
-                }
-                None => {
-                    pool::serial(|| policy.act(&frames, zero, draw, &Context::default()))?;
-                }
-            }
-            if call > 0 {
-                times.push(start.elapsed().as_secs_f64() * 1e6);
-            }
-        }
-        times.sort_by(f64::total_cmp);
-        Ok(times.get(times.len() / 2).copied().unwrap_or(f64::INFINITY))
-    };
-    let step_us = cost(1, 9)?;
-    let window_us = if zero.0.is_empty() { step_us } else { cost(options.window_size, 3)? };
-    Ok(Cost { step_us, window_us })
 }
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);

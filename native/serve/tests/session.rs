@@ -15,9 +15,11 @@ use sconce_core::spec::{
     RecurrentConfig,
 };
 use sconce_core::{Kind, Policy, Spec};
-use sconce_serve::Format;
 use sconce_serve::frames::{self, Beyond};
-use sconce_serve::session::{Lane, Mode, Options, Overrides, Path, Session, live};
+use sconce_serve::session::{
+    Call, Lane, Mode, Options, Overrides, Path, Session, decide_many, live,
+};
+use sconce_serve::{Format, Model};
 
 const WINDOW: usize = 5;
 
@@ -78,11 +80,17 @@ fn options(mode: Mode) -> Options {
         frame_delay: None,
         project_out: None,
         weights: Format::F32,
+        rollback: 0,
     }
 }
 
 fn open(policy: &Arc<Policy>, mode: Mode) -> Session {
     Session::open(policy.clone(), options(mode)).unwrap()
+}
+
+fn of_core(policy: &Arc<Policy>, mode: Mode) -> Session {
+    let model = Model::of_core(policy.clone()).unwrap();
+    Session::over(Arc::new(model), options(mode)).unwrap()
 }
 
 fn raw(t: usize) -> Vec<f32> {
@@ -175,11 +183,11 @@ fn the_same_seed_makes_the_same_actions_and_another_does_not() {
     let policy = vector(Backbone::Gru(recurrent(12)));
     let mut session = open(&policy, Mode::Carry);
     let first = play(&mut session, None);
-    session.reset(None);
+    session.reset(None).unwrap();
     assert_eq!(play(&mut session, None), first);
-    session.reset(Some(6));
+    session.reset(Some(6)).unwrap();
     assert_ne!(play(&mut session, None), first);
-    session.reset(Some(6));
+    session.reset(Some(6)).unwrap();
     assert_eq!(play(&mut session, Some(5)), first, "a call's seed stands in for the session's");
 }
 
@@ -397,7 +405,7 @@ fn a_queue_holds_the_latest_decisions_the_newest_first_whatever_the_frame_shows(
     assert_eq!(next(&mut other), first);
     session.restore(&snapshot).unwrap();
     assert_eq!(next(&mut session), first);
-    session.reset(None);
+    session.reset(None).unwrap();
     let fresh = behind(&policy, &vec![frame(-1.0); WINDOW], &vec![vec![none; 4]; WINDOW], delay);
     assert_close(&next(&mut session).decision.logits, &fresh, "after a reset");
     let mut sooner = Session::open(policy, Options { frame_delay: Some(2), ..options }).unwrap();
@@ -617,7 +625,7 @@ fn a_session_that_steps_by_a_plan_chooses_and_remembers_as_one_that_steps_by_cor
         for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
             let heads = Heads { prior: true, ..Heads::controller(kind) };
             let policy = policy(Embedding::Melee(Melee::default()), backbone.clone(), heads);
-            let mut core = Session::with_plan(policy.clone(), None, options(Mode::Carry)).unwrap();
+            let mut core = of_core(&policy, Mode::Carry);
             let mut packed = open(&policy, Mode::Carry);
             assert_eq!((core.info().path, packed.info().path), (Path::Core, Path::Packed));
             let frame = |t: usize| frame((t as f32 * 0.3).sin() * 40.0);
@@ -637,4 +645,135 @@ fn a_session_that_steps_by_a_plan_chooses_and_remembers_as_one_that_steps_by_cor
             assert_eq!(core.info().bytes, packed.info().bytes);
         }
     }
+}
+
+fn of_game(frame: i64) -> Overrides {
+    Overrides { game_frame: Some(frame), ..Overrides::default() }
+}
+
+#[test]
+fn one_frame_of_a_game_has_one_decision_however_often_it_is_asked() {
+    let _turn = turn();
+    for mode in [Mode::Carry, Mode::Window, Mode::Resync(3)] {
+        let policy = vector(Backbone::Gru(recurrent(12)));
+        let wanted = Options { rollback: 8, ..options(mode) };
+        let mut session = Session::open(policy, wanted).unwrap();
+        let mut made = vec![];
+        for t in 0..20 {
+            made.push(session.act(&raw(t), &of_game(t as i64)).unwrap());
+            let before = session.snapshot().unwrap();
+            // Whatever the frame looks like by now, up to eight decisions back.
+            for (back, act) in made.iter().rev().take(9).enumerate() {
+                let again = session.act(&raw(77), &of_game((t - back) as i64)).unwrap();
+                assert_eq!(&again, act, "{back} before {t}");
+            }
+            if t > 8 {
+                let error = session.act(&raw(t), &of_game(t as i64 - 9)).unwrap_err();
+                assert_eq!(error.kind(), Kind::OutOfRange);
+            }
+            assert_eq!(session.snapshot().unwrap(), before);
+        }
+    }
+}
+
+#[test]
+fn what_was_rolled_back_was_never_decided() {
+    let _turn = turn();
+    for mode in [Mode::Carry, Mode::Window, Mode::Resync(3)] {
+        for backbone in backbones() {
+            let policy = vector(backbone);
+            let wanted = Options { rollback: 8, ..options(mode) };
+            let mut session = Session::open(policy.clone(), wanted.clone()).unwrap();
+            let mut other = Session::open(policy, wanted).unwrap();
+            let mut next = 0;
+            for round in [3, 1, 8, 0, 5, 8] {
+                for t in next..next + 10 {
+                    session.act(&raw(t + 500), &of_game(t as i64 - 123)).unwrap();
+                }
+                let first = next + 10 - round;
+                assert_eq!(session.rollback(first as i64 - 123).unwrap(), round);
+                assert_eq!(session.rollback(first as i64 - 123).unwrap(), 0);
+                // The other never saw the frames that were taken back.
+                for t in next..first {
+                    other.act(&raw(t + 500), &of_game(t as i64 - 123)).unwrap();
+                }
+                assert_eq!(session.snapshot().unwrap(), other.snapshot().unwrap());
+                next = first;
+            }
+            for t in next..next + 9 {
+                session.act(&raw(t), &of_game(t as i64 - 123)).unwrap();
+            }
+            let before = session.snapshot().unwrap();
+            assert_eq!(session.rollback(next as i64 - 123).unwrap_err().kind(), Kind::OutOfRange);
+            assert_eq!(session.snapshot().unwrap(), before);
+        }
+    }
+}
+
+#[test]
+fn many_sessions_decide_in_one_call_what_each_decides_alone() {
+    let _turn = turn();
+    let policies: Vec<Arc<Policy>> = backbones().into_iter().map(vector).collect();
+    let models: Vec<Arc<Model>> = policies
+        .iter()
+        .map(|policy| Arc::new(Model::new(policy.clone(), Format::F32).unwrap()))
+        .collect();
+    let sessions = || -> Vec<Session> {
+        (0..12)
+            .map(|i| {
+                let mode = [Mode::Carry, Mode::Window, Mode::Resync(3), Mode::Carry][i % 4];
+                let wanted = Options { seed: i as u64, ..options(mode) };
+                match i {
+                    0 => of_core(&policies[1], mode),
+                    _ => Session::over(models[i % 3].clone(), wanted).unwrap(),
+                }
+            })
+            .collect()
+    };
+    let (mut together, mut alone) = (sessions(), sessions());
+    for t in 0..10 {
+        // One of them is asked what is wrong.
+        let raws: Vec<Vec<f32>> =
+            (0..12).map(|i| if i == t { vec![f32::NAN; 3] } else { raw(t + 100 * i) }).collect();
+        let overrides = Overrides::default();
+        let mut calls: Vec<Call<'_>> = together
+            .iter_mut()
+            .zip(&raws)
+            .map(|(session, raw)| Call { session, raw, overrides: &overrides, outcome: Ok(()) })
+            .collect();
+        decide_many(&mut calls);
+        for (i, (call, other)) in calls.into_iter().zip(&mut alone).enumerate() {
+            assert_eq!(call.outcome.is_err(), i == t);
+            call.session.commit();
+            if i != t {
+                let want = other.act(&raws[i], &overrides).unwrap();
+                assert_eq!(call.session.last(), (&want.decision, want.frame), "{i} at {t}");
+            }
+            assert_eq!(call.session.snapshot().unwrap(), other.snapshot().unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_session_goes_on_with_other_weights_from_its_own_memory() {
+    let _turn = turn();
+    let policy = vector(Backbone::Gru(recurrent(12)));
+    let other = Arc::new(Policy::init(policy.spec(), 12).unwrap());
+    let packed = Arc::new(Model::new(other.clone(), Format::F32).unwrap());
+    let core = Arc::new(Model::of_core(other.clone()).unwrap());
+    for model in [packed, core] {
+        let mut session = open(&policy, Mode::Carry);
+        (0..5).for_each(|t| drop(session.act(&raw(t), &Overrides::default()).unwrap()));
+        let mut fresh = open(&other, Mode::Carry);
+        fresh.restore(&session.snapshot().unwrap()).unwrap();
+        session.adopt(&model).unwrap();
+        for t in 5..9 {
+            let got = session.act(&raw(t), &Overrides::default()).unwrap();
+            let want = fresh.act(&raw(t), &Overrides::default()).unwrap();
+            assert_close(&got.decision.logits, &want.decision.logits, &format!("frame {t}"));
+        }
+    }
+    let mlp = Model::new(vector(backbones()[0].clone()), Format::F32).unwrap();
+    let error = open(&policy, Mode::Carry).adopt(&Arc::new(mlp)).unwrap_err();
+    assert_eq!(error.kind(), Kind::Mismatch);
 }

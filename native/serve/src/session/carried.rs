@@ -1,15 +1,8 @@
 //! The state of a session, in the form of what steps it.
 
-use std::cell::RefCell;
-
+use sconce_core::Result;
 use sconce_core::backbone::State;
-use sconce_core::heads::Decision;
-use sconce_core::projection::Projection;
-use sconce_core::sampling::Draw;
-use sconce_core::{Error, Result};
-use sconce_realtime::{Frame, Game, Plan, Scratch};
-
-use crate::frames::View;
+use sconce_realtime::Plan;
 
 #[derive(Debug, Clone)]
 pub enum Carried {
@@ -43,30 +36,4 @@ impl Carried {
             Carried::Numbers(numbers) => size_of_val(numbers.as_slice()),
         }
     }
-}
-
-thread_local! {
-    /// Of whatever plan this thread steps: sessions come and go by the thousand.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
-/// A decision of a plan, and the state after it.
-pub fn step(
-    plan: &Plan,
-    row: View<'_>,
-    state: &[f32],
-    draw: Draw<'_>,
-    projection: Option<&Projection>,
-) -> Result<(Decision, Vec<f32>)> {
-    let View { continuous, ids, previous } = row;
-    let frame = Frame { continuous, ids, previous };
-    let (mut state, mut decision) = (state.to_vec(), plan.blank());
-    let [rng] = draw.rngs else {
-        return Err(Error::mismatch("generators", 1, draw.rngs.len()));
-    };
-    let mut game = Game::new(frame, &mut state, draw.sampling, rng.clone(), &mut decision);
-    (game.given, game.projection) = (draw.given, projection);
-    SCRATCH.with_borrow_mut(|scratch| plan.step(std::slice::from_mut(&mut game), scratch));
-    game.outcome?;
-    Ok((decision, state))
 }

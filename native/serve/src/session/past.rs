@@ -30,6 +30,11 @@ impl Past {
         Ok(())
     }
 
+    /// Takes the place of what is known with what another of the same size knows.
+    pub fn copy(&mut self, other: &Past) {
+        self.labels.copy_from_slice(&other.labels);
+    }
+
     /// Writes those of these inputs that are known, the newest first, over its own.
     pub fn give(&mut self, labels: &[u16], heads: &Heads) -> Result<()> {
         let (most, given) = (self.labels.len() / self.width, labels.len().div_ceil(self.width));
@@ -77,13 +82,19 @@ impl Past {
         }
     }
 
+    /// Has the input `k` before the newest written.
+    pub fn set_from(
+        &mut self,
+        k: usize,
+        write: impl FnOnce(&mut [u16]) -> Result<()>,
+    ) -> Result<()> {
+        let own = self.labels.chunks_exact_mut(self.width).nth(k);
+        own.map_or(Ok(()), write)
+    }
+
     /// A new newest one; the oldest is forgotten.
     pub fn push(&mut self, input: &[u16]) {
         self.labels.rotate_right(self.width);
         self.set(0, input);
-    }
-
-    pub fn clear(&mut self) {
-        self.labels.fill(NONE);
     }
 }

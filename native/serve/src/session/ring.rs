@@ -61,10 +61,6 @@ impl Ring {
         })
     }
 
-    pub fn capacity(&self) -> usize {
-        self.capacity
-    }
-
     pub fn len(&self) -> usize {
         self.len
     }
@@ -85,11 +81,18 @@ impl Ring {
         self.len = (self.len + 1).min(self.capacity);
     }
 
-    /// The rows, oldest first.
-    pub fn rows(&self) -> impl Iterator<Item = View<'_>> {
-        let oldest = if self.len < self.capacity { 0 } else { self.next };
-        (0..self.len).map(move |i| {
-            let at = (oldest + i) % self.capacity;
+    /// Forgets the newest `count` rows.
+    pub fn forget(&mut self, count: usize) {
+        let count = count.min(self.len);
+        self.next = (self.next + self.capacity - count) % self.capacity.max(1);
+        self.len -= count;
+    }
+
+    /// The newest `count` rows or as many as there are, oldest first.
+    pub fn newest(&self, count: usize) -> impl Iterator<Item = View<'_>> {
+        let count = count.min(self.len);
+        (0..count).map(move |i| {
+            let at = (self.next + self.capacity - count + i) % self.capacity;
             View {
                 continuous: self.continuous.row(at),
                 ids: self.ids.row(at),
@@ -112,7 +115,7 @@ mod tests {
     }
 
     fn kept(ring: &Ring) -> Vec<u16> {
-        ring.rows().map(|row| row.previous[0]).collect()
+        ring.newest(9).map(|row| row.previous[0]).collect()
     }
 
     #[test]
@@ -123,8 +126,13 @@ mod tests {
         assert_eq!(kept(&ring), [1, 2]);
         (3..=5).for_each(|n| ring.push(row(n).view()));
         assert_eq!(kept(&ring), [3, 4, 5]);
-        let last = ring.rows().last().unwrap();
+        let last = ring.newest(1).last().unwrap();
         assert_eq!((last.continuous, last.ids), (&[5.0, 0.5][..], &[5][..]));
+        ring.forget(2);
+        assert_eq!(kept(&ring), [3]);
+        (6..=7).for_each(|n| ring.push(row(n).view()));
+        assert_eq!(kept(&ring), [3, 6, 7]);
+        assert_eq!(ring.newest(2).map(|row| row.previous[0]).collect::<Vec<_>>(), [6, 7]);
         ring.clear();
         ring.push(row(9).view());
         assert_eq!(kept(&ring), [9]);
@@ -134,6 +142,6 @@ mod tests {
     fn a_ring_without_room_keeps_nothing() {
         let mut ring = Ring::new(0, &row(0)).unwrap();
         ring.push(row(1).view());
-        assert_eq!((ring.len(), ring.rows().count(), ring.bytes()), (0, 0, 0));
+        assert_eq!((ring.len(), ring.newest(9).count(), ring.bytes()), (0, 0, 0));
     }
 }

@@ -19,7 +19,7 @@ use sconce_core::embedding::IdSlot;
 use sconce_core::heads::NONE;
 use sconce_core::{Error, Result, Spec};
 
-use super::{Carried, Memory, Mode, Past, Ring, Session, kept_frames};
+use super::{Carried, Mode, Moment, Past, Ring, Session, Way, kept_frames};
 use crate::frames::{Row, check_labels};
 
 const MAGIC: &[u8; 4] = b"SCNS";
@@ -30,19 +30,20 @@ const WHAT: &str = "snapshot";
 impl Session {
     /// The session's memory as bytes, for [`Session::restore`].
     pub fn snapshot(&self) -> Result<Vec<u8>> {
-        let memory = &self.memory;
-        let mut out = Vec::with_capacity(128 + memory.bytes());
+        let now = self.moments.now();
+        let mut out = Vec::with_capacity(128 + now.state.bytes() + self.ring.bytes());
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
-        for number in self.identity()?.into_iter().chain([memory.seed, memory.frames]) {
+        for number in self.identity()?.into_iter().chain([self.seed, now.frames]) {
             out.extend_from_slice(&number.to_le_bytes());
         }
-        out.extend(memory.past.labels().iter().flat_map(|label| label.to_le_bytes()));
-        let state = memory.state.to_vec()?;
+        out.extend(now.past.labels().iter().flat_map(|label| label.to_le_bytes()));
+        let state = now.state.to_vec()?;
         out.extend_from_slice(&(state.len() as u64).to_le_bytes());
         out.extend(state.iter().flat_map(|number| number.to_le_bytes()));
-        out.extend_from_slice(&(memory.ring.len() as u64).to_le_bytes());
-        for row in memory.ring.rows() {
+        let kept = self.ring.len().min(self.seen());
+        out.extend_from_slice(&(kept as u64).to_le_bytes());
+        for row in self.ring.newest(kept) {
             out.extend(row.continuous.iter().flat_map(|number| number.to_le_bytes()));
             out.extend(row.ids.iter().flat_map(|id| id.to_le_bytes()));
             out.extend(row.previous.iter().flat_map(|label| label.to_le_bytes()));
@@ -54,8 +55,16 @@ impl Session {
     /// Goes on from a snapshot of a session with the same Spec, mode, window size and frame delay. Bytes that do
     /// not fit are refused, and the session stays as it is.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<()> {
-        self.memory = self.parse(bytes)?;
+        let (seed, now, ring) = self.parse(bytes)?;
+        (self.seed, self.ring) = (seed, ring);
+        self.moments.begin(now);
+        self.asked.way = Way::Made(0);
         Ok(())
+    }
+
+    /// Frames that a decision sees besides its own.
+    fn seen(&self) -> usize {
+        kept_frames(&self.model, &self.options).saturating_sub(self.options.rollback)
     }
 
     /// What a snapshot and the session that reads it must have in common.
@@ -66,10 +75,10 @@ impl Session {
             Mode::Window => u64::MAX,
         };
         let (window, delay) = (self.options.window_size as u64, self.delay as u64);
-        Ok([spec_digest(self.policy.spec())?, interval, window, delay])
+        Ok([spec_digest(self.policy().spec())?, interval, window, delay])
     }
 
-    fn parse(&self, bytes: &[u8]) -> Result<Memory> {
+    fn parse(&self, bytes: &[u8]) -> Result<(u64, Moment, Ring)> {
         let mut read = Reader(open(bytes)?);
         let parts = ["Spec", "mode", "window size", "frame delay"];
         for (what, own) in parts.into_iter().zip(self.identity()?) {
@@ -80,20 +89,19 @@ impl Session {
             }
         }
         let (seed, frames) = (read.u64()?, read.u64()?);
-        let memory = Memory {
-            seed,
-            frames,
-            past: self.read_past(&mut read, frames)?,
-            state: Carried::new(self.zero.with_values(&read.state()?)?, self.plan.as_deref())?,
-            ring: self.ring(&mut read, frames)?,
-        };
-        if read.0.is_empty() { Ok(memory) } else { Err(corrupt("bytes after its end")) }
+        let past = self.read_past_of(&mut read, frames)?;
+        let state = self.model.zero_state().with_values(&read.state()?)?;
+        let state = Carried::new(state, self.model.plan())?;
+        let ring = self.ring(&mut read, frames)?;
+        let decision = self.model.blank();
+        let now = Moment { frames, game_frame: None, state, past, decision };
+        if read.0.is_empty() { Ok((seed, now, ring)) } else { Err(corrupt("bytes after its end")) }
     }
 
-    fn read_past(&self, read: &mut Reader<'_>, frames: u64) -> Result<Past> {
-        let mut past = self.memory.past.clone();
+    fn read_past_of(&self, read: &mut Reader<'_>, frames: u64) -> Result<Past> {
+        let mut past = self.moments.now().past.clone();
         let labels = read.numbers(past.labels().len(), u16::from_le_bytes)?;
-        past.load(&labels, &self.policy.spec().heads).map_err(corrupt)?;
+        past.load(&labels, &self.policy().spec().heads).map_err(corrupt)?;
         if past.get(0).is_some() != (frames > 0) {
             return Err(corrupt("an action before the first frame, or none after it"));
         }
@@ -101,11 +109,11 @@ impl Session {
     }
 
     fn ring(&self, read: &mut Reader<'_>, frames: u64) -> Result<Ring> {
-        let spec = self.policy.spec();
+        let spec = self.policy().spec();
         let mut row = Row::blank(spec);
-        let mut ring = Ring::new(kept_frames(&self.zero, &self.options), &row)?;
+        let mut ring = Ring::new(kept_frames(&self.model, &self.options), &row)?;
         let rows = read.u64()?;
-        if rows != frames.min(ring.capacity() as u64) {
+        if rows != frames.min(self.seen() as u64) {
             return Err(corrupt("not the frames that its mode keeps"));
         }
         let slots = spec.embedding.id_slots();
@@ -243,6 +251,7 @@ mod tests {
             frame_delay: None,
             project_out: None,
             weights: Format::F32,
+            rollback: 2,
         };
         Session::open(Arc::new(Policy::init(&spec, 1).unwrap()), options).unwrap()
     }

@@ -1,0 +1,139 @@
+//! What sessions step by: a policy, and the same packed.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use sconce_core::backbone::{Context, State};
+use sconce_core::heads::Decision;
+use sconce_core::rng::Rng;
+use sconce_core::sampling::{Draw, Sampling};
+use sconce_core::{Policy, Result, pool};
+use sconce_realtime::{Format, Game, Plan, Scratch};
+use serde::Serialize;
+
+use crate::frames::{Row, window};
+
+/// A policy, its plan if it can be packed, and what decisions cost here: all that its sessions share.
+pub struct Model {
+    policy: Arc<Policy>,
+    plan: Option<Plan>,
+    /// The state before any frame.
+    zero: State,
+    costs: Mutex<Costs>,
+}
+
+/// Microseconds, measured once.
+#[derive(Default)]
+struct Costs {
+    step: Option<f64>,
+    /// By the frames of a window.
+    windows: Vec<(usize, f64)>,
+}
+
+/// Measured on one thread, medians of a few calls.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Cost {
+    /// A decision that steps the state by one frame.
+    pub step_us: f64,
+    /// A decision that looks at a whole window.
+    pub window_us: f64,
+}
+
+impl Model {
+    /// Packs a policy where it can be.
+    pub fn new(policy: Arc<Policy>, weights: Format) -> Result<Self> {
+        let plan = Plan::of(&policy, weights)?;
+        Ok(Model { plan, ..Model::of_core(policy)? })
+    }
+
+    /// A policy that steps by core.
+    pub fn of_core(policy: Arc<Policy>) -> Result<Self> {
+        let zero = policy.zero_state(1)?;
+        Ok(Model { policy, plan: None, zero, costs: Mutex::default() })
+    }
+
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
+    pub fn zero_state(&self) -> &State {
+        &self.zero
+    }
+
+    /// Whether a decision depends on frames before its own.
+    pub fn remembers(&self) -> bool {
+        !self.zero.0.is_empty()
+    }
+
+    /// What a decision costs, with windows of so many frames. The first who asks waits for the measuring.
+    pub fn cost(&self, window_size: usize) -> Result<Cost> {
+        let mut costs = self.costs.lock().unwrap_or_else(|e| e.into_inner());
+        let step_us = match costs.step {
+            Some(us) => us,
+            None => self.step_us()?,
+        };
+        costs.step = Some(step_us);
+        let known = costs.windows.iter().find(|(frames, _)| *frames == window_size);
+        let window_us = match known {
+            _ if !self.remembers() => step_us,
+            Some((_, us)) => *us,
+            None => self.core_us(window_size, 3)?,
+        };
+        if known.is_none() {
+            costs.windows.push((window_size, window_us));
+        }
+        Ok(Cost { step_us, window_us })
+    }
+
+    fn step_us(&self) -> Result<f64> {
+        let Some(plan) = &self.plan else { return self.core_us(1, 9) };
+        let (blank, sampling) = (Row::blank(self.policy.spec()), Sampling::default());
+        let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
+        median_us(9, || {
+            let mut state = plan.zero_state().to_vec();
+            let rng = Rng::new(0, "measure", 0);
+            let frame = blank.view().frame();
+            let mut game = Game::new(frame, &mut state, &sampling, rng, &mut decision);
+            plan.step(std::slice::from_mut(&mut game), &mut scratch);
+            game.outcome
+        })
+    }
+
+    fn core_us(&self, frames: usize, calls: usize) -> Result<f64> {
+        let (blank, sampling) = (Row::blank(self.policy.spec()), Sampling::default());
+        let frames = window(std::iter::repeat_n(blank.view(), frames));
+        median_us(calls, || {
+            let rngs = [Rng::new(0, "measure", 0)];
+            let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
+            let act = || self.policy.act(&frames, &self.zero, draw, &Context::default());
+            pool::serial(act).map(drop)
+        })
+    }
+
+    /// A decision to write to.
+    pub fn blank(&self) -> Decision {
+        let heads = &self.policy.spec().heads;
+        Decision {
+            logits: vec![0.0; heads.num_logits()],
+            choices: vec![0; heads.num_labels()],
+            confidence: vec![0.0; heads.parts.len()],
+        }
+    }
+}
+
+/// The median of so many calls; one before them warms the caches.
+fn median_us(calls: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
+    call()?;
+    let mut times = Vec::with_capacity(calls);
+    for _ in 0..calls {
+        let start = Instant::now();
+        call()?;
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times.get(times.len() / 2).copied().unwrap_or(f64::INFINITY))
+}

@@ -1,0 +1,81 @@
+//! A session's memory after each of its last decisions.
+
+use sconce_core::heads::Decision;
+
+use super::carried::Carried;
+use super::past::Past;
+
+/// All that a decision leaves to the next but the frames of a window.
+#[derive(Debug, Clone)]
+pub struct Moment {
+    /// Decisions made since the start.
+    pub frames: u64,
+    /// The number that the caller gave the last of them.
+    pub game_frame: Option<i64>,
+    pub state: Carried,
+    /// The latest inputs: the session's decisions, unless a frame or its caller knew better.
+    pub past: Past,
+    /// The last of them.
+    pub decision: Decision,
+}
+
+/// The present moment, the next one while it is made, and some before the present, in storage that is taken once:
+/// what may become the next moment is not copied when it does.
+#[derive(Debug)]
+pub struct Moments {
+    all: Vec<Moment>,
+    now: usize,
+    /// Moments before the present one.
+    behind: usize,
+}
+
+impl Moments {
+    /// From `first` on, with room for `behind` before the present one.
+    pub fn new(first: Moment, behind: usize) -> Self {
+        Moments { all: vec![first; behind + 2], now: 0, behind: 0 }
+    }
+
+    pub fn now(&self) -> &Moment {
+        &self.all[self.now]
+    }
+
+    /// The present moment, and the place of the next.
+    pub fn next(&mut self) -> (&Moment, &mut Moment) {
+        let next = (self.now + 1) % self.all.len();
+        let (low, high) = self.all.split_at_mut(self.now.max(next));
+        match next > self.now {
+            true => (&low[self.now], &mut high[0]),
+            false => (&high[0], &mut low[next]),
+        }
+    }
+
+    /// Makes the next moment the present one.
+    pub fn advance(&mut self) {
+        self.now = (self.now + 1) % self.all.len();
+        self.behind = (self.behind + 1).min(self.all.len() - 2);
+    }
+
+    /// The present moment and those before it, newest first.
+    pub fn latest(&self) -> impl Iterator<Item = &Moment> {
+        let len = self.all.len();
+        (0..=self.behind).map(move |k| &self.all[(self.now + len - k) % len])
+    }
+
+    /// Forgets the last `count` decisions, which must be behind the present.
+    pub fn back(&mut self, count: usize) {
+        let len = self.all.len();
+        self.now = (self.now + len - count) % len;
+        self.behind -= count;
+    }
+
+    /// Begins anew from a moment that was not made here.
+    pub fn begin(&mut self, first: Moment) {
+        self.all[self.now] = first;
+        self.behind = 0;
+    }
+
+    pub fn bytes(&self) -> usize {
+        let bytes = |of: &Moment| of.state.bytes() + size_of_val(of.past.labels());
+        self.all.iter().map(bytes).sum()
+    }
+}
