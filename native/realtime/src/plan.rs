@@ -10,8 +10,10 @@ use crate::arena::{Arena, Packer};
 use crate::attention::{LstmHybrid, transformer};
 use crate::embedding::Embedding;
 use crate::gemv::Format;
+use crate::gla::gla;
 use crate::griffin::{griffin, hawk};
 use crate::heads::Heads;
+use crate::hgrn::hgrn;
 use crate::layer::{Game, Layer};
 use crate::mamba::{gated_ssm, jamba, mamba, zamba};
 use crate::mamba2::mamba2;
@@ -19,6 +21,10 @@ use crate::min_rnn::{min_gru, min_lstm};
 use crate::mlp::Mlp;
 use crate::recurrent::Recurrent;
 use crate::residual_lstm::{res_lstm, tx_like};
+use crate::retnet::retnet;
+use crate::rwkv::rwkv;
+use crate::s4d::s4d;
+use crate::s5::s5;
 use crate::scratch::Scratch;
 
 /// A policy packed for the CPU at hand: its weights once more, in one arena.
@@ -171,6 +177,12 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Option<Box
         Backbone::MinLstm(c) => Box::new(min_lstm(c, width, packer)?),
         Backbone::ResLstm(c) => Box::new(res_lstm(c, width, packer)?),
         Backbone::TxLike(c) => Box::new(tx_like(c, width, packer)?),
+        Backbone::Hgrn(c) => Box::new(hgrn(c, width, packer)?),
+        Backbone::S4d(c) => Box::new(s4d(c, width, packer)?),
+        Backbone::S5(c) => Box::new(s5(c, width, packer)?),
+        Backbone::Retnet(c) => Box::new(retnet(c, width, packer)?),
+        Backbone::Gla(c) => Box::new(gla(c, width, packer)?),
+        Backbone::Rwkv(c) => Box::new(rwkv(c, width, packer)?),
         _ => return Ok(None),
     }))
 }

@@ -2,8 +2,8 @@
 
 use sconce_core::rng::Rng;
 use sconce_core::spec::{
-    AttentionConfig, Backbone, ExpandConfig, GriffinConfig, HawkConfig, JambaConfig, Mamba2Config,
-    MambaConfig, MlpConfig, RecurrentConfig, StackConfig,
+    AttentionConfig, Backbone, ExpandConfig, GlaConfig, GriffinConfig, HawkConfig, HeadsConfig,
+    JambaConfig, Mamba2Config, MambaConfig, MlpConfig, RecurrentConfig, StackConfig, StateConfig,
 };
 
 /// Numbers that tests draw, each from its own place.
@@ -49,6 +49,24 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::MinLstm(stack(n)),
     |n| Backbone::ResLstm(stack(n)),
     |n| Backbone::TxLike(expand(n)),
+    |n| Backbone::Hgrn(expand(n)),
+    |n| Backbone::S4d(state(n)),
+    |n| Backbone::S5(state(n)),
+    |n| Backbone::Retnet(heads(n)),
+    |n| Backbone::Rwkv(expand(n)),
+    |n| {
+        let num_heads = 1 + n.below(4);
+        Backbone::Gla(GlaConfig {
+            hidden_size: num_heads * (1 + n.below(18)),
+            num_layers: 1 + n.below(3),
+            num_heads,
+            head_dim: 1 + n.below(20),
+            expand_factor: 1 + n.below(3),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
     |n| Backbone::SlidingWindow(attention(n)),
     |n| {
         Backbone::Mamba(MambaConfig {
@@ -99,6 +117,31 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::GatedSsm(hawk(n)),
     |n| Backbone::DecisionTransformer(attention(n)),
 ];
+
+/// Of heads whose width is even.
+fn heads(n: &mut Numbers) -> HeadsConfig {
+    let num_heads = 1 + n.below(4);
+    HeadsConfig {
+        hidden_size: 2 * num_heads * (1 + n.below(10)),
+        num_layers: 1 + n.below(3),
+        num_heads,
+        expand_factor: 1 + n.below(3),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
+fn state(n: &mut Numbers) -> StateConfig {
+    StateConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        state_size: 1 + n.below(40),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
 
 fn stack(n: &mut Numbers) -> StackConfig {
     StackConfig {
