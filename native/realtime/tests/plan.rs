@@ -132,7 +132,7 @@ impl Pair {
         let context = Context::default().projecting(self.projection.clone());
         let (want, tensors) = self.policy.act(frames, &self.tensors, draw, &context)?;
         let projection = self.projection.as_deref();
-        let (rng, got) = (draw.rngs[0].clone(), &mut self.decision);
+        let (rng, got) = (draw.rngs[0], &mut self.decision);
         let mut game = Game::new(view(frames), &mut self.packed, draw.sampling, rng, got);
         (game.given, game.projection) = (draw.given, projection);
         self.plan.step(std::slice::from_mut(&mut game), &mut self.scratch);
