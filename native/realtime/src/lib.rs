@@ -38,6 +38,7 @@ mod s4d;
 mod s5;
 mod scratch;
 mod stack;
+mod xlstm;
 
 pub use embedding::Frame;
 pub use gemv::Format;
