@@ -54,11 +54,11 @@ pub fn decide_many(calls: &mut [Call<'_>]) {
     }
     let model = |call: &&mut Call<'_>| Arc::as_ptr(&call.session.model);
     by_plan.sort_by_key(model);
-    for calls in by_plan.chunk_by_mut(|a, b| model(&a) == model(&b)) {
+    for calls in by_plan.chunk_by_mut(|a, b| model(a) == model(b)) {
         step(calls);
     }
     by_core.sort_by_key(model);
-    for calls in by_core.chunk_by_mut(|a, b| model(&a) == model(&b) && alike(a, b)) {
+    for calls in by_core.chunk_by_mut(|a, b| model(a) == model(b) && alike(a, b)) {
         step_by_core(calls);
     }
     for call in calls.iter_mut().filter(|call| call.outcome.is_err()) {
@@ -125,7 +125,7 @@ fn windows(calls: &[&mut Call<'_>]) -> Result<Vec<(Decision, Carried)>> {
         frames.ids.extend(window.ids);
         frames.previous.extend(window.previous);
     }
-    let rngs: Vec<Rng> = calls.iter().map(|call| call.session.asked.rng.clone()).collect();
+    let rngs: Vec<Rng> = calls.iter().map(|call| call.session.asked.rng).collect();
     let draw = Draw { sampling, rngs: &rngs, given: None };
     let (policy, batch) = (model.policy(), calls.len());
     let zero = policy.zero_state(batch)?;
