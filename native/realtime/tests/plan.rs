@@ -105,25 +105,29 @@ fn assert_close(got: &[f32], want: &[f32], about: &str) {
 /// decides which, all that is divided by one is written differently, and means the same.
 fn in_units_of(want: &[f32], config: &HeadsConfig, state: &[f32]) -> Vec<f32> {
     let mut state = state.to_vec();
-    let mut change = |m: usize, parts: &[Range<usize>]| {
+    let mut change = |m: usize, parts: [Range<usize>; 2]| {
         let apart = state[m] - want[m];
         assert!(apart.abs() <= 1.0 / 32.0, "stabilisers {apart} apart");
-        parts.iter().for_each(|of| state[of.clone()].iter_mut().for_each(|v| *v *= apart.exp()));
+        for part in parts {
+            state[part].iter_mut().for_each(|v| *v *= apart.exp());
+        }
         state[m] = want[m];
     };
     let (h, heads) = (config.hidden_size, config.num_heads);
-    let inner = config.expand_factor * h;
-    let (matrix, mut at) = ((inner / heads + 1) * inner / heads, 0);
+    let (inner, mut at) = (config.expand_factor * h, 0);
+    let size = inner / heads;
     for layer in 0..config.num_layers {
         if layer % 2 == 0 {
-            let (first, last) = (at + 3 * inner, at + 3 * inner + heads * matrix);
+            let (first, last) = (at + 3 * inner, at + 3 * inner + (size + 1) * inner);
             for i in 0..heads {
-                change(last + i, &[first + i * matrix..first + (i + 1) * matrix]);
+                let c = first + i * (size + 1) * size;
+                let n = c + size * size;
+                change(last + i, [c..n, n..n + size]);
             }
             at = last + heads;
         } else {
             for [c, n, m] in (0..h).map(|i| [1, 2, 3].map(|part| at + part * h + i)) {
-                change(m, &[c..c + 1, n..n + 1]);
+                change(m, [c..c + 1, n..n + 1]);
             }
             at += 4 * h;
         }
