@@ -46,6 +46,9 @@ pub struct Plan {
     widest: usize,
 }
 
+/// Games that are stepped together: by then each weight that is read serves enough of them.
+const AT_ONCE: usize = 64;
+
 impl Plan {
     /// None for a policy that only core can step: with weights that are not finite.
     pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
@@ -108,11 +111,27 @@ impl Plan {
             // One at a time: the layers count on it.
             return self.step_those_that_fit(games, scratch);
         }
+        for games in games.chunks_mut(AT_ONCE) {
+            self.step_some(games, scratch);
+        }
+    }
+
+    fn step_those_that_fit(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
+        for game in games {
+            game.outcome = game.check_state(self.zero.len());
+            if game.outcome.is_ok() {
+                self.step_some(std::slice::from_mut(game), scratch);
+            }
+        }
+    }
+
+    fn step_some(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
         scratch.fit(self.widest, games.len());
         let arena = self.arena.numbers();
         let rows = scratch.x.chunks_exact_mut(self.embedding.width());
         for (game, x) in games.iter_mut().zip(rows) {
-            game.outcome = self.embedding.write(arena, &game.frame, x);
+            game.outcome = self.heads.check(game);
+            game.then(|game| self.embedding.write(arena, &game.frame, x));
             if game.outcome.is_err() {
                 x.fill(0.0);
             }
@@ -125,15 +144,6 @@ impl Plan {
         self.heads.act(arena, games, scratch);
         for game in games {
             game.then(|game| self.check_finite(game));
-        }
-    }
-
-    fn step_those_that_fit(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
-        for game in games {
-            game.outcome = game.check_state(self.zero.len());
-            if game.outcome.is_ok() {
-                self.step(std::slice::from_mut(game), scratch);
-            }
         }
     }
 
