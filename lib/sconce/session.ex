@@ -173,10 +173,10 @@ defmodule Sconce.Session do
 
   ## Paths
 
-  A policy of an `:mlp`, `:gru`, `:lstm` or `:mamba` is packed once for the CPU at hand, and its decisions by one
-  step are made from what was packed (`:packed`); its numbers are those of `Sconce.Policy.forward/3` to
-  1.0e-5 of the largest, or with `weights: :bf16` those of the policy with its matrices rounded. Other backbones, windows, and weights that are not finite take the ops of the
-  policy itself (`:core`).
+  A policy is packed once for the CPU at hand, and its decisions by one step are made from what was packed
+  (`:packed`); its numbers are those of `Sconce.Policy.forward/3` to 1.0e-5 of the largest, or with
+  `weights: :bf16` those of the policy with its matrices rounded. Windows, and weights that are not finite, take
+  the ops of the policy itself (`:core`), in f32.
 
   ## Lanes
 

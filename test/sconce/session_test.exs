@@ -771,7 +771,7 @@ defmodule Sconce.SessionTest do
           {:mamba, :carry, :bf16, {:packed, :bf16}},
           {:mlp, :window, :bf16, {:packed, :bf16}},
           {:lstm, :window, :bf16, {:core, :f32}},
-          {:min_gru, :carry, :bf16, {:core, :f32}}
+          {:sliding_window, {:resync, 3}, :bf16, {:packed, :bf16}}
         ] do
       spec = [embedding: {:vector, 2}, backbone: backbone, heads: @heads]
       {:ok, policy} = Policy.init(spec, seed: 1)

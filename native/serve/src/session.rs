@@ -364,7 +364,7 @@ impl Session {
         };
         state.copy_from_slice(now);
         let frame = asked.row.view().frame();
-        let mut game = Game::new(frame, state, &asked.sampling, asked.rng.clone(), decision);
+        let mut game = Game::new(frame, state, &asked.sampling, asked.rng, decision);
         game.given = overrides.choices.as_deref();
         game.projection = asked.projection.as_deref();
         Some(game)
@@ -372,7 +372,7 @@ impl Session {
 
     /// A decision by core, on the row behind the state or on the window that ends with it.
     fn step_by_core(&mut self, overrides: &Overrides) -> Result<()> {
-        let rngs = [self.asked.rng.clone()];
+        let rngs = [self.asked.rng];
         let given = overrides.choices.as_deref();
         let draw = Draw { sampling: &self.asked.sampling, rngs: &rngs, given };
         let context = Context::default().projecting(self.asked.projection.clone());
