@@ -28,7 +28,7 @@ mod scratch;
 mod stack;
 
 pub use embedding::Frame;
-pub use gemv::Format;
+pub use gemv::{Encoding, Format, Packed};
 pub use layer::Game;
 pub use plan::Plan;
 pub use scratch::Scratch;

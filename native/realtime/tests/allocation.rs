@@ -67,12 +67,16 @@ fn backbones() -> [Backbone; 4] {
 
 #[test]
 fn a_step_takes_no_memory() -> Result<()> {
-    for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
+    for (kind, format) in [
+        (HeadsKind::Independent, Format::F32),
+        (HeadsKind::Autoregressive, Format::F32),
+        (HeadsKind::Independent, Format::Int8(1.0)),
+    ] {
         for backbone in backbones() {
             let embedding = Embedding::Melee(Melee::default());
             let heads = Heads { prior: true, ..Heads::controller(kind) };
             let spec = Spec { embedding, backbone, heads };
-            let plan = Plan::of(&Policy::init(&spec, 1)?, Format::F32)?.expect("a plan");
+            let plan = Plan::of(&Policy::init(&spec, 1)?, format)?.expect("a plan");
             let continuous = vec![0.5; spec.embedding.continuous_width()];
             let ids = vec![1; spec.embedding.num_ids()];
             let previous = vec![NONE; spec.heads.num_labels()];

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use sconce_core::ops::simd::LANES;
 
+use super::int8::{Code, GROUP, Totals};
 use super::{AHEAD, Entry, Sums};
 
 /// Adds to the sums each row of a panel times what its entry says. The last [`AHEAD`] entries are not added.
@@ -20,7 +21,7 @@ pub unsafe fn add<const T: usize>(
     let mut all = sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
     let count = entries.len().saturating_sub(AHEAD);
     for (now, later) in entries[..count].iter().zip(&entries[AHEAD.min(entries.len())..]) {
-        fetch(rows, *later);
+        fetch::<T>(rows.as_ptr().wrapping_add(later.row as usize).cast());
         let x = _mm512_set1_ps(now.value);
         // SAFETY: the caller's promise.
         let row = unsafe { rows.get_unchecked(now.row as usize) };
@@ -51,7 +52,7 @@ pub unsafe fn add_pairs<const T: usize>(
     let (mut lows, mut highs) = (load(low), load(high));
     let count = entries.len().saturating_sub(AHEAD);
     for (now, later) in entries[..count].iter().zip(&entries[AHEAD.min(entries.len())..]) {
-        fetch(rows, *later);
+        fetch::<T>(rows.as_ptr().wrapping_add(later.row as usize).cast());
         let x = _mm512_set1_ps(now.value);
         // SAFETY: the caller's promise.
         let row = unsafe { rows.get_unchecked(now.row as usize) };
@@ -210,12 +211,107 @@ fn halves(words: &[f32; LANES]) -> (__m512, __m512) {
     (low, _mm512_castsi512_ps(_mm512_and_si512(words, upper)))
 }
 
-/// Fetches a row, which need not be there.
+/// Adds to the totals of each of `R` vectors the rows of a panel that belong to these groups, of so many vectors
+/// each, times the parts of its numbers. The last [`AHEAD`] groups are not added.
+///
+/// # Safety
+/// The CPU has AVX-512 VNNI, and all groups but the last [`AHEAD`] are of rows that there are, and that the vectors
+/// have.
+#[target_feature(enable = "avx512f,avx512vnni")]
+pub unsafe fn add_codes<const R: usize>(
+    totals: &mut [[Totals; 2]; R],
+    panel: &[[f32; LANES]],
+    vectors: usize,
+    x: [Code; R],
+    groups: &[u32],
+) {
+    // Totals and weights have room in 32 registers.
+    let most = match R {
+        1 => 8,
+        2 | 3 => 4,
+        _ => 2,
+    };
+    let mut at = 0;
+    while at < vectors {
+        let of = (vectors, at);
+        // SAFETY: as in `tile`.
+        at += unsafe {
+            match most.min(vectors - at) {
+                8 => stripe_codes::<8, R>(totals, panel, of, x, groups),
+                7 => stripe_codes::<7, R>(totals, panel, of, x, groups),
+                6 => stripe_codes::<6, R>(totals, panel, of, x, groups),
+                5 => stripe_codes::<5, R>(totals, panel, of, x, groups),
+                4 => stripe_codes::<4, R>(totals, panel, of, x, groups),
+                3 => stripe_codes::<3, R>(totals, panel, of, x, groups),
+                2 => stripe_codes::<2, R>(totals, panel, of, x, groups),
+                _ => stripe_codes::<1, R>(totals, panel, of, x, groups),
+            }
+        };
+    }
+}
+
+/// As [`stripe`].
+///
+/// # Safety
+/// As of [`add_codes`], and `at + T <= vectors`.
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn stripe_codes<const T: usize, const R: usize>(
+    totals: &mut [[Totals; 2]; R],
+    panel: &[[f32; LANES]],
+    (vectors, at): (usize, usize),
+    x: [Code; R],
+    groups: &[u32],
+) -> usize {
+    let mut all = [[[_mm512_setzero_si512(); T]; 2]; R];
+    for (all, totals) in all.as_flattened_mut().iter_mut().zip(totals.as_flattened()) {
+        for (all, total) in all.iter_mut().zip(&totals[at..at + T]) {
+            // SAFETY: reads the 16 numbers of an array.
+            *all = unsafe { _mm512_loadu_si512(total.as_ptr().cast()) };
+        }
+    }
+    let row = |group: u32| panel.as_ptr().wrapping_add(group as usize * vectors + at);
+    let count = groups.len().saturating_sub(AHEAD);
+    for (now, later) in groups[..count].iter().zip(&groups[AHEAD.min(groups.len())..]) {
+        fetch::<T>(row(*later));
+        let words = row(*now);
+        // SAFETY: the caller's promise.
+        let weights: [__m512i; T] =
+            std::array::from_fn(|t| unsafe { _mm512_loadu_si512(words.add(t).cast()) });
+        for ([highs, lows], x) in all.iter_mut().zip(&x) {
+            // SAFETY: the caller's promise.
+            let (high, low) = unsafe { (four(x.high, *now), four(x.low, *now)) };
+            for ((high_total, low_total), weights) in highs.iter_mut().zip(lows).zip(weights) {
+                *high_total = _mm512_dpbusd_epi32(*high_total, weights, high);
+                *low_total = _mm512_dpbusd_epi32(*low_total, weights, low);
+            }
+        }
+    }
+    for (all, totals) in all.as_flattened().iter().zip(totals.as_flattened_mut()) {
+        for (made, total) in all.iter().zip(&mut totals[at..at + T]) {
+            // SAFETY: writes the 16 numbers of an array.
+            unsafe { _mm512_storeu_si512(total.as_mut_ptr().cast(), *made) };
+        }
+    }
+    T
+}
+
+/// A group in every word.
+///
+/// # Safety
+/// There is such a group.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn fetch<const T: usize>(rows: &[[[f32; LANES]; T]], later: Entry) {
-    let row = rows.as_ptr().wrapping_add(later.row as usize).cast::<f32>();
+unsafe fn four(numbers: &[[i8; GROUP]], group: u32) -> __m512i {
+    // SAFETY: the caller's promise.
+    let numbers = unsafe { *numbers.get_unchecked(group as usize) };
+    _mm512_set1_epi32(i32::from_le_bytes(numbers.map(i8::cast_unsigned)))
+}
+
+/// Fetches `T` vectors, which need not be there.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn fetch<const T: usize>(row: *const [f32; LANES]) {
     for t in 0..T {
-        _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(t * LANES).cast());
+        _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(t).cast());
     }
 }

@@ -2,6 +2,7 @@
 
 use sconce_core::ops::simd::{LANES, dispatch, mul_add};
 
+use super::int8::{Code, Totals};
 use super::{Entry, Sums};
 
 dispatch! {
@@ -69,6 +70,32 @@ dispatch! {
             }
         }
     }
+}
+
+dispatch! {
+    /// Adds to the totals of each of `R` vectors the rows of a panel that belong to these groups, of so many vectors
+    /// each, times the parts of its numbers.
+    pub fn add_codes<[const R: usize], [R]>(totals: &mut [[Totals; 2]; R], panel: &[[f32; LANES]], vectors: usize, x: &[Code; R], groups: &[u32]) {
+        for ([high, low], x) in totals.iter_mut().zip(x) {
+            for &group in groups {
+                let group = group as usize;
+                let parts = (x.high[group].map(i32::from), x.low[group].map(i32::from));
+                let row = &panel[group * vectors..][..vectors];
+                for ((high, low), words) in high.iter_mut().zip(low.iter_mut()).zip(row) {
+                    for i in 0..LANES {
+                        let weights = words[i].to_bits().to_le_bytes().map(i32::from);
+                        high[i] = high[i].wrapping_add(product(weights, parts.0));
+                        low[i] = low[i].wrapping_add(product(weights, parts.1));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn product(a: [i32; 4], b: [i32; 4]) -> i32 {
+    a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
 }
 
 /// The two bf16 of a word.
