@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use sconce_core::ops::simd::LANES;
 
-use super::int8::{Code, GROUP, Totals};
+use super::int8::{Code, GROUP};
 use super::{AHEAD, Entry, Sums};
 
 /// Adds to the sums each row of a panel times what its entry says. The last [`AHEAD`] entries are not added.
@@ -211,19 +211,20 @@ fn halves(words: &[f32; LANES]) -> (__m512, __m512) {
     (low, _mm512_castsi512_ps(_mm512_and_si512(words, upper)))
 }
 
-/// Adds to the totals of each of `R` vectors the rows of a panel that belong to these groups, of so many vectors
-/// each, times the parts of its numbers. The last [`AHEAD`] groups are not added.
+/// The sums of each of `R` vectors: its parts times the rows of a panel that belong to these groups, of so many
+/// vectors each, times the scales of the outputs, and their bias. The last [`AHEAD`] groups are not added.
 ///
 /// # Safety
 /// The CPU has AVX-512 VNNI, and all groups but the last [`AHEAD`] are of rows that there are, and that the vectors
 /// have.
 #[target_feature(enable = "avx512f,avx512vnni")]
-pub unsafe fn add_codes<const R: usize>(
-    totals: &mut [[Totals; 2]; R],
+pub unsafe fn codes<const R: usize>(
+    sums: &mut [Sums; R],
     panel: &[[f32; LANES]],
     vectors: usize,
     x: [Code; R],
     groups: &[u32],
+    (scales, bias): (&[f32], &[f32]),
 ) {
     // Totals and weights have room in 32 registers.
     let most = match R {
@@ -237,14 +238,14 @@ pub unsafe fn add_codes<const R: usize>(
         // SAFETY: as in `tile`.
         at += unsafe {
             match most.min(vectors - at) {
-                8 => stripe_codes::<8, R>(totals, panel, of, x, groups),
-                7 => stripe_codes::<7, R>(totals, panel, of, x, groups),
-                6 => stripe_codes::<6, R>(totals, panel, of, x, groups),
-                5 => stripe_codes::<5, R>(totals, panel, of, x, groups),
-                4 => stripe_codes::<4, R>(totals, panel, of, x, groups),
-                3 => stripe_codes::<3, R>(totals, panel, of, x, groups),
-                2 => stripe_codes::<2, R>(totals, panel, of, x, groups),
-                _ => stripe_codes::<1, R>(totals, panel, of, x, groups),
+                8 => stripe_codes::<8, R>(sums, panel, of, x, groups, (scales, bias)),
+                7 => stripe_codes::<7, R>(sums, panel, of, x, groups, (scales, bias)),
+                6 => stripe_codes::<6, R>(sums, panel, of, x, groups, (scales, bias)),
+                5 => stripe_codes::<5, R>(sums, panel, of, x, groups, (scales, bias)),
+                4 => stripe_codes::<4, R>(sums, panel, of, x, groups, (scales, bias)),
+                3 => stripe_codes::<3, R>(sums, panel, of, x, groups, (scales, bias)),
+                2 => stripe_codes::<2, R>(sums, panel, of, x, groups, (scales, bias)),
+                _ => stripe_codes::<1, R>(sums, panel, of, x, groups, (scales, bias)),
             }
         };
     }
@@ -253,22 +254,18 @@ pub unsafe fn add_codes<const R: usize>(
 /// As [`stripe`].
 ///
 /// # Safety
-/// As of [`add_codes`], and `at + T <= vectors`.
+/// As of [`codes`], and `at + T <= vectors`.
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn stripe_codes<const T: usize, const R: usize>(
-    totals: &mut [[Totals; 2]; R],
+    sums: &mut [Sums; R],
     panel: &[[f32; LANES]],
     (vectors, at): (usize, usize),
     x: [Code; R],
     groups: &[u32],
+    (scales, bias): (&[f32], &[f32]),
 ) -> usize {
-    let mut all = [[[_mm512_setzero_si512(); T]; 2]; R];
-    for (all, totals) in all.as_flattened_mut().iter_mut().zip(totals.as_flattened()) {
-        for (all, total) in all.iter_mut().zip(&totals[at..at + T]) {
-            // SAFETY: reads the 16 numbers of an array.
-            *all = unsafe { _mm512_loadu_si512(total.as_ptr().cast()) };
-        }
-    }
+    let mut highs = x.map(|x| [_mm512_set1_epi32(x.row.high); T]);
+    let mut lows = x.map(|x| [_mm512_set1_epi32(x.row.low); T]);
     let row = |group: u32| panel.as_ptr().wrapping_add(group as usize * vectors + at);
     let count = groups.len().saturating_sub(AHEAD);
     for (now, later) in groups[..count].iter().zip(&groups[AHEAD.min(groups.len())..]) {
@@ -277,22 +274,38 @@ unsafe fn stripe_codes<const T: usize, const R: usize>(
         // SAFETY: the caller's promise.
         let weights: [__m512i; T] =
             std::array::from_fn(|t| unsafe { _mm512_loadu_si512(words.add(t).cast()) });
-        for ([highs, lows], x) in all.iter_mut().zip(&x) {
+        for ((highs, lows), x) in highs.iter_mut().zip(&mut lows).zip(&x) {
             // SAFETY: the caller's promise.
             let (high, low) = unsafe { (four(x.high, *now), four(x.low, *now)) };
-            for ((high_total, low_total), weights) in highs.iter_mut().zip(lows).zip(weights) {
-                *high_total = _mm512_dpbusd_epi32(*high_total, weights, high);
-                *low_total = _mm512_dpbusd_epi32(*low_total, weights, low);
+            for ((high_sum, low_sum), weights) in highs.iter_mut().zip(lows).zip(weights) {
+                *high_sum = _mm512_dpbusd_epi32(*high_sum, weights, high);
+                *low_sum = _mm512_dpbusd_epi32(*low_sum, weights, low);
             }
         }
     }
-    for (all, totals) in all.as_flattened().iter().zip(totals.as_flattened_mut()) {
-        for (made, total) in all.iter().zip(&mut totals[at..at + T]) {
+    let high_part = _mm512_set1_ps(256.0);
+    for t in 0..T {
+        let (of, bias) = (masked(scales, at + t), masked(bias, at + t));
+        for r in 0..R {
+            let high = _mm512_mul_ps(high_part, _mm512_cvtepi32_ps(highs[r][t]));
+            let whole = _mm512_add_ps(high, _mm512_cvtepi32_ps(lows[r][t]));
+            let scale = _mm512_mul_ps(_mm512_set1_ps(x[r].row.scale), of);
+            let sum = _mm512_add_ps(_mm512_mul_ps(whole, scale), bias);
             // SAFETY: writes the 16 numbers of an array.
-            unsafe { _mm512_storeu_si512(total.as_mut_ptr().cast(), *made) };
+            unsafe { _mm512_storeu_ps(sums[r][at + t].as_mut_ptr(), sum) };
         }
     }
     T
+}
+
+/// The 16 numbers of a vector; those that there are not are 0.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn masked(numbers: &[f32], vector: usize) -> __m512 {
+    let numbers = numbers.get(vector * LANES..).unwrap_or(&[]);
+    let mask = u32::MAX.unbounded_shr(32 - numbers.len().min(LANES) as u32) as __mmask16;
+    // SAFETY: reads as many numbers as there are.
+    unsafe { _mm512_maskz_loadu_ps(mask, numbers.as_ptr()) }
 }
 
 /// A group in every word.

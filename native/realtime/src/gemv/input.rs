@@ -4,7 +4,7 @@ use std::mem;
 use std::ops::Range;
 
 use super::int8::Codes;
-use super::{AHEAD, Encoding, ROWS};
+use super::{AHEAD, Encoding};
 
 /// What a vector has at one place.
 #[derive(Debug, Clone, Copy, Default)]
@@ -81,9 +81,9 @@ impl Input {
         &self.numbers[row * self.width..][..self.width]
     }
 
-    /// The vectors in parts of at most [`ROWS`], as even as can be.
-    pub fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
-        let (rows, parts) = (self.rows, self.rows.div_ceil(ROWS));
+    /// The vectors in parts of at most so many, as even as can be.
+    pub fn tiles(&self, most: usize) -> impl Iterator<Item = Range<usize>> {
+        let (rows, parts) = (self.rows, self.rows.div_ceil(most));
         let each = rows.div_ceil(parts.max(1)).max(1);
         (0..rows).step_by(each).map(move |first| first..rows.min(first + each))
     }

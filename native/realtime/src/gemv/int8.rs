@@ -7,9 +7,9 @@
 //! The instruction that adds four products at once (`vpdpbusd`) wants one side without a sign, so weights are kept
 //! as `q + 128`, and 128 times the sum of a vector is what its sums begin below.
 
-use sconce_core::ops::simd::{LANES, dispatch};
+use sconce_core::ops::simd::dispatch;
 
-use super::{AHEAD, Sums, VECTORS};
+use super::AHEAD;
 
 /// With more a sum of high parts would not fit.
 pub const MOST_INPUTS: usize = i32::MAX as usize / (127 * 128);
@@ -21,9 +21,6 @@ const ZERO: i32 = 128;
 const MOST: f32 = 127.0;
 /// The largest number of a vector, whose high part is 127.
 const MOST_OF_A_VECTOR: f32 = 127.0 * 256.0;
-
-/// Whole sums of a panel for one vector.
-pub type Totals = [[i32; LANES]; VECTORS];
 
 /// A matrix in 8 bits.
 pub struct Quantised {
@@ -77,16 +74,17 @@ pub struct Codes {
 
 /// What all of a vector shares.
 #[derive(Debug, Clone, Copy, Default)]
-struct Row {
-    scale: f32,
-    /// Where its sums begin.
-    high: i32,
-    low: i32,
+pub struct Row {
+    pub scale: f32,
+    /// What its sums of high parts begin with, and of low ones.
+    pub high: i32,
+    pub low: i32,
 }
 
 /// One vector, group after group.
 #[derive(Debug, Clone, Copy)]
 pub struct Code<'a> {
+    pub row: Row,
     pub high: &'a [[i8; GROUP]],
     pub low: &'a [[i8; GROUP]],
 }
@@ -155,30 +153,7 @@ impl Codes {
 
     pub fn row(&self, row: usize) -> Code<'_> {
         let own = row * self.width..(row + 1) * self.width;
-        Code { high: &self.high[own.clone()], low: &self.low[own] }
-    }
-
-    /// What sums begin with, of high parts and of low ones.
-    pub fn start(&self, row: usize) -> [Totals; 2] {
-        let Row { high, low, .. } = self.rows[row];
-        [high, low].map(|start| [[start; LANES]; VECTORS])
-    }
-
-    /// `sums = scale (256 high + low) + bias`, with the scales of the outputs.
-    pub fn finish(
-        &self,
-        row: usize,
-        [high, low]: &[Totals; 2],
-        scales: &[f32],
-        bias: &[f32],
-        sums: &mut Sums,
-    ) {
-        let scale = self.rows[row].scale;
-        let totals = high.as_flattened().iter().zip(low.as_flattened());
-        let outputs = totals.zip(scales).zip(bias).zip(sums.as_flattened_mut());
-        for ((((high, low), of), bias), sum) in outputs {
-            *sum = (256.0 * *high as f32 + *low as f32) * (scale * of) + bias;
-        }
+        Code { row: self.rows[row], high: &self.high[own.clone()], low: &self.low[own] }
     }
 }
 

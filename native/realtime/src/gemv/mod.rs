@@ -25,14 +25,15 @@ use serde::{Deserialize, Serialize};
 use crate::arena::Packer;
 use input::Entry;
 pub use input::Input;
-use int8::{Code, Codes, GROUP, Quantised, Totals};
+use int8::{Code, Codes, GROUP, Quantised};
 
 /// Vectors of sums that a panel makes.
 const VECTORS: usize = 8;
 /// Outputs of a whole panel.
 const PANEL: usize = VECTORS * LANES;
-/// Vectors that a weight serves once it was read.
+/// Vectors that a weight serves once it was read, and one of 8 bits, where each has two sums.
 const ROWS: usize = 6;
+const ROWS_OF_INT8: usize = 4;
 /// Inputs between fetching their weights and using them.
 const AHEAD: usize = 8;
 
@@ -113,6 +114,14 @@ impl Encoding {
     /// Vectors of words in a row of the panel that makes so many outputs.
     fn vectors(self, outputs: usize) -> usize {
         outputs.min(PANEL).div_ceil(LANES * self.in_a_word())
+    }
+
+    /// Vectors at once.
+    fn tile(self) -> usize {
+        match self {
+            Encoding::F32 | Encoding::Bf16 => ROWS,
+            Encoding::Int8 => ROWS_OF_INT8,
+        }
     }
 
     /// Rows of a panel that reads so many inputs.
@@ -300,6 +309,7 @@ impl Matrix {
         x.prepare(self.encoding);
         let (bias, scales) = (&arena[self.bias.clone()], &arena[self.scales.clone()]);
         let (level, encoding, has_vnni) = (level(), self.encoding, has_vnni());
+        let mut sums = [[[0.0; LANES]; VECTORS]; ROWS];
         let mut rest = &arena[self.panels.clone()];
         for first in (0..self.outputs).step_by(PANEL) {
             let outputs = first..self.outputs.min(first + PANEL);
@@ -307,8 +317,7 @@ impl Matrix {
             let (panel, next) = rest.split_at(encoding.rows(self.inputs) * vectors * LANES);
             rest = next;
             let panel = Panel { encoding, level, has_vnni, vectors, weights: panel };
-            for rows in x.tiles() {
-                let mut sums = [[[0.0; LANES]; VECTORS]; ROWS];
+            for rows in x.tiles(encoding.tile()) {
                 let own = &mut sums[..rows.len()];
                 match encoding {
                     Encoding::F32 | Encoding::Bf16 => {
@@ -454,9 +463,7 @@ impl Panel<'_> {
             1 => self.codes::<1>(sums, x, first, scales_and_bias),
             2 => self.codes::<2>(sums, x, first, scales_and_bias),
             3 => self.codes::<3>(sums, x, first, scales_and_bias),
-            4 => self.codes::<4>(sums, x, first, scales_and_bias),
-            5 => self.codes::<5>(sums, x, first, scales_and_bias),
-            _ => self.codes::<ROWS>(sums, x, first, scales_and_bias),
+            _ => self.codes::<ROWS_OF_INT8>(sums, x, first, scales_and_bias),
         }
     }
 
@@ -467,29 +474,18 @@ impl Panel<'_> {
         first: usize,
         (scales, bias): (&[f32], &[f32]),
     ) {
+        let Some(sums) = sums.first_chunk_mut::<R>() else { return };
         let rows: [Code; R] = std::array::from_fn(|r| x.row(first + r));
-        let mut totals: [[Totals; 2]; R] = std::array::from_fn(|r| x.start(first + r));
-        let weights = self.weights.as_chunks::<LANES>().0;
-        self.add_codes(&mut totals, weights, rows, x.groups());
-        for (r, (totals, sums)) in totals.iter().zip(sums).enumerate() {
-            x.finish(first + r, totals, scales, bias, sums);
-        }
-    }
-
-    fn add_codes<const R: usize>(
-        &self,
-        totals: &mut [[Totals; 2]; R],
-        weights: &[[f32; LANES]],
-        rows: [Code; R],
-        groups: &[u32],
-    ) {
+        let (weights, groups) = (self.weights.as_chunks::<LANES>().0, x.groups());
         #[cfg(target_arch = "x86_64")]
         if self.level == Level::Avx512 && self.has_vnni {
             // SAFETY: `has_vnni` found what the kernel needs; groups that count are of rows that there are.
-            return unsafe { avx512::add_codes(totals, weights, self.vectors, rows, groups) };
+            return unsafe {
+                avx512::codes(sums, weights, self.vectors, rows, groups, (scales, bias))
+            };
         }
         let groups = &groups[..groups.len() - AHEAD];
-        portable::add_codes(totals, weights, self.vectors, &rows, groups);
+        portable::codes(sums, weights, self.vectors, &rows, groups, scales, bias);
     }
 }
 
@@ -603,11 +599,12 @@ mod tests {
     #[test]
     fn the_kernels_of_8_bits_have_the_same_bits() {
         let rng = Rng::new(3, "gemv", 0);
+        let (scales, bias) = (vector(&rng, PANEL), vector(&rng, PANEL));
         for vectors in 1..=VECTORS {
             let words = 0..(13 * vectors * LANES) as u64;
             let weights: Vec<f32> = words.map(|i| f32::from_bits(rng.u32(i))).collect();
             let mut input = Input::new(50, ROWS);
-            for rows in 1..=ROWS {
+            for rows in 1..=ROWS_OF_INT8 {
                 let x = vector(&rng, 50 * rows);
                 input.read(x.chunks_exact(50));
                 input.prepare(Encoding::Int8);
@@ -615,8 +612,11 @@ mod tests {
                     let mut sums = [[[0.5; LANES]; VECTORS]; ROWS];
                     let (encoding, level, weights) = (Encoding::Int8, level(), &weights[..]);
                     let panel = Panel { encoding, level, has_vnni, vectors, weights };
-                    let ones = [1.0; PANEL];
-                    panel.sum_codes(&mut sums[..rows], input.codes(), 0, (&ones, &ones));
+                    // One output fewer than there is room for.
+                    let outputs = vectors * LANES - 1;
+                    let (scales, bias) = (&scales[..outputs], &bias[..outputs]);
+                    panel.sum_codes(&mut sums[..rows], input.codes(), 0, (scales, bias));
+                    sums.iter_mut().for_each(|sums| sums.as_flattened_mut()[outputs..].fill(0.0));
                     sums.map(|sums| sums.map(|sum| sum.map(f32::to_bits)))
                 };
                 assert_eq!(made(false), made(has_vnni()), "{rows} with {vectors}");

@@ -2,7 +2,7 @@
 
 use sconce_core::ops::simd::{LANES, dispatch, mul_add};
 
-use super::int8::{Code, Totals};
+use super::int8::Code;
 use super::{Entry, Sums};
 
 dispatch! {
@@ -73,20 +73,25 @@ dispatch! {
 }
 
 dispatch! {
-    /// Adds to the totals of each of `R` vectors the rows of a panel that belong to these groups, of so many vectors
-    /// each, times the parts of its numbers.
-    pub fn add_codes<[const R: usize], [R]>(totals: &mut [[Totals; 2]; R], panel: &[[f32; LANES]], vectors: usize, x: &[Code; R], groups: &[u32]) {
-        for ([high, low], x) in totals.iter_mut().zip(x) {
-            for &group in groups {
-                let group = group as usize;
-                let parts = (x.high[group].map(i32::from), x.low[group].map(i32::from));
-                let row = &panel[group * vectors..][..vectors];
-                for ((high, low), words) in high.iter_mut().zip(low.iter_mut()).zip(row) {
+    /// The sums of each of `R` vectors: its parts times the rows of a panel that belong to these groups, of so many
+    /// vectors each, times the scales of the outputs, and their bias.
+    pub fn codes<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[Code; R], groups: &[u32], scales: &[f32], bias: &[f32]) {
+        for (sums, x) in sums.iter_mut().zip(x) {
+            let outputs = scales.chunks(LANES).zip(bias.chunks(LANES)).zip(sums);
+            for (t, ((scales, bias), sum)) in outputs.enumerate() {
+                let (mut high, mut low) = ([x.row.high; LANES], [x.row.low; LANES]);
+                for &group in groups {
+                    let group = group as usize;
+                    let parts = (x.high[group].map(i32::from), x.low[group].map(i32::from));
+                    let words = &panel[group * vectors + t];
                     for i in 0..LANES {
                         let weights = words[i].to_bits().to_le_bytes().map(i32::from);
                         high[i] = high[i].wrapping_add(product(weights, parts.0));
                         low[i] = low[i].wrapping_add(product(weights, parts.1));
                     }
+                }
+                for (i, (of, bias)) in scales.iter().zip(bias).enumerate() {
+                    sum[i] = (256.0 * high[i] as f32 + low[i] as f32) * (x.row.scale * of) + bias;
                 }
             }
         }
