@@ -5,7 +5,7 @@ defmodule Sconce.Application do
 
   @impl true
   def start(_type, _args) do
-    children = [Sconce.Trainer.Keeper]
+    children = [Sconce.Trainer.Keeper, {Registry, keys: :unique, name: Sconce.Serving.Registry}]
     Supervisor.start_link(children, strategy: :one_for_one, name: Sconce.Supervisor)
   end
 end

@@ -46,6 +46,15 @@ defmodule Sconce.Error do
   @spec kinds() :: [kind]
   def kinds, do: unquote(Keyword.keys(@kinds))
 
+  @doc false
+  # Of an answer that is missing since `start`, a `System.monotonic_time/0`.
+  @spec late(atom, non_neg_integer, integer) :: t
+  def late(op, deadline_ms, start) do
+    waited = System.convert_time_unit(System.monotonic_time() - start, :native, :microsecond)
+    details = %{what: "the answer", deadline_ms: deadline_ms, waited_ms: waited / 1000}
+    %__MODULE__{kind: :deadline, op: op, details: details}
+  end
+
   @impl true
   def message(%__MODULE__{kind: kind, op: op, details: details}) do
     "#{op}: #{sentence(kind, details)}#{mend(details)}"
@@ -54,6 +63,9 @@ defmodule Sconce.Error do
   defp sentence(:not_found, %{what: what}), do: "#{what} not found"
   defp sentence(:busy, %{what: what}), do: "#{what} is in use"
   defp sentence(:cancelled, _details), do: "cancelled"
+
+  defp sentence(:deadline, %{what: what, deadline_ms: ms, waited_ms: waited}),
+    do: "#{what} is late by the deadline of #{ms} ms, after #{Float.round(waited, 1)} ms"
 
   defp sentence(:deadline, %{what: what, deadline_ms: ms}),
     do: "#{what} is late by the deadline of #{ms} ms"

@@ -84,6 +84,20 @@ defmodule Sconce.Native do
   def session_close(_session), do: unavailable(:close)
   def session_count, do: unavailable(:count)
 
+  # Serving
+  def serving_start(_reference, _policy, _options), do: unavailable(:start)
+  def serving_open(_serving, _reference, _options, _project_out), do: unavailable(:open)
+
+  def serving_forward(_serving, _reference, _rows, _shape, _given, _how),
+    do: unavailable(:forward)
+
+  def serving_abandon(_ticket), do: unavailable(:forward)
+  def serving_swap(_serving, _reference, _policy), do: unavailable(:swap)
+  def serving_drain(_serving, _reference), do: unavailable(:drain)
+  def serving_stop(_serving), do: unavailable(:stop)
+  def serving_stats(_serving, _news), do: unavailable(:stats)
+  def serving_info(_serving), do: unavailable(:info)
+
   # Trainer
   def train_start(_reference, _spec, _corpus, _out, _options), do: unavailable(:train)
   def train_record(_out), do: unavailable(:train)
@@ -118,6 +132,7 @@ defmodule Sconce.Native do
   def probe_echo(_term), do: unavailable(:probe_echo)
   def probe_panic(_message), do: unavailable(:probe_panic)
   def probe_reply(_reference, _how), do: unavailable(:probe_reply)
+  def probe_batch(_serving, _sleep_ms), do: unavailable(:probe_batch)
 
   defp unavailable(op) do
     reason = :persistent_term.get(@reason, "not loaded")

@@ -203,8 +203,27 @@ defmodule Sconce.Policy do
   def forward(policy, frames, opts \\ []) do
     options = Options.validate!(opts, @forward)
 
+    pass(policy, frames, options, fn rows, shape, given, look ->
+      Call.run(&Native.policy_forward(policy.ref, &1, rows, shape, given, look))
+    end)
+  end
+
+  @doc false
+  def forward_options, do: @forward
+
+  @doc false
+  # A pass by `run`, which is given rows, shape, what may be left out, and what is wanted.
+  @spec pass(
+          t,
+          [[term]] | binary,
+          keyword,
+          (binary, tuple, tuple, map -> {:ok, tuple} | {:error, Error.t()})
+        ) ::
+          {:ok, output} | {:error, Error.t()}
+  def pass(policy, frames, options, run) do
     with {:ok, rows, batch, time} <- rows(policy, frames, options[:batch]),
-         {:ok, {logits, state, taps}} <- run(policy, rows, batch, time, options) do
+         {:ok, given} <- given(options),
+         {:ok, {logits, state, taps}} <- run.(rows, {batch, time}, given, look(options)) do
       shape =
         if options[:return_sequences],
           do: {batch, time, policy.num_logits},
@@ -285,19 +304,19 @@ defmodule Sconce.Policy do
     end
   end
 
-  defp run(policy, rows, batch, time, options) do
+  defp given(options) do
     with {:ok, labels} <- labels(options[:labels]),
          {:ok, queue} <- labels(options[:queue]),
-         {:ok, project_out} <- Projection.pack(options[:project_out]) do
-      look = %{
-        return_sequences: options[:return_sequences],
-        frame_delay: options[:frame_delay],
-        taps: names(options[:taps])
-      }
+         {:ok, project_out} <- Projection.pack(options[:project_out]),
+         do: {:ok, {labels, queue, options[:state], project_out}}
+  end
 
-      given = {labels, queue, options[:state], project_out}
-      Call.run(&Native.policy_forward(policy.ref, &1, rows, {batch, time}, given, look))
-    end
+  defp look(options) do
+    %{
+      return_sequences: options[:return_sequences],
+      frame_delay: options[:frame_delay],
+      taps: names(options[:taps])
+    }
   end
 
   defp names(taps) when is_list(taps), do: Enum.map(taps, &to_string/1)

@@ -106,7 +106,7 @@ defmodule Sconce.Session do
                "becomes the decision, and logits are those of its parts."
          ],
          game_frame: [
-           type: {:or, [:non_neg_integer, nil]},
+           type: {:or, [:integer, nil]},
            doc:
              "The game's number of this frame. Asked again for one that was decided, the session answers " <>
                "what it decided and stays as it was."
@@ -123,6 +123,9 @@ defmodule Sconce.Session do
              "Instead of the session's, for this decision; `[]` for none, `nil` as if not given."
          ]
        ] ++ Enum.map(@sampling, fn {name, spec} -> {name, Keyword.delete(spec, :default)} end)
+
+  # What a serving decides for all its sessions is none of theirs.
+  @served Keyword.drop(@open, [:lane, :weights])
 
   @reset [seed: @seed ++ [default: nil, doc: "Another seed; `nil` keeps the session's."]]
 
@@ -189,6 +192,8 @@ defmodule Sconce.Session do
   caller's scheduler, otherwise on a thread of ours while the caller waits. Sixty steps of a window,
   with which a carried state begins too, are mostly of the latter kind.
 
+  In a session of a `Sconce.Serving` the serving decides, by the batch, and the lane is `:serving`.
+
   A decision that its deadline ends is not made: the session stays as it was. If a thread is still at
   work on it, the next call is `:busy`.
 
@@ -220,7 +225,7 @@ defmodule Sconce.Session do
           mode: mode,
           path: :packed | :core,
           weights: :f32 | :bf16 | :int8,
-          lane: :inline | :worker,
+          lane: :inline | :worker | :serving,
           step_us: float,
           window_us: float
         }
@@ -231,13 +236,30 @@ defmodule Sconce.Session do
   @spec open(Policy.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def open(%Policy{} = policy, opts \\ []) do
     options = Options.validate!(opts, @open)
+
+    open_by(policy.spec, options, fn ref, native, project_out ->
+      Native.session_open(policy.ref, ref, native, project_out)
+    end)
+  end
+
+  @doc false
+  def served_options, do: @served
+
+  @doc false
+  # A session of a serving, see `Sconce.Serving.open/2`; `open` asks for the native one.
+  def open_served(spec, opts, open) do
+    options = [weights: :f32, lane: :auto] ++ Options.validate!(opts, @served)
+    with {:ok, session} <- open_by(spec, options, open), do: {:ok, %{session | lane: :serving}}
+  end
+
+  defp open_by(spec, options, open) do
     ref = make_ref()
 
     with {:ok, project_out} <- Projection.pack(options[:project_out]),
-         :ok <- Native.session_open(policy.ref, ref, to_native(options), project_out),
+         :ok <- open.(ref, to_native(options), project_out),
          {:ok, session} <- answer(ref),
          {:ok, info} <- Native.session_info(session) do
-      {:ok, new(session, policy.spec, options, info)}
+      {:ok, new(session, spec, options, info)}
     end
   end
 
@@ -312,9 +334,29 @@ defmodule Sconce.Session do
   def act_many(games, opts \\ []) when is_list(games) do
     {deadline, opts} = opts |> Options.validate!(@act) |> Keyword.split([:deadline_ms])
     asked = Enum.map(games, &asked(&1, opts))
-    ready = for {session, {:ok, native}} <- asked, do: {session, native}
-    answers = decide_many(ready, deadline[:deadline_ms])
-    join(asked, answers)
+
+    # Those of a serving are decided there, together with whoever else asks.
+    {served, own} =
+      for({{session, {:ok, native}}, i} <- Enum.with_index(asked), do: {i, session, native})
+      |> Enum.split_with(fn {_i, session, _native} -> session.lane == :serving end)
+
+    start = System.monotonic_time()
+
+    submitted =
+      for {i, _, native} <- served, do: {i, native, submit(native, deadline[:deadline_ms])}
+
+    decided = Map.new(decide_many(own, deadline[:deadline_ms]))
+
+    decided =
+      for {i, native, answer} <- submitted, into: decided do
+        {i, finish(answer, native, deadline[:deadline_ms], start)}
+      end
+
+    for {{session, ready}, i} <- Enum.with_index(asked) do
+      with {:ok, _native} <- ready,
+           {:ok, decision} <- Map.fetch!(decided, i),
+           do: {:ok, Action.new(session.spec, session.controller?, decision)}
+    end
   end
 
   defp asked({%__MODULE__{} = session, frame}, opts), do: asked({session, frame, []}, opts)
@@ -333,35 +375,24 @@ defmodule Sconce.Session do
           "games: expected {session, frame} or {session, frame, opts}, got: #{inspect(other)}"
   end
 
-  # Answers in the place of what was ready.
-  defp join([], []), do: []
-
-  defp join([{_session, {:error, _} = error} | asked], answers),
-    do: [error | join(asked, answers)]
-
-  defp join([{session, _ready} | asked], [answer | answers]) do
-    answer =
-      with {:ok, decision} <- answer,
-           do: {:ok, Action.new(session.spec, session.controller?, decision)}
-
-    [answer | join(asked, answers)]
-  end
-
+  # Answers by their places.
   defp decide_many([], _deadline_ms), do: []
 
-  defp decide_many([{first, _} | _] = ready, deadline_ms) do
-    ref = make_ref()
-    asked = for {_session, native} <- ready, do: native
+  defp decide_many([{_i, first, _native} | _] = asked, deadline_ms) do
+    {ref, start} = {make_ref(), System.monotonic_time()}
+    natives = for {_i, _session, native} <- asked, do: native
 
-    answers =
-      case Native.session_act_many(ref, asked, deadline_ms) do
-        :queued -> answer(first.ref, ref, deadline_ms)
+    submitted =
+      case Native.session_act_many(ref, natives, deadline_ms) do
+        :queued -> {:queued, ref}
         decided -> decided
       end
 
-    case answers do
-      {:ok, answers} -> answers
-      {:error, error} -> List.duplicate({:error, error}, length(ready))
+    places = for {i, _session, _native} <- asked, do: i
+
+    case finish(submitted, {first.ref}, deadline_ms, start) do
+      {:ok, answers} -> Enum.zip(places, answers)
+      error -> for i <- places, do: {i, error}
     end
   end
 
@@ -414,27 +445,43 @@ defmodule Sconce.Session do
   defp input(spec, nil), do: {:ok, Action.no_labels(spec)}
   defp input(spec, action), do: Action.labels(spec, :queue, action)
 
-  defp decide({session, row, logits, overrides, project_out}, deadline_ms) do
-    ref = make_ref()
-
-    case Native.session_act(session, ref, row, {logits, deadline_ms}, overrides, project_out) do
-      :queued -> answer(session, ref, deadline_ms)
+  defp decide(native, deadline_ms) do
+    case submit(native, deadline_ms) do
+      {:queued, _ref} = queued -> finish(queued, native, deadline_ms, System.monotonic_time())
       decided -> decided
     end
   end
 
-  defp answer(_session, ref, nil), do: answer(ref)
+  defp submit({session, row, logits, overrides, project_out}, deadline_ms) do
+    ref = make_ref()
 
-  defp answer(session, ref, deadline_ms) do
+    case Native.session_act(session, ref, row, {logits, deadline_ms}, overrides, project_out) do
+      :queued -> {:queued, ref}
+      decided -> decided
+    end
+  end
+
+  # The answer to a call that began at `start`.
+  defp finish({:queued, ref}, _native, nil, _start), do: answer(ref)
+
+  defp finish({:queued, ref}, native, deadline_ms, start) do
     receive do
       {:sconce, ^ref, answer} -> answer
     after
-      deadline_ms ->
+      left(deadline_ms, start) ->
         # Either the decision will not be made, or its answer is on the way.
-        if Native.session_abandon(session),
-          do: {:error, late(deadline_ms)},
+        if Native.session_abandon(elem(native, 0)),
+          do: {:error, Error.late(:act, deadline_ms, start)},
           else: answer(ref)
     end
+  end
+
+  defp finish(decided, _native, _deadline_ms, _start), do: decided
+
+  # Milliseconds, the last one begun: the answer to who is late is no earlier than its deadline.
+  defp left(deadline_ms, start) do
+    passed = System.convert_time_unit(System.monotonic_time() - start, :native, :millisecond)
+    max(deadline_ms - passed, 0)
   end
 
   # Comes in any case: the native side answers once, also for work that was dropped.
@@ -443,13 +490,6 @@ defmodule Sconce.Session do
       {:sconce, ^ref, answer} -> answer
     end
   end
-
-  defp late(deadline_ms),
-    do: %Error{
-      kind: :deadline,
-      op: :act,
-      details: %{what: "the answer", deadline_ms: deadline_ms}
-    }
 
   @doc """
   Back to the start of a game.
@@ -483,12 +523,12 @@ defmodule Sconce.Session do
       iex> action.frame
       4
   """
-  @spec rollback(t, non_neg_integer) :: {:ok, non_neg_integer} | {:error, Error.t()}
-  def rollback(%__MODULE__{ref: ref}, game_frame) when is_integer(game_frame) and game_frame >= 0,
+  @spec rollback(t, integer) :: {:ok, non_neg_integer} | {:error, Error.t()}
+  def rollback(%__MODULE__{ref: ref}, game_frame) when is_integer(game_frame),
     do: Native.session_rollback(ref, game_frame)
 
   def rollback(%__MODULE__{}, other),
-    do: raise(ArgumentError, "game_frame: expected a number from 0, got: #{inspect(other)}")
+    do: raise(ArgumentError, "game_frame: expected an integer, got: #{inspect(other)}")
 
   @doc """
   The session's memory as a binary: state, kept frames, seed, number of decisions, latest inputs.

@@ -585,7 +585,7 @@ defmodule Sconce.SessionTest do
         assert {:error, %Error{kind: :out_of_range, op: :rollback}} = Session.rollback(session, 1)
 
         assert_raise ArgumentError, ~r/game_frame: expected/, fn ->
-          Session.rollback(session, -1)
+          Session.rollback(session, 1.0)
         end
       end
     end
@@ -626,6 +626,32 @@ defmodule Sconce.SessionTest do
           end
         end
       end
+    end
+
+    test "of a serving are decided there" do
+      policy = policy!()
+      {:ok, serving} = Sconce.Serving.start_link(policy: policy)
+      served = for seed <- 1..3, do: elem(Sconce.Serving.open(serving, seed: seed), 1)
+      own = open!(policy)
+      alone = for seed <- [1, 0, 2, 3], do: elem(Session.open(policy, seed: seed), 1)
+      [a, b, c] = served
+
+      for t <- 1..5 do
+        answers =
+          Session.act_many(for(s <- [a, own, b, c], do: {s, frame(t)}), deadline_ms: 60_000)
+
+        assert length(answers) == 4
+
+        for {{session, answer}, i} <- alone |> Enum.zip(answers) |> Enum.with_index(), i != 1 do
+          assert Session.act(session, frame(t)) == answer
+        end
+      end
+
+      assert {:ok, %{requests: 15}} = Sconce.Serving.stats(serving)
+      :ok = Sconce.Serving.stop(serving)
+
+      assert [{:error, %Error{kind: :unavailable}}, {:ok, %Action{}}] =
+               Session.act_many([{a, frame(6)}, {own, frame(6)}])
     end
 
     test "do not suffer from one of them" do
@@ -746,7 +772,7 @@ defmodule Sconce.SessionTest do
           {:mlp, :window, :bf16, {:packed, :bf16}},
           {:gru, :carry, {:int8, 0.0}, {:packed, :bf16}},
           {:lstm, :window, :bf16, {:core, :f32}},
-          {:min_gru, :carry, :bf16, {:core, :f32}}
+          {:sliding_window, {:resync, 3}, :bf16, {:packed, :bf16}}
         ] do
       spec = [embedding: {:vector, 2}, backbone: backbone, heads: @heads]
       {:ok, policy} = Policy.init(spec, seed: 1)

@@ -100,8 +100,8 @@ pub enum Error {
     NoGradient { weights: Vec<String> },
     #[error("{what} is in use")]
     Busy { what: String },
-    #[error("{what} is late by the deadline of {deadline_ms} ms")]
-    Deadline { what: String, deadline_ms: u64 },
+    #[error("{what} is late by the deadline of {deadline_ms} ms, after {waited_ms} ms")]
+    Deadline { what: String, deadline_ms: u64, waited_ms: f64 },
     #[error("cancelled")]
     Cancelled,
     #[error("{what} needs {bytes} bytes")]
@@ -206,8 +206,8 @@ impl Error {
             Error::Fixed { what, differences } => {
                 json!({ "what": what, "differences": differences })
             }
-            Error::Deadline { what, deadline_ms } => {
-                json!({ "what": what, "deadline_ms": deadline_ms })
+            Error::Deadline { what, deadline_ms, waited_ms } => {
+                json!({ "what": what, "deadline_ms": deadline_ms, "waited_ms": waited_ms })
             }
             Error::Cancelled => json!({}),
             Error::OutOfMemory { what, bytes } => json!({ "what": what, "bytes": bytes }),

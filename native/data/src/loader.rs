@@ -277,7 +277,7 @@ impl<D: Draw> Loader<D> {
                 Err(RecvTimeoutError::Timeout) if cancel.load(Ordering::Relaxed) => {
                     return Err(Error::Cancelled);
                 }
-                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Err(self.stalled()),
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Err(self.stalled(asked)),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
@@ -289,9 +289,10 @@ impl<D: Draw> Loader<D> {
         Error::Unavailable { what: format!("loader of {}", self.name), reason }
     }
 
-    fn stalled(&self) -> Error {
+    fn stalled(&self, asked: Instant) -> Error {
         let what = format!("batch {} of {}", self.step, self.name);
-        Error::Deadline { what, deadline_ms: self.options.deadline_ms }
+        let waited_ms = asked.elapsed().as_secs_f64() * 1e3;
+        Error::Deadline { what, deadline_ms: self.options.deadline_ms, waited_ms }
     }
 
     pub fn flow(&self) -> Flow {

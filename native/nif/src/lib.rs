@@ -11,6 +11,7 @@ mod loader;
 mod many;
 mod policy;
 mod probe;
+mod serving;
 mod session;
 mod system;
 mod trainer;

@@ -4,14 +4,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
-use sconce_core::backbone::Context;
 use sconce_core::checkpoint::bytes;
 use sconce_core::ops::tensor::to_vec;
-use sconce_core::projection::Projection;
 use sconce_core::{Error, Policy, Result, Spec};
-use sconce_serve::frames::{self, Beyond, delay_of};
+use sconce_serve::pass::{Forward, Pass};
 use sconce_serve::{Format, Model};
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::border::{Bytes, call, decode, encode, from_binary, inline, perform, pool, to_binary};
@@ -122,15 +119,36 @@ fn policy_weight(env: Env, policy: ResourceArc<PolicyHandle>, name: String) -> T
 }
 
 /// What of a pass may be left out: labels, queue, state, directions.
-type Given<'a> = (Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>);
+pub type Given<'a> =
+    (Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>);
+
+/// A pass over `rows [batch, time, raw_width]` f32, with labels and queue of u16 and the others of f32.
+pub fn pass<'a>(
+    rows: Binary<'a>,
+    (batch, time): (usize, usize),
+    (labels, queue, state, project_out): Given<'a>,
+    look: Term<'a>,
+) -> Result<Pass> {
+    let labels_of = |what, given: Option<Binary>| {
+        given.map(|binary| from_binary(what, &binary, u16::from_le_bytes)).transpose()
+    };
+    let numbers_of = |what, given: Option<Binary>| {
+        given.map(|binary| from_binary(what, &binary, f32::from_le_bytes)).transpose()
+    };
+    Ok(Pass {
+        rows: from_binary("frames", &rows, f32::from_le_bytes)?,
+        batch,
+        time,
+        labels: labels_of("labels", labels)?,
+        queue: labels_of("queue", queue)?,
+        state: numbers_of("state", state)?,
+        project_out: numbers_of("project_out", project_out)?,
+        look: decode(look)?,
+    })
+}
 
 /// Logits, the state after the last frame and taps, `{:ok, {logits, state, [{name, shape, numbers}]}}`,
 /// by message.
-///
-/// # Shapes
-/// `rows [batch, time, raw_width]` f32, `labels [batch, time, num_labels]` and
-/// `queue [batch, time, queue_depth, num_labels]` u16, `state` as `backbone::State::to_vec` lays it out,
-/// `project_out [n, trunk_width]` f32.
 // Copying the rows of many frames takes longer than a scheduler has.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn policy_forward<'a>(
@@ -138,124 +156,27 @@ fn policy_forward<'a>(
     policy: ResourceArc<PolicyHandle>,
     reference: Reference<'a>,
     rows: Binary<'a>,
-    (batch, time): (usize, usize),
-    (labels, queue, state, project_out): Given<'a>,
+    shape: (usize, usize),
+    given: Given<'a>,
     look: Term<'a>,
 ) -> Term<'a> {
     perform(env, "forward", || {
-        let pass = Pass {
-            rows: from_binary("frames", &rows, f32::from_le_bytes)?,
-            batch,
-            time,
-            labels: labels.map(|l| from_binary("labels", &l, u16::from_le_bytes)).transpose()?,
-            queue: queue.map(|q| from_binary("queue", &q, u16::from_le_bytes)).transpose()?,
-            state: state.map(|s| from_binary("state", &s, f32::from_le_bytes)).transpose()?,
-            project_out: project_out
-                .map(|p| from_binary("project_out", &p, f32::from_le_bytes))
-                .transpose()?,
-            look: decode(look)?,
-        };
+        let pass = pass(rows, shape, given, look)?;
         let policy = policy.0.clone();
-        pool::submit(env, "forward", reference, move || pass.run(&policy))
+        pool::submit(env, "forward", reference, move || pass.run(&policy).map(Looked))
     })
 }
 
-/// One forward pass, and what of it is wanted.
-struct Pass {
-    rows: Vec<f32>,
-    batch: usize,
-    time: usize,
-    labels: Option<Vec<u16>>,
-    queue: Option<Vec<u16>>,
-    state: Option<Vec<f32>>,
-    project_out: Option<Vec<f32>>,
-    look: Look,
-}
+/// Logits, state and taps as terms.
+pub struct Looked(pub Forward);
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Look {
-    /// Logits of all frames, or of the last of each game alone.
-    return_sequences: bool,
-    /// None: as the policy was trained.
-    frame_delay: Option<usize>,
-    taps: Taps,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Taps {
-    /// All there are, or none.
-    All(bool),
-    Named(Vec<String>),
-}
-
-impl Pass {
-    fn context(&self, policy: &Policy) -> Result<Context> {
-        let project = |vectors: &Vec<f32>| Projection::new(vectors, policy.trunk_width());
-        let context = match &self.look.taps {
-            Taps::All(true) => Context::tapped(),
-            Taps::All(false) => Context::default(),
-            Taps::Named(names) => Context::default().tapping(names.iter().cloned()),
-        };
-        let projection = self.project_out.as_ref().map(project).transpose()?;
-        Ok(context.projecting(projection.map(Arc::new)))
-    }
-
-    fn run(&self, policy: &Policy) -> Result<Forward> {
-        let (batch, time) = (self.batch, self.time);
-        let spec = policy.spec();
-        let delay = delay_of(policy, self.look.frame_delay)?;
-        let beyond = Beyond { queue: self.queue.as_deref(), delay };
-        let frames = frames::embed(spec, &self.rows, batch, time, beyond)?;
-        let labels = self.labels.as_deref();
-        if let Some(labels) = labels {
-            frames::check_actions(&spec.heads, labels, batch * time)?;
-        }
-        let zero = policy.zero_state(batch)?;
-        let state = match &self.state {
-            Some(numbers) => zero.with_values(numbers)?,
-            None => zero,
-        };
-        let context = self.context(policy)?;
-        let (logits, state) = match self.look.return_sequences {
-            true => policy.forward(&frames, labels, &state, &context)?,
-            false => {
-                let last = labels.map(|labels| last_labels(labels, batch, spec.heads.num_labels()));
-                policy.forward_last(&frames, last.as_deref(), &state, &context)?
-            }
-        };
-        let taps = context.taps()?.into_iter().map(|(name, value)| {
-            let dims = value.dims().to_vec();
-            Ok((name, dims, to_vec(&value)?))
-        });
-        Ok(Forward {
-            logits: to_vec(&logits)?,
-            state: state.to_vec()?,
-            taps: taps.collect::<Result<_>>()?,
-        })
-    }
-}
-
-/// Of `labels [b, t, n]` those of the last frames, `[b, n]`.
-fn last_labels(labels: &[u16], batch: usize, width: usize) -> Vec<u16> {
-    let game = labels.len() / batch.max(1);
-    labels.chunks_exact(game.max(1)).flat_map(|game| &game[game.len() - width..]).copied().collect()
-}
-
-struct Forward {
-    logits: Vec<f32>,
-    state: Vec<f32>,
-    taps: Vec<(String, Vec<usize>, Vec<f32>)>,
-}
-
-impl Encoder for Forward {
+impl Encoder for Looked {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
         let tap = |(name, dims, numbers): &(String, Vec<usize>, Vec<f32>)| {
             (name, dims, to_binary(env, numbers)).encode(env)
         };
-        let taps: Vec<Term> = self.taps.iter().map(tap).collect();
-        (to_binary(env, &self.logits), to_binary(env, &self.state), taps).encode(env)
+        let taps: Vec<Term> = self.0.taps.iter().map(tap).collect();
+        (to_binary(env, &self.0.logits), to_binary(env, &self.0.state), taps).encode(env)
     }
 }
 

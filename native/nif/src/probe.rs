@@ -1,11 +1,13 @@
 //! Calls that exist so that the tests of the border can lean on them.
 
 use std::thread;
+use std::time::Duration;
 
-use rustler::{Env, Reference, Term};
+use rustler::{Env, Reference, ResourceArc, Term};
 use sconce_core::{Error, Result};
 
 use crate::border::{Bytes, Data, Reply, call, decode, inline, perform};
+use crate::serving::ServingHandle;
 
 /// Term to value and back.
 #[rustler::nif]
@@ -46,5 +48,18 @@ fn probe_reply<'a>(env: Env<'a>, reference: Reference<'a>, how: String) -> Term<
             });
             Ok(())
         }
+    })
+}
+
+/// The next batch of a serving takes so much longer, and panics if no time is given.
+#[rustler::nif]
+#[allow(clippy::panic)]
+fn probe_batch(env: Env, serving: ResourceArc<ServingHandle>, sleep_ms: Option<u64>) -> Term {
+    perform(env, "probe_batch", || {
+        serving.0.with_next_batch(move || match sleep_ms {
+            Some(ms) => thread::sleep(Duration::from_millis(ms)),
+            None => panic!("probe"),
+        });
+        Ok(())
     })
 }

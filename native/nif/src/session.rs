@@ -9,12 +9,14 @@ use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, Reso
 use sconce_core::heads::Decision;
 use sconce_core::{Error, Result};
 use sconce_serve::Deadline;
+use sconce_serve::serving::GaveUp;
 use sconce_serve::session::{self, Lane, Options, Overrides, Session};
 
 use crate::border::{
     Bytes, Data, Reply, call, decode, error, from_binary, guard, inline, perform, pool, to_binary,
 };
 use crate::policy::PolicyHandle;
+use crate::serving::{self, Server};
 
 mod atoms {
     rustler::atoms! { queued }
@@ -28,11 +30,13 @@ mod atoms {
 /// 3. Closing frees its memory, at once or when the call that has it ends; so does the end of the
 ///    handle itself. Calls on a closed session are `:not_found`.
 /// 4. A queued decision has a [`Ticket`], which is claimed once: by the thread, which then commits the
-///    decision and answers, or by the caller that gives up, and then nothing changes and no message
-///    comes.
+///    decision and answers, or by the caller that gives up or dies, and then nothing changes and no message
+///    comes. In a serving it then leaves the queue.
 pub struct SessionHandle {
     slot: Mutex<Slot>,
     owner: Mutex<Owner>,
+    /// Where its decisions are made, instead of the lane that it would take.
+    serving: Option<Arc<Server>>,
 }
 
 enum Slot {
@@ -53,6 +57,10 @@ impl Ticket {
     /// True for the first who asks.
     pub fn claim(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    pub fn is(&self, other: &Ticket) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -87,12 +95,44 @@ impl SessionHandle {
 
     fn close(&self) {
         let before = mem::replace(&mut *self.slot(), Slot::Closed);
+        if let Slot::Working(ticket) = &before {
+            self.give_up(ticket, GaveUp::Died);
+        }
         // Freed here, after the lock.
         drop(before);
     }
 
+    /// True if the decision of this ticket will not be made.
+    fn give_up(&self, ticket: &Ticket, why: GaveUp) -> bool {
+        let claimed = ticket.claim();
+        if claimed && let Some(serving) = &self.serving {
+            let caller = self.owner().pid;
+            serving.give_up(caller, why, |request| request.has(ticket));
+        }
+        claimed
+    }
+
     pub fn is_closed(&self) -> bool {
         matches!(*self.slot(), Slot::Closed)
+    }
+
+    /// A session for a process, which it ends with. For threads of ours.
+    pub fn open(
+        session: Session,
+        pid: LocalPid,
+        serving: Option<Arc<Server>>,
+    ) -> Result<ResourceArc<Self>> {
+        let handle = ResourceArc::new(SessionHandle {
+            slot: Mutex::new(Slot::Idle(Box::new(session))),
+            owner: Mutex::new(Owner { pid, monitor: None }),
+            serving,
+        });
+        // Held until the monitor is written down, so that the death is known as the owner's.
+        let mut owner = handle.owner();
+        owner.monitor = handle.monitor(None, &pid);
+        let alive = owner.monitor.is_some();
+        drop(owner);
+        if alive { Ok(handle) } else { Err(Error::Cancelled) }
     }
 }
 
@@ -105,7 +145,7 @@ pub fn closed() -> Error {
 pub struct Taken {
     handle: ResourceArc<SessionHandle>,
     session: Option<Box<Session>>,
-    ticket: Ticket,
+    pub ticket: Ticket,
 }
 
 impl Taken {
@@ -170,16 +210,8 @@ fn session_open<'a>(
         let options = Options { project_out: vectors(project_out)?, ..decode(options)? };
         let pid = env.pid();
         pool::submit(env, "open", reference, move || {
-            let session = Box::new(Session::over(policy.model(options.weights)?, options)?);
-            let handle = ResourceArc::new(SessionHandle {
-                slot: Mutex::new(Slot::Idle(session)),
-                owner: Mutex::new(Owner { pid, monitor: None }),
-            });
-            let mut owner = handle.owner();
-            owner.monitor = handle.monitor(None, &pid);
-            let alive = owner.monitor.is_some();
-            drop(owner);
-            if alive { Ok(handle) } else { Err(Error::Cancelled) }
+            let session = Session::over(policy.model(options.weights)?, options)?;
+            SessionHandle::open(session, pid, None)
         })
     })
 }
@@ -207,32 +239,37 @@ fn session_act<'a>(
             false => decode(overrides)?,
         };
         overrides.project_out = vectors(project_out)?;
+        let serving = handle.serving.clone();
         let mut taken = Taken::new(env, handle)?;
         let lane = taken.session()?.next_lane();
-        Ok((Request { raw, overrides, logits }, taken, lane))
+        Ok((Request { raw, overrides, logits }, taken, serving.ok_or(lane)))
     });
+    let queued = |queued: Result<()>| match queued {
+        Ok(()) => atoms::queued().encode(env),
+        Err(failure) => error(env, "act", &failure),
+    };
     match prepared {
-        Ok((request, mut taken, Lane::Inline)) => inline(env, "act", || {
+        Ok((request, taken, Ok(serving))) => {
+            queued(serving::submit_act(env, &serving, reference, request, taken, deadline))
+        }
+        Ok((request, mut taken, Err(Lane::Inline))) => inline(env, "act", || {
             deadline.map_or(Ok(()), |deadline| deadline.check())?;
             let session = taken.session()?;
             session.decide(&request.raw, &request.overrides)?;
             session.commit();
             Ok(Answered::of(session, request.logits).encode(env))
         }),
-        Ok((request, taken, Lane::Worker)) => {
-            match queue(env, reference, request, taken, deadline) {
-                Ok(()) => atoms::queued().encode(env),
-                Err(failure) => error(env, "act", &failure),
-            }
+        Ok((request, taken, Err(Lane::Worker))) => {
+            queued(queue(env, reference, request, taken, deadline))
         }
         Err(failure) => error(env, "act", &failure),
     }
 }
 
-struct Request {
-    raw: Vec<f32>,
-    overrides: Overrides,
-    logits: bool,
+pub struct Request {
+    pub raw: Vec<f32>,
+    pub overrides: Overrides,
+    pub logits: bool,
 }
 
 impl Request {
@@ -319,7 +356,7 @@ fn session_abandon(env: Env, handle: ResourceArc<SessionHandle>) -> bool {
         Slot::Working(ticket) => Some(ticket.clone()),
         Slot::Idle(_) | Slot::Closed => None,
     };
-    ticket.is_some_and(|ticket| ticket.claim())
+    ticket.is_some_and(|ticket| handle.give_up(&ticket, GaveUp::Late))
 }
 
 #[rustler::nif]
@@ -329,7 +366,7 @@ fn session_reset(env: Env, handle: ResourceArc<SessionHandle>, seed: Option<u64>
 
 /// Takes back the decisions of a game's frame and of those after it; answers how many.
 #[rustler::nif]
-fn session_rollback(env: Env, handle: ResourceArc<SessionHandle>, game_frame: u64) -> Term {
+fn session_rollback(env: Env, handle: ResourceArc<SessionHandle>, game_frame: i64) -> Term {
     call(env, "rollback", || Taken::new(env, handle)?.session()?.rollback(game_frame))
 }
 

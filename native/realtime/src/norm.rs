@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use sconce_core::Result;
 use sconce_core::layer::EPS;
+use sconce_core::ops::norm::group_norm::{self, GroupNorm};
 use sconce_core::ops::norm::layer_norm;
 use sconce_core::ops::simd::{LANES, dispatch};
 
@@ -11,6 +12,7 @@ use crate::arena::Packer;
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4), or without a bias
 /// `x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019, eq. 4).
+#[derive(Clone)]
 pub struct Norm {
     weight: Range<usize>,
     bias: Option<Range<usize>>,
@@ -19,12 +21,14 @@ pub struct Norm {
 impl Norm {
     /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`, if there is to be one.
     pub fn layer(wanted: bool, packer: &mut Packer, name: &str) -> Result<Option<Self>> {
-        if !wanted {
-            return Ok(None);
-        }
+        wanted.then(|| Self::layer_norm(packer, name)).transpose()
+    }
+
+    /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`.
+    pub fn layer_norm(packer: &mut Packer, name: &str) -> Result<Self> {
         let weight = packer.keep(&format!("{name}.weight"))?;
         let bias = Some(packer.keep(&format!("{name}.bias"))?);
-        Ok(Some(Norm { weight, bias }))
+        Ok(Norm { weight, bias })
     }
 
     /// An RMSNorm of the weight `NAME.weight`.
@@ -41,6 +45,24 @@ impl Norm {
             Some(bias) => layer_norm::forward(y, x, weight, &arena[bias.clone()], EPS),
             None => rms(y, x, weight),
         }
+    }
+}
+
+/// A norm of each head by itself, as `sconce_core::ops::group_norm`.
+pub struct HeadNorm {
+    weight: Range<usize>,
+    norm: GroupNorm,
+}
+
+impl HeadNorm {
+    /// Of the weight `NAME.weight`.
+    pub fn new(packer: &mut Packer, name: &str, norm: GroupNorm) -> Result<Self> {
+        Ok(HeadNorm { weight: packer.keep(&format!("{name}.weight"))?, norm })
+    }
+
+    /// All heads of one vector.
+    pub fn apply(&self, arena: &[f32], x: &[f32], y: &mut [f32]) {
+        group_norm::forward(y, x, &arena[self.weight.clone()], self.norm);
     }
 }
 

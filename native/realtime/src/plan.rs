@@ -7,14 +7,26 @@ use sconce_core::spec::{Backbone, Spec};
 use sconce_core::{Error, Policy, Result};
 
 use crate::arena::{Arena, Packer};
+use crate::attention::{LstmHybrid, transformer};
 use crate::embedding::Embedding;
 use crate::gemv::{Encoding, Format, Packed};
+use crate::gla::gla;
+use crate::griffin::{griffin, hawk};
 use crate::heads::Heads;
+use crate::hgrn::hgrn;
 use crate::layer::{Game, Layer};
-use crate::mamba::mamba;
+use crate::mamba::{gated_ssm, jamba, mamba, zamba};
+use crate::mamba2::mamba2;
+use crate::min_rnn::{min_gru, min_lstm};
 use crate::mlp::Mlp;
 use crate::recurrent::Recurrent;
+use crate::residual_lstm::{res_lstm, tx_like};
+use crate::retnet::retnet;
+use crate::rwkv::rwkv;
+use crate::s4d::s4d;
+use crate::s5::s5;
 use crate::scratch::Scratch;
+use crate::xlstm::xlstm;
 
 /// A policy packed for the CPU at hand: its weights once more, in one arena.
 ///
@@ -36,8 +48,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// None for a policy that only core can step: of a backbone that has no plan yet, or with weights that are
-    /// not finite.
+    /// None for a policy that only core can step: with weights that are not finite.
     ///
     /// # Errors
     /// `OutOfRange` for a bound that is not one.
@@ -46,9 +57,7 @@ impl Plan {
         let spec = policy.spec();
         let mut packer = Packer::new(policy.weights(), format);
         let embedding = Embedding::new(spec, &mut packer)?;
-        let Some(backbone) = backbone(spec, embedding.width(), &mut packer)? else {
-            return Ok(None);
-        };
+        let backbone = backbone(spec, embedding.width(), &mut packer)?;
         let heads = Heads::new(&spec.heads, &mut packer)?;
         let state = policy.zero_state(1)?;
         let parts: Vec<usize> = state.0.iter().map(|part| part.elem_count()).collect();
@@ -165,13 +174,33 @@ impl Plan {
 }
 
 /// The backbone of a spec, which reads vectors of `width` numbers.
-fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Option<Box<dyn Layer>>> {
+fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Box<dyn Layer>> {
     let recurrent = |cell, config, packer| Recurrent::new(cell, config, packer, "backbone");
-    Ok(Some(match &spec.backbone {
+    Ok(match &spec.backbone {
         Backbone::Mlp(c) => Box::new(Mlp::new(c, width, packer)?),
         Backbone::Gru(c) => Box::new(recurrent(Cell::Gru, c, packer)?),
         Backbone::Lstm(c) => Box::new(recurrent(Cell::Lstm, c, packer)?),
+        Backbone::SlidingWindow(c) | Backbone::DecisionTransformer(c) => {
+            Box::new(transformer(c, width, packer)?)
+        }
+        Backbone::LstmHybrid(c) => Box::new(LstmHybrid::new(c, packer)?),
         Backbone::Mamba(c) => Box::new(mamba(c, width, packer)?),
-        _ => return Ok(None),
-    }))
+        Backbone::Mamba2(c) => Box::new(mamba2(c, width, packer)?),
+        Backbone::Jamba(c) => Box::new(jamba(c, width, packer)?),
+        Backbone::Zamba(c) => Box::new(zamba(c, width, packer)?),
+        Backbone::Griffin(c) => Box::new(griffin(c, width, packer)?),
+        Backbone::Hawk(c) => Box::new(hawk(c, width, packer)?),
+        Backbone::GatedSsm(c) => Box::new(gated_ssm(c, width, packer)?),
+        Backbone::MinGru(c) => Box::new(min_gru(c, width, packer)?),
+        Backbone::MinLstm(c) => Box::new(min_lstm(c, width, packer)?),
+        Backbone::ResLstm(c) => Box::new(res_lstm(c, width, packer)?),
+        Backbone::TxLike(c) => Box::new(tx_like(c, width, packer)?),
+        Backbone::Hgrn(c) => Box::new(hgrn(c, width, packer)?),
+        Backbone::S4d(c) => Box::new(s4d(c, width, packer)?),
+        Backbone::S5(c) => Box::new(s5(c, width, packer)?),
+        Backbone::Retnet(c) => Box::new(retnet(c, width, packer)?),
+        Backbone::Gla(c) => Box::new(gla(c, width, packer)?),
+        Backbone::Rwkv(c) => Box::new(rwkv(c, width, packer)?),
+        Backbone::Xlstm(c) => Box::new(xlstm(c, width, packer)?),
+    })
 }

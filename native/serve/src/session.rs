@@ -127,7 +127,7 @@ pub struct Overrides {
     pub seed: Option<u64>,
     /// The game's number of the frame: asked again for one that the session remembers, it answers what it
     /// decided.
-    pub game_frame: Option<u64>,
+    pub game_frame: Option<i64>,
     /// Labels of the action that led to the frame.
     pub previous: Option<Vec<u16>>,
     /// Labels of the inputs that were given last, the newest first; [`NONE`] for
@@ -329,7 +329,7 @@ impl Session {
     }
 
     /// How many decisions ago that of a game's frame was made, if it was.
-    fn made(&self, game_frame: Option<u64>) -> Result<Option<usize>> {
+    fn made(&self, game_frame: Option<i64>) -> Result<Option<usize>> {
         let (Some(asked), Some(last)) = (game_frame, self.moments.now().game_frame) else {
             return Ok(None);
         };
@@ -366,7 +366,7 @@ impl Session {
         };
         state.copy_from_slice(now);
         let frame = asked.row.view().frame();
-        let mut game = Game::new(frame, state, &asked.sampling, asked.rng.clone(), decision);
+        let mut game = Game::new(frame, state, &asked.sampling, asked.rng, decision);
         game.given = overrides.choices.as_deref();
         game.projection = asked.projection.as_deref();
         Some(game)
@@ -374,7 +374,7 @@ impl Session {
 
     /// A decision by core, on the row behind the state or on the window that ends with it.
     fn step_by_core(&mut self, overrides: &Overrides) -> Result<()> {
-        let rngs = [self.asked.rng.clone()];
+        let rngs = [self.asked.rng];
         let given = overrides.choices.as_deref();
         let draw = Draw { sampling: &self.asked.sampling, rngs: &rngs, given };
         let context = Context::default().projecting(self.asked.projection.clone());
@@ -424,7 +424,7 @@ impl Session {
     ///
     /// # Errors
     /// `OutOfRange` for a frame before the last `rollback` decisions.
-    pub fn rollback(&mut self, game_frame: u64) -> Result<usize> {
+    pub fn rollback(&mut self, game_frame: i64) -> Result<usize> {
         let after = |moment: &&Moment| moment.game_frame.is_some_and(|frame| frame >= game_frame);
         let count = self.moments.latest().take_while(after).count();
         let kept = self.moments.latest().count() - 1;

@@ -21,11 +21,12 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use sconce_core::{Error, Result};
 
 /// Candle walks and drops its graphs recursively; deep ones overflow a stack of the usual size.
-const STACK_BYTES: usize = 64 << 20;
+pub(crate) const STACK_BYTES: usize = 64 << 20;
 
 /// When an answer is of no use any more.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
+    from: Instant,
     at: Instant,
     ms: u64,
 }
@@ -37,14 +38,27 @@ impl Deadline {
         // A century from now stands for a time that no clock can hold.
         let at = now.checked_add(Duration::from_millis(ms));
         let century = Duration::from_secs(100 * 366 * 24 * 3600);
-        Deadline { at: at.unwrap_or(now + century), ms }
+        Deadline { from: now, at: at.unwrap_or(now + century), ms }
+    }
+
+    pub fn is_past(&self, now: Instant) -> bool {
+        now >= self.at
     }
 
     pub fn check(&self) -> Result<()> {
-        if Instant::now() < self.at {
-            Ok(())
-        } else {
-            Err(Error::Deadline { what: "the answer".into(), deadline_ms: self.ms })
+        match Instant::now() {
+            now if self.is_past(now) => Err(self.error(now)),
+            _ => Ok(()),
+        }
+    }
+
+    /// For an answer that is still missing.
+    pub fn error(&self, now: Instant) -> Error {
+        let waited = now.saturating_duration_since(self.from);
+        Error::Deadline {
+            what: "the answer".into(),
+            deadline_ms: self.ms,
+            waited_ms: waited.as_secs_f64() * 1e3,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::thread;
 use rustler::env::SavedTerm;
 use rustler::thread::is_scheduler_thread;
 use rustler::types::LocalPid;
-use rustler::{Encoder, Env, OwnedEnv, Reference, Term};
+use rustler::{Env, OwnedEnv, Reference, Term};
 use sconce_core::{Error, Result};
 
 use super::{Answer, atoms, error, guard, outcome};
@@ -20,9 +20,8 @@ use super::{Answer, atoms, error, guard, outcome};
 pub struct Reply {
     pid: LocalPid,
     op: &'static str,
-    env: OwnedEnv,
-    reference: SavedTerm,
-    answered: bool,
+    /// The reference, in the environment of the message that will bear it. None once that is sent.
+    unanswered: Option<(OwnedEnv, SavedTerm)>,
 }
 
 impl Reply {
@@ -31,13 +30,18 @@ impl Reply {
     pub fn new(env: Env, op: &'static str, reference: Reference) -> Self {
         let owned = OwnedEnv::new();
         let reference = owned.save(reference);
-        Self { pid: env.pid(), op, env: owned, reference, answered: false }
+        Self { pid: env.pid(), op, unanswered: Some((owned, reference)) }
     }
 
     /// Answers.
-    pub fn send<T: Answer>(mut self, result: Result<T>) {
+    pub fn send<T: Answer>(self, result: Result<T>) {
+        self.prepare(result).send();
+    }
+
+    /// The answer, for the moment when it may be sent.
+    pub fn prepare<T: Answer>(mut self, result: Result<T>) -> Message {
         let op = self.op;
-        self.answer(|env| outcome(env, op, guard(|| result?.into_term(env))));
+        self.answer(|env| outcome(env, op, guard(|| result?.into_term(env))))
     }
 
     /// Does the work and answers with its result; a panic inside is an error of kind `:panic`.
@@ -52,10 +56,12 @@ impl Reply {
         if is_scheduler_thread() {
             return Ok(());
         }
+        let Some((own, reference)) = &self.unanswered else { return Ok(()) };
         let mut owned = OwnedEnv::new();
         let message = owned.run(|env| -> Result<SavedTerm> {
             let event = (atoms::event(), value.into_term(env)?);
-            Ok(owned.save((atoms::sconce(), self.reference_in(env), event)))
+            let reference = own.run(|own| reference.load(own).in_env(env));
+            Ok(owned.save((atoms::sconce(), reference, event)))
         })?;
         // The only failure is a receiver that no longer lives.
         let _ = owned.send_and_clear(&self.pid, |env| message.load(env));
@@ -64,22 +70,32 @@ impl Reply {
 
     /// For a NIF that answers by returning, as when the queue is full.
     pub fn dismiss(mut self) {
-        self.answered = true;
+        self.unanswered = None;
     }
 
-    fn reference_in<'b>(&self, env: Env<'b>) -> Term<'b> {
-        self.env.run(|own| self.reference.load(own).in_env(env))
-    }
-
-    fn answer(&mut self, outcome: impl for<'b> FnOnce(Env<'b>) -> Term<'b>) {
-        let mut owned = OwnedEnv::new();
-        let message = owned.run(|env| {
-            owned.save((atoms::sconce(), self.reference_in(env), outcome(env)).encode(env))
+    fn answer(&mut self, outcome: impl for<'b> FnOnce(Env<'b>) -> Term<'b>) -> Message {
+        let message = self.unanswered.take().map(|(own, reference)| {
+            let answer =
+                own.run(|env| own.save((atoms::sconce(), reference.load(env), outcome(env))));
+            (own, answer)
         });
-        self.answered = true;
-        let pid = self.pid;
+        Message { pid: self.pid, message }
+    }
+}
+
+/// An answer that is made, and not sent.
+#[must_use]
+pub struct Message {
+    pid: LocalPid,
+    message: Option<(OwnedEnv, SavedTerm)>,
+}
+
+impl Message {
+    pub fn send(self) {
+        let Message { pid, message } = self;
+        let Some((mut own, message)) = message else { return };
         let mut deliver = move || {
-            let _ = owned.send_and_clear(&pid, |env| message.load(env));
+            let _ = own.send_and_clear(&pid, |env| message.load(env));
         };
         // The VM forbids this kind of send on its own threads, where destructors may run.
         if is_scheduler_thread() {
@@ -93,7 +109,7 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if self.answered {
+        if self.unanswered.is_none() {
             return;
         }
         let failure = if thread::panicking() {
@@ -102,6 +118,6 @@ impl Drop for Reply {
             Error::Cancelled
         };
         let op = self.op;
-        self.answer(|env| error(env, op, &failure));
+        self.answer(|env| error(env, op, &failure)).send();
     }
 }

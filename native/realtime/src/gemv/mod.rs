@@ -283,6 +283,17 @@ impl Matrix {
         Ok(Self::pack(packer, &name, &weight, &vec![0.0; outputs]))
     }
 
+    /// Packs the weights `NAME.PART.weight` and `NAME.PART.bias`, the outputs of all parts side by side.
+    pub fn side_by_side(packer: &mut Packer, name: &str, parts: &[&str]) -> Result<Self> {
+        let (mut weight, mut bias) = (vec![], vec![]);
+        for part in parts {
+            weight.extend(packer.read(&format!("{name}.{part}.weight"))?);
+            bias.extend(packer.read(&format!("{name}.{part}.bias"))?);
+        }
+        let name = format!("{name}.{}.weight", parts.join("+"));
+        Ok(Self::pack(packer, &name, &weight, &bias))
+    }
+
     pub fn outputs(&self) -> usize {
         self.outputs
     }

@@ -1,0 +1,334 @@
+//! One policy shared by many callers: `Sconce.Serving`.
+
+use std::sync::Arc;
+
+use rustler::{Binary, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
+use sconce_core::{Error, Result};
+use sconce_serve::Deadline;
+use sconce_serve::pass::Pass;
+use sconce_serve::serving::{self, Answer, GaveUp, Options, Report, Serving, Work};
+use sconce_serve::session::{self, Lane, Session};
+
+use crate::border::{Data, Reply, call, decode, inline, perform, pool};
+use crate::policy::{Given, Looked, PolicyHandle, pass};
+use crate::session::{Answered, Request, SessionHandle, Taken, Ticket, vectors};
+
+pub type Server = Serving<Queued>;
+
+/// A serving, which ends with the process that started it, and with this handle. Sessions that were opened
+/// over it outlive it: their memory is theirs.
+pub struct ServingHandle(pub Arc<Server>);
+
+#[rustler::resource_impl]
+impl Resource for ServingHandle {
+    fn down<'a>(&'a self, _env: Env<'a>, _pid: LocalPid, _monitor: Monitor) {
+        self.0.stop();
+    }
+}
+
+impl Drop for ServingHandle {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// A request, and who waits for its answer.
+pub enum Queued {
+    Act(Box<Acting>),
+    Forward(Box<Looking>),
+}
+
+/// The order of the fields is that of their end: the session is back before its owner hears of it.
+pub struct Acting {
+    request: Request,
+    taken: Taken,
+    waiting: Waiting,
+}
+
+pub struct Looking {
+    pass: Pass,
+    waiting: Waiting,
+}
+
+/// An answer that is owed, unless the ticket was claimed by another.
+struct Waiting {
+    ticket: Ticket,
+    claimed: bool,
+    reply: Option<Reply>,
+}
+
+impl Waiting {
+    fn new(env: Env, op: &'static str, reference: Reference, ticket: Ticket) -> Self {
+        Waiting { ticket, claimed: false, reply: Some(Reply::new(env, op, reference)) }
+    }
+
+    fn claim(&mut self) -> bool {
+        self.claimed = self.claimed || self.ticket.claim();
+        self.claimed
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let claimed = self.claim();
+        match self.reply.take() {
+            Some(reply) if !claimed => reply.dismiss(),
+            // Answers for itself.
+            unanswered => drop(unanswered),
+        }
+    }
+}
+
+impl Queued {
+    pub fn has(&self, ticket: &Ticket) -> bool {
+        match self {
+            Queued::Act(acting) => acting.waiting.ticket.is(ticket),
+            Queued::Forward(looking) => looking.waiting.ticket.is(ticket),
+        }
+    }
+
+    fn waiting(&mut self) -> &mut Waiting {
+        match self {
+            Queued::Act(acting) => &mut acting.waiting,
+            Queued::Forward(looking) => &mut looking.waiting,
+        }
+    }
+}
+
+impl serving::Request for Queued {
+    type Caller = LocalPid;
+
+    fn work(&mut self) -> Result<Work<'_>> {
+        Ok(match self {
+            Queued::Act(acting) => Work::Act {
+                session: acting.taken.session()?,
+                raw: &acting.request.raw,
+                overrides: &acting.request.overrides,
+            },
+            Queued::Forward(looking) => Work::Forward(&looking.pass),
+        })
+    }
+
+    fn claim(&mut self) -> bool {
+        self.waiting().claim()
+    }
+
+    fn answer(mut self, result: Result<Answer>) {
+        let Some(reply) = self.waiting().reply.take() else { return };
+        match (result, self) {
+            (Ok(Answer::Act), Queued::Act(mut acting)) => {
+                let logits = acting.request.logits;
+                let session = acting.taken.session();
+                let message = reply.prepare(session.map(|session| Answered::of(session, logits)));
+                // The session is back in its place before its owner hears of it and calls again.
+                drop(acting);
+                message.send();
+            }
+            (Ok(Answer::Forward(made)), _) => reply.send(Ok(Looked(made))),
+            (Ok(Answer::Act), _) => reply.send::<bool>(Err(Error::Cancelled)),
+            (Err(failure), request) => {
+                drop(request);
+                reply.send::<bool>(Err(failure));
+            }
+        }
+    }
+
+    fn dismiss(mut self) {
+        if let Some(reply) = self.waiting().reply.take() {
+            reply.dismiss();
+        }
+    }
+}
+
+/// Queues a decision. Refused, it leaves the session as it was.
+pub fn submit_act(
+    env: Env,
+    server: &Server,
+    reference: Reference,
+    request: Request,
+    taken: Taken,
+    deadline: Option<Deadline>,
+) -> Result<()> {
+    deadline.map_or(Ok(()), |deadline| deadline.check())?;
+    let waiting = Waiting::new(env, "act", reference, taken.ticket.clone());
+    let acting = Box::new(Acting { request, taken, waiting });
+    server.submit(env.pid(), deadline, Queued::Act(acting))
+}
+
+/// Frames of a window whose cost is known from the start.
+const WINDOW: usize = 60;
+
+/// Starts on a thread of ours, where packing and measuring take nobody's time. Answers with the handle.
+#[rustler::nif]
+fn serving_start<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    policy: ResourceArc<PolicyHandle>,
+    options: Term<'a>,
+) -> Term<'a> {
+    perform(env, "start", || {
+        let options: Options = decode(options)?;
+        let pid = env.pid();
+        pool::submit(env, "start", reference, move || {
+            let model = policy.model(options.weights)?;
+            model.cost(WINDOW)?;
+            let server = Serving::start(model, options)?;
+            let handle = ResourceArc::new(ServingHandle(server));
+            let alive = handle.monitor(None, &pid).is_some();
+            if alive { Ok(handle) } else { Err(Error::Cancelled) }
+        })
+    })
+}
+
+/// A session whose decisions the serving makes. Opens on a thread of ours: the first may measure.
+#[rustler::nif]
+fn serving_open<'a>(
+    env: Env<'a>,
+    serving: ResourceArc<ServingHandle>,
+    reference: Reference<'a>,
+    options: Term<'a>,
+    project_out: Option<Binary<'a>>,
+) -> Term<'a> {
+    perform(env, "open", || {
+        let server = serving.0.clone();
+        server.check_open()?;
+        let options = session::Options {
+            project_out: vectors(project_out)?,
+            lane: Some(Lane::Worker),
+            ..decode(options)?
+        };
+        let pid = env.pid();
+        pool::submit(env, "open", reference, move || {
+            let session = Session::over(server.model(), options)?;
+            SessionHandle::open(session, pid, Some(server))
+        })
+    })
+}
+
+/// One forward pass that waits in a serving: what gives it up, and its caller's death.
+pub struct TicketHandle {
+    ticket: Ticket,
+    server: Arc<Server>,
+    caller: LocalPid,
+}
+
+#[rustler::resource_impl]
+impl Resource for TicketHandle {
+    fn down<'a>(&'a self, _env: Env<'a>, _pid: LocalPid, _monitor: Monitor) {
+        self.give_up(GaveUp::Died);
+    }
+}
+
+impl TicketHandle {
+    fn give_up(&self, why: GaveUp) -> bool {
+        let claimed = self.ticket.claim();
+        if claimed {
+            self.server.give_up(self.caller, why, |request| request.has(&self.ticket));
+        }
+        claimed
+    }
+}
+
+/// `{:ok, ticket}`; the answer comes by message, as of `policy_forward`.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn serving_forward<'a>(
+    env: Env<'a>,
+    serving: ResourceArc<ServingHandle>,
+    reference: Reference<'a>,
+    rows: Binary<'a>,
+    shape: (usize, usize),
+    given: Given<'a>,
+    (look, deadline_ms): (Term<'a>, Option<u64>),
+) -> Term<'a> {
+    let deadline = deadline_ms.map(Deadline::after_ms);
+    call(env, "forward", || {
+        deadline.map_or(Ok(()), |deadline| deadline.check())?;
+        let pass = pass(rows, shape, given, look)?;
+        let (ticket, caller) = (Ticket::default(), env.pid());
+        let waiting = Waiting::new(env, "forward", reference, ticket.clone());
+        let looking = Box::new(Looking { pass, waiting });
+        let handle = ResourceArc::new(TicketHandle { ticket, server: serving.0.clone(), caller });
+        handle.monitor(Some(env), &env.pid());
+        serving.0.submit(caller, deadline, Queued::Forward(looking))?;
+        Ok(handle)
+    })
+}
+
+/// Gives up waiting for a pass: true if no answer will come, false if it is on the way or there already.
+#[rustler::nif]
+fn serving_abandon(ticket: ResourceArc<TicketHandle>) -> bool {
+    ticket.give_up(GaveUp::Late)
+}
+
+#[rustler::nif]
+fn serving_swap<'a>(
+    env: Env<'a>,
+    serving: ResourceArc<ServingHandle>,
+    reference: Reference<'a>,
+    policy: ResourceArc<PolicyHandle>,
+) -> Term<'a> {
+    perform(env, "swap", || {
+        pool::submit(env, "swap", reference, move || {
+            let server = &serving.0;
+            server.swap(policy.model(server.options().weights)?).map(|()| true)
+        })
+    })
+}
+
+/// Answers when all that came before is done.
+#[rustler::nif]
+fn serving_drain<'a>(
+    env: Env<'a>,
+    serving: ResourceArc<ServingHandle>,
+    reference: Reference<'a>,
+) -> Term<'a> {
+    perform(env, "drain", || {
+        let reply = Reply::new(env, "drain", reference);
+        serving.0.drain(move || reply.send(Ok(true)));
+        Ok(())
+    })
+}
+
+#[rustler::nif]
+fn serving_stop(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
+    perform(env, "stop", || {
+        serving.0.stop();
+        Ok(())
+    })
+}
+
+#[derive(serde::Serialize)]
+struct Stats {
+    #[serde(flatten)]
+    report: Report,
+    waiting: usize,
+}
+
+/// Since the start, or since it was last asked for news.
+#[rustler::nif]
+fn serving_stats(env: Env, serving: ResourceArc<ServingHandle>, news: bool) -> Term {
+    inline(env, "stats", || {
+        let server = &serving.0;
+        let snapshot = if news { server.news() } else { server.statistics() };
+        Ok(Data(Stats { report: snapshot.report(), waiting: server.waiting() }))
+    })
+}
+
+#[derive(serde::Serialize)]
+struct Info {
+    #[serde(flatten)]
+    options: Options,
+    /// Whether its plan makes the decisions.
+    packed: bool,
+    step_us: f64,
+}
+
+#[rustler::nif]
+fn serving_info(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
+    inline(env, "info", || {
+        let server = &serving.0;
+        let model = server.model();
+        let step_us = model.cost(WINDOW)?.step_us;
+        Ok(Data(Info { options: server.options(), packed: model.plan().is_some(), step_us }))
+    })
+}

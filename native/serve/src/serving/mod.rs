@@ -1,0 +1,372 @@
+//! One policy shared by many callers: their requests wait in a queue, and threads answer them by the batch.
+//!
+//! 1. A request is answered once, by a worker or by the end of the serving, unless its caller gave up or
+//!    died first: whoever claims it ([`Request::claim`]) has the say.
+//! 2. A decision is the session's own only after the claim. A request that is late, refused, given up, or
+//!    hit by a panic leaves its session as it was.
+//! 3. A panic answers each request of its batch with [`Error::Panic`]; the worker lives on.
+//! 4. Weights change between two batches: each batch takes those that are served when it begins.
+//! 5. Workers end with [`Serving::stop`], after the batch they have; what waits is [`Error::Cancelled`].
+
+mod queue;
+mod statistics;
+
+use std::hash::Hash;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::Instant;
+
+use sconce_core::error::panic_message;
+use sconce_core::{Error, Kind, Result};
+use sconce_realtime::Format;
+use serde::{Deserialize, Serialize};
+
+use crate::model::Model;
+use crate::pass::{Forward, Pass};
+use crate::session::{Call, Overrides, Session, decide_many};
+use crate::worker::{Deadline, STACK_BYTES};
+pub use queue::{Batch, Entry, Queue};
+use statistics::count;
+pub use statistics::{Counted, Histogram, Report, Snapshot, Statistics, Summary};
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// Requests in a batch, at most.
+    pub max_batch: usize,
+    /// Requests that may wait.
+    pub max_queue: usize,
+    /// Threads.
+    pub workers: usize,
+    pub weights: Format,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { max_batch: 64, max_queue: 1024, workers: 1, weights: Format::F32 }
+    }
+}
+
+impl Options {
+    fn validate(&self) -> Result<()> {
+        let bounded = |field: &str, n: usize, max: usize| match n {
+            n if (1..=max).contains(&n) => Ok(()),
+            n => Err(Error::out_of_range(field, n as f64, 1.0, max as f64)),
+        };
+        bounded("max_batch", self.max_batch, 4096)?;
+        bounded("max_queue", self.max_queue, 1 << 20)?;
+        bounded("workers", self.workers, 256)
+    }
+}
+
+/// What is asked for.
+pub enum Work<'a> {
+    Act { session: &'a mut Session, raw: &'a [f32], overrides: &'a Overrides },
+    Forward(&'a Pass),
+}
+
+pub enum Answer {
+    /// The last one of the session.
+    Act,
+    Forward(Forward),
+}
+
+/// A caller who waits. One that is dropped unanswered answers for itself, unless somebody else claimed it.
+pub trait Request: Send + 'static {
+    /// What callers are told apart by.
+    type Caller: Copy + Eq + Hash + Send;
+
+    fn work(&mut self) -> Result<Work<'_>>;
+
+    /// True for the first who asks, here or where its caller gives up: that one has the say.
+    fn claim(&mut self) -> bool;
+
+    /// Answers, after the claim.
+    fn answer(self, result: Result<Answer>);
+
+    /// Ends it without an answer: its caller knows.
+    fn dismiss(self);
+}
+
+/// Why nobody waits any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GaveUp {
+    Late,
+    Died,
+}
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+pub struct Serving<R: Request> {
+    options: Options,
+    queue: Queue<R::Caller, R>,
+    model: Mutex<Arc<Model>>,
+    statistics: Statistics,
+    told: Mutex<Snapshot>,
+    hook: Mutex<Option<Hook>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Runs `work`, or says of what it panicked.
+fn guard<T>(work: impl FnOnce() -> T) -> std::result::Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| panic_message(payload.as_ref()))
+}
+
+impl<R: Request> Serving<R> {
+    /// Starts the workers, threads named `sconce-serve-0`, ...
+    pub fn start(model: Arc<Model>, options: Options) -> Result<Arc<Self>> {
+        options.validate()?;
+        let serving = Arc::new(Serving {
+            options,
+            queue: Queue::new(options.max_queue),
+            model: Mutex::new(model),
+            statistics: Statistics::default(),
+            told: Mutex::default(),
+            hook: Mutex::default(),
+        });
+        for i in 0..options.workers {
+            let own = serving.clone();
+            let started = thread::Builder::new()
+                .name(format!("sconce-serve-{i}"))
+                .stack_size(STACK_BYTES)
+                .spawn(move || own.work());
+            if let Err(e) = started {
+                serving.stop();
+                return Err(Error::Unavailable { what: "threads".into(), reason: e.to_string() });
+            }
+        }
+        Ok(serving)
+    }
+
+    /// Queues a request of this caller, or says why not; then it is dropped unanswered.
+    pub fn submit(&self, caller: R::Caller, deadline: Option<Deadline>, request: R) -> Result<()> {
+        let counters = &self.statistics.counters;
+        match self.queue.push(caller, deadline, request) {
+            Ok(()) => {
+                count(&counters.requests, 1);
+                Ok(())
+            }
+            Err((request, refusal)) => {
+                count(&counters.busy, u64::from(refusal.kind() == Kind::Busy));
+                request.dismiss();
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Takes a request, claimed by whoever gives up, out of the queue; one in a batch stays there.
+    pub fn give_up(&self, caller: R::Caller, why: GaveUp, is: impl Fn(&R) -> bool) {
+        let counters = &self.statistics.counters;
+        let counter = match why {
+            GaveUp::Late => &counters.late,
+            GaveUp::Died => &counters.cancelled,
+        };
+        count(counter, 1);
+        drop(self.queue.remove(caller, is));
+    }
+
+    /// Serves other weights of the same Spec, from the next batch on.
+    pub fn swap(&self, model: Arc<Model>) -> Result<()> {
+        let mut served = lock(&self.model);
+        if served.policy().spec() != model.policy().spec() {
+            return Err(Error::mismatch("policy", "the Spec that is served", "another"));
+        }
+        let before = mem::replace(&mut *served, model);
+        drop(served);
+        // Freed after the lock, if nobody else has them.
+        drop(before);
+        count(&self.statistics.counters.swaps, 1);
+        Ok(())
+    }
+
+    /// Takes no more work; `tell` is called once all that came before is done, or the serving has ended.
+    pub fn drain(&self, tell: impl FnOnce() + Send + 'static) {
+        self.queue.drain(tell);
+    }
+
+    /// Ends the serving. Waits for nothing: what is queued is cancelled on a thread of its own, workers end
+    /// with the batch they have.
+    pub fn stop(&self) {
+        let left: Vec<R> = self.queue.close().into_iter().filter_map(claimed).collect();
+        if left.is_empty() {
+            return;
+        }
+        count(&self.statistics.counters.cancelled, left.len() as u64);
+        let cancel = move || left.into_iter().for_each(|one| one.answer(Err(Error::Cancelled)));
+        // Without memory for a thread each answers as it is dropped.
+        let _ = thread::Builder::new().name("sconce-serve-end".into()).spawn(cancel);
+    }
+
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    pub fn model(&self) -> Arc<Model> {
+        lock(&self.model).clone()
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether it takes work, or why not.
+    pub fn check_open(&self) -> Result<()> {
+        self.queue.check_open()
+    }
+
+    /// All since the start.
+    pub fn statistics(&self) -> Snapshot {
+        self.statistics.snapshot()
+    }
+
+    /// What happened since the last call of this.
+    pub fn news(&self) -> Snapshot {
+        let now = self.statistics.snapshot();
+        let before = mem::replace(&mut *lock(&self.told), now.clone());
+        now.since(&before)
+    }
+
+    /// Runs `hook` as a part of the next batch: for tests of what a batch that panics or takes long does
+    /// to its callers.
+    pub fn with_next_batch(&self, hook: impl FnOnce() + Send + 'static) {
+        *lock(&self.hook) = Some(Box::new(hook));
+    }
+
+    fn work(&self) {
+        let mut batch = Batch::default();
+        while self.queue.take(self.options.max_batch, &mut batch) {
+            self.refuse_late(&mut batch);
+            self.run(&mut batch);
+        }
+    }
+
+    fn refuse_late(&self, batch: &mut Batch<R>) {
+        for entry in batch.late.drain(..) {
+            let late = entry.deadline.map_or(Error::Cancelled, |deadline| deadline.error(batch.at));
+            if let Some(request) = claimed(entry.item) {
+                count(&self.statistics.counters.late, 1);
+                request.answer(Err(late));
+            }
+        }
+    }
+
+    /// Decisions first, and all at once: passes of whole games may take long.
+    fn run(&self, batch: &mut Batch<R>) {
+        let model = self.model();
+        let (mut acts, mut passes) = (Vec::with_capacity(batch.ready.len()), vec![]);
+        for mut entry in batch.ready.drain(..) {
+            self.statistics.wait.record_time(entry.waited(batch.at));
+            match entry.item.work() {
+                Ok(Work::Act { .. }) => acts.push(entry),
+                Ok(Work::Forward(_)) => passes.push(entry),
+                Err(ended) => self.finish(entry, Err(ended), |_, answer| Ok(answer)),
+            }
+        }
+        self.serve(acts, |acts| decide(&model, acts), commit);
+        self.serve(passes, |passes| forward(&model, passes), |_, made| Ok(Answer::Forward(made)));
+    }
+
+    /// Computes for all of them, and makes each answer of what was made for it.
+    fn serve<T>(
+        &self,
+        mut entries: Vec<Entry<R>>,
+        compute: impl FnOnce(&mut [Entry<R>]) -> Vec<Result<T>>,
+        commit: impl Fn(&mut R, T) -> Result<Answer>,
+    ) {
+        if entries.is_empty() {
+            return;
+        }
+        let start = Instant::now();
+        let hook = lock(&self.hook).take();
+        let made = guard(|| {
+            hook.into_iter().for_each(|hook| hook());
+            compute(&mut entries)
+        });
+        self.statistics.compute.record_time(start.elapsed());
+        self.statistics.batch.record(entries.len() as u64);
+        let made = made.unwrap_or_else(|message| {
+            count(&self.statistics.counters.panics, 1);
+            let panic = |_: &Entry<R>| Err(Error::Panic { message: message.clone() });
+            entries.iter().map(panic).collect()
+        });
+        for (entry, made) in entries.into_iter().zip(made) {
+            self.finish(entry, made, &commit);
+        }
+    }
+
+    fn finish<T>(
+        &self,
+        entry: Entry<R>,
+        made: Result<T>,
+        commit: impl Fn(&mut R, T) -> Result<Answer>,
+    ) {
+        let Some(mut request) = claimed(entry.item) else { return };
+        // A request whose answer panics is dropped by that, and answers for itself.
+        let answered = guard(|| {
+            let answer = made.and_then(|made| commit(&mut request, made));
+            request.answer(answer);
+        });
+        count(&self.statistics.counters.panics, u64::from(answered.is_err()));
+        count(&self.statistics.counters.answered, 1);
+        self.statistics.latency.record_time(entry.since.elapsed());
+    }
+}
+
+/// The request if it may be answered; otherwise its caller has given up.
+fn claimed<R: Request>(mut request: R) -> Option<R> {
+    match request.claim() {
+        true => Some(request),
+        false => {
+            request.dismiss();
+            None
+        }
+    }
+}
+
+/// A decision for each, all at once.
+fn decide<R: Request>(model: &Arc<Model>, entries: &mut [Entry<R>]) -> Vec<Result<()>> {
+    let mut calls = Vec::with_capacity(entries.len());
+    let mut refused = vec![];
+    for (i, entry) in entries.iter_mut().enumerate() {
+        match call(model, &mut entry.item) {
+            Ok(call) => calls.push(call),
+            Err(refusal) => refused.push((i, refusal)),
+        }
+    }
+    decide_many(&mut calls);
+    let mut outcomes: Vec<Result<()>> = calls.into_iter().map(|call| call.outcome).collect();
+    // In the order of their places, which so are right again.
+    refused.into_iter().for_each(|(i, refusal)| outcomes.insert(i, Err(refusal)));
+    outcomes
+}
+
+fn call<'a, R: Request>(model: &Arc<Model>, request: &'a mut R) -> Result<Call<'a>> {
+    match request.work()? {
+        Work::Act { session, raw, overrides } => {
+            session.adopt(model)?;
+            Ok(Call { session, raw, overrides, outcome: Ok(()) })
+        }
+        Work::Forward(_) => Err(Error::Cancelled),
+    }
+}
+
+fn commit<R: Request>(request: &mut R, (): ()) -> Result<Answer> {
+    if let Work::Act { session, .. } = request.work()? {
+        session.commit();
+    }
+    Ok(Answer::Act)
+}
+
+fn forward<R: Request>(model: &Model, entries: &mut [Entry<R>]) -> Vec<Result<Forward>> {
+    let forward = |entry: &mut Entry<R>| match entry.item.work()? {
+        Work::Forward(pass) => pass.run(model.policy()),
+        Work::Act { .. } => Err(Error::Cancelled),
+    };
+    entries.iter_mut().map(forward).collect()
+}

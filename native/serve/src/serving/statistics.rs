@@ -1,0 +1,315 @@
+//! What a serving did, in numbers: counters and log histograms, of fixed size and without a lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Buckets of an octave: a value is known to a 64th of itself, and below 128 as it is.
+const PARTS: u64 = 64;
+const PART_BITS: u32 = PARTS.ilog2();
+/// Values below [`PARTS`] have one bucket each, every octave above has [`PARTS`].
+const BUCKETS: usize = (u64::BITS - PART_BITS + 1) as usize * PARTS as usize;
+
+fn bucket(value: u64) -> usize {
+    match value.checked_ilog2() {
+        Some(octave) if octave >= PART_BITS => {
+            let part = (value >> (octave - PART_BITS)) & (PARTS - 1);
+            (u64::from(octave - PART_BITS + 1) * PARTS + part) as usize
+        }
+        _ => value as usize,
+    }
+}
+
+/// The middle of a bucket.
+fn middle(bucket: usize) -> f64 {
+    let (octave, part) = (bucket as u64 / PARTS, bucket as u64 % PARTS);
+    match octave {
+        0 => part as f64,
+        1 => (PARTS + part) as f64,
+        octave => (PARTS as f64 + part as f64 + 0.5) * 2f64.powi(octave as i32 - 1),
+    }
+}
+
+/// Numbers as they come, of any size.
+pub struct Histogram {
+    counts: Box<[AtomicU64]>,
+    sum: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        let counts = (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
+        Histogram { counts, sum: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    pub fn record(&self, value: u64) {
+        if let Some(count) = self.counts.get(bucket(value)) {
+            count.fetch_add(1, Ordering::Relaxed);
+            self.sum.fetch_add(value, Ordering::Relaxed);
+        }
+    }
+
+    pub fn record_time(&self, time: Duration) {
+        self.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    fn read(&self) -> Counts {
+        Counts {
+            counts: self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
+            sum: self.sum.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A histogram at one moment.
+#[derive(Debug, Clone, Default)]
+struct Counts {
+    counts: Vec<u64>,
+    sum: u64,
+}
+
+impl Counts {
+    /// What came after `earlier`.
+    fn since(&self, earlier: &Counts) -> Counts {
+        let before = earlier.counts.iter().copied().chain(std::iter::repeat(0));
+        let counts = self.counts.iter().zip(before).map(|(now, then)| now - then).collect();
+        Counts { counts, sum: self.sum.wrapping_sub(earlier.sum) }
+    }
+
+    fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The value that this share of all is not above, as near as buckets tell.
+    fn quantile(&self, share: f64) -> Option<f64> {
+        let total = self.total();
+        let rank = ((share * total as f64).ceil() as u64).clamp(1, total.max(1));
+        let mut seen = 0;
+        let reaches = |count: &u64| {
+            seen += count;
+            seen >= rank
+        };
+        self.counts.iter().position(reaches).map(middle)
+    }
+
+    /// Divided by `unit`.
+    fn summary(&self, unit: f64) -> Summary {
+        let at = |share| self.quantile(share).map(|value| value / unit);
+        let count = self.total();
+        Summary {
+            count,
+            mean: (count > 0).then(|| self.sum as f64 / count as f64 / unit),
+            p50: at(0.5),
+            p95: at(0.95),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: at(1.0),
+        }
+    }
+}
+
+/// None of a histogram that is empty. Quantiles and maximum are known to a 128th of themselves.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    pub count: u64,
+    pub mean: Option<f64>,
+    pub p50: Option<f64>,
+    pub p95: Option<f64>,
+    pub p99: Option<f64>,
+    pub p999: Option<f64>,
+    pub max: Option<f64>,
+}
+
+/// One line for each: the counters are the same here, in a snapshot and in a report.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        #[derive(Default)]
+        pub struct Counters { $($(#[$doc])* pub $name: AtomicU64),* }
+
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+        pub struct Counted { $($(#[$doc])* pub $name: u64),* }
+
+        impl Counters {
+            fn read(&self) -> Counted {
+                Counted { $($name: self.$name.load(Ordering::Relaxed)),* }
+            }
+        }
+
+        impl Counted {
+            fn since(&self, earlier: &Counted) -> Counted {
+                Counted { $($name: self.$name - earlier.$name),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Were let in.
+    requests,
+    /// Got the answer of the policy, which may be an error.
+    answered,
+    /// Were refused by a full queue.
+    busy,
+    /// Were over their deadline, before a worker had them or after.
+    late,
+    /// Whose caller or whose serving ended.
+    cancelled,
+    /// Batches that panicked.
+    panics,
+    /// Changes of the weights.
+    swaps,
+}
+
+#[derive(Default)]
+pub struct Statistics {
+    pub counters: Counters,
+    /// From the call to the batch.
+    pub wait: Histogram,
+    /// Of a batch.
+    pub compute: Histogram,
+    /// From the call to the answer.
+    pub latency: Histogram,
+    /// Requests of a batch.
+    pub batch: Histogram,
+}
+
+pub fn count(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// All numbers at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    counted: Counted,
+    wait: Counts,
+    compute: Counts,
+    latency: Counts,
+    batch: Counts,
+}
+
+/// What is told of a serving. Times in microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    #[serde(flatten)]
+    pub counted: Counted,
+    pub queue_wait_us: Summary,
+    pub compute_us: Summary,
+    pub latency_us: Summary,
+    pub batch_size: Summary,
+}
+
+impl Statistics {
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            counted: self.counters.read(),
+            wait: self.wait.read(),
+            compute: self.compute.read(),
+            latency: self.latency.read(),
+            batch: self.batch.read(),
+        }
+    }
+}
+
+impl Snapshot {
+    /// What happened after `earlier`, of the same statistics.
+    pub fn since(&self, earlier: &Snapshot) -> Snapshot {
+        Snapshot {
+            counted: self.counted.since(&earlier.counted),
+            wait: self.wait.since(&earlier.wait),
+            compute: self.compute.since(&earlier.compute),
+            latency: self.latency.since(&earlier.latency),
+            batch: self.batch.since(&earlier.batch),
+        }
+    }
+
+    pub fn report(&self) -> Report {
+        const NANOS: f64 = 1000.0;
+        Report {
+            counted: self.counted,
+            queue_wait_us: self.wait.summary(NANOS),
+            compute_us: self.compute.summary(NANOS),
+            latency_us: self.latency.summary(NANOS),
+            batch_size: self.batch.summary(1.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sconce_core::rng::Rng;
+    use std::thread;
+
+    #[test]
+    fn buckets_are_in_order_without_a_gap_and_their_middle_is_theirs() {
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        let values = (0..65_536).chain((16..64).flat_map(|bits| [(1 << bits) - 1, 1 << bits]));
+        let mut last = 0;
+        for value in values {
+            let at = bucket(value);
+            assert!(at == last || at == last + 1 || value > 65_536, "{value}: {last} {at}");
+            let error = (middle(at) - value as f64).abs() / (value as f64).max(1.0);
+            assert!(error <= 1.0 / 128.0, "{value}: {}", middle(at));
+            last = at;
+        }
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_numbers_to_a_bucket() {
+        // Over many octaves, as waiting times are.
+        let rng = Rng::new(5, "test", 0);
+        let mut values: Vec<u64> =
+            (0..20_000).map(|i| (100.0 * 1e5f64.powf(rng.uniform(i).into())) as u64).collect();
+        let histogram = Histogram::default();
+        values.iter().for_each(|value| histogram.record(*value));
+        values.sort_unstable();
+        let summary = histogram.read().summary(1.0);
+        for (share, got) in [
+            (0.5, summary.p50),
+            (0.95, summary.p95),
+            (0.99, summary.p99),
+            (0.999, summary.p999),
+            (1.0, summary.max),
+        ] {
+            let exact = values[(share * 20_000.0) as usize - 1] as f64;
+            let error = (got.unwrap() - exact).abs() / exact;
+            assert!(error <= 1.0 / 128.0, "{share}: {got:?}, not {exact}");
+        }
+        let mean = values.iter().sum::<u64>() as f64 / 20_000.0;
+        assert_eq!((summary.count, summary.mean), (20_000, Some(mean)));
+    }
+
+    #[test]
+    fn an_empty_histogram_says_nothing() {
+        let summary = Histogram::default().read().summary(1.0);
+        assert_eq!((summary.count, summary.mean, summary.p50, summary.max), (0, None, None, None));
+    }
+
+    #[test]
+    fn what_came_later_is_told_alone() {
+        let statistics = Statistics::default();
+        statistics.batch.record(1);
+        count(&statistics.counters.requests, 1);
+        let early = statistics.snapshot();
+        (0..3).for_each(|_| statistics.batch.record(8));
+        (0..3).for_each(|_| count(&statistics.counters.requests, 1));
+        let report = statistics.snapshot().since(&early).report();
+        assert_eq!((report.counted.requests, report.batch_size.count), (3, 3));
+        assert_eq!((report.batch_size.p50, report.batch_size.mean), (Some(8.0), Some(8.0)));
+        assert_eq!(statistics.snapshot().since(&Snapshot::default()).report().counted.requests, 4);
+    }
+
+    #[test]
+    fn nothing_is_lost_between_threads() {
+        let histogram = Histogram::default();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|value| histogram.record(value)));
+            }
+        });
+        assert_eq!(histogram.read().total(), 40_000);
+    }
+}
