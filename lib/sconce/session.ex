@@ -216,6 +216,8 @@ defmodule Sconce.Session do
   ]
   defstruct @enforce_keys
 
+  @typedoc "How the matrices of a packed policy are to be kept."
+  @type weights :: :f32 | :bf16 | :int8 | {:int8, float}
   @type mode :: :carry | :window | {:resync, pos_integer}
   @type t :: %__MODULE__{
           ref: reference,
@@ -276,8 +278,11 @@ defmodule Sconce.Session do
     }
   end
 
-  defp format(:int8), do: {:int8, @int8_bound}
-  defp format(weights), do: weights
+  @doc false
+  # Weights as they are asked for and as the native side has them.
+  @spec format(weights) :: :f32 | :bf16 | {:int8, float}
+  def format(:int8), do: {:int8, @int8_bound}
+  def format(weights), do: weights
 
   defp new(ref, spec, options, info) do
     %__MODULE__{
