@@ -25,7 +25,7 @@ use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{Embedding, Spec};
 use sconce_core::{Error, Policy, Result};
-use sconce_realtime::{Format, Game, Scratch};
+use sconce_realtime::{Encoding, Format, Game, Packed, Plan, Scratch};
 use serde::{Deserialize, Serialize};
 
 use crate::frames::{Row, check_labels, delay_of, window};
@@ -172,7 +172,9 @@ pub struct Info {
     /// What makes most decisions; a window is core's.
     pub path: Path,
     /// How the weights of that are written.
-    pub weights: Format,
+    pub weights: Encoding,
+    /// How each matrix of that is.
+    pub matrices: Vec<Packed>,
     pub cost: Cost,
 }
 
@@ -458,7 +460,8 @@ impl Session {
             lane: self.lane(self.cost.step_us),
             window_lane: self.lane(self.cost.window_us),
             path: self.path(),
-            weights: self.weights(),
+            weights: self.packed().map_or(Encoding::F32, Plan::encoding),
+            matrices: self.packed().map_or(vec![], |plan| plan.matrices().to_vec()),
             cost: self.cost,
         }
     }
@@ -468,9 +471,9 @@ impl Session {
         if self.model.plan().is_some() && !windows { Path::Packed } else { Path::Core }
     }
 
-    fn weights(&self) -> Format {
-        let packed = self.model.plan().filter(|_| self.path() == Path::Packed);
-        packed.map_or(Format::F32, |plan| plan.format())
+    /// What makes most decisions, if it is a plan.
+    fn packed(&self) -> Option<&Plan> {
+        self.model.plan().filter(|_| self.path() == Path::Packed)
     }
 
     fn lane(&self, cost_us: f64) -> Lane {
