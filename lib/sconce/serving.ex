@@ -148,8 +148,10 @@ defmodule Sconce.Serving do
   end
 
   @doc false
+  # What `stop/1` ended stays ended.
   def child_spec(opts) do
-    %{id: Keyword.get(opts, :name) || __MODULE__, start: {__MODULE__, :start_link, [opts]}}
+    id = Keyword.get(opts, :name) || __MODULE__
+    %{id: id, start: {__MODULE__, :start_link, [opts]}, restart: :transient}
   end
 
   @doc """
@@ -186,7 +188,8 @@ defmodule Sconce.Serving do
   """
   @spec forward(serving, [[term]] | binary, binary | nil, keyword) ::
           {:ok, Policy.output()} | {:error, Error.t()}
-  def forward(serving, frames, state \\ nil, opts \\ []) do
+  def forward(serving, frames, state \\ nil, opts \\ [])
+      when is_binary(state) or is_nil(state) do
     options =
       Options.validate!(opts, Keyword.delete(Policy.forward_options(), :state) ++ @deadline)
 
@@ -194,13 +197,19 @@ defmodule Sconce.Serving do
 
     with {:ok, %{ref: ref, policy: policy}} <- fetch(serving, :forward) do
       Policy.pass(policy, frames, [state: state] ++ options, fn rows, shape, given, look ->
-        wait(
-          deadline_ms,
-          &Native.serving_forward(ref, &1, rows, shape, given, {look, deadline_ms})
-        )
+        wait(deadline_ms, &submit(ref, &1, rows, shape, given, {look, deadline_ms}))
       end)
     end
   end
+
+  # More rows take too long to copy for a scheduler.
+  @inline_bytes 65_536
+
+  defp submit(serving, ref, rows, shape, given, how) when byte_size(rows) <= @inline_bytes,
+    do: Native.serving_forward(serving, ref, rows, shape, given, how)
+
+  defp submit(serving, ref, rows, shape, given, how),
+    do: Native.serving_forward_many(serving, ref, rows, shape, given, how)
 
   defp wait(deadline_ms, submit) do
     start = System.monotonic_time()
