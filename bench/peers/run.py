@@ -4,8 +4,8 @@
     SCONCE_PEERS=FOLDER ./run.py peers.json                     # everything, each with 1 and 2 threads
     SCONCE_PEERS=FOLDER ./run.py peers.json --only "gru" --budget 5 --threads 2
 
-SCONCE_PEERS holds the shared benchmarks (common, heads, seqmodels, temporal), PEERS_DIR their environment, which is
-made by their run.sh where it is missing. Only the standard library is needed here.
+SCONCE_PEERS holds the shared benchmarks (common, heads, seqmodels, temporal, policy, quant), PEERS_DIR their
+environment, which is made by their run.sh where it is missing. Only the standard library is needed here.
 """
 import argparse
 import json
@@ -19,19 +19,27 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MODELS = ["mlp", "lstm", "gru", "mamba", "attn"]
-PEERS = ["torch-eager", "torch-eager-nn", "torch-compile", "jax", "jax-unroll6", "jax-assoc", "onnxruntime"]
+PEERS = ["torch-eager", "torch-eager-nn", "torch-compile", "jax", "jax-unroll6", "jax-assoc", "onnxruntime",
+         "torch-eager-host", "torch-jit", "torch-compile-frozen", "jax-host", "jax-closed", "openvino", "openvino-f32",
+         "openvino-bf16", "torch-f32", "torch-bf16", "torch-int_mm", "torch-dynamic-int8-onednn",
+         "torch-dynamic-int8-fbgemm", "onnxruntime-f32", "onnxruntime-int8", "onnxruntime-int8-per-channel",
+         "onnxruntime-uint8", "threads-nobatch", "threads-batch", "threads-batch-intra1", "asyncio-batch",
+         "asyncio-batch-intra1"]
 TRAIN = [f"{what}_{m} {256 if m == 'mlp' else 32}" for what in ("train", "memory") for m in MODELS]
 FORWARD = [f"{m}_full {b}" for m in MODELS if m != "mlp" for b in (1, 32)]
+# One decision, by one thread.
+STEP = [f"{m}_step 1" for m in MODELS if m != "mlp"]
+SERVE = [f"serve_{m} 64" for m in ("mlp", "gru")]
 # Compiling a loop over 60 frames takes minutes each time: only with --slow, once in a while, to know whether
 # one of them has become the fastest.
-SLOW = r"^torch-compile \w*(lstm|gru|mamba)"
+SLOW = r"^torch-compile \w*(lstm|gru|mamba)(?!_step)"
 
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("results", type=Path)
     p.add_argument("--only", default="", help="a regular expression on 'peer case batch'")
-    p.add_argument("--threads", default="1,2", help="memory is measured with the last of them")
+    p.add_argument("--threads", default="1,2", help="memory and serving are measured with the last of them")
     p.add_argument("--budget", default="1.0", help="seconds that a row is measured, and at least five calls")
     p.add_argument("--limit", type=float, default=900, help="seconds that a script may take")
     p.add_argument("--slow", action="store_true", help="also what takes minutes to compile")
@@ -54,7 +62,12 @@ def jobs(shared, threads):
     """(script, its cases, threads), each a process."""
     for t in threads:
         yield HERE / "train.py", [c for c in TRAIN if c.startswith("train") or t == threads[-1]], t
-        yield shared / "temporal.py", FORWARD, t
+        yield shared / "temporal.py", FORWARD + (STEP if t == "1" else []), t
+        if t == "1":
+            yield shared / "policy.py", ["policy_fused 1"], t
+            yield shared / "quant.py", ["quant 1"], t
+        if t == threads[-1]:
+            yield HERE / "serve.py", SERVE, t
 
 
 def measure(python, script, cases, threads, a):

@@ -73,6 +73,7 @@ defmodule Sconce.Native do
   def session_act(_session, _reference, _frame, _how, _overrides, _project_out),
     do: unavailable(:act)
 
+  def session_act_many(_reference, _asked, _deadline_ms), do: unavailable(:act_many)
   def session_abandon(_session), do: unavailable(:act)
   def session_reset(_session, _seed), do: unavailable(:reset)
   def session_rollback(_session, _game_frame), do: unavailable(:rollback)

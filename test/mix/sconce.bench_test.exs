@@ -10,7 +10,7 @@ defmodule Mix.Tasks.Sconce.BenchTest do
   doctest Case
   doctest Output
 
-  @columns ~w(name case batch threads median_us p95_us n limit_us limit)
+  @columns ~w(name case batch threads median_us p95_us p99_us n limit_us limit)
 
   setup do
     Mix.shell(Mix.Shell.IO)
@@ -32,10 +32,15 @@ defmodule Mix.Tasks.Sconce.BenchTest do
     assert output =~ "Elixir #{System.version()}, OTP #{System.otp_release()}, rustc "
     {titles, rows} = table(output)
     assert titles == @columns
-    assert [call, frame, act] = rows
-    assert call =~ ~r/^call +NIF, no-op +1 +1 +[\d.]+ +[\d.]+ +\d+ +- +the control/
+    assert [call, frame, act, bf16] = rows
+    assert call =~ ~r/^call +NIF, no-op +1 +1 +[\d.]+ +[\d.]+ +[\d.]+ +\d+ +- +the control/
     assert frame =~ ~r"^frame +pack a struct in Elixir +1 +1 .* 396 B at [\d.,]+ GB/s$"
-    assert act =~ ~r"^act +mlp 512 512, learned, one frame .* MB at [\d.,]+ GB/s; \w+ lane$"
+    assert act =~ ~r"^act +mlp 512 512, learned, one frame .*, 2.1 MB at [\d.,]+ GB/s; packed f32"
+    assert bf16 =~ ~r"^act +mlp 512 512, learned, one frame, bf16 .*, 1.1 MB at .*; packed bf16"
+
+    for row <- [act, bf16],
+        do: assert(row =~ ~r"\w+ lane, made frames, p99 [\d.]+ and p99.9 [\d.]+ t")
+
     refute output =~ "FAILED"
   end
 

@@ -562,6 +562,148 @@ defmodule Sconce.SessionTest do
     end
   end
 
+  describe "a frame of a game" do
+    test "has one decision however often it is asked, until it is rolled back" do
+      for lane <- [:inline, :worker] do
+        session = open!(policy!(), lane: lane, rollback: 8)
+        made = for n <- 1..12, do: elem(Session.act(session, frame(n), game_frame: n), 1)
+
+        for n <- 4..12 do
+          assert Session.act(session, frame(99), game_frame: n) == {:ok, Enum.at(made, n - 1)}
+        end
+
+        assert {:error, %Error{kind: :out_of_range, details: %{field: "game_frame"}}} =
+                 Session.act(session, frame(3), game_frame: 3)
+
+        assert frames!(session) == 12
+        assert Session.rollback(session, 10) == {:ok, 3}
+        assert Session.rollback(session, 10) == {:ok, 0}
+        assert frames!(session) == 9
+        # The same frames lead to the same choices; others need not.
+        assert Session.act(session, frame(10), game_frame: 10) == {:ok, Enum.at(made, 9)}
+
+        assert {:error, %Error{kind: :out_of_range, op: :rollback}} = Session.rollback(session, 1)
+
+        assert_raise ArgumentError, ~r/game_frame: expected/, fn ->
+          Session.rollback(session, 1.0)
+        end
+      end
+    end
+
+    test "without rollback has its last decision again, and no other" do
+      session = open!(policy!())
+      {:ok, _} = Session.act(session, frame(1), game_frame: 1)
+      {:ok, second} = Session.act(session, frame(2), game_frame: 2)
+      assert Session.act(session, frame(2), game_frame: 2) == {:ok, second}
+      assert {:error, %Error{kind: :out_of_range}} = Session.act(session, frame(1), game_frame: 1)
+      assert {:error, %Error{kind: :out_of_range}} = Session.rollback(session, 2)
+      assert {:ok, 0} = Session.rollback(session, 3)
+    end
+  end
+
+  describe "many games" do
+    test "are decided in one call as each would be alone, on both lanes" do
+      for lane <- [:inline, :worker] do
+        policies = [policy!(), policy!(backbone: :mlp), policy!(backbone: :lstm)]
+
+        open = fn ->
+          for i <- 0..8 do
+            mode = Enum.at([:carry, :window, {:resync, 2}], rem(i, 3))
+            policy = Enum.at(policies, div(i, 3))
+            {:ok, session} = Session.open(policy, seed: i, window_size: 6, mode: mode, lane: lane)
+            session
+          end
+        end
+
+        {together, alone} = {open.(), open.()}
+
+        for t <- 1..7 do
+          games = for {session, i} <- Enum.with_index(together), do: {session, frame(t + i)}
+          answers = Session.act_many(games, logits: true)
+
+          for {{session, answer}, i} <- alone |> Enum.zip(answers) |> Enum.with_index() do
+            assert Session.act(session, frame(t + i), logits: true) == answer
+          end
+        end
+      end
+    end
+
+    test "of a serving are decided there" do
+      policy = policy!()
+      {:ok, serving} = Sconce.Serving.start_link(policy: policy)
+      served = for seed <- 1..3, do: elem(Sconce.Serving.open(serving, seed: seed), 1)
+      own = open!(policy)
+      alone = for seed <- [1, 0, 2, 3], do: elem(Session.open(policy, seed: seed), 1)
+      [a, b, c] = served
+
+      for t <- 1..5 do
+        answers =
+          Session.act_many(for(s <- [a, own, b, c], do: {s, frame(t)}), deadline_ms: 60_000)
+
+        assert length(answers) == 4
+
+        for {{session, answer}, i} <- alone |> Enum.zip(answers) |> Enum.with_index(), i != 1 do
+          assert Session.act(session, frame(t)) == answer
+        end
+      end
+
+      assert {:ok, %{requests: 15}} = Sconce.Serving.stats(serving)
+      :ok = Sconce.Serving.stop(serving)
+
+      assert [{:error, %Error{kind: :unavailable}}, {:ok, %Action{}}] =
+               Session.act_many([{a, frame(6)}, {own, frame(6)}])
+    end
+
+    test "do not suffer from one of them" do
+      policy = policy!()
+      [good, twice, closed, other] = for _ <- 1..4, do: open!(policy)
+      :ok = Session.close(closed)
+
+      assert [
+               {:ok, %Action{frame: 1, logits: nil}},
+               {:ok, %Action{frame: 1}},
+               {:error, %Error{kind: :busy, op: :act}},
+               {:error, %Error{kind: :not_found, op: :act}},
+               {:error, %Error{kind: :mismatch}},
+               {:error, %Error{kind: :non_finite}},
+               {:ok, %Action{frame: 1, logits: %{}}}
+             ] =
+               Session.act_many([
+                 {good, frame(0)},
+                 {twice, frame(0)},
+                 {twice, frame(0)},
+                 {closed, frame(0)},
+                 {open!(policy), [1.0]},
+                 {open!(policy), <<0x7FC00000::32-little, 0.0::32-float-little>>},
+                 {other, frame(0), logits: true}
+               ])
+
+      assert Session.act_many([]) == []
+      assert_raise ArgumentError, ~r/games: expected/, fn -> Session.act_many([good]) end
+
+      assert_raise ArgumentError, ~r/deadline_ms/, fn ->
+        Session.act_many([{good, frame(0), deadline_ms: 3}])
+      end
+    end
+
+    test "are none of them decided when their deadline has passed" do
+      for lane <- [:inline, :worker] do
+        sessions = for _ <- 1..3, do: open!(policy!(), lane: lane)
+
+        for answer <- Session.act_many(Enum.map(sessions, &{&1, frame(0)}), deadline_ms: 0) do
+          assert {:error, %Error{kind: :deadline}} = answer
+        end
+
+        for session <- sessions do
+          eventually(fn -> match?({:ok, _}, Session.info(session)) end)
+          assert frames!(session) == 0
+        end
+
+        refute_received {:sconce, _, _}
+      end
+    end
+  end
+
   describe "a deadline" do
     test "that has passed makes an error and no decision, on both lanes" do
       for lane <- [:inline, :worker] do

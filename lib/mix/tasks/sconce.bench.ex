@@ -54,6 +54,8 @@ defmodule Mix.Tasks.Sconce.Bench do
   step), a decision, the memory of a session, and training steps on 32 windows of 60 frames with
   their peak of memory. Without `SCONCE_REPLAYS` nothing is learned.
 
+  `mix bench quantise` is `mix sconce.bench.quantise`: what decisions lose by weights in fewer bits.
+
   Every case and every backbone checks what it computed. One that fails says FAILED, the others follow,
   and then the exit status is 1. With `SCONCE_REPLAYS` set, the games of that folder are imported too.
 
@@ -63,10 +65,11 @@ defmodule Mix.Tasks.Sconce.Bench do
 
   use Mix.Task
 
-  @usage "usage: mix bench [backbones] [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
+  @usage "usage: mix bench [backbones | quantise] [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
            "[--peers FILE | --with-peers]"
 
   @impl true
+  def run(["quantise" | args]), do: Mix.Task.run("sconce.bench.quantise", args)
   def run(args), do: Switches.help?(args, __MODULE__) || bench(args)
 
   defp bench(args) do

@@ -92,7 +92,7 @@ defmodule Sconce.Bench.Backbones do
     packed = Spec.new(backbone: name, embedding: {:melee, layout: :packed}, dropout: 0.0)
     {step_us, step} = Cases.training(packed, %{steps | seconds: opts[:budget]})
     learned = Spec.new([backbone: name] ++ @policy)
-    {act_us, act} = Cases.decisions(learned, :carry, opts[:budget])
+    {act_us, act} = Cases.decisions(learned, [mode: :carry], opts[:budget])
 
     Map.merge(learned(learned, games, opts), %{
       name: name,

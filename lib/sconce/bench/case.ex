@@ -22,6 +22,8 @@ defmodule Sconce.Bench.Case do
   # Calls are timed in groups of about so long: a single one may be shorter than the clock is exact.
   @group_us 20
   @warm_up 3
+  # Calls that say how many more there is time for.
+  @tried 100
 
   @doc "What `--only` is matched with, of a case or of its row."
   @spec title(t | map) :: String.t()
@@ -38,6 +40,8 @@ defmodule Sconce.Bench.Case do
       ok: true,
       median_us: percentile(measured.us, 50),
       p95_us: percentile(measured.us, 95),
+      p99_us: percentile(measured.us, 99),
+      p999_us: percentile(measured.us, 99.9),
       n: length(measured.us),
       limit_us: limit_us,
       limit: reason,
@@ -54,6 +58,8 @@ defmodule Sconce.Bench.Case do
       ok: false,
       median_us: nil,
       p95_us: nil,
+      p99_us: nil,
+      p999_us: nil,
       n: 0,
       limit_us: nil,
       limit: "FAILED: #{reason}",
@@ -100,12 +106,38 @@ defmodule Sconce.Bench.Case do
   end
 
   @doc """
+  Calls `fun` with each of a tuple of inputs in turn, round and round, for about `seconds` and at least
+  `least` times: microseconds of every single call, and the last result. All must be `{:ok, _}`.
+  """
+  @spec time_each(tuple, (term -> {:ok, term}), float, pos_integer) :: {[float], {:ok, term}}
+  def time_each(inputs, fun, seconds, least) do
+    tried = min(@tried, least)
+    {us, last} = group(fn -> each(inputs, fun, 1, tried, nil, {:ok, nil}) end, 1)
+    n = max(least, round(seconds * 1.0e6 * tried / us))
+    # Not on the heap, where each would make collections take longer.
+    times = :atomics.new(n, signed: false)
+    :erlang.garbage_collect()
+    last = each(inputs, fun, 1, n, times, last)
+    {for(i <- 1..n, do: :atomics.get(times, i) / 1000), last}
+  end
+
+  defp each(_inputs, _fun, i, n, _times, last) when i > n, do: last
+
+  defp each(inputs, fun, i, n, times, _last) do
+    input = elem(inputs, rem(i - 1, tuple_size(inputs)))
+    start = System.monotonic_time(:nanosecond)
+    {:ok, _} = last = fun.(input)
+    if times, do: :atomics.put(times, i, System.monotonic_time(:nanosecond) - start)
+    each(inputs, fun, i + 1, n, times, last)
+  end
+
+  @doc """
   The nearest rank.
 
       iex> Sconce.Bench.Case.percentile([3.0, 1.0, 2.0], 50)
       2.0
   """
-  @spec percentile([number], 1..100) :: number
+  @spec percentile([number], number) :: number
   def percentile(values, percent) do
     rank = ceil(length(values) * percent / 100)
     values |> Enum.sort() |> Enum.at(max(rank, 1) - 1)

@@ -2,7 +2,7 @@ defmodule Sconce.Bench.Cases do
   @moduledoc false
   # Everything that `mix bench` measures.
 
-  alias Sconce.Bench.{Case, Machine, Resident}
+  alias Sconce.Bench.{Case, Frames, Machine, Resident}
   alias Sconce.{Action, Corpus, Frame, Loader, Native, Policy, Session}
   alias Sconce.Policy.Spec
 
@@ -74,7 +74,7 @@ defmodule Sconce.Bench.Cases do
 
     [
       bench("frame", "pack a struct in Elixir", 1, 1, &packed_bytes/1, fn budget ->
-        frame = frame(1)
+        frame = Frames.made(1)
         {us, {:ok, row}} = Case.time(fn -> Frame.pack(frame) end, budget)
         check(byte_size(row) == row_bytes(), "a row of #{byte_size(row)} bytes")
         {us, %{}}
@@ -93,7 +93,7 @@ defmodule Sconce.Bench.Cases do
     end
 
     bench(name, text, @rows, 1, limit, fn budget ->
-      rows = for i <- 1..@rows, into: <<>>, do: Machine.value!(Frame.pack(frame(i)))
+      rows = for i <- 1..@rows, into: <<>>, do: Machine.value!(Frame.pack(Frames.made(i)))
       native = Spec.to_native(spec)
       times = Machine.answer(&Native.bench_frames(&1, native, rows, budget))
       {columns, ids} = embedded(spec)
@@ -106,7 +106,7 @@ defmodule Sconce.Bench.Cases do
 
   # Continuous numbers and ids of a frame, by way of another door.
   defp embedded(spec) do
-    {:ok, row} = Frame.pack(frame(1))
+    {:ok, row} = Frame.pack(Frames.made(1))
     embedding = Spec.to_native(spec).embedding
     {continuous, ids} = Machine.value!(Native.embed(embedding, row))
     {div(byte_size(continuous), 4), length(ids)}
@@ -116,42 +116,71 @@ defmodule Sconce.Bench.Cases do
 
   # Acting
 
+  @formats [:f32, :bf16]
+  # A p99.9 is to rest on more than a handful of calls.
+  @calls 10_000
+  @windows 100
+
+  @doc "How a packed policy can keep its matrices."
+  @spec formats() :: [atom]
+  def formats, do: @formats
+
   defp acts do
     for {layout, embedding} <- [{"learned", :melee}, {"packed 288", @packed}],
         {text, backbone} <- @backbones,
-        mode <- modes(backbone[:backbone]) do
+        {mode, weights} <- ways(backbone[:backbone]) do
       spec = Spec.new([embedding: embedding] ++ backbone)
-      act("#{text}, #{layout}, #{mode_text(mode)}", spec, mode)
+      act("#{text}, #{layout}, #{way_text(mode, weights)}", spec, mode, weights)
     end
   end
 
-  # Without a memory both are the same.
-  defp modes(:mlp), do: [:carry]
-  defp modes(_recurrent), do: [:carry, :window]
+  # Without a memory both modes are the same; windows take the ops of the policy itself.
+  defp ways(:mlp), do: for(weights <- @formats, do: {:carry, weights})
+  defp ways(_recurrent), do: ways(:mlp) ++ [{:window, :f32}]
 
-  defp mode_text(:carry), do: "one frame"
-  defp mode_text(:window), do: "window of #{@window}"
+  defp way_text(:window, :f32), do: "window of #{@window}"
+  defp way_text(:carry, :f32), do: "one frame"
+  defp way_text(:carry, weights), do: "one frame, #{weights}"
 
-  defp act(text, spec, mode),
-    do: bench("act", text, 1, 1, &act_limit(&1, mode), &decisions(spec, mode, &1))
+  defp act(text, spec, mode, weights) do
+    opts = [mode: mode, weights: weights]
+    bench("act", text, 1, 1, &act_limit(&1, mode), &decisions(spec, opts, &1))
+  end
 
-  @doc "Microseconds of decisions of a new policy, and what a decision reads."
-  @spec decisions(Spec.t(), :carry | :window, float) :: {[float], map}
-  def decisions(spec, mode, budget) do
+  @doc """
+  Microseconds of decisions of a new policy, each timed alone from the frame's struct to the action, and
+  what a decision reads. Of the options of a session, `mode` and `weights`.
+  """
+  @spec decisions(Spec.t(), keyword, float) :: {[float], map}
+  def decisions(spec, opts, budget) do
     policy = Machine.value!(Policy.init(spec, seed: @seed))
-    session = Machine.value!(Session.open(policy, mode: mode, window_size: @window, seed: @seed))
-    for i <- 1..20, do: playable!(Session.act(session, frame(i)))
-    frame = frame(21)
-    {us, last} = Case.time(fn -> Session.act(session, frame) end, budget)
+    session = Machine.value!(Session.open(policy, [window_size: @window, seed: @seed] ++ opts))
+    {frames, origin} = Frames.sequence()
+    least = if opts[:mode] == :window, do: @windows, else: @calls
+    {us, last} = Case.time_each(frames, &Session.act(session, &1), budget, least)
     playable!(last)
     {:ok, info} = Session.info(session)
-    lane = if mode == :window, do: info.window_lane, else: info.lane
+    lane = if opts[:mode] == :window, do: info.window_lane, else: info.lane
     :ok = Session.close(session)
-    {us, Map.merge(sizes(policy), %{lane: lane, rates: "#{lane} lane", bytes: info.bytes})}
+    how = %{lane: lane, path: info.path, format: info.weights, frames: origin}
+
+    rates =
+      "#{info.path} #{info.weights}, #{lane} lane, #{origin} frames, " <>
+        "p99 #{of_median(us, 99)} and p99.9 #{of_median(us, 99.9)} times the median"
+
+    {us,
+     policy
+     |> sizes(info.weights)
+     |> Map.merge(how)
+     |> Map.merge(%{rates: rates, bytes: info.bytes})}
+  end
+
+  defp of_median(us, percent) do
+    Machine.decimal(Case.percentile(us, percent) / Case.percentile(us, 50))
   end
 
   defp act_limit(%{extra: extra}, :carry),
-    do: Machine.bytes(4 * (extra.backbone + extra.heads), 1, "all weights read once")
+    do: Machine.bytes(extra.read_bytes, 1, "all weights read once")
 
   # Products of all frames at once, but the weights of a cell are read again for each frame.
   defp act_limit(%{extra: extra}, :window) do
@@ -164,18 +193,27 @@ defmodule Sconce.Bench.Cases do
     end
   end
 
-  # Numbers of the matrices and vectors that a decision reads; of a table it reads some rows.
-  defp sizes(policy) do
-    counts =
-      for {name, shape} <- Machine.value!(Policy.weights(policy)), reduce: %{} do
-        counts ->
-          for part <- parts(name), reduce: counts do
-            counts -> Map.update(counts, part, Enum.product(shape), &(&1 + Enum.product(shape)))
-          end
-      end
+  # Numbers of the matrices and vectors that a decision reads, and the bytes in which they are kept; of a
+  # table it reads some rows.
+  defp sizes(policy, format) do
+    counted =
+      for {name, shape} <- Machine.value!(Policy.weights(policy)),
+          part <- parts(name),
+          do: {part, Enum.product(shape), bytes(shape, format)}
 
-    counts |> Map.take([:backbone, :heads, :recurrent]) |> Map.put(:weights, policy.num_weights)
+    counts =
+      for {part, group} <- Enum.group_by(counted, &elem(&1, 0)),
+          into: %{},
+          do: {part, group |> Enum.map(&elem(&1, 1)) |> Enum.sum()}
+
+    read = for {part, _count, bytes} <- counted, part in [:backbone, :heads], do: bytes
+    Map.merge(counts, %{weights: policy.num_weights, read_bytes: Enum.sum(read)})
   end
+
+  # In 8 bits each row has a scale.
+  defp bytes([rows, columns], :int8), do: rows * (columns + 4)
+  defp bytes([rows, columns], :bf16), do: 2 * rows * columns
+  defp bytes(shape, _format), do: 4 * Enum.product(shape)
 
   defp parts("backbone.weight_hh" <> _), do: [:backbone, :recurrent]
   defp parts("backbone." <> _), do: [:backbone]
@@ -278,7 +316,7 @@ defmodule Sconce.Bench.Cases do
     end
 
     bench("load", text, batch, threads, limit, fn budget ->
-      scratched(fn scratch ->
+      Frames.scratched(fn scratch ->
         opts =
           [batch_size: batch, window_size: window, stride: window, embedding: @packed] ++
             [epochs: :infinity, as: :binaries, prefetch: 2 * threads, loader_threads: threads] ++
@@ -295,8 +333,8 @@ defmodule Sconce.Bench.Cases do
   defp load_corpus(scratch) do
     paths =
       case System.get_env("SCONCE_REPLAYS") do
-        nil -> make_games(Path.join(scratch, "games"))
-        dir -> replays(dir)
+        nil -> Frames.make_games(Path.join(scratch, "games"))
+        dir -> Frames.replays(dir)
       end
 
     into = Path.join(scratch, "corpus")
@@ -354,30 +392,20 @@ defmodule Sconce.Bench.Cases do
 
   # Importing
 
-  @broken ~w(too_short not_two_players truncated corrupt)
-
   defp imports(threads) do
-    made = import_case("games made for this run", threads, &make_games/1)
+    made = import_case("games made for this run", threads, &Frames.make_games/1)
 
     case System.get_env("SCONCE_REPLAYS") do
       nil -> [made]
-      dir -> [made, import_case("real games", threads, fn _scratch -> replays(dir) end)]
+      dir -> [made, import_case("real games", threads, fn _scratch -> Frames.replays(dir) end)]
     end
   end
-
-  defp make_games(scratch) do
-    :ok = Native.corpus_fixtures(scratch)
-    for name <- @broken, do: File.rm!(Path.join(scratch, name <> ".slp"))
-    replays(scratch)
-  end
-
-  defp replays(dir), do: dir |> Path.join("**/*.slp") |> Path.wildcard() |> Enum.sort()
 
   defp import_case(text, threads, games) do
     limit = fn %{extra: extra} -> Machine.bytes(extra.bytes, threads, "files read once") end
 
     bench("import", text, 1, threads, limit, fn budget ->
-      scratched(fn scratch ->
+      Frames.scratched(fn scratch ->
         paths = games.(Path.join(scratch, "games"))
         check(paths != [], "no games")
         bytes = paths |> Enum.map(&File.stat!(&1).size) |> Enum.sum()
@@ -410,18 +438,6 @@ defmodule Sconce.Bench.Cases do
     Map.put(rates, :rates, "#{text}, #{Machine.decimal(rates.frames_per_s / 1000)} k frames/s")
   end
 
-  defp scratched(fun) do
-    name = "sconce-bench-#{System.pid()}-#{System.unique_integer([:positive])}"
-    dir = Path.join(System.tmp_dir!(), name)
-    File.mkdir_p!(dir)
-
-    try do
-      fun.(dir)
-    after
-      File.rm_rf!(dir)
-    end
-  end
-
   # Shared
 
   defp bench(name, text, batch, threads, limit, run) do
@@ -435,28 +451,4 @@ defmodule Sconce.Bench.Cases do
 
   defp check(true, _problem), do: :ok
   defp check(false, problem), do: raise("#{problem}")
-
-  # Frames of a game that goes on.
-  defp frame(i) do
-    %Frame{
-      own: player(i, -20.0),
-      opponent: player(i + 7, 20.0),
-      stage: 31,
-      frame: i,
-      projectiles: [%{owner: :own, type: 54, x: 1.0 * i, y: 5.0, speed_x: 2.0, speed_y: 0.0}]
-    }
-  end
-
-  defp player(i, x) do
-    %Frame.Player{
-      percent: rem(i, 120) / 1,
-      facing: 1,
-      x: x + rem(i, 10),
-      y: rem(i, 30) / 1,
-      action: rem(i * 13, 399),
-      character: rem(i, 26),
-      on_ground: rem(i, 2) == 0,
-      stock: 4
-    }
-  end
 end

@@ -7,11 +7,12 @@ defmodule Sconce.Bench.Output do
   # {column, width, side}; the reason of the limit is the last and as long as it is.
   @columns [
     {"name", 7, :left},
-    {"case", 42, :left},
+    {"case", 50, :left},
     {"batch", 5, :right},
     {"threads", 7, :right},
     {"median_us", 10, :right},
     {"p95_us", 10, :right},
+    {"p99_us", 10, :right},
     {"n", 6, :right},
     {"limit_us", 9, :right},
     {"limit", 0, :left}
@@ -40,6 +41,7 @@ defmodule Sconce.Bench.Output do
       to_string(row.threads),
       number(row.median_us),
       number(row.p95_us),
+      number(row.p99_us),
       to_string(row.n),
       number(row.limit_us),
       row.limit <> rates(row.extra)

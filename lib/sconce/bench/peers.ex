@@ -8,8 +8,14 @@ defmodule Sconce.Bench.Peers do
 
   @runner "bench/peers/run.py"
 
-  # {how our title begins, their case}; batch and threads are those of our row.
+  # {how our title begins, their cases}; batch and threads are those of our row. Decisions stand beside bare
+  # forwards of one frame, without embedding, sampling and reply.
   @same [
+    {"act mlp 512 512, packed 288, one frame", ["policy_fused", "quant"]},
+    {"act gru 256x2, packed 288, one frame", "gru_step"},
+    {"act lstm 256x2, packed 288, one frame", "lstm_step"},
+    {"act mamba 256x2, packed 288, one frame", "mamba_step"},
+    {"act sliding_window 256x2, packed 288, one frame", "attn_step"},
     {"train mlp 512 512, packed 288", "train_mlp"},
     {"train lstm 256x2, packed 288", "train_lstm"},
     {"train gru 256x2, packed 288", "train_gru"},
@@ -22,10 +28,12 @@ defmodule Sconce.Bench.Peers do
   ]
 
   @columns [
-    {"case", 50, :left},
+    {"case", 54, :left},
     {"batch", 5, :right},
     {"threads", 7, :right},
     {"median_us", 10, :right},
+    {"p99_us", 10, :right},
+    {"limit_us", 9, :right},
     {"peer_us", 10, :right},
     {"of_peer", 7, :right},
     {"peak", 8, :right},
@@ -80,7 +88,7 @@ defmodule Sconce.Bench.Peers do
   @spec measure([Case.t()], float) :: {:ok, [map]} | {:error, String.t()}
   def measure(cases, budget) do
     cond do
-      !Enum.any?(cases, &theirs/1) -> {:error, "no peer has any of these cases"}
+      Enum.all?(cases, &(theirs(&1) == [])) -> {:error, "no peer has any of these cases"}
       !System.get_env("SCONCE_PEERS") -> {:error, "SCONCE_PEERS is not set"}
       !File.exists?(@runner) -> {:error, "no #{@runner}, which a checkout has"}
       true -> run(cases, budget)
@@ -107,23 +115,27 @@ defmodule Sconce.Bench.Peers do
   @doc "What the runner is asked for: a regular expression on peer, case and batch, and the threads."
   @spec selection([Case.t()]) :: {String.t(), String.t()}
   def selection(cases) do
-    shared = for bench <- cases, theirs = theirs(bench), do: {bench, theirs}
+    shared = for bench <- cases, theirs <- theirs(bench), do: {bench, theirs}
     keys = for {bench, theirs} <- shared, uniq: true, do: "#{theirs} #{bench.batch}"
     threads = for {bench, _theirs} <- shared, uniq: true, do: bench.threads
     {" (#{Enum.join(keys, "|")})$", threads |> Enum.sort() |> Enum.join(",")}
   end
 
-  @doc "What the peers call a case or a row of ours, or nil."
-  @spec theirs(map) :: String.t() | nil
+  @doc "What the peers call a case or a row of ours: names, none where they have none."
+  @spec theirs(map) :: [String.t()]
   def theirs(ours) do
     title = Case.title(ours)
 
-    Enum.find_value(@same, fn {begins, theirs} -> String.starts_with?(title, begins) && theirs end)
+    for {begins, theirs} <- @same,
+        String.starts_with?(title, begins),
+        name <- List.wrap(theirs),
+        do: name
   end
 
   @doc """
-  The fastest peer of a row: `peer`, `peer_us`, `of_peer` (our time as a fraction of its), and
-  `peer_peak_bytes`, `peer_other` where known. An empty map where nothing was measured.
+  The fastest peer of a row that computes in f32: `peer`, `peer_us`, `of_peer` (our time as a fraction of
+  its), and `peer_peak_bytes`, `peer_other` where known. An empty map where nothing was measured. Of a row
+  in another format there are `rival`, `rival_us` and `of_rival` too, the fastest in that format.
 
   Of a row that was measured more than once, as before and after ours, the best counts.
   """
@@ -131,24 +143,55 @@ defmodule Sconce.Bench.Peers do
   def beside(%{ok: false}, _peers), do: %{}
 
   def beside(row, peers) do
-    at = %{"case" => theirs(row), "batch" => row.batch, "threads" => row.threads}
+    at = %{"batch" => row.batch, "threads" => row.threads}
+    theirs = theirs(row)
+    same = Enum.filter(peers, &(&1["case"] in theirs and same?(&1, at)))
 
-    case peers |> Enum.filter(&same?(&1, at)) |> Enum.min_by(& &1["median_us"], fn -> nil end) do
+    case fastest(same, :f32) do
       nil ->
         %{}
 
       fastest ->
-        %{
+        row
+        |> rival(same)
+        |> Map.merge(%{
           peer: fastest["peer"],
           peer_us: fastest["median_us"],
           of_peer: row.median_us / fastest["median_us"],
           peer_other: fastest["other"],
           peer_peak_bytes: peak(fastest, peers)
-        }
+        })
     end
   end
 
   defp same?(peer, at), do: Map.take(peer, Map.keys(at)) == at
+
+  defp fastest(peers, format) do
+    peers
+    |> Enum.filter(&(format(&1["peer"]) == format))
+    |> Enum.min_by(& &1["median_us"], fn -> nil end)
+  end
+
+  # By their names, as in onnxruntime-uint8, torch-int_mm, openvino-bf16.
+  defp format(peer) do
+    cond do
+      peer =~ ~r/int8|int_mm/ -> :int8
+      peer =~ "bf16" -> :bf16
+      true -> :f32
+    end
+  end
+
+  defp rival(%{extra: %{format: format}} = row, same) when format != :f32 do
+    case fastest(same, format) do
+      nil ->
+        %{}
+
+      %{"peer" => rival, "median_us" => us} ->
+        %{rival: rival, rival_us: us, of_rival: row.median_us / us}
+    end
+  end
+
+  defp rival(_in_f32, _same), do: %{}
 
   # Memory has rows of its own, measured alone in a process.
   defp peak(%{"case" => "train_" <> model} = fastest, peers) do
@@ -175,13 +218,22 @@ defmodule Sconce.Bench.Peers do
       to_string(row.batch),
       to_string(row.threads),
       Machine.decimal(row.median_us),
+      Machine.decimal(row.p99_us),
+      Machine.decimal(row.limit_us),
       Machine.decimal(extra.peer_us),
-      :erlang.float_to_binary(extra.of_peer, decimals: 2),
+      fraction(extra.of_peer),
       size(extra[:peak_bytes]),
       size(extra.peer_peak_bytes),
-      extra.peer
+      extra.peer <> rival_text(extra)
     ]
   end
+
+  defp rival_text(%{rival: rival, rival_us: us, of_rival: of}),
+    do: "; #{fraction(of)} of #{rival}, #{Machine.decimal(us)}"
+
+  defp rival_text(_alone), do: ""
+
+  defp fraction(value), do: :erlang.float_to_binary(value, decimals: 2)
 
   defp size(nil), do: "-"
   defp size(bytes), do: Figures.size(bytes)

@@ -8,6 +8,7 @@ mod corpus;
 mod embedding;
 mod env;
 mod loader;
+mod many;
 mod policy;
 mod probe;
 mod serving;

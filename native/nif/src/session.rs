@@ -112,7 +112,7 @@ impl SessionHandle {
         claimed
     }
 
-    fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         matches!(*self.slot(), Slot::Closed)
     }
 
@@ -136,7 +136,7 @@ impl SessionHandle {
     }
 }
 
-fn closed() -> Error {
+pub fn closed() -> Error {
     Error::not_found("session (closed)")
 }
 
@@ -150,8 +150,12 @@ pub struct Taken {
 
 impl Taken {
     fn new(env: Env, handle: ResourceArc<SessionHandle>) -> Result<Self> {
+        Taken::with(env, handle, Ticket::default())
+    }
+
+    /// With the ticket of more than one.
+    pub fn with(env: Env, handle: ResourceArc<SessionHandle>, ticket: Ticket) -> Result<Self> {
         handle.check_owner(env)?;
-        let ticket = Ticket::default();
         let session = {
             let mut slot = handle.slot();
             match mem::replace(&mut *slot, Slot::Working(ticket.clone())) {
@@ -167,6 +171,11 @@ impl Taken {
             }
         };
         Ok(Taken { handle, session: Some(session), ticket })
+    }
+
+    /// Whether its owner died or closed it meanwhile.
+    pub fn is_closed(&self) -> bool {
+        self.handle.is_closed()
     }
 
     pub fn session(&mut self) -> Result<&mut Session> {
@@ -294,7 +303,7 @@ fn queue(
         let result = guard(|| {
             start?;
             // Its owner may have died while the job was waiting.
-            if taken.handle.is_closed() {
+            if taken.is_closed() {
                 return Err(closed());
             }
             request.answer(taken.session()?, || {
@@ -322,7 +331,7 @@ impl<'s> Answered<'s> {
         Answered { decision: Cow::Borrowed(decision), frame, logits }
     }
 
-    fn into_owned(self) -> Answered<'static> {
+    pub fn into_owned(self) -> Answered<'static> {
         Answered { decision: Cow::Owned(self.decision.into_owned()), ..self }
     }
 }
@@ -357,7 +366,7 @@ fn session_reset(env: Env, handle: ResourceArc<SessionHandle>, seed: Option<u64>
 
 /// Takes back the decisions of a game's frame and of those after it; answers how many.
 #[rustler::nif]
-fn session_rollback(env: Env, handle: ResourceArc<SessionHandle>, game_frame: u64) -> Term {
+fn session_rollback(env: Env, handle: ResourceArc<SessionHandle>, game_frame: i64) -> Term {
     call(env, "rollback", || Taken::new(env, handle)?.session()?.rollback(game_frame))
 }
 

@@ -13,7 +13,8 @@ use sconce_core::pool;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{
-    Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig, RecurrentConfig,
+    AttentionConfig, Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig,
+    RecurrentConfig,
 };
 use sconce_core::{Policy, Result, Spec};
 use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
@@ -21,7 +22,7 @@ use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
 /// Games in one call.
 const BATCH: usize = 32;
 
-fn backbones() -> [(&'static str, Backbone); 4] {
+fn backbones() -> [(&'static str, Backbone); 5] {
     let layers = RecurrentConfig {
         hidden_size: 256,
         num_layers: 2,
@@ -48,7 +49,24 @@ fn backbones() -> [(&'static str, Backbone); 4] {
         dropout: 0.0,
         input_dropout: 0.0,
     });
-    [("mlp", Backbone::Mlp(mlp)), ("gru", gru), ("lstm", lstm), ("mamba", mamba)]
+    let attention = Backbone::SlidingWindow(AttentionConfig {
+        hidden_size: 256,
+        num_layers: 2,
+        num_heads: 4,
+        head_dim: 64,
+        window_size: 60,
+        qk_layernorm: false,
+        input_norm: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    });
+    [
+        ("sliding_window", attention),
+        ("mlp", Backbone::Mlp(mlp)),
+        ("gru", gru),
+        ("lstm", lstm),
+        ("mamba", mamba),
+    ]
 }
 
 /// The least microseconds of a call, over so many seconds.

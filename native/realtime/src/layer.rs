@@ -1,5 +1,7 @@
 //! What all parts of a backbone are.
 
+use std::sync::Arc;
+
 use sconce_core::heads::Decision;
 use sconce_core::projection::Projection;
 use sconce_core::rng::Rng;
@@ -66,4 +68,15 @@ pub trait Layer: Send + Sync {
     /// From `scratch.x [games, inputs]` to `scratch.x [games, outputs]`. Its part of the state of each game begins
     /// at `at`. It may use all of the scratch but the stream.
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch);
+}
+
+/// A layer that stands at several places.
+impl<T: Layer> Layer for Arc<T> {
+    fn state_len(&self) -> usize {
+        (**self).state_len()
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        (**self).step(arena, games, at, scratch);
+    }
 }

@@ -8,22 +8,28 @@
 //! | `plan` | a whole step, from an embedded frame to an action |
 //! | `embedding`, `heads` | its two ends, as in core |
 //! | `layer` | what all parts of a backbone are |
-//! | `stack`, `mlp`, `recurrent`, `mamba` | backbones, as in core |
+//! | `stack`, and those of its name | backbones, as in core |
 //! | `gemv` | a matrix times vectors |
 //! | `norm` | LayerNorm, RMSNorm |
 //! | `arena` | where the weights lie |
 //! | `scratch` | where the numbers of a step lie |
 
 mod arena;
+mod attention;
+mod conv;
 mod embedding;
 mod gemv;
+mod griffin;
 mod heads;
 mod layer;
 mod mamba;
+mod mamba2;
+mod min_rnn;
 mod mlp;
 mod norm;
 mod plan;
 mod recurrent;
+mod residual_lstm;
 mod scratch;
 mod stack;
 

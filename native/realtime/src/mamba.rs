@@ -4,10 +4,12 @@ use std::ops::Range;
 
 use sconce_core::Result;
 use sconce_core::ops::Activation;
-use sconce_core::ops::simd::{dispatch, dot, exp_with};
-use sconce_core::spec::{Layered, MambaConfig};
+use sconce_core::ops::simd::{dispatch, dot, exp_with, sigmoid_with};
+use sconce_core::spec::{HawkConfig, JambaConfig, Layered, MambaConfig};
 
 use crate::arena::Packer;
+use crate::attention::Block;
+use crate::conv::Conv;
 use crate::gemv::Matrix;
 use crate::layer::{Game, Layer};
 use crate::norm::Norm;
@@ -18,11 +20,60 @@ use crate::stack::Stack;
 pub fn mamba(config: &MambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
-        let name = format!("backbone.layers.{i}");
-        let norm = Norm::rms(packer, &format!("{name}.norm"))?;
-        stack.push(norm, Mixer::new(config, packer, &format!("{name}.mixer"))?);
+        push(&mut stack, config, packer, i)?;
     }
     Ok(stack)
+}
+
+/// Every `attention_every`th layer is a block of a transformer, the others are those of [`mamba`]; then a
+/// LayerNorm, as in `sconce_core::backbone::mamba`.
+pub fn jamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+    let mut stack = Stack::new(&config.trunk(), width, packer)?;
+    for i in 0..config.num_layers {
+        match (i + 1) % config.attention_every {
+            0 => {
+                let name = format!("backbone.layers.{i}");
+                Block::new(&config.attention(), packer, &name)?.push_to(&mut stack);
+            }
+            _ => push(&mut stack, &config.mamba(), packer, i)?,
+        }
+    }
+    Ok(stack.normed(Norm::layer_norm(packer, "backbone.norm")?))
+}
+
+/// The layers of [`mamba`], after every `attention_every` of them one and the same block of a transformer; then
+/// a LayerNorm, as in `sconce_core::backbone::mamba`.
+pub fn zamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+    let mut stack = Stack::new(&config.trunk(), width, packer)?;
+    let every = config.attention_every;
+    let block = || Block::new(&config.attention(), packer, "backbone.shared");
+    let shared = (config.num_layers >= every).then(block).transpose()?;
+    for i in 0..config.num_layers {
+        push(&mut stack, &config.mamba(), packer, i)?;
+        if let (0, Some(shared)) = ((i + 1) % every, &shared) {
+            shared.push_to(&mut stack);
+        }
+    }
+    Ok(stack.normed(Norm::layer_norm(packer, "backbone.norm")?))
+}
+
+/// `x = x + gated_ssm(norm(x))` for each layer, as in `sconce_core::backbone::mamba`.
+pub fn gated_ssm(config: &HawkConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+    let mut stack = Stack::new(&config.trunk(), width, packer)?;
+    for i in 0..config.num_layers {
+        let name = format!("backbone.layers.{i}");
+        let norm = Norm::rms(packer, &format!("{name}.norm"))?;
+        stack.push(norm, Gated::new(config, packer, &format!("{name}.mixer"))?);
+    }
+    Ok(stack)
+}
+
+/// Layer `i` of Mamba.
+fn push(stack: &mut Stack, config: &MambaConfig, packer: &mut Packer, i: usize) -> Result<()> {
+    let name = format!("backbone.layers.{i}");
+    let norm = Norm::rms(packer, &format!("{name}.norm"))?;
+    stack.push(norm, Mixer::new(config, packer, &format!("{name}.mixer"))?);
+    Ok(())
 }
 
 /// Of c channels of n states, a convolution over k and steps of rank r.
@@ -41,23 +92,11 @@ struct Mixer {
     rank: usize,
 }
 
-struct Conv {
-    /// `[c, k]`
-    weight: Range<usize>,
-    /// `[c]`
-    bias: Range<usize>,
-    kernel: usize,
-}
-
 impl Mixer {
     fn new(config: &MambaConfig, packer: &mut Packer, name: &str) -> Result<Self> {
         let (channels, states) = (config.expand_factor * config.hidden_size, config.state_size);
         let in_proj = Matrix::without_bias(packer, &format!("{name}.in_proj"), 2 * channels)?;
-        let conv = Conv {
-            weight: packer.keep(&format!("{name}.conv1d.weight"))?,
-            bias: packer.keep(&format!("{name}.conv1d.bias"))?,
-            kernel: config.conv_size,
-        };
+        let conv = Conv::new(packer, &format!("{name}.conv1d"), Activation::Silu)?;
         let rank = packer.read(&format!("{name}.dt_proj.weight"))?.len() / channels.max(1);
         let between = rank + 2 * states;
         let x_proj = Matrix::without_bias(packer, &format!("{name}.x_proj"), between)?;
@@ -75,7 +114,7 @@ impl Mixer {
 impl Layer for Mixer {
     /// The last inputs of the convolution `[c, k - 1]`, and `[c, n]`.
     fn state_len(&self) -> usize {
-        self.channels * (self.conv.kernel - 1 + self.states)
+        self.conv.state_len() + self.channels * self.states
     }
 
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
@@ -83,7 +122,7 @@ impl Layer for Mixer {
         let Scratch { x, y, z, input, .. } = scratch;
         self.in_proj.read(input, x, rows);
         self.in_proj.apply(arena, input, y);
-        let past = channels * (self.conv.kernel - 1);
+        let past = self.conv.state_len();
         for (game, y) in games.iter_mut().zip(y.chunks_exact_mut(2 * channels)) {
             let (u, gate) = y.split_at_mut(channels);
             self.conv.step(arena, u, game.state(at, past));
@@ -108,25 +147,6 @@ impl Layer for Mixer {
     }
 }
 
-impl Conv {
-    /// `silu(conv(x))` in its place; the state takes in what was there.
-    fn step(&self, arena: &[f32], x: &mut [f32], state: &mut [f32]) {
-        let (weight, bias) = (&arena[self.weight.clone()], &arena[self.bias.clone()]);
-        let before = self.kernel - 1;
-        for (c, (x, bias)) in x.iter_mut().zip(bias).enumerate() {
-            let (state, weight) = (&mut state[c * before..][..before], &weight[c * self.kernel..]);
-            let past: f32 = state.iter().zip(weight).map(|(x, w)| x * w).sum();
-            let now = *x;
-            *x = bias + past + now * weight[before];
-            if let Some(last) = before.checked_sub(1) {
-                state.copy_within(1.., 0);
-                state[last] = now;
-            }
-        }
-        Activation::Silu.apply(x);
-    }
-}
-
 dispatch! {
     /// `s = exp(dt A) s + dt B u` and `u = (C s + D u) * gate` of each channel (Gu and Dao 2023, eq. 2a
     /// and 2b); the parts are A, B, C, D and the gate.
@@ -140,6 +160,79 @@ dispatch! {
                 *s = exp_with::<FMA>(dt * a) * *s + input * b;
             }
             *u = (dot(state, c) + d * *u) * gate;
+        }
+    }
+}
+
+/// One state a channel, with an input gate and a forget gate.
+struct Gated {
+    in_proj: Matrix,
+    conv: Conv,
+    x_proj: Matrix,
+    decay_proj: Matrix,
+    input_proj: Matrix,
+    out_proj: Matrix,
+    channels: usize,
+}
+
+impl Gated {
+    fn new(config: &HawkConfig, packer: &mut Packer, name: &str) -> Result<Self> {
+        let channels = config.expand_factor * config.hidden_size;
+        let in_proj = Matrix::without_bias(packer, &format!("{name}.in_proj"), 2 * channels)?;
+        let conv = Conv::new(packer, &format!("{name}.conv1d"), Activation::Silu)?;
+        let between = packer.read(&format!("{name}.x_proj.weight"))?.len() / channels.max(1);
+        let x_proj = Matrix::without_bias(packer, &format!("{name}.x_proj"), between)?;
+        let decay_proj = Matrix::dense(packer, &format!("{name}.decay_proj"))?;
+        let input_proj = Matrix::dense(packer, &format!("{name}.input_proj"))?;
+        let out_proj =
+            Matrix::without_bias(packer, &format!("{name}.out_proj"), config.hidden_size)?;
+        Ok(Gated { in_proj, conv, x_proj, decay_proj, input_proj, out_proj, channels })
+    }
+}
+
+impl Layer for Gated {
+    /// The last inputs of the convolution `[c, k - 1]`, and `[c]`.
+    fn state_len(&self) -> usize {
+        self.conv.state_len() + self.channels
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, channels, past) = (games.len(), self.channels, self.conv.state_len());
+        let Scratch { x, y, z, input, .. } = scratch;
+        self.in_proj.read(input, x, rows);
+        self.in_proj.apply(arena, input, y);
+        for (game, y) in games.iter_mut().zip(y.chunks_exact_mut(2 * channels)) {
+            self.conv.step(arena, &mut y[..channels], game.state(at, past));
+        }
+        input.read(y.chunks_exact(2 * channels).take(rows).map(|y| &y[..channels]));
+        self.x_proj.apply(arena, input, z);
+        let between = self.x_proj.outputs();
+        input.read(z.chunks_exact(between).take(rows).map(|z| &z[..between / 2]));
+        self.decay_proj.apply(arena, input, x);
+        input.read(z.chunks_exact(between).take(rows).map(|z| &z[between / 2..]));
+        self.input_proj.apply(arena, input, z);
+        let gates = x.chunks_exact(channels).zip(z.chunks_exact(channels));
+        let each = y.chunks_exact_mut(2 * channels).zip(gates);
+        for (game, (y, (decay, input))) in games.iter_mut().zip(each) {
+            let (u, gate) = y.split_at_mut(channels);
+            gated(u, [decay, input, gate], game.state(at + past, channels));
+        }
+        input.read(y.chunks_exact(2 * channels).take(rows).map(|y| &y[..channels]));
+        self.out_proj.apply(arena, input, x);
+    }
+}
+
+dispatch! {
+    /// `s = a s + (1 - a) g u` and `u = s silu(z)` of each channel, with a and g the sigmoids of the first two
+    /// parts, and z the third.
+    fn gated(u: &mut [f32], parts: [&[f32]; 3], state: &mut [f32]) {
+        let n = u.len();
+        let ([decay, input, gate], state) = (parts.map(|part| &part[..n]), &mut state[..n]);
+        for i in 0..n {
+            let a = sigmoid_with::<FMA>(decay[i]);
+            let new = sigmoid_with::<FMA>(input[i]) * u[i];
+            state[i] = a * state[i] + (new - new * a);
+            u[i] = state[i] * gate[i] * sigmoid_with::<FMA>(gate[i]);
         }
     }
 }

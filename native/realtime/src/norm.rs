@@ -11,6 +11,7 @@ use crate::arena::Packer;
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4), or without a bias
 /// `x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019, eq. 4).
+#[derive(Clone)]
 pub struct Norm {
     weight: Range<usize>,
     bias: Option<Range<usize>>,
@@ -19,12 +20,14 @@ pub struct Norm {
 impl Norm {
     /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`, if there is to be one.
     pub fn layer(wanted: bool, packer: &mut Packer, name: &str) -> Result<Option<Self>> {
-        if !wanted {
-            return Ok(None);
-        }
+        wanted.then(|| Self::layer_norm(packer, name)).transpose()
+    }
+
+    /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`.
+    pub fn layer_norm(packer: &mut Packer, name: &str) -> Result<Self> {
         let weight = packer.keep(&format!("{name}.weight"))?;
         let bias = Some(packer.keep(&format!("{name}.bias"))?);
-        Ok(Some(Norm { weight, bias }))
+        Ok(Norm { weight, bias })
     }
 
     /// An RMSNorm of the weight `NAME.weight`.

@@ -7,13 +7,18 @@ use sconce_core::spec::{Backbone, Spec};
 use sconce_core::{Error, Policy, Result};
 
 use crate::arena::{Arena, Packer};
+use crate::attention::{LstmHybrid, transformer};
 use crate::embedding::Embedding;
 use crate::gemv::Format;
+use crate::griffin::{griffin, hawk};
 use crate::heads::Heads;
 use crate::layer::{Game, Layer};
-use crate::mamba::mamba;
+use crate::mamba::{gated_ssm, jamba, mamba, zamba};
+use crate::mamba2::mamba2;
+use crate::min_rnn::{min_gru, min_lstm};
 use crate::mlp::Mlp;
 use crate::recurrent::Recurrent;
+use crate::residual_lstm::{res_lstm, tx_like};
 use crate::scratch::Scratch;
 
 /// A policy packed for the CPU at hand: its weights once more, in one arena.
@@ -151,7 +156,21 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Option<Box
         Backbone::Mlp(c) => Box::new(Mlp::new(c, width, packer)?),
         Backbone::Gru(c) => Box::new(recurrent(Cell::Gru, c, packer)?),
         Backbone::Lstm(c) => Box::new(recurrent(Cell::Lstm, c, packer)?),
+        Backbone::SlidingWindow(c) | Backbone::DecisionTransformer(c) => {
+            Box::new(transformer(c, width, packer)?)
+        }
+        Backbone::LstmHybrid(c) => Box::new(LstmHybrid::new(c, packer)?),
         Backbone::Mamba(c) => Box::new(mamba(c, width, packer)?),
+        Backbone::Mamba2(c) => Box::new(mamba2(c, width, packer)?),
+        Backbone::Jamba(c) => Box::new(jamba(c, width, packer)?),
+        Backbone::Zamba(c) => Box::new(zamba(c, width, packer)?),
+        Backbone::Griffin(c) => Box::new(griffin(c, width, packer)?),
+        Backbone::Hawk(c) => Box::new(hawk(c, width, packer)?),
+        Backbone::GatedSsm(c) => Box::new(gated_ssm(c, width, packer)?),
+        Backbone::MinGru(c) => Box::new(min_gru(c, width, packer)?),
+        Backbone::MinLstm(c) => Box::new(min_lstm(c, width, packer)?),
+        Backbone::ResLstm(c) => Box::new(res_lstm(c, width, packer)?),
+        Backbone::TxLike(c) => Box::new(tx_like(c, width, packer)?),
         _ => return Ok(None),
     }))
 }

@@ -2,6 +2,7 @@
 
 use sconce_core::Result;
 use sconce_core::ops::Activation;
+use sconce_core::ops::elementwise::activation::multiply;
 use sconce_core::ops::simd::add_assign;
 use sconce_core::spec::Trunk;
 
@@ -85,6 +86,18 @@ impl FeedForward {
     pub fn new(up: Matrix, activation: Activation, down: Matrix) -> Self {
         FeedForward { up, activation, down }
     }
+
+    /// Of the weights `NAME.UP` and `NAME.DOWN`, each with a bias.
+    pub fn dense(
+        packer: &mut Packer,
+        name: &str,
+        [up, down]: [&str; 2],
+        activation: Activation,
+    ) -> Result<Self> {
+        let up = Matrix::dense(packer, &format!("{name}.{up}"))?;
+        let down = Matrix::dense(packer, &format!("{name}.{down}"))?;
+        Ok(FeedForward::new(up, activation, down))
+    }
 }
 
 impl Layer for FeedForward {
@@ -98,6 +111,40 @@ impl Layer for FeedForward {
         self.up.apply(arena, input, y);
         self.activation.apply(&mut y[..games.len() * self.up.outputs()]);
         self.down.read(input, y, games.len());
+        self.down.apply(arena, input, x);
+    }
+}
+
+/// `W_down (W_up x * act(W_gate x))`: no memory.
+pub struct GatedFeedForward {
+    up: Matrix,
+    activation: Activation,
+    down: Matrix,
+}
+
+impl GatedFeedForward {
+    /// `up` is `W_up` over `W_gate`.
+    pub fn new(up: Matrix, activation: Activation, down: Matrix) -> Self {
+        GatedFeedForward { up, activation, down }
+    }
+}
+
+impl Layer for GatedFeedForward {
+    fn state_len(&self) -> usize {
+        0
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], _at: usize, scratch: &mut Scratch) {
+        let Scratch { x, y, input, .. } = scratch;
+        let (rows, width) = (games.len(), self.up.outputs());
+        self.up.read(input, x, rows);
+        self.up.apply(arena, input, y);
+        for y in y.chunks_exact_mut(width).take(rows) {
+            let (x, gate) = y.split_at_mut(width / 2);
+            self.activation.apply(gate);
+            multiply(x, gate);
+        }
+        input.read(y.chunks_exact(width).take(rows).map(|y| &y[..width / 2]));
         self.down.apply(arena, input, x);
     }
 }

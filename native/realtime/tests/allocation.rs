@@ -6,11 +6,13 @@ use std::cell::Cell;
 use sconce_core::heads::NONE;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::Sampling;
-use sconce_core::spec::{
-    Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig, RecurrentConfig,
-};
+use sconce_core::spec::{Embedding, Heads, HeadsKind, Melee};
 use sconce_core::{Policy, Result, Spec};
 use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
+
+mod backbones;
+
+use backbones::{BACKBONES, Numbers};
 
 struct Counting;
 
@@ -35,45 +37,17 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn backbones() -> [Backbone; 4] {
-    let layers = RecurrentConfig {
-        hidden_size: 40,
-        num_layers: 2,
-        layer_norm: true,
-        input_norm: true,
-        dropout: 0.0,
-        input_dropout: 0.0,
-    };
-    let mlp = MlpConfig {
-        hidden_sizes: vec![48, 48],
-        layer_norm: true,
-        residual: true,
-        dropout: 0.0,
-        input_dropout: 0.0,
-    };
-    let mamba = MambaConfig {
-        hidden_size: 40,
-        num_layers: 2,
-        state_size: 16,
-        expand_factor: 2,
-        conv_size: 4,
-        input_norm: true,
-        dropout: 0.0,
-        input_dropout: 0.0,
-    };
-    let (gru, lstm) = (Backbone::Gru(layers.clone()), Backbone::Lstm(layers));
-    [Backbone::Mlp(mlp), gru, lstm, Backbone::Mamba(mamba)]
-}
-
 #[test]
 fn a_step_takes_no_memory() -> Result<()> {
     for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
-        for backbone in backbones() {
+        for (i, backbone) in BACKBONES.iter().enumerate() {
+            let n = &mut Numbers::new(i as u64);
             let embedding = Embedding::Melee(Melee::default());
             let heads = Heads { prior: true, ..Heads::controller(kind) };
-            let spec = Spec { embedding, backbone, heads };
+            let spec = Spec { embedding, backbone: backbone(n), heads };
             let plan = Plan::of(&Policy::init(&spec, 1)?, Format::F32)?.expect("a plan");
-            let continuous = vec![0.5; spec.embedding.continuous_width()];
+            let continuous: Vec<f32> =
+                (0..spec.embedding.continuous_width()).map(|_| n.normal()).collect();
             let ids = vec![1; spec.embedding.num_ids()];
             let previous = vec![NONE; spec.heads.num_labels()];
             let frame = Frame { continuous: &continuous, ids: &ids, previous: &previous };

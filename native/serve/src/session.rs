@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::frames::{Row, check_labels, delay_of, window};
 use crate::model::{Cost, Model};
 use carried::Carried;
-pub use many::{Call, decide_many};
+pub use many::{Call, decide_many, lane};
 use moments::{Moment, Moments};
 use past::Past;
 use ring::Ring;
@@ -127,7 +127,7 @@ pub struct Overrides {
     pub seed: Option<u64>,
     /// The game's number of the frame: asked again for one that the session remembers, it answers what it
     /// decided.
-    pub game_frame: Option<u64>,
+    pub game_frame: Option<i64>,
     /// Labels of the action that led to the frame.
     pub previous: Option<Vec<u16>>,
     /// Labels of the inputs that were given last, the newest first; [`NONE`] for
@@ -327,7 +327,7 @@ impl Session {
     }
 
     /// How many decisions ago that of a game's frame was made, if it was.
-    fn made(&self, game_frame: Option<u64>) -> Result<Option<usize>> {
+    fn made(&self, game_frame: Option<i64>) -> Result<Option<usize>> {
         let (Some(asked), Some(last)) = (game_frame, self.moments.now().game_frame) else {
             return Ok(None);
         };
@@ -422,7 +422,7 @@ impl Session {
     ///
     /// # Errors
     /// `OutOfRange` for a frame before the last `rollback` decisions.
-    pub fn rollback(&mut self, game_frame: u64) -> Result<usize> {
+    pub fn rollback(&mut self, game_frame: i64) -> Result<usize> {
         let after = |moment: &&Moment| moment.game_frame.is_some_and(|frame| frame >= game_frame);
         let count = self.moments.latest().take_while(after).count();
         let kept = self.moments.latest().count() - 1;
@@ -466,7 +466,12 @@ impl Session {
 
     /// Where the next decision runs.
     pub fn next_lane(&self) -> Lane {
-        self.lane(if self.looks_back() { self.cost.window_us } else { self.cost.step_us })
+        self.lane(self.next_us())
+    }
+
+    /// What the next decision costs.
+    fn next_us(&self) -> f64 {
+        if self.looks_back() { self.cost.window_us } else { self.cost.step_us }
     }
 
     pub fn info(&self) -> Info {

@@ -65,11 +65,11 @@ fn a_decision_takes_no_memory() {
         let mut session = Session::open(policy, options).unwrap();
         let mut raw = vec![0.0; melee::RAW_WIDTH];
         raw[melee::column("own.stock").unwrap()] = 4.0;
-        let mut act = |t: u64| {
+        let mut act = |t: i64| {
             let overrides = Overrides { game_frame: Some(t), ..Overrides::default() };
             session.decide(&raw, &overrides).unwrap();
             session.commit();
-            if t.is_multiple_of(7) {
+            if t % 7 == 0 {
                 assert_eq!(session.rollback(t - 2).unwrap(), 3);
             }
             assert!(session.last().1 > 0);

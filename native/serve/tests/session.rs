@@ -647,7 +647,7 @@ fn a_session_that_steps_by_a_plan_chooses_and_remembers_as_one_that_steps_by_cor
     }
 }
 
-fn of_game(frame: u64) -> Overrides {
+fn of_game(frame: i64) -> Overrides {
     Overrides { game_frame: Some(frame), ..Overrides::default() }
 }
 
@@ -660,15 +660,15 @@ fn one_frame_of_a_game_has_one_decision_however_often_it_is_asked() {
         let mut session = Session::open(policy, wanted).unwrap();
         let mut made = vec![];
         for t in 0..20 {
-            made.push(session.act(&raw(t), &of_game(100 + t as u64)).unwrap());
+            made.push(session.act(&raw(t), &of_game(t as i64)).unwrap());
             let before = session.snapshot().unwrap();
             // Whatever the frame looks like by now, up to eight decisions back.
             for (back, act) in made.iter().rev().take(9).enumerate() {
-                let again = session.act(&raw(77), &of_game((100 + t - back) as u64)).unwrap();
+                let again = session.act(&raw(77), &of_game((t - back) as i64)).unwrap();
                 assert_eq!(&again, act, "{back} before {t}");
             }
             if t > 8 {
-                let error = session.act(&raw(t), &of_game(100 + t as u64 - 9)).unwrap_err();
+                let error = session.act(&raw(t), &of_game(t as i64 - 9)).unwrap_err();
                 assert_eq!(error.kind(), Kind::OutOfRange);
             }
             assert_eq!(session.snapshot().unwrap(), before);
@@ -688,23 +688,23 @@ fn what_was_rolled_back_was_never_decided() {
             let mut next = 0;
             for round in [3, 1, 8, 0, 5, 8] {
                 for t in next..next + 10 {
-                    session.act(&raw(t + 500), &of_game(t as u64)).unwrap();
+                    session.act(&raw(t + 500), &of_game(t as i64 - 123)).unwrap();
                 }
                 let first = next + 10 - round;
-                assert_eq!(session.rollback(first as u64).unwrap(), round);
-                assert_eq!(session.rollback(first as u64).unwrap(), 0);
+                assert_eq!(session.rollback(first as i64 - 123).unwrap(), round);
+                assert_eq!(session.rollback(first as i64 - 123).unwrap(), 0);
                 // The other never saw the frames that were taken back.
                 for t in next..first {
-                    other.act(&raw(t + 500), &of_game(t as u64)).unwrap();
+                    other.act(&raw(t + 500), &of_game(t as i64 - 123)).unwrap();
                 }
                 assert_eq!(session.snapshot().unwrap(), other.snapshot().unwrap());
                 next = first;
             }
             for t in next..next + 9 {
-                session.act(&raw(t), &of_game(t as u64)).unwrap();
+                session.act(&raw(t), &of_game(t as i64 - 123)).unwrap();
             }
             let before = session.snapshot().unwrap();
-            assert_eq!(session.rollback(next as u64).unwrap_err().kind(), Kind::OutOfRange);
+            assert_eq!(session.rollback(next as i64 - 123).unwrap_err().kind(), Kind::OutOfRange);
             assert_eq!(session.snapshot().unwrap(), before);
         }
     }

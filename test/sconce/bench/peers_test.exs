@@ -16,8 +16,8 @@ defmodule Sconce.Bench.PeersTest do
   end
 
   defp ours(text, fields \\ %{}) do
-    row = %{name: "train", case: text, batch: 32, threads: 2, ok: true, median_us: 50.0}
-    row |> Map.put(:extra, %{}) |> Map.merge(fields)
+    times = %{ok: true, median_us: 50.0, p99_us: 60.0, limit_us: 40.0, extra: %{}}
+    %{name: "train", case: text, batch: 32, threads: 2} |> Map.merge(times) |> Map.merge(fields)
   end
 
   defp file(text) do
@@ -66,9 +66,34 @@ defmodule Sconce.Bench.PeersTest do
     assert [titles, line] = [row, ours("nothing")] |> Peers.table() |> String.split("\n")
 
     assert String.split(titles) ==
-             ~w(case batch threads median_us peer_us of_peer peak peer_peak peer)
+             ~w(case batch threads median_us p99_us limit_us peer_us of_peer peak peer_peak peer)
 
-    assert line =~ ~r/^train #{@lstm} +32 +2 +50.0 +80.0 +0.6[23] +45.0 MB +90.0 MB +torch$/
+    times = "50.0 +60.0 +40.0 +80.0 +0.6[23] +45.0 MB +90.0 MB"
+    assert line =~ ~r/^train #{@lstm} +32 +2 +#{times} +torch$/
+  end
+
+  test "a decision stands beside bare forwards in f32, and beside the fastest in its own format" do
+    at = %{"batch" => 1, "threads" => 1}
+
+    peers = [
+      peer("onnxruntime", "policy_fused", 40.0, at),
+      peer("torch-f32", "quant", 70.0, at),
+      peer("onnxruntime-int8", "policy_fused", 25.0, at),
+      peer("onnxruntime-uint8", "quant", 20.0, at),
+      peer("torch-bf16", "quant", 100.0, at)
+    ]
+
+    fields = %{name: "act", batch: 1, threads: 1}
+    text = "mlp 512 512, packed 288, one frame"
+    assert %{peer: "onnxruntime", of_peer: 1.25} = f32 = Peers.beside(ours(text, fields), peers)
+    refute is_map_key(f32, :rival)
+
+    for {format, rival, of} <- [{:int8, "onnxruntime-uint8", 2.5}, {:bf16, "torch-bf16", 0.5}] do
+      row = ours("#{text}, #{format}", Map.put(fields, :extra, %{format: format}))
+      assert %{peer_us: 40.0, rival: ^rival, of_rival: ^of} = beside = Peers.beside(row, peers)
+      table = Peers.table([%{row | extra: beside}])
+      assert table =~ ~r/ 1.25 +- +- +onnxruntime; #{of}0 of #{rival}, [\d.]+$/
+    end
   end
 
   test "nothing stands beside a row that failed or that no peer has" do
@@ -82,7 +107,18 @@ defmodule Sconce.Bench.PeersTest do
   test "each training step on packed inputs has a peer" do
     cases = for %Case{name: "train"} = bench <- Cases.all(2), bench.case =~ "packed", do: bench
     assert cases != []
-    for bench <- cases, do: assert("train_" <> _ = Peers.theirs(bench))
+    for bench <- cases, do: assert(["train_" <> _] = Peers.theirs(bench))
+  end
+
+  test "each decision by one step on packed inputs has a peer, windows and other layouts none" do
+    {packed, other} =
+      Cases.all(2)
+      |> Enum.filter(&(&1.name == "act"))
+      |> Enum.split_with(&(&1.case =~ "packed 288, one frame"))
+
+    assert packed != [] and other != []
+    for bench <- packed, do: assert([_ | _] = Peers.theirs(bench))
+    for bench <- other, do: assert(Peers.theirs(bench) == [])
   end
 
   describe "the runner" do

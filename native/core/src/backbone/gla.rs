@@ -34,10 +34,11 @@ pub struct GatedLinearAttention {
 }
 
 /// Width between the two factors of the gate's weight.
-const LOW_RANK: usize = 16;
+pub const LOW_RANK: usize = 16;
 /// The root that is taken of the gates: they begin near 1.
-const ROOT: f32 = 16.0;
-const EPS: f32 = 1e-5;
+pub const ROOT: f32 = 16.0;
+/// Of the norm of each head.
+pub const EPS: f32 = 1e-5;
 
 impl GatedLinearAttention {
     /// Weights `qkvg_proj`, `gate_low`, `gate_high`, `norm`, `out_proj`.

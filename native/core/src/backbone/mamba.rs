@@ -194,7 +194,8 @@ pub fn mamba(config: &MambaConfig, input: usize, b: &Builder) -> Result<Stack> {
 }
 
 impl JambaConfig {
-    fn mamba(&self) -> MambaConfig {
+    /// Of the Mamba layers.
+    pub fn mamba(&self) -> MambaConfig {
         MambaConfig {
             hidden_size: self.hidden_size,
             num_layers: self.num_layers,
@@ -207,7 +208,8 @@ impl JambaConfig {
         }
     }
 
-    fn attention(&self) -> Sizes {
+    /// Of the attending layers.
+    pub fn attention(&self) -> Sizes {
         Sizes {
             hidden_size: self.hidden_size,
             num_heads: self.num_heads,

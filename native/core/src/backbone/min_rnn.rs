@@ -31,7 +31,7 @@ pub struct MinRnn {
 }
 
 impl MinRnn {
-    const EPS: f32 = 1e-6;
+    pub const EPS: f32 = 1e-6;
 
     pub fn new(cell: MinCell, input: usize, hidden_size: usize, b: &Builder) -> Result<Self> {
         let names: &[&str] = match cell {

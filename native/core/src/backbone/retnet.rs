@@ -39,7 +39,13 @@ pub struct Retention {
     rotary: Arc<Rotary>,
 }
 
-const EPS: f32 = 1e-5;
+/// Of the norm of each head.
+pub const EPS: f32 = 1e-5;
+
+/// The logarithm of a head's gamma.
+pub fn log_gamma(head: usize) -> f32 {
+    (1.0 - (-5.0 - head as f64).exp2()).ln() as f32
+}
 
 impl Retention {
     /// Weights `qkvg_proj`, `norm`, `out_proj`.
@@ -51,8 +57,7 @@ impl Retention {
         }
         let inner = width * config.expand_factor;
         let key = width / heads;
-        let gamma = |h: usize| (1.0 - (-5.0 - h as f64).exp2()).ln() as f32;
-        let decay = Decay::Constant((0..heads).map(gamma).collect());
+        let decay = Decay::Constant((0..heads).map(log_gamma).collect());
         let rows = 2 * width + 2 * inner;
         let qkvg = b.under("qkvg_proj").get("weight", &[rows, width], Init::fan_in(width))?;
         Ok(Retention {

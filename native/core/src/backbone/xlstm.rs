@@ -51,8 +51,9 @@ pub struct Slstm {
 }
 
 /// Taps of the convolution.
-const CONV: usize = 4;
-const EPS: f32 = 1e-5;
+pub const CONV: usize = 4;
+/// Of the norms of each head.
+pub const EPS: f32 = 1e-5;
 
 fn check_heads(what: &str, width: usize, heads: usize) -> Result<()> {
     match width % heads {

@@ -123,6 +123,20 @@ impl Matrix {
         Ok(Self::pack(packer, &weight, &vec![0.0; outputs]))
     }
 
+    /// Packs the weights `NAME.PART.weight` and `NAME.PART.bias`, the outputs of all parts side by side.
+    pub fn side_by_side(
+        packer: &mut Packer,
+        name: &str,
+        parts: &[&str],
+    ) -> sconce_core::Result<Self> {
+        let (mut weight, mut bias) = (vec![], vec![]);
+        for part in parts {
+            weight.extend(packer.read(&format!("{name}.{part}.weight"))?);
+            bias.extend(packer.read(&format!("{name}.{part}.bias"))?);
+        }
+        Ok(Self::pack(packer, &weight, &bias))
+    }
+
     pub fn outputs(&self) -> usize {
         self.outputs
     }

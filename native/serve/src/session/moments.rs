@@ -11,7 +11,7 @@ pub struct Moment {
     /// Decisions made since the start.
     pub frames: u64,
     /// The number that the caller gave the last of them.
-    pub game_frame: Option<u64>,
+    pub game_frame: Option<i64>,
     pub state: Carried,
     /// The latest inputs: the session's decisions, unless a frame or its caller knew better.
     pub past: Past,

@@ -87,8 +87,21 @@ impl Window {
         self.heads * self.head_dim
     }
 
-    fn scale(&self) -> f32 {
+    /// Frames that a query sees, its own among them.
+    pub fn frames(&self) -> usize {
+        self.window
+    }
+
+    /// What scores are multiplied with.
+    pub fn scale(&self) -> f32 {
         (1.0 / (self.head_dim as f64).sqrt()) as f32
+    }
+
+    /// Cosines and sines of a position, `[head_dim / 2]` each.
+    #[inline(always)]
+    pub fn rotation(&self, position: usize) -> (&[f32], &[f32]) {
+        let half = self.head_dim / 2;
+        (&self.cos[position * half..][..half], &self.sin[position * half..][..half])
     }
 
     fn padded_dim(&self) -> usize {
@@ -117,19 +130,26 @@ impl Cache {
 
     /// Frames that each row has seen.
     fn seen(&self, window: usize) -> Result<Vec<usize>> {
-        let seen = tensor::to_vec(&self.seen)?;
-        let bad = |v: &&f32| !(0.0..2.0 * window as f32).contains(*v) || v.fract() != 0.0;
-        match seen.iter().find(bad) {
-            Some(&v) => {
-                let most = 2 * window - 1;
-                Err(Error::out_of_range("frames seen by a cache", v.into(), 0.0, most as f64))
-            }
-            None => Ok(seen.into_iter().map(|v| v as usize).collect()),
+        tensor::to_vec(&self.seen)?.into_iter().map(|seen| frames_seen(seen, window)).collect()
+    }
+}
+
+/// What a cache says of one row.
+///
+/// # Errors
+/// `OutOfRange` for what no cache of such a window says.
+pub fn frames_seen(seen: f32, window: usize) -> Result<usize> {
+    match (0.0..2.0 * window as f32).contains(&seen) && seen.fract() == 0.0 {
+        true => Ok(seen as usize),
+        false => {
+            let most = 2 * window - 1;
+            Err(Error::out_of_range("frames seen by a cache", seen.into(), 0.0, most as f64))
         }
     }
 }
 
-fn count_on(seen: usize, frames: usize, window: usize) -> usize {
+/// Frames seen, as a [`Cache`] counts them, after so many more.
+pub fn count_on(seen: usize, frames: usize, window: usize) -> usize {
     match seen + frames {
         n if n < window => n,
         n => window + n % window,
@@ -342,9 +362,7 @@ impl Window {
     /// on the order of the numbers.
     #[inline(always)]
     fn rotate(&self, out: &mut [f32], x: &[f32], position: usize, scale: f32) {
-        let half = self.head_dim / 2;
-        let (cos, sin) =
-            (&self.cos[position * half..][..half], &self.sin[position * half..][..half]);
+        let (half, (cos, sin)) = (self.head_dim / 2, self.rotation(position));
         let (first, second) = out[..2 * half].split_at_mut(half);
         let out = first.iter_mut().zip(second).zip(cos.iter().zip(sin));
         match self.pairing {
@@ -367,9 +385,7 @@ impl Window {
     /// `dx += scale * rotation(-position) d`, the gradient of [`Window::rotate`].
     #[inline(always)]
     fn rotate_back(&self, dx: &mut [f32], d: &[f32], position: usize, scale: f32) {
-        let half = self.head_dim / 2;
-        let (cos, sin) =
-            (&self.cos[position * half..][..half], &self.sin[position * half..][..half]);
+        let (half, (cos, sin)) = (self.head_dim / 2, self.rotation(position));
         let (first, second) = d[..2 * half].split_at(half);
         let d = first.iter().zip(second).zip(cos.iter().zip(sin));
         match self.pairing {
@@ -540,9 +556,10 @@ fn fold(lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     f(f(four[0], four[2]), f(four[1], four[3]))
 }
 
-/// `e^(x - largest)` where it stands, 0 outside of `seen`: their sum, and the largest.
+/// `e^(x - largest)` where it stands, 0 outside of `seen`: their sum, and the largest. `x` is a multiple of 16
+/// long.
 #[inline(always)]
-fn exponentials(x: &mut [f32], seen: std::ops::Range<usize>) -> (f32, f32) {
+pub fn exponentials(x: &mut [f32], seen: std::ops::Range<usize>) -> (f32, f32) {
     // One instruction, which `f32::max` with its care for what is not a number is not.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     x[..seen.start].fill(f32::NEG_INFINITY);

@@ -115,7 +115,8 @@ dispatch! {
 }
 
 dispatch! {
-    pub(super) fn multiply(y: &mut [f32], x: &[f32]) {
+    /// `y[i] *= x[i]`
+    pub fn multiply(y: &mut [f32], x: &[f32]) {
         for (y, x) in y.iter_mut().zip(x) {
             *y *= x;
         }

@@ -24,7 +24,7 @@ struct Skip {
 
 dispatch! {
     /// `y += d * x`, row by row.
-    fn forward(y: &mut [f32], x: &[f32], d: &[f32]) {
+    pub fn forward(y: &mut [f32], x: &[f32], d: &[f32]) {
         for (y, x) in y.chunks_exact_mut(d.len()).zip(x.chunks_exact(d.len())) {
             for ((y, x), d) in y.iter_mut().zip(x).zip(d) {
                 *y += d * x;

@@ -34,7 +34,8 @@ struct Shift {
 }
 
 dispatch! {
-    fn blend(y: &mut [f32], x: &[f32], before: &[f32], mix: &[f32]) {
+    /// One frame of one mix.
+    pub fn blend(y: &mut [f32], x: &[f32], before: &[f32], mix: &[f32]) {
         for (((y, x), before), m) in y.iter_mut().zip(x).zip(before).zip(mix) {
             *y = before + m * (x - before);
         }

@@ -85,7 +85,8 @@ struct SsdGates {
 }
 
 dispatch! {
-    fn ssd_frames(gates: &mut [f32], raw: &[f32], bias: &[f32], a: &[f32]) {
+    /// The gates of frames, see [`ssd_gates`]; `a` is `-e^a_log`.
+    pub fn ssd_frames(gates: &mut [f32], raw: &[f32], bias: &[f32], a: &[f32]) {
         let heads = a.len();
         for (gates, raw) in gates.chunks_exact_mut(2 * heads).zip(raw.chunks_exact(heads)) {
             let (logs, dts) = gates.split_at_mut(heads);
@@ -202,11 +203,25 @@ pub(in crate::ops) fn unit(x: f32) -> f32 {
     (x * 64.0).ceil() / 64.0
 }
 
+/// m of one head after a frame.
+#[inline(always)]
+pub fn stabiliser(i: f32, f: f32, before: f32) -> f32 {
+    unit((before - softplus(-f)).max(i))
+}
+
+/// `log f'` and `i'` of one head, from m before the frame and after it.
+#[inline(always)]
+pub fn stabilised(i: f32, f: f32, before: f32, m: f32) -> (f32, f32) {
+    let log = (before - m) - softplus(-f);
+    // What is not a number stays that; `f32::min` would make 0 of it.
+    (if log > 0.0 { 0.0 } else { log }, exp(i - m))
+}
+
 dispatch! {
     fn stabilise(m: &mut [f32], last: &mut [f32], raw: &[f32]) {
         let (i, f) = raw.split_at(m.len());
         for (((m, last), i), f) in m.iter_mut().zip(last.iter_mut()).zip(i).zip(f) {
-            *m = unit((*last - softplus(-f)).max(*i));
+            *m = stabiliser(*i, *f, *last);
             *last = *m;
         }
     }
@@ -216,10 +231,8 @@ dispatch! {
     fn frame(gates: &mut [f32], raw: &[f32], before: &[f32], m: &[f32]) {
         let heads = m.len();
         for h in 0..heads {
-            let log = (before[h] - m[h]) - softplus(-raw[heads + h]);
-            // What is not a number stays that; `f32::min` would make 0 of it.
-            gates[h] = if log > 0.0 { 0.0 } else { log };
-            gates[heads + h] = exp(raw[h] - m[h]);
+            let (i, f) = (raw[h], raw[heads + h]);
+            (gates[h], gates[heads + h]) = stabilised(i, f, before[h], m[h]);
         }
     }
 }

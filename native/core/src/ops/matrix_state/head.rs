@@ -215,7 +215,7 @@ dispatch! {
 
 dispatch! {
     /// One frame of one head, as the recurrence is written: `S = fade S + (s v) k^T`, `y = S q`.
-    fn recur(y: &mut [f32], state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], fade: f32, s: f32) {
+    pub fn recur(y: &mut [f32], state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], fade: f32, s: f32) {
         for ((y, v), state) in y.iter_mut().zip(v).zip(state.chunks_exact_mut(k.len())) {
             let v = s * v;
             for (state, k) in state.iter_mut().zip(k) {

@@ -217,7 +217,7 @@ dispatch! {
 
 dispatch! {
     /// One frame of one head, as the recurrence is written: `S = S diag(factors) + v k^T`, `y = S q`.
-    fn recur(y: &mut [f32], state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], factors: &[f32]) {
+    pub fn recur(y: &mut [f32], state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], factors: &[f32]) {
         for ((y, v), state) in y.iter_mut().zip(v).zip(state.chunks_exact_mut(k.len())) {
             for ((state, k), f) in state.iter_mut().zip(k).zip(factors) {
                 *state = f * *state + v * k;

@@ -11,9 +11,9 @@
 
 mod chunk;
 pub mod decay;
-mod head;
+pub mod head;
 mod kernel;
-mod key;
+pub mod key;
 mod options;
 mod pass;
 mod readout;

@@ -26,16 +26,18 @@ pub fn group_norm(
     scaled(x, weight, GroupNorm { size: d / groups, center, eps })
 }
 
-#[derive(Clone, Copy)]
-struct GroupNorm {
+/// See [`group_norm`].
+#[derive(Debug, Clone, Copy)]
+pub struct GroupNorm {
     /// Numbers of a group.
-    size: usize,
-    center: bool,
-    eps: f32,
+    pub size: usize,
+    pub center: bool,
+    pub eps: f32,
 }
 
 dispatch! {
-    fn forward(y: &mut [f32], x: &[f32], weight: &[f32], norm: GroupNorm) {
+    /// Rows as wide as the weight.
+    pub fn forward(y: &mut [f32], x: &[f32], weight: &[f32], norm: GroupNorm) {
         let groups = y.chunks_exact_mut(norm.size).zip(x.chunks_exact(norm.size));
         let weights = weight.chunks_exact(norm.size).cycle();
         for ((y, x), weight) in groups.zip(weights) {

@@ -63,7 +63,7 @@ pub fn slstm(
     check_lengths(&lengths, batch, time)?;
     let op = Slstm {
         weight: weight.clone(),
-        turned: turned(weight, heads)?,
+        turned: tensor::with(weight, |weight| Ok(turned(weight, heads)))?,
         batch,
         time,
         h,
@@ -77,17 +77,14 @@ pub fn slstm(
 }
 
 /// The weight `[4h, head]` with the four gates of a head next to each other: `[heads, 4 * head, head]`.
-fn turned(weight: &Weight, heads: usize) -> Result<Vec<f32>> {
-    let (rows, head) = weight.dims2()?;
-    let block = head * head;
-    Ok(tensor::with(weight, |weight| {
-        let mut turned = vec![0.0; rows * head];
-        for (at, to) in turned.chunks_exact_mut(block.max(1)).enumerate() {
-            let (own, gate) = (at / 4, at % 4);
-            to.copy_from_slice(&weight[(gate * heads + own) * block..][..block]);
-        }
-        Ok(turned)
-    })?)
+pub fn turned(weight: &[f32], heads: usize) -> Vec<f32> {
+    let mut turned = vec![0.0; weight.len()];
+    let block = (weight.len() / (4 * heads).max(1)).max(1);
+    for (at, to) in turned.chunks_exact_mut(block).enumerate() {
+        let (own, gate) = (at / 4, at % 4);
+        to.copy_from_slice(&weight[(gate * heads + own) * block..][..block]);
+    }
+    turned
 }
 
 struct Slstm {
@@ -114,19 +111,21 @@ struct Kept {
 }
 
 /// One frame of one row and head: what is read, and what is kept.
-struct Frame<'a> {
+pub struct Frame<'a> {
     /// `R h`, the four gates side by side; becomes i', f', tanh(z), sigmoid(o).
-    gates: &'a mut [f32],
-    slopes: &'a mut [f32],
-    c: &'a mut [f32],
-    n: &'a mut [f32],
-    m: &'a mut [f32],
-    y: &'a mut [f32],
+    pub gates: &'a mut [f32],
+    /// Becomes sigmoid(-f).
+    pub slopes: &'a mut [f32],
+    pub c: &'a mut [f32],
+    pub n: &'a mut [f32],
+    pub m: &'a mut [f32],
+    /// Becomes h.
+    pub y: &'a mut [f32],
 }
 
 dispatch! {
     /// `input` is the projected frame from the head's first column on, its gates `stride` apart.
-    fn cell(frame: Frame<'_>, input: &[f32], stride: usize) {
+    pub fn cell(frame: Frame<'_>, input: &[f32], stride: usize) {
         let Frame { gates, slopes, c, n, m, y } = frame;
         let w = y.len();
         let (xi, xf) = (&input[..w], &input[stride..stride + w]);

@@ -82,6 +82,19 @@ fn frame<const FMA: bool>(k: f32, v: f32, decay: f32, u: f32, m: f32, s: f32) ->
 }
 
 dispatch! {
+    /// One frame of one row: its output, and of the mean and the weight those after it. `decay` is `exp(w)`;
+    /// everything is `[c]`.
+    pub fn step(y: &mut [f32], state: [&mut [f32]; 2], inputs: [&[f32]; 2], weights: [&[f32]; 2]) {
+        let c = y.len();
+        let ([k, v], [decay, u]) = (inputs.map(|x| &x[..c]), weights.map(|w| &w[..c]));
+        let [m, s] = state.map(|part| &mut part[..c]);
+        for i in 0..c {
+            [y[i], m[i], s[i]] = frame::<FMA>(k[i], v[i], decay[i], u[i], m[i], s[i]);
+        }
+    }
+}
+
+dispatch! {
     /// Walks a block; `y` is written if it is as long as the block, and `states`, `[time, 2, width]`, if
     /// a way back needs them: the state before each frame.
     fn walk(block: Block<'_>, y: Option<(Output<'_>, usize)>, states: &mut [f32], m: &mut [f32], s: &mut [f32]) {

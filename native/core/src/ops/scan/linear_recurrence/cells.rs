@@ -3,15 +3,15 @@
 use crate::ops::simd::{expm1_with, sigmoid, sigmoid_with, softplus_with};
 
 /// What a frame's gradient `g` of one channel's state becomes.
-pub(super) struct Gradient<const N: usize, const K: usize> {
+pub struct Gradient<const N: usize, const K: usize> {
     /// The gate: `a g` goes on to the frame before.
-    pub(super) a: f32,
-    pub(super) inputs: [f32; N],
-    pub(super) parameters: [f32; K],
+    pub a: f32,
+    pub inputs: [f32; N],
+    pub parameters: [f32; K],
 }
 
 /// One channel of a cell with N inputs a frame and K parameters.
-pub(super) trait Cell<const N: usize, const K: usize>: Copy + Send + Sync + 'static {
+pub trait Cell<const N: usize, const K: usize>: Copy + Send + Sync + 'static {
     const NAME: &'static str;
 
     /// What the walk uses of a channel's weights: worked out once, not once a frame.
@@ -32,7 +32,7 @@ pub(super) trait Cell<const N: usize, const K: usize>: Copy + Send + Sync + 'sta
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Plain;
+pub struct Plain;
 
 impl Cell<2, 0> for Plain {
     const NAME: &'static str = "linear-recurrence";
@@ -55,7 +55,7 @@ impl Cell<2, 0> for Plain {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Constant;
+pub struct Constant;
 
 impl Cell<1, 1> for Constant {
     const NAME: &'static str = "linear-recurrence-constant";
@@ -78,7 +78,7 @@ impl Cell<1, 1> for Constant {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct MinGru;
+pub struct MinGru;
 
 impl Cell<2, 0> for MinGru {
     const NAME: &'static str = "min-gru";
@@ -103,8 +103,8 @@ impl Cell<2, 0> for MinGru {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct MinLstm {
-    pub(super) eps: f32,
+pub struct MinLstm {
+    pub eps: f32,
 }
 
 impl Cell<3, 0> for MinLstm {
@@ -136,7 +136,7 @@ impl Cell<3, 0> for MinLstm {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct RgLru;
+pub struct RgLru;
 
 impl RgLru {
     /// `c` of the paper.
@@ -188,7 +188,7 @@ impl Cell<3, 1> for RgLru {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Hgrn;
+pub struct Hgrn;
 
 impl Cell<3, 1> for Hgrn {
     const NAME: &'static str = "hgrn";
@@ -221,7 +221,7 @@ impl Cell<3, 1> for Hgrn {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Diagonal;
+pub struct Diagonal;
 
 impl Cell<1, 2> for Diagonal {
     const NAME: &'static str = "diagonal-ssm";

@@ -8,7 +8,7 @@
 //! The walk is sequential in time, so it is exact at any gate and length. The form
 //! `P_t * cumsum(b / P)` with the cumulative product `P` of the gates is not: P underflows.
 
-mod cells;
+pub mod cells;
 mod walk;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
@@ -19,6 +19,8 @@ use crate::Result;
 use crate::ops::columns::{Grid, copy, outputs};
 use crate::ops::lengths::Lengths;
 use crate::ops::tensor;
+
+pub use self::walk::step;
 
 /// The states `h [b, t, c]` after each frame (Martin & Cundy 2018, eq. 7).
 ///

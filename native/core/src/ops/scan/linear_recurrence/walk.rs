@@ -59,6 +59,24 @@ fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const 
     fill::<FULL>(y, i, &state);
 }
 
+dispatch! {
+    /// One frame of one row: `h [c]` goes from the state before to the one after. Inputs and parameters (see
+    /// [`Cell::parameters`]) are `[c]` each.
+    pub fn step<[C: Cell<N, K>, const N: usize, const K: usize], [C, N, K]>(
+        cell: C,
+        h: &mut [f32],
+        inputs: [&[f32]; N],
+        parameters: [&[f32]; K],
+    ) {
+        let c = h.len();
+        let (inputs, parameters) = (inputs.map(|x| &x[..c]), parameters.map(|p| &p[..c]));
+        for i in 0..c {
+            let (a, b) = cell.gates::<FMA>(inputs.map(|x| x[i]), parameters.map(|p| p[i]));
+            h[i] = mul_add::<FMA>(a, h[i], b);
+        }
+    }
+}
+
 /// The way back through [`frame`]; `carry` goes from the gradient of the state after, without that
 /// of the output `dy`, to the one of the state `before`.
 #[inline(always)]

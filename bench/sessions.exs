@@ -1,0 +1,99 @@
+# What is left of sessions that ended:
+#
+#     mix run bench/sessions.exs
+#     mix run bench/sessions.exs --sessions 100000 --rounds 3 --backbone gru --serving
+#
+# Each round opens sessions, uses each once and closes it, one after the other; then it opens as many in
+# processes, a hundred at a time, that use them and end. Sessions, processes and resident memory stand beside
+# those of the start: the first round takes what the library keeps for good (threads, buffers of an allocator),
+# those after it must not take more. Sessions that are left fail the script.
+
+defmodule Sessions do
+  alias Sconce.Bench.{Machine, Output}
+  alias Sconce.{Frame, Native, Policy, Serving, Session}
+
+  @switches [sessions: :integer, rounds: :integer, backbone: :string, serving: :boolean]
+  @defaults [sessions: 100_000, rounds: 3, backbone: "mlp", serving: false]
+  @at_once 100
+  @page 4096
+
+  def main(args) do
+    {opts, []} = OptionParser.parse!(args, strict: @switches)
+    opts = Keyword.merge(@defaults, opts)
+    IO.puts(Output.header(Machine.describe()))
+
+    backbone = Enum.find(Sconce.Temporal.backbones(), &(to_string(&1) == opts[:backbone]))
+    spec = [backbone: backbone, embedding: {:melee, layout: :packed}]
+    {:ok, policy} = Policy.init(spec, seed: 1)
+    open = open(policy, opts[:serving])
+    count = opts[:sessions]
+    say("start", count, nil)
+
+    for round <- 1..opts[:rounds] do
+      say("round #{round}, closed", count, time(fn -> close(open, count) end))
+      say("round #{round}, owners ended", count, time(fn -> abandon(open, count) end))
+    end
+  end
+
+  defp open(policy, false), do: fn -> Session.open(policy) end
+
+  defp open(policy, true) do
+    {:ok, serving} = Serving.start_link(policy: policy)
+    fn -> Serving.open(serving) end
+  end
+
+  defp time(fun), do: fun |> :timer.tc() |> elem(0)
+
+  defp use!(open) do
+    {:ok, session} = open.()
+    {:ok, _action} = Session.act(session, frame())
+    session
+  end
+
+  defp close(open, count), do: for(_ <- 1..count, do: :ok = Session.close(use!(open)))
+
+  defp abandon(open, count) do
+    for _ <- 1..div(count, @at_once) do
+      owners = for _ <- 1..@at_once, do: spawn_monitor(fn -> use!(open) end)
+      for {pid, monitor} <- owners, do: receive(do: ({:DOWN, ^monitor, _, ^pid, :normal} -> :ok))
+    end
+  end
+
+  defp say(what, count, us) do
+    :erlang.garbage_collect()
+    # Owners' sessions end a moment after them.
+    Process.sleep(200)
+    each = if us, do: "#{Float.round(us / count, 1)} us each, ", else: ""
+    live = Native.session_count()
+    processes = length(Process.list())
+    vm = div(:erlang.memory(:total), 1_000_000)
+
+    IO.puts(
+      "#{what}: #{each}#{live} sessions, #{processes} processes, #{rss()} MB resident, #{vm} MB of the VM's"
+    )
+
+    live == 0 || exit({:shutdown, 1})
+  end
+
+  defp rss do
+    [_size, resident | _] = "/proc/self/statm" |> File.read!() |> String.split()
+    div(String.to_integer(resident) * @page, 1_000_000)
+  end
+
+  defp frame do
+    player = %{
+      percent: 12.0,
+      facing: 1,
+      x: -20.0,
+      y: 0.0,
+      action: 14,
+      character: 1,
+      on_ground: true,
+      stock: 4
+    }
+
+    %Frame{own: player, opponent: %{player | x: 20.0}, stage: 31}
+  end
+end
+
+Sessions.main(System.argv())

@@ -1,0 +1,102 @@
+defmodule Mix.Tasks.Sconce.Bench.Quantise do
+  alias Sconce.Bench.{Cases, Frames, Machine, Quantise}
+  alias Sconce.{Corpus, Policy, Switches}
+
+  @formats Cases.formats() -- [:f32]
+
+  @schema [
+    corpus: [
+      type: :path,
+      doc: "Folder of the corpus whose games are played; without it those in `SCONCE_REPLAYS`."
+    ],
+    games: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "How many; `nil` is all of them."
+    ],
+    weights: [
+      type: {:list, {:in, @formats}},
+      default: @formats,
+      doc: "Formats, of #{Enum.map_join(@formats, ", ", &"`#{&1}`")}."
+    ],
+    backbone: [
+      type: {:in, Sconce.Temporal.backbones()},
+      default: :gru,
+      doc: "Of the policy that is made where no checkpoint is given."
+    ]
+  ]
+
+  @shortdoc "Says what a policy's decisions lose by weights in fewer bits"
+
+  @moduledoc """
+  Plays whole games with the weights of a checkpoint in f32 and in other formats, and prints for each how
+  far its logits are from those in f32 and how many actions it changes.
+
+      $ mix sconce.bench.quantise run/best.safetensors --corpus validation
+      $ SCONCE_REPLAYS=replays mix bench quantise run/best.safetensors --weights bf16 --games 4
+
+  #{Switches.docs(@schema)}
+
+  | column | meaning |
+  |---|---|
+  | `weights`, `kept` | what was asked for, and what it is: a policy that is not packed stays in f32 |
+  | `step, us` | a decision, as measured when the session was opened |
+  | `diff p50`, `p99`, `most` | the largest difference of a frame's logits, over the frames |
+  | `of logits` | the largest logit by amount, in f32 |
+  | `changed %` | frames whose most likely action is another one; after it the same of each head |
+
+  Each format has a memory of its own, carried through the game. All see the same frames, and heads that
+  follow others are given what f32 chose for those, so that a change counts where it happens and not where
+  it leads. Without a checkpoint a policy with random weights is made, which says little of one that was
+  trained.
+  """
+
+  use Mix.Task
+
+  @requirements ["app.config"]
+
+  @impl true
+  def run(args), do: Switches.help?(args, __MODULE__) || quantise(args)
+
+  defp quantise(args) do
+    {opts, rest} = parse!(args)
+    policy = policy!(rest, opts)
+
+    Frames.scratched(fn scratch ->
+      corpus = corpus!(opts[:corpus], scratch)
+      games = min(opts[:games] || corpus.info.games, corpus.info.games)
+      say = &Mix.shell().info/1
+      say.("#{origin(rest)}: #{inspect(policy)}")
+      say.("#{games} games of #{inspect(corpus)}\n")
+      say.(Quantise.table(Quantise.run(policy, corpus, opts[:weights], games: games)))
+    end)
+  end
+
+  defp parse!(args) do
+    {opts, rest} = Switches.parse!(args, @schema)
+    length(rest) < 2 || raise ArgumentError, "unknown argument #{Enum.at(rest, 1)}"
+    defaults = for {name, spec} <- @schema, default = spec[:default], do: {name, default}
+    {Keyword.merge(defaults, opts), rest}
+  rescue
+    error in ArgumentError -> error |> Switches.message(@schema) |> Mix.raise()
+  end
+
+  defp policy!([], opts), do: value!(Policy.init([backbone: opts[:backbone]], seed: 0))
+  defp policy!([checkpoint], _opts), do: value!(Policy.load(checkpoint))
+
+  defp origin([]), do: "a policy with random weights"
+  defp origin([checkpoint]), do: checkpoint
+
+  defp corpus!(nil, scratch) do
+    replays =
+      System.get_env("SCONCE_REPLAYS") || Mix.raise("--corpus or SCONCE_REPLAYS is required")
+
+    into = Path.join(scratch, "corpus")
+    value!(Corpus.import(replays, into: into, progress: false))
+  end
+
+  defp corpus!(dir, _scratch), do: value!(Corpus.open(dir))
+
+  defp value!({:error, error}), do: error |> Switches.message(@schema) |> Mix.raise()
+  defp value!(found), do: Machine.value!(found)
+end

@@ -1,0 +1,152 @@
+//! Decisions of many sessions in one call: `Sconce.Session.act_many/2`.
+
+use rustler::{Binary, Encoder, Env, Reference, ResourceArc, Term};
+use sconce_core::Result;
+use sconce_serve::Deadline;
+use sconce_serve::session::{Call, Lane, Overrides, decide_many, lane};
+
+use crate::border::{Answer, Reply, call, decode, error, from_binary, guard, inline, pool};
+use crate::session::{Answered, SessionHandle, Taken, Ticket, closed, vectors};
+
+mod atoms {
+    rustler::atoms! { queued }
+}
+
+/// A session, its frame, whether its logits are wanted, what its decision is told, and directions.
+type Asked<'a> = (ResourceArc<SessionHandle>, Binary<'a>, bool, Term<'a>, Option<Binary<'a>>);
+
+/// `{:ok, [answer]}`, each as `session_act` gives it, or `:queued` when they come by message. One ticket is that of
+/// all: they are given up together.
+#[rustler::nif]
+fn session_act_many<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    asked: Vec<Asked<'a>>,
+    deadline_ms: Option<u64>,
+) -> Term<'a> {
+    let deadline = deadline_ms.map(Deadline::after_ms);
+    let ticket = Ticket::default();
+    let mut many = Many(asked.into_iter().map(|of| One::take(env, of, &ticket)).collect());
+    match many.lane() {
+        Lane::Inline => inline(env, "act_many", || {
+            deadline.map_or(Ok(()), |deadline| deadline.check())?;
+            many.decide();
+            Ok(many.answers())
+        }),
+        Lane::Worker => match queue(env, reference, many, ticket, deadline) {
+            Ok(()) => atoms::queued().encode(env),
+            Err(failure) => error(env, "act_many", &failure),
+        },
+    }
+}
+
+fn queue(
+    env: Env,
+    reference: Reference,
+    mut many: Many,
+    ticket: Ticket,
+    deadline: Option<Deadline>,
+) -> Result<()> {
+    let permit = pool::shared()?.permit()?;
+    let reply = Reply::new(env, "act_many", reference);
+    permit.submit(deadline, move |start| {
+        let decided = guard(|| {
+            start?;
+            many.decide();
+            Ok(())
+        });
+        // Only who claims may change the sessions, and only one answers.
+        if !ticket.claim() {
+            return reply.dismiss();
+        }
+        // All are back in their places before their owner hears of it and calls again.
+        reply.send(decided.map(|()| many.answers()));
+    });
+    Ok(())
+}
+
+/// What one session is asked, or why it cannot be.
+struct One {
+    taken: Result<Taken>,
+    raw: Vec<f32>,
+    overrides: Overrides,
+    logits: bool,
+    outcome: Result<()>,
+}
+
+impl One {
+    fn take(
+        env: Env,
+        (handle, frame, logits, overrides, project_out): Asked,
+        all: &Ticket,
+    ) -> Self {
+        let read = guard(|| {
+            let raw = from_binary("frame", &frame, f32::from_le_bytes)?;
+            let mut overrides = match overrides.is_atom() {
+                true => Overrides::default(),
+                false => decode(overrides)?,
+            };
+            overrides.project_out = vectors(project_out)?;
+            Ok((Taken::with(env, handle, all.clone())?, raw, overrides))
+        });
+        let (taken, raw, overrides) = match read {
+            Ok((taken, raw, overrides)) => (Ok(taken), raw, overrides),
+            Err(failure) => (Err(failure), vec![], Overrides::default()),
+        };
+        One { taken, raw, overrides, logits, outcome: Ok(()) }
+    }
+
+    /// Commits, if it decided.
+    fn answer(self) -> Result<Answered<'static>> {
+        let mut taken = self.taken?;
+        self.outcome?;
+        let session = taken.session()?;
+        session.commit();
+        Ok(Answered::of(session, self.logits).into_owned())
+    }
+}
+
+struct Many(Vec<One>);
+
+impl Many {
+    fn lane(&mut self) -> Lane {
+        let taken = self.0.iter_mut().filter_map(|one| one.taken.as_mut().ok()?.session().ok());
+        lane(taken.map(|session| &*session))
+    }
+
+    fn decide(&mut self) {
+        let mut calls = vec![];
+        let mut outcomes = vec![];
+        for One { taken, raw, overrides, outcome, .. } in &mut self.0 {
+            let Ok(taken) = taken else { continue };
+            if taken.is_closed() {
+                *outcome = Err(closed());
+                continue;
+            }
+            match taken.session() {
+                Ok(session) => {
+                    calls.push(Call { session, raw, overrides, outcome: Ok(()) });
+                    outcomes.push(outcome);
+                }
+                Err(failure) => *outcome = Err(failure),
+            }
+        }
+        decide_many(&mut calls);
+        for (outcome, call) in outcomes.into_iter().zip(calls) {
+            *outcome = call.outcome;
+        }
+    }
+
+    fn answers(self) -> Answers {
+        Answers(self.0.into_iter().map(One::answer).collect())
+    }
+}
+
+struct Answers(Vec<Result<Answered<'static>>>);
+
+impl Answer for Answers {
+    fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
+        let one = |answer| call(env, "act", || answer);
+        Ok(self.0.into_iter().map(one).collect::<Vec<Term>>().encode(env))
+    }
+}

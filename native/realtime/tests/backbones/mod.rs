@@ -1,0 +1,179 @@
+//! Every backbone that has a plan, of random sizes.
+
+use sconce_core::rng::Rng;
+use sconce_core::spec::{
+    AttentionConfig, Backbone, ExpandConfig, GriffinConfig, HawkConfig, JambaConfig, Mamba2Config,
+    MambaConfig, MlpConfig, RecurrentConfig, StackConfig,
+};
+
+/// Numbers that tests draw, each from its own place.
+pub struct Numbers {
+    rng: Rng,
+    next: u64,
+}
+
+impl Numbers {
+    pub fn new(seed: u64) -> Self {
+        Numbers { rng: Rng::new(seed, "plan", 0), next: 0 }
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        self.next += 1;
+        self.rng.u32(self.next) as usize % n
+    }
+
+    pub fn flag(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    pub fn normal(&mut self) -> f32 {
+        self.next += 1;
+        self.rng.normal(self.next)
+    }
+}
+
+/// One for each: of odd sizes too, of one layer and of several.
+pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
+    |n| {
+        Backbone::Mlp(MlpConfig {
+            hidden_sizes: (0..1 + n.below(3)).map(|_| [33, 48][n.below(2)] + n.below(2)).collect(),
+            layer_norm: n.flag(),
+            residual: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
+    |n| Backbone::Lstm(recurrent(n)),
+    |n| Backbone::Gru(recurrent(n)),
+    |n| Backbone::MinGru(stack(n)),
+    |n| Backbone::MinLstm(stack(n)),
+    |n| Backbone::ResLstm(stack(n)),
+    |n| Backbone::TxLike(expand(n)),
+    |n| Backbone::SlidingWindow(attention(n)),
+    |n| {
+        Backbone::Mamba(MambaConfig {
+            hidden_size: 1 + n.below(70),
+            num_layers: 1 + n.below(3),
+            state_size: 1 + n.below(17),
+            expand_factor: 1 + n.below(2),
+            conv_size: 1 + n.below(4),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
+    |n| {
+        let (heads, head_dim, expand_factor) = (1 + n.below(4), 1 + n.below(20), 1 + n.below(2));
+        Backbone::Mamba2(Mamba2Config {
+            hidden_size: heads * head_dim,
+            num_layers: 1 + n.below(3),
+            state_size: 1 + n.below(40),
+            expand_factor,
+            conv_size: 1 + n.below(4),
+            head_dim,
+            chunk_size: 1 + n.below(40),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
+    |n| Backbone::LstmHybrid(attention(n)),
+    |n| Backbone::Jamba(jamba(n)),
+    |n| {
+        let num_heads = 1 + n.below(3);
+        Backbone::Griffin(GriffinConfig {
+            hidden_size: num_heads * (2 + 2 * n.below(12)),
+            num_layers: 1 + n.below(4),
+            expand_factor: 1 + n.below(3),
+            conv_size: 1 + n.below(4),
+            attention_every: 1 + n.below(3),
+            num_heads,
+            window_size: 1 + n.below(40),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
+    |n| Backbone::Hawk(hawk(n)),
+    |n| Backbone::Zamba(jamba(n)),
+    |n| Backbone::GatedSsm(hawk(n)),
+    |n| Backbone::DecisionTransformer(attention(n)),
+];
+
+fn stack(n: &mut Numbers) -> StackConfig {
+    StackConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
+fn expand(n: &mut Numbers) -> ExpandConfig {
+    ExpandConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        expand_factor: 1 + n.below(3),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
+fn recurrent(n: &mut Numbers) -> RecurrentConfig {
+    RecurrentConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        layer_norm: n.flag(),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
+/// Windows end within 30 frames, or do not.
+fn attention(n: &mut Numbers) -> AttentionConfig {
+    AttentionConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        num_heads: 1 + n.below(4),
+        head_dim: 2 + 2 * n.below(35),
+        window_size: 1 + n.below(40),
+        qk_layernorm: n.flag(),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
+/// Of layers that are fewer than it takes to attend, or several times as many.
+fn jamba(n: &mut Numbers) -> JambaConfig {
+    JambaConfig {
+        hidden_size: 1 + n.below(40),
+        num_layers: 1 + n.below(5),
+        state_size: 1 + n.below(17),
+        expand_factor: 1 + n.below(2),
+        conv_size: 1 + n.below(4),
+        attention_every: 1 + n.below(3),
+        num_heads: 1 + n.below(3),
+        head_dim: 2 + 2 * n.below(20),
+        window_size: 1 + n.below(40),
+        qk_layernorm: n.flag(),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
+fn hawk(n: &mut Numbers) -> HawkConfig {
+    HawkConfig {
+        hidden_size: 1 + n.below(70),
+        num_layers: 1 + n.below(3),
+        expand_factor: 1 + n.below(3),
+        conv_size: 1 + n.below(5),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
