@@ -13,8 +13,9 @@ use sconce_core::pool;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{
-    AttentionConfig, Backbone, Embedding, GriffinConfig, HawkConfig, Heads, HeadsKind, JambaConfig,
-    Mamba2Config, MambaConfig, Melee, MlpConfig, RecurrentConfig,
+    AttentionConfig, Backbone, Embedding, ExpandConfig, GlaConfig, GriffinConfig, HawkConfig,
+    Heads, HeadsConfig, HeadsKind, JambaConfig, Mamba2Config, MambaConfig, Melee, MlpConfig,
+    RecurrentConfig, StackConfig, StateConfig,
 };
 use sconce_core::{Policy, Result, Spec};
 use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
@@ -112,6 +113,30 @@ fn backbones() -> Vec<(&'static str, Backbone)> {
         dropout,
         input_dropout,
     };
+    let stack = StackConfig { hidden_size, num_layers, input_norm, dropout, input_dropout };
+    let expand =
+        ExpandConfig { hidden_size, num_layers, expand_factor, input_norm, dropout, input_dropout };
+    let state =
+        StateConfig { hidden_size, num_layers, state_size: 64, input_norm, dropout, input_dropout };
+    let heads = HeadsConfig {
+        hidden_size,
+        num_layers,
+        num_heads,
+        expand_factor,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let gla = GlaConfig {
+        hidden_size,
+        num_layers,
+        num_heads,
+        head_dim,
+        expand_factor,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
     vec![
         ("mlp", Backbone::Mlp(mlp)),
         ("gru", Backbone::Gru(layers.clone())),
@@ -125,6 +150,17 @@ fn backbones() -> Vec<(&'static str, Backbone)> {
         ("griffin", Backbone::Griffin(griffin)),
         ("hawk", Backbone::Hawk(hawk.clone())),
         ("gated_ssm", Backbone::GatedSsm(HawkConfig { expand_factor, ..hawk })),
+        ("min_gru", Backbone::MinGru(stack.clone())),
+        ("min_lstm", Backbone::MinLstm(stack.clone())),
+        ("res_lstm", Backbone::ResLstm(stack)),
+        ("tx_like", Backbone::TxLike(expand.clone())),
+        ("hgrn", Backbone::Hgrn(expand.clone())),
+        ("rwkv", Backbone::Rwkv(ExpandConfig { expand_factor: 4, ..expand })),
+        ("s4d", Backbone::S4d(state.clone())),
+        ("s5", Backbone::S5(state)),
+        ("retnet", Backbone::Retnet(heads.clone())),
+        ("gla", Backbone::Gla(gla)),
+        ("xlstm", Backbone::Xlstm(heads)),
     ]
 }
 
@@ -170,7 +206,7 @@ fn main() -> Result<()> {
         let Frames { continuous, ids, previous, .. } = &frames;
         let frame = Frame { continuous, ids, previous };
         println!("{name}, core: {core:.1} us");
-        for format in [Format::F32, Format::Bf16] {
+        for format in [Format::F32, Format::Bf16, Format::Int8(0.02)] {
             let Some(plan) = Plan::of(&policy, format)? else { continue };
             let mut scratch = Scratch::default();
             let mut games = vec![(plan.zero_state().to_vec(), plan.blank()); BATCH];
@@ -186,7 +222,8 @@ fn main() -> Result<()> {
             let each = least(seconds, || step(&mut games))? / BATCH as f64;
             let (mb, rate) = (plan.bytes() as f64 / 1e6, plan.bytes() as f64 / us / 1e3);
             println!(
-                "{name}, {format:?}: {us:.1} us, {mb:.2} MB at {rate:.0} GB/s; of {BATCH} {each:.1} us each"
+                "{name}, {:?}: {us:.1} us, {mb:.2} MB at {rate:.0} GB/s; of {BATCH} {each:.1} us each",
+                plan.encoding()
             );
         }
     }

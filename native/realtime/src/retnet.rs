@@ -112,8 +112,8 @@ impl Layer for Retention {
             let values = v.chunks_exact(self.value).zip(z.chunks_exact_mut(self.value));
             for (((state, gamma), (q, k)), (v, z)) in heads.zip(keys).zip(values) {
                 recur(z, state, q, k, v, *gamma, scale);
+                self.rotary.turn(state, 1, Way::Back);
             }
-            self.rotary.turn(state, 1, Way::Back);
             // In the place of the values, which were read.
             self.norm.apply(arena, z, v);
             Activation::Silu.apply(gate);
