@@ -32,7 +32,7 @@ defmodule Sconce.Serving do
       doc: "Native threads that compute, each a batch of its own."
     ],
     weights: [
-      type: {:in, [:f32, :bf16]},
+      type: {:or, [{:in, [:f32, :bf16, :int8]}, {:tuple, [{:in, [:int8]}, :float]}]},
       default: :f32,
       doc: "How the matrices of a packed policy are kept, as in `Sconce.Session`."
     ],
@@ -123,7 +123,7 @@ defmodule Sconce.Serving do
           max_batch: pos_integer,
           max_queue: pos_integer,
           workers: pos_integer,
-          weights: :f32 | :bf16,
+          weights: Session.weights(),
           path: :packed | :core,
           step_us: float
         }
@@ -299,7 +299,8 @@ defmodule Sconce.Serving do
 
   @impl true
   def init(options) do
-    native = options |> Keyword.take([:max_batch, :max_queue, :workers, :weights]) |> Map.new()
+    taken = Keyword.take(options, [:max_batch, :max_queue, :workers, :weights])
+    native = taken |> Keyword.update!(:weights, &Session.format/1) |> Map.new()
     policy = options[:policy]
 
     with {:ok, ref} <- Call.run(&Native.serving_start(&1, policy.ref, native)),
