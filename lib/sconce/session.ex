@@ -73,7 +73,7 @@ defmodule Sconce.Session do
             default: 0,
             doc:
               "How many decisions `rollback/2` can take back, and `:game_frame` answer again; each takes " <>
-                "the bytes of one more state."
+                "the bytes of one more state, and in a window of one more frame."
           ],
           logits: [type: :boolean, default: false, doc: "Whether actions come with their logits."],
           project_out: [
@@ -105,9 +105,12 @@ defmodule Sconce.Session do
          ],
          game_frame: [
            type: {:or, [:integer, nil]},
+           min: -0x8000_0000_0000_0000,
+           max: 0x7FFF_FFFF_FFFF_FFFF,
            doc:
-             "The game's number of this frame. Asked again for one that was decided, the session answers " <>
-               "what it decided and stays as it was."
+             "The game's number of this frame, higher than those before. Asked again for one that was decided, " <>
+               "the session answers what it decided and stays as it was; what it does not keep is `:not_found`. " <>
+               "A decision without a number goes with the one before."
          ],
          deadline_ms: [
            type: :non_neg_integer,
@@ -124,6 +127,9 @@ defmodule Sconce.Session do
 
   # What a serving decides for all its sessions is none of theirs.
   @served Keyword.drop(@open, [:lane, :weights])
+
+  # Games in one native call.
+  @games 64
 
   @reset [seed: @seed ++ [default: nil, doc: "Another seed; `nil` keeps the session's."]]
 
@@ -173,10 +179,10 @@ defmodule Sconce.Session do
 
   ## Paths
 
-  A policy of an `:mlp`, `:gru`, `:lstm` or `:mamba` is packed once for the CPU at hand, and its decisions by one
-  step are made from what was packed (`:packed`); its numbers are those of `Sconce.Policy.forward/3` to
-  1.0e-5 of the largest, or with `weights: :bf16` those of the policy with its matrices rounded. Other backbones, windows, and weights that are not finite take the ops of the
-  policy itself (`:core`).
+  A policy is packed once for the CPU at hand, and its decisions by one step are made from what was packed
+  (`:packed`); its numbers are those of `Sconce.Policy.forward/3` to 1.0e-5 of the largest, or with
+  `weights: :bf16` those of the policy with its matrices rounded. Windows, and weights that are not finite, take
+  the ops of the policy itself (`:core`), in f32.
 
   ## Lanes
 
@@ -305,8 +311,9 @@ defmodule Sconce.Session do
 
   Sessions over one policy step as one batch, in which each weight that is read serves several games: thirty two
   of them take a third of the time, and each has the bits that it would have alone. What is wrong with one is its
-  own answer. An entry may bring options of its own, `{session, frame, opts}`; `:deadline_ms` is of all, and when it
-  passes no decision is made.
+  own answer; a session that is there twice is `:busy` the second time. An entry may bring options of its own,
+  `{session, frame, opts}`; `:deadline_ms` is of all. Sixty-four games are one native call: those of a call that
+  is late stay as they were. Sessions of a `Sconce.Serving` are decided there.
 
       iex> spec = [embedding: {:vector, 1}, backbone: :mlp, heads: [a: {:categorical, 2}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -334,11 +341,11 @@ defmodule Sconce.Session do
     submitted =
       for {i, _, native} <- served, do: {i, native, submit(native, deadline[:deadline_ms])}
 
-    decided = Map.new(decide_many(own, deadline[:deadline_ms]))
+    decided = own |> decide_many(deadline[:deadline_ms], start) |> Map.new()
 
     decided =
       for {i, native, answer} <- submitted, into: decided do
-        {i, finish(answer, native, deadline[:deadline_ms], start)}
+        {i, finish(answer, [elem(native, 0)], deadline[:deadline_ms], start)}
       end
 
     for {{session, ready}, i} <- Enum.with_index(asked) do
@@ -364,25 +371,26 @@ defmodule Sconce.Session do
           "games: expected {session, frame} or {session, frame, opts}, got: #{inspect(other)}"
   end
 
-  # Answers by their places.
-  defp decide_many([], _deadline_ms), do: []
+  # Answers by their places. A call has no more games than a scheduler reads in a moment.
+  defp decide_many(asked, deadline_ms, start) do
+    calls =
+      for some <- Enum.chunk_every(asked, @games), do: {some, submit_many(some, deadline_ms)}
 
-  defp decide_many([{_i, first, _native} | _] = asked, deadline_ms) do
-    {ref, start} = {make_ref(), System.monotonic_time()}
-    natives = for {_i, _session, native} <- asked, do: native
+    Enum.flat_map(calls, fn {some, submitted} ->
+      {places, sessions} =
+        some |> Enum.map(fn {i, session, _} -> {i, session.ref} end) |> Enum.unzip()
 
-    submitted =
-      case Native.session_act_many(ref, natives, deadline_ms) do
-        :queued -> {:queued, ref}
-        decided -> decided
+      case finish(submitted, sessions, deadline_ms, start) do
+        {:ok, answers} -> Enum.zip(places, answers)
+        error -> for i <- places, do: {i, error}
       end
+    end)
+  end
 
-    places = for {i, _session, _native} <- asked, do: i
-
-    case finish(submitted, {first.ref}, deadline_ms, start) do
-      {:ok, answers} -> Enum.zip(places, answers)
-      error -> for i <- places, do: {i, error}
-    end
+  defp submit_many(some, deadline_ms) do
+    ref = make_ref()
+    natives = for {_i, _session, native} <- some, do: native
+    with :queued <- Native.session_act_many(ref, natives, deadline_ms), do: {:queued, ref}
   end
 
   # What a decision is told, as the native side reads it.
@@ -436,8 +444,11 @@ defmodule Sconce.Session do
 
   defp decide(native, deadline_ms) do
     case submit(native, deadline_ms) do
-      {:queued, _ref} = queued -> finish(queued, native, deadline_ms, System.monotonic_time())
-      decided -> decided
+      {:queued, _ref} = queued ->
+        finish(queued, [elem(native, 0)], deadline_ms, System.monotonic_time())
+
+      decided ->
+        decided
     end
   end
 
@@ -450,22 +461,22 @@ defmodule Sconce.Session do
     end
   end
 
-  # The answer to a call that began at `start`.
-  defp finish({:queued, ref}, _native, nil, _start), do: answer(ref)
+  # The answer to a call that began at `start`, in which these sessions are.
+  defp finish({:queued, ref}, _sessions, nil, _start), do: answer(ref)
 
-  defp finish({:queued, ref}, native, deadline_ms, start) do
+  defp finish({:queued, ref}, sessions, deadline_ms, start) do
     receive do
       {:sconce, ^ref, answer} -> answer
     after
       left(deadline_ms, start) ->
-        # Either the decision will not be made, or its answer is on the way.
-        if Native.session_abandon(elem(native, 0)),
+        # Either no decision will be made, or the answer is on the way. Sessions that refused have no say.
+        if Enum.any?(sessions, &Native.session_abandon/1),
           do: {:error, Error.late(:act, deadline_ms, start)},
           else: answer(ref)
     end
   end
 
-  defp finish(decided, _native, _deadline_ms, _start), do: decided
+  defp finish(decided, _sessions, _deadline_ms, _start), do: decided
 
   # Milliseconds, the last one begun: the answer to who is late is no earlier than its deadline.
   defp left(deadline_ms, start) do
@@ -499,7 +510,8 @@ defmodule Sconce.Session do
   For games that predict the other player and correct themselves: the session must be opened with
   `rollback: n`, and frames be given with their numbers (`game_frame:`). Nothing is copied; it takes a
   microsecond. What is decided again is drawn from the same random numbers. A frame further back than the last
-  `n` decisions is `:out_of_range`, and the session stays as it was.
+  `n` decisions is `:not_found`, and the session stays as it was. A snapshot has the last decision, and none
+  before it.
 
       iex> spec = [embedding: {:vector, 1}, backbone: :gru, hidden_size: 8, heads: [a: {:categorical, 2}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -513,11 +525,12 @@ defmodule Sconce.Session do
       4
   """
   @spec rollback(t, integer) :: {:ok, non_neg_integer} | {:error, Error.t()}
-  def rollback(%__MODULE__{ref: ref}, game_frame) when is_integer(game_frame),
-    do: Native.session_rollback(ref, game_frame)
+  def rollback(%__MODULE__{ref: ref}, game_frame)
+      when game_frame in -0x8000_0000_0000_0000..0x7FFF_FFFF_FFFF_FFFF,
+      do: Native.session_rollback(ref, game_frame)
 
   def rollback(%__MODULE__{}, other),
-    do: raise(ArgumentError, "game_frame: expected an integer, got: #{inspect(other)}")
+    do: raise(ArgumentError, "game_frame: expected an integer of 64 bits, got: #{inspect(other)}")
 
   @doc """
   The session's memory as a binary: state, kept frames, seed, number of decisions, latest inputs.
@@ -556,7 +569,7 @@ defmodule Sconce.Session do
 
   @doc """
   What a session is at this moment: `mode`, `window_size`, `frame_delay`, `seed`, `frames` (decisions since its
-  start), `bytes` (of its memory, without the weights), `path` (what makes most decisions: `:packed`, the
+  start), `rollback`, `bytes` (of its memory, without the weights), `path` (what makes most decisions: `:packed`, the
   weights packed for this CPU, or `:core`), `weights` (how those are kept), `lane` and `window_lane`, and `step_us` and
   `window_us`, the measured costs of a decision by one step and by a window.
   """

@@ -572,8 +572,10 @@ defmodule Sconce.SessionTest do
           assert Session.act(session, frame(99), game_frame: n) == {:ok, Enum.at(made, n - 1)}
         end
 
-        assert {:error, %Error{kind: :out_of_range, details: %{field: "game_frame"}}} =
+        assert {:error, %Error{kind: :not_found, op: :act} = error} =
                  Session.act(session, frame(3), game_frame: 3)
+
+        assert Exception.message(error) =~ "the session keeps those for 12, 11, 10, 9"
 
         assert frames!(session) == 12
         assert Session.rollback(session, 10) == {:ok, 3}
@@ -582,10 +584,12 @@ defmodule Sconce.SessionTest do
         # The same frames lead to the same choices; others need not.
         assert Session.act(session, frame(10), game_frame: 10) == {:ok, Enum.at(made, 9)}
 
-        assert {:error, %Error{kind: :out_of_range, op: :rollback}} = Session.rollback(session, 1)
+        assert {:error, %Error{kind: :not_found, op: :rollback}} = Session.rollback(session, 1)
 
-        assert_raise ArgumentError, ~r/game_frame: expected/, fn ->
-          Session.rollback(session, 1.0)
+        for wrong <- [1.0, 2 ** 63] do
+          assert_raise ArgumentError, ~r/game_frame: expected/, fn ->
+            Session.rollback(session, wrong)
+          end
         end
       end
     end
@@ -595,8 +599,8 @@ defmodule Sconce.SessionTest do
       {:ok, _} = Session.act(session, frame(1), game_frame: 1)
       {:ok, second} = Session.act(session, frame(2), game_frame: 2)
       assert Session.act(session, frame(2), game_frame: 2) == {:ok, second}
-      assert {:error, %Error{kind: :out_of_range}} = Session.act(session, frame(1), game_frame: 1)
-      assert {:error, %Error{kind: :out_of_range}} = Session.rollback(session, 2)
+      assert {:error, %Error{kind: :not_found}} = Session.act(session, frame(1), game_frame: 1)
+      assert {:error, %Error{kind: :not_found}} = Session.rollback(session, 2)
       assert {:ok, 0} = Session.rollback(session, 3)
     end
   end
@@ -702,6 +706,39 @@ defmodule Sconce.SessionTest do
         refute_received {:sconce, _, _}
       end
     end
+
+    test "that are late are all given up, whoever of them had refused" do
+      {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
+      closed = open!(policy)
+      :ok = Session.close(closed)
+      opts = [mode: :window, window_size: 4000]
+      sessions = for _ <- 1..2, do: elem(Session.open(policy, opts), 1)
+      games = for session <- [closed | sessions], do: {session, frame(0)}
+
+      # On a busy machine the caller may wake up when the thread is done: then once more.
+      assert Enum.any?(1..20, fn _attempt ->
+               before = Enum.map(sessions, &frames!/1)
+               [_closed | answers] = Session.act_many(games, deadline_ms: 1)
+               for s <- sessions, do: eventually(fn -> match?({:ok, _}, Session.info(s)) end)
+               refute_received {:sconce, _, _}
+               late = Enum.all?(answers, &match?({:error, %Error{kind: :deadline}}, &1))
+               if late, do: assert(Enum.map(sessions, &frames!/1) == before)
+               late
+             end)
+    end
+
+    test "may be more than one native call takes" do
+      {:ok, policy} = Policy.init(embedding: {:vector, 1}, backbone: :mlp, heads: @heads)
+      games = for i <- 1..150, do: {elem(Session.open(policy, seed: i), 1), [i / 150]}
+      alone = for {_session, frame} <- games, do: frame
+      answers = Session.act_many(games)
+      assert length(answers) == 150
+
+      for {{answer, frame}, seed} <- answers |> Enum.zip(alone) |> Enum.with_index(1) do
+        {:ok, session} = Session.open(policy, seed: seed)
+        assert Session.act(session, frame) == answer
+      end
+    end
   end
 
   describe "a deadline" do
@@ -771,7 +808,7 @@ defmodule Sconce.SessionTest do
           {:mamba, :carry, :bf16, {:packed, :bf16}},
           {:mlp, :window, :bf16, {:packed, :bf16}},
           {:lstm, :window, :bf16, {:core, :f32}},
-          {:min_gru, :carry, :bf16, {:core, :f32}}
+          {:sliding_window, {:resync, 3}, :bf16, {:packed, :bf16}}
         ] do
       spec = [embedding: {:vector, 2}, backbone: backbone, heads: @heads]
       {:ok, policy} = Policy.init(spec, seed: 1)
