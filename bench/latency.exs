@@ -31,4 +31,28 @@ defmodule Latency do
   def cell(nil, _unit), do: "-"
   def cell(us, :us), do: :erlang.float_to_binary(us / 1, decimals: 1)
   def cell(us, :ms), do: :erlang.float_to_binary(us / 1000, decimals: 2)
+
+  @bar 50
+
+  @doc """
+  Sorted times as text: a line for each half octave, with its count and a bar that is as long as the
+  logarithm of that, so that one late call among a million is seen.
+  """
+  def histogram(sorted) do
+    counts = Enum.frequencies_by(sorted, &floor(2 * :math.log2(max(&1, 1.0))))
+    {first, last} = counts |> Map.keys() |> Enum.min_max()
+    longest = counts |> Map.values() |> Enum.max() |> bar()
+
+    Enum.map_join(first..last, "\n", fn at ->
+      count = Map.get(counts, at, 0)
+      bar = String.duplicate("#", round(@bar * bar(count) / longest))
+      from = at |> edge() |> String.pad_leading(8)
+      String.trim_trailing("#{from} us  #{String.pad_leading("#{count}", 8)}  #{bar}")
+    end)
+  end
+
+  defp edge(at), do: cell(:math.pow(2, at / 2), :us)
+
+  defp bar(0), do: 0
+  defp bar(count), do: :math.log2(count) + 1
 end

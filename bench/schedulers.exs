@@ -9,11 +9,11 @@
 # eight processes that do plain Elixir work, which the VM takes turns between as it likes. The rounds take
 # turns too, so that what else this machine does falls on all alike. Times in milliseconds.
 
-Code.require_file("latency.exs", __DIR__)
+for name <- ~w(latency policies), do: Code.require_file("#{name}.exs", __DIR__)
 
 defmodule Schedulers do
   alias Sconce.Bench.{Frames, Machine, Output}
-  alias Sconce.{Native, Policy, Session}
+  alias Sconce.{Native, Session}
 
   @defaults [seconds: 10.0, rounds: 3, processes: 8]
   @switches [seconds: :float, rounds: :integer, processes: :integer]
@@ -22,12 +22,6 @@ defmodule Schedulers do
   @pause 2
   # Steps of a loop that take about as long as a decision.
   @loop 10_000
-
-  @packed [embedding: {:melee, layout: :packed}, head_hidden_size: 0]
-  @policies [
-    mlp: [backbone: :mlp, hidden_sizes: [512, 512], layer_norm: true],
-    gru: [backbone: :gru, hidden_size: 256, num_layers: 2, layer_norm: false, input_norm: false]
-  ]
 
   @columns [
     {"at work", 22, :left},
@@ -65,8 +59,8 @@ defmodule Schedulers do
   end
 
   defp decisions do
-    for {name, options} <- @policies do
-      policy = Machine.value!(Policy.init(options ++ @packed, seed: 1))
+    for name <- Policies.names() do
+      policy = Policies.init!(name)
       {"act, #{name}", fn turns -> decide(policy, turns) end}
     end
   end

@@ -6,7 +6,8 @@
 # Each round opens sessions, uses each once and closes it, one after the other; then it opens as many in
 # processes, a hundred at a time, that use them and end. Sessions, processes and resident memory stand beside
 # those of the start: the first round takes what the library keeps for good (threads, buffers of an allocator),
-# those after it must not take more. Sessions that are left fail the script.
+# those after it must not take more: sessions that are left fail the script, and so does memory of the last
+# round that is a tenth above that of the first.
 
 defmodule Sessions do
   alias Sconce.Bench.{Machine, Output}
@@ -22,17 +23,25 @@ defmodule Sessions do
     opts = Keyword.merge(@defaults, opts)
     IO.puts(Output.header(Machine.describe()))
 
-    backbone = Enum.find(Sconce.Temporal.backbones(), &(to_string(&1) == opts[:backbone]))
+    backbone =
+      Enum.find(Sconce.Temporal.backbones(), &(to_string(&1) == opts[:backbone])) ||
+        raise "there is no backbone #{opts[:backbone]}"
+
     spec = [backbone: backbone, embedding: {:melee, layout: :packed}]
     {:ok, policy} = Policy.init(spec, seed: 1)
     open = open(policy, opts[:serving])
     count = opts[:sessions]
     say("start", count, nil)
 
-    for round <- 1..opts[:rounds] do
-      say("round #{round}, closed", count, time(fn -> close(open, count) end))
-      say("round #{round}, owners ended", count, time(fn -> abandon(open, count) end))
-    end
+    [first | _] =
+      rounds =
+      for round <- 1..opts[:rounds] do
+        say("round #{round}, closed", count, time(fn -> close(open, count) end))
+        say("round #{round}, owners ended", count, time(fn -> abandon(open, count) end))
+      end
+
+    List.last(rounds) <= first * 1.1 ||
+      raise "memory grows: #{inspect(rounds)} MB after each round"
   end
 
   defp open(policy, false), do: fn -> Session.open(policy) end
@@ -53,9 +62,14 @@ defmodule Sessions do
   defp close(open, count), do: for(_ <- 1..count, do: :ok = Session.close(use!(open)))
 
   defp abandon(open, count) do
-    for _ <- 1..div(count, @at_once) do
-      owners = for _ <- 1..@at_once, do: spawn_monitor(fn -> use!(open) end)
-      for {pid, monitor} <- owners, do: receive(do: ({:DOWN, ^monitor, _, ^pid, :normal} -> :ok))
+    for some <- Enum.chunk_every(1..count, @at_once) do
+      owners = for _ <- some, do: spawn_monitor(fn -> use!(open) end)
+
+      for {pid, monitor} <- owners do
+        receive do
+          {:DOWN, ^monitor, _, ^pid, reason} -> reason == :normal || raise inspect(reason)
+        end
+      end
     end
   end
 
@@ -68,11 +82,14 @@ defmodule Sessions do
     processes = length(Process.list())
     vm = div(:erlang.memory(:total), 1_000_000)
 
+    rss = rss()
+
     IO.puts(
-      "#{what}: #{each}#{live} sessions, #{processes} processes, #{rss()} MB resident, #{vm} MB of the VM's"
+      "#{what}: #{each}#{live} sessions, #{processes} processes, #{rss} MB resident, #{vm} MB of the VM's"
     )
 
-    live == 0 || exit({:shutdown, 1})
+    live == 0 || raise "#{live} sessions are left"
+    rss
   end
 
   defp rss do

@@ -92,6 +92,9 @@ defmodule Sconce.Native do
   def serving_forward(_serving, _reference, _rows, _shape, _given, _how),
     do: unavailable(:forward)
 
+  def serving_forward_many(_serving, _reference, _rows, _shape, _given, _how),
+    do: unavailable(:forward)
+
   def serving_abandon(_ticket), do: unavailable(:forward)
   def serving_swap(_serving, _reference, _policy), do: unavailable(:swap)
   def serving_drain(_serving, _reference), do: unavailable(:drain)
@@ -134,6 +137,8 @@ defmodule Sconce.Native do
   def probe_panic(_message), do: unavailable(:probe_panic)
   def probe_reply(_reference, _how), do: unavailable(:probe_reply)
   def probe_batch(_serving, _sleep_ms), do: unavailable(:probe_batch)
+  def probe_hold(_serving), do: unavailable(:probe_hold)
+  def probe_open(_gate), do: unavailable(:probe_open)
 
   defp unavailable(op) do
     reason = :persistent_term.get(@reason, "not loaded")

@@ -34,7 +34,7 @@ defmodule Sconce.Serving do
       doc: "Native threads that compute, each a batch of its own."
     ],
     weights: [
-      type: {:in, [:f32, :bf16]},
+      type: {:or, [{:in, [:f32, :bf16, :int8]}, {:tuple, [{:in, [:int8]}, :float]}]},
       default: :f32,
       doc: "How the matrices of a packed policy are kept, as in `Sconce.Session`."
     ],
@@ -185,7 +185,7 @@ defmodule Sconce.Serving do
           max_batch: pos_integer,
           max_queue: pos_integer,
           workers: pos_integer,
-          weights: :f32 | :bf16,
+          weights: Session.weights(),
           path: :packed | :core,
           step_us: float
         }
@@ -212,8 +212,10 @@ defmodule Sconce.Serving do
   end
 
   @doc false
+  # What `stop/1` ended stays ended.
   def child_spec(opts) do
-    %{id: Keyword.get(opts, :name) || __MODULE__, start: {__MODULE__, :start_link, [opts]}}
+    id = Keyword.get(opts, :name) || __MODULE__
+    %{id: id, start: {__MODULE__, :start_link, [opts]}, restart: :transient}
   end
 
   @doc """
@@ -265,7 +267,8 @@ defmodule Sconce.Serving do
   """
   @spec forward(serving, [[term]] | binary, binary | nil, keyword) ::
           {:ok, Policy.output()} | {:error, Error.t()}
-  def forward(serving, frames, state \\ nil, opts \\ []) do
+  def forward(serving, frames, state \\ nil, opts \\ [])
+      when is_binary(state) or is_nil(state) do
     options =
       Options.validate!(opts, Keyword.delete(Policy.forward_options(), :state) ++ @deadline)
 
@@ -299,9 +302,18 @@ defmodule Sconce.Serving do
   defp run(%{ref: ref, policy: policy}, {frames, options}, deadline_ms, watch) do
     Policy.pass(policy, frames, options, fn rows, shape, given, look ->
       how = {look, deadline_ms}
-      wait(deadline_ms, watch, &Native.serving_forward(ref, &1, rows, shape, given, how))
+      wait(deadline_ms, watch, &submit(ref, &1, rows, shape, given, how))
     end)
   end
+
+  # More rows take too long to copy for a scheduler.
+  @inline_bytes 65_536
+
+  defp submit(serving, ref, rows, shape, given, how) when byte_size(rows) <= @inline_bytes,
+    do: Native.serving_forward(serving, ref, rows, shape, given, how)
+
+  defp submit(serving, ref, rows, shape, given, how),
+    do: Native.serving_forward_many(serving, ref, rows, shape, given, how)
 
   defp wait(deadline_ms, watch, submit) do
     start = System.monotonic_time()
@@ -473,7 +485,8 @@ defmodule Sconce.Serving do
 
   @impl true
   def init(options) do
-    native = options |> Keyword.take([:max_batch, :max_queue, :workers, :weights]) |> Map.new()
+    taken = Keyword.take(options, [:max_batch, :max_queue, :workers, :weights])
+    native = taken |> Keyword.update!(:weights, &Session.format/1) |> Map.new()
     policy = options[:policy]
 
     with {:ok, ref} <- Call.run(&Native.serving_start(&1, policy.ref, native)),

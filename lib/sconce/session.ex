@@ -3,6 +3,8 @@ defmodule Sconce.Session do
   alias Sconce.Policy.Spec
   alias Sconce.Session.Remote
 
+  @int8_bound 0.02
+
   @seed [type: {:or, [:non_neg_integer, nil]}, max: 2 ** 64 - 1]
   @probability [type: :float, min: 0.0, max: 1.0]
 
@@ -62,11 +64,11 @@ defmodule Sconce.Session do
                 "wants it said."
           ],
           weights: [
-            type: {:in, [:f32, :bf16]},
+            type: {:or, [{:in, [:f32, :bf16, :int8]}, {:tuple, [{:in, [:int8]}, :float]}]},
             default: :f32,
             doc:
-              "How the matrices of a packed policy are kept: as they are, or rounded to bf16, which are " <>
-                "read in half the time."
+              "How the matrices of a packed policy are kept: as they are, rounded to bf16, which are read in " <>
+                "half the time, or to int8, in a quarter of it; with `{:int8, bound}` those within a bound."
           ],
           rollback: [
             type: :non_neg_integer,
@@ -74,7 +76,7 @@ defmodule Sconce.Session do
             default: 0,
             doc:
               "How many decisions `rollback/2` can take back, and `:game_frame` answer again; each takes " <>
-                "the bytes of one more state."
+                "the bytes of one more state, and in a window of one more frame."
           ],
           snapshot: [
             type: {:or, [:string, nil]},
@@ -111,9 +113,12 @@ defmodule Sconce.Session do
          ],
          game_frame: [
            type: {:or, [:integer, nil]},
+           min: -0x8000_0000_0000_0000,
+           max: 0x7FFF_FFFF_FFFF_FFFF,
            doc:
-             "The game's number of this frame. Asked again for one that was decided, the session answers " <>
-               "what it decided and stays as it was."
+             "The game's number of this frame, higher than those before. Asked again for one that was decided, " <>
+               "the session answers what it decided and stays as it was; what it does not keep is `:not_found`. " <>
+               "A decision without a number goes with the one before."
          ],
          deadline_ms: [
            type: :non_neg_integer,
@@ -130,6 +135,9 @@ defmodule Sconce.Session do
 
   # What a serving decides for all its sessions is none of theirs.
   @served Keyword.drop(@open, [:lane, :weights])
+
+  # Games in one native call.
+  @games 64
 
   @reset [seed: @seed ++ [default: nil, doc: "Another seed; `nil` keeps the session's."]]
 
@@ -179,10 +187,16 @@ defmodule Sconce.Session do
 
   ## Paths
 
-  A policy of an `:mlp`, `:gru`, `:lstm` or `:mamba` is packed once for the CPU at hand, and its decisions by one
-  step are made from what was packed (`:packed`); its numbers are those of `Sconce.Policy.forward/3` to
-  1.0e-5 of the largest, or with `weights: :bf16` those of the policy with its matrices rounded. Other backbones, windows, and weights that are not finite take the ops of the
-  policy itself (`:core`).
+  A policy is packed once for the CPU at hand, and its decisions by one step are made from what was packed
+  (`:packed`); its numbers are those of `Sconce.Policy.forward/3` to 1.0e-5 of the largest, or with
+  `weights: :bf16` those of the policy with its matrices rounded. Windows, and weights that are not finite, take
+  the ops of the policy itself (`:core`), in f32.
+
+  With `weights: :int8` the weights of an output are the nearest of 255 multiples of a 127th of their largest,
+  and what a matrix reads is rounded to 16 bits. A matrix is in bf16 all the same if its error, that of its worst
+  output as a fraction of the output's weights (root mean squares), is beyond the bound, 0.02 unless it is
+  given; if it has fewer than 32 inputs; or if the CPU does not add products of bytes in one step
+  (`avx512_vnni`). `info/1` tells what became of each as `matrices`. Trained ones have errors of 0.004 to 0.014.
 
   ## Lanes
 
@@ -214,6 +228,8 @@ defmodule Sconce.Session do
   ]
   defstruct @enforce_keys
 
+  @typedoc "How the matrices of a packed policy are to be kept."
+  @type weights :: :f32 | :bf16 | :int8 | {:int8, float}
   @type mode :: :carry | :window | {:resync, pos_integer}
   @type t :: %__MODULE__{
           ref: reference | Remote.t(),
@@ -222,7 +238,7 @@ defmodule Sconce.Session do
           logits: boolean,
           mode: mode,
           path: :packed | :core,
-          weights: :f32 | :bf16,
+          weights: :f32 | :bf16 | :int8,
           lane: :inline | :worker | :serving,
           step_us: float,
           window_us: float
@@ -284,11 +300,17 @@ defmodule Sconce.Session do
       sampling: options |> Keyword.take(Keyword.keys(@sampling)) |> Map.new(),
       seed: options[:seed] || :rand.uniform(2 ** 53) - 1,
       frame_delay: options[:frame_delay],
-      weights: options[:weights],
+      weights: format(options[:weights]),
       rollback: options[:rollback],
       lane: if(options[:lane] != :auto, do: options[:lane])
     }
   end
+
+  @doc false
+  # Weights as they are asked for and as the native side has them.
+  @spec format(weights) :: :f32 | :bf16 | {:int8, float}
+  def format(:int8), do: {:int8, @int8_bound}
+  def format(weights), do: weights
 
   defp new(ref, spec, options, info) do
     %__MODULE__{
@@ -327,8 +349,9 @@ defmodule Sconce.Session do
 
   Sessions over one policy step as one batch, in which each weight that is read serves several games: thirty two
   of them take a third of the time, and each has the bits that it would have alone. What is wrong with one is its
-  own answer. An entry may bring options of its own, `{session, frame, opts}`; `:deadline_ms` is of all, and when it
-  passes no decision is made.
+  own answer; a session that is there twice is `:busy` the second time. An entry may bring options of its own,
+  `{session, frame, opts}`; `:deadline_ms` is of all. Sixty-four games are one native call: those of a call that
+  is late stay as they were. Sessions of a `Sconce.Serving` are decided there.
 
       iex> spec = [embedding: {:vector, 1}, backbone: :mlp, heads: [a: {:categorical, 2}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -356,11 +379,11 @@ defmodule Sconce.Session do
     submitted =
       for {i, _, native} <- served, do: {i, native, submit(native, deadline[:deadline_ms])}
 
-    decided = Map.new(decide_many(own, deadline[:deadline_ms]))
+    decided = own |> decide_many(deadline[:deadline_ms], start) |> Map.new()
 
     decided =
       for {i, native, answer} <- submitted, into: decided do
-        {i, finish(answer, native, deadline[:deadline_ms], start)}
+        {i, finish(answer, [elem(native, 0)], deadline[:deadline_ms], start)}
       end
 
     for {{session, ready}, i} <- Enum.with_index(asked) do
@@ -386,25 +409,26 @@ defmodule Sconce.Session do
           "games: expected {session, frame} or {session, frame, opts}, got: #{inspect(other)}"
   end
 
-  # Answers by their places.
-  defp decide_many([], _deadline_ms), do: []
+  # Answers by their places. A call has no more games than a scheduler reads in a moment.
+  defp decide_many(asked, deadline_ms, start) do
+    calls =
+      for some <- Enum.chunk_every(asked, @games), do: {some, submit_many(some, deadline_ms)}
 
-  defp decide_many([{_i, first, _native} | _] = asked, deadline_ms) do
-    {ref, start} = {make_ref(), System.monotonic_time()}
-    natives = for {_i, _session, native} <- asked, do: native
+    Enum.flat_map(calls, fn {some, submitted} ->
+      {places, sessions} =
+        some |> Enum.map(fn {i, session, _} -> {i, session.ref} end) |> Enum.unzip()
 
-    submitted =
-      case Native.session_act_many(ref, natives, deadline_ms) do
-        :queued -> {:queued, ref}
-        decided -> decided
+      case finish(submitted, sessions, deadline_ms, start) do
+        {:ok, answers} -> Enum.zip(places, answers)
+        error -> for i <- places, do: {i, error}
       end
+    end)
+  end
 
-    places = for {i, _session, _native} <- asked, do: i
-
-    case finish(submitted, {first.ref}, deadline_ms, start) do
-      {:ok, answers} -> Enum.zip(places, answers)
-      error -> for i <- places, do: {i, error}
-    end
+  defp submit_many(some, deadline_ms) do
+    ref = make_ref()
+    natives = for {_i, _session, native} <- some, do: native
+    with :queued <- Native.session_act_many(ref, natives, deadline_ms), do: {:queued, ref}
   end
 
   # What a decision is told, as the native side reads it.
@@ -460,8 +484,11 @@ defmodule Sconce.Session do
   # A decision, of what `pack/3` made.
   def decide(native, deadline_ms) do
     case submit(native, deadline_ms) do
-      {:queued, _ref} = queued -> finish(queued, native, deadline_ms, System.monotonic_time())
-      decided -> decided
+      {:queued, _ref} = queued ->
+        finish(queued, [elem(native, 0)], deadline_ms, System.monotonic_time())
+
+      decided ->
+        decided
     end
   end
 
@@ -479,25 +506,25 @@ defmodule Sconce.Session do
     end
   end
 
-  # The answer to a call that began at `start`.
-  defp finish({:queued, request}, {%Remote{}, _, _, _, _}, deadline_ms, start),
+  # The answer to a call that began at `start`, in which these sessions are.
+  defp finish({:queued, request}, [%Remote{} | _], deadline_ms, start),
     do: Remote.await(request, deadline_ms, start)
 
-  defp finish({:queued, ref}, _native, nil, _start), do: answer(ref)
+  defp finish({:queued, ref}, _sessions, nil, _start), do: answer(ref)
 
-  defp finish({:queued, ref}, native, deadline_ms, start) do
+  defp finish({:queued, ref}, sessions, deadline_ms, start) do
     receive do
       {:sconce, ^ref, answer} -> answer
     after
       left(deadline_ms, start) ->
-        # Either the decision will not be made, or its answer is on the way.
-        if Native.session_abandon(elem(native, 0)),
+        # Either no decision will be made, or the answer is on the way. Sessions that refused have no say.
+        if Enum.any?(sessions, &Native.session_abandon/1),
           do: {:error, Error.late(:act, deadline_ms, start)},
           else: answer(ref)
     end
   end
 
-  defp finish(decided, _native, _deadline_ms, _start), do: decided
+  defp finish(decided, _sessions, _deadline_ms, _start), do: decided
 
   @doc false
   # Milliseconds, the last one begun: the answer to who is late is no earlier than its deadline.
@@ -534,7 +561,8 @@ defmodule Sconce.Session do
   For games that predict the other player and correct themselves: the session must be opened with
   `rollback: n`, and frames be given with their numbers (`game_frame:`). Nothing is copied; it takes a
   microsecond. What is decided again is drawn from the same random numbers. A frame further back than the last
-  `n` decisions is `:out_of_range`, and the session stays as it was.
+  `n` decisions is `:not_found`, and the session stays as it was. A snapshot has the last decision, and none
+  before it.
 
       iex> spec = [embedding: {:vector, 1}, backbone: :gru, hidden_size: 8, heads: [a: {:categorical, 2}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -548,11 +576,12 @@ defmodule Sconce.Session do
       4
   """
   @spec rollback(t, integer) :: {:ok, non_neg_integer} | {:error, Error.t()}
-  def rollback(%__MODULE__{ref: ref}, game_frame) when is_integer(game_frame),
-    do: native(ref, :rollback, [game_frame])
+  def rollback(%__MODULE__{ref: ref}, game_frame)
+      when game_frame in -0x8000_0000_0000_0000..0x7FFF_FFFF_FFFF_FFFF,
+      do: native(ref, :rollback, [game_frame])
 
   def rollback(%__MODULE__{}, other),
-    do: raise(ArgumentError, "game_frame: expected an integer, got: #{inspect(other)}")
+    do: raise(ArgumentError, "game_frame: expected an integer of 64 bits, got: #{inspect(other)}")
 
   @doc """
   The session's memory as a binary: state, kept frames, seed, number of decisions, latest inputs.
@@ -591,16 +620,19 @@ defmodule Sconce.Session do
 
   @doc """
   What a session is at this moment: `mode`, `window_size`, `frame_delay`, `seed`, `frames` (decisions since its
-  start), `bytes` (of its memory, without the weights), `path` (what makes most decisions: `:packed`, the
-  weights packed for this CPU, or `:core`), `weights` (how those are kept), `lane` and `window_lane`, and `step_us` and
-  `window_us`, the measured costs of a decision by one step and by a window.
+  start), `rollback`, `bytes` (of its memory, without the weights), `path` (what makes most decisions: `:packed`, the
+  weights packed for this CPU, or `:core`), `weights` (how those are kept), `matrices` (of what was packed, each with
+  its `name`, `outputs`, `inputs`, `weights` and `error`, the fraction of the weights that was lost), `lane` and
+  `window_lane`, and `step_us` and `window_us`, the measured costs of a decision by one step and by a window.
   """
   @spec info(t) :: {:ok, map} | {:error, Error.t()}
   def info(%__MODULE__{ref: ref, mode: mode}) do
     with {:ok, info} <- native(ref, :info, []) do
       {cost, info} = Map.pop!(info, :cost)
       lanes = %{lane: lane(info.lane), window_lane: lane(info.window_lane)}
-      ways = Map.merge(lanes, %{path: path(info.path), weights: weights(info.weights)})
+      matrices = Enum.map(info.matrices, &%{&1 | weights: weights(&1.weights)})
+      packed = %{path: path(info.path), weights: weights(info.weights), matrices: matrices}
+      ways = Map.merge(lanes, packed)
       {:ok, info |> Map.merge(cost) |> Map.merge(ways) |> Map.put(:mode, mode)}
     end
   end
@@ -623,6 +655,7 @@ defmodule Sconce.Session do
 
   defp weights("f32"), do: :f32
   defp weights("bf16"), do: :bf16
+  defp weights("int8"), do: :int8
 
   defp lane("inline"), do: :inline
   defp lane("worker"), do: :worker

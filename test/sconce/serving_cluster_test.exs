@@ -141,7 +141,7 @@ defmodule Sconce.ServingClusterTest do
       {:ok, action} = Session.act(twin, frame(9), game_frame: 4)
       assert {:ok, action} == Session.act(session, frame(9), game_frame: 4)
       assert {:ok, action} == Session.act(session, frame(2), game_frame: 4)
-      assert {:error, %Error{kind: :out_of_range}} = Session.rollback(session, -3)
+      assert {:error, %Error{kind: :not_found}} = Session.rollback(session, -3)
     end
 
     test "says what is wrong as one here does", %{far: far} = context do

@@ -572,8 +572,10 @@ defmodule Sconce.SessionTest do
           assert Session.act(session, frame(99), game_frame: n) == {:ok, Enum.at(made, n - 1)}
         end
 
-        assert {:error, %Error{kind: :out_of_range, details: %{field: "game_frame"}}} =
+        assert {:error, %Error{kind: :not_found, op: :act} = error} =
                  Session.act(session, frame(3), game_frame: 3)
+
+        assert Exception.message(error) =~ "the session keeps those for 12, 11, 10, 9"
 
         assert frames!(session) == 12
         assert Session.rollback(session, 10) == {:ok, 3}
@@ -582,10 +584,12 @@ defmodule Sconce.SessionTest do
         # The same frames lead to the same choices; others need not.
         assert Session.act(session, frame(10), game_frame: 10) == {:ok, Enum.at(made, 9)}
 
-        assert {:error, %Error{kind: :out_of_range, op: :rollback}} = Session.rollback(session, 1)
+        assert {:error, %Error{kind: :not_found, op: :rollback}} = Session.rollback(session, 1)
 
-        assert_raise ArgumentError, ~r/game_frame: expected/, fn ->
-          Session.rollback(session, 1.0)
+        for wrong <- [1.0, 2 ** 63] do
+          assert_raise ArgumentError, ~r/game_frame: expected/, fn ->
+            Session.rollback(session, wrong)
+          end
         end
       end
     end
@@ -595,8 +599,8 @@ defmodule Sconce.SessionTest do
       {:ok, _} = Session.act(session, frame(1), game_frame: 1)
       {:ok, second} = Session.act(session, frame(2), game_frame: 2)
       assert Session.act(session, frame(2), game_frame: 2) == {:ok, second}
-      assert {:error, %Error{kind: :out_of_range}} = Session.act(session, frame(1), game_frame: 1)
-      assert {:error, %Error{kind: :out_of_range}} = Session.rollback(session, 2)
+      assert {:error, %Error{kind: :not_found}} = Session.act(session, frame(1), game_frame: 1)
+      assert {:error, %Error{kind: :not_found}} = Session.rollback(session, 2)
       assert {:ok, 0} = Session.rollback(session, 3)
     end
   end
@@ -702,6 +706,39 @@ defmodule Sconce.SessionTest do
         refute_received {:sconce, _, _}
       end
     end
+
+    test "that are late are all given up, whoever of them had refused" do
+      {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
+      closed = open!(policy)
+      :ok = Session.close(closed)
+      opts = [mode: :window, window_size: 4000]
+      sessions = for _ <- 1..2, do: elem(Session.open(policy, opts), 1)
+      games = for session <- [closed | sessions], do: {session, frame(0)}
+
+      # On a busy machine the caller may wake up when the thread is done: then once more.
+      assert Enum.any?(1..20, fn _attempt ->
+               before = Enum.map(sessions, &frames!/1)
+               [_closed | answers] = Session.act_many(games, deadline_ms: 1)
+               for s <- sessions, do: eventually(fn -> match?({:ok, _}, Session.info(s)) end)
+               refute_received {:sconce, _, _}
+               late = Enum.all?(answers, &match?({:error, %Error{kind: :deadline}}, &1))
+               if late, do: assert(Enum.map(sessions, &frames!/1) == before)
+               late
+             end)
+    end
+
+    test "may be more than one native call takes" do
+      {:ok, policy} = Policy.init(embedding: {:vector, 1}, backbone: :mlp, heads: @heads)
+      games = for i <- 1..150, do: {elem(Session.open(policy, seed: i), 1), [i / 150]}
+      alone = for {_session, frame} <- games, do: frame
+      answers = Session.act_many(games)
+      assert length(answers) == 150
+
+      for {{answer, frame}, seed} <- answers |> Enum.zip(alone) |> Enum.with_index(1) do
+        {:ok, session} = Session.open(policy, seed: seed)
+        assert Session.act(session, frame) == answer
+      end
+    end
   end
 
   describe "a deadline" do
@@ -721,7 +758,7 @@ defmodule Sconce.SessionTest do
 
     test "ends a decision that is under way, whose session is busy until then" do
       {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
-      {:ok, session} = Session.open(policy, mode: :window, window_size: 2000)
+      {:ok, session} = Session.open(policy, mode: :window, window_size: 8000)
       assert session.lane == :worker
 
       # On a busy machine the caller may wake up when the thread is done: then once more.
@@ -770,8 +807,9 @@ defmodule Sconce.SessionTest do
           {:gru, :carry, :f32, {:packed, :f32}},
           {:mamba, :carry, :bf16, {:packed, :bf16}},
           {:mlp, :window, :bf16, {:packed, :bf16}},
+          {:gru, :carry, {:int8, 0.0}, {:packed, :bf16}},
           {:lstm, :window, :bf16, {:core, :f32}},
-          {:min_gru, :carry, :bf16, {:core, :f32}}
+          {:sliding_window, {:resync, 3}, :bf16, {:packed, :bf16}}
         ] do
       spec = [embedding: {:vector, 2}, backbone: backbone, heads: @heads]
       {:ok, policy} = Policy.init(spec, seed: 1)
@@ -781,6 +819,40 @@ defmodule Sconce.SessionTest do
       assert {info.path, info.weights} == says
       assert inspect(session) =~ " · #{info.path} #{info.weights}, "
     end
+  end
+
+  test "in int8 are the matrices within the bound, and info says which and how near they are" do
+    spec = [embedding: {:vector, 64}, backbone: :gru, heads: @heads]
+    {:ok, policy} = Policy.init(spec, seed: 1)
+
+    open = fn weights ->
+      {:ok, session} = Session.open(policy, weights: weights, seed: 1)
+      {:ok, info} = Session.info(session)
+      {session, info.matrices}
+    end
+
+    {session, matrices} = open.(:int8)
+    [%{name: "backbone.weight_ih_l0", inputs: 64, error: error} = first | _] = matrices
+    assert first.weights == session.weights
+    {:ok, %{cpu: cpu}} = Sconce.native_info()
+    assert session.weights == if(cpu.avx512_vnni, do: :int8, else: :bf16)
+    assert error > 0 and error < 0.02
+
+    {plain, exact} = open.(:f32)
+    assert Enum.map(exact, & &1.name) == Enum.map(matrices, & &1.name)
+    assert Enum.all?(exact, &(&1.weights == :f32 and &1.error == 0))
+
+    frame = Enum.map(1..64, &:math.sin/1)
+    {:ok, near} = Session.act(session, frame, logits: true)
+    {:ok, action} = Session.act(plain, frame, logits: true)
+
+    for {x, y} <- Enum.zip(numbers(action), numbers(near)), do: assert_in_delta(x, y, 0.05)
+
+    {_session, bounded} = open.({:int8, error * 0.999})
+    assert %{weights: :bf16} = hd(bounded)
+
+    assert {:error, %Error{kind: :out_of_range}} = Session.open(policy, weights: {:int8, 2})
+    assert_raise ArgumentError, ~r/:weights/, fn -> Session.open(policy, weights: {:bf16, 2}) end
   end
 
   test "a window that costs more than an inline call may goes to a thread" do

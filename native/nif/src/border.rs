@@ -83,8 +83,13 @@ pub fn perform<'a>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<()>) ->
 /// [`call`] on the caller's own scheduler, which is told how much of its time went by, so that
 /// many such calls in a row do not hold it.
 pub fn inline<'a, T: Answer>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<T>) -> Term<'a> {
+    timed(env, || call(env, op, work))
+}
+
+/// A call of whatever kind, whose time the scheduler is told.
+pub fn timed<'a>(env: Env<'a>, call: impl FnOnce() -> Term<'a>) -> Term<'a> {
     let start = Instant::now();
-    let term = call(env, op, work);
+    let term = call();
     // A timeslice is 4000 reductions: some 40 us of plain Elixir, and seldom over 100. At a percent for
     // each microsecond whoever waits behind such calls waits about as long as behind anybody else. By the
     // millisecond of the documentation of `enif_consume_timeslice` it would be ten times that.

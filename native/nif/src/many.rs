@@ -5,7 +5,7 @@ use sconce_core::Result;
 use sconce_serve::Deadline;
 use sconce_serve::session::{Call, Lane, Overrides, decide_many, lane};
 
-use crate::border::{Answer, Reply, call, decode, error, from_binary, guard, inline, pool};
+use crate::border::{Answer, Reply, call, decode, error, from_binary, guard, pool, timed};
 use crate::session::{Answered, SessionHandle, Taken, Ticket, closed, vectors};
 
 mod atoms {
@@ -16,7 +16,7 @@ mod atoms {
 type Asked<'a> = (ResourceArc<SessionHandle>, Binary<'a>, bool, Term<'a>, Option<Binary<'a>>);
 
 /// `{:ok, [answer]}`, each as `session_act` gives it, or `:queued` when they come by message. One ticket is that of
-/// all: they are given up together.
+/// all: they are given up together. Reading so many games takes a while, which the scheduler is told.
 #[rustler::nif]
 fn session_act_many<'a>(
     env: Env<'a>,
@@ -24,20 +24,22 @@ fn session_act_many<'a>(
     asked: Vec<Asked<'a>>,
     deadline_ms: Option<u64>,
 ) -> Term<'a> {
-    let deadline = deadline_ms.map(Deadline::after_ms);
-    let ticket = Ticket::default();
-    let mut many = Many(asked.into_iter().map(|of| One::take(env, of, &ticket)).collect());
-    match many.lane() {
-        Lane::Inline => inline(env, "act_many", || {
-            deadline.map_or(Ok(()), |deadline| deadline.check())?;
-            many.decide();
-            Ok(many.answers())
-        }),
-        Lane::Worker => match queue(env, reference, many, ticket, deadline) {
-            Ok(()) => atoms::queued().encode(env),
-            Err(failure) => error(env, "act_many", &failure),
-        },
-    }
+    timed(env, || {
+        let deadline = deadline_ms.map(Deadline::after_ms);
+        let ticket = Ticket::default();
+        let mut many = Many(asked.into_iter().map(|of| One::take(env, of, &ticket)).collect());
+        match many.lane() {
+            Lane::Inline => call(env, "act", || {
+                deadline.map_or(Ok(()), |deadline| deadline.check())?;
+                many.decide();
+                Ok(many.answers())
+            }),
+            Lane::Worker => match queue(env, reference, many, ticket, deadline) {
+                Ok(()) => atoms::queued().encode(env),
+                Err(failure) => error(env, "act", &failure),
+            },
+        }
+    })
 }
 
 fn queue(
@@ -48,7 +50,7 @@ fn queue(
     deadline: Option<Deadline>,
 ) -> Result<()> {
     let permit = pool::shared()?.permit()?;
-    let reply = Reply::new(env, "act_many", reference);
+    let reply = Reply::new(env, "act", reference);
     permit.submit(deadline, move |start| {
         let decided = guard(|| {
             start?;

@@ -1,9 +1,11 @@
 //! Calls that exist so that the tests of the border can lean on them.
 
+use std::panic::resume_unwind;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use rustler::{Env, Reference, ResourceArc, Term};
+use rustler::{Env, Reference, Resource, ResourceArc, Term};
 use sconce_core::{Error, Result};
 
 use crate::border::{Bytes, Data, Reply, call, decode, inline, perform};
@@ -51,15 +53,41 @@ fn probe_reply<'a>(env: Env<'a>, reference: Reference<'a>, how: String) -> Term<
     })
 }
 
-/// The next batch of a serving takes so much longer, and panics if no time is given.
+/// The next batch of a serving takes so much longer, and panics if no time is given. It does so without the
+/// lines on stderr that each panic has: there may be thousands.
 #[rustler::nif]
-#[allow(clippy::panic)]
 fn probe_batch(env: Env, serving: ResourceArc<ServingHandle>, sleep_ms: Option<u64>) -> Term {
     perform(env, "probe_batch", || {
         serving.0.with_next_batch(move || match sleep_ms {
             Some(ms) => thread::sleep(Duration::from_millis(ms)),
-            None => panic!("probe"),
+            None => resume_unwind(Box::new("probe")),
         });
+        Ok(())
+    })
+}
+
+/// What holds a batch until it is opened, or gone.
+struct Gate(Mutex<Option<mpsc::Sender<()>>>);
+
+#[rustler::resource_impl]
+impl Resource for Gate {}
+
+/// The next batch of a serving waits at a gate.
+#[rustler::nif]
+fn probe_hold(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
+    call(env, "probe_hold", || {
+        let (gate, wait) = mpsc::channel::<()>();
+        serving.0.with_next_batch(move || {
+            let _ = wait.recv();
+        });
+        Ok(ResourceArc::new(Gate(Mutex::new(Some(gate)))))
+    })
+}
+
+#[rustler::nif]
+fn probe_open(env: Env, gate: ResourceArc<Gate>) -> Term {
+    perform(env, "probe_open", || {
+        gate.0.lock().unwrap_or_else(|e| e.into_inner()).take();
         Ok(())
     })
 }

@@ -229,8 +229,11 @@ impl TicketHandle {
     }
 }
 
+/// How a pass is made, and until when.
+type How<'a> = (Term<'a>, Option<u64>);
+
 /// `{:ok, ticket}`; the answer comes by message, as of `policy_forward`.
-#[rustler::nif(schedule = "DirtyCpu")]
+#[rustler::nif]
 fn serving_forward<'a>(
     env: Env<'a>,
     serving: ResourceArc<ServingHandle>,
@@ -238,20 +241,43 @@ fn serving_forward<'a>(
     rows: Binary<'a>,
     shape: (usize, usize),
     given: Given<'a>,
-    (look, deadline_ms): (Term<'a>, Option<u64>),
+    how: How<'a>,
 ) -> Term<'a> {
+    inline(env, "forward", || submit_forward(env, &serving.0, reference, rows, shape, given, how))
+}
+
+/// The same of so many rows that copying them takes longer than a scheduler has.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn serving_forward_many<'a>(
+    env: Env<'a>,
+    serving: ResourceArc<ServingHandle>,
+    reference: Reference<'a>,
+    rows: Binary<'a>,
+    shape: (usize, usize),
+    given: Given<'a>,
+    how: How<'a>,
+) -> Term<'a> {
+    call(env, "forward", || submit_forward(env, &serving.0, reference, rows, shape, given, how))
+}
+
+fn submit_forward<'a>(
+    env: Env<'a>,
+    server: &Arc<Server>,
+    reference: Reference<'a>,
+    rows: Binary<'a>,
+    shape: (usize, usize),
+    given: Given<'a>,
+    (look, deadline_ms): How<'a>,
+) -> Result<ResourceArc<TicketHandle>> {
     let deadline = deadline_ms.map(Deadline::after_ms);
-    call(env, "forward", || {
-        deadline.map_or(Ok(()), |deadline| deadline.check())?;
-        let pass = pass(rows, shape, given, look)?;
-        let (ticket, caller) = (Ticket::default(), env.pid());
-        let waiting = Waiting::new(env, "forward", reference, ticket.clone());
-        let looking = Box::new(Looking { pass, waiting });
-        let handle = ResourceArc::new(TicketHandle { ticket, server: serving.0.clone(), caller });
-        handle.monitor(Some(env), &env.pid());
-        serving.0.submit(caller, deadline, Queued::Forward(looking))?;
-        Ok(handle)
-    })
+    deadline.map_or(Ok(()), |deadline| deadline.check())?;
+    let pass = pass(rows, shape, given, look)?;
+    let (ticket, caller) = (Ticket::default(), env.pid());
+    let waiting = Waiting::new(env, "forward", reference, ticket.clone());
+    let handle = ResourceArc::new(TicketHandle { ticket, server: server.clone(), caller });
+    handle.monitor(Some(env), &caller);
+    server.submit(caller, deadline, Queued::Forward(Box::new(Looking { pass, waiting })))?;
+    Ok(handle)
 }
 
 /// Gives up waiting for a pass: true if no answer will come, false if it is on the way or there already.

@@ -1,7 +1,7 @@
 //! Microseconds of a step of core and of a plan, and what reading the weights once would take at a rate:
 //!
 //! ```text
-//! cargo run --release --workspace --example step [SECONDS]
+//! cargo run --release --workspace --example step [SECONDS [BACKBONE..]]
 //! ```
 
 use std::time::Instant;
@@ -13,8 +13,9 @@ use sconce_core::pool;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{
-    AttentionConfig, Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig,
-    RecurrentConfig,
+    AttentionConfig, Backbone, Embedding, ExpandConfig, GlaConfig, GriffinConfig, HawkConfig,
+    Heads, HeadsConfig, HeadsKind, JambaConfig, Mamba2Config, MambaConfig, Melee, MlpConfig,
+    RecurrentConfig, StackConfig, StateConfig,
 };
 use sconce_core::{Policy, Result, Spec};
 use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
@@ -22,50 +23,144 @@ use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
 /// Games in one call.
 const BATCH: usize = 32;
 
-fn backbones() -> [(&'static str, Backbone); 5] {
-    let layers = RecurrentConfig {
-        hidden_size: 256,
-        num_layers: 2,
-        layer_norm: true,
-        input_norm: true,
-        dropout: 0.0,
-        input_dropout: 0.0,
-    };
+/// Two layers of 256, or as much of an MLP.
+fn backbones() -> Vec<(&'static str, Backbone)> {
+    let (hidden_size, num_layers, input_norm) = (256, 2, false);
+    let (dropout, input_dropout) = (0.0, 0.0);
+    let (state_size, expand_factor, conv_size) = (16, 2, 4);
+    let (num_heads, head_dim, window_size, qk_layernorm) = (4, 64, 60, false);
     let mlp = MlpConfig {
         hidden_sizes: vec![512, 512],
         layer_norm: false,
         residual: false,
-        dropout: 0.0,
-        input_dropout: 0.0,
+        dropout,
+        input_dropout,
     };
-    let (gru, lstm) = (Backbone::Gru(layers.clone()), Backbone::Lstm(layers));
-    let mamba = Backbone::Mamba(MambaConfig {
-        hidden_size: 256,
-        num_layers: 2,
-        state_size: 16,
-        expand_factor: 2,
-        conv_size: 4,
-        input_norm: false,
-        dropout: 0.0,
-        input_dropout: 0.0,
-    });
-    let attention = Backbone::SlidingWindow(AttentionConfig {
-        hidden_size: 256,
-        num_layers: 2,
-        num_heads: 4,
-        head_dim: 64,
-        window_size: 60,
-        qk_layernorm: false,
-        input_norm: false,
-        dropout: 0.0,
-        input_dropout: 0.0,
-    });
-    [
-        ("sliding_window", attention),
+    let layers = RecurrentConfig {
+        hidden_size,
+        num_layers,
+        layer_norm: true,
+        input_norm: true,
+        dropout,
+        input_dropout,
+    };
+    let mamba = MambaConfig {
+        hidden_size,
+        num_layers,
+        state_size,
+        expand_factor,
+        conv_size,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let mamba_2 = Mamba2Config {
+        hidden_size,
+        num_layers,
+        state_size: 64,
+        expand_factor,
+        conv_size,
+        head_dim,
+        chunk_size: 32,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let attention = AttentionConfig {
+        hidden_size,
+        num_layers,
+        num_heads,
+        head_dim,
+        window_size,
+        qk_layernorm,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let jamba = JambaConfig {
+        hidden_size,
+        num_layers,
+        state_size,
+        expand_factor,
+        conv_size,
+        attention_every: 2,
+        num_heads,
+        head_dim,
+        window_size,
+        qk_layernorm,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let griffin = GriffinConfig {
+        hidden_size,
+        num_layers,
+        expand_factor: 3,
+        conv_size,
+        attention_every: 2,
+        num_heads,
+        window_size,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let hawk = HawkConfig {
+        hidden_size,
+        num_layers,
+        expand_factor: 3,
+        conv_size,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let stack = StackConfig { hidden_size, num_layers, input_norm, dropout, input_dropout };
+    let expand =
+        ExpandConfig { hidden_size, num_layers, expand_factor, input_norm, dropout, input_dropout };
+    let state =
+        StateConfig { hidden_size, num_layers, state_size: 64, input_norm, dropout, input_dropout };
+    let heads = HeadsConfig {
+        hidden_size,
+        num_layers,
+        num_heads,
+        expand_factor,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    let gla = GlaConfig {
+        hidden_size,
+        num_layers,
+        num_heads,
+        head_dim,
+        expand_factor,
+        input_norm,
+        dropout,
+        input_dropout,
+    };
+    vec![
         ("mlp", Backbone::Mlp(mlp)),
-        ("gru", gru),
-        ("lstm", lstm),
-        ("mamba", mamba),
+        ("gru", Backbone::Gru(layers.clone())),
+        ("lstm", Backbone::Lstm(layers)),
+        ("mamba", Backbone::Mamba(mamba)),
+        ("sliding_window", Backbone::SlidingWindow(attention.clone())),
+        ("lstm_hybrid", Backbone::LstmHybrid(attention)),
+        ("mamba_2", Backbone::Mamba2(mamba_2)),
+        ("jamba", Backbone::Jamba(jamba.clone())),
+        ("zamba", Backbone::Zamba(jamba)),
+        ("griffin", Backbone::Griffin(griffin)),
+        ("hawk", Backbone::Hawk(hawk.clone())),
+        ("gated_ssm", Backbone::GatedSsm(HawkConfig { expand_factor, ..hawk })),
+        ("min_gru", Backbone::MinGru(stack.clone())),
+        ("min_lstm", Backbone::MinLstm(stack.clone())),
+        ("res_lstm", Backbone::ResLstm(stack)),
+        ("tx_like", Backbone::TxLike(expand.clone())),
+        ("hgrn", Backbone::Hgrn(expand.clone())),
+        ("rwkv", Backbone::Rwkv(ExpandConfig { expand_factor: 4, ..expand })),
+        ("s4d", Backbone::S4d(state.clone())),
+        ("s5", Backbone::S5(state)),
+        ("retnet", Backbone::Retnet(heads.clone())),
+        ("gla", Backbone::Gla(gla)),
+        ("xlstm", Backbone::Xlstm(heads)),
     ]
 }
 
@@ -83,7 +178,10 @@ fn least(seconds: f64, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
 
 fn main() -> Result<()> {
     let seconds = std::env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(1.0);
-    for (name, backbone) in backbones() {
+    let wanted: Vec<String> = std::env::args().skip(2).collect();
+    let mut all = backbones();
+    all.retain(|(name, _)| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name));
+    for (name, backbone) in all {
         let embedding = Embedding::Melee(Melee::packed());
         let heads = Heads::controller(HeadsKind::Independent);
         let spec = Spec { embedding, backbone, heads };
@@ -108,14 +206,13 @@ fn main() -> Result<()> {
         let Frames { continuous, ids, previous, .. } = &frames;
         let frame = Frame { continuous, ids, previous };
         println!("{name}, core: {core:.1} us");
-        for format in [Format::F32, Format::Bf16] {
+        for format in [Format::F32, Format::Bf16, Format::Int8(0.02)] {
             let Some(plan) = Plan::of(&policy, format)? else { continue };
             let mut scratch = Scratch::default();
             let mut games = vec![(plan.zero_state().to_vec(), plan.blank()); BATCH];
             let mut step = |games: &mut [(Vec<f32>, Decision)]| -> Result<()> {
-                let game = |(state, decision)| {
-                    Game::new(frame, state, &sampling, rngs[0].clone(), decision)
-                };
+                let game =
+                    |(state, decision)| Game::new(frame, state, &sampling, rngs[0], decision);
                 let mut games: Vec<Game<'_>> =
                     games.iter_mut().map(|(s, d)| game((s, d))).collect();
                 plan.step(&mut games, &mut scratch);
@@ -125,7 +222,8 @@ fn main() -> Result<()> {
             let each = least(seconds, || step(&mut games))? / BATCH as f64;
             let (mb, rate) = (plan.bytes() as f64 / 1e6, plan.bytes() as f64 / us / 1e3);
             println!(
-                "{name}, {format:?}: {us:.1} us, {mb:.2} MB at {rate:.0} GB/s; of {BATCH} {each:.1} us each"
+                "{name}, {:?}: {us:.1} us, {mb:.2} MB at {rate:.0} GB/s; of {BATCH} {each:.1} us each",
+                plan.encoding()
             );
         }
     }

@@ -7,7 +7,7 @@ use sconce_core::backbone::Cell;
 use sconce_core::backbone::attention::Sizes;
 use sconce_core::ops::Activation;
 use sconce_core::ops::attention::{THETA, Window, count_on, exponentials, frames_seen};
-use sconce_core::ops::simd::{LANES, add_assign, dispatch, load, mul_add, scale_all, sum};
+use sconce_core::ops::simd::{LANES, add_assign, dispatch, mul_add, scale_all, sum};
 use sconce_core::spec::{AttentionConfig, Layered, RecurrentConfig};
 
 use crate::arena::Packer;
@@ -104,32 +104,47 @@ impl Layer for Attention {
 }
 
 dispatch! {
-    /// `q . R(age) k` of each head and key (Su et al. 2021, eq. 34), with R's turn taken by the query the
-    /// other way round; frame `now` has age 0. Rows of scores are so long that each ends at a whole vector.
+    /// `q . R(age) k` of each head and key (Su et al. 2021, eq. 34); frame `now` has age 0. Rows of scores are so
+    /// long that each ends with a whole vector.
     fn score(scores: &mut [f32], of: &Attention, query: &[f32], keys: &[f32], now: usize) {
         let (dim, half, width) = (of.head_dim, of.head_dim / 2, of.window.width());
-        let frames = keys.len() / width;
-        let stride = scores.len() / of.heads;
+        let (frames, stride) = (keys.len() / width, scores.len() / of.heads);
         for (slot, keys) in keys.chunks_exact(width).enumerate() {
             let age = if slot <= now { now - slot } else { now + frames - slot };
             let (cos, sin) = of.window.rotation(age);
-            for (head, (query, key)) in query.chunks_exact(dim).zip(keys.chunks_exact(dim)).enumerate() {
-                let mut lanes = [0.0f32; LANES];
-                for at in (0..half).step_by(LANES) {
-                    let n = LANES.min(half - at);
-                    let (p, q) = (load(query, at, n), load(query, half + at, n));
-                    let (a, b) = (load(key, at, n), load(key, half + at, n));
-                    let (cos, sin) = (load(cos, at, n), load(sin, at, n));
-                    for i in 0..LANES {
-                        let along = mul_add::<FMA>(p[i], a[i], q[i] * b[i]);
-                        let across = p[i] * b[i] - q[i] * a[i];
-                        lanes[i] = mul_add::<FMA>(cos[i], along, mul_add::<FMA>(sin[i], across, lanes[i]));
-                    }
-                }
-                scores[head * stride + slot] = sum(lanes);
+            let heads = query.chunks_exact(dim).zip(keys.chunks_exact(dim));
+            for (head, (query, key)) in heads.enumerate() {
+                let ((p, q), (a, b)) = (query.split_at(half), key.split_at(half));
+                scores[head * stride + slot] = product::<FMA>([p, q, a, b, cos, sin]);
             }
         }
     }
+}
+
+/// Of the halves of a query and of a key, and the cosines and sines of an angle.
+#[inline(always)]
+fn product<const FMA: bool>(parts: [&[f32]; 6]) -> f32 {
+    let parts = parts.map(<[f32]>::as_chunks::<LANES>);
+    let mut lanes = [0.0f32; LANES];
+    for at in 0..parts[0].0.len() {
+        let [p, q, a, b, cos, sin] = parts.map(|(whole, _)| &whole[at]);
+        for i in 0..LANES {
+            lanes[i] = turned::<FMA>([p[i], q[i], a[i], b[i], cos[i], sin[i]], lanes[i]);
+        }
+    }
+    let mut product = sum(lanes);
+    for i in 0..parts[0].1.len() {
+        product = turned::<FMA>(parts.map(|(_, rest)| rest[i]), product);
+    }
+    product
+}
+
+/// One pair's share, on top of what there is already.
+#[inline(always)]
+fn turned<const FMA: bool>([p, q, a, b, cos, sin]: [f32; 6], sum: f32) -> f32 {
+    let along = mul_add::<FMA>(p, a, q * b);
+    let across = mul_add::<FMA>(p, b, -q * a);
+    mul_add::<FMA>(cos, along, mul_add::<FMA>(sin, across, sum))
 }
 
 dispatch! {
@@ -227,7 +242,7 @@ impl Layer for LstmHybrid {
         self.lstm.step(arena, games, at, scratch);
         let n = games.len() * self.dense.outputs();
         self.dense.read(&mut scratch.input, &scratch.x, games.len());
-        self.dense.apply(arena, &scratch.input, &mut scratch.stream);
+        self.dense.apply(arena, &mut scratch.input, &mut scratch.stream);
         scratch.x[..n].copy_from_slice(&scratch.stream[..n]);
         self.attention.step(arena, games, at + self.lstm.state_len(), scratch);
         add_assign(&mut scratch.stream[..n], &scratch.x[..n]);

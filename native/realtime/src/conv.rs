@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use sconce_core::Result;
 use sconce_core::ops::Activation;
+use sconce_core::ops::simd::dispatch;
 
 use crate::arena::Packer;
 
@@ -34,9 +35,35 @@ impl Conv {
     /// `x [c]` becomes what comes out; the state takes in what was there.
     pub fn step(&self, arena: &[f32], x: &mut [f32], state: &mut [f32]) {
         let (weight, bias) = (&arena[self.weight.clone()], &arena[self.bias.clone()]);
-        let before = self.kernel - 1;
+        match self.kernel {
+            // The published width, with loops whose length is known.
+            4 => convolve(x, bias, weight, state.as_chunks_mut::<3>().0),
+            kernel => convolve_any(x, bias, weight, state, kernel),
+        }
+        self.activation.apply(x);
+    }
+}
+
+dispatch! {
+    fn convolve<[const BEFORE: usize], [BEFORE]>(x: &mut [f32], bias: &[f32], weight: &[f32], state: &mut [[f32; BEFORE]]) {
+        let channels = x.iter_mut().zip(bias).zip(weight.chunks_exact(BEFORE + 1));
+        for (((x, bias), weight), state) in channels.zip(state) {
+            let now = *x;
+            *x = bias + now * weight[BEFORE];
+            for i in 0..BEFORE {
+                *x += state[i] * weight[i];
+                state[i] = if i + 1 < BEFORE { state[i + 1] } else { now };
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// The same of any width.
+    fn convolve_any(x: &mut [f32], bias: &[f32], weight: &[f32], state: &mut [f32], kernel: usize) {
+        let before = kernel - 1;
         for (c, (x, bias)) in x.iter_mut().zip(bias).enumerate() {
-            let (state, weight) = (&mut state[c * before..][..before], &weight[c * self.kernel..]);
+            let (state, weight) = (&mut state[c * before..][..before], &weight[c * kernel..]);
             let past: f32 = state.iter().zip(weight).map(|(x, w)| x * w).sum();
             let now = *x;
             *x = bias + past + now * weight[before];
@@ -45,6 +72,5 @@ impl Conv {
                 state[last] = now;
             }
         }
-        self.activation.apply(x);
     }
 }

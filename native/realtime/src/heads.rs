@@ -55,9 +55,6 @@ impl Heads {
 
     /// Decides on the trunk vectors `scratch.x [games, width]`.
     pub fn act(&self, arena: &[f32], games: &mut [Game<'_>], scratch: &mut Scratch) {
-        for game in &mut *games {
-            game.then(|game| self.begin(game));
-        }
         let Scratch { x, y, z, input, .. } = scratch;
         let rows = games.len();
         match &self.layers {
@@ -110,8 +107,8 @@ impl Heads {
         }
     }
 
-    /// What must fit before anything is computed.
-    fn begin(&self, game: &mut Game<'_>) -> Result<()> {
+    /// What must fit before anything is computed; what was given is the choice.
+    pub fn check(&self, game: &mut Game<'_>) -> Result<()> {
         let decision = &mut *game.decision;
         for (what, expected, got) in [
             ("logits of a decision", self.spec.num_logits(), decision.logits.len()),
@@ -122,16 +119,16 @@ impl Heads {
                 return Err(Error::mismatch(what, expected, got));
             }
         }
-        self.check(game.frame.previous, true)?;
+        self.check_labels(game.frame.previous, true)?;
         if let Some(given) = game.given {
-            self.check(given, false)?;
+            self.check_labels(given, false)?;
             decision.choices.copy_from_slice(given);
         }
         Ok(())
     }
 
     /// Labels are as many as one action has, each a class of its head; previous ones may be [`NONE`].
-    fn check(&self, labels: &[u16], previous: bool) -> Result<()> {
+    fn check_labels(&self, labels: &[u16], previous: bool) -> Result<()> {
         let (what, before) =
             if previous { ("previous labels", "previous ") } else { ("labels", "") };
         if labels.len() != self.spec.num_labels() {
@@ -215,7 +212,7 @@ fn independent(spec: &spec::Heads, packer: &mut Packer) -> Result<Layers> {
         weight.extend(packer.read(&format!("heads.{}_hidden.weight", head.name))?);
         bias.extend(packer.read(&format!("heads.{}_hidden.bias", head.name))?);
     }
-    let hidden = Matrix::pack(packer, &weight, &bias);
+    let hidden = Matrix::pack(packer, "heads.*_hidden.weight", &weight, &bias);
     let mut heads = Vec::with_capacity(spec.parts.len());
     let mut at = 0;
     for head in &spec.parts {

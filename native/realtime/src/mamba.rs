@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use sconce_core::Result;
 use sconce_core::ops::Activation;
-use sconce_core::ops::simd::{dispatch, dot, exp_with, sigmoid_with};
+use sconce_core::ops::simd::{LANES, dispatch, dot, exp_with, mul_add, sigmoid_with, sum};
 use sconce_core::spec::{HawkConfig, JambaConfig, Layered, MambaConfig};
 
 use crate::arena::Packer;
@@ -153,14 +153,40 @@ dispatch! {
     fn selective(u: &mut [f32], dt: &[f32], parts: [&[f32]; 5], state: &mut [f32]) {
         let [a, b, c, d, gate] = parts;
         let n = b.len();
+        let ((b, b_rest), (c, c_rest)) = (b.as_chunks(), c.as_chunks());
         let rows = state.chunks_exact_mut(n).zip(a.chunks_exact(n));
         for ((((u, dt), (state, a)), d), gate) in u.iter_mut().zip(dt).zip(rows).zip(d).zip(gate) {
             let input = dt * *u;
-            for ((s, a), b) in state.iter_mut().zip(a).zip(b) {
-                *s = exp_with::<FMA>(dt * a) * *s + input * b;
+            let ((state, rest), (a, a_rest)) = (state.as_chunks_mut(), a.as_chunks());
+            let mut lanes = [0.0f32; LANES];
+            for ((s, a), (b, c)) in state.iter_mut().zip(a).zip(b.iter().zip(c)) {
+                vector::<FMA>(&mut lanes, s, [a, b, c], *dt, input);
             }
-            *u = (dot(state, c) + d * *u) * gate;
+            let mut read = sum(lanes);
+            if !rest.is_empty() {
+                for ((s, a), b) in rest.iter_mut().zip(a_rest).zip(b_rest) {
+                    *s = mul_add::<FMA>(exp_with::<FMA>(dt * a), *s, input * b);
+                }
+                read += dot(rest, c_rest);
+            }
+            *u = (read + d * *u) * gate;
         }
+    }
+}
+
+/// 16 states of a channel, and what C reads of them; a function of its own, for which none of its arguments lie
+/// on one another.
+#[inline(always)]
+fn vector<const FMA: bool>(
+    read: &mut [f32; LANES],
+    s: &mut [f32; LANES],
+    [a, b, c]: [&[f32; LANES]; 3],
+    dt: f32,
+    input: f32,
+) {
+    for i in 0..LANES {
+        s[i] = mul_add::<FMA>(exp_with::<FMA>(dt * a[i]), s[i], input * b[i]);
+        read[i] = mul_add::<FMA>(s[i], c[i], read[i]);
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use sconce_core::Result;
 use sconce_core::layer::EPS;
+use sconce_core::ops::norm::group_norm::{self, GroupNorm};
 use sconce_core::ops::norm::layer_norm;
 use sconce_core::ops::simd::{LANES, dispatch};
 
@@ -44,6 +45,24 @@ impl Norm {
             Some(bias) => layer_norm::forward(y, x, weight, &arena[bias.clone()], EPS),
             None => rms(y, x, weight),
         }
+    }
+}
+
+/// A norm of each head by itself, as `sconce_core::ops::group_norm`.
+pub struct HeadNorm {
+    weight: Range<usize>,
+    norm: GroupNorm,
+}
+
+impl HeadNorm {
+    /// Of the weight `NAME.weight`.
+    pub fn new(packer: &mut Packer, name: &str, norm: GroupNorm) -> Result<Self> {
+        Ok(HeadNorm { weight: packer.keep(&format!("{name}.weight"))?, norm })
+    }
+
+    /// All heads of one vector.
+    pub fn apply(&self, arena: &[f32], x: &[f32], y: &mut [f32]) {
+        group_norm::forward(y, x, &arena[self.weight.clone()], self.norm);
     }
 }
 

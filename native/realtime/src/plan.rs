@@ -9,9 +9,11 @@ use sconce_core::{Error, Policy, Result};
 use crate::arena::{Arena, Packer};
 use crate::attention::{LstmHybrid, transformer};
 use crate::embedding::Embedding;
-use crate::gemv::Format;
+use crate::gemv::{Encoding, Format, Packed};
+use crate::gla::gla;
 use crate::griffin::{griffin, hawk};
 use crate::heads::Heads;
+use crate::hgrn::hgrn;
 use crate::layer::{Game, Layer};
 use crate::mamba::{gated_ssm, jamba, mamba, zamba};
 use crate::mamba2::mamba2;
@@ -19,15 +21,21 @@ use crate::min_rnn::{min_gru, min_lstm};
 use crate::mlp::Mlp;
 use crate::recurrent::Recurrent;
 use crate::residual_lstm::{res_lstm, tx_like};
+use crate::retnet::retnet;
+use crate::rwkv::rwkv;
+use crate::s4d::s4d;
+use crate::s5::s5;
 use crate::scratch::Scratch;
+use crate::xlstm::xlstm;
 
 /// A policy packed for the CPU at hand: its weights once more, in one arena.
 ///
 /// In f32 its logits and states are those of `Policy::act` to 1e-5 of the largest; in bf16 so are those of
-/// the policy whose matrices are rounded. Its choices are drawn from the same numbers. A game has the same
+/// the policy whose matrices are rounded, and in int8 to 1e-3, as what a matrix reads is rounded to 16 bits. Its choices are drawn from the same numbers. A game has the same
 /// decision, to the bit, in whatever company it is stepped.
 pub struct Plan {
     format: Format,
+    matrices: Vec<Packed>,
     arena: Arena,
     embedding: Embedding,
     backbone: Box<dyn Layer>,
@@ -39,16 +47,20 @@ pub struct Plan {
     widest: usize,
 }
 
+/// Games that are stepped together: by then each weight that is read serves enough of them.
+const AT_ONCE: usize = 64;
+
 impl Plan {
-    /// None for a policy that only core can step: of a backbone that has no plan yet, or with weights that are
-    /// not finite.
+    /// None for a policy that only core can step: with weights that are not finite.
+    ///
+    /// # Errors
+    /// `OutOfRange` for a bound that is not one.
     pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
+        format.validate()?;
         let spec = policy.spec();
         let mut packer = Packer::new(policy.weights(), format);
         let embedding = Embedding::new(spec, &mut packer)?;
-        let Some(backbone) = backbone(spec, embedding.width(), &mut packer)? else {
-            return Ok(None);
-        };
+        let backbone = backbone(spec, embedding.width(), &mut packer)?;
         let heads = Heads::new(&spec.heads, &mut packer)?;
         let state = policy.zero_state(1)?;
         let parts: Vec<usize> = state.0.iter().map(|part| part.elem_count()).collect();
@@ -60,8 +72,9 @@ impl Plan {
             ));
         }
         let (trunk, zero, widest) = (policy.trunk_width(), state.to_vec()?, packer.widest());
-        Ok(packer.finish().map(|arena| Plan {
+        Ok(packer.finish().map(|(arena, matrices)| Plan {
             format,
+            matrices,
             arena,
             embedding,
             backbone,
@@ -73,9 +86,23 @@ impl Plan {
         }))
     }
 
-    /// How its matrices are written.
+    /// How its matrices were to be written.
     pub fn format(&self) -> Format {
         self.format
+    }
+
+    /// How they are: in int8 if any is.
+    pub fn encoding(&self) -> Encoding {
+        match self.format {
+            Format::F32 => Encoding::F32,
+            _ if self.matrices.iter().any(|m| m.encoding == Encoding::Int8) => Encoding::Int8,
+            _ => Encoding::Bf16,
+        }
+    }
+
+    /// How each of them is.
+    pub fn matrices(&self) -> &[Packed] {
+        &self.matrices
     }
 
     /// A decision for [`Plan::step`] to write to.
@@ -104,11 +131,27 @@ impl Plan {
             // One at a time: the layers count on it.
             return self.step_those_that_fit(games, scratch);
         }
+        for games in games.chunks_mut(AT_ONCE) {
+            self.step_some(games, scratch);
+        }
+    }
+
+    fn step_those_that_fit(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
+        for game in games {
+            game.outcome = game.check_state(self.zero.len());
+            if game.outcome.is_ok() {
+                self.step_some(std::slice::from_mut(game), scratch);
+            }
+        }
+    }
+
+    fn step_some(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
         scratch.fit(self.widest, games.len());
         let arena = self.arena.numbers();
         let rows = scratch.x.chunks_exact_mut(self.embedding.width());
         for (game, x) in games.iter_mut().zip(rows) {
-            game.outcome = self.embedding.write(arena, &game.frame, x);
+            game.outcome = self.heads.check(game);
+            game.then(|game| self.embedding.write(arena, &game.frame, x));
             if game.outcome.is_err() {
                 x.fill(0.0);
             }
@@ -121,15 +164,6 @@ impl Plan {
         self.heads.act(arena, games, scratch);
         for game in games {
             game.then(|game| self.check_finite(game));
-        }
-    }
-
-    fn step_those_that_fit(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
-        for game in games {
-            game.outcome = game.check_state(self.zero.len());
-            if game.outcome.is_ok() {
-                self.step(std::slice::from_mut(game), scratch);
-            }
         }
     }
 
@@ -150,9 +184,9 @@ impl Plan {
 }
 
 /// The backbone of a spec, which reads vectors of `width` numbers.
-fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Option<Box<dyn Layer>>> {
+fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Box<dyn Layer>> {
     let recurrent = |cell, config, packer| Recurrent::new(cell, config, packer, "backbone");
-    Ok(Some(match &spec.backbone {
+    Ok(match &spec.backbone {
         Backbone::Mlp(c) => Box::new(Mlp::new(c, width, packer)?),
         Backbone::Gru(c) => Box::new(recurrent(Cell::Gru, c, packer)?),
         Backbone::Lstm(c) => Box::new(recurrent(Cell::Lstm, c, packer)?),
@@ -171,6 +205,12 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Option<Box
         Backbone::MinLstm(c) => Box::new(min_lstm(c, width, packer)?),
         Backbone::ResLstm(c) => Box::new(res_lstm(c, width, packer)?),
         Backbone::TxLike(c) => Box::new(tx_like(c, width, packer)?),
-        _ => return Ok(None),
-    }))
+        Backbone::Hgrn(c) => Box::new(hgrn(c, width, packer)?),
+        Backbone::S4d(c) => Box::new(s4d(c, width, packer)?),
+        Backbone::S5(c) => Box::new(s5(c, width, packer)?),
+        Backbone::Retnet(c) => Box::new(retnet(c, width, packer)?),
+        Backbone::Gla(c) => Box::new(gla(c, width, packer)?),
+        Backbone::Rwkv(c) => Box::new(rwkv(c, width, packer)?),
+        Backbone::Xlstm(c) => Box::new(xlstm(c, width, packer)?),
+    })
 }

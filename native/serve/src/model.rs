@@ -1,17 +1,18 @@
 //! What sessions step by: a policy, and the same packed.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use sconce_core::backbone::{Context, State};
 use sconce_core::heads::Decision;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::{Policy, Result, pool};
+use sconce_core::{Error, Policy, Result, pool};
 use sconce_realtime::{Format, Game, Plan, Scratch};
 use serde::Serialize;
 
 use crate::frames::{Row, window};
+use crate::session::spec_digest;
 
 /// A policy, its plan if it can be packed, and what decisions cost here: all that its sessions share.
 pub struct Model {
@@ -19,8 +20,12 @@ pub struct Model {
     plan: Option<Plan>,
     /// The state before any frame.
     zero: State,
+    spec_digest: u64,
     costs: Mutex<Costs>,
 }
+
+/// Frames of a window that are measured.
+const MEASURED: usize = 256;
 
 /// Microseconds, measured once.
 #[derive(Default)]
@@ -48,8 +53,8 @@ impl Model {
 
     /// A policy that steps by core.
     pub fn of_core(policy: Arc<Policy>) -> Result<Self> {
-        let zero = policy.zero_state(1)?;
-        Ok(Model { policy, plan: None, zero, costs: Mutex::default() })
+        let (zero, spec_digest) = (policy.zero_state(1)?, spec_digest(policy.spec())?);
+        Ok(Model { policy, plan: None, zero, spec_digest, costs: Mutex::default() })
     }
 
     pub fn policy(&self) -> &Policy {
@@ -69,49 +74,76 @@ impl Model {
         !self.zero.0.is_empty()
     }
 
-    /// What a decision costs, with windows of so many frames. The first who asks waits for the measuring.
+    /// What a decision costs, with windows of so many frames. Who asks first measures, and nobody waits for it.
     pub fn cost(&self, window_size: usize) -> Result<Cost> {
-        let mut costs = self.costs.lock().unwrap_or_else(|e| e.into_inner());
-        let step_us = match costs.step {
+        let step_us = match self.costs().step {
             Some(us) => us,
             None => self.step_us()?,
         };
-        costs.step = Some(step_us);
-        let known = costs.windows.iter().find(|(frames, _)| *frames == window_size);
-        let window_us = match known {
-            _ if !self.remembers() => step_us,
-            Some((_, us)) => *us,
-            None => self.core_us(window_size, 3)?,
-        };
-        if known.is_none() {
+        self.costs().step.get_or_insert(step_us);
+        if !self.remembers() {
+            return Ok(Cost { step_us, window_us: step_us });
+        }
+        let known =
+            |costs: &Costs| costs.windows.iter().find(|of| of.0 == window_size).map(|of| of.1);
+        if let Some(window_us) = known(&self.costs()) {
+            return Ok(Cost { step_us, window_us });
+        }
+        // Of a long window a part, which is as slow.
+        let frames = window_size.min(MEASURED);
+        let window_us = self.core_us(frames, 3)? * (window_size as f64 / frames as f64);
+        let mut costs = self.costs();
+        if known(&costs).is_none() {
             costs.windows.push((window_size, window_us));
         }
         Ok(Cost { step_us, window_us })
     }
 
+    fn costs(&self) -> MutexGuard<'_, Costs> {
+        self.costs.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A frame to measure with: of numbers that are not 0, which a plan would step over.
+    fn frame(&self) -> Row {
+        let mut row = Row::blank(self.policy.spec());
+        let rng = Rng::new(0, "measure", 0);
+        for (i, number) in row.continuous.iter_mut().enumerate() {
+            *number = rng.uniform(i as u64) + 0.01;
+        }
+        row
+    }
+
     fn step_us(&self) -> Result<f64> {
         let Some(plan) = &self.plan else { return self.core_us(1, 9) };
-        let (blank, sampling) = (Row::blank(self.policy.spec()), Sampling::default());
+        let (row, sampling) = (self.frame(), Sampling::default());
         let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
+        let mut state = plan.zero_state().to_vec();
         median_us(9, || {
-            let mut state = plan.zero_state().to_vec();
-            let rng = Rng::new(0, "measure", 0);
-            let frame = blank.view().frame();
+            let (frame, rng) = (row.view().frame(), Rng::new(0, "measure", 0));
             let mut game = Game::new(frame, &mut state, &sampling, rng, &mut decision);
             plan.step(std::slice::from_mut(&mut game), &mut scratch);
-            game.outcome
+            let outcome = game.outcome;
+            if outcome.is_err() {
+                state.copy_from_slice(plan.zero_state());
+            }
+            outcome
         })
     }
 
     fn core_us(&self, frames: usize, calls: usize) -> Result<f64> {
-        let (blank, sampling) = (Row::blank(self.policy.spec()), Sampling::default());
-        let frames = window(std::iter::repeat_n(blank.view(), frames));
+        let (row, sampling) = (self.frame(), Sampling::default());
+        let frames = window(std::iter::repeat_n(row.view(), frames));
         median_us(calls, || {
             let rngs = [Rng::new(0, "measure", 0)];
             let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
             let act = || self.policy.act(&frames, &self.zero, draw, &Context::default());
             pool::serial(act).map(drop)
         })
+    }
+
+    /// What tells the Spec from others, in snapshots.
+    pub fn spec_digest(&self) -> u64 {
+        self.spec_digest
     }
 
     /// A decision to write to.
@@ -125,8 +157,12 @@ impl Model {
     }
 }
 
-/// The median of so many calls; one before them warms the caches.
+/// The median of so many calls; one before them warms the caches. Numbers that are not finite take their time too.
 fn median_us(calls: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
+    let mut call = || match call() {
+        Err(Error::NonFinite { .. }) => Ok(()),
+        called => called,
+    };
     call()?;
     let mut times = Vec::with_capacity(calls);
     for _ in 0..calls {

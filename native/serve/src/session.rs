@@ -25,7 +25,7 @@ use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{Embedding, Spec};
 use sconce_core::{Error, Policy, Result};
-use sconce_realtime::{Format, Game, Scratch};
+use sconce_realtime::{Encoding, Format, Game, Packed, Plan, Scratch};
 use serde::{Deserialize, Serialize};
 
 use crate::frames::{Row, check_labels, delay_of, window};
@@ -35,6 +35,7 @@ pub use many::{Call, decide_many, lane};
 use moments::{Moment, Moments};
 use past::Past;
 use ring::Ring;
+pub use snapshot::spec_digest;
 
 /// How much of the past a decision sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,8 +126,8 @@ pub struct Overrides {
     pub press_threshold: Option<f32>,
     pub release_threshold: Option<f32>,
     pub seed: Option<u64>,
-    /// The game's number of the frame: asked again for one that the session remembers, it answers what it
-    /// decided.
+    /// The game's number of the frame, which rises: asked again for one that the session remembers, it answers
+    /// what it decided.
     pub game_frame: Option<i64>,
     /// Labels of the action that led to the frame.
     pub previous: Option<Vec<u16>>,
@@ -171,7 +172,9 @@ pub struct Info {
     /// What makes most decisions; a window is core's.
     pub path: Path,
     /// How the weights of that are written.
-    pub weights: Format,
+    pub weights: Encoding,
+    /// How each matrix of that is.
+    pub matrices: Vec<Packed>,
     pub cost: Cost,
 }
 
@@ -240,7 +243,7 @@ impl Session {
         let projection = projection(policy, options.project_out.as_deref())?;
         let row = Row::blank(spec);
         let ring = Ring::new(kept_frames(&model, &options), &row)?;
-        let moments = Moments::new(beginning(&model, delay)?, options.rollback);
+        let moments = Moments::new(beginning(&model, delay)?, options.rollback)?;
         let asked = Asked {
             way: Way::Made(0),
             row,
@@ -265,15 +268,15 @@ impl Session {
         if self.policy().spec() != model.policy().spec() {
             return Err(Error::mismatch("Spec of the new weights", "the session's", "another"));
         }
-        let cost = model.cost(self.options.window_size)?;
         if self.model.plan().is_some() != model.plan().is_some() {
             let now = self.moments.now().clone();
             let state = model.zero_state().with_values(&now.state.to_vec()?)?;
             let state = Carried::new(state, model.plan())?;
             // Those before are in the form of the model before.
-            self.moments = Moments::new(Moment { state, ..now }, self.options.rollback);
+            self.moments = Moments::new(Moment { state, ..now }, self.options.rollback)?;
+            self.cost = model.cost(self.options.window_size)?;
         }
-        (self.model, self.cost, self.asked.way) = (model.clone(), cost, Way::Made(0));
+        (self.model, self.asked.way) = (model.clone(), Way::Made(0));
         Ok(())
     }
 
@@ -289,7 +292,7 @@ impl Session {
     }
 
     /// Makes the next decision; until [`Session::commit`] the session does not know of it. A step of a plan takes
-    /// no memory.
+    /// no memory, unless directions come with the call.
     pub fn decide(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
         self.ask(raw, overrides)?;
         let made = match self.asked.way {
@@ -334,45 +337,36 @@ impl Session {
         if asked > last {
             return Ok(None);
         }
-        let found = self.moments.latest().position(|moment| moment.game_frame == Some(asked));
-        let oldest = self.moments.latest().filter_map(|moment| moment.game_frame).last();
-        match found {
-            Some(behind) => Ok(Some(behind)),
-            None => {
-                let (oldest, asked) = (oldest.unwrap_or(last) as f64, asked as f64);
-                Err(Error::out_of_range("game_frame", asked, oldest, f64::INFINITY))
-            }
+        // Decisions without a number go with the one before them.
+        let made = self.moments.latest().enumerate().filter(|(_, m)| m.game_frame == Some(asked));
+        match made.last() {
+            Some((behind, _)) => Ok(Some(behind)),
+            None => Err(self.not_kept(asked)),
         }
+    }
+
+    /// The error for a frame of a game whose decision cannot be had any more.
+    fn not_kept(&self, game_frame: i64) -> Error {
+        let numbers = self.moments.latest().filter_map(|moment| moment.game_frame);
+        let what = format!("decision for the game's frame {game_frame}");
+        let kept: Vec<String> = numbers.map(|frame| frame.to_string()).collect();
+        let reason = format!("the session keeps those for {} (rollback)", kept.join(", "));
+        Error::not_found(format!("{what}: {reason}"))
     }
 
     /// A step of the plan, once it was [asked](Self::ask) for.
     fn step(&mut self, overrides: &Overrides) -> Result<()> {
-        let model = self.model.clone();
-        let Some((plan, mut game)) = model.plan().zip(self.game(overrides)) else {
+        let Session { model, moments, asked, .. } = self;
+        let Some((plan, mut game)) = model.plan().zip(game(moments, asked, overrides)) else {
             return Err(Error::not_found("plan"));
         };
         SCRATCH.with_borrow_mut(|scratch| plan.step(std::slice::from_mut(&mut game), scratch));
         game.outcome
     }
 
-    /// The game of a step of the plan: from a copy of the present state to the next moment.
-    fn game<'a>(&'a mut self, overrides: &'a Overrides) -> Option<Game<'a>> {
-        let Session { moments, asked, .. } = self;
-        let (now, Moment { state, decision, .. }) = moments.next();
-        let (Carried::Numbers(now), Carried::Numbers(state)) = (&now.state, state) else {
-            return None;
-        };
-        state.copy_from_slice(now);
-        let frame = asked.row.view().frame();
-        let mut game = Game::new(frame, state, &asked.sampling, asked.rng.clone(), decision);
-        game.given = overrides.choices.as_deref();
-        game.projection = asked.projection.as_deref();
-        Some(game)
-    }
-
     /// A decision by core, on the row behind the state or on the window that ends with it.
     fn step_by_core(&mut self, overrides: &Overrides) -> Result<()> {
-        let rngs = [self.asked.rng.clone()];
+        let rngs = [self.asked.rng];
         let given = overrides.choices.as_deref();
         let draw = Draw { sampling: &self.asked.sampling, rngs: &rngs, given };
         let context = Context::default().projecting(self.asked.projection.clone());
@@ -421,16 +415,12 @@ impl Session {
     /// with the same numbers.
     ///
     /// # Errors
-    /// `OutOfRange` for a frame before the last `rollback` decisions.
+    /// `NotFound` for a frame before the last `rollback` decisions.
     pub fn rollback(&mut self, game_frame: i64) -> Result<usize> {
         let after = |moment: &&Moment| moment.game_frame.is_some_and(|frame| frame >= game_frame);
         let count = self.moments.latest().take_while(after).count();
-        let kept = self.moments.latest().count() - 1;
-        if count > kept {
-            let oldest = self.moments.latest().nth(kept.saturating_sub(1));
-            let oldest = oldest.and_then(|moment| moment.game_frame).unwrap_or(0);
-            let (asked, max) = (game_frame as f64, f64::INFINITY);
-            return Err(Error::out_of_range("game_frame", asked, oldest as f64, max));
+        if count == self.moments.latest().count() {
+            return Err(self.not_kept(game_frame));
         }
         self.take_back(count);
         Ok(count)
@@ -486,7 +476,8 @@ impl Session {
             lane: self.lane(self.cost.step_us),
             window_lane: self.lane(self.cost.window_us),
             path: self.path(),
-            weights: self.weights(),
+            weights: self.packed().map_or(Encoding::F32, Plan::encoding),
+            matrices: self.packed().map_or(vec![], |plan| plan.matrices().to_vec()),
             cost: self.cost,
         }
     }
@@ -496,9 +487,9 @@ impl Session {
         if self.model.plan().is_some() && !windows { Path::Packed } else { Path::Core }
     }
 
-    fn weights(&self) -> Format {
-        let packed = self.model.plan().filter(|_| self.path() == Path::Packed);
-        packed.map_or(Format::F32, |plan| plan.format())
+    /// What makes most decisions, if it is a plan.
+    fn packed(&self) -> Option<&Plan> {
+        self.model.plan().filter(|_| self.path() == Path::Packed)
     }
 
     fn lane(&self, cost_us: f64) -> Lane {
@@ -514,7 +505,7 @@ impl Session {
         let (now, next) = moments.next();
         let past = &mut next.past;
         past.copy(&now.past);
-        next.game_frame = overrides.game_frame;
+        next.game_frame = overrides.game_frame.or(now.game_frame);
         if has_own(spec, raw)? {
             past.set_from(delay, |labels| {
                 spec.embedding.previous_labels(raw, &spec.heads, labels).map(drop)
@@ -586,6 +577,24 @@ impl Session {
         let rows = std::iter::repeat_n(first, missing).chain(kept);
         window(rows.chain(std::iter::once(row.view())))
     }
+}
+
+/// The game of a step of the plan: from a copy of the present state to the next moment.
+fn game<'a>(
+    moments: &'a mut Moments,
+    asked: &'a Asked,
+    overrides: &'a Overrides,
+) -> Option<Game<'a>> {
+    let (now, Moment { state, decision, .. }) = moments.next();
+    let (Carried::Numbers(now), Carried::Numbers(state)) = (&now.state, state) else {
+        return None;
+    };
+    state.copy_from_slice(now);
+    let frame = asked.row.view().frame();
+    let mut game = Game::new(frame, state, &asked.sampling, asked.rng, decision);
+    game.given = overrides.choices.as_deref();
+    game.projection = asked.projection.as_deref();
+    Some(game)
 }
 
 /// Whether a raw row says what led to it, and the heads can read that.

@@ -669,7 +669,7 @@ fn one_frame_of_a_game_has_one_decision_however_often_it_is_asked() {
             }
             if t > 8 {
                 let error = session.act(&raw(t), &of_game(t as i64 - 9)).unwrap_err();
-                assert_eq!(error.kind(), Kind::OutOfRange);
+                assert_eq!(error.kind(), Kind::NotFound);
             }
             assert_eq!(session.snapshot().unwrap(), before);
         }
@@ -704,8 +704,91 @@ fn what_was_rolled_back_was_never_decided() {
                 session.act(&raw(t), &of_game(t as i64 - 123)).unwrap();
             }
             let before = session.snapshot().unwrap();
-            assert_eq!(session.rollback(next as i64 - 123).unwrap_err().kind(), Kind::OutOfRange);
+            assert_eq!(session.rollback(next as i64 - 123).unwrap_err().kind(), Kind::NotFound);
             assert_eq!(session.snapshot().unwrap(), before);
+        }
+    }
+}
+
+#[test]
+fn a_game_can_be_rolled_back_to_its_start_and_begins_anew() {
+    let _turn = turn();
+    for mode in [Mode::Carry, Mode::Window, Mode::Resync(3)] {
+        let policy = vector(Backbone::Gru(recurrent(12)));
+        let mut session = Session::open(policy, Options { rollback: 8, ..options(mode) }).unwrap();
+        let fresh = session.snapshot().unwrap();
+        let made: Vec<_> =
+            (0..6).map(|t| session.act(&raw(t), &of_game(t as i64)).unwrap()).collect();
+        assert_eq!(session.rollback(0).unwrap(), 6);
+        assert_eq!(session.snapshot().unwrap(), fresh);
+        for (t, made) in made.iter().enumerate() {
+            assert_eq!(&session.act(&raw(t), &of_game(t as i64)).unwrap(), made);
+        }
+    }
+}
+
+#[test]
+fn what_a_snapshot_has_is_decided_once_and_what_it_has_not_cannot_be_taken_back() {
+    let _turn = turn();
+    let policy = vector(Backbone::Gru(recurrent(12)));
+    let wanted = Options { rollback: 8, ..options(Mode::Carry) };
+    let mut session = Session::open(policy.clone(), wanted.clone()).unwrap();
+    let made: Vec<_> =
+        (90..=100).map(|t| session.act(&raw(t), &of_game(t as i64)).unwrap()).collect();
+    let mut other = Session::open(policy, wanted).unwrap();
+    other.restore(&session.snapshot().unwrap()).unwrap();
+    // The failed node's last frame, asked again of the next.
+    assert_eq!(&other.act(&raw(7), &of_game(100)).unwrap(), made.last().unwrap());
+    (101..=103).for_each(|t| drop(other.act(&raw(t), &of_game(t as i64)).unwrap()));
+    assert_eq!(other.rollback(99).unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(other.rollback(100).unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(other.rollback(101).unwrap(), 3);
+    assert_eq!(other.snapshot().unwrap(), session.snapshot().unwrap());
+}
+
+#[test]
+fn a_decision_without_a_number_goes_with_the_one_before() {
+    let _turn = turn();
+    let policy = vector(Backbone::Gru(recurrent(12)));
+    let wanted = Options { rollback: 8, ..options(Mode::Carry) };
+    let mut session = Session::open(policy, wanted).unwrap();
+    session.act(&raw(4), &of_game(4)).unwrap();
+    let before = session.snapshot().unwrap();
+    let made = session.act(&raw(5), &of_game(5)).unwrap();
+    session.act(&raw(6), &Overrides::default()).unwrap();
+    assert_eq!(session.act(&raw(0), &of_game(5)).unwrap(), made);
+    assert_eq!(session.rollback(5).unwrap(), 2);
+    assert_eq!(session.snapshot().unwrap(), before);
+    // A new game counts from its own start.
+    session.reset(None).unwrap();
+    session.act(&raw(0), &of_game(-123)).unwrap();
+    assert_eq!(session.rollback(-123).unwrap(), 1);
+}
+
+#[test]
+fn windows_of_many_sessions_have_the_bits_of_one() {
+    let _turn = turn();
+    let policy = vector(Backbone::Gru(recurrent(64)));
+    let model = Arc::new(Model::new(policy, Format::F32).unwrap());
+    let sessions = || -> Vec<Session> {
+        let wanted = Options { window_size: 20, ..options(Mode::Window) };
+        (0..20).map(|_| Session::over(model.clone(), wanted.clone()).unwrap()).collect()
+    };
+    let (mut together, mut alone) = (sessions(), sessions());
+    for t in 0..3 {
+        let raws: Vec<Vec<f32>> = (0..20).map(|i| raw(t + 100 * i)).collect();
+        let overrides = Overrides::default();
+        let mut calls: Vec<Call<'_>> = together
+            .iter_mut()
+            .zip(&raws)
+            .map(|(session, raw)| Call { session, raw, overrides: &overrides, outcome: Ok(()) })
+            .collect();
+        decide_many(&mut calls);
+        for ((call, other), raw) in calls.into_iter().zip(&mut alone).zip(&raws) {
+            call.outcome.unwrap();
+            call.session.commit();
+            let want = other.act(raw, &overrides).unwrap();
+            assert_eq!(call.session.last(), (&want.decision, want.frame));
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::spec::{Layered, StateConfig};
 use crate::weights::{Builder, Init, Weight};
 
 /// Inner width of the gated feed-forward layers over `hidden_size`.
-const FFN: usize = 4;
+pub const FFN: usize = 4;
 
 /// S4D-Real (Gu et al. 2022, section 4), with B and C read off the input, `[b, t, h]` to the same:
 ///

@@ -1,9 +1,9 @@
-//! Every backbone that has a plan, of random sizes.
+//! Every backbone, of random sizes.
 
 use sconce_core::rng::Rng;
 use sconce_core::spec::{
-    AttentionConfig, Backbone, ExpandConfig, GriffinConfig, HawkConfig, JambaConfig, Mamba2Config,
-    MambaConfig, MlpConfig, RecurrentConfig, StackConfig,
+    AttentionConfig, Backbone, ExpandConfig, GlaConfig, GriffinConfig, HawkConfig, HeadsConfig,
+    JambaConfig, Mamba2Config, MambaConfig, MlpConfig, RecurrentConfig, StackConfig, StateConfig,
 };
 
 /// Numbers that tests draw, each from its own place.
@@ -32,7 +32,8 @@ impl Numbers {
     }
 }
 
-/// One for each: of odd sizes too, of one layer and of several.
+/// One for each: of odd sizes too, of one layer and of several. A norm over a few numbers makes much of little, so
+/// none is over fewer than 6.
 pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| {
         Backbone::Mlp(MlpConfig {
@@ -49,10 +50,29 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::MinLstm(stack(n)),
     |n| Backbone::ResLstm(stack(n)),
     |n| Backbone::TxLike(expand(n)),
+    |n| Backbone::Hgrn(expand(n)),
+    |n| Backbone::S4d(state(n)),
+    |n| Backbone::S5(state(n)),
+    |n| Backbone::Retnet(heads(n)),
+    |n| Backbone::Rwkv(expand(n)),
+    |n| Backbone::Xlstm(heads(n)),
+    |n| {
+        let num_heads = 1 + n.below(4);
+        Backbone::Gla(GlaConfig {
+            hidden_size: num_heads * (6 + n.below(13)),
+            num_layers: 1 + n.below(3),
+            num_heads,
+            head_dim: 1 + n.below(20),
+            expand_factor: 1 + n.below(3),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
     |n| Backbone::SlidingWindow(attention(n)),
     |n| {
         Backbone::Mamba(MambaConfig {
-            hidden_size: 1 + n.below(70),
+            hidden_size: 6 + n.below(65),
             num_layers: 1 + n.below(3),
             state_size: 1 + n.below(17),
             expand_factor: 1 + n.below(2),
@@ -63,7 +83,7 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
         })
     },
     |n| {
-        let (heads, head_dim, expand_factor) = (1 + n.below(4), 1 + n.below(20), 1 + n.below(2));
+        let (heads, head_dim, expand_factor) = (1 + n.below(4), 6 + n.below(15), 1 + n.below(2));
         Backbone::Mamba2(Mamba2Config {
             hidden_size: heads * head_dim,
             num_layers: 1 + n.below(3),
@@ -82,7 +102,7 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| {
         let num_heads = 1 + n.below(3);
         Backbone::Griffin(GriffinConfig {
-            hidden_size: num_heads * (2 + 2 * n.below(12)),
+            hidden_size: num_heads * (6 + 2 * n.below(10)),
             num_layers: 1 + n.below(4),
             expand_factor: 1 + n.below(3),
             conv_size: 1 + n.below(4),
@@ -100,9 +120,34 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::DecisionTransformer(attention(n)),
 ];
 
+/// Of heads whose width is even.
+fn heads(n: &mut Numbers) -> HeadsConfig {
+    let num_heads = 1 + n.below(4);
+    HeadsConfig {
+        hidden_size: 2 * num_heads * (3 + n.below(8)),
+        num_layers: 1 + n.below(3),
+        num_heads,
+        expand_factor: 1 + n.below(3),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
+fn state(n: &mut Numbers) -> StateConfig {
+    StateConfig {
+        hidden_size: 6 + n.below(65),
+        num_layers: 1 + n.below(3),
+        state_size: 1 + n.below(40),
+        input_norm: n.flag(),
+        dropout: 0.1,
+        input_dropout: 0.1,
+    }
+}
+
 fn stack(n: &mut Numbers) -> StackConfig {
     StackConfig {
-        hidden_size: 1 + n.below(70),
+        hidden_size: 6 + n.below(65),
         num_layers: 1 + n.below(3),
         input_norm: n.flag(),
         dropout: 0.1,
@@ -112,7 +157,7 @@ fn stack(n: &mut Numbers) -> StackConfig {
 
 fn expand(n: &mut Numbers) -> ExpandConfig {
     ExpandConfig {
-        hidden_size: 1 + n.below(70),
+        hidden_size: 6 + n.below(65),
         num_layers: 1 + n.below(3),
         expand_factor: 1 + n.below(3),
         input_norm: n.flag(),
@@ -123,7 +168,7 @@ fn expand(n: &mut Numbers) -> ExpandConfig {
 
 fn recurrent(n: &mut Numbers) -> RecurrentConfig {
     RecurrentConfig {
-        hidden_size: 1 + n.below(70),
+        hidden_size: 6 + n.below(65),
         num_layers: 1 + n.below(3),
         layer_norm: n.flag(),
         input_norm: n.flag(),
@@ -135,7 +180,7 @@ fn recurrent(n: &mut Numbers) -> RecurrentConfig {
 /// Windows end within 30 frames, or do not.
 fn attention(n: &mut Numbers) -> AttentionConfig {
     AttentionConfig {
-        hidden_size: 1 + n.below(70),
+        hidden_size: 6 + n.below(65),
         num_layers: 1 + n.below(3),
         num_heads: 1 + n.below(4),
         head_dim: 2 + 2 * n.below(35),
@@ -150,7 +195,7 @@ fn attention(n: &mut Numbers) -> AttentionConfig {
 /// Of layers that are fewer than it takes to attend, or several times as many.
 fn jamba(n: &mut Numbers) -> JambaConfig {
     JambaConfig {
-        hidden_size: 1 + n.below(40),
+        hidden_size: 6 + n.below(35),
         num_layers: 1 + n.below(5),
         state_size: 1 + n.below(17),
         expand_factor: 1 + n.below(2),
@@ -168,7 +213,7 @@ fn jamba(n: &mut Numbers) -> JambaConfig {
 
 fn hawk(n: &mut Numbers) -> HawkConfig {
     HawkConfig {
-        hidden_size: 1 + n.below(70),
+        hidden_size: 6 + n.below(65),
         num_layers: 1 + n.below(3),
         expand_factor: 1 + n.below(3),
         conv_size: 1 + n.below(5),

@@ -24,14 +24,14 @@ use sconce_realtime::Format;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Model;
-use crate::pass::{Forward, Pass};
+use crate::pass::{Forward, Pass, run_many};
 use crate::session::{Call, Overrides, Session, decide_many};
 use crate::worker::{Deadline, STACK_BYTES};
 pub use queue::{Batch, Entry, Queue};
 use statistics::count;
 pub use statistics::{Counted, Histogram, Report, Snapshot, Statistics, Summary};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
     /// Requests in a batch, at most.
@@ -363,10 +363,13 @@ fn commit<R: Request>(request: &mut R, (): ()) -> Result<Answer> {
     Ok(Answer::Act)
 }
 
+/// A pass for each, those that are alike at once.
 fn forward<R: Request>(model: &Model, entries: &mut [Entry<R>]) -> Vec<Result<Forward>> {
-    let forward = |entry: &mut Entry<R>| match entry.item.work()? {
-        Work::Forward(pass) => pass.run(model.policy()),
-        Work::Act { .. } => Err(Error::Cancelled),
-    };
-    entries.iter_mut().map(forward).collect()
+    let mut passes = Vec::with_capacity(entries.len());
+    for entry in entries {
+        if let Ok(Work::Forward(pass)) = entry.item.work() {
+            passes.push(pass);
+        }
+    }
+    run_many(model.policy(), &passes)
 }

@@ -386,7 +386,9 @@ mod tests {
         let told = Arc::new(AtomicUsize::new(0));
         let tell = || {
             let told = told.clone();
-            queue.drain(move || drop(told.fetch_add(1, Ordering::SeqCst)));
+            queue.drain(move || {
+                told.fetch_add(1, Ordering::SeqCst);
+            });
         };
         tell();
         let (_, refusal) = queue.push(1, None, 11).unwrap_err();
@@ -418,7 +420,9 @@ mod tests {
         assert_eq!(refusal.kind(), Kind::Unavailable);
         queue.drain({
             let told = told.clone();
-            move || drop(told.fetch_add(1, Ordering::SeqCst))
+            move || {
+                told.fetch_add(1, Ordering::SeqCst);
+            }
         });
         assert_eq!(told.load(Ordering::SeqCst), 1);
     }

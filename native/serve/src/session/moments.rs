@@ -1,6 +1,7 @@
 //! A session's memory after each of its last decisions.
 
 use sconce_core::heads::Decision;
+use sconce_core::{Error, Result};
 
 use super::carried::Carried;
 use super::past::Past;
@@ -31,8 +32,18 @@ pub struct Moments {
 
 impl Moments {
     /// From `first` on, with room for `behind` before the present one.
-    pub fn new(first: Moment, behind: usize) -> Self {
-        Moments { all: vec![first; behind + 2], now: 0, behind: 0 }
+    ///
+    /// # Errors
+    /// `OutOfMemory`: a state may be large, and there are `behind + 2` of them.
+    pub fn new(first: Moment, behind: usize) -> Result<Self> {
+        let bytes = first.state.bytes().saturating_mul(behind + 2);
+        let mut room: Vec<u8> = Vec::new();
+        room.try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory {
+            what: "states of a session".into(),
+            bytes: bytes as u64,
+        })?;
+        drop(room);
+        Ok(Moments { all: vec![first; behind + 2], now: 0, behind: 0 })
     }
 
     pub fn now(&self) -> &Moment {

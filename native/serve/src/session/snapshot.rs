@@ -7,6 +7,8 @@
 //! | 8 | digest of the Spec |
 //! | 8, 8, 8 | resync interval (0 carry, 2^64 - 1 window), window size, frame delay |
 //! | 8, 8 | seed, decisions since the start |
+//! | 8, 8 | whether frames have the game's numbers, and that of the last one |
+//! | 4, 2, 4 each | logits, labels and confidence of the last decision |
 //! | 2 each | labels of the latest inputs, newest first, 2^16 - 1 where none is known |
 //! | 8, 4 each | count and numbers of the state |
 //! | 8, then per row | count of the frames kept, oldest first: continuous, ids, labels |
@@ -16,7 +18,7 @@
 //! own.
 
 use sconce_core::embedding::IdSlot;
-use sconce_core::heads::NONE;
+use sconce_core::heads::{Decision, NONE};
 use sconce_core::{Error, Result, Spec};
 
 use super::{Carried, Mode, Moment, Past, Ring, Session, Way, kept_frames};
@@ -24,7 +26,7 @@ use crate::frames::{Row, check_labels};
 
 const MAGIC: &[u8; 4] = b"SCNS";
 /// Readers refuse snapshots of another version.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const WHAT: &str = "snapshot";
 
 impl Session {
@@ -34,9 +36,16 @@ impl Session {
         let mut out = Vec::with_capacity(128 + now.state.bytes() + self.ring.bytes());
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
-        for number in self.identity()?.into_iter().chain([self.seed, now.frames]) {
+        for number in self.identity().into_iter().chain([self.seed, now.frames]) {
             out.extend_from_slice(&number.to_le_bytes());
         }
+        for number in [i64::from(now.game_frame.is_some()), now.game_frame.unwrap_or(0)] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        let Decision { logits, choices, confidence } = &now.decision;
+        out.extend(logits.iter().flat_map(|number| number.to_le_bytes()));
+        out.extend(choices.iter().flat_map(|label| label.to_le_bytes()));
+        out.extend(confidence.iter().flat_map(|number| number.to_le_bytes()));
         out.extend(now.past.labels().iter().flat_map(|label| label.to_le_bytes()));
         let state = now.state.to_vec()?;
         out.extend_from_slice(&(state.len() as u64).to_le_bytes());
@@ -68,20 +77,20 @@ impl Session {
     }
 
     /// What a snapshot and the session that reads it must have in common.
-    fn identity(&self) -> Result<[u64; 4]> {
+    fn identity(&self) -> [u64; 4] {
         let interval = match self.options.mode {
             Mode::Carry => 0,
             Mode::Resync(every) => every,
             Mode::Window => u64::MAX,
         };
         let (window, delay) = (self.options.window_size as u64, self.delay as u64);
-        Ok([spec_digest(self.policy().spec())?, interval, window, delay])
+        [self.model.spec_digest(), interval, window, delay]
     }
 
     fn parse(&self, bytes: &[u8]) -> Result<(u64, Moment, Ring)> {
         let mut read = Reader(open(bytes)?);
         let parts = ["Spec", "mode", "window size", "frame delay"];
-        for (what, own) in parts.into_iter().zip(self.identity()?) {
+        for (what, own) in parts.into_iter().zip(self.identity()) {
             let found = read.u64()?;
             if found != own {
                 let what = format!("{what} of the snapshot");
@@ -89,13 +98,29 @@ impl Session {
             }
         }
         let (seed, frames) = (read.u64()?, read.u64()?);
+        let game_frame = match (read.u64()?, read.u64()? as i64) {
+            (0, 0) => None,
+            (1, frame) if frames > 0 => Some(frame),
+            _ => return Err(corrupt("a number of a frame that there is not")),
+        };
+        let decision = self.read_decision(&mut read)?;
         let past = self.read_past_of(&mut read, frames)?;
         let state = self.model.zero_state().with_values(&read.state()?)?;
         let state = Carried::new(state, self.model.plan())?;
         let ring = self.ring(&mut read, frames)?;
-        let decision = self.model.blank();
-        let now = Moment { frames, game_frame: None, state, past, decision };
+        let now = Moment { frames, game_frame, state, past, decision };
         if read.0.is_empty() { Ok((seed, now, ring)) } else { Err(corrupt("bytes after its end")) }
+    }
+
+    fn read_decision(&self, read: &mut Reader<'_>) -> Result<Decision> {
+        let Decision { logits, choices, confidence } = self.model.blank();
+        let decision = Decision {
+            logits: read.finite(logits.len())?,
+            choices: read.numbers(choices.len(), u16::from_le_bytes)?,
+            confidence: read.finite(confidence.len())?,
+        };
+        check_labels(&self.policy().spec().heads, &decision.choices).map_err(corrupt)?;
+        Ok(decision)
     }
 
     fn read_past_of(&self, read: &mut Reader<'_>, frames: u64) -> Result<Past> {
@@ -159,7 +184,7 @@ fn digest(bytes: &[u8]) -> u64 {
     })
 }
 
-fn spec_digest(spec: &Spec) -> Result<u64> {
+pub fn spec_digest(spec: &Spec) -> Result<u64> {
     let text = serde_json::to_vec(spec).map_err(|e| Error::corrupt("Spec", e))?;
     Ok(digest(&text))
 }

@@ -1,0 +1,138 @@
+defmodule Sconce.Bench.Stress.Caller do
+  @moduledoc false
+  # One of many processes that ask for all kinds of things in any order, and may be killed at any moment.
+
+  alias Sconce.Bench.{Frames, Histogram}
+  alias Sconce.{Error, Serving, Session}
+
+  # Milliseconds; `nil` waits for as long as it takes.
+  @deadlines [0, 1, 2, 4, 8, 16, 50, nil]
+  @pause_ms 10
+
+  # How often, and what may come of it.
+  @calls [
+    act: {70, ~w(ok busy deadline panic cancelled unavailable)a},
+    forward: {8, ~w(ok busy deadline panic cancelled unavailable not_found)a},
+    snapshot: {6, ~w(ok busy)a},
+    restore: {6, ~w(ok busy)a},
+    reset: {4, ~w(ok busy)a},
+    close: {6, ~w(ok)a}
+  ]
+  @opening ~w(ok busy cancelled unavailable not_found)a
+  @turns Enum.flat_map(@calls, fn {call, {often, _kinds}} -> List.duplicate(call, often) end)
+  # Where decisions are made.
+  @places ~w(serving serving serving inline worker)a
+
+  @doc "Deadlines that there are."
+  def deadlines, do: Enum.filter(@deadlines, & &1)
+
+  @doc "Calls and what may come of them."
+  def table, do: [{:open, @opening} | for({call, {_often, kinds}} <- @calls, do: {call, kinds})]
+
+  @doc "Goes on until it is told to stop. A wrong answer raises."
+  def run(stress, slot) do
+    :rand.seed(:exsss)
+    turn(stress, slot, nil)
+  end
+
+  defp turn(stress, slot, held) do
+    if :atomics.get(stress.stop, 1) == 0 do
+      held = if held, do: call(Enum.random(@turns), held), else: open(stress, slot)
+      Process.sleep(:rand.uniform(@pause_ms) - 1)
+      turn(stress, slot, held)
+    end
+  end
+
+  defp open(stress, slot) do
+    # Before there is a session.
+    held = %{stress: stress, slot: slot, session: nil, frames: 0, kept: nil}
+
+    opened =
+      timed(held, :open, nil, fn ->
+        case Enum.random(@places) do
+          :serving -> Serving.open(stress.name)
+          lane -> Session.open(stress.policy, lane: lane)
+        end
+      end)
+
+    with {:ok, session} <- opened, do: %{held | session: session}, else: (_refused -> nil)
+  end
+
+  defp call(:act, held) do
+    deadline = Enum.random(@deadlines)
+    opts = if deadline, do: [deadline_ms: deadline], else: []
+
+    case timed(held, :act, deadline, fn -> Session.act(held.session, frame(), opts) end) do
+      {:ok, %{frame: frame}} ->
+        # A decision that was not answered was not made, and none was made twice.
+        frame == held.frames + 1 || raise "decision #{frame} after #{held.frames}"
+        %{held | frames: frame}
+
+      # Its serving has ended.
+      {:error, %Error{kind: kind}} when kind in [:unavailable, :cancelled] ->
+        call(:close, held)
+
+      {:error, _error} ->
+        held
+    end
+  end
+
+  defp call(:forward, held) do
+    deadline = Enum.random(@deadlines)
+    opts = [deadline_ms: deadline]
+    name = held.stress.name
+    timed(held, :forward, deadline, fn -> Serving.forward(name, [[frame()]], nil, opts) end)
+    held
+  end
+
+  defp call(:snapshot, held) do
+    case timed(held, :snapshot, nil, fn -> Session.snapshot(held.session) end) do
+      {:ok, snapshot} -> %{held | kept: {snapshot, held.frames}}
+      {:error, _busy} -> held
+    end
+  end
+
+  defp call(:restore, %{kept: nil} = held), do: held
+
+  defp call(:restore, %{kept: {snapshot, frames}} = held) do
+    case timed(held, :restore, nil, fn -> Session.restore(held.session, snapshot) end) do
+      :ok -> %{held | frames: frames}
+      {:error, _busy} -> held
+    end
+  end
+
+  defp call(:reset, held) do
+    case timed(held, :reset, nil, fn -> Session.reset(held.session) end) do
+      :ok -> %{held | frames: 0}
+      {:error, _busy} -> held
+    end
+  end
+
+  defp call(:close, held) do
+    timed(held, :close, nil, fn -> Session.close(held.session) end)
+    nil
+  end
+
+  defp frame do
+    {frames, _origin} = Frames.sequence()
+    elem(frames, :rand.uniform(tuple_size(frames)) - 1)
+  end
+
+  # Whoever watches sees since when it has been at it.
+  defp timed(%{stress: stress, slot: slot}, call, deadline, fun) do
+    :atomics.put(stress.began, slot, System.monotonic_time(:millisecond) - stress.start)
+    start = System.monotonic_time(:microsecond)
+    answer = fun.()
+    took = System.monotonic_time(:microsecond) - start
+    :atomics.put(stress.began, slot, -1)
+    if deadline, do: Histogram.add(stress.calls, took - 1000 * deadline)
+    kind = kind(answer)
+    counter = stress.outcomes[{call, kind}] || raise "#{call}: #{inspect(answer)}"
+    :counters.add(counter, 1, 1)
+    answer
+  end
+
+  defp kind({:error, %Error{kind: kind}}), do: kind
+  defp kind({:ok, _value}), do: :ok
+  defp kind(:ok), do: :ok
+end

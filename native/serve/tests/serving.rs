@@ -1,0 +1,504 @@
+//! What callers get of a serving, against sessions that decide alone.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sconce_core::sampling::Sampling;
+use sconce_core::spec::{
+    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
+};
+use sconce_core::{Error, Kind, Policy, Result, Spec};
+use sconce_serve::pass::Pass;
+use sconce_serve::serving::{Answer, GaveUp, Options, Request, Serving, Work};
+use sconce_serve::session::{self, Act, Mode, Overrides, Session};
+use sconce_serve::{Deadline, Format, Model};
+
+fn gru() -> Backbone {
+    Backbone::Gru(RecurrentConfig {
+        hidden_size: 12,
+        num_layers: 2,
+        layer_norm: true,
+        input_norm: true,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    })
+}
+
+fn mlp() -> Backbone {
+    Backbone::Mlp(MlpConfig {
+        hidden_sizes: vec![16],
+        layer_norm: false,
+        residual: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    })
+}
+
+fn model(backbone: Backbone, seed: u64) -> Arc<Model> {
+    let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 8 };
+    let parts = vec![head("fire", HeadKind::Bernoulli(2)), head("move", HeadKind::Categorical(4))];
+    let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 8, prior: false };
+    let spec = Spec { embedding: Embedding::Vector(3), backbone, heads };
+    let policy = Arc::new(Policy::init(&spec, seed).unwrap());
+    Arc::new(Model::new(policy, Format::F32).unwrap())
+}
+
+fn session(model: &Arc<Model>, seed: u64) -> Session {
+    let options = session::Options {
+        mode: Mode::Carry,
+        window_size: 4,
+        sampling: Sampling::default(),
+        seed,
+        weights: Format::F32,
+        lane: None,
+        rollback: 0,
+        frame_delay: None,
+        project_out: None,
+    };
+    Session::over(model.clone(), options).unwrap()
+}
+
+fn frame(t: u64) -> [f32; 3] {
+    let t = t as f32;
+    [(t * 0.7).sin(), (t * 0.3).cos(), (t * 0.11).sin()]
+}
+
+enum Asked {
+    Act { session: Session, raw: [f32; 3] },
+    Forward(Pass),
+}
+
+/// A caller that gets its session back with the answer.
+struct Caller {
+    asked: Asked,
+    overrides: Overrides,
+    claimed: Arc<AtomicBool>,
+    mine: bool,
+    answers: mpsc::Sender<(Option<Session>, Result<Answer>)>,
+}
+
+type Answers = mpsc::Receiver<(Option<Session>, Result<Answer>)>;
+
+impl Caller {
+    fn new(asked: Asked) -> (Self, Answers) {
+        let (answers, receiver) = mpsc::channel();
+        let overrides = Overrides::default();
+        (Caller { asked, overrides, claimed: Arc::default(), mine: false, answers }, receiver)
+    }
+
+    fn acting(session: Session, t: u64) -> (Self, Answers) {
+        Caller::new(Asked::Act { session, raw: frame(t) })
+    }
+}
+
+impl Request for Caller {
+    type Caller = u64;
+
+    fn work(&mut self) -> Result<Work<'_>> {
+        let overrides = &self.overrides;
+        Ok(match &mut self.asked {
+            Asked::Act { session, raw } => Work::Act { session, raw, overrides },
+            Asked::Forward(pass) => Work::Forward(pass),
+        })
+    }
+
+    fn claim(&mut self) -> bool {
+        self.mine = self.mine || !self.claimed.swap(true, Ordering::AcqRel);
+        self.mine
+    }
+
+    fn answer(self, result: Result<Answer>) {
+        let session = match self.asked {
+            Asked::Act { session, .. } => Some(session),
+            Asked::Forward(_) => None,
+        };
+        let _ = self.answers.send((session, result));
+    }
+
+    fn dismiss(self) {}
+}
+
+fn start(model: &Arc<Model>, options: Options) -> Arc<Serving<Caller>> {
+    Serving::start(model.clone(), options).unwrap()
+}
+
+/// Asks and waits.
+fn act(serving: &Serving<Caller>, caller: u64, own: Session, t: u64) -> (Session, Result<Act>) {
+    let (request, answers) = Caller::acting(own, t);
+    serving.submit(caller, None, request).unwrap();
+    let (session, answer) = answers.recv().unwrap();
+    let session = session.unwrap();
+    let answer = answer.map(|_| {
+        let (decision, frame) = session.last();
+        Act { decision: decision.clone(), frame }
+    });
+    (session, answer)
+}
+
+/// Keeps the worker at its next batch until the sender is dropped; tells when it is there.
+fn hold(serving: &Serving<Caller>) -> (mpsc::Sender<()>, mpsc::Receiver<()>) {
+    let (gate, wait) = mpsc::channel::<()>();
+    let (begun, begins) = mpsc::channel();
+    serving.with_next_batch(move || {
+        begun.send(()).unwrap();
+        let _ = wait.recv();
+    });
+    (gate, begins)
+}
+
+#[test]
+fn many_callers_get_what_each_would_have_got_alone() {
+    for (backbone, workers) in [(mlp(), 1), (gru(), 1), (gru(), 2)] {
+        let model = model(backbone, 3);
+        let serving = start(&model, Options { workers, max_batch: 5, ..Options::default() });
+        thread::scope(|scope| {
+            for caller in 0..9 {
+                let (model, serving) = (&model, &serving);
+                scope.spawn(move || {
+                    let mut served = session(model, caller);
+                    let mut alone = session(model, caller);
+                    for t in 0..40 {
+                        let answer;
+                        (served, answer) = act(serving, caller, served, t + caller);
+                        let want = alone.act(&frame(t + caller), &Overrides::default());
+                        assert_eq!(answer.unwrap(), want.unwrap());
+                    }
+                });
+            }
+        });
+        let report = serving.statistics().report();
+        assert_eq!((report.counted.requests, report.counted.answered), (360, 360));
+        assert_eq!(
+            (report.counted.late, report.counted.cancelled, report.counted.panics),
+            (0, 0, 0)
+        );
+        assert_eq!((report.queue_wait_us.count, report.latency_us.count), (360, 360));
+        let batches = report.batch_size.count;
+        assert_eq!((report.batch_size.mean.unwrap() * batches as f64).round(), 360.0);
+        assert!(report.batch_size.max.unwrap() <= 5.0);
+        assert_eq!(report.compute_us.count, batches);
+        serving.stop();
+    }
+}
+
+#[test]
+fn what_waits_for_a_worker_is_one_batch() {
+    let model = model(mlp(), 3);
+    let serving = start(&model, Options::default());
+    let (gate, begins) = hold(&serving);
+    let (first, first_answer) = Caller::acting(session(&model, 0), 0);
+    serving.submit(0, None, first).unwrap();
+    begins.recv().unwrap();
+    let waiting: Vec<Answers> = (1..20)
+        .map(|caller| {
+            let (request, answers) = Caller::acting(session(&model, caller), 0);
+            serving.submit(caller, None, request).unwrap();
+            answers
+        })
+        .collect();
+    assert_eq!(serving.waiting(), 19);
+    drop(gate);
+    assert!(first_answer.recv().unwrap().1.is_ok());
+    waiting.iter().for_each(|answers| assert!(answers.recv().unwrap().1.is_ok()));
+    let batch = serving.statistics().report().batch_size;
+    assert_eq!((batch.count, batch.max), (2, Some(19.0)));
+    serving.stop();
+}
+
+#[test]
+fn a_full_queue_is_busy_and_the_session_is_untouched() {
+    let model = model(mlp(), 3);
+    let serving = start(&model, Options { max_queue: 1, ..Options::default() });
+    let (gate, begins) = hold(&serving);
+    let submit = |caller, deadline| {
+        let (request, answers) = Caller::acting(session(&model, caller), 0);
+        serving.submit(caller, deadline, request).map(|()| answers)
+    };
+    let first = submit(0, None).unwrap();
+    begins.recv().unwrap();
+    let second = submit(1, None).unwrap();
+    assert_eq!(submit(2, None).err().unwrap().kind(), Kind::Busy);
+    assert_eq!(serving.statistics().report().counted.busy, 1);
+    drop(gate);
+    for answers in [first, second] {
+        assert!(answers.recv().unwrap().1.is_ok());
+    }
+    serving.stop();
+}
+
+#[test]
+fn what_is_late_is_told_how_long_it_waited() {
+    let model = model(gru(), 3);
+    let serving = start(&model, Options::default());
+    let (gate, begins) = hold(&serving);
+    let (first, first_answer) = Caller::acting(session(&model, 0), 0);
+    serving.submit(0, None, first).unwrap();
+    begins.recv().unwrap();
+    let (late, late_answer) = Caller::acting(session(&model, 1), 0);
+    serving.submit(1, Some(Deadline::after_ms(2)), late).unwrap();
+    thread::sleep(Duration::from_millis(5));
+    drop(gate);
+    assert!(first_answer.recv().unwrap().1.is_ok());
+    let (own, answer) = late_answer.recv().unwrap();
+    let Err(Error::Deadline { deadline_ms: 2, waited_ms, .. }) = answer else {
+        panic!("it is late");
+    };
+    assert!(waited_ms >= 5.0);
+    assert_eq!(own.unwrap().info().frames, 0, "it stays as it was");
+    assert_eq!(serving.statistics().report().counted.late, 1);
+    serving.stop();
+}
+
+#[test]
+fn who_gives_up_is_not_answered_and_keeps_the_session_as_it_was() {
+    let model = model(gru(), 3);
+    let serving = start(&model, Options::default());
+    let (gate, begins) = hold(&serving);
+    let submit = |caller| {
+        let (request, answers) = Caller::acting(session(&model, caller), 0);
+        let claimed = request.claimed.clone();
+        serving.submit(caller, None, request).unwrap();
+        (claimed, answers)
+    };
+    let give_up = |caller, claimed: &Arc<AtomicBool>, why| {
+        assert!(!claimed.swap(true, Ordering::AcqRel));
+        serving.give_up(caller, why, |request| Arc::ptr_eq(&request.claimed, claimed));
+    };
+    let (in_batch, no_answer) = submit(0);
+    begins.recv().unwrap();
+    let (waits, neither) = submit(1);
+    give_up(1, &waits, GaveUp::Died);
+    assert_eq!(serving.waiting(), 0);
+    assert!(neither.recv().is_err(), "it left the queue at once");
+    give_up(0, &in_batch, GaveUp::Late);
+    drop(gate);
+    assert!(no_answer.recv().is_err());
+    let counted = serving.statistics().report().counted;
+    assert_eq!((counted.answered, counted.late, counted.cancelled), (0, 1, 1));
+    serving.stop();
+}
+
+#[test]
+fn a_panic_answers_its_batch_and_the_worker_lives_on() {
+    let model = model(gru(), 3);
+    let serving = start(&model, Options::default());
+    let (own, first) = act(&serving, 0, session(&model, 0), 0);
+    serving.with_next_batch(|| panic!("on purpose"));
+    let (own, answer) = act(&serving, 0, own, 1);
+    let Err(Error::Panic { message }) = answer else { panic!("it panicked") };
+    assert_eq!(message, "on purpose");
+    assert_eq!(own.info().frames, 1);
+    let (_, again) = act(&serving, 0, own, 1);
+    let mut alone = session(&model, 0);
+    assert_eq!(alone.act(&frame(0), &Overrides::default()).unwrap(), first.unwrap());
+    assert_eq!(alone.act(&frame(1), &Overrides::default()).unwrap(), again.unwrap());
+    assert_eq!(serving.statistics().report().counted.panics, 1);
+    serving.stop();
+}
+
+#[test]
+fn weights_change_between_two_batches_and_memories_stay() {
+    let (old, new) = (model(gru(), 3), model(gru(), 4));
+    let serving = start(&old, Options::default());
+    let mut alone = session(&old, 7);
+    let mut served = session(&old, 7);
+    for t in 0..10 {
+        if t == 5 {
+            serving.swap(new.clone()).unwrap();
+            alone.adopt(&new).unwrap();
+        }
+        let answer;
+        (served, answer) = act(&serving, 0, served, t);
+        assert_eq!(answer.unwrap(), alone.act(&frame(t), &Overrides::default()).unwrap());
+    }
+    assert_eq!(serving.swap(model(mlp(), 3)).unwrap_err().kind(), Kind::Mismatch);
+    assert_eq!(serving.statistics().report().counted.swaps, 1);
+    serving.stop();
+}
+
+#[test]
+fn passes_with_states_are_those_of_the_policy_and_one_that_is_wrong_fails_alone() {
+    let model = model(gru(), 3);
+    let serving = start(&model, Options::default());
+    let (gate, begins) = hold(&serving);
+    let (first, first_answer) = Caller::acting(session(&model, 0), 0);
+    serving.submit(0, None, first).unwrap();
+    begins.recv().unwrap();
+    let rows = |games: u64, time: u64, from: u64| -> Vec<f32> {
+        (0..games * time).flat_map(|i| frame(i + from)).collect()
+    };
+    let pass = |batch: u64, time: u64, from| Pass {
+        rows: rows(batch, time, from),
+        batch: batch as usize,
+        time: time as usize,
+        ..Pass::default()
+    };
+    let before = pass(2, 1, 50).run(model.policy()).unwrap();
+    let state = Some(before.state.clone());
+    let broken = Pass { rows: vec![f32::NAN; 3], ..pass(1, 1, 0) };
+    let mut last = pass(2, 1, 9);
+    last.look.return_sequences = false;
+    let passes = [
+        pass(1, 1, 0),
+        broken,
+        Pass { state, ..pass(2, 1, 20) },
+        pass(3, 4, 30),
+        pass(2, 4, 60),
+        last,
+        Pass { state: Some(vec![0.0; 3]), ..pass(1, 1, 0) },
+    ];
+    let answers: Vec<Answers> = passes
+        .iter()
+        .map(|pass| {
+            let (request, answers) = Caller::new(Asked::Forward(pass.clone()));
+            serving.submit(1, None, request).unwrap();
+            answers
+        })
+        .collect();
+    drop(gate);
+    assert!(first_answer.recv().unwrap().1.is_ok());
+    for (pass, answers) in passes.iter().zip(answers) {
+        let (_, answer) = answers.recv().unwrap();
+        match (answer, pass.run(model.policy())) {
+            (Ok(Answer::Forward(got)), Ok(want)) => {
+                for (got, want) in [(&got.logits, &want.logits), (&got.state, &want.state)] {
+                    assert_eq!(got.len(), want.len());
+                    assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-5));
+                }
+            }
+            (Err(got), Err(want)) => assert_eq!(got.to_string(), want.to_string()),
+            _ => panic!("not what the policy says"),
+        }
+    }
+    serving.stop();
+}
+
+#[test]
+fn draining_finishes_what_came_before_and_stopping_cancels_it() {
+    for drains in [true, false] {
+        let model = model(mlp(), 3);
+        let serving = start(&model, Options::default());
+        let (gate, begins) = hold(&serving);
+        let submit = |caller| {
+            let (request, answers) = Caller::acting(session(&model, caller), 0);
+            serving.submit(caller, None, request).map(|()| answers)
+        };
+        let first = submit(0).unwrap();
+        begins.recv().unwrap();
+        let second = submit(1).unwrap();
+        let (drained, told) = mpsc::channel();
+        match drains {
+            true => serving.drain(move || drained.send(()).unwrap()),
+            false => serving.stop(),
+        }
+        assert_eq!(submit(2).err().unwrap().kind(), Kind::Unavailable);
+        assert!(serving.check_open().is_err());
+        if !drains {
+            // While the worker is still at its batch.
+            let (_, cancelled) = second.recv().unwrap();
+            assert_eq!(cancelled.err().unwrap().kind(), Kind::Cancelled);
+            drop(gate);
+            assert!(first.recv().unwrap().1.is_ok());
+            continue;
+        }
+        assert!(told.try_recv().is_err());
+        drop(gate);
+        told.recv().unwrap();
+        for answers in [first, second] {
+            assert!(answers.try_recv().unwrap().1.is_ok(), "done before it was told");
+        }
+        serving.stop();
+    }
+}
+
+#[test]
+fn options_out_of_bounds_are_refused() {
+    let model = model(mlp(), 3);
+    for options in [
+        Options { max_batch: 0, ..Options::default() },
+        Options { max_queue: 0, ..Options::default() },
+        Options { workers: 0, ..Options::default() },
+    ] {
+        let refused = Serving::<Caller>::start(model.clone(), options).err().unwrap();
+        assert_eq!(refused.kind(), Kind::OutOfRange);
+    }
+}
+
+/// Callers that give up, batches that panic, weights that change, and at last an end: each request has one
+/// outcome, and all of them are counted.
+#[test]
+fn every_request_has_one_outcome_whatever_happens() {
+    let models = [model(gru(), 3), model(gru(), 4)];
+    let options = Options { workers: 2, max_queue: 6, max_batch: 4, ..Options::default() };
+    let serving = start(&models[0], options);
+    let (answered, gave_up, busy, late) =
+        (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let ended = Mutex::new(false);
+    let begin = Instant::now();
+    thread::scope(|scope| {
+        for caller in 0..8_u64 {
+            let (models, serving) = (&models, &serving);
+            let (answered, gave_up, busy, late) = (&answered, &gave_up, &busy, &late);
+            scope.spawn(move || {
+                let mut own = Some(session(&models[0], caller));
+                for t in 0..400 {
+                    let session = own.take().unwrap_or_else(|| session(&models[0], caller));
+                    let (request, answers) = Caller::acting(session, t);
+                    let claimed = request.claimed.clone();
+                    let deadline = ((t + caller) % 5 == 0).then(|| Deadline::after_ms(0));
+                    if let Err(refusal) = serving.submit(caller, deadline, request) {
+                        assert_eq!(refusal.kind(), Kind::Busy);
+                        busy.fetch_add(1, Ordering::Relaxed);
+                        thread::yield_now();
+                        continue;
+                    }
+                    if (t * 3 + caller) % 7 == 0 && !claimed.swap(true, Ordering::AcqRel) {
+                        serving
+                            .give_up(caller, GaveUp::Died, |r| Arc::ptr_eq(&r.claimed, &claimed));
+                        gave_up.fetch_add(1, Ordering::Relaxed);
+                        assert!(answers.recv().is_err());
+                        continue;
+                    }
+                    let (session, answer) = answers.recv().unwrap();
+                    own = session;
+                    let counter = match answer {
+                        Ok(_) => answered,
+                        Err(Error::Panic { .. }) => answered,
+                        Err(Error::Deadline { .. }) => late,
+                        Err(other) => panic!("{other}"),
+                    };
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut turn = 0;
+            while !*ended.lock().unwrap() {
+                turn += 1;
+                serving.swap(models[turn % 2].clone()).unwrap();
+                serving.with_next_batch(move || assert!(turn % 8 != 0, "on purpose"));
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        scope.spawn(|| {
+            let settled = || {
+                let all = [&answered, &gave_up, &busy, &late];
+                all.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>()
+            };
+            while settled() < 8 * 400 && begin.elapsed() < Duration::from_secs(60) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            *ended.lock().unwrap() = true;
+        });
+    });
+    let counted = serving.statistics().report().counted;
+    let read = |count: &AtomicUsize| count.load(Ordering::Relaxed) as u64;
+    assert_eq!(read(&answered) + read(&gave_up) + read(&late) + read(&busy), 8 * 400);
+    assert_eq!(counted.requests, read(&answered) + read(&gave_up) + read(&late));
+    assert_eq!((counted.answered, counted.late), (read(&answered), read(&late)));
+    assert_eq!((counted.cancelled, counted.busy), (read(&gave_up), read(&busy)));
+    assert_eq!(serving.waiting(), 0);
+    serving.stop();
+}
