@@ -758,7 +758,7 @@ defmodule Sconce.SessionTest do
 
     test "ends a decision that is under way, whose session is busy until then" do
       {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
-      {:ok, session} = Session.open(policy, mode: :window, window_size: 2000)
+      {:ok, session} = Session.open(policy, mode: :window, window_size: 8000)
       assert session.lane == :worker
 
       # On a busy machine the caller may wake up when the thread is done: then once more.
@@ -807,6 +807,7 @@ defmodule Sconce.SessionTest do
           {:gru, :carry, :f32, {:packed, :f32}},
           {:mamba, :carry, :bf16, {:packed, :bf16}},
           {:mlp, :window, :bf16, {:packed, :bf16}},
+          {:gru, :carry, {:int8, 0.0}, {:packed, :bf16}},
           {:lstm, :window, :bf16, {:core, :f32}},
           {:sliding_window, {:resync, 3}, :bf16, {:packed, :bf16}}
         ] do
@@ -818,6 +819,40 @@ defmodule Sconce.SessionTest do
       assert {info.path, info.weights} == says
       assert inspect(session) =~ " · #{info.path} #{info.weights}, "
     end
+  end
+
+  test "in int8 are the matrices within the bound, and info says which and how near they are" do
+    spec = [embedding: {:vector, 64}, backbone: :gru, heads: @heads]
+    {:ok, policy} = Policy.init(spec, seed: 1)
+
+    open = fn weights ->
+      {:ok, session} = Session.open(policy, weights: weights, seed: 1)
+      {:ok, info} = Session.info(session)
+      {session, info.matrices}
+    end
+
+    {session, matrices} = open.(:int8)
+    [%{name: "backbone.weight_ih_l0", inputs: 64, error: error} = first | _] = matrices
+    assert first.weights == session.weights
+    {:ok, %{cpu: cpu}} = Sconce.native_info()
+    assert session.weights == if(cpu.avx512_vnni, do: :int8, else: :bf16)
+    assert error > 0 and error < 0.02
+
+    {plain, exact} = open.(:f32)
+    assert Enum.map(exact, & &1.name) == Enum.map(matrices, & &1.name)
+    assert Enum.all?(exact, &(&1.weights == :f32 and &1.error == 0))
+
+    frame = Enum.map(1..64, &:math.sin/1)
+    {:ok, near} = Session.act(session, frame, logits: true)
+    {:ok, action} = Session.act(plain, frame, logits: true)
+
+    for {x, y} <- Enum.zip(numbers(action), numbers(near)), do: assert_in_delta(x, y, 0.05)
+
+    {_session, bounded} = open.({:int8, error * 0.999})
+    assert %{weights: :bf16} = hd(bounded)
+
+    assert {:error, %Error{kind: :out_of_range}} = Session.open(policy, weights: {:int8, 2})
+    assert_raise ArgumentError, ~r/:weights/, fn -> Session.open(policy, weights: {:bf16, 2}) end
   end
 
   test "a window that costs more than an inline call may goes to a thread" do

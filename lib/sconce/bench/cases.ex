@@ -116,7 +116,7 @@ defmodule Sconce.Bench.Cases do
 
   # Acting
 
-  @formats [:f32, :bf16]
+  @formats [:f32, :bf16, :int8]
   # A p99.9 is to rest on more than a handful of calls.
   @calls 10_000
   @windows 100

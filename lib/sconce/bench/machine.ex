@@ -37,8 +37,9 @@ defmodule Sconce.Bench.Machine do
   @doc "The limit of reading so many bytes, `times` over, that stay as near as they fit."
   @spec bytes(number, pos_integer, String.t(), pos_integer) :: {float, String.t()}
   def bytes(bytes, threads, what, times \\ 1) do
-    # The nearest power of two above: cases of about the same size share one measurement.
-    set = max(4096, 2 ** ceil(:math.log2(bytes)))
+    # A quarter of an octave above at most: cases of about the same size share one measurement, and one that
+    # just about fits a cache is not measured with a set that does not.
+    set = 4096 * ceil(:math.pow(2, ceil(4 * :math.log2(max(bytes, 1))) / 4) / 4096)
     rate = ceiling({:bandwidth, set, threads})
     often = if times > 1, do: " #{times} times", else: ""
     text = "#{what}, #{Figures.size(bytes)}#{often} at #{decimal(rate / 1.0e9)} GB/s"

@@ -13,6 +13,9 @@ use serde_json::Value;
 
 use crate::border::{Bytes, call, decode, encode, from_binary, inline, perform, pool, to_binary};
 
+/// There are as many formats as bounds. One that is forgotten lives as long as its sessions.
+const MOST_MODELS: usize = 4;
+
 /// A policy that never changes, shared by all who hold it, and what steps it in each format once a session
 /// wants one.
 pub struct PolicyHandle(pub Arc<Policy>, Mutex<Vec<(Format, Arc<Model>)>>);
@@ -33,6 +36,9 @@ impl PolicyHandle {
             return Ok(model.clone());
         }
         let model = Arc::new(Model::new(self.0.clone(), format)?);
+        if models.len() == MOST_MODELS {
+            models.remove(0);
+        }
         models.push((format, model.clone()));
         Ok(model)
     }

@@ -206,7 +206,7 @@ fn main() -> Result<()> {
         let Frames { continuous, ids, previous, .. } = &frames;
         let frame = Frame { continuous, ids, previous };
         println!("{name}, core: {core:.1} us");
-        for format in [Format::F32, Format::Bf16] {
+        for format in [Format::F32, Format::Bf16, Format::Int8(0.02)] {
             let Some(plan) = Plan::of(&policy, format)? else { continue };
             let mut scratch = Scratch::default();
             let mut games = vec![(plan.zero_state().to_vec(), plan.blank()); BATCH];
@@ -222,7 +222,8 @@ fn main() -> Result<()> {
             let each = least(seconds, || step(&mut games))? / BATCH as f64;
             let (mb, rate) = (plan.bytes() as f64 / 1e6, plan.bytes() as f64 / us / 1e3);
             println!(
-                "{name}, {format:?}: {us:.1} us, {mb:.2} MB at {rate:.0} GB/s; of {BATCH} {each:.1} us each"
+                "{name}, {:?}: {us:.1} us, {mb:.2} MB at {rate:.0} GB/s; of {BATCH} {each:.1} us each",
+                plan.encoding()
             );
         }
     }

@@ -7,7 +7,7 @@ use sconce_core::ops::tensor;
 use sconce_core::weights::Weights;
 use sconce_core::{Error, Result};
 
-use crate::gemv::Format;
+use crate::gemv::{Format, Packed};
 
 /// Numbers in a cache line.
 const LINE: usize = 16;
@@ -37,6 +37,7 @@ pub struct Packer<'a> {
     weights: &'a Weights,
     numbers: Vec<f32>,
     format: Format,
+    matrices: Vec<Packed>,
     widest: usize,
     finite: bool,
 }
@@ -44,7 +45,7 @@ pub struct Packer<'a> {
 impl<'a> Packer<'a> {
     /// `format` is that of matrices; all else is f32.
     pub fn new(weights: &'a Weights, format: Format) -> Self {
-        Packer { weights, numbers: vec![], format, widest: 0, finite: true }
+        Packer { weights, numbers: vec![], format, matrices: vec![], widest: 0, finite: true }
     }
 
     pub fn format(&self) -> Format {
@@ -79,6 +80,11 @@ impl<'a> Packer<'a> {
         Ok(self.lay(&numbers))
     }
 
+    /// Notes what became of a matrix.
+    pub fn packed(&mut self, matrix: Packed) {
+        self.matrices.push(matrix);
+    }
+
     /// Notes a vector of so many numbers that a step holds.
     pub fn holds(&mut self, width: usize) {
         self.widest = self.widest.max(width);
@@ -89,8 +95,9 @@ impl<'a> Packer<'a> {
         self.widest
     }
 
-    /// All that was laid. None if a weight is not finite: what is not multiplied by zeros would be lost.
-    pub fn finish(self) -> Option<Arena> {
-        self.finite.then(|| Arena::new(&self.numbers))
+    /// All that was laid, and what became of each matrix. None if a weight is not finite: what is not multiplied by
+    /// zeros would be lost.
+    pub fn finish(self) -> Option<(Arena, Vec<Packed>)> {
+        self.finite.then(|| (Arena::new(&self.numbers), self.matrices))
     }
 }

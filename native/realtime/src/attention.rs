@@ -242,7 +242,7 @@ impl Layer for LstmHybrid {
         self.lstm.step(arena, games, at, scratch);
         let n = games.len() * self.dense.outputs();
         self.dense.read(&mut scratch.input, &scratch.x, games.len());
-        self.dense.apply(arena, &scratch.input, &mut scratch.stream);
+        self.dense.apply(arena, &mut scratch.input, &mut scratch.stream);
         scratch.x[..n].copy_from_slice(&scratch.stream[..n]);
         self.attention.step(arena, games, at + self.lstm.state_len(), scratch);
         add_assign(&mut scratch.stream[..n], &scratch.x[..n]);

@@ -40,12 +40,13 @@ impl Attention {
     fn new(config: &GlaConfig, packer: &mut Packer, name: &str) -> Result<Self> {
         let (width, heads, key) = (config.hidden_size, config.num_heads, config.head_dim);
         let value = config.expand_factor * width / heads;
-        let mut projection = packer.read(&format!("{name}.qkvg_proj.weight"))?;
+        let of = format!("{name}.qkvg_proj.weight");
+        let mut projection = packer.read(&of)?;
         projection.extend(packer.read(&format!("{name}.gate_low.weight"))?);
         let rows = 2 * heads * (key + value) + LOW_RANK;
         let norm = GroupNorm { size: value, center: false, eps: EPS };
         Ok(Attention {
-            projection: Matrix::pack(packer, &projection, &vec![0.0; rows]),
+            projection: Matrix::pack(packer, &of, &projection, &vec![0.0; rows]),
             decay: Matrix::dense(packer, &format!("{name}.gate_high"))?,
             norm: HeadNorm::new(packer, &format!("{name}.norm"), norm)?,
             out: Matrix::without_bias(packer, &format!("{name}.out_proj"), width)?,

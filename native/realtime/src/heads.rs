@@ -212,7 +212,7 @@ fn independent(spec: &spec::Heads, packer: &mut Packer) -> Result<Layers> {
         weight.extend(packer.read(&format!("heads.{}_hidden.weight", head.name))?);
         bias.extend(packer.read(&format!("heads.{}_hidden.bias", head.name))?);
     }
-    let hidden = Matrix::pack(packer, &weight, &bias);
+    let hidden = Matrix::pack(packer, "heads.*_hidden.weight", &weight, &bias);
     let mut heads = Vec::with_capacity(spec.parts.len());
     let mut at = 0;
     for head in &spec.parts {

@@ -41,7 +41,7 @@ mod stack;
 mod xlstm;
 
 pub use embedding::Frame;
-pub use gemv::Format;
+pub use gemv::{Encoding, Format, Packed};
 pub use layer::Game;
 pub use plan::Plan;
 pub use scratch::Scratch;

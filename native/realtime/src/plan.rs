@@ -9,7 +9,7 @@ use sconce_core::{Error, Policy, Result};
 use crate::arena::{Arena, Packer};
 use crate::attention::{LstmHybrid, transformer};
 use crate::embedding::Embedding;
-use crate::gemv::Format;
+use crate::gemv::{Encoding, Format, Packed};
 use crate::gla::gla;
 use crate::griffin::{griffin, hawk};
 use crate::heads::Heads;
@@ -31,10 +31,11 @@ use crate::xlstm::xlstm;
 /// A policy packed for the CPU at hand: its weights once more, in one arena.
 ///
 /// In f32 its logits and states are those of `Policy::act` to 1e-5 of the largest; in bf16 so are those of
-/// the policy whose matrices are rounded. Its choices are drawn from the same numbers. A game has the same
+/// the policy whose matrices are rounded, and in int8 to 1e-3, as what a matrix reads is rounded to 16 bits. Its choices are drawn from the same numbers. A game has the same
 /// decision, to the bit, in whatever company it is stepped.
 pub struct Plan {
     format: Format,
+    matrices: Vec<Packed>,
     arena: Arena,
     embedding: Embedding,
     backbone: Box<dyn Layer>,
@@ -51,7 +52,11 @@ const AT_ONCE: usize = 64;
 
 impl Plan {
     /// None for a policy that only core can step: with weights that are not finite.
+    ///
+    /// # Errors
+    /// `OutOfRange` for a bound that is not one.
     pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
+        format.validate()?;
         let spec = policy.spec();
         let mut packer = Packer::new(policy.weights(), format);
         let embedding = Embedding::new(spec, &mut packer)?;
@@ -67,8 +72,9 @@ impl Plan {
             ));
         }
         let (trunk, zero, widest) = (policy.trunk_width(), state.to_vec()?, packer.widest());
-        Ok(packer.finish().map(|arena| Plan {
+        Ok(packer.finish().map(|(arena, matrices)| Plan {
             format,
+            matrices,
             arena,
             embedding,
             backbone,
@@ -80,9 +86,23 @@ impl Plan {
         }))
     }
 
-    /// How its matrices are written.
+    /// How its matrices were to be written.
     pub fn format(&self) -> Format {
         self.format
+    }
+
+    /// How they are: in int8 if any is.
+    pub fn encoding(&self) -> Encoding {
+        match self.format {
+            Format::F32 => Encoding::F32,
+            _ if self.matrices.iter().any(|m| m.encoding == Encoding::Int8) => Encoding::Int8,
+            _ => Encoding::Bf16,
+        }
+    }
+
+    /// How each of them is.
+    pub fn matrices(&self) -> &[Packed] {
+        &self.matrices
     }
 
     /// A decision for [`Plan::step`] to write to.

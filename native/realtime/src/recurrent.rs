@@ -39,9 +39,10 @@ impl Recurrent {
         let mut layers = Vec::with_capacity(config.num_layers);
         for i in 0..config.num_layers {
             let mut matrix = |part: &str| -> Result<Matrix> {
-                let weight = packer.read(&format!("{name}.weight_{part}_l{i}"))?;
+                let of = format!("{name}.weight_{part}_l{i}");
+                let weight = packer.read(&of)?;
                 let bias = packer.read(&format!("{name}.bias_{part}_l{i}"))?;
-                Ok(Matrix::pack(packer, &weight, &bias))
+                Ok(Matrix::pack(packer, &of, &weight, &bias))
             };
             let (input, state) = (matrix("ih")?, matrix("hh")?);
             let norm = Norm::layer(config.layer_norm, packer, &format!("{name}.norms.{i}"))?;

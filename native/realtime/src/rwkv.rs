@@ -105,7 +105,7 @@ impl Layer for TimeMix {
         let n = rows * h;
         for (i, part) in self.parts.iter().enumerate() {
             self.shift.read(arena, i, games, at, scratch);
-            part.apply(arena, &scratch.input, &mut scratch.y[i * n..]);
+            part.apply(arena, &mut scratch.input, &mut scratch.y[i * n..]);
         }
         let Scratch { x, y, input, .. } = scratch;
         self.shift.keep(games, at, x);
@@ -152,7 +152,7 @@ impl Layer for ChannelMix {
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
         let (rows, n) = (games.len(), games.len() * self.shift.width);
         self.shift.read(arena, 1, games, at, scratch);
-        self.key.apply(arena, &scratch.input, &mut scratch.y);
+        self.key.apply(arena, &mut scratch.input, &mut scratch.y);
         self.shift.read(arena, 0, games, at, scratch);
         let Scratch { x, y, z, input, .. } = scratch;
         Activation::SquaredRelu.apply(&mut y[..rows * self.key.outputs()]);

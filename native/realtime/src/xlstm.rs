@@ -59,7 +59,8 @@ impl Mlstm {
     fn new(config: &HeadsConfig, packer: &mut Packer, name: &str) -> Result<Self> {
         let (width, heads) = (config.hidden_size, config.num_heads);
         let inner = config.expand_factor * width;
-        let mut weight = packer.read(&format!("{name}.qk_proj.weight"))?;
+        let of = format!("{name}.qk_proj.weight");
+        let mut weight = packer.read(&of)?;
         let mut bias = vec![0.0; 2 * inner];
         for gate in ["igate", "fgate"] {
             weight.extend(packer.read(&format!("{name}.{gate}.weight"))?);
@@ -72,7 +73,7 @@ impl Mlstm {
             up: Matrix::without_bias(packer, &format!("{name}.up_proj"), 2 * inner)?,
             conv: Conv::new(packer, &format!("{name}.conv1d"), Activation::Silu)?,
             v: Matrix::without_bias(packer, &format!("{name}.v_proj"), inner)?,
-            qk_gates: Matrix::pack(packer, &weight, &bias),
+            qk_gates: Matrix::pack(packer, &of, &weight, &bias),
             norm: HeadNorm::new(packer, &format!("{name}.norm"), norm)?,
             skip: packer.keep(&format!("{name}.skip"))?,
             down: Matrix::without_bias(packer, &format!("{name}.down_proj"), width)?,
@@ -166,10 +167,11 @@ impl Slstm {
         let (width, heads) = (config.hidden_size, config.num_heads);
         let size = width / heads;
         let input = Matrix::dense(packer, &format!("{name}.input"))?;
-        let weight = slstm::turned(&packer.read(&format!("{name}.weight_hh"))?, heads);
-        let recurrent = weight.chunks_exact(4 * size * size);
-        let recurrent =
-            recurrent.map(|weight| Matrix::pack(packer, weight, &vec![0.0; 4 * size])).collect();
+        let of = format!("{name}.weight_hh");
+        let weight = slstm::turned(&packer.read(&of)?, heads);
+        let bias = vec![0.0; 4 * size];
+        let mut pack = |weight: &[f32]| Matrix::pack(packer, &of, weight, &bias);
+        let recurrent = weight.chunks_exact(4 * size * size).map(&mut pack).collect();
         let norm = GroupNorm { size, center: true, eps: EPS };
         let norm = HeadNorm::new(packer, &format!("{name}.norm"), norm)?;
         Ok(Slstm { input, recurrent, norm, width })

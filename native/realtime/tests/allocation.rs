@@ -39,13 +39,17 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn a_step_takes_no_memory() -> Result<()> {
-    for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
+    for (kind, format) in [
+        (HeadsKind::Independent, Format::F32),
+        (HeadsKind::Autoregressive, Format::F32),
+        (HeadsKind::Independent, Format::Int8(1.0)),
+    ] {
         for (i, backbone) in BACKBONES.iter().enumerate() {
             let n = &mut Numbers::new(i as u64);
             let embedding = Embedding::Melee(Melee::default());
             let heads = Heads { prior: true, ..Heads::controller(kind) };
             let spec = Spec { embedding, backbone: backbone(n), heads };
-            let plan = Plan::of(&Policy::init(&spec, 1)?, Format::F32)?.expect("a plan");
+            let plan = Plan::of(&Policy::init(&spec, 1)?, format)?.expect("a plan");
             let continuous: Vec<f32> =
                 (0..spec.embedding.continuous_width()).map(|_| n.normal()).collect();
             let ids = vec![1; spec.embedding.num_ids()];

@@ -10,11 +10,12 @@ use sconce_core::projection::Projection;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{
-    Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind, Melee, RecurrentConfig,
+    AttentionConfig, Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind, Melee,
+    RecurrentConfig,
 };
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Kind, Policy, Precision, Result, Spec};
-use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
+use sconce_realtime::{Encoding, Format, Frame, Game, Plan, Scratch};
 
 mod backbones;
 
@@ -28,16 +29,22 @@ fn embedding(n: &mut Numbers) -> Embedding {
     }
 }
 
-/// Its backbones come in turn, so that each has its share of the seeds.
-fn spec(seed: u64, n: &mut Numbers) -> Spec {
+/// Its backbones come in turn, so that each has its share of the seeds. In int8 they are of some width: a norm over a
+/// few numbers is now and then one over nearly equal ones, and makes much of what a rounding left.
+fn spec(seed: u64, n: &mut Numbers, format: Format) -> Spec {
     let embedding = embedding(n);
     let heads = heads(n, &embedding);
-    let backbone = BACKBONES[seed as usize % BACKBONES.len()](n);
-    Spec { embedding, backbone, heads }
+    loop {
+        let backbone = BACKBONES[seed as usize % BACKBONES.len()](n);
+        let wide = backbone.output_size(embedding.width()) >= 16;
+        if wide || !matches!(format, Format::Int8(_)) {
+            return Spec { embedding, backbone, heads };
+        }
+    }
 }
 
 fn format(n: &mut Numbers) -> Format {
-    if n.flag() { Format::F32 } else { Format::Bf16 }
+    [Format::F32, Format::Bf16, Format::Int8(1.0)][n.below(3)]
 }
 
 fn heads(n: &mut Numbers, embedding: &Embedding) -> Heads {
@@ -57,6 +64,16 @@ fn heads(n: &mut Numbers, embedding: &Embedding) -> Heads {
     heads
 }
 
+/// A row that is the same in f32, bf16 and int8: multiples of a power of two up to 127, its largest 127.
+fn to_int8(row: &mut [f32]) {
+    let most = row.iter().fold(0.0f32, |most, w| most.max(w.abs()));
+    let scale = (most / 127.0).log2().ceil().exp2();
+    for w in row {
+        let q = if w.abs() == most { 127f32.copysign(*w) } else { (*w / scale).round() };
+        *w = q * scale;
+    }
+}
+
 /// A policy in which no weight is 0 or 1, as some begin, and each is what a format can write.
 fn policy(spec: &Spec, n: &mut Numbers, format: Format) -> Result<Policy> {
     let init = Policy::init(spec, 3)?;
@@ -64,8 +81,11 @@ fn policy(spec: &Spec, n: &mut Numbers, format: Format) -> Result<Policy> {
     for (name, weight) in init.weights() {
         let drawn: Vec<f32> = to_vec(weight)?.into_iter().map(|v| v + 0.05 * n.normal()).collect();
         let mut numbers = drawn.clone();
-        if format == Format::Bf16 {
-            Precision::Bf16.round(&mut numbers, &drawn);
+        match (format, weight.dims()) {
+            (Format::F32, _) => {}
+            (Format::Int8(_), [_, width]) => numbers.chunks_exact_mut(*width).for_each(to_int8),
+            // Also those of a few inputs, of each head, that int8 has in bf16.
+            (Format::Bf16 | Format::Int8(_), _) => Precision::Bf16.round(&mut numbers, &drawn),
         }
         weights.insert(name.clone(), Weight::from(tensor(numbers, weight.dims())?));
     }
@@ -78,14 +98,17 @@ fn frame(spec: &Spec, n: &mut Numbers) -> Frames {
         .map(|_| if n.below(3) == 0 { 0.0 } else { n.normal() })
         .collect();
     let ids = spec.embedding.id_slots().iter().map(|slot| n.below(slot.rows) as u32).collect();
-    let none = n.below(4) == 0;
-    let mut previous = vec![];
-    for head in &spec.heads.parts {
-        for _ in 0..head.kind.labels() {
-            previous.push(if none { NONE } else { n.below(head.kind.classes()) as u16 });
-        }
+    let mut previous = labels(spec, n);
+    if n.below(4) == 0 {
+        previous.fill(NONE);
     }
     Frames { batch: 1, time: 1, continuous, ids, previous }
+}
+
+fn labels(spec: &Spec, n: &mut Numbers) -> Vec<u16> {
+    let kinds = spec.heads.parts.iter().map(|head| head.kind);
+    let classes = kinds.flat_map(|kind| std::iter::repeat_n(kind.classes(), kind.labels()));
+    classes.map(|classes| n.below(classes) as u16).collect()
 }
 
 fn view(frames: &Frames) -> Frame<'_> {
@@ -93,11 +116,12 @@ fn view(frames: &Frames) -> Frame<'_> {
     Frame { continuous, ids, previous }
 }
 
-fn assert_close(got: &[f32], want: &[f32], about: &str) {
+/// To so much of the largest.
+fn assert_close(got: &[f32], want: &[f32], tolerance: f32, about: &str) {
     assert_eq!(got.len(), want.len(), "{about}");
     let largest = want.iter().fold(1.0f32, |most, v| most.max(v.abs()));
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!((g - w).abs() <= 1e-5 * largest, "{about}[{i}]: {g} is not {w}");
+        assert!((g - w).abs() <= tolerance * largest, "{about}[{i}]: {g} is not {w}");
     }
 }
 
@@ -175,15 +199,22 @@ impl Pair {
         game.outcome?;
         let got = &self.decision;
         self.tensors = tensors;
-        assert_close(&got.logits, &want.logits, &format!("{about}: logits"));
-        assert_close(&got.confidence, &want.confidence, &format!("{about}: confidence"));
+        let tolerance = match self.plan.format() {
+            Format::Int8(_) => 1e-3,
+            _ => 1e-5,
+        };
+        let close = |got: &[f32], want: &[f32], what: &str| {
+            assert_close(got, want, tolerance, &format!("{about}: {what}"));
+        };
+        close(&got.logits, &want.logits, "logits");
+        close(&got.confidence, &want.confidence, "confidence");
         assert_eq!(got.choices, want.choices, "{about}");
         let want = self.tensors.to_vec()?;
         let state = match &self.policy.spec().backbone {
             Backbone::Xlstm(config) => in_units_of(&want, config, &self.packed),
             _ => self.packed.clone(),
         };
-        assert_close(&state, &want, &format!("{about}: state"));
+        close(&state, &want, "state");
         Ok(())
     }
 }
@@ -192,7 +223,13 @@ impl Pair {
 fn many_steps_of_any_spec_are_those_of_core() -> Result<()> {
     for seed in 0..30 * BACKBONES.len() as u64 {
         let n = &mut Numbers::new(seed);
-        let (format, spec) = (format(n), spec(seed, n));
+        let format = format(n);
+        let spec = spec(seed, n, format);
+        if let (Format::Int8(_), Backbone::Xlstm(_)) = (format, &spec.backbone) {
+            // The norm of a head that reads next to nothing makes it large: in f32, too, weights that are off by
+            // 3e-5 change some of its steps by 1e-2.
+            continue;
+        }
         let mut pair = Pair::new(&spec, n, format)?;
         for t in 0..30 {
             let frames = frame(&spec, n);
@@ -202,8 +239,9 @@ fn many_steps_of_any_spec_are_those_of_core() -> Result<()> {
                 temperature: 0.7,
                 ..Sampling::default()
             };
-            let given = frame(&spec, n).previous;
-            let given = (t % 5 == 1 && given.first() != Some(&NONE)).then_some(&given[..]);
+            let given = labels(&spec, n);
+            // In int8 a draw may be so near to the border of two choices that it falls to the other.
+            let given = (t % 5 == 1 || matches!(format, Format::Int8(_))).then_some(&given[..]);
             let rngs = [Rng::new(seed, "act", t)];
             let draw = Draw { sampling: &sampling, rngs: &rngs, given };
             pair.step(&frames, draw, &format!("spec {seed}, step {t}: {spec:?}"))?;
@@ -216,7 +254,8 @@ fn many_steps_of_any_spec_are_those_of_core() -> Result<()> {
 fn a_game_has_the_same_bits_alone_and_in_company() -> Result<()> {
     for seed in 0..15 * BACKBONES.len() as u64 {
         let n = &mut Numbers::new(1000 + seed);
-        let (format, spec) = (format(n), spec(seed, n));
+        let format = format(n);
+        let spec = spec(seed, n, format);
         let plan = Plan::of(&policy(&spec, n, format)?, format)?.expect("a plan");
         let sampling = Sampling::default();
         let count = 2 + n.below(12);
@@ -242,6 +281,62 @@ fn a_game_has_the_same_bits_alone_and_in_company() -> Result<()> {
             }
             assert_eq!(together, alone, "spec {seed}, step {t}: {spec:?}");
         }
+    }
+    Ok(())
+}
+
+/// The logits of a few frames, choices given.
+fn logits(policy: &Policy, format: Format, frames: &[(Frames, Vec<u16>)]) -> Result<Vec<f32>> {
+    let plan = Plan::of(policy, format)?.expect("a plan");
+    let (mut scratch, mut state) = (Scratch::default(), plan.zero_state().to_vec());
+    let sampling = Sampling::default();
+    let mut all = vec![];
+    for (frame, labels) in frames {
+        let mut decision = plan.blank();
+        let rng = Rng::new(1, "act", 0);
+        let mut game = Game::new(view(frame), &mut state, &sampling, rng, &mut decision);
+        game.given = Some(labels);
+        plan.step(std::slice::from_mut(&mut game), &mut scratch);
+        game.outcome?;
+        all.extend(decision.logits);
+    }
+    Ok(all)
+}
+
+#[test]
+fn int8_is_near_f32_and_beyond_its_bound_it_is_bf16() -> Result<()> {
+    for seed in 0..4 * BACKBONES.len() as u64 {
+        let n = &mut Numbers::new(2000 + seed);
+        let spec = spec(seed, n, Format::Int8(1.0));
+        let policy = policy(&spec, n, Format::F32)?;
+        let frames: Vec<_> = (0..10).map(|_| (frame(&spec, n), labels(&spec, n))).collect();
+        let made = |format| logits(&policy, format, &frames);
+        let (f32, int8) = (made(Format::F32)?, made(Format::Int8(1.0))?);
+        assert_close(&int8, &f32, 0.05, &format!("spec {seed}: {spec:?}"));
+        assert_eq!(made(Format::Int8(0.0))?, made(Format::Bf16)?, "spec {seed}: {spec:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_plan_tells_what_became_of_each_matrix() -> Result<()> {
+    let n = &mut Numbers::new(5);
+    let policy = policy(&gru(Embedding::Vector(64)), n, Format::F32)?;
+    let packed = |bound| Plan::of(&policy, Format::Int8(bound));
+    let plan = packed(1.0)?.expect("a plan");
+    let names: Vec<&str> = plan.matrices().iter().map(|m| m.name.as_str()).collect();
+    assert_eq!(names[..2], ["backbone.weight_ih_l0", "backbone.weight_hh_l0"]);
+    let [input, state] = &plan.matrices()[..2] else { unreachable!("two matrices") };
+    assert_eq!((input.outputs, input.inputs, state.inputs), (24, 64, 8));
+    assert_eq!(state.encoding, Encoding::Bf16);
+    assert!((0.0005..0.003).contains(&state.error), "{state:?}");
+    assert!((0.0005..0.02).contains(&input.error), "{input:?}");
+    if input.encoding == Encoding::Int8 {
+        let below = packed(input.error * 0.999)?.expect("a plan");
+        assert_eq!(below.matrices()[0].encoding, Encoding::Bf16);
+    }
+    for bound in [f64::NAN, -0.1, 1.1] {
+        assert_eq!(packed(bound).map(|_| ()).unwrap_err().kind(), Kind::OutOfRange);
     }
     Ok(())
 }
@@ -304,6 +399,48 @@ fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> 
     let hot = changed(|f| f.continuous.fill(f32::NAN));
     let error = step(&hot, &mut state, None).unwrap_err();
     assert_eq!((error.kind(), error.to_string().contains("logits")), (Kind::NonFinite, true));
+    Ok(())
+}
+
+#[test]
+fn a_cache_that_says_what_none_can_is_refused_and_those_beside_it_go_on() -> Result<()> {
+    let n = &mut Numbers::new(1);
+    let config = AttentionConfig {
+        hidden_size: 8,
+        num_layers: 1,
+        num_heads: 2,
+        head_dim: 4,
+        window_size: 3,
+        qk_layernorm: false,
+        input_norm: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let spec = Spec { backbone: Backbone::SlidingWindow(config), ..gru(Embedding::Vector(3)) };
+    let plan = Plan::of(&policy(&spec, n, Format::F32)?, Format::F32)?.expect("a plan");
+    let (sampling, frames) = (Sampling::default(), frame(&spec, n));
+    let (mut scratch, mut decisions) = (Scratch::default(), [plan.blank(), plan.blank()]);
+    for (seen, said) in [
+        (5.0, None),
+        (6.0, Some("frames seen by a cache: 6 is outside 0..5")),
+        (-1.0, Some("frames seen by a cache: -1 is outside 0..5")),
+        (0.5, Some("frames seen by a cache: 0.5 is outside 0..5")),
+        (f32::NAN, Some("frames seen by a cache: NaN is outside 0..5")),
+    ] {
+        let mut states = [plan.zero_state().to_vec(), plan.zero_state().to_vec()];
+        states[0][2 * 3 * 8] = seen;
+        let each = states.iter_mut().zip(&mut decisions);
+        let mut games: Vec<Game<'_>> = each
+            .map(|(state, decision)| {
+                Game::new(view(&frames), state, &sampling, Rng::new(1, "act", 0), decision)
+            })
+            .collect();
+        plan.step(&mut games, &mut scratch);
+        let outcomes: Vec<_> = games.into_iter().map(|game| game.outcome).collect();
+        assert!(outcomes[1].is_ok(), "beside {seen}");
+        let got = outcomes[0].as_ref().err().map(ToString::to_string);
+        assert_eq!(got.as_deref(), said, "{seen}");
+    }
     Ok(())
 }
 

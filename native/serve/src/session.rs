@@ -25,7 +25,7 @@ use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{Embedding, Spec};
 use sconce_core::{Error, Policy, Result};
-use sconce_realtime::{Format, Game, Scratch};
+use sconce_realtime::{Encoding, Format, Game, Packed, Plan, Scratch};
 use serde::{Deserialize, Serialize};
 
 use crate::frames::{Row, check_labels, delay_of, window};
@@ -172,7 +172,9 @@ pub struct Info {
     /// What makes most decisions; a window is core's.
     pub path: Path,
     /// How the weights of that are written.
-    pub weights: Format,
+    pub weights: Encoding,
+    /// How each matrix of that is.
+    pub matrices: Vec<Packed>,
     pub cost: Cost,
 }
 
@@ -420,10 +422,26 @@ impl Session {
         if count == self.moments.latest().count() {
             return Err(self.not_kept(game_frame));
         }
+        self.take_back(count);
+        Ok(count)
+    }
+
+    /// Takes back what was decided after the first `frames` decisions, for a caller that never heard of it.
+    pub fn back_to(&mut self, frames: u64) -> Result<()> {
+        let now = self.moments.now().frames;
+        let oldest = now - (self.moments.latest().count() as u64 - 1).min(now);
+        if frames < oldest {
+            let (asked, oldest, now) = (frames as f64, oldest as f64, now as f64);
+            return Err(Error::out_of_range("frames", asked, oldest, now));
+        }
+        self.take_back(now.saturating_sub(frames) as usize);
+        Ok(())
+    }
+
+    fn take_back(&mut self, count: usize) {
         self.moments.back(count);
         self.ring.forget(count);
         self.asked.way = Way::Made(0);
-        Ok(count)
     }
 
     /// Back to the start of a game, with the same seed or another.
@@ -458,7 +476,8 @@ impl Session {
             lane: self.lane(self.cost.step_us),
             window_lane: self.lane(self.cost.window_us),
             path: self.path(),
-            weights: self.weights(),
+            weights: self.packed().map_or(Encoding::F32, Plan::encoding),
+            matrices: self.packed().map_or(vec![], |plan| plan.matrices().to_vec()),
             cost: self.cost,
         }
     }
@@ -468,9 +487,9 @@ impl Session {
         if self.model.plan().is_some() && !windows { Path::Packed } else { Path::Core }
     }
 
-    fn weights(&self) -> Format {
-        let packed = self.model.plan().filter(|_| self.path() == Path::Packed);
-        packed.map_or(Format::F32, |plan| plan.format())
+    /// What makes most decisions, if it is a plan.
+    fn packed(&self) -> Option<&Plan> {
+        self.model.plan().filter(|_| self.path() == Path::Packed)
     }
 
     fn lane(&self, cost_us: f64) -> Lane {

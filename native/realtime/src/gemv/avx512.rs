@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use sconce_core::ops::simd::LANES;
 
+use super::int8::{Code, GROUP};
 use super::{AHEAD, Entry, Sums};
 
 /// Adds to the sums each row of a panel times what its entry says. The last [`AHEAD`] entries are not added.
@@ -20,7 +21,7 @@ pub unsafe fn add<const T: usize>(
     let mut all = sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
     let count = entries.len().saturating_sub(AHEAD);
     for (now, later) in entries[..count].iter().zip(&entries[AHEAD.min(entries.len())..]) {
-        fetch(rows, *later);
+        fetch::<T>(rows.as_ptr().wrapping_add(later.row as usize).cast());
         let x = _mm512_set1_ps(now.value);
         // SAFETY: the caller's promise.
         let row = unsafe { rows.get_unchecked(now.row as usize) };
@@ -51,7 +52,7 @@ pub unsafe fn add_pairs<const T: usize>(
     let (mut lows, mut highs) = (load(low), load(high));
     let count = entries.len().saturating_sub(AHEAD);
     for (now, later) in entries[..count].iter().zip(&entries[AHEAD.min(entries.len())..]) {
-        fetch(rows, *later);
+        fetch::<T>(rows.as_ptr().wrapping_add(later.row as usize).cast());
         let x = _mm512_set1_ps(now.value);
         // SAFETY: the caller's promise.
         let row = unsafe { rows.get_unchecked(now.row as usize) };
@@ -210,12 +211,120 @@ fn halves(words: &[f32; LANES]) -> (__m512, __m512) {
     (low, _mm512_castsi512_ps(_mm512_and_si512(words, upper)))
 }
 
-/// Fetches a row, which need not be there.
+/// The sums of each of `R` vectors: its parts times the rows of a panel that belong to these groups, of so many
+/// vectors each, times the scales of the outputs, and their bias. The last [`AHEAD`] groups are not added.
+///
+/// # Safety
+/// The CPU has AVX-512 VNNI, and all groups but the last [`AHEAD`] are of rows that there are, and that the vectors
+/// have.
+#[target_feature(enable = "avx512f,avx512vnni")]
+pub unsafe fn codes<const R: usize>(
+    sums: &mut [Sums; R],
+    panel: &[[f32; LANES]],
+    vectors: usize,
+    x: [Code; R],
+    groups: &[u32],
+    (scales, bias): (&[f32], &[f32]),
+) {
+    // Totals and weights have room in 32 registers.
+    let most = match R {
+        1 => 8,
+        2 | 3 => 4,
+        _ => 2,
+    };
+    let mut at = 0;
+    while at < vectors {
+        let of = (vectors, at);
+        // SAFETY: as in `tile`.
+        at += unsafe {
+            match most.min(vectors - at) {
+                8 => stripe_codes::<8, R>(sums, panel, of, x, groups, (scales, bias)),
+                7 => stripe_codes::<7, R>(sums, panel, of, x, groups, (scales, bias)),
+                6 => stripe_codes::<6, R>(sums, panel, of, x, groups, (scales, bias)),
+                5 => stripe_codes::<5, R>(sums, panel, of, x, groups, (scales, bias)),
+                4 => stripe_codes::<4, R>(sums, panel, of, x, groups, (scales, bias)),
+                3 => stripe_codes::<3, R>(sums, panel, of, x, groups, (scales, bias)),
+                2 => stripe_codes::<2, R>(sums, panel, of, x, groups, (scales, bias)),
+                _ => stripe_codes::<1, R>(sums, panel, of, x, groups, (scales, bias)),
+            }
+        };
+    }
+}
+
+/// As [`stripe`].
+///
+/// # Safety
+/// As of [`codes`], and `at + T <= vectors`.
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn stripe_codes<const T: usize, const R: usize>(
+    sums: &mut [Sums; R],
+    panel: &[[f32; LANES]],
+    (vectors, at): (usize, usize),
+    x: [Code; R],
+    groups: &[u32],
+    (scales, bias): (&[f32], &[f32]),
+) -> usize {
+    let mut highs = x.map(|x| [_mm512_set1_epi32(x.row.high); T]);
+    let mut lows = x.map(|x| [_mm512_set1_epi32(x.row.low); T]);
+    let row = |group: u32| panel.as_ptr().wrapping_add(group as usize * vectors + at);
+    let count = groups.len().saturating_sub(AHEAD);
+    for (now, later) in groups[..count].iter().zip(&groups[AHEAD.min(groups.len())..]) {
+        fetch::<T>(row(*later));
+        let words = row(*now);
+        // SAFETY: the caller's promise.
+        let weights: [__m512i; T] =
+            std::array::from_fn(|t| unsafe { _mm512_loadu_si512(words.add(t).cast()) });
+        for ((highs, lows), x) in highs.iter_mut().zip(&mut lows).zip(&x) {
+            // SAFETY: the caller's promise.
+            let (high, low) = unsafe { (four(x.high, *now), four(x.low, *now)) };
+            for ((high_sum, low_sum), weights) in highs.iter_mut().zip(lows).zip(weights) {
+                *high_sum = _mm512_dpbusd_epi32(*high_sum, weights, high);
+                *low_sum = _mm512_dpbusd_epi32(*low_sum, weights, low);
+            }
+        }
+    }
+    let high_part = _mm512_set1_ps(256.0);
+    for t in 0..T {
+        let (of, bias) = (masked(scales, at + t), masked(bias, at + t));
+        for r in 0..R {
+            let high = _mm512_mul_ps(high_part, _mm512_cvtepi32_ps(highs[r][t]));
+            let whole = _mm512_add_ps(high, _mm512_cvtepi32_ps(lows[r][t]));
+            let scale = _mm512_mul_ps(_mm512_set1_ps(x[r].row.scale), of);
+            let sum = _mm512_add_ps(_mm512_mul_ps(whole, scale), bias);
+            // SAFETY: writes the 16 numbers of an array.
+            unsafe { _mm512_storeu_ps(sums[r][at + t].as_mut_ptr(), sum) };
+        }
+    }
+    T
+}
+
+/// The 16 numbers of a vector; those that there are not are 0.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn fetch<const T: usize>(rows: &[[[f32; LANES]; T]], later: Entry) {
-    let row = rows.as_ptr().wrapping_add(later.row as usize).cast::<f32>();
+fn masked(numbers: &[f32], vector: usize) -> __m512 {
+    let numbers = numbers.get(vector * LANES..).unwrap_or(&[]);
+    let mask = u32::MAX.unbounded_shr(32 - numbers.len().min(LANES) as u32) as __mmask16;
+    // SAFETY: reads as many numbers as there are.
+    unsafe { _mm512_maskz_loadu_ps(mask, numbers.as_ptr()) }
+}
+
+/// A group in every word.
+///
+/// # Safety
+/// There is such a group.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn four(numbers: &[[i8; GROUP]], group: u32) -> __m512i {
+    // SAFETY: the caller's promise.
+    let numbers = unsafe { *numbers.get_unchecked(group as usize) };
+    _mm512_set1_epi32(i32::from_le_bytes(numbers.map(i8::cast_unsigned)))
+}
+
+/// Fetches `T` vectors, which need not be there.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn fetch<const T: usize>(row: *const [f32; LANES]) {
     for t in 0..T {
-        _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(t * LANES).cast());
+        _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(t).cast());
     }
 }

@@ -1,8 +1,10 @@
 //! Vectors as matrices read them.
 
+use std::mem;
 use std::ops::Range;
 
-use super::{AHEAD, ROWS};
+use super::int8::Codes;
+use super::{AHEAD, Encoding};
 
 /// What a vector has at one place.
 #[derive(Debug, Clone, Copy, Default)]
@@ -11,50 +13,53 @@ pub struct Entry {
     pub value: f32,
 }
 
-/// Vectors of one width: of one alone the numbers that are not 0 and their places, of several all numbers.
+/// Vectors of one width, and the forms in which matrices read them, each made when it is first wanted.
 #[derive(Default)]
 pub struct Input {
-    /// Followed by [`AHEAD`] that only say what may be fetched.
-    entries: Vec<Entry>,
-    count: usize,
     numbers: Vec<f32>,
     rows: usize,
     width: usize,
+    sparse: Sparse,
+    codes: Codes,
+    has_sparse: bool,
+    has_codes: bool,
+}
+
+/// Of one vector alone the numbers that are not 0 and their places.
+#[derive(Default)]
+struct Sparse {
+    /// Followed by [`AHEAD`] that only say what may be fetched.
+    entries: Vec<Entry>,
+    count: usize,
 }
 
 impl Input {
     /// Room for so many vectors of up to `widest` numbers.
     pub fn new(widest: usize, rows: usize) -> Self {
-        let entries = vec![Entry::default(); widest + AHEAD];
-        Input { entries, numbers: vec![0.0; widest * rows], ..Input::default() }
+        let sparse = Sparse { entries: vec![Entry::default(); widest + AHEAD], count: 0 };
+        let (numbers, codes) = (vec![0.0; widest * rows], Codes::new(widest, rows));
+        Input { numbers, sparse, codes, ..Input::default() }
     }
 
     /// Takes the place of what was read before; vectors are of one width.
     pub fn read<'a>(&mut self, rows: impl IntoIterator<Item = &'a [f32]>) {
-        let mut rows = rows.into_iter();
-        let Some(first) = rows.next() else { return };
-        (self.rows, self.width) = (1, first.len());
-        let Some(second) = rows.next() else { return self.read_one(first) };
-        self.write(0, first);
-        for row in std::iter::once(second).chain(rows) {
-            self.write(self.rows, row);
+        (self.rows, self.has_sparse, self.has_codes) = (0, false, false);
+        for row in rows {
+            self.width = row.len();
+            self.numbers[self.rows * self.width..][..self.width].copy_from_slice(row);
             self.rows += 1;
         }
     }
 
-    fn write(&mut self, at: usize, row: &[f32]) {
-        self.numbers[at * self.width..][..self.width].copy_from_slice(row);
-    }
-
-    fn read_one(&mut self, x: &[f32]) {
-        self.count = 0;
-        for (row, &value) in x.iter().enumerate() {
-            self.entries[self.count] = Entry { row: row as u32, value };
-            self.count += usize::from(value != 0.0);
-        }
-        // Behind the last row of a panel begins the next.
-        for i in 0..AHEAD {
-            self.entries[self.count + i] = Entry { row: (self.width + i) as u32, value: 0.0 };
+    /// Makes the form that a matrix of this encoding reads.
+    pub fn prepare(&mut self, encoding: Encoding) {
+        let numbers = &self.numbers[..self.rows * self.width];
+        if encoding == Encoding::Int8 {
+            if !mem::replace(&mut self.has_codes, true) {
+                self.codes.read(numbers, self.width);
+            }
+        } else if self.rows == 1 && !mem::replace(&mut self.has_sparse, true) {
+            self.sparse.read(numbers);
         }
     }
 
@@ -64,7 +69,11 @@ impl Input {
 
     /// The vector, if it is one: its entries and [`AHEAD`] more.
     pub fn sparse(&self) -> Option<&[Entry]> {
-        (self.rows == 1).then(|| &self.entries[..self.count + AHEAD])
+        (self.rows == 1).then(|| &self.sparse.entries[..self.sparse.count + AHEAD])
+    }
+
+    pub fn codes(&self) -> &Codes {
+        &self.codes
     }
 
     /// A vector of several.
@@ -72,10 +81,24 @@ impl Input {
         &self.numbers[row * self.width..][..self.width]
     }
 
-    /// The vectors in parts of at most [`ROWS`], as even as can be.
-    pub fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
-        let (rows, parts) = (self.rows, self.rows.div_ceil(ROWS));
+    /// The vectors in parts of at most so many, as even as can be.
+    pub fn tiles(&self, most: usize) -> impl Iterator<Item = Range<usize>> {
+        let (rows, parts) = (self.rows, self.rows.div_ceil(most));
         let each = rows.div_ceil(parts.max(1)).max(1);
         (0..rows).step_by(each).map(move |first| first..rows.min(first + each))
+    }
+}
+
+impl Sparse {
+    fn read(&mut self, x: &[f32]) {
+        self.count = 0;
+        for (row, &value) in x.iter().enumerate() {
+            self.entries[self.count] = Entry { row: row as u32, value };
+            self.count += usize::from(value != 0.0);
+        }
+        // Behind the last row of a panel begins the next.
+        for i in 0..AHEAD {
+            self.entries[self.count + i] = Entry { row: (x.len() + i) as u32, value: 0.0 };
+        }
     }
 }

@@ -6,60 +6,108 @@
 //! serves up to six.
 //!
 //! Each output is one sum in the order of the inputs, so that it has the same bits in whatever company a vector
-//! comes: a zero that is stepped over adds nothing.
+//! comes: a zero that is stepped over adds nothing. In 8 bits four inputs stand together and are stepped over
+//! together.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod input;
+mod int8;
 mod portable;
 
+use std::borrow::Cow;
 use std::ops::Range;
 
-use sconce_core::Precision;
 use sconce_core::ops::simd::{LANES, Level, level};
+use sconce_core::{Error, Precision, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Packer;
 use input::Entry;
 pub use input::Input;
+use int8::{Code, Codes, GROUP, Quantised};
 
 /// Vectors of sums that a panel makes.
 const VECTORS: usize = 8;
 /// Outputs of a whole panel.
 const PANEL: usize = VECTORS * LANES;
-/// Vectors that a weight serves once it was read.
+/// Vectors that a weight serves once it was read, and one of 8 bits, where each has two sums.
 const ROWS: usize = 6;
+const ROWS_OF_INT8: usize = 4;
 /// Inputs between fetching their weights and using them.
 const AHEAD: usize = 8;
 
 /// The sums of a panel for one vector.
 type Sums = [[f32; LANES]; VECTORS];
 
+/// Fewer inputs than these are read in 8 bits in no less time than in 16.
+const LEAST_INPUTS: usize = 32;
+
 /// `W [outputs, inputs]` and `b [outputs]` in the arena: the bias, then panel after panel.
 pub struct Matrix {
     inputs: usize,
     outputs: usize,
-    format: Format,
+    encoding: Encoding,
     bias: Range<usize>,
+    /// Of 8 bits, one for each output.
+    scales: Range<usize>,
     panels: Range<usize>,
 }
 
-/// How a weight is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// How the matrices of a plan are to be written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
     #[default]
     F32,
+    Bf16,
+    /// In 8 bits those whose [`Packed::error`] then is within a bound, and that are read in less time so; the others
+    /// as `Bf16`.
+    Int8(f64),
+}
+
+/// How a weight is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Encoding {
+    F32,
     /// Rounded to 8 bits of its number, and read as f32: what it is multiplied with is not rounded.
     Bf16,
+    /// One of 255 multiples of a number that the weights of an output share; what it is multiplied with is rounded to
+    /// 16 bits.
+    Int8,
+}
+
+/// What became of a matrix.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Packed {
+    /// Of its weight.
+    pub name: String,
+    pub outputs: usize,
+    pub inputs: usize,
+    #[serde(rename = "weights")]
+    pub encoding: Encoding,
+    /// `|w - written w| / |w|` over the weights `w` of an output, of the one where it is largest.
+    pub error: f64,
 }
 
 impl Format {
-    /// Weights in a word.
+    pub(crate) fn validate(self) -> Result<()> {
+        match self {
+            Format::Int8(bound) if !(0.0..=1.0).contains(&bound) => {
+                Err(Error::out_of_range("bound of int8", bound, 0.0, 1.0))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Encoding {
+    /// Outputs of a word.
     fn in_a_word(self) -> usize {
         match self {
-            Format::F32 => 1,
-            Format::Bf16 => 2,
+            Encoding::F32 | Encoding::Int8 => 1,
+            Encoding::Bf16 => 2,
         }
     }
 
@@ -68,73 +116,182 @@ impl Format {
         outputs.min(PANEL).div_ceil(LANES * self.in_a_word())
     }
 
-    fn round(self, weights: &[f32]) -> Vec<f32> {
-        let mut rounded = vec![0.0; weights.len()];
-        let precision = match self {
-            Format::F32 => Precision::F32,
-            Format::Bf16 => Precision::Bf16,
-        };
-        precision.round(&mut rounded, weights);
-        rounded
+    /// Vectors at once.
+    fn tile(self) -> usize {
+        match self {
+            Encoding::F32 | Encoding::Bf16 => ROWS,
+            Encoding::Int8 => ROWS_OF_INT8,
+        }
+    }
+
+    /// Rows of a panel that reads so many inputs.
+    fn rows(self, inputs: usize) -> usize {
+        match self {
+            Encoding::F32 | Encoding::Bf16 => inputs,
+            Encoding::Int8 => inputs.div_ceil(GROUP),
+        }
     }
 }
 
-impl Matrix {
-    /// Packs a weight, row after row, and its bias.
-    pub fn pack(packer: &mut Packer, weight: &[f32], bias: &[f32]) -> Self {
-        let outputs = bias.len();
-        let inputs = weight.len() / outputs.max(1);
-        packer.holds(inputs);
-        packer.holds(outputs);
-        let (format, bias) = (packer.format(), packer.lay(bias));
-        let weight = format.round(weight);
-        packer.check(&weight);
-        let at = |output, input| match output < outputs {
-            true => weight[output * inputs + input],
+/// The weights of a matrix as they are written.
+enum Written {
+    F32(Vec<f32>),
+    Bf16(Vec<f32>),
+    Int8(Quantised),
+}
+
+impl Written {
+    fn new(encoding: Encoding, weight: &[f32], inputs: usize) -> Self {
+        match encoding {
+            Encoding::F32 => Written::F32(weight.to_vec()),
+            Encoding::Bf16 => {
+                let mut rounded = vec![0.0; weight.len()];
+                Precision::Bf16.round(&mut rounded, weight);
+                Written::Bf16(rounded)
+            }
+            Encoding::Int8 => Written::Int8(Quantised::new(weight, inputs)),
+        }
+    }
+
+    /// Those of a format, and their error.
+    fn chosen(format: Format, weight: &[f32], inputs: usize) -> (Self, f64) {
+        let written = |encoding| {
+            let written = Written::new(encoding, weight, inputs);
+            let error = error(weight, &written.numbers(inputs), inputs);
+            (written, error)
+        };
+        match format {
+            Format::F32 => written(Encoding::F32),
+            Format::Int8(bound) if int8_gains(inputs) => Some(written(Encoding::Int8))
+                .filter(|(_, error)| *error <= bound)
+                .unwrap_or_else(|| written(Encoding::Bf16)),
+            Format::Bf16 | Format::Int8(_) => written(Encoding::Bf16),
+        }
+    }
+
+    fn encoding(&self) -> Encoding {
+        match self {
+            Written::F32(_) => Encoding::F32,
+            Written::Bf16(_) => Encoding::Bf16,
+            Written::Int8(_) => Encoding::Int8,
+        }
+    }
+
+    /// What they are as f32.
+    fn numbers(&self, inputs: usize) -> Cow<'_, [f32]> {
+        match self {
+            Written::F32(numbers) | Written::Bf16(numbers) => numbers.into(),
+            Written::Int8(quantised) => quantised.numbers(inputs).into(),
+        }
+    }
+
+    fn scales(&self) -> &[f32] {
+        match self {
+            Written::F32(_) | Written::Bf16(_) => &[],
+            Written::Int8(quantised) => &quantised.scales,
+        }
+    }
+
+    /// The words of panel after panel.
+    fn words(&self, outputs: usize, inputs: usize) -> Vec<f32> {
+        let at = |numbers: &[f32], output: usize, input: usize| match output < outputs {
+            true => numbers[output * inputs + input],
             false => 0.0,
         };
-        let mut words = Vec::with_capacity(weight.len());
+        let mut words = vec![];
         for first in (0..outputs).step_by(PANEL) {
-            let width = format.vectors(outputs - first) * LANES;
-            for input in 0..inputs {
-                words.extend((first..first + width).map(|output| match format {
-                    Format::F32 => at(output, input),
-                    Format::Bf16 => pair(at(output, input), at(output + width, input)),
+            let width = self.encoding().vectors(outputs - first) * LANES;
+            for row in 0..self.encoding().rows(inputs) {
+                words.extend((first..first + width).map(|output| match self {
+                    Written::F32(numbers) => at(numbers, output, row),
+                    Written::Bf16(numbers) => {
+                        pair(at(numbers, output, row), at(numbers, output + width, row))
+                    }
+                    Written::Int8(quantised) => quantised.word(output, row * GROUP, inputs),
                 }));
             }
         }
-        Matrix { inputs, outputs, format, bias, panels: packer.lay(&words) }
+        words
+    }
+}
+
+/// Whether a matrix of so many inputs is read faster in 8 bits on this CPU.
+fn int8_gains(inputs: usize) -> bool {
+    has_vnni() && (LEAST_INPUTS..=int8::MOST_INPUTS).contains(&inputs)
+}
+
+/// Whether the CPU adds four products of bytes at once.
+fn has_vnni() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        level() == Level::Avx512 && is_x86_feature_detected!("avx512vnni")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}
+
+/// [`Packed::error`]
+fn error(weight: &[f32], written: &[f32], inputs: usize) -> f64 {
+    let size = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|v| v * v).sum::<f64>().sqrt();
+    let rows = weight.chunks_exact(inputs.max(1)).zip(written.chunks_exact(inputs.max(1)));
+    let errors = rows.map(|(row, written)| {
+        let pairs = row.iter().zip(written);
+        let lost = size(&mut pairs.map(|(w, v)| f64::from(*w) - f64::from(*v)));
+        if lost == 0.0 { 0.0 } else { lost / size(&mut row.iter().map(|w| f64::from(*w))) }
+    });
+    errors.fold(0.0, f64::max)
+}
+
+impl Matrix {
+    /// Packs a weight of this name, row after row, and its bias.
+    pub fn pack(packer: &mut Packer, name: &str, weight: &[f32], bias: &[f32]) -> Self {
+        let inputs = weight.len() / bias.len().max(1);
+        let (written, error) = Written::chosen(packer.format(), weight, inputs);
+        let (name, encoding) = (name.to_owned(), written.encoding());
+        packer.packed(Packed { name, outputs: bias.len(), inputs, encoding, error });
+        Self::lay(packer, &written, inputs, bias)
+    }
+
+    fn lay(packer: &mut Packer, written: &Written, inputs: usize, bias: &[f32]) -> Self {
+        let outputs = bias.len();
+        packer.holds(inputs);
+        packer.holds(outputs);
+        packer.check(&written.numbers(inputs));
+        Matrix {
+            inputs,
+            outputs,
+            encoding: written.encoding(),
+            bias: packer.lay(bias),
+            scales: packer.lay(written.scales()),
+            panels: packer.lay(&written.words(outputs, inputs)),
+        }
     }
 
     /// Packs the weights `NAME.weight` and `NAME.bias`.
-    pub fn dense(packer: &mut Packer, name: &str) -> sconce_core::Result<Self> {
+    pub fn dense(packer: &mut Packer, name: &str) -> Result<Self> {
         let weight = packer.read(&format!("{name}.weight"))?;
         let bias = packer.read(&format!("{name}.bias"))?;
-        Ok(Self::pack(packer, &weight, &bias))
+        Ok(Self::pack(packer, &format!("{name}.weight"), &weight, &bias))
     }
 
     /// Packs the weight `NAME.weight` of so many outputs.
-    pub fn without_bias(
-        packer: &mut Packer,
-        name: &str,
-        outputs: usize,
-    ) -> sconce_core::Result<Self> {
-        let weight = packer.read(&format!("{name}.weight"))?;
-        Ok(Self::pack(packer, &weight, &vec![0.0; outputs]))
+    pub fn without_bias(packer: &mut Packer, name: &str, outputs: usize) -> Result<Self> {
+        let name = format!("{name}.weight");
+        let weight = packer.read(&name)?;
+        Ok(Self::pack(packer, &name, &weight, &vec![0.0; outputs]))
     }
 
     /// Packs the weights `NAME.PART.weight` and `NAME.PART.bias`, the outputs of all parts side by side.
-    pub fn side_by_side(
-        packer: &mut Packer,
-        name: &str,
-        parts: &[&str],
-    ) -> sconce_core::Result<Self> {
+    pub fn side_by_side(packer: &mut Packer, name: &str, parts: &[&str]) -> Result<Self> {
         let (mut weight, mut bias) = (vec![], vec![]);
         for part in parts {
             weight.extend(packer.read(&format!("{name}.{part}.weight"))?);
             bias.extend(packer.read(&format!("{name}.{part}.bias"))?);
         }
-        Ok(Self::pack(packer, &weight, &bias))
+        let name = format!("{name}.{}.weight", parts.join("+"));
+        Ok(Self::pack(packer, &name, &weight, &bias))
     }
 
     pub fn outputs(&self) -> usize {
@@ -147,36 +304,45 @@ impl Matrix {
     }
 
     /// `y [rows, outputs] = x W^T + b`
-    pub fn apply(&self, arena: &[f32], x: &Input, y: &mut [f32]) {
+    pub fn apply(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
         self.each(arena, x, y, |sum| sum);
     }
 
     /// `y [rows, outputs] = relu(x W^T + b)`
-    pub fn relu(&self, arena: &[f32], x: &Input, y: &mut [f32]) {
+    pub fn relu(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
         // What is not a number stays that.
         self.each(arena, x, y, |sum| if sum < 0.0 { 0.0 } else { sum });
     }
 
     #[inline(always)]
-    fn each(&self, arena: &[f32], x: &Input, y: &mut [f32], f: impl Fn(f32) -> f32) {
+    fn each(&self, arena: &[f32], x: &mut Input, y: &mut [f32], f: impl Fn(f32) -> f32) {
         assert_eq!(x.width(), self.inputs, "numbers that a matrix reads");
-        let (bias, level) = (&arena[self.bias.clone()], level());
+        x.prepare(self.encoding);
+        let (bias, scales) = (&arena[self.bias.clone()], &arena[self.scales.clone()]);
+        let (level, encoding, has_vnni) = (level(), self.encoding, has_vnni());
+        let mut sums = [[[0.0; LANES]; VECTORS]; ROWS];
         let mut rest = &arena[self.panels.clone()];
         for first in (0..self.outputs).step_by(PANEL) {
-            let outputs = (self.outputs - first).min(PANEL);
-            let vectors = self.format.vectors(outputs);
-            let (panel, next) = rest.split_at(self.inputs * vectors * LANES);
+            let outputs = first..self.outputs.min(first + PANEL);
+            let vectors = encoding.vectors(outputs.len());
+            let (panel, next) = rest.split_at(encoding.rows(self.inputs) * vectors * LANES);
             rest = next;
-            let panel = Panel { format: self.format, level, vectors, weights: panel };
-            for rows in x.tiles() {
-                let mut sums = [[[0.0; LANES]; VECTORS]; ROWS];
-                for sums in &mut sums[..rows.len()] {
-                    sums.as_flattened_mut()[..outputs]
-                        .copy_from_slice(&bias[first..first + outputs]);
+            let panel = Panel { encoding, level, has_vnni, vectors, weights: panel };
+            for rows in x.tiles(encoding.tile()) {
+                let own = &mut sums[..rows.len()];
+                match encoding {
+                    Encoding::F32 | Encoding::Bf16 => {
+                        panel.sum(own, x, rows.start, &bias[outputs.clone()])
+                    }
+                    Encoding::Int8 => panel.sum_codes(
+                        own,
+                        x.codes(),
+                        rows.start,
+                        (&scales[outputs.clone()], &bias[outputs.clone()]),
+                    ),
                 }
-                panel.add(&mut sums[..rows.len()], x, rows.start);
                 for (row, sums) in rows.zip(&sums) {
-                    let y = &mut y[row * self.outputs + first..][..outputs];
+                    let y = &mut y[row * self.outputs..][outputs.clone()];
                     for (y, sum) in y.iter_mut().zip(sums.as_flattened()) {
                         *y = f(*sum);
                     }
@@ -191,15 +357,24 @@ fn pair(low: f32, high: f32) -> f32 {
     f32::from_bits(high.to_bits() | low.to_bits() >> 16)
 }
 
-/// Weights of up to 128 outputs: of each input `vectors` vectors of words.
+/// Weights of up to 128 outputs: of each input, or of each four in 8 bits, `vectors` vectors of words.
 struct Panel<'a> {
-    format: Format,
+    encoding: Encoding,
     level: Level,
+    has_vnni: bool,
     vectors: usize,
     weights: &'a [f32],
 }
 
 impl Panel<'_> {
+    /// The sums of the vectors from `first` on.
+    fn sum(&self, sums: &mut [Sums], x: &Input, first: usize, bias: &[f32]) {
+        for sums in &mut *sums {
+            sums.as_flattened_mut()[..bias.len()].copy_from_slice(bias);
+        }
+        self.add(sums, x, first);
+    }
+
     /// Adds to the sums of the vectors from `first` on each weight times the number it stands beside. The sums
     /// of upper halves of words follow those of lower ones.
     fn add(&self, sums: &mut [Sums], x: &Input, first: usize) {
@@ -210,19 +385,19 @@ impl Panel<'_> {
     }
 
     fn add_sparse(&self, sums: &mut Sums, entries: &[Entry]) {
-        match (self.format, self.vectors) {
-            (Format::F32, 1) => self.singles::<1>(sums, entries),
-            (Format::F32, 2) => self.singles::<2>(sums, entries),
-            (Format::F32, 3) => self.singles::<3>(sums, entries),
-            (Format::F32, 4) => self.singles::<4>(sums, entries),
-            (Format::F32, 5) => self.singles::<5>(sums, entries),
-            (Format::F32, 6) => self.singles::<6>(sums, entries),
-            (Format::F32, 7) => self.singles::<7>(sums, entries),
-            (Format::F32, _) => self.singles::<8>(sums, entries),
-            (Format::Bf16, 1) => self.pairs::<1>(sums, entries),
-            (Format::Bf16, 2) => self.pairs::<2>(sums, entries),
-            (Format::Bf16, 3) => self.pairs::<3>(sums, entries),
-            (Format::Bf16, _) => self.pairs::<4>(sums, entries),
+        match (self.encoding, self.vectors) {
+            (Encoding::F32, 1) => self.singles::<1>(sums, entries),
+            (Encoding::F32, 2) => self.singles::<2>(sums, entries),
+            (Encoding::F32, 3) => self.singles::<3>(sums, entries),
+            (Encoding::F32, 4) => self.singles::<4>(sums, entries),
+            (Encoding::F32, 5) => self.singles::<5>(sums, entries),
+            (Encoding::F32, 6) => self.singles::<6>(sums, entries),
+            (Encoding::F32, 7) => self.singles::<7>(sums, entries),
+            (Encoding::F32, _) => self.singles::<8>(sums, entries),
+            (_, 1) => self.pairs::<1>(sums, entries),
+            (_, 2) => self.pairs::<2>(sums, entries),
+            (_, 3) => self.pairs::<3>(sums, entries),
+            (_, _) => self.pairs::<4>(sums, entries),
         }
     }
 
@@ -275,16 +450,53 @@ impl Panel<'_> {
             // SAFETY: `level` found what the kernels need; the panel has `vectors` vectors for each number of
             // a row.
             return unsafe {
-                match self.format {
-                    Format::F32 => avx512::tile(sums, weights, self.vectors, rows),
-                    Format::Bf16 => avx512::tile_pairs(sums, weights, self.vectors, rows),
+                match self.encoding {
+                    Encoding::F32 => avx512::tile(sums, weights, self.vectors, rows),
+                    _ => avx512::tile_pairs(sums, weights, self.vectors, rows),
                 }
             };
         }
-        match self.format {
-            Format::F32 => portable::tile(sums, weights, self.vectors, &rows),
-            Format::Bf16 => portable::tile_pairs(sums, weights, self.vectors, &rows),
+        match self.encoding {
+            Encoding::F32 => portable::tile(sums, weights, self.vectors, &rows),
+            _ => portable::tile_pairs(sums, weights, self.vectors, &rows),
         }
+    }
+
+    /// As [`sum`](Self::sum), of weights in 8 bits.
+    fn sum_codes(
+        &self,
+        sums: &mut [Sums],
+        x: &Codes,
+        first: usize,
+        scales_and_bias: (&[f32], &[f32]),
+    ) {
+        match sums.len() {
+            1 => self.codes::<1>(sums, x, first, scales_and_bias),
+            2 => self.codes::<2>(sums, x, first, scales_and_bias),
+            3 => self.codes::<3>(sums, x, first, scales_and_bias),
+            _ => self.codes::<ROWS_OF_INT8>(sums, x, first, scales_and_bias),
+        }
+    }
+
+    fn codes<const R: usize>(
+        &self,
+        sums: &mut [Sums],
+        x: &Codes,
+        first: usize,
+        (scales, bias): (&[f32], &[f32]),
+    ) {
+        let Some(sums) = sums.first_chunk_mut::<R>() else { return };
+        let rows: [Code; R] = std::array::from_fn(|r| x.row(first + r));
+        let (weights, groups) = (self.weights.as_chunks::<LANES>().0, x.groups());
+        #[cfg(target_arch = "x86_64")]
+        if self.level == Level::Avx512 && self.has_vnni {
+            // SAFETY: `has_vnni` found what the kernel needs; groups that count are of rows that there are.
+            return unsafe {
+                avx512::codes(sums, weights, self.vectors, rows, groups, (scales, bias))
+            };
+        }
+        let groups = &groups[..groups.len() - AHEAD];
+        portable::codes(sums, weights, self.vectors, &rows, groups, scales, bias);
     }
 }
 
@@ -294,7 +506,16 @@ mod tests {
     use sconce_core::rng::Rng;
     use sconce_core::weights::Weights;
 
-    const FORMATS: [Format; 2] = [Format::F32, Format::Bf16];
+    const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::Bf16, Encoding::Int8];
+
+    /// What a vector is to a matrix of an encoding.
+    fn seen(encoding: Encoding, x: &[f32]) -> Vec<f32> {
+        let scale = x.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 32512.0;
+        if encoding != Encoding::Int8 || scale == 0.0 {
+            return x.to_vec();
+        }
+        x.iter().map(|x| (x * (1.0 / scale)).round_ties_even() * scale).collect()
+    }
 
     /// Numbers of which some are 0.
     fn vector(rng: &Rng, count: usize) -> Vec<f32> {
@@ -325,32 +546,35 @@ mod tests {
             .into_iter()
             .flat_map(|outputs| [1, 2, 7, 64, 99].map(|inputs| (outputs, inputs)));
         for (outputs, inputs) in shapes {
-            for format in FORMATS {
+            for encoding in ENCODINGS {
                 let rng = Rng::new(1, "gemv", (outputs * 1000 + inputs) as u64);
                 let w: Vec<f32> = (0..(outputs * inputs) as u64).map(|i| rng.normal(i)).collect();
-                let w = format.round(&w);
                 let rows = 1 + (outputs + inputs) % 14;
                 let (x, b) = (vector(&rng, inputs * rows), vector(&rng, outputs));
                 let weights = Weights::new();
-                let mut packer = Packer::new(&weights, format);
-                let matrix = Matrix::pack(&mut packer, &w, &b);
+                let mut packer = Packer::new(&weights, Format::F32);
+                let written = Written::new(encoding, &w, inputs);
+                let matrix = Matrix::lay(&mut packer, &written, inputs, &b);
                 let mut input = Input::new(packer.widest(), rows);
-                let arena = packer.finish().unwrap();
+                let (arena, _) = packer.finish().unwrap();
                 input.read(x.chunks_exact(inputs));
-                let want = product(&w, &x, &b, inputs);
+                let about = format!("{encoding:?}, {rows}, {outputs} of {inputs}");
+                let read: Vec<f32> =
+                    x.chunks_exact(inputs).flat_map(|x| seen(encoding, x)).collect();
+                let want = product(&written.numbers(inputs), &read, &b, inputs);
                 let mut y = vec![7.0; outputs * rows];
-                matrix.apply(arena.numbers(), &input, &mut y);
-                assert_close(&y, &want, &format!("{rows}, {outputs} of {inputs}"));
+                matrix.apply(arena.numbers(), &mut input, &mut y);
+                assert_close(&y, &want, &about);
                 let mut alone = vec![7.0; outputs];
                 for (x, y) in x.chunks_exact(inputs).zip(y.chunks_exact(outputs)) {
                     input.read([x]);
-                    matrix.apply(arena.numbers(), &input, &mut alone);
-                    assert_eq!(alone, y, "{rows}, {outputs} of {inputs}");
+                    matrix.apply(arena.numbers(), &mut input, &mut alone);
+                    assert_eq!(alone, y, "{about}");
                 }
                 input.read(x.chunks_exact(inputs));
-                matrix.relu(arena.numbers(), &input, &mut y);
+                matrix.relu(arena.numbers(), &mut input, &mut y);
                 let want: Vec<f64> = want.iter().map(|v| v.max(0.0)).collect();
-                assert_close(&y, &want, &format!("{rows}, {outputs} of {inputs}, relu"));
+                assert_close(&y, &want, &format!("{about}, relu"));
             }
         }
     }
@@ -359,17 +583,19 @@ mod tests {
     fn the_kernels_agree() {
         let rng = Rng::new(2, "gemv", 0);
         let numbers: Vec<f32> = (0..50 * 2 * 3 * LANES as u64).map(|i| rng.normal(i)).collect();
-        let numbers = Format::Bf16.round(&numbers);
+        let numbers = Written::new(Encoding::Bf16, &numbers, 1).numbers(1).into_owned();
         // As two bf16 or as one f32, a number.
         let weights: Vec<f32> = numbers.chunks_exact(2).map(|of| pair(of[0], of[1])).collect();
         let mut input = Input::new(50, ROWS);
         for rows in 1..=ROWS {
             let x = vector(&rng, 50 * rows);
             input.read(x.chunks_exact(50));
-            for format in FORMATS {
+            for encoding in [Encoding::F32, Encoding::Bf16] {
+                input.prepare(encoding);
                 let made = |level| {
                     let mut sums = [[[0.5; LANES]; VECTORS]; ROWS];
-                    let panel = Panel { format, level, vectors: 3, weights: &weights };
+                    let panel =
+                        Panel { encoding, level, has_vnni: false, vectors: 3, weights: &weights };
                     panel.add(&mut sums[..rows], &input, 0);
                     sums
                 };
@@ -382,17 +608,92 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_comes_through() {
+    fn the_kernels_of_8_bits_have_the_same_bits() {
+        let rng = Rng::new(3, "gemv", 0);
+        let (scales, bias) = (vector(&rng, PANEL), vector(&rng, PANEL));
+        for vectors in 1..=VECTORS {
+            let words = 0..(13 * vectors * LANES) as u64;
+            let weights: Vec<f32> = words.map(|i| f32::from_bits(rng.u32(i))).collect();
+            let mut input = Input::new(50, ROWS);
+            for rows in 1..=ROWS_OF_INT8 {
+                let x = vector(&rng, 50 * rows);
+                input.read(x.chunks_exact(50));
+                input.prepare(Encoding::Int8);
+                let made = |has_vnni| {
+                    let mut sums = [[[0.5; LANES]; VECTORS]; ROWS];
+                    let (encoding, level, weights) = (Encoding::Int8, level(), &weights[..]);
+                    let panel = Panel { encoding, level, has_vnni, vectors, weights };
+                    // One output fewer than there is room for.
+                    let outputs = vectors * LANES - 1;
+                    let (scales, bias) = (&scales[..outputs], &bias[..outputs]);
+                    panel.sum_codes(&mut sums[..rows], input.codes(), 0, (scales, bias));
+                    sums.iter_mut().for_each(|sums| sums.as_flattened_mut()[outputs..].fill(0.0));
+                    sums.map(|sums| sums.map(|sum| sum.map(f32::to_bits)))
+                };
+                assert_eq!(made(false), made(has_vnni()), "{rows} with {vectors}");
+            }
+        }
+    }
+
+    #[test]
+    fn groups_of_zeros_are_stepped_over_and_a_vector_of_zeros_makes_the_bias() {
         let weights = Weights::new();
         let mut packer = Packer::new(&weights, Format::F32);
-        let matrix = Matrix::pack(&mut packer, &[1.0, 0.0, 2.0, 3.0], &[0.0; 2]);
-        let arena = packer.finish().unwrap();
-        let mut input = Input::new(2, 2);
-        for rows in 1..=2 {
-            input.read([[0.0, f32::NAN]; 2][..rows].iter().map(|x| &x[..]));
-            let mut y = [0.0; 4];
-            matrix.relu(arena.numbers(), &input, &mut y);
-            assert!(y[..2 * rows].iter().all(|y| y.is_nan()));
+        let written = Written::new(Encoding::Int8, &[1.0; 3 * 10], 10);
+        let matrix = Matrix::lay(&mut packer, &written, 10, &[1.0, 2.0, 3.0]);
+        let mut input = Input::new(packer.widest(), 1);
+        let (arena, _) = packer.finish().unwrap();
+        for (at, value, count) in [(9, 1.0, 1), (0, 1e-30, 1), (5, 1e-40, 0), (5, 0.0, 0)] {
+            let mut x = [0.0; 10];
+            x[at] = value;
+            input.read([&x[..]]);
+            let mut y = [0.0; 3];
+            matrix.apply(arena.numbers(), &mut input, &mut y);
+            assert_eq!(y, [1.0, 2.0, 3.0].map(|bias| bias + value));
+            assert_eq!(input.codes().groups().len(), count + AHEAD);
+        }
+    }
+
+    #[test]
+    fn int8_is_for_matrices_within_the_bound_that_are_wide() {
+        let rng = Rng::new(4, "gemv", 0);
+        let numbers: Vec<f32> = (0..64 * 64).map(|i| rng.normal(i)).collect();
+        let packed = |bound: f64, inputs: usize| {
+            let weights = Weights::new();
+            let mut packer = Packer::new(&weights, Format::Int8(bound));
+            let outputs = numbers.len() / inputs;
+            Matrix::pack(&mut packer, "w", &numbers, &vec![0.0; outputs]);
+            let (_, matrices) = packer.finish().unwrap();
+            (matrices[0].encoding, matrices[0].error)
+        };
+        let wide = if has_vnni() { Encoding::Int8 } else { Encoding::Bf16 };
+        let (encoding, error) = packed(0.02, 64);
+        assert_eq!(encoding, wide);
+        // A step is a 127th of a row's largest, about 2.4 of its RMS; its error is uniform over it.
+        let expected = if has_vnni() { 0.003..0.01 } else { 0.0009..0.002 };
+        assert!(expected.contains(&error), "{error}");
+        assert_eq!(packed(1e-3, 64).0, Encoding::Bf16);
+        assert_eq!(packed(1.0, LEAST_INPUTS / 2).0, Encoding::Bf16);
+    }
+
+    #[test]
+    fn what_is_not_a_number_comes_through() {
+        for encoding in ENCODINGS {
+            let weights = Weights::new();
+            let mut packer = Packer::new(&weights, Format::F32);
+            let written = Written::new(encoding, &[1.0, 0.0, 2.0, 3.0], 2);
+            let matrix = Matrix::lay(&mut packer, &written, 2, &[0.0; 2]);
+            let (arena, _) = packer.finish().unwrap();
+            let mut input = Input::new(2, 2);
+            for rows in 1..=2 {
+                input.read([[0.0, f32::NAN]; 2][..rows].iter().map(|x| &x[..]));
+                let mut y = [0.0; 4];
+                matrix.relu(arena.numbers(), &mut input, &mut y);
+                assert!(y[..2 * rows].iter().all(|y| y.is_nan()), "{encoding:?}");
+                input.read([[1.0, f32::NEG_INFINITY]; 2][..rows].iter().map(|x| &x[..]));
+                matrix.apply(arena.numbers(), &mut input, &mut y);
+                assert!(y[..2 * rows].iter().all(|y| !y.is_finite()), "{encoding:?}");
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use sconce_core::ops::simd::{LANES, dispatch, mul_add};
 
+use super::int8::Code;
 use super::{Entry, Sums};
 
 dispatch! {
@@ -69,6 +70,37 @@ dispatch! {
             }
         }
     }
+}
+
+dispatch! {
+    /// The sums of each of `R` vectors: its parts times the rows of a panel that belong to these groups, of so many
+    /// vectors each, times the scales of the outputs, and their bias.
+    pub fn codes<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[Code; R], groups: &[u32], scales: &[f32], bias: &[f32]) {
+        for (sums, x) in sums.iter_mut().zip(x) {
+            let outputs = scales.chunks(LANES).zip(bias.chunks(LANES)).zip(sums);
+            for (t, ((scales, bias), sum)) in outputs.enumerate() {
+                let (mut high, mut low) = ([x.row.high; LANES], [x.row.low; LANES]);
+                for &group in groups {
+                    let group = group as usize;
+                    let parts = (x.high[group].map(i32::from), x.low[group].map(i32::from));
+                    let words = &panel[group * vectors + t];
+                    for i in 0..LANES {
+                        let weights = words[i].to_bits().to_le_bytes().map(i32::from);
+                        high[i] = high[i].wrapping_add(product(weights, parts.0));
+                        low[i] = low[i].wrapping_add(product(weights, parts.1));
+                    }
+                }
+                for (i, (of, bias)) in scales.iter().zip(bias).enumerate() {
+                    sum[i] = (256.0 * high[i] as f32 + low[i] as f32) * (x.row.scale * of) + bias;
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn product(a: [i32; 4], b: [i32; 4]) -> i32 {
+    a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
 }
 
 /// The two bf16 of a word.

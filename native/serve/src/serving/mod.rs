@@ -31,7 +31,7 @@ pub use queue::{Batch, Entry, Queue};
 use statistics::count;
 pub use statistics::{Counted, Histogram, Report, Snapshot, Statistics, Summary};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
     /// Requests in a batch, at most.

@@ -1,0 +1,183 @@
+//! Weights of 8 bits, times numbers of 16.
+//!
+//! A weight is `scale q`, q from -127 to 127, with a scale for each output. A vector is `scale (256 high + low)`,
+//! high and low of 8 bits each, with a scale of its own: at no cost, as the time is that of reading weights. Sums
+//! of such products are whole numbers, so their order makes no difference.
+//!
+//! The instruction that adds four products at once (`vpdpbusd`) wants one side without a sign, so weights are kept
+//! as `q + 128`, and 128 times the sum of a vector is what its sums begin below.
+
+use sconce_core::ops::simd::dispatch;
+
+use super::AHEAD;
+
+/// With more a sum of high parts would not fit.
+pub const MOST_INPUTS: usize = i32::MAX as usize / (127 * 128);
+/// Inputs of a word.
+pub const GROUP: usize = 4;
+/// Half of what a byte can be.
+const ZERO: i32 = 128;
+/// The largest weight.
+const MOST: f32 = 127.0;
+/// The largest number of a vector, whose high part is 127.
+const MOST_OF_A_VECTOR: f32 = 127.0 * 256.0;
+
+/// A matrix in 8 bits.
+pub struct Quantised {
+    /// `[outputs, inputs]`, of -127 to 127.
+    pub weights: Vec<i8>,
+    /// `[outputs]`
+    pub scales: Vec<f32>,
+}
+
+impl Quantised {
+    /// Each row to the nearest multiple of a 127th of its largest.
+    pub fn new(weight: &[f32], inputs: usize) -> Self {
+        let rows = weight.chunks_exact(inputs.max(1));
+        let most = |row: &[f32]| row.iter().fold(0.0f32, |most, w| most.max(w.abs()));
+        let scales: Vec<f32> = rows.clone().map(|row| most(row) / MOST).collect();
+        let round = |(row, scale): (&[f32], &f32)| {
+            let scale = *scale;
+            // Without a scale all are 0; as is what is not a number.
+            row.iter().map(move |w| (w / scale).round_ties_even() as i8).collect::<Vec<_>>()
+        };
+        let weights = rows.zip(&scales).flat_map(round).collect();
+        Quantised { weights, scales }
+    }
+
+    /// What the weights are now.
+    pub fn numbers(&self, inputs: usize) -> Vec<f32> {
+        let rows = self.weights.chunks_exact(inputs.max(1)).zip(&self.scales);
+        rows.flat_map(|(row, scale)| row.iter().map(move |q| scale * f32::from(*q))).collect()
+    }
+
+    /// The weights of an output for four inputs from `first` on; there may be fewer.
+    pub fn word(&self, output: usize, first: usize, inputs: usize) -> f32 {
+        let row = self.weights.get(output * inputs..(output + 1) * inputs).unwrap_or(&[]);
+        let byte = |j| (i32::from(row.get(first + j).copied().unwrap_or(0)) + ZERO) as u8;
+        f32::from_bits(u32::from_le_bytes(std::array::from_fn(byte)))
+    }
+}
+
+/// Vectors in 16 bits.
+#[derive(Default)]
+pub struct Codes {
+    /// `[rows, groups]`
+    high: Vec<[i8; GROUP]>,
+    low: Vec<[i8; GROUP]>,
+    rows: Vec<Row>,
+    /// The groups that are not zeros in all vectors, followed by [`AHEAD`] that only say what may be fetched.
+    groups: Vec<u32>,
+    count: usize,
+    width: usize,
+}
+
+/// What all of a vector shares.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Row {
+    pub scale: f32,
+    /// What its sums of high parts begin with, and of low ones.
+    pub high: i32,
+    pub low: i32,
+}
+
+/// One vector, group after group.
+#[derive(Debug, Clone, Copy)]
+pub struct Code<'a> {
+    pub row: Row,
+    pub high: &'a [[i8; GROUP]],
+    pub low: &'a [[i8; GROUP]],
+}
+
+impl Codes {
+    /// Room for so many vectors of up to `widest` numbers.
+    pub fn new(widest: usize, rows: usize) -> Self {
+        let groups = widest.div_ceil(GROUP);
+        let [high, low] = std::array::from_fn(|_| vec![[0; GROUP]; groups * rows]);
+        let (rows, groups) = (vec![Row::default(); rows], vec![0; groups + AHEAD]);
+        Codes { high, low, rows, groups, ..Codes::default() }
+    }
+
+    /// Takes the place of what was read before.
+    pub fn read(&mut self, numbers: &[f32], width: usize) {
+        self.width = width.div_ceil(GROUP);
+        let rows = numbers.chunks_exact(width.max(1));
+        let codes =
+            self.high.chunks_exact_mut(self.width).zip(self.low.chunks_exact_mut(self.width));
+        for ((x, (high, low)), row) in rows.zip(codes).zip(&mut self.rows) {
+            for last in [&mut *high, &mut *low] {
+                last.last_mut().into_iter().for_each(|last| *last = [0; GROUP]);
+            }
+            encode(
+                x,
+                &mut high.as_flattened_mut()[..width],
+                &mut low.as_flattened_mut()[..width],
+                row,
+            );
+        }
+        match numbers.len() == width {
+            true => self.find_groups(),
+            false => self.take_all_groups(),
+        }
+    }
+
+    fn find_groups(&mut self) {
+        self.count = 0;
+        for group in 0..self.width {
+            self.groups[self.count] = group as u32;
+            let zeros = self.high[group] == [0; GROUP] && self.low[group] == [0; GROUP];
+            self.count += usize::from(!zeros);
+        }
+        self.announce();
+    }
+
+    /// Of several vectors one or the other has a number nearly everywhere.
+    fn take_all_groups(&mut self) {
+        self.count = self.width;
+        let groups = self.groups[..self.width].iter_mut();
+        groups.enumerate().for_each(|(group, place)| *place = group as u32);
+        self.announce();
+    }
+
+    /// Behind the last group of a panel begins the next.
+    fn announce(&mut self) {
+        for i in 0..AHEAD {
+            self.groups[self.count + i] = (self.width + i) as u32;
+        }
+    }
+
+    /// Groups that count, and [`AHEAD`] more.
+    pub fn groups(&self) -> &[u32] {
+        &self.groups[..self.count + AHEAD]
+    }
+
+    pub fn row(&self, row: usize) -> Code<'_> {
+        let own = row * self.width..(row + 1) * self.width;
+        Code { row: self.rows[row], high: &self.high[own.clone()], low: &self.low[own] }
+    }
+}
+
+dispatch! {
+    /// A vector to the nearest multiples of a 32512th of its largest number. With one that is not finite none is
+    /// a number.
+    fn encode(x: &[f32], high: &mut [i8], low: &mut [i8], row: &mut Row) {
+        // Adding 1.5 * 2^23 rounds to the nearest whole number, which then is in the lowest bits.
+        const ROUND: f32 = 12_582_912.0;
+        // As whole numbers so that one that is not a number is the largest.
+        let most = x.iter().fold(0, |most, x| x.abs().to_bits().max(most));
+        let most = f32::from_bits(most);
+        let scale = if most.is_finite() { most / MOST_OF_A_VECTOR } else { f32::NAN };
+        let inverse = if scale.is_normal() { 1.0 / scale } else { 0.0 };
+        let (mut highs, mut lows) = (0i32, 0i32);
+        for ((x, high), low) in x.iter().zip(high).zip(low) {
+            let code = (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32;
+            let upper = code.wrapping_add(128) >> 8;
+            let lower = code.wrapping_sub(upper << 8);
+            (*high, *low) = (upper as i8, lower as i8);
+            highs = highs.wrapping_add(upper);
+            lows = lows.wrapping_add(lower);
+        }
+        let start = |sum: i32| sum.wrapping_mul(-ZERO);
+        *row = Row { scale, high: start(highs), low: start(lows) };
+    }
+}
