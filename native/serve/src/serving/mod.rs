@@ -307,14 +307,15 @@ impl<R: Request> Serving<R> {
         commit: impl Fn(&mut R, T) -> Result<Answer>,
     ) {
         let Some(mut request) = claimed(entry.item) else { return };
+        // Before its caller hears of it and asks for the figures.
+        count(&self.statistics.counters.answered, 1);
+        self.statistics.latency.record_time(entry.since.elapsed());
         // A request whose answer panics is dropped by that, and answers for itself.
         let answered = guard(|| {
             let answer = made.and_then(|made| commit(&mut request, made));
             request.answer(answer);
         });
         count(&self.statistics.counters.panics, u64::from(answered.is_err()));
-        count(&self.statistics.counters.answered, 1);
-        self.statistics.latency.record_time(entry.since.elapsed());
     }
 }
 
