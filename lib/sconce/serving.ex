@@ -3,7 +3,7 @@ defmodule Sconce.Serving do
   alias Sconce.Native.Call
   alias Sconce.Serving.Events, as: Told
   alias Sconce.Policy.Spec
-  alias Sconce.Serving.{Group, Peer}
+  alias Sconce.Serving.{Group, Peer, Sender}
   alias Sconce.Session.{Proxy, Remote}
 
   @registry Sconce.Serving.Registry
@@ -492,7 +492,10 @@ defmodule Sconce.Serving do
     native = taken |> Keyword.update!(:weights, &Session.format/1) |> Map.new()
     policy = options[:policy]
 
-    with {:ok, ref} <- Call.run(&Native.serving_start(&1, policy.ref, native)),
+    sender = Sender.start_link()
+
+    with {:ok, ref} <- Call.run(&Native.serving_start(&1, policy.ref, native, sender)),
+         :ok <- Sender.send_of(sender, ref),
          {:ok, info} <- Native.serving_info(ref) do
       serving = new(ref, options, info)
       {:ok, _registry} = Registry.register(@registry, self(), serving)
