@@ -91,7 +91,7 @@ defmodule Sconce.Serving do
   Nobody waits for company. An idle worker takes what there is, and while it computes, the next batch
   grows to `:max_batch` at most. A further worker joins in for a quarter of that, or for a request with a
   deadline. Callers, which are processes, take turns: one that asks for much at once does not hold
-  up the others. The requests of one caller are answered in their order.
+  up the others. The requests of one caller leave the queue in their order.
 
   ## Errors
 

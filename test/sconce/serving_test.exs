@@ -541,6 +541,15 @@ defmodule Sconce.ServingTest do
         Serving.start_link(policy: policy!(), max_bach: 3)
       end
     end
+
+    test "serves sessions that look at windows, which core decides" do
+      policy = policy!(backbone: :xlstm)
+      serving = start!(policy: policy)
+      {:ok, own} = Session.open(policy, seed: 5, window_size: 6, mode: :window)
+      session = open!(serving, mode: :window)
+      assert session.path == :core
+      for t <- 0..3, do: assert(Session.act(session, frame(t)) == Session.act(own, frame(t)))
+    end
   end
 
   describe "telemetry" do

@@ -333,7 +333,7 @@ impl<R: Request> Serving<R> {
         commit: impl Fn(&mut R, T) -> Result<Answer>,
     ) {
         let Some(mut request) = claimed(entry.item) else { return };
-        // First: who has an answer may ask for the counts.
+        // Before its caller hears of it and asks for the figures.
         count(&self.statistics.counters.answered, 1);
         self.statistics.latency.record_time(entry.since.elapsed());
         // A request whose answer panics is dropped by that, and answers for itself.
