@@ -32,7 +32,7 @@ defmodule Mix.Tasks.Sconce.BenchTest do
     assert output =~ "Elixir #{System.version()}, OTP #{System.otp_release()}, rustc "
     {titles, rows} = table(output)
     assert titles == @columns
-    assert [call, frame, act, bf16] = rows
+    assert [call, frame, act, bf16, _int8] = rows
     assert call =~ ~r/^call +NIF, no-op +1 +1 +[\d.]+ +[\d.]+ +[\d.]+ +\d+ +- +the control/
     assert frame =~ ~r"^frame +pack a struct in Elixir +1 +1 .* 396 B at [\d.,]+ GB/s$"
     assert act =~ ~r"^act +mlp 512 512, learned, one frame .*, 2.1 MB at [\d.,]+ GB/s; packed f32"
