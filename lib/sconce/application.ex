@@ -5,7 +5,13 @@ defmodule Sconce.Application do
 
   @impl true
   def start(_type, _args) do
-    children = [Sconce.Trainer.Keeper, {Registry, keys: :unique, name: Sconce.Serving.Registry}]
+    children = [
+      Sconce.Trainer.Keeper,
+      {Registry, keys: :unique, name: Sconce.Serving.Registry},
+      Sconce.Serving.Group,
+      {DynamicSupervisor, name: Sconce.Session.Proxies, strategy: :one_for_one}
+    ]
+
     Supervisor.start_link(children, strategy: :one_for_one, name: Sconce.Supervisor)
   end
 end

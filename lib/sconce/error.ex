@@ -13,7 +13,7 @@ defmodule Sconce.Error do
     deadline: "not done in time",
     cancelled: "stopped before it was done",
     out_of_memory: "more memory than there is, or than was allowed",
-    unavailable: "not part of this build or machine",
+    unavailable: "not part of this build or machine, or on a node that is lost",
     io: "the operating system refused a file operation",
     panic: "a bug in Sconce; the VM lives on"
   ]

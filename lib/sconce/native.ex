@@ -77,6 +77,7 @@ defmodule Sconce.Native do
   def session_abandon(_session), do: unavailable(:act)
   def session_reset(_session, _seed), do: unavailable(:reset)
   def session_rollback(_session, _game_frame), do: unavailable(:rollback)
+  def session_back_to(_session, _frames), do: unavailable(:act)
   def session_snapshot(_session), do: unavailable(:snapshot)
   def session_restore(_session, _snapshot), do: unavailable(:restore)
   def session_info(_session), do: unavailable(:info)

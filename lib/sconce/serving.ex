@@ -1,8 +1,10 @@
 defmodule Sconce.Serving do
   alias Sconce.{Error, Events, Native, Options, Policy, Session}
   alias Sconce.Native.Call
-  alias Sconce.Policy.Spec
   alias Sconce.Serving.Events, as: Told
+  alias Sconce.Policy.Spec
+  alias Sconce.Serving.{Group, Peer}
+  alias Sconce.Session.{Proxy, Remote}
 
   @registry Sconce.Serving.Registry
 
@@ -35,6 +37,12 @@ defmodule Sconce.Serving do
       type: {:or, [{:in, [:f32, :bf16, :int8]}, {:tuple, [{:in, [:int8]}, :float]}]},
       default: :f32,
       doc: "How the matrices of a packed policy are kept, as in `Sconce.Session`."
+    ],
+    group: [
+      type: :any,
+      default: nil,
+      doc:
+        "A term that names the servings which may stand for each other, on all nodes that are connected."
     ],
     telemetry_ms: [
       type: :pos_integer,
@@ -103,6 +111,59 @@ defmodule Sconce.Serving do
   no request is lost, and sessions keep their memory. A session that waits idly keeps the weights of its
   last decision in memory until the next.
 
+  ## Across machines
+
+  Nodes of Erlang distribution serve each other. Wherever a serving is expected here, it may be on another node:
+  its pid, `{name, node}`, or `{:group, term}` for one of those that were started with that `:group`. Of a group
+  each call picks the member of this node, or else the less loaded of two that are drawn; one that does not
+  answer is passed over, and where none is left the error is `:unavailable`.
+
+      # In the supervision tree of every node:
+      children = [{Sconce.Serving, policy: policy, group: :melee}]
+
+      # On any of them:
+      {:ok, session} = Sconce.Serving.open({:group, :melee})
+      {:ok, action} = Sconce.Session.act(session, frame, deadline_ms: 8)
+
+  A session's memory stays on the node where it was opened; frames and actions travel. A process there owns it in
+  the place of the caller, one request after the other, and ends with the caller and with the connection. The
+  session in the caller's hand is used as any other, and may be transferred among the processes of its node.
+  While its owner lives, only `Sconce.Session.close/1` ends it: it is not collected as garbage.
+
+  With a `:deadline_ms` the answer is there by then whatever the other node does. After a `:deadline` the session
+  is as it was, also if the decision had been made by then and its answer was under way: it is taken back. A
+  connection that takes no more is `:busy`. A node that goes down is `:unavailable` as soon as this one knows of it,
+  with `node` in the details; how soon that is for a network that is cut without a word `:net_ticktime` of the
+  kernel says. Calls without a deadline wait for that.
+
+  What was on a lost node goes on elsewhere from the last snapshot, exactly:
+
+      def act(%{session: session, snapshot: snapshot} = game, frame) do
+        with {:ok, action} <- Sconce.Session.act(session, frame, deadline_ms: 8) do
+          {:ok, action, keep(game, action)}
+        else
+          {:error, %Sconce.Error{kind: :unavailable}} ->
+            with {:ok, session} <- Sconce.Serving.open({:group, :melee}, snapshot: snapshot),
+                 do: act(%{game | session: session}, frame)
+
+          error ->
+            error
+        end
+      end
+
+      # Every second, and what came since then is forgotten with the node. `nil` at the start of a game.
+      defp keep(game, %{frame: frame}) when rem(frame, 60) == 0 do
+        case Sconce.Session.snapshot(game.session) do
+          {:ok, snapshot} -> %{game | snapshot: snapshot}
+          {:error, _lost} -> game
+        end
+      end
+
+      defp keep(game, _action), do: game
+
+  `forward/4` sends its frames as they are given, of which a binary of raw rows is the smallest. Who calls it often
+  asks for a member once, by `info/1`.
+
   ## Options
 
   #{Options.docs(@start)}
@@ -110,7 +171,7 @@ defmodule Sconce.Serving do
 
   use GenServer
 
-  @enforce_keys [:pid, :name, :ref, :policy] ++
+  @enforce_keys [:pid, :name, :group, :ref, :policy] ++
                   [:max_batch, :max_queue, :workers, :weights, :path, :step_us]
   defstruct @enforce_keys
 
@@ -118,6 +179,7 @@ defmodule Sconce.Serving do
   @type t :: %__MODULE__{
           pid: pid,
           name: term,
+          group: term,
           ref: reference,
           policy: Policy.t(),
           max_batch: pos_integer,
@@ -128,8 +190,10 @@ defmodule Sconce.Serving do
           step_us: float
         }
 
-  @typedoc "The pid of a serving, its name, or what `info/1` gave."
-  @type serving :: t | GenServer.server()
+  @typedoc """
+  The pid of a serving, its name, `{name, node}`, or what `info/1` gave; or a group, of which each call picks one.
+  """
+  @type serving :: t | GenServer.server() | {:group, term}
 
   @doc """
   Starts a serving, linked to the caller.
@@ -164,12 +228,27 @@ defmodule Sconce.Serving do
   """
   @spec open(serving, keyword) :: {:ok, Session.t()} | {:error, Error.t()}
   def open(serving, opts \\ []) do
-    with {:ok, serving} <- fetch(serving, :open) do
-      Session.open_served(serving.policy.spec, opts, fn ref, options, project_out ->
-        Native.serving_open(serving.ref, ref, options, project_out)
-      end)
+    case find(serving, :open) do
+      {:here, serving} -> Session.open_served(opts, &begin(serving, &1))
+      {:there, node, there} -> Session.open_served(opts, &begin_there(node, there, &1))
+      error -> error
     end
   end
+
+  @doc false
+  # The native session, owned by this process.
+  def begin(%{ref: ref, policy: policy}, wanted),
+    do: Session.begin(policy.spec, &Native.serving_open(ref, &1, &2, &3), wanted)
+
+  defp begin_there(node, there, wanted) do
+    with {:ok, pid, spec, info} <- Peer.call(node, :open, :open_for, [there, self(), wanted]),
+         do: {:ok, Remote.new(pid), spec, info}
+  end
+
+  @doc false
+  # Of a caller on another node.
+  def open_for(serving, caller, wanted),
+    do: with({:here, serving} <- find(serving, :open), do: Proxy.open(caller, serving, wanted))
 
   @doc """
   `Sconce.Policy.forward/3` of a caller who keeps the state: `state` is what the call before gave, or `nil`
@@ -194,12 +273,37 @@ defmodule Sconce.Serving do
       Options.validate!(opts, Keyword.delete(Policy.forward_options(), :state) ++ @deadline)
 
     {[deadline_ms: deadline_ms], options} = Keyword.split(options, [:deadline_ms])
+    pass = {frames, [state: state] ++ options}
+    start = System.monotonic_time()
 
-    with {:ok, %{ref: ref, policy: policy}} <- fetch(serving, :forward) do
-      Policy.pass(policy, frames, [state: state] ++ options, fn rows, shape, given, look ->
-        wait(deadline_ms, &submit(ref, &1, rows, shape, given, {look, deadline_ms}))
-      end)
+    case find(serving, :forward, deadline_ms, start) do
+      {:here, serving} ->
+        run(serving, pass, deadline_ms, nil)
+
+      {:there, node, there} ->
+        args = [there, self(), pass, left(deadline_ms, start)]
+        Peer.call(node, :forward, :forward_for, args, deadline_ms, start)
+
+      error ->
+        error
     end
+  end
+
+  defp left(nil, _start), do: nil
+  defp left(deadline_ms, start), do: Session.left(deadline_ms, start)
+
+  @doc false
+  # Of a caller on another node, and given up when that ends.
+  def forward_for(serving, caller, pass, deadline_ms) do
+    with {:here, serving} <- find(serving, :forward),
+         do: run(serving, pass, deadline_ms, Process.monitor(caller))
+  end
+
+  defp run(%{ref: ref, policy: policy}, {frames, options}, deadline_ms, watch) do
+    Policy.pass(policy, frames, options, fn rows, shape, given, look ->
+      how = {look, deadline_ms}
+      wait(deadline_ms, watch, &submit(ref, &1, rows, shape, given, how))
+    end)
   end
 
   # More rows take too long to copy for a scheduler.
@@ -211,13 +315,14 @@ defmodule Sconce.Serving do
   defp submit(serving, ref, rows, shape, given, how),
     do: Native.serving_forward_many(serving, ref, rows, shape, given, how)
 
-  defp wait(deadline_ms, submit) do
+  defp wait(deadline_ms, watch, submit) do
     start = System.monotonic_time()
     ref = make_ref()
 
     with {:ok, ticket} <- submit.(ref) do
       receive do
         {:sconce, ^ref, answer} -> answer
+        {:DOWN, ^watch, :process, _caller, _reason} -> exit(:normal)
       after
         deadline_ms || :infinity ->
           # Either it will not be made, or its answer is on the way.
@@ -231,27 +336,58 @@ defmodule Sconce.Serving do
   @doc """
   Serves other weights of the same Spec from the next batch on; of another Spec they are a `:mismatch`.
 
-  Calls that begin after this has returned are answered with the new weights.
+  Calls that begin after this has returned are answered with the new weights. Weights stay on their node: a
+  serving on another takes the path of a checkpoint, which is read there, and the errors of
+  `Sconce.Policy.load/2` are its own.
   """
-  @spec swap(serving, Policy.t()) :: :ok | {:error, Error.t()}
-  def swap(serving, %Policy{} = policy), do: ask(serving, :swap, {:swap, policy})
+  @spec swap(serving, Policy.t() | Path.t()) :: :ok | {:error, Error.t()}
+  def swap(serving, %Policy{} = policy) do
+    case find(serving, :swap) do
+      {:here, serving} -> ask(serving, :swap, {:swap, policy})
+      {:there, node, _there} -> {:error, elsewhere(node)}
+      error -> error
+    end
+  end
+
+  def swap(serving, path) do
+    path = Options.path!(path)
+    at(serving, :swap, [path], &with({:ok, policy} <- Policy.load(path), do: swap(&1, policy)))
+  end
+
+  defp elsewhere(node) do
+    details = %{
+      what: "policy",
+      expected: "the path of a checkpoint on #{node}",
+      got: "weights of #{node()}"
+    }
+
+    %Error{kind: :mismatch, op: :swap, details: details}
+  end
 
   @doc """
-  Takes no more work, and returns when what came before is done.
+  Takes no more work, leaves its group, and returns when what came before is done.
 
   From then on calls are `:unavailable`. Work that is not done within `timeout` milliseconds goes on, and
   the answer is an error of kind `:deadline`.
   """
   @spec drain(serving, timeout) :: :ok | {:error, Error.t()}
-  def drain(serving, timeout \\ 5_000), do: ask(serving, :drain, {:drain, timeout})
+  def drain(serving, timeout \\ 5_000),
+    do: at(serving, :drain, [timeout], patience(timeout), &ask(&1, :drain, {:drain, timeout}))
+
+  # The other node may take its time to say that it is late.
+  defp patience(:infinity), do: nil
+  defp patience(timeout), do: timeout + 1_000
 
   @doc """
   Ends a serving. What waits in its queue is `:cancelled`, unless `drain/2` came before.
   """
-  @spec stop(serving) :: :ok
+  @spec stop(serving) :: :ok | {:error, Error.t()}
   def stop(serving) do
-    with {:ok, %{pid: pid}} <- fetch(serving, :stop), do: GenServer.stop(pid)
-    :ok
+    with {:error, %Error{kind: :not_found}} <- at(serving, :stop, [], &stop_here/1), do: :ok
+  end
+
+  defp stop_here(%{pid: pid}) do
+    GenServer.stop(pid)
   catch
     # It has ended meanwhile.
     :exit, _reason -> :ok
@@ -269,9 +405,25 @@ defmodule Sconce.Serving do
   `compute_us`, of a batch; `latency_us`, from the call to the answer; `batch_size`.
   """
   @spec stats(serving) :: {:ok, map} | {:error, Error.t()}
-  def stats(serving) do
-    with {:ok, %{ref: ref}} <- fetch(serving, :stats), do: Native.serving_stats(ref, false)
+  def stats(serving), do: at(serving, :stats, [], &Native.serving_stats(&1.ref, false))
+
+  @doc false
+  # What waits here, and the sessions of this node: where there is less, there is room for more.
+  def load(serving) do
+    with {:here, %{ref: ref}} <- find(serving, :load),
+         {:ok, %{waiting: waiting}} <- Native.serving_stats(ref, false),
+         do: {:ok, waiting + Native.session_count()}
   end
+
+  @doc """
+  The servings of a group, on all nodes that are connected.
+
+  For what all of them shall do:
+
+      for pid <- Sconce.Serving.members(:melee), do: Sconce.Serving.swap(pid, "/models/next.safetensors")
+  """
+  @spec members(term) :: [pid]
+  def members(group), do: Group.members(group)
 
   @doc """
   A serving as a struct, which every function here takes instead of the pid or the name.
@@ -285,20 +437,45 @@ defmodule Sconce.Serving do
       {64, 8, 1, :packed}
   """
   @spec info(serving) :: {:ok, t} | {:error, Error.t()}
-  def info(serving), do: fetch(serving, :info)
+  def info(serving), do: at(serving, :info, [], &{:ok, &1})
 
-  defp ask(serving, op, message) do
-    with {:ok, %{pid: pid}} <- fetch(serving, op), do: GenServer.call(pid, message, :infinity)
+  # Does it here, or has the function of this name do it on the node of the serving.
+  defp at(serving, op, args, deadline_ms \\ nil, here) do
+    case find(serving, op) do
+      {:here, serving} -> here.(serving)
+      {:there, node, there} -> Peer.call(node, op, op, [there | args], deadline_ms)
+      error -> error
+    end
+  end
+
+  defp ask(%{pid: pid}, op, message) do
+    GenServer.call(pid, message, :infinity)
   catch
     :exit, _reason -> {:error, %Error{kind: :cancelled, op: op}}
   end
 
-  defp fetch(%__MODULE__{} = serving, _op), do: {:ok, serving}
+  # `{:here, serving}`, or `{:there, node, what it is called there}`.
+  defp find(serving, op, deadline_ms \\ nil, start \\ nil)
 
-  defp fetch(serving, op) do
-    with pid when is_pid(pid) and node(pid) == node() <- GenServer.whereis(serving),
-         [{^pid, serving}] <- Registry.lookup(@registry, pid) do
-      {:ok, serving}
+  defp find({:group, group}, op, deadline_ms, start),
+    do: with({:ok, pid} <- Group.pick(group, op, deadline_ms, start), do: find(pid, op))
+
+  defp find(%__MODULE__{pid: pid} = serving, _op, _ms, _start) when node(pid) == node(),
+    do: {:here, serving}
+
+  defp find(%__MODULE__{pid: pid}, _op, _ms, _start), do: {:there, node(pid), pid}
+
+  defp find(serving, op, _ms, _start) do
+    case GenServer.whereis(serving) do
+      {name, node} -> {:there, node, name}
+      pid when is_pid(pid) and node(pid) != node() -> {:there, node(pid), pid}
+      pid -> registered(pid, serving, op)
+    end
+  end
+
+  defp registered(pid, serving, op) do
+    with true <- is_pid(pid), [{^pid, serving}] <- Registry.lookup(@registry, pid) do
+      {:here, serving}
     else
       _none ->
         details = %{what: "serving #{inspect(serving)}"}
@@ -316,6 +493,7 @@ defmodule Sconce.Serving do
          {:ok, info} <- Native.serving_info(ref) do
       serving = new(ref, options, info)
       {:ok, _registry} = Registry.register(@registry, self(), serving)
+      :ok = Group.join(serving.group, self())
       state = %{serving: serving, drains: %{}, telemetry_ms: options[:telemetry_ms]}
       {:ok, state, {:continue, :telemetry}}
     else
@@ -327,6 +505,7 @@ defmodule Sconce.Serving do
     %__MODULE__{
       pid: self(),
       name: options[:name],
+      group: options[:group],
       ref: ref,
       policy: options[:policy],
       max_batch: options[:max_batch],
@@ -362,6 +541,7 @@ defmodule Sconce.Serving do
   end
 
   def handle_call({:drain, timeout}, from, state) do
+    Group.leave(state.serving.group, self())
     ref = make_ref()
     :ok = Native.serving_drain(state.serving.ref, ref)
     start = System.monotonic_time()

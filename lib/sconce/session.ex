@@ -1,6 +1,7 @@
 defmodule Sconce.Session do
   alias Sconce.{Action, Embedding, Error, Native, Options, Policy, Projection}
   alias Sconce.Policy.Spec
+  alias Sconce.Session.Remote
 
   @int8_bound 0.02
 
@@ -76,6 +77,11 @@ defmodule Sconce.Session do
             doc:
               "How many decisions `rollback/2` can take back, and `:game_frame` answer again; each takes " <>
                 "the bytes of one more state, and in a window of one more frame."
+          ],
+          snapshot: [
+            type: {:or, [:string, nil]},
+            default: nil,
+            doc: "Goes on from there, as after `restore/2`."
           ],
           logits: [type: :boolean, default: false, doc: "Whether actions come with their logits."],
           project_out: [
@@ -226,7 +232,7 @@ defmodule Sconce.Session do
   @type weights :: :f32 | :bf16 | :int8 | {:int8, float}
   @type mode :: :carry | :window | {:resync, pos_integer}
   @type t :: %__MODULE__{
-          ref: reference,
+          ref: reference | Remote.t(),
           spec: Spec.t(),
           controller?: boolean,
           logits: boolean,
@@ -245,29 +251,45 @@ defmodule Sconce.Session do
   def open(%Policy{} = policy, opts \\ []) do
     options = Options.validate!(opts, @open)
 
-    open_by(policy.spec, options, fn ref, native, project_out ->
-      Native.session_open(policy.ref, ref, native, project_out)
-    end)
+    native = &Native.session_open(policy.ref, &1, &2, &3)
+    open_by(options, &begin(policy.spec, native, &1))
   end
 
   @doc false
   def served_options, do: @served
 
   @doc false
-  # A session of a serving, see `Sconce.Serving.open/2`; `open` asks for the native one.
-  def open_served(spec, opts, open) do
+  # A session of a serving, see `Sconce.Serving.open/2`. `open` is told what is wanted and answers as `begin/3`.
+  def open_served(opts, open) do
     options = [weights: :f32, lane: :auto] ++ Options.validate!(opts, @served)
-    with {:ok, session} <- open_by(spec, options, open), do: {:ok, %{session | lane: :serving}}
+    with {:ok, session} <- open_by(options, open), do: {:ok, %{session | lane: :serving}}
   end
 
-  defp open_by(spec, options, open) do
+  defp open_by(options, open) do
+    with {:ok, project_out} <- Projection.pack(options[:project_out]),
+         {:ok, ref, spec, info} <- open.({to_native(options), project_out, options[:snapshot]}) do
+      {:ok, new(ref, spec, options, info)}
+    end
+  end
+
+  @doc false
+  # The native session that `open` asks for, owned by this process.
+  def begin(spec, open, {options, project_out, snapshot}) do
     ref = make_ref()
 
-    with {:ok, project_out} <- Projection.pack(options[:project_out]),
-         :ok <- open.(ref, to_native(options), project_out),
+    with :ok <- open.(ref, options, project_out),
          {:ok, session} <- answer(ref),
-         {:ok, info} <- Native.session_info(session) do
-      {:ok, new(session, spec, options, info)}
+         :ok <- resume(session, snapshot),
+         {:ok, info} <- Native.session_info(session),
+         do: {:ok, session, spec, info}
+  end
+
+  defp resume(_session, nil), do: :ok
+
+  defp resume(session, snapshot) do
+    with {:error, _error} = refused <- Native.session_restore(session, snapshot) do
+      Native.session_close(session)
+      refused
     end
   end
 
@@ -316,7 +338,7 @@ defmodule Sconce.Session do
   """
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}
   def act(%__MODULE__{} = session, frame, opts \\ []) do
-    with {:ok, asked} <- native(session, frame, opts),
+    with {:ok, asked} <- pack(session, frame, opts),
          {:ok, decision} <- decide(asked, opts[:deadline_ms]) do
       {:ok, Action.new(session.spec, session.controller?, decision)}
     end
@@ -379,7 +401,7 @@ defmodule Sconce.Session do
     if Keyword.has_key?(own, :deadline_ms),
       do: raise(ArgumentError, "deadline_ms: is that of all games of a call")
 
-    {session, native(session, frame, opts)}
+    {session, pack(session, frame, opts)}
   end
 
   defp asked(other, _opts) do
@@ -410,7 +432,7 @@ defmodule Sconce.Session do
   end
 
   # What a decision is told, as the native side reads it.
-  defp native(session, frame, opts) do
+  defp pack(session, frame, opts) do
     {logits, project_out, actions, overrides} = act_options(opts, session.logits)
 
     with {:ok, row} <- Embedding.pack(session.spec.embedding, frame),
@@ -458,7 +480,9 @@ defmodule Sconce.Session do
   defp input(spec, nil), do: {:ok, Action.no_labels(spec)}
   defp input(spec, action), do: Action.labels(spec, :queue, action)
 
-  defp decide(native, deadline_ms) do
+  @doc false
+  # A decision, of what `pack/3` made.
+  def decide(native, deadline_ms) do
     case submit(native, deadline_ms) do
       {:queued, _ref} = queued ->
         finish(queued, [elem(native, 0)], deadline_ms, System.monotonic_time())
@@ -466,6 +490,11 @@ defmodule Sconce.Session do
       decided ->
         decided
     end
+  end
+
+  defp submit({%Remote{} = remote, row, logits, overrides, project_out}, deadline_ms) do
+    asked = {nil, row, logits, overrides, project_out}
+    with {:ok, request} <- Remote.ask(remote, :act, [asked], deadline_ms), do: {:queued, request}
   end
 
   defp submit({session, row, logits, overrides, project_out}, deadline_ms) do
@@ -478,6 +507,9 @@ defmodule Sconce.Session do
   end
 
   # The answer to a call that began at `start`, in which these sessions are.
+  defp finish({:queued, request}, [%Remote{} | _], deadline_ms, start),
+    do: Remote.await(request, deadline_ms, start)
+
   defp finish({:queued, ref}, _sessions, nil, _start), do: answer(ref)
 
   defp finish({:queued, ref}, sessions, deadline_ms, start) do
@@ -494,8 +526,11 @@ defmodule Sconce.Session do
 
   defp finish(decided, _sessions, _deadline_ms, _start), do: decided
 
+  @doc false
   # Milliseconds, the last one begun: the answer to who is late is no earlier than its deadline.
-  defp left(deadline_ms, start) do
+  def left(nil, _start), do: :infinity
+
+  def left(deadline_ms, start) do
     passed = System.convert_time_unit(System.monotonic_time() - start, :native, :millisecond)
     max(deadline_ms - passed, 0)
   end
@@ -517,7 +552,7 @@ defmodule Sconce.Session do
   @spec reset(t, keyword) :: :ok | {:error, Error.t()}
   def reset(%__MODULE__{ref: ref}, opts \\ []) do
     [seed: seed] = Options.validate!(opts, @reset)
-    Native.session_reset(ref, seed)
+    native(ref, :reset, [seed])
   end
 
   @doc """
@@ -543,7 +578,7 @@ defmodule Sconce.Session do
   @spec rollback(t, integer) :: {:ok, non_neg_integer} | {:error, Error.t()}
   def rollback(%__MODULE__{ref: ref}, game_frame)
       when game_frame in -0x8000_0000_0000_0000..0x7FFF_FFFF_FFFF_FFFF,
-      do: Native.session_rollback(ref, game_frame)
+      do: native(ref, :rollback, [game_frame])
 
   def rollback(%__MODULE__{}, other),
     do: raise(ArgumentError, "game_frame: expected an integer of 64 bits, got: #{inspect(other)}")
@@ -554,7 +589,7 @@ defmodule Sconce.Session do
   A carried GRU of 256 x 2 takes 2 KB; a window its frames besides.
   """
   @spec snapshot(t) :: {:ok, binary} | {:error, Error.t()}
-  def snapshot(%__MODULE__{ref: ref}), do: Native.session_snapshot(ref)
+  def snapshot(%__MODULE__{ref: ref}), do: native(ref, :snapshot, [])
 
   @doc """
   Goes on from a snapshot, exactly: the same frames lead to the same choices.
@@ -565,7 +600,7 @@ defmodule Sconce.Session do
   """
   @spec restore(t, binary) :: :ok | {:error, Error.t()}
   def restore(%__MODULE__{ref: ref}, snapshot) when is_binary(snapshot),
-    do: Native.session_restore(ref, snapshot)
+    do: native(ref, :restore, [snapshot])
 
   def restore(%__MODULE__{}, other),
     do: raise(ArgumentError, "snapshot: expected a binary, got: #{inspect(other)}")
@@ -575,13 +610,13 @@ defmodule Sconce.Session do
   """
   @spec transfer(t, pid) :: :ok | {:error, Error.t()}
   def transfer(%__MODULE__{ref: ref}, pid) when is_pid(pid) and node(pid) == node(),
-    do: Native.session_transfer(ref, pid)
+    do: native(ref, :transfer, [pid])
 
   @doc """
   Ends a session and frees its memory. Closing it again is `:ok` too.
   """
   @spec close(t) :: :ok | {:error, Error.t()}
-  def close(%__MODULE__{ref: ref}), do: Native.session_close(ref)
+  def close(%__MODULE__{ref: ref}), do: native(ref, :close, [])
 
   @doc """
   What a session is at this moment: `mode`, `window_size`, `frame_delay`, `seed`, `frames` (decisions since its
@@ -592,7 +627,7 @@ defmodule Sconce.Session do
   """
   @spec info(t) :: {:ok, map} | {:error, Error.t()}
   def info(%__MODULE__{ref: ref, mode: mode}) do
-    with {:ok, info} <- Native.session_info(ref) do
+    with {:ok, info} <- native(ref, :info, []) do
       {cost, info} = Map.pop!(info, :cost)
       lanes = %{lane: lane(info.lane), window_lane: lane(info.window_lane)}
       matrices = Enum.map(info.matrices, &%{&1 | weights: weights(&1.weights)})
@@ -601,6 +636,19 @@ defmodule Sconce.Session do
       {:ok, info |> Map.merge(cost) |> Map.merge(ways) |> Map.put(:mode, mode)}
     end
   end
+
+  @doc false
+  # A call's part on the native side: here, or by the process on the node of the memory, which calls this too.
+  def native(%Remote{} = remote, :close, []), do: Remote.close(remote)
+  def native(%Remote{} = remote, :transfer, [pid]), do: Remote.transfer(remote, pid)
+  def native(%Remote{} = remote, op, args), do: Remote.call(remote, op, args)
+  def native(ref, :reset, [seed]), do: Native.session_reset(ref, seed)
+  def native(ref, :rollback, [game_frame]), do: Native.session_rollback(ref, game_frame)
+  def native(ref, :snapshot, []), do: Native.session_snapshot(ref)
+  def native(ref, :restore, [snapshot]), do: Native.session_restore(ref, snapshot)
+  def native(ref, :info, []), do: Native.session_info(ref)
+  def native(ref, :transfer, [pid]), do: Native.session_transfer(ref, pid)
+  def native(ref, :close, []), do: Native.session_close(ref)
 
   defp path("packed"), do: :packed
   defp path("core"), do: :core
@@ -616,9 +664,13 @@ defmodule Sconce.Session do
     def inspect(session, _opts) do
       us = if session.mode == :window, do: session.window_us, else: session.step_us
       policy = Sconce.Policy.Spec.summary(session.spec)
-      cost = "#{session.path} #{session.weights}, #{session.lane}, #{round(us)} us a decision"
+      lane = "#{session.lane}#{elsewhere(session.ref)}"
+      cost = "#{session.path} #{session.weights}, #{lane}, #{round(us)} us a decision"
       "#Sconce.Session<#{policy} · #{mode(session.mode)} · #{cost}>"
     end
+
+    defp elsewhere(%Sconce.Session.Remote{pid: pid}), do: " on #{node(pid)}"
+    defp elsewhere(_ref), do: ""
 
     defp mode({:resync, every}), do: "resync #{every}"
     defp mode(mode), do: mode

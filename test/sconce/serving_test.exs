@@ -529,12 +529,12 @@ defmodule Sconce.ServingTest do
       end
     end
 
-    test "serves a policy that only core can step" do
+    test "serves sessions that look at windows, which core decides" do
       policy = policy!(backbone: :xlstm)
       serving = start!(policy: policy)
-      assert serving.path == :core
-      {:ok, own} = Session.open(policy, seed: 5, window_size: 6)
-      session = open!(serving)
+      {:ok, own} = Session.open(policy, seed: 5, window_size: 6, mode: :window)
+      session = open!(serving, mode: :window)
+      assert session.path == :core
       for t <- 0..3, do: assert(Session.act(session, frame(t)) == Session.act(own, frame(t)))
     end
   end

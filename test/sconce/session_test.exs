@@ -758,7 +758,7 @@ defmodule Sconce.SessionTest do
 
     test "ends a decision that is under way, whose session is busy until then" do
       {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
-      {:ok, session} = Session.open(policy, mode: :window, window_size: 2000)
+      {:ok, session} = Session.open(policy, mode: :window, window_size: 8000)
       assert session.lane == :worker
 
       # On a busy machine the caller may wake up when the thread is done: then once more.

@@ -370,6 +370,12 @@ fn session_rollback(env: Env, handle: ResourceArc<SessionHandle>, game_frame: i6
     call(env, "rollback", || Taken::new(env, handle)?.session()?.rollback(game_frame))
 }
 
+/// Takes back what was decided after the first `frames` decisions.
+#[rustler::nif]
+fn session_back_to(env: Env, handle: ResourceArc<SessionHandle>, frames: u64) -> Term {
+    perform(env, "act", || Taken::new(env, handle)?.session()?.back_to(frames))
+}
+
 #[rustler::nif(schedule = "DirtyCpu")]
 fn session_snapshot(env: Env, handle: ResourceArc<SessionHandle>) -> Term {
     call(env, "snapshot", || Ok(Bytes(Taken::new(env, handle)?.session()?.snapshot()?)))

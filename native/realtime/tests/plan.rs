@@ -10,7 +10,8 @@ use sconce_core::projection::Projection;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{
-    Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind, Melee, RecurrentConfig,
+    AttentionConfig, Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind, Melee,
+    RecurrentConfig,
 };
 use sconce_core::weights::{Weight, Weights};
 use sconce_core::{Kind, Policy, Precision, Result, Spec};
@@ -398,6 +399,48 @@ fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> 
     let hot = changed(|f| f.continuous.fill(f32::NAN));
     let error = step(&hot, &mut state, None).unwrap_err();
     assert_eq!((error.kind(), error.to_string().contains("logits")), (Kind::NonFinite, true));
+    Ok(())
+}
+
+#[test]
+fn a_cache_that_says_what_none_can_is_refused_and_those_beside_it_go_on() -> Result<()> {
+    let n = &mut Numbers::new(1);
+    let config = AttentionConfig {
+        hidden_size: 8,
+        num_layers: 1,
+        num_heads: 2,
+        head_dim: 4,
+        window_size: 3,
+        qk_layernorm: false,
+        input_norm: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let spec = Spec { backbone: Backbone::SlidingWindow(config), ..gru(Embedding::Vector(3)) };
+    let plan = Plan::of(&policy(&spec, n, Format::F32)?, Format::F32)?.expect("a plan");
+    let (sampling, frames) = (Sampling::default(), frame(&spec, n));
+    let (mut scratch, mut decisions) = (Scratch::default(), [plan.blank(), plan.blank()]);
+    for (seen, said) in [
+        (5.0, None),
+        (6.0, Some("frames seen by a cache: 6 is outside 0..5")),
+        (-1.0, Some("frames seen by a cache: -1 is outside 0..5")),
+        (0.5, Some("frames seen by a cache: 0.5 is outside 0..5")),
+        (f32::NAN, Some("frames seen by a cache: NaN is outside 0..5")),
+    ] {
+        let mut states = [plan.zero_state().to_vec(), plan.zero_state().to_vec()];
+        states[0][2 * 3 * 8] = seen;
+        let each = states.iter_mut().zip(&mut decisions);
+        let mut games: Vec<Game<'_>> = each
+            .map(|(state, decision)| {
+                Game::new(view(&frames), state, &sampling, Rng::new(1, "act", 0), decision)
+            })
+            .collect();
+        plan.step(&mut games, &mut scratch);
+        let outcomes: Vec<_> = games.into_iter().map(|game| game.outcome).collect();
+        assert!(outcomes[1].is_ok(), "beside {seen}");
+        let got = outcomes[0].as_ref().err().map(ToString::to_string);
+        assert_eq!(got.as_deref(), said, "{seen}");
+    }
     Ok(())
 }
 

@@ -422,10 +422,26 @@ impl Session {
         if count == self.moments.latest().count() {
             return Err(self.not_kept(game_frame));
         }
+        self.take_back(count);
+        Ok(count)
+    }
+
+    /// Takes back what was decided after the first `frames` decisions, for a caller that never heard of it.
+    pub fn back_to(&mut self, frames: u64) -> Result<()> {
+        let now = self.moments.now().frames;
+        let oldest = now - (self.moments.latest().count() as u64 - 1).min(now);
+        if frames < oldest {
+            let (asked, oldest, now) = (frames as f64, oldest as f64, now as f64);
+            return Err(Error::out_of_range("frames", asked, oldest, now));
+        }
+        self.take_back(now.saturating_sub(frames) as usize);
+        Ok(())
+    }
+
+    fn take_back(&mut self, count: usize) {
         self.moments.back(count);
         self.ring.forget(count);
         self.asked.way = Way::Made(0);
-        Ok(count)
     }
 
     /// Back to the start of a game, with the same seed or another.

@@ -66,7 +66,7 @@ fn frame(t: u64) -> [f32; 3] {
 }
 
 enum Asked {
-    Act { session: Session, raw: [f32; 3] },
+    Act { session: Box<Session>, raw: [f32; 3] },
     Forward(Pass),
 }
 
@@ -89,7 +89,7 @@ impl Caller {
     }
 
     fn acting(session: Session, t: u64) -> (Self, Answers) {
-        Caller::new(Asked::Act { session, raw: frame(t) })
+        Caller::new(Asked::Act { session: Box::new(session), raw: frame(t) })
     }
 }
 
@@ -111,7 +111,7 @@ impl Request for Caller {
 
     fn answer(self, result: Result<Answer>) {
         let session = match self.asked {
-            Asked::Act { session, .. } => Some(session),
+            Asked::Act { session, .. } => Some(*session),
             Asked::Forward(_) => None,
         };
         let _ = self.answers.send((session, result));

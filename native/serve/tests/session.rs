@@ -794,6 +794,29 @@ fn windows_of_many_sessions_have_the_bits_of_one() {
 }
 
 #[test]
+fn a_decision_that_nobody_heard_of_is_taken_back() {
+    let _turn = turn();
+    for mode in [Mode::Carry, Mode::Window, Mode::Resync(3)] {
+        for backbone in backbones() {
+            let wanted = Options { rollback: 1, ..options(mode) };
+            let mut session = Session::open(vector(backbone), wanted).unwrap();
+            for t in 0..10 {
+                session.act(&raw(t), &Overrides::default()).unwrap();
+                let before = session.snapshot().unwrap();
+                let heard = session.info().frames;
+                session.back_to(heard).unwrap();
+                assert_eq!(session.snapshot().unwrap(), before);
+                session.act(&raw(t + 500), &Overrides::default()).unwrap();
+                session.back_to(heard).unwrap();
+                assert_eq!(session.snapshot().unwrap(), before);
+            }
+            session.act(&raw(10), &Overrides::default()).unwrap();
+            assert_eq!(session.back_to(9).unwrap_err().kind(), Kind::OutOfRange);
+        }
+    }
+}
+
+#[test]
 fn many_sessions_decide_in_one_call_what_each_decides_alone() {
     let _turn = turn();
     let policies: Vec<Arc<Policy>> = backbones().into_iter().map(vector).collect();

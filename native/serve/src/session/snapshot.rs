@@ -325,13 +325,17 @@ mod tests {
             bad[split..].copy_from_slice(&end);
             bad
         };
-        // After magic, version and six numbers: three labels, the state's count.
-        let labels = 4 + 4 + 6 * 8;
+        // After magic, version and eight numbers: the decision, three labels, the state's count.
+        let choices = 4 + 4 + 8 * 8 + 5 * 4;
+        let labels = choices + 3 * 2 + 2 * 4;
         let state = labels + 3 * 2;
         for (bad, sentence) in [
-            (change(4, &3u32.to_le_bytes()), "version of the snapshot: expected 2, got 3"),
+            (change(4, &4u32.to_le_bytes()), "version of the snapshot: expected 3, got 4"),
             (change(8, &[0; 8]), "Spec of the snapshot: expected the session's, got another"),
             (change(16, &[0; 8]), "mode of the snapshot: expected the session's, got another"),
+            (change(56, &[1; 8]), "snapshot: a number of a frame that there is not"),
+            (change(72, &f32::NAN.to_le_bytes()), "snapshot: a number that is not finite"),
+            (change(choices, &2u16.to_le_bytes()), "snapshot: a: 2 is outside 0..1"),
             (change(labels + 4, &3u16.to_le_bytes()), "snapshot: b: 3 is outside 0..2"),
             (change(state, &u64::MAX.to_le_bytes()), "snapshot: too long"),
             (change(state + 8, &f32::NAN.to_le_bytes()), "snapshot: a number that is not finite"),

@@ -1,0 +1,49 @@
+defmodule Sconce.Serving.Group do
+  @moduledoc false
+  # Servings that may stand for each other, on all nodes that are connected: a scope of `:pg`.
+
+  alias Sconce.{Error, Session}
+  alias Sconce.Serving.Peer
+
+  # For the answers of one round. Where all is well they take as long as a message and back.
+  @patience_ms 250
+
+  def child_spec(_opts), do: %{id: __MODULE__, start: {:pg, :start_link, [__MODULE__]}}
+
+  @spec join(term, pid) :: :ok
+  def join(nil, _pid), do: :ok
+  def join(group, pid), do: :pg.join(__MODULE__, group, pid)
+
+  @spec leave(term, pid) :: :ok | :not_joined
+  def leave(group, pid), do: :pg.leave(__MODULE__, group, pid)
+
+  @spec members(term) :: [pid]
+  def members(group), do: :pg.get_members(__MODULE__, group)
+
+  @doc """
+  A member of this node, or else the less loaded of two that are drawn, or else the least loaded of all; members
+  that do not answer are passed over.
+  """
+  @spec pick(term, atom, non_neg_integer | nil, integer | nil) :: {:ok, pid} | {:error, Error.t()}
+  def pick(group, op, deadline_ms, start) do
+    {near, far} = group |> members() |> Enum.shuffle() |> Enum.split_with(&(node(&1) == node()))
+    {two, others} = Enum.split(far, 2)
+    pick = fn pids -> Peer.least_loaded(pids, patience_ms(deadline_ms, start)) end
+
+    case one_of(near, pick) || pick.(two) || pick.(others) do
+      nil -> {:error, none(group, op)}
+      pid -> {:ok, pid}
+    end
+  end
+
+  defp one_of([pid], _pick), do: pid
+  defp one_of(pids, pick), do: pick.(pids)
+
+  # Any number is less than `:infinity`.
+  defp patience_ms(deadline_ms, start), do: min(@patience_ms, Session.left(deadline_ms, start))
+
+  defp none(group, op) do
+    details = %{what: "group #{inspect(group)}", reason: "no serving of it answers", group: group}
+    %Error{kind: :unavailable, op: op, details: details}
+  end
+end

@@ -1,0 +1,124 @@
+defmodule Sconce.Session.Proxy do
+  @moduledoc false
+  # Owns a session for a caller on another node, and ends with it.
+  #
+  # 1. It does one request after the other, as they come, and only those of the owner.
+  # 2. It ends when the owner ends, when the connection to it is lost, and when the session is closed.
+  # 3. A request says which one its caller gave up last. If that one is still to be done, it is not done; if
+  #    it was decided, it is taken back: after a `:deadline` the session is as it was.
+
+  use GenServer, restart: :temporary
+
+  alias Sconce.{Error, Native, Serving, Session}
+  alias Sconce.Policy.Spec
+
+  @supervisor Sconce.Session.Proxies
+
+  @doc "Opens a session for `owner`, as `Sconce.Session.begin/3` does, over a serving of this node."
+  @spec open(pid, Serving.t(), tuple) :: {:ok, pid, Spec.t(), map} | {:error, Error.t()}
+  def open(owner, serving, wanted) do
+    {:ok, pid} = DynamicSupervisor.start_child(@supervisor, {__MODULE__, owner})
+    GenServer.call(pid, {:open, serving, wanted}, :infinity)
+  catch
+    # The owner has ended, or this node is about to.
+    :exit, _reason -> {:error, %Error{kind: :cancelled, op: :open}}
+  end
+
+  def start_link(owner), do: GenServer.start_link(__MODULE__, owner)
+
+  @impl true
+  def init(owner) do
+    {:ok, %{owner: owner, watch: Process.monitor(owner), session: nil, rollback: 0, last: nil}}
+  end
+
+  @impl true
+  def handle_call({:open, serving, {options, project_out, snapshot}}, _from, state) do
+    # One more moment than was asked for: that before a decision which is taken back.
+    roomy = Map.update!(options, :rollback, &max(&1, 1))
+
+    case Serving.begin(serving, {roomy, project_out, snapshot}) do
+      {:ok, session, spec, info} ->
+        state = %{state | session: session, rollback: options.rollback}
+        {:reply, {:ok, self(), spec, own(info, state)}, state}
+
+      error ->
+        {:stop, :normal, error, state}
+    end
+  end
+
+  @impl true
+  def handle_info({:DOWN, watch, :process, _pid, _reason}, %{watch: watch} = state),
+    do: {:stop, :normal, state}
+
+  def handle_info(
+        {:sconce, {ref, caller, _id, _given_up}, op, _args, _ms},
+        %{owner: owner} = state
+      )
+      when caller != owner do
+    details = %{what: "session (owned by another process)"}
+    reply(ref, {:error, %Error{kind: :busy, op: op, details: details}})
+    {:noreply, state}
+  end
+
+  def handle_info({:sconce, {_ref, _caller, _id, _given_up}, _op, _args, _ms} = request, state) do
+    {:sconce, {ref, _caller, id, given_up}, op, args, deadline_ms} = newest(request)
+    state = take_back(state, given_up)
+    {answer, state} = perform(op, args, deadline_ms, %{state | last: nil}, id)
+    reply(ref, answer)
+    if state.session, do: {:noreply, state}, else: {:stop, :normal, state}
+  end
+
+  def handle_info(_other, state), do: {:noreply, state}
+
+  # What was given up before it was begun is left out.
+  defp newest({:sconce, {_ref, owner, id, _given_up}, _op, _args, _ms} = request) do
+    receive do
+      {:sconce, {_, ^owner, _, ^id}, _, _, _} = next -> newest(next)
+    after
+      0 -> request
+    end
+  end
+
+  defp take_back(%{last: {id, frames}, session: session} = state, id) do
+    Native.session_back_to(session, frames)
+    state
+  end
+
+  defp take_back(state, _given_up), do: state
+
+  # Without a deadline nobody gives up.
+  defp perform(:act, [asked], nil, state, _id), do: {decide(asked, nil, state), state}
+
+  defp perform(:act, [asked], deadline_ms, state, id) do
+    with {:ok, %{frames: frames}} <- Native.session_info(state.session),
+         {:ok, _decision} = answer <- decide(asked, deadline_ms, state) do
+      {answer, %{state | last: {id, frames}}}
+    else
+      error -> {error, state}
+    end
+  end
+
+  defp perform(:transfer, [pid], _deadline_ms, state, _id) do
+    Process.demonitor(state.watch, [:flush])
+    {:ok, %{state | owner: pid, watch: Process.monitor(pid)}}
+  end
+
+  defp perform(:close, [], _deadline_ms, state, _id),
+    do: {Session.native(state.session, :close, []), %{state | session: nil}}
+
+  defp perform(:info, [], _deadline_ms, state, _id) do
+    answer = Session.native(state.session, :info, [])
+    answer = with {:ok, info} <- answer, do: {:ok, own(info, state)}
+    {answer, state}
+  end
+
+  defp perform(op, args, _deadline_ms, state, _id),
+    do: {Session.native(state.session, op, args), state}
+
+  defp decide(asked, deadline_ms, state),
+    do: asked |> put_elem(0, state.session) |> Session.decide(deadline_ms)
+
+  defp own(info, state), do: %{info | rollback: state.rollback}
+
+  defp reply(ref, answer), do: send(ref, {:sconce, ref, answer})
+end

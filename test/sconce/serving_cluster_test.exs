@@ -1,0 +1,443 @@
+defmodule Sconce.ServingClusterTest do
+  # This VM becomes a node and starts others.
+  use ExUnit.Case, async: false
+
+  alias Sconce.{Error, Native, Policy, Serving, Session}
+  alias Sconce.Test.{Cluster, Scratch}
+
+  @spec_options [
+    embedding: {:vector, 2},
+    backbone: :gru,
+    hidden_size: 8,
+    heads: [fire: {:bernoulli, 2}, move: {:categorical, 4}]
+  ]
+
+  setup_all do
+    Cluster.start!()
+    dir = Path.join(System.tmp_dir!(), "sconce-cluster-#{System.pid()}")
+    File.mkdir_p!(dir)
+    on_exit(fn -> File.rm_rf!(dir) end)
+
+    for seed <- 1..2 do
+      {:ok, policy} = Policy.init(@spec_options, seed: seed)
+      :ok = Policy.save(policy, checkpoint(dir, seed))
+    end
+
+    {node, os_pid} = Cluster.node!()
+    %{dir: dir, node: node, os_pid: os_pid}
+  end
+
+  # A serving on the other node, in a group of its own.
+  setup %{dir: dir, node: node} do
+    group = make_ref()
+    far = Cluster.serve!(node, checkpoint(dir, 1), group: group)
+    on_exit(fn -> Serving.stop(far) end)
+    eventually(fn -> Serving.members(group) == [far] end)
+    %{group: group, far: far, start: {proxies(node), sessions(node)}}
+  end
+
+  defp checkpoint(dir, seed), do: Path.join(dir, "#{seed}.safetensors")
+
+  defp policy!(%{dir: dir}, seed \\ 1) do
+    {:ok, policy} = Policy.load(checkpoint(dir, seed))
+    policy
+  end
+
+  defp twin!(context, opts \\ []) do
+    {:ok, session} = Session.open(policy!(context), [seed: 5] ++ opts)
+    session
+  end
+
+  defp open!(serving, opts \\ []) do
+    {:ok, session} = Serving.open(serving, [seed: 5] ++ opts)
+    session
+  end
+
+  defp frame(t), do: [:math.sin(t * 0.7), :math.cos(t * 0.3)]
+
+  defp play!(session, ts, opts \\ []) do
+    for t <- ts do
+      {:ok, action} = Session.act(session, frame(t), opts)
+      action
+    end
+  end
+
+  defp proxies(node), do: DynamicSupervisor.count_children({Sconce.Session.Proxies, node}).active
+  defp sessions(node), do: :erpc.call(node, Native, :session_count, [])
+
+  # Where its memory is.
+  defp node_of(%{ref: ref}) when is_reference(ref), do: node()
+  defp node_of(%{ref: %{pid: pid}}), do: node(pid)
+
+  defp mailbox, do: Process.info(self(), :messages) |> elem(1)
+
+  defp eventually(check, left \\ 500) do
+    cond do
+      check.() -> :ok
+      left == 0 -> flunk("it never came true")
+      true -> Process.sleep(10) && eventually(check, left - 1)
+    end
+  end
+
+  describe "a session on another node" do
+    test "decides what a session here does", %{far: far, node: node} = context do
+      for opts <- [[], [mode: :window, window_size: 6], [rollback: 4]] do
+        session = open!(far, opts)
+        twin = twin!(context, opts)
+        assert node_of(session) == node
+        assert inspect(session) =~ "serving on #{node}"
+        assert play!(session, 1..9, logits: true) == play!(twin, 1..9, logits: true)
+
+        # With a deadline too, which nobody misses.
+        assert play!(session, 10..12, deadline_ms: 60_000) == play!(twin, 10..12)
+
+        {:ok, snapshot} = Session.snapshot(session)
+        assert {:ok, snapshot} == Session.snapshot(twin)
+        next = play!(twin, 13..15)
+        assert play!(session, 13..15) == next
+        assert :ok = Session.restore(session, snapshot)
+        assert play!(session, 13..15) == next
+
+        assert :ok = Session.reset(session, seed: 9)
+        assert :ok = Session.reset(twin, seed: 9)
+        assert play!(session, 1..3) == play!(twin, 1..3)
+
+        {:ok, info} = Session.info(session)
+        {:ok, same} = Session.info(twin)
+
+        assert Map.take(info, [:frames, :seed, :mode, :rollback]) ==
+                 Map.take(same, [:frames, :seed, :mode, :rollback])
+
+        assert :ok = Session.close(session)
+      end
+
+      assert mailbox() == []
+    end
+
+    test "decides with others in one call, here and there", %{far: far} = context do
+      {:ok, near} = Serving.start_link(policy: policy!(context))
+      sessions = [open!(far), twin!(context), open!(near), open!(far)]
+      twin = twin!(context)
+
+      for t <- 1..5, opts <- [[], [deadline_ms: 60_000]] do
+        {:ok, wanted} = Session.act(twin, frame(t))
+        answers = Session.act_many(for(session <- sessions, do: {session, frame(t)}), opts)
+        assert answers == for(_session <- sessions, do: {:ok, wanted})
+      end
+
+      assert mailbox() == []
+    end
+
+    test "takes frames of a game back", %{far: far} = context do
+      session = open!(far, rollback: 4)
+      twin = twin!(context, rollback: 4)
+
+      for session <- [session, twin],
+          t <- 1..6,
+          do: {:ok, _} = Session.act(session, frame(t), game_frame: t)
+
+      assert Session.rollback(session, 4) == {:ok, 3}
+      assert Session.rollback(twin, 4) == {:ok, 3}
+      {:ok, action} = Session.act(twin, frame(9), game_frame: 4)
+      assert {:ok, action} == Session.act(session, frame(9), game_frame: 4)
+      assert {:ok, action} == Session.act(session, frame(2), game_frame: 4)
+      assert {:error, %Error{kind: :not_found}} = Session.rollback(session, -3)
+    end
+
+    test "says what is wrong as one here does", %{far: far} = context do
+      session = open!(far)
+      twin = twin!(context)
+
+      for call <- [
+            &Session.act(&1, [1.0]),
+            &Session.act(&1, [1.0e38, :math.pow(10, 300)]),
+            &Session.restore(&1, "no snapshot"),
+            &Session.act(&1, frame(1), choices: [7]),
+            &Task.await(Task.async(fn -> Session.act(&1, frame(1)) end)),
+            &Task.await(Task.async(fn -> Session.close(&1) end)),
+            &Session.transfer(&1, spawn(fn -> :ok end) |> ended()),
+            &Session.close/1,
+            &Session.act(&1, frame(1)),
+            &Session.close/1
+          ] do
+        assert call.(session) == call.(twin)
+      end
+
+      assert {:error, %Error{kind: :corrupt}} = Serving.open(far, snapshot: "no snapshot")
+      assert_raise ArgumentError, fn -> Serving.open(far, window_size: 0) end
+    end
+
+    defp ended(pid) do
+      ref = Process.monitor(pid)
+      assert_receive {:DOWN, ^ref, :process, _pid, _reason}
+      pid
+    end
+
+    test "goes to another owner, and ends with that one", %{far: far, node: node} = context do
+      %{start: start} = context
+      session = open!(far)
+      me = self()
+
+      other =
+        spawn(fn ->
+          receive do: (:go -> send(me, Session.act(session, frame(1))))
+          receive do: (:end -> :ok)
+        end)
+
+      assert :ok = Session.transfer(session, other)
+      assert {:error, %Error{kind: :busy}} = Session.act(session, frame(1))
+      send(other, :go)
+      [action] = play!(twin!(context), [1])
+      assert_receive {:ok, ^action}
+      send(other, :end)
+      eventually(fn -> {proxies(node), sessions(node)} == start end)
+    end
+
+    test "ends with its caller", %{far: far, node: node, start: {proxies, sessions} = start} do
+      me = self()
+
+      callers =
+        for _ <- 1..20 do
+          spawn(fn ->
+            session = open!(far)
+            send(me, :open)
+            Enum.each(Stream.cycle(1..9), &Session.act(session, frame(&1)))
+          end)
+        end
+
+      for _ <- callers, do: assert_receive(:open)
+      assert proxies(node) == proxies + 20
+      assert sessions(node) == sessions + 20
+      for pid <- callers, do: Process.exit(pid, :kill)
+      eventually(fn -> {proxies(node), sessions(node)} == start end)
+    end
+
+    test "outlives its serving with its memory", %{far: far} = context do
+      session = open!(far)
+      play!(session, 1..4)
+      assert :ok = Serving.stop(far)
+      assert {:error, %Error{kind: :unavailable, op: :act}} = Session.act(session, frame(5))
+      assert {:ok, snapshot} = Session.snapshot(session)
+
+      {:ok, near} = Serving.start_link(policy: policy!(context))
+      restored = open!(near, snapshot: snapshot)
+      assert play!(restored, 5..9) == context |> twin!() |> play!(1..9) |> Enum.drop(4)
+    end
+  end
+
+  describe "a node that stands still" do
+    test "is answered for by the deadline, and the session is as it was", context do
+      %{far: far, os_pid: os_pid} = context
+      session = open!(far)
+      twin = twin!(context)
+      assert play!(session, 1..4) == play!(twin, 1..4)
+      Cluster.suspend(os_pid)
+
+      for t <- 1..3 do
+        assert {:error, %Error{kind: :deadline, op: :act, details: details}} =
+                 Session.act(session, frame(t), deadline_ms: 10)
+
+        assert details.waited_ms >= 10
+      end
+
+      assert [{:error, %Error{kind: :deadline}}] =
+               Session.act_many([{session, frame(1)}], deadline_ms: 10)
+
+      assert {:error, %Error{kind: :deadline, op: :forward}} =
+               Serving.forward(far, [[frame(1)]], nil, deadline_ms: 10)
+
+      Cluster.resume(os_pid)
+      assert play!(session, 5..9) == play!(twin, 5..9)
+
+      # Decided by then, and taken back.
+      for t <- 10..30 do
+        Session.act(session, frame(t), deadline_ms: 0)
+        assert play!(session, [t]) == play!(twin, [t])
+      end
+
+      assert mailbox() == []
+    end
+
+    test "takes no caller with it whose messages it does not read", %{far: far, os_pid: os_pid} do
+      session = open!(far)
+      Cluster.suspend(os_pid)
+      # More than a connection holds.
+      note = :binary.copy(<<0>>, 1_000_000)
+      sink = spawn(fn -> for _ <- 1..100, do: send(far, note) end)
+      eventually(fn -> Process.info(sink, :status) == {:status, :suspended} end)
+
+      assert {:error, %Error{kind: kind}} = Session.act(session, frame(1), deadline_ms: 10)
+      assert kind in [:busy, :deadline]
+
+      assert {:error, %Error{kind: :deadline}} =
+               Serving.forward(far, [[frame(1)]], nil, deadline_ms: 10)
+
+      Process.exit(sink, :kill)
+      Cluster.resume(os_pid)
+      assert {:ok, _action} = Session.act(session, frame(1))
+    end
+
+    test "is passed over in its group", %{group: group, os_pid: os_pid, dir: dir} do
+      {other, _os_pid} = Cluster.node!()
+      pid = Cluster.serve!(other, checkpoint(dir, 1), group: group)
+      eventually(fn -> length(Serving.members(group)) == 2 end)
+      Cluster.suspend(os_pid)
+      for _ <- 1..3, do: assert(node_of(open!({:group, group})) == other)
+      {:ok, _out} = Serving.forward({:group, group}, [[frame(1)]])
+      Serving.stop(pid)
+
+      eventually(fn ->
+        match?({:error, %Error{kind: :unavailable}}, Serving.open({:group, group}))
+      end)
+    end
+  end
+
+  describe "a node that is lost" do
+    test "is an error at once, and the session goes on elsewhere", %{dir: dir} = context do
+      group = make_ref()
+      nodes = for _ <- 1..2, do: Cluster.node!()
+
+      for {node, _os_pid} <- nodes, do: Cluster.serve!(node, checkpoint(dir, 1), group: group)
+      eventually(fn -> length(Serving.members(group)) == 2 end)
+
+      session = open!({:group, group})
+      twin = twin!(context)
+      assert play!(session, 1..4) == play!(twin, 1..4)
+      {:ok, snapshot} = Session.snapshot(session)
+      lost = node_of(session)
+      {^lost, os_pid} = List.keyfind(nodes, lost, 0)
+
+      # In the middle of calls, with a deadline and without.
+      Cluster.suspend(os_pid)
+      me = self()
+      forward = Task.async(fn -> Serving.forward(hd(members(group, lost)), [[frame(1)]]) end)
+
+      spawn(fn ->
+        Process.sleep(50)
+        Cluster.kill(os_pid)
+        send(me, :killed)
+      end)
+
+      assert {:error, %Error{kind: :unavailable, op: :act, details: %{node: ^lost}} = error} =
+               Session.act(session, frame(5), deadline_ms: 60_000)
+
+      assert Exception.message(error) =~ "#{lost}"
+      assert_receive :killed
+      assert {:error, %Error{kind: :unavailable, details: %{node: ^lost}}} = Task.await(forward)
+
+      for call <- [
+            &Session.act(&1, frame(5)),
+            &Session.snapshot/1,
+            &Session.info/1,
+            &Session.reset/1,
+            &Session.close/1
+          ] do
+        assert {:error, %Error{kind: :unavailable, details: %{node: ^lost}}} = call.(session)
+      end
+
+      again = open!({:group, group}, snapshot: snapshot)
+      assert node_of(again) != lost
+      assert play!(again, 5..9) == play!(twin, 5..9)
+      assert mailbox() == []
+    end
+
+    defp members(group, node),
+      do: Enum.filter(Serving.members(group), &(node(&1) == node))
+
+    test "is the same error where there never was one" do
+      far = {:policy, :"nobody@127.0.0.1"}
+      assert {:error, %Error{kind: :unavailable, op: :open}} = Serving.open(far)
+      assert {:error, %Error{kind: :unavailable}} = Serving.forward(far, [[frame(1)]])
+      assert {:error, %Error{kind: :unavailable}} = Serving.stats(far)
+      assert {:error, %Error{kind: :unavailable}} = Serving.drain(far)
+      assert {:error, %Error{kind: :unavailable}} = Serving.stop(far)
+    end
+  end
+
+  describe "a serving on another node" do
+    test "is what it is here", %{far: far, node: node, dir: dir} = context do
+      {:ok, info} = Serving.info(far)
+      assert {info.pid, info.max_batch} == {far, 64}
+
+      {:ok, wanted} = Policy.forward(policy!(context), [[frame(1), frame(2)]])
+      assert {:ok, wanted} == Serving.forward(info, [[frame(1), frame(2)]])
+
+      assert {:ok, wanted} ==
+               Serving.forward(far, [[frame(1), frame(2)]], nil, deadline_ms: 60_000)
+
+      {:ok, stats} = Serving.stats(far)
+      assert stats.answered == 2
+
+      named = Cluster.serve!(node, checkpoint(dir, 1), name: :far_policy)
+      assert {:ok, %{pid: ^named}} = Serving.info({:far_policy, node})
+      assert node_of(open!({:far_policy, node})) == node
+      assert :ok = Serving.stop({:far_policy, node})
+      assert {:error, %Error{kind: :not_found}} = Serving.info({:far_policy, node})
+      assert {:error, %Error{kind: :not_found}} = Serving.open(named)
+      assert :ok = Serving.stop(named)
+    end
+
+    test "takes weights by their path there", %{far: far, node: node, dir: dir} = context do
+      other = policy!(context, 2)
+      assert {:error, %Error{kind: :mismatch, op: :swap} = error} = Serving.swap(far, other)
+      assert Exception.message(error) =~ "#{node}"
+      assert :ok = Serving.swap(far, checkpoint(dir, 2))
+      assert {:ok, wanted} = Policy.forward(other, [[frame(1)]])
+      assert {:ok, wanted} == Serving.forward(far, [[frame(1)]])
+      assert {:error, %Error{kind: :not_found}} = Serving.swap(far, checkpoint(dir, 3))
+    end
+
+    test "leaves its group when it drains", %{far: far, group: group} do
+      assert :ok = Serving.drain(far)
+      assert {:error, %Error{kind: :unavailable}} = Serving.open(far)
+
+      eventually(fn ->
+        match?({:error, %Error{kind: :unavailable}}, Serving.open({:group, group}))
+      end)
+    end
+  end
+
+  describe "a group" do
+    test "is its member on this node, before all others", %{group: group} = context do
+      assert node_of(open!({:group, group})) != node()
+      {:ok, near} = Serving.start_link(policy: policy!(context), group: group)
+      assert node_of(open!({:group, group})) == node()
+      assert {:ok, %{pid: ^near}} = Serving.info({:group, group})
+    end
+
+    test "is the member with the least to do", %{group: group, node: node, dir: dir, far: far} do
+      {other, _os_pid} = Cluster.node!()
+      pid = Cluster.serve!(other, checkpoint(dir, 1), group: group)
+      eventually(fn -> length(Serving.members(group)) == 2 end)
+
+      # Sessions that are open there already.
+      idle = sessions(node) - sessions(other)
+
+      if idle < 0,
+        do: for(_ <- 1..-idle//1, do: open!(far)),
+        else: for(_ <- 1..idle//1, do: open!(pid))
+
+      places = for _ <- 1..10, do: node_of(open!({:group, group}))
+      assert Enum.frequencies(places) == %{node => 5, other => 5}
+    end
+
+    test "without members is an error that names it" do
+      assert {:error, %Error{kind: :unavailable} = error} = Serving.open({:group, :nobodys})
+      assert Exception.message(error) =~ ":nobodys"
+
+      assert {:error, %Error{kind: :unavailable}} =
+               Serving.forward({:group, :nobodys}, [[[1.0, 0.0]]])
+    end
+  end
+
+  test "a session goes on from a snapshot where it is opened" do
+    dir = Scratch.tmp_dir!()
+    {:ok, policy} = Policy.init(@spec_options, seed: 1)
+    :ok = Policy.save(policy, checkpoint(dir, 1))
+    {:ok, first} = Session.open(policy, seed: 5)
+    play!(first, 1..4)
+    {:ok, snapshot} = Session.snapshot(first)
+    {:ok, next} = Session.open(policy, snapshot: snapshot)
+    assert play!(next, 5..9) == play!(first, 5..9)
+  end
+end

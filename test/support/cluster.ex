@@ -1,0 +1,72 @@
+defmodule Sconce.Test.Cluster do
+  @moduledoc "Other nodes on this machine, each a VM of its own that has started Sconce."
+
+  import ExUnit.Callbacks, only: [on_exit: 1]
+
+  alias Sconce.{Policy, Serving}
+
+  @host "127.0.0.1"
+
+  @doc "Makes this VM a node, if it is none, until the end of the module."
+  def start! do
+    unless Node.alive?() do
+      {_output, 0} = System.cmd(epmd(), ["-daemon"])
+      {:ok, _pid} = Node.start(:"#{name()}@#{@host}", :longnames)
+      on_exit(&Node.stop/0)
+    end
+
+    :ok
+  end
+
+  # Not every installation has it on the path.
+  defp epmd do
+    erts = "erts-#{:erlang.system_info(:version)}"
+    System.find_executable("epmd") || Path.join([:code.root_dir(), erts, "bin", "epmd"])
+  end
+
+  @doc "Another node, which ends with the test or, in `setup_all`, with its module."
+  def node! do
+    paths = for path <- :code.get_path(), path != ~c".", arg <- [~c"-pa", path], do: arg
+    cookie = Atom.to_charlist(Node.get_cookie())
+    # A node that stands still or is lost is no matter between the others.
+    args = [~c"-connect_all", ~c"false", ~c"-setcookie", cookie | paths]
+    options = %{name: name(), host: String.to_charlist(@host), args: args}
+    {:ok, _peer, node} = :peer.start(options)
+    os_pid = :erpc.call(node, System, :pid, [])
+    on_exit(fn -> kill(os_pid) end)
+    {:ok, _apps} = :erpc.call(node, Application, :ensure_all_started, [:sconce])
+    {node, os_pid}
+  end
+
+  defp name, do: String.to_atom("sconce-#{System.pid()}-#{System.unique_integer([:positive])}")
+
+  @doc "Serves a checkpoint on a node until `Sconce.Serving.stop/1` or the node's end; gives the pid."
+  def serve!(node, path, opts), do: :erpc.call(node, __MODULE__, :serve_here!, [path, opts])
+
+  def serve_here!(path, opts) do
+    {:ok, policy} = Policy.load(path)
+    spec = %{Serving.child_spec([policy: policy] ++ opts) | id: make_ref()}
+    {:ok, pid} = Supervisor.start_child(Sconce.Supervisor, Map.put(spec, :restart, :temporary))
+    pid
+  end
+
+  @doc "Lets a VM stand still, as if the network failed, until `resume/1` or the end of the test."
+  def suspend(os_pid) do
+    on_exit(fn -> resume(os_pid) end)
+    signal("STOP", os_pid)
+    until_stopped(os_pid)
+  end
+
+  def resume(os_pid), do: signal("CONT", os_pid)
+
+  def kill(os_pid), do: signal("KILL", os_pid)
+
+  defp signal(signal, os_pid),
+    do: System.cmd("kill", ["-#{signal}", os_pid], stderr_to_stdout: true)
+
+  # A busy machine takes its time.
+  defp until_stopped(os_pid) do
+    {state, 0} = System.cmd("ps", ["-o", "state=", "-p", os_pid])
+    unless state =~ "T", do: until_stopped(os_pid)
+  end
+end
