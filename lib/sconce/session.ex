@@ -376,8 +376,13 @@ defmodule Sconce.Session do
 
     start = System.monotonic_time()
 
+    firsts = for {i, session, _} <- Enum.reverse(served), into: %{}, do: {session.ref, i}
+
     submitted =
-      for {i, _, native} <- served, do: {i, native, submit(native, deadline[:deadline_ms])}
+      for {i, session, native} <- served do
+        first? = firsts[session.ref] == i
+        {i, native, if(first?, do: submit(native, deadline[:deadline_ms]), else: twice())}
+      end
 
     decided = own |> decide_many(deadline[:deadline_ms], start) |> Map.new()
 
@@ -392,6 +397,8 @@ defmodule Sconce.Session do
            do: {:ok, Action.new(session.spec, session.controller?, decision)}
     end
   end
+
+  defp twice, do: {:error, %Error{kind: :busy, op: :act, details: %{what: "session"}}}
 
   defp asked({%__MODULE__{} = session, frame}, opts), do: asked({session, frame, []}, opts)
 

@@ -125,6 +125,11 @@ defmodule Sconce.ServingClusterTest do
         assert answers == for(_session <- sessions, do: {:ok, wanted})
       end
 
+      for session <- sessions do
+        twice = Session.act_many([{session, frame(6)}, {session, frame(7)}])
+        assert [{:ok, %{frame: 11}}, {:error, %Error{kind: :busy, op: :act}}] = twice
+      end
+
       assert mailbox() == []
     end
 
@@ -251,9 +256,19 @@ defmodule Sconce.ServingClusterTest do
 
       # Decided by then, and taken back.
       for t <- 10..30 do
-        Session.act(session, frame(t), deadline_ms: 0)
+        Session.act(session, frame(t + 50), deadline_ms: 0)
         assert play!(session, [t]) == play!(twin, [t])
       end
+
+      # Also after what counts its decisions anew.
+      for session <- [session, twin] do
+        {:ok, snapshot} = Session.snapshot(session)
+        play!(session, 31..35)
+        :ok = Session.restore(session, snapshot)
+      end
+
+      Session.act(session, frame(1), deadline_ms: 0)
+      assert play!(session, 31..40) == play!(twin, 31..40)
 
       assert mailbox() == []
     end

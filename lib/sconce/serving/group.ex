@@ -31,8 +31,9 @@ defmodule Sconce.Serving.Group do
     pick = fn pids -> Peer.least_loaded(pids, patience_ms(deadline_ms, start)) end
 
     case one_of(near, pick) || pick.(two) || pick.(others) do
-      nil -> {:error, none(group, op)}
-      pid -> {:ok, pid}
+      pid when is_pid(pid) -> {:ok, pid}
+      nil when far == [] -> {:error, none(group, op)}
+      nil -> {:error, silent(group, op, deadline_ms, start)}
     end
   end
 
@@ -41,6 +42,12 @@ defmodule Sconce.Serving.Group do
 
   # Any number is less than `:infinity`.
   defp patience_ms(deadline_ms, start), do: min(@patience_ms, Session.left(deadline_ms, start))
+
+  defp silent(group, op, deadline_ms, start) do
+    if Session.left(deadline_ms, start) == 0,
+      do: Error.late(op, deadline_ms, start),
+      else: none(group, op)
+  end
 
   defp none(group, op) do
     details = %{what: "group #{inspect(group)}", reason: "no serving of it answers", group: group}

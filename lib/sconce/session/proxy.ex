@@ -28,7 +28,8 @@ defmodule Sconce.Session.Proxy do
 
   @impl true
   def init(owner) do
-    {:ok, %{owner: owner, watch: Process.monitor(owner), session: nil, rollback: 0, last: nil}}
+    state = %{session: nil, rollback: 0, frames: 0, last: nil}
+    {:ok, Map.merge(state, %{owner: owner, watch: Process.monitor(owner)})}
   end
 
   @impl true
@@ -38,7 +39,7 @@ defmodule Sconce.Session.Proxy do
 
     case Serving.begin(serving, {roomy, project_out, snapshot}) do
       {:ok, session, spec, info} ->
-        state = %{state | session: session, rollback: options.rollback}
+        state = %{state | session: session, rollback: options.rollback, frames: info.frames}
         {:reply, {:ok, self(), spec, own(info, state)}, state}
 
       error ->
@@ -50,28 +51,24 @@ defmodule Sconce.Session.Proxy do
   def handle_info({:DOWN, watch, :process, _pid, _reason}, %{watch: watch} = state),
     do: {:stop, :normal, state}
 
-  def handle_info(
-        {:sconce, {ref, caller, _id, _given_up}, op, _args, _ms},
-        %{owner: owner} = state
-      )
-      when caller != owner do
-    details = %{what: "session (owned by another process)"}
-    reply(ref, {:error, %Error{kind: :busy, op: op, details: details}})
-    {:noreply, state}
-  end
-
-  def handle_info({:sconce, {_ref, _caller, _id, _given_up}, _op, _args, _ms} = request, state) do
-    {:sconce, {ref, _caller, id, given_up}, op, args, deadline_ms} = newest(request)
+  def handle_info({:sconce, {_, owner, _, _}, _, _, _} = request, %{owner: owner} = state) do
+    {:sconce, {ref, ^owner, id, given_up}, op, args, deadline_ms} = newest(request)
     state = take_back(state, given_up)
     {answer, state} = perform(op, args, deadline_ms, %{state | last: nil}, id)
     reply(ref, answer)
     if state.session, do: {:noreply, state}, else: {:stop, :normal, state}
   end
 
+  def handle_info({:sconce, {ref, _other, _id, _given_up}, op, _args, _ms}, state) do
+    details = %{what: "session (owned by another process)"}
+    reply(ref, {:error, %Error{kind: :busy, op: op, details: details}})
+    {:noreply, state}
+  end
+
   def handle_info(_other, state), do: {:noreply, state}
 
   # What was given up before it was begun is left out.
-  defp newest({:sconce, {_ref, owner, id, _given_up}, _op, _args, _ms} = request) do
+  defp newest({:sconce, {_, owner, id, _}, _, _, _} = request) do
     receive do
       {:sconce, {_, ^owner, _, ^id}, _, _, _} = next -> newest(next)
     after
@@ -81,20 +78,21 @@ defmodule Sconce.Session.Proxy do
 
   defp take_back(%{last: {id, frames}, session: session} = state, id) do
     Native.session_back_to(session, frames)
-    state
+    %{state | frames: frames}
   end
 
   defp take_back(state, _given_up), do: state
 
-  # Without a deadline nobody gives up.
-  defp perform(:act, [asked], nil, state, _id), do: {decide(asked, nil, state), state}
+  defp perform(:act, [asked], deadline_ms, %{frames: frames} = state, id) do
+    answer = asked |> put_elem(0, state.session) |> Session.decide(deadline_ms)
 
-  defp perform(:act, [asked], deadline_ms, state, id) do
-    with {:ok, %{frames: frames}} <- Native.session_info(state.session),
-         {:ok, _decision} = answer <- decide(asked, deadline_ms, state) do
-      {answer, %{state | last: {id, frames}}}
-    else
-      error -> {error, state}
+    case answer do
+      # One that was asked again is an earlier one.
+      {:ok, decision} ->
+        {answer, %{state | last: {id, frames}, frames: max(frames, elem(decision, 3))}}
+
+      error ->
+        {error, state}
     end
   end
 
@@ -112,11 +110,18 @@ defmodule Sconce.Session.Proxy do
     {answer, state}
   end
 
-  defp perform(op, args, _deadline_ms, state, _id),
-    do: {Session.native(state.session, op, args), state}
+  defp perform(:snapshot, [], _deadline_ms, state, _id),
+    do: {Session.native(state.session, :snapshot, []), state}
 
-  defp decide(asked, deadline_ms, state),
-    do: asked |> put_elem(0, state.session) |> Session.decide(deadline_ms)
+  # `reset`, `restore` and `rollback`.
+  defp perform(op, args, _deadline_ms, %{session: session} = state, _id) do
+    answer = Session.native(session, op, args)
+
+    case Native.session_info(session) do
+      {:ok, %{frames: frames}} -> {answer, %{state | frames: frames}}
+      _busy -> {answer, state}
+    end
+  end
 
   defp own(info, state), do: %{info | rollback: state.rollback}
 

@@ -45,7 +45,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { max_batch: 64, max_queue: 1024, workers: 1, weights: Format::F32 }
+        Options { max_batch: 64, max_queue: 1024, workers: 2, weights: Format::F32 }
     }
 }
 
@@ -123,7 +123,7 @@ impl<R: Request> Serving<R> {
         options.validate()?;
         let serving = Arc::new(Serving {
             options,
-            queue: Queue::new(options.max_queue),
+            queue: Queue::new(options.max_queue, options.max_batch.div_ceil(4)),
             model: Mutex::new(model),
             statistics: Statistics::default(),
             told: Mutex::default(),
@@ -371,5 +371,5 @@ fn forward<R: Request>(model: &Model, entries: &mut [Entry<R>]) -> Vec<Result<Fo
             passes.push(pass);
         }
     }
-    run_many(model.policy(), &passes)
+    run_many(model, &passes)
 }
