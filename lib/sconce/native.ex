@@ -86,7 +86,8 @@ defmodule Sconce.Native do
   def session_count, do: unavailable(:count)
 
   # Serving
-  def serving_start(_reference, _policy, _options), do: unavailable(:start)
+  def serving_start(_reference, _policy, _options, _sender), do: unavailable(:start)
+  def serving_deliver(_serving), do: unavailable(:deliver)
   def serving_open(_serving, _reference, _options, _project_out), do: unavailable(:open)
 
   def serving_forward(_serving, _reference, _rows, _shape, _given, _how),

@@ -3,7 +3,7 @@ defmodule Sconce.Serving do
   alias Sconce.Native.Call
   alias Sconce.Serving.Events, as: Told
   alias Sconce.Policy.Spec
-  alias Sconce.Serving.{Group, Peer}
+  alias Sconce.Serving.{Group, Peer, Sender}
   alias Sconce.Session.{Proxy, Remote}
 
   @registry Sconce.Serving.Registry
@@ -30,7 +30,7 @@ defmodule Sconce.Serving do
     workers: [
       type: :pos_integer,
       max: 256,
-      default: 1,
+      default: 2,
       doc: "Native threads that compute, each a batch of its own."
     ],
     weights: [
@@ -89,8 +89,9 @@ defmodule Sconce.Serving do
   caller's own call puts the request into the queue, and a native thread answers by message.
 
   Nobody waits for company. An idle worker takes what there is, and while it computes, the next batch
-  grows to `:max_batch` at most. Callers, which are processes, take turns: one that asks for much at once does not hold
-  up the others. The requests of one caller are answered in their order.
+  grows to `:max_batch` at most. A further worker joins in for a quarter of that, or for a request with a
+  deadline. Callers, which are processes, take turns: one that asks for much at once does not hold
+  up the others. The requests of one caller leave the queue in their order.
 
   ## Errors
 
@@ -254,7 +255,9 @@ defmodule Sconce.Serving do
   `Sconce.Policy.forward/3` of a caller who keeps the state: `state` is what the call before gave, or `nil`
   for games that begin.
 
-  Frames, answer and options are the same but for `:state`; besides there is
+  Frames, answer and options are the same but for `:state`. One frame of each game is stepped by what was
+  packed, if heads are independent and nothing else is given or asked for: its numbers are as near to
+  `Sconce.Policy.forward/3` as a session's. Besides there is
 
   #{Options.docs(@deadline)}
 
@@ -434,7 +437,7 @@ defmodule Sconce.Serving do
       iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy, max_queue: 8)
       iex> {:ok, info} = Sconce.Serving.info(serving)
       iex> {info.max_batch, info.max_queue, info.workers, info.path}
-      {64, 8, 1, :packed}
+      {64, 8, 2, :packed}
   """
   @spec info(serving) :: {:ok, t} | {:error, Error.t()}
   def info(serving), do: at(serving, :info, [], &{:ok, &1})
@@ -489,7 +492,10 @@ defmodule Sconce.Serving do
     native = taken |> Keyword.update!(:weights, &Session.format/1) |> Map.new()
     policy = options[:policy]
 
-    with {:ok, ref} <- Call.run(&Native.serving_start(&1, policy.ref, native)),
+    sender = Sender.start_link()
+
+    with {:ok, ref} <- Call.run(&Native.serving_start(&1, policy.ref, native, sender)),
+         :ok <- Sender.send_of(sender, ref),
          {:ok, info} <- Native.serving_info(ref) do
       serving = new(ref, options, info)
       {:ok, _registry} = Registry.register(@registry, self(), serving)

@@ -422,8 +422,8 @@ defmodule Sconce.ServingClusterTest do
       assert {:error, %Error{kind: :mismatch, op: :swap} = error} = Serving.swap(far, other)
       assert Exception.message(error) =~ "#{node}"
       assert :ok = Serving.swap(far, checkpoint(dir, 2))
-      assert {:ok, wanted} = Policy.forward(other, [[frame(1)]])
-      assert {:ok, wanted} == Serving.forward(far, [[frame(1)]])
+      assert {:ok, wanted} = Policy.forward(other, [[frame(1), frame(2)]])
+      assert {:ok, wanted} == Serving.forward(far, [[frame(1), frame(2)]])
       assert {:error, %Error{kind: :not_found}} = Serving.swap(far, checkpoint(dir, 3))
     end
 

@@ -97,9 +97,14 @@ impl Sampling {
     fn class(&self, logits: &[f32], uniform: f32) -> u16 {
         let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weight = |l: &f32| f64::from((l - top) / self.temperature).exp();
-        let mut left = f64::from(uniform) * logits.iter().map(weight).sum::<f64>();
-        for (i, logit) in logits.iter().enumerate() {
-            left -= weight(logit);
+        // Each of the first is made once; heads have seldom more.
+        let mut first = [0.0; 64];
+        first.iter_mut().zip(logits).for_each(|(first, l)| *first = weight(l));
+        let (few, rest) = logits.split_at(logits.len().min(first.len()));
+        let weights = || first.iter().take(few.len()).copied().chain(rest.iter().map(weight));
+        let mut left = f64::from(uniform) * weights().sum::<f64>();
+        for (i, weight) in weights().enumerate() {
+            left -= weight;
             if left < 0.0 {
                 return i as u16;
             }

@@ -9,6 +9,7 @@ mod embedding;
 mod env;
 mod loader;
 mod many;
+mod outbox;
 mod policy;
 mod probe;
 mod serving;

@@ -1,34 +1,56 @@
 //! One policy shared by many callers: `Sconce.Serving`.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use rustler::{Binary, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
+use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
 use sconce_core::{Error, Result};
 use sconce_serve::Deadline;
 use sconce_serve::pass::Pass;
 use sconce_serve::serving::{self, Answer, GaveUp, Options, Report, Serving, Work};
 use sconce_serve::session::{self, Lane, Session};
 
-use crate::border::{Data, Reply, call, decode, inline, perform, pool};
+use crate::border::{Data, Reply, call, decode, inline, perform, pool, timed};
+use crate::outbox::Outbox;
 use crate::policy::{Given, Looked, PolicyHandle, pass};
 use crate::session::{Answered, Request, SessionHandle, Taken, Ticket, vectors};
 
-pub type Server = Serving<Queued>;
+/// A serving, and the way of its answers.
+#[derive(Clone)]
+pub struct Server {
+    serving: Arc<Serving<Queued>>,
+    outbox: Arc<Outbox>,
+}
+
+impl Deref for Server {
+    type Target = Serving<Queued>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.serving
+    }
+}
 
 /// A serving, which ends with the process that started it, and with this handle. Sessions that were opened
 /// over it outlive it: their memory is theirs.
-pub struct ServingHandle(pub Arc<Server>);
+pub struct ServingHandle(pub Server);
 
 #[rustler::resource_impl]
 impl Resource for ServingHandle {
     fn down<'a>(&'a self, _env: Env<'a>, _pid: LocalPid, _monitor: Monitor) {
+        self.end();
+    }
+}
+
+impl ServingHandle {
+    fn end(&self) {
         self.0.stop();
+        self.0.outbox.close();
     }
 }
 
 impl Drop for ServingHandle {
     fn drop(&mut self) {
-        self.0.stop();
+        self.end();
     }
 }
 
@@ -55,11 +77,19 @@ struct Waiting {
     ticket: Ticket,
     claimed: bool,
     reply: Option<Reply>,
+    outbox: Arc<Outbox>,
 }
 
 impl Waiting {
-    fn new(env: Env, op: &'static str, reference: Reference, ticket: Ticket) -> Self {
-        Waiting { ticket, claimed: false, reply: Some(Reply::new(env, op, reference)) }
+    fn new(
+        env: Env,
+        op: &'static str,
+        reference: Reference,
+        ticket: Ticket,
+        outbox: &Arc<Outbox>,
+    ) -> Self {
+        let reply = Some(Reply::new(env, op, reference));
+        Waiting { ticket, claimed: false, reply, outbox: outbox.clone() }
     }
 
     fn claim(&mut self) -> bool {
@@ -84,6 +114,28 @@ impl Queued {
         match self {
             Queued::Act(acting) => acting.waiting.ticket.is(ticket),
             Queued::Forward(looking) => looking.waiting.ticket.is(ticket),
+        }
+    }
+
+    /// Answers, from a thread of ours or as the process that makes the present call.
+    pub fn send(mut self, result: Result<Answer>, process: Option<Env>) {
+        let Some(reply) = self.waiting().reply.take() else { return };
+        match (result, self) {
+            (Ok(Answer::Act), Queued::Act(mut acting)) => {
+                let logits = acting.request.logits;
+                let session = acting.taken.session();
+                let answer = session.map(|session| Answered::of(session, logits));
+                let message = reply.prepare(answer, process);
+                // The session is back in its place before its owner hears of it and calls again.
+                drop(acting);
+                message.send();
+            }
+            (Ok(Answer::Forward(made)), _) => reply.prepare(Ok(Looked(made)), process).send(),
+            (Ok(Answer::Act), _) => reply.prepare::<bool>(Err(Error::Cancelled), process).send(),
+            (Err(failure), request) => {
+                drop(request);
+                reply.prepare::<bool>(Err(failure), process).send();
+            }
         }
     }
 
@@ -114,23 +166,8 @@ impl serving::Request for Queued {
     }
 
     fn answer(mut self, result: Result<Answer>) {
-        let Some(reply) = self.waiting().reply.take() else { return };
-        match (result, self) {
-            (Ok(Answer::Act), Queued::Act(mut acting)) => {
-                let logits = acting.request.logits;
-                let session = acting.taken.session();
-                let message = reply.prepare(session.map(|session| Answered::of(session, logits)));
-                // The session is back in its place before its owner hears of it and calls again.
-                drop(acting);
-                message.send();
-            }
-            (Ok(Answer::Forward(made)), _) => reply.send(Ok(Looked(made))),
-            (Ok(Answer::Act), _) => reply.send::<bool>(Err(Error::Cancelled)),
-            (Err(failure), request) => {
-                drop(request);
-                reply.send::<bool>(Err(failure));
-            }
-        }
+        let outbox = self.waiting().outbox.clone();
+        outbox.put(self, result);
     }
 
     fn dismiss(mut self) {
@@ -150,7 +187,7 @@ pub fn submit_act(
     deadline: Option<Deadline>,
 ) -> Result<()> {
     deadline.map_or(Ok(()), |deadline| deadline.check())?;
-    let waiting = Waiting::new(env, "act", reference, taken.ticket.clone());
+    let waiting = Waiting::new(env, "act", reference, taken.ticket.clone(), &server.outbox);
     let acting = Box::new(Acting { request, taken, waiting });
     server.submit(env.pid(), deadline, Queued::Act(acting))
 }
@@ -158,13 +195,15 @@ pub fn submit_act(
 /// Frames of a window whose cost is known from the start.
 const WINDOW: usize = 60;
 
-/// Starts on a thread of ours, where packing and measuring take nobody's time. Answers with the handle.
+/// Starts on a thread of ours, where packing and measuring take nobody's time. Answers with the handle. `sender` is
+/// told by `:deliver` that there are answers, for `serving_deliver`.
 #[rustler::nif]
 fn serving_start<'a>(
     env: Env<'a>,
     reference: Reference<'a>,
     policy: ResourceArc<PolicyHandle>,
     options: Term<'a>,
+    sender: LocalPid,
 ) -> Term<'a> {
     perform(env, "start", || {
         let options: Options = decode(options)?;
@@ -172,12 +211,19 @@ fn serving_start<'a>(
         pool::submit(env, "start", reference, move || {
             let model = policy.model(options.weights)?;
             model.cost(WINDOW)?;
-            let server = Serving::start(model, options)?;
+            let serving = Serving::start(model, options)?;
+            let server = Server { serving, outbox: Arc::new(Outbox::new(sender)) };
             let handle = ResourceArc::new(ServingHandle(server));
             let alive = handle.monitor(None, &pid).is_some();
             if alive { Ok(handle) } else { Err(Error::Cancelled) }
         })
     })
+}
+
+/// Sends some of the answers; true if there are more.
+#[rustler::nif]
+fn serving_deliver(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
+    timed(env, || serving.0.outbox.deliver(env).encode(env))
 }
 
 /// A session whose decisions the serving makes. Opens on a thread of ours: the first may measure.
@@ -208,7 +254,7 @@ fn serving_open<'a>(
 /// One forward pass that waits in a serving: what gives it up, and its caller's death.
 pub struct TicketHandle {
     ticket: Ticket,
-    server: Arc<Server>,
+    server: Server,
     caller: LocalPid,
 }
 
@@ -262,7 +308,7 @@ fn serving_forward_many<'a>(
 
 fn submit_forward<'a>(
     env: Env<'a>,
-    server: &Arc<Server>,
+    server: &Server,
     reference: Reference<'a>,
     rows: Binary<'a>,
     shape: (usize, usize),
@@ -273,7 +319,7 @@ fn submit_forward<'a>(
     deadline.map_or(Ok(()), |deadline| deadline.check())?;
     let pass = pass(rows, shape, given, look)?;
     let (ticket, caller) = (Ticket::default(), env.pid());
-    let waiting = Waiting::new(env, "forward", reference, ticket.clone());
+    let waiting = Waiting::new(env, "forward", reference, ticket.clone(), &server.outbox);
     let handle = ResourceArc::new(TicketHandle { ticket, server: server.clone(), caller });
     handle.monitor(Some(env), &caller);
     server.submit(caller, deadline, Queued::Forward(Box::new(Looking { pass, waiting })))?;

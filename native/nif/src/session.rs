@@ -36,7 +36,7 @@ pub struct SessionHandle {
     slot: Mutex<Slot>,
     owner: Mutex<Owner>,
     /// Where its decisions are made, instead of the lane that it would take.
-    serving: Option<Arc<Server>>,
+    serving: Option<Server>,
 }
 
 enum Slot {
@@ -120,7 +120,7 @@ impl SessionHandle {
     pub fn open(
         session: Session,
         pid: LocalPid,
-        serving: Option<Arc<Server>>,
+        serving: Option<Server>,
     ) -> Result<ResourceArc<Self>> {
         let handle = ResourceArc::new(SessionHandle {
             slot: Mutex::new(Slot::Idle(Box::new(session))),

@@ -3,12 +3,20 @@
 use std::sync::Arc;
 
 use sconce_core::backbone::Context;
+use sconce_core::heads::Decision;
 use sconce_core::ops::tensor::to_vec;
+use sconce_core::policy::Frames;
 use sconce_core::projection::Projection;
+use sconce_core::rng::Rng;
+use sconce_core::sampling::Sampling;
+use sconce_core::spec::HeadsKind;
 use sconce_core::{Error, Policy, Result};
+use sconce_realtime::{Frame, Game, Plan};
 use serde::Deserialize;
 
 use crate::frames::{self, Beyond, delay_of};
+use crate::model::Model;
+use crate::session::SCRATCH;
 
 /// One forward pass, and what of it is wanted.
 ///
@@ -110,69 +118,66 @@ impl Pass {
     }
 }
 
-/// [`Pass::run`] of each. Those that are alike are one pass of core, whose numbers may differ by their last bits
-/// from those of each alone. What is wrong with one is its own matter.
-pub fn run_many(policy: &Policy, passes: &[&Pass]) -> Vec<Result<Forward>> {
-    let mut made: Vec<Option<Result<Forward>>> = passes.iter().map(|_| None).collect();
+/// [`Pass::run`] of each. Those of one frame are steps of the plan, all at once, and as exact as that; of others
+/// those that are alike are one pass of core, whose numbers may differ by their last bits from those of each alone.
+/// What is wrong with one is its own matter.
+pub fn run_many(model: &Model, passes: &[&Pass]) -> Vec<Result<Forward>> {
+    let mut made: Vec<Option<Forward>> = match model.plan() {
+        Some(plan) => step(model, plan, passes),
+        None => passes.iter().map(|_| None).collect(),
+    };
+    let policy = model.policy();
     for i in 0..passes.len() {
-        if made[i].is_some() {
-            continue;
-        }
-        let kin: Vec<usize> = (i..passes.len())
-            .filter(|j| made[*j].is_none() && alike(passes[i], passes[*j]))
-            .collect();
-        let together: Vec<&Pass> = kin.iter().map(|j| passes[*j]).collect();
-        match run_together(policy, &together) {
-            Ok(all) => kin.iter().zip(all).for_each(|(j, forward)| made[*j] = Some(Ok(forward))),
+        let left = |j: &usize| made[*j].is_none() && alike(passes[i], passes[*j]);
+        let kin: Vec<usize> = (i..passes.len()).filter(left).collect();
+        if kin.len() > 1 && made[i].is_none() {
+            let together: Vec<&Pass> = kin.iter().map(|j| passes[*j]).collect();
             // Which of them an error speaks of is not said: then each finds out for itself.
-            Err(_) => made[i] = Some(passes[i].run(policy)),
+            let all = run_together(policy, &together).unwrap_or_default();
+            kin.iter().zip(all).for_each(|(j, forward)| made[*j] = Some(forward));
         }
     }
-    made.into_iter().flatten().collect()
+    passes.iter().zip(made).map(|(pass, made)| made.map_or_else(|| pass.run(policy), Ok)).collect()
 }
 
 /// Whether two can be one pass: of as many frames, with as much given, and without a look inside.
 fn alike(a: &Pass, b: &Pass) -> bool {
-    std::ptr::eq(a, b)
-        || a.time == b.time
-            && a.look == b.look
-            && a.look.taps == Taps::All(false)
-            && a.labels.is_some() == b.labels.is_some()
-            && a.queue.is_some() == b.queue.is_some()
-            && a.project_out == b.project_out
+    a.time == b.time
+        && a.look == b.look
+        && a.look.taps == Taps::All(false)
+        && a.labels.is_some() == b.labels.is_some()
+        && a.queue.is_some() == b.queue.is_some()
+        && a.project_out == b.project_out
 }
 
 fn run_together(policy: &Policy, passes: &[&Pass]) -> Result<Vec<Forward>> {
-    if let [alone] = passes {
-        return Ok(vec![alone.run(policy)?]);
-    }
-    let widths: Vec<usize> = policy.zero_state(1)?.0.iter().map(|part| part.elem_count()).collect();
+    let widths = widths(policy)?;
     let joined = join(policy, passes, &widths)?.run(policy)?;
-    Ok(split(&joined, passes, &widths))
+    let games: usize = passes.iter().map(|pass| pass.batch).sum();
+    let logits = joined.logits.len() / games.max(1);
+    let (mut logits_left, mut states_left) =
+        (joined.logits.as_slice(), split(&joined.state, games, &widths));
+    let part = |pass: &&Pass| {
+        let (own, rest) = logits_left.split_at(pass.batch * logits);
+        logits_left = rest;
+        let states: Vec<Vec<f32>> = states_left.drain(..pass.batch).collect();
+        Forward { logits: own.to_vec(), state: merge(&states, &widths), taps: vec![] }
+    };
+    Ok(passes.iter().map(part).collect())
 }
 
 /// All games of them as the games of one pass.
 fn join(policy: &Policy, passes: &[&Pass], widths: &[usize]) -> Result<Pass> {
-    let first = passes.first().copied().cloned().unwrap_or_default();
     let width = policy.spec().embedding.raw_width();
-    let game: usize = widths.iter().sum();
+    let mut states = Vec::new();
     for pass in passes {
         let expected = pass.batch * pass.time * width;
-        let state = pass.state.as_ref().map_or(pass.batch * game, Vec::len);
-        if pass.rows.len() != expected || state != pass.batch * game {
-            return Err(Error::mismatch("numbers of a pass", expected, pass.rows.len()));
+        if pass.rows.len() != expected {
+            return Err(Error::mismatch("numbers of frames", expected, pass.rows.len()));
         }
+        states.extend(pass.states(policy, widths)?);
     }
-    let mut state = Vec::new();
-    for (before, width) in offsets(widths) {
-        for pass in passes {
-            let part = pass.batch * before..pass.batch * (before + width);
-            match &pass.state {
-                Some(numbers) => state.extend_from_slice(&numbers[part]),
-                None => state.resize(state.len() + part.len(), 0.0),
-            }
-        }
-    }
+    let first = passes.first().copied().cloned().unwrap_or_default();
     let labels = |of: fn(&Pass) -> Option<&Vec<u16>>| {
         of(&first).map(|_| passes.iter().filter_map(|pass| of(pass)).flatten().copied().collect())
     };
@@ -181,39 +186,113 @@ fn join(policy: &Policy, passes: &[&Pass], widths: &[usize]) -> Result<Pass> {
         batch: passes.iter().map(|pass| pass.batch).sum(),
         labels: labels(|pass| pass.labels.as_ref()),
         queue: labels(|pass| pass.queue.as_ref()),
-        state: Some(state),
+        state: Some(merge(&states, widths)),
         ..first
     })
 }
 
-/// Each one's own of what they gave together.
-fn split(joined: &Forward, passes: &[&Pass], widths: &[usize]) -> Vec<Forward> {
-    let games: usize = passes.iter().map(|pass| pass.batch).sum();
-    let logits = joined.logits.len() / games.max(1);
-    let mut before = 0;
-    let part = |pass: &&Pass| {
-        let own = before..before + pass.batch;
-        before = own.end;
-        let state = offsets(widths).flat_map(|(at, width)| {
-            let from = games * at + own.start * width;
-            &joined.state[from..from + pass.batch * width]
-        });
-        Forward {
-            logits: joined.logits[own.start * logits..own.end * logits].to_vec(),
-            state: state.copied().collect(),
-            taps: vec![],
-        }
-    };
-    passes.iter().map(part).collect()
+/// Games of a pass that a plan steps.
+struct Steps {
+    games: usize,
+    frames: Frames,
+    states: Vec<Vec<f32>>,
+    decisions: Vec<Decision>,
 }
 
-/// Of each part of a game's state the numbers before it, and its own.
-fn offsets(widths: &[usize]) -> impl Iterator<Item = (usize, usize)> {
-    widths.iter().scan(0, |before, width| {
-        let at = *before;
-        *before += width;
-        Some((at, *width))
-    })
+/// Those that are steps, all in one call; None for the others, and for what core is to say an error of.
+fn step(model: &Model, plan: &Plan, passes: &[&Pass]) -> Vec<Option<Forward>> {
+    let policy = model.policy();
+    let Ok(widths) = widths(policy) else { return passes.iter().map(|_| None).collect() };
+    let steps = passes.iter().map(|pass| pass.steps(model, &widths).ok().flatten());
+    let mut all: Vec<Option<Steps>> = steps.collect();
+    let sampling = Sampling { deterministic: true, ..Sampling::default() };
+    let mut games: Vec<Game> = all.iter_mut().flatten().flat_map(|s| s.games(&sampling)).collect();
+    SCRATCH.with_borrow_mut(|scratch| plan.step(&mut games, scratch));
+    let mut outcomes = games.into_iter().map(|game| game.outcome).collect::<Vec<_>>().into_iter();
+    let mut end = |steps: Steps| {
+        let failed = outcomes.by_ref().take(steps.states.len()).filter(|o| o.is_err()).count();
+        let logits = steps.decisions.iter().flat_map(|decision| &decision.logits).copied();
+        let state = merge(&steps.states, &widths);
+        (failed == 0).then(|| Forward { logits: logits.collect(), state, taps: vec![] })
+    };
+    all.into_iter().map(|steps| steps.and_then(&mut end)).collect()
+}
+
+impl Pass {
+    /// The state of each game.
+    fn states(&self, policy: &Policy, widths: &[usize]) -> Result<Vec<Vec<f32>>> {
+        let game: usize = widths.iter().sum();
+        let expected = self.batch.saturating_mul(game);
+        match &self.state {
+            Some(state) if state.len() == expected => Ok(split(state, self.batch, widths)),
+            Some(state) => Err(Error::mismatch("numbers of a state", expected, state.len())),
+            None => Ok(vec![policy.zero_state(1)?.to_vec()?; self.batch]),
+        }
+    }
+
+    /// None if it is more than one frame of each game, or something that only core does.
+    fn steps(&self, model: &Model, widths: &[usize]) -> Result<Option<Steps>> {
+        let (policy, given) = (model.policy(), self.labels.is_some() || self.queue.is_some());
+        let spec = policy.spec();
+        let plain = self.look.taps == Taps::All(false) && self.project_out.is_none() && !given;
+        // Of others the logits are those of an action.
+        if self.time != 1 || !plain || spec.heads.kind != HeadsKind::Independent {
+            return Ok(None);
+        }
+        let beyond = Beyond { queue: None, delay: delay_of(policy, self.look.frame_delay)? };
+        Ok(Some(Steps {
+            games: self.batch,
+            frames: frames::embed(spec, &self.rows, self.batch, 1, beyond)?,
+            states: self.states(policy, widths)?,
+            decisions: vec![model.blank(); self.batch],
+        }))
+    }
+}
+
+impl Steps {
+    fn games<'a>(&'a mut self, sampling: &'a Sampling) -> impl Iterator<Item = Game<'a>> {
+        let Steps { games, frames, states, decisions } = self;
+        let (games, frames) = ((*games).max(1), &*frames);
+        let part = move |len: usize, game: usize| len / games * game..len / games * (game + 1);
+        states.iter_mut().zip(decisions).enumerate().map(move |(game, (state, decision))| {
+            let frame = Frame {
+                continuous: &frames.continuous[part(frames.continuous.len(), game)],
+                ids: &frames.ids[part(frames.ids.len(), game)],
+                previous: &frames.previous[part(frames.previous.len(), game)],
+            };
+            Game::new(frame, state, sampling, Rng::new(0, "act", 0), decision)
+        })
+    }
+}
+
+/// Numbers of each part of a game's state.
+fn widths(policy: &Policy) -> Result<Vec<usize>> {
+    Ok(policy.zero_state(1)?.0.iter().map(|part| part.elem_count()).collect())
+}
+
+/// The state of each game, from parts of all games.
+fn split(state: &[f32], games: usize, widths: &[usize]) -> Vec<Vec<f32>> {
+    let mut all = vec![Vec::with_capacity(widths.iter().sum()); games];
+    let mut left = state;
+    for width in widths {
+        for own in &mut all {
+            let (part, rest) = left.split_at(*width);
+            own.extend_from_slice(part);
+            left = rest;
+        }
+    }
+    all
+}
+
+/// The reverse of [`split`].
+fn merge(states: &[Vec<f32>], widths: &[usize]) -> Vec<f32> {
+    let mut all = Vec::with_capacity(states.iter().map(Vec::len).sum());
+    let mut at = 0;
+    for width in widths {
+        states.iter().for_each(|state| all.extend_from_slice(&state[at..at + width]));
+        at += width;
+    }
+    all
 }
 
 /// Of `labels [b, t, n]` those of the last frames, `[b, n]`.

@@ -223,7 +223,7 @@ enum Way {
 
 thread_local! {
     /// Of whatever plan this thread steps: sessions come and go by the thousand.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    pub(crate) static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 impl Session {

@@ -15,6 +15,9 @@ use sconce_serve::serving::{Answer, GaveUp, Options, Request, Serving, Work};
 use sconce_serve::session::{self, Act, Mode, Overrides, Session};
 use sconce_serve::{Deadline, Format, Model};
 
+/// What a batch is, is known with one worker.
+const ONE: Options = Options { max_batch: 64, max_queue: 1024, workers: 1, weights: Format::F32 };
+
 fn gru() -> Backbone {
     Backbone::Gru(RecurrentConfig {
         hidden_size: 12,
@@ -152,7 +155,7 @@ fn hold(serving: &Serving<Caller>) -> (mpsc::Sender<()>, mpsc::Receiver<()>) {
 fn many_callers_get_what_each_would_have_got_alone() {
     for (backbone, workers) in [(mlp(), 1), (gru(), 1), (gru(), 2)] {
         let model = model(backbone, 3);
-        let serving = start(&model, Options { workers, max_batch: 5, ..Options::default() });
+        let serving = start(&model, Options { workers, max_batch: 5, ..ONE });
         thread::scope(|scope| {
             for caller in 0..9 {
                 let (model, serving) = (&model, &serving);
@@ -186,7 +189,7 @@ fn many_callers_get_what_each_would_have_got_alone() {
 #[test]
 fn what_waits_for_a_worker_is_one_batch() {
     let model = model(mlp(), 3);
-    let serving = start(&model, Options::default());
+    let serving = start(&model, ONE);
     let (gate, begins) = hold(&serving);
     let (first, first_answer) = Caller::acting(session(&model, 0), 0);
     serving.submit(0, None, first).unwrap();
@@ -210,7 +213,7 @@ fn what_waits_for_a_worker_is_one_batch() {
 #[test]
 fn a_full_queue_is_busy_and_the_session_is_untouched() {
     let model = model(mlp(), 3);
-    let serving = start(&model, Options { max_queue: 1, ..Options::default() });
+    let serving = start(&model, Options { max_queue: 1, ..ONE });
     let (gate, begins) = hold(&serving);
     let submit = |caller, deadline| {
         let (request, answers) = Caller::acting(session(&model, caller), 0);
@@ -231,7 +234,7 @@ fn a_full_queue_is_busy_and_the_session_is_untouched() {
 #[test]
 fn what_is_late_is_told_how_long_it_waited() {
     let model = model(gru(), 3);
-    let serving = start(&model, Options::default());
+    let serving = start(&model, ONE);
     let (gate, begins) = hold(&serving);
     let (first, first_answer) = Caller::acting(session(&model, 0), 0);
     serving.submit(0, None, first).unwrap();
@@ -254,7 +257,7 @@ fn what_is_late_is_told_how_long_it_waited() {
 #[test]
 fn who_gives_up_is_not_answered_and_keeps_the_session_as_it_was() {
     let model = model(gru(), 3);
-    let serving = start(&model, Options::default());
+    let serving = start(&model, ONE);
     let (gate, begins) = hold(&serving);
     let submit = |caller| {
         let (request, answers) = Caller::acting(session(&model, caller), 0);
@@ -283,7 +286,7 @@ fn who_gives_up_is_not_answered_and_keeps_the_session_as_it_was() {
 #[test]
 fn a_panic_answers_its_batch_and_the_worker_lives_on() {
     let model = model(gru(), 3);
-    let serving = start(&model, Options::default());
+    let serving = start(&model, ONE);
     let (own, first) = act(&serving, 0, session(&model, 0), 0);
     serving.with_next_batch(|| panic!("on purpose"));
     let (own, answer) = act(&serving, 0, own, 1);
@@ -321,7 +324,7 @@ fn weights_change_between_two_batches_and_memories_stay() {
 #[test]
 fn passes_with_states_are_those_of_the_policy_and_one_that_is_wrong_fails_alone() {
     let model = model(gru(), 3);
-    let serving = start(&model, Options::default());
+    let serving = start(&model, ONE);
     let (gate, begins) = hold(&serving);
     let (first, first_answer) = Caller::acting(session(&model, 0), 0);
     serving.submit(0, None, first).unwrap();
@@ -379,7 +382,7 @@ fn passes_with_states_are_those_of_the_policy_and_one_that_is_wrong_fails_alone(
 fn draining_finishes_what_came_before_and_stopping_cancels_it() {
     for drains in [true, false] {
         let model = model(mlp(), 3);
-        let serving = start(&model, Options::default());
+        let serving = start(&model, ONE);
         let (gate, begins) = hold(&serving);
         let submit = |caller| {
             let (request, answers) = Caller::acting(session(&model, caller), 0);
@@ -417,9 +420,9 @@ fn draining_finishes_what_came_before_and_stopping_cancels_it() {
 fn options_out_of_bounds_are_refused() {
     let model = model(mlp(), 3);
     for options in [
-        Options { max_batch: 0, ..Options::default() },
-        Options { max_queue: 0, ..Options::default() },
-        Options { workers: 0, ..Options::default() },
+        Options { max_batch: 0, ..ONE },
+        Options { max_queue: 0, ..ONE },
+        Options { workers: 0, ..ONE },
     ] {
         let refused = Serving::<Caller>::start(model.clone(), options).err().unwrap();
         assert_eq!(refused.kind(), Kind::OutOfRange);
@@ -431,7 +434,7 @@ fn options_out_of_bounds_are_refused() {
 #[test]
 fn every_request_has_one_outcome_whatever_happens() {
     let models = [model(gru(), 3), model(gru(), 4)];
-    let options = Options { workers: 2, max_queue: 6, max_batch: 4, ..Options::default() };
+    let options = Options { workers: 2, max_queue: 6, max_batch: 4, ..ONE };
     let serving = start(&models[0], options);
     let (answered, gave_up, busy, late) =
         (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));

@@ -5,7 +5,7 @@ use std::thread;
 use rustler::env::SavedTerm;
 use rustler::thread::is_scheduler_thread;
 use rustler::types::LocalPid;
-use rustler::{Env, OwnedEnv, Reference, Term};
+use rustler::{Encoder, Env, OwnedEnv, Reference, Term};
 use sconce_core::{Error, Result};
 
 use super::{Answer, atoms, error, guard, outcome};
@@ -35,13 +35,24 @@ impl Reply {
 
     /// Answers.
     pub fn send<T: Answer>(self, result: Result<T>) {
-        self.prepare(result).send();
+        self.prepare(result, None).send();
     }
 
-    /// The answer, for the moment when it may be sent.
-    pub fn prepare<T: Answer>(mut self, result: Result<T>) -> Message {
+    /// The answer, for the moment when it may be sent: by a thread of ours, or by the process that makes the present
+    /// call.
+    pub fn prepare<T: Answer>(mut self, result: Result<T>, process: Option<Env>) -> Message {
         let op = self.op;
-        self.answer(|env| outcome(env, op, guard(|| result?.into_term(env))))
+        match (process, self.unanswered.take()) {
+            (Some(env), Some((own, reference))) => {
+                let reference = own.run(|own| reference.load(own).in_env(env));
+                let message = (atoms::sconce(), reference, made(env, op, result)).encode(env);
+                Message { pid: self.pid, message: Some(Made::InProcess(message)) }
+            }
+            (_, unanswered) => {
+                self.unanswered = unanswered;
+                self.answer(|env| made(env, op, result))
+            }
+        }
     }
 
     /// Does the work and answers with its result; a panic inside is an error of kind `:panic`.
@@ -73,27 +84,45 @@ impl Reply {
         self.unanswered = None;
     }
 
-    fn answer(&mut self, outcome: impl for<'b> FnOnce(Env<'b>) -> Term<'b>) -> Message {
+    fn answer<'a>(&mut self, outcome: impl for<'b> FnOnce(Env<'b>) -> Term<'b>) -> Message<'a> {
         let message = self.unanswered.take().map(|(own, reference)| {
             let answer =
                 own.run(|env| own.save((atoms::sconce(), reference.load(env), outcome(env))));
-            (own, answer)
+            Made::InOwn(own, answer)
         });
         Message { pid: self.pid, message }
     }
 }
 
-/// An answer that is made, and not sent.
-#[must_use]
-pub struct Message {
-    pid: LocalPid,
-    message: Option<(OwnedEnv, SavedTerm)>,
+fn made<'a, T: Answer>(env: Env<'a>, op: &str, result: Result<T>) -> Term<'a> {
+    outcome(env, op, guard(|| result?.into_term(env)))
 }
 
-impl Message {
+/// An answer that is made, and not sent.
+#[must_use]
+pub struct Message<'a> {
+    pid: LocalPid,
+    message: Option<Made<'a>>,
+}
+
+/// Where a message lies.
+enum Made<'a> {
+    InOwn(OwnedEnv, SavedTerm),
+    InProcess(Term<'a>),
+}
+
+impl Message<'_> {
     pub fn send(self) {
         let Message { pid, message } = self;
-        let Some((mut own, message)) = message else { return };
+        let (mut own, message) = match message {
+            None => return,
+            Some(Made::InProcess(message)) => {
+                // The only failure is a receiver that no longer lives.
+                let _ = message.get_env().send(&pid, message);
+                return;
+            }
+            Some(Made::InOwn(own, message)) => (own, message),
+        };
         let mut deliver = move || {
             let _ = own.send_and_clear(&pid, |env| message.load(env));
         };

@@ -45,7 +45,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { max_batch: 64, max_queue: 1024, workers: 1, weights: Format::F32 }
+        Options { max_batch: 64, max_queue: 1024, workers: 2, weights: Format::F32 }
     }
 }
 
@@ -123,7 +123,7 @@ impl<R: Request> Serving<R> {
         options.validate()?;
         let serving = Arc::new(Serving {
             options,
-            queue: Queue::new(options.max_queue),
+            queue: Queue::new(options.max_queue, options.max_batch.div_ceil(4)),
             model: Mutex::new(model),
             statistics: Statistics::default(),
             told: Mutex::default(),
@@ -307,14 +307,15 @@ impl<R: Request> Serving<R> {
         commit: impl Fn(&mut R, T) -> Result<Answer>,
     ) {
         let Some(mut request) = claimed(entry.item) else { return };
+        // Before its caller hears of it and asks for the figures.
+        count(&self.statistics.counters.answered, 1);
+        self.statistics.latency.record_time(entry.since.elapsed());
         // A request whose answer panics is dropped by that, and answers for itself.
         let answered = guard(|| {
             let answer = made.and_then(|made| commit(&mut request, made));
             request.answer(answer);
         });
         count(&self.statistics.counters.panics, u64::from(answered.is_err()));
-        count(&self.statistics.counters.answered, 1);
-        self.statistics.latency.record_time(entry.since.elapsed());
     }
 }
 
@@ -371,5 +372,5 @@ fn forward<R: Request>(model: &Model, entries: &mut [Entry<R>]) -> Vec<Result<Fo
             passes.push(pass);
         }
     }
-    run_many(model.policy(), &passes)
+    run_many(model, &passes)
 }

@@ -2,14 +2,16 @@
 //!
 //! 1. A push never waits: a full queue is [`Error::Busy`], one that takes no more work
 //!    [`Error::Unavailable`].
-//! 2. A batch is what there is, up to its size, as soon as a worker asks for it: nobody waits for company.
-//!    While all workers are at work, the next batch grows.
+//! 2. A batch is what there is, up to its size, as soon as a worker asks for it: nobody waits for company. While
+//!    a worker is at work, the next batch grows, and another worker takes it when it is worth a batch of its own
+//!    or somebody has a deadline. Weights are read once a batch, so many small ones would take longer.
 //! 3. Callers take turns, one entry in each; the entries of one caller leave in the order they came.
 //! 4. An entry that waited beyond its deadline leaves beside the batch, and takes nobody's place in it.
 //! 5. A push wakes a worker only where one sleeps and none is on its way already.
 //! 6. A worker that asks again has done what it took before.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry as Line, HashMap};
 use std::hash::Hash;
 use std::mem;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -47,6 +49,8 @@ pub struct Queue<K, T> {
     state: Mutex<State<K, T>>,
     filled: Condvar,
     capacity: usize,
+    /// Entries for which a second worker begins while another is at work.
+    worth: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +82,8 @@ struct State<K, T> {
     /// Lines that ended, for callers to come.
     spare: Vec<VecDeque<Entry<T>>>,
     len: usize,
+    /// Of them those with a deadline.
+    hurried: usize,
     /// Workers that wait for an entry, and how many of them were told of one.
     asleep: usize,
     told: usize,
@@ -87,19 +93,20 @@ struct State<K, T> {
 }
 
 impl<K: Copy + Eq + Hash, T> Queue<K, T> {
-    pub fn new(capacity: usize) -> Self {
+    pub fn new(capacity: usize, worth: usize) -> Self {
         let state = State {
             phase: Phase::Open,
             lines: HashMap::new(),
             turns: VecDeque::new(),
             spare: vec![],
             len: 0,
+            hurried: 0,
             asleep: 0,
             told: 0,
             at_work: 0,
             drained: vec![],
         };
-        Queue { state: Mutex::new(state), filled: Condvar::new(), capacity }
+        Queue { state: Mutex::new(state), filled: Condvar::new(), capacity, worth }
     }
 
     fn state(&self) -> MutexGuard<'_, State<K, T>> {
@@ -119,7 +126,7 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
             return Err((entry.item, refusal));
         }
         state.push(caller, entry);
-        let wake = state.asleep > state.told;
+        let wake = state.asleep > state.told && state.is_worth(self.worth);
         state.told += usize::from(wake);
         drop(state);
         if wake {
@@ -145,7 +152,7 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
             if state.phase == Phase::Closed {
                 return false;
             }
-            if state.len > 0 {
+            if state.is_worth(self.worth) {
                 batch.at = Instant::now();
                 batch.at_work = true;
                 state.at_work += 1;
@@ -181,7 +188,7 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
     pub fn close(&self) -> Vec<T> {
         let mut state = self.state();
         state.phase = Phase::Closed;
-        state.len = 0;
+        (state.len, state.hurried) = (0, 0);
         state.turns.clear();
         let left = mem::take(&mut state.lines);
         let drained = state.drained();
@@ -215,8 +222,14 @@ impl<K: Copy + Eq + Hash, T> State<K, T> {
         }
     }
 
+    /// Whether one more worker should begin.
+    fn is_worth(&self, worth: usize) -> bool {
+        self.len > 0 && (self.at_work == 0 || self.len >= worth || self.hurried > 0)
+    }
+
     fn push(&mut self, caller: K, entry: Entry<T>) {
         let State { lines, turns, spare, .. } = self;
+        self.hurried += usize::from(entry.deadline.is_some());
         let line = lines.entry(caller).or_insert_with(|| {
             turns.push_back(caller);
             spare.pop().unwrap_or_default()
@@ -238,23 +251,15 @@ impl<K: Copy + Eq + Hash, T> State<K, T> {
 
     fn next(&mut self) -> Option<Entry<T>> {
         let caller = self.turns.pop_front()?;
-        let line = self.lines.get_mut(&caller)?;
-        let entry = line.pop_front();
-        match line.is_empty() {
-            true => self.end(caller),
+        let Line::Occupied(mut line) = self.lines.entry(caller) else { return None };
+        let entry = line.get_mut().pop_front()?;
+        match line.get().is_empty() {
+            true => keep(&mut self.spare, line.remove()),
             false => self.turns.push_back(caller),
         }
-        self.len -= usize::from(entry.is_some());
-        entry
-    }
-
-    /// An empty line ends, so that a caller who is gone leaves nothing.
-    fn end(&mut self, caller: K) {
-        if let Some(line) = self.lines.remove(&caller)
-            && self.spare.len() < SPARE
-        {
-            self.spare.push(line);
-        }
+        self.len -= 1;
+        self.hurried -= usize::from(entry.deadline.is_some());
+        Some(entry)
     }
 
     fn remove(&mut self, caller: K, is: impl Fn(&T) -> bool) -> Option<T> {
@@ -262,10 +267,12 @@ impl<K: Copy + Eq + Hash, T> State<K, T> {
         let at = line.iter().position(|entry| is(&entry.item))?;
         let entry = line.remove(at)?;
         if line.is_empty() {
-            self.end(caller);
+            // So that a caller who is gone leaves nothing.
+            self.lines.remove(&caller).into_iter().for_each(|line| keep(&mut self.spare, line));
             self.turns.retain(|other| *other != caller);
         }
         self.len -= 1;
+        self.hurried -= usize::from(entry.deadline.is_some());
         Some(entry.item)
     }
 
@@ -283,6 +290,12 @@ impl<K: Copy + Eq + Hash, T> State<K, T> {
 /// Lines that are kept for later callers.
 const SPARE: usize = 256;
 
+fn keep<T>(spare: &mut Vec<VecDeque<Entry<T>>>, line: VecDeque<Entry<T>>) {
+    if spare.len() < SPARE {
+        spare.push(line);
+    }
+}
+
 impl<T> Entry<T> {
     pub fn waited(&self, until: Instant) -> Duration {
         until.saturating_duration_since(self.since)
@@ -298,7 +311,7 @@ mod tests {
     use std::thread;
 
     fn filled(entries: &[(u64, u32)]) -> Queue<u64, u32> {
-        let queue = Queue::new(1024);
+        let queue = Queue::new(1024, 4);
         entries.iter().for_each(|(caller, item)| queue.push(*caller, None, *item).unwrap());
         queue
     }
@@ -381,6 +394,39 @@ mod tests {
     }
 
     #[test]
+    fn a_second_worker_begins_when_it_is_worth_it_or_somebody_is_in_a_hurry() {
+        let queue = filled(&[(1, 10)]);
+        let mut first = Batch::default();
+        assert!(queue.take(8, &mut first));
+        let (sender, receiver) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut batch = Batch::default();
+                while queue.take(8, &mut batch) {
+                    let late = batch.late.drain(..).map(|entry| entry.item);
+                    let items: Vec<_> = batch.ready.drain(..).map(|e| e.item).chain(late).collect();
+                    sender.send(items).unwrap();
+                }
+            });
+            (2..5).for_each(|caller| queue.push(caller, None, caller as u32).unwrap());
+            let waits = receiver.recv_timeout(Duration::from_millis(20));
+            assert!(waits.is_err(), "three are not worth it");
+            queue.push(5, None, 5).unwrap();
+            assert_eq!(receiver.recv().unwrap(), [2, 3, 4, 5]);
+            queue.push(6, Some(Deadline::after_ms(60_000)), 6).unwrap();
+            assert_eq!(receiver.recv().unwrap(), [6]);
+            queue.push(7, None, 7).unwrap();
+            let mut own = vec![];
+            // Who is done takes what there is; then the other, done too, takes what comes.
+            first.ready.clear();
+            assert!(queue.take(8, &mut first));
+            own.extend(first.ready.drain(..).map(|entry| entry.item));
+            assert_eq!(own, [7]);
+            queue.close();
+        });
+    }
+
+    #[test]
     fn a_draining_queue_refuses_the_new_and_tells_when_the_old_is_done() {
         let queue = filled(&[(1, 10)]);
         let told = Arc::new(AtomicUsize::new(0));
@@ -432,7 +478,7 @@ mod tests {
     fn nothing_is_lost_doubled_or_overtaken_by_many_threads() {
         const CALLERS: u64 = 8;
         const ITEMS: u32 = 4000;
-        let queue = Queue::<u64, (u64, u32)>::new(16);
+        let queue = Queue::<u64, (u64, u32)>::new(16, 4);
         let served: Mutex<Vec<Vec<u32>>> = Mutex::new(vec![vec![]; CALLERS as usize]);
         let (removed, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
         thread::scope(|scope| {
