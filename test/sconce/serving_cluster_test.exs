@@ -33,7 +33,9 @@ defmodule Sconce.ServingClusterTest do
     far = Cluster.serve!(node, checkpoint(dir, 1), group: group)
     on_exit(fn -> Serving.stop(far) end)
     eventually(fn -> Serving.members(group) == [far] end)
-    %{group: group, far: far, start: {proxies(node), sessions(node)}}
+    # What the test before has left is gone.
+    eventually(fn -> left_over(node) == {0, 0, 0} end)
+    %{group: group, far: far}
   end
 
   defp checkpoint(dir, seed), do: Path.join(dir, "#{seed}.safetensors")
@@ -64,6 +66,9 @@ defmodule Sconce.ServingClusterTest do
 
   defp proxies(node), do: DynamicSupervisor.count_children({Sconce.Session.Proxies, node}).active
   defp sessions(node), do: :erpc.call(node, Native, :session_count, [])
+
+  # Those that stand for others, on both nodes, and the memory that they have.
+  defp left_over(node), do: {proxies(node()), proxies(node), sessions(node)}
 
   # Where its memory is.
   defp node_of(%{ref: ref}) when is_reference(ref), do: node()
@@ -179,7 +184,6 @@ defmodule Sconce.ServingClusterTest do
     end
 
     test "goes to another owner, and ends with that one", %{far: far, node: node} = context do
-      %{start: start} = context
       session = open!(far)
       me = self()
 
@@ -195,10 +199,10 @@ defmodule Sconce.ServingClusterTest do
       [action] = play!(twin!(context), [1])
       assert_receive {:ok, ^action}
       send(other, :end)
-      eventually(fn -> {proxies(node), sessions(node)} == start end)
+      eventually(fn -> left_over(node) == {0, 0, 0} end)
     end
 
-    test "ends with its caller", %{far: far, node: node, start: {proxies, sessions} = start} do
+    test "ends with its caller", %{far: far, node: node} do
       me = self()
 
       callers =
@@ -211,10 +215,31 @@ defmodule Sconce.ServingClusterTest do
         end
 
       for _ <- callers, do: assert_receive(:open)
-      assert proxies(node) == proxies + 20
-      assert sessions(node) == sessions + 20
+      assert left_over(node) == {20, 20, 20}
       for pid <- callers, do: Process.exit(pid, :kill)
-      eventually(fn -> {proxies(node), sessions(node)} == start end)
+      eventually(fn -> left_over(node) == {0, 0, 0} end)
+    end
+
+    test "leaves the queue when its caller ends, as a pass does", %{far: far} do
+      session = open!(far)
+      holder = Cluster.hold!(far)
+      held = Task.async(fn -> Serving.forward(far, [[frame(1)]]) end)
+      eventually(fn -> match?({:ok, %{requests: 1, waiting: 0}}, Serving.stats(far)) end)
+
+      act =
+        spawn(fn ->
+          receive do: (:go -> Session.act(session, frame(1)))
+        end)
+
+      :ok = Session.transfer(session, act)
+      send(act, :go)
+      pass = spawn(fn -> Serving.forward(far, [[frame(2)]]) end)
+      eventually(fn -> match?({:ok, %{requests: 3, waiting: 2}}, Serving.stats(far)) end)
+      for pid <- [act, pass], do: Process.exit(pid, :kill)
+      eventually(fn -> match?({:ok, %{cancelled: 2, waiting: 0}}, Serving.stats(far)) end)
+
+      send(holder, :release)
+      assert {:ok, %{shape: {1, 1, 6}}} = Task.await(held)
     end
 
     test "outlives its serving with its memory", %{far: far} = context do
@@ -380,8 +405,8 @@ defmodule Sconce.ServingClusterTest do
       assert {:ok, wanted} ==
                Serving.forward(far, [[frame(1), frame(2)]], nil, deadline_ms: 60_000)
 
-      {:ok, stats} = Serving.stats(far)
-      assert stats.answered == 2
+      # Counted after it is sent.
+      eventually(fn -> match?({:ok, %{answered: 2}}, Serving.stats(far)) end)
 
       named = Cluster.serve!(node, checkpoint(dir, 1), name: :far_policy)
       assert {:ok, %{pid: ^named}} = Serving.info({:far_policy, node})

@@ -3,7 +3,7 @@ defmodule Sconce.Test.Cluster do
 
   import ExUnit.Callbacks, only: [on_exit: 1]
 
-  alias Sconce.{Policy, Serving}
+  alias Sconce.{Native, Policy, Serving}
 
   @host "127.0.0.1"
 
@@ -48,6 +48,20 @@ defmodule Sconce.Test.Cluster do
     spec = %{Serving.child_spec([policy: policy] ++ opts) | id: make_ref()}
     {:ok, pid} = Supervisor.start_child(Sconce.Supervisor, Map.put(spec, :restart, :temporary))
     pid
+  end
+
+  @doc "Holds the next batch of a serving on its node, until the process that this gives is told to `:release` it."
+  def hold!(serving) do
+    me = self()
+    holder = Node.spawn(node(serving), __MODULE__, :hold_here!, [serving, me])
+    receive do: (:held -> holder)
+  end
+
+  def hold_here!(serving, caller) do
+    {:ok, %{ref: ref}} = Serving.info(serving)
+    {:ok, gate} = Native.probe_hold(ref)
+    send(caller, :held)
+    receive do: (:release -> Native.probe_open(gate))
   end
 
   @doc "Lets a VM stand still, as if the network failed, until `resume/1` or the end of the test."

@@ -3,7 +3,8 @@ defmodule Sconce.Session.Proxy do
   # Owns a session for a caller on another node, and ends with it.
   #
   # 1. It does one request after the other, as they come, and only those of the owner.
-  # 2. It ends when the owner ends, when the connection to it is lost, and when the session is closed.
+  # 2. It ends when the owner ends, when the connection to it is lost, and when the session is closed. Linked to the
+  #    `Sconce.Session.Watch` of its owner it does so in the middle of a decision, which then leaves the queue.
   # 3. A request says which one its caller gave up last. If that one is still to be done, it is not done; if
   #    it was decided, it is taken back: after a `:deadline` the session is as it was.
 
@@ -11,6 +12,7 @@ defmodule Sconce.Session.Proxy do
 
   alias Sconce.{Error, Native, Serving, Session}
   alias Sconce.Policy.Spec
+  alias Sconce.Session.Watch
 
   @supervisor Sconce.Session.Proxies
 
@@ -28,8 +30,12 @@ defmodule Sconce.Session.Proxy do
 
   @impl true
   def init(owner) do
-    state = %{session: nil, rollback: 0, frames: 0, last: nil}
-    {:ok, Map.merge(state, %{owner: owner, watch: Process.monitor(owner)})}
+    {:ok, owned_by(%{session: nil, rollback: 0, frames: 0, last: nil}, owner)}
+  end
+
+  defp owned_by(state, owner) do
+    {:ok, watch} = Watch.start_link(owner)
+    Map.merge(state, %{owner: owner, watch: watch})
   end
 
   @impl true
@@ -43,20 +49,17 @@ defmodule Sconce.Session.Proxy do
         {:reply, {:ok, self(), spec, own(info, state)}, state}
 
       error ->
-        {:stop, :normal, error, state}
+        {:stop, :shutdown, error, state}
     end
   end
 
   @impl true
-  def handle_info({:DOWN, watch, :process, _pid, _reason}, %{watch: watch} = state),
-    do: {:stop, :normal, state}
-
   def handle_info({:sconce, {_, owner, _, _}, _, _, _} = request, %{owner: owner} = state) do
     {:sconce, {ref, ^owner, id, given_up}, op, args, deadline_ms} = newest(request)
     state = take_back(state, given_up)
     {answer, state} = perform(op, args, deadline_ms, %{state | last: nil}, id)
     reply(ref, answer)
-    if state.session, do: {:noreply, state}, else: {:stop, :normal, state}
+    if state.session, do: {:noreply, state}, else: {:stop, :shutdown, state}
   end
 
   def handle_info({:sconce, {ref, _other, _id, _given_up}, op, _args, _ms}, state) do
@@ -96,9 +99,10 @@ defmodule Sconce.Session.Proxy do
     end
   end
 
-  defp perform(:transfer, [pid], _deadline_ms, state, _id) do
-    Process.demonitor(state.watch, [:flush])
-    {:ok, %{state | owner: pid, watch: Process.monitor(pid)}}
+  defp perform(:transfer, [pid], _deadline_ms, %{watch: watch} = state, _id) do
+    Process.unlink(watch)
+    Process.exit(watch, :shutdown)
+    {:ok, owned_by(state, pid)}
   end
 
   defp perform(:close, [], _deadline_ms, state, _id),

@@ -1,7 +1,8 @@
 defmodule Sconce.Session.Watch do
   @moduledoc false
   # Lives as long as a process on another node, as far as this node knows, and ends with its reason. Whoever waits for
-  # that process monitors this one: a monitor on another node is a message to it, for which one may have to wait.
+  # that process monitors this one, or is linked to it: a monitor on another node is a message to it, for which one may
+  # have to wait.
 
   use GenServer, restart: :temporary
 
