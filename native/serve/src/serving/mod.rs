@@ -146,7 +146,10 @@ impl<R: Request> Serving<R> {
     /// Whether a call that begins now is in time: one that is not need not be made.
     pub fn check(&self, deadline: Option<Deadline>) -> Result<()> {
         let checked = deadline.map_or(Ok(()), |deadline| deadline.check());
-        count(&self.statistics.counters.late, u64::from(checked.is_err()));
+        let counters = &self.statistics.counters;
+        for counter in [&counters.requests, &counters.late] {
+            count(counter, u64::from(checked.is_err()));
+        }
         checked
     }
 
