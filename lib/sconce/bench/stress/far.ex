@@ -9,6 +9,8 @@ defmodule Sconce.Bench.Stress.Far do
   # The longest that one lives.
   @life_ms 5_000
   @pause_ms 500
+  # What a busy machine may take to start it.
+  @boot_ms 60_000
 
   @doc "Makes this VM a node, and says what the other will be called."
   @spec start!() :: node
@@ -45,7 +47,8 @@ defmodule Sconce.Bench.Stress.Far do
       Atom.to_charlist(Node.get_cookie()) | paths
     ]
 
-    wanted = %{name: String.to_atom(name()), host: String.to_charlist(@host), args: args}
+    host = String.to_charlist(@host)
+    wanted = %{name: String.to_atom(name()), host: host, args: args, wait_boot: @boot_ms}
 
     with {:ok, _peer, node} <- :peer.start(wanted) do
       os_pid = :erpc.call(node, System, :pid, [])
