@@ -541,15 +541,35 @@ defmodule Sconce.ServingClusterTest do
       pid = Cluster.serve!(other, checkpoint(dir, 1), group: group)
       eventually(fn -> length(Serving.members(group)) == 2 end)
 
-      # Sessions that are open there already.
-      idle = sessions(node) - sessions(other)
+      for {busy, idle} <- [{far, other}, {pid, node}] do
+        session = open!(busy)
+        holder = Cluster.hold!(busy)
+        task = Task.async(fn -> Serving.forward(busy, [[frame(0)]]) end)
+        eventually(fn -> :erpc.call(node(busy), Serving, :load, [busy]) == {:ok, 1} end)
+        for _ <- 1..8, do: assert(node_of(open!({:group, group})) == idle)
+        send(holder, :release)
+        assert {:ok, _out} = Task.await(task)
+        Session.close(session)
+      end
+    end
 
-      if idle < 0,
-        do: for(_ <- 1..-idle//1, do: open!(far)),
-        else: for(_ <- 1..idle//1, do: open!(pid))
+    test "passes a member of this node over that has ended", %{group: group} = context do
+      near = start_supervised!({Serving, policy: policy!(context), group: group})
+      :sys.suspend(Serving.Group)
+      on_exit(fn -> :sys.resume(Serving.Group) end)
+      :ok = stop_supervised(Serving)
+      assert near in Serving.members(group)
+      assert node_of(open!({:group, group})) != node()
+      :sys.resume(Serving.Group)
+    end
 
-      places = for _ <- 1..10, do: node_of(open!({:group, group}))
-      assert Enum.frequencies(places) == %{node => 5, other => 5}
+    test "has its members again after its scope has ended", %{group: group} = context do
+      {:ok, near} = Serving.start_link(policy: policy!(context), group: group)
+      scope = Process.whereis(Serving.Group)
+      Process.exit(scope, :kill)
+      eventually(fn -> Process.whereis(Serving.Group) not in [nil, scope] end)
+      eventually(fn -> near in Serving.members(group) end)
+      eventually(fn -> length(Serving.members(group)) == 2 end)
     end
 
     test "without members is an error that names it" do
