@@ -6,7 +6,8 @@
 # Callers act, look ahead, keep and restore their sessions' memory, on a serving and beside it, and are
 # killed at random. Batches panic on purpose or take long, the queue is shorter than the callers are many,
 # deadlines begin at 0, weights are swapped, and the serving is stopped, drained or killed and started
-# again. Told are the answers by kind; how long calls took beyond their deadline, beside the lateness of
+# again; a second node on this machine serves as well, is killed outright and starts again (not with
+# --no-far). Told are the answers by kind; how long calls took beyond their deadline, beside the lateness of
 # processes that wait for a timer as long; and what is left of it all. Status 1 where a call did not
 # come back within ten seconds, an answer was wrong, or processes, sessions, threads or memory are left. Times
 # are judged on an idle machine, by whoever reads them.
@@ -15,8 +16,8 @@ defmodule NeverHangs do
   alias Sconce.Bench.{Machine, Output, Stress}
   alias Sconce.Figures
 
-  @defaults [minutes: 5.0, callers: 24]
-  @switches [minutes: :float, callers: :integer]
+  @defaults [minutes: 5.0, callers: 24, far: true]
+  @switches [minutes: :float, callers: :integer, far: :boolean]
   # Of an allocator that keeps what it was given back.
   @spare_bytes 32_000_000
 
@@ -25,7 +26,8 @@ defmodule NeverHangs do
     opts = Keyword.merge(@defaults, opts)
     IO.puts(Output.header(Machine.describe()))
     IO.puts("#{opts[:callers]} callers, #{opts[:minutes]} minutes\n")
-    report = Stress.run(seconds: 60 * opts[:minutes], callers: opts[:callers])
+    seconds = 60 * opts[:minutes]
+    report = Stress.run(seconds: seconds, callers: opts[:callers], far: opts[:far])
     answers(report.outcomes)
     IO.puts("\ndone to them: #{counts(report.events)}")
 
@@ -33,7 +35,7 @@ defmodule NeverHangs do
       "\nbeyond the deadline, ms    calls       p50     p99   p99.9    most  by more than 5"
     )
 
-    late("calls", report.late)
+    for place <- [:near, :far], do: late("calls, #{place}", report.late[place])
     late("control, timers", report.control)
     IO.puts("")
 
@@ -46,11 +48,13 @@ defmodule NeverHangs do
   end
 
   defp answers(outcomes) do
-    calls = Enum.group_by(outcomes, fn {{call, _kind}, _n} -> call end)
+    calls = Enum.group_by(outcomes, fn {{place, call, _kind}, _n} -> "#{place} #{call}" end)
 
     for {call, all} <- calls do
-      kinds = for {{^call, kind}, n} <- Enum.sort_by(all, &(-elem(&1, 1))), n > 0, do: {kind, n}
-      IO.puts("#{String.pad_trailing("#{call}", 10)}#{counts(kinds)}")
+      kinds =
+        for {{_place, _call, kind}, n} <- Enum.sort_by(all, &(-elem(&1, 1))), n > 0, do: {kind, n}
+
+      IO.puts("#{String.pad_trailing(call, 15)}#{counts(kinds)}")
     end
   end
 

@@ -7,8 +7,9 @@
 #
 # Each caller sends its next request when it has its answer, and has a session of its own. Times are those
 # of whole calls: `act struct` from a frame's struct to an action, `act row` from a frame that is packed
-# already, `forward` from a row and a state that the caller keeps to logits and a state. Of the peers of
-# `peers/serve.py` the last is the like; the fastest with threads and the fastest of all stand beside.
+# already, `forward` from a row and a state that the caller keeps to logits and a state, as the peers of
+# `peers/serve.py` do; `no serving` is `act row` with sessions that each caller has by itself, unbatched. The
+# fastest peer with threads and the fastest of all stand beside.
 #
 # With --games so many processes act at 60 frames a second, each call with a deadline. A call misses that
 # says it is late or that took longer. Meanwhile as many processes are woken at the same pace and do
@@ -57,7 +58,7 @@ defmodule ServingBench do
     IO.puts("#{opts.callers} callers, #{opts.workers} workers, #{origin} frames; times in us\n")
     IO.puts(Output.line(@columns, for({title, _width, _side} <- @columns, do: title)))
 
-    for name <- Policies.names(), call <- ["act struct", "act row", "forward"] do
+    for name <- Policies.names(), call <- ["act struct", "act row", "forward", "no serving"] do
       {:ok, serving} = Serving.start_link(policy: Policies.init!(name), workers: opts.workers)
       {:ok, info} = Serving.info(serving)
       found = callers(info, call, opts)
@@ -103,9 +104,13 @@ defmodule ServingBench do
   end
 
   defp asking(serving, call, i) do
-    {:ok, session} = Serving.open(serving, seed: i)
+    {:ok, session} =
+      if call == "no serving",
+        do: Session.open(serving.policy, seed: i),
+        else: Serving.open(serving, seed: i)
+
     {structs, _origin} = Frames.sequence()
-    frames = if call == "act row", do: rows(), else: structs
+    frames = if call in ["act row", "no serving"], do: rows(), else: structs
 
     ask = fn n, calls ->
       # In the order of its frames, none lost.
@@ -144,7 +149,7 @@ defmodule ServingBench do
     times = Latency.percentiles(found, @percents)
     cells = [to_string(name), call, Figures.grouped(round(rate))]
     times = Enum.map(times, &Latency.cell(&1, :us))
-    batch = Latency.cell(stats.batch_size.mean, :us)
+    batch = Latency.cell(stats.batch_size && stats.batch_size.mean, :us)
     Output.line(@columns, cells ++ times ++ [batch, beside(name, rate, peers)])
   end
 

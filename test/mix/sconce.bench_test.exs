@@ -39,7 +39,7 @@ defmodule Mix.Tasks.Sconce.BenchTest do
     assert bf16 =~ ~r"^act +mlp 512 512, learned, one frame, bf16 .*, 1.1 MB at .*; packed bf16"
 
     assert int8 =~
-             ~r"^act +mlp 512 512, learned, one frame, int8 .*, [\d.]+ KB at .*; packed (int8|bf16)"
+             ~r"^act +mlp 512 512, learned, one frame, int8 .*, [\d.]+ [KM]B at .*; packed (int8|bf16)"
 
     for row <- [act, bf16, int8],
         do: assert(row =~ ~r"\w+ lane, (made|real) frames, p99 [\d.,]+ and p99.9 [\d.,]+ t")

@@ -45,6 +45,9 @@ defmodule Mix.Tasks.Sconce.Bench.Quantise do
   | `of logits` | the largest logit by amount, in f32 |
   | `changed %` | frames whose most likely action is another one; after it the same of each head |
 
+  Below it are the matrices of each format, with the largest of their errors (that of a matrix's worst output
+  as a fraction of the output's weights), and those that are kept otherwise, as in `Sconce.Session`.
+
   Each format has a memory of its own, carried through the game. All see the same frames, and heads that
   follow others are given what f32 chose for those, so that a change counts where it happens and not where
   it leads. Without a checkpoint a policy with random weights is made, which says little of one that was
@@ -68,7 +71,10 @@ defmodule Mix.Tasks.Sconce.Bench.Quantise do
       say = &Mix.shell().info/1
       say.("#{origin(rest)}: #{inspect(policy)}")
       say.("#{games} games of #{inspect(corpus)}\n")
-      say.(Quantise.table(Quantise.run(policy, corpus, opts[:weights], games: games)))
+      rows = Quantise.run(policy, corpus, opts[:weights], games: games)
+      say.(Quantise.table(rows))
+      say.("")
+      for row <- rows, text = Quantise.matrices(row), do: say.(text)
     end)
   end
 

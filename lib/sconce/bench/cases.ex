@@ -170,7 +170,7 @@ defmodule Sconce.Bench.Cases do
 
     {us,
      policy
-     |> sizes(info.weights)
+     |> sizes(Map.new(info.matrices, &{&1.name, &1.weights}))
      |> Map.merge(how)
      |> Map.merge(%{rates: rates, bytes: info.bytes})}
   end
@@ -195,11 +195,11 @@ defmodule Sconce.Bench.Cases do
 
   # Numbers of the matrices and vectors that a decision reads, and the bytes in which they are kept; of a
   # table it reads some rows.
-  defp sizes(policy, format) do
+  defp sizes(policy, formats) do
     counted =
       for {name, shape} <- Machine.value!(Policy.weights(policy)),
           part <- parts(name),
-          do: {part, Enum.product(shape), bytes(shape, format)}
+          do: {part, Enum.product(shape), bytes(shape, formats[name])}
 
     counts =
       for {part, group} <- Enum.group_by(counted, &elem(&1, 0)),

@@ -17,13 +17,15 @@ defmodule Sconce.Bench.Quantise do
           differences: [float],
           largest: float,
           changed: non_neg_integer,
-          heads: [{atom, non_neg_integer}]
+          heads: [{atom, non_neg_integer}],
+          matrices: [map]
         }
 
   @doc """
   A row for each format: `kept` is what it is in fact (f32 for a policy that is not packed); `differences`
   are each frame's largest of its logits from those in f32, of which the `largest` by amount is given for
-  scale; `changed` counts frames whose most likely action is another one, `heads` those of each head.
+  scale; `changed` counts frames whose most likely action is another one, `heads` those of each head;
+  `matrices` are those of `Sconce.Session.info/1`.
   """
   @spec run(Policy.t(), Corpus.t(), [atom], keyword) :: [row]
   def run(policy, corpus, formats, opts \\ []) do
@@ -102,8 +104,11 @@ defmodule Sconce.Bench.Quantise do
       for {name, i} <- Enum.with_index(heads),
           do: {name, Enum.count(compared, &(&1 |> Enum.at(i) |> elem(1)))}
 
+    {:ok, %{matrices: matrices}} = Session.info(session)
+
     %{
       format: format,
+      matrices: matrices,
       kept: session.weights,
       step_us: session.step_us,
       frames: length(frames),
@@ -136,6 +141,30 @@ defmodule Sconce.Bench.Quantise do
       [Machine.decimal(row.step_us)] ++
       Enum.map(differences ++ [row.largest], &decimals(&1, 4)) ++
       Enum.map(changed, &decimals(100 * &1 / row.frames, 3))
+  end
+
+  @doc """
+  What became of the matrices of a row: how many are in which format, with the largest of their errors, and
+  which are not as asked for. Nil of a policy that is not packed.
+
+      iex> matrices = [%{name: "a", weights: :int8, error: 0.01}, %{name: "b", weights: :bf16, error: 0.03}]
+      iex> Sconce.Bench.Quantise.matrices(%{format: :int8, matrices: matrices})
+      "int8: 1 of 2 matrices, errors up to 0.0100; b in bf16"
+  """
+  @spec matrices(map) :: String.t() | nil
+  def matrices(%{matrices: []}), do: nil
+
+  def matrices(%{format: format, matrices: matrices}) do
+    {kept, others} = Enum.split_with(matrices, &(&1.weights == format))
+    most = kept |> Enum.map(& &1.error) |> Enum.max(fn -> 0.0 end)
+
+    text =
+      "#{format}: #{length(kept)} of #{length(matrices)} matrices, errors up to #{decimals(most, 4)}"
+
+    Enum.join(
+      [text | for(%{name: name, weights: other} <- others, do: "#{name} in #{other}")],
+      "; "
+    )
   end
 
   defp decimals(value, digits), do: :erlang.float_to_binary(value / 1, decimals: digits)

@@ -4,7 +4,7 @@ defmodule Sconce.Bench.Stress do
   # killed, batches panic or take long, the queue is full, deadlines pass, weights are swapped, the serving
   # ends and is started anew.
 
-  alias Sconce.Bench.{Frames, Histogram, Machine, Stress.Caller}
+  alias Sconce.Bench.{Frames, Histogram, Machine, Stress.Caller, Stress.Far}
   alias Sconce.{Native, Policy, Serving}
 
   @name __MODULE__.Serving
@@ -31,13 +31,14 @@ defmodule Sconce.Bench.Stress do
 
   @doc """
   Loads for `seconds` with so many `callers`, after a shorter time of the same, which is to fill all caches
-  and pools. What is told:
+  and pools. With `far: true` a second node serves as well, and is killed and started again. What is told:
 
-    * `outcomes` - how often each kind of answer came of each kind of call, `[{{call, kind}, count}]`;
+    * `outcomes` - how often each kind of answer came of each kind of call, `[{{place, call, kind}, count}]`,
+      the place `:near` or `:far`;
     * `events` - what was done to them;
     * `crashed`, `hung` - callers that got a wrong answer, or none;
-    * `late`, `control` - microseconds beyond the deadline, and of as long a wait for a timer, see
-      `Sconce.Bench.Histogram.summary/2`; `above` is by more than 5 ms;
+    * `late` (of `near` and `far` calls), `control` - microseconds beyond the deadline, and of as long a wait
+      for a timer, see `Sconce.Bench.Histogram.summary/2`; `above` is by more than 5 ms;
     * `before`, `after` - what there is of processes, sessions, threads and memory.
   """
   @spec run(keyword) :: map
@@ -52,29 +53,32 @@ defmodule Sconce.Bench.Stress do
     [policy | _] =
       policies = for seed <- 1..2, do: Machine.value!(Policy.init(@spec_options, seed: seed))
 
-    run = fn seconds -> policy |> new(opts.callers) |> load(policies, seconds) end
+    far = if opts[:far], do: Far.start!()
+    run = fn seconds -> policy |> new(opts.callers, far) |> load(policies, seconds) end
     run.(min(opts.seconds / 4, 10.0))
     before = footprint()
     report = run.(opts.seconds)
     Map.merge(report, %{before: before, after: footprint()})
   end
 
-  defp new(policy, callers) do
+  defp new(policy, callers, far) do
     outcomes =
-      for {call, kinds} <- Caller.table(), kind <- kinds, into: %{} do
-        {{call, kind}, :counters.new(1, [:write_concurrency])}
+      for {{place, call}, kinds} <- Caller.table(), kind <- kinds, into: %{} do
+        {{place, call, kind}, :counters.new(1, [:write_concurrency])}
       end
 
     %{
       name: @name,
       policy: policy,
+      far: far,
+      kills: :counters.new(1, []),
       callers: callers,
       start: System.monotonic_time(:millisecond),
       stop: :atomics.new(1, []),
       # Milliseconds since the start, -1 for nobody.
       began: :atomics.new(callers, []),
       outcomes: outcomes,
-      calls: Histogram.new(),
+      late: %{near: Histogram.new(), far: Histogram.new()},
       control: Histogram.new()
     }
   end
@@ -85,13 +89,26 @@ defmodule Sconce.Bench.Stress do
       policies: policies,
       serving: start_serving(stress),
       callers: for(slot <- 1..stress.callers, into: %{}, do: {caller(stress, slot), slot}),
-      controls: for(_ <- 1..@controls, do: spawn_link(fn -> control(stress) end)),
+      others: keeper(stress) ++ for(_ <- 1..@controls, do: spawn_link(fn -> control(stress) end)),
       events: Map.new(@events, fn {event, _often} -> {event, 0} end),
       crashed: [],
       hung: []
     }
 
     state |> disturb(stress.start + round(1000 * seconds)) |> stop() |> report()
+  end
+
+  # Who starts and kills the other node. It reads its policy from a file.
+  defp keeper(%{far: nil}), do: []
+
+  defp keeper(stress) do
+    keep = fn scratch ->
+      checkpoint = Path.join(scratch, "policy.safetensors")
+      :ok = Policy.save(stress.policy, checkpoint)
+      Far.keep(stress, checkpoint, [name: @name] ++ @serving)
+    end
+
+    [spawn_link(fn -> Frames.scratched(keep) end)]
   end
 
   defp start_serving(stress) do
@@ -199,7 +216,7 @@ defmodule Sconce.Bench.Stress do
     :atomics.put(stress.stop, 1, 1)
     state = end_callers(state, System.monotonic_time(:millisecond) + @hung_ms)
     :ok = Serving.stop(@name)
-    for pid <- [state.serving | state.controls], do: receive(do: ({:EXIT, ^pid, _reason} -> :ok))
+    for pid <- [state.serving | state.others], do: receive(do: ({:EXIT, ^pid, _reason} -> :ok))
     state
   end
 
@@ -220,10 +237,10 @@ defmodule Sconce.Bench.Stress do
 
     %{
       outcomes: Enum.sort(outcomes),
-      events: state.events,
+      events: Map.put(state.events, :kill_node, :counters.get(stress.kills, 1)),
       crashed: state.crashed,
       hung: state.hung,
-      late: Histogram.summary(stress.calls, @grace_us),
+      late: Map.new(stress.late, fn {at, late} -> {at, Histogram.summary(late, @grace_us)} end),
       control: Histogram.summary(stress.control, @grace_us)
     }
   end

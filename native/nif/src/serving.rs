@@ -166,8 +166,14 @@ impl serving::Request for Queued {
     }
 
     fn answer(mut self, result: Result<Answer>) {
-        let outbox = self.waiting().outbox.clone();
-        outbox.put(self, result);
+        match &self {
+            // Too large for a scheduler to encode.
+            Queued::Forward(_) => self.send(result, None),
+            Queued::Act(_) => {
+                let outbox = self.waiting().outbox.clone();
+                outbox.put(self, result);
+            }
+        }
     }
 
     fn dismiss(mut self) {
@@ -186,7 +192,7 @@ pub fn submit_act(
     taken: Taken,
     deadline: Option<Deadline>,
 ) -> Result<()> {
-    deadline.map_or(Ok(()), |deadline| deadline.check())?;
+    server.check(deadline)?;
     let waiting = Waiting::new(env, "act", reference, taken.ticket.clone(), &server.outbox);
     let acting = Box::new(Acting { request, taken, waiting });
     server.submit(env.pid(), deadline, Queued::Act(acting))
@@ -316,7 +322,7 @@ fn submit_forward<'a>(
     (look, deadline_ms): How<'a>,
 ) -> Result<ResourceArc<TicketHandle>> {
     let deadline = deadline_ms.map(Deadline::after_ms);
-    deadline.map_or(Ok(()), |deadline| deadline.check())?;
+    server.check(deadline)?;
     let pass = pass(rows, shape, given, look)?;
     let (ticket, caller) = (Ticket::default(), env.pid());
     let waiting = Waiting::new(env, "forward", reference, ticket.clone(), &server.outbox);

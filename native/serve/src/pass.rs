@@ -122,23 +122,37 @@ impl Pass {
 /// those that are alike are one pass of core, whose numbers may differ by their last bits from those of each alone.
 /// What is wrong with one is its own matter.
 pub fn run_many(model: &Model, passes: &[&Pass]) -> Vec<Result<Forward>> {
-    let mut made: Vec<Option<Forward>> = match model.plan() {
+    let made: Vec<Option<Forward>> = match model.plan() {
         Some(plan) => step(model, plan, passes),
         None => passes.iter().map(|_| None).collect(),
     };
+    let mut made: Vec<Option<Result<Forward>>> =
+        made.into_iter().map(|made| made.map(Ok)).collect();
     let policy = model.policy();
     for i in 0..passes.len() {
+        let mut frames = 0;
         let left = |j: &usize| made[*j].is_none() && alike(passes[i], passes[*j]);
-        let kin: Vec<usize> = (i..passes.len()).filter(left).collect();
-        if kin.len() > 1 && made[i].is_none() {
-            let together: Vec<&Pass> = kin.iter().map(|j| passes[*j]).collect();
-            // Which of them an error speaks of is not said: then each finds out for itself.
-            let all = run_together(policy, &together).unwrap_or_default();
-            kin.iter().zip(all).for_each(|(j, forward)| made[*j] = Some(forward));
+        let fits = |j: &usize| {
+            frames += passes[*j].batch.saturating_mul(passes[*j].time);
+            *j == i || frames <= TOGETHER
+        };
+        let kin: Vec<usize> = (i..passes.len()).filter(left).take_while(fits).collect();
+        let together: Vec<&Pass> = kin.iter().map(|j| passes[*j]).collect();
+        let all = match together.len() {
+            0 | 1 => None,
+            _ => run_together(policy, &together).ok(),
+        };
+        match all {
+            Some(all) => kin.iter().zip(all).for_each(|(j, one)| made[*j] = Some(Ok(one))),
+            // Which of them an error speaks of is not said: each finds out for itself.
+            None => kin.iter().for_each(|j| made[*j] = Some(passes[*j].run(policy))),
         }
     }
-    passes.iter().zip(made).map(|(pass, made)| made.map_or_else(|| pass.run(policy), Ok)).collect()
+    passes.iter().zip(made).map(|(pass, made)| made.unwrap_or_else(|| pass.run(policy))).collect()
 }
+
+/// Frames that are one pass, at most: more save no time, and take memory.
+const TOGETHER: usize = 4096;
 
 /// Whether two can be one pass: of as many frames, with as much given, and without a look inside.
 fn alike(a: &Pass, b: &Pass) -> bool {
@@ -174,6 +188,15 @@ fn join(policy: &Policy, passes: &[&Pass], widths: &[usize]) -> Result<Pass> {
         let expected = pass.batch * pass.time * width;
         if pass.rows.len() != expected {
             return Err(Error::mismatch("numbers of frames", expected, pass.rows.len()));
+        }
+        let actions = pass.batch * pass.time * policy.spec().heads.num_labels();
+        let queues = actions * policy.spec().embedding.queue_depth();
+        for (what, given, expected) in
+            [("labels", &pass.labels, actions), ("queue", &pass.queue, queues)]
+        {
+            if let Some(given) = given.as_ref().filter(|given| given.len() != expected) {
+                return Err(Error::mismatch(what, expected, given.len()));
+            }
         }
         states.extend(pass.states(policy, widths)?);
     }

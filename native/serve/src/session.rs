@@ -324,8 +324,7 @@ impl Session {
         // not draw the same numbers at every frame.
         let seed = overrides.seed.unwrap_or(self.seed);
         self.asked.rng = Rng::new(seed, "act", self.moments.now().frames);
-        let packed = self.model.plan().is_some() && !self.looks_back();
-        self.asked.way = if packed { Way::Plan } else { Way::Core };
+        self.asked.way = if self.steps() { Way::Plan } else { Way::Core };
         Ok(())
     }
 
@@ -452,6 +451,11 @@ impl Session {
         self.ring.clear();
         self.asked.way = Way::Made(0);
         Ok(())
+    }
+
+    /// Whether the next decision is a step of the plan.
+    pub fn steps(&self) -> bool {
+        self.model.plan().is_some() && !self.looks_back()
     }
 
     /// Where the next decision runs.

@@ -28,7 +28,7 @@ defmodule Sconce.Bench.QuantiseTest do
       ] do
     test "with #{name} f32 differs in nothing, and bf16 a little", %{corpus: corpus} do
       policy = policy(unquote(options))
-      assert [f32, bf16] = Quantise.run(policy, corpus, [:f32, :bf16], games: 1)
+      assert [f32, bf16, int8] = Quantise.run(policy, corpus, [:f32, :bf16, :int8], games: 1)
       assert f32.frames == bf16.frames and f32.frames > 1000
       assert %{changed: 0, kept: :f32, heads: heads} = f32
       assert Enum.all?(f32.differences, &(&1 == 0.0))
@@ -37,6 +37,8 @@ defmodule Sconce.Bench.QuantiseTest do
       assert bf16.kept == :bf16
       most = Enum.max(bf16.differences)
       assert most > 1.0e-5 and most < 0.1 * bf16.largest
+      # Of a CPU without products of bytes it is bf16 as well.
+      assert most <= Enum.max(int8.differences)
       assert bf16.changed < 0.2 * bf16.frames
       assert bf16.changed >= bf16.heads |> Keyword.values() |> Enum.max()
     end
@@ -56,9 +58,10 @@ defmodule Sconce.Bench.QuantiseTest do
       args = ~w(--games 1 --weights bf16 --corpus) ++ [corpus.dir]
       output = quantise([checkpoint | args])
       assert output =~ ~r/^#{checkpoint}: #Sconce.Policy<.*\n1 games of #Sconce.Corpus</
-      assert [titles, row] = output |> String.split("\n", trim: true) |> Enum.drop(2)
+      assert [titles, row, matrices] = output |> String.split("\n", trim: true) |> Enum.drop(2)
       assert titles =~ ~r/^weights +kept .* changed % +buttons +main_x .* shoulder$/
       assert row =~ ~r/^bf16 +bf16 +[\d,]+( +[\d.,]+)+$/
+      assert matrices =~ ~r/^bf16: (\d+) of \1 matrices, errors up to 0\.00\d\d$/
 
       Mix.Task.reenable("sconce.bench.quantise")
       output = quantise(["--backbone", "lstm" | args])

@@ -13,9 +13,9 @@ defmodule Sconce.Bench.StressTest do
     # What was to happen did.
     for event <- [:kill, :panic, :slow, :swap], do: assert(report.events[event] > 0)
     answers = Map.new(report.outcomes)
-    for kind <- [:ok, :busy, :deadline], do: assert(answers[{:act, kind}] > 0)
-    for call <- [:forward, :snapshot, :reset, :close], do: assert(answers[{call, :ok}] > 0)
-    assert report.late.count > 0 and report.control.count > 0
+    for kind <- [:ok, :busy, :deadline], do: assert(answers[{:near, :act, kind}] > 0)
+    for call <- [:forward, :snapshot, :reset, :close], do: assert(answers[{:near, call, :ok}] > 0)
+    assert report.late.near.count > 0 and report.control.count > 0
 
     for kind <- [:processes, :sessions, :threads] do
       assert Map.fetch!(report.after, kind) <= Map.fetch!(report.before, kind)

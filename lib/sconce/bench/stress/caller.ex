@@ -20,14 +20,21 @@ defmodule Sconce.Bench.Stress.Caller do
   ]
   @opening ~w(ok busy cancelled unavailable not_found)a
   @turns Enum.flat_map(@calls, fn {call, {often, _kinds}} -> List.duplicate(call, often) end)
-  # Where decisions are made.
+  # Where decisions are made: what is not far is near.
   @places ~w(serving serving serving inline worker)a
+  @far ~w(unavailable cancelled)a
 
   @doc "Deadlines that there are."
   def deadlines, do: Enum.filter(@deadlines, & &1)
 
-  @doc "Calls and what may come of them."
-  def table, do: [{:open, @opening} | for({call, {_often, kinds}} <- @calls, do: {call, kinds})]
+  @doc "Calls and what may come of them, `{{:near, :act}, kinds}` and so on; the far node may be gone."
+  def table do
+    near = [{:open, @opening} | for({call, {_often, kinds}} <- @calls, do: {call, kinds})]
+
+    for {call, kinds} <- near,
+        {place, more} <- [near: [], far: @far],
+        do: {{place, call}, Enum.uniq(kinds ++ more)}
+  end
 
   @doc "Goes on until it is told to stop. A wrong answer raises."
   def run(stress, slot) do
@@ -44,19 +51,23 @@ defmodule Sconce.Bench.Stress.Caller do
   end
 
   defp open(stress, slot) do
+    at = Enum.random(if stress.far, do: [:far, :far | @places], else: @places)
+    place = if at == :far, do: :far, else: :near
     # Before there is a session.
-    held = %{stress: stress, slot: slot, session: nil, frames: 0, kept: nil}
+    held = %{stress: stress, slot: slot, place: place, session: nil, frames: 0, kept: nil}
 
     opened =
       timed(held, :open, nil, fn ->
-        case Enum.random(@places) do
-          :serving -> Serving.open(stress.name)
-          lane -> Session.open(stress.policy, lane: lane)
-        end
+        if at in [:far, :serving],
+          do: Serving.open(serving(held)),
+          else: Session.open(stress.policy, lane: at)
       end)
 
     with {:ok, session} <- opened, do: %{held | session: session}, else: (_refused -> nil)
   end
+
+  defp serving(%{place: :near, stress: stress}), do: stress.name
+  defp serving(%{place: :far, stress: stress}), do: {stress.name, stress.far}
 
   defp call(:act, held) do
     deadline = Enum.random(@deadlines)
@@ -80,15 +91,18 @@ defmodule Sconce.Bench.Stress.Caller do
   defp call(:forward, held) do
     deadline = Enum.random(@deadlines)
     opts = [deadline_ms: deadline]
-    name = held.stress.name
-    timed(held, :forward, deadline, fn -> Serving.forward(name, [[frame()]], nil, opts) end)
+
+    timed(held, :forward, deadline, fn ->
+      Serving.forward(serving(held), [[frame()]], nil, opts)
+    end)
+
     held
   end
 
   defp call(:snapshot, held) do
     case timed(held, :snapshot, nil, fn -> Session.snapshot(held.session) end) do
       {:ok, snapshot} -> %{held | kept: {snapshot, held.frames}}
-      {:error, _busy} -> held
+      {:error, _error} -> held
     end
   end
 
@@ -97,14 +111,14 @@ defmodule Sconce.Bench.Stress.Caller do
   defp call(:restore, %{kept: {snapshot, frames}} = held) do
     case timed(held, :restore, nil, fn -> Session.restore(held.session, snapshot) end) do
       :ok -> %{held | frames: frames}
-      {:error, _busy} -> held
+      {:error, _error} -> held
     end
   end
 
   defp call(:reset, held) do
     case timed(held, :reset, nil, fn -> Session.reset(held.session) end) do
       :ok -> %{held | frames: 0}
-      {:error, _busy} -> held
+      {:error, _error} -> held
     end
   end
 
@@ -119,15 +133,15 @@ defmodule Sconce.Bench.Stress.Caller do
   end
 
   # Whoever watches sees since when it has been at it.
-  defp timed(%{stress: stress, slot: slot}, call, deadline, fun) do
+  defp timed(%{stress: stress, slot: slot, place: place}, call, deadline, fun) do
     :atomics.put(stress.began, slot, System.monotonic_time(:millisecond) - stress.start)
     start = System.monotonic_time(:microsecond)
     answer = fun.()
     took = System.monotonic_time(:microsecond) - start
     :atomics.put(stress.began, slot, -1)
-    if deadline, do: Histogram.add(stress.calls, took - 1000 * deadline)
-    kind = kind(answer)
-    counter = stress.outcomes[{call, kind}] || raise "#{call}: #{inspect(answer)}"
+    if deadline, do: Histogram.add(stress.late[place], took - 1000 * deadline)
+    counter = stress.outcomes[{place, call, kind(answer)}]
+    counter || raise "#{place} #{call}: #{inspect(answer)}"
     :counters.add(counter, 1, 1)
     answer
   end

@@ -38,8 +38,9 @@ impl Quantised {
         let scales: Vec<f32> = rows.clone().map(|row| most(row) / MOST).collect();
         let round = |(row, scale): (&[f32], &f32)| {
             let scale = *scale;
-            // Without a scale all are 0; as is what is not a number.
-            row.iter().map(move |w| (w / scale).round_ties_even() as i8).collect::<Vec<_>>()
+            // Of a scale that is 0 or nearly so a quotient may be more than all; what is not a number is 0.
+            let nearest = move |w: &f32| (w / scale).round_ties_even().clamp(-MOST, MOST) as i8;
+            row.iter().map(nearest).collect::<Vec<_>>()
         };
         let weights = rows.zip(&scales).flat_map(round).collect();
         Quantised { weights, scales }

@@ -143,6 +143,16 @@ impl<R: Request> Serving<R> {
         Ok(serving)
     }
 
+    /// Whether a call that begins now is in time: one that is not need not be made.
+    pub fn check(&self, deadline: Option<Deadline>) -> Result<()> {
+        let checked = deadline.map_or(Ok(()), |deadline| deadline.check());
+        let counters = &self.statistics.counters;
+        for counter in [&counters.requests, &counters.late] {
+            count(counter, u64::from(checked.is_err()));
+        }
+        checked
+    }
+
     /// Queues a request of this caller, or says why not; then it is dropped unanswered.
     pub fn submit(&self, caller: R::Caller, deadline: Option<Deadline>, request: R) -> Result<()> {
         let counters = &self.statistics.counters;
@@ -192,12 +202,13 @@ impl<R: Request> Serving<R> {
     /// Ends the serving. Waits for nothing: what is queued is cancelled on a thread of its own, workers end
     /// with the batch they have.
     pub fn stop(&self) {
-        let left: Vec<R> = self.queue.close().into_iter().filter_map(claimed).collect();
+        let left = self.queue.close();
         if left.is_empty() {
             return;
         }
         count(&self.statistics.counters.cancelled, left.len() as u64);
-        let cancel = move || left.into_iter().for_each(|one| one.answer(Err(Error::Cancelled)));
+        let left = left.into_iter().filter_map(claimed);
+        let cancel = move || left.for_each(|one| one.answer(Err(Error::Cancelled)));
         // Without memory for a thread each answers as it is dropped.
         let _ = thread::Builder::new().name("sconce-serve-end".into()).spawn(cancel);
     }
@@ -246,34 +257,52 @@ impl<R: Request> Serving<R> {
     fn work(&self) {
         let mut batch = Batch::default();
         while self.queue.take(self.options.max_batch, &mut batch) {
-            self.refuse_late(&mut batch);
-            self.run(&mut batch);
+            // What is dropped by a panic answers for itself; the thread lives on.
+            let ran = guard(|| {
+                self.refuse_late(&mut batch);
+                self.run(&mut batch);
+            });
+            count(&self.statistics.counters.panics, u64::from(ran.is_err()));
         }
     }
 
     fn refuse_late(&self, batch: &mut Batch<R>) {
-        for entry in batch.late.drain(..) {
-            let late = entry.deadline.map_or(Error::Cancelled, |deadline| deadline.error(batch.at));
-            if let Some(request) = claimed(entry.item) {
-                count(&self.statistics.counters.late, 1);
-                request.answer(Err(late));
-            }
+        let at = batch.at;
+        batch.late.drain(..).for_each(|entry| self.refuse(entry, at));
+    }
+
+    fn refuse(&self, entry: Entry<R>, now: Instant) {
+        self.statistics.wait.record_time(entry.waited(now));
+        let late = entry.deadline.map_or(Error::Cancelled, |deadline| deadline.error(now));
+        if let Some(request) = claimed(entry.item) {
+            count(&self.statistics.counters.late, 1);
+            request.answer(Err(late));
         }
     }
 
-    /// Decisions first, and all at once: passes of whole games may take long.
+    /// Steps first, and all at once. Decisions that look at a window and passes of whole games take long: their
+    /// turn comes when those are answered.
     fn run(&self, batch: &mut Batch<R>) {
         let model = self.model();
-        let (mut acts, mut passes) = (Vec::with_capacity(batch.ready.len()), vec![]);
+        let (mut steps, mut windows) = (Vec::with_capacity(batch.ready.len()), vec![]);
+        let mut passes = vec![];
         for mut entry in batch.ready.drain(..) {
             self.statistics.wait.record_time(entry.waited(batch.at));
             match entry.item.work() {
-                Ok(Work::Act { .. }) => acts.push(entry),
+                Ok(Work::Act { session, .. }) if session.steps() => steps.push(entry),
+                Ok(Work::Act { .. }) => windows.push(entry),
                 Ok(Work::Forward(_)) => passes.push(entry),
                 Err(ended) => self.finish(entry, Err(ended), |_, answer| Ok(answer)),
             }
         }
-        self.serve(acts, |acts| decide(&model, acts), commit);
+        self.serve(steps, |steps| decide(&model, steps), commit);
+        for entry in windows {
+            let now = Instant::now();
+            match entry.deadline {
+                Some(deadline) if deadline.check().is_err() => self.refuse(entry, now),
+                _ => self.serve(vec![entry], |one| decide(&model, one), commit),
+            }
+        }
         self.serve(passes, |passes| forward(&model, passes), |_, made| Ok(Answer::Forward(made)));
     }
 
