@@ -101,6 +101,7 @@ defmodule Sconce.Native do
   def serving_drain(_serving, _reference), do: unavailable(:drain)
   def serving_stop(_serving), do: unavailable(:stop)
   def serving_stats(_serving, _news), do: unavailable(:stats)
+  def serving_load(_serving), do: unavailable(:load)
   def serving_info(_serving), do: unavailable(:info)
 
   # Trainer

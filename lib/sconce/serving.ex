@@ -7,6 +7,7 @@ defmodule Sconce.Serving do
   alias Sconce.Session.{Proxy, Remote}
 
   @registry Sconce.Serving.Registry
+  @rejoin_ms 20
 
   @start [
     policy: [type: :any, required: true, doc: "The `Sconce.Policy` that is served."],
@@ -137,22 +138,27 @@ defmodule Sconce.Serving do
   with `node` in the details; how soon that is for a network that is cut without a word `:net_ticktime` of the
   kernel says. Calls without a deadline wait for that.
 
-  What was on a lost node goes on elsewhere from the last snapshot, exactly:
+  What was on a lost node goes on elsewhere from the last snapshot, exactly. A node that stands still is not lost
+  for a while yet, and a game goes elsewhere after some `:deadline`s in a row:
 
-      def act(%{session: session, snapshot: snapshot} = game, frame) do
-        with {:ok, action} <- Sconce.Session.act(session, frame, deadline_ms: 8) do
-          {:ok, action, keep(game, action)}
-        else
-          {:error, %Sconce.Error{kind: :unavailable}} ->
-            with {:ok, session} <- Sconce.Serving.open({:group, :melee}, snapshot: snapshot),
-                 do: act(%{game | session: session}, frame)
-
-          error ->
-            error
+      def act(%{session: session} = game, frame) do
+        case Sconce.Session.act(session, frame, deadline_ms: 8) do
+          {:ok, action} -> {:ok, action, keep(%{game | late: 0}, action)}
+          {:error, %Sconce.Error{kind: :unavailable}} -> go_on(game, frame)
+          {:error, %Sconce.Error{kind: :deadline}} when game.late == 2 -> go_on(game, frame)
+          {:error, %Sconce.Error{kind: :deadline}} -> {:late, %{game | late: game.late + 1}}
+          error -> error
         end
       end
 
-      # Every second, and what came since then is forgotten with the node. `nil` at the start of a game.
+      # The old session is not closed, which would wait for its node: it ends with this process.
+      defp go_on(game, frame) do
+        with {:ok, session} <- Sconce.Serving.open({:group, :melee}, snapshot: game.snapshot),
+             do: act(%{game | session: session, late: 0}, frame)
+      end
+
+      # Every second, right after a decision came in time; what came since then is forgotten with the node. `nil`
+      # at the start of a game.
       defp keep(game, %{frame: frame}) when rem(frame, 60) == 0 do
         case Sconce.Session.snapshot(game.session) do
           {:ok, snapshot} -> %{game | snapshot: snapshot}
@@ -161,6 +167,9 @@ defmodule Sconce.Serving do
       end
 
       defp keep(game, _action), do: game
+
+  A call without a `:deadline_ms`, as `Sconce.Session.snapshot/1` is, waits for a node that stands still until
+  distribution knows that it is gone: a game that cannot wait takes its snapshots where it has the time.
 
   `forward/4` sends its frames as they are given, of which a binary of raw rows is the smallest. Who calls it often
   asks for a member once, by `info/1`.
@@ -272,54 +281,58 @@ defmodule Sconce.Serving do
           {:ok, Policy.output()} | {:error, Error.t()}
   def forward(serving, frames, state \\ nil, opts \\ [])
       when is_binary(state) or is_nil(state) do
+    start = System.monotonic_time()
+
     options =
       Options.validate!(opts, Keyword.delete(Policy.forward_options(), :state) ++ @deadline)
 
     {[deadline_ms: deadline_ms], options} = Keyword.split(options, [:deadline_ms])
     pass = {frames, [state: state] ++ options}
-    start = System.monotonic_time()
 
-    case find(serving, :forward, deadline_ms, start) do
-      {:here, serving} ->
-        run(serving, pass, deadline_ms, nil)
-
-      {:there, node, there} ->
-        args = [there, self(), pass, left(deadline_ms, start)]
-        Peer.call(node, :forward, :forward_for, args, deadline_ms, start)
-
-      error ->
-        error
-    end
+    serving
+    |> find(:forward, deadline_ms, start)
+    |> forward_at(pass, deadline_ms, start)
+    |> Session.of_call(deadline_ms, start)
   end
 
-  defp left(nil, _start), do: nil
-  defp left(deadline_ms, start), do: Session.left(deadline_ms, start)
+  defp forward_at({:here, serving}, pass, deadline_ms, start),
+    do: run(serving, pass, deadline_ms, start, nil)
+
+  defp forward_at({:there, node, there}, pass, deadline_ms, start) do
+    args = [there, self(), pass, Session.rest(deadline_ms, start)]
+    Peer.call(node, :forward, :forward_for, args, deadline_ms, start)
+  end
+
+  defp forward_at(error, _pass, _deadline_ms, _start), do: error
 
   @doc false
   # Of a caller on another node, and given up when that ends.
   def forward_for(serving, caller, pass, deadline_ms) do
+    start = System.monotonic_time()
+
     with {:here, serving} <- find(serving, :forward),
-         do: run(serving, pass, deadline_ms, Process.monitor(caller))
+         do: run(serving, pass, deadline_ms, start, Process.monitor(caller))
   end
 
-  defp run(%{ref: ref, policy: policy}, {frames, options}, deadline_ms, watch) do
+  defp run(%{ref: ref, policy: policy}, {frames, options}, deadline_ms, start, watch) do
     Policy.pass(policy, frames, options, fn rows, shape, given, look ->
-      how = {look, deadline_ms}
-      wait(deadline_ms, watch, &submit(ref, &1, rows, shape, given, how))
+      how = {look, Session.rest(deadline_ms, start)}
+      wait(deadline_ms, start, watch, &submit(ref, &1, rows, shape, given, how))
     end)
   end
 
-  # More rows take too long to copy for a scheduler.
+  # More takes too long to copy for a scheduler.
   @inline_bytes 65_536
 
-  defp submit(serving, ref, rows, shape, given, how) when byte_size(rows) <= @inline_bytes,
-    do: Native.serving_forward(serving, ref, rows, shape, given, how)
+  defp submit(serving, ref, rows, shape, given, how) do
+    if bytes([rows | Tuple.to_list(given)]) <= @inline_bytes,
+      do: Native.serving_forward(serving, ref, rows, shape, given, how),
+      else: Native.serving_forward_many(serving, ref, rows, shape, given, how)
+  end
 
-  defp submit(serving, ref, rows, shape, given, how),
-    do: Native.serving_forward_many(serving, ref, rows, shape, given, how)
+  defp bytes(binaries), do: Enum.sum(for(binary <- binaries, binary, do: byte_size(binary)))
 
-  defp wait(deadline_ms, watch, submit) do
-    start = System.monotonic_time()
+  defp wait(deadline_ms, start, watch, submit) do
     ref = make_ref()
 
     with {:ok, ticket} <- submit.(ref) do
@@ -327,7 +340,7 @@ defmodule Sconce.Serving do
         {:sconce, ^ref, answer} -> answer
         {:DOWN, ^watch, :process, _caller, _reason} -> exit(:normal)
       after
-        deadline_ms || :infinity ->
+        Session.left(deadline_ms, start) ->
           # Either it will not be made, or its answer is on the way.
           if Native.serving_abandon(ticket),
             do: {:error, Error.late(:forward, deadline_ms, start)},
@@ -404,19 +417,16 @@ defmodule Sconce.Serving do
   that a bug ended; `swaps`. Those that are left are `waiting`, or in a batch.
 
   Distributions, each `%{count:, mean:, p50:, p95:, p99:, p999:, max:}`, of log histograms that know a number
-  to a thirty-second of itself, and `nil` where nothing came: `queue_wait_us`, from the call to the batch;
+  to a 128th of itself, and `nil` where nothing came: `queue_wait_us`, from the call to the batch;
   `compute_us`, of a batch; `latency_us`, from the call to the answer; `batch_size`.
   """
   @spec stats(serving) :: {:ok, map} | {:error, Error.t()}
   def stats(serving), do: at(serving, :stats, [], &Native.serving_stats(&1.ref, false))
 
   @doc false
-  # What waits here, and the sessions of this node: where there is less, there is room for more.
-  def load(serving) do
-    with {:here, %{ref: ref}} <- find(serving, :load),
-         {:ok, %{waiting: waiting}} <- Native.serving_stats(ref, false),
-         do: {:ok, waiting + Native.session_count()}
-  end
+  # Requests that wait here or are at work: where there are fewer, there is room for more.
+  def load(serving),
+    do: with({:here, %{ref: ref}} <- find(serving, :load), do: Native.serving_load(ref))
 
   @doc """
   The servings of a group, on all nodes that are connected.
@@ -499,8 +509,8 @@ defmodule Sconce.Serving do
          {:ok, info} <- Native.serving_info(ref) do
       serving = new(ref, options, info)
       {:ok, _registry} = Registry.register(@registry, self(), serving)
-      :ok = Group.join(serving.group, self())
-      state = %{serving: serving, drains: %{}, telemetry_ms: options[:telemetry_ms]}
+      scope = Group.join(serving.group, self())
+      state = %{serving: serving, options: options, scope: scope, drains: %{}}
       {:ok, state, {:continue, :telemetry}}
     else
       {:error, error} -> {:stop, error}
@@ -530,19 +540,20 @@ defmodule Sconce.Serving do
     {:noreply, Map.put(state, :telemetry?, telemetry?)}
   end
 
-  defp later(state), do: Process.send_after(self(), :statistics, state.telemetry_ms)
+  defp later(state), do: Process.send_after(self(), :statistics, state.options[:telemetry_ms])
 
   @impl true
   def handle_call({:swap, policy}, _from, %{serving: serving} = state) do
-    case Call.run(&Native.serving_swap(serving.ref, &1, policy.ref)) do
-      {:ok, true} ->
-        serving = %{serving | policy: policy}
-        Registry.update_value(@registry, self(), fn _before -> serving end)
-        tell(state, :swap, %{})
-        {:reply, :ok, %{state | serving: serving}}
-
-      error ->
-        {:reply, error, state}
+    # What was packed of the weights before may not be packed of these.
+    with {:ok, true} <- Call.run(&Native.serving_swap(serving.ref, &1, policy.ref)),
+         {:ok, info} <- Native.serving_info(serving.ref) do
+      options = Keyword.replace!(state.options, :policy, policy)
+      serving = new(serving.ref, options, info)
+      Registry.update_value(@registry, self(), fn _before -> serving end)
+      tell(state, :swap, %{})
+      {:reply, :ok, %{state | serving: serving, options: options}}
+    else
+      error -> {:reply, error, state}
     end
   end
 
@@ -552,7 +563,7 @@ defmodule Sconce.Serving do
     :ok = Native.serving_drain(state.serving.ref, ref)
     start = System.monotonic_time()
     if timeout != :infinity, do: Process.send_after(self(), {:late, ref}, timeout)
-    {:noreply, put_in(state.drains[ref], {from, timeout, start})}
+    {:noreply, put_in(%{state | scope: nil}, [:drains, ref], {from, timeout, start})}
   end
 
   @impl true
@@ -568,6 +579,15 @@ defmodule Sconce.Serving do
     later(state)
     {:noreply, state}
   end
+
+  # The scope of the groups has ended, and has forgotten this one; until it is there again each try ends so.
+  def handle_info({:DOWN, scope, :process, _scope, _reason}, %{scope: scope} = state) do
+    Process.send_after(self(), :join, @rejoin_ms)
+    {:noreply, state}
+  end
+
+  def handle_info(:join, %{scope: scope, serving: serving} = state) when scope != nil,
+    do: {:noreply, %{state | scope: Group.join(serving.group, self())}}
 
   def handle_info(_other, state), do: {:noreply, state}
 

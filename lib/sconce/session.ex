@@ -207,7 +207,8 @@ defmodule Sconce.Session do
   In a session of a `Sconce.Serving` the serving decides, by the batch, and the lane is `:serving`.
 
   A decision that its deadline ends is not made: the session stays as it was. If a thread is still at
-  work on it, the next call is `:busy`.
+  work on it, the next call is `:busy`. With `lane: :inline` the caller itself is at work: a decision that has begun
+  in time is made, and is `:ok` however long it took.
 
   ## Options
 
@@ -366,6 +367,7 @@ defmodule Sconce.Session do
           {:ok, Action.t()} | {:error, Error.t()}
         ]
   def act_many(games, opts \\ []) when is_list(games) do
+    start = System.monotonic_time()
     {deadline, opts} = opts |> Options.validate!(@act) |> Keyword.split([:deadline_ms])
     asked = Enum.map(games, &asked(&1, opts))
 
@@ -374,14 +376,14 @@ defmodule Sconce.Session do
       for({{session, {:ok, native}}, i} <- Enum.with_index(asked), do: {i, session, native})
       |> Enum.split_with(fn {_i, session, _native} -> session.lane == :serving end)
 
-    start = System.monotonic_time()
-
     firsts = for {i, session, _} <- Enum.reverse(served), into: %{}, do: {session.ref, i}
 
     submitted =
       for {i, session, native} <- served do
         first? = firsts[session.ref] == i
-        {i, native, if(first?, do: submit(native, deadline[:deadline_ms]), else: twice())}
+
+        {i, native,
+         if(first?, do: submit(native, rest(deadline[:deadline_ms], start)), else: twice())}
       end
 
     decided = own |> decide_many(deadline[:deadline_ms], start) |> Map.new()
@@ -419,14 +421,15 @@ defmodule Sconce.Session do
   # Answers by their places. A call has no more games than a scheduler reads in a moment.
   defp decide_many(asked, deadline_ms, start) do
     calls =
-      for some <- Enum.chunk_every(asked, @games), do: {some, submit_many(some, deadline_ms)}
+      for some <- Enum.chunk_every(asked, @games),
+          do: {some, submit_many(some, rest(deadline_ms, start))}
 
     Enum.flat_map(calls, fn {some, submitted} ->
       {places, sessions} =
         some |> Enum.map(fn {i, session, _} -> {i, session.ref} end) |> Enum.unzip()
 
       case finish(submitted, sessions, deadline_ms, start) do
-        {:ok, answers} -> Enum.zip(places, answers)
+        {:ok, answers} -> Enum.zip(places, Enum.map(answers, &of_call(&1, deadline_ms, start)))
         error -> for i <- places, do: {i, error}
       end
     end)
@@ -514,12 +517,15 @@ defmodule Sconce.Session do
   end
 
   # The answer to a call that began at `start`, in which these sessions are.
-  defp finish({:queued, request}, [%Remote{} | _], deadline_ms, start),
+  defp finish(submitted, sessions, deadline_ms, start),
+    do: submitted |> wait(sessions, deadline_ms, start) |> of_call(deadline_ms, start)
+
+  defp wait({:queued, request}, [%Remote{} | _], deadline_ms, start),
     do: Remote.await(request, deadline_ms, start)
 
-  defp finish({:queued, ref}, _sessions, nil, _start), do: answer(ref)
+  defp wait({:queued, ref}, _sessions, nil, _start), do: answer(ref)
 
-  defp finish({:queued, ref}, sessions, deadline_ms, start) do
+  defp wait({:queued, ref}, sessions, deadline_ms, start) do
     receive do
       {:sconce, ^ref, answer} -> answer
     after
@@ -531,7 +537,20 @@ defmodule Sconce.Session do
     end
   end
 
-  defp finish(decided, _sessions, _deadline_ms, _start), do: decided
+  defp wait(decided, _sessions, _deadline_ms, _start), do: decided
+
+  @doc false
+  # Who is late is told the deadline of the call, not what was left of it when a part of it was asked for.
+  def of_call({:error, %Error{kind: :deadline, op: op}}, deadline_ms, start)
+      when deadline_ms != nil,
+      do: {:error, Error.late(op, deadline_ms, start)}
+
+  def of_call(answer, _deadline_ms, _start), do: answer
+
+  @doc false
+  # What is left of a deadline, if there is one.
+  def rest(nil, _start), do: nil
+  def rest(deadline_ms, start), do: left(deadline_ms, start)
 
   @doc false
   # Milliseconds, the last one begun: the answer to who is late is no earlier than its deadline.
@@ -633,16 +652,19 @@ defmodule Sconce.Session do
   `window_lane`, and `step_us` and `window_us`, the measured costs of a decision by one step and by a window.
   """
   @spec info(t) :: {:ok, map} | {:error, Error.t()}
-  def info(%__MODULE__{ref: ref, mode: mode}) do
+  def info(%__MODULE__{ref: ref, mode: mode} = session) do
     with {:ok, info} <- native(ref, :info, []) do
       {cost, info} = Map.pop!(info, :cost)
-      lanes = %{lane: lane(info.lane), window_lane: lane(info.window_lane)}
+      lanes = lanes(session, info)
       matrices = Enum.map(info.matrices, &%{&1 | weights: weights(&1.weights)})
       packed = %{path: path(info.path), weights: weights(info.weights), matrices: matrices}
       ways = Map.merge(lanes, packed)
       {:ok, info |> Map.merge(cost) |> Map.merge(ways) |> Map.put(:mode, mode)}
     end
   end
+
+  defp lanes(%{lane: :serving}, _info), do: %{lane: :serving, window_lane: :serving}
+  defp lanes(_own, info), do: %{lane: lane(info.lane), window_lane: lane(info.window_lane)}
 
   @doc false
   # A call's part on the native side: here, or by the process on the node of the memory, which calls this too.

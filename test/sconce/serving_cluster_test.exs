@@ -2,7 +2,8 @@ defmodule Sconce.ServingClusterTest do
   # This VM becomes a node and starts others.
   use ExUnit.Case, async: false
 
-  alias Sconce.{Error, Native, Policy, Serving, Session}
+  alias Sconce.{Embedding, Error, Native, Policy, Serving, Session}
+  alias Sconce.Session.{Proxy, Remote}
   alias Sconce.Test.{Cluster, Scratch}
 
   @spec_options [
@@ -255,6 +256,96 @@ defmodule Sconce.ServingClusterTest do
     end
   end
 
+  describe "what was given up" do
+    # On this node the same process does it.
+    setup context do
+      {:ok, pid} = Serving.start_link(policy: policy!(context))
+      {:ok, near} = Serving.info(pid)
+
+      begin = fn wanted ->
+        with {:ok, pid, spec, info} <- Proxy.open(self(), near, wanted),
+             do: {:ok, Remote.new(pid), spec, info}
+      end
+
+      %{open: &Session.open_served([seed: 5] ++ &1, begin)}
+    end
+
+    # What a caller sends, and then does not wait for.
+    defp request(session, t, given_up) do
+      {:ok, row} = Embedding.pack(session.spec.embedding, frame(t))
+      send_to(session, given_up, :act, [{nil, row, false, nil, nil}])
+    end
+
+    defp send_to(%{ref: %{pid: proxy}}, given_up, op, args) do
+      id = System.unique_integer([:positive])
+      send(proxy, {:sconce, {:erlang.alias(), self(), id, given_up}, op, args, nil})
+      id
+    end
+
+    test "is taken back also where what followed was given up too", %{open: open} = context do
+      {:ok, session} = open.([])
+      twin = twin!(context)
+      assert play!(session, 1..3) == play!(twin, 1..3)
+
+      first = request(session, 50, nil)
+      assert_receive {:sconce, _ref, {:ok, _decision}}
+      :sys.suspend(session.ref.pid)
+      second = request(session, 51, first)
+      request(session, 4, second)
+      :sys.resume(session.ref.pid)
+      assert_receive {:sconce, _ref, {:ok, {_, _, _, 4}}}
+      play!(twin, [4])
+      assert play!(session, 5..9) == play!(twin, 5..9)
+      assert mailbox() == []
+    end
+
+    test "costs none of the moments that can be taken back", %{open: open} = context do
+      for n <- [1, 60] do
+        {:ok, session} = open.(rollback: n)
+        twin = twin!(context, rollback: n)
+
+        for s <- [session, twin],
+            t <- 1..(n + 2),
+            do: {:ok, _} = Session.act(s, frame(t), game_frame: t)
+
+        late = request(session, 50, nil)
+        assert_receive {:sconce, _ref, {:ok, _decision}}
+        send_to(session, late, :rollback, [3])
+        assert_receive {:sconce, _ref, {:ok, ^n}}
+        assert {:ok, n} == Session.rollback(twin, 3)
+        assert play!(session, 1..3) == play!(twin, 1..3)
+      end
+    end
+
+    test "by another process is not what the owner gave up", %{open: open} = context do
+      {:ok, session} = open.([])
+      twin = twin!(context)
+      assert play!(session, 1..3) == play!(twin, 1..3)
+      :sys.suspend(session.ref.pid)
+      late = {:error, :deadline}
+
+      give_up = fn ->
+        {:error, %Error{kind: kind}} = Session.act(session, frame(50), deadline_ms: 20)
+        {:error, kind}
+      end
+
+      assert give_up.() == late
+      assert Task.await(Task.async(give_up)) == late
+      :sys.resume(session.ref.pid)
+      assert play!(session, 4..9) == play!(twin, 4..9)
+    end
+  end
+
+  test "a session is of no use on a third node", %{far: far} do
+    session = open!(far)
+    {third, _os_pid} = Cluster.node!()
+
+    for {call, args} <- [act: [session, frame(1)], info: [session], close: [session]] do
+      assert {:error, %Error{kind: :busy} = error} = :erpc.call(third, Session, call, args)
+      assert Exception.message(error) =~ "#{node()}"
+    end
+  end
+
   describe "a node that stands still" do
     test "is answered for by the deadline, and the session is as it was", context do
       %{far: far, os_pid: os_pid} = context
@@ -450,15 +541,35 @@ defmodule Sconce.ServingClusterTest do
       pid = Cluster.serve!(other, checkpoint(dir, 1), group: group)
       eventually(fn -> length(Serving.members(group)) == 2 end)
 
-      # Sessions that are open there already.
-      idle = sessions(node) - sessions(other)
+      for {busy, idle} <- [{far, other}, {pid, node}] do
+        session = open!(busy)
+        holder = Cluster.hold!(busy)
+        task = Task.async(fn -> Serving.forward(busy, [[frame(0)]]) end)
+        eventually(fn -> :erpc.call(node(busy), Serving, :load, [busy]) == {:ok, 1} end)
+        for _ <- 1..8, do: assert(node_of(open!({:group, group})) == idle)
+        send(holder, :release)
+        assert {:ok, _out} = Task.await(task)
+        Session.close(session)
+      end
+    end
 
-      if idle < 0,
-        do: for(_ <- 1..-idle//1, do: open!(far)),
-        else: for(_ <- 1..idle//1, do: open!(pid))
+    test "passes a member of this node over that has ended", %{group: group} = context do
+      near = start_supervised!({Serving, policy: policy!(context), group: group})
+      :sys.suspend(Serving.Group)
+      on_exit(fn -> :sys.resume(Serving.Group) end)
+      :ok = stop_supervised(Serving)
+      assert near in Serving.members(group)
+      assert node_of(open!({:group, group})) != node()
+      :sys.resume(Serving.Group)
+    end
 
-      places = for _ <- 1..10, do: node_of(open!({:group, group}))
-      assert Enum.frequencies(places) == %{node => 5, other => 5}
+    test "has its members again after its scope has ended", %{group: group} = context do
+      {:ok, near} = Serving.start_link(policy: policy!(context), group: group)
+      scope = Process.whereis(Serving.Group)
+      Process.exit(scope, :kill)
+      eventually(fn -> Process.whereis(Serving.Group) not in [nil, scope] end)
+      eventually(fn -> near in Serving.members(group) end)
+      eventually(fn -> length(Serving.members(group)) == 2 end)
     end
 
     test "without members is an error that names it" do

@@ -117,7 +117,7 @@ defmodule Sconce.ServingTest do
       assert Session.act(session, frame(1)) == {:ok, second}
       :ok = Session.reset(session)
       assert Session.act(session, frame(0), deterministic: true) == {:ok, first}
-      assert {:ok, %{frames: 1, lane: :worker}} = Session.info(session)
+      assert {:ok, %{frames: 1, lane: :serving}} = Session.info(session)
 
       task =
         Task.async(fn ->
@@ -222,6 +222,17 @@ defmodule Sconce.ServingTest do
       release!(held)
       assert {:ok, _} = Serving.forward(serving, rows, nil, deadline_ms: 60_000)
       refute_received _
+    end
+
+    test "has its deadline from the call on, whatever packing takes" do
+      serving = start!()
+      frames = List.duplicate(frame(0), 200_000)
+
+      assert {:error, %Error{kind: :deadline, details: %{deadline_ms: 5}}} =
+               Serving.forward(serving, [frames], nil, deadline_ms: 5)
+
+      # No worker had it.
+      assert %{late: 1, queue_wait_us: %{count: 0}} = stats!(serving)
     end
   end
 
@@ -339,6 +350,22 @@ defmodule Sconce.ServingTest do
       assert Serving.forward(serving, [[frame(0), frame(1)]]) == {:ok, forward}
       assert %{swaps: 1} = stats!(serving)
       assert {:ok, %{policy: ^new}} = Serving.info(serving.pid)
+    end
+
+    @tag :tmp_dir
+    test "says what became of the weights", %{tmp_dir: dir} do
+      policy = policy!()
+      serving = start!(policy: policy, weights: :bf16)
+      assert {:ok, %{path: :packed, weights: :bf16}} = Serving.info(serving.pid)
+      path = Path.join(dir, "wide.safetensors")
+      :ok = Policy.save(policy, path)
+      # A weight that bf16 has not, in a checkpoint without a digest.
+      bytes = path |> File.read!() |> String.replace("sha256", "sha---")
+      File.write!(path, [binary_part(bytes, 0, byte_size(bytes) - 4), <<255, 255, 127, 127>>])
+      assert :ok = Serving.swap(serving, path)
+      assert {:ok, %{path: :core, weights: :f32}} = Serving.info(serving.pid)
+      assert :ok = Serving.swap(serving, policy)
+      assert {:ok, %{path: :packed, weights: :bf16}} = Serving.info(serving.pid)
     end
 
     test "loses no request" do

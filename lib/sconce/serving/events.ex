@@ -30,7 +30,12 @@ defmodule Sconce.Serving.Events do
       doc: "A `Sconce.Serving.drain/2` has ended: nothing waits any more.",
       measurements: [seconds: "seconds that it took"]
     ],
-    stop: [doc: "The serving ends in order; one that is killed says nothing.", measurements: []]
+    stop: [
+      doc:
+        "`Sconce.Serving.stop/1` ends the serving, or a fault in its process; one that its supervisor shuts down " <>
+          "or that is killed says nothing.",
+      measurements: []
+    ]
   ]
 
   rows =

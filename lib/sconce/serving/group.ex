@@ -2,7 +2,7 @@ defmodule Sconce.Serving.Group do
   @moduledoc false
   # Servings that may stand for each other, on all nodes that are connected: a scope of `:pg`.
 
-  alias Sconce.{Error, Session}
+  alias Sconce.{Error, Serving, Session}
   alias Sconce.Serving.Peer
 
   # For the answers of one round. Where all is well they take as long as a message and back.
@@ -10,12 +10,26 @@ defmodule Sconce.Serving.Group do
 
   def child_spec(_opts), do: %{id: __MODULE__, start: {:pg, :start_link, [__MODULE__]}}
 
-  @spec join(term, pid) :: :ok
-  def join(nil, _pid), do: :ok
-  def join(group, pid), do: :pg.join(__MODULE__, group, pid)
+  @doc "A monitor of the scope: what ends that ends the membership too."
+  @spec join(term, pid) :: reference | nil
+  def join(nil, _pid), do: nil
 
-  @spec leave(term, pid) :: :ok | :not_joined
-  def leave(group, pid), do: :pg.leave(__MODULE__, group, pid)
+  def join(group, pid) do
+    scope = Process.monitor(__MODULE__)
+    in_scope(fn -> :pg.join(__MODULE__, group, pid) end)
+    scope
+  end
+
+  @spec leave(term, pid) :: :ok
+  def leave(group, pid), do: in_scope(fn -> :pg.leave(__MODULE__, group, pid) end)
+
+  # It may just have ended.
+  defp in_scope(call) do
+    call.()
+    :ok
+  catch
+    :exit, _reason -> :ok
+  end
 
   @spec members(term) :: [pid]
   def members(group), do: :pg.get_members(__MODULE__, group)
@@ -30,15 +44,18 @@ defmodule Sconce.Serving.Group do
     {two, others} = Enum.split(far, 2)
     pick = fn pids -> Peer.least_loaded(pids, patience_ms(deadline_ms, start)) end
 
-    case one_of(near, pick) || pick.(two) || pick.(others) do
+    case least_loaded(near) || pick.(two) || pick.(others) do
       pid when is_pid(pid) -> {:ok, pid}
       nil when far == [] -> {:error, none(group, op)}
       nil -> {:error, silent(group, op, deadline_ms, start)}
     end
   end
 
-  defp one_of([pid], _pick), do: pid
-  defp one_of(pids, pick), do: pick.(pids)
+  # One that has ended may still be a member.
+  defp least_loaded(near) do
+    loads = for pid <- near, {:ok, load} <- [Serving.load(pid)], do: {load, pid}
+    with {_load, pid} <- Enum.min_by(loads, &elem(&1, 0), fn -> nil end), do: pid
+  end
 
   # Any number is less than `:infinity`.
   defp patience_ms(deadline_ms, start), do: min(@patience_ms, Session.left(deadline_ms, start))

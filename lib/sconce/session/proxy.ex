@@ -41,7 +41,7 @@ defmodule Sconce.Session.Proxy do
   @impl true
   def handle_call({:open, serving, {options, project_out, snapshot}}, _from, state) do
     # One more moment than was asked for: that before a decision which is taken back.
-    roomy = Map.update!(options, :rollback, &max(&1, 1))
+    roomy = Map.update!(options, :rollback, &(&1 + 1))
 
     case Serving.begin(serving, {roomy, project_out, snapshot}) do
       {:ok, session, spec, info} ->
@@ -55,8 +55,10 @@ defmodule Sconce.Session.Proxy do
 
   @impl true
   def handle_info({:sconce, {_, owner, _, _}, _, _, _} = request, %{owner: owner} = state) do
-    {:sconce, {ref, ^owner, id, given_up}, op, args, deadline_ms} = newest(request)
+    {:sconce, {_, _, _, given_up}, _, _, _} = request
+    # Of those that wait only the first can mean what was decided; the others mean one another.
     state = take_back(state, given_up)
+    {:sconce, {ref, ^owner, id, _}, op, args, deadline_ms} = newest(request)
     {answer, state} = perform(op, args, deadline_ms, %{state | last: nil}, id)
     reply(ref, answer)
     if state.session, do: {:noreply, state}, else: {:stop, :shutdown, state}

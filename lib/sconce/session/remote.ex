@@ -7,21 +7,18 @@ defmodule Sconce.Session.Remote do
   alias Sconce.{Error, Session}
   alias Sconce.Session.Watch
 
-  # `marks`: the id of the request that was given up last, and whether the session was closed.
-  @enforce_keys [:pid, :watch, :marks]
+  # `closed`: 1 once the session was closed.
+  @enforce_keys [:pid, :watch, :closed]
   defstruct @enforce_keys
 
-  @type t :: %__MODULE__{pid: pid, watch: pid, marks: :atomics.atomics_ref()}
+  @type t :: %__MODULE__{pid: pid, watch: pid, closed: :atomics.atomics_ref()}
 
   @typedoc "A request that was sent."
   @opaque request :: {t, reference, pos_integer, atom}
 
-  @given_up 1
-  @closed 2
-
   @spec new(pid) :: t
   def new(pid),
-    do: %__MODULE__{pid: pid, watch: Watch.start(pid), marks: :atomics.new(2, [])}
+    do: %__MODULE__{pid: pid, watch: Watch.start(pid), closed: :atomics.new(1, [])}
 
   @doc "Asks and waits; without a deadline the answer comes from the process or from its monitor."
   @spec call(t, atom, list) :: term
@@ -34,13 +31,19 @@ defmodule Sconce.Session.Remote do
   Sends a request. Who has a deadline does not wait for a connection that takes no more: it is `:busy`.
   """
   @spec ask(t, atom, list, non_neg_integer | nil) :: {:ok, request} | {:error, Error.t()}
-  def ask(%__MODULE__{watch: watch, marks: marks} = remote, op, args, deadline_ms) do
+  def ask(%__MODULE__{watch: watch}, op, _args, _deadline_ms) when node(watch) != node() do
+    details = %{what: "session of #{node(watch)}", node: node(watch)}
+    {:error, %Error{kind: :busy, op: op, details: details}}
+  end
+
+  def ask(%__MODULE__{watch: watch} = remote, op, args, deadline_ms) do
     ref = :erlang.monitor(:process, watch, alias: :reply_demonitor)
     id = System.unique_integer([:positive])
-    from = {ref, self(), id, :atomics.get(marks, @given_up)}
+    from = {ref, self(), id, Process.get(given_up(remote))}
 
     case send_to(remote, {:sconce, from, op, args, deadline_ms}, how(deadline_ms)) do
       :ok ->
+        Process.delete(given_up(remote))
         {:ok, {remote, ref, id, op}}
 
       refused ->
@@ -49,15 +52,18 @@ defmodule Sconce.Session.Remote do
     end
   end
 
+  # The request that this process gave up and has not yet told. Other holders of the session have their own, which
+  # say nothing of the owner's.
+  defp given_up(%{watch: watch}), do: {__MODULE__, watch}
+
   defp send_to(%{watch: watch, pid: pid}, request, how) do
-    cond do
-      not Process.alive?(watch) -> :lost
-      :erlang.send(pid, request, how) == :ok -> :ok
-      # So is a connection that has just ended.
-      node(pid) not in Node.list() -> :lost
-      true -> :full
-    end
+    if Process.alive?(watch), do: sent(:erlang.send(pid, request, how), node(pid)), else: :lost
   end
+
+  defp sent(:ok, _node), do: :ok
+  defp sent(:noconnect, _node), do: :lost
+  # So is a connection that has just ended.
+  defp sent(:nosuspend, node), do: if(node in Node.list(:connected), do: :full, else: :lost)
 
   defp refused(:lost, remote, op), do: gone(remote, op, :noproc)
 
@@ -66,8 +72,9 @@ defmodule Sconce.Session.Remote do
     {:error, %Error{kind: :busy, op: op, details: details}}
   end
 
-  defp how(nil), do: []
-  defp how(_deadline_ms), do: [:nosuspend]
+  # A connection that has ended is not set up again, which would take its time: the session went with it.
+  defp how(nil), do: [:noconnect]
+  defp how(_deadline_ms), do: [:nosuspend, :noconnect]
 
   @doc "The answer to a request of `start`, a `System.monotonic_time/0`, or by the deadline that there is none."
   @spec await(request, non_neg_integer | nil, integer) :: term
@@ -84,7 +91,7 @@ defmodule Sconce.Session.Remote do
           {:sconce, ^ref, answer} -> answer
         after
           0 ->
-            :atomics.put(remote.marks, @given_up, id)
+            Process.put(given_up(remote), id)
             {:error, Error.late(op, deadline_ms, start)}
         end
     end
@@ -100,25 +107,20 @@ defmodule Sconce.Session.Remote do
 
   @doc "Closing again is `:ok`, other calls find no session."
   @spec close(t) :: :ok | {:error, Error.t()}
-  def close(%__MODULE__{marks: marks} = remote) do
-    with :open <- state(marks), :ok <- call(remote, :close, []) do
-      :atomics.put(marks, @closed, 1)
-    else
-      :closed -> :ok
+  def close(%__MODULE__{closed: closed} = remote) do
+    case call(remote, :close, []) do
+      :ok -> :atomics.put(closed, 1, 1)
+      {:error, %Error{kind: :not_found}} -> :ok
       error -> error
     end
   end
 
-  defp state(marks), do: if(:atomics.get(marks, @closed) == 0, do: :open, else: :closed)
-
-  defp gone(%{marks: marks, pid: pid}, op, reason) do
-    case state(marks) do
-      :closed ->
-        {:error, %Error{kind: :not_found, op: op, details: %{what: "session (closed)"}}}
-
-      :open ->
-        details = %{what: "session on #{node(pid)}", reason: why(reason), node: node(pid)}
-        {:error, %Error{kind: :unavailable, op: op, details: details}}
+  defp gone(%{closed: closed, pid: pid}, op, reason) do
+    if :atomics.get(closed, 1) == 1 do
+      {:error, %Error{kind: :not_found, op: op, details: %{what: "session (closed)"}}}
+    else
+      details = %{what: "session on #{node(pid)}", reason: why(reason), node: node(pid)}
+      {:error, %Error{kind: :unavailable, op: op, details: details}}
     end
   end
 

@@ -348,7 +348,10 @@ fn serving_swap<'a>(
     perform(env, "swap", || {
         pool::submit(env, "swap", reference, move || {
             let server = &serving.0;
-            server.swap(policy.model(server.options().weights)?).map(|()| true)
+            let model = policy.model(server.options().weights)?;
+            // Here, where nobody waits for a batch.
+            model.cost(WINDOW)?;
+            server.swap(model).map(|()| true)
         })
     })
 }
@@ -390,6 +393,12 @@ fn serving_stats(env: Env, serving: ResourceArc<ServingHandle>, news: bool) -> T
         let snapshot = if news { server.news() } else { server.statistics() };
         Ok(Data(Stats { report: snapshot.report(), waiting: server.waiting() }))
     })
+}
+
+/// Requests that wait in its queue or are at work; or why it takes no more.
+#[rustler::nif]
+fn serving_load(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
+    inline(env, "load", || serving.0.check_open().map(|()| serving.0.load()))
 }
 
 #[derive(serde::Serialize)]

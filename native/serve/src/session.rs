@@ -71,8 +71,8 @@ pub enum Path {
 
 /// More frames than a game of four minutes has are no window.
 const MAX_WINDOW: usize = 1 << 14;
-/// A second of a game: no rollback is longer.
-const MAX_ROLLBACK: usize = 60;
+/// A second of a game, and the moment before a decision that came too late for a caller on another node.
+const MAX_ROLLBACK: usize = 61;
 /// A quarter of the millisecond that a call on a scheduler of the VM may take.
 const INLINE_US: f64 = 250.0;
 

@@ -226,6 +226,11 @@ impl<R: Request> Serving<R> {
         self.queue.len()
     }
 
+    /// Requests that wait or are in a batch, but for those that were given up.
+    pub fn load(&self) -> u64 {
+        self.statistics.counters.open()
+    }
+
     /// Whether it takes work, or why not.
     pub fn check_open(&self) -> Result<()> {
         self.queue.check_open()

@@ -163,6 +163,14 @@ counters! {
     swaps,
 }
 
+impl Counters {
+    /// Requests that have no answer yet. One may be answered before it is counted.
+    pub fn open(&self) -> u64 {
+        let read = self.read();
+        read.requests.saturating_sub(read.answered + read.late + read.cancelled)
+    }
+}
+
 #[derive(Default)]
 pub struct Statistics {
     pub counters: Counters,
