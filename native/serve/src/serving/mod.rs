@@ -202,13 +202,12 @@ impl<R: Request> Serving<R> {
     /// Ends the serving. Waits for nothing: what is queued is cancelled on a thread of its own, workers end
     /// with the batch they have.
     pub fn stop(&self) {
-        let left = self.queue.close();
+        let left: Vec<R> = self.queue.close().into_iter().filter_map(claimed).collect();
         if left.is_empty() {
             return;
         }
         count(&self.statistics.counters.cancelled, left.len() as u64);
-        let left = left.into_iter().filter_map(claimed);
-        let cancel = move || left.for_each(|one| one.answer(Err(Error::Cancelled)));
+        let cancel = move || left.into_iter().for_each(|one| one.answer(Err(Error::Cancelled)));
         // Without memory for a thread each answers as it is dropped.
         let _ = thread::Builder::new().name("sconce-serve-end".into()).spawn(cancel);
     }
