@@ -1,6 +1,7 @@
 # One policy shared by many processes through `Sconce.Serving`:
 #
 #     mix run bench/serving.exs                                   # 64 callers, as fast as they can
+#     mix run bench/serving.exs --weights int8 --workers 2
 #     bench/peers/run.py peers.json --threads 2 --only serve_ && \
 #       SCONCE_REPLAYS=replays mix run bench/serving.exs --peers peers.json --seconds 4
 #     SCONCE_REPLAYS=replays mix run bench/serving.exs --games 8 --deadline 4 --minutes 10 --policy gru
@@ -21,9 +22,16 @@ defmodule ServingBench do
   alias Sconce.Bench.{Frames, Machine, Output, Peers}
   alias Sconce.{Error, Figures, Frame, Serving, Session}
 
-  @defaults [callers: 64, seconds: 4.0, deadline: 4, minutes: 10.0, policy: "gru", workers: 1]
-  @switches [callers: :integer, seconds: :float, workers: :integer, peers: :string] ++
-              [games: :integer, deadline: :integer, minutes: :float, policy: :string]
+  @defaults [callers: 64, seconds: 4.0, deadline: 4, minutes: 10.0, policy: "gru"] ++
+              [workers: 1, weights: "f32"]
+  @switches [callers: :integer, seconds: :float, workers: :integer, weights: :string] ++
+              [
+                games: :integer,
+                deadline: :integer,
+                minutes: :float,
+                policy: :string,
+                peers: :string
+              ]
   @warm_ms 1000
   # Calls a second that one caller's times have room for.
   @room 20_000
@@ -52,14 +60,22 @@ defmodule ServingBench do
 
   # As fast as they can
 
+  defp start(name, opts) do
+    weights =
+      Enum.find([:f32, :bf16, :int8], &(to_string(&1) == opts.weights)) || raise "--weights"
+
+    Serving.start_link(policy: Policies.init!(name), workers: opts.workers, weights: weights)
+  end
+
   defp throughput(opts) do
     peers = if opts[:peers], do: Machine.value!(Peers.read(opts.peers)), else: []
     {_frames, origin} = Frames.sequence()
-    IO.puts("#{opts.callers} callers, #{opts.workers} workers, #{origin} frames; times in us\n")
+    how = "#{opts.workers} workers, weights in #{opts.weights}"
+    IO.puts("#{opts.callers} callers, #{how}, #{origin} frames; times in us\n")
     IO.puts(Output.line(@columns, for({title, _width, _side} <- @columns, do: title)))
 
     for name <- Policies.names(), call <- ["act struct", "act row", "forward", "no serving"] do
-      {:ok, serving} = Serving.start_link(policy: Policies.init!(name), workers: opts.workers)
+      {:ok, serving} = start(name, opts)
       {:ok, info} = Serving.info(serving)
       found = callers(info, call, opts)
       {:ok, stats} = Serving.stats(serving)
@@ -106,7 +122,7 @@ defmodule ServingBench do
   defp asking(serving, call, i) do
     {:ok, session} =
       if call == "no serving",
-        do: Session.open(serving.policy, seed: i),
+        do: Session.open(serving.policy, seed: i, weights: serving.weights),
         else: Serving.open(serving, seed: i)
 
     {structs, _origin} = Frames.sequence()
@@ -170,7 +186,7 @@ defmodule ServingBench do
 
   defp games(opts) do
     name = String.to_existing_atom(opts.policy)
-    {:ok, serving} = Serving.start_link(policy: Policies.init!(name), workers: opts.workers)
+    {:ok, serving} = start(name, opts)
     {:ok, info} = Serving.info(serving)
     frames = round(opts.minutes * 60 * 1.0e9 / @frame_ns)
 

@@ -31,8 +31,10 @@ defmodule Sconce.Serving do
     workers: [
       type: :pos_integer,
       max: 256,
-      default: 2,
-      doc: "Native threads that compute, each a batch of its own."
+      default: 1,
+      doc:
+        "Native threads that compute, each a batch of its own: more where there are cores to spare beside the " <>
+          "callers'."
     ],
     weights: [
       type: {:or, [{:in, [:f32, :bf16, :int8]}, {:tuple, [{:in, [:int8]}, :float]}]},
@@ -447,7 +449,7 @@ defmodule Sconce.Serving do
       iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy, max_queue: 8)
       iex> {:ok, info} = Sconce.Serving.info(serving)
       iex> {info.max_batch, info.max_queue, info.workers, info.path}
-      {64, 8, 2, :packed}
+      {64, 8, 1, :packed}
   """
   @spec info(serving) :: {:ok, t} | {:error, Error.t()}
   def info(serving), do: at(serving, :info, [], &{:ok, &1})

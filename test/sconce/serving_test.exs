@@ -541,7 +541,7 @@ defmodule Sconce.ServingTest do
 
       assert inspect(serving) ==
                "#Sconce.Serving<MyApp.Policy · vector 2 -> mlp 8 -> fire(2) move(4) · packed f32, " <>
-                 "2 workers · batches of 64, queue of 32>"
+                 "1 worker · batches of 64, queue of 32>"
 
       {:ok, session} = Serving.open(MyApp.Policy)
       assert {:ok, _} = Session.act(session, frame(0))

@@ -1,5 +1,6 @@
 //! Attention over the last frames, one frame at a time.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sconce_core::Result;
@@ -81,6 +82,20 @@ impl Layer for Attention {
     /// Keys and values, and how many frames were seen.
     fn state_len(&self) -> usize {
         2 * self.ring() + 1
+    }
+
+    /// Of each ring the places of the last frames.
+    fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        let (frames, width) = (self.window.frames(), self.window.width());
+        let Ok(seen) = frames_seen(state[at + 2 * self.ring()], frames) else {
+            return each(at..at + self.state_len());
+        };
+        for back in 1..=steps.min(seen).min(frames) {
+            let place = at + (seen - back) % frames * width;
+            each(place..place + width);
+            each(place + self.ring()..place + self.ring() + width);
+        }
+        each(at + 2 * self.ring()..at + self.state_len());
     }
 
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
@@ -236,6 +251,11 @@ impl Layer for LstmHybrid {
     /// h and c of each layer of the LSTM, then that of the attention.
     fn state_len(&self) -> usize {
         self.lstm.state_len() + self.attention.state_len()
+    }
+
+    fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        self.lstm.changed(state, at, steps, each);
+        self.attention.changed(state, at + self.lstm.state_len(), steps, each);
     }
 
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {

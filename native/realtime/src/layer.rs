@@ -1,5 +1,6 @@
 //! What all parts of a backbone are.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sconce_core::heads::Decision;
@@ -65,6 +66,13 @@ pub trait Layer: Send + Sync {
     /// Numbers of its state in the state of a game.
     fn state_len(&self) -> usize;
 
+    /// Where the last `steps` steps may have changed numbers of its state, which begins at `at` in `state`: everywhere,
+    /// unless it knows better. `steps` is at least 1.
+    fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        let _ = (state, steps);
+        each(at..at + self.state_len());
+    }
+
     /// From `scratch.x [games, inputs]` to `scratch.x [games, outputs]`. Its part of the state of each game begins
     /// at `at`. It may use all of the scratch but the stream.
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch);
@@ -74,6 +82,10 @@ pub trait Layer: Send + Sync {
 impl<T: Layer> Layer for Arc<T> {
     fn state_len(&self) -> usize {
         (**self).state_len()
+    }
+
+    fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        (**self).changed(state, at, steps, each);
     }
 
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {

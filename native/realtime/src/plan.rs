@@ -124,7 +124,7 @@ impl Plan {
     /// One decision for one frame of each game. What is wrong with one is its outcome, and touches no other.
     ///
     /// # Errors of a game
-    /// `NonFinite` for logits or a state with a number that is not finite, `OutOfRange` and `Mismatch` for what
+    /// `NonFinite` for logits or a number of the state that became not finite, `OutOfRange` and `Mismatch` for what
     /// is not of this policy.
     pub fn step(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
         if games.iter().any(|game| game.state.len() != self.zero.len()) {
@@ -171,15 +171,31 @@ impl Plan {
         if let Some(value) = non_finite(&game.decision.logits) {
             return Err(Error::NonFinite { what: "logits".into(), value: value.into() });
         }
-        let mut rest = &*game.state;
-        for (i, width) in self.parts.iter().enumerate() {
-            let (part, after) = rest.split_at(*width);
-            if let Some(value) = non_finite(part) {
-                return Err(Error::NonFinite { what: format!("state[{i}]"), value: value.into() });
+        let mut wrong = None;
+        self.backbone.changed(game.state, 0, 1, &mut |range| {
+            let found = || game.state[range.clone()].iter().position(|v| !v.is_finite());
+            if wrong.is_none() && non_finite(&game.state[range.clone()]).is_some() {
+                wrong = found().map(|i| range.start + i);
             }
-            rest = after;
-        }
-        Ok(())
+        });
+        let Some(at) = wrong else { return Ok(()) };
+        let ends = self.parts.iter().scan(0, |end, width| {
+            *end += width;
+            Some(*end)
+        });
+        let part = ends.take_while(|end| *end <= at).count();
+        let value = game.state[at].into();
+        Err(Error::NonFinite { what: format!("state[{part}]"), value })
+    }
+
+    /// Makes of the state that a game had so many steps before `now` the state `now`.
+    ///
+    /// # Shapes
+    /// Both `[state_len]`; `steps` is at least 1.
+    pub fn catch_up(&self, old: &mut [f32], now: &[f32], steps: usize) {
+        self.backbone.changed(now, 0, steps, &mut |range| {
+            old[range.clone()].copy_from_slice(&now[range]);
+        });
     }
 }
 

@@ -1,5 +1,7 @@
 //! Layers on top of each other, each added to what it reads.
 
+use std::ops::Range;
+
 use sconce_core::Result;
 use sconce_core::ops::Activation;
 use sconce_core::ops::elementwise::activation::multiply;
@@ -45,6 +47,14 @@ impl Stack {
 impl Layer for Stack {
     fn state_len(&self) -> usize {
         self.residuals.iter().map(|(_, layer)| layer.state_len()).sum()
+    }
+
+    fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        let mut at = at;
+        for (_, layer) in &self.residuals {
+            layer.changed(state, at, steps, each);
+            at += layer.state_len();
+        }
     }
 
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {

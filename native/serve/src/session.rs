@@ -356,7 +356,8 @@ impl Session {
     /// A step of the plan, once it was [asked](Self::ask) for.
     fn step(&mut self, overrides: &Overrides) -> Result<()> {
         let Session { model, moments, asked, .. } = self;
-        let Some((plan, mut game)) = model.plan().zip(game(moments, asked, overrides)) else {
+        let Some(plan) = model.plan() else { return Err(Error::not_found("plan")) };
+        let Some(mut game) = game(plan, moments, asked, overrides) else {
             return Err(Error::not_found("plan"));
         };
         SCRATCH.with_borrow_mut(|scratch| plan.step(std::slice::from_mut(&mut game), scratch));
@@ -395,7 +396,7 @@ impl Session {
         let (now, next) = self.moments.next();
         next.frames = now.frames.saturating_add(1);
         next.past.push(&next.decision.choices);
-        self.moments.advance();
+        self.moments.advance(self.asked.way == Way::Plan);
         self.ring.push(self.asked.row.view());
         self.asked.way = Way::Made(0);
     }
@@ -583,17 +584,25 @@ impl Session {
     }
 }
 
-/// The game of a step of the plan: from a copy of the present state to the next moment.
+/// The game of a step of the plan, from the present state to the next moment.
 fn game<'a>(
+    plan: &Plan,
     moments: &'a mut Moments,
     asked: &'a Asked,
     overrides: &'a Overrides,
 ) -> Option<Game<'a>> {
-    let (now, Moment { state, decision, .. }) = moments.next();
+    let (now, next) = moments.next();
+    let steps = next.steps_to(now);
+    next.run = None;
+    let Moment { state, decision, .. } = next;
     let (Carried::Numbers(now), Carried::Numbers(state)) = (&now.state, state) else {
         return None;
     };
-    state.copy_from_slice(now);
+    match steps {
+        // Of a state that was some steps before, what they changed.
+        Some(steps) => plan.catch_up(state, now, steps),
+        None => state.copy_from_slice(now),
+    }
     let frame = asked.row.view().frame();
     let mut game = Game::new(frame, state, &asked.sampling, asked.rng, decision);
     game.given = overrides.choices.as_deref();
@@ -617,7 +626,8 @@ fn beginning(model: &Model, delay: usize) -> Result<Moment> {
     let inputs = spec.embedding.queue_depth().max(delay + 1);
     let past = Past::new(inputs, spec.heads.num_labels());
     let state = Carried::new(model.zero_state().clone(), model.plan())?;
-    Ok(Moment { frames: 0, game_frame: None, state, past, decision: model.blank() })
+    let decision = model.blank();
+    Ok(Moment { frames: 0, game_frame: None, state, past, decision, run: None })
 }
 
 /// Directions for the heads of `policy`; no vectors are none.

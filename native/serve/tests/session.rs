@@ -11,8 +11,8 @@ use sconce_core::policy::Frames;
 use sconce_core::pool;
 use sconce_core::sampling::Sampling;
 use sconce_core::spec::{
-    Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind, Melee, MlpConfig,
-    RecurrentConfig,
+    AttentionConfig, Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind, Melee,
+    MlpConfig, RecurrentConfig,
 };
 use sconce_core::{Kind, Policy, Spec};
 use sconce_serve::frames::{self, Beyond};
@@ -49,6 +49,21 @@ fn backbones() -> [Backbone; 3] {
         input_dropout: 0.0,
     };
     [Backbone::Mlp(mlp), Backbone::Lstm(recurrent(12)), Backbone::Gru(recurrent(12))]
+}
+
+/// With a window shorter than the tests' games: its rings wrap around.
+fn attention() -> Backbone {
+    Backbone::SlidingWindow(AttentionConfig {
+        hidden_size: 16,
+        num_layers: 2,
+        num_heads: 2,
+        head_dim: 8,
+        window_size: 4,
+        qk_layernorm: true,
+        input_norm: true,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    })
 }
 
 fn heads(kind: HeadsKind) -> Heads {
@@ -679,8 +694,8 @@ fn one_frame_of_a_game_has_one_decision_however_often_it_is_asked() {
 #[test]
 fn what_was_rolled_back_was_never_decided() {
     let _turn = turn();
-    for mode in [Mode::Carry, Mode::Window, Mode::Resync(3)] {
-        for backbone in backbones() {
+    for mode in [Mode::Carry, Mode::Window, Mode::Resync(3), Mode::Resync(7)] {
+        for backbone in backbones().into_iter().chain([attention()]) {
             let policy = vector(backbone);
             let wanted = Options { rollback: 8, ..options(mode) };
             let mut session = Session::open(policy.clone(), wanted.clone()).unwrap();
@@ -812,6 +827,35 @@ fn a_decision_that_nobody_heard_of_is_taken_back() {
             }
             session.act(&raw(10), &Overrides::default()).unwrap();
             assert_eq!(session.back_to(9).unwrap_err().kind(), Kind::OutOfRange);
+        }
+    }
+}
+
+#[test]
+fn a_state_that_is_caught_up_with_is_the_one_that_is_stepped() {
+    let _turn = turn();
+    let policy = vector(attention());
+    for rollback in [0, 1, 8] {
+        let wanted = Options { rollback, ..options(Mode::Carry) };
+        let mut session = Session::open(policy.clone(), wanted).unwrap();
+        let mut core = of_core(&policy, Mode::Carry);
+        for t in 0..40 {
+            // What is refused leaves a half-made moment behind.
+            if t % 5 == 3 {
+                assert!(session.act(&[f32::NAN; 3], &Overrides::default()).is_err());
+            }
+            if t % 9 == 5 {
+                session.decide(&raw(t + 50), &Overrides::default()).unwrap();
+            }
+            let got = session.act(&raw(t), &Overrides::default()).unwrap();
+            let want = core.act(&raw(t), &Overrides::default()).unwrap();
+            assert_close(&got.decision.logits, &want.decision.logits, &format!("frame {t}"));
+            assert_eq!(got.decision.choices, want.decision.choices);
+            let (own, other) = (session.snapshot().unwrap(), core.snapshot().unwrap());
+            assert_eq!(own.len(), other.len());
+            if t % 11 == 7 {
+                session.restore(&other).unwrap();
+            }
         }
     }
 }

@@ -67,7 +67,7 @@ fn step(calls: &mut [&mut Call<'_>]) {
     let mut outcomes = Vec::with_capacity(calls.len());
     for call in calls {
         let Session { moments, asked, .. } = &mut *call.session;
-        match game(moments, asked, call.overrides) {
+        match game(plan, moments, asked, call.overrides) {
             Some(game) => {
                 games.push(game);
                 outcomes.push(&mut call.outcome);

@@ -18,6 +18,8 @@ pub struct Moment {
     pub past: Past,
     /// The last of them.
     pub decision: Decision,
+    /// The run of steps that it is of, one after the other and none taken back. None while it is made.
+    pub run: Option<u64>,
 }
 
 /// The present moment, the next one while it is made, and some before the present, in storage that is taken once:
@@ -28,6 +30,16 @@ pub struct Moments {
     now: usize,
     /// Moments before the present one.
     behind: usize,
+    run: u64,
+}
+
+impl Moment {
+    /// How many steps it is before a later moment, if steps are all that lies between.
+    pub fn steps_to(&self, later: &Moment) -> Option<usize> {
+        let same = self.run.is_some() && self.run == later.run;
+        let steps = later.frames.checked_sub(self.frames)?;
+        (same && steps > 0).then(|| usize::try_from(steps).ok())?
+    }
 }
 
 impl Moments {
@@ -43,7 +55,8 @@ impl Moments {
             bytes: bytes as u64,
         })?;
         drop(room);
-        Ok(Moments { all: vec![first; behind + 2], now: 0, behind: 0 })
+        let first = Moment { run: Some(0), ..first };
+        Ok(Moments { all: vec![first; behind + 2], now: 0, behind: 0, run: 0 })
     }
 
     pub fn now(&self) -> &Moment {
@@ -60,9 +73,11 @@ impl Moments {
         }
     }
 
-    /// Makes the next moment the present one.
-    pub fn advance(&mut self) {
+    /// Makes the next moment the present one; `stepped`, if its state is a step after that of the present.
+    pub fn advance(&mut self, stepped: bool) {
+        self.run += u64::from(!stepped);
         self.now = (self.now + 1) % self.all.len();
+        self.all[self.now].run = Some(self.run);
         self.behind = (self.behind + 1).min(self.all.len() - 2);
     }
 
@@ -77,11 +92,13 @@ impl Moments {
         let len = self.all.len();
         self.now = (self.now + len - count) % len;
         self.behind -= count;
+        self.run += u64::from(count > 0);
     }
 
     /// Begins anew from a moment that was not made here.
     pub fn begin(&mut self, first: Moment) {
-        self.all[self.now] = first;
+        self.run += 1;
+        self.all[self.now] = Moment { run: Some(self.run), ..first };
         self.behind = 0;
     }
 

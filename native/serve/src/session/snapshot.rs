@@ -108,7 +108,7 @@ impl Session {
         let state = self.model.zero_state().with_values(&read.state()?)?;
         let state = Carried::new(state, self.model.plan())?;
         let ring = self.ring(&mut read, frames)?;
-        let now = Moment { frames, game_frame, state, past, decision };
+        let now = Moment { frames, game_frame, state, past, decision, run: None };
         if read.0.is_empty() { Ok((seed, now, ring)) } else { Err(corrupt("bytes after its end")) }
     }
 
