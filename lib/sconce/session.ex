@@ -349,7 +349,7 @@ defmodule Sconce.Session do
   Decides for many games at once: `[{session, frame}, ...]`, each as `act/3` would, the answers in their order.
 
   Sessions over one policy step as one batch, in which each weight that is read serves several games: thirty two
-  of them take a third of the time, and each has the bits that it would have alone. What is wrong with one is its
+  of them take a half to a fifth of the time, and each has the bits that it would have alone. What is wrong with one is its
   own answer; a session that is there twice is `:busy` the second time. An entry may bring options of its own,
   `{session, frame, opts}`; `:deadline_ms` is of all. Sixty-four games are one native call: those of a call that
   is late stay as they were. Sessions of a `Sconce.Serving` are decided there.
@@ -585,8 +585,8 @@ defmodule Sconce.Session do
   Takes back the decisions for the game's frame `game_frame` and for all after it, and answers how many.
 
   For games that predict the other player and correct themselves: the session must be opened with
-  `rollback: n`, and frames be given with their numbers (`game_frame:`). Nothing is copied; it takes a
-  microsecond. What is decided again is drawn from the same random numbers. A frame further back than the last
+  `rollback: n`, and frames be given with their numbers (`game_frame:`). Nothing is copied; it takes 2.6 us
+  for eight frames. What is decided again is drawn from the same random numbers. A frame further back than the last
   `n` decisions is `:not_found`, and the session stays as it was. A snapshot has the last decision, and none
   before it.
 

@@ -415,6 +415,14 @@ mod tests {
             assert_eq!(receiver.recv().unwrap(), [2, 3, 4, 5]);
             queue.push(6, Some(Deadline::after_ms(60_000)), 6).unwrap();
             assert_eq!(receiver.recv().unwrap(), [6]);
+            while queue.state().asleep == 0 {
+                thread::yield_now();
+            }
+            // Not worth a second worker: who is done takes it.
+            queue.push(7, None, 7).unwrap();
+            first.ready.clear();
+            assert!(queue.take(8, &mut first));
+            assert_eq!(first.ready.drain(..).map(|entry| entry.item).collect::<Vec<_>>(), [7]);
             queue.close();
         });
     }
