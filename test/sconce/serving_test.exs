@@ -21,8 +21,9 @@ defmodule Sconce.ServingTest do
 
   defp start!(opts \\ []) do
     opts = Keyword.put_new_lazy(opts, :policy, &policy!/0)
-    # With one it is known what a batch is.
-    pid = start_supervised!({Serving, Keyword.put_new(opts, :workers, 1)}, id: make_ref())
+    # With one it is known what a batch is. These policies are so small that all of them would be inline.
+    opts = Keyword.merge([workers: 1, lane: :worker], opts)
+    pid = start_supervised!({Serving, opts}, id: make_ref())
     {:ok, serving} = Serving.info(pid)
     serving
   end
