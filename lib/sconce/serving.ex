@@ -513,6 +513,7 @@ defmodule Sconce.Serving do
   @impl true
   def init(options) do
     taken = Keyword.take(options, [:max_batch, :max_queue, :workers, :weights, :lane])
+
     native =
       taken
       |> Keyword.update!(:weights, &Session.format/1)

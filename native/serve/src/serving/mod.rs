@@ -256,9 +256,9 @@ impl<R: Request> Serving<R> {
         self.options
     }
 
-    /// Where steps are made.
+    /// Where steps are made; what is not packed is a worker's.
     pub fn lane(&self) -> Lane {
-        self.lane
+        if self.model().plan().is_some() { self.lane } else { Lane::Worker }
     }
 
     pub fn model(&self) -> Arc<Model> {

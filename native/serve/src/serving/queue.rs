@@ -458,6 +458,20 @@ mod tests {
     }
 
     #[test]
+    fn who_is_inside_is_waited_for_by_a_drain_and_let_in_before_it_alone() {
+        let queue = filled(&[]);
+        let inside = [queue.enter().unwrap(), queue.enter().unwrap()];
+        let (sender, receiver) = mpsc::channel();
+        queue.drain(move || sender.send(()).unwrap());
+        assert_eq!(queue.enter().err().map(|e| e.kind()), Some(Kind::Unavailable));
+        for one in inside {
+            assert!(receiver.try_recv().is_err());
+            drop(one);
+        }
+        assert!(receiver.try_recv().is_ok());
+    }
+
+    #[test]
     fn a_draining_queue_refuses_the_new_and_tells_when_the_old_is_done() {
         let queue = filled(&[(1, 10)]);
         let told = Arc::new(AtomicUsize::new(0));
