@@ -1,10 +1,11 @@
 //! Vectors as matrices read them.
 
 use std::mem;
-use std::ops::Range;
+
+use sconce_core::ops::simd::LANES;
 
 use super::int8::Codes;
-use super::{AHEAD, Encoding};
+use super::{AHEAD, Encoding, Sums, VECTORS};
 
 /// What a vector has at one place.
 #[derive(Debug, Clone, Copy, Default)]
@@ -13,9 +14,16 @@ pub struct Entry {
     pub value: f32,
 }
 
-/// Vectors of one width, and the forms in which matrices read them, each made when it is first wanted.
+/// Vectors of one width, and room for what a panel makes of them.
 #[derive(Default)]
 pub struct Input {
+    pub(super) vectors: Vectors,
+    pub(super) sums: Vec<Sums>,
+}
+
+/// Vectors in the forms in which matrices read them, each made when it is first wanted.
+#[derive(Default)]
+pub struct Vectors {
     numbers: Vec<f32>,
     rows: usize,
     width: usize,
@@ -36,13 +44,24 @@ struct Sparse {
 impl Input {
     /// Room for so many vectors of up to `widest` numbers.
     pub fn new(widest: usize, rows: usize) -> Self {
-        let sparse = Sparse { entries: vec![Entry::default(); widest + AHEAD], count: 0 };
-        let (numbers, codes) = (vec![0.0; widest * rows], Codes::new(widest, rows));
-        Input { numbers, sparse, codes, ..Input::default() }
+        let sums = vec![[[0.0; LANES]; VECTORS]; rows];
+        Input { vectors: Vectors::new(widest, rows), sums }
     }
 
     /// Takes the place of what was read before; vectors are of one width.
     pub fn read<'a>(&mut self, rows: impl IntoIterator<Item = &'a [f32]>) {
+        self.vectors.read(rows);
+    }
+}
+
+impl Vectors {
+    fn new(widest: usize, rows: usize) -> Self {
+        let sparse = Sparse { entries: vec![Entry::default(); widest + AHEAD], count: 0 };
+        let (numbers, codes) = (vec![0.0; widest * rows], Codes::new(widest, rows));
+        Vectors { numbers, sparse, codes, ..Vectors::default() }
+    }
+
+    fn read<'a>(&mut self, rows: impl IntoIterator<Item = &'a [f32]>) {
         (self.rows, self.has_sparse, self.has_codes) = (0, false, false);
         for row in rows {
             self.width = row.len();
@@ -67,6 +86,10 @@ impl Input {
         self.width
     }
 
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// The vector, if it is one: its entries and [`AHEAD`] more.
     pub fn sparse(&self) -> Option<&[Entry]> {
         (self.rows == 1).then(|| &self.sparse.entries[..self.sparse.count + AHEAD])
@@ -79,13 +102,6 @@ impl Input {
     /// A vector of several.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.numbers[row * self.width..][..self.width]
-    }
-
-    /// The vectors in parts of at most so many, as even as can be.
-    pub fn tiles(&self, most: usize) -> impl Iterator<Item = Range<usize>> {
-        let (rows, parts) = (self.rows, self.rows.div_ceil(most));
-        let each = rows.div_ceil(parts.max(1)).max(1);
-        (0..rows).step_by(each).map(move |first| first..rows.min(first + each))
     }
 }
 
