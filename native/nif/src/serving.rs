@@ -162,6 +162,7 @@ impl serving::Request for Queued {
                 session: acting.taken.session()?,
                 raw: &acting.request.raw,
                 overrides: &acting.request.overrides,
+                asked: true,
             },
             Queued::Forward(looking) => Work::Forward(&looking.pass),
         })
@@ -221,9 +222,11 @@ fn submit_act(
     server: &Server,
     reference: Reference,
     request: Request,
-    taken: Taken,
+    mut taken: Taken,
     deadline: Option<Deadline>,
 ) -> Result<()> {
+    // Here, where there are more schedulers than workers.
+    guard(|| taken.session()?.ask(&request.raw, &request.overrides))?;
     let waiting = Waiting::new(env, "act", reference, taken.ticket.clone(), &server.outbox);
     let acting = Box::new(Acting { request, taken, waiting });
     server.submit(env.pid(), deadline, Queued::Act(acting))

@@ -260,10 +260,11 @@ impl Session {
         self.model.policy()
     }
 
-    /// Goes on with the weights of another model of the same Spec.
-    pub fn adopt(&mut self, model: &Arc<Model>) -> Result<()> {
+    /// Goes on with the weights of another model of the same Spec; true if it is another. What the session was
+    /// [asked](Self::ask) is forgotten then.
+    pub fn adopt(&mut self, model: &Arc<Model>) -> Result<bool> {
         if Arc::ptr_eq(&self.model, model) {
-            return Ok(());
+            return Ok(false);
         }
         if self.policy().spec() != model.policy().spec() {
             return Err(Error::mismatch("Spec of the new weights", "the session's", "another"));
@@ -277,7 +278,7 @@ impl Session {
             self.cost = model.cost(self.options.window_size)?;
         }
         (self.model, self.asked.way) = (model.clone(), Way::Made(0));
-        Ok(())
+        Ok(true)
     }
 
     /// One decision for one raw row.
@@ -303,8 +304,9 @@ impl Session {
         made.inspect_err(|_| self.asked.way = Way::Made(0))
     }
 
-    /// Reads what a decision needs; after it the way is known.
-    fn ask(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
+    /// Reads what a decision needs; after it the way is known. Who asks here decides by [`decide_many`], with
+    /// [`Call::asked`].
+    pub fn ask(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
         self.asked.way = Way::Made(0);
         if let Some(behind) = self.made(overrides.game_frame)? {
             self.asked.way = Way::Made(behind);

@@ -102,7 +102,7 @@ impl Request for Caller {
     fn work(&mut self) -> Result<Work<'_>> {
         let overrides = &self.overrides;
         Ok(match &mut self.asked {
-            Asked::Act { session, raw } => Work::Act { session, raw, overrides },
+            Asked::Act { session, raw } => Work::Act { session, raw, overrides, asked: false },
             Asked::Forward(pass) => Work::Forward(pass),
         })
     }

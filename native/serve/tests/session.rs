@@ -812,7 +812,13 @@ fn windows_of_many_sessions_have_the_bits_of_one() {
         let mut calls: Vec<Call<'_>> = together
             .iter_mut()
             .zip(&raws)
-            .map(|(session, raw)| Call { session, raw, overrides: &overrides, outcome: Ok(()) })
+            .map(|(session, raw)| Call {
+                session,
+                raw,
+                overrides: &overrides,
+                asked: false,
+                outcome: Ok(()),
+            })
             .collect();
         decide_many(&mut calls);
         for ((call, other), raw) in calls.into_iter().zip(&mut alone).zip(&raws) {
@@ -905,7 +911,13 @@ fn many_sessions_decide_in_one_call_what_each_decides_alone() {
         let mut calls: Vec<Call<'_>> = together
             .iter_mut()
             .zip(&raws)
-            .map(|(session, raw)| Call { session, raw, overrides: &overrides, outcome: Ok(()) })
+            .map(|(session, raw)| Call {
+                session,
+                raw,
+                overrides: &overrides,
+                asked: false,
+                outcome: Ok(()),
+            })
             .collect();
         decide_many(&mut calls);
         for (i, (call, other)) in calls.into_iter().zip(&mut alone).enumerate() {

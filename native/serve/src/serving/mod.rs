@@ -67,7 +67,13 @@ impl Options {
 
 /// What is asked for.
 pub enum Work<'a> {
-    Act { session: &'a mut Session, raw: &'a [f32], overrides: &'a Overrides },
+    Act {
+        session: &'a mut Session,
+        raw: &'a [f32],
+        overrides: &'a Overrides,
+        /// Whether the session was [asked](Session::ask) this already.
+        asked: bool,
+    },
     Forward(&'a Pass),
 }
 
@@ -444,9 +450,9 @@ fn decide<R: Request>(model: &Arc<Model>, entries: &mut [Entry<R>]) -> Vec<Resul
 
 fn call<'a, R: Request>(model: &Arc<Model>, request: &'a mut R) -> Result<Call<'a>> {
     match request.work()? {
-        Work::Act { session, raw, overrides } => {
-            session.adopt(model)?;
-            Ok(Call { session, raw, overrides, outcome: Ok(()) })
+        Work::Act { session, raw, overrides, asked } => {
+            let asked = !session.adopt(model)? && asked;
+            Ok(Call { session, raw, overrides, asked, outcome: Ok(()) })
         }
         Work::Forward(_) => Err(Error::Cancelled),
     }
