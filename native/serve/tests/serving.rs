@@ -12,17 +12,12 @@ use sconce_core::spec::{
 use sconce_core::{Error, Kind, Policy, Result, Spec};
 use sconce_serve::pass::Pass;
 use sconce_serve::serving::{Answer, GaveUp, Options, Request, Serving, Work};
-use sconce_serve::session::{self, Act, Lane, Mode, Overrides, Session};
+use sconce_serve::session::{self, Act, Mode, Overrides, Session};
 use sconce_serve::{Deadline, Format, Model};
 
 /// What a batch is, is known with one worker.
-const ONE: Options = Options {
-    max_batch: 64,
-    max_queue: 1024,
-    workers: 1,
-    weights: Format::F32,
-    lane: Some(Lane::Worker),
-};
+const ONE: Options =
+    Options { max_batch: 64, max_queue: 1024, workers: 1, weights: Format::F32, lane: None };
 
 fn gru() -> Backbone {
     Backbone::Gru(RecurrentConfig {

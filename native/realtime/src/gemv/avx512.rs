@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use sconce_core::ops::simd::LANES;
 
 use super::int8::{Code, GROUP};
-use super::{AHEAD, Entry, Sums, Vector};
+use super::{AHEAD, Entry, Rows, Sums, Vector};
 
 /// Adds to the sums each row of a panel times what its entry says. The last [`AHEAD`] entries are not added.
 ///
@@ -67,49 +67,46 @@ pub unsafe fn add_pairs<const T: usize>(
     }
 }
 
-/// Adds to the sums of each of `R` vectors the rows of a block, of so many vectors each, times its numbers. Meanwhile
-/// fetches what lies at `next`, and gives what comes behind it.
+/// Adds to the sums of each of `R` vectors rows of a panel, of so many vectors each, times its numbers.
 ///
 /// # Safety
-/// The CPU has AVX-512F, the vectors `x` are of one width, and the block has as many rows.
+/// The CPU has AVX-512F, and the panel and the vectors have the inputs of these rows.
 #[target_feature(enable = "avx512f")]
-pub unsafe fn tile<const R: usize>(
+pub unsafe fn tile<const R: usize, W: Rows>(
     sums: &mut [Sums; R],
-    block: &[Vector],
+    panel: &[Vector],
     vectors: usize,
     x: [&[f32]; R],
-    next: *const Vector,
-) -> *const Vector {
-    let inputs = x[0].len();
+    mut rows: W,
+) {
     let x = x.map(<[f32]>::as_ptr);
-    let (mut at, mut next) = (0, next);
+    let mut at = 0;
     while at < vectors {
-        let row = block.as_ptr().wrapping_add(at);
+        let of = (panel.as_ptr().wrapping_add(at), vectors);
         // SAFETY: the caller's promise, and `at` and so many vectors are in a row.
         at += unsafe {
             match vectors - at {
-                4.. => stripe::<4, R>(sums, at, (row, vectors), (x, inputs), next),
-                2.. => stripe::<2, R>(sums, at, (row, vectors), (x, inputs), next),
-                _ => stripe::<1, R>(sums, at, (row, vectors), (x, inputs), next),
+                4.. => stripe::<4, R, _>(sums, at, of, x, rows),
+                2.. => stripe::<2, R, _>(sums, at, of, x, rows),
+                _ => stripe::<1, R, _>(sums, at, of, x, rows),
             }
         };
-        next = next.wrapping_add(inputs);
+        rows = rows.ahead();
     }
-    next
 }
 
 /// [`tile`] of the `T` vectors of sums from `at` on: they stay in registers.
 ///
 /// # Safety
-/// As of [`tile`]; `row` is in the first row, and `at + T <= vectors`.
+/// As of [`tile`]; the panel begins at its `at`-th vector, and `at + T <= vectors`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn stripe<const T: usize, const R: usize>(
+unsafe fn stripe<const T: usize, const R: usize, W: Rows>(
     sums: &mut [Sums; R],
     at: usize,
-    (mut row, vectors): (*const Vector, usize),
-    (x, inputs): ([*const f32; R], usize),
-    next: *const Vector,
+    (panel, vectors): (*const Vector, usize),
+    x: [*const f32; R],
+    rows: W,
 ) -> usize {
     let mut all = [[_mm512_setzero_ps(); T]; R];
     for (all, sums) in all.iter_mut().zip(sums.iter()) {
@@ -118,19 +115,20 @@ unsafe fn stripe<const T: usize, const R: usize>(
             *all = unsafe { _mm512_loadu_ps(sum.as_ptr()) };
         }
     }
-    for i in 0..inputs {
-        fetch::<1>(next.wrapping_add(i));
+    for i in 0..rows.len() {
+        rows.fetch(i);
+        let input = rows.input(i);
+        let row = panel.wrapping_add(input * vectors);
         // SAFETY: the caller's promise.
         let weights: [__m512; T] =
             std::array::from_fn(|t| unsafe { _mm512_loadu_ps(row.add(t).cast()) });
         for (all, x) in all.iter_mut().zip(x) {
             // SAFETY: the caller's promise.
-            let x = _mm512_set1_ps(unsafe { *x.add(i) });
+            let x = _mm512_set1_ps(unsafe { *x.add(input) });
             for (sum, weights) in all.iter_mut().zip(weights) {
                 *sum = _mm512_fmadd_ps(weights, x, *sum);
             }
         }
-        row = row.wrapping_add(vectors);
     }
     for (all, sums) in all.into_iter().zip(sums) {
         for (made, sum) in all.into_iter().zip(&mut sums[at..at + T]) {
@@ -146,28 +144,26 @@ unsafe fn stripe<const T: usize, const R: usize>(
 /// # Safety
 /// As of [`tile`].
 #[target_feature(enable = "avx512f")]
-pub unsafe fn tile_pairs<const R: usize>(
+pub unsafe fn tile_pairs<const R: usize, W: Rows>(
     sums: &mut [Sums; R],
-    block: &[Vector],
+    panel: &[Vector],
     vectors: usize,
     x: [&[f32]; R],
-    next: *const Vector,
-) -> *const Vector {
-    let inputs = x[0].len();
+    mut rows: W,
+) {
     let x = x.map(<[f32]>::as_ptr);
-    let (mut at, mut next) = (0, next);
+    let mut at = 0;
     while at < vectors {
-        let row = block.as_ptr().wrapping_add(at);
+        let of = (panel.as_ptr().wrapping_add(at), vectors);
         // SAFETY: as in `tile`.
         at += unsafe {
             match vectors - at {
-                2.. => stripe_pairs::<2, R>(sums, at, (row, vectors), (x, inputs), next),
-                _ => stripe_pairs::<1, R>(sums, at, (row, vectors), (x, inputs), next),
+                2.. => stripe_pairs::<2, R, _>(sums, at, of, x, rows),
+                _ => stripe_pairs::<1, R, _>(sums, at, of, x, rows),
             }
         };
-        next = next.wrapping_add(inputs);
+        rows = rows.ahead();
     }
-    next
 }
 
 /// As [`stripe`].
@@ -176,12 +172,12 @@ pub unsafe fn tile_pairs<const R: usize>(
 /// As of [`stripe`].
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn stripe_pairs<const T: usize, const R: usize>(
+unsafe fn stripe_pairs<const T: usize, const R: usize, W: Rows>(
     sums: &mut [Sums; R],
     at: usize,
-    (mut row, vectors): (*const Vector, usize),
-    (x, inputs): ([*const f32; R], usize),
-    next: *const Vector,
+    (panel, vectors): (*const Vector, usize),
+    x: [*const f32; R],
+    rows: W,
 ) -> usize {
     let (mut lows, mut highs) = ([[_mm512_setzero_ps(); T]; R], [[_mm512_setzero_ps(); T]; R]);
     for ((low, high), sums) in lows.iter_mut().zip(&mut highs).zip(sums.iter()) {
@@ -193,19 +189,20 @@ unsafe fn stripe_pairs<const T: usize, const R: usize>(
             };
         }
     }
-    for i in 0..inputs {
-        fetch::<1>(next.wrapping_add(i));
+    for i in 0..rows.len() {
+        rows.fetch(i);
+        let input = rows.input(i);
+        let row = panel.wrapping_add(input * vectors);
         // SAFETY: the caller's promise.
         let words: [(__m512, __m512); T] = std::array::from_fn(|t| unsafe { halves(row.add(t)) });
         for ((low, high), x) in lows.iter_mut().zip(&mut highs).zip(x) {
             // SAFETY: the caller's promise.
-            let x = _mm512_set1_ps(unsafe { *x.add(i) });
+            let x = _mm512_set1_ps(unsafe { *x.add(input) });
             for ((low, high), (first, second)) in low.iter_mut().zip(high).zip(words) {
                 *low = _mm512_fmadd_ps(first, x, *low);
                 *high = _mm512_fmadd_ps(second, x, *high);
             }
         }
-        row = row.wrapping_add(vectors);
     }
     for ((low, high), sums) in lows.into_iter().zip(highs).zip(sums) {
         for t in 0..T {
