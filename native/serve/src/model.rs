@@ -98,7 +98,8 @@ impl Model {
         }
         // Of a long window a part, which is as slow.
         let frames = window_size.min(MEASURED);
-        let window_us = self.core_us(frames, 3)? * (window_size as f64 / frames as f64);
+        let context = Context::default().forgetting();
+        let window_us = self.core_us(frames, 3, &context)? * (window_size as f64 / frames as f64);
         let mut costs = self.costs();
         if known(&costs).is_none() {
             costs.windows.push((window_size, window_us));
@@ -130,7 +131,7 @@ impl Model {
 
     /// A step of so many games at once, each.
     fn steps_us(&self, games: usize) -> Result<f64> {
-        let Some(plan) = &self.plan else { return self.core_us(1, 9) };
+        let Some(plan) = &self.plan else { return self.core_us(1, 9, &Context::default()) };
         let (row, sampling) = (self.frame(), Sampling::default());
         let mut scratch = Scratch::default();
         let mut of_games = vec![(plan.zero_state().to_vec(), plan.blank()); games];
@@ -148,13 +149,13 @@ impl Model {
         Ok(us / games as f64)
     }
 
-    fn core_us(&self, frames: usize, calls: usize) -> Result<f64> {
+    fn core_us(&self, frames: usize, calls: usize, context: &Context) -> Result<f64> {
         let (row, sampling) = (self.frame(), Sampling::default());
         let frames = window(std::iter::repeat_n(row.view(), frames));
         median_us(calls, || {
             let rngs = [Rng::new(0, "measure", 0)];
             let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
-            let act = || self.policy.act(&frames, &self.zero, draw, &Context::default());
+            let act = || self.policy.act(&frames, &self.zero, draw, context);
             pool::serial(act).map(drop)
         })
     }

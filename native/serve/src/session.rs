@@ -371,7 +371,11 @@ impl Session {
         let rngs = [self.asked.rng];
         let given = overrides.choices.as_deref();
         let draw = Draw { sampling: &self.asked.sampling, rngs: &rngs, given };
-        let context = Context::default().projecting(self.asked.projection.clone());
+        let mut context = Context::default().projecting(self.asked.projection.clone());
+        let windows = self.windows();
+        if windows {
+            context = context.forgetting();
+        }
         let (policy, row) = (self.model.policy(), &self.asked.row);
         let (frames, state) = match &self.moments.now().state {
             Carried::Tensors(state) if !self.looks_back() => {
@@ -384,9 +388,13 @@ impl Session {
             Lane::Inline => pool::serial(act),
             Lane::Worker => act(),
         }?;
-        let state = Carried::new(state, self.model.plan())?;
+        // Each window begins anew: what it ends with is nothing to the next.
+        let state = (!windows).then(|| Carried::new(state, self.model.plan())).transpose()?;
         let (_, next) = self.moments.next();
-        (next.decision, next.state) = (decision, state);
+        next.decision = decision;
+        if let Some(state) = state {
+            next.state = state;
+        }
         Ok(())
     }
 
@@ -490,8 +498,13 @@ impl Session {
     }
 
     fn path(&self) -> Path {
-        let windows = self.options.mode == Mode::Window && self.model.remembers();
-        if self.model.plan().is_some() && !windows { Path::Packed } else { Path::Core }
+        let packed = self.model.plan().is_some() && !self.windows();
+        if packed { Path::Packed } else { Path::Core }
+    }
+
+    /// Whether every decision looks at a window, and nothing is remembered but its frames.
+    fn windows(&self) -> bool {
+        self.options.mode == Mode::Window && self.model.remembers()
     }
 
     /// What makes most decisions, if it is a plan.
