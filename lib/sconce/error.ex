@@ -61,6 +61,7 @@ defmodule Sconce.Error do
   end
 
   defp sentence(:not_found, %{what: what}), do: "#{what} not found"
+  defp sentence(:busy, %{what: "queue" <> _ = what}), do: "#{what} is full"
   defp sentence(:busy, %{what: what}), do: "#{what} is in use"
   defp sentence(:cancelled, _details), do: "cancelled"
 

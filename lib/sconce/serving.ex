@@ -8,6 +8,8 @@ defmodule Sconce.Serving do
 
   @registry Sconce.Serving.Registry
   @rejoin_ms 20
+  # A month and a half, which is what a timer takes.
+  @most_ms 4_000_000_000
 
   @start [
     policy: [type: :any, required: true, doc: "The `Sconce.Policy` that is served."],
@@ -111,7 +113,7 @@ defmodule Sconce.Serving do
 
   ## Errors
 
-    * `:busy` - the queue is full, at once;
+    * `:busy` - the queue is full, at once. Of `open/2`: more than 4,096 sessions are being opened;
     * `:deadline` - not done within `:deadline_ms`, with `waited_ms` in the details. The answer comes
       in time even while the worker is at a long batch. The session stays as it was; if its decision was
       being computed, it is `:busy` until that ends;
@@ -296,7 +298,13 @@ defmodule Sconce.Serving do
   @spec forward(serving, [[term]] | binary, binary | nil, keyword) ::
           {:ok, Policy.output()} | {:error, Error.t()}
   def forward(serving, frames, state \\ nil, opts \\ [])
-      when is_binary(state) or is_nil(state) do
+
+  def forward(_serving, _frames, state, _opts) when not (is_binary(state) or is_nil(state)) do
+    raise ArgumentError,
+          "state: expected what the call before gave or nil, got: #{inspect(state)}; options come behind it"
+  end
+
+  def forward(serving, frames, state, opts) do
     start = System.monotonic_time()
 
     options =
@@ -403,8 +411,22 @@ defmodule Sconce.Serving do
   the answer is an error of kind `:deadline`.
   """
   @spec drain(serving, timeout) :: :ok | {:error, Error.t()}
-  def drain(serving, timeout \\ 5_000),
-    do: at(serving, :drain, [timeout], patience(timeout), &ask(&1, :drain, {:drain, timeout}))
+  def drain(serving, timeout \\ 5_000)
+
+  def drain(serving, timeout)
+      when timeout == :infinity or (is_integer(timeout) and timeout in 0..@most_ms) do
+    drained =
+      at(serving, :drain, [timeout], patience(timeout), &ask(&1, :drain, {:drain, timeout}))
+
+    # Of a node that was waited for a while longer.
+    with {:error, %Error{kind: :deadline} = late} <- drained,
+         do: {:error, put_in(late.details.deadline_ms, timeout)}
+  end
+
+  def drain(_serving, timeout) do
+    raise ArgumentError,
+          "timeout: expected 0 to #{@most_ms} milliseconds or :infinity, got: #{inspect(timeout)}"
+  end
 
   # The other node may take its time to say that it is late.
   defp patience(:infinity), do: nil
@@ -480,7 +502,12 @@ defmodule Sconce.Serving do
   defp ask(%{pid: pid}, op, message) do
     GenServer.call(pid, message, :infinity)
   catch
-    :exit, _reason -> {:error, %Error{kind: :cancelled, op: op}}
+    :exit, {:noproc, _call} ->
+      {:error,
+       %Error{kind: :unavailable, op: op, details: %{what: "serving", reason: "has ended"}}}
+
+    :exit, _reason ->
+      {:error, %Error{kind: :cancelled, op: op}}
   end
 
   # `{:here, serving}`, or `{:there, node, what it is called there}`.
@@ -493,6 +520,13 @@ defmodule Sconce.Serving do
     do: {:here, serving}
 
   defp find(%__MODULE__{pid: pid}, _op, _ms, _start), do: {:there, node(pid), pid}
+
+  defp find(serving, _op, _ms, _start)
+       when not (is_pid(serving) or is_atom(serving) or is_tuple(serving)) or is_nil(serving) or
+              elem(serving, 0) == :ok do
+    raise ArgumentError,
+          "serving: expected a pid, a name or what info/1 gave, got: #{inspect(serving)}"
+  end
 
   defp find(serving, op, _ms, _start) do
     case GenServer.whereis(serving) do

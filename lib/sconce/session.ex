@@ -121,7 +121,7 @@ defmodule Sconce.Session do
                "A decision without a number goes with the one before."
          ],
          deadline_ms: [
-           type: :non_neg_integer,
+           type: {:or, [:non_neg_integer, nil]},
            max: 4_294_967_295,
            doc: "After so many milliseconds the answer is an error of kind `:deadline`."
          ],
@@ -251,12 +251,16 @@ defmodule Sconce.Session do
   Opens a session at the start of a game, owned by the caller.
   """
   @spec open(Policy.t(), keyword) :: {:ok, t} | {:error, Error.t()}
-  def open(%Policy{} = policy, opts \\ []) do
+  def open(policy, opts \\ [])
+
+  def open(%Policy{} = policy, opts) do
     options = Options.validate!(opts, @open)
 
     native = &Native.session_open(policy.ref, &1, &2, &3)
     open_by(options, &begin(policy.spec, native, &1))
   end
+
+  def open(other, _opts), do: raise(ArgumentError, "expected a policy, got: #{inspect(other)}")
 
   @doc false
   def served_options, do: @served
@@ -264,6 +268,10 @@ defmodule Sconce.Session do
   @doc false
   # A session of a serving, see `Sconce.Serving.open/2`. `open` is told what is wanted and answers as `begin/3`.
   def open_served(opts, open) do
+    for {key, _value} <- opts, key in [:weights, :lane] do
+      raise ArgumentError, "option #{inspect(key)} is the serving's: give it to start_link/1"
+    end
+
     options = [weights: :f32, lane: :auto] ++ Options.validate!(opts, @served)
     with {:ok, session} <- open_by(options, open), do: {:ok, %{session | lane: :serving}}
   end
@@ -340,12 +348,17 @@ defmodule Sconce.Session do
   #{Options.docs(@act)}
   """
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}
-  def act(%__MODULE__{} = session, frame, opts \\ []) do
+  def act(session, frame, opts \\ [])
+
+  def act(%__MODULE__{} = session, frame, opts) do
     with {:ok, asked} <- pack(session, frame, opts),
          {:ok, decision} <- decide(asked, opts[:deadline_ms]) do
       {:ok, Action.new(session.spec, session.controller?, decision)}
     end
   end
+
+  def act(other, _frame, _opts),
+    do: raise(ArgumentError, "expected a session, got: #{inspect(other)}")
 
   @doc """
   Decides for many games at once: `[{session, frame}, ...]`, each as `act/3` would, the answers in their order.

@@ -155,8 +155,10 @@ defmodule Sconce.ServingTest do
       {:ok, own} = Session.open(serving.policy, seed: 5, weights: :bf16)
       assert Session.act(session, frame(3)) == Session.act(own, frame(3))
 
-      assert_raise ArgumentError, ~r/unknown option :weights/, fn ->
-        Serving.open(serving, weights: :f32)
+      for {option, value} <- [weights: :f32, lane: :inline] do
+        assert_raise ArgumentError, ~r/option :#{option} is the serving's/, fn ->
+          Serving.open(serving, [{option, value}])
+        end
       end
     end
   end
@@ -544,6 +546,24 @@ defmodule Sconce.ServingTest do
       refute_received _
     end
 
+    test "by drain waits as long as a time says, and is not begun by what is none" do
+      serving = start!()
+
+      for wrong <- [-1, 1.5, "5", nil, :soon, Integer.pow(10, 12)] do
+        assert_raise ArgumentError, ~r/timeout: expected 0 to/, fn ->
+          Serving.drain(serving, wrong)
+        end
+      end
+
+      assert {:ok, _} = Session.act(open!(serving), frame(0))
+      :ok = Serving.stop(serving)
+
+      for answer <- [Serving.drain(serving), Serving.swap(serving, serving.policy)] do
+        assert {:error, %Error{kind: :unavailable} = error} = answer
+        assert Exception.message(error) =~ "has ended"
+      end
+    end
+
     test "by stop cancels what waits, and sessions are told, and keep their memory" do
       serving = start!(max_queue: 8)
       session = open!(serving)
@@ -684,6 +704,21 @@ defmodule Sconce.ServingTest do
 
       assert details == %{what: "serving :nobody"}
       assert {:error, %Error{kind: :not_found}} = Serving.stats(self())
+    end
+
+    test "says what it is given instead of what it takes" do
+      policy = policy!()
+
+      for {what, wrong} <- [
+            {"serving", fn -> Serving.open("nope") end},
+            {"serving", fn -> Serving.open(policy) end},
+            {"serving", fn -> Serving.open({:ok, self()}) end},
+            {"state", fn -> Serving.forward(:nobody, [[frame(0)]], deadline_ms: 5) end},
+            {"a policy", fn -> Session.open({:ok, policy}) end},
+            {"a session", fn -> Session.act(policy, frame(0)) end}
+          ] do
+        assert_raise ArgumentError, ~r/#{what}.*, got: /, wrong
+      end
     end
 
     test "refuses options that are none" do

@@ -356,8 +356,8 @@ impl Session {
         let numbers = self.moments.latest().filter_map(|moment| moment.game_frame);
         let what = format!("decision for the game's frame {game_frame}");
         let kept: Vec<String> = numbers.map(|frame| frame.to_string()).collect();
-        let reason = format!("the session keeps those for {} (rollback)", kept.join(", "));
-        Error::not_found(format!("{what}: {reason}"))
+        let reason = format!("the session keeps those for {}, see rollback", kept.join(", "));
+        Error::not_found(format!("{what} ({reason})"))
     }
 
     /// A step of the plan, once it was [asked](Self::ask) for.

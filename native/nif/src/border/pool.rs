@@ -9,7 +9,7 @@ use sconce_serve::Pool;
 use super::{Answer, Reply};
 
 /// Calls that may wait at one time; the next one is `:busy`.
-const QUEUE: usize = 256;
+const QUEUE: usize = 4096;
 
 /// The pool of this VM, started by the first call that needs it. As many threads as the native side
 /// computes with.
