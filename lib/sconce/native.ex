@@ -33,6 +33,9 @@ defmodule Sconce.Native do
   def native_info, do: unavailable(:native_info)
   def error_kinds, do: unavailable(:error_kinds)
 
+  # Device
+  def device_check(_ordinal), do: unavailable(:device)
+
   # Corpus
   def corpus_import(_reference, _paths, _dir, _options), do: unavailable(:import)
   def corpus_build(_reference, _schema, _games, _dir), do: unavailable(:build)

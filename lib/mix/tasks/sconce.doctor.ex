@@ -17,7 +17,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   use Mix.Task
 
-  alias Sconce.{Config, Corpus, Figures, Memory, Switches}
+  alias Sconce.{Config, Corpus, Device, Figures, Memory, Switches}
 
   # `rust-version` of Cargo.toml.
   @rust "1.91.0"
@@ -108,8 +108,15 @@ defmodule Mix.Tasks.Sconce.Doctor do
       {"system", "#{system()}, #{:erlang.system_info(:system_architecture)}"},
       {"cpu", "#{:erlang.system_info(:logical_processors_available)} threads, #{features(info)}"},
       {"memory", memory()},
-      {"gpu", "not used: CUDA is not part of this version"}
+      {"gpu", gpu()}
     ]
+  end
+
+  defp gpu do
+    case Device.resolve(:cuda) do
+      {:ok, device} -> "#{device} can be used"
+      {:error, error} -> "not used: #{error.details.reason}"
+    end
   end
 
   defp features(%{cpu: cpu}) do

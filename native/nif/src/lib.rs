@@ -5,6 +5,7 @@
 mod bench;
 mod border;
 mod corpus;
+mod device;
 mod embedding;
 mod env;
 mod loader;
