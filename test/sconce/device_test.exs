@@ -127,6 +127,11 @@ defmodule Sconce.DeviceTest do
                  "(to mend it: install NVIDIA's driver 580 or newer, or device: :cpu)"
     end
 
+    @tag :gpu
+    test "a card that has all it needs is told that policies do not run there yet" do
+      assert told(%{}) =~ ~r/^ops: .*policies do not run on CUDA yet/
+    end
+
     test "a driver that is too old, a card that is not there or too old, and libraries that are missing are told" do
       driver = fake!("driver", libcuda: 1)
       machine = fake!("machine", libcuda: 1, libcublas: 13, libcublasLt: 13, libcurand: 10)

@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int  WARP= 32;
+constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ inline float read(const float *p) { return *p; }
@@ -20,7 +20,7 @@ __device__ inline void write(__nv_bfloat16 *p, float v) { *p = __float2bfloat16(
 
 // The same in every lane.
 __device__ inline float sum_of_lanes(float v) {
-  for (int apart =  WARP/ 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
+  for (int apart = WARP / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
   return v;
 }
 

@@ -7,7 +7,10 @@ use sconce_core::ops::{Norm, row_norm, tensor};
 use sconce_core::rng::Rng;
 use sconce_core::weights::Weight;
 
-use crate::emulated::{Element, Kernels, Memory};
+use crate::Kernels;
+use crate::emulated::Emulated;
+use crate::memory::Argument::{Float, Int, Long};
+use crate::memory::{Element, Memory};
 
 const EPS: f32 = 1e-5;
 
@@ -75,14 +78,14 @@ impl Case {
     }
 
     /// By kernels whose blocks have so many threads.
-    fn emulated<T: Element>(&self, kernels: &Kernels, threads: u32) -> Results {
+    fn launched<T: Element>(&self, kernels: &impl Kernels, threads: u32) -> Results {
         const ROWS_PER_PART: usize = 8;
         let center = self.bias.is_some();
         let kernel = |step: &str| {
             let name = if center { "layer_norm" } else { "rms_norm" };
             format!("{name}_{}_{step}", T::NAME)
         };
-        let (rows, d) = (self.rows as i64, self.d as i32);
+        let (rows, d) = (|| Long(self.rows as i64), || Int(self.d as i32));
         let mut x = Memory::<T>::of(&self.x);
         let mut weight = Memory::<f32>::of(&self.weight);
         let mut bias = Memory::<f32>::of(self.bias.as_deref().unwrap_or(&[]));
@@ -97,29 +100,29 @@ impl Case {
             &kernel("forward"),
             by_row,
             block,
-            &[
-                (&mut x).into(),
-                (&mut weight).into(),
-                (&mut bias).into(),
-                (&mut y).into(),
-                (&mut kept).into(),
-                rows.into(),
-                d.into(),
-                EPS.into(),
+            &mut [
+                x.argument(),
+                weight.argument(),
+                bias.argument(),
+                y.argument(),
+                kept.argument(),
+                rows(),
+                d(),
+                Float(EPS),
             ],
         );
         kernels.launch(
             &kernel("backward"),
             by_row,
             block,
-            &[
-                (&mut x).into(),
-                (&mut weight).into(),
-                (&mut kept).into(),
-                (&mut dy).into(),
-                (&mut dx).into(),
-                rows.into(),
-                d.into(),
+            &mut [
+                x.argument(),
+                weight.argument(),
+                kept.argument(),
+                dy.argument(),
+                dx.argument(),
+                rows(),
+                d(),
             ],
         );
 
@@ -132,21 +135,21 @@ impl Case {
             &kernel("weight_parts"),
             by_column(self.d, count),
             block,
-            &[
-                (&mut x).into(),
-                (&mut kept).into(),
-                (&mut dy).into(),
-                (&mut parts).into(),
-                rows.into(),
-                d.into(),
-                (ROWS_PER_PART as i32).into(),
+            &mut [
+                x.argument(),
+                kept.argument(),
+                dy.argument(),
+                parts.argument(),
+                rows(),
+                d(),
+                Int(ROWS_PER_PART as i32),
             ],
         );
         kernels.launch(
             "sum_parts",
             by_column(n, 1),
             block,
-            &[(&mut parts).into(), (&mut sums).into(), (count as i32).into(), (n as i32).into()],
+            &mut [parts.argument(), sums.argument(), Int(count as i32), Int(n as i32)],
         );
 
         let (dweight, dbias) = (sums.read()[..self.d].to_vec(), sums.read()[self.d..].to_vec());
@@ -166,12 +169,11 @@ fn assert_near(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
 }
 
 /// `rounding`: of what is written in T; gradients of weights are f32 on both sides.
-fn kernels_are_the_op<T: Element>(rounding: f32) {
-    let kernels = Kernels::compile("norm");
+fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
     for center in [true, false] {
         for sizes in SIZES {
             let case = Case::new::<T>(sizes, center);
-            let (want, got) = (case.on_cpu(), case.emulated::<T>(&kernels, 128));
+            let (want, got) = (case.on_cpu(), case.launched::<T>(kernels, 128));
             let what = |of| format!("{of} of {sizes:?}, centered: {center}");
             assert_near(&what("y"), &got.y, &want.y, rounding);
             assert_near(&what("dx"), &got.dx, &want.dx, rounding);
@@ -181,24 +183,37 @@ fn kernels_are_the_op<T: Element>(rounding: f32) {
     }
 }
 
+fn the_grid_changes_no_bit(kernels: &impl Kernels) {
+    for center in [true, false] {
+        let case = Case::new::<f32>((37, 100), center);
+        let one = case.launched::<f32>(kernels, 32);
+        for threads in [64, 256, 1024] {
+            assert_eq!(case.launched::<f32>(kernels, threads), one);
+        }
+    }
+}
+
 #[test]
 fn norms_in_f32_are_those_of_the_cpu() {
-    kernels_are_the_op::<f32>(2e-5);
+    kernels_are_the_op::<f32>(&Emulated::compile("norm"), 2e-5);
 }
 
 #[test]
 fn norms_in_bf16_are_those_of_the_cpu_rounded_once() {
-    kernels_are_the_op::<bf16>(1.0 / 256.0);
+    kernels_are_the_op::<bf16>(&Emulated::compile("norm"), 1.0 / 256.0);
 }
 
 #[test]
 fn the_shape_of_the_grid_changes_no_bit() {
-    let kernels = Kernels::compile("norm");
-    for center in [true, false] {
-        let case = Case::new::<f32>((37, 100), center);
-        let one = case.emulated::<f32>(&kernels, 32);
-        for threads in [64, 256, 1024] {
-            assert_eq!(case.emulated::<f32>(&kernels, threads), one);
-        }
-    }
+    the_grid_changes_no_bit(&Emulated::compile("norm"));
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn norms_on_a_card_are_those_of_the_cpu_whatever_the_grid() {
+    let kernels = crate::card::Card::open("norm", include_str!("../../../cuda/kernels/norm.ptx"));
+    kernels_are_the_op::<f32>(&kernels, 2e-5);
+    kernels_are_the_op::<bf16>(&kernels, 1.0 / 256.0);
+    the_grid_changes_no_bit(&kernels);
 }
