@@ -121,10 +121,13 @@ defmodule Sconce.DeviceTest do
     end
 
     @tag driver: false
-    test "a machine without a driver is told so" do
+    test "a machine without a driver, or with that alone, is told so" do
       assert told(%{}) ==
                "driver: device: option :device: NVIDIA's driver (libcuda.so.1) was not found " <>
                  "(to mend it: install NVIDIA's driver 580 or newer, or device: :cpu)"
+
+      assert told(%{"LD_LIBRARY_PATH" => fake!("driver", libcuda: 1)}) =~
+               ~r/^library: .*libcublas.so.13 was not found .*LD_LIBRARY_PATH/
     end
 
     @tag :gpu
@@ -132,7 +135,7 @@ defmodule Sconce.DeviceTest do
       assert told(%{}) =~ ~r/^ops: .*policies do not run on CUDA yet/
     end
 
-    test "a driver that is too old, a card that is not there or too old, and libraries that are missing are told" do
+    test "a driver that is too old, and a card that is not there or too old, are told; and then that policies wait" do
       driver = fake!("driver", libcuda: 1)
       machine = fake!("machine", libcuda: 1, libcublas: 13, libcublasLt: 13, libcurand: 10)
 
@@ -145,7 +148,6 @@ defmodule Sconce.DeviceTest do
             {driver, %{FAKE_MAJOR: 7},
              "capability: .*Imagined has compute capability 7.0, and 8.0"},
             {driver, %{FAKE_INIT: 999}, "refused: .*NVIDIA's driver says CUDA_ERROR_UNKNOWN"},
-            {driver, %{}, "library: .*libcublas.so.13 was not found .*LD_LIBRARY_PATH"},
             {machine, %{},
              "ops: .*policies do not run on CUDA yet \\(to mend it: device: :cpu\\)"}
           ] do

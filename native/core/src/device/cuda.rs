@@ -19,7 +19,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 
 use super::Missing;
 use crate::error::panic_message;
-use crate::{Error, Result};
+use crate::{Error, Kind, Result};
 
 /// What this build is made for: the driver's version, a thousand times the major and ten times the minor one, and
 /// the compute capability of its kernels.
@@ -33,7 +33,11 @@ type Found<T> = std::result::Result<T, Missing>;
 pub fn open(ordinal: usize) -> Result<Device> {
     let refused = |missing| Error::NoDevice { device: format!("cuda:{ordinal}"), missing };
     look(ordinal).map_err(refused)?;
-    guard(|| Ok(Device::new_cuda_with_stream(ordinal))).map_err(refused)?.map_err(Error::Tensor)
+    let opened = guard(|| Ok(Device::new_cuda_with_stream(ordinal))).map_err(refused)?;
+    opened.map_err(|error| match Error::Tensor(error) {
+        full if full.kind() == Kind::OutOfMemory => full,
+        other => refused(Missing::Refused(other.to_string())),
+    })
 }
 
 /// What is missing for work on a card, if anything is. Makes no context and takes no memory.
