@@ -111,6 +111,9 @@ pub enum Error {
     OverLimit { what: String, bytes: u64, limit: u64 },
     #[error("{what}: {reason}")]
     Unavailable { what: String, reason: String },
+    /// A GPU's driver that is not there, or refuses. By the name of the cause Elixir knows what mends it.
+    #[error("{what}: {reason}")]
+    Driver { what: String, cause: &'static str, reason: String },
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: std::io::Error },
     #[error("panic: {message}")]
@@ -172,7 +175,7 @@ impl Error {
             Error::Deadline { .. } => Kind::Deadline,
             Error::Cancelled => Kind::Cancelled,
             Error::OutOfMemory { .. } | Error::OverLimit { .. } => Kind::OutOfMemory,
-            Error::Unavailable { .. } => Kind::Unavailable,
+            Error::Unavailable { .. } | Error::Driver { .. } => Kind::Unavailable,
             Error::Io { .. } => Kind::Io,
             Error::Panic { .. } => Kind::Panic,
         }
@@ -184,6 +187,9 @@ impl Error {
             Error::NotFound { what } | Error::Busy { what } => json!({ "what": what }),
             Error::Corrupt { what, reason } | Error::Unavailable { what, reason } => {
                 json!({ "what": what, "reason": reason })
+            }
+            Error::Driver { what, cause, reason } => {
+                json!({ "what": what, "cause": cause, "reason": reason })
             }
             Error::Mismatch { what, expected, got } => {
                 json!({ "what": what, "expected": expected, "got": got })

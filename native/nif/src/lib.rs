@@ -7,6 +7,7 @@ mod border;
 mod corpus;
 mod embedding;
 mod env;
+mod gpu;
 mod loader;
 mod many;
 mod outbox;
