@@ -154,7 +154,7 @@ defmodule Sconce.GPUTest do
       assert GPU.memory_status_string(2) == "GPU: N/A"
     end
 
-    test "a question in the meantime does not wait for one that hangs" do
+    test "a question is given up at its deadline, and its late answer goes nowhere" do
       folder = fake!(sleep_ms: 300)
       ask = &Native.gpu_temperature(&1, {&2, 0})
 

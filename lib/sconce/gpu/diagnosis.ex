@@ -42,6 +42,8 @@ defmodule Sconce.GPU.Diagnosis do
   @type t :: %__MODULE__{available: boolean, checks: [check]}
 
   @devices "sudo nvidia-modprobe -u -c=0"
+  @start "start the container with its GPUs, as docker run --gpus all does"
+  @capable "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 
   @doc false
   # Of a machine whose files lie under `root`.
@@ -107,9 +109,20 @@ defmodule Sconce.GPU.Diagnosis do
         unknown("driver", "this system does not show its kernel modules")
 
       nil ->
-        if there?(here.root, "sys/module/nouveau"),
-          do: broken("driver", "nouveau has the card", "install NVIDIA's driver"),
-          else: broken("driver", "not loaded", "sudo modprobe nvidia, once it is installed")
+        no_driver(here.root)
+    end
+  end
+
+  defp no_driver(root) do
+    cond do
+      there?(root, "sys/module/nouveau") ->
+        broken("driver", "nouveau has the card", "install NVIDIA's driver")
+
+      container?(root) ->
+        broken("driver", "not loaded, or not shown to this container", @start)
+
+      true ->
+        broken("driver", "not loaded", "sudo modprobe nvidia, once it is installed")
     end
   end
 
@@ -134,16 +147,12 @@ defmodule Sconce.GPU.Diagnosis do
   defp names(paths), do: Enum.map_join(paths, " ", &Path.basename/1)
   defp permit(paths), do: "sudo chmod a+rw #{Enum.join(paths, " ")}, or join their group"
 
-  defp no_files(root) do
-    if container?(root),
-      do: "start the container with its GPUs, as docker run --gpus all does",
-      else: @devices
-  end
+  defp no_files(root), do: if(container?(root), do: @start, else: @devices)
 
-  defp container?(root) do
-    Enum.any?([".dockerenv", "run/.containerenv"], &there?(root, &1)) or
-      System.get_env("KUBERNETES_SERVICE_HOST") != nil
-  end
+  # What Docker, Podman and Kubernetes leave in theirs.
+  @containers [".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io"]
+
+  defp container?(root), do: Enum.any?(@containers, &there?(root, &1))
 
   defp nvml(_here, {:ok, versions}), do: ok("nvml", "#{versions.nvml}, #{versions.library}")
 
@@ -158,7 +167,7 @@ defmodule Sconce.GPU.Diagnosis do
   defp no_library(root) do
     cond do
       Config.get(:nvml) -> "name the library or its folder in SCONCE_NVML"
-      container?(root) -> "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+      container?(root) -> @capable
       true -> "install the driver's libraries, or name their folder in SCONCE_NVML"
     end
   end
@@ -178,7 +187,7 @@ defmodule Sconce.GPU.Diagnosis do
 
   defp no_cuda(root) do
     if container?(root),
-      do: "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+      do: @capable,
       else: "install the driver's library for CUDA, as libcuda1"
   end
 

@@ -88,6 +88,9 @@ defmodule Sconce.GPU.DiagnosisTest do
     contained = Map.put(loaded, ".dockerenv", "")
     assert [{"files", "start the container with its GPUs" <> _}] = mends(diagnose(contained))
 
+    bare = %{"run/.containerenv" => ""}
+    assert [{"driver", "start the container with its GPUs" <> _}] = mends(diagnose(bare))
+
     unnamed = Map.merge(loaded, @files)
     assert [{"nvml", "name the library or its folder in SCONCE_NVML"}] = mends(diagnose(unnamed))
   end
