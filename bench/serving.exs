@@ -2,6 +2,7 @@
 #
 #     mix run bench/serving.exs                                   # 64 callers, as fast as they can
 #     mix run bench/serving.exs --weights int8 --workers 2
+#     mix run bench/serving.exs --lane worker                     # steps by a worker even where inline is faster
 #     bench/peers/run.py peers.json --threads 2 --only serve_ && \
 #       SCONCE_REPLAYS=replays mix run bench/serving.exs --peers peers.json --seconds 4
 #     SCONCE_REPLAYS=replays mix run bench/serving.exs --games 8 --deadline 4 --minutes 10 --policy gru
@@ -23,8 +24,9 @@ defmodule ServingBench do
   alias Sconce.{Error, Figures, Frame, Serving, Session}
 
   @defaults [callers: 64, seconds: 4.0, deadline: 4, minutes: 10.0, policy: "gru"] ++
-              [workers: 1, weights: "f32"]
+              [workers: 1, weights: "f32", lane: "auto"]
   @switches [callers: :integer, seconds: :float, workers: :integer, weights: :string] ++
+              [lane: :string] ++
               [
                 games: :integer,
                 deadline: :integer,
@@ -41,6 +43,7 @@ defmodule ServingBench do
   @columns [
     {"policy", 6, :left},
     {"call", 10, :left},
+    {"lane", 6, :left},
     {"req/s", 9, :right},
     {"p50", 8, :right},
     {"p95", 8, :right},
@@ -64,7 +67,9 @@ defmodule ServingBench do
     weights =
       Enum.find([:f32, :bf16, :int8], &(to_string(&1) == opts.weights)) || raise "--weights"
 
-    Serving.start_link(policy: Policies.init!(name), workers: opts.workers, weights: weights)
+    lane = Enum.find([:auto, :inline, :worker], &(to_string(&1) == opts.lane)) || raise "--lane"
+    options = [policy: Policies.init!(name), workers: opts.workers, weights: weights, lane: lane]
+    Serving.start_link(options)
   end
 
   defp throughput(opts) do
@@ -80,7 +85,9 @@ defmodule ServingBench do
       found = callers(info, call, opts)
       {:ok, stats} = Serving.stats(serving)
       :ok = Serving.stop(serving)
-      IO.puts(line(name, call, found, stats, peers, opts))
+      lane = if call == "forward", do: :worker, else: info.lane
+      lane = if call == "no serving", do: "", else: to_string(lane)
+      IO.puts(line({name, call, lane}, found, stats, peers, opts))
     end
   end
 
@@ -160,10 +167,10 @@ defmodule ServingBench do
     end
   end
 
-  defp line(name, call, found, stats, peers, opts) do
+  defp line({name, call, lane}, found, stats, peers, opts) do
     rate = length(found) / opts.seconds
     times = Latency.percentiles(found, @percents)
-    cells = [to_string(name), call, Figures.grouped(round(rate))]
+    cells = [to_string(name), call, lane, Figures.grouped(round(rate))]
     times = Enum.map(times, &Latency.cell(&1, :us))
     batch = Latency.cell(stats.batch_size && stats.batch_size.mean, :us)
     Output.line(@columns, cells ++ times ++ [batch, beside(name, rate, peers)])

@@ -41,6 +41,13 @@ defmodule Sconce.Serving do
       default: :f32,
       doc: "How the matrices of a packed policy are kept, as in `Sconce.Session`."
     ],
+    lane: [
+      type: {:in, [:auto, :inline, :worker]},
+      default: :auto,
+      doc:
+        "Where a step is made: on the scheduler of its caller or by a worker. `:auto`: where it takes less time, " <>
+          "as measured at the start."
+    ],
     group: [
       type: :any,
       default: nil,
@@ -90,6 +97,10 @@ defmodule Sconce.Serving do
   `open/2` gives an ordinary `Sconce.Session`, whose `Sconce.Session.act/3` is then computed here;
   `forward/4` is for callers who keep the state themselves. Neither passes through the process: the
   caller's own call puts the request into the queue, and a native thread answers by message.
+
+  Where a decision alone takes less time than its way to a native thread and back, as those of an MLP do, the
+  caller's own call makes it and waits for nothing (`lane: :inline` in `info/1`, chosen once by measure); then
+  callers take turns by decision. What follows is of all else.
 
   Nobody waits for company. An idle worker takes what there is, and while it computes, the next batch
   grows to `:max_batch` at most. A further worker joins in for a quarter of that, or for a request with a
@@ -184,7 +195,7 @@ defmodule Sconce.Serving do
   use GenServer
 
   @enforce_keys [:pid, :name, :group, :ref, :policy] ++
-                  [:max_batch, :max_queue, :workers, :weights, :path, :step_us]
+                  [:max_batch, :max_queue, :workers, :weights, :lane, :path, :step_us]
   defstruct @enforce_keys
 
   @typedoc "A serving as it was started, see `info/1`."
@@ -198,6 +209,7 @@ defmodule Sconce.Serving do
           max_queue: pos_integer,
           workers: pos_integer,
           weights: Session.weights(),
+          lane: :inline | :worker,
           path: :packed | :core,
           step_us: float
         }
@@ -500,8 +512,14 @@ defmodule Sconce.Serving do
 
   @impl true
   def init(options) do
-    taken = Keyword.take(options, [:max_batch, :max_queue, :workers, :weights])
-    native = taken |> Keyword.update!(:weights, &Session.format/1) |> Map.new()
+    taken = Keyword.take(options, [:max_batch, :max_queue, :workers, :weights, :lane])
+
+    native =
+      taken
+      |> Keyword.update!(:weights, &Session.format/1)
+      |> Keyword.update!(:lane, &if(&1 != :auto, do: &1))
+      |> Map.new()
+
     policy = options[:policy]
 
     sender = Sender.start_link()
@@ -530,6 +548,7 @@ defmodule Sconce.Serving do
       max_queue: options[:max_queue],
       workers: options[:workers],
       weights: if(info.packed, do: options[:weights], else: :f32),
+      lane: if(info.lane == "inline", do: :inline, else: :worker),
       path: if(info.packed, do: :packed, else: :core),
       step_us: info.step_us
     }
@@ -625,13 +644,16 @@ defmodule Sconce.Serving do
   defimpl Inspect do
     def inspect(serving, _opts) do
       policy = Spec.summary(serving.policy.spec)
-      ways = "#{serving.path} #{serving.weights}, #{workers(serving.workers)}"
+      ways = "#{serving.path} #{serving.weights}, #{lane(serving)}#{workers(serving.workers)}"
       room = "batches of #{serving.max_batch}, queue of #{serving.max_queue}"
       "#Sconce.Serving<#{name(serving)}#{policy} · #{ways} · #{room}>"
     end
 
     defp name(%{name: nil}), do: ""
     defp name(%{name: name}), do: "#{Kernel.inspect(name)} · "
+
+    defp lane(%{lane: :inline}), do: "steps inline, "
+    defp lane(_serving), do: ""
 
     defp workers(1), do: "1 worker"
     defp workers(n), do: "#{n} workers"

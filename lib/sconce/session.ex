@@ -158,7 +158,9 @@ defmodule Sconce.Session do
     * `:carry` - the state is carried through the whole game. The first frame finds it as after a
       window full of copies of that frame: a zero state is not one that play leads to.
     * `:window` - exactly the model on the last `window_size` frames, padded at the start with copies
-      of the first.
+      of the first. Each decision begins at a zero state, so every frame of the window runs through the
+      layers up to the highest one with a memory; what stands above it is computed for the newest alone, and
+      no state is kept.
     * `{:resync, k}` - carried, but at every k-th frame, the first included, the state is that of the
       window.
 

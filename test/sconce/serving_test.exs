@@ -21,8 +21,10 @@ defmodule Sconce.ServingTest do
 
   defp start!(opts \\ []) do
     opts = Keyword.put_new_lazy(opts, :policy, &policy!/0)
-    # With one it is known what a batch is.
-    pid = start_supervised!({Serving, Keyword.put_new(opts, :workers, 1)}, id: make_ref())
+
+    # With one it is known what a batch is. These policies are so small that all of them would be inline.
+    opts = Keyword.merge([workers: 1, lane: :worker], opts)
+    pid = start_supervised!({Serving, opts}, id: make_ref())
     {:ok, serving} = Serving.info(pid)
     serving
   end
@@ -335,6 +337,95 @@ defmodule Sconce.ServingTest do
     end
   end
 
+  describe "a step on its caller's scheduler" do
+    test "is chosen by measure or by force, and is the decision of a worker" do
+      assert start!(lane: :auto).lane == :inline
+      inline = start!(lane: :inline, workers: 2)
+      assert inspect(inline) =~ "packed f32, steps inline, 2 workers"
+      worker = start!()
+      [here, there] = for serving <- [inline, worker], do: open!(serving, logits: true)
+      for t <- 0..20, do: assert(Session.act(here, frame(t)) == Session.act(there, frame(t)))
+      # The first looked at a window, which is a worker's.
+      assert %{requests: 21, answered: 21, waiting: 0, late: 0} = stats = stats!(inline)
+
+      for histogram <- [:queue_wait_us, :batch_size, :compute_us, :latency_us],
+          do: assert(stats[histogram].count == 21)
+
+      assert stats.batch_size.max == 1
+    end
+
+    test "is no step of what is not packed" do
+      policy = policy!(backbone: :xlstm)
+      serving = start!(policy: policy, lane: :inline)
+      {:ok, own} = Session.open(policy, seed: 5, window_size: 6, mode: :window)
+      session = open!(serving, mode: :window)
+      for t <- 0..3, do: assert(Session.act(session, frame(t)) == Session.act(own, frame(t)))
+    end
+
+    test "of a call that is late leaves the session as it was" do
+      serving = start!(policy: policy!(backbone: :mlp), lane: :inline)
+      session = open!(serving)
+
+      assert {:error, %Error{kind: :deadline, op: :act}} =
+               Session.act(session, frame(0), deadline_ms: 0)
+
+      assert {:ok, %Action{frame: 1}} = Session.act(session, frame(0), deadline_ms: 60_000)
+      assert %{requests: 2, late: 1, answered: 1} = stats!(serving)
+    end
+
+    test "of a frame that is wrong, or that panics, leaves the session as it was" do
+      serving = start!(policy: policy!(backbone: :mlp), lane: :inline)
+      session = open!(serving)
+      {:ok, own} = Session.open(serving.policy, seed: 5, window_size: 6)
+      assert Session.act(session, frame(0)) == Session.act(own, frame(0))
+      :ok = Native.probe_batch(serving.ref, nil)
+
+      assert {:error, %Error{kind: :panic, details: %{message: "probe"}}} =
+               Session.act(session, frame(1))
+
+      not_a_number = <<0x7FC00000::32-little, 0.0::32-float-little>>
+      assert {:error, %Error{kind: :non_finite}} = Session.act(session, not_a_number)
+      assert Session.act(session, frame(1)) == Session.act(own, frame(1))
+      assert %{requests: 4, answered: 4, panics: 1} = stats!(serving)
+    end
+
+    test "has the weights of the last swap, and many callers lose none" do
+      policies = for seed <- [3, 4], do: policy!(backbone: :mlp, seed: seed)
+      serving = start!(policy: hd(policies), lane: :inline)
+
+      callers =
+        for seed <- 1..8 do
+          Task.async(fn ->
+            session = open!(serving, seed: seed)
+            for t <- 1..60, do: {:ok, %Action{frame: ^t}} = Session.act(session, frame(t))
+          end)
+        end
+
+      for policy <- Enum.concat(List.duplicate(policies, 5)),
+          do: :ok = Serving.swap(serving, policy)
+
+      Task.await_many(callers, 60_000)
+      assert %{requests: 480, answered: 480, swaps: 10} = stats!(serving)
+      session = open!(serving)
+      {:ok, own} = Session.open(List.last(policies), seed: 5)
+      assert Session.act(session, frame(1)) == Session.act(own, frame(1))
+    end
+
+    test "is made until the serving drains or ends" do
+      for stop <- [:drain, :stop] do
+        serving = start!(policy: policy!(backbone: :mlp), lane: :inline)
+        session = open!(serving)
+        assert {:ok, _} = Session.act(session, frame(0))
+        assert apply(Serving, stop, [serving]) == :ok
+        assert {:error, %Error{kind: :unavailable}} = Session.act(session, frame(1))
+        {:ok, snapshot} = Session.snapshot(session)
+        {:ok, own} = Session.open(serving.policy, seed: 5, window_size: 6)
+        :ok = Session.restore(own, snapshot)
+        assert {:ok, %Action{frame: 2}} = Session.act(own, frame(1))
+      end
+    end
+  end
+
   describe "swap" do
     test "serves other weights from then on, and memories stay" do
       [old, new] = for seed <- [3, 4], do: policy!(seed: seed)
@@ -363,7 +454,7 @@ defmodule Sconce.ServingTest do
       bytes = path |> File.read!() |> String.replace("sha256", "sha---")
       File.write!(path, [binary_part(bytes, 0, byte_size(bytes) - 4), <<255, 255, 127, 127>>])
       assert :ok = Serving.swap(serving, path)
-      assert {:ok, %{path: :core, weights: :f32}} = Serving.info(serving.pid)
+      assert {:ok, %{path: :core, weights: :f32, lane: :worker}} = Serving.info(serving.pid)
       assert :ok = Serving.swap(serving, policy)
       assert {:ok, %{path: :packed, weights: :bf16}} = Serving.info(serving.pid)
     end
@@ -445,7 +536,8 @@ defmodule Sconce.ServingTest do
       policy = policy!()
 
       pid =
-        start_supervised!({Serving, policy: policy, name: :crashing, workers: 1},
+        start_supervised!(
+          {Serving, policy: policy, name: :crashing, workers: 1, lane: :worker},
           restart: :temporary
         )
 
@@ -536,7 +628,8 @@ defmodule Sconce.ServingTest do
   describe "a serving" do
     test "is found by its name, and shows itself" do
       policy = policy!(backbone: :mlp)
-      start_supervised!({Serving, policy: policy, name: MyApp.Policy, max_queue: 32})
+      options = [policy: policy, name: MyApp.Policy, max_queue: 32, lane: :worker]
+      start_supervised!({Serving, options})
       {:ok, serving} = Serving.info(MyApp.Policy)
 
       assert inspect(serving) ==

@@ -87,7 +87,8 @@ defmodule Sconce.Bench.Stress do
     state = %{
       stress: stress,
       policies: policies,
-      serving: start_serving(stress),
+      serving: start_serving(stress, :worker),
+      lane: :worker,
       callers: for(slot <- 1..stress.callers, into: %{}, do: {caller(stress, slot), slot}),
       others: keeper(stress) ++ for(_ <- 1..@controls, do: spawn_link(fn -> control(stress) end)),
       events: Map.new(@events, fn {event, _often} -> {event, 0} end),
@@ -111,8 +112,9 @@ defmodule Sconce.Bench.Stress do
     [spawn_link(fn -> Frames.scratched(keep) end)]
   end
 
-  defp start_serving(stress) do
-    {:ok, pid} = Serving.start_link([name: @name, policy: stress.policy] ++ @serving)
+  defp start_serving(stress, lane) do
+    options = [name: @name, policy: stress.policy, lane: lane]
+    {:ok, pid} = Serving.start_link(options ++ @serving)
     pid
   end
 
@@ -150,6 +152,8 @@ defmodule Sconce.Bench.Stress do
   end
 
   defp event(:panic, state), do: next_batch(state, nil)
+  # What is on a scheduler may not sleep.
+  defp event(:slow, %{lane: :inline} = state), do: state
   defp event(:slow, state), do: next_batch(state, :rand.uniform(@slow_ms))
 
   defp event(:swap, state) do
@@ -167,7 +171,9 @@ defmodule Sconce.Bench.Stress do
     pid = state.serving
     receive do: ({:EXIT, ^pid, _reason} -> :ok)
     Process.sleep(:rand.uniform(@pause_ms))
-    %{state | serving: start_serving(state.stress)}
+    # Each of its kinds in turn.
+    lane = if state.lane == :worker, do: :inline, else: :worker
+    %{state | serving: start_serving(state.stress, lane), lane: lane}
   end
 
   defp drain do

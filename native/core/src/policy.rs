@@ -209,6 +209,13 @@ impl Policy {
         }
     }
 
+    /// What the heads read of the last frame of each window, `[b, h]`, and the state after it.
+    fn last(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let (trunk, state) = self.trunk(frames, state, &context.clone().of_last())?;
+        let last = trunk.narrow(1, trunk.dim(1)? - 1, 1)?.squeeze(1)?;
+        Ok((self.seen(last, context)?, state))
+    }
+
     /// Logits `[b * t, num_logits]` of every frame, and the state after the last. `labels` are the
     /// actions that autoregressive heads condition on; independent heads do not look at them.
     pub fn forward(
@@ -231,9 +238,7 @@ impl Policy {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
-        let (trunk, state) = self.trunk(frames, state, context)?;
-        let last = trunk.narrow(1, frames.time - 1, 1)?.squeeze(1)?;
-        let last = self.seen(last, context)?;
+        let (last, state) = self.last(frames, state, context)?;
         Ok((self.heads.forward(&last, labels, &self.last_previous(frames))?, state))
     }
 
@@ -241,7 +246,8 @@ impl Policy {
     ///
     /// # Errors
     /// `NonFinite` for logits or a state after the last frame with a number that is not finite. A state
-    /// can overflow before the logits do: a decision that only they speak for would cost the memory.
+    /// can overflow before the logits do: a decision that only they speak for would cost the memory, where it
+    /// is [not forgotten](Context::forgetting).
     pub fn act(
         &self,
         frames: &Frames,
@@ -252,14 +258,14 @@ impl Policy {
         if draw.rngs.len() != frames.batch {
             return Err(Error::mismatch("generators", frames.batch, draw.rngs.len()));
         }
-        let (trunk, state) = self.trunk(frames, state, context)?;
-        let last = trunk.narrow(1, frames.time - 1, 1)?.squeeze(1)?;
-        let last = self.seen(last, context)?;
+        let (last, state) = self.last(frames, state, context)?;
         let decision = self.heads.act(&last, &self.last_previous(frames), draw)?;
         if let Some(value) = non_finite(&decision.logits) {
             return Err(Error::NonFinite { what: "logits".into(), value: value.into() });
         }
-        state.check_finite()?;
+        if !context.is_forgetful() {
+            state.check_finite()?;
+        }
         Ok((decision, state))
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ops::simd::sigmoid;
+use crate::ops::simd::{dispatch, exp_with, sigmoid};
 use crate::rng::Rng;
 use crate::spec::HeadKind;
 use crate::{Error, Result};
@@ -95,22 +95,53 @@ impl Sampling {
 
     /// The class at which the cumulative probability passes `uniform`.
     fn class(&self, logits: &[f32], uniform: f32) -> u16 {
-        let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let weight = |l: &f32| f64::from((l - top) / self.temperature).exp();
-        // Each of the first is made once; heads have seldom more.
-        let mut first = [0.0; 64];
-        first.iter_mut().zip(logits).for_each(|(first, l)| *first = weight(l));
-        let (few, rest) = logits.split_at(logits.len().min(first.len()));
-        let weights = || first.iter().take(few.len()).copied().chain(rest.iter().map(weight));
-        let mut left = f64::from(uniform) * weights().sum::<f64>();
-        for (i, weight) in weights().enumerate() {
-            left -= weight;
-            if left < 0.0 {
-                return i as u16;
+        let top = largest(logits);
+        let mut room = [0.0; AT_ONCE];
+        let mut total = 0.0;
+        for logits in logits.chunks(AT_ONCE) {
+            let weights = weights(logits, top, self.temperature, &mut room);
+            total += weights.iter().copied().map(f64::from).sum::<f64>();
+        }
+        let mut left = f64::from(uniform) * total;
+        for (i, logits) in logits.chunks(AT_ONCE).enumerate() {
+            let weights = weights(logits, top, self.temperature, &mut room);
+            for (j, weight) in weights.iter().enumerate() {
+                left -= f64::from(*weight);
+                if left < 0.0 {
+                    return (i * AT_ONCE + j) as u16;
+                }
             }
         }
         argmax(logits)
     }
+}
+
+/// Classes that are weighed at once: heads have seldom more.
+const AT_ONCE: usize = 64;
+
+/// `e^((logit - top) / temperature)` of at most [`AT_ONCE`] logits.
+fn weights<'a>(logits: &[f32], top: f32, temperature: f32, room: &'a mut [f32]) -> &'a [f32] {
+    let room = &mut room[..logits.len()];
+    exponentials(room, logits, top, temperature);
+    room
+}
+
+dispatch! {
+    fn exponentials(out: &mut [f32], logits: &[f32], top: f32, temperature: f32) {
+        for (out, logit) in out.iter_mut().zip(logits) {
+            *out = exp_with::<FMA>((logit - top) / temperature);
+        }
+    }
+}
+
+fn largest(logits: &[f32]) -> f32 {
+    // One instruction, which `f32::max` with its care for what is not a number is not.
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let (fours, rest) = logits.as_chunks::<4>();
+    let most = fours.iter().fold([f32::NEG_INFINITY; 4], |most, four| {
+        std::array::from_fn(|i| larger(four[i], most[i]))
+    });
+    most.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger)
 }
 
 pub fn argmax(logits: &[f32]) -> u16 {
@@ -130,8 +161,9 @@ pub fn confidence(kind: HeadKind, logits: &[f32]) -> f32 {
             logits.iter().map(|&l| (sigmoid(l) - 0.5).abs() * 2.0).sum::<f32>() / n as f32
         }
         HeadKind::Categorical(_) => {
-            let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            1.0 / logits.iter().map(|l| (l - top).exp()).sum::<f32>()
+            let (top, mut room) = (largest(logits), [0.0; AT_ONCE]);
+            let parts = logits.chunks(AT_ONCE);
+            1.0 / parts.map(|l| weights(l, top, 1.0, &mut room).iter().sum::<f32>()).sum::<f32>()
         }
     }
 }
@@ -157,6 +189,17 @@ mod tests {
         for (share, want) in shares.iter().zip([0.125, 0.25, 0.625]) {
             assert!((share - want).abs() < 0.01, "{shares:?}");
         }
+    }
+
+    #[test]
+    fn a_head_of_many_classes_is_weighed_in_parts() {
+        let logits: Vec<f32> = (0..150).map(|i| if i % 50 == 40 { 9.0 } else { -9.0 }).collect();
+        let shares = shares(&Sampling::default(), &logits);
+        for class in [40, 90, 140] {
+            assert!((shares[class] - 1.0 / 3.0).abs() < 0.01, "{class}: {}", shares[class]);
+        }
+        let sure = confidence(HeadKind::Categorical(150), &logits);
+        assert!((sure - 1.0 / 3.0).abs() < 1e-5, "{sure}");
     }
 
     #[test]

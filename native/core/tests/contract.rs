@@ -103,6 +103,12 @@ fn build(config: &spec::Backbone, seed: u64) -> (Box<dyn Backbone>, Weights) {
     (net, weights)
 }
 
+/// The same of weights that nobody trains, as in play.
+fn frozen(config: &spec::Backbone, seed: u64) -> Box<dyn Backbone> {
+    let (_, weights) = build(config, seed);
+    backbone::new(config, INPUT, &Builder::new(Source::Stored(weights), false)).unwrap()
+}
+
 fn rows(t: &Tensor, order: &[u32]) -> Tensor {
     let order = Tensor::new(order, &Device::Cpu).unwrap();
     t.contiguous().unwrap().index_select(&order, 0).unwrap()
@@ -112,10 +118,14 @@ fn play() -> Context {
     Context::default()
 }
 
-/// Within 1e-5 of the largest number; of 1 where all are smaller.
+/// The largest number; 1 where all are smaller.
+fn largest(x: &Tensor) -> f32 {
+    values(x).iter().fold(1.0f32, |m, v| m.max(v.abs()))
+}
+
+/// Within 1e-5 of the largest number.
 fn near(a: &Tensor, b: &Tensor) -> bool {
-    let largest = values(b).iter().fold(1.0f32, |m, v| m.max(v.abs()));
-    apart(a, b) <= 1e-5 * largest
+    apart(a, b) <= 1e-5 * largest(b)
 }
 
 proptest! {
@@ -146,6 +156,26 @@ proptest! {
             let (want, _) = net.forward(&more, &last, &play()).unwrap();
             for state in [end, state] {
                 prop_assert!(near(&net.forward(&more, &state, &play()).unwrap().0, &want));
+            }
+        }
+    }
+
+    #[test]
+    fn a_pass_of_the_last_frame_gives_it_and_the_state_as_the_whole_does(seed in 0u64..1000, batch in 1usize..4, time in 1usize..80) {
+        for config in configs() {
+            let net = frozen(&config, seed);
+            let x = noise(&[batch, time, INPUT], seed);
+            let zero = net.zero_state(batch).unwrap();
+            // Behind a state that is not zero too.
+            let (_, begun) = net.forward(&noise(&[batch, 3, INPUT], seed + 1), &zero, &play()).unwrap();
+            for state in [zero, begun] {
+                let (whole, after) = net.forward(&x, &state, &play()).unwrap();
+                let (last, own) = net.forward(&x, &state, &play().of_last()).unwrap();
+                let end = |y: &Tensor| y.narrow(1, y.dim(1).unwrap() - 1, 1).unwrap();
+                prop_assert!(apart(&end(&last), &end(&whole)) <= 1e-6 * largest(&whole), "{}", config.name());
+                for (own, after) in own.0.iter().zip(&after.0) {
+                    prop_assert!(apart(own, after) <= 1e-6 * largest(after), "{}", config.name());
+                }
             }
         }
     }
@@ -202,6 +232,21 @@ proptest! {
 }
 
 #[test]
+fn a_pass_of_the_last_frame_gives_no_other_unless_more_than_numbers_is_asked() {
+    for config in configs().iter().filter(|config| !matches!(config.name(), "lstm" | "gru")) {
+        let (net, _) = build(config, 1);
+        let (x, zero) = (noise(&[2, 5, INPUT], 1), net.zero_state(2).unwrap());
+        let frames = |context: Context| {
+            net.forward(&x, &zero, &context.of_last()).unwrap().0.dim(1).unwrap()
+        };
+        assert_eq!(frames(play()), 1, "{}", config.name());
+        let asking =
+            [Context::tapped(), Context::training(1, 1), Context::masked(Some([true; 10].into()))];
+        assert_eq!(asking.map(frames), [5; 3], "{}", config.name());
+    }
+}
+
+#[test]
 fn every_weight_gets_a_finite_gradient_also_with_dropout() {
     for config in configs() {
         let (net, weights) = build(&config, 5);
@@ -213,6 +258,25 @@ fn every_weight_gets_a_finite_gradient_also_with_dropout() {
             let gradient = values(&common::gradient(name, weight, &gradients));
             assert!(gradient.iter().all(|v| v.is_finite()), "{name}");
             assert!(gradient.iter().any(|v| *v != 0.0), "{name} is all zero");
+        }
+    }
+}
+
+#[test]
+fn gradients_of_a_last_frame_are_those_of_the_whole_pass() {
+    for config in configs() {
+        let gradients = |context: Context| {
+            let (net, weights) = build(&config, 5);
+            let x = noise(&[2, 6, INPUT], 5);
+            let (y, _) = net.forward(&x, &net.zero_state(2).unwrap(), &context).unwrap();
+            let last = y.narrow(1, y.dim(1).unwrap() - 1, 1).unwrap();
+            let gradients = last.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            let own = weights.iter().map(|(n, w)| (n.clone(), common::gradient(n, w, &gradients)));
+            own.collect::<Vec<_>>()
+        };
+        let (own, whole) = (gradients(play().of_last()), gradients(play()));
+        for ((name, own), (_, whole)) in own.iter().zip(&whole) {
+            assert!(near(own, whole), "{name} of {}", config.name());
         }
     }
 }

@@ -98,6 +98,11 @@ pub fn timed<'a>(env: Env<'a>, call: impl FnOnce() -> Term<'a>) -> Term<'a> {
     term
 }
 
+/// Lets other processes of the scheduler go on before the caller, once the present call has returned.
+pub fn next_turn(env: Env) {
+    rustler::schedule::consume_timeslice(env, 100);
+}
+
 /// Runs `work` and turns a panic into an error. Whatever the panic left half-changed must not be
 /// used again, so work owns what it changes.
 pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -127,7 +127,7 @@ impl Many {
             }
             match taken.session() {
                 Ok(session) => {
-                    calls.push(Call { session, raw, overrides, outcome: Ok(()) });
+                    calls.push(Call { session, raw, overrides, asked: false, outcome: Ok(()) });
                     outcomes.push(outcome);
                 }
                 Err(failure) => *outcome = Err(failure),

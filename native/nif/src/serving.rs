@@ -10,10 +10,16 @@ use sconce_serve::pass::Pass;
 use sconce_serve::serving::{self, Answer, GaveUp, Options, Report, Serving, Work};
 use sconce_serve::session::{self, Lane, Session};
 
-use crate::border::{Data, Reply, call, decode, inline, perform, pool, timed};
+use crate::border::{
+    Data, Reply, call, decode, error, guard, inline, next_turn, perform, pool, timed,
+};
 use crate::outbox::Outbox;
 use crate::policy::{Given, Looked, PolicyHandle, pass};
 use crate::session::{Answered, Request, SessionHandle, Taken, Ticket, vectors};
+
+mod atoms {
+    rustler::atoms! { ok, queued }
+}
 
 /// A serving, and the way of its answers.
 #[derive(Clone)]
@@ -156,6 +162,7 @@ impl serving::Request for Queued {
                 session: acting.taken.session()?,
                 raw: &acting.request.raw,
                 overrides: &acting.request.overrides,
+                asked: true,
             },
             Queued::Forward(looking) => Work::Forward(&looking.pass),
         })
@@ -183,16 +190,43 @@ impl serving::Request for Queued {
     }
 }
 
-/// Queues a decision. Refused, it leaves the session as it was.
-pub fn submit_act(
+/// Decides at once, or queues it. Refused, it leaves the session as it was.
+pub fn act<'a>(
+    env: Env<'a>,
+    server: &Server,
+    reference: Reference,
+    request: Request,
+    mut taken: Taken,
+    deadline: Option<Deadline>,
+) -> Term<'a> {
+    let decided = guard(|| {
+        server.check(deadline)?;
+        let session = taken.session()?;
+        let made = server.act(session, &request.raw, &request.overrides)?;
+        Ok(made.map(|()| Answered::of(session, request.logits).encode(env)))
+    });
+    let decided = match decided {
+        Ok(None) => submit_act(env, server, reference, request, taken, deadline)
+            .map(|()| atoms::queued().encode(env)),
+        decided => {
+            // Callers take turns, here as in the queue.
+            next_turn(env);
+            decided.map(|answer| (atoms::ok(), answer).encode(env))
+        }
+    };
+    decided.unwrap_or_else(|failure| error(env, "act", &failure))
+}
+
+fn submit_act(
     env: Env,
     server: &Server,
     reference: Reference,
     request: Request,
-    taken: Taken,
+    mut taken: Taken,
     deadline: Option<Deadline>,
 ) -> Result<()> {
-    server.check(deadline)?;
+    // Here, where there are more schedulers than workers.
+    guard(|| taken.session()?.ask(&request.raw, &request.overrides))?;
     let waiting = Waiting::new(env, "act", reference, taken.ticket.clone(), &server.outbox);
     let acting = Box::new(Acting { request, taken, waiting });
     server.submit(env.pid(), deadline, Queued::Act(acting))
@@ -416,6 +450,7 @@ fn serving_info(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
         let server = &serving.0;
         let model = server.model();
         let step_us = model.cost(WINDOW)?.step_us;
-        Ok(Data(Info { options: server.options(), packed: model.plan().is_some(), step_us }))
+        let options = Options { lane: Some(server.lane()), ..server.options() };
+        Ok(Data(Info { options, packed: model.plan().is_some(), step_us }))
     })
 }

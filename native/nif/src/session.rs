@@ -250,7 +250,7 @@ fn session_act<'a>(
     };
     match prepared {
         Ok((request, taken, Ok(serving))) => {
-            queued(serving::submit_act(env, &serving, reference, request, taken, deadline))
+            serving::act(env, &serving, reference, request, taken, deadline)
         }
         Ok((request, mut taken, Err(Lane::Inline))) => inline(env, "act", || {
             deadline.map_or(Ok(()), |deadline| deadline.check())?;

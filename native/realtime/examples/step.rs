@@ -1,4 +1,5 @@
-//! Microseconds of a step of core and of a plan, and what reading the weights once would take at a rate:
+//! Microseconds of a step of core and of a plan, what reading the weights once would take at a rate, and a
+//! decision of core on a whole window:
 //!
 //! ```text
 //! cargo run --release --workspace --example step [SECONDS [BACKBONE..]]
@@ -22,6 +23,8 @@ use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
 
 /// Games in one call.
 const BATCH: usize = 32;
+/// Frames of a window.
+const WINDOW: usize = 60;
 
 /// Two layers of 256, or as much of an MLP.
 fn backbones() -> Vec<(&'static str, Backbone)> {
@@ -188,13 +191,14 @@ fn main() -> Result<()> {
         let policy = Policy::init(&spec, 1)?;
         let rng = Rng::new(1, "frame", 0);
         let width = spec.embedding.continuous_width() as u64;
-        let frames = Frames {
+        let frames = |time: usize| Frames {
             batch: 1,
-            time: 1,
-            continuous: (0..width).map(|i| rng.normal(i)).collect(),
-            ids: vec![0; spec.embedding.num_ids()],
-            previous: vec![NONE; spec.heads.num_labels()],
+            time,
+            continuous: (0..time as u64 * width).map(|i| rng.normal(i)).collect(),
+            ids: vec![0; time * spec.embedding.num_ids()],
+            previous: vec![NONE; time * spec.heads.num_labels()],
         };
+        let (frames, last) = (frames(1), frames(WINDOW));
         let (sampling, rngs) = (Sampling::default(), [Rng::new(1, "act", 0)]);
         let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
         let mut state = policy.zero_state(1)?;
@@ -206,6 +210,12 @@ fn main() -> Result<()> {
         let Frames { continuous, ids, previous, .. } = &frames;
         let frame = Frame { continuous, ids, previous };
         println!("{name}, core: {core:.1} us");
+        let zero = policy.zero_state(1)?;
+        let forgetting = Context::default().forgetting();
+        let window = || policy.act(&last, &zero, draw, &forgetting).map(drop);
+        let alone = least(seconds, || pool::serial(window))?;
+        let shared = least(seconds, window)?;
+        println!("{name}, core: {alone:.0} us a window of {WINDOW}, {shared:.0} us by all threads");
         for format in [Format::F32, Format::Bf16, Format::Int8(0.02)] {
             let Some(plan) = Plan::of(&policy, format)? else { continue };
             let mut scratch = Scratch::default();

@@ -1,7 +1,7 @@
 //! What sessions step by: a policy, and the same packed.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sconce_core::backbone::{Context, State};
 use sconce_core::heads::Decision;
@@ -27,13 +27,20 @@ pub struct Model {
 /// Frames of a window that are measured.
 const MEASURED: usize = 256;
 
+/// What cheap calls are measured for.
+const LEAST_MEASURED: Duration = Duration::from_millis(2);
+
 /// Microseconds, measured once.
 #[derive(Default)]
 struct Costs {
     step: Option<f64>,
+    game: Option<f64>,
     /// By the frames of a window.
     windows: Vec<(usize, f64)>,
 }
+
+/// Games whose common step is measured.
+const COMPANY: usize = 32;
 
 /// Measured on one thread, medians of a few calls.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -78,7 +85,7 @@ impl Model {
     pub fn cost(&self, window_size: usize) -> Result<Cost> {
         let step_us = match self.costs().step {
             Some(us) => us,
-            None => self.step_us()?,
+            None => self.steps_us(1)?,
         };
         self.costs().step.get_or_insert(step_us);
         if !self.remembers() {
@@ -91,7 +98,8 @@ impl Model {
         }
         // Of a long window a part, which is as slow.
         let frames = window_size.min(MEASURED);
-        let window_us = self.core_us(frames, 3)? * (window_size as f64 / frames as f64);
+        let context = Context::default().forgetting();
+        let window_us = self.core_us(frames, 3, &context)? * (window_size as f64 / frames as f64);
         let mut costs = self.costs();
         if known(&costs).is_none() {
             costs.windows.push((window_size, window_us));
@@ -99,44 +107,55 @@ impl Model {
         Ok(Cost { step_us, window_us })
     }
 
+    /// What a step costs each of many games that are stepped at once, in microseconds; measured when it is first
+    /// asked for.
+    pub fn game_us(&self) -> Result<f64> {
+        let known = self.costs().game;
+        let us = known.map_or_else(|| self.steps_us(COMPANY), Ok)?;
+        Ok(*self.costs().game.get_or_insert(us))
+    }
+
     fn costs(&self) -> MutexGuard<'_, Costs> {
         self.costs.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A frame to measure with: of numbers that are not 0, which a plan would step over.
+    /// A frame to measure with. Half of its numbers are 0, which a plan steps over, as in a game's.
     fn frame(&self) -> Row {
         let mut row = Row::blank(self.policy.spec());
         let rng = Rng::new(0, "measure", 0);
-        for (i, number) in row.continuous.iter_mut().enumerate() {
+        for (i, number) in row.continuous.iter_mut().enumerate().step_by(2) {
             *number = rng.uniform(i as u64) + 0.01;
         }
         row
     }
 
-    fn step_us(&self) -> Result<f64> {
-        let Some(plan) = &self.plan else { return self.core_us(1, 9) };
+    /// A step of so many games at once, each.
+    fn steps_us(&self, games: usize) -> Result<f64> {
+        let Some(plan) = &self.plan else { return self.core_us(1, 9, &Context::default()) };
         let (row, sampling) = (self.frame(), Sampling::default());
-        let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
-        let mut state = plan.zero_state().to_vec();
-        median_us(9, || {
+        let mut scratch = Scratch::default();
+        let mut of_games = vec![(plan.zero_state().to_vec(), plan.blank()); games];
+        let us = median_us(9, || {
             let (frame, rng) = (row.view().frame(), Rng::new(0, "measure", 0));
-            let mut game = Game::new(frame, &mut state, &sampling, rng, &mut decision);
-            plan.step(std::slice::from_mut(&mut game), &mut scratch);
-            let outcome = game.outcome;
-            if outcome.is_err() {
-                state.copy_from_slice(plan.zero_state());
+            let game = |(state, decision)| Game::new(frame, state, &sampling, rng, decision);
+            let mut steps: Vec<Game> = of_games.iter_mut().map(|(s, d)| game((s, d))).collect();
+            plan.step(&mut steps, &mut scratch);
+            let outcomes: Result<Vec<()>> = steps.into_iter().map(|game| game.outcome).collect();
+            if outcomes.is_err() {
+                of_games.iter_mut().for_each(|(state, _)| state.copy_from_slice(plan.zero_state()));
             }
-            outcome
-        })
+            outcomes.map(drop)
+        })?;
+        Ok(us / games as f64)
     }
 
-    fn core_us(&self, frames: usize, calls: usize) -> Result<f64> {
+    fn core_us(&self, frames: usize, calls: usize, context: &Context) -> Result<f64> {
         let (row, sampling) = (self.frame(), Sampling::default());
         let frames = window(std::iter::repeat_n(row.view(), frames));
         median_us(calls, || {
             let rngs = [Rng::new(0, "measure", 0)];
             let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
-            let act = || self.policy.act(&frames, &self.zero, draw, &Context::default());
+            let act = || self.policy.act(&frames, &self.zero, draw, context);
             pool::serial(act).map(drop)
         })
     }
@@ -157,15 +176,16 @@ impl Model {
     }
 }
 
-/// The median of so many calls; one before them warms the caches. Numbers that are not finite take their time too.
+/// The median of so many calls, or of those of two milliseconds; the first ones warm the caches. Numbers that are not
+/// finite take their time too.
 fn median_us(calls: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut call = || match call() {
         Err(Error::NonFinite { .. }) => Ok(()),
         called => called,
     };
-    call()?;
     let mut times = Vec::with_capacity(calls);
-    for _ in 0..calls {
+    let begin = Instant::now();
+    while times.len() <= calls || begin.elapsed() < LEAST_MEASURED {
         let start = Instant::now();
         call()?;
         times.push(start.elapsed().as_secs_f64() * 1e6);

@@ -260,10 +260,11 @@ impl Session {
         self.model.policy()
     }
 
-    /// Goes on with the weights of another model of the same Spec.
-    pub fn adopt(&mut self, model: &Arc<Model>) -> Result<()> {
+    /// Goes on with the weights of another model of the same Spec; true if it is another. What the session was
+    /// [asked](Self::ask) is forgotten then.
+    pub fn adopt(&mut self, model: &Arc<Model>) -> Result<bool> {
         if Arc::ptr_eq(&self.model, model) {
-            return Ok(());
+            return Ok(false);
         }
         if self.policy().spec() != model.policy().spec() {
             return Err(Error::mismatch("Spec of the new weights", "the session's", "another"));
@@ -277,7 +278,7 @@ impl Session {
             self.cost = model.cost(self.options.window_size)?;
         }
         (self.model, self.asked.way) = (model.clone(), Way::Made(0));
-        Ok(())
+        Ok(true)
     }
 
     /// One decision for one raw row.
@@ -303,8 +304,9 @@ impl Session {
         made.inspect_err(|_| self.asked.way = Way::Made(0))
     }
 
-    /// Reads what a decision needs; after it the way is known.
-    fn ask(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
+    /// Reads what a decision needs; after it the way is known. Who asks here decides by [`decide_many`], with
+    /// [`Call::asked`].
+    pub fn ask(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
         self.asked.way = Way::Made(0);
         if let Some(behind) = self.made(overrides.game_frame)? {
             self.asked.way = Way::Made(behind);
@@ -369,7 +371,11 @@ impl Session {
         let rngs = [self.asked.rng];
         let given = overrides.choices.as_deref();
         let draw = Draw { sampling: &self.asked.sampling, rngs: &rngs, given };
-        let context = Context::default().projecting(self.asked.projection.clone());
+        let mut context = Context::default().projecting(self.asked.projection.clone());
+        let windows = self.windows();
+        if windows {
+            context = context.forgetting();
+        }
         let (policy, row) = (self.model.policy(), &self.asked.row);
         let (frames, state) = match &self.moments.now().state {
             Carried::Tensors(state) if !self.looks_back() => {
@@ -382,9 +388,13 @@ impl Session {
             Lane::Inline => pool::serial(act),
             Lane::Worker => act(),
         }?;
-        let state = Carried::new(state, self.model.plan())?;
+        // Each window begins anew: what it ends with is nothing to the next.
+        let state = (!windows).then(|| Carried::new(state, self.model.plan())).transpose()?;
         let (_, next) = self.moments.next();
-        (next.decision, next.state) = (decision, state);
+        next.decision = decision;
+        if let Some(state) = state {
+            next.state = state;
+        }
         Ok(())
     }
 
@@ -488,8 +498,13 @@ impl Session {
     }
 
     fn path(&self) -> Path {
-        let windows = self.options.mode == Mode::Window && self.model.remembers();
-        if self.model.plan().is_some() && !windows { Path::Packed } else { Path::Core }
+        let packed = self.model.plan().is_some() && !self.windows();
+        if packed { Path::Packed } else { Path::Core }
+    }
+
+    /// Whether every decision looks at a window, and nothing is remembered but its frames.
+    fn windows(&self) -> bool {
+        self.options.mode == Mode::Window && self.model.remembers()
     }
 
     /// What makes most decisions, if it is a plan.

@@ -16,7 +16,8 @@ use sconce_serve::session::{self, Act, Mode, Overrides, Session};
 use sconce_serve::{Deadline, Format, Model};
 
 /// What a batch is, is known with one worker.
-const ONE: Options = Options { max_batch: 64, max_queue: 1024, workers: 1, weights: Format::F32 };
+const ONE: Options =
+    Options { max_batch: 64, max_queue: 1024, workers: 1, weights: Format::F32, lane: None };
 
 fn gru() -> Backbone {
     Backbone::Gru(RecurrentConfig {
@@ -102,7 +103,7 @@ impl Request for Caller {
     fn work(&mut self) -> Result<Work<'_>> {
         let overrides = &self.overrides;
         Ok(match &mut self.asked {
-            Asked::Act { session, raw } => Work::Act { session, raw, overrides },
+            Asked::Act { session, raw } => Work::Act { session, raw, overrides, asked: false },
             Asked::Forward(pass) => Work::Forward(pass),
         })
     }

@@ -112,13 +112,16 @@ fn raw(t: usize) -> Vec<f32> {
     (0..3).map(|i| ((t * 3 + i) as f32 * 0.7).sin() * 2.0).collect()
 }
 
-/// Logits of the last frame of a window, its autoregressive heads fed with `choices`.
+/// Logits of the last frame of a window, of a pass that gives those of all, its autoregressive heads fed with
+/// `choices`.
 fn logits(policy: &Policy, raw: &[Vec<f32>], choices: &[u16]) -> Vec<f32> {
     let frames = embedded(policy, raw);
     let state = policy.zero_state(1).unwrap();
-    let (logits, _) =
-        policy.forward_last(&frames, Some(choices), &state, &Context::default()).unwrap();
-    tensor::to_vec(&logits).unwrap()
+    let labels = choices.repeat(raw.len());
+    let (all, _) = policy.forward(&frames, Some(&labels), &state, &Context::default()).unwrap();
+    let width = all.dim(1).unwrap();
+    let all = tensor::to_vec(&all).unwrap();
+    all[all.len() - width..].to_vec()
 }
 
 fn embedded(policy: &Policy, raw: &[Vec<f32>]) -> Frames {
@@ -316,6 +319,19 @@ fn a_state_that_overflows_before_the_logits_do_leaves_the_session_as_it_was() {
         let want = act(&mut other, &tiny(t)).unwrap();
         assert_eq!(act(&mut session, &tiny(t)).unwrap(), want, "{t}");
     }
+}
+
+#[test]
+fn a_state_that_overflows_is_nothing_to_a_session_of_windows() {
+    let _turn = turn();
+    let policy = overflowing();
+    let [mut session, mut other] = [0, 1].map(|_| open(&policy, Mode::Window));
+    for t in 0..3 * WINDOW {
+        session.act(&raw(t), &Overrides::default()).unwrap();
+    }
+    other.restore(&session.snapshot().unwrap()).unwrap();
+    let act = |session: &mut Session| session.act(&raw(99), &Overrides::default()).unwrap();
+    assert_eq!(act(&mut other), act(&mut session));
 }
 
 /// A Melee frame without a previous action.
@@ -796,7 +812,13 @@ fn windows_of_many_sessions_have_the_bits_of_one() {
         let mut calls: Vec<Call<'_>> = together
             .iter_mut()
             .zip(&raws)
-            .map(|(session, raw)| Call { session, raw, overrides: &overrides, outcome: Ok(()) })
+            .map(|(session, raw)| Call {
+                session,
+                raw,
+                overrides: &overrides,
+                asked: false,
+                outcome: Ok(()),
+            })
             .collect();
         decide_many(&mut calls);
         for ((call, other), raw) in calls.into_iter().zip(&mut alone).zip(&raws) {
@@ -889,7 +911,13 @@ fn many_sessions_decide_in_one_call_what_each_decides_alone() {
         let mut calls: Vec<Call<'_>> = together
             .iter_mut()
             .zip(&raws)
-            .map(|(session, raw)| Call { session, raw, overrides: &overrides, outcome: Ok(()) })
+            .map(|(session, raw)| Call {
+                session,
+                raw,
+                overrides: &overrides,
+                asked: false,
+                outcome: Ok(()),
+            })
             .collect();
         decide_many(&mut calls);
         for (i, (call, other)) in calls.into_iter().zip(&mut alone).enumerate() {

@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::recompute::recomputed;
 use super::stack::{FeedForward, Residual, Stack};
-use super::{Backbone, Cell, Context, Recurrent, State};
+use super::{Backbone, Cell, Context, Recurrent, State, residual_by_parts};
 use crate::layer::{Linear, Norm};
 use crate::ops::attention::{Cache, Pairing, Projections, THETA, Window};
 use crate::ops::{self, Activation};
@@ -97,6 +97,11 @@ impl Backbone for Attention {
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let (cache, qkv) = (cache(state)?, self.qkv(x)?);
         self.tap(&qkv, &cache, context)?;
+        if context.is_of_last() {
+            let cached = !context.is_forgetful();
+            let (y, after_it) = ops::attention_of_last(&qkv, &cache, &self.window, cached)?;
+            return Ok((self.out.forward(&y)?, after_it.map_or_else(|| state.clone(), after)));
+        }
         let (y, cache) = ops::attention(&qkv, &cache, &self.window, context.lengths())?;
         Ok((self.out.forward(&y)?, after(cache)))
     }
@@ -108,6 +113,9 @@ impl Backbone for Attention {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
+        if context.is_of_last() {
+            return residual_by_parts(self, x, residual, state, context);
+        }
         let cache = cache(state)?;
         if context.is_tapped() {
             self.tap(&self.qkv(&ops::row_norm(x, &residual.norm)?)?, &cache, context)?;
@@ -227,7 +235,7 @@ impl Head {
     fn forward(&self, h: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let u = self.dense.forward(h)?;
         let (y, state) = self.attention.forward(&u, state, context)?;
-        let y = (u + context.dropout(&y, self.dropout, "attention")?)?;
+        let y = (context.read_of(&u)? + context.dropout(&y, self.dropout, "attention")?)?;
         Ok((self.norm.forward(&y)?, state))
     }
 }
@@ -243,7 +251,7 @@ impl Backbone for LstmHybrid {
         let Some((lstm, attention)) = state.0.split_at_checked(self.parts) else {
             return Err(Error::mismatch("parts of a state", self.parts + 3, state.0.len()));
         };
-        let (h, mut next) = self.lstm.forward(x, &State(lstm.to_vec()), context)?;
+        let (h, mut next) = self.lstm.forward(x, &State(lstm.to_vec()), &context.of_all())?;
         let own = State(attention.to_vec());
         let (y, after) = match context.recompute_every() {
             None => self.head.forward(&h, &own, context)?,

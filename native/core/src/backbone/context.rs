@@ -22,6 +22,7 @@ pub struct Context {
     lengths: Lengths,
     recompute: Option<usize>,
     forgetful: bool,
+    last: bool,
     projection: Option<Arc<Projection>>,
     taps: Option<Arc<Mutex<Taps>>>,
     /// Of the layer at work, in front of the names of taps and of dropout.
@@ -91,6 +92,31 @@ impl Context {
 
     pub fn is_forgetful(&self) -> bool {
         self.forgetful
+    }
+
+    /// A pass of which only the output of the last frame is read: a backbone may give that one alone. Where more
+    /// is asked of the pass than numbers it gives all.
+    pub fn of_last(mut self) -> Self {
+        self.last = self.is_bare();
+        self
+    }
+
+    pub(super) fn is_of_last(&self) -> bool {
+        self.last
+    }
+
+    /// A pass of which all outputs are read.
+    pub(super) fn of_all(&self) -> Self {
+        Context { last: false, ..self.clone() }
+    }
+
+    /// Of the frames `x [b, t, d]` those whose outputs are read: all, or the last. To be called where no memory
+    /// reads them any more.
+    pub(super) fn read_of(&self, x: &Tensor) -> Result<Tensor> {
+        match (self.last, x.dim(1)?) {
+            (true, time) if time > 1 => Ok(x.narrow(1, time - 1, 1)?),
+            _ => Ok(x.clone()),
+        }
     }
 
     /// How many blocks are recomputed together, if any are.

@@ -79,7 +79,8 @@ impl Backbone for RecurrentBlock {
         let h = ops::rg_lru(&gates, &value, &self.lambda, h0, lengths.clone())?;
         context.tap("ssm_out", &h);
         let last = ops::last(&h, h0, &lengths)?;
-        let gate = self.gate.forward(x)?;
+        let (h, x) = (context.read_of(&h)?, context.read_of(x)?);
+        let gate = self.gate.forward(&x)?;
         context.tap("gate", &gate);
         let y = self.output.forward(&ops::gated(&h, &gate, Activation::Gelu)?)?;
         Ok((y, State(vec![conv, last])))

@@ -62,7 +62,8 @@ impl Backbone for Hgrn {
         let h = ops::hgrn(&self.projection.forward(x)?, &bound, h0, lengths.clone())?;
         context.tap("ssm_out", &h);
         let last = ops::last(&h, h0, &lengths)?;
-        let gate = self.gate.forward(x)?;
+        let (h, x) = (context.read_of(&h)?, context.read_of(x)?);
+        let gate = self.gate.forward(&x)?;
         context.tap("gate", &gate);
         let y = ops::gated(&self.norm.forward(&h)?, &gate, Activation::Silu)?;
         Ok((self.output.forward(&y)?, State(vec![last])))

@@ -331,6 +331,7 @@ impl Backbone for GatedSsm {
         let last = ops::last(&s, first, &context.lengths())?;
         context.tap("gate", &z);
         context.tap("ssm_out", &s);
+        let (s, z) = (context.read_of(&s)?, context.read_of(&z)?);
         let y = self.out_proj.forward(&ops::gated(&s, &z, Activation::Silu)?)?;
         Ok((y, State(vec![conv, last])))
     }

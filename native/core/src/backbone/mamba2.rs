@@ -125,6 +125,7 @@ impl Backbone for Mamba2 {
         let (y, matrix) = ops::matrix_state(&xbc, Some(&gates), matrix, skip, &options)?;
         context.tap("ssm_out", &y);
         context.tap("gate", &z);
+        let (y, z) = (context.read_of(&y)?, context.read_of(&z)?);
         let y = self.norm.forward(&ops::gated(&y, &z, Activation::Silu)?)?;
         Ok((self.out_proj.forward(&y)?, State(vec![conv, matrix])))
     }

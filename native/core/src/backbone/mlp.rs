@@ -56,7 +56,7 @@ impl Backbone for Mlp {
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let mut x = context.dropout_columns(x, self.input_dropout, "input")?;
+        let mut x = context.dropout_columns(&context.read_of(x)?, self.input_dropout, "input")?;
         let Some(every) = context.recompute_every() else {
             return Ok((run(&self.layers, 0, &x, context)?, state.clone()));
         };

@@ -49,7 +49,8 @@ pub trait Backbone: Send + Sync {
     /// The memory of `batch` games that have not begun.
     fn zero_state(&self, batch: usize) -> Result<State>;
 
-    /// `x [b, t, d]` -> `(y [b, t, h], state after the last frame)`.
+    /// `x [b, t, d]` -> `(y [b, t, h], state after the last frame)`; y may be `[b, 1, h]`, the output of the last
+    /// frame, [where that is all that is read](Context::of_last).
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)>;
 
     /// `x + dropout(self(norm(x)))` of a layer `[b, t, h]` to the same, at once where it can.
@@ -60,12 +61,7 @@ pub trait Backbone: Send + Sync {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
-        let (y, state) = self.forward(&ops::row_norm(x, &residual.norm)?, state, context)?;
-        let y = match residual.dropout {
-            Some(dropout) => dropout.apply(&y)?,
-            None => y,
-        };
-        Ok(((x + y)?, state))
+        residual_by_parts(self, x, residual, state, context)
     }
 
     /// One frame: `x [b, d]` -> `(y [b, h], state)`.
@@ -73,6 +69,22 @@ pub trait Backbone: Send + Sync {
         let (y, state) = self.forward(&x.unsqueeze(1)?, state, context)?;
         Ok((y.squeeze(1)?, state))
     }
+}
+
+/// [`Backbone::residual`], one after the other.
+fn residual_by_parts(
+    layer: &(impl Backbone + ?Sized),
+    x: &Tensor,
+    residual: &ops::Residual,
+    state: &State,
+    context: &Context,
+) -> Result<(Tensor, State)> {
+    let (y, state) = layer.forward(&ops::row_norm(x, &residual.norm)?, state, context)?;
+    let y = match residual.dropout {
+        Some(dropout) => dropout.apply(&y)?,
+        None => y,
+    };
+    Ok(((context.read_of(x)? + context.read_of(&y)?)?, state))
 }
 
 /// Builds the backbone of a spec, which reads vectors of `input` numbers.

@@ -43,7 +43,7 @@ impl Backbone for Lstm {
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let (h, state) = self.lstm.forward(x, state, context)?;
-        Ok((self.out.forward(&h)?, state))
+        Ok((self.out.forward(&context.read_of(&h)?)?, state))
     }
 }
 

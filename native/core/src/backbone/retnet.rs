@@ -133,6 +133,7 @@ impl Backbone for Retention {
         let (y, matrix) = ops::matrix_state(&qkv, None, matrix, Readout::Plain, &options)?;
         context.tap("ssm_out", &y);
         context.tap("gate", &gate);
+        let (y, gate) = (context.read_of(&y)?, context.read_of(&gate)?);
         let y = ops::group_norm(&y, &self.norm, self.heads, false, EPS)?;
         let y = self.out.forward(&ops::gated(&y, &gate, Activation::Silu)?)?;
         Ok((y, State(vec![matrix])))

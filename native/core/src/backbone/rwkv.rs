@@ -88,6 +88,7 @@ impl Backbone for TimeMix {
         let inputs = Wkv { k, v, w: &self.decay, u: &self.bonus, mean, weight };
         let [y, mean, weight] = ops::wkv(inputs, context.lengths())?;
         context.tap("ssm_out", &y);
+        let (y, r) = (context.read_of(&y)?, context.read_of(&r)?);
         let gate = self.receptance.forward(&r)?;
         context.tap("gate", &gate);
         let y = self.output.forward(&ops::gated(&y, &gate, Activation::Sigmoid)?)?;
@@ -127,6 +128,7 @@ impl Backbone for ChannelMix {
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let [before] = state.parts()?;
         let ([r, k], last) = self.shift.forward(x, before, context)?;
+        let (r, k) = (context.read_of(&r)?, context.read_of(&k)?);
         let value = self.value.forward(&self.key.forward(&k)?)?;
         let y = ops::gated(&value, &self.receptance.forward(&r)?, Activation::Sigmoid)?;
         Ok((y, State(vec![last])))

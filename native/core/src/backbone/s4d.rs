@@ -75,6 +75,7 @@ impl Backbone for S4d {
         };
         let (y, s) = ops::selective_scan(inputs, context.lengths())?;
         context.tap("ssm_out", &y);
+        let y = context.read_of(&y)?;
         let y = self.out_proj.forward(&ops::activate(&y, Activation::Gelu)?)?;
         Ok((y, State(vec![s])))
     }

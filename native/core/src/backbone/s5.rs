@@ -56,7 +56,8 @@ impl Backbone for S5 {
         let u = self.input.forward(x)?;
         let h = ops::diagonal_ssm(&u, &self.a_log, &self.dt_log, h0, lengths.clone())?;
         let last = ops::last(&h, h0, &lengths)?;
-        let y = ops::skip(&self.output.forward(&h)?, x, &self.d)?;
+        let (h, x) = (context.read_of(&h)?, context.read_of(x)?);
+        let y = ops::skip(&self.output.forward(&h)?, &x, &self.d)?;
         context.tap("ssm_out", &y);
         let u = ops::activate(&y, Activation::Gelu)?;
         let gate = self.gate.forward(&u)?;

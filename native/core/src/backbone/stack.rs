@@ -93,10 +93,13 @@ fn run(
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let mut x = x.clone();
     let (mut next, mut rest) = (Vec::with_capacity(state.len()), state);
+    // Of a layer below it a memory reads all outputs.
+    let highest = residuals.iter().rposition(|residual| residual.parts > 0).unwrap_or(0);
     for (i, residual) in residuals.iter().enumerate() {
         let (own, others) = rest.split_at(residual.parts);
         let own = State(own.to_vec());
         let within = context.under(first + i);
+        let within = if i < highest { within.of_all() } else { within };
         let around = residual.norm.residual(context.dropping(dropout, &(first + i).to_string()));
         let after;
         (x, after) = residual.layer.residual(&x, &around, &own, &within)?;

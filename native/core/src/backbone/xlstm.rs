@@ -119,6 +119,7 @@ impl Backbone for Mlstm {
         let (h, matrix) = ops::matrix_state(&qkv, Some(&gates.gates), matrix, readout, &options)?;
         context.tap("ssm_out", &h);
         context.tap("gate", &z);
+        let [h, c, z] = [context.read_of(&h)?, context.read_of(&c)?, context.read_of(&z)?];
         let h = ops::group_norm(&h, &self.norm, heads, true, EPS)?;
         let h = (h + c.broadcast_mul(&self.skip)?)?;
         let y = self.down.forward(&ops::gated(&h, &z, Activation::Silu)?)?;
@@ -154,7 +155,7 @@ impl Backbone for Slstm {
         let state = SlstmState { h: h.clone(), c: c.clone(), n: n.clone(), m: m.clone() };
         let (y, next) =
             ops::slstm(&projected, &self.recurrent, self.heads, &state, context.lengths())?;
-        let y = ops::group_norm(&y, &self.norm, self.heads, true, EPS)?;
+        let y = ops::group_norm(&context.read_of(&y)?, &self.norm, self.heads, true, EPS)?;
         Ok((y, State(vec![next.h, next.c, next.n, next.m])))
     }
 }

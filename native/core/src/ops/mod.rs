@@ -38,7 +38,9 @@ pub mod scan;
 pub mod simd;
 pub mod tensor;
 
-pub use attention::{attention, attention_residual, attention_weights, masked_softmax, softmax};
+pub use attention::{
+    attention, attention_of_last, attention_residual, attention_weights, masked_softmax, softmax,
+};
 pub use dense::{
     Affine, Branch, Dense, branches, feed_forward, feed_forward_residual, gather, linear,
     linear_norm, linear_parts, project,

@@ -5,18 +5,14 @@ use std::arch::x86_64::*;
 use sconce_core::ops::simd::LANES;
 
 use super::int8::{Code, GROUP};
-use super::{AHEAD, Entry, Sums};
+use super::{AHEAD, Entry, Rows, Sums, Vector};
 
 /// Adds to the sums each row of a panel times what its entry says. The last [`AHEAD`] entries are not added.
 ///
 /// # Safety
 /// The CPU has AVX-512F, and all entries but the last [`AHEAD`] are of rows that there are.
 #[target_feature(enable = "avx512f")]
-pub unsafe fn add<const T: usize>(
-    sums: &mut [[f32; LANES]; T],
-    rows: &[[[f32; LANES]; T]],
-    entries: &[Entry],
-) {
+pub unsafe fn add<const T: usize>(sums: &mut [Vector; T], rows: &[[Vector; T]], entries: &[Entry]) {
     // SAFETY: reads the 16 numbers of arrays.
     let mut all = sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
     let count = entries.len().saturating_sub(AHEAD);
@@ -42,13 +38,13 @@ pub unsafe fn add<const T: usize>(
 /// As of [`add`].
 #[target_feature(enable = "avx512f")]
 pub unsafe fn add_pairs<const T: usize>(
-    low: &mut [[f32; LANES]; T],
-    high: &mut [[f32; LANES]; T],
-    rows: &[[[f32; LANES]; T]],
+    low: &mut [Vector; T],
+    high: &mut [Vector; T],
+    rows: &[[Vector; T]],
     entries: &[Entry],
 ) {
     // SAFETY: reads the 16 numbers of arrays.
-    let load = |sums: &[[f32; LANES]; T]| sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
+    let load = |sums: &[Vector; T]| sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
     let (mut lows, mut highs) = (load(low), load(high));
     let count = entries.len().saturating_sub(AHEAD);
     for (now, later) in entries[..count].iter().zip(&entries[AHEAD.min(entries.len())..]) {
@@ -57,7 +53,8 @@ pub unsafe fn add_pairs<const T: usize>(
         // SAFETY: the caller's promise.
         let row = unsafe { rows.get_unchecked(now.row as usize) };
         for ((low, high), words) in lows.iter_mut().zip(&mut highs).zip(row) {
-            let (first, second) = halves(words);
+            // SAFETY: an array's.
+            let (first, second) = unsafe { halves(words) };
             *low = _mm512_fmadd_ps(first, x, *low);
             *high = _mm512_fmadd_ps(second, x, *high);
         }
@@ -70,40 +67,46 @@ pub unsafe fn add_pairs<const T: usize>(
     }
 }
 
-/// Adds to the sums of each of `R` vectors the rows of a panel, of so many vectors each, times its numbers.
+/// Adds to the sums of each of `R` vectors rows of a panel, of so many vectors each, times its numbers.
 ///
 /// # Safety
-/// The CPU has AVX-512F, the vectors `x` are of one width, and the panel has as many rows.
+/// The CPU has AVX-512F, and the panel and the vectors have the inputs of these rows.
 #[target_feature(enable = "avx512f")]
-pub unsafe fn tile<const R: usize>(
+pub unsafe fn tile<const R: usize, W: Rows>(
     sums: &mut [Sums; R],
-    panel: &[[f32; LANES]],
+    panel: &[Vector],
     vectors: usize,
     x: [&[f32]; R],
+    mut rows: W,
 ) {
+    let x = x.map(<[f32]>::as_ptr);
     let mut at = 0;
     while at < vectors {
+        let of = (panel.as_ptr().wrapping_add(at), vectors);
         // SAFETY: the caller's promise, and `at` and so many vectors are in a row.
         at += unsafe {
             match vectors - at {
-                4.. => stripe::<4, R>(sums, panel, (vectors, at), x),
-                2.. => stripe::<2, R>(sums, panel, (vectors, at), x),
-                _ => stripe::<1, R>(sums, panel, (vectors, at), x),
+                4.. => stripe::<4, R, _>(sums, at, of, x, rows),
+                2.. => stripe::<2, R, _>(sums, at, of, x, rows),
+                _ => stripe::<1, R, _>(sums, at, of, x, rows),
             }
         };
+        rows = rows.ahead();
     }
 }
 
 /// [`tile`] of the `T` vectors of sums from `at` on: they stay in registers.
 ///
 /// # Safety
-/// As of [`tile`], and `at + T <= vectors`.
+/// As of [`tile`]; the panel begins at its `at`-th vector, and `at + T <= vectors`.
+#[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn stripe<const T: usize, const R: usize>(
+unsafe fn stripe<const T: usize, const R: usize, W: Rows>(
     sums: &mut [Sums; R],
-    panel: &[[f32; LANES]],
-    (vectors, at): (usize, usize),
-    x: [&[f32]; R],
+    at: usize,
+    (panel, vectors): (*const Vector, usize),
+    x: [*const f32; R],
+    rows: W,
 ) -> usize {
     let mut all = [[_mm512_setzero_ps(); T]; R];
     for (all, sums) in all.iter_mut().zip(sums.iter()) {
@@ -112,13 +115,16 @@ unsafe fn stripe<const T: usize, const R: usize>(
             *all = unsafe { _mm512_loadu_ps(sum.as_ptr()) };
         }
     }
-    for (i, row) in panel.chunks_exact(vectors).enumerate() {
-        // SAFETY: reads the 16 numbers of arrays.
+    for i in 0..rows.len() {
+        rows.fetch(i);
+        let input = rows.input(i);
+        let row = panel.wrapping_add(input * vectors);
+        // SAFETY: the caller's promise.
         let weights: [__m512; T] =
-            std::array::from_fn(|t| unsafe { _mm512_loadu_ps(row[at + t].as_ptr()) });
-        for (all, x) in all.iter_mut().zip(&x) {
+            std::array::from_fn(|t| unsafe { _mm512_loadu_ps(row.add(t).cast()) });
+        for (all, x) in all.iter_mut().zip(x) {
             // SAFETY: the caller's promise.
-            let x = _mm512_set1_ps(unsafe { *x.get_unchecked(i) });
+            let x = _mm512_set1_ps(unsafe { *x.add(input) });
             for (sum, weights) in all.iter_mut().zip(weights) {
                 *sum = _mm512_fmadd_ps(weights, x, *sum);
             }
@@ -138,21 +144,25 @@ unsafe fn stripe<const T: usize, const R: usize>(
 /// # Safety
 /// As of [`tile`].
 #[target_feature(enable = "avx512f")]
-pub unsafe fn tile_pairs<const R: usize>(
+pub unsafe fn tile_pairs<const R: usize, W: Rows>(
     sums: &mut [Sums; R],
-    panel: &[[f32; LANES]],
+    panel: &[Vector],
     vectors: usize,
     x: [&[f32]; R],
+    mut rows: W,
 ) {
+    let x = x.map(<[f32]>::as_ptr);
     let mut at = 0;
     while at < vectors {
+        let of = (panel.as_ptr().wrapping_add(at), vectors);
         // SAFETY: as in `tile`.
         at += unsafe {
             match vectors - at {
-                2.. => stripe_pairs::<2, R>(sums, panel, (vectors, at), x),
-                _ => stripe_pairs::<1, R>(sums, panel, (vectors, at), x),
+                2.. => stripe_pairs::<2, R, _>(sums, at, of, x, rows),
+                _ => stripe_pairs::<1, R, _>(sums, at, of, x, rows),
             }
         };
+        rows = rows.ahead();
     }
 }
 
@@ -160,12 +170,14 @@ pub unsafe fn tile_pairs<const R: usize>(
 ///
 /// # Safety
 /// As of [`stripe`].
+#[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn stripe_pairs<const T: usize, const R: usize>(
+unsafe fn stripe_pairs<const T: usize, const R: usize, W: Rows>(
     sums: &mut [Sums; R],
-    panel: &[[f32; LANES]],
-    (vectors, at): (usize, usize),
-    x: [&[f32]; R],
+    at: usize,
+    (panel, vectors): (*const Vector, usize),
+    x: [*const f32; R],
+    rows: W,
 ) -> usize {
     let (mut lows, mut highs) = ([[_mm512_setzero_ps(); T]; R], [[_mm512_setzero_ps(); T]; R]);
     for ((low, high), sums) in lows.iter_mut().zip(&mut highs).zip(sums.iter()) {
@@ -177,11 +189,15 @@ unsafe fn stripe_pairs<const T: usize, const R: usize>(
             };
         }
     }
-    for (i, row) in panel.chunks_exact(vectors).enumerate() {
-        let words: [(__m512, __m512); T] = std::array::from_fn(|t| halves(&row[at + t]));
-        for ((low, high), x) in lows.iter_mut().zip(&mut highs).zip(&x) {
+    for i in 0..rows.len() {
+        rows.fetch(i);
+        let input = rows.input(i);
+        let row = panel.wrapping_add(input * vectors);
+        // SAFETY: the caller's promise.
+        let words: [(__m512, __m512); T] = std::array::from_fn(|t| unsafe { halves(row.add(t)) });
+        for ((low, high), x) in lows.iter_mut().zip(&mut highs).zip(x) {
             // SAFETY: the caller's promise.
-            let x = _mm512_set1_ps(unsafe { *x.get_unchecked(i) });
+            let x = _mm512_set1_ps(unsafe { *x.add(input) });
             for ((low, high), (first, second)) in low.iter_mut().zip(high).zip(words) {
                 *low = _mm512_fmadd_ps(first, x, *low);
                 *high = _mm512_fmadd_ps(second, x, *high);
@@ -201,11 +217,14 @@ unsafe fn stripe_pairs<const T: usize, const R: usize>(
 }
 
 /// The bf16 of 16 words: those of the lower halves, and those of the upper ones.
+///
+/// # Safety
+/// There are 16 words.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn halves(words: &[f32; LANES]) -> (__m512, __m512) {
-    // SAFETY: reads the 16 words of an array.
-    let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
+unsafe fn halves(words: *const Vector) -> (__m512, __m512) {
+    // SAFETY: the caller's promise.
+    let words = unsafe { _mm512_loadu_si512(words.cast()) };
     let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
     let low = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words));
     (low, _mm512_castsi512_ps(_mm512_and_si512(words, upper)))
@@ -220,7 +239,7 @@ fn halves(words: &[f32; LANES]) -> (__m512, __m512) {
 #[target_feature(enable = "avx512f,avx512vnni")]
 pub unsafe fn codes<const R: usize>(
     sums: &mut [Sums; R],
-    panel: &[[f32; LANES]],
+    panel: &[Vector],
     vectors: usize,
     x: [Code; R],
     groups: &[u32],
@@ -258,7 +277,7 @@ pub unsafe fn codes<const R: usize>(
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn stripe_codes<const T: usize, const R: usize>(
     sums: &mut [Sums; R],
-    panel: &[[f32; LANES]],
+    panel: &[Vector],
     (vectors, at): (usize, usize),
     x: [Code; R],
     groups: &[u32],
@@ -323,7 +342,7 @@ unsafe fn four(numbers: &[[i8; GROUP]], group: u32) -> __m512i {
 /// Fetches `T` vectors, which need not be there.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn fetch<const T: usize>(row: *const [f32; LANES]) {
+fn fetch<const T: usize>(row: *const Vector) {
     for t in 0..T {
         _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(t).cast());
     }

@@ -71,6 +71,8 @@ pub struct Codes {
     groups: Vec<u32>,
     count: usize,
     width: usize,
+    /// Bits of the numbers of each group.
+    seen: Vec<u32>,
 }
 
 /// What all of a vector shares.
@@ -95,8 +97,9 @@ impl Codes {
     pub fn new(widest: usize, rows: usize) -> Self {
         let groups = widest.div_ceil(GROUP);
         let [high, low] = std::array::from_fn(|_| vec![[0; GROUP]; groups * rows]);
+        let seen = vec![0; groups];
         let (rows, groups) = (vec![Row::default(); rows], vec![0; groups + AHEAD]);
-        Codes { high, low, rows, groups, ..Codes::default() }
+        Codes { high, low, rows, groups, seen, ..Codes::default() }
     }
 
     /// Takes the place of what was read before.
@@ -116,32 +119,21 @@ impl Codes {
                 row,
             );
         }
-        match numbers.len() == width {
-            true => self.find_groups(),
-            false => self.take_all_groups(),
-        }
+        self.find_groups(numbers.len() / width.max(1));
     }
 
-    fn find_groups(&mut self) {
+    fn find_groups(&mut self, rows: usize) {
+        let seen = &mut self.seen[..self.width];
+        seen.fill(0);
+        for part in [&self.high, &self.low] {
+            part.chunks_exact(self.width.max(1)).take(rows).for_each(|codes| mark(seen, codes));
+        }
         self.count = 0;
-        for group in 0..self.width {
+        for (group, seen) in seen.iter().enumerate() {
             self.groups[self.count] = group as u32;
-            let zeros = self.high[group] == [0; GROUP] && self.low[group] == [0; GROUP];
-            self.count += usize::from(!zeros);
+            self.count += usize::from(*seen != 0);
         }
-        self.announce();
-    }
-
-    /// Of several vectors one or the other has a number nearly everywhere.
-    fn take_all_groups(&mut self) {
-        self.count = self.width;
-        let groups = self.groups[..self.width].iter_mut();
-        groups.enumerate().for_each(|(group, place)| *place = group as u32);
-        self.announce();
-    }
-
-    /// Behind the last group of a panel begins the next.
-    fn announce(&mut self) {
+        // Behind the last group of a panel begins the next.
         for i in 0..AHEAD {
             self.groups[self.count + i] = (self.width + i) as u32;
         }
@@ -155,6 +147,15 @@ impl Codes {
     pub fn row(&self, row: usize) -> Code<'_> {
         let own = row * self.width..(row + 1) * self.width;
         Code { row: self.rows[row], high: &self.high[own.clone()], low: &self.low[own] }
+    }
+}
+
+dispatch! {
+    /// Adds the bits of groups to those that were seen.
+    fn mark(seen: &mut [u32], codes: &[[i8; GROUP]]) {
+        for (seen, codes) in seen.iter_mut().zip(codes) {
+            *seen |= u32::from_le_bytes(codes.map(i8::cast_unsigned));
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod int8;
 mod portable;
 
 use std::borrow::Cow;
+use std::mem;
 use std::ops::Range;
 
 use sconce_core::ops::simd::{LANES, Level, level};
@@ -23,8 +24,8 @@ use sconce_core::{Error, Precision, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Packer;
-use input::Entry;
 pub use input::Input;
+use input::{Entry, Vectors};
 use int8::{Code, Codes, GROUP, Quantised};
 
 /// Vectors of sums that a panel makes.
@@ -34,11 +35,14 @@ const PANEL: usize = VECTORS * LANES;
 /// Vectors that a weight serves once it was read, and one of 8 bits, where each has two sums.
 const ROWS: usize = 6;
 const ROWS_OF_INT8: usize = 4;
+/// Vectors of weights that lie at hand in the first cache: 32 KB.
+const BLOCK: usize = 512;
 /// Inputs between fetching their weights and using them.
 const AHEAD: usize = 8;
 
+type Vector = [f32; LANES];
 /// The sums of a panel for one vector.
-type Sums = [[f32; LANES]; VECTORS];
+type Sums = [Vector; VECTORS];
 
 /// Fewer inputs than these are read in 8 bits in no less time than in 16.
 const LEAST_INPUTS: usize = 32;
@@ -114,14 +118,6 @@ impl Encoding {
     /// Vectors of words in a row of the panel that makes so many outputs.
     fn vectors(self, outputs: usize) -> usize {
         outputs.min(PANEL).div_ceil(LANES * self.in_a_word())
-    }
-
-    /// Vectors at once.
-    fn tile(self) -> usize {
-        match self {
-            Encoding::F32 | Encoding::Bf16 => ROWS,
-            Encoding::Int8 => ROWS_OF_INT8,
-        }
     }
 
     /// Rows of a panel that reads so many inputs.
@@ -316,11 +312,12 @@ impl Matrix {
 
     #[inline(always)]
     fn each(&self, arena: &[f32], x: &mut Input, y: &mut [f32], f: impl Fn(f32) -> f32) {
+        let Input { vectors: x, sums } = x;
         assert_eq!(x.width(), self.inputs, "numbers that a matrix reads");
         x.prepare(self.encoding);
+        let sums = &mut sums[..x.rows()];
         let (bias, scales) = (&arena[self.bias.clone()], &arena[self.scales.clone()]);
         let (level, encoding, has_vnni) = (level(), self.encoding, has_vnni());
-        let mut sums = [[[0.0; LANES]; VECTORS]; ROWS];
         let mut rest = &arena[self.panels.clone()];
         for first in (0..self.outputs).step_by(PANEL) {
             let outputs = first..self.outputs.min(first + PANEL);
@@ -328,24 +325,16 @@ impl Matrix {
             let (panel, next) = rest.split_at(encoding.rows(self.inputs) * vectors * LANES);
             rest = next;
             let panel = Panel { encoding, level, has_vnni, vectors, weights: panel };
-            for rows in x.tiles(encoding.tile()) {
-                let own = &mut sums[..rows.len()];
-                match encoding {
-                    Encoding::F32 | Encoding::Bf16 => {
-                        panel.sum(own, x, rows.start, &bias[outputs.clone()])
-                    }
-                    Encoding::Int8 => panel.sum_codes(
-                        own,
-                        x.codes(),
-                        rows.start,
-                        (&scales[outputs.clone()], &bias[outputs.clone()]),
-                    ),
+            let bias = &bias[outputs.clone()];
+            match encoding {
+                Encoding::F32 | Encoding::Bf16 => panel.sum(sums, x, bias),
+                Encoding::Int8 => {
+                    panel.sum_codes(sums, x.codes(), (&scales[outputs.clone()], bias))
                 }
-                for (row, sums) in rows.zip(&sums) {
-                    let y = &mut y[row * self.outputs..][outputs.clone()];
-                    for (y, sum) in y.iter_mut().zip(sums.as_flattened()) {
-                        *y = f(*sum);
-                    }
+            }
+            for (y, sums) in y.chunks_exact_mut(self.outputs).zip(&*sums) {
+                for (y, sum) in y[outputs.clone()].iter_mut().zip(sums.as_flattened()) {
+                    *y = f(*sum);
                 }
             }
         }
@@ -367,20 +356,20 @@ struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// The sums of the vectors from `first` on.
-    fn sum(&self, sums: &mut [Sums], x: &Input, first: usize, bias: &[f32]) {
+    /// The sums of all vectors, which begin with the bias.
+    fn sum(&self, sums: &mut [Sums], x: &Vectors, bias: &[f32]) {
         for sums in &mut *sums {
             sums.as_flattened_mut()[..bias.len()].copy_from_slice(bias);
         }
-        self.add(sums, x, first);
+        self.add(sums, x);
     }
 
-    /// Adds to the sums of the vectors from `first` on each weight times the number it stands beside. The sums
-    /// of upper halves of words follow those of lower ones.
-    fn add(&self, sums: &mut [Sums], x: &Input, first: usize) {
+    /// Adds to the sums of all vectors each weight times the number it stands beside. The sums of upper halves of
+    /// words follow those of lower ones.
+    fn add(&self, sums: &mut [Sums], x: &Vectors) {
         match (x.sparse(), sums) {
             (Some(entries), [sums]) => self.add_sparse(sums, entries),
-            (_, sums) => self.add_dense(sums, x, first),
+            (_, sums) => self.add_dense(sums, x),
         }
     }
 
@@ -430,51 +419,72 @@ impl Panel<'_> {
         portable::add_pairs(low, high, rows, &entries[..entries.len() - AHEAD]);
     }
 
-    fn add_dense(&self, sums: &mut [Sums], x: &Input, first: usize) {
-        match sums.len() {
-            1 => self.tile::<1>(sums, x, first),
-            2 => self.tile::<2>(sums, x, first),
-            3 => self.tile::<3>(sums, x, first),
-            4 => self.tile::<4>(sums, x, first),
-            5 => self.tile::<5>(sums, x, first),
-            _ => self.tile::<ROWS>(sums, x, first),
+    /// Block after block, each of which serves all vectors while it is in the first cache.
+    fn add_dense(&self, sums: &mut [Sums], x: &Vectors) {
+        let most = match self.encoding {
+            // Half as large, and no faster in parts.
+            Encoding::Bf16 => x.width().max(1),
+            _ => BLOCK / self.vectors,
+        };
+        match x.columns() {
+            None => (0..x.width()).step_by(most).for_each(|first| {
+                let len = most.min(x.width() - first);
+                // Behind a block begins the next, of this panel or of what is read after it.
+                let next = self.weights.as_ptr().cast::<Vector>();
+                let next = next.wrapping_add((first + len) * self.vectors);
+                self.add_block(sums, x, All { first, len, next });
+            }),
+            Some(columns) => columns.chunks(most).for_each(|columns| {
+                self.add_block(sums, x, columns);
+            }),
         }
     }
 
-    fn tile<const R: usize>(&self, sums: &mut [Sums], x: &Input, first: usize) {
+    fn add_block(&self, sums: &mut [Sums], x: &Vectors, mut rows: impl Rows) {
+        for (sums, first) in tiles(sums, ROWS) {
+            match sums.len() {
+                1 => self.tile::<1>(sums, x, first, rows),
+                2 => self.tile::<2>(sums, x, first, rows),
+                3 => self.tile::<3>(sums, x, first, rows),
+                4 => self.tile::<4>(sums, x, first, rows),
+                5 => self.tile::<5>(sums, x, first, rows),
+                _ => self.tile::<ROWS>(sums, x, first, rows),
+            }
+            rows = (0..self.vectors.div_ceil(4)).fold(rows, |rows, _| rows.ahead());
+        }
+    }
+
+    /// Adds what these rows make of the vectors from `first` on.
+    fn tile<const R: usize>(&self, sums: &mut [Sums], x: &Vectors, first: usize, rows: impl Rows) {
         let Some(sums) = sums.first_chunk_mut::<R>() else { return };
-        let rows: [&[f32]; R] = std::array::from_fn(|r| x.row(first + r));
+        let x: [&[f32]; R] = std::array::from_fn(|r| x.row(first + r));
         let weights = self.weights.as_chunks::<LANES>().0;
         #[cfg(target_arch = "x86_64")]
         if self.level == Level::Avx512 {
-            // SAFETY: `level` found what the kernels need; the panel has `vectors` vectors for each number of
-            // a row.
+            // SAFETY: `level` found what the kernels need; rows are of inputs that there are, for each of which the
+            // panel has `vectors` vectors.
             return unsafe {
                 match self.encoding {
-                    Encoding::F32 => avx512::tile(sums, weights, self.vectors, rows),
-                    _ => avx512::tile_pairs(sums, weights, self.vectors, rows),
+                    Encoding::F32 => avx512::tile(sums, weights, self.vectors, x, rows),
+                    _ => avx512::tile_pairs(sums, weights, self.vectors, x, rows),
                 }
             };
         }
         match self.encoding {
-            Encoding::F32 => portable::tile(sums, weights, self.vectors, &rows),
-            _ => portable::tile_pairs(sums, weights, self.vectors, &rows),
+            Encoding::F32 => portable::tile(sums, weights, self.vectors, &x, rows),
+            _ => portable::tile_pairs(sums, weights, self.vectors, &x, rows),
         }
     }
 
     /// As [`sum`](Self::sum), of weights in 8 bits.
-    fn sum_codes(
-        &self,
-        sums: &mut [Sums],
-        x: &Codes,
-        first: usize,
-        scales_and_bias: (&[f32], &[f32]),
-    ) {
-        match sums.len() {
-            1 => self.codes::<1>(sums, x, first, scales_and_bias),
-            2 => self.codes::<2>(sums, x, first, scales_and_bias),
-            3 => self.codes::<3>(sums, x, first, scales_and_bias),
-            _ => self.codes::<ROWS_OF_INT8>(sums, x, first, scales_and_bias),
+    fn sum_codes(&self, sums: &mut [Sums], x: &Codes, of: (&[f32], &[f32])) {
+        for (sums, first) in tiles(sums, ROWS_OF_INT8) {
+            match sums.len() {
+                1 => self.codes::<1>(sums, x, first, of),
+                2 => self.codes::<2>(sums, x, first, of),
+                3 => self.codes::<3>(sums, x, first, of),
+                _ => self.codes::<ROWS_OF_INT8>(sums, x, first, of),
+            }
         }
     }
 
@@ -498,6 +508,96 @@ impl Panel<'_> {
         let groups = &groups[..groups.len() - AHEAD];
         portable::codes(sums, weights, self.vectors, &rows, groups, scales, bias);
     }
+}
+
+/// Rows of a panel that are read one after the other.
+trait Rows: Copy {
+    fn len(&self) -> usize;
+
+    /// The input of the `i`-th.
+    fn input(&self, i: usize) -> usize;
+
+    /// Fetches something of what is read next.
+    fn fetch(&self, i: usize);
+
+    /// The same, but for what they fetch.
+    fn ahead(self) -> Self;
+}
+
+/// All of a block.
+#[derive(Clone, Copy)]
+struct All {
+    first: usize,
+    len: usize,
+    next: *const Vector,
+}
+
+impl Rows for All {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    fn input(&self, i: usize) -> usize {
+        self.first + i
+    }
+
+    #[inline(always)]
+    fn fetch(&self, i: usize) {
+        fetch(self.next.wrapping_add(i));
+    }
+
+    #[inline(always)]
+    fn ahead(self) -> Self {
+        All { next: self.next.wrapping_add(self.len), ..self }
+    }
+}
+
+/// Those of some inputs.
+impl Rows for &[u32] {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        <[u32]>::len(self)
+    }
+
+    #[inline(always)]
+    fn input(&self, i: usize) -> usize {
+        self[i] as usize
+    }
+
+    #[inline(always)]
+    fn fetch(&self, _i: usize) {}
+
+    #[inline(always)]
+    fn ahead(self) -> Self {
+        self
+    }
+}
+
+/// Fetches a vector, which need not be there.
+#[inline(always)]
+fn fetch(vector: *const Vector) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every such CPU has it, and it reads nothing that is not there.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(vector.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = vector;
+}
+
+/// Sums in parts of at most so many, as even as can be, each with the number of its first vector.
+fn tiles(sums: &mut [Sums], most: usize) -> impl Iterator<Item = (&mut [Sums], usize)> {
+    let (rows, parts) = (sums.len(), sums.len().div_ceil(most).max(1));
+    let mut rest = sums;
+    (0..parts).map(move |part| {
+        let (first, end) = (part * rows / parts, (part + 1) * rows / parts);
+        let (own, next) = mem::take(&mut rest).split_at_mut(end - first);
+        rest = next;
+        (own, first)
+    })
 }
 
 #[cfg(test)]
@@ -550,7 +650,12 @@ mod tests {
                 let rng = Rng::new(1, "gemv", (outputs * 1000 + inputs) as u64);
                 let w: Vec<f32> = (0..(outputs * inputs) as u64).map(|i| rng.normal(i)).collect();
                 let rows = 1 + (outputs + inputs) % 14;
-                let (x, b) = (vector(&rng, inputs * rows), vector(&rng, outputs));
+                let (mut x, b) = (vector(&rng, inputs * rows), vector(&rng, outputs));
+                // Of some no vector has a number at every fourth place.
+                if outputs % 2 == 1 {
+                    let places = x.iter_mut().enumerate();
+                    places.filter(|(i, _)| i % inputs % 4 == 3).for_each(|(_, x)| *x = 0.0);
+                }
                 let weights = Weights::new();
                 let mut packer = Packer::new(&weights, Format::F32);
                 let written = Written::new(encoding, &w, inputs);
@@ -591,12 +696,12 @@ mod tests {
             let x = vector(&rng, 50 * rows);
             input.read(x.chunks_exact(50));
             for encoding in [Encoding::F32, Encoding::Bf16] {
-                input.prepare(encoding);
+                input.vectors.prepare(encoding);
                 let made = |level| {
                     let mut sums = [[[0.5; LANES]; VECTORS]; ROWS];
                     let panel =
                         Panel { encoding, level, has_vnni: false, vectors: 3, weights: &weights };
-                    panel.add(&mut sums[..rows], &input, 0);
+                    panel.add(&mut sums[..rows], &input.vectors);
                     sums
                 };
                 let portable = made(Level::Portable);
@@ -618,7 +723,7 @@ mod tests {
             for rows in 1..=ROWS_OF_INT8 {
                 let x = vector(&rng, 50 * rows);
                 input.read(x.chunks_exact(50));
-                input.prepare(Encoding::Int8);
+                input.vectors.prepare(Encoding::Int8);
                 let made = |has_vnni| {
                     let mut sums = [[[0.5; LANES]; VECTORS]; ROWS];
                     let (encoding, level, weights) = (Encoding::Int8, level(), &weights[..]);
@@ -626,7 +731,7 @@ mod tests {
                     // One output fewer than there is room for.
                     let outputs = vectors * LANES - 1;
                     let (scales, bias) = (&scales[..outputs], &bias[..outputs]);
-                    panel.sum_codes(&mut sums[..rows], input.codes(), 0, (scales, bias));
+                    panel.sum_codes(&mut sums[..rows], input.vectors.codes(), (scales, bias));
                     sums.iter_mut().for_each(|sums| sums.as_flattened_mut()[outputs..].fill(0.0));
                     sums.map(|sums| sums.map(|sum| sum.map(f32::to_bits)))
                 };
@@ -650,7 +755,7 @@ mod tests {
             let mut y = [0.0; 3];
             matrix.apply(arena.numbers(), &mut input, &mut y);
             assert_eq!(y, [1.0, 2.0, 3.0].map(|bias| bias + value));
-            assert_eq!(input.codes().groups().len(), count + AHEAD);
+            assert_eq!(input.vectors.codes().groups().len(), count + AHEAD);
         }
     }
 

@@ -3,7 +3,7 @@
 use sconce_core::ops::simd::{LANES, dispatch, mul_add};
 
 use super::int8::Code;
-use super::{Entry, Sums};
+use super::{Entry, Rows, Sums};
 
 dispatch! {
     /// Adds to the sums each row of a panel times what its entry says.
@@ -40,10 +40,11 @@ dispatch! {
 }
 
 dispatch! {
-    /// Adds to the sums of each of `R` vectors the rows of a panel, of so many vectors each, times its numbers.
-    pub fn tile<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[&[f32]; R]) {
+    /// Adds to the sums of each of `R` vectors rows of a panel, of so many vectors each, times its numbers.
+    pub fn tile<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[&[f32]; R], rows: impl Rows) {
         for (sums, x) in sums.iter_mut().zip(x) {
-            for (row, &x) in panel.chunks_exact(vectors).zip(x.iter()) {
+            for input in (0..rows.len()).map(|i| rows.input(i)) {
+                let (row, x) = (&panel[input * vectors..][..vectors], x[input]);
                 for (sum, weights) in sums.iter_mut().zip(row) {
                     for i in 0..LANES {
                         sum[i] = mul_add::<FMA>(weights[i], x, sum[i]);
@@ -56,10 +57,11 @@ dispatch! {
 
 dispatch! {
     /// [`tile`] of rows whose words are two bf16.
-    pub fn tile_pairs<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[&[f32]; R]) {
+    pub fn tile_pairs<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[&[f32]; R], rows: impl Rows) {
         for (sums, x) in sums.iter_mut().zip(x) {
             let (lows, highs) = sums.split_at_mut(vectors);
-            for (row, &x) in panel.chunks_exact(vectors).zip(x.iter()) {
+            for input in (0..rows.len()).map(|i| rows.input(i)) {
+                let (row, x) = (&panel[input * vectors..][..vectors], x[input]);
                 for ((low, high), words) in lows.iter_mut().zip(highs.iter_mut()).zip(row) {
                     for i in 0..LANES {
                         let (first, second) = halves(words[i]);

@@ -89,6 +89,8 @@ struct State<K, T> {
     told: usize,
     /// Batches that are out.
     at_work: usize,
+    /// Callers who help themselves.
+    inside: usize,
     drained: Vec<Drained>,
 }
 
@@ -104,6 +106,7 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
             asleep: 0,
             told: 0,
             at_work: 0,
+            inside: 0,
             drained: vec![],
         };
         Queue { state: Mutex::new(state), filled: Condvar::new(), capacity, worth }
@@ -166,13 +169,31 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
         }
     }
 
+    /// Lets a caller help itself to what a worker would do, if the queue takes work: it is not drained before that
+    /// is done.
+    pub fn enter(&self) -> Result<Inside<'_, K, T>> {
+        let mut state = self.state();
+        state.phase.check_open()?;
+        state.inside += 1;
+        drop(state);
+        Ok(Inside(self))
+    }
+
+    fn leave(&self) {
+        let mut state = self.state();
+        state.inside -= 1;
+        let drained = state.drained();
+        drop(state);
+        drained.into_iter().for_each(|tell| tell());
+    }
+
     /// Takes one that waits out of its line.
     pub fn remove(&self, caller: K, is: impl Fn(&T) -> bool) -> Option<T> {
         self.state().remove(caller, is)
     }
 
-    /// Takes nothing more. `tell` is called once what waits and what is at work is done, or the queue
-    /// closed.
+    /// Takes nothing more. `tell` is called once what waits, what is at work and who is inside is done, or the
+    /// queue closed.
     pub fn drain(&self, tell: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
         if state.phase == Phase::Open {
@@ -210,6 +231,15 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
     /// Whether it takes work, or why not.
     pub fn check_open(&self) -> Result<()> {
         self.state().phase.check_open()
+    }
+}
+
+/// A caller who helps itself, until this is dropped.
+pub struct Inside<'a, K: Copy + Eq + Hash, T>(&'a Queue<K, T>);
+
+impl<K: Copy + Eq + Hash, T> Drop for Inside<'_, K, T> {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 
@@ -278,7 +308,7 @@ impl<K: Copy + Eq + Hash, T> State<K, T> {
 
     /// Who is to be told that all is done, if it is.
     fn drained(&mut self) -> Vec<Drained> {
-        let done = self.len == 0 && self.at_work == 0;
+        let done = self.len == 0 && self.at_work == 0 && self.inside == 0;
         match self.phase {
             Phase::Draining if done => mem::take(&mut self.drained),
             Phase::Closed => mem::take(&mut self.drained),
@@ -425,6 +455,20 @@ mod tests {
             assert_eq!(first.ready.drain(..).map(|entry| entry.item).collect::<Vec<_>>(), [7]);
             queue.close();
         });
+    }
+
+    #[test]
+    fn who_is_inside_is_waited_for_by_a_drain_and_let_in_before_it_alone() {
+        let queue = filled(&[]);
+        let inside = [queue.enter().unwrap(), queue.enter().unwrap()];
+        let (sender, receiver) = mpsc::channel();
+        queue.drain(move || sender.send(()).unwrap());
+        assert_eq!(queue.enter().err().map(|e| e.kind()), Some(Kind::Unavailable));
+        for one in inside {
+            assert!(receiver.try_recv().is_err());
+            drop(one);
+        }
+        assert!(receiver.try_recv().is_ok());
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub struct Call<'a> {
     /// `[raw_width]`
     pub raw: &'a [f32],
     pub overrides: &'a Overrides,
+    /// Whether the session was [asked](Session::ask) this already.
+    pub asked: bool,
     pub outcome: Result<()>,
 }
 
@@ -36,7 +38,7 @@ pub fn lane<'a>(sessions: impl Iterator<Item = &'a Session>) -> Lane {
 /// [`Session::decide`] of each call; those that step by one plan do it together. What is wrong with one is its
 /// outcome, and touches no other.
 pub fn decide_many(calls: &mut [Call<'_>]) {
-    for call in &mut *calls {
+    for call in calls.iter_mut().filter(|call| !call.asked) {
         call.outcome = call.session.ask(call.raw, call.overrides);
     }
     let mut by_plan: Vec<&mut Call<'_>> = vec![];

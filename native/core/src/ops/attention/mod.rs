@@ -3,6 +3,7 @@
 mod residual;
 pub mod softmax;
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
@@ -177,11 +178,36 @@ pub fn attention(
     let track = qkv.track_op() || keys.track_op() || values.track_op();
     let op = Attend { pass: pass.clone(), track, log_sums: OnceLock::new() };
     let y = qkv.apply_op3(&keys, &values, op)?;
+    Ok((y, append(&pass, &qkv, cache)?))
+}
+
+/// The cache after the sequence.
+fn append(pass: &Arc<Pass>, qkv: &Tensor, cache: &Cache) -> Result<Cache> {
     let append = |ring: &Tensor, part| {
-        ring.contiguous()?.apply_op2(&qkv, Append { pass: pass.clone(), part })
+        ring.contiguous()?.apply_op2(qkv, Append { pass: pass.clone(), part })
     };
     let (keys, values) = (append(&cache.keys, Part::Keys)?, append(&cache.values, Part::Values)?);
-    Ok((y, Cache { keys, values, seen: pass.seen_after()? }))
+    Ok(Cache { keys, values, seen: pass.seen_after()? })
+}
+
+/// [`attention()`] of the last query of each row alone, `[b, 1, heads * head_dim]`, and where it is to be
+/// `cached` the cache after the sequence. Where a gradient may be asked for it is that of all queries, cut.
+pub fn attention_of_last(
+    qkv: &Tensor,
+    cache: &Cache,
+    window: &Arc<Window>,
+    cached: bool,
+) -> Result<(Tensor, Option<Cache>)> {
+    if qkv.track_op() || cache.keys.track_op() || cache.values.track_op() {
+        let (y, cache) = attention(qkv, cache, window, None)?;
+        return Ok((y.narrow(1, qkv.dim(1)? - 1, 1)?, Some(cache)));
+    }
+    let pass = Arc::new(Pass::of(qkv, cache, window, None)?);
+    let qkv = qkv.contiguous()?;
+    let [keys, values] = pass.rings(cache)?;
+    let y = tensor::with_all(&[qkv.clone(), keys, values], |all| Ok(pass.of_last(all)))?;
+    let y = tensor::tensor(y, (pass.batch, 1, window.width()))?;
+    Ok((y, cached.then(|| append(&pass, &qkv, cache)).transpose()?))
 }
 
 /// The weights that [`attention`] gives to the frames a query sees, `[b, heads, t, window]`: the last
@@ -472,7 +498,7 @@ struct Block {
     begin: usize,
     end: usize,
     /// Keys of the chunk that one of the queries sees, in whole vectors.
-    keys: std::ops::Range<usize>,
+    keys: Range<usize>,
 }
 
 impl Block {
@@ -498,7 +524,7 @@ impl Chunk {
 
     /// Keys of the chunk that query t sees.
     #[inline(always)]
-    fn seen(&self, w: &Window, row: &Row<'_>, t: usize) -> std::ops::Range<usize> {
+    fn seen(&self, w: &Window, row: &Row<'_>, t: usize) -> Range<usize> {
         let own = self.position(row, t);
         (own + 1).saturating_sub(w.window)..own + 1
     }
@@ -559,7 +585,7 @@ fn fold(lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
 /// `e^(x - largest)` where it stands, 0 outside of `seen`: their sum, and the largest. `x` is a multiple of 16
 /// long.
 #[inline(always)]
-pub fn exponentials(x: &mut [f32], seen: std::ops::Range<usize>) -> (f32, f32) {
+pub fn exponentials(x: &mut [f32], seen: Range<usize>) -> (f32, f32) {
     // One instruction, which `f32::max` with its care for what is not a number is not.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     x[..seen.start].fill(f32::NEG_INFINITY);
@@ -651,11 +677,11 @@ dispatch! {
 }
 
 dispatch! {
-    /// The same for a few queries, without laying the keys out for blocks of them.
-    fn forward_few(w: &Window, row: &Row<'_>, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
+    /// The same for a few queries, without laying the keys out for blocks of them; `y` is that of these alone.
+    fn forward_few(w: &Window, row: &Row<'_>, queries: Range<usize>, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
         let (hd, width) = (w.head_dim, w.width());
-        let chunk = Chunk::new(w, row, 0);
-        for t in 0..row.frames {
+        let chunk = Chunk::new(w, row, queries.start);
+        for (i, t) in queries.enumerate() {
             let query = &mut s.queries[..hd];
             w.rotate(query, row.query(w, head, t), chunk.position(row, t), w.scale());
             let seen = chunk.seen(w, row, t);
@@ -675,7 +701,7 @@ dispatch! {
                     *out = mul_add::<FMA>(s.weights[j], *v, *out);
                 }
             }
-            for (out, mixed) in y[t * width + head * hd..][..hd].iter_mut().zip(mixed) {
+            for (out, mixed) in y[i * width + head * hd..][..hd].iter_mut().zip(mixed) {
                 *out = *mixed / sum;
             }
         }
@@ -829,7 +855,7 @@ impl Pass {
                         (0..w.heads).map(|_| kept_of.next().unwrap_or_default()).collect();
                     if !blocks {
                         for (head, log_sums) in kept_of.iter_mut().enumerate() {
-                            forward_few(w, &row, head, &mut scratch, y, log_sums);
+                            forward_few(w, &row, 0..row.frames, head, &mut scratch, y, log_sums);
                         }
                         continue;
                     }
@@ -842,6 +868,25 @@ impl Pass {
                 }
             })
         }
+    }
+
+    /// What is mixed for the last query of each row, `[b, heads * head_dim]`.
+    fn of_last(&self, all: &[&[f32]]) -> Vec<f32> {
+        let (w, &[qkv, keys, values]) = (&*self.window, all) else { return vec![] };
+        // SAFETY: the part is zeroed.
+        let [y] = unsafe {
+            filled(self.batch, self.shard(), [w.width()], |rows, [y]| {
+                let mut scratch = Scratch::new(w, self.time, w.window - 1, false, false);
+                for (at, y) in rows.zip(zeroed(y).chunks_exact_mut(w.width())) {
+                    let row = self.row(at, qkv, keys, values);
+                    let last = row.frames.saturating_sub(1)..row.frames;
+                    for head in 0..w.heads {
+                        forward_few(w, &row, last.clone(), head, &mut scratch, y, &mut []);
+                    }
+                }
+            })
+        };
+        y
     }
 
     /// Gradients of qkv, and of cached keys and values if `cached`.
