@@ -13,6 +13,7 @@ defmodule Sconce do
   | `Sconce.Session` | the memory of a running game over a Policy |
   | `Sconce.Frame`, `Sconce.Action` | one game frame in, one controller input out |
   | `Sconce.Preset`, `Sconce.Config` | named settings of a run; where settings come from |
+  | `Sconce.GPU` | GPUs and their memory |
   | `Sconce.Error` | what went wrong, as fields |
 
   `mix sconce.doctor` says whether this machine has what Sconce needs.

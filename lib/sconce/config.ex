@@ -35,6 +35,12 @@ defmodule Sconce.Config do
       default: nil,
       doc: "What `mix sconce.import` reads where no path is given.",
       variables: [EXPHIL_REPLAYS_DIR: :text]
+    ],
+    nvml: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc: "The driver's `libnvidia-ml.so.1` or its folder, where `Sconce.GPU` does not find it.",
+      variables: [SCONCE_NVML: :text]
     ]
   ]
 
@@ -200,6 +206,7 @@ defmodule Sconce.Config do
   threads   2           config :sconce
   preset    nil         default
   replays   nil         default
+  nvml      nil         default
   XLA_FLAGS --fast has no effect: there is no XLA here, and nothing is compiled when a run begins
   ```
   """

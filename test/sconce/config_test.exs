@@ -37,7 +37,8 @@ defmodule Sconce.ConfigTest do
              %{name: :device, value: :cpu, source: :default},
              %{name: :threads, value: nil, source: :default},
              %{name: :preset, value: nil, source: :default},
-             %{name: :replays, value: nil, source: :default}
+             %{name: :replays, value: nil, source: :default},
+             %{name: :nvml, value: nil, source: :default}
            ]
 
     assert Config.ignored() == []

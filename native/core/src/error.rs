@@ -116,6 +116,9 @@ pub enum Error {
     /// No such card to compute on.
     #[error("{device}: {missing}")]
     NoDevice { device: String, missing: Missing },
+    /// A GPU's driver that is not there, or refuses. By the name of the cause Elixir knows what mends it.
+    #[error("{what}: {reason}")]
+    Driver { what: String, cause: &'static str, reason: String },
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: std::io::Error },
     #[error("panic: {message}")]
@@ -177,7 +180,9 @@ impl Error {
             Error::Deadline { .. } => Kind::Deadline,
             Error::Cancelled => Kind::Cancelled,
             Error::OutOfMemory { .. } | Error::OverLimit { .. } => Kind::OutOfMemory,
-            Error::Unavailable { .. } | Error::NoDevice { .. } => Kind::Unavailable,
+            Error::Unavailable { .. } | Error::NoDevice { .. } | Error::Driver { .. } => {
+                Kind::Unavailable
+            }
             Error::Io { .. } => Kind::Io,
             Error::Panic { .. } => Kind::Panic,
         }
@@ -189,6 +194,9 @@ impl Error {
             Error::NotFound { what } | Error::Busy { what } => json!({ "what": what }),
             Error::Corrupt { what, reason } | Error::Unavailable { what, reason } => {
                 json!({ "what": what, "reason": reason })
+            }
+            Error::Driver { what, cause, reason } => {
+                json!({ "what": what, "cause": cause, "reason": reason })
             }
             Error::Mismatch { what, expected, got } => {
                 json!({ "what": what, "expected": expected, "got": got })

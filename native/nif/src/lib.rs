@@ -8,6 +8,7 @@ mod corpus;
 mod device;
 mod embedding;
 mod env;
+mod gpu;
 mod loader;
 mod many;
 mod outbox;
