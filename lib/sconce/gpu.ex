@@ -36,7 +36,7 @@ defmodule Sconce.GPU do
       {:ok, %{used_mb: 4521, total_mb: 24564, utilization: 0.18}} = Sconce.GPU.memory_status()
       {:ok, [%{index: 0, name: "NVIDIA GeForce RTX 4090"}]} = Sconce.GPU.list_devices()
 
-  Whether Sconce computes on one is another question, `available?/0`: this version computes on CPUs.
+  Whether policies run on one is another question, `available?/0`: they do not yet.
 
   ## Without a driver
 
@@ -89,8 +89,8 @@ defmodule Sconce.GPU do
   defguardp is_index(index) when is_integer(index) and index >= 0
 
   @doc """
-  Whether this build and this machine compute on a GPU, which no build of this version does; `diagnose/0` says
-  what is missing.
+  Whether policies run on a GPU with this build, on this machine, which they do with none yet: `Sconce.Device` and
+  `diagnose/0` say what is missing.
   """
   @spec available?() :: boolean
   def available?, do: computes() == :ok
