@@ -19,9 +19,6 @@
 
 #define __global__
 #define __device__
-#define __host__
-#define __forceinline__ inline
-#define __launch_bounds__(...)
 // A block's own: blocks run one after another, so one copy is enough. Tests are threads.
 #define __shared__ static thread_local
 
@@ -33,7 +30,6 @@ inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 template <typename A, typename B> auto min(A a, B b) -> std::common_type_t<A, B> { return b < a ? b : a; }
-template <typename A, typename B> auto max(A a, B b) -> std::common_type_t<A, B> { return a < b ? b : a; }
 
 namespace emulate {
 
@@ -165,7 +161,6 @@ inline int lane() { return int(block->current % WARP); }
 } // namespace emulate
 
 inline void __syncthreads() { emulate::wait(emulate::State::AtBlock); }
-inline void __syncwarp(unsigned = 0xffffffffu) { emulate::wait(emulate::State::AtWarp); }
 
 // Of whole warps.
 template <typename T> T __shfl_xor_sync(unsigned, T value, int apart) {

@@ -6,17 +6,12 @@
 // Sums have an order that the sizes alone decide: within a row that of the 32 lanes of a warp, over rows that of
 // parts of `rows_per_part`. No two launches on a card differ by a bit, whatever the shape of the grid.
 
-#include <cuda_bf16.h>
+#include "numbers.cuh"
 
 namespace {
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-
-__device__ inline float read(const float *p) { return *p; }
-__device__ inline float read(const __nv_bfloat16 *p) { return __bfloat162float(*p); }
-__device__ inline void write(float *p, float v) { *p = v; }
-__device__ inline void write(__nv_bfloat16 *p, float v) { *p = __float2bfloat16(v); }
 
 // The same in every lane.
 __device__ inline float sum_of_lanes(float v) {

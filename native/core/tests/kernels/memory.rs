@@ -43,6 +43,23 @@ impl Element for bf16 {
     }
 }
 
+/// Sizes, which are exact. NaN is 0 here.
+impl Element for i32 {
+    const NAME: &'static str = "i32";
+
+    fn of(value: f32) -> Self {
+        value as i32
+    }
+
+    fn value(self) -> f32 {
+        self as f32
+    }
+
+    fn bits(self) -> u32 {
+        self as u32
+    }
+}
+
 /// Numbers with others before and behind that no kernel may touch. These are NaN, as is what nobody wrote: read,
 /// they show in what comes out.
 pub struct Memory<T>(Vec<T>);

@@ -7,10 +7,10 @@ use sconce_core::ops::{Norm, row_norm, tensor};
 use sconce_core::rng::Rng;
 use sconce_core::weights::Weight;
 
-use crate::Kernels;
 use crate::emulated::Emulated;
 use crate::memory::Argument::{Float, Int, Long};
 use crate::memory::{Element, Memory};
+use crate::{Kernels, assert_near};
 
 const EPS: f32 = 1e-5;
 
@@ -156,15 +156,6 @@ impl Case {
         parts.read();
         kept.read();
         Results { y: y.read(), dx: dx.read(), dweight, dbias }
-    }
-}
-
-/// `|got - want| <= tolerance * max|want|`, with 0.1 at least: a difference of two numbers leaves noise.
-fn assert_near(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
-    assert_eq!(got.len(), want.len(), "{what}");
-    let bound = tolerance * want.iter().fold(0.1f32, |most, v| most.max(v.abs()));
-    for (i, (got, want)) in got.iter().zip(want).enumerate() {
-        assert!((got - want).abs() <= bound, "{what}[{i}]: {got}, not {want} within {bound}");
     }
 }
 
