@@ -169,6 +169,14 @@ defmodule Sconce.GPUTest do
     end
   end
 
+  test "a driver may have no card" do
+    fake!(count: 0)
+    assert GPU.device_count() == {:ok, 0}
+    assert GPU.list_devices() == {:ok, []}
+    assert {:error, %Error{kind: :not_found} = error} = GPU.memory_status()
+    assert Exception.message(error) =~ "GPU 0 (of 0, counted from 0) not found"
+  end
+
   describe "with a card that is lost" do
     test "each question about it says so, and the other card answers as ever" do
       fake!(card1: 15)

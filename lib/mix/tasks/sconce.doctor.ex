@@ -3,7 +3,8 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   @moduledoc """
   Prints versions, the machine, its GPUs (`Sconce.GPU.Diagnosis`), the native library and the settings, each
-  with where it comes from (`Sconce.Config`), what is set without effect, then what is missing or wrong with what mends it.
+  with where it comes from (`Sconce.Config`), what is set without effect, then what is missing or wrong with
+  what mends it.
 
       $ mix sconce.doctor
 

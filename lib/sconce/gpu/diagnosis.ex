@@ -21,7 +21,7 @@ defmodule Sconce.GPU.Diagnosis do
   | `files` | are there files of the cards in `/dev`, and may this user read and write them? |
   | `nvml` | does the driver's library open and answer? |
   | `cuda` | does it have its library for CUDA, and is no card hidden (`CUDA_VISIBLE_DEVICES`)? |
-  | `gpu N` | does that card answer? |
+  | `gpu N` | does that card answer? `gpus` where there is none |
   | `build` | can this build of Sconce compute on one? |
 
   Each is `:ok`, `:broken`, or `:unknown` where this system does not tell. Of what is broken only the first
@@ -83,11 +83,15 @@ defmodule Sconce.GPU.Diagnosis do
   defp card(here) do
     vendors = Path.wildcard(Path.join(here.root, "sys/bus/pci/devices/*/vendor"))
 
-    case {vendors, Enum.count(vendors, &nvidia?/1)} do
-      {_vendors, n} when n > 0 -> ok("card", "#{n} of NVIDIA's")
-      _ when here.answers -> unknown("card", "this system does not show its PCI bus")
-      {[], 0} -> unknown("card", "this system does not show its PCI bus")
-      {_vendors, 0} -> broken("card", "none of NVIDIA's on the PCI bus", nil)
+    case Enum.count(vendors, &nvidia?/1) do
+      0 when vendors == [] or here.answers ->
+        unknown("card", "this system does not show it on its PCI bus")
+
+      0 ->
+        broken("card", "none of NVIDIA's on the PCI bus", nil)
+
+      n ->
+        ok("card", "#{n} of NVIDIA's")
     end
   end
 
@@ -193,12 +197,15 @@ defmodule Sconce.GPU.Diagnosis do
 
   defp gpus(%{answers: false}), do: []
 
-  defp gpus(_here) do
+  defp gpus(here) do
     case GPU.list_devices() do
+      {:ok, []} -> [broken("gpus", "the driver has none", none(here.root))]
       {:ok, devices} -> Enum.map(devices, &gpu/1)
       {:error, error} -> [refused("gpus", error)]
     end
   end
+
+  defp none(root), do: if(container?(root), do: @start)
 
   defp gpu(%{index: index, error: nil} = device) do
     capability = with {major, minor} <- device.compute_capability, do: "compute #{major}.#{minor}"

@@ -147,6 +147,15 @@ defmodule Sconce.GPU.DiagnosisTest do
     assert mends(diagnosis) == [{"gpu 1", "restart the machine"}]
   end
 
+  test "a driver without a card is explained" do
+    fake!(count: 0)
+    diagnosis = diagnose(@whole)
+    assert %{state: :broken, found: "the driver has none"} = check(diagnosis, "gpus")
+    assert mends(diagnosis) == []
+    contained = Map.put(@whole, "var/run/secrets/kubernetes.io/token", "")
+    assert [{"gpus", "start the container with its GPUs" <> _}] = mends(diagnose(contained))
+  end
+
   test "where the system shows nothing and the driver answers, nothing is called broken" do
     fake!()
     diagnosis = diagnose(%{})
