@@ -160,7 +160,7 @@ defmodule Sconce.Session do
     * `:window` - exactly the model on the last `window_size` frames, padded at the start with copies
       of the first. Each decision begins at a zero state, so every frame of the window runs through the
       layers up to the highest one with a memory; what stands above it is computed for the newest alone, and
-      no state is kept.
+      the state after it is not computed.
     * `{:resync, k}` - carried, but at every k-th frame, the first included, the state is that of the
       window.
 
@@ -206,7 +206,7 @@ defmodule Sconce.Session do
   caller's scheduler, otherwise on a thread of ours while the caller waits. Sixty steps of a window,
   with which a carried state begins too, are mostly of the latter kind.
 
-  In a session of a `Sconce.Serving` the serving decides, by the batch, and the lane is `:serving`.
+  In a session of a `Sconce.Serving` the serving decides, by the batch or step by step, and the lane is `:serving`.
 
   A decision that its deadline ends is not made: the session stays as it was. If a thread is still at
   work on it, the next call is `:busy`. With `lane: :inline` the caller itself is at work: a decision that has begun
@@ -358,7 +358,7 @@ defmodule Sconce.Session do
   of them take a half to a fifth of the time, and each has the bits that it would have alone. What is wrong with one is its
   own answer; a session that is there twice is `:busy` the second time. An entry may bring options of its own,
   `{session, frame, opts}`; `:deadline_ms` is of all. Sixty-four games are one native call: those of a call that
-  is late stay as they were. Sessions of a `Sconce.Serving` are decided there.
+  is late stay as they were. Sessions of a `Sconce.Serving` are decided there, one by one if its steps are inline.
 
       iex> spec = [embedding: {:vector, 1}, backbone: :mlp, heads: [a: {:categorical, 2}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)

@@ -34,6 +34,13 @@ defmodule Sconce.ServingTest do
     session
   end
 
+  # A weight that bf16 has not, in a checkpoint without a digest.
+  defp save_wide!(policy, path) do
+    :ok = Policy.save(policy, path)
+    bytes = path |> File.read!() |> String.replace("sha256", "sha---")
+    File.write!(path, [binary_part(bytes, 0, byte_size(bytes) - 4), <<255, 255, 127, 127>>])
+  end
+
   defp frame(t), do: [:math.sin(t * 0.7), :math.cos(t * 0.3)]
 
   defp stats!(serving) do
@@ -362,6 +369,27 @@ defmodule Sconce.ServingTest do
       for t <- 0..3, do: assert(Session.act(session, frame(t)) == Session.act(own, frame(t)))
     end
 
+    @tag :tmp_dir
+    test "is a worker's while the weights are not packed", %{tmp_dir: dir} do
+      policy = policy!(backbone: :mlp)
+      wide = Path.join(dir, "wide.safetensors")
+      save_wide!(policy, wide)
+      serving = start!(policy: policy, weights: :bf16, lane: :inline)
+      session = open!(serving)
+
+      for {swapped, lane, path} <- [
+            {policy, :inline, :packed},
+            {wide, :worker, :core},
+            {policy, :inline, :packed}
+          ] do
+        :ok = Serving.swap(serving, swapped)
+        assert {:ok, %{lane: ^lane, path: ^path}} = Serving.info(serving.pid)
+        assert {:ok, _} = Session.act(session, frame(0))
+      end
+
+      assert {:ok, %{frames: 3, path: :packed}} = Session.info(session)
+    end
+
     test "of a call that is late leaves the session as it was" do
       serving = start!(policy: policy!(backbone: :mlp), lane: :inline)
       session = open!(serving)
@@ -397,18 +425,29 @@ defmodule Sconce.ServingTest do
         for seed <- 1..8 do
           Task.async(fn ->
             session = open!(serving, seed: seed)
-            for t <- 1..60, do: {:ok, %Action{frame: ^t}} = Session.act(session, frame(t))
+            act_until_told(session, 1)
           end)
         end
 
       for policy <- Enum.concat(List.duplicate(policies, 5)),
           do: :ok = Serving.swap(serving, policy)
 
-      Task.await_many(callers, 60_000)
-      assert %{requests: 480, answered: 480, swaps: 10} = stats!(serving)
+      for caller <- callers, do: send(caller.pid, :enough)
+      made = callers |> Task.await_many(60_000) |> Enum.sum()
+      assert %{requests: ^made, answered: ^made, swaps: 10} = stats!(serving)
       session = open!(serving)
       {:ok, own} = Session.open(List.last(policies), seed: 5)
       assert Session.act(session, frame(1)) == Session.act(own, frame(1))
+    end
+
+    defp act_until_told(session, t) do
+      {:ok, %Action{frame: ^t}} = Session.act(session, frame(t))
+
+      receive do
+        :enough -> t
+      after
+        0 -> act_until_told(session, t + 1)
+      end
     end
 
     test "is made until the serving drains or ends" do
@@ -449,12 +488,9 @@ defmodule Sconce.ServingTest do
       serving = start!(policy: policy, weights: :bf16)
       assert {:ok, %{path: :packed, weights: :bf16}} = Serving.info(serving.pid)
       path = Path.join(dir, "wide.safetensors")
-      :ok = Policy.save(policy, path)
-      # A weight that bf16 has not, in a checkpoint without a digest.
-      bytes = path |> File.read!() |> String.replace("sha256", "sha---")
-      File.write!(path, [binary_part(bytes, 0, byte_size(bytes) - 4), <<255, 255, 127, 127>>])
+      save_wide!(policy, path)
       assert :ok = Serving.swap(serving, path)
-      assert {:ok, %{path: :core, weights: :f32, lane: :worker}} = Serving.info(serving.pid)
+      assert {:ok, %{path: :core, weights: :f32}} = Serving.info(serving.pid)
       assert :ok = Serving.swap(serving, policy)
       assert {:ok, %{path: :packed, weights: :bf16}} = Serving.info(serving.pid)
     end

@@ -106,7 +106,7 @@ defmodule Sconce.Bench.Stress do
     keep = fn scratch ->
       checkpoint = Path.join(scratch, "policy.safetensors")
       :ok = Policy.save(stress.policy, checkpoint)
-      Far.keep(stress, checkpoint, [name: @name] ++ @serving)
+      Far.keep(stress, checkpoint, [name: @name, lane: :worker] ++ @serving)
     end
 
     [spawn_link(fn -> Frames.scratched(keep) end)]
@@ -137,13 +137,17 @@ defmodule Sconce.Bench.Stress do
     state = state |> bury(:rand.uniform(@pause_ms), true) |> watch()
 
     if System.monotonic_time(:millisecond) < until and state.hung == [] and state.crashed == [] do
-      event = Enum.random(@turns)
+      event = Enum.random(turns(state.lane))
       state = event(event, state)
       disturb(%{state | events: Map.update!(state.events, event, &(&1 + 1))}, until)
     else
       state
     end
   end
+
+  # What is on a scheduler may not sleep.
+  defp turns(:inline), do: @turns -- List.duplicate(:slow, @events[:slow])
+  defp turns(:worker), do: @turns
 
   defp event(:kill, state) do
     {pid, _slot} = Enum.random(state.callers)
@@ -152,8 +156,6 @@ defmodule Sconce.Bench.Stress do
   end
 
   defp event(:panic, state), do: next_batch(state, nil)
-  # What is on a scheduler may not sleep.
-  defp event(:slow, %{lane: :inline} = state), do: state
   defp event(:slow, state), do: next_batch(state, :rand.uniform(@slow_ms))
 
   defp event(:swap, state) do

@@ -90,10 +90,10 @@ pub fn inline<'a, T: Answer>(env: Env<'a>, op: &str, work: impl FnOnce() -> Resu
 pub fn timed<'a>(env: Env<'a>, call: impl FnOnce() -> Term<'a>) -> Term<'a> {
     let start = Instant::now();
     let term = call();
-    // A timeslice is 4000 reductions: some 40 us of plain Elixir, and seldom over 100. At a percent for
+    // A timeslice is 4000 reductions: some 40 us of plain Elixir, and seldom over 100. At two percent for
     // each microsecond whoever waits behind such calls waits about as long as behind anybody else. By the
-    // millisecond of the documentation of `enif_consume_timeslice` it would be ten times that.
-    let percent = start.elapsed().as_micros().clamp(1, 100) as i32;
+    // millisecond of the documentation of `enif_consume_timeslice` it would be twenty times that.
+    let percent = (2 * start.elapsed().as_micros()).clamp(1, 100) as i32;
     rustler::schedule::consume_timeslice(env, percent);
     term
 }

@@ -69,6 +69,8 @@ pub enum Queued {
 /// The order of the fields is that of their end: the session is back before its owner hears of it.
 pub struct Acting {
     request: Request,
+    /// Whether the session read it already.
+    asked: bool,
     taken: Taken,
     waiting: Waiting,
 }
@@ -162,7 +164,7 @@ impl serving::Request for Queued {
                 session: acting.taken.session()?,
                 raw: &acting.request.raw,
                 overrides: &acting.request.overrides,
-                asked: true,
+                asked: acting.asked,
             },
             Queued::Forward(looking) => Work::Forward(&looking.pass),
         })
@@ -205,16 +207,18 @@ pub fn act<'a>(
         let made = server.act(session, &request.raw, &request.overrides)?;
         Ok(made.map(|()| Answered::of(session, request.logits).encode(env)))
     });
-    let decided = match decided {
-        Ok(None) => submit_act(env, server, reference, request, taken, deadline)
-            .map(|()| atoms::queued().encode(env)),
+    let told = |told: Result<Term<'a>>| told.unwrap_or_else(|e| error(env, "act", &e));
+    match decided {
+        Ok(None) => timed(env, || {
+            let queued = submit_act(env, server, reference, request, taken, deadline);
+            told(queued.map(|()| atoms::queued().encode(env)))
+        }),
         decided => {
             // Callers take turns, here as in the queue.
             next_turn(env);
-            decided.map(|answer| (atoms::ok(), answer).encode(env))
+            told(decided.map(|answer| (atoms::ok(), answer).encode(env)))
         }
-    };
-    decided.unwrap_or_else(|failure| error(env, "act", &failure))
+    }
 }
 
 fn submit_act(
@@ -226,9 +230,9 @@ fn submit_act(
     deadline: Option<Deadline>,
 ) -> Result<()> {
     // Here, where there are more schedulers than workers.
-    guard(|| taken.session()?.ask(&request.raw, &request.overrides))?;
+    let asked = server.ask(taken.session()?, &request.raw, &request.overrides)?;
     let waiting = Waiting::new(env, "act", reference, taken.ticket.clone(), &server.outbox);
-    let acting = Box::new(Acting { request, taken, waiting });
+    let acting = Box::new(Acting { request, asked, taken, waiting });
     server.submit(env.pid(), deadline, Queued::Act(acting))
 }
 
@@ -449,7 +453,7 @@ fn serving_info(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
     inline(env, "info", || {
         let server = &serving.0;
         let model = server.model();
-        let step_us = model.cost(WINDOW)?.step_us;
+        let step_us = model.step_us()?;
         let options = Options { lane: Some(server.lane()), ..server.options() };
         Ok(Data(Info { options, packed: model.plan().is_some(), step_us }))
     })

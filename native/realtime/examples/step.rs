@@ -2,7 +2,8 @@
 //! decision of core on a whole window:
 //!
 //! ```text
-//! cargo run --release --workspace --example step [SECONDS [BACKBONE..]]
+//! cargo build --release --workspace --examples
+//! target/release/examples/step [SECONDS [BACKBONE..]]
 //! ```
 
 use std::time::Instant;

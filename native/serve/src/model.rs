@@ -83,11 +83,7 @@ impl Model {
 
     /// What a decision costs, with windows of so many frames. Who asks first measures, and nobody waits for it.
     pub fn cost(&self, window_size: usize) -> Result<Cost> {
-        let step_us = match self.costs().step {
-            Some(us) => us,
-            None => self.steps_us(1)?,
-        };
-        self.costs().step.get_or_insert(step_us);
+        let step_us = self.step_us()?;
         if !self.remembers() {
             return Ok(Cost { step_us, window_us: step_us });
         }
@@ -105,6 +101,13 @@ impl Model {
             costs.windows.push((window_size, window_us));
         }
         Ok(Cost { step_us, window_us })
+    }
+
+    /// What a decision by a step costs.
+    pub fn step_us(&self) -> Result<f64> {
+        let known = self.costs().step;
+        let us = known.map_or_else(|| self.steps_us(1), Ok)?;
+        Ok(*self.costs().step.get_or_insert(us))
     }
 
     /// What a step costs each of many games that are stepped at once, in microseconds; measured when it is first

@@ -74,7 +74,7 @@ const MAX_WINDOW: usize = 1 << 14;
 /// A second of a game, and the moment before a decision that came too late for a caller on another node.
 const MAX_ROLLBACK: usize = 61;
 /// A quarter of the millisecond that a call on a scheduler of the VM may take.
-const INLINE_US: f64 = 250.0;
+pub(crate) const INLINE_US: f64 = 250.0;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -260,10 +260,15 @@ impl Session {
         self.model.policy()
     }
 
+    /// Whether it decides by this model.
+    pub fn is_of(&self, model: &Arc<Model>) -> bool {
+        Arc::ptr_eq(&self.model, model)
+    }
+
     /// Goes on with the weights of another model of the same Spec; true if it is another. What the session was
     /// [asked](Self::ask) is forgotten then.
     pub fn adopt(&mut self, model: &Arc<Model>) -> Result<bool> {
-        if Arc::ptr_eq(&self.model, model) {
+        if self.is_of(model) {
             return Ok(false);
         }
         if self.policy().spec() != model.policy().spec() {

@@ -12,7 +12,7 @@ use sconce_core::spec::{
 use sconce_core::{Error, Kind, Policy, Result, Spec};
 use sconce_serve::pass::Pass;
 use sconce_serve::serving::{Answer, GaveUp, Options, Request, Serving, Work};
-use sconce_serve::session::{self, Act, Mode, Overrides, Session};
+use sconce_serve::session::{self, Act, Call, Mode, Overrides, Session, decide_many};
 use sconce_serve::{Deadline, Format, Model};
 
 /// What a batch is, is known with one worker.
@@ -505,4 +505,83 @@ fn every_request_has_one_outcome_whatever_happens() {
     assert_eq!((counted.cancelled, counted.busy), (read(&gave_up), read(&busy)));
     assert_eq!(serving.waiting(), 0);
     serving.stop();
+}
+
+#[test]
+fn a_step_on_its_callers_thread_is_waited_for_by_a_drain_and_none_follows() {
+    let model = model(mlp(), 1);
+    let serving = start(&model, Options { lane: Some(session::Lane::Inline), ..ONE });
+    let mut session = session(&model, 1);
+    let overrides = Overrides::default();
+    let (release, held) = mpsc::channel::<()>();
+    serving.with_next_batch(move || held.recv().unwrap());
+    let (drained, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let acting = scope.spawn(|| serving.act(&mut session, &frame(0), &overrides));
+        while serving.load() == 0 {
+            thread::yield_now();
+        }
+        serving.drain(move || drained.send(()).unwrap());
+        assert!(told.recv_timeout(Duration::from_millis(20)).is_err());
+        release.send(()).unwrap();
+        told.recv().unwrap();
+        assert_eq!(acting.join().unwrap().unwrap(), Some(()));
+    });
+    assert_eq!(session.last().1, 1);
+    let after = serving.act(&mut session, &frame(1), &overrides);
+    assert_eq!(after.map_err(|e| e.kind()), Err(Kind::Unavailable));
+    serving.stop();
+}
+
+#[test]
+fn what_takes_long_is_a_workers_though_steps_are_inline() {
+    let (old, new) = (model(gru(), 1), model(gru(), 2));
+    let serving = start(&old, Options { lane: Some(session::Lane::Inline), ..ONE });
+    let mut session = session(&old, 1);
+    let plain = Overrides::default();
+    let act =
+        |session: &mut Session, overrides| serving.act(session, &frame(0), overrides).unwrap();
+    // The first decision looks at a window.
+    assert_eq!(act(&mut session, &plain), None);
+    session.act(&frame(0), &plain).unwrap();
+    assert_eq!(act(&mut session, &plain), Some(()));
+    let directions = Overrides { project_out: Some(vec![1.0; 12]), ..Overrides::default() };
+    assert_eq!(act(&mut session, &directions), None);
+    assert!(!serving.ask(&mut session, &frame(0), &directions).unwrap());
+    // A session takes over other weights on a worker.
+    serving.swap(new.clone()).unwrap();
+    assert_eq!(act(&mut session, &plain), None);
+    assert!(session.adopt(&new).unwrap());
+    assert_eq!(act(&mut session, &plain), Some(()));
+    assert_eq!(session.last().1, 3);
+    serving.stop();
+}
+
+#[test]
+fn what_a_session_was_asked_is_asked_again_where_the_weights_changed_meanwhile() {
+    let (old, new) = (model(gru(), 1), model(gru(), 2));
+    let overrides = Overrides::default();
+    let sessions = || {
+        let mut session = session(&old, 7);
+        session.act(&frame(0), &overrides).unwrap();
+        session
+    };
+    let decide = |session: &mut Session, asked| {
+        let call = Call { session, raw: &frame(1), overrides: &overrides, asked, outcome: Ok(()) };
+        let mut calls = [call];
+        decide_many(&mut calls);
+        let [call] = calls;
+        call.outcome.unwrap();
+        call.session.commit();
+        let (decision, frame) = call.session.last();
+        (decision.clone(), frame)
+    };
+    let (mut here, mut there) = (sessions(), sessions());
+    here.ask(&frame(1), &overrides).unwrap();
+    assert_eq!(decide(&mut here, true), decide(&mut there, false));
+    let (mut here, mut there) = (sessions(), sessions());
+    here.ask(&frame(1), &overrides).unwrap();
+    let asked = !here.adopt(&new).unwrap();
+    assert!(!asked && there.adopt(&new).unwrap());
+    assert_eq!(decide(&mut here, asked), decide(&mut there, false));
 }

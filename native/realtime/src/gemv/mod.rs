@@ -5,8 +5,8 @@
 //! relu, and in a vector of one-hots, that is half of them or more. Of several vectors a weight that was read
 //! serves up to six.
 //!
-//! Each output is one sum in the order of the inputs, so that it has the same bits in whatever company a vector
-//! comes: a zero that is stepped over adds nothing. In 8 bits four inputs stand together and are stepped over
+//! Each output is one sum in the order of the inputs, so that it is the same number in whatever company a vector
+//! comes: a zero that is stepped over adds nothing (but for the sign that a zero has). In 8 bits four inputs stand together and are stepped over
 //! together.
 
 #[cfg(target_arch = "x86_64")]

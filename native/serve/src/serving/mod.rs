@@ -6,8 +6,9 @@
 //!    hit by a panic leaves its session as it was.
 //! 3. A panic answers each request of its batch with [`Error::Panic`]; the worker lives on.
 //! 4. Weights change between two batches: each batch takes those that are served when it begins.
-//! 5. Where a decision alone takes less time than its way to a worker and back, its caller's own thread makes it
-//!    ([`Serving::act`]), of the same weights and into the same statistics.
+//! 5. Where a step alone takes little more than one in company, its caller's own thread makes it ([`Serving::act`]), of
+//!    the same weights and into the same statistics. What may take long on it is a worker's: windows, weights that
+//!    the session has not yet, directions to be projected out.
 //! 6. Workers end with [`Serving::stop`], after the batch they have; what waits is [`Error::Cancelled`].
 
 mod queue;
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Model;
 use crate::pass::{Forward, Pass, run_many};
-use crate::session::{Call, Lane, Overrides, Session, decide_many};
+use crate::session::{Call, INLINE_US, Lane, Overrides, Session, decide_many};
 use crate::worker::{Deadline, STACK_BYTES};
 pub use queue::{Batch, Entry, Queue};
 use statistics::count;
@@ -109,19 +110,44 @@ pub enum GaveUp {
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A step alone that takes so much longer than one in company is worth a request's way to a worker and back: then 64
-/// callers on two cores are answered as often by one worker as by themselves (9 microseconds are what the way takes;
-/// the others, that a worker is one and schedulers are two).
+/// A step alone that takes so many microseconds longer than one in company is worth a request's way to a worker and
+/// back. That way takes 9 of schedulers and worker (64 callers, two cores); the others are for that callers may be on
+/// as many schedulers, and wait for nobody.
 const TRIP_US: f64 = 13.0;
 
 pub struct Serving<R: Request> {
     options: Options,
-    lane: Lane,
     queue: Queue<R::Caller, R>,
-    model: Mutex<Arc<Model>>,
+    served: Mutex<Served>,
     statistics: Statistics,
     told: Mutex<Snapshot>,
     hook: Mutex<Option<Hook>>,
+}
+
+/// Weights, and where steps by them are made.
+#[derive(Clone)]
+struct Served {
+    model: Arc<Model>,
+    lane: Lane,
+}
+
+impl Served {
+    /// Measures the model, unless that is known or nobody wants to.
+    fn new(model: Arc<Model>, options: &Options) -> Result<Self> {
+        let lane = match options.lane {
+            // What is not packed has no steps that a scheduler could wait for.
+            _ if model.plan().is_none() => Lane::Worker,
+            Some(lane) => lane,
+            None if is_inline(model.step_us()?, model.game_us()?) => Lane::Inline,
+            None => Lane::Worker,
+        };
+        Ok(Served { model, lane })
+    }
+}
+
+/// Whether a step is made where its caller is: of so many microseconds alone, and so many in company.
+fn is_inline(alone: f64, together: f64) -> bool {
+    alone < INLINE_US && alone < together + TRIP_US
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -137,12 +163,11 @@ impl<R: Request> Serving<R> {
     /// Starts the workers, threads named `sconce-serve-0`, ...
     pub fn start(model: Arc<Model>, options: Options) -> Result<Arc<Self>> {
         options.validate()?;
-        let lane = options.lane.map_or_else(|| lane(&model), Ok)?;
+        let served = Served::new(model, &options)?;
         let serving = Arc::new(Serving {
             options,
-            lane,
             queue: Queue::new(options.max_queue, options.max_batch.div_ceil(4)),
-            model: Mutex::new(model),
+            served: Mutex::new(served),
             statistics: Statistics::default(),
             told: Mutex::default(),
             hook: Mutex::default(),
@@ -171,6 +196,24 @@ impl<R: Request> Serving<R> {
         checked
     }
 
+    /// What of a request need not wait for a worker: whether there is room for it, and reading its frame. False if that
+    /// is a worker's as well.
+    pub fn ask(&self, session: &mut Session, raw: &[f32], overrides: &Overrides) -> Result<bool> {
+        let counters = &self.statistics.counters;
+        self.queue.check_room().inspect_err(|refusal| {
+            count(&counters.busy, u64::from(refusal.kind() == Kind::Busy));
+        })?;
+        if is_long(overrides) {
+            return Ok(false);
+        }
+        let asked = guard(|| session.ask(raw, overrides));
+        let asked = asked.unwrap_or_else(|message| Err(Error::Panic { message }));
+        for counter in [&counters.requests, &counters.answered] {
+            count(counter, u64::from(asked.is_err()));
+        }
+        asked.map(|()| true)
+    }
+
     /// A decision of the session on the present thread; None if a worker is to make it.
     pub fn act(
         &self,
@@ -178,14 +221,13 @@ impl<R: Request> Serving<R> {
         raw: &[f32],
         overrides: &Overrides,
     ) -> Result<Option<()>> {
-        if self.lane == Lane::Worker {
+        let Served { model, lane } = self.served();
+        // To take over other weights may measure them, and give back the memory of those before.
+        let here = lane == Lane::Inline && session.is_of(&model) && session.steps();
+        if !here || is_long(overrides) {
             return Ok(None);
         }
         let _inside = self.queue.enter()?;
-        session.adopt(&self.model())?;
-        if !session.steps() {
-            return Ok(None);
-        }
         count(&self.statistics.counters.requests, 1);
         let start = Instant::now();
         self.statistics.wait.record_time(Duration::ZERO);
@@ -228,12 +270,11 @@ impl<R: Request> Serving<R> {
 
     /// Serves other weights of the same Spec, from the next batch on.
     pub fn swap(&self, model: Arc<Model>) -> Result<()> {
-        let mut served = lock(&self.model);
-        if served.policy().spec() != model.policy().spec() {
+        if self.model().policy().spec() != model.policy().spec() {
             return Err(Error::mismatch("policy", "the Spec that is served", "another"));
         }
-        let before = mem::replace(&mut *served, model);
-        drop(served);
+        let served = Served::new(model, &self.options)?;
+        let before = mem::replace(&mut *lock(&self.served), served);
         // Freed after the lock, if nobody else has them.
         drop(before);
         count(&self.statistics.counters.swaps, 1);
@@ -262,13 +303,17 @@ impl<R: Request> Serving<R> {
         self.options
     }
 
-    /// Where steps are made; what is not packed is a worker's.
+    /// Where steps are made.
     pub fn lane(&self) -> Lane {
-        if self.model().plan().is_some() { self.lane } else { Lane::Worker }
+        self.served().lane
     }
 
     pub fn model(&self) -> Arc<Model> {
-        lock(&self.model).clone()
+        self.served().model
+    }
+
+    fn served(&self) -> Served {
+        lock(&self.served).clone()
     }
 
     /// Requests that wait.
@@ -413,11 +458,9 @@ impl<R: Request> Serving<R> {
     }
 }
 
-/// Where a step takes less time.
-fn lane(model: &Model) -> Result<Lane> {
-    let alone = model.cost(1)?.step_us;
-    let inline = model.plan().is_some() && alone < model.game_us()? + TRIP_US;
-    Ok(if inline { Lane::Inline } else { Lane::Worker })
+/// Whether reading such a request takes longer than a scheduler has: directions are made orthogonal first.
+fn is_long(overrides: &Overrides) -> bool {
+    overrides.project_out.as_ref().is_some_and(|vectors| !vectors.is_empty())
 }
 
 /// The request if it may be answered; otherwise its caller has given up.
@@ -474,4 +517,18 @@ fn forward<R: Request>(model: &Model, entries: &mut [Entry<R>]) -> Vec<Result<Fo
         }
     }
     run_many(model, &passes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_inline_where_it_is_short_and_gains_little_by_company() {
+        for (alone, together, inline) in
+            [(12.0, 6.0, true), (24.0, 12.0, true), (80.0, 12.0, false), (300.0, 299.0, false)]
+        {
+            assert_eq!(is_inline(alone, together), inline, "{alone} and {together}");
+        }
+    }
 }

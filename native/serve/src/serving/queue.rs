@@ -228,6 +228,11 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
         self.len() == 0
     }
 
+    /// Whether it has room for one more, or why not.
+    pub fn check_room(&self) -> Result<()> {
+        self.state().admit(self.capacity)
+    }
+
     /// Whether it takes work, or why not.
     pub fn check_open(&self) -> Result<()> {
         self.state().phase.check_open()
