@@ -1,0 +1,29 @@
+// Kernels that come out right only where threads wait for each other as on a card.
+#include "emulate.h"
+
+// out [gridDim.x]: the sum of each block's numbers of x, by halves in its shared memory.
+static void __global__ block_sum(const float *x, float *out) {
+  __shared__ float sums[256];
+  sums[threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x];
+  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+  }
+  if (threadIdx.x == 0) out[blockIdx.x] = sums[0];
+}
+
+// y: each thread has the number of its neighbour, in its own warp, twice over.
+static void __global__ rotate(const float *x, float *y) {
+  float v = x[threadIdx.x];
+  for (int i = 0; i < 2; i++) v = __shfl_sync(0xffffffffu, v, (threadIdx.x + 1) % 32);
+  y[threadIdx.x] = v;
+}
+
+// Every other thread waits for those that have ended.
+static void __global__ half_a_barrier(float *) {
+  if (threadIdx.x % 2 == 1) __syncthreads();
+}
+
+EMULATED(block_sum)
+EMULATED(rotate)
+EMULATED(half_a_barrier)
