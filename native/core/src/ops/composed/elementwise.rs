@@ -1,0 +1,1 @@
+//! Activations, gates, dropout, skips.

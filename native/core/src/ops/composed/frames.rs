@@ -1,0 +1,1 @@
+//! Along the frames of a game.
