@@ -39,7 +39,7 @@ defmodule Sconce.MixProject do
   defp package do
     [
       licenses: ["Apache-2.0"],
-      files: ~w(lib build native config Cargo.toml Cargo.lock mix.exs .formatter.exs
+      files: ~w(lib bin build native config Cargo.toml Cargo.lock mix.exs .formatter.exs
                 README.md CHANGELOG.md LICENSE)
     ]
   end

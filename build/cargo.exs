@@ -11,8 +11,8 @@ defmodule Sconce.Build.Cargo do
 
   @line_bytes 65_536
 
-  @doc "Runs cargo in `root`; its exit status and the diagnostics."
-  def run(cargo, args, root) do
+  @doc "Runs cargo in `root` with variables `{name, value}`; its exit status and the diagnostics."
+  def run(cargo, args, root, variables \\ []) do
     color = if IO.ANSI.enabled?(), do: ~c"always", else: ~c"never"
 
     port =
@@ -23,7 +23,10 @@ defmodule Sconce.Build.Cargo do
         line: @line_bytes,
         args: args,
         cd: root,
-        env: [{~c"CARGO_TERM_COLOR", color}]
+        env: [
+          {~c"CARGO_TERM_COLOR", color}
+          | for({name, value} <- variables, do: {to_charlist(name), to_charlist(value)})
+        ]
       ])
 
     {status, lines} = follow(port, "", [])

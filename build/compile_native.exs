@@ -13,21 +13,23 @@ defmodule Mix.Tasks.Compile.SconceNative do
   | environment variable | effect |
   |---|---|
   | `SCONCE_SKIP_NATIVE=1` | builds nothing |
+  | `SCONCE_CUDA=1` | for NVIDIA cards, too; wants what `bin/cuda-toolkit` lays out, and loads where there is no CUDA |
   | `SCONCE_PROFILE` | cargo's profile, `release` by default |
   | `SCONCE_FEATURES` | cargo features, comma-separated |
-  | `SCONCE_TARGET_DIR` | cargo's target folder, `target` beside `mix.exs` by default |
+  | `SCONCE_TARGET_DIR` | cargo's target folder, `target` beside `mix.exs` by default; with CUDA `cuda` in it |
   | `CARGO` | the cargo to use |
   | `CI` | set: `Cargo.lock` must fit (`--locked`) |
   """
 
   use Mix.Task.Compiler
+  alias Mix.Task.Compiler.Diagnostic
   alias Sconce.Build.Cargo
 
   @recursive true
   @crate "sconce-nif"
   @library "sconce_nif"
   @sources ["Cargo.toml", "Cargo.lock", "native/*/Cargo.toml", "native/*/build.rs"] ++
-             ["native/*/src/**/*.{rs,toml,cu,cuh}", "native/*/kernels/**/*.{cu,cuh}"]
+             ["native/*/src/**/*.{rs,toml,cu,cuh}", "native/*/kernels/**/*.{cu,cuh,ptx}"]
 
   @impl true
   def run(args) do
@@ -36,7 +38,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
     cond do
       skip?() -> {:noop, []}
       "--force" not in args and fresh?(fingerprint) -> {:noop, []}
-      true -> build(fingerprint)
+      true -> with({:ok, environment} <- environment(), do: build(fingerprint, environment))
     end
   end
 
@@ -79,11 +81,11 @@ defmodule Mix.Tasks.Compile.SconceNative do
     File.rename!(beside, destination)
   end
 
-  defp build(fingerprint) do
+  defp build(fingerprint, environment) do
     cargo = cargo!()
     Mix.shell().info("Building the native part of Sconce (#{profile()})")
 
-    case Cargo.run(cargo, cargo_args(), root()) do
+    case Cargo.run(cargo, cargo_args(), root(), environment) do
       {0, diagnostics} ->
         install(built(), library())
         File.mkdir_p!(Path.dirname(manifest()))
@@ -93,6 +95,34 @@ defmodule Mix.Tasks.Compile.SconceNative do
       {_status, diagnostics} ->
         {:error, diagnostics}
     end
+  end
+
+  defp environment, do: if(cuda?(), do: toolkit(), else: {:ok, []})
+
+  # What cargo has to know of the toolkit, or what is said where there is none.
+  defp toolkit do
+    script = Path.join(root(), "bin/cuda-toolkit")
+
+    case System.cmd(script, ["--env"], stderr_to_stdout: true) do
+      {lines, 0} ->
+        variables = Regex.scan(~r/^(\w+)=(.+)$/m, lines, capture: :all_but_first)
+        {:ok, Enum.map(variables, &List.to_tuple/1)}
+
+      {reason, _status} ->
+        {:error, [refused(script, "SCONCE_CUDA: " <> String.trim(reason))]}
+    end
+  end
+
+  defp refused(file, message) do
+    Mix.shell().error(message)
+
+    %Diagnostic{
+      compiler_name: "cargo",
+      severity: :error,
+      message: message,
+      file: file,
+      position: 0
+    }
   end
 
   defp cargo_args do
@@ -124,11 +154,19 @@ defmodule Mix.Tasks.Compile.SconceNative do
 
   defp flag?(name), do: System.get_env(name, "") not in ["", "0", "false"]
   defp profile, do: System.get_env("SCONCE_PROFILE", "release")
-  defp features, do: System.get_env("SCONCE_FEATURES", "")
+  defp cuda?, do: flag?("SCONCE_CUDA")
+
+  defp features do
+    given = System.get_env("SCONCE_FEATURES", "") |> String.split(",", trim: true)
+    Enum.join(given ++ if(cuda?(), do: ["cuda"], else: []), ",")
+  end
+
   defp root, do: Path.dirname(Mix.Project.project_file())
   defp manifest, do: Path.join(Mix.Project.manifest_path(), "compile.sconce_native")
 
+  # Cargo names a library by its crate alone: with other features it would be the same file.
   defp target_dir do
-    Path.expand(System.get_env("SCONCE_TARGET_DIR", "target"), root())
+    folder = Path.expand(System.get_env("SCONCE_TARGET_DIR", "target"), root())
+    if cuda?(), do: Path.join(folder, "cuda"), else: folder
   end
 end

@@ -13,6 +13,7 @@ defmodule Sconce do
   | `Sconce.Session` | the memory of a running game over a Policy |
   | `Sconce.Frame`, `Sconce.Action` | one game frame in, one controller input out |
   | `Sconce.Preset`, `Sconce.Config` | named settings of a run; where settings come from |
+  | `Sconce.GPU` | GPUs and their memory |
   | `Sconce.Error` | what went wrong, as fields |
 
   `mix sconce.doctor` says whether this machine has what Sconce needs.
@@ -32,8 +33,8 @@ defmodule Sconce do
   @doc """
   What the native library was built with, and what it found on this machine.
 
-  `version`, `candle`, `rustler`, `rustc`, `target` and `profile` are strings, `threads` the number
-  that the system gives this process, `cpu` a map of features found at run time (`amx_bf16` where this process may use the matrix unit).
+  `version`, `candle`, `rustler`, `rustc`, `target` and `profile` are strings, `cuda` is whether it was built for
+  NVIDIA cards, `threads` the number that the system gives this process, `cpu` a map of features found at run time (`amx_bf16` where this process may use the matrix unit).
 
       iex> {:ok, info} = Sconce.native_info()
       iex> info.version == Sconce.version()

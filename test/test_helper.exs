@@ -1,6 +1,11 @@
 replays = System.get_env("SCONCE_REPLAYS")
 
-exclude = [:gpu, :slow] ++ if(replays, do: [], else: [:replays])
+# What a build with CUDA says, or one without it, and what it says where there is no driver.
+{:ok, %{cuda: cuda}} = Sconce.native_info()
+driver = not match?({:error, %{details: %{cause: "driver"}}}, Sconce.Native.device_check(0))
+
+exclude =
+  [:gpu, :slow, cuda: not cuda, driver: not driver] ++ if(replays, do: [], else: [:replays])
 
 IO.puts("Tests tagged :gpu and :slow are left out; --include gpu, --include slow run them too.")
 

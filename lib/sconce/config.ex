@@ -1,16 +1,15 @@
 defmodule Sconce.Config do
-  alias Sconce.{Error, Options}
+  alias Sconce.{Device, Options}
   alias Sconce.Preset.Catalogue
 
-  @devices [:cpu, :cuda, :rocm, :tpu]
   @presets Catalogue.names()
 
   # `variables`: environment variables, the first that says something counts, and how each is read.
   @settings [
     device: [
-      type: {:in, @devices},
+      type: Device.type(),
       default: :cpu,
-      doc: "Where policies live. This version has `:cpu` alone; any other is an error.",
+      doc: "Where policies live, see `Sconce.Device`.",
       variables: [
         SCONCE_DEVICE: :device,
         CUDA_VISIBLE_DEVICES: :hidden,
@@ -36,12 +35,21 @@ defmodule Sconce.Config do
       default: nil,
       doc: "What `mix sconce.import` reads where no path is given.",
       variables: [EXPHIL_REPLAYS_DIR: :text]
+    ],
+    nvml: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc: "The driver's `libnvidia-ml.so.1` or its folder, where `Sconce.GPU` does not find it.",
+      variables: [SCONCE_NVML: :text]
     ]
   ]
 
   # Read where Sconce is built, tested and measured.
   @build [
     SCONCE_SKIP_NATIVE: "1: do not build the native part",
+    SCONCE_CUDA: "1: build for NVIDIA cards, too",
+    SCONCE_CUDA_DIR:
+      "where bin/cuda-toolkit lays out what that needs, ~/.cache/sconce by default",
     SCONCE_PROFILE: "cargo's profile, release by default",
     SCONCE_FEATURES: "cargo features, comma-separated",
     SCONCE_TARGET_DIR: "cargo's target folder",
@@ -49,7 +57,7 @@ defmodule Sconce.Config do
     SCONCE_PEERS: "a folder of peers, for benchmarks"
   ]
 
-  @no_gpu "nothing runs on a GPU yet; on a CPU memory is taken when it is needed and given back"
+  @no_gpu "policies do not run on a GPU yet; on a CPU memory is taken when it is needed and given back"
   @no_xla "there is no XLA here, and nothing is compiled when a run begins"
   @ignored [
     EXLA_MEMORY_FRACTION: @no_gpu,
@@ -87,8 +95,8 @@ defmodule Sconce.Config do
   #{Enum.map_join(@settings, "\n", setting_docs)}
 
   `CUDA_VISIBLE_DEVICES` says `:cpu` where it hides every GPU (empty or `-1`) and else nothing; `EXPHIL_GPU`
-  is `0` or `1`; `EXLA_TARGET` and `XLA_TARGET` are `host`, `cpu`, or the kind of a GPU as in `cuda12`.
-  `mix sconce.doctor` prints all of it for this machine.
+  is `0` or `1`; `SCONCE_DEVICE` may name a card, as in `cuda:1`; `EXLA_TARGET` and `XLA_TARGET` are `host`,
+  `cpu`, or the kind of a GPU as in `cuda12`. `mix sconce.doctor` prints all of it for this machine.
 
   ## No effect
 
@@ -198,6 +206,7 @@ defmodule Sconce.Config do
   threads   2           config :sconce
   preset    nil         default
   replays   nil         default
+  nvml      nil         default
   XLA_FLAGS --fast has no effect: there is no XLA here, and nothing is compiled when a run begins
   ```
   """
@@ -226,53 +235,11 @@ defmodule Sconce.Config do
   def source_text(:application), do: "config :sconce"
   def source_text(variable), do: variable
 
-  @doc """
-  Whether a device is there; `nil` is the setting's. The error is of kind `:unavailable`, with `details`.
-
-      iex> {:error, error} = Sconce.Config.check_device(:cuda)
-      iex> Exception.message(error)
-      "device: option :device: cuda is not part of this version, which runs on CPUs (to mend it: device: :cpu)"
-  """
-  @spec check_device(atom | nil, map) :: :ok | {:error, Error.t()}
-  def check_device(device, details \\ %{what: "option :device"})
-  def check_device(:cpu, _details), do: :ok
-
-  def check_device(nil, details) do
-    %{value: device, source: source} = fetch(:device)
-    if device == :cpu, do: :ok, else: no_device(device, %{details | what: source_text(source)})
-  end
-
-  def check_device(device, details) do
-    Options.known!(device, @devices, "device")
-    no_device(device, details)
-  end
-
-  @doc false
-  def devices, do: @devices
-
   @doc false
   # Every environment variable that is read here, also those without effect.
   def variables do
     honoured = for {_name, spec} <- @settings, {variable, _how} <- spec[:variables], do: variable
     Enum.map(honoured ++ Keyword.keys(@ignored), &to_string/1)
-  end
-
-  @doc false
-  # The option of what has a device.
-  def device_option do
-    [
-      device: [
-        type: {:or, [{:in, @devices}, nil]},
-        default: nil,
-        doc: "`:cpu`, all that this version has; `nil` is that of `Sconce.Config`."
-      ]
-    ]
-  end
-
-  defp no_device(device, details) do
-    reason = "#{device} is not part of this version, which runs on CPUs"
-    details = Map.merge(details, %{reason: reason, mend: "device: :cpu"})
-    {:error, %Error{kind: :unavailable, op: :device, details: details}}
   end
 
   defp first(name, spec) do
@@ -334,8 +301,8 @@ defmodule Sconce.Config do
     end
   end
 
-  defp known(:target), do: ["host" | @devices]
-  defp known(:device), do: @devices
+  defp known(:target), do: ["host" | Device.kinds() -- [:auto]]
+  defp known(:device), do: Device.kinds()
   defp known(:preset), do: @presets
 
   # The value that a variable's text stands for, `:unset` where it says nothing, or the text itself
@@ -359,10 +326,17 @@ defmodule Sconce.Config do
   defp read(:flag, text), do: text
 
   # A target may name a version: `cuda12`.
-  defp device(text, how) do
-    name = if how == :target, do: String.replace(text, ~r/\d+$/, ""), else: text
-    Enum.find(@devices, text, &(to_string(&1) == name))
+  defp device(text, :target),
+    do: kind(String.replace(text, ~r/\d+$/, ""), Device.kinds() -- [:auto], text)
+
+  defp device(text, :device) do
+    case Regex.run(~r/^cuda:(\d+)$/, text) do
+      [_, index] -> {:cuda, String.to_integer(index)}
+      nil -> kind(text, Device.kinds(), text)
+    end
   end
+
+  defp kind(name, kinds, text), do: Enum.find(kinds, text, &(to_string(&1) == name))
 
   defp variable(name), do: name |> to_string() |> System.get_env()
 

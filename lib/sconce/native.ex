@@ -33,6 +33,9 @@ defmodule Sconce.Native do
   def native_info, do: unavailable(:native_info)
   def error_kinds, do: unavailable(:error_kinds)
 
+  # Device
+  def device_check(_ordinal), do: unavailable(:device)
+
   # Corpus
   def corpus_import(_reference, _paths, _dir, _options), do: unavailable(:import)
   def corpus_build(_reference, _schema, _games, _dir), do: unavailable(:build)
@@ -119,6 +122,18 @@ defmodule Sconce.Native do
 
   def range_test_start(_reference, _spec, _policy, _corpus, _options, _range),
     do: unavailable(:find_learning_rate)
+
+  # GPU
+  def gpu_versions(_reference, _library), do: unavailable(:versions)
+  def gpu_count(_reference, _library), do: unavailable(:count)
+  def gpu_card(_reference, _at), do: unavailable(:card)
+  def gpu_memory(_reference, _at), do: unavailable(:memory)
+  def gpu_utilization(_reference, _at), do: unavailable(:utilization)
+  def gpu_temperature(_reference, _at), do: unavailable(:temperature)
+  def gpu_power(_reference, _at), do: unavailable(:power)
+  def gpu_clocks(_reference, _at), do: unavailable(:clocks)
+  def gpu_processes(_reference, _at), do: unavailable(:processes)
+  def gpu_abandon(_asked), do: unavailable(:abandon)
 
   # Env
   def cartpole_demonstrations(_reference, _options), do: unavailable(:demonstrations)

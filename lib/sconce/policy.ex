@@ -1,10 +1,10 @@
 defmodule Sconce.Policy do
-  alias Sconce.{Config, Embedding, Error, Native, Options, Projection}
+  alias Sconce.{Device, Embedding, Error, Native, Options, Projection}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
 
   @seed [type: :non_neg_integer, max: 2 ** 64 - 1]
-  @device Config.device_option()
+  @device Device.option()
   @init [seed: @seed ++ [default: 0, doc: "Of the first weights: one seed, one policy."]] ++
           @device
   @save [notes: [type: :any, default: nil, doc: "Data that goes into the file, see `info/1`."]]
@@ -66,12 +66,13 @@ defmodule Sconce.Policy do
   To play, open a `Sconce.Session` over it. `forward/3` and `step/3` are for looking at logits.
   """
 
-  @enforce_keys [:ref, :spec, :num_weights, :raw_width, :width, :trunk_width] ++
+  @enforce_keys [:ref, :device, :spec, :num_weights, :raw_width, :width, :trunk_width] ++
                   [:num_logits, :num_labels, :state_size]
   defstruct @enforce_keys
 
   @type t :: %__MODULE__{
           ref: reference,
+          device: Device.t(),
           spec: Spec.t(),
           num_weights: non_neg_integer,
           raw_width: pos_integer,
@@ -103,9 +104,9 @@ defmodule Sconce.Policy do
     [seed: seed, device: device] = Options.validate!(opts, @init)
     spec = Spec.new(spec)
 
-    with :ok <- Config.check_device(device),
+    with {:ok, device} <- Device.resolve(device),
          :ok <- Widths.warn(spec),
-         do: spec |> Spec.to_native() |> Native.policy_init(seed) |> wrap()
+         do: spec |> Spec.to_native() |> Native.policy_init(seed) |> wrap(device)
   end
 
   @doc """
@@ -121,8 +122,16 @@ defmodule Sconce.Policy do
   def load(path, opts \\ []) do
     [device: device] = Options.validate!(opts, @device)
     path = Options.path!(path)
-    with :ok <- Config.check_device(device), do: path |> Native.policy_load() |> wrap()
+
+    with {:ok, device} <- Device.resolve(device),
+         do: path |> Native.policy_load() |> wrap(device)
   end
+
+  @doc false
+  # What is made of a policy runs where that lives, unless it says another place.
+  @spec device(t, Device.choice() | nil) :: {:ok, Device.t()} | {:error, Error.t()}
+  def device(policy, nil), do: {:ok, policy.device}
+  def device(_policy, choice), do: Device.resolve(choice)
 
   @doc """
   Writes a checkpoint: beside `path` first, then in its place.
@@ -145,9 +154,10 @@ defmodule Sconce.Policy do
       {2, 256, 1, "cpu", nil}
   """
   @spec info(t) :: {:ok, map} | {:error, Error.t()}
-  def info(%__MODULE__{ref: ref}) do
+  def info(%__MODULE__{ref: ref, device: device}) do
     with {:ok, {info, notes}} <- Native.policy_info(ref) do
-      {:ok, Map.merge(info, %{spec: Spec.from_native(info.spec), notes: notes, device: "cpu"})}
+      own = %{spec: Spec.from_native(info.spec), notes: notes, device: to_string(device)}
+      {:ok, Map.merge(info, own)}
     end
   end
 
@@ -339,21 +349,21 @@ defmodule Sconce.Policy do
     %Error{kind: :mismatch, op: :forward, details: details}
   end
 
-  defp wrap({:ok, ref}) do
+  defp wrap({:ok, ref}, device) do
     with {:ok, {info, _notes}} <- Native.policy_info(ref) do
-      info = %{info | spec: Spec.from_native(info.spec)}
-      {:ok, struct!(__MODULE__, Map.put(info, :ref, ref))}
+      own = %{ref: ref, device: device, spec: Spec.from_native(info.spec)}
+      {:ok, struct!(__MODULE__, Map.merge(info, own))}
     end
   end
 
-  defp wrap(error), do: error
+  defp wrap(error, _device), do: error
 
   defimpl Inspect do
     alias Sconce.Policy.Spec
 
     def inspect(policy, _opts) do
-      parts = [Spec.summary(policy.spec, " #{policy.width}"), count(policy.num_weights), "cpu"]
-      "#Sconce.Policy<#{Enum.join(parts, " · ")}>"
+      model = Spec.summary(policy.spec, " #{policy.width}")
+      "#Sconce.Policy<#{model} · #{count(policy.num_weights)} · #{policy.device}>"
     end
 
     defp count(n) when n >= 1_000_000, do: "#{Float.round(n / 1.0e6, 1)} M weights"

@@ -1,5 +1,5 @@
 defmodule Sconce.Preset do
-  alias Sconce.{Config, Error, Figures, Memory, Options, Temporal}
+  alias Sconce.{Device, Error, Figures, Memory, Options, Temporal}
   alias Sconce.Policy.Spec
   alias Sconce.Preset.{Catalogue, Text}
 
@@ -39,7 +39,7 @@ defmodule Sconce.Preset do
 
   #{Text.table()}
 
-  Presets on `cuda` are made for a GPU, which this version does not use: without `device: :cpu` beside
+  Presets on `cuda` are made for a GPU, on which policies do not run yet: without `device: :cpu` beside
   them a run ends with an error of kind `:unavailable`, and with one of kind `:out_of_memory` where less
   memory is free than it needs.
 
@@ -160,9 +160,14 @@ defmodule Sconce.Preset do
   `:out_of_memory` that says what it `needs`.
   """
   @spec check(t) :: :ok | {:error, Error.t()}
-  def check(%__MODULE__{} = preset) do
-    with :ok <- Config.check_device(preset.options[:device], needs(preset)),
-         do: check_memory(preset, Memory.free())
+  def check(%__MODULE__{} = preset), do: with({:ok, _device} <- device(preset), do: :ok)
+
+  @doc false
+  # What it runs on, if it can run.
+  def device(preset) do
+    with {:ok, device} <- Device.resolve(preset.options[:device], needs(preset)),
+         :ok <- check_memory(preset, Memory.free()),
+         do: {:ok, device}
   end
 
   @doc false

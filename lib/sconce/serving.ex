@@ -1,5 +1,5 @@
 defmodule Sconce.Serving do
-  alias Sconce.{Error, Events, Native, Options, Policy, Session}
+  alias Sconce.{Device, Error, Events, Native, Options, Policy, Session}
   alias Sconce.Native.Call
   alias Sconce.Serving.Events, as: Told
   alias Sconce.Policy.Spec
@@ -41,6 +41,7 @@ defmodule Sconce.Serving do
       default: :f32,
       doc: "How the matrices of a packed policy are kept, as in `Sconce.Session`."
     ],
+    device: Device.option("the policy's")[:device],
     lane: [
       type: {:in, [:auto, :inline, :worker]},
       default: :auto,
@@ -195,7 +196,7 @@ defmodule Sconce.Serving do
   use GenServer
 
   @enforce_keys [:pid, :name, :group, :ref, :policy] ++
-                  [:max_batch, :max_queue, :workers, :weights, :lane, :path, :step_us]
+                  [:max_batch, :max_queue, :workers, :weights, :lane, :path, :step_us, :device]
   defstruct @enforce_keys
 
   @typedoc "A serving as it was started, see `info/1`."
@@ -524,7 +525,9 @@ defmodule Sconce.Serving do
 
     sender = Sender.start_link()
 
-    with {:ok, ref} <- Call.run(&Native.serving_start(&1, policy.ref, native, sender)),
+    with {:ok, device} <- Policy.device(policy, options[:device]),
+         options = Keyword.replace!(options, :device, device),
+         {:ok, ref} <- Call.run(&Native.serving_start(&1, policy.ref, native, sender)),
          :ok <- Sender.send_of(sender, ref),
          {:ok, info} <- Native.serving_info(ref) do
       serving = new(ref, options, info)
@@ -550,7 +553,8 @@ defmodule Sconce.Serving do
       weights: if(info.packed, do: options[:weights], else: :f32),
       lane: if(info.lane == "inline", do: :inline, else: :worker),
       path: if(info.packed, do: :packed, else: :core),
-      step_us: info.step_us
+      step_us: info.step_us,
+      device: options[:device]
     }
   end
 
@@ -646,7 +650,8 @@ defmodule Sconce.Serving do
       policy = Spec.summary(serving.policy.spec)
       ways = "#{serving.path} #{serving.weights}, #{lane(serving)}#{workers(serving.workers)}"
       room = "batches of #{serving.max_batch}, queue of #{serving.max_queue}"
-      "#Sconce.Serving<#{name(serving)}#{policy} · #{ways} · #{room}>"
+      device = Sconce.Device.aside(serving.device)
+      "#Sconce.Serving<#{name(serving)}#{policy} · #{ways} · #{room}#{device}>"
     end
 
     defp name(%{name: nil}), do: ""

@@ -1,5 +1,5 @@
 defmodule Sconce.Session do
-  alias Sconce.{Action, Embedding, Error, Native, Options, Policy, Projection}
+  alias Sconce.{Action, Device, Embedding, Error, Native, Options, Policy, Projection}
   alias Sconce.Policy.Spec
   alias Sconce.Session.Remote
 
@@ -89,7 +89,7 @@ defmodule Sconce.Session do
             default: nil,
             doc: "Directions that the heads do not see, as in `Sconce.Policy.forward/3`."
           ]
-        ] ++ @sampling
+        ] ++ Device.option("the policy's") ++ @sampling
 
   @act [
          seed: @seed ++ [doc: "For this decision, instead of the session's."],
@@ -134,7 +134,7 @@ defmodule Sconce.Session do
        ] ++ Enum.map(@sampling, fn {name, spec} -> {name, Keyword.delete(spec, :default)} end)
 
   # What a serving decides for all its sessions is none of theirs.
-  @served Keyword.drop(@open, [:lane, :weights])
+  @served Keyword.drop(@open, [:device, :lane, :weights])
 
   # Games in one native call.
   @games 64
@@ -229,7 +229,7 @@ defmodule Sconce.Session do
     :step_us,
     :window_us
   ]
-  defstruct @enforce_keys
+  defstruct @enforce_keys ++ [:device]
 
   @typedoc "How the matrices of a packed policy are to be kept."
   @type weights :: :f32 | :bf16 | :int8 | {:int8, float}
@@ -244,7 +244,8 @@ defmodule Sconce.Session do
           weights: :f32 | :bf16 | :int8,
           lane: :inline | :worker | :serving,
           step_us: float,
-          window_us: float
+          window_us: float,
+          device: Device.t() | nil
         }
 
   @doc """
@@ -253,9 +254,11 @@ defmodule Sconce.Session do
   @spec open(Policy.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def open(%Policy{} = policy, opts \\ []) do
     options = Options.validate!(opts, @open)
-
     native = &Native.session_open(policy.ref, &1, &2, &3)
-    open_by(options, &begin(policy.spec, native, &1))
+
+    with {:ok, device} <- Policy.device(policy, options[:device]),
+         options = Keyword.replace!(options, :device, device),
+         do: open_by(options, &begin(policy.spec, native, &1))
   end
 
   @doc false
@@ -327,7 +330,8 @@ defmodule Sconce.Session do
       # Where most decisions run: a window's only if every one is.
       lane: lane(if(options[:mode] == :window, do: info.window_lane, else: info.lane)),
       step_us: info.cost.step_us,
-      window_us: info.cost.window_us
+      window_us: info.cost.window_us,
+      device: options[:device]
     }
   end
 
@@ -697,7 +701,8 @@ defmodule Sconce.Session do
       policy = Sconce.Policy.Spec.summary(session.spec)
       lane = "#{session.lane}#{elsewhere(session.ref)}"
       cost = "#{session.path} #{session.weights}, #{lane}, #{round(us)} us a decision"
-      "#Sconce.Session<#{policy} · #{mode(session.mode)} · #{cost}>"
+      device = Sconce.Device.aside(session.device)
+      "#Sconce.Session<#{policy} · #{mode(session.mode)} · #{cost}#{device}>"
     end
 
     defp elsewhere(%Sconce.Session.Remote{pid: pid}), do: " on #{node(pid)}"

@@ -155,6 +155,12 @@ defmodule Sconce.Switches do
   defp value(text, {:in, %Range{}}), do: whole(Integer.parse(text))
   defp value(text, {:in, values}), do: named(text, values)
   defp value(text, {:or, types}), do: Enum.find_value(types, :error, &one_of(text, &1))
+  # A card by its number.
+  defp value("cuda:" <> index, {:tuple, [{:in, [:cuda]}, type]}) do
+    with {:ok, index} <- value(index, type), do: {:ok, {:cuda, index}}
+  end
+
+  defp value(_text, {:tuple, _types}), do: :error
   defp value(text, {:list, type}), do: text |> String.split(",") |> each(type)
   defp value(text, type) when type in [:string, :path, :bytes, :any], do: {:ok, text}
   defp value(text, literal), do: named(text, [literal])

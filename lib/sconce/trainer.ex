@@ -243,7 +243,7 @@ defmodule Sconce.Trainer do
 
   require Logger
 
-  alias Sconce.{Config, Error, Events, Memory, Native, Options, Policy, Preset}
+  alias Sconce.{Device, Error, Events, Memory, Native, Options, Policy, Preset}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
   alias Sconce.Trainer.{Curve, Gradients, Keeper, Plan, RangeTest, Report, Tuning}
@@ -316,7 +316,7 @@ defmodule Sconce.Trainer do
   @doc """
   Scores a checkpoint on every game of a corpus, beside baselines fitted on the games of `:train`.
 
-  Returns `{:ok, report}` with `policy`, `baselines`, `spec`, `weights`, `options`, `validation`.
+  Returns `{:ok, report}` with `policy`, `baselines`, `spec`, `weights`, `options`, `validation`, `device`.
 
   #{Settings.docs(:evaluate)}
   """
@@ -329,9 +329,9 @@ defmodule Sconce.Trainer do
     start = &Native.evaluate_start(&1, checkpoint, corpus, train, options)
     tell = fn event -> progress && progress.(named(event)) end
 
-    with :ok <- Config.check_device(device),
+    with {:ok, device} <- Device.resolve(device),
          {:ok, report} <- Call.run(start, tell),
-         do: {:ok, with_spec(report)}
+         do: {:ok, report |> with_spec() |> Map.put(:device, to_string(device))}
   end
 
   @doc """

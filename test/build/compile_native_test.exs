@@ -81,6 +81,24 @@ defmodule Sconce.Build.CompileNativeTest do
              "cargo, which was not found: install Rust (https://rustup.rs) and run the command again."
   end
 
+  test "with CUDA it is another library, in a folder of its own, and wants a toolkit" do
+    root = native_project!()
+    File.write!(Path.join(root, "native/nif/Cargo.toml"), "[features]\ncuda = []\n", [:append])
+    for part <- ["bin", "native/cuda/toolkit"], do: File.cp_r!(part, made!(Path.join(root, part)))
+    cuda = [{"SCONCE_CUDA", "1"}, {"SCONCE_CUDA_DIR", Path.join(root, "cuda")}]
+
+    assert {output, 1} = mix(["compile"], root, cuda)
+    assert [_, toolkit] = Regex.run(~r/^SCONCE_CUDA: CUDA's toolkit is not in (.+) \(/m, output)
+    assert output =~ "(to mend it: bin/cuda-toolkit)"
+
+    File.mkdir_p!(toolkit)
+    assert {_output, 0} = mix(["compile"], root, cuda)
+    assert File.exists?(Path.join(root, "target/cuda/release/libsconce_nif.so"))
+    refute File.exists?(Path.join(root, "target/release"))
+    assert {_output, 0} = mix(["compile"], root)
+    assert File.exists?(Path.join(root, "target/release/libsconce_nif.so"))
+  end
+
   test "rustc's diagnostics become Mix's, with file, line and text" do
     root = native_project!()
     source = Path.join(root, "native/nif/src/lib.rs")
@@ -161,6 +179,8 @@ defmodule Sconce.Build.CompileNativeTest do
     {_output, 0} = run("cargo", ["generate-lockfile"], root)
     root
   end
+
+  defp made!(folder), do: tap(folder, &File.mkdir_p!/1)
 
   defp write_lib!(root, source), do: File.write!(Path.join(root, "native/nif/src/lib.rs"), source)
 

@@ -5,7 +5,7 @@ defmodule Sconce.ConfigTest do
   import ExUnit.CaptureIO
 
   alias Mix.Tasks.Sconce.{Import, Train}
-  alias Sconce.{Config, Corpus, Error, Native, Policy, Trainer}
+  alias Sconce.{Config, Corpus, Device, Error, Native, Policy, Trainer}
   alias Sconce.Test.Scratch
   alias Sconce.Trainer.Settings
 
@@ -37,7 +37,8 @@ defmodule Sconce.ConfigTest do
              %{name: :device, value: :cpu, source: :default},
              %{name: :threads, value: nil, source: :default},
              %{name: :preset, value: nil, source: :default},
-             %{name: :replays, value: nil, source: :default}
+             %{name: :replays, value: nil, source: :default},
+             %{name: :nvml, value: nil, source: :default}
            ]
 
     assert Config.ignored() == []
@@ -65,6 +66,8 @@ defmodule Sconce.ConfigTest do
            {:cpu, "CUDA_VISIBLE_DEVICES"}},
           {%{"CUDA_VISIBLE_DEVICES" => "-1", "EXPHIL_GPU" => "1"},
            {:cpu, "CUDA_VISIBLE_DEVICES"}},
+          {%{"SCONCE_DEVICE" => "cuda:1"}, {{:cuda, 1}, "SCONCE_DEVICE"}},
+          {%{"SCONCE_DEVICE" => "auto"}, {:auto, "SCONCE_DEVICE"}},
           {%{"SCONCE_DEVICE" => "cuda", "CUDA_VISIBLE_DEVICES" => "-1"}, {:cuda, "SCONCE_DEVICE"}}
         ],
         do: assert({variables, under(variables, :device)} == {variables, device})
@@ -137,7 +140,7 @@ defmodule Sconce.ConfigTest do
     Application.put_env(:sconce, :thread, 2)
 
     assert [
-             {"EXLA_MEMORY_FRACTION", "0.9", "nothing runs on a GPU yet" <> _},
+             {"EXLA_MEMORY_FRACTION", "0.9", "policies do not run on a GPU yet" <> _},
              {"XLA_FLAGS", "--fast", "there is no XLA here" <> _},
              {"SCONCE_QQQ", "1", "there is no such variable"},
              {"SCONCE_THREAD", "2", "did you mean SCONCE_THREADS?"},
@@ -164,9 +167,7 @@ defmodule Sconce.ConfigTest do
       environment(%{"EXLA_TARGET" => "cuda"})
       dir = Scratch.tmp_dir!("config")
 
-      message =
-        "device: EXLA_TARGET: cuda is not part of this version, which runs on CPUs " <>
-          "(to mend it: device: :cpu)"
+      {:ok, %{reason: reason}} = Device.resolve(:auto)
 
       for refused <- [
             fn -> Policy.init(@spec_options) end,
@@ -176,7 +177,8 @@ defmodule Sconce.ConfigTest do
             fn -> Trainer.evaluate(Path.join(dir, "policy"), dir) end
           ] do
         assert {:error, %Error{kind: :unavailable} = error} = refused.()
-        assert Exception.message(error) == message
+        assert Exception.message(error) =~ "device: EXLA_TARGET: #{reason}"
+        assert Exception.message(error) =~ ~r/device: :cpu\)$/
       end
 
       assert {:ok, _policy} = Policy.init(@spec_options, device: :cpu)
@@ -187,9 +189,11 @@ defmodule Sconce.ConfigTest do
       assert {:error, %Error{kind: :unavailable, details: %{what: "option :device"}}} =
                Policy.init(@spec_options, device: :rocm)
 
-      assert_raise ArgumentError, ~r/option :device: expected one of :cpu, :cuda/, fn ->
-        Policy.init(@spec_options, device: :gpu)
-      end
+      assert_raise ArgumentError,
+                   ~r/option :device: expected one of :cpu, :cuda.*, got: :gpu, did you mean :cpu/,
+                   fn ->
+                     Policy.init(@spec_options, device: :gpu)
+                   end
     end
   end
 
@@ -223,7 +227,7 @@ defmodule Sconce.ConfigTest do
     paths = ["--corpus", Path.join(dir, "corpus"), "--out", Path.join(dir, "run")]
     environment(%{"EXPHIL_DEFAULT_PRESET" => "full"})
 
-    assert_raise Mix.Error, ~r/^device: preset full: cuda is not part/, fn ->
+    assert_raise Mix.Error, ~r/^device: preset full: .*--device cpu/, fn ->
       Train.run(paths)
     end
 

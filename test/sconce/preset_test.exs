@@ -256,9 +256,7 @@ defmodule Sconce.PresetTest do
       assert %{device: :cuda, memory: bytes} = details.needs
       assert bytes > 1_000_000_000
 
-      assert Exception.message(error) ==
-               "device: preset :rtx4090_full: cuda is not part of this version, which runs on CPUs " <>
-                 "(to mend it: device: :cpu)"
+      assert Exception.message(error) =~ ~r/^device: preset :rtx4090_full: .*, or device: :cpu\)$/
 
       assert :ok = Preset.check(Preset.get(:quick))
     end

@@ -2,8 +2,8 @@ defmodule Mix.Tasks.Sconce.Doctor do
   @shortdoc "Says what Sconce finds on this machine, and what to do about what is missing"
 
   @moduledoc """
-  Prints versions, the machine, the native library and the settings, each with where it comes from
-  (`Sconce.Config`), what is set without effect, then what is missing or wrong with what mends it.
+  Prints versions, the machine, its GPUs (`Sconce.GPU.Diagnosis`), the native library and the settings, each
+  with where it comes from (`Sconce.Config`), what is set without effect, then what is missing or wrong with what mends it.
 
       $ mix sconce.doctor
 
@@ -17,7 +17,8 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   use Mix.Task
 
-  alias Sconce.{Config, Corpus, Figures, Memory, Switches}
+  alias Sconce.{Config, Corpus, Figures, GPU, Memory, Switches}
+  alias Sconce.GPU.Diagnosis
 
   # `rust-version` of Cargo.toml.
   @rust "1.91.0"
@@ -85,6 +86,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
     [
       {"versions", versions(info)},
       {"machine", machine(info)},
+      {"gpu", Diagnosis.rows(GPU.diagnose())},
       {"native library", native_library(native, info)},
       {"settings", settings()},
       {"configuration", configuration()},
@@ -107,8 +109,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
     [
       {"system", "#{system()}, #{:erlang.system_info(:system_architecture)}"},
       {"cpu", "#{:erlang.system_info(:logical_processors_available)} threads, #{features(info)}"},
-      {"memory", memory()},
-      {"gpu", "not used: CUDA is not part of this version"}
+      {"memory", memory()}
     ]
   end
 

@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Train do
-  alias Sconce.{Config, Preset, Switches, Trainer}
+  alias Sconce.{Config, Device, Preset, Switches, Trainer}
   alias Sconce.Trainer.{Curve, Progress, RangeTest, Report, Settings}
   alias Sconce.Trainer.Curve.Page
 
@@ -13,7 +13,7 @@ defmodule Mix.Tasks.Sconce.Train do
       type: {:or, [nil, :string]},
       doc: "Named settings, see below; every other switch is worth more."
     ],
-    device: [type: {:in, Config.devices()}, doc: "This version has `cpu` alone."],
+    device: [type: Device.type(), doc: "`cpu`, `cuda`, `cuda:1` or `auto`, see `Sconce.Device`."],
     loss: [type: {:in, [:full, :plain]}, default: :full, doc: "`plain` is the NLL alone."]
   ]
   @before [

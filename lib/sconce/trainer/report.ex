@@ -51,14 +51,18 @@ defmodule Sconce.Trainer.Report do
     #{title(report.spec, report.weights)}
     #{how(stopped)}: #{steps}#{best}
     trained on #{side(train)}, measured on #{side(validation)}\
-    #{parts(report)}#{precision(report)}#{loaded(report[:loader])}#{unsaved(report[:saves])}\
+    #{device(report)}#{parts(report)}#{precision(report)}#{loaded(report[:loader])}#{unsaved(report[:saves])}\
     """
   end
 
-  defp run(%{spec: spec, weights: weights, validation: validation}),
-    do: "#{title(spec, weights)}\nmeasured on #{side(validation)}"
+  defp run(%{spec: spec, weights: weights, validation: validation} = report),
+    do: "#{title(spec, weights)}\nmeasured on #{side(validation)}#{device(report)}"
 
   defp run(_scores), do: ""
+
+  defp device(%{options: %{device: device}}) when device != "cpu", do: "\ncomputed on #{device}"
+  defp device(%{device: device}) when device != "cpu", do: "\ncomputed on #{device}"
+  defp device(_cpu), do: ""
 
   defp parts(%{micro_batch: windows, options: %{batch_size: batch}}) when windows < batch,
     do: "\nto keep within the memory, #{windows} windows of a batch at a time"

@@ -2,7 +2,7 @@ defmodule Sconce.Trainer.Settings do
   @moduledoc false
   # The options of `Sconce.Trainer`: as tables, checked, and as the native side wants them.
 
-  alias Sconce.{Config, Corpus, Error, Loader, Native, Options, Preset, Temporal}
+  alias Sconce.{Config, Corpus, Device, Error, Loader, Native, Options, Preset, Temporal}
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Meant, Optimiser}
 
@@ -326,7 +326,7 @@ defmodule Sconce.Trainer.Settings do
            default: nil,
            doc: "Called with each event, in the run's process."
          ]
-       ] ++ Config.device_option() ++ @training
+       ] ++ Device.option() ++ @training
 
   @scored [
     train: [type: :any, default: nil, doc: "The training corpus; without it no baselines."],
@@ -349,7 +349,7 @@ defmodule Sconce.Trainer.Settings do
     ],
     progress: [type: {:or, [{:fun, 1}, nil]}, default: nil, doc: "Called with `:evaluating`."]
   ]
-  @evaluate @scored ++ Config.device_option()
+  @evaluate @scored ++ Device.option()
 
   # Those of a run may stand beside each of these, whether they matter or not.
   @tune [
@@ -438,10 +438,12 @@ defmodule Sconce.Trainer.Settings do
   end
 
   defp settings(source, own, preset, loss) do
+    {source, device} = able(source, preset, own[:device])
+
     %__MODULE__{
-      source: able(source, preset, own[:device]),
+      source: source,
       out: Path.expand(own[:out]),
-      options: own |> Keyword.take(Keyword.keys(@training)) |> native(loss),
+      options: own |> Keyword.take(Keyword.keys(@training)) |> native(loss) |> Map.merge(device),
       progress: own[:progress],
       preset: preset
     }
@@ -500,8 +502,11 @@ defmodule Sconce.Trainer.Settings do
     parts = parts ++ attention_window(parts[:backbone], own)
     own = Options.validate!(own, @measured)
     Optimiser.check!(own)
-    source = own[:corpus] |> known(spec || own[:spec], parts) |> able(preset, own[:device])
-    options = own |> Keyword.take(Keyword.keys(@training)) |> native(@loss)
+
+    {source, device} =
+      own[:corpus] |> known(spec || own[:spec], parts) |> able(preset, own[:device])
+
+    options = own |> Keyword.take(Keyword.keys(@training)) |> native(@loss) |> Map.merge(device)
     {source, options, more |> Options.validate!(schema(name)) |> Map.new()}
   end
 
@@ -539,14 +544,16 @@ defmodule Sconce.Trainer.Settings do
     end
   end
 
-  # What cannot run here is an error of the run, as is a corpus that is not there.
-  defp able({:ok, _} = source, nil, device),
-    do: with(:ok <- Config.check_device(device), do: source)
+  # What cannot run here is an error of the run, as is a corpus that is not there. What it runs on is told with
+  # its options.
+  defp able({:ok, _} = source, preset, choice) do
+    case if(preset, do: Preset.device(preset), else: Device.resolve(choice)) do
+      {:ok, device} -> {source, %{device: to_string(device)}}
+      error -> {error, %{}}
+    end
+  end
 
-  defp able({:ok, _} = source, preset, _device),
-    do: with(:ok <- Preset.check(preset), do: source)
-
-  defp able(error, _preset, _device), do: error
+  defp able(error, _preset, _choice), do: {error, %{}}
 
   # A window of training is also what attention sees, where the backbone has some and says no other.
   defp attention_window(backbone, own) do

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::device::Missing;
+
 /// The closed list of kinds, the same in Rust and in `Sconce.Error` (a test compares them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -111,12 +113,18 @@ pub enum Error {
     OverLimit { what: String, bytes: u64, limit: u64 },
     #[error("{what}: {reason}")]
     Unavailable { what: String, reason: String },
+    /// No such card to compute on.
+    #[error("{device}: {missing}")]
+    NoDevice { device: String, missing: Missing },
+    /// A GPU's driver that is not there, or refuses. By the name of the cause Elixir knows what mends it.
+    #[error("{what}: {reason}")]
+    Driver { what: String, cause: &'static str, reason: String },
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: std::io::Error },
     #[error("panic: {message}")]
     Panic { message: String },
     /// Candle's own refusal, which only a bug of ours can cause.
-    #[error("tensor: {0}")]
+    #[error("tensor: {}", words(.0))]
     Tensor(#[from] candle_core::Error),
 }
 
@@ -172,7 +180,9 @@ impl Error {
             Error::Deadline { .. } => Kind::Deadline,
             Error::Cancelled => Kind::Cancelled,
             Error::OutOfMemory { .. } | Error::OverLimit { .. } => Kind::OutOfMemory,
-            Error::Unavailable { .. } => Kind::Unavailable,
+            Error::Unavailable { .. } | Error::NoDevice { .. } | Error::Driver { .. } => {
+                Kind::Unavailable
+            }
             Error::Io { .. } => Kind::Io,
             Error::Panic { .. } => Kind::Panic,
         }
@@ -184,6 +194,9 @@ impl Error {
             Error::NotFound { what } | Error::Busy { what } => json!({ "what": what }),
             Error::Corrupt { what, reason } | Error::Unavailable { what, reason } => {
                 json!({ "what": what, "reason": reason })
+            }
+            Error::Driver { what, cause, reason } => {
+                json!({ "what": what, "cause": cause, "reason": reason })
             }
             Error::Mismatch { what, expected, got } => {
                 json!({ "what": what, "expected": expected, "got": got })
@@ -214,13 +227,23 @@ impl Error {
             Error::OverLimit { what, bytes, limit } => {
                 json!({ "what": what, "bytes": bytes, "memory_limit": limit })
             }
+            Error::NoDevice { device, missing } => json!({
+                "what": device, "reason": missing.to_string(),
+                "cause": missing.name(), "mend": missing.mend(),
+            }),
             Error::Io { path, source } => {
                 json!({ "path": path.display().to_string(), "reason": source.to_string() })
             }
             Error::Panic { message } => json!({ "message": message }),
-            Error::Tensor(error) => json!({ "what": "tensor", "reason": error.to_string() }),
+            Error::Tensor(error) => json!({ "what": "tensor", "reason": words(error) }),
         }
     }
+}
+
+/// What candle says, without the backtrace that it appends where RUST_BACKTRACE is set.
+fn words(error: &candle_core::Error) -> String {
+    let text = error.to_string();
+    text.split("\n   0: ").next().unwrap_or(&text).trim_end().to_owned()
 }
 
 /// A device that has no memory left says so in the words of its driver alone.
@@ -254,6 +277,15 @@ impl From<Error> for candle_core::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sentence_of_candle_comes_without_its_backtrace() {
+        let backtrace = Box::new(std::backtrace::Backtrace::force_capture());
+        let inner = Box::new(candle_core::Error::Msg("shape mismatch in add".into()));
+        let error = Error::Tensor(candle_core::Error::WithBacktrace { inner, backtrace });
+        assert_eq!(error.to_string(), "tensor: shape mismatch in add");
+        assert_eq!(error.details()["reason"], "shape mismatch in add");
+    }
 
     #[test]
     fn a_device_without_memory_is_of_that_kind_whatever_it_calls_it() {

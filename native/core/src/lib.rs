@@ -3,6 +3,7 @@
 pub mod backbone;
 pub mod ceilings;
 pub mod checkpoint;
+pub mod device;
 pub mod digest;
 pub mod embedding;
 pub mod error;

@@ -5,8 +5,10 @@
 mod bench;
 mod border;
 mod corpus;
+mod device;
 mod embedding;
 mod env;
+mod gpu;
 mod loader;
 mod many;
 mod outbox;

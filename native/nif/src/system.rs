@@ -16,6 +16,8 @@ struct NativeInfo {
     rustc: &'static str,
     target: &'static str,
     profile: &'static str,
+    /// Whether it computes on NVIDIA's cards.
+    cuda: bool,
     /// Threads that the operating system gives this process.
     threads: usize,
     cpu: CpuFeatures,
@@ -75,6 +77,7 @@ fn native_info(env: Env) -> Term {
             rustc: env!("SCONCE_RUSTC_VERSION"),
             target: env!("SCONCE_TARGET"),
             profile: env!("SCONCE_PROFILE_BUILT"),
+            cuda: sconce_core::device::CUDA,
             threads: available_parallelism().map_or(1, usize::from),
             cpu: CpuFeatures::detect(),
         }))

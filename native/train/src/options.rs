@@ -142,6 +142,8 @@ pub struct TrainOptions {
     /// Start the prior of the heads at log P(a_t | a_{t-1}) of the training games.
     pub fit_prior: bool,
     pub threads: Option<usize>,
+    /// What it runs on, in the words that reports have for it.
+    pub device: String,
     /// Bytes that the run may take, see [`crate::plan`]: batches that would take more are worked through
     /// in halves, quarters and so on, whose gradients differ from the batch's by the order of sums.
     pub memory_limit: Option<u64>,
@@ -241,6 +243,7 @@ impl Default for TrainOptions {
             gradient_report: None,
             fit_prior: true,
             threads: None,
+            device: "cpu".into(),
             memory_limit: None,
             resume: false,
             max_minutes: None,

@@ -20,7 +20,8 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
           ~r/candle +#{info.candle}/,
           ~r/cpu +\d+ threads, \w+/,
           ~r/memory +[\d.]+ GiB/,
-          ~r/gpu +not used: CUDA is not part of this version/,
+          ~r/\ngpu\n  card +\w/,
+          ~r/\n  build +\w/,
           ~r/loaded +.*sconce_nif.so/,
           ~r/SCONCE_REPLAYS +unset/,
           ~r/Nothing is missing/

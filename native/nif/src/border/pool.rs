@@ -11,17 +11,30 @@ use super::{Answer, Reply};
 /// Calls that may wait at one time; the next one is `:busy`.
 const QUEUE: usize = 256;
 
-/// The pool of this VM, started by the first call that needs it. As many threads as the native side
-/// computes with.
+/// Threads that the first call which needs them starts.
+pub struct Lane {
+    name: &'static str,
+    pool: OnceLock<std::result::Result<Pool, String>>,
+}
+
+impl Lane {
+    pub const fn new(name: &'static str) -> Self {
+        Lane { name, pool: OnceLock::new() }
+    }
+
+    pub fn pool(&self, threads: usize) -> Result<&Pool> {
+        let started = || Pool::new(self.name, threads, QUEUE).map_err(|e| e.to_string());
+        self.pool.get_or_init(started).as_ref().map_err(|reason| Error::Unavailable {
+            what: "worker threads".into(),
+            reason: reason.clone(),
+        })
+    }
+}
+
+/// The pool of this VM, of as many threads as the native side computes with.
 pub fn shared() -> Result<&'static Pool> {
-    static POOL: OnceLock<std::result::Result<Pool, String>> = OnceLock::new();
-    let pool = POOL.get_or_init(|| {
-        Pool::new("sconce-worker", pool::threads(), QUEUE).map_err(|e| e.to_string())
-    });
-    pool.as_ref().map_err(|reason| Error::Unavailable {
-        what: "worker threads".into(),
-        reason: reason.clone(),
-    })
+    static SHARED: Lane = Lane::new("sconce-worker");
+    SHARED.pool(pool::threads())
 }
 
 /// Queues `work`, whose result answers `reference`; [`Error::Busy`] when too much is queued.

@@ -209,6 +209,7 @@ fn fixed(options: &TrainOptions, same_optimiser: bool) -> TrainOptions {
         gradient_report: own.gradient_report,
         // how it is computed,
         threads: own.threads,
+        device: own.device,
         // (windows that were halved stay so)
         memory_limit: own.memory_limit,
         gradient_checkpoint: own.gradient_checkpoint,

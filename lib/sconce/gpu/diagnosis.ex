@@ -1,0 +1,261 @@
+defmodule Sconce.GPU.Diagnosis do
+  alias Sconce.{Config, Error, GPU}
+
+  @moduledoc """
+  What `Sconce.GPU.diagnose/0` finds on the way from the card to this build. `IO.puts/1` prints it:
+
+  ```text
+  card    1 of NVIDIA's
+  driver  580.159.03
+  files   nvidia-uvm is not there, which CUDA needs (to mend it: sudo nvidia-modprobe -u -c=0)
+  nvml    13.580.159.03, libnvidia-ml.so.1
+  cuda    13.0
+  gpu 0   NVIDIA H200, 140.40 GB, compute 9.0
+  build   this build has no CUDA
+  ```
+
+  | check | what it asks |
+  |---|---|
+  | `card` | is a card of NVIDIA's on the PCI bus? |
+  | `driver` | is their kernel module loaded, and which? |
+  | `files` | are there files of the cards in `/dev`, and may this user read and write them? |
+  | `nvml` | does the driver's library open and answer? |
+  | `cuda` | does it have its library for CUDA, and is no card hidden (`CUDA_VISIBLE_DEVICES`)? |
+  | `gpu N` | does that card answer? |
+  | `build` | can this build of Sconce compute on one? |
+
+  Each is `:ok`, `:broken`, or `:unknown` where this system does not tell. Of what is broken only the first
+  has a `mend`: the others may be broken for the same reason. A machine without a card needs none.
+  """
+
+  @enforce_keys [:available, :checks]
+  defstruct @enforce_keys
+
+  @type check :: %{
+          name: String.t(),
+          state: :ok | :broken | :unknown,
+          found: String.t(),
+          mend: String.t() | nil
+        }
+
+  @typedoc "`available` is that of `Sconce.GPU.available?/0`."
+  @type t :: %__MODULE__{available: boolean, checks: [check]}
+
+  @devices "sudo nvidia-modprobe -u -c=0"
+  @start "start the container with its GPUs, as docker run --gpus all does"
+  @capable "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+
+  @doc false
+  # Of a machine whose files lie under `root`.
+  def new(root \\ "/") do
+    nvml = versions()
+    here = %{root: root, windows: there?(root, "dev/dxg"), answers: match?({:ok, _}, nvml)}
+
+    checks =
+      [card(here), driver(here), files(here), nvml(here, nvml), cuda(here, nvml)] ++
+        gpus(here) ++ [build()]
+
+    %__MODULE__{available: GPU.available?(), checks: first_mend(checks)}
+  end
+
+  @doc false
+  # A line for each check, as `{name, text}`.
+  def rows(%__MODULE__{checks: checks}) do
+    for %{name: name, found: found, mend: mend} <- checks,
+        do: {name, if(mend, do: "#{found} (to mend it: #{mend})", else: found)}
+  end
+
+  # A setting that cannot be is among what is explained.
+  defp versions do
+    GPU.versions()
+  rescue
+    wrong in ArgumentError ->
+      details = %{what: "NVML", reason: Exception.message(wrong)}
+      {:error, %Error{kind: :unavailable, op: :versions, details: details}}
+  end
+
+  # PCI's number of NVIDIA, and the class of displays and 3D controllers.
+  @nvidia "0x10de"
+  @display "0x03"
+
+  defp card(%{windows: true}), do: ok("card", "lent by Windows")
+
+  defp card(here) do
+    vendors = Path.wildcard(Path.join(here.root, "sys/bus/pci/devices/*/vendor"))
+
+    case {vendors, Enum.count(vendors, &nvidia?/1)} do
+      {_vendors, n} when n > 0 -> ok("card", "#{n} of NVIDIA's")
+      _ when here.answers -> unknown("card", "this system does not show its PCI bus")
+      {[], 0} -> unknown("card", "this system does not show its PCI bus")
+      {_vendors, 0} -> broken("card", "none of NVIDIA's on the PCI bus", nil)
+    end
+  end
+
+  defp nvidia?(vendor) do
+    class = Path.join(Path.dirname(vendor), "class")
+    read(vendor) =~ @nvidia and String.starts_with?(read(class), @display)
+  end
+
+  defp driver(%{windows: true}), do: ok("driver", "of Windows")
+
+  defp driver(here) do
+    version = Path.join(here.root, "proc/driver/nvidia/version")
+
+    case Regex.run(~r/^NVRM version:.*?\s(\d+\.[\d.]+)/m, read(version)) do
+      [_, version] ->
+        ok("driver", version)
+
+      nil when here.answers ->
+        unknown("driver", "this system does not show its kernel modules")
+
+      nil ->
+        no_driver(here.root)
+    end
+  end
+
+  defp no_driver(root) do
+    cond do
+      there?(root, "sys/module/nouveau") ->
+        broken("driver", "nouveau has the card", "install NVIDIA's driver")
+
+      container?(root) ->
+        broken("driver", "not loaded, or not shown to this container", @start)
+
+      true ->
+        broken("driver", "not loaded", "sudo modprobe nvidia, once it is installed")
+    end
+  end
+
+  defp files(%{windows: true}), do: ok("files", "dxg")
+
+  defp files(here) do
+    dev = Path.join(here.root, "dev")
+    cards = Path.wildcard(Path.join(dev, "nvidia[0-9]*"))
+    needed = cards ++ for name <- ["nvidiactl", "nvidia-uvm"], do: Path.join(dev, name)
+    {there, missing} = Enum.split_with(needed, &File.exists?/1)
+    refused = Enum.reject(there, &match?({:ok, %{access: :read_write}}, File.stat(&1)))
+
+    cond do
+      there == [] and here.answers -> unknown("files", "this system does not show its devices")
+      there == [] -> broken("files", "none in #{dev}", no_files(here.root))
+      refused != [] -> broken("files", "no permission for #{names(refused)}", permit(refused))
+      missing == [] -> ok("files", names(there))
+      true -> broken("files", "#{names(missing)} is not there, which CUDA needs", @devices)
+    end
+  end
+
+  defp names(paths), do: Enum.map_join(paths, " ", &Path.basename/1)
+  defp permit(paths), do: "sudo chmod a+rw #{Enum.join(paths, " ")}, or join their group"
+
+  defp no_files(root), do: if(container?(root), do: @start, else: @devices)
+
+  # What Docker, Podman and Kubernetes leave in theirs.
+  @containers [".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io"]
+
+  defp container?(root), do: Enum.any?(@containers, &there?(root, &1))
+
+  defp nvml(_here, {:ok, versions}), do: ok("nvml", "#{versions.nvml}, #{versions.library}")
+
+  defp nvml(_here, {:error, %Error{details: %{what: "native library"}}}),
+    do: unknown("nvml", "unknown without the native library")
+
+  defp nvml(here, {:error, %Error{details: %{cause: :no_library} = details}}),
+    do: broken("nvml", details.reason, no_library(here.root))
+
+  defp nvml(_here, {:error, error}), do: refused("nvml", error)
+
+  defp no_library(root) do
+    cond do
+      Config.get(:nvml) -> "name the library or its folder in SCONCE_NVML"
+      container?(root) -> @capable
+      true -> "install the driver's libraries, or name their folder in SCONCE_NVML"
+    end
+  end
+
+  defp cuda(here, {:ok, versions}) do
+    case {System.get_env("CUDA_VISIBLE_DEVICES"), versions.cuda} do
+      {_visible, nil} -> broken("cuda", "libcuda.so.1 is not there", no_cuda(here.root))
+      {nil, version} -> ok("cuda", version)
+      {hidden, _} when hidden in ["", "-1"] -> broken("cuda", "no card is shown", unhide())
+      {visible, version} -> ok("cuda", "#{version}, which sees #{visible} of the cards")
+    end
+  end
+
+  defp cuda(_here, {:error, _error}), do: unknown("cuda", "unknown without nvml")
+
+  defp unhide, do: "unset CUDA_VISIBLE_DEVICES"
+
+  defp no_cuda(root) do
+    if container?(root),
+      do: @capable,
+      else: "install the driver's library for CUDA, as libcuda1"
+  end
+
+  defp gpus(%{answers: false}), do: []
+
+  defp gpus(_here) do
+    case GPU.list_devices() do
+      {:ok, devices} -> Enum.map(devices, &gpu/1)
+      {:error, error} -> [refused("gpus", error)]
+    end
+  end
+
+  defp gpu(%{index: index, error: nil} = device) do
+    capability = with {major, minor} <- device.compute_capability, do: "compute #{major}.#{minor}"
+    mig = if device.mig, do: "cut into instances (MIG), which CUDA sees in its place"
+    facts = [device.name, GPU.format_mb(device.memory_mb), capability, mig]
+    ok("gpu #{index}", facts |> Enum.reject(&is_nil/1) |> Enum.join(", "))
+  end
+
+  defp gpu(%{index: index, error: error}), do: refused("gpu #{index}", error)
+
+  defp build do
+    case GPU.computes() do
+      :ok -> ok("build", "computes on GPUs")
+      {:error, error} -> broken("build", error.details.reason, nil)
+    end
+  end
+
+  defp refused(name, %Error{details: %{reason: reason} = details}),
+    do: broken(name, reason, details[:mend])
+
+  defp refused(name, error), do: broken(name, Exception.message(error), nil)
+
+  defp ok(name, found), do: %{name: name, state: :ok, found: found, mend: nil}
+  defp unknown(name, found), do: %{name: name, state: :unknown, found: found, mend: nil}
+  defp broken(name, found, mend), do: %{name: name, state: :broken, found: found, mend: mend}
+
+  defp first_mend(checks) do
+    {fine, rest} = Enum.split_while(checks, &(&1.state != :broken))
+    fine ++ Enum.take(rest, 1) ++ for(check <- Enum.drop(rest, 1), do: %{check | mend: nil})
+  end
+
+  defp there?(root, path), do: File.exists?(Path.join(root, path))
+
+  defp read(path) do
+    case File.read(path) do
+      {:ok, text} -> text
+      {:error, _reason} -> ""
+    end
+  end
+
+  defimpl Inspect do
+    def inspect(%{checks: checks}, _opts) do
+      case Enum.find(checks, &(&1.state == :broken)) do
+        nil -> "#Sconce.GPU.Diagnosis<nothing is broken>"
+        %{name: name, found: found} -> "#Sconce.GPU.Diagnosis<#{name}: #{found}>"
+      end
+    end
+  end
+
+  defimpl String.Chars do
+    def to_string(diagnosis) do
+      rows = Sconce.GPU.Diagnosis.rows(diagnosis)
+      width = rows |> Enum.map(fn {name, _text} -> String.length(name) end) |> Enum.max()
+
+      Enum.map_join(rows, "\n", fn {name, text} ->
+        "#{String.pad_trailing(name, width)}  #{text}"
+      end)
+    end
+  end
+end

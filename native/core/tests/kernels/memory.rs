@@ -1,0 +1,90 @@
+//! What kernels are given.
+
+use half::bf16;
+
+/// Numbers of a device's type.
+pub trait Element: Copy {
+    /// How kernels of this type are called.
+    const NAME: &'static str;
+    fn of(value: f32) -> Self;
+    fn value(self) -> f32;
+    fn bits(self) -> u32;
+}
+
+impl Element for f32 {
+    const NAME: &'static str = "f32";
+
+    fn of(value: f32) -> Self {
+        value
+    }
+
+    fn value(self) -> f32 {
+        self
+    }
+
+    fn bits(self) -> u32 {
+        self.to_bits()
+    }
+}
+
+impl Element for bf16 {
+    const NAME: &'static str = "bf16";
+
+    fn of(value: f32) -> Self {
+        bf16::from_f32(value)
+    }
+
+    fn value(self) -> f32 {
+        self.to_f32()
+    }
+
+    fn bits(self) -> u32 {
+        u32::from(self.to_bits())
+    }
+}
+
+/// Numbers with others before and behind that no kernel may touch. These are NaN, as is what nobody wrote: read,
+/// they show in what comes out.
+pub struct Memory<T>(Vec<T>);
+
+const GUARD: usize = 64;
+
+impl<T: Element> Memory<T> {
+    pub fn of(values: &[f32]) -> Self {
+        let guard = vec![T::of(f32::NAN); GUARD];
+        let values = values.iter().map(|value| T::of(*value)).collect();
+        Memory([guard.clone(), values, guard].concat())
+    }
+
+    pub fn unwritten(count: usize) -> Self {
+        Self::of(&vec![f32::NAN; count])
+    }
+
+    /// The numbers, after a look at those around them.
+    pub fn read(&self) -> Vec<f32> {
+        let end = self.0.len() - GUARD;
+        let untouched = T::of(f32::NAN).bits();
+        let around = self.0[..GUARD].iter().chain(&self.0[end..]);
+        assert!(around.into_iter().all(|v| v.bits() == untouched), "written outside");
+        self.0[GUARD..end].iter().map(|v| v.value()).collect()
+    }
+
+    pub fn argument(&mut self) -> Argument<'_> {
+        let bytes = size_of_val(&*self.0);
+        // SAFETY: these are its bytes, for as long as it is borrowed, and any bytes are numbers.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), bytes) };
+        Argument::Memory { bytes, first: GUARD * size_of::<T>() }
+    }
+}
+
+/// An argument of a kernel.
+pub enum Argument<'a> {
+    /// A pointer to the byte `first` of these.
+    Memory {
+        bytes: &'a mut [u8],
+        first: usize,
+    },
+    Long(i64),
+    Int(i32),
+    Float(f32),
+}

@@ -1,0 +1,146 @@
+// LayerNorm (Ba et al. 2016, eq. 3 and 4) and RMSNorm (Zhang & Sennrich 2019, eq. 4) over the last dimension.
+//
+// x, y, dy, dx [rows, d] are of type T; weight, bias and their gradients [d], and what is kept of each row
+// [rows, 2] = (mean, 1 / sqrt(variance + eps)), are f32, as is all arithmetic. Rows are read where they lie.
+//
+// Sums have an order that the sizes alone decide: within a row that of the 32 lanes of a warp, over rows that of
+// parts of `rows_per_part`. No two launches on a card differ by a bit, whatever the shape of the grid.
+
+#include <cuda_bf16.h>
+
+namespace {
+
+constexpr int WARP = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+__device__ inline float read(const float *p) { return *p; }
+__device__ inline float read(const __nv_bfloat16 *p) { return __bfloat162float(*p); }
+__device__ inline void write(float *p, float v) { *p = v; }
+__device__ inline void write(__nv_bfloat16 *p, float v) { *p = __float2bfloat16(v); }
+
+// The same in every lane.
+__device__ inline float sum_of_lanes(float v) {
+  for (int apart = WARP / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
+  return v;
+}
+
+// The row of this warp. A warp has one row, or none behind the last: its lanes leave together.
+__device__ inline long long row_of_warp() {
+  return (blockIdx.x * (long long)blockDim.x + threadIdx.x) / WARP;
+}
+
+// y = (x - mean) * scale * weight + bias. Blocks of whole warps, one for each row.
+template <typename T, bool CENTER>
+__device__ void forward(const T *x, const float *weight, const float *bias, T *y, float *kept,
+                        long long rows, int d, float eps) {
+  const long long row = row_of_warp();
+  if (row >= rows) return;
+  const int lane = threadIdx.x % WARP;
+  x += row * d;
+  y += row * d;
+
+  float mean = 0.0f;
+  if (CENTER) {
+    float sum = 0.0f;
+    for (int i = lane; i < d; i += WARP) sum += read(x + i);
+    mean = sum_of_lanes(sum) / d;
+  }
+  // Around the mean: the difference of two large sums would lose the variance.
+  float squares = 0.0f;
+  for (int i = lane; i < d; i += WARP) {
+    const float v = read(x + i) - mean;
+    squares += v * v;
+  }
+  const float scale = rsqrtf(sum_of_lanes(squares) / d + eps);
+
+  for (int i = lane; i < d; i += WARP) {
+    const float v = (read(x + i) - mean) * scale * weight[i];
+    write(y + i, CENTER ? v + bias[i] : v);
+  }
+  if (lane == 0) {
+    kept[2 * row] = mean;
+    kept[2 * row + 1] = scale;
+  }
+}
+
+// dx = (g - mean(g) - n * mean(g * n)) * scale with n = (x - mean) * scale and g = dy * weight; of an RMSNorm
+// without mean(g). Blocks of whole warps, one for each row.
+template <typename T, bool CENTER>
+__device__ void backward(const T *x, const float *weight, const float *kept, const T *dy, T *dx, long long rows,
+                         int d) {
+  const long long row = row_of_warp();
+  if (row >= rows) return;
+  const int lane = threadIdx.x % WARP;
+  x += row * d;
+  dy += row * d;
+  dx += row * d;
+  const float mean = kept[2 * row], scale = kept[2 * row + 1];
+
+  float sum_g = 0.0f, sum_gn = 0.0f;
+  for (int i = lane; i < d; i += WARP) {
+    const float g = read(dy + i) * weight[i];
+    sum_g += g;
+    sum_gn += g * (read(x + i) - mean) * scale;
+  }
+  const float mean_g = CENTER ? sum_of_lanes(sum_g) / d : 0.0f;
+  const float mean_gn = sum_of_lanes(sum_gn) / d;
+
+  for (int i = lane; i < d; i += WARP) {
+    const float n = (read(x + i) - mean) * scale;
+    write(dx + i, (read(dy + i) * weight[i] - mean_g - n * mean_gn) * scale);
+  }
+}
+
+// dweight and dbias of the rows of part blockIdx.y, in their order: parts [gridDim.y, 2, d], of an RMSNorm
+// [gridDim.y, 1, d]. A thread for each column.
+template <typename T, bool CENTER>
+__device__ void weight_parts(const T *x, const float *kept, const T *dy, float *parts, long long rows, int d,
+                             int rows_per_part) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x;
+  if (column >= d) return;
+  const long long first = blockIdx.y * (long long)rows_per_part;
+  const long long last = min(rows, first + rows_per_part);
+
+  float dweight = 0.0f, dbias = 0.0f;
+  for (long long row = first; row < last; row++) {
+    const float g = read(dy + row * d + column);
+    dweight += g * (read(x + row * d + column) - kept[2 * row]) * kept[2 * row + 1];
+    dbias += g;
+  }
+  parts += blockIdx.y * (CENTER ? 2LL : 1LL) * d + column;
+  parts[0] = dweight;
+  if (CENTER) parts[d] = dbias;
+}
+
+} // namespace
+
+#define NORM(name, T, CENTER)                                                                                         \
+  extern "C" __global__ void name##_forward(const T *__restrict__ x, const float *__restrict__ weight,                \
+                                            const float *__restrict__ bias, T *__restrict__ y,                        \
+                                            float *__restrict__ kept, long long rows, int d, float eps) {             \
+    forward<T, CENTER>(x, weight, bias, y, kept, rows, d, eps);                                                       \
+  }                                                                                                                   \
+  extern "C" __global__ void name##_backward(const T *__restrict__ x, const float *__restrict__ weight,               \
+                                             const float *__restrict__ kept, const T *__restrict__ dy,                \
+                                             T *__restrict__ dx, long long rows, int d) {                             \
+    backward<T, CENTER>(x, weight, kept, dy, dx, rows, d);                                                            \
+  }                                                                                                                   \
+  extern "C" __global__ void name##_weight_parts(const T *__restrict__ x, const float *__restrict__ kept,             \
+                                                 const T *__restrict__ dy, float *__restrict__ parts, long long rows, \
+                                                 int d, int rows_per_part) {                                          \
+    weight_parts<T, CENTER>(x, kept, dy, parts, rows, d, rows_per_part);                                              \
+  }
+
+NORM(layer_norm_f32, float, true)
+NORM(layer_norm_bf16, __nv_bfloat16, true)
+NORM(rms_norm_f32, float, false)
+NORM(rms_norm_bf16, __nv_bfloat16, false)
+
+// sums [n] of parts [count, n], in the order of the parts. A thread for each column.
+extern "C" __global__ void sum_parts(const float *__restrict__ parts, float *__restrict__ sums, int count, int n) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x;
+  if (column >= n) return;
+  float sum = 0.0f;
+  for (int part = 0; part < count; part++) sum += parts[part * (long long)n + column];
+  sums[column] = sum;
+}

@@ -1,0 +1,13 @@
+//! Where work is done: `Sconce.Device`.
+
+use rustler::{Env, Term};
+use sconce_core::device;
+
+use crate::border::perform;
+
+/// `:ok` where policies run on a card.
+// A driver takes its time to wake up.
+#[rustler::nif(schedule = "DirtyIo")]
+fn device_check(env: Env, ordinal: usize) -> Term {
+    perform(env, "device", || device::check(ordinal))
+}

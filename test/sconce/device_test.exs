@@ -1,0 +1,186 @@
+defmodule Sconce.DeviceTest do
+  # Variables of the environment are everybody's.
+  use ExUnit.Case, async: false
+
+  import Sconce.Test.Scratch
+
+  alias Sconce.{Corpus, Device, Error, Policy, Serving, Session, Trainer}
+  alias Sconce.Trainer.Report
+
+  doctest Device
+
+  @spec_options [embedding: {:vector, 2}, backbone: :mlp, heads: [go: {:bernoulli, 1}]]
+
+  describe "the CPU" do
+    test "is what nobody has to choose, and is shown as that" do
+      assert {:ok, device} = Device.resolve(nil)
+      assert device == %Device{kind: :cpu, index: nil, auto: false, reason: nil}
+      {:ok, policy} = Policy.init(@spec_options)
+      {:ok, session} = Session.open(policy)
+      {:ok, serving} = Serving.start_link(policy: policy)
+      {:ok, serving} = Serving.info(serving)
+      assert inspect(policy) =~ ~r/ · cpu>$/
+      refute inspect(session) =~ "cpu"
+      refute inspect(serving) =~ "cpu"
+    end
+
+    test "is what :auto finds where there is no card, and is shown as found" do
+      assert {:ok, %Device{kind: :cpu, auto: true, reason: reason} = device} =
+               Device.resolve(:auto)
+
+      assert inspect(device) == "#Sconce.Device<cpu (auto): #{reason}>"
+
+      {:ok, policy} = Policy.init(@spec_options, device: :auto)
+      assert inspect(policy) =~ ~r/ · cpu \(auto\)>$/
+      assert {:ok, %{device: "cpu (auto)"}} = Policy.info(policy)
+
+      {:ok, session} = Session.open(policy)
+      assert inspect(session) =~ ~r/ · cpu \(auto\)>$/
+      {:ok, plain} = Session.open(policy, device: :cpu)
+      refute inspect(plain) =~ "cpu"
+
+      {:ok, serving} = Serving.start_link(policy: policy)
+      {:ok, serving} = Serving.info(serving)
+      assert inspect(serving) =~ ~r/ · cpu \(auto\)>$/
+    end
+  end
+
+  test "what :auto found is in the reports of a run and of an evaluation" do
+    dir = tmp_dir!("device")
+    games = for _game <- 1..4, do: {List.duplicate(0.5, 20), List.duplicate(1, 20)}
+    corpus = Path.join(dir, "corpus")
+    {:ok, _} = Corpus.build({:vector, 1}, games, into: corpus, heads: [go: {:bernoulli, 1}])
+
+    small = [
+      steps: 1,
+      batch_size: 2,
+      window_size: 4,
+      stride: 4,
+      backbone: :mlp,
+      hidden_sizes: [8],
+      lr_schedule: :constant
+    ]
+
+    run = [corpus: corpus, out: Path.join(dir, "run")]
+
+    {:ok, trainer} = Trainer.start_link(run ++ small ++ [device: :auto])
+    {:ok, report} = Trainer.await(trainer, 60_000)
+    assert report.options.device == "cpu (auto)"
+    assert Report.format(report) =~ "\ncomputed on cpu (auto)"
+
+    # A run goes on wherever it is told to.
+    {:ok, trainer} = Trainer.start_link(out: run[:out], resume: true, steps: 2, device: :cpu)
+    {:ok, report} = Trainer.await(trainer, 60_000)
+    assert report.options.device == "cpu"
+    refute Report.format(report) =~ "computed on"
+
+    last = Path.join(run[:out], "last.safetensors")
+    {:ok, report} = Trainer.evaluate(last, corpus, device: :auto)
+    assert report.device == "cpu (auto)"
+    assert Report.format(report) =~ "\ncomputed on cpu (auto)"
+  end
+
+  describe "a card that cannot be used" do
+    test "is an error wherever a device is chosen, and never the CPU" do
+      {:ok, policy} = Policy.init(@spec_options)
+      Process.flag(:trap_exit, true)
+
+      for choice <- [:cuda, {:cuda, 0}, {:cuda, 7}],
+          refused <- [
+            fn -> Device.resolve(choice) end,
+            fn -> Policy.init(@spec_options, device: choice) end,
+            fn -> Policy.load("nowhere", device: choice) end,
+            fn -> Session.open(policy, device: choice) end,
+            fn -> Serving.start_link(policy: policy, device: choice) end,
+            fn -> Trainer.plan(Policy.Spec.new(@spec_options), device: choice) end,
+            fn -> Trainer.evaluate("nowhere", "nowhere", device: choice) end
+          ] do
+        assert {:error, %Error{kind: :unavailable, op: :device, details: details}} = refused.()
+        assert %{what: "option :device", cause: _, reason: _} = details
+        assert details.mend =~ ~r/device: :cpu$/
+      end
+    end
+
+    @tag cuda: false
+    test "of a build without CUDA is missing that" do
+      assert told(%{}) ==
+               "build: device: option :device: this build has no CUDA " <>
+                 "(to mend it: bin/cuda-toolkit, then compile with SCONCE_CUDA=1, or device: :cpu)"
+    end
+  end
+
+  # With another loader path, as on another machine.
+  describe "of a build with CUDA" do
+    @describetag :cuda
+
+    test "the library needs none of it to load" do
+      library = Application.app_dir(:sconce, "priv/native/sconce_nif.so")
+      {needed, 0} = System.cmd("readelf", ["--dynamic", "--wide", library])
+      assert needed =~ "(NEEDED)"
+      refute needed =~ ~r/NEEDED.*lib(cu|nv)/
+    end
+
+    @tag driver: false
+    test "a machine without a driver, or with that alone, is told so" do
+      assert told(%{}) ==
+               "driver: device: option :device: NVIDIA's driver (libcuda.so.1) was not found " <>
+                 "(to mend it: install NVIDIA's driver 580 or newer, or device: :cpu)"
+
+      assert told(%{"LD_LIBRARY_PATH" => fake!("driver", libcuda: 1)}) =~
+               ~r/^library: .*libcublas.so.13 was not found .*LD_LIBRARY_PATH/
+    end
+
+    @tag :gpu
+    test "a card that has all it needs is told that policies do not run there yet" do
+      assert told(%{}) =~ ~r/^ops: .*policies do not run on CUDA yet/
+    end
+
+    test "a driver that is too old, and a card that is not there or too old, are told; and then that policies wait" do
+      driver = fake!("driver", libcuda: 1)
+      machine = fake!("machine", libcuda: 1, libcublas: 13, libcublasLt: 13, libcurand: 10)
+
+      for {folder, variables, sentence} <- [
+            {driver, %{FAKE_VERSION: 12_040},
+             "driver_version: .*one of CUDA 12.4, and 13.0 is needed"},
+            {driver, %{FAKE_COUNT: 0},
+             "card: .*there is no card 0 among 0 .*CUDA_VISIBLE_DEVICES"},
+            {driver, %{FAKE_INIT: 100}, "card: .*there is no card 0 among 0"},
+            {driver, %{FAKE_MAJOR: 7},
+             "capability: .*Imagined has compute capability 7.0, and 8.0"},
+            {driver, %{FAKE_INIT: 999}, "refused: .*NVIDIA's driver says CUDA_ERROR_UNKNOWN"},
+            {machine, %{},
+             "ops: .*policies do not run on CUDA yet \\(to mend it: device: :cpu\\)"}
+          ] do
+        variables = Map.new(variables, fn {name, value} -> {"#{name}", "#{value}"} end)
+        assert told(Map.put(variables, "LD_LIBRARY_PATH", folder)) =~ ~r/^#{sentence}/
+      end
+    end
+  end
+
+  # What another VM, in such an environment, is told of the first card.
+  defp told(environment) do
+    script = """
+    {:error, error} = Sconce.Device.resolve(:cuda)
+    IO.puts([error.details.cause, ": ", Exception.message(error)])
+    """
+
+    ebin = Application.app_dir(:sconce, "ebin")
+    environment = Enum.to_list(environment)
+    {output, 0} = System.cmd("elixir", ["-pa", ebin, "-e", script], env: environment)
+    String.trim(output)
+  end
+
+  defp fake!(name, libraries) do
+    folder = Path.join(tmp_dir!("fake_cuda"), name)
+    File.mkdir_p!(folder)
+
+    for {library, version} <- libraries do
+      part = if library == :libcuda, do: "DRIVER", else: "LIBRARIES"
+      into = Path.join(folder, "#{library}.so.#{version}")
+      source = Path.expand("../support/fake_cuda.c", __DIR__)
+      {_, 0} = System.cmd("cc", ["-shared", "-fPIC", "-D#{part}", "-o", into, source])
+    end
+
+    folder
+  end
+end

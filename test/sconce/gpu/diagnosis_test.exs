@@ -1,0 +1,190 @@
+defmodule Sconce.GPU.DiagnosisTest do
+  # The setting that names the driver's library is everybody's.
+  use ExUnit.Case, async: false
+
+  import Sconce.Test.Nvml
+  import Sconce.Test.Scratch, only: [tmp_dir!: 1]
+
+  alias Sconce.GPU
+  alias Sconce.GPU.Diagnosis
+
+  # A machine's files, as `%{"proc/driver/nvidia/version" => text}`.
+  defp machine(files) do
+    root = tmp_dir!("machine")
+
+    for {path, text} <- files do
+      path = Path.join(root, path)
+      File.mkdir_p!(Path.dirname(path))
+      File.write!(path, text)
+    end
+
+    root
+  end
+
+  @bridge %{
+    "sys/bus/pci/devices/0000:00:01.0/vendor" => "0x8086\n",
+    "sys/bus/pci/devices/0000:00:01.0/class" => "0x060400\n"
+  }
+  # The card, and its sound.
+  @card %{
+    "sys/bus/pci/devices/0000:01:00.0/vendor" => "0x10de\n",
+    "sys/bus/pci/devices/0000:01:00.0/class" => "0x030000\n",
+    "sys/bus/pci/devices/0000:01:00.1/vendor" => "0x10de\n",
+    "sys/bus/pci/devices/0000:01:00.1/class" => "0x040300\n"
+  }
+  @module %{
+    "proc/driver/nvidia/version" =>
+      "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build\n" <>
+        "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n"
+  }
+  @files %{"dev/nvidia0" => "", "dev/nvidiactl" => "", "dev/nvidia-uvm" => ""}
+  @whole @bridge |> Map.merge(@card) |> Map.merge(@module) |> Map.merge(@files)
+
+  defp diagnose(files), do: files |> machine() |> Diagnosis.new()
+
+  defp check(diagnosis, name), do: Enum.find(diagnosis.checks, &(&1.name == name))
+
+  defp mends(diagnosis),
+    do: for(%{name: name, mend: mend} when mend != nil <- diagnosis.checks, do: {name, mend})
+
+  test "on a machine in order every check says what it found" do
+    fake!()
+    diagnosis = diagnose(@whole)
+
+    {machine, [build]} = Enum.split(diagnosis.checks, -1)
+    assert Enum.map(machine, & &1.name) == ~w(card driver files nvml cuda) ++ ["gpu 0", "gpu 1"]
+    assert Enum.all?(machine, &(&1.state == :ok))
+
+    assert check(diagnosis, "card").found == "1 of NVIDIA's"
+    assert check(diagnosis, "driver").found == "580.159.03"
+    assert check(diagnosis, "files").found == "nvidia0 nvidiactl nvidia-uvm"
+    assert check(diagnosis, "gpu 0").found == "NVIDIA GeForce RTX 4090, 23.99 GB, compute 8.9"
+    assert check(diagnosis, "gpu 1").found =~ "compute 9.0, cut into instances (MIG)"
+    assert mends(diagnosis) == []
+    assert build.name == "build"
+    assert diagnosis.available == (build.state == :ok)
+  end
+
+  test "a machine without a card needs nothing mended" do
+    none!()
+    diagnosis = diagnose(@bridge)
+    assert check(diagnosis, "card").found == "none of NVIDIA's on the PCI bus"
+    assert check(diagnosis, "nvml").state == :broken
+    assert check(diagnosis, "cuda").state == :unknown
+    assert mends(diagnosis) == []
+  end
+
+  test "of what is broken the first says what mends it" do
+    none!()
+    carded = Map.merge(@bridge, @card)
+    assert [{"driver", "sudo modprobe nvidia" <> _}] = mends(diagnose(carded))
+
+    nouveau = Map.put(carded, "sys/module/nouveau/refcnt", "1\n")
+    assert mends(diagnose(nouveau)) == [{"driver", "install NVIDIA's driver"}]
+
+    loaded = Map.merge(carded, @module)
+    assert mends(diagnose(loaded)) == [{"files", "sudo nvidia-modprobe -u -c=0"}]
+
+    contained = Map.put(loaded, ".dockerenv", "")
+    assert [{"files", "start the container with its GPUs" <> _}] = mends(diagnose(contained))
+
+    bare = %{"run/.containerenv" => ""}
+    assert [{"driver", "start the container with its GPUs" <> _}] = mends(diagnose(bare))
+
+    unnamed = Map.merge(loaded, @files)
+    assert [{"nvml", "name the library or its folder in SCONCE_NVML"}] = mends(diagnose(unnamed))
+  end
+
+  test "a missing file for CUDA is found although the driver answers" do
+    fake!()
+    diagnosis = diagnose(Map.delete(@whole, "dev/nvidia-uvm"))
+    assert check(diagnosis, "files").found == "nvidia-uvm is not there, which CUDA needs"
+    assert mends(diagnosis) == [{"files", "sudo nvidia-modprobe -u -c=0"}]
+  end
+
+  test "files that this user may not use are named" do
+    fake!()
+    root = machine(@whole)
+    path = Path.join(root, "dev/nvidia0")
+    File.chmod!(path, 0o444)
+
+    # Root may write everything.
+    case File.stat!(path).access do
+      :read_write -> assert check(Diagnosis.new(root), "files").state == :ok
+      :read -> assert check(Diagnosis.new(root), "files").found == "no permission for nvidia0"
+    end
+  end
+
+  test "a refusing driver is explained" do
+    fake!(init: 18)
+    diagnosis = diagnose(@whole)
+    assert check(diagnosis, "nvml").found =~ "version mismatch"
+    assert [{"nvml", "restart the machine" <> _}] = mends(diagnosis)
+    assert inspect(diagnosis) =~ ~r/^#Sconce.GPU.Diagnosis<nvml: .*version mismatch>$/
+  end
+
+  test "a driver without its library for CUDA is explained" do
+    fake!(cuda: 12)
+    assert [{"cuda", "install the driver's library for CUDA" <> _}] = mends(diagnose(@whole))
+    contained = Map.put(@whole, "run/.containerenv", "")
+    assert [{"cuda", "start the container with NVIDIA_DRIVER_" <> _}] = mends(diagnose(contained))
+  end
+
+  test "cards that a variable hides are said" do
+    fake!()
+    on_exit(fn -> System.delete_env("CUDA_VISIBLE_DEVICES") end)
+    System.put_env("CUDA_VISIBLE_DEVICES", "-1")
+    assert mends(diagnose(@whole)) == [{"cuda", "unset CUDA_VISIBLE_DEVICES"}]
+    System.put_env("CUDA_VISIBLE_DEVICES", "1")
+    assert check(diagnose(@whole), "cuda").found == "13.0, which sees 1 of the cards"
+  end
+
+  test "a lost card is explained, and the other is told" do
+    fake!(card1: 15)
+    diagnosis = diagnose(@whole)
+    assert check(diagnosis, "gpu 0").state == :ok
+    assert check(diagnosis, "gpu 1").found =~ "fell off the bus"
+    assert mends(diagnosis) == [{"gpu 1", "restart the machine"}]
+  end
+
+  test "where the system shows nothing and the driver answers, nothing is called broken" do
+    fake!()
+    diagnosis = diagnose(%{})
+
+    for name <- ["card", "driver", "files"],
+        do: assert({name, check(diagnosis, name).state} == {name, :unknown})
+
+    assert check(diagnosis, "nvml").state == :ok
+  end
+
+  test "Windows lends its cards" do
+    fake!()
+    diagnosis = diagnose(%{"dev/dxg" => ""})
+    for name <- ["card", "driver", "files"], do: assert(check(diagnosis, name).state == :ok)
+  end
+
+  test "a setting that cannot be is explained" do
+    none!()
+    Application.put_env(:sconce, :nvml, 5)
+    assert check(diagnose(@whole), "nvml").found =~ "nvml cannot be 5"
+  end
+
+  test "it prints a line for each check" do
+    fake!(card1: 15)
+    lines = @whole |> diagnose() |> to_string() |> String.split("\n")
+
+    assert "driver  580.159.03" in lines
+
+    assert "gpu 1   device fell off the bus or has otherwise become inacessible" <> mend =
+             Enum.at(lines, 6)
+
+    assert mend == " (to mend it: restart the machine)"
+    assert List.last(lines) =~ ~r/^build   \w+/
+  end
+
+  test "this machine is diagnosed whatever it has" do
+    none!()
+    names = for check <- GPU.diagnose().checks, do: check.name
+    assert names == ["card", "driver", "files", "nvml", "cuda", "build"]
+  end
+end
