@@ -1,6 +1,8 @@
 //! Golden files and the comparison they ask for; noise, and gradients by finite differences.
 #![allow(dead_code)]
 
+pub mod composed;
+
 use std::collections::BTreeMap;
 
 use candle_core::backprop::GradStore;
