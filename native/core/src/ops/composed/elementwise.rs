@@ -31,10 +31,13 @@ fn sigmoid(x: &Tensor) -> candle_core::Result<Tensor> {
     (x * 0.5)?.tanh()?.affine(0.5, 0.5)
 }
 
-/// `max(x, 0) + ln(1 + e^-|x|)`, where no power is too large. Candle has the slope of a relu at 0 as 1 and
-/// that of `|x|` too: the sum has 1/2.
+/// `max(x, 0) + ln(1 + u)` of `u = e^-|x|`, where no power is too large; what of u is lost in `w = 1 + u` is
+/// added to the logarithm. Candle has the slope of a relu at 0 as 1 and that of `|x|` too: the sum has 1/2.
 fn softplus(x: &Tensor) -> candle_core::Result<Tensor> {
-    x.relu()? + (x.abs()?.neg()?.exp()? + 1.0)?.log()?
+    let u = x.abs()?.neg()?.exp()?;
+    let w = (&u + 1.0)?;
+    let lost = ((u - (&w - 1.0)?)? / &w)?;
+    x.relu()? + (w.log()? + lost)?
 }
 
 pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
