@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod backbones;
+pub mod composed;
 
 use std::collections::BTreeMap;
 

@@ -17,6 +17,7 @@ pub mod frames;
 pub mod matrix_state;
 pub mod norm;
 pub mod recurrent;
+pub mod residual;
 pub mod scan;
 
 thread_local! {
