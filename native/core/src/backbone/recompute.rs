@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Shape, Tensor, Var};
 
 use super::{Context, State};
-use crate::{Error, Result};
 use crate::ops::tensor::to_vec;
 use crate::weights::Weight;
+use crate::{Error, Result};
 
 /// Whatever a block computes; twice, with the same result.
 type Block = dyn Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)> + Send + Sync;
