@@ -27,18 +27,22 @@ fn sigmoid(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Which rows go on, frame by frame.
-struct Rows(Option<Tensor>);
+pub(super) struct Rows(Option<Tensor>);
 
 impl Rows {
-    fn of(x: &Tensor, lengths: &Lengths) -> Result<Self> {
+    /// Of a sequence `x [b, t, c]`.
+    pub(super) fn of(x: &Tensor, lengths: &Lengths) -> Result<Self> {
         Ok(Rows(present(lengths, x.dim(1)?, x.device())?))
     }
 
-    /// The state `new` of the rows that have frame t, and `old` of those that have ended.
-    fn step(&self, t: usize, new: &Tensor, old: &Tensor) -> Result<Tensor> {
+    /// The state `new [b, ..]` of the rows that have frame t, and `old` of those that have ended.
+    pub(super) fn step(&self, t: usize, new: &Tensor, old: &Tensor) -> Result<Tensor> {
         match &self.0 {
             Some(present) => {
-                Ok(frame(present, t)?.broadcast_as(new.shape())?.where_cond(new, old)?)
+                let mut shape = vec![1; new.rank()];
+                shape[0] = present.dim(0)?;
+                let present = frame(present, t)?.reshape(shape)?.broadcast_as(new.shape())?;
+                Ok(present.where_cond(new, old)?)
             }
             None => Ok(new.clone()),
         }
@@ -134,6 +138,6 @@ pub fn slstm(
 }
 
 /// The least multiples of 1/64 that are not below x.
-fn units(x: &Tensor) -> candle_core::Result<Tensor> {
+pub(super) fn units(x: &Tensor) -> candle_core::Result<Tensor> {
     (x * 64.0)?.ceil()? / 64.0
 }
