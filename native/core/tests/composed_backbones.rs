@@ -16,20 +16,6 @@ use sconce_core::ops::tensor::moved;
 use sconce_core::spec;
 use sconce_core::weights::{Builder, Source, Weight, Weights};
 
-/// Those that have an op which is not composed yet: attention, or a state that is a matrix.
-const NOT_YET: [&str; 10] = [
-    "sliding_window",
-    "decision_transformer",
-    "lstm_hybrid",
-    "jamba",
-    "zamba",
-    "griffin",
-    "mamba_2",
-    "retnet",
-    "gla",
-    "xlstm",
-];
-
 const BATCH: usize = 3;
 const TIME: usize = 44;
 
@@ -98,9 +84,7 @@ fn run(config: &spec::Backbone, dtype: DType, context: &Context) -> Vec<(String,
 
 #[test]
 fn a_backbone_that_is_composed_has_the_numbers_and_the_gradients_of_its_own_ops() {
-    let configs = configs();
-    let composed = configs.iter().filter(|config| !NOT_YET.contains(&config.name()));
-    for config in composed {
+    for config in &configs() {
         for (pass, context) in contexts() {
             let want = run(config, DType::F32, &context);
             for dtype in [DType::F32, DType::F64] {

@@ -46,6 +46,14 @@ fn recurrent(name: &str) -> Backbone {
     serde_json::from_value(json!({ name: sizes })).unwrap()
 }
 
+fn attention() -> Backbone {
+    let sizes = json!({
+        "hidden_size": 16, "num_layers": 2, "num_heads": 2, "head_dim": 8, "window_size": 6,
+        "qk_layernorm": true, "input_norm": false, "dropout": 0.2, "input_dropout": 0.0,
+    });
+    serde_json::from_value(json!({ "sliding_window": sizes })).unwrap()
+}
+
 /// Controllers of both kinds, with and without a hidden layer and a prior.
 fn controllers() -> Vec<Spec> {
     let embedding = Embedding::Melee(Melee { queue_depth: 2, ..Melee::packed() });
@@ -58,6 +66,7 @@ fn controllers() -> Vec<Spec> {
         spec(mlp(), HeadsKind::Independent, true, 12),
         spec(recurrent("gru"), HeadsKind::Independent, false, 0),
         spec(recurrent("lstm"), HeadsKind::Autoregressive, true, 12),
+        spec(attention(), HeadsKind::Independent, false, 12),
     ]
 }
 
@@ -201,7 +210,13 @@ fn backbones() -> Vec<(Backbone, TrainOptions)> {
     };
     let carried = TrainOptions { unroll: Mode::Carry, accumulation_steps: 2, ..options() };
     let again = TrainOptions { gradient_checkpoint: true, ..options() };
-    vec![(mlp(), options()), (recurrent("gru"), carried), (recurrent("lstm"), again)]
+    vec![
+        (mlp(), options()),
+        (recurrent("gru"), carried.clone()),
+        (recurrent("lstm"), again),
+        (attention(), options()),
+        (attention(), carried),
+    ]
 }
 
 fn heads() -> Heads {

@@ -128,7 +128,8 @@ impl<'a> Pass<'a> {
         let (d, size, device) = (window.width(), window.frames(), qkv.device());
         // Place j is that of frame `seen - window + j` of a game, which lies in slot `(seen + j) % window`.
         // What a cache says it has seen is not looked at: it stays on its device.
-        let places = cache.seen.detach().broadcast_add(&count(size, device)?)?;
+        let seen = cache.seen.detach().to_dtype(DType::F32)?;
+        let places = seen.broadcast_add(&count(size, device)?)?;
         let slots = modulo(&places, size)?;
         let known = places.ge(size as f32)?;
         let present = Tensor::cat(&[known, Tensor::ones((batch, time), DType::U8, device)?], 1)?;
@@ -210,7 +211,7 @@ impl<'a> Pass<'a> {
         let (size, device) = (self.window.frames(), self.cos.device());
         let length = |row| lengths.as_ref().map_or(self.time, |lengths| lengths[row]) as f32;
         let frames = Tensor::from_iter((0..self.batch).map(length), device)?.unsqueeze(1)?;
-        let seen = (cache.seen.detach() + &frames)?;
+        let seen = (cache.seen.detach().to_dtype(DType::F32)? + &frames)?;
         // The last frames of a row begin at place `frames`; a slot's is so many behind it.
         let behind = modulo(&count(size, device)?.broadcast_sub(&seen)?, size)?;
         let places = behind.broadcast_add(&frames)?;
@@ -219,7 +220,10 @@ impl<'a> Pass<'a> {
         Ok(Cache {
             keys: pick(keys, &places)?,
             values: pick(values, &places)?,
-            seen: seen.lt(size as f32)?.where_cond(&seen, &wrapped)?,
+            seen: seen
+                .lt(size as f32)?
+                .where_cond(&seen, &wrapped)?
+                .to_dtype(cache.seen.dtype())?,
         })
     }
 }
