@@ -1,5 +1,6 @@
 //! Where tensors live. A CPU is always there; an NVIDIA card has to be looked for, and what is missing is said.
 
+use candle_core::Device;
 use serde::Serialize;
 
 use crate::{Error, Result};
@@ -74,10 +75,51 @@ pub fn check(ordinal: usize) -> Result<()> {
         .map_err(|missing| Error::NoDevice { device: format!("cuda:{ordinal}"), missing })
 }
 
+/// The device of a name, `cpu` or `cuda:` and the number of a card. Words after it, such as who chose it, are
+/// not read.
+///
+/// # Errors
+/// `NoDevice` for a card on which policies do not run, `Mismatch` for another name.
+pub fn named(text: &str) -> Result<Device> {
+    let name = text.split(' ').next().unwrap_or_default();
+    let ordinal = name.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok());
+    match (name, ordinal) {
+        ("cpu", _) => Ok(Device::Cpu),
+        (_, Some(ordinal)) => check(ordinal).and_then(|()| open(ordinal)),
+        _ => Err(Error::mismatch("device", "cpu or cuda:N", text)),
+    }
+}
+
 #[cfg(feature = "cuda")]
 use cuda::look;
 
 #[cfg(not(feature = "cuda"))]
 fn look(_ordinal: usize) -> std::result::Result<(), Missing> {
     Err(Missing::Build)
+}
+
+/// A card with one stream of its own.
+#[cfg(not(feature = "cuda"))]
+pub fn open(ordinal: usize) -> Result<Device> {
+    let missing = Missing::Build;
+    Err(Error::NoDevice { device: format!("cuda:{ordinal}"), missing })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_known_by_its_name_and_a_card_is_refused_until_policies_run_on_it() {
+        for name in ["cpu", "cpu (auto)"] {
+            assert!(named(name).is_ok_and(|device| device.is_cpu()), "{name}");
+        }
+        for name in ["", "cuda", "cuda:", "cuda:-1", "gpu:0", "cpu:0"] {
+            assert!(matches!(named(name), Err(Error::Mismatch { .. })), "{name}");
+        }
+        for (name, card) in [("cuda:0", "cuda:0"), ("cuda:3 (auto)", "cuda:3")] {
+            let refused = named(name).err();
+            assert!(matches!(refused, Some(Error::NoDevice { device, .. }) if device == card));
+        }
+    }
 }

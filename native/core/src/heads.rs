@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use crate::layer::Linear;
-use crate::ops::tensor::{self, tensor};
+use crate::ops::tensor;
 use crate::ops::{self, Activation, Branch, Dense};
 use crate::sampling::{Draw, confidence};
 use crate::spec::{self, HeadKind, HeadsKind};
@@ -118,7 +118,8 @@ impl Heads {
         };
         let logits = match &self.layers {
             Layers::Linear(_) | Layers::Independent(_) => {
-                let logits = self.forward(trunk, None, previous)?;
+                // All at once from where they are.
+                let logits = self.forward(trunk, None, previous)?.to_device(&Device::Cpu)?;
                 for (i, part) in self.spec.iter().enumerate() {
                     let own = logits.narrow(1, part.logits, part.head.kind.logits())?;
                     choose(i, &tensor::to_vec(&own)?)?;
@@ -170,7 +171,7 @@ impl Heads {
             let logits = decode.forward(&stream)?;
             let chosen = choice(i, &logits)?;
             if let Some(encode) = encode.get(i) {
-                let flat = flat(&self.spec.parts[i], &chosen)?;
+                let flat = flat(&self.spec.parts[i], &chosen, &stream)?;
                 stream = (stream + encode.forward(&flat)?)?;
             }
             all.push(logits);
@@ -295,8 +296,8 @@ fn no_class(field: &str, label: u16, classes: usize) -> Error {
     Error::out_of_range(field, label.into(), 0.0, classes as f64 - 1.0)
 }
 
-/// Bits as numbers, classes one-hot: `[n, logits]`.
-fn flat(head: &spec::Head, choice: &[u16]) -> Result<Tensor> {
+/// Bits as numbers, classes one-hot: `[n, logits]`, on the device of `x`.
+fn flat(head: &spec::Head, choice: &[u16], x: &Tensor) -> Result<Tensor> {
     let (width, classes) = (head.kind.logits(), head.kind.classes());
     if let Some(&label) = choice.iter().find(|label| usize::from(**label) >= classes) {
         return Err(no_class(&head.name, label, classes));
@@ -311,7 +312,7 @@ fn flat(head: &spec::Head, choice: &[u16]) -> Result<Tensor> {
             data
         }
     };
-    Ok(tensor(data, (choice.len() / head.kind.labels(), width))?)
+    Ok(tensor::beside(x, data, (choice.len() / head.kind.labels(), width))?)
 }
 
 #[cfg(test)]
@@ -338,7 +339,7 @@ mod tests {
         for (kind, prior) in [(HeadsKind::Independent, true), (HeadsKind::Autoregressive, false)] {
             let spec = spec::Heads { prior, ..spec::Heads::controller(kind) };
             let heads = Heads::new(&spec, 4, &Builder::new(Source::Seed(1), false))?;
-            let trunk = tensor(vec![0.5; 4], (1, 4))?;
+            let trunk = tensor::tensor(vec![0.5; 4], (1, 4))?;
             let forward = |previous: &[u16]| heads.forward(&trunk, Some(&NEUTRAL), previous);
             let act = |previous: &[u16], given: Option<[u16; 13]>| {
                 let given = given.as_ref().map(|labels| labels.as_slice());

@@ -4,14 +4,14 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use serde_json::Value;
 
 use crate::backbone::{self, Backbone, Context, State};
 use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
-use crate::ops::{self, simd::non_finite, tensor::tensor};
+use crate::ops::{self, simd::non_finite, tensor};
 use crate::sampling::Draw;
 use crate::weights::{Builder, Init, Source, Weight, Weights};
 use crate::{Error, Result, Spec};
@@ -58,6 +58,8 @@ pub fn part<T: Copy>(
 pub struct Policy {
     spec: Spec,
     weights: Weights,
+    /// Any of them: what is made on the way to the logits is made beside it.
+    place: Tensor,
     tables: Vec<(String, Weight)>,
     slots: Vec<IdSlot>,
     continuous: usize,
@@ -79,6 +81,24 @@ impl Policy {
 
     pub fn from_weights(spec: &Spec, weights: Weights) -> Result<Self> {
         Self::build(spec, Source::Stored(weights), false, Value::Null)
+    }
+
+    /// The same policy, which computes on `device` from now on: its weights are copied there, and what it reads
+    /// follows them.
+    pub fn on(self, device: &Device) -> Result<Self> {
+        if self.device().same_device(device) {
+            return Ok(self);
+        }
+        let moved = |(name, weight): (&String, &Weight)| {
+            Ok((name.clone(), weight.detach().to_device(device)?.into()))
+        };
+        let weights = self.weights.iter().map(moved).collect::<Result<_>>()?;
+        Self::build(&self.spec, Source::Stored(weights), false, self.notes)
+    }
+
+    /// Where its weights are.
+    pub fn device(&self) -> &Device {
+        self.place.device()
     }
 
     pub fn load(path: &Path) -> Result<Self> {
@@ -113,13 +133,16 @@ impl Policy {
         let width = spec.embedding.width();
         let backbone = backbone::new(&spec.backbone, width, &b.under("backbone"))?;
         let heads = Heads::new(&spec.heads, spec.backbone.output_size(width), &b.under("heads"))?;
+        let weights = b.finish()?;
+        let place = weights.values().next().ok_or_else(|| Error::not_found("a weight"))?;
         Ok(Policy {
+            place: Tensor::clone(place),
             tables,
             slots: spec.embedding.id_slots(),
             continuous: spec.embedding.continuous_width(),
             backbone,
             heads,
-            weights: b.finish()?,
+            weights,
             spec: spec.clone(),
             notes,
         })
@@ -150,7 +173,7 @@ impl Policy {
     }
 
     pub fn zero_state(&self, batch: usize) -> Result<State> {
-        self.backbone.zero_state(batch)
+        self.backbone.zero_state(batch)?.beside(&self.place)
     }
 
     /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
@@ -165,7 +188,8 @@ impl Policy {
                 return Err(Error::mismatch(what, expected, got));
             }
         }
-        let mut parts = vec![tensor(frames.continuous.clone(), (rows, self.continuous))?];
+        let (features, shape) = (frames.continuous.clone(), (rows, self.continuous));
+        let mut parts = vec![tensor::beside(&self.place, features, shape)?];
         for (name, table) in &self.tables {
             let of_table: Vec<usize> =
                 (0..self.slots.len()).filter(|&i| self.slots[i].table == name).collect();

@@ -59,8 +59,9 @@ impl Projection {
 
     /// `x [.., width]`, the same shape back.
     pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        let along = ops::linear(x, &self.basis, None, Activation::None)?;
-        Ok((x + ops::linear(&along, &self.back, None, Activation::None)?)?)
+        let (basis, back) = (self.basis.beside(x)?, self.back.beside(x)?);
+        let along = ops::linear(x, &basis, None, Activation::None)?;
+        Ok((x + ops::linear(&along, &back, None, Activation::None)?)?)
     }
 }
 

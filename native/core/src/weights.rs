@@ -11,7 +11,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 
 use crate::ops::matmul::{MANY, Operand, Packed, View};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::rng::Rng;
 use crate::{Error, Precision, Result};
 
@@ -57,6 +57,8 @@ struct Gradient {
     values: Vec<f32>,
     /// Whether `values` is a gradient, and not what the last step left.
     filled: bool,
+    /// In the place of `values`, of a weight whose ops are composed: on its device.
+    tensor: Option<Tensor>,
 }
 
 impl From<Tensor> for Weight {
@@ -74,6 +76,14 @@ impl Deref for Weight {
 }
 
 impl Weight {
+    /// The weight on the device of `x` and of its type; where it is so already, itself.
+    pub fn beside(&self, x: &Tensor) -> Result<Weight> {
+        match self.device().same_device(x.device()) && self.dtype() == x.dtype() {
+            true => Ok(self.clone()),
+            false => Ok(tensor::moved(&self.tensor.detach(), x)?.into()),
+        }
+    }
+
     /// Rows of the weight, whose numbers are `values [n, k]`, as the right operand W of products with
     /// `uses` rows in all, or with `turned` W^T.
     ///
@@ -133,7 +143,7 @@ impl Weight {
             return;
         }
         let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
-        let Gradient { values, filled } = &mut *gradient;
+        let Gradient { values, filled, .. } = &mut *gradient;
         values.resize(self.tensor.elem_count(), 0.0);
         add(values, *filled);
         *filled = true;
@@ -142,6 +152,9 @@ impl Weight {
     /// Adds what candle's backward pass found to what ops have left here: `true` if there is a
     /// gradient at all.
     pub fn gather(&self, store: &GradStore) -> Result<bool> {
+        if composed::wanted(&self.tensor) {
+            return self.gather_tensor(store);
+        }
         if let Some(given) = store.get(&self.tensor) {
             tensor::with(given, |given| {
                 self.accumulate(|sum, accumulate| match accumulate {
@@ -154,14 +167,40 @@ impl Weight {
         Ok(self.gradient.lock().unwrap_or_else(|e| e.into_inner()).filled)
     }
 
+    /// Of a weight whose ops are composed: all of its gradient is candle's.
+    fn gather_tensor(&self, store: &GradStore) -> Result<bool> {
+        let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(given) = store.get(&self.tensor) {
+            gradient.tensor = Some(match &gradient.tensor {
+                Some(sum) => (sum + given)?,
+                None => given.clone(),
+            });
+        }
+        Ok(gradient.tensor.is_some())
+    }
+
     /// What was gathered, to be read or changed.
     pub fn gradient<R>(&self, with: impl FnOnce(&mut [f32]) -> R) -> R {
         with(&mut self.gradient.lock().unwrap_or_else(|e| e.into_inner()).values)
     }
 
+    /// What was gathered of a weight whose ops are composed, on its device.
+    pub fn gradient_tensor(&self) -> Option<Tensor> {
+        self.gradient.lock().unwrap_or_else(|e| e.into_inner()).tensor.clone()
+    }
+
+    /// Calls `with` with what was gathered, wherever it is.
+    pub fn read_gradient<R>(&self, with: impl FnOnce(&[f32]) -> R) -> Result<R> {
+        match self.gradient_tensor() {
+            Some(gradient) => Ok(tensor::read(&gradient, |numbers| Ok(with(numbers)))?),
+            None => Ok(self.gradient(|numbers| with(numbers))),
+        }
+    }
+
     /// The next backward pass begins anew.
     pub fn forget(&self) {
-        self.gradient.lock().unwrap_or_else(|e| e.into_inner()).filled = false;
+        let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
+        (gradient.filled, gradient.tensor) = (false, None);
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use candle_core::Device;
 use sconce_core::spec::MAX_DELAY;
-use sconce_core::{Error, Precision, Result};
+use sconce_core::{Error, Precision, Result, device};
 use sconce_data::{LoaderOptions, Sampling};
 use serde::{Deserialize, Serialize};
 
@@ -369,9 +370,32 @@ impl TrainOptions {
     /// What a run computes in on this machine: what was asked for where that gains something or is to be
     /// whether or not, and else f32.
     pub fn precision_here(&self) -> Precision {
-        match self.force_precision || self.precision.gains() {
+        match self.force_precision || (self.is_on_cpu() && self.precision.gains()) {
             true => self.precision,
             false => Precision::F32,
+        }
+    }
+
+    fn is_on_cpu(&self) -> bool {
+        self.device.starts_with("cpu")
+    }
+
+    /// Opens the device that the run is on.
+    ///
+    /// # Errors
+    /// `NoDevice` for one that is not there, `Unavailable` for an option that only a CPU has.
+    pub(crate) fn open_device(&self) -> Result<Device> {
+        let of_cpu = [
+            ("force_precision", self.force_precision, "products of other devices are of f32"),
+            ("gradient_checkpoint", self.gradient_checkpoint, "blocks run again on a CPU only"),
+            ("memory_limit", self.memory_limit.is_some(), "memory is measured on a CPU only"),
+        ];
+        match of_cpu.into_iter().find(|(_, given, _)| *given && !self.is_on_cpu()) {
+            Some((option, _, reason)) => Err(Error::Unavailable {
+                what: format!("{option} on {}", self.device),
+                reason: reason.into(),
+            }),
+            None => device::named(&self.device),
         }
     }
 
@@ -536,6 +560,32 @@ mod tests {
         for precision in [Precision::Bf16, Precision::F16] {
             assert_eq!(here(precision, true), precision);
         }
+    }
+
+    #[test]
+    fn what_only_a_cpu_has_is_refused_by_its_name_on_another_device() {
+        let on = |name: &str| TrainOptions { device: name.into(), ..TrainOptions::default() };
+        type Set = fn(&mut TrainOptions);
+        let of_cpu: [(&str, Set); 3] = [
+            ("gradient_checkpoint", |options| options.gradient_checkpoint = true),
+            ("memory_limit", |options| options.memory_limit = Some(1 << 30)),
+            ("force_precision", |options| {
+                (options.precision, options.force_precision) = (Precision::Bf16, true);
+            }),
+        ];
+        for (name, set) in of_cpu {
+            let (mut cpu, mut card) = (on("cpu"), on("cuda:1"));
+            set(&mut cpu);
+            set(&mut card);
+            assert!(cpu.open_device().is_ok());
+            let error = card.open_device().unwrap_err();
+            assert_eq!(error.kind(), sconce_core::Kind::Unavailable);
+            assert!(error.to_string().starts_with(&format!("{name} on cuda:1: ")), "{error}");
+        }
+        // What would not gain anything there is no error.
+        let card = TrainOptions { precision: Precision::Bf16, ..on("cuda:1") };
+        assert_eq!(card.precision_here(), Precision::F32);
+        assert!(matches!(card.open_device(), Err(Error::NoDevice { .. })));
     }
 
     #[test]

@@ -195,8 +195,8 @@ impl Memory {
                 probe.learn(windows)?;
                 Ok(probe.bytes())
             })?;
-            let moments =
-                probe.stepper.optimiser().state().map(|(_, values)| 4 * values.len() as u64);
+            let moments = probe.stepper.optimiser().state()?;
+            let moments = moments.iter().map(|(_, values)| 4 * values.len() as u64);
             let average = if options.ema_decay.is_some() { weights } else { 0 };
             let state = weights + moments.sum::<u64>();
             let batches = Batches::new(probe.spec, options);

@@ -155,7 +155,7 @@ impl<'a> Learner<'a> {
         let policy = match policy {
             Some(given) => given,
             None => {
-                new = first_policy(spec, options, &views)?;
+                new = first_policy(spec, options, &views)?.on(&options.open_device()?)?;
                 &new
             }
         };
@@ -164,7 +164,7 @@ impl<'a> Learner<'a> {
             .unrolling(options.unroll())
             .in_precision(options.precision_here());
         let name = corpus.dir().display().to_string();
-        let teacher = Teacher::of(options, spec)?;
+        let teacher = Teacher::of(options, spec, policy.device())?;
         let taught = teacher.as_ref().map(Teacher::spec);
         let scheduled = Scheduled::of(options, spec, taught)?;
         let source = Source::new(&name, views, spec, taught, options)?;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::gradients::WeightGradient;
 use crate::loss::{Denominators, LossOptions, Objective, Rows, SHARD_ROWS, Sums};
 use crate::loss_scale::LossScale;
-use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm};
+use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm, squares_of};
 use crate::teacher::{Lesson, Teacher};
 
 /// Weights, and all that is needed to change them.
@@ -199,9 +199,9 @@ impl Stepper {
     /// for no backward pass. Its weights are the averages, where they are kept.
     pub fn averaged(&self) -> Result<Policy> {
         let mut weights = self.policy.weights().clone();
-        if let Some(averages) = self.optimiser.averages() {
+        if let Some(averages) = self.optimiser.averages()? {
             for (weight, average) in weights.values_mut().zip(averages) {
-                *weight = tensor::tensor(average.to_vec(), weight.dims())?.into();
+                *weight = tensor::beside(weight, average.into_owned(), weight.dims())?.into();
             }
         }
         Policy::from_weights(self.policy.spec(), weights)
@@ -315,27 +315,30 @@ impl Stepper {
             return Ok(0.0);
         }
         let weights = self.policy.weights();
-        let squares = weights.values().map(|w| w.gradient(|g| squared_norm(g))).sum();
-        let sum = self.learned * self.scale();
+        let (squares, sum) = (squares(weights)?, self.learned * self.scale());
         let (norm, factor) = match clip(squares, sum, self.max_grad_norm) {
             Err(_) if self.loss_scale.as_mut().is_some_and(LossScale::halve) => {
                 return Ok(f64::INFINITY);
             }
-            clipped => clipped.map_err(|error| culprit(weights, error))?,
+            Err(error) => return Err(culprit(weights, error)?),
+            Ok(clipped) => clipped,
         };
         self.optimiser.begin();
         for (i, (name, weight)) in weights.iter().enumerate() {
             let before = seen.is_some().then(|| tensor::to_vec(weight)).transpose()?;
             let optimiser = &mut self.optimiser;
-            weight.gradient(|gradient| {
-                let update =
-                    |w: &mut [f32]| optimiser.update(i, w, gradient, factor, learning_rate);
-                tensor::update(weight, update)
-            })??;
+            match weight.gradient_tensor() {
+                Some(g) => optimiser.update_tensor(i, weight, &g, factor, learning_rate)?,
+                None => weight.gradient(|gradient| {
+                    let update =
+                        |w: &mut [f32]| optimiser.update(i, w, gradient, factor, learning_rate);
+                    tensor::update(weight, update)
+                })??,
+            }
             if let (Some(seen), Some(before)) = (seen.as_deref_mut(), before) {
                 let after = tensor::to_vec(weight)?;
-                let look = |g: &mut [f32]| WeightGradient::new(name, g, sum, &before, &after);
-                seen.push(weight.gradient(look));
+                let look = |g: &[f32]| WeightGradient::new(name, g, sum, &before, &after);
+                seen.push(weight.read_gradient(look)?);
             }
         }
         if let Some(scale) = &mut self.loss_scale {
@@ -505,14 +508,30 @@ fn census(weights: &Weights, store: &GradStore) -> Result<()> {
     }
 }
 
+/// Sum of the squares of all gradients. Those of another device are read from there at once.
+fn squares(weights: &Weights) -> Result<f64> {
+    let (mut here, mut there) = (0.0, vec![]);
+    for weight in weights.values() {
+        match weight.gradient_tensor() {
+            Some(gradient) => there.push(squares_of(&gradient)?),
+            None => here += weight.gradient(|g| squared_norm(g)),
+        }
+    }
+    if there.is_empty() {
+        return Ok(here);
+    }
+    Ok(here + Tensor::stack(&there, 0)?.sum_all()?.to_scalar::<f64>()?)
+}
+
 /// The weight whose gradient is not finite, if the norm is not because of one.
-fn culprit(weights: &Weights, error: Error) -> Error {
-    let endless = |weight: &Weight| weight.gradient(|g| non_finite(g));
-    let found = weights.iter().find_map(|(name, weight)| Some((name, endless(weight)?)));
-    found.map_or(error, |(name, value)| Error::NonFinite {
-        what: format!("gradient of {name}"),
-        value: value.into(),
-    })
+fn culprit(weights: &Weights, error: Error) -> Result<Error> {
+    for (name, weight) in weights {
+        if let Some(value) = weight.read_gradient(non_finite)? {
+            let what = format!("gradient of {name}");
+            return Ok(Error::NonFinite { what, value: value.into() });
+        }
+    }
+    Ok(error)
 }
 
 /// Some frames of some windows of a batch, or all of it.
@@ -572,7 +591,7 @@ fn rows<'a>(
 /// Losses of the heads, added over the rows.
 fn sums(objective: &Objective, logits: &Tensor, x: Examples<'_>) -> Result<Sums> {
     let (n, width) = logits.dims2()?;
-    tensor::with(logits, |logits| Ok(objective.sums(rows(logits, width, x)(0, n))))?
+    tensor::read(logits, |logits| Ok(objective.sums(rows(logits, width, x)(0, n))))?
 }
 
 fn normalised(objective: &Objective, logits: &Tensor, x: Examples<'_>) -> Result<Denominators> {
@@ -581,7 +600,8 @@ fn normalised(objective: &Objective, logits: &Tensor, x: Examples<'_>) -> Result
 }
 
 /// What a chunk adds to the loss and to the divergence from a teacher with these logits, and the gradient
-/// of the whole at its own, in fixed shards of rows.
+/// of the whole at its own, in fixed shards of rows. Computed here, whatever the logits' device: of all that a
+/// step makes they are the least.
 fn loss_and_gradient(
     objective: &Objective,
     logits: &Tensor,
@@ -590,7 +610,7 @@ fn loss_and_gradient(
     advice: Option<(&Teacher, Tensor)>,
 ) -> Result<(Sums, f64, Tensor)> {
     let (n, width) = logits.dims2()?;
-    let (sums, kl, gradient) = tensor::with(logits, |logits| {
+    let (sums, kl, gradient) = tensor::read(logits, |logits| {
         let rows = rows(logits, width, x);
         let alone = |first, gradient: &mut [f32]| {
             objective.backward(rows(first, gradient.len() / width), denominators, gradient, None)
@@ -598,7 +618,7 @@ fn loss_and_gradient(
         let Some((teacher, advice)) = advice else {
             return Ok(shards(n, width, |first, gradient| Ok((alone(first, gradient)?, 0.0))));
         };
-        tensor::with(&advice, |advice| {
+        tensor::read(&advice, |advice| {
             Ok(shards(n, width, |first, gradient| {
                 let sums = alone(first, gradient)?;
                 let (count, scale) = (gradient.len() / width, denominators.mean());
@@ -609,7 +629,7 @@ fn loss_and_gradient(
             }))
         })
     })??;
-    Ok((sums, kl, tensor::tensor(gradient, (n, width))?))
+    Ok((sums, kl, tensor::beside(logits, gradient, (n, width))?))
 }
 
 /// What `backward(first row, its gradient)` of each shard gives, added in order, and the gradient.

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use sconce_core::backbone::{Context, State};
 use sconce_core::digest::sha256;
 use sconce_core::ops::simd::{exp, non_finite};
@@ -76,9 +76,9 @@ impl Teacher {
     /// # Errors
     /// `Mismatch` for a teacher of another game, action space or frame delay. One whose file says nothing
     /// of its delay is taken to have the run's.
-    pub fn of(options: &TrainOptions, spec: &Spec) -> Result<Option<Self>> {
+    pub fn of(options: &TrainOptions, spec: &Spec, device: &Device) -> Result<Option<Self>> {
         let Some(path) = &options.teacher else { return Ok(None) };
-        let policy = Policy::load(path)?;
+        let policy = Policy::load(path)?.on(device)?;
         fits(&policy, spec, options)?;
         let (direction, weight) = (options.teacher_direction, options.teacher_weight);
         Ok(Some(Teacher { policy, direction, weight, digest: digest(path)? }))
@@ -115,7 +115,7 @@ impl Teacher {
         // Whatever the precision that its pupil learns in.
         let (logits, after) =
             Precision::F32.during(|| self.policy.forward(frames, Some(labels), state, &context))?;
-        let wrong = tensor::with(&logits, |logits| Ok(non_finite(logits)))?;
+        let wrong = tensor::read(&logits, |logits| Ok(non_finite(logits)))?;
         match wrong {
             Some(value) => {
                 Err(Error::NonFinite { what: "logit of the teacher".into(), value: value.into() })

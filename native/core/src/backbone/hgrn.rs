@@ -57,7 +57,7 @@ impl Backbone for Hgrn {
         let ([h0], lengths) = (state.parts()?, context.lengths());
         let bound = match &self.bounds {
             Some((bounds, layer)) => ops::lower_bound(bounds, *layer)?,
-            None => ops::tensor::tensor(vec![0.0; self.size], self.size)?,
+            None => ops::tensor::beside(x, vec![0.0; self.size], self.size)?,
         };
         let h = ops::hgrn(&self.projection.forward(x)?, &bound, h0, lengths.clone())?;
         context.tap("ssm_out", &h);

@@ -27,7 +27,7 @@ use candle_core::Tensor;
 
 pub use crate::ops::lengths::Lengths;
 use crate::ops::simd::non_finite;
-use crate::ops::tensor::{tensor, to_vec, with};
+use crate::ops::tensor::{beside, moved, read, tensor, to_vec};
 use crate::weights::Builder;
 use crate::{Error, Result, ops, spec};
 pub use context::Context;
@@ -131,6 +131,12 @@ impl State {
         widths.iter().map(part).collect::<Result<_>>().map(State)
     }
 
+    /// The state on the device of `x` and of its type; where it is so already, itself.
+    pub fn beside(self, x: &Tensor) -> Result<State> {
+        let part = |part: &Tensor| Ok(moved(part, x)?);
+        self.0.iter().map(part).collect::<Result<_>>().map(State)
+    }
+
     /// The numbers of all parts, one after the other.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let mut all = Vec::new();
@@ -144,7 +150,7 @@ impl State {
     /// `NonFinite` for a part with a number that is not finite: nothing good comes of it any more.
     pub fn check_finite(&self) -> Result<()> {
         for (i, part) in self.0.iter().enumerate() {
-            if let Some(value) = with(part, |numbers| Ok(non_finite(numbers)))? {
+            if let Some(value) = read(part, |numbers| Ok(non_finite(numbers)))? {
                 return Err(Error::NonFinite { what: format!("state[{i}]"), value: value.into() });
             }
         }
@@ -161,7 +167,7 @@ impl State {
         let mut parts = Vec::with_capacity(self.0.len());
         for part in &self.0 {
             let (head, tail) = rest.split_at(part.elem_count());
-            parts.push(tensor(head.to_vec(), part.shape())?);
+            parts.push(beside(part, head.to_vec(), part.shape())?);
             rest = tail;
         }
         Ok(State(parts))
@@ -175,7 +181,7 @@ impl State {
     /// Cut from the graph and from the memory of what it may be a part of: all that a chunk leaves to
     /// the next.
     pub fn hand_on(&self) -> Result<State> {
-        let own = |part: &Tensor| Ok(tensor(to_vec(part)?, part.shape())?);
+        let own = |part: &Tensor| Ok(part.detach().force_contiguous()?);
         self.0.iter().map(own).collect::<Result<_>>().map(State)
     }
 
@@ -201,14 +207,12 @@ impl State {
 
     /// The states of games that begin, where `fresh [b]` says so, in the place of those that ended.
     pub fn renewed(&self, zero: &State, fresh: &[bool]) -> Result<State> {
+        // Of the state, and below it of the zeros.
+        let row = |(row, begins): (usize, &bool)| (row + usize::from(*begins) * fresh.len()) as u32;
+        let rows: Vec<u32> = fresh.iter().enumerate().map(row).collect();
         let pick = |(part, zero): (&Tensor, &Tensor)| -> Result<Tensor> {
-            let (mut numbers, zero) = (to_vec(part)?, to_vec(zero)?);
-            let width = numbers.len() / fresh.len().max(1);
-            for (row, _) in fresh.iter().enumerate().filter(|(_, fresh)| **fresh) {
-                let row = row * width..(row + 1) * width;
-                numbers[row.clone()].copy_from_slice(&zero[row]);
-            }
-            Ok(tensor(numbers, part.shape())?)
+            let rows = Tensor::new(&rows[..], part.device())?;
+            Ok(Tensor::cat(&[part.detach(), zero.detach()], 0)?.index_select(&rows, 0)?)
         };
         for (part, zero) in self.0.iter().zip(&zero.0) {
             if part.dims() != zero.dims() || part.dim(0)? != fresh.len() {

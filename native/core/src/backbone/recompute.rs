@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Shape, Tensor, Var};
 
 use super::{Context, State};
-use crate::Result;
 use crate::ops::tensor::to_vec;
 use crate::weights::Weight;
+use crate::{Error, Result};
 
 /// Whatever a block computes; twice, with the same result.
 type Block = dyn Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)> + Send + Sync;
@@ -26,6 +26,9 @@ type Block = dyn Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)> + Send
 ///
 /// `weights` are all that the block may use; their gradients are left with them, as those of large
 /// ops are. The numbers are those of the block itself, and so are the gradients.
+///
+/// # Errors
+/// `Unavailable` on another device than a CPU.
 pub fn recomputed(
     x: &Tensor,
     state: &State,
@@ -33,6 +36,10 @@ pub fn recomputed(
     weights: &Arc<[Weight]>,
     block: impl Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)> + Send + Sync + 'static,
 ) -> Result<(Tensor, State)> {
+    if !x.device().is_cpu() {
+        let reason = "blocks are run again on a CPU only".into();
+        return Err(Error::Unavailable { what: "gradient_checkpoint".into(), reason });
+    }
     let inputs: Vec<&Tensor> = std::iter::once(x).chain(&state.0).collect();
     let values: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
     let wanted: Vec<bool> = inputs.iter().map(|t| t.track_op()).collect();

@@ -18,11 +18,12 @@
 //! | [`matmul`] | the one door to products |
 //!
 //! What they are made with: [`tensor`] (tensors as slices), [`many`] (ops of many inputs and outputs),
-//! [`simd`] (loops for the widest vectors at hand), [`residual`] (what stands around a layer), [`columns`] (shards of channels), [`lengths`] (frames of
+//! [`composed`] (the same ops on other devices), [`simd`] (loops for the widest vectors at hand), [`residual`] (what stands around a layer), [`columns`] (shards of channels), [`lengths`] (frames of
 //! each row).
 
 pub mod attention;
 pub mod columns;
+pub mod composed;
 pub mod dense;
 pub mod elementwise;
 pub mod frames;

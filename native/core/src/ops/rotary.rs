@@ -50,10 +50,16 @@ impl Rotary {
         2 * self.cos.len() / self.dim - 1
     }
 
+    /// Cosines and sines of a position, `[dim / 2]` each.
+    pub(in crate::ops) fn rotation(&self, position: usize) -> [&[f32]; 2] {
+        let span = position * self.dim / 2..(position + 1) * self.dim / 2;
+        [&self.cos[span.clone()], &self.sin[span]]
+    }
+
     /// Turns every vector of `rows [.., dim]` by one position.
     pub fn turn(&self, rows: &mut [f32], position: usize, way: Way) {
-        let span = position * self.dim / 2..(position + 1) * self.dim / 2;
-        turn(rows, &self.cos[span.clone()], &self.sin[span], way);
+        let [cos, sin] = self.rotation(position);
+        turn(rows, cos, sin, way);
     }
 
     /// Turns some columns of `frames [n, width]`, frame i by position i: `count` of them from `first` on,

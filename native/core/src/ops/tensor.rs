@@ -5,9 +5,10 @@ use std::sync::Mutex;
 
 use candle_core::backprop::GradStore;
 use candle_core::{
-    CpuStorage, CustomOp1, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
+    CpuStorage, CustomOp1, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
 };
 
+use super::composed;
 use crate::Error;
 
 /// The numbers of a contiguous CPU f32 storage.
@@ -39,18 +40,35 @@ pub fn with_all<R>(tensors: &[Tensor], f: impl FnOnce(&[&[f32]]) -> Result<R>) -
     f(&slices.collect::<Result<Vec<_>>>()?)
 }
 
+/// Calls `f` with the numbers of a tensor on any device and of any type: what is not here, and f32, is copied.
+pub fn read<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    // A copy from there takes all that lies in the same place.
+    let tensor = if tensor.device().is_cpu() { tensor.clone() } else { tensor.contiguous()? };
+    with(&tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32)?, f)
+}
+
 /// A tensor of numbers, on the CPU.
 pub fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
-    Tensor::from_vec(data, shape.into(), &candle_core::Device::Cpu)
+    Tensor::from_vec(data, shape.into(), &Device::Cpu)
+}
+
+/// A tensor of numbers, on the device of `x` and of its type.
+pub fn beside(x: &Tensor, data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
+    moved(&Tensor::from_vec(data, shape.into(), x.device())?, x)
+}
+
+/// A tensor on the device of `x` and of its type; where it is so already, itself.
+pub fn moved(tensor: &Tensor, x: &Tensor) -> Result<Tensor> {
+    tensor.to_device(x.device())?.to_dtype(x.dtype())
 }
 
 pub fn zeros(dims: &[usize]) -> Result<Tensor> {
     tensor(vec![0.0; dims.iter().product()], dims)
 }
 
-/// A tensor's numbers as a vector of their own.
+/// A tensor's numbers as a vector of their own, whatever its device.
 pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
-    with(t, |s| Ok(s.to_vec()))
+    read(t, |s| Ok(s.to_vec()))
 }
 
 /// Rows and the width of the last dimension.
@@ -81,6 +99,9 @@ pub fn check_width(what: impl Display, width: usize, got: &[usize]) -> crate::Re
 
 /// The backward pass from `y` on, whose gradient is given.
 pub fn backward(y: &Tensor, gradient: Tensor) -> Result<GradStore> {
+    if composed::wanted(y) {
+        return (y * gradient.detach())?.sum_all()?.backward();
+    }
     y.apply_op1(Start(gradient))?.backward()
 }
 

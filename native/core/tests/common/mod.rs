@@ -1,6 +1,9 @@
 //! Golden files and the comparison they ask for; noise, and gradients by finite differences.
 #![allow(dead_code)]
 
+pub mod backbones;
+pub mod composed;
+
 use std::collections::BTreeMap;
 
 use candle_core::backprop::GradStore;
@@ -127,7 +130,7 @@ impl Golden {
 /// The gradient that a backward pass found for a weight.
 pub fn gradient(name: &str, weight: &Weight, store: &GradStore) -> Tensor {
     assert!(weight.gather(store).expect("gradients"), "{name}: no gradient");
-    let values = weight.gradient(|g| g.to_vec());
+    let values = weight.read_gradient(|g| g.to_vec()).expect("numbers");
     weight.forget();
     Tensor::from_vec(values, weight.shape(), &Device::Cpu).expect("a tensor")
 }

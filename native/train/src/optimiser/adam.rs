@@ -1,5 +1,9 @@
 //! Optimisers of two moments: `p -= rate m / (root sqrt(v) + eps)`, with v as each has it.
 
+use candle_core::Tensor;
+use sconce_core::Result;
+
+use super::composed::{Composed, parts, scaled};
 use super::fused::{Rule, sign};
 use super::{Kind, OptimiserConfig};
 
@@ -52,6 +56,20 @@ impl Moments {
     pub fn direction(self, m: f32, v: f32) -> f32 {
         self.rate * m / (v.sqrt() * self.root + self.eps)
     }
+
+    pub fn composed_mean(self, g: &Tensor, m: &mut Tensor) -> Result<()> {
+        *m = (scaled(m, self.beta1)? + scaled(g, self.fresh1)?)?;
+        Ok(())
+    }
+
+    pub fn composed_square(self, g: &Tensor, v: &mut Tensor) -> Result<()> {
+        *v = (scaled(v, self.beta2)? + scaled(&g.sqr()?, self.fresh2)?)?;
+        Ok(())
+    }
+
+    pub fn composed_direction(self, m: &Tensor, v: &Tensor) -> Result<Tensor> {
+        Ok((scaled(m, self.rate)? / v.sqrt()?.affine(self.root.into(), self.eps.into())?)?)
+    }
 }
 
 /// `r_t` of RAdam, where the variance is tractable: `rho_t > 5`, as in PyTorch (the paper has 4).
@@ -77,6 +95,15 @@ impl Rule for Adam {
     }
 }
 
+impl Composed for Adam {
+    fn composed(self, p: &Tensor, g: &Tensor, moments: &mut [Tensor]) -> Result<Tensor> {
+        let [m, v] = parts(moments)?;
+        self.0.composed_mean(g, m)?;
+        self.0.composed_square(g, v)?;
+        Ok((p - self.0.composed_direction(m, v)?)?)
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AdaBelief(pub Moments);
 
@@ -92,6 +119,16 @@ impl Rule for AdaBelief {
     }
 }
 
+impl Composed for AdaBelief {
+    fn composed(self, p: &Tensor, g: &Tensor, moments: &mut [Tensor]) -> Result<Tensor> {
+        let [m, v] = parts(moments)?;
+        self.0.composed_mean(g, m)?;
+        self.0.composed_square(&(g - &*m)?, v)?;
+        *v = (&*v + f64::from(self.0.eps))?;
+        Ok((p - self.0.composed_direction(m, v)?)?)
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Yogi(pub Moments);
 
@@ -104,5 +141,16 @@ impl Rule for Yogi {
         let square = g * g;
         *v -= self.0.fresh2 * sign(*v - square) * square;
         p - self.0.direction(*m, *v)
+    }
+}
+
+impl Composed for Yogi {
+    fn composed(self, p: &Tensor, g: &Tensor, moments: &mut [Tensor]) -> Result<Tensor> {
+        let [m, v] = parts(moments)?;
+        self.0.composed_mean(g, m)?;
+        let square = g.sqr()?;
+        let fresh = ((&*v - &square)?.sign()? * square)?;
+        *v = (&*v - scaled(&fresh, self.0.fresh2)?)?;
+        Ok((p - self.0.composed_direction(m, v)?)?)
     }
 }

@@ -1,7 +1,12 @@
 //! One pass over a parameter: gradient, decay, rule and average, number by number.
 
+use sconce_core::Result;
 use sconce_core::ops::simd::{LANES, dispatch, load, store};
 use sconce_core::pool::for_each_shard;
+
+use super::adam::Moments;
+use super::composed::Composed;
+use super::{Pass, lamb};
 
 /// Numbers of one shard.
 pub(super) const SHARD: usize = 1 << 15;
@@ -43,6 +48,18 @@ pub(super) struct Numbers<'a> {
     pub m: &'a mut [f32],
     pub v: &'a mut [f32],
     pub average: &'a mut [f32],
+}
+
+impl Pass for (Numbers<'_>, Pull) {
+    fn run(self, rule: impl Rule + Composed) -> Result<()> {
+        update(self.0, self.1, rule);
+        Ok(())
+    }
+
+    fn lamb(self, unit: Moments, decay: f64, lr: f64) -> Result<()> {
+        lamb::update(self.0, self.1, unit, decay, lr);
+        Ok(())
+    }
 }
 
 pub(super) fn update<R: Rule>(numbers: Numbers<'_>, pull: Pull, rule: R) {

@@ -1,14 +1,17 @@
 //! LAMB: Adam's direction with decay, as long as the parameter itself.
 
+use candle_core::Tensor;
+use sconce_core::Result;
 use sconce_core::ops::simd::{LANES, dispatch, load, store};
 use sconce_core::pool::sum_shards;
 
 use super::adam::Moments;
+use super::composed::{parts, scaled};
 use super::fused::{self, Numbers, Pull, Rule, SHARD};
 
 /// Takes the moments further, then a step as long as the norms of the whole parameter say.
 pub(super) fn update(numbers: Numbers<'_>, pull: Pull, unit: Moments, decay: f64, lr: f64) {
-    let lamb = Lamb { unit, decay: decay as f32, rate: 0.0 };
+    let lamb = Lamb::new(unit, decay);
     let Numbers { p, g, m, v, average } = numbers;
     let buffers = [(&mut *p, 1), (&mut *m, 1), (&mut *v, 1)];
     let parts = sum_shards(
@@ -20,14 +23,13 @@ pub(super) fn update(numbers: Numbers<'_>, pull: Pull, unit: Moments, decay: f64
             measure(p, &g[span], m, v, pull, lamb, sums);
         },
     );
-    let [p_norm, r_norm] = [0, 1].map(|i| parts.iter().map(|sums| sums[i]).sum::<f64>().sqrt());
-    let ratio = if p_norm > 0.0 && r_norm > 0.0 { p_norm / r_norm } else { 1.0 };
-    let rate = (lr * ratio) as f32;
+    let norms = [0, 1].map(|i| parts.iter().map(|sums| sums[i]).sum::<f64>().sqrt());
+    let rate = Lamb::rate(lr, norms);
     fused::update(Numbers { p, g, m, v, average }, pull, Lamb { rate, ..lamb });
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Lamb {
+pub(super) struct Lamb {
     /// Adam's constants for a rate of 1.
     unit: Moments,
     decay: f32,
@@ -35,6 +37,29 @@ struct Lamb {
 }
 
 impl Lamb {
+    pub fn new(unit: Moments, decay: f64) -> Self {
+        Lamb { unit, decay: decay as f32, rate: 0.0 }
+    }
+
+    /// From the norms of a parameter and of its direction.
+    pub fn rate(lr: f64, [p, r]: [f64; 2]) -> f32 {
+        let ratio = if p > 0.0 && r > 0.0 { p / r } else { 1.0 };
+        (lr * ratio) as f32
+    }
+
+    /// Takes the moments further and gives the direction, composed of candle's ops.
+    pub fn composed_direction(
+        self,
+        p: &Tensor,
+        g: &Tensor,
+        moments: &mut [Tensor],
+    ) -> Result<Tensor> {
+        let [m, v] = parts(moments)?;
+        self.unit.composed_mean(g, m)?;
+        self.unit.composed_square(g, v)?;
+        Ok((self.unit.composed_direction(m, v)? + scaled(p, self.decay)?)?)
+    }
+
     #[inline(always)]
     fn direction(self, p: f32, m: f32, v: f32) -> f32 {
         self.unit.direction(m, v) + self.decay * p

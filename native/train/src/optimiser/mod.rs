@@ -3,21 +3,30 @@
 //!
 //! Every number of a parameter depends on its own gradient and moments alone, and LAMB's ratio on sums
 //! of fixed shards, so the bits are the same on any number of threads. [`Kind`] tells what each does.
+//!
+//! A parameter on another device than a CPU is updated there, by ops of candle's, and so is what belongs to it.
 
 mod adam;
 mod clip;
+mod composed;
 mod config;
 mod fused;
 mod lamb;
 mod one_moment;
 
+use std::borrow::Cow;
+
+use candle_core::Tensor;
+use sconce_core::ops::tensor;
 use sconce_core::{Error, Result};
 
 use adam::{AdaBelief, Adam, Moments, Yogi};
 pub use clip::{clip, squared_norm};
+pub use composed::squares_of;
+use composed::{Composed, Tensors};
 use config::Decay;
 pub use config::{Kind, OptimiserConfig};
-use fused::{Numbers, Pull};
+use fused::{Numbers, Pull, Rule};
 use one_moment::{Lion, RmsProp, Sgd};
 
 /// What the optimiser knows of a weight.
@@ -48,8 +57,82 @@ pub struct Optimiser {
 
 #[derive(Debug, Clone, Default)]
 struct Memory {
-    moments: [Vec<f32>; 2],
-    average: Vec<f32>,
+    moments: [Kept; 2],
+    average: Kept,
+}
+
+/// Numbers of a parameter's shape, or none, wherever the last update had them.
+#[derive(Debug, Clone, Default)]
+struct Kept {
+    values: Vec<f32>,
+    /// In the place of `values`, beside the parameter.
+    tensor: Option<Tensor>,
+}
+
+impl From<Vec<f32>> for Kept {
+    fn from(values: Vec<f32>) -> Self {
+        Kept { values, tensor: None }
+    }
+}
+
+impl Kept {
+    fn read(&self) -> Result<Cow<'_, [f32]>> {
+        match &self.tensor {
+            Some(tensor) => Ok(tensor::to_vec(tensor)?.into()),
+            None => Ok((&self.values).into()),
+        }
+    }
+
+    /// For an update here.
+    fn here(&mut self) -> Result<&mut [f32]> {
+        if let Some(tensor) = self.tensor.take() {
+            self.values = tensor::to_vec(&tensor)?;
+        }
+        Ok(&mut self.values)
+    }
+
+    /// For an update beside the parameter `p`.
+    fn beside(&mut self, p: &Tensor) -> Result<Option<Tensor>> {
+        if !self.values.is_empty() {
+            let values = std::mem::take(&mut self.values);
+            self.tensor = Some(tensor::beside(p, values, p.shape())?);
+        }
+        Ok(self.tensor.clone())
+    }
+}
+
+/// Update `t` of one parameter.
+#[derive(Clone, Copy)]
+struct Update {
+    config: OptimiserConfig,
+    t: i32,
+    decay: f64,
+    lr: f64,
+    pull: Pull,
+}
+
+impl Update {
+    fn go(&self, pass: impl Pass) -> Result<()> {
+        let (config, lr) = (&self.config, self.lr);
+        let moments = |lr| Moments::new(config, self.t, lr);
+        match config.kind {
+            Kind::Adam | Kind::AdamW | Kind::RAdam => pass.run(Adam(moments(lr))),
+            Kind::AdaBelief => pass.run(AdaBelief(moments(lr))),
+            Kind::Yogi => pass.run(Yogi(moments(lr))),
+            Kind::Sgd => pass.run(Sgd::new(config, lr)),
+            Kind::RmsProp => pass.run(RmsProp::new(config, lr)),
+            Kind::Lion => pass.run(Lion::new(config, lr)),
+            Kind::Lamb => pass.lamb(moments(1.0), self.decay, lr),
+        }
+    }
+}
+
+/// How an update goes through a parameter.
+trait Pass {
+    fn run(self, rule: impl Rule + Composed) -> Result<()>;
+
+    /// LAMB looks at the whole parameter first; `unit` are the constants for a rate of 1.
+    fn lamb(self, unit: Moments, decay: f64, lr: f64) -> Result<()>;
 }
 
 /// Name of an average beside the moments.
@@ -60,7 +143,7 @@ impl Optimiser {
         let begin = |p: &Parameter| {
             let mut memory = Memory::default();
             for (moment, (_, first)) in memory.moments.iter_mut().zip(config.memory()) {
-                *moment = vec![*first; p.len];
+                *moment = vec![*first; p.len].into();
             }
             memory
         };
@@ -73,7 +156,7 @@ impl Optimiser {
     /// section 3). `None` keeps none.
     pub fn averaging(mut self, decay: Option<f64>) -> Self {
         for (memory, p) in self.memory.iter_mut().zip(&self.parameters) {
-            memory.average = vec![0.0; if decay.is_some() { p.len } else { 0 }];
+            memory.average = vec![0.0; if decay.is_some() { p.len } else { 0 }].into();
         }
         Optimiser { ema_decay: decay, ..self }
     }
@@ -88,9 +171,10 @@ impl Optimiser {
     }
 
     /// The averages in the order of the parameters, once there are some.
-    pub fn averages(&self) -> Option<impl Iterator<Item = &[f32]>> {
+    pub fn averages(&self) -> Result<Option<Vec<Cow<'_, [f32]>>>> {
         let kept = self.ema_decay.is_some() && self.updates > 0;
-        kept.then(|| self.memory.iter().map(|memory| memory.average.as_slice()))
+        let averages = || self.memory.iter().map(|memory| memory.average.read()).collect();
+        kept.then(averages).transpose()
     }
 
     /// One update of all parameters, in the order they were given to `new`.
@@ -126,24 +210,43 @@ impl Optimiser {
         lr: f64,
     ) -> Result<()> {
         self.check(i, p.len(), g.len())?;
+        let update = self.present(i, factor, lr);
+        let Memory { moments: [m, v], average } = &mut self.memory[i];
+        let (m, v, average) = (m.here()?, v.here()?, average.here()?);
+        update.go((Numbers { p, g, m, v, average }, update.pull))
+    }
+
+    /// As [`update`](Self::update), of a parameter that is updated where it is.
+    pub fn update_tensor(
+        &mut self,
+        i: usize,
+        p: &Tensor,
+        g: &Tensor,
+        factor: f64,
+        lr: f64,
+    ) -> Result<()> {
+        self.check(i, p.elem_count(), g.elem_count())?;
+        let update = self.present(i, factor, lr);
+        let memory = &mut self.memory[i];
+        let mut moments = vec![];
+        for moment in &mut memory.moments {
+            moments.extend(moment.beside(p)?);
+        }
+        let (mut average, pull) = (memory.average.beside(p)?, update.pull);
+        update.go(Tensors { p, g, moments: &mut moments, average: average.as_mut(), pull })?;
+        for (kept, moment) in memory.moments.iter_mut().zip(moments) {
+            kept.tensor = Some(moment);
+        }
+        memory.average.tensor = average;
+        Ok(())
+    }
+
+    /// The present update of parameter `i`.
+    fn present(&self, i: usize, factor: f64, lr: f64) -> Update {
         let (config, t) = (self.config, self.updates.min(i32::MAX as u64) as i32);
         let decay = if self.parameters[i].decay { config.weight_decay } else { 0.0 };
         let pull = Pull { blend: self.blend(t), ..pull(config.decay(), factor, decay, lr) };
-        let Memory { moments: [m, v], average } = &mut self.memory[i];
-        let numbers = Numbers { p, g, m, v, average };
-        let moments = |lr| Moments::new(&config, t, lr);
-        match config.kind {
-            Kind::Adam | Kind::AdamW | Kind::RAdam => {
-                fused::update(numbers, pull, Adam(moments(lr)))
-            }
-            Kind::AdaBelief => fused::update(numbers, pull, AdaBelief(moments(lr))),
-            Kind::Yogi => fused::update(numbers, pull, Yogi(moments(lr))),
-            Kind::Sgd => fused::update(numbers, pull, Sgd::new(&config, lr)),
-            Kind::RmsProp => fused::update(numbers, pull, RmsProp::new(&config, lr)),
-            Kind::Lion => fused::update(numbers, pull, Lion::new(&config, lr)),
-            Kind::Lamb => lamb::update(numbers, pull, moments(1.0), decay, lr),
-        }
-        Ok(())
+        Update { config, t, decay, lr, pull }
     }
 
     /// How much of the parameters of update `t` goes into their average: all of the first ones.
@@ -164,14 +267,15 @@ impl Optimiser {
 
     /// Moments by name, such as `exp_avg.<parameter>`, and averages as `ema.<parameter>`, to be saved
     /// beside [`updates`](Self::updates).
-    pub fn state(&self) -> impl Iterator<Item = (String, &[f32])> {
+    pub fn state(&self) -> Result<Vec<(String, Cow<'_, [f32]>)>> {
         let memory = self.parameters.iter().zip(&self.memory);
-        memory.flat_map(|(p, memory)| {
+        let all = memory.flat_map(|(p, memory)| {
             let names = self.config.memory().iter().map(|(name, _)| *name);
-            let moments = names.zip(memory.moments.iter().map(Vec::as_slice));
-            let average = self.ema_decay.map(|_| (AVERAGE, memory.average.as_slice()));
-            moments.chain(average).map(|(kind, values)| (format!("{kind}.{}", p.name), values))
-        })
+            let moments = names.zip(&memory.moments);
+            let average = self.ema_decay.map(|_| (AVERAGE, &memory.average));
+            moments.chain(average).map(|(kind, kept)| (format!("{kind}.{}", p.name), kept))
+        });
+        all.map(|(name, kept)| Ok((name, kept.read()?))).collect()
     }
 
     /// Takes over a saved state; nothing changes unless all of it is there and fits.
@@ -191,10 +295,10 @@ impl Optimiser {
         let memory = self.parameters.iter().map(|p| {
             let mut memory = Memory::default();
             for (moment, (kind, _)) in memory.moments.iter_mut().zip(self.config.memory()) {
-                *moment = saved(kind, p)?;
+                *moment = saved(kind, p)?.into();
             }
             if self.ema_decay.is_some() {
-                memory.average = saved(AVERAGE, p)?;
+                memory.average = saved(AVERAGE, p)?.into();
             }
             Ok(memory)
         });
@@ -221,6 +325,8 @@ fn pull(kind: Decay, factor: f64, decay: f64, lr: f64) -> Pull {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
     use sconce_core::pool;
 
@@ -269,13 +375,13 @@ mod tests {
             run(&mut whole, &mut w, &mut b, 0..10);
             let (mut first, mut w2, mut b2) = (new(), [0.5f32; 6], [0.0f32; 3]);
             run(&mut first, &mut w2, &mut b2, 0..4);
-            let saved: std::collections::HashMap<_, _> = first.state().collect();
+            let saved: HashMap<_, _> = first.state().unwrap().into_iter().collect();
             let mut second = new();
-            second.load_state(first.updates(), |name| saved.get(name).copied()).unwrap();
+            second.load_state(first.updates(), |name| saved.get(name).map(|v| &v[..])).unwrap();
             run(&mut second, &mut w2, &mut b2, 4..10);
             assert_eq!((w, b), (w2, b2), "{kind:?}");
             assert_eq!(second.updates(), 10);
-            assert!(whole.state().eq(second.state()), "{kind:?}");
+            assert!(whole.state().unwrap() == second.state().unwrap(), "{kind:?}");
         }
     }
 
@@ -295,7 +401,8 @@ mod tests {
                 for t in 0..3 {
                     optimiser.step(&mut [&mut w], &[&gradient(t)], 1e-2).unwrap();
                 }
-                let state = optimiser.state().flat_map(|(_, values)| values.to_vec());
+                let state = optimiser.state().unwrap().into_iter();
+                let state = state.flat_map(|(_, values)| values.into_owned());
                 w.iter().copied().chain(state).map(f32::to_bits).collect::<Vec<_>>()
             });
             assert!(results[0] == results[1] && results[0] == results[2], "{kind:?}");
@@ -333,10 +440,59 @@ mod tests {
     #[test]
     fn the_first_average_is_the_first_parameter() {
         let mut adam = two(Kind::AdamW).averaging(Some(0.999));
-        assert!(adam.averages().is_none());
+        assert!(adam.averages().unwrap().is_none());
         let (mut w, mut b) = ([1.0f32; 6], [1.0f32; 3]);
         run(&mut adam, &mut w, &mut b, 0..1);
-        let averages: Vec<&[f32]> = adam.averages().unwrap().collect();
-        assert_eq!(averages, [&w[..], &b[..]]);
+        assert_eq!(adam.averages().unwrap().unwrap(), [&w[..], &b[..]]);
+    }
+
+    /// As [`run`], of tensors.
+    fn run_tensors(optimiser: &mut Optimiser, params: &[Tensor; 2], steps: std::ops::Range<u64>) {
+        for t in steps {
+            let gw = (0..6).map(|i| ((i + t) as f32).sin()).collect();
+            let gb = (0..3).map(|i| ((i * t) as f32).cos()).collect();
+            let grads = [tensor::tensor(gw, (2, 3)).unwrap(), tensor::tensor(gb, 3).unwrap()];
+            optimiser.begin();
+            for (i, (p, g)) in params.iter().zip(&grads).enumerate() {
+                optimiser.update_tensor(i, p, g, 1.0, 1e-2).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn updates_composed_of_ops_are_those_of_one_pass_and_go_on_with_each_other() {
+        for kind in KINDS {
+            let config = OptimiserConfig { weight_decay: 0.03, ..OptimiserConfig::new(kind) };
+            let new = || Optimiser { config, ..two(kind).averaging(Some(0.9)) };
+            let (mut fused, mut w, mut b) = (new(), [0.5f32; 6], [0.1f32; 3]);
+            run(&mut fused, &mut w, &mut b, 0..12);
+            let params = [tensor::tensor(vec![0.5; 6], (2, 3)), tensor::tensor(vec![0.1; 3], 3)];
+            let params = params.map(|p| candle_core::Var::from_tensor(&p.unwrap()).unwrap());
+            let params = params.map(candle_core::Var::into_inner);
+            let mut composed = new();
+            run_tensors(&mut composed, &params, 0..5);
+            let [mut w2, mut b2] = [0, 1].map(|i| tensor::to_vec(&params[i]).unwrap());
+            run(&mut composed, &mut w2, &mut b2, 5..8);
+            tensor::update(&params[0], |p| p.copy_from_slice(&w2)).unwrap();
+            tensor::update(&params[1], |p| p.copy_from_slice(&b2)).unwrap();
+            run_tensors(&mut composed, &params, 8..12);
+            let [w2, b2] = [0, 1].map(|i| tensor::to_vec(&params[i]).unwrap());
+            let close = |got: &[f32], want: &[f32]| {
+                let scale = want.iter().fold(1e-6f32, |m, v| m.max(v.abs()));
+                for (got, want) in got.iter().zip(want) {
+                    assert!((got - want).abs() < 1e-5 * scale, "{kind:?}: {got} is not {want}");
+                }
+            };
+            close(&w2, &w);
+            close(&b2, &b);
+            assert_eq!(composed.updates(), 12);
+            let (got, want) = (composed.state().unwrap(), fused.state().unwrap());
+            for ((name, got), (other, want)) in got.iter().zip(&want) {
+                assert_eq!((name, got.len()), (other, want.len()));
+                close(got, want);
+            }
+            let error = composed.update_tensor(0, &params[1], &params[1], 1.0, 0.1).unwrap_err();
+            assert_eq!(error.to_string(), "w: expected 6, got 3");
+        }
     }
 }

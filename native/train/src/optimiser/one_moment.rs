@@ -1,6 +1,10 @@
 //! Optimisers that remember one number of each: SGD, RMSprop and Lion.
 
+use candle_core::Tensor;
+use sconce_core::Result;
+
 use super::OptimiserConfig;
+use super::composed::{Composed, parts, scaled};
 use super::fused::{Rule, sign};
 
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +33,15 @@ impl Rule for Sgd {
     }
 }
 
+impl Composed for Sgd {
+    fn composed(self, p: &Tensor, g: &Tensor, moments: &mut [Tensor]) -> Result<Tensor> {
+        let [m] = parts(moments)?;
+        *m = (scaled(m, self.momentum)? + g)?;
+        let step = (scaled(g, self.ahead.0)? + scaled(m, self.ahead.1)?)?;
+        Ok((p - scaled(&step, self.rate)?)?)
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RmsProp {
     rate: f32,
@@ -52,6 +65,15 @@ impl Rule for RmsProp {
     fn next(self, p: f32, g: f32, square: &mut f32, _: &mut f32) -> f32 {
         *square = self.beta2 * *square + self.fresh * (g * g);
         p - self.rate * g / (square.sqrt() + self.eps)
+    }
+}
+
+impl Composed for RmsProp {
+    fn composed(self, p: &Tensor, g: &Tensor, moments: &mut [Tensor]) -> Result<Tensor> {
+        let [square] = parts(moments)?;
+        *square = (scaled(square, self.beta2)? + scaled(&g.sqr()?, self.fresh)?)?;
+        let root = (square.sqrt()? + f64::from(self.eps))?;
+        Ok((p - (scaled(g, self.rate)? / root)?)?)
     }
 }
 
@@ -85,5 +107,14 @@ impl Rule for Lion {
         let direction = sign(self.beta1 * *m + self.fresh1 * g);
         *m = self.beta2 * *m + self.fresh2 * g;
         p - self.rate * direction
+    }
+}
+
+impl Composed for Lion {
+    fn composed(self, p: &Tensor, g: &Tensor, moments: &mut [Tensor]) -> Result<Tensor> {
+        let [m] = parts(moments)?;
+        let direction = (scaled(m, self.beta1)? + scaled(g, self.fresh1)?)?.sign()?;
+        *m = (scaled(m, self.beta2)? + scaled(g, self.fresh2)?)?;
+        Ok((p - scaled(&direction, self.rate)?)?)
     }
 }

@@ -143,6 +143,7 @@ impl<'a> Run<'a> {
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
         let ((train, train_views), (validation, validation_views)) = sides(corpus, spec, options)?;
+        let device = options.open_device()?;
         let counts = eval::count(&train_views, &spec.heads, options.frame_delay)?;
         let loss = options.loss.clone().with_press_rates(&counts.press_rates());
         let train = Side::new(train, &train_views, options.frame_delay);
@@ -150,7 +151,7 @@ impl<'a> Run<'a> {
         let validation = (validation, validation_views);
         let digest = digest(&train_views, &validation.1);
         let first = first_policy(spec, options, &train_views)?;
-        let teacher = Teacher::of(options, spec)?;
+        let teacher = Teacher::of(options, spec, &device)?;
         let name = corpus.dir().display().to_string();
         let taught = teacher.as_ref().map(|teacher| teacher.spec().clone());
         let mut source = Source::new(&name, train_views, spec, taught.as_ref(), options)?;
@@ -164,7 +165,7 @@ impl<'a> Run<'a> {
                 (first, Progress::new(options, digest, known.map(String::from)), None)
             }
         };
-        let options = progress.options.clone();
+        let (policy, options) = (policy.on(&device)?, progress.options.clone());
         let scheduled = Scheduled::of(&options, spec, taught.as_ref())?;
         let steps = options.total_steps(epoch_steps);
         let schedule = progress.schedule(steps);
@@ -570,8 +571,8 @@ impl<'a> Run<'a> {
         self.progress.loss_scale = self.stepper.loss_scale();
         let run =
             serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
-        let mut moments: Optimiser =
-            self.stepper.optimiser().state().map(|(n, v)| (n, v.to_vec())).collect();
+        let moments = self.stepper.optimiser().state()?.into_iter();
+        let mut moments: Optimiser = moments.map(|(n, v)| (n, v.into_owned())).collect();
         self.source.save(&mut moments)?;
         Ok(self.stepper.policy().snapshot(self.notes(None), moments)?.of_run(run))
     }
@@ -619,6 +620,7 @@ impl<'a> Run<'a> {
             Some(parts) => parts.and_then(|(manifest, w)| Policy::from_checkpoint(manifest, w))?,
             None => Policy::load(&self.folder.file(Kind::Best))?,
         };
+        let best = best.on(self.stepper.policy().device())?;
         let progress = |done, total| (self.events)(Event::Evaluating { done, total });
         let report = eval::score(&best, views, &options, &progress, self.cancel)?;
         let spec = self.stepper.policy().spec();

@@ -6,13 +6,13 @@ pub mod softmax;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Device, Layout, Shape, Tensor};
 
 use crate::ops::columns::{copied, filled, zeroed};
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::matmul::{View, matmul};
 use crate::ops::simd::{LANES, dispatch, dot, exp, mul_add};
-use crate::ops::{simd, tensor};
+use crate::ops::{composed, simd, tensor};
 use crate::{Error, Result};
 
 pub use residual::{Projections, attention_residual};
@@ -45,7 +45,7 @@ pub struct Window {
 
 /// Queries that share one copy of the keys they see. Positions are counted from the first of these
 /// keys, so the table ends at `window + CHUNK` and angles are as small in a long game as in a short.
-const CHUNK: usize = 64;
+pub(in crate::ops) const CHUNK: usize = 64;
 /// Queries that are worked on at once.
 const BLOCK: usize = 16;
 /// So few queries are worked on one by one: to lay the keys out for blocks would cost more.
@@ -103,6 +103,49 @@ impl Window {
     pub fn rotation(&self, position: usize) -> (&[f32], &[f32]) {
         let half = self.head_dim / 2;
         (&self.cos[position * half..][..half], &self.sin[position * half..][..half])
+    }
+
+    pub(in crate::ops) fn heads(&self) -> usize {
+        self.heads
+    }
+
+    pub(in crate::ops) fn pairing(&self) -> Pairing {
+        self.pairing
+    }
+
+    /// Cosines and sines of all positions, `[positions, head_dim / 2]`.
+    pub(in crate::ops) fn rotations(&self, device: &Device) -> Result<[Tensor; 2]> {
+        let half = self.head_dim / 2;
+        let table = |x: &[f32]| Tensor::from_slice(x, (x.len() / half, half), device);
+        Ok([table(&self.cos)?, table(&self.sin)?])
+    }
+
+    /// `[b, t]` of queries, keys and values that fit.
+    fn check_streams(&self, qkv: &Tensor) -> Result<[usize; 2]> {
+        let (batch, time, width) = qkv.dims3()?;
+        let expected = [batch, time, 3 * self.width()];
+        tensor::check_shape("queries, keys and values", &expected, &[batch, time, width])?;
+        Ok([batch, time])
+    }
+
+    fn check_cache(&self, cache: &Cache, batch: usize) -> Result<()> {
+        let ring = [batch, self.window, self.width()];
+        tensor::check_shape("cached keys", &ring, cache.keys.dims())?;
+        tensor::check_shape("cached values", &ring, cache.values.dims())?;
+        tensor::check_shape("frames seen by a cache", &[batch, 1], cache.seen.dims())
+    }
+
+    /// `[b, t]` of what fits together.
+    pub(in crate::ops) fn check(
+        &self,
+        qkv: &Tensor,
+        cache: &Cache,
+        lengths: &Lengths,
+    ) -> Result<[usize; 2]> {
+        let [batch, time] = self.check_streams(qkv)?;
+        self.check_cache(cache, batch)?;
+        check_lengths(lengths, batch, time)?;
+        Ok([batch, time])
     }
 
     fn padded_dim(&self) -> usize {
@@ -172,6 +215,9 @@ pub fn attention(
     window: &Arc<Window>,
     lengths: Lengths,
 ) -> Result<(Tensor, Cache)> {
+    if composed::wanted(qkv) {
+        return composed::attention::attention(qkv, cache, window, lengths);
+    }
     let pass = Arc::new(Pass::of(qkv, cache, window, lengths)?);
     let qkv = qkv.contiguous()?;
     let [keys, values] = pass.rings(cache)?;
@@ -198,6 +244,9 @@ pub fn attention_of_last(
     window: &Arc<Window>,
     cached: bool,
 ) -> Result<(Tensor, Option<Cache>)> {
+    if composed::wanted(qkv) {
+        return composed::attention::attention_of_last(qkv, cache, window, cached);
+    }
     if qkv.track_op() || cache.keys.track_op() || cache.values.track_op() {
         let (y, cache) = attention(qkv, cache, window, None)?;
         return Ok((y.narrow(1, qkv.dim(1)? - 1, 1)?, Some(cache)));
@@ -218,6 +267,9 @@ pub fn attention_weights(
     window: &Arc<Window>,
     lengths: Lengths,
 ) -> Result<Tensor> {
+    if composed::wanted(qkv) {
+        return composed::attention::attention_weights(qkv, cache, window, lengths);
+    }
     let pass = Pass::of(qkv, cache, window, lengths)?;
     let (t, heads, size) = (pass.time, window.heads, window.window);
     let mut weights = vec![0.0; pass.batch * heads * t * size];
@@ -245,13 +297,7 @@ struct Pass {
 
 impl Pass {
     fn of(qkv: &Tensor, cache: &Cache, window: &Arc<Window>, lengths: Lengths) -> Result<Self> {
-        let (batch, time, width) = qkv.dims3()?;
-        tensor::check_shape(
-            "queries, keys and values",
-            &[batch, time, 3 * window.width()],
-            &[batch, time, width],
-        )?;
-        Pass::new([batch, time], cache, window, lengths)
+        Pass::new(window.check_streams(qkv)?, cache, window, lengths)
     }
 
     fn new(
@@ -260,10 +306,7 @@ impl Pass {
         window: &Arc<Window>,
         lengths: Lengths,
     ) -> Result<Self> {
-        let d = window.width();
-        tensor::check_shape("cached keys", &[batch, window.window, d], cache.keys.dims())?;
-        tensor::check_shape("cached values", &[batch, window.window, d], cache.values.dims())?;
-        tensor::check_shape("frames seen by a cache", &[batch, 1], cache.seen.dims())?;
+        window.check_cache(cache, batch)?;
         check_lengths(&lengths, batch, time)?;
         let seen = cache.seen(window.window)?;
         Ok(Pass { window: window.clone(), batch, time, lengths, seen })

@@ -14,7 +14,7 @@ use crate::ops::many::{self, Many, Numbers};
 use crate::ops::matmul::{Packed, View};
 use crate::ops::norm::head_norm::{self, HeadNorms};
 use crate::ops::norm::row_norm;
-use crate::ops::{Residual, simd};
+use crate::ops::{Residual, composed, simd};
 use crate::{Error, Result};
 
 /// Rows of one shard of a product.
@@ -58,6 +58,17 @@ pub fn attention_residual(
     let (batch, time, h) = x.dims3()?;
     residual.norm.check(h)?;
     projections.check(h, window.width())?;
+    if composed::wanted(x) {
+        return composed::attention::attention_residual(
+            x,
+            residual,
+            projections,
+            cache,
+            window,
+            lengths,
+            append,
+        );
+    }
     let Projections { qkv, norms, out } = projections;
     let pass = Arc::new(Pass::new([batch, time], cache, window, lengths)?);
     let op = Layer {

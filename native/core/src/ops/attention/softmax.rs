@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
 use crate::ops::simd::{LANES, dispatch, exp};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::{Error, Result, pool};
 
 /// Rows of one shard.
@@ -15,6 +15,9 @@ const ROWS: usize = 256;
 ///
 /// Backward: `dx = y * (dy - sum(dy * y))`.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
+    if composed::wanted(x) {
+        return composed::attention::softmax(x);
+    }
     Ok(x.contiguous()?.apply_op1(Softmax { mask: None })?)
 }
 
@@ -23,6 +26,9 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
 pub fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
     if mask.len() != x.elem_count() {
         return Err(Error::mismatch("mask of a softmax", x.elem_count(), mask.len()));
+    }
+    if composed::wanted(x) {
+        return composed::attention::masked_softmax(x, mask);
     }
     Ok(x.contiguous()?.apply_op1(Softmax { mask: Some(mask) })?)
 }

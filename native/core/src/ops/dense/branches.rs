@@ -7,7 +7,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::linear::row_sum;
 use crate::ops::matmul::{Operand, Packed, View, matmul};
-use crate::ops::{Activation, tensor};
+use crate::ops::{Activation, composed, tensor};
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
@@ -56,6 +56,9 @@ pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
         all.push(Place { branch: branch.clone(), hidden, out });
     }
     let Some(first) = branches.first() else { return Err(Error::not_found("branches")) };
+    if composed::wanted(x) {
+        return composed::dense::branches(x, branches);
+    }
     let track = x.track_op() || first.hidden.weight.track_op();
     let op = Branches { all, k, hidden, out, track, kept: OnceLock::new() };
     Ok(x.contiguous()?.apply_op2(&first.hidden.weight, op)?)

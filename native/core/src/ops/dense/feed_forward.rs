@@ -9,7 +9,7 @@ use super::linear::{row_sum, weight_gradient};
 use crate::ops::columns::{copied, filled, filled_and_summed, outputs, shard_of_rows, zeroed};
 use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::row_norm as norm;
-use crate::ops::{Activation, Residual, simd, tensor};
+use crate::ops::{Activation, Residual, composed, simd, tensor};
 use crate::weights::Weight;
 use crate::{Error, Result};
 
@@ -109,6 +109,14 @@ fn apply(
         if n != k {
             return Err(Error::mismatch("output of a residual layer", k, n));
         }
+    }
+    if composed::wanted(x) {
+        return match &residual {
+            Some(residual) => {
+                composed::dense::feed_forward_residual(x, residual, up, activation, down)
+            }
+            None => composed::dense::feed_forward(x, up, activation, down),
+        };
     }
     let op = FeedForward {
         residual,

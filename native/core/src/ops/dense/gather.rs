@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
-use crate::ops::{simd, tensor};
+use crate::ops::{composed, simd, tensor};
 use crate::{Error, Result};
 
 /// `table [rows, w]`, `ids [n]` -> `[n, w]`. Backward adds up the gradients of repeated ids.
@@ -15,6 +15,9 @@ pub fn gather(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Tensor> {
     if let Some(id) = ids.iter().find(|&&id| id as usize >= rows) {
         let field = format!("id of table {what}");
         return Err(Error::out_of_range(field, f64::from(*id), 0.0, rows as f64 - 1.0));
+    }
+    if composed::wanted(table) {
+        return composed::dense::gather(table, &ids);
     }
     Ok(table.contiguous()?.apply_op1(Gather { ids })?)
 }

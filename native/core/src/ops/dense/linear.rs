@@ -8,7 +8,7 @@ use crate::ops::columns::{copied, filled, shard_of_rows};
 use crate::ops::elementwise::Activation;
 use crate::ops::matmul::{Packed, View};
 use crate::ops::row_norm::Norm;
-use crate::ops::{simd, tensor};
+use crate::ops::{composed, simd, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -55,6 +55,12 @@ fn apply(
         tensor::check_shape("bias of a linear layer", &[n], bias.dims())?;
     }
     norm.map_or(Ok(()), |norm| norm.check(n))?;
+    if composed::wanted(x) {
+        return match norm {
+            Some(norm) => composed::dense::linear_norm(x, weight, bias, norm, activation),
+            None => composed::dense::linear(x, weight, bias, activation),
+        };
+    }
     let track = x.track_op() || weight.track_op();
     let op = Linear {
         weight: weight.clone(),

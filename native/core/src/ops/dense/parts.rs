@@ -6,7 +6,7 @@ use crate::ops::columns::filled;
 use crate::ops::linear::weight_gradient;
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::matmul::{Operand, Packed, View};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result};
@@ -29,6 +29,9 @@ pub fn linear_parts<const N: usize>(
         return Err(Error::mismatch("parts of a linear layer", n, format!("{widths:?}")));
     }
     tensor::check_width("input of a linear layer", k, x.dims())?;
+    if composed::wanted(x) {
+        return composed::dense::linear_parts(x, weight, widths);
+    }
     let op = Parts { weight: weight.clone(), widths, dims: x.dims().to_vec() };
     many::take(many::apply(op, &[x, weight])?)
 }

@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::matmul::{Packed, View};
 use crate::ops::simd::{add_assign, add_rows};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
 
@@ -33,6 +33,9 @@ pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tens
         }
         parts.push(Part { weight: (*weight).clone(), bias: bias.cloned(), begin: width, n });
         width += n;
+    }
+    if composed::wanted(x) {
+        return composed::dense::project(x, layers);
     }
     Ok(x.contiguous()?.apply_op2(first, Project { parts, k, width })?)
 }

@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::simd::{dispatch, sigmoid, softplus, tanh};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::{Result, pool};
 
 /// Numbers of one shard.
@@ -187,6 +187,9 @@ impl Activation {
 
 /// `activation(x)`, any shape.
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    if composed::wanted(x) {
+        return composed::elementwise::activate(x, activation);
+    }
     Ok(x.contiguous()?.apply_op1(Activate(activation))?)
 }
 
@@ -218,6 +221,9 @@ impl CustomOp1 for Activate {
 /// `x * activation(gate)`, both of one shape (Dauphin et al. 2017; Shazeer 2020).
 pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
     tensor::check_shape("gate", x.dims(), gate.dims())?;
+    if composed::wanted(x) {
+        return composed::elementwise::gated(x, gate, activation);
+    }
     Ok(x.contiguous()?.apply_op2(&gate.contiguous()?, Gated(activation))?)
 }
 

@@ -3,7 +3,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
-use crate::ops::{simd::dispatch, tensor};
+use crate::ops::{composed, simd::dispatch, tensor};
 use crate::rng::{Rng, unit};
 use crate::{Result, pool};
 
@@ -89,6 +89,9 @@ impl Dropout {
     pub fn apply(self, x: &Tensor) -> Result<Tensor> {
         if self.p <= 0.0 {
             return Ok(x.clone());
+        }
+        if composed::wanted(x) {
+            return composed::elementwise::dropout(x, &self);
         }
         Ok(x.contiguous()?.apply_op1(self)?)
     }

@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
 use crate::ops::elementwise::activation::{Activation, multiply};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::{Error, Result, pool};
 
 /// Rows of one shard.
@@ -14,6 +14,9 @@ pub fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
     let (_, width) = tensor::rows(x.dims());
     if width % 2 != 0 {
         return Err(Error::mismatch("width of a gated linear unit", "an even number", width));
+    }
+    if composed::wanted(x) {
+        return composed::elementwise::glu(x, activation);
     }
     Ok(x.contiguous()?.apply_op1(Glu { activation, n: width / 2 })?)
 }

@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::ops::simd::{add_assign, dispatch};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -15,6 +15,9 @@ pub fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
     let (_, c) = tensor::rows(x.dims());
     tensor::check_shape("input of a skip", x.dims(), y.dims())?;
     tensor::check_shape("weight of a skip", &[c], d.dims())?;
+    if composed::wanted(x) {
+        return composed::elementwise::skip(y, x, d);
+    }
     Ok(y.contiguous()?.apply_op2(&x.contiguous()?, Skip { d: d.clone() })?)
 }
 

@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::pool::{for_each_shard, sum_shards};
 use crate::{Error, Result};
 
@@ -27,7 +27,10 @@ pub fn causal_conv(
     lengths: Lengths,
 ) -> Result<(Tensor, Tensor)> {
     let (batch, time, channels) = x.dims3()?;
-    let window = Window::of([batch, time, channels], weight, bias, state, lengths)?;
+    let window = Window::of([batch, time, channels], weight, bias, state, lengths.clone())?;
+    if composed::wanted(x) {
+        return composed::frames::causal_conv(x, weight, bias, state, silu, lengths);
+    }
     let all: Vec<&Tensor> = [x, weight, state].into_iter().chain(bias).collect();
     let outputs = many::apply(Conv { window, silu }, &all)?;
     let [y, state] = many::take(outputs)?;

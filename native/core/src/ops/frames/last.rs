@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::Result;
 use crate::ops::lengths::{Lengths, check_lengths};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 
 /// `[b, c]`: of each row of `states [b, t, c]` the one after its last frame, or `first [b, c]` where a
 /// row has no frame.
@@ -14,6 +14,9 @@ pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor
     check_lengths(lengths, batch, time)?;
     if lengths.is_none() && time > 0 {
         return Ok(states.narrow(1, time - 1, 1)?.squeeze(1)?.contiguous()?);
+    }
+    if composed::wanted(states) {
+        return composed::frames::last(states, first, lengths);
     }
     let ends = lengths.as_ref().map_or_else(|| vec![time; batch], |l| l.to_vec());
     let last = Last { ends, time, channels };

@@ -7,7 +7,7 @@ use crate::ops::columns::Grid;
 use crate::ops::lengths::Lengths;
 use crate::ops::many::{self, Many};
 use crate::ops::simd::{add_rows, dispatch};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::pool::for_each_shard;
 
 /// For each row `m` of `mix [n, c]` one tensor `[b, t, c]` of `m * x_t + (1 - m) * x_{t-1}`.
@@ -24,7 +24,11 @@ pub fn token_shift(
     let (n, _) = mix.dims2()?;
     tensor::check_shape("mix of a token shift", &[n, channels], mix.dims())?;
     tensor::check_shape("frame before a token shift", &[batch, channels], before.dims())?;
-    many::apply(Shift { grid: Grid::new(batch, time, channels, lengths)?, n }, &[x, before, mix])
+    let grid = Grid::new(batch, time, channels, lengths)?;
+    if composed::wanted(x) {
+        return composed::frames::token_shift(x, before, mix, grid.lengths);
+    }
+    many::apply(Shift { grid, n }, &[x, before, mix])
 }
 
 struct Shift {

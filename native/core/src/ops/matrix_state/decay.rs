@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::simd::{add_rows, dispatch, exp, sigmoid, softplus};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -13,6 +13,9 @@ const SHARD: usize = 1 << 14;
 
 /// `scale log sigmoid(x)`: the logarithm of a gate `sigmoid(x)^scale` (Yang et al. 2023, section 4.4).
 pub fn log_sigmoid(x: &Tensor, scale: f32) -> Result<Tensor> {
+    if composed::wanted(x) {
+        return composed::matrix_state::log_sigmoid(x, scale);
+    }
     Ok(x.contiguous()?.apply_op1(LogSigmoid { scale })?)
 }
 
@@ -69,6 +72,9 @@ pub fn ssd_gates(raw: &Tensor, dt_bias: &Weight, a_log: &Weight) -> Result<Tenso
     let (_, _, heads) = raw.dims3()?;
     for weight in [dt_bias, a_log] {
         tensor::check_shape("weights of Mamba-2's gates", &[heads], weight.dims())?;
+    }
+    if composed::wanted(raw) {
+        return composed::matrix_state::ssd_gates(raw, dt_bias, a_log);
     }
     let mut a = tensor::to_vec(a_log)?;
     a.iter_mut().for_each(|a| *a = -a.exp());
@@ -176,6 +182,9 @@ pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Ml
     let heads = width / 2;
     tensor::check_shape("gates of an mLSTM", &[batch, time, 2 * heads], raw.dims())?;
     tensor::check_shape("stabiliser of an mLSTM", &[batch, heads], first.dims())?;
+    if composed::wanted(raw) {
+        return composed::matrix_state::mlstm_gates(raw, first, lengths);
+    }
     let raw = raw.contiguous()?;
     let mut last = tensor::to_vec(&first.detach())?;
     let mut m = vec![0.0; batch * time * heads];

@@ -24,8 +24,7 @@ use candle_core::Tensor;
 use self::pass::MatrixState;
 use self::readout::Reading;
 use self::sizes::Sizes;
-use super::many;
-use super::tensor;
+use super::{composed, many, tensor};
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::{Error, Result};
 
@@ -78,7 +77,11 @@ pub fn matrix_state(
         }
         (None, _) => {}
     }
-    let reading = Reading::new(readout, [batch, time, options.heads])?;
+    readout.check([batch, time, options.heads])?;
+    if composed::wanted(streams) {
+        return composed::matrix_state::matrix_state(streams, gates, state, readout, options);
+    }
+    let reading = Reading::new(readout)?;
     let sizes = Sizes { batch, time, width, wide, options: options.clone() };
     let op = MatrixState::new(sizes, reading);
     let mut inputs = vec![streams, state];

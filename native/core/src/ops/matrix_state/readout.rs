@@ -22,8 +22,18 @@ pub enum Readout {
 }
 
 impl Readout {
-    pub(super) fn is_normalised(&self) -> bool {
+    pub(in crate::ops) fn is_normalised(&self) -> bool {
         matches!(self, Readout::Normalised(_))
+    }
+
+    pub(super) fn check(&self, [batch, time, heads]: [usize; 3]) -> Result<()> {
+        match self {
+            Readout::Plain => Ok(()),
+            Readout::Skip(skip) => check_shape("skip of a matrix state", &[heads], skip.dims()),
+            Readout::Normalised(m) => {
+                check_shape("stabiliser of a matrix state", &[batch, time, heads], m.dims())
+            }
+        }
     }
 }
 
@@ -34,17 +44,11 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub fn new(readout: Readout, [batch, time, heads]: [usize; 3]) -> Result<Self> {
+    pub fn new(readout: Readout) -> Result<Self> {
         let weights = match &readout {
             Readout::Plain => vec![],
-            Readout::Skip(skip) => {
-                check_shape("skip of a matrix state", &[heads], skip.dims())?;
-                to_vec(skip)?
-            }
-            Readout::Normalised(m) => {
-                check_shape("stabiliser of a matrix state", &[batch, time, heads], m.dims())?;
-                to_vec(m)?
-            }
+            Readout::Skip(skip) => to_vec(skip)?,
+            Readout::Normalised(m) => to_vec(m)?,
         };
         Ok(Reading { readout, weights })
     }

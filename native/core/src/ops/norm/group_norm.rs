@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use super::moments;
 use super::scaled::{Rows, scaled};
 use crate::ops::simd::{LANES, dispatch};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::{Error, Result};
 
 /// `y = (x - mean) / sqrt(variance + eps) * weight`, mean and variance over each of the `groups` of the
@@ -22,6 +22,9 @@ pub fn group_norm(
     if weight.dims() != [d] || groups == 0 || d % groups != 0 {
         let got = format!("{:?} in {groups} groups", weight.dims());
         return Err(Error::mismatch("weight of a group norm", format!("[{d}]"), got));
+    }
+    if composed::wanted(x) {
+        return composed::norm::group_norm(x, weight, groups, center, eps);
     }
     scaled(x, weight, GroupNorm { size: d / groups, center, eps })
 }

@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::row_norm::{self, Gradients, Norm};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::{Error, Result, pool};
 
 /// Frames of one shard.
@@ -21,6 +21,9 @@ pub struct HeadNorms {
 /// projection does. The gradients of the weights are left with them.
 pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
     norms.check(tensor::rows(qkv.dims()).1)?;
+    if composed::wanted(qkv) {
+        return composed::norm::head_norm(qkv, norms);
+    }
     Ok(qkv.contiguous()?.apply_op2(&norms.queries.weight, HeadNorm(norms.clone()))?)
 }
 

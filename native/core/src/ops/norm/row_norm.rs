@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::{layer_norm, rms_norm};
 use crate::ops::linear::row_sum;
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -28,6 +28,9 @@ pub struct Norm {
 /// weights are left with them.
 pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
     norm.check(tensor::rows(x.dims()).1)?;
+    if composed::wanted(x) {
+        return composed::norm::row_norm(x, norm);
+    }
     Ok(x.contiguous()?.apply_op2(&norm.weight, RowNorm(norm.clone()))?)
 }
 

@@ -4,9 +4,9 @@ use candle_core::Tensor;
 
 use crate::Result;
 use crate::ops::lengths::Lengths;
-use crate::ops::many;
-use crate::ops::recurrent::{Cell, Gates, Kept, Piece, States, recurrent};
+use crate::ops::recurrent::{Cell, Gates, Kept, Layer, Piece, States};
 use crate::ops::simd::{dispatch, sigmoid_with, tanh_with};
+use crate::ops::{composed, many};
 
 /// `(y, h_n)`: the states `[b, t, h]` after each frame and `[b, h]` after the last (Cho et al. 2014, the
 /// reset gate after the product), of `x [b, t, d]` and `h0 [b, h]`. Gates in the order r, z, n.
@@ -16,8 +16,11 @@ use crate::ops::simd::{dispatch, sigmoid_with, tanh_with};
 /// h' = (1 - z) * n + z * h
 /// ```
 pub fn gru(x: &Tensor, gates: &Gates, h0: &Tensor, lengths: Lengths) -> Result<(Tensor, Tensor)> {
-    let outputs = recurrent::<Gru>(x, gates, &[h0], lengths)?;
-    Ok(many::take::<2>(outputs)?.into())
+    let layer = Layer::<Gru>::new(x, gates, &[h0], lengths.clone())?;
+    if composed::wanted(x) {
+        return composed::recurrent::gru(x, gates, h0, lengths);
+    }
+    Ok(many::take::<2>(layer.apply(x, gates, &[h0])?)?.into())
 }
 
 /// A frame is r, z, n and what r multiplies, `W_hn h + b_hn`.

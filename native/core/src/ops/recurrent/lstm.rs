@@ -4,9 +4,9 @@ use candle_core::Tensor;
 
 use crate::Result;
 use crate::ops::lengths::Lengths;
-use crate::ops::many;
-use crate::ops::recurrent::{Cell, Gates, Kept, Piece, States, recurrent};
+use crate::ops::recurrent::{Cell, Gates, Kept, Layer, Piece, States};
 use crate::ops::simd::{dispatch, sigmoid_with, tanh_with};
+use crate::ops::{composed, many};
 
 /// `(y, h_n, c_n)`: the states h `[b, t, h]` after each frame, and h and c `[b, h]` after the last
 /// (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000), of `x [b, t, d]` and
@@ -23,8 +23,11 @@ pub fn lstm(
     c0: &Tensor,
     lengths: Lengths,
 ) -> Result<(Tensor, Tensor, Tensor)> {
-    let outputs = recurrent::<Lstm>(x, gates, &[h0, c0], lengths)?;
-    Ok(many::take::<3>(outputs)?.into())
+    let layer = Layer::<Lstm>::new(x, gates, &[h0, c0], lengths.clone())?;
+    if composed::wanted(x) {
+        return composed::recurrent::lstm(x, gates, h0, c0, lengths);
+    }
+    Ok(many::take::<3>(layer.apply(x, gates, &[h0, c0])?)?.into())
 }
 
 /// A frame is i, f, g, o.

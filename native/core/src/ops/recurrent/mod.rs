@@ -103,20 +103,6 @@ pub struct Kept<'a> {
     pub c_new: &'a [f32],
 }
 
-/// `(y [b, t, h], states after the last frame [b, h])` of a layer over `x [b, t, d]`.
-pub fn recurrent<C: Cell>(
-    x: &Tensor,
-    gates: &Gates,
-    first: &[&Tensor],
-    lengths: Lengths,
-) -> Result<Vec<Tensor>> {
-    let op = Layer::<C>::new(x, gates, first, lengths)?;
-    let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = gates;
-    let mut inputs: Vec<&Tensor> = vec![x, weight_ih, weight_hh, bias_ih, bias_hh];
-    inputs.extend(first);
-    many::apply(op, &inputs)
-}
-
 struct Layer<C> {
     batch: usize,
     time: usize,
@@ -165,6 +151,14 @@ impl<C: Cell> Layer<C> {
         check_lengths(&lengths, batch, time)?;
         let (gates, tape) = (gates.clone(), Mutex::new(None));
         Ok(Layer { batch, time, input, hidden, lengths, gates, tape, cell: PhantomData })
+    }
+
+    /// `(y [b, t, h], states after the last frame [b, h])` of a layer over `x [b, t, d]`.
+    fn apply(self, x: &Tensor, gates: &Gates, first: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = gates;
+        let mut inputs: Vec<&Tensor> = vec![x, weight_ih, weight_hh, bias_ih, bias_hh];
+        inputs.extend(first);
+        many::apply(self, &inputs)
     }
 
     /// Rows of the batch in one shard: at most four shards, none too small for a matrix unit.

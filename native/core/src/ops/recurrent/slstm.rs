@@ -9,7 +9,7 @@ use crate::ops::many::{self, Many, Numbers};
 use crate::ops::matmul::{View, matmul};
 use crate::ops::matrix_state::decay::unit;
 use crate::ops::simd::{add_assign, dispatch, exp, sigmoid, softplus, tanh};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
@@ -61,6 +61,9 @@ pub fn slstm(
         tensor::check_shape("state of an sLSTM", &[batch, h], part.dims())?;
     }
     check_lengths(&lengths, batch, time)?;
+    if composed::wanted(projected) {
+        return composed::recurrent::slstm(projected, weight, heads, state, lengths);
+    }
     let op = Slstm {
         weight: weight.clone(),
         turned: tensor::with(weight, |weight| Ok(turned(weight, heads)))?,

@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
 use crate::ops::simd::{add_assign, dispatch, exp_with};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::{Error, Result};
 
 /// The bound of one layer, `[c]`, from `bounds [layers, c]`: with the softmax P over the layers,
@@ -12,6 +12,9 @@ pub fn lower_bound(bounds: &Tensor, layer: usize) -> Result<Tensor> {
     let (layers, _) = bounds.dims2()?;
     if layer >= layers {
         return Err(Error::out_of_range("layer", layer as f64, 0.0, layers as f64 - 1.0));
+    }
+    if composed::wanted(bounds) {
+        return composed::scan::lower_bound(bounds, layer);
     }
     Ok(bounds.contiguous()?.apply_op1(LowerBound { layer })?)
 }

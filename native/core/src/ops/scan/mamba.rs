@@ -10,7 +10,7 @@ use crate::ops::dense::parts::Parts;
 use crate::ops::lengths::Lengths;
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::selective_scan::Scan;
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::weights::Weight;
 use crate::{Error, Result};
 
@@ -47,11 +47,15 @@ pub struct MambaWeights<'a> {
 /// ```
 pub fn mamba(
     x: &Tensor,
-    [conv_state, ssm_state]: &[Tensor; 2],
+    states: &[Tensor; 2],
     weights: &MambaWeights<'_>,
     lengths: Lengths,
 ) -> Result<(Tensor, [Tensor; 2])> {
-    let op = Mamba::new(x, [conv_state, ssm_state], weights, lengths)?;
+    let [conv_state, ssm_state] = states;
+    let op = Mamba::new(x, [conv_state, ssm_state], weights, lengths.clone())?;
+    if composed::wanted(x) {
+        return composed::scan::mamba(x, states, weights, lengths);
+    }
     let MambaWeights { in_proj, conv, conv_bias, x_proj, dt_proj, dt_bias, a_log, d, out_proj } =
         *weights;
     let inputs: [&Tensor; INPUTS] = [

@@ -9,7 +9,7 @@ use crate::ops::columns::{Grid, Output, copy, fill, load, outputs, store};
 use crate::ops::lengths::Lengths;
 use crate::ops::many::{self, Many};
 use crate::ops::simd::{LANES, add_rows, dispatch, exp_with, ln_1p, mul_add, sigmoid_with};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 
 /// The logarithm of no weight at all: what a game that has not begun remembers.
 pub const NOTHING: f32 = -1e30;
@@ -50,8 +50,11 @@ pub fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     check("bonus", &[c], u)?;
     check("mean", &[batch, c], mean)?;
     check("weight", &[batch, c], weight)?;
-    let op = Average { grid: Grid::new(batch, time, c, lengths)? };
-    many::take(many::apply(op, &[k, v, w, u, mean, weight])?)
+    let grid = Grid::new(batch, time, c, lengths)?;
+    if composed::wanted(k) {
+        return composed::scan::wkv(inputs, grid.lengths);
+    }
+    many::take(many::apply(Average { grid }, &[k, v, w, u, mean, weight])?)
 }
 
 struct Average {

@@ -140,7 +140,7 @@ pub struct RgLru;
 
 impl RgLru {
     /// `c` of the paper.
-    const POWER: f32 = 8.0;
+    pub const POWER: f32 = 8.0;
 
     /// `(a, sqrt(1 - a^2))` for `log a`, without the cancellation at a near 1.
     #[inline(always)]

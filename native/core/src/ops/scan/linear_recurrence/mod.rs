@@ -18,7 +18,7 @@ use self::walk::{OutputPart, Part, Span, walk, walk_back};
 use crate::Result;
 use crate::ops::columns::{Grid, copy, outputs};
 use crate::ops::lengths::Lengths;
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 
 pub use self::walk::step;
 
@@ -32,6 +32,9 @@ pub use self::walk::step;
 ///
 /// Frames of a row from its length on do not exist: their output is 0 and gives no gradient.
 pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
+    if composed::wanted(b) {
+        return composed::scan::linear_recurrence(a, b, h0, lengths);
+    }
     match a.dims().len() {
         1 => run1(Constant, b, &[a], h0, lengths),
         _ => run2(Plain, [a, b], &[], h0, lengths),
@@ -41,12 +44,18 @@ pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: Lengths) 
 /// minGRU over `projected [b, t, 2c]` (pre-activations of z, candidates) from `h0 [b, c]`:
 /// `h = (1 - sigmoid(z)) h + sigmoid(z) c` (Feng et al. 2024, section 3.1.3) -> `[b, t, c]`.
 pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
+    if composed::wanted(projected) {
+        return composed::scan::min_gru(projected, h0, lengths);
+    }
     run1(MinGru, projected, &[], h0, lengths)
 }
 
 /// minLSTM over `projected [b, t, 3c]` (pre-activations of f and i, candidates) from `h0 [b, c]`:
 /// `h = f / (f + i + eps) h + i / (f + i + eps) c` (Feng et al. 2024, section 3.2.4) -> `[b, t, c]`.
 pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: Lengths) -> Result<Tensor> {
+    if composed::wanted(projected) {
+        return composed::scan::min_lstm(projected, h0, eps, lengths);
+    }
     run1(MinLstm { eps }, projected, &[], h0, lengths)
 }
 
@@ -65,6 +74,9 @@ pub fn rg_lru(
     h0: &Tensor,
     lengths: Lengths,
 ) -> Result<Tensor> {
+    if composed::wanted(x) {
+        return composed::scan::rg_lru(gates, x, lambda, h0, lengths);
+    }
     run2(RgLru, [gates, x], &[lambda], h0, lengths)
 }
 
@@ -77,6 +89,9 @@ pub fn rg_lru(
 /// f = bound + (1 - bound) sigmoid(f)      h = f h + sigmoid(i) silu(v)
 /// ```
 pub fn hgrn(projected: &Tensor, bound: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
+    if composed::wanted(projected) {
+        return composed::scan::hgrn(projected, bound, h0, lengths);
+    }
     run1(Hgrn, projected, &[bound], h0, lengths)
 }
 
@@ -95,6 +110,9 @@ pub fn diagonal_ssm(
     h0: &Tensor,
     lengths: Lengths,
 ) -> Result<Tensor> {
+    if composed::wanted(u) {
+        return composed::scan::diagonal_ssm(u, a_log, dt_log, h0, lengths);
+    }
     run1(Diagonal, u, &[a_log, dt_log], h0, lengths)
 }
 
@@ -134,7 +152,8 @@ fn rest(weights: &[&Tensor], h0: &Tensor) -> Result<Tensor> {
     Ok(Tensor::cat(&rows, 0)?)
 }
 
-fn grid<C: Cell<N, K>, const N: usize, const K: usize>(
+/// Checks all shapes.
+pub(in crate::ops) fn grid<C: Cell<N, K>, const N: usize, const K: usize>(
     sources: &[(&Tensor, usize)],
     weights: &[&Tensor],
     h0: &Tensor,

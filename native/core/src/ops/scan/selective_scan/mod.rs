@@ -11,7 +11,7 @@ use self::walk::{CHUNK, Chunk, Gradients, Row, Scratch, backward, forward, forwa
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::simd::{LANES, add_assign, add_rows, dispatch, exp_with};
-use crate::ops::tensor;
+use crate::ops::{composed, tensor};
 use crate::pool::{for_each_shard, sum_shards};
 use crate::{Error, Result};
 
@@ -72,6 +72,9 @@ pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor
         kept: OnceLock::new(),
     };
     op.check(&inputs)?;
+    if composed::wanted(u) {
+        return composed::scan::selective_scan(inputs, op.lengths);
+    }
     let all = [u, dt, a, b, c, h].into_iter().chain(dt_bias).chain(d).chain(z);
     let [y, h] = many::take(many::apply(op, &all.collect::<Vec<_>>())?)?;
     Ok((y, h))

@@ -1,0 +1,65 @@
+//! Ops composed of candle's beside the ops themselves.
+
+use candle_core::{DType, Tensor, Var};
+use sconce_core::Result;
+use sconce_core::ops::composed::forced;
+use sconce_core::weights::Weight;
+
+use super::{gradient, noise, values};
+
+/// Of the largest number.
+const TOLERANCE: f32 = 1e-4;
+
+/// What `op` makes of variables with these values, and the gradients of each of them, is the same when it
+/// is composed: of numbers of 32 bits, and of numbers of 64, which no op of ours takes, so that none of
+/// them has a part in it.
+pub fn check(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
+    let want = run(inputs, DType::F32, &op);
+    for dtype in [DType::F32, DType::F64] {
+        let got = forced(|| run(inputs, dtype, &op));
+        assert_eq!(got.len(), want.len());
+        for ((what, got), (_, want)) in got.iter().zip(&want) {
+            compare(&format!("{name} of {dtype:?}, {what}"), got, want);
+        }
+    }
+}
+
+fn compare(what: &str, got: &Tensor, want: &Tensor) {
+    assert_eq!(got.dims(), want.dims(), "{what}");
+    let (got, want) = (values(got), values(want));
+    let scale = want.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    assert!(scale > 0.0, "{what}: nothing but zeros");
+    for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+        // Not so if one of them is not a number.
+        let near = (got - want).abs() <= TOLERANCE * scale;
+        assert!(near, "{what}, number {i}: {got} for {want} at a scale of {scale}");
+    }
+}
+
+/// The outputs, then the gradients of the inputs under a loss that weights every number in its own way.
+fn run(
+    inputs: &[Tensor],
+    dtype: DType,
+    op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>,
+) -> Vec<(String, Tensor)> {
+    let variable = |t: &Tensor| Var::from_tensor(&t.to_dtype(dtype).unwrap()).unwrap().into_inner();
+    let variables: Vec<Weight> = inputs.iter().map(|t| variable(t).into()).collect();
+    let outputs = op(&variables).unwrap();
+    let parts = outputs.iter().enumerate().map(|(i, y)| {
+        let cotangent = noise(y.dims(), 77 + i as u64).to_dtype(dtype).unwrap();
+        (y * cotangent).unwrap().sum_all().unwrap()
+    });
+    let loss = parts.reduce(|a, b| (a + b).unwrap()).expect("an output");
+    let store = loss.backward().unwrap();
+    let gradients = variables.iter().enumerate().map(|(i, variable)| {
+        let name = format!("gradient of input {i}");
+        let gradient = match dtype {
+            DType::F32 => gradient(&name, variable, &store),
+            _ => store.get(variable).unwrap_or_else(|| panic!("{name}: none")).clone(),
+        };
+        (name, gradient)
+    });
+    let outputs = outputs.iter().enumerate().map(|(i, y)| (format!("output {i}"), y.detach()));
+    let single = |(name, t): (String, Tensor)| (name, t.to_dtype(DType::F32).unwrap());
+    outputs.chain(gradients).map(single).collect()
+}

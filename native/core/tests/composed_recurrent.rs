@@ -1,0 +1,79 @@
+//! LSTM, GRU and sLSTM are the same composed of candle's ops.
+
+mod common;
+
+use candle_core::Tensor;
+use common::composed::check;
+use common::noise;
+use sconce_core::ops;
+use sconce_core::ops::recurrent::Gates;
+use sconce_core::ops::slstm::SlstmState;
+use sconce_core::weights::Weight;
+
+const LENGTHS: [Option<[usize; 3]>; 2] = [None, Some([43, 0, 17])];
+
+/// `x`, weights of so many gates, and as many states.
+fn layer(gates: usize, states: usize) -> Vec<Tensor> {
+    let (d, h) = (5, 6);
+    let small = |shape: &[usize], seed| (noise(shape, seed) * 0.5).unwrap();
+    let mut all = vec![
+        noise(&[3, 43, d], 1),
+        small(&[gates * h, d], 2),
+        small(&[gates * h, h], 3),
+        small(&[gates * h], 4),
+        small(&[gates * h], 5),
+    ];
+    all.extend((0..states as u64).map(|i| noise(&[3, h], 6 + i)));
+    all
+}
+
+fn gates(t: &[Weight]) -> Gates {
+    Gates::new(t[1].clone(), t[2].clone(), t[3].clone(), t[4].clone())
+}
+
+#[test]
+fn a_gru_is_what_it_is() {
+    for lengths in LENGTHS {
+        check(&format!("gru, {lengths:?}"), &layer(3, 1), |t| {
+            let (y, h) = ops::gru(&t[0], &gates(t), &t[5], lengths.map(Into::into))?;
+            Ok(vec![y, h])
+        });
+    }
+}
+
+#[test]
+fn an_lstm_is_what_it_is() {
+    for lengths in LENGTHS {
+        check(&format!("lstm, {lengths:?}"), &layer(4, 2), |t| {
+            let (y, h, c) = ops::lstm(&t[0], &gates(t), &t[5], &t[6], lengths.map(Into::into))?;
+            Ok(vec![y, h, c])
+        });
+    }
+}
+
+#[test]
+fn an_slstm_is_what_it_is() {
+    let (h, heads) = (6, 2);
+    // The first row has seen nothing.
+    let seen = Tensor::new(&[[0.0f32], [1.0], [1.0]], &candle_core::Device::Cpu).unwrap();
+    let n = (noise(&[3, h], 5).abs().unwrap() + 0.5).unwrap().broadcast_mul(&seen).unwrap();
+    let inputs = [
+        (noise(&[3, 43, 4 * h], 1) * 2.0).unwrap(),
+        noise(&[4 * h, h / heads], 2),
+        noise(&[3, h], 3),
+        noise(&[3, h], 4),
+        n,
+    ];
+    let m = noise(&[3, h], 6);
+    for lengths in LENGTHS {
+        check(&format!("slstm, {lengths:?}"), &inputs, |t| {
+            let [h, c, n] = [2, 3, 4].map(|i: usize| Tensor::clone(&t[i]));
+            let state = SlstmState { h, c, n, m: m.to_dtype(t[0].dtype())? };
+            let lengths = lengths.map(Into::into);
+            let (y, state) = ops::slstm(&t[0], &t[1], heads, &state, lengths)?;
+            let SlstmState { h, c, n, m } = state;
+            // c and n are in units of e^m, which rounding may tip over to the next one.
+            Ok(vec![y, h, (c / &n)?, (n.log()? + m)?])
+        });
+    }
+}

@@ -1,0 +1,309 @@
+//! Steps, runs and decisions whose ops are composed of candle's, beside those of our own ops.
+//!
+//! Steps and decisions run in numbers of 64 bits too. No op of ours takes these, and no tensor of 32 goes
+//! together with them: as on another device, all that is made on the way has to be made beside the weights.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use candle_core::DType;
+use sconce_core::backbone::{Context, State};
+use sconce_core::ops::composed::forced;
+use sconce_core::ops::tensor;
+use sconce_core::policy::Frames;
+use sconce_core::projection::Projection;
+use sconce_core::rng::Rng;
+use sconce_core::sampling::{Draw, Sampling};
+use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Melee};
+use sconce_core::weights::Weight;
+use sconce_core::{Policy, Spec, checkpoint};
+use sconce_data::{Corpus, Schema, VectorGame};
+use serde_json::json;
+
+use crate::bench::examples;
+use crate::eval::evaluate;
+use crate::loss::LossOptions;
+use crate::optimiser::{Kind, OptimiserConfig};
+use crate::options::{EvaluateOptions, Mode, TrainOptions};
+use crate::report::{Event, RunReport};
+use crate::run::run;
+use crate::step::{Examples, Stepper, Unroll};
+
+fn mlp() -> Backbone {
+    let mlp = json!({
+        "hidden_sizes": [24, 17], "layer_norm": true, "residual": true,
+        "dropout": 0.2, "input_dropout": 0.1,
+    });
+    serde_json::from_value(json!({ "mlp": mlp })).unwrap()
+}
+
+fn recurrent(name: &str) -> Backbone {
+    let sizes = json!({
+        "hidden_size": 16, "num_layers": 2, "layer_norm": true, "input_norm": true,
+        "dropout": 0.2, "input_dropout": 0.0,
+    });
+    serde_json::from_value(json!({ name: sizes })).unwrap()
+}
+
+fn attention() -> Backbone {
+    let sizes = json!({
+        "hidden_size": 16, "num_layers": 2, "num_heads": 2, "head_dim": 8, "window_size": 6,
+        "qk_layernorm": true, "input_norm": false, "dropout": 0.2, "input_dropout": 0.0,
+    });
+    serde_json::from_value(json!({ "sliding_window": sizes })).unwrap()
+}
+
+/// Controllers of both kinds, with and without a hidden layer and a prior.
+fn controllers() -> Vec<Spec> {
+    let embedding = Embedding::Melee(Melee { queue_depth: 2, ..Melee::packed() });
+    let spec = |backbone, kind, prior, hidden_size| {
+        let mut heads = Heads { prior, ..Heads::controller(kind) };
+        heads.parts.iter_mut().for_each(|head| head.hidden_size = hidden_size);
+        Spec { embedding: embedding.clone(), backbone, heads }
+    };
+    vec![
+        spec(mlp(), HeadsKind::Independent, true, 12),
+        spec(recurrent("gru"), HeadsKind::Independent, false, 0),
+        spec(recurrent("lstm"), HeadsKind::Autoregressive, true, 12),
+        spec(attention(), HeadsKind::Independent, false, 12),
+    ]
+}
+
+/// The policy with weights of a type.
+fn of_type(policy: &Policy, dtype: DType) -> Policy {
+    let weights = policy.weights().iter();
+    let typed = |(name, w): (&String, &Weight)| (name.clone(), w.to_dtype(dtype).unwrap().into());
+    Policy::from_weights(policy.spec(), weights.map(typed).collect()).unwrap()
+}
+
+fn assert_near(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let scale = want.iter().fold(1e-6f32, |m, v| m.max(v.abs()));
+    for (got, want) in got.iter().zip(want) {
+        // Not so if one of them is not a number.
+        let near = (got - want).abs() <= tolerance * scale;
+        assert!(near, "{what}: {got} is not {want} at a scale of {scale}");
+    }
+}
+
+/// What some steps give.
+struct Steps {
+    losses: Vec<f32>,
+    norms: Vec<f32>,
+    weights: Vec<f32>,
+    averages: Vec<f32>,
+    state: Vec<f32>,
+}
+
+fn numbers(policy: &Policy) -> Vec<f32> {
+    policy.weights().values().flat_map(|w| tensor::to_vec(w).unwrap()).collect()
+}
+
+const BATCH: usize = 3;
+const TIME: usize = 8;
+
+/// Five steps, each on from where the one before ended.
+fn steps(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: OptimiserConfig) -> Steps {
+    let bits = policy.spec().heads.parts.iter().map(|head| match head.kind {
+        HeadKind::Bernoulli(bits) => bits,
+        HeadKind::Categorical(_) => 0,
+    });
+    let loss = loss.clone().with_press_rates(&vec![0.3; bits.sum()]);
+    let mut stepper = Stepper::new(policy, &loss, config, 0.5, 7).unwrap();
+    stepper = stepper.unrolling(unroll).averaging(Some(0.9));
+    let (frames, labels, weights) = examples(policy.spec(), BATCH, TIME, 3);
+    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let mut state = stepper.policy().zero_state(BATCH).unwrap();
+    let (mut losses, mut norms) = (vec![], vec![]);
+    for step in 0..5 {
+        let (stepped, after) = stepper.step_from(x, &state, step, 3e-3).unwrap();
+        losses.push(stepped.losses.total as f32);
+        norms.push(stepped.grad_norm as f32);
+        state = after.unwrap_or(state);
+    }
+    let averages = numbers(&stepper.averaged().unwrap());
+    let weights = numbers(stepper.policy());
+    Steps { losses, norms, weights, averages, state: state.to_vec().unwrap() }
+}
+
+#[test]
+fn steps_that_are_composed_are_those_of_our_own_ops() {
+    let full = LossOptions { head_normalize: true, ..LossOptions::default() };
+    let carried = Unroll { carry: true, ..Unroll::default() };
+    let parts = Unroll { truncate_bptt: Some(3), micro_batch: Some(2), ..carried };
+    let adamw = OptimiserConfig::default();
+    let lamb = OptimiserConfig::new(Kind::Lamb);
+    let ways = [
+        (LossOptions::plain(), Unroll::default(), adamw),
+        (LossOptions::plain(), parts, adamw),
+        (full, carried, lamb),
+    ];
+    for spec in controllers() {
+        let policy = Policy::init(&spec, 4).unwrap();
+        for (way, (loss, unroll, config)) in ways.iter().enumerate() {
+            let want = steps(&policy, loss, *unroll, *config);
+            assert!(want.losses[4] < want.losses[0] && want.norms[0] > 0.0);
+            for dtype in [DType::F32, DType::F64] {
+                let got = forced(|| steps(&of_type(&policy, dtype), loss, *unroll, *config));
+                let what =
+                    |of: &str| format!("{of} of {:?}, way {way}, {dtype:?}", spec.heads.kind);
+                assert_near(&got.losses, &want.losses, 1e-4, &what("losses"));
+                assert_near(&got.norms, &want.norms, 1e-3, &what("norms"));
+                assert_near(&got.weights, &want.weights, 1e-3, &what("weights"));
+                assert_near(&got.averages, &want.averages, 1e-3, &what("averages"));
+                assert_near(&got.state, &want.state, 1e-3, &what("state"));
+            }
+        }
+    }
+}
+
+/// Some frames one after the other: logits and choices of each, and the state after them.
+fn play(policy: &Policy, context: &Context) -> (Vec<f32>, Vec<u16>, Vec<f32>) {
+    let (frames, _, _) = examples(policy.spec(), BATCH, TIME, 5);
+    let mut state = policy.zero_state(BATCH).unwrap();
+    let (mut logits, mut choices) = (vec![], vec![]);
+    for t in 0..TIME {
+        let frame: Frames = frames.part(&(0..BATCH), &(t..t + 1));
+        let rngs: Vec<Rng> = (0..BATCH as u64).map(|row| Rng::new(row, "act", t as u64)).collect();
+        let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None };
+        let (decision, after): (_, State) = policy.act(&frame, &state, draw, context).unwrap();
+        logits.extend(decision.logits);
+        choices.extend(decision.choices);
+        state = after;
+    }
+    (logits, choices, state.to_vec().unwrap())
+}
+
+#[test]
+fn decisions_that_are_composed_are_those_of_our_own_ops() {
+    for spec in controllers() {
+        let policy = Policy::init(&spec, 4).unwrap();
+        let direction: Vec<f32> = (0..policy.trunk_width()).map(|i| (i as f32).sin()).collect();
+        let projection = Projection::new(&direction, policy.trunk_width()).unwrap();
+        let context = Context::default().projecting(Some(projection.into()));
+        let (logits, choices, state) = play(&policy, &context);
+        for dtype in [DType::F32, DType::F64] {
+            let got = forced(|| play(&of_type(&policy, dtype), &context));
+            let what = format!("{:?}, {dtype:?}", spec.heads.kind);
+            assert_near(&got.0, &logits, 1e-4, &what);
+            assert_near(&got.2, &state, 1e-4, &what);
+            assert_eq!(got.1, choices, "{what}");
+        }
+    }
+}
+
+/// With options that they are trained by.
+fn backbones() -> Vec<(Backbone, TrainOptions)> {
+    let options = || TrainOptions {
+        batch_size: 8,
+        window_size: 20,
+        stride: 10,
+        steps: Some(30),
+        warmup_steps: 2,
+        learning_rate: 1e-2,
+        val_split: 0.25,
+        validate_every: Some(10),
+        ema_decay: Some(0.9),
+        gradient_report: Some(10),
+        ..TrainOptions::default()
+    };
+    let carried = TrainOptions { unroll: Mode::Carry, accumulation_steps: 2, ..options() };
+    let again = TrainOptions { gradient_checkpoint: true, ..options() };
+    vec![
+        (mlp(), options()),
+        (recurrent("gru"), carried.clone()),
+        (recurrent("lstm"), again),
+        (attention(), options()),
+        (attention(), carried),
+    ]
+}
+
+fn heads() -> Heads {
+    let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 8 };
+    let parts = vec![head("sign", HeadKind::Categorical(3)), head("large", HeadKind::Bernoulli(2))];
+    Heads { kind: HeadsKind::Independent, parts, stream_size: 8, prior: false }
+}
+
+/// Two numbers a frame; to be told are the sign of the one and whether they are large.
+fn corpus(dir: &Path) -> Corpus {
+    let game = |game: u64| {
+        let rng = Rng::new(1, "test", game);
+        let x: Vec<f32> = (0..180).map(|i| rng.normal(i)).collect();
+        let labels = x.chunks_exact(2).flat_map(|x| {
+            let sign = if x[0].abs() < 0.1 { 2 } else { u16::from(x[0] > 0.0) };
+            [sign, u16::from(x[0].abs() > 1.0), u16::from(x[1].abs() > 0.5)]
+        });
+        VectorGame { labels: labels.collect(), x }
+    };
+    let games: Vec<VectorGame> = (0..8).map(game).collect();
+    Corpus::build(&Schema::vector(2, &heads()), &games, dir).unwrap()
+}
+
+/// A run until `stop`: the loss of each step, and its report.
+fn trained(
+    corpus: &Corpus,
+    spec: &Spec,
+    options: &TrainOptions,
+    out: &Path,
+    stop: u64,
+) -> (Vec<f32>, RunReport) {
+    let (losses, cancel) = (RefCell::new(vec![]), AtomicBool::new(false));
+    let listen = |event| {
+        if let Event::Step { step, loss, .. } = event {
+            losses.borrow_mut().push(loss as f32);
+            cancel.store(step == stop, Ordering::Relaxed);
+        }
+    };
+    let report = run(corpus, spec, options, out, &listen, &cancel).unwrap();
+    (losses.into_inner(), report)
+}
+
+/// All numbers of the last state, by name.
+fn saved(out: &Path) -> Vec<(String, Vec<f32>)> {
+    let file = checkpoint::load(&out.join("last.safetensors")).unwrap();
+    let weights = file.weights.iter().map(|(name, w)| (name.clone(), tensor::to_vec(w).unwrap()));
+    weights.chain(file.optimiser).collect()
+}
+
+#[test]
+fn a_run_that_is_composed_learns_saves_goes_on_and_scores_as_one_of_our_own_ops() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    for (i, (backbone, options)) in backbones().into_iter().enumerate() {
+        let spec = Spec { embedding: Embedding::Vector(2), backbone, heads: heads() };
+        let out = |name: &str| dir.path().join(format!("{i}-{name}"));
+        let go =
+            |name, options: &TrainOptions, stop| trained(&corpus, &spec, options, &out(name), stop);
+        let what = |of: &str| format!("{of} of {}, {i}", spec.backbone.name());
+        let (want, own) = go("own", &options, 0);
+        let (got, composed) = forced(|| go("composed", &options, 0));
+        assert!(want.len() == 30 && want[29] < 0.8 * want[0], "{want:?}");
+        assert_near(&got, &want, 1e-3, &what("losses"));
+        for ((name, got), (_, want)) in saved(&out("composed")).iter().zip(&saved(&out("own"))) {
+            assert_near(got, want, 2e-2, &what(name));
+        }
+
+        // Stopped and gone on with: the same bits, and after steps of our own ops the same numbers.
+        let resume = TrainOptions { resume: true, ..options.clone() };
+        let mut cut = forced(|| go("cut", &resume, 13)).0;
+        cut.extend(forced(|| go("cut", &resume, 0)).0);
+        assert_eq!(cut, got, "{}", what("losses of the run that was cut"));
+        assert!(saved(&out("cut")) == saved(&out("composed")), "{}", what("state"));
+        let mut mixed = go("mixed", &resume, 13).0;
+        mixed.extend(forced(|| go("mixed", &resume, 0)).0);
+        assert_near(&mixed, &want, 1e-3, &what("losses of both"));
+
+        // Whichever ops a policy was trained with, it scores the same with either.
+        let nll = |report: &RunReport| report.policy.as_ref().unwrap().nll as f32;
+        assert_near(&[nll(&composed)], &[nll(&own)], 1e-3, &what("NLL"));
+        let best = Policy::load(&out("composed").join("best.safetensors")).unwrap();
+        let never = AtomicBool::new(false);
+        let score = || {
+            let options = EvaluateOptions::default();
+            let scored = evaluate(&best, &corpus, None, &options, &|_| (), &never).unwrap();
+            scored.policy.nll as f32
+        };
+        assert_near(&[forced(score)], &[score()], 1e-5, &what("score"));
+    }
+}
