@@ -4,6 +4,7 @@ use candle_core::{D, Tensor};
 
 use super::elementwise::activate;
 use super::norm::row_norm;
+use super::product;
 use super::residual::around;
 use crate::Result;
 use crate::ops::{Activation, Affine, Branch, Norm, Residual, many, tensor};
@@ -12,7 +13,7 @@ use crate::weights::Weight;
 /// `x W^T + b`
 fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Weight>) -> Result<Tensor> {
     let (rows, k) = tensor::rows(x.dims());
-    let mut y = x.reshape((rows, k))?.matmul(&weight.t()?)?;
+    let mut y = product(&x.reshape((rows, k))?, &weight.t()?)?;
     if let Some(bias) = bias {
         y = y.broadcast_add(bias)?;
     }

@@ -40,3 +40,9 @@ pub fn forced<R>(f: impl FnOnce() -> R) -> R {
     let _back = Back(FORCED.replace(true));
     f()
 }
+
+/// `a b [.., n, m]` of `a [.., n, k]` and `b [.., k, m]`: all products of composed ops, on any device.
+#[expect(clippy::disallowed_methods, reason = "ours run on a CPU only")]
+pub(in crate::ops) fn product(a: &Tensor, b: &Tensor) -> candle_core::Result<Tensor> {
+    a.matmul(b)
+}
