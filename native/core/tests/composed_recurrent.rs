@@ -57,16 +57,19 @@ fn an_slstm_is_what_it_is() {
     // The first row has seen nothing.
     let seen = Tensor::new(&[[0.0f32], [1.0], [1.0]], &candle_core::Device::Cpu).unwrap();
     let n = (noise(&[3, h], 5).abs().unwrap() + 0.5).unwrap().broadcast_mul(&seen).unwrap();
-    let inputs = [
-        (noise(&[3, 43, 4 * h], 1) * 2.0).unwrap(),
-        noise(&[4 * h, h / heads], 2),
-        noise(&[3, h], 3),
-        noise(&[3, h], 4),
-        n,
-    ];
-    let m = noise(&[3, h], 6);
-    for lengths in LENGTHS {
-        check(&format!("slstm, {lengths:?}"), &inputs, |t| {
+    // e^100 is beyond all numbers.
+    for (large, lengths) in [0.0, 100.0].into_iter().zip(LENGTHS) {
+        let projected = [(1, large), (7, 0.0), (8, 0.0), (9, 0.0)]
+            .map(|(seed, mean)| noise(&[3, 43, h], seed).affine(2.0, mean).unwrap());
+        let inputs = [
+            Tensor::cat(&projected, 2).unwrap(),
+            noise(&[4 * h, h / heads], 2),
+            noise(&[3, h], 3),
+            noise(&[3, h], 4),
+            n.clone(),
+        ];
+        let m = (noise(&[3, h], 6) + large).unwrap();
+        check(&format!("slstm, i around {large}, {lengths:?}"), &inputs, |t| {
             let [h, c, n] = [2, 3, 4].map(|i: usize| Tensor::clone(&t[i]));
             let state = SlstmState { h, c, n, m: m.to_dtype(t[0].dtype())? };
             let lengths = lengths.map(Into::into);
