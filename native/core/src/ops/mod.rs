@@ -17,9 +17,9 @@
 //! | [`attention`] | attention over a window that slides, softmax |
 //! | [`matmul`] | the one door to products |
 //!
-//! What they are made with: [`tensor`] (tensors as slices), [`many`] (ops of many inputs and outputs),
-//! [`composed`] (the same ops on other devices), [`simd`] (loops for the widest vectors at hand), [`residual`] (what stands around a layer), [`columns`] (shards of channels), [`lengths`] (frames of
-//! each row).
+//! What they are made with: [`tensor`] (tensors as slices), [`many`] (ops of many inputs and outputs), [`simd`] (loops
+//! for the widest vectors at hand), [`residual`] (what stands around a layer), [`columns`] (shards of channels),
+//! [`lengths`] (frames of each row). On devices that are not the CPU each op is [`composed`] of candle's.
 
 pub mod attention;
 pub mod columns;
