@@ -363,7 +363,7 @@ defmodule Sconce.ServingTest do
       assert stats.batch_size.max == 1
     end
 
-    test "is no step of what is not packed" do
+    test "is not what looks at a window" do
       policy = policy!(backbone: :xlstm)
       serving = start!(policy: policy, lane: :inline)
       {:ok, own} = Session.open(policy, seed: 5, window_size: 6, mode: :window)

@@ -7,6 +7,7 @@ use candle_core::{D, DType, Device, Tensor};
 use super::dense::linear;
 use super::frames::blank;
 use super::norm::head_norm;
+use super::product;
 use super::residual::around;
 use crate::Result;
 use crate::ops::attention::{CHUNK, Cache, Pairing, Projections, Window};
@@ -233,12 +234,6 @@ pub(super) fn turn(a: &Tensor, b: &Tensor, cos: &Tensor, sin: &Tensor) -> Result
     let first = (a.broadcast_mul(cos)? - b.broadcast_mul(sin)?)?;
     let second = (b.broadcast_mul(cos)? + a.broadcast_mul(sin)?)?;
     Ok(Tensor::cat(&[first, second], D::Minus1)?)
-}
-
-/// `a b [.., n, m]` of `a [.., n, k]` and `b [.., k, m]`.
-#[expect(clippy::disallowed_methods, reason = "a product on any device")]
-pub(super) fn product(a: &Tensor, b: &Tensor) -> candle_core::Result<Tensor> {
-    a.matmul(b)
 }
 
 /// `[1, n]`: 0, 1 and so on.

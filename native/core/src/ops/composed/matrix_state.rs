@@ -2,9 +2,10 @@
 
 use candle_core::Tensor;
 
-use super::attention::{product, turn};
+use super::attention::turn;
 use super::elementwise::activate;
 use super::frames::blank;
+use super::product;
 use super::recurrent::{Rows, units};
 use crate::ops::Activation;
 use crate::ops::lengths::Lengths;

@@ -5,6 +5,7 @@ use candle_core::Tensor;
 use super::dense::linear;
 use super::elementwise::activate;
 use super::frames::{blank, present};
+use super::product;
 use crate::Result;
 use crate::ops::lengths::Lengths;
 use crate::ops::recurrent::Gates;
@@ -95,11 +96,10 @@ fn blocks(weight: &Weight, heads: usize) -> candle_core::Result<Tensor> {
 }
 
 /// `R h [b, 4h]` of `h [b, h]`.
-#[expect(clippy::disallowed_methods, reason = "a product on any device")]
-fn product(h: &Tensor, blocks: &Tensor) -> candle_core::Result<Tensor> {
+fn recurrence(h: &Tensor, blocks: &Tensor) -> candle_core::Result<Tensor> {
     let ((batch, width), (heads, w, _)) = (h.dims2()?, blocks.dims3()?);
     let h = h.reshape((batch, heads, w))?.transpose(0, 1)?.contiguous()?;
-    let gates = h.matmul(blocks)?.reshape((heads, batch, 4, w))?;
+    let gates = product(&h, blocks)?.reshape((heads, batch, 4, w))?;
     gates.permute((1, 2, 0, 3))?.reshape((batch, 4 * width))
 }
 
@@ -117,7 +117,7 @@ pub fn slstm(
     let zeros = n.zeros_like()?;
     let nothing = zeros.affine(1.0, f64::NEG_INFINITY)?;
     for t in 0..projected.dim(1)? {
-        let [i, f, z, o] = parts(&(frame(projected, t)? + product(&h, &blocks)?)?)?;
+        let [i, f, z, o] = parts(&(frame(projected, t)? + recurrence(&h, &blocks)?)?)?;
         let log = activate(&f.neg()?, Activation::Softplus)?;
         let unseen = n.eq(&zeros)?;
         let least = i.maximum(&(&m - &log)?)?;
