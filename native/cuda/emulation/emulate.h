@@ -19,6 +19,7 @@
 
 #define __global__
 #define __device__
+#define __launch_bounds__(...)
 // A block's own: blocks run one after another, so one copy is enough. Tests are threads.
 #define __shared__ static thread_local
 
@@ -30,6 +31,7 @@ inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 template <typename A, typename B> auto min(A a, B b) -> std::common_type_t<A, B> { return b < a ? b : a; }
+template <typename A, typename B> auto max(A a, B b) -> std::common_type_t<A, B> { return a < b ? b : a; }
 
 namespace emulate {
 

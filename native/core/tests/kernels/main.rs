@@ -2,6 +2,7 @@
 //! it touches are seen where there is no card. With the feature `cuda` the same tests run on a card as well, if
 //! they are asked for: `-- --include-ignored`.
 
+mod attention;
 #[cfg(feature = "cuda")]
 mod card;
 mod emulated;
