@@ -103,6 +103,10 @@ defmodule Sconce.Device do
   end
 
   @doc false
+  # Whether they are one, whoever chose it.
+  def same?(a, b), do: {a.kind, a.index} == {b.kind, b.index}
+
+  @doc false
   # What is shown of it beside other things: nothing of a CPU that nobody had to choose.
   def aside(device) when device in [nil, %__MODULE__{}], do: ""
   def aside(device), do: " · #{device}"
