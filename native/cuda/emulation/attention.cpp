@@ -10,4 +10,3 @@
 
 EMULATED_ATTENTION(attention_f32)
 EMULATED_ATTENTION(attention_bf16)
-EMULATED(attention_count)

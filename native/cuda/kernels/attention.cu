@@ -4,7 +4,7 @@
 // qkv [b, t, 3 * heads * head_dim], rings of the cache [b, window, heads * head_dim], y and all gradients of these are
 // of type T; `seen` [b], tables of rotations [positions, head_dim / 2], log_sums and `along` [b, heads, t] are f32, as
 // is all arithmetic. The query of frame t sees the frames s with 0 <= t - s < window that exist: those of its row, of
-// `lengths` frames, and those in the cache, which are s = -1, -2 and so on, as many as the row has `seen`. Frame s
+// `lengths` frames, all without any, and those in the cache, which are s = -1, -2 and so on, as many as the row has `seen`. Frame s
 // lies in slot (seen + s) % window of the ring.
 //
 // head_dim is even and at most D = 32, 64 or 128. Scores depend on the distance of two frames alone: a block counts
@@ -94,7 +94,7 @@ template <typename T> struct Row {
     this->seen = int(seen[row]);
     window = sizes.window;
     past = min(this->seen, window - 1);
-    frames = lengths[row];
+    frames = lengths ? lengths[row] : sizes.time;
   }
 
   __device__ const T *query(int t) const { return qkv + t * 3 * width; }
@@ -489,41 +489,60 @@ __device__ void last(Sizes sizes, const T *qkv, const T *keys, const T *values, 
   }
 }
 
-// Where the cache after a sequence and the sequence are the same: number i of part `blockIdx.y`, keys or values.
-struct Appended {
-  // In the ring and in qkv; neither if the frame does not exist.
-  long long in_ring = -1, in_qkv;
+// A number of the ring after a sequence, of the keys or of the values as `blockIdx.y` says, and what becomes of it.
+// A thread for each number.
+struct Slot {
+  // In the ring, none behind the last; and in qkv, none where the slot keeps what it has.
+  long long ring = -1, qkv = -1;
+  bool first_of_row;
+  long long row;
 
-  __device__ Appended(Sizes sizes, const float *seen, const int *lengths, long long batch) {
+  __device__ Slot(Sizes sizes, const float *seen, const int *lengths, long long batch) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x, width = sizes.width();
-    const int most = min(sizes.time, sizes.window);
-    const long long row = i / width / most;
+    row = i / width / sizes.window;
     if (row >= batch) return;
-    const int s = lengths[row] - 1 - int(i / width % most);
-    if (s < 0) return;
-    in_ring = (row * sizes.window + (int(seen[row]) + s) % sizes.window) * width + i % width;
-    in_qkv = ((row * sizes.time + s) * 3 + 1 + blockIdx.y) * width + i % width;
+    ring = i;
+    const long long column = i % width;
+    const int slot = int(i / width % sizes.window), frames = lengths ? lengths[row] : sizes.time;
+    first_of_row = column == 0 && slot == 0 && blockIdx.y == 0;
+    // How far the slot lies behind that of the last frame.
+    const int back = (int(seen[row]) % sizes.window + frames - 1 - slot + sizes.window) % sizes.window;
+    if (back < frames) qkv = ((row * sizes.time + frames - 1 - back) * 3 + 1 + blockIdx.y) * width + column;
   }
 };
 
-// The last frames of each row go to its rings, where these are.
+// The rings after a sequence, which may be those before; one alone if the other is null. Rows have then seen `after`
+// frames: counted up to `window`, and from there on in window..2 * window.
 template <typename T>
-__device__ void append(Sizes sizes, const T *qkv, const float *seen, const int *lengths, T *keys, T *values,
-                       long long batch) {
-  const Appended number(sizes, seen, lengths, batch);
-  if (number.in_ring >= 0) (blockIdx.y == 0 ? keys : values)[number.in_ring] = qkv[number.in_qkv];
+__device__ void append(Sizes sizes, const T *qkv, const float *seen, const int *lengths, const T *keys,
+                       const T *values, T *next_keys, T *next_values, float *after, long long batch) {
+  const Slot slot(sizes, seen, lengths, batch);
+  if (slot.ring < 0) return;
+  const T *ring = blockIdx.y == 0 ? keys : values;
+  T *next = blockIdx.y == 0 ? next_keys : next_values;
+  if (next && slot.qkv >= 0) next[slot.ring] = qkv[slot.qkv];
+  if (next && slot.qkv < 0 && next != ring) next[slot.ring] = ring[slot.ring];
+  if (after && slot.first_of_row) {
+    const int frames = int(seen[slot.row]) + (lengths ? lengths[slot.row] : sizes.time);
+    after[slot.row] = float(frames < sizes.window ? frames : sizes.window + frames % sizes.window);
+  }
 }
 
-// Of the gradients of the rings after the sequence those of its frames become the sequence's, dqkv, the rest of which
-// is 0 already, and are 0 in those of the rings before.
+// Of the gradients of the rings after a sequence those of the rings before, and those of the sequence; dqkv is 0 where
+// a frame is in no ring.
 template <typename T>
-__device__ void append_backward(Sizes sizes, const float *seen, const int *lengths, T *dkeys, T *dvalues, T *dqkv,
-                                long long batch) {
-  const Appended number(sizes, seen, lengths, batch);
-  if (number.in_ring < 0) return;
-  T *dring = (blockIdx.y == 0 ? dkeys : dvalues) + number.in_ring;
-  dqkv[number.in_qkv] = *dring;
-  write(dring, 0.0f);
+__device__ void append_backward(Sizes sizes, const float *seen, const int *lengths, const T *dnext_keys,
+                                const T *dnext_values, T *dkeys, T *dvalues, T *dqkv, long long batch) {
+  const Slot slot(sizes, seen, lengths, batch);
+  const T *dnext = blockIdx.y == 0 ? dnext_keys : dnext_values;
+  T *dring = blockIdx.y == 0 ? dkeys : dvalues;
+  if (slot.ring < 0 || !dnext) return;
+  if (slot.qkv >= 0) {
+    dqkv[slot.qkv] = dnext[slot.ring];
+    write(dring + slot.ring, 0.0f);
+  } else {
+    dring[slot.ring] = dnext[slot.ring];
+  }
 }
 
 } // namespace
@@ -537,7 +556,7 @@ __device__ void append_backward(Sizes sizes, const float *seen, const int *lengt
     forward<D>(Sizes{time, heads, head_dim, window, interleaved}, qkv, keys, values, seen, lengths, cos, sin, y,      \
                log_sums);                                                                                             \
   }                                                                                                                   \
-  extern "C" __global__ void __launch_bounds__(THREADS, 4) attention_##name##_##D##_backward_queries(                    \
+  extern "C" __global__ void __launch_bounds__(THREADS, 3) attention_##name##_##D##_backward_queries(                    \
       const T *__restrict__ qkv, const T *__restrict__ keys, const T *__restrict__ values,                            \
       const float *__restrict__ seen, const int *__restrict__ lengths, const float *__restrict__ cos,                 \
       const float *__restrict__ sin, const T *__restrict__ y, const T *__restrict__ dy,                               \
@@ -568,25 +587,19 @@ __device__ void append_backward(Sizes sizes, const float *seen, const int *lengt
   ATTENTION(name, T, 64)                                                                                              \
   ATTENTION(name, T, 128)                                                                                             \
   extern "C" __global__ void attention_##name##_append(                                                               \
-      const T *__restrict__ qkv, const float *__restrict__ seen, const int *__restrict__ lengths,                     \
-      T *__restrict__ keys, T *__restrict__ values, long long batch, int time, int heads, int head_dim, int window) { \
-    append(Sizes{time, heads, head_dim, window, 0}, qkv, seen, lengths, keys, values, batch);                         \
+      const T *__restrict__ qkv, const float *__restrict__ seen, const int *__restrict__ lengths, const T *keys,      \
+      const T *values, T *next_keys, T *next_values, float *__restrict__ after, long long batch, int time, int heads, \
+      int head_dim, int window) {                                                                                     \
+    append(Sizes{time, heads, head_dim, window, 0}, qkv, seen, lengths, keys, values, next_keys, next_values, after,  \
+           batch);                                                                                                    \
   }                                                                                                                   \
   extern "C" __global__ void attention_##name##_append_backward(                                                      \
-      const float *__restrict__ seen, const int *__restrict__ lengths, T *__restrict__ dkeys,                         \
-      T *__restrict__ dvalues, T *__restrict__ dqkv, long long batch, int time, int heads, int head_dim,              \
-      int window) {                                                                                                   \
-    append_backward(Sizes{time, heads, head_dim, window, 0}, seen, lengths, dkeys, dvalues, dqkv, batch);             \
+      const float *__restrict__ seen, const int *__restrict__ lengths, const T *__restrict__ dnext_keys,              \
+      const T *__restrict__ dnext_values, T *__restrict__ dkeys, T *__restrict__ dvalues, T *__restrict__ dqkv,       \
+      long long batch, int time, int heads, int head_dim, int window) {                                               \
+    append_backward(Sizes{time, heads, head_dim, window, 0}, seen, lengths, dnext_keys, dnext_values, dkeys, dvalues, \
+                    dqkv, batch);                                                                                     \
   }
 
 APPEND(f32, float)
 APPEND(bf16, __nv_bfloat16)
-
-// Frames that rows have seen after so many more: counted up to `window`, and from there on in window..2 * window.
-extern "C" __global__ void attention_count(const float *__restrict__ seen, const int *__restrict__ lengths,
-                                           float *__restrict__ after, int batch, int window) {
-  const int row = blockIdx.x * blockDim.x + threadIdx.x;
-  if (row >= batch) return;
-  const int frames = int(seen[row]) + lengths[row];
-  after[row] = float(frames < window ? frames : window + frames % window);
-}

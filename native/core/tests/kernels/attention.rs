@@ -206,23 +206,23 @@ impl Case {
         kernels.launch(&kernel("backward_keys"), by_tile(time), block, &mut arguments);
         assert_near("dqkv alone", &alone.read(), &dqkv.read(), 1.0 / 128.0);
 
-        let appended = 3 * time.min(size) * heads * head_dim;
-        let (grid, block) = ([(appended as u32).div_ceil(64), 2, 1], [64, 1, 1]);
+        let ring = self.rings[0].len();
+        let (grid, block) = ([(ring as u32).div_ceil(64), 2, 1], [64, 1, 1]);
         let kernel = |step: &str| format!("attention_{}_{step}", T::NAME);
+        let [mut next_keys, mut next_values] = self.rings.each_ref().map(|ring| unwritten(ring));
+        let mut after = Memory::<f32>::unwritten(3);
         let mut arguments = vec![qkv.argument(), seen.argument(), lengths.argument()];
-        arguments.extend([keys.argument(), values.argument(), Long(3)]);
+        arguments.extend([keys.argument(), values.argument()]);
+        arguments.extend([next_keys.argument(), next_values.argument(), after.argument(), Long(3)]);
         arguments.extend(plain());
         kernels.launch(&kernel("append"), grid, block, &mut arguments);
 
-        let mut after = Memory::<f32>::unwritten(3);
-        let mut arguments = vec![seen.argument(), lengths.argument(), after.argument()];
-        arguments.extend([Int(3), Int(size as i32)]);
-        kernels.launch("attention_count", [2, 1, 1], [2, 1, 1], &mut arguments);
-
         let mut dappended = Memory::<T>::of(&vec![0.0; self.qkv.len()]);
+        let [mut dnext_keys, mut dnext_values] = self.dnext.each_ref().map(|d| Memory::<T>::of(d));
         let [mut dkeys_before, mut dvalues_before] =
-            self.dnext.each_ref().map(|d| Memory::<T>::of(d));
+            self.rings.each_ref().map(|ring| unwritten(ring));
         let mut arguments = vec![seen.argument(), lengths.argument()];
+        arguments.extend([dnext_keys.argument(), dnext_values.argument()]);
         arguments.extend([dkeys_before.argument(), dvalues_before.argument()]);
         arguments.extend([dappended.argument(), Long(3)]);
         arguments.extend(plain());
@@ -234,8 +234,8 @@ impl Case {
             ("dkeys", dkeys.read()),
             ("dvalues", dvalues.read()),
             ("last", last.read()),
-            ("next keys", keys.read()),
-            ("next values", values.read()),
+            ("next keys", next_keys.read()),
+            ("next values", next_values.read()),
             ("seen", after.read()),
             ("dqkv of the cache", dappended.read()),
             ("dkeys of the cache", dkeys_before.read()),
