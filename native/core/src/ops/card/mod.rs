@@ -7,12 +7,14 @@
 //! 3. All work on a card is in the order of its one stream: nothing waits for another.
 
 mod attention;
+mod gemm;
 mod launch;
 mod linear_recurrence;
 mod norm;
 mod op;
 
 pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
+pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{linear_recurrence, min_gru, min_lstm};
 pub(in crate::ops) use norm::row_norm;
 
