@@ -7,9 +7,11 @@ mod attention;
 mod card;
 mod emulated;
 mod emulator;
+mod gather;
 mod linear_recurrence;
 mod memory;
 mod norm;
+mod sampling;
 
 use memory::Argument;
 
