@@ -19,4 +19,5 @@ macro_rules! modules {
 modules! {
     LINEAR_RECURRENCE "linear_recurrence"
     NORM "norm"
+    ROWS "rows"
 }

@@ -11,10 +11,14 @@ mod launch;
 mod linear_recurrence;
 mod norm;
 mod op;
+mod rows;
 
 pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{linear_recurrence, min_gru, min_lstm};
 pub(in crate::ops) use norm::row_norm;
+
+pub(crate) use launch::{place_of, unwritten};
+pub(crate) use rows::{answer_rows, copy_words, gather_rows, put_rows, upload};
 
 use candle_core::{DType, Tensor};
 
