@@ -28,6 +28,8 @@ struct dim3 {
 
 inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
+// The C library has a name for it that leads nowhere.
+#define __expf expf
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 template <typename A, typename B> auto min(A a, B b) -> std::common_type_t<A, B> { return b < a ? b : a; }
 

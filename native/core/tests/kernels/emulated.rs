@@ -19,7 +19,8 @@ impl Emulated {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join(format!("{name}.so"));
         let output = Command::new("c++")
-            .args(["-std=c++20", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-I"])
+            .args(["-std=c++20", "-O1", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
+            .args(["-shared", "-fPIC", "-I"])
             .arg(&root)
             .arg("-o")
             .arg(&library)
