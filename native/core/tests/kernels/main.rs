@@ -30,3 +30,12 @@ fn assert_near(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
         assert!((got - want).abs() <= bound, "{what}[{i}]: {got}, not {want} within {bound}");
     }
 }
+
+/// The sum of parts of `count` numbers each.
+fn sum(parts: &[f32], count: usize) -> Vec<f32> {
+    let mut sum = vec![0.0; count];
+    for part in parts.chunks_exact(count.max(1)) {
+        sum.iter_mut().zip(part).for_each(|(sum, v)| *sum += v);
+    }
+    sum
+}

@@ -8,7 +8,7 @@ use sconce_core::rng::Rng;
 use crate::emulated::Emulated;
 use crate::memory::Argument::{Int, Long};
 use crate::memory::{Argument, Element, Memory};
-use crate::{Kernels, assert_near};
+use crate::{Kernels, assert_near, sum};
 
 /// `(batch, time, channels, state)`: one of each, chunks that end before their last frame, channels and states
 /// that no block and no thread divides, and each of the kernels.
@@ -234,15 +234,6 @@ impl Case {
         kept.read();
         results
     }
-}
-
-/// The sum of so many numbers each.
-fn sum(parts: &[f32], count: usize) -> Vec<f32> {
-    let mut sum = vec![0.0; count];
-    for part in parts.chunks_exact(count) {
-        sum.iter_mut().zip(part).for_each(|(sum, v)| *sum += v);
-    }
-    sum
 }
 
 /// `rounding`: of what is written in T.
