@@ -10,6 +10,7 @@ mod linear_recurrence;
 mod memory;
 mod norm;
 mod selective_scan;
+mod wkv;
 
 use memory::Argument;
 
