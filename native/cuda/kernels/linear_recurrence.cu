@@ -7,7 +7,7 @@
 //
 // A thread for each channel (x) of a row (y of the grid, at most 65,535): neighbours read neighbours, and no number
 // but h goes from frame to frame. Frames of a row from its length on do not exist: their state is 0, and they have no
-// gradient.
+// gradient; without lengths all have all.
 
 #include "numbers.cuh"
 
@@ -237,7 +237,7 @@ __device__ void forward(Cell cell, Inputs<const T, Cell::INPUTS> inputs, Weights
   const int channel = blockIdx.x * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
   const long long row = blockIdx.y, first = row * time;
-  const int present = lengths[row];
+  const int present = lengths ? lengths[row] : time;
 
   float p[Cell::WEIGHTS + 1];
   weights.read(channel, p);
@@ -260,7 +260,7 @@ __device__ void backward(Cell cell, Inputs<const T, Cell::INPUTS> inputs, Weight
   const int channel = blockIdx.x * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
   const long long row = blockIdx.y, first = row * time;
-  const int present = lengths[row];
+  const int present = lengths ? lengths[row] : time;
 
   for (int t = time - 1; t >= present; t--)
     for (int n = 0; n < Cell::INPUTS; n++) write(dinputs.at(n, first + t, channel), 0.0f);

@@ -3,9 +3,9 @@
 //   h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t        y_t = (C_t h_t + D u_t) silu(z_t)
 //
 // u, dt, z, y [b, t, c] and B, C [b, t, n] are of type T; a, h0, last [b, c, n] but a [c, n], dt_bias, d [c] and all
-// arithmetic are f32. Null where there is none: dt_bias, d, z. With `steady` one dt [c], f32, is that of all frames;
+// arithmetic are f32. Null where there is none: dt_bias, d, z, lengths. With `steady` one dt [c], f32, is that of all frames;
 // with `softplus` the step is the softplus of dt; with `log` A is -exp(a). Frames of a row from its length on do not
-// exist: y is 0 there, they have no gradient, and the last state is the one before them.
+// exist: y is 0 there, they have no gradient, and the last state is the one before them; without lengths all have all.
 //
 // A block for THREADS / LANES channels (y of the grid) of a row (x): LANES threads have 8 numbers each of a channel's
 // state, in registers, so that a kernel has states of up to 8 * LANES numbers. Frames go by chunks, whose inputs lie
@@ -161,7 +161,7 @@ __device__ void forward(const Inputs<T> &in, const float *h0, T *y, float *last,
   __shared__ Chunk<LANES> chunk;
   const Place<LANES> place;
   const long long row = blockIdx.x;
-  const int present = in.lengths[row];
+  const int present = in.lengths ? in.lengths[row] : in.time;
 
   float a[STATES], h[STATES];
   place.rates(in, a);
@@ -223,7 +223,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
   __shared__ float ends[2][THREADS];
   const Place<LANES> place;
   const long long row = blockIdx.x;
-  const int present = in.lengths[row], thread = threadIdx.x, warp = thread / WARP;
+  const int present = in.lengths ? in.lengths[row] : in.time, thread = threadIdx.x, warp = thread / WARP;
   const long long all = (long long)in.batch * in.time * in.n;
   d_bc += blockIdx.y * 2 * all;
 

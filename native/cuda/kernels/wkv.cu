@@ -9,7 +9,7 @@
 // [b, 2, c], to be summed.
 //
 // A thread for each channel (x) of a row (y of the grid, at most 65,535). Frames of a row from its length on do not
-// exist: y is 0 there, they have no gradient, and the last state is the one before them.
+// exist: y is 0 there, they have no gradient, and the last state is the one before them; without lengths all have all.
 
 #include "numbers.cuh"
 
@@ -25,7 +25,7 @@ __device__ void forward(const T *k, const T *v, const float *w, const float *u, 
   const int channel = blockIdx.x * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
   const long long row = blockIdx.y, own = row * channels + channel;
-  const int present = lengths[row];
+  const int present = lengths ? lengths[row] : time;
 
   const float decay = expf(w[channel]), bonus = u[channel];
   float m = mean[own], s = weight[own];
@@ -55,7 +55,7 @@ __device__ void backward(const T *k, const T *v, const float *w, const float *u,
   const int channel = blockIdx.x * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
   const long long row = blockIdx.y, own = row * channels + channel;
-  const int present = lengths[row];
+  const int present = lengths ? lengths[row] : time;
 
   for (int t = present; t < time; t++) {
     const long long at = (row * time + t) * channels + channel;
