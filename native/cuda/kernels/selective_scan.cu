@@ -2,10 +2,10 @@
 //
 //   h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t        y_t = (C_t h_t + D u_t) silu(z_t)
 //
-// u, dt, z, y [b, t, c] and B, C [b, t, n] are of type T; a, h0, last [b, c, n] but a [c, n], dt_bias, d [c] and all
-// arithmetic are f32. Null where there is none: dt_bias, d, z, lengths. With `steady` one dt [c], f32, is that of all frames;
-// with `softplus` the step is the softplus of dt; with `log` A is -exp(a). Frames of a row from its length on do not
-// exist: y is 0 there, they have no gradient, and the last state is the one before them; without lengths all have all.
+// u, dt, z, y [b, t, c] and B, C [b, t, n] are of type T; a [c, n], dt_bias, d [c], states [b, c, n] and all arithmetic
+// are f32. Null where there is none: dt_bias, d, z, lengths. With `steady` one dt [c], f32, is that of all frames; with
+// `softplus` the step is the softplus of dt; with `log` A is -exp(a). Frames of a row from its length on do not exist:
+// y is 0 there, they have no gradient, and the last state is the one before them; without lengths all have all.
 //
 // A block for THREADS / LANES channels (y of the grid) of a row (x): LANES threads have 8 numbers each of a channel's
 // state, in registers, so that a kernel has states of up to 8 * LANES numbers. Frames go by chunks, whose inputs lie

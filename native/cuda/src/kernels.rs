@@ -19,4 +19,6 @@ macro_rules! modules {
 modules! {
     LINEAR_RECURRENCE "linear_recurrence"
     NORM "norm"
+    SELECTIVE_SCAN "selective_scan"
+    WKV "wkv"
 }

@@ -10,9 +10,15 @@ mod launch;
 mod linear_recurrence;
 mod norm;
 mod op;
+mod selective_scan;
+mod wkv;
 
-pub(in crate::ops) use linear_recurrence::{linear_recurrence, min_gru, min_lstm};
+pub(in crate::ops) use linear_recurrence::{
+    constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
+};
 pub(in crate::ops) use norm::row_norm;
+pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
+pub(in crate::ops) use wkv::wkv;
 
 use candle_core::{DType, Tensor};
 
