@@ -7,6 +7,7 @@ mod card;
 mod emulated;
 mod emulator;
 mod linear_recurrence;
+mod matrix_state;
 mod memory;
 mod norm;
 mod selective_scan;
