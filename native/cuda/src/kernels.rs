@@ -19,6 +19,7 @@ macro_rules! modules {
 modules! {
     LINEAR_RECURRENCE "linear_recurrence"
     NORM "norm"
+    ROWS "rows"
     SELECTIVE_SCAN "selective_scan"
     WKV "wkv"
 }

@@ -6,6 +6,8 @@
 mod card;
 mod emulated;
 mod emulator;
+#[cfg(feature = "cuda")]
+mod graphs;
 mod linear_recurrence;
 mod matrix_state;
 mod memory;
