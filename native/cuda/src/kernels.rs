@@ -20,4 +20,6 @@ modules! {
     LINEAR_RECURRENCE "linear_recurrence"
     NORM "norm"
     ROWS "rows"
+    SELECTIVE_SCAN "selective_scan"
+    WKV "wkv"
 }
