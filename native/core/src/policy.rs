@@ -11,10 +11,18 @@ use crate::backbone::{self, Backbone, Context, State};
 use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
-use crate::ops::{self, simd::non_finite, tensor};
+use crate::ops::{self, Ids, simd::non_finite, tensor};
 use crate::sampling::Draw;
 use crate::weights::{Builder, Init, Source, Weight, Weights};
 use crate::{Error, Result, Spec};
+
+#[cfg(feature = "cuda")]
+mod recorded;
+mod steps;
+
+#[cfg(feature = "cuda")]
+pub use recorded::unrecorded;
+pub use steps::Stepped;
 
 /// Frames as a policy reads them: `batch x time` rows, normalised by the embedding.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +51,13 @@ impl Frames {
     }
 }
 
+fn check_logits(logits: &[f32]) -> Result<()> {
+    match non_finite(logits) {
+        Some(value) => Err(Error::NonFinite { what: "logits".into(), value: value.into() }),
+        None => Ok(()),
+    }
+}
+
 /// Frames `range` of the windows `rows` of `data [batch, time, ..]`.
 pub fn part<T: Copy>(
     data: &[T],
@@ -53,6 +68,15 @@ pub fn part<T: Copy>(
     let width = data.len() / (batch * time).max(1);
     let windows = data.chunks_exact((time * width).max(1)).skip(rows.start).take(rows.len());
     windows.flat_map(|row| &row[range.start * width..range.end * width]).copied().collect()
+}
+
+/// Frames as a pass reads them, on the device of the weights.
+pub(crate) struct Input {
+    shape: (usize, usize),
+    /// `[b * t, continuous_width]`
+    pub continuous: Tensor,
+    /// Rows of each table.
+    pub ids: Vec<Ids>,
 }
 
 pub struct Policy {
@@ -67,6 +91,9 @@ pub struct Policy {
     heads: Heads,
     notes: Value,
     turn: Mutex<()>,
+    /// Until the policy's end.
+    #[cfg(feature = "cuda")]
+    alive: Arc<()>,
 }
 
 impl Policy {
@@ -158,6 +185,8 @@ impl Policy {
             spec: spec.clone(),
             notes,
             turn: Mutex::new(()),
+            #[cfg(feature = "cuda")]
+            alive: Arc::new(()),
         })
     }
 
@@ -194,10 +223,26 @@ impl Policy {
         Ok(self.backbone.zero_state(1)?.0.iter().map(Tensor::elem_count).sum())
     }
 
-    /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
-    pub fn embed(&self, frames: &Frames) -> Result<Tensor> {
-        let (b, t) = (frames.batch, frames.time);
-        let rows = b * t;
+    /// What a pass reads of frames, beside the weights.
+    ///
+    /// # Errors
+    /// `Mismatch` for fewer or more numbers than so many frames have, `OutOfRange` for an id that a table has not.
+    pub(crate) fn input(&self, frames: &Frames) -> Result<Input> {
+        let (continuous, ids) = self.read(frames)?;
+        let shape = (frames.batch * frames.time, self.continuous);
+        let tables = self.tables.iter().zip(ids);
+        Ok(Input {
+            shape: (frames.batch, frames.time),
+            ids: tables
+                .map(|((name, table), ids)| Ids::of(table, ids, name))
+                .collect::<Result<_>>()?,
+            continuous: tensor::beside(&self.place, continuous.to_vec(), shape)?,
+        })
+    }
+
+    /// Continuous features, and the rows of each table.
+    fn read<'a>(&self, frames: &'a Frames) -> Result<(&'a [f32], Vec<Arc<[u32]>>)> {
+        let rows = frames.batch * frames.time;
         for (what, expected, got) in [
             ("continuous features", rows * self.continuous, frames.continuous.len()),
             ("ids", rows * self.slots.len(), frames.ids.len()),
@@ -206,18 +251,32 @@ impl Policy {
                 return Err(Error::mismatch(what, expected, got));
             }
         }
-        let (features, shape) = (frames.continuous.clone(), (rows, self.continuous));
-        let mut parts = vec![tensor::beside(&self.place, features, shape)?];
-        for (name, table) in &self.tables {
+        let tables = self.tables.iter().map(|(name, table)| {
             let of_table: Vec<usize> =
                 (0..self.slots.len()).filter(|&i| self.slots[i].table == name).collect();
-            let ids: Arc<[u32]> = frames
-                .ids
-                .chunks_exact(self.slots.len())
-                .flat_map(|row| of_table.iter().map(|&i| row[i]))
-                .collect();
-            let width = of_table.len() * table.dim(1)?;
-            parts.push(ops::gather(table, ids, name)?.reshape((rows, width))?);
+            let rows = frames.ids.chunks_exact(self.slots.len());
+            let ids: Arc<[u32]> = rows.flat_map(|row| of_table.iter().map(|&i| row[i])).collect();
+            Ids::check(table, &ids, name)?;
+            Ok(ids)
+        });
+        Ok((&frames.continuous, tables.collect::<Result<_>>()?))
+    }
+
+    /// The choices by logits `[n, num_logits]` of heads that do not read each other's; `previous` as frames have it.
+    pub fn decide(&self, logits: Vec<f32>, previous: &[u16], draw: Draw) -> Result<Decision> {
+        self.heads.decide(logits, previous, draw)
+    }
+
+    /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
+    pub fn embed(&self, frames: &Frames) -> Result<Tensor> {
+        self.embedded(&self.input(frames)?)
+    }
+
+    fn embedded(&self, input: &Input) -> Result<Tensor> {
+        let (b, t) = input.shape;
+        let mut parts = vec![input.continuous.clone()];
+        for ((_, table), ids) in self.tables.iter().zip(&input.ids) {
+            parts.push(ops::gather_of(table, ids)?.reshape((b * t, ()))?);
         }
         let x = match parts.len() {
             1 => parts.remove(0),
@@ -305,9 +364,7 @@ impl Policy {
         let _turn = self.turn();
         let (last, state) = self.last(frames, state, context)?;
         let decision = self.heads.act(&last, &self.last_previous(frames), draw)?;
-        if let Some(value) = non_finite(&decision.logits) {
-            return Err(Error::NonFinite { what: "logits".into(), value: value.into() });
-        }
+        check_logits(&decision.logits)?;
         if !context.is_forgetful() {
             state.check_finite()?;
         }

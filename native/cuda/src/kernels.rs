@@ -20,4 +20,7 @@ modules! {
     ATTENTION "attention"
     LINEAR_RECURRENCE "linear_recurrence"
     NORM "norm"
+    ROWS "rows"
+    SELECTIVE_SCAN "selective_scan"
+    WKV "wkv"
 }

@@ -102,8 +102,7 @@ pub fn feed_forward_residual(
     around(x, residual, |x| feed_forward(x, up, activation, down))
 }
 
-/// The ids have been looked at by then, and a name for the table is no longer asked for.
-pub fn gather(table: &Tensor, ids: &[u32]) -> Result<Tensor> {
-    let ids = Tensor::from_slice(ids, ids.len(), table.device())?;
-    Ok(table.index_select(&ids, 0)?)
+/// `ids`: u32, on the table's device.
+pub fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    Ok(table.index_select(ids, 0)?)
 }
