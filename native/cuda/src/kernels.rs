@@ -18,9 +18,11 @@ macro_rules! modules {
 
 modules! {
     ATTENTION "attention"
+    GATHER "gather"
     LINEAR_RECURRENCE "linear_recurrence"
     NORM "norm"
     ROWS "rows"
+    SAMPLING "sampling"
     SELECTIVE_SCAN "selective_scan"
     WKV "wkv"
 }

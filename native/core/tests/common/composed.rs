@@ -9,6 +9,8 @@ use super::{card, gradient, noise, values};
 
 /// Of the largest number.
 const TOLERANCE: f32 = 1e-4;
+/// The same in bf16, in which numbers are rounded by 1/256 at most.
+const HALF_TOLERANCE: f32 = 2e-2;
 
 /// What `op` makes of variables with these values, and the gradients of each of them, is the same when it
 /// is composed: of numbers of 32 bits, and of numbers of 64, which no op of ours takes, so that none of
@@ -19,8 +21,21 @@ pub fn check(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec
         let got = forced(|| run(inputs, (&device, dtype), &op));
         assert_eq!(got.len(), want.len());
         for ((what, got), (_, want)) in got.iter().zip(&want) {
-            compare(&format!("{name} of {dtype:?} on {:?}, {what}", device.location()), got, want);
+            let what = format!("{name} of {dtype:?} on {:?}, {what}", device.location());
+            compare(&what, got, want, TOLERANCE);
         }
+    }
+}
+
+/// The same of bf16 on a card, where there is one to test on: of numbers that bf16 has.
+pub fn check_half(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
+    let Some(card) = card() else { return };
+    let half = |t: &Tensor| t.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap();
+    let inputs: Vec<Tensor> = inputs.iter().map(half).collect();
+    let want = run(&inputs, (&Device::Cpu, DType::F32), &op);
+    let got = run(&inputs, (&card, DType::BF16), &op);
+    for ((what, got), (_, want)) in got.iter().zip(&want) {
+        compare(&format!("{name} in bf16, {what}"), got, want, HALF_TOLERANCE);
     }
 }
 
@@ -30,14 +45,14 @@ pub fn elsewhere() -> Vec<(Device, DType)> {
     [(Device::Cpu, DType::F32), (Device::Cpu, DType::F64)].into_iter().chain(on_card).collect()
 }
 
-fn compare(what: &str, got: &Tensor, want: &Tensor) {
+fn compare(what: &str, got: &Tensor, want: &Tensor, tolerance: f32) {
     assert_eq!(got.dims(), want.dims(), "{what}");
     let (got, want) = (values(got), values(want));
     let scale = want.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     assert!(scale > 0.0, "{what}: nothing but zeros");
     for (i, (got, want)) in got.iter().zip(&want).enumerate() {
         // Not so if one of them is not a number.
-        let near = (got - want).abs() <= TOLERANCE * scale;
+        let near = (got - want).abs() <= tolerance * scale;
         assert!(near, "{what}, number {i}: {got} for {want} at a scale of {scale}");
     }
 }
@@ -52,8 +67,11 @@ fn run(
     let variable = |t: &Tensor| Var::from_tensor(&there(t)).unwrap().into_inner();
     let variables: Vec<Weight> = inputs.iter().map(|t| variable(t).into()).collect();
     let outputs = op(&variables).unwrap();
+    // The sum of thousands of numbers would lose most of them in bf16.
+    let of_loss = if dtype == DType::BF16 { DType::F32 } else { dtype };
     let parts = outputs.iter().enumerate().map(|(i, y)| {
-        let cotangent = there(&noise(y.dims(), 77 + i as u64));
+        let y = y.to_dtype(of_loss).unwrap();
+        let cotangent = there(&noise(y.dims(), 77 + i as u64)).to_dtype(of_loss).unwrap();
         (y * cotangent).unwrap().sum_all().unwrap()
     });
     let loss = parts.reduce(|a, b| (a + b).unwrap()).expect("an output");

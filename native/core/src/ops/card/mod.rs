@@ -7,16 +7,19 @@
 //! 3. All work on a card is in the order of its one stream: nothing waits for another.
 
 mod attention;
+mod gather;
 mod gemm;
 mod launch;
 mod linear_recurrence;
 mod norm;
 mod op;
 mod rows;
+mod sampling;
 mod selective_scan;
 mod wkv;
 
 pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
+pub(in crate::ops) use gather::gather;
 pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
@@ -27,6 +30,7 @@ pub(in crate::ops) use wkv::wkv;
 
 pub(crate) use launch::{place_of, unwritten};
 pub(crate) use rows::{answer_rows, copy_words, gather_rows, put_rows, upload};
+pub(crate) use sampling::Choices;
 
 use candle_core::{DType, Tensor};
 
