@@ -159,6 +159,17 @@ pub struct Sums {
 }
 
 impl Sums {
+    /// Of `totals [heads, 3]`, each head's loss, weighted loss and entropy.
+    pub fn of_totals(totals: &[f64]) -> Self {
+        let mut sums = Sums::zero(0);
+        for [loss, weighted, entropy] in totals.as_chunks().0 {
+            sums.heads.push(*loss);
+            sums.weighted.push(*weighted);
+            sums.entropy += entropy;
+        }
+        sums
+    }
+
     fn zero(heads: usize) -> Self {
         Sums { heads: vec![0.0; heads], weighted: vec![0.0; heads], entropy: 0.0 }
     }
@@ -176,7 +187,20 @@ impl Sums {
 pub struct Denominators {
     inverse_weight: f64,
     inverse_rows: f64,
+    /// How many rows count.
+    rows: f64,
     head_scales: Vec<f64>,
+}
+
+/// What `native/cuda/kernels/loss.cu` is told of the heads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// `[heads, 4]`: whether it is categorical, its first logit, how many it has, its first label
+    pub places: Vec<i32>,
+    /// `[heads, 4]`: scale, smoothing, gamma, weight of an edge
+    pub terms: Vec<f32>,
+    /// `[num_logits]`
+    pub pos_weights: Vec<f32>,
 }
 
 /// The loss over `heads`, with its options checked.
@@ -237,6 +261,24 @@ impl Objective {
         })
     }
 
+    /// The heads, for kernels.
+    pub fn table(&self) -> Table {
+        let mut table =
+            Table { places: vec![], terms: vec![], pos_weights: vec![1.0; self.num_logits] };
+        for term in &self.terms {
+            let kind = i32::from(matches!(term.kind, HeadKind::Categorical(_)));
+            let places = [term.logits.start, term.logits.len(), term.labels.start];
+            table.places.push(kind);
+            table.places.extend(places.map(|place| place as i32));
+            let terms = [term.smoothing, term.gamma, term.edge.unwrap_or(1.0)];
+            table.terms.push(term.scale);
+            table.terms.extend(terms.map(|number| number as f32));
+            let weights = table.pos_weights[term.logits.clone()].iter_mut();
+            weights.zip(&term.pos_weight).for_each(|(to, weight)| *to = *weight);
+        }
+        table
+    }
+
     /// Whether [`denominators`](Self::denominators) needs the sums of a first pass.
     pub fn normalises(&self) -> bool {
         self.head_normalize
@@ -265,6 +307,7 @@ impl Objective {
         let mut denominators = Denominators::unit(self.terms.len());
         denominators.inverse_weight = 1.0 / total;
         denominators.inverse_rows = 1.0 / count as f64;
+        denominators.rows = count as f64;
         if self.head_normalize {
             let first = first.ok_or_else(|| {
                 Error::mismatch("head_normalize", "the sums of a first pass", "none")
@@ -404,7 +447,8 @@ impl Objective {
 
 impl Denominators {
     fn unit(heads: usize) -> Self {
-        Denominators { inverse_weight: 1.0, inverse_rows: 1.0, head_scales: vec![1.0; heads] }
+        let head_scales = vec![1.0; heads];
+        Denominators { inverse_weight: 1.0, inverse_rows: 1.0, rows: 1.0, head_scales }
     }
 
     /// What a sum over weighted rows is multiplied by for their mean.
@@ -417,8 +461,14 @@ impl Denominators {
         Denominators {
             inverse_weight: share * self.inverse_weight,
             inverse_rows: share * self.inverse_rows,
-            head_scales: self.head_scales.clone(),
+            ..self.clone()
         }
+    }
+
+    /// As `native/cuda/kernels/loss.cu` has them.
+    pub fn numbers(&self) -> Vec<f64> {
+        let numbers = [self.inverse_weight, self.inverse_rows, self.rows];
+        numbers.into_iter().chain(self.head_scales.iter().copied()).collect()
     }
 }
 
