@@ -43,6 +43,11 @@ impl Rng {
         Rng { key: [mixed[0], mixed[1]], step }
     }
 
+    /// What separates the stream from others, and its step, for kernels that draw from it.
+    pub fn key_and_step(&self) -> ([u32; 2], u64) {
+        (self.key, self.step)
+    }
+
     /// Four words at a block index.
     pub fn block(&self, index: u64) -> [u32; 4] {
         let counter =

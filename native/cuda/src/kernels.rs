@@ -17,6 +17,10 @@ macro_rules! modules {
 }
 
 modules! {
+    ACTIVATION "activation"
+    ADAMW "adamw"
+    DROPOUT "dropout"
     LINEAR_RECURRENCE "linear_recurrence"
+    LOSS "loss"
     NORM "norm"
 }

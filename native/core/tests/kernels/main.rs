@@ -2,8 +2,10 @@
 //! it touches are seen where there is no card. With the feature `cuda` the same tests run on a card as well, if
 //! they are asked for: `-- --include-ignored`.
 
+mod activation;
 #[cfg(feature = "cuda")]
 mod card;
+mod dropout;
 mod emulated;
 mod emulator;
 mod launch;

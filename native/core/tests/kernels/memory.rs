@@ -59,6 +59,23 @@ impl Element for f64 {
     }
 }
 
+/// Counts, which are exact. NaN is 0 here.
+impl Element for i64 {
+    const NAME: &'static str = "i64";
+
+    fn of(value: f32) -> Self {
+        value as i64
+    }
+
+    fn value(self) -> f32 {
+        self as f32
+    }
+
+    fn bits(self) -> u32 {
+        self as u32
+    }
+}
+
 /// Labels, which are exact. NaN is 0 here.
 impl Element for u16 {
     const NAME: &'static str = "u16";

@@ -273,7 +273,8 @@ fn an_update_by_gradients_that_are_not_finite_changes_nothing_and_is_counted() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn updates_on_a_card_are_those_of_the_cpu() {
-    let kernels = crate::card::Card::open("adamw", include_str!("../../../cuda/kernels/adamw.ptx"));
+    let module = sconce_cuda::kernels::ADAMW;
+    let kernels = crate::card::Card::open(module.name, module.ptx);
     updates_are_those_of_the_cpu(&kernels);
     gradients_that_are_not_finite_change_nothing(&kernels);
 }

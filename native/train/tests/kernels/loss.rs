@@ -281,7 +281,8 @@ fn a_logit_that_is_not_finite_and_a_label_that_is_no_class_show_in_the_loss() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn losses_on_a_card_are_those_of_the_cpu() {
-    let kernels = crate::card::Card::open("loss", include_str!("../../../cuda/kernels/loss.ptx"));
+    let module = sconce_cuda::kernels::LOSS;
+    let kernels = crate::card::Card::open(module.name, module.ptx);
     losses_are_those_of_the_cpu::<f32>(&kernels, 2e-6);
     losses_are_those_of_the_cpu::<bf16>(&kernels, 1.0 / 256.0);
     what_is_not_finite_or_no_class_is_a_nan(&kernels);
