@@ -6,11 +6,13 @@
 //!    graph may be played again, and nothing is read back.
 //! 3. All work on a card is in the order of its one stream: nothing waits for another.
 
+mod gemm;
 mod launch;
 mod linear_recurrence;
 mod norm;
 mod op;
 
+pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{linear_recurrence, min_gru, min_lstm};
 pub(in crate::ops) use norm::row_norm;
 
