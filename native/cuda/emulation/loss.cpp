@@ -4,4 +4,3 @@
 EMULATED(loss_f32)
 EMULATED(loss_bf16)
 EMULATED(loss_totals)
-EMULATED(loss_scales)

@@ -95,14 +95,14 @@ __device__ inline Constants constants_of(const Settings &s, int t, double norm) 
 }
 
 // A chunk's numbers, from its first on; no average and no copy where there is none.
-template <typename G> struct Numbers {
+template <typename G> struct Span {
   float *p;
   const G *g;
   float *m, *v, *average;
   __nv_bfloat16 *copy;
 };
 
-template <typename G> __device__ void update(Numbers<G> of, int count, float keep, float coupled, const Constants &c) {
+template <typename G> __device__ void update(Span<G> of, int count, float keep, float coupled, const Constants &c) {
   for (int first = threadIdx.x; first < count; first += EACH * THREADS) {
     float p[EACH], g[EACH], m[EACH], v[EACH], average[EACH];
     for (int k = 0; k < EACH; k++) {
@@ -183,9 +183,9 @@ extern "C" __global__ void adamw_update(float *const *__restrict__ parameters, c
 
   if (chunk.flags & BF16_GRADIENT) {
     const __nv_bfloat16 *g = (const __nv_bfloat16 *)gradients[of] + first;
-    update(Numbers<__nv_bfloat16>{p, g, m, v, average, copy}, chunk.count, keep, coupled, c);
+    update(Span<__nv_bfloat16>{p, g, m, v, average, copy}, chunk.count, keep, coupled, c);
   } else {
     const float *g = (const float *)gradients[of] + first;
-    update(Numbers<float>{p, g, m, v, average, copy}, chunk.count, keep, coupled, c);
+    update(Span<float>{p, g, m, v, average, copy}, chunk.count, keep, coupled, c);
   }
 }

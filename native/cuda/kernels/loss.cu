@@ -4,7 +4,6 @@
 //
 //   loss            sums of every part of the rows and, where it is wanted, the gradient
 //   loss_totals     the sums of the parts
-//   loss_scales     from them, what each head is divided by
 //
 // logits and their gradient [rows, num_logits] are of type T, labels [rows, num_labels] u16, weights of rows [rows] f32.
 // Of a row of weight 0 neither logits nor label is looked at. Exponentials and their sums are f32; what is made of them
@@ -26,10 +25,10 @@ struct Terms {
   float scale, smoothing, gamma, edge;
 };
 
-// What a sum is multiplied by for a mean over the weights of rows and over rows, and how many rows there are; a number
-// for each head follows, which multiplies its loss.
+// What a sum is multiplied by for a mean over the weights of rows, and over rows; a number for each head follows, which
+// multiplies its loss.
 struct Denominators {
-  double inverse_weight, inverse_rows, rows;
+  double inverse_weight, inverse_rows;
 };
 
 namespace {
@@ -40,8 +39,6 @@ constexpr int WARPS = 8;
 constexpr int ROWS = 32;
 // Loss, loss times the row's weight, entropy.
 constexpr int SUMS = 3;
-// A head whose mean loss is below this is not scaled up any further.
-constexpr double FLOOR = 0.1;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 // The same in every lane.
@@ -213,13 +210,4 @@ extern "C" __global__ void loss_totals(const double *__restrict__ parts, double 
   for (int part = lane; part < count; part += WARP) sum += parts[part * (long long)n + column];
   sum = sum_of_lanes(sum);
   if (lane == 0) totals[column] = accumulate ? totals[column] + sum : sum;
-}
-
-// From totals [heads, SUMS] of a pass over all rows, the numbers of the heads behind the denominators. A thread for each.
-extern "C" __global__ void loss_scales(const double *__restrict__ totals, Denominators *__restrict__ denominators,
-                                       int heads) {
-  const int head = blockIdx.x * blockDim.x + threadIdx.x;
-  if (head >= heads) return;
-  double *scales = (double *)(denominators + 1);
-  scales[head] = 1.0 / fmax(totals[head * SUMS] / denominators->rows, FLOOR);
 }

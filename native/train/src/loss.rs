@@ -187,8 +187,6 @@ impl Sums {
 pub struct Denominators {
     inverse_weight: f64,
     inverse_rows: f64,
-    /// How many rows count.
-    rows: f64,
     head_scales: Vec<f64>,
 }
 
@@ -201,6 +199,9 @@ pub struct Table {
     pub terms: Vec<f32>,
     /// `[num_logits]`
     pub pos_weights: Vec<f32>,
+    pub num_labels: usize,
+    pub entropy_weight: f32,
+    pub clamp: f32,
 }
 
 /// The loss over `heads`, with its options checked.
@@ -263,8 +264,14 @@ impl Objective {
 
     /// The heads, for kernels.
     pub fn table(&self) -> Table {
-        let mut table =
-            Table { places: vec![], terms: vec![], pos_weights: vec![1.0; self.num_logits] };
+        let mut table = Table {
+            places: vec![],
+            terms: vec![],
+            pos_weights: vec![1.0; self.num_logits],
+            num_labels: self.num_labels,
+            entropy_weight: self.entropy_weight as f32,
+            clamp: self.clamp,
+        };
         for term in &self.terms {
             let kind = i32::from(matches!(term.kind, HeadKind::Categorical(_)));
             let places = [term.logits.start, term.logits.len(), term.labels.start];
@@ -277,6 +284,21 @@ impl Objective {
             weights.zip(&term.pos_weight).for_each(|(to, weight)| *to = *weight);
         }
         table
+    }
+
+    /// That labels of rows that count are classes of their heads, as a pass over the rows would say.
+    pub fn check_labels(&self, labels: &[u16], weights: &[f32]) -> Result<()> {
+        let rows = labels.chunks_exact(self.num_labels.max(1)).zip(weights);
+        for (labels, _) in rows.filter(|(_, weight)| **weight != 0.0) {
+            for term in &self.terms {
+                let max = term.kind.classes() - 1;
+                let mut own = labels[term.labels.clone()].iter();
+                if let Some(&label) = own.find(|label| usize::from(**label) > max) {
+                    return Err(outside(&term.name, label, max));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether [`denominators`](Self::denominators) needs the sums of a first pass.
@@ -307,7 +329,6 @@ impl Objective {
         let mut denominators = Denominators::unit(self.terms.len());
         denominators.inverse_weight = 1.0 / total;
         denominators.inverse_rows = 1.0 / count as f64;
-        denominators.rows = count as f64;
         if self.head_normalize {
             let first = first.ok_or_else(|| {
                 Error::mismatch("head_normalize", "the sums of a first pass", "none")
@@ -447,8 +468,7 @@ impl Objective {
 
 impl Denominators {
     fn unit(heads: usize) -> Self {
-        let head_scales = vec![1.0; heads];
-        Denominators { inverse_weight: 1.0, inverse_rows: 1.0, rows: 1.0, head_scales }
+        Denominators { inverse_weight: 1.0, inverse_rows: 1.0, head_scales: vec![1.0; heads] }
     }
 
     /// What a sum over weighted rows is multiplied by for their mean.
@@ -461,13 +481,13 @@ impl Denominators {
         Denominators {
             inverse_weight: share * self.inverse_weight,
             inverse_rows: share * self.inverse_rows,
-            ..self.clone()
+            head_scales: self.head_scales.clone(),
         }
     }
 
     /// As `native/cuda/kernels/loss.cu` has them.
     pub fn numbers(&self) -> Vec<f64> {
-        let numbers = [self.inverse_weight, self.inverse_rows, self.rows];
+        let numbers = [self.inverse_weight, self.inverse_rows];
         numbers.into_iter().chain(self.head_scales.iter().copied()).collect()
     }
 }

@@ -90,25 +90,22 @@ impl Batch {
     ) -> (Loss, Vec<f32>) {
         let heads = heads();
         let objective = Objective::new(&heads, options).unwrap();
-        let unit =
-            Objective::new(&heads, &LossOptions { head_normalize: false, ..options.clone() });
         let weights = Some(self.weights.as_slice());
-        let denominators = unit.unwrap().denominators(N, weights, None).unwrap().numbers();
-        let mut card = Card::<T>::new(&objective, options, &denominators);
         let cut = ROWS + 5;
         let parts = [self.rows(0..cut), self.rows(cut..N)];
-        if objective.normalises() {
+        let first = objective.normalises().then(|| {
+            let mut card = Card::<T>::new(&objective, &vec![1.0; 2 + heads.parts.len()]);
             for (i, part) in parts.iter().enumerate() {
                 card.pass(kernels, part, false, i > 0);
             }
-            card.scale(kernels);
-        }
+            Sums::of_totals(card.totals.exact())
+        });
+        let denominators = objective.denominators(N, weights, first.as_ref()).unwrap();
+        let mut card = Card::<T>::new(&objective, &denominators.numbers());
         let gradients = parts.iter().enumerate();
         let gradients = gradients.map(|(i, part)| card.pass(kernels, part, true, i > 0).unwrap());
         let gradient = gradients.collect::<Vec<_>>().concat();
         let sums = Sums::of_totals(card.totals.exact());
-        let first = objective.normalises().then_some(&sums);
-        let denominators = objective.denominators(N, weights, first).unwrap();
         (objective.finish(&sums, &denominators).unwrap(), gradient)
     }
 
@@ -136,7 +133,7 @@ struct Card<T> {
 }
 
 impl<T: Element> Card<T> {
-    fn new(objective: &Objective, options: &LossOptions, denominators: &[f64]) -> Self {
+    fn new(objective: &Objective, denominators: &[f64]) -> Self {
         let table = objective.table();
         let places: Vec<f32> = table.places.iter().map(|place| *place as f32).collect();
         Card {
@@ -145,8 +142,8 @@ impl<T: Element> Card<T> {
             pos_weights: Memory::of(&table.pos_weights),
             denominators: Memory::exactly(denominators),
             totals: Memory::unwritten(heads().parts.len() * SUMS),
-            entropy_weight: options.entropy_weight,
-            clamp: options.clamp,
+            entropy_weight: table.entropy_weight,
+            clamp: table.clamp,
             of: std::marker::PhantomData,
         }
     }
@@ -204,12 +201,6 @@ impl<T: Element> Card<T> {
         parts.read();
         gradient.then(|| slope.read())
     }
-
-    fn scale(&mut self, kernels: &impl Kernels) {
-        let heads = heads().parts.len() as i32;
-        let arguments = &mut [self.totals.argument(), self.denominators.argument(), Int(heads)];
-        kernels.launch("loss_scales", [1; 3], [32, 1, 1], arguments);
-    }
 }
 
 /// `rounding`: of the gradient, which is written in T.
@@ -244,7 +235,7 @@ fn what_is_not_finite_or_no_class_is_a_nan(kernels: &impl Kernels) {
         change(&mut batch);
         let weights = Some(batch.weights.as_slice());
         let denominators = objective.denominators(N, weights, None).unwrap();
-        let mut card = Card::<f32>::new(&objective, &options, &denominators.numbers());
+        let mut card = Card::<f32>::new(&objective, &denominators.numbers());
         let gradient = card.pass(kernels, &batch, true, false).unwrap();
         let row = gradient[width..2 * width].iter().any(|v| v.is_nan());
         let error = objective.finish(&Sums::of_totals(card.totals.exact()), &denominators);

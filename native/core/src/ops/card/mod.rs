@@ -6,14 +6,21 @@
 //!    graph may be played again, and nothing is read back.
 //! 3. All work on a card is in the order of its one stream: nothing waits for another.
 
+mod activation;
+pub mod adamw;
+mod dropout;
 mod gemm;
 mod launch;
 mod linear_recurrence;
+pub mod loss;
 mod norm;
 mod op;
 
+pub(in crate::ops) use activation::{activate, biased, gated, glu};
+pub(in crate::ops) use dropout::dropout;
 pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{linear_recurrence, min_gru, min_lstm};
+pub(in crate::ops) use loss::start;
 pub(in crate::ops) use norm::row_norm;
 
 use candle_core::{DType, Tensor};
