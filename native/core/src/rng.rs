@@ -43,9 +43,9 @@ impl Rng {
         Rng { key: [mixed[0], mixed[1]], step }
     }
 
-    /// What separates the stream from others, and its step, for kernels that draw from it.
-    pub fn key_and_step(&self) -> ([u32; 2], u64) {
-        (self.key, self.step)
+    /// All there is to it, as kernels read it: its key, then its step, the lower words first.
+    pub fn words(&self) -> [u32; 4] {
+        [self.key[0], self.key[1], self.step as u32, (self.step >> 32) as u32]
     }
 
     /// Four words at a block index.

@@ -19,8 +19,12 @@ macro_rules! modules {
 modules! {
     ACTIVATION "activation"
     ADAMW "adamw"
+    ATTENTION "attention"
     DROPOUT "dropout"
     LINEAR_RECURRENCE "linear_recurrence"
     LOSS "loss"
     NORM "norm"
+    ROWS "rows"
+    SELECTIVE_SCAN "selective_scan"
+    WKV "wkv"
 }

@@ -55,7 +55,8 @@ fn launched<T: Element>(
     d: usize,
     counted: bool,
 ) -> Vec<f32> {
-    let ([key0, key1], step) = stream().key_and_step();
+    let [key0, key1, low, high] = stream().words();
+    let step = u64::from(high) << 32 | u64::from(low);
     let rows = x.len() / d;
     let mut x = Memory::<T>::of(x);
     let mut residual = Memory::<T>::of(residual);

@@ -3,14 +3,31 @@
 //! they are asked for: `-- --include-ignored`.
 
 mod activation;
+mod attention;
 #[cfg(feature = "cuda")]
 mod card;
 mod dropout;
 mod emulated;
 mod emulator;
+mod gather;
+#[cfg(feature = "cuda")]
+mod graphs;
 mod launch;
 mod linear_recurrence;
+mod matrix_state;
 mod memory;
 mod norm;
+mod sampling;
+mod selective_scan;
+mod wkv;
 
 use launch::{Kernels, Shape, assert_near};
+
+/// The sum of parts of `count` numbers each.
+fn sum(parts: &[f32], count: usize) -> Vec<f32> {
+    let mut sum = vec![0.0; count];
+    for part in parts.chunks_exact(count.max(1)) {
+        sum.iter_mut().zip(part).for_each(|(sum, v)| *sum += v);
+    }
+    sum
+}

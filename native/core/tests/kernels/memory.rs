@@ -110,6 +110,23 @@ impl Element for i32 {
     }
 }
 
+/// Ids and words, which are exact. NaN is 0 here.
+impl Element for u32 {
+    const NAME: &'static str = "u32";
+
+    fn of(value: f32) -> Self {
+        value as u32
+    }
+
+    fn value(self) -> f32 {
+        self as f32
+    }
+
+    fn bits(self) -> u32 {
+        self
+    }
+}
+
 /// Numbers with others before and behind that no kernel may touch. These are NaN, as is what nobody wrote: read,
 /// they show in what comes out.
 pub struct Memory<T>(Vec<T>);

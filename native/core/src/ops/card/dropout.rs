@@ -27,10 +27,10 @@ impl Masked {
         let (rows, d) = tensor::rows(x.dims());
         let y = unwritten(x.shape(), x.dtype(), x)?;
         let Dropout { p, rng, repeat, place } = self.0;
-        let ([key0, key1], step) = rng.key_and_step();
+        let [key0, key1, low, high] = rng.words().map(|word| word as usize);
         let launch = Launch::of(DROPOUT, &format!("dropout_{}", suffix(x)), x)?;
         let launch = launch.tensor(x)?.option(residual)?.tensor(&y)?.option(None)?;
-        let launch = launch.long(step as usize).int(key0 as usize).int(key1 as usize);
+        let launch = launch.long(high << 32 | low).int(key0).int(key1);
         let launch = launch.long(rows).int(d).int(repeat).int(place.window).int(place.before);
         let launch = launch.int(place.frames).float(p).float(1.0 / (1.0 - p));
         let blocks = (rows * d.div_ceil(EACH)).div_ceil(THREADS);

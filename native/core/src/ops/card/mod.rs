@@ -8,6 +8,7 @@
 
 mod activation;
 pub mod adamw;
+mod attention;
 mod dropout;
 mod gemm;
 mod launch;
@@ -15,13 +16,24 @@ mod linear_recurrence;
 pub mod loss;
 mod norm;
 mod op;
+mod rows;
+mod selective_scan;
+mod wkv;
 
 pub(in crate::ops) use activation::{activate, biased, gated, glu};
+pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
 pub(in crate::ops) use dropout::dropout;
 pub(in crate::ops) use gemm::linear;
-pub(in crate::ops) use linear_recurrence::{linear_recurrence, min_gru, min_lstm};
+pub(in crate::ops) use linear_recurrence::{
+    constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
+};
 pub(in crate::ops) use loss::start;
 pub(in crate::ops) use norm::row_norm;
+pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
+pub(in crate::ops) use wkv::wkv;
+
+pub(crate) use launch::{place_of, unwritten};
+pub(crate) use rows::{answer_rows, copy_words, gather_rows, put_rows, upload};
 
 use candle_core::{DType, Tensor};
 
