@@ -32,7 +32,7 @@ pub(in crate::ops) use norm::row_norm;
 pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
 pub(in crate::ops) use wkv::wkv;
 
-pub(crate) use launch::{place_of, unwritten};
+pub(crate) use launch::{pointer, unwritten};
 pub(crate) use rows::{answer_rows, copy_words, gather_rows, put_rows, upload};
 
 use candle_core::{DType, Tensor};
