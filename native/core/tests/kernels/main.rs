@@ -9,6 +9,7 @@ mod emulator;
 mod linear_recurrence;
 mod memory;
 mod norm;
+mod recurrent;
 
 use memory::Argument;
 
