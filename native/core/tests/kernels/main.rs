@@ -4,6 +4,8 @@
 
 #[cfg(feature = "cuda")]
 mod card;
+mod causal_conv;
+mod columns;
 mod emulated;
 mod emulator;
 mod linear_recurrence;

@@ -12,12 +12,9 @@ use sconce_core::rng::Rng;
 use sconce_core::weights::Weight;
 
 use crate::emulated::Emulated;
-use crate::memory::Argument::{Int, Long};
-use crate::memory::{Argument, Element, Memory};
+use crate::memory::Argument::Int;
+use crate::memory::{Argument, Element, Memory, NULL};
 use crate::{Kernels, Shape, assert_near};
-
-/// A pointer to nothing.
-const NULL: Argument<'static> = Long(0);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cell {
