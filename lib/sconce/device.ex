@@ -8,8 +8,7 @@ defmodule Sconce.Device do
     card: "a card of that number among those that the driver shows (`CUDA_VISIBLE_DEVICES`)",
     capability: "a card of compute capability 8.0 or newer",
     library: "a library of CUDA 13: cuBLAS or cuRAND (`LD_LIBRARY_PATH`)",
-    refused: "nothing that is known: the driver's own words are the `reason`",
-    ops: "all of the above is there, and policies do not run on CUDA yet"
+    refused: "nothing that is known: the driver's own words are the `reason`"
   ]
 
   @moduledoc """
@@ -102,6 +101,10 @@ defmodule Sconce.Device do
     doc = "`:cpu`, `:cuda`, `{:cuda, n}` or `:auto`, see `Sconce.Device`; `nil` is #{default}."
     [device: [type: {:or, [type(), nil]}, default: nil, doc: doc]]
   end
+
+  @doc false
+  # Whether they are one, whoever chose it.
+  def same?(a, b), do: {a.kind, a.index} == {b.kind, b.index}
 
   @doc false
   # What is shown of it beside other things: nothing of a CPU that nobody had to choose.

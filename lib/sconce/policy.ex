@@ -106,7 +106,8 @@ defmodule Sconce.Policy do
 
     with {:ok, device} <- Device.resolve(device),
          :ok <- Widths.warn(spec),
-         do: spec |> Spec.to_native() |> Native.policy_init(seed) |> wrap(device)
+         {:ok, ref} <- spec |> Spec.to_native() |> Native.policy_init(seed),
+         do: place(ref, device)
   end
 
   @doc """
@@ -124,14 +125,41 @@ defmodule Sconce.Policy do
     path = Options.path!(path)
 
     with {:ok, device} <- Device.resolve(device),
-         do: path |> Native.policy_load() |> wrap(device)
+         {:ok, ref} <- Native.policy_load(path),
+         do: place(ref, device)
   end
 
-  @doc false
-  # What is made of a policy runs where that lives, unless it says another place.
-  @spec device(t, Device.choice() | nil) :: {:ok, Device.t()} | {:error, Error.t()}
-  def device(policy, nil), do: {:ok, policy.device}
-  def device(_policy, choice), do: Device.resolve(choice)
+  @doc """
+  The same policy on another device, beside the one that is given: its weights are copied there. `nil`, or the
+  device that it is on, gives the policy itself.
+
+      iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
+      iex> {:ok, moved} = Sconce.Policy.to(policy, :cpu)
+      iex> moved == policy
+      true
+
+  Kinds of error: `:unavailable`, there is no such device; `:out_of_memory`, it has no room.
+  """
+  @spec to(t, Device.choice() | Device.t() | nil) :: {:ok, t} | {:error, Error.t()}
+  def to(%__MODULE__{} = policy, nil), do: {:ok, policy}
+
+  def to(%__MODULE__{} = policy, %Device{} = device) do
+    if Device.same?(policy.device, device),
+      do: {:ok, %{policy | device: device}},
+      else: move(policy.ref, device)
+  end
+
+  def to(%__MODULE__{} = policy, choice),
+    do: with({:ok, device} <- Device.resolve(choice), do: to(policy, device))
+
+  # New weights are on the CPU.
+  defp place(ref, %Device{kind: :cpu} = device), do: wrap(ref, device)
+  defp place(ref, device), do: move(ref, device)
+
+  defp move(ref, device) do
+    with {:ok, ref} <- Call.run(&Native.policy_on(ref, &1, to_string(device))),
+         do: wrap(ref, device)
+  end
 
   @doc """
   Writes a checkpoint: beside `path` first, then in its place.
@@ -349,14 +377,12 @@ defmodule Sconce.Policy do
     %Error{kind: :mismatch, op: :forward, details: details}
   end
 
-  defp wrap({:ok, ref}, device) do
+  defp wrap(ref, device) do
     with {:ok, {info, _notes}} <- Native.policy_info(ref) do
       own = %{ref: ref, device: device, spec: Spec.from_native(info.spec)}
       {:ok, struct!(__MODULE__, Map.merge(info, own))}
     end
   end
-
-  defp wrap(error, _device), do: error
 
   defimpl Inspect do
     alias Sconce.Policy.Spec

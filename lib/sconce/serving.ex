@@ -557,12 +557,10 @@ defmodule Sconce.Serving do
       |> Keyword.update!(:lane, &if(&1 != :auto, do: &1))
       |> Map.new()
 
-    policy = options[:policy]
-
     sender = Sender.start_link()
 
-    with {:ok, device} <- Policy.device(policy, options[:device]),
-         options = Keyword.replace!(options, :device, device),
+    with {:ok, policy} <- Policy.to(options[:policy], options[:device]),
+         options = Keyword.merge(options, policy: policy, device: policy.device),
          {:ok, ref} <- Call.run(&Native.serving_start(&1, policy.ref, native, sender)),
          :ok <- Sender.send_of(sender, ref),
          {:ok, info} <- Native.serving_info(ref) do
@@ -606,7 +604,8 @@ defmodule Sconce.Serving do
   @impl true
   def handle_call({:swap, policy}, _from, %{serving: serving} = state) do
     # What was packed of the weights before may not be packed of these.
-    with {:ok, true} <- Call.run(&Native.serving_swap(serving.ref, &1, policy.ref)),
+    with {:ok, policy} <- Policy.to(policy, serving.device),
+         {:ok, true} <- Call.run(&Native.serving_swap(serving.ref, &1, policy.ref)),
          {:ok, info} <- Native.serving_info(serving.ref) do
       options = Keyword.replace!(state.options, :policy, policy)
       serving = new(serving.ref, options, info)

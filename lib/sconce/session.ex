@@ -256,11 +256,12 @@ defmodule Sconce.Session do
 
   def open(%Policy{} = policy, opts) do
     options = Options.validate!(opts, @open)
-    native = &Native.session_open(policy.ref, &1, &2, &3)
 
-    with {:ok, device} <- Policy.device(policy, options[:device]),
-         options = Keyword.replace!(options, :device, device),
-         do: open_by(options, &begin(policy.spec, native, &1))
+    with {:ok, policy} <- Policy.to(policy, options[:device]) do
+      native = &Native.session_open(policy.ref, &1, &2, &3)
+      options = Keyword.replace!(options, :device, policy.device)
+      open_by(options, &begin(policy.spec, native, &1))
+    end
   end
 
   def open(other, _opts), do: raise(ArgumentError, "expected a policy, got: #{inspect(other)}")

@@ -326,10 +326,11 @@ defmodule Sconce.Trainer do
     {train, device, progress, options} = Settings.evaluate!(opts)
     checkpoint = checkpoint |> Options.path!() |> Path.expand()
     corpus = Settings.folder(corpus)
-    start = &Native.evaluate_start(&1, checkpoint, corpus, train, options)
     tell = fn event -> progress && progress.(named(event)) end
 
     with {:ok, device} <- Device.resolve(device),
+         options = Map.put(options, :device, to_string(device)),
+         start = &Native.evaluate_start(&1, checkpoint, corpus, train, options),
          {:ok, report} <- Call.run(start, tell),
          do: {:ok, report |> with_spec() |> Map.put(:device, to_string(device))}
   end

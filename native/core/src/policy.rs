@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use candle_core::{Device, Tensor};
 use serde_json::Value;
@@ -66,6 +66,7 @@ pub struct Policy {
     backbone: Box<dyn Backbone>,
     heads: Heads,
     notes: Value,
+    turn: Mutex<()>,
 }
 
 impl Policy {
@@ -86,14 +87,25 @@ impl Policy {
     /// The same policy, which computes on `device` from now on: its weights are copied there, and what it reads
     /// follows them.
     pub fn on(self, device: &Device) -> Result<Self> {
-        if self.device().same_device(device) {
-            return Ok(self);
+        match self.device().same_device(device) {
+            true => Ok(self),
+            false => self.copy_on(device),
         }
+    }
+
+    /// [`on`](Self::on), beside the policy as it is.
+    pub fn copy_on(&self, device: &Device) -> Result<Self> {
         let moved = |(name, weight): (&String, &Weight)| {
             Ok((name.clone(), weight.detach().to_device(device)?.into()))
         };
         let weights = self.weights.iter().map(moved).collect::<Result<_>>()?;
-        Self::build(&self.spec, Source::Stored(weights), false, self.notes)
+        Self::build(&self.spec, Source::Stored(weights), false, self.notes.clone())
+    }
+
+    /// On a card passes are made one after the other: they share its stream, and what its libraries keep of a call.
+    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        let turn = || self.turn.lock().unwrap_or_else(|e| e.into_inner());
+        (!self.device().is_cpu()).then(turn)
     }
 
     /// Where its weights are.
@@ -145,6 +157,7 @@ impl Policy {
             weights,
             spec: spec.clone(),
             notes,
+            turn: Mutex::new(()),
         })
     }
 
@@ -174,6 +187,11 @@ impl Policy {
 
     pub fn zero_state(&self, batch: usize) -> Result<State> {
         self.backbone.zero_state(batch)?.beside(&self.place)
+    }
+
+    /// Numbers of the state of one game.
+    pub fn state_size(&self) -> Result<usize> {
+        Ok(self.backbone.zero_state(1)?.0.iter().map(Tensor::elem_count).sum())
     }
 
     /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
@@ -249,6 +267,7 @@ impl Policy {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
+        let _turn = self.turn();
         let (trunk, state) = self.trunk(frames, state, context)?;
         let trunk = self.seen(trunk, context)?;
         Ok((self.heads.forward(&trunk, labels, &frames.previous)?, state))
@@ -262,6 +281,7 @@ impl Policy {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
+        let _turn = self.turn();
         let (last, state) = self.last(frames, state, context)?;
         Ok((self.heads.forward(&last, labels, &self.last_previous(frames))?, state))
     }
@@ -282,6 +302,7 @@ impl Policy {
         if draw.rngs.len() != frames.batch {
             return Err(Error::mismatch("generators", frames.batch, draw.rngs.len()));
         }
+        let _turn = self.turn();
         let (last, state) = self.last(frames, state, context)?;
         let decision = self.heads.act(&last, &self.last_previous(frames), draw)?;
         if let Some(value) = non_finite(&decision.logits) {
@@ -306,6 +327,7 @@ impl Policy {
         if draw.rngs.len() != places.len() {
             return Err(Error::mismatch("generators", places.len(), draw.rngs.len()));
         }
+        let _turn = self.turn();
         let (trunk, _) = self.trunk(frames, state, context)?;
         let at: Vec<u32> = places.iter().map(|&place| place as u32).collect();
         let at = Tensor::from_vec(at, places.len(), trunk.device())?;

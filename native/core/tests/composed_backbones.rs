@@ -7,8 +7,9 @@ mod common;
 
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use common::backbones::{INPUT, build, configs};
+use common::composed::elsewhere;
 use common::{noise, values};
 use sconce_core::backbone::{self, Backbone, Context, State};
 use sconce_core::ops::composed::forced;
@@ -16,22 +17,27 @@ use sconce_core::ops::tensor::moved;
 use sconce_core::spec;
 use sconce_core::weights::{Builder, Source, Weight, Weights};
 
+const HERE: Place = (&Device::Cpu, DType::F32);
+
 const BATCH: usize = 3;
 const TIME: usize = 44;
 
 /// Of the largest number.
 const TOLERANCE: f32 = 1e-4;
 
-/// The same with weights of a type.
-fn of_type(config: &spec::Backbone, dtype: DType) -> (Box<dyn Backbone>, Weights) {
-    let typed = |(name, weight): (String, Weight)| (name, cast(&weight, dtype).into());
+/// Where numbers are, and of which type.
+type Place<'a> = (&'a Device, DType);
+
+/// The same with weights of a type, on a device.
+fn of_type(config: &spec::Backbone, place: Place) -> (Box<dyn Backbone>, Weights) {
+    let typed = |(name, weight): (String, Weight)| (name, cast(&weight, place).into());
     let stored = build(config, 5).1.into_iter().map(typed).collect();
     let b = Builder::new(Source::Stored(stored), true);
     (backbone::new(config, INPUT, &b).unwrap(), b.finish().unwrap())
 }
 
-fn cast(t: &Tensor, dtype: DType) -> Tensor {
-    t.detach().to_dtype(dtype).unwrap()
+fn cast(t: &Tensor, (device, dtype): Place) -> Tensor {
+    t.detach().to_device(device).unwrap().to_dtype(dtype).unwrap()
 }
 
 fn variable(t: &Tensor) -> Tensor {
@@ -54,10 +60,10 @@ fn contexts() -> [(&'static str, Context); 4] {
 
 /// Outputs, the state after them, and the gradients of input, state and weights, from a state that is not
 /// the zero one.
-fn run(config: &spec::Backbone, dtype: DType, context: &Context) -> Vec<(String, Tensor)> {
-    let (net, weights) = of_type(config, dtype);
-    let x = variable(&cast(&noise(&[BATCH, TIME, INPUT], 1), dtype));
-    let before = cast(&noise(&[BATCH, 9, INPUT], 2), dtype);
+fn run(config: &spec::Backbone, place: Place, context: &Context) -> Vec<(String, Tensor)> {
+    let (net, weights) = of_type(config, place);
+    let x = variable(&cast(&noise(&[BATCH, TIME, INPUT], 1), place));
+    let before = cast(&noise(&[BATCH, 9, INPUT], 2), place);
     let zero = net.zero_state(BATCH).unwrap().beside(&x).unwrap();
     let state = net.forward(&before, &zero, &Context::default()).unwrap().1.detach();
     let state = State(state.0.iter().map(variable).collect());
@@ -79,17 +85,18 @@ fn run(config: &spec::Backbone, dtype: DType, context: &Context) -> Vec<(String,
             all.push((format!("gradient of {name}"), gradient.unwrap()));
         }
     }
-    all.into_iter().map(|(name, t)| (name, cast(&t, DType::F32))).collect()
+    all.into_iter().map(|(name, t)| (name, cast(&t, HERE))).collect()
 }
 
 #[test]
 fn a_backbone_that_is_composed_has_the_numbers_and_the_gradients_of_its_own_ops() {
     for config in &configs() {
         for (pass, context) in contexts() {
-            let want = run(config, DType::F32, &context);
-            for dtype in [DType::F32, DType::F64] {
-                let got = forced(|| run(config, dtype, &context));
-                let what = format!("{}, {pass}, {dtype:?}", config.name());
+            let want = run(config, HERE, &context);
+            for (device, dtype) in elsewhere() {
+                let got = forced(|| run(config, (&device, dtype), &context));
+                let what =
+                    format!("{}, {pass}, {dtype:?} on {:?}", config.name(), device.location());
                 let names = |all: &[(String, Tensor)]| {
                     all.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()
                 };

@@ -6,7 +6,8 @@
 //
 // A thread for each channel (x) of a row (y of the grid, at most 65,535): neighbours read neighbours, and no number
 // but h goes from frame to frame. Frames of a row from its length on do not exist: their state is 0, and they have no
-// gradient.
+// gradient; without lengths all have
+// all.
 
 #include "numbers.cuh"
 
@@ -94,7 +95,7 @@ __device__ void forward(Cell cell, Inputs<const T, Cell::INPUTS> inputs, const f
   const int channel = blockIdx.x * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
   const long long row = blockIdx.y, first = row * time;
-  const int present = lengths[row];
+  const int present = lengths ? lengths[row] : time;
 
   float state = h0[row * channels + channel];
   for (int t = 0; t < present; t++) {
@@ -114,7 +115,7 @@ __device__ void backward(Cell cell, Inputs<const T, Cell::INPUTS> inputs, const 
   const int channel = blockIdx.x * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
   const long long row = blockIdx.y, first = row * time;
-  const int present = lengths[row];
+  const int present = lengths ? lengths[row] : time;
 
   for (int t = time - 1; t >= present; t--)
     for (int n = 0; n < Cell::INPUTS; n++)

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
 use sconce_core::checkpoint::bytes;
 use sconce_core::ops::tensor::to_vec;
-use sconce_core::{Error, Policy, Result, Spec};
+use sconce_core::{Error, Policy, Result, Spec, device};
 use sconce_serve::pass::{Forward, Pass};
 use sconce_serve::{Format, Model};
 use serde_json::Value;
@@ -54,6 +54,23 @@ fn policy_load(env: Env, path: String) -> Term {
     call(env, "load", || Ok(PolicyHandle::new(Policy::load(Path::new(&path))?)))
 }
 
+/// `{:ok, policy}` by message: the same policy on the device of this name.
+// A card is opened there, which takes a while, and what is on a card is work for threads of ours.
+#[rustler::nif]
+fn policy_on<'a>(
+    env: Env<'a>,
+    policy: ResourceArc<PolicyHandle>,
+    reference: Reference<'a>,
+    device: String,
+) -> Term<'a> {
+    perform(env, "device", || {
+        let policy = policy.0.clone();
+        pool::submit(env, "device", reference, move || {
+            Ok(PolicyHandle::new(policy.copy_on(&device::named(&device)?)?))
+        })
+    })
+}
+
 #[rustler::nif(schedule = "DirtyIo")]
 fn policy_save<'a>(
     env: Env<'a>,
@@ -85,7 +102,6 @@ fn policy_info(env: Env, policy: ResourceArc<PolicyHandle>) -> Term {
         let policy = &policy.0;
         let spec = policy.spec();
         let width = spec.embedding.width();
-        let state = policy.zero_state(1)?;
         let info = PolicyInfo {
             spec,
             num_weights: policy.num_weights(),
@@ -94,7 +110,7 @@ fn policy_info(env: Env, policy: ResourceArc<PolicyHandle>) -> Term {
             trunk_width: spec.backbone.output_size(width),
             num_logits: spec.heads.num_logits(),
             num_labels: spec.heads.num_labels(),
-            state_size: state.0.iter().map(|part| part.elem_count()).sum(),
+            state_size: policy.state_size()?,
         };
         Ok((encode(env, &info)?, text_keys(env, policy.notes())))
     })

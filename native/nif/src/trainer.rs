@@ -88,7 +88,8 @@ fn evaluate_start<'a>(
     call(env, "evaluate", || {
         let options: EvaluateOptions = decode(options)?;
         Task::start(env, "evaluate", reference, move |reply, cancelled: &AtomicBool| {
-            let policy = Policy::load(&PathBuf::from(checkpoint))?;
+            let device = options.open_device()?;
+            let policy = Policy::load(&PathBuf::from(checkpoint))?.on(&device)?;
             let corpus = Corpus::open(&PathBuf::from(corpus))?;
             let train = train.map(|dir| Corpus::open(&PathBuf::from(dir))).transpose()?;
             evaluate(&policy, &corpus, train.as_ref(), &options, &tell(reply), cancelled).map(Data)

@@ -52,8 +52,17 @@ pub struct Cost {
 }
 
 impl Model {
-    /// Packs a policy where it can be.
+    /// Packs a policy where it can be. On another device than a CPU it is not, and has weights of one format.
     pub fn new(policy: Arc<Policy>, weights: Format) -> Result<Self> {
+        if !policy.device().is_cpu() {
+            return match weights {
+                Format::F32 => Model::of_core(policy),
+                _ => Err(Error::Unavailable {
+                    what: "weights of another format than f32".into(),
+                    reason: "the policy is not on a CPU".into(),
+                }),
+            };
+        }
         let plan = Plan::of(&policy, weights)?;
         Ok(Model { plan, ..Model::of_core(policy)? })
     }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use candle_core::DType;
+use candle_core::{DType, Device};
 use sconce_core::backbone::{Context, State};
 use sconce_core::ops::composed::forced;
 use sconce_core::ops::tensor;
@@ -17,7 +17,7 @@ use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Melee};
 use sconce_core::weights::Weight;
-use sconce_core::{Policy, Spec, checkpoint};
+use sconce_core::{Policy, Spec, checkpoint, device};
 use sconce_data::{Corpus, Schema, VectorGame};
 use serde_json::json;
 
@@ -75,6 +75,18 @@ fn of_type(policy: &Policy, dtype: DType) -> Policy {
     let weights = policy.weights().iter();
     let typed = |(name, w): (&String, &Weight)| (name.clone(), w.to_dtype(dtype).unwrap().into());
     Policy::from_weights(policy.spec(), weights.map(typed).collect()).unwrap()
+}
+
+/// The policy in numbers of 32 bits and of 64, and on the card where `SCONCE_TEST_CARD` is set.
+fn elsewhere(policy: &Policy) -> Vec<(String, Policy)> {
+    let here = [DType::F32, DType::F64].map(|dtype| (format!("{dtype:?}"), of_type(policy, dtype)));
+    let card = std::env::var_os("SCONCE_TEST_CARD").map(|_| device::open(0).unwrap());
+    let on_card = card.map(|card| ("the card".to_string(), on(policy, &card)));
+    here.into_iter().chain(on_card).collect()
+}
+
+fn on(policy: &Policy, device: &Device) -> Policy {
+    of_type(policy, DType::F32).on(device).unwrap()
 }
 
 fn assert_near(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
@@ -144,10 +156,9 @@ fn steps_that_are_composed_are_those_of_our_own_ops() {
         for (way, (loss, unroll, config)) in ways.iter().enumerate() {
             let want = steps(&policy, loss, *unroll, *config);
             assert!(want.losses[4] < want.losses[0] && want.norms[0] > 0.0);
-            for dtype in [DType::F32, DType::F64] {
-                let got = forced(|| steps(&of_type(&policy, dtype), loss, *unroll, *config));
-                let what =
-                    |of: &str| format!("{of} of {:?}, way {way}, {dtype:?}", spec.heads.kind);
+            for (place, there) in elsewhere(&policy) {
+                let got = forced(|| steps(&there, loss, *unroll, *config));
+                let what = |of: &str| format!("{of} of {:?}, way {way}, {place}", spec.heads.kind);
                 assert_near(&got.losses, &want.losses, 1e-4, &what("losses"));
                 assert_near(&got.norms, &want.norms, 1e-3, &what("norms"));
                 assert_near(&got.weights, &want.weights, 1e-3, &what("weights"));
@@ -183,9 +194,9 @@ fn decisions_that_are_composed_are_those_of_our_own_ops() {
         let projection = Projection::new(&direction, policy.trunk_width()).unwrap();
         let context = Context::default().projecting(Some(projection.into()));
         let (logits, choices, state) = play(&policy, &context);
-        for dtype in [DType::F32, DType::F64] {
-            let got = forced(|| play(&of_type(&policy, dtype), &context));
-            let what = format!("{:?}, {dtype:?}", spec.heads.kind);
+        for (place, there) in elsewhere(&policy) {
+            let got = forced(|| play(&there, &context));
+            let what = format!("{:?}, {place}", spec.heads.kind);
             assert_near(&got.0, &logits, 1e-4, &what);
             assert_near(&got.2, &state, 1e-4, &what);
             assert_eq!(got.1, choices, "{what}");

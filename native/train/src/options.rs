@@ -263,9 +263,19 @@ pub struct EvaluateOptions {
     pub stride: Option<usize>,
     pub frame_delay: Option<usize>,
     pub threads: Option<usize>,
+    /// As [`TrainOptions::device`]; none: the CPU.
+    pub device: Option<String>,
 }
 
 impl EvaluateOptions {
+    /// Opens the device that the policy is scored on.
+    ///
+    /// # Errors
+    /// `NoDevice` for one that is not there.
+    pub fn open_device(&self) -> Result<Device> {
+        device::named(self.device.as_deref().unwrap_or("cpu"))
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         at_least("threads", self.threads.unwrap_or(1) as f64, 1.0, 4096.0)
     }

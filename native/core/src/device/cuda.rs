@@ -34,10 +34,15 @@ pub fn open(ordinal: usize) -> Result<Device> {
     let refused = |missing| Error::NoDevice { device: format!("cuda:{ordinal}"), missing };
     look(ordinal).map_err(refused)?;
     let opened = guard(|| Ok(Device::new_cuda_with_stream(ordinal))).map_err(refused)?;
-    opened.map_err(|error| match Error::Tensor(error) {
+    let device = opened.map_err(|error| match Error::Tensor(error) {
         full if full.kind() == Kind::OutOfMemory => full,
         other => refused(Missing::Refused(other.to_string())),
-    })
+    })?;
+    if let Device::Cuda(card) = &device {
+        // SAFETY: all work on what this device has is in the order of one stream.
+        unsafe { card.disable_event_tracking() };
+    }
+    Ok(device)
 }
 
 /// What is missing for work on a card, if anything is. Makes no context and takes no memory.

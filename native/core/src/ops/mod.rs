@@ -19,9 +19,12 @@
 //!
 //! What they are made with: [`tensor`] (tensors as slices), [`many`] (ops of many inputs and outputs), [`simd`] (loops
 //! for the widest vectors at hand), [`residual`] (what stands around a layer), [`columns`] (shards of channels),
-//! [`lengths`] (frames of each row). On devices that are not the CPU each op is [`composed`] of candle's.
+//! [`lengths`] (frames of each row). On devices that are not the CPU each op is [`composed`] of candle's,
+//! or where one is worth it a kernel of ours on an NVIDIA card (`card`, in builds with CUDA).
 
 pub mod attention;
+#[cfg(feature = "cuda")]
+pub mod card;
 pub mod columns;
 pub mod composed;
 pub mod dense;

@@ -1,27 +1,33 @@
-//! Ops composed of candle's beside the ops themselves.
+//! Ops composed of candle's beside the ops themselves; on a card too, if that is asked for.
 
-use candle_core::{DType, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use sconce_core::Result;
 use sconce_core::ops::composed::forced;
 use sconce_core::weights::Weight;
 
-use super::{gradient, noise, values};
+use super::{card, gradient, noise, values};
 
 /// Of the largest number.
 const TOLERANCE: f32 = 1e-4;
 
 /// What `op` makes of variables with these values, and the gradients of each of them, is the same when it
 /// is composed: of numbers of 32 bits, and of numbers of 64, which no op of ours takes, so that none of
-/// them has a part in it.
+/// them has a part in it. On a card its kernels have.
 pub fn check(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
-    let want = run(inputs, DType::F32, &op);
-    for dtype in [DType::F32, DType::F64] {
-        let got = forced(|| run(inputs, dtype, &op));
+    let want = run(inputs, (&Device::Cpu, DType::F32), &op);
+    for (device, dtype) in elsewhere() {
+        let got = forced(|| run(inputs, (&device, dtype), &op));
         assert_eq!(got.len(), want.len());
         for ((what, got), (_, want)) in got.iter().zip(&want) {
-            compare(&format!("{name} of {dtype:?}, {what}"), got, want);
+            compare(&format!("{name} of {dtype:?} on {:?}, {what}", device.location()), got, want);
         }
     }
+}
+
+/// Where, and in which numbers, ops are composed.
+pub fn elsewhere() -> Vec<(Device, DType)> {
+    let on_card = card().into_iter().map(|card| (card, DType::F32));
+    [(Device::Cpu, DType::F32), (Device::Cpu, DType::F64)].into_iter().chain(on_card).collect()
 }
 
 fn compare(what: &str, got: &Tensor, want: &Tensor) {
@@ -39,14 +45,15 @@ fn compare(what: &str, got: &Tensor, want: &Tensor) {
 /// The outputs, then the gradients of the inputs under a loss that weights every number in its own way.
 fn run(
     inputs: &[Tensor],
-    dtype: DType,
+    (device, dtype): (&Device, DType),
     op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>,
 ) -> Vec<(String, Tensor)> {
-    let variable = |t: &Tensor| Var::from_tensor(&t.to_dtype(dtype).unwrap()).unwrap().into_inner();
+    let there = |t: &Tensor| t.to_device(device).unwrap().to_dtype(dtype).unwrap();
+    let variable = |t: &Tensor| Var::from_tensor(&there(t)).unwrap().into_inner();
     let variables: Vec<Weight> = inputs.iter().map(|t| variable(t).into()).collect();
     let outputs = op(&variables).unwrap();
     let parts = outputs.iter().enumerate().map(|(i, y)| {
-        let cotangent = noise(y.dims(), 77 + i as u64).to_dtype(dtype).unwrap();
+        let cotangent = there(&noise(y.dims(), 77 + i as u64));
         (y * cotangent).unwrap().sum_all().unwrap()
     });
     let loss = parts.reduce(|a, b| (a + b).unwrap()).expect("an output");
@@ -54,12 +61,13 @@ fn run(
     let gradients = variables.iter().enumerate().map(|(i, variable)| {
         let name = format!("gradient of input {i}");
         let gradient = match dtype {
-            DType::F32 => gradient(&name, variable, &store),
+            DType::F32 if device.is_cpu() => gradient(&name, variable, &store),
             _ => store.get(variable).unwrap_or_else(|| panic!("{name}: none")).clone(),
         };
         (name, gradient)
     });
     let outputs = outputs.iter().enumerate().map(|(i, y)| (format!("output {i}"), y.detach()));
-    let single = |(name, t): (String, Tensor)| (name, t.to_dtype(DType::F32).unwrap());
+    let here = |t: Tensor| t.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
+    let single = |(name, t): (String, Tensor)| (name, here(t));
     outputs.chain(gradients).map(single).collect()
 }

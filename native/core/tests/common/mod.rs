@@ -12,6 +12,11 @@ use safetensors::tensor::{Dtype, SafeTensors};
 use sconce_core::rng::Rng;
 use sconce_core::weights::{Builder, Source, Weight, Weights};
 
+/// The card that tests are to run on as well, where `SCONCE_TEST_CARD` is set: one that is not there is an error.
+pub fn card() -> Option<Device> {
+    std::env::var_os("SCONCE_TEST_CARD").map(|_| sconce_core::device::open(0).unwrap())
+}
+
 pub struct Golden {
     name: String,
     tensors: BTreeMap<String, (Vec<usize>, Vec<f64>)>,

@@ -3,6 +3,8 @@
 use candle_core::{D, Tensor};
 
 use crate::Result;
+#[cfg(feature = "cuda")]
+use crate::ops::card;
 use crate::ops::{HeadNorms, Norm, tensor};
 
 /// `x / sqrt(mean(x^2) + eps)` over the last dimension; with `center` of `x - mean(x)`.
@@ -16,6 +18,10 @@ fn normed(x: &Tensor, center: bool, eps: f32) -> candle_core::Result<Tensor> {
 }
 
 pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(x) {
+        return card::row_norm(x, norm);
+    }
     let y = normed(x, norm.bias.is_some(), norm.eps)?.broadcast_mul(&norm.weight)?;
     match &norm.bias {
         Some(bias) => Ok(y.broadcast_add(bias)?),

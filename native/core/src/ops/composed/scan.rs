@@ -9,6 +9,8 @@ use super::dense::linear;
 use super::elementwise::activate;
 use super::frames::{blank, causal_conv, last};
 use crate::Result;
+#[cfg(feature = "cuda")]
+use crate::ops::card;
 use crate::ops::lengths::Lengths;
 use crate::ops::linear_recurrence::cells::{
     Constant, Diagonal, Hgrn, MinGru, MinLstm, Plain, RgLru,
@@ -74,11 +76,20 @@ pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: Lengths) 
         1 => grid::<Constant, 1, 1>(&[(b, 1)], &[a], h0, lengths)?,
         _ => grid::<Plain, 2, 0>(&[(a, 1), (b, 1)], &[], h0, lengths)?,
     };
+    #[cfg(feature = "cuda")]
+    if card::wanted(b) {
+        return card::linear_recurrence(a, b, h0, &grid.lengths);
+    }
+
     blank(states(&a.broadcast_as(b.shape())?, b, h0)?, &grid.lengths)
 }
 
 pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
     let grid = grid::<MinGru, 2, 0>(&[(projected, 2)], &[], h0, lengths)?;
+    #[cfg(feature = "cuda")]
+    if card::wanted(projected) {
+        return card::min_gru(projected, h0, &grid.lengths);
+    }
     let [z, candidate] = parts(projected)?;
     let z = sigmoid(&z)?;
     blank(states(&(1.0 - &z)?, &(z * candidate)?, h0)?, &grid.lengths)
@@ -86,6 +97,10 @@ pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tens
 
 pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: Lengths) -> Result<Tensor> {
     let grid = grid::<MinLstm, 3, 0>(&[(projected, 3)], &[], h0, lengths)?;
+    #[cfg(feature = "cuda")]
+    if card::wanted(projected) {
+        return card::min_lstm(projected, h0, eps, &grid.lengths);
+    }
     let [f, i, candidate] = parts(projected)?;
     // The logarithms of both gates and of eps, less the larger gate's: two closed gates have a ratio too.
     let (f, i) = (softplus(&f.neg()?)?.neg()?, softplus(&i.neg()?)?.neg()?);

@@ -1,0 +1,148 @@
+//! Kernels and what they are given.
+
+use std::ffi::c_uint;
+use std::sync::Arc;
+
+use candle_core::cuda_backend::CudaStorageSlice;
+use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaFunction, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+};
+use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr};
+use candle_core::op::BackpropOp;
+use candle_core::{DType, Device, Result, Shape, Storage, Tensor, bail};
+use half::bf16;
+use sconce_cuda::kernels::Module;
+
+/// A kernel, and its arguments in the order of its signature.
+pub struct Launch {
+    kernel: CudaFunction,
+    stream: Arc<CudaStream>,
+    arguments: Vec<Argument>,
+}
+
+enum Argument {
+    Pointer(CUdeviceptr),
+    Long(i64),
+    Int(i32),
+    Float(f32),
+}
+
+impl Launch {
+    /// A kernel of `module` on the card of `x`.
+    pub fn of(module: Module, kernel: &str, x: &Tensor) -> Result<Self> {
+        let card = card(x.device())?;
+        let kernel = card.get_or_load_custom_func(kernel, module.name, module.ptx)?;
+        let (kernel, stream) = (kernel.into_cuda_function(), card.cuda_stream());
+        Ok(Launch { kernel, stream, arguments: vec![] })
+    }
+
+    /// The numbers of a contiguous tensor on the card, to be read or to be written.
+    pub fn tensor(mut self, tensor: &Tensor) -> Result<Self> {
+        self.arguments.push(Argument::Pointer(pointer(tensor)?));
+        Ok(self)
+    }
+
+    /// The same, or nothing: a null pointer.
+    pub fn option(mut self, tensor: Option<&Tensor>) -> Result<Self> {
+        let pointer = tensor.map(pointer).transpose()?.unwrap_or(0);
+        self.arguments.push(Argument::Pointer(pointer));
+        Ok(self)
+    }
+
+    pub fn long(mut self, value: usize) -> Self {
+        self.arguments.push(Argument::Long(value as i64));
+        self
+    }
+
+    pub fn int(mut self, value: usize) -> Self {
+        self.arguments.push(Argument::Int(value as i32));
+        self
+    }
+
+    pub fn float(mut self, value: f32) -> Self {
+        self.arguments.push(Argument::Float(value));
+        self
+    }
+
+    /// Runs it on `grid` blocks of `block` threads, each with so many bytes of shared memory besides what it says
+    /// itself. Where a block or the grid is empty there is nothing to do.
+    ///
+    /// # Safety
+    /// The arguments are those of the kernel's signature, and it touches nothing outside of them.
+    pub unsafe fn run(self, grid: [usize; 3], block: [usize; 3], shared: usize) -> Result<()> {
+        if grid.contains(&0) || block.contains(&0) {
+            return Ok(());
+        }
+        let shape = |[x, y, z]: [usize; 3]| (x as c_uint, y as c_uint, z as c_uint);
+        let (grid_dim, block_dim) = (shape(grid), shape(block));
+        let shared_mem_bytes = shared as c_uint;
+        let mut launch = self.stream.launch_builder(&self.kernel);
+        for argument in &self.arguments {
+            match argument {
+                Argument::Pointer(value) => launch.arg(value),
+                Argument::Long(value) => launch.arg(value),
+                Argument::Int(value) => launch.arg(value),
+                Argument::Float(value) => launch.arg(value),
+            };
+        }
+        // SAFETY: as the caller says. Memory that is freed meanwhile is freed in the stream's order, behind this.
+        unsafe { launch.launch(LaunchConfig { grid_dim, block_dim, shared_mem_bytes }) }.w()?;
+        Ok(())
+    }
+}
+
+fn card(device: &Device) -> Result<&CudaDevice> {
+    match device {
+        Device::Cuda(card) => Ok(card),
+        _ => bail!("this op runs on a card only"),
+    }
+}
+
+/// How the kernels of a type of numbers are called.
+pub fn suffix(x: &Tensor) -> &'static str {
+    if x.dtype() == DType::BF16 { "bf16" } else { "f32" }
+}
+
+/// Numbers on the card of `x` that nobody has written yet.
+pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Tensor> {
+    let (shape, card) = (shape.into(), card(x.device())?);
+    let n = shape.elem_count().max(1);
+    macro_rules! of {
+        ($t:ty) => {
+            // SAFETY: whoever asks writes them before they are read.
+            CudaStorage::wrap_cuda_slice(unsafe { card.alloc::<$t>(n) }?, card.clone())
+        };
+    }
+    let storage = match dtype {
+        DType::F32 => of!(f32),
+        DType::F64 => of!(f64),
+        DType::BF16 => of!(bf16),
+        DType::I32 => of!(i32),
+        DType::U32 => of!(u32),
+        DType::I64 => of!(i64),
+        DType::U8 => of!(u8),
+        other => bail!("no kernel has numbers of {other:?}"),
+    };
+    Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false))
+}
+
+/// Where the numbers of a contiguous tensor on a card begin.
+pub fn pointer(tensor: &Tensor) -> Result<CUdeviceptr> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let (Storage::Cuda(storage), Some((first, _))) = (&*storage, layout.contiguous_offsets())
+    else {
+        bail!("a kernel of ours got a tensor that is not contiguous on a card");
+    };
+    let stream = storage.device.cuda_stream();
+    macro_rules! first_of {
+        ($($slice:ident)*) => {
+            match &storage.slice {
+                $(CudaStorageSlice::$slice(slice) => slice.device_ptr(&stream).0,)*
+                _ => bail!("no kernel has numbers of {:?}", tensor.dtype()),
+            }
+        };
+    }
+    let begin = first_of!(F32 F64 BF16 I32 U32 I64 U8);
+    Ok(begin + (first * tensor.dtype().size_in_bytes()) as CUdeviceptr)
+}

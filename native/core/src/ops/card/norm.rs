@@ -1,0 +1,97 @@
+//! Norms of rows.
+
+use candle_core::{DType, Tensor};
+use sconce_cuda::kernels::NORM;
+
+use super::launch::{Launch, suffix, unwritten};
+use super::op::{Op, Pass, apply};
+use crate::Result;
+use crate::ops::{Norm, tensor};
+
+const WARP: usize = 32;
+/// Threads of a block.
+const THREADS: usize = 128;
+/// Rows of one part of the weights' gradients.
+const ROWS: usize = 64;
+
+pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
+    let op = RowNorm { center: norm.bias.is_some(), eps: norm.eps };
+    let f32s = |t: &Tensor| t.to_dtype(DType::F32);
+    let weight = f32s(&norm.weight)?;
+    match &norm.bias {
+        Some(bias) => apply(op, &[x, &weight, &f32s(bias)?]),
+        None => apply(op, &[x, &weight]),
+    }
+}
+
+struct RowNorm {
+    center: bool,
+    eps: f32,
+}
+
+impl RowNorm {
+    fn launch(&self, step: &str, x: &Tensor) -> candle_core::Result<Launch> {
+        let name = if self.center { "layer_norm" } else { "rms_norm" };
+        Launch::of(NORM, &format!("{name}_{}_{step}", suffix(x)), x)
+    }
+}
+
+impl Op for RowNorm {
+    fn name(&self) -> &'static str {
+        "row-norm"
+    }
+
+    fn forward(
+        &self,
+        inputs: &[Tensor],
+        _track: bool,
+    ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
+        let [x, weight, bias @ ..] = inputs else { candle_core::bail!("a norm has a weight") };
+        let (rows, d) = tensor::rows(x.dims());
+        let y = unwritten(x.shape(), x.dtype(), x)?;
+        let kept = unwritten((rows, 2), DType::F32, x)?;
+        let launch = self.launch("forward", x)?;
+        let launch = launch.tensor(x)?.tensor(weight)?.option(bias.first())?;
+        let launch = launch.tensor(&y)?.tensor(&kept)?.long(rows).int(d).float(self.eps);
+        // SAFETY: as norm.cu says: a warp for each row.
+        unsafe { launch.run([(rows * WARP).div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }?;
+        Ok((y, vec![kept]))
+    }
+
+    fn backward(&self, pass: &Pass) -> candle_core::Result<Vec<Option<Tensor>>> {
+        let Pass { inputs: [x, weight, ..], kept: [kept], dy, wanted, .. } = pass else {
+            candle_core::bail!("a norm has a weight")
+        };
+        let (rows, d) = tensor::rows(x.dims());
+        let dx = unwritten(x.shape(), x.dtype(), x)?;
+        let launch = self.launch("backward", x)?.tensor(x)?.tensor(weight)?.tensor(kept)?;
+        let launch = launch.tensor(dy)?.tensor(&dx)?.long(rows).int(d);
+        // SAFETY: as norm.cu says: a warp for each row.
+        unsafe { launch.run([(rows * WARP).div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }?;
+
+        let mut gradients = vec![Some(dx)];
+        if !wanted[1..].contains(&true) {
+            return Ok(gradients);
+        }
+        let (count, n) = (rows.div_ceil(ROWS), if self.center { 2 } else { 1 });
+        let parts = unwritten((count, n, d), DType::F32, x)?;
+        let launch = self.launch("weight_parts", x)?.tensor(x)?.tensor(kept)?.tensor(dy)?;
+        let launch = launch.tensor(&parts)?.long(rows).int(d).int(ROWS);
+        // SAFETY: as norm.cu says: a thread for each column of each part.
+        unsafe { launch.run([d.div_ceil(THREADS), count, 1], [THREADS, 1, 1], 0) }?;
+        let sums = sum_parts(&parts)?;
+        gradients.extend((0..n).map(|i| sums.get(i).ok()));
+        Ok(gradients)
+    }
+}
+
+/// The sum of f32 `parts [count, ..]`, in the order of the parts.
+pub(super) fn sum_parts(parts: &Tensor) -> candle_core::Result<Tensor> {
+    let count = parts.dim(0)?;
+    let sums = unwritten(&parts.dims()[1..], DType::F32, parts)?;
+    let n = sums.elem_count();
+    let launch = Launch::of(NORM, "sum_parts", parts)?.tensor(parts)?.tensor(&sums)?;
+    // SAFETY: as norm.cu says: a thread for each column.
+    unsafe { launch.int(count).int(n).run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }?;
+    Ok(sums)
+}

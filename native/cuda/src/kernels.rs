@@ -1,0 +1,22 @@
+//! The kernels of `kernels/*.cu`, as the texts that a driver compiles when it loads them.
+
+/// The kernels of one file.
+#[derive(Debug, Clone, Copy)]
+pub struct Module {
+    pub name: &'static str,
+    pub ptx: &'static str,
+}
+
+macro_rules! modules {
+    ($($constant:ident $name:literal)*) => {
+        $(pub const $constant: Module = Module {
+            name: concat!("sconce_", $name),
+            ptx: include_str!(concat!("../kernels/", $name, ".ptx")),
+        };)*
+    };
+}
+
+modules! {
+    LINEAR_RECURRENCE "linear_recurrence"
+    NORM "norm"
+}
