@@ -3,7 +3,8 @@
 //
 // x, y [b, t, c] and the inputs before the first frame, oldest first, [b, c, taps - 1] are of type T; weight [c, taps],
 // bias [c] (or null) and their gradients are f32, as is all arithmetic. At most TAPS taps. Frames of a row from its
-// length on do not exist: they give 0, have no gradient, and do not enter the inputs that the row ends with.
+// length on do not exist: they give 0, have no gradient, and do not enter the inputs that the row ends with; without
+// lengths all do.
 //
 // A thread for each channel (x) walks along stretches of `frames` frames and keeps in registers what goes from frame to
 // frame. Where a stretch begins it reads what lies before; the way back works out gradients that lie behind its end.
@@ -74,7 +75,7 @@ struct Stretch {
     row = index / stretches;
     first = int(index % stretches) * frames;
     last = min(time, first + frames);
-    present = lengths[row];
+    present = lengths ? lengths[row] : time;
   }
 };
 

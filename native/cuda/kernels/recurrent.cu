@@ -9,7 +9,7 @@
 //
 // A thread for each channel (x) of a row (y, which walks over the rows): neighbours read neighbours, and no number is
 // read by two threads, so that what a kernel writes may lie where what it reads lies. A row of which no frame is left
-// keeps its states.
+// keeps its states; without lengths all have all.
 //
 // Pointers that may be null say so.
 
@@ -28,7 +28,7 @@ struct Frame {
   int t, time, batch, width;
 
   __device__ int channel() const { return blockIdx.x * blockDim.x + threadIdx.x; }
-  __device__ bool present(long long row) const { return t < lengths[row]; }
+  __device__ bool present(long long row) const { return !lengths || t < lengths[row]; }
   // Where the numbers of a row begin that has `parts` times the width in each frame.
   __device__ long long at(long long row, int parts) const { return (row * time + t) * parts * width; }
 };

@@ -17,6 +17,9 @@ macro_rules! modules {
 }
 
 modules! {
+    CAUSAL_CONV "causal_conv"
+    COLUMNS "columns"
     LINEAR_RECURRENCE "linear_recurrence"
     NORM "norm"
+    RECURRENT "recurrent"
 }

@@ -92,7 +92,7 @@ impl Launch {
     }
 }
 
-fn card(device: &Device) -> Result<&CudaDevice> {
+pub fn card(device: &Device) -> Result<&CudaDevice> {
     match device {
         Device::Cuda(card) => Ok(card),
         _ => bail!("this op runs on a card only"),

@@ -6,13 +6,20 @@
 //!    graph may be played again, and nothing is read back.
 //! 3. All work on a card is in the order of its one stream: nothing waits for another.
 
+mod beside;
+mod columns;
+mod frames;
 mod launch;
 mod linear_recurrence;
 mod norm;
 mod op;
+mod product;
+mod recurrent;
 
+pub(in crate::ops) use frames::{TAPS, causal_conv};
 pub(in crate::ops) use linear_recurrence::{linear_recurrence, min_gru, min_lstm};
 pub(in crate::ops) use norm::row_norm;
+pub(in crate::ops) use recurrent::{gru, lstm, slstm};
 
 use candle_core::{DType, Tensor};
 
