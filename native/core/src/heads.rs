@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use crate::layer::Linear;
 use crate::ops::tensor;
-use crate::ops::{self, Activation, Branch, Dense};
+use crate::ops::{self, Activation, Branch, Dense, Ids};
 use crate::sampling::{Draw, confidence};
 use crate::spec::{self, HeadKind, HeadsKind};
 use crate::weights::{Builder, Init, Weight};
@@ -75,85 +75,118 @@ impl Heads {
                 let labels =
                     labels.ok_or_else(|| Error::not_found("labels for autoregressive heads"))?;
                 let trunk = trunk.reshape((rows, ()))?;
-                self.check_rows(&trunk, labels)?;
+                self.check_rows(rows, labels)?;
                 Tensor::cat(&self.unroll(&trunk, |at, _| Ok(self.part(labels, at)))?, 1)?
             }
         };
-        if let Some(prior) = self.prior_logits(rows, previous)? {
+        if let Some(prior) = self.prior_logits(rows, &self.prior_rows(rows, previous)?)? {
             logits = (logits + prior)?;
         }
         Ok(logits)
     }
 
+    /// Logits `[n, num_logits]` of heads that do not read each other's choices, from what was uploaded before.
+    pub(crate) fn independent(&self, trunk: &Tensor, prior: &[Ids]) -> Result<Tensor> {
+        let rows = tensor::rows(trunk.dims()).0;
+        let logits = match &self.layers {
+            Layers::Linear(layer) => layer.forward(&trunk.reshape((rows, ()))?)?,
+            Layers::Independent(layers) => ops::branches(trunk, layers)?,
+            Layers::Autoregressive { .. } => {
+                return Err(Error::mismatch("heads", "independent", "autoregressive"));
+            }
+        };
+        match self.prior_logits(rows, prior)? {
+            Some(prior) => Ok((logits + prior)?),
+            None => Ok(logits),
+        }
+    }
+
     /// Chooses for each row.
     pub fn act(&self, trunk: &Tensor, previous: &[u16], draw: Draw) -> Result<Decision> {
-        self.check_classes(previous, true)?;
-        let (rows, width) = (trunk.dim(0)?, self.spec.num_labels());
-        let mut choices = vec![0; rows * width];
-        if let Some(given) = draw.given {
-            self.check_rows(trunk, given)?;
-            self.check_classes(given, false)?;
-            choices.copy_from_slice(given);
+        if !matches!(self.layers, Layers::Autoregressive { .. }) {
+            return self.decide(
+                tensor::to_vec(&self.forward(trunk, None, previous)?)?,
+                previous,
+                draw,
+            );
         }
-        let mut choose = |at: usize, logits: &[f32]| -> Result<Vec<u16>> {
+        self.check_classes(previous, true)?;
+        let rows = trunk.dim(0)?;
+        let mut choices = self.given(rows, draw)?;
+        let prior = self.prior_logits(rows, &self.prior_rows(rows, previous)?)?;
+        let mut done = Vec::new();
+        self.unroll(trunk, |at, logits| {
             let part = self.spec.iter().nth(at).ok_or_else(|| Error::not_found("head"))?;
-            let (n, k) = (part.head.kind.logits(), part.head.kind.labels());
-            if draw.given.is_some() {
-                return Ok(self.part(&choices, at));
+            let mut logits = logits.clone();
+            if let Some(prior) = &prior {
+                logits = (logits + prior.narrow(1, part.logits, part.head.kind.logits())?)?;
             }
-            for (row, logits) in logits.chunks_exact(n).enumerate() {
-                let from = row * width + part.labels;
-                let held = previous.get(from..from + k).filter(|h| h.first() != Some(&NONE));
-                let out = &mut choices[from..from + k];
-                draw.sampling.choose(
-                    part.head.kind,
-                    logits,
-                    &draw.rngs[row],
-                    part.labels as u64,
-                    held,
-                    out,
-                );
-            }
+            let own = tensor::to_vec(&logits)?;
+            self.choose(
+                part,
+                own.chunks_exact(part.head.kind.logits()),
+                previous,
+                draw,
+                &mut choices,
+            );
+            done.push(logits);
             Ok(self.part(&choices, at))
+        })?;
+        Ok(self.decision(tensor::to_vec(&Tensor::cat(&done, 1)?)?, choices))
+    }
+
+    /// Chooses for each row by logits `[n, num_logits]`, of heads that do not read each other's choices.
+    pub fn decide(&self, logits: Vec<f32>, previous: &[u16], draw: Draw) -> Result<Decision> {
+        self.check_classes(previous, true)?;
+        let width = self.spec.num_logits();
+        let mut choices = self.given(logits.len() / width, draw)?;
+        for part in self.spec.iter() {
+            let own = part.logits..part.logits + part.head.kind.logits();
+            let rows = logits.chunks_exact(width).map(|row| &row[own.clone()]);
+            self.choose(part, rows, previous, draw, &mut choices);
+        }
+        Ok(self.decision(logits, choices))
+    }
+
+    /// Labels to write choices to: those that are given, if any are.
+    fn given(&self, rows: usize, draw: Draw) -> Result<Vec<u16>> {
+        let Some(given) = draw.given else { return Ok(vec![0; rows * self.spec.num_labels()]) };
+        self.check_rows(rows, given)?;
+        self.check_classes(given, false)?;
+        Ok(given.to_vec())
+    }
+
+    /// One head's choices by its logits of each row, unless they are given.
+    fn choose<'a>(
+        &self,
+        part: spec::Part<'_>,
+        logits: impl Iterator<Item = &'a [f32]>,
+        previous: &[u16],
+        draw: Draw,
+        choices: &mut [u16],
+    ) {
+        if draw.given.is_some() {
+            return;
+        }
+        let width = self.spec.num_labels();
+        for (row, logits) in logits.enumerate() {
+            let from = row * width + part.labels;
+            let own = from..from + part.head.kind.labels();
+            let held = previous.get(own.clone()).filter(|held| held.first() != Some(&NONE));
+            let (index, rng) = (part.labels as u64, &draw.rngs[row]);
+            let out = &mut choices[own];
+            draw.sampling.choose(part.head.kind, logits, rng, index, held, out);
+        }
+    }
+
+    fn decision(&self, logits: Vec<f32>, choices: Vec<u16>) -> Decision {
+        let of_row = |row: &[f32]| -> Vec<f32> {
+            let own = |p: &spec::Part| p.logits..p.logits + p.head.kind.logits();
+            self.spec.iter().map(|p| confidence(p.head.kind, &row[own(&p)])).collect()
         };
-        let logits = match &self.layers {
-            Layers::Linear(_) | Layers::Independent(_) => {
-                // All at once from where they are.
-                let logits = self.forward(trunk, None, previous)?.to_device(&Device::Cpu)?;
-                for (i, part) in self.spec.iter().enumerate() {
-                    let own = logits.narrow(1, part.logits, part.head.kind.logits())?;
-                    choose(i, &tensor::to_vec(&own)?)?;
-                }
-                logits
-            }
-            Layers::Autoregressive { .. } => {
-                let prior = self.prior_logits(rows, previous)?;
-                let mut done = Vec::new();
-                self.unroll(trunk, |at, logits| {
-                    let mut logits = logits.clone();
-                    if let Some(prior) = &prior {
-                        let part =
-                            self.spec.iter().nth(at).ok_or_else(|| Error::not_found("head"))?;
-                        logits =
-                            (logits + prior.narrow(1, part.logits, part.head.kind.logits())?)?;
-                    }
-                    let chosen = choose(at, &tensor::to_vec(&logits)?)?;
-                    done.push(logits);
-                    Ok(chosen)
-                })?;
-                Tensor::cat(&done, 1)?
-            }
-        };
-        let logits = tensor::to_vec(&logits)?;
-        let confidence = logits
-            .chunks_exact(self.spec.num_logits())
-            .flat_map(|row| {
-                self.spec
-                    .iter()
-                    .map(move |p| confidence(p.head.kind, &row[p.logits..][..p.head.kind.logits()]))
-            })
-            .collect();
-        Ok(Decision { logits, choices, confidence })
+        let rows = logits.chunks_exact(self.spec.num_logits());
+        let confidence = rows.flat_map(of_row).collect();
+        Decision { logits, choices, confidence }
     }
 
     /// Walks the stream; `choice(head, its logits)` gives that head's labels `[n, labels]`.
@@ -190,8 +223,8 @@ impl Heads {
             .collect()
     }
 
-    fn check_rows(&self, trunk: &Tensor, labels: &[u16]) -> Result<()> {
-        let expected = trunk.dim(0)? * self.spec.num_labels();
+    fn check_rows(&self, rows: usize, labels: &[u16]) -> Result<()> {
+        let expected = rows * self.spec.num_labels();
         if labels.len() != expected {
             return Err(Error::mismatch("labels", expected, labels.len()));
         }
@@ -214,34 +247,46 @@ impl Heads {
         Ok(())
     }
 
-    /// The rows of the prior tables that belong to the previous choices, `[n, num_logits]`.
-    fn prior_logits(&self, rows: usize, previous: &[u16]) -> Result<Option<Tensor>> {
+    /// The rows of the prior tables that belong to the previous choices, by head.
+    pub(crate) fn prior_rows(&self, rows: usize, previous: &[u16]) -> Result<Vec<Ids>> {
+        let width = self.spec.num_labels();
+        if !self.prior.is_empty() && previous.len() != rows * width {
+            return Err(Error::mismatch("previous labels", rows * width, previous.len()));
+        }
+        let heads = self.spec.iter().zip(&self.prior);
+        let of_head = |(part, table): (spec::Part<'_>, &Weight)| {
+            let previous = previous.chunks_exact(width).map(|row| &row[part.labels..]);
+            let ids: Arc<[u32]> = match part.head.kind {
+                HeadKind::Categorical(n) => previous.map(|p| row(p[0], n)).collect(),
+                // Each bit has a row for off, on and none.
+                HeadKind::Bernoulli(n) => previous
+                    .flat_map(|p| (0..n).map(move |i| row(p[i], 2) * n as u32 + i as u32))
+                    .collect(),
+            };
+            Ids::of(&flat_prior(part.head.kind, table)?, ids, &part.head.name)
+        };
+        heads.map(of_head).collect()
+    }
+
+    /// These rows, `[n, num_logits]`.
+    fn prior_logits(&self, rows: usize, ids: &[Ids]) -> Result<Option<Tensor>> {
         if self.prior.is_empty() {
             return Ok(None);
         }
-        let width = self.spec.num_labels();
-        if previous.len() != rows * width {
-            return Err(Error::mismatch("previous labels", rows * width, previous.len()));
-        }
-        let mut parts = Vec::with_capacity(self.prior.len());
-        for (part, table) in self.spec.iter().zip(&self.prior) {
-            let previous = previous.chunks_exact(width).map(|row| &row[part.labels..]);
-            let logits = match part.head.kind {
-                HeadKind::Categorical(n) => {
-                    let ids: Arc<[u32]> = previous.map(|p| row(p[0], n)).collect();
-                    ops::gather(table, ids, &part.head.name)?
-                }
-                // A table [3, n] read as [3 n, 1]: each bit has a row for off, on and none.
-                HeadKind::Bernoulli(n) => {
-                    let ids =
-                        previous.flat_map(|p| (0..n).map(|i| row(p[i], 2) * n as u32 + i as u32));
-                    let table = table.reshape((3 * n, 1))?;
-                    ops::gather(&table, ids.collect(), &part.head.name)?.reshape((rows, n))?
-                }
-            };
-            parts.push(logits);
-        }
-        Ok(Some(Tensor::cat(&parts, 1)?))
+        let heads = self.spec.iter().zip(&self.prior).zip(ids);
+        let parts = heads.map(|((part, table), ids)| {
+            let logits = ops::gather_of(&flat_prior(part.head.kind, table)?, ids)?;
+            Ok(logits.reshape((rows, part.head.kind.logits()))?)
+        });
+        Ok(Some(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 1)?))
+    }
+}
+
+/// A head's prior table as rows: that of n bits, `[3, n]`, as `[3 n, 1]`.
+fn flat_prior(kind: HeadKind, table: &Weight) -> Result<Tensor> {
+    match kind {
+        HeadKind::Categorical(_) => Ok(Tensor::clone(table)),
+        HeadKind::Bernoulli(n) => Ok(table.reshape((3 * n, 1))?),
     }
 }
 

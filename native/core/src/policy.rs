@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use candle_core::{Device, Tensor};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::backbone::{self, Backbone, Context, State};
 use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
-use crate::ops::{self, simd::non_finite, tensor};
+use crate::ops::{self, Ids, simd::non_finite, tensor};
 use crate::sampling::Draw;
 use crate::weights::{Builder, Init, Source, Weight, Weights};
 use crate::{Error, Result, Spec};
@@ -53,6 +53,15 @@ pub fn part<T: Copy>(
     let width = data.len() / (batch * time).max(1);
     let windows = data.chunks_exact((time * width).max(1)).skip(rows.start).take(rows.len());
     windows.flat_map(|row| &row[range.start * width..range.end * width]).copied().collect()
+}
+
+/// Frames as a pass reads them, on the device of the weights.
+pub(crate) struct Input {
+    shape: (usize, usize),
+    /// `[b * t, continuous_width]`
+    pub continuous: Tensor,
+    /// Rows of each table.
+    pub ids: Vec<Ids>,
 }
 
 pub struct Policy {
@@ -194,10 +203,12 @@ impl Policy {
         Ok(self.backbone.zero_state(1)?.0.iter().map(Tensor::elem_count).sum())
     }
 
-    /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
-    pub fn embed(&self, frames: &Frames) -> Result<Tensor> {
-        let (b, t) = (frames.batch, frames.time);
-        let rows = b * t;
+    /// What a pass reads of frames, beside the weights.
+    ///
+    /// # Errors
+    /// `Mismatch` for fewer or more numbers than so many frames have, `OutOfRange` for an id that a table has not.
+    pub(crate) fn input(&self, frames: &Frames) -> Result<Input> {
+        let rows = frames.batch * frames.time;
         for (what, expected, got) in [
             ("continuous features", rows * self.continuous, frames.continuous.len()),
             ("ids", rows * self.slots.len(), frames.ids.len()),
@@ -207,17 +218,30 @@ impl Policy {
             }
         }
         let (features, shape) = (frames.continuous.clone(), (rows, self.continuous));
-        let mut parts = vec![tensor::beside(&self.place, features, shape)?];
-        for (name, table) in &self.tables {
+        let tables = self.tables.iter().map(|(name, table)| {
             let of_table: Vec<usize> =
                 (0..self.slots.len()).filter(|&i| self.slots[i].table == name).collect();
-            let ids: Arc<[u32]> = frames
-                .ids
-                .chunks_exact(self.slots.len())
-                .flat_map(|row| of_table.iter().map(|&i| row[i]))
-                .collect();
-            let width = of_table.len() * table.dim(1)?;
-            parts.push(ops::gather(table, ids, name)?.reshape((rows, width))?);
+            let rows = frames.ids.chunks_exact(self.slots.len());
+            let ids = rows.flat_map(|row| of_table.iter().map(|&i| row[i])).collect();
+            Ids::of(table, ids, name)
+        });
+        Ok(Input {
+            shape: (frames.batch, frames.time),
+            ids: tables.collect::<Result<_>>()?,
+            continuous: tensor::beside(&self.place, features, shape)?,
+        })
+    }
+
+    /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
+    pub fn embed(&self, frames: &Frames) -> Result<Tensor> {
+        self.embedded(&self.input(frames)?)
+    }
+
+    fn embedded(&self, input: &Input) -> Result<Tensor> {
+        let (b, t) = input.shape;
+        let mut parts = vec![input.continuous.clone()];
+        for ((_, table), ids) in self.tables.iter().zip(&input.ids) {
+            parts.push(ops::gather_of(table, ids)?.reshape((b * t, ()))?);
         }
         let x = match parts.len() {
             1 => parts.remove(0),

@@ -1,23 +1,34 @@
 // What kernels use of CUDA's header of this name.
 #pragma once
-#include <cstdint>
-#include <cstring>
+#include "sixteen_bits.h"
 
-struct __nv_bfloat16 {
-  uint16_t bits;
+namespace emulate {
+
+struct Bfloat {
+  static float value(uint16_t bits) { return __uint_as_float(uint32_t(bits) << 16); }
+
+  // To the nearest, halves to even; a NaN stays one.
+  static uint16_t round(float f) {
+    const uint32_t bits = __float_as_uint(f);
+    if (f != f) return uint16_t(bits >> 16 | 0x40);
+    return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  }
 };
 
-inline float __bfloat162float(__nv_bfloat16 v) {
-  uint32_t bits = uint32_t(v.bits) << 16;
-  float f;
-  memcpy(&f, &bits, sizeof f);
-  return f;
-}
+} // namespace emulate
 
-// To the nearest, halves to even; a NaN stays one.
-inline __nv_bfloat16 __float2bfloat16(float f) {
-  uint32_t bits;
-  memcpy(&bits, &f, sizeof bits);
-  if (f != f) return {uint16_t(bits >> 16 | 0x40)};
-  return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-}
+using __nv_bfloat16 = emulate::Sixteen<emulate::Bfloat>;
+using __nv_bfloat162 = emulate::SixteenTwice<emulate::Bfloat>;
+using nv_bfloat16 = __nv_bfloat16;
+using nv_bfloat162 = __nv_bfloat162;
+
+inline float __bfloat162float(__nv_bfloat16 v) { return v; }
+inline __nv_bfloat16 __float2bfloat16(float f) { return f; }
+inline __nv_bfloat16 __float2bfloat16_rn(float f) { return f; }
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {x, y}; }
+inline __nv_bfloat162 __float22bfloat162_rn(float2 v) { return {v.x, v.y}; }
+inline float2 __bfloat1622float2(__nv_bfloat162 v) { return {v.x, v.y}; }
+inline float __low2float(__nv_bfloat162 v) { return v.x; }
+inline float __high2float(__nv_bfloat162 v) { return v.y; }
+inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) { return __nv_bfloat16::of_bits(bits); }
+inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 v) { return v.bits; }

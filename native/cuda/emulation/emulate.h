@@ -5,173 +5,310 @@
 // shuffle for its warp, and goes on when all others wait there too. Threads that wait for one that has ended, or
 // that waits elsewhere, end the process with a sentence, where a card would hang or answer anything.
 #pragma once
+#include "cuda_runtime.h"
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <type_traits>
-#include <ucontext.h>
+#include <map>
+#include <mutex>
+#include <string>
+#include <sys/mman.h>
 #include <utility>
 #include <vector>
 
-#define __global__
-#define __device__
-// A block's own: blocks run one after another, so one copy is enough. Tests are threads.
-#define __shared__ static thread_local
-
-struct dim3 {
-  unsigned x = 1, y = 1, z = 1;
-};
-
-inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
-
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-template <typename A, typename B> auto min(A a, B b) -> std::common_type_t<A, B> { return b < a ? b : a; }
-
 namespace emulate {
 
-constexpr int WARP = 32;
-constexpr size_t STACK = 64 << 10;
+constexpr unsigned WARP = 32;
+constexpr size_t PAGE = 4096, STACK = 64 << 10;
+
+// A stack that a thread runs on until it ends, and all of those after it that end without waiting.
+struct Fiber {
+  void *top;
+};
 
 enum class State { Ready, AtBlock, AtWarp, Ended };
 
 struct Thread {
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
-  State state = State::Ready;
+  State state;
   dim3 index;
-  // What it shows the others of its warp.
-  uint64_t shown = 0;
+  Fiber *fiber;
+  // The lanes that it waits for in a warp, what it shows them, and what was shown when all were there.
+  unsigned lanes;
+  uint64_t shown, seen;
 };
 
 struct Block {
+  const char *kernel = "";
   std::vector<Thread> threads;
-  size_t current = 0;
-  ucontext_t scheduler;
-  void (*kernel)(const void *) = nullptr;
+  // Those from `begun` on have not begun.
+  size_t current = 0, begun = 0;
+  Fiber *running = nullptr;
+  Fiber scheduler;
+  std::vector<Fiber *> idle;
+  void (*call)(const void *) = nullptr;
   const void *arguments = nullptr;
 };
 
-inline thread_local Block *block;
+// One launch at a time: what a block shares is in memory of which there is one copy.
+HIDDEN inline Block block;
+HIDDEN inline std::mutex one_at_a_time;
 
-inline void wait(State state) {
-  Thread &thread = block->threads[block->current];
+#ifdef __x86_64__
+// Goes on with the stack `to`; what a call keeps lies on top of a stack that waits.
+[[gnu::naked, gnu::noinline]] inline void swap_stacks(void **, void *) {
+  asm("push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
+      "mov %rsp, (%rdi)\n mov %rsi, %rsp\n"
+      "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret");
+}
+#else
+#error "kernels are emulated on x86-64"
+#endif
+
+inline void switch_to(Fiber &from, Fiber &to) { swap_stacks(&from.top, to.top); }
+
+// Runs threads that have not begun, one after another.
+inline void run_threads() {
+  for (;;) {
+    while (block.begun < block.threads.size()) {
+      block.current = block.begun++;
+      threadIdx = block.threads[block.current].index;
+      block.call(block.arguments);
+      block.threads[block.current].state = State::Ended;
+    }
+    block.idle.push_back(block.running);
+    switch_to(*block.running, block.scheduler);
+  }
+}
+
+// A new stack has a page before it that none may touch.
+inline Fiber *new_fiber() {
+  void *memory = mmap(nullptr, PAGE + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED || mprotect(memory, PAGE, PROT_NONE) != 0) {
+    perror("a stack for a thread of a kernel");
+    abort();
+  }
+  // As if called by nobody, with nothing in the six registers that a call keeps.
+  void **top = reinterpret_cast<void **>(static_cast<char *>(memory) + PAGE + STACK) - 8;
+  top[6] = reinterpret_cast<void *>(run_threads);
+  return new Fiber{top};
+}
+
+inline void wait(State state, unsigned lanes = 0) {
+  Thread &thread = block.threads[block.current];
   thread.state = state;
-  swapcontext(&thread.context, &block->scheduler);
+  thread.lanes = lanes;
+  thread.fiber = block.running;
+  switch_to(*block.running, block.scheduler);
 }
 
-inline void enter() {
-  block->kernel(block->arguments);
-  block->threads[block->current].state = State::Ended;
+inline void run_on(Fiber *fiber) {
+  block.running = fiber;
+  switch_to(block.scheduler, *fiber);
 }
 
-// Lets go on all of `count` threads that wait there, if all of them do.
-inline bool release(size_t first, size_t count, State state) {
-  auto &threads = block->threads;
-  for (size_t i = first; i < first + count; i++)
-    if (threads[i].state != state) return false;
-  for (size_t i = first; i < first + count; i++) threads[i].state = State::Ready;
-  return true;
-}
-
-inline bool release() {
-  const size_t count = block->threads.size();
-  bool any = release(0, count, State::AtBlock);
-  for (size_t first = 0; first < count; first += WARP)
-    any |= release(first, std::min<size_t>(WARP, count - first), State::AtWarp);
-  return any;
-}
-
-// Runs what can run; whether anything did.
-inline bool step() {
-  bool any = false;
-  for (size_t i = 0; i < block->threads.size(); i++) {
-    Thread &thread = block->threads[i];
+// Runs what can run.
+inline void step() {
+  while (block.begun < block.threads.size()) {
+    if (block.idle.empty()) block.idle.push_back(new_fiber());
+    Fiber *fiber = block.idle.back();
+    block.idle.pop_back();
+    run_on(fiber);
+  }
+  for (size_t i = 0; i < block.threads.size(); i++) {
+    Thread &thread = block.threads[i];
     if (thread.state != State::Ready) continue;
-    any = true;
-    block->current = i;
+    block.current = i;
     threadIdx = thread.index;
-    swapcontext(&block->scheduler, &thread.context);
+    run_on(thread.fiber);
+  }
+}
+
+// The lanes of a warp that wait together with that of `lane`, or none if one of them is elsewhere.
+inline unsigned together(const Thread *warp, unsigned count, unsigned lane) {
+  const unsigned lanes = warp[lane].lanes;
+  for (unsigned i = 0; i < count; i++)
+    if (lanes >> i & 1 && (warp[i].state != State::AtWarp || warp[i].lanes != lanes)) return 0;
+  return lanes;
+}
+
+inline bool release_warp(Thread *warp, unsigned count) {
+  bool any = false;
+  for (unsigned lane = 0; lane < count; lane++) {
+    if (warp[lane].state != State::AtWarp) continue;
+    const unsigned lanes = together(warp, count, lane);
+    for (unsigned i = 0; i < count; i++)
+      if (lanes >> i & 1) {
+        warp[i].seen = warp[i].shown;
+        warp[i].state = State::Ready;
+        any = true;
+      }
   }
   return any;
 }
 
-inline void run_block(dim3 shape) {
-  size_t i = 0;
-  for (unsigned z = 0; z < shape.z; z++)
-    for (unsigned y = 0; y < shape.y; y++)
-      for (unsigned x = 0; x < shape.x; x++, i++) {
-        Thread &thread = block->threads[i];
-        thread.index = {x, y, z};
-        thread.state = State::Ready;
-        getcontext(&thread.context);
-        thread.context.uc_stack.ss_sp = thread.stack.get();
-        thread.context.uc_stack.ss_size = STACK;
-        thread.context.uc_link = &block->scheduler;
-        makecontext(&thread.context, enter, 0);
-      }
-  while (step() || release()) {
+// Lets go on those for which all wait that they wait for; whether there are any.
+inline bool release() {
+  auto &threads = block.threads;
+  auto at_block = [](const Thread &thread) { return thread.state == State::AtBlock; };
+  if (std::all_of(threads.begin(), threads.end(), at_block)) {
+    for (Thread &thread : threads) thread.state = State::Ready;
+    return true;
   }
-  for (Thread &thread : block->threads)
+  bool any = false;
+  for (size_t first = 0; first < threads.size(); first += WARP)
+    any |= release_warp(&threads[first], unsigned(std::min<size_t>(WARP, threads.size() - first)));
+  return any;
+}
+
+inline void run_block() {
+  size_t i = 0;
+  for (unsigned z = 0; z < blockDim.z; z++)
+    for (unsigned y = 0; y < blockDim.y; y++)
+      for (unsigned x = 0; x < blockDim.x; x++) block.threads[i++] = {State::Ready, {x, y, z}, nullptr, 0, 0, 0};
+  block.begun = 0;
+  do step();
+  while (release());
+  for (Thread &thread : block.threads)
     if (thread.state != State::Ended) {
-      fprintf(stderr, "block %u,%u: threads wait for others that have ended or wait elsewhere\n", blockIdx.x, blockIdx.y);
+      fprintf(stderr, "%s, block %u,%u,%u, thread %u,%u,%u: threads wait for others that have ended or wait elsewhere\n",
+              block.kernel, blockIdx.x, blockIdx.y, blockIdx.z, thread.index.x, thread.index.y, thread.index.z);
       abort();
     }
 }
 
-// As cuLaunchKernel: `arguments` point to what the kernel takes.
-template <typename... A> void launch(void (*kernel)(A...), dim3 grid, dim3 shape, void **arguments) {
-  auto call = [&]<size_t... I>(std::index_sequence<I...>) {
-    kernel(*static_cast<std::remove_reference_t<A> *>(arguments[I])...);
-  };
-  auto whole = [&] { call(std::index_sequence_for<A...>{}); };
-  Block own;
-  own.threads.resize(size_t(shape.x) * shape.y * shape.z);
-  for (Thread &thread : own.threads) thread.stack.reset(new char[STACK]);
-  own.kernel = [](const void *whole_) { (*static_cast<const decltype(whole) *>(whole_))(); };
-  own.arguments = &whole;
-  block = &own;
+// What a block shares beside what its kernel declares, before a page that none may touch. It is NaN when a block
+// begins, whatever the block before left.
+class Dynamic {
+public:
+  explicit Dynamic(size_t bytes) : bytes(bytes), pages((bytes + PAGE - 1) / PAGE) {
+    if (pages == 0) return;
+    memory = static_cast<char *>(
+        mmap(nullptr, (pages + 1) * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (memory == MAP_FAILED || mprotect(memory + pages * PAGE, PAGE, PROT_NONE) != 0) abort();
+    dynamic_shared = memory + pages * PAGE - (bytes + 15) / 16 * 16;
+  }
+  ~Dynamic() {
+    if (pages != 0) munmap(memory, (pages + 1) * PAGE);
+  }
+  void forget() const { memset(dynamic_shared, 0xff, bytes); }
+
+private:
+  size_t bytes, pages;
+  char *memory = nullptr;
+};
+
+// Calls `call` with the arguments in each thread of a grid.
+inline void run(const char *kernel, void (*call)(const void *), const void *arguments, dim3 grid, dim3 shape,
+                size_t shared) {
+  std::lock_guard lock(one_at_a_time);
+  block.kernel = kernel;
+  block.threads.resize(size_t(shape.x) * shape.y * shape.z);
+  block.call = call;
+  block.arguments = arguments;
   gridDim = grid;
   blockDim = shape;
+  Dynamic dynamic(shared);
   for (unsigned z = 0; z < grid.z; z++)
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x; x++) {
         blockIdx = {x, y, z};
-        run_block(shape);
+        if (shared > 0) dynamic.forget();
+        run_block();
       }
+  block.kernel = "";
 }
 
-// Exchanges among the threads of a warp: each shows its value, and reads when all have.
-template <typename T> T shuffle(T value, int from) {
+// As cuLaunchKernel: `arguments` point to what the kernel takes.
+template <typename... A>
+void launch(const char *name, void (*kernel)(A...), dim3 grid, dim3 shape, size_t shared, void **arguments) {
+  auto call = [&]<size_t... I>(std::index_sequence<I...>) {
+    kernel(*static_cast<std::remove_reference_t<A> *>(arguments[I])...);
+  };
+  auto whole = [&] { call(std::index_sequence_for<A...>{}); };
+  run(name, [](const void *whole_) { (*static_cast<const decltype(whole) *>(whole_))(); }, &whole, grid, shape, shared);
+}
+
+struct Parameter {
+  size_t bytes;
+  bool pointer;
+};
+
+struct Kernel {
+  void (*launch)(const unsigned *grid, const unsigned *block, size_t shared, void **arguments);
+  std::vector<Parameter> parameters;
+};
+
+HIDDEN inline std::map<std::string, Kernel> &kernels() {
+  static std::map<std::string, Kernel> all;
+  return all;
+}
+
+template <typename... A> bool know(const char *name, void (*)(A...), decltype(Kernel::launch) launch) {
+  return kernels().emplace(name, Kernel{launch, {Parameter{sizeof(A), std::is_pointer_v<A>}...}}).second;
+}
+
+// Exchanges among the threads of a warp: each shows its value, and reads another's when all have. What a lane
+// shows that is not there is NaN.
+template <typename T> T exchange(unsigned lanes, T value, unsigned from) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
-  const size_t own = block->current;
-  memcpy(&block->threads[own].shown, &value, sizeof value);
-  wait(State::AtWarp);
-  memcpy(&value, &block->threads[own / WARP * WARP + from].shown, sizeof value);
-  // Nobody shows the next before all have read this one.
-  wait(State::AtWarp);
+  const size_t own = block.current, first = own / WARP * WARP;
+  memcpy(&block.threads[own].shown, &value, sizeof value);
+  wait(State::AtWarp, lanes);
+  const bool there = lanes >> from & 1 && first + from < block.threads.size();
+  const uint64_t seen = there ? block.threads[first + from].seen : ~uint64_t(0);
+  memcpy(static_cast<void *>(&value), &seen, sizeof value);
   return value;
 }
 
-inline int lane() { return int(block->current % WARP); }
+inline unsigned lane() { return unsigned(block.current % WARP); }
+
+// The lanes of those in which a condition holds.
+inline unsigned vote(unsigned lanes, bool holds) {
+  const size_t own = block.current, first = own / WARP * WARP;
+  block.threads[own].shown = holds;
+  wait(State::AtWarp, lanes);
+  unsigned held = 0;
+  for (unsigned i = 0; i < WARP && first + i < block.threads.size(); i++)
+    if (lanes >> i & 1 && block.threads[first + i].seen) held |= 1u << i;
+  return held;
+}
 
 } // namespace emulate
 
 inline void __syncthreads() { emulate::wait(emulate::State::AtBlock); }
+inline void __syncwarp(unsigned lanes = ~0u) { emulate::wait(emulate::State::AtWarp, lanes); }
 
-// Of whole warps.
-template <typename T> T __shfl_xor_sync(unsigned, T value, int apart) {
-  return emulate::shuffle(value, emulate::lane() ^ apart);
+// As a card's: within parts of `width` lanes, and one's own value where the other would be in another part.
+template <typename T> T __shfl_sync(unsigned lanes, T value, int from, int width = 32) {
+  const unsigned own = emulate::lane(), part = own & ~unsigned(width - 1);
+  return emulate::exchange(lanes, value, part + (unsigned(from) & unsigned(width - 1)));
 }
 
-template <typename T> T __shfl_sync(unsigned, T value, int from) { return emulate::shuffle(value, from); }
+template <typename T> T __shfl_xor_sync(unsigned lanes, T value, int apart, int width = 32) {
+  const unsigned own = emulate::lane(), from = own ^ unsigned(apart);
+  return emulate::exchange(lanes, value, from / unsigned(width) > own / unsigned(width) ? own : from);
+}
 
-// Makes a kernel known to tests, as a function that takes the shapes of grid and block, three numbers each, and
-// pointers to its arguments.
+template <typename T> T __shfl_up_sync(unsigned lanes, T value, unsigned apart, int width = 32) {
+  const unsigned own = emulate::lane();
+  return emulate::exchange(lanes, value, own % unsigned(width) < apart ? own : own - apart);
+}
+
+template <typename T> T __shfl_down_sync(unsigned lanes, T value, unsigned apart, int width = 32) {
+  const unsigned own = emulate::lane();
+  return emulate::exchange(lanes, value, own % unsigned(width) + apart >= unsigned(width) ? own : own + apart);
+}
+
+inline unsigned __ballot_sync(unsigned lanes, int holds) { return emulate::vote(lanes, holds != 0); }
+inline int __any_sync(unsigned lanes, int holds) { return emulate::vote(lanes, holds != 0) != 0; }
+inline int __all_sync(unsigned lanes, int holds) { return emulate::vote(lanes, holds == 0) == 0; }
+
+// Makes a kernel known: to tests, as a function that takes the shapes of grid and block, three numbers each, how
+// much its blocks share beside what it declares, in bytes, and pointers to its arguments; to the emulated card, by
+// its name.
 #define EMULATED(kernel)                                                                                              \
-  extern "C" void emulated_##kernel(const unsigned *grid, const unsigned *block, void **arguments) {                  \
-    emulate::launch(kernel, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, arguments);                  \
-  }
+  extern "C" void emulated_##kernel(const unsigned *grid, const unsigned *block, size_t shared, void **arguments) {   \
+    emulate::launch(#kernel, kernel, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared, arguments); \
+  }                                                                                                                   \
+  [[maybe_unused]] static const bool known_##kernel = emulate::know(#kernel, kernel, emulated_##kernel);

@@ -5,7 +5,10 @@
 
 EMULATED_CELL(lstm_f32)
 EMULATED_CELL(lstm_bf16)
+EMULATED_CELL(lstm_mixed)
 EMULATED_CELL(gru_f32)
 EMULATED_CELL(gru_bf16)
+EMULATED_CELL(gru_mixed)
 EMULATED_CELL(slstm_f32)
 EMULATED_CELL(slstm_bf16)
+EMULATED_CELL(slstm_mixed)

@@ -380,7 +380,7 @@ impl TrainOptions {
     /// What a run computes in on this machine: what was asked for where that gains something or is to be
     /// whether or not, and else f32.
     pub fn precision_here(&self) -> Precision {
-        match self.force_precision || (self.is_on_cpu() && self.precision.gains()) {
+        match self.force_precision || !self.is_on_cpu() || self.precision.gains() {
             true => self.precision,
             false => Precision::F32,
         }
@@ -396,7 +396,6 @@ impl TrainOptions {
     /// `NoDevice` for one that is not there, `Unavailable` for an option that only a CPU has.
     pub(crate) fn open_device(&self) -> Result<Device> {
         let of_cpu = [
-            ("force_precision", self.force_precision, "products of other devices are of f32"),
             ("gradient_checkpoint", self.gradient_checkpoint, "blocks run again on a CPU only"),
             ("memory_limit", self.memory_limit.is_some(), "memory is measured on a CPU only"),
         ];
@@ -576,12 +575,9 @@ mod tests {
     fn what_only_a_cpu_has_is_refused_by_its_name_on_another_device() {
         let on = |name: &str| TrainOptions { device: name.into(), ..TrainOptions::default() };
         type Set = fn(&mut TrainOptions);
-        let of_cpu: [(&str, Set); 3] = [
+        let of_cpu: [(&str, Set); 2] = [
             ("gradient_checkpoint", |options| options.gradient_checkpoint = true),
             ("memory_limit", |options| options.memory_limit = Some(1 << 30)),
-            ("force_precision", |options| {
-                (options.precision, options.force_precision) = (Precision::Bf16, true);
-            }),
         ];
         for (name, set) in of_cpu {
             let (mut cpu, mut card) = (on("cpu"), on("cuda:1"));
@@ -592,9 +588,9 @@ mod tests {
             assert_eq!(error.kind(), sconce_core::Kind::Unavailable);
             assert!(error.to_string().starts_with(&format!("{name} on cuda:1: ")), "{error}");
         }
-        // What would not gain anything there is no error.
-        let card = TrainOptions { precision: Precision::Bf16, ..on("cuda:1") };
-        assert_eq!(card.precision_here(), Precision::F32);
+        // A card gains by each.
+        let card = TrainOptions { precision: Precision::F16, ..on("cuda:1") };
+        assert_eq!(card.precision_here(), Precision::F16);
         assert!(matches!(card.open_device(), Err(Error::NoDevice { .. })));
     }
 

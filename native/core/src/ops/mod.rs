@@ -46,8 +46,8 @@ pub use attention::{
     attention, attention_of_last, attention_residual, attention_weights, masked_softmax, softmax,
 };
 pub use dense::{
-    Affine, Branch, Dense, branches, feed_forward, feed_forward_residual, gather, linear,
-    linear_norm, linear_parts, project,
+    Affine, Branch, Dense, Ids, branches, feed_forward, feed_forward_residual, gather, gather_of,
+    linear, linear_norm, linear_parts, project,
 };
 pub use elementwise::{Activation, activate, dropout, dropout_columns, gated, glu, skip};
 pub use frames::{causal_conv, last, token_shift};

@@ -10,7 +10,7 @@ use crate::{Kernels, Shape};
 /// A library of kernels, which stays with the process.
 pub struct Emulated(*mut c_void);
 
-type Launch = unsafe extern "C" fn(*const u32, *const u32, *mut *mut c_void);
+type Launch = unsafe extern "C" fn(*const u32, *const u32, usize, *mut *mut c_void);
 
 impl Emulated {
     /// Compiles `native/cuda/emulation/{name}.cpp`.
@@ -19,7 +19,16 @@ impl Emulated {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join(format!("{name}.so"));
         let output = Command::new("c++")
-            .args(["-std=c++20", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-I"])
+            .args([
+                "-std=c++20",
+                "-O1",
+                "-Wall",
+                "-Wno-unknown-pragmas",
+                "-Werror",
+                "-shared",
+                "-fPIC",
+                "-I",
+            ])
             .arg(&root)
             .arg("-o")
             .arg(&library)
@@ -47,7 +56,7 @@ impl Kernels for Emulated {
         // SAFETY: all functions of that name have this type; a test gives a kernel what its signature says.
         unsafe {
             let launch: Launch = std::mem::transmute(function);
-            launch(grid.as_ptr(), block.as_ptr(), pointers.as_mut_ptr());
+            launch(grid.as_ptr(), block.as_ptr(), 0, pointers.as_mut_ptr());
         }
     }
 }

@@ -227,11 +227,6 @@ impl Case {
             .collect()
     }
 
-    /// h before frame t.
-    fn before(&self, y: &[f32], t: usize) -> Vec<f32> {
-        t.checked_sub(1).map_or(self.states[0].clone(), |t| self.frame(y, t))
-    }
-
     /// `dweight` of gradients `[b, t, gates * width]` that lie as those of the input, and the states before.
     fn weight_gradient(&self, d: &[f32], previous: &[f32]) -> Vec<f32> {
         let (rows, w) = (self.gates() * self.width, self.width / self.heads);
@@ -253,10 +248,10 @@ impl Case {
         sum
     }
 
-    fn launched<T: Element>(&self, kernels: &impl Kernels, threads: u32) -> Results {
+    fn launched<T: Element, O: Element>(&self, kernels: &impl Kernels, threads: u32) -> Results {
         let lengths: Vec<f32> = self.lengths.iter().map(|n| *n as f32).collect();
         let launch = |way: &str, t: usize, arguments: Vec<Argument>| {
-            let name = format!("{:?}_{}_{way}", self.cell, T::NAME).to_lowercase();
+            let name = format!("{:?}_{}_{way}", self.cell, suffix::<T, O>()).to_lowercase();
             // A row of the grid has more than one of the batch.
             let grid: Shape = [(self.width as u32).div_ceil(threads), 2.min(self.batch as u32), 1];
             let mut lengths = Memory::<i32>::of(&lengths);
@@ -268,9 +263,9 @@ impl Case {
             kernels.launch(&name, grid, [threads, 1, 1], &mut arguments);
         };
         match self.cell {
-            Lstm => self.lstm::<T>(launch),
-            Gru => self.gru::<T>(launch),
-            Slstm => self.slstm::<T>(launch),
+            Lstm => self.lstm::<T, O>(launch),
+            Gru => self.gru::<T, O>(launch),
+            Slstm => self.slstm::<T, O>(launch),
         }
     }
 
@@ -282,7 +277,7 @@ impl Case {
         Memory::unwritten(self.batch * self.width)
     }
 
-    fn lstm<T: Element>(&self, launch: impl Fn(&str, usize, Vec<Argument>)) -> Results {
+    fn lstm<T: Element, O: Element>(&self, launch: impl Fn(&str, usize, Vec<Argument>)) -> Results {
         let mut x = Memory::<T>::of(&self.x);
         let [mut bias_ih, mut bias_hh] = self.biases.each_ref().map(|v| Memory::<f32>::of(v));
         let (mut h0, mut c0) =
@@ -293,12 +288,14 @@ impl Case {
         // A pass of which nothing is kept gives the same.
         for kept in [false, true] {
             c = Memory::of(&self.states[1]);
+            let mut operand = Memory::<O>::of(&self.states[0]);
             for t in 0..self.time {
-                let mut recurrent = Memory::<T>::of(&self.product(&self.before(&y.read(), t)));
+                let mut recurrent = Memory::<f32>::of(&self.product(&operand.read()));
                 let first =
                     [x.argument(), recurrent.argument(), bias_ih.argument(), bias_hh.argument()];
                 let mut arguments = Vec::from(first);
                 arguments.extend([h0.argument(), c.argument(), y.argument(), c_new.argument()]);
+                arguments.push(operand.argument());
                 match kept {
                     true => arguments.extend([gates.argument(), cells.argument()]),
                     false => arguments.extend([NULL, NULL]),
@@ -311,8 +308,8 @@ impl Case {
             vec![("y", y.read()), ("h", self.frame(&y.read(), self.time - 1)), ("c", c.read())];
 
         let mut dy = Memory::<T>::of(&self.dy);
-        let (mut dgates, mut previous) = (self.sequence::<T>(4), self.sequence::<T>(1));
-        let mut through = Memory::<T>::of(&self.d_states[0]);
+        let (mut dgates, mut previous) = (self.sequence::<O>(4), self.sequence::<O>(1));
+        let mut through = Memory::<f32>::of(&self.d_states[0]);
         let (mut dh, mut dh_before) = (self.state::<f32>(), self.state::<f32>());
         let (mut dc, mut dc_before) = (Memory::<f32>::of(&self.d_states[1]), self.state::<f32>());
         for t in (0..self.time).rev() {
@@ -337,7 +334,7 @@ impl Case {
         results
     }
 
-    fn gru<T: Element>(&self, launch: impl Fn(&str, usize, Vec<Argument>)) -> Results {
+    fn gru<T: Element, O: Element>(&self, launch: impl Fn(&str, usize, Vec<Argument>)) -> Results {
         let mut x = Memory::<T>::of(&self.x);
         let [mut bias_ih, mut bias_hh] = self.biases.each_ref().map(|v| Memory::<f32>::of(v));
         let mut h0 = Memory::<T>::of(&self.states[0]);
@@ -346,12 +343,18 @@ impl Case {
         let (mut h, mut h_new) = (self.state::<f32>(), self.state::<f32>());
         for kept in [false, true] {
             h = Memory::of(&self.states[0]);
+            let mut operand = Memory::<O>::of(&self.states[0]);
             for t in 0..self.time {
-                let mut recurrent = Memory::<T>::of(&self.product(&self.before(&y.read(), t)));
+                let mut recurrent = Memory::<f32>::of(&self.product(&operand.read()));
                 let first =
                     [x.argument(), recurrent.argument(), bias_ih.argument(), bias_hh.argument()];
                 let mut arguments = Vec::from(first);
-                arguments.extend([h.argument(), y.argument(), h_new.argument()]);
+                arguments.extend([
+                    h.argument(),
+                    y.argument(),
+                    h_new.argument(),
+                    operand.argument(),
+                ]);
                 match kept {
                     true => arguments.extend([gates.argument(), reset.argument()]),
                     false => arguments.extend([NULL, NULL]),
@@ -364,8 +367,8 @@ impl Case {
 
         let mut dy = Memory::<T>::of(&self.dy);
         let (mut dx, mut d, mut previous) =
-            (self.sequence::<T>(3), self.sequence::<T>(3), self.sequence::<T>(1));
-        let mut through = Memory::<T>::of(&self.d_states[0]);
+            (self.sequence::<O>(3), self.sequence::<O>(3), self.sequence::<O>(1));
+        let mut through = Memory::<f32>::of(&self.d_states[0]);
         let (mut dh, mut dh_before) = (self.state::<f32>(), self.state::<f32>());
         for t in (0..self.time).rev() {
             let first = [gates.argument(), reset.argument(), h0.argument(), y.argument()];
@@ -390,7 +393,10 @@ impl Case {
         results
     }
 
-    fn slstm<T: Element>(&self, launch: impl Fn(&str, usize, Vec<Argument>)) -> Results {
+    fn slstm<T: Element, O: Element>(
+        &self,
+        launch: impl Fn(&str, usize, Vec<Argument>),
+    ) -> Results {
         let mut x = Memory::<T>::of(&self.x);
         let mut h0 = Memory::<T>::of(&self.states[0]);
         let [mut c0, mut n0] = [1, 2].map(|i: usize| Memory::<f32>::of(&self.states[i]));
@@ -402,13 +408,15 @@ impl Case {
             ([(); 3].map(|()| self.state::<f32>()), [(); 3].map(|()| self.state::<f32>()));
         for kept in [false, true] {
             h = Memory::of(&self.states[0]);
+            let mut operand = Memory::<O>::of(&self.states[0]);
             states = [1, 2, 3].map(|i: usize| Memory::of(&self.states[i]));
             for t in 0..self.time {
-                let mut recurrent = Memory::<T>::of(&self.product(&h.read()));
+                let mut recurrent = Memory::<f32>::of(&self.product(&operand.read()));
                 let mut arguments = vec![x.argument(), recurrent.argument(), h.argument()];
                 arguments.extend(states.iter_mut().map(Memory::argument));
                 arguments.extend([y.argument(), h_new.argument()]);
                 arguments.extend(new.iter_mut().map(Memory::argument));
+                arguments.push(operand.argument());
                 match kept {
                     true => {
                         arguments.extend([gates.argument(), slopes.argument()]);
@@ -425,9 +433,9 @@ impl Case {
         results.extend(["c", "n", "m"].into_iter().zip(states.iter().map(Memory::read)));
 
         let mut dy = Memory::<T>::of(&self.dy);
-        let (mut dx, mut previous) = (self.sequence::<T>(4), self.sequence::<T>(1));
-        let mut d = Memory::<T>::unwritten(self.batch * 4 * self.width);
-        let mut through = Memory::<T>::of(&self.d_states[0]);
+        let (mut dx, mut previous) = (self.sequence::<T>(4), self.sequence::<O>(1));
+        let mut d = Memory::<O>::unwritten(self.batch * 4 * self.width);
+        let mut through = Memory::<f32>::of(&self.d_states[0]);
         let mut carried = [(); 3].map(|()| self.state::<f32>());
         let mut before =
             [self.state(), Memory::of(&self.d_states[1]), Memory::of(&self.d_states[2])];
@@ -455,21 +463,27 @@ impl Case {
     }
 }
 
+/// How kernels of numbers T are called whose products have operands O.
+fn suffix<T: Element, O: Element>() -> &'static str {
+    if T::NAME == O::NAME { T::NAME } else { "mixed" }
+}
+
 fn sum(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
 }
 
-/// `rounding`: of what is written in T, and goes through the weight from frame to frame.
-fn kernels_are_the_ops<T: Element>(kernels: &impl Kernels, rounding: f32) {
+/// `rounding`: of what is written in T and O, and goes through the weight from frame to frame.
+fn kernels_are_the_ops<T: Element, O: Element>(kernels: &impl Kernels, rounding: f32) {
     for (cell, sizes) in SIZES {
         let case = Case::new::<T>(cell, sizes);
         let want = case.on_cpu();
         for threads in [32, 128] {
-            let got = case.launched::<T>(kernels, threads);
+            let got = case.launched::<T, O>(kernels, threads);
             assert_eq!(got.len(), want.len());
             for ((name, got), (also, want)) in got.iter().zip(&want) {
                 assert_eq!(name, also);
-                assert_near(&format!("{name} of {cell:?} {sizes:?}"), got, want, rounding);
+                let what = format!("{name} of {cell:?} {sizes:?}, {}", suffix::<T, O>());
+                assert_near(&what, got, want, rounding);
             }
         }
     }
@@ -477,12 +491,14 @@ fn kernels_are_the_ops<T: Element>(kernels: &impl Kernels, rounding: f32) {
 
 #[test]
 fn cells_in_f32_are_those_of_the_cpu() {
-    kernels_are_the_ops::<f32>(&Emulated::compile("recurrent"), 2e-5);
+    kernels_are_the_ops::<f32, f32>(&Emulated::compile("recurrent"), 2e-5);
 }
 
 #[test]
 fn cells_in_bf16_are_those_of_the_cpu_but_for_rounding() {
-    kernels_are_the_ops::<bf16>(&Emulated::compile("recurrent"), 1.0 / 64.0);
+    let kernels = Emulated::compile("recurrent");
+    kernels_are_the_ops::<bf16, bf16>(&kernels, 1.0 / 64.0);
+    kernels_are_the_ops::<f32, bf16>(&kernels, 1.0 / 64.0);
 }
 
 #[cfg(feature = "cuda")]
@@ -491,6 +507,7 @@ fn cells_in_bf16_are_those_of_the_cpu_but_for_rounding() {
 fn cells_on_a_card_are_those_of_the_cpu() {
     let ptx = include_str!("../../../cuda/kernels/recurrent.ptx");
     let kernels = crate::card::Card::open("recurrent", ptx);
-    kernels_are_the_ops::<f32>(&kernels, 2e-5);
-    kernels_are_the_ops::<bf16>(&kernels, 1.0 / 64.0);
+    kernels_are_the_ops::<f32, f32>(&kernels, 2e-5);
+    kernels_are_the_ops::<bf16, bf16>(&kernels, 1.0 / 64.0);
+    kernels_are_the_ops::<f32, bf16>(&kernels, 1.0 / 64.0);
 }

@@ -11,7 +11,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, bail};
-use half::bf16;
+use half::{bf16, f16};
 use sconce_cuda::kernels::Module;
 
 /// A kernel, and its arguments in the order of its signature.
@@ -118,6 +118,7 @@ pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Te
         DType::F32 => of!(f32),
         DType::F64 => of!(f64),
         DType::BF16 => of!(bf16),
+        DType::F16 => of!(f16),
         DType::I32 => of!(i32),
         DType::U32 => of!(u32),
         DType::I64 => of!(i64),
@@ -143,6 +144,6 @@ pub fn pointer(tensor: &Tensor) -> Result<CUdeviceptr> {
             }
         };
     }
-    let begin = first_of!(F32 F64 BF16 I32 U32 I64 U8);
+    let begin = first_of!(F32 F64 BF16 F16 I32 U32 I64 U8);
     Ok(begin + (first * tensor.dtype().size_in_bytes()) as CUdeviceptr)
 }

@@ -9,6 +9,7 @@
 mod beside;
 mod columns;
 mod frames;
+mod gemm;
 mod launch;
 mod linear_recurrence;
 mod norm;
@@ -17,6 +18,7 @@ mod product;
 mod recurrent;
 
 pub(in crate::ops) use frames::{TAPS, causal_conv};
+pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{linear_recurrence, min_gru, min_lstm};
 pub(in crate::ops) use norm::row_norm;
 pub(in crate::ops) use recurrent::{gru, lstm, slstm};

@@ -7,16 +7,28 @@ use super::norm::row_norm;
 use super::product;
 use super::residual::around;
 use crate::Result;
+#[cfg(feature = "cuda")]
+use crate::ops::card;
 use crate::ops::{Activation, Affine, Branch, Norm, Residual, many, tensor};
 use crate::weights::Weight;
 
 /// `x W^T + b`
 fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Weight>) -> Result<Tensor> {
-    let (rows, k) = tensor::rows(x.dims());
-    let mut y = product(&x.reshape((rows, k))?, &weight.t()?)?;
-    if let Some(bias) = bias {
-        y = y.broadcast_add(bias)?;
+    let y = rows_product(x, weight)?;
+    match bias {
+        Some(bias) => Ok(y.broadcast_add(bias)?),
+        None => Ok(y),
     }
+}
+
+/// `x W^T`
+fn rows_product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(x) {
+        return card::linear(x, weight);
+    }
+    let (rows, k) = tensor::rows(x.dims());
+    let y = product(&x.reshape((rows, k))?, &weight.t()?)?;
     let mut dims = x.dims().to_vec();
     if let Some(last) = dims.last_mut() {
         *last = weight.dim(0)?;
@@ -90,8 +102,7 @@ pub fn feed_forward_residual(
     around(x, residual, |x| feed_forward(x, up, activation, down))
 }
 
-/// The ids have been looked at by then, and a name for the table is no longer asked for.
-pub fn gather(table: &Tensor, ids: &[u32]) -> Result<Tensor> {
-    let ids = Tensor::from_slice(ids, ids.len(), table.device())?;
-    Ok(table.index_select(&ids, 0)?)
+/// `ids`: u32, on the table's device.
+pub fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    Ok(table.index_select(ids, 0)?)
 }

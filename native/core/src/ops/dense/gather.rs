@@ -7,19 +7,45 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use crate::ops::{composed, simd, tensor};
 use crate::{Error, Result};
 
+/// Rows of a table, all of which it has.
+#[derive(Clone)]
+pub enum Ids {
+    Here(Arc<[u32]>),
+    /// Beside a table whose ops are composed: u32 `[n]`.
+    There(Tensor),
+}
+
+impl Ids {
+    /// Ids of `table`, where that is.
+    ///
+    /// # Errors
+    /// One outside the table is an error that names both (`what` is the table).
+    pub fn of(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Self> {
+        let (rows, _) = table.dims2()?;
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= rows) {
+            let field = format!("id of table {what}");
+            return Err(Error::out_of_range(field, f64::from(*id), 0.0, rows as f64 - 1.0));
+        }
+        match composed::wanted(table) {
+            true => Ok(Ids::There(Tensor::from_slice(&ids, ids.len(), table.device())?)),
+            false => Ok(Ids::Here(ids)),
+        }
+    }
+}
+
 /// `table [rows, w]`, `ids [n]` -> `[n, w]`. Backward adds up the gradients of repeated ids.
 ///
 /// An id outside the table is an error that names both (`what` is the table), never the nearest row.
 pub fn gather(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Tensor> {
-    let (rows, _) = table.dims2()?;
-    if let Some(id) = ids.iter().find(|&&id| id as usize >= rows) {
-        let field = format!("id of table {what}");
-        return Err(Error::out_of_range(field, f64::from(*id), 0.0, rows as f64 - 1.0));
+    gather_of(table, &Ids::of(table, ids, what)?)
+}
+
+/// [`gather`] of ids that have been looked at.
+pub fn gather_of(table: &Tensor, ids: &Ids) -> Result<Tensor> {
+    match ids {
+        Ids::Here(ids) => Ok(table.contiguous()?.apply_op1(Gather { ids: ids.clone() })?),
+        Ids::There(ids) => composed::dense::gather(table, ids),
     }
-    if composed::wanted(table) {
-        return composed::dense::gather(table, &ids);
-    }
-    Ok(table.contiguous()?.apply_op1(Gather { ids })?)
 }
 
 struct Gather {

@@ -11,7 +11,7 @@ pub mod project;
 
 pub use branches::{Branch, Dense, branches};
 pub use feed_forward::{Affine, feed_forward, feed_forward_residual};
-pub use gather::gather;
+pub use gather::{Ids, gather, gather_of};
 pub use linear::{linear, linear_norm};
 pub use parts::linear_parts;
 pub use project::project;

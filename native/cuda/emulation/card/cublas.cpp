@@ -1,0 +1,150 @@
+// The functions of libcublas.so.13 that candle calls. Sums are in the order of k, whatever the sizes around it.
+#include "../cuda_bf16.h"
+#include "../cuda_fp16.h"
+#include "card.h"
+#include <algorithm>
+
+#define CUBLAS extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// As cublasStatus_t.
+enum { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
+
+// As cudaDataType.
+enum Type { F32 = 0, F64 = 1, F16 = 2, BF16 = 14 };
+
+struct Library {
+  void *stream = nullptr;
+};
+
+// Columns one after another: element (i, j) of a matrix, or of its transpose, lies at i + j * ld.
+struct Matrix {
+  char *first;
+  bool transposed;
+  long long ld, stride;
+};
+
+struct Product {
+  int m, n, k;
+  double alpha, beta;
+  Matrix a, b, c;
+  int count;
+};
+
+// rows [rows, columns] one behind another of a matrix whose element (i, j) is of type T.
+template <typename T, typename S>
+void unpack(const Matrix &matrix, int of, int rows, int columns, std::vector<S> &unpacked) {
+  const T *first = reinterpret_cast<const T *>(matrix.first) + of * matrix.stride;
+  unpacked.resize(size_t(rows) * columns);
+  const long long across = matrix.transposed ? 1 : matrix.ld, down = matrix.transposed ? matrix.ld : 1;
+  for (int j = 0; j < columns; j++)
+    for (int i = 0; i < rows; i++) unpacked[size_t(j) * rows + i] = S(first[i * down + j * across]);
+}
+
+// sums [n] += a [n] * b
+template <typename S>
+__attribute__((target_clones("avx512f", "avx2", "default"))) void add_scaled(S *sums, const S *a, S b, int n) {
+  for (int i = 0; i < n; i++) sums[i] += a[i] * b;
+}
+
+// S: what is summed in.
+template <typename T, typename S> void multiply(const Product &p) {
+  constexpr int ROWS = 1024;
+  std::vector<S> a, b, sums;
+  for (int of = 0; of < p.count; of++) {
+    unpack<T>(p.a, of, p.m, p.k, a);
+    unpack<T>(p.b, of, p.k, p.n, b);
+    sums.assign(size_t(p.m) * p.n, 0);
+    for (int top = 0; top < p.m; top += ROWS)
+      for (int j = 0; j < p.n; j++)
+        for (int l = 0; l < p.k; l++)
+          add_scaled(&sums[size_t(j) * p.m + top], &a[size_t(l) * p.m + top], b[size_t(j) * p.k + l],
+                     std::min(ROWS, p.m - top));
+    T *c = reinterpret_cast<T *>(p.c.first) + of * p.c.stride;
+    for (int j = 0; j < p.n; j++)
+      for (int i = 0; i < p.m; i++) {
+        T &to = c[i + j * p.c.ld];
+        // What is there is not read where nothing of it stays.
+        const S before = p.beta == 0 ? S(0) : S(p.beta) * S(to);
+        to = T(S(p.alpha) * sums[size_t(j) * p.m + i] + before);
+      }
+  }
+}
+
+int add(const Library &library, Type type, const Product &p) {
+  if (p.m < 0 || p.n < 0 || p.k < 0 || p.count < 0) return INVALID_VALUE;
+  if (p.a.ld < std::max(1, p.a.transposed ? p.k : p.m) || p.b.ld < std::max(1, p.b.transposed ? p.n : p.k) ||
+      p.c.ld < std::max(1, p.m))
+    return INVALID_VALUE;
+  if (p.m == 0 || p.n == 0 || p.count == 0) return SUCCESS;
+  auto *run = type == F32   ? multiply<float, float>
+              : type == F64 ? multiply<double, double>
+              : type == F16 ? multiply<__half, float>
+                            : multiply<__nv_bfloat16, float>;
+  card::add(library.stream, "a product of cuBLAS", [run, p] { run(p); });
+  return SUCCESS;
+}
+
+// What alpha and beta are in goes with what is summed in.
+bool scale(int compute, const void *number, double &value) {
+  if (compute == 64 || compute == 65) value = float(*static_cast<const __half *>(number));
+  else if (compute == 68 || compute == 69 || compute == 74 || compute == 75 || compute == 77)
+    value = *static_cast<const float *>(number);
+  else if (compute == 70 || compute == 71) value = *static_cast<const double *>(number);
+  else return false;
+  return true;
+}
+
+Matrix matrix(const void *first, int operation, int ld, long long stride) {
+  return {static_cast<char *>(const_cast<void *>(first)), operation != 0, ld, stride};
+}
+
+} // namespace
+
+CUBLAS int cublasCreate_v2(void **handle) { return *handle = new Library, SUCCESS; }
+CUBLAS int cublasDestroy_v2(void *handle) { return delete static_cast<Library *>(handle), SUCCESS; }
+CUBLAS int cublasSetStream_v2(void *handle, void *stream) {
+  return static_cast<Library *>(handle)->stream = stream, SUCCESS;
+}
+CUBLAS int cublasSetMathMode(void *, int) { return SUCCESS; }
+CUBLAS int cublasSetWorkspace_v2(void *, void *, size_t) { return SUCCESS; }
+CUBLAS int cublasGetVersion_v2(void *, int *version) { return *version = 130000, SUCCESS; }
+CUBLAS int cublasGetProperty(int which, int *value) { return *value = which == 0 ? 13 : 0, SUCCESS; }
+
+CUBLAS int cublasGemmStridedBatchedEx(void *handle, int transa, int transb, int m, int n, int k, const void *alpha,
+                                      const void *a, int a_type, int lda, long long stride_a, const void *b,
+                                      int b_type, int ldb, long long stride_b, const void *beta, void *c, int c_type,
+                                      int ldc, long long stride_c, int count, int compute, int) {
+  const bool known = c_type == F32 || c_type == F64 || c_type == F16 || c_type == BF16;
+  Product p = {m,  n, k, 0, 0, matrix(a, transa, lda, stride_a), matrix(b, transb, ldb, stride_b),
+               matrix(c, 0, ldc, stride_c), count};
+  if (!known || a_type != c_type || b_type != c_type || !scale(compute, alpha, p.alpha) ||
+      !scale(compute, beta, p.beta))
+    return NOT_SUPPORTED;
+  return add(*static_cast<Library *>(handle), Type(c_type), p);
+}
+
+CUBLAS int cublasGemmEx(void *handle, int transa, int transb, int m, int n, int k, const void *alpha, const void *a,
+                        int a_type, int lda, const void *b, int b_type, int ldb, const void *beta, void *c, int c_type,
+                        int ldc, int compute, int algorithm) {
+  return cublasGemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, a, a_type, lda, 0, b, b_type, ldb, 0, beta,
+                                    c, c_type, ldc, 0, 1, compute, algorithm);
+}
+
+#define GEMM(name, T, type, compute)                                                                                  \
+  CUBLAS int cublas##name##gemm_v2(void *handle, int transa, int transb, int m, int n, int k, const T *alpha,         \
+                                   const T *a, int lda, const T *b, int ldb, const T *beta, T *c, int ldc) {          \
+    return cublasGemmEx(handle, transa, transb, m, n, k, alpha, a, type, lda, b, type, ldb, beta, c, type, ldc,       \
+                        compute, 0);                                                                                  \
+  }                                                                                                                   \
+  CUBLAS int cublas##name##gemmStridedBatched(void *handle, int transa, int transb, int m, int n, int k,              \
+                                              const T *alpha, const T *a, int lda, long long stride_a, const T *b,    \
+                                              int ldb, long long stride_b, const T *beta, T *c, int ldc,              \
+                                              long long stride_c, int count) {                                        \
+    return cublasGemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, a, type, lda, stride_a, b, type, ldb,   \
+                                      stride_b, beta, c, type, ldc, stride_c, count, compute, 0);                     \
+  }
+
+GEMM(S, float, F32, 68)
+GEMM(D, double, F64, 70)

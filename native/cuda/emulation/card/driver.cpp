@@ -1,0 +1,583 @@
+// The driver's functions, as libcuda.so.1 has them. Names and types are those of NVIDIA's cuda.h.
+#include "../emulate.h"
+#include "streams.h"
+
+using namespace card;
+
+using Device = int;
+using Pointer = unsigned long long;
+using Handle = void *;
+
+#define DRIVER extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr const char *NAME = "Sconce's emulated card (a CPU)";
+constexpr int VERSION = 13000;
+constexpr size_t SHARED = 48 << 10, SHARED_ON_REQUEST = 227 << 10;
+
+bool initialized = false;
+int context;
+thread_local Handle current = nullptr;
+
+void check_device(Device device) {
+  check(initialized, NOT_INITIALIZED);
+  check(device == 0, INVALID_DEVICE);
+}
+
+// A kernel of a PTX, or rather of the source that it was made of.
+struct Function {
+  std::string name;
+  const emulate::Kernel *kernel;
+  size_t shared = SHARED;
+};
+
+using Sizes = std::vector<size_t>;
+
+struct Module {
+  std::map<std::string, Sizes> entries;
+  std::map<std::string, Function> functions;
+};
+
+std::set<Module *> modules;
+std::set<Event *> events;
+std::set<std::shared_ptr<Graph> *> graphs;
+std::set<Executable *> executables;
+
+template <typename T> T &known(std::set<T *> &all, Handle handle) {
+  T *found = static_cast<T *>(handle);
+  check(all.count(found), INVALID_HANDLE);
+  return *found;
+}
+
+template <typename T> void make(std::set<T *> &all, Handle *handle, T *made) {
+  all.insert(made);
+  *handle = made;
+}
+
+template <typename T> void destroy(std::set<T *> &all, Handle handle) {
+  T *gone = &known(all, handle);
+  all.erase(gone);
+  delete gone;
+}
+
+// Of a parameter such as `.param .align 2 .b8 name[2]`.
+size_t size_of(const std::string &parameter) {
+  size_t type = 0;
+  while (!strchr("usfb", parameter.at(type + 1)) || !isdigit(parameter.at(type + 2)))
+    type = parameter.find('.', type + 1);
+  const size_t bits = std::stoul(parameter.substr(type + 2)), count = parameter.find('[');
+  return bits / 8 * (count == std::string::npos ? 1 : std::stoul(parameter.substr(count + 1)));
+}
+
+Sizes sizes_of(const std::string &parameters) {
+  Sizes sizes;
+  for (size_t at = parameters.find(".param"); at != std::string::npos; at = parameters.find(".param", at + 1))
+    sizes.push_back(size_of(parameters.substr(at, parameters.find(',', at) - at)));
+  return sizes;
+}
+
+Module *read(const std::string &ptx) {
+  if (ptx.find(".version") == std::string::npos || ptx.find(".target") == std::string::npos) {
+    fprintf(stderr, "emulated card: a module that is no PTX\n");
+    throw INVALID_IMAGE;
+  }
+  const std::string mark = ".entry ";
+  auto module = std::make_unique<Module>();
+  for (size_t at = ptx.find(mark); at != std::string::npos; at = ptx.find(mark, at)) {
+    at += mark.size();
+    const size_t open = ptx.find('(', at), close = ptx.find(')', open);
+    module->entries[ptx.substr(at, open - at)] = sizes_of(ptx.substr(open, close - open));
+  }
+  return module.release();
+}
+
+Sizes sizes_of(const emulate::Kernel &kernel) {
+  Sizes sizes;
+  for (const auto &parameter : kernel.parameters) sizes.push_back(parameter.bytes);
+  return sizes;
+}
+
+Function &function_of(Module &module, const std::string &name) {
+  const auto entry = module.entries.find(name);
+  check(entry != module.entries.end(), NOT_FOUND);
+  const auto kernel = emulate::kernels().find(name);
+  if (kernel == emulate::kernels().end()) die("%s is in a PTX, but not among the kernels of bin/emulated-card", name.c_str());
+  if (sizes_of(kernel->second) != entry->second)
+    die("%s takes other parameters in its PTX than in its source (to mend it: bin/cuda-kernels)", name.c_str());
+  return module.functions.emplace(name, Function{name, &kernel->second}).first->second;
+}
+
+// A launch's arguments, which the driver copies when it is asked for.
+std::vector<std::vector<char>> copied(const Function &function, void **arguments) {
+  std::vector<std::vector<char>> copies;
+  for (const auto &parameter : function.kernel->parameters) {
+    const char *from = static_cast<const char *>(*arguments++);
+    copies.emplace_back(from, from + parameter.bytes);
+    if (!parameter.pointer) continue;
+    uintptr_t address;
+    memcpy(&address, from, sizeof address);
+    if (address != 0 && !memory::around(address, 0))
+      die("%s is given %#lx, which is no memory of the card, as argument %zu", function.name.c_str(), address,
+          copies.size() - 1);
+  }
+  return copies;
+}
+
+void launch(Function &function, dim3 grid, dim3 block, size_t shared, Handle handle, void **arguments) {
+  constexpr unsigned HIGHEST = 65535;
+  check(grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x <= INT_MAX && grid.y <= HIGHEST && grid.z <= HIGHEST,
+        INVALID_VALUE);
+  const size_t threads = size_t(block.x) * block.y * block.z;
+  check(threads > 0 && threads <= 1024 && block.z <= 64 && shared <= function.shared, INVALID_VALUE);
+  auto run = [&function, grid, block, shared, copies = copied(function, arguments)]() mutable {
+    std::vector<void *> pointers;
+    for (auto &copy : copies) pointers.push_back(copy.data());
+    const unsigned shapes[2][3] = {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}};
+    function.kernel->launch(shapes[0], shapes[1], shared, pointers.data());
+  };
+  add(stream(handle), function.name.c_str(), std::move(run));
+}
+
+void *in_card(Pointer address, size_t bytes) {
+  check(memory::around(address, bytes), INVALID_VALUE);
+  return reinterpret_cast<void *>(address);
+}
+
+void copy_within(Pointer to, Pointer from, size_t bytes, Stream &stream) {
+  if (bytes == 0) return;
+  add(stream, "a copy", [to = in_card(to, bytes), from = in_card(from, bytes), bytes] { memmove(to, from, bytes); });
+}
+
+// From memory that is not pinned the driver reads before it returns.
+void copy_there(Pointer to, const void *from, size_t bytes, Stream &stream) {
+  if (bytes == 0) return;
+  void *there = in_card(to, bytes);
+  if (memory::pinned(from, bytes)) {
+    add(stream, "a copy", [there, from, bytes] { memcpy(there, from, bytes); });
+    return;
+  }
+  not_captured(stream);
+  const char *first = static_cast<const char *>(from);
+  add(stream, "a copy", [there, staged = std::vector<char>(first, first + bytes)] {
+    memcpy(there, staged.data(), staged.size());
+  });
+}
+
+// To memory that is not pinned it has written when it returns.
+void copy_back(void *to, Pointer from, size_t bytes, Stream &stream) {
+  if (bytes == 0) return;
+  const bool pinned = memory::pinned(to, bytes);
+  if (!pinned) not_captured(stream);
+  add(stream, "a copy", [to, from = in_card(from, bytes), bytes] { memcpy(to, from, bytes); });
+  if (!pinned) wait_for(stream);
+}
+
+template <typename T> void fill(Pointer to, T value, size_t count, Stream &stream) {
+  if (count == 0) return;
+  T *first = static_cast<T *>(in_card(to, count * sizeof(T)));
+  add(stream, "a fill", [first, value, count] { std::fill_n(first, count, value); });
+}
+
+// What has no stream is done in the one of all, and waited for.
+template <typename Call> int at_once(Call call) {
+  return answer([&] {
+    nothing_captured();
+    call(legacy);
+    wait_for(legacy);
+  });
+}
+
+struct Message {
+  int status;
+  const char *name, *text;
+};
+
+constexpr Message MESSAGES[] = {
+    {SUCCESS, "CUDA_SUCCESS", "no error"},
+    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
+    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
+    {CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
+    {CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+    {CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
+    {CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+     "attempt to terminate a thread-local capture sequence from another thread"},
+};
+
+int message(int status, const char **text, const char *Message::*part) {
+  for (const Message &message : MESSAGES)
+    if (message.status == status) return *text = message.*part, SUCCESS;
+  return *text = nullptr, INVALID_VALUE;
+}
+
+// Of CUdevice_attribute, what a card of compute 9.0 answers; the others are 0.
+const std::map<int, int> ATTRIBUTES = {
+    {1, 1024},          // threads of a block
+    {2, 1024},          // x of a block
+    {3, 1024},          // y
+    {4, 64},            // z
+    {5, INT_MAX},       // x of a grid
+    {6, 65535},         // y
+    {7, 65535},         // z
+    {8, int(SHARED)},   // bytes that a block shares
+    {10, 32},           // threads of a warp
+    {12, 65536},        // registers of a block
+    {13, 1000000},      // clock, kHz
+    {14, 512},          // alignment of textures
+    {16, 132},          // multiprocessors
+    {31, 1},            // kernels at a time
+    {36, 1000000},      // clock of memory, kHz
+    {37, 5120},         // width of memory, bits
+    {38, 50 << 20},     // L2, bytes
+    {39, 2048},         // threads of a multiprocessor
+    {40, 1},            // engines for copies
+    {41, 1},            // addresses are those of the host's kind
+    {75, 9},            // compute capability
+    {76, 0},            //
+    {81, 228 << 10},    // bytes that the blocks of a multiprocessor share
+    {82, 65536},        // registers of a multiprocessor
+    {95, 1},            // launches whose blocks wait for each other
+    {97, int(SHARED_ON_REQUEST)},  // bytes that a block shares if a kernel asks for it
+    {106, 32},          // blocks of a multiprocessor
+    {115, 1},           // memory in the order of a stream
+};
+
+} // namespace
+
+DRIVER int cuInit(unsigned) {
+  return answer([] {
+    if (!initialized) memory::watch();
+    initialized = true;
+  });
+}
+DRIVER int cuDriverGetVersion(int *version) { return *version = VERSION, SUCCESS; }
+DRIVER int cuGetErrorName(int status, const char **name) { return message(status, name, &Message::name); }
+DRIVER int cuGetErrorString(int status, const char **text) { return message(status, text, &Message::text); }
+
+DRIVER int cuDeviceGetCount(int *count) {
+  return answer([&] {
+    check(initialized, NOT_INITIALIZED);
+    *count = 1;
+  });
+}
+DRIVER int cuDeviceGet(Device *device, int ordinal) {
+  return answer([&] {
+    check_device(ordinal);
+    *device = ordinal;
+  });
+}
+DRIVER int cuDeviceGetName(char *name, int length, Device device) {
+  return answer([&] {
+    check_device(device);
+    snprintf(name, size_t(length), "%s", NAME);
+  });
+}
+DRIVER int cuDeviceGetUuid_v2(char *uuid, Device device) {
+  return answer([&] {
+    check_device(device);
+    memcpy(uuid, "sconce-emulated", 16);
+  });
+}
+DRIVER int cuDeviceGetAttribute(int *value, int attribute, Device device) {
+  return answer([&] {
+    check_device(device);
+    const auto found = ATTRIBUTES.find(attribute);
+    *value = found == ATTRIBUTES.end() ? 0 : found->second;
+  });
+}
+DRIVER int cuDeviceTotalMem_v2(size_t *bytes, Device device) {
+  return answer([&] {
+    check_device(device);
+    *bytes = memory::total();
+  });
+}
+
+DRIVER int cuDevicePrimaryCtxRetain(Handle *handle, Device device) {
+  return answer([&] {
+    check_device(device);
+    *handle = &context;
+  });
+}
+DRIVER int cuDevicePrimaryCtxRelease_v2(Device device) {
+  return answer([&] { check_device(device); });
+}
+DRIVER int cuCtxSetCurrent(Handle handle) {
+  return answer([&] {
+    check(handle == nullptr || handle == &context, INVALID_CONTEXT);
+    current = handle;
+  });
+}
+DRIVER int cuCtxGetCurrent(Handle *handle) { return *handle = current, SUCCESS; }
+DRIVER int cuCtxSetFlags(unsigned) { return SUCCESS; }
+DRIVER int cuCtxGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -5, SUCCESS; }
+DRIVER int cuCtxSynchronize() {
+  return answer([] {
+    nothing_captured();
+    wait_for_all();
+  });
+}
+
+DRIVER int cuMemGetInfo_v2(size_t *free, size_t *total) {
+  return answer([&] {
+    *total = memory::total();
+    *free = *total - memory::used();
+  });
+}
+DRIVER int cuMemAlloc_v2(Pointer *pointer, size_t bytes) {
+  return answer([&] {
+    nothing_captured();
+    *pointer = allocate(bytes);
+  });
+}
+DRIVER int cuMemFree_v2(Pointer pointer) {
+  return answer([&] {
+    nothing_captured();
+    wait_for_all();
+    if (pointer != 0) release(pointer, legacy), wait_for(legacy);
+  });
+}
+DRIVER int cuMemAllocAsync(Pointer *pointer, size_t bytes, Handle handle) {
+  return answer([&] { *pointer = allocate(bytes, stream(handle)); });
+}
+DRIVER int cuMemFreeAsync(Pointer pointer, Handle handle) {
+  return answer([&] {
+    if (pointer != 0) release(pointer, stream(handle));
+  });
+}
+DRIVER int cuMemHostAlloc(void **pointer, size_t bytes, unsigned) {
+  return answer([&] {
+    nothing_captured();
+    *pointer = memory::pin(bytes);
+  });
+}
+DRIVER int cuMemFreeHost(void *pointer) {
+  return answer([&] {
+    nothing_captured();
+    wait_for_all();
+    memory::unpin(pointer);
+  });
+}
+
+DRIVER int cuMemcpyHtoD_v2(Pointer to, const void *from, size_t bytes) {
+  return at_once([&](Stream &stream) { copy_there(to, from, bytes, stream); });
+}
+DRIVER int cuMemcpyDtoH_v2(void *to, Pointer from, size_t bytes) {
+  return at_once([&](Stream &stream) { copy_back(to, from, bytes, stream); });
+}
+DRIVER int cuMemcpyDtoD_v2(Pointer to, Pointer from, size_t bytes) {
+  return at_once([&](Stream &stream) { copy_within(to, from, bytes, stream); });
+}
+DRIVER int cuMemsetD8_v2(Pointer to, unsigned char value, size_t count) {
+  return at_once([&](Stream &stream) { fill(to, value, count, stream); });
+}
+DRIVER int cuMemcpyHtoDAsync_v2(Pointer to, const void *from, size_t bytes, Handle handle) {
+  return answer([&] { copy_there(to, from, bytes, stream(handle)); });
+}
+DRIVER int cuMemcpyDtoHAsync_v2(void *to, Pointer from, size_t bytes, Handle handle) {
+  return answer([&] { copy_back(to, from, bytes, stream(handle)); });
+}
+DRIVER int cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, Handle handle) {
+  return answer([&] { copy_within(to, from, bytes, stream(handle)); });
+}
+DRIVER int cuMemsetD8Async(Pointer to, unsigned char value, size_t count, Handle handle) {
+  return answer([&] { fill(to, value, count, stream(handle)); });
+}
+DRIVER int cuMemsetD32Async(Pointer to, unsigned value, size_t count, Handle handle) {
+  return answer([&] { fill(to, value, count, stream(handle)); });
+}
+
+DRIVER int cuStreamCreate(Handle *handle, unsigned flags) {
+  return answer([&] { make(streams, handle, new Stream{(flags & 1) == 0}); });
+}
+DRIVER int cuStreamCreateWithPriority(Handle *handle, unsigned flags, int) { return cuStreamCreate(handle, flags); }
+DRIVER int cuStreamDestroy_v2(Handle handle) {
+  return answer([&] {
+    Stream &gone = stream(handle);
+    check(&gone != &legacy, INVALID_HANDLE);
+    wait_for(gone);
+    // Events may still name it.
+    streams.erase(&gone);
+  });
+}
+DRIVER int cuStreamSynchronize(Handle handle) {
+  return answer([&] { wait_for(stream(handle)); });
+}
+DRIVER int cuStreamQuery(Handle handle) {
+  return answer([&] {
+    Stream &asked = stream(handle);
+    not_captured(asked);
+    check(asked.done == asked.added, NOT_READY);
+  });
+}
+DRIVER int cuStreamWaitEvent(Handle handle, Handle event, unsigned) {
+  return answer([&] { wait_for(stream(handle), known(events, event)); });
+}
+DRIVER int cuLaunchHostFunc(Handle handle, void (*call)(void *), void *data) {
+  return answer([&] { add(stream(handle), "a call of the host", [=] { call(data); }); });
+}
+
+DRIVER int cuEventCreate(Handle *handle, unsigned) {
+  return answer([&] { make(events, handle, new Event); });
+}
+DRIVER int cuEventDestroy_v2(Handle handle) {
+  return answer([&] { destroy(events, handle); });
+}
+DRIVER int cuEventRecord(Handle handle, Handle on) {
+  return answer([&] { record(known(events, handle), stream(on)); });
+}
+DRIVER int cuEventSynchronize(Handle handle) {
+  return answer([&] {
+    Event &event = known(events, handle);
+    check(!event.captured, CAPTURED_EVENT);
+    if (event.stream) run_until(*event.stream, event.position);
+  });
+}
+DRIVER int cuEventQuery(Handle handle) {
+  return answer([&] {
+    Event &event = known(events, handle);
+    check(!event.captured, CAPTURED_EVENT);
+    check(!event.stream || event.stream->done >= event.position, NOT_READY);
+  });
+}
+// Of the emulation, which says nothing of a card.
+DRIVER int cuEventElapsedTime_v2(float *milliseconds, Handle first, Handle second) {
+  return answer([&] {
+    Event &from = known(events, first), &to = known(events, second);
+    check(from.passed && to.passed, INVALID_HANDLE);
+    check(*from.passed >= 0 && *to.passed >= 0, NOT_READY);
+    *milliseconds = float(*to.passed - *from.passed);
+  });
+}
+DRIVER int cuEventElapsedTime(float *milliseconds, Handle first, Handle second) {
+  return cuEventElapsedTime_v2(milliseconds, first, second);
+}
+
+DRIVER int cuModuleLoadData(Handle *handle, const void *image) {
+  return answer([&] {
+    nothing_captured();
+    make(modules, handle, read(static_cast<const char *>(image)));
+  });
+}
+DRIVER int cuModuleLoadDataEx(Handle *handle, const void *image, unsigned, int *, void **) {
+  return cuModuleLoadData(handle, image);
+}
+DRIVER int cuModuleUnload(Handle handle) {
+  return answer([&] {
+    nothing_captured();
+    wait_for_all();
+    destroy(modules, handle);
+  });
+}
+DRIVER int cuModuleGetFunction(Handle *function, Handle module, const char *name) {
+  return answer([&] { *function = &function_of(known(modules, module), name); });
+}
+DRIVER int cuFuncGetAttribute(int *value, int attribute, Handle function) {
+  return answer([&] {
+    // Threads of a block, and bytes that it may share beside what it declares; the others are 0.
+    const int dynamic = int(static_cast<Function *>(function)->shared);
+    *value = attribute == 0 ? 1024 : attribute == 8 ? dynamic : 0;
+  });
+}
+DRIVER int cuFuncSetAttribute(Handle function, int attribute, int value) {
+  return answer([&] {
+    if (attribute != 8) return;
+    check(value >= 0 && size_t(value) <= SHARED_ON_REQUEST, INVALID_VALUE);
+    static_cast<Function *>(function)->shared = std::max(SHARED, size_t(value));
+  });
+}
+DRIVER int cuFuncSetCacheConfig(Handle, int) { return SUCCESS; }
+DRIVER int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Handle, int threads, size_t shared) {
+  return answer([&] {
+    check(threads > 0 && threads <= 1024, INVALID_VALUE);
+    *blocks = std::min({32, 2048 / threads, shared == 0 ? 32 : int(SHARED_ON_REQUEST / shared)});
+  });
+}
+DRIVER int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, Handle function, int threads,
+                                                                size_t shared, unsigned) {
+  return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared);
+}
+DRIVER int cuLaunchKernel(Handle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                          unsigned block_y, unsigned block_z, unsigned shared, Handle stream, void **arguments,
+                          void **extra) {
+  return answer([&] {
+    check(extra == nullptr, NOT_SUPPORTED);
+    launch(*static_cast<Function *>(function), {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, stream,
+           arguments);
+  });
+}
+
+DRIVER int cuStreamBeginCapture_v2(Handle handle, int mode) {
+  return answer([&] {
+    check(mode >= 0 && mode <= 2, INVALID_VALUE);
+    begin(stream(handle), Mode(mode));
+  });
+}
+DRIVER int cuStreamEndCapture(Handle handle, Handle *graph) {
+  *graph = nullptr;
+  return answer([&] { make(graphs, graph, new std::shared_ptr<Graph>(end(stream(handle)))); });
+}
+DRIVER int cuStreamGetCaptureInfo(Handle handle, int *status, uint64_t *id) {
+  return answer([&] {
+    const Stream &asked = stream(handle);
+    *status = !asked.capture ? 0 : asked.capture->invalid ? 2 : 1;
+    if (id && asked.capture) *id = asked.capture->id;
+  });
+}
+DRIVER int cuStreamIsCapturing(Handle handle, int *status) { return cuStreamGetCaptureInfo(handle, status, nullptr); }
+DRIVER int cuGraphInstantiateWithFlags(Handle *executable, Handle handle, unsigned long long flags) {
+  constexpr unsigned long long FREES_ON_LAUNCH = 1, ON_CARD = 4, ALL = 15;
+  return answer([&] {
+    const auto &graph = known(graphs, handle);
+    check(flags <= ALL && !(flags & FREES_ON_LAUNCH && flags & ON_CARD), INVALID_VALUE);
+    check(!(flags & ON_CARD), NOT_SUPPORTED);
+    // One that allocates has one address for each.
+    check(graph->memory.empty() || graph->executables == 0, NOT_SUPPORTED);
+    graph->executables++;
+    make(executables, executable, new Executable{graph, (flags & FREES_ON_LAUNCH) != 0});
+  });
+}
+DRIVER int cuGraphUpload(Handle executable, Handle handle) {
+  return answer([&] { known(executables, executable), stream(handle); });
+}
+DRIVER int cuGraphLaunch(Handle executable, Handle handle) {
+  return answer([&] { card::launch(known(executables, executable), stream(handle)); });
+}
+DRIVER int cuGraphExecDestroy(Handle handle) {
+  return answer([&] {
+    known(executables, handle).graph->executables--;
+    destroy(executables, handle);
+  });
+}
+DRIVER int cuGraphDestroy(Handle handle) {
+  return answer([&] { destroy(graphs, handle); });
+}
+DRIVER int cuGraphGetNodes(Handle handle, Handle *nodes, size_t *count) {
+  return answer([&] {
+    check(nodes == nullptr, NOT_SUPPORTED);
+    *count = known(graphs, handle)->work.size();
+  });
+}
+
+DRIVER int cuDeviceGetDefaultMemPool(Handle *pool, Device device) {
+  return answer([&] {
+    check_device(device);
+    *pool = &context;
+  });
+}
+DRIVER int cuDeviceGetMemPool(Handle *pool, Device device) { return cuDeviceGetDefaultMemPool(pool, device); }
+DRIVER int cuMemPoolSetAttribute(Handle, int, void *) { return SUCCESS; }
+DRIVER int cuMemPoolTrimTo(Handle, size_t) { return SUCCESS; }

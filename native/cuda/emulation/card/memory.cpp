@@ -1,0 +1,198 @@
+#include "../emulate.h"
+#include "card.h"
+#include <csignal>
+#include <cstdarg>
+#include <deque>
+
+namespace card {
+
+void die(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fprintf(stderr, "emulated card: ");
+  vfprintf(stderr, format, arguments);
+  fprintf(stderr, "\n");
+  va_end(arguments);
+  abort();
+}
+
+namespace memory {
+namespace {
+
+using emulate::PAGE;
+// Addresses, not memory: more than are used in the life of a process.
+constexpr size_t ADDRESSES = size_t(1) << 44;
+// As numbers of any type NaN, or very large.
+constexpr int UNWRITTEN = 0xff;
+
+uintptr_t first, next;
+std::map<uintptr_t, Allocation> allocations;
+// Addresses that nobody has any more, by their pages; the longest unused are taken first.
+std::map<size_t, std::deque<uintptr_t>> unused;
+std::map<uintptr_t, size_t> pins;
+size_t in_use = 0;
+
+void reserve() {
+  void *found = mmap(nullptr, ADDRESSES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED) die("no addresses are to be had");
+  first = next = reinterpret_cast<uintptr_t>(found);
+}
+
+uintptr_t pages_of(size_t count) {
+  auto &same = unused[count];
+  if (!same.empty()) {
+    const uintptr_t pages = same.front();
+    same.pop_front();
+    return pages;
+  }
+  if (first == 0) reserve();
+  const uintptr_t pages = next;
+  next += (count + 1) * PAGE;
+  if (next > first + ADDRESSES) die("no addresses are left");
+  return pages;
+}
+
+void protect(const Allocation &a, int how) {
+  if (mprotect(reinterpret_cast<void *>(a.pages), a.page_count * PAGE, how) != 0)
+    die("mprotect of %zu bytes: %s", a.page_count * PAGE, strerror(errno));
+}
+
+// What lies around an allocation's bytes in its pages is as it was at first.
+void check_margins(const Allocation &a) {
+  auto untouched = [](uintptr_t from, uintptr_t to) {
+    for (uintptr_t p = from; p < to; p++)
+      if (*reinterpret_cast<unsigned char *>(p) != UNWRITTEN) return false;
+    return true;
+  };
+  if (!untouched(a.pages, a.address)) die("something wrote before an allocation of %zu bytes", a.bytes);
+  if (!untouched(a.address + a.bytes, a.pages + a.page_count * PAGE))
+    die("something wrote behind an allocation of %zu bytes", a.bytes);
+}
+
+Allocation *near(uintptr_t address) {
+  auto after = allocations.upper_bound(address);
+  return after == allocations.begin() ? nullptr : &std::prev(after)->second;
+}
+
+void tell_who() {
+  fprintf(stderr, "emulated card: %s", running());
+  if (emulate::block.kernel[0] == 0) return;
+  fprintf(stderr, ", block %u,%u,%u, thread %u,%u,%u,", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y,
+          threadIdx.z);
+}
+
+void tell_where(uintptr_t address) {
+  const Allocation *a = near(address);
+  if (a == nullptr || address >= a->pages + (a->page_count + 1) * PAGE)
+    fprintf(stderr, " touches %#lx, where nothing ever was\n", address);
+  else if (!a->there)
+    fprintf(stderr, " touches byte %ld of an allocation of %zu bytes that is free\n", long(address - a->address), a->bytes);
+  else
+    fprintf(stderr, " touches byte %ld of an allocation of %zu bytes\n", long(address - a->address), a->bytes);
+}
+
+struct sigaction before;
+
+void told(int signal, siginfo_t *info, void *) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
+  const bool ours = first <= address && address < first + ADDRESSES;
+  if (ours || emulate::block.kernel[0] != 0) {
+    tell_who();
+    if (ours) tell_where(address);
+    else fprintf(stderr, " touches %#lx, which is no memory of the card\n", address);
+    abort();
+  }
+  // Somebody else's: as it was without this.
+  sigaction(signal, &before, nullptr);
+}
+
+} // namespace
+
+size_t total() {
+  const char *megabytes = getenv("SCONCE_EMULATED_CARD_MB");
+  return size_t(megabytes ? atoll(megabytes) : 4096) << 20;
+}
+
+size_t used() { return in_use; }
+
+static size_t rounded(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+uintptr_t address_of(size_t bytes) {
+  check(bytes > 0, INVALID_VALUE);
+  check(rounded(bytes) <= total(), OUT_OF_MEMORY);
+  const size_t count = (rounded(bytes) + PAGE - 1) / PAGE;
+  const uintptr_t pages = pages_of(count), address = pages + count * PAGE - rounded(bytes);
+  allocations[pages] = {pages, count, bytes, address};
+  return address;
+}
+
+void give(uintptr_t address) {
+  Allocation &a = at(address);
+  check(!a.there && in_use + rounded(a.bytes) <= total(), OUT_OF_MEMORY);
+  in_use += rounded(a.bytes);
+  a.there = true;
+  protect(a, PROT_READ | PROT_WRITE);
+  memset(reinterpret_cast<void *>(a.pages), UNWRITTEN, a.page_count * PAGE);
+}
+
+void take(uintptr_t address) {
+  Allocation &a = at(address);
+  if (!a.there) return;
+  check_margins(a);
+  in_use -= rounded(a.bytes);
+  a.there = false;
+  madvise(reinterpret_cast<void *>(a.pages), a.page_count * PAGE, MADV_DONTNEED);
+  protect(a, PROT_NONE);
+}
+
+void forget(uintptr_t address) {
+  take(address);
+  Allocation &a = at(address);
+  a.freed = true;
+  unused[a.page_count].push_back(a.pages);
+}
+
+Allocation &at(uintptr_t address) {
+  Allocation *a = near(address);
+  check(a != nullptr && a->address == address, INVALID_VALUE);
+  return *a;
+}
+
+Allocation *around(uintptr_t address, size_t bytes) {
+  Allocation *a = near(address);
+  return a && !a->freed && a->address <= address && address + bytes <= a->address + a->bytes ? a : nullptr;
+}
+
+void *pin(size_t bytes) {
+  check(bytes > 0, INVALID_VALUE);
+  void *pointer = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  check(pointer != MAP_FAILED, OUT_OF_MEMORY);
+  memset(pointer, UNWRITTEN, bytes);
+  pins[reinterpret_cast<uintptr_t>(pointer)] = bytes;
+  return pointer;
+}
+
+void unpin(void *pointer) {
+  auto found = pins.find(reinterpret_cast<uintptr_t>(pointer));
+  check(found != pins.end(), INVALID_VALUE);
+  munmap(pointer, found->second);
+  pins.erase(found);
+}
+
+bool pinned(const void *pointer, size_t bytes) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+  auto after = pins.upper_bound(address);
+  if (after == pins.begin()) return false;
+  const auto &[start, size] = *std::prev(after);
+  return address + bytes <= start + size;
+}
+
+void watch() {
+  struct sigaction action = {};
+  action.sa_sigaction = told;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  for (int signal : {SIGSEGV, SIGBUS}) sigaction(signal, &action, &before);
+}
+
+} // namespace memory
+} // namespace card

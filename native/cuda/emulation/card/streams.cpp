@@ -1,0 +1,232 @@
+#include "streams.h"
+#include <algorithm>
+#include <chrono>
+
+namespace card {
+
+std::recursive_mutex lock;
+Stream legacy{true};
+std::set<Stream *> streams{&legacy};
+std::set<Capture *> captures;
+
+namespace {
+
+// What a card's queue holds at most; who adds more waits.
+constexpr size_t DEPTH = 1024;
+
+const char *name = "the host";
+
+void run(const Work &work) {
+  struct Restore {
+    const char *outer = name;
+    ~Restore() { name = outer; }
+  } restore;
+  name = work.name;
+  work.run();
+}
+
+void run_next(Stream &stream) {
+  const Work work = std::move(stream.queue.front());
+  stream.queue.pop_front();
+  stream.done++;
+  run(work);
+}
+
+void push(Stream &stream, const char *what, std::function<void()> run) {
+  if (stream.queue.size() >= DEPTH) run_next(stream);
+  stream.queue.push_back({what, std::move(run)});
+  stream.added++;
+}
+
+void push_wait(Stream &stream, Stream &other, uint64_t position) {
+  if (other.done < position) push(stream, "waiting", [&other, position] { run_until(other, position); });
+}
+
+void spoil(Capture &capture, Status why) {
+  capture.invalid = true;
+  throw why;
+}
+
+double milliseconds() {
+  using namespace std::chrono;
+  return duration<double, std::milli>(steady_clock::now().time_since_epoch()).count();
+}
+
+} // namespace
+
+const char *running() { return name; }
+
+Stream &stream(void *handle) {
+  // Those of a thread of its own are one: candle does not use them.
+  if (reinterpret_cast<uintptr_t>(handle) <= 2) return legacy;
+  Stream *stream = static_cast<Stream *>(handle);
+  check(streams.count(stream), INVALID_HANDLE);
+  return *stream;
+}
+
+void add(Stream &stream, const char *what, std::function<void()> run) {
+  if (stream.capture) {
+    check(!stream.capture->invalid, CAPTURE_INVALIDATED);
+    stream.capture->graph->work.push_back({what, std::move(run)});
+    return;
+  }
+  if (&stream == &legacy) {
+    for (Stream *other : streams) {
+      if (other == &legacy || !other->waits_for_legacy) continue;
+      if (other->capture) spoil(*other->capture, CAPTURE_IMPLICIT);
+      push_wait(legacy, *other, other->added);
+    }
+  } else if (stream.waits_for_legacy) {
+    push_wait(stream, legacy, legacy.added);
+  }
+  push(stream, what, std::move(run));
+}
+
+void add(void *handle, const char *what, std::function<void()> run) { add(stream(handle), what, std::move(run)); }
+
+void run_until(Stream &stream, uint64_t position) {
+  while (stream.done < position) run_next(stream);
+}
+
+void wait_for(Stream &stream) {
+  not_captured(stream);
+  run_until(stream, stream.added);
+}
+
+void wait_for_all() {
+  for (Stream *stream : streams) run_until(*stream, stream->added);
+}
+
+void not_captured(Stream &stream) {
+  if (stream.capture) spoil(*stream.capture, CAPTURE_UNSUPPORTED);
+}
+
+void nothing_captured() {
+  for (Capture *capture : captures) {
+    const bool here = capture->thread == std::this_thread::get_id();
+    if (capture->mode == Mode::Global || (capture->mode == Mode::ThreadLocal && here))
+      spoil(*capture, CAPTURE_UNSUPPORTED);
+  }
+}
+
+void record(Event &event, Stream &stream) {
+  event.captured = stream.capture != nullptr;
+  event.capture = stream.capture;
+  event.stream = &stream;
+  if (stream.capture) {
+    check(!stream.capture->invalid, CAPTURE_INVALIDATED);
+    return;
+  }
+  auto passed = event.passed = std::make_shared<double>(-1);
+  add(stream, "an event", [passed] { *passed = milliseconds(); });
+  event.position = stream.added;
+}
+
+// A capture's work is kept in the order in which it was asked for, which is one that its events allow.
+void wait_for(Stream &stream, Event &event) {
+  if (event.captured) {
+    auto capture = event.capture.lock();
+    check(capture != nullptr, INVALID_VALUE);
+    check(!stream.capture || stream.capture == capture, CAPTURE_UNSUPPORTED);
+    if (!stream.capture) capture->unjoined.insert(&stream);
+    stream.capture = capture;
+    capture->unjoined.erase(event.stream);
+  } else if (stream.capture) {
+    // What was recorded before the capture is not in it.
+    if (event.stream != nullptr) spoil(*stream.capture, CAPTURE_ISOLATION);
+  } else if (event.stream != nullptr && event.stream != &stream) {
+    push_wait(stream, *event.stream, event.position);
+  }
+}
+
+void begin(Stream &stream, Mode mode) {
+  static uint64_t count = 0;
+  check(&stream != &legacy, CAPTURE_UNSUPPORTED);
+  check(!stream.capture, ILLEGAL_STATE);
+  stream.capture.reset(new Capture{mode, &stream, std::this_thread::get_id(), ++count},
+                       [](Capture *capture) { captures.erase(capture), delete capture; });
+  captures.insert(stream.capture.get());
+}
+
+std::shared_ptr<Graph> end(Stream &stream) {
+  const auto capture = stream.capture;
+  check(capture && capture->origin == &stream, ILLEGAL_STATE);
+  check(capture->mode == Mode::Relaxed || capture->thread == std::this_thread::get_id(), CAPTURE_WRONG_THREAD);
+  for (Stream *other : streams)
+    if (other->capture == capture) other->capture.reset();
+  check(!capture->invalid, CAPTURE_INVALIDATED);
+  check(capture->unjoined.empty(), CAPTURE_UNJOINED);
+  // Not there before it is launched.
+  for (uintptr_t address : capture->graph->kept) memory::at(address).freed = true;
+  return capture->graph;
+}
+
+Graph::~Graph() {
+  for (uintptr_t address : memory) {
+    memory::Allocation &a = memory::at(address);
+    a.of_graph = false;
+    // What it left to others is theirs to free.
+    if (!a.there) memory::forget(address);
+  }
+}
+
+void launch(Executable &executable, Stream &stream) {
+  check(!stream.capture, CAPTURE_UNSUPPORTED);
+  const auto graph = executable.graph;
+  for (uintptr_t address : graph->kept) {
+    memory::Allocation &a = memory::at(address);
+    check(a.freed || executable.frees_on_launch, INVALID_VALUE);
+    a.freed = false;
+  }
+  const bool frees = executable.frees_on_launch;
+  add(stream, "a graph", [graph, frees] {
+    for (uintptr_t address : graph->kept)
+      if (frees) memory::take(address);
+    for (const Work &work : graph->work) run(work);
+  });
+}
+
+uintptr_t allocate(size_t bytes) {
+  const uintptr_t address = memory::address_of(bytes);
+  try {
+    memory::give(address);
+  } catch (Status) {
+    // What is to be freed is free when all is done that comes before.
+    wait_for_all();
+    try {
+      memory::give(address);
+    } catch (Status status) {
+      memory::forget(address);
+      throw;
+    }
+  }
+  return address;
+}
+
+uintptr_t allocate(size_t bytes, Stream &stream) {
+  if (!stream.capture) return allocate(bytes);
+  const uintptr_t address = memory::address_of(bytes);
+  memory::at(address).of_graph = true;
+  add(stream, "an allocation", [address] { memory::give(address); });
+  Graph &graph = *stream.capture->graph;
+  graph.memory.push_back(address);
+  graph.kept.push_back(address);
+  return address;
+}
+
+void release(uintptr_t address, Stream &stream) {
+  memory::Allocation &a = memory::at(address);
+  check(!a.freed, INVALID_VALUE);
+  if (stream.capture) {
+    auto &kept = stream.capture->graph->kept;
+    const auto found = std::find(kept.begin(), kept.end(), address);
+    check(found != kept.end(), INVALID_VALUE);
+    add(stream, "a free", [address] { memory::take(address); });
+    kept.erase(found);
+  } else {
+    add(stream, "a free", [address] { memory::at(address).of_graph ? memory::take(address) : memory::forget(address); });
+  }
+  a.freed = true;
+}
+
+} // namespace card
