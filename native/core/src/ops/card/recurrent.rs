@@ -1,16 +1,19 @@
-//! LSTM, GRU and sLSTM: for each frame a product with the recurrent weight, and a kernel of the cell. What can wait
-//! until all frames are through, or be done before, is a product over all of them.
+//! LSTM, GRU and sLSTM: for each frame a product with the recurrent weight, and a kernel of the cell. What can be done
+//! before all frames, or wait until they are through, is a product over all of them.
+//!
+//! Operands of products are as exact as [`Precision::current`] says, except that those of f16 stay f32.
 
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::RECURRENT;
 
 use super::beside::Beside;
 use super::columns::column_sums;
+use super::gemm::{nn, nt, rounded, tn};
 use super::launch::{Launch, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply};
 use super::product::{Matrices, product};
-use crate::ops::composed;
+use crate::Precision;
 use crate::ops::lengths::Lengths;
 use crate::ops::recurrent::Gates;
 use crate::ops::slstm::SlstmState;
@@ -30,8 +33,7 @@ pub fn lstm(
     let frames = Frames::of(x, h0, lengths)?;
     let (c, dc) = (frames.state(DType::F32, x)?, Beside::default());
     let op = Lstm { frames, c: c.clone(), dc: dc.clone() };
-    let [bias_ih, bias_hh] = f32s([&gates.bias_ih, &gates.bias_hh])?;
-    let [c0] = f32s([c0])?;
+    let [bias_ih, bias_hh, c0] = f32s([&gates.bias_ih, &gates.bias_hh, c0])?;
     let y = apply(op, &[x, &gates.weight_ih, &gates.weight_hh, &bias_ih, &bias_hh, h0, &c0])?;
     let c = dc.output(&y, c)?.to_dtype(x.dtype())?;
     Ok((y.clone(), last(&y)?, c))
@@ -58,9 +60,8 @@ pub fn slstm(
 ) -> crate::Result<(Tensor, SlstmState)> {
     let frames = Frames::of(projected, &state.h, lengths)?;
     let [c0, n0, m0] = f32s([&state.c, &state.n, &state.m])?;
-    let h = frames.state(projected.dtype(), projected)?;
-    let new = || frames.state(DType::F32, projected);
-    let last = [h, new()?, new()?, new()?];
+    let new = |dtype| frames.state(dtype, projected);
+    let last = [new(projected.dtype())?, new(DType::F32)?, new(DType::F32)?, new(DType::F32)?];
     let d_last: [Beside; 3] = Default::default();
     let op = Slstm { last: last.clone(), d_last: d_last.clone(), m0: m0.detach(), heads, frames };
     let y = apply(op, &[projected, weight, &state.h, &c0, &n0])?;
@@ -71,13 +72,9 @@ pub fn slstm(
     Ok((y, SlstmState { h, c: given(c)?, n: given(n)?, m: given(m)? }))
 }
 
-fn f32s<const N: usize>(tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
-    let all: Vec<Tensor> =
-        tensors.into_iter().map(|t| t.to_dtype(DType::F32)).collect::<Result<_>>()?;
-    match all.try_into() {
-        Ok(all) => Ok(all),
-        Err(_) => bail!("as many tensors as were given"),
-    }
+fn f32s<const N: usize>(tensors: [&Tensor; N]) -> crate::Result<[Tensor; N]> {
+    let tensors = tensors.into_iter().map(|t| t.to_dtype(DType::F32));
+    crate::ops::many::take(tensors.collect::<Result<_>>()?)
 }
 
 /// `[b, h]` of `y [b, t, h]`.
@@ -85,19 +82,29 @@ fn last(y: &Tensor) -> Result<Tensor> {
     y.narrow(1, y.dim(1)? - 1, 1)?.squeeze(1)?.contiguous()
 }
 
-/// A sequence of states `[b, t, h]`.
+/// Sequences of states `[b, t, h]`.
 struct Frames {
     batch: usize,
     time: usize,
     width: usize,
     lengths: Option<Tensor>,
+    precision: Precision,
 }
 
 impl Frames {
     /// Of inputs `x [b, t, ..]` and first states `[b, h]`.
     fn of(x: &Tensor, first: &Tensor, lengths: &Lengths) -> crate::Result<Self> {
+        let precision = match Precision::current() {
+            Precision::F16 => Precision::F32,
+            kept => kept,
+        };
         let lengths = lengths_on_card(lengths, x)?;
-        Ok(Frames { batch: x.dim(0)?, time: x.dim(1)?, width: first.dim(1)?, lengths })
+        Ok(Frames { batch: x.dim(0)?, time: x.dim(1)?, width: first.dim(1)?, lengths, precision })
+    }
+
+    /// The type of operands of products beside numbers x.
+    fn operands(&self, x: &Tensor) -> DType {
+        if self.precision == Precision::Bf16 { DType::BF16 } else { x.dtype() }
     }
 
     /// For `[b, t, parts * h]`, beside `x`.
@@ -110,36 +117,35 @@ impl Frames {
         unwritten((self.batch, self.width), dtype, x)
     }
 
-    /// The states before frame t.
-    fn before<'a>(&self, first: &'a Tensor, y: &'a Tensor, t: usize) -> Matrices<'a> {
-        match t.checked_sub(1) {
-            Some(t) => Matrices::one(y, t * self.width, self.time * self.width),
-            None => Matrices::one(first, 0, self.width),
-        }
+    /// For the gates of a frame, `[b, parts * h]`, beside `x`.
+    fn gates(&self, parts: usize, dtype: DType, x: &Tensor) -> Result<Tensor> {
+        unwritten((self.batch, parts * self.width), dtype, x)
     }
 
-    /// Frame t of gates `[b, t, parts * h]`.
-    fn gates<'a>(&self, gates: &'a Tensor, parts: usize, t: usize) -> Matrices<'a> {
-        let row = parts * self.width;
-        Matrices::one(gates, t * row, self.time * row)
+    /// `x W^T`, `[b, t, n]`, of operands.
+    fn projected(&self, x: &Tensor, weight: &Tensor, dtype: DType) -> Result<Tensor> {
+        nt(x, weight, dtype)?.reshape((self.batch, self.time, weight.dim(0)?))
     }
 
-    /// `gates [b, parts * h]` of the states before frame t.
-    fn recur(&self, gates: &Tensor, weight: &Tensor, before: Matrices) -> Result<()> {
-        let (n, width) = (gates.dim(1)?, self.width);
-        let weight = Matrices::one(weight, 0, width).turned();
-        product(Matrices::one(gates, 0, n), before, weight, 1, [self.batch, n, width])
-    }
-
-    /// What gates give to the states before them, `[b, h]`.
-    fn back(&self, dh: &Tensor, gates: Matrices, weight: &Tensor) -> Result<()> {
+    /// `gates [b, n] = h W^T` of `h [b, h]`.
+    fn recur(&self, gates: &Tensor, h: &Tensor, weight: &Tensor) -> Result<()> {
         let (n, width) = (weight.dim(0)?, self.width);
-        let (dh, weight) = (Matrices::one(dh, 0, width), Matrices::one(weight, 0, width));
-        product(dh, gates, weight, 1, [self.batch, width, n])
+        let (h, weight) = (Matrices::rows(h, width), Matrices::rows(weight, width).turned());
+        product(Matrices::rows(gates, n), h, weight, 1, [self.batch, n, width])
+    }
+
+    /// `dh [b, h] = d W` of frame t of `d [b, t, n]`.
+    fn back(&self, dh: &Tensor, d: &Tensor, weight: &Tensor, t: usize) -> Result<()> {
+        let (n, width) = (weight.dim(0)?, self.width);
+        let d = Matrices::new(d, [t * n, 0, self.time * n]);
+        let (dh, weight) = (Matrices::rows(dh, width), Matrices::rows(weight, width));
+        product(dh, d, weight, 1, [self.batch, width, n])
     }
 
     fn launch(&self, cell: &str, step: &str, x: &Tensor) -> Result<Launch> {
-        Launch::of(RECURRENT, &format!("{cell}_{}_{step}", suffix(x)), x)
+        let mixed = self.operands(x) != x.dtype();
+        let suffix = if mixed { "mixed" } else { suffix(x) };
+        Launch::of(RECURRENT, &format!("{cell}_{suffix}_{step}"), x)
     }
 
     /// With what ends the arguments of all.
@@ -157,44 +163,35 @@ fn all<'a>(launch: Launch, tensors: impl IntoIterator<Item = &'a Tensor>) -> Res
     tensors.into_iter().try_fold(launch, Launch::tensor)
 }
 
-/// Rows `[b * t, c]` of `x [b, t, c]`.
-fn rows(x: &Tensor) -> Result<Tensor> {
-    let (b, t, c) = x.dims3()?;
-    x.reshape((b * t, c))
+/// The gradient of the first state: of what was carried there, and what came through the weight.
+fn first_gradient(carried: &Tensor, through: &Tensor, first: &Tensor) -> Result<Tensor> {
+    (carried + through)?.to_dtype(first.dtype())
 }
 
-/// `x W^T`, `[b, t, n]`.
-fn projected(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let (b, t, _) = x.dims3()?;
-    composed::product(&rows(x)?, &weight.t()?)?.reshape((b, t, weight.dim(0)?))
+/// Operands that the products of an LSTM or a GRU have in common: x and both weights.
+fn operands(inputs: &[Tensor], frames: &Frames) -> Result<[Tensor; 3]> {
+    let [x, weight_ih, weight_hh, ..] = inputs else { bail!("a layer has an input and weights") };
+    let round = |t| rounded(t, frames.precision);
+    Ok([round(x)?, round(weight_ih)?, round(weight_hh)?])
 }
 
-/// `d^T x` over all frames.
-fn weight_gradient(d: &Tensor, x: &Tensor) -> Result<Tensor> {
-    composed::product(&rows(d)?.t()?, &rows(x)?)
-}
-
-/// The gradient of the first state, of what was carried there in f32 and what came through the weight.
-fn first_gradient(carried: &Tensor, through: &Tensor) -> Result<Tensor> {
-    (carried + through.to_dtype(DType::F32)?)?.to_dtype(through.dtype())
-}
-
-/// Gradients of the inputs that LSTM and GRU share: x, both weights, both biases.
+/// Gradients of what LSTM and GRU have in common: x, both weights, both biases.
 fn layer_gradients(
     pass: &Pass,
-    d_projected: &Tensor,
-    d_recurrent: &Tensor,
-    previous: &Tensor,
+    [d_projected, d_recurrent, previous]: [&Tensor; 3],
 ) -> Result<Vec<Option<Tensor>>> {
-    let [x, weight_ih, ..] = pass.inputs else { bail!("a layer has an input and weights") };
-    let if_wanted =
-        |i: usize, gradient: &dyn Fn() -> Result<Tensor>| pass.wanted[i].then(gradient).transpose();
+    let ([x, weight_ih, weight_hh, ..], [x_operand, ih_operand, ..]) = (pass.inputs, pass.kept)
+    else {
+        bail!("a layer has an input and weights")
+    };
+    let wanted = |i: usize| pass.wanted[i];
+    let dx = || nn(d_projected, ih_operand, x.dtype())?.reshape(x.shape());
     Ok(vec![
-        if_wanted(0, &|| composed::product(&rows(d_projected)?, weight_ih)?.reshape(x.shape()))?,
-        if_wanted(1, &|| weight_gradient(d_projected, x))?,
-        if_wanted(2, &|| weight_gradient(d_recurrent, previous))?,
-        if_wanted(3, &|| column_sums(d_projected))?,
-        if_wanted(4, &|| column_sums(d_recurrent))?,
+        wanted(0).then(dx).transpose()?,
+        wanted(1).then(|| tn(d_projected, x_operand, weight_ih.dtype())).transpose()?,
+        wanted(2).then(|| tn(d_recurrent, previous, weight_hh.dtype())).transpose()?,
+        wanted(3).then(|| column_sums(d_projected)).transpose()?,
+        wanted(4).then(|| column_sums(d_recurrent)).transpose()?,
     ])
 }
 
@@ -212,35 +209,36 @@ impl Op for Lstm {
     }
 
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, weight_ih, weight_hh, bias_ih, bias_hh, h0, c0] = inputs else {
-            bail!("an LSTM has seven inputs")
-        };
-        let Frames { batch, time, width, .. } = self.frames;
+        let [x, _, _, bias_ih, bias_hh, h0, c0] = inputs else { bail!("an LSTM has seven inputs") };
+        let frames = &self.frames;
+        let [x_operand, weight_ih, weight_hh] = operands(inputs, frames)?;
         // Gates take the place of what they are made of.
-        let gates = projected(x, weight_ih)?;
-        let y = self.frames.sequence(1, x.dtype(), x)?;
-        let recurrent = unwritten((batch, 4 * width), x.dtype(), x)?;
-        let cells = track.then(|| self.frames.sequence(1, DType::F32, x)).transpose()?;
-        for t in 0..time {
-            self.frames.recur(&recurrent, weight_hh, self.frames.before(h0, &y, t))?;
-            let c = if t == 0 { c0 } else { &self.c };
-            let launch = self.frames.launch("lstm", "forward", x)?;
-            let launch = all(launch, [&gates, &recurrent, bias_ih, bias_hh, h0, c, &y, &self.c])?;
+        let gates = frames.projected(&x_operand, &weight_ih, x.dtype())?;
+        let y = frames.sequence(1, x.dtype(), x)?;
+        let recurrent = frames.gates(4, DType::F32, x)?;
+        let cells = track.then(|| frames.sequence(1, DType::F32, x)).transpose()?;
+        let (first, h) = (rounded(h0, frames.precision)?, frames.state(frames.operands(x), x)?);
+        for t in 0..frames.time {
+            let (before, c) = if t == 0 { (&first, c0) } else { (&h, &self.c) };
+            frames.recur(&recurrent, before, &weight_hh)?;
+            let launch = frames.launch("lstm", "forward", x)?;
+            let launch = all(launch, [&gates, &recurrent, bias_ih, bias_hh, h0, c])?;
+            let launch = all(launch, [&y, &self.c, &h])?;
             let launch = launch.option(track.then_some(&gates))?.option(cells.as_ref())?;
-            self.frames.run(launch, t)?;
+            frames.run(launch, t)?;
         }
-        Ok((y, [gates].into_iter().chain(cells).collect()))
+        Ok((y, [x_operand, weight_ih, weight_hh, gates].into_iter().chain(cells).collect()))
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
-        let ([x, _, weight_hh, .., h0, c0], [gates, cells]) = (pass.inputs, pass.kept) else {
+        let ([x, .., h0, c0], [_, _, weight_hh, gates, cells]) = (pass.inputs, pass.kept) else {
             bail!("an LSTM has seven inputs")
         };
         let frames = &self.frames;
-        let dgates = frames.sequence(4, x.dtype(), x)?;
-        let previous = frames.sequence(1, x.dtype(), x)?;
-        let (through, dh) = (frames.state(x.dtype(), x)?, frames.state(DType::F32, x)?);
-        let (dc, d_last) = (frames.state(DType::F32, x)?, self.dc.gradient());
+        let of = frames.operands(x);
+        let (dgates, previous) = (frames.sequence(4, of, x)?, frames.sequence(1, of, x)?);
+        let state = || frames.state(DType::F32, x);
+        let (through, dh, dc, d_last) = (state()?, state()?, state()?, self.dc.gradient());
         for t in (0..frames.time).rev() {
             let later = t + 1 < frames.time;
             let launch = frames.launch("lstm", "backward", x)?;
@@ -248,10 +246,10 @@ impl Op for Lstm {
             let launch = launch.option(later.then_some(&through))?.option(later.then_some(&dh))?;
             let launch = launch.option(if later { Some(&dc) } else { d_last.as_ref() })?;
             frames.run(all(launch, [&dh, &dc, &dgates, &previous])?, t)?;
-            frames.back(&through, frames.gates(&dgates, 4, t), weight_hh)?;
+            frames.back(&through, &dgates, weight_hh, t)?;
         }
-        let mut gradients = layer_gradients(pass, &dgates, &dgates, &previous)?;
-        gradients.extend([Some(first_gradient(&dh, &through)?), Some(dc)]);
+        let mut gradients = layer_gradients(pass, [&dgates, &dgates, &previous])?;
+        gradients.extend([Some(first_gradient(&dh, &through, h0)?), Some(dc)]);
         Ok(gradients)
     }
 }
@@ -267,45 +265,47 @@ impl Op for Gru {
     }
 
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, weight_ih, weight_hh, bias_ih, bias_hh, h0] = inputs else {
-            bail!("a GRU has six inputs")
-        };
-        let Frames { batch, time, width, .. } = self.frames;
-        let gates = projected(x, weight_ih)?;
-        let y = self.frames.sequence(1, x.dtype(), x)?;
-        let recurrent = unwritten((batch, 3 * width), x.dtype(), x)?;
-        let reset = track.then(|| self.frames.sequence(1, x.dtype(), x)).transpose()?;
-        let (first, h) = (h0.to_dtype(DType::F32)?, self.frames.state(DType::F32, x)?);
-        for t in 0..time {
-            self.frames.recur(&recurrent, weight_hh, self.frames.before(h0, &y, t))?;
-            let before = if t == 0 { &first } else { &h };
-            let launch = self.frames.launch("gru", "forward", x)?;
-            let launch = all(launch, [&gates, &recurrent, bias_ih, bias_hh, before, &y, &h])?;
+        let [x, _, _, bias_ih, bias_hh, h0] = inputs else { bail!("a GRU has six inputs") };
+        let frames = &self.frames;
+        let [x_operand, weight_ih, weight_hh] = operands(inputs, frames)?;
+        let gates = frames.projected(&x_operand, &weight_ih, x.dtype())?;
+        let y = frames.sequence(1, x.dtype(), x)?;
+        let recurrent = frames.gates(3, DType::F32, x)?;
+        let reset = track.then(|| frames.sequence(1, x.dtype(), x)).transpose()?;
+        let (first, operand) =
+            (rounded(h0, frames.precision)?, frames.state(frames.operands(x), x)?);
+        let (h0, h) = (h0.to_dtype(DType::F32)?, frames.state(DType::F32, x)?);
+        for t in 0..frames.time {
+            let (before, state) = if t == 0 { (&first, &h0) } else { (&operand, &h) };
+            frames.recur(&recurrent, before, &weight_hh)?;
+            let launch = frames.launch("gru", "forward", x)?;
+            let launch = all(launch, [&gates, &recurrent, bias_ih, bias_hh, state])?;
+            let launch = all(launch, [&y, &h, &operand])?;
             let launch = launch.option(track.then_some(&gates))?.option(reset.as_ref())?;
-            self.frames.run(launch, t)?;
+            frames.run(launch, t)?;
         }
-        Ok((y, [gates].into_iter().chain(reset).collect()))
+        Ok((y, [x_operand, weight_ih, weight_hh, gates].into_iter().chain(reset).collect()))
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
-        let ([x, _, weight_hh, .., h0], [gates, reset]) = (pass.inputs, pass.kept) else {
+        let ([x, .., h0], [_, _, weight_hh, gates, reset]) = (pass.inputs, pass.kept) else {
             bail!("a GRU has six inputs")
         };
         let frames = &self.frames;
-        let d_projected = frames.sequence(3, x.dtype(), x)?;
-        let d_recurrent = frames.sequence(3, x.dtype(), x)?;
-        let previous = frames.sequence(1, x.dtype(), x)?;
-        let (through, dh) = (frames.state(x.dtype(), x)?, frames.state(DType::F32, x)?);
+        let of = frames.operands(x);
+        let (d_projected, d_recurrent) = (frames.sequence(3, of, x)?, frames.sequence(3, of, x)?);
+        let previous = frames.sequence(1, of, x)?;
+        let (through, dh) = (frames.state(DType::F32, x)?, frames.state(DType::F32, x)?);
         for t in (0..frames.time).rev() {
             let later = t + 1 < frames.time;
             let launch = frames.launch("gru", "backward", x)?;
             let launch = all(launch, [gates, reset, h0, pass.y, pass.dy])?;
             let launch = launch.option(later.then_some(&through))?.option(later.then_some(&dh))?;
             frames.run(all(launch, [&dh, &d_projected, &d_recurrent, &previous])?, t)?;
-            frames.back(&through, frames.gates(&d_recurrent, 3, t), weight_hh)?;
+            frames.back(&through, &d_recurrent, weight_hh, t)?;
         }
-        let mut gradients = layer_gradients(pass, &d_projected, &d_recurrent, &previous)?;
-        gradients.push(Some(first_gradient(&dh, &through)?));
+        let mut gradients = layer_gradients(pass, [&d_projected, &d_recurrent, &previous])?;
+        gradients.push(Some(first_gradient(&dh, &through, h0)?));
         Ok(gradients)
     }
 }
@@ -326,53 +326,54 @@ impl Slstm {
         self.frames.width / self.heads
     }
 
-    /// The weight `[4h, w]` with the gates of a head beside each other, `[heads, 4w, w]`.
+    /// The weight `[4h, w]` with the gates of a head beside each other, `[heads, 4w, w]`, as an operand.
     fn blocks(&self, weight: &Tensor) -> Result<Tensor> {
         let w = self.head();
-        let weight = weight.reshape((4, self.heads, w, w))?.transpose(0, 1)?.contiguous()?;
-        weight.reshape((self.heads, 4 * w, w))
+        let weight = rounded(weight, self.frames.precision)?.reshape((4, self.heads, w, w))?;
+        weight.transpose(0, 1)?.contiguous()?.reshape((self.heads, 4 * w, w))
     }
 
-    /// The part of each head in rows `[.., heads * w]` that begin at `first` and are `row` apart.
-    fn heads<'a>(of: &'a Tensor, [first, w, row]: [usize; 3]) -> Matrices<'a> {
-        Matrices { of, first, apart: w, row, turned: false }
+    /// The blocks, the gates of each head `[b, heads * 4w]`, and the part of each in `h [b, heads * w]`.
+    fn of_heads<'a>(
+        &self,
+        blocks: &'a Tensor,
+        gates: &'a Tensor,
+        h: &'a Tensor,
+    ) -> [Matrices<'a>; 3] {
+        let (width, w) = (self.frames.width, self.head());
+        [
+            Matrices::new(blocks, [0, 4 * w * w, w]),
+            Matrices::new(gates, [0, 4 * w, 4 * width]),
+            Matrices::new(h, [0, w, width]),
+        ]
     }
 
-    /// `gates [b, heads * 4w] = h R^T` of `h [b, heads * w]`.
+    /// `gates = h R^T`
     fn recur(&self, gates: &Tensor, h: &Tensor, blocks: &Tensor) -> Result<()> {
-        let (width, w) = (self.frames.width, self.head());
-        let block = Matrices { of: blocks, first: 0, apart: 4 * w * w, row: w, turned: true };
-        let gates = Self::heads(gates, [0, 4 * w, 4 * width]);
-        let h = Self::heads(h, [0, w, width]);
-        product(gates, h, block, self.heads, [self.frames.batch, 4 * w, w])
+        let w = self.head();
+        let [blocks, gates, h] = self.of_heads(blocks, gates, h);
+        product(gates, h, blocks.turned(), self.heads, [self.frames.batch, 4 * w, w])
     }
 
-    /// `dh [b, heads * w] = gates R`.
+    /// `dh = gates R`
     fn back(&self, dh: &Tensor, gates: &Tensor, blocks: &Tensor) -> Result<()> {
-        let (width, w) = (self.frames.width, self.head());
-        let block = Matrices { of: blocks, first: 0, apart: 4 * w * w, row: w, turned: false };
-        let gates = Self::heads(gates, [0, 4 * w, 4 * width]);
-        let dh = Self::heads(dh, [0, w, width]);
-        product(dh, gates, block, self.heads, [self.frames.batch, w, 4 * w])
+        let w = self.head();
+        let [blocks, gates, dh] = self.of_heads(blocks, gates, dh);
+        product(dh, gates, blocks, self.heads, [self.frames.batch, w, 4 * w])
     }
 
-    /// `[4h, w]`: for each gate and head `d^T h` over all frames.
-    fn weight_gradient(&self, d: &Tensor, previous: &Tensor) -> Result<Tensor> {
+    /// `[4h, w]`: for each gate and head `d^T h` over all frames of `d [b, t, 4h]` and `previous [b, t, h]`.
+    fn weight_gradient(&self, d: &Tensor, previous: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let (width, w) = (self.frames.width, self.head());
-        let dweight = unwritten((4 * width, w), d.dtype(), d)?;
-        let previous = Self::heads(previous, [0, w, width]);
+        let d = rounded(d, self.frames.precision)?;
+        let d_weight = unwritten(weight.shape(), weight.dtype(), weight)?;
+        let previous = Matrices::new(previous, [0, w, width]);
         for gate in 0..4 {
-            let of = Matrices {
-                of: &dweight,
-                first: gate * width * w,
-                apart: w * w,
-                row: w,
-                turned: false,
-            };
-            let d = Self::heads(d, [gate * width, w, 4 * width]).turned();
-            product(of, d, previous, self.heads, [w, w, self.frames.batch * self.frames.time])?;
+            let to = Matrices::new(&d_weight, [gate * width * w, w * w, w]);
+            let d = Matrices::new(&d, [gate * width, w, 4 * width]).turned();
+            product(to, d, previous, self.heads, [w, w, self.frames.batch * self.frames.time])?;
         }
-        Ok(dweight)
+        Ok(d_weight)
     }
 }
 
@@ -383,40 +384,50 @@ impl Op for Slstm {
 
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x, weight, h0, c0, n0] = inputs else { bail!("an sLSTM has five inputs") };
-        let Frames { batch, time, width, .. } = self.frames;
+        let frames = &self.frames;
         let blocks = self.blocks(weight)?;
-        let y = self.frames.sequence(1, x.dtype(), x)?;
-        let recurrent = unwritten((batch, 4 * width), x.dtype(), x)?;
-        // Gates, the slopes of their logarithms, c and n.
-        let kept = [(4, x.dtype()), (1, x.dtype()), (1, DType::F32), (1, DType::F32)]
-            .map(|(parts, dtype)| track.then(|| self.frames.sequence(parts, dtype, x)).transpose());
-        let kept = kept.into_iter().collect::<Result<Vec<_>>>()?;
-        let first = [h0, c0, n0, &self.m0];
-        for t in 0..time {
-            let before = if t == 0 { first } else { self.last.each_ref() };
-            self.recur(&recurrent, before[0], &blocks)?;
-            let launch = self.frames.launch("slstm", "forward", x)?;
-            let launch = all(all(launch, [x, &recurrent])?, before)?;
-            let launch = all(all(launch, [&y])?, &self.last)?;
-            let launch =
-                kept.iter().try_fold(launch, |launch, kept| launch.option(kept.as_ref()))?;
-            self.frames.run(launch.int(self.head()), t)?;
+        let y = frames.sequence(1, x.dtype(), x)?;
+        let recurrent = frames.gates(4, DType::F32, x)?;
+        // Gates, the slopes of the logarithm of one of them, c and n.
+        let mut kept = vec![];
+        if track {
+            for (parts, dtype) in [(4, x.dtype()), (1, x.dtype()), (1, DType::F32), (1, DType::F32)]
+            {
+                kept.push(frames.sequence(parts, dtype, x)?);
+            }
         }
-        Ok((y, kept.into_iter().flatten().chain([blocks]).collect()))
+        let (first, operand) =
+            (rounded(h0, frames.precision)?, frames.state(frames.operands(x), x)?);
+        for t in 0..frames.time {
+            let (h, states) = match t {
+                0 => (&first, [h0, c0, n0, &self.m0]),
+                _ => (&operand, self.last.each_ref()),
+            };
+            self.recur(&recurrent, h, &blocks)?;
+            let launch = frames.launch("slstm", "forward", x)?;
+            let launch = all(all(launch, [x, &recurrent])?, states)?.tensor(&y)?;
+            let launch = all(launch, &self.last)?.tensor(&operand)?;
+            let launch = (0..4).try_fold(launch, |launch, i| launch.option(kept.get(i)))?;
+            frames.run(launch.int(self.head()), t)?;
+        }
+        kept.push(blocks);
+        Ok((y, kept))
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
-        let ([x, _, h0, c0, n0], [gates, slopes, cells, norms, blocks]) = (pass.inputs, pass.kept)
+        let ([x, weight, h0, c0, n0], [gates, slopes, cells, norms, blocks]) =
+            (pass.inputs, pass.kept)
         else {
             bail!("an sLSTM has five inputs")
         };
         let frames = &self.frames;
-        let (dx, previous) = (frames.sequence(4, x.dtype(), x)?, frames.sequence(1, x.dtype(), x)?);
-        let recurrent = unwritten((frames.batch, 4 * frames.width), x.dtype(), x)?;
-        let through = frames.state(x.dtype(), x)?;
-        let [dh_last, dc_last, dn_last] = self.d_last.each_ref().map(Beside::gradient);
+        let of = frames.operands(x);
+        let (dx, previous) = (frames.sequence(4, x.dtype(), x)?, frames.sequence(1, of, x)?);
+        let recurrent = frames.gates(4, of, x)?;
         let state = || frames.state(DType::F32, x);
-        let (dh, dc, dn) = (state()?, state()?, state()?);
+        let (through, dh, dc, dn) = (state()?, state()?, state()?, state()?);
+        let [dh_last, dc_last, dn_last] = self.d_last.each_ref().map(Beside::gradient);
+        let dh_last = dh_last.map(|dh| dh.to_dtype(DType::F32)).transpose()?;
         for t in (0..frames.time).rev() {
             let later = t + 1 < frames.time;
             let launch = frames.launch("slstm", "backward", x)?;
@@ -429,8 +440,8 @@ impl Op for Slstm {
             frames.run(launch.int(self.head()), t)?;
             self.back(&through, &recurrent, blocks)?;
         }
-        let dweight = self.weight_gradient(&dx, &previous)?;
-        let dh0 = first_gradient(&dh, &through)?;
-        Ok([dx, dweight, dh0, dc, dn].map(Some).into())
+        let d_weight = self.weight_gradient(&dx, &previous, weight)?;
+        let dh0 = first_gradient(&dh, &through, h0)?;
+        Ok([dx, d_weight, dh0, dc, dn].map(Some).into())
     }
 }
