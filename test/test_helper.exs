@@ -5,9 +5,9 @@ replays = System.get_env("SCONCE_REPLAYS")
 driver = not match?({:error, %{details: %{cause: "driver"}}}, Sconce.Native.device_check(0))
 
 exclude =
-  [:gpu, :slow, cuda: not cuda, driver: not driver] ++ if(replays, do: [], else: [:replays])
+  [:gpu, :nvml, :slow, cuda: not cuda, driver: not driver] ++ if(replays, do: [], else: [:replays])
 
-IO.puts("Tests tagged :gpu and :slow are left out; --include gpu, --include slow run them too.")
+IO.puts("Tests tagged :gpu, :nvml and :slow are left out; --include gpu and the like run them too.")
 
 unless replays do
   IO.puts("SCONCE_REPLAYS is not set: tests on real games are skipped.")

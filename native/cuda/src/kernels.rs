@@ -22,4 +22,5 @@ modules! {
     LINEAR_RECURRENCE "linear_recurrence"
     NORM "norm"
     RECURRENT "recurrent"
+    ROWS "rows"
 }

@@ -8,6 +8,8 @@ mod causal_conv;
 mod columns;
 mod emulated;
 mod emulator;
+#[cfg(feature = "cuda")]
+mod graphs;
 mod linear_recurrence;
 mod memory;
 mod norm;

@@ -26,10 +26,10 @@ constexpr size_t ADDRESSES = size_t(1) << 44;
 constexpr int UNWRITTEN = 0xff;
 
 uintptr_t first, next;
-std::map<uintptr_t, Allocation> allocations;
+auto &allocations = lasting<std::map<uintptr_t, Allocation>>();
 // Addresses that nobody has any more, by their pages; the longest unused are taken first.
-std::map<size_t, std::deque<uintptr_t>> unused;
-std::map<uintptr_t, size_t> pins;
+auto &unused = lasting<std::map<size_t, std::deque<uintptr_t>>>();
+auto &pins = lasting<std::map<uintptr_t, size_t>>();
 size_t in_use = 0;
 
 void reserve() {
@@ -191,7 +191,7 @@ void watch() {
   struct sigaction action = {};
   action.sa_sigaction = told;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  for (int signal : {SIGSEGV, SIGBUS}) sigaction(signal, &action, &before);
+  sigaction(SIGSEGV, &action, &before);
 }
 
 } // namespace memory

@@ -16,12 +16,16 @@ mod norm;
 mod op;
 mod product;
 mod recurrent;
+mod rows;
 
 pub(in crate::ops) use frames::{TAPS, causal_conv};
 pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{linear_recurrence, min_gru, min_lstm};
 pub(in crate::ops) use norm::row_norm;
 pub(in crate::ops) use recurrent::{gru, lstm, slstm};
+
+pub(crate) use launch::{place_of, unwritten};
+pub(crate) use rows::{answer_rows, copy_words, gather_rows, put_rows, upload};
 
 use candle_core::{DType, Tensor};
 
