@@ -17,10 +17,13 @@ macro_rules! modules {
 }
 
 modules! {
+    ATTENTION "attention"
     CAUSAL_CONV "causal_conv"
     COLUMNS "columns"
     LINEAR_RECURRENCE "linear_recurrence"
     NORM "norm"
     RECURRENT "recurrent"
     ROWS "rows"
+    SELECTIVE_SCAN "selective_scan"
+    WKV "wkv"
 }

@@ -3,11 +3,10 @@
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::CAUSAL_CONV;
 
-use super::beside::Beside;
 use super::columns::column_sums;
 use super::launch::{Launch, suffix, unwritten};
 use super::lengths_on_card;
-use super::op::{Op, Pass, apply};
+use super::op::{Op, Pass, apply_all};
 use crate::ops::lengths::Lengths;
 
 /// Threads of a block, and rows of a grid.
@@ -27,18 +26,11 @@ pub fn causal_conv(
     silu: bool,
     lengths: &Lengths,
 ) -> crate::Result<(Tensor, Tensor)> {
-    let next = unwritten(state.shape(), state.dtype(), x)?;
-    let d_next = Beside::default();
-    let op = Conv {
-        silu,
-        next: next.clone(),
-        d_next: d_next.clone(),
-        lengths: lengths_on_card(lengths, x)?,
-    };
+    let op = Conv { silu, lengths: lengths_on_card(lengths, x)? };
     let weight = weight.to_dtype(DType::F32)?;
     let bias = bias.map(|bias| bias.to_dtype(DType::F32)).transpose()?;
-    let y = apply(op, &[x, &weight, state].into_iter().chain(&bias).collect::<Vec<_>>())?;
-    let next = d_next.output(&y, next)?;
+    let inputs: Vec<&Tensor> = [x, &weight, state].into_iter().chain(&bias).collect();
+    let [y, next] = apply_all(op, &inputs)?;
     Ok((y, next))
 }
 
@@ -46,9 +38,6 @@ pub fn causal_conv(
 struct Conv {
     silu: bool,
     lengths: Option<Tensor>,
-    /// Becomes the state after the last frame, whose gradient is told.
-    next: Tensor,
-    d_next: Beside,
 }
 
 /// Of one pass.
@@ -99,12 +88,15 @@ impl Op for Conv {
         "causal-conv"
     }
 
+    /// The other output is the state after the last frame.
     fn forward(&self, inputs: &[Tensor], _track: bool) -> Result<(Tensor, Vec<Tensor>)> {
+        let [x, _, state, ..] = inputs else { bail!("a convolution has a state") };
         let sizes = Sizes::of(inputs)?;
-        let y = unwritten(inputs[0].shape(), inputs[0].dtype(), &inputs[0])?;
-        let launch = self.launch("forward", inputs)?.tensor(&y)?.tensor(&self.next)?;
+        let y = unwritten(x.shape(), x.dtype(), x)?;
+        let next = unwritten(state.shape(), state.dtype(), x)?;
+        let launch = self.launch("forward", inputs)?.tensor(&y)?.tensor(&next)?;
         sizes.run(sizes.end(launch, self.silu), sizes.stretches.min(ROWS))?;
-        Ok((y, vec![]))
+        Ok((y, vec![next]))
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
@@ -117,7 +109,7 @@ impl Op for Conv {
         let d_state = unwritten(state.shape(), state.dtype(), x)?;
         let parts = unwritten((count, channels * (taps + 1)), DType::F32, x)?;
         let launch = self.launch("backward", pass.inputs)?.tensor(pass.dy)?;
-        let launch = launch.option(self.d_next.gradient().as_ref())?;
+        let launch = launch.option(pass.d_others[0].as_ref())?;
         let launch = launch.tensor(&dx)?.tensor(&d_state)?.tensor(&parts)?;
         sizes.run(sizes.end(launch, self.silu).int(per_part), count)?;
 

@@ -6,12 +6,11 @@
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::RECURRENT;
 
-use super::beside::Beside;
 use super::columns::column_sums;
 use super::gemm::{nn, nt, rounded, tn};
 use super::launch::{Launch, suffix, unwritten};
 use super::lengths_on_card;
-use super::op::{Op, Pass, apply};
+use super::op::{Op, Pass, apply, apply_all};
 use super::product::{Matrices, product};
 use crate::Precision;
 use crate::ops::lengths::Lengths;
@@ -30,13 +29,11 @@ pub fn lstm(
     c0: &Tensor,
     lengths: &Lengths,
 ) -> crate::Result<(Tensor, Tensor, Tensor)> {
-    let frames = Frames::of(x, h0, lengths)?;
-    let (c, dc) = (frames.state(DType::F32, x)?, Beside::default());
-    let op = Lstm { frames, c: c.clone(), dc: dc.clone() };
-    let [bias_ih, bias_hh, c0] = f32s([&gates.bias_ih, &gates.bias_hh, c0])?;
-    let y = apply(op, &[x, &gates.weight_ih, &gates.weight_hh, &bias_ih, &bias_hh, h0, &c0])?;
-    let c = dc.output(&y, c)?.to_dtype(x.dtype())?;
-    Ok((y.clone(), last(&y)?, c))
+    let op = Lstm { frames: Frames::of(x, h0, lengths)? };
+    let [bias_ih, bias_hh, first] = f32s([&gates.bias_ih, &gates.bias_hh, c0])?;
+    let inputs = [x, &gates.weight_ih, &gates.weight_hh, &bias_ih, &bias_hh, h0, &first];
+    let [y, c] = apply_all(op, &inputs)?;
+    Ok((y.clone(), last(&y)?, c.to_dtype(c0.dtype())?))
 }
 
 pub fn gru(
@@ -60,16 +57,10 @@ pub fn slstm(
 ) -> crate::Result<(Tensor, SlstmState)> {
     let frames = Frames::of(projected, &state.h, lengths)?;
     let [c0, n0, m0] = f32s([&state.c, &state.n, &state.m])?;
-    let new = |dtype| frames.state(dtype, projected);
-    let last = [new(projected.dtype())?, new(DType::F32)?, new(DType::F32)?, new(DType::F32)?];
-    let d_last: [Beside; 3] = Default::default();
-    let op = Slstm { last: last.clone(), d_last: d_last.clone(), m0: m0.detach(), heads, frames };
-    let y = apply(op, &[projected, weight, &state.h, &c0, &n0])?;
-    let [h, c, n, m] = last;
-    let [dh, dc, dn] = &d_last;
-    let given = |t: Tensor| t.to_dtype(projected.dtype());
-    let (h, c, n) = (dh.output(&y, h)?, dc.output(&y, c)?, dn.output(&y, n)?);
-    Ok((y, SlstmState { h, c: given(c)?, n: given(n)?, m: given(m)? }))
+    let op = Slstm { m0: m0.detach(), heads, frames };
+    let [y, h, c, n, m] = apply_all(op, &[projected, weight, &state.h, &c0, &n0])?;
+    let given = |t: Tensor| t.to_dtype(state.c.dtype());
+    Ok((y, SlstmState { h, c: given(c)?, n: given(n)?, m: given(m.detach())? }))
 }
 
 fn f32s<const N: usize>(tensors: [&Tensor; N]) -> crate::Result<[Tensor; N]> {
@@ -198,9 +189,6 @@ fn layer_gradients(
 /// Inputs x, both weights, both biases, h0 and c0.
 struct Lstm {
     frames: Frames,
-    /// Becomes the last c, whose gradient is told.
-    c: Tensor,
-    dc: Beside,
 }
 
 impl Op for Lstm {
@@ -208,6 +196,7 @@ impl Op for Lstm {
         "lstm"
     }
 
+    /// The other output is the last c.
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x, _, _, bias_ih, bias_hh, h0, c0] = inputs else { bail!("an LSTM has seven inputs") };
         let frames = &self.frames;
@@ -218,16 +207,17 @@ impl Op for Lstm {
         let recurrent = frames.gates(4, DType::F32, x)?;
         let cells = track.then(|| frames.sequence(1, DType::F32, x)).transpose()?;
         let (first, h) = (rounded(h0, frames.precision)?, frames.state(frames.operands(x), x)?);
+        let c = frames.state(DType::F32, x)?;
         for t in 0..frames.time {
-            let (before, c) = if t == 0 { (&first, c0) } else { (&h, &self.c) };
+            let (before, cell) = if t == 0 { (&first, c0) } else { (&h, &c) };
             frames.recur(&recurrent, before, &weight_hh)?;
             let launch = frames.launch("lstm", "forward", x)?;
-            let launch = all(launch, [&gates, &recurrent, bias_ih, bias_hh, h0, c])?;
-            let launch = all(launch, [&y, &self.c, &h])?;
+            let launch = all(launch, [&gates, &recurrent, bias_ih, bias_hh, h0, cell])?;
+            let launch = all(launch, [&y, &c, &h])?;
             let launch = launch.option(track.then_some(&gates))?.option(cells.as_ref())?;
             frames.run(launch, t)?;
         }
-        Ok((y, [x_operand, weight_ih, weight_hh, gates].into_iter().chain(cells).collect()))
+        Ok((y, [c, x_operand, weight_ih, weight_hh, gates].into_iter().chain(cells).collect()))
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
@@ -238,13 +228,13 @@ impl Op for Lstm {
         let of = frames.operands(x);
         let (dgates, previous) = (frames.sequence(4, of, x)?, frames.sequence(1, of, x)?);
         let state = || frames.state(DType::F32, x);
-        let (through, dh, dc, d_last) = (state()?, state()?, state()?, self.dc.gradient());
+        let (through, dh, dc, d_last) = (state()?, state()?, state()?, pass.d_others[0].as_ref());
         for t in (0..frames.time).rev() {
             let later = t + 1 < frames.time;
             let launch = frames.launch("lstm", "backward", x)?;
             let launch = all(launch, [gates, c0, cells, h0, pass.y, pass.dy])?;
             let launch = launch.option(later.then_some(&through))?.option(later.then_some(&dh))?;
-            let launch = launch.option(if later { Some(&dc) } else { d_last.as_ref() })?;
+            let launch = launch.option(if later { Some(&dc) } else { d_last })?;
             frames.run(all(launch, [&dh, &dc, &dgates, &previous])?, t)?;
             frames.back(&through, &dgates, weight_hh, t)?;
         }
@@ -315,9 +305,6 @@ struct Slstm {
     frames: Frames,
     heads: usize,
     m0: Tensor,
-    /// Become the last h, c, n and m; the gradients of the first three are told.
-    last: [Tensor; 4],
-    d_last: [Beside; 3],
 }
 
 impl Slstm {
@@ -382,6 +369,7 @@ impl Op for Slstm {
         "slstm"
     }
 
+    /// The other outputs are the last h, c, n and m.
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x, weight, h0, c0, n0] = inputs else { bail!("an sLSTM has five inputs") };
         let frames = &self.frames;
@@ -398,20 +386,22 @@ impl Op for Slstm {
         }
         let (first, operand) =
             (rounded(h0, frames.precision)?, frames.state(frames.operands(x), x)?);
+        let state = |dtype| frames.state(dtype, x);
+        let last = [state(x.dtype())?, state(DType::F32)?, state(DType::F32)?, state(DType::F32)?];
         for t in 0..frames.time {
             let (h, states) = match t {
                 0 => (&first, [h0, c0, n0, &self.m0]),
-                _ => (&operand, self.last.each_ref()),
+                _ => (&operand, last.each_ref()),
             };
             self.recur(&recurrent, h, &blocks)?;
             let launch = frames.launch("slstm", "forward", x)?;
             let launch = all(all(launch, [x, &recurrent])?, states)?.tensor(&y)?;
-            let launch = all(launch, &self.last)?.tensor(&operand)?;
+            let launch = all(launch, &last)?.tensor(&operand)?;
             let launch = (0..4).try_fold(launch, |launch, i| launch.option(kept.get(i)))?;
             frames.run(launch.int(self.head()), t)?;
         }
         kept.push(blocks);
-        Ok((y, kept))
+        Ok((y, last.into_iter().chain(kept).collect()))
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
@@ -426,8 +416,10 @@ impl Op for Slstm {
         let recurrent = frames.gates(4, of, x)?;
         let state = || frames.state(DType::F32, x);
         let (through, dh, dc, dn) = (state()?, state()?, state()?, state()?);
-        let [dh_last, dc_last, dn_last] = self.d_last.each_ref().map(Beside::gradient);
-        let dh_last = dh_last.map(|dh| dh.to_dtype(DType::F32)).transpose()?;
+        let [dh_last, dc_last, dn_last, _] = pass.d_others else {
+            bail!("an sLSTM has four other outputs")
+        };
+        let dh_last = dh_last.as_ref().map(|dh| dh.to_dtype(DType::F32)).transpose()?;
         for t in (0..frames.time).rev() {
             let later = t + 1 < frames.time;
             let launch = frames.launch("slstm", "backward", x)?;
