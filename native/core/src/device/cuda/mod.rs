@@ -3,6 +3,8 @@
 //! The library links with functions that open the real ones when they are first called (`bin/cuda-toolkit`), so
 //! all of this also runs where there is no CUDA.
 
+mod graph;
+
 use std::ffi::c_int;
 use std::panic::{UnwindSafe, catch_unwind};
 
@@ -16,6 +18,8 @@ use candle_core::cuda_backend::cudarc::driver::result::{self, DriverError, devic
 use candle_core::cuda_backend::cudarc::driver::sys::{
     CUdevice_attribute, CUresult, cuDriverGetVersion,
 };
+
+pub use graph::Graph;
 
 use super::Missing;
 use crate::error::panic_message;
