@@ -4,6 +4,8 @@
 
 mod attention;
 #[cfg(feature = "cuda")]
+mod candle;
+#[cfg(feature = "cuda")]
 mod card;
 mod causal_conv;
 mod columns;
