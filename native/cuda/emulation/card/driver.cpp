@@ -350,8 +350,9 @@ DRIVER int cuMemFree_v2(Pointer pointer) {
     if (pointer != 0) release(pointer, legacy), wait_for(legacy);
   });
 }
+// Of nothing it is null, where cuMemAlloc fails.
 DRIVER int cuMemAllocAsync(Pointer *pointer, size_t bytes, Handle handle) {
-  return answer([&] { *pointer = allocate(bytes, stream(handle)); });
+  return answer([&] { *pointer = bytes == 0 ? 0 : allocate(bytes, stream(handle)); });
 }
 DRIVER int cuMemFreeAsync(Pointer pointer, Handle handle) {
   return answer([&] {

@@ -10,12 +10,16 @@ mod activation;
 pub mod adamw;
 mod attention;
 mod dropout;
+mod columns;
+mod frames;
 mod gemm;
 mod launch;
 mod linear_recurrence;
 pub mod loss;
 mod norm;
 mod op;
+mod product;
+mod recurrent;
 mod rows;
 mod selective_scan;
 mod wkv;
@@ -23,12 +27,14 @@ mod wkv;
 pub(in crate::ops) use activation::{activate, biased, gated, glu};
 pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
 pub(in crate::ops) use dropout::dropout;
+pub(in crate::ops) use frames::{TAPS, causal_conv};
 pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
 };
 pub(in crate::ops) use loss::start;
 pub(in crate::ops) use norm::row_norm;
+pub(in crate::ops) use recurrent::{gru, lstm, slstm};
 pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
 pub(in crate::ops) use wkv::wkv;
 
