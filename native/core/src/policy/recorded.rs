@@ -67,7 +67,7 @@ fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Resul
             return Err(Error::mismatch("device", "a card", "another"));
         };
         // What cannot be recorded is launched one by one, unless it cannot be done at all.
-        let graph = Graph::record(card, || buffers.work(policy)).ok();
+        let graph = Graph::record(card, |_| buffers.work(policy)).ok();
         let one = Recorded { graph, policy: Arc::downgrade(&policy.alive), batch, buffers };
         one.play(policy)?;
         if one.graph.is_none() {
