@@ -40,8 +40,8 @@ pub(in crate::ops) use wkv::wkv;
 
 pub use dropout::counted;
 pub use launch::{overwrite, pointer, unwritten};
-pub use rows::copy_words;
 pub(crate) use rows::{answer_rows, gather_rows, put_rows};
+pub use rows::{copy, copy_words};
 
 use candle_core::{DType, Tensor};
 

@@ -16,6 +16,17 @@ pub fn copy_words(words: &Tensor, first: usize, to: &Tensor) -> Result<()> {
     unsafe { launch.run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
 }
 
+/// Copies the numbers of a tensor over those of another of the same size and type.
+pub fn copy(from: &Tensor, to: &Tensor) -> Result<()> {
+    let n = to.elem_count() * to.dtype().size_in_bytes() / 4;
+    if (from.elem_count(), from.dtype()) != (to.elem_count(), to.dtype()) {
+        bail!("{from:?} is not copied over {to:?}");
+    }
+    let launch = Launch::of(ROWS, "copy_words", to)?.tensor(&from.contiguous()?)?.tensor(to)?;
+    // SAFETY: as rows.cu says: a thread for each word.
+    unsafe { launch.long(n).run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
+}
+
 /// Makes of the rows whose places begin at word `first` of `words`, two words each, the rows of `to [n, ..]`.
 ///
 /// # Safety
