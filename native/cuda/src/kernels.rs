@@ -17,10 +17,14 @@ macro_rules! modules {
 }
 
 modules! {
+    ACTIVATION "activation"
+    ADAMW "adamw"
     ATTENTION "attention"
+    DROPOUT "dropout"
     CAUSAL_CONV "causal_conv"
     COLUMNS "columns"
     LINEAR_RECURRENCE "linear_recurrence"
+    LOSS "loss"
     NORM "norm"
     RECURRENT "recurrent"
     ROWS "rows"

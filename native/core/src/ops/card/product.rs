@@ -9,7 +9,7 @@ use candle_core::cuda_backend::cudarc::cublas::sys::{
 use candle_core::{Result, Tensor, bail};
 
 use super::gemm::{numbers, size};
-use super::launch::{card, place_of};
+use super::launch::{card, pointer};
 
 /// Matrices of a contiguous tensor: where the first one begins, and how far apart they are, and their rows.
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ impl<'a> Matrices<'a> {
         if end > self.of.elem_count() || columns > self.row {
             bail!("{count} matrices [{rows}, {columns}] do not lie in {:?}", self.of.shape());
         }
-        Ok(place_of(self.of)? + (self.first * self.of.dtype().size_in_bytes()) as u64)
+        Ok(pointer(self.of)? + (self.first * self.of.dtype().size_in_bytes()) as u64)
     }
 
     fn operation(&self) -> cublasOperation_t {
