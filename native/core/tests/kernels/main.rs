@@ -8,9 +8,9 @@ mod attention;
 mod candle;
 #[cfg(feature = "cuda")]
 mod card;
-mod dropout;
 mod causal_conv;
 mod columns;
+mod dropout;
 mod emulated;
 mod emulator;
 mod gather;

@@ -9,8 +9,8 @@
 mod activation;
 pub mod adamw;
 mod attention;
-mod dropout;
 mod columns;
+mod dropout;
 mod frames;
 mod gemm;
 mod launch;
@@ -38,8 +38,10 @@ pub(in crate::ops) use recurrent::{gru, lstm, slstm};
 pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
 pub(in crate::ops) use wkv::wkv;
 
-pub(crate) use launch::{pointer, unwritten};
-pub(crate) use rows::{answer_rows, copy_words, gather_rows, put_rows, upload};
+pub use dropout::counted;
+pub use launch::{overwrite, pointer, unwritten};
+pub(crate) use rows::{answer_rows, gather_rows, put_rows};
+pub use rows::{copy, copy_words};
 
 use candle_core::{DType, Tensor};
 
