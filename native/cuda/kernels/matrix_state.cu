@@ -206,8 +206,8 @@ __device__ void forward(const Inputs<T> &in, const float *first_state, T *y, flo
           read[i] = 0.0f;
           for (int j = 0; j < TILE; j++) read[i] += s[i][j] * chunk.q[f][place.key + j];
         }
-        const int which = sum_of_keys(read);
-        reads[f][warp][place.row + which] = read[0];
+        const int row = sum_of_keys(read);
+        reads[f][warp][place.row + row] = read[0];
       }
       __syncthreads();
     }
@@ -287,16 +287,17 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
               to_log[j] += ds[i][j] * s[n][i][j];
             }
           }
-          const int which = sum_of_rows(to_q);
+          const int row = sum_of_keys(to_x);
+          dx[f][warp][place.row + row] = to_x[0];
+          const int key = sum_of_rows(to_q);
           sum_of_rows(to_k);
           sum_of_rows(to_log);
           // Lanes that differ in the last step alone have the same.
           if ((lane & ACROSS) == 0) {
-            dq[f][place.key + which] = to_q[0];
-            dk[f][place.key + which] = to_k[0];
-            d_log[f][place.key + which] = to_log[0];
+            dq[f][place.key + key] = to_q[0];
+            dk[f][place.key + key] = to_k[0];
+            d_log[f][place.key + key] = to_log[0];
           }
-          dx[f][warp][place.row + sum_of_keys(to_x)] = to_x[0];
         }
       }
       __syncthreads();
