@@ -20,6 +20,8 @@ use crate::{Error, Result, Spec};
 mod recorded;
 mod steps;
 
+#[cfg(feature = "cuda")]
+pub use recorded::unrecorded;
 pub use steps::Stepped;
 
 /// Frames as a policy reads them: `batch x time` rows, normalised by the embedding.

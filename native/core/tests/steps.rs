@@ -101,6 +101,8 @@ fn games_that_are_stepped_together_come_out_as_each_alone() {
                     assert_near(&what("logits"), &got.0, &want.0);
                     assert_near(&what("state"), &got.1, &want.1);
                 }
+                #[cfg(feature = "cuda")]
+                assert_eq!(sconce_core::policy::unrecorded(), 0, "{}", config.name());
             }
         }
     }

@@ -17,6 +17,7 @@ macro_rules! modules {
 }
 
 modules! {
+    ATTENTION "attention"
     LINEAR_RECURRENCE "linear_recurrence"
     NORM "norm"
     ROWS "rows"

@@ -5,6 +5,7 @@
 //! puts the new states in their places and the logits in one answer.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use candle_core::{DType, Device, Tensor};
@@ -24,6 +25,13 @@ const MOST: usize = 256;
 
 /// Words of a place.
 const PLACE: usize = 2;
+
+static UNRECORDED: AtomicUsize = AtomicUsize::new(0);
+
+/// Steps of this process that the card did not let be recorded, each counted once: they are slower.
+pub fn unrecorded() -> usize {
+    UNRECORDED.load(Ordering::Relaxed)
+}
 
 thread_local! {
     /// What this thread recorded.
@@ -58,17 +66,22 @@ fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Resul
         let Device::Cuda(card) = policy.device() else {
             return Err(Error::mismatch("device", "a card", "another"));
         };
-        let graph = Graph::record(card, || buffers.work(policy))?;
-        all.push(Recorded { graph, policy: Arc::downgrade(&policy.alive), batch, buffers });
-        let one = all.last().ok_or_else(|| Error::not_found("what was recorded"))?;
-        one.graph.play()?;
-        one.buffers.answer(asked, states.len())
+        // What cannot be recorded is launched one by one, unless it cannot be done at all.
+        let graph = Graph::record(card, || buffers.work(policy)).ok();
+        let one = Recorded { graph, policy: Arc::downgrade(&policy.alive), batch, buffers };
+        one.play(policy)?;
+        if one.graph.is_none() {
+            UNRECORDED.fetch_add(1, Ordering::Relaxed);
+        }
+        let stepped = one.buffers.answer(asked, states.len());
+        all.push(one);
+        stepped
     })
 }
 
 /// A step of so many games of a policy.
 struct Recorded {
-    graph: Graph,
+    graph: Option<Graph>,
     policy: Weak<()>,
     batch: usize,
     buffers: Buffers,
@@ -86,8 +99,15 @@ impl Recorded {
         states: &[&State],
     ) -> Result<Vec<Result<Stepped>>> {
         let asked = self.buffers.ask(policy, frames, states)?;
-        self.graph.play()?;
+        self.play(policy)?;
         self.buffers.answer(asked, states.len())
+    }
+
+    fn play(&self, policy: &Policy) -> Result<()> {
+        match &self.graph {
+            Some(graph) => graph.play(),
+            None => self.buffers.work(policy),
+        }
     }
 }
 
@@ -122,7 +142,7 @@ impl Buffers {
         };
         let (input, prior) =
             (policy.input(&blank)?, policy.heads.prior_rows(batch, &blank.previous)?);
-        let state = policy.zero_state(batch)?;
+        let state = policy.zero_state(batch)?.hand_on()?;
         let width = policy.spec.heads.num_logits();
         let answer = unwritten((batch, width + 1), DType::F32, &policy.place)?;
         let read: usize = uploaded(&input, &prior).map(Tensor::elem_count).sum();

@@ -2,16 +2,19 @@
 //! it touches are seen where there is no card. With the feature `cuda` the same tests run on a card as well, if
 //! they are asked for: `-- --include-ignored`.
 
+mod attention;
 #[cfg(feature = "cuda")]
 mod card;
 mod emulated;
 mod emulator;
+mod gather;
 #[cfg(feature = "cuda")]
 mod graphs;
 mod linear_recurrence;
 mod matrix_state;
 mod memory;
 mod norm;
+mod sampling;
 mod selective_scan;
 mod wkv;
 

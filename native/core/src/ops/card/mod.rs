@@ -6,6 +6,7 @@
 //!    graph may be played again, and nothing is read back.
 //! 3. All work on a card is in the order of its one stream: nothing waits for another.
 
+mod attention;
 mod gemm;
 mod launch;
 mod linear_recurrence;
@@ -15,6 +16,7 @@ mod rows;
 mod selective_scan;
 mod wkv;
 
+pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
 pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
