@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use common::composed::check;
+use common::composed::{check, check_kernels};
 use common::noise;
 use sconce_core::ops::attention::THETA;
 use sconce_core::ops::composed::forced;
@@ -14,6 +14,7 @@ use sconce_core::ops::matrix_state::{
     Decay, Options, Readout, log_sigmoid, matrix_state, mlstm_gates, ssd_gates,
 };
 use sconce_core::ops::rotary::Rotary;
+use sconce_core::ops::tensor::moved;
 
 const TIME: usize = 45;
 
@@ -57,11 +58,11 @@ fn check_state(options: &Options, columns: usize, read: Read) {
     inputs.extend(gates);
     inputs.extend((read == Read::Skip).then(|| noise(&[heads], 5)));
     let m = noise(&[3, TIME, heads], 6);
-    check(&format!("{options:?}, {read:?}"), &inputs, |t| {
+    check_kernels(&format!("{options:?}, {read:?}"), &inputs, |t| {
         let readout = match read {
             Read::Plain => Readout::Plain,
             Read::Skip => Readout::Skip(t[2 + usize::from(gated)].clone()),
-            Read::Normalised => Readout::Normalised(m.to_dtype(t[0].dtype())?),
+            Read::Normalised => Readout::Normalised(moved(&m, &t[0])?),
         };
         let gates = gated.then(|| &*t[2]);
         let (y, last) = matrix_state(&t[0], gates, &t[1], readout, options)?;

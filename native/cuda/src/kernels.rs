@@ -19,6 +19,7 @@ macro_rules! modules {
 modules! {
     ATTENTION "attention"
     LINEAR_RECURRENCE "linear_recurrence"
+    MATRIX_STATE "matrix_state"
     NORM "norm"
     ROWS "rows"
     SELECTIVE_SCAN "selective_scan"

@@ -10,6 +10,7 @@ mod attention;
 mod gemm;
 mod launch;
 mod linear_recurrence;
+mod matrix_state;
 mod norm;
 mod op;
 mod rows;
@@ -21,6 +22,7 @@ pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
 };
+pub(in crate::ops) use matrix_state::{has_states_of, matrix_state};
 pub(in crate::ops) use norm::row_norm;
 pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
 pub(in crate::ops) use wkv::wkv;
