@@ -17,8 +17,12 @@ macro_rules! modules {
 }
 
 modules! {
+    ACTIVATION "activation"
+    ADAMW "adamw"
     ATTENTION "attention"
+    DROPOUT "dropout"
     LINEAR_RECURRENCE "linear_recurrence"
+    LOSS "loss"
     MATRIX_STATE "matrix_state"
     NORM "norm"
     ROWS "rows"

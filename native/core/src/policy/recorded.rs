@@ -15,7 +15,7 @@ use super::{Frames, Input, Policy};
 use crate::backbone::State;
 use crate::device::Graph;
 use crate::ops::card::{
-    answer_rows, copy_words, gather_rows, place_of, put_rows, unwritten, upload,
+    answer_rows, copy_words, gather_rows, pointer, put_rows, unwritten, upload,
 };
 use crate::ops::{Ids, tensor};
 use crate::{Error, Result};
@@ -182,7 +182,7 @@ impl Buffers {
         let mut before = vec![];
         let mut words: Vec<u32> = Vec::with_capacity(self.words.elem_count());
         let place = |words: &mut Vec<u32>, part: &Tensor| -> Result<()> {
-            let place = place_of(part)?;
+            let place = pointer(part)?;
             words.extend([place as u32, (place >> 32) as u32]);
             Ok(())
         };

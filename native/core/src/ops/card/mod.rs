@@ -6,10 +6,14 @@
 //!    graph may be played again, and nothing is read back.
 //! 3. All work on a card is in the order of its one stream: nothing waits for another.
 
+mod activation;
+pub mod adamw;
 mod attention;
+mod dropout;
 mod gemm;
 mod launch;
 mod linear_recurrence;
+pub mod loss;
 mod matrix_state;
 mod norm;
 mod op;
@@ -17,17 +21,20 @@ mod rows;
 mod selective_scan;
 mod wkv;
 
+pub(in crate::ops) use activation::{activate, biased, gated, glu};
 pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
+pub(in crate::ops) use dropout::dropout;
 pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
 };
+pub(in crate::ops) use loss::start;
 pub(in crate::ops) use matrix_state::{has_states_of, matrix_state};
 pub(in crate::ops) use norm::row_norm;
 pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
 pub(in crate::ops) use wkv::wkv;
 
-pub(crate) use launch::{place_of, unwritten};
+pub(crate) use launch::{pointer, unwritten};
 pub(crate) use rows::{answer_rows, copy_words, gather_rows, put_rows, upload};
 
 use candle_core::{DType, Tensor};

@@ -1,0 +1,73 @@
+//! Updates of all parameters at once, on the card that has them.
+
+use candle_core::{DType, Tensor};
+use sconce_core::Result;
+use sconce_core::ops::card::adamw::{AdamW, Parameter, Settings, State};
+
+use super::{Decay, Kind, Memory, Optimiser};
+
+impl Optimiser {
+    /// One update of all parameters, in the order they were given to `new`, each with a gradient that is a sum of which
+    /// `learned` is the weight: the norm of the mean gradient before it is clipped. One that is not finite changes
+    /// nothing. `None` where there are no kernels for it, and nothing was done.
+    pub fn update_at_once(
+        &mut self,
+        parameters: &[(&Tensor, Tensor)],
+        [learned, max_norm, lr]: [f64; 3],
+    ) -> Result<Option<f64>> {
+        if parameters.len() != self.parameters.len()
+            || !matches!(self.config.kind, Kind::AdamW | Kind::Adam)
+            || !parameters.iter().all(|(p, g)| has_kernels(p, g))
+        {
+            return Ok(None);
+        }
+        for (i, (p, g)) in parameters.iter().enumerate() {
+            self.check(i, p.elem_count(), g.elem_count())?;
+        }
+        let mut kept = vec![];
+        for (memory, (p, _)) in self.memory.iter_mut().zip(parameters) {
+            let Memory { moments: [mean, square], average } = memory;
+            kept.push((mean.beside(p)?, square.beside(p)?, average.beside(p)?));
+        }
+        let all = parameters.iter().zip(&kept).zip(&self.parameters);
+        let all = all.filter_map(|(((p, g), (mean, square, average)), known)| {
+            let (mean, square) = (mean.as_ref()?, square.as_ref()?);
+            Some(Parameter { p, g, mean, square, average: average.as_ref(), decays: known.decay })
+        });
+        let all: Vec<Parameter> = all.collect();
+        let settings = self.settings([learned, max_norm, lr]);
+        let known = self.card.take().filter(|card| card.fits(&all));
+        let Some(mut card) = known.map_or_else(|| AdamW::new(&all), |card| Ok(Some(card)))? else {
+            return Ok(None);
+        };
+        card.prepare(&all, &settings, self.updates)?;
+        card.launch()?;
+        let State { updates, norm } = card.state()?;
+        (self.updates, self.card) = (updates, Some(card));
+        Ok(Some(norm))
+    }
+
+    fn settings(&self, [learned, max_norm, learning_rate]: [f64; 3]) -> Settings {
+        let config = &self.config;
+        let (decoupled_decay, coupled_decay) = match config.decay() {
+            Decay::Coupled => (0.0, config.weight_decay),
+            _ => (config.weight_decay, 0.0),
+        };
+        Settings {
+            learning_rate,
+            learned,
+            max_norm,
+            beta1: config.beta1.unwrap_or(0.0),
+            beta2: config.beta2.unwrap_or(0.0),
+            eps: config.eps.unwrap_or(0.0),
+            decoupled_decay,
+            coupled_decay,
+            ema_decay: self.ema_decay.unwrap_or(0.0),
+        }
+    }
+}
+
+fn has_kernels(p: &Tensor, g: &Tensor) -> bool {
+    let on_card = p.device().is_cuda() && g.device().same_device(p.device());
+    on_card && p.dtype() == DType::F32 && matches!(g.dtype(), DType::F32 | DType::BF16)
+}
