@@ -151,12 +151,12 @@ fn gates_of_an_mlstm_are_those_of_the_op() {
             None => Ok(x),
             Some(lengths) => {
                 let mask = lengths.iter().flat_map(|&n| (0..TIME).map(move |t| u8::from(t < n)));
-                let mask = Tensor::from_iter(mask, &Device::Cpu)?.to_dtype(x.dtype())?;
+                let mask = Tensor::from_iter(mask, x.device())?.to_dtype(x.dtype())?;
                 x.broadcast_mul(&mask.reshape((3, TIME, 1))?)
             }
         };
         check(&format!("{lengths:?}"), std::slice::from_ref(&raw), |t| {
-            let gates = mlstm_gates(&t[0], &first.to_dtype(t[0].dtype())?, &lengths)?;
+            let gates = mlstm_gates(&t[0], &moved(&first, &t[0])?, &lengths)?;
             Ok(vec![within(gates.gates)?, within(gates.m)?, gates.last])
         });
     }
