@@ -15,6 +15,7 @@ use sconce_core::ops::matrix_state::{
 };
 use sconce_core::ops::rotary::Rotary;
 use sconce_core::ops::tensor::moved;
+use sconce_core::weights::Weight;
 
 const TIME: usize = 45;
 
@@ -58,7 +59,8 @@ fn check_state(options: &Options, columns: usize, read: Read) {
     inputs.extend(gates);
     inputs.extend((read == Read::Skip).then(|| noise(&[heads], 5)));
     let m = noise(&[3, TIME, heads], 6);
-    check_kernels(&format!("{options:?}, {read:?}"), &inputs, |t| {
+    let name = format!("{options:?}, {read:?}");
+    let op = |t: &[Weight]| {
         let readout = match read {
             Read::Plain => Readout::Plain,
             Read::Skip => Readout::Skip(t[2 + usize::from(gated)].clone()),
@@ -67,7 +69,12 @@ fn check_state(options: &Options, columns: usize, read: Read) {
         let gates = gated.then(|| &*t[2]);
         let (y, last) = matrix_state(&t[0], gates, &t[1], readout, options)?;
         Ok(vec![y, last])
-    });
+    };
+    match read {
+        // What is divided is rounded before.
+        Read::Normalised => check(&name, &inputs, op),
+        _ => check_kernels(&name, &inputs, op),
+    }
 }
 
 #[test]
