@@ -26,6 +26,9 @@ use crate::loss_scale::LossScale;
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm, squares_of};
 use crate::teacher::{Lesson, Teacher};
 
+#[cfg(feature = "cuda")]
+pub mod recorded;
+
 /// Weights, and all that is needed to change them.
 pub struct Stepper {
     policy: Policy,
@@ -44,6 +47,10 @@ pub struct Stepper {
     /// The objective, where logits are on a card.
     #[cfg(feature = "cuda")]
     on_card: OnceLock<card::loss::Loss>,
+    #[cfg(feature = "cuda")]
+    recorded: Option<recorded::Recorded>,
+    #[cfg(feature = "cuda")]
+    pending: Vec<recorded::Pending>,
 }
 
 /// How a window is worked through.
@@ -149,6 +156,10 @@ impl Stepper {
             learned: 0.0,
             #[cfg(feature = "cuda")]
             on_card: OnceLock::new(),
+            #[cfg(feature = "cuda")]
+            recorded: None,
+            #[cfg(feature = "cuda")]
+            pending: vec![],
         })
     }
 
@@ -574,16 +585,22 @@ impl Stepper {
         let Examples { labels, weights, .. } = x;
         self.objective.check_labels(labels, weights)?;
         let rows = card::loss::Rows { logits, labels, weights };
+        Ok((self.loss_on_card(logits)?, rows))
+    }
+
+    /// The objective on the card of `x`.
+    #[cfg(feature = "cuda")]
+    fn loss_on_card(&self, x: &Tensor) -> Result<&card::loss::Loss> {
         if let Some(loss) = self.on_card.get() {
-            return Ok((loss, rows));
+            return Ok(loss);
         }
         let Table { places, terms, pos_weights, num_labels, entropy_weight, clamp } =
             &self.objective.table();
         let (num_labels, entropy_weight, clamp) = (*num_labels, *entropy_weight, *clamp);
         let heads =
             card::loss::Heads { places, terms, pos_weights, num_labels, entropy_weight, clamp };
-        let loss = card::loss::Loss::new(&heads, logits)?;
-        Ok((self.on_card.get_or_init(|| loss), rows))
+        let loss = card::loss::Loss::new(&heads, x)?;
+        Ok(self.on_card.get_or_init(|| loss))
     }
 
     /// Logits of a part.

@@ -37,7 +37,7 @@ impl Emulated {
             .expect("a C++ compiler, as c++ (Debian: apt-get install g++)");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let path = CString::new(library.to_str().unwrap()).unwrap();
-        // SAFETY: the library has nothing that runs when it is loaded.
+        // SAFETY: what runs when it is loaded fills a table of its own.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{}", last_error());
         Emulated(handle)

@@ -5,7 +5,11 @@
 mod activation;
 mod attention;
 #[cfg(feature = "cuda")]
+mod candle;
+#[cfg(feature = "cuda")]
 mod card;
+mod causal_conv;
+mod columns;
 mod dropout;
 mod emulated;
 mod emulator;
@@ -17,6 +21,7 @@ mod linear_recurrence;
 mod matrix_state;
 mod memory;
 mod norm;
+mod recurrent;
 mod sampling;
 mod selective_scan;
 mod wkv;

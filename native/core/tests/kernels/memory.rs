@@ -181,3 +181,6 @@ pub enum Argument<'a> {
     Int(i32),
     Float(f32),
 }
+
+/// A pointer to nothing.
+pub const NULL: Argument<'static> = Argument::Long(0);

@@ -1,8 +1,8 @@
 //! Updates of all parameters at once, on the card that has them.
 
 use candle_core::{DType, Tensor};
-use sconce_core::Result;
 use sconce_core::ops::card::adamw::{AdamW, Parameter, Settings, State};
+use sconce_core::{Error, Result};
 
 use super::{Decay, Kind, Memory, Optimiser};
 
@@ -13,13 +13,32 @@ impl Optimiser {
     pub fn update_at_once(
         &mut self,
         parameters: &[(&Tensor, Tensor)],
-        [learned, max_norm, lr]: [f64; 3],
+        numbers: [f64; 3],
     ) -> Result<Option<f64>> {
+        if !self.begin_at_once(parameters, numbers)? {
+            return Ok(None);
+        }
+        let State { updates, norm } = self.at_once()?.state()?;
+        self.updates = updates;
+        Ok(Some(norm))
+    }
+
+    /// Whether there are kernels for updates of this kind.
+    pub fn has_kernels(&self) -> bool {
+        matches!(self.config.kind, Kind::AdamW | Kind::Adam)
+    }
+
+    /// As [`update_at_once`](Self::update_at_once), of which nothing is waited for: whether it was launched.
+    pub fn begin_at_once(
+        &mut self,
+        parameters: &[(&Tensor, Tensor)],
+        [learned, max_norm, lr]: [f64; 3],
+    ) -> Result<bool> {
         if parameters.len() != self.parameters.len()
-            || !matches!(self.config.kind, Kind::AdamW | Kind::Adam)
+            || !self.has_kernels()
             || !parameters.iter().all(|(p, g)| has_kernels(p, g))
         {
-            return Ok(None);
+            return Ok(false);
         }
         for (i, (p, g)) in parameters.iter().enumerate() {
             self.check(i, p.elem_count(), g.elem_count())?;
@@ -38,13 +57,36 @@ impl Optimiser {
         let settings = self.settings([learned, max_norm, lr]);
         let known = self.card.take().filter(|card| card.fits(&all));
         let Some(mut card) = known.map_or_else(|| AdamW::new(&all), |card| Ok(Some(card)))? else {
-            return Ok(None);
+            return Ok(false);
         };
         card.prepare(&all, &settings, self.updates)?;
         card.launch()?;
-        let State { updates, norm } = card.state()?;
-        (self.updates, self.card) = (updates, Some(card));
-        Ok(Some(norm))
+        self.card = Some(card);
+        Ok(true)
+    }
+
+    /// The update of all parameters as it was launched last, by gradients in these places: recorded, or for what is
+    /// played from now on.
+    pub fn at_once(&mut self) -> Result<&mut AdamW> {
+        self.card.as_mut().ok_or_else(|| Error::not_found("an update on the card"))
+    }
+
+    /// The same to look at.
+    pub fn known_at_once(&self) -> Result<&AdamW> {
+        self.card.as_ref().ok_or_else(|| Error::not_found("an update on the card"))
+    }
+
+    /// Writes the numbers of what is played from now on: [learned, max_norm, lr] as `update_at_once` has them.
+    pub fn set_at_once(&mut self, numbers: [f64; 3]) -> Result<()> {
+        let (settings, updates) = (self.settings(numbers), self.updates);
+        self.at_once()?.set(&settings, updates)
+    }
+
+    /// Takes note of the updates that were played.
+    pub fn updated_at_once(&mut self, updates: u64) -> Result<()> {
+        self.updates = updates;
+        self.at_once()?.made(updates);
+        Ok(())
     }
 
     fn settings(&self, [learned, max_norm, learning_rate]: [f64; 3]) -> Settings {

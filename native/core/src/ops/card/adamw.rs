@@ -148,6 +148,11 @@ impl AdamW {
         means.write(parameters.iter().map(|parameter| Some(parameter.mean)))?;
         squares.write(parameters.iter().map(|parameter| Some(parameter.square)))?;
         averages.write(parameters.iter().map(|parameter| parameter.average))?;
+        self.set(settings, updates)
+    }
+
+    /// Writes the settings of what is launched, or played, from now on; `updates` were made before.
+    pub fn set(&mut self, settings: &Settings, updates: u64) -> crate::Result<()> {
         let s = settings;
         let numbers = [s.learning_rate, s.learned, s.max_norm, s.beta1, s.beta2, s.eps];
         let decays = [s.decoupled_decay, s.coupled_decay, s.ema_decay];
@@ -157,6 +162,30 @@ impl AdamW {
             self.updates = updates;
         }
         Ok(())
+    }
+
+    /// Takes gradients from these places from now on, which are of the sizes that the parameters have.
+    pub fn point_at(&mut self, gradients: &[u64]) -> crate::Result<()> {
+        let gradients: Vec<i64> = gradients.iter().map(|place| *place as i64).collect();
+        let [_, g, ..] = &mut self.tables;
+        if gradients.len() != g.pointers.len() {
+            return Err(crate::Error::mismatch("gradients", g.pointers.len(), gradients.len()));
+        }
+        if gradients != g.pointers {
+            overwrite(&g.there, &gradients)?;
+            g.pointers = gradients;
+        }
+        Ok(())
+    }
+
+    /// Where the [`state`](Self::state) is: updates, norm and refused ones, f64.
+    pub fn state_there(&self) -> &Tensor {
+        &self.state
+    }
+
+    /// Takes note of so many updates that were made by what was recorded.
+    pub fn made(&mut self, updates: u64) {
+        self.updates = updates;
     }
 
     /// The update, of what was prepared. The tensors must be there until it is done: whoever frees them does it in

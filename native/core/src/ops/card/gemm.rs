@@ -131,11 +131,11 @@ fn gemm(
     Ok(y)
 }
 
-fn size(n: usize) -> Result<i32> {
+pub fn size(n: usize) -> Result<i32> {
     n.try_into().map_err(|_| candle_core::Error::Msg(format!("a product of {n} rows or columns")))
 }
 
-fn numbers(dtype: DType) -> Result<cudaDataType> {
+pub fn numbers(dtype: DType) -> Result<cudaDataType> {
     match dtype {
         DType::F32 => Ok(cudaDataType::CUDA_R_32F),
         DType::BF16 => Ok(cudaDataType::CUDA_R_16BF),

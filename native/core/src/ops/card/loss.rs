@@ -27,6 +27,14 @@ pub struct Heads<'a> {
     pub clamp: f32,
 }
 
+/// Rows of a batch whose labels and weights are on the card: `labels` the bytes of u16, `weights [n]` f32.
+#[derive(Debug, Clone, Copy)]
+pub struct Placed<'a> {
+    pub logits: &'a Tensor,
+    pub labels: &'a Tensor,
+    pub weights: &'a Tensor,
+}
+
 /// Rows of a batch: `logits [n, num_logits]` on the card, `labels [n, num_labels]`, `weights [n]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
@@ -68,10 +76,27 @@ impl Loss {
     /// Adds these rows to the sums, or begins with them; gives the gradient of the logits of a loss with these
     /// denominators.
     pub fn gradient(&self, rows: Rows, denominators: &[f64], add: bool) -> crate::Result<Tensor> {
-        overwrite(&self.denominators, denominators)?;
+        self.prepare(denominators)?;
         let gradient = unwritten(rows.logits.shape(), rows.logits.dtype(), rows.logits)?;
         self.pass(rows, Some(&gradient), add)?;
         Ok(gradient)
+    }
+
+    /// Sets the denominators of what is launched from now on.
+    pub fn prepare(&self, denominators: &[f64]) -> crate::Result<()> {
+        Ok(overwrite(&self.denominators, denominators)?)
+    }
+
+    /// [`gradient`](Self::gradient) by what was prepared, and by rows of which nothing is uploaded; begins the sums.
+    pub fn gradient_placed(&self, rows: Placed) -> crate::Result<Tensor> {
+        let gradient = unwritten(rows.logits.shape(), rows.logits.dtype(), rows.logits)?;
+        self.launch(rows, Some(&gradient), false)?;
+        Ok(gradient)
+    }
+
+    /// Where the [`totals`](Self::totals) are, f64 `[heads, 3]`.
+    pub fn sums_there(&self) -> &Tensor {
+        &self.totals
     }
 
     /// As [`gradient`](Self::gradient), without one.
@@ -90,14 +115,21 @@ impl Loss {
         if sizes != [self.pos_weights.elem_count(), n * self.num_labels, n] {
             bail!("logits, labels and weights of {n} rows are {sizes:?}");
         }
-        let (heads, device) = (self.totals.dim(0)?, rows.logits.device());
-        let logits = rows.logits.contiguous()?;
+        let device = rows.logits.device();
         let bytes: Vec<u8> = rows.labels.iter().flat_map(|label| label.to_ne_bytes()).collect();
         let labels = Tensor::from_slice(&bytes, bytes.len(), device)?;
         let weights = Tensor::from_slice(rows.weights, n, device)?;
+        let placed = Placed { logits: rows.logits, labels: &labels, weights: &weights };
+        self.launch(placed, gradient, add)
+    }
+
+    fn launch(&self, rows: Placed, gradient: Option<&Tensor>, add: bool) -> Result<()> {
+        let Placed { logits, labels, weights } = rows;
+        let (logits, heads) = (logits.contiguous()?, self.totals.dim(0)?);
+        let (n, num_logits) = logits.dims2()?;
         let parts = unwritten((n.div_ceil(ROWS), heads, SUMS), DType::F64, &logits)?;
         let launch = Launch::of(LOSS, &format!("loss_{}", suffix(&logits)), &logits)?;
-        let launch = launch.tensor(&logits)?.tensor(&labels)?.tensor(&weights)?;
+        let launch = launch.tensor(&logits)?.tensor(labels)?.tensor(weights)?;
         let launch = launch.tensor(&self.places)?.tensor(&self.terms)?.tensor(&self.pos_weights)?;
         let launch = launch.tensor(&self.denominators)?.option(gradient)?.tensor(&parts)?;
         let launch = launch.long(n).int(num_logits).int(self.num_labels);

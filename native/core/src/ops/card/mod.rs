@@ -9,7 +9,9 @@
 mod activation;
 pub mod adamw;
 mod attention;
+mod columns;
 mod dropout;
+mod frames;
 mod gemm;
 mod launch;
 mod linear_recurrence;
@@ -17,6 +19,8 @@ pub mod loss;
 mod matrix_state;
 mod norm;
 mod op;
+mod product;
+mod recurrent;
 mod rows;
 mod selective_scan;
 mod wkv;
@@ -24,6 +28,7 @@ mod wkv;
 pub(in crate::ops) use activation::{activate, biased, gated, glu};
 pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
 pub(in crate::ops) use dropout::dropout;
+pub(in crate::ops) use frames::{TAPS, causal_conv};
 pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
@@ -31,11 +36,14 @@ pub(in crate::ops) use linear_recurrence::{
 pub(in crate::ops) use loss::start;
 pub(in crate::ops) use matrix_state::{has_states_of, matrix_state};
 pub(in crate::ops) use norm::row_norm;
+pub(in crate::ops) use recurrent::{gru, lstm, slstm};
 pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
 pub(in crate::ops) use wkv::wkv;
 
-pub(crate) use launch::{pointer, unwritten};
-pub(crate) use rows::{answer_rows, copy_words, gather_rows, put_rows, upload};
+pub use dropout::counted;
+pub use launch::{overwrite, pointer, unwritten};
+pub(crate) use rows::{answer_rows, gather_rows, put_rows};
+pub use rows::{copy, copy_words};
 
 use candle_core::{DType, Tensor};
 
