@@ -7,9 +7,10 @@ use sconce_core::{Precision, Result};
 
 use super::{card, gradient, noise, values};
 
-/// Of the largest number.
+/// Of the largest number; of numbers of 16 bits, whose like have a precision of 2^-9.
 const TOLERANCE: f32 = 1e-4;
 const ROUNDED: f32 = 2e-2;
+const TOLERANCE_BF16: f32 = 2e-2;
 
 /// What `op` makes of variables with these values, and the gradients of each of them, is the same when it
 /// is composed: of numbers of 32 bits, and of numbers of 64, which no op of ours takes, so that none of
@@ -40,6 +41,24 @@ fn compare_all(name: &str, got: &[(String, Tensor)], want: &[(String, Tensor)], 
     assert_eq!(got.len(), want.len());
     for ((what, got), (_, want)) in got.iter().zip(want) {
         compare(&format!("{name}, {what}"), got, want, tolerance);
+        assert_eq!(got.len(), want.len());
+        for ((what, got), (_, want)) in got.iter().zip(&want) {
+            let what = format!("{name} of {dtype:?} on {:?}, {what}", device.location());
+            compare(&what, got, want, TOLERANCE);
+        }
+    }
+}
+
+/// As [`check`], and on a card in numbers of 16 bits besides, where kernels have all of the arithmetic.
+pub fn check_kernels(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
+    check(name, inputs, &op);
+    let Some(card) = card() else { return };
+    let rounded = |t: &Tensor| t.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap();
+    let inputs: Vec<Tensor> = inputs.iter().map(rounded).collect();
+    let want = run(&inputs, (&Device::Cpu, DType::F32), &op);
+    let got = run(&inputs, (&card, DType::BF16), &op);
+    for ((what, got), (_, want)) in got.iter().zip(&want) {
+        compare(&format!("{name} of 16 bits on a card, {what}"), got, want, TOLERANCE_BF16);
     }
 }
 
