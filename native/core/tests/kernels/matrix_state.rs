@@ -169,10 +169,7 @@ impl Case {
         let (grid, block) = ([batch as u32, (heads * slices) as u32, 1], [threads as u32, 1, 1]);
         let size = if key > 64 { 128 } else { 64 };
         let kernel = |way: &str| format!("matrix_state_{}_{way}_{size}", T::NAME);
-        let sizes = || {
-            let sizes = [batch, time, width, heads, shared, key, value, value, q, k, v, self.kind];
-            sizes.into_iter().map(|v| Int(v as i32)).chain([Float(SCALE)])
-        };
+        let sizes = [batch, time, width, heads, shared, key, value, value, q, k, v, self.kind];
         fn given<T: Element>(x: &mut Memory<T>, is: bool) -> Argument<'_> {
             if is { x.argument() } else { Long(0) }
         }
@@ -187,7 +184,8 @@ impl Case {
             last.argument(),
             kept.argument(),
         ];
-        arguments.extend(sizes());
+        arguments.extend(sizes.map(|v| Int(v as i32)));
+        arguments.push(Float(SCALE));
         kernels.launch(&kernel("forward"), grid, block, &mut arguments);
 
         let mut arguments = vec![
@@ -203,7 +201,8 @@ impl Case {
             d_keys.argument(),
             given(&mut d_gates, self.kind > 0),
         ];
-        arguments.extend(sizes());
+        arguments.extend(sizes.map(|v| Int(v as i32)));
+        arguments.push(Float(SCALE));
         kernels.launch(&kernel("backward"), grid, block, &mut arguments);
 
         let mut arguments = vec![d_keys.argument(), d_streams.argument(), Long(frames as i64)];
