@@ -10,7 +10,6 @@ use super::{card, gradient, noise, values};
 /// Of the largest number; of numbers of 16 bits, whose like have a precision of 2^-9.
 const TOLERANCE: f32 = 1e-4;
 const ROUNDED: f32 = 2e-2;
-const TOLERANCE_BF16: f32 = 2e-2;
 
 /// What `op` makes of variables with these values, and the gradients of each of them, is the same when it
 /// is composed: of numbers of 32 bits, and of numbers of 64, which no op of ours takes, so that none of
@@ -27,38 +26,36 @@ pub fn check(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec
 /// On a card, if that is asked for, `op` is the same but for rounding where operands of products are of bf16, and where
 /// all numbers are.
 pub fn check_in_bf16(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
-    let Some(card) = card() else { return };
-    let to = |t: &Tensor, dtype| t.to_dtype(dtype).unwrap();
-    let inputs: Vec<_> = inputs.iter().map(|t| to(&to(t, DType::BF16), DType::F32)).collect();
-    let want = run(&inputs, (&Device::Cpu, DType::F32), &op);
-    for (precision, dtype) in [(Precision::Bf16, DType::F32), (Precision::F32, DType::BF16)] {
-        let got = precision.during(|| run(&inputs, (&card, dtype), &op));
-        compare_all(&format!("{name} of {dtype:?} in {precision}"), &got, &want, ROUNDED);
-    }
+    let ways = [(Precision::Bf16, DType::F32), (Precision::F32, DType::BF16)];
+    rounded(name, inputs, op, &ways);
 }
 
 fn compare_all(name: &str, got: &[(String, Tensor)], want: &[(String, Tensor)], tolerance: f32) {
     assert_eq!(got.len(), want.len());
     for ((what, got), (_, want)) in got.iter().zip(want) {
         compare(&format!("{name}, {what}"), got, want, tolerance);
-        assert_eq!(got.len(), want.len());
-        for ((what, got), (_, want)) in got.iter().zip(&want) {
-            let what = format!("{name} of {dtype:?} on {:?}, {what}", device.location());
-            compare(&what, got, want, TOLERANCE);
-        }
     }
 }
 
 /// As [`check`], and on a card in numbers of 16 bits besides, where kernels have all of the arithmetic.
 pub fn check_kernels(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
     check(name, inputs, &op);
+    rounded(name, inputs, &op, &[(Precision::F32, DType::BF16)]);
+}
+
+fn rounded(
+    name: &str,
+    inputs: &[Tensor],
+    op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>,
+    ways: &[(Precision, DType)],
+) {
     let Some(card) = card() else { return };
-    let rounded = |t: &Tensor| t.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap();
-    let inputs: Vec<Tensor> = inputs.iter().map(rounded).collect();
+    let to = |t: &Tensor, dtype| t.to_dtype(dtype).unwrap();
+    let inputs: Vec<_> = inputs.iter().map(|t| to(&to(t, DType::BF16), DType::F32)).collect();
     let want = run(&inputs, (&Device::Cpu, DType::F32), &op);
-    let got = run(&inputs, (&card, DType::BF16), &op);
-    for ((what, got), (_, want)) in got.iter().zip(&want) {
-        compare(&format!("{name} of 16 bits on a card, {what}"), got, want, TOLERANCE_BF16);
+    for &(precision, dtype) in ways {
+        let got = precision.during(|| run(&inputs, (&card, dtype), &op));
+        compare_all(&format!("{name} of {dtype:?} in {precision}"), &got, &want, ROUNDED);
     }
 }
 
