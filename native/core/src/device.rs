@@ -8,7 +8,7 @@ use crate::{Error, Result};
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]
-pub use cuda::{Graph, open};
+pub use cuda::{Graph, Uploads, open};
 
 /// Whether this build computes on cards at all.
 pub const CUDA: bool = cfg!(feature = "cuda");

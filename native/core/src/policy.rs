@@ -11,15 +11,17 @@ use crate::backbone::{self, Backbone, Context, State};
 use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
-use crate::ops::{self, Ids, simd::non_finite, tensor};
+use crate::ops::simd::non_finite;
 use crate::sampling::Draw;
 use crate::weights::{Builder, Init, Source, Weight, Weights};
 use crate::{Error, Result, Spec};
 
+mod placed;
 #[cfg(feature = "cuda")]
 mod recorded;
 mod steps;
 
+pub use placed::Placed;
 #[cfg(feature = "cuda")]
 pub use recorded::unrecorded;
 pub use steps::Stepped;
@@ -68,15 +70,6 @@ pub fn part<T: Copy>(
     let width = data.len() / (batch * time).max(1);
     let windows = data.chunks_exact((time * width).max(1)).skip(rows.start).take(rows.len());
     windows.flat_map(|row| &row[range.start * width..range.end * width]).copied().collect()
-}
-
-/// Frames as a pass reads them, on the device of the weights.
-pub(crate) struct Input {
-    shape: (usize, usize),
-    /// `[b * t, continuous_width]`
-    pub continuous: Tensor,
-    /// Rows of each table.
-    pub ids: Vec<Ids>,
 }
 
 pub struct Policy {
@@ -223,45 +216,6 @@ impl Policy {
         Ok(self.backbone.zero_state(1)?.0.iter().map(Tensor::elem_count).sum())
     }
 
-    /// What a pass reads of frames, beside the weights.
-    ///
-    /// # Errors
-    /// `Mismatch` for fewer or more numbers than so many frames have, `OutOfRange` for an id that a table has not.
-    pub(crate) fn input(&self, frames: &Frames) -> Result<Input> {
-        let (continuous, ids) = self.read(frames)?;
-        let shape = (frames.batch * frames.time, self.continuous);
-        let tables = self.tables.iter().zip(ids);
-        Ok(Input {
-            shape: (frames.batch, frames.time),
-            ids: tables
-                .map(|((name, table), ids)| Ids::of(table, ids, name))
-                .collect::<Result<_>>()?,
-            continuous: tensor::beside(&self.place, continuous.to_vec(), shape)?,
-        })
-    }
-
-    /// Continuous features, and the rows of each table.
-    fn read<'a>(&self, frames: &'a Frames) -> Result<(&'a [f32], Vec<Arc<[u32]>>)> {
-        let rows = frames.batch * frames.time;
-        for (what, expected, got) in [
-            ("continuous features", rows * self.continuous, frames.continuous.len()),
-            ("ids", rows * self.slots.len(), frames.ids.len()),
-        ] {
-            if expected != got {
-                return Err(Error::mismatch(what, expected, got));
-            }
-        }
-        let tables = self.tables.iter().map(|(name, table)| {
-            let of_table: Vec<usize> =
-                (0..self.slots.len()).filter(|&i| self.slots[i].table == name).collect();
-            let rows = frames.ids.chunks_exact(self.slots.len());
-            let ids: Arc<[u32]> = rows.flat_map(|row| of_table.iter().map(|&i| row[i])).collect();
-            Ids::check(table, &ids, name)?;
-            Ok(ids)
-        });
-        Ok((&frames.continuous, tables.collect::<Result<_>>()?))
-    }
-
     /// The choices by logits `[n, num_logits]` of heads that do not read each other's; `previous` as frames have it.
     pub fn decide(&self, logits: Vec<f32>, previous: &[u16], draw: Draw) -> Result<Decision> {
         self.heads.decide(logits, previous, draw)
@@ -270,19 +224,6 @@ impl Policy {
     /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
     pub fn embed(&self, frames: &Frames) -> Result<Tensor> {
         self.embedded(&self.input(frames)?)
-    }
-
-    fn embedded(&self, input: &Input) -> Result<Tensor> {
-        let (b, t) = input.shape;
-        let mut parts = vec![input.continuous.clone()];
-        for ((_, table), ids) in self.tables.iter().zip(&input.ids) {
-            parts.push(ops::gather_of(table, ids)?.reshape((b * t, ()))?);
-        }
-        let x = match parts.len() {
-            1 => parts.remove(0),
-            _ => Tensor::cat(&parts, 1)?,
-        };
-        Ok(x.reshape((b, t, self.spec.embedding.width()))?)
     }
 
     /// Numbers of a trunk vector.

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use common::composed::{check, check_half};
+use common::composed::{check, check_kernels};
 use common::{apart, noise, values};
 use sconce_core::Result;
 use sconce_core::ops::attention::{Cache, Pairing, Projections, THETA, Window};
@@ -81,11 +81,9 @@ fn attention_its_cache_and_its_gradients_are_those_of_the_op() {
     for pairing in [Pairing::Half, Pairing::Interleaved] {
         for case in CASES {
             let attention = Attention::new(case, pairing);
-            let (name, run) = (format!("{case:?}, {pairing:?}"), |t: &[Weight]| {
+            check_kernels(&format!("{case:?}, {pairing:?}"), &attention.inputs, |t| {
                 attention.run(&t[0], &t[1], &t[2])
             });
-            check(&name, &attention.inputs, run);
-            check_half(&name, &attention.inputs, run);
         }
     }
 }

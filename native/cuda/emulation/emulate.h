@@ -87,7 +87,8 @@ inline void run_threads() {
 // the same places of a cache.
 inline Fiber *new_fiber() {
   static size_t count = 0;
-  void *memory = mmap(nullptr, PAGE + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  constexpr int HOW = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void *memory = mmap(nullptr, PAGE + STACK, PROT_READ | PROT_WRITE, HOW, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, PAGE, PROT_NONE) != 0) {
     perror("a stack for a thread of a kernel");
     abort();
@@ -175,7 +176,8 @@ inline void run_block() {
   while (release_block());
   for (Thread &thread : block.threads)
     if (thread.state != State::Ended) {
-      fprintf(stderr, "%s, block %u,%u,%u, thread %u,%u,%u: threads wait for others that have ended or wait elsewhere\n",
+      fprintf(stderr,
+              "%s, block %u,%u,%u, thread %u,%u,%u: threads wait for others that have ended or wait elsewhere\n",
               block.kernel, blockIdx.x, blockIdx.y, blockIdx.z, thread.index.x, thread.index.y, thread.index.z);
       abort();
     }

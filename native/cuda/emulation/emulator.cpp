@@ -24,6 +24,14 @@ static void __global__ half_a_barrier(float *) {
   if (threadIdx.x % 2 == 1) __syncthreads();
 }
 
+// sum: of the numbers that are pointed at, one for each thread, or none.
+static void __global__ sum_of_pointers(const float *const *x, float *sum) {
+  __shared__ float numbers[4];
+  numbers[threadIdx.x] = x[threadIdx.x] ? *x[threadIdx.x] : 0.0f;
+  __syncthreads();
+  if (threadIdx.x == 0) *sum = numbers[0] + numbers[1] + numbers[2] + numbers[3];
+}
+
 // y: of each half of a warp the sum of its numbers, by itself, and whether any of it is negative, as 100.
 static void __global__ halves(const float *x, float *y) {
   const unsigned half = threadIdx.x / 16, lanes = 0xffffu << 16 * half;
@@ -36,4 +44,5 @@ static void __global__ halves(const float *x, float *y) {
 EMULATED(block_sum)
 EMULATED(rotate)
 EMULATED(half_a_barrier)
+EMULATED(sum_of_pointers)
 EMULATED(halves)

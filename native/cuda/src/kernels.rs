@@ -17,10 +17,18 @@ macro_rules! modules {
 }
 
 modules! {
+    ACTIVATION "activation"
+    ADAMW "adamw"
     ATTENTION "attention"
+    CAUSAL_CONV "causal_conv"
+    COLUMNS "columns"
+    DROPOUT "dropout"
     GATHER "gather"
     LINEAR_RECURRENCE "linear_recurrence"
+    LOSS "loss"
+    MATRIX_STATE "matrix_state"
     NORM "norm"
+    RECURRENT "recurrent"
     ROWS "rows"
     SAMPLING "sampling"
     SELECTIVE_SCAN "selective_scan"

@@ -159,6 +159,17 @@ pub struct Sums {
 }
 
 impl Sums {
+    /// Of `totals [heads, 3]`, each head's loss, weighted loss and entropy.
+    pub fn of_totals(totals: &[f64]) -> Self {
+        let mut sums = Sums::zero(0);
+        for [loss, weighted, entropy] in totals.as_chunks().0 {
+            sums.heads.push(*loss);
+            sums.weighted.push(*weighted);
+            sums.entropy += entropy;
+        }
+        sums
+    }
+
     fn zero(heads: usize) -> Self {
         Sums { heads: vec![0.0; heads], weighted: vec![0.0; heads], entropy: 0.0 }
     }
@@ -177,6 +188,20 @@ pub struct Denominators {
     inverse_weight: f64,
     inverse_rows: f64,
     head_scales: Vec<f64>,
+}
+
+/// What `native/cuda/kernels/loss.cu` is told of the heads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// `[heads, 4]`: whether it is categorical, its first logit, how many it has, its first label
+    pub places: Vec<i32>,
+    /// `[heads, 4]`: scale, smoothing, gamma, weight of an edge
+    pub terms: Vec<f32>,
+    /// `[num_logits]`
+    pub pos_weights: Vec<f32>,
+    pub num_labels: usize,
+    pub entropy_weight: f32,
+    pub clamp: f32,
 }
 
 /// The loss over `heads`, with its options checked.
@@ -235,6 +260,45 @@ impl Objective {
             entropy_weight: f64::from(options.entropy_weight),
             clamp: options.clamp,
         })
+    }
+
+    /// The heads, for kernels.
+    pub fn table(&self) -> Table {
+        let mut table = Table {
+            places: vec![],
+            terms: vec![],
+            pos_weights: vec![1.0; self.num_logits],
+            num_labels: self.num_labels,
+            entropy_weight: self.entropy_weight as f32,
+            clamp: self.clamp,
+        };
+        for term in &self.terms {
+            let kind = i32::from(matches!(term.kind, HeadKind::Categorical(_)));
+            let places = [term.logits.start, term.logits.len(), term.labels.start];
+            table.places.push(kind);
+            table.places.extend(places.map(|place| place as i32));
+            let terms = [term.smoothing, term.gamma, term.edge.unwrap_or(1.0)];
+            table.terms.push(term.scale);
+            table.terms.extend(terms.map(|number| number as f32));
+            let weights = table.pos_weights[term.logits.clone()].iter_mut();
+            weights.zip(&term.pos_weight).for_each(|(to, weight)| *to = *weight);
+        }
+        table
+    }
+
+    /// That labels of rows that count are classes of their heads, as a pass over the rows would say.
+    pub fn check_labels(&self, labels: &[u16], weights: &[f32]) -> Result<()> {
+        let rows = labels.chunks_exact(self.num_labels.max(1)).zip(weights);
+        for (labels, _) in rows.filter(|(_, weight)| **weight != 0.0) {
+            for term in &self.terms {
+                let max = term.kind.classes() - 1;
+                let mut own = labels[term.labels.clone()].iter();
+                if let Some(&label) = own.find(|label| usize::from(**label) > max) {
+                    return Err(outside(&term.name, label, max));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether [`denominators`](Self::denominators) needs the sums of a first pass.
@@ -419,6 +483,12 @@ impl Denominators {
             inverse_rows: share * self.inverse_rows,
             head_scales: self.head_scales.clone(),
         }
+    }
+
+    /// As `native/cuda/kernels/loss.cu` has them.
+    pub fn numbers(&self) -> Vec<f64> {
+        let numbers = [self.inverse_weight, self.inverse_rows];
+        numbers.into_iter().chain(self.head_scales.iter().copied()).collect()
     }
 }
 

@@ -2,11 +2,15 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+#[cfg(feature = "cuda")]
+use std::sync::OnceLock;
 
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 use sconce_core::backbone::{Context, State};
 use sconce_core::checkpoint;
+#[cfg(feature = "cuda")]
+use sconce_core::ops::card;
 use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, part};
@@ -15,10 +19,20 @@ use sconce_core::{Error, Policy, Precision, Result, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::gradients::WeightGradient;
+#[cfg(feature = "cuda")]
+use crate::loss::Table;
 use crate::loss::{Denominators, LossOptions, Objective, Rows, SHARD_ROWS, Sums};
 use crate::loss_scale::LossScale;
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm, squares_of};
 use crate::teacher::{Lesson, Teacher};
+
+#[cfg(feature = "cuda")]
+mod recorded;
+#[cfg(not(feature = "cuda"))]
+mod unrecorded;
+
+/// Steps whose figures may wait on a card.
+pub const MOST_PENDING: usize = 16;
 
 /// Weights, and all that is needed to change them.
 pub struct Stepper {
@@ -35,6 +49,13 @@ pub struct Stepper {
     loss_scale: Option<LossScale>,
     /// How much of what was learned waits for an update.
     learned: f64,
+    /// The objective, where logits are on a card.
+    #[cfg(feature = "cuda")]
+    on_card: OnceLock<card::loss::Loss>,
+    #[cfg(feature = "cuda")]
+    recorded: Option<recorded::Recorded>,
+    #[cfg(feature = "cuda")]
+    pending: Vec<recorded::Pending>,
 }
 
 /// How a window is worked through.
@@ -138,6 +159,12 @@ impl Stepper {
             precision: Precision::F32,
             loss_scale: None,
             learned: 0.0,
+            #[cfg(feature = "cuda")]
+            on_card: OnceLock::new(),
+            #[cfg(feature = "cuda")]
+            recorded: None,
+            #[cfg(feature = "cuda")]
+            pending: vec![],
         })
     }
 
@@ -309,24 +336,49 @@ impl Stepper {
     fn descend(
         &mut self,
         learning_rate: f64,
-        mut seen: Option<&mut Vec<WeightGradient>>,
+        seen: Option<&mut Vec<WeightGradient>>,
     ) -> Result<f64> {
         if self.learned == 0.0 {
             return Ok(0.0);
         }
+        let sum = self.learned * self.scale();
+        let at_once = match seen {
+            Some(_) => None,
+            None => self.update_at_once([sum, self.max_grad_norm, learning_rate])?,
+        };
         let weights = self.policy.weights();
-        let (squares, sum) = (squares(weights)?, self.learned * self.scale());
-        let (norm, factor) = match clip(squares, sum, self.max_grad_norm) {
+        let clipped = match at_once {
+            Some(norm) => clip(norm * norm, 1.0, self.max_grad_norm),
+            None => clip(squares(weights)?, sum, self.max_grad_norm),
+        };
+        let (norm, factor) = match clipped {
             Err(_) if self.loss_scale.as_mut().is_some_and(LossScale::halve) => {
                 return Ok(f64::INFINITY);
             }
             Err(error) => return Err(culprit(weights, error)?),
             Ok(clipped) => clipped,
         };
-        self.optimiser.begin();
-        for (i, (name, weight)) in weights.iter().enumerate() {
+        if at_once.is_none() {
+            self.update_each(sum, factor, learning_rate, seen)?;
+        }
+        if let Some(scale) = &mut self.loss_scale {
+            scale.updated();
+        }
+        Ok(norm)
+    }
+
+    /// By `factor` times its gradient, a sum of which `sum` is the weight, one weight after the other.
+    fn update_each(
+        &mut self,
+        sum: f64,
+        factor: f64,
+        learning_rate: f64,
+        mut seen: Option<&mut Vec<WeightGradient>>,
+    ) -> Result<()> {
+        let optimiser = &mut self.optimiser;
+        optimiser.begin();
+        for (i, (name, weight)) in self.policy.weights().iter().enumerate() {
             let before = seen.is_some().then(|| tensor::to_vec(weight)).transpose()?;
-            let optimiser = &mut self.optimiser;
             match weight.gradient_tensor() {
                 Some(g) => optimiser.update_tensor(i, weight, &g, factor, learning_rate)?,
                 None => weight.gradient(|gradient| {
@@ -341,10 +393,26 @@ impl Stepper {
                 seen.push(weight.read_gradient(look)?);
             }
         }
-        if let Some(scale) = &mut self.loss_scale {
-            scale.updated();
-        }
-        Ok(norm)
+        Ok(())
+    }
+
+    /// An update of all weights together by gradients that are a sum of so much, clipped to a norm, at a learning
+    /// rate, where there are kernels for it: the norm of the mean gradient, which may not be finite.
+    #[cfg(feature = "cuda")]
+    fn update_at_once(&mut self, numbers: [f64; 3]) -> Result<Option<f64>> {
+        let weights = self.policy.weights().values();
+        let given = weights.map(|weight| {
+            let gradient = weight.gradient_tensor()?;
+            Some((&**weight, gradient))
+        });
+        let Some(given) = given.collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let contiguous = given.into_iter().map(|(p, g)| Ok((p, g.contiguous()?)));
+        self.optimiser.update_at_once(&contiguous.collect::<Result<Vec<_>>>()?, numbers)
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn update_at_once(&mut self, _numbers: [f64; 3]) -> Result<Option<f64>> {
+        Ok(None)
     }
 
     /// What gradients are multiplied by beside their share.
@@ -363,17 +431,16 @@ impl Stepper {
         lesson: Option<Lesson<'_>>,
     ) -> Result<(Losses, GradStore, Option<State>, Option<State>)> {
         let mut denominators = self.denominators(x, state, step)?;
-        let (mut total, mut last, mut divergence) = (None, None::<GradStore>, 0.0);
+        let (mut total, mut last, mut divergence) = (Total::default(), None::<GradStore>, 0.0);
         let (after, taught) = self.pass(x, state, step, lesson, |x, logits, advice| {
             let denominators = match &denominators {
                 Some(known) => known,
-                None => denominators.insert(normalised(&self.objective, &logits, x)?),
+                None => denominators.insert(self.normalised(&logits, x)?),
             };
             let advice = lesson.map(|lesson| lesson.teacher).zip(advice);
-            let (sums, kl, gradient) =
-                loss_and_gradient(&self.objective, &logits, x, &denominators.times(share), advice)?;
+            let denominators = denominators.times(share);
+            let (kl, gradient) = self.part(&logits, x, &denominators, advice, &mut total)?;
             divergence += kl;
-            add(&mut total, sums);
             // Of a chunk of burn-in only the state is wanted.
             if x.weights.iter().all(|weight| *weight == 0.0) {
                 return Ok(());
@@ -387,7 +454,7 @@ impl Stepper {
         })?;
         let rows = || Error::not_found("rows of a batch");
         let denominators = denominators.ok_or_else(rows)?;
-        let loss = self.objective.finish(&total.ok_or_else(rows)?, &denominators)?;
+        let loss = self.objective.finish(&self.sums_of(total)?, &denominators)?;
         let teacher_kl = lesson.map(|_| divergence * denominators.mean());
         let pull = lesson.zip(teacher_kl).map_or(0.0, |(lesson, kl)| lesson.teacher.weight() * kl);
         let losses = Losses { total: loss.value + pull, heads: loss.per_head, teacher_kl };
@@ -458,12 +525,87 @@ impl Stepper {
             }
             // A pass of its own, with the same dropout and without a backward pass.
             self.pass(x, state, step, None, |x, logits, _| {
-                add(&mut first, sums(&self.objective, &logits, x)?);
+                add(&mut first, self.sums(&logits, x)?);
                 Ok(())
             })?;
         }
         let weights = Some(x.weights);
         self.objective.denominators(x.weights.len(), weights, first.as_ref()).map(Some)
+    }
+
+    fn normalised(&self, logits: &Tensor, x: Examples<'_>) -> Result<Denominators> {
+        let first = self.sums(logits, x)?;
+        self.objective.denominators(x.weights.len(), Some(x.weights), Some(&first))
+    }
+
+    /// Losses of the heads, added over the rows.
+    fn sums(&self, logits: &Tensor, x: Examples<'_>) -> Result<Sums> {
+        #[cfg(feature = "cuda")]
+        if card::wanted(logits) {
+            let (loss, rows) = self.there(logits, x)?;
+            loss.sums(rows, false)?;
+            return Ok(Sums::of_totals(&loss.totals()?));
+        }
+        let (n, width) = logits.dims2()?;
+        tensor::read(logits, |logits| Ok(self.objective.sums(rows(logits, width, x)(0, n))))?
+    }
+
+    /// As [`loss_and_gradient`], with what a part adds to the loss in the total.
+    fn part(
+        &self,
+        logits: &Tensor,
+        x: Examples<'_>,
+        denominators: &Denominators,
+        advice: Option<(&Teacher, Tensor)>,
+        total: &mut Total,
+    ) -> Result<(f64, Tensor)> {
+        #[cfg(feature = "cuda")]
+        if card::wanted(logits) && advice.is_none() {
+            let (loss, rows) = self.there(logits, x)?;
+            let gradient = loss.gradient(rows, &denominators.numbers(), total.there)?;
+            total.there = true;
+            return Ok((0.0, gradient));
+        }
+        let (sums, kl, gradient) =
+            loss_and_gradient(&self.objective, logits, x, denominators, advice)?;
+        add(&mut total.here, sums);
+        Ok((kl, gradient))
+    }
+
+    fn sums_of(&self, total: Total) -> Result<Sums> {
+        #[cfg(feature = "cuda")]
+        if let (true, Some(loss)) = (total.there, self.on_card.get()) {
+            return Ok(Sums::of_totals(&loss.totals()?));
+        }
+        total.here.ok_or_else(|| Error::not_found("rows of a batch"))
+    }
+
+    /// The objective on the card of these logits, and rows for it whose labels have been looked at.
+    #[cfg(feature = "cuda")]
+    fn there<'a>(
+        &self,
+        logits: &'a Tensor,
+        x: Examples<'a>,
+    ) -> Result<(&card::loss::Loss, card::loss::Rows<'a>)> {
+        let Examples { labels, weights, .. } = x;
+        self.objective.check_labels(labels, weights)?;
+        let rows = card::loss::Rows { logits, labels, weights };
+        Ok((self.loss_on_card(logits)?, rows))
+    }
+
+    /// The objective on the card of `x`.
+    #[cfg(feature = "cuda")]
+    fn loss_on_card(&self, x: &Tensor) -> Result<&card::loss::Loss> {
+        if let Some(loss) = self.on_card.get() {
+            return Ok(loss);
+        }
+        let Table { places, terms, pos_weights, num_labels, entropy_weight, clamp } =
+            &self.objective.table();
+        let (num_labels, entropy_weight, clamp) = (*num_labels, *entropy_weight, *clamp);
+        let heads =
+            card::loss::Heads { places, terms, pos_weights, num_labels, entropy_weight, clamp };
+        let loss = card::loss::Loss::new(&heads, x)?;
+        Ok(self.on_card.get_or_init(|| loss))
     }
 
     /// Logits of a part.
@@ -567,6 +709,14 @@ impl<'a> Part<'a> {
     }
 }
 
+/// Sums of the parts of a batch, added up here or on the card of their logits.
+#[derive(Default)]
+struct Total {
+    here: Option<Sums>,
+    #[cfg(feature = "cuda")]
+    there: bool,
+}
+
 fn add(total: &mut Option<Sums>, sums: Sums) {
     match total {
         Some(total) => total.add(&sums),
@@ -588,20 +738,8 @@ fn rows<'a>(
     }
 }
 
-/// Losses of the heads, added over the rows.
-fn sums(objective: &Objective, logits: &Tensor, x: Examples<'_>) -> Result<Sums> {
-    let (n, width) = logits.dims2()?;
-    tensor::read(logits, |logits| Ok(objective.sums(rows(logits, width, x)(0, n))))?
-}
-
-fn normalised(objective: &Objective, logits: &Tensor, x: Examples<'_>) -> Result<Denominators> {
-    let first = sums(objective, logits, x)?;
-    objective.denominators(x.weights.len(), Some(x.weights), Some(&first))
-}
-
 /// What a chunk adds to the loss and to the divergence from a teacher with these logits, and the gradient
-/// of the whole at its own, in fixed shards of rows. Computed here, whatever the logits' device: of all that a
-/// step makes they are the least.
+/// of the whole at its own, in fixed shards of rows. Computed here, whatever the logits' device.
 fn loss_and_gradient(
     objective: &Objective,
     logits: &Tensor,
@@ -755,7 +893,7 @@ mod tests {
         }
         let logits = Tensor::cat(&logits, 1).unwrap().flatten(0, 1).unwrap();
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
-        let denominators = normalised(&stepper.objective, &logits, x).unwrap();
+        let denominators = stepper.normalised(&logits, x).unwrap();
         let (sums, _, gradient) =
             loss_and_gradient(&stepper.objective, &logits, x, &denominators, None).unwrap();
         let store = (&logits * gradient).unwrap().sum_all().unwrap().backward().unwrap();

@@ -98,11 +98,15 @@ pub fn check_width(what: impl Display, width: usize, got: &[usize]) -> crate::Re
 }
 
 /// The backward pass from `y` on, whose gradient is given.
-pub fn backward(y: &Tensor, gradient: Tensor) -> Result<GradStore> {
-    if composed::wanted(y) {
-        return (y * gradient.detach())?.sum_all()?.backward();
+pub fn backward(y: &Tensor, gradient: Tensor) -> crate::Result<GradStore> {
+    #[cfg(feature = "cuda")]
+    if super::card::wanted(y) {
+        return Ok(super::card::start(y, gradient)?.backward()?);
     }
-    y.apply_op1(Start(gradient))?.backward()
+    if composed::wanted(y) {
+        return Ok((y * gradient.detach())?.sum_all()?.backward()?);
+    }
+    Ok(y.apply_op1(Start(gradient))?.backward()?)
 }
 
 /// One number in the place of a loss, of which only the gradient is known.

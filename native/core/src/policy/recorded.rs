@@ -10,14 +10,12 @@ use std::sync::{Arc, Weak};
 
 use candle_core::{DType, Device, Tensor};
 
-use super::steps::Stepped;
-use super::{Frames, Input, Policy};
+use super::steps::{Stepped, last};
+use super::{Frames, Placed, Policy};
 use crate::backbone::State;
 use crate::device::Graph;
-use crate::ops::card::{
-    answer_rows, copy_words, gather_rows, place_of, put_rows, unwritten, upload,
-};
-use crate::ops::{Ids, tensor};
+use crate::ops::card::{answer_rows, gather_rows, overwrite, pointer, put_rows, unwritten};
+use crate::ops::tensor;
 use crate::{Error, Result};
 
 /// Games of one step; more are several.
@@ -67,7 +65,7 @@ fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Resul
             return Err(Error::mismatch("device", "a card", "another"));
         };
         // What cannot be recorded is launched one by one, unless it cannot be done at all.
-        let graph = Graph::record(card, || buffers.work(policy)).ok();
+        let graph = Graph::record(card, |_| buffers.work(policy)).ok();
         let one = Recorded { graph, policy: Arc::downgrade(&policy.alive), batch, buffers };
         one.play(policy)?;
         if one.graph.is_none() {
@@ -123,8 +121,7 @@ struct Buffers {
     /// Places of each part of the states, of each game; places of each part after it, of all games; what the
     /// pass reads.
     words: Tensor,
-    input: Input,
-    prior: Vec<Ids>,
+    placed: Placed,
     /// Gathered.
     state: State,
     /// `[batch, num_logits + 1]`: logits, and whether the state after them has a number that is not finite.
@@ -140,20 +137,18 @@ impl Buffers {
             ids: vec![0; batch * policy.slots.len()],
             previous: vec![crate::heads::NONE; batch * policy.spec.heads.num_labels()],
         };
-        let (input, prior) =
-            (policy.input(&blank)?, policy.heads.prior_rows(batch, &blank.previous)?);
+        let placed = policy.place(&blank)?;
         let state = policy.zero_state(batch)?.hand_on()?;
         let width = policy.spec.heads.num_logits();
         let answer = unwritten((batch, width + 1), DType::F32, &policy.place)?;
-        let read: usize = uploaded(&input, &prior).map(Tensor::elem_count).sum();
         let places = PLACE * (batch + 1) * state.0.len();
-        let words = Tensor::zeros(places + read, DType::U32, policy.device())?;
-        Ok(Buffers { words, input, prior, state, answer })
+        let words = Tensor::zeros(places + placed.len(), DType::U32, policy.device())?;
+        Ok(Buffers { words, placed, state, answer })
     }
 
     /// All that the card does.
     fn work(&self, policy: &Policy) -> Result<()> {
-        let Buffers { words, input, prior, state, answer } = self;
+        let Buffers { words, placed, state, answer } = self;
         let (batch, _) = answer.dims2()?;
         let mut at = 0;
         for part in &state.0 {
@@ -162,12 +157,8 @@ impl Buffers {
             at += PLACE * batch;
         }
         let after = at;
-        at += PLACE * state.0.len();
-        for to in uploaded(input, prior) {
-            copy_words(words, at, to)?;
-            at += to.elem_count();
-        }
-        let (logits, next) = policy.pass(input, prior, state)?;
+        placed.take(words, after + PLACE * state.0.len())?;
+        let (logits, next) = policy.forward_placed(placed, state, &last())?;
         answer_rows(&logits.contiguous()?, answer)?;
         for (i, part) in next.0.iter().enumerate() {
             // SAFETY: this is the place of a tensor of that shape, which waits for the answer.
@@ -182,7 +173,7 @@ impl Buffers {
         let mut before = vec![];
         let mut words: Vec<u32> = Vec::with_capacity(self.words.elem_count());
         let place = |words: &mut Vec<u32>, part: &Tensor| -> Result<()> {
-            let place = place_of(part)?;
+            let place = pointer(part)?;
             words.extend([place as u32, (place >> 32) as u32]);
             Ok(())
         };
@@ -202,12 +193,8 @@ impl Buffers {
         after.iter().try_for_each(|part| place(&mut words, part))?;
 
         let row = |row: usize| if row < states.len() { row } else { 0 };
-        let frames = padded(frames, batch, row);
-        let (continuous, ids) = policy.read(&frames)?;
-        let prior = policy.heads.prior_ids(batch, &frames.previous)?;
-        words.extend(continuous.iter().map(|number| number.to_bits()));
-        words.extend(ids.iter().chain(&prior).flat_map(|ids| ids.iter()));
-        upload(&self.words, &words)?;
+        policy.words(&padded(frames, batch, row), &mut words)?;
+        overwrite(&self.words, &words)?;
         Ok(Asked { before, after })
     }
 
@@ -229,15 +216,6 @@ impl Buffers {
         };
         Ok(answer.chunks_exact(width).take(count).enumerate().map(game).collect())
     }
-}
-
-/// What is uploaded for a pass, in its order.
-fn uploaded<'a>(input: &'a Input, prior: &'a [Ids]) -> impl Iterator<Item = &'a Tensor> {
-    let ids = input.ids.iter().chain(prior).filter_map(|ids| match ids {
-        Ids::There(ids) => Some(ids),
-        Ids::Here(_) => None,
-    });
-    std::iter::once(&input.continuous).chain(ids)
 }
 
 /// Rows of frames, by their numbers.

@@ -1,10 +1,8 @@
 //! Steps of many games at once.
 
-use candle_core::Tensor;
-
-use super::{Frames, Input, Policy, check_logits};
+use super::{Frames, Policy, check_logits};
 use crate::backbone::{Context, State};
-use crate::ops::{Ids, tensor};
+use crate::ops::tensor;
 use crate::{Error, Result};
 
 /// Logits, and the state after the step.
@@ -30,10 +28,9 @@ impl Policy {
         if self.device().is_cuda() {
             return super::recorded::step(self, frames, states);
         }
-        let input = self.input(frames)?;
-        let prior = self.heads.prior_rows(frames.batch, &frames.previous)?;
+        let placed = self.place(frames)?;
         let states: Vec<State> = states.iter().map(|state| (*state).clone()).collect();
-        let (logits, after) = self.pass(&input, &prior, &State::joined(&states)?)?;
+        let (logits, after) = self.forward_placed(&placed, &State::joined(&states)?, &last())?;
         let logits = tensor::to_vec(&logits)?;
         let games = logits.chunks_exact(self.spec.heads.num_logits()).enumerate();
         let game = |(row, logits): (usize, &[f32])| {
@@ -44,16 +41,9 @@ impl Policy {
         };
         Ok(games.map(game).collect())
     }
+}
 
-    /// A pass over one frame of each game: logits `[b, num_logits]`, and the state after it.
-    pub(super) fn pass(
-        &self,
-        input: &Input,
-        prior: &[Ids],
-        state: &State,
-    ) -> Result<(Tensor, State)> {
-        let x = self.embedded(input)?;
-        let (trunk, next) = self.backbone.forward(&x, state, &Context::default().of_last())?;
-        Ok((self.heads.independent(&trunk, prior)?, next))
-    }
+/// The context of a step: of its last frame, which is its only one.
+pub(super) fn last() -> Context {
+    Context::default().of_last()
 }

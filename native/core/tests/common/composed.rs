@@ -1,16 +1,15 @@
 //! Ops composed of candle's beside the ops themselves; on a card too, if that is asked for.
 
 use candle_core::{DType, Device, Tensor, Var};
-use sconce_core::Result;
 use sconce_core::ops::composed::forced;
 use sconce_core::weights::Weight;
+use sconce_core::{Precision, Result};
 
 use super::{card, gradient, noise, values};
 
-/// Of the largest number.
+/// Of the largest number; of numbers of 16 bits, whose like have a precision of 2^-9.
 const TOLERANCE: f32 = 1e-4;
-/// The same in bf16, in which numbers are rounded by 1/256 at most.
-const HALF_TOLERANCE: f32 = 2e-2;
+const ROUNDED: f32 = 2e-2;
 
 /// What `op` makes of variables with these values, and the gradients of each of them, is the same when it
 /// is composed: of numbers of 32 bits, and of numbers of 64, which no op of ours takes, so that none of
@@ -19,23 +18,44 @@ pub fn check(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec
     let want = run(inputs, (&Device::Cpu, DType::F32), &op);
     for (device, dtype) in elsewhere() {
         let got = forced(|| run(inputs, (&device, dtype), &op));
-        assert_eq!(got.len(), want.len());
-        for ((what, got), (_, want)) in got.iter().zip(&want) {
-            let what = format!("{name} of {dtype:?} on {:?}, {what}", device.location());
-            compare(&what, got, want, TOLERANCE);
-        }
+        let name = format!("{name} of {dtype:?} on {:?}", device.location());
+        compare_all(&name, &got, &want, TOLERANCE);
     }
 }
 
-/// The same of bf16 on a card, where there is one to test on: of numbers that bf16 has.
-pub fn check_half(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
+/// On a card, if that is asked for, `op` is the same but for rounding where operands of products are of bf16, and where
+/// all numbers are.
+pub fn check_in_bf16(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
+    let ways = [(Precision::Bf16, DType::F32), (Precision::F32, DType::BF16)];
+    rounded(name, inputs, op, &ways);
+}
+
+fn compare_all(name: &str, got: &[(String, Tensor)], want: &[(String, Tensor)], tolerance: f32) {
+    assert_eq!(got.len(), want.len());
+    for ((what, got), (_, want)) in got.iter().zip(want) {
+        compare(&format!("{name}, {what}"), got, want, tolerance);
+    }
+}
+
+/// As [`check`], and on a card in numbers of 16 bits besides, where kernels have all of the arithmetic.
+pub fn check_kernels(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
+    check(name, inputs, &op);
+    rounded(name, inputs, &op, &[(Precision::F32, DType::BF16)]);
+}
+
+fn rounded(
+    name: &str,
+    inputs: &[Tensor],
+    op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>,
+    ways: &[(Precision, DType)],
+) {
     let Some(card) = card() else { return };
-    let half = |t: &Tensor| t.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap();
-    let inputs: Vec<Tensor> = inputs.iter().map(half).collect();
+    let to = |t: &Tensor, dtype| t.to_dtype(dtype).unwrap();
+    let inputs: Vec<_> = inputs.iter().map(|t| to(&to(t, DType::BF16), DType::F32)).collect();
     let want = run(&inputs, (&Device::Cpu, DType::F32), &op);
-    let got = run(&inputs, (&card, DType::BF16), &op);
-    for ((what, got), (_, want)) in got.iter().zip(&want) {
-        compare(&format!("{name} in bf16, {what}"), got, want, HALF_TOLERANCE);
+    for &(precision, dtype) in ways {
+        let got = precision.during(|| run(&inputs, (&card, dtype), &op));
+        compare_all(&format!("{name} of {dtype:?} in {precision}"), &got, &want, ROUNDED);
     }
 }
 
@@ -67,11 +87,8 @@ fn run(
     let variable = |t: &Tensor| Var::from_tensor(&there(t)).unwrap().into_inner();
     let variables: Vec<Weight> = inputs.iter().map(|t| variable(t).into()).collect();
     let outputs = op(&variables).unwrap();
-    // The sum of thousands of numbers would lose most of them in bf16.
-    let of_loss = if dtype == DType::BF16 { DType::F32 } else { dtype };
     let parts = outputs.iter().enumerate().map(|(i, y)| {
-        let y = y.to_dtype(of_loss).unwrap();
-        let cotangent = there(&noise(y.dims(), 77 + i as u64)).to_dtype(of_loss).unwrap();
+        let cotangent = there(&noise(y.dims(), 77 + i as u64));
         (y * cotangent).unwrap().sum_all().unwrap()
     });
     let loss = parts.reduce(|a, b| (a + b).unwrap()).expect("an output");

@@ -1,6 +1,10 @@
 //! Kernels on the first card.
 
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView, LaunchConfig, PushKernelArg};
+use std::sync::Arc;
+
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+};
 use candle_core::{CudaDevice, Device, Tensor, Var};
 use sconce_core::device;
 
@@ -24,44 +28,68 @@ impl Card {
 }
 
 impl Kernels for Card {
-    /// What is around the numbers goes with them there and back.
     fn launch(&self, kernel: &str, grid: Shape, block: Shape, arguments: &mut [Argument]) {
         let stream = self.device.cuda_stream();
-        let there: Vec<CudaSlice<u8>> =
-            memories(arguments).map(|(bytes, _)| stream.clone_htod(&*bytes).unwrap()).collect();
-        let firsts = memories(arguments).map(|(_, first)| *first);
-        let views: Vec<CudaView<u8>> =
-            there.iter().zip(firsts).map(|(there, first)| there.slice(first..)).collect();
-
+        let mut there = There { stream: &stream, memories: vec![], tables: vec![] };
+        let values: Vec<u64> = arguments.iter().map(|argument| there.value(argument)).collect();
         let function = self.device.get_or_load_custom_func(kernel, self.name, self.ptx).unwrap();
         let mut launch = function.builder();
-        let mut next = views.iter();
-        for argument in arguments.iter() {
-            match argument {
-                Argument::Memory { .. } => launch.arg(next.next().unwrap()),
-                Argument::Long(value) => launch.arg(value),
-                Argument::Int(value) => launch.arg(value),
-                Argument::Float(value) => launch.arg(value),
-            };
-        }
+        values.iter().for_each(|value| {
+            launch.arg(value);
+        });
         let (grid_dim, block_dim) = (grid.into(), block.into());
         let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
         // SAFETY: a test gives a kernel what its signature says.
         unsafe { launch.launch(config) }.unwrap();
-        for ((bytes, _), there) in memories(arguments).zip(&there) {
-            stream.memcpy_dtoh(there, bytes).unwrap();
-        }
+        let mut memories = there.memories.iter();
+        arguments.iter_mut().for_each(|argument| read(argument, &stream, &mut memories));
         stream.synchronize().unwrap();
     }
 }
 
-fn memories<'a>(
-    arguments: &'a mut [Argument],
-) -> impl Iterator<Item = (&'a mut [u8], &'a mut usize)> {
-    arguments.iter_mut().filter_map(|argument| match argument {
-        Argument::Memory { bytes, first } => Some((&mut **bytes, first)),
-        _ => None,
-    })
+/// What a launch has on the card.
+struct There<'a> {
+    stream: &'a Arc<CudaStream>,
+    memories: Vec<CudaSlice<u8>>,
+    tables: Vec<CudaSlice<u64>>,
+}
+
+impl There<'_> {
+    /// The bits of an argument, in the lowest bytes. What is around the numbers goes with them.
+    fn value(&mut self, argument: &Argument) -> u64 {
+        match argument {
+            Argument::Memory { bytes, first } => {
+                let there = self.stream.clone_htod(&**bytes).unwrap();
+                let pointer = there.device_ptr(self.stream).0 + *first as u64;
+                self.memories.push(there);
+                pointer
+            }
+            Argument::Pointers(all) => {
+                let table: Vec<u64> = all.iter().map(|argument| self.value(argument)).collect();
+                let there = self.stream.clone_htod(&table).unwrap();
+                let pointer = there.device_ptr(self.stream).0;
+                self.tables.push(there);
+                pointer
+            }
+            Argument::Long(value) => *value as u64,
+            Argument::Int(value) => u64::from(*value as u32),
+            Argument::Float(value) => u64::from(value.to_bits()),
+        }
+    }
+}
+
+fn read<'a>(
+    argument: &mut Argument,
+    stream: &Arc<CudaStream>,
+    there: &mut impl Iterator<Item = &'a CudaSlice<u8>>,
+) {
+    match argument {
+        Argument::Memory { bytes, .. } => {
+            stream.memcpy_dtoh(there.next().unwrap(), &mut **bytes).unwrap();
+        }
+        Argument::Pointers(all) => all.iter_mut().for_each(|a| read(a, stream, &mut *there)),
+        _ => {}
+    }
 }
 
 /// What the library links with is opened when it is called: driver, cuBLAS, and candle's kernels.

@@ -37,7 +37,7 @@ impl Emulated {
             .expect("a C++ compiler, as c++ (Debian: apt-get install g++)");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let path = CString::new(library.to_str().unwrap()).unwrap();
-        // SAFETY: the library has nothing that runs when it is loaded.
+        // SAFETY: what runs when it is loaded fills a table of its own.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{}", last_error());
         Emulated(handle)
@@ -50,7 +50,8 @@ impl Kernels for Emulated {
         // SAFETY: the handle is a library's, and the name ends with a zero.
         let function = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         assert!(!function.is_null(), "{}", last_error());
-        let mut values: Vec<u64> = arguments.iter_mut().map(value).collect();
+        let mut tables = vec![];
+        let mut values: Vec<u64> = arguments.iter_mut().map(|a| value(a, &mut tables)).collect();
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
         // SAFETY: all functions of that name have this type; a test gives a kernel what its signature says.
@@ -61,10 +62,16 @@ impl Kernels for Emulated {
     }
 }
 
-/// The bits of an argument, in the lowest bytes.
-fn value(argument: &mut Argument) -> u64 {
+/// The bits of an argument, in the lowest bytes; pointers to pointers are to those that `tables` keep.
+fn value(argument: &mut Argument, tables: &mut Vec<Vec<u64>>) -> u64 {
     match argument {
         Argument::Memory { bytes, first } => bytes[*first..].as_mut_ptr() as u64,
+        Argument::Pointers(all) => {
+            let table: Vec<u64> = all.iter_mut().map(|argument| value(argument, tables)).collect();
+            let pointer = table.as_ptr() as u64;
+            tables.push(table);
+            pointer
+        }
         Argument::Long(value) => *value as u64,
         Argument::Int(value) => u64::from(*value as u32),
         Argument::Float(value) => u64::from(value.to_bits()),

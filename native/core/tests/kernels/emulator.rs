@@ -4,6 +4,7 @@ use std::process::Command;
 
 use crate::Kernels;
 use crate::emulated::Emulated;
+use crate::memory::Argument::{Long, Pointers};
 use crate::memory::Memory;
 
 /// Whole numbers, whose sums are exact.
@@ -29,6 +30,17 @@ fn a_warp_shows_its_numbers_to_itself_alone() {
     Emulated::compile("emulator").launch("rotate", [1, 1, 1], [64, 1, 1], arguments);
     let want: Vec<f32> = (0..64).map(|i| (i / 32 * 32 + (i + 2) % 32) as f32).collect();
     assert_eq!(y.read(), want);
+}
+
+#[test]
+fn pointers_lead_to_what_they_point_at() {
+    let mut parts = [1.0, 2.0, 3.0].map(|x| Memory::<f32>::of(&[x]));
+    let mut sum = Memory::<f32>::unwritten(1);
+    let mut all: Vec<_> = parts.iter_mut().map(Memory::argument).collect();
+    all.push(Long(0));
+    let arguments = &mut [Pointers(all), sum.argument()];
+    Emulated::compile("emulator").launch("sum_of_pointers", [1, 1, 1], [4, 1, 1], arguments);
+    assert_eq!(sum.read(), [6.0]);
 }
 
 #[test]

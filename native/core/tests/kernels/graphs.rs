@@ -61,7 +61,7 @@ fn a_graph_reads_what_is_there_when_it_is_launched() {
 }
 
 /// Nobody waits, and nothing is done, while work is captured; nor is a graph of it.
-fn refused(spoil: impl Fn(&CudaStream) -> Result<(), DriverError>) {
+fn refused(spoil: impl Fn(&Arc<CudaStream>) -> Result<(), DriverError>) {
     let (device, stream) = open();
     let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
     x.sqr().unwrap();

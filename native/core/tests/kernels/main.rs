@@ -2,41 +2,31 @@
 //! it touches are seen where there is no card. With the feature `cuda` the same tests run on a card as well, if
 //! they are asked for: `-- --include-ignored`.
 
+mod activation;
 mod attention;
 #[cfg(feature = "cuda")]
+mod candle;
+#[cfg(feature = "cuda")]
 mod card;
+mod causal_conv;
+mod columns;
+mod dropout;
 mod emulated;
 mod emulator;
 mod gather;
 #[cfg(feature = "cuda")]
 mod graphs;
+mod launch;
 mod linear_recurrence;
 mod matrix_state;
 mod memory;
 mod norm;
+mod recurrent;
 mod sampling;
 mod selective_scan;
 mod wkv;
 
-use memory::Argument;
-
-/// A shape of a grid or of a block.
-type Shape = [u32; 3];
-
-/// The kernels of a file, wherever they run.
-trait Kernels {
-    /// Runs a kernel to its end; the arguments are those of its signature, in its order.
-    fn launch(&self, kernel: &str, grid: Shape, block: Shape, arguments: &mut [Argument]);
-}
-
-/// `|got - want| <= tolerance * max|want|`, with 0.1 at least: a difference of two numbers leaves noise.
-fn assert_near(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
-    assert_eq!(got.len(), want.len(), "{what}");
-    let bound = tolerance * want.iter().fold(0.1f32, |most, v| most.max(v.abs()));
-    for (i, (got, want)) in got.iter().zip(want).enumerate() {
-        assert!((got - want).abs() <= bound, "{what}[{i}]: {got}, not {want} within {bound}");
-    }
-}
+use launch::{Kernels, Shape, assert_near};
 
 /// The sum of parts of `count` numbers each.
 fn sum(parts: &[f32], count: usize) -> Vec<f32> {

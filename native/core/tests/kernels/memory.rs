@@ -43,6 +43,56 @@ impl Element for bf16 {
     }
 }
 
+impl Element for f64 {
+    const NAME: &'static str = "f64";
+
+    fn of(value: f32) -> Self {
+        value.into()
+    }
+
+    fn value(self) -> f32 {
+        self as f32
+    }
+
+    fn bits(self) -> u32 {
+        (self.to_bits() >> 32) as u32
+    }
+}
+
+/// Counts, which are exact. NaN is 0 here.
+impl Element for i64 {
+    const NAME: &'static str = "i64";
+
+    fn of(value: f32) -> Self {
+        value as i64
+    }
+
+    fn value(self) -> f32 {
+        self as f32
+    }
+
+    fn bits(self) -> u32 {
+        self as u32
+    }
+}
+
+/// Labels, which are exact. NaN is 0 here.
+impl Element for u16 {
+    const NAME: &'static str = "u16";
+
+    fn of(value: f32) -> Self {
+        value as u16
+    }
+
+    fn value(self) -> f32 {
+        self.into()
+    }
+
+    fn bits(self) -> u32 {
+        self.into()
+    }
+}
+
 /// Sizes, which are exact. NaN is 0 here.
 impl Element for i32 {
     const NAME: &'static str = "i32";
@@ -98,12 +148,16 @@ impl<T: Element> Memory<T> {
     }
 
     /// The numbers, after a look at those around them.
-    pub fn read(&self) -> Vec<f32> {
+    pub fn exact(&self) -> &[T] {
         let end = self.0.len() - GUARD;
         let untouched = T::of(f32::NAN).bits();
         let around = self.0[..GUARD].iter().chain(&self.0[end..]);
         assert!(around.into_iter().all(|v| v.bits() == untouched), "written outside");
-        self.0[GUARD..end].iter().map(|v| v.value()).collect()
+        &self.0[GUARD..end]
+    }
+
+    pub fn read(&self) -> Vec<f32> {
+        self.exact().iter().map(|v| v.value()).collect()
     }
 
     pub fn argument(&mut self) -> Argument<'_> {
@@ -121,7 +175,12 @@ pub enum Argument<'a> {
         bytes: &'a mut [u8],
         first: usize,
     },
+    /// A pointer to pointers to these; `Long(0)` where there is nothing.
+    Pointers(Vec<Argument<'a>>),
     Long(i64),
     Int(i32),
     Float(f32),
 }
+
+/// A pointer to nothing.
+pub const NULL: Argument<'static> = Argument::Long(0);

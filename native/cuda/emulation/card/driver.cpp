@@ -102,7 +102,8 @@ Function &function_of(Module &module, const std::string &name) {
   const auto entry = module.entries.find(name);
   check(entry != module.entries.end(), NOT_FOUND);
   const auto kernel = emulate::kernels().find(name);
-  if (kernel == emulate::kernels().end()) die("%s is in a PTX, but not among the kernels of bin/emulated-card", name.c_str());
+  if (kernel == emulate::kernels().end())
+    die("%s is in a PTX, but not among the kernels of bin/emulated-card", name.c_str());
   if (sizes_of(kernel->second) != entry->second)
     die("%s takes other parameters in its PTX than in its source (to mend it: bin/cuda-kernels)", name.c_str());
   return module.functions.emplace(name, Function{name, &kernel->second}).first->second;
@@ -206,14 +207,17 @@ constexpr Message MESSAGES[] = {
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
      "operation failed due to a previous error during capture"},
     {CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
-    {CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
+    {CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+     "dependency created on uncaptured work in another stream"},
     {CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
      "operation would make the legacy stream depend on a capturing blocking stream"},
-    {CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
+    {CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT",
+     "operation not permitted on an event last recorded in a capturing stream"},
     {CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
      "attempt to terminate a thread-local capture sequence from another thread"},
 };
@@ -350,8 +354,9 @@ DRIVER int cuMemFree_v2(Pointer pointer) {
     if (pointer != 0) release(pointer, legacy), wait_for(legacy);
   });
 }
+// Of nothing it is null, where cuMemAlloc fails.
 DRIVER int cuMemAllocAsync(Pointer *pointer, size_t bytes, Handle handle) {
-  return answer([&] { *pointer = allocate(bytes, stream(handle)); });
+  return answer([&] { *pointer = bytes == 0 ? 0 : allocate(bytes, stream(handle)); });
 }
 DRIVER int cuMemFreeAsync(Pointer pointer, Handle handle) {
   return answer([&] {

@@ -225,7 +225,10 @@ void release(uintptr_t address, Stream &stream) {
     add(stream, "a free", [address] { memory::take(address); });
     kept.erase(found);
   } else {
-    add(stream, "a free", [address] { memory::at(address).of_graph ? memory::take(address) : memory::forget(address); });
+    // What a graph has stays its own.
+    add(stream, "a free", [address] {
+      memory::at(address).of_graph ? memory::take(address) : memory::forget(address);
+    });
   }
   a.freed = true;
 }

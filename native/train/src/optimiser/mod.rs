@@ -4,9 +4,12 @@
 //! Every number of a parameter depends on its own gradient and moments alone, and LAMB's ratio on sums
 //! of fixed shards, so the bits are the same on any number of threads. [`Kind`] tells what each does.
 //!
-//! A parameter on another device than a CPU is updated there, by ops of candle's, and so is what belongs to it.
+//! A parameter on another device than a CPU is updated there, and so is what belongs to it: by ops of candle's, or on a
+//! card all parameters at once by kernels of ours, where a rule has some.
 
 mod adam;
+#[cfg(feature = "cuda")]
+mod card;
 mod clip;
 mod composed;
 mod config;
@@ -45,7 +48,7 @@ impl Parameter {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Optimiser {
     config: OptimiserConfig,
     ema_decay: Option<f64>,
@@ -53,6 +56,8 @@ pub struct Optimiser {
     /// Beside each parameter; what is not kept is empty.
     memory: Vec<Memory>,
     updates: u64,
+    #[cfg(feature = "cuda")]
+    card: Option<sconce_core::ops::card::adamw::AdamW>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -148,7 +153,15 @@ impl Optimiser {
             memory
         };
         let memory = parameters.iter().map(begin).collect();
-        Optimiser { config, ema_decay: None, parameters, memory, updates: 0 }
+        Optimiser {
+            config,
+            ema_decay: None,
+            parameters,
+            memory,
+            updates: 0,
+            #[cfg(feature = "cuda")]
+            card: None,
+        }
     }
 
     /// Keeps an exponential moving average of the parameters over the updates, free of the bias towards

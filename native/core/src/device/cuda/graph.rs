@@ -16,18 +16,19 @@ pub struct Graph(CudaGraph);
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Records what `work` does on the card, after it was done once: what that needs of libraries and of small
-    /// constants is there then. These are the thread's: a graph is not played after the end of the thread that
-    /// recorded it.
+    /// Does `work(false)`, so that what it needs of libraries and of small constants is there, and then records what
+    /// `work(true)` does on the card. The constants are the thread's: a graph is not played after the end of the
+    /// thread that recorded it.
     ///
-    /// Work reads and writes memory that was there before, and nothing else outlives it; it reads nothing back.
-    pub fn record(card: &CudaDevice, mut work: impl FnMut() -> Result<()>) -> Result<Self> {
+    /// What is recorded reads and writes memory that was there before, and nothing else outlives it; it reads nothing
+    /// back.
+    pub fn record(card: &CudaDevice, mut work: impl FnMut(bool) -> Result<()>) -> Result<Self> {
         let _constants = card.enable_cuda_graph_htod_cache();
-        work()?;
+        work(false)?;
         let stream = card.cuda_stream();
         stream.synchronize().w()?;
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).w()?;
-        let worked = work();
+        let worked = work(true);
         // Whatever came of the work, the capture has to end.
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         worked?;

@@ -4,6 +4,7 @@
 //! all of this also runs where there is no CUDA.
 
 mod graph;
+mod uploads;
 
 use std::ffi::c_int;
 use std::panic::{UnwindSafe, catch_unwind};
@@ -20,6 +21,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 };
 
 pub use graph::Graph;
+pub use uploads::Uploads;
 
 use super::Missing;
 use crate::error::panic_message;

@@ -7,7 +7,7 @@ use candle_core::cuda_backend::cudarc::cublas::sys::{
 };
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{card, place_of, unwritten};
+use super::launch::{card, pointer, unwritten};
 use super::op::{Op, Pass, apply};
 use crate::Precision;
 use crate::ops::tensor::rows;
@@ -109,16 +109,16 @@ fn gemm(
             size(n)?,
             size(k)?,
             (&raw const alpha).cast(),
-            place_of(a)? as *const _,
+            pointer(a)? as *const _,
             numbers(a.dtype())?,
             size(lda.max(1))?,
             0,
-            place_of(b)? as *const _,
+            pointer(b)? as *const _,
             numbers(b.dtype())?,
             size(ldb.max(1))?,
             0,
             (&raw const beta).cast(),
-            place_of(&y)? as *mut _,
+            pointer(&y)? as *mut _,
             numbers(dtype)?,
             size(m)?,
             0,
@@ -131,11 +131,11 @@ fn gemm(
     Ok(y)
 }
 
-fn size(n: usize) -> Result<i32> {
+pub fn size(n: usize) -> Result<i32> {
     n.try_into().map_err(|_| candle_core::Error::Msg(format!("a product of {n} rows or columns")))
 }
 
-fn numbers(dtype: DType) -> Result<cudaDataType> {
+pub fn numbers(dtype: DType) -> Result<cudaDataType> {
     match dtype {
         DType::F32 => Ok(cudaDataType::CUDA_R_32F),
         DType::BF16 => Ok(cudaDataType::CUDA_R_16BF),

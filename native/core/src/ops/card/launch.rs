@@ -4,13 +4,14 @@ use std::ffi::c_uint;
 use std::sync::Arc;
 
 use candle_core::cuda_backend::CudaStorageSlice;
+use candle_core::cuda_backend::cudarc::driver::result::memcpy_htod_async;
 use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
 use candle_core::cuda_backend::cudarc::driver::{
     CudaFunction, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr};
 use candle_core::op::BackpropOp;
-use candle_core::{DType, Device, Result, Shape, Storage, Tensor, bail};
+use candle_core::{DType, Device, Result, Shape, Storage, Tensor, WithDType, bail};
 use half::{bf16, f16};
 use sconce_cuda::kernels::Module;
 
@@ -39,13 +40,13 @@ impl Launch {
 
     /// The numbers of a contiguous tensor on the card, to be read or to be written.
     pub fn tensor(mut self, tensor: &Tensor) -> Result<Self> {
-        self.arguments.push(Argument::Pointer(place_of(tensor)?));
+        self.arguments.push(Argument::Pointer(pointer(tensor)?));
         Ok(self)
     }
 
     /// The same, or nothing: a null pointer.
     pub fn option(mut self, tensor: Option<&Tensor>) -> Result<Self> {
-        let pointer = tensor.map(place_of).transpose()?.unwrap_or(0);
+        let pointer = tensor.map(pointer).transpose()?.unwrap_or(0);
         self.arguments.push(Argument::Pointer(pointer));
         Ok(self)
     }
@@ -129,7 +130,7 @@ pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Te
 }
 
 /// Where the numbers of a contiguous tensor on a card begin.
-pub fn place_of(tensor: &Tensor) -> Result<CUdeviceptr> {
+pub fn pointer(tensor: &Tensor) -> Result<CUdeviceptr> {
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cuda(storage), Some((first, _))) = (&*storage, layout.contiguous_offsets())
     else {
@@ -146,4 +147,14 @@ pub fn place_of(tensor: &Tensor) -> Result<CUdeviceptr> {
     }
     let begin = first_of!(F32 F64 BF16 F16 I32 U32 I64 U8);
     Ok(begin + (first * tensor.dtype().size_in_bytes()) as CUdeviceptr)
+}
+
+/// Writes other numbers where those of a contiguous tensor on a card are, for what is launched from now on.
+pub fn overwrite<T: WithDType>(tensor: &Tensor, values: &[T]) -> Result<()> {
+    if (T::DTYPE, values.len()) != (tensor.dtype(), tensor.elem_count()) {
+        bail!("{} {:?} are not {tensor:?}", values.len(), T::DTYPE);
+    }
+    let stream = card(tensor.device())?.cuda_stream();
+    // SAFETY: so many numbers of that type begin there. They have been read when this returns.
+    unsafe { memcpy_htod_async(pointer(tensor)?, values, stream.cu_stream()) }.w()
 }

@@ -6,30 +6,47 @@
 //!    graph may be played again, and nothing is read back.
 //! 3. All work on a card is in the order of its one stream: nothing waits for another.
 
+mod activation;
+pub mod adamw;
 mod attention;
+mod columns;
+mod dropout;
+mod frames;
 mod gather;
 mod gemm;
 mod launch;
 mod linear_recurrence;
+pub mod loss;
+mod matrix_state;
 mod norm;
 mod op;
+mod product;
+mod recurrent;
 mod rows;
 mod sampling;
 mod selective_scan;
 mod wkv;
 
+pub(in crate::ops) use activation::{activate, biased, gated, glu};
 pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
+pub(in crate::ops) use dropout::dropout;
+pub(in crate::ops) use frames::{TAPS, causal_conv};
 pub(in crate::ops) use gather::gather;
 pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
 };
+pub(in crate::ops) use loss::start;
+pub(in crate::ops) use matrix_state::{has_states_of, matrix_state};
 pub(in crate::ops) use norm::row_norm;
+pub(in crate::ops) use recurrent::{gru, lstm, slstm};
 pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
 pub(in crate::ops) use wkv::wkv;
 
-pub(crate) use launch::{place_of, unwritten};
-pub(crate) use rows::{answer_rows, copy_words, gather_rows, put_rows, upload};
+pub use dropout::counted;
+pub use launch::{overwrite, pointer, unwritten};
+pub(crate) use rows::{answer_rows, gather_rows, put_rows};
+pub use rows::{copy, copy_words};
 pub(crate) use sampling::Choices;
 
 use candle_core::{DType, Tensor};

@@ -134,12 +134,12 @@ impl Applied {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// The numbers of a tensor that nobody else has.
-fn taken(y: &Tensor) -> Result<CudaStorage> {
+pub fn taken(y: &Tensor) -> Result<CudaStorage> {
     struct Take(Mutex<Option<CudaStorage>>);
     impl InplaceOp1 for Take {
         fn name(&self) -> &'static str {

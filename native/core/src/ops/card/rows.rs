@@ -1,38 +1,11 @@
 //! What a recorded decision reads and writes.
 
-use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::ROWS;
 
 use super::launch::Launch;
 
 const THREADS: usize = 256;
-
-/// Writes words of the host over those of `to`, u32 and contiguous on a card.
-pub fn upload(to: &Tensor, words: &[u32]) -> Result<()> {
-    struct Upload<'a>(&'a [u32]);
-    impl InplaceOp1 for Upload<'_> {
-        fn name(&self) -> &'static str {
-            "upload"
-        }
-
-        fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
-            bail!("this op runs on a card only")
-        }
-
-        fn cuda_fwd(&self, to: &mut CudaStorage, layout: &Layout) -> Result<()> {
-            let card = to.device.clone();
-            let Some((first, _)) = layout.contiguous_offsets() else {
-                bail!("words go to a place without gaps")
-            };
-            let mut to = to.as_cuda_slice_mut::<u32>()?.slice_mut(first..first + self.0.len());
-            card.memcpy_htod(self.0, &mut to)
-        }
-    }
-    if to.elem_count() < words.len() {
-        bail!("{} words have no room in {}", words.len(), to.elem_count());
-    }
-    to.inplace_op1(&Upload(words))
-}
 
 /// Copies so many words as `to` has, from word `first` of `words` on.
 pub fn copy_words(words: &Tensor, first: usize, to: &Tensor) -> Result<()> {
@@ -41,6 +14,18 @@ pub fn copy_words(words: &Tensor, first: usize, to: &Tensor) -> Result<()> {
     let launch = Launch::of(ROWS, "copy_words", to)?.tensor(&from)?.tensor(to)?.long(n);
     // SAFETY: as rows.cu says: a thread for each word.
     unsafe { launch.run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
+}
+
+/// Copies the numbers of a tensor over those of another of the same size and type.
+pub fn copy(from: &Tensor, to: &Tensor) -> Result<()> {
+    let n = to.elem_count() * to.dtype().size_in_bytes() / 4;
+    if (from.elem_count(), from.dtype()) != (to.elem_count(), to.dtype()) {
+        bail!("{from:?} is not copied over {to:?}");
+    }
+    let from = from.contiguous()?;
+    let launch = Launch::of(ROWS, "copy_words", to)?.tensor(&from)?.tensor(to)?;
+    // SAFETY: as rows.cu says: a thread for each word.
+    unsafe { launch.long(n).run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
 }
 
 /// Makes of the rows whose places begin at word `first` of `words`, two words each, the rows of `to [n, ..]`.

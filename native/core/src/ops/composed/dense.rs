@@ -2,7 +2,7 @@
 
 use candle_core::{D, Tensor};
 
-use super::elementwise::activate;
+use super::elementwise::{activate, biased};
 use super::norm::row_norm;
 use super::product;
 use super::residual::around;
@@ -14,11 +14,7 @@ use crate::weights::Weight;
 
 /// `x W^T + b`
 fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Weight>) -> Result<Tensor> {
-    let y = rows_product(x, weight)?;
-    match bias {
-        Some(bias) => Ok(y.broadcast_add(bias)?),
-        None => Ok(y),
-    }
+    biased(&rows_product(x, weight)?, bias, Activation::None)
 }
 
 /// `x W^T`
@@ -42,7 +38,7 @@ pub fn linear(
     bias: Option<&Weight>,
     activation: Activation,
 ) -> Result<Tensor> {
-    activate(&affine(x, weight, bias)?, activation)
+    biased(&rows_product(x, weight)?, bias, activation)
 }
 
 pub fn linear_norm(

@@ -3,6 +3,8 @@
 use candle_core::{Device, Tensor};
 
 use crate::Result;
+#[cfg(feature = "cuda")]
+use crate::ops::card;
 use crate::ops::lengths::Lengths;
 
 /// Which frames exist, `[b, t, 1]` of 0 and 1; `None` where all do.
@@ -40,6 +42,10 @@ pub fn causal_conv(
     silu: bool,
     lengths: Lengths,
 ) -> Result<(Tensor, Tensor)> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(x) && weight.dim(2)? <= card::TAPS {
+        return card::causal_conv(x, weight, bias, state, silu, &lengths);
+    }
     let (time, past) = (x.dim(1)?, state.dim(2)?);
     let (all, next) = match past {
         0 => (x.clone(), state.clone()),

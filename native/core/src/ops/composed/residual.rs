@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use super::elementwise::dropout;
+use super::elementwise::dropout_residual;
 use super::norm::row_norm;
 use crate::Result;
 use crate::ops::Residual;
@@ -13,9 +13,9 @@ pub fn around(
     residual: &Residual,
     layer: impl FnOnce(&Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
-    let mut y = layer(&row_norm(x, &residual.norm)?)?;
-    if let Some(mask) = &residual.dropout {
-        y = dropout(&y, mask)?;
+    let y = layer(&row_norm(x, &residual.norm)?)?;
+    match &residual.dropout {
+        Some(mask) => dropout_residual(&y, x, mask),
+        None => Ok((x + y)?),
     }
-    Ok((x + y)?)
 }

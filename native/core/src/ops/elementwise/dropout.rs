@@ -72,11 +72,11 @@ dispatch! {
 /// One mask: the same whenever it is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Dropout {
-    p: f32,
-    rng: Rng,
+    pub(in crate::ops) p: f32,
+    pub(in crate::ops) rng: Rng,
     /// Consecutive rows that share one mask.
-    repeat: usize,
-    place: Place,
+    pub(in crate::ops) repeat: usize,
+    pub(in crate::ops) place: Place,
 }
 
 impl Dropout {

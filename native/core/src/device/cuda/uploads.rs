@@ -1,0 +1,75 @@
+//! Words that go to a card while it works.
+
+use std::sync::Arc;
+
+use candle_core::cuda_backend::cudarc::driver::result::memcpy_dtod_async;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaEvent, CudaSlice, CudaStream, DevicePtr, PinnedHostSlice,
+};
+use candle_core::cuda_backend::{CudaDevice, WrapErr};
+use candle_core::{DType, Tensor};
+
+use crate::ops::card::pointer;
+use crate::{Error, Result};
+
+/// Two places on the card, of memory that the driver reads without the host's help: while the card works on what was
+/// sent last, the next goes there on a stream of its own.
+pub struct Uploads {
+    card: CudaDevice,
+    copies: Arc<CudaStream>,
+    places: [Place; 2],
+    next: usize,
+}
+
+struct Place {
+    here: PinnedHostSlice<u32>,
+    there: CudaSlice<u32>,
+    arrived: CudaEvent,
+    /// The card has taken it from there.
+    taken: CudaEvent,
+}
+
+impl Uploads {
+    /// Of so many words at a time.
+    pub fn new(card: &CudaDevice, words: usize) -> Result<Self> {
+        let stream = card.cuda_stream();
+        let context = stream.context();
+        let copies = context.new_stream().w()?;
+        let place = || -> Result<Place> {
+            // SAFETY: both are written before they are read.
+            let (here, there) =
+                unsafe { (context.alloc_pinned(words.max(1)), copies.alloc(words.max(1))) };
+            Ok(Place {
+                here: here.w()?,
+                there: there.w()?,
+                arrived: copies.record_event(None).w()?,
+                taken: stream.record_event(None).w()?,
+            })
+        };
+        let places = [place()?, place()?];
+        Ok(Uploads { card: card.clone(), copies, places, next: 0 })
+    }
+
+    /// Sends words to `to`, u32 and contiguous: for what is launched from now on. Waits for the card only where it is
+    /// two behind.
+    pub fn send(&mut self, words: &[u32], to: &Tensor) -> Result<()> {
+        let (stream, at) = (self.card.cuda_stream(), self.next);
+        let place = &mut self.places[at];
+        if to.dtype() != DType::U32 || [place.here.len(), to.elem_count()] != [words.len(); 2] {
+            let sizes = format!("{} and {}", place.here.len(), to.elem_count());
+            return Err(Error::mismatch("words", sizes, words.len()));
+        }
+        // Waits until what was sent from here before has arrived.
+        place.here.as_mut_slice().w()?.copy_from_slice(words);
+        self.copies.wait(&place.taken).w()?;
+        self.copies.memcpy_htod(&place.here, &mut place.there).w()?;
+        place.arrived.record(&self.copies).w()?;
+        stream.wait(&place.arrived).w()?;
+        let (from, bytes) = (place.there.device_ptr(&stream).0, size_of_val(words));
+        // SAFETY: both have so many words, and the stream has waited for what is read.
+        unsafe { memcpy_dtod_async(pointer(to)?, from, bytes, stream.cu_stream()) }.w()?;
+        place.taken.record(&stream).w()?;
+        self.next = 1 - at;
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! Along the frames of a game.
+
+use candle_core::{DType, Result, Tensor, bail};
+use sconce_cuda::kernels::CAUSAL_CONV;
+
+use super::columns::column_sums;
+use super::launch::{Launch, suffix, unwritten};
+use super::lengths_on_card;
+use super::op::{Op, Pass, apply, apply_all};
+use crate::ops::lengths::Lengths;
+
+/// Threads of a block, and rows of a grid.
+const THREADS: usize = 128;
+const ROWS: usize = 65_535;
+/// Inputs that an output sees at most.
+pub const TAPS: usize = 8;
+/// Frames that a thread walks along, and how many parts of the weights' gradients there are at most.
+const STRETCH: usize = 16;
+const PARTS: usize = 256;
+
+pub fn causal_conv(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    state: &Tensor,
+    silu: bool,
+    lengths: &Lengths,
+) -> crate::Result<(Tensor, Tensor)> {
+    let op = Conv { silu, lengths: lengths_on_card(lengths, x)? };
+    let weight = weight.to_dtype(DType::F32)?;
+    let bias = bias.map(|bias| bias.to_dtype(DType::F32)).transpose()?;
+    let inputs: Vec<&Tensor> = [x, &weight, state].into_iter().chain(&bias).collect();
+    if state.elem_count() == 0 {
+        return Ok((apply(op, &inputs)?, state.clone()));
+    }
+    let [y, next] = apply_all(op, &inputs)?;
+    Ok((y, next))
+}
+
+/// Inputs x, weight, state and, if there is one, bias.
+struct Conv {
+    silu: bool,
+    lengths: Option<Tensor>,
+}
+
+/// Of one pass.
+struct Sizes {
+    time: usize,
+    channels: usize,
+    taps: usize,
+    /// Of all rows.
+    stretches: usize,
+    threads: usize,
+}
+
+impl Sizes {
+    fn of(inputs: &[Tensor]) -> Result<Self> {
+        let [x, weight, ..] = inputs else { bail!("a convolution has an input and a weight") };
+        let ((batch, time, channels), taps) = (x.dims3()?, weight.dim(2)?);
+        let stretches = batch * time.div_ceil(STRETCH);
+        let threads = channels.next_multiple_of(32).min(THREADS);
+        Ok(Sizes { time, channels, taps, stretches, threads })
+    }
+
+    /// With sizes that all launches have.
+    fn end(&self, launch: Launch, silu: bool) -> Launch {
+        let launch = launch.int(self.taps).int(usize::from(silu)).long(self.stretches);
+        launch.int(STRETCH).int(self.time).int(self.channels)
+    }
+
+    /// A thread for each channel, and so many rows of them.
+    fn run(&self, launch: Launch, rows: usize) -> Result<()> {
+        let grid = [self.channels.div_ceil(self.threads), rows, 1];
+        // SAFETY: as causal_conv.cu says.
+        unsafe { launch.run(grid, [self.threads, 1, 1], 0) }
+    }
+}
+
+impl Conv {
+    /// With the arguments that both steps begin with.
+    fn launch(&self, step: &str, inputs: &[Tensor]) -> Result<Launch> {
+        let [x, weight, state, bias @ ..] = inputs else { bail!("a convolution has a state") };
+        let launch = Launch::of(CAUSAL_CONV, &format!("causal_conv_{}_{step}", suffix(x)), x)?;
+        // Of one tap there is none.
+        let state = (weight.dim(2)? > 1).then_some(state);
+        let launch = launch.tensor(x)?.option(state)?.tensor(weight)?.option(bias.first())?;
+        launch.option(self.lengths.as_ref())
+    }
+}
+
+impl Op for Conv {
+    fn name(&self) -> &'static str {
+        "causal-conv"
+    }
+
+    /// The other output is the state after the last frame.
+    fn forward(&self, inputs: &[Tensor], _track: bool) -> Result<(Tensor, Vec<Tensor>)> {
+        let [x, _, state, ..] = inputs else { bail!("a convolution has a state") };
+        let sizes = Sizes::of(inputs)?;
+        let y = unwritten(x.shape(), x.dtype(), x)?;
+        let next = unwritten(state.shape(), state.dtype(), x)?;
+        let launch = self.launch("forward", inputs)?.tensor(&y)?.tensor(&next)?;
+        sizes.run(sizes.end(launch, self.silu), sizes.stretches.min(ROWS))?;
+        Ok((y, vec![next]))
+    }
+
+    fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
+        let [x, weight, state, bias @ ..] = pass.inputs else { bail!("a convolution has a state") };
+        let sizes = Sizes::of(pass.inputs)?;
+        let Sizes { channels, taps, stretches, .. } = sizes;
+        let per_part = stretches.div_ceil(PARTS);
+        let count = stretches.div_ceil(per_part.max(1));
+        let dx = unwritten(x.shape(), x.dtype(), x)?;
+        let d_state = unwritten(state.shape(), state.dtype(), x)?;
+        let parts = unwritten((count, channels * (taps + 1)), DType::F32, x)?;
+        let launch = self.launch("backward", pass.inputs)?.tensor(pass.dy)?;
+        let launch = launch.option(pass.d_others.first().and_then(Option::as_ref))?;
+        let launch = launch.tensor(&dx)?.tensor(&d_state)?.tensor(&parts)?;
+        sizes.run(sizes.end(launch, self.silu).int(per_part), count)?;
+
+        let sums = column_sums(&parts)?;
+        let d_weight = sums.narrow(0, 0, channels * taps)?.reshape(weight.shape())?;
+        let d_bias = sums.narrow(0, channels * taps, channels)?;
+        let all = [dx, d_weight, d_state].into_iter().chain(bias.first().map(|_| d_bias));
+        Ok(all.map(Some).collect())
+    }
+}

@@ -1,0 +1,14 @@
+#include "emulate.h"
+#include "../kernels/activation.cu"
+
+#define EMULATED_ACTIVATION(suffix)                                                                                   \
+  EMULATED(activation_##suffix##_forward)                                                                             \
+  EMULATED(activation_##suffix##_backward)                                                                            \
+  EMULATED(activation_##suffix##_bias_parts)                                                                          \
+  EMULATED(gated_##suffix##_forward)                                                                                  \
+  EMULATED(gated_##suffix##_backward)                                                                                 \
+  EMULATED(glu_##suffix##_forward)                                                                                    \
+  EMULATED(glu_##suffix##_backward)
+
+EMULATED_ACTIVATION(f32)
+EMULATED_ACTIVATION(bf16)

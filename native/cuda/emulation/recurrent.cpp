@@ -1,0 +1,14 @@
+#include "emulate.h"
+#include "../kernels/recurrent.cu"
+
+#define EMULATED_CELL(name) EMULATED(name##_forward) EMULATED(name##_backward)
+
+EMULATED_CELL(lstm_f32)
+EMULATED_CELL(lstm_bf16)
+EMULATED_CELL(lstm_mixed)
+EMULATED_CELL(gru_f32)
+EMULATED_CELL(gru_bf16)
+EMULATED_CELL(gru_mixed)
+EMULATED_CELL(slstm_f32)
+EMULATED_CELL(slstm_bf16)
+EMULATED_CELL(slstm_mixed)

@@ -1,0 +1,187 @@
+// Functions of each number on its own, and products of one branch with a gate (Dauphin et al. 2017; Shazeer 2020).
+//
+//   activation   y = f(x + bias), bias [d] or none
+//   gated        y = x f(gate)
+//   glu          y = f(x[.., ..n]) x[.., n..]
+//
+// Numbers are of type T, arithmetic is f32. Sums over rows have an order that sizes alone decide.
+
+#include "numbers.cuh"
+
+namespace {
+
+// Numbers of a thread, a block's width apart: their reads wait together.
+constexpr int EACH = 2;
+// Columns and rows of a block that sums columns, and rows of a part.
+constexpr int COLUMNS = 32;
+constexpr int LINES = 8;
+constexpr int ROWS = 256;
+
+enum Activation { NONE, RELU, SIGMOID, TANH, SILU, GELU, SOFTPLUS, SQUARED_RELU };
+
+// sqrt(2 / pi)
+constexpr float ROOT = 0.7978846f;
+constexpr float CUBE = 0.044715f;
+
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// What is not a number stays that.
+__device__ inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
+
+__device__ inline float value(int activation, float x) {
+  switch (activation) {
+  case RELU: return relu(x);
+  case SIGMOID: return sigmoid(x);
+  case TANH: return tanhf(x);
+  case SILU: return x * sigmoid(x);
+  // x / 2 (1 + tanh u) is x sigmoid(2 u).
+  case GELU: return x * sigmoid(2.0f * ROOT * (x + CUBE * x * x * x));
+  case SOFTPLUS: return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+  case SQUARED_RELU: return relu(x) * relu(x);
+  default: return x;
+  }
+}
+
+__device__ inline float slope(int activation, float x) {
+  if (activation == NONE) return 1.0f;
+  if (activation == RELU) return x > 0.0f ? 1.0f : 0.0f;
+  if (activation == SQUARED_RELU) return 2.0f * relu(x);
+  if (activation == TANH) {
+    const float t = tanhf(x);
+    return 1.0f - t * t;
+  }
+  const float s = sigmoid(activation == GELU ? 2.0f * ROOT * (x + CUBE * x * x * x) : x);
+  switch (activation) {
+  case SIGMOID: return s * (1.0f - s);
+  case SILU: return s * (1.0f + x * (1.0f - s));
+  case GELU: return s + x * s * (1.0f - s) * 2.0f * ROOT * (1.0f + 3.0f * CUBE * x * x);
+  default: return s;
+  }
+}
+
+// put(i, get(i)) of the numbers of this thread.
+template <typename Get, typename Put> __device__ void each(long long n, Get get, Put put) {
+  const long long first = blockIdx.x * (long long)blockDim.x * EACH + threadIdx.x;
+  decltype(get(first)) got[EACH];
+  for (int k = 0; k < EACH; k++)
+    if (first + k * (long long)blockDim.x < n) got[k] = get(first + k * (long long)blockDim.x);
+  for (int k = 0; k < EACH; k++)
+    if (first + k * (long long)blockDim.x < n) put(first + k * (long long)blockDim.x, got[k]);
+}
+
+// A number and its gate, or its gradient.
+struct Two {
+  float x, g;
+};
+
+// i / n, mostly of numbers that fit 32 bits, where it is quicker.
+__device__ inline long long quotient(long long i, int n) {
+  return i <= 0xffffffffll ? (long long)(unsigned(i) / unsigned(n)) : i / n;
+}
+
+template <typename T> __device__ void forward(const T *x, const T *bias, T *y, long long n, int d, int activation) {
+  const auto get = [=](long long i) { return read(x + i) + (bias ? read(bias + (i - quotient(i, d) * d)) : 0.0f); };
+  each(n, get, [=](long long i, float v) { write(y + i, value(activation, v)); });
+}
+
+template <typename T> __device__ void backward(const T *x, const T *dy, T *dx, long long n, int activation) {
+  const auto get = [=](long long i) { return Two{read(x + i), read(dy + i)}; };
+  each(n, get, [=](long long i, Two v) { write(dx + i, v.g * slope(activation, v.x)); });
+}
+
+// The gradients of a part of the rows of x, and their sums.
+template <typename T>
+__device__ void bias_parts(const T *x, const T *bias, const T *dy, T *dx, float *parts, long long rows, int d,
+                           int activation) {
+  __shared__ float sums[LINES][COLUMNS];
+  const int column = blockIdx.x * COLUMNS + threadIdx.x, line = threadIdx.y;
+  const long long first = blockIdx.y * (long long)ROWS, last = min(rows, first + ROWS);
+  const float b = column < d ? read(bias + column) : 0.0f;
+  float sum = 0.0f;
+  for (long long row = first + line; column < d && row < last; row += LINES) {
+    const long long i = row * d + column;
+    float g = read(dy + i);
+    if (dx) {
+      g *= slope(activation, read(x + i) + b);
+      write(dx + i, g);
+    }
+    sum += g;
+  }
+  sums[line][threadIdx.x] = sum;
+  __syncthreads();
+  if (line > 0 || column >= d) return;
+  float all = 0.0f;
+  for (int other = 0; other < LINES; other++) all += sums[other][threadIdx.x];
+  parts[blockIdx.y * (long long)d + column] = all;
+}
+
+// Where number i of a product lies in x and in the gate.
+struct Same {
+  __device__ long long x(long long i) const { return i; }
+  __device__ long long gate(long long i) const { return i; }
+};
+
+struct Halves {
+  int n;
+  __device__ long long x(long long i) const { return i + (quotient(i, n) + 1) * n; }
+  __device__ long long gate(long long i) const { return i + quotient(i, n) * n; }
+};
+
+template <typename T, typename At>
+__device__ void gated(const T *x, const T *gate, T *y, At at, long long n, int activation) {
+  const auto get = [=](long long i) { return Two{read(x + at.x(i)), read(gate + at.gate(i))}; };
+  each(n, get, [=](long long i, Two v) { write(y + i, v.x * value(activation, v.g)); });
+}
+
+struct Three {
+  float x, g, dy;
+};
+
+template <typename T, typename At>
+__device__ void gated_backward(const T *x, const T *gate, const T *dy, T *dx, T *dgate, At at, long long n,
+                               int activation) {
+  const auto get = [=](long long i) { return Three{read(x + at.x(i)), read(gate + at.gate(i)), read(dy + i)}; };
+  each(n, get, [=](long long i, Three v) {
+    write(dx + at.x(i), v.dy * value(activation, v.g));
+    write(dgate + at.gate(i), v.dy * v.x * slope(activation, v.g));
+  });
+}
+
+} // namespace
+
+// A thread for EACH numbers; of n of them rows have d, and of a glu's output. The sums of biases, parts
+// [gridDim.y, d], want blocks of COLUMNS x LINES threads; where no dx is wanted it is dy.
+#define ACTIVATION(T, suffix)                                                                                          \
+  extern "C" __global__ void activation_##suffix##_forward(const T *__restrict__ x, const T *__restrict__ bias,        \
+                                                           T *__restrict__ y, long long n, int d, int activation) {    \
+    forward<T>(x, bias, y, n, d, activation);                                                                          \
+  }                                                                                                                    \
+  extern "C" __global__ void activation_##suffix##_backward(const T *__restrict__ x, const T *__restrict__ dy,         \
+                                                            T *__restrict__ dx, long long n, int activation) {         \
+    backward<T>(x, dy, dx, n, activation);                                                                             \
+  }                                                                                                                    \
+  extern "C" __global__ void activation_##suffix##_bias_parts(                                                         \
+      const T *__restrict__ x, const T *__restrict__ bias, const T *__restrict__ dy, T *__restrict__ dx,               \
+      float *__restrict__ parts, long long rows, int d, int activation) {                                              \
+    bias_parts<T>(x, bias, dy, dx, parts, rows, d, activation);                                                        \
+  }                                                                                                                    \
+  extern "C" __global__ void gated_##suffix##_forward(const T *__restrict__ x, const T *__restrict__ gate,             \
+                                                      T *__restrict__ y, long long n, int activation) {                \
+    gated<T>(x, gate, y, Same{}, n, activation);                                                                       \
+  }                                                                                                                    \
+  extern "C" __global__ void gated_##suffix##_backward(                                                                \
+      const T *__restrict__ x, const T *__restrict__ gate, const T *__restrict__ dy, T *__restrict__ dx,               \
+      T *__restrict__ dgate, long long n, int activation) {                                                            \
+    gated_backward<T>(x, gate, dy, dx, dgate, Same{}, n, activation);                                                  \
+  }                                                                                                                    \
+  extern "C" __global__ void glu_##suffix##_forward(const T *__restrict__ x, T *__restrict__ y, long long n, int d,    \
+                                                    int activation) {                                                  \
+    gated<T>(x, x, y, Halves{d}, n, activation);                                                                       \
+  }                                                                                                                    \
+  extern "C" __global__ void glu_##suffix##_backward(const T *__restrict__ x, const T *__restrict__ dy,                \
+                                                     T *__restrict__ dx, long long n, int d, int activation) {         \
+    gated_backward<T>(x, x, dy, dx, dx, Halves{d}, n, activation);                                                     \
+  }
+
+ACTIVATION(float, f32)
+ACTIVATION(__nv_bfloat16, bf16)

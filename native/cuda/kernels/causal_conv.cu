@@ -1,0 +1,183 @@
+// A causal convolution of each channel with its own last inputs (Gu & Dao 2023, fig. 3), and SiLU or nothing after it:
+// y[t] = f(bias + sum over j of weight[j] * x[t - (taps - 1) + j]).
+//
+// x, y [b, t, c] and the inputs before the first frame, oldest first, [b, c, taps - 1] are of type T; weight [c, taps],
+// bias [c] (or null) and their gradients are f32, as is all arithmetic. At most TAPS taps. Frames of a row from its
+// length on do not exist: they give 0, have no gradient, and do not enter the inputs that the row ends with; without
+// lengths all do.
+//
+// A thread for each channel (x) walks along stretches of `frames` frames and keeps in registers what goes from frame to
+// frame. Where a stretch begins it reads what lies before; the way back works out gradients that lie behind its end.
+
+#include "numbers.cuh"
+
+namespace {
+
+constexpr int TAPS = 8;
+
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// What is convolved; of T, or of const T.
+template <typename T> struct Inputs {
+  T *x, *state;
+  int taps, time, channels;
+
+  // A frame of a row; those before the first one are numbered from -1 down.
+  __device__ T *at(long long row, int t, int channel) const {
+    return t < 0 ? state + (row * channels + channel) * (taps - 1) + taps - 1 + t
+                 : x + (row * time + t) * channels + channel;
+  }
+};
+
+struct Filter {
+  // The last `taps`, so that the newest input has the last one; 0 before.
+  float weight[TAPS];
+  float bias;
+  bool silu;
+
+  __device__ Filter(const float *given, const float *biases, int taps, bool silu, int channel)
+      : bias(biases ? biases[channel] : 0.0f), silu(silu) {
+    for (int i = 0; i < TAPS; i++) weight[i] = i + taps < TAPS ? 0.0f : given[channel * taps + i + taps - TAPS];
+  }
+};
+
+// The last numbers of a walk, the newest at the end.
+struct Window {
+  float last[TAPS] = {};
+
+  __device__ void push(float next) {
+    for (int i = 0; i + 1 < TAPS; i++) last[i] = last[i + 1];
+    last[TAPS - 1] = next;
+  }
+
+  // What a frame t sees before its own.
+  template <typename T> __device__ void fill(const Inputs<T> &inputs, long long row, int t, int channel) {
+    for (int i = 0; i < TAPS; i++) {
+      const int back = TAPS - 1 - i;
+      last[i] = back + 1 < inputs.taps ? read(inputs.at(row, t - 1 - back, channel)) : 0.0f;
+    }
+  }
+
+  __device__ float convolved(const Filter &filter) const {
+    float sum = filter.bias;
+    for (int i = 0; i < TAPS; i++) sum += filter.weight[i] * last[i];
+    return sum;
+  }
+};
+
+// A stretch of a row, and what it has of frames that exist.
+struct Stretch {
+  long long row;
+  int first, last, present;
+
+  __device__ Stretch(long long index, const int *lengths, int time, int frames) {
+    const int stretches = (time + frames - 1) / frames;
+    row = index / stretches;
+    first = int(index % stretches) * frames;
+    last = min(time, first + frames);
+    present = lengths ? lengths[row] : time;
+  }
+};
+
+// `next`: the inputs that a row ends with.
+template <typename T>
+__device__ void forward(Inputs<const T> inputs, const float *weight, const float *bias, const int *lengths, T *y,
+                        T *next, bool silu, long long stretches, int frames) {
+  const int channel = blockIdx.x * blockDim.x + threadIdx.x, past = inputs.taps - 1;
+  if (channel >= inputs.channels) return;
+  const Filter filter(weight, bias, inputs.taps, silu, channel);
+
+  for (long long index = blockIdx.y; index < stretches; index += gridDim.y) {
+    const Stretch stretch(index, lengths, inputs.time, frames);
+    const auto [row, first, last, present] = stretch;
+    Window window;
+    if (first < present) window.fill(inputs, row, first, channel);
+    for (int t = first; t < last; t++) {
+      float v = 0.0f;
+      if (t < present) {
+        window.push(read(inputs.at(row, t, channel)));
+        v = window.convolved(filter);
+        if (silu) v *= sigmoid(v);
+      }
+      write(y + (row * inputs.time + t) * inputs.channels + channel, v);
+    }
+    if (first == 0)
+      for (int slot = 0; slot < past; slot++)
+        next[(row * inputs.channels + channel) * past + slot] = *inputs.at(row, present - past + slot, channel);
+  }
+}
+
+// Gradients of the inputs, those that a row began with among them, and of weight and bias over the stretches of part
+// blockIdx.y, in their order: parts [gridDim.y, c * (taps + 1)], the bias behind the weight. `dnext` may be null.
+template <typename T>
+__device__ void backward(Inputs<const T> inputs, const float *weight, const float *bias, const int *lengths,
+                         const T *dy, const T *dnext, Inputs<T> dinputs, float *parts, bool silu, long long stretches,
+                         int frames, int stretches_per_part) {
+  const int channel = blockIdx.x * blockDim.x + threadIdx.x, taps = inputs.taps, past = taps - 1;
+  if (channel >= inputs.channels) return;
+  const Filter filter(weight, bias, taps, silu, channel);
+  // Weights with the newest input's last: here an input meets the gradients of the frames that saw it.
+  float turned[TAPS];
+  for (int i = 0; i < TAPS; i++) turned[TAPS - 1 - i] = i < taps ? weight[channel * taps + i] : 0.0f;
+  float dweight[TAPS] = {}, dbias = 0.0f;
+
+  const long long begin = blockIdx.y * (long long)stretches_per_part;
+  const long long end = min(stretches, begin + stretches_per_part);
+  for (long long index = begin; index < end; index++) {
+    const Stretch stretch(index, lengths, inputs.time, frames);
+    const auto [row, first, last, present] = stretch;
+    Window window, gradients;
+    if (first < present) window.fill(inputs, row, first, channel);
+    for (int t = first; t < last + past; t++) {
+      float d = 0.0f;
+      if (t < present) {
+        window.push(read(inputs.at(row, t, channel)));
+        d = read(dy + (row * inputs.time + t) * inputs.channels + channel);
+        if (silu) {
+          const float v = window.convolved(filter), s = sigmoid(v);
+          d *= s * (1.0f + v * (1.0f - s));
+        }
+        if (t < last) {
+          dbias += d;
+          for (int i = 0; i < TAPS; i++) dweight[i] += d * window.last[i];
+        }
+      }
+      gradients.push(d);
+      // The input that no later frame sees: that of a stretch before is worked out there.
+      const int seen = t - past;
+      if (seen < first && first > 0) continue;
+      float sum = 0.0f;
+      for (int i = 0; i < TAPS; i++) sum += turned[i] * gradients.last[i];
+      const int slot = seen - present + past;
+      if (dnext && 0 <= slot && slot < past)
+        sum += read(dnext + (row * inputs.channels + channel) * past + slot);
+      write(dinputs.at(row, seen, channel), sum);
+    }
+  }
+
+  parts += blockIdx.y * (taps + 1LL) * inputs.channels;
+  for (int i = 0; i < TAPS; i++)
+    if (i + taps >= TAPS) parts[channel * taps + i + taps - TAPS] = dweight[i];
+  parts[taps * (long long)inputs.channels + channel] = dbias;
+}
+
+} // namespace
+
+#define CAUSAL_CONV(T, name)                                                                                          \
+  extern "C" __global__ void causal_conv_##name##_forward(                                                            \
+      const T *__restrict__ x, const T *__restrict__ state, const float *__restrict__ weight,                         \
+      const float *__restrict__ bias, const int *__restrict__ lengths, T *__restrict__ y, T *__restrict__ next,       \
+      int taps, int silu, long long stretches, int frames, int time, int channels) {                                  \
+    forward<T>({x, state, taps, time, channels}, weight, bias, lengths, y, next, silu != 0, stretches, frames);       \
+  }                                                                                                                   \
+  extern "C" __global__ void causal_conv_##name##_backward(                                                           \
+      const T *__restrict__ x, const T *__restrict__ state, const float *__restrict__ weight,                         \
+      const float *__restrict__ bias, const int *__restrict__ lengths, const T *__restrict__ dy,                      \
+      const T *__restrict__ dnext, T *__restrict__ dx, T *__restrict__ dstate, float *__restrict__ parts, int taps,   \
+      int silu, long long stretches, int frames, int time, int channels, int stretches_per_part) {                    \
+    backward<T>({x, state, taps, time, channels}, weight, bias, lengths, dy, dnext, {dx, dstate, taps, time, channels}, \
+                parts, silu != 0, stretches, frames, stretches_per_part);                                             \
+  }
+
+CAUSAL_CONV(float, f32)
+CAUSAL_CONV(__nv_bfloat16, bf16)

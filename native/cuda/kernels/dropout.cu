@@ -1,0 +1,77 @@
+// Dropout (Srivastava et al. 2014), inverted: what stays is scaled by 1 / (1 - p). The mask of a number is drawn by
+// Philox 4x32-10 (Salmon et al. 2011) from the stream's key, its step and the number's place, as on the CPU: it is the
+// same in both directions, and is nowhere kept.
+//
+// x, residual, y [rows, d] are of type T, arithmetic is f32. A number counts on the card how far the step is, so that
+// launches that are recorded once draw anew whenever they are played.
+
+#include "numbers.cuh"
+
+// Which rows share a mask, and where they stand in the windows they were cut from.
+struct Rows {
+  long long rows;
+  int d, repeat, window, before, frames;
+};
+
+// Key and step of a stream of random numbers.
+struct Stream {
+  unsigned key[2];
+  unsigned long long step;
+};
+
+namespace {
+
+// Four random words.
+struct Words {
+  unsigned of[4];
+};
+
+__device__ inline Words philox(Words counter, unsigned key0, unsigned key1) {
+  for (int round = 0; round < 10; round++) {
+    const unsigned long long a = 0xD2511F53ull * counter.of[0], b = 0xCD9E8D57ull * counter.of[2];
+    counter = {{unsigned(b >> 32) ^ counter.of[1] ^ key0, unsigned(b), unsigned(a >> 32) ^ counter.of[3] ^ key1,
+                unsigned(a)}};
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return counter;
+}
+
+// A thread has four numbers of a row, of one block of words.
+template <typename T>
+__device__ void dropout(const T *x, const T *residual, T *y, Rows of, Stream stream, float p, float scale) {
+  const unsigned long long blocks = (of.d + 3) / 4;
+  const unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
+  if (at >= of.rows * blocks) return;
+  const unsigned long long row = at / blocks, block = at % blocks, shared = row / of.repeat;
+  const unsigned long long place = shared / of.frames * of.window + of.before + shared % of.frames;
+  const unsigned long long index = place * blocks + block;
+  const Words words = philox({{unsigned(index), unsigned(index >> 32), unsigned(stream.step), unsigned(stream.step >> 32)}},
+                             stream.key[0], stream.key[1]);
+  const int first = int(block) * 4;
+  for (int i = 0; i < 4; i++) {
+    if (first + i >= of.d) continue;
+    const unsigned long long n = row * of.d + first + i;
+    // The upper 24 bits are a number in [0, 1).
+    const float factor = (words.of[i] >> 8) / 16777216.0f < p ? 0.0f : scale;
+    const float v = read(x + n) * factor;
+    write(y + n, residual ? read(residual + n) + v : v);
+  }
+}
+
+} // namespace
+
+// y = x without what is dropped, and a residual if there is one. A thread for every four numbers of a row. The step is
+// `step`, and what `counter` says more, if there is one.
+#define DROPOUT(name, T)                                                                                               \
+  extern "C" __global__ void name(const T *__restrict__ x, const T *__restrict__ residual, T *__restrict__ y,          \
+                                  const long long *__restrict__ counter, long long step, int key0, int key1,           \
+                                  long long rows, int d, int repeat, int window, int before, int frames, float p,      \
+                                  float scale) {                                                                       \
+    const unsigned long long now = step + (counter ? *counter : 0);                                                    \
+    dropout<T>(x, residual, y, {rows, d, repeat, window, before, frames}, {{unsigned(key0), unsigned(key1)}, now}, p,  \
+               scale);                                                                                                 \
+  }
+
+DROPOUT(dropout_f32, float)
+DROPOUT(dropout_bf16, __nv_bfloat16)

@@ -1,0 +1,344 @@
+// One frame of an LSTM (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000), a GRU (Cho et al.
+// 2014, the reset gate after the product) and an sLSTM (Beck et al. 2024, eq. 8 to 17), between two products of cuBLAS:
+// forward, after that of the states before with the recurrent weight; backward, before that of the gradients of the
+// gates with it.
+//
+// Numbers are of type T, and operands of products of type O; biases, what products give, the states c, n and m and the h
+// of a GRU, and gradients that go from frame to frame are f32, as is all arithmetic. What has frames is [b, time, ..],
+// what has none [b, ..]. Gates lie beside each other, in the order i, f, g, o, or r, z, n, or i, f, z, o.
+//
+// A thread for each channel (x) of a row (y, which walks over the rows): neighbours read neighbours, and no number is
+// read by two threads, so that what a kernel writes may lie where what it reads lies. A row of which no frame is left
+// keeps its states; without lengths all have all.
+//
+// Pointers that may be null say so.
+
+#include "numbers.cuh"
+
+namespace {
+
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// ln(1 + e^x) at any x.
+__device__ inline float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+
+// Which frame, and of what.
+struct Frame {
+  const int *lengths;
+  int t, time, batch, width;
+
+  __device__ int channel() const { return blockIdx.x * blockDim.x + threadIdx.x; }
+  __device__ bool present(long long row) const { return !lengths || t < lengths[row]; }
+  // Where the numbers of a row begin that has `parts` times the width in each frame.
+  __device__ long long at(long long row, int parts) const { return (row * time + t) * parts * width; }
+};
+
+// The state of a row before the frame: of a sequence y, whose first one is h0.
+template <typename T> __device__ float before(const Frame &frame, const T *h0, const T *y, long long row, int channel) {
+  return read(frame.t > 0 ? y + frame.at(row, 1) - frame.width + channel : h0 + row * frame.width + channel);
+}
+
+// The gradient of a row's state after the frame: what is carried on (not from behind the last frame, where it is
+// null), what comes back through the weight or is that of the last state (or null), and that of the sequence (or null).
+template <typename T>
+__device__ float gradient(const Frame &frame, const float *carried, const float *through, const T *dy, long long row,
+                          int channel) {
+  const long long state = row * frame.width + channel;
+  float sum = carried ? carried[state] : 0.0f;
+  if (through) sum += through[state];
+  if (dy) sum += read(dy + frame.at(row, 1) + channel);
+  return sum;
+}
+
+template <typename O> __device__ void clear(O *gates, int count, int width) {
+  for (int gate = 0; gate < count; gate++) write(gates + gate * (long long)width, 0.0f);
+}
+
+// c' = f * c + i * g and h' = o * tanh(c') of gates i, f, o under sigmoids and g under a tanh. operand: h'. What a way
+// back needs, gates and cells, may be null.
+template <typename T, typename O>
+__device__ void lstm_forward(Frame frame, const T *projected, const float *recurrent, const float *bias_ih,
+                             const float *bias_hh, const T *h0, const float *c, T *y, float *c_new, O *operand,
+                             T *gates, float *cells) {
+  const int k = frame.channel(), width = frame.width;
+  if (k >= width) return;
+
+  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
+    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, 4) + k;
+    float cell = c[state], h;
+    if (frame.present(row)) {
+      const auto gate = [&](int n) {
+        const long long of = n * (long long)width;
+        return read(projected + first + of) + recurrent[row * 4 * width + of + k] + bias_ih[of + k] +
+               bias_hh[of + k];
+      };
+      const float i = sigmoid(gate(0)), f = sigmoid(gate(1)), g = tanhf(gate(2)), o = sigmoid(gate(3));
+      cell = f * cell + i * g;
+      h = o * tanhf(cell);
+      if (gates) {
+        write(gates + first, i);
+        write(gates + first + width, f);
+        write(gates + first + 2LL * width, g);
+        write(gates + first + 3LL * width, o);
+      }
+    } else {
+      h = before(frame, h0, y, row, k);
+    }
+    write(y + at, h);
+    write(operand + state, h);
+    c_new[state] = cell;
+    if (cells) cells[at] = cell;
+  }
+}
+
+// dgates: of what is under the sigmoids and the tanh. previous: h before the frame.
+template <typename T, typename O>
+__device__ void lstm_backward(Frame frame, const T *gates, const float *c0, const float *cells, const T *h0, const T *y,
+                              const T *dy, const float *through, const float *dh, const float *dc, float *dh_before,
+                              float *dc_before, O *dgates, O *previous) {
+  const int k = frame.channel(), width = frame.width;
+  if (k >= width) return;
+
+  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
+    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, 4) + k;
+    const float d = gradient(frame, dh, through, dy, row, k);
+    const float carried = dc ? dc[state] : 0.0f;
+    write(previous + at, before(frame, h0, y, row, k));
+    if (!frame.present(row)) {
+      clear(dgates + first, 4, width);
+      dh_before[state] = d;
+      dc_before[state] = carried;
+      continue;
+    }
+    const float i = read(gates + first), f = read(gates + first + width), g = read(gates + first + 2LL * width),
+                o = read(gates + first + 3LL * width);
+    const float squashed = tanhf(cells[at]);
+    const float cell = carried + d * o * (1.0f - squashed * squashed);
+    write(dgates + first, cell * g * i * (1.0f - i));
+    write(dgates + first + width, cell * before(frame, c0, cells, row, k) * f * (1.0f - f));
+    write(dgates + first + 2LL * width, cell * i * (1.0f - g * g));
+    write(dgates + first + 3LL * width, d * squashed * o * (1.0f - o));
+    // All of h' went into the gates; what reaches h comes back through the weight.
+    dh_before[state] = 0.0f;
+    dc_before[state] = cell * f;
+  }
+}
+
+// h' = (1 - z) * n + z * h of gates r, z under sigmoids and n = tanh(x_n + r * (h_n + b_hn)). The last state h is
+// kept beside y, which rounds it. `reset` is what r multiplies.
+template <typename T, typename O>
+__device__ void gru_forward(Frame frame, const T *projected, const float *recurrent, const float *bias_ih,
+                            const float *bias_hh, const float *h, T *y, float *h_new, O *operand, T *gates, T *reset) {
+  const int k = frame.channel(), width = frame.width;
+  if (k >= width) return;
+
+  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
+    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, 3) + k;
+    float now = h[state];
+    if (frame.present(row)) {
+      const auto input = [&](int n) {
+        const long long of = n * (long long)width;
+        return read(projected + first + of) + bias_ih[of + k];
+      };
+      const auto own = [&](int n) {
+        const long long of = n * (long long)width;
+        return recurrent[row * 3 * width + of + k] + bias_hh[of + k];
+      };
+      const float r = sigmoid(input(0) + own(0)), z = sigmoid(input(1) + own(1)), candidate = own(2);
+      const float n = tanhf(input(2) + r * candidate);
+      now = n + z * (now - n);
+      if (gates) {
+        write(gates + first, r);
+        write(gates + first + width, z);
+        write(gates + first + 2LL * width, n);
+        write(reset + at, candidate);
+      }
+    }
+    write(y + at, now);
+    write(operand + state, now);
+    h_new[state] = now;
+  }
+}
+
+// Gradients of what is under the sigmoids and the tanh: of the projected input, and of the product with h and its bias,
+// which differ in n.
+template <typename T, typename O>
+__device__ void gru_backward(Frame frame, const T *gates, const T *reset, const T *h0, const T *y, const T *dy,
+                             const float *through, const float *dh, float *dh_before, O *dprojected, O *drecurrent,
+                             O *previous) {
+  const int k = frame.channel(), width = frame.width;
+  if (k >= width) return;
+
+  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
+    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, 3) + k;
+    const float d = gradient(frame, dh, through, dy, row, k);
+    const float h = before(frame, h0, y, row, k);
+    write(previous + at, h);
+    if (!frame.present(row)) {
+      clear(dprojected + first, 3, width);
+      clear(drecurrent + first, 3, width);
+      dh_before[state] = d;
+      continue;
+    }
+    const float r = read(gates + first), z = read(gates + first + width), n = read(gates + first + 2LL * width);
+    const float candidate = d * (1.0f - z) * (1.0f - n * n);
+    const float dz = d * (h - n) * z * (1.0f - z), dr = candidate * read(reset + at) * r * (1.0f - r);
+    write(dprojected + first, dr);
+    write(dprojected + first + width, dz);
+    write(dprojected + first + 2LL * width, candidate);
+    write(drecurrent + first, dr);
+    write(drecurrent + first + width, dz);
+    write(drecurrent + first + 2LL * width, candidate * r);
+    dh_before[state] = d * z;
+  }
+}
+
+// Where the gates of a channel lie in what heads of width w have beside each other, [b, heads, 4, w].
+__device__ inline long long in_head(long long row, int width, int w, int channel) {
+  return (row * width + channel / w * w) * 4 + channel % w;
+}
+
+// m' >= max(log sigmoid(f) + m, i), i' = e^(i - m'), f' = e^(log sigmoid(f) + m - m'), c' = f' c + i' tanh(z),
+// n' = f' n + i', h' = sigmoid(o) c' / n', with m' the least multiple of 1/64, so that it moves seldom; where n is 0
+// nothing was seen before, and m' >= i. `recurrent` has the gates of a head of width w beside each other. y is 0 in
+// frames that do not exist. `slopes`: of the logarithm of the forget gate.
+template <typename T, typename O>
+__device__ void slstm_forward(Frame frame, int w, const T *projected, const float *recurrent, const T *h, const float *c,
+                              const float *n, const float *m, T *y, T *h_new, float *c_new, float *n_new, float *m_new,
+                              O *operand, T *gates, T *slopes, float *cells, float *norms) {
+  const int k = frame.channel(), width = frame.width;
+  if (k >= width) return;
+
+  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
+    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, 4) + k;
+    if (!frame.present(row)) {
+      write(y + at, 0.0f);
+      h_new[state] = h[state];
+      write(operand + state, read(h + state));
+      c_new[state] = c[state];
+      n_new[state] = n[state];
+      m_new[state] = m[state];
+      continue;
+    }
+    const auto gate = [&](int of) {
+      return read(projected + first + of * (long long)width) + recurrent[in_head(row, width, w, k) + of * w];
+    };
+    const float input = gate(0), forget = gate(1), z = tanhf(gate(2)), o = sigmoid(gate(3));
+    const float log = softplus(-forget), norm = n[state], unit = m[state];
+    const float least = norm == 0.0f ? input : fmaxf(input, unit - log);
+    const float units = ceilf(least * 64.0f) / 64.0f;
+    // Where nothing was seen there is nothing to forget, however far m has been moved.
+    const float f = norm == 0.0f ? 0.0f : expf((unit - units) - log), i = expf(input - units);
+    const float cell = f * c[state] + i * z, sum = f * norm + i;
+    const float now = o * cell / sum;
+    write(y + at, now);
+    write(h_new + state, now);
+    write(operand + state, now);
+    c_new[state] = cell;
+    n_new[state] = sum;
+    m_new[state] = units;
+    if (gates) {
+      write(gates + first, i);
+      write(gates + first + width, f);
+      write(gates + first + 2LL * width, z);
+      write(gates + first + 3LL * width, o);
+      write(slopes + at, sigmoid(-forget));
+      cells[at] = cell;
+      norms[at] = sum;
+    }
+  }
+}
+
+// m is a choice of units on which no h depends: it has no gradient. `drecurrent` as `recurrent`.
+template <typename T, typename O>
+__device__ void slstm_backward(Frame frame, int w, const T *gates, const T *slopes, const float *c0, const float *n0,
+                               const float *cells, const float *norms, const T *h0, const T *y, const T *dy,
+                               const float *through, const float *dh, const float *dc, const float *dn, float *dh_before,
+                               float *dc_before, float *dn_before, T *dprojected, O *drecurrent, O *previous) {
+  const int k = frame.channel(), width = frame.width;
+  if (k >= width) return;
+
+  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
+    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, 4) + k;
+    const long long head = in_head(row, width, w, k);
+    const bool present = frame.present(row);
+    const float d = gradient(frame, dh, through, present ? dy : nullptr, row, k);
+    const float d_cell = dc ? dc[state] : 0.0f, d_sum = dn ? dn[state] : 0.0f;
+    write(previous + at, before(frame, h0, y, row, k));
+    if (!present) {
+      clear(dprojected + first, 4, width);
+      clear(drecurrent + head, 4, w);
+      dh_before[state] = d;
+      dc_before[state] = d_cell;
+      dn_before[state] = d_sum;
+      continue;
+    }
+    const float i = read(gates + first), f = read(gates + first + width), z = read(gates + first + 2LL * width),
+                o = read(gates + first + 3LL * width);
+    const float ratio = cells[at] / norms[at], through_cell = d * o / norms[at];
+    const float cell = d_cell + through_cell, sum = d_sum - through_cell * ratio;
+    const float forgotten = cell * before(frame, c0, cells, row, k) + sum * before(frame, n0, norms, row, k);
+    const float of[4] = {(cell * z + sum) * i, forgotten * f * read(slopes + at), cell * i * (1.0f - z * z),
+                         d * ratio * o * (1.0f - o)};
+    for (int gate = 0; gate < 4; gate++) {
+      write(dprojected + first + gate * (long long)width, of[gate]);
+      write(drecurrent + head + gate * (long long)w, of[gate]);
+    }
+    // All of h' went into the gates; what reaches h comes back through the weight.
+    dh_before[state] = 0.0f;
+    dc_before[state] = cell * f;
+    dn_before[state] = sum * f;
+  }
+}
+
+} // namespace
+
+// Which frame, the last arguments of each kernel.
+#define FRAME const int *lengths, int t, int time, int batch, int width
+
+#define RECURRENT(T, O, name)                                                                                         \
+  extern "C" __global__ void lstm_##name##_forward(                                                                   \
+      const T *projected, const float *recurrent, const float *bias_ih, const float *bias_hh, const T *h0,            \
+      const float *c, T *y, float *c_new, O *operand, T *gates, float *cells, FRAME) {                                \
+    lstm_forward({lengths, t, time, batch, width}, projected, recurrent, bias_ih, bias_hh, h0, c, y, c_new, operand,  \
+                 gates, cells);                                                                                       \
+  }                                                                                                                   \
+  extern "C" __global__ void lstm_##name##_backward(                                                                  \
+      const T *gates, const float *c0, const float *cells, const T *h0, const T *y, const T *dy,                      \
+      const float *through, const float *dh, const float *dc, float *dh_before, float *dc_before, O *dgates,          \
+      O *previous, FRAME) {                                                                                           \
+    lstm_backward({lengths, t, time, batch, width}, gates, c0, cells, h0, y, dy, through, dh, dc, dh_before,          \
+                  dc_before, dgates, previous);                                                                       \
+  }                                                                                                                   \
+  extern "C" __global__ void gru_##name##_forward(                                                                    \
+      const T *projected, const float *recurrent, const float *bias_ih, const float *bias_hh, const float *h, T *y,   \
+      float *h_new, O *operand, T *gates, T *reset, FRAME) {                                                          \
+    gru_forward({lengths, t, time, batch, width}, projected, recurrent, bias_ih, bias_hh, h, y, h_new, operand,       \
+                gates, reset);                                                                                        \
+  }                                                                                                                   \
+  extern "C" __global__ void gru_##name##_backward(                                                                   \
+      const T *gates, const T *reset, const T *h0, const T *y, const T *dy, const float *through, const float *dh,    \
+      float *dh_before, O *dprojected, O *drecurrent, O *previous, FRAME) {                                           \
+    gru_backward({lengths, t, time, batch, width}, gates, reset, h0, y, dy, through, dh, dh_before, dprojected,       \
+                 drecurrent, previous);                                                                               \
+  }                                                                                                                   \
+  extern "C" __global__ void slstm_##name##_forward(                                                                  \
+      const T *projected, const float *recurrent, const T *h, const float *c, const float *n, const float *m, T *y,   \
+      T *h_new, float *c_new, float *n_new, float *m_new, O *operand, T *gates, T *slopes, float *cells,              \
+      float *norms, int w, FRAME) {                                                                                   \
+    slstm_forward({lengths, t, time, batch, width}, w, projected, recurrent, h, c, n, m, y, h_new, c_new, n_new,      \
+                  m_new, operand, gates, slopes, cells, norms);                                                       \
+  }                                                                                                                   \
+  extern "C" __global__ void slstm_##name##_backward(                                                                 \
+      const T *gates, const T *slopes, const float *c0, const float *n0, const float *cells, const float *norms,      \
+      const T *h0, const T *y, const T *dy, const float *through, const float *dh, const float *dc, const float *dn,  \
+      float *dh_before, float *dc_before, float *dn_before, T *dprojected, O *drecurrent, O *previous, int w,         \
+      FRAME) {                                                                                                        \
+    slstm_backward({lengths, t, time, batch, width}, w, gates, slopes, c0, n0, cells, norms, h0, y, dy, through, dh,  \
+                   dc, dn, dh_before, dc_before, dn_before, dprojected, drecurrent, previous);                        \
+  }
+
+RECURRENT(float, float, f32)
+RECURRENT(__nv_bfloat16, __nv_bfloat16, bf16)
+// As above, but for products of bf16.
+RECURRENT(float, __nv_bfloat16, mixed)

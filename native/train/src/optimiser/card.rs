@@ -1,0 +1,115 @@
+//! Updates of all parameters at once, on the card that has them.
+
+use candle_core::{DType, Tensor};
+use sconce_core::ops::card::adamw::{AdamW, Parameter, Settings, State};
+use sconce_core::{Error, Result};
+
+use super::{Decay, Kind, Memory, Optimiser};
+
+impl Optimiser {
+    /// One update of all parameters, in the order they were given to `new`, each with a gradient that is a sum of which
+    /// `learned` is the weight: the norm of the mean gradient before it is clipped. One that is not finite changes
+    /// nothing. `None` where there are no kernels for it, and nothing was done.
+    pub fn update_at_once(
+        &mut self,
+        parameters: &[(&Tensor, Tensor)],
+        numbers: [f64; 3],
+    ) -> Result<Option<f64>> {
+        if !self.begin_at_once(parameters, numbers)? {
+            return Ok(None);
+        }
+        let State { updates, norm } = self.at_once()?.state()?;
+        self.updates = updates;
+        Ok(Some(norm))
+    }
+
+    /// Whether there are kernels for updates of this kind.
+    pub fn has_kernels(&self) -> bool {
+        matches!(self.config.kind, Kind::AdamW | Kind::Adam)
+    }
+
+    /// As [`update_at_once`](Self::update_at_once), of which nothing is waited for: whether it was launched.
+    pub fn begin_at_once(
+        &mut self,
+        parameters: &[(&Tensor, Tensor)],
+        [learned, max_norm, lr]: [f64; 3],
+    ) -> Result<bool> {
+        if parameters.len() != self.parameters.len()
+            || !self.has_kernels()
+            || !parameters.iter().all(|(p, g)| has_kernels(p, g))
+        {
+            return Ok(false);
+        }
+        for (i, (p, g)) in parameters.iter().enumerate() {
+            self.check(i, p.elem_count(), g.elem_count())?;
+        }
+        let mut kept = vec![];
+        for (memory, (p, _)) in self.memory.iter_mut().zip(parameters) {
+            let Memory { moments: [mean, square], average } = memory;
+            kept.push((mean.beside(p)?, square.beside(p)?, average.beside(p)?));
+        }
+        let all = parameters.iter().zip(&kept).zip(&self.parameters);
+        let all = all.filter_map(|(((p, g), (mean, square, average)), known)| {
+            let (mean, square) = (mean.as_ref()?, square.as_ref()?);
+            Some(Parameter { p, g, mean, square, average: average.as_ref(), decays: known.decay })
+        });
+        let all: Vec<Parameter> = all.collect();
+        let settings = self.settings([learned, max_norm, lr]);
+        let known = self.card.take().filter(|card| card.fits(&all));
+        let Some(mut card) = known.map_or_else(|| AdamW::new(&all), |card| Ok(Some(card)))? else {
+            return Ok(false);
+        };
+        card.prepare(&all, &settings, self.updates)?;
+        card.launch()?;
+        self.card = Some(card);
+        Ok(true)
+    }
+
+    /// The update of all parameters as it was launched last, by gradients in these places: recorded, or for what is
+    /// played from now on.
+    pub fn at_once(&mut self) -> Result<&mut AdamW> {
+        self.card.as_mut().ok_or_else(|| Error::not_found("an update on the card"))
+    }
+
+    /// The same to look at.
+    pub fn known_at_once(&self) -> Result<&AdamW> {
+        self.card.as_ref().ok_or_else(|| Error::not_found("an update on the card"))
+    }
+
+    /// Writes the numbers of what is played from now on: [learned, max_norm, lr] as `update_at_once` has them.
+    pub fn set_at_once(&mut self, numbers: [f64; 3]) -> Result<()> {
+        let (settings, updates) = (self.settings(numbers), self.updates);
+        self.at_once()?.set(&settings, updates)
+    }
+
+    /// Takes note of the updates that were played.
+    pub fn updated_at_once(&mut self, updates: u64) -> Result<()> {
+        self.updates = updates;
+        self.at_once()?.made(updates);
+        Ok(())
+    }
+
+    fn settings(&self, [learned, max_norm, learning_rate]: [f64; 3]) -> Settings {
+        let config = &self.config;
+        let (decoupled_decay, coupled_decay) = match config.decay() {
+            Decay::Coupled => (0.0, config.weight_decay),
+            _ => (config.weight_decay, 0.0),
+        };
+        Settings {
+            learning_rate,
+            learned,
+            max_norm,
+            beta1: config.beta1.unwrap_or(0.0),
+            beta2: config.beta2.unwrap_or(0.0),
+            eps: config.eps.unwrap_or(0.0),
+            decoupled_decay,
+            coupled_decay,
+            ema_decay: self.ema_decay.unwrap_or(0.0),
+        }
+    }
+}
+
+fn has_kernels(p: &Tensor, g: &Tensor) -> bool {
+    let on_card = p.device().is_cuda() && g.device().same_device(p.device());
+    on_card && p.dtype() == DType::F32 && matches!(g.dtype(), DType::F32 | DType::BF16)
+}

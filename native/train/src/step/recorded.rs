@@ -1,0 +1,269 @@
+//! Training steps on a card that are recorded once and played again.
+//!
+//! What a step reads lies at fixed places: frames, labels and weights of the batch, which go there while the card works
+//! on the batch before; the states that windows begin with; learning rate, denominators and the number that masks are
+//! drawn from. Losses and norms stay on the card until they are asked for.
+
+use candle_core::{DType, Device, Tensor};
+use sconce_core::backbone::{Context, State};
+use sconce_core::device::{Graph, Uploads};
+use sconce_core::ops::{card, tensor};
+use sconce_core::policy::{Frames, Placed};
+use sconce_core::spec::HeadsKind;
+use sconce_core::{Error, Result};
+
+use super::{Examples, Losses, MOST_PENDING, Stepped, Stepper};
+use crate::loss::{Denominators, Sums};
+
+/// A step of batches of one shape.
+pub(super) struct Recorded {
+    graph: Graph,
+    shape: [usize; 2],
+    buffers: Buffers,
+    uploads: Uploads,
+    /// Where the graph has its gradients.
+    gradients: Vec<u64>,
+}
+
+struct Buffers {
+    words: Tensor,
+    placed: Placed,
+    /// u16, as bytes in whole words.
+    labels: Tensor,
+    weights: Tensor,
+    /// What windows begin with and end with.
+    before: State,
+    after: State,
+    /// i64: what masks are drawn from.
+    counter: Tensor,
+    /// f64 `[MOST_PENDING, sums + 3]`
+    results: Tensor,
+}
+
+/// A step whose figures are on the card.
+pub(super) struct Pending {
+    denominators: Denominators,
+}
+
+impl Stepper {
+    /// Whether a step of such a batch is one that can be recorded: a whole update by kernels alone.
+    pub fn records(&self, x: Examples<'_>) -> bool {
+        let (batch, time) = (x.frames.batch, x.frames.time);
+        let whole = |each: Option<usize>, all: usize| each.is_none_or(|each| each >= all);
+        self.policy.device().is_cuda()
+            && self.policy.spec().heads.kind == HeadsKind::Independent
+            && !self.objective.normalises()
+            && self.loss_scale.is_none()
+            && self.optimiser.has_kernels()
+            && self.unroll.recompute.is_none()
+            && whole(self.unroll.truncate_bptt, time)
+            && whole(self.unroll.micro_batch, batch)
+            && self.learned == 0.0
+            && x.weights.iter().any(|weight| *weight != 0.0)
+    }
+
+    /// Begins a step that can be recorded; its figures come with [`results`](Self::results), which has to be called
+    /// before there are more than [`MOST_PENDING`]. Gives the state after it as [`step_from`](Self::step_from).
+    pub fn begin(
+        &mut self,
+        x: Examples<'_>,
+        state: &State,
+        draw: u64,
+        learning_rate: f64,
+    ) -> Result<Option<State>> {
+        let shape = [x.frames.batch, x.frames.time];
+        self.objective.check_labels(x.labels, x.weights)?;
+        let denominators =
+            self.objective.denominators(x.weights.len(), Some(x.weights), None)?.times(1.0);
+        let numbers = [1.0, self.max_grad_norm, learning_rate];
+        let known = self.recorded.take().filter(|recorded| recorded.shape == shape);
+        let recorded = match known {
+            Some(mut recorded) => {
+                let words = self.words(x)?;
+                recorded.uploads.send(&words, &recorded.buffers.words)?;
+                recorded.buffers.set(state, draw, self.unroll.carry)?;
+                self.loss_there(&recorded.buffers)?.prepare(&denominators.numbers())?;
+                self.optimiser.at_once()?.point_at(&recorded.gradients)?;
+                self.optimiser.set_at_once(numbers)?;
+                recorded.graph.play()?;
+                recorded
+            }
+            None => self.record(x, state, draw, &denominators, numbers)?,
+        };
+        let row = self.pending.len();
+        let after = self.keep(&recorded.buffers, row)?;
+        self.pending.push(Pending { denominators });
+        self.recorded = Some(recorded);
+        Ok(after)
+    }
+
+    /// How many steps wait to tell their figures.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The figures of the steps since they were asked for last.
+    ///
+    /// # Errors
+    /// Of each its own: `NonFinite` for a loss or a gradient that is not finite, which changed nothing.
+    pub fn results(&mut self) -> Result<Vec<Result<Stepped>>> {
+        let pending = std::mem::take(&mut self.pending);
+        let Some(recorded) = self.recorded.as_ref().filter(|_| !pending.is_empty()) else {
+            return Ok(vec![]);
+        };
+        let results = recorded.buffers.results.narrow(0, 0, pending.len())?;
+        let rows: Vec<Vec<f64>> = results.to_vec2()?;
+        if let Some([updates, ..]) = rows.last().map(|row| &row[row.len() - STATE..]) {
+            self.optimiser.updated_at_once(*updates as u64)?;
+        }
+        let stepped = pending.iter().zip(&rows).map(|(pending, row)| {
+            let (totals, state) = row.split_at(row.len() - STATE);
+            let loss = self.objective.finish(&Sums::of_totals(totals), &pending.denominators)?;
+            if !state[1].is_finite() {
+                return Err(Error::NonFinite { what: "gradient".into(), value: state[1] });
+            }
+            let losses = Losses { total: loss.value, heads: loss.per_head, teacher_kl: None };
+            Ok(Stepped { losses, grad_norm: state[1], learned: true, gradients: vec![] })
+        });
+        Ok(stepped.collect())
+    }
+
+    /// Makes a step and records it.
+    fn record(
+        &mut self,
+        x: Examples<'_>,
+        state: &State,
+        draw: u64,
+        denominators: &Denominators,
+        numbers: [f64; 3],
+    ) -> Result<Recorded> {
+        let Device::Cuda(card) = self.policy.device().clone() else {
+            return Err(Error::mismatch("device", "a card", "another"));
+        };
+        let words = self.words(x)?;
+        let buffers = self.buffers(x, words.len())?;
+        let mut uploads = Uploads::new(&card, words.len())?;
+        uploads.send(&words, &buffers.words)?;
+        buffers.set(state, draw, self.unroll.carry)?;
+        self.loss_there(&buffers)?.prepare(&denominators.numbers())?;
+        let shape = [x.frames.batch, x.frames.time];
+        let mut gradients = vec![];
+        let graph = Graph::record(&card, |recording| {
+            let own = self.gradients(&buffers, shape)?;
+            let weights = self.policy.weights().values();
+            let given: Vec<(&Tensor, Tensor)> = weights.map(|w| &**w).zip(own).collect();
+            if recording {
+                gradients = given
+                    .iter()
+                    .map(|(_, g)| card::pointer(g))
+                    .collect::<candle_core::Result<_>>()?;
+                return self.optimiser.at_once()?.launch();
+            }
+            match self.optimiser.begin_at_once(&given, numbers)? {
+                true => Ok(()),
+                false => Err(Error::not_found("kernels of an update")),
+            }
+        })?;
+        Ok(Recorded { graph, shape, buffers, uploads, gradients })
+    }
+
+    /// Frames, labels and weights of a batch as the card takes them.
+    fn words(&self, x: Examples<'_>) -> Result<Vec<u32>> {
+        let mut words = vec![];
+        self.policy.words(x.frames, &mut words)?;
+        let pairs = x
+            .labels
+            .chunks(2)
+            .map(|pair| u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or(0)) << 16);
+        words.extend(pairs);
+        words.extend(x.weights.iter().map(|weight| weight.to_bits()));
+        Ok(words)
+    }
+
+    fn buffers(&self, x: Examples<'_>, words: usize) -> Result<Buffers> {
+        let frames: &Frames = x.frames;
+        let placed = self.policy.place(frames)?;
+        let device = self.policy.device();
+        let before = self.policy.zero_state(frames.batch)?.hand_on()?;
+        let sums = 3 * self.policy.spec().heads.parts.len();
+        Ok(Buffers {
+            words: Tensor::zeros(words, DType::U32, device)?,
+            placed,
+            labels: Tensor::zeros(x.labels.len().div_ceil(2) * 4, DType::U8, device)?,
+            weights: Tensor::zeros(x.weights.len(), DType::F32, device)?,
+            after: before.hand_on()?,
+            before,
+            counter: Tensor::zeros(1, DType::I64, device)?,
+            results: Tensor::zeros((MOST_PENDING, sums + STATE), DType::F64, device)?,
+        })
+    }
+
+    /// Forward, loss and backward: the gradient of each weight, in the order of their names.
+    fn gradients(&self, buffers: &Buffers, [_, time]: [usize; 2]) -> Result<Vec<Tensor>> {
+        let Buffers { words, placed, labels, weights, before, after, counter, .. } = buffers;
+        placed.take(words, 0)?;
+        card::copy_words(words, placed.len(), labels)?;
+        card::copy_words(words, placed.len() + labels.elem_count() / 4, weights)?;
+        let mut context = Context::training(self.seed, 0).chunk(time, 0, time).from_window(0);
+        if !self.unroll.carry {
+            context = context.forgetting();
+        }
+        let forward = || self.policy.forward_placed(placed, before, &context);
+        let (logits, next) = card::counted(counter, || self.precision.during(forward))?;
+        let logits = logits.contiguous()?;
+        let loss = self.loss_there(buffers)?;
+        let rows = card::loss::Placed { logits: &logits.detach(), labels, weights };
+        let gradient = loss.gradient_placed(rows)?;
+        let store = self.precision.during(|| tensor::backward(&logits, gradient))?;
+        if self.unroll.carry {
+            for (from, to) in next.0.iter().zip(&after.0) {
+                card::copy(&from.detach(), to)?;
+            }
+        }
+        let mut missing = vec![];
+        let mut all = vec![];
+        for (name, weight) in self.policy.weights() {
+            match store.get(weight) {
+                Some(gradient) => all.push(gradient.contiguous()?),
+                None => missing.push(name.clone()),
+            }
+        }
+        match missing.is_empty() {
+            true => Ok(all),
+            false => Err(Error::NoGradient { weights: missing }),
+        }
+    }
+
+    fn loss_there(&self, buffers: &Buffers) -> Result<&card::loss::Loss> {
+        self.loss_on_card(&buffers.weights)
+    }
+
+    /// Keeps the figures of the last step; gives the state after it, where windows go on.
+    fn keep(&self, buffers: &Buffers, row: usize) -> Result<Option<State>> {
+        let row = buffers.results.narrow(0, row, 1)?.squeeze(0)?;
+        let sums = row.elem_count() - STATE;
+        card::copy(self.loss_there(buffers)?.sums_there(), &row.narrow(0, 0, sums)?)?;
+        let state = self.optimiser.known_at_once()?.state_there();
+        card::copy(state, &row.narrow(0, sums, STATE)?)?;
+        match self.unroll.carry {
+            true => Ok(Some(buffers.after.hand_on()?)),
+            false => Ok(None),
+        }
+    }
+}
+
+/// Numbers of [`card::adamw::AdamW::state_there`].
+const STATE: usize = 3;
+
+impl Buffers {
+    /// Writes what is small, or on the card already.
+    fn set(&self, state: &State, draw: u64, carry: bool) -> Result<()> {
+        card::overwrite(&self.counter, &[draw as i64])?;
+        if carry {
+            for (from, to) in state.0.iter().zip(&self.before.0) {
+                card::copy(&tensor::moved(from, to)?, to)?;
+            }
+        }
+        Ok(())
+    }
+}
