@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::backbone::{self, Backbone, Context, State};
 use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
+use crate::device::{Held, Owner};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
 use crate::ops::{self, Ids, simd::non_finite, tensor};
@@ -65,6 +66,7 @@ pub(crate) struct Input {
 }
 
 pub struct Policy {
+    _held: Held,
     spec: Spec,
     weights: Weights,
     /// Any of them: what is made on the way to the logits is made beside it.
@@ -107,7 +109,9 @@ impl Policy {
         let moved = |(name, weight): (&String, &Weight)| {
             Ok((name.clone(), weight.detach().to_device(device)?.into()))
         };
-        let weights = self.weights.iter().map(moved).collect::<Result<_>>()?;
+        let weights = self.weights.iter().map(moved).collect::<Result<_>>();
+        let bytes = size_of::<f32>() * self.num_weights();
+        let weights = weights.map_err(|error| error.asking("a policy", bytes as u64))?;
         Self::build(&self.spec, Source::Stored(weights), false, self.notes.clone())
     }
 
@@ -157,6 +161,7 @@ impl Policy {
         let weights = b.finish()?;
         let place = weights.values().next().ok_or_else(|| Error::not_found("a weight"))?;
         Ok(Policy {
+            _held: Held::of(Owner::Weights, weights.values().map(|weight| &**weight)),
             place: Tensor::clone(place),
             tables,
             slots: spec.embedding.id_slots(),

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sconce_core::backbone::Context;
+use sconce_core::device;
 use sconce_core::embedding::melee;
 use sconce_core::heads::{Decision, NONE};
 use sconce_core::policy::Frames;
@@ -286,6 +287,11 @@ impl Session {
         Ok(true)
     }
 
+    /// Ends it where that may take its time.
+    pub fn leave(self: Box<Self>) {
+        device::leave(self.policy().device().clone(), self);
+    }
+
     /// One decision for one raw row.
     ///
     /// # Shapes
@@ -383,7 +389,7 @@ impl Session {
         }
         let (policy, row) = (self.model.policy(), &self.asked.row);
         let (frames, state) = match &self.moments.now().state {
-            Carried::Tensors(state) if !self.looks_back() => {
+            Carried::Tensors { state, .. } if !self.looks_back() => {
                 (window(std::iter::once(row.view())), state)
             }
             _ => (self.window(row), self.model.zero_state()),

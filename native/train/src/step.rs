@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use crate::gradients::WeightGradient;
 use crate::loss::{Denominators, LossOptions, Objective, Rows, SHARD_ROWS, Sums};
 use crate::loss_scale::LossScale;
-use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm, squares_of};
+use crate::optimiser::{
+    Next, Optimiser, OptimiserConfig, Parameter, clip, squared_norm, squares_of,
+};
 use crate::teacher::{Lesson, Teacher};
 
 /// Weights, and all that is needed to change them.
@@ -324,11 +326,13 @@ impl Stepper {
             Ok(clipped) => clipped,
         };
         self.optimiser.begin();
-        for (i, (name, weight)) in weights.iter().enumerate() {
+        let nexts = nexts(&mut self.optimiser, weights, factor, learning_rate);
+        let nexts = nexts.inspect_err(|_| self.optimiser.give_up())?;
+        for (i, ((name, weight), next)) in weights.iter().zip(nexts).enumerate() {
             let before = seen.is_some().then(|| tensor::to_vec(weight)).transpose()?;
             let optimiser = &mut self.optimiser;
-            match weight.gradient_tensor() {
-                Some(g) => optimiser.update_tensor(i, weight, &g, factor, learning_rate)?,
+            match next {
+                Some(next) => optimiser.take(i, weight, next)?,
                 None => weight.gradient(|gradient| {
                     let update =
                         |w: &mut [f32]| optimiser.update(i, w, gradient, factor, learning_rate);
@@ -506,6 +510,21 @@ fn census(weights: &Weights, store: &GradStore) -> Result<()> {
         true => Ok(()),
         false => Err(Error::NoGradient { weights: missing }),
     }
+}
+
+/// What an update will make of the weights on another device than a CPU, of all before any changes: there may be no
+/// room for them.
+fn nexts(
+    optimiser: &mut Optimiser,
+    weights: &Weights,
+    factor: f64,
+    lr: f64,
+) -> Result<Vec<Option<Next>>> {
+    let mut next = |(i, weight): (usize, &Weight)| {
+        let gradient = weight.gradient_tensor();
+        gradient.map(|g| optimiser.next(i, weight, &g, factor, lr)).transpose()
+    };
+    weights.values().enumerate().map(&mut next).collect()
 }
 
 /// Sum of the squares of all gradients. Those of another device are read from there at once.

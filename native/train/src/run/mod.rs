@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use sconce_core::backbone::State;
 use sconce_core::checkpoint::{Optimiser, Snapshot};
+use sconce_core::device::{self, Caching};
 use sconce_core::{Error, Policy, Result, Spec, pool};
 use sconce_data::{Batch, Corpus, View};
 use serde_json::{Value, json};
@@ -130,6 +131,8 @@ struct Run<'a> {
     validation: (Side, Vec<View>),
     epoch_steps: u64,
     progress: Progress,
+    /// Until all of the above has left the card.
+    _caching: Caching,
 }
 
 impl<'a> Run<'a> {
@@ -226,6 +229,7 @@ impl<'a> Run<'a> {
             validation,
             epoch_steps,
             progress,
+            _caching: Caching::on(&device),
         })
     }
 
@@ -385,6 +389,8 @@ impl<'a> Run<'a> {
             self.stepper.forget();
             let Some(told) = self.room.halve(&error, self.progress.step) else { return Err(error) };
             self.stepper.set_micro_batch(self.room.windows());
+            // What the halves take is not what was freed of the whole.
+            device::shrink(self.stepper.policy().device());
             (self.events)(told);
         }
     }
