@@ -1,13 +1,17 @@
 replays = System.get_env("SCONCE_REPLAYS")
 
-# What a build with CUDA says, or one without it, and what it says where there is no driver.
+# What a build with CUDA says, or one without it, and what it says where there is no driver, or no card.
 {:ok, %{cuda: cuda}} = Sconce.native_info()
-driver = not match?({:error, %{details: %{cause: "driver"}}}, Sconce.Native.device_check(0))
+found = Sconce.Native.device_check(0)
+driver = not match?({:error, %{details: %{cause: "driver"}}}, found)
 
 exclude =
-  [:gpu, :slow, cuda: not cuda, driver: not driver] ++ if(replays, do: [], else: [:replays])
+  [:gpu, :nvml, :slow, cuda: not cuda, driver: not driver, card: found != :ok] ++
+    if(replays, do: [], else: [:replays])
 
-IO.puts("Tests tagged :gpu and :slow are left out; --include gpu, --include slow run them too.")
+IO.puts(
+  "Tests tagged :gpu, :nvml and :slow are left out; --include gpu and the like run them too."
+)
 
 unless replays do
   IO.puts("SCONCE_REPLAYS is not set: tests on real games are skipped.")

@@ -330,7 +330,7 @@ defmodule Sconce.GPUTest do
   end
 
   describe "on a real GPU" do
-    @describetag :gpu
+    @describetag :nvml
 
     test "every question about every card has an answer that can be" do
       assert {:ok, count} = GPU.device_count()

@@ -11,7 +11,7 @@ mod cuda;
 mod ledger;
 mod memory;
 #[cfg(feature = "cuda")]
-pub use cuda::{Caching, leave, memory, open, release, shrink};
+pub use cuda::{Caching, Graph, leave, memory, open, release, shrink};
 #[cfg(feature = "cuda")]
 pub use ledger::Held;
 pub use memory::{Budget, Kept, Memory, Owner, allow, budget};

@@ -85,6 +85,11 @@ impl Heads {
         Ok(logits)
     }
 
+    /// Whether no head reads another's choice.
+    pub fn are_independent(&self) -> bool {
+        !matches!(self.layers, Layers::Autoregressive { .. })
+    }
+
     /// Logits `[n, num_logits]` of heads that do not read each other's choices, from what was uploaded before.
     pub(crate) fn independent(&self, trunk: &Tensor, prior: &[Ids]) -> Result<Tensor> {
         let rows = tensor::rows(trunk.dims()).0;
@@ -103,7 +108,7 @@ impl Heads {
 
     /// Chooses for each row.
     pub fn act(&self, trunk: &Tensor, previous: &[u16], draw: Draw) -> Result<Decision> {
-        if !matches!(self.layers, Layers::Autoregressive { .. }) {
+        if self.are_independent() {
             return self.decide(
                 tensor::to_vec(&self.forward(trunk, None, previous)?)?,
                 previous,
@@ -249,23 +254,32 @@ impl Heads {
 
     /// The rows of the prior tables that belong to the previous choices, by head.
     pub(crate) fn prior_rows(&self, rows: usize, previous: &[u16]) -> Result<Vec<Ids>> {
+        let ids = self.prior_ids(rows, previous)?.into_iter();
+        let heads = self.spec.iter().zip(&self.prior).zip(ids);
+        let of_head = |((part, table), ids): ((spec::Part<'_>, &Weight), Arc<[u32]>)| {
+            Ids::of(&flat_prior(part.head.kind, table)?, ids, &part.head.name)
+        };
+        heads.map(of_head).collect()
+    }
+
+    /// The same as numbers.
+    pub(crate) fn prior_ids(&self, rows: usize, previous: &[u16]) -> Result<Vec<Arc<[u32]>>> {
         let width = self.spec.num_labels();
         if !self.prior.is_empty() && previous.len() != rows * width {
             return Err(Error::mismatch("previous labels", rows * width, previous.len()));
         }
-        let heads = self.spec.iter().zip(&self.prior);
-        let of_head = |(part, table): (spec::Part<'_>, &Weight)| {
+        self.check_classes(previous, true)?;
+        let of_head = |(part, _): (spec::Part<'_>, &Weight)| {
             let previous = previous.chunks_exact(width).map(|row| &row[part.labels..]);
-            let ids: Arc<[u32]> = match part.head.kind {
+            match part.head.kind {
                 HeadKind::Categorical(n) => previous.map(|p| row(p[0], n)).collect(),
                 // Each bit has a row for off, on and none.
                 HeadKind::Bernoulli(n) => previous
                     .flat_map(|p| (0..n).map(move |i| row(p[i], 2) * n as u32 + i as u32))
                     .collect(),
-            };
-            Ids::of(&flat_prior(part.head.kind, table)?, ids, &part.head.name)
+            }
         };
-        heads.map(of_head).collect()
+        Ok(self.spec.iter().zip(&self.prior).map(of_head).collect())
     }
 
     /// These rows, `[n, num_logits]`.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use candle_core::{Device, Tensor};
 use serde_json::Value;
@@ -16,6 +16,14 @@ use crate::ops::{self, Ids, simd::non_finite, tensor};
 use crate::sampling::Draw;
 use crate::weights::{Builder, Init, Source, Weight, Weights};
 use crate::{Error, Result, Spec};
+
+#[cfg(feature = "cuda")]
+mod recorded;
+mod steps;
+
+#[cfg(feature = "cuda")]
+pub use recorded::unrecorded;
+pub use steps::Stepped;
 
 /// Frames as a policy reads them: `batch x time` rows, normalised by the embedding.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +49,13 @@ impl Frames {
             ids: part(&self.ids, shape, rows, range),
             previous: part(&self.previous, shape, rows, range),
         }
+    }
+}
+
+fn check_logits(logits: &[f32]) -> Result<()> {
+    match non_finite(logits) {
+        Some(value) => Err(Error::NonFinite { what: "logits".into(), value: value.into() }),
+        None => Ok(()),
     }
 }
 
@@ -78,6 +93,9 @@ pub struct Policy {
     heads: Heads,
     notes: Value,
     turn: Mutex<()>,
+    /// Until the policy's end.
+    #[cfg(feature = "cuda")]
+    alive: Arc<()>,
 }
 
 impl Policy {
@@ -172,6 +190,8 @@ impl Policy {
             spec: spec.clone(),
             notes,
             turn: Mutex::new(()),
+            #[cfg(feature = "cuda")]
+            alive: Arc::new(()),
         })
     }
 
@@ -213,6 +233,20 @@ impl Policy {
     /// # Errors
     /// `Mismatch` for fewer or more numbers than so many frames have, `OutOfRange` for an id that a table has not.
     pub(crate) fn input(&self, frames: &Frames) -> Result<Input> {
+        let (continuous, ids) = self.read(frames)?;
+        let shape = (frames.batch * frames.time, self.continuous);
+        let tables = self.tables.iter().zip(ids);
+        Ok(Input {
+            shape: (frames.batch, frames.time),
+            ids: tables
+                .map(|((name, table), ids)| Ids::of(table, ids, name))
+                .collect::<Result<_>>()?,
+            continuous: tensor::beside(&self.place, continuous.to_vec(), shape)?,
+        })
+    }
+
+    /// Continuous features, and the rows of each table.
+    fn read<'a>(&self, frames: &'a Frames) -> Result<(&'a [f32], Vec<Arc<[u32]>>)> {
         let rows = frames.batch * frames.time;
         for (what, expected, got) in [
             ("continuous features", rows * self.continuous, frames.continuous.len()),
@@ -222,19 +256,20 @@ impl Policy {
                 return Err(Error::mismatch(what, expected, got));
             }
         }
-        let (features, shape) = (frames.continuous.clone(), (rows, self.continuous));
         let tables = self.tables.iter().map(|(name, table)| {
             let of_table: Vec<usize> =
                 (0..self.slots.len()).filter(|&i| self.slots[i].table == name).collect();
             let rows = frames.ids.chunks_exact(self.slots.len());
-            let ids = rows.flat_map(|row| of_table.iter().map(|&i| row[i])).collect();
-            Ids::of(table, ids, name)
+            let ids: Arc<[u32]> = rows.flat_map(|row| of_table.iter().map(|&i| row[i])).collect();
+            Ids::check(table, &ids, name)?;
+            Ok(ids)
         });
-        Ok(Input {
-            shape: (frames.batch, frames.time),
-            ids: tables.collect::<Result<_>>()?,
-            continuous: tensor::beside(&self.place, features, shape)?,
-        })
+        Ok((&frames.continuous, tables.collect::<Result<_>>()?))
+    }
+
+    /// The choices by logits `[n, num_logits]` of heads that do not read each other's; `previous` as frames have it.
+    pub fn decide(&self, logits: Vec<f32>, previous: &[u16], draw: Draw) -> Result<Decision> {
+        self.heads.decide(logits, previous, draw)
     }
 
     /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
@@ -334,9 +369,7 @@ impl Policy {
         let _turn = self.turn();
         let (last, state) = self.last(frames, state, context)?;
         let decision = self.heads.act(&last, &self.last_previous(frames), draw)?;
-        if let Some(value) = non_finite(&decision.logits) {
-            return Err(Error::NonFinite { what: "logits".into(), value: value.into() });
-        }
+        check_logits(&decision.logits)?;
         if !context.is_forgetful() {
             state.check_finite()?;
         }

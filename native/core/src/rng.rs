@@ -43,6 +43,11 @@ impl Rng {
         Rng { key: [mixed[0], mixed[1]], step }
     }
 
+    /// All there is to it, as kernels read it: its key, then its step, the lower words first.
+    pub fn words(&self) -> [u32; 4] {
+        [self.key[0], self.key[1], self.step as u32, (self.step >> 32) as u32]
+    }
+
     /// Four words at a block index.
     pub fn block(&self, index: u64) -> [u32; 4] {
         let counter =

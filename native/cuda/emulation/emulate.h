@@ -41,8 +41,8 @@ struct Thread {
 struct Block {
   const char *kernel = "";
   std::vector<Thread> threads;
-  // Those from `begun` on have not begun.
-  size_t current = 0, begun = 0;
+  // Those from `begun` on have not begun, and those from `end` on are not to yet.
+  size_t current = 0, begun = 0, end = 0;
   Fiber *running = nullptr;
   Fiber scheduler;
   std::vector<Fiber *> idle;
@@ -50,16 +50,18 @@ struct Block {
   const void *arguments = nullptr;
 };
 
-// One launch at a time: what a block shares is in memory of which there is one copy.
-HIDDEN inline Block block;
+// One launch at a time: what a block shares is in memory of which there is one copy. It is there until the process is
+// gone: threads may still run when it ends.
+HIDDEN inline Block &block = *new Block;
 HIDDEN inline std::mutex one_at_a_time;
 
 #ifdef __x86_64__
-// Goes on with the stack `to`; what a call keeps lies on top of a stack that waits.
+// Goes on with the stack `to`; what a call keeps lies on top of a stack that waits. It jumps back, as a processor
+// takes a return for one to where the last call came from.
 [[gnu::naked, gnu::noinline]] inline void swap_stacks(void **, void *) {
   asm("push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
       "mov %rsp, (%rdi)\n mov %rsi, %rsp\n"
-      "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret");
+      "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n pop %rdx\n jmp *%rdx");
 }
 #else
 #error "kernels are emulated on x86-64"
@@ -70,7 +72,7 @@ inline void switch_to(Fiber &from, Fiber &to) { swap_stacks(&from.top, to.top); 
 // Runs threads that have not begun, one after another.
 inline void run_threads() {
   for (;;) {
-    while (block.begun < block.threads.size()) {
+    while (block.begun < block.end) {
       block.current = block.begun++;
       threadIdx = block.threads[block.current].index;
       block.call(block.arguments);
@@ -81,15 +83,18 @@ inline void run_threads() {
   }
 }
 
-// A new stack has a page before it that none may touch.
+// A new stack has a page before it that none may touch. Its top is somewhere in a page, so that not all stacks want
+// the same places of a cache.
 inline Fiber *new_fiber() {
+  static size_t count = 0;
   void *memory = mmap(nullptr, PAGE + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, PAGE, PROT_NONE) != 0) {
     perror("a stack for a thread of a kernel");
     abort();
   }
+  char *end = static_cast<char *>(memory) + PAGE + STACK - count++ * 320 % PAGE / 16 * 16;
   // As if called by nobody, with nothing in the six registers that a call keeps.
-  void **top = reinterpret_cast<void **>(static_cast<char *>(memory) + PAGE + STACK) - 8;
+  void **top = reinterpret_cast<void **>(end) - 8;
   top[6] = reinterpret_cast<void *>(run_threads);
   return new Fiber{top};
 }
@@ -105,23 +110,6 @@ inline void wait(State state, unsigned lanes = 0) {
 inline void run_on(Fiber *fiber) {
   block.running = fiber;
   switch_to(block.scheduler, *fiber);
-}
-
-// Runs what can run.
-inline void step() {
-  while (block.begun < block.threads.size()) {
-    if (block.idle.empty()) block.idle.push_back(new_fiber());
-    Fiber *fiber = block.idle.back();
-    block.idle.pop_back();
-    run_on(fiber);
-  }
-  for (size_t i = 0; i < block.threads.size(); i++) {
-    Thread &thread = block.threads[i];
-    if (thread.state != State::Ready) continue;
-    block.current = i;
-    threadIdx = thread.index;
-    run_on(thread.fiber);
-  }
 }
 
 // The lanes of a warp that wait together with that of `lane`, or none if one of them is elsewhere.
@@ -147,18 +135,33 @@ inline bool release_warp(Thread *warp, unsigned count) {
   return any;
 }
 
-// Lets go on those for which all wait that they wait for; whether there are any.
-inline bool release() {
+// Runs the threads of a warp until each has ended or waits for other warps, or for nobody.
+inline void run_warp(size_t first) {
+  const size_t end = block.end = std::min(first + WARP, block.threads.size());
+  do {
+    while (block.begun < end) {
+      if (block.idle.empty()) block.idle.push_back(new_fiber());
+      Fiber *fiber = block.idle.back();
+      block.idle.pop_back();
+      run_on(fiber);
+    }
+    for (size_t i = first; i < end; i++) {
+      Thread &thread = block.threads[i];
+      if (thread.state != State::Ready) continue;
+      block.current = i;
+      threadIdx = thread.index;
+      run_on(thread.fiber);
+    }
+  } while (release_warp(&block.threads[first], unsigned(end - first)));
+}
+
+// Lets all threads go on, if all wait for that.
+inline bool release_block() {
   auto &threads = block.threads;
   auto at_block = [](const Thread &thread) { return thread.state == State::AtBlock; };
-  if (std::all_of(threads.begin(), threads.end(), at_block)) {
-    for (Thread &thread : threads) thread.state = State::Ready;
-    return true;
-  }
-  bool any = false;
-  for (size_t first = 0; first < threads.size(); first += WARP)
-    any |= release_warp(&threads[first], unsigned(std::min<size_t>(WARP, threads.size() - first)));
-  return any;
+  if (!std::all_of(threads.begin(), threads.end(), at_block)) return false;
+  for (Thread &thread : threads) thread.state = State::Ready;
+  return true;
 }
 
 inline void run_block() {
@@ -167,8 +170,9 @@ inline void run_block() {
     for (unsigned y = 0; y < blockDim.y; y++)
       for (unsigned x = 0; x < blockDim.x; x++) block.threads[i++] = {State::Ready, {x, y, z}, nullptr, 0, 0, 0};
   block.begun = 0;
-  do step();
-  while (release());
+  do
+    for (size_t first = 0; first < block.threads.size(); first += WARP) run_warp(first);
+  while (release_block());
   for (Thread &thread : block.threads)
     if (thread.state != State::Ended) {
       fprintf(stderr, "%s, block %u,%u,%u, thread %u,%u,%u: threads wait for others that have ended or wait elsewhere\n",
@@ -240,7 +244,7 @@ struct Kernel {
 };
 
 HIDDEN inline std::map<std::string, Kernel> &kernels() {
-  static std::map<std::string, Kernel> all;
+  static auto &all = *new std::map<std::string, Kernel>;
   return all;
 }
 

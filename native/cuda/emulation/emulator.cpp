@@ -24,6 +24,16 @@ static void __global__ half_a_barrier(float *) {
   if (threadIdx.x % 2 == 1) __syncthreads();
 }
 
+// y: of each half of a warp the sum of its numbers, by itself, and whether any of it is negative, as 100.
+static void __global__ halves(const float *x, float *y) {
+  const unsigned half = threadIdx.x / 16, lanes = 0xffffu << 16 * half;
+  float sum = x[threadIdx.x];
+  for (int apart = 8; apart > 0; apart /= 2) sum += __shfl_down_sync(lanes, sum, apart, 16);
+  const bool negative = __any_sync(lanes, x[threadIdx.x] < 0.0f);
+  if (threadIdx.x % 16 == 0) y[half] = sum + (negative ? 100.0f : 0.0f);
+}
+
 EMULATED(block_sum)
 EMULATED(rotate)
 EMULATED(half_a_barrier)
+EMULATED(halves)

@@ -17,6 +17,10 @@ macro_rules! modules {
 }
 
 modules! {
+    ATTENTION "attention"
     LINEAR_RECURRENCE "linear_recurrence"
     NORM "norm"
+    ROWS "rows"
+    SELECTIVE_SCAN "selective_scan"
+    WKV "wkv"
 }

@@ -19,7 +19,7 @@ use sconce_core::backbone::Context;
 use sconce_core::device;
 use sconce_core::embedding::melee;
 use sconce_core::heads::{Decision, NONE};
-use sconce_core::policy::Frames;
+use sconce_core::policy::{Frames, Stepped};
 use sconce_core::pool;
 use sconce_core::projection::Projection;
 use sconce_core::rng::Rng;
@@ -218,6 +218,8 @@ enum Way {
     Made(usize),
     /// By a step of the plan.
     Plan,
+    /// By a step together with other games, on a card.
+    Games,
     /// By core, behind the state or on a window.
     Core,
 }
@@ -239,6 +241,10 @@ impl Session {
     pub fn over(model: Arc<Model>, options: Options) -> Result<Self> {
         options.validate()?;
         let policy = model.policy();
+        if options.lane == Some(Lane::Inline) && !policy.device().is_cpu() {
+            let reason = "the policy is not on a CPU".into();
+            return Err(Error::Unavailable { what: "lane inline".into(), reason });
+        }
         let (spec, delay) = (policy.spec(), delay_of(policy, options.frame_delay)?);
         let cost = model.cost(options.window_size)?;
         let projection = projection(policy, options.project_out.as_deref())?;
@@ -310,6 +316,7 @@ impl Session {
         let made = match self.asked.way {
             Way::Made(_) => return Ok(()),
             Way::Plan => self.step(overrides),
+            Way::Games => many::decide_one(self, overrides),
             Way::Core => self.step_by_core(overrides),
         };
         made.inspect_err(|_| self.asked.way = Way::Made(0))
@@ -337,7 +344,11 @@ impl Session {
         // not draw the same numbers at every frame.
         let seed = overrides.seed.unwrap_or(self.seed);
         self.asked.rng = Rng::new(seed, "act", self.moments.now().frames);
-        self.asked.way = if self.steps() { Way::Plan } else { Way::Core };
+        self.asked.way = match self.looks_back() {
+            false if self.model.plan().is_some() => Way::Plan,
+            false if self.asked.projection.is_none() && self.policy().steps_games() => Way::Games,
+            _ => Way::Core,
+        };
         Ok(())
     }
 
@@ -375,6 +386,17 @@ impl Session {
         };
         SCRATCH.with_borrow_mut(|scratch| plan.step(std::slice::from_mut(&mut game), scratch));
         game.outcome
+    }
+
+    /// The decision by what a [step with others](Way::Games) gave.
+    fn stepped(&mut self, (logits, state): Stepped, overrides: &Overrides) -> Result<()> {
+        let rngs = [self.asked.rng];
+        let given = overrides.choices.as_deref();
+        let draw = Draw { sampling: &self.asked.sampling, rngs: &rngs, given };
+        let decision = self.policy().decide(logits, &self.asked.row.previous, draw)?;
+        let (_, next) = self.moments.next();
+        (next.decision, next.state) = (decision, Carried::Tensors(state));
+        Ok(())
     }
 
     /// A decision by core, on the row behind the state or on the window that ends with it.
@@ -426,7 +448,7 @@ impl Session {
     pub fn last(&self) -> (&Decision, u64) {
         let behind = match self.asked.way {
             Way::Made(behind) => behind,
-            Way::Plan | Way::Core => 0,
+            Way::Plan | Way::Games | Way::Core => 0,
         };
         let moment = self.moments.latest().nth(behind).unwrap_or(self.moments.now());
         (&moment.decision, moment.frames)
@@ -525,6 +547,8 @@ impl Session {
 
     fn lane(&self, cost_us: f64) -> Lane {
         let measured = if cost_us < INLINE_US { Lane::Inline } else { Lane::Worker };
+        // Nobody waits for a card on a scheduler.
+        let measured = if self.policy().device().is_cpu() { measured } else { Lane::Worker };
         self.options.lane.unwrap_or(measured)
     }
 

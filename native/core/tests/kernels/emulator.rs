@@ -31,6 +31,17 @@ fn a_warp_shows_its_numbers_to_itself_alone() {
     assert_eq!(y.read(), want);
 }
 
+#[test]
+fn lanes_that_wait_for_each_other_alone_go_on_alone() {
+    let mut x = count(32);
+    x[20] = -20.0;
+    let (mut x, mut y) = (Memory::<f32>::of(&x), Memory::<f32>::unwritten(2));
+    let arguments = &mut [x.argument(), y.argument()];
+    Emulated::compile("emulator").launch("halves", [1, 1, 1], [32, 1, 1], arguments);
+    let sums = [120.0, (16..32).sum::<i32>() as f32 - 40.0 + 100.0];
+    assert_eq!(y.read(), sums);
+}
+
 /// In a process of its own, which it ends.
 #[test]
 fn threads_that_wait_for_nobody_are_told() {

@@ -4,13 +4,13 @@ use candle_core::{Device, Tensor, Var};
 use half::bf16;
 use sconce_core::Result;
 use sconce_core::ops::lengths::Lengths;
-use sconce_core::ops::{linear_recurrence, min_gru, min_lstm, tensor};
+use sconce_core::ops::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru, tensor};
 use sconce_core::rng::Rng;
 
 use crate::emulated::Emulated;
 use crate::memory::Argument::{Float, Int};
 use crate::memory::{Argument, Element, Memory};
-use crate::{Kernels, Shape, assert_near};
+use crate::{Kernels, Shape, assert_near, sum};
 
 const EPS: f32 = 1e-3;
 
@@ -20,45 +20,85 @@ const SIZES: [[usize; 3]; 3] = [[1, 1, 1], [2, 7, 5], [3, 20, 40]];
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cell {
     Plain,
+    Constant,
     MinGru,
     MinLstm,
+    RgLru,
+    Hgrn,
+    Diagonal,
 }
 
-const CELLS: [Cell; 3] = [Cell::Plain, Cell::MinGru, Cell::MinLstm];
+const CELLS: [Cell; 7] = [
+    Cell::Plain,
+    Cell::Constant,
+    Cell::MinGru,
+    Cell::MinLstm,
+    Cell::RgLru,
+    Cell::Hgrn,
+    Cell::Diagonal,
+];
 
 impl Cell {
     fn name(self) -> &'static str {
         match self {
             Cell::Plain => "linear_recurrence",
+            Cell::Constant => "constant_recurrence",
             Cell::MinGru => "min_gru",
             Cell::MinLstm => "min_lstm",
+            Cell::RgLru => "rg_lru",
+            Cell::Hgrn => "hgrn",
+            Cell::Diagonal => "diagonal_ssm",
         }
     }
 
-    /// Tensors of inputs, and how many inputs lie beside each other in each.
-    fn tensors(self) -> (usize, usize) {
+    /// How many inputs lie beside each other in each of the tensors of inputs.
+    fn tensors(self) -> &'static [usize] {
         match self {
-            Cell::Plain => (2, 1),
-            Cell::MinGru => (1, 2),
-            Cell::MinLstm => (1, 3),
+            Cell::Plain => &[1, 1],
+            Cell::Constant | Cell::Diagonal => &[1],
+            Cell::MinGru => &[2],
+            Cell::MinLstm | Cell::Hgrn => &[3],
+            Cell::RgLru => &[2, 1],
         }
     }
 
-    fn op(self, x: &[Tensor], h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
+    fn weights(self) -> usize {
+        match self {
+            Cell::Plain | Cell::MinGru | Cell::MinLstm => 0,
+            Cell::Constant | Cell::RgLru | Cell::Hgrn => 1,
+            Cell::Diagonal => 2,
+        }
+    }
+
+    /// A weight from a normal number: gates and bounds lie in 0..1.
+    fn weight(self, v: f32) -> f32 {
+        match self {
+            Cell::Constant | Cell::Hgrn => 0.5 + 0.5 * v.tanh(),
+            _ => v,
+        }
+    }
+
+    fn op(self, x: &[Tensor], w: &[Tensor], h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
         match self {
             Cell::Plain => linear_recurrence(&x[0], &x[1], h0, lengths),
+            Cell::Constant => linear_recurrence(&w[0], &x[0], h0, lengths),
             Cell::MinGru => min_gru(&x[0], h0, lengths),
             Cell::MinLstm => min_lstm(&x[0], h0, EPS, lengths),
+            Cell::RgLru => rg_lru(&x[0], &x[1], &w[0], h0, lengths),
+            Cell::Hgrn => hgrn(&x[0], &w[0], h0, lengths),
+            Cell::Diagonal => diagonal_ssm(&x[0], &w[0], &w[1], h0, lengths),
         }
     }
 }
 
-/// Inputs `[b, t, beside * c]` each, the first states `[b, c]`, and the gradient that comes back `[b, t, c]`.
+/// Inputs `[b, t, beside * c]` each, weights `[c]`, the first states `[b, c]`, and the gradient that comes back
+/// `[b, t, c]`.
 struct Case {
     cell: Cell,
     sizes: [usize; 3],
     lengths: Vec<usize>,
     x: Vec<Vec<f32>>,
+    w: Vec<Vec<f32>>,
     h0: Vec<f32>,
     dh: Vec<f32>,
 }
@@ -71,7 +111,6 @@ impl Case {
     /// others are shorter, the first one empty if there are two.
     fn new<T: Element>(cell: Cell, sizes: [usize; 3]) -> Self {
         let [batch, time, channels] = sizes;
-        let (tensors, beside) = cell.tensors();
         let numbers = |name: &str, count: usize| {
             let rng = Rng::new(1, name, count as u64);
             (0..count as u64).map(|i| T::of(0.7 * rng.normal(i)).value()).collect::<Vec<_>>()
@@ -83,8 +122,12 @@ impl Case {
             lengths: (0..batch)
                 .map(|row| time * (row + 1 - usize::from(batch > 1 && row == 0)) / batch)
                 .collect(),
-            x: (0..tensors)
-                .map(|n| numbers(&format!("x{n}"), frames * beside * channels))
+            x: (cell.tensors().iter().enumerate())
+                .map(|(n, beside)| numbers(&format!("x{n}"), frames * beside * channels))
+                .collect(),
+            w: (0..cell.weights())
+                .map(|n| numbers(&format!("w{n}"), channels))
+                .map(|w| w.into_iter().map(|v| cell.weight(v)).collect())
                 .collect(),
             h0: numbers("h0", batch * channels),
             dh: numbers("dh", frames * channels),
@@ -96,16 +139,19 @@ impl Case {
         let variable = |v: &[f32], dims: &[usize]| {
             Var::from_slice(v, dims, &Device::Cpu).unwrap().into_inner()
         };
-        let width = self.cell.tensors().1 * channels;
-        let x: Vec<_> = self.x.iter().map(|x| variable(x, &[batch, time, width])).collect();
+        let x: Vec<_> = (self.x.iter().zip(self.cell.tensors()))
+            .map(|(x, beside)| variable(x, &[batch, time, beside * channels]))
+            .collect();
+        let w: Vec<_> = self.w.iter().map(|w| variable(w, &[channels])).collect();
         let h0 = variable(&self.h0, &[batch, channels]);
-        let h = self.cell.op(&x, &h0, Some(self.lengths.clone().into())).unwrap();
+        let h = self.cell.op(&x, &w, &h0, Some(self.lengths.clone().into())).unwrap();
         let dh = Tensor::from_slice(&self.dh, (batch, time, channels), &Device::Cpu).unwrap();
         let store = tensor::backward(&h, dh).unwrap();
         let numbers = |t: &Tensor| tensor::to_vec(t).unwrap();
         let gradient = |t: &Tensor| numbers(store.get(t).unwrap());
         let mut results = vec![("h", numbers(&h)), ("dh0", gradient(&h0))];
         results.extend(x.iter().map(|x| ("dx", gradient(x))));
+        results.extend(w.iter().map(|w| ("dw", gradient(w))));
         results
     }
 
@@ -115,6 +161,8 @@ impl Case {
         let mut lengths = Memory::<i32>::of(&lengths);
         let mut x: Vec<_> = self.x.iter().map(|x| Memory::<T>::of(x)).collect();
         let mut dx: Vec<_> = self.x.iter().map(|x| Memory::<T>::unwritten(x.len())).collect();
+        let mut w: Vec<_> = self.w.iter().map(|w| Memory::<f32>::of(w)).collect();
+        let mut parts = Memory::<f32>::unwritten(batch * w.len() * channels);
         let mut h0 = Memory::<f32>::of(&self.h0);
         let mut dh0 = Memory::<f32>::unwritten(self.h0.len());
         let mut h = Memory::<T>::unwritten(self.dh.len());
@@ -128,19 +176,24 @@ impl Case {
         };
 
         let mut arguments: Vec<Argument> = x.iter_mut().map(Memory::argument).collect();
+        arguments.extend(w.iter_mut().map(Memory::argument));
         arguments.extend([h0.argument(), lengths.argument(), h.argument()]);
         arguments.extend(sizes());
         kernels.launch(&kernel("forward"), grid, block, &mut arguments);
 
         let mut arguments: Vec<Argument> = x.iter_mut().map(Memory::argument).collect();
+        arguments.extend(w.iter_mut().map(Memory::argument));
         arguments.extend([h0.argument(), lengths.argument(), h.argument(), dh.argument()]);
         arguments.extend(dx.iter_mut().map(Memory::argument));
         arguments.push(dh0.argument());
+        arguments.extend((!self.w.is_empty()).then(|| parts.argument()));
         arguments.extend(sizes());
         kernels.launch(&kernel("backward"), grid, block, &mut arguments);
 
         let mut results = vec![("h", h.read()), ("dh0", dh0.read())];
         results.extend(dx.iter().map(|dx| ("dx", dx.read())));
+        let dw = sum(&parts.read(), self.w.len() * channels);
+        results.extend(dw.chunks(channels).map(|dw| ("dw", dw.to_vec())));
         results
     }
 }

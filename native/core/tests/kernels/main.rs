@@ -2,13 +2,21 @@
 //! it touches are seen where there is no card. With the feature `cuda` the same tests run on a card as well, if
 //! they are asked for: `-- --include-ignored`.
 
+mod attention;
 #[cfg(feature = "cuda")]
 mod card;
 mod emulated;
 mod emulator;
+mod gather;
+#[cfg(feature = "cuda")]
+mod graphs;
 mod linear_recurrence;
+mod matrix_state;
 mod memory;
 mod norm;
+mod sampling;
+mod selective_scan;
+mod wkv;
 
 use memory::Argument;
 
@@ -28,4 +36,13 @@ fn assert_near(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
         assert!((got - want).abs() <= bound, "{what}[{i}]: {got}, not {want} within {bound}");
     }
+}
+
+/// The sum of parts of `count` numbers each.
+fn sum(parts: &[f32], count: usize) -> Vec<f32> {
+    let mut sum = vec![0.0; count];
+    for part in parts.chunks_exact(count.max(1)) {
+        sum.iter_mut().zip(part).for_each(|(sum, v)| *sum += v);
+    }
+    sum
 }

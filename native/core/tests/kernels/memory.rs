@@ -60,6 +60,23 @@ impl Element for i32 {
     }
 }
 
+/// Ids and words, which are exact. NaN is 0 here.
+impl Element for u32 {
+    const NAME: &'static str = "u32";
+
+    fn of(value: f32) -> Self {
+        value as u32
+    }
+
+    fn value(self) -> f32 {
+        self as f32
+    }
+
+    fn bits(self) -> u32 {
+        self
+    }
+}
+
 /// Numbers with others before and behind that no kernel may touch. These are NaN, as is what nobody wrote: read,
 /// they show in what comes out.
 pub struct Memory<T>(Vec<T>);
@@ -68,9 +85,12 @@ const GUARD: usize = 64;
 
 impl<T: Element> Memory<T> {
     pub fn of(values: &[f32]) -> Self {
-        let guard = vec![T::of(f32::NAN); GUARD];
-        let values = values.iter().map(|value| T::of(*value)).collect();
-        Memory([guard.clone(), values, guard].concat())
+        Self::exactly(&values.iter().map(|value| T::of(*value)).collect::<Vec<_>>())
+    }
+
+    pub fn exactly(values: &[T]) -> Self {
+        let guard = [T::of(f32::NAN); GUARD];
+        Memory([&guard[..], values, &guard].concat())
     }
 
     pub fn unwritten(count: usize) -> Self {

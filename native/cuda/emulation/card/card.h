@@ -35,6 +35,9 @@ enum Status {
   CAPTURE_WRONG_THREAD = 908,
 };
 
+// Until the process is gone: threads may still call when it ends.
+template <typename T> T &lasting() { return *new T; }
+
 // One call at a time. What a call throws it returns.
 extern std::recursive_mutex lock;
 
@@ -53,7 +56,10 @@ inline void check(bool holds, Status otherwise) {
 }
 
 // Says what went wrong where a card would go on with anything, and ends the process.
-[[noreturn, gnu::format(printf, 1, 2)]] void die(const char *format, ...);
+[[noreturn, gnu::format(printf, 1, 2), gnu::visibility("default")]] void die(const char *format, ...);
+
+#define ABSENT(function)                                                                                              \
+  extern "C" __attribute__((visibility("default"))) void function() { card::die("there is no " #function); }
 
 // What is waited for, in order.
 struct Work {

@@ -32,44 +32,54 @@ struct Product {
   int count;
 };
 
-// rows [rows, columns] one behind another of a matrix whose element (i, j) is of type T.
-template <typename T, typename S>
-void unpack(const Matrix &matrix, int of, int rows, int columns, std::vector<S> &unpacked) {
+// A matrix in parts of WIDE rows, or columns if `across`: [part, k, WIDE], zeros behind the last.
+template <typename T, typename S, int WIDE>
+std::vector<S> parts_of(const Matrix &matrix, int of, bool across, int count, int k) {
   const T *first = reinterpret_cast<const T *>(matrix.first) + of * matrix.stride;
-  unpacked.resize(size_t(rows) * columns);
-  const long long across = matrix.transposed ? 1 : matrix.ld, down = matrix.transposed ? matrix.ld : 1;
-  for (int j = 0; j < columns; j++)
-    for (int i = 0; i < rows; i++) unpacked[size_t(j) * rows + i] = S(first[i * down + j * across]);
+  const bool beside = matrix.transposed != across;
+  const long long step = beside ? matrix.ld : 1, deep = beside ? 1 : matrix.ld;
+  std::vector<S> parts(size_t(count + WIDE - 1) / WIDE * k * WIDE);
+  for (int i = 0; i < count; i++)
+    for (int l = 0; l < k; l++) parts[(size_t(i / WIDE) * k + l) * WIDE + i % WIDE] = S(first[i * step + l * deep]);
+  return parts;
 }
 
-// sums [n] += a [n] * b
+constexpr int COLUMNS = 4;
+template <typename S> constexpr int ROWS = 64 / sizeof(S);
+
+// sums [COLUMNS, ROWS] of a part of rows and one of columns.
 template <typename S>
-__attribute__((target_clones("avx512f", "avx2", "default"))) void add_scaled(S *sums, const S *a, S b, int n) {
-  for (int i = 0; i < n; i++) sums[i] += a[i] * b;
+__attribute__((target_clones("avx512f", "avx2", "default"))) void multiply(const S *a, const S *b, int k, S *sums) {
+  typedef S Rows __attribute__((vector_size(64), aligned(sizeof(S)), may_alias));
+  Rows columns[COLUMNS] = {};
+  for (int l = 0; l < k; l++) {
+    const Rows rows = *reinterpret_cast<const Rows *>(a + size_t(l) * ROWS<S>);
+    for (int j = 0; j < COLUMNS; j++) columns[j] += rows * b[size_t(l) * COLUMNS + j];
+  }
+  memcpy(sums, columns, sizeof columns);
 }
 
 // S: what is summed in.
+template <typename T, typename S> void multiply(const Product &p, int of) {
+  const auto a = parts_of<T, S, ROWS<S>>(p.a, of, false, p.m, p.k);
+  const auto b = parts_of<T, S, COLUMNS>(p.b, of, true, p.n, p.k);
+  T *c = reinterpret_cast<T *>(p.c.first) + of * p.c.stride;
+  for (int top = 0; top < p.m; top += ROWS<S>)
+    for (int left = 0; left < p.n; left += COLUMNS) {
+      S sums[COLUMNS * ROWS<S>];
+      multiply(a.data() + size_t(top) * p.k, b.data() + size_t(left) * p.k, p.k, sums);
+      for (int j = left; j < std::min(left + COLUMNS, p.n); j++)
+        for (int i = top; i < std::min(top + ROWS<S>, p.m); i++) {
+          T &to = c[i + j * p.c.ld];
+          // What is there is not read where nothing of it stays.
+          const S before = p.beta == 0 ? S(0) : S(p.beta) * S(to);
+          to = T(S(p.alpha) * sums[(j - left) * ROWS<S> + i - top] + before);
+        }
+    }
+}
+
 template <typename T, typename S> void multiply(const Product &p) {
-  constexpr int ROWS = 1024;
-  std::vector<S> a, b, sums;
-  for (int of = 0; of < p.count; of++) {
-    unpack<T>(p.a, of, p.m, p.k, a);
-    unpack<T>(p.b, of, p.k, p.n, b);
-    sums.assign(size_t(p.m) * p.n, 0);
-    for (int top = 0; top < p.m; top += ROWS)
-      for (int j = 0; j < p.n; j++)
-        for (int l = 0; l < p.k; l++)
-          add_scaled(&sums[size_t(j) * p.m + top], &a[size_t(l) * p.m + top], b[size_t(j) * p.k + l],
-                     std::min(ROWS, p.m - top));
-    T *c = reinterpret_cast<T *>(p.c.first) + of * p.c.stride;
-    for (int j = 0; j < p.n; j++)
-      for (int i = 0; i < p.m; i++) {
-        T &to = c[i + j * p.c.ld];
-        // What is there is not read where nothing of it stays.
-        const S before = p.beta == 0 ? S(0) : S(p.beta) * S(to);
-        to = T(S(p.alpha) * sums[size_t(j) * p.m + i] + before);
-      }
-  }
+  for (int of = 0; of < p.count; of++) multiply<T, S>(p, of);
 }
 
 int add(const Library &library, Type type, const Product &p) {
@@ -78,10 +88,11 @@ int add(const Library &library, Type type, const Product &p) {
       p.c.ld < std::max(1, p.m))
     return INVALID_VALUE;
   if (p.m == 0 || p.n == 0 || p.count == 0) return SUCCESS;
-  auto *run = type == F32   ? multiply<float, float>
-              : type == F64 ? multiply<double, double>
-              : type == F16 ? multiply<__half, float>
-                            : multiply<__nv_bfloat16, float>;
+  using Run = void (*)(const Product &);
+  const Run run = type == F32   ? Run(multiply<float, float>)
+                  : type == F64 ? Run(multiply<double, double>)
+                  : type == F16 ? Run(multiply<__half, float>)
+                                : Run(multiply<__nv_bfloat16, float>);
   card::add(library.stream, "a product of cuBLAS", [run, p] { run(p); });
   return SUCCESS;
 }

@@ -39,10 +39,10 @@ struct Module {
   std::map<std::string, Function> functions;
 };
 
-std::set<Module *> modules;
-std::set<Event *> events;
-std::set<std::shared_ptr<Graph> *> graphs;
-std::set<Executable *> executables;
+auto &modules = lasting<std::set<Module *>>();
+auto &events = lasting<std::set<Event *>>();
+auto &graphs = lasting<std::set<std::shared_ptr<Graph> *>>();
+auto &executables = lasting<std::set<Executable *>>();
 
 template <typename T> T &known(std::set<T *> &all, Handle handle) {
   T *found = static_cast<T *>(handle);
@@ -225,7 +225,7 @@ int message(int status, const char **text, const char *Message::*part) {
 }
 
 // Of CUdevice_attribute, what a card of compute 9.0 answers; the others are 0.
-const std::map<int, int> ATTRIBUTES = {
+const std::map<int, int> &ATTRIBUTES = *new std::map<int, int>{
     {1, 1024},          // threads of a block
     {2, 1024},          // x of a block
     {3, 1024},          // y
@@ -350,8 +350,9 @@ DRIVER int cuMemFree_v2(Pointer pointer) {
     if (pointer != 0) release(pointer, legacy), wait_for(legacy);
   });
 }
+// Of nothing it is null, where cuMemAlloc fails.
 DRIVER int cuMemAllocAsync(Pointer *pointer, size_t bytes, Handle handle) {
-  return answer([&] { *pointer = allocate(bytes, stream(handle)); });
+  return answer([&] { *pointer = bytes == 0 ? 0 : allocate(bytes, stream(handle)); });
 }
 DRIVER int cuMemFreeAsync(Pointer pointer, Handle handle) {
   return answer([&] {

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdarg>
 #include <deque>
+#include <unistd.h>
 
 namespace card {
 
@@ -26,10 +27,10 @@ constexpr size_t ADDRESSES = size_t(1) << 44;
 constexpr int UNWRITTEN = 0xff;
 
 uintptr_t first, next;
-std::map<uintptr_t, Allocation> allocations;
+auto &allocations = lasting<std::map<uintptr_t, Allocation>>();
 // Addresses that nobody has any more, by their pages; the longest unused are taken first.
-std::map<size_t, std::deque<uintptr_t>> unused;
-std::map<uintptr_t, size_t> pins;
+auto &unused = lasting<std::map<size_t, std::deque<uintptr_t>>>();
+auto &pins = lasting<std::map<uintptr_t, size_t>>();
 // But for what pools have.
 size_t in_use = 0;
 
@@ -75,21 +76,32 @@ Allocation *near(uintptr_t address) {
   return after == allocations.begin() ? nullptr : &std::prev(after)->second;
 }
 
+// A signal's stack is small: its sentence is made elsewhere.
+char sentence[512];
+
+[[gnu::format(printf, 1, 2)]] void tell(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const size_t length = strlen(sentence);
+  vsnprintf(sentence + length, sizeof sentence - length, format, arguments);
+  va_end(arguments);
+}
+
 void tell_who() {
-  fprintf(stderr, "emulated card: %s", running());
+  tell("emulated card: %s", running());
   if (emulate::block.kernel[0] == 0) return;
-  fprintf(stderr, ", block %u,%u,%u, thread %u,%u,%u,", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y,
-          threadIdx.z);
+  tell(", block %u,%u,%u, thread %u,%u,%u,", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
 }
 
 void tell_where(uintptr_t address) {
   const Allocation *a = near(address);
-  if (a == nullptr || address >= a->pages + (a->page_count + 1) * PAGE)
-    fprintf(stderr, " touches %#lx, where nothing ever was\n", address);
-  else if (!a->there)
-    fprintf(stderr, " touches byte %ld of an allocation of %zu bytes that is free\n", long(address - a->address), a->bytes);
+  if (address < first || address >= first + ADDRESSES) tell(" touches %#lx, which is no memory of the card", address);
+  else if (a == nullptr || address >= a->pages + (a->page_count + 1) * PAGE)
+    tell(" touches %#lx, where nothing ever was", address);
   else
-    fprintf(stderr, " touches byte %ld of an allocation of %zu bytes\n", long(address - a->address), a->bytes);
+    tell(" touches byte %ld of an allocation of %zu bytes%s", long(address - a->address), a->bytes,
+         a->there ? "" : " that is free");
+  tell("\n");
 }
 
 struct sigaction before;
@@ -97,14 +109,15 @@ struct sigaction before;
 void told(int signal, siginfo_t *info, void *) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
   const bool ours = first <= address && address < first + ADDRESSES;
-  if (ours || emulate::block.kernel[0] != 0) {
-    tell_who();
-    if (ours) tell_where(address);
-    else fprintf(stderr, " touches %#lx, which is no memory of the card\n", address);
-    abort();
+  if (!ours && emulate::block.kernel[0] == 0) {
+    // Somebody else's: as it was without this.
+    sigaction(signal, &before, nullptr);
+    return;
   }
-  // Somebody else's: as it was without this.
-  sigaction(signal, &before, nullptr);
+  tell_who();
+  tell_where(address);
+  if (write(STDERR_FILENO, sentence, strlen(sentence)) < 0) _exit(1);
+  abort();
 }
 
 } // namespace
@@ -194,7 +207,7 @@ void watch() {
   struct sigaction action = {};
   action.sa_sigaction = told;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  for (int signal : {SIGSEGV, SIGBUS}) sigaction(signal, &action, &before);
+  sigaction(SIGSEGV, &action, &before);
 }
 
 } // namespace memory

@@ -16,8 +16,8 @@ constexpr size_t CHUNK = 2 << 20;
 
 Pool standard{0};
 Pool *chosen = &standard;
-// Those that were destroyed stay until all of theirs is free. Threads may still call when the process ends.
-auto &all = *new std::set{&standard}, &destroyed = *new std::set<Pool *>;
+// Those that were destroyed stay until all of theirs is free.
+auto &all = *new std::set{&standard}, &destroyed = lasting<std::set<Pool *>>();
 
 Pool &known(Handle handle) {
   Pool *found = static_cast<Pool *>(handle);

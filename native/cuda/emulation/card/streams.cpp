@@ -6,11 +6,12 @@
 namespace card {
 
 std::recursive_mutex lock;
-Stream legacy{true};
-std::set<Stream *> streams{&legacy};
-std::set<Capture *> captures;
+Stream &legacy = *new Stream{true};
+std::set<Stream *> &streams = *new std::set{&legacy};
 
 namespace {
+
+auto &captures = lasting<std::set<Capture *>>();
 
 // What a card's queue holds at most; who adds more waits.
 constexpr size_t DEPTH = 1024;

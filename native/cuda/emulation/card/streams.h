@@ -41,9 +41,8 @@ struct Event {
   std::shared_ptr<double> passed;
 };
 
-extern Stream legacy;
-extern std::set<Stream *> streams;
-extern std::set<Capture *> captures;
+extern Stream &legacy;
+extern std::set<Stream *> &streams;
 
 // Fails, and spoils what is captured, where a card's driver would: waiting, and what may have to wait.
 void not_captured(Stream &stream);

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use sconce_core::backbone::State;
+use sconce_core::policy::{Frames, Stepped};
 use sconce_core::{Error, Result};
 
-use super::{INLINE_US, Lane, Overrides, SCRATCH, Session, Way, game};
+use super::{Carried, INLINE_US, Lane, Overrides, SCRATCH, Session, Way, game};
+use crate::frames::window;
 use crate::model::Model;
 
 /// What a game costs beside its decision: reading its frame, encoding its answer.
@@ -41,23 +44,64 @@ pub fn decide_many(calls: &mut [Call<'_>]) {
     for call in calls.iter_mut().filter(|call| !call.asked) {
         call.outcome = call.session.ask(call.raw, call.overrides);
     }
-    let mut by_plan: Vec<&mut Call<'_>> = vec![];
+    let (mut by_plan, mut by_games) = (vec![], vec![]);
     for call in calls.iter_mut().filter(|call| call.outcome.is_ok()) {
         match call.session.asked.way {
             Way::Made(_) => {}
             Way::Plan => by_plan.push(call),
+            Way::Games => by_games.push(call),
             // Each alone: in company the kernels of core end in other bits.
             Way::Core => call.outcome = call.session.step_by_core(call.overrides),
         }
     }
-    let model = |call: &&mut Call<'_>| Arc::as_ptr(&call.session.model);
-    by_plan.sort_by_key(model);
-    for calls in by_plan.chunk_by_mut(|a, b| model(a) == model(b)) {
-        step(calls);
-    }
+    by_model(&mut by_plan, step);
+    by_model(&mut by_games, step_games);
     for call in calls.iter_mut().filter(|call| call.outcome.is_err()) {
         call.session.asked.way = Way::Made(0);
     }
+}
+
+fn by_model<'a, 'b>(calls: &mut [&'a mut Call<'b>], step: fn(&mut [&'a mut Call<'b>])) {
+    let model = |call: &&mut Call<'_>| Arc::as_ptr(&call.session.model);
+    calls.sort_by_key(model);
+    calls.chunk_by_mut(|a, b| model(a) == model(b)).for_each(step);
+}
+
+/// Steps the sessions of one model together, on a card. Which of them an error of all speaks of is not said: then
+/// each finds out for itself.
+fn step_games(calls: &mut [&mut Call<'_>]) {
+    match games(calls) {
+        Ok(stepped) => {
+            for (call, stepped) in calls.iter_mut().zip(stepped) {
+                call.outcome = stepped.and_then(|one| call.session.stepped(one, call.overrides));
+            }
+        }
+        Err(_) => {
+            for call in calls {
+                call.outcome = call.session.step_by_core(call.overrides);
+            }
+        }
+    }
+}
+
+fn games(calls: &[&mut Call<'_>]) -> Result<Vec<Result<Stepped>>> {
+    let Some(first) = calls.first() else { return Ok(vec![]) };
+    let policy = first.session.policy();
+    let rows = calls.iter().map(|call| call.session.asked.row.view());
+    let frames = Frames { batch: calls.len(), time: 1, ..window(rows) };
+    let state = |call: &&'_ mut Call<'_>| match &call.session.moments.now().state {
+        Carried::Tensors(state) => Ok(state.clone()),
+        Carried::Numbers(_) => Err(Error::not_found("state on the card")),
+    };
+    let states = calls.iter().map(state).collect::<Result<Vec<State>>>()?;
+    policy.step_games(&frames, &states.iter().collect::<Vec<_>>())
+}
+
+/// The decision of a session that [steps with others](Way::Games), alone.
+pub(super) fn decide_one(session: &mut Session, overrides: &Overrides) -> Result<()> {
+    let mut call = Call { session, raw: &[], overrides, asked: true, outcome: Ok(()) };
+    step_games(&mut [&mut call]);
+    call.outcome
 }
 
 /// Steps the sessions of one model.

@@ -4,6 +4,7 @@
 //! all of this also runs where there is no CUDA.
 
 mod card;
+mod graph;
 mod pool;
 
 use std::ffi::c_int;
@@ -23,6 +24,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 pub(crate) use card::full;
 pub use card::{Caching, leave, memory, release, shrink};
 pub(super) use card::{grown, place};
+pub use graph::Graph;
 
 use super::Missing;
 use crate::error::panic_message;

@@ -4,7 +4,7 @@ mod residual;
 pub mod softmax;
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Device, Layout, Shape, Tensor};
 
@@ -41,6 +41,8 @@ pub struct Window {
     /// Of the angles `position * theta^(-2i / head_dim)`, `[positions, head_dim / 2]`.
     cos: Vec<f32>,
     sin: Vec<f32>,
+    /// The same on devices that were asked for it.
+    on_devices: Mutex<Vec<[Tensor; 2]>>,
 }
 
 /// Queries that share one copy of the keys they see. Positions are counted from the first of these
@@ -80,7 +82,8 @@ impl Window {
             position * theta.powf(-2.0 * i / head_dim as f64)
         });
         let (cos, sin) = angles.map(|a| (a.cos() as f32, a.sin() as f32)).unzip();
-        Ok(Window { heads, head_dim, window, pairing, cos, sin })
+        let on_devices = Mutex::default();
+        Ok(Window { heads, head_dim, window, pairing, cos, sin, on_devices })
     }
 
     /// Width of the queries of all heads side by side; also of the keys, and of the values.
@@ -109,15 +112,26 @@ impl Window {
         self.heads
     }
 
+    #[cfg(feature = "cuda")]
+    pub(in crate::ops) fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
     pub(in crate::ops) fn pairing(&self) -> Pairing {
         self.pairing
     }
 
-    /// Cosines and sines of all positions, `[positions, head_dim / 2]`.
+    /// Cosines and sines of all positions, `[positions, head_dim / 2]`, which stay on the device.
     pub(in crate::ops) fn rotations(&self, device: &Device) -> Result<[Tensor; 2]> {
+        let mut made = self.on_devices.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(tables) = made.iter().find(|[cos, _]| cos.device().same_device(device)) {
+            return Ok(tables.clone());
+        }
         let half = self.head_dim / 2;
         let table = |x: &[f32]| Tensor::from_slice(x, (x.len() / half, half), device);
-        Ok([table(&self.cos)?, table(&self.sin)?])
+        let tables = [table(&self.cos)?, table(&self.sin)?];
+        made.push(tables.clone());
+        Ok(tables)
     }
 
     /// `[b, t]` of queries, keys and values that fit.

@@ -7,7 +7,7 @@ use candle_core::cuda_backend::cudarc::cublas::sys::{
 };
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{card, pointer, unwritten};
+use super::launch::{card, place_of, unwritten};
 use super::op::{Op, Pass, apply};
 use crate::Precision;
 use crate::ops::tensor::rows;
@@ -109,16 +109,16 @@ fn gemm(
             size(n)?,
             size(k)?,
             (&raw const alpha).cast(),
-            pointer(a)? as *const _,
+            place_of(a)? as *const _,
             numbers(a.dtype())?,
             size(lda.max(1))?,
             0,
-            pointer(b)? as *const _,
+            place_of(b)? as *const _,
             numbers(b.dtype())?,
             size(ldb.max(1))?,
             0,
             (&raw const beta).cast(),
-            pointer(&y)? as *mut _,
+            place_of(&y)? as *mut _,
             numbers(dtype)?,
             size(m)?,
             0,

@@ -39,13 +39,13 @@ impl Launch {
 
     /// The numbers of a contiguous tensor on the card, to be read or to be written.
     pub fn tensor(mut self, tensor: &Tensor) -> Result<Self> {
-        self.arguments.push(Argument::Pointer(pointer(tensor)?));
+        self.arguments.push(Argument::Pointer(place_of(tensor)?));
         Ok(self)
     }
 
     /// The same, or nothing: a null pointer.
     pub fn option(mut self, tensor: Option<&Tensor>) -> Result<Self> {
-        let pointer = tensor.map(pointer).transpose()?.unwrap_or(0);
+        let pointer = tensor.map(place_of).transpose()?.unwrap_or(0);
         self.arguments.push(Argument::Pointer(pointer));
         Ok(self)
     }
@@ -129,7 +129,7 @@ pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Te
 }
 
 /// Where the numbers of a contiguous tensor on a card begin.
-pub fn pointer(tensor: &Tensor) -> Result<CUdeviceptr> {
+pub fn place_of(tensor: &Tensor) -> Result<CUdeviceptr> {
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cuda(storage), Some((first, _))) = (&*storage, layout.contiguous_offsets())
     else {

@@ -5,6 +5,7 @@ use sconce_cuda::kernels::LINEAR_RECURRENCE;
 
 use super::launch::{Launch, suffix, unwritten};
 use super::lengths_on_card;
+use super::norm::sum_parts;
 use super::op::{Op, Pass, apply};
 use crate::Result;
 use crate::ops::lengths::Lengths;
@@ -13,35 +14,72 @@ use crate::ops::lengths::Lengths;
 const THREADS: usize = 128;
 
 pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
-    let a = a.broadcast_as(b.shape())?;
-    recurrence("linear_recurrence", &[], &[&a, b], h0, lengths)
+    recurrence("linear_recurrence", &[], [&[a, b], &[]], h0, lengths)
+}
+
+/// With one gate `a [c]` for all frames.
+pub fn constant_recurrence(
+    a: &Tensor,
+    b: &Tensor,
+    h0: &Tensor,
+    lengths: &Lengths,
+) -> Result<Tensor> {
+    recurrence("constant_recurrence", &[], [&[b], &[a]], h0, lengths)
 }
 
 pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
-    recurrence("min_gru", &[], &[projected], h0, lengths)
+    recurrence("min_gru", &[], [&[projected], &[]], h0, lengths)
 }
 
 pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: &Lengths) -> Result<Tensor> {
-    recurrence("min_lstm", &[eps], &[projected], h0, lengths)
+    recurrence("min_lstm", &[eps], [&[projected], &[]], h0, lengths)
 }
 
-/// By the kernels of a cell, whose inputs lie in tensors `x [b, t, n * c]`.
+pub fn rg_lru(
+    gates: &Tensor,
+    x: &Tensor,
+    lambda: &Tensor,
+    h0: &Tensor,
+    lengths: &Lengths,
+) -> Result<Tensor> {
+    recurrence("rg_lru", &[], [&[gates, x], &[lambda]], h0, lengths)
+}
+
+pub fn hgrn(projected: &Tensor, bound: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
+    recurrence("hgrn", &[], [&[projected], &[bound]], h0, lengths)
+}
+
+pub fn diagonal_ssm(
+    u: &Tensor,
+    a_log: &Tensor,
+    dt_log: &Tensor,
+    h0: &Tensor,
+    lengths: &Lengths,
+) -> Result<Tensor> {
+    recurrence("diagonal_ssm", &[], [&[u], &[a_log, dt_log]], h0, lengths)
+}
+
+/// By the kernels of a cell, whose inputs lie in tensors `x [b, t, n * c]`, its weights in `w [c]`.
 fn recurrence(
     cell: &'static str,
     constants: &[f32],
-    x: &[&Tensor],
+    [x, w]: [&[&Tensor]; 2],
     h0: &Tensor,
     lengths: &Lengths,
 ) -> Result<Tensor> {
     let lengths = lengths_on_card(lengths, h0)?;
-    let h0 = h0.to_dtype(DType::F32)?;
-    let inputs: Vec<&Tensor> = x.iter().copied().chain([&h0]).collect();
-    apply(Recurrence { cell, constants: constants.to_vec(), lengths }, &inputs)
+    let singles = w.iter().chain([&h0]).map(|t| t.to_dtype(DType::F32));
+    let singles = singles.collect::<candle_core::Result<Vec<_>>>()?;
+    let inputs: Vec<&Tensor> = x.iter().copied().chain(&singles).collect();
+    let (constants, weights) = (constants.to_vec(), w.len());
+    apply(Recurrence { cell, constants, weights, lengths }, &inputs)
 }
 
 struct Recurrence {
     cell: &'static str,
     constants: Vec<f32>,
+    /// How many inputs are weights: those before the last one.
+    weights: usize,
     lengths: Option<Tensor>,
 }
 
@@ -87,11 +125,25 @@ impl Op for Recurrence {
     }
 
     fn backward(&self, pass: &Pass) -> candle_core::Result<Vec<Option<Tensor>>> {
-        let gradients = pass.inputs.iter().map(|x| unwritten(x.shape(), x.dtype(), x));
-        let gradients = gradients.collect::<candle_core::Result<Vec<_>>>()?;
+        let sizes @ [batch, _, channels] = sizes(pass.inputs)?;
+        let first = pass.inputs.len() - 1 - self.weights;
+        let gradient = |x: &Tensor| unwritten(x.shape(), x.dtype(), x);
+        let (x, rest) = pass.inputs.split_at(first);
+        let mut gradients = x.iter().map(gradient).collect::<candle_core::Result<Vec<_>>>()?;
+        let dh0 = gradient(&rest[self.weights])?;
         let launch = self.launch("backward", pass.inputs)?.tensor(pass.y)?.tensor(pass.dy)?;
-        let launch = gradients.iter().try_fold(launch, Launch::tensor)?;
-        self.run(launch, sizes(pass.inputs)?)?;
+        let launch = gradients.iter().try_fold(launch, Launch::tensor)?.tensor(&dh0)?;
+        if self.weights > 0 {
+            let parts = unwritten((batch, self.weights, channels), DType::F32, &dh0)?;
+            self.run(launch.tensor(&parts)?, sizes)?;
+            let sums = sum_parts(&parts)?;
+            gradients.extend(
+                (0..self.weights).map(|i| sums.get(i)).collect::<candle_core::Result<Vec<_>>>()?,
+            );
+        } else {
+            self.run(launch, sizes)?;
+        }
+        gradients.push(dh0);
         Ok(gradients.into_iter().map(Some).collect())
     }
 }

@@ -6,15 +6,27 @@
 //!    graph may be played again, and nothing is read back.
 //! 3. All work on a card is in the order of its one stream: nothing waits for another.
 
+mod attention;
 mod gemm;
 mod launch;
 mod linear_recurrence;
 mod norm;
 mod op;
+mod rows;
+mod selective_scan;
+mod wkv;
 
+pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
 pub(in crate::ops) use gemm::linear;
-pub(in crate::ops) use linear_recurrence::{linear_recurrence, min_gru, min_lstm};
+pub(in crate::ops) use linear_recurrence::{
+    constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
+};
 pub(in crate::ops) use norm::row_norm;
+pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
+pub(in crate::ops) use wkv::wkv;
+
+pub(crate) use launch::{place_of, unwritten};
+pub(crate) use rows::{answer_rows, copy_words, gather_rows, put_rows, upload};
 
 use candle_core::{DType, Tensor};
 

@@ -9,13 +9,14 @@ use candle_core::{
 };
 
 use super::launch::unwritten;
+use crate::ops::many;
 
 /// What such an op computes. All tensors that it is given are contiguous and part of no graph.
 pub trait Op: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
-    /// The output, a tensor of its own, and what a backward pass needs besides inputs and output. `track` says that
-    /// one may follow.
+    /// The output, a tensor of its own, and what a backward pass needs besides inputs and output; before that, where
+    /// there is more than one, the other outputs ([`apply_all`]). `track` says that a backward pass may follow.
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)>;
 
     /// The gradients of the inputs, each as its input is in shape and type; what is not wanted may be `None`.
@@ -28,10 +29,18 @@ pub struct Pass<'a> {
     pub kept: &'a [Tensor],
     pub y: &'a Tensor,
     pub dy: &'a Tensor,
+    /// Of the other outputs, those that have a gradient.
+    pub d_others: &'a [Option<Tensor>],
     pub wanted: &'a [bool],
 }
 
 /// The output of an op.
+pub fn apply(op: impl Op, inputs: &[&Tensor]) -> crate::Result<Tensor> {
+    let [y] = apply_all(op, inputs)?;
+    Ok(y)
+}
+
+/// All N outputs of an op.
 ///
 /// Candle's graph has an edge for each of up to three inputs that want a gradient. Where there are more, the first
 /// ones are tied together one by one by a number that means nothing, the token, which is the last edge in their place:
@@ -40,14 +49,17 @@ pub struct Pass<'a> {
 /// input 0 -> tie -> tie -> op -> y
 ///       input 1 ----^      ^--- inputs 2, 3
 /// ```
-pub fn apply(op: impl Op, inputs: &[&Tensor]) -> crate::Result<Tensor> {
+///
+/// Outputs but the first hang on that one, so that their gradients are known before the op's turn comes.
+pub fn apply_all<const N: usize>(op: impl Op, inputs: &[&Tensor]) -> crate::Result<[Tensor; N]> {
     let tensors = inputs.iter().map(|t| t.contiguous()).collect::<Result<Vec<_>>>()?;
     let wanted: Vec<bool> = tensors.iter().map(Tensor::track_op).collect();
     let values: Vec<Tensor> = tensors.iter().map(Tensor::detach).collect();
     let edges: Vec<usize> = (0..tensors.len()).filter(|&i| wanted[i]).collect();
-    let (y, kept) = op.forward(&values, !edges.is_empty())?;
+    let (y, mut kept) = op.forward(&values, !edges.is_empty())?;
+    let others: Vec<Tensor> = kept.drain(..kept.len().min(N - 1)).collect();
     if edges.is_empty() {
-        return Ok(y);
+        return many::take([vec![y], others].concat());
     }
     let shape = y.shape().clone();
     let own = Arc::new(Applied {
@@ -56,6 +68,7 @@ pub fn apply(op: impl Op, inputs: &[&Tensor]) -> crate::Result<Tensor> {
         kept,
         wanted,
         y: Mutex::new(Some((taken(&y)?, shape))),
+        d_others: Mutex::new(vec![None; others.len()]),
         gradients: Mutex::new(vec![]),
     });
     let node = |edges: &[usize]| Node { own: own.clone(), edges: edges.to_vec() };
@@ -69,12 +82,18 @@ pub fn apply(op: impl Op, inputs: &[&Tensor]) -> crate::Result<Tensor> {
         });
     }
     let input = |i: usize| &tensors[last[i]];
-    Ok(match (last.len(), &token) {
+    let y = match (last.len(), &token) {
         (1, _) => input(0).apply_op1(node(last))?,
         (2, None) => input(0).apply_op2(input(1), node(last))?,
         (2, Some(token)) => input(0).apply_op3(input(1), token, node(last))?,
         _ => input(0).apply_op3(input(1), input(2), node(last))?,
-    })
+    };
+    let mut outputs = vec![y.clone()];
+    for (output, other) in others.iter().enumerate() {
+        let numbers = Mutex::new(Some((taken(other)?, other.shape().clone())));
+        outputs.push(y.apply_op1(Other { own: own.clone(), output, numbers })?);
+    }
+    many::take(outputs)
 }
 
 /// One application of an op.
@@ -84,22 +103,28 @@ struct Applied {
     kept: Vec<Tensor>,
     wanted: Vec<bool>,
     y: Mutex<Option<(CudaStorage, Shape)>>,
+    d_others: Mutex<Vec<Option<Tensor>>>,
     gradients: Mutex<Vec<Option<Tensor>>>,
 }
 
 impl Applied {
     fn output(&self) -> Result<(CudaStorage, Shape)> {
-        match lock(&self.y).take() {
-            Some(y) => Ok(y),
-            None => bail!("{}: the output was taken twice", self.op.name()),
+        self.once(&self.y)
+    }
+
+    fn once(&self, numbers: &Mutex<Option<(CudaStorage, Shape)>>) -> Result<(CudaStorage, Shape)> {
+        match lock(numbers).take() {
+            Some(numbers) => Ok(numbers),
+            None => bail!("{}: an output was taken twice", self.op.name()),
         }
     }
 
     fn backward(&self, y: &Tensor, dy: &Tensor) -> Result<()> {
         let Applied { inputs, kept, wanted, .. } = self;
         let dy = dy.contiguous()?.detach();
-        let gradients =
-            self.op.backward(&Pass { inputs, kept, y: &y.detach(), dy: &dy, wanted })?;
+        let d_others: Vec<_> = lock(&self.d_others).iter_mut().map(Option::take).collect();
+        let pass = Pass { inputs, kept, y: &y.detach(), dy: &dy, d_others: &d_others, wanted };
+        let gradients = self.op.backward(&pass)?;
         *lock(&self.gradients) = gradients;
         Ok(())
     }
@@ -150,6 +175,13 @@ struct Node {
 struct Tie {
     own: Arc<Applied>,
     input: usize,
+}
+
+/// An output beside the first one.
+struct Other {
+    own: Arc<Applied>,
+    output: usize,
+    numbers: Mutex<Option<(CudaStorage, Shape)>>,
 }
 
 macro_rules! on_card {
@@ -247,5 +279,27 @@ impl CustomOp2 for Tie {
         _: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         Ok((self.own.gradient(self.input), Some(token.detach())))
+    }
+}
+
+impl CustomOp1 for Other {
+    fn name(&self) -> &'static str {
+        self.own.op.name()
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        bail!("this op runs on a card only")
+    }
+
+    fn cuda_fwd(&self, _: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.own.once(&self.numbers)
+    }
+
+    /// The first output gets a gradient in any case: without one its op's turn would not come.
+    fn bwd(&self, y: &Tensor, _: &Tensor, d: &Tensor) -> Result<Option<Tensor>> {
+        if let Some(place) = lock(&self.own.d_others).get_mut(self.output) {
+            *place = Some(d.contiguous()?.detach());
+        }
+        Ok(Some(y.zeros_like()?))
     }
 }

@@ -11,6 +11,8 @@ use super::product;
 use super::residual::around;
 use crate::Result;
 use crate::ops::attention::{CHUNK, Cache, Pairing, Projections, Window};
+#[cfg(feature = "cuda")]
+use crate::ops::card;
 use crate::ops::lengths::Lengths;
 use crate::ops::{Activation, Affine, Residual};
 
@@ -40,6 +42,10 @@ pub fn attention(
     window: &Arc<Window>,
     lengths: Lengths,
 ) -> Result<(Tensor, Cache)> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(qkv) && card::has_heads_of(window) {
+        return card::attention(qkv, cache, window, &lengths);
+    }
     let pass = Pass::of(qkv, cache, window, &lengths)?;
     let mixed = pass.by_chunk(|begin| {
         let weights = pass.weights(begin)?;
@@ -56,6 +62,13 @@ pub fn attention_of_last(
     window: &Arc<Window>,
     cached: bool,
 ) -> Result<(Tensor, Option<Cache>)> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(qkv)
+        && card::has_heads_of(window)
+        && ![qkv, &cache.keys, &cache.values].into_iter().any(Tensor::track_op)
+    {
+        return card::attention_of_last(qkv, cache, window, cached);
+    }
     let (y, cache) = attention(qkv, cache, window, None)?;
     Ok((y.narrow(1, y.dim(1)? - 1, 1)?, cached.then_some(cache)))
 }

@@ -78,9 +78,11 @@ pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: Lengths) 
     };
     #[cfg(feature = "cuda")]
     if card::wanted(b) {
-        return card::linear_recurrence(a, b, h0, &grid.lengths);
+        return match a.rank() {
+            1 => card::constant_recurrence(a, b, h0, &grid.lengths),
+            _ => card::linear_recurrence(a, b, h0, &grid.lengths),
+        };
     }
-
     blank(states(&a.broadcast_as(b.shape())?, b, h0)?, &grid.lengths)
 }
 
@@ -121,6 +123,10 @@ pub fn rg_lru(
     lengths: Lengths,
 ) -> Result<Tensor> {
     let grid = grid::<RgLru, 3, 1>(&[(gates, 2), (x, 1)], &[lambda], h0, lengths)?;
+    #[cfg(feature = "cuda")]
+    if card::wanted(x) {
+        return card::rg_lru(gates, x, lambda, h0, &grid.lengths);
+    }
     let [r, i] = parts(gates)?;
     let log_a =
         sigmoid(&r)?.broadcast_mul(&(softplus(&lambda.neg()?)? * -f64::from(RgLru::POWER))?)?;
@@ -132,6 +138,10 @@ pub fn rg_lru(
 
 pub fn hgrn(projected: &Tensor, bound: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
     let grid = grid::<Hgrn, 3, 1>(&[(projected, 3)], &[bound], h0, lengths)?;
+    #[cfg(feature = "cuda")]
+    if card::wanted(projected) {
+        return card::hgrn(projected, bound, h0, &grid.lengths);
+    }
     let [f, i, v] = parts(projected)?;
     let a = sigmoid(&f)?.broadcast_mul(&(1.0 - bound)?)?.broadcast_add(bound)?;
     let b = (sigmoid(&i)? * v.silu()?)?;
@@ -146,6 +156,10 @@ pub fn diagonal_ssm(
     lengths: Lengths,
 ) -> Result<Tensor> {
     let grid = grid::<Diagonal, 1, 2>(&[(u, 1)], &[a_log, dt_log], h0, lengths)?;
+    #[cfg(feature = "cuda")]
+    if card::wanted(u) {
+        return card::diagonal_ssm(u, a_log, dt_log, h0, &grid.lengths);
+    }
     let rate = a_log.exp()?;
     let less = one_less_exp(&(&rate * dt_log.exp()?)?)?;
     let a = (1.0 - &less)?.broadcast_as(u.shape())?;
@@ -155,6 +169,10 @@ pub fn diagonal_ssm(
 
 pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
     let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
+    #[cfg(feature = "cuda")]
+    if card::wanted(u) && a.dim(1)? <= card::MOST_STATES {
+        return card::selective_scan(inputs, &lengths);
+    }
     let mut dt = dt.broadcast_as(u.shape())?;
     if let Some(bias) = dt_bias {
         dt = dt.broadcast_add(bias)?;
@@ -210,6 +228,10 @@ pub fn mamba(
 /// both, by their weights, and the sum of these, once the early one has faded over the late one.
 pub fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     let Wkv { k, v, w, u, mean, weight } = inputs;
+    #[cfg(feature = "cuda")]
+    if card::wanted(k) {
+        return card::wkv(inputs, &lengths);
+    }
     let (time, decay) = (k.dim(1)?, w.exp()?);
     let means = Tensor::cat(&[&mean.unsqueeze(1)?, v], 1)?;
     let weights = Tensor::cat(&[&weight.unsqueeze(1)?, k], 1)?;

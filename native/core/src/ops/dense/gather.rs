@@ -21,14 +21,22 @@ impl Ids {
     /// # Errors
     /// One outside the table is an error that names both (`what` is the table).
     pub fn of(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Self> {
-        let (rows, _) = table.dims2()?;
-        if let Some(id) = ids.iter().find(|&&id| id as usize >= rows) {
-            let field = format!("id of table {what}");
-            return Err(Error::out_of_range(field, f64::from(*id), 0.0, rows as f64 - 1.0));
-        }
+        Self::check(table, &ids, what)?;
         match composed::wanted(table) {
             true => Ok(Ids::There(Tensor::from_slice(&ids, ids.len(), table.device())?)),
             false => Ok(Ids::Here(ids)),
+        }
+    }
+
+    /// Refuses ids as [`of`](Self::of) does.
+    pub fn check(table: &Tensor, ids: &[u32], what: &str) -> Result<()> {
+        let rows = table.dims().first().copied().unwrap_or(0);
+        match ids.iter().find(|&&id| id as usize >= rows) {
+            Some(&id) => {
+                let field = format!("id of table {what}");
+                Err(Error::out_of_range(field, f64::from(id), 0.0, rows as f64 - 1.0))
+            }
+            None => Ok(()),
         }
     }
 }

@@ -1,0 +1,261 @@
+//! Steps of many games at once on a card, each number of games recorded when it is first asked for.
+//!
+//! A step is one upload, one graph and one download, whatever the backbone. Words are uploaded: where the states of the
+//! games lie, where those after the step go, and what the pass reads. The graph gathers the states, makes the pass,
+//! puts the new states in their places and the logits in one answer.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use candle_core::{DType, Device, Tensor};
+
+use super::steps::Stepped;
+use super::{Frames, Input, Policy};
+use crate::backbone::State;
+use crate::device::Graph;
+use crate::ops::card::{
+    answer_rows, copy_words, gather_rows, place_of, put_rows, unwritten, upload,
+};
+use crate::ops::{Ids, tensor};
+use crate::{Error, Result};
+
+/// Games of one step; more are several.
+const MOST: usize = 256;
+
+/// Words of a place.
+const PLACE: usize = 2;
+
+static UNRECORDED: AtomicUsize = AtomicUsize::new(0);
+
+/// Steps of this process that the card did not let be recorded, each counted once: they are slower.
+pub fn unrecorded() -> usize {
+    UNRECORDED.load(Ordering::Relaxed)
+}
+
+thread_local! {
+    /// What this thread recorded.
+    static RECORDED: RefCell<Vec<Recorded>> = const { RefCell::new(vec![]) };
+}
+
+/// A step of games of `frames [b, 1]`, as [`Policy::step_games`].
+pub(super) fn step(
+    policy: &Policy,
+    frames: &Frames,
+    states: &[&State],
+) -> Result<Vec<Result<Stepped>>> {
+    let mut stepped = Vec::with_capacity(states.len());
+    for first in (0..states.len()).step_by(MOST) {
+        let rows = first..states.len().min(first + MOST);
+        stepped.extend(some(policy, &frames.part(&rows, &(0..1)), &states[rows])?);
+    }
+    Ok(stepped)
+}
+
+/// No more than [`MOST`].
+fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Result<Stepped>>> {
+    let batch = states.len().next_power_of_two();
+    RECORDED.with_borrow_mut(|all| {
+        let own = |one: &Recorded| one.batch == batch && one.is_of(policy);
+        if let Some(one) = all.iter().find(|one| own(one)) {
+            return one.step(policy, frames, states);
+        }
+        all.retain(|one| one.policy.strong_count() > 0);
+        let buffers = Buffers::new(policy, batch)?;
+        let asked = buffers.ask(policy, frames, states)?;
+        let Device::Cuda(card) = policy.device() else {
+            return Err(Error::mismatch("device", "a card", "another"));
+        };
+        // What cannot be recorded is launched one by one, unless it cannot be done at all.
+        let graph = Graph::record(card, || buffers.work(policy)).ok();
+        let one = Recorded { graph, policy: Arc::downgrade(&policy.alive), batch, buffers };
+        one.play(policy)?;
+        if one.graph.is_none() {
+            UNRECORDED.fetch_add(1, Ordering::Relaxed);
+        }
+        let stepped = one.buffers.answer(asked, states.len());
+        all.push(one);
+        stepped
+    })
+}
+
+/// A step of so many games of a policy.
+struct Recorded {
+    graph: Option<Graph>,
+    policy: Weak<()>,
+    batch: usize,
+    buffers: Buffers,
+}
+
+impl Recorded {
+    fn is_of(&self, policy: &Policy) -> bool {
+        self.policy.as_ptr() == Arc::as_ptr(&policy.alive)
+    }
+
+    fn step(
+        &self,
+        policy: &Policy,
+        frames: &Frames,
+        states: &[&State],
+    ) -> Result<Vec<Result<Stepped>>> {
+        let asked = self.buffers.ask(policy, frames, states)?;
+        self.play(policy)?;
+        self.buffers.answer(asked, states.len())
+    }
+
+    fn play(&self, policy: &Policy) -> Result<()> {
+        match &self.graph {
+            Some(graph) => graph.play(),
+            None => self.buffers.work(policy),
+        }
+    }
+}
+
+/// Whose places were uploaded: what is there stays until the answer has come.
+struct Asked {
+    before: Vec<Tensor>,
+    /// Parts of the states after the step, of all games.
+    after: Vec<Tensor>,
+}
+
+/// What a step reads and writes, at its fixed places.
+struct Buffers {
+    /// Places of each part of the states, of each game; places of each part after it, of all games; what the
+    /// pass reads.
+    words: Tensor,
+    input: Input,
+    prior: Vec<Ids>,
+    /// Gathered.
+    state: State,
+    /// `[batch, num_logits + 1]`: logits, and whether the state after them has a number that is not finite.
+    answer: Tensor,
+}
+
+impl Buffers {
+    fn new(policy: &Policy, batch: usize) -> Result<Self> {
+        let blank = Frames {
+            batch,
+            time: 1,
+            continuous: vec![0.0; batch * policy.continuous],
+            ids: vec![0; batch * policy.slots.len()],
+            previous: vec![crate::heads::NONE; batch * policy.spec.heads.num_labels()],
+        };
+        let (input, prior) =
+            (policy.input(&blank)?, policy.heads.prior_rows(batch, &blank.previous)?);
+        let state = policy.zero_state(batch)?.hand_on()?;
+        let width = policy.spec.heads.num_logits();
+        let answer = unwritten((batch, width + 1), DType::F32, &policy.place)?;
+        let read: usize = uploaded(&input, &prior).map(Tensor::elem_count).sum();
+        let places = PLACE * (batch + 1) * state.0.len();
+        let words = Tensor::zeros(places + read, DType::U32, policy.device())?;
+        Ok(Buffers { words, input, prior, state, answer })
+    }
+
+    /// All that the card does.
+    fn work(&self, policy: &Policy) -> Result<()> {
+        let Buffers { words, input, prior, state, answer } = self;
+        let (batch, _) = answer.dims2()?;
+        let mut at = 0;
+        for part in &state.0 {
+            // SAFETY: these are places of parts of states that the caller holds.
+            unsafe { gather_rows(words, at, part) }?;
+            at += PLACE * batch;
+        }
+        let after = at;
+        at += PLACE * state.0.len();
+        for to in uploaded(input, prior) {
+            copy_words(words, at, to)?;
+            at += to.elem_count();
+        }
+        let (logits, next) = policy.pass(input, prior, state)?;
+        answer_rows(&logits.contiguous()?, answer)?;
+        for (i, part) in next.0.iter().enumerate() {
+            // SAFETY: this is the place of a tensor of that shape, which waits for the answer.
+            unsafe { put_rows(words, after + PLACE * i, &part.contiguous()?, answer) }?;
+        }
+        Ok(())
+    }
+
+    /// Uploads what a step reads. Games that are too few are followed by others like the first.
+    fn ask(&self, policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Asked> {
+        let (batch, _) = self.answer.dims2()?;
+        let mut before = vec![];
+        let mut words: Vec<u32> = Vec::with_capacity(self.words.elem_count());
+        let place = |words: &mut Vec<u32>, part: &Tensor| -> Result<()> {
+            let place = place_of(part)?;
+            words.extend([place as u32, (place >> 32) as u32]);
+            Ok(())
+        };
+        for (i, own) in self.state.0.iter().enumerate() {
+            for row in 0..batch {
+                let State(parts) = states[if row < states.len() { row } else { 0 }];
+                let part = parts.get(i).ok_or_else(|| Error::not_found("a part of a state"))?;
+                tensor::check_shape("part of a state", &own.dims()[1..], &part.dims()[1..])?;
+                let part = tensor::moved(part, own)?.contiguous()?;
+                place(&mut words, &part)?;
+                before.push(part);
+            }
+        }
+        let fresh = |part: &Tensor| unwritten(part.shape(), DType::F32, part);
+        let after: Vec<Tensor> =
+            self.state.0.iter().map(fresh).collect::<candle_core::Result<_>>()?;
+        after.iter().try_for_each(|part| place(&mut words, part))?;
+
+        let row = |row: usize| if row < states.len() { row } else { 0 };
+        let frames = padded(frames, batch, row);
+        let (continuous, ids) = policy.read(&frames)?;
+        let prior = policy.heads.prior_ids(batch, &frames.previous)?;
+        words.extend(continuous.iter().map(|number| number.to_bits()));
+        words.extend(ids.iter().chain(&prior).flat_map(|ids| ids.iter()));
+        upload(&self.words, &words)?;
+        Ok(Asked { before, after })
+    }
+
+    /// What came of it, of the first `count` games.
+    fn answer(&self, asked: Asked, count: usize) -> Result<Vec<Result<Stepped>>> {
+        let answer = tensor::to_vec(&self.answer)?;
+        let Asked { before, after } = asked;
+        drop(before);
+        let (_, width) = self.answer.dims2()?;
+        let game = |(row, answer): (usize, &[f32])| {
+            let (logits, spoilt) = answer.split_at(width - 1);
+            super::check_logits(logits)?;
+            if spoilt != [0.0] {
+                return Err(Error::NonFinite { what: "state".into(), value: f64::NAN });
+            }
+            let parts = after.iter().map(|part| part.narrow(0, row, 1));
+            let state = State(parts.collect::<candle_core::Result<_>>()?);
+            Ok((logits.to_vec(), state))
+        };
+        Ok(answer.chunks_exact(width).take(count).enumerate().map(game).collect())
+    }
+}
+
+/// What is uploaded for a pass, in its order.
+fn uploaded<'a>(input: &'a Input, prior: &'a [Ids]) -> impl Iterator<Item = &'a Tensor> {
+    let ids = input.ids.iter().chain(prior).filter_map(|ids| match ids {
+        Ids::There(ids) => Some(ids),
+        Ids::Here(_) => None,
+    });
+    std::iter::once(&input.continuous).chain(ids)
+}
+
+/// Rows of frames, by their numbers.
+fn padded(frames: &Frames, batch: usize, row: impl Fn(usize) -> usize) -> Frames {
+    fn rows<T: Copy>(
+        all: &[T],
+        games: usize,
+        batch: usize,
+        row: impl Fn(usize) -> usize,
+    ) -> Vec<T> {
+        let width = all.len() / games.max(1);
+        (0..batch).flat_map(|i| &all[row(i) * width..][..width]).copied().collect()
+    }
+    Frames {
+        batch,
+        time: 1,
+        continuous: rows(&frames.continuous, frames.batch, batch, &row),
+        ids: rows(&frames.ids, frames.batch, batch, &row),
+        previous: rows(&frames.previous, frames.batch, batch, &row),
+    }
+}

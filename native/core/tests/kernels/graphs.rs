@@ -1,0 +1,88 @@
+//! What a card does in the order of a stream, and what it keeps of it to do again.
+
+use std::sync::Arc;
+
+use candle_core::cuda_backend::cudarc::driver::sys::{
+    CUgraphInstantiate_flags as Flags, CUresult, CUstreamCaptureMode,
+};
+use candle_core::cuda_backend::cudarc::driver::{CudaGraph, CudaStream, DriverError};
+use candle_core::{Device, Tensor, Var};
+use sconce_core::device;
+
+const AUTO_FREE: Flags = Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+
+fn open() -> (Device, Arc<CudaStream>) {
+    let device = device::open(0).unwrap();
+    let Device::Cuda(card) = &device else { panic!("{device:?} is no card") };
+    // SAFETY: all work is in one stream.
+    unsafe { card.disable_event_tracking() };
+    let stream = card.cuda_stream();
+    (device, stream)
+}
+
+fn begin(stream: &CudaStream) {
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    stream.begin_capture(mode).unwrap();
+}
+
+fn end(stream: &Arc<CudaStream>) -> Result<CudaGraph, DriverError> {
+    stream.end_capture(AUTO_FREE).map(|graph| graph.expect("a graph"))
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn a_graph_reads_what_is_there_when_it_is_launched() {
+    let (device, stream) = open();
+    let x = Var::new(&[1f32, 2.0, 3.0, 4.0], &device).unwrap();
+    // Tensors come and go, and one stays.
+    let work = || {
+        let square = x.as_tensor().sqr().unwrap().reshape((2, 2)).unwrap();
+        (square.t().unwrap().contiguous().unwrap() * 2.0).unwrap().sum(1).unwrap()
+    };
+    let Device::Cuda(card) = &device else { unreachable!() };
+    let constants = card.enable_cuda_graph_htod_cache();
+    // Once before, for what it loads and uploads.
+    work();
+    begin(&stream);
+    let y = work();
+    let graph = end(&stream).unwrap();
+    drop(constants);
+    for round in 0..3 {
+        let scale = round as f32 + 1.0;
+        let numbers_in = [1f32, 2.0, 3.0, 4.0].map(|v| v * scale);
+        x.set(&Tensor::new(&numbers_in, &device).unwrap()).unwrap();
+        graph.launch().unwrap();
+        assert_eq!(numbers(&y), [20.0, 40.0].map(|v| v * scale * scale), "round {round}");
+    }
+}
+
+/// Nobody waits, and nothing is done, while work is captured; nor is a graph of it.
+fn refused(spoil: impl Fn(&Arc<CudaStream>) -> Result<(), DriverError>) {
+    let (device, stream) = open();
+    let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
+    x.sqr().unwrap();
+    begin(&stream);
+    let kept = x.sqr().unwrap();
+    let unsupported = Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+    assert_eq!(spoil(&stream), unsupported);
+    assert!(kept.sqr().is_err());
+    let error = end(&stream).err();
+    assert_eq!(error, Some(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn a_wait_while_work_is_captured_is_refused() {
+    refused(|stream| stream.synchronize());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn a_copy_back_while_work_is_captured_is_refused() {
+    // SAFETY: it is not read.
+    refused(|stream| stream.clone_dtoh(&unsafe { stream.alloc::<f32>(1) }?).map(drop));
+}

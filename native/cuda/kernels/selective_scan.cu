@@ -1,0 +1,392 @@
+// The selective scan S6 (Gu & Dao 2023, eq. 2a and 2b with the selection of alg. 2), channel by channel:
+//
+//   h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t        y_t = (C_t h_t + D u_t) silu(z_t)
+//
+// u, dt, z, y [b, t, c] and B, C [b, t, n] are of type T; a [c, n], dt_bias, d [c], states [b, c, n] and all arithmetic
+// are f32. Null where there is none: dt_bias, d, z, lengths. With `steady` one dt [c], f32, is that of all frames; with
+// `softplus` the step is the softplus of dt; with `log` A is -exp(a). Frames of a row from its length on do not exist:
+// y is 0 there, they have no gradient, and the last state is the one before them; without lengths all have all.
+//
+// A block for THREADS / LANES channels (y of the grid) of a row (x): LANES threads have 8 numbers each of a channel's
+// state, in registers, so that a kernel has states of up to 8 * LANES numbers. Frames go by chunks, whose inputs lie
+// in shared memory. Forward keeps the states before each chunk, in an order of its own, [b, chunks, gridDim.y,
+// STATES, THREADS]; backward makes those between again. Sums have an order that the sizes alone decide.
+
+#include "numbers.cuh"
+
+namespace {
+
+constexpr int WARP = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+constexpr int THREADS = 64, WARPS = THREADS / WARP;
+// Of a thread.
+constexpr int STATES = 8;
+// Of a chunk.
+constexpr int FRAMES = 8;
+
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+
+template <typename T> struct Inputs {
+  const T *u;
+  const void *dt;
+  const float *dt_bias, *a;
+  const T *b, *c;
+  const float *d;
+  const T *z;
+  const int *lengths;
+  int batch, time, channels, n, steady, softplus, log;
+};
+
+// The frames of a chunk, of the channels of a block. Numbers of the state that there are not are 0 in B and C.
+template <int LANES> struct Chunk {
+  static constexpr int CHANNELS = THREADS / LANES, WIDE = STATES * LANES;
+
+  alignas(16) float b[FRAMES][WIDE];
+  alignas(16) float c[FRAMES][WIDE];
+  float u[FRAMES][CHANNELS], dt[FRAMES][CHANNELS];
+  // C h
+  float out[FRAMES][CHANNELS];
+
+  // `count` frames, the first of them frame `first` of all rows.
+  template <typename T> __device__ void read_frames(const Inputs<T> &in, long long first, int count) {
+#pragma unroll 1
+    for (int at = threadIdx.x; at < count * WIDE; at += THREADS) {
+      const int k = at / WIDE, j = at % WIDE;
+      b[k][j] = j < in.n ? read(in.b + (first + k) * in.n + j) : 0.0f;
+      c[k][j] = j < in.n ? read(in.c + (first + k) * in.n + j) : 0.0f;
+    }
+#pragma unroll 1
+    for (int at = threadIdx.x; at < count * CHANNELS; at += THREADS) {
+      const int k = at / CHANNELS, own = at % CHANNELS, channel = blockIdx.y * CHANNELS + own;
+      const bool there = channel < in.channels;
+      const long long index = (first + k) * in.channels + channel;
+      u[k][own] = there ? read(in.u + index) : 0.0f;
+      dt[k][own] = there ? step(in, index, channel) : 0.0f;
+    }
+  }
+
+  template <typename T> __device__ static float step(const Inputs<T> &in, long long index, int channel) {
+    float x = in.steady ? static_cast<const float *>(in.dt)[channel] : read(static_cast<const T *>(in.dt) + index);
+    if (in.dt_bias) x += in.dt_bias[channel];
+    return in.softplus ? softplus(x) : x;
+  }
+};
+
+// Where a thread stands.
+template <int LANES> struct Place {
+  // The channel in the block, the thread's part of its state, the channel of all, and the first number of the part.
+  int own, part, channel, first;
+
+  __device__ Place() {
+    own = threadIdx.x / LANES;
+    part = threadIdx.x % LANES;
+    channel = blockIdx.y * Chunk<LANES>::CHANNELS + own;
+    first = part * STATES;
+  }
+
+  template <typename T> __device__ bool there(const Inputs<T> &in, int i) const {
+    return channel < in.channels && first + i < in.n;
+  }
+
+  template <typename T> __device__ long long index(const Inputs<T> &in, int i) const {
+    return channel * (long long)in.n + first + i;
+  }
+
+  // A, 0 where there is none.
+  template <typename T> __device__ void rates(const Inputs<T> &in, float (&a)[STATES]) const {
+    for (int i = 0; i < STATES; i++) {
+      a[i] = there(in, i) ? in.a[index(in, i)] : 0.0f;
+      if (in.log && there(in, i)) a[i] = -expf(a[i]);
+    }
+  }
+
+  // Numbers of states [b, c, n] of this row, 0 where there are none.
+  template <typename T> __device__ void read_states(const Inputs<T> &in, const float *from, float (&h)[STATES]) const {
+    const long long row = blockIdx.x * (long long)in.channels * in.n;
+    for (int i = 0; i < STATES; i++) h[i] = from && there(in, i) ? from[row + index(in, i)] : 0.0f;
+  }
+
+  template <typename T> __device__ void write_states(const Inputs<T> &in, float *to, const float (&h)[STATES]) const {
+    const long long row = blockIdx.x * (long long)in.channels * in.n;
+    for (int i = 0; i < STATES; i++)
+      if (there(in, i)) to[row + index(in, i)] = h[i];
+  }
+};
+
+// The states that are kept before a chunk: those of this thread are THREADS numbers apart.
+__device__ inline long long kept_at(int time, int chunk) {
+  const long long chunks = (time + FRAMES - 1) / FRAMES;
+  return ((blockIdx.x * chunks + chunk) * gridDim.y + blockIdx.y) * (STATES * THREADS) + threadIdx.x;
+}
+
+// The sum over the parts of a state, in each of their threads.
+template <int LANES> __device__ inline float over_parts(float v) {
+  for (int apart = LANES / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
+  return v;
+}
+
+// Sums over the channels of a warp: of its 8 numbers a thread is left with LEFT, which are those from the returned
+// one on. Threads whose lanes differ in SAME alone are left with the same.
+template <int LANES> struct OverChannels {
+  static constexpr int LEFT = LANES < 4 ? 1 : STATES * LANES / WARP;
+  static constexpr int SAME = 3 & ~(LANES - 1);
+
+  __device__ static int sum(float (&v)[STATES]) {
+    int left = STATES, first = 0;
+#pragma unroll
+    for (int apart = WARP / 2; apart >= LANES; apart /= 2) {
+      if (left == 1) {
+        v[0] += __shfl_xor_sync(ALL_LANES, v[0], apart);
+        continue;
+      }
+      left /= 2;
+      const bool upper = threadIdx.x & apart;
+      first += upper ? left : 0;
+#pragma unroll
+      for (int i = 0; i < STATES / 2; i++) {
+        if (i >= left) break;
+        const float keep = upper ? v[i + left] : v[i], give = upper ? v[i] : v[i + left];
+        v[i] = keep + __shfl_xor_sync(ALL_LANES, give, apart);
+      }
+    }
+    return first;
+  }
+};
+
+// `kept` is null where no way back follows.
+template <int LANES, typename T>
+__device__ void forward(const Inputs<T> &in, const float *h0, T *y, float *last, float *kept) {
+  constexpr int CHANNELS = Chunk<LANES>::CHANNELS;
+  __shared__ Chunk<LANES> chunk;
+  const Place<LANES> place;
+  const long long row = blockIdx.x;
+  const int present = in.lengths ? in.lengths[row] : in.time;
+
+  float a[STATES], h[STATES];
+  place.rates(in, a);
+  place.read_states(in, h0, h);
+#pragma unroll 1
+  for (int first = 0; first < present; first += FRAMES) {
+    const int count = min(FRAMES, present - first);
+    if (kept)
+      for (int i = 0; i < STATES; i++) kept[kept_at(in.time, first / FRAMES) + i * THREADS] = h[i];
+    __syncthreads();
+    chunk.read_frames(in, row * in.time + first, count);
+    __syncthreads();
+    for (int k = 0; k < count; k++) {
+      const float dt = chunk.dt[k][place.own], dtu = dt * chunk.u[k][place.own];
+      float sum = 0.0f;
+      for (int i = 0; i < STATES; i++) {
+        h[i] = __expf(dt * a[i]) * h[i] + dtu * chunk.b[k][place.first + i];
+        sum += h[i] * chunk.c[k][place.first + i];
+      }
+      sum = over_parts<LANES>(sum);
+      if (place.part == 0) chunk.out[k][place.own] = sum;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int at = threadIdx.x; at < count * CHANNELS; at += THREADS) {
+      const int k = at / CHANNELS, own = at % CHANNELS, channel = blockIdx.y * CHANNELS + own;
+      if (channel >= in.channels) continue;
+      const long long index = (row * in.time + first + k) * in.channels + channel;
+      float v = chunk.out[k][own];
+      if (in.d) v += in.d[channel] * chunk.u[k][own];
+      if (in.z) {
+        const float z = read(in.z + index);
+        v *= z * sigmoid(z);
+      }
+      write(y + index, v);
+    }
+  }
+  if (place.part == 0 && place.channel < in.channels)
+#pragma unroll 1
+    for (int t = present; t < in.time; t++) write(y + (row * in.time + t) * in.channels + place.channel, 0.0f);
+  place.write_states(in, last, h);
+}
+
+// Gradients: dy and d_last come in, the latter null where there is none. du, d_dt, dz are as what they are of, d_dt
+// null where dt is steady. To be summed over their first dimensions:
+//   d_bc  [gridDim.y, 2, b, t, n], of B and C
+//   parts [b, (n + 2) * c]: of a [c, n], of dt_bias or the steady dt [c], and of D [c]
+template <int LANES, typename T>
+__device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, const float *d_last, T *du, T *d_dt,
+                         T *dz, float *dh0, float *d_bc, float *parts) {
+  using Sums = OverChannels<LANES>;
+  constexpr int CHANNELS = Chunk<LANES>::CHANNELS, WIDE = Chunk<LANES>::WIDE;
+  __shared__ Chunk<LANES> chunk;
+  // The gradient of C h + D u, and what reaches dt * u through the addend, and dt through the decays.
+  __shared__ float d_out[FRAMES][CHANNELS], to_input[FRAMES][CHANNELS], to_decay[FRAMES][CHANNELS];
+  // Before each frame.
+  __shared__ float states[FRAMES][STATES][THREADS];
+  __shared__ float of_b[FRAMES][WARPS][WIDE], of_c[FRAMES][WARPS][WIDE];
+  __shared__ float ends[2][THREADS];
+  const Place<LANES> place;
+  const long long row = blockIdx.x;
+  const int present = in.lengths ? in.lengths[row] : in.time, thread = threadIdx.x, warp = thread / WARP;
+  const long long all = (long long)in.batch * in.time * in.n;
+  d_bc += blockIdx.y * 2 * all;
+
+  // What a thread does for whole channels it does for this one: for every LANESth frame.
+  const int mine = blockIdx.y * CHANNELS + thread % CHANNELS;
+  const bool has_mine = mine < in.channels;
+
+#pragma unroll 1
+  for (int t = present + thread / CHANNELS; t < in.time && has_mine; t += LANES) {
+    const long long index = (row * in.time + t) * in.channels + mine;
+    write(du + index, 0.0f);
+    if (d_dt) write(d_dt + index, 0.0f);
+    if (dz) write(dz + index, 0.0f);
+  }
+#pragma unroll 1
+  for (int at = present * in.n + thread; at < in.time * in.n; at += THREADS) {
+    d_bc[row * in.time * in.n + at] = 0.0f;
+    d_bc[all + row * in.time * in.n + at] = 0.0f;
+  }
+
+  float a[STATES], dh[STATES], da[STATES], dd = 0.0f, d_bias = 0.0f;
+  place.rates(in, a);
+  place.read_states(in, d_last, dh);
+  for (int i = 0; i < STATES; i++) da[i] = 0.0f;
+
+#pragma unroll 1
+  for (int first = (present - 1) / FRAMES * FRAMES; present > 0 && first >= 0; first -= FRAMES) {
+    const int count = min(FRAMES, present - first);
+    const long long frame = row * in.time + first;
+    __syncthreads();
+    chunk.read_frames(in, frame, count);
+#pragma unroll 1
+    for (int k = thread / CHANNELS; k < count; k += LANES) {
+      const long long index = (frame + k) * in.channels + mine;
+      float g = has_mine ? read(dy + index) : 0.0f;
+      if (in.z && has_mine) {
+        const float z = read(in.z + index);
+        g *= z * sigmoid(z);
+      }
+      d_out[k][thread % CHANNELS] = g;
+    }
+    __syncthreads();
+
+    float h[STATES];
+    for (int i = 0; i < STATES; i++) h[i] = kept[kept_at(in.time, first / FRAMES) + i * THREADS];
+    for (int k = 0; k < count; k++) {
+      const float dt = chunk.dt[k][place.own], dtu = dt * chunk.u[k][place.own];
+      float sum = 0.0f;
+      for (int i = 0; i < STATES; i++) {
+        states[k][i][thread] = h[i];
+        h[i] = __expf(dt * a[i]) * h[i] + dtu * chunk.b[k][place.first + i];
+        sum += h[i] * chunk.c[k][place.first + i];
+      }
+      sum = over_parts<LANES>(sum);
+      if (place.part == 0) chunk.out[k][place.own] = sum;
+    }
+
+#pragma unroll 1
+    for (int k = count - 1; k >= 0; k--) {
+      const float dt = chunk.dt[k][place.own], dtu = dt * chunk.u[k][place.own], g_out = d_out[k][place.own];
+      float input = 0.0f, decays = 0.0f, db[STATES], dc[STATES];
+      for (int i = 0; i < STATES; i++) {
+        const float before = states[k][i][thread], decay = __expf(dt * a[i]), b = chunk.b[k][place.first + i];
+        const float g = chunk.c[k][place.first + i] * g_out + dh[i];
+        dc[i] = g_out * (decay * before + dtu * b);
+        db[i] = g * dtu;
+        input += g * b;
+        dh[i] = g * decay;
+        const float moved = dh[i] * before;
+        decays += moved * a[i];
+        da[i] += moved * dt;
+      }
+      input = over_parts<LANES>(input);
+      decays = over_parts<LANES>(decays);
+      if (place.part == 0) {
+        to_input[k][place.own] = input;
+        to_decay[k][place.own] = decays;
+      }
+      const int from = place.first + Sums::sum(db);
+      Sums::sum(dc);
+      if ((thread & Sums::SAME) == 0)
+        for (int i = 0; i < Sums::LEFT; i++) {
+          of_b[k][warp][from + i] = db[i];
+          of_c[k][warp][from + i] = dc[i];
+        }
+    }
+    __syncthreads();
+
+#pragma unroll 1
+    for (int at = thread; at < count * WIDE; at += THREADS) {
+      const int k = at / WIDE, j = at % WIDE;
+      if (j >= in.n) continue;
+      float db = 0.0f, dc = 0.0f;
+      for (int w = 0; w < WARPS; w++) {
+        db += of_b[k][w][j];
+        dc += of_c[k][w][j];
+      }
+      d_bc[(frame + k) * in.n + j] = db;
+      d_bc[all + (frame + k) * in.n + j] = dc;
+    }
+#pragma unroll 1
+    for (int k = thread / CHANNELS; k < count && has_mine; k += LANES) {
+      const int own = thread % CHANNELS;
+      const long long index = (frame + k) * in.channels + mine;
+      const float u = chunk.u[k][own], dt = chunk.dt[k][own], skip = in.d ? in.d[mine] : 0.0f;
+      write(du + index, dt * to_input[k][own] + skip * d_out[k][own]);
+      dd += d_out[k][own] * u;
+      float g = to_decay[k][own] + u * to_input[k][own];
+      // The slope of ln(1 + e^x) is 1 - e^-ln(1 + e^x).
+      if (in.softplus) g *= -expm1f(-dt);
+      d_bias += g;
+      if (d_dt) write(d_dt + index, g);
+      if (dz) {
+        const float z = read(in.z + index), s = sigmoid(z);
+        write(dz + index, (chunk.out[k][own] + skip * u) * read(dy + index) * s * (1.0f + z * (1.0f - s)));
+      }
+    }
+  }
+  place.write_states(in, dh0, dh);
+
+  parts += row * (in.n + 2LL) * in.channels;
+  for (int i = 0; i < STATES; i++)
+    if (place.there(in, i)) parts[place.index(in, i)] = in.log ? da[i] * a[i] : da[i];
+  ends[0][thread] = d_bias;
+  ends[1][thread] = dd;
+  __syncthreads();
+  if (thread < CHANNELS && has_mine)
+    for (int which = 0; which < 2; which++) {
+      float sum = 0.0f;
+      for (int i = 0; i < LANES; i++) sum += ends[which][thread + i * CHANNELS];
+      parts[(in.n + (long long)which) * in.channels + mine] = sum;
+    }
+}
+
+} // namespace
+
+#define SELECTIVE_SCAN(T, name, LANES, size)                                                                          \
+  extern "C" __global__ void selective_scan_##name##_forward_##size(                                                  \
+      const T *__restrict__ u, const void *__restrict__ dt, const float *__restrict__ dt_bias,                        \
+      const float *__restrict__ a, const T *__restrict__ b, const T *__restrict__ c, const float *__restrict__ d,     \
+      const T *__restrict__ z, const int *__restrict__ lengths, const float *__restrict__ h0, T *__restrict__ y,      \
+      float *__restrict__ last, float *__restrict__ kept, int batch, int time, int channels, int n, int steady,       \
+      int softplus, int log) {                                                                                        \
+    forward<LANES>(                                                                                                   \
+        Inputs<T>{u, dt, dt_bias, a, b, c, d, z, lengths, batch, time, channels, n, steady, softplus, log}, h0, y,    \
+        last, kept);                                                                                                  \
+  }                                                                                                                   \
+  extern "C" __global__ void selective_scan_##name##_backward_##size(                                                 \
+      const T *__restrict__ u, const void *__restrict__ dt, const float *__restrict__ dt_bias,                        \
+      const float *__restrict__ a, const T *__restrict__ b, const T *__restrict__ c, const float *__restrict__ d,     \
+      const T *__restrict__ z, const int *__restrict__ lengths, const float *__restrict__ kept,                       \
+      const T *__restrict__ dy, const float *__restrict__ d_last, T *__restrict__ du, T *__restrict__ d_dt,           \
+      T *__restrict__ dz, float *__restrict__ dh0, float *__restrict__ d_bc, float *__restrict__ parts, int batch,    \
+      int time, int channels, int n, int steady, int softplus, int log) {                                             \
+    backward<LANES>(                                                                                                  \
+        Inputs<T>{u, dt, dt_bias, a, b, c, d, z, lengths, batch, time, channels, n, steady, softplus, log}, kept, dy, \
+        d_last, du, d_dt, dz, dh0, d_bc, parts);                                                                      \
+  }
+
+#define SELECTIVE_SCANS(T, name)                                                                                      \
+  SELECTIVE_SCAN(T, name, 2, 16)                                                                                      \
+  SELECTIVE_SCAN(T, name, 4, 32)                                                                                      \
+  SELECTIVE_SCAN(T, name, 8, 64)
+
+SELECTIVE_SCANS(float, f32)
+SELECTIVE_SCANS(__nv_bfloat16, bf16)

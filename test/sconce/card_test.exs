@@ -1,0 +1,203 @@
+defmodule Sconce.CardTest do
+  @moduledoc """
+  Policies on an NVIDIA card beside the same ones on the CPU. `bin/test-cuda` runs them on the emulated card.
+  """
+  use ExUnit.Case, async: false
+
+  import Sconce.Test.Scratch
+
+  alias Sconce.{Corpus, Error, Policy, Serving, Session, Trainer}
+  alias Sconce.Trainer.Report
+
+  @moduletag :gpu
+  @moduletag timeout: 300_000
+
+  @backbones [
+    {:mlp, hidden_sizes: [16]},
+    {:gru, hidden_size: 12, num_layers: 2},
+    {:lstm, hidden_size: 12, num_layers: 1},
+    {:mamba, hidden_size: 12, num_layers: 1},
+    {:sliding_window, hidden_size: 12, num_layers: 1, num_heads: 2, head_dim: 6, window_size: 5}
+  ]
+
+  defp policy!({backbone, options}, more \\ []) do
+    spec = [
+      embedding: {:vector, 3},
+      backbone: backbone,
+      heads: [go: {:bernoulli, 2}, way: {:categorical, 4}]
+    ]
+
+    {:ok, policy} = Policy.init(spec ++ options, [seed: 5] ++ more)
+    policy
+  end
+
+  defp frames(count, seed) do
+    state = :rand.seed_s(:exsss, seed)
+    {frames, _} = Enum.map_reduce(1..count, state, fn _, state -> frame(state) end)
+    frames
+  end
+
+  defp frame(state), do: Enum.map_reduce(1..3, state, fn _, s -> :rand.uniform_s(s) end)
+
+  defp play(session, frames) do
+    for frame <- frames do
+      {:ok, action} = Session.act(session, frame, logits: true)
+      action
+    end
+  end
+
+  defp numbers(binary), do: for(<<x::float-32-little <- binary>>, do: x)
+
+  defp assert_near(got, want) do
+    assert length(got) == length(want)
+    for {g, w} <- Enum.zip(got, want), do: assert_in_delta(g, w, 1.0e-4)
+  end
+
+  test "a policy says where it is, computes the same there, and goes back" do
+    for backbone <- @backbones do
+      here = policy!(backbone)
+      there = policy!(backbone, device: :cuda)
+      assert inspect(there) =~ ~r/ · cuda:0>$/
+      assert {:ok, %{device: "cuda:0"}} = Policy.info(there)
+
+      frames = frames(7, 1)
+      {:ok, want} = Policy.forward(here, [frames])
+      {:ok, got} = Policy.forward(there, [frames])
+      assert_near(numbers(got.logits), numbers(want.logits))
+      assert_near(numbers(got.state), numbers(want.state))
+
+      {:ok, back} = Policy.to(there, :cpu)
+      assert Policy.forward(back, [frames]) == Policy.forward(here, [frames])
+    end
+  end
+
+  test "a checkpoint of one device is one of the other" do
+    path = Path.join(tmp_dir!("card"), "policy.safetensors")
+    there = policy!(hd(@backbones), device: :cuda)
+    :ok = Policy.save(there, path)
+    {:ok, here} = Policy.load(path)
+    {:ok, again} = Policy.load(path, device: {:cuda, 0})
+    frames = frames(2, 2)
+    {:ok, want} = Policy.forward(here, [frames])
+    {:ok, got} = Policy.forward(again, [frames])
+    assert_near(numbers(got.logits), numbers(want.logits))
+  end
+
+  test "a session plays there as on the CPU, and is taken back, reset and moved like one" do
+    for backbone <- @backbones, mode <- [:carry, :window] do
+      here = policy!(backbone)
+      {:ok, there} = Policy.to(here, :cuda)
+      options = [mode: mode, window_size: 5, seed: 3, rollback: 3]
+      {:ok, want} = Session.open(here, options)
+      {:ok, got} = Session.open(there, options)
+      assert inspect(got) =~ ~r/ · cuda:0>$/
+
+      frames = frames(12, 3)
+
+      for {g, w} <- Enum.zip(play(got, frames), play(want, frames)) do
+        assert g.choices == w.choices
+      end
+
+      {:ok, snapshot} = Session.snapshot(got)
+      [next | _] = frames(1, 4)
+      {:ok, action} = Session.act(got, next)
+      {:ok, same} = Session.open(there, options ++ [snapshot: snapshot])
+      assert {:ok, ^action} = Session.act(same, next)
+      {:ok, moved} = Session.open(here, options ++ [snapshot: snapshot])
+      {:ok, on_cpu} = Session.act(moved, next)
+      assert on_cpu.choices == action.choices
+    end
+  end
+
+  test "a serving steps the games of many callers together" do
+    there = policy!({:gru, hidden_size: 12, num_layers: 2}, device: :cuda)
+    {:ok, serving} = Serving.start_link(policy: there, max_batch: 16)
+    {:ok, info} = Serving.info(serving)
+    assert inspect(info) =~ "cuda:0"
+
+    played =
+      1..24
+      |> Task.async_stream(
+        fn game ->
+          {:ok, session} = Serving.open(serving, seed: game)
+          Enum.map(play(session, frames(6, game)), & &1.choices)
+        end,
+        max_concurrency: 24,
+        timeout: 60_000
+      )
+      |> Enum.map(fn {:ok, actions} -> actions end)
+
+    {:ok, here} = Policy.to(there, :cpu)
+
+    for {actions, game} <- Enum.zip(played, 1..24) do
+      {:ok, session} = Session.open(here, seed: game)
+      assert actions == Enum.map(play(session, frames(6, game)), & &1.choices)
+    end
+
+    # Weights from the CPU go where the serving is.
+    :ok = Serving.swap(serving, here)
+  end
+
+  test "what only a CPU has is refused by its name" do
+    there = policy!(hd(@backbones), device: :cuda)
+    assert {:error, %Error{kind: :unavailable}} = Session.open(there, lane: :inline)
+    assert {:error, %Error{kind: :unavailable}} = Session.open(there, weights: :int8)
+    # On the CPU it has them.
+    assert {:ok, _session} = Session.open(there, weights: :int8, device: :cpu)
+  end
+
+  test "a run trains there as on the CPU, is gone on with on either, and is scored on either" do
+    dir = tmp_dir!("card")
+
+    games =
+      for seed <- 1..6 do
+        frames = frames(60, seed)
+        {frames, Enum.map(frames, fn [x | _] -> [if(x > 0.5, do: 1, else: 0)] end)}
+      end
+
+    corpus = Path.join(dir, "corpus")
+    {:ok, _} = Corpus.build({:vector, 3}, games, into: corpus, heads: [go: {:bernoulli, 1}])
+
+    for {backbone, options} <- @backbones do
+      run = fn device, out, steps ->
+        {:ok, run} =
+          Trainer.start_link(
+            [corpus: corpus, out: Path.join(dir, "#{backbone}-#{out}"), device: device] ++
+              [
+                steps: steps,
+                lr_schedule: :constant,
+                batch_size: 4,
+                window_size: 8,
+                stride: 8,
+                warmup_steps: 2
+              ] ++
+              [backbone: backbone, learning_rate: 1.0e-2, seed: 7] ++ options
+          )
+
+        {:ok, report} = Trainer.await(run, 240_000)
+        report
+      end
+
+      want = run.(:cpu, "cpu", 12)
+      got = run.(:cuda, "cuda", 12)
+      assert Report.format(got) =~ "\ncomputed on cuda:0"
+      assert_in_delta got.policy.nll, want.policy.nll, 2.0e-3
+
+      last = Path.join([dir, "#{backbone}-cuda", "last.safetensors"])
+      {:ok, there} = Trainer.evaluate(last, corpus, device: :cuda)
+      {:ok, here} = Trainer.evaluate(last, corpus)
+      assert there.device == "cuda:0"
+      assert_in_delta there.policy.nll, here.policy.nll, 1.0e-4
+
+      {:ok, resumed} =
+        Trainer.start_link(
+          out: Path.join(dir, "#{backbone}-cuda"),
+          resume: true,
+          steps: 14,
+          device: :cpu
+        )
+
+      assert {:ok, _report} = Trainer.await(resumed, 60_000)
+    end
+  end
+end
