@@ -251,7 +251,7 @@ impl Error {
                 let remedies = memory.remedies();
                 let mend = remedies.join(", or ");
                 json!({
-                    "what": what, "bytes": bytes, "memory": memory, "others": memory.others(),
+                    "what": what, "bytes": bytes, "memory": memory,
                     "remedies": remedies, "mend": mend,
                 })
             }

@@ -93,9 +93,8 @@ pub struct Policy {
     heads: Heads,
     notes: Value,
     turn: Mutex<()>,
-    /// Until the policy's end.
     #[cfg(feature = "cuda")]
-    alive: Arc<()>,
+    recorded: recorded::Steps,
 }
 
 impl Policy {
@@ -191,7 +190,7 @@ impl Policy {
             notes,
             turn: Mutex::new(()),
             #[cfg(feature = "cuda")]
-            alive: Arc::new(()),
+            recorded: recorded::Steps::default(),
         })
     }
 

@@ -74,7 +74,7 @@ fn a_card_is_told_by_owner_and_what_leaves_it_goes_back_to_the_driver() {
     let memory = told();
     assert_eq!((memory.kept.weights, memory.kept.sessions), (weights, MB));
     assert!((5 * MB..6 * MB).contains(&memory.activations), "{memory:?}");
-    assert!(memory.free < before.free && memory.others().abs_diff(before.others()) < 64 * MB);
+    assert!(memory.free < before.free && memory.others.abs_diff(before.others) < 64 * MB);
 
     drop(held);
     drop((work, state, again));

@@ -57,6 +57,8 @@ pub struct Memory {
     pub activations: u64,
     /// Taken from the driver, and not in use.
     pub cached: u64,
+    /// Other programs', other libraries' of this one, and what CUDA itself keeps.
+    pub others: u64,
 }
 
 impl Memory {
@@ -68,17 +70,14 @@ impl Memory {
         [used, reserved]: [u64; 2],
     ) -> Self {
         let activations = used.saturating_sub(kept.total());
-        Memory { total, free, budget, kept, activations, cached: reserved.saturating_sub(used) }
+        let cached = reserved.saturating_sub(used);
+        let others = free.map_or(0, |free| total.saturating_sub(free + reserved));
+        Memory { total, free, budget, kept, activations, cached, others }
     }
 
     /// What this process's tensors take, in use or not.
     pub fn taken(&self) -> u64 {
         self.kept.total() + self.activations + self.cached
-    }
-
-    /// What others take: other programs, other libraries of this one, and what CUDA itself keeps.
-    pub fn others(&self) -> u64 {
-        self.free.map_or(0, |free| self.total.saturating_sub(free + self.taken()))
     }
 
     /// What may make room, most likely first.
@@ -89,7 +88,7 @@ impl Memory {
         [
             ("a smaller batch_size", true),
             ("a larger memory_fraction or memory_budget", bound),
-            ("end others on the card (Sconce.GPU.processes/1)", among(self.others(), self.total)),
+            ("end others on the card (Sconce.GPU.processes/1)", among(self.others, self.total)),
             ("close sessions", among(self.kept.sessions, self.taken())),
             ("Sconce.GPU.release/1", among(self.cached, self.taken())),
         ]
@@ -142,7 +141,7 @@ mod tests {
         let kept = Kept { weights: 3 * GB, optimiser: 6 * GB, ..Kept::default() };
         let memory = memory(30 * GB, None, kept, 20 * GB, 32 * GB);
         assert_eq!((memory.activations, memory.cached), (11 * GB, 12 * GB));
-        assert_eq!((memory.taken(), memory.others()), (32 * GB, 18 * GB));
+        assert_eq!((memory.taken(), memory.others), (32 * GB, 18 * GB));
     }
 
     #[test]
