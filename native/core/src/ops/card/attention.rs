@@ -193,7 +193,7 @@ impl Op for Attend {
     }
 
     fn backward(&self, pass: &Pass) -> candle_core::Result<Vec<Option<Tensor>>> {
-        let Pass { inputs, kept: [log_sums], y, dy, wanted } = pass else {
+        let Pass { inputs, kept: [log_sums], y, dy, wanted, .. } = pass else {
             candle_core::bail!("an attention keeps its denominators")
         };
         let gradient = |x: &Tensor| unwritten(x.shape(), x.dtype(), x);
