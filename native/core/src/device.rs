@@ -11,7 +11,7 @@ mod cuda;
 mod ledger;
 mod memory;
 #[cfg(feature = "cuda")]
-pub use cuda::{Caching, Graph, leave, memory, open, release, shrink};
+pub use cuda::{Caching, Graph, leave, memory, open, release, settle, shrink};
 #[cfg(feature = "cuda")]
 pub use ledger::Held;
 pub use memory::{Budget, Kept, Memory, Owner, allow, budget};
@@ -127,6 +127,9 @@ mod none {
         Err(none(ordinal))
     }
 
+    /// Gives back what nobody will want again, once something may have left a card.
+    pub fn settle() {}
+
     /// [`release`], of the card of a device, if it is one.
     pub fn shrink(_device: &Device) {}
 
@@ -172,7 +175,7 @@ pub(crate) use none::full;
 #[cfg(not(feature = "cuda"))]
 use none::look;
 #[cfg(not(feature = "cuda"))]
-pub use none::{Caching, Held, leave, memory, open, release, shrink};
+pub use none::{Caching, Held, leave, memory, open, release, settle, shrink};
 #[cfg(all(test, not(feature = "cuda")))]
 use none::{grown, place};
 

@@ -74,7 +74,10 @@ fn policy_on<'a>(
     perform(env, "device", || {
         let policy = policy.0.clone();
         pool::submit(env, "device", reference, move || {
-            Ok(PolicyHandle::new(policy.copy_on(&device::named(&device)?)?))
+            let copy = device::named(&device).and_then(|device| policy.copy_on(&device));
+            // Of one for which there was no room.
+            device::settle();
+            copy.map(PolicyHandle::new)
         })
     })
 }

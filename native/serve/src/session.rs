@@ -395,7 +395,7 @@ impl Session {
         let draw = Draw { sampling: &self.asked.sampling, rngs: &rngs, given };
         let decision = self.policy().decide(logits, &self.asked.row.previous, draw)?;
         let (_, next) = self.moments.next();
-        (next.decision, next.state) = (decision, Carried::Tensors(state));
+        (next.decision, next.state) = (decision, Carried::tensors(state));
         Ok(())
     }
 

@@ -18,8 +18,13 @@ impl Carried {
     pub fn new(state: State, plan: Option<&Plan>) -> Result<Self> {
         match plan {
             Some(_) => Ok(Carried::Numbers(state.to_vec()?)),
-            None => Ok(Carried::Tensors { _held: Held::of(Owner::Sessions, &state.0), state }),
+            None => Ok(Carried::tensors(state)),
         }
+    }
+
+    /// Of core.
+    pub fn tensors(state: State) -> Self {
+        Carried::Tensors { _held: Held::of(Owner::Sessions, &state.0), state }
     }
 
     pub fn to_vec(&self) -> Result<Vec<f32>> {

@@ -211,6 +211,12 @@ pub fn release(ordinal: usize) -> Result<u64> {
     }
 }
 
+/// Gives back what nobody will want again, once something may have left a card.
+pub fn settle() {
+    let cards = lock(&CARDS).clone();
+    cards.iter().for_each(|card| card.settle());
+}
+
 /// [`release`], of the card of a device, if it is one.
 pub fn shrink(device: &Device) {
     if let Some(card) = of_device(device) {

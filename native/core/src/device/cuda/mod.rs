@@ -22,7 +22,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 };
 
 pub(crate) use card::full;
-pub use card::{Caching, leave, memory, release, shrink};
+pub use card::{Caching, leave, memory, release, settle, shrink};
 pub(super) use card::{grown, place};
 pub use graph::Graph;
 
