@@ -6,7 +6,7 @@ defmodule Sconce.GPU.Ledger do
     weights: "policies",
     optimiser: "moments and averages of runs",
     sessions: "states of games, and what steps them",
-    loader: "batches that wait for their step",
+    loader: "batches that wait on the card for their step, of which there are none yet",
     activations:
       "work under way: what a backward pass reads again, gradients, what libraries work in",
     cached: "taken from the driver and not in use: `Sconce.GPU.release/1` gives it back"

@@ -331,6 +331,26 @@ mod tests {
     }
 
     #[test]
+    fn a_card_that_is_full_tells_who_has_it_and_what_makes_room() {
+        let kept = device::Kept { weights: 7, ..Default::default() };
+        let memory = Memory::of_pool((100, Some(50)), Some(40), kept, [30, 40]);
+        let full = Error::CardFull { what: "cuda:0".into(), bytes: None, memory: memory.into() };
+        let error = full.asking("a loaf", 20);
+        assert_eq!(error.kind(), Kind::OutOfMemory);
+        let details = error.details();
+        assert_eq!((&details["what"], &details["bytes"]), (&json!("a loaf on cuda:0"), &json!(20)));
+        let memory = json!({
+            "total": 100, "free": 50, "budget": 40, "others": 10, "weights": 7, "optimiser": 0,
+            "sessions": 0, "loader": 0, "activations": 23, "cached": 10,
+        });
+        assert_eq!(details["memory"], memory);
+        assert_eq!(details["remedies"].as_array().map(Vec::len), Some(3));
+        assert!(
+            details["mend"].as_str().is_some_and(|s| s.starts_with("a smaller batch_size, or "))
+        );
+    }
+
+    #[test]
     fn a_device_without_memory_is_of_that_kind_whatever_it_calls_it() {
         let kind = |text: &str| Error::Tensor(candle_core::Error::Msg(text.into())).kind();
         assert_eq!(kind("DriverError(CUDA_ERROR_OUT_OF_MEMORY)"), Kind::OutOfMemory);

@@ -27,6 +27,32 @@ defmodule Sconce.GPU.LedgerTest do
     assert Ledger.taken(ledger) == 2_000_010
   end
 
+  test "an error of a card that is full tells who has it, and what makes room" do
+    memory = %{
+      total: 24_000_000_000,
+      free: 1_000_000_000,
+      budget: nil,
+      others: 3_000_000_000,
+      weights: 40_000_000,
+      optimiser: 0,
+      sessions: 0,
+      loader: 0,
+      activations: 19_960_000_000,
+      cached: 0
+    }
+
+    details = %{
+      what: "cuda:0",
+      bytes: 2_000_000_000,
+      memory: memory,
+      mend: "a smaller batch_size"
+    }
+
+    assert Exception.message(%Error{kind: :out_of_memory, op: :train, details: details}) ==
+             "train: cuda:0 has no room for 2.0 GB: weights 40.0 MB, activations 20.0 GB, together " <>
+               "20.0 GB of the card, 3.0 GB others', 1.0 GB free (to mend it: a smaller batch_size)"
+  end
+
   test "a card is named as an option names it" do
     for other <- [:cpu, :auto, 0, {:cuda, -1}, {:cuda, "0"}],
         ask <- [&GPU.ledger/1, &GPU.release/1] do
