@@ -18,6 +18,24 @@ defmodule Sconce.Config do
         XLA_TARGET: :target
       ]
     ],
+    memory_fraction: [
+      type: :float,
+      default: 1.0,
+      min: 0.01,
+      max: 1.0,
+      doc: "Share of a card's memory that may be taken, see `Sconce.GPU.Ledger`.",
+      variables: [
+        SCONCE_MEMORY_FRACTION: :share,
+        EXPHIL_GPU_MEMORY_FRACTION: :share,
+        EXLA_MEMORY_FRACTION: :share
+      ]
+    ],
+    memory_budget: [
+      type: {:or, [:bytes, nil]},
+      default: nil,
+      doc: "The same in bytes, as in `\"8GB\"`; the lesser of both counts.",
+      variables: [SCONCE_MEMORY_BUDGET: :text]
+    ],
     threads: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
@@ -57,17 +75,15 @@ defmodule Sconce.Config do
     SCONCE_PEERS: "a folder of peers, for benchmarks"
   ]
 
-  @no_gpu "policies do not run on a GPU yet; on a CPU memory is taken when it is needed and given back"
+  @no_grab "memory is taken when it is needed, and given back"
   @no_xla "there is no XLA here, and nothing is compiled when a run begins"
   @ignored [
-    EXLA_MEMORY_FRACTION: @no_gpu,
-    EXPHIL_GPU_MEMORY_FRACTION: @no_gpu,
-    XLA_PYTHON_CLIENT_ALLOCATOR: @no_gpu,
+    XLA_PYTHON_CLIENT_ALLOCATOR: @no_grab,
     XLA_CACHE_PATH: @no_xla,
     XLA_FLAGS: @no_xla,
     TF_CPP_MIN_LOG_LEVEL: @no_xla,
     FLASH_ATTENTION_CUDA: "attention is Sconce's own, and runs on the CPU",
-    EXPHIL_MEMORY_LEDGER: "there is no ledger",
+    EXPHIL_MEMORY_LEDGER: "Sconce.GPU.ledger/1 is always there",
     EXPHIL_WANDB_PROJECT: "a run reports into its folder and by messages",
     EXPHIL_SKIP_NIF_COMPILE: "SCONCE_SKIP_NATIVE=1 leaves the native part of Sconce alone",
     EDIFICE_LOCAL_NX: "backbones are Sconce's own",
@@ -77,8 +93,7 @@ defmodule Sconce.Config do
     training_dtype: "the option :precision of a run says it",
     accumulation_dtype: "products are added in f32, norms in f64",
     devices: "a run has one device",
-    distribution: "a run has one device",
-    memory_fraction: @no_gpu
+    distribution: "a run has one device"
   ]
 
   setting_docs = fn {name, spec} ->
@@ -202,18 +217,20 @@ defmodule Sconce.Config do
   without effect:
 
   ```text
-  device    :cuda       EXLA_TARGET
-  threads   2           config :sconce
-  preset    nil         default
-  replays   nil         default
-  nvml      nil         default
+  device          :cuda       EXLA_TARGET
+  memory_fraction 1.0         default
+  memory_budget   nil         default
+  threads         2           config :sconce
+  preset          nil         default
+  replays         nil         default
+  nvml            nil         default
   XLA_FLAGS --fast has no effect: there is no XLA here, and nothing is compiled when a run begins
   ```
   """
   @spec explain() :: :ok
   def explain do
     for %{name: name, value: value, source: source} = setting <- shown() do
-      columns = [String.pad_trailing("#{name}", 10), String.pad_trailing(inspect(value), 12)]
+      columns = [String.pad_trailing("#{name}", 16), String.pad_trailing(inspect(value), 12)]
       wrong = if setting[:wrong], do: " (wrong, see below)", else: ""
       IO.puts([columns, source_text(source), wrong])
     end
@@ -284,6 +301,7 @@ defmodule Sconce.Config do
   # What would be right where it stands: a term, or the text of a variable.
   defp right(:flag, _given, _spec), do: "expected 0 or 1"
   defp right(:number, _given, _spec), do: "expected a positive integer"
+  defp right(:share, _given, _spec), do: "expected a number from 0.01 to 1"
 
   defp right(how, given, _spec) when how in [:device, :target, :preset] do
     known = known(how)
@@ -319,6 +337,13 @@ defmodule Sconce.Config do
   defp read(:number, text) do
     case Integer.parse(text) do
       {number, ""} -> number
+      _ -> text
+    end
+  end
+
+  defp read(:share, text) do
+    case Float.parse(text) do
+      {share, ""} -> share
       _ -> text
     end
   end

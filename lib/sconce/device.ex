@@ -68,7 +68,7 @@ defmodule Sconce.Device do
   def resolve(:cpu, _details), do: {:ok, %__MODULE__{}}
 
   def resolve(:auto, _details) do
-    case Native.device_check(0) do
+    case usable(0) do
       :ok -> {:ok, %__MODULE__{kind: :cuda, index: 0, auto: true}}
       {:error, error} -> {:ok, %__MODULE__{auto: true, reason: error.details.reason}}
     end
@@ -77,7 +77,7 @@ defmodule Sconce.Device do
   def resolve(:cuda, details), do: resolve({:cuda, 0}, details)
 
   def resolve({:cuda, index}, details) when is_integer(index) and index >= 0 do
-    case Native.device_check(index) do
+    case usable(index) do
       :ok -> {:ok, %__MODULE__{kind: :cuda, index: index}}
       {:error, error} -> {:error, refused(error.details, details)}
     end
@@ -86,6 +86,16 @@ defmodule Sconce.Device do
   def resolve(other, details) do
     Options.known!(other, @kinds, "device")
     {:error, refused(%{reason: "#{other} is not part of Sconce"}, details)}
+  end
+
+  # Whoever goes on to the card takes no more of it than is allowed now.
+  defp usable(index) do
+    with :ok <- Native.device_check(index) do
+      Native.device_allow(%{
+        fraction: Config.get(:memory_fraction),
+        bytes: Config.get(:memory_budget)
+      })
+    end
   end
 
   @doc false

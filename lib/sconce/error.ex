@@ -1,5 +1,6 @@
 defmodule Sconce.Error do
   alias Sconce.Figures
+  alias Sconce.GPU.Ledger
 
   # The order is that of `Kind::ALL` in native/core/src/error.rs.
   @kinds [
@@ -87,6 +88,15 @@ defmodule Sconce.Error do
 
   defp sentence(:out_of_memory, %{what: what, bytes: bytes, memory_limit: limit}),
     do: "#{what} needs #{Figures.size(bytes)} and may have #{Figures.size(limit)}"
+
+  defp sentence(:out_of_memory, %{what: what, bytes: bytes, memory: memory}) do
+    asked = if bytes, do: " for #{Figures.size(bytes)}"
+    ledger = Ledger.new(what, memory)
+    of = if memory.budget, do: "a budget of #{Figures.size(memory.budget)}", else: "the card"
+
+    "#{what} has no room#{asked}: #{ledger}, together #{Figures.size(Ledger.taken(ledger))} of #{of}, " <>
+      "#{Figures.size(memory.others)} others', #{Figures.size(memory.free)} free"
+  end
 
   defp sentence(:out_of_memory, %{what: what, bytes: bytes}), do: "#{what} needs #{bytes} bytes"
   defp sentence(:io, %{path: path, reason: reason}), do: "#{path}: #{reason}"

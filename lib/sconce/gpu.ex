@@ -1,6 +1,6 @@
 defmodule Sconce.GPU do
   alias Sconce.{Device, Error, Native, Options}
-  alias Sconce.GPU.{Diagnosis, Driver}
+  alias Sconce.GPU.{Diagnosis, Driver, Ledger}
 
   @warn [
     threshold: [type: :float, default: 0.85, min: 0, max: 1, doc: "Of the card's memory."]
@@ -36,7 +36,8 @@ defmodule Sconce.GPU do
       {:ok, %{used_mb: 4521, total_mb: 24564, utilization: 0.18}} = Sconce.GPU.memory_status()
       {:ok, [%{index: 0, name: "NVIDIA GeForce RTX 4090"}]} = Sconce.GPU.list_devices()
 
-  Whether policies run on one is another question, `available?/0`: they do not yet.
+  Whether policies run on one is another question, `available?/0`. What this VM has taken of a card, and for whom, is
+  in `ledger/1`; `release/1` gives back what is not in use.
 
   ## Without a driver
 
@@ -89,8 +90,8 @@ defmodule Sconce.GPU do
   defguardp is_index(index) when is_integer(index) and index >= 0
 
   @doc """
-  Whether policies run on a GPU with this build, on this machine, which they do with none yet: `Sconce.Device` and
-  `diagnose/0` say what is missing.
+  Whether policies run on a GPU with this build, on this machine: `Sconce.Device` and `diagnose/0` say what is
+  missing.
   """
   @spec available?() :: boolean
   def available?, do: computes() == :ok
@@ -205,6 +206,29 @@ defmodule Sconce.GPU do
   end
 
   defp smaller, do: "a smaller batch_size takes less"
+
+  @doc """
+  What this VM has of a card's memory, by owner: a `Sconce.GPU.Ledger`.
+
+  A card is meant as CUDA numbers them and as the option `:device` names it, `:cuda` or `{:cuda, n}`. One that
+  nothing was on yet has nothing in its ledger, and is not opened for that.
+
+      {:ok, ledger} = Sconce.GPU.ledger()
+      #Sconce.GPU.Ledger<cuda:0 · 3.1 GB of 24.0 GB: weights 40.0 MB, optimiser 80.0 MB, activations 2.1 GB, cached 900.0 MB · 20.4 GB free>
+
+  Kind of error: `:unavailable`, as of `Sconce.Device`.
+  """
+  @spec ledger(Device.choice()) :: {:ok, Ledger.t()} | {:error, Error.t()}
+  def ledger(device \\ :cuda), do: Ledger.of(device)
+
+  @doc """
+  Gives what of a card's memory is taken and not in use back to the driver, for other programs: `{:ok, bytes}`. It
+  waits for all work of this VM there, and that work then takes its memory anew.
+
+  Kind of error: `:unavailable`, as of `Sconce.Device`.
+  """
+  @spec release(Device.choice()) :: {:ok, non_neg_integer} | {:error, Error.t()}
+  def release(device \\ :cuda), do: Ledger.release(device)
 
   @doc """
   A rule of thumb for the memory of a training step on a GPU, in MiB.

@@ -35,6 +35,9 @@ defmodule Sconce.Native do
 
   # Device
   def device_check(_ordinal), do: unavailable(:device)
+  def device_allow(_budget), do: unavailable(:device)
+  def device_memory(_reference, _ordinal), do: unavailable(:ledger)
+  def device_release(_reference, _ordinal), do: unavailable(:release)
 
   # Corpus
   def corpus_import(_reference, _paths, _dir, _options), do: unavailable(:import)

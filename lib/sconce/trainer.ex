@@ -210,7 +210,9 @@ defmodule Sconce.Trainer do
   `:out_of_memory` tells it, and the report's `micro_batch`. The update is that of the whole batch up to
   the order of sums; a resumed run keeps to the smaller parts, and so to its bits. Where not even one
   window fits, the run ends with an error of kind `:out_of_memory`. What is measured is what the
-  run's own thread takes: the VM, other runs and the corpus, which is mapped, are not in it.
+  run's own thread takes: the VM, other runs and the corpus, which is mapped, are not in it. On a card there is no
+  `:memory_limit`, as nothing tells what of it is a run's alone: `memory_budget` limits all that the VM has there,
+  see `Sconce.GPU.Ledger`.
 
   ## Events
 

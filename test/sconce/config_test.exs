@@ -35,6 +35,8 @@ defmodule Sconce.ConfigTest do
   test "nothing set: every setting is its default" do
     assert Config.settings() == [
              %{name: :device, value: :cpu, source: :default},
+             %{name: :memory_fraction, value: 1.0, source: :default},
+             %{name: :memory_budget, value: nil, source: :default},
              %{name: :threads, value: nil, source: :default},
              %{name: :preset, value: nil, source: :default},
              %{name: :replays, value: nil, source: :default},
@@ -76,6 +78,13 @@ defmodule Sconce.ConfigTest do
              {:quick, "EXPHIL_DEFAULT_PRESET"}
 
     assert under([{"EXPHIL_REPLAYS_DIR", "/games"}], :replays) == {"/games", "EXPHIL_REPLAYS_DIR"}
+
+    fractions = [{"EXLA_MEMORY_FRACTION", "0.5"}, {"EXPHIL_GPU_MEMORY_FRACTION", "0.25"}]
+    assert under(Enum.take(fractions, 1), :memory_fraction) == {0.5, "EXLA_MEMORY_FRACTION"}
+    assert under(fractions, :memory_fraction) == {0.25, "EXPHIL_GPU_MEMORY_FRACTION"}
+
+    assert under([{"SCONCE_MEMORY_BUDGET", "8GB"}], :memory_budget) ==
+             {8_000_000_000, "SCONCE_MEMORY_BUDGET"}
   end
 
   test "what a setting cannot be is refused by the name of its source" do
@@ -84,6 +93,10 @@ defmodule Sconce.ConfigTest do
            ~s(SCONCE_THREADS: threads cannot be "many", expected a positive integer)},
           {%{"SCONCE_THREADS" => "0"},
            ~s(SCONCE_THREADS: threads cannot be 0, expected a positive integer)},
+          {%{"SCONCE_MEMORY_FRACTION" => "2"},
+           ~s(SCONCE_MEMORY_FRACTION: memory_fraction cannot be 2.0, expected a number from 0.01 to 1)},
+          {%{"SCONCE_MEMORY_BUDGET" => "much"},
+           ~s(SCONCE_MEMORY_BUDGET: memory_budget cannot be "much", expected bytes, as in 8GB or nil)},
           {%{"EXPHIL_GPU" => "yes"}, ~s(EXPHIL_GPU: device cannot be "yes", expected 0 or 1)},
           {%{"SCONCE_DEVICE" => "cuda12"},
            ~s(SCONCE_DEVICE: device cannot be "cuda12", did you mean cuda?)},
@@ -134,14 +147,14 @@ defmodule Sconce.ConfigTest do
   end
 
   test "what is set without effect is named, with the reason" do
-    environment(%{"EXLA_MEMORY_FRACTION" => "0.9", "XLA_FLAGS" => "--fast"})
+    environment(%{"EXPHIL_MEMORY_LEDGER" => "1", "XLA_FLAGS" => "--fast"})
     environment(%{"SCONCE_THREAD" => "2", "SCONCE_QQQ" => "1"})
     Application.put_env(:sconce, :training_dtype, :bf16)
     Application.put_env(:sconce, :thread, 2)
 
     assert [
-             {"EXLA_MEMORY_FRACTION", "0.9", "policies do not run on a GPU yet" <> _},
              {"XLA_FLAGS", "--fast", "there is no XLA here" <> _},
+             {"EXPHIL_MEMORY_LEDGER", "1", "Sconce.GPU.ledger/1 is always there"},
              {"SCONCE_QQQ", "1", "there is no such variable"},
              {"SCONCE_THREAD", "2", "did you mean SCONCE_THREADS?"},
              {"config :sconce, thread", "2", "did you mean :threads?"},

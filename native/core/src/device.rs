@@ -7,8 +7,16 @@ use crate::{Error, Result};
 
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(any(feature = "cuda", test))]
+mod ledger;
+mod memory;
+#[cfg(not(feature = "cuda"))]
+mod none;
 #[cfg(feature = "cuda")]
-pub use cuda::{Graph, Uploads, open};
+pub use cuda::{Caching, Graph, Uploads, leave, memory, open, release, settle, shrink};
+#[cfg(feature = "cuda")]
+pub use ledger::Held;
+pub use memory::{Budget, Kept, Memory, Owner, allow, budget};
 
 /// Whether this build computes on cards at all.
 pub const CUDA: bool = cfg!(feature = "cuda");
@@ -86,19 +94,18 @@ pub fn named(text: &str) -> Result<Device> {
 }
 
 #[cfg(feature = "cuda")]
-use cuda::look;
+pub(crate) use cuda::full;
+#[cfg(feature = "cuda")]
+use cuda::{grown, look, place};
 
 #[cfg(not(feature = "cuda"))]
-fn look(_ordinal: usize) -> std::result::Result<(), Missing> {
-    Err(Missing::Build)
-}
-
-/// A card with one stream of its own.
+pub(crate) use none::full;
 #[cfg(not(feature = "cuda"))]
-pub fn open(ordinal: usize) -> Result<Device> {
-    let missing = Missing::Build;
-    Err(Error::NoDevice { device: format!("cuda:{ordinal}"), missing })
-}
+use none::look;
+#[cfg(not(feature = "cuda"))]
+pub use none::{Caching, Held, leave, memory, open, release, settle, shrink};
+#[cfg(all(test, not(feature = "cuda")))]
+use none::{grown, place};
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::device::Missing;
+use crate::device::{self, Memory, Missing};
 
 /// The closed list of kinds, the same in Rust and in `Sconce.Error` (a test compares them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +111,14 @@ pub enum Error {
     /// More than was allowed.
     #[error("{what} needs {bytes} bytes, and may have {limit}")]
     OverLimit { what: String, bytes: u64, limit: u64 },
+    /// A card that has no room left.
+    #[error("{what} is out of memory")]
+    CardFull {
+        what: String,
+        /// What was asked for, where that is known.
+        bytes: Option<u64>,
+        memory: Box<Memory>,
+    },
     #[error("{what}: {reason}")]
     Unavailable { what: String, reason: String },
     /// No such card to compute on.
@@ -125,7 +133,7 @@ pub enum Error {
     Panic { message: String },
     /// Candle's own refusal, which only a bug of ours can cause.
     #[error("tensor: {}", words(.0))]
-    Tensor(#[from] candle_core::Error),
+    Tensor(#[source] candle_core::Error),
 }
 
 /// An option with the value that is recorded and another that was given.
@@ -179,12 +187,24 @@ impl Error {
             Error::Busy { .. } => Kind::Busy,
             Error::Deadline { .. } => Kind::Deadline,
             Error::Cancelled => Kind::Cancelled,
-            Error::OutOfMemory { .. } | Error::OverLimit { .. } => Kind::OutOfMemory,
+            Error::OutOfMemory { .. } | Error::OverLimit { .. } | Error::CardFull { .. } => {
+                Kind::OutOfMemory
+            }
             Error::Unavailable { .. } | Error::NoDevice { .. } | Error::Driver { .. } => {
                 Kind::Unavailable
             }
             Error::Io { .. } => Kind::Io,
             Error::Panic { .. } => Kind::Panic,
+        }
+    }
+
+    /// Says of a full card what was to go there, and how many bytes that are.
+    pub fn asking(self, what: &str, bytes: u64) -> Self {
+        match self {
+            Error::CardFull { what: card, memory, .. } => {
+                Error::CardFull { what: format!("{what} on {card}"), bytes: Some(bytes), memory }
+            }
+            other => other,
         }
     }
 
@@ -227,6 +247,14 @@ impl Error {
             Error::OverLimit { what, bytes, limit } => {
                 json!({ "what": what, "bytes": bytes, "memory_limit": limit })
             }
+            Error::CardFull { what, bytes, memory } => {
+                let remedies = memory.remedies();
+                let mend = remedies.join(", or ");
+                json!({
+                    "what": what, "bytes": bytes, "memory": memory,
+                    "remedies": remedies, "mend": mend,
+                })
+            }
             Error::NoDevice { device, missing } => json!({
                 "what": device, "reason": missing.to_string(),
                 "cause": missing.name(), "mend": missing.mend(),
@@ -246,10 +274,11 @@ fn words(error: &candle_core::Error) -> String {
     text.split("\n   0: ").next().unwrap_or(&text).trim_end().to_owned()
 }
 
-/// A device that has no memory left says so in the words of its driver alone.
+/// A device that has no memory left says so in the words of its driver, or of its libraries, alone.
 fn is_out_of_memory(error: &candle_core::Error) -> bool {
     let text = error.to_string().to_lowercase();
-    text.contains("out of memory") || text.contains("out_of_memory")
+    let words = ["out of memory", "out_of_memory", "alloc_failed", "allocation_failed"];
+    words.into_iter().any(|words| text.contains(words))
 }
 
 /// What a panic said.
@@ -260,6 +289,20 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> String {
         text.clone()
     } else {
         "without a message".to_owned()
+    }
+}
+
+/// A card that is full is told by its memory as it was then.
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        match is_out_of_memory(&error).then(device::full).flatten() {
+            None => Error::Tensor(error),
+            Some((ordinal, memory)) => Error::CardFull {
+                what: format!("cuda:{ordinal}"),
+                bytes: None,
+                memory: Box::new(memory),
+            },
+        }
     }
 }
 
@@ -288,10 +331,32 @@ mod tests {
     }
 
     #[test]
+    fn a_card_that_is_full_tells_who_has_it_and_what_makes_room() {
+        let kept = device::Kept { weights: 7, ..Default::default() };
+        let memory = Memory::of_pool((100, Some(50)), Some(40), kept, [30, 40]);
+        let full = Error::CardFull { what: "cuda:0".into(), bytes: None, memory: memory.into() };
+        let error = full.asking("a loaf", 20);
+        assert_eq!(error.kind(), Kind::OutOfMemory);
+        let details = error.details();
+        assert_eq!((&details["what"], &details["bytes"]), (&json!("a loaf on cuda:0"), &json!(20)));
+        let memory = json!({
+            "total": 100, "free": 50, "budget": 40, "others": 10, "weights": 7, "optimiser": 0,
+            "sessions": 0, "loader": 0, "activations": 23, "cached": 10,
+        });
+        assert_eq!(details["memory"], memory);
+        assert_eq!(details["remedies"].as_array().map(Vec::len), Some(3));
+        assert!(
+            details["mend"].as_str().is_some_and(|s| s.starts_with("a smaller batch_size, or "))
+        );
+    }
+
+    #[test]
     fn a_device_without_memory_is_of_that_kind_whatever_it_calls_it() {
         let kind = |text: &str| Error::Tensor(candle_core::Error::Msg(text.into())).kind();
         assert_eq!(kind("DriverError(CUDA_ERROR_OUT_OF_MEMORY)"), Kind::OutOfMemory);
         assert_eq!(kind("Metal error: Out of memory"), Kind::OutOfMemory);
+        assert_eq!(kind("CublasError(CUBLAS_STATUS_ALLOC_FAILED)"), Kind::OutOfMemory);
+        assert_eq!(kind("CurandError(CURAND_STATUS_ALLOCATION_FAILED)"), Kind::OutOfMemory);
         assert_eq!(kind("shape mismatch in add"), Kind::Mismatch);
     }
 }

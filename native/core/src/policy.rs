@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use candle_core::{Device, Tensor};
 use serde_json::Value;
 
 use crate::backbone::{self, Backbone, Context, State};
 use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
+use crate::device::{Held, Owner};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
 use crate::ops::simd::non_finite;
@@ -73,6 +74,7 @@ pub fn part<T: Copy>(
 }
 
 pub struct Policy {
+    _held: Held,
     spec: Spec,
     weights: Weights,
     /// Any of them: what is made on the way to the logits is made beside it.
@@ -84,9 +86,8 @@ pub struct Policy {
     heads: Heads,
     notes: Value,
     turn: Mutex<()>,
-    /// Until the policy's end.
     #[cfg(feature = "cuda")]
-    alive: Arc<()>,
+    recorded: recorded::Steps,
 }
 
 impl Policy {
@@ -118,7 +119,9 @@ impl Policy {
         let moved = |(name, weight): (&String, &Weight)| {
             Ok((name.clone(), weight.detach().to_device(device)?.into()))
         };
-        let weights = self.weights.iter().map(moved).collect::<Result<_>>()?;
+        let weights = self.weights.iter().map(moved).collect::<Result<_>>();
+        let bytes = size_of::<f32>() * self.num_weights();
+        let weights = weights.map_err(|error| error.asking("a policy", bytes as u64))?;
         Self::build(&self.spec, Source::Stored(weights), false, self.notes.clone())
     }
 
@@ -168,6 +171,7 @@ impl Policy {
         let weights = b.finish()?;
         let place = weights.values().next().ok_or_else(|| Error::not_found("a weight"))?;
         Ok(Policy {
+            _held: Held::of(Owner::Weights, weights.values().map(|weight| &**weight)),
             place: Tensor::clone(place),
             tables,
             slots: spec.embedding.id_slots(),
@@ -179,7 +183,7 @@ impl Policy {
             notes,
             turn: Mutex::new(()),
             #[cfg(feature = "cuda")]
-            alive: Arc::new(()),
+            recorded: recorded::Steps::default(),
         })
     }
 

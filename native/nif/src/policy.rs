@@ -1,5 +1,6 @@
 //! The weights of a Spec: `Sconce.Policy`.
 
+use std::mem;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -17,8 +18,15 @@ use crate::border::{Bytes, call, decode, encode, from_binary, inline, perform, p
 const MOST_MODELS: usize = 4;
 
 /// A policy that never changes, shared by all who hold it, and what steps it in each format once a session
-/// wants one.
+/// wants one. It leaves a card on a thread of ours: the end of a handle comes on a scheduler.
 pub struct PolicyHandle(pub Arc<Policy>, Mutex<Vec<(Format, Arc<Model>)>>);
+
+impl Drop for PolicyHandle {
+    fn drop(&mut self) {
+        let models = mem::take(self.1.get_mut().unwrap_or_else(|e| e.into_inner()));
+        device::leave(self.0.device().clone(), (self.0.clone(), models));
+    }
+}
 
 #[rustler::resource_impl]
 impl Resource for PolicyHandle {}
@@ -66,7 +74,10 @@ fn policy_on<'a>(
     perform(env, "device", || {
         let policy = policy.0.clone();
         pool::submit(env, "device", reference, move || {
-            Ok(PolicyHandle::new(policy.copy_on(&device::named(&device)?)?))
+            let copy = device::named(&device).and_then(|device| policy.copy_on(&device));
+            // Of one for which there was no room.
+            device::settle();
+            copy.map(PolicyHandle::new)
         })
     })
 }

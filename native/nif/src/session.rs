@@ -99,7 +99,9 @@ impl SessionHandle {
             self.give_up(ticket, GaveUp::Died);
         }
         // Freed here, after the lock.
-        drop(before);
+        if let Slot::Idle(session) = before {
+            session.leave();
+        }
     }
 
     /// True if the decision of this ticket will not be made.
@@ -133,6 +135,12 @@ impl SessionHandle {
         let alive = owner.monitor.is_some();
         drop(owner);
         if alive { Ok(handle) } else { Err(Error::Cancelled) }
+    }
+}
+
+impl Drop for SessionHandle {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -192,7 +200,7 @@ impl Drop for Taken {
         } else {
             // Closed: freed after the lock.
             drop(slot);
-            drop(session);
+            session.leave();
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use rustler::{Env, Reference, ResourceArc, Term};
+use sconce_core::device::Caching;
 use sconce_core::{Policy, Spec};
 use sconce_data::Corpus;
 use sconce_train::eval::evaluate;
@@ -89,6 +90,7 @@ fn evaluate_start<'a>(
         let options: EvaluateOptions = decode(options)?;
         Task::start(env, "evaluate", reference, move |reply, cancelled: &AtomicBool| {
             let device = options.open_device()?;
+            let _caching = Caching::on(&device);
             let policy = Policy::load(&PathBuf::from(checkpoint))?.on(&device)?;
             let corpus = Corpus::open(&PathBuf::from(corpus))?;
             let train = train.map(|dir| Corpus::open(&PathBuf::from(dir))).transpose()?;

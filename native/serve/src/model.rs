@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use sconce_core::backbone::{Context, State};
+use sconce_core::device::{Held, Owner};
 use sconce_core::heads::Decision;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
@@ -18,6 +19,7 @@ use crate::session::spec_digest;
 pub struct Model {
     policy: Arc<Policy>,
     plan: Option<Plan>,
+    _held: Held,
     /// The state before any frame.
     zero: State,
     spec_digest: u64,
@@ -70,7 +72,8 @@ impl Model {
     /// A policy that steps by core.
     pub fn of_core(policy: Arc<Policy>) -> Result<Self> {
         let (zero, spec_digest) = (policy.zero_state(1)?, spec_digest(policy.spec())?);
-        Ok(Model { policy, plan: None, zero, spec_digest, costs: Mutex::default() })
+        let _held = Held::of(Owner::Sessions, &zero.0);
+        Ok(Model { policy, plan: None, _held, zero, spec_digest, costs: Mutex::default() })
     }
 
     pub fn policy(&self) -> &Policy {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sconce_core::backbone::Context;
+use sconce_core::device;
 use sconce_core::embedding::melee;
 use sconce_core::heads::{Decision, NONE};
 use sconce_core::policy::{Frames, Stepped};
@@ -292,6 +293,11 @@ impl Session {
         Ok(true)
     }
 
+    /// Ends it where that may take its time.
+    pub fn leave(self: Box<Self>) {
+        device::leave(self.policy().device().clone(), self);
+    }
+
     /// One decision for one raw row.
     ///
     /// # Shapes
@@ -389,7 +395,7 @@ impl Session {
         let draw = Draw { sampling: &self.asked.sampling, rngs: &rngs, given };
         let decision = self.policy().decide(logits, &self.asked.row.previous, draw)?;
         let (_, next) = self.moments.next();
-        (next.decision, next.state) = (decision, Carried::Tensors(state));
+        (next.decision, next.state) = (decision, Carried::tensors(state));
         Ok(())
     }
 
@@ -405,7 +411,7 @@ impl Session {
         }
         let (policy, row) = (self.model.policy(), &self.asked.row);
         let (frames, state) = match &self.moments.now().state {
-            Carried::Tensors(state) if !self.looks_back() => {
+            Carried::Tensors { state, .. } if !self.looks_back() => {
                 (window(std::iter::once(row.view())), state)
             }
             _ => (self.window(row), self.model.zero_state()),

@@ -397,7 +397,11 @@ impl TrainOptions {
     pub(crate) fn open_device(&self) -> Result<Device> {
         let of_cpu = [
             ("gradient_checkpoint", self.gradient_checkpoint, "blocks run again on a CPU only"),
-            ("memory_limit", self.memory_limit.is_some(), "memory is measured on a CPU only"),
+            (
+                "memory_limit",
+                self.memory_limit.is_some(),
+                "a card's is memory_budget, see Sconce.Config",
+            ),
         ];
         match of_cpu.into_iter().find(|(_, given, _)| *given && !self.is_on_cpu()) {
             Some((option, _, reason)) => Err(Error::Unavailable {

@@ -23,7 +23,9 @@ use crate::gradients::WeightGradient;
 use crate::loss::Table;
 use crate::loss::{Denominators, LossOptions, Objective, Rows, SHARD_ROWS, Sums};
 use crate::loss_scale::LossScale;
-use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm, squares_of};
+use crate::optimiser::{
+    Next, Optimiser, OptimiserConfig, Parameter, clip, squared_norm, squares_of,
+};
 use crate::teacher::{Lesson, Teacher};
 
 #[cfg(feature = "cuda")]
@@ -375,12 +377,15 @@ impl Stepper {
         learning_rate: f64,
         mut seen: Option<&mut Vec<WeightGradient>>,
     ) -> Result<()> {
-        let optimiser = &mut self.optimiser;
-        optimiser.begin();
-        for (i, (name, weight)) in self.policy.weights().iter().enumerate() {
+        let weights = self.policy.weights();
+        self.optimiser.begin();
+        let nexts = nexts(&mut self.optimiser, weights, factor, learning_rate);
+        let nexts = nexts.inspect_err(|_| self.optimiser.give_up())?;
+        for (i, ((name, weight), next)) in weights.iter().zip(nexts).enumerate() {
             let before = seen.is_some().then(|| tensor::to_vec(weight)).transpose()?;
-            match weight.gradient_tensor() {
-                Some(g) => optimiser.update_tensor(i, weight, &g, factor, learning_rate)?,
+            let optimiser = &mut self.optimiser;
+            match next {
+                Some(next) => optimiser.take(i, weight, next)?,
                 None => weight.gradient(|gradient| {
                     let update =
                         |w: &mut [f32]| optimiser.update(i, w, gradient, factor, learning_rate);
@@ -648,6 +653,21 @@ fn census(weights: &Weights, store: &GradStore) -> Result<()> {
         true => Ok(()),
         false => Err(Error::NoGradient { weights: missing }),
     }
+}
+
+/// What an update will make of the weights on another device than a CPU, of all before any changes: there may be no
+/// room for them.
+fn nexts(
+    optimiser: &mut Optimiser,
+    weights: &Weights,
+    factor: f64,
+    lr: f64,
+) -> Result<Vec<Option<Next>>> {
+    let mut next = |(i, weight): (usize, &Weight)| {
+        let gradient = weight.gradient_tensor();
+        gradient.map(|g| optimiser.next(i, weight, &g, factor, lr)).transpose()
+    };
+    weights.values().enumerate().map(&mut next).collect()
 }
 
 /// Sum of the squares of all gradients. Those of another device are read from there at once.

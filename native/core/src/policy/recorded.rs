@@ -4,16 +4,16 @@
 //! games lie, where those after the step go, and what the pass reads. The graph gathers the states, makes the pass,
 //! puts the new states in their places and the logits in one answer.
 
-use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 
 use candle_core::{DType, Device, Tensor};
 
 use super::steps::{Stepped, last};
 use super::{Frames, Placed, Policy};
 use crate::backbone::State;
-use crate::device::Graph;
+use crate::device::{Graph, Held, Owner};
 use crate::ops::card::{answer_rows, gather_rows, overwrite, pointer, put_rows, unwritten};
 use crate::ops::tensor;
 use crate::{Error, Result};
@@ -31,10 +31,9 @@ pub fn unrecorded() -> usize {
     UNRECORDED.load(Ordering::Relaxed)
 }
 
-thread_local! {
-    /// What this thread recorded.
-    static RECORDED: RefCell<Vec<Recorded>> = const { RefCell::new(vec![]) };
-}
+/// Steps of a policy, each with the thread that recorded it: it alone plays it. They leave the card with the policy.
+#[derive(Default)]
+pub(super) struct Steps(Mutex<Vec<(ThreadId, Recorded)>>);
 
 /// A step of games of `frames [b, 1]`, as [`Policy::step_games`].
 pub(super) fn step(
@@ -53,43 +52,37 @@ pub(super) fn step(
 /// No more than [`MOST`].
 fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Result<Stepped>>> {
     let batch = states.len().next_power_of_two();
-    RECORDED.with_borrow_mut(|all| {
-        let own = |one: &Recorded| one.batch == batch && one.is_of(policy);
-        if let Some(one) = all.iter().find(|one| own(one)) {
-            return one.step(policy, frames, states);
-        }
-        all.retain(|one| one.policy.strong_count() > 0);
-        let buffers = Buffers::new(policy, batch)?;
-        let asked = buffers.ask(policy, frames, states)?;
-        let Device::Cuda(card) = policy.device() else {
-            return Err(Error::mismatch("device", "a card", "another"));
-        };
-        // What cannot be recorded is launched one by one, unless it cannot be done at all.
-        let graph = Graph::record(card, |_| buffers.work(policy)).ok();
-        let one = Recorded { graph, policy: Arc::downgrade(&policy.alive), batch, buffers };
-        one.play(policy)?;
-        if one.graph.is_none() {
-            UNRECORDED.fetch_add(1, Ordering::Relaxed);
-        }
-        let stepped = one.buffers.answer(asked, states.len());
-        all.push(one);
-        stepped
-    })
+    let here = thread::current().id();
+    // Passes of a policy are made one after the other: nobody waits here.
+    let mut all = policy.recorded.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, one)) = all.iter().find(|(of, one)| *of == here && one.batch == batch) {
+        return one.step(policy, frames, states);
+    }
+    let buffers = Buffers::new(policy, batch)?;
+    let asked = buffers.ask(policy, frames, states)?;
+    let Device::Cuda(card) = policy.device() else {
+        return Err(Error::mismatch("device", "a card", "another"));
+    };
+    // What cannot be recorded is launched one by one, unless it cannot be done at all.
+    let graph = Graph::record(card, |_| buffers.work(policy)).ok();
+    let one = Recorded { graph, batch, buffers };
+    one.play(policy)?;
+    if one.graph.is_none() {
+        UNRECORDED.fetch_add(1, Ordering::Relaxed);
+    }
+    let stepped = one.buffers.answer(asked, states.len());
+    all.push((here, one));
+    stepped
 }
 
 /// A step of so many games of a policy.
 struct Recorded {
     graph: Option<Graph>,
-    policy: Weak<()>,
     batch: usize,
     buffers: Buffers,
 }
 
 impl Recorded {
-    fn is_of(&self, policy: &Policy) -> bool {
-        self.policy.as_ptr() == Arc::as_ptr(&policy.alive)
-    }
-
     fn step(
         &self,
         policy: &Policy,
@@ -118,6 +111,7 @@ struct Asked {
 
 /// What a step reads and writes, at its fixed places.
 struct Buffers {
+    _held: Held,
     /// Places of each part of the states, of each game; places of each part after it, of all games; what the
     /// pass reads.
     words: Tensor,
@@ -143,12 +137,13 @@ impl Buffers {
         let answer = unwritten((batch, width + 1), DType::F32, &policy.place)?;
         let places = PLACE * (batch + 1) * state.0.len();
         let words = Tensor::zeros(places + placed.len(), DType::U32, policy.device())?;
-        Ok(Buffers { words, placed, state, answer })
+        let _held = Held::of(Owner::Sessions, state.0.iter().chain([&words, &answer]));
+        Ok(Buffers { _held, words, placed, state, answer })
     }
 
     /// All that the card does.
     fn work(&self, policy: &Policy) -> Result<()> {
-        let Buffers { words, placed, state, answer } = self;
+        let Buffers { words, placed, state, answer, .. } = self;
         let (batch, _) = answer.dims2()?;
         let mut at = 0;
         for part in &state.0 {

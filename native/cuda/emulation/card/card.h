@@ -67,6 +67,8 @@ struct Work {
   std::function<void()> run;
 };
 
+struct Pool;
+
 namespace memory {
 
 constexpr size_t ALIGNMENT = 256;
@@ -78,11 +80,14 @@ struct Allocation {
   uintptr_t address;
   // Whether there is memory, and whether somebody has asked to free it.
   bool there = false, freed = false;
+  // That it is of, if of any.
+  Pool *pool = nullptr;
   // It is a graph's, which has it at this address in each launch.
   bool of_graph = false;
 };
 
 size_t total();
+// Bytes that are in use, or kept by a pool.
 size_t used();
 uintptr_t address_of(size_t bytes);
 // Gives and takes the memory of an address, and ends its use.

@@ -344,7 +344,7 @@ DRIVER int cuMemGetInfo_v2(size_t *free, size_t *total) {
 DRIVER int cuMemAlloc_v2(Pointer *pointer, size_t bytes) {
   return answer([&] {
     nothing_captured();
-    *pointer = allocate(bytes);
+    *pointer = allocate(bytes, nullptr);
   });
 }
 DRIVER int cuMemFree_v2(Pointer pointer) {
@@ -576,13 +576,3 @@ DRIVER int cuGraphGetNodes(Handle handle, Handle *nodes, size_t *count) {
     *count = known(graphs, handle)->work.size();
   });
 }
-
-DRIVER int cuDeviceGetDefaultMemPool(Handle *pool, Device device) {
-  return answer([&] {
-    check_device(device);
-    *pool = &context;
-  });
-}
-DRIVER int cuDeviceGetMemPool(Handle *pool, Device device) { return cuDeviceGetDefaultMemPool(pool, device); }
-DRIVER int cuMemPoolSetAttribute(Handle, int, void *) { return SUCCESS; }
-DRIVER int cuMemPoolTrimTo(Handle, size_t) { return SUCCESS; }

@@ -1,5 +1,5 @@
 #include "../emulate.h"
-#include "card.h"
+#include "pools.h"
 #include <csignal>
 #include <cstdarg>
 #include <deque>
@@ -31,6 +31,7 @@ auto &allocations = lasting<std::map<uintptr_t, Allocation>>();
 // Addresses that nobody has any more, by their pages; the longest unused are taken first.
 auto &unused = lasting<std::map<size_t, std::deque<uintptr_t>>>();
 auto &pins = lasting<std::map<uintptr_t, size_t>>();
+// But for what pools have.
 size_t in_use = 0;
 
 void reserve() {
@@ -126,7 +127,7 @@ size_t total() {
   return size_t(megabytes ? atoll(megabytes) : 4096) << 20;
 }
 
-size_t used() { return in_use; }
+size_t used() { return in_use + pools::reserved(); }
 
 static size_t rounded(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
@@ -141,8 +142,9 @@ uintptr_t address_of(size_t bytes) {
 
 void give(uintptr_t address) {
   Allocation &a = at(address);
-  check(!a.there && in_use + rounded(a.bytes) <= total(), OUT_OF_MEMORY);
-  in_use += rounded(a.bytes);
+  check(!a.there, OUT_OF_MEMORY);
+  pools::take(a.pool, rounded(a.bytes));
+  if (a.pool == nullptr) in_use += rounded(a.bytes);
   a.there = true;
   protect(a, PROT_READ | PROT_WRITE);
   memset(reinterpret_cast<void *>(a.pages), UNWRITTEN, a.page_count * PAGE);
@@ -152,7 +154,8 @@ void take(uintptr_t address) {
   Allocation &a = at(address);
   if (!a.there) return;
   check_margins(a);
-  in_use -= rounded(a.bytes);
+  pools::put(a.pool, rounded(a.bytes));
+  if (a.pool == nullptr) in_use -= rounded(a.bytes);
   a.there = false;
   madvise(reinterpret_cast<void *>(a.pages), a.page_count * PAGE, MADV_DONTNEED);
   protect(a, PROT_NONE);

@@ -1,4 +1,5 @@
 #include "streams.h"
+#include "pools.h"
 #include <algorithm>
 #include <chrono>
 
@@ -92,10 +93,12 @@ void run_until(Stream &stream, uint64_t position) {
 void wait_for(Stream &stream) {
   not_captured(stream);
   run_until(stream, stream.added);
+  pools::settle();
 }
 
 void wait_for_all() {
   for (Stream *stream : streams) run_until(*stream, stream->added);
+  pools::settle();
 }
 
 void not_captured(Stream &stream) {
@@ -187,8 +190,9 @@ void launch(Executable &executable, Stream &stream) {
   });
 }
 
-uintptr_t allocate(size_t bytes) {
+uintptr_t allocate(size_t bytes, Pool *pool) {
   const uintptr_t address = memory::address_of(bytes);
+  memory::at(address).pool = pool;
   try {
     memory::give(address);
   } catch (Status) {
@@ -205,7 +209,7 @@ uintptr_t allocate(size_t bytes) {
 }
 
 uintptr_t allocate(size_t bytes, Stream &stream) {
-  if (!stream.capture) return allocate(bytes);
+  if (!stream.capture) return allocate(bytes, &pools::current());
   const uintptr_t address = memory::address_of(bytes);
   memory::at(address).of_graph = true;
   add(stream, "an allocation", [address] { memory::give(address); });

@@ -54,7 +54,8 @@ void begin(Stream &stream, Mode mode);
 std::shared_ptr<Graph> end(Stream &stream);
 void launch(Executable &executable, Stream &stream);
 
-uintptr_t allocate(size_t bytes);
+// Of a pool, or of the card alone.
+uintptr_t allocate(size_t bytes, Pool *pool);
 uintptr_t allocate(size_t bytes, Stream &stream);
 void release(uintptr_t address, Stream &stream);
 

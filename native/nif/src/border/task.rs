@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use rustler::{Env, LocalPid, Monitor, Reference, Resource, ResourceArc};
-use sconce_core::{Error, Result};
+use sconce_core::{Error, Result, device};
 
 use super::{Answer, Reply};
 
@@ -46,6 +46,7 @@ impl Task {
             .spawn(move || {
                 let Ok(reply) = receiver.recv() else { return };
                 let result = super::guard(|| work(&reply, &cancelled));
+                device::settle();
                 reply.send(result);
             });
         started

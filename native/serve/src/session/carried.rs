@@ -2,12 +2,13 @@
 
 use sconce_core::Result;
 use sconce_core::backbone::State;
+use sconce_core::device::{Held, Owner};
 use sconce_realtime::Plan;
 
 #[derive(Debug, Clone)]
 pub enum Carried {
-    /// Of core.
-    Tensors(State),
+    /// Of core, in the ledger of its card.
+    Tensors { _held: Held, state: State },
     /// Of a plan: the numbers of all parts, one after the other.
     Numbers(Vec<f32>),
 }
@@ -17,20 +18,25 @@ impl Carried {
     pub fn new(state: State, plan: Option<&Plan>) -> Result<Self> {
         match plan {
             Some(_) => Ok(Carried::Numbers(state.to_vec()?)),
-            None => Ok(Carried::Tensors(state)),
+            None => Ok(Carried::tensors(state)),
         }
+    }
+
+    /// Of core.
+    pub fn tensors(state: State) -> Self {
+        Carried::Tensors { _held: Held::of(Owner::Sessions, &state.0), state }
     }
 
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         match self {
-            Carried::Tensors(state) => state.to_vec(),
+            Carried::Tensors { state, .. } => state.to_vec(),
             Carried::Numbers(numbers) => Ok(numbers.clone()),
         }
     }
 
     pub fn bytes(&self) -> usize {
         match self {
-            Carried::Tensors(State(parts)) => {
+            Carried::Tensors { state: State(parts), .. } => {
                 parts.iter().map(|part| part.elem_count() * size_of::<f32>()).sum()
             }
             Carried::Numbers(numbers) => size_of_val(numbers.as_slice()),

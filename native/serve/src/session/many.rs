@@ -90,7 +90,7 @@ fn games(calls: &[&mut Call<'_>]) -> Result<Vec<Result<Stepped>>> {
     let rows = calls.iter().map(|call| call.session.asked.row.view());
     let frames = Frames { batch: calls.len(), time: 1, ..window(rows) };
     let state = |call: &&'_ mut Call<'_>| match &call.session.moments.now().state {
-        Carried::Tensors(state) => Ok(state.clone()),
+        Carried::Tensors { state, .. } => Ok(state.clone()),
         Carried::Numbers(_) => Err(Error::not_found("state on the card")),
     };
     let states = calls.iter().map(state).collect::<Result<Vec<State>>>()?;

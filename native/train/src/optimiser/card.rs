@@ -1,6 +1,7 @@
 //! Updates of all parameters at once, on the card that has them.
 
 use candle_core::{DType, Tensor};
+use sconce_core::device::{Held, Owner};
 use sconce_core::ops::card::adamw::{AdamW, Parameter, Settings, State};
 use sconce_core::{Error, Result};
 
@@ -45,8 +46,10 @@ impl Optimiser {
         }
         let mut kept = vec![];
         for (memory, (p, _)) in self.memory.iter_mut().zip(parameters) {
-            let Memory { moments: [mean, square], average } = memory;
-            kept.push((mean.beside(p)?, square.beside(p)?, average.beside(p)?));
+            let Memory { moments: [mean, square], average, held } = memory;
+            let own = (mean.beside(p)?, square.beside(p)?, average.beside(p)?);
+            *held = Held::of(Owner::Optimiser, own.0.iter().chain(&own.1).chain(&own.2));
+            kept.push(own);
         }
         let all = parameters.iter().zip(&kept).zip(&self.parameters);
         let all = all.filter_map(|(((p, g), (mean, square, average)), known)| {

@@ -15,13 +15,21 @@ pub(super) trait Composed {
     fn composed(self, p: &Tensor, g: &Tensor, moments: &mut [Tensor]) -> Result<Tensor>;
 }
 
-/// A parameter and what belongs to it, as [`fused::Numbers`](super::fused::Numbers). What an optimiser
-/// remembers changes with the parameter, whose numbers are written over where they are.
+/// A parameter and what belongs to it after an update that may yet be made.
+pub struct Next {
+    pub(super) p: Tensor,
+    pub(super) moments: Vec<Tensor>,
+    pub(super) average: Option<Tensor>,
+}
+
+/// A parameter and what belongs to it, as [`fused::Numbers`](super::fused::Numbers). The parameter stays as it is:
+/// `next` becomes what it is after the update.
 pub(super) struct Tensors<'a> {
     pub p: &'a Tensor,
     pub g: &'a Tensor,
     pub moments: &'a mut [Tensor],
     pub average: Option<&'a mut Tensor>,
+    pub next: &'a mut Tensor,
     pub pull: Pull,
 }
 
@@ -38,7 +46,8 @@ impl Tensors<'_> {
         if let Some(average) = self.average {
             *average = (&*average + scaled(&(&next - &*average)?, self.pull.blend)?)?;
         }
-        Ok(self.p.slice_set(&next, 0, 0)?)
+        *self.next = next;
+        Ok(())
     }
 }
 

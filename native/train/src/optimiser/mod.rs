@@ -20,13 +20,14 @@ mod one_moment;
 use std::borrow::Cow;
 
 use candle_core::Tensor;
+use sconce_core::device::{Held, Owner};
 use sconce_core::ops::tensor;
 use sconce_core::{Error, Result};
 
 use adam::{AdaBelief, Adam, Moments, Yogi};
 pub use clip::{clip, squared_norm};
-pub use composed::squares_of;
 use composed::{Composed, Tensors};
+pub use composed::{Next, squares_of};
 use config::Decay;
 pub use config::{Kind, OptimiserConfig};
 use fused::{Numbers, Pull, Rule};
@@ -62,6 +63,7 @@ pub struct Optimiser {
 
 #[derive(Debug, Clone, Default)]
 struct Memory {
+    held: Held,
     moments: [Kept; 2],
     average: Kept,
 }
@@ -99,8 +101,8 @@ impl Kept {
     /// For an update beside the parameter `p`.
     fn beside(&mut self, p: &Tensor) -> Result<Option<Tensor>> {
         if !self.values.is_empty() {
-            let values = std::mem::take(&mut self.values);
-            self.tensor = Some(tensor::beside(p, values, p.shape())?);
+            self.tensor = Some(tensor::beside(p, self.values.clone(), p.shape())?);
+            self.values = vec![];
         }
         Ok(self.tensor.clone())
     }
@@ -224,20 +226,19 @@ impl Optimiser {
     ) -> Result<()> {
         self.check(i, p.len(), g.len())?;
         let update = self.present(i, factor, lr);
-        let Memory { moments: [m, v], average } = &mut self.memory[i];
+        let Memory { moments: [m, v], average, .. } = &mut self.memory[i];
         let (m, v, average) = (m.here()?, v.here()?, average.here()?);
         update.go((Numbers { p, g, m, v, average }, update.pull))
     }
 
-    /// As [`update`](Self::update), of a parameter that is updated where it is.
-    pub fn update_tensor(
-        &mut self,
-        i: usize,
-        p: &Tensor,
-        g: &Tensor,
-        factor: f64,
-        lr: f64,
-    ) -> Result<()> {
+    /// Takes back [`begin`](Self::begin), where nothing was updated.
+    pub fn give_up(&mut self) {
+        self.updates -= 1;
+    }
+
+    /// What [`update`](Self::update) would make of a parameter where it is. There may be no room for that: nothing
+    /// changes before all parameters have theirs and [`take`](Self::take) it.
+    pub fn next(&mut self, i: usize, p: &Tensor, g: &Tensor, factor: f64, lr: f64) -> Result<Next> {
         self.check(i, p.elem_count(), g.elem_count())?;
         let update = self.present(i, factor, lr);
         let memory = &mut self.memory[i];
@@ -245,12 +246,28 @@ impl Optimiser {
         for moment in &mut memory.moments {
             moments.extend(moment.beside(p)?);
         }
-        let (mut average, pull) = (memory.average.beside(p)?, update.pull);
-        update.go(Tensors { p, g, moments: &mut moments, average: average.as_mut(), pull })?;
-        for (kept, moment) in memory.moments.iter_mut().zip(moments) {
+        let (mut average, pull, mut next) = (memory.average.beside(p)?, update.pull, p.clone());
+        let (moments_of, average_of) = (&mut moments, average.as_mut());
+        update.go(Tensors {
+            p,
+            g,
+            moments: moments_of,
+            average: average_of,
+            next: &mut next,
+            pull,
+        })?;
+        Ok(Next { p: next, moments, average })
+    }
+
+    /// Makes an update of a parameter: its numbers are written over where they are.
+    pub fn take(&mut self, i: usize, p: &Tensor, next: Next) -> Result<()> {
+        p.slice_set(&next.p, 0, 0)?;
+        let memory = &mut self.memory[i];
+        memory.held = Held::of(Owner::Optimiser, next.moments.iter().chain(&next.average));
+        for (kept, moment) in memory.moments.iter_mut().zip(next.moments) {
             kept.tensor = Some(moment);
         }
-        memory.average.tensor = average;
+        memory.average.tensor = next.average;
         Ok(())
     }
 
@@ -467,7 +484,8 @@ mod tests {
             let grads = [tensor::tensor(gw, (2, 3)).unwrap(), tensor::tensor(gb, 3).unwrap()];
             optimiser.begin();
             for (i, (p, g)) in params.iter().zip(&grads).enumerate() {
-                optimiser.update_tensor(i, p, g, 1.0, 1e-2).unwrap();
+                let next = optimiser.next(i, p, g, 1.0, 1e-2).unwrap();
+                optimiser.take(i, p, next).unwrap();
             }
         }
     }
@@ -504,7 +522,7 @@ mod tests {
                 assert_eq!((name, got.len()), (other, want.len()));
                 close(got, want);
             }
-            let error = composed.update_tensor(0, &params[1], &params[1], 1.0, 0.1).unwrap_err();
+            let error = composed.next(0, &params[1], &params[1], 1.0, 0.1).err().unwrap();
             assert_eq!(error.to_string(), "w: expected 6, got 3");
         }
     }

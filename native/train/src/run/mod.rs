@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use sconce_core::backbone::State;
 use sconce_core::checkpoint::{Optimiser, Snapshot};
+use sconce_core::device::{self, Caching};
 use sconce_core::{Error, Policy, Result, Spec, pool};
 use sconce_data::{Batch, Corpus, View};
 use serde_json::{Value, json};
@@ -131,6 +132,8 @@ struct Run<'a> {
     epoch_steps: u64,
     progress: Progress,
     waiting: Vec<Waiting>,
+    /// Until all of the above has left the card.
+    _caching: Caching,
 }
 
 /// What was learned from a batch: its losses and how much it counts, unless these wait on a card, and its frames.
@@ -243,6 +246,7 @@ impl<'a> Run<'a> {
             epoch_steps,
             progress,
             waiting: vec![],
+            _caching: Caching::on(&device),
         })
     }
 
@@ -444,6 +448,8 @@ impl<'a> Run<'a> {
             self.stepper.forget();
             let Some(told) = self.room.halve(&error, self.progress.step) else { return Err(error) };
             self.stepper.set_micro_batch(self.room.windows());
+            // What the halves take is not what was freed of the whole.
+            device::shrink(self.stepper.policy().device());
             (self.events)(told);
         }
     }

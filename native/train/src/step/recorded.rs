@@ -49,6 +49,7 @@ impl Stepper {
     /// Whether a step of such a batch is one that can be recorded: a whole update by kernels alone.
     pub fn records(&self, x: Examples<'_>) -> bool {
         let (batch, time) = (x.frames.batch, x.frames.time);
+        let same = |recorded: &Recorded| recorded.shape == [batch, time];
         let whole = |each: Option<usize>, all: usize| each.is_none_or(|each| each >= all);
         self.policy.device().is_cuda()
             && self.policy.spec().heads.kind == HeadsKind::Independent
@@ -59,6 +60,7 @@ impl Stepper {
             && whole(self.unroll.truncate_bptt, time)
             && whole(self.unroll.micro_batch, batch)
             && self.learned == 0.0
+            && (self.pending.is_empty() || self.recorded.as_ref().is_some_and(same))
             && x.weights.iter().any(|weight| *weight != 0.0)
     }
 
@@ -76,25 +78,40 @@ impl Stepper {
         let denominators =
             self.objective.denominators(x.weights.len(), Some(x.weights), None)?.times(1.0);
         let numbers = [1.0, self.max_grad_norm, learning_rate];
-        let known = self.recorded.take().filter(|recorded| recorded.shape == shape);
-        let recorded = match known {
+        let after = match self.recorded.take().filter(|recorded| recorded.shape == shape) {
             Some(mut recorded) => {
-                let words = self.words(x)?;
-                recorded.uploads.send(&words, &recorded.buffers.words)?;
-                recorded.buffers.set(state, draw, self.unroll.carry)?;
-                self.loss_there(&recorded.buffers)?.prepare(&denominators.numbers())?;
-                self.optimiser.at_once()?.point_at(&recorded.gradients)?;
-                self.optimiser.set_at_once(numbers)?;
-                recorded.graph.play()?;
-                recorded
+                let after = self.play(&mut recorded, x, (state, draw), &denominators, numbers);
+                // What waits to be told is there, whatever came of this one.
+                self.recorded = Some(recorded);
+                after?
             }
-            None => self.record(x, state, draw, &denominators, numbers)?,
+            None => {
+                let recorded = self.record(x, state, draw, &denominators, numbers)?;
+                let after = self.keep(&recorded.buffers, 0)?;
+                self.recorded = Some(recorded);
+                after
+            }
         };
-        let row = self.pending.len();
-        let after = self.keep(&recorded.buffers, row)?;
         self.pending.push(Pending { denominators });
-        self.recorded = Some(recorded);
         Ok(after)
+    }
+
+    fn play(
+        &mut self,
+        recorded: &mut Recorded,
+        x: Examples<'_>,
+        (state, draw): (&State, u64),
+        denominators: &Denominators,
+        numbers: [f64; 3],
+    ) -> Result<Option<State>> {
+        let Recorded { graph, buffers, uploads, gradients, .. } = recorded;
+        uploads.send(&self.words(x)?, &buffers.words)?;
+        buffers.set(state, draw, self.unroll.carry)?;
+        self.loss_there(buffers)?.prepare(&denominators.numbers())?;
+        self.optimiser.at_once()?.point_at(gradients)?;
+        self.optimiser.set_at_once(numbers)?;
+        graph.play()?;
+        self.keep(buffers, self.pending.len())
     }
 
     /// How many steps wait to tell their figures.

@@ -3,7 +3,9 @@
 //! The library links with functions that open the real ones when they are first called (`bin/cuda-toolkit`), so
 //! all of this also runs where there is no CUDA.
 
+mod card;
 mod graph;
+mod pool;
 mod uploads;
 
 use std::ffi::c_int;
@@ -20,12 +22,16 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
     CUdevice_attribute, CUresult, cuDriverGetVersion,
 };
 
+pub(crate) use card::full;
+pub use card::{Caching, leave, memory, release, settle, shrink};
+pub(super) use card::{grown, place};
 pub use graph::Graph;
 pub use uploads::Uploads;
 
 use super::Missing;
 use crate::error::panic_message;
 use crate::{Error, Kind, Result};
+use card::Card;
 
 /// What this build is made for: the driver's version, a thousand times the major and ten times the minor one, and
 /// the compute capability of its kernels.
@@ -39,16 +45,12 @@ type Found<T> = std::result::Result<T, Missing>;
 pub fn open(ordinal: usize) -> Result<Device> {
     let refused = |missing| Error::NoDevice { device: format!("cuda:{ordinal}"), missing };
     look(ordinal).map_err(refused)?;
-    let opened = guard(|| Ok(Device::new_cuda_with_stream(ordinal))).map_err(refused)?;
-    let device = opened.map_err(|error| match Error::Tensor(error) {
+    let opened = guard(|| Ok(Card::of(ordinal).and_then(|card| card.device()))).map_err(refused)?;
+    opened.map_err(|error| match error {
         full if full.kind() == Kind::OutOfMemory => full,
-        other => refused(Missing::Refused(other.to_string())),
-    })?;
-    if let Device::Cuda(card) = &device {
-        // SAFETY: all work on what this device has is in the order of one stream.
-        unsafe { card.disable_event_tracking() };
-    }
-    Ok(device)
+        Error::Tensor(other) => refused(Missing::Refused(other.to_string())),
+        other => other,
+    })
 }
 
 /// What is missing for work on a card, if anything is. Makes no context and takes no memory.

@@ -1,0 +1,314 @@
+//! A card that this process has opened.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use candle_core::cuda_backend::cudarc::driver::sys::CUstreamCaptureStatus;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaContext, CudaSlice, CudaStream, DevicePtr, result,
+};
+use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
+use candle_core::{Device, DeviceLocation, Storage, Tensor};
+
+use super::pool::Pool;
+use crate::device::ledger;
+use crate::device::memory::{self, Memory};
+use crate::{Error, Result};
+
+/// Bytes that a card with something of ours on it keeps beside that, for what a decision takes and gives back.
+const CACHE: u64 = 256 << 20;
+
+/// A card, its memory and all streams on it.
+///
+/// 1. Its context stays: who opens it again finds what libraries made there.
+/// 2. All tensors are taken from its pool, whose size is the budget. Other libraries of this process that take memory
+///    in the order of a stream, and name no pool of their own, get theirs from it too.
+/// 3. Where nothing of ours is on the card the pool keeps nothing of what was freed; beside policies and sessions
+///    [`CACHE`], and all of it while a run is under way ([`Caching`]), whose next step wants the same again.
+pub struct Card {
+    ordinal: usize,
+    context: Arc<CudaContext>,
+    /// None of a card whose driver has no pools.
+    pool: Mutex<Option<Pool>>,
+    streams: Mutex<Vec<Weak<CudaStream>>>,
+    caching: AtomicUsize,
+}
+
+static CARDS: Mutex<Vec<Arc<Card>>> = Mutex::new(Vec::new());
+
+/// Nothing that is behind these locks is left half-changed. An error becomes ours, which asks for the memory, after they
+/// are open again.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn opened(known: impl Fn(&Card) -> bool) -> Option<Arc<Card>> {
+    lock(&CARDS).iter().find(|card| known(card)).cloned()
+}
+
+fn of_device(device: &Device) -> Option<Arc<Card>> {
+    let DeviceLocation::Cuda { gpu_id } = device.location() else { return None };
+    opened(|card| card.ordinal == gpu_id)
+}
+
+impl Card {
+    pub fn of(ordinal: usize) -> Result<Arc<Card>> {
+        Ok(Card::open(ordinal)?)
+    }
+
+    fn open(ordinal: usize) -> candle_core::Result<Arc<Card>> {
+        let mut cards = lock(&CARDS);
+        if let Some(card) = cards.iter().find(|card| card.ordinal == ordinal) {
+            return Ok(card.clone());
+        }
+        let card = Arc::new(Card {
+            ordinal,
+            context: CudaContext::new(ordinal).w()?,
+            pool: Mutex::default(),
+            streams: Mutex::default(),
+            caching: AtomicUsize::new(0),
+        });
+        cards.push(card.clone());
+        Ok(card)
+    }
+
+    /// Another stream on it, on which all work of whoever owns it is done in order.
+    pub fn device(&self) -> Result<Device> {
+        self.limit()?;
+        let device = Device::new_cuda_with_stream(self.ordinal)?;
+        if let Device::Cuda(card) = &device {
+            // SAFETY: all work on what this device has is in the order of one stream.
+            unsafe { card.disable_event_tracking() };
+            let mut streams = lock(&self.streams);
+            streams.retain(|stream| stream.strong_count() > 0);
+            streams.push(Arc::downgrade(&card.cuda_stream()));
+        }
+        self.keep();
+        Ok(device)
+    }
+
+    /// Makes its pool, or another one of a budget that has changed, where nothing of the one before is in use.
+    fn limit(&self) -> Result<()> {
+        let total = self.context.total_mem().w()?;
+        let budget = memory::budget().of(total as u64);
+        if !self.context.has_async_alloc() {
+            return match budget {
+                None => Ok(()),
+                Some(_) => Err(Error::Unavailable {
+                    what: format!("a limit for cuda:{}", self.ordinal),
+                    reason: "its driver has no pools of memory".into(),
+                }),
+            };
+        }
+        Ok(self.make_pool(budget)?)
+    }
+
+    fn make_pool(&self, budget: Option<u64>) -> candle_core::Result<()> {
+        let mut pool = lock(&self.pool);
+        if let Some(pool) = &*pool {
+            if pool.budget() == budget {
+                return Ok(());
+            }
+            self.wait();
+            if pool.used().w()? > 0 {
+                return Ok(());
+            }
+        }
+        *pool = Some(Pool::new(self.context.cu_device(), budget).w()?);
+        Ok(())
+    }
+
+    fn memory(&self) -> candle_core::Result<Memory> {
+        let (free, total) = self.context.mem_get_info().w()?;
+        let kept = ledger::kept(self.ordinal);
+        let (budget, bytes) = match &*lock(&self.pool) {
+            Some(pool) => (pool.budget(), [pool.used().w()?, pool.reserved().w()?]),
+            None => (None, [kept.total(); 2]),
+        };
+        Ok(Memory::of_pool((total as u64, Some(free as u64)), budget, kept, bytes))
+    }
+
+    /// Waits for all work of ours. A stream whose work is kept as a graph has none.
+    fn wait(&self) {
+        let streams: Vec<_> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
+        let none = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        for stream in streams {
+            if stream.capture_status().is_ok_and(|status| status == none) {
+                // What fails there fails for its owner too.
+                let _ = stream.synchronize();
+            }
+        }
+    }
+
+    /// Bytes that the pool does not give back when somebody waits for the card.
+    fn kept(&self) -> u64 {
+        if self.caching.load(Ordering::Acquire) > 0 {
+            return u64::MAX;
+        }
+        let empty = lock(&self.streams).iter().all(|stream| stream.strong_count() == 0);
+        if empty { 0 } else { ledger::kept(self.ordinal).total() + CACHE }
+    }
+
+    fn keep(&self) {
+        if let Some(pool) = &*lock(&self.pool) {
+            // A driver that refuses gives back when it likes.
+            let _ = pool.keep(self.kept());
+        }
+    }
+
+    /// Gives back what nobody will want again, once something has left the card.
+    fn settle(&self) {
+        self.keep();
+        let keep = self.kept();
+        let reserved = lock(&self.pool).as_ref().and_then(|pool| pool.reserved().ok());
+        if reserved.is_some_and(|bytes| bytes > keep) {
+            self.wait();
+            if let Some(pool) = &*lock(&self.pool) {
+                let _ = pool.trim(keep);
+            }
+        }
+    }
+
+    fn release(&self) -> candle_core::Result<u64> {
+        self.wait();
+        let pool = lock(&self.pool);
+        let Some(pool) = &*pool else { return Ok(0) };
+        let before = pool.reserved().w()?;
+        pool.trim(0).w()?;
+        Ok(before.saturating_sub(pool.reserved().w()?))
+    }
+}
+
+/// The memory of a card. Makes no context there.
+///
+/// # Errors
+/// `NoDevice` for one on which policies do not run.
+pub fn memory(ordinal: usize) -> Result<Memory> {
+    super::super::check(ordinal)?;
+    match opened(|card| card.ordinal == ordinal) {
+        Some(card) => Ok(card.memory()?),
+        None => {
+            let card = result::device::get(ordinal as i32).w()?;
+            // SAFETY: the card is one that the driver has just given.
+            let total = unsafe { result::device::total_mem(card) }.w()? as u64;
+            let budget = memory::budget().of(total);
+            Ok(Memory::of_pool((total, None), budget, ledger::kept(ordinal), [0, 0]))
+        }
+    }
+}
+
+/// Waits for all work of ours on a card and gives what is not in use there back to its driver: how many bytes.
+///
+/// # Errors
+/// `NoDevice` for one on which policies do not run.
+pub fn release(ordinal: usize) -> Result<u64> {
+    super::super::check(ordinal)?;
+    match opened(|card| card.ordinal == ordinal) {
+        Some(card) => Ok(card.release()?),
+        None => Ok(0),
+    }
+}
+
+/// Gives back what nobody will want again, once something may have left a card.
+pub fn settle() {
+    let cards = lock(&CARDS).clone();
+    cards.iter().for_each(|card| card.settle());
+}
+
+/// [`release`], of the card of a device, if it is one.
+pub fn shrink(device: &Device) {
+    if let Some(card) = of_device(device) {
+        let _ = card.release();
+    }
+}
+
+/// Has the card of a device keep more beside what was entered in its ledger.
+pub(in crate::device) fn grown(ordinal: usize) {
+    if let Some(card) = opened(|card| card.ordinal == ordinal) {
+        card.keep();
+    }
+}
+
+/// The card of the present thread, by its memory, which was too little a moment ago.
+pub(crate) fn full() -> Option<(usize, Memory)> {
+    let context = result::ctx::get_current().ok()??;
+    let card = opened(|card| card.context.cu_ctx() == context)?;
+    Some((card.ordinal, card.memory().ok()?))
+}
+
+/// While it lives, its card keeps what is freed there for what is taken next.
+pub struct Caching(Option<Arc<Card>>);
+
+impl Caching {
+    pub fn on(device: &Device) -> Self {
+        let card = of_device(device);
+        if let Some(card) = &card {
+            card.caching.fetch_add(1, Ordering::AcqRel);
+            card.keep();
+        }
+        Caching(card)
+    }
+}
+
+impl Drop for Caching {
+    fn drop(&mut self) {
+        if let Some(card) = &self.0 {
+            card.caching.fetch_sub(1, Ordering::AcqRel);
+            card.settle();
+        }
+    }
+}
+
+type Leaving = Box<dyn FnOnce() + Send>;
+
+/// Drops what is on a device where that may take its time: on a card freeing waits for the driver, and the end of a
+/// stream and of its libraries for the card. What that leaves free goes back to the driver.
+pub fn leave<T: Send + 'static>(device: Device, gone: T) {
+    static THREAD: OnceLock<Option<Sender<Leaving>>> = OnceLock::new();
+    let Some(card) = of_device(&device) else { return drop(gone) };
+    let leaving: Leaving = Box::new(move || {
+        // Without it the driver would not know which card is meant.
+        let _ = card.context.bind_to_thread();
+        drop((gone, device));
+        card.settle();
+    });
+    match THREAD.get_or_init(start) {
+        // A thread that has ended hands it back, and it is dropped here.
+        Some(thread) => drop(thread.send(leaving)),
+        None => leaving(),
+    }
+}
+
+fn start() -> Option<Sender<Leaving>> {
+    let (sender, receiver) = channel::<Leaving>();
+    let work = move || {
+        for leaving in receiver {
+            let _ = catch_unwind(AssertUnwindSafe(leaving));
+        }
+    };
+    std::thread::Builder::new().name("sconce-card".into()).spawn(work).ok()?;
+    Some(sender)
+}
+
+/// Where the numbers of a tensor on a card lie, and how many bytes those are that lie there together.
+pub fn place(tensor: &Tensor) -> Option<((usize, u64), u64)> {
+    let DeviceLocation::Cuda { gpu_id } = tensor.device().location() else { return None };
+    let (storage, _) = tensor.storage_and_layout();
+    let Storage::Cuda(storage) = &*storage else { return None };
+    let stream = storage.device.cuda_stream();
+    fn of<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> (u64, u64) {
+        (slice.device_ptr(stream).0, slice.num_bytes() as u64)
+    }
+    macro_rules! of {
+        ($($slice:ident)*) => {
+            match &storage.slice {
+                $(CudaStorageSlice::$slice(slice) => of(slice, &stream),)*
+                _ => return None,
+            }
+        };
+    }
+    let (address, bytes) = of!(F32 F64 BF16 F16 I32 U32 I64 U8);
+    Some(((gpu_id, address), bytes))
+}

@@ -1,0 +1,136 @@
+//! What owners keep on cards, tensor by tensor.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use candle_core::Tensor;
+
+use super::memory::{Kept, Owner};
+
+/// Where a tensor's numbers lie: on which card, and from which address on.
+type Place = (usize, u64);
+
+struct Entry {
+    owner: Owner,
+    bytes: u64,
+    /// Tensors may share their numbers: who came first is their owner.
+    holders: usize,
+}
+
+#[derive(Default)]
+struct Ledger(Option<HashMap<Place, Entry>>);
+
+static LEDGER: Mutex<Ledger> = Mutex::new(Ledger(None));
+
+fn ledger() -> MutexGuard<'static, Ledger> {
+    LEDGER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ledger {
+    fn add(&mut self, place: Place, owner: Owner, bytes: u64) {
+        let new = Entry { owner, bytes, holders: 0 };
+        self.0.get_or_insert_default().entry(place).or_insert(new).holders += 1;
+    }
+
+    fn share(&mut self, place: Place) {
+        if let Some(entry) = self.0.get_or_insert_default().get_mut(&place) {
+            entry.holders += 1;
+        }
+    }
+
+    fn take(&mut self, place: Place) {
+        let all = self.0.get_or_insert_default();
+        if let Some(entry) = all.get_mut(&place) {
+            entry.holders -= 1;
+            if entry.holders == 0 {
+                all.remove(&place);
+            }
+        }
+    }
+
+    fn kept(&self, ordinal: usize) -> Kept {
+        let mut kept = Kept::default();
+        for ((card, _), entry) in self.0.iter().flatten() {
+            if *card == ordinal {
+                *kept.of(entry.owner) += entry.bytes;
+            }
+        }
+        kept
+    }
+}
+
+/// What owners keep on a card.
+pub(super) fn kept(ordinal: usize) -> Kept {
+    ledger().kept(ordinal)
+}
+
+/// Tensors in the ledgers of their cards, until this is dropped; those of a CPU are in none.
+///
+/// It goes before the tensors do: what is at an address after them is somebody else's.
+#[derive(Debug, Default)]
+pub struct Held(Vec<Place>);
+
+impl Held {
+    pub fn of<'a>(owner: Owner, tensors: impl IntoIterator<Item = &'a Tensor>) -> Self {
+        let found: Vec<_> = tensors.into_iter().filter_map(super::place).collect();
+        let held = Held::at(owner, &found);
+        // What comes to stay; states of games come with every decision.
+        if let (Owner::Weights, Some(((card, _), _))) = (owner, found.first()) {
+            super::grown(*card);
+        }
+        held
+    }
+
+    fn at(owner: Owner, found: &[(Place, u64)]) -> Self {
+        if found.is_empty() {
+            return Held::default();
+        }
+        let mut ledger = ledger();
+        found.iter().for_each(|&(place, bytes)| ledger.add(place, owner, bytes));
+        Held(found.iter().map(|(place, _)| *place).collect())
+    }
+}
+
+impl Clone for Held {
+    fn clone(&self) -> Self {
+        if !self.0.is_empty() {
+            let mut ledger = ledger();
+            self.0.iter().for_each(|place| ledger.share(*place));
+        }
+        Held(self.0.clone())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            let mut ledger = ledger();
+            self.0.iter().for_each(|place| ledger.take(*place));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_has_every_owner_s_bytes_once_while_anybody_holds_them() {
+        // Of no card that any other test has.
+        let card = 1 << 20;
+        let weights = Held::at(Owner::Weights, &[((card, 256), 100), ((card, 512), 20)]);
+        let copy = Held::at(Owner::Sessions, &[((card, 512), 20), ((card, 1024), 7)]);
+        let again = copy.clone();
+        let want = |weights, sessions| Kept { weights, sessions, ..Kept::default() };
+        assert_eq!(kept(card), want(120, 7));
+        assert_eq!(kept(card + 1), Kept::default());
+        drop(copy);
+        assert_eq!(kept(card), want(120, 7));
+        drop(weights);
+        assert_eq!(kept(card), want(20, 7));
+        drop(again);
+        assert_eq!(kept(card), Kept::default());
+        let cpu = Tensor::zeros(4, candle_core::DType::F32, &candle_core::Device::Cpu).unwrap();
+        assert_eq!(Held::of(Owner::Weights, [&cpu]).0, []);
+    }
+}

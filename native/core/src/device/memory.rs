@@ -1,0 +1,170 @@
+//! The memory of a card by its owners, and how much of it this process may have.
+
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+/// Who keeps tensors on a card. What is in use there beside that belongs to work under way: what a backward pass reads
+/// again, gradients, what libraries work in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Policies.
+    Weights,
+    /// Moments and averages of a run.
+    Optimiser,
+    /// States of games.
+    Sessions,
+    /// Batches that wait for their step.
+    Loader,
+}
+
+/// What owners keep on a card, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    pub weights: u64,
+    pub optimiser: u64,
+    pub sessions: u64,
+    pub loader: u64,
+}
+
+impl Kept {
+    /// The part of an owner.
+    pub fn of(&mut self, owner: Owner) -> &mut u64 {
+        match owner {
+            Owner::Weights => &mut self.weights,
+            Owner::Optimiser => &mut self.optimiser,
+            Owner::Sessions => &mut self.sessions,
+            Owner::Loader => &mut self.loader,
+        }
+    }
+
+    pub fn total(&self) -> u64 {
+        self.weights + self.optimiser + self.sessions + self.loader
+    }
+}
+
+/// The memory of a card, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    pub total: u64,
+    /// What nobody has; unknown of a card that this process has not opened.
+    pub free: Option<u64>,
+    /// What all of this process's tensors may take, if that is limited.
+    pub budget: Option<u64>,
+    #[serde(flatten)]
+    pub kept: Kept,
+    /// In use by work under way.
+    pub activations: u64,
+    /// Taken from the driver, and not in use.
+    pub cached: u64,
+    /// Other programs', other libraries' of this one, and what CUDA itself keeps.
+    pub others: u64,
+}
+
+impl Memory {
+    /// Of a card whose pool has taken `reserved` bytes from the driver, of which `used` are in use.
+    pub fn of_pool(
+        (total, free): (u64, Option<u64>),
+        budget: Option<u64>,
+        kept: Kept,
+        [used, reserved]: [u64; 2],
+    ) -> Self {
+        let activations = used.saturating_sub(kept.total());
+        let cached = reserved.saturating_sub(used);
+        let others = free.map_or(0, |free| total.saturating_sub(free + reserved));
+        Memory { total, free, budget, kept, activations, cached, others }
+    }
+
+    /// What this process's tensors take, in use or not.
+    pub fn taken(&self) -> u64 {
+        self.kept.total() + self.activations + self.cached
+    }
+
+    /// What may make room, most likely first.
+    pub fn remedies(&self) -> Vec<&'static str> {
+        let among = |part: u64, of: u64| part > of / 10;
+        let bound =
+            self.budget.is_some_and(|budget| self.free.is_some_and(|free| free > budget / 10));
+        [
+            ("a smaller batch_size", true),
+            ("a larger memory_fraction or memory_budget", bound),
+            ("end others on the card (Sconce.GPU.processes/1)", among(self.others, self.total)),
+            ("close sessions", among(self.kept.sessions, self.taken())),
+            ("Sconce.GPU.release/1", among(self.cached, self.taken())),
+        ]
+        .into_iter()
+        .filter_map(|(remedy, helps)| helps.then_some(remedy))
+        .collect()
+    }
+}
+
+/// What all tensors of this process may take of a card: the lesser of a share of it and of so many bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Budget {
+    pub fraction: Option<f64>,
+    pub bytes: Option<u64>,
+}
+
+impl Budget {
+    pub fn of(&self, total: u64) -> Option<u64> {
+        let share =
+            self.fraction.filter(|share| *share < 1.0).map(|share| (share * total as f64) as u64);
+        self.bytes.into_iter().chain(share).min()
+    }
+}
+
+static BUDGET: Mutex<Budget> = Mutex::new(Budget { fraction: None, bytes: None });
+
+/// Limits cards that are opened from now on, and an open one once none of its memory is in use.
+pub fn allow(budget: Budget) {
+    *BUDGET.lock().unwrap_or_else(PoisonError::into_inner) = budget;
+}
+
+/// What was [allowed](allow) last.
+pub fn budget() -> Budget {
+    *BUDGET.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GB: u64 = 1 << 30;
+
+    fn memory(free: u64, budget: Option<u64>, kept: Kept, used: u64, reserved: u64) -> Memory {
+        Memory::of_pool((80 * GB, Some(free)), budget, kept, [used, reserved])
+    }
+
+    #[test]
+    fn what_is_in_use_and_no_owner_s_is_work_s_and_what_is_not_in_use_is_cached() {
+        let kept = Kept { weights: 3 * GB, optimiser: 6 * GB, ..Kept::default() };
+        let memory = memory(30 * GB, None, kept, 20 * GB, 32 * GB);
+        assert_eq!((memory.activations, memory.cached), (11 * GB, 12 * GB));
+        assert_eq!((memory.taken(), memory.others), (32 * GB, 18 * GB));
+    }
+
+    #[test]
+    fn a_budget_is_the_lesser_of_a_share_and_of_bytes() {
+        let budget = |fraction, bytes| Budget { fraction, bytes }.of(1000);
+        assert_eq!(budget(None, None), None);
+        assert_eq!(budget(Some(1.0), None), None);
+        assert_eq!(budget(Some(0.5), None), Some(500));
+        assert_eq!(budget(Some(0.5), Some(400)), Some(400));
+        assert_eq!(budget(Some(0.3), Some(400)), Some(300));
+    }
+
+    #[test]
+    fn remedies_are_those_of_what_takes_the_room() {
+        let (none, batch) = (Kept::default(), "a smaller batch_size");
+        let names = |memory: Memory| memory.remedies().join("; ");
+        assert_eq!(names(memory(0, None, none, 80 * GB, 80 * GB)), batch);
+        let bound = names(memory(40 * GB, Some(40 * GB), none, 40 * GB, 40 * GB));
+        assert_eq!(bound, format!("{batch}; a larger memory_fraction or memory_budget"));
+        let others = names(memory(0, None, none, 20 * GB, 20 * GB));
+        assert_eq!(others, format!("{batch}; end others on the card (Sconce.GPU.processes/1)"));
+        let full = Kept { sessions: 30 * GB, ..none };
+        let own = names(memory(0, None, full, 60 * GB, 80 * GB));
+        assert_eq!(own, format!("{batch}; close sessions; Sconce.GPU.release/1"));
+    }
+}

@@ -1,0 +1,71 @@
+//! A build without CUDA: there is no card.
+
+use candle_core::{Device, Tensor};
+
+use super::{Memory, Missing, Owner};
+use crate::{Error, Result};
+
+fn none(ordinal: usize) -> Error {
+    Error::NoDevice { device: format!("cuda:{ordinal}"), missing: Missing::Build }
+}
+
+pub fn look(_ordinal: usize) -> std::result::Result<(), Missing> {
+    Err(Missing::Build)
+}
+
+/// A card with one stream of its own.
+pub fn open(ordinal: usize) -> Result<Device> {
+    Err(none(ordinal))
+}
+
+/// The memory of a card.
+pub fn memory(ordinal: usize) -> Result<Memory> {
+    Err(none(ordinal))
+}
+
+/// Gives what is not in use of a card back to its driver: how many bytes.
+pub fn release(ordinal: usize) -> Result<u64> {
+    Err(none(ordinal))
+}
+
+/// Gives back what nobody will want again, once something may have left a card.
+pub fn settle() {}
+
+/// [`release`], of the card of a device, if it is one.
+pub fn shrink(_device: &Device) {}
+
+/// Drops what is on a device where that may take its time.
+pub fn leave<T: Send + 'static>(_device: Device, gone: T) {
+    drop(gone);
+}
+
+/// Tensors in the ledgers of their cards.
+#[derive(Debug, Clone, Default)]
+pub struct Held;
+
+impl Held {
+    pub fn of<'a>(_owner: Owner, _tensors: impl IntoIterator<Item = &'a Tensor>) -> Self {
+        Held
+    }
+}
+
+/// While it lives, its card keeps what is freed there for what is taken next.
+pub struct Caching;
+
+impl Caching {
+    pub fn on(_device: &Device) -> Self {
+        Caching
+    }
+}
+
+pub fn full() -> Option<(usize, Memory)> {
+    None
+}
+
+#[cfg(test)]
+pub fn place(_tensor: &Tensor) -> Option<((usize, u64), u64)> {
+    None
+}
+
+#[cfg(test)]
+pub fn grown(_ordinal: usize) {}

@@ -1,0 +1,161 @@
+#include "pools.h"
+#include <algorithm>
+#include <cstring>
+
+using namespace card;
+
+using Device = int;
+using Handle = void *;
+
+#define DRIVER extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// What a pool takes at a time.
+constexpr size_t CHUNK = 2 << 20;
+
+Pool standard{0};
+Pool *chosen = &standard;
+// Those that were destroyed stay until all of theirs is free.
+auto &all = *new std::set{&standard}, &destroyed = lasting<std::set<Pool *>>();
+
+Pool &known(Handle handle) {
+  Pool *found = static_cast<Pool *>(handle);
+  check(all.count(found) && !destroyed.count(found), INVALID_VALUE);
+  return *found;
+}
+
+void trim(Pool &pool, size_t keep) { pool.reserved = std::min(pool.reserved, std::max(pool.used, keep)); }
+
+bool fits(size_t bytes) { return memory::used() + bytes <= memory::total(); }
+
+// Whoever wants memory gets what pools have and nobody uses.
+void make_room(size_t bytes) {
+  if (fits(bytes)) return;
+  for (Pool *pool : all) trim(*pool, 0);
+  check(fits(bytes), OUT_OF_MEMORY);
+}
+
+void end(Pool *pool) {
+  all.erase(pool), destroyed.erase(pool);
+  delete pool;
+}
+
+// A property of CUmemPoolProps.
+template <typename T> T property(const char *properties, size_t offset) {
+  T value;
+  memcpy(&value, properties + offset, sizeof value);
+  return value;
+}
+
+} // namespace
+
+namespace card::pools {
+
+Pool &current() { return *chosen; }
+
+size_t reserved() {
+  size_t bytes = 0;
+  for (const Pool *pool : all) bytes += pool->reserved;
+  return bytes;
+}
+
+void take(Pool *pool, size_t bytes) {
+  if (pool == nullptr) return make_room(bytes);
+  const size_t used = pool->used + bytes;
+  check(pool->most == 0 || used <= pool->most, OUT_OF_MEMORY);
+  if (used > pool->reserved) {
+    const size_t chunks = (used + CHUNK - 1) / CHUNK * CHUNK;
+    const size_t wanted = pool->most == 0 ? chunks : std::min(chunks, pool->most);
+    if (fits(wanted - pool->reserved)) {
+      pool->reserved = wanted;
+    } else {
+      trim(*pool, 0);
+      make_room(used - pool->reserved);
+      pool->reserved = used;
+    }
+  }
+  pool->used = used;
+  pool->used_high = std::max(pool->used_high, used);
+  pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
+}
+
+void put(Pool *pool, size_t bytes) {
+  if (pool == nullptr) return;
+  pool->used -= bytes;
+  if (pool->used == 0 && destroyed.count(pool)) end(pool);
+}
+
+void settle() {
+  for (Pool *pool : all) trim(*pool, pool->threshold);
+}
+
+} // namespace card::pools
+
+DRIVER int cuMemPoolCreate(Handle *handle, const char *properties) {
+  return answer([&] {
+    constexpr size_t TYPE = 0, PLACE = 8, DEVICE = 12, MOST = 24;
+    const bool pinned = property<int>(properties, TYPE) == 1, on_card = property<int>(properties, PLACE) == 1;
+    check(pinned && on_card && property<int>(properties, DEVICE) == 0, INVALID_VALUE);
+    Pool *pool = new Pool{property<size_t>(properties, MOST)};
+    all.insert(pool);
+    *handle = pool;
+  });
+}
+DRIVER int cuMemPoolDestroy(Handle handle) {
+  return answer([&] {
+    Pool &gone = known(handle);
+    check(&gone != &standard, INVALID_VALUE);
+    if (chosen == &gone) chosen = &standard;
+    gone.threshold = 0;
+    destroyed.insert(&gone);
+    if (gone.used == 0) end(&gone);
+  });
+}
+DRIVER int cuMemPoolTrimTo(Handle handle, size_t keep) {
+  return answer([&] { trim(known(handle), keep); });
+}
+DRIVER int cuMemPoolGetAttribute(Handle handle, int attribute, uint64_t *value) {
+  return answer([&] {
+    const Pool &pool = known(handle);
+    switch (attribute) {
+    case 4: *value = pool.threshold; break;
+    case 5: *value = pool.reserved; break;
+    case 6: *value = pool.reserved_high; break;
+    case 7: *value = pool.used; break;
+    case 8: *value = pool.used_high; break;
+    default: throw INVALID_VALUE;
+    }
+  });
+}
+DRIVER int cuMemPoolSetAttribute(Handle handle, int attribute, uint64_t *value) {
+  return answer([&] {
+    Pool &pool = known(handle);
+    switch (attribute) {
+    // How freed memory is used again: here always.
+    case 1: case 2: case 3: break;
+    case 4: pool.threshold = *value; break;
+    case 6: check(*value == 0, INVALID_VALUE), pool.reserved_high = pool.reserved; break;
+    case 8: check(*value == 0, INVALID_VALUE), pool.used_high = pool.used; break;
+    default: throw INVALID_VALUE;
+    }
+  });
+}
+DRIVER int cuDeviceGetDefaultMemPool(Handle *pool, Device device) {
+  return answer([&] {
+    check(device == 0, INVALID_DEVICE);
+    *pool = &standard;
+  });
+}
+DRIVER int cuDeviceGetMemPool(Handle *pool, Device device) {
+  return answer([&] {
+    check(device == 0, INVALID_DEVICE);
+    *pool = chosen;
+  });
+}
+DRIVER int cuDeviceSetMemPool(Device device, Handle pool) {
+  return answer([&] {
+    check(device == 0, INVALID_DEVICE);
+    chosen = &known(pool);
+  });
+}

@@ -1,0 +1,210 @@
+//! Training on a card with too little memory, where `SCONCE_TEST_CARD` is set.
+//!
+//! What is in use there is the process's: one test at a time.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use candle_core::{DType, Device, Tensor};
+use sconce_core::device::{self, Budget};
+use sconce_core::heads::NONE;
+use sconce_core::ops::tensor;
+use sconce_core::policy::Frames;
+use sconce_core::rng::Rng;
+use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig};
+use sconce_core::{Error, Kind, Policy, Spec};
+use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_train::loss::LossOptions;
+use sconce_train::optimiser::{Kind as Rule, OptimiserConfig};
+use sconce_train::options::TrainOptions;
+use sconce_train::report::Event;
+use sconce_train::run::run;
+use sconce_train::step::{Examples, Stepper};
+
+/// A few times what a step takes.
+const BUDGET: u64 = 16 << 20;
+
+/// Alone on a card with a budget, if there is one.
+fn alone(budget: u64) -> Option<(MutexGuard<'static, ()>, Device)> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    std::env::var_os("SCONCE_TEST_CARD")?;
+    Some((alone, limited(Some(budget))))
+}
+
+fn limited(bytes: Option<u64>) -> Device {
+    device::allow(Budget { bytes, ..Budget::default() });
+    let device = device::open(0).unwrap();
+    assert_eq!(device::memory(0).unwrap().budget, bytes);
+    device
+}
+
+fn spec() -> Spec {
+    let mlp = MlpConfig {
+        hidden_sizes: vec![64, 64],
+        layer_norm: false,
+        residual: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let to = Head { name: "to".into(), kind: HeadKind::Categorical(3), hidden_size: 8 };
+    let kind = HeadsKind::Independent;
+    let heads = Heads { kind, parts: vec![to], stream_size: 8, prior: false };
+    Spec { embedding: Embedding::Vector(2), backbone: Backbone::Mlp(mlp), heads }
+}
+
+const BATCH: usize = 8;
+const TIME: usize = 32;
+
+fn frames() -> (Frames, Vec<u16>) {
+    let (rows, rng) = (BATCH * TIME, Rng::new(3, "frames", 0));
+    let frames = Frames {
+        batch: BATCH,
+        time: TIME,
+        continuous: (0..2 * rows as u64).map(|i| rng.uniform(i) - 0.5).collect(),
+        ids: vec![],
+        previous: vec![NONE; rows],
+    };
+    (frames, (0..rows).map(|i| (i % 3) as u16).collect())
+}
+
+/// Takes all that is left of a card.
+fn ballast(device: &Device) -> Vec<Tensor> {
+    let (mut taken, mut bytes) = (vec![], BUDGET as usize);
+    while bytes >= 256 {
+        match Tensor::zeros(bytes, DType::U8, device) {
+            Ok(tensor) => taken.push(tensor),
+            Err(_) => bytes /= 2,
+        }
+    }
+    taken
+}
+
+fn numbers(stepper: &Stepper) -> Vec<Vec<f32>> {
+    let weights = stepper.policy().weights().values().map(|w| tensor::to_vec(w).unwrap());
+    let moments = stepper.optimiser().state().unwrap().into_iter().map(|(_, v)| v.into_owned());
+    weights.chain(moments).collect()
+}
+
+fn assert_full<T>(result: sconce_core::Result<T>) {
+    match result.map(drop).unwrap_err() {
+        Error::CardFull { what, memory, .. } => {
+            assert_eq!((what.as_str(), memory.budget), ("cuda:0", Some(BUDGET)));
+            assert!(memory.kept.weights > 0, "{memory:?}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_step_without_room_changes_nothing_wherever_it_fails() {
+    let Some((_alone, device)) = alone(BUDGET) else { return };
+    let (frames, labels) = frames();
+    let weights = vec![1.0; labels.len()];
+    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let policy = Policy::init(&spec(), 1).unwrap();
+    for rule in [Rule::AdamW, Rule::Lamb, Rule::Sgd] {
+        let policy = policy.copy_on(&device).unwrap();
+        let config = OptimiserConfig::new(rule);
+        let stepper = || Stepper::new(&policy, &LossOptions::plain(), config, 1.0, 7).unwrap();
+        let stepper = || stepper().averaging(Some(0.9));
+        let (mut plain, mut short) = (stepper(), stepper());
+        let state = plain.policy().zero_state(BATCH).unwrap();
+        for step in 0..3 {
+            plain.step_from(x, &state, step, 1e-2).unwrap();
+
+            // Forward and backward.
+            let full = ballast(&device);
+            assert_full(short.learn(x, &state, step, 1.0));
+            drop(full);
+            // The update, in the first step that of moments which are not there yet.
+            short.learn(x, &state, step, 1.0).unwrap();
+            let (before, updates) = (numbers(&short), short.optimiser().updates());
+            let full = ballast(&device);
+            assert_full(short.update(1e-2));
+            drop(full);
+            assert_eq!((numbers(&short), short.optimiser().updates()), (before, updates));
+
+            short.learn(x, &state, step, 1.0).unwrap();
+            short.update(1e-2).unwrap();
+            assert!(numbers(&short) == numbers(&plain), "{rule:?}, step {step}");
+        }
+        let memory = device::memory(0).unwrap();
+        let kept: usize = numbers(&plain).iter().map(|v| 4 * v.len()).sum();
+        // Those of the policy itself, too.
+        let weights = 4 * policy.num_weights() as u64;
+        assert_eq!(memory.kept.weights, 3 * weights);
+        assert_eq!(memory.kept.optimiser, 2 * (kept as u64 - weights));
+    }
+    device::leave(device, ());
+}
+
+fn corpus(dir: &Path) -> Corpus {
+    let game = |game: u64| {
+        let rng = Rng::new(1, "game", game);
+        let x = (0..2 * 300).map(|i| rng.uniform(i) - 0.5).collect();
+        VectorGame { x, labels: (0..300).map(|t| (t % 3) as u16).collect() }
+    };
+    let games: Vec<VectorGame> = (0..8).map(game).collect();
+    Corpus::build(&Schema::vector(2, &spec().heads), &games, dir).unwrap()
+}
+
+#[test]
+fn a_run_halves_its_batches_until_they_fit_and_ends_with_an_error_where_none_does() {
+    let Some((_alone, device)) = alone(BUDGET) else { return };
+    drop(device);
+    let dir = tempfile::tempdir().unwrap();
+    let (corpus, never) = (corpus(&dir.path().join("corpus")), AtomicBool::new(false));
+    let options = TrainOptions {
+        batch_size: BATCH,
+        window_size: TIME,
+        stride: 16,
+        steps: Some(4),
+        val_split: 0.0,
+        device: "cuda:0".into(),
+        ..TrainOptions::default()
+    };
+    let go = |bytes: Option<u64>| {
+        drop(limited(bytes));
+        let out = dir.path().join(format!("{bytes:?}"));
+        let told: RefCell<Vec<usize>> = RefCell::default();
+        let listen = |event| {
+            if let Event::OutOfMemory { micro_batch, .. } = event {
+                told.borrow_mut().push(micro_batch);
+            }
+        };
+        let report = run(&corpus, &spec(), &options, &out, &listen, &never);
+        // All of it has left the card, and went back to the driver.
+        assert_eq!(device::memory(0).unwrap().taken(), 0);
+        (report, told.into_inner(), out.join("last.safetensors"))
+    };
+    let weights = |path: &Path| -> Vec<f32> {
+        let policy = Policy::load(path).unwrap();
+        policy.weights().values().flat_map(|w| tensor::to_vec(w).unwrap()).collect()
+    };
+    let (report, told, whole) = go(None);
+    assert_eq!((report.unwrap().micro_batch, told), (Some(BATCH), vec![]));
+    let whole = weights(&whole);
+
+    let (mut windows, mut halved) = (BATCH, 0);
+    for bytes in (0..40).map(|i| (BUDGET as f64 * 0.8f64.powi(i)) as u64) {
+        let (report, told, last) = go(Some(bytes));
+        match report {
+            Ok(report) => {
+                let now = report.micro_batch.unwrap();
+                assert!(now <= windows && told.last().is_none_or(|last| *last == now));
+                (windows, halved) = (now, halved + usize::from(now < BATCH));
+                let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-4;
+                assert!(weights(&last).iter().zip(&whole).all(near), "{bytes}: {told:?}");
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), Kind::OutOfMemory, "{error}");
+                assert!(halved > 1, "{halved} runs that were halved");
+                return;
+            }
+        }
+    }
+    panic!("a run that needs no memory");
+}
