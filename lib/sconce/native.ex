@@ -34,7 +34,7 @@ defmodule Sconce.Native do
   def error_kinds, do: unavailable(:error_kinds)
 
   # Device
-  def device_check(_ordinal), do: unavailable(:device)
+  def device_check(_ordinals), do: unavailable(:device)
 
   # Corpus
   def corpus_import(_reference, _paths, _dir, _options), do: unavailable(:import)

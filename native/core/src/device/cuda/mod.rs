@@ -4,6 +4,7 @@
 //! all of this also runs where there is no CUDA.
 
 mod graph;
+mod nccl;
 mod uploads;
 
 use std::ffi::c_int;
@@ -21,9 +22,10 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 };
 
 pub use graph::Graph;
+use nccl::Nccl;
 pub use uploads::Uploads;
 
-use super::Missing;
+use super::{AllReduce, Missing};
 use crate::error::panic_message;
 use crate::{Error, Kind, Result};
 
@@ -38,7 +40,7 @@ type Found<T> = std::result::Result<T, Missing>;
 /// Candle's own choice is a stream for each thread, between which nothing waits.
 pub fn open(ordinal: usize) -> Result<Device> {
     let refused = |missing| Error::NoDevice { device: format!("cuda:{ordinal}"), missing };
-    look(ordinal).map_err(refused)?;
+    look(&[ordinal]).map_err(refused)?;
     let opened = guard(|| Ok(Device::new_cuda_with_stream(ordinal))).map_err(refused)?;
     let device = opened.map_err(|error| match Error::Tensor(error) {
         full if full.kind() == Kind::OutOfMemory => full,
@@ -51,13 +53,18 @@ pub fn open(ordinal: usize) -> Result<Device> {
     Ok(device)
 }
 
-/// What is missing for work on a card, if anything is. Makes no context and takes no memory.
-pub(super) fn look(ordinal: usize) -> Found<()> {
+/// What is missing for work on cards, if anything is. Makes no context and takes no memory.
+pub(super) fn look(ordinals: &[usize]) -> Found<()> {
     guard(|| {
         driver()?;
-        card(ordinal)?;
-        libraries()
+        ordinals.iter().try_for_each(|&ordinal| card(ordinal))?;
+        libraries()?;
+        if ordinals.len() > 1 { nccl::look() } else { Ok(()) }
     })
+}
+
+pub(super) fn all_reduce(devices: &[Device]) -> Result<Box<dyn AllReduce>> {
+    Ok(Box::new(Nccl::of(devices)?))
 }
 
 /// The crate below panics where a library is not what it takes it for.
