@@ -2,7 +2,7 @@ replays = System.get_env("SCONCE_REPLAYS")
 
 # What a build with CUDA says, or one without it, and what it says where there is no driver, or no card.
 {:ok, %{cuda: cuda}} = Sconce.native_info()
-found = Sconce.Native.device_check(0)
+found = Sconce.Native.device_check([0])
 driver = not match?({:error, %{details: %{cause: "driver"}}}, found)
 
 exclude =

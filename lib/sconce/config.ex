@@ -92,8 +92,8 @@ defmodule Sconce.Config do
   @ignored_keys [
     training_dtype: "the option :precision of a run says it",
     accumulation_dtype: "products are added in f32, norms in f64",
-    devices: "a run has one device",
-    distribution: "a run has one device"
+    devices: "the option :device of a run says it, as {:cuda, [0, 1]}",
+    distribution: "several devices of a run always share its batches"
   ]
 
   setting_docs = fn {name, spec} ->

@@ -7,7 +7,8 @@ defmodule Sconce.Device do
     driver_version: "a driver of CUDA 13.0, which is 580, or newer",
     card: "a card of that number among those that the driver shows (`CUDA_VISIBLE_DEVICES`)",
     capability: "a card of compute capability 8.0 or newer",
-    library: "a library of CUDA 13: cuBLAS or cuRAND (`LD_LIBRARY_PATH`)",
+    library:
+      "a library of CUDA 13: cuBLAS, cuRAND, or of several cards NCCL 2 (`LD_LIBRARY_PATH`)",
     refused: "nothing that is known: the driver's own words are the `reason`"
   ]
 
@@ -18,6 +19,7 @@ defmodule Sconce.Device do
   |---|---|
   | `:cpu` | the CPU |
   | `:cuda`, `{:cuda, n}` | NVIDIA's first card, or another by its number from 0 on |
+  | `{:cuda, [0, 1]}` | several cards, of a run alone: see [Several cards](`m:Sconce.Trainer#module-several-cards`) |
   | `:auto` | the first card where it can be used, otherwise the CPU: decided once, and shown as `cpu (auto)` |
   | `nil` | what `Sconce.Config` says, the CPU by default |
 
@@ -40,13 +42,14 @@ defmodule Sconce.Device do
   @typedoc "`reason` is why `:auto` is not a card."
   @type t :: %__MODULE__{
           kind: :cpu | :cuda,
-          index: non_neg_integer | nil,
+          index: non_neg_integer | [non_neg_integer] | nil,
           auto: boolean,
           reason: String.t() | nil
         }
 
   @typedoc "As an option says it."
-  @type choice :: :cpu | :cuda | {:cuda, non_neg_integer} | :auto | :rocm | :tpu
+  @type choice ::
+          :cpu | :cuda | {:cuda, non_neg_integer | [non_neg_integer]} | :auto | :rocm | :tpu
 
   @doc """
   The device that a choice is on this machine, with this build; `nil` is that of `Sconce.Config`.
@@ -68,7 +71,7 @@ defmodule Sconce.Device do
   def resolve(:cpu, _details), do: {:ok, %__MODULE__{}}
 
   def resolve(:auto, _details) do
-    case usable(0) do
+    case usable([0]) do
       :ok -> {:ok, %__MODULE__{kind: :cuda, index: 0, auto: true}}
       {:error, error} -> {:ok, %__MODULE__{auto: true, reason: error.details.reason}}
     end
@@ -76,8 +79,12 @@ defmodule Sconce.Device do
 
   def resolve(:cuda, details), do: resolve({:cuda, 0}, details)
 
-  def resolve({:cuda, index}, details) when is_integer(index) and index >= 0 do
-    case usable(index) do
+  def resolve({:cuda, [index]}, details), do: resolve({:cuda, index}, details)
+
+  def resolve({:cuda, index}, details) do
+    indices = index |> List.wrap() |> each_once!()
+
+    case usable(indices) do
       :ok -> {:ok, %__MODULE__{kind: :cuda, index: index}}
       {:error, error} -> {:error, refused(error.details, details)}
     end
@@ -89,8 +96,8 @@ defmodule Sconce.Device do
   end
 
   # Whoever goes on to the card takes no more of it than is allowed now.
-  defp usable(index) do
-    with :ok <- Native.device_check(index) do
+  defp usable(indices) do
+    with :ok <- Native.device_check(indices) do
       Native.device_allow(%{
         fraction: Config.get(:memory_fraction),
         bytes: Config.get(:memory_budget)
@@ -98,18 +105,45 @@ defmodule Sconce.Device do
     end
   end
 
+  defp each_once!(indices) do
+    card? = &(is_integer(&1) and &1 >= 0)
+
+    if indices == [] or indices != Enum.uniq(indices) or not Enum.all?(indices, card?) do
+      raise ArgumentError,
+            "device: expected cards by their numbers, each of them once, got: #{inspect(indices)}"
+    end
+
+    indices
+  end
+
   @doc false
   def kinds, do: @kinds
 
   @doc false
   # As `Sconce.Options` has it.
-  def type, do: {:or, [{:in, @kinds}, {:tuple, [{:in, [:cuda]}, :non_neg_integer]}]}
+  def type, do: {:or, [{:in, @kinds}, cards(:non_neg_integer)]}
+
+  @doc false
+  # Of a run.
+  def run_type, do: {:or, [type(), cards({:list, :non_neg_integer})]}
+
+  defp cards(numbers), do: {:tuple, [{:in, [:cuda]}, numbers]}
 
   @doc false
   # The option of what has a device.
   def option(default \\ "that of `Sconce.Config`") do
     doc = "`:cpu`, `:cuda`, `{:cuda, n}` or `:auto`, see `Sconce.Device`; `nil` is #{default}."
     [device: [type: {:or, [type(), nil]}, default: nil, doc: doc]]
+  end
+
+  @doc false
+  # That of a run.
+  def run_option do
+    doc =
+      "`:cpu`, `:cuda`, `{:cuda, n}` or `:auto`, see `Sconce.Device`, or `{:cuda, [0, 1]}` for " <>
+        "several cards, see above; `nil` is that of `Sconce.Config`."
+
+    [device: [type: {:or, [run_type(), nil]}, default: nil, doc: doc]]
   end
 
   @doc false
@@ -129,7 +163,8 @@ defmodule Sconce.Device do
 
   defimpl String.Chars do
     def to_string(%{kind: kind, index: index, auto: auto}) do
-      "#{kind}#{if index, do: ":#{index}"}#{if auto, do: " (auto)"}"
+      cards = if index, do: ":" <> (index |> List.wrap() |> Enum.join(","))
+      "#{kind}#{cards}#{if auto, do: " (auto)"}"
     end
   end
 

@@ -34,7 +34,7 @@ defmodule Sconce.Native do
   def error_kinds, do: unavailable(:error_kinds)
 
   # Device
-  def device_check(_ordinal), do: unavailable(:device)
+  def device_check(_ordinals), do: unavailable(:device)
   def device_allow(_budget), do: unavailable(:device)
   def device_memory(_reference, _ordinal), do: unavailable(:ledger)
   def device_release(_reference, _ordinal), do: unavailable(:release)

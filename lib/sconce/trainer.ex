@@ -214,6 +214,21 @@ defmodule Sconce.Trainer do
   `:memory_limit`, as nothing tells what of it is a run's alone: `memory_budget` limits all that the VM has there,
   see `Sconce.GPU.Ledger`.
 
+  ## Several cards
+
+  With `device: {:cuda, [0, 1]}` a run has several cards of one machine, which share each batch (data
+  parallelism): each has weights and moments of its own and learns from as many windows of the batch, which is
+  the batch that one card would have. Gradients are weighed by the frames of the whole batch and added by
+  NVIDIA's NCCL; then every card makes the same update. Dropout and all else that is drawn belongs to a
+  window's place in the batch, so that losses and weights are those of one card up to the order of sums.
+
+  `:batch_size` has to be a multiple of the cards; an error of kind `:mismatch` says if it is not. Without
+  `libnccl.so.2` there are no several cards, which is an error of kind `:unavailable`. The first card is the one
+  that validates and saves, and a run goes on (`resume: true`) on any other number of them. Validations see to it
+  that weights are still the same on all, to the bit. What fails on one card ends the run on all, with the last
+  whole step saved; one whose memory is too small halves the windows of all. `plan/2`, `tune/2` and
+  `find_learning_rate/2` have one device.
+
   ## Events
 
   A map for each thing that happens, to every `subscribe/1`r as `{:sconce_trainer, run, event}`, to the

@@ -104,6 +104,37 @@ defmodule Sconce.DeviceTest do
       end
     end
 
+    test "is one as well among several of a run, whose numbers are each there once" do
+      assert {:error, %Error{kind: :unavailable}} = Device.resolve({:cuda, [0, 7]})
+      dir = tmp_dir!("cards")
+      run = [corpus: "nowhere", out: Path.join(dir, "run"), spec: Policy.Spec.new(@spec_options)]
+
+      for cards <- [[0, 7], [7]] do
+        {:ok, trainer} = Trainer.start_link(run ++ [device: {:cuda, cards}])
+        assert {:error, %Error{kind: :unavailable, op: :device}} = Trainer.await(trainer)
+      end
+
+      for cards <- [[], [0, 0], [1, 0, 1]],
+          do: assert_raise(ArgumentError, ~r/each/, fn -> Device.resolve({:cuda, cards}) end)
+
+      assert_raise ArgumentError, ~r/option :device: expected/, fn ->
+        Trainer.start_link(run ++ [device: {:cuda, [0, -1]}])
+      end
+
+      # What is on one device.
+      {:ok, policy} = Policy.init(@spec_options)
+
+      for one <- [
+            fn -> Policy.init(@spec_options, device: {:cuda, [0, 1]}) end,
+            fn -> Session.open(policy, device: {:cuda, [0, 1]}) end,
+            fn -> Trainer.plan(run[:spec], device: {:cuda, [0, 1]}) end,
+            fn -> Trainer.evaluate("nowhere", "nowhere", device: {:cuda, [0, 1]}) end
+          ],
+          do: assert_raise(ArgumentError, ~r/option :device: expected/, one)
+
+      assert to_string(%Device{kind: :cuda, index: [0, 3]}) == "cuda:0,3"
+    end
+
     @tag cuda: false
     test "of a build without CUDA is missing that" do
       assert told(%{}) ==
@@ -134,6 +165,17 @@ defmodule Sconce.DeviceTest do
     end
 
     @tag timeout: 300_000
+    test "several cards without NCCL are told what is missing, and so is the one that is not there" do
+      machine = fake!("machine", libcuda: 1, libcublas: 13, libcublasLt: 13, libcurand: 10)
+      environment = %{"LD_LIBRARY_PATH" => machine, "FAKE_COUNT" => "2"}
+
+      assert told(environment, {:cuda, [0, 1]}) =~
+               ~r/^library: .*libnccl.so.2 was not found .*install NCCL 2 for CUDA 13.*LD_LIBRARY_PATH/
+
+      assert told(environment, {:cuda, [1, 2]}) =~ ~r/^card: .*there is no card 2 among 2/
+    end
+
+    @tag timeout: 300_000
     test "a driver that is too old, and a card that is not there or too old, are told; nothing of one that has all" do
       driver = fake!("driver", libcuda: 1)
       machine = fake!("machine", libcuda: 1, libcublas: 13, libcublasLt: 13, libcurand: 10)
@@ -155,10 +197,10 @@ defmodule Sconce.DeviceTest do
     end
   end
 
-  # What another VM, in such an environment, is told of the first card.
-  defp told(environment) do
+  # What another VM, in such an environment, is told of the first card, or of others.
+  defp told(environment, choice \\ :cuda) do
     script = """
-    case Sconce.Device.resolve(:cuda) do
+    case Sconce.Device.resolve(#{inspect(choice)}) do
       {:ok, device} -> IO.puts(to_string(device))
       {:error, error} -> IO.puts([error.details.cause, ": ", Exception.message(error)])
     end

@@ -28,7 +28,7 @@ int cuDeviceGet(int *card, int ordinal) {
 
 // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 int cuDeviceGetAttribute(int *value, int attribute, int card) {
-  if (card != 0 || (attribute != 75 && attribute != 76)) return 1;
+  if (card >= number("FAKE_COUNT", 1) || (attribute != 75 && attribute != 76)) return 1;
   *value = attribute == 75 ? number("FAKE_MAJOR", 9) : 0;
   return 0;
 }

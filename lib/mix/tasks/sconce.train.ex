@@ -13,7 +13,10 @@ defmodule Mix.Tasks.Sconce.Train do
       type: {:or, [nil, :string]},
       doc: "Named settings, see below; every other switch is worth more."
     ],
-    device: [type: Device.type(), doc: "`cpu`, `cuda`, `cuda:1` or `auto`, see `Sconce.Device`."],
+    device: [
+      type: Device.run_type(),
+      doc: "`cpu`, `cuda`, `cuda:1`, `cuda:0,1` or `auto`, see `Sconce.Device`."
+    ],
     loss: [type: {:in, [:full, :plain]}, default: :full, doc: "`plain` is the NLL alone."]
   ]
   @before [

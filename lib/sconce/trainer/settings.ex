@@ -326,7 +326,7 @@ defmodule Sconce.Trainer.Settings do
            default: nil,
            doc: "Called with each event, in the run's process."
          ]
-       ] ++ Device.option() ++ @training
+       ] ++ Device.run_option() ++ @training
 
   @scored [
     train: [type: :any, default: nil, doc: "The training corpus; without it no baselines."],
@@ -370,9 +370,12 @@ defmodule Sconce.Trainer.Settings do
     num_it: [type: :pos_integer, default: 100, doc: "Steps from one to the other."]
   ]
 
-  @measured Keyword.merge(@run,
-              corpus: [type: :any, default: nil],
-              out: [type: {:or, [nil, :path]}, default: nil]
+  @measured Keyword.merge(
+              @run,
+              [
+                corpus: [type: :any, default: nil],
+                out: [type: {:or, [nil, :path]}, default: nil]
+              ] ++ Device.option()
             )
 
   @schemas %{

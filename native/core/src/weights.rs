@@ -189,6 +189,34 @@ impl Weight {
         self.gradient.lock().unwrap_or_else(|e| e.into_inner()).tensor.clone()
     }
 
+    /// What was gathered as a tensor of one dimension beside the weight, zeros where nothing was.
+    pub fn flat_gradient(&self) -> Result<Tensor> {
+        let n = self.tensor.elem_count();
+        if composed::wanted(&self.tensor) {
+            return Ok(match self.gradient_tensor() {
+                Some(gradient) => gradient.detach().to_dtype(self.tensor.dtype())?.reshape(n)?,
+                None => self.tensor.detach().zeros_like()?.reshape(n)?,
+            });
+        }
+        let gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
+        let values = if gradient.filled { gradient.values.clone() } else { vec![0.0; n] };
+        Ok(tensor::tensor(values, n)?)
+    }
+
+    /// Takes a gradient beside the weight, of as many numbers, in the place of what was gathered.
+    pub fn set_gradient(&self, gradient: &Tensor) -> Result<()> {
+        if composed::wanted(&self.tensor) {
+            let gradient = gradient.reshape(self.tensor.dims())?;
+            self.gradient.lock().unwrap_or_else(|e| e.into_inner()).tensor = Some(gradient);
+            return Ok(());
+        }
+        self.forget();
+        Ok(tensor::with(gradient, |given| {
+            self.accumulate(|values, _| values.copy_from_slice(given));
+            Ok(())
+        })?)
+    }
+
     /// Calls `with` with what was gathered, wherever it is.
     pub fn read_gradient<R>(&self, with: impl FnOnce(&[f32]) -> R) -> Result<R> {
         match self.gradient_tensor() {
@@ -344,6 +372,27 @@ mod tests {
         assert!(matches!(huge, Err(Error::OutOfMemory { bytes, .. }) if bytes == 1 << 36));
         let overflow = b.get("w", &[usize::MAX, 3], Init::Constant(0.0));
         assert!(matches!(overflow, Err(Error::OutOfMemory { .. })));
+    }
+
+    #[test]
+    fn a_gradient_is_read_flat_and_replaced_wherever_ops_leave_it() -> Result<()> {
+        let there_and_back = || {
+            let w = tensor::tensor(vec![1.0; 6], (2, 3))?;
+            let w = Weight::from(Var::from_tensor(&w)?.into_inner());
+            assert_eq!(tensor::to_vec(&w.flat_gradient()?)?, [0.0; 6]);
+            let x = tensor::tensor(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (2, 3))?;
+            w.gather(&(&*w * x)?.sum_all()?.backward()?)?;
+            let flat = w.flat_gradient()?;
+            assert_eq!(tensor::to_vec(&flat)?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+            w.set_gradient(&(flat * 2.0)?)?;
+            let doubled = [2.0, 4.0, 6.0, 8.0, 10.0, 12.0];
+            assert_eq!(w.read_gradient(<[f32]>::to_vec)?, doubled);
+            w.forget();
+            assert_eq!(tensor::to_vec(&w.flat_gradient()?)?, [0.0; 6]);
+            Ok(())
+        };
+        there_and_back()?;
+        composed::forced(there_and_back)
     }
 
     #[test]

@@ -13,6 +13,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 };
 use candle_core::cuda_backend::{CudaDevice, kernels};
 use candle_core::{DType, Device, Tensor};
+use sconce_core::device::{Devices, Missing};
 use sconce_core::{Error, Kind, device};
 
 fn open() -> CudaDevice {
@@ -22,7 +23,7 @@ fn open() -> CudaDevice {
     }
 }
 
-/// Runs `work` in a process of its own, the test of this name, on a card of 64 MiB.
+/// Runs `work` in a process of its own, the test of this name, on two cards of 64 MiB together.
 fn child(test: &str, work: impl FnOnce()) -> Output {
     const CHILD: &str = "SCONCE_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -33,6 +34,7 @@ fn child(test: &str, work: impl FnOnce()) -> Output {
         .args(["--exact", test, "--include-ignored", "--nocapture"])
         .env(CHILD, "1")
         .env("SCONCE_EMULATED_CARD_MB", "64")
+        .env("SCONCE_EMULATED_CARDS", "2")
         .output()
         .unwrap()
 }
@@ -121,6 +123,30 @@ fn more_than_there_is_is_refused_and_what_is_freed_is_there_again() {
         assert_eq!(refused(40), Kind::OutOfMemory);
         drop(most);
         megabytes(40).unwrap();
+    });
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+#[ignore = "needs the emulated card"]
+fn two_cards_add_up_what_they_have_and_a_third_is_not_there() {
+    let name = "two_cards_add_up_what_they_have_and_a_third_is_not_there";
+    let output = child(name, || {
+        let Devices { all, sum } = device::several("cuda:1,0").unwrap();
+        let part = |i: usize| {
+            let numbers = Tensor::arange(0f32, 1000.0, &all[i]).unwrap();
+            numbers.affine(i as f64 + 1.0, 0.5).unwrap().narrow(0, 10 * i, 500).unwrap()
+        };
+        let sums = sum.unwrap().sum(&[part(0), part(1)]).unwrap();
+        for (sum, device) in sums.iter().zip(&all) {
+            assert!(sum.device().same_device(device));
+            // x + 0.5 and 2 (x + 10) + 0.5
+            let want: Vec<f32> = (0..500).map(|x| 3.0 * x as f32 + 21.0).collect();
+            assert_eq!(sum.to_vec1::<f32>().unwrap(), want);
+        }
+        let third = device::several("cuda:0,2").err();
+        let missing = Missing::Card { ordinal: 2, count: 2 };
+        assert!(matches!(third, Some(Error::NoDevice { missing: m, .. }) if m == missing));
     });
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -3,7 +3,7 @@
 
 usage: stubs.py CUDARC OUT
 
-Writes OUT/lib{cuda,cublas,cublasLt,curand,nvrtc}.a with every function that the crate in the folder CUDARC
+Writes OUT/lib{cuda,cublas,cublasLt,curand,nvrtc,nccl}.a with every function that the crate in the folder CUDARC
 declares. Each opens the real library when it is first called and jumps there, with all arguments where they
 were; where there is none it returns a status. So one library of ours loads with and without CUDA.
 """
@@ -25,6 +25,8 @@ LIBRARIES = {
     "curand": ("curand", "curand", "libcurand.so.10", 203, 999),
     # NVRTC_ERROR_INTERNAL_ERROR
     "nvrtc": ("nvrtc", "nvrtc", "libnvrtc.so.13", 11, 11),
+    # ncclSystemError, ncclInvalidUsage
+    "nccl": ("nccl", "nccl", "libnccl.so.2", 2, 5),
 }
 
 # What the system knows first, then where containers and WSL have them.
@@ -37,6 +39,8 @@ TEXTS = {
     "cublasLtGetStatusName",
     "cublasLtGetStatusString",
     "nvrtcGetErrorString",
+    "ncclGetErrorString",
+    "ncclGetLastError",
 }
 NUMBERS = {"cublasLtGetVersion", "cublasLtGetCudartVersion"}
 

@@ -5,11 +5,11 @@ use sconce_core::device::{self, Budget};
 
 use crate::border::{Data, decode, perform, pool};
 
-/// `:ok` where policies run on a card.
+/// `:ok` where policies run on these cards.
 // A driver takes its time to wake up.
 #[rustler::nif(schedule = "DirtyIo")]
-fn device_check(env: Env, ordinal: usize) -> Term {
-    perform(env, "device", || device::check(ordinal))
+fn device_check(env: Env, ordinals: Vec<usize>) -> Term {
+    perform(env, "device", || device::check(&ordinals))
 }
 
 /// What all of this VM may take of a card's memory.

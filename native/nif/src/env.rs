@@ -49,7 +49,7 @@ fn cartpole_play<'a>(
 ) -> Term<'a> {
     call(env, "play", || {
         let options: Play = decode(options)?;
-        let policy = policy.0.clone();
+        let policy = policy.policy().clone();
         Task::start(env, "play", reference, move |_reply, cancelled| {
             options.run(&policy, &mut CartPole::new(velocities), cancelled).map(Data)
         })

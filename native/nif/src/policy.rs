@@ -1,6 +1,6 @@
 //! The weights of a Spec: `Sconce.Policy`.
 
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -19,12 +19,18 @@ const MOST_MODELS: usize = 4;
 
 /// A policy that never changes, shared by all who hold it, and what steps it in each format once a session
 /// wants one. It leaves a card on a thread of ours: the end of a handle comes on a scheduler.
-pub struct PolicyHandle(pub Arc<Policy>, Mutex<Vec<(Format, Arc<Model>)>>);
+pub struct PolicyHandle {
+    /// Taken out at the end alone.
+    policy: ManuallyDrop<Arc<Policy>>,
+    models: Mutex<Vec<(Format, Arc<Model>)>>,
+}
 
 impl Drop for PolicyHandle {
     fn drop(&mut self) {
-        let models = mem::take(self.1.get_mut().unwrap_or_else(|e| e.into_inner()));
-        device::leave(self.0.device().clone(), (self.0.clone(), models));
+        let models = mem::take(self.models.get_mut().unwrap_or_else(|e| e.into_inner()));
+        // SAFETY: nobody sees the handle after this.
+        let policy = unsafe { ManuallyDrop::take(&mut self.policy) };
+        device::leave(policy.device().clone(), (policy, models));
     }
 }
 
@@ -33,17 +39,22 @@ impl Resource for PolicyHandle {}
 
 impl PolicyHandle {
     pub fn new(policy: Policy) -> ResourceArc<Self> {
-        ResourceArc::new(PolicyHandle(Arc::new(policy), Mutex::default()))
+        let policy = ManuallyDrop::new(Arc::new(policy));
+        ResourceArc::new(PolicyHandle { policy, models: Mutex::default() })
+    }
+
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.policy
     }
 
     /// What steps the policy with its weights in a format. Packing takes a while, and the lock: on threads of ours
     /// alone.
     pub fn model(&self, format: Format) -> Result<Arc<Model>> {
-        let mut models = self.1.lock().unwrap_or_else(|e| e.into_inner());
+        let mut models = self.models.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, model)) = models.iter().find(|(of, _)| *of == format) {
             return Ok(model.clone());
         }
-        let model = Arc::new(Model::new(self.0.clone(), format)?);
+        let model = Arc::new(Model::new(self.policy().clone(), format)?);
         if models.len() == MOST_MODELS {
             models.remove(0);
         }
@@ -72,7 +83,7 @@ fn policy_on<'a>(
     device: String,
 ) -> Term<'a> {
     perform(env, "device", || {
-        let policy = policy.0.clone();
+        let policy = policy.policy().clone();
         pool::submit(env, "device", reference, move || {
             let copy = device::named(&device).and_then(|device| policy.copy_on(&device));
             // Of one for which there was no room.
@@ -89,7 +100,7 @@ fn policy_save<'a>(
     path: String,
     notes: Term<'a>,
 ) -> Term<'a> {
-    perform(env, "save", || policy.0.save(Path::new(&path), decode(notes)?))
+    perform(env, "save", || policy.policy().save(Path::new(&path), decode(notes)?))
 }
 
 #[derive(serde::Serialize)]
@@ -110,7 +121,7 @@ struct PolicyInfo<'a> {
 #[rustler::nif]
 fn policy_info(env: Env, policy: ResourceArc<PolicyHandle>) -> Term {
     inline(env, "info", || {
-        let policy = &policy.0;
+        let policy = policy.policy();
         let spec = policy.spec();
         let width = spec.embedding.width();
         let info = PolicyInfo {
@@ -131,7 +142,7 @@ fn policy_info(env: Env, policy: ResourceArc<PolicyHandle>) -> Term {
 #[rustler::nif]
 fn policy_weights(env: Env, policy: ResourceArc<PolicyHandle>) -> Term {
     inline(env, "weights", || {
-        let weights = policy.0.weights().iter();
+        let weights = policy.policy().weights().iter();
         Ok(weights.map(|(name, weight)| (name.clone(), weight.dims().to_vec())).collect::<Vec<_>>())
     })
 }
@@ -139,7 +150,7 @@ fn policy_weights(env: Env, policy: ResourceArc<PolicyHandle>) -> Term {
 #[rustler::nif(schedule = "DirtyCpu")]
 fn policy_weight(env: Env, policy: ResourceArc<PolicyHandle>, name: String) -> Term {
     call(env, "weight", || {
-        let weight = policy.0.weights().get(&name);
+        let weight = policy.policy().weights().get(&name);
         let weight = weight.ok_or_else(|| Error::not_found(format!("weight {name}")))?;
         Ok(Bytes(bytes(&to_vec(weight)?)))
     })
@@ -189,7 +200,7 @@ fn policy_forward<'a>(
 ) -> Term<'a> {
     perform(env, "forward", || {
         let pass = pass(rows, shape, given, look)?;
-        let policy = policy.0.clone();
+        let policy = policy.policy().clone();
         pool::submit(env, "forward", reference, move || pass.run(&policy).map(Looked))
     })
 }

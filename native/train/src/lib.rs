@@ -11,6 +11,7 @@ pub mod optimiser;
 pub mod options;
 pub mod plan;
 pub mod range_test;
+mod replicas;
 pub mod report;
 pub mod run;
 pub mod schedule;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use candle_core::Device;
+use sconce_core::device::Devices;
 use sconce_core::spec::MAX_DELAY;
 use sconce_core::{Error, Precision, Result, device};
 use sconce_data::{LoaderOptions, Sampling};
@@ -143,7 +144,8 @@ pub struct TrainOptions {
     /// Start the prior of the heads at log P(a_t | a_{t-1}) of the training games.
     pub fit_prior: bool,
     pub threads: Option<usize>,
-    /// What it runs on, in the words that reports have for it.
+    /// What it runs on, in the words that reports have for it: several cards by data parallelism, see
+    /// [`crate::replicas`].
     pub device: String,
     /// Bytes that the run may take, see [`crate::plan`]: batches that would take more are worked through
     /// in halves, quarters and so on, whose gradients differ from the batch's by the order of sums.
@@ -390,11 +392,33 @@ impl TrainOptions {
         self.device.starts_with("cpu")
     }
 
-    /// Opens the device that the run is on.
+    /// Opens the devices that the run is on.
+    ///
+    /// # Errors
+    /// As [`open_device`](Self::open_device), and `Mismatch` for a batch that they cannot share alike.
+    pub(crate) fn open_devices(&self) -> Result<Devices> {
+        self.check_device()?;
+        let (count, windows) = (device::count(&self.device), self.batch_size);
+        if !windows.is_multiple_of(count) {
+            return Err(Error::mismatch(
+                "batch_size",
+                format!("a multiple of {count}, the cards of {}", self.device),
+                windows,
+            ));
+        }
+        device::several(&self.device)
+    }
+
+    /// Opens the one device that a measurement is on.
     ///
     /// # Errors
     /// `NoDevice` for one that is not there, `Unavailable` for an option that only a CPU has.
     pub(crate) fn open_device(&self) -> Result<Device> {
+        self.check_device()?;
+        device::named(&self.device)
+    }
+
+    fn check_device(&self) -> Result<()> {
         let of_cpu = [
             ("gradient_checkpoint", self.gradient_checkpoint, "blocks run again on a CPU only"),
             (
@@ -408,7 +432,7 @@ impl TrainOptions {
                 what: format!("{option} on {}", self.device),
                 reason: reason.into(),
             }),
-            None => device::named(&self.device),
+            None => Ok(()),
         }
     }
 
@@ -596,6 +620,19 @@ mod tests {
         let card = TrainOptions { precision: Precision::F16, ..on("cuda:1") };
         assert_eq!(card.precision_here(), Precision::F16);
         assert!(matches!(card.open_device(), Err(Error::NoDevice { .. })));
+    }
+
+    #[test]
+    fn cards_that_cannot_share_a_batch_alike_are_refused_before_any_is_looked_for() {
+        let on = |name: &str| TrainOptions { device: name.into(), ..TrainOptions::default() };
+        let odd = TrainOptions { batch_size: 63, ..on("cuda:0,1") };
+        let error = odd.open_devices().err().map(|error| error.to_string());
+        let said = "batch_size: expected a multiple of 2, the cards of cuda:0,1, got 63";
+        assert_eq!(error.as_deref(), Some(said));
+        assert!(matches!(on("cuda:0,1").open_devices(), Err(Error::NoDevice { .. })));
+        assert!(on("cpu").open_devices().is_ok_and(|devices| devices.all.len() == 1));
+        // What has one device alone.
+        assert!(matches!(on("cuda:0,1").open_device(), Err(Error::Mismatch { .. })));
     }
 
     #[test]

@@ -361,7 +361,7 @@ impl<'a> Probe<'a> {
             examples(spec, windows, options.window_size, options.seed);
         let zero = self.stepper.policy().zero_state(windows)?;
         if let Some(scheduled) = &self.scheduled {
-            let at = Moment { update: u64::MAX, draw: self.steps };
+            let at = Moment { update: u64::MAX, draw: self.steps, first: 0, windows };
             scheduled.replace(&self.stepper, &mut frames, None, &zero, at)?;
         }
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };

@@ -5,16 +5,17 @@
 use std::sync::atomic::AtomicBool;
 
 use sconce_core::{Error, Kind, Policy, Precision, Result, Spec, pool};
-use sconce_data::{Batch, Corpus};
+use sconce_data::Corpus;
 use serde::{Deserialize, Serialize};
 
 use crate::eval::{self, pool_of};
 use crate::options::{TrainOptions, at_least};
+use crate::replicas::{Replica, Replicas};
 use crate::run::games::{first_policy, sides};
-use crate::scheduled::{Moment, Reading, Scheduled};
-use crate::source::{Loaded, Source, States};
-use crate::step::{Examples, Stepper};
-use crate::teacher::{Lesson, Teacher};
+use crate::scheduled::Scheduled;
+use crate::source::Source;
+use crate::step::Stepper;
+use crate::teacher::Teacher;
 
 /// What the running mean of the loss keeps of itself, corrected for its beginning.
 const KEEP: f64 = 0.98;
@@ -135,9 +136,7 @@ fn suggestions(points: &[RangePoint], steps: usize) -> (Option<f64>, Option<f64>
 /// A training that leaves nothing.
 struct Learner<'a> {
     options: &'a TrainOptions,
-    stepper: Stepper,
-    teacher: Option<Teacher>,
-    scheduled: Option<Scheduled>,
+    replicas: Replicas,
     source: Source,
 }
 
@@ -168,7 +167,8 @@ impl<'a> Learner<'a> {
         let taught = teacher.as_ref().map(Teacher::spec);
         let scheduled = Scheduled::of(options, spec, taught)?;
         let source = Source::new(&name, views, spec, taught, options)?;
-        Ok(Learner { options, stepper, teacher, scheduled, source })
+        let replicas = Replicas::new(vec![Replica::new(stepper, teacher)], None, scheduled);
+        Ok(Learner { options, replicas, source })
     }
 
     /// The loss of a step's batches before it; none where all of their frames weigh nothing.
@@ -176,29 +176,12 @@ impl<'a> Learner<'a> {
         let parts = self.options.accumulation_steps;
         let (mut loss, mut shares) = (0.0, 0.0);
         for draw in (step * parts..).take(parts as usize) {
-            let (policy, teacher) = (self.stepper.policy(), self.teacher.as_ref());
-            let zero = States::zero(policy, teacher, self.options.batch_size)?;
-            let Loaded { mut batch, seen, states, .. } = self.source.draw(draw, zero, cancel)?;
-            let mut frames = eval::frames(&mut batch);
-            let mut seen = seen.map(|mut batch| eval::frames(&mut batch));
-            if let Some(scheduled) = &self.scheduled {
-                let reading = Reading::of(teacher, seen.as_mut());
-                let (state, at) = (&states.learner, Moment { update: step, draw });
-                scheduled.replace(&self.stepper, &mut frames, reading, state, at)?;
-            }
-            let Batch { labels, weights, .. } = &batch;
-            let x = Examples { frames: &frames, labels, weights };
-            let share = x.mean_weight();
-            let lesson = Lesson::of(teacher, &frames, seen.as_ref(), &states);
-            let (part, learner, teacher) =
-                self.stepper.learn_from(x, &states.learner, draw, share, lesson)?;
-            if let Some(learner) = learner {
-                self.source.hand_on(&States { learner, teacher })?;
-            }
+            let loaded = self.source.draw(draw, cancel)?;
+            let (part, share) = self.replicas.learn(loaded, step, draw, false)?;
             loss += share * part.total;
             shares += share;
         }
-        self.stepper.update(learning_rate)?;
+        self.replicas.update(learning_rate, false)?;
         match loss.is_finite() {
             true => Ok((shares > 0.0).then(|| loss / shares)),
             false => Err(Error::NonFinite { what: "loss".into(), value: loss }),

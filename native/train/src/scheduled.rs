@@ -33,13 +33,17 @@ pub struct Scheduled {
     seed: u64,
 }
 
-/// When a batch is drawn.
+/// When a batch is drawn, and which of its windows are there.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     /// Updates that were made before it.
     pub update: u64,
     /// Batches.
     pub draw: u64,
+    /// The first of those windows,
+    pub first: usize,
+    /// and how many the batch has.
+    pub windows: usize,
 }
 
 /// Frames as some policy reads them.
@@ -128,18 +132,19 @@ impl Scheduled {
     ) -> Result<Vec<(usize, Vec<u16>)>> {
         let coin = Rng::new(self.seed, "scheduled.coin", at.draw);
         let probability = self.probability(at.update);
-        let all = (frames.batch * frames.time) as u64;
+        let all = (at.windows * frames.time) as u64;
         let mut chosen = vec![];
         for rows in stretches(frames.batch, micro_batch) {
             let first = rows.start * frames.time;
+            let in_batch = |place: &usize| (at.first * frames.time + first + place) as u64;
             let places: Vec<usize> = (0..rows.len() * frames.time)
-                .filter(|place| coin.uniform((first + place) as u64) < probability)
+                .filter(|place| coin.uniform(in_batch(place)) < probability)
                 .collect();
             if places.is_empty() {
                 continue;
             }
             // A generator of its own for each frame of each batch.
-            let number = |place: &usize| at.draw.wrapping_mul(all) + (first + place) as u64;
+            let number = |place: &usize| at.draw.wrapping_mul(all) + in_batch(place);
             let rngs: Vec<Rng> =
                 places.iter().map(|p| Rng::new(self.seed, "scheduled", number(p))).collect();
             let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None };
@@ -229,7 +234,7 @@ mod tests {
         before.previous[5 * width..6 * width].fill(NONE);
         let mut after = before.clone();
         let zero = learner.policy().zero_state(WINDOWS).unwrap();
-        let at = Moment { update, draw: 7 };
+        let at = Moment { update, draw: 7, first: 0, windows: WINDOWS };
         scheduled.replace(learner, &mut after, None, &zero, at).unwrap();
         (before, after)
     }
@@ -323,6 +328,21 @@ mod tests {
     }
 
     #[test]
+    fn windows_among_those_of_a_batch_read_the_inputs_that_they_read_in_it() {
+        let spec = spec(2, HeadsKind::Autoregressive);
+        let (learner, options) = (learner(&spec), options(0.5));
+        let (before, after) = replaced(&options, &learner, 0);
+        let scheduled = Scheduled::of(&options, &spec, None).unwrap().unwrap();
+        for rows in [0..2, 2..WINDOWS] {
+            let mut part = before.part(&rows, &(0..TIME));
+            let state = learner.policy().zero_state(rows.len()).unwrap();
+            let at = Moment { update: 0, draw: 7, first: rows.start, windows: WINDOWS };
+            scheduled.replace(&learner, &mut part, None, &state, at).unwrap();
+            assert!(same(&part, &after.part(&rows, &(0..TIME))), "{rows:?}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_replaced_is_refused_with_what_it_wants() {
         let deep = spec(3, HeadsKind::Independent);
         let of = |options: &TrainOptions, spec: &Spec, teacher: Option<&Spec>| {
@@ -359,7 +379,7 @@ mod tests {
         seen.previous.clone_from(&before.previous);
         let reading = Reading { spec: &other, frames: &mut seen };
         let zero = learner.policy().zero_state(WINDOWS).unwrap();
-        let at = Moment { update: 0, draw: 7 };
+        let at = Moment { update: 0, draw: 7, first: 0, windows: WINDOWS };
         scheduled.replace(&learner, &mut frames, Some(reading), &zero, at).unwrap();
         assert!(same(&frames, &after));
         assert_eq!(seen.previous, after.previous);

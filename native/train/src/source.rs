@@ -4,9 +4,8 @@
 use std::sync::atomic::AtomicBool;
 
 use sconce_core::backbone::State;
-use sconce_core::checkpoint::Optimiser;
 use sconce_core::spec::{Embedding, Heads};
-use sconce_core::{Error, Policy, Result, Spec};
+use sconce_core::{Policy, Result, Spec};
 use sconce_data::{
     Batch, Drawn, Draws, Flow, Lanes, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, View,
 };
@@ -18,8 +17,6 @@ pub struct Source {
     own: Feed,
     /// Where it reads frames in another way.
     teacher: Option<Feed>,
-    /// Where lanes are after the last step.
-    carried: Option<States>,
 }
 
 /// Batches of one reader, made ahead.
@@ -39,12 +36,13 @@ pub struct States {
     pub teacher: Option<State>,
 }
 
-/// The batch of a step, and the states before it.
+/// The batch of a step.
 pub struct Loaded {
     pub batch: Batch,
     /// The same frames as the teacher reads them, if it does so in another way.
     pub seen: Option<Batch>,
-    pub states: States,
+    /// Of lanes: which of them take a game that begins. Windows of their own all begin.
+    pub fresh: Vec<bool>,
     /// Frames that are there: the windows at the end of games are shorter.
     pub frames: usize,
 }
@@ -97,13 +95,13 @@ impl States {
         Ok(States { learner: policy.zero_state(batch)?, teacher })
     }
 
-    fn hand_on(&self) -> Result<States> {
+    pub fn hand_on(&self) -> Result<States> {
         let teacher = self.teacher.as_ref().map(State::hand_on).transpose()?;
         Ok(States { learner: self.learner.hand_on()?, teacher })
     }
 
     /// Of games that begin, where `fresh [b]` says so, in the place of those that ended.
-    fn renewed(&self, zero: &States, fresh: &[bool]) -> Result<States> {
+    pub fn renewed(&self, zero: &States, fresh: &[bool]) -> Result<States> {
         let both = self.teacher.as_ref().zip(zero.teacher.as_ref());
         let teacher = both.map(|(state, zero)| state.renewed(zero, fresh)).transpose()?;
         Ok(States { learner: self.learner.renewed(&zero.learner, fresh)?, teacher })
@@ -122,7 +120,7 @@ impl Source {
         let feed = |views, embedding| Feed::new(name, views, embedding, &spec.heads, options);
         let other = teacher.filter(|teacher| teacher.embedding != spec.embedding);
         let teacher = other.map(|teacher| feed(views.clone(), &teacher.embedding)).transpose()?;
-        Ok(Source { own: feed(views, &spec.embedding)?, teacher, carried: None })
+        Ok(Source { own: feed(views, &spec.embedding)?, teacher })
     }
 
     pub fn steps_per_epoch(&self) -> u64 {
@@ -140,21 +138,17 @@ impl Source {
         }
     }
 
-    /// The examples of step `step`; `zero` are the states of games that begin.
-    pub fn draw(&mut self, step: u64, zero: States, cancel: &AtomicBool) -> Result<Loaded> {
+    /// The examples of step `step`.
+    pub fn draw(&mut self, step: u64, cancel: &AtomicBool) -> Result<Loaded> {
         let Drawn { batch, lanes } = self.own.next(step, cancel)?;
         let seen = self.teacher.as_mut().map(|feed| feed.next(step, cancel)).transpose()?;
         let seen = seen.map(|drawn| drawn.batch);
-        if lanes.is_empty() {
-            let frames = batch.weights.len();
-            return Ok(Loaded { batch, seen, states: zero, frames });
-        }
-        let fresh: Vec<bool> = lanes.iter().map(|lane| lane.fresh).collect();
-        let states = match &self.carried {
-            Some(states) => states.renewed(&zero, &fresh)?,
-            None => zero,
+        let frames = match lanes.is_empty() {
+            true => batch.weights.len(),
+            false => lanes.iter().map(|lane| lane.frames).sum(),
         };
-        Ok(Loaded { batch, seen, states, frames: lanes.iter().map(|lane| lane.frames).sum() })
+        let fresh = lanes.iter().map(|lane| lane.fresh).collect();
+        Ok(Loaded { batch, seen, fresh, frames })
     }
 
     /// Game and first frame of each window of batch `draw`.
@@ -181,52 +175,6 @@ impl Source {
         flow.data_wait_seconds += self.teacher.as_ref().map_or(0.0, |t| t.flow().data_wait_seconds);
         flow
     }
-
-    /// The states after the last step, where the next one goes on.
-    pub fn hand_on(&mut self, after: &States) -> Result<()> {
-        if let Draws::Lanes { .. } = self.own.draws {
-            self.carried = Some(after.hand_on()?);
-        }
-        Ok(())
-    }
-
-    /// The states that the next step goes on from.
-    pub fn carried(&self) -> Option<States> {
-        self.carried.clone()
-    }
-
-    /// Goes back to states that were [`carried`](Self::carried) before.
-    pub fn carry(&mut self, before: Option<States>) {
-        self.carried = before;
-    }
-
-    /// Adds what a resumed run has to know: the states come from weights that are no more.
-    pub fn save(&self, numbers: &mut Optimiser) -> Result<()> {
-        let Some(States { learner, teacher }) = &self.carried else { return Ok(()) };
-        let both = [(CARRIED, Some(learner)), (TEACHER, teacher.as_ref())];
-        for (name, state) in both {
-            if let Some(state) = state.filter(|state| !state.0.is_empty()) {
-                numbers.insert(name.into(), state.to_vec()?);
-            }
-        }
-        Ok(())
-    }
-
-    /// Goes on after `steps` steps; `zero` has the shapes of the states.
-    pub fn load(&mut self, numbers: &Optimiser, zero: States, steps: u64) -> Result<()> {
-        let lanes = matches!(self.own.draws, Draws::Lanes { .. });
-        if !lanes || steps == 0 {
-            return Ok(());
-        }
-        let saved = |name: &str, zero: State| match numbers.get(name) {
-            Some(saved) => zero.with_values(saved),
-            None if zero.0.is_empty() => Ok(zero),
-            None => Err(Error::not_found("states of the lanes")),
-        };
-        let teacher = zero.teacher.map(|zero| saved(TEACHER, zero)).transpose()?;
-        self.carried = Some(States { learner: saved(CARRIED, zero.learner)?, teacher });
-        Ok(())
-    }
 }
 
 /// How the windows of a run are drawn.
@@ -246,15 +194,11 @@ pub fn sampling(options: &TrainOptions) -> SamplerOptions {
     }
 }
 
-/// Names of the lanes' states beside the moments.
-const CARRIED: &str = "carried";
-const TEACHER: &str = "carried.teacher";
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sconce_core::spec;
     use sconce_core::spec::{HeadsKind, Melee};
-    use sconce_core::{Policy, spec};
     use sconce_data::fixtures::Fixture;
     use sconce_data::{Corpus, ImportOptions, import};
 
@@ -284,7 +228,6 @@ mod tests {
         let corpus = corpus(dir.path());
         let (own, teacher) = (spec(Melee::packed()), spec(Melee::default()));
         assert_ne!(own.embedding, teacher.embedding);
-        let zero = Policy::init(&own, 1).unwrap().zero_state(3).unwrap();
         let cancel = AtomicBool::new(false);
         for unroll in [Mode::Window, Mode::Carry] {
             let options = TrainOptions {
@@ -300,8 +243,7 @@ mod tests {
             let views = corpus.views(&[0]).unwrap();
             let mut source = Source::new("test", views, &own, Some(&teacher), &options).unwrap();
             for step in 0..5 {
-                let zero = States { learner: zero.clone(), teacher: Some(zero.clone()) };
-                let Loaded { batch, seen, .. } = source.draw(step, zero, &cancel).unwrap();
+                let Loaded { batch, seen, .. } = source.draw(step, &cancel).unwrap();
                 let seen = seen.unwrap();
                 assert_ne!(batch.continuous.len(), seen.continuous.len());
                 assert_eq!((&batch.labels, &batch.previous), (&seen.labels, &seen.previous));
@@ -309,8 +251,7 @@ mod tests {
             }
             let views = corpus.views(&[0]).unwrap();
             let mut same = Source::new("test", views, &own, Some(&own), &options).unwrap();
-            let zero = States { learner: zero.clone(), teacher: None };
-            assert!(same.draw(0, zero, &cancel).unwrap().seen.is_none());
+            assert!(same.draw(0, &cancel).unwrap().seen.is_none());
         }
     }
 }

@@ -85,12 +85,26 @@ pub struct Examples<'a> {
     pub weights: &'a [f32],
 }
 
+/// What a stepper knows of a batch of which it has some windows and others have the rest. What they learn,
+/// and its losses, add up to those of the whole.
+#[derive(Debug, Clone, Copy)]
+pub struct Among<'a> {
+    /// The first of its windows: dropout falls as it would in all of them together.
+    pub first: usize,
+    /// Of the whole batch.
+    pub denominators: &'a Denominators,
+}
+
 impl Examples<'_> {
     /// How much a frame counts on average.
     pub fn mean_weight(&self) -> f64 {
-        let total: f64 = self.weights.iter().map(|&weight| f64::from(weight)).sum();
-        total / self.weights.len().max(1) as f64
+        mean_weight(self.weights)
     }
+}
+
+pub(crate) fn mean_weight(weights: &[f32]) -> f64 {
+    let total: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
+    total / weights.len().max(1) as f64
 }
 
 /// What learning from a batch cost, in nats.
@@ -286,16 +300,33 @@ impl Stepper {
         share: f64,
         lesson: Option<Lesson<'_>>,
     ) -> Result<Learned> {
+        self.learn_among(x, state, draw, share, lesson, None)
+    }
+
+    /// As [`learn_from`](Self::learn_from), from windows among those of a batch, which counts for `share`.
+    pub fn learn_among(
+        &mut self,
+        x: Examples<'_>,
+        state: &State,
+        draw: u64,
+        share: f64,
+        lesson: Option<Lesson<'_>>,
+        among: Option<Among<'_>>,
+    ) -> Result<Learned> {
         if x.weights.iter().all(|weight| *weight == 0.0) {
-            let pass = || self.pass(x, state, draw, lesson, |_, _, _| Ok(()));
+            let first = among.map_or(0, |among| among.first);
+            let pass = || self.pass(x, state, draw, first, lesson, |_, _, _| Ok(()));
             let (state, taught) = match self.unroll.carry {
                 true => self.precision.during(pass)?,
                 false => (None, None),
             };
+            // Other windows of the batch count.
+            self.learned += among.map_or(0.0, |_| share);
             return Ok((Losses::default(), state, taught));
         }
-        let learned =
-            self.precision.during(|| self.backward(x, state, draw, share * self.scale(), lesson));
+        let learned = self
+            .precision
+            .during(|| self.backward(x, state, draw, share * self.scale(), lesson, among));
         let learned = learned.and_then(|(losses, store, after, taught)| {
             census(self.policy.weights(), &store)?;
             Ok((losses, after, taught))
@@ -305,6 +336,29 @@ impl Stepper {
             Err(_) => self.forget(),
         }
         learned
+    }
+
+    /// Losses of the heads of some windows of a batch, from window `first` on, added over the rows: what
+    /// an objective that [normalises](Objective::normalises) wants to know of all windows beforehand.
+    pub(crate) fn head_sums(
+        &self,
+        x: Examples<'_>,
+        state: &State,
+        draw: u64,
+        first: usize,
+    ) -> Result<Sums> {
+        let mut total = None;
+        self.precision.during(|| {
+            self.pass(x, state, draw, first, None, |x, logits, _| {
+                add(&mut total, self.sums(&logits, x)?);
+                Ok(())
+            })
+        })?;
+        total.ok_or_else(|| Error::not_found("rows of a batch"))
+    }
+
+    pub(crate) fn objective(&self) -> &Objective {
+        &self.objective
     }
 
     /// How much of what was learned waits for an update.
@@ -434,10 +488,14 @@ impl Stepper {
         step: u64,
         share: f64,
         lesson: Option<Lesson<'_>>,
+        among: Option<Among<'_>>,
     ) -> Result<(Losses, GradStore, Option<State>, Option<State>)> {
-        let mut denominators = self.denominators(x, state, step)?;
+        let (first, mut denominators) = match among {
+            Some(among) => (among.first, Some(among.denominators.clone())),
+            None => (0, self.denominators(x, state, step)?),
+        };
         let (mut total, mut last, mut divergence) = (Total::default(), None::<GradStore>, 0.0);
-        let (after, taught) = self.pass(x, state, step, lesson, |x, logits, advice| {
+        let (after, taught) = self.pass(x, state, step, first, lesson, |x, logits, advice| {
             let denominators = match &denominators {
                 Some(known) => known,
                 None => denominators.insert(self.normalised(&logits, x)?),
@@ -466,13 +524,14 @@ impl Stepper {
         Ok((losses, last.ok_or_else(rows)?, after, taught))
     }
 
-    /// Forward, part by part: `each` gets the examples of a part, its logits and a teacher's of them.
-    /// Gives the states after the batch, where they are carried on.
+    /// Forward, part by part, of windows from `first` on of a batch: `each` gets the examples of a part, its
+    /// logits and a teacher's of them. Gives the states after the windows, where they are carried on.
     fn pass(
         &self,
         x: Examples<'_>,
         state: &State,
         step: u64,
+        first: usize,
         lesson: Option<Lesson<'_>>,
         mut each: impl FnMut(Examples<'_>, Tensor, Option<Tensor>) -> Result<()>,
     ) -> Result<(Option<State>, Option<State>)> {
@@ -483,7 +542,7 @@ impl Stepper {
             for range in self.chunks(x.frames.time) {
                 let part = Part::cut(x, rows.clone(), range.clone());
                 let goes_on = self.goes_on(&part);
-                let (logits, next) = self.forward(&part, &state, step)?;
+                let (logits, next) = self.forward(&part, &state, step, first)?;
                 state = if goes_on { next.hand_on()? } else { next.detach() };
                 let mut advice = None;
                 if let (Some(lesson), Some(state)) = (lesson, &mut taught) {
@@ -529,10 +588,7 @@ impl Stepper {
                 return Ok(None);
             }
             // A pass of its own, with the same dropout and without a backward pass.
-            self.pass(x, state, step, None, |x, logits, _| {
-                add(&mut first, self.sums(&logits, x)?);
-                Ok(())
-            })?;
+            first = Some(self.head_sums(x, state, step, 0)?);
         }
         let weights = Some(x.weights);
         self.objective.denominators(x.weights.len(), weights, first.as_ref()).map(Some)
@@ -613,12 +669,18 @@ impl Stepper {
         Ok(self.on_card.get_or_init(|| loss))
     }
 
-    /// Logits of a part.
-    fn forward(&self, part: &Part<'_>, state: &State, step: u64) -> Result<(Tensor, State)> {
+    /// Logits of a part of windows from `first` on.
+    fn forward(
+        &self,
+        part: &Part<'_>,
+        state: &State,
+        step: u64,
+        first: usize,
+    ) -> Result<(Tensor, State)> {
         let context = Context::training(self.seed, step);
         let mut context = context
             .chunk(part.window, part.range.start, part.range.len())
-            .from_window(part.rows.start);
+            .from_window(first + part.rows.start);
         if let Some(every) = self.unroll.recompute {
             context = context.recomputing(every);
         }
@@ -891,7 +953,7 @@ mod tests {
         let (frames, labels, weights) = examples();
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };
         let zero = stepper.policy.zero_state(BATCH).unwrap();
-        let (loss, store, ..) = stepper.backward(x, &zero, 5, 1.0, None).unwrap();
+        let (loss, store, ..) = stepper.backward(x, &zero, 5, 1.0, None, None).unwrap();
         (loss.total, gathered(&stepper, &store))
     }
 
@@ -959,7 +1021,7 @@ mod tests {
                     let x = Examples { frames: &frames, labels: &labels, weights: &weights };
                     let zero = stepper.policy.zero_state(BATCH).unwrap();
                     let (losses, store, state, _) =
-                        stepper.backward(x, &zero, 5, 0.5, None).unwrap();
+                        stepper.backward(x, &zero, 5, 0.5, None, None).unwrap();
                     let state = ("state".to_string(), state.unwrap().to_vec().unwrap());
                     (losses.total, [gathered(&stepper, &store), vec![state]].concat())
                 };

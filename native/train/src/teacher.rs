@@ -84,6 +84,13 @@ impl Teacher {
         Ok(Some(Teacher { policy, direction, weight, digest: digest(path)? }))
     }
 
+    /// The same teacher, on another device beside it.
+    pub fn copy_on(&self, device: &Device) -> Result<Self> {
+        let Teacher { direction, weight, .. } = *self;
+        let (policy, digest) = (self.policy.copy_on(device)?, self.digest.clone());
+        Ok(Teacher { policy, direction, weight, digest })
+    }
+
     pub fn spec(&self) -> &Spec {
         self.policy.spec()
     }

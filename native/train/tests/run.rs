@@ -123,6 +123,38 @@ fn a_stopped_run_goes_on_to_what_the_uninterrupted_one_reaches() {
     assert_eq!(report.policy, uninterrupted.policy);
 }
 
+/// Also on emulated ones, `SCONCE_EMULATED_CARDS=2` (`bin/test-cuda`).
+#[test]
+#[ignore = "needs two cards"]
+fn a_run_on_two_cards_learns_what_one_card_learns_and_goes_on_on_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let go = |name: &str, device: &str, until: u64| {
+        let (losses, cancel) = (RefCell::new(vec![]), AtomicBool::new(false));
+        let listen = |event| {
+            if let Event::Step { step, loss, .. } = event {
+                losses.borrow_mut().push(loss);
+                cancel.store(step >= until, Ordering::Relaxed);
+            }
+        };
+        let options = TrainOptions { device: device.into(), resume: true, ..options() };
+        let out = dir.path().join(name);
+        run(&corpus, &gru(), &options, &out, &listen, &cancel).unwrap();
+        let weights = weights(&out.join("last.safetensors")).into_iter();
+        let weights: Vec<f32> = weights.flat_map(|(_, w)| w).map(f32::from_bits).collect();
+        (losses.take(), weights)
+    };
+    let near = |a: &[f32], b: &[f32]| {
+        a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-3 * a.abs().max(1e-2))
+    };
+    let (losses, one) = go("one", "cuda:0", u64::MAX);
+    let (others, two) = go("two", "cuda:0,1", u64::MAX);
+    assert!(losses.iter().zip(&others).all(|(a, b)| (a - b).abs() < 1e-4), "{losses:?} {others:?}");
+    assert!(near(&one, &two));
+    go("cut", "cuda:1,0", 5);
+    assert!(near(&go("cut", "cuda:1", u64::MAX).1, &two));
+}
+
 const OPTIMISERS: [(Kind, f64); 9] = [
     (Kind::AdamW, 1e-2),
     (Kind::Adam, 1e-2),

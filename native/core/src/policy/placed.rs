@@ -20,6 +20,8 @@ pub struct Placed {
     prior: Vec<Ids>,
 }
 
+type Read<'a> = (&'a [f32], Vec<Arc<[u32]>>);
+
 impl Policy {
     /// What a pass reads of frames, beside the weights.
     ///
@@ -46,7 +48,7 @@ impl Policy {
     }
 
     /// Continuous features, and the rows of each table.
-    fn read<'a>(&self, frames: &'a Frames) -> Result<(&'a [f32], Vec<Arc<[u32]>>)> {
+    fn read<'a>(&self, frames: &'a Frames) -> Result<Read<'a>> {
         let rows = frames.batch * frames.time;
         for (what, expected, got) in [
             ("continuous features", rows * self.continuous, frames.continuous.len()),

@@ -123,6 +123,10 @@ struct Stream {
 Stream &stream(void *handle);
 // For libraries beside the driver: work of theirs.
 __attribute__((visibility("default"))) void add(void *stream, const char *name, std::function<void()> run);
+// Work that begins in some streams together: once, when one of them comes to it and all others have done what is
+// before it.
+__attribute__((visibility("default"))) void together(const std::vector<void *> &streams, const char *name,
+                                                     std::function<void()> run);
 void add(Stream &stream, const char *name, std::function<void()> run);
 void run_until(Stream &stream, uint64_t position);
 void wait_for(Stream &stream);

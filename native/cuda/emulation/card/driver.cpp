@@ -16,13 +16,23 @@ constexpr const char *NAME = "Sconce's emulated card (a CPU)";
 constexpr int VERSION = 13000;
 constexpr size_t SHARED = 48 << 10, SHARED_ON_REQUEST = 227 << 10;
 
+// Cards, which are as many as this says: one by default.
+constexpr int MOST_CARDS = 8;
+
 bool initialized = false;
-int context;
+int contexts[MOST_CARDS];
 thread_local Handle current = nullptr;
+
+int cards() {
+  static const char *text = getenv("SCONCE_EMULATED_CARDS");
+  static const int count = text ? atoi(text) : 1;
+  if (count < 1 || count > MOST_CARDS) die("SCONCE_EMULATED_CARDS: expected 1..%d, got %s", MOST_CARDS, text);
+  return count;
+}
 
 void check_device(Device device) {
   check(initialized, NOT_INITIALIZED);
-  check(device == 0, INVALID_DEVICE);
+  check(device >= 0 && device < cards(), INVALID_DEVICE);
 }
 
 // A kernel of a PTX, or rather of the source that it was made of.
@@ -275,7 +285,7 @@ DRIVER int cuGetErrorString(int status, const char **text) { return message(stat
 DRIVER int cuDeviceGetCount(int *count) {
   return answer([&] {
     check(initialized, NOT_INITIALIZED);
-    *count = 1;
+    *count = cards();
   });
 }
 DRIVER int cuDeviceGet(Device *device, int ordinal) {
@@ -313,7 +323,7 @@ DRIVER int cuDeviceTotalMem_v2(size_t *bytes, Device device) {
 DRIVER int cuDevicePrimaryCtxRetain(Handle *handle, Device device) {
   return answer([&] {
     check_device(device);
-    *handle = &context;
+    *handle = &contexts[device];
   });
 }
 DRIVER int cuDevicePrimaryCtxRelease_v2(Device device) {
@@ -321,7 +331,7 @@ DRIVER int cuDevicePrimaryCtxRelease_v2(Device device) {
 }
 DRIVER int cuCtxSetCurrent(Handle handle) {
   return answer([&] {
-    check(handle == nullptr || handle == &context, INVALID_CONTEXT);
+    check(handle == nullptr || (handle >= contexts && handle < contexts + cards()), INVALID_CONTEXT);
     current = handle;
   });
 }

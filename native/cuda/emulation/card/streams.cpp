@@ -84,7 +84,32 @@ void add(Stream &stream, const char *what, std::function<void()> run) {
   push(stream, what, std::move(run));
 }
 
-void add(void *handle, const char *what, std::function<void()> run) { add(stream(handle), what, std::move(run)); }
+void add(void *handle, const char *what, std::function<void()> run) {
+  std::lock_guard guard(lock);
+  add(stream(handle), what, std::move(run));
+}
+
+void together(const std::vector<void *> &handles, const char *what, std::function<void()> run) {
+  struct Meeting {
+    std::vector<std::pair<Stream *, uint64_t>> before;
+    std::function<void()> run;
+    bool over = false;
+  };
+  std::lock_guard guard(lock);
+  auto meeting = std::make_shared<Meeting>();
+  meeting->run = std::move(run);
+  for (void *handle : handles) {
+    Stream &one = stream(handle);
+    not_captured(one);
+    add(one, what, [meeting] {
+      if (meeting->over) return;
+      meeting->over = true;
+      for (auto [other, position] : meeting->before) run_until(*other, position);
+      meeting->run();
+    });
+    meeting->before.push_back({&one, one.added - 1});
+  }
+}
 
 void run_until(Stream &stream, uint64_t position) {
   while (stream.done < position) run_next(stream);

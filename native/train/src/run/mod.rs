@@ -17,11 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use sconce_core::backbone::State;
 use sconce_core::checkpoint::{Optimiser, Snapshot};
-use sconce_core::device::{self, Caching};
+use sconce_core::device::{self, Caching, Devices};
 use sconce_core::{Error, Policy, Result, Spec, pool};
-use sconce_data::{Batch, Corpus, View};
+use sconce_data::{Corpus, View};
 use serde_json::{Value, json};
 
 use self::folder::{Folder, Keep, Kind};
@@ -35,15 +34,16 @@ use crate::baselines::Counts;
 use crate::eval::{self, fits, pool_of};
 use crate::gradients::{GradientReport, WeightGradient};
 use crate::metrics::Report;
-use crate::options::TrainOptions;
+use crate::options::{Mode, TrainOptions};
+use crate::replicas::{Replica, Replicas};
 use crate::report::{
     BaselineReport, Event, HeadLoss, HeadNll, Pace, Point, RunReport, Side, Stopped,
 };
 use crate::schedule::Schedule;
-use crate::scheduled::{Moment, Reading, Scheduled};
-use crate::source::{Loaded, Source, States};
-use crate::step::{Examples, Learned, Losses, MOST_PENDING, Stepped, Stepper};
-use crate::teacher::{Lesson, Teacher};
+use crate::scheduled::Scheduled;
+use crate::source::Source;
+use crate::step::{Losses, MOST_PENDING, Stepped, Stepper};
+use crate::teacher::Teacher;
 
 /// The report that a run left in its folder.
 pub fn read_report(out: &Path) -> Result<RunReport> {
@@ -69,11 +69,18 @@ pub fn run(
     cancel: &AtomicBool,
 ) -> Result<RunReport> {
     let disk = |file: &mut File, bytes: &[u8]| file.write_all(bytes);
-    run_on(Arc::new(disk), corpus, spec, options, out, events, cancel)
+    let machine = Machine { disk: Arc::new(disk), devices: TrainOptions::open_devices };
+    run_on(machine, corpus, spec, options, out, events, cancel)
+}
+
+/// What a run is on.
+struct Machine {
+    disk: Disk,
+    devices: fn(&TrainOptions) -> Result<Devices>,
 }
 
 fn run_on(
-    disk: Disk,
+    machine: Machine,
     corpus: &Corpus,
     spec: &Spec,
     options: &TrainOptions,
@@ -88,14 +95,13 @@ fn run_on(
     // Dropped after the run, which waits for its last write.
     let _lock = folder.lock()?;
     let _threads = pool_of(options.threads)?;
-    let saver = Saver::start(folder.clone(), disk)?;
-    let mut run = Run::prepare(corpus, spec, options, folder, saver, events, cancel)?;
+    let mut run = Run::prepare(machine, corpus, spec, options, folder, events, cancel)?;
     match run.train() {
         Ok(stopped) => run.finish(stopped),
         Err(error) => {
             // A step fails before it changes a weight: these are the weights of the last whole one.
             // The first error is the one to tell.
-            if run.progress.step > 0 {
+            if run.progress.step > 0 && !run.replicas.torn() {
                 let _ = run.save(None);
             }
             run.saver.finish(events);
@@ -103,11 +109,6 @@ fn run_on(
         }
     }
 }
-
-/// Stepper, examples, state before them, draw, share and lesson: what [`Stepper::learn_from`] gives.
-type Learn = Box<
-    dyn Fn(&mut Stepper, Examples<'_>, &State, u64, f64, Option<Lesson<'_>>) -> Result<Learned>,
->;
 
 struct Run<'a> {
     /// With the lengths of the schedule that a resumed run had.
@@ -118,14 +119,10 @@ struct Run<'a> {
     saved: (u64, Instant),
     events: &'a dyn Fn(Event),
     cancel: &'a AtomicBool,
-    stepper: Stepper,
-    teacher: Option<Teacher>,
-    /// Adds the gradient of a batch, as [`Stepper::learn_from`] does.
-    learn: Learn,
+    replicas: Replicas,
     room: Room,
     schedule: Schedule,
     source: Source,
-    scheduled: Option<Scheduled>,
     counts: Counts,
     train: Side,
     validation: (Side, Vec<View>),
@@ -133,7 +130,7 @@ struct Run<'a> {
     progress: Progress,
     waiting: Vec<Waiting>,
     /// Until all of the above has left the card.
-    _caching: Caching,
+    _caching: Vec<Caching>,
 }
 
 /// What was learned from a batch: its losses and how much it counts, unless these wait on a card, and its frames.
@@ -153,16 +150,17 @@ struct Waiting {
 
 impl<'a> Run<'a> {
     fn prepare(
+        machine: Machine,
         corpus: &Corpus,
         spec: &Spec,
         options: &TrainOptions,
         folder: Folder,
-        mut saver: Saver,
         events: &'a dyn Fn(Event),
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
+        let mut saver = Saver::start(folder.clone(), machine.disk)?;
         let ((train, train_views), (validation, validation_views)) = sides(corpus, spec, options)?;
-        let device = options.open_device()?;
+        let Devices { all: devices, sum } = (machine.devices)(options)?;
         let counts = eval::count(&train_views, &spec.heads, options.frame_delay)?;
         let loss = options.loss.clone().with_press_rates(&counts.press_rates());
         let train = Side::new(train, &train_views, options.frame_delay);
@@ -170,10 +168,10 @@ impl<'a> Run<'a> {
         let validation = (validation, validation_views);
         let digest = digest(&train_views, &validation.1);
         let first = first_policy(spec, options, &train_views)?;
-        let teacher = Teacher::of(options, spec, &device)?;
+        let teacher = Teacher::of(options, spec, &devices[0])?;
         let name = corpus.dir().display().to_string();
         let taught = teacher.as_ref().map(|teacher| teacher.spec().clone());
-        let mut source = Source::new(&name, train_views, spec, taught.as_ref(), options)?;
+        let source = Source::new(&name, train_views, spec, taught.as_ref(), options)?;
         let epoch_steps = (source.steps_per_epoch() / options.accumulation_steps).max(1);
         let known = teacher.as_ref().map(Teacher::digest);
         let found = resumable(&folder, spec, options, (&digest, known), epoch_steps)?;
@@ -184,7 +182,7 @@ impl<'a> Run<'a> {
                 (first, Progress::new(options, digest, known.map(String::from)), None)
             }
         };
-        let (policy, options) = (policy.on(&device)?, progress.options.clone());
+        let options = progress.options.clone();
         let scheduled = Scheduled::of(&options, spec, taught.as_ref())?;
         let steps = options.total_steps(epoch_steps);
         let schedule = progress.schedule(steps);
@@ -193,26 +191,37 @@ impl<'a> Run<'a> {
             saver.fail(progress.step, folder.record(), &error, events);
         }
         let validates = !validation.1.is_empty();
-        let room = Room::plan(spec, &options, validates, progress.micro_batch)?;
+        let share = options.batch_size / devices.len();
+        let room = Room::plan(spec, &options, share, validates, progress.micro_batch)?;
         let config = options.optimiser()?;
-        let mut stepper =
-            Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
-                .unrolling(options.unroll())
-                .averaging(options.ema_decay)
-                .in_precision(progress.precision);
+        let replica = |device| {
+            let policy = policy.copy_on(device)?;
+            let mut stepper =
+                Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
+                    .unrolling(options.unroll())
+                    .averaging(options.ema_decay)
+                    .in_precision(progress.precision);
+            if let Some(moments) = &moments {
+                stepper.load_moments(progress.updates, moments)?;
+                stepper.load_loss_scale(progress.loss_scale);
+            }
+            let teacher = teacher.as_ref().map(|teacher| teacher.copy_on(device)).transpose()?;
+            Ok(Replica::new(stepper, teacher))
+        };
+        let replicas = devices.iter().map(replica).collect::<Result<_>>()?;
+        let mut replicas = Replicas::new(replicas, sum, scheduled);
         if let Some(moments) = moments {
-            stepper.load_moments(progress.updates, &moments)?;
-            stepper.load_loss_scale(progress.loss_scale);
-            let zero = States::zero(&policy, teacher.as_ref(), options.batch_size)?;
-            source.load(&moments, zero, progress.step)?;
+            if options.unroll == Mode::Carry && progress.step > 0 {
+                replicas.load(&moments, options.batch_size)?;
+            }
             events(Event::Resumed { step: progress.step });
         }
         folder.cut_gradients(progress.step)?;
-        stepper.set_micro_batch(room.windows());
+        replicas.set_micro_batch(room.windows());
         events(Event::Start {
             steps,
             epoch_steps,
-            weights: stepper.policy().num_weights(),
+            weights: replicas.stepper().policy().num_weights(),
             train_games: train.games,
             train_frames: train.frames,
             validation_games: validation.0.games,
@@ -227,7 +236,7 @@ impl<'a> Run<'a> {
         }
         room.told(progress.step).map(events);
         Ok(Run {
-            learn: Box::new(Stepper::learn_from),
+            replicas,
             room,
             schedule,
             options,
@@ -236,17 +245,14 @@ impl<'a> Run<'a> {
             saved: (progress.step, Instant::now()),
             events,
             cancel,
-            stepper,
-            teacher,
             source,
-            scheduled,
             counts,
             train,
             validation,
             epoch_steps,
             progress,
             waiting: vec![],
-            _caching: Caching::on(&device),
+            _caching: devices.iter().map(Caching::on).collect(),
         })
     }
 
@@ -327,7 +333,7 @@ impl<'a> Run<'a> {
     /// Accounts for the steps whose figures wait on a card. Of one that went wrong nothing changed.
     fn settle(&mut self) -> Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
-        for (stepped, made) in self.stepper.results()?.into_iter().zip(waiting) {
+        for (stepped, made) in self.replicas.results()?.into_iter().zip(waiting) {
             let stepped = stepped.map_err(|error| self.diverged(error, made.step - 1, 1))?;
             self.account(stepped, made);
         }
@@ -388,7 +394,8 @@ impl<'a> Run<'a> {
 
     /// Tells of a step that was skipped.
     fn report_overflow(&self, grad_norm: f64) {
-        if let (false, Some(scale)) = (grad_norm.is_finite(), self.stepper.loss_scale()) {
+        if let (false, Some(scale)) = (grad_norm.is_finite(), self.replicas.stepper().loss_scale())
+        {
             let (step, skipped_updates) = (self.progress.step, scale.skipped());
             (self.events)(Event::Overflow { step, loss_scale: scale.factor(), skipped_updates });
         }
@@ -396,7 +403,15 @@ impl<'a> Run<'a> {
 
     /// Losses with the names of their heads.
     fn by_head(&self, losses: Vec<f64>) -> Vec<HeadLoss> {
-        let names = self.stepper.policy().spec().heads.parts.iter().map(|head| head.name.clone());
+        let names = self
+            .replicas
+            .stepper()
+            .policy()
+            .spec()
+            .heads
+            .parts
+            .iter()
+            .map(|head| head.name.clone());
         names.zip(losses).map(|(name, loss)| HeadLoss { name, loss }).collect()
     }
 
@@ -439,17 +454,20 @@ impl<'a> Run<'a> {
     /// has too little memory is made again, with half as many windows at a time.
     fn step(&mut self, learning_rate: f64) -> Result<(Option<Stepped>, usize)> {
         loop {
-            let before = self.source.carried();
+            let before = self.replicas.carried();
             let error = match self.update(learning_rate) {
                 Ok(stepped) => return Ok(stepped),
                 Err(error) => error,
             };
-            self.source.carry(before);
-            self.stepper.forget();
+            self.replicas.carry(before);
+            self.replicas.forget();
+            if self.replicas.torn() {
+                return Err(error);
+            }
             let Some(told) = self.room.halve(&error, self.progress.step) else { return Err(error) };
-            self.stepper.set_micro_batch(self.room.windows());
+            self.replicas.set_micro_batch(self.room.windows());
             // What the halves take is not what was freed of the whole.
-            device::shrink(self.stepper.policy().device());
+            self.replicas.devices().for_each(device::shrink);
             (self.events)(told);
         }
     }
@@ -463,16 +481,13 @@ impl<'a> Run<'a> {
             let at_once = (parts == 1 && !looks).then_some(learning_rate);
             let learned = self.learn(draw, at_once).map_err(|e| self.diverged(e, draw, 1))?;
             frames += learned.frames;
-            match learned.part {
-                Some((part, share)) => sum.add(&part, share),
-                None => return Ok((None, frames)),
-            }
+            let Some((part, share)) = learned.part else { return Ok((None, frames)) };
+            sum.add(&part, share);
+            // In their order.
+            self.settle()?;
         }
-        let (first, shares) = (self.progress.step * parts, self.stepper.learned());
-        let updated = match looks {
-            true => self.stepper.update_observed(learning_rate),
-            false => self.stepper.update(learning_rate).map(|norm| (norm, vec![])),
-        };
+        let (first, shares) = (self.progress.step * parts, self.replicas.learned());
+        let updated = self.replicas.update(learning_rate, looks);
         let (grad_norm, gradients) = updated.map_err(|e| self.diverged(e, first, parts))?;
         let learned = shares > 0.0;
         let losses = if learned { sum.over(shares) } else { Losses::default() };
@@ -489,41 +504,14 @@ impl<'a> Run<'a> {
 
     /// Learns from batch `draw`; `at_once` is the learning rate of a whole update, where that may be made at once.
     fn learn(&mut self, draw: u64, at_once: Option<f64>) -> Result<FromBatch> {
-        let TrainOptions { batch_size, .. } = self.options;
-        let zero = States::zero(self.stepper.policy(), self.teacher.as_ref(), batch_size)?;
-        let Loaded { mut batch, seen, states, frames: count } =
-            self.source.draw(draw, zero, self.cancel)?;
-        let mut frames = eval::frames(&mut batch);
-        let mut seen = seen.map(|mut batch| eval::frames(&mut batch));
-        if let Some(scheduled) = &self.scheduled {
-            let reading = Reading::of(self.teacher.as_ref(), seen.as_mut());
-            let at = Moment { update: self.progress.step, draw };
-            let state = &states.learner;
-            let replace = || scheduled.replace(&self.stepper, &mut frames, reading, state, at);
-            self.room.watch(replace)?;
-        }
-        let Batch { labels, weights, .. } = &batch;
-        let examples = Examples { frames: &frames, labels, weights };
+        let loaded = self.source.draw(draw, self.cancel)?;
+        let (frames, update) = (loaded.frames, self.progress.step);
         let alone = self.options.accumulation_steps == 1;
-        let share = if alone { 1.0 } else { examples.mean_weight() };
-        let whole = |_: &f64| self.teacher.is_none() && self.stepper.records(examples);
-        if let Some(rate) = at_once.filter(whole) {
-            let begin = || self.stepper.begin(examples, &states.learner, draw, rate);
-            if let Some(learner) = self.room.watch(begin)? {
-                self.source.hand_on(&States { learner, teacher: None })?;
-            }
-            return Ok(FromBatch { part: None, frames: count });
-        }
-        // In their order.
-        self.settle()?;
-        let lesson = Lesson::of(self.teacher.as_ref(), &frames, seen.as_ref(), &states);
-        let learn =
-            || (self.learn)(&mut self.stepper, examples, &states.learner, draw, share, lesson);
-        let (losses, learner, teacher) = self.room.watch(learn)?;
-        if let Some(learner) = learner {
-            self.source.hand_on(&States { learner, teacher })?;
-        }
-        Ok(FromBatch { part: Some((losses, share)), frames: count })
+        let learn = || match at_once {
+            Some(rate) => self.replicas.learn_at_once(loaded, update, draw, rate),
+            None => self.replicas.learn(loaded, update, draw, alone).map(Some),
+        };
+        Ok(FromBatch { part: self.room.watch(learn)?, frames })
     }
 
     fn learning_rate(&self) -> f64 {
@@ -538,7 +526,8 @@ impl<'a> Run<'a> {
 
     fn validate(&mut self) -> Result<()> {
         let began = Instant::now();
-        let policy = self.stepper.averaged()?;
+        self.replicas.check()?;
+        let policy = self.replicas.stepper().averaged()?;
         let (nll, changed, accuracy, by_head) = match self.validation.1.is_empty() {
             true => (None, None, 0.0, vec![]),
             false => {
@@ -645,15 +634,15 @@ impl<'a> Run<'a> {
 
     /// All that a run goes on from.
     fn snapshot(&mut self) -> Result<Snapshot> {
-        self.progress.updates = self.stepper.optimiser().updates();
+        self.progress.updates = self.replicas.stepper().optimiser().updates();
         self.progress.micro_batch = Some(self.room.windows());
-        self.progress.loss_scale = self.stepper.loss_scale();
+        self.progress.loss_scale = self.replicas.stepper().loss_scale();
         let run =
             serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
-        let moments = self.stepper.optimiser().state()?.into_iter();
+        let moments = self.replicas.stepper().optimiser().state()?.into_iter();
         let mut moments: Optimiser = moments.map(|(n, v)| (n, v.into_owned())).collect();
-        self.source.save(&mut moments)?;
-        Ok(self.stepper.policy().snapshot(self.notes(None), moments)?.of_run(run))
+        self.replicas.save(&mut moments)?;
+        Ok(self.replicas.stepper().policy().snapshot(self.notes(None), moments)?.of_run(run))
     }
 
     fn finish(mut self, mut stopped: Stopped) -> Result<RunReport> {
@@ -671,11 +660,15 @@ impl<'a> Run<'a> {
             steps: self.progress.step,
             best_step: self.progress.best_step,
             seconds: self.progress.seconds,
-            weights: self.stepper.policy().num_weights(),
+            weights: self.replicas.stepper().policy().num_weights(),
             micro_batch: Some(self.room.windows()),
             precision: self.progress.precision,
-            skipped_updates: self.stepper.loss_scale().map_or(0, |scale| scale.skipped()),
-            spec: self.stepper.policy().spec().clone(),
+            skipped_updates: self
+                .replicas
+                .stepper()
+                .loss_scale()
+                .map_or(0, |scale| scale.skipped()),
+            spec: self.replicas.stepper().policy().spec().clone(),
             options: self.options,
             loader: self.source.flow(),
             saves,
@@ -699,10 +692,10 @@ impl<'a> Run<'a> {
             Some(parts) => parts.and_then(|(manifest, w)| Policy::from_checkpoint(manifest, w))?,
             None => Policy::load(&self.folder.file(Kind::Best))?,
         };
-        let best = best.on(self.stepper.policy().device())?;
+        let best = best.on(self.replicas.stepper().policy().device())?;
         let progress = |done, total| (self.events)(Event::Evaluating { done, total });
         let report = eval::score(&best, views, &options, &progress, self.cancel)?;
-        let spec = self.stepper.policy().spec();
+        let spec = self.replicas.stepper().policy().spec();
         let baselines = eval::score_baselines(&self.counts, spec, views, &options, self.cancel)?;
         Ok((report, baselines))
     }

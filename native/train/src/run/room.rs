@@ -21,14 +21,16 @@ pub struct Room {
 impl Room {
     /// Without a limit all windows of a batch are worked through together, unless an earlier part of the
     /// run had to halve them: then it keeps to the parts that it has, whatever is measured now.
-    /// `validates`: whether the run has games to measure on.
+    /// `batch_size`: what a device has of the windows of a batch; `validates`: whether the run has games to
+    /// measure on.
     pub fn plan(
         spec: &Spec,
         options: &TrainOptions,
+        batch_size: usize,
         validates: bool,
         before: Option<usize>,
     ) -> Result<Room> {
-        let TrainOptions { batch_size, memory_limit: limit, .. } = *options;
+        let limit = options.memory_limit;
         let halved = before.filter(|&windows| windows < batch_size);
         if limit.is_none() {
             let windows = halved.unwrap_or(batch_size);

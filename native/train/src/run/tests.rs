@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::loss::LossOptions;
-use crate::options::Mode;
+use crate::replicas::Learn;
+use crate::replicas::tests::InOrder;
+use candle_core::Device;
 use sconce_core::checkpoint;
+use sconce_core::device::AllReduce;
 use sconce_core::ops::tensor;
 use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
 use sconce_data::{Schema, VectorGame};
@@ -54,6 +57,11 @@ fn options() -> TrainOptions {
     }
 }
 
+/// A disk, and the devices that options ask for.
+fn on(disk: Disk) -> Machine {
+    Machine { disk, devices: TrainOptions::open_devices }
+}
+
 fn good_disk() -> Disk {
     Arc::new(|file: &mut File, bytes: &[u8]| file.write_all(bytes))
 }
@@ -78,9 +86,8 @@ fn prepare<'a>(
     cancel: &'a AtomicBool,
 ) -> Run<'a> {
     std::fs::create_dir_all(out).unwrap();
-    let folder = Folder::new(out);
-    let saver = Saver::start(folder.clone(), good_disk()).unwrap();
-    Run::prepare(corpus, &spec(), options, folder, saver, &|_| (), cancel).unwrap()
+    let (machine, folder) = (on(good_disk()), Folder::new(out));
+    Run::prepare(machine, corpus, &spec(), options, folder, &|_| (), cancel).unwrap()
 }
 
 #[test]
@@ -178,7 +185,7 @@ fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
             }
         };
         let out = dir.path().join(name);
-        let report = run_on(disk, &corpus, &spec(), &options(), &out, &listen, &never).unwrap();
+        let report = run_on(on(disk), &corpus, &spec(), &options(), &out, &listen, &never).unwrap();
         (report, out, told.into_inner())
     };
     let (whole, straight, told) = go("whole", good_disk());
@@ -235,7 +242,7 @@ fn the_run_goes_on_while_the_disk_is_slow() {
     let out = dir.path().join("run");
     let cancel = AtomicBool::new(false);
     let disk = Arc::new(slow);
-    let report = run_on(disk, &corpus, &spec(), &options, &out, &listen, &cancel).unwrap();
+    let report = run_on(on(disk), &corpus, &spec(), &options, &out, &listen, &cancel).unwrap();
     assert!(met.load(Ordering::Relaxed), "the run waited for the disk");
     let saved = saved.into_inner();
     // None while the first was under way, and all of them whole.
@@ -287,7 +294,7 @@ fn a_weight_that_is_not_finite_ends_the_run_by_step_and_windows_and_never_reache
     run.step(1e-3).unwrap();
     run.progress.step = 1;
     run.save(None).unwrap();
-    let (name, weight) = run.stepper.policy().weights().iter().next().unwrap();
+    let (name, weight) = run.replicas.stepper().policy().weights().iter().next().unwrap();
     let name = name.clone();
     tensor::update(weight, |numbers| numbers[0] = f32::NAN).unwrap();
 
@@ -323,19 +330,24 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
         ..TrainOptions::default()
     };
     let cancel = AtomicBool::new(false);
-    let mut run = prepare(&corpus, &options, dir.path(), &cancel);
+    let run = prepare(&corpus, &options, dir.path(), &cancel);
+    // Nothing finite is left of gradients that those of the third batch are added to.
+    let batches = AtomicU64::new(0);
+    let mut run = learning(
+        run,
+        Box::new(move |stepper, x, state, draw, share, lesson, among| {
+            let third = batches.fetch_add(1, Ordering::Relaxed) == 2;
+            let share = if third { f64::MAX } else { share };
+            stepper.learn_among(x, state, draw, share, lesson, among)
+        }),
+    );
     run.step(1e-3).unwrap();
-    let numbers = |states: Option<States>| states.unwrap().learner.to_vec().unwrap();
-    let before = numbers(run.source.carried());
-
-    // Nothing finite is left of gradients that this one is added to.
-    let zero = run.stepper.policy().zero_state(2).unwrap();
-    let zeros = States { learner: zero.clone(), teacher: None };
-    let Loaded { mut batch, .. } = run.source.draw(0, zeros, &cancel).unwrap();
-    let frames = eval::frames(&mut batch);
-    let Batch { labels, weights, .. } = &batch;
-    let examples = Examples { frames: &frames, labels, weights };
-    run.stepper.learn(examples, &zero, 0, f64::MAX).unwrap();
+    let numbers = |run: &Run| {
+        let states: Vec<_> = run.replicas.carried().into_iter().flatten().collect();
+        assert_eq!(states.len(), 1);
+        states[0].learner.to_vec().unwrap()
+    };
+    let before = numbers(&run);
     match run.step(1e-3).unwrap_err() {
         // Of a step of two batches.
         Error::Diverged { what, batch: 0, windows, .. } => {
@@ -344,19 +356,24 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
         }
         other => panic!("{other}"),
     }
-    assert_eq!(numbers(run.source.carried()), before);
+    assert_eq!(numbers(&run), before);
     run.step(1e-3).unwrap();
-    assert_ne!(numbers(run.source.carried()), before);
+    assert_ne!(numbers(&run), before);
+}
+
+/// The run, of which steps learn in another way.
+fn learning(run: Run<'_>, learn: Learn) -> Run<'_> {
+    Run { replicas: run.replicas.learning(learn), ..run }
 }
 
 /// Steps of more than `windows` windows at a time have too little memory from draw `from` on.
 fn small_device(from: u64, windows: usize) -> Learn {
-    Box::new(move |stepper, x, state, draw, share, lesson| {
+    Box::new(move |stepper, x, state, draw, share, lesson, among| {
         if draw >= from && stepper.micro_batch().is_none_or(|n| n > windows) {
             let text = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
             return Err(candle_core::Error::Msg(text.into()).into());
         }
-        stepper.learn_from(x, state, draw, share, lesson)
+        stepper.learn_among(x, state, draw, share, lesson, among)
     })
 }
 
@@ -392,9 +409,9 @@ fn a_step_without_memory_is_made_again_in_halves_and_the_run_goes_on_to_the_same
             };
             let folder = Folder::new(&out(name));
             std::fs::create_dir_all(out(name)).unwrap();
-            let saver = Saver::start(folder.clone(), good_disk()).unwrap();
-            let run = Run::prepare(&corpus, &spec(), &options, folder, saver, &listen, &cancel);
-            let mut run = Run { learn: small_device(5, 1), ..run.unwrap() };
+            let machine = on(good_disk());
+            let run = Run::prepare(machine, &corpus, &spec(), &options, folder, &listen, &cancel);
+            let mut run = learning(run.unwrap(), small_device(5, 1));
             let stopped = run.train().unwrap();
             let report = run.finish(stopped).unwrap();
             (report, told.into_inner())
@@ -419,7 +436,7 @@ fn one_window_that_does_not_fit_ends_the_run_with_the_last_good_state() {
     let corpus = corpus(dir.path());
     let (options, cancel) = (options(), AtomicBool::new(false));
     let run = prepare(&corpus, &options, dir.path(), &cancel);
-    let mut run = Run { learn: small_device(2, 0), ..run };
+    let mut run = learning(run, small_device(2, 0));
     assert_eq!(run.train().unwrap_err().kind(), sconce_core::Kind::OutOfMemory);
     assert_eq!(run.progress.step, 2);
 }
@@ -463,7 +480,7 @@ fn a_run_that_was_halved_keeps_its_parts_whatever_is_measured_when_it_goes_on() 
     memory.validates(false);
     let limit = memory.owners(2).total() - 1;
     let limited = TrainOptions { memory_limit: Some(limit), ..options() };
-    let windows = |before| Room::plan(&spec(), &limited, false, before).unwrap().windows();
+    let windows = |before| Room::plan(&spec(), &limited, 4, false, before).unwrap().windows();
     assert_eq!([None, Some(4), Some(2)].map(windows), [1, 1, 2]);
 }
 
@@ -477,14 +494,113 @@ fn a_step_that_takes_more_than_the_limit_is_refused_by_its_bytes() {
     let run = prepare(&corpus, &options, dir.path(), &cancel);
     assert_eq!(run.room.windows(), 4);
     // What the plan did not know of.
-    let waste: Learn = Box::new(move |stepper, x, state, draw, share, lesson| {
+    let waste: Learn = Box::new(move |stepper, x, state, draw, share, lesson, among| {
         let wide = stepper.micro_batch().is_none_or(|n| n > 2);
         let more: Vec<u8> = vec![1; if wide { bytes as usize } else { 0 }];
-        let learned = stepper.learn_from(x, state, draw, share, lesson);
+        let learned = stepper.learn_among(x, state, draw, share, lesson, among);
         drop(more);
         learned
     });
-    let mut run = Run { learn: waste, ..run };
+    let mut run = learning(run, waste);
     run.step(1e-3).unwrap();
     assert_eq!(run.room.windows(), 2);
+}
+
+/// Devices that are CPUs beside each other.
+fn cpus<const N: usize>(_: &TrainOptions) -> Result<Devices> {
+    let sum: Option<Box<dyn AllReduce>> = if N > 1 { Some(Box::new(InOrder)) } else { None };
+    Ok(Devices { all: vec![Device::Cpu; N], sum })
+}
+
+const CPUS: [fn(&TrainOptions) -> Result<Devices>; 3] = [cpus::<1>, cpus::<2>, cpus::<4>];
+
+#[test]
+fn a_run_on_several_devices_is_that_on_one_and_goes_on_from_its_states_on_as_many_as_there_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    for (i, unroll) in [Mode::Window, Mode::Carry].into_iter().enumerate() {
+        let options = TrainOptions { unroll, accumulation_steps: 2, resume: true, ..options() };
+        let go = |name: &str, devices, until: u64| {
+            let (losses, cancel) = (RefCell::<Vec<_>>::default(), AtomicBool::new(false));
+            let listen = |event| {
+                if let Event::Step { step, loss, .. } = event {
+                    losses.borrow_mut().push(loss);
+                    cancel.store(step >= until, Ordering::Relaxed);
+                }
+            };
+            let out = dir.path().join(format!("{name}{i}"));
+            let machine = Machine { disk: good_disk(), devices };
+            let report = run_on(machine, &corpus, &spec(), &options, &out, &listen, &cancel);
+            (report.unwrap(), losses.into_inner(), out.join("last.safetensors"))
+        };
+        let (one, losses, last) = go("one", CPUS[0], u64::MAX);
+        for (name, devices) in [("two", CPUS[1]), ("four", CPUS[2])] {
+            let (several, others, others_last) = go(name, devices, u64::MAX);
+            assert!(alike(&others_last, &last), "{name}");
+            assert!(numbers(&others_last) != numbers(&last));
+            assert!(losses.iter().zip(&others).all(|(a, b)| (a - b).abs() < 1e-5), "{others:?}");
+            let score = |report: &RunReport| report.policy.as_ref().unwrap().nll;
+            assert!((score(&one) - score(&several)).abs() < 1e-5);
+            assert_eq!(one.best_step, several.best_step);
+
+            // Stopped, and gone on with: as if nothing had been where devices are as many, and alike where
+            // they are not.
+            let cut = format!("{name} cut");
+            assert_eq!(go(&cut, devices, 5).0.stopped, Stopped::Stopped);
+            let (report, _, cut_last) = go(&cut, devices, u64::MAX);
+            assert_eq!(report.stopped, Stopped::Finished);
+            assert!(numbers(&cut_last) == numbers(&others_last), "{name}");
+            let fewer = format!("{name} fewer");
+            go(&fewer, devices, 5);
+            assert!(alike(&go(&fewer, CPUS[0], u64::MAX).2, &last), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_device_that_fails_ends_the_run_with_its_error_and_the_last_whole_step_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let (options, cancel) = (options(), AtomicBool::new(false));
+    type Failure = fn() -> Result<crate::step::Learned>;
+    let failures: [(&str, Failure); 2] = [
+        ("memory", || Err(Error::not_found("a number"))),
+        ("panic", || panic!("a number was not found")),
+    ];
+    for (name, fail) in failures {
+        let (out, machine) =
+            (dir.path().join(name), Machine { disk: good_disk(), devices: CPUS[2] });
+        std::fs::create_dir_all(&out).unwrap();
+        let folder = Folder::new(&out);
+        let run = Run::prepare(machine, &corpus, &spec(), &options, folder, &|_| (), &cancel);
+        let learn: Learn =
+            Box::new(move |stepper, x, state, draw, share, lesson, among| {
+                match draw == 4 && among.is_some_and(|among| among.first == 3) {
+                    true => fail(),
+                    false => stepper.learn_among(x, state, draw, share, lesson, among),
+                }
+            });
+        let mut run = learning(run.unwrap(), learn);
+        let began = Instant::now();
+        let error = run.train().unwrap_err().to_string();
+        assert!(error.ends_with("not found") && began.elapsed() < Duration::from_secs(20));
+        assert_eq!((run.progress.step, run.replicas.torn()), (4, false));
+        run.save(None).unwrap();
+        assert_eq!(run.saver.finish(&|_| ()).0.step, Some(4));
+    }
+}
+
+#[test]
+fn a_device_without_memory_halves_the_windows_of_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let (options, cancel) = (options(), AtomicBool::new(false));
+    let machine = Machine { disk: good_disk(), devices: CPUS[1] };
+    let folder = Folder::new(dir.path());
+    let run = Run::prepare(machine, &corpus, &spec(), &options, folder, &|_| (), &cancel).unwrap();
+    assert_eq!(run.room.windows(), 2);
+    let mut run = learning(run, small_device(3, 1));
+    let stopped = run.train().unwrap();
+    run.replicas.check().unwrap();
+    assert_eq!((run.progress.step, run.room.windows(), stopped), (12, 1, Stopped::Finished));
 }

@@ -131,7 +131,8 @@ impl Stepper {
         let results = recorded.buffers.results.narrow(0, 0, pending.len())?;
         let rows: Vec<Vec<f64>> = results.to_vec2()?;
         if let Some([updates, ..]) = rows.last().map(|row| &row[row.len() - STATE..]) {
-            self.optimiser.updated_at_once(*updates as u64)?;
+            let updates = self.optimiser.updates().max(*updates as u64);
+            self.optimiser.updated_at_once(updates)?;
         }
         let stepped = pending.iter().zip(&rows).map(|(pending, row)| {
             let (totals, state) = row.split_at(row.len() - STATE);

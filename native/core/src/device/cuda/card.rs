@@ -186,7 +186,7 @@ impl Card {
 /// # Errors
 /// `NoDevice` for one on which policies do not run.
 pub fn memory(ordinal: usize) -> Result<Memory> {
-    super::super::check(ordinal)?;
+    super::super::check(&[ordinal])?;
     match opened(|card| card.ordinal == ordinal) {
         Some(card) => Ok(card.memory()?),
         None => {
@@ -204,7 +204,7 @@ pub fn memory(ordinal: usize) -> Result<Memory> {
 /// # Errors
 /// `NoDevice` for one on which policies do not run.
 pub fn release(ordinal: usize) -> Result<u64> {
-    super::super::check(ordinal)?;
+    super::super::check(&[ordinal])?;
     match opened(|card| card.ordinal == ordinal) {
         Some(card) => Ok(card.release()?),
         None => Ok(0),

@@ -5,6 +5,7 @@
 
 mod card;
 mod graph;
+mod nccl;
 mod pool;
 mod uploads;
 
@@ -26,9 +27,10 @@ pub(crate) use card::full;
 pub use card::{Caching, leave, memory, release, settle, shrink};
 pub(super) use card::{grown, place};
 pub use graph::Graph;
+use nccl::Nccl;
 pub use uploads::Uploads;
 
-use super::Missing;
+use super::{AllReduce, Missing};
 use crate::error::panic_message;
 use crate::{Error, Kind, Result};
 use card::Card;
@@ -44,7 +46,7 @@ type Found<T> = std::result::Result<T, Missing>;
 /// Candle's own choice is a stream for each thread, between which nothing waits.
 pub fn open(ordinal: usize) -> Result<Device> {
     let refused = |missing| Error::NoDevice { device: format!("cuda:{ordinal}"), missing };
-    look(ordinal).map_err(refused)?;
+    look(&[ordinal]).map_err(refused)?;
     let opened = guard(|| Ok(Card::of(ordinal).and_then(|card| card.device()))).map_err(refused)?;
     opened.map_err(|error| match error {
         full if full.kind() == Kind::OutOfMemory => full,
@@ -53,13 +55,18 @@ pub fn open(ordinal: usize) -> Result<Device> {
     })
 }
 
-/// What is missing for work on a card, if anything is. Makes no context and takes no memory.
-pub(super) fn look(ordinal: usize) -> Found<()> {
+/// What is missing for work on cards, if anything is. Makes no context and takes no memory.
+pub(super) fn look(ordinals: &[usize]) -> Found<()> {
     guard(|| {
         driver()?;
-        card(ordinal)?;
-        libraries()
+        ordinals.iter().try_for_each(|&ordinal| card(ordinal))?;
+        libraries()?;
+        if ordinals.len() > 1 { nccl::look() } else { Ok(()) }
     })
+}
+
+pub(super) fn all_reduce(devices: &[Device]) -> Result<Box<dyn AllReduce>> {
+    Ok(Box::new(Nccl::of(devices)?))
 }
 
 /// The crate below panics where a library is not what it takes it for.

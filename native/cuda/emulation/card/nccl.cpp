@@ -1,0 +1,81 @@
+// The functions of libnccl.so.2 by which the cards of one process add up what they have. Parts are added in the order
+// of the cards.
+#include "card.h"
+#include <map>
+
+#define NCCL extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// As ncclResult_t, ncclDataType_t and ncclRedOp_t.
+enum { SUCCESS = 0, INVALID_ARGUMENT = 4 };
+enum { FLOAT32 = 7 };
+enum { SUM = 0 };
+
+struct Team {
+  size_t cards;
+};
+
+struct Communicator {
+  std::shared_ptr<Team> team;
+  size_t card;
+};
+
+struct Part {
+  const float *from;
+  float *to;
+  size_t count;
+  void *stream;
+};
+
+thread_local int depth = 0;
+// What a group has asked for, by card.
+thread_local std::map<std::shared_ptr<Team>, std::map<size_t, Part>> asked;
+
+void begin(const Team &team, const std::map<size_t, Part> &parts) {
+  if (parts.size() != team.cards)
+    card::die("a sum of %zu cards, of which %zu come: the others would wait for ever", team.cards, parts.size());
+  std::vector<Part> all;
+  std::vector<void *> streams;
+  for (const auto &[_, part] : parts) {
+    if (part.count != parts.begin()->second.count) card::die("a sum of parts of different lengths");
+    all.push_back(part);
+    streams.push_back(part.stream);
+  }
+  card::together(streams, "a sum of NCCL", [all] {
+    for (size_t i = 0; i < all[0].count; i++) {
+      float sum = 0;
+      for (const Part &part : all) sum += part.from[i];
+      for (const Part &part : all) part.to[i] = sum;
+    }
+  });
+}
+
+} // namespace
+
+NCCL int ncclGetVersion(int *version) { return *version = 23000, SUCCESS; }
+
+NCCL int ncclCommInitAll(void **communicators, int count, const int *) {
+  if (count < 1) return INVALID_ARGUMENT;
+  auto team = std::make_shared<Team>(Team{size_t(count)});
+  for (int i = 0; i < count; i++) communicators[i] = new Communicator{team, size_t(i)};
+  return SUCCESS;
+}
+
+NCCL int ncclCommAbort(void *communicator) { return delete static_cast<Communicator *>(communicator), SUCCESS; }
+
+NCCL int ncclGroupStart() { return depth++, SUCCESS; }
+
+NCCL int ncclGroupEnd() {
+  if (--depth > 0) return SUCCESS;
+  for (const auto &[team, parts] : asked) begin(*team, parts);
+  return asked.clear(), SUCCESS;
+}
+
+NCCL int ncclAllReduce(const void *from, void *to, size_t count, int type, int what, void *handle, void *stream) {
+  if (type != FLOAT32 || what != SUM) return INVALID_ARGUMENT;
+  if (depth == 0) card::die("one card alone asks for a sum of several: it would wait for ever");
+  const auto &[team, card] = *static_cast<Communicator *>(handle);
+  asked[team][card] = {static_cast<const float *>(from), static_cast<float *>(to), count, stream};
+  return SUCCESS;
+}
