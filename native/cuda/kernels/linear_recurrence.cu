@@ -81,21 +81,28 @@ struct MinLstm : OwnWeights {
   static constexpr int INPUTS = 3, WEIGHTS = 0;
   float eps;
 
+  // What stays of h, and what is taken of c. By logarithms, less the larger gate's: two closed gates have a ratio too.
+  __device__ void shares(const float *x, float &keep, float &take) const {
+    const float log_f = -softplus(-x[0]), log_i = -softplus(-x[1]), most = fmaxf(log_f, log_i);
+    const float f = expf(log_f - most), i = expf(log_i - most);
+    const float scale = 1.0f / (f + i + expf(logf(eps) - most));
+    keep = f * scale;
+    take = i * scale;
+  }
+
   __device__ void gates(const float *x, const float *, float &a, float &b) const {
-    const float f = sigmoid(x[0]), i = sigmoid(x[1]);
-    const float scale = 1.0f / (f + i + eps);
-    a = f * scale;
-    b = i * scale * x[2];
+    float take;
+    shares(x, a, take);
+    b = take * x[2];
   }
 
   __device__ void backward(const float *x, const float *, float h, float g, float &a, float *dx, float *) const {
-    const float f = sigmoid(x[0]), i = sigmoid(x[1]);
-    const float scale = 1.0f / (f + i + eps);
-    const float keep = f * scale, take = i * scale;
+    float keep, take;
+    shares(x, keep, take);
     a = keep;
     // d keep / d ln f = keep (1 - keep), d take / d ln f = -keep take, and the other way round.
-    dx[0] = g * (h * (1.0f - keep) - x[2] * take) * keep * (1.0f - f);
-    dx[1] = g * (x[2] * (1.0f - take) - h * keep) * take * (1.0f - i);
+    dx[0] = g * (h * (1.0f - keep) - x[2] * take) * keep * sigmoid(-x[0]);
+    dx[1] = g * (x[2] * (1.0f - take) - h * keep) * take * sigmoid(-x[1]);
     dx[2] = g * take;
   }
 };

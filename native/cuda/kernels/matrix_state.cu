@@ -10,6 +10,11 @@
 // f32. Frames of a row from its length on do not exist: y is 0 there, they have no gradient, and the last state is the
 // one before them; without lengths all have all.
 //
+// Where keys turn (Sun et al. 2023, eq. 5 and 6) S is turned as well after each frame, so that it is as the next query
+// sees it: turns [FRAMES + 1, 2, key / 2] has the cosines and sines of so many frames of the pairs (i, i + key / 2) of
+// a key, null where none turn. Within a chunk it is queries and keys that turn, after it the state; the two of a pair
+// lie side by side.
+//
 // A block for VALUES rows of the state of a head (y of the grid: heads, and slices of each) of a row (x): a warp for
 // each 16 keys, so that all of them are at least `key`, a thread for 4 keys of 4 rows. Frames go by chunks, whose
 // inputs lie in shared memory. Forward keeps the states before each chunk, in an order of its own, [b, chunks,
@@ -23,7 +28,7 @@ namespace {
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 // Of a chunk, and of a part of it.
-constexpr int FRAMES = 8, PART = 4;
+constexpr int FRAMES = 8, PART = 2;
 // Rows of a state that a block has.
 constexpr int VALUES = 32;
 // Keys of a warp.
@@ -39,6 +44,7 @@ template <typename T> struct Inputs {
   const T *streams, *gates;
   const float *constant;
   const int *lengths;
+  const float *turns;
   int batch, time, width, heads, shared, key, value, wide, q, k, v, kind;
   float scale;
 
@@ -65,9 +71,22 @@ template <typename T> struct Inputs {
     return row < value ? read(streams + frame(t) * width + v + head() * value + row) : 1.0f;
   }
 
-  // Where q or k of the head lie in the streams, from `first` on.
-  __device__ const T *key_of(int t, int first) const {
-    return streams + frame(t) * width + first + head() / shared * key;
+  // Which number of a key lies at a place of its own.
+  __device__ int number(int place) const {
+    return !turns ? place : place % 2 == 0 ? place / 2 : place / 2 + key / 2;
+  }
+
+  // A number of q or k of the head, which lie in the streams from `first` on, after f turns.
+  __device__ float key_of(int t, int first, int place, int f) const {
+    const T *from = streams + frame(t) * width + first + head() / shared * key;
+    const float own = read(from + number(place));
+    return turns ? turned(own, read(from + number(place ^ 1)), place, f, 1.0f) : own;
+  }
+
+  // One of a pair, from it and the other, after f turns: there with `way` 1, back with -1.
+  __device__ float turned(float own, float other, int place, int f, float way) const {
+    const float *turn = turns + f * key + place / 2;
+    return own * turn[0] + (place % 2 == 0 ? -way : way) * other * turn[key / 2];
   }
 };
 
@@ -83,8 +102,8 @@ template <int MOST_KEYS> struct Chunk {
     for (int at = threadIdx.x; at < count * keys; at += blockDim.x) {
       const int f = at / keys, j = at % keys, t = first + f;
       const bool there = t < present && j < in.key;
-      q[f][j] = there ? read(in.key_of(t, in.q) + j) : 0.0f;
-      k[f][j] = there ? read(in.key_of(t, in.k) + j) : 0.0f;
+      q[f][j] = there ? in.key_of(t, in.q, j, f) : 0.0f;
+      k[f][j] = there ? in.key_of(t, in.k, j, f) : 0.0f;
       fade[f][j] = there ? expf(in.log_decay(t, j)) : 1.0f;
     }
 #pragma unroll 1
@@ -115,7 +134,7 @@ template <typename T> __device__ void read_state(const Inputs<T> &in, const Plac
   for (int i = 0; i < TILE; i++)
     for (int j = 0; j < TILE; j++) {
       const int row = in.first_row() + place.row + i, key = place.key + j;
-      s[i][j] = from && row < in.wide && key < in.key ? from[(head + row) * in.key + key] : 0.0f;
+      s[i][j] = from && row < in.wide && key < in.key ? from[(head + row) * in.key + in.number(key)] : 0.0f;
     }
 }
 
@@ -125,8 +144,21 @@ __device__ void write_state(const Inputs<T> &in, const Place &place, float *to, 
   for (int i = 0; i < TILE; i++)
     for (int j = 0; j < TILE; j++) {
       const int row = in.first_row() + place.row + i, key = place.key + j;
-      if (row < in.wide && key < in.key) to[(head + row) * in.key + key] = s[i][j];
+      if (row < in.wide && key < in.key) to[(head + row) * in.key + in.number(key)] = s[i][j];
     }
+}
+
+// Turns a state, or its gradient, by f frames.
+template <typename T> __device__ void turn(const Inputs<T> &in, const Place &place, int f, float way, Tile &s) {
+  if (!in.turns) return;
+  for (int j = 0; j < TILE; j += 2) {
+    if (place.key + j >= in.key) return;
+    for (int i = 0; i < TILE; i++) {
+      const float a = s[i][j], b = s[i][j + 1];
+      s[i][j] = in.turned(a, b, place.key + j, f, way);
+      s[i][j + 1] = in.turned(b, a, place.key + j + 1, f, way);
+    }
+  }
 }
 
 // The state that is kept before a chunk: numbers of this thread are blockDim.x apart.
@@ -206,9 +238,10 @@ __device__ void forward(const Inputs<T> &in, const float *first_state, T *y, flo
           read[i] = 0.0f;
           for (int j = 0; j < TILE; j++) read[i] += s[i][j] * chunk.q[f][place.key + j];
         }
-        const int which = sum_of_keys(read);
-        reads[f][warp][place.row + which] = read[0];
+        const int row = sum_of_keys(read);
+        reads[f][warp][place.row + row] = read[0];
       }
+      turn(in, place, min(count, present - first), -1.0f, s);
       __syncthreads();
     }
 #pragma unroll 1
@@ -220,6 +253,10 @@ __device__ void forward(const Inputs<T> &in, const float *first_state, T *y, flo
     }
   }
   write_state(in, place, last, s);
+}
+
+template <typename T> __device__ float turned_back(const Inputs<T> &in, const float *d, int place, int f) {
+  return in.turns ? in.turned(d[place], d[place ^ 1], place, f, -1.0f) : d[place];
 }
 
 // Gradients: dy and d_last come in, the latter null where there is none. d_streams gets those of v, in their columns.
@@ -255,6 +292,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
         const bool there = first + f < present && row < in.wide;
         d_read[f][i] = there ? read(dy + (in.frame(first + f) * in.heads + head) * in.wide + row) : 0.0f;
       }
+      turn(in, place, min(count, present - first), 1.0f, ds);
       __syncthreads();
 
 #pragma unroll 1
@@ -287,16 +325,17 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
               to_log[j] += ds[i][j] * s[n][i][j];
             }
           }
-          const int which = sum_of_rows(to_q);
+          const int row = sum_of_keys(to_x);
+          dx[f][warp][place.row + row] = to_x[0];
+          const int key = sum_of_rows(to_q);
           sum_of_rows(to_k);
           sum_of_rows(to_log);
           // Lanes that differ in the last step alone have the same.
           if ((lane & ACROSS) == 0) {
-            dq[f][place.key + which] = to_q[0];
-            dk[f][place.key + which] = to_k[0];
-            d_log[f][place.key + which] = to_log[0];
+            dq[f][place.key + key] = to_q[0];
+            dk[f][place.key + key] = to_k[0];
+            d_log[f][place.key + key] = to_log[0];
           }
-          dx[f][warp][place.row + sum_of_keys(to_x)] = to_x[0];
         }
       }
       __syncthreads();
@@ -313,11 +352,12 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
       float log = 0.0f, input = 0.0f;
 #pragma unroll 1
       for (int j = lane; j < in.key; j += WARP) {
-        to_keys[j] = there ? dq[f][j] : 0.0f;
-        to_keys[groups * in.key + j] = there ? dk[f][j] : 0.0f;
+        const int number = in.number(j);
+        to_keys[number] = there ? turned_back(in, dq[f], j, f) : 0.0f;
+        to_keys[groups * in.key + number] = there ? turned_back(in, dk[f], j, f) : 0.0f;
         const float d = there ? d_log[f][j] : 0.0f;
         log += d;
-        if (in.kind == KEY) to_gates[head * in.key + j] = d;
+        if (in.kind == KEY) to_gates[head * in.key + number] = d;
       }
       if (there && row < in.wide) {
 #pragma unroll 1
@@ -360,25 +400,27 @@ __device__ void gather(const float *d_keys, T *d_streams, long long frames, int 
 
 } // namespace
 
+#define INPUTS(T)                                                                                                     \
+  Inputs<T> {                                                                                                         \
+    streams, gates, constant, lengths, turns, batch, time, width, heads, shared, key, value, wide, q, k, v, kind,     \
+        scale                                                                                                         \
+  }
+
 #define MATRIX_STATE(T, name, SIZE)                                                                                   \
   extern "C" __global__ void matrix_state_##name##_forward_##SIZE(                                                    \
       const T *__restrict__ streams, const T *__restrict__ gates, const float *__restrict__ constant,                 \
-      const int *__restrict__ lengths, const float *__restrict__ first, T *__restrict__ y, float *__restrict__ last,  \
-      float *__restrict__ kept, int batch, int time, int width, int heads, int shared, int key, int value, int wide,  \
-      int q, int k, int v, int kind, float scale) {                                                                   \
-    forward<SIZE>(Inputs<T>{streams, gates, constant, lengths, batch, time, width, heads, shared, key, value, wide,   \
-                            q, k, v, kind, scale},                                                                    \
-                  first, y, last, kept);                                                                              \
+      const int *__restrict__ lengths, const float *__restrict__ turns, const float *__restrict__ first,              \
+      T *__restrict__ y, float *__restrict__ last, float *__restrict__ kept, int batch, int time, int width,          \
+      int heads, int shared, int key, int value, int wide, int q, int k, int v, int kind, float scale) {              \
+    forward<SIZE>(INPUTS(T), first, y, last, kept);                                                                   \
   }                                                                                                                   \
   extern "C" __global__ void matrix_state_##name##_backward_##SIZE(                                                   \
       const T *__restrict__ streams, const T *__restrict__ gates, const float *__restrict__ constant,                 \
-      const int *__restrict__ lengths, const float *__restrict__ kept, const T *__restrict__ dy,                      \
-      const float *__restrict__ d_last, T *__restrict__ d_streams, float *__restrict__ d_first,                       \
-      float *__restrict__ d_keys, float *__restrict__ d_gates, int batch, int time, int width, int heads, int shared, \
-      int key, int value, int wide, int q, int k, int v, int kind, float scale) {                                     \
-    backward<SIZE>(Inputs<T>{streams, gates, constant, lengths, batch, time, width, heads, shared, key, value, wide,  \
-                             q, k, v, kind, scale},                                                                   \
-                   kept, dy, d_last, d_streams, d_first, d_keys, d_gates);                                            \
+      const int *__restrict__ lengths, const float *__restrict__ turns, const float *__restrict__ kept,               \
+      const T *__restrict__ dy, const float *__restrict__ d_last, T *__restrict__ d_streams,                          \
+      float *__restrict__ d_first, float *__restrict__ d_keys, float *__restrict__ d_gates, int batch, int time,      \
+      int width, int heads, int shared, int key, int value, int wide, int q, int k, int v, int kind, float scale) {   \
+    backward<SIZE>(INPUTS(T), kept, dy, d_last, d_streams, d_first, d_keys, d_gates);                                 \
   }
 
 #define MATRIX_STATES(T, name)                                                                                        \

@@ -25,6 +25,7 @@ modules! {
     COLUMNS "columns"
     LINEAR_RECURRENCE "linear_recurrence"
     LOSS "loss"
+    MATRIX_STATE "matrix_state"
     NORM "norm"
     RECURRENT "recurrent"
     ROWS "rows"

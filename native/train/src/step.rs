@@ -27,7 +27,12 @@ use crate::optimiser::{Optimiser, OptimiserConfig, Parameter, clip, squared_norm
 use crate::teacher::{Lesson, Teacher};
 
 #[cfg(feature = "cuda")]
-pub mod recorded;
+mod recorded;
+#[cfg(not(feature = "cuda"))]
+mod unrecorded;
+
+/// Steps whose figures may wait on a card.
+pub const MOST_PENDING: usize = 16;
 
 /// Weights, and all that is needed to change them.
 pub struct Stepper {

@@ -169,6 +169,57 @@ fn steps_that_are_composed_are_those_of_our_own_ops() {
     }
 }
 
+/// The same steps, recorded by the first and played by the others; their figures come together.
+#[cfg(feature = "cuda")]
+fn played(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: OptimiserConfig) -> Steps {
+    let bits = policy.spec().heads.parts.iter().map(|head| match head.kind {
+        HeadKind::Bernoulli(bits) => bits,
+        HeadKind::Categorical(_) => 0,
+    });
+    let loss = loss.clone().with_press_rates(&vec![0.3; bits.sum()]);
+    let mut stepper = Stepper::new(policy, &loss, config, 0.5, 7).unwrap();
+    stepper = stepper.unrolling(unroll).averaging(Some(0.9));
+    let (frames, labels, weights) = examples(policy.spec(), BATCH, TIME, 3);
+    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let mut state = stepper.policy().zero_state(BATCH).unwrap();
+    for step in 0..5 {
+        assert!(stepper.records(x));
+        state = stepper.begin(x, &state, step, 3e-3).unwrap().unwrap_or(state);
+    }
+    assert_eq!(stepper.pending(), 5);
+    let stepped = stepper.results().unwrap().into_iter().map(Result::unwrap);
+    let (losses, norms) = stepped.map(|s| (s.losses.total as f32, s.grad_norm as f32)).unzip();
+    assert_eq!(stepper.optimiser().updates(), 5);
+    let averages = numbers(&stepper.averaged().unwrap());
+    let weights = numbers(stepper.policy());
+    Steps { losses, norms, weights, averages, state: state.to_vec().unwrap() }
+}
+
+/// On the card alone.
+#[cfg(feature = "cuda")]
+#[test]
+fn steps_that_are_recorded_and_played_are_those_that_are_launched_one_by_one() {
+    let Some(_) = std::env::var_os("SCONCE_TEST_CARD") else { return };
+    let card = device::open(0).unwrap();
+    let carried = Unroll { carry: true, ..Unroll::default() };
+    let sums = LossOptions { entropy_weight: 0.01, focal_gamma: Some(2.0), ..LossOptions::plain() };
+    let ways = [(LossOptions::plain(), Unroll::default()), (sums, carried)];
+    let adamw = OptimiserConfig::default();
+    for spec in controllers().into_iter().filter(|s| s.heads.kind == HeadsKind::Independent) {
+        let policy = on(&Policy::init(&spec, 4).unwrap(), &card);
+        for (way, (loss, unroll)) in ways.iter().enumerate() {
+            let want = steps(&policy, loss, *unroll, adamw);
+            let got = played(&policy, loss, *unroll, adamw);
+            let what = |of: &str| format!("{of} of {}, way {way}", spec.backbone.name());
+            assert_near(&got.losses, &want.losses, 1e-6, &what("losses"));
+            assert_near(&got.norms, &want.norms, 1e-6, &what("norms"));
+            assert_near(&got.weights, &want.weights, 1e-6, &what("weights"));
+            assert_near(&got.averages, &want.averages, 1e-6, &what("averages"));
+            assert_near(&got.state, &want.state, 1e-6, &what("state"));
+        }
+    }
+}
+
 /// Some frames one after the other: logits and choices of each, and the state after them.
 fn play(policy: &Policy, context: &Context) -> (Vec<f32>, Vec<u16>, Vec<f32>) {
     let (frames, _, _) = examples(policy.spec(), BATCH, TIME, 5);

@@ -1,14 +1,15 @@
 //! Ops composed of candle's beside the ops themselves; on a card too, if that is asked for.
 
 use candle_core::{DType, Device, Tensor, Var};
-use sconce_core::Result;
 use sconce_core::ops::composed::forced;
 use sconce_core::weights::Weight;
+use sconce_core::{Precision, Result};
 
 use super::{card, gradient, noise, values};
 
-/// Of the largest number.
+/// Of the largest number; of numbers of 16 bits, whose like have a precision of 2^-9.
 const TOLERANCE: f32 = 1e-4;
+const ROUNDED: f32 = 2e-2;
 
 /// What `op` makes of variables with these values, and the gradients of each of them, is the same when it
 /// is composed: of numbers of 32 bits, and of numbers of 64, which no op of ours takes, so that none of
@@ -17,10 +18,44 @@ pub fn check(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec
     let want = run(inputs, (&Device::Cpu, DType::F32), &op);
     for (device, dtype) in elsewhere() {
         let got = forced(|| run(inputs, (&device, dtype), &op));
-        assert_eq!(got.len(), want.len());
-        for ((what, got), (_, want)) in got.iter().zip(&want) {
-            compare(&format!("{name} of {dtype:?} on {:?}, {what}", device.location()), got, want);
-        }
+        let name = format!("{name} of {dtype:?} on {:?}", device.location());
+        compare_all(&name, &got, &want, TOLERANCE);
+    }
+}
+
+/// On a card, if that is asked for, `op` is the same but for rounding where operands of products are of bf16, and where
+/// all numbers are.
+pub fn check_in_bf16(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
+    let ways = [(Precision::Bf16, DType::F32), (Precision::F32, DType::BF16)];
+    rounded(name, inputs, op, &ways);
+}
+
+fn compare_all(name: &str, got: &[(String, Tensor)], want: &[(String, Tensor)], tolerance: f32) {
+    assert_eq!(got.len(), want.len());
+    for ((what, got), (_, want)) in got.iter().zip(want) {
+        compare(&format!("{name}, {what}"), got, want, tolerance);
+    }
+}
+
+/// As [`check`], and on a card in numbers of 16 bits besides, where kernels have all of the arithmetic.
+pub fn check_kernels(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
+    check(name, inputs, &op);
+    rounded(name, inputs, &op, &[(Precision::F32, DType::BF16)]);
+}
+
+fn rounded(
+    name: &str,
+    inputs: &[Tensor],
+    op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>,
+    ways: &[(Precision, DType)],
+) {
+    let Some(card) = card() else { return };
+    let to = |t: &Tensor, dtype| t.to_dtype(dtype).unwrap();
+    let inputs: Vec<_> = inputs.iter().map(|t| to(&to(t, DType::BF16), DType::F32)).collect();
+    let want = run(&inputs, (&Device::Cpu, DType::F32), &op);
+    for &(precision, dtype) in ways {
+        let got = precision.during(|| run(&inputs, (&card, dtype), &op));
+        compare_all(&format!("{name} of {dtype:?} in {precision}"), &got, &want, ROUNDED);
     }
 }
 
@@ -30,14 +65,14 @@ pub fn elsewhere() -> Vec<(Device, DType)> {
     [(Device::Cpu, DType::F32), (Device::Cpu, DType::F64)].into_iter().chain(on_card).collect()
 }
 
-fn compare(what: &str, got: &Tensor, want: &Tensor) {
+fn compare(what: &str, got: &Tensor, want: &Tensor, tolerance: f32) {
     assert_eq!(got.dims(), want.dims(), "{what}");
     let (got, want) = (values(got), values(want));
     let scale = want.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     assert!(scale > 0.0, "{what}: nothing but zeros");
     for (i, (got, want)) in got.iter().zip(&want).enumerate() {
         // Not so if one of them is not a number.
-        let near = (got - want).abs() <= TOLERANCE * scale;
+        let near = (got - want).abs() <= tolerance * scale;
         assert!(near, "{what}, number {i}: {got} for {want} at a scale of {scale}");
     }
 }

@@ -53,7 +53,8 @@ impl Attention {
     }
 
     fn cache(&self, keys: &Tensor, values: &Tensor) -> Cache {
-        Cache { keys: keys.clone(), values: values.clone(), seen: self.seen.clone() }
+        let seen = self.seen.to_device(keys.device()).unwrap();
+        Cache { keys: keys.clone(), values: values.clone(), seen }
     }
 
     fn run(&self, qkv: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Vec<Tensor>> {

@@ -1,13 +1,15 @@
 //! Ops along the frames of a game are the same composed of candle's ops.
 
-use crate::common::composed::check;
+use crate::common::composed::{check, check_in_bf16};
 use crate::common::{noise, values};
 use sconce_core::ops;
 use sconce_core::ops::composed::forced;
+use sconce_core::weights::Weight;
 
 #[test]
 fn convolutions_are_what_they_are() {
-    for (time, kernel) in [(43, 4), (2, 4), (1, 2)] {
+    // The last one is longer than a kernel's thread holds.
+    for (time, kernel) in [(43, 4), (2, 4), (1, 2), (20, 9)] {
         let inputs = [
             noise(&[3, time, 6], 1),
             noise(&[6, 1, kernel], 2),
@@ -17,12 +19,15 @@ fn convolutions_are_what_they_are() {
         for (silu, lengths) in [(false, None), (true, Some([time, 0, time - 1]))] {
             for bias in [false, true] {
                 let name = format!("convolution of {time}, {kernel}, {silu}, {bias}");
-                check(&name, &inputs[..if bias { 4 } else { 3 }], |t| {
+                let inputs = &inputs[..if bias { 4 } else { 3 }];
+                let op = |t: &[Weight]| {
                     let bias = t.get(3).map(|bias| &**bias);
                     let lengths = lengths.map(Into::into);
                     let (y, next) = ops::causal_conv(&t[0], &t[1], bias, &t[2], silu, lengths)?;
                     Ok(vec![y, next])
-                });
+                };
+                check(&name, inputs, op);
+                check_in_bf16(&name, inputs, op);
             }
         }
     }

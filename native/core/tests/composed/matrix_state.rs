@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::composed::check;
+use crate::common::composed::{check, check_kernels};
 use crate::common::noise;
 use candle_core::{DType, Device, Tensor};
 use sconce_core::ops::attention::THETA;
@@ -12,6 +12,8 @@ use sconce_core::ops::matrix_state::{
     Decay, Options, Readout, log_sigmoid, matrix_state, mlstm_gates, ssd_gates,
 };
 use sconce_core::ops::rotary::Rotary;
+use sconce_core::ops::tensor::moved;
+use sconce_core::weights::Weight;
 
 const TIME: usize = 45;
 
@@ -55,16 +57,22 @@ fn check_state(options: &Options, columns: usize, read: Read) {
     inputs.extend(gates);
     inputs.extend((read == Read::Skip).then(|| noise(&[heads], 5)));
     let m = noise(&[3, TIME, heads], 6);
-    check(&format!("{options:?}, {read:?}"), &inputs, |t| {
+    let name = format!("{options:?}, {read:?}");
+    let op = |t: &[Weight]| {
         let readout = match read {
             Read::Plain => Readout::Plain,
             Read::Skip => Readout::Skip(t[2 + usize::from(gated)].clone()),
-            Read::Normalised => Readout::Normalised(m.to_dtype(t[0].dtype())?),
+            Read::Normalised => Readout::Normalised(moved(&m, &t[0])?),
         };
         let gates = gated.then(|| &*t[2]);
         let (y, last) = matrix_state(&t[0], gates, &t[1], readout, options)?;
         Ok(vec![y, last])
-    });
+    };
+    match read {
+        // What is divided is rounded before.
+        Read::Normalised => check(&name, &inputs, op),
+        _ => check_kernels(&name, &inputs, op),
+    }
 }
 
 #[test]
@@ -148,12 +156,12 @@ fn gates_of_an_mlstm_are_those_of_the_op() {
             None => Ok(x),
             Some(lengths) => {
                 let mask = lengths.iter().flat_map(|&n| (0..TIME).map(move |t| u8::from(t < n)));
-                let mask = Tensor::from_iter(mask, &Device::Cpu)?.to_dtype(x.dtype())?;
+                let mask = Tensor::from_iter(mask, x.device())?.to_dtype(x.dtype())?;
                 x.broadcast_mul(&mask.reshape((3, TIME, 1))?)
             }
         };
         check(&format!("{lengths:?}"), std::slice::from_ref(&raw), |t| {
-            let gates = mlstm_gates(&t[0], &first.to_dtype(t[0].dtype())?, &lengths)?;
+            let gates = mlstm_gates(&t[0], &moved(&first, &t[0])?, &lengths)?;
             Ok(vec![within(gates.gates)?, within(gates.m)?, gates.last])
         });
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::composed::check;
+use crate::common::composed::{check, check_kernels};
 use crate::common::{noise, values};
 use candle_core::Tensor;
 use sconce_core::ops::composed::forced;
@@ -34,7 +34,7 @@ fn cell(
         let mut inputs = inputs(time);
         inputs.push(noise(&[3, C], 9));
         let name = format!("{name}, {time} frames, {lengths:?}");
-        check(&name, &inputs, |t| Ok(vec![op(t, lengths.clone())?]));
+        check_kernels(&name, &inputs, |t| Ok(vec![op(t, lengths.clone())?]));
     }
 }
 
@@ -157,7 +157,7 @@ fn a_selective_scan_with_everything_is_what_it_is() {
     for (time, lengths) in windows() {
         for dt in [&[3, time, C][..], &[C]] {
             let name = format!("all of a scan, {time} frames, {lengths:?}, dt {dt:?}");
-            check(&name, &selective([3, time, C, 5], dt), |t| {
+            check_kernels(&name, &selective([3, time, C, 5], dt), |t| {
                 let inputs = Selective {
                     u: &t[0],
                     dt: &t[5],
@@ -185,7 +185,7 @@ fn a_selective_scan_with_nothing_more_than_it_needs_is_what_it_is() {
         numbers.truncate(6);
         numbers[4] = numbers[4].exp().unwrap().neg().unwrap();
         numbers[5] = numbers[5].abs().unwrap();
-        check(&format!("the least of a scan, {time} frames, {lengths:?}"), &numbers, |t| {
+        check_kernels(&format!("the least of a scan, {time} frames, {lengths:?}"), &numbers, |t| {
             let inputs = Selective {
                 u: &t[0],
                 dt: &t[5],
@@ -258,7 +258,7 @@ fn a_wkv_is_what_it_is() {
     for (time, lengths) in windows() {
         let mut inputs = rwkv(time);
         inputs.extend([noise(&[3, C], 5), noise(&[3, C], 6)]);
-        check(&format!("wkv, {time} frames, {lengths:?}"), &inputs, |t| {
+        check_kernels(&format!("wkv, {time} frames, {lengths:?}"), &inputs, |t| {
             let [k, v, w, u, mean, weight] = std::array::from_fn(|i| &*t[i]);
             Ok(ops::wkv(Wkv { k, v, w, u, mean, weight }, lengths.clone())?.into())
         });

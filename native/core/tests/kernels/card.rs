@@ -85,7 +85,7 @@ fn read<'a>(
 ) {
     match argument {
         Argument::Memory { bytes, .. } => {
-            stream.memcpy_dtoh(there.next().unwrap(), bytes).unwrap();
+            stream.memcpy_dtoh(there.next().unwrap(), &mut **bytes).unwrap();
         }
         Argument::Pointers(all) => all.iter_mut().for_each(|a| read(a, stream, &mut *there)),
         _ => {}

@@ -2,7 +2,9 @@
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
+use sconce_core::ops::attention::THETA;
 use sconce_core::ops::matrix_state::{Decay, Options, Readout, matrix_state};
+use sconce_core::ops::rotary::Rotary;
 use sconce_core::ops::tensor;
 use sconce_core::rng::Rng;
 
@@ -34,15 +36,20 @@ const SHAPES: [Shape; 4] = [
     Shape { batch: 1, time: 1, heads: 1, shared: 1, key: 1, value: 1 },
     Shape { batch: 2, time: 11, heads: 2, shared: 1, key: 18, value: 35 },
     Shape { batch: 3, time: 16, heads: 4, shared: 2, key: 5, value: 3 },
-    Shape { batch: 1, time: 9, heads: 1, shared: 1, key: 67, value: 8 },
+    Shape { batch: 1, time: 9, heads: 1, shared: 1, key: 70, value: 8 },
 ];
 
 const SCALE: f32 = 0.7;
+
+/// Where each number of a key fades by itself, as the kernel counts.
+const KEY: usize = 3;
 
 struct Case {
     shape: Shape,
     /// As the kernel counts them.
     kind: usize,
+    /// Whether keys turn.
+    turns: bool,
     lengths: Vec<usize>,
     constant: Vec<f32>,
     streams: Vec<f32>,
@@ -57,7 +64,7 @@ type Results = Vec<(&'static str, Vec<f32>)>;
 impl Case {
     /// Numbers that T has where a kernel reads T; the last row is as long as there are frames, the others are
     /// shorter, the first one empty if there are two. Decays are near 1, middling, and next to nothing.
-    fn new<T: Element>(shape: Shape, kind: usize) -> Self {
+    fn new<T: Element>(shape: Shape, kind: usize, turns: bool) -> Self {
         let Shape { batch, time, heads, shared, key, value } = shape;
         let numbers = |name: &str, count: usize, number: &dyn Fn(f32) -> f32| {
             let rng = Rng::new(1, name, count as u64);
@@ -70,6 +77,7 @@ impl Case {
         let mut case = Case {
             shape,
             kind,
+            turns,
             lengths: (0..batch)
                 .map(|row| time * (row + 1 - usize::from(batch > 1 && row == 0)) / batch)
                 .collect(),
@@ -110,10 +118,22 @@ impl Case {
             q: keys,
             k: 0,
             v: 2 * keys + 1,
+            rotary: self.turns.then(|| Rotary::new(key, 32, THETA).unwrap().into()),
             scale: SCALE,
             lengths: Some(self.lengths.clone().into()),
             ..Options::side_by_side(heads, key, value, decay)
         }
+    }
+
+    /// Cosines and sines of the frames of a chunk, and of the one after it, where keys turn.
+    fn angles(&self) -> Vec<f32> {
+        let half = self.shape.key / 2;
+        let angle = |i: usize| {
+            let (position, pair) = ((i / half / 2) as f64, (i % half) as f64);
+            let (sin, cos) = (position * THETA.powf(-pair / half as f64)).sin_cos();
+            if i / half % 2 == 0 { cos as f32 } else { sin as f32 }
+        };
+        (0..(FRAMES + 1) * 2 * half * usize::from(self.turns)).map(angle).collect()
     }
 
     fn width(&self) -> usize {
@@ -156,8 +176,9 @@ impl Case {
         let mut lengths = Memory::<i32>::of(&lengths);
         let [mut streams, mut gates, mut dy] =
             [&self.streams, &self.gates, &self.dy].map(|x| Memory::<T>::of(x));
-        let [mut constant, mut state, mut d_last] =
-            [&self.constant, &self.state, &self.d_last].map(|x| Memory::<f32>::of(x));
+        let [mut constant, mut state, mut d_last, mut angles] =
+            [&self.constant, &self.state, &self.d_last, &self.angles()]
+                .map(|x| Memory::<f32>::of(x));
         let (mut y, mut d_streams) =
             (Memory::<T>::unwritten(self.dy.len()), Memory::<T>::unwritten(self.streams.len()));
         let [mut last, mut d_first] = [(); 2].map(|()| Memory::<f32>::unwritten(self.state.len()));
@@ -169,10 +190,7 @@ impl Case {
         let (grid, block) = ([batch as u32, (heads * slices) as u32, 1], [threads as u32, 1, 1]);
         let size = if key > 64 { 128 } else { 64 };
         let kernel = |way: &str| format!("matrix_state_{}_{way}_{size}", T::NAME);
-        let sizes = || {
-            let sizes = [batch, time, width, heads, shared, key, value, value, q, k, v, self.kind];
-            sizes.into_iter().map(|v| Int(v as i32)).chain([Float(SCALE)])
-        };
+        let sizes = [batch, time, width, heads, shared, key, value, value, q, k, v, self.kind];
         fn given<T: Element>(x: &mut Memory<T>, is: bool) -> Argument<'_> {
             if is { x.argument() } else { Long(0) }
         }
@@ -182,12 +200,14 @@ impl Case {
             given(&mut gates, self.kind > 0),
             given(&mut constant, self.kind == 0),
             lengths.argument(),
+            given(&mut angles, self.turns),
             state.argument(),
             y.argument(),
             last.argument(),
             kept.argument(),
         ];
-        arguments.extend(sizes());
+        arguments.extend(sizes.map(|v| Int(v as i32)));
+        arguments.push(Float(SCALE));
         kernels.launch(&kernel("forward"), grid, block, &mut arguments);
 
         let mut arguments = vec![
@@ -195,6 +215,7 @@ impl Case {
             given(&mut gates, self.kind > 0),
             given(&mut constant, self.kind == 0),
             lengths.argument(),
+            given(&mut angles, self.turns),
             kept.argument(),
             dy.argument(),
             d_last.argument(),
@@ -203,7 +224,8 @@ impl Case {
             d_keys.argument(),
             given(&mut d_gates, self.kind > 0),
         ];
-        arguments.extend(sizes());
+        arguments.extend(sizes.map(|v| Int(v as i32)));
+        arguments.push(Float(SCALE));
         kernels.launch(&kernel("backward"), grid, block, &mut arguments);
 
         let mut arguments = vec![d_keys.argument(), d_streams.argument(), Long(frames as i64)];
@@ -227,14 +249,20 @@ impl Case {
 fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
     for (shape, kind) in SHAPES.into_iter().flat_map(|shape| (0..4).map(move |kind| (shape, kind)))
     {
-        if kind == 3 && shape.shared > 1 {
+        if kind == KEY && shape.shared > 1 {
             continue;
         }
-        let case = Case::new::<T>(shape, kind);
-        let (got, want) = (case.launched::<T>(kernels), case.on_cpu());
-        assert_eq!(got.len(), want.len());
-        for ((name, got), (_, want)) in got.into_iter().zip(want) {
-            assert_near(&format!("{name} of {shape:?}, decay {kind}"), &got, &want, rounding);
+        for turns in [false, true] {
+            if turns && (kind == KEY || shape.key % 2 == 1) {
+                continue;
+            }
+            let case = Case::new::<T>(shape, kind, turns);
+            let (got, want) = (case.launched::<T>(kernels), case.on_cpu());
+            assert_eq!(got.len(), want.len());
+            for ((name, got), (_, want)) in got.into_iter().zip(want) {
+                let what = format!("{name} of {shape:?}, decay {kind}, turns: {turns}");
+                assert_near(&what, &got, &want, rounding);
+            }
         }
     }
 }

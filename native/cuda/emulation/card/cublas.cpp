@@ -59,40 +59,48 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void multiply(const
   memcpy(sums, columns, sizeof columns);
 }
 
-// S: what is summed in.
-template <typename T, typename S> void multiply(const Product &p, int of) {
+// Operands of T, a result of C, summed in S.
+template <typename T, typename C, typename S> void multiply(const Product &p, int of) {
   const auto a = parts_of<T, S, ROWS<S>>(p.a, of, false, p.m, p.k);
   const auto b = parts_of<T, S, COLUMNS>(p.b, of, true, p.n, p.k);
-  T *c = reinterpret_cast<T *>(p.c.first) + of * p.c.stride;
+  C *c = reinterpret_cast<C *>(p.c.first) + of * p.c.stride;
   for (int top = 0; top < p.m; top += ROWS<S>)
     for (int left = 0; left < p.n; left += COLUMNS) {
       S sums[COLUMNS * ROWS<S>];
       multiply(a.data() + size_t(top) * p.k, b.data() + size_t(left) * p.k, p.k, sums);
       for (int j = left; j < std::min(left + COLUMNS, p.n); j++)
         for (int i = top; i < std::min(top + ROWS<S>, p.m); i++) {
-          T &to = c[i + j * p.c.ld];
+          C &to = c[i + j * p.c.ld];
           // What is there is not read where nothing of it stays.
           const S before = p.beta == 0 ? S(0) : S(p.beta) * S(to);
-          to = T(S(p.alpha) * sums[(j - left) * ROWS<S> + i - top] + before);
+          to = C(S(p.alpha) * sums[(j - left) * ROWS<S> + i - top] + before);
         }
     }
 }
 
-template <typename T, typename S> void multiply(const Product &p) {
-  for (int of = 0; of < p.count; of++) multiply<T, S>(p, of);
+template <typename T, typename C, typename S> void multiply(const Product &p) {
+  for (int of = 0; of < p.count; of++) multiply<T, C, S>(p, of);
 }
 
-int add(const Library &library, Type type, const Product &p) {
+using Run = void (*)(const Product &);
+
+// Operands and result are of one type, but that those of 16 bits may have a result of f32; nothing for others.
+Run product(int of, int result) {
+  if (of == F32 && result == F32) return multiply<float, float, float>;
+  if (of == F64 && result == F64) return multiply<double, double, double>;
+  if (of == F16 && result == F16) return multiply<__half, __half, float>;
+  if (of == F16 && result == F32) return multiply<__half, float, float>;
+  if (of == BF16 && result == BF16) return multiply<__nv_bfloat16, __nv_bfloat16, float>;
+  if (of == BF16 && result == F32) return multiply<__nv_bfloat16, float, float>;
+  return nullptr;
+}
+
+int add(const Library &library, Run run, const Product &p) {
   if (p.m < 0 || p.n < 0 || p.k < 0 || p.count < 0) return INVALID_VALUE;
   if (p.a.ld < std::max(1, p.a.transposed ? p.k : p.m) || p.b.ld < std::max(1, p.b.transposed ? p.n : p.k) ||
       p.c.ld < std::max(1, p.m))
     return INVALID_VALUE;
   if (p.m == 0 || p.n == 0 || p.count == 0) return SUCCESS;
-  using Run = void (*)(const Product &);
-  const Run run = type == F32   ? Run(multiply<float, float>)
-                  : type == F64 ? Run(multiply<double, double>)
-                  : type == F16 ? Run(multiply<__half, float>)
-                                : Run(multiply<__nv_bfloat16, float>);
   card::add(library.stream, "a product of cuBLAS", [run, p] { run(p); });
   return SUCCESS;
 }
@@ -127,13 +135,12 @@ CUBLAS int cublasGemmStridedBatchedEx(void *handle, int transa, int transb, int 
                                       const void *a, int a_type, int lda, long long stride_a, const void *b,
                                       int b_type, int ldb, long long stride_b, const void *beta, void *c, int c_type,
                                       int ldc, long long stride_c, int count, int compute, int) {
-  const bool known = c_type == F32 || c_type == F64 || c_type == F16 || c_type == BF16;
   Product p = {m,  n, k, 0, 0, matrix(a, transa, lda, stride_a), matrix(b, transb, ldb, stride_b),
                matrix(c, 0, ldc, stride_c), count};
-  if (!known || a_type != c_type || b_type != c_type || !scale(compute, alpha, p.alpha) ||
-      !scale(compute, beta, p.beta))
+  const Run run = product(a_type, c_type);
+  if (!run || b_type != a_type || !scale(compute, alpha, p.alpha) || !scale(compute, beta, p.beta))
     return NOT_SUPPORTED;
-  return add(*static_cast<Library *>(handle), Type(c_type), p);
+  return add(*static_cast<Library *>(handle), run, p);
 }
 
 CUBLAS int cublasGemmEx(void *handle, int transa, int transb, int m, int n, int k, const void *alpha, const void *a,

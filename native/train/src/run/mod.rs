@@ -41,7 +41,7 @@ use crate::report::{
 use crate::schedule::Schedule;
 use crate::scheduled::{Moment, Reading, Scheduled};
 use crate::source::{Loaded, Source, States};
-use crate::step::{Examples, Learned, Losses, Stepped, Stepper};
+use crate::step::{Examples, Learned, Losses, MOST_PENDING, Stepped, Stepper};
 use crate::teacher::{Lesson, Teacher};
 
 /// The report that a run left in its folder.
@@ -130,6 +130,22 @@ struct Run<'a> {
     validation: (Side, Vec<View>),
     epoch_steps: u64,
     progress: Progress,
+    waiting: Vec<Waiting>,
+}
+
+/// What was learned from a batch: its losses and how much it counts, unless these wait on a card, and its frames.
+struct FromBatch {
+    part: Option<(Losses, f64)>,
+    frames: usize,
+}
+
+/// A step whose figures wait on a card.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    step: u64,
+    learning_rate: f64,
+    pace: Pace,
+    seconds: f64,
 }
 
 impl<'a> Run<'a> {
@@ -226,6 +242,7 @@ impl<'a> Run<'a> {
             validation,
             epoch_steps,
             progress,
+            waiting: vec![],
         })
     }
 
@@ -233,6 +250,9 @@ impl<'a> Run<'a> {
         let clock = Instant::now();
         let before = self.progress.seconds;
         loop {
+            if self.must_settle() {
+                self.settle()?;
+            }
             if self.cancel.load(Ordering::Relaxed) {
                 self.save(None)?;
                 return Ok(Stopped::Stopped);
@@ -270,8 +290,49 @@ impl<'a> Run<'a> {
                 // A step that was made again has a loader of its own.
                 data_wait: (self.source.flow().data_wait_seconds - waited).max(0.0),
             };
-            self.account(stepped, learning_rate, pace);
+            self.count(stepped, learning_rate, pace);
         }
+    }
+
+    /// Counts a step, and tells it unless its figures wait on a card.
+    fn count(&mut self, stepped: Option<Stepped>, learning_rate: f64, pace: Pace) {
+        self.progress.step += 1;
+        self.progress.pace.add(pace);
+        let (step, seconds) = (self.progress.step, self.progress.seconds);
+        let made = Waiting { step, learning_rate, pace, seconds };
+        match stepped {
+            Some(stepped) => self.account(stepped, made),
+            None => self.waiting.push(made),
+        }
+    }
+
+    /// Whether figures that wait on a card are needed now: for what the curve notes, or what the next round may do.
+    fn must_settle(&self) -> bool {
+        let step = self.progress.step;
+        !self.waiting.is_empty()
+            && (self.waiting.len() == MOST_PENDING
+                || self.notes_step(step)
+                || self.validation_is_due()
+                || self.save_is_due()
+                || step.is_multiple_of(self.epoch_steps.max(1))
+                || step >= self.schedule.total_steps
+                || self.spent() >= 1.0
+                || self.cancel.load(Ordering::Relaxed))
+    }
+
+    /// Accounts for the steps whose figures wait on a card. Of one that went wrong nothing changed.
+    fn settle(&mut self) -> Result<()> {
+        let waiting = std::mem::take(&mut self.waiting);
+        for (stepped, made) in self.stepper.results()?.into_iter().zip(waiting) {
+            let stepped = stepped.map_err(|error| self.diverged(error, made.step - 1, 1))?;
+            self.account(stepped, made);
+        }
+        Ok(())
+    }
+
+    /// Whether a step is on the curve: every tenth of a validation's stretch.
+    fn notes_step(&self, step: u64) -> bool {
+        step.is_multiple_of((self.validate_every() / 10).max(1))
     }
 
     /// At the end of every stretch of `validate_every` steps and of the run; not twice at one step.
@@ -293,16 +354,14 @@ impl<'a> Run<'a> {
         self.options.validate_every.unwrap_or(self.epoch_steps).max(1)
     }
 
-    /// Counts a step, tells it, and puts every tenth of a validation's stretch on the curve.
-    fn account(&mut self, stepped: Stepped, learning_rate: f64, pace: Pace) {
-        self.progress.step += 1;
+    /// Tells a step, and puts it on the curve where that is due.
+    fn account(&mut self, stepped: Stepped, made: Waiting) {
+        let Waiting { step, learning_rate, pace, seconds } = made;
         if stepped.learned {
             self.progress.recent_losses.add(&stepped.losses);
             self.progress.epoch_losses.add(&stepped.losses);
         }
-        self.progress.pace.add(pace);
-        let step = self.progress.step;
-        if step.is_multiple_of((self.validate_every() / 10).max(1)) && !self.validation_is_due() {
+        if self.notes_step(step) && !self.validation_is_due() {
             self.note(learning_rate, None, vec![]);
         }
         (self.events)(Event::Step {
@@ -317,7 +376,7 @@ impl<'a> Run<'a> {
             data_wait: pace.data_wait,
             heads: self.by_head(stepped.losses.heads),
             teacher_kl: stepped.losses.teacher_kl,
-            seconds: self.progress.seconds,
+            seconds,
         });
         self.report_overflow(stepped.grad_norm);
         self.report_gradients(stepped.gradients);
@@ -372,9 +431,9 @@ impl<'a> Run<'a> {
         self.options.max_minutes.map_or(0.0, |minutes| self.progress.seconds / (60.0 * minutes))
     }
 
-    /// The step's figures and the frames it went through. One that fails leaves all as it was; one that
+    /// The step's figures, unless they wait on a card, and the frames it went through. One that fails leaves all as it was; one that
     /// has too little memory is made again, with half as many windows at a time.
-    fn step(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
+    fn step(&mut self, learning_rate: f64) -> Result<(Option<Stepped>, usize)> {
         loop {
             let before = self.source.carried();
             let error = match self.update(learning_rate) {
@@ -389,17 +448,21 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn update(&mut self, learning_rate: f64) -> Result<(Stepped, usize)> {
+    fn update(&mut self, learning_rate: f64) -> Result<(Option<Stepped>, usize)> {
         let parts = self.options.accumulation_steps;
-        let (mut sum, mut frames) = (Losses::default(), 0);
-        for draw in (self.progress.step * parts..).take(parts as usize) {
-            let (part, share, count) = self.learn(draw).map_err(|e| self.diverged(e, draw, 1))?;
-            sum.add(&part, share);
-            frames += count;
-        }
-        let (first, shares) = (self.progress.step * parts, self.stepper.learned());
         let step = self.progress.step + 1;
         let looks = self.options.gradient_report.is_some_and(|every| step.is_multiple_of(every));
+        let (mut sum, mut frames) = (Losses::default(), 0);
+        for draw in (self.progress.step * parts..).take(parts as usize) {
+            let at_once = (parts == 1 && !looks).then_some(learning_rate);
+            let learned = self.learn(draw, at_once).map_err(|e| self.diverged(e, draw, 1))?;
+            frames += learned.frames;
+            match learned.part {
+                Some((part, share)) => sum.add(&part, share),
+                None => return Ok((None, frames)),
+            }
+        }
+        let (first, shares) = (self.progress.step * parts, self.stepper.learned());
         let updated = match looks {
             true => self.stepper.update_observed(learning_rate),
             false => self.stepper.update(learning_rate).map(|norm| (norm, vec![])),
@@ -407,7 +470,7 @@ impl<'a> Run<'a> {
         let (grad_norm, gradients) = updated.map_err(|e| self.diverged(e, first, parts))?;
         let learned = shares > 0.0;
         let losses = if learned { sum.over(shares) } else { Losses::default() };
-        Ok((Stepped { losses, grad_norm, learned, gradients }, frames))
+        Ok((Some(Stepped { losses, grad_norm, learned, gradients }), frames))
     }
 
     /// Adds to a number that is not finite where the step had it from: so many batches from `first` on.
@@ -418,8 +481,8 @@ impl<'a> Run<'a> {
         Error::Diverged { what, value, step, batch: first, windows: windows.collect() }
     }
 
-    /// Learns from batch `draw`: its losses, how much it counts and its frames.
-    fn learn(&mut self, draw: u64) -> Result<(Losses, f64, usize)> {
+    /// Learns from batch `draw`; `at_once` is the learning rate of a whole update, where that may be made at once.
+    fn learn(&mut self, draw: u64, at_once: Option<f64>) -> Result<FromBatch> {
         let TrainOptions { batch_size, .. } = self.options;
         let zero = States::zero(self.stepper.policy(), self.teacher.as_ref(), batch_size)?;
         let Loaded { mut batch, seen, states, frames: count } =
@@ -437,6 +500,16 @@ impl<'a> Run<'a> {
         let examples = Examples { frames: &frames, labels, weights };
         let alone = self.options.accumulation_steps == 1;
         let share = if alone { 1.0 } else { examples.mean_weight() };
+        let whole = |_: &f64| self.teacher.is_none() && self.stepper.records(examples);
+        if let Some(rate) = at_once.filter(whole) {
+            let begin = || self.stepper.begin(examples, &states.learner, draw, rate);
+            if let Some(learner) = self.room.watch(begin)? {
+                self.source.hand_on(&States { learner, teacher: None })?;
+            }
+            return Ok(FromBatch { part: None, frames: count });
+        }
+        // In their order.
+        self.settle()?;
         let lesson = Lesson::of(self.teacher.as_ref(), &frames, seen.as_ref(), &states);
         let learn =
             || (self.learn)(&mut self.stepper, examples, &states.learner, draw, share, lesson);
@@ -444,7 +517,7 @@ impl<'a> Run<'a> {
         if let Some(learner) = learner {
             self.source.hand_on(&States { learner, teacher })?;
         }
-        Ok((losses, share, count))
+        Ok(FromBatch { part: Some((losses, share)), frames: count })
     }
 
     fn learning_rate(&self) -> f64 {

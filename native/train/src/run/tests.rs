@@ -258,7 +258,7 @@ fn asked_to_stop_amid_a_validation_a_run_ends_and_goes_on_with_that_validation()
     for _ in 0..3 {
         let rate = run.learning_rate();
         let (stepped, _) = run.step(rate).unwrap();
-        run.account(stepped, rate, Pace::default());
+        run.count(stepped, rate, Pace::default());
     }
     assert!(run.validation_is_due());
     cancel.store(true, Ordering::Relaxed);

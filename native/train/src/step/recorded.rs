@@ -12,11 +12,8 @@ use sconce_core::policy::{Frames, Placed};
 use sconce_core::spec::HeadsKind;
 use sconce_core::{Error, Result};
 
-use super::{Examples, Losses, Stepped, Stepper};
+use super::{Examples, Losses, MOST_PENDING, Stepped, Stepper};
 use crate::loss::{Denominators, Sums};
-
-/// Steps whose figures may wait on the card.
-pub const MOST_PENDING: usize = 16;
 
 /// A step of batches of one shape.
 pub(super) struct Recorded {

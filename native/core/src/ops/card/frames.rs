@@ -6,7 +6,7 @@ use sconce_cuda::kernels::CAUSAL_CONV;
 use super::columns::column_sums;
 use super::launch::{Launch, suffix, unwritten};
 use super::lengths_on_card;
-use super::op::{Op, Pass, apply_all};
+use super::op::{Op, Pass, apply, apply_all};
 use crate::ops::lengths::Lengths;
 
 /// Threads of a block, and rows of a grid.
@@ -30,6 +30,9 @@ pub fn causal_conv(
     let weight = weight.to_dtype(DType::F32)?;
     let bias = bias.map(|bias| bias.to_dtype(DType::F32)).transpose()?;
     let inputs: Vec<&Tensor> = [x, &weight, state].into_iter().chain(&bias).collect();
+    if state.elem_count() == 0 {
+        return Ok((apply(op, &inputs)?, state.clone()));
+    }
     let [y, next] = apply_all(op, &inputs)?;
     Ok((y, next))
 }
@@ -78,7 +81,9 @@ impl Conv {
     fn launch(&self, step: &str, inputs: &[Tensor]) -> Result<Launch> {
         let [x, weight, state, bias @ ..] = inputs else { bail!("a convolution has a state") };
         let launch = Launch::of(CAUSAL_CONV, &format!("causal_conv_{}_{step}", suffix(x)), x)?;
-        let launch = launch.tensor(x)?.tensor(state)?.tensor(weight)?.option(bias.first())?;
+        // Of one tap there is none.
+        let state = (weight.dim(2)? > 1).then_some(state);
+        let launch = launch.tensor(x)?.option(state)?.tensor(weight)?.option(bias.first())?;
         launch.option(self.lengths.as_ref())
     }
 }
@@ -109,7 +114,7 @@ impl Op for Conv {
         let d_state = unwritten(state.shape(), state.dtype(), x)?;
         let parts = unwritten((count, channels * (taps + 1)), DType::F32, x)?;
         let launch = self.launch("backward", pass.inputs)?.tensor(pass.dy)?;
-        let launch = launch.option(pass.d_others[0].as_ref())?;
+        let launch = launch.option(pass.d_others.first().and_then(Option::as_ref))?;
         let launch = launch.tensor(&dx)?.tensor(&d_state)?.tensor(&parts)?;
         sizes.run(sizes.end(launch, self.silu).int(per_part), count)?;
 

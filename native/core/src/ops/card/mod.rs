@@ -16,6 +16,7 @@ mod gemm;
 mod launch;
 mod linear_recurrence;
 pub mod loss;
+mod matrix_state;
 mod norm;
 mod op;
 mod product;
@@ -33,6 +34,7 @@ pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
 };
 pub(in crate::ops) use loss::start;
+pub(in crate::ops) use matrix_state::{has_states_of, matrix_state};
 pub(in crate::ops) use norm::row_norm;
 pub(in crate::ops) use recurrent::{gru, lstm, slstm};
 pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};

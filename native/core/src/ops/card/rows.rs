@@ -22,7 +22,8 @@ pub fn copy(from: &Tensor, to: &Tensor) -> Result<()> {
     if (from.elem_count(), from.dtype()) != (to.elem_count(), to.dtype()) {
         bail!("{from:?} is not copied over {to:?}");
     }
-    let launch = Launch::of(ROWS, "copy_words", to)?.tensor(&from.contiguous()?)?.tensor(to)?;
+    let from = from.contiguous()?;
+    let launch = Launch::of(ROWS, "copy_words", to)?.tensor(&from)?.tensor(to)?;
     // SAFETY: as rows.cu says: a thread for each word.
     unsafe { launch.long(n).run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
 }

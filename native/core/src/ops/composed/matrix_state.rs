@@ -8,6 +8,8 @@ use super::frames::blank;
 use super::product;
 use super::recurrent::{Rows, units};
 use crate::ops::Activation;
+#[cfg(feature = "cuda")]
+use crate::ops::card;
 use crate::ops::lengths::Lengths;
 use crate::ops::matrix_state::{Decay, MlstmGates, Options, Readout};
 use crate::ops::rotary::Rotary;
@@ -21,12 +23,16 @@ pub fn matrix_state(
     readout: Readout,
     options: &Options,
 ) -> Result<(Tensor, Tensor)> {
-    let (batch, time, _) = streams.dims3()?;
+    #[cfg(feature = "cuda")]
+    if card::wanted(streams) && card::has_states_of(options) {
+        let (read, state) = card::matrix_state(streams, gates, state, options)?;
+        return Ok((results(&read, streams, &readout, options)?, state));
+    }
+    let (_, time, _) = streams.dims3()?;
     let lengths = &options.lengths;
     let streams = blank(streams.clone(), lengths)?;
     let (q, k) = (keys(&streams, options.q, options)?, keys(&streams, options.k, options)?);
-    let v = streams.narrow(2, options.v, options.heads * options.value)?;
-    let v = v.reshape((batch, time, options.heads, options.value))?;
+    let v = values(&streams, options)?;
     let (logs, factors) = clock(&v, gates, options)?;
     let input = match readout.is_normalised() {
         true => Tensor::cat(&[&v, &v.narrow(3, 0, 1)?.ones_like()?], 3)?,
@@ -48,8 +54,37 @@ pub fn matrix_state(
         }
         state = rows.step(t, &next, &state)?;
     }
-    let y = read(&Tensor::stack(&reads, 1)?, &v, &readout, options)?;
-    Ok((blank(y.flatten_from(2)?, lengths)?, state))
+    Ok((results(&Tensor::stack(&reads, 1)?, &streams, &readout, options)?, state))
+}
+
+/// From what was read `[b, t, heads, wide]` to results `[b, t, heads * value]`, of the frames that exist.
+fn results(
+    read: &Tensor,
+    streams: &Tensor,
+    readout: &Readout,
+    options: &Options,
+) -> Result<Tensor> {
+    let lengths = &options.lengths;
+    let y = match readout {
+        Readout::Plain => read.clone(),
+        Readout::Skip(skip) => {
+            let v = values(&blank(streams.clone(), lengths)?, options)?;
+            (read + v.broadcast_mul(&skip.unsqueeze(1)?)?)?
+        }
+        Readout::Normalised(m) => {
+            let norm = read.narrow(3, options.value, 1)?.abs()?;
+            let floor = m.detach().neg()?.exp()?.unsqueeze(3)?;
+            read.narrow(3, 0, options.value)?.broadcast_div(&norm.maximum(&floor)?)?
+        }
+    };
+    blank(y.flatten_from(2)?, lengths)
+}
+
+/// The values of all heads, `[b, t, heads, value]`.
+fn values(streams: &Tensor, options: &Options) -> Result<Tensor> {
+    let Options { heads, value, v, .. } = *options;
+    let (batch, time, _) = streams.dims3()?;
+    Ok(streams.narrow(2, v, heads * value)?.reshape((batch, time, heads, value))?)
 }
 
 /// The queries or the keys of all heads, from a first column on, `[b, t, heads, key]`.
@@ -90,19 +125,6 @@ fn turn_back(state: &Tensor, rotary: &Rotary) -> Result<Tensor> {
     let table = |x: &[f32]| Tensor::from_slice(x, half, state.device())?.to_dtype(state.dtype());
     let (a, b) = (state.narrow(3, 0, half)?, state.narrow(3, half, half)?);
     turn(&a, &b, &table(cos)?, &table(sin)?.neg()?)
-}
-
-/// From what was read `[b, t, heads, wide]` to results `[b, t, heads, value]`.
-fn read(read: &Tensor, v: &Tensor, readout: &Readout, options: &Options) -> Result<Tensor> {
-    match readout {
-        Readout::Plain => Ok(read.clone()),
-        Readout::Skip(skip) => Ok((read + v.broadcast_mul(&skip.unsqueeze(1)?)?)?),
-        Readout::Normalised(m) => {
-            let norm = read.narrow(3, options.value, 1)?.abs()?;
-            let floor = m.detach().neg()?.exp()?.unsqueeze(3)?;
-            Ok(read.narrow(3, 0, options.value)?.broadcast_div(&norm.maximum(&floor)?)?)
-        }
-    }
 }
 
 pub fn log_sigmoid(x: &Tensor, scale: f32) -> Result<Tensor> {

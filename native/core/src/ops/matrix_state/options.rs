@@ -74,7 +74,7 @@ impl Options {
         }
     }
 
-    pub(super) fn groups(&self) -> usize {
+    pub(in crate::ops) fn groups(&self) -> usize {
         self.heads / self.heads_per_group
     }
 
