@@ -5,6 +5,8 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use crate::layer::Linear;
+#[cfg(feature = "cuda")]
+use crate::ops::card;
 use crate::ops::tensor;
 use crate::ops::{self, Activation, Branch, Dense, Ids};
 use crate::sampling::{Draw, confidence};
@@ -76,7 +78,8 @@ impl Heads {
                     labels.ok_or_else(|| Error::not_found("labels for autoregressive heads"))?;
                 let trunk = trunk.reshape((rows, ()))?;
                 self.check_rows(rows, labels)?;
-                Tensor::cat(&self.unroll(&trunk, |at, _| Ok(self.part(labels, at)))?, 1)?
+                let given = |at, _: &Tensor| Ok(Choice::Labels(self.part(labels, at)));
+                Tensor::cat(&self.unroll(&trunk, given)?, 1)?
             }
         };
         if let Some(prior) = self.prior_logits(rows, &self.prior_rows(rows, previous)?)? {
@@ -116,6 +119,10 @@ impl Heads {
             );
         }
         self.check_classes(previous, true)?;
+        #[cfg(feature = "cuda")]
+        if card::wanted(trunk) && draw.given.is_none() {
+            return self.act_on_card(trunk, previous, draw);
+        }
         let rows = trunk.dim(0)?;
         let mut choices = self.given(rows, draw)?;
         let prior = self.prior_logits(rows, &self.prior_rows(rows, previous)?)?;
@@ -135,9 +142,32 @@ impl Heads {
                 &mut choices,
             );
             done.push(logits);
-            Ok(self.part(&choices, at))
+            Ok(Choice::Labels(self.part(&choices, at)))
         })?;
         Ok(self.decision(tensor::to_vec(&Tensor::cat(&done, 1)?)?, choices))
+    }
+
+    /// The same for heads that read each other's choices, which are read back when all are made.
+    #[cfg(feature = "cuda")]
+    fn act_on_card(&self, trunk: &Tensor, previous: &[u16], draw: Draw) -> Result<Decision> {
+        let (rows, labels) = (trunk.dim(0)?, self.spec.num_labels());
+        if draw.rngs.len() != rows {
+            return Err(Error::mismatch("generators", rows, draw.rngs.len()));
+        }
+        let prior = self.prior_logits(rows, &self.prior_rows(rows, previous)?)?;
+        let choices = card::Choices::new(draw.sampling, draw.rngs, previous, labels, trunk)?;
+        let mut done = Vec::new();
+        self.unroll(trunk, |at, logits| {
+            let part = self.spec.iter().nth(at).ok_or_else(|| Error::not_found("head"))?;
+            let mut logits = logits.clone();
+            if let Some(prior) = &prior {
+                logits = (logits + prior.narrow(1, part.logits, part.head.kind.logits())?)?;
+            }
+            let flat = choices.choose(&part, &logits)?;
+            done.push(logits);
+            Ok(Choice::Flat(flat))
+        })?;
+        Ok(self.decision(tensor::to_vec(&Tensor::cat(&done, 1)?)?, choices.read()?))
     }
 
     /// Chooses for each row by logits `[n, num_logits]`, of heads that do not read each other's choices.
@@ -194,11 +224,11 @@ impl Heads {
         Decision { logits, choices, confidence }
     }
 
-    /// Walks the stream; `choice(head, its logits)` gives that head's labels `[n, labels]`.
+    /// Walks the stream; `choice(head, its logits)` gives what that head chose.
     fn unroll(
         &self,
         trunk: &Tensor,
-        mut choice: impl FnMut(usize, &Tensor) -> Result<Vec<u16>>,
+        mut choice: impl FnMut(usize, &Tensor) -> Result<Choice>,
     ) -> Result<Vec<Tensor>> {
         let Layers::Autoregressive { stream, decode, encode } = &self.layers else {
             return Err(Error::mismatch("heads", "autoregressive", "independent"));
@@ -209,7 +239,11 @@ impl Heads {
             let logits = decode.forward(&stream)?;
             let chosen = choice(i, &logits)?;
             if let Some(encode) = encode.get(i) {
-                let flat = flat(&self.spec.parts[i], &chosen, &stream)?;
+                let flat = match chosen {
+                    Choice::Labels(labels) => flat(&self.spec.parts[i], &labels, &stream)?,
+                    #[cfg(feature = "cuda")]
+                    Choice::Flat(flat) => flat,
+                };
                 stream = (stream + encode.forward(&flat)?)?;
             }
             all.push(logits);
@@ -294,6 +328,15 @@ impl Heads {
         });
         Ok(Some(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 1)?))
     }
+}
+
+/// What one head chose in all rows.
+enum Choice {
+    /// `[n, labels]`
+    Labels(Vec<u16>),
+    /// As the next head reads it, `[n, logits]`.
+    #[cfg(feature = "cuda")]
+    Flat(Tensor),
 }
 
 /// A head's prior table as rows: that of n bits, `[3, n]`, as `[3 n, 1]`.

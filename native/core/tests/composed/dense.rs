@@ -1,6 +1,6 @@
 //! Linear layers and tables of rows are the same composed of candle's ops.
 
-use crate::common::composed::check;
+use crate::common::composed::{check, check_kernels};
 use crate::common::noise;
 use candle_core::Tensor;
 use sconce_core::ops::composed::forced;
@@ -108,9 +108,9 @@ fn two_layers_and_what_stands_around_them_are_what_they_are() {
 
 #[test]
 fn rows_of_a_table_are_what_they_are_and_gather_the_gradients_of_all_who_read_them() {
-    check("gather", &[noise(&[6, 3], 1)], |t| {
-        Ok(vec![ops::gather(&t[0], vec![1, 5, 1, 0, 1].into(), "ids")?])
-    });
+    let gather = |t: &[Weight]| Ok(vec![ops::gather(&t[0], vec![1, 5, 1, 0, 1].into(), "ids")?]);
+    check("gather", &[noise(&[6, 3], 1)], gather);
+    check_kernels("gather", &[noise(&[6, 3], 1)], gather);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod backbones;
 mod dense;
 mod elementwise;
 mod frames;
+mod heads;
 mod matrix_state;
 mod norm;
 mod recurrent;

@@ -5,8 +5,8 @@ use sconce_core::rng::Rng;
 use sconce_train::optimiser::{Kind, Optimiser, OptimiserConfig, Parameter, clip, squared_norm};
 
 use crate::emulated::Emulated;
-use crate::memory::Argument::{self, Int, Long, Pointers};
-use crate::memory::{Element, Memory};
+use crate::memory::Argument::{self, Int, Pointers};
+use crate::memory::{Element, Memory, NULL};
 use crate::{Kernels, assert_near};
 
 /// As in the kernels.
@@ -184,7 +184,7 @@ impl Card {
         );
         let [p, m, v, averages] = &mut self.numbers;
         let copies = self.copies.iter_mut().enumerate();
-        let copies = copies.map(|(i, copy)| if i % 2 == 0 { copy.argument() } else { Long(0) });
+        let copies = copies.map(|(i, copy)| if i % 2 == 0 { copy.argument() } else { NULL });
         kernels.launch(
             "adamw_update",
             grid,

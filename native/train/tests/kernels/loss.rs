@@ -9,7 +9,7 @@ use sconce_train::loss::{
 
 use crate::emulated::Emulated;
 use crate::memory::Argument::{Float, Int, Long};
-use crate::memory::{Element, Memory};
+use crate::memory::{Element, Memory, NULL};
 use crate::{Kernels, assert_near};
 
 /// As in the kernels.
@@ -177,7 +177,7 @@ impl<T: Element> Card<T> {
                 self.terms.argument(),
                 self.pos_weights.argument(),
                 self.denominators.argument(),
-                if gradient { slope.argument() } else { Long(0) },
+                if gradient { slope.argument() } else { NULL },
                 parts.argument(),
                 Long(n as i64),
                 Int(heads.num_logits() as i32),

@@ -12,6 +12,7 @@ mod attention;
 mod columns;
 mod dropout;
 mod frames;
+mod gather;
 mod gemm;
 mod launch;
 mod linear_recurrence;
@@ -22,6 +23,7 @@ mod op;
 mod product;
 mod recurrent;
 mod rows;
+mod sampling;
 mod selective_scan;
 mod wkv;
 
@@ -29,6 +31,7 @@ pub(in crate::ops) use activation::{activate, biased, gated, glu};
 pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
 pub(in crate::ops) use dropout::dropout;
 pub(in crate::ops) use frames::{TAPS, causal_conv};
+pub(in crate::ops) use gather::gather;
 pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
@@ -44,6 +47,7 @@ pub use dropout::counted;
 pub use launch::{overwrite, pointer, unwritten};
 pub(crate) use rows::{answer_rows, gather_rows, put_rows};
 pub use rows::{copy, copy_words};
+pub(crate) use sampling::Choices;
 
 use candle_core::{DType, Tensor};
 

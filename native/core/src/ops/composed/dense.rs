@@ -100,5 +100,9 @@ pub fn feed_forward_residual(
 
 /// `ids`: u32, on the table's device.
 pub fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(table) {
+        return card::gather(table, ids);
+    }
     Ok(table.index_select(ids, 0)?)
 }
