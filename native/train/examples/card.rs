@@ -5,7 +5,6 @@
 #[path = "card/figures.rs"]
 mod figures;
 
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::cuda_backend::cudarc::driver::{result, sys};
@@ -27,6 +26,7 @@ use sconce_train::options::TrainOptions;
 use sconce_train::run::run;
 use sconce_train::step::{Examples, Stepper};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -127,10 +127,11 @@ fn game(game: u64, frames: usize) -> VectorGame {
 /// A run on a card learns, and its policy, loaded again, plays there as on the CPU, and rightly.
 fn learn(small: bool) -> Result<String> {
     let (games, frames, steps, hidden) = if small { (8, 90, 40, 16) } else { (40, 600, 400, 128) };
-    let folder = Folder::new("learn")?;
+    let folder = folder()?;
     let spec = spec(Backbone::Gru(recurrent(hidden)));
     let all: Vec<VectorGame> = (0..games).map(|number| game(number, frames)).collect();
-    let corpus = Corpus::build(&Schema::vector(SIZE, &spec.heads), &all, &folder.0.join("corpus"))?;
+    let corpus =
+        Corpus::build(&Schema::vector(SIZE, &spec.heads), &all, &folder.path().join("corpus"))?;
     let options = TrainOptions {
         batch_size: if small { 8 } else { 64 },
         window_size: 20,
@@ -142,7 +143,7 @@ fn learn(small: bool) -> Result<String> {
         device: "cuda:0".into(),
         ..TrainOptions::default()
     };
-    let out = folder.0.join("run");
+    let out = folder.path().join("run");
     let report = run(&corpus, &spec, &options, &out, &|_| (), &AtomicBool::new(false))?;
     let losses: Vec<f64> = report.history.iter().filter_map(|point| point.nll).collect();
     let (Some(first), Some(last)) = (losses.first(), losses.last()) else {
@@ -171,22 +172,13 @@ fn learn(small: bool) -> Result<String> {
     }
 }
 
-/// A folder of this process, until it ends.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("sconce-card-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What stays is the system's to clear up.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A folder, until it is dropped.
+fn folder() -> Result<TempDir> {
+    let none = |error: std::io::Error| Error::Unavailable {
+        what: "a folder for a corpus".into(),
+        reason: error.to_string(),
+    };
+    tempfile::tempdir().map_err(none)
 }
 
 fn frames(games: &[VectorGame], t: usize) -> Frames {

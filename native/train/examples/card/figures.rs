@@ -14,14 +14,16 @@ use sconce_data::{Corpus, Schema, VectorGame};
 use sconce_train::bench::examples;
 use sconce_train::options::TrainOptions;
 use sconce_train::run::run;
-use sconce_train::step::recorded::MOST_PENDING;
 use sconce_train::step::{Examples, Stepper};
 use serde_json::{Value, json};
 
-use crate::{Folder, mamba, recurrent, stepper};
+use crate::{folder, mamba, recurrent, stepper};
 
 /// Numbers of a frame.
 const INPUT: usize = 288;
+
+/// Training steps whose losses are read together, as a run reads them.
+const TOGETHER: usize = 8;
 
 /// How much of what is timed.
 struct Times {
@@ -189,11 +191,10 @@ fn trained(
         stepper.results()?.into_iter().try_for_each(|result| result.map(drop))?;
         Ok(start.elapsed().as_secs_f64() * 1e6 / count as f64)
     };
-    let together = MOST_PENDING.min(4 * times.warm_up).min(8);
-    some(together)?;
+    some(TOGETHER)?;
     let (mut us, clock) = (vec![], Instant::now());
     while us.len() < 3 || clock.elapsed() < times.least {
-        us.push(some(together)?);
+        us.push(some(TOGETHER)?);
     }
     Ok((Us::of(us), recorded))
 }
@@ -202,14 +203,14 @@ fn trained(
 fn loader(times: &Times) -> Result<()> {
     let spec = spec(Backbone::Mamba(mamba(times.hidden)));
     let (games, steps) = if times.batch < 256 { (4, 6) } else { (24, 80) };
-    let folder = Folder::new("loader")?;
+    let folder = folder()?;
     let game = |number: u64| {
         let (frames, labels, _) = examples(&spec, 1, 20 * times.frames, number);
         VectorGame { x: frames.continuous, labels }
     };
     let all: Vec<VectorGame> = (0..games).map(game).collect();
     let schema = Schema::vector(INPUT, &spec.heads);
-    let corpus = Corpus::build(&schema, &all, &folder.0.join("corpus"))?;
+    let corpus = Corpus::build(&schema, &all, &folder.path().join("corpus"))?;
     let options = TrainOptions {
         batch_size: times.batch,
         window_size: times.frames,
@@ -221,7 +222,7 @@ fn loader(times: &Times) -> Result<()> {
         device: "cuda:0".into(),
         ..TrainOptions::default()
     };
-    let out = folder.0.join("run");
+    let out = folder.path().join("run");
     let report = run(&corpus, &spec, &options, &out, &|_| (), &AtomicBool::new(false))?;
     let last = report.history.last();
     let told = json!({
