@@ -125,7 +125,7 @@ fn multiply_adds(policy: &Policy) -> u64 {
 }
 
 /// Random frames, their labels and how much each counts, which is one.
-pub(crate) fn examples(
+pub fn examples(
     spec: &Spec,
     batch: usize,
     window: usize,

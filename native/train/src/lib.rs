@@ -21,9 +21,6 @@ pub mod step;
 pub mod teacher;
 pub mod tune;
 
-#[cfg(test)]
-mod composed;
-
 /// Plans are tested, which count what they take.
 #[cfg(test)]
 #[global_allocator]

@@ -9,7 +9,7 @@ fn none(ordinal: usize) -> Error {
     Error::NoDevice { device: format!("cuda:{ordinal}"), missing: Missing::Build }
 }
 
-pub fn look(_ordinal: usize) -> std::result::Result<(), Missing> {
+pub fn look(_ordinals: &[usize]) -> std::result::Result<(), Missing> {
     Err(Missing::Build)
 }
 

@@ -21,11 +21,24 @@ pub struct Golden {
     name: String,
     tensors: BTreeMap<String, (Vec<usize>, Vec<f64>)>,
     tolerance: serde_json::Value,
+    /// Where all of its tensors are.
+    device: Device,
 }
 
 impl Golden {
+    /// On the CPU.
     pub fn open(name: &str) -> Self {
-        let path = format!("{}/../../test/golden/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
+        Self::on(&Device::Cpu, name)
+    }
+
+    /// On the CPU, and on the card that is asked for.
+    pub fn everywhere(name: &str) -> impl Iterator<Item = Self> {
+        [Some(Device::Cpu), card()].into_iter().flatten().map(|device| Self::on(&device, name))
+    }
+
+    fn on(device: &Device, name: &str) -> Self {
+        // From the folder of the package, in which its tests run.
+        let path = format!("../../test/golden/{name}.safetensors");
         let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
         let (_, header) = SafeTensors::read_metadata(&bytes).expect("a header");
         let tolerance = &header.metadata().as_ref().expect("metadata")["tolerance"];
@@ -55,6 +68,7 @@ impl Golden {
             name: name.into(),
             tensors,
             tolerance: serde_json::from_str(tolerance).expect("JSON"),
+            device: device.clone(),
         }
     }
 
@@ -73,7 +87,7 @@ impl Golden {
 
     pub fn tensor(&self, key: &str) -> Tensor {
         let data: Vec<f32> = self.numbers(key).iter().map(|&v| v as f32).collect();
-        Tensor::from_vec(data, self.shape(key), &Device::Cpu).expect("a tensor")
+        Tensor::from_vec(data, self.shape(key), &self.device).expect("a tensor")
     }
 
     /// An input as a variable, so that its gradient can be asked for.
@@ -105,8 +119,9 @@ impl Golden {
         let worst = got.iter().zip(want).fold(0.0f64, |m, (g, w)| m.max((f64::from(*g) - w).abs()));
         assert!(
             worst <= tolerance * scale + floor,
-            "{} {key}: off by {worst:.2e} at a scale of {scale:.2e}",
-            self.name
+            "{} {key} on {:?}: off by {worst:.2e} at a scale of {scale:.2e}",
+            self.name,
+            self.device.location()
         );
     }
 

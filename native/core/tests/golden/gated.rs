@@ -1,9 +1,7 @@
 //! Backbones over the gated linear recurrence against PyTorch's float64 vectors.
 
-mod common;
-
+use crate::common::{Golden, apart, differences, noise, values};
 use candle_core::{Device, Tensor};
-use common::{Golden, apart, differences, noise, values};
 use sconce_core::backbone::{self, Backbone, Context, GatedMlp, RecurrentBlock, State};
 use sconce_core::layer::Norm;
 use sconce_core::ops::{self, Activation, Wkv};
@@ -69,8 +67,7 @@ struct Case {
 }
 
 impl Case {
-    fn open(case: &str, config: &Config) -> Self {
-        let golden = Golden::open(case);
+    fn open(golden: Golden, config: &Config) -> Self {
         let b = golden.builder();
         let net = backbone::new(config, golden.shape("input.x")[2], &b).unwrap();
         let parts = net.zero_state(1).unwrap().0.len();
@@ -107,18 +104,22 @@ impl Case {
     }
 }
 
+fn stack(case: &str, config: &Config) {
+    Golden::everywhere(case).for_each(|golden| Case::open(golden, config).check());
+}
+
 #[test]
 fn stacks_agree_with_float64_over_60_frames_and_over_512_of_strong_decay() {
-    Case::open("hawk_stack_w60", &hawk(16, 2)).check();
-    Case::open("hawk_stack_w512", &hawk(8, 1)).check();
-    Case::open("griffin_stack_w60", &griffin(16, 20)).check();
-    Case::open("griffin_stack_w512", &griffin(8, 7)).check();
-    Case::open("hgrn_stack_w60", &Config::Hgrn(expand(12, 2, 2))).check();
-    Case::open("hgrn_stack_w512", &Config::Hgrn(expand(8, 2, 2))).check();
-    Case::open("rwkv_stack_w60", &Config::Rwkv(expand(16, 2, 4))).check();
-    Case::open("rwkv_stack_w512", &Config::Rwkv(expand(8, 1, 4))).check();
-    Case::open("s5_stack_w60", &s5(16, 2, 12)).check();
-    Case::open("s5_stack_w512", &s5(8, 1, 24)).check();
+    stack("hawk_stack_w60", &hawk(16, 2));
+    stack("hawk_stack_w512", &hawk(8, 1));
+    stack("griffin_stack_w60", &griffin(16, 20));
+    stack("griffin_stack_w512", &griffin(8, 7));
+    stack("hgrn_stack_w60", &Config::Hgrn(expand(12, 2, 2)));
+    stack("hgrn_stack_w512", &Config::Hgrn(expand(8, 2, 2)));
+    stack("rwkv_stack_w60", &Config::Rwkv(expand(16, 2, 4)));
+    stack("rwkv_stack_w512", &Config::Rwkv(expand(8, 1, 4)));
+    stack("s5_stack_w60", &s5(16, 2, 12));
+    stack("s5_stack_w512", &s5(8, 1, 24));
 }
 
 #[test]
@@ -127,44 +128,47 @@ fn stacks_of_min_cells_agree_with_float64() {
         ("min_gru_stack", Config::MinGru(plain(24, 2))),
         ("min_lstm_stack", Config::MinLstm(plain(24, 2))),
     ] {
-        let golden = Golden::open(case);
-        let b = golden.builder();
-        let net = backbone::new(&config, 24, &b).unwrap();
-        let weights = b.finish().unwrap();
-        let [x, h0] = ["x", "h0"].map(|n| golden.variable(&format!("input.{n}")));
-        let start = State((0..2).map(|i| h0.get(i).unwrap()).collect());
-        let (y, end) = net.forward(&x, &start, &Context::default()).unwrap();
-        let h = Tensor::stack(&end.0, 0).unwrap();
-        golden.check("output.y", &y);
-        golden.check("output.h_n", &h);
-        golden.check_gradients(
-            &golden.loss(&[("y", &y), ("h_n", &h)]),
-            &weights,
-            &[("x", &x), ("h0", &h0)],
-        );
+        for golden in Golden::everywhere(case) {
+            let b = golden.builder();
+            let net = backbone::new(&config, 24, &b).unwrap();
+            let weights = b.finish().unwrap();
+            let [x, h0] = ["x", "h0"].map(|n| golden.variable(&format!("input.{n}")));
+            let start = State((0..2).map(|i| h0.get(i).unwrap()).collect());
+            let (y, end) = net.forward(&x, &start, &Context::default()).unwrap();
+            let h = Tensor::stack(&end.0, 0).unwrap();
+            golden.check("output.y", &y);
+            golden.check("output.h_n", &h);
+            golden.check_gradients(
+                &golden.loss(&[("y", &y), ("h_n", &h)]),
+                &weights,
+                &[("x", &x), ("h0", &h0)],
+            );
+        }
     }
 }
 
 #[test]
 fn a_block_of_griffin_agrees_with_float64() {
-    let golden = Golden::open("griffin_block");
-    let b = golden.builder();
-    let block = RecurrentBlock::new(24, 40, 4, &b.under("mixer")).unwrap();
-    let mlp = GatedMlp::new(24, 72, &b).unwrap();
-    let [norm1, norm2] = ["norm1", "norm2"].map(|n| Norm::rms(24, &b.under(n)).unwrap());
-    let weights = b.finish().unwrap();
-    let [x, conv, h0] = ["x", "conv_state", "h0"].map(|n| golden.variable(&format!("input.{n}")));
-    let (play, state) = (Context::default(), State(vec![conv.clone(), h0.clone()]));
-    let (y, end) = block.forward(&norm1.forward(&x).unwrap(), &state, &play).unwrap();
-    let middle = (&x + y).unwrap();
-    let (y, _) = mlp.forward(&norm2.forward(&middle).unwrap(), &State(vec![]), &play).unwrap();
-    let y = (middle + y).unwrap();
-    let outputs = [("y", &y), ("conv_state", &end.0[0]), ("h", &end.0[1])];
-    for (name, value) in outputs {
-        golden.check(&format!("output.{name}"), value);
+    for golden in Golden::everywhere("griffin_block") {
+        let b = golden.builder();
+        let block = RecurrentBlock::new(24, 40, 4, &b.under("mixer")).unwrap();
+        let mlp = GatedMlp::new(24, 72, &b).unwrap();
+        let [norm1, norm2] = ["norm1", "norm2"].map(|n| Norm::rms(24, &b.under(n)).unwrap());
+        let weights = b.finish().unwrap();
+        let [x, conv, h0] =
+            ["x", "conv_state", "h0"].map(|n| golden.variable(&format!("input.{n}")));
+        let (play, state) = (Context::default(), State(vec![conv.clone(), h0.clone()]));
+        let (y, end) = block.forward(&norm1.forward(&x).unwrap(), &state, &play).unwrap();
+        let middle = (&x + y).unwrap();
+        let (y, _) = mlp.forward(&norm2.forward(&middle).unwrap(), &State(vec![]), &play).unwrap();
+        let y = (middle + y).unwrap();
+        let outputs = [("y", &y), ("conv_state", &end.0[0]), ("h", &end.0[1])];
+        for (name, value) in outputs {
+            golden.check(&format!("output.{name}"), value);
+        }
+        let inputs = [("x", &x), ("conv_state", &conv), ("h0", &h0)];
+        golden.check_gradients(&golden.loss(&outputs), &weights, &inputs);
     }
-    let inputs = [("x", &x), ("conv_state", &conv), ("h0", &h0)];
-    golden.check_gradients(&golden.loss(&outputs), &weights, &inputs);
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! Attention and softmax composed of candle's ops beside the ops themselves.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::composed::{check, check_kernels};
+use crate::common::{apart, noise, values};
 use candle_core::{DType, Device, Tensor};
-use common::composed::{check, check_kernels};
-use common::{apart, noise, values};
 use sconce_core::Result;
 use sconce_core::ops::attention::{Cache, Pairing, Projections, THETA, Window};
 use sconce_core::ops::composed::forced;
@@ -106,7 +104,11 @@ fn a_sequence_in_pieces_is_the_sequence_when_it_is_composed() {
         assert!(apart(&single(&y), &single(&whole[0])) < 1e-6, "by {piece}");
         let after = [&cache.keys, &cache.values, &cache.seen];
         for (got, want) in after.into_iter().zip(&whole[1..]) {
-            assert_eq!(common::values(&single(got)), common::values(&single(want)), "by {piece}");
+            assert_eq!(
+                crate::common::values(&single(got)),
+                crate::common::values(&single(want)),
+                "by {piece}"
+            );
         }
     }
 }
@@ -148,7 +150,7 @@ fn weights_by_age_are_those_of_the_op() {
 /// What is beyond the length of a row is not a number.
 fn cut(t: &Tensor, lengths: [usize; 3]) -> Tensor {
     let (_, time, width) = t.dims3().unwrap();
-    let mut numbers = common::values(t);
+    let mut numbers = crate::common::values(t);
     for (row, length) in numbers.chunks_mut(time * width).zip(lengths) {
         row[length * width..].fill(f32::NAN);
     }
@@ -164,7 +166,7 @@ fn what_is_not_seen_and_frames_that_are_not_there_do_not_matter() {
         let qkv = candle_core::Var::from_tensor(qkv).unwrap();
         let y = forced(|| attention.run(&qkv, keys, values)).unwrap().swap_remove(0);
         let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-        [common::values(&y), common::values(gradients.get(&qkv).unwrap())]
+        [crate::common::values(&y), crate::common::values(gradients.get(&qkv).unwrap())]
     };
     let [none, beyond] = [[0; 3], [45, 7, 0]];
     let got = run(&cut(&qkv, beyond), &cut(&keys, none), &cut(&values, none));

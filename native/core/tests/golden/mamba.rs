@@ -1,9 +1,7 @@
 //! Selective state spaces against PyTorch's float64 vectors, forward, gradient and carried state.
 
-mod common;
-
+use crate::common::Golden;
 use candle_core::Tensor;
-use common::Golden;
 use sconce_core::backbone::mamba::Mamba;
 use sconce_core::backbone::{self, Backbone, Context, State};
 use sconce_core::layer::Norm;
@@ -44,7 +42,7 @@ fn check_in(
     let given = golden.has(&format!("input.{}", parts[0]));
     let first = match given {
         true => State(parts.iter().map(|p| golden.variable(&format!("input.{p}"))).collect()),
-        false => net.zero_state(x.dim(0).unwrap()).unwrap(),
+        false => net.zero_state(x.dim(0).unwrap()).unwrap().beside(&x).unwrap(),
     };
     let (y, last) = net.forward(&x, &first, context).unwrap();
     golden.check("output.y", &y);
@@ -77,33 +75,35 @@ fn check_in(
 #[test]
 fn the_mamba_block_agrees_also_where_a_channel_keeps_or_forgets_all() {
     for case in ["mamba_w7", "mamba_w60", "mamba_w60_state", "mamba_w512_extreme"] {
-        let golden = Golden::open(case);
-        let b = golden.builder();
-        let h = golden.shape("input.x")[2];
-        let config = MambaConfig {
-            hidden_size: h,
-            num_layers: 1,
-            state_size: golden.shape("param.mixer.A_log")[1],
-            expand_factor: 2,
-            conv_size: 4,
-            input_norm: false,
-            dropout: 0.0,
-            input_dropout: 0.0,
-        };
-        let norm = Norm::rms(h, &b.under("norm")).unwrap();
-        let block = Block(norm, Mamba::new(h, &config, &b.under("mixer")).unwrap());
-        check(&golden, &block, &b.finish().unwrap(), &["conv_state", "ssm_state"]);
+        for golden in Golden::everywhere(case) {
+            let b = golden.builder();
+            let h = golden.shape("input.x")[2];
+            let config = MambaConfig {
+                hidden_size: h,
+                num_layers: 1,
+                state_size: golden.shape("param.mixer.A_log")[1],
+                expand_factor: 2,
+                conv_size: 4,
+                input_norm: false,
+                dropout: 0.0,
+                input_dropout: 0.0,
+            };
+            let norm = Norm::rms(h, &b.under("norm")).unwrap();
+            let block = Block(norm, Mamba::new(h, &config, &b.under("mixer")).unwrap());
+            check(&golden, &block, &b.finish().unwrap(), &["conv_state", "ssm_state"]);
+        }
     }
 }
 
 fn backbone(case: &str, config: spec::Backbone) {
-    let golden = Golden::open(case);
-    let b = golden.builder();
-    let net = backbone::new(&config, golden.shape("input.x")[2], &b).unwrap();
-    let parts = net.zero_state(1).unwrap().0.len();
-    let names: Vec<String> = (0..parts).map(|i| format!("state.{i}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    check(&golden, &*net, &b.finish().unwrap(), &names);
+    for golden in Golden::everywhere(case) {
+        let b = golden.builder();
+        let net = backbone::new(&config, golden.shape("input.x")[2], &b).unwrap();
+        let parts = net.zero_state(1).unwrap().0.len();
+        let names: Vec<String> = (0..parts).map(|i| format!("state.{i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        check(&golden, &*net, &b.finish().unwrap(), &names);
+    }
 }
 
 fn jamba(hidden_size: usize, num_layers: usize, attention_every: usize) -> JambaConfig {

@@ -3,14 +3,12 @@
 //! What is composed runs in numbers of 64 bits too. No op of ours takes these, and none of them goes together
 //! with a tensor of 32: as on another device, all that a pass makes has to be made beside what it reads.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::backbones::{INPUT, build, configs};
+use crate::common::composed::elsewhere;
+use crate::common::{noise, values};
 use candle_core::{DType, Device, Tensor, Var};
-use common::backbones::{INPUT, build, configs};
-use common::composed::elsewhere;
-use common::{noise, values};
 use sconce_core::backbone::{self, Backbone, Context, State};
 use sconce_core::ops::composed::forced;
 use sconce_core::ops::tensor::moved;

@@ -1,10 +1,8 @@
 //! Steps of many games at once are those of each game alone, also on a card where it is asked for.
 
-mod common;
-
+use crate::common::backbones::configs;
+use crate::common::card;
 use candle_core::Device;
-use common::backbones::configs;
-use common::card;
 use sconce_core::backbone::{Context, State};
 use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;

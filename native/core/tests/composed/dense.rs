@@ -1,10 +1,8 @@
 //! Linear layers and tables of rows are the same composed of candle's ops.
 
-mod common;
-
+use crate::common::composed::{check, check_kernels};
+use crate::common::noise;
 use candle_core::Tensor;
-use common::composed::{check, check_kernels};
-use common::noise;
 use sconce_core::ops::composed::forced;
 use sconce_core::ops::dropout::{Dropout, Place};
 use sconce_core::ops::{self, Activation, Affine, Branch, Dense, Norm, Residual};

@@ -1,10 +1,8 @@
 //! LSTM, GRU and sLSTM are the same composed of candle's ops.
 
-mod common;
-
+use crate::common::composed::{check, check_in_bf16};
+use crate::common::noise;
 use candle_core::Tensor;
-use common::composed::{check, check_in_bf16};
-use common::noise;
 use sconce_core::ops;
 use sconce_core::ops::recurrent::Gates;
 use sconce_core::ops::slstm::SlstmState;

@@ -1,9 +1,7 @@
 //! Decisions of heads, composed of candle's ops and on a card, beside those of a CPU.
 
-mod common;
-
+use crate::common::{apart, card, noise};
 use candle_core::{Device, Tensor};
-use common::{apart, card, noise};
 use sconce_core::heads::{Decision, Heads, NONE};
 use sconce_core::ops::composed::forced;
 use sconce_core::rng::Rng;

@@ -1,10 +1,8 @@
 //! Norms of rows and heads are the same composed of candle's ops.
 
-mod common;
-
+use crate::common::composed::check;
+use crate::common::noise;
 use candle_core::Tensor;
-use common::composed::check;
-use common::noise;
 use sconce_core::ops::{self, HeadNorms, Norm};
 use sconce_core::weights::Weight;
 

@@ -1,9 +1,7 @@
 //! Mamba-2, RetNet, GLA and xLSTM against PyTorch's float64 vectors, and sLSTM by differences.
 
-mod common;
-
+use crate::common::{Golden, apart, differences, noise, values};
 use candle_core::{Tensor, Var};
-use common::{Golden, apart, differences, noise, values};
 use sconce_core::backbone::mamba2::Mamba2;
 use sconce_core::backbone::{self, Backbone, Context, State};
 use sconce_core::layer::Norm;
@@ -32,30 +30,32 @@ fn mamba2_config(
 }
 
 fn mamba2(case: &str, config: Mamba2Config) {
-    let golden = Golden::open(case);
-    let b = golden.builder();
-    let x = golden.variable("input.x");
-    let norm = Norm::rms(config.hidden_size, &b.under("norm")).unwrap();
-    let mixer = Mamba2::new(&config, &b.under("mixer")).unwrap();
-    let weights = b.finish().unwrap();
-    let mut inputs = vec![("x", x.clone())];
-    let state = match golden.has("input.ssm_state") {
-        true => {
-            for name in ["conv_state", "ssm_state"] {
-                inputs.push((name, golden.variable(&format!("input.{name}"))));
+    for golden in Golden::everywhere(case) {
+        let b = golden.builder();
+        let x = golden.variable("input.x");
+        let norm = Norm::rms(config.hidden_size, &b.under("norm")).unwrap();
+        let mixer = Mamba2::new(&config, &b.under("mixer")).unwrap();
+        let weights = b.finish().unwrap();
+        let mut inputs = vec![("x", x.clone())];
+        let state = match golden.has("input.ssm_state") {
+            true => {
+                for name in ["conv_state", "ssm_state"] {
+                    inputs.push((name, golden.variable(&format!("input.{name}"))));
+                }
+                State(vec![inputs[1].1.clone(), inputs[2].1.clone()])
             }
-            State(vec![inputs[1].1.clone(), inputs[2].1.clone()])
+            false => mixer.zero_state(x.dim(0).unwrap()).unwrap().beside(&x).unwrap(),
+        };
+        let (y, last) =
+            mixer.forward(&norm.forward(&x).unwrap(), &state, &Context::default()).unwrap();
+        let y = (&x + y).unwrap();
+        let outputs = [("y", &y), ("conv_state", &last.0[0]), ("ssm_state", &last.0[1])];
+        for (name, value) in outputs {
+            golden.check(&format!("output.{name}"), value);
         }
-        false => mixer.zero_state(x.dim(0).unwrap()).unwrap(),
-    };
-    let (y, last) = mixer.forward(&norm.forward(&x).unwrap(), &state, &Context::default()).unwrap();
-    let y = (&x + y).unwrap();
-    let outputs = [("y", &y), ("conv_state", &last.0[0]), ("ssm_state", &last.0[1])];
-    for (name, value) in outputs {
-        golden.check(&format!("output.{name}"), value);
+        let inputs: Vec<_> = inputs.iter().map(|(n, t)| (*n, t)).collect();
+        golden.check_gradients(&golden.loss(&outputs), &weights, &inputs);
     }
-    let inputs: Vec<_> = inputs.iter().map(|(n, t)| (*n, t)).collect();
-    golden.check_gradients(&golden.loss(&outputs), &weights, &inputs);
 }
 
 #[test]
@@ -69,29 +69,30 @@ fn mamba_2_agrees_with_golden_at_every_length_of_a_chunk() {
 
 /// A whole backbone; `fixed` parts of its state have no gradient.
 fn whole(case: &str, config: spec::Backbone, fixed: &[usize]) {
-    let golden = Golden::open(case);
-    let b = golden.builder();
-    let x = golden.variable("input.x");
-    let net = backbone::new(&config, x.dim(2).unwrap(), &b).unwrap();
-    let weights = b.finish().unwrap();
-    let mut state = net.zero_state(x.dim(0).unwrap()).unwrap();
-    let mut inputs = vec![("x".to_string(), x.clone())];
-    for (i, part) in state.0.iter_mut().enumerate() {
-        let name = format!("state.{i}");
-        if golden.has(&format!("input.{name}")) {
-            *part = golden.variable(&format!("input.{name}"));
-            if !fixed.contains(&i) {
-                inputs.push((name, part.clone()));
+    for golden in Golden::everywhere(case) {
+        let b = golden.builder();
+        let x = golden.variable("input.x");
+        let net = backbone::new(&config, x.dim(2).unwrap(), &b).unwrap();
+        let weights = b.finish().unwrap();
+        let mut state = net.zero_state(x.dim(0).unwrap()).unwrap().beside(&x).unwrap();
+        let mut inputs = vec![("x".to_string(), x.clone())];
+        for (i, part) in state.0.iter_mut().enumerate() {
+            let name = format!("state.{i}");
+            if golden.has(&format!("input.{name}")) {
+                *part = golden.variable(&format!("input.{name}"));
+                if !fixed.contains(&i) {
+                    inputs.push((name, part.clone()));
+                }
             }
         }
+        let (y, last) = net.forward(&x, &state, &Context::default()).unwrap();
+        golden.check("output.y", &y);
+        for (i, part) in last.0.iter().enumerate() {
+            golden.check(&format!("output.state.{i}"), part);
+        }
+        let inputs: Vec<_> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        golden.check_gradients(&golden.loss(&[("y", &y)]), &weights, &inputs);
     }
-    let (y, last) = net.forward(&x, &state, &Context::default()).unwrap();
-    golden.check("output.y", &y);
-    for (i, part) in last.0.iter().enumerate() {
-        golden.check(&format!("output.state.{i}"), part);
-    }
-    let inputs: Vec<_> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    golden.check_gradients(&golden.loss(&[("y", &y)]), &weights, &inputs);
 }
 
 fn heads(hidden_size: usize, num_heads: usize, num_layers: usize) -> HeadsConfig {
@@ -167,7 +168,7 @@ fn gradients_flow_through_a_carried_state() {
         let play = Context::default();
         let gradient = |second: Tensor| {
             let store = (second * &c).unwrap().sum_all().unwrap().backward().unwrap();
-            let own = |(name, weight)| values(&common::gradient(name, weight, &store));
+            let own = |(name, weight)| values(&crate::common::gradient(name, weight, &store));
             let all: Vec<f32> = weights.iter().flat_map(|(n, w)| own((n, w))).collect();
             (store.get(&x).unwrap().clone(), all)
         };

@@ -1,11 +1,9 @@
 //! Attention and the backbones made of it and of LSTM blocks against PyTorch's float64 vectors.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{Golden, apart};
 use candle_core::Tensor;
-use common::{Golden, apart};
 use sconce_core::backbone::attention::{Sizes, block};
 use sconce_core::backbone::stack::Stack;
 use sconce_core::backbone::{self, Backbone, Context, State};
@@ -29,26 +27,27 @@ fn steps(net: &dyn Backbone, x: &Tensor, start: &State, y: &Tensor, last: &State
 
 /// Blocks alone: no projection of the input, no norm at the end.
 fn blocks(case: &str, num_layers: usize, sizes: Sizes, inner: usize) {
-    let golden = Golden::open(case);
-    let b = golden.builder();
-    let trunk = Trunk {
-        hidden_size: sizes.hidden_size,
-        num_layers,
-        input_norm: false,
-        dropout: 0.0,
-        input_dropout: 0.0,
-    };
-    let layers: Vec<[Arc<_>; 2]> = (0..num_layers)
-        .map(|i| block(&sizes, inner, &b.under("layers").under(i)).unwrap())
-        .collect();
-    let net = Stack::new(&trunk, sizes.hidden_size, layers.concat(), None, &b).unwrap();
-    let weights = b.finish().unwrap();
-    let x = golden.variable("input.x");
-    let start = net.zero_state(x.dim(0).unwrap()).unwrap();
-    let (y, last) = net.forward(&x, &start, &Context::default()).unwrap();
-    golden.check("output.y", &y);
-    golden.check_gradients(&golden.loss(&[("y", &y)]), &weights, &[("x", &x)]);
-    steps(&net, &x, &start, &y, &last);
+    for golden in Golden::everywhere(case) {
+        let b = golden.builder();
+        let trunk = Trunk {
+            hidden_size: sizes.hidden_size,
+            num_layers,
+            input_norm: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        };
+        let layers: Vec<[Arc<_>; 2]> = (0..num_layers)
+            .map(|i| block(&sizes, inner, &b.under("layers").under(i)).unwrap())
+            .collect();
+        let net = Stack::new(&trunk, sizes.hidden_size, layers.concat(), None, &b).unwrap();
+        let weights = b.finish().unwrap();
+        let x = golden.variable("input.x");
+        let start = net.zero_state(x.dim(0).unwrap()).unwrap().beside(&x).unwrap();
+        let (y, last) = net.forward(&x, &start, &Context::default()).unwrap();
+        golden.check("output.y", &y);
+        golden.check_gradients(&golden.loss(&[("y", &y)]), &weights, &[("x", &x)]);
+        steps(&net, &x, &start, &y, &last);
+    }
 }
 
 #[test]
@@ -73,48 +72,49 @@ fn blocks_agree_as_sequence_and_step() {
 /// A whole backbone from a given state. `parts` are golden's names of the parts of the state before and
 /// after, those of `[layer, b, h]` tensors with the layer behind a slash.
 fn given(case: &str, config: spec::Backbone, parts: &[(String, String)]) {
-    let golden = Golden::open(case);
-    let b = golden.builder();
-    let x = golden.variable("input.x");
-    let net = backbone::new(&config, x.dim(2).unwrap(), &b).unwrap();
-    let weights = b.finish().unwrap();
-    let mut inputs: Vec<(String, Tensor)> = vec![];
-    let mut start = vec![];
-    for (before, _) in parts {
-        let (name, layer) = split(before);
-        if !inputs.iter().any(|(n, _)| n == name) {
-            inputs.push((name.into(), golden.variable(&format!("input.{name}"))));
+    for golden in Golden::everywhere(case) {
+        let b = golden.builder();
+        let x = golden.variable("input.x");
+        let net = backbone::new(&config, x.dim(2).unwrap(), &b).unwrap();
+        let weights = b.finish().unwrap();
+        let mut inputs: Vec<(String, Tensor)> = vec![];
+        let mut start = vec![];
+        for (before, _) in parts {
+            let (name, layer) = split(before);
+            if !inputs.iter().any(|(n, _)| n == name) {
+                inputs.push((name.into(), golden.variable(&format!("input.{name}"))));
+            }
+            let whole = &inputs.iter().find(|(n, _)| n == name).unwrap().1;
+            start.push(layer.map_or(whole.clone(), |layer| whole.get(layer).unwrap()));
         }
-        let whole = &inputs.iter().find(|(n, _)| n == name).unwrap().1;
-        start.push(layer.map_or(whole.clone(), |layer| whole.get(layer).unwrap()));
-    }
-    let start = State(start);
-    let (y, last) = net.forward(&x, &start, &Context::default()).unwrap();
-    let mut outputs = vec![("y".to_string(), vec![y.clone()], false)];
-    for ((_, after), value) in parts.iter().zip(&last.0) {
-        let (name, layer) = split(after);
-        match outputs.iter_mut().find(|(n, _, _)| n == name) {
-            Some((_, layers, _)) => layers.push(value.clone()),
-            None => outputs.push((name.into(), vec![value.clone()], layer.is_some())),
+        let start = State(start);
+        let (y, last) = net.forward(&x, &start, &Context::default()).unwrap();
+        let mut outputs = vec![("y".to_string(), vec![y.clone()], false)];
+        for ((_, after), value) in parts.iter().zip(&last.0) {
+            let (name, layer) = split(after);
+            match outputs.iter_mut().find(|(n, _, _)| n == name) {
+                Some((_, layers, _)) => layers.push(value.clone()),
+                None => outputs.push((name.into(), vec![value.clone()], layer.is_some())),
+            }
         }
+        let outputs: Vec<(String, Tensor)> = outputs
+            .into_iter()
+            .map(|(name, values, layered)| match layered {
+                true => (name, Tensor::stack(&values, 0).unwrap()),
+                false => (name, values[0].clone()),
+            })
+            .collect();
+        for (name, value) in &outputs {
+            golden.check(&format!("output.{name}"), value);
+        }
+        let counted = |name: &str| name.starts_with("seen");
+        let outputs: Vec<_> =
+            outputs.iter().filter(|(n, _)| !counted(n)).map(|(n, t)| (n.as_str(), t)).collect();
+        let mut wanted = vec![("x", &x)];
+        wanted.extend(inputs.iter().filter(|(n, _)| !counted(n)).map(|(n, t)| (n.as_str(), t)));
+        golden.check_gradients(&golden.loss(&outputs), &weights, &wanted);
+        steps(&*net, &x, &start, &y, &last);
     }
-    let outputs: Vec<(String, Tensor)> = outputs
-        .into_iter()
-        .map(|(name, values, layered)| match layered {
-            true => (name, Tensor::stack(&values, 0).unwrap()),
-            false => (name, values[0].clone()),
-        })
-        .collect();
-    for (name, value) in &outputs {
-        golden.check(&format!("output.{name}"), value);
-    }
-    let counted = |name: &str| name.starts_with("seen");
-    let outputs: Vec<_> =
-        outputs.iter().filter(|(n, _)| !counted(n)).map(|(n, t)| (n.as_str(), t)).collect();
-    let mut wanted = vec![("x", &x)];
-    wanted.extend(inputs.iter().filter(|(n, _)| !counted(n)).map(|(n, t)| (n.as_str(), t)));
-    golden.check_gradients(&golden.loss(&outputs), &weights, &wanted);
-    steps(&*net, &x, &start, &y, &last);
 }
 
 fn split(name: &str) -> (&str, Option<usize>) {
@@ -199,10 +199,10 @@ fn weights_of_attention_can_be_looked_at() {
     let b = Builder::new(Source::Seed(1), false);
     let net = backbone::new(&config, 6, &b).unwrap();
     let context = Context::tapped();
-    let x = common::noise(&[2, 9, 6], 1);
+    let x = crate::common::noise(&[2, 9, 6], 1);
     net.forward(&x, &net.zero_state(2).unwrap(), &context).unwrap();
     let weights = &context.taps().unwrap()["0.attention_weights"];
     assert_eq!(weights.dims(), [2, 3, 9, 5]);
-    let sums = common::values(&weights.sum(3).unwrap());
+    let sums = crate::common::values(&weights.sum(3).unwrap());
     assert!(sums.iter().all(|sum| (sum - 1.0).abs() < 1e-5));
 }

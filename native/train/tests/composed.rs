@@ -21,14 +21,14 @@ use sconce_core::{Policy, Spec, checkpoint, device};
 use sconce_data::{Corpus, Schema, VectorGame};
 use serde_json::json;
 
-use crate::bench::examples;
-use crate::eval::evaluate;
-use crate::loss::LossOptions;
-use crate::optimiser::{Kind, OptimiserConfig};
-use crate::options::{EvaluateOptions, Mode, TrainOptions};
-use crate::report::{Event, RunReport};
-use crate::run::run;
-use crate::step::{Examples, Stepper, Unroll};
+use sconce_train::bench::examples;
+use sconce_train::eval::evaluate;
+use sconce_train::loss::LossOptions;
+use sconce_train::optimiser::{Kind, OptimiserConfig};
+use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
+use sconce_train::report::{Event, RunReport};
+use sconce_train::run::run;
+use sconce_train::step::{Examples, Stepper, Unroll};
 
 fn mlp() -> Backbone {
     let mlp = json!({

@@ -1,10 +1,8 @@
 //! Activations, gates, dropout and skips are the same composed of candle's ops.
 
-mod common;
-
+use crate::common::composed::check;
+use crate::common::{noise, values};
 use candle_core::{Device, Tensor, Var};
-use common::composed::check;
-use common::{noise, values};
 use sconce_core::ops::composed::forced;
 use sconce_core::ops::{self, Activation};
 use sconce_core::rng::Rng;

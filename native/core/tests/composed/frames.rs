@@ -1,9 +1,7 @@
 //! Ops along the frames of a game are the same composed of candle's ops.
 
-mod common;
-
-use common::composed::{check, check_in_bf16};
-use common::{noise, values};
+use crate::common::composed::{check, check_in_bf16};
+use crate::common::{noise, values};
 use sconce_core::ops;
 use sconce_core::ops::composed::forced;
 use sconce_core::weights::Weight;
@@ -69,6 +67,6 @@ fn frames_that_do_not_exist_may_be_anything() {
     let (weight, state) = (noise(&[2, 1, 2], 2), noise(&[1, 2, 1], 3));
     let run = || ops::causal_conv(&x, &weight, None, &state, true, Some([2].into())).unwrap();
     let ((y, next), (want, want_next)) = (forced(run), run());
-    assert!(common::apart(&y, &want) < 1e-6 && values(&y)[4..] == [0.0; 2]);
+    assert!(crate::common::apart(&y, &want) < 1e-6 && values(&y)[4..] == [0.0; 2]);
     assert_eq!(values(&next), values(&want_next));
 }

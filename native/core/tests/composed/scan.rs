@@ -1,12 +1,10 @@
 //! Linear recurrences are the same composed of candle's ops.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::composed::{check, check_kernels};
+use crate::common::{noise, values};
 use candle_core::Tensor;
-use common::composed::{check, check_kernels};
-use common::{noise, values};
 use sconce_core::ops::composed::forced;
 use sconce_core::ops::wkv::NOTHING;
 use sconce_core::ops::{self, MambaWeights, Selective, Wkv};

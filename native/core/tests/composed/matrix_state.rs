@@ -1,12 +1,10 @@
 //! Recurrences whose state is a matrix, composed of candle's ops beside the ops themselves.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::composed::{check, check_kernels};
+use crate::common::noise;
 use candle_core::{DType, Device, Tensor};
-use common::composed::{check, check_kernels};
-use common::noise;
 use sconce_core::ops::attention::THETA;
 use sconce_core::ops::composed::forced;
 use sconce_core::ops::lengths::Lengths;
@@ -112,7 +110,7 @@ fn heads_that_share_keys_in_other_columns_are_those_of_the_op() {
 /// What is beyond the length of a row is not a number.
 fn cut(t: &Tensor) -> Tensor {
     let (_, time, width) = t.dims3().unwrap();
-    let mut numbers = common::values(t);
+    let mut numbers = crate::common::values(t);
     for (row, length) in numbers.chunks_mut(time * width).zip([TIME, 20, 0]) {
         row[length * width..].fill(f32::NAN);
     }
@@ -134,7 +132,7 @@ fn frames_that_are_not_there_do_not_matter() {
             (y.sqr().unwrap().sum_all().unwrap() + last.sqr().unwrap().sum_all().unwrap()).unwrap();
         let store = loss.backward().unwrap();
         let [dx, d_gates] = [x, gates].map(|t| store.get(t).unwrap().clone());
-        [y, last, dx, d_gates].map(|t| common::values(&t))
+        [y, last, dx, d_gates].map(|t| crate::common::values(&t))
     };
     assert_eq!(run(&cut(&streams), &cut(&gates)), run(&streams, &gates));
 }

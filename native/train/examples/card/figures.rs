@@ -1,0 +1,234 @@
+//! What steps take, after those that warm up. Whoever reads an answer has waited for the card.
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use sconce_core::backbone::State;
+use sconce_core::heads::NONE;
+use sconce_core::policy::Frames;
+use sconce_core::spec::{
+    AttentionConfig, Backbone, Embedding, Heads, HeadsKind, MambaConfig, MlpConfig, RecurrentConfig,
+};
+use sconce_core::{Policy, Precision, Result, Spec, device};
+use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_train::bench::examples;
+use sconce_train::options::TrainOptions;
+use sconce_train::run::run;
+use sconce_train::step::{Examples, Stepper};
+use serde_json::{Value, json};
+
+use crate::{folder, mamba, recurrent, stepper};
+
+/// Numbers of a frame.
+const INPUT: usize = 288;
+
+/// Training steps whose losses are read together, as a run reads them.
+const TOGETHER: usize = 8;
+
+/// How much of what is timed.
+struct Times {
+    warm_up: usize,
+    least: Duration,
+    frames: usize,
+    hidden: usize,
+    batch: usize,
+}
+
+pub fn all(small: bool) -> Result<String> {
+    let device = device::open(0)?;
+    let times = match small {
+        true => Times { warm_up: 2, least: Duration::ZERO, frames: 6, hidden: 16, batch: 4 },
+        false => Times {
+            warm_up: 20,
+            least: Duration::from_secs(1),
+            frames: 60,
+            hidden: 256,
+            batch: 256,
+        },
+    };
+    for (name, backbone) in backbones(&times) {
+        let spec = spec(backbone);
+        let policy = Policy::init(&spec, 1)?;
+        for batch in [1, 32] {
+            tell("act", name, batch, "f32", acted(&policy.copy_on(&device)?, batch, &times)?);
+        }
+        let window = if name == "mlp" { 1 } else { times.frames };
+        for (precision, label) in [(Precision::F32, "f32"), (Precision::Bf16, "bf16")] {
+            let stepper = stepper(&policy.copy_on(&device)?, precision)?;
+            let (us, recorded) = trained(stepper, &spec, [times.batch, window], &times)?;
+            let per_second = (times.batch * window) as f64 / us.median * 1e6;
+            let told = json!({ "recorded": recorded, "frames_per_second": per_second.round() });
+            tell("train", name, times.batch, label, us.with(told));
+        }
+    }
+    loader(&times)?;
+    Ok("every figure was taken".into())
+}
+
+fn tell(what: &str, name: &str, batch: usize, precision: &str, told: impl Into<Value>) {
+    let mut line =
+        json!({ "figure": what, "backbone": name, "batch": batch, "precision": precision });
+    if let (Some(line), Value::Object(told)) = (line.as_object_mut(), told.into()) {
+        line.extend(told);
+    }
+    println!("{line}");
+}
+
+/// Microseconds.
+struct Us {
+    median: f64,
+    p99: f64,
+    count: usize,
+}
+
+impl Us {
+    fn of(mut us: Vec<f64>) -> Self {
+        us.sort_by(f64::total_cmp);
+        let at = |share: f64| us.get(((us.len() - 1) as f64 * share) as usize).copied();
+        Us {
+            median: at(0.5).unwrap_or(f64::NAN),
+            p99: at(0.99).unwrap_or(f64::NAN),
+            count: us.len(),
+        }
+    }
+
+    fn with(self, more: Value) -> Value {
+        let mut told = Value::from(self);
+        if let (Some(told), Value::Object(more)) = (told.as_object_mut(), more) {
+            told.extend(more);
+        }
+        told
+    }
+}
+
+impl From<Us> for Value {
+    fn from(us: Us) -> Value {
+        let tenths = |us: f64| (us * 10.0).round() / 10.0;
+        json!({ "us": tenths(us.median), "p99_us": tenths(us.p99), "count": us.count })
+    }
+}
+
+fn spec(backbone: Backbone) -> Spec {
+    let mut heads = Heads::controller(HeadsKind::Independent);
+    heads.parts.iter_mut().for_each(|head| head.hidden_size = 0);
+    Spec { embedding: Embedding::Vector(INPUT), backbone, heads }
+}
+
+fn backbones(times: &Times) -> [(&'static str, Backbone); 5] {
+    let hidden = times.hidden;
+    let mlp = MlpConfig {
+        hidden_sizes: vec![2 * hidden; 2],
+        layer_norm: true,
+        residual: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let attention = AttentionConfig {
+        hidden_size: hidden,
+        num_layers: 2,
+        num_heads: 8,
+        head_dim: hidden / 8,
+        window_size: times.frames,
+        qk_layernorm: false,
+        input_norm: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    // As cuDNN has them.
+    let recurrent = RecurrentConfig { layer_norm: false, input_norm: false, ..recurrent(hidden) };
+    let mamba = MambaConfig { input_norm: false, ..mamba(hidden) };
+    [
+        ("mlp", Backbone::Mlp(mlp)),
+        ("mamba", Backbone::Mamba(mamba)),
+        ("lstm", Backbone::Lstm(recurrent.clone())),
+        ("gru", Backbone::Gru(recurrent)),
+        ("attention", Backbone::SlidingWindow(attention)),
+    ]
+}
+
+/// A frame of each of so many games, logits to logits. The memories have read a window before.
+fn acted(policy: &Policy, batch: usize, times: &Times) -> Result<Us> {
+    let (mut frames, _, _) = examples(policy.spec(), batch, 1, 1);
+    frames.previous = vec![NONE; frames.previous.len()];
+    let mut states = vec![policy.zero_state(1)?; batch];
+    for _ in 0..times.frames.max(times.warm_up) {
+        states = stepped(policy, &frames, &states)?;
+    }
+    let (mut us, clock) = (vec![], Instant::now());
+    while us.len() < 10 || clock.elapsed() < times.least {
+        let start = Instant::now();
+        states = stepped(policy, &frames, &states)?;
+        us.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(Us::of(us))
+}
+
+fn stepped(policy: &Policy, frames: &Frames, states: &[State]) -> Result<Vec<State>> {
+    let own: Vec<&State> = states.iter().collect();
+    policy.step_games(frames, &own)?.into_iter().map(|one| Ok(one?.1)).collect()
+}
+
+/// Steps on the same batch, as a run makes them: recorded if they can be, their losses read now and then.
+fn trained(
+    mut stepper: Stepper,
+    spec: &Spec,
+    [batch, window]: [usize; 2],
+    times: &Times,
+) -> Result<(Us, bool)> {
+    let (frames, labels, weights) = examples(spec, batch, window, 1);
+    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let (recorded, zero) = (stepper.records(x), stepper.policy().zero_state(batch)?);
+    let mut next = 0;
+    let mut some = |count: usize| -> Result<f64> {
+        let start = Instant::now();
+        for _ in 0..count {
+            match recorded {
+                true => drop(stepper.begin(x, &zero, next, 1e-3)?),
+                false => drop(stepper.step(x, next, 1e-3)?),
+            }
+            next += 1;
+        }
+        stepper.results()?.into_iter().try_for_each(|result| result.map(drop))?;
+        Ok(start.elapsed().as_secs_f64() * 1e6 / count as f64)
+    };
+    some(TOGETHER)?;
+    let (mut us, clock) = (vec![], Instant::now());
+    while us.len() < 3 || clock.elapsed() < times.least {
+        us.push(some(TOGETHER)?);
+    }
+    Ok((Us::of(us), recorded))
+}
+
+/// The share of its time in which a run waits for data.
+fn loader(times: &Times) -> Result<()> {
+    let spec = spec(Backbone::Mamba(mamba(times.hidden)));
+    let (games, steps) = if times.batch < 256 { (4, 6) } else { (24, 80) };
+    let folder = folder()?;
+    let game = |number: u64| {
+        let (frames, labels, _) = examples(&spec, 1, 20 * times.frames, number);
+        VectorGame { x: frames.continuous, labels }
+    };
+    let all: Vec<VectorGame> = (0..games).map(game).collect();
+    let schema = Schema::vector(INPUT, &spec.heads);
+    let corpus = Corpus::build(&schema, &all, &folder.path().join("corpus"))?;
+    let options = TrainOptions {
+        batch_size: times.batch,
+        window_size: times.frames,
+        stride: times.frames / 3,
+        steps: Some(steps),
+        // The second point of the curve has warm steps alone.
+        validate_every: Some(steps / 2),
+        val_split: 0.1,
+        device: "cuda:0".into(),
+        ..TrainOptions::default()
+    };
+    let out = folder.path().join("run");
+    let report = run(&corpus, &spec, &options, &out, &|_| (), &AtomicBool::new(false))?;
+    let last = report.history.last();
+    let told = json!({
+        "waiting": last.and_then(|point| point.data_wait),
+        "frames_per_second": last.and_then(|point| point.frames_per_second),
+    });
+    tell("loader", "mamba", times.batch, "f32", told);
+    Ok(())
+}
