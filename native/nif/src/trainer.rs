@@ -146,7 +146,7 @@ fn range_test_start<'a>(
     call(env, "find_learning_rate", || {
         let (spec, options): (Spec, TrainOptions) = (decode(spec)?, decode(options)?);
         let range: RangeOptions = decode(range)?;
-        let policy = policy.map(|handle| handle.0.clone());
+        let policy = policy.map(|handle| handle.policy().clone());
         Task::start(env, "find_learning_rate", reference, move |_reply, cancelled| {
             let corpus = Corpus::open(&PathBuf::from(corpus))?;
             range_test(&spec, policy.as_deref(), &corpus, &options, &range, cancelled).map(Data)

@@ -2,7 +2,8 @@
 //!
 //! What is in use there is the process's: one test at a time.
 
-use std::cell::RefCell;
+#![cfg(feature = "cuda")]
+
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -123,12 +124,19 @@ fn a_step_without_room_changes_nothing_wherever_it_fails() {
             short.learn(x, &state, step, 1.0).unwrap();
             let (before, updates) = (numbers(&short), short.optimiser().updates());
             let full = ballast(&device);
-            assert_full(short.update(1e-2));
+            let updated = short.update(1e-2);
             drop(full);
-            assert_eq!((numbers(&short), short.optimiser().updates()), (before, updates));
-
-            short.learn(x, &state, step, 1.0).unwrap();
-            short.update(1e-2).unwrap();
+            match updated {
+                // By kernels, once the moments are there.
+                Ok(_) => assert!(rule == Rule::AdamW && step > 0),
+                full => {
+                    assert_full(full);
+                    let unchanged = (numbers(&short), short.optimiser().updates());
+                    assert_eq!(unchanged, (before, updates));
+                    short.learn(x, &state, step, 1.0).unwrap();
+                    short.update(1e-2).unwrap();
+                }
+            }
             assert!(numbers(&short) == numbers(&plain), "{rule:?}, step {step}");
         }
         let memory = device::memory(0).unwrap();
@@ -169,16 +177,19 @@ fn a_run_halves_its_batches_until_they_fit_and_ends_with_an_error_where_none_doe
     let go = |bytes: Option<u64>| {
         drop(limited(bytes));
         let out = dir.path().join(format!("{bytes:?}"));
-        let told: RefCell<Vec<usize>> = RefCell::default();
-        let listen = |event| {
-            if let Event::OutOfMemory { micro_batch, .. } = event {
-                told.borrow_mut().push(micro_batch);
-            }
-        };
-        let report = run(&corpus, &spec(), &options, &out, &listen, &never);
+        let told: Mutex<Vec<Event>> = Mutex::default();
+        // Small constants of what was recorded stay until the end of the thread.
+        let run =
+            || run(&corpus, &spec(), &options, &out, &|e| told.lock().unwrap().push(e), &never);
+        let report = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+        device::settle();
         // All of it has left the card, and went back to the driver.
         assert_eq!(device::memory(0).unwrap().taken(), 0);
-        (report, told.into_inner(), out.join("last.safetensors"))
+        let halved = told.into_inner().unwrap().into_iter().filter_map(|event| match event {
+            Event::OutOfMemory { micro_batch, .. } => Some(micro_batch),
+            _ => None,
+        });
+        (report, halved.collect::<Vec<usize>>(), out.join("last.safetensors"))
     };
     let weights = |path: &Path| -> Vec<f32> {
         let policy = Policy::load(path).unwrap();

@@ -131,7 +131,7 @@ impl Case {
         let angle = |i: usize| {
             let (position, pair) = ((i / half / 2) as f64, (i % half) as f64);
             let (sin, cos) = (position * THETA.powf(-pair / half as f64)).sin_cos();
-            if i / half % 2 == 0 { cos as f32 } else { sin as f32 }
+            if (i / half).is_multiple_of(2) { cos as f32 } else { sin as f32 }
         };
         (0..(FRAMES + 1) * 2 * half * usize::from(self.turns)).map(angle).collect()
     }

@@ -36,9 +36,10 @@ impl Uploads {
         let context = stream.context();
         let copies = context.new_stream().w()?;
         let place = || -> Result<Place> {
-            // SAFETY: both are written before they are read.
+            // SAFETY: both are written before they are read. What is on the card is of the card's stream, in whose
+            // order it is freed too: the copies wait for that until it is there, and it for them.
             let (here, there) =
-                unsafe { (context.alloc_pinned(words.max(1)), copies.alloc(words.max(1))) };
+                unsafe { (context.alloc_pinned(words.max(1)), stream.alloc(words.max(1))) };
             Ok(Place {
                 here: here.w()?,
                 there: there.w()?,
