@@ -39,8 +39,8 @@ defmodule Sconce.Preset do
 
   #{Text.table()}
 
-  Presets on `cuda` are made for a GPU, on which policies do not run yet: without `device: :cpu` beside
-  them a run ends with an error of kind `:unavailable`, and with one of kind `:out_of_memory` where less
+  Presets on `cuda` are made for a GPU: where there is none a run ends with an error of kind `:unavailable`,
+  unless `device: :cpu` stands beside them, and with one of kind `:out_of_memory` where less
   memory is free than it needs.
 
   ## ExPhil's values
