@@ -53,7 +53,7 @@ fn wrong(expected: impl ToString, got: impl ToString) -> Error {
 }
 
 fn name() -> Result<Value> {
-    device::check(0)?;
+    device::check(&[0])?;
     let card = result::device::get(0).map_err(candle_core::Error::wrap)?;
     let name = result::device::get_name(card).map_err(candle_core::Error::wrap)?;
     let attribute = |which| {

@@ -36,9 +36,8 @@ impl AllReduce for Nccl {
         }
         let mut sums = parts.iter().map(unwritten).collect::<Result<Vec<_>>>()?;
         group_start().map_err(refusal)?;
-        let cards = self.0.iter().zip(parts).zip(&mut sums);
-        let queued =
-            cards.map(|((comm, part), sum)| queue(comm, part, sum)).collect::<Result<()>>();
+        let mut cards = self.0.iter().zip(parts).zip(&mut sums);
+        let queued = cards.try_for_each(|((comm, part), sum)| queue(comm, part, sum));
         let ended = group_end().map_err(refusal);
         queued?;
         ended?;
