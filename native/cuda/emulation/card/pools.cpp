@@ -15,6 +15,7 @@ namespace {
 constexpr size_t CHUNK = 2 << 20;
 
 Pool standard{0};
+// Cards have their memory together, and so what was chosen last.
 Pool *chosen = &standard;
 // Those that were destroyed stay until all of theirs is free.
 auto &all = *new std::set{&standard}, &destroyed = lasting<std::set<Pool *>>();
@@ -96,7 +97,7 @@ DRIVER int cuMemPoolCreate(Handle *handle, const char *properties) {
   return answer([&] {
     constexpr size_t TYPE = 0, PLACE = 8, DEVICE = 12, MOST = 24;
     const bool pinned = property<int>(properties, TYPE) == 1, on_card = property<int>(properties, PLACE) == 1;
-    check(pinned && on_card && property<int>(properties, DEVICE) == 0, INVALID_VALUE);
+    check(pinned && on_card && property<int>(properties, DEVICE) >= 0, INVALID_VALUE);
     Pool *pool = new Pool{property<size_t>(properties, MOST)};
     all.insert(pool);
     *handle = pool;
@@ -143,19 +144,19 @@ DRIVER int cuMemPoolSetAttribute(Handle handle, int attribute, uint64_t *value) 
 }
 DRIVER int cuDeviceGetDefaultMemPool(Handle *pool, Device device) {
   return answer([&] {
-    check(device == 0, INVALID_DEVICE);
+    check(device >= 0, INVALID_DEVICE);
     *pool = &standard;
   });
 }
 DRIVER int cuDeviceGetMemPool(Handle *pool, Device device) {
   return answer([&] {
-    check(device == 0, INVALID_DEVICE);
+    check(device >= 0, INVALID_DEVICE);
     *pool = chosen;
   });
 }
 DRIVER int cuDeviceSetMemPool(Device device, Handle pool) {
   return answer([&] {
-    check(device == 0, INVALID_DEVICE);
+    check(device >= 0, INVALID_DEVICE);
     chosen = &known(pool);
   });
 }
