@@ -147,7 +147,7 @@ fn timed<T>(seconds: f64, mut work: impl FnMut() -> Result<T>) -> Result<(T, Vec
     Ok((last, us))
 }
 
-fn start<'a, T: crate::border::Answer>(
+fn start<'a, T: crate::border::Answer + Send + 'static>(
     env: Env<'a>,
     reference: Reference<'a>,
     work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -156,7 +156,7 @@ fn start<'a, T: crate::border::Answer>(
 }
 
 /// On a thread of its own; nothing ends a measurement early.
-fn task<T: crate::border::Answer>(
+fn task<T: crate::border::Answer + Send + 'static>(
     env: Env,
     reference: Reference,
     work: impl FnOnce() -> Result<T> + Send + 'static,

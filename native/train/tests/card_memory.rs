@@ -178,11 +178,8 @@ fn a_run_halves_its_batches_until_they_fit_and_ends_with_an_error_where_none_doe
         drop(limited(bytes));
         let out = dir.path().join(format!("{bytes:?}"));
         let told: Mutex<Vec<Event>> = Mutex::default();
-        // Small constants of what was recorded stay until the end of the thread.
-        let run =
-            || run(&corpus, &spec(), &options, &out, &|e| told.lock().unwrap().push(e), &never);
-        let report = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
-        device::settle();
+        let listen = |event| told.lock().unwrap().push(event);
+        let report = run(&corpus, &spec(), &options, &out, &listen, &never);
         // All of it has left the card, and went back to the driver.
         assert_eq!(device::memory(0).unwrap().taken(), 0);
         let halved = told.into_inner().unwrap().into_iter().filter_map(|event| match event {

@@ -6,7 +6,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread::{self, ThreadId};
 
 use candle_core::{DType, Device, Tensor};
 
@@ -31,9 +30,9 @@ pub fn unrecorded() -> usize {
     UNRECORDED.load(Ordering::Relaxed)
 }
 
-/// Steps of a policy, each with the thread that recorded it: it alone plays it. They leave the card with the policy.
+/// Steps of a policy, which leave the card with it.
 #[derive(Default)]
-pub(super) struct Steps(Mutex<Vec<(ThreadId, Recorded)>>);
+pub(super) struct Steps(Mutex<Vec<Recorded>>);
 
 /// A step of games of `frames [b, 1]`, as [`Policy::step_games`].
 pub(super) fn step(
@@ -52,10 +51,9 @@ pub(super) fn step(
 /// No more than [`MOST`].
 fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Result<Stepped>>> {
     let batch = states.len().next_power_of_two();
-    let here = thread::current().id();
     // Passes of a policy are made one after the other: nobody waits here.
     let mut all = policy.recorded.0.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, one)) = all.iter().find(|(of, one)| *of == here && one.batch == batch) {
+    if let Some(one) = all.iter().find(|one| one.batch == batch) {
         return one.step(policy, frames, states);
     }
     let buffers = Buffers::new(policy, batch)?;
@@ -71,7 +69,7 @@ fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Resul
         UNRECORDED.fetch_add(1, Ordering::Relaxed);
     }
     let stepped = one.buffers.answer(asked, states.len());
-    all.push((here, one));
+    all.push(one);
     stepped
 }
 

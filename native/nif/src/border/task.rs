@@ -1,7 +1,9 @@
 //! Long work: a thread of its own, events on the way, one answer, and an end when nobody waits.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
+use std::thread::Builder;
 
 use rustler::{Env, LocalPid, Monitor, Reference, Resource, ResourceArc};
 use sconce_core::{Error, Result, device};
@@ -31,7 +33,7 @@ impl Resource for Task {
 
 impl Task {
     /// Starts `work(reply, cancelled)` for the calling process.
-    pub fn start<T: Answer>(
+    pub fn start<T: Answer + Send + 'static>(
         env: Env,
         op: &'static str,
         reference: Reference,
@@ -40,17 +42,23 @@ impl Task {
         let cancelled = Arc::new(AtomicBool::new(false));
         let task = ResourceArc::new(Task { cancelled: cancelled.clone() });
         let (sender, receiver) = mpsc::channel::<Reply>();
-        let started = std::thread::Builder::new()
-            .name(format!("sconce-{op}"))
-            .stack_size(STACK_BYTES)
-            .spawn(move || {
-                let Ok(reply) = receiver.recv() else { return };
-                let result = super::guard(|| work(&reply, &cancelled));
+        let named = |what: &str| Builder::new().name(format!("sconce-{op}{what}"));
+        let worker = named("").stack_size(STACK_BYTES).spawn(move || {
+            let reply = receiver.recv().ok()?;
+            let result = super::guard(|| work(&reply, &cancelled));
+            Some((reply, result))
+        });
+        let unavailable =
+            |e: io::Error| Error::Unavailable { what: "a thread".into(), reason: e.to_string() };
+        let worker = worker.map_err(unavailable)?;
+        // What a thread keeps of a card leaves it with the thread: who hears of the end finds it free.
+        let teller = named("-end").spawn(move || {
+            if let Ok(Some((reply, result))) = worker.join() {
                 device::settle();
                 reply.send(result);
-            });
-        started
-            .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
+            }
+        });
+        teller.map_err(unavailable)?;
         env.monitor(&task, &env.pid());
         // The thread waits for it; a reply that is not taken answers for itself.
         drop(sender.send(Reply::new(env, op, reference)));

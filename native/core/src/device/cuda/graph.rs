@@ -1,5 +1,10 @@
 //! Work on a card that is recorded once and played again.
 
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{Builder, JoinHandle};
+
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::CudaGraph;
@@ -7,39 +12,109 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
     CUgraphInstantiate_flags, CUstreamCaptureMode,
 };
 
-use crate::Result;
+use crate::error::panic_message;
+use crate::{Error, Result};
+
+/// Candle walks and drops its graphs recursively.
+const STACK_BYTES: usize = 64 << 20;
 
 /// Work that is played with one call, however many launches it has.
-pub struct Graph(CudaGraph);
+///
+/// Small constants that it reads, such as how tensors lie, are candle's, which keeps them for the thread that recorded
+/// it: that thread waits for the end of the graph, and they leave the card together.
+pub struct Graph {
+    graph: ManuallyDrop<CudaGraph>,
+    keeper: ManuallyDrop<Keeper>,
+}
+
+struct Keeper {
+    end: Sender<()>,
+    thread: JoinHandle<()>,
+}
 
 // SAFETY: the driver lets any thread use a graph, one at a time, and this cannot be shared.
 unsafe impl Send for Graph {}
 
+/// A graph on its way from the thread that recorded it.
+struct Recorded(Result<CudaGraph>);
+
+// SAFETY: as for `Graph`.
+unsafe impl Send for Recorded {}
+
 impl Graph {
     /// Does `work(false)`, so that what it needs of libraries and of small constants is there, and then records what
-    /// `work(true)` does on the card. The constants are the thread's: a graph is not played after the end of the
-    /// thread that recorded it.
+    /// `work(true)` does on the card.
     ///
     /// What is recorded reads and writes memory that was there before, and nothing else outlives it; it reads nothing
     /// back.
-    pub fn record(card: &CudaDevice, mut work: impl FnMut(bool) -> Result<()>) -> Result<Self> {
-        let _constants = card.enable_cuda_graph_htod_cache();
-        work(false)?;
-        let stream = card.cuda_stream();
-        stream.synchronize().w()?;
-        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).w()?;
-        let worked = work(true);
-        // Whatever came of the work, the capture has to end.
-        let graph = stream.end_capture(CUgraphInstantiate_flags(0));
-        worked?;
-        let nothing = || candle_core::Error::Msg("nothing was recorded".into());
-        let graph = graph.w()?.ok_or_else(nothing)?;
-        graph.upload().w()?;
-        Ok(Graph(graph))
+    pub fn record(card: &CudaDevice, work: impl FnMut(bool) -> Result<()> + Send) -> Result<Self> {
+        let (told, recorded) = channel();
+        let (end, ended) = channel::<()>();
+        let card = card.clone();
+        let keep = move || {
+            let recorded = catch_unwind(AssertUnwindSafe(|| record(&card, work)));
+            let recorded = recorded.unwrap_or_else(|payload| {
+                Err(Error::Panic { message: panic_message(payload.as_ref()) })
+            });
+            // Whoever asked waits for it.
+            let _ = told.send(Recorded(recorded));
+            let _ = ended.recv();
+        };
+        let thread = Builder::new().name("sconce-graph".into()).stack_size(STACK_BYTES);
+        // SAFETY: the work is gone before the thread tells what came of it, for which this waits.
+        let thread = unsafe { thread.spawn_unchecked(keep) };
+        let unavailable = |reason: String| Error::Unavailable { what: "a thread".into(), reason };
+        let thread = thread.map_err(|e| unavailable(e.to_string()))?;
+        let Recorded(graph) = recorded.recv().map_err(|e| unavailable(e.to_string()))?;
+        let keeper = Keeper { end, thread };
+        match graph {
+            Ok(graph) => {
+                Ok(Graph { graph: ManuallyDrop::new(graph), keeper: ManuallyDrop::new(keeper) })
+            }
+            Err(error) => {
+                keeper.end();
+                Err(error)
+            }
+        }
     }
 
     /// Plays it, behind all that the card has to do.
     pub fn play(&self) -> Result<()> {
-        Ok(self.0.launch().w()?)
+        Ok(self.graph.launch().w()?)
     }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: nobody sees them after this, and each is dropped once.
+        let keeper = unsafe {
+            ManuallyDrop::drop(&mut self.graph);
+            ManuallyDrop::take(&mut self.keeper)
+        };
+        keeper.end();
+    }
+}
+
+impl Keeper {
+    fn end(self) {
+        drop(self.end);
+        // It has nothing to say any more.
+        let _ = self.thread.join();
+    }
+}
+
+fn record(card: &CudaDevice, mut work: impl FnMut(bool) -> Result<()>) -> Result<CudaGraph> {
+    let _constants = card.enable_cuda_graph_htod_cache();
+    work(false)?;
+    let stream = card.cuda_stream();
+    stream.synchronize().w()?;
+    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).w()?;
+    let worked = work(true);
+    // Whatever came of the work, the capture has to end.
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0));
+    worked?;
+    let nothing = || candle_core::Error::Msg("nothing was recorded".into());
+    let graph = graph.w()?.ok_or_else(nothing)?;
+    graph.upload().w()?;
+    Ok(graph)
 }
