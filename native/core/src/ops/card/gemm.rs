@@ -1,14 +1,10 @@
-//! Products of rows, by cuBLAS: sums are f32 whatever the operands are rounded to.
+//! Products of rows: sums are f32 whatever the operands are rounded to.
 
-use candle_core::cuda_backend::WrapErr;
-use candle_core::cuda_backend::cudarc::cublas::result::gemm_strided_batched_ex;
-use candle_core::cuda_backend::cudarc::cublas::sys::{
-    cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t, cudaDataType,
-};
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{card, pointer, unwritten};
+use super::launch::unwritten;
 use super::op::{Op, Pass, apply};
+use super::product::{Matrices, product};
 use crate::Precision;
 use crate::ops::tensor::rows;
 
@@ -61,85 +57,33 @@ pub fn rounded(x: &Tensor, precision: Precision) -> Result<Tensor> {
 
 /// `a b^T [m, n]` of `a [.., k]`, m rows, and `b [n, k]`, as numbers of `dtype`.
 pub fn nt(a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
-    let (((m, k), n), [t, no]) = ((rows(a.dims()), rows(b.dims()).0), OPS);
-    gemm([n, m, k], (b, t, k), (a, no, k), dtype)
+    let ((m, k), n) = (rows(a.dims()), rows(b.dims()).0);
+    gemm([m, n, k], Matrices::rows(a, k), Matrices::rows(b, k).turned(), (a, dtype))
 }
 
 /// `a b [m, n]` of `a [.., k]`, m rows, and `b [k, n]`.
 pub fn nn(a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
-    let (((m, k), n), [_, no]) = ((rows(a.dims()), rows(b.dims()).1), OPS);
-    gemm([n, m, k], (b, no, n), (a, no, k), dtype)
+    let ((m, k), n) = (rows(a.dims()), rows(b.dims()).1);
+    gemm([m, n, k], Matrices::rows(a, k), Matrices::rows(b, n), (a, dtype))
 }
 
 /// `a^T b [m, n]` of `a [.., m]` and `b [.., n]`, k rows each.
 pub fn tn(a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
-    let (((k, m), n), [t, no]) = ((rows(a.dims()), rows(b.dims()).1), OPS);
-    gemm([n, m, k], (b, no, n), (a, t, m), dtype)
+    let ((k, m), n) = (rows(a.dims()), rows(b.dims()).1);
+    gemm([m, n, k], Matrices::rows(a, m).turned(), Matrices::rows(b, n), (a, dtype))
 }
 
-const OPS: [cublasOperation_t; 2] =
-    [cublasOperation_t::CUBLAS_OP_T, cublasOperation_t::CUBLAS_OP_N];
-
-/// A matrix, how it is read, and how far apart its columns are, which cuBLAS has where we have rows.
-type Operand<'a> = (&'a Tensor, cublasOperation_t, usize);
-
-/// cuBLAS's product of columns, `[m, n] = a b` over k, which is `[n, m]` of rows.
+/// `a b [m, n]` over k, beside a tensor and of a type.
 fn gemm(
     [m, n, k]: [usize; 3],
-    (a, a_op, lda): Operand,
-    (b, b_op, ldb): Operand,
-    dtype: DType,
+    a: Matrices,
+    b: Matrices,
+    (beside, dtype): (&Tensor, DType),
 ) -> Result<Tensor> {
-    let y = unwritten((n, m), dtype, a)?;
-    if m == 0 || n == 0 {
-        return Ok(y);
-    }
+    let y = unwritten((m, n), dtype, beside)?;
     if k == 0 {
         return y.zeros_like();
     }
-    let card = card(a.device())?;
-    let (alpha, beta) = (1.0f32, 0.0f32);
-    // SAFETY: the matrices have so many rows and columns, and lie on this card, whose stream the handle has.
-    unsafe {
-        gemm_strided_batched_ex(
-            *card.cublas_handle().handle(),
-            a_op,
-            b_op,
-            size(m)?,
-            size(n)?,
-            size(k)?,
-            (&raw const alpha).cast(),
-            pointer(a)? as *const _,
-            numbers(a.dtype())?,
-            size(lda.max(1))?,
-            0,
-            pointer(b)? as *const _,
-            numbers(b.dtype())?,
-            size(ldb.max(1))?,
-            0,
-            (&raw const beta).cast(),
-            pointer(&y)? as *mut _,
-            numbers(dtype)?,
-            size(m)?,
-            0,
-            1,
-            cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-        )
-    }
-    .w()?;
+    product(Matrices::rows(&y, n), a, b, 1, [m, n, k])?;
     Ok(y)
-}
-
-pub fn size(n: usize) -> Result<i32> {
-    n.try_into().map_err(|_| candle_core::Error::Msg(format!("a product of {n} rows or columns")))
-}
-
-pub fn numbers(dtype: DType) -> Result<cudaDataType> {
-    match dtype {
-        DType::F32 => Ok(cudaDataType::CUDA_R_32F),
-        DType::BF16 => Ok(cudaDataType::CUDA_R_16BF),
-        DType::F16 => Ok(cudaDataType::CUDA_R_16F),
-        other => bail!("no product has numbers of {other:?}"),
-    }
 }

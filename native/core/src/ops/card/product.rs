@@ -4,11 +4,10 @@
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::cublas::result::gemm_strided_batched_ex;
 use candle_core::cuda_backend::cudarc::cublas::sys::{
-    cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t,
+    cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t, cudaDataType,
 };
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
-use super::gemm::{numbers, size};
 use super::launch::{card, pointer};
 
 /// Matrices of a contiguous tensor: where the first one begins, and how far apart they are, and their rows.
@@ -102,4 +101,17 @@ pub fn product(
         )
     }
     .w()
+}
+
+fn size(n: usize) -> Result<i32> {
+    n.try_into().map_err(|_| candle_core::Error::Msg(format!("a product of {n} rows or columns")))
+}
+
+fn numbers(dtype: DType) -> Result<cudaDataType> {
+    match dtype {
+        DType::F32 => Ok(cudaDataType::CUDA_R_32F),
+        DType::BF16 => Ok(cudaDataType::CUDA_R_16BF),
+        DType::F16 => Ok(cudaDataType::CUDA_R_16F),
+        other => bail!("no product has numbers of {other:?}"),
+    }
 }
