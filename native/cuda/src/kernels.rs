@@ -24,6 +24,7 @@ modules! {
     COLUMNS "columns"
     DROPOUT "dropout"
     GATHER "gather"
+    LAST "last"
     LINEAR_RECURRENCE "linear_recurrence"
     LOSS "loss"
     MATRIX_STATE "matrix_state"

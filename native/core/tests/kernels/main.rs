@@ -16,6 +16,7 @@ mod emulator;
 mod gather;
 #[cfg(feature = "cuda")]
 mod graphs;
+mod last;
 mod launch;
 mod linear_recurrence;
 mod matrix_state;

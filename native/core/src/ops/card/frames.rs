@@ -1,7 +1,7 @@
 //! Along the frames of a game.
 
 use candle_core::{DType, Result, Tensor, bail};
-use sconce_cuda::kernels::CAUSAL_CONV;
+use sconce_cuda::kernels::{CAUSAL_CONV, LAST};
 
 use super::columns::column_sums;
 use super::launch::{Launch, suffix, unwritten};
@@ -26,7 +26,32 @@ pub fn causal_conv(
     silu: bool,
     lengths: &Lengths,
 ) -> crate::Result<(Tensor, Tensor)> {
-    let op = Conv { silu, lengths: lengths_on_card(lengths, x)? };
+    convolve(x, weight, bias, state, Conv { silu, lengths: lengths_on_card(lengths, x)? })
+}
+
+/// A mix is a convolution of two taps.
+pub fn token_shift(
+    x: &Tensor,
+    before: &Tensor,
+    mix: &Tensor,
+    lengths: &Lengths,
+) -> crate::Result<Vec<Tensor>> {
+    let lengths = lengths_on_card(lengths, x)?;
+    let (taps, state) = (Tensor::stack(&[&(1.0 - mix)?, mix], 2)?, before.unsqueeze(2)?);
+    let mixed = |k| {
+        let op = Conv { silu: false, lengths: lengths.clone() };
+        Ok(convolve(x, &taps.get(k)?.unsqueeze(1)?, None, &state, op)?.0)
+    };
+    (0..mix.dim(0)?).map(mixed).collect()
+}
+
+fn convolve(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    state: &Tensor,
+    op: Conv,
+) -> crate::Result<(Tensor, Tensor)> {
     let weight = weight.to_dtype(DType::F32)?;
     let bias = bias.map(|bias| bias.to_dtype(DType::F32)).transpose()?;
     let inputs: Vec<&Tensor> = [x, &weight, state].into_iter().chain(&bias).collect();
@@ -123,5 +148,51 @@ impl Op for Conv {
         let d_bias = sums.narrow(0, channels * taps, channels)?;
         let all = [dx, d_weight, d_state].into_iter().chain(bias.first().map(|_| d_bias));
         Ok(all.map(Some).collect())
+    }
+}
+
+/// Of rows that have `lengths [b]`, i32, on the card.
+pub fn last(states: &Tensor, first: &Tensor, lengths: Tensor) -> crate::Result<Tensor> {
+    apply(Last { lengths }, &[states, first])
+}
+
+/// Inputs states and the first one.
+struct Last {
+    lengths: Tensor,
+}
+
+impl Last {
+    fn run(launch: Launch, states: &Tensor) -> Result<()> {
+        let (batch, time, channels) = states.dims3()?;
+        let threads = channels.next_multiple_of(32).min(THREADS);
+        let grid = [channels.div_ceil(threads), batch.min(ROWS), 1];
+        let launch = launch.int(time).int(batch).int(channels);
+        // SAFETY: as last.cu says.
+        unsafe { launch.run(grid, [threads, 1, 1], 0) }
+    }
+}
+
+impl Op for Last {
+    fn name(&self) -> &'static str {
+        "last"
+    }
+
+    fn forward(&self, inputs: &[Tensor], _track: bool) -> Result<(Tensor, Vec<Tensor>)> {
+        let [states, first] = inputs else { bail!("a sequence has states and a first one") };
+        let y = unwritten(first.shape(), states.dtype(), states)?;
+        let launch = Launch::of(LAST, &format!("last_{}_forward", suffix(states)), states)?;
+        let launch = launch.tensor(states)?.tensor(first)?.tensor(&self.lengths)?.tensor(&y)?;
+        Self::run(launch, states)?;
+        Ok((y, vec![]))
+    }
+
+    fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
+        let [states, first] = pass.inputs else { bail!("a sequence has states and a first one") };
+        let d_states = unwritten(states.shape(), states.dtype(), states)?;
+        let d_first = unwritten(first.shape(), first.dtype(), states)?;
+        let launch = Launch::of(LAST, &format!("last_{}_backward", suffix(states)), states)?;
+        let launch = launch.tensor(&self.lengths)?.tensor(pass.dy)?;
+        Self::run(launch.tensor(&d_states)?.tensor(&d_first)?, states)?;
+        Ok(vec![Some(d_states), Some(d_first)])
     }
 }

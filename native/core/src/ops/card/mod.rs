@@ -30,7 +30,7 @@ mod wkv;
 pub(in crate::ops) use activation::{activate, biased, gated, glu};
 pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
 pub(in crate::ops) use dropout::dropout;
-pub(in crate::ops) use frames::{TAPS, causal_conv};
+pub(in crate::ops) use frames::{TAPS, causal_conv, last, token_shift};
 pub(in crate::ops) use gather::gather;
 pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{

@@ -73,6 +73,10 @@ pub fn token_shift(
     mix: &Tensor,
     lengths: Lengths,
 ) -> Result<Vec<Tensor>> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(x) {
+        return card::token_shift(x, before, mix, &lengths);
+    }
     let earlier = Tensor::cat(&[&before.unsqueeze(1)?, x], 1)?.narrow(1, 0, x.dim(1)?)?;
     let ahead = (x - &earlier)?;
     let mixed = |k| blank((ahead.broadcast_mul(&mix.get(k)?)? + &earlier)?, &lengths);
@@ -80,6 +84,13 @@ pub fn token_shift(
 }
 
 pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(states)
+        && first.dtype() == states.dtype()
+        && let Some(lengths) = card::lengths_on_card(lengths, states)?
+    {
+        return card::last(states, first, lengths);
+    }
     let all = Tensor::cat(&[&first.unsqueeze(1)?, states], 1)?;
     Ok(ends(&all, lengths, 1)?.squeeze(1)?)
 }
