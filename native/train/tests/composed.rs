@@ -198,6 +198,38 @@ fn played(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: Optimiser
 /// On the card alone.
 #[cfg(feature = "cuda")]
 #[test]
+fn a_played_step_that_is_not_finite_is_told_as_itself_and_changes_nothing() {
+    let Some(_) = std::env::var_os("SCONCE_TEST_CARD") else { return };
+    let spec = controllers().swap_remove(0);
+    let policy = on(&Policy::init(&spec, 4).unwrap(), &device::open(0).unwrap());
+    let loss = LossOptions::plain();
+    let mut stepper = Stepper::new(&policy, &loss, OptimiserConfig::default(), 0.5, 7).unwrap();
+    let (mut frames, labels, weights) = examples(&spec, BATCH, TIME, 3);
+    let state = stepper.policy().zero_state(BATCH).unwrap();
+    let mut begin = |stepper: &mut Stepper, number: f32| {
+        frames.continuous[0] = number;
+        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+        stepper.begin(x, &state, 0, 3e-3).unwrap();
+    };
+    begin(&mut stepper, 0.5);
+    assert!(stepper.results().unwrap().swap_remove(0).is_ok());
+    let before = numbers(stepper.policy());
+    for number in [f32::NAN, 0.5] {
+        begin(&mut stepper, number);
+    }
+    let results = stepper.results().unwrap();
+    assert!(matches!(results[0], Err(sconce_core::Error::NonFinite { .. })), "{:?}", results[0]);
+    assert!(results[1].is_ok() && stepper.optimiser().updates() == 2);
+    assert!(numbers(stepper.policy()) != before);
+    begin(&mut stepper, f32::NAN);
+    let before = numbers(stepper.policy());
+    assert!(stepper.results().unwrap()[0].is_err());
+    assert!(numbers(stepper.policy()) == before && before.iter().all(|v| v.is_finite()));
+}
+
+/// On the card alone.
+#[cfg(feature = "cuda")]
+#[test]
 fn steps_that_are_recorded_and_played_are_those_that_are_launched_one_by_one() {
     let Some(_) = std::env::var_os("SCONCE_TEST_CARD") else { return };
     let card = device::open(0).unwrap();

@@ -307,11 +307,11 @@ impl<'a> Run<'a> {
     /// Counts a step, and tells it unless its figures wait on a card.
     fn count(&mut self, stepped: Option<Stepped>, learning_rate: f64, pace: Pace) {
         self.progress.step += 1;
-        self.progress.pace.add(pace);
         let (step, seconds) = (self.progress.step, self.progress.seconds);
         let made = Waiting { step, learning_rate, pace, seconds };
         match stepped {
             Some(stepped) => self.account(stepped, made),
+            // It has only been begun.
             None => self.waiting.push(made),
         }
     }
@@ -332,9 +332,14 @@ impl<'a> Run<'a> {
 
     /// Accounts for the steps whose figures wait on a card. Of one that went wrong nothing changed.
     fn settle(&mut self) -> Result<()> {
-        let waiting = std::mem::take(&mut self.waiting);
-        for (stepped, made) in self.replicas.results()?.into_iter().zip(waiting) {
-            let stepped = stepped.map_err(|error| self.diverged(error, made.step - 1, 1))?;
+        let (waiting, began) = (std::mem::take(&mut self.waiting), Instant::now());
+        let results = self.replicas.results()?;
+        // They took together what the card was waited for.
+        let waited = began.elapsed().as_secs_f64() / waiting.len().max(1) as f64;
+        for (stepped, mut made) in results.into_iter().zip(waiting) {
+            let first = made.step - 1;
+            let stepped = stepped.map_err(|error| self.diverged(error, made.step, first, 1))?;
+            made.pace.seconds += waited;
             self.account(stepped, made);
         }
         Ok(())
@@ -367,6 +372,7 @@ impl<'a> Run<'a> {
     /// Tells a step, and puts it on the curve where that is due.
     fn account(&mut self, stepped: Stepped, made: Waiting) {
         let Waiting { step, learning_rate, pace, seconds } = made;
+        self.progress.pace.add(pace);
         if stepped.learned {
             self.progress.recent_losses.add(&stepped.losses);
             self.progress.epoch_losses.add(&stepped.losses);
@@ -476,10 +482,13 @@ impl<'a> Run<'a> {
         let parts = self.options.accumulation_steps;
         let step = self.progress.step + 1;
         let looks = self.options.gradient_report.is_some_and(|every| step.is_multiple_of(every));
+        let at_once = (parts == 1 && !looks).then_some(learning_rate);
+        if at_once.is_none() {
+            self.settle()?;
+        }
         let (mut sum, mut frames) = (Losses::default(), 0);
         for draw in (self.progress.step * parts..).take(parts as usize) {
-            let at_once = (parts == 1 && !looks).then_some(learning_rate);
-            let learned = self.learn(draw, at_once).map_err(|e| self.diverged(e, draw, 1))?;
+            let learned = self.learn(draw, at_once).map_err(|e| self.diverged(e, step, draw, 1))?;
             frames += learned.frames;
             let Some((part, share)) = learned.part else { return Ok((None, frames)) };
             sum.add(&part, share);
@@ -488,17 +497,16 @@ impl<'a> Run<'a> {
         }
         let (first, shares) = (self.progress.step * parts, self.replicas.learned());
         let updated = self.replicas.update(learning_rate, looks);
-        let (grad_norm, gradients) = updated.map_err(|e| self.diverged(e, first, parts))?;
+        let (grad_norm, gradients) = updated.map_err(|e| self.diverged(e, step, first, parts))?;
         let learned = shares > 0.0;
         let losses = if learned { sum.over(shares) } else { Losses::default() };
         Ok((Some(Stepped { losses, grad_norm, learned, gradients }), frames))
     }
 
     /// Adds to a number that is not finite where the step had it from: so many batches from `first` on.
-    fn diverged(&self, error: Error, first: u64, batches: u64) -> Error {
+    fn diverged(&self, error: Error, step: u64, first: u64, batches: u64) -> Error {
         let Error::NonFinite { what, value } = error else { return error };
         let windows = (first..).take(batches as usize).flat_map(|draw| self.source.windows(draw));
-        let step = self.progress.step + 1;
         Error::Diverged { what, value, step, batch: first, windows: windows.collect() }
     }
 
