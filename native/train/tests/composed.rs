@@ -115,15 +115,24 @@ fn numbers(policy: &Policy) -> Vec<f32> {
 const BATCH: usize = 3;
 const TIME: usize = 8;
 
-/// Five steps, each on from where the one before ended.
-fn steps(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: OptimiserConfig) -> Steps {
+fn stepper(
+    policy: &Policy,
+    loss: &LossOptions,
+    unroll: Unroll,
+    config: OptimiserConfig,
+) -> Stepper {
     let bits = policy.spec().heads.parts.iter().map(|head| match head.kind {
         HeadKind::Bernoulli(bits) => bits,
         HeadKind::Categorical(_) => 0,
     });
     let loss = loss.clone().with_press_rates(&vec![0.3; bits.sum()]);
-    let mut stepper = Stepper::new(policy, &loss, config, 0.5, 7).unwrap();
-    stepper = stepper.unrolling(unroll).averaging(Some(0.9));
+    let stepper = Stepper::new(policy, &loss, config, 0.5, 7).unwrap();
+    stepper.unrolling(unroll).averaging(Some(0.9))
+}
+
+/// Five steps, each on from where the one before ended.
+fn steps(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: OptimiserConfig) -> Steps {
+    let mut stepper = stepper(policy, loss, unroll, config);
     let (frames, labels, weights) = examples(policy.spec(), BATCH, TIME, 3);
     let x = Examples { frames: &frames, labels: &labels, weights: &weights };
     let mut state = stepper.policy().zero_state(BATCH).unwrap();
@@ -172,13 +181,7 @@ fn steps_that_are_composed_are_those_of_our_own_ops() {
 /// The same steps, recorded by the first and played by the others; their figures come together.
 #[cfg(feature = "cuda")]
 fn played(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: OptimiserConfig) -> Steps {
-    let bits = policy.spec().heads.parts.iter().map(|head| match head.kind {
-        HeadKind::Bernoulli(bits) => bits,
-        HeadKind::Categorical(_) => 0,
-    });
-    let loss = loss.clone().with_press_rates(&vec![0.3; bits.sum()]);
-    let mut stepper = Stepper::new(policy, &loss, config, 0.5, 7).unwrap();
-    stepper = stepper.unrolling(unroll).averaging(Some(0.9));
+    let mut stepper = stepper(policy, loss, unroll, config);
     let (frames, labels, weights) = examples(policy.spec(), BATCH, TIME, 3);
     let x = Examples { frames: &frames, labels: &labels, weights: &weights };
     let mut state = stepper.policy().zero_state(BATCH).unwrap();
