@@ -6,6 +6,7 @@
 // launches that are recorded once draw anew whenever they are played.
 
 #include "numbers.cuh"
+#include "philox.cuh"
 
 // Which rows share a mask, and where they stand in the windows they were cut from.
 struct Rows {
@@ -20,22 +21,6 @@ struct Stream {
 };
 
 namespace {
-
-// Four random words.
-struct Words {
-  unsigned of[4];
-};
-
-__device__ inline Words philox(Words counter, unsigned key0, unsigned key1) {
-  for (int round = 0; round < 10; round++) {
-    const unsigned long long a = 0xD2511F53ull * counter.of[0], b = 0xCD9E8D57ull * counter.of[2];
-    counter = {{unsigned(b >> 32) ^ counter.of[1] ^ key0, unsigned(b), unsigned(a >> 32) ^ counter.of[3] ^ key1,
-                unsigned(a)}};
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  return counter;
-}
 
 // A thread has four numbers of a row, of one block of words.
 template <typename T>
@@ -52,8 +37,7 @@ __device__ void dropout(const T *x, const T *residual, T *y, Rows of, Stream str
   for (int i = 0; i < 4; i++) {
     if (first + i >= of.d) continue;
     const unsigned long long n = row * of.d + first + i;
-    // The upper 24 bits are a number in [0, 1).
-    const float factor = (words.of[i] >> 8) / 16777216.0f < p ? 0.0f : scale;
+    const float factor = unit(words.of[i]) < p ? 0.0f : scale;
     const float v = read(x + n) * factor;
     write(y + n, residual ? read(residual + n) + v : v);
   }

@@ -6,6 +6,7 @@
 // type T: bits as numbers, a class one-hot. A thread for each row.
 
 #include "numbers.cuh"
+#include "philox.cuh"
 
 namespace {
 
@@ -18,25 +19,18 @@ struct Sampling {
   int deterministic, deterministic_buttons;
 };
 
-// Numbers in [0, 1) with 24 bits.
+// Of a row.
 struct Generator {
   unsigned key0, key1, step0, step1;
 
   __device__ Generator(const unsigned *words) : key0(words[0]), key1(words[1]), step0(words[2]), step1(words[3]) {}
 
   __device__ float uniform(unsigned index) const {
-    unsigned a = index / 4, b = 0, c = step0, d = step1, k0 = key0, k1 = key1;
-    for (int round = 0; round < 10; round++) {
-      const unsigned long long x = 0xD2511F53ull * a, y = 0xCD9E8D57ull * c;
-      a = unsigned(y >> 32) ^ b ^ k0;
-      b = unsigned(y);
-      c = unsigned(x >> 32) ^ d ^ k1;
-      d = unsigned(x);
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-    const unsigned word = index % 4 < 2 ? (index % 4 == 0 ? a : b) : (index % 4 == 2 ? c : d);
-    return float(word >> 8) / 16777216.0f;
+    const Words words = philox({{index / 4, 0, step0, step1}}, key0, key1);
+    // Chosen one by one: an index would put them in local memory.
+    const unsigned lower = index % 2 == 0 ? words.of[0] : words.of[1];
+    const unsigned upper = index % 2 == 0 ? words.of[2] : words.of[3];
+    return unit(index % 4 < 2 ? lower : upper);
   }
 };
 
