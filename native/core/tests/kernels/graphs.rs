@@ -7,7 +7,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 };
 use candle_core::cuda_backend::cudarc::driver::{CudaGraph, CudaStream, DriverError};
 use candle_core::{Device, Tensor, Var};
-use sconce_core::device::{self, Graph};
+use sconce_core::device::{self, Graph, Uploads};
 
 use crate::card;
 
@@ -140,4 +140,23 @@ fn others_come_and_go_while_work_is_recorded() {
         });
         assert!(recorded.unwrap().is_some(), "{:?}", device::refusals());
     });
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn each_upload_arrives_however_far_the_card_is_behind() {
+    let (device, _) = open();
+    let Device::Cuda(card) = &device else { unreachable!() };
+    let words = |i: u32| vec![i; 1 << 16];
+    let to = Tensor::new(words(0), &device).unwrap();
+    let mut uploads = Uploads::new(card, 1 << 16).unwrap();
+    let sent: Vec<Tensor> = (1..10)
+        .map(|i| {
+            uploads.send(&words(i), &to).unwrap();
+            to.copy().unwrap()
+        })
+        .collect();
+    for (i, sent) in (1..).zip(&sent) {
+        assert!(sent.to_vec1::<u32>().unwrap() == words(i), "upload {i}");
+    }
 }
