@@ -155,6 +155,7 @@ impl Policy {
 
     /// What a file of it will hold, beside the numbers of its optimiser.
     pub fn snapshot(&self, notes: Value, optimiser: Optimiser) -> Result<Snapshot> {
+        let _turn = self.turn();
         Snapshot::new(Manifest::new(self.spec.clone(), notes), &self.weights, optimiser)
     }
 
@@ -215,7 +216,7 @@ impl Policy {
     }
 
     pub fn zero_state(&self, batch: usize) -> Result<State> {
-        self.backbone.zero_state(batch)?.beside(&self.place)
+        device::apart(self.device(), || self.backbone.zero_state(batch)?.beside(&self.place))
     }
 
     /// Numbers of the state of one game.

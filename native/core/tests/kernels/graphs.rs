@@ -117,13 +117,16 @@ fn work_that_is_not_recorded_is_told_and_the_card_goes_on() {
     record(false).unwrap().expect("a graph").play().unwrap();
 }
 
-/// To open a card waits for all of it, as does the end of what was opened.
+/// To open a card waits for all of it, as does the end of what was opened; and what is freed in the stream that is
+/// recorded would be part of that.
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn others_come_and_go_while_work_is_recorded() {
     let (device, _) = open();
     let Device::Cuda(card) = &device else { unreachable!() };
     let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
+    let mut others = Some(x.copy().unwrap());
+    let (own, free) = (device.clone(), |one| device::apart(&device, || drop(one)));
     let come_and_go = || {
         let all: Vec<Device> = (0..3).map(|_| device::open(0).unwrap()).collect();
         all.into_iter().for_each(|device| device::leave(device, ()));
@@ -133,6 +136,8 @@ fn others_come_and_go_while_work_is_recorded() {
             let square = x.sqr()?;
             if recording {
                 scope.spawn(come_and_go);
+                let others = others.take();
+                scope.spawn(move || free(others));
                 std::thread::sleep(std::time::Duration::from_millis(50));
             }
             square.sqr()?;
@@ -140,6 +145,7 @@ fn others_come_and_go_while_work_is_recorded() {
         });
         assert!(recorded.unwrap().is_some(), "{:?}", device::refusals());
     });
+    own.as_cuda_device().unwrap().cuda_stream().context().check_err().unwrap();
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! A card that this process has opened.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use candle_core::cuda_backend::cudarc::cublas::sys::cublasSetWorkspace_v2;
 use candle_core::cuda_backend::cudarc::driver::sys::{CUdeviceptr, CUstreamCaptureStatus};
@@ -38,9 +39,15 @@ pub struct Card {
     pool: Mutex<Option<Pool>>,
     streams: Mutex<Vec<Owned>>,
     caching: AtomicUsize,
-    /// Whoever records work holds it, and whoever does what waits for all of the card, as libraries do when they begin
-    /// and end: that would spoil what is recorded. Nobody who has another of these locks waits for it.
-    quiet: Mutex<()>,
+    /// Whoever records work has it alone. What would spoil that is done [apart](Card::apart): what waits for all of the
+    /// card, as libraries do when they begin and end, and what takes or frees memory of a stream that others may record.
+    /// Nobody who has another of these locks waits for it.
+    recording: RwLock<()>,
+}
+
+thread_local! {
+    /// The cards whose `recording` this thread has, a bit each.
+    static HELD: Cell<u64> = const { Cell::new(0) };
 }
 
 /// A stream and what libraries have of it. Once nothing of its owner's is left, whoever opens the card next owns it:
@@ -129,7 +136,7 @@ impl Card {
             pool: Mutex::default(),
             streams: Mutex::default(),
             caching: AtomicUsize::new(0),
-            quiet: Mutex::default(),
+            recording: RwLock::default(),
         });
         cards.push(card.clone());
         Ok(card)
@@ -157,11 +164,38 @@ impl Card {
     }
 
     fn another(&self) -> candle_core::Result<CudaDevice> {
-        let _quiet = lock(&self.quiet);
-        let another = Owned::new(&self.context)?;
+        let another = self.apart(|| Owned::new(&self.context))?;
         let device = another.device.clone();
         lock(&self.streams).push(another);
         Ok(device)
+    }
+
+    /// Does work while nobody records.
+    fn apart<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.holding(|| self.recording.read().unwrap_or_else(PoisonError::into_inner), work)
+    }
+
+    /// Records work, while nobody does theirs [apart](Card::apart).
+    fn alone<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.holding(|| self.recording.write().unwrap_or_else(PoisonError::into_inner), work)
+    }
+
+    /// With what `take` gives, unless this thread has it already.
+    fn holding<G, R>(&self, take: impl FnOnce() -> G, work: impl FnOnce() -> R) -> R {
+        struct Back(u64);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                HELD.set(self.0);
+            }
+        }
+        let (held, own) = (HELD.get(), 1 << (self.ordinal % 64));
+        if held & own != 0 {
+            return work();
+        }
+        let _taken = take();
+        let _back = Back(held);
+        HELD.set(held | own);
+        work()
     }
 
     /// Ends streams that nobody owns, but for one, of which it waits for what its owner left.
@@ -173,9 +207,8 @@ impl Card {
             lock(&self.streams).push(one);
         }
         if !free.is_empty() {
-            let _quiet = lock(&self.quiet);
             let _ = self.context.bind_to_thread();
-            drop(free);
+            self.apart(|| drop(free));
         }
     }
 
@@ -223,16 +256,16 @@ impl Card {
 
     /// Waits for all work of ours. A stream whose work is kept as a graph has none.
     fn wait(&self) {
-        let _quiet = lock(&self.quiet);
         let streams: Vec<_> =
             lock(&self.streams).iter().map(|one| one.device.cuda_stream()).collect();
         let none = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        for stream in streams {
+        let wait = |stream: &CudaStream| {
             if stream.capture_status().is_ok_and(|status| status == none) {
                 // What fails there fails for its owner too.
                 let _ = stream.synchronize();
             }
-        }
+        };
+        self.apart(|| streams.iter().for_each(|stream| wait(stream)));
     }
 
     /// Bytes that the pool does not give back when somebody waits for the card.
@@ -344,14 +377,19 @@ pub fn attach(device: &Device) {
     }
 }
 
-/// Records work on a device, whose memory is given back before. Meanwhile nobody waits for all of its card.
-pub(super) fn quietly<R>(device: &Device, work: impl FnOnce() -> R) -> R {
-    let card = of_device(device);
-    let _quiet = card.as_ref().map(|card| {
-        card.make_room();
-        lock(&card.quiet)
-    });
-    work()
+/// Records work on a device, whose memory is given back before, while nobody spoils it.
+pub(super) fn alone<R>(device: &Device, work: impl FnOnce() -> R) -> R {
+    let Some(card) = of_device(device) else { return work() };
+    card.make_room();
+    card.alone(work)
+}
+
+/// Does on a device what takes, frees, reads or writes memory there, while nobody records the work of its stream: for
+/// those who are not the only ones that use it, from any thread.
+pub fn apart<R>(device: &Device, work: impl FnOnce() -> R) -> R {
+    let Some(card) = of_device(device) else { return work() };
+    let _ = card.context.bind_to_thread();
+    card.apart(work)
 }
 
 /// Whether the card of a device has no more than it may.
@@ -419,7 +457,7 @@ pub fn leave<T: Send + 'static>(device: Device, gone: T) {
     let leaving: Leaving = Box::new(move || {
         // Without it the driver would not know which card is meant.
         let _ = card.context.bind_to_thread();
-        drop((gone, device));
+        card.apart(|| drop((gone, device)));
         card.settle();
     });
     match THREAD.get_or_init(start) {

@@ -14,7 +14,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 
 use candle_core::{CudaDevice, Device};
 
-use super::card::{attach, quietly, shrink, within_budget};
+use super::card::{alone, attach, shrink, within_budget};
 use crate::error::panic_message;
 use crate::{Error, Result};
 
@@ -131,7 +131,7 @@ fn record(
     work(false)?;
     card.cuda_stream().synchronize().w()?;
     let device = Device::Cuda(card.clone());
-    match quietly(&device, || capture(card, || work(true))) {
+    match alone(&device, || capture(card, || work(true))) {
         Ok(graph) => Ok(Some(graph)),
         Err(error) => {
             REFUSALS.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());

@@ -24,7 +24,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 };
 
 pub(crate) use card::full;
-pub use card::{Caching, attach, leave, memory, release, settle, shrink};
+pub use card::{Caching, apart, attach, leave, memory, release, settle, shrink};
 pub(super) use card::{grown, place};
 pub use graph::{Graph, refusals};
 use nccl::Nccl;

@@ -93,21 +93,28 @@ impl Launch {
     }
 }
 
-/// Kernels of ours by their card. They stay there: a driver may have to compile them, for seconds, but once.
-static MODULES: RwLock<Vec<((usize, &str), Arc<CudaModule>)>> = RwLock::new(vec![]);
+/// Kernels of ours on a card. They stay there: a driver may have to compile them, for seconds, but once.
+struct Loaded {
+    ordinal: usize,
+    name: &'static str,
+    kernels: Arc<CudaModule>,
+}
+
+static LOADED: RwLock<Vec<Loaded>> = RwLock::new(vec![]);
 
 fn loaded(card: &CudaDevice, module: Module) -> Result<Arc<CudaModule>> {
-    let stream = card.cuda_stream();
-    let own = (stream.context().ordinal(), module.name);
-    let known = MODULES.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, known)) = known.iter().find(|(of, _)| *of == own) {
-        return Ok(known.clone());
+    let (stream, name) = (card.cuda_stream(), module.name);
+    let ordinal = stream.context().ordinal();
+    let known = LOADED.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(one) = known.iter().find(|one| (one.ordinal, one.name) == (ordinal, name)) {
+        return Ok(one.kernels.clone());
     }
     drop(known);
     // Who loads it at the same time has it twice for a while; nobody waits who wants another.
-    let loaded = stream.context().load_module(module.ptx.into()).w()?;
-    MODULES.write().unwrap_or_else(PoisonError::into_inner).push((own, loaded.clone()));
-    Ok(loaded)
+    let kernels = stream.context().load_module(module.ptx.into()).w()?;
+    let loaded = Loaded { ordinal, name, kernels: kernels.clone() };
+    LOADED.write().unwrap_or_else(PoisonError::into_inner).push(loaded);
+    Ok(kernels)
 }
 
 pub fn card(device: &Device) -> Result<&CudaDevice> {
