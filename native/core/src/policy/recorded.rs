@@ -13,7 +13,7 @@ use super::steps::{Stepped, last};
 use super::{Frames, Placed, Policy};
 use crate::backbone::State;
 use crate::device::{Graph, Held, Owner};
-use crate::ops::card::{answer_rows, gather_rows, overwrite, pointer, put_rows, unwritten};
+use crate::ops::card::{Intake, end_step, overwrite, pointer, unwritten};
 use crate::ops::tensor;
 use crate::{Error, Result};
 
@@ -113,6 +113,7 @@ struct Buffers {
     /// Places of each part of the states, of each game; places of each part after it, of all games; what the
     /// pass reads.
     words: Tensor,
+    intake: Intake,
     placed: Placed,
     /// Gathered.
     state: State,
@@ -135,28 +136,23 @@ impl Buffers {
         let answer = unwritten((batch, width + 1), DType::F32, &policy.place)?;
         let places = PLACE * (batch + 1) * state.0.len();
         let words = Tensor::zeros(places + placed.len(), DType::U32, policy.device())?;
+        let tensors: Vec<&Tensor> = placed.tensors().collect();
+        let intake = Intake::new(batch, &state.0, &tensors, places)?;
         let _held = Held::of(Owner::Sessions, state.0.iter().chain([&words, &answer]));
-        Ok(Buffers { _held, words, placed, state, answer })
+        Ok(Buffers { _held, words, intake, placed, state, answer })
     }
 
     /// All that the card does.
     fn work(&self, policy: &Policy) -> Result<()> {
-        let Buffers { words, placed, state, answer, .. } = self;
-        let (batch, _) = answer.dims2()?;
-        let mut at = 0;
-        for part in &state.0 {
-            // SAFETY: these are places of parts of states that the caller holds.
-            unsafe { gather_rows(words, at, part) }?;
-            at += PLACE * batch;
-        }
-        let after = at;
-        placed.take(words, after + PLACE * state.0.len())?;
+        let Buffers { words, intake, placed, state, answer, .. } = self;
+        // SAFETY: these are places of parts of states that the caller holds.
+        unsafe { intake.take(words, Some(answer)) }?;
         let (logits, next) = policy.forward_placed(placed, state, &last())?;
-        answer_rows(&logits.contiguous()?, answer)?;
-        for (i, part) in next.0.iter().enumerate() {
-            // SAFETY: this is the place of a tensor of that shape, which waits for the answer.
-            unsafe { put_rows(words, after + PLACE * i, &part.contiguous()?, answer) }?;
-        }
+        let next =
+            next.0.iter().map(Tensor::contiguous).collect::<candle_core::Result<Vec<_>>>()?;
+        let after = PLACE * next.len() * answer.dim(0)?;
+        // SAFETY: these are the places of tensors of that shape, which wait for the answer.
+        unsafe { end_step(words, after, &next, &logits.contiguous()?, answer) }?;
         Ok(())
     }
 
