@@ -4,7 +4,6 @@
 //! games lie, where those after the step go, and what the pass reads. The graph gathers the states, makes the pass,
 //! puts the new states in their places and the logits in one answer.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
@@ -12,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use super::steps::{Stepped, last};
 use super::{Frames, Placed, Policy};
 use crate::backbone::State;
-use crate::device::{Graph, Held, Owner};
+use crate::device::{self, Graph, Held, Owner};
 use crate::ops::card::{Intake, end_step, overwrite, pointer, unwritten};
 use crate::ops::tensor;
 use crate::{Error, Result};
@@ -23,11 +22,9 @@ const MOST: usize = 256;
 /// Words of a place.
 const PLACE: usize = 2;
 
-static UNRECORDED: AtomicUsize = AtomicUsize::new(0);
-
 /// Steps of this process that the card did not let be recorded, each counted once: they are slower.
 pub fn unrecorded() -> usize {
-    UNRECORDED.load(Ordering::Relaxed)
+    device::refusals().len()
 }
 
 /// Steps of a policy, which leave the card with it.
@@ -61,13 +58,10 @@ fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Resul
     let Device::Cuda(card) = policy.device() else {
         return Err(Error::mismatch("device", "a card", "another"));
     };
-    // What cannot be recorded is launched one by one, unless it cannot be done at all.
-    let graph = Graph::record(card, |_| buffers.work(policy)).ok();
+    // What cannot be recorded is launched one by one.
+    let graph = Graph::record(card, |_| buffers.work(policy))?;
     let one = Recorded { graph, batch, buffers };
     one.play(policy)?;
-    if one.graph.is_none() {
-        UNRECORDED.fetch_add(1, Ordering::Relaxed);
-    }
     let stepped = one.buffers.answer(asked, states.len());
     all.push(one);
     stepped

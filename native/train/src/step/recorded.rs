@@ -18,7 +18,8 @@ use crate::loss::{Denominators, Sums};
 
 /// A step of batches of one shape.
 pub(super) struct Recorded {
-    graph: Graph,
+    /// None where the card did not let it be recorded.
+    graph: Option<Graph>,
     shape: [usize; 2],
     buffers: Buffers,
     uploads: Uploads,
@@ -52,6 +53,7 @@ impl Stepper {
     pub fn records(&self, x: Examples<'_>) -> bool {
         let (batch, time) = (x.frames.batch, x.frames.time);
         let same = |recorded: &Recorded| recorded.shape == [batch, time];
+        let refused = |recorded: &Recorded| same(recorded) && recorded.graph.is_none();
         let whole = |each: Option<usize>, all: usize| each.is_none_or(|each| each >= all);
         self.policy.device().is_cuda()
             && self.policy.spec().heads.kind == HeadsKind::Independent
@@ -62,6 +64,7 @@ impl Stepper {
             && whole(self.unroll.truncate_bptt, time)
             && whole(self.unroll.micro_batch, batch)
             && self.learned == 0.0
+            && !self.recorded.as_ref().is_some_and(refused)
             && (self.pending.is_empty() || self.recorded.as_ref().is_some_and(same))
             && x.weights.iter().any(|weight| *weight != 0.0)
     }
@@ -106,7 +109,9 @@ impl Stepper {
         denominators: &Denominators,
         numbers: [f64; 3],
     ) -> Result<Option<State>> {
-        let Recorded { graph, buffers, uploads, gradients, .. } = recorded;
+        let Recorded { graph: Some(graph), buffers, uploads, gradients, .. } = recorded else {
+            return Err(Error::not_found("a recorded step"));
+        };
         uploads.send(&self.words(x)?, &buffers.words)?;
         buffers.set(state, draw, self.unroll.carry)?;
         self.loss_there(buffers)?.prepare(&denominators.numbers())?;

@@ -85,6 +85,8 @@ fn multiply(
     let [to, left, right] =
         [c.begin(count, [m, n])?, a.begin(count, [m, k])?, b.begin(count, [k, n])?];
     let card = card(c.of.device())?;
+    // It works on the card of the thread.
+    card.cuda_stream().context().bind_to_thread().w()?;
     let alpha = 1.0f32;
     // SAFETY: all lie within their tensors, on this card, whose stream the handle has. cuBLAS has columns where we have
     // rows: to it this is c^T = b^T a^T.
