@@ -14,7 +14,7 @@ mod memory;
 mod none;
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    Caching, Graph, Uploads, attach, leave, memory, open, refusals, release, settle, shrink,
+    Caching, Graph, Shared, Uploads, attach, leave, memory, open, refusals, release, settle, shrink,
 };
 #[cfg(feature = "cuda")]
 pub use ledger::Held;

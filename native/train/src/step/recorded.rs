@@ -231,8 +231,8 @@ impl Stepper {
     fn gradients(&self, buffers: &Buffers, [_, time]: [usize; 2]) -> Result<Vec<Tensor>> {
         let Buffers { words, intake, placed, labels, weights, before, after, counter, .. } =
             buffers;
-        // SAFETY: it moves nothing but words.
-        unsafe { intake.take(words, None) }?;
+        // SAFETY: it moves nothing but words, of which there are so many.
+        unsafe { intake.take(card::pointer(words)?, None) }?;
         let mut context = Context::training(self.seed, 0).chunk(time, 0, time).from_window(0);
         if !self.unroll.carry {
             context = context.forgetting();

@@ -352,6 +352,13 @@ pub(super) fn quietly<R>(device: &Device, work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// Does what waits for all of a card, while nobody records work there.
+pub(super) fn between<R>(device: &Device, work: impl FnOnce() -> R) -> R {
+    let card = of_device(device);
+    let _quiet = card.as_ref().map(|card| lock(&card.quiet));
+    work()
+}
+
 /// Whether the card of a device has no more than it may.
 pub(super) fn within_budget(device: &Device) -> bool {
     of_device(device).is_none_or(|card| card.within_budget())

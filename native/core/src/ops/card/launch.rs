@@ -51,6 +51,12 @@ impl Launch {
         Ok(self)
     }
 
+    /// What begins at a place that kernels can reach.
+    pub fn place(mut self, place: CUdeviceptr) -> Self {
+        self.arguments.push(Argument::Pointer(place));
+        self
+    }
+
     pub fn long(mut self, value: usize) -> Self {
         self.arguments.push(Argument::Long(value as i64));
         self

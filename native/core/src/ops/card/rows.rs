@@ -51,42 +51,38 @@ impl Intake {
         Ok(Intake { table, parts: parts.len(), rows, stretches: tensors.len(), longest })
     }
 
-    /// Takes the words that lie there by then. Behind each row of an `answer` ([`end_step`]) there is a 0 then.
+    /// Takes the words that lie at a place by then. Behind each row of an answer of so many logits ([`end_step`])
+    /// there is a 0 then.
     ///
     /// # Safety
-    /// Whoever plays this has rows of the parts at their places, of f32.
-    pub unsafe fn take(&self, words: &Tensor, answer: Option<&Tensor>) -> Result<()> {
-        let stride = answer.map_or(Ok(1), |answer| answer.dim(1))?;
-        let launch = Launch::of(ROWS, "begin_step", words)?.tensor(words)?.tensor(&self.table)?;
-        let launch = launch.int(self.parts).int(self.rows).option(answer)?.int(stride - 1);
+    /// Whoever plays this has so many words there, room for the answer, and rows of the parts at their places, of f32.
+    pub unsafe fn take(&self, words: u64, answer: Option<(u64, usize)>) -> Result<()> {
+        let (answer, num_logits) = answer.unwrap_or_default();
+        let launch = Launch::of(ROWS, "begin_step", &self.table)?.place(words);
+        let launch = launch.tensor(&self.table)?.int(self.parts).int(self.rows);
+        let launch = launch.place(answer).int(num_logits);
         let jobs = self.parts * self.rows + self.stretches;
         // SAFETY: as rows.cu says: blocks for stretches of all that is moved.
         unsafe { launch.run([jobs, self.longest.div_ceil(STRETCH), 1], [THREADS, 1, 1], 0) }
     }
 }
 
-/// Ends a step: the rows of f32 `parts [n, ..]` go to the places that two words each from `first` on say, the `logits
-/// [n, w]` to `answer [n, w + 1]`, where a 1 stands behind a row then whose parts are not all finite.
+/// Ends a step: the rows of f32 `parts [n, ..]` go to the places that two words each say, the `logits [n, w]` to an
+/// answer `[n, w + 1]`, where a 1 stands behind a row then whose parts are not all finite.
 ///
 /// # Safety
-/// Whoever plays this has room there.
-pub unsafe fn end_step(
-    words: &Tensor,
-    first: usize,
-    parts: &[Tensor],
-    logits: &Tensor,
-    answer: &Tensor,
-) -> Result<()> {
+/// Whoever plays this has places there, and room.
+pub unsafe fn end_step(places: u64, parts: &[Tensor], logits: &Tensor, answer: u64) -> Result<()> {
     let (rows, num_logits) = logits.dims2()?;
     for at in (0..parts.len().max(1)).step_by(PARTS) {
         let some = &parts[at..parts.len().min(at + PARTS)];
         let widths = some.iter().map(width).collect::<Result<Vec<_>>>()?;
-        let places = words.narrow(0, first + 2 * at, 2 * some.len().max(1))?;
-        let launch = Launch::of(ROWS, "end_step", logits)?.tensor(&places)?;
+        let places = places + (at * size_of::<u64>()) as u64;
+        let launch = Launch::of(ROWS, "end_step", logits)?.place(places);
         let launch = (0..PARTS).try_fold(launch, |launch, i| launch.option(some.get(i)))?;
         let width = |i: usize| widths.get(i).copied().unwrap_or(0);
         let launch = (0..PARTS).fold(launch, |launch, i| launch.int(width(i))).int(some.len());
-        let launch = launch.tensor(logits)?.tensor(answer)?.int(num_logits);
+        let launch = launch.tensor(logits)?.place(answer).int(num_logits);
         // The logits go with the first ones.
         let jobs = some.len() + usize::from(at == 0);
         let longest = widths.iter().copied().fold(num_logits, usize::max);
