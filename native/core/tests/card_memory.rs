@@ -177,11 +177,17 @@ fn a_graph_for_which_there_is_no_room_in_a_budget_is_none() {
     drop(device);
     device::allow(Budget { bytes: Some(64 * MB), ..Budget::default() });
     let device = card().unwrap();
-    let (x, some) = (matrix(&device), bytes(30 * MB, &device).unwrap());
-    assert!(recorded(&x, 10 * MB).is_some());
-    device::release(0).unwrap();
-    assert!(recorded(&x, 33 * MB).is_none());
-    drop((x, some));
+    // Streams share no graphs' memory.
+    let other = card().unwrap();
+    let (x, y, some) = (matrix(&device), matrix(&other), bytes(30 * MB, &device).unwrap());
+    let graph = recorded(&y, 20 * MB).expect("a graph");
+    let refusals = device::refusals().len();
+    assert!(recorded(&x, 20 * MB).is_none());
+    assert!(device::refusals()[refusals].contains("beyond the budget"));
+    assert!(told().taken() < 64 * MB, "{:?}", told());
+    graph.play().unwrap();
+    drop((graph, x, y, some));
+    device::leave(other, ());
     device::leave(device, ());
     until(|memory| memory.taken() == 0);
 }

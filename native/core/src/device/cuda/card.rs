@@ -137,6 +137,7 @@ impl Card {
 
     /// A stream on it, on which all work of whoever owns it is done in order.
     pub fn device(&self) -> Result<Device> {
+        self.context.bind_to_thread().w()?;
         self.limit()?;
         let device = match self.free() {
             Some(device) => device,
@@ -277,7 +278,8 @@ impl Card {
         else {
             return true;
         };
-        pool.reserved().is_ok_and(|bytes| bytes <= budget)
+        let within = || pool.reserved().is_ok_and(|bytes| bytes <= budget);
+        within() || (pool.trim_own(0).is_ok() && within())
     }
 
     fn release(&self) -> candle_core::Result<u64> {

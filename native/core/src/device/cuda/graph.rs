@@ -14,7 +14,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 
 use candle_core::{CudaDevice, Device};
 
-use super::card::{attach, quietly, within_budget};
+use super::card::{attach, quietly, shrink, within_budget};
 use crate::error::panic_message;
 use crate::{Error, Result};
 
@@ -130,12 +130,16 @@ fn record(
     let _constants = card.enable_cuda_graph_htod_cache();
     work(false)?;
     card.cuda_stream().synchronize().w()?;
-    let recorded = quietly(&Device::Cuda(card.clone()), || capture(card, || work(true)));
-    Ok(recorded
-        .inspect_err(|error| {
+    let device = Device::Cuda(card.clone());
+    match quietly(&device, || capture(card, || work(true))) {
+        Ok(graph) => Ok(Some(graph)),
+        Err(error) => {
             REFUSALS.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
-        })
-        .ok())
+            // What it was to have.
+            shrink(&device);
+            Ok(None)
+        }
+    }
 }
 
 fn capture(card: &CudaDevice, work: impl FnOnce() -> Result<()>) -> Result<CudaGraph> {
