@@ -8,8 +8,7 @@ defmodule Sconce.HostAppTest do
 
   test "an app that depends on Sconce builds, calls it, and runs as a release" do
     build = tmp_dir!("host_app")
-    target = for name <- ["SCONCE_TARGET_DIR"], dir = System.get_env(name), do: {name, dir}
-    env = [{"MIX_BUILD_PATH", build} | target]
+    env = [{"MIX_BUILD_PATH", build} | built_as_this_one()]
     {:ok, info} = Sconce.native_info()
     report = "sconce #{info.version} with candle #{info.candle} on #{info.target}"
 
@@ -32,5 +31,11 @@ defmodule Sconce.HostAppTest do
     assert {output, 0} = run(Path.join(elsewhere, "moved/bin/host_app"), eval, elsewhere)
     assert output =~ report
     refute output =~ "warning"
+  end
+
+  # So that cargo finds all of it in its target folder.
+  defp built_as_this_one do
+    names = ~w(SCONCE_TARGET_DIR SCONCE_CUDA SCONCE_CUDA_DIR)
+    for name <- names, value = System.get_env(name), do: {name, value}
   end
 end

@@ -30,7 +30,9 @@ defmodule Sconce.Test.Cluster do
     cookie = Atom.to_charlist(Node.get_cookie())
     # A node that stands still or is lost is no matter between the others.
     args = [~c"-connect_all", ~c"false", ~c"-setcookie", cookie | paths]
-    options = %{name: name(), host: String.to_charlist(@host), args: args}
+    host = String.to_charlist(@host)
+    # A loaded machine may take its time.
+    options = %{name: name(), host: host, args: args, wait_boot: 120_000}
     {:ok, _peer, node} = :peer.start(options)
     os_pid = :erpc.call(node, System, :pid, [])
     on_exit(fn -> kill(os_pid) end)

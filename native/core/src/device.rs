@@ -14,7 +14,8 @@ mod memory;
 mod none;
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    Caching, Graph, Uploads, apart, attach, leave, memory, open, refusals, release, settle, shrink,
+    Caching, Graph, Shared, Uploads, apart, attach, leave, memory, open, refusals, release, settle,
+    shrink,
 };
 #[cfg(feature = "cuda")]
 pub use ledger::Held;

@@ -97,7 +97,7 @@ fn memory_that_is_no_more_or_never_was_the_card_s_is_told() {
         drop(memory);
         fill(&card, gone, 100);
     });
-    assert!(said.contains("which is no memory of the card, as argument 0"), "{said}");
+    assert!(said.contains("which no kernel can reach, as argument 0"), "{said}");
 }
 
 #[test]

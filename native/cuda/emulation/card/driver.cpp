@@ -175,8 +175,9 @@ std::vector<std::vector<char>> copied(const Function &function, void **arguments
     if (!parameter.pointer) continue;
     uintptr_t address;
     memcpy(&address, from, sizeof address);
-    if (address != 0 && !memory::around(address, 0))
-      die("%s is given %#lx, which is no memory of the card, as argument %zu", function.name.c_str(), address,
+    // Pinned memory of the host has the same address on a card.
+    if (address != 0 && !memory::around(address, 0) && !memory::pinned(reinterpret_cast<void *>(address), 0))
+      die("%s is given %#lx, which no kernel can reach, as argument %zu", function.name.c_str(), address,
           copies.size() - 1);
   }
   return copies;

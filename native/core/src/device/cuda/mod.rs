@@ -7,6 +7,7 @@ mod card;
 mod graph;
 mod nccl;
 mod pool;
+mod shared;
 mod uploads;
 
 use std::ffi::c_int;
@@ -28,6 +29,7 @@ pub use card::{Caching, apart, attach, leave, memory, release, settle, shrink};
 pub(super) use card::{grown, place};
 pub use graph::{Graph, refusals};
 use nccl::Nccl;
+pub use shared::Shared;
 pub use uploads::Uploads;
 
 use super::{AllReduce, Missing};
