@@ -3,6 +3,7 @@
 //   activation   y = f(x + bias) + rest, bias [d] or none, rest or none
 //   gated        y = x f(gate)
 //   glu          y = f(x[.., ..n]) x[.., n..]
+//   skip         y = x + d z, d [d]
 //
 // Numbers are of type T, arithmetic is f32. Sums over rows have an order that sizes alone decide.
 
@@ -33,6 +34,11 @@ struct Two {
   float x, g;
 };
 
+// The same and a gradient, or another number.
+struct Three {
+  float x, g, dy;
+};
+
 // i / n, mostly of numbers that fit 32 bits, where it is quicker.
 __device__ inline long long quotient(long long i, int n) {
   return i <= 0xffffffffll ? (long long)(unsigned(i) / unsigned(n)) : i / n;
@@ -52,30 +58,50 @@ template <typename T> __device__ void backward(const T *x, const T *dy, T *dx, l
   each(n, get, [=](long long i, Two v) { write(dx + i, v.g * slope(activation, v.x)); });
 }
 
-// The gradients of a part of the rows of x, and their sums.
-template <typename T>
-__device__ void bias_parts(const T *x, const T *bias, const T *dy, T *dx, float *parts, long long rows, int d,
-                           int activation) {
+// The sums of what `of(i, weight)` is of each number i of a part of the rows, whose columns have weights.
+template <typename T, typename Of>
+__device__ void sum_columns(const T *weights, float *parts, long long rows, int d, Of of) {
   __shared__ float sums[LINES][COLUMNS];
   const int column = blockIdx.x * COLUMNS + threadIdx.x, line = threadIdx.y;
   const long long first = blockIdx.y * (long long)ROWS, last = min(rows, first + ROWS);
-  const float b = column < d ? read(bias + column) : 0.0f;
+  const float weight = column < d ? read(weights + column) : 0.0f;
   float sum = 0.0f;
-  for (long long row = first + line; column < d && row < last; row += LINES) {
-    const long long i = row * d + column;
-    float g = read(dy + i);
-    if (dx) {
-      g *= slope(activation, read(x + i) + b);
-      write(dx + i, g);
-    }
-    sum += g;
-  }
+  for (long long row = first + line; column < d && row < last; row += LINES) sum += of(row * d + column, weight);
   sums[line][threadIdx.x] = sum;
   __syncthreads();
   if (line > 0 || column >= d) return;
   float all = 0.0f;
   for (int other = 0; other < LINES; other++) all += sums[other][threadIdx.x];
   parts[blockIdx.y * (long long)d + column] = all;
+}
+
+// The gradients of a part of the rows of x, and their sums.
+template <typename T>
+__device__ void bias_parts(const T *x, const T *bias, const T *dy, T *dx, float *parts, long long rows, int d,
+                           int activation) {
+  sum_columns(bias, parts, rows, d, [=](long long i, float b) {
+    float g = read(dy + i);
+    if (dx) {
+      g *= slope(activation, read(x + i) + b);
+      write(dx + i, g);
+    }
+    return g;
+  });
+}
+
+// Of a skip: dz = dy d, and the sums of dy z.
+template <typename T>
+__device__ void skip_parts(const T *z, const T *weights, const T *dy, T *dz, float *parts, long long rows, int d) {
+  sum_columns(weights, parts, rows, d, [=](long long i, float weight) {
+    const float g = read(dy + i);
+    write(dz + i, g * weight);
+    return g * read(z + i);
+  });
+}
+
+template <typename T> __device__ void skip(const T *x, const T *z, const T *weights, T *y, long long n, int d) {
+  const auto get = [=](long long i) { return Three{read(x + i), read(weights + (i - quotient(i, d) * d)), read(z + i)}; };
+  each(n, get, [=](long long i, Three v) { write(y + i, v.x + v.g * v.dy); });
 }
 
 // Where number i of a product lies in x and in the gate.
@@ -95,10 +121,6 @@ __device__ void gated(const T *x, const T *gate, T *y, At at, long long n, int a
   const auto get = [=](long long i) { return Two{read(x + at.x(i)), read(gate + at.gate(i))}; };
   each(n, get, [=](long long i, Two v) { write(y + i, v.x * value(activation, v.g)); });
 }
-
-struct Three {
-  float x, g, dy;
-};
 
 template <typename T, typename At>
 __device__ void gated_backward(const T *x, const T *gate, const T *dy, T *dx, T *dgate, At at, long long n,
@@ -145,6 +167,16 @@ __device__ void gated_backward(const T *x, const T *gate, const T *dy, T *dx, T 
   extern "C" __global__ void glu_##suffix##_backward(const T *__restrict__ x, const T *__restrict__ dy,                \
                                                      T *__restrict__ dx, long long n, int d, int activation) {         \
     gated_backward<T>(x, x, dy, dx, dx, Halves{d}, n, activation);                                                     \
+  }                                                                                                                    \
+  extern "C" __global__ void skip_##suffix##_forward(const T *__restrict__ x, const T *__restrict__ z,                 \
+                                                     const T *__restrict__ weights, T *__restrict__ y, long long n,    \
+                                                     int d) {                                                          \
+    skip<T>(x, z, weights, y, n, d);                                                                                   \
+  }                                                                                                                    \
+  extern "C" __global__ void skip_##suffix##_parts(const T *__restrict__ z, const T *__restrict__ weights,             \
+                                                   const T *__restrict__ dy, T *__restrict__ dz,                       \
+                                                   float *__restrict__ parts, long long rows, int d) {                 \
+    skip_parts<T>(z, weights, dy, dz, parts, rows, d);                                                                 \
   }
 
 ACTIVATION(float, f32)

@@ -1,6 +1,7 @@
-// Norms of rows and an activation behind them: LayerNorm (Ba et al. 2016, eq. 3 and 4) and RMSNorm (Zhang & Sennrich 2019, eq. 4) over the last dimension.
+// Norms of rows and an activation behind them: LayerNorm (Ba et al. 2016, eq. 3 and 4) and RMSNorm (Zhang & Sennrich 2019, eq. 4) over the last dimension,
+// or over each of its groups, which are the rows here then.
 //
-// x, y, dy, dx [rows, d] are of type T; weight, bias and their gradients [d], and what is kept of each row
+// x, y, dy, dx [rows, d] are of type T; weight, bias and their gradients [groups, d], and what is kept of each row
 // [rows, 2] = (mean, 1 / sqrt(variance + eps)), are f32, as is all arithmetic. Rows are read where they lie.
 //
 // Sums have an order that the sizes alone decide: within a row that of the 32 lanes of a warp, over rows that of
@@ -25,13 +26,14 @@ __device__ inline long long row_of_warp() {
   return (blockIdx.x * (long long)blockDim.x + threadIdx.x) / WARP;
 }
 
-// y = f((x - mean) * scale * weight + bias). Nothing is kept where `kept` is null. Blocks of whole warps, one for each row.
+// y = f((x - mean) * scale * weight + bias). There may be no bias; nothing is kept where `kept` is null. Blocks of whole warps, one for each row.
 template <typename T, bool CENTER>
 __device__ void forward(const T *x, const float *weight, const float *bias, T *y, float *kept,
-                        long long rows, int d, float eps, int activation) {
+                        long long rows, int d, int groups, float eps, int activation) {
   const long long row = row_of_warp();
   if (row >= rows) return;
   const int lane = threadIdx.x % WARP;
+  const long long of_group = row % groups * d;
   x += row * d;
   y += row * d;
 
@@ -50,8 +52,8 @@ __device__ void forward(const T *x, const float *weight, const float *bias, T *y
   const float scale = rsqrtf(sum_of_lanes(squares) / d + eps);
 
   for (int i = lane; i < d; i += WARP) {
-    const float v = (read(x + i) - mean) * scale * weight[i];
-    write(y + i, value(activation, CENTER ? v + bias[i] : v));
+    const float v = (read(x + i) - mean) * scale * weight[of_group + i];
+    write(y + i, value(activation, CENTER && bias ? v + bias[of_group + i] : v));
   }
   if (kept && lane == 0) {
     kept[2 * row] = mean;
@@ -63,13 +65,14 @@ __device__ void forward(const T *x, const float *weight, const float *bias, T *y
 // without mean(g). Blocks of whole warps, one for each row.
 template <typename T, bool CENTER>
 __device__ void backward(const T *x, const float *weight, const float *kept, const T *dy, T *dx, long long rows,
-                         int d) {
+                         int d, int groups) {
   const long long row = row_of_warp();
   if (row >= rows) return;
   const int lane = threadIdx.x % WARP;
   x += row * d;
   dy += row * d;
   dx += row * d;
+  weight += row % groups * d;
   const float mean = kept[2 * row], scale = kept[2 * row + 1];
 
   float sum_g = 0.0f, sum_gn = 0.0f;
@@ -87,25 +90,27 @@ __device__ void backward(const T *x, const float *weight, const float *kept, con
   }
 }
 
-// dweight and dbias of the rows of part blockIdx.y, in their order: parts [gridDim.y, 2, d], of an RMSNorm
-// [gridDim.y, 1, d]. A thread for each column.
+// dweight and dbias of the `rows` of all groups of part blockIdx.y, in their order: parts [gridDim.y, 2, groups * d], of
+// an RMSNorm [gridDim.y, 1, groups * d]. A thread for each column.
 template <typename T, bool CENTER>
 __device__ void weight_parts(const T *x, const float *kept, const T *dy, float *parts, long long rows, int d,
-                             int rows_per_part) {
-  const int column = blockIdx.x * blockDim.x + threadIdx.x;
-  if (column >= d) return;
+                             int groups, int rows_per_part) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x, width = groups * d;
+  if (column >= width) return;
+  kept += 2 * (column / d);
   const long long first = blockIdx.y * (long long)rows_per_part;
   const long long last = min(rows, first + rows_per_part);
 
   float dweight = 0.0f, dbias = 0.0f;
   for (long long row = first; row < last; row++) {
-    const float g = read(dy + row * d + column);
-    dweight += g * (read(x + row * d + column) - kept[2 * row]) * kept[2 * row + 1];
+    const float g = read(dy + row * width + column);
+    const float *of_row = kept + 2 * row * groups;
+    dweight += g * (read(x + row * width + column) - of_row[0]) * of_row[1];
     dbias += g;
   }
-  parts += blockIdx.y * (CENTER ? 2LL : 1LL) * d + column;
+  parts += blockIdx.y * (CENTER ? 2LL : 1LL) * width + column;
   parts[0] = dweight;
-  if (CENTER) parts[d] = dbias;
+  if (CENTER) parts[width] = dbias;
 }
 
 } // namespace
@@ -113,19 +118,19 @@ __device__ void weight_parts(const T *x, const float *kept, const T *dy, float *
 #define NORM(name, T, CENTER)                                                                                         \
   extern "C" __global__ void name##_forward(const T *__restrict__ x, const float *__restrict__ weight,                \
                                             const float *__restrict__ bias, T *__restrict__ y,                        \
-                                            float *__restrict__ kept, long long rows, int d, float eps,               \
+                                            float *__restrict__ kept, long long rows, int d, int groups, float eps,   \
                                             int activation) {                                                         \
-    forward<T, CENTER>(x, weight, bias, y, kept, rows, d, eps, activation);                                           \
+    forward<T, CENTER>(x, weight, bias, y, kept, rows, d, groups, eps, activation);                                   \
   }                                                                                                                   \
   extern "C" __global__ void name##_backward(const T *__restrict__ x, const float *__restrict__ weight,               \
                                              const float *__restrict__ kept, const T *__restrict__ dy,                \
-                                             T *__restrict__ dx, long long rows, int d) {                             \
-    backward<T, CENTER>(x, weight, kept, dy, dx, rows, d);                                                            \
+                                             T *__restrict__ dx, long long rows, int d, int groups) {                 \
+    backward<T, CENTER>(x, weight, kept, dy, dx, rows, d, groups);                                                    \
   }                                                                                                                   \
   extern "C" __global__ void name##_weight_parts(const T *__restrict__ x, const float *__restrict__ kept,             \
                                                  const T *__restrict__ dy, float *__restrict__ parts, long long rows, \
-                                                 int d, int rows_per_part) {                                          \
-    weight_parts<T, CENTER>(x, kept, dy, parts, rows, d, rows_per_part);                                              \
+                                                 int d, int groups, int rows_per_part) {                              \
+    weight_parts<T, CENTER>(x, kept, dy, parts, rows, d, groups, rows_per_part);                                      \
   }
 
 NORM(layer_norm_f32, float, true)

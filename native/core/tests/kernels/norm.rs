@@ -108,6 +108,7 @@ impl Case {
                 kept.argument(),
                 rows(),
                 d(),
+                Int(1),
                 Float(EPS),
                 Int(0),
             ],
@@ -124,6 +125,7 @@ impl Case {
                 dx.argument(),
                 rows(),
                 d(),
+                Int(1),
             ],
         );
 
@@ -142,6 +144,7 @@ impl Case {
                 parts.argument(),
                 rows(),
                 d(),
+                Int(1),
                 Int(ROWS_PER_PART as i32),
             ],
         );

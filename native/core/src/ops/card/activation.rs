@@ -122,6 +122,38 @@ impl Op for Activate {
     }
 }
 
+/// `y + d x`, `d [c]`
+pub fn skip(y: &Tensor, x: &Tensor, d: &Tensor) -> crate::Result<Tensor> {
+    apply(Skip, &[y, x, &d.to_dtype(x.dtype())?])
+}
+
+struct Skip;
+
+impl Op for Skip {
+    fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
+        let [y, x, d] = inputs else { bail!("a skip has a weight") };
+        let (z, n) = (output(y.shape(), y.dtype(), y, track)?, y.elem_count());
+        let launch = launch("skip", "forward", y)?.tensor(y)?.tensor(x)?.tensor(d)?.tensor(&z)?;
+        let launch = launch.long(n).int(d.elem_count());
+        // SAFETY: as activation.cu says: a thread for EACH numbers.
+        unsafe { launch.run([n.div_ceil(THREADS * EACH), 1, 1], [THREADS, 1, 1], 0) }?;
+        Ok((z, vec![]))
+    }
+
+    fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
+        let [_, x, d] = pass.inputs else { bail!("a skip has a weight") };
+        let ((rows, c), dx) = (tensor::rows(x.dims()), like(x)?);
+        let parts = unwritten((rows.div_ceil(ROWS), c), DType::F32, x)?;
+        let launch = launch("skip", "parts", x)?.tensor(x)?.tensor(d)?.tensor(pass.dy)?;
+        let launch = launch.tensor(&dx)?.tensor(&parts)?.long(rows).int(c);
+        let blocks = [c.div_ceil(COLUMNS), rows.div_ceil(ROWS), 1];
+        // SAFETY: as activation.cu says: a block for COLUMNS of each part.
+        unsafe { launch.run(blocks, [COLUMNS, LINES, 1], 0) }?;
+        let dd = sum_of_parts(&parts)?.to_dtype(d.dtype())?;
+        Ok(vec![Some(pass.dy.clone()), Some(dx), Some(dd)])
+    }
+}
+
 struct Gated(Activation);
 
 impl Op for Gated {

@@ -30,7 +30,7 @@ mod selective_scan;
 pub(in crate::ops) mod tape;
 mod wkv;
 
-pub(in crate::ops) use activation::{activate, finished, gated, glu};
+pub(in crate::ops) use activation::{activate, finished, gated, glu, skip};
 pub(in crate::ops) use arrange::{join, reshape};
 pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
 pub(in crate::ops) use dense::{layer, linear_parts};
@@ -41,7 +41,7 @@ pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
 };
 pub(in crate::ops) use matrix_state::{has_states_of, matrix_state};
-pub(in crate::ops) use norm::row_norm;
+pub(in crate::ops) use norm::{group_norm, row_norm};
 pub(in crate::ops) use recurrent::{gru, lstm, slstm};
 pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
 pub(in crate::ops) use wkv::wkv;

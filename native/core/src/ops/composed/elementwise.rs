@@ -74,6 +74,10 @@ pub fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
 }
 
 pub fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(x) {
+        return card::skip(y, x, d);
+    }
     Ok((y + x.broadcast_mul(d)?)?)
 }
 

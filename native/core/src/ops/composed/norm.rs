@@ -46,6 +46,10 @@ pub fn group_norm(
     center: bool,
     eps: f32,
 ) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(x) {
+        return card::group_norm(x, weight, groups, center, eps);
+    }
     let (rows, d) = tensor::rows(x.dims());
     let y = normed(&x.reshape((rows, groups, d / groups))?, center, eps)?;
     Ok(y.reshape(x.shape())?.broadcast_mul(weight)?)
