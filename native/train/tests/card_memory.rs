@@ -5,7 +5,7 @@
 #![cfg(feature = "cuda")]
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
@@ -146,6 +146,50 @@ fn a_step_without_room_changes_nothing_wherever_it_fails() {
         assert_eq!(memory.kept.weights, 3 * weights);
         assert_eq!(memory.kept.optimiser, 2 * (kept as u64 - weights));
     }
+    device::leave(device, ());
+}
+
+/// Who waits for all of a card spoils what is recorded there.
+#[test]
+fn a_step_that_cannot_be_recorded_is_made_all_the_same_and_so_are_those_after_it() {
+    let Some((_alone, device)) = alone(BUDGET) else { return };
+    let (frames, labels) = frames();
+    let weights = vec![1.0; labels.len()];
+    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let policy = Policy::init(&spec(), 1).unwrap().copy_on(&device).unwrap();
+    let config = OptimiserConfig::new(Rule::AdamW);
+    let stepper = || Stepper::new(&policy, &LossOptions::plain(), config, 1.0, 7).unwrap();
+    let mut plain = stepper();
+    let state = plain.policy().zero_state(BATCH).unwrap();
+    plain.step_from(x, &state, 0, 1e-2).unwrap();
+
+    let (before, over) = (device::refusals().len(), AtomicBool::new(false));
+    let context = device.as_cuda_device().unwrap().cuda_stream().context().clone();
+    let begin = || {
+        let mut other = stepper();
+        assert!(other.records(x) && other.begin(x, &state, 0, 1e-2).unwrap().is_none());
+        (device::refusals().len() > before).then_some(other)
+    };
+    let other = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let _ = context.synchronize();
+            }
+        });
+        // A recording may be over before anybody waited.
+        let other = (0..1000).find_map(|_| begin());
+        over.store(true, Ordering::Relaxed);
+        other
+    });
+    let mut other = other.expect("a step that was not recorded");
+    let stepped = other.results().unwrap().remove(0).unwrap();
+    assert!(stepped.learned && numbers(&other) == numbers(&plain));
+    assert!(!other.records(x));
+    for stepper in [&mut plain, &mut other] {
+        stepper.step_from(x, &state, 1, 1e-2).unwrap();
+    }
+    assert!(numbers(&other) == numbers(&plain));
+    drop((plain, other, state, policy));
     device::leave(device, ());
 }
 

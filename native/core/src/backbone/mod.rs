@@ -25,9 +25,10 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use crate::device;
 pub use crate::ops::lengths::Lengths;
 use crate::ops::simd::non_finite;
-use crate::ops::tensor::{beside, moved, read, tensor, to_vec};
+use crate::ops::tensor::{add, beside, moved, read, tensor, to_vec};
 use crate::weights::Builder;
 use crate::{Error, Result, ops, spec};
 pub use context::Context;
@@ -84,7 +85,7 @@ fn residual_by_parts(
         Some(dropout) => dropout.apply(&y)?,
         None => y,
     };
-    Ok(((context.read_of(x)? + context.read_of(&y)?)?, state))
+    Ok((add(&context.read_of(x)?, &context.read_of(&y)?)?, state))
 }
 
 /// Builds the backbone of a spec, which reads vectors of `input` numbers.
@@ -140,10 +141,19 @@ impl State {
     /// The numbers of all parts, one after the other.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let mut all = Vec::new();
-        for part in &self.0 {
-            all.extend(to_vec(part)?);
+        self.apart(|| {
+            for part in &self.0 {
+                all.extend(to_vec(part)?);
+            }
+            Ok(all)
+        })
+    }
+
+    fn apart<R>(&self, work: impl FnOnce() -> R) -> R {
+        match self.0.first() {
+            Some(part) => device::apart(part.device(), work),
+            None => work(),
         }
-        Ok(all)
     }
 
     /// # Errors
@@ -179,12 +189,14 @@ impl State {
         }
         let mut rest = values;
         let mut parts = Vec::with_capacity(self.0.len());
-        for part in &self.0 {
-            let (head, tail) = rest.split_at(part.elem_count());
-            parts.push(beside(part, head.to_vec(), part.shape())?);
-            rest = tail;
-        }
-        Ok(State(parts))
+        self.apart(|| {
+            for part in &self.0 {
+                let (head, tail) = rest.split_at(part.elem_count());
+                parts.push(beside(part, head.to_vec(), part.shape())?);
+                rest = tail;
+            }
+            Ok(State(parts))
+        })
     }
 
     /// Cuts the graph: what comes after does not reach back through this state.

@@ -3,9 +3,12 @@
 use std::fmt::Display;
 use std::sync::Mutex;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::backprop::GradStore;
 use candle_core::{
-    CpuStorage, CustomOp1, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
+    CpuStorage, CustomOp1, D, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor,
+    bail,
 };
 
 use super::composed;
@@ -77,6 +80,43 @@ pub fn rows(dims: &[usize]) -> (usize, usize) {
     (dims.iter().rev().skip(1).product(), width)
 }
 
+/// The shape of `x` with another last dimension.
+pub fn with_width(x: &Tensor, width: usize) -> Vec<usize> {
+    let mut dims = x.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = width;
+    }
+    dims
+}
+
+/// The numbers of `x` in another shape.
+pub fn reshape(x: &Tensor, dims: impl Into<Vec<usize>>) -> crate::Result<Tensor> {
+    let dims = dims.into();
+    #[cfg(feature = "cuda")]
+    if super::card::wanted(x) {
+        return Ok(super::card::reshape(x, dims)?);
+    }
+    Ok(x.reshape(dims)?)
+}
+
+/// Tensors side by side, along the last dimension.
+pub fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if parts.iter().all(|part| super::card::wanted(part)) && !parts.is_empty() {
+        return super::card::join(parts);
+    }
+    Ok(Tensor::cat(parts, D::Minus1)?)
+}
+
+/// `x + y`, of the same shape.
+pub fn add(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::card::wanted(x) {
+        return super::card::finished(x, None, super::Activation::None, Some(y));
+    }
+    Ok((x + y)?)
+}
+
 /// Refuses a shape that is not the expected one; `what` names the tensor.
 pub fn check_shape(what: impl Display, expected: &[usize], got: &[usize]) -> crate::Result<()> {
     match got == expected {
@@ -97,11 +137,33 @@ pub fn check_width(what: impl Display, width: usize, got: &[usize]) -> crate::Re
     }
 }
 
-/// The backward pass from `y` on, whose gradient is given.
+/// As long as it lives, [`backward`] can follow passes of its thread. On a card they note for it what they do.
+#[must_use]
+pub struct Tracked {
+    #[cfg(feature = "cuda")]
+    card: super::card::tape::Tracked,
+}
+
+pub fn tracked() -> Tracked {
+    Tracked {
+        #[cfg(feature = "cuda")]
+        card: super::card::tape::Tracked::begin(),
+    }
+}
+
+impl Tracked {
+    /// No backward pass follows those so far.
+    pub fn forget(&self) {
+        #[cfg(feature = "cuda")]
+        self.card.forget();
+    }
+}
+
+/// The backward pass from `y` on, whose gradient is given, over what was [`tracked`].
 pub fn backward(y: &Tensor, gradient: Tensor) -> crate::Result<GradStore> {
     #[cfg(feature = "cuda")]
-    if super::card::wanted(y) {
-        return Ok(super::card::start(y, gradient)?.backward()?);
+    if y.device().is_cuda() {
+        return Ok(super::card::tape::backward(y, gradient)?);
     }
     if composed::wanted(y) {
         return Ok((y * gradient.detach())?.sum_all()?.backward()?);
@@ -110,7 +172,7 @@ pub fn backward(y: &Tensor, gradient: Tensor) -> crate::Result<GradStore> {
 }
 
 /// One number in the place of a loss, of which only the gradient is known.
-struct Start(Tensor);
+pub(in crate::ops) struct Start(pub Tensor);
 
 impl CustomOp1 for Start {
     fn name(&self) -> &'static str {
@@ -119,6 +181,13 @@ impl CustomOp1 for Start {
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
         Ok((CpuStorage::F32(vec![0.0]), Shape::from(())))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, y: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
+        // SAFETY: it is never read.
+        let number = unsafe { y.device.alloc::<f32>(1) }?;
+        Ok((CudaStorage::wrap_cuda_slice(number, y.device.clone()), Shape::from(())))
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {

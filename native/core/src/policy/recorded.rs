@@ -1,10 +1,9 @@
 //! Steps of many games at once on a card, each number of games recorded when it is first asked for.
 //!
-//! A step is one upload, one graph and one download, whatever the backbone. Words are uploaded: where the states of the
-//! games lie, where those after the step go, and what the pass reads. The graph gathers the states, makes the pass,
-//! puts the new states in their places and the logits in one answer.
+//! A step is one graph, whatever the backbone, which reads words and writes an answer that the host has too. The words
+//! are where the states of the games lie, where those after the step go, and what the pass reads. The graph gathers the
+//! states, makes the pass, puts the new states in their places and the logits in the answer.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
@@ -12,8 +11,8 @@ use candle_core::{DType, Device, Tensor};
 use super::steps::{Stepped, last};
 use super::{Frames, Placed, Policy};
 use crate::backbone::State;
-use crate::device::{Graph, Held, Owner};
-use crate::ops::card::{answer_rows, gather_rows, overwrite, pointer, put_rows, unwritten};
+use crate::device::{self, Graph, Held, Owner, Shared};
+use crate::ops::card::{Intake, end_step, pointer, unwritten};
 use crate::ops::tensor;
 use crate::{Error, Result};
 
@@ -23,11 +22,9 @@ const MOST: usize = 256;
 /// Words of a place.
 const PLACE: usize = 2;
 
-static UNRECORDED: AtomicUsize = AtomicUsize::new(0);
-
 /// Steps of this process that the card did not let be recorded, each counted once: they are slower.
 pub fn unrecorded() -> usize {
-    UNRECORDED.load(Ordering::Relaxed)
+    device::refusals().len()
 }
 
 /// Steps of a policy, which leave the card with it.
@@ -61,13 +58,10 @@ fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Resul
     let Device::Cuda(card) = policy.device() else {
         return Err(Error::mismatch("device", "a card", "another"));
     };
-    // What cannot be recorded is launched one by one, unless it cannot be done at all.
-    let graph = Graph::record(card, |_| buffers.work(policy)).ok();
+    // What cannot be recorded is launched one by one.
+    let graph = Graph::record(card, |_| buffers.work(policy))?;
     let one = Recorded { graph, batch, buffers };
     one.play(policy)?;
-    if one.graph.is_none() {
-        UNRECORDED.fetch_add(1, Ordering::Relaxed);
-    }
     let stepped = one.buffers.answer(asked, states.len());
     all.push(one);
     stepped
@@ -100,11 +94,11 @@ impl Recorded {
     }
 }
 
-/// Whose places were uploaded: what is there stays until the answer has come.
+/// Whose places were told: what is there stays until the answer has come.
 struct Asked {
     before: Vec<Tensor>,
-    /// Parts of the states after the step, of all games.
-    after: Vec<Tensor>,
+    /// The states after the step, of all games, part after part.
+    after: Tensor,
 }
 
 /// What a step reads and writes, at its fixed places.
@@ -112,12 +106,15 @@ struct Buffers {
     _held: Held,
     /// Places of each part of the states, of each game; places of each part after it, of all games; what the
     /// pass reads.
-    words: Tensor,
+    words: Shared,
+    intake: Intake,
     placed: Placed,
     /// Gathered.
     state: State,
-    /// `[batch, num_logits + 1]`: logits, and whether the state after them has a number that is not finite.
-    answer: Tensor,
+    /// f32 `[batch, num_logits + 1]`: logits, and whether the state after them has a number that is not finite.
+    answer: Shared,
+    batch: usize,
+    num_logits: usize,
 }
 
 impl Buffers {
@@ -131,79 +128,83 @@ impl Buffers {
         };
         let placed = policy.place(&blank)?;
         let state = policy.zero_state(batch)?.hand_on()?;
-        let width = policy.spec.heads.num_logits();
-        let answer = unwritten((batch, width + 1), DType::F32, &policy.place)?;
+        let num_logits = policy.spec.heads.num_logits();
+        let answer = Shared::zeros(policy.device(), batch * (num_logits + 1))?;
         let places = PLACE * (batch + 1) * state.0.len();
-        let words = Tensor::zeros(places + placed.len(), DType::U32, policy.device())?;
-        let _held = Held::of(Owner::Sessions, state.0.iter().chain([&words, &answer]));
-        Ok(Buffers { _held, words, placed, state, answer })
+        let words = Shared::zeros(policy.device(), places + placed.len())?;
+        let tensors: Vec<&Tensor> = placed.tensors().collect();
+        let intake = Intake::new(batch, &state.0, &tensors, places)?;
+        let _held = Held::of(Owner::Sessions, state.0.iter());
+        Ok(Buffers { _held, words, intake, placed, state, answer, batch, num_logits })
     }
 
     /// All that the card does.
     fn work(&self, policy: &Policy) -> Result<()> {
-        let Buffers { words, placed, state, answer, .. } = self;
-        let (batch, _) = answer.dims2()?;
-        let mut at = 0;
-        for part in &state.0 {
-            // SAFETY: these are places of parts of states that the caller holds.
-            unsafe { gather_rows(words, at, part) }?;
-            at += PLACE * batch;
-        }
-        let after = at;
-        placed.take(words, after + PLACE * state.0.len())?;
+        let Buffers { words, intake, placed, state, answer, .. } = self;
+        let (words, answer) = (words.place(), answer.place());
+        // SAFETY: these are places of parts of states that the caller holds.
+        unsafe { intake.take(words, Some((answer, self.num_logits))) }?;
         let (logits, next) = policy.forward_placed(placed, state, &last())?;
-        answer_rows(&logits.contiguous()?, answer)?;
-        for (i, part) in next.0.iter().enumerate() {
-            // SAFETY: this is the place of a tensor of that shape, which waits for the answer.
-            unsafe { put_rows(words, after + PLACE * i, &part.contiguous()?, answer) }?;
-        }
+        let next =
+            next.0.iter().map(Tensor::contiguous).collect::<candle_core::Result<Vec<_>>>()?;
+        let after = words + (size_of::<u64>() * next.len() * self.batch) as u64;
+        // SAFETY: these are the places of tensors of that shape, which wait for the answer.
+        unsafe { end_step(after, &next, &logits.contiguous()?, answer) }?;
         Ok(())
     }
 
-    /// Uploads what a step reads. Games that are too few are followed by others like the first.
+    /// Says what a step reads. Games that are too few are followed by others like the first.
     fn ask(&self, policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Asked> {
-        let (batch, _) = self.answer.dims2()?;
+        let batch = self.batch;
         let mut before = vec![];
-        let mut words: Vec<u32> = Vec::with_capacity(self.words.elem_count());
-        let place = |words: &mut Vec<u32>, part: &Tensor| -> Result<()> {
-            let place = pointer(part)?;
-            words.extend([place as u32, (place >> 32) as u32]);
-            Ok(())
-        };
+        let mut words: Vec<u32> = vec![];
+        let put = |words: &mut Vec<u32>, place| words.extend([place as u32, (place >> 32) as u32]);
         for (i, own) in self.state.0.iter().enumerate() {
             for row in 0..batch {
                 let State(parts) = states[if row < states.len() { row } else { 0 }];
                 let part = parts.get(i).ok_or_else(|| Error::not_found("a part of a state"))?;
                 tensor::check_shape("part of a state", &own.dims()[1..], &part.dims()[1..])?;
                 let part = tensor::moved(part, own)?.contiguous()?;
-                place(&mut words, &part)?;
+                put(&mut words, pointer(&part)?);
                 before.push(part);
             }
         }
-        let fresh = |part: &Tensor| unwritten(part.shape(), DType::F32, part);
-        let after: Vec<Tensor> =
-            self.state.0.iter().map(fresh).collect::<candle_core::Result<_>>()?;
-        after.iter().try_for_each(|part| place(&mut words, part))?;
+        let size = self.state.0.iter().map(Tensor::elem_count).sum::<usize>();
+        let after = unwritten(size, DType::F32, &policy.place)?;
+        let mut place = pointer(&after)?;
+        for part in &self.state.0 {
+            put(&mut words, place);
+            place += (size_of::<f32>() * part.elem_count()) as u64;
+        }
 
         let row = |row: usize| if row < states.len() { row } else { 0 };
         policy.words(&padded(frames, batch, row), &mut words)?;
-        overwrite(&self.words, &words)?;
+        // SAFETY: a step is over when its answer is there, and there is one at a time.
+        unsafe { self.words.write(&words) };
         Ok(Asked { before, after })
     }
 
     /// What came of it, of the first `count` games.
     fn answer(&self, asked: Asked, count: usize) -> Result<Vec<Result<Stepped>>> {
-        let answer = tensor::to_vec(&self.answer)?;
+        asked.after.device().synchronize()?;
         let Asked { before, after } = asked;
         drop(before);
-        let (_, width) = self.answer.dims2()?;
+        // SAFETY: the card is through with it.
+        let answer: Vec<f32> =
+            unsafe { self.answer.read() }.into_iter().map(f32::from_bits).collect();
+        let (mut parts, mut first) = (vec![], 0);
+        for part in &self.state.0 {
+            parts.push(after.narrow(0, first, part.elem_count())?.reshape(part.shape())?);
+            first += part.elem_count();
+        }
+        let width = self.num_logits + 1;
         let game = |(row, answer): (usize, &[f32])| {
             let (logits, spoilt) = answer.split_at(width - 1);
             super::check_logits(logits)?;
             if spoilt != [0.0] {
                 return Err(Error::NonFinite { what: "state".into(), value: f64::NAN });
             }
-            let parts = after.iter().map(|part| part.narrow(0, row, 1));
+            let parts = parts.iter().map(|part| part.narrow(0, row, 1));
             let state = State(parts.collect::<candle_core::Result<_>>()?);
             Ok((logits.to_vec(), state))
         };

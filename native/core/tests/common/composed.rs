@@ -2,10 +2,11 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use sconce_core::ops::composed::forced;
+use sconce_core::ops::tensor;
 use sconce_core::weights::Weight;
 use sconce_core::{Precision, Result};
 
-use super::{card, gradient, noise, values};
+use super::{backward, card, gradient, noise, values};
 
 /// Of the largest number; of numbers of 16 bits, whose like have a precision of 2^-9.
 const TOLERANCE: f32 = 1e-4;
@@ -20,6 +21,14 @@ pub fn check(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec
         let got = forced(|| run(inputs, (&device, dtype), &op));
         let name = format!("{name} of {dtype:?} on {:?}", device.location());
         compare_all(&name, &got, &want, TOLERANCE);
+    }
+    let Some(card) = card() else { return };
+    // What wants no gradient goes other ways.
+    let there: Vec<Weight> =
+        inputs.iter().map(|t| Weight::from(t.to_device(&card).unwrap())).collect();
+    for (i, y) in op(&there).unwrap().into_iter().enumerate() {
+        let y = y.to_device(&Device::Cpu).unwrap();
+        compare(&format!("{name} without gradients, output {i}"), &y, &want[i].1, TOLERANCE);
     }
 }
 
@@ -86,13 +95,14 @@ fn run(
     let there = |t: &Tensor| t.to_device(device).unwrap().to_dtype(dtype).unwrap();
     let variable = |t: &Tensor| Var::from_tensor(&there(t)).unwrap().into_inner();
     let variables: Vec<Weight> = inputs.iter().map(|t| variable(t).into()).collect();
+    let _tracked = tensor::tracked();
     let outputs = op(&variables).unwrap();
     let parts = outputs.iter().enumerate().map(|(i, y)| {
         let cotangent = there(&noise(y.dims(), 77 + i as u64));
         (y * cotangent).unwrap().sum_all().unwrap()
     });
     let loss = parts.reduce(|a, b| (a + b).unwrap()).expect("an output");
-    let store = loss.backward().unwrap();
+    let store = backward(&loss);
     let gradients = variables.iter().enumerate().map(|(i, variable)| {
         let name = format!("gradient of input {i}");
         let gradient = match dtype {

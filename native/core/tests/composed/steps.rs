@@ -100,7 +100,7 @@ fn games_that_are_stepped_together_come_out_as_each_alone() {
                     assert_near(&what("state"), &got.1, &want.1);
                 }
                 #[cfg(feature = "cuda")]
-                assert_eq!(sconce_core::policy::unrecorded(), 0, "{}", config.name());
+                assert_eq!(sconce_core::device::refusals(), [""; 0], "{}", config.name());
             }
         }
     }

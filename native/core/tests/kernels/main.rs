@@ -13,6 +13,7 @@ mod columns;
 mod dropout;
 mod emulated;
 mod emulator;
+mod few_rows;
 mod gather;
 #[cfg(feature = "cuda")]
 mod graphs;
@@ -23,6 +24,7 @@ mod matrix_state;
 mod memory;
 mod norm;
 mod recurrent;
+mod rows;
 mod sampling;
 mod selective_scan;
 mod wkv;

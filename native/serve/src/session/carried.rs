@@ -1,8 +1,10 @@
 //! The state of a session, in the form of what steps it.
 
+use std::mem;
+
 use sconce_core::Result;
 use sconce_core::backbone::State;
-use sconce_core::device::{Held, Owner};
+use sconce_core::device::{self, Held, Owner};
 use sconce_realtime::Plan;
 
 #[derive(Debug, Clone)]
@@ -11,6 +13,17 @@ pub enum Carried {
     Tensors { _held: Held, state: State },
     /// Of a plan: the numbers of all parts, one after the other.
     Numbers(Vec<f32>),
+}
+
+/// Other sessions may be the first to step by their number meanwhile, which is recorded.
+impl Drop for Carried {
+    fn drop(&mut self) {
+        let Carried::Tensors { _held, state } = self else { return };
+        let State(parts) = state;
+        if let Some(device) = parts.first().map(|part| part.device().clone()) {
+            device::apart(&device, || drop((mem::take(_held), mem::take(parts))));
+        }
+    }
 }
 
 impl Carried {

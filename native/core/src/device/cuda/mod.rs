@@ -7,6 +7,7 @@ mod card;
 mod graph;
 mod nccl;
 mod pool;
+mod shared;
 mod uploads;
 
 use std::ffi::c_int;
@@ -24,10 +25,11 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 };
 
 pub(crate) use card::full;
-pub use card::{Caching, leave, memory, release, settle, shrink};
+pub use card::{Caching, apart, attach, leave, memory, release, settle, shrink};
 pub(super) use card::{grown, place};
-pub use graph::Graph;
+pub use graph::{Graph, refusals};
 use nccl::Nccl;
+pub use shared::Shared;
 pub use uploads::Uploads;
 
 use super::{AllReduce, Missing};

@@ -29,6 +29,12 @@ struct Place {
     taken: CudaEvent,
 }
 
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.arrived.synchronize();
+    }
+}
+
 impl Uploads {
     /// Of so many words at a time.
     pub fn new(card: &CudaDevice, words: usize) -> Result<Self> {
@@ -60,7 +66,8 @@ impl Uploads {
             let sizes = format!("{} and {}", place.here.len(), to.elem_count());
             return Err(Error::mismatch("words", sizes, words.len()));
         }
-        // Waits until what was sent from here before has arrived.
+        // What was sent from here before is read from here until it has arrived: nobody else waits for that.
+        place.arrived.synchronize().w()?;
         place.here.as_mut_slice().w()?.copy_from_slice(words);
         self.copies.wait(&place.taken).w()?;
         self.copies.memcpy_htod(&place.here, &mut place.there).w()?;

@@ -1,50 +1,12 @@
 //! Products of rows: sums are f32 whatever the operands are rounded to.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor};
 
 use super::launch::unwritten;
-use super::op::{Op, Pass, apply};
 use super::product::{Matrices, product};
+use super::rows::copy;
 use crate::Precision;
 use crate::ops::tensor::rows;
-
-/// `x W^T` of `x [.., k]` and `w [n, k]`, `[.., n]`, with operands as exact as [`Precision::current`] says, also in
-/// the backward pass.
-pub fn linear(x: &Tensor, w: &Tensor) -> crate::Result<Tensor> {
-    apply(Linear(Precision::current()), &[x, w])
-}
-
-struct Linear(Precision);
-
-impl Op for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    /// Keeps the operands as they were rounded.
-    fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, w] = inputs else { bail!("a product has two operands") };
-        let (a, b) = (rounded(x, self.0)?, rounded(w, self.0)?);
-        let y = nt(&a, &b, x.dtype())?;
-        let mut dims = x.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = w.dim(0)?;
-        }
-        let kept = if track { vec![a, b] } else { vec![] };
-        Ok((y.reshape(dims)?, kept))
-    }
-
-    fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
-        let ([x, w], [a, b]) = (pass.inputs, pass.kept) else {
-            bail!("a product has two operands")
-        };
-        let dy = rounded(pass.dy, self.0)?;
-        let wanted = |i: usize| pass.wanted[i];
-        let dx = wanted(0).then(|| nn(&dy, b, x.dtype())?.reshape(x.shape())).transpose()?;
-        let dw = wanted(1).then(|| tn(&dy, a, w.dtype())).transpose()?;
-        Ok(vec![dx, dw])
-    }
-}
 
 /// The numbers of an operand as a precision has them; in f32 themselves.
 pub fn rounded(x: &Tensor, precision: Precision) -> Result<Tensor> {
@@ -81,9 +43,14 @@ fn gemm(
     (beside, dtype): (&Tensor, DType),
 ) -> Result<Tensor> {
     let y = unwritten((m, n), dtype, beside)?;
-    if k == 0 {
-        return y.zeros_like();
-    }
-    product(Matrices::rows(&y, n), a, b, 1, [m, n, k])?;
+    multiply(&y, a, b, [m, n, k])?;
     Ok(y)
+}
+
+/// `y = a b [m, n]` over k.
+pub fn multiply(y: &Tensor, a: Matrices, b: Matrices, [m, n, k]: [usize; 3]) -> Result<()> {
+    match k {
+        0 => copy(&y.zeros_like()?, y),
+        _ => product(Matrices::rows(y, n), a, b, 1, [m, n, k]),
+    }
 }

@@ -1,13 +1,13 @@
 //! Kernels and what they are given.
 
 use std::ffi::c_uint;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::cuda_backend::cudarc::driver::result::memcpy_htod_async;
 use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+    CudaFunction, CudaModule, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr};
 use candle_core::op::BackpropOp;
@@ -33,9 +33,9 @@ impl Launch {
     /// A kernel of `module` on the card of `x`.
     pub fn of(module: Module, kernel: &str, x: &Tensor) -> Result<Self> {
         let card = card(x.device())?;
-        let kernel = card.get_or_load_custom_func(kernel, module.name, module.ptx)?;
-        let (kernel, stream) = (kernel.into_cuda_function(), card.cuda_stream());
-        Ok(Launch { kernel, stream, arguments: vec![] })
+        card.cuda_stream().context().bind_to_thread().w()?;
+        let kernel = loaded(card, module)?.load_function(kernel).w()?;
+        Ok(Launch { kernel, stream: card.cuda_stream(), arguments: vec![] })
     }
 
     /// The numbers of a contiguous tensor on the card, to be read or to be written.
@@ -49,6 +49,12 @@ impl Launch {
         let pointer = tensor.map(pointer).transpose()?.unwrap_or(0);
         self.arguments.push(Argument::Pointer(pointer));
         Ok(self)
+    }
+
+    /// What begins at a place that kernels can reach.
+    pub fn place(mut self, place: CUdeviceptr) -> Self {
+        self.arguments.push(Argument::Pointer(place));
+        self
     }
 
     pub fn long(mut self, value: usize) -> Self {
@@ -93,6 +99,30 @@ impl Launch {
     }
 }
 
+/// Kernels of ours on a card. They stay there: a driver may have to compile them, for seconds, but once.
+struct Loaded {
+    ordinal: usize,
+    name: &'static str,
+    kernels: Arc<CudaModule>,
+}
+
+static LOADED: RwLock<Vec<Loaded>> = RwLock::new(vec![]);
+
+fn loaded(card: &CudaDevice, module: Module) -> Result<Arc<CudaModule>> {
+    let (stream, name) = (card.cuda_stream(), module.name);
+    let ordinal = stream.context().ordinal();
+    let known = LOADED.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(one) = known.iter().find(|one| (one.ordinal, one.name) == (ordinal, name)) {
+        return Ok(one.kernels.clone());
+    }
+    drop(known);
+    // Who loads it at the same time has it twice for a while; nobody waits who wants another.
+    let kernels = stream.context().load_module(module.ptx.into()).w()?;
+    let loaded = Loaded { ordinal, name, kernels: kernels.clone() };
+    LOADED.write().unwrap_or_else(PoisonError::into_inner).push(loaded);
+    Ok(kernels)
+}
+
 pub fn card(device: &Device) -> Result<&CudaDevice> {
     match device {
         Device::Cuda(card) => Ok(card),
@@ -107,6 +137,11 @@ pub fn suffix(x: &Tensor) -> &'static str {
 
 /// Numbers on the card of `x` that nobody has written yet.
 pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Tensor> {
+    output(shape, dtype, x, false)
+}
+
+/// The same for an output of an op, which is a variable to candle where a backward pass may follow.
+pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) -> Result<Tensor> {
     let (shape, card) = (shape.into(), card(x.device())?);
     let n = shape.elem_count().max(1);
     macro_rules! of {
@@ -126,7 +161,7 @@ pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Te
         DType::U8 => of!(u8),
         other => bail!("no kernel has numbers of {other:?}"),
     };
-    Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false))
+    Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), track))
 }
 
 /// Where the numbers of a contiguous tensor on a card begin.
@@ -155,6 +190,7 @@ pub fn overwrite<T: WithDType>(tensor: &Tensor, values: &[T]) -> Result<()> {
         bail!("{} {:?} are not {tensor:?}", values.len(), T::DTYPE);
     }
     let stream = card(tensor.device())?.cuda_stream();
+    stream.context().bind_to_thread().w()?;
     // SAFETY: so many numbers of that type begin there. They have been read when this returns.
     unsafe { memcpy_htod_async(pointer(tensor)?, values, stream.cu_stream()) }.w()
 }

@@ -3,9 +3,9 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::SELECTIVE_SCAN;
 
-use super::launch::{Launch, suffix, unwritten};
+use super::columns::sum_of_parts;
+use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
-use super::norm::sum_parts;
 use super::op::{Op, Pass, apply_all};
 use crate::Result;
 use crate::ops::Selective;
@@ -107,10 +107,6 @@ impl Scan {
 }
 
 impl Op for Scan {
-    fn name(&self) -> &'static str {
-        "selective-scan"
-    }
-
     /// What is kept are the states before each chunk.
     fn forward(
         &self,
@@ -118,7 +114,8 @@ impl Op for Scan {
         track: bool,
     ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
         let (u, h, sizes) = (&inputs[0], &inputs[5], Sizes::of(inputs)?);
-        let (y, last) = (unwritten(u.shape(), u.dtype(), u)?, unwritten(h.shape(), DType::F32, h)?);
+        let y = output(u.shape(), u.dtype(), u, track)?;
+        let last = output(h.shape(), DType::F32, h, track)?;
         let mut others = vec![last];
         if track {
             let chunks = sizes.batch * sizes.time.div_ceil(FRAMES);
@@ -145,7 +142,7 @@ impl Op for Scan {
         let launch = launch.option(d_dt.as_ref())?.option(dz.as_ref())?;
         self.run(launch.tensor(&dh)?.tensor(&d_bc)?.tensor(&parts)?, &sizes)?;
 
-        let (d_bc, sums) = (sum_parts(&d_bc)?, sum_parts(&parts)?);
+        let (d_bc, sums) = (sum_of_parts(&d_bc)?, sum_of_parts(&parts)?);
         let da = sums.narrow(0, 0, channels * n)?.reshape((channels, n))?;
         let d_bias = sums.narrow(0, channels * n, channels)?;
         let dd = sums.narrow(0, channels * (n + 1), channels)?;
