@@ -119,6 +119,9 @@ defmodule Sconce.GPU.LedgerTest do
         assert ledger.weights == bytes
         assert to_string(ledger) =~ ~r/^weights .*, sessions /
         assert ledger.total > ledger.free
+
+        # A session that nobody uses any more may be collected with its policy before its process ends.
+        {:ok, _action} = Session.act(session, [0.1, 0.2])
       end)
 
       until(&(Ledger.taken(&1) == 0))

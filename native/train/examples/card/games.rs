@@ -142,7 +142,7 @@ pub fn learned(small: bool) -> Result<String> {
 
     let (untrained, end) = (here.losses[0], run("cuda:0", amount.steps)?);
     // What is random has its price whatever was learned.
-    let bound = untrained * if games.real { 0.25 } else { 0.95 };
+    let bound = untrained * if games.real { 0.15 } else { 0.95 };
     if end.nll >= bound {
         return Err(wrong(format!("less than {bound} of {untrained} nats"), end.nll));
     }
