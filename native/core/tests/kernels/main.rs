@@ -23,6 +23,7 @@ mod matrix_state;
 mod memory;
 mod norm;
 mod recurrent;
+mod rotary;
 mod sampling;
 mod selective_scan;
 mod wkv;
