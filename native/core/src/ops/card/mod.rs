@@ -11,6 +11,8 @@ pub mod adamw;
 mod attention;
 mod columns;
 mod dropout;
+#[cfg(feature = "flash-attn")]
+mod flash;
 mod frames;
 mod gather;
 mod gemm;
