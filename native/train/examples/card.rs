@@ -4,6 +4,8 @@
 
 #[path = "card/figures.rs"]
 mod figures;
+#[path = "card/games.rs"]
+mod games;
 
 use std::sync::atomic::AtomicBool;
 
@@ -36,6 +38,7 @@ fn main() -> Result<()> {
     let seen = match subject {
         "name" => name()?.to_string(),
         "learn" => learn(small)?,
+        "games" => games::learned(small)?,
         "full" => full(small)?,
         "cycles" => cycles(small)?,
         "replay" => replay(small)?,
@@ -157,7 +160,8 @@ fn learn(small: bool) -> Result<String> {
     let there = device::open(0)?;
     let policy = Policy::load(&out.join("best.safetensors"))?;
     let new: Vec<VectorGame> = (0..4).map(|number| game(1000 + number, 60)).collect();
-    let (here, on_card) = (play(&policy, &new)?, play(&policy.copy_on(&there)?, &new)?);
+    let seen = joined(&new);
+    let (here, on_card) = (play(&policy, &seen)?, play(&policy.copy_on(&there)?, &seen)?);
     let apart = apart(&here, &on_card);
     if apart > 1e-3 {
         return Err(wrong("logits of the CPU within 0.001", apart));
@@ -181,19 +185,26 @@ fn folder() -> Result<TempDir> {
     tempfile::tempdir().map_err(none)
 }
 
-fn frames(games: &[VectorGame], t: usize) -> Frames {
-    let continuous = games.iter().flat_map(|game| &game.x[t * SIZE..][..SIZE]).copied().collect();
-    let previous = vec![sconce_core::heads::NONE; 3 * games.len()];
-    Frames { batch: games.len(), time: 1, continuous, ids: vec![], previous }
+/// Games of as many frames each.
+fn joined(games: &[VectorGame]) -> Frames {
+    let continuous: Vec<f32> = games.iter().flat_map(|game| &game.x).copied().collect();
+    let rows = continuous.len() / SIZE;
+    let previous = vec![sconce_core::heads::NONE; 3 * rows];
+    Frames { batch: games.len(), time: rows / games.len(), continuous, ids: vec![], previous }
 }
 
-/// Logits of games that are stepped together, frame by frame.
-fn play(policy: &Policy, games: &[VectorGame]) -> Result<Vec<f32>> {
-    let mut states = vec![policy.zero_state(1)?; games.len()];
+/// Frame `t` of each of some games.
+fn frame(games: &Frames, t: usize) -> Frames {
+    games.part(&(0..games.batch), &(t..t + 1))
+}
+
+/// Logits `[t, b, num_logits]` of games that are stepped together, frame by frame.
+fn play(policy: &Policy, games: &Frames) -> Result<Vec<f32>> {
+    let mut states = vec![policy.zero_state(1)?; games.batch];
     let mut logits = vec![];
-    for t in 0..games[0].x.len() / SIZE {
+    for t in 0..games.time {
         let own: Vec<&State> = states.iter().collect();
-        let stepped = policy.step_games(&frames(games, t), &own)?;
+        let stepped = policy.step_games(&frame(games, t), &own)?;
         for (state, stepped) in states.iter_mut().zip(stepped) {
             let (own, after) = stepped?;
             logits.extend(own);
@@ -282,7 +293,7 @@ fn cycles(small: bool) -> Result<String> {
     let spec = spec(Backbone::Gru(recurrent(if small { 16 } else { 256 })));
     let (frames, labels, weights) = examples(&spec, 8, 20, 1);
     let x = Examples { frames: &frames, labels: &labels, weights: &weights };
-    let game = [game(1, 5)];
+    let game = joined(&[game(1, 5)]);
     let mut first = 0;
     for cycle in 0..count {
         let device = device::open(0)?;
@@ -314,14 +325,15 @@ fn replay(small: bool) -> Result<String> {
         let (name, spec) = (backbone.name(), spec(backbone));
         let policy = Policy::init(&spec, 3)?.on(&device)?;
         let games: Vec<VectorGame> = (0..4).map(|number| game(number, 8)).collect();
+        let games = joined(&games);
         let recorded = play(&policy, &games)?;
-        let mut state = policy.zero_state(games.len())?;
+        let mut state = policy.zero_state(games.batch)?;
         let mut launched = vec![];
-        for t in 0..8 {
-            let rngs = vec![Rng::new(0, "act", t); games.len()];
+        for t in 0..games.time {
+            let rngs = vec![Rng::new(0, "act", t as u64); games.batch];
             let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None };
-            let frame = frames(&games, t as usize);
-            let (decision, after) = policy.act(&frame, &state, draw, &Context::default())?;
+            let (decision, after) =
+                policy.act(&frame(&games, t), &state, draw, &Context::default())?;
             launched.extend(decision.logits);
             state = after;
         }
@@ -393,13 +405,7 @@ fn trained(policy: &Policy, precision: Precision, steps: u64) -> Result<f64> {
     let mut losses = vec![];
     for step in 0..steps {
         let games: Vec<VectorGame> = (0..GAMES).map(|i| game(step * GAMES + i, TIME)).collect();
-        let frames = Frames {
-            batch: games.len(),
-            time: TIME,
-            continuous: games.iter().flat_map(|game| &game.x).copied().collect(),
-            ids: vec![],
-            previous: vec![sconce_core::heads::NONE; games.len() * TIME * 3],
-        };
+        let frames = joined(&games);
         let labels: Vec<u16> = games.iter().flat_map(|game| &game.labels).copied().collect();
         let weights = vec![1.0; games.len() * TIME];
         let x = Examples { frames: &frames, labels: &labels, weights: &weights };

@@ -495,6 +495,7 @@ impl Stepper {
             None => (0, self.denominators(x, state, step)?),
         };
         let (mut total, mut last, mut divergence) = (Total::default(), None::<GradStore>, 0.0);
+        let tracked = tensor::tracked();
         let (after, taught) = self.pass(x, state, step, first, lesson, |x, logits, advice| {
             let denominators = match &denominators {
                 Some(known) => known,
@@ -506,6 +507,7 @@ impl Stepper {
             divergence += kl;
             // Of a chunk of burn-in only the state is wanted.
             if x.weights.iter().all(|weight| *weight == 0.0) {
+                tracked.forget();
                 return Ok(());
             }
             if let Some(store) = last.take() {

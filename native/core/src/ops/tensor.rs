@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::sync::Mutex;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::backprop::GradStore;
 use candle_core::{
     CpuStorage, CustomOp1, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
@@ -97,11 +99,33 @@ pub fn check_width(what: impl Display, width: usize, got: &[usize]) -> crate::Re
     }
 }
 
-/// The backward pass from `y` on, whose gradient is given.
+/// As long as it lives, [`backward`] can follow passes of its thread. On a card they note for it what they do.
+#[must_use]
+pub struct Tracked {
+    #[cfg(feature = "cuda")]
+    card: super::card::tape::Tracked,
+}
+
+pub fn tracked() -> Tracked {
+    Tracked {
+        #[cfg(feature = "cuda")]
+        card: super::card::tape::Tracked::begin(),
+    }
+}
+
+impl Tracked {
+    /// No backward pass follows those so far.
+    pub fn forget(&self) {
+        #[cfg(feature = "cuda")]
+        self.card.forget();
+    }
+}
+
+/// The backward pass from `y` on, whose gradient is given, over what was [`tracked`].
 pub fn backward(y: &Tensor, gradient: Tensor) -> crate::Result<GradStore> {
     #[cfg(feature = "cuda")]
-    if super::card::wanted(y) {
-        return Ok(super::card::start(y, gradient)?.backward()?);
+    if y.device().is_cuda() {
+        return Ok(super::card::tape::backward(y, gradient)?);
     }
     if composed::wanted(y) {
         return Ok((y * gradient.detach())?.sum_all()?.backward()?);
@@ -110,7 +134,7 @@ pub fn backward(y: &Tensor, gradient: Tensor) -> crate::Result<GradStore> {
 }
 
 /// One number in the place of a loss, of which only the gradient is known.
-struct Start(Tensor);
+pub(in crate::ops) struct Start(pub Tensor);
 
 impl CustomOp1 for Start {
     fn name(&self) -> &'static str {
@@ -119,6 +143,13 @@ impl CustomOp1 for Start {
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
         Ok((CpuStorage::F32(vec![0.0]), Shape::from(())))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, y: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
+        // SAFETY: it is never read.
+        let number = unsafe { y.device.alloc::<f32>(1) }?;
+        Ok((CudaStorage::wrap_cuda_slice(number, y.device.clone()), Shape::from(())))
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {

@@ -2,10 +2,11 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use sconce_core::ops::composed::forced;
+use sconce_core::ops::tensor;
 use sconce_core::weights::Weight;
 use sconce_core::{Precision, Result};
 
-use super::{card, gradient, noise, values};
+use super::{backward, card, gradient, noise, values};
 
 /// Of the largest number; of numbers of 16 bits, whose like have a precision of 2^-9.
 const TOLERANCE: f32 = 1e-4;
@@ -86,13 +87,14 @@ fn run(
     let there = |t: &Tensor| t.to_device(device).unwrap().to_dtype(dtype).unwrap();
     let variable = |t: &Tensor| Var::from_tensor(&there(t)).unwrap().into_inner();
     let variables: Vec<Weight> = inputs.iter().map(|t| variable(t).into()).collect();
+    let _tracked = tensor::tracked();
     let outputs = op(&variables).unwrap();
     let parts = outputs.iter().enumerate().map(|(i, y)| {
         let cotangent = there(&noise(y.dims(), 77 + i as u64));
         (y * cotangent).unwrap().sum_all().unwrap()
     });
     let loss = parts.reduce(|a, b| (a + b).unwrap()).expect("an output");
-    let store = loss.backward().unwrap();
+    let store = backward(&loss);
     let gradients = variables.iter().enumerate().map(|(i, variable)| {
         let name = format!("gradient of input {i}");
         let gradient = match dtype {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor, Var};
 use safetensors::tensor::{Dtype, SafeTensors};
+use sconce_core::ops::tensor;
 use sconce_core::rng::Rng;
 use sconce_core::weights::{Builder, Source, Weight, Weights};
 
@@ -67,6 +68,8 @@ impl Golden {
                 (key, (view.shape().to_vec(), numbers))
             })
             .collect();
+        // Whatever the test does on its thread may be gone back through.
+        std::mem::forget(tensor::tracked());
         Golden {
             name: name.into(),
             tensors,
@@ -140,7 +143,7 @@ impl Golden {
 
     /// Compares the gradients of all parameters and of the named inputs.
     pub fn check_gradients(&self, loss: &Tensor, weights: &Weights, inputs: &[(&str, &Tensor)]) {
-        let gradients = loss.backward().expect("a backward pass");
+        let gradients = backward(loss);
         for (name, weight) in weights {
             self.check(&format!("grad.param.{name}"), &gradient(name, weight, &gradients));
         }
@@ -150,6 +153,11 @@ impl Golden {
             self.check(&key, gradient.unwrap_or_else(|| panic!("{}: none for {key}", self.name)));
         }
     }
+}
+
+/// The gradients of what a loss came from.
+pub fn backward(loss: &Tensor) -> GradStore {
+    tensor::backward(loss, loss.ones_like().unwrap()).expect("a backward pass")
 }
 
 /// The gradient that a backward pass found for a weight.

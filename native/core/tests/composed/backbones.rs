@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use crate::common::backbones::{INPUT, build, configs};
 use crate::common::composed::elsewhere;
-use crate::common::{noise, values};
+use crate::common::{backward, noise, values};
 use candle_core::{DType, Device, Tensor, Var};
 use sconce_core::backbone::{self, Backbone, Context, State};
 use sconce_core::ops::composed::forced;
-use sconce_core::ops::tensor::moved;
+use sconce_core::ops::tensor::{moved, tracked};
 use sconce_core::spec;
 use sconce_core::weights::{Builder, Source, Weight, Weights};
 
@@ -65,13 +65,14 @@ fn run(config: &spec::Backbone, place: Place, context: &Context) -> Vec<(String,
     let zero = net.zero_state(BATCH).unwrap().beside(&x).unwrap();
     let state = net.forward(&before, &zero, &Context::default()).unwrap().1.detach();
     let state = State(state.0.iter().map(variable).collect());
+    let _tracked = tracked();
     let (y, after) = net.forward(&x, &state, context).unwrap();
     let mut outputs = vec![("y".to_string(), y)];
     outputs.extend(after.0.into_iter().enumerate().map(|(i, part)| (format!("state {i}"), part)));
     let weighted = outputs.iter().enumerate().map(|(i, (_, y))| {
         (y * moved(&noise(y.dims(), 70 + i as u64), y).unwrap()).unwrap().sum_all().unwrap()
     });
-    let store = weighted.reduce(|a, b| (a + b).unwrap()).unwrap().backward().unwrap();
+    let store = backward(&weighted.reduce(|a, b| (a + b).unwrap()).unwrap());
     let inputs = std::iter::once(&x).chain(&state.0).enumerate();
     let inputs =
         inputs.filter_map(|(i, x)| Some((format!("gradient of input {i}"), store.get(x)?)));

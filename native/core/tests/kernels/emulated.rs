@@ -1,8 +1,11 @@
 //! Kernels as functions of this process, see `native/cuda/emulation`.
 
 use std::ffi::{CStr, CString, c_void};
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
+
+use sconce_core::digest::sha256;
 
 use crate::memory::Argument;
 use crate::{Kernels, Shape};
@@ -12,36 +15,42 @@ pub struct Emulated(*mut c_void);
 
 type Launch = unsafe extern "C" fn(*const u32, *const u32, usize, *mut *mut c_void);
 
+/// How kernels are compiled.
+const FLAGS: [&str; 7] =
+    ["-std=c++20", "-O1", "-Wall", "-Wno-unknown-pragmas", "-Werror", "-shared", "-fPIC"];
+
 impl Emulated {
-    /// Compiles `native/cuda/emulation/{name}.cpp`.
+    /// Compiles `native/cuda/emulation/{name}.cpp`, unless a test has compiled the same text before.
     pub fn compile(name: &str) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda/emulation");
-        let folder = tempfile::tempdir().unwrap();
-        let library = folder.path().join(format!("{name}.so"));
-        let output = Command::new("c++")
-            .args([
-                "-std=c++20",
-                "-O1",
-                "-Wall",
-                "-Wno-unknown-pragmas",
-                "-Werror",
-                "-shared",
-                "-fPIC",
-                "-I",
-            ])
-            .arg(&root)
-            .arg("-o")
-            .arg(&library)
-            .arg(root.join(format!("{name}.cpp")))
-            .output()
-            .expect("a C++ compiler, as c++ (Debian: apt-get install g++)");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");
+        fs::create_dir_all(&folder).unwrap();
+        // One test at a time: the others that want it find it.
+        let lock = File::create(folder.join(format!("{name}.lock"))).unwrap();
+        lock.lock().unwrap();
+        let text = sha256([compiler(name, &["-E"]), FLAGS.concat().into_bytes()]);
+        let library = folder.join(format!("{name}-{text}.so"));
+        if !library.exists() {
+            let beside = library.with_extension("new");
+            compiler(name, &["-o", beside.to_str().unwrap()]);
+            fs::rename(beside, &library).unwrap();
+        }
         let path = CString::new(library.to_str().unwrap()).unwrap();
         // SAFETY: what runs when it is loaded fills a table of its own.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{}", last_error());
         Emulated(handle)
     }
+}
+
+/// What the compiler prints when it is told more: with `-E` the whole text, that of headers as well.
+fn compiler(name: &str, more: &[&str]) -> Vec<u8> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda/emulation");
+    let source = root.join(format!("{name}.cpp"));
+    let mut command = Command::new("c++");
+    command.args(FLAGS).arg("-I").arg(&root).args(more).arg(source);
+    let output = command.output().expect("a C++ compiler, as c++ (Debian: apt-get install g++)");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
 }
 
 impl Kernels for Emulated {

@@ -1,23 +1,27 @@
 //! What steps take, after those that warm up. Whoever reads an answer has waited for the card.
 
+use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce_core::backbone::State;
 use sconce_core::heads::NONE;
 use sconce_core::policy::Frames;
 use sconce_core::spec::{
-    AttentionConfig, Backbone, Embedding, Heads, HeadsKind, MambaConfig, MlpConfig, RecurrentConfig,
+    AttentionConfig, Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig,
+    RecurrentConfig,
 };
 use sconce_core::{Policy, Precision, Result, Spec, device};
-use sconce_data::{Corpus, Schema, VectorGame};
 use sconce_train::bench::examples;
 use sconce_train::options::TrainOptions;
+use sconce_train::report::Event;
 use sconce_train::run::run;
 use sconce_train::step::{Examples, Stepper};
 use serde_json::{Value, json};
 
-use crate::{folder, mamba, recurrent, stepper};
+use crate::games::Games;
+use crate::{mamba, recurrent, stepper};
 
 /// Numbers of a frame.
 const INPUT: usize = 288;
@@ -61,7 +65,7 @@ pub fn all(small: bool) -> Result<String> {
             tell("train", name, times.batch, label, us.with(told));
         }
     }
-    loader(&times)?;
+    loader(&times, small)?;
     Ok("every figure was taken".into())
 }
 
@@ -199,35 +203,49 @@ fn trained(
     Ok((Us::of(us), recorded))
 }
 
-/// The share of its time in which a run waits for data.
-fn loader(times: &Times) -> Result<()> {
-    let spec = spec(Backbone::Mamba(mamba(times.hidden)));
-    let (games, steps) = if times.batch < 256 { (4, 6) } else { (24, 80) };
-    let folder = folder()?;
-    let game = |number: u64| {
-        let (frames, labels, _) = examples(&spec, 1, 20 * times.frames, number);
-        VectorGame { x: frames.continuous, labels }
+/// The share of its time in which a run waits for data: windows of games of Melee, drawn, mirrored, embedded and brought
+/// to the card while it learns from those before.
+fn loader(times: &Times, small: bool) -> Result<()> {
+    let games = Games::found(small)?;
+    let spec = Spec {
+        embedding: Embedding::Melee(Melee::packed()),
+        ..spec(Backbone::Mamba(MambaConfig { input_norm: false, ..mamba(times.hidden) }))
     };
-    let all: Vec<VectorGame> = (0..games).map(game).collect();
-    let schema = Schema::vector(INPUT, &spec.heads);
-    let corpus = Corpus::build(&schema, &all, &folder.path().join("corpus"))?;
+    let (steps, warm) = if small { (6, 3) } else { (200, 100) };
+    let threads = thread::available_parallelism().map_or(1, |processors| processors.get() / 2);
     let options = TrainOptions {
         batch_size: times.batch,
         window_size: times.frames,
         stride: times.frames / 3,
         steps: Some(steps),
-        // The second point of the curve has warm steps alone.
-        validate_every: Some(steps / 2),
-        val_split: 0.1,
+        mirror: 0.5,
+        noise: 0.3,
+        val_split: 0.0,
+        evaluate: false,
+        loader_threads: threads.max(1),
+        prefetch: 2 * threads.max(1),
         device: "cuda:0".into(),
         ..TrainOptions::default()
     };
-    let out = folder.path().join("run");
-    let report = run(&corpus, &spec, &options, &out, &|_| (), &AtomicBool::new(false))?;
-    let last = report.history.last();
+    // Frames and seconds, and how many of these were waited.
+    let spent = Cell::new([0.0; 3]);
+    let note = |event| {
+        if let Event::Step { step, frames_per_second, step_seconds, data_wait, .. } = event
+            && step > warm
+        {
+            let [frames, seconds, waited] = spent.get();
+            let more = frames_per_second * step_seconds;
+            spent.set([frames + more, seconds + step_seconds, waited + data_wait]);
+        }
+    };
+    let out = games.path().join("loader");
+    run(&games.train, &spec, &options, &out, &note, &AtomicBool::new(false))?;
+    let [frames, seconds, waited] = spent.get();
     let told = json!({
-        "waiting": last.and_then(|point| point.data_wait),
-        "frames_per_second": last.and_then(|point| point.frames_per_second),
+        "waiting": waited / seconds,
+        "frames_per_second": (frames / seconds).round(),
+        "threads": threads.max(1),
+        "games": games.told(),
     });
     tell("loader", "mamba", times.batch, "f32", told);
     Ok(())

@@ -226,6 +226,7 @@ impl Stepper {
         if !self.unroll.carry {
             context = context.forgetting();
         }
+        let _tracked = tensor::tracked();
         let forward = || self.policy.forward_placed(placed, before, &context);
         let (logits, next) = card::counted(counter, || self.precision.during(forward))?;
         let logits = logits.contiguous()?;

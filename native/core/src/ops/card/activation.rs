@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Result, Tensor, bail};
 use sconce_cuda::kernels::ACTIVATION;
 
-use super::launch::{Launch, suffix, unwritten};
+use super::launch::{Launch, output, suffix, unwritten};
 use super::norm::sum_parts;
 use super::op::{Op, Pass, apply};
 use crate::ops::{Activation, tensor};
@@ -67,13 +67,9 @@ impl Activate {
 }
 
 impl Op for Activate {
-    fn name(&self) -> &'static str {
-        "activation"
-    }
-
-    fn forward(&self, inputs: &[Tensor], _track: bool) -> Result<(Tensor, Vec<Tensor>)> {
+    fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x, bias @ ..] = inputs else { bail!("a function has an argument") };
-        let (y, n) = (like(x)?, x.elem_count());
+        let (y, n) = (output(x.shape(), x.dtype(), x, track)?, x.elem_count());
         let launch = launch("activation", "forward", x)?.tensor(x)?.option(bias.first())?;
         run(launch.tensor(&y)?.long(n).int(tensor::rows(x.dims()).1), n, self.0)?;
         Ok((y, vec![]))
@@ -96,13 +92,9 @@ impl Op for Activate {
 struct Gated(Activation);
 
 impl Op for Gated {
-    fn name(&self) -> &'static str {
-        "gated"
-    }
-
-    fn forward(&self, inputs: &[Tensor], _track: bool) -> Result<(Tensor, Vec<Tensor>)> {
+    fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x, gate] = inputs else { bail!("a product has a gate") };
-        let (y, n) = (like(x)?, x.elem_count());
+        let (y, n) = (output(x.shape(), x.dtype(), x, track)?, x.elem_count());
         let launch = launch("gated", "forward", x)?.tensor(x)?.tensor(gate)?;
         run(launch.tensor(&y)?.long(n), n, self.0)?;
         Ok((y, vec![]))
@@ -121,18 +113,14 @@ impl Op for Gated {
 struct Glu(Activation);
 
 impl Op for Glu {
-    fn name(&self) -> &'static str {
-        "glu"
-    }
-
-    fn forward(&self, inputs: &[Tensor], _track: bool) -> Result<(Tensor, Vec<Tensor>)> {
+    fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x] = inputs else { bail!("a gated linear unit has an argument") };
         let mut dims = x.dims().to_vec();
         let d = x.dim(D::Minus1)? / 2;
         if let Some(last) = dims.last_mut() {
             *last = d;
         }
-        let y = unwritten(dims, x.dtype(), x)?;
+        let y = output(dims, x.dtype(), x, track)?;
         let (launch, n) = (launch("glu", "forward", x)?.tensor(x)?, y.elem_count());
         run(launch.tensor(&y)?.long(n).int(d), n, self.0)?;
         Ok((y, vec![]))

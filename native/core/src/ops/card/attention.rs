@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::ATTENTION;
 
-use super::launch::{Launch, suffix, unwritten};
+use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply};
 use crate::Result;
@@ -179,17 +179,13 @@ impl Attend {
 }
 
 impl Op for Attend {
-    fn name(&self) -> &'static str {
-        "attention"
-    }
-
     fn forward(
         &self,
         inputs: &[Tensor],
-        _track: bool,
+        track: bool,
     ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
-        let y =
-            unwritten((self.batch, self.time, self.window.width()), inputs[0].dtype(), &inputs[0])?;
+        let (x, shape) = (&inputs[0], (self.batch, self.time, self.window.width()));
+        let y = output(shape, x.dtype(), x, track)?;
         let log_sums =
             unwritten((self.batch, self.window.heads(), self.time), DType::F32, &inputs[0])?;
         let launch = self.launch("forward", inputs)?.tensor(&y)?.tensor(&log_sums)?;
@@ -236,17 +232,13 @@ impl Append {
 }
 
 impl Op for Append {
-    fn name(&self) -> &'static str {
-        "append-to-cache"
-    }
-
     fn forward(
         &self,
         inputs: &[Tensor],
-        _track: bool,
+        track: bool,
     ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
         let [ring, qkv] = inputs else { candle_core::bail!("a ring and what goes into it") };
-        let next = unwritten(ring.shape(), ring.dtype(), ring)?;
+        let next = output(ring.shape(), ring.dtype(), ring, track)?;
         self.attend.append(self.of_part(ring), qkv, self.of_part(&next), None)?;
         Ok((next, vec![]))
     }

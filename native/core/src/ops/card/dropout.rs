@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use candle_core::{Result, Tensor, bail};
 use sconce_cuda::kernels::DROPOUT;
 
-use super::launch::{Launch, suffix, unwritten};
+use super::launch::{Launch, output, suffix};
 use super::op::{Op, Pass, apply};
 use crate::ops::dropout::Dropout;
 use crate::ops::tensor;
@@ -46,9 +46,9 @@ impl Masked {
         Masked(*dropout, COUNTER.with_borrow(Clone::clone))
     }
 
-    fn launch(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+    fn launch(&self, x: &Tensor, residual: Option<&Tensor>, track: bool) -> Result<Tensor> {
         let (rows, d) = tensor::rows(x.dims());
-        let y = unwritten(x.shape(), x.dtype(), x)?;
+        let y = output(x.shape(), x.dtype(), x, track)?;
         let Dropout { p, rng, repeat, place } = self.0;
         let [key0, key1, low, high] = rng.words().map(|word| word as usize);
         let launch = Launch::of(DROPOUT, &format!("dropout_{}", suffix(x)), x)?;
@@ -64,17 +64,13 @@ impl Masked {
 }
 
 impl Op for Masked {
-    fn name(&self) -> &'static str {
-        "dropout"
-    }
-
-    fn forward(&self, inputs: &[Tensor], _track: bool) -> Result<(Tensor, Vec<Tensor>)> {
+    fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x, residual @ ..] = inputs else { bail!("dropout has an argument") };
-        Ok((self.launch(x, residual.first())?, vec![]))
+        Ok((self.launch(x, residual.first(), track)?, vec![]))
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
-        let mut gradients = vec![Some(self.launch(pass.dy, None)?)];
+        let mut gradients = vec![Some(self.launch(pass.dy, None, false)?)];
         gradients.extend(pass.inputs.get(1).map(|_| Some(pass.dy.clone())));
         Ok(gradients)
     }

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::{CAUSAL_CONV, LAST};
 
 use super::columns::column_sums;
-use super::launch::{Launch, suffix, unwritten};
+use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply, apply_all};
 use crate::ops::lengths::Lengths;
@@ -114,16 +114,12 @@ impl Conv {
 }
 
 impl Op for Conv {
-    fn name(&self) -> &'static str {
-        "causal-conv"
-    }
-
     /// The other output is the state after the last frame.
-    fn forward(&self, inputs: &[Tensor], _track: bool) -> Result<(Tensor, Vec<Tensor>)> {
+    fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x, _, state, ..] = inputs else { bail!("a convolution has a state") };
         let sizes = Sizes::of(inputs)?;
-        let y = unwritten(x.shape(), x.dtype(), x)?;
-        let next = unwritten(state.shape(), state.dtype(), x)?;
+        let y = output(x.shape(), x.dtype(), x, track)?;
+        let next = output(state.shape(), state.dtype(), x, track)?;
         let launch = self.launch("forward", inputs)?.tensor(&y)?.tensor(&next)?;
         sizes.run(sizes.end(launch, self.silu), sizes.stretches.min(ROWS))?;
         Ok((y, vec![next]))
@@ -173,13 +169,9 @@ impl Last {
 }
 
 impl Op for Last {
-    fn name(&self) -> &'static str {
-        "last"
-    }
-
-    fn forward(&self, inputs: &[Tensor], _track: bool) -> Result<(Tensor, Vec<Tensor>)> {
+    fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [states, first] = inputs else { bail!("a sequence has states and a first one") };
-        let y = unwritten(first.shape(), states.dtype(), states)?;
+        let y = output(first.shape(), states.dtype(), states, track)?;
         let launch = Launch::of(LAST, &format!("last_{}_forward", suffix(states)), states)?;
         let launch = launch.tensor(states)?.tensor(first)?.tensor(&self.lengths)?.tensor(&y)?;
         Self::run(launch, states)?;

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::GATHER;
 
-use super::launch::{Launch, suffix, unwritten};
+use super::launch::{Launch, output, suffix, unwritten};
 use super::op::{Op, Pass, apply};
 use crate::Result;
 
@@ -49,18 +49,14 @@ impl Gather {
 }
 
 impl Op for Gather {
-    fn name(&self) -> &'static str {
-        "gather"
-    }
-
     fn forward(
         &self,
         inputs: &[Tensor],
-        _track: bool,
+        track: bool,
     ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
         let (table, n) = (&inputs[0], self.ids.elem_count());
         let w = table.dim(1)?;
-        let y = unwritten((n, w), table.dtype(), table)?;
+        let y = output((n, w), table.dtype(), table, track)?;
         let launch = self.launch("forward", table)?.tensor(table)?.tensor(&self.ids)?;
         let launch = launch.tensor(&y)?.long(n).int(w);
         // SAFETY: as gather.cu says: a thread for each number, of ids that the table has.

@@ -2,9 +2,10 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::unwritten;
+use super::launch::{output, unwritten};
 use super::op::{Op, Pass, apply};
 use super::product::{Matrices, product};
+use super::rows::copy;
 use crate::Precision;
 use crate::ops::tensor::rows;
 
@@ -17,21 +18,14 @@ pub fn linear(x: &Tensor, w: &Tensor) -> crate::Result<Tensor> {
 struct Linear(Precision);
 
 impl Op for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
     /// Keeps the operands as they were rounded.
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x, w] = inputs else { bail!("a product has two operands") };
+        let ((m, k), n) = (rows(x.dims()), w.dim(0)?);
         let (a, b) = (rounded(x, self.0)?, rounded(w, self.0)?);
-        let y = nt(&a, &b, x.dtype())?;
-        let mut dims = x.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = w.dim(0)?;
-        }
-        let kept = if track { vec![a, b] } else { vec![] };
-        Ok((y.reshape(dims)?, kept))
+        let y = output(with_width(x, w.dim(0)?), x.dtype(), x, track)?;
+        multiply(&y, Matrices::rows(&a, k), Matrices::rows(&b, k).turned(), [m, n, k])?;
+        Ok((y, if track { vec![a, b] } else { vec![] }))
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
@@ -81,9 +75,23 @@ fn gemm(
     (beside, dtype): (&Tensor, DType),
 ) -> Result<Tensor> {
     let y = unwritten((m, n), dtype, beside)?;
-    if k == 0 {
-        return y.zeros_like();
-    }
-    product(Matrices::rows(&y, n), a, b, 1, [m, n, k])?;
+    multiply(&y, a, b, [m, n, k])?;
     Ok(y)
+}
+
+/// `y = a b [m, n]` over k.
+fn multiply(y: &Tensor, a: Matrices, b: Matrices, [m, n, k]: [usize; 3]) -> Result<()> {
+    match k {
+        0 => copy(&y.zeros_like()?, y),
+        _ => product(Matrices::rows(y, n), a, b, 1, [m, n, k]),
+    }
+}
+
+/// The shape of x with another last dimension.
+fn with_width(x: &Tensor, width: usize) -> Vec<usize> {
+    let mut dims = x.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = width;
+    }
+    dims
 }

@@ -107,6 +107,11 @@ pub fn suffix(x: &Tensor) -> &'static str {
 
 /// Numbers on the card of `x` that nobody has written yet.
 pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Tensor> {
+    output(shape, dtype, x, false)
+}
+
+/// The same for an output of an op, which is a variable to candle where a backward pass may follow.
+pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) -> Result<Tensor> {
     let (shape, card) = (shape.into(), card(x.device())?);
     let n = shape.elem_count().max(1);
     macro_rules! of {
@@ -126,7 +131,7 @@ pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Te
         DType::U8 => of!(u8),
         other => bail!("no kernel has numbers of {other:?}"),
     };
-    Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false))
+    Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), track))
 }
 
 /// Where the numbers of a contiguous tensor on a card begin.

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::LINEAR_RECURRENCE;
 
-use super::launch::{Launch, suffix, unwritten};
+use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::norm::sum_parts;
 use super::op::{Op, Pass, apply};
@@ -109,17 +109,13 @@ impl Recurrence {
 }
 
 impl Op for Recurrence {
-    fn name(&self) -> &'static str {
-        self.cell
-    }
-
     fn forward(
         &self,
         inputs: &[Tensor],
-        _track: bool,
+        track: bool,
     ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
         let sizes = sizes(inputs)?;
-        let h = unwritten(&sizes[..], inputs[0].dtype(), &inputs[0])?;
+        let h = output(&sizes[..], inputs[0].dtype(), &inputs[0], track)?;
         self.run(self.launch("forward", inputs)?.tensor(&h)?, sizes)?;
         Ok((h, vec![]))
     }

@@ -4,7 +4,6 @@ use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::LOSS;
 
 use super::launch::{Launch, overwrite, suffix, unwritten};
-use super::op::{Op, Pass, apply};
 
 const WARP: usize = 32;
 /// Threads of a block, and rows of a part.
@@ -142,27 +141,5 @@ impl Loss {
         let warps = (heads * SUMS * WARP).div_ceil(THREADS);
         // SAFETY: as loss.cu says: a warp for each sum.
         unsafe { launch.int(add.into()).run([warps, 1, 1], [THREADS, 1, 1], 0) }
-    }
-}
-
-/// One number in the place of a loss of `y`, of which only the gradient is known.
-pub fn start(y: &Tensor, gradient: Tensor) -> crate::Result<Tensor> {
-    apply(Start(gradient), &[y])
-}
-
-struct Start(Tensor);
-
-impl Op for Start {
-    fn name(&self) -> &'static str {
-        "start"
-    }
-
-    fn forward(&self, inputs: &[Tensor], _track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [y] = inputs else { bail!("a backward pass starts with one tensor") };
-        Ok((unwritten((), y.dtype(), y)?, vec![]))
-    }
-
-    fn backward(&self, _: &Pass) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(self.0.clone())])
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::MATRIX_STATE;
 
-use super::launch::{Launch, suffix, unwritten};
+use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::norm::sum_parts;
 use super::op::{Op, Pass, apply_all};
@@ -142,10 +142,6 @@ impl States {
 }
 
 impl Op for States {
-    fn name(&self) -> &'static str {
-        "matrix-state"
-    }
-
     /// What is kept are the states before each chunk.
     fn forward(
         &self,
@@ -157,8 +153,8 @@ impl Op for States {
         };
         let (batch, time, _) = streams.dims3()?;
         let shape = (batch, time, self.options.heads, self.wide);
-        let y = unwritten(shape, streams.dtype(), streams)?;
-        let mut others = vec![unwritten(state.shape(), DType::F32, streams)?];
+        let y = output(shape, streams.dtype(), streams, track)?;
+        let mut others = vec![output(state.shape(), DType::F32, streams, track)?];
         if track {
             let chunks = batch * time.div_ceil(FRAMES);
             let shape = (chunks, self.blocks(), TILE * self.threads());

@@ -27,6 +27,7 @@ mod recurrent;
 mod rows;
 mod sampling;
 mod selective_scan;
+pub(in crate::ops) mod tape;
 mod wkv;
 
 pub(in crate::ops) use activation::{activate, biased, gated, glu};
@@ -38,7 +39,6 @@ pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
 };
-pub(in crate::ops) use loss::start;
 pub(in crate::ops) use matrix_state::{has_states_of, matrix_state};
 pub(in crate::ops) use norm::row_norm;
 pub(in crate::ops) use recurrent::{gru, lstm, slstm};

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::NORM;
 
-use super::launch::{Launch, suffix, unwritten};
+use super::launch::{Launch, output, suffix, unwritten};
 use super::op::{Op, Pass, apply};
 use crate::Result;
 use crate::ops::{Norm, tensor};
@@ -37,18 +37,14 @@ impl RowNorm {
 }
 
 impl Op for RowNorm {
-    fn name(&self) -> &'static str {
-        "row-norm"
-    }
-
     fn forward(
         &self,
         inputs: &[Tensor],
-        _track: bool,
+        track: bool,
     ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
         let [x, weight, bias @ ..] = inputs else { candle_core::bail!("a norm has a weight") };
         let (rows, d) = tensor::rows(x.dims());
-        let y = unwritten(x.shape(), x.dtype(), x)?;
+        let y = output(x.shape(), x.dtype(), x, track)?;
         let kept = unwritten((rows, 2), DType::F32, x)?;
         let launch = self.launch("forward", x)?;
         let launch = launch.tensor(x)?.tensor(weight)?.option(bias.first())?;

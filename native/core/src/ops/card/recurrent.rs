@@ -8,7 +8,7 @@ use sconce_cuda::kernels::RECURRENT;
 
 use super::columns::column_sums;
 use super::gemm::{nn, nt, rounded, tn};
-use super::launch::{Launch, suffix, unwritten};
+use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply, apply_all};
 use super::product::{Matrices, product};
@@ -103,6 +103,16 @@ impl Frames {
         unwritten((self.batch, self.time, parts * self.width), dtype, x)
     }
 
+    /// An output `[b, t, h]`, beside `x`.
+    fn output(&self, x: &Tensor, track: bool) -> Result<Tensor> {
+        output((self.batch, self.time, self.width), x.dtype(), x, track)
+    }
+
+    /// An output `[b, h]`, beside `x`.
+    fn last(&self, dtype: DType, x: &Tensor, track: bool) -> Result<Tensor> {
+        output((self.batch, self.width), dtype, x, track)
+    }
+
     /// For `[b, h]`, beside `x`.
     fn state(&self, dtype: DType, x: &Tensor) -> Result<Tensor> {
         unwritten((self.batch, self.width), dtype, x)
@@ -192,10 +202,6 @@ struct Lstm {
 }
 
 impl Op for Lstm {
-    fn name(&self) -> &'static str {
-        "lstm"
-    }
-
     /// The other output is the last c.
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x, _, _, bias_ih, bias_hh, h0, c0] = inputs else { bail!("an LSTM has seven inputs") };
@@ -203,11 +209,11 @@ impl Op for Lstm {
         let [x_operand, weight_ih, weight_hh] = operands(inputs, frames)?;
         // Gates take the place of what they are made of.
         let gates = frames.projected(&x_operand, &weight_ih, x.dtype())?;
-        let y = frames.sequence(1, x.dtype(), x)?;
+        let y = frames.output(x, track)?;
         let recurrent = frames.gates(4, DType::F32, x)?;
         let cells = track.then(|| frames.sequence(1, DType::F32, x)).transpose()?;
         let (first, h) = (rounded(h0, frames.precision)?, frames.state(frames.operands(x), x)?);
-        let c = frames.state(DType::F32, x)?;
+        let c = frames.last(DType::F32, x, track)?;
         for t in 0..frames.time {
             let (before, cell) = if t == 0 { (&first, c0) } else { (&h, &c) };
             frames.recur(&recurrent, before, &weight_hh)?;
@@ -250,16 +256,12 @@ struct Gru {
 }
 
 impl Op for Gru {
-    fn name(&self) -> &'static str {
-        "gru"
-    }
-
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x, _, _, bias_ih, bias_hh, h0] = inputs else { bail!("a GRU has six inputs") };
         let frames = &self.frames;
         let [x_operand, weight_ih, weight_hh] = operands(inputs, frames)?;
         let gates = frames.projected(&x_operand, &weight_ih, x.dtype())?;
-        let y = frames.sequence(1, x.dtype(), x)?;
+        let y = frames.output(x, track)?;
         let recurrent = frames.gates(3, DType::F32, x)?;
         let reset = track.then(|| frames.sequence(1, x.dtype(), x)).transpose()?;
         let (first, operand) =
@@ -365,16 +367,12 @@ impl Slstm {
 }
 
 impl Op for Slstm {
-    fn name(&self) -> &'static str {
-        "slstm"
-    }
-
     /// The other outputs are the last h, c, n and m.
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let [x, weight, h0, c0, n0] = inputs else { bail!("an sLSTM has five inputs") };
         let frames = &self.frames;
         let blocks = self.blocks(weight)?;
-        let y = frames.sequence(1, x.dtype(), x)?;
+        let y = frames.output(x, track)?;
         let recurrent = frames.gates(4, DType::F32, x)?;
         // Gates, the slopes of the logarithm of one of them, c and n.
         let mut kept = vec![];
@@ -386,7 +384,7 @@ impl Op for Slstm {
         }
         let (first, operand) =
             (rounded(h0, frames.precision)?, frames.state(frames.operands(x), x)?);
-        let state = |dtype| frames.state(dtype, x);
+        let state = |dtype| frames.last(dtype, x, track);
         let last = [state(x.dtype())?, state(DType::F32)?, state(DType::F32)?, state(DType::F32)?];
         for t in 0..frames.time {
             let (h, states) = match t {

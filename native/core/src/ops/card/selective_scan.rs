@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::SELECTIVE_SCAN;
 
-use super::launch::{Launch, suffix, unwritten};
+use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::norm::sum_parts;
 use super::op::{Op, Pass, apply_all};
@@ -107,10 +107,6 @@ impl Scan {
 }
 
 impl Op for Scan {
-    fn name(&self) -> &'static str {
-        "selective-scan"
-    }
-
     /// What is kept are the states before each chunk.
     fn forward(
         &self,
@@ -118,7 +114,8 @@ impl Op for Scan {
         track: bool,
     ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
         let (u, h, sizes) = (&inputs[0], &inputs[5], Sizes::of(inputs)?);
-        let (y, last) = (unwritten(u.shape(), u.dtype(), u)?, unwritten(h.shape(), DType::F32, h)?);
+        let y = output(u.shape(), u.dtype(), u, track)?;
+        let last = output(h.shape(), DType::F32, h, track)?;
         let mut others = vec![last];
         if track {
             let chunks = sizes.batch * sizes.time.div_ceil(FRAMES);

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::WKV;
 
-use super::launch::{Launch, suffix, unwritten};
+use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::norm::sum_parts;
 use super::op::{Op, Pass, apply_all};
@@ -42,10 +42,6 @@ fn run(launch: Launch, (batch, time, channels): (usize, usize, usize)) -> candle
 }
 
 impl Op for Average {
-    fn name(&self) -> &'static str {
-        "wkv"
-    }
-
     /// What is kept are the states before each frame.
     fn forward(
         &self,
@@ -54,8 +50,9 @@ impl Op for Average {
     ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
         let k = &inputs[0];
         let sizes @ (batch, time, channels) = k.dims3()?;
-        let state = || unwritten((batch, channels), DType::F32, k);
-        let (y, mut others) = (unwritten(k.shape(), k.dtype(), k)?, vec![state()?, state()?]);
+        let state = || output((batch, channels), DType::F32, k, track);
+        let y = output(k.shape(), k.dtype(), k, track)?;
+        let mut others = vec![state()?, state()?];
         if track {
             let frames = || unwritten((batch, time, channels), DType::F32, k);
             others.extend([frames()?, frames()?]);

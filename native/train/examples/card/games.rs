@@ -1,0 +1,287 @@
+//! Games of Melee: from replays to a policy that learns on the card, scores what it has not seen, and plays that there
+//! frame by frame, all of it beside the same on the CPU.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use sconce_core::policy::{Frames, part};
+use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee};
+use sconce_core::{Error, Policy, Result, Spec, device};
+use sconce_data::fixtures::Fixture;
+use sconce_data::{Corpus, ImportOptions, Reader, import};
+use sconce_train::eval::evaluate;
+use sconce_train::loss::LossOptions;
+use sconce_train::metrics::{Metrics, Report};
+use sconce_train::options::{EvaluateOptions, LrSchedule, Mode, TrainOptions};
+use sconce_train::report::Event;
+use sconce_train::run::run;
+use tempfile::TempDir;
+
+use crate::{apart, folder, mamba, play, wrong};
+
+/// Games to learn from and others to measure on.
+pub struct Games {
+    folder: TempDir,
+    pub train: Corpus,
+    validation: Corpus,
+    /// Whether they were played.
+    real: bool,
+}
+
+impl Games {
+    /// Those of the folders `train` and `validation` in `SCONCE_REPLAYS`, of each the first ones if there are to be few;
+    /// where that is not set, games made here.
+    pub fn found(few: bool) -> Result<Self> {
+        let folder = folder()?;
+        let given = std::env::var_os("SCONCE_REPLAYS").filter(|path| !path.is_empty());
+        let real = given.is_some();
+        let replays = match given {
+            Some(path) => PathBuf::from(path),
+            None => made_up(&folder.path().join("replays"))?,
+        };
+        let corpus = |side: &str, first: usize| {
+            let most = if few { first } else { usize::MAX };
+            corpus(&replays.join(side), &folder.path().join(side), most)
+        };
+        let (train, validation) = (corpus("train", 4)?, corpus("validation", 1)?);
+        Ok(Games { folder, train, validation, real })
+    }
+
+    /// A folder for what is made of them.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What they are.
+    pub fn told(&self) -> String {
+        let count = |corpus: &Corpus| {
+            let frames: usize = corpus.games().iter().map(|game| game.frames).sum();
+            format!("{} ({frames} frames)", corpus.games().len())
+        };
+        let kind = if self.real { "real" } else { "made-up" };
+        let (train, validation) = (count(&self.train), count(&self.validation));
+        format!("{train} {kind} games, and {validation} to measure on")
+    }
+}
+
+/// Replays that nobody played, whose inputs are random: of them little can be learned.
+fn made_up(replays: &Path) -> Result<PathBuf> {
+    for (side, games) in [("train", 0..6), ("validation", 6..8)] {
+        let folder = replays.join(side);
+        std::fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
+        for seed in games {
+            let game = Fixture { frames: 3000, seed, ..Fixture::default() };
+            let path = folder.join(format!("{seed}.slp"));
+            std::fs::write(&path, game.bytes()?).map_err(Error::io(&path))?;
+        }
+    }
+    Ok(replays.into())
+}
+
+fn corpus(replays: &Path, into: &Path, most: usize) -> Result<Corpus> {
+    let files = std::fs::read_dir(replays).map_err(Error::io(replays))?;
+    let mut files: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
+    files.retain(|file| file.extension().is_some_and(|ext| ext == "slp"));
+    files.sort();
+    files.truncate(most);
+    import(&files, into, &ImportOptions::default(), &|_| (), &AtomicBool::new(false))?;
+    Corpus::open(into)
+}
+
+/// A policy as presets for cards have it.
+fn spec(hidden_size: usize) -> Spec {
+    Spec {
+        embedding: Embedding::Melee(Melee::default()),
+        backbone: Backbone::Mamba(mamba(hidden_size)),
+        heads: Heads::controller(HeadsKind::Independent),
+    }
+}
+
+/// How much is done.
+struct Amount {
+    hidden: usize,
+    batch: usize,
+    window: usize,
+    /// Steps that the CPU makes as well, and all of them.
+    both: usize,
+    steps: usize,
+    learning_rate: f64,
+    /// Frames of each game that is played.
+    played: usize,
+}
+
+const SMALL: Amount = Amount {
+    hidden: 16,
+    batch: 16,
+    window: 20,
+    both: 5,
+    steps: 60,
+    learning_rate: 1e-2,
+    played: 60,
+};
+const WHOLE: Amount = Amount {
+    hidden: 256,
+    batch: 64,
+    window: 60,
+    both: 10,
+    steps: 300,
+    learning_rate: 1e-3,
+    played: 600,
+};
+
+/// A run on a card does what one on the CPU does, and goes on until it has learned; its policy scores and plays games
+/// that it has not seen as on the CPU.
+pub fn learned(small: bool) -> Result<String> {
+    let (games, amount) = (Games::found(small)?, if small { SMALL } else { WHOLE });
+    let spec = spec(amount.hidden);
+    let run = |device, steps| trained(&games, &spec, &amount, device, steps);
+    let (here, there) = (run("cpu", amount.both)?, run("cuda:0", amount.both)?);
+    let losses = near("losses of the first steps", &here.losses, &there.losses, 1e-3)?;
+    near("validation after them", &[here.nll], &[there.nll], 1e-3)?;
+
+    let (untrained, end) = (here.losses[0], run("cuda:0", amount.steps)?);
+    // What is random has its price whatever was learned.
+    let bound = untrained * if games.real { 0.25 } else { 0.95 };
+    if end.nll >= bound {
+        return Err(wrong(format!("less than {bound} of {untrained} nats"), end.nll));
+    }
+    let policy = Policy::load(&end.best)?;
+    let scored = near("validation", &[score(&policy, &games)?], &[end.nll], 1e-4)?;
+    let played = played(&policy, &games, amount.played)?;
+    Ok(format!(
+        "{}: {untrained:.3} nats, after {} steps {:.3}; from the CPU's, losses of {} steps {losses:.1e}, validation \
+         {scored:.1e}, {played}",
+        games.told(),
+        amount.steps,
+        end.nll,
+        amount.both,
+    ))
+}
+
+/// The largest difference of some numbers, each of its own size, if that is small.
+fn near(what: &str, here: &[f64], there: &[f64], bound: f64) -> Result<f64> {
+    let apart = here.iter().zip(there).map(|(a, b)| (a - b).abs() / a.abs().max(b.abs()));
+    let most = apart.fold(0.0, f64::max);
+    match here.len() == there.len() && there.iter().all(|v| v.is_finite()) && most <= bound {
+        true => Ok(most),
+        false => Err(wrong(format!("{what} within {bound} of {here:?}"), format!("{there:?}"))),
+    }
+}
+
+/// What a run came to.
+struct Trained {
+    /// Of its steps.
+    losses: Vec<f64>,
+    /// Of the games to measure on, at the end.
+    nll: f64,
+    best: PathBuf,
+}
+
+/// A run to step `steps`, which goes on where the one before on this device ended.
+fn trained(
+    games: &Games,
+    spec: &Spec,
+    amount: &Amount,
+    device: &str,
+    steps: usize,
+) -> Result<Trained> {
+    let options = TrainOptions {
+        batch_size: amount.batch,
+        window_size: amount.window,
+        stride: amount.window / 2,
+        steps: Some(steps as u64),
+        learning_rate: amount.learning_rate,
+        lr_schedule: LrSchedule::Constant,
+        warmup_steps: 10,
+        mirror: 0.5,
+        validation: Some(games.validation.dir().into()),
+        validation_mode: Mode::Carry,
+        validate_every: Some(steps as u64),
+        evaluate: false,
+        loss: LossOptions::plain(),
+        seed: 6,
+        device: device.into(),
+        resume: true,
+        ..TrainOptions::default()
+    };
+    let losses = RefCell::new(vec![]);
+    let note = |event| {
+        if let Event::Step { loss, .. } = event {
+            losses.borrow_mut().push(loss);
+        }
+    };
+    let out = games.path().join(format!("run-{device}"));
+    let report = run(&games.train, spec, &options, &out, &note, &AtomicBool::new(false))?;
+    let nll = report.history.last().and_then(|point| point.nll);
+    let nll = nll.ok_or_else(|| wrong("a validation", "none"))?;
+    Ok(Trained { losses: losses.into_inner(), nll, best: out.join("best.safetensors") })
+}
+
+/// What the policy makes of the games to measure on, nats a frame.
+fn score(policy: &Policy, games: &Games) -> Result<f64> {
+    let options = EvaluateOptions { mode: Some(Mode::Carry), ..EvaluateOptions::default() };
+    let never = AtomicBool::new(false);
+    Ok(evaluate(policy, &games.validation, None, &options, &|_| (), &never)?.policy.nll)
+}
+
+/// Games to measure on, from both sides, stepped together frame by frame: the same logits on the card as on the CPU,
+/// and as often the player's own choice.
+fn played(policy: &Policy, games: &Games, frames: usize) -> Result<String> {
+    let on_card = policy.copy_on(&device::open(0)?)?;
+    let seen = Seen::of(policy.spec(), games, frames)?;
+    let (here, there) = (play(policy, &seen.frames)?, play(&on_card, &seen.frames)?);
+    let apart = apart(&here, &there);
+    if apart > 1e-4 {
+        return Err(wrong("logits of the CPU within 0.0001", apart));
+    }
+    let reports = (seen.report(policy.spec(), &here)?, seen.report(policy.spec(), &there)?);
+    let shares = |report: &Report| report.heads.iter().map(|h| h.accuracy).collect::<Vec<_>>();
+    near("shares of right choices", &shares(&reports.0), &shares(&reports.1), 1e-3)?;
+    let right = shares(&reports.1);
+    Ok(format!(
+        "logits of {} games of {} frames {apart:.1e}; {:.1} % of choices are the player's",
+        seen.frames.batch,
+        seen.frames.time,
+        100.0 * right.iter().sum::<f64>() / right.len() as f64
+    ))
+}
+
+/// The first frames of some games, and what their players did.
+struct Seen {
+    frames: Frames,
+    /// `[t, b, num_labels]`
+    labels: Vec<u16>,
+    previous: Vec<u16>,
+}
+
+impl Seen {
+    fn of(spec: &Spec, games: &Games, most: usize) -> Result<Self> {
+        let corpus = &games.validation;
+        let views = corpus.views(&(0..corpus.games().len()).collect::<Vec<_>>())?;
+        let reader = Reader::new(spec.embedding.clone(), spec.heads.clone(), 0);
+        let time = views.iter().map(|view| view.len(0)).fold(most, usize::min);
+        let mut frames =
+            Frames { batch: views.len(), time, continuous: vec![], ids: vec![], previous: vec![] };
+        let mut labels = vec![];
+        for view in &views {
+            let game = reader.sequence(view, 0..time)?;
+            frames.continuous.extend(game.continuous);
+            frames.ids.extend(game.ids);
+            frames.previous.extend(game.previous);
+            labels.extend(game.labels);
+        }
+        // As games are played, frame after frame.
+        let (shape, rows) = ([frames.batch, time], 0..frames.batch);
+        let by_time =
+            |data: &[u16]| (0..time).flat_map(|t| part(data, shape, &rows, &(t..t + 1))).collect();
+        let (labels, previous) = (by_time(&labels), by_time(&frames.previous));
+        Ok(Seen { frames, labels, previous })
+    }
+
+    fn report(&self, spec: &Spec, logits: &[f32]) -> Result<Report> {
+        let mut metrics = Metrics::new(&spec.heads, None)?;
+        metrics.add(logits, &self.labels, &self.previous)?;
+        metrics.report()
+    }
+}
