@@ -13,7 +13,9 @@ mod memory;
 #[cfg(not(feature = "cuda"))]
 mod none;
 #[cfg(feature = "cuda")]
-pub use cuda::{Caching, Graph, Uploads, leave, memory, open, release, settle, shrink};
+pub use cuda::{
+    Caching, Graph, Uploads, attach, leave, memory, open, refusals, release, settle, shrink,
+};
 #[cfg(feature = "cuda")]
 pub use ledger::Held;
 pub use memory::{Budget, Kept, Memory, Owner, allow, budget};
@@ -165,7 +167,7 @@ fn all_reduce(_devices: &[Device]) -> Result<Box<dyn AllReduce>> {
 #[cfg(not(feature = "cuda"))]
 use none::look;
 #[cfg(not(feature = "cuda"))]
-pub use none::{Caching, Held, leave, memory, open, release, settle, shrink};
+pub use none::{Caching, Held, attach, leave, memory, open, release, settle, shrink};
 #[cfg(all(test, not(feature = "cuda")))]
 use none::{grown, place};
 

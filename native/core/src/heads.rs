@@ -71,12 +71,12 @@ impl Heads {
         self.check_classes(previous, true)?;
         let rows = tensor::rows(trunk.dims()).0;
         let mut logits = match &self.layers {
-            Layers::Linear(layer) => layer.forward(&trunk.reshape((rows, ()))?)?,
+            Layers::Linear(layer) => layer.forward(&by_row(trunk, rows)?)?,
             Layers::Independent(layers) => ops::branches(trunk, layers)?,
             Layers::Autoregressive { .. } => {
                 let labels =
                     labels.ok_or_else(|| Error::not_found("labels for autoregressive heads"))?;
-                let trunk = trunk.reshape((rows, ()))?;
+                let trunk = by_row(trunk, rows)?;
                 self.check_rows(rows, labels)?;
                 let given = |at, _: &Tensor| Ok(Choice::Labels(self.part(labels, at)));
                 Tensor::cat(&self.unroll(&trunk, given)?, 1)?
@@ -97,7 +97,7 @@ impl Heads {
     pub(crate) fn independent(&self, trunk: &Tensor, prior: &[Ids]) -> Result<Tensor> {
         let rows = tensor::rows(trunk.dims()).0;
         let logits = match &self.layers {
-            Layers::Linear(layer) => layer.forward(&trunk.reshape((rows, ()))?)?,
+            Layers::Linear(layer) => layer.forward(&by_row(trunk, rows)?)?,
             Layers::Independent(layers) => ops::branches(trunk, layers)?,
             Layers::Autoregressive { .. } => {
                 return Err(Error::mismatch("heads", "independent", "autoregressive"));
@@ -415,6 +415,11 @@ fn flat(head: &spec::Head, choice: &[u16], x: &Tensor) -> Result<Tensor> {
         }
     };
     Ok(tensor::beside(x, data, (choice.len() / head.kind.labels(), width))?)
+}
+
+/// `[rows, width]` of a trunk of so many rows.
+fn by_row(trunk: &Tensor, rows: usize) -> Result<Tensor> {
+    tensor::reshape(trunk, [rows, trunk.elem_count() / rows.max(1)])
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::backbone::{self, Backbone, Context, State};
 use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
-use crate::device::{Held, Owner};
+use crate::device::{self, Held, Owner};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
 use crate::ops::simd::non_finite;
@@ -127,7 +127,10 @@ impl Policy {
 
     /// On a card passes are made one after the other: they share its stream, and what its libraries keep of a call.
     fn turn(&self) -> Option<MutexGuard<'_, ()>> {
-        let turn = || self.turn.lock().unwrap_or_else(|e| e.into_inner());
+        let turn = || {
+            device::attach(self.device());
+            self.turn.lock().unwrap_or_else(|e| e.into_inner())
+        };
         (!self.device().is_cpu()).then(turn)
     }
 

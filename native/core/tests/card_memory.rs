@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use common::card;
-use sconce_core::device::{self, Budget, Caching, Held, Memory, Owner};
+use sconce_core::device::{self, Budget, Caching, Graph, Held, Memory, Owner};
+use sconce_core::ops::{Activation, linear};
 use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig};
 use sconce_core::{Error, Kind, Policy, Spec};
 
@@ -137,16 +138,71 @@ fn a_full_card_is_an_error_with_its_numbers_and_goes_on() {
     until(|memory| memory.taken() == 0);
 }
 
+/// Work with so many bytes that are nobody's afterwards, and a product of `x [n, n]`.
+fn recorded(x: &Tensor, count: u64) -> Option<Graph> {
+    let Device::Cuda(card) = x.device() else { panic!("{x:?} is on no card") };
+    let work = |_| {
+        linear(x, &x.clone().into(), None, Activation::None)?;
+        bytes(count, x.device()).map(drop)
+    };
+    Graph::record(card, work).unwrap()
+}
+
+fn matrix(device: &Device) -> Tensor {
+    Tensor::zeros((64, 64), DType::F32, device).unwrap()
+}
+
+#[test]
+fn what_graphs_have_is_told_and_goes_back_when_they_are_gone() {
+    let Some((_alone, device)) = alone() else { return };
+    let x = matrix(&device);
+    let first = recorded(&x, MB).expect("a graph");
+    let before = told();
+    let graphs: Vec<Graph> = (0..8).map(|_| recorded(&x, 40 * MB).unwrap()).collect();
+    graphs.iter().for_each(|graph| graph.play().unwrap());
+    device.synchronize().unwrap();
+    let memory = told();
+    // They are played one after the other, and have it together.
+    assert!((40 * MB..80 * MB).contains(&memory.activations), "{memory:?}");
+    // What cuBLAS works in is there once for all.
+    assert_eq!(memory.others, before.others);
+    drop((first, graphs, x));
+    device::leave(device, ());
+    until(|memory| memory.taken() == 0);
+}
+
+#[test]
+fn a_graph_for_which_there_is_no_room_in_a_budget_is_none() {
+    let Some((_alone, device)) = alone() else { return };
+    drop(device);
+    device::allow(Budget { bytes: Some(64 * MB), ..Budget::default() });
+    let device = card().unwrap();
+    let (x, some) = (matrix(&device), bytes(30 * MB, &device).unwrap());
+    assert!(recorded(&x, 10 * MB).is_some());
+    device::release(0).unwrap();
+    assert!(recorded(&x, 33 * MB).is_none());
+    drop((x, some));
+    device::leave(device, ());
+    until(|memory| memory.taken() == 0);
+}
+
+/// Waits for what was left to the card's own thread before.
+fn left(device: &Device) {
+    let (last, gone) = std::sync::mpsc::channel::<()>();
+    device::leave(device.clone(), last);
+    assert!(gone.recv().is_err());
+}
+
 #[test]
 fn a_hundred_policies_that_come_and_go_leave_what_the_first_left() {
     let Some((_alone, device)) = alone() else { return };
     let here = policy();
     let mut after_first = None;
     for _ in 0..100 {
-        let device = card().unwrap();
-        let there = here.copy_on(&device).unwrap();
-        device::leave(device, there);
-        until(|memory| memory.kept.total() == 0);
+        let own = card().unwrap();
+        let there = here.copy_on(&own).unwrap();
+        device::leave(own, there);
+        left(&device);
         let now = told();
         let first = after_first.get_or_insert_with(|| now.clone());
         assert_eq!((now.free, now.activations), (first.free, first.activations));

@@ -244,6 +244,32 @@ fn a_stream_that_does_not_wait_for_another_does_not_see_its_work() {
 
 #[test]
 #[ignore = "needs the emulated card"]
+fn a_thread_without_a_context_is_refused() {
+    let raw = Raw::open();
+    let stream = raw.stream();
+    let (number, place) = (raw.number(stream), stream as usize);
+    // SAFETY: the stream is one.
+    let free = move || unsafe { result::free_async(number, place as CUstream) };
+    let refused = std::thread::spawn(free).join().unwrap();
+    assert_eq!(refused, Err(DriverError(CUresult::CUDA_ERROR_INVALID_CONTEXT)));
+    free().unwrap();
+}
+
+#[test]
+#[ignore = "needs the emulated card"]
+fn a_block_of_more_threads_than_its_kernel_says_is_refused() {
+    let module = sconce_cuda::kernels::ATTENTION;
+    let kernel = "attention_f32_32_last";
+    let last = open().get_or_load_custom_func(kernel, module.name, module.ptx).unwrap();
+    let (grid_dim, block_dim) = ((1, 1, 1), (256, 1, 1));
+    let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
+    // SAFETY: it is refused before its arguments are looked at.
+    let launched = unsafe { last.builder().launch(config) };
+    assert_eq!(launched.err(), Some(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)));
+}
+
+#[test]
+#[ignore = "needs the emulated card"]
 fn memory_is_freed_once() {
     let raw = Raw::open();
     let stream = raw.stream();

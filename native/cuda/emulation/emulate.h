@@ -4,6 +4,10 @@
 // A block's threads are coroutines. One runs until it ends or waits, at `__syncthreads` for its block or in a
 // shuffle for its warp, and goes on when all others wait there too. Threads that wait for one that has ended, or
 // that waits elsewhere, end the process with a sentence, where a card would hang or answer anything.
+//
+// Between two waits they run in any order, as a card's do: in their own, backwards, or shuffled, as
+// SCONCE_EMULATED_ORDER says (`backwards`, or a number to shuffle by). What a kernel gives is the same in all of them
+// unless a wait is missing.
 #pragma once
 #include "cuda_runtime.h"
 #include <algorithm>
@@ -12,6 +16,8 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
+#include <random>
 #include <string>
 #include <sys/mman.h>
 #include <utility>
@@ -41,7 +47,8 @@ struct Thread {
 struct Block {
   const char *kernel = "";
   std::vector<Thread> threads;
-  // Those from `begun` on have not begun, and those from `end` on are not to yet.
+  // Whose turn it is, warp by warp: those from `begun` on have not begun, and those from `end` on are not to yet.
+  std::vector<size_t> turns;
   size_t current = 0, begun = 0, end = 0;
   Fiber *running = nullptr;
   Fiber scheduler;
@@ -73,7 +80,7 @@ inline void switch_to(Fiber &from, Fiber &to) { swap_stacks(&from.top, to.top); 
 inline void run_threads() {
   for (;;) {
     while (block.begun < block.end) {
-      block.current = block.begun++;
+      block.current = block.turns[block.begun++];
       threadIdx = block.threads[block.current].index;
       block.call(block.arguments);
       block.threads[block.current].state = State::Ended;
@@ -136,9 +143,31 @@ inline bool release_warp(Thread *warp, unsigned count) {
   return any;
 }
 
-// Runs the threads of a warp until each has ended or waits for other warps, or for nobody.
-inline void run_warp(size_t first) {
-  const size_t end = block.end = std::min(first + WARP, block.threads.size());
+// The threads of a block in the order in which they run: of its warps, and of the threads of each.
+inline void take_turns(size_t count) {
+  static const char *given = getenv("SCONCE_EMULATED_ORDER");
+  static const std::string order = given ? given : "";
+  static const bool backwards = order == "backwards", shuffled = !order.empty() && !backwards;
+  static std::minstd_rand draws(shuffled ? unsigned(std::stoul(order)) : 0);
+  if (block.turns.size() == count && !shuffled) return;
+  std::vector<size_t> warps((count + WARP - 1) / WARP), &turns = block.turns;
+  std::iota(warps.begin(), warps.end(), 0);
+  if (shuffled) std::shuffle(warps.begin(), warps.end(), draws);
+  if (backwards) std::reverse(warps.begin(), warps.end());
+  turns.clear();
+  for (size_t warp : warps) {
+    const size_t first = turns.size();
+    for (size_t i = warp * WARP; i < std::min((warp + 1) * WARP, count); i++) turns.push_back(i);
+    if (shuffled) std::shuffle(turns.begin() + ptrdiff_t(first), turns.end(), draws);
+    if (backwards) std::reverse(turns.begin() + ptrdiff_t(first), turns.end());
+  }
+}
+
+// Runs the threads of a warp, whose turns begin at `turn`, until each has ended or waits for other warps, or for nobody:
+// how many it has.
+inline size_t run_warp(size_t turn) {
+  const size_t first = block.turns[turn] / WARP * WARP, count = std::min(size_t(WARP), block.threads.size() - first);
+  const size_t end = block.end = turn + count;
   do {
     while (block.begun < end) {
       if (block.idle.empty()) block.idle.push_back(new_fiber());
@@ -146,14 +175,15 @@ inline void run_warp(size_t first) {
       block.idle.pop_back();
       run_on(fiber);
     }
-    for (size_t i = first; i < end; i++) {
-      Thread &thread = block.threads[i];
+    for (size_t i = turn; i < end; i++) {
+      Thread &thread = block.threads[block.turns[i]];
       if (thread.state != State::Ready) continue;
-      block.current = i;
+      block.current = block.turns[i];
       threadIdx = thread.index;
       run_on(thread.fiber);
     }
-  } while (release_warp(&block.threads[first], unsigned(end - first)));
+  } while (release_warp(&block.threads[first], unsigned(count)));
+  return count;
 }
 
 // Lets all threads go on, if all wait for that.
@@ -171,8 +201,9 @@ inline void run_block() {
     for (unsigned y = 0; y < blockDim.y; y++)
       for (unsigned x = 0; x < blockDim.x; x++) block.threads[i++] = {State::Ready, {x, y, z}, nullptr, 0, 0, 0};
   block.begun = 0;
+  take_turns(block.threads.size());
   do
-    for (size_t first = 0; first < block.threads.size(); first += WARP) run_warp(first);
+    for (size_t turn = 0; turn < block.threads.size();) turn += run_warp(turn);
   while (release_block());
   for (Thread &thread : block.threads)
     if (thread.state != State::Ended) {

@@ -24,6 +24,15 @@ static void __global__ half_a_barrier(float *) {
   if (threadIdx.x % 2 == 1) __syncthreads();
 }
 
+// y: each thread has the number of the next one of its block, for which it does not wait.
+static void __global__ no_barrier(const float *x, float *y) {
+  __shared__ float numbers[64];
+  numbers[threadIdx.x] = 0.0f;
+  __syncthreads();
+  numbers[threadIdx.x] = x[threadIdx.x];
+  y[threadIdx.x] = numbers[(threadIdx.x + 1) % 64];
+}
+
 // sum: of the numbers that are pointed at, one for each thread, or none.
 static void __global__ sum_of_pointers(const float *const *x, float *sum) {
   __shared__ float numbers[4];
@@ -44,5 +53,6 @@ static void __global__ halves(const float *x, float *y) {
 EMULATED(block_sum)
 EMULATED(rotate)
 EMULATED(half_a_barrier)
+EMULATED(no_barrier)
 EMULATED(sum_of_pointers)
 EMULATED(halves)

@@ -1,11 +1,12 @@
 // Functions of each number on its own, and products of one branch with a gate (Dauphin et al. 2017; Shazeer 2020).
 //
-//   activation   y = f(x + bias), bias [d] or none
+//   activation   y = f(x + bias) + rest, bias [d] or none, rest or none
 //   gated        y = x f(gate)
 //   glu          y = f(x[.., ..n]) x[.., n..]
 //
 // Numbers are of type T, arithmetic is f32. Sums over rows have an order that sizes alone decide.
 
+#include "activations.cuh"
 #include "numbers.cuh"
 
 namespace {
@@ -17,48 +18,6 @@ constexpr int COLUMNS = 32;
 constexpr int LINES = 8;
 constexpr int ROWS = 256;
 
-enum Activation { NONE, RELU, SIGMOID, TANH, SILU, GELU, SOFTPLUS, SQUARED_RELU };
-
-// sqrt(2 / pi)
-constexpr float ROOT = 0.7978846f;
-constexpr float CUBE = 0.044715f;
-
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-// What is not a number stays that.
-__device__ inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
-
-__device__ inline float value(int activation, float x) {
-  switch (activation) {
-  case RELU: return relu(x);
-  case SIGMOID: return sigmoid(x);
-  case TANH: return tanhf(x);
-  case SILU: return x * sigmoid(x);
-  // x / 2 (1 + tanh u) is x sigmoid(2 u).
-  case GELU: return x * sigmoid(2.0f * ROOT * (x + CUBE * x * x * x));
-  case SOFTPLUS: return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
-  case SQUARED_RELU: return relu(x) * relu(x);
-  default: return x;
-  }
-}
-
-__device__ inline float slope(int activation, float x) {
-  if (activation == NONE) return 1.0f;
-  if (activation == RELU) return x > 0.0f ? 1.0f : 0.0f;
-  if (activation == SQUARED_RELU) return 2.0f * relu(x);
-  if (activation == TANH) {
-    const float t = tanhf(x);
-    return 1.0f - t * t;
-  }
-  const float s = sigmoid(activation == GELU ? 2.0f * ROOT * (x + CUBE * x * x * x) : x);
-  switch (activation) {
-  case SIGMOID: return s * (1.0f - s);
-  case SILU: return s * (1.0f + x * (1.0f - s));
-  case GELU: return s + x * s * (1.0f - s) * 2.0f * ROOT * (1.0f + 3.0f * CUBE * x * x);
-  default: return s;
-  }
-}
-
 // put(i, get(i)) of the numbers of this thread.
 template <typename Get, typename Put> __device__ void each(long long n, Get get, Put put) {
   const long long first = blockIdx.x * (long long)blockDim.x * EACH + threadIdx.x;
@@ -69,7 +28,7 @@ template <typename Get, typename Put> __device__ void each(long long n, Get get,
     if (first + k * (long long)blockDim.x < n) put(first + k * (long long)blockDim.x, got[k]);
 }
 
-// A number and its gate, or its gradient.
+// A number and its gate, or its gradient, or what is added to it.
 struct Two {
   float x, g;
 };
@@ -79,9 +38,13 @@ __device__ inline long long quotient(long long i, int n) {
   return i <= 0xffffffffll ? (long long)(unsigned(i) / unsigned(n)) : i / n;
 }
 
-template <typename T> __device__ void forward(const T *x, const T *bias, T *y, long long n, int d, int activation) {
-  const auto get = [=](long long i) { return read(x + i) + (bias ? read(bias + (i - quotient(i, d) * d)) : 0.0f); };
-  each(n, get, [=](long long i, float v) { write(y + i, value(activation, v)); });
+template <typename T>
+__device__ void forward(const T *x, const T *bias, const T *rest, T *y, long long n, int d, int activation) {
+  const auto get = [=](long long i) {
+    const float sum = read(x + i) + (bias ? read(bias + (i - quotient(i, d) * d)) : 0.0f);
+    return Two{sum, rest ? read(rest + i) : 0.0f};
+  };
+  each(n, get, [=](long long i, Two v) { write(y + i, value(activation, v.x) + v.g); });
 }
 
 template <typename T> __device__ void backward(const T *x, const T *dy, T *dx, long long n, int activation) {
@@ -153,8 +116,9 @@ __device__ void gated_backward(const T *x, const T *gate, const T *dy, T *dx, T 
 // [gridDim.y, d], want blocks of COLUMNS x LINES threads; where no dx is wanted it is dy.
 #define ACTIVATION(T, suffix)                                                                                          \
   extern "C" __global__ void activation_##suffix##_forward(const T *__restrict__ x, const T *__restrict__ bias,        \
-                                                           T *__restrict__ y, long long n, int d, int activation) {    \
-    forward<T>(x, bias, y, n, d, activation);                                                                          \
+                                                           const T *__restrict__ rest, T *__restrict__ y, long long n, \
+                                                           int d, int activation) {                                    \
+    forward<T>(x, bias, rest, y, n, d, activation);                                                                    \
   }                                                                                                                    \
   extern "C" __global__ void activation_##suffix##_backward(const T *__restrict__ x, const T *__restrict__ dy,         \
                                                             T *__restrict__ dx, long long n, int activation) {         \

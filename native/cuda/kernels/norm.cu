@@ -1,4 +1,4 @@
-// LayerNorm (Ba et al. 2016, eq. 3 and 4) and RMSNorm (Zhang & Sennrich 2019, eq. 4) over the last dimension.
+// Norms of rows and an activation behind them: LayerNorm (Ba et al. 2016, eq. 3 and 4) and RMSNorm (Zhang & Sennrich 2019, eq. 4) over the last dimension.
 //
 // x, y, dy, dx [rows, d] are of type T; weight, bias and their gradients [d], and what is kept of each row
 // [rows, 2] = (mean, 1 / sqrt(variance + eps)), are f32, as is all arithmetic. Rows are read where they lie.
@@ -6,6 +6,7 @@
 // Sums have an order that the sizes alone decide: within a row that of the 32 lanes of a warp, over rows that of
 // parts of `rows_per_part`. No two launches on a card differ by a bit, whatever the shape of the grid.
 
+#include "activations.cuh"
 #include "numbers.cuh"
 
 namespace {
@@ -24,10 +25,10 @@ __device__ inline long long row_of_warp() {
   return (blockIdx.x * (long long)blockDim.x + threadIdx.x) / WARP;
 }
 
-// y = (x - mean) * scale * weight + bias. Blocks of whole warps, one for each row.
+// y = f((x - mean) * scale * weight + bias). Nothing is kept where `kept` is null. Blocks of whole warps, one for each row.
 template <typename T, bool CENTER>
 __device__ void forward(const T *x, const float *weight, const float *bias, T *y, float *kept,
-                        long long rows, int d, float eps) {
+                        long long rows, int d, float eps, int activation) {
   const long long row = row_of_warp();
   if (row >= rows) return;
   const int lane = threadIdx.x % WARP;
@@ -50,9 +51,9 @@ __device__ void forward(const T *x, const float *weight, const float *bias, T *y
 
   for (int i = lane; i < d; i += WARP) {
     const float v = (read(x + i) - mean) * scale * weight[i];
-    write(y + i, CENTER ? v + bias[i] : v);
+    write(y + i, value(activation, CENTER ? v + bias[i] : v));
   }
-  if (lane == 0) {
+  if (kept && lane == 0) {
     kept[2 * row] = mean;
     kept[2 * row + 1] = scale;
   }
@@ -112,8 +113,9 @@ __device__ void weight_parts(const T *x, const float *kept, const T *dy, float *
 #define NORM(name, T, CENTER)                                                                                         \
   extern "C" __global__ void name##_forward(const T *__restrict__ x, const float *__restrict__ weight,                \
                                             const float *__restrict__ bias, T *__restrict__ y,                        \
-                                            float *__restrict__ kept, long long rows, int d, float eps) {             \
-    forward<T, CENTER>(x, weight, bias, y, kept, rows, d, eps);                                                       \
+                                            float *__restrict__ kept, long long rows, int d, float eps,               \
+                                            int activation) {                                                         \
+    forward<T, CENTER>(x, weight, bias, y, kept, rows, d, eps, activation);                                           \
   }                                                                                                                   \
   extern "C" __global__ void name##_backward(const T *__restrict__ x, const float *__restrict__ weight,               \
                                              const float *__restrict__ kept, const T *__restrict__ dy,                \
@@ -130,12 +132,3 @@ NORM(layer_norm_f32, float, true)
 NORM(layer_norm_bf16, __nv_bfloat16, true)
 NORM(rms_norm_f32, float, false)
 NORM(rms_norm_bf16, __nv_bfloat16, false)
-
-// sums [n] of parts [count, n], in the order of the parts. A thread for each column.
-extern "C" __global__ void sum_parts(const float *__restrict__ parts, float *__restrict__ sums, int count, int n) {
-  const int column = blockIdx.x * blockDim.x + threadIdx.x;
-  if (column >= n) return;
-  float sum = 0.0f;
-  for (int part = 0; part < count; part++) sum += parts[part * (long long)n + column];
-  sums[column] = sum;
-}

@@ -23,6 +23,7 @@ modules! {
     CAUSAL_CONV "causal_conv"
     COLUMNS "columns"
     DROPOUT "dropout"
+    FEW_ROWS "few_rows"
     GATHER "gather"
     LAST "last"
     LINEAR_RECURRENCE "linear_recurrence"

@@ -17,7 +17,7 @@ use std::thread::{self, ScopedJoinHandle};
 use candle_core::{Device, Tensor};
 use sconce_core::backbone::State;
 use sconce_core::checkpoint::Optimiser;
-use sconce_core::device::AllReduce;
+use sconce_core::device::{self, AllReduce};
 use sconce_core::digest::sha256;
 use sconce_core::error::panic_message;
 use sconce_core::ops::tensor;
@@ -481,7 +481,10 @@ fn each<T: Send, U: Send>(
     own: &mut [U],
     work: impl Fn(&mut Replica, &mut U) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
-    let work = &work;
+    let work = &|replica: &mut Replica, own: &mut U| {
+        device::attach(replica.stepper.policy().device());
+        work(replica, own)
+    };
     thread::scope(|scope| {
         let mut pairs = all.iter_mut().zip(own);
         let first = pairs.next();

@@ -27,7 +27,7 @@ use candle_core::Tensor;
 
 pub use crate::ops::lengths::Lengths;
 use crate::ops::simd::non_finite;
-use crate::ops::tensor::{beside, moved, read, tensor, to_vec};
+use crate::ops::tensor::{add, beside, moved, read, tensor, to_vec};
 use crate::weights::Builder;
 use crate::{Error, Result, ops, spec};
 pub use context::Context;
@@ -84,7 +84,7 @@ fn residual_by_parts(
         Some(dropout) => dropout.apply(&y)?,
         None => y,
     };
-    Ok(((context.read_of(x)? + context.read_of(&y)?)?, state))
+    Ok((add(&context.read_of(x)?, &context.read_of(&y)?)?, state))
 }
 
 /// Builds the backbone of a spec, which reads vectors of `input` numbers.

@@ -34,6 +34,9 @@ pub fn settle() {}
 /// [`release`], of the card of a device, if it is one.
 pub fn shrink(_device: &Device) {}
 
+/// Has what this thread asks of a driver from now on be of the card of a device.
+pub fn attach(_device: &Device) {}
+
 /// Drops what is on a device where that may take its time.
 pub fn leave<T: Send + 'static>(_device: Device, gone: T) {
     drop(gone);

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use candle_core::CudaStorage;
 use candle_core::backprop::GradStore;
 use candle_core::{
-    CpuStorage, CustomOp1, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
+    CpuStorage, CustomOp1, D, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor,
+    bail,
 };
 
 use super::composed;
@@ -77,6 +78,43 @@ pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
 pub fn rows(dims: &[usize]) -> (usize, usize) {
     let width = dims.last().copied().unwrap_or(1);
     (dims.iter().rev().skip(1).product(), width)
+}
+
+/// The shape of `x` with another last dimension.
+pub fn with_width(x: &Tensor, width: usize) -> Vec<usize> {
+    let mut dims = x.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = width;
+    }
+    dims
+}
+
+/// The numbers of `x` in another shape.
+pub fn reshape(x: &Tensor, dims: impl Into<Vec<usize>>) -> crate::Result<Tensor> {
+    let dims = dims.into();
+    #[cfg(feature = "cuda")]
+    if super::card::wanted(x) {
+        return Ok(super::card::reshape(x, dims)?);
+    }
+    Ok(x.reshape(dims)?)
+}
+
+/// Tensors side by side, along the last dimension.
+pub fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if parts.iter().all(|part| super::card::wanted(part)) && !parts.is_empty() {
+        return super::card::join(parts);
+    }
+    Ok(Tensor::cat(parts, D::Minus1)?)
+}
+
+/// `x + y`, of the same shape.
+pub fn add(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::card::wanted(x) {
+        return super::card::finished(x, None, super::Activation::None, Some(y));
+    }
+    Ok((x + y)?)
 }
 
 /// Refuses a shape that is not the expected one; `what` names the tensor.

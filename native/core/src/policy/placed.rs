@@ -73,13 +73,14 @@ impl Policy {
         let (b, t) = placed.shape;
         let mut parts = vec![placed.continuous.clone()];
         for ((_, table), ids) in self.tables.iter().zip(&placed.ids) {
-            parts.push(ops::gather_of(table, ids)?.reshape((b * t, ()))?);
+            let rows = ops::gather_of(table, ids)?;
+            parts.push(tensor::reshape(&rows, [b * t, rows.elem_count() / (b * t).max(1)])?);
         }
         let x = match parts.len() {
             1 => parts.remove(0),
-            _ => Tensor::cat(&parts, 1)?,
+            _ => tensor::join(&parts.iter().collect::<Vec<_>>())?,
         };
-        Ok(x.reshape((b, t, self.spec.embedding.width()))?)
+        tensor::reshape(&x, [b, t, self.spec.embedding.width()])
     }
 
     /// Logits `[n, num_logits]` of heads that do not read each other's choices, of all frames or, by a context that
@@ -101,7 +102,7 @@ mod words {
 
     use super::Placed;
     use crate::Result;
-    use crate::ops::{Ids, card::copy_words};
+    use crate::ops::Ids;
     use crate::policy::{Frames, Policy};
 
     impl Policy {
@@ -116,7 +117,8 @@ mod words {
     }
 
     impl Placed {
-        fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        /// Where its words go, one tensor after the other.
+        pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
             let ids = self.ids.iter().chain(&self.prior).filter_map(|ids| match ids {
                 Ids::There(ids) => Some(ids),
                 Ids::Here(_) => None,
@@ -131,16 +133,6 @@ mod words {
 
         pub fn is_empty(&self) -> bool {
             self.len() == 0
-        }
-
-        /// Takes the words from the one of this number on that lie on the card by then.
-        pub fn take(&self, words: &Tensor, first: usize) -> Result<()> {
-            let mut at = first;
-            for tensor in self.tensors() {
-                copy_words(words, at, tensor)?;
-                at += tensor.elem_count();
-            }
-            Ok(())
         }
     }
 }

@@ -4,7 +4,6 @@
 //! games lie, where those after the step go, and what the pass reads. The graph gathers the states, makes the pass,
 //! puts the new states in their places and the logits in one answer.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
@@ -12,8 +11,8 @@ use candle_core::{DType, Device, Tensor};
 use super::steps::{Stepped, last};
 use super::{Frames, Placed, Policy};
 use crate::backbone::State;
-use crate::device::{Graph, Held, Owner};
-use crate::ops::card::{answer_rows, gather_rows, overwrite, pointer, put_rows, unwritten};
+use crate::device::{self, Graph, Held, Owner};
+use crate::ops::card::{Intake, end_step, overwrite, pointer, unwritten};
 use crate::ops::tensor;
 use crate::{Error, Result};
 
@@ -23,11 +22,9 @@ const MOST: usize = 256;
 /// Words of a place.
 const PLACE: usize = 2;
 
-static UNRECORDED: AtomicUsize = AtomicUsize::new(0);
-
 /// Steps of this process that the card did not let be recorded, each counted once: they are slower.
 pub fn unrecorded() -> usize {
-    UNRECORDED.load(Ordering::Relaxed)
+    device::refusals().len()
 }
 
 /// Steps of a policy, which leave the card with it.
@@ -61,13 +58,10 @@ fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Resul
     let Device::Cuda(card) = policy.device() else {
         return Err(Error::mismatch("device", "a card", "another"));
     };
-    // What cannot be recorded is launched one by one, unless it cannot be done at all.
-    let graph = Graph::record(card, |_| buffers.work(policy)).ok();
+    // What cannot be recorded is launched one by one.
+    let graph = Graph::record(card, |_| buffers.work(policy))?;
     let one = Recorded { graph, batch, buffers };
     one.play(policy)?;
-    if one.graph.is_none() {
-        UNRECORDED.fetch_add(1, Ordering::Relaxed);
-    }
     let stepped = one.buffers.answer(asked, states.len());
     all.push(one);
     stepped
@@ -113,6 +107,7 @@ struct Buffers {
     /// Places of each part of the states, of each game; places of each part after it, of all games; what the
     /// pass reads.
     words: Tensor,
+    intake: Intake,
     placed: Placed,
     /// Gathered.
     state: State,
@@ -135,28 +130,23 @@ impl Buffers {
         let answer = unwritten((batch, width + 1), DType::F32, &policy.place)?;
         let places = PLACE * (batch + 1) * state.0.len();
         let words = Tensor::zeros(places + placed.len(), DType::U32, policy.device())?;
+        let tensors: Vec<&Tensor> = placed.tensors().collect();
+        let intake = Intake::new(batch, &state.0, &tensors, places)?;
         let _held = Held::of(Owner::Sessions, state.0.iter().chain([&words, &answer]));
-        Ok(Buffers { _held, words, placed, state, answer })
+        Ok(Buffers { _held, words, intake, placed, state, answer })
     }
 
     /// All that the card does.
     fn work(&self, policy: &Policy) -> Result<()> {
-        let Buffers { words, placed, state, answer, .. } = self;
-        let (batch, _) = answer.dims2()?;
-        let mut at = 0;
-        for part in &state.0 {
-            // SAFETY: these are places of parts of states that the caller holds.
-            unsafe { gather_rows(words, at, part) }?;
-            at += PLACE * batch;
-        }
-        let after = at;
-        placed.take(words, after + PLACE * state.0.len())?;
+        let Buffers { words, intake, placed, state, answer, .. } = self;
+        // SAFETY: these are places of parts of states that the caller holds.
+        unsafe { intake.take(words, Some(answer)) }?;
         let (logits, next) = policy.forward_placed(placed, state, &last())?;
-        answer_rows(&logits.contiguous()?, answer)?;
-        for (i, part) in next.0.iter().enumerate() {
-            // SAFETY: this is the place of a tensor of that shape, which waits for the answer.
-            unsafe { put_rows(words, after + PLACE * i, &part.contiguous()?, answer) }?;
-        }
+        let next =
+            next.0.iter().map(Tensor::contiguous).collect::<candle_core::Result<Vec<_>>>()?;
+        let after = PLACE * next.len() * answer.dim(0)?;
+        // SAFETY: these are the places of tensors of that shape, which wait for the answer.
+        unsafe { end_step(words, after, &next, &logits.contiguous()?, answer) }?;
         Ok(())
     }
 

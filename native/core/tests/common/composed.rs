@@ -22,6 +22,14 @@ pub fn check(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec
         let name = format!("{name} of {dtype:?} on {:?}", device.location());
         compare_all(&name, &got, &want, TOLERANCE);
     }
+    let Some(card) = card() else { return };
+    // What wants no gradient goes other ways.
+    let there: Vec<Weight> =
+        inputs.iter().map(|t| Weight::from(t.to_device(&card).unwrap())).collect();
+    for (i, y) in op(&there).unwrap().into_iter().enumerate() {
+        let y = y.to_device(&Device::Cpu).unwrap();
+        compare(&format!("{name} without gradients, output {i}"), &y, &want[i].1, TOLERANCE);
+    }
 }
 
 /// On a card, if that is asked for, `op` is the same but for rounding where operands of products are of bf16, and where

@@ -70,6 +70,13 @@ fn products_of_several_weights_are_what_they_are() {
     check("parts", &inputs(&[&[10, 12]]), |t| {
         Ok(ops::linear_parts(&t[0], &t[1], [5, 2, 3])?.into())
     });
+    check("wide parts", &inputs(&[&[150, 12]]), |t| {
+        Ok(ops::linear_parts(&t[0], &t[1], [64, 86])?.into())
+    });
+    check("wide parts, one unused", &inputs(&[&[150, 12]]), |t| {
+        let [first, _] = ops::linear_parts(&t[0], &t[1], [64, 86])?;
+        Ok(vec![first])
+    });
     check("a projection", &inputs(&[&[5, 12], &[5], &[3, 12]]), |t| {
         Ok(vec![ops::project(&t[0], &[(&t[1], Some(&t[2])), (&t[3], None)])?])
     });

@@ -63,11 +63,24 @@ fn activated<T: Element>(kernels: &impl Kernels, a: usize, x: &[f32], dy: &[f32]
     let (mut x, mut dy) = (Memory::<T>::of(x), Memory::<T>::of(dy));
     let (mut y, mut dx) = (Memory::<T>::unwritten(n), Memory::<T>::unwritten(n));
     let (count, a) = (n as i64, a as i32);
-    let forward = &mut [x.argument(), Long(0), y.argument(), Long(count), Int(1), Int(a)];
+    let forward = &mut [x.argument(), Long(0), Long(0), y.argument(), Long(count), Int(1), Int(a)];
     kernels.launch(&kernel("forward"), grid(n), BLOCK, forward);
     let backward = &mut [x.argument(), dy.argument(), dx.argument(), Long(count), Int(a)];
     kernels.launch(&kernel("backward"), grid(n), BLOCK, backward);
     vec![y.read(), dx.read()]
+}
+
+/// `relu(x) + rest`
+fn a_rest_is_added<T: Element>(kernels: &impl Kernels) {
+    let n = 300;
+    let (x, rest) = (numbers::<T>("x", n), numbers::<T>("rest", n));
+    let want: Vec<f32> = x.iter().zip(&rest).map(|(x, rest)| x.max(0.0) + rest).collect();
+    let (mut x, mut rest) = (Memory::<T>::of(&x), Memory::<T>::of(&rest));
+    let mut y = Memory::<T>::unwritten(n);
+    let arguments =
+        &mut [x.argument(), Long(0), rest.argument(), y.argument(), Long(n as i64), Int(1), Int(1)];
+    kernels.launch(&format!("activation_{}_forward", T::NAME), grid(n), BLOCK, arguments);
+    assert_near("relu and a rest", &y.read(), &want, 1.0 / 256.0);
 }
 
 /// With a bias: its gradient is the last one, summed here.
@@ -82,8 +95,15 @@ fn biased<T: Element>(
     let mut dy = Memory::<T>::of(dy);
     let sizes = || [Int(d as i32), Int(a as i32)];
     let [width, function] = sizes();
-    let arguments =
-        &mut [x.argument(), bias.argument(), y.argument(), Long(n as i64), width, function];
+    let arguments = &mut [
+        x.argument(),
+        bias.argument(),
+        Long(0),
+        y.argument(),
+        Long(n as i64),
+        width,
+        function,
+    ];
     kernels.launch(&kernel("forward"), grid(n), BLOCK, arguments);
 
     let parts = (n / d).div_ceil(ROWS);
@@ -157,6 +177,7 @@ fn assert_all_near(what: &str, got: Vec<Vec<f32>>, want: Vec<Vec<f32>>, rounding
 }
 
 fn functions_are_the_ops<T: Element>(kernels: &impl Kernels, rounding: f32) {
+    a_rest_is_added::<T>(kernels);
     for (a, activation) in ACTIVATIONS.into_iter().enumerate() {
         for (rows, d) in SIZES {
             let n = rows * d;

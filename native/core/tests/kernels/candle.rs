@@ -2,9 +2,9 @@
 #![allow(clippy::disallowed_methods)]
 
 use candle_core::{DType, Device, Result, Tensor};
-use sconce_core::device;
 
 use crate::assert_near;
+use crate::card::open;
 
 /// An op of numbers `[6, 40]` and of others, and which it is.
 type Op = (&'static str, fn(&Tensor, &Tensor) -> Result<Tensor>);
@@ -62,7 +62,7 @@ fn numbers(op: &Op, device: &Device, dtype: DType) -> Vec<f32> {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn candle_s_ops_on_a_card_are_those_of_the_cpu() {
-    let card = device::open(0).unwrap();
+    let card = open();
     // Of types of 16 bits each step is rounded, there more often than here.
     let types = [(DType::F32, 1e-5), (DType::F64, 1e-6), (DType::BF16, 0.03), (DType::F16, 0.004)];
     for op in &OPS {
@@ -76,7 +76,7 @@ fn candle_s_ops_on_a_card_are_those_of_the_cpu() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn random_numbers_of_a_card_are_of_their_kind() {
-    let card = device::open(0).unwrap();
+    let card = open();
     let moments = |numbers: Tensor| {
         let numbers = numbers.to_vec1::<f32>().unwrap();
         let mean = numbers.iter().sum::<f32>() / numbers.len() as f32;

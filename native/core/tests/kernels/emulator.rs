@@ -1,6 +1,6 @@
 //! That threads wait for each other as on a card.
 
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::Kernels;
 use crate::emulated::Emulated;
@@ -54,22 +54,50 @@ fn lanes_that_wait_for_each_other_alone_go_on_alone() {
     assert_eq!(y.read(), sums);
 }
 
+/// Runs the test of a name in a process of its own, in which it is told that it is one by a variable.
+fn child(test: &str, order: &str) -> Output {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, "1")
+        .env("SCONCE_EMULATED_ORDER", order)
+        .output()
+        .unwrap()
+}
+
+const CHILD: &str = "SCONCE_TEST_CHILD";
+
 /// In a process of its own, which it ends.
 #[test]
 fn threads_that_wait_for_nobody_are_told() {
-    const CHILD: &str = "SCONCE_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
         let mut out = Memory::<f32>::unwritten(1);
         let arguments = &mut [out.argument()];
         Emulated::compile("emulator").launch("half_a_barrier", [1, 1, 1], [32, 1, 1], arguments);
         return;
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "emulator::threads_that_wait_for_nobody_are_told", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
+    let output = child("emulator::threads_that_wait_for_nobody_are_told", "");
     assert!(!output.status.success());
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("threads wait for others that have ended"), "{told}");
+}
+
+/// What a kernel sees that lacks a wait is another number in each of them.
+#[test]
+fn threads_run_in_any_order_between_two_waits() {
+    if std::env::var_os(CHILD).is_some() {
+        let (mut x, mut y) = (Memory::<f32>::of(&count(64)), Memory::<f32>::unwritten(64));
+        let arguments = &mut [x.argument(), y.argument()];
+        Emulated::compile("emulator").launch("no_barrier", [1, 1, 1], [64, 1, 1], arguments);
+        println!("saw {:?}", y.read().iter().filter(|y| **y != 0.0).count());
+        return;
+    }
+    let saw = |order| {
+        let output = child("emulator::threads_run_in_any_order_between_two_waits", order);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let saw = said.split("saw ").nth(1).expect("a number").split_whitespace().next();
+        saw.unwrap().parse::<usize>().unwrap()
+    };
+    // Of the next thread's numbers 63 are not 0.
+    assert_eq!((saw(""), saw("backwards")), (0, 63));
+    assert!((1..63).contains(&saw("1")));
 }

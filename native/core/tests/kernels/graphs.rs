@@ -1,18 +1,20 @@
 //! What a card does in the order of a stream, and what it keeps of it to do again.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 
 use candle_core::cuda_backend::cudarc::driver::sys::{
     CUgraphInstantiate_flags as Flags, CUresult, CUstreamCaptureMode,
 };
 use candle_core::cuda_backend::cudarc::driver::{CudaGraph, CudaStream, DriverError};
 use candle_core::{Device, Tensor, Var};
-use sconce_core::device;
+use sconce_core::device::{self, Graph};
+
+use crate::card;
 
 const AUTO_FREE: Flags = Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
 
 fn open() -> (Device, Arc<CudaStream>) {
-    let device = device::open(0).unwrap();
+    let device = card::open();
     let Device::Cuda(card) = &device else { panic!("{device:?} is no card") };
     // SAFETY: all work is in one stream.
     unsafe { card.disable_event_tracking() };
@@ -20,9 +22,12 @@ fn open() -> (Device, Arc<CudaStream>) {
     (device, stream)
 }
 
-fn begin(stream: &CudaStream) {
+/// Nobody opens a card before what this gives is dropped.
+fn begin(stream: &CudaStream) -> RwLockWriteGuard<'static, ()> {
+    let alone = card::OPENING.write().unwrap_or_else(PoisonError::into_inner);
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     stream.begin_capture(mode).unwrap();
+    alone
 }
 
 fn end(stream: &Arc<CudaStream>) -> Result<CudaGraph, DriverError> {
@@ -47,9 +52,10 @@ fn a_graph_reads_what_is_there_when_it_is_launched() {
     let constants = card.enable_cuda_graph_htod_cache();
     // Once before, for what it loads and uploads.
     work();
-    begin(&stream);
+    let alone = begin(&stream);
     let y = work();
     let graph = end(&stream).unwrap();
+    drop(alone);
     drop(constants);
     for round in 0..3 {
         let scale = round as f32 + 1.0;
@@ -65,7 +71,7 @@ fn refused(spoil: impl Fn(&Arc<CudaStream>) -> Result<(), DriverError>) {
     let (device, stream) = open();
     let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
     x.sqr().unwrap();
-    begin(&stream);
+    let _alone = begin(&stream);
     let kept = x.sqr().unwrap();
     let unsupported = Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
     assert_eq!(spoil(&stream), unsupported);
@@ -85,4 +91,53 @@ fn a_wait_while_work_is_captured_is_refused() {
 fn a_copy_back_while_work_is_captured_is_refused() {
     // SAFETY: it is not read.
     refused(|stream| stream.clone_dtoh(&unsafe { stream.alloc::<f32>(1) }?).map(drop));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn work_that_is_not_recorded_is_told_and_the_card_goes_on() {
+    let (device, stream) = open();
+    let Device::Cuda(card) = &device else { unreachable!() };
+    let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
+    let record = |spoil: bool| {
+        Graph::record(card, |recording| {
+            let kept = x.sqr()?;
+            if recording && spoil {
+                assert!(stream.synchronize().is_err());
+            }
+            drop(kept);
+            Ok(())
+        })
+    };
+    let before = device::refusals().len();
+    assert!(record(true).unwrap().is_none());
+    let told = &device::refusals()[before..];
+    assert!(told[0].contains("STREAM_CAPTURE_INVALIDATED"), "{told:?}");
+    assert_eq!(numbers(&x.sqr().unwrap()), [1.0, 4.0]);
+    record(false).unwrap().expect("a graph").play().unwrap();
+}
+
+/// To open a card waits for all of it, as does the end of what was opened.
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn others_come_and_go_while_work_is_recorded() {
+    let (device, _) = open();
+    let Device::Cuda(card) = &device else { unreachable!() };
+    let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
+    let come_and_go = || {
+        let all: Vec<Device> = (0..3).map(|_| device::open(0).unwrap()).collect();
+        all.into_iter().for_each(|device| device::leave(device, ()));
+    };
+    std::thread::scope(|scope| {
+        let recorded = Graph::record(card, |recording| {
+            let square = x.sqr()?;
+            if recording {
+                scope.spawn(come_and_go);
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            square.sqr()?;
+            Ok(())
+        });
+        assert!(recorded.unwrap().is_some(), "{:?}", device::refusals());
+    });
 }

@@ -13,6 +13,7 @@ mod columns;
 mod dropout;
 mod emulated;
 mod emulator;
+mod few_rows;
 mod gather;
 #[cfg(feature = "cuda")]
 mod graphs;
@@ -24,6 +25,7 @@ mod memory;
 mod norm;
 mod recurrent;
 mod rotary;
+mod rows;
 mod sampling;
 mod selective_scan;
 mod wkv;

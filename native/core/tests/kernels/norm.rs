@@ -109,6 +109,7 @@ impl Case {
                 rows(),
                 d(),
                 Float(EPS),
+                Int(0),
             ],
         );
         kernels.launch(
@@ -129,7 +130,6 @@ impl Case {
         let count = self.rows.div_ceil(ROWS_PER_PART);
         let n = self.d * if center { 2 } else { 1 };
         let mut parts = Memory::<f32>::unwritten(count * n);
-        let mut sums = Memory::<f32>::unwritten(n);
         let by_column = |n: usize, parts: usize| [(n as u32).div_ceil(threads), parts as u32, 1];
         kernels.launch(
             &kernel("weight_parts"),
@@ -145,15 +145,8 @@ impl Case {
                 Int(ROWS_PER_PART as i32),
             ],
         );
-        kernels.launch(
-            "sum_parts",
-            by_column(n, 1),
-            block,
-            &mut [parts.argument(), sums.argument(), Int(count as i32), Int(n as i32)],
-        );
-
-        let (dweight, dbias) = (sums.read()[..self.d].to_vec(), sums.read()[self.d..].to_vec());
-        parts.read();
+        let sums = crate::sum(&parts.read(), n);
+        let (dweight, dbias) = (sums[..self.d].to_vec(), sums[self.d..].to_vec());
         kept.read();
         Results { y: y.read(), dx: dx.read(), dweight, dbias }
     }

@@ -11,6 +11,9 @@
 
 namespace card {
 
+// Cards, which are as many as SCONCE_EMULATED_CARDS says: one by default.
+constexpr int MOST_CARDS = 8;
+
 // As CUresult.
 enum Status {
   SUCCESS = 0,
@@ -69,6 +72,17 @@ struct Work {
 
 struct Pool;
 
+// Of the thread's context, which most calls need.
+__attribute__((visibility("default"))) int current_card();
+// Waits for all of a card, which is an error while any of its streams is captured: what libraries do when they begin and
+// end.
+__attribute__((visibility("default"))) int wait_for_card();
+// Memory of the card for a library's own use.
+__attribute__((visibility("default"))) uintptr_t lend(size_t bytes);
+__attribute__((visibility("default"))) void take_back(uintptr_t address);
+// Whether kernels of another card may touch what lies there.
+__attribute__((visibility("default"))) bool reaches(int card, const void *address);
+
 namespace memory {
 
 constexpr size_t ALIGNMENT = 256;
@@ -82,9 +96,13 @@ struct Allocation {
   bool there = false, freed = false;
   // That it is of, if of any.
   Pool *pool = nullptr;
-  // It is a graph's, which has it at this address in each launch.
+  // It is a graph's, which has it at this address in each launch, of memory that its streams have.
   bool of_graph = false;
+  // It counts as in use.
+  bool counted = false;
 };
+
+size_t rounded(size_t bytes);
 
 size_t total();
 // Bytes that are in use, or kept by a pool.
@@ -112,9 +130,11 @@ void watch();
 struct Capture;
 
 // A queue. Nothing in it runs until somebody waits for it, so that who forgets to wait sees it, or until it is as
-// long as a card's.
+// long as a card's. What the graphs take that it plays it keeps for the next one.
 struct Stream {
   bool waits_for_legacy;
+  int card;
+  size_t of_graphs = 0;
   std::deque<Work> queue = {};
   uint64_t added = 0, done = 0;
   std::shared_ptr<Capture> capture = {};
@@ -123,6 +143,8 @@ struct Stream {
 Stream &stream(void *handle);
 // For libraries beside the driver: work of theirs.
 __attribute__((visibility("default"))) void add(void *stream, const char *name, std::function<void()> run);
+// The number of what is captured of it, or 0.
+__attribute__((visibility("default"))) uint64_t capture_of(void *stream);
 // Work that begins in some streams together: once, when one of them comes to it and all others have done what is
 // before it.
 __attribute__((visibility("default"))) void together(const std::vector<void *> &streams, const char *name,

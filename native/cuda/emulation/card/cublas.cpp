@@ -9,13 +9,22 @@
 namespace {
 
 // As cublasStatus_t.
-enum { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
+enum { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13, INTERNAL_ERROR = 14, NOT_SUPPORTED = 15 };
+
+// Bytes.
+constexpr size_t OWN = 1 << 20, WORKSPACE = 8 << 20;
 
 // As cudaDataType.
 enum Type { F32 = 0, F64 = 1, F16 = 2, BF16 = 14 };
 
+// What a library has of a card. In each capture it takes memory for what it works in, and keeps it while it is there,
+// unless it was given some.
 struct Library {
   void *stream = nullptr;
+  int card = card::current_card();
+  std::vector<uintptr_t> own = {card::lend(OWN)};
+  bool given = false;
+  uint64_t captured = 0;
 };
 
 // Columns one after another: element (i, j) of a matrix, or of its transpose, lies at i + j * ld.
@@ -95,12 +104,16 @@ Run product(int of, int result) {
   return nullptr;
 }
 
-int add(const Library &library, Run run, const Product &p) {
+int add(Library &library, Run run, const Product &p) {
+  if (library.card != card::current_card()) return EXECUTION_FAILED;
   if (p.m < 0 || p.n < 0 || p.k < 0 || p.count < 0) return INVALID_VALUE;
   if (p.a.ld < std::max(1, p.a.transposed ? p.k : p.m) || p.b.ld < std::max(1, p.b.transposed ? p.n : p.k) ||
       p.c.ld < std::max(1, p.m))
     return INVALID_VALUE;
   if (p.m == 0 || p.n == 0 || p.count == 0) return SUCCESS;
+  const uint64_t captured = card::capture_of(library.stream);
+  if (captured != library.captured && captured != 0 && !library.given) library.own.push_back(card::lend(WORKSPACE));
+  library.captured = captured;
   card::add(library.stream, "a product of cuBLAS", [run, p] { run(p); });
   return SUCCESS;
 }
@@ -121,13 +134,28 @@ Matrix matrix(const void *first, int operation, int ld, long long stride) {
 
 } // namespace
 
-CUBLAS int cublasCreate_v2(void **handle) { return *handle = new Library, SUCCESS; }
-CUBLAS int cublasDestroy_v2(void *handle) { return delete static_cast<Library *>(handle), SUCCESS; }
+CUBLAS int cublasCreate_v2(void **handle) {
+  if (card::current_card() < 0) return NOT_INITIALIZED;
+  if (card::wait_for_card() != 0) return INTERNAL_ERROR;
+  return *handle = new Library, SUCCESS;
+}
+CUBLAS int cublasDestroy_v2(void *handle) {
+  if (card::wait_for_card() != 0) return INTERNAL_ERROR;
+  Library *library = static_cast<Library *>(handle);
+  for (uintptr_t address : library->own) card::take_back(address);
+  return delete library, SUCCESS;
+}
+// What it was given to work in was given for the stream before.
 CUBLAS int cublasSetStream_v2(void *handle, void *stream) {
-  return static_cast<Library *>(handle)->stream = stream, SUCCESS;
+  Library *library = static_cast<Library *>(handle);
+  return library->stream = stream, library->given = false, SUCCESS;
 }
 CUBLAS int cublasSetMathMode(void *, int) { return SUCCESS; }
-CUBLAS int cublasSetWorkspace_v2(void *, void *, size_t) { return SUCCESS; }
+CUBLAS int cublasSetWorkspace_v2(void *handle, void *memory, size_t) {
+  Library *library = static_cast<Library *>(handle);
+  if (reinterpret_cast<uintptr_t>(memory) % 256 != 0) return INVALID_VALUE;
+  return library->given = card::reaches(library->card, memory), SUCCESS;
+}
 CUBLAS int cublasGetVersion_v2(void *, int *version) { return *version = 130000, SUCCESS; }
 CUBLAS int cublasGetProperty(int which, int *value) { return *value = which == 0 ? 13 : 0, SUCCESS; }
 

@@ -1,5 +1,6 @@
 // The driver's functions, as libcuda.so.1 has them. Names and types are those of NVIDIA's cuda.h.
 #include "../emulate.h"
+#include "pools.h"
 #include "streams.h"
 
 using namespace card;
@@ -15,9 +16,6 @@ namespace {
 constexpr const char *NAME = "Sconce's emulated card (a CPU)";
 constexpr int VERSION = 13000;
 constexpr size_t SHARED = 48 << 10, SHARED_ON_REQUEST = 227 << 10;
-
-// Cards, which are as many as this says: one by default.
-constexpr int MOST_CARDS = 8;
 
 bool initialized = false;
 int contexts[MOST_CARDS];
@@ -35,17 +33,34 @@ void check_device(Device device) {
   check(device >= 0 && device < cards(), INVALID_DEVICE);
 }
 
+// What a call needs that has to do with a stream, or with memory.
+template <typename Call> int in_context(const char *function, Call call) {
+  return answer([&] {
+    if (current == nullptr) fprintf(stderr, "emulated card: %s by a thread without a context\n", function);
+    check(current != nullptr, INVALID_CONTEXT);
+    call();
+  });
+}
+#define IN_CONTEXT(...) in_context(__func__, [&] __VA_ARGS__)
+
+using Sizes = std::vector<size_t>;
+
+// What a PTX says of a kernel: its parameters, the threads that a block may have, and what it declares to share.
+struct Entry {
+  Sizes parameters;
+  size_t threads = 1024, shared = 0;
+};
+
 // A kernel of a PTX, or rather of the source that it was made of.
 struct Function {
   std::string name;
   const emulate::Kernel *kernel;
+  Entry entry;
   size_t shared = SHARED;
 };
 
-using Sizes = std::vector<size_t>;
-
 struct Module {
-  std::map<std::string, Sizes> entries;
+  std::map<std::string, Entry> entries;
   std::map<std::string, Function> functions;
 };
 
@@ -87,6 +102,34 @@ Sizes sizes_of(const std::string &parameters) {
   return sizes;
 }
 
+// The number behind `mark`, or of each of them their product, up to `;` or a new line.
+size_t product_after(const std::string &text, const std::string &mark, size_t otherwise) {
+  size_t at = text.find(mark);
+  if (at == std::string::npos) return otherwise;
+  size_t product = 1;
+  for (at += mark.size(); at < text.size() && text[at] != '\n';) {
+    size_t read = 0;
+    product *= std::stoul(text.substr(at), &read);
+    at = text.find(',', at + read);
+    if (at != std::string::npos) at++;
+  }
+  return product;
+}
+
+// What is declared as shared, by name, such as `.shared .align 4 .b8 name[1024];`.
+std::map<std::string, size_t> shared_in(const std::string &text) {
+  std::map<std::string, size_t> found;
+  const std::string mark = ".shared .align ";
+  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) {
+    const size_t type = text.find(" .", at + mark.size()), name = text.find(' ', type + 1) + 1;
+    const size_t open = text.find('[', name), end = text.find(';', name);
+    const size_t bits = std::stoul(text.substr(type + 3));
+    const size_t count = open < end && text[open + 1] != ']' ? std::stoul(text.substr(open + 1)) : 0;
+    found[text.substr(name, std::min(open, end) - name)] = bits / 8 * count;
+  }
+  return found;
+}
+
 Module *read(const std::string &ptx) {
   if (ptx.find(".version") == std::string::npos || ptx.find(".target") == std::string::npos) {
     fprintf(stderr, "emulated card: a module that is no PTX\n");
@@ -96,8 +139,12 @@ Module *read(const std::string &ptx) {
   auto module = std::make_unique<Module>();
   for (size_t at = ptx.find(mark); at != std::string::npos; at = ptx.find(mark, at)) {
     at += mark.size();
-    const size_t open = ptx.find('(', at), close = ptx.find(')', open);
-    module->entries[ptx.substr(at, open - at)] = sizes_of(ptx.substr(open, close - open));
+    const size_t open = ptx.find('(', at), close = ptx.find(')', open), body = ptx.find('{', close);
+    const std::string text = ptx.substr(body, ptx.find(mark, body) - body);
+    Entry &entry = module->entries[ptx.substr(at, open - at)];
+    entry.parameters = sizes_of(ptx.substr(open, close - open));
+    entry.threads = product_after(ptx.substr(close, body - close), ".maxntid ", 1024);
+    for (const auto &[name, bytes] : shared_in(text)) entry.shared += bytes;
   }
   return module.release();
 }
@@ -114,9 +161,9 @@ Function &function_of(Module &module, const std::string &name) {
   const auto kernel = emulate::kernels().find(name);
   if (kernel == emulate::kernels().end())
     die("%s is in a PTX, but not among the kernels of bin/emulated-card", name.c_str());
-  if (sizes_of(kernel->second) != entry->second)
+  if (sizes_of(kernel->second) != entry->second.parameters)
     die("%s takes other parameters in its PTX than in its source (to mend it: bin/cuda-kernels)", name.c_str());
-  return module.functions.emplace(name, Function{name, &kernel->second}).first->second;
+  return module.functions.emplace(name, Function{name, &kernel->second, entry->second}).first->second;
 }
 
 // A launch's arguments, which the driver copies when it is asked for.
@@ -140,7 +187,11 @@ void launch(Function &function, dim3 grid, dim3 block, size_t shared, Handle han
   check(grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x <= INT_MAX && grid.y <= HIGHEST && grid.z <= HIGHEST,
         INVALID_VALUE);
   const size_t threads = size_t(block.x) * block.y * block.z;
-  check(threads > 0 && threads <= 1024 && block.z <= 64 && shared <= function.shared, INVALID_VALUE);
+  const Entry &entry = function.entry;
+  check(threads > 0 && threads <= entry.threads && block.z <= 64, INVALID_VALUE);
+  check(entry.shared + shared <= function.shared, INVALID_VALUE);
+  const Stream &on = stream(handle);
+  check(&on == &legacy || on.card == current_card(), INVALID_HANDLE);
   auto run = [&function, grid, block, shared, copies = copied(function, arguments)]() mutable {
     std::vector<void *> pointers;
     for (auto &copy : copies) pointers.push_back(copy.data());
@@ -192,7 +243,7 @@ template <typename T> void fill(Pointer to, T value, size_t count, Stream &strea
 
 // What has no stream is done in the one of all, and waited for.
 template <typename Call> int at_once(Call call) {
-  return answer([&] {
+  return in_context("a copy", [&] {
     nothing_captured();
     call(legacy);
     wait_for(legacy);
@@ -339,26 +390,46 @@ DRIVER int cuCtxGetCurrent(Handle *handle) { return *handle = current, SUCCESS; 
 DRIVER int cuCtxSetFlags(unsigned) { return SUCCESS; }
 DRIVER int cuCtxGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -5, SUCCESS; }
 DRIVER int cuCtxSynchronize() {
-  return answer([] {
-    nothing_captured();
+  return IN_CONTEXT({
+    none_of_card_captured(current_card());
     wait_for_all();
   });
 }
 
+int card::current_card() { return current ? int(static_cast<int *>(current) - contexts) : -1; }
+
+int card::wait_for_card() { return cuCtxSynchronize(); }
+
+uintptr_t card::lend(size_t bytes) {
+  uintptr_t address = 0;
+  answer([&] { address = allocate(bytes, nullptr); });
+  return address;
+}
+
+void card::take_back(uintptr_t address) {
+  answer([&] { memory::forget(address); });
+}
+
+bool card::reaches(int card, const void *address) {
+  std::lock_guard guard(lock);
+  const memory::Allocation *a = memory::around(reinterpret_cast<uintptr_t>(address), 0);
+  return a && (!a->pool || a->pool->card == card || a->pool->others.count(card));
+}
+
 DRIVER int cuMemGetInfo_v2(size_t *free, size_t *total) {
-  return answer([&] {
+  return IN_CONTEXT({
     *total = memory::total();
     *free = *total - memory::used();
   });
 }
 DRIVER int cuMemAlloc_v2(Pointer *pointer, size_t bytes) {
-  return answer([&] {
+  return IN_CONTEXT({
     nothing_captured();
     *pointer = allocate(bytes, nullptr);
   });
 }
 DRIVER int cuMemFree_v2(Pointer pointer) {
-  return answer([&] {
+  return IN_CONTEXT({
     nothing_captured();
     wait_for_all();
     if (pointer != 0) release(pointer, legacy), wait_for(legacy);
@@ -366,21 +437,24 @@ DRIVER int cuMemFree_v2(Pointer pointer) {
 }
 // Of nothing it is null, where cuMemAlloc fails.
 DRIVER int cuMemAllocAsync(Pointer *pointer, size_t bytes, Handle handle) {
-  return answer([&] { *pointer = bytes == 0 ? 0 : allocate(bytes, stream(handle)); });
+  return IN_CONTEXT({
+    check(bytes > 0 || !stream(handle).capture, INVALID_VALUE);
+    *pointer = bytes == 0 ? 0 : allocate(bytes, stream(handle));
+  });
 }
 DRIVER int cuMemFreeAsync(Pointer pointer, Handle handle) {
-  return answer([&] {
+  return IN_CONTEXT({
     if (pointer != 0) release(pointer, stream(handle));
   });
 }
 DRIVER int cuMemHostAlloc(void **pointer, size_t bytes, unsigned) {
-  return answer([&] {
+  return IN_CONTEXT({
     nothing_captured();
     *pointer = memory::pin(bytes);
   });
 }
 DRIVER int cuMemFreeHost(void *pointer) {
-  return answer([&] {
+  return IN_CONTEXT({
     nothing_captured();
     wait_for_all();
     memory::unpin(pointer);
@@ -400,69 +474,67 @@ DRIVER int cuMemsetD8_v2(Pointer to, unsigned char value, size_t count) {
   return at_once([&](Stream &stream) { fill(to, value, count, stream); });
 }
 DRIVER int cuMemcpyHtoDAsync_v2(Pointer to, const void *from, size_t bytes, Handle handle) {
-  return answer([&] { copy_there(to, from, bytes, stream(handle)); });
+  return IN_CONTEXT({ copy_there(to, from, bytes, stream(handle)); });
 }
 DRIVER int cuMemcpyDtoHAsync_v2(void *to, Pointer from, size_t bytes, Handle handle) {
-  return answer([&] { copy_back(to, from, bytes, stream(handle)); });
+  return IN_CONTEXT({ copy_back(to, from, bytes, stream(handle)); });
 }
 DRIVER int cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, Handle handle) {
-  return answer([&] { copy_within(to, from, bytes, stream(handle)); });
+  return IN_CONTEXT({ copy_within(to, from, bytes, stream(handle)); });
 }
 DRIVER int cuMemsetD8Async(Pointer to, unsigned char value, size_t count, Handle handle) {
-  return answer([&] { fill(to, value, count, stream(handle)); });
+  return IN_CONTEXT({ fill(to, value, count, stream(handle)); });
 }
 DRIVER int cuMemsetD32Async(Pointer to, unsigned value, size_t count, Handle handle) {
-  return answer([&] { fill(to, value, count, stream(handle)); });
+  return IN_CONTEXT({ fill(to, value, count, stream(handle)); });
 }
 
 DRIVER int cuStreamCreate(Handle *handle, unsigned flags) {
-  return answer([&] { make(streams, handle, new Stream{(flags & 1) == 0}); });
+  return IN_CONTEXT({ make(streams, handle, new Stream{(flags & 1) == 0, current_card()}); });
 }
 DRIVER int cuStreamCreateWithPriority(Handle *handle, unsigned flags, int) { return cuStreamCreate(handle, flags); }
 DRIVER int cuStreamDestroy_v2(Handle handle) {
-  return answer([&] {
+  return IN_CONTEXT({
     Stream &gone = stream(handle);
     check(&gone != &legacy, INVALID_HANDLE);
-    wait_for(gone);
-    // Events may still name it.
-    streams.erase(&gone);
+    end_stream(gone);
   });
 }
 DRIVER int cuStreamSynchronize(Handle handle) {
-  return answer([&] { wait_for(stream(handle)); });
+  return IN_CONTEXT({ wait_for(stream(handle)); });
 }
 DRIVER int cuStreamQuery(Handle handle) {
-  return answer([&] {
+  return IN_CONTEXT({
     Stream &asked = stream(handle);
     not_captured(asked);
     check(asked.done == asked.added, NOT_READY);
   });
 }
 DRIVER int cuStreamWaitEvent(Handle handle, Handle event, unsigned) {
-  return answer([&] { wait_for(stream(handle), known(events, event)); });
+  return IN_CONTEXT({ wait_for(stream(handle), known(events, event)); });
 }
 DRIVER int cuLaunchHostFunc(Handle handle, void (*call)(void *), void *data) {
-  return answer([&] { add(stream(handle), "a call of the host", [=] { call(data); }); });
+  return IN_CONTEXT({ add(stream(handle), "a call of the host", [=] { call(data); }); });
 }
 
 DRIVER int cuEventCreate(Handle *handle, unsigned) {
-  return answer([&] { make(events, handle, new Event); });
+  return IN_CONTEXT({ make(events, handle, new Event); });
 }
 DRIVER int cuEventDestroy_v2(Handle handle) {
-  return answer([&] { destroy(events, handle); });
+  return IN_CONTEXT({ destroy(events, handle); });
 }
 DRIVER int cuEventRecord(Handle handle, Handle on) {
-  return answer([&] { record(known(events, handle), stream(on)); });
+  return IN_CONTEXT({ record(known(events, handle), stream(on)); });
 }
 DRIVER int cuEventSynchronize(Handle handle) {
-  return answer([&] {
+  return IN_CONTEXT({
     Event &event = known(events, handle);
     check(!event.captured, CAPTURED_EVENT);
     if (event.stream) run_until(*event.stream, event.position);
   });
 }
 DRIVER int cuEventQuery(Handle handle) {
-  return answer([&] {
+  return IN_CONTEXT({
     Event &event = known(events, handle);
     check(!event.captured, CAPTURED_EVENT);
     check(!event.stream || event.stream->done >= event.position, NOT_READY);
@@ -470,7 +542,7 @@ DRIVER int cuEventQuery(Handle handle) {
 }
 // Of the emulation, which says nothing of a card.
 DRIVER int cuEventElapsedTime_v2(float *milliseconds, Handle first, Handle second) {
-  return answer([&] {
+  return IN_CONTEXT({
     Event &from = known(events, first), &to = known(events, second);
     check(from.passed && to.passed, INVALID_HANDLE);
     check(*from.passed >= 0 && *to.passed >= 0, NOT_READY);
@@ -482,7 +554,7 @@ DRIVER int cuEventElapsedTime(float *milliseconds, Handle first, Handle second) 
 }
 
 DRIVER int cuModuleLoadData(Handle *handle, const void *image) {
-  return answer([&] {
+  return IN_CONTEXT({
     nothing_captured();
     make(modules, handle, read(static_cast<const char *>(image)));
   });
@@ -491,24 +563,24 @@ DRIVER int cuModuleLoadDataEx(Handle *handle, const void *image, unsigned, int *
   return cuModuleLoadData(handle, image);
 }
 DRIVER int cuModuleUnload(Handle handle) {
-  return answer([&] {
+  return IN_CONTEXT({
     nothing_captured();
     wait_for_all();
     destroy(modules, handle);
   });
 }
 DRIVER int cuModuleGetFunction(Handle *function, Handle module, const char *name) {
-  return answer([&] { *function = &function_of(known(modules, module), name); });
+  return IN_CONTEXT({ *function = &function_of(known(modules, module), name); });
 }
 DRIVER int cuFuncGetAttribute(int *value, int attribute, Handle function) {
-  return answer([&] {
-    // Threads of a block, and bytes that it may share beside what it declares; the others are 0.
-    const int dynamic = int(static_cast<Function *>(function)->shared);
-    *value = attribute == 0 ? 1024 : attribute == 8 ? dynamic : 0;
+  return IN_CONTEXT({
+    const auto &[_, __, entry, dynamic] = *static_cast<Function *>(function);
+    // Threads of a block, bytes that it shares, and those that it may share beside them; the others are 0.
+    *value = attribute == 0 ? int(entry.threads) : attribute == 1 ? int(entry.shared) : attribute == 8 ? int(dynamic) : 0;
   });
 }
 DRIVER int cuFuncSetAttribute(Handle function, int attribute, int value) {
-  return answer([&] {
+  return IN_CONTEXT({
     if (attribute != 8) return;
     check(value >= 0 && size_t(value) <= SHARED_ON_REQUEST, INVALID_VALUE);
     static_cast<Function *>(function)->shared = std::max(SHARED, size_t(value));
@@ -528,7 +600,7 @@ DRIVER int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, Han
 DRIVER int cuLaunchKernel(Handle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                           unsigned block_y, unsigned block_z, unsigned shared, Handle stream, void **arguments,
                           void **extra) {
-  return answer([&] {
+  return IN_CONTEXT({
     check(extra == nullptr, NOT_SUPPORTED);
     launch(*static_cast<Function *>(function), {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, stream,
            arguments);
@@ -536,17 +608,17 @@ DRIVER int cuLaunchKernel(Handle function, unsigned grid_x, unsigned grid_y, uns
 }
 
 DRIVER int cuStreamBeginCapture_v2(Handle handle, int mode) {
-  return answer([&] {
+  return IN_CONTEXT({
     check(mode >= 0 && mode <= 2, INVALID_VALUE);
     begin(stream(handle), Mode(mode));
   });
 }
 DRIVER int cuStreamEndCapture(Handle handle, Handle *graph) {
   *graph = nullptr;
-  return answer([&] { make(graphs, graph, new std::shared_ptr<Graph>(end(stream(handle)))); });
+  return IN_CONTEXT({ make(graphs, graph, new std::shared_ptr<Graph>(end(stream(handle)))); });
 }
 DRIVER int cuStreamGetCaptureInfo(Handle handle, int *status, uint64_t *id) {
-  return answer([&] {
+  return IN_CONTEXT({
     const Stream &asked = stream(handle);
     *status = !asked.capture ? 0 : asked.capture->invalid ? 2 : 1;
     if (id && asked.capture) *id = asked.capture->id;
@@ -555,7 +627,7 @@ DRIVER int cuStreamGetCaptureInfo(Handle handle, int *status, uint64_t *id) {
 DRIVER int cuStreamIsCapturing(Handle handle, int *status) { return cuStreamGetCaptureInfo(handle, status, nullptr); }
 DRIVER int cuGraphInstantiateWithFlags(Handle *executable, Handle handle, unsigned long long flags) {
   constexpr unsigned long long FREES_ON_LAUNCH = 1, ON_CARD = 4, ALL = 15;
-  return answer([&] {
+  return IN_CONTEXT({
     const auto &graph = known(graphs, handle);
     check(flags <= ALL && !(flags & FREES_ON_LAUNCH && flags & ON_CARD), INVALID_VALUE);
     check(!(flags & ON_CARD), NOT_SUPPORTED);
@@ -566,19 +638,33 @@ DRIVER int cuGraphInstantiateWithFlags(Handle *executable, Handle handle, unsign
   });
 }
 DRIVER int cuGraphUpload(Handle executable, Handle handle) {
-  return answer([&] { known(executables, executable), stream(handle); });
+  return IN_CONTEXT({ provide(known(executables, executable), stream(handle)); });
 }
 DRIVER int cuGraphLaunch(Handle executable, Handle handle) {
-  return answer([&] { card::launch(known(executables, executable), stream(handle)); });
+  return IN_CONTEXT({ card::launch(known(executables, executable), stream(handle)); });
 }
 DRIVER int cuGraphExecDestroy(Handle handle) {
-  return answer([&] {
+  return IN_CONTEXT({
     known(executables, handle).graph->executables--;
     destroy(executables, handle);
   });
 }
 DRIVER int cuGraphDestroy(Handle handle) {
-  return answer([&] { destroy(graphs, handle); });
+  return IN_CONTEXT({ destroy(graphs, handle); });
+}
+DRIVER int cuDeviceGraphMemTrim(Device device) {
+  return answer([&] {
+    check_device(device);
+    trim_graphs(device);
+  });
+}
+DRIVER int cuDeviceGetGraphMemAttribute(Device device, int attribute, uint64_t *value) {
+  return answer([&] {
+    check_device(device);
+    // In use, or kept; not the most that ever was.
+    check(attribute == 0 || attribute == 2, NOT_SUPPORTED);
+    *value = of_graphs(device);
+  });
 }
 DRIVER int cuGraphGetNodes(Handle handle, Handle *nodes, size_t *count) {
   return answer([&] {

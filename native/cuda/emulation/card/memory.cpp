@@ -133,9 +133,9 @@ size_t total() {
   return size_t(megabytes ? atoll(megabytes) : 4096) << 20;
 }
 
-size_t used() { return in_use + pools::reserved(); }
+size_t used() { return in_use + pools::reserved() + pools::kept_for_graphs(); }
 
-static size_t rounded(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+size_t rounded(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 uintptr_t address_of(size_t bytes) {
   check(bytes > 0, INVALID_VALUE);
@@ -149,8 +149,11 @@ uintptr_t address_of(size_t bytes) {
 void give(uintptr_t address) {
   Allocation &a = at(address);
   check(!a.there, OUT_OF_MEMORY);
-  pools::take(a.pool, rounded(a.bytes));
-  if (a.pool == nullptr) in_use += rounded(a.bytes);
+  if (!a.of_graph) {
+    pools::take(a.pool, rounded(a.bytes));
+    if (a.pool == nullptr) in_use += rounded(a.bytes);
+    a.counted = true;
+  }
   a.there = true;
   protect(a, PROT_READ | PROT_WRITE);
   memset(reinterpret_cast<void *>(a.pages), UNWRITTEN, a.page_count * PAGE);
@@ -160,8 +163,11 @@ void take(uintptr_t address) {
   Allocation &a = at(address);
   if (!a.there) return;
   check_margins(a);
-  pools::put(a.pool, rounded(a.bytes));
-  if (a.pool == nullptr) in_use -= rounded(a.bytes);
+  if (a.counted) {
+    pools::put(a.pool, rounded(a.bytes));
+    if (a.pool == nullptr) in_use -= rounded(a.bytes);
+    a.counted = false;
+  }
   a.there = false;
   madvise(reinterpret_cast<void *>(a.pages), a.page_count * PAGE, MADV_DONTNEED);
   protect(a, PROT_NONE);

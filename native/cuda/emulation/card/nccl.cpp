@@ -8,12 +8,12 @@
 namespace {
 
 // As ncclResult_t, ncclDataType_t and ncclRedOp_t.
-enum { SUCCESS = 0, INVALID_ARGUMENT = 4 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 enum { FLOAT32 = 7 };
 enum { SUM = 0 };
 
 struct Team {
-  size_t cards;
+  std::vector<int> cards;
 };
 
 struct Communicator {
@@ -33,12 +33,17 @@ thread_local int depth = 0;
 thread_local std::map<std::shared_ptr<Team>, std::map<size_t, Part>> asked;
 
 void begin(const Team &team, const std::map<size_t, Part> &parts) {
-  if (parts.size() != team.cards)
-    card::die("a sum of %zu cards, of which %zu come: the others would wait for ever", team.cards, parts.size());
+  const size_t count = team.cards.size();
+  if (parts.size() != count)
+    card::die("a sum of %zu cards, of which %zu come: the others would wait for ever", count, parts.size());
   std::vector<Part> all;
   std::vector<void *> streams;
   for (const auto &[_, part] : parts) {
     if (part.count != parts.begin()->second.count) card::die("a sum of parts of different lengths");
+    // Cards of one process read each other's memory where it lies.
+    for (int card : team.cards)
+      if (!card::reaches(card, part.from) || !card::reaches(card, part.to))
+        card::die("a part of a sum lies where card %d may not read", card);
     all.push_back(part);
     streams.push_back(part.stream);
   }
@@ -55,9 +60,11 @@ void begin(const Team &team, const std::map<size_t, Part> &parts) {
 
 NCCL int ncclGetVersion(int *version) { return *version = 23000, SUCCESS; }
 
-NCCL int ncclCommInitAll(void **communicators, int count, const int *) {
+NCCL int ncclCommInitAll(void **communicators, int count, const int *cards) {
   if (count < 1) return INVALID_ARGUMENT;
-  auto team = std::make_shared<Team>(Team{size_t(count)});
+  std::vector<int> all(cards, cards + count);
+  if (std::set<int>(all.begin(), all.end()).size() != all.size()) return INVALID_USAGE;
+  auto team = std::make_shared<Team>(Team{all});
   for (int i = 0; i < count; i++) communicators[i] = new Communicator{team, size_t(i)};
   return SUCCESS;
 }

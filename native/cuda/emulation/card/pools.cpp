@@ -14,11 +14,21 @@ namespace {
 // What a pool takes at a time.
 constexpr size_t CHUNK = 2 << 20;
 
-Pool standard{0};
-// Cards have their memory together, and so what was chosen last.
-Pool *chosen = &standard;
+// Cards have their memory together.
+Pool standard[MOST_CARDS], *chosen[MOST_CARDS];
 // Those that were destroyed stay until all of theirs is free.
-auto &all = *new std::set{&standard}, &destroyed = lasting<std::set<Pool *>>();
+auto &all = lasting<std::set<Pool *>>(), &destroyed = lasting<std::set<Pool *>>();
+
+[[maybe_unused]] const bool begun = [] {
+  for (int card = 0; card < MOST_CARDS; card++) {
+    standard[card].card = card;
+    chosen[card] = &standard[card];
+    all.insert(&standard[card]);
+  }
+  return true;
+}();
+
+void check_card(Device card) { check(card >= 0 && card < MOST_CARDS, INVALID_DEVICE); }
 
 Pool &known(Handle handle) {
   Pool *found = static_cast<Pool *>(handle);
@@ -29,13 +39,6 @@ Pool &known(Handle handle) {
 void trim(Pool &pool, size_t keep) { pool.reserved = std::min(pool.reserved, std::max(pool.used, keep)); }
 
 bool fits(size_t bytes) { return memory::used() + bytes <= memory::total(); }
-
-// Whoever wants memory gets what pools have and nobody uses.
-void make_room(size_t bytes) {
-  if (fits(bytes)) return;
-  for (Pool *pool : all) trim(*pool, 0);
-  check(fits(bytes), OUT_OF_MEMORY);
-}
 
 void end(Pool *pool) {
   all.erase(pool), destroyed.erase(pool);
@@ -53,7 +56,14 @@ template <typename T> T property(const char *properties, size_t offset) {
 
 namespace card::pools {
 
-Pool &current() { return *chosen; }
+Pool &current(int card) { return *chosen[card]; }
+
+// Whoever wants memory gets what pools have and nobody uses.
+void make_room(size_t bytes) {
+  if (fits(bytes)) return;
+  for (Pool *pool : all) trim(*pool, 0);
+  check(fits(bytes), OUT_OF_MEMORY);
+}
 
 size_t reserved() {
   size_t bytes = 0;
@@ -97,8 +107,9 @@ DRIVER int cuMemPoolCreate(Handle *handle, const char *properties) {
   return answer([&] {
     constexpr size_t TYPE = 0, PLACE = 8, DEVICE = 12, MOST = 24;
     const bool pinned = property<int>(properties, TYPE) == 1, on_card = property<int>(properties, PLACE) == 1;
-    check(pinned && on_card && property<int>(properties, DEVICE) >= 0, INVALID_VALUE);
-    Pool *pool = new Pool{property<size_t>(properties, MOST)};
+    const Device card = property<int>(properties, DEVICE);
+    check(pinned && on_card && card >= 0 && card < MOST_CARDS, INVALID_VALUE);
+    Pool *pool = new Pool{card, property<size_t>(properties, MOST)};
     all.insert(pool);
     *handle = pool;
   });
@@ -106,8 +117,8 @@ DRIVER int cuMemPoolCreate(Handle *handle, const char *properties) {
 DRIVER int cuMemPoolDestroy(Handle handle) {
   return answer([&] {
     Pool &gone = known(handle);
-    check(&gone != &standard, INVALID_VALUE);
-    if (chosen == &gone) chosen = &standard;
+    check(&gone != &standard[gone.card], INVALID_VALUE);
+    if (chosen[gone.card] == &gone) chosen[gone.card] = &standard[gone.card];
     gone.threshold = 0;
     destroyed.insert(&gone);
     if (gone.used == 0) end(&gone);
@@ -144,19 +155,40 @@ DRIVER int cuMemPoolSetAttribute(Handle handle, int attribute, uint64_t *value) 
 }
 DRIVER int cuDeviceGetDefaultMemPool(Handle *pool, Device device) {
   return answer([&] {
-    check(device >= 0, INVALID_DEVICE);
-    *pool = &standard;
+    check_card(device);
+    *pool = &standard[device];
   });
 }
 DRIVER int cuDeviceGetMemPool(Handle *pool, Device device) {
   return answer([&] {
-    check(device >= 0, INVALID_DEVICE);
-    *pool = chosen;
+    check_card(device);
+    *pool = chosen[device];
   });
 }
 DRIVER int cuDeviceSetMemPool(Device device, Handle pool) {
   return answer([&] {
-    check(device >= 0, INVALID_DEVICE);
-    chosen = &known(pool);
+    check_card(device);
+    check(known(pool).card == device, INVALID_VALUE);
+    chosen[device] = &known(pool);
+  });
+}
+
+// What a pool has only its own card may touch, unless others are named.
+DRIVER int cuMemPoolSetAccess(Handle handle, const int *descriptions, size_t count) {
+  return answer([&] {
+    constexpr int DEVICE = 1, READ_AND_WRITE = 3;
+    Pool &pool = known(handle);
+    for (const int *each = descriptions; count-- > 0; each += 3) {
+      check(each[0] == DEVICE && each[1] != pool.card, INVALID_VALUE);
+      check_card(each[1]);
+      if (each[2] == READ_AND_WRITE) pool.others.insert(each[1]);
+      else pool.others.erase(each[1]);
+    }
+  });
+}
+DRIVER int cuDeviceCanAccessPeer(int *can, Device card, Device other) {
+  return answer([&] {
+    check_card(card), check_card(other);
+    *can = card != other;
   });
 }

@@ -6,12 +6,15 @@
 namespace card {
 
 std::recursive_mutex lock;
-Stream &legacy = *new Stream{true};
+Stream &legacy = *new Stream{true, 0};
 std::set<Stream *> &streams = *new std::set{&legacy};
 
 namespace {
 
 auto &captures = lasting<std::set<Capture *>>();
+
+// What streams that are no more kept for graphs, by card.
+size_t left_of_graphs[MOST_CARDS] = {};
 
 // What a card's queue holds at most; who adds more waits.
 constexpr size_t DEPTH = 1024;
@@ -138,6 +141,53 @@ void nothing_captured() {
   }
 }
 
+void none_of_card_captured(int card) {
+  for (Capture *capture : captures)
+    if (capture->origin->card == card) spoil(*capture, CAPTURE_UNSUPPORTED);
+}
+
+uint64_t capture_of(void *handle) {
+  std::lock_guard guard(lock);
+  const Stream &asked = stream(handle);
+  return asked.capture ? asked.capture->id : 0;
+}
+
+size_t of_graphs(int card) {
+  size_t bytes = left_of_graphs[card];
+  for (const Stream *stream : streams) bytes += stream->card == card ? stream->of_graphs : 0;
+  return bytes;
+}
+
+size_t pools::kept_for_graphs() {
+  size_t bytes = 0;
+  for (int card = 0; card < MOST_CARDS; card++) bytes += of_graphs(card);
+  return bytes;
+}
+
+void provide(Executable &executable, Stream &stream) {
+  const size_t most = executable.graph->most;
+  if (most <= stream.of_graphs) return;
+  size_t &left = left_of_graphs[stream.card];
+  const size_t more = most - stream.of_graphs, again = std::min(more, left);
+  pools::make_room(more - again);
+  left -= again;
+  stream.of_graphs = most;
+}
+
+void end_stream(Stream &gone) {
+  wait_for(gone);
+  left_of_graphs[gone.card] += gone.of_graphs;
+  // Events may still name it.
+  streams.erase(&gone);
+}
+
+// What is played, or waits for that, keeps its memory.
+void trim_graphs(int card) {
+  left_of_graphs[card] = 0;
+  for (Stream *stream : streams)
+    if (stream->card == card && stream->done == stream->added) stream->of_graphs = 0;
+}
+
 void record(Event &event, Stream &stream) {
   event.captured = stream.capture != nullptr;
   event.capture = stream.capture;
@@ -201,6 +251,7 @@ Graph::~Graph() {
 
 void launch(Executable &executable, Stream &stream) {
   check(!stream.capture, CAPTURE_UNSUPPORTED);
+  provide(executable, stream);
   const auto graph = executable.graph;
   for (uintptr_t address : graph->kept) {
     memory::Allocation &a = memory::at(address);
@@ -234,11 +285,12 @@ uintptr_t allocate(size_t bytes, Pool *pool) {
 }
 
 uintptr_t allocate(size_t bytes, Stream &stream) {
-  if (!stream.capture) return allocate(bytes, &pools::current());
+  if (!stream.capture) return allocate(bytes, &pools::current(stream.card));
   const uintptr_t address = memory::address_of(bytes);
   memory::at(address).of_graph = true;
   add(stream, "an allocation", [address] { memory::give(address); });
   Graph &graph = *stream.capture->graph;
+  graph.most = std::max(graph.most, graph.bytes += memory::rounded(bytes));
   graph.memory.push_back(address);
   graph.kept.push_back(address);
   return address;
@@ -253,6 +305,7 @@ void release(uintptr_t address, Stream &stream) {
     check(found != kept.end(), INVALID_VALUE);
     add(stream, "a free", [address] { memory::take(address); });
     kept.erase(found);
+    stream.capture->graph->bytes -= memory::rounded(a.bytes);
   } else {
     // What a graph has stays its own.
     add(stream, "a free", [address] {

@@ -7,7 +7,8 @@
 use candle_core::{DType, Device, Tensor};
 use sconce_core::backbone::{Context, State};
 use sconce_core::device::{Graph, Uploads};
-use sconce_core::ops::{card, tensor};
+use sconce_core::ops::card::{self, Intake};
+use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, Placed};
 use sconce_core::spec::HeadsKind;
 use sconce_core::{Error, Result};
@@ -17,7 +18,8 @@ use crate::loss::{Denominators, Sums};
 
 /// A step of batches of one shape.
 pub(super) struct Recorded {
-    graph: Graph,
+    /// None where the card did not let it be recorded.
+    graph: Option<Graph>,
     shape: [usize; 2],
     buffers: Buffers,
     uploads: Uploads,
@@ -27,6 +29,7 @@ pub(super) struct Recorded {
 
 struct Buffers {
     words: Tensor,
+    intake: Intake,
     placed: Placed,
     /// u16, as bytes in whole words.
     labels: Tensor,
@@ -50,6 +53,7 @@ impl Stepper {
     pub fn records(&self, x: Examples<'_>) -> bool {
         let (batch, time) = (x.frames.batch, x.frames.time);
         let same = |recorded: &Recorded| recorded.shape == [batch, time];
+        let refused = |recorded: &Recorded| same(recorded) && recorded.graph.is_none();
         let whole = |each: Option<usize>, all: usize| each.is_none_or(|each| each >= all);
         self.policy.device().is_cuda()
             && self.policy.spec().heads.kind == HeadsKind::Independent
@@ -60,6 +64,7 @@ impl Stepper {
             && whole(self.unroll.truncate_bptt, time)
             && whole(self.unroll.micro_batch, batch)
             && self.learned == 0.0
+            && !self.recorded.as_ref().is_some_and(refused)
             && (self.pending.is_empty() || self.recorded.as_ref().is_some_and(same))
             && x.weights.iter().any(|weight| *weight != 0.0)
     }
@@ -104,7 +109,9 @@ impl Stepper {
         denominators: &Denominators,
         numbers: [f64; 3],
     ) -> Result<Option<State>> {
-        let Recorded { graph, buffers, uploads, gradients, .. } = recorded;
+        let Recorded { graph: Some(graph), buffers, uploads, gradients, .. } = recorded else {
+            return Err(Error::not_found("a recorded step"));
+        };
         uploads.send(&self.words(x)?, &buffers.words)?;
         buffers.set(state, draw, self.unroll.carry)?;
         self.loss_there(buffers)?.prepare(&denominators.numbers())?;
@@ -204,11 +211,15 @@ impl Stepper {
         let device = self.policy.device();
         let before = self.policy.zero_state(frames.batch)?.hand_on()?;
         let sums = 3 * self.policy.spec().heads.parts.len();
+        let labels = Tensor::zeros(x.labels.len().div_ceil(2) * 4, DType::U8, device)?;
+        let weights = Tensor::zeros(x.weights.len(), DType::F32, device)?;
+        let tensors: Vec<&Tensor> = placed.tensors().chain([&labels, &weights]).collect();
         Ok(Buffers {
             words: Tensor::zeros(words, DType::U32, device)?,
+            intake: Intake::new(0, &[], &tensors, 0)?,
             placed,
-            labels: Tensor::zeros(x.labels.len().div_ceil(2) * 4, DType::U8, device)?,
-            weights: Tensor::zeros(x.weights.len(), DType::F32, device)?,
+            labels,
+            weights,
             after: before.hand_on()?,
             before,
             counter: Tensor::zeros(1, DType::I64, device)?,
@@ -218,10 +229,10 @@ impl Stepper {
 
     /// Forward, loss and backward: the gradient of each weight, in the order of their names.
     fn gradients(&self, buffers: &Buffers, [_, time]: [usize; 2]) -> Result<Vec<Tensor>> {
-        let Buffers { words, placed, labels, weights, before, after, counter, .. } = buffers;
-        placed.take(words, 0)?;
-        card::copy_words(words, placed.len(), labels)?;
-        card::copy_words(words, placed.len() + labels.elem_count() / 4, weights)?;
+        let Buffers { words, intake, placed, labels, weights, before, after, counter, .. } =
+            buffers;
+        // SAFETY: it moves nothing but words.
+        unsafe { intake.take(words, None) }?;
         let mut context = Context::training(self.seed, 0).chunk(time, 0, time).from_window(0);
         if !self.unroll.carry {
             context = context.forgetting();

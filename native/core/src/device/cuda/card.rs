@@ -3,13 +3,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use candle_core::cuda_backend::cudarc::driver::sys::CUstreamCaptureStatus;
+use candle_core::cuda_backend::cudarc::cublas::sys::cublasSetWorkspace_v2;
+use candle_core::cuda_backend::cudarc::driver::sys::{CUdeviceptr, CUstreamCaptureStatus};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, DevicePtr, result,
 };
-use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
+use candle_core::cuda_backend::{CudaDevice, CudaStorageSlice, WrapErr};
 use candle_core::{Device, DeviceLocation, Storage, Tensor};
 
 use super::pool::Pool;
@@ -19,6 +20,9 @@ use crate::{Error, Result};
 
 /// Bytes that a card with something of ours on it keeps beside that, for what a decision takes and gives back.
 const CACHE: u64 = 256 << 20;
+
+/// What cuBLAS works in, at most: as much as it would take itself, and a thousandth of a card.
+const WORKSPACE: usize = 32 << 20;
 
 /// A card, its memory and all streams on it.
 ///
@@ -32,8 +36,64 @@ pub struct Card {
     context: Arc<CudaContext>,
     /// None of a card whose driver has no pools.
     pool: Mutex<Option<Pool>>,
-    streams: Mutex<Vec<Weak<CudaStream>>>,
+    streams: Mutex<Vec<Owned>>,
     caching: AtomicUsize,
+    /// Whoever records work holds it, and whoever does what waits for all of the card, as libraries do when they begin
+    /// and end: that would spoil what is recorded. Nobody who has another of these locks waits for it.
+    quiet: Mutex<()>,
+}
+
+/// A stream and what libraries have of it. Once nothing of its owner's is left, whoever opens the card next owns it:
+/// libraries and kernels are there already.
+struct Owned {
+    device: CudaDevice,
+    /// How many hold the stream where nobody owns it.
+    alone: usize,
+    _workspace: Workspace,
+}
+
+impl Owned {
+    /// All work on it is in the order of one stream, which cannot be recorded by one who is gone.
+    fn new(context: &Arc<CudaContext>) -> candle_core::Result<Self> {
+        let device = CudaDevice::new_with_stream(context.ordinal())?;
+        // SAFETY: as above.
+        unsafe { device.disable_event_tracking() };
+        let _workspace = Workspace::of(&device, context)?;
+        let alone = Arc::strong_count(&device.cuda_stream()) - 1;
+        Ok(Owned { device, alone, _workspace })
+    }
+
+    fn is_free(&self) -> bool {
+        Arc::strong_count(&self.device.cuda_stream()) - 1 == self.alone
+    }
+}
+
+/// Memory in which cuBLAS works. Without it it would take more for each graph that has products.
+struct Workspace {
+    first: CUdeviceptr,
+    context: Arc<CudaContext>,
+}
+
+impl Workspace {
+    fn of(device: &CudaDevice, context: &Arc<CudaContext>) -> candle_core::Result<Self> {
+        let bytes = (context.total_mem().w()? / 1024).min(WORKSPACE);
+        context.bind_to_thread().w()?;
+        // SAFETY: nobody reads it before it is written.
+        let first = unsafe { result::malloc_sync(bytes) }.w()?;
+        let workspace = Workspace { first, context: context.clone() };
+        let handle = *device.cublas_handle().handle();
+        // SAFETY: the handle ends before it, and is used in the order of its stream.
+        unsafe { cublasSetWorkspace_v2(handle, first as *mut _, bytes) }.result().w()?;
+        Ok(workspace)
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        let _ = self.context.bind_to_thread();
+        // SAFETY: nobody works in it any more.
+        let _ = unsafe { result::free_sync(self.first) };
+    }
 }
 
 static CARDS: Mutex<Vec<Arc<Card>>> = Mutex::new(Vec::new());
@@ -69,24 +129,53 @@ impl Card {
             pool: Mutex::default(),
             streams: Mutex::default(),
             caching: AtomicUsize::new(0),
+            quiet: Mutex::default(),
         });
         cards.push(card.clone());
         Ok(card)
     }
 
-    /// Another stream on it, on which all work of whoever owns it is done in order.
+    /// A stream on it, on which all work of whoever owns it is done in order.
     pub fn device(&self) -> Result<Device> {
         self.limit()?;
-        let device = Device::new_cuda_with_stream(self.ordinal)?;
-        if let Device::Cuda(card) = &device {
-            // SAFETY: all work on what this device has is in the order of one stream.
-            unsafe { card.disable_event_tracking() };
-            let mut streams = lock(&self.streams);
-            streams.retain(|stream| stream.strong_count() > 0);
-            streams.push(Arc::downgrade(&card.cuda_stream()));
-        }
+        let device = match self.free() {
+            Some(device) => device,
+            None => self.another()?,
+        };
         self.keep();
+        Ok(Device::Cuda(device))
+    }
+
+    /// One that nobody owns any more.
+    fn free(&self) -> Option<CudaDevice> {
+        let streams = lock(&self.streams);
+        let device = streams.iter().find(|one| one.is_free())?.device.clone();
+        // What went wrong in the end is not its next owner's.
+        let _ = device.cuda_stream().context().check_err();
+        Some(device)
+    }
+
+    fn another(&self) -> candle_core::Result<CudaDevice> {
+        let _quiet = lock(&self.quiet);
+        let another = Owned::new(&self.context)?;
+        let device = another.device.clone();
+        lock(&self.streams).push(another);
         Ok(device)
+    }
+
+    /// Ends streams that nobody owns, but for one, of which it waits for what its owner left.
+    fn retire(&self) {
+        let mut free: Vec<Owned> =
+            lock(&self.streams).extract_if(.., |one| one.is_free()).collect();
+        if let Some(one) = free.pop() {
+            let _ = one.device.cuda_stream().synchronize();
+            lock(&self.streams).push(one);
+        }
+        if !free.is_empty() {
+            let _quiet = lock(&self.quiet);
+            let _ = self.context.bind_to_thread();
+            drop(free);
+        }
     }
 
     /// Makes its pool, or another one of a budget that has changed, where nothing of the one before is in use.
@@ -106,15 +195,16 @@ impl Card {
     }
 
     fn make_pool(&self, budget: Option<u64>) -> candle_core::Result<()> {
+        match &*lock(&self.pool) {
+            Some(pool) if pool.budget() == budget => return Ok(()),
+            _ => (),
+        }
+        self.wait();
         let mut pool = lock(&self.pool);
-        if let Some(pool) = &*pool {
-            if pool.budget() == budget {
-                return Ok(());
-            }
-            self.wait();
-            if pool.used().w()? > 0 {
-                return Ok(());
-            }
+        if let Some(pool) = &*pool
+            && pool.used().w()? > 0
+        {
+            return Ok(());
         }
         *pool = Some(Pool::new(self.context.cu_device(), budget).w()?);
         Ok(())
@@ -132,7 +222,9 @@ impl Card {
 
     /// Waits for all work of ours. A stream whose work is kept as a graph has none.
     fn wait(&self) {
-        let streams: Vec<_> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
+        let _quiet = lock(&self.quiet);
+        let streams: Vec<_> =
+            lock(&self.streams).iter().map(|one| one.device.cuda_stream()).collect();
         let none = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         for stream in streams {
             if stream.capture_status().is_ok_and(|status| status == none) {
@@ -147,7 +239,7 @@ impl Card {
         if self.caching.load(Ordering::Acquire) > 0 {
             return u64::MAX;
         }
-        let empty = lock(&self.streams).iter().all(|stream| stream.strong_count() == 0);
+        let empty = lock(&self.streams).iter().all(Owned::is_free);
         if empty { 0 } else { ledger::kept(self.ordinal).total() + CACHE }
     }
 
@@ -160,6 +252,7 @@ impl Card {
 
     /// Gives back what nobody will want again, once something has left the card.
     fn settle(&self) {
+        self.retire();
         self.keep();
         let keep = self.kept();
         let reserved = lock(&self.pool).as_ref().and_then(|pool| pool.reserved().ok());
@@ -169,6 +262,22 @@ impl Card {
                 let _ = pool.trim(keep);
             }
         }
+    }
+
+    /// Gives back what was freed and a graph is not made of, if that is much.
+    fn make_room(&self) {
+        if let Some(pool) = &*lock(&self.pool) {
+            let _ = pool.trim_own(ledger::kept(self.ordinal).total() + CACHE);
+        }
+    }
+
+    fn within_budget(&self) -> bool {
+        let pool = lock(&self.pool);
+        let Some((pool, budget)) = pool.as_ref().and_then(|pool| Some((pool, pool.budget()?)))
+        else {
+            return true;
+        };
+        pool.reserved().is_ok_and(|bytes| bytes <= budget)
     }
 
     fn release(&self) -> candle_core::Result<u64> {
@@ -222,6 +331,43 @@ pub fn shrink(device: &Device) {
     if let Some(card) = of_device(device) {
         let _ = card.release();
     }
+}
+
+/// Has what this thread asks of the driver from now on be of the card of a device: much of it is told in no other way,
+/// and candle says so only where it takes memory, launches or copies.
+pub fn attach(device: &Device) {
+    if let Some(card) = of_device(device) {
+        // What fails here fails for what follows.
+        let _ = card.context.bind_to_thread();
+    }
+}
+
+/// Records work on a device, whose memory is given back before. Meanwhile nobody waits for all of its card.
+pub(super) fn quietly<R>(device: &Device, work: impl FnOnce() -> R) -> R {
+    let card = of_device(device);
+    let _quiet = card.as_ref().map(|card| {
+        card.make_room();
+        lock(&card.quiet)
+    });
+    work()
+}
+
+/// Whether the card of a device has no more than it may.
+pub(super) fn within_budget(device: &Device) -> bool {
+    of_device(device).is_none_or(|card| card.within_budget())
+}
+
+/// Has cards reach each other's memory, as NCCL does where cards are one process's.
+pub(super) fn share(devices: &[Device]) -> candle_core::Result<()> {
+    let cards: Vec<_> = devices.iter().filter_map(of_device).collect();
+    for card in &cards {
+        let others = cards.iter().filter(|other| other.ordinal != card.ordinal);
+        let others: Vec<_> = others.map(|other| other.context.cu_device()).collect();
+        if let Some(pool) = &*lock(&card.pool) {
+            pool.open_to(&others).w()?;
+        }
+    }
+    Ok(())
 }
 
 /// Has the card of a device keep more beside what was entered in its ledger.

@@ -1,17 +1,20 @@
 //! Work on a card that is recorded once and played again.
 
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use candle_core::CudaDevice;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::CudaGraph;
 use candle_core::cuda_backend::cudarc::driver::sys::{
     CUgraphInstantiate_flags, CUstreamCaptureMode,
 };
 
+use candle_core::{CudaDevice, Device};
+
+use super::card::{attach, quietly, within_budget};
 use crate::error::panic_message;
 use crate::{Error, Result};
 
@@ -36,7 +39,7 @@ struct Keeper {
 unsafe impl Send for Graph {}
 
 /// A graph on its way from the thread that recorded it.
-struct Recorded(Result<CudaGraph>);
+struct Recorded(Result<Option<CudaGraph>>);
 
 // SAFETY: as for `Graph`.
 unsafe impl Send for Recorded {}
@@ -46,12 +49,16 @@ impl Graph {
     /// `work(true)` does on the card.
     ///
     /// What is recorded reads and writes memory that was there before, and nothing else outlives it; it reads nothing
-    /// back.
-    pub fn record(card: &CudaDevice, work: impl FnMut(bool) -> Result<()> + Send) -> Result<Self> {
+    /// back. None of work that was done, but that the card did not let be recorded ([`refusals`]).
+    pub fn record(
+        card: &CudaDevice,
+        work: impl FnMut(bool) -> Result<()> + Send,
+    ) -> Result<Option<Self>> {
         let (told, recorded) = channel();
         let (end, ended) = channel::<()>();
         let card = card.clone();
         let keep = move || {
+            attach(&Device::Cuda(card.clone()));
             let recorded = catch_unwind(AssertUnwindSafe(|| record(&card, work)));
             let recorded = recorded.unwrap_or_else(|payload| {
                 Err(Error::Panic { message: panic_message(payload.as_ref()) })
@@ -68,8 +75,13 @@ impl Graph {
         let Recorded(graph) = recorded.recv().map_err(|e| unavailable(e.to_string()))?;
         let keeper = Keeper { end, thread };
         match graph {
-            Ok(graph) => {
-                Ok(Graph { graph: ManuallyDrop::new(graph), keeper: ManuallyDrop::new(keeper) })
+            Ok(Some(graph)) => {
+                let graph = ManuallyDrop::new(graph);
+                Ok(Some(Graph { graph, keeper: ManuallyDrop::new(keeper) }))
+            }
+            Ok(None) => {
+                keeper.end();
+                Ok(None)
             }
             Err(error) => {
                 keeper.end();
@@ -86,7 +98,8 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: nobody sees them after this, and each is dropped once.
+        // SAFETY: nobody sees them after this, and each is dropped once. What is played of it just now is played to its
+        // end.
         let keeper = unsafe {
             ManuallyDrop::drop(&mut self.graph);
             ManuallyDrop::take(&mut self.keeper)
@@ -103,18 +116,43 @@ impl Keeper {
     }
 }
 
-fn record(card: &CudaDevice, mut work: impl FnMut(bool) -> Result<()>) -> Result<CudaGraph> {
+/// Why work of this process was not recorded, once for each.
+pub fn refusals() -> Vec<String> {
+    REFUSALS.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+static REFUSALS: Mutex<Vec<String>> = Mutex::new(vec![]);
+
+fn record(
+    card: &CudaDevice,
+    mut work: impl FnMut(bool) -> Result<()>,
+) -> Result<Option<CudaGraph>> {
     let _constants = card.enable_cuda_graph_htod_cache();
     work(false)?;
+    card.cuda_stream().synchronize().w()?;
+    let recorded = quietly(&Device::Cuda(card.clone()), || capture(card, || work(true)));
+    Ok(recorded
+        .inspect_err(|error| {
+            REFUSALS.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
+        })
+        .ok())
+}
+
+fn capture(card: &CudaDevice, work: impl FnOnce() -> Result<()>) -> Result<CudaGraph> {
     let stream = card.cuda_stream();
-    stream.synchronize().w()?;
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).w()?;
-    let worked = work(true);
-    // Whatever came of the work, the capture has to end.
+    let worked = catch_unwind(AssertUnwindSafe(work));
+    // Whatever came of the work, the capture has to end: also where what it freed then was refused.
+    let _ = stream.context().check_err();
     let graph = stream.end_capture(CUgraphInstantiate_flags(0));
-    worked?;
+    let _ = stream.context().check_err();
+    worked.unwrap_or_else(|payload| resume_unwind(payload))?;
     let nothing = || candle_core::Error::Msg("nothing was recorded".into());
     let graph = graph.w()?.ok_or_else(nothing)?;
+    // Takes its memory too.
     graph.upload().w()?;
-    Ok(graph)
+    match within_budget(&Device::Cuda(card.clone())) {
+        true => Ok(graph),
+        false => Err(candle_core::Error::Msg("its memory is beyond the budget".into()).into()),
+    }
 }

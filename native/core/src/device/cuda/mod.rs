@@ -24,9 +24,9 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 };
 
 pub(crate) use card::full;
-pub use card::{Caching, leave, memory, release, settle, shrink};
+pub use card::{Caching, attach, leave, memory, release, settle, shrink};
 pub(super) use card::{grown, place};
-pub use graph::Graph;
+pub use graph::{Graph, refusals};
 use nccl::Nccl;
 pub use uploads::Uploads;
 

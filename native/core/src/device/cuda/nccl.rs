@@ -10,6 +10,7 @@ use candle_core::cuda_backend::cudarc::nccl::{Comm, ReduceOp, group_end, group_s
 use candle_core::op::BackpropOp;
 use candle_core::{Device, Storage, Tensor};
 
+use super::card::share;
 use super::{AllReduce, Found, Missing};
 use crate::device::NCCL;
 use crate::{Error, Result};
@@ -24,6 +25,7 @@ pub struct Nccl(Vec<Comm>);
 impl Nccl {
     pub fn of(devices: &[Device]) -> Result<Self> {
         look().map_err(|missing| Error::NoDevice { device: "cuda".into(), missing })?;
+        share(devices)?;
         let streams = devices.iter().map(|device| Ok(device.as_cuda_device()?.cuda_stream()));
         Ok(Nccl(Comm::from_devices(streams.collect::<Result<_>>()?).map_err(refusal)?))
     }

@@ -3,8 +3,8 @@
 use candle_core::{D, DType, Result, Tensor, bail};
 use sconce_cuda::kernels::ACTIVATION;
 
+use super::columns::sum_of_parts;
 use super::launch::{Launch, output, suffix, unwritten};
-use super::norm::sum_parts;
 use super::op::{Op, Pass, apply};
 use crate::ops::{Activation, tensor};
 
@@ -17,12 +17,22 @@ const LINES: usize = 8;
 const ROWS: usize = 256;
 
 pub fn activate(x: &Tensor, activation: Activation) -> crate::Result<Tensor> {
-    apply(Activate(activation), &[x])
+    finished(x, None, activation, None)
 }
 
-/// `activation(x + bias)`, `bias [d]`
-pub fn biased(x: &Tensor, bias: &Tensor, activation: Activation) -> crate::Result<Tensor> {
-    apply(Activate(activation), &[x, &bias.to_dtype(x.dtype())?])
+/// `activation(x + bias) + rest`, `bias [d]`
+pub fn finished(
+    x: &Tensor,
+    bias: Option<&Tensor>,
+    activation: Activation,
+    rest: Option<&Tensor>,
+) -> crate::Result<Tensor> {
+    let bias = bias.map(|bias| bias.to_dtype(x.dtype())).transpose()?;
+    let op = Activate { activation, bias: bias.is_some(), rest: rest.is_some() };
+    if let Activate { activation: Activation::None, bias: false, rest: false } = op {
+        return Ok(x.clone());
+    }
+    apply(op, &[x].into_iter().chain(&bias).chain(rest).collect::<Vec<_>>())
 }
 
 pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> crate::Result<Tensor> {
@@ -48,44 +58,67 @@ fn like(x: &Tensor) -> Result<Tensor> {
     unwritten(x.shape(), x.dtype(), x)
 }
 
-struct Activate(Activation);
+/// Inputs x and those that are given of a bias and the rest.
+struct Activate {
+    activation: Activation,
+    bias: bool,
+    rest: bool,
+}
 
 impl Activate {
+    /// x, the bias and the rest.
+    fn parts<'a>(&self, inputs: &'a [Tensor]) -> Result<(&'a Tensor, [Option<&'a Tensor>; 2])> {
+        let [x, given @ ..] = inputs else { bail!("a function has an argument") };
+        let mut given = given.iter();
+        Ok((x, [self.bias, self.rest].map(|is| if is { given.next() } else { None })))
+    }
+
     /// The gradients of numbers, which without an activation are those of the sum, and of their bias.
-    fn with_bias(&self, x: &Tensor, bias: &Tensor, dy: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn with_bias(&self, x: &Tensor, bias: &Tensor, dy: &Tensor) -> Result<[Tensor; 2]> {
         let (rows, d) = tensor::rows(x.dims());
-        let dx = (self.0 != Activation::None).then(|| like(x)).transpose()?;
+        let dx = (self.activation != Activation::None).then(|| like(x)).transpose()?;
         let parts = unwritten((rows.div_ceil(ROWS), d), DType::F32, x)?;
         let blocks = [d.div_ceil(COLUMNS), rows.div_ceil(ROWS), 1];
         let launch = launch("activation", "bias_parts", x)?.tensor(x)?.tensor(bias)?.tensor(dy)?;
         let launch = launch.option(dx.as_ref())?.tensor(&parts)?.long(rows).int(d);
         // SAFETY: as activation.cu says: a block for COLUMNS of each part.
-        unsafe { launch.int(self.0 as usize).run(blocks, [COLUMNS, LINES, 1], 0) }?;
-        let dbias = sum_parts(&parts)?.to_dtype(bias.dtype())?;
-        Ok(vec![Some(dx.unwrap_or_else(|| dy.clone())), Some(dbias)])
+        unsafe { launch.int(self.activation as usize).run(blocks, [COLUMNS, LINES, 1], 0) }?;
+        let dbias = sum_of_parts(&parts)?.to_dtype(bias.dtype())?;
+        Ok([dx.unwrap_or_else(|| dy.clone()), dbias])
+    }
+
+    fn without_bias(&self, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
+        if self.activation == Activation::None {
+            return Ok(dy.clone());
+        }
+        let (dx, n) = (like(x)?, x.elem_count());
+        let launch = launch("activation", "backward", x)?.tensor(x)?.tensor(dy)?;
+        run(launch.tensor(&dx)?.long(n), n, self.activation)?;
+        Ok(dx)
     }
 }
 
 impl Op for Activate {
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, bias @ ..] = inputs else { bail!("a function has an argument") };
+        let (x, given) = self.parts(inputs)?;
+        if given[1].is_some_and(|rest| (rest.shape(), rest.dtype()) != (x.shape(), x.dtype())) {
+            bail!("{x:?} and {:?} have no sum", given[1]);
+        }
         let (y, n) = (output(x.shape(), x.dtype(), x, track)?, x.elem_count());
-        let launch = launch("activation", "forward", x)?.tensor(x)?.option(bias.first())?;
-        run(launch.tensor(&y)?.long(n).int(tensor::rows(x.dims()).1), n, self.0)?;
+        let launch = launch("activation", "forward", x)?.tensor(x)?;
+        let launch = given.into_iter().try_fold(launch, Launch::option)?.tensor(&y)?.long(n);
+        run(launch.int(tensor::rows(x.dims()).1), n, self.activation)?;
         Ok((y, vec![]))
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
-        match pass.inputs {
-            [x, bias] => self.with_bias(x, bias, pass.dy),
-            [x] => {
-                let (dx, n) = (like(x)?, x.elem_count());
-                let launch = launch("activation", "backward", x)?.tensor(x)?.tensor(pass.dy)?;
-                run(launch.tensor(&dx)?.long(n), n, self.0)?;
-                Ok(vec![Some(dx)])
-            }
-            _ => bail!("a function has an argument"),
-        }
+        let (x, [bias, rest]) = self.parts(pass.inputs)?;
+        let mut gradients = match bias {
+            Some(bias) => self.with_bias(x, bias, pass.dy)?.into(),
+            None => vec![self.without_bias(x, pass.dy)?],
+        };
+        gradients.extend(rest.map(|_| pass.dy.clone()));
+        Ok(gradients.into_iter().map(Some).collect())
     }
 }
 

@@ -22,6 +22,12 @@ pub fn column_sums(x: &Tensor) -> Result<Tensor> {
     }
 }
 
+/// The sum `[..]` of `parts [count, ..]`, in f32.
+pub fn sum_of_parts(parts: &Tensor) -> Result<Tensor> {
+    let dims = &parts.dims()[1..];
+    column_sums(&parts.reshape((parts.dim(0)?, dims.iter().product::<usize>()))?)?.reshape(dims)
+}
+
 fn sums(x: &Tensor, rows: usize, n: usize, per_part: usize) -> Result<Tensor> {
     let parts = rows.div_ceil(per_part.max(1)).max(1);
     let sums = unwritten((parts, n), DType::F32, x)?;

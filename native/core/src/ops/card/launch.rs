@@ -1,13 +1,13 @@
 //! Kernels and what they are given.
 
 use std::ffi::c_uint;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::cuda_backend::cudarc::driver::result::memcpy_htod_async;
 use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+    CudaFunction, CudaModule, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr};
 use candle_core::op::BackpropOp;
@@ -33,9 +33,9 @@ impl Launch {
     /// A kernel of `module` on the card of `x`.
     pub fn of(module: Module, kernel: &str, x: &Tensor) -> Result<Self> {
         let card = card(x.device())?;
-        let kernel = card.get_or_load_custom_func(kernel, module.name, module.ptx)?;
-        let (kernel, stream) = (kernel.into_cuda_function(), card.cuda_stream());
-        Ok(Launch { kernel, stream, arguments: vec![] })
+        card.cuda_stream().context().bind_to_thread().w()?;
+        let kernel = loaded(card, module)?.load_function(kernel).w()?;
+        Ok(Launch { kernel, stream: card.cuda_stream(), arguments: vec![] })
     }
 
     /// The numbers of a contiguous tensor on the card, to be read or to be written.
@@ -91,6 +91,26 @@ impl Launch {
         unsafe { launch.launch(LaunchConfig { grid_dim, block_dim, shared_mem_bytes }) }.w()?;
         Ok(())
     }
+}
+
+/// Kernels of ours by their card. They stay there: a driver may have to compile them, for seconds, but once.
+static MODULES: RwLock<Vec<Loaded>> = RwLock::new(vec![]);
+
+/// The number of a card, the name of a module, and that there.
+type Loaded = ((usize, &'static str), Arc<CudaModule>);
+
+fn loaded(card: &CudaDevice, module: Module) -> Result<Arc<CudaModule>> {
+    let stream = card.cuda_stream();
+    let own = (stream.context().ordinal(), module.name);
+    let known = MODULES.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, known)) = known.iter().find(|(of, _)| *of == own) {
+        return Ok(known.clone());
+    }
+    drop(known);
+    // Who loads it at the same time has it twice for a while; nobody waits who wants another.
+    let loaded = stream.context().load_module(module.ptx.into()).w()?;
+    MODULES.write().unwrap_or_else(PoisonError::into_inner).push((own, loaded.clone()));
+    Ok(loaded)
 }
 
 pub fn card(device: &Device) -> Result<&CudaDevice> {
@@ -160,6 +180,7 @@ pub fn overwrite<T: WithDType>(tensor: &Tensor, values: &[T]) -> Result<()> {
         bail!("{} {:?} are not {tensor:?}", values.len(), T::DTYPE);
     }
     let stream = card(tensor.device())?.cuda_stream();
+    stream.context().bind_to_thread().w()?;
     // SAFETY: so many numbers of that type begin there. They have been read when this returns.
     unsafe { memcpy_htod_async(pointer(tensor)?, values, stream.cu_stream()) }.w()
 }

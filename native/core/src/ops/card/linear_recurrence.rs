@@ -3,9 +3,9 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::LINEAR_RECURRENCE;
 
+use super::columns::sum_of_parts;
 use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
-use super::norm::sum_parts;
 use super::op::{Op, Pass, apply};
 use crate::Result;
 use crate::ops::lengths::Lengths;
@@ -132,7 +132,7 @@ impl Op for Recurrence {
         if self.weights > 0 {
             let parts = unwritten((batch, self.weights, channels), DType::F32, &dh0)?;
             self.run(launch.tensor(&parts)?, sizes)?;
-            let sums = sum_parts(&parts)?;
+            let sums = sum_of_parts(&parts)?;
             gradients.extend(
                 (0..self.weights).map(|i| sums.get(i)).collect::<candle_core::Result<Vec<_>>>()?,
             );

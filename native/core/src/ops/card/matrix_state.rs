@@ -3,9 +3,9 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::MATRIX_STATE;
 
+use super::columns::sum_of_parts;
 use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
-use super::norm::sum_parts;
 use super::op::{Op, Pass, apply_all};
 use crate::Result;
 use crate::ops::matrix_state::{Decay, Options};
@@ -187,7 +187,7 @@ impl Op for States {
         self.gather(&d_keys, &d_streams)?;
         let mut gradients = vec![Some(d_streams), Some(d_state)];
         if let Some(parts) = d_gates {
-            gradients.push(Some(sum_parts(&parts)?.to_dtype(streams.dtype())?));
+            gradients.push(Some(sum_of_parts(&parts)?.to_dtype(streams.dtype())?));
         }
         Ok(gradients)
     }

@@ -8,8 +8,10 @@
 
 mod activation;
 pub mod adamw;
+mod arrange;
 mod attention;
 mod columns;
+mod dense;
 mod dropout;
 #[cfg(feature = "flash-attn")]
 mod flash;
@@ -30,12 +32,13 @@ mod selective_scan;
 pub(in crate::ops) mod tape;
 mod wkv;
 
-pub(in crate::ops) use activation::{activate, biased, gated, glu};
+pub(in crate::ops) use activation::{activate, finished, gated, glu};
+pub(in crate::ops) use arrange::{join, reshape};
 pub(in crate::ops) use attention::{attention, attention_of_last, has_heads_of};
+pub(in crate::ops) use dense::{layer, linear_parts};
 pub(in crate::ops) use dropout::dropout;
 pub(in crate::ops) use frames::{TAPS, causal_conv, last, token_shift};
 pub(in crate::ops) use gather::gather;
-pub(in crate::ops) use gemm::linear;
 pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
 };
@@ -47,8 +50,8 @@ pub(in crate::ops) use wkv::wkv;
 
 pub use dropout::counted;
 pub use launch::{overwrite, pointer, unwritten};
-pub(crate) use rows::{answer_rows, gather_rows, put_rows};
-pub use rows::{copy, copy_words};
+pub(crate) use rows::end_step;
+pub use rows::{Intake, copy};
 pub(crate) use sampling::Choices;
 
 use candle_core::{DType, Tensor};

@@ -3,10 +3,13 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::NORM;
 
+use super::activation::activate;
+use super::columns::sum_of_parts;
 use super::launch::{Launch, output, suffix, unwritten};
 use super::op::{Op, Pass, apply};
+use super::tape;
 use crate::Result;
-use crate::ops::{Norm, tensor};
+use crate::ops::{Activation, Norm, tensor};
 
 const WARP: usize = 32;
 /// Threads of a block.
@@ -14,19 +17,24 @@ const THREADS: usize = 128;
 /// Rows of one part of the weights' gradients.
 const ROWS: usize = 64;
 
-pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
-    let op = RowNorm { center: norm.bias.is_some(), eps: norm.eps };
+pub fn row_norm(x: &Tensor, norm: &Norm, activation: Activation) -> Result<Tensor> {
+    let op = RowNorm { center: norm.bias.is_some(), eps: norm.eps, activation };
     let f32s = |t: &Tensor| t.to_dtype(DType::F32);
     let weight = f32s(&norm.weight)?;
-    match &norm.bias {
-        Some(bias) => apply(op, &[x, &weight, &f32s(bias)?]),
-        None => apply(op, &[x, &weight]),
+    let bias = norm.bias.as_ref().map(|bias| f32s(bias)).transpose()?;
+    let inputs: Vec<&Tensor> = [x, &weight].into_iter().chain(&bias).collect();
+    if activation != Activation::None && inputs.iter().any(|t| tape::wants(t)) {
+        let op = RowNorm { activation: Activation::None, ..op };
+        return activate(&apply(op, &inputs)?, activation);
     }
+    apply(op, &inputs)
 }
 
 struct RowNorm {
     center: bool,
     eps: f32,
+    /// Of what wants no gradient.
+    activation: Activation,
 }
 
 impl RowNorm {
@@ -45,13 +53,14 @@ impl Op for RowNorm {
         let [x, weight, bias @ ..] = inputs else { candle_core::bail!("a norm has a weight") };
         let (rows, d) = tensor::rows(x.dims());
         let y = output(x.shape(), x.dtype(), x, track)?;
-        let kept = unwritten((rows, 2), DType::F32, x)?;
+        let kept = track.then(|| unwritten((rows, 2), DType::F32, x)).transpose()?;
         let launch = self.launch("forward", x)?;
         let launch = launch.tensor(x)?.tensor(weight)?.option(bias.first())?;
-        let launch = launch.tensor(&y)?.tensor(&kept)?.long(rows).int(d).float(self.eps);
+        let launch = launch.tensor(&y)?.option(kept.as_ref())?.long(rows).int(d).float(self.eps);
+        let launch = launch.int(self.activation as usize);
         // SAFETY: as norm.cu says: a warp for each row.
         unsafe { launch.run([(rows * WARP).div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }?;
-        Ok((y, vec![kept]))
+        Ok((y, kept.into_iter().collect()))
     }
 
     fn backward(&self, pass: &Pass) -> candle_core::Result<Vec<Option<Tensor>>> {
@@ -75,19 +84,8 @@ impl Op for RowNorm {
         let launch = launch.tensor(&parts)?.long(rows).int(d).int(ROWS);
         // SAFETY: as norm.cu says: a thread for each column of each part.
         unsafe { launch.run([d.div_ceil(THREADS), count, 1], [THREADS, 1, 1], 0) }?;
-        let sums = sum_parts(&parts)?;
+        let sums = sum_of_parts(&parts)?;
         gradients.extend((0..n).map(|i| sums.get(i).ok()));
         Ok(gradients)
     }
-}
-
-/// The sum of f32 `parts [count, ..]`, in the order of the parts.
-pub(super) fn sum_parts(parts: &Tensor) -> candle_core::Result<Tensor> {
-    let count = parts.dim(0)?;
-    let sums = unwritten(&parts.dims()[1..], DType::F32, parts)?;
-    let n = sums.elem_count();
-    let launch = Launch::of(NORM, "sum_parts", parts)?.tensor(parts)?.tensor(&sums)?;
-    // SAFETY: as norm.cu says: a thread for each column.
-    unsafe { launch.int(count).int(n).run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }?;
-    Ok(sums)
 }

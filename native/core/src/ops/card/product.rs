@@ -59,7 +59,22 @@ pub fn product(
     a: Matrices,
     b: Matrices,
     count: usize,
-    [m, n, k]: [usize; 3],
+    sizes: [usize; 3],
+) -> Result<()> {
+    multiply(c, a, b, (count, sizes), 0.0)
+}
+
+/// `c + a b` for c, of one matrix each.
+pub fn add_product(c: Matrices, a: Matrices, b: Matrices, sizes: [usize; 3]) -> Result<()> {
+    multiply(c, a, b, (1, sizes), 1.0)
+}
+
+fn multiply(
+    c: Matrices,
+    a: Matrices,
+    b: Matrices,
+    (count, [m, n, k]): (usize, [usize; 3]),
+    beta: f32,
 ) -> Result<()> {
     if [count, m, n].contains(&0) {
         return Ok(());
@@ -70,7 +85,9 @@ pub fn product(
     let [to, left, right] =
         [c.begin(count, [m, n])?, a.begin(count, [m, k])?, b.begin(count, [k, n])?];
     let card = card(c.of.device())?;
-    let (alpha, beta) = (1.0f32, 0.0f32);
+    // It works on the card of the thread.
+    card.cuda_stream().context().bind_to_thread().w()?;
+    let alpha = 1.0f32;
     // SAFETY: all lie within their tensors, on this card, whose stream the handle has. cuBLAS has columns where we have
     // rows: to it this is c^T = b^T a^T.
     unsafe {

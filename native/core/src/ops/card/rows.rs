@@ -1,24 +1,18 @@
-//! What a recorded decision reads and writes.
+//! What a recorded step reads and writes: its buffers have fixed places, those of games and batches have not.
 
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::ROWS;
 
-use super::launch::Launch;
+use super::launch::{Launch, pointer};
 
 const THREADS: usize = 256;
-
-/// Copies so many words as `to` has, from word `first` of `words` on.
-pub fn copy_words(words: &Tensor, first: usize, to: &Tensor) -> Result<()> {
-    let n = to.elem_count() * to.dtype().size_in_bytes() / 4;
-    let from = words.narrow(0, first, n)?;
-    let launch = Launch::of(ROWS, "copy_words", to)?.tensor(&from)?.tensor(to)?.long(n);
-    // SAFETY: as rows.cu says: a thread for each word.
-    unsafe { launch.run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
-}
+/// Words of a block, and parts of a launch, as rows.cu has them.
+const STRETCH: usize = 1024;
+const PARTS: usize = 4;
 
 /// Copies the numbers of a tensor over those of another of the same size and type.
 pub fn copy(from: &Tensor, to: &Tensor) -> Result<()> {
-    let n = to.elem_count() * to.dtype().size_in_bytes() / 4;
+    let n = words(to);
     if (from.elem_count(), from.dtype()) != (to.elem_count(), to.dtype()) {
         bail!("{from:?} is not copied over {to:?}");
     }
@@ -28,40 +22,83 @@ pub fn copy(from: &Tensor, to: &Tensor) -> Result<()> {
     unsafe { launch.long(n).run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
 }
 
-/// Makes of the rows whose places begin at word `first` of `words`, two words each, the rows of `to [n, ..]`.
-///
-/// # Safety
-/// Whoever plays this has such rows there, of f32.
-pub unsafe fn gather_rows(words: &Tensor, first: usize, to: &Tensor) -> Result<()> {
-    let rows = to.dim(0)?;
-    let places = words.narrow(0, first, 2 * rows)?;
-    let launch = Launch::of(ROWS, "gather_rows", to)?.tensor(&places)?.tensor(to)?;
-    let launch = launch.int(width(to)?);
-    // SAFETY: as rows.cu says: a block for each row.
-    unsafe { launch.run([rows, 1, 1], [THREADS, 1, 1], 0) }
+/// Where what a step has uploaded goes, with one launch.
+pub struct Intake {
+    /// A place and a width for each part of states, then a place, a first word and a count for each stretch.
+    table: Tensor,
+    parts: usize,
+    rows: usize,
+    stretches: usize,
+    longest: usize,
 }
 
-/// Writes the rows of f32 `from [n, ..]` to the place that the two words from `first` on say, and 1 behind a row of
-/// `answer` ([`answer_rows`]) for one that is not finite.
+impl Intake {
+    /// Of words that begin with the places of rows of parts of states, `[parts, rows]`, two words each. From word
+    /// `first` on the numbers of `tensors` lie one behind the other.
+    pub fn new(rows: usize, parts: &[Tensor], tensors: &[&Tensor], first: usize) -> Result<Self> {
+        let (mut table, mut longest, mut at) = (vec![], 0, first);
+        for part in parts {
+            table.extend([pointer(part)? as i64, width(part)? as i64]);
+            longest = longest.max(width(part)?);
+        }
+        for tensor in tensors {
+            table.extend([pointer(tensor)? as i64, at as i64, words(tensor) as i64]);
+            longest = longest.max(words(tensor));
+            at += words(tensor);
+        }
+        let Some(beside) = tensors.first() else { bail!("a step reads nothing") };
+        let table = Tensor::from_slice(&table, table.len(), beside.device())?;
+        Ok(Intake { table, parts: parts.len(), rows, stretches: tensors.len(), longest })
+    }
+
+    /// Takes the words that lie there by then. Behind each row of an `answer` ([`end_step`]) there is a 0 then.
+    ///
+    /// # Safety
+    /// Whoever plays this has rows of the parts at their places, of f32.
+    pub unsafe fn take(&self, words: &Tensor, answer: Option<&Tensor>) -> Result<()> {
+        let stride = answer.map_or(Ok(1), |answer| answer.dim(1))?;
+        let launch = Launch::of(ROWS, "begin_step", words)?.tensor(words)?.tensor(&self.table)?;
+        let launch = launch.int(self.parts).int(self.rows).option(answer)?.int(stride - 1);
+        let jobs = self.parts * self.rows + self.stretches;
+        // SAFETY: as rows.cu says: blocks for stretches of all that is moved.
+        unsafe { launch.run([jobs, self.longest.div_ceil(STRETCH), 1], [THREADS, 1, 1], 0) }
+    }
+}
+
+/// Ends a step: the rows of f32 `parts [n, ..]` go to the places that two words each from `first` on say, the `logits
+/// [n, w]` to `answer [n, w + 1]`, where a 1 stands behind a row then whose parts are not all finite.
 ///
 /// # Safety
 /// Whoever plays this has room there.
-pub unsafe fn put_rows(words: &Tensor, first: usize, from: &Tensor, answer: &Tensor) -> Result<()> {
-    let (rows, stride) = (from.dim(0)?, answer.dim(1)?);
-    let place = words.narrow(0, first, 2)?;
-    let spoilt = answer.flatten_all()?.narrow(0, stride - 1, answer.elem_count() - stride + 1)?;
-    let launch = Launch::of(ROWS, "put_rows", from)?.tensor(&place)?.tensor(from)?;
-    let launch = launch.int(width(from)?).tensor(&spoilt)?.int(stride);
-    // SAFETY: as rows.cu says: a block for each row.
-    unsafe { launch.run([rows, 1, 1], [THREADS, 1, 1], 0) }
+pub unsafe fn end_step(
+    words: &Tensor,
+    first: usize,
+    parts: &[Tensor],
+    logits: &Tensor,
+    answer: &Tensor,
+) -> Result<()> {
+    let (rows, num_logits) = logits.dims2()?;
+    for at in (0..parts.len().max(1)).step_by(PARTS) {
+        let some = &parts[at..parts.len().min(at + PARTS)];
+        let widths = some.iter().map(width).collect::<Result<Vec<_>>>()?;
+        let places = words.narrow(0, first + 2 * at, 2 * some.len().max(1))?;
+        let launch = Launch::of(ROWS, "end_step", logits)?.tensor(&places)?;
+        let launch = (0..PARTS).try_fold(launch, |launch, i| launch.option(some.get(i)))?;
+        let width = |i: usize| widths.get(i).copied().unwrap_or(0);
+        let launch = (0..PARTS).fold(launch, |launch, i| launch.int(width(i))).int(some.len());
+        let launch = launch.tensor(logits)?.tensor(answer)?.int(num_logits);
+        // The logits go with the first ones.
+        let jobs = some.len() + usize::from(at == 0);
+        let longest = widths.iter().copied().fold(num_logits, usize::max);
+        // SAFETY: as rows.cu says: blocks for stretches of all that is moved.
+        unsafe { launch.run([rows, jobs, longest.div_ceil(STRETCH)], [THREADS, 1, 1], 0) }?;
+    }
+    Ok(())
 }
 
-/// Writes `logits [n, w]` and a 0 behind each row to `answer [n, w + 1]`.
-pub fn answer_rows(logits: &Tensor, answer: &Tensor) -> Result<()> {
-    let (rows, width) = logits.dims2()?;
-    let launch = Launch::of(ROWS, "answer_rows", logits)?.tensor(logits)?.tensor(answer)?;
-    // SAFETY: as rows.cu says: a block for each row.
-    unsafe { launch.int(width).run([rows, 1, 1], [THREADS, 1, 1], 0) }
+/// Words of 32 bits.
+fn words(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes() / 4
 }
 
 fn width(rows: &Tensor) -> Result<usize> {

@@ -3,9 +3,9 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::SELECTIVE_SCAN;
 
+use super::columns::sum_of_parts;
 use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
-use super::norm::sum_parts;
 use super::op::{Op, Pass, apply_all};
 use crate::Result;
 use crate::ops::Selective;
@@ -142,7 +142,7 @@ impl Op for Scan {
         let launch = launch.option(d_dt.as_ref())?.option(dz.as_ref())?;
         self.run(launch.tensor(&dh)?.tensor(&d_bc)?.tensor(&parts)?, &sizes)?;
 
-        let (d_bc, sums) = (sum_parts(&d_bc)?, sum_parts(&parts)?);
+        let (d_bc, sums) = (sum_of_parts(&d_bc)?, sum_of_parts(&parts)?);
         let da = sums.narrow(0, 0, channels * n)?.reshape((channels, n))?;
         let d_bias = sums.narrow(0, channels * n, channels)?;
         let dd = sums.narrow(0, channels * (n + 1), channels)?;

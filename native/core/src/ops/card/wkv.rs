@@ -3,9 +3,9 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::WKV;
 
+use super::columns::sum_of_parts;
 use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
-use super::norm::sum_parts;
 use super::op::{Op, Pass, apply_all};
 use crate::Result;
 use crate::ops::Wkv;
@@ -78,7 +78,7 @@ impl Op for Average {
             pass.d_others.iter().try_fold(launch, |launch, d| launch.option(d.as_ref()))?;
         let launch = [&dk, &dv, &dm, &ds, &parts].into_iter().try_fold(launch, Launch::tensor)?;
         run(launch, sizes)?;
-        let sums = sum_parts(&parts)?;
+        let sums = sum_of_parts(&parts)?;
         let all = [dk, dv, sums.get(0)?, sums.get(1)?, dm, ds];
         Ok(all.into_iter().map(Some).collect())
     }

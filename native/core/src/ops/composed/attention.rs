@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use candle_core::{D, DType, Device, Tensor};
 
-use super::dense::linear;
+use super::dense::affine_to;
 use super::frames::blank;
 use super::norm::head_norm;
 use super::product;
 use super::residual::around;
 use crate::Result;
+use crate::ops::Residual;
 use crate::ops::attention::{CHUNK, Cache, Pairing, Projections, Window};
 #[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::lengths::Lengths;
-use crate::ops::{Activation, Affine, Residual};
 
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     // A row of nothing but minus infinity is 0 throughout.
@@ -101,18 +101,15 @@ pub fn attention_residual(
     lengths: Lengths,
     append: bool,
 ) -> Result<(Tensor, Option<Cache>)> {
-    let affine = |x: &Tensor, Affine { weight, bias }: &Affine| {
-        linear(x, weight, bias.as_ref(), Activation::None)
-    };
     let mut after = None;
-    let y = around(x, residual, |x| {
-        let mut qkv = affine(x, &projections.qkv)?;
+    let y = around(x, residual, |x, rest| {
+        let mut qkv = affine_to(x, &projections.qkv, None)?;
         if let Some(norms) = &projections.norms {
             qkv = head_norm(&qkv, norms)?;
         }
         let (mixed, cache) = attention(&qkv, cache, window, lengths)?;
         after = append.then_some(cache);
-        affine(&mixed, &projections.out)
+        affine_to(&mixed, &projections.out, rest)
     })?;
     Ok((y, after))
 }

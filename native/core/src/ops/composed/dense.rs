@@ -1,9 +1,9 @@
 //! Linear layers, tables of rows.
 
-use candle_core::{D, Tensor};
+use candle_core::Tensor;
 
-use super::elementwise::{activate, biased};
-use super::norm::row_norm;
+use super::elementwise::biased;
+use super::norm::row_norm_then;
 use super::product;
 use super::residual::around;
 use crate::Result;
@@ -14,22 +14,14 @@ use crate::weights::Weight;
 
 /// `x W^T + b`
 fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Weight>) -> Result<Tensor> {
-    biased(&rows_product(x, weight)?, bias, Activation::None)
+    layer(x, weight, bias, Activation::None, None)
 }
 
 /// `x W^T`
 fn rows_product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::linear(x, weight);
-    }
     let (rows, k) = tensor::rows(x.dims());
     let y = product(&x.reshape((rows, k))?, &weight.t()?)?;
-    let mut dims = x.dims().to_vec();
-    if let Some(last) = dims.last_mut() {
-        *last = weight.dim(0)?;
-    }
-    Ok(y.reshape(dims)?)
+    Ok(y.reshape(tensor::with_width(x, weight.dim(0)?))?)
 }
 
 pub fn linear(
@@ -38,7 +30,28 @@ pub fn linear(
     bias: Option<&Weight>,
     activation: Activation,
 ) -> Result<Tensor> {
-    biased(&rows_product(x, weight)?, bias, activation)
+    layer(x, weight, bias, activation, None)
+}
+
+/// `activation(x W^T + b) + rest`
+fn layer(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Weight>,
+    activation: Activation,
+    rest: Option<&Tensor>,
+) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(x) {
+        return card::layer(x, weight, bias.map(|bias| &**bias), activation, rest);
+    }
+    let y = biased(&rows_product(x, weight)?, bias, activation)?;
+    rest.map_or(Ok(y.clone()), |rest| Ok((rest + y)?))
+}
+
+/// `x W^T + b + rest`
+pub(super) fn affine_to(x: &Tensor, affine: &Affine, rest: Option<&Tensor>) -> Result<Tensor> {
+    layer(x, &affine.weight, affine.bias.as_ref(), Activation::None, rest)
 }
 
 pub fn linear_norm(
@@ -48,7 +61,7 @@ pub fn linear_norm(
     norm: &Norm,
     activation: Activation,
 ) -> Result<Tensor> {
-    activate(&row_norm(&affine(x, weight, bias)?, norm)?, activation)
+    row_norm_then(&affine(x, weight, bias)?, norm, activation)
 }
 
 pub fn linear_parts<const N: usize>(
@@ -56,6 +69,10 @@ pub fn linear_parts<const N: usize>(
     weight: &Weight,
     widths: [usize; N],
 ) -> Result<[Tensor; N]> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(x) {
+        return card::linear_parts(x, weight, widths);
+    }
     let mut end = 0;
     let parts = widths.into_iter().map(|width| {
         end += width;
@@ -66,16 +83,16 @@ pub fn linear_parts<const N: usize>(
 
 pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tensor> {
     let parts = layers.iter().map(|(weight, bias)| affine(x, weight, *bias));
-    Ok(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, D::Minus1)?)
+    tensor::join(&parts.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>())
 }
 
 pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
-    let x = x.reshape(tensor::rows(x.dims()))?;
+    let x = tensor::reshape(x, <[usize; 2]>::from(tensor::rows(x.dims())))?;
     let parts = branches.iter().map(|Branch { hidden, out }| {
         let h = linear(&x, &hidden.weight, Some(&hidden.bias), Activation::Relu)?;
         affine(&h, &out.weight, Some(&out.bias))
     });
-    Ok(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 1)?)
+    tensor::join(&parts.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>())
 }
 
 pub fn feed_forward(
@@ -84,8 +101,18 @@ pub fn feed_forward(
     activation: Activation,
     down: &Affine,
 ) -> Result<Tensor> {
+    feed_forward_to(x, up, activation, down, None)
+}
+
+fn feed_forward_to(
+    x: &Tensor,
+    up: &Affine,
+    activation: Activation,
+    down: &Affine,
+    rest: Option<&Tensor>,
+) -> Result<Tensor> {
     let h = linear(x, &up.weight, up.bias.as_ref(), activation)?;
-    affine(&h, &down.weight, down.bias.as_ref())
+    affine_to(&h, down, rest)
 }
 
 pub fn feed_forward_residual(
@@ -95,7 +122,7 @@ pub fn feed_forward_residual(
     activation: Activation,
     down: &Affine,
 ) -> Result<Tensor> {
-    around(x, residual, |x| feed_forward(x, up, activation, down))
+    around(x, residual, |x, rest| feed_forward_to(x, up, activation, down, rest))
 }
 
 /// `ids`: u32, on the table's device.

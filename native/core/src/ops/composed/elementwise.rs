@@ -11,7 +11,7 @@ use crate::weights::Weight;
 
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
-    if card::wanted(x) && activation != Activation::None {
+    if card::wanted(x) {
         return card::activate(x, activation);
     }
     Ok(match activation {
@@ -31,7 +31,7 @@ pub fn biased(x: &Tensor, bias: Option<&Weight>, activation: Activation) -> Resu
     let Some(bias) = bias else { return activate(x, activation) };
     #[cfg(feature = "cuda")]
     if card::wanted(x) {
-        return card::biased(x, bias, activation);
+        return card::finished(x, Some(bias), activation, None);
     }
     activate(&x.broadcast_add(bias)?, activation)
 }

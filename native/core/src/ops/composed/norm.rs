@@ -2,10 +2,11 @@
 
 use candle_core::{D, Tensor};
 
+use super::elementwise::activate;
 use crate::Result;
 #[cfg(feature = "cuda")]
 use crate::ops::card;
-use crate::ops::{HeadNorms, Norm, tensor};
+use crate::ops::{Activation, HeadNorms, Norm, tensor};
 
 /// `x / sqrt(mean(x^2) + eps)` over the last dimension; with `center` of `x - mean(x)`.
 fn normed(x: &Tensor, center: bool, eps: f32) -> candle_core::Result<Tensor> {
@@ -20,13 +21,22 @@ fn normed(x: &Tensor, center: bool, eps: f32) -> candle_core::Result<Tensor> {
 pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if card::wanted(x) {
-        return card::row_norm(x, norm);
+        return card::row_norm(x, norm, Activation::None);
     }
     let y = normed(x, norm.bias.is_some(), norm.eps)?.broadcast_mul(&norm.weight)?;
     match &norm.bias {
         Some(bias) => Ok(y.broadcast_add(bias)?),
         None => Ok(y),
     }
+}
+
+/// `activation(norm(x))`
+pub fn row_norm_then(x: &Tensor, norm: &Norm, activation: Activation) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(x) {
+        return card::row_norm(x, norm, activation);
+    }
+    activate(&row_norm(x, norm)?, activation)
 }
 
 pub fn group_norm(

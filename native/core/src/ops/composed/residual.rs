@@ -7,15 +7,15 @@ use super::norm::row_norm;
 use crate::Result;
 use crate::ops::Residual;
 
-/// `x + dropout(layer(norm(x)))`
+/// `x + dropout(layer(norm(x)))`; the layer adds what it is given to what it makes.
 pub fn around(
     x: &Tensor,
     residual: &Residual,
-    layer: impl FnOnce(&Tensor) -> Result<Tensor>,
+    layer: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<Tensor>,
 ) -> Result<Tensor> {
-    let y = layer(&row_norm(x, &residual.norm)?)?;
+    let normed = row_norm(x, &residual.norm)?;
     match &residual.dropout {
-        Some(mask) => dropout_residual(&y, x, mask),
-        None => Ok((x + y)?),
+        Some(mask) => dropout_residual(&layer(&normed, None)?, x, mask),
+        None => layer(&normed, Some(x)),
     }
 }

@@ -5,7 +5,7 @@
 
 use candle_core::Tensor;
 
-use super::dense::linear;
+use super::dense::{linear, linear_parts};
 use super::elementwise::activate;
 use super::frames::{blank, causal_conv, last};
 use crate::Result;
@@ -203,19 +203,20 @@ pub fn mamba(
 ) -> Result<(Tensor, [Tensor; 2])> {
     let ((_, rank), (_, n)) = (weights.dt_proj.dims2()?, weights.a_log.dims2()?);
     let product = |x: &Tensor, weight| linear(x, weight, None, Activation::None);
-    let [u, z] = parts(&product(x, weights.in_proj)?)?;
+    let inner = weights.in_proj.dim(0)? / 2;
+    let [u, z] = linear_parts(x, weights.in_proj, [inner; 2])?;
     let bias = Some(&**weights.conv_bias);
     let (u, conv) = causal_conv(&u, weights.conv, bias, conv_state, true, lengths.clone())?;
-    let selected = product(&u, weights.x_proj)?;
+    let [dt, b, c] = linear_parts(&u, weights.x_proj, [rank, n, n])?;
     let inputs = Selective {
         u: &u,
-        dt: &product(&selected.narrow(2, 0, rank)?, weights.dt_proj)?,
+        dt: &product(&dt, weights.dt_proj)?,
         dt_bias: Some(weights.dt_bias),
         dt_softplus: true,
         a: weights.a_log,
         a_log: true,
-        b: &selected.narrow(2, rank, n)?,
-        c: &selected.narrow(2, rank + n, n)?,
+        b: &b,
+        c: &c,
         d: Some(weights.d),
         z: Some(&z),
         h: ssm_state,
