@@ -38,7 +38,7 @@ defmodule Sconce.MixProject do
 
   defp package do
     [
-      licenses: ["Apache-2.0"],
+      licenses: ["Apache-2.0", "BSD-3-Clause"],
       files: ~w(lib bin build native config Cargo.toml Cargo.lock mix.exs .formatter.exs
                 README.md CHANGELOG.md LICENSE)
     ]

@@ -14,6 +14,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
   |---|---|
   | `SCONCE_SKIP_NATIVE=1` | builds nothing |
   | `SCONCE_CUDA=1` | for NVIDIA cards, too; wants what `bin/cuda-toolkit` lays out, and loads where there is no CUDA |
+  | `SCONCE_CUDA=flash-attn` | the same with flash attention |
   | `SCONCE_PROFILE` | cargo's profile, `release` by default |
   | `SCONCE_FEATURES` | cargo features, comma-separated |
   | `SCONCE_TARGET_DIR` | cargo's target folder, `target` beside `mix.exs` by default; with CUDA `cuda` in it |
@@ -29,7 +30,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
   @crate "sconce-nif"
   @library "sconce_nif"
   @sources ["Cargo.toml", "Cargo.lock", "native/*/Cargo.toml", "native/*/build.rs"] ++
-             ["native/*/src/**/*.{rs,toml,cu,cuh}", "native/*/kernels/**/*.{cu,cuh,ptx}"]
+             ["native/*/src/**/*.{rs,toml,cu,cuh,h}", "native/*/kernels/**/*.{cu,cuh,ptx}"]
 
   @impl true
   def run(args) do
@@ -154,11 +155,20 @@ defmodule Mix.Tasks.Compile.SconceNative do
 
   defp flag?(name), do: System.get_env(name, "") not in ["", "0", "false"]
   defp profile, do: System.get_env("SCONCE_PROFILE", "release")
-  defp cuda?, do: flag?("SCONCE_CUDA")
+  defp cuda?, do: cuda() != []
+
+  defp cuda do
+    case System.get_env("SCONCE_CUDA", "") do
+      off when off in ["", "0", "false"] -> []
+      on when on in ["1", "true"] -> ["cuda"]
+      "flash-attn" -> ["flash-attn"]
+      other -> Mix.raise("SCONCE_CUDA: expected 1 or flash-attn, got: #{other}")
+    end
+  end
 
   defp features do
     given = System.get_env("SCONCE_FEATURES", "") |> String.split(",", trim: true)
-    Enum.join(given ++ if(cuda?(), do: ["cuda"], else: []), ",")
+    Enum.join(given ++ cuda(), ",")
   end
 
   defp root, do: Path.dirname(Mix.Project.project_file())

@@ -34,7 +34,7 @@ defmodule Sconce do
   What the native library was built with, and what it found on this machine.
 
   `version`, `candle`, `rustler`, `rustc`, `target` and `profile` are strings, `cuda` is whether it was built for
-  NVIDIA cards, `threads` the number that the system gives this process, `cpu` a map of features found at run time (`amx_bf16` where this process may use the matrix unit).
+  NVIDIA cards, `flash_attn` whether with flash attention, `threads` the number that the system gives this process, `cpu` a map of features found at run time (`amx_bf16` where this process may use the matrix unit).
 
       iex> {:ok, info} = Sconce.native_info()
       iex> info.version == Sconce.version()

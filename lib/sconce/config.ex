@@ -65,7 +65,7 @@ defmodule Sconce.Config do
   # Read where Sconce is built, tested and measured.
   @build [
     SCONCE_SKIP_NATIVE: "1: do not build the native part",
-    SCONCE_CUDA: "1: build for NVIDIA cards, too",
+    SCONCE_CUDA: "1: build for NVIDIA cards, too; flash-attn: with flash attention",
     SCONCE_CUDA_DIR:
       "where bin/cuda-toolkit lays out what that needs, ~/.cache/sconce by default",
     SCONCE_PROFILE: "cargo's profile, release by default",
@@ -82,7 +82,7 @@ defmodule Sconce.Config do
     XLA_CACHE_PATH: @no_xla,
     XLA_FLAGS: @no_xla,
     TF_CPP_MIN_LOG_LEVEL: @no_xla,
-    FLASH_ATTENTION_CUDA: "attention is Sconce's own, and runs on the CPU",
+    FLASH_ATTENTION_CUDA: "SCONCE_CUDA=flash-attn says it when Sconce is built",
     EXPHIL_MEMORY_LEDGER: "Sconce.GPU.ledger/1 is always there",
     EXPHIL_WANDB_PROJECT: "a run reports into its folder and by messages",
     EXPHIL_SKIP_NIF_COMPILE: "SCONCE_SKIP_NATIVE=1 leaves the native part of Sconce alone",

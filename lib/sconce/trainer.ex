@@ -333,7 +333,7 @@ defmodule Sconce.Trainer do
   @doc """
   Scores a checkpoint on every game of a corpus, beside baselines fitted on the games of `:train`.
 
-  Returns `{:ok, report}` with `policy`, `baselines`, `spec`, `weights`, `options`, `validation`, `device`.
+  Returns `{:ok, report}` with `policy`, `baselines`, `spec`, `weights`, `options`, `precision`, `validation`, `device`.
 
   #{Settings.docs(:evaluate)}
   """

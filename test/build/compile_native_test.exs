@@ -83,7 +83,8 @@ defmodule Sconce.Build.CompileNativeTest do
 
   test "with CUDA it is another library, in a folder of its own, and wants a toolkit" do
     root = native_project!()
-    File.write!(Path.join(root, "native/nif/Cargo.toml"), "[features]\ncuda = []\n", [:append])
+    features = "[features]\ncuda = []\nflash-attn = []\n"
+    File.write!(Path.join(root, "native/nif/Cargo.toml"), features, [:append])
     for part <- ["bin", "native/cuda/toolkit"], do: File.cp_r!(part, made!(Path.join(root, part)))
     cuda = [{"SCONCE_CUDA", "1"}, {"SCONCE_CUDA_DIR", Path.join(root, "cuda")}]
 
@@ -97,6 +98,13 @@ defmodule Sconce.Build.CompileNativeTest do
     refute File.exists?(Path.join(root, "target/release"))
     assert {_output, 0} = mix(["compile"], root)
     assert File.exists?(Path.join(root, "target/release/libsconce_nif.so"))
+
+    write_lib!(root, ~s[#[cfg(feature = "flash-attn")] compile_error!("with flash attention");\n])
+    assert {_output, 0} = mix(["compile"], root, cuda)
+    assert {output, 1} = mix(["compile"], root, [{"SCONCE_CUDA", "flash-attn"} | tl(cuda)])
+    assert output =~ "with flash attention"
+    assert {output, 1} = mix(["compile"], root, [{"SCONCE_CUDA", "flash"} | tl(cuda)])
+    assert output =~ "SCONCE_CUDA: expected 1 or flash-attn, got: flash"
   end
 
   test "rustc's diagnostics become Mix's, with file, line and text" do

@@ -691,6 +691,12 @@ defmodule Sconce.TrainerTest do
       assert again.baselines == report.baselines
       assert again.spec == report.spec
       assert %{event: :evaluating, done: 144, total: 144} = List.last(events())
+
+      assert {:ok, rounded} = Trainer.evaluate(best, validation, precision: :bf16)
+      assert {again.precision, rounded.precision} == {"f32", "bf16"}
+      assert rounded.policy != again.policy
+      assert_in_delta rounded.policy.nll, again.policy.nll, 2.0e-2
+      assert Trainer.Report.format(rounded) =~ "\ncomputed in bf16\n"
     end
 
     test "of a policy for other games is a mismatch", context do

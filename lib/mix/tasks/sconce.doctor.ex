@@ -124,9 +124,13 @@ defmodule Mix.Tasks.Sconce.Doctor do
   defp features(_unknown), do: "features unknown without the native library"
 
   defp native_library(:ok, info),
-    do: [{"loaded", "#{library()} (#{info[:profile]}, rustc #{info[:rustc]})"}]
+    do: [{"loaded", "#{library()} (#{info[:profile]}, rustc #{info[:rustc]}#{cards(info)})"}]
 
   defp native_library({:error, reason}, _info), do: [{"not loaded", reason}]
+
+  defp cards(%{flash_attn: true}), do: ", for NVIDIA cards with flash attention"
+  defp cards(%{cuda: true}), do: ", for NVIDIA cards"
+  defp cards(_cpu), do: ""
 
   defp settings do
     for {name, meaning} <- Config.build_variables() do

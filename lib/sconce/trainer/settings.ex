@@ -347,6 +347,11 @@ defmodule Sconce.Trainer.Settings do
       default: nil,
       doc: "Of the native side; `nil` is that of `Sconce.Config`, or leaves them as they are."
     ],
+    precision: [
+      type: {:in, [:f32, :bf16, :f16]},
+      default: :f32,
+      doc: "What operands of products are rounded to, also where that gains nothing."
+    ],
     progress: [type: {:or, [{:fun, 1}, nil]}, default: nil, doc: "Called with `:evaluating`."]
   ]
   @evaluate @scored ++ Device.option()

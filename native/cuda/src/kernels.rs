@@ -31,6 +31,7 @@ modules! {
     MATRIX_STATE "matrix_state"
     NORM "norm"
     RECURRENT "recurrent"
+    ROTARY "rotary"
     ROWS "rows"
     SAMPLING "sampling"
     SELECTIVE_SCAN "selective_scan"

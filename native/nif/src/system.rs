@@ -18,6 +18,8 @@ struct NativeInfo {
     profile: &'static str,
     /// Whether it computes on NVIDIA's cards.
     cuda: bool,
+    /// Whether it has flash attention for them.
+    flash_attn: bool,
     /// Threads that the operating system gives this process.
     threads: usize,
     cpu: CpuFeatures,
@@ -78,6 +80,7 @@ fn native_info(env: Env) -> Term {
             target: env!("SCONCE_TARGET"),
             profile: env!("SCONCE_PROFILE_BUILT"),
             cuda: sconce_core::device::CUDA,
+            flash_attn: cfg!(feature = "flash-attn"),
             threads: available_parallelism().map_or(1, usize::from),
             cpu: CpuFeatures::detect(),
         }))

@@ -102,7 +102,7 @@ pub fn evaluate(
 ) -> Result<Evaluation> {
     options.validate()?;
     let _threads = pool_of(options.threads)?;
-    let trained = |key: &str| policy.noted(key);
+    let (trained, precision) = (|key: &str| policy.noted(key), options.precision);
     let defaults = TrainOptions::default();
     let options = EvalOptions {
         mode: options.mode.unwrap_or(Mode::Window),
@@ -118,7 +118,7 @@ pub fn evaluate(
     };
     let views = all(corpus)?;
     let progress = |done, total| events(Event::Evaluating { done, total });
-    let report = score(policy, &views, &options, &progress, cancel)?;
+    let report = precision.during(|| score(policy, &views, &options, &progress, cancel))?;
     let baselines = match train {
         Some(train) => {
             let counts = count(&all(train)?, &spec.heads, options.frame_delay)?;
@@ -129,6 +129,7 @@ pub fn evaluate(
     let validation = Side::new(corpus.games().len(), &views, options.frame_delay);
     Ok(Evaluation {
         options,
+        precision,
         weights: policy.num_weights(),
         spec: spec.clone(),
         policy: report,

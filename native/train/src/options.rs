@@ -265,6 +265,8 @@ pub struct EvaluateOptions {
     pub stride: Option<usize>,
     pub frame_delay: Option<usize>,
     pub threads: Option<usize>,
+    /// Of the products, also where that gains nothing. A policy plays in f32.
+    pub precision: Precision,
     /// As [`TrainOptions::device`]; none: the CPU.
     pub device: Option<String>,
 }

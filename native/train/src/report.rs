@@ -261,6 +261,7 @@ pub struct RunReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     pub options: EvalOptions,
+    pub precision: Precision,
     pub weights: usize,
     pub spec: Spec,
     pub policy: Report,

@@ -310,12 +310,15 @@ fn a_run_in_bf16_learns_as_well_and_is_measured_as_it_plays() {
     }
     let policy = Policy::load(&out.join("best.safetensors")).unwrap();
     assert_eq!(policy.notes()["precision"], "bf16");
-    let score = || {
-        let (options, cancel) = (EvaluateOptions::default(), AtomicBool::new(false));
-        evaluate(&policy, &others, None, &options, &|_| (), &cancel).unwrap().policy
+    let score = |precision| {
+        let options = EvaluateOptions { precision, ..EvaluateOptions::default() };
+        let cancel = AtomicBool::new(false);
+        let scored = evaluate(&policy, &others, None, &options, &|_| (), &cancel).unwrap();
+        assert_eq!(scored.precision, precision);
+        scored.policy
     };
-    assert_eq!(report.policy, Some(score()));
-    assert_ne!(report.policy, Some(Precision::Bf16.during(score)));
+    assert_eq!(report.policy, Some(score(Precision::F32)));
+    assert_ne!(report.policy, Some(score(Precision::Bf16)));
 }
 
 #[test]

@@ -257,3 +257,50 @@ fn a_residual_layer_and_its_gradients_are_those_of_the_op() {
         check(&format!("{options:?}"), &inputs, |t| layer(&attention, t, options));
     }
 }
+
+/// Where a card has them, the kernels of flash attention: numbers of 16 bits go to them and come back, so that the
+/// results are near and not the same. Frames that do not exist are 0 all the same.
+#[cfg(feature = "flash-attn")]
+#[test]
+fn flash_attention_of_a_window_is_the_op() {
+    use sconce_core::Precision;
+
+    let Some(card) = crate::common::card() else { return };
+    // Less than a block of queries, more; all heads that there are.
+    for (head_dim, time, pairing) in [
+        (32, 60, Pairing::Half),
+        (64, 150, Pairing::Half),
+        (64, 2, Pairing::Interleaved),
+        (128, 64, Pairing::Interleaved),
+    ] {
+        let window = Arc::new(Window::new(2, head_dim, time, pairing, THETA).unwrap());
+        let qkv = noise(&[3, time, 3 * window.width()], 1);
+        let there = qkv.to_device(&card).unwrap();
+        for lengths in [None, Some(Arc::from([time, 1, 0]))] {
+            let run = |qkv: &Tensor| {
+                let mut cache = Cache::empty(&window, 3).unwrap();
+                for part in [&mut cache.keys, &mut cache.values, &mut cache.seen] {
+                    *part = part.to_device(qkv.device()).unwrap();
+                }
+                let (y, next) = ops::attention(qkv, &cache, &window, lengths.clone()).unwrap();
+                [y, next.keys, next.values, next.seen].map(|t| t.to_device(&Device::Cpu).unwrap())
+            };
+            let (want, own) = (run(&qkv), run(&there));
+            for precision in [Precision::Bf16, Precision::F16] {
+                let got = precision.during(|| run(&there));
+                let name = format!("{head_dim}, {time}, {pairing:?}, {lengths:?}, {precision}");
+                let largest = values(&want[0]).into_iter().fold(0.0f32, |m, v| m.max(v.abs()));
+                assert!(apart(&got[0], &want[0]) < 2e-2 * largest, "{name}");
+                assert_ne!(values(&got[0]), values(&own[0]), "{name}: by kernels of our own");
+                for (got, own) in got[1..].iter().zip(&own[1..]) {
+                    assert_eq!(values(got), values(own), "{name}");
+                }
+                let exists = |row: usize, t| lengths.as_ref().is_none_or(|n| t < n[row]);
+                for (at, frame) in values(&got[0]).chunks_exact(window.width()).enumerate() {
+                    let blank = frame.iter().all(|v| *v == 0.0);
+                    assert_eq!(!blank, exists(at / time, at % time), "{name}");
+                }
+            }
+        }
+    }
+}

@@ -24,6 +24,7 @@ mod matrix_state;
 mod memory;
 mod norm;
 mod recurrent;
+mod rotary;
 mod rows;
 mod sampling;
 mod selective_scan;

@@ -1,6 +1,6 @@
 //! What kernels are given.
 
-use half::bf16;
+use half::{bf16, f16};
 
 /// Numbers of a device's type.
 pub trait Element: Copy {
@@ -32,6 +32,22 @@ impl Element for bf16 {
 
     fn of(value: f32) -> Self {
         bf16::from_f32(value)
+    }
+
+    fn value(self) -> f32 {
+        self.to_f32()
+    }
+
+    fn bits(self) -> u32 {
+        u32::from(self.to_bits())
+    }
+}
+
+impl Element for f16 {
+    const NAME: &'static str = "f16";
+
+    fn of(value: f32) -> Self {
+        f16::from_f32(value)
     }
 
     fn value(self) -> f32 {

@@ -1,5 +1,7 @@
 //! Causal attention over a window that slides, with the rotation of queries and keys inside.
 
+#[cfg(any(test, feature = "flash-attn"))]
+pub(in crate::ops) mod flash;
 mod residual;
 pub mod softmax;
 
@@ -184,6 +186,12 @@ impl Cache {
         // One zero that stands for all of them.
         let ring = tensor::zeros(&[1])?.broadcast_as((batch, window.window, window.width()))?;
         Ok(Cache { keys: ring.clone(), values: ring, seen: tensor::zeros(&[batch, 1])? })
+    }
+
+    /// Whether this is what [`empty`](Self::empty) gave, on whatever device: a single number that stands for all.
+    #[cfg(any(test, feature = "flash-attn"))]
+    fn is_blank(&self) -> bool {
+        [&self.keys, &self.values].into_iter().all(|ring| ring.stride().iter().all(|&n| n == 0))
     }
 
     /// Frames that each row has seen.

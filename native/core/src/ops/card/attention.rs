@@ -9,6 +9,8 @@ use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply};
 use crate::Result;
+#[cfg(feature = "flash-attn")]
+use crate::ops::attention::flash;
 use crate::ops::attention::{Cache, Pairing, Window};
 use crate::ops::lengths::Lengths;
 
@@ -39,6 +41,10 @@ pub fn attention(
     let attend = Attend::of(qkv, cache, window, lengths)?;
     let tracked = [qkv, &cache.keys, &cache.values].into_iter().any(Tensor::track_op);
     let next = attend.next(qkv, cache, tracked)?;
+    #[cfg(feature = "flash-attn")]
+    if let Some(numbers) = flash::numbers(qkv, cache, window) {
+        return Ok((super::flash::attention(qkv, window, lengths, numbers)?, next));
+    }
     let y = match attend.time {
         1 if !tracked => attend.last(qkv, cache)?,
         _ => apply(attend, &[qkv, &cache.keys, &cache.values])?,

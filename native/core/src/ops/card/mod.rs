@@ -13,6 +13,8 @@ mod attention;
 mod columns;
 mod dense;
 mod dropout;
+#[cfg(feature = "flash-attn")]
+mod flash;
 mod frames;
 mod gather;
 mod gemm;

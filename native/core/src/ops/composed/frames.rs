@@ -15,7 +15,7 @@ pub(super) fn present(lengths: &Lengths, time: usize, device: &Device) -> Result
 }
 
 /// `y [b, t, c]` with 0 in the frames that do not exist.
-pub(super) fn blank(y: Tensor, lengths: &Lengths) -> Result<Tensor> {
+pub(in crate::ops) fn blank(y: Tensor, lengths: &Lengths) -> Result<Tensor> {
     match present(lengths, y.dim(1)?, y.device())? {
         Some(present) => Ok(present.broadcast_as(y.shape())?.where_cond(&y, &y.zeros_like()?)?),
         None => Ok(y),

@@ -1,0 +1,3 @@
+#include "forward.cuh"
+
+KERNELS(flash_attention_bf16, cutlass::bfloat16_t)

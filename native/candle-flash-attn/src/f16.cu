@@ -1,0 +1,3 @@
+#include "forward.cuh"
+
+KERNELS(flash_attention_f16, cutlass::half_t)
