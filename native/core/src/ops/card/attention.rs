@@ -36,11 +36,12 @@ pub fn attention(
     cache: &Cache,
     window: &Arc<Window>,
     lengths: &Lengths,
-) -> Result<(Tensor, Cache)> {
+    cached: bool,
+) -> Result<(Tensor, Option<Cache>)> {
     let (qkv, cache) = (&qkv.contiguous()?, &beside(cache, qkv)?);
     let attend = Attend::of(qkv, cache, window, lengths)?;
     let tracked = [qkv, &cache.keys, &cache.values].into_iter().any(Tensor::track_op);
-    let next = attend.next(qkv, cache, tracked)?;
+    let next = cached.then(|| attend.next(qkv, cache, tracked)).transpose()?;
     #[cfg(feature = "flash-attn")]
     if let Some(numbers) = flash::numbers(qkv, cache, window) {
         return Ok((super::flash::attention(qkv, window, lengths, numbers)?, next));

@@ -9,12 +9,12 @@ use super::frames::blank;
 use super::norm::head_norm;
 use super::product;
 use super::residual::around;
-use crate::Result;
 use crate::ops::Residual;
 use crate::ops::attention::{CHUNK, Cache, Pairing, Projections, Window};
 #[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::lengths::Lengths;
+use crate::{Error, Result};
 
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     // A row of nothing but minus infinity is 0 throughout.
@@ -42,9 +42,23 @@ pub fn attention(
     window: &Arc<Window>,
     lengths: Lengths,
 ) -> Result<(Tensor, Cache)> {
+    match attend(qkv, cache, window, lengths, true)? {
+        (y, Some(cache)) => Ok((y, cache)),
+        (_, None) => Err(Error::not_found("the cache after a sequence")),
+    }
+}
+
+/// The same, and the cache after it if that is wanted.
+fn attend(
+    qkv: &Tensor,
+    cache: &Cache,
+    window: &Arc<Window>,
+    lengths: Lengths,
+    cached: bool,
+) -> Result<(Tensor, Option<Cache>)> {
     #[cfg(feature = "cuda")]
     if card::wanted(qkv) && card::has_heads_of(window) {
-        return card::attention(qkv, cache, window, &lengths);
+        return card::attention(qkv, cache, window, &lengths, cached);
     }
     let pass = Pass::of(qkv, cache, window, &lengths)?;
     let mixed = pass.by_chunk(|begin| {
@@ -53,7 +67,8 @@ pub fn attention(
         Ok(product(&weights, &pass.heads(&values)?)?)
     })?;
     let y = mixed.transpose(1, 2)?.flatten_from(2)?;
-    Ok((blank(y, &lengths)?, pass.append(cache, &lengths)?))
+    let next = cached.then(|| pass.append(cache, &lengths)).transpose()?;
+    Ok((blank(y, &lengths)?, next))
 }
 
 pub fn attention_of_last(
@@ -69,8 +84,8 @@ pub fn attention_of_last(
     {
         return card::attention_of_last(qkv, cache, window, cached);
     }
-    let (y, cache) = attention(qkv, cache, window, None)?;
-    Ok((y.narrow(1, y.dim(1)? - 1, 1)?, cached.then_some(cache)))
+    let (y, cache) = attend(qkv, cache, window, None, cached)?;
+    Ok((y.narrow(1, y.dim(1)? - 1, 1)?, cache))
 }
 
 pub fn attention_weights(
@@ -107,8 +122,8 @@ pub fn attention_residual(
         if let Some(norms) = &projections.norms {
             qkv = head_norm(&qkv, norms)?;
         }
-        let (mixed, cache) = attention(&qkv, cache, window, lengths)?;
-        after = append.then_some(cache);
+        let (mixed, cache) = attend(&qkv, cache, window, lengths, append)?;
+        after = cache;
         affine_to(&mixed, &projections.out, rest)
     })?;
     Ok((y, after))
