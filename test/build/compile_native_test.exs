@@ -99,7 +99,7 @@ defmodule Sconce.Build.CompileNativeTest do
     assert {_output, 0} = mix(["compile"], root)
     assert File.exists?(Path.join(root, "target/release/libsconce_nif.so"))
 
-    write_lib!(root, ~s[#[cfg(feature = "flash-attn")] compile_error!("with flash attention");\n])
+    write_lib!(root, ~s|#[cfg(feature = "flash-attn")] compile_error!("with flash attention");\n|)
     assert {_output, 0} = mix(["compile"], root, cuda)
     assert {output, 1} = mix(["compile"], root, [{"SCONCE_CUDA", "flash-attn"} | tl(cuda)])
     assert output =~ "with flash attention"

@@ -56,7 +56,8 @@ defmodule Sconce.Trainer.Report do
   end
 
   defp run(%{spec: spec, weights: weights, validation: validation} = report),
-    do: "#{title(spec, weights)}\nmeasured on #{side(validation)}#{device(report)}#{precision(report)}"
+    do:
+      "#{title(spec, weights)}\nmeasured on #{side(validation)}#{device(report)}#{precision(report)}"
 
   defp run(_scores), do: ""
 
