@@ -58,6 +58,28 @@ fn like(x: &Tensor) -> Result<Tensor> {
     unwritten(x.shape(), x.dtype(), x)
 }
 
+/// `y = activation(x + bias) + rest`
+fn finish(
+    x: &Tensor,
+    [bias, rest]: [Option<&Tensor>; 2],
+    activation: Activation,
+    y: &Tensor,
+) -> Result<()> {
+    if rest.is_some_and(|rest| (rest.shape(), rest.dtype()) != (x.shape(), x.dtype())) {
+        bail!("{x:?} and {rest:?} have no sum");
+    }
+    let (n, (_, d)) = (x.elem_count(), tensor::rows(x.dims()));
+    let launch = launch("activation", "forward", x)?.tensor(x)?.option(bias)?.option(rest)?;
+    run(launch.tensor(y)?.long(n).int(d), n, activation)
+}
+
+/// `x + y` of what lies without gaps, in no graph.
+pub fn sum_of(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    let sum = like(x)?;
+    finish(x, [None, Some(y)], Activation::None, &sum)?;
+    Ok(sum)
+}
+
 /// Inputs x and those that are given of a bias and the rest.
 struct Activate {
     activation: Activation,
@@ -101,13 +123,8 @@ impl Activate {
 impl Op for Activate {
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
         let (x, given) = self.parts(inputs)?;
-        if given[1].is_some_and(|rest| (rest.shape(), rest.dtype()) != (x.shape(), x.dtype())) {
-            bail!("{x:?} and {:?} have no sum", given[1]);
-        }
-        let (y, n) = (output(x.shape(), x.dtype(), x, track)?, x.elem_count());
-        let launch = launch("activation", "forward", x)?.tensor(x)?;
-        let launch = given.into_iter().try_fold(launch, Launch::option)?.tensor(&y)?.long(n);
-        run(launch.int(tensor::rows(x.dims()).1), n, self.activation)?;
+        let y = output(x.shape(), x.dtype(), x, track)?;
+        finish(x, given, self.activation, &y)?;
         Ok((y, vec![]))
     }
 

@@ -11,7 +11,9 @@ use std::marker::PhantomData;
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
+use super::activation::sum_of;
 use super::op::{Op, Pass};
+use super::wanted;
 use crate::ops::tensor::Start;
 
 thread_local! {
@@ -148,6 +150,7 @@ struct Gradients(HashMap<TensorId, Tensor>);
 impl Gradients {
     fn add(&mut self, of: TensorId, gradient: Tensor) -> Result<()> {
         let sum = match self.0.remove(&of) {
+            Some(sum) if wanted(&sum) => sum_of(&sum.contiguous()?, &gradient.contiguous()?)?,
             Some(sum) => (sum + gradient)?,
             None => gradient,
         };
