@@ -15,3 +15,4 @@ mod norm;
 mod recurrent;
 mod scan;
 mod steps;
+mod tape;
