@@ -82,7 +82,8 @@ impl Recorded {
         states: &[&State],
     ) -> Result<Vec<Result<Stepped>>> {
         let asked = self.buffers.ask(policy, frames, states)?;
-        self.play(policy)?;
+        // Of what fails midway some is launched, and reads words that the next step writes over.
+        self.play(policy).inspect_err(|_| drop(policy.device().synchronize()))?;
         self.buffers.answer(asked, states.len())
     }
 
@@ -179,8 +180,8 @@ impl Buffers {
 
         let row = |row: usize| if row < states.len() { row } else { 0 };
         policy.words(&padded(frames, batch, row), &mut words)?;
-        // SAFETY: a step is over when its answer is there, and there is one at a time.
-        unsafe { self.words.write(&words) };
+        // SAFETY: a step is over when its answer is there or it has failed, and there is one at a time.
+        unsafe { self.words.write(&words) }?;
         Ok(Asked { before, after })
     }
 

@@ -8,7 +8,7 @@ use candle_core::cuda_backend::cudarc::driver::result::{free_host, malloc_host};
 use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
 
 use super::card::apart;
-use crate::Result;
+use crate::{Error, Result};
 
 /// Words that both sides have: a step so short that two copies would take as long as the work itself has none.
 pub struct Shared {
@@ -41,14 +41,20 @@ impl Shared {
         self.first.as_ptr() as CUdeviceptr
     }
 
-    /// Writes the first words.
+    /// Writes all words.
+    ///
+    /// # Errors
+    /// `Mismatch` for fewer or more.
     ///
     /// # Safety
     /// The card has done all that reads them, and nobody else writes.
-    pub unsafe fn write(&self, words: &[u32]) {
-        assert!(words.len() <= self.len, "{} words for {}", words.len(), self.len);
+    pub unsafe fn write(&self, words: &[u32]) -> Result<()> {
+        if words.len() != self.len {
+            return Err(Error::mismatch("words", self.len, words.len()));
+        }
         // SAFETY: there are so many, and the caller says the rest.
         unsafe { self.first.copy_from_nonoverlapping(NonNull::from(words).cast(), words.len()) };
+        Ok(())
     }
 
     /// All words.
