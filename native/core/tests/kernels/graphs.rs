@@ -117,8 +117,8 @@ fn work_that_is_not_recorded_is_told_and_the_card_goes_on() {
     record(false).unwrap().expect("a graph").play().unwrap();
 }
 
-/// To open a card waits for all of it, as does the end of what was opened; and what is freed in the stream that is
-/// recorded would be part of that.
+/// To open a card waits for all of it, as does the end of what was opened and that of pinned memory; and what is freed in
+/// the stream that is recorded would be part of that.
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn others_come_and_go_while_work_is_recorded() {
@@ -129,6 +129,9 @@ fn others_come_and_go_while_work_is_recorded() {
     let (own, free) = (device.clone(), |one| device::apart(&device, || drop(one)));
     let come_and_go = || {
         let all: Vec<Device> = (0..3).map(|_| device::open(0).unwrap()).collect();
+        let uploads = Uploads::new(all[0].as_cuda_device().unwrap(), 1).unwrap();
+        device::leave(all[0].clone(), uploads);
+        drop(Uploads::new(all[1].as_cuda_device().unwrap(), 1).unwrap());
         all.into_iter().for_each(|device| device::leave(device, ()));
     };
     std::thread::scope(|scope| {

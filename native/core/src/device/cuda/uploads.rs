@@ -1,5 +1,6 @@
 //! Words that go to a card while it works.
 
+use std::mem;
 use std::sync::Arc;
 
 use candle_core::cuda_backend::cudarc::driver::result::memcpy_dtod_async;
@@ -7,8 +8,9 @@ use candle_core::cuda_backend::cudarc::driver::{
     CudaEvent, CudaSlice, CudaStream, DevicePtr, PinnedHostSlice,
 };
 use candle_core::cuda_backend::{CudaDevice, WrapErr};
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
+use super::card::apart;
 use crate::ops::card::pointer;
 use crate::{Error, Result};
 
@@ -17,7 +19,8 @@ use crate::{Error, Result};
 pub struct Uploads {
     card: CudaDevice,
     copies: Arc<CudaStream>,
-    places: [Place; 2],
+    /// Two.
+    places: Vec<Place>,
     next: usize,
 }
 
@@ -32,6 +35,13 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let _ = self.arrived.synchronize();
+    }
+}
+
+impl Drop for Uploads {
+    fn drop(&mut self) {
+        let places = mem::take(&mut self.places);
+        apart(&Device::Cuda(self.card.clone()), || drop(places));
     }
 }
 
@@ -53,7 +63,8 @@ impl Uploads {
                 taken: stream.record_event(None).w()?,
             })
         };
-        let places = [place()?, place()?];
+        let both = || (0..2).map(|_| place()).collect::<Result<_>>();
+        let places = apart(&Device::Cuda(card.clone()), both)?;
         Ok(Uploads { card: card.clone(), copies, places, next: 0 })
     }
 
