@@ -29,7 +29,7 @@ pub fn layer(
     rest: Option<&Tensor>,
 ) -> crate::Result<Tensor> {
     let all = || [x, w].into_iter().chain(bias).chain(rest);
-    let few = rows(x.dims()).0 <= FEW && Precision::current() == Precision::F32;
+    let few = (1..=FEW).contains(&rows(x.dims()).0) && Precision::current() == Precision::F32;
     if few && all().all(|t| t.dtype() == x.dtype() && !tape::wants(t)) {
         return Ok(few_rows(x, w, bias, activation, rest)?);
     }
