@@ -1,5 +1,5 @@
-// Norms of rows and an activation behind them: LayerNorm (Ba et al. 2016, eq. 3 and 4) and RMSNorm (Zhang & Sennrich 2019, eq. 4) over the last dimension,
-// or over each of its groups, which are the rows here then.
+// Norms of rows and an activation behind them: LayerNorm (Ba et al. 2016, eq. 3 and 4) and RMSNorm (Zhang & Sennrich
+// 2019, eq. 4) over the last dimension, or over each of its groups, which are the rows here then.
 //
 // x, y, dy, dx [rows, d] are of type T; weight, bias and their gradients [groups, d], and what is kept of each row
 // [rows, 2] = (mean, 1 / sqrt(variance + eps)), are f32, as is all arithmetic. Rows are read where they lie.
@@ -26,7 +26,8 @@ __device__ inline long long row_of_warp() {
   return (blockIdx.x * (long long)blockDim.x + threadIdx.x) / WARP;
 }
 
-// y = f((x - mean) * scale * weight + bias). There may be no bias; nothing is kept where `kept` is null. Blocks of whole warps, one for each row.
+// y = f((x - mean) * scale * weight + bias). There may be no bias; nothing is kept where `kept` is null. Blocks of whole
+// warps, one for each row.
 template <typename T, bool CENTER>
 __device__ void forward(const T *x, const float *weight, const float *bias, T *y, float *kept,
                         long long rows, int d, int groups, float eps, int activation) {

@@ -1,6 +1,7 @@
-// What a captured decision reads and writes: its buffers have fixed places, those of the games have not.
+// Numbers go from place to place: columns of rows, and what a recorded step reads and writes, whose buffers have fixed
+// places; those of games and batches have not.
 //
-// Numbers are moved as words of 32 bits. Rows are one behind the other on the card, `width` words each.
+// But for columns of 16 bits they are moved as words of 32. Rows are one behind the other, `width` words each.
 
 namespace {
 
