@@ -29,7 +29,10 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     let failures: Vec<String> = thread::scope(|scope| {
         let begin = |module| scope.spawn(move || compile(nvcc, module, out));
         let running = MODULES.map(begin);
-        running.into_iter().filter_map(|one| one.join().unwrap_or(Err("panicked".into())).err()).collect()
+        running
+            .into_iter()
+            .filter_map(|one| one.join().unwrap_or(Err("panicked".into())).err())
+            .collect()
     });
     match failures.is_empty() {
         true => Ok(()),

@@ -172,7 +172,7 @@ impl Weight {
         let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(given) = store.get(&self.tensor) {
             gradient.tensor = Some(match &gradient.tensor {
-                Some(sum) => (sum + given)?,
+                Some(sum) => tensor::add(sum, given)?,
                 None => given.clone(),
             });
         }
