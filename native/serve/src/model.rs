@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use sconce_core::backbone::{Context, State};
 use sconce_core::device::{Held, Owner};
 use sconce_core::heads::Decision;
+use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
 use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::{Error, Policy, Result, pool};
@@ -146,7 +147,12 @@ impl Model {
 
     /// A step of so many games at once, each.
     fn steps_us(&self, games: usize) -> Result<f64> {
-        let Some(plan) = &self.plan else { return self.core_us(1, 9, &Context::default()) };
+        let Some(plan) = &self.plan else {
+            return match self.policy.steps_games() {
+                true => self.games_us(games),
+                false => self.core_us(1, 9, &Context::default()),
+            };
+        };
         let (row, sampling) = (self.frame(), Sampling::default());
         let mut scratch = Scratch::default();
         let mut of_games = vec![(plan.zero_state().to_vec(), plan.blank()); games];
@@ -160,6 +166,19 @@ impl Model {
                 of_games.iter_mut().for_each(|(state, _)| state.copy_from_slice(plan.zero_state()));
             }
             outcomes.map(drop)
+        })?;
+        Ok(us / games as f64)
+    }
+
+    /// What is recorded to be played again is so by then: no decision waits for it.
+    fn games_us(&self, games: usize) -> Result<f64> {
+        let row = self.frame();
+        let frames = window(std::iter::repeat_n(row.view(), games));
+        let frames = Frames { batch: games, time: 1, ..frames };
+        let states = vec![&self.zero; games];
+        let us = median_us(9, || {
+            let stepped = self.policy.step_games(&frames, &states)?;
+            stepped.into_iter().try_for_each(|one| one.map(drop))
         })?;
         Ok(us / games as f64)
     }

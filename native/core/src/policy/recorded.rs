@@ -12,7 +12,7 @@ use super::steps::{Stepped, last};
 use super::{Frames, Placed, Policy};
 use crate::backbone::State;
 use crate::device::{self, Graph, Held, Owner, Shared};
-use crate::ops::card::{Intake, end_step, pointer, unwritten};
+use crate::ops::card::{Intake, Memory, end_step, pointer, unwritten};
 use crate::ops::tensor;
 use crate::{Error, Result};
 
@@ -59,8 +59,13 @@ fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Resul
         return Err(Error::mismatch("device", "a card", "another"));
     };
     // What cannot be recorded is launched one by one.
-    let graph = Graph::record(card, |_| buffers.work(policy))?;
-    let one = Recorded { graph, batch, buffers };
+    let mut memory = Memory::default();
+    let graph = Graph::record(card, |recording| match recording {
+        true => memory.reuse(|| buffers.work(policy)),
+        false => memory.keep(|| buffers.work(policy)),
+    })?;
+    let _held = Held::of(Owner::Sessions, memory.tensors());
+    let one = Recorded { graph, _held, _memory: memory, batch, buffers };
     one.play(policy)?;
     let stepped = one.buffers.answer(asked, states.len());
     all.push(one);
@@ -70,6 +75,9 @@ fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Resul
 /// A step of so many games of a policy.
 struct Recorded {
     graph: Option<Graph>,
+    _held: Held,
+    /// What the graph works in.
+    _memory: Memory,
     batch: usize,
     buffers: Buffers,
 }

@@ -15,6 +15,7 @@ use candle_core::{DType, Device, Result, Shape, Storage, Tensor, WithDType, bail
 use half::{bf16, f16};
 use sconce_cuda::kernels::Module;
 
+use super::memory;
 /// A kernel, and its arguments in the order of its signature.
 pub struct Launch {
     kernel: CudaFunction,
@@ -143,6 +144,9 @@ pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Te
 /// The same for an output of an op, which is a variable to candle where a backward pass may follow.
 pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) -> Result<Tensor> {
     let (shape, card) = (shape.into(), card(x.device())?);
+    if let Some(kept) = memory::kept(&shape, dtype).filter(|_| !track) {
+        return Ok(kept);
+    }
     let n = shape.elem_count().max(1);
     macro_rules! of {
         ($t:ty) => {
@@ -161,7 +165,9 @@ pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) ->
         DType::U8 => of!(u8),
         other => bail!("no kernel has numbers of {other:?}"),
     };
-    Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), track))
+    let tensor = Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), track);
+    memory::taken(&tensor);
+    Ok(tensor)
 }
 
 /// Where the numbers of a contiguous tensor on a card begin.

@@ -22,6 +22,7 @@ mod launch;
 mod linear_recurrence;
 pub mod loss;
 mod matrix_state;
+mod memory;
 mod norm;
 mod op;
 mod product;
@@ -50,6 +51,7 @@ pub(in crate::ops) use wkv::wkv;
 
 pub use dropout::counted;
 pub use launch::{overwrite, pointer, unwritten};
+pub(crate) use memory::Memory;
 pub(crate) use rows::end_step;
 pub use rows::{Intake, copy};
 pub(crate) use sampling::Choices;
