@@ -64,8 +64,9 @@ fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Resul
         true => memory.reuse(|| buffers.work(policy)),
         false => memory.keep(|| buffers.work(policy)),
     })?;
-    let _held = Held::of(Owner::Sessions, memory.tensors());
-    let one = Recorded { graph, _held, _memory: memory, batch, buffers };
+    let _memory = graph.is_some().then_some(memory);
+    let _held = Held::of(Owner::Sessions, _memory.iter().flat_map(Memory::tensors));
+    let one = Recorded { graph, _held, _memory, batch, buffers };
     one.play(policy)?;
     let stepped = one.buffers.answer(asked, states.len());
     all.push(one);
@@ -77,7 +78,7 @@ struct Recorded {
     graph: Option<Graph>,
     _held: Held,
     /// What the graph works in.
-    _memory: Memory,
+    _memory: Option<Memory>,
     batch: usize,
     buffers: Buffers,
 }

@@ -16,6 +16,7 @@ use half::{bf16, f16};
 use sconce_cuda::kernels::Module;
 
 use super::memory;
+
 /// A kernel, and its arguments in the order of its signature.
 pub struct Launch {
     kernel: CudaFunction,
