@@ -49,8 +49,9 @@ defmodule Sconce.GPU.Ledger do
   Each card has a pool of memory of its own in the driver, made when it is opened
   (`cuMemPoolCreate`), which becomes the card's current one. EXLA takes its memory at once when it starts and keeps
   it: its `memory_fraction` and Sconce's go beside each other if their sum is below 1, and it needs
-  `preallocate: false` where they shall share. Steps that are recorded as CUDA graphs keep their memory apart from
-  the pool, and from the budget.
+  `preallocate: false` where they shall share. Training steps that are recorded as CUDA graphs have memory of their
+  own in the driver, which counts as `activations` and within the budget; recorded decisions work in memory that
+  counts as `sessions`, for each power of two of games that were stepped at once.
 
   Source: [CUDA's stream-ordered allocator](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
   Not run on a GPU yet: tests use the emulated card.

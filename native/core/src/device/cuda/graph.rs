@@ -116,7 +116,7 @@ impl Keeper {
     }
 }
 
-/// Why work of this process was not recorded, once for each.
+/// Why work of this process was not recorded, each reason once.
 pub fn refusals() -> Vec<String> {
     REFUSALS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -134,7 +134,12 @@ fn record(
     match alone(&device, || capture(card, || work(true))) {
         Ok(graph) => Ok(Some(graph)),
         Err(error) => {
-            REFUSALS.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
+            let mut refusals = REFUSALS.lock().unwrap_or_else(PoisonError::into_inner);
+            let refusal = error.to_string();
+            if !refusals.contains(&refusal) {
+                refusals.push(refusal);
+            }
+            drop(refusals);
             // What it was to have.
             shrink(&device);
             Ok(None)
