@@ -14,7 +14,9 @@ use sconce_core::heads::NONE;
 use sconce_core::ops::tensor;
 use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
-use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig};
+use sconce_core::spec::{
+    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
+};
 use sconce_core::{Error, Kind, Policy, Spec};
 use sconce_data::{Corpus, Schema, VectorGame};
 use sconce_train::loss::LossOptions;
@@ -23,6 +25,7 @@ use sconce_train::options::TrainOptions;
 use sconce_train::report::Event;
 use sconce_train::run::run;
 use sconce_train::step::{Examples, Stepper};
+use serde_json::{Value, json};
 
 /// A few times what a step takes.
 const BUDGET: u64 = 16 << 20;
@@ -259,4 +262,59 @@ fn a_run_halves_its_batches_until_they_fit_and_ends_with_an_error_where_none_doe
         }
     }
     panic!("a run that needs no memory");
+}
+
+#[test]
+fn runs_that_come_and_go_leave_nothing_on_the_card() {
+    let Some((_alone, device)) = alone(BUDGET) else { return };
+    drop(device);
+    let dir = tempfile::tempdir().unwrap();
+    let (corpus, never) = (corpus(&dir.path().join("corpus")), AtomicBool::new(false));
+    let options = TrainOptions {
+        batch_size: BATCH,
+        window_size: TIME,
+        stride: 16,
+        steps: Some(4),
+        val_split: 0.0,
+        device: "cuda:0".into(),
+        ..TrainOptions::default()
+    };
+    for (name, spec) in backbones() {
+        let others = |number: usize| {
+            let out = dir.path().join(format!("{name}{number}"));
+            run(&corpus, &spec, &options, &out, &|_| (), &never).unwrap();
+            device::release(0).unwrap();
+            let memory = device::memory(0).unwrap();
+            assert_eq!(memory.taken(), 0, "{name}, run {number}: {memory:?}");
+            memory.others
+        };
+        let first = others(0);
+        for number in 1..4 {
+            assert_eq!(others(number), first, "{name}, after run {number}");
+        }
+    }
+}
+
+fn backbones() -> Vec<(&'static str, Spec)> {
+    let common = json!({
+        "hidden_size": 16, "num_layers": 2, "input_norm": false, "dropout": 0.0, "input_dropout": 0.0,
+    });
+    let all = [
+        ("gru", json!({ "layer_norm": true })),
+        ("lstm", json!({ "layer_norm": true })),
+        ("mamba", json!({ "state_size": 16, "expand_factor": 2, "conv_size": 4 })),
+        (
+            "sliding_window",
+            json!({ "num_heads": 2, "head_dim": 8, "window_size": 8, "qk_layernorm": false }),
+        ),
+    ];
+    let spec_of = |(name, own): (&'static str, Value)| {
+        let mut config = common.clone();
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        (
+            name,
+            Spec { backbone: serde_json::from_value(json!({ name: config })).unwrap(), ..spec() },
+        )
+    };
+    all.into_iter().map(spec_of).collect()
 }

@@ -70,7 +70,7 @@ fn f32s<const N: usize>(tensors: [&Tensor; N]) -> crate::Result<[Tensor; N]> {
 
 /// `[b, h]` of `y [b, t, h]`.
 fn last(y: &Tensor) -> Result<Tensor> {
-    y.narrow(1, y.dim(1)? - 1, 1)?.squeeze(1)?.contiguous()
+    y.narrow(1, y.dim(1)? - 1, 1)?.squeeze(1)
 }
 
 /// Sequences of states `[b, t, h]`.
