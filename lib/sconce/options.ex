@@ -151,8 +151,11 @@ defmodule Sconce.Options do
   @doc false
   # Of the values that a type names, the one that is spelled most like `value`, if any is.
   @spec near(term, keyword) :: term | nil
-  def near(value, spec) when (is_atom(value) and value not in @literals) or is_binary(value),
-    do: nearest(value, named(spec[:type]))
+  def near(value, spec) when (is_atom(value) and value not in @literals) or is_binary(value) do
+    names = named(spec[:type])
+    # It is spelled more like `:cpu`.
+    if value in [:gpu, "gpu"] and :cuda in names, do: :cuda, else: nearest(value, names)
+  end
 
   def near(_value, _spec), do: nil
 

@@ -225,4 +225,10 @@ defmodule Sconce.DeviceTest do
 
     folder
   end
+
+  test "who says :gpu is told :cuda, which is spelled less like it than :cpu" do
+    assert_raise ArgumentError, ~r/got: :gpu, did you mean :cuda\?/, fn ->
+      Sconce.Policy.load("nowhere.safetensors", device: :gpu)
+    end
+  end
 end

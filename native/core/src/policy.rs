@@ -90,6 +90,13 @@ pub struct Policy {
     recorded: recorded::Steps,
 }
 
+/// Whoever has it last, on whatever thread, frees what it has on a card.
+impl Drop for Policy {
+    fn drop(&mut self) {
+        device::attach(self.place.device());
+    }
+}
+
 impl Policy {
     /// New weights, drawn from `seed`.
     pub fn init(spec: &Spec, seed: u64) -> Result<Self> {

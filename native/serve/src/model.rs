@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use sconce_core::backbone::{Context, State};
-use sconce_core::device::{Held, Owner};
+use sconce_core::device::{self, Held, Owner};
 use sconce_core::heads::Decision;
 use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
@@ -54,6 +54,13 @@ pub struct Cost {
     pub window_us: f64,
 }
 
+/// Whoever has it last, on whatever thread, frees what it has on a card.
+impl Drop for Model {
+    fn drop(&mut self) {
+        device::attach(self.policy.device());
+    }
+}
+
 impl Model {
     /// Packs a policy where it can be. On another device than a CPU it is not, and has weights of one format.
     pub fn new(policy: Arc<Policy>, weights: Format) -> Result<Self> {
@@ -67,7 +74,9 @@ impl Model {
             };
         }
         let plan = Plan::of(&policy, weights)?;
-        Ok(Model { plan, ..Model::of_core(policy)? })
+        let mut model = Model::of_core(policy)?;
+        model.plan = plan;
+        Ok(model)
     }
 
     /// A policy that steps by core.

@@ -14,9 +14,7 @@ use sconce_core::heads::NONE;
 use sconce_core::ops::tensor;
 use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
-use sconce_core::spec::{
-    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
-};
+use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig};
 use sconce_core::{Error, Kind, Policy, Spec};
 use sconce_data::{Corpus, Schema, VectorGame};
 use sconce_train::loss::LossOptions;
