@@ -49,7 +49,8 @@ defmodule Sconce.Trainer do
 
       {:ok, run} = Sconce.Trainer.start_link(resume: true, out: "run")
 
-  What is said counts in the place of what is recorded. May change:
+  What is said counts in the place of what is recorded: a run goes on on its own device, or on `device: :cpu` if
+  that is said. May change:
 
     * when the run ends: `:steps`, `:epochs`, `:max_minutes`, `:patience`, `:min_delta`, `:evaluate`, and
       with it `:decay_steps`, as below;

@@ -256,6 +256,21 @@ defmodule Sconce.TrainerTest do
       assert last.(report) == last.(whole)
     end
 
+    @tag cuda: false
+    test "goes on on its own device, or on another if that is said", context do
+      report = train!(context, steps: 2, evaluate: false)
+      record = Path.join(report.out, "run.json")
+      json = File.read!(record)
+      assert json =~ ~s("device": "cpu")
+      File.write!(record, String.replace(json, ~s("device": "cpu"), ~s("device": "cuda:0")))
+      again = [resume: true, steps: 4, decay_steps: 3, evaluate: false, out: report.out]
+      run = again |> Trainer.start_link() |> ended()
+      assert {:error, %{kind: :unavailable} = error} = Trainer.await(run, 60_000)
+      assert Exception.message(error) =~ "cuda:0"
+      run = [device: :cpu] |> Kernel.++(again) |> Trainer.start_link() |> ended()
+      assert {:ok, %{steps: 4}} = Trainer.await(run, 60_000)
+    end
+
     test "stops at any step, with its state saved and without scores", context do
       run = start!(context, steps: 100_000)
       :ok = Trainer.subscribe(run)

@@ -442,7 +442,7 @@ defmodule Sconce.Trainer.Settings do
          {:ok, corpus} <- corpus(own[:corpus] || record.corpus, own[:out]) do
       {:ok, {folder(corpus), respecified(Spec.from_native(record.spec), own[:spec], spec)}}
     end
-    |> settings(own, preset, said(@loss, []))
+    |> settings(Keyword.put_new(own, :device, :as_before), preset, said(@loss, []))
   end
 
   defp settings(source, own, preset, loss) do
@@ -553,7 +553,9 @@ defmodule Sconce.Trainer.Settings do
   end
 
   # What cannot run here is an error of the run, as is a corpus that is not there. What it runs on is told with
-  # its options.
+  # its options; a run that goes on does so where it was, unless another place is said.
+  defp able({:ok, _} = source, nil, :as_before), do: {source, %{}}
+
   defp able({:ok, _} = source, preset, choice) do
     case if(preset, do: Preset.device(preset), else: Device.resolve(choice)) do
       {:ok, device} -> {source, %{device: to_string(device)}}
