@@ -203,7 +203,7 @@ defmodule Sconce.ConfigTest do
                Policy.init(@spec_options, device: :rocm)
 
       assert_raise ArgumentError,
-                   ~r/option :device: expected one of :cpu, :cuda.*, got: :gpu, did you mean :cpu/,
+                   ~r/option :device: expected one of :cpu, :cuda.*, got: :gpu, did you mean :cuda/,
                    fn ->
                      Policy.init(@spec_options, device: :gpu)
                    end
