@@ -194,6 +194,19 @@ fn a_step_that_cannot_be_recorded_is_made_all_the_same_and_so_are_those_after_it
     device::leave(device, ());
 }
 
+/// Of a few steps, of which each has all windows of a batch.
+fn options() -> TrainOptions {
+    TrainOptions {
+        batch_size: BATCH,
+        window_size: TIME,
+        stride: 16,
+        steps: Some(4),
+        val_split: 0.0,
+        device: "cuda:0".into(),
+        ..TrainOptions::default()
+    }
+}
+
 fn corpus(dir: &Path) -> Corpus {
     let game = |game: u64| {
         let rng = Rng::new(1, "game", game);
@@ -210,15 +223,7 @@ fn a_run_halves_its_batches_until_they_fit_and_ends_with_an_error_where_none_doe
     drop(device);
     let dir = tempfile::tempdir().unwrap();
     let (corpus, never) = (corpus(&dir.path().join("corpus")), AtomicBool::new(false));
-    let options = TrainOptions {
-        batch_size: BATCH,
-        window_size: TIME,
-        stride: 16,
-        steps: Some(4),
-        val_split: 0.0,
-        device: "cuda:0".into(),
-        ..TrainOptions::default()
-    };
+    let options = options();
     let go = |bytes: Option<u64>| {
         drop(limited(bytes));
         let out = dir.path().join(format!("{bytes:?}"));
@@ -268,15 +273,7 @@ fn runs_that_come_and_go_leave_nothing_on_the_card() {
     drop(device);
     let dir = tempfile::tempdir().unwrap();
     let (corpus, never) = (corpus(&dir.path().join("corpus")), AtomicBool::new(false));
-    let options = TrainOptions {
-        batch_size: BATCH,
-        window_size: TIME,
-        stride: 16,
-        steps: Some(4),
-        val_split: 0.0,
-        device: "cuda:0".into(),
-        ..TrainOptions::default()
-    };
+    let options = options();
     for (name, spec) in backbones() {
         let others = |number: usize| {
             let out = dir.path().join(format!("{name}{number}"));

@@ -59,12 +59,13 @@ impl Op for Join {
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
         let mut first = 0;
         let part = |(part, wanted): (&Tensor, &bool)| {
-            let own = unwritten(part.shape(), part.dtype(), part)?;
-            if *wanted {
-                copy_columns((pass.dy, first), (&own, 0))?;
-            }
+            let at = first;
             first += part.dim(D::Minus1)?;
-            Ok(wanted.then_some(own))
+            let own = || {
+                let own = unwritten(part.shape(), part.dtype(), part)?;
+                copy_columns((pass.dy, at), (&own, 0)).map(|()| own)
+            };
+            wanted.then(own).transpose()
         };
         pass.inputs.iter().zip(pass.wanted).map(part).collect()
     }

@@ -92,7 +92,7 @@ impl Op for Linear {
         let [x, w] = inputs else { bail!("a product has two operands") };
         let ((m, k), n) = (rows(x.dims()), w.dim(0)?);
         let (a, b) = (rounded(x, self.0)?, rounded(w, self.0)?);
-        let y = output(with_width(x, w.dim(0)?), x.dtype(), x, track)?;
+        let y = output(with_width(x, n), x.dtype(), x, track)?;
         multiply(&y, Matrices::rows(&a, k), Matrices::rows(&b, k).turned(), [m, n, k])?;
         Ok((y, if track { vec![a, b] } else { vec![] }))
     }

@@ -6,11 +6,11 @@ use std::cell::RefCell;
 use candle_core::{DType, Shape, Tensor};
 
 thread_local! {
-    static FROM: RefCell<From> = const { RefCell::new(From::Card) };
+    static SOURCE: RefCell<Source> = const { RefCell::new(Source::Card) };
 }
 
 /// Where what nobody has written yet comes from.
-enum From {
+enum Source {
     Card,
     /// From the card, and it is kept here.
     CardToKeep(Vec<Tensor>),
@@ -25,9 +25,9 @@ pub struct Memory(Vec<Tensor>);
 impl Memory {
     /// Does work, and keeps what it takes. Nothing of that may be read after the work: the next one writes over it.
     pub fn keep<R>(&mut self, work: impl FnOnce() -> R) -> R {
-        let back = Back(FROM.replace(From::CardToKeep(vec![])));
+        let back = Back(SOURCE.replace(Source::CardToKeep(vec![])));
         let done = work();
-        if let From::CardToKeep(kept) = FROM.replace(From::Card) {
+        if let Source::CardToKeep(kept) = SOURCE.replace(Source::Card) {
             self.0 = kept;
         }
         drop(back);
@@ -36,7 +36,7 @@ impl Memory {
 
     /// Does the same work again, in the memory that it took.
     pub fn reuse<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _back = Back(FROM.replace(From::Kept(self.0.clone().into_iter())));
+        let _back = Back(SOURCE.replace(Source::Kept(self.0.clone().into_iter())));
         work()
     }
 
@@ -45,26 +45,26 @@ impl Memory {
     }
 }
 
-struct Back(From);
+struct Back(Source);
 
 impl Drop for Back {
     fn drop(&mut self) {
-        FROM.set(std::mem::replace(&mut self.0, From::Card));
+        SOURCE.set(std::mem::replace(&mut self.0, Source::Card));
     }
 }
 
 /// The next of what was kept, if it is of that shape and type.
 pub fn kept(shape: &Shape, dtype: DType) -> Option<Tensor> {
-    FROM.with_borrow_mut(|from| match from {
-        From::Kept(kept) => kept.next().filter(|t| (t.shape(), t.dtype()) == (shape, dtype)),
+    SOURCE.with_borrow_mut(|source| match source {
+        Source::Kept(kept) => kept.next().filter(|t| (t.shape(), t.dtype()) == (shape, dtype)),
         _ => None,
     })
 }
 
 /// Keeps what was taken, if that is wanted.
 pub fn taken(tensor: &Tensor) {
-    FROM.with_borrow_mut(|from| {
-        if let From::CardToKeep(kept) = from {
+    SOURCE.with_borrow_mut(|source| {
+        if let Source::CardToKeep(kept) = source {
             kept.push(tensor.clone());
         }
     });
