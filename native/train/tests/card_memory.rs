@@ -278,7 +278,6 @@ fn runs_that_come_and_go_leave_nothing_on_the_card() {
         let others = |number: usize| {
             let out = dir.path().join(format!("{name}{number}"));
             run(&corpus, &spec, &options, &out, &|_| (), &never).unwrap();
-            device::release(0).unwrap();
             let memory = device::memory(0).unwrap();
             assert_eq!(memory.taken(), 0, "{name}, run {number}: {memory:?}");
             memory.others
