@@ -17,9 +17,10 @@ use sconce_core::rng::Rng;
 use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig};
 use sconce_core::{Error, Kind, Policy, Spec};
 use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::{Kind as Rule, OptimiserConfig};
-use sconce_train::options::TrainOptions;
+use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
 use sconce_train::report::Event;
 use sconce_train::run::run;
 use sconce_train::step::{Examples, Stepper};
@@ -275,17 +276,55 @@ fn runs_that_come_and_go_leave_nothing_on_the_card() {
     let (corpus, never) = (corpus(&dir.path().join("corpus")), AtomicBool::new(false));
     let options = options();
     for (name, spec) in backbones() {
-        let others = |number: usize| {
+        let left = |number: usize| {
             let out = dir.path().join(format!("{name}{number}"));
             run(&corpus, &spec, &options, &out, &|_| (), &never).unwrap();
             let memory = device::memory(0).unwrap();
-            assert_eq!(memory.taken(), 0, "{name}, run {number}: {memory:?}");
-            memory.others
+            // But for what candle keeps of a stream that anything was recorded on.
+            let kept = memory.taken() - memory.activations;
+            assert!(kept == 0 && memory.activations < 16 << 10, "{name}, run {number}: {memory:?}");
+            (memory.activations, memory.others)
         };
-        let first = others(0);
+        let first = left(0);
         for number in 1..4 {
-            assert_eq!(others(number), first, "{name}, after run {number}");
+            assert_eq!(left(number), first, "{name}, after run {number}");
         }
+    }
+}
+
+#[test]
+fn what_is_scored_at_once_is_what_there_is_room_for() {
+    let Some((_alone, device)) = alone(BUDGET) else { return };
+    drop(device);
+    let dir = tempfile::tempdir().unwrap();
+    let (corpus, never) = (corpus(dir.path()), AtomicBool::new(false));
+    let here = Policy::init(&spec(), 1).unwrap();
+    for mode in [Mode::Window, Mode::Carry] {
+        let options = EvaluateOptions {
+            mode: Some(mode),
+            window_size: Some(TIME),
+            ..EvaluateOptions::default()
+        };
+        let score = |policy: &Policy| {
+            let report = evaluate(policy, &corpus, None, &options, &|_| (), &never)?;
+            sconce_core::Result::Ok(report.policy.nll)
+        };
+        let want = score(&here).unwrap();
+        let budgets = (0..40).map(|i| (BUDGET as f64 * 0.7f64.powi(i)) as u64);
+        let within = |&bytes: &u64| {
+            let device = limited(Some(bytes));
+            let got = here.copy_on(&device).and_then(|there| score(&there));
+            device::leave(device, ());
+            match got {
+                Ok(nll) => assert!((nll - want).abs() < 1e-6, "{mode:?}, {bytes}: {nll}, {want}"),
+                Err(ref error) => assert_eq!(error.kind(), Kind::OutOfMemory, "{error}"),
+            }
+            got.is_ok()
+        };
+        let least = budgets.take_while(within).last().unwrap();
+        // What one layer makes of all that would be scored at once.
+        let layer = if mode == Mode::Window { 128 * TIME } else { 256 } * 64 * size_of::<f32>();
+        assert!(least < layer as u64, "{mode:?}: {least} of {layer}");
     }
 }
 
@@ -301,6 +340,11 @@ fn backbones() -> Vec<(&'static str, Spec)> {
             "sliding_window",
             json!({ "num_heads": 2, "head_dim": 8, "window_size": 8, "qk_layernorm": false }),
         ),
+        // Recorded with strided operands of candle's own kernels.
+        ("rwkv", json!({ "expand_factor": 2 })),
+        ("xlstm", json!({ "num_heads": 2, "expand_factor": 2 })),
+        ("gla", json!({ "num_heads": 2, "expand_factor": 2, "head_dim": 8 })),
+        ("s5", json!({ "state_size": 8 })),
     ];
     let spec_of = |(name, own): (&'static str, Value)| {
         let mut config = common.clone();

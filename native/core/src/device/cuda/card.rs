@@ -54,9 +54,10 @@ thread_local! {
 /// libraries and kernels are there already.
 struct Owned {
     device: CudaDevice,
-    /// How many hold the stream where nobody owns it.
+    /// How many hold the stream where nothing was done on it.
     alone: usize,
-    _workspace: Workspace,
+    /// None of one that is kept only for what candle has on it.
+    workspace: Option<Workspace>,
 }
 
 impl Owned {
@@ -65,13 +66,20 @@ impl Owned {
         let device = CudaDevice::new_with_stream(context.ordinal())?;
         // SAFETY: as above.
         unsafe { device.disable_event_tracking() };
-        let _workspace = Workspace::of(&device, context)?;
+        let workspace = Some(Workspace::of(&device, context)?);
         let alone = Arc::strong_count(&device.cuda_stream()) - 1;
-        Ok(Owned { device, alone, _workspace })
+        Ok(Owned { device, alone, workspace })
     }
 
+    /// Tensors have the device, and with it its libraries.
     fn is_free(&self) -> bool {
-        Arc::strong_count(&self.device.cuda_stream()) - 1 == self.alone
+        Arc::strong_count(&self.device.cublas_handle()) - 1 == 1
+    }
+
+    /// Of what is recorded candle keeps for ever how strided operands lie, a few bytes of each stream: one that was ended
+    /// would stay for them, and the next would have its own.
+    fn has_constants(&self) -> bool {
+        Arc::strong_count(&self.device.cuda_stream()) - 1 > self.alone
     }
 }
 
@@ -146,7 +154,7 @@ impl Card {
     pub fn device(&self) -> Result<Device> {
         self.context.bind_to_thread().w()?;
         self.limit()?;
-        let device = match self.free() {
+        let device = match self.free()? {
             Some(device) => device,
             None => self.another()?,
         };
@@ -155,12 +163,20 @@ impl Card {
     }
 
     /// One that nobody owns any more.
-    fn free(&self) -> Option<CudaDevice> {
-        let streams = lock(&self.streams);
-        let device = streams.iter().find(|one| one.is_free())?.device.clone();
+    fn free(&self) -> candle_core::Result<Option<CudaDevice>> {
+        let taken = lock(&self.streams).extract_if(.., |one| one.is_free()).next();
+        let Some(mut one) = taken else { return Ok(None) };
+        let device = one.device.clone();
         // What went wrong in the end is not its next owner's.
         let _ = device.cuda_stream().context().check_err();
-        Some(device)
+        let given = match one.workspace {
+            Some(_) => Ok(()),
+            None => self
+                .apart(|| Workspace::of(&device, &self.context))
+                .map(|own| one.workspace = Some(own)),
+        };
+        lock(&self.streams).push(one);
+        given.map(|()| Some(device))
     }
 
     fn another(&self) -> candle_core::Result<CudaDevice> {
@@ -198,21 +214,24 @@ impl Card {
         work()
     }
 
-    /// Ends streams that nobody owns, but for one, of which it waits for what its owner left.
+    /// Ends streams that nobody owns, but for one, of which it waits for what its owner left, and for those that would
+    /// not end.
     fn retire(&self) {
         let mut free: Vec<Owned> =
             lock(&self.streams).extract_if(.., |one| one.is_free()).collect();
-        if let Some(one) = free.pop() {
-            let _ = one.device.cuda_stream().synchronize();
-            lock(&self.streams).push(one);
-        }
+        let Some(one) = free.pop() else { return };
+        let _ = one.device.cuda_stream().synchronize();
         if !free.is_empty() {
             let _ = self.context.bind_to_thread();
-            self.apart(|| drop(free));
+            self.apart(|| {
+                free.retain(Owned::has_constants);
+                free.iter_mut().for_each(|one| one.workspace = None);
+            });
         }
+        lock(&self.streams).extend(free.into_iter().chain([one]));
     }
 
-    /// Makes its pool, or another one of a budget that has changed, where nothing of the one before is in use.
+    /// Makes its pool, or another one of a budget that has changed, where nothing of ours is in the one before.
     fn limit(&self) -> Result<()> {
         let total = self.context.total_mem().w()?;
         let budget = memory::budget().of(total as u64);
@@ -234,8 +253,10 @@ impl Card {
             _ => (),
         }
         self.wait();
+        let owned = !self.is_empty();
         let mut pool = lock(&self.pool);
         if let Some(pool) = &*pool
+            && owned
             && pool.used().w()? > 0
         {
             return Ok(());
@@ -273,8 +294,12 @@ impl Card {
         if self.caching.load(Ordering::Acquire) > 0 {
             return u64::MAX;
         }
-        let empty = lock(&self.streams).iter().all(Owned::is_free);
-        if empty { 0 } else { ledger::kept(self.ordinal).total() + CACHE }
+        if self.is_empty() { 0 } else { ledger::kept(self.ordinal).total() + CACHE }
+    }
+
+    /// Whether nothing of ours is on the card.
+    fn is_empty(&self) -> bool {
+        lock(&self.streams).iter().all(Owned::is_free)
     }
 
     fn keep(&self) {
@@ -362,10 +387,8 @@ pub fn settle() {
 }
 
 /// [`release`], of the card of a device, if it is one.
-pub fn shrink(device: &Device) {
-    if let Some(card) = of_device(device) {
-        let _ = card.release();
-    }
+pub fn shrink(device: &Device) -> u64 {
+    of_device(device).map_or(0, |card| card.release().unwrap_or(0))
 }
 
 /// Has what this thread asks of the driver from now on be of the card of a device: much of it is told in no other way,

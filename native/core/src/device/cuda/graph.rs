@@ -23,8 +23,8 @@ const STACK_BYTES: usize = 64 << 20;
 
 /// Work that is played with one call, however many launches it has.
 ///
-/// Small constants that it reads, such as how tensors lie, are candle's, which keeps them for the thread that recorded
-/// it: that thread waits for the end of the graph, and they leave the card together.
+/// Small constants that it reads are candle's, which keeps what was uploaded for the thread that recorded it, which
+/// therefore waits for the end of the graph, and how strided operands lie for as long as this process lives.
 pub struct Graph {
     graph: ManuallyDrop<CudaGraph>,
     keeper: ManuallyDrop<Keeper>,
