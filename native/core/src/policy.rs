@@ -15,7 +15,7 @@ use crate::heads::{Decision, Heads};
 use crate::ops::simd::non_finite;
 use crate::sampling::Draw;
 use crate::weights::{Builder, Init, Source, Weight, Weights};
-use crate::{Error, Result, Spec};
+use crate::{Error, Kind, Result, Spec};
 
 mod placed;
 #[cfg(feature = "cuda")]
@@ -124,9 +124,21 @@ impl Policy {
     /// [`on`](Self::on), beside the policy as it is.
     pub fn copy_on(&self, device: &Device) -> Result<Self> {
         let moved = |(name, weight): (&String, &Weight)| {
-            Ok((name.clone(), weight.detach().to_device(device)?.into()))
+            let mut weight = weight.detach();
+            if !weight.device().same_device(device) {
+                // Between two cards, or two streams of one, nothing waits for what is still under way.
+                weight = weight.to_device(&Device::Cpu)?.to_device(device)?;
+            }
+            Ok((name.clone(), weight.into()))
         };
-        let weights = self.weights.iter().map(moved).collect::<Result<_>>();
+        let all = || self.weights.iter().map(moved).collect::<Result<_>>();
+        let weights = all().or_else(|error| {
+            // What is kept there for later work may be the room that it needs.
+            if error.kind() != Kind::OutOfMemory || device::shrink(device) == 0 {
+                return Err(error);
+            }
+            all()
+        });
         let bytes = size_of::<f32>() * self.num_weights();
         let weights = weights.map_err(|error| error.asking("a policy", bytes as u64))?;
         Self::build(&self.spec, Source::Stored(weights), false, self.notes.clone())

@@ -8,7 +8,7 @@ use sconce_core::heads::NONE;
 use sconce_core::ops::tensor;
 use sconce_core::policy::Frames;
 use sconce_core::spec::{Embedding, HeadKind, Heads, Spec};
-use sconce_core::{Error, Policy, Result, pool};
+use sconce_core::{Error, Kind, Policy, Result, device, pool};
 use sconce_data::{Batch, Corpus, Reader, Schema, View};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
@@ -34,6 +34,10 @@ pub fn score(
     let reader = Reader::new(embedding.clone(), heads.clone(), options.frame_delay);
     let total: usize = views.iter().map(|v| v.len(options.frame_delay)).sum();
     let mut done = 0;
+    let mut at_once = match options.mode {
+        Mode::Window => WINDOWS,
+        Mode::Carry => CHUNK,
+    };
     progress(done, total);
     for view in views {
         let scorer = Scorer { policy, view, options, reader: &reader };
@@ -43,8 +47,8 @@ pub fn score(
             go_on(cancel)
         };
         match options.mode {
-            Mode::Window => scorer.windows(&mut metrics, &mut step)?,
-            Mode::Carry => scorer.carried(&mut metrics, &mut step)?,
+            Mode::Window => scorer.windows(&mut metrics, &mut at_once, &mut step)?,
+            Mode::Carry => scorer.carried(&mut metrics, &mut at_once, &mut step)?,
         }
     }
     metrics.report()
@@ -262,14 +266,38 @@ struct Scorer<'a> {
 }
 
 impl Scorer<'_> {
+    /// Scores the states in their order, `at_once` of them together: fewer from where a card has too little memory on.
+    fn parts(
+        &self,
+        at_once: &mut usize,
+        mut score: impl FnMut(&[usize]) -> Result<()>,
+    ) -> Result<()> {
+        let ts: Vec<usize> = scored(self.view, self.options).collect();
+        let mut rest = &ts[..];
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(rest.len().min(*at_once));
+            match score(part) {
+                Err(error) if error.kind() == Kind::OutOfMemory && part.len() > 1 => {
+                    *at_once = part.len().div_ceil(2);
+                    device::shrink(self.policy.device());
+                }
+                done => {
+                    done?;
+                    rest = after;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn windows(
         &self,
         metrics: &mut Metrics,
+        at_once: &mut usize,
         step: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<()> {
-        let ts: Vec<usize> = scored(self.view, self.options).collect();
         let heads = &self.policy.spec().heads;
-        for ts in ts.chunks(WINDOWS) {
+        self.parts(at_once, |ts| {
             let mut batch =
                 self.reader.windows_ending_at(self.view, ts, self.options.window_size)?;
             let frames = frames(&mut batch);
@@ -278,20 +306,19 @@ impl Scorer<'_> {
             let (logits, _) =
                 self.policy.forward_last(&frames, Some(&labels), &state, &Context::default())?;
             metrics.add(&tensor::to_vec(&logits)?, &labels, &before)?;
-            step(ts.len() * self.options.stride.max(1))?;
-        }
-        Ok(())
+            step(ts.len() * self.options.stride.max(1))
+        })
     }
 
     fn carried(
         &self,
         metrics: &mut Metrics,
+        at_once: &mut usize,
         step: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<()> {
         let heads = &self.policy.spec().heads;
         let mut state = self.first_state()?;
-        let ts: Vec<usize> = scored(self.view, self.options).collect();
-        for ts in ts.chunks(CHUNK) {
+        self.parts(at_once, |ts| {
             let (begin, end) = (ts[0], ts[0] + ts.len());
             let mut batch = self.reader.sequence(self.view, begin..end)?;
             let frames = frames(&mut batch);
@@ -300,9 +327,8 @@ impl Scorer<'_> {
                 self.policy.forward(&frames, Some(&labels), &state, &Context::default())?;
             state = next.detach();
             metrics.add(&tensor::to_vec(&logits)?, &labels, &before)?;
-            step(ts.len())?;
-        }
-        Ok(())
+            step(ts.len())
+        })
     }
 
     /// A game that begins has been standing still: the first frame, a window long, less itself.

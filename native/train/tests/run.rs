@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sconce_core::backbone::Context;
 use sconce_core::checkpoint::{self, Checkpoint};
+use sconce_core::ops::tensor;
 use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
 use sconce_core::spec::{
     Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
 };
-use sconce_core::{Error, Policy, Spec};
+use sconce_core::{Error, Policy, Spec, device};
 use sconce_data::{Corpus, Lanes, Reader, SamplerOptions, Schema, VectorGame};
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
@@ -151,6 +152,14 @@ fn a_run_on_two_cards_learns_what_one_card_learns_and_goes_on_on_one() {
     let (others, two) = go("two", "cuda:0,1", u64::MAX);
     assert!(losses.iter().zip(&others).all(|(a, b)| (a - b).abs() < 1e-4), "{losses:?} {others:?}");
     assert!(near(&one, &two));
+    let last = Policy::load(&dir.path().join("two/last.safetensors")).unwrap();
+    let [first, second] = ["cuda:0", "cuda:1"].map(|name| device::named(name).unwrap());
+    let there = last.copy_on(&first).unwrap().copy_on(&second).unwrap();
+    assert!(there.device().same_device(&second));
+    for (name, weight) in there.weights() {
+        let want = tensor::to_vec(&last.weights()[name]).unwrap();
+        assert_eq!(tensor::to_vec(weight).unwrap(), want, "{name}");
+    }
     go("cut", "cuda:1,0", 5);
     assert!(near(&go("cut", "cuda:1", u64::MAX).1, &two));
 }

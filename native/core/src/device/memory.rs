@@ -83,18 +83,21 @@ impl Memory {
     /// What may make room, most likely first.
     pub fn remedies(&self) -> Vec<&'static str> {
         let among = |part: u64, of: u64| part > of / 10;
+        // Runs give back by themselves what is cached.
+        let runs = self.kept.optimiser + self.kept.loader > 0;
         let bound =
             self.budget.is_some_and(|budget| self.free.is_some_and(|free| free > budget / 10));
-        [
-            ("a smaller batch_size", true),
+        let found: Vec<_> = [
+            ("a smaller batch_size", runs || among(self.activations, self.taken())),
             ("a larger memory_fraction or memory_budget", bound),
             ("end others on the card (Sconce.GPU.processes/1)", among(self.others, self.total)),
             ("close sessions", among(self.kept.sessions, self.taken())),
-            ("Sconce.GPU.release/1", among(self.cached, self.taken())),
+            ("Sconce.GPU.release/1", !runs && among(self.cached, self.taken())),
         ]
         .into_iter()
         .filter_map(|(remedy, helps)| helps.then_some(remedy))
-        .collect()
+        .collect();
+        if found.is_empty() { vec!["a smaller batch_size or policy"] } else { found }
     }
 }
 
@@ -159,6 +162,11 @@ mod tests {
         let (none, batch) = (Kept::default(), "a smaller batch_size");
         let names = |memory: Memory| memory.remedies().join("; ");
         assert_eq!(names(memory(0, None, none, 80 * GB, 80 * GB)), batch);
+        let policy = Kept { weights: 79 * GB, ..none };
+        let large = names(memory(GB, None, policy, 79 * GB, 79 * GB));
+        assert_eq!(large, "a smaller batch_size or policy");
+        let run = Kept { weights: 20 * GB, optimiser: 20 * GB, ..none };
+        assert_eq!(names(memory(0, None, run, 40 * GB, 80 * GB)), batch);
         let bound = names(memory(40 * GB, Some(40 * GB), none, 40 * GB, 40 * GB));
         assert_eq!(bound, format!("{batch}; a larger memory_fraction or memory_budget"));
         let others = names(memory(0, None, none, 20 * GB, 20 * GB));

@@ -473,7 +473,9 @@ impl<'a> Run<'a> {
             let Some(told) = self.room.halve(&error, self.progress.step) else { return Err(error) };
             self.replicas.set_micro_batch(self.room.windows());
             // What the halves take is not what was freed of the whole.
-            self.replicas.devices().for_each(device::shrink);
+            for device in self.replicas.devices() {
+                device::shrink(device);
+            }
             (self.events)(told);
         }
     }
