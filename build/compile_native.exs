@@ -34,13 +34,13 @@ defmodule Mix.Tasks.Compile.SconceNative do
 
   @impl true
   def run(args) do
-    fingerprint = fingerprint(root())
+    if skip?(), do: {:noop, []}, else: build_stale(args, fingerprint(root()))
+  end
 
-    cond do
-      skip?() -> {:noop, []}
-      "--force" not in args and fresh?(fingerprint) -> {:noop, []}
-      true -> with({:ok, environment} <- environment(), do: build(fingerprint, environment))
-    end
+  defp build_stale(args, fingerprint) do
+    if "--force" not in args and fresh?(fingerprint),
+      do: {:noop, []},
+      else: with({:ok, environment} <- environment(), do: build(fingerprint, environment))
   end
 
   @impl true

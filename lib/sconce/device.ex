@@ -106,7 +106,7 @@ defmodule Sconce.Device do
   end
 
   defp each_once!(indices) do
-    card? = &(is_integer(&1) and &1 >= 0)
+    card? = &(is_integer(&1) and &1 in 0..0xFFFF)
 
     if indices == [] or indices != Enum.uniq(indices) or not Enum.all?(indices, card?) do
       raise ArgumentError,

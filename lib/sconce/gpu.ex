@@ -322,6 +322,9 @@ defmodule Sconce.GPU do
   defp ask(op, index, question) when is_index(index),
     do: Driver.ask(op, &question.(&1, {&2, index}))
 
+  defp ask(_op, other, _question),
+    do: raise(ArgumentError, "expected a GPU by its number, 0 or more, got: #{inspect(other)}")
+
   defp memory(op, index) do
     with {:ok, bytes} <- ask(op, index, &Native.gpu_memory/2) do
       {:ok,

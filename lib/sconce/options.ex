@@ -285,9 +285,10 @@ defmodule Sconce.Options do
   defp bounds(min, max), do: " from #{min} to #{max}"
 
   defp type_name({:in, %Range{} = range}), do: "one of #{inspect(range)}"
+  defp type_name({:in, [value]}), do: inspect(value)
   defp type_name({:in, values}), do: "one of #{listed(values)}"
   defp type_name({:list, type}), do: "a list, each #{type_name(type)}"
-  defp type_name({:tuple, types}), do: "a tuple of #{Enum.map_join(types, ", ", &type_name/1)}"
+  defp type_name({:tuple, types}), do: "{#{Enum.map_join(types, ", ", &type_name/1)}}"
   defp type_name({:or, types}), do: Enum.map_join(types, " or ", &type_name/1)
   defp type_name({:fun, arity}), do: "a function of #{arity}"
   defp type_name(type), do: Keyword.get(@names, type, inspect(type))

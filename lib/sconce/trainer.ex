@@ -200,7 +200,8 @@ defmodule Sconce.Trainer do
     * `gradient_checkpoint: true` keeps of each `:checkpoint_every` blocks only what they read, and
       computes them again in the backward pass (Chen et al. 2016). Not a bit of the result changes; with
       six layers the peak came down to between two fifths and a half, for a quarter to three quarters
-      more CPU time. `cargo run --release --example unroll` measures it.
+      more CPU time. `cargo run --release --example unroll` measures it. On a card it is an error of kind
+      `:unavailable`: a smaller micro-batch does it there.
 
   ## Memory
 

@@ -57,7 +57,7 @@ defmodule Sconce.OptionsTest do
     assert raised(pos_weight: :none) ==
              "option :pos_weight: expected nil or :auto or a list, each a number, got: :none"
 
-    assert raised(betas: {1, 2, 3}) =~ "expected a tuple of a number, a number, got: {1, 2, 3}"
+    assert raised(betas: {1, 2, 3}) =~ "expected {a number, a number}, got: {1, 2, 3}"
   end
 
   test "a required option is asked for, and options must be a keyword list" do

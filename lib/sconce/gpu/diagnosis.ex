@@ -1,5 +1,5 @@
 defmodule Sconce.GPU.Diagnosis do
-  alias Sconce.{Config, Error, GPU}
+  alias Sconce.{Config, Error, GPU, Native}
 
   @moduledoc """
   What `Sconce.GPU.diagnose/0` finds on the way from the card to this build. `IO.puts/1` prints it:
@@ -22,7 +22,8 @@ defmodule Sconce.GPU.Diagnosis do
   | `nvml` | does the driver's library open and answer? |
   | `cuda` | does it have its library for CUDA, and is no card hidden (`CUDA_VISIBLE_DEVICES`)? |
   | `gpu N` | does that card answer? `gpus` where there is none |
-  | `build` | can this build of Sconce compute on one? |
+  | `build` | is this build of Sconce for NVIDIA cards? |
+  | `device` | if so: do policies run on the first card that CUDA shows? |
 
   Each is `:ok`, `:broken`, or `:unknown` where this system does not tell. Of what is broken only the first
   has a `mend`: the others may be broken for the same reason. A machine without a card needs none.
@@ -53,7 +54,7 @@ defmodule Sconce.GPU.Diagnosis do
 
     checks =
       [card(here), driver(here), files(here), nvml(here, nvml), cuda(here, nvml)] ++
-        gpus(here) ++ [build()]
+        gpus(here) ++ build(Native.device_check([0]))
 
     %__MODULE__{available: GPU.available?(), checks: first_mend(checks)}
   end
@@ -216,12 +217,15 @@ defmodule Sconce.GPU.Diagnosis do
 
   defp gpu(%{index: index, error: error}), do: refused("gpu #{index}", error)
 
-  defp build do
-    case GPU.computes() do
-      :ok -> ok("build", "computes on GPUs")
-      {:error, error} -> broken("build", error.details.reason, nil)
-    end
-  end
+  defp build({:error, %Error{details: %{cause: "build"}} = error}), do: [refused("build", error)]
+
+  defp build({:error, %Error{details: %{what: "native library"}}}),
+    do: [unknown("build", "unknown without the native library")]
+
+  defp build(:ok), do: [for_cards(), ok("device", "cuda:0, on which policies run")]
+  defp build({:error, error}), do: [for_cards(), refused("device", error)]
+
+  defp for_cards, do: ok("build", "for NVIDIA cards")
 
   defp refused(name, %Error{details: %{reason: reason} = details}),
     do: broken(name, reason, details[:mend])

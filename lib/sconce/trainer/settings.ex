@@ -41,7 +41,8 @@ defmodule Sconce.Trainer.Settings do
     gradient_checkpoint: [
       type: :boolean,
       default: false,
-      doc: "Keeps of each block only what it read and runs it again: less memory, more time."
+      doc:
+        "On a CPU: keeps of each block only what it read and runs it again, for less memory and more time."
     ],
     checkpoint_every: [
       type: :pos_integer,
