@@ -8,7 +8,7 @@ defmodule Sconce.Switches do
   def docs(schema) do
     Enum.map_join(schema, "\n", fn {name, spec} ->
       default = if spec[:default] in [nil, []], do: "", else: " (#{text(spec[:default])})"
-      doc = String.replace(spec[:doc], "`nil`", "`none`")
+      doc = spec[:doc] |> String.replace("`nil`", "`none`") |> speak(schema)
       "  * `#{switch(name)}` - #{doc}#{choices(spec[:type])}#{default}"
     end)
   end
@@ -89,12 +89,21 @@ defmodule Sconce.Switches do
     long = schema |> names() |> Enum.filter(&String.contains?(&1, "_")) |> any_of()
 
     text
+    |> cards()
     |> replace(~r/(?<![\w:"])(#{names}): true\b/, &switch/1)
     |> replace(~r/(?<![\w:"])(#{names}): :?(?=[\w\/])/, &(switch(&1) <> " "))
     |> replace(~r/\boption :(\w+)/, &switch/1)
     |> replace(~r/(?<![\w:"]):(#{names})\b/, &switch/1)
     |> replace(~r/(?<![\w:"\/-])(#{long})\b/, &switch/1)
     |> replace(~r/(?<![\w:"]):([a-z]\w*)/, & &1)
+  end
+
+  # `{:cuda, 1}` and `{:cuda, [0, 1]}`, and what such tuples are made of.
+  defp cards(text) do
+    text
+    |> String.replace("{:cuda, a list, each a non-negative integer}", "cuda:N,M")
+    |> String.replace("{:cuda, a non-negative integer}", "cuda:N")
+    |> replace(~r/\{:cuda, \[?([\w, ]+)\]?\}/, &("cuda:" <> String.replace(&1, ", ", ",")))
   end
 
   # Of none, what matches nothing.
@@ -144,7 +153,11 @@ defmodule Sconce.Switches do
 
   # As a command line writes them.
   defp plain(words),
-    do: words |> String.replace(~r/:(?=[a-z])/, "") |> String.replace(~r/\bnil\b/, "none")
+    do:
+      words
+      |> cards()
+      |> String.replace(~r/(?<!\w):(?=[a-z])/, "")
+      |> String.replace(~r/\bnil\b/, "none")
 
   defp value(flag, :boolean) when is_boolean(flag), do: {:ok, flag}
   defp value(text, :float), do: whole(Float.parse(text))
