@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+#[cfg(feature = "cuda")]
+use candle_core::DType;
+use candle_core::{Device, Tensor};
 
 use crate::layer::Linear;
 #[cfg(feature = "cuda")]
@@ -78,7 +80,7 @@ impl Heads {
                     labels.ok_or_else(|| Error::not_found("labels for autoregressive heads"))?;
                 let trunk = by_row(trunk, rows)?;
                 self.check_rows(rows, labels)?;
-                let given = |at, _: &Tensor| Ok(Choice::Labels(self.part(labels, at)));
+                let given = |at, _: &Tensor| Ok(self.part(labels, at));
                 Tensor::cat(&self.unroll(&trunk, given)?, 1)?
             }
         };
@@ -120,8 +122,8 @@ impl Heads {
         }
         self.check_classes(previous, true)?;
         #[cfg(feature = "cuda")]
-        if card::wanted(trunk) && draw.given.is_none() {
-            return self.act_on_card(trunk, previous, draw);
+        if let Some(table) = self.table(trunk)? {
+            return self.act_on_card(&table, trunk, previous, draw);
         }
         let rows = trunk.dim(0)?;
         let mut choices = self.given(rows, draw)?;
@@ -142,32 +144,122 @@ impl Heads {
                 &mut choices,
             );
             done.push(logits);
-            Ok(Choice::Labels(self.part(&choices, at)))
+            Ok(self.part(&choices, at))
         })?;
         Ok(self.decision(tensor::to_vec(&Tensor::cat(&done, 1)?)?, choices))
     }
 
-    /// The same for heads that read each other's choices, which are read back when all are made.
+    /// Whether games are decided together on a device: on a card also where heads read each other's choices.
+    pub fn decide_together(&self, device: &Device) -> bool {
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            return self.are_independent() || card::Table::takes(&self.spec);
+        }
+        let _ = device;
+        self.are_independent()
+    }
+
+    /// Heads that read each other's choices, as they are found on the card of `x`, where choices are made there.
     #[cfg(feature = "cuda")]
-    fn act_on_card(&self, trunk: &Tensor, previous: &[u16], draw: Draw) -> Result<Decision> {
+    pub(crate) fn table(&self, x: &Tensor) -> Result<Option<card::Table>> {
+        let Layers::Autoregressive { decode, encode, .. } = &self.layers else { return Ok(None) };
+        let f32_there = x.device().is_cuda() && x.dtype() == DType::F32;
+        if !f32_there || !card::Table::takes(&self.spec) {
+            return Ok(None);
+        }
+        let head = |(i, part): (usize, spec::Part<'_>)| {
+            let encode = encode.get(i).map(|layer| layer.plain()).transpose()?;
+            let decode = decode.get(i).ok_or_else(|| Error::not_found("head"))?.plain()?;
+            let bias = decode.bias.ok_or_else(|| Error::not_found("bias of a head"))?;
+            let prior = self.prior.get(i).cloned();
+            let kind = part.head.kind;
+            let first = [part.logits, part.labels];
+            Ok(card::Head {
+                kind,
+                first,
+                decode: decode.weight,
+                bias,
+                encode: encode.map(|encode| encode.weight),
+                prior,
+            })
+        };
+        let heads: Result<Vec<_>> = self.spec.iter().enumerate().map(head).collect();
+        Ok(Some(card::Table::new(&self.spec, &heads?, x)?))
+    }
+
+    /// [`act`](Self::act) of heads that read each other's choices, which are read back when all are made.
+    #[cfg(feature = "cuda")]
+    fn act_on_card(
+        &self,
+        table: &card::Table,
+        trunk: &Tensor,
+        previous: &[u16],
+        draw: Draw,
+    ) -> Result<Decision> {
         let (rows, labels) = (trunk.dim(0)?, self.spec.num_labels());
         if draw.rngs.len() != rows {
             return Err(Error::mismatch("generators", rows, draw.rngs.len()));
         }
-        let prior = self.prior_logits(rows, &self.prior_rows(rows, previous)?)?;
-        let choices = card::Choices::new(draw.sampling, draw.rngs, previous, labels, trunk)?;
-        let mut done = Vec::new();
-        self.unroll(trunk, |at, logits| {
-            let part = self.spec.iter().nth(at).ok_or_else(|| Error::not_found("head"))?;
-            let mut logits = logits.clone();
-            if let Some(prior) = &prior {
-                logits = (logits + prior.narrow(1, part.logits, part.head.kind.logits())?)?;
-            }
-            let flat = choices.choose(&part, &logits)?;
-            done.push(logits);
-            Ok(Choice::Flat(flat))
-        })?;
-        Ok(self.decision(tensor::to_vec(&Tensor::cat(&done, 1)?)?, choices.read()?))
+        self.given(rows, draw)?;
+        let row = |row: usize| Draw {
+            sampling: draw.sampling,
+            rngs: &draw.rngs[row..row + 1],
+            given: draw.given.map(|given| &given[row * labels..][..labels]),
+        };
+        let draws: Vec<Draw> = (0..rows).map(row).collect();
+        let mut words = vec![];
+        self.row_words(&draws, previous, &mut words)?;
+        let rows = card::Rows::of(&words, rows, labels, trunk)?;
+        Ok(self.read(&tensor::to_vec(&self.decided(trunk, table, &rows)?)?))
+    }
+
+    /// What rows are decided by, as words.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn row_words(
+        &self,
+        draws: &[Draw<'_>],
+        previous: &[u16],
+        words: &mut Vec<u32>,
+    ) -> Result<()> {
+        let labels = self.spec.num_labels();
+        let none = previous.is_empty() && self.prior.is_empty();
+        if !none && previous.len() != draws.len() * labels {
+            return Err(Error::mismatch("previous labels", draws.len() * labels, previous.len()));
+        }
+        self.check_classes(previous, true)?;
+        for given in draws.iter().filter_map(|draw| draw.given) {
+            self.check_rows(1, given)?;
+            self.check_classes(given, false)?;
+        }
+        card::row_words(draws, previous, labels, words);
+        Ok(())
+    }
+
+    /// Logits and labels as numbers, `[n, num_logits + num_labels]`.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn decided(
+        &self,
+        trunk: &Tensor,
+        table: &card::Table,
+        rows: &card::Rows,
+    ) -> Result<Tensor> {
+        let Layers::Autoregressive { stream, .. } = &self.layers else {
+            return Err(Error::mismatch("heads", "autoregressive", "independent"));
+        };
+        let trunk = by_row(trunk, tensor::rows(trunk.dims()).0)?;
+        Ok(card::decide(table, &stream.forward(&trunk)?, rows)?)
+    }
+
+    /// What was [decided](Self::decided).
+    #[cfg(feature = "cuda")]
+    pub(crate) fn read(&self, decided: &[f32]) -> Decision {
+        let (width, labels) = (self.spec.num_logits(), self.spec.num_labels());
+        let (mut logits, mut choices) = (vec![], vec![]);
+        for row in decided.chunks_exact(width + labels) {
+            logits.extend(&row[..width]);
+            choices.extend(row[width..].iter().map(|label| *label as u16));
+        }
+        self.decision(logits, choices)
     }
 
     /// Chooses for each row by logits `[n, num_logits]`, of heads that do not read each other's choices.
@@ -228,7 +320,7 @@ impl Heads {
     fn unroll(
         &self,
         trunk: &Tensor,
-        mut choice: impl FnMut(usize, &Tensor) -> Result<Choice>,
+        mut choice: impl FnMut(usize, &Tensor) -> Result<Vec<u16>>,
     ) -> Result<Vec<Tensor>> {
         let Layers::Autoregressive { stream, decode, encode } = &self.layers else {
             return Err(Error::mismatch("heads", "autoregressive", "independent"));
@@ -239,11 +331,7 @@ impl Heads {
             let logits = decode.forward(&stream)?;
             let chosen = choice(i, &logits)?;
             if let Some(encode) = encode.get(i) {
-                let flat = match chosen {
-                    Choice::Labels(labels) => flat(&self.spec.parts[i], &labels, &stream)?,
-                    #[cfg(feature = "cuda")]
-                    Choice::Flat(flat) => flat,
-                };
+                let flat = flat(&self.spec.parts[i], &chosen, &stream)?;
                 stream = (stream + encode.forward(&flat)?)?;
             }
             all.push(logits);
@@ -328,15 +416,6 @@ impl Heads {
         });
         Ok(Some(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 1)?))
     }
-}
-
-/// What one head chose in all rows.
-enum Choice {
-    /// `[n, labels]`
-    Labels(Vec<u16>),
-    /// As the next head reads it, `[n, logits]`.
-    #[cfg(feature = "cuda")]
-    Flat(Tensor),
 }
 
 /// A head's prior table as rows: that of n bits, `[3, n]`, as `[3 n, 1]`.

@@ -243,11 +243,6 @@ impl Policy {
         Ok(self.backbone.zero_state(1)?.0.iter().map(Tensor::elem_count).sum())
     }
 
-    /// The choices by logits `[n, num_logits]` of heads that do not read each other's; `previous` as frames have it.
-    pub fn decide(&self, logits: Vec<f32>, previous: &[u16], draw: Draw) -> Result<Decision> {
-        self.heads.decide(logits, previous, draw)
-    }
-
     /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
     pub fn embed(&self, frames: &Frames) -> Result<Tensor> {
         self.embedded(&self.input(frames)?)

@@ -22,6 +22,7 @@ modules! {
     ATTENTION "attention"
     CAUSAL_CONV "causal_conv"
     COLUMNS "columns"
+    DECIDE "decide"
     DROPOUT "dropout"
     FEW_ROWS "few_rows"
     GATHER "gather"
@@ -33,7 +34,6 @@ modules! {
     RECURRENT "recurrent"
     ROTARY "rotary"
     ROWS "rows"
-    SAMPLING "sampling"
     SELECTIVE_SCAN "selective_scan"
     WKV "wkv"
 }

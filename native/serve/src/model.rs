@@ -185,8 +185,10 @@ impl Model {
         let frames = window(std::iter::repeat_n(row.view(), games));
         let frames = Frames { batch: games, time: 1, ..frames };
         let states = vec![&self.zero; games];
+        let (sampling, rngs) = (Sampling::default(), [Rng::new(0, "measure", 0)]);
+        let draws = vec![Draw { sampling: &sampling, rngs: &rngs, given: None }; games];
         let us = median_us(9, || {
-            let stepped = self.policy.step_games(&frames, &states)?;
+            let stepped = self.policy.step_games(&frames, &states, &draws)?;
             stepped.into_iter().try_for_each(|one| one.map(drop))
         })?;
         Ok(us / games as f64)

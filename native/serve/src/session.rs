@@ -388,22 +388,22 @@ impl Session {
         game.outcome
     }
 
-    /// The decision by what a [step with others](Way::Games) gave.
-    fn stepped(&mut self, (logits, state): Stepped, overrides: &Overrides) -> Result<()> {
-        let rngs = [self.asked.rng];
+    /// How what was [asked](Self::ask) is drawn.
+    fn draw<'a>(&'a self, overrides: &'a Overrides) -> Draw<'a> {
+        let Asked { sampling, rng, .. } = &self.asked;
         let given = overrides.choices.as_deref();
-        let draw = Draw { sampling: &self.asked.sampling, rngs: &rngs, given };
-        let decision = self.policy().decide(logits, &self.asked.row.previous, draw)?;
+        Draw { sampling, rngs: std::slice::from_ref(rng), given }
+    }
+
+    /// What a [step with others](Way::Games) gave.
+    fn stepped(&mut self, (decision, state): Stepped) {
         let (_, next) = self.moments.next();
         (next.decision, next.state) = (decision, Carried::tensors(state));
-        Ok(())
     }
 
     /// A decision by core, on the row behind the state or on the window that ends with it.
     fn step_by_core(&mut self, overrides: &Overrides) -> Result<()> {
-        let rngs = [self.asked.rng];
-        let given = overrides.choices.as_deref();
-        let draw = Draw { sampling: &self.asked.sampling, rngs: &rngs, given };
+        let draw = self.draw(overrides);
         let mut context = Context::default().projecting(self.asked.projection.clone());
         let windows = self.windows();
         if windows {

@@ -202,12 +202,14 @@ fn frame(games: &Frames, t: usize) -> Frames {
 fn play(policy: &Policy, games: &Frames) -> Result<Vec<f32>> {
     let mut states = vec![policy.zero_state(1)?; games.batch];
     let mut logits = vec![];
+    let (sampling, rngs) = (Sampling::default(), [Rng::new(0, "act", 0)]);
+    let draws = vec![Draw { sampling: &sampling, rngs: &rngs, given: None }; games.batch];
     for t in 0..games.time {
         let own: Vec<&State> = states.iter().collect();
-        let stepped = policy.step_games(&frame(games, t), &own)?;
+        let stepped = policy.step_games(&frame(games, t), &own, &draws)?;
         for (state, stepped) in states.iter_mut().zip(stepped) {
             let (own, after) = stepped?;
-            logits.extend(own);
+            logits.extend(own.logits);
             *state = after;
         }
     }

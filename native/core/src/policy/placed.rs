@@ -91,8 +91,18 @@ impl Policy {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
-        let (trunk, next) = self.backbone.forward(&self.embedded(placed)?, state, context)?;
+        let (trunk, next) = self.trunk_placed(placed, state, context)?;
         Ok((self.heads.independent(&trunk, &placed.prior)?, next))
+    }
+
+    /// What heads read of them, and the state after them.
+    pub(super) fn trunk_placed(
+        &self,
+        placed: &Placed,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        self.backbone.forward(&self.embedded(placed)?, state, context)
     }
 }
 
@@ -108,10 +118,17 @@ mod words {
     impl Policy {
         /// Frames as words of 32 bits, in the order in which [`Placed::take`] takes them.
         pub fn words(&self, frames: &Frames, words: &mut Vec<u32>) -> Result<()> {
-            let (continuous, ids) = self.read(frames)?;
             let prior = self.heads.prior_ids(frames.batch * frames.time, &frames.previous)?;
+            self.input_words(frames, words)?;
+            words.extend(prior.iter().flat_map(|ids| ids.iter()));
+            Ok(())
+        }
+
+        /// The same without what the heads read.
+        pub fn input_words(&self, frames: &Frames, words: &mut Vec<u32>) -> Result<()> {
+            let (continuous, ids) = self.read(frames)?;
             words.extend(continuous.iter().map(|number| number.to_bits()));
-            words.extend(ids.iter().chain(&prior).flat_map(|ids| ids.iter()));
+            words.extend(ids.iter().flat_map(|ids| ids.iter()));
             Ok(())
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! A step is one graph, whatever the backbone, which reads words and writes an answer that the host has too. The words
 //! are where the states of the games lie, where those after the step go, and what the pass reads. The graph gathers the
-//! states, makes the pass, puts the new states in their places and the logits in the answer.
+//! states, makes the pass, puts the new states in their places and the logits in the answer; behind them the choices,
+//! where heads read each other's and therefore make them there.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,8 +13,9 @@ use super::steps::{Stepped, last};
 use super::{Frames, Placed, Policy};
 use crate::backbone::State;
 use crate::device::{self, Graph, Held, Owner, Shared};
-use crate::ops::card::{Intake, Memory, end_step, pointer, unwritten};
+use crate::ops::card::{Intake, Memory, Rows, Table, end_step, pointer, unwritten};
 use crate::ops::tensor;
+use crate::sampling::Draw;
 use crate::{Error, Result};
 
 /// Games of one step; more are several.
@@ -36,25 +38,39 @@ pub(super) fn step(
     policy: &Policy,
     frames: &Frames,
     states: &[&State],
+    draws: &[Draw<'_>],
 ) -> Result<Vec<Result<Stepped>>> {
     let mut stepped = Vec::with_capacity(states.len());
     for first in (0..states.len()).step_by(MOST) {
         let rows = first..states.len().min(first + MOST);
-        stepped.extend(some(policy, &frames.part(&rows, &(0..1)), &states[rows])?);
+        let games = Games {
+            frames: &frames.part(&rows, &(0..1)),
+            states: &states[rows.clone()],
+            draws: &draws[rows],
+        };
+        stepped.extend(some(policy, games)?);
     }
     Ok(stepped)
 }
 
+/// What is asked of a step.
+#[derive(Clone, Copy)]
+struct Games<'a> {
+    frames: &'a Frames,
+    states: &'a [&'a State],
+    draws: &'a [Draw<'a>],
+}
+
 /// No more than [`MOST`].
-fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Result<Stepped>>> {
-    let batch = states.len().next_power_of_two();
+fn some(policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
+    let batch = games.states.len().next_power_of_two();
     // Passes of a policy are made one after the other: nobody waits here.
     let mut all = policy.recorded.0.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(one) = all.iter().find(|one| one.batch == batch) {
-        return one.step(policy, frames, states);
+        return one.step(policy, games);
     }
     let buffers = Buffers::new(policy, batch)?;
-    let asked = buffers.ask(policy, frames, states)?;
+    let asked = buffers.ask(policy, games)?;
     let Device::Cuda(card) = policy.device() else {
         return Err(Error::mismatch("device", "a card", "another"));
     };
@@ -68,7 +84,7 @@ fn some(policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Vec<Resul
     let _held = Held::of(Owner::Sessions, _memory.iter().flat_map(Memory::tensors));
     let one = Recorded { graph, _held, _memory, batch, buffers };
     one.play(policy)?;
-    let stepped = one.buffers.answer(asked, states.len());
+    let stepped = one.buffers.answer(policy, asked, games);
     all.push(one);
     stepped
 }
@@ -84,16 +100,11 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn step(
-        &self,
-        policy: &Policy,
-        frames: &Frames,
-        states: &[&State],
-    ) -> Result<Vec<Result<Stepped>>> {
-        let asked = self.buffers.ask(policy, frames, states)?;
+    fn step(&self, policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
+        let asked = self.buffers.ask(policy, games)?;
         // Of what fails midway some is launched, and reads words that the next step writes over.
         self.play(policy).inspect_err(|_| drop(policy.device().synchronize()))?;
-        self.buffers.answer(asked, states.len())
+        self.buffers.answer(policy, asked, games)
     }
 
     fn play(&self, policy: &Policy) -> Result<()> {
@@ -119,12 +130,15 @@ struct Buffers {
     words: Shared,
     intake: Intake,
     placed: Placed,
+    /// Of heads that choose on the card.
+    heads: Option<(Table, Rows)>,
     /// Gathered.
     state: State,
-    /// f32 `[batch, num_logits + 1]`: logits, and whether the state after them has a number that is not finite.
+    /// f32 `[batch, width + 1]`: logits, choices that are made there, and whether the state after them has a number that
+    /// is not finite.
     answer: Shared,
     batch: usize,
-    num_logits: usize,
+    width: usize,
 }
 
 impl Buffers {
@@ -136,36 +150,51 @@ impl Buffers {
             ids: vec![0; batch * policy.slots.len()],
             previous: vec![crate::heads::NONE; batch * policy.spec.heads.num_labels()],
         };
-        let placed = policy.place(&blank)?;
+        let (logits, labels) = (policy.spec.heads.num_logits(), policy.spec.heads.num_labels());
+        let heads = match policy.heads.table(&policy.place)? {
+            Some(table) => Some((table, Rows::zeros(batch, labels, &policy.place)?)),
+            None => None,
+        };
+        let (placed, width) = match heads {
+            None => (policy.place(&blank)?, logits),
+            Some(_) => (policy.input(&blank)?, logits + labels),
+        };
         let state = policy.zero_state(batch)?.hand_on()?;
-        let num_logits = policy.spec.heads.num_logits();
-        let answer = Shared::zeros(policy.device(), batch * (num_logits + 1))?;
+        let answer = Shared::zeros(policy.device(), batch * (width + 1))?;
         let places = PLACE * (batch + 1) * state.0.len();
-        let words = Shared::zeros(policy.device(), places + placed.len())?;
-        let tensors: Vec<&Tensor> = placed.tensors().collect();
+        let of_heads = heads.iter().flat_map(|(_, rows)| rows.tensors());
+        let tensors: Vec<&Tensor> = placed.tensors().chain(of_heads).collect();
+        let read: usize = tensors.iter().map(|tensor| tensor.elem_count()).sum();
+        let words = Shared::zeros(policy.device(), places + read)?;
         let intake = Intake::new(batch, &state.0, &tensors, places)?;
         let _held = Held::of(Owner::Sessions, state.0.iter());
-        Ok(Buffers { _held, words, intake, placed, state, answer, batch, num_logits })
+        Ok(Buffers { _held, words, intake, placed, heads, state, answer, batch, width })
     }
 
     /// All that the card does.
     fn work(&self, policy: &Policy) -> Result<()> {
-        let Buffers { words, intake, placed, state, answer, .. } = self;
+        let Buffers { words, intake, placed, heads, state, answer, .. } = self;
         let (words, answer) = (words.place(), answer.place());
         // SAFETY: these are places of parts of states that the caller holds.
-        unsafe { intake.take(words, Some((answer, self.num_logits))) }?;
-        let (logits, next) = policy.forward_placed(placed, state, &last())?;
+        unsafe { intake.take(words, Some((answer, self.width))) }?;
+        let (given, next) = match heads {
+            None => policy.forward_placed(placed, state, &last())?,
+            Some((table, rows)) => {
+                let (trunk, next) = policy.trunk_placed(placed, state, &last())?;
+                (policy.heads.decided(&trunk, table, rows)?, next)
+            }
+        };
         let next =
             next.0.iter().map(Tensor::contiguous).collect::<candle_core::Result<Vec<_>>>()?;
         let after = words + (size_of::<u64>() * next.len() * self.batch) as u64;
         // SAFETY: these are the places of tensors of that shape, which wait for the answer.
-        unsafe { end_step(after, &next, &logits.contiguous()?, answer) }?;
+        unsafe { end_step(after, &next, &given.contiguous()?, answer) }?;
         Ok(())
     }
 
     /// Says what a step reads. Games that are too few are followed by others like the first.
-    fn ask(&self, policy: &Policy, frames: &Frames, states: &[&State]) -> Result<Asked> {
-        let batch = self.batch;
+    fn ask(&self, policy: &Policy, games: Games<'_>) -> Result<Asked> {
+        let (batch, Games { frames, states, draws }) = (self.batch, games);
         let mut before = vec![];
         let mut words: Vec<u32> = vec![];
         let put = |words: &mut Vec<u32>, place| words.extend([place as u32, (place >> 32) as u32]);
@@ -188,14 +217,27 @@ impl Buffers {
         }
 
         let row = |row: usize| if row < states.len() { row } else { 0 };
-        policy.words(&padded(frames, batch, row), &mut words)?;
+        let frames = padded(frames, batch, row);
+        match self.heads {
+            None => policy.words(&frames, &mut words)?,
+            Some(_) => {
+                let draws: Vec<Draw<'_>> = (0..batch).map(|i| draws[row(i)]).collect();
+                policy.input_words(&frames, &mut words)?;
+                policy.heads.row_words(&draws, &frames.previous, &mut words)?;
+            }
+        }
         // SAFETY: a step is over when its answer is there or it has failed, and there is one at a time.
         unsafe { self.words.write(&words) }?;
         Ok(Asked { before, after })
     }
 
-    /// What came of it, of the first `count` games.
-    fn answer(&self, asked: Asked, count: usize) -> Result<Vec<Result<Stepped>>> {
+    /// What came of it.
+    fn answer(
+        &self,
+        policy: &Policy,
+        asked: Asked,
+        games: Games<'_>,
+    ) -> Result<Vec<Result<Stepped>>> {
         asked.after.device().synchronize()?;
         let Asked { before, after } = asked;
         drop(before);
@@ -207,18 +249,27 @@ impl Buffers {
             parts.push(after.narrow(0, first, part.elem_count())?.reshape(part.shape())?);
             first += part.elem_count();
         }
-        let width = self.num_logits + 1;
+        let labels = policy.spec.heads.num_labels();
         let game = |(row, answer): (usize, &[f32])| {
-            let (logits, spoilt) = answer.split_at(width - 1);
-            super::check_logits(logits)?;
+            let (given, spoilt) = answer.split_at(self.width);
+            let previous = games.frames.previous.get(row * labels..(row + 1) * labels);
+            let decision = match self.heads {
+                Some(_) => policy.heads.read(given),
+                None => {
+                    let previous = previous.unwrap_or_default();
+                    policy.heads.decide(given.to_vec(), previous, games.draws[row])?
+                }
+            };
+            super::check_logits(&decision.logits)?;
             if spoilt != [0.0] {
                 return Err(Error::NonFinite { what: "state".into(), value: f64::NAN });
             }
             let parts = parts.iter().map(|part| part.narrow(0, row, 1));
             let state = State(parts.collect::<candle_core::Result<_>>()?);
-            Ok((logits.to_vec(), state))
+            Ok((decision, state))
         };
-        Ok(answer.chunks_exact(width).take(count).enumerate().map(game).collect())
+        let answers = answer.chunks_exact(self.width + 1).take(games.states.len());
+        Ok(answers.enumerate().map(game).collect())
     }
 }
 

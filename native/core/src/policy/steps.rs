@@ -1,45 +1,51 @@
-//! Steps of many games at once.
+//! Decisions of many games at once.
 
 use super::{Frames, Policy, check_logits};
 use crate::backbone::{Context, State};
-use crate::ops::tensor;
+use crate::heads::Decision;
+use crate::sampling::Draw;
 use crate::{Error, Result};
 
-/// Logits, and the state after the step.
-pub type Stepped = (Vec<f32>, State);
+/// A decision, and the state after it.
+pub type Stepped = (Decision, State);
 
 impl Policy {
     /// Whether games are stepped together: on another device than a CPU that is worth it.
     pub fn steps_games(&self) -> bool {
-        !self.device().is_cpu() && self.heads.are_independent()
+        !self.device().is_cpu() && self.heads.decide_together(self.device())
     }
 
-    /// Steps games of `frames [b, 1]`, whose states `[1, ..]` are apart. Each comes out as alone, up to the last bits
-    /// of products. Logits or a state that are not finite are the error of their game alone.
+    /// Steps games of `frames [b, 1]`, whose states `[1, ..]` are apart, each with a draw of one row. Each comes out as
+    /// alone, up to the last bits of products. Logits or a state that are not finite are the error of their game alone.
     ///
     /// On a card each number of games is recorded when it is first asked for, and played from then on.
-    pub fn step_games(&self, frames: &Frames, states: &[&State]) -> Result<Vec<Result<Stepped>>> {
-        if frames.time != 1 || frames.batch != states.len() {
+    pub fn step_games(
+        &self,
+        frames: &Frames,
+        states: &[&State],
+        draws: &[Draw<'_>],
+    ) -> Result<Vec<Result<Stepped>>> {
+        if frames.time != 1 || [frames.batch, draws.len()] != [states.len(); 2] {
             let got = format!("{} of {} frames", frames.batch, frames.time);
             return Err(Error::mismatch("games", format!("{} of 1", states.len()), got));
         }
         let _turn = self.turn();
         #[cfg(feature = "cuda")]
-        if self.device().is_cuda() {
-            return super::recorded::step(self, frames, states);
+        if self.device().is_cuda() && self.steps_games() {
+            return super::recorded::step(self, frames, states, draws);
         }
-        let placed = self.place(frames)?;
         let states: Vec<State> = states.iter().map(|state| (*state).clone()).collect();
-        let (logits, after) = self.forward_placed(&placed, &State::joined(&states)?, &last())?;
-        let logits = tensor::to_vec(&logits)?;
-        let games = logits.chunks_exact(self.spec.heads.num_logits()).enumerate();
-        let game = |(row, logits): (usize, &[f32])| {
-            check_logits(logits)?;
+        let (trunk, after) = self.last(frames, &State::joined(&states)?, &last())?;
+        let width = self.spec.heads.num_labels();
+        let game = |(row, draw): (usize, &Draw<'_>)| {
+            let previous = frames.previous.get(row * width..(row + 1) * width).unwrap_or_default();
+            let decision = self.heads.act(&trunk.narrow(0, row, 1)?, previous, *draw)?;
+            check_logits(&decision.logits)?;
             let state = after.rows(&(row..row + 1))?.hand_on()?;
             state.check_finite()?;
-            Ok((logits.to_vec(), state))
+            Ok((decision, state))
         };
-        Ok(games.map(game).collect())
+        Ok(draws.iter().enumerate().map(game).collect())
     }
 }
 

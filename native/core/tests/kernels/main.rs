@@ -10,6 +10,7 @@ mod candle;
 mod card;
 mod causal_conv;
 mod columns;
+mod decide;
 mod dropout;
 mod emulated;
 mod emulator;
@@ -26,7 +27,6 @@ mod norm;
 mod recurrent;
 mod rotary;
 mod rows;
-mod sampling;
 mod selective_scan;
 mod wkv;
 

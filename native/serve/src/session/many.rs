@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sconce_core::backbone::State;
 use sconce_core::policy::{Frames, Stepped};
+use sconce_core::sampling::Draw;
 use sconce_core::{Error, Result};
 
 use super::{Carried, INLINE_US, Lane, Overrides, SCRATCH, Session, Way, game};
@@ -73,7 +74,7 @@ fn step_games(calls: &mut [&mut Call<'_>]) {
     match games(calls) {
         Ok(stepped) => {
             for (call, stepped) in calls.iter_mut().zip(stepped) {
-                call.outcome = stepped.and_then(|one| call.session.stepped(one, call.overrides));
+                call.outcome = stepped.map(|one| call.session.stepped(one));
             }
         }
         Err(_) => {
@@ -94,7 +95,8 @@ fn games(calls: &[&mut Call<'_>]) -> Result<Vec<Result<Stepped>>> {
         Carried::Numbers(_) => Err(Error::not_found("state on the card")),
     };
     let states = calls.iter().map(state).collect::<Result<Vec<State>>>()?;
-    policy.step_games(&frames, &states.iter().collect::<Vec<_>>())
+    let draws: Vec<Draw> = calls.iter().map(|call| call.session.draw(call.overrides)).collect();
+    policy.step_games(&frames, &states.iter().collect::<Vec<_>>(), &draws)
 }
 
 /// The decision of a session that [steps with others](Way::Games), alone.

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use sconce_core::backbone::State;
 use sconce_core::heads::NONE;
 use sconce_core::policy::Frames;
+use sconce_core::rng::Rng;
+use sconce_core::sampling::{Draw, Sampling};
 use sconce_core::spec::{
     AttentionConfig, Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig,
     RecurrentConfig,
@@ -169,7 +171,9 @@ fn acted(policy: &Policy, batch: usize, times: &Times) -> Result<Us> {
 
 fn stepped(policy: &Policy, frames: &Frames, states: &[State]) -> Result<Vec<State>> {
     let own: Vec<&State> = states.iter().collect();
-    policy.step_games(frames, &own)?.into_iter().map(|one| Ok(one?.1)).collect()
+    let (sampling, rngs) = (Sampling::default(), [Rng::new(0, "act", 0)]);
+    let draws = vec![Draw { sampling: &sampling, rngs: &rngs, given: None }; own.len()];
+    policy.step_games(frames, &own, &draws)?.into_iter().map(|one| Ok(one?.1)).collect()
 }
 
 /// Steps on the same batch, as a run makes them: recorded if they can be, their losses read now and then.

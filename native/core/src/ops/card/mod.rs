@@ -11,6 +11,7 @@ pub mod adamw;
 mod arrange;
 mod attention;
 mod columns;
+mod decide;
 mod dense;
 mod dropout;
 #[cfg(feature = "flash-attn")]
@@ -28,7 +29,6 @@ mod op;
 mod product;
 mod recurrent;
 mod rows;
-mod sampling;
 mod selective_scan;
 pub(in crate::ops) mod tape;
 mod wkv;
@@ -49,12 +49,12 @@ pub(in crate::ops) use recurrent::{gru, lstm, slstm};
 pub(in crate::ops) use selective_scan::{MOST_STATES, selective_scan};
 pub(in crate::ops) use wkv::wkv;
 
+pub(crate) use decide::{Head, Rows, Table, decide, row_words};
 pub use dropout::counted;
 pub use launch::{overwrite, pointer, unwritten};
 pub(crate) use memory::Memory;
 pub(crate) use rows::end_step;
 pub use rows::{Intake, copy};
-pub(crate) use sampling::Choices;
 
 use candle_core::{DType, Tensor};
 

@@ -1,0 +1,4 @@
+#include "emulate.h"
+#include "../kernels/decide.cu"
+
+EMULATED(decide)
