@@ -81,11 +81,11 @@ impl Heads {
                 let trunk = by_row(trunk, rows)?;
                 self.check_rows(rows, labels)?;
                 let given = |at, _: &Tensor| Ok(self.part(labels, at));
-                Tensor::cat(&self.unroll(&trunk, given)?, 1)?
+                tensor::join(&self.unroll(&trunk, given)?.iter().collect::<Vec<_>>())?
             }
         };
         if let Some(prior) = self.prior_logits(rows, &self.prior_rows(rows, previous)?)? {
-            logits = (logits + prior)?;
+            logits = tensor::add(&logits, &prior)?;
         }
         Ok(logits)
     }
@@ -95,20 +95,50 @@ impl Heads {
         !matches!(self.layers, Layers::Autoregressive { .. })
     }
 
-    /// Logits `[n, num_logits]` of heads that do not read each other's choices, from what was uploaded before.
-    pub(crate) fn independent(&self, trunk: &Tensor, prior: &[Ids]) -> Result<Tensor> {
+    /// [`forward`](Self::forward) from what was uploaded before; `labels` are u16, as bytes, on a card.
+    pub(crate) fn of_placed(
+        &self,
+        trunk: &Tensor,
+        prior: &[Ids],
+        labels: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let rows = tensor::rows(trunk.dims()).0;
         let logits = match &self.layers {
             Layers::Linear(layer) => layer.forward(&by_row(trunk, rows)?)?,
             Layers::Independent(layers) => ops::branches(trunk, layers)?,
             Layers::Autoregressive { .. } => {
-                return Err(Error::mismatch("heads", "independent", "autoregressive"));
+                let missing = || Error::not_found("labels for autoregressive heads");
+                self.forced(&by_row(trunk, rows)?, labels.ok_or_else(missing)?)?
             }
         };
         match self.prior_logits(rows, prior)? {
-            Some(prior) => Ok((logits + prior)?),
+            Some(prior) => tensor::add(&logits, &prior),
             None => Ok(logits),
         }
+    }
+
+    /// Logits where all choices are known, and on the card: `labels [n, num_labels]`.
+    #[cfg(feature = "cuda")]
+    fn forced(&self, trunk: &Tensor, labels: &Tensor) -> Result<Tensor> {
+        let Layers::Autoregressive { stream, decode, encode } = &self.layers else {
+            return Err(Error::mismatch("heads", "autoregressive", "independent"));
+        };
+        let all_labels = [trunk.dim(0)?, self.spec.num_labels()];
+        let (mut stream, mut logits) = (stream.forward(trunk)?, vec![]);
+        for (i, (part, decode)) in self.spec.iter().zip(decode).enumerate() {
+            logits.push(decode.forward(&stream)?);
+            if let Some(encode) = encode.get(i) {
+                let chosen = card::one_hot(labels, all_labels, part.head.kind, part.labels)?;
+                let chosen = chosen.to_dtype(stream.dtype())?;
+                stream = tensor::add(&stream, &encode.forward(&chosen)?)?;
+            }
+        }
+        tensor::join(&logits.iter().collect::<Vec<_>>())
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn forced(&self, _trunk: &Tensor, _labels: &Tensor) -> Result<Tensor> {
+        Err(Error::mismatch("device of labels", "a card", "none in this build"))
     }
 
     /// Chooses for each row.
@@ -332,7 +362,7 @@ impl Heads {
             let chosen = choice(i, &logits)?;
             if let Some(encode) = encode.get(i) {
                 let flat = flat(&self.spec.parts[i], &chosen, &stream)?;
-                stream = (stream + encode.forward(&flat)?)?;
+                stream = tensor::add(&stream, &encode.forward(&flat)?)?;
             }
             all.push(logits);
         }
@@ -412,9 +442,10 @@ impl Heads {
         let heads = self.spec.iter().zip(&self.prior).zip(ids);
         let parts = heads.map(|((part, table), ids)| {
             let logits = ops::gather_of(&flat_prior(part.head.kind, table)?, ids)?;
-            Ok(logits.reshape((rows, part.head.kind.logits()))?)
+            tensor::reshape(&logits, [rows, part.head.kind.logits()])
         });
-        Ok(Some(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 1)?))
+        let parts = parts.collect::<Result<Vec<Tensor>>>()?;
+        Ok(Some(tensor::join(&parts.iter().collect::<Vec<_>>())?))
     }
 }
 

@@ -6,3 +6,4 @@
 EMULATED_GATHER(gather_f32)
 EMULATED_GATHER(gather_bf16)
 EMULATED(gather_runs)
+EMULATED(one_hot)

@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr int WARP = 32, THREADS = 512;
+constexpr int WARP = 32, THREADS = 256;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 // Numbers of a stream, and logits of a head, at most.
 constexpr int STREAM = 2048, LOGITS = 1024;
@@ -90,21 +90,23 @@ __device__ inline int drawn(const Draw &draw, const float *logits, float *weight
 } // namespace
 
 // For each row of streams [n, size], out [n, num_logits + num_labels]: logits of all heads, then labels as numbers.
-// previous [n, num_labels] or none; what is `given` [n, num_labels], if anything is, is not drawn. A block for each row.
+// `heads` and `draws` [n] are those above, as words. previous [n, num_labels] or none; what is `given` [n, num_labels],
+// if anything is, is not drawn. A block for each row.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    decide(const float *__restrict__ streams, const Head *__restrict__ heads, const unsigned *__restrict__ previous,
-           const unsigned *__restrict__ given, const Draw *__restrict__ draws, float *__restrict__ out, int count,
-           int size, int num_logits, int num_labels) {
+    decide(const float *__restrict__ streams, const unsigned long long *__restrict__ heads,
+           const unsigned *__restrict__ previous, const unsigned *__restrict__ given,
+           const unsigned *__restrict__ draws, float *__restrict__ out, int count, int size, int num_logits,
+           int num_labels) {
   __shared__ float stream[STREAM], logits[LOGITS], weights[LOGITS];
   __shared__ Draw draw;
   __shared__ int choice;
   const long long row = blockIdx.x;
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  if (threadIdx.x == 0) draw = draws[row];
+  if (threadIdx.x == 0) draw = reinterpret_cast<const Draw *>(draws)[row];
   out += row * (num_logits + num_labels);
   for (int s = threadIdx.x; s < size; s += THREADS) stream[s] = streams[row * size + s];
   for (int h = 0; h < count; h++) {
-    const Head &head = heads[h];
+    const Head &head = reinterpret_cast<const Head *>(heads)[h];
     const int width = int(head.width);
     const unsigned *held = own(previous, row, num_labels, head), *told = own(given, row, num_labels, head);
     float *labels = out + num_logits + head.first_label;

@@ -1,4 +1,4 @@
-// Rows of a table by id, and the sum of what comes back to each row of it.
+// Rows of a table by id, and the sum of what comes back to each row of it; labels one-hot, which are rows of a unit matrix.
 //
 // table and its gradient [rows, w], y and dy [n, w] are of type T; ids [n] are u32 and below `rows`; sums are f32.
 //
@@ -93,6 +93,17 @@ extern "C" __global__ void gather_runs(const unsigned *__restrict__ ids, unsigne
   if (lane > 0) return;
   runs[2 * warp()] = least;
   runs[2 * warp() + 1] = most;
+}
+
+// What a head chose, as those behind it read it: y [n, w] of labels u16 [n, all], its own from `first` on. A class is
+// one-hot, bits are numbers. A thread for each number.
+extern "C" __global__ void one_hot(const unsigned short *__restrict__ labels, float *__restrict__ y, long long n, int w,
+                                   int all, int first, int classes) {
+  const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i >= n * w) return;
+  const int column = int(i % w);
+  const unsigned short *own = labels + i / w * all + first;
+  y[i] = classes ? (own[0] == column ? 1.0f : 0.0f) : float(own[column]);
 }
 
 #define GATHER(name, T)                                                                                               \

@@ -240,7 +240,7 @@ fn steps_that_are_recorded_and_played_are_those_that_are_launched_one_by_one() {
     let sums = LossOptions { entropy_weight: 0.01, focal_gamma: Some(2.0), ..LossOptions::plain() };
     let ways = [(LossOptions::plain(), Unroll::default()), (sums, carried)];
     let adamw = OptimiserConfig::default();
-    for spec in controllers().into_iter().filter(|s| s.heads.kind == HeadsKind::Independent) {
+    for spec in controllers() {
         let policy = on(&Policy::init(&spec, 4).unwrap(), &card);
         for (way, (loss, unroll)) in ways.iter().enumerate() {
             let want = steps(&policy, loss, *unroll, adamw);

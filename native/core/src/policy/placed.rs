@@ -83,16 +83,17 @@ impl Policy {
         tensor::reshape(&x, [b, t, self.spec.embedding.width()])
     }
 
-    /// Logits `[n, num_logits]` of heads that do not read each other's choices, of all frames or, by a context that
-    /// says so, of the last ones; and the state after them.
+    /// Logits `[n, num_logits]` of all frames or, by a context that says so, of the last ones; and the state after them.
+    /// Heads that read each other's choices read them of `labels [n, num_labels]`: u16, as bytes, on a card.
     pub fn forward_placed(
         &self,
         placed: &Placed,
+        labels: Option<&Tensor>,
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
         let (trunk, next) = self.trunk_placed(placed, state, context)?;
-        Ok((self.heads.independent(&trunk, &placed.prior)?, next))
+        Ok((self.heads.of_placed(&trunk, &placed.prior, labels)?, next))
     }
 
     /// What heads read of them, and the state after them.

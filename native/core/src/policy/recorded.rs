@@ -178,7 +178,7 @@ impl Buffers {
         // SAFETY: these are places of parts of states that the caller holds.
         unsafe { intake.take(words, Some((answer, self.width))) }?;
         let (given, next) = match heads {
-            None => policy.forward_placed(placed, state, &last())?,
+            None => policy.forward_placed(placed, None, state, &last())?,
             Some((table, rows)) => {
                 let (trunk, next) = policy.trunk_placed(placed, state, &last())?;
                 (policy.heads.decided(&trunk, table, rows)?, next)

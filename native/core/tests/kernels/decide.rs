@@ -182,7 +182,7 @@ impl Case {
             Int(LOGITS as i32),
             Int(LABELS as i32),
         ];
-        kernels.launch("decide", [ROWS as u32, 1, 1], [512, 1, 1], arguments);
+        kernels.launch("decide", [ROWS as u32, 1, 1], [256, 1, 1], arguments);
         let out = out.read();
         let rows = out.chunks(LOGITS + LABELS).map(|row| row.split_at(LOGITS));
         let (logits, labels): (Vec<&[f32]>, Vec<&[f32]>) = rows.unzip();

@@ -108,6 +108,33 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
     }
 }
 
+/// Of three heads: bits, a class, bits.
+fn labels_are_one_hot(kernels: &impl Kernels) {
+    let (rows, all) = (70, 6);
+    let label = |i: usize| if i % all == 3 { i % 17 } else { i % 2 } as u16;
+    let labels: Vec<u16> = (0..rows * all).map(label).collect();
+    for (first, w, classes) in [(0, 3, false), (3, 17, true), (4, 2, false)] {
+        let mut there = Memory::exactly(&labels);
+        let mut y = Memory::<f32>::unwritten(rows * w);
+        let sizes = [w, all, first, usize::from(classes)].map(|size| Int(size as i32));
+        let mut arguments = vec![there.argument(), y.argument(), Long(rows as i64)];
+        arguments.extend(sizes);
+        let blocks = (rows * w).div_ceil(128) as u32;
+        kernels.launch("one_hot", [blocks, 1, 1], [128, 1, 1], &mut arguments);
+        for (i, got) in y.read().into_iter().enumerate() {
+            let (row, column) = (i / w, i % w);
+            let own = &labels[row * all + first..];
+            let want = if classes { usize::from(own[0]) == column } else { own[column] == 1 };
+            assert_eq!(got, f32::from(u8::from(want)), "row {row}, column {column}");
+        }
+    }
+}
+
+#[test]
+fn labels_are_one_hot_as_those_of_the_cpu() {
+    labels_are_one_hot(&Emulated::compile("gather"));
+}
+
 #[test]
 fn rows_by_id_in_f32_are_those_of_the_cpu() {
     kernels_are_the_op::<f32>(&Emulated::compile("gather"), 2e-5);
@@ -126,4 +153,5 @@ fn rows_by_id_on_a_card_are_those_of_the_cpu() {
     let kernels = crate::card::Card::open("gather", ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 256.0);
+    labels_are_one_hot(&kernels);
 }

@@ -10,7 +10,6 @@ use sconce_core::device::{Graph, Uploads};
 use sconce_core::ops::card::{self, Intake};
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, Placed};
-use sconce_core::spec::HeadsKind;
 use sconce_core::{Error, Result};
 
 use super::{Examples, Losses, MOST_PENDING, Stepped, Stepper};
@@ -56,7 +55,6 @@ impl Stepper {
         let refused = |recorded: &Recorded| same(recorded) && recorded.graph.is_none();
         let whole = |each: Option<usize>, all: usize| each.is_none_or(|each| each >= all);
         self.policy.device().is_cuda()
-            && self.policy.spec().heads.kind == HeadsKind::Independent
             && !self.objective.normalises()
             && self.loss_scale.is_none()
             && self.optimiser.has_kernels()
@@ -238,7 +236,7 @@ impl Stepper {
             context = context.forgetting();
         }
         let _tracked = tensor::tracked();
-        let forward = || self.policy.forward_placed(placed, before, &context);
+        let forward = || self.policy.forward_placed(placed, Some(labels), before, &context);
         let (logits, next) = card::counted(counter, || self.precision.during(forward))?;
         let logits = logits.contiguous()?;
         let loss = self.loss_there(buffers)?;

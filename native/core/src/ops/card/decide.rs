@@ -10,7 +10,7 @@ use crate::spec::{HeadKind, Heads, NONE};
 use crate::weights::Weight;
 
 /// Threads of a block, numbers of a stream and logits of a head, at most, as decide.cu has them.
-const THREADS: usize = 512;
+const THREADS: usize = 256;
 const STREAM: usize = 2048;
 const LOGITS: usize = 1024;
 

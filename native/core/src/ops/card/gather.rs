@@ -1,11 +1,12 @@
-//! Rows of a table by id.
+//! Rows of a table by id, and labels as rows of numbers.
 
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::GATHER;
 
 use super::launch::{Launch, output, suffix, unwritten};
 use super::op::{Op, Pass, apply};
-use crate::Result;
+use crate::spec::HeadKind;
+use crate::{Error, Result};
 
 /// Threads of a block.
 const THREADS: usize = 128;
@@ -20,6 +21,27 @@ const PARTS: usize = 1 << 22;
 /// `ids`: u32, on the table's device.
 pub fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
     apply(Gather { ids: ids.contiguous()? }, &[table])
+}
+
+/// f32 `[n, logits]` of a head by labels of `[n, num_labels]` on the card, the head's from `first` on. They are u16, as
+/// bytes. A class is one-hot, bits are numbers.
+pub fn one_hot(
+    labels: &Tensor,
+    [n, num_labels]: [usize; 2],
+    kind: HeadKind,
+    first: usize,
+) -> Result<Tensor> {
+    if labels.dtype() != DType::U8 || labels.elem_count() < 2 * n * num_labels {
+        return Err(Error::mismatch("labels", 2 * n * num_labels, labels.elem_count()));
+    }
+    let w = kind.logits();
+    let y = unwritten((n, w), DType::F32, labels)?;
+    let launch = Launch::of(GATHER, "one_hot", labels)?.tensor(labels)?.tensor(&y)?.long(n).int(w);
+    let classes = matches!(kind, HeadKind::Categorical(_));
+    let launch = launch.int(num_labels).int(first).int(usize::from(classes));
+    // SAFETY: as gather.cu says: a thread for each number.
+    unsafe { launch.run(by_number(n * w), [THREADS, 1, 1], 0) }?;
+    Ok(y)
 }
 
 struct Gather {

@@ -51,6 +51,7 @@ pub(in crate::ops) use wkv::wkv;
 
 pub(crate) use decide::{Head, Rows, Table, decide, row_words};
 pub use dropout::counted;
+pub(crate) use gather::one_hot;
 pub use launch::{overwrite, pointer, unwritten};
 pub(crate) use memory::Memory;
 pub(crate) use rows::end_step;
