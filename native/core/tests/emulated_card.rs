@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use candle_core::cuda_backend::cudarc::driver::result::{self, ctx, event, primary_ctx, stream};
 use candle_core::cuda_backend::cudarc::driver::sys::{
-    CUdeviceptr, CUevent_flags, CUevent_wait_flags, CUresult, CUstream,
+    CUdeviceptr, CUevent_flags, CUevent_wait_flags, CUresult, CUstream, CUstreamCaptureMode,
 };
 use candle_core::cuda_backend::cudarc::driver::{
     CudaSlice, DevicePtr, DriverError, LaunchConfig, PushKernelArg,
@@ -70,6 +70,18 @@ fn a_kernel_that_leaves_its_memory_is_told() {
     });
     assert!(said.contains("fill_f32, block 0,0,0, thread 128,0,0"), "{said}");
     assert!(said.contains("touches byte 512 of an allocation of 400 bytes"), "{said}");
+}
+
+#[test]
+#[ignore = "needs the emulated card"]
+fn a_number_that_is_not_aligned_is_told() {
+    let said = told("a_number_that_is_not_aligned_is_told", || {
+        let card = open();
+        let memory = card.cuda_stream().alloc_zeros::<f32>(100).unwrap();
+        fill(&card, first(&memory) + 2, 10);
+    });
+    assert!(said.contains("fill_f32, block 0,0,0, thread 0,0,0"), "{said}");
+    assert!(said.contains("touches a number that is not aligned"), "{said}");
 }
 
 /// Less than a page behind, which is seen when it is freed.
@@ -266,6 +278,48 @@ fn a_block_of_more_threads_than_its_kernel_says_is_refused() {
     // SAFETY: it is refused before its arguments are looked at.
     let launched = unsafe { last.builder().launch(config) };
     assert_eq!(launched.err(), Some(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)));
+}
+
+/// A free that is recorded is one of memory that was taken within the record.
+#[test]
+#[ignore = "needs the emulated card"]
+fn a_capture_that_frees_what_was_there_before_is_lost() {
+    let raw = Raw::open();
+    let stream = raw.stream();
+    let number = raw.number(stream);
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    // SAFETY: the stream is one, and the number is freed once.
+    unsafe {
+        stream::begin_capture(stream, mode).unwrap();
+        let refused = result::free_async(number, stream);
+        assert_eq!(refused, Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)));
+        let lost = stream::end_capture(stream).err();
+        let invalidated = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        assert_eq!(lost, Some(DriverError(invalidated)));
+        result::free_async(number, stream).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs the emulated card"]
+fn pinned_memory_that_is_freed_before_it_was_read_is_told() {
+    let said = told("pinned_memory_that_is_freed_before_it_was_read_is_told", || {
+        let card = open();
+        let stream = card.cuda_stream();
+        // SAFETY: on a card it would not be safe.
+        unsafe {
+            let pinned: *mut f32 = result::malloc_host(400, 0).unwrap().cast();
+            let fill = card.get_or_load_func("fill_f32", &kernels::FILL).unwrap();
+            let mut launch = fill.builder();
+            let place = pinned as u64;
+            launch.arg(&place).arg(&1f32).arg(&100usize);
+            launch.launch(LaunchConfig::for_num_elems(100)).unwrap();
+            result::free_host(pinned.cast()).unwrap();
+        }
+        stream.synchronize().unwrap();
+    });
+    assert!(said.contains("fill_f32, block 0,0,0, thread 0,0,0"), "{said}");
+    assert!(said.contains("which is no memory of the card"), "{said}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ namespace {
 
 // Numbers of a thread, a block's width apart: their reads wait together.
 constexpr int EACH = 2;
-// Columns and rows of a block that sums columns, and rows of a part.
+// Columns and rows of a block that sums columns, and rows that a part has at least.
 constexpr int COLUMNS = 32;
 constexpr int LINES = 8;
 constexpr int ROWS = 256;
@@ -63,7 +63,9 @@ template <typename T, typename Of>
 __device__ void sum_columns(const T *weights, float *parts, long long rows, int d, Of of) {
   __shared__ float sums[LINES][COLUMNS];
   const int column = blockIdx.x * COLUMNS + threadIdx.x, line = threadIdx.y;
-  const long long first = blockIdx.y * (long long)ROWS, last = min(rows, first + ROWS);
+  // A grid has no more than 65,535 parts.
+  const long long per_part = max((long long)ROWS, (rows + gridDim.y - 1) / gridDim.y);
+  const long long first = blockIdx.y * per_part, last = min(rows, first + per_part);
   const float weight = column < d ? read(weights + column) : 0.0f;
   float sum = 0.0f;
   for (long long row = first + line; column < d && row < last; row += LINES) sum += of(row * d + column, weight);

@@ -5,10 +5,11 @@
 // out within the walk over time, and again on the way back, where g_t = dh_t + a_{t+1} g_{t+1}. The walk is exact at
 // any gate and length. Gradients of weights come by row, parts [b, weights, c], to be summed.
 //
-// A thread for each channel (x) of a row (y of the grid, at most 65,535): neighbours read neighbours, and no number
-// but h goes from frame to frame. Frames of a row from its length on do not exist: their state is 0, and they have no
-// gradient; without lengths all have all.
+// A thread for each channel of a row, whole blocks of a row one after the other: neighbours read neighbours, and no
+// number but h goes from frame to frame. Frames of a row from its length on do not exist: their state is 0, and they
+// have no gradient; without lengths all have all.
 
+#include "channels.cuh"
 #include "numbers.cuh"
 
 namespace {
@@ -241,9 +242,9 @@ template <int K> struct Weights {
 template <typename Cell, typename T>
 __device__ void forward(Cell cell, Inputs<const T, Cell::INPUTS> inputs, Weights<Cell::WEIGHTS> weights,
                         const float *h0, const int *lengths, T *h, int time, int channels) {
-  const int channel = blockIdx.x * blockDim.x + threadIdx.x;
+  const auto [row, channel] = channel_of_row(channels);
   if (channel >= channels) return;
-  const long long row = blockIdx.y, first = row * time;
+  const long long first = row * time;
   const int present = lengths ? lengths[row] : time;
 
   float p[Cell::WEIGHTS + 1];
@@ -264,9 +265,9 @@ template <typename Cell, typename T>
 __device__ void backward(Cell cell, Inputs<const T, Cell::INPUTS> inputs, Weights<Cell::WEIGHTS> weights,
                          const float *h0, const int *lengths, const T *h, const T *dh,
                          Inputs<T, Cell::INPUTS> dinputs, float *dh0, float *parts, int time, int channels) {
-  const int channel = blockIdx.x * blockDim.x + threadIdx.x;
+  const auto [row, channel] = channel_of_row(channels);
   if (channel >= channels) return;
-  const long long row = blockIdx.y, first = row * time;
+  const long long first = row * time;
   const int present = lengths ? lengths[row] : time;
 
   for (int t = time - 1; t >= present; t--)

@@ -47,7 +47,8 @@ extern "C" __global__ void copy_columns_16(const unsigned short *__restrict__ fr
 // stretches of `words`. `table` has a place and a width for each part, then a place, a first word and a count for each
 // stretch. Behind each row of answer [rows, width + 1] there is a 0 then.
 //
-// A block for each so many words (y) of each row of each part, and of each stretch (x).
+// A block for each so many words of each row of each part, and of each stretch (x): along y, walking on where a grid has
+// no more.
 extern "C" __global__ void begin_step(const unsigned *__restrict__ words, const unsigned long long *__restrict__ table,
                                       int parts, int rows, float *__restrict__ answer, int width) {
   const unsigned long long *places = reinterpret_cast<const unsigned long long *>(words);
@@ -66,8 +67,10 @@ extern "C" __global__ void begin_step(const unsigned *__restrict__ words, const 
     from = words + stretch[1];
     n = stretch[2];
   }
-  const long long end = min(n, (blockIdx.y + 1LL) * STRETCH);
-  for (long long i = blockIdx.y * (long long)STRETCH + threadIdx.x; i < end; i += blockDim.x) to[i] = from[i];
+  for (long long first = blockIdx.y * (long long)STRETCH; first < n; first += gridDim.y * (long long)STRETCH) {
+    const long long end = min(n, first + STRETCH);
+    for (long long i = first + threadIdx.x; i < end; i += blockDim.x) to[i] = from[i];
+  }
   if (job == 0 && blockIdx.y == 0)
     for (int row = threadIdx.x; row < rows; row += blockDim.x) answer[row * (width + 1LL) + width] = 0.0f;
 }
@@ -76,7 +79,8 @@ extern "C" __global__ void begin_step(const unsigned *__restrict__ words, const 
 // say, and logits [gridDim.x, width], if there are any, to answer [gridDim.x, width + 1], behind whose row there is a 1
 // then if one of its parts has a number that is not finite.
 //
-// A block for each so many words (z) of each part, the logits last (y), of each row (x).
+// A block for each so many words of each part, the logits last (y), of each row (x): along z, walking on where a grid
+// has no more.
 extern "C" __global__ void end_step(const unsigned long long *__restrict__ places, const unsigned *__restrict__ part0,
                                     const unsigned *__restrict__ part1, const unsigned *__restrict__ part2,
                                     const unsigned *__restrict__ part3, int n0, int n1, int n2, int n3, int parts,
@@ -89,10 +93,12 @@ extern "C" __global__ void end_step(const unsigned long long *__restrict__ place
   unsigned *to = is_part ? reinterpret_cast<unsigned *>(places[part]) + row * n
                          : reinterpret_cast<unsigned *>(answer) + row * (width + 1);
   from += row * n;
-  const long long end = min((long long)n, (blockIdx.z + 1LL) * STRETCH);
-  for (long long i = blockIdx.z * (long long)STRETCH + threadIdx.x; i < end; i += blockDim.x) {
-    to[i] = from[i];
-    // Whoever writes here writes the same.
-    if (is_part && !is_finite(from[i])) answer[row * (width + 1) + width] = 1.0f;
+  for (long long first = blockIdx.z * (long long)STRETCH; first < n; first += gridDim.z * (long long)STRETCH) {
+    const long long end = min((long long)n, first + STRETCH);
+    for (long long i = first + threadIdx.x; i < end; i += blockDim.x) {
+      to[i] = from[i];
+      // Whoever writes here writes the same.
+      if (is_part && !is_finite(from[i])) answer[row * (width + 1) + width] = 1.0f;
+    }
   }
 }

@@ -8,9 +8,11 @@
 // keeps the states before each frame, [b, t, c] each, which backward reads. Gradients of w and u come by row, parts
 // [b, 2, c], to be summed.
 //
-// A thread for each channel (x) of a row (y of the grid, at most 65,535). Frames of a row from its length on do not
-// exist: y is 0 there, they have no gradient, and the last state is the one before them; without lengths all have all.
+// A thread for each channel of a row, whole blocks of a row one after the other. Frames of a row from its length on do
+// not exist: y is 0 there, they have no gradient, and the last state is the one before them; without lengths all have
+// all.
 
+#include "channels.cuh"
 #include "numbers.cuh"
 
 namespace {
@@ -22,9 +24,9 @@ template <typename T>
 __device__ void forward(const T *k, const T *v, const float *w, const float *u, const float *mean, const float *weight,
                         const int *lengths, T *y, float *last_mean, float *last_weight, float *kept_mean,
                         float *kept_weight, int time, int channels) {
-  const int channel = blockIdx.x * blockDim.x + threadIdx.x;
+  const auto [row, channel] = channel_of_row(channels);
   if (channel >= channels) return;
-  const long long row = blockIdx.y, own = row * channels + channel;
+  const long long own = row * channels + channel;
   const int present = lengths ? lengths[row] : time;
 
   const float decay = expf(w[channel]), bonus = u[channel];
@@ -52,9 +54,9 @@ __device__ void backward(const T *k, const T *v, const float *w, const float *u,
                          const float *kept_mean, const float *kept_weight, const T *dy, const float *d_last_mean,
                          const float *d_last_weight, T *dk, T *dv, float *dmean, float *dweight, float *parts, int time,
                          int channels) {
-  const int channel = blockIdx.x * blockDim.x + threadIdx.x;
+  const auto [row, channel] = channel_of_row(channels);
   if (channel >= channels) return;
-  const long long row = blockIdx.y, own = row * channels + channel;
+  const long long own = row * channels + channel;
   const int present = lengths ? lengths[row] : time;
 
   for (int t = present; t < time; t++) {

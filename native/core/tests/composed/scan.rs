@@ -14,6 +14,9 @@ type Lengths = Option<Arc<[usize]>>;
 
 const C: usize = 6;
 
+/// More rows than a card's grid has blocks along y.
+const MANY: usize = 65_537;
+
 /// Windows of so many frames, and how many of them the rows have.
 fn windows() -> [(usize, Lengths); 4] {
     [(43, None), (43, Some([43, 0, 17].into())), (64, Some([3, 64, 63].into())), (1, None)]
@@ -51,6 +54,29 @@ fn the_plain_recurrence_is_what_it_is() {
         |t| vec![gate(&[C]), noise(&[3, t, C], 2)],
         |t, lengths| ops::linear_recurrence(&t[0], &t[1], &t[2], lengths),
     );
+}
+
+#[test]
+fn rows_that_no_side_of_a_grid_has_room_for_are_what_they_are() {
+    let (frames, states) = ([MANY, 1, 1], [MANY, 1]);
+    let gate = around(0.5, 1.0, &frames, 1).tanh().unwrap();
+    let inputs = [gate, noise(&frames, 2), noise(&states, 9)];
+    check("many recurrences", &inputs, |t| {
+        Ok(vec![ops::linear_recurrence(&t[0], &t[1], &t[2], None)?])
+    });
+    let of_state = |seed| noise(&states, seed);
+    let inputs = [
+        noise(&frames, 1),
+        noise(&frames, 2),
+        noise(&[1], 3),
+        noise(&[1], 4),
+        of_state(5),
+        of_state(6),
+    ];
+    check("many averages", &inputs, |t| {
+        let [k, v, w, u, mean, weight] = std::array::from_fn(|i| &*t[i]);
+        Ok(ops::wkv(Wkv { k, v, w, u, mean, weight }, None)?.into())
+    });
 }
 
 #[test]

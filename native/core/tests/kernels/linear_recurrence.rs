@@ -168,7 +168,7 @@ impl Case {
         let mut h = Memory::<T>::unwritten(self.dh.len());
         let mut dh = Memory::<T>::of(&self.dh);
         let (grid, block): (Shape, Shape) =
-            ([(channels as u32).div_ceil(threads), batch as u32, 1], [threads, 1, 1]);
+            ([(channels as u32).div_ceil(threads) * batch as u32, 1, 1], [threads, 1, 1]);
         let kernel = |way: &str| format!("{}_{}_{way}", self.cell.name(), T::NAME);
         let sizes = || {
             let eps = (self.cell == Cell::MinLstm).then_some(Float(EPS));

@@ -30,8 +30,9 @@ fn columns_go_where_they_belong<T: Element>(kernels: &impl Kernels, kernel: &str
     }
 }
 
-/// Three rows; the second one has a part that is not finite. One part is longer than a block's stretch.
-fn a_step_ends_with_states_and_an_answer(kernels: &impl Kernels) {
+/// Three rows; the second one has a part that is not finite. One part is longer than a block's stretch: so many blocks
+/// have it.
+fn a_step_ends_with_states_and_an_answer(kernels: &impl Kernels, blocks: u32) {
     let (rows, widths, width) = (3, [2, 1500], 5);
     let mut parts = widths.map(|width| counted(7, rows * width));
     parts[1][1500 + 1499] = f32::INFINITY;
@@ -49,7 +50,7 @@ fn a_step_ends_with_states_and_an_answer(kernels: &impl Kernels) {
     ];
     arguments.extend([widths[0], widths[1], 0, 0, 2].map(|n| Int(n as i32)));
     arguments.extend([from.argument(), answer.argument(), Int(width as i32)]);
-    kernels.launch("end_step", [rows as u32, 3, 2], [64, 1, 1], &mut arguments);
+    kernels.launch("end_step", [rows as u32, 3, blocks], [64, 1, 1], &mut arguments);
     assert_eq!([to_a.read(), to_b.read()], parts);
     let answer = answer.read();
     for (row, answer) in answer.chunks(width + 1).enumerate() {
@@ -61,7 +62,7 @@ fn a_step_ends_with_states_and_an_answer(kernels: &impl Kernels) {
 fn all(kernels: &impl Kernels) {
     columns_go_where_they_belong::<f32>(kernels, "copy_columns_32");
     columns_go_where_they_belong::<bf16>(kernels, "copy_columns_16");
-    a_step_ends_with_states_and_an_answer(kernels);
+    [1, 2].into_iter().for_each(|blocks| a_step_ends_with_states_and_an_answer(kernels, blocks));
 }
 
 #[test]

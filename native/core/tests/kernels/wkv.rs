@@ -93,7 +93,7 @@ impl Case {
             [(); 4].map(|()| Memory::<f32>::unwritten(state));
         let mut parts = Memory::<f32>::unwritten(2 * state);
 
-        let grid = [(channels as u32).div_ceil(threads), batch as u32, 1];
+        let grid = [(channels as u32).div_ceil(threads) * batch as u32, 1, 1];
         let (time, width) = (|| Int(time as i32), || Int(channels as i32));
         kernels.launch(
             &format!("wkv_{}_forward", T::NAME),

@@ -110,7 +110,7 @@ void tell_where(uintptr_t address) {
   tell("\n");
 }
 
-struct sigaction before;
+struct sigaction before, before_trap;
 
 void told(int signal, siginfo_t *info, void *) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
@@ -122,6 +122,18 @@ void told(int signal, siginfo_t *info, void *) {
   }
   tell_who();
   tell_where(address);
+  if (write(STDERR_FILENO, sentence, strlen(sentence)) < 0) _exit(1);
+  abort();
+}
+
+// Kernels are compiled to end so where they touch a number that does not lie on a multiple of its size.
+void trapped(int signal, siginfo_t *, void *) {
+  if (emulate::block.kernel[0] == 0) {
+    sigaction(signal, &before_trap, nullptr);
+    return;
+  }
+  tell_who();
+  tell(" touches a number that is not aligned\n");
   if (write(STDERR_FILENO, sentence, strlen(sentence)) < 0) _exit(1);
   abort();
 }
@@ -220,6 +232,8 @@ void watch() {
   action.sa_sigaction = told;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigaction(SIGSEGV, &action, &before);
+  action.sa_sigaction = trapped;
+  sigaction(SIGILL, &action, &before_trap);
 }
 
 } // namespace memory

@@ -302,7 +302,7 @@ void release(uintptr_t address, Stream &stream) {
   if (stream.capture) {
     auto &kept = stream.capture->graph->kept;
     const auto found = std::find(kept.begin(), kept.end(), address);
-    check(found != kept.end(), INVALID_VALUE);
+    if (found == kept.end()) spoil(*stream.capture, INVALID_VALUE);
     add(stream, "a free", [address] { memory::take(address); });
     kept.erase(found);
     stream.capture->graph->bytes -= memory::rounded(a.bytes);

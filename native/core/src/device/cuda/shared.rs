@@ -70,7 +70,9 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         apart(&self.device, || {
-            // SAFETY: it came from there. The driver waits for what still reads it.
+            // That the driver waits for what still reads it, it does not say. What fails here fails for others too.
+            let _ = self.device.synchronize();
+            // SAFETY: it came from there.
             let _ = unsafe { free_host(self.first.as_ptr().cast()) };
         });
     }

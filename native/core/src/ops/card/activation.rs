@@ -4,14 +4,14 @@ use candle_core::{D, DType, Result, Tensor, bail};
 use sconce_cuda::kernels::ACTIVATION;
 
 use super::columns::sum_of_parts;
-use super::launch::{Launch, output, suffix, unwritten};
+use super::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use super::op::{Op, Pass, apply};
 use crate::ops::{Activation, tensor};
 
 /// Threads of a block, and numbers of each.
 const THREADS: usize = 256;
 const EACH: usize = 2;
-/// Columns, and rows at a time, of a block that sums columns, and rows of a part.
+/// Columns, and rows at a time, of a block that sums columns, and rows that a part has at least.
 const COLUMNS: usize = 32;
 const LINES: usize = 8;
 const ROWS: usize = 256;
@@ -52,6 +52,11 @@ fn run(launch: Launch, n: usize, activation: Activation) -> Result<()> {
     let launch = launch.int(activation as usize);
     // SAFETY: as activation.cu says: a thread for EACH numbers.
     unsafe { launch.run([n.div_ceil(THREADS * EACH), 1, 1], [THREADS, 1, 1], 0) }
+}
+
+/// Parts of so many rows, each of which is summed on its own.
+fn parts_of(rows: usize) -> usize {
+    rows.div_ceil(ROWS).min(MOST_ALONG_Y)
 }
 
 fn like(x: &Tensor) -> Result<Tensor> {
@@ -99,8 +104,8 @@ impl Activate {
     fn with_bias(&self, x: &Tensor, bias: &Tensor, dy: &Tensor) -> Result<[Tensor; 2]> {
         let (rows, d) = tensor::rows(x.dims());
         let dx = (self.activation != Activation::None).then(|| like(x)).transpose()?;
-        let parts = unwritten((rows.div_ceil(ROWS), d), DType::F32, x)?;
-        let blocks = [d.div_ceil(COLUMNS), rows.div_ceil(ROWS), 1];
+        let parts = unwritten((parts_of(rows), d), DType::F32, x)?;
+        let blocks = [d.div_ceil(COLUMNS), parts_of(rows), 1];
         let launch = launch("activation", "bias_parts", x)?.tensor(x)?.tensor(bias)?.tensor(dy)?;
         let launch = launch.option(dx.as_ref())?.tensor(&parts)?.long(rows).int(d);
         // SAFETY: as activation.cu says: a block for COLUMNS of each part.
@@ -160,10 +165,10 @@ impl Op for Skip {
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
         let [_, x, d] = pass.inputs else { bail!("a skip has a weight") };
         let ((rows, c), dx) = (tensor::rows(x.dims()), like(x)?);
-        let parts = unwritten((rows.div_ceil(ROWS), c), DType::F32, x)?;
+        let parts = unwritten((parts_of(rows), c), DType::F32, x)?;
         let launch = launch("skip", "parts", x)?.tensor(x)?.tensor(d)?.tensor(pass.dy)?;
         let launch = launch.tensor(&dx)?.tensor(&parts)?.long(rows).int(c);
-        let blocks = [c.div_ceil(COLUMNS), rows.div_ceil(ROWS), 1];
+        let blocks = [c.div_ceil(COLUMNS), parts_of(rows), 1];
         // SAFETY: as activation.cu says: a block for COLUMNS of each part.
         unsafe { launch.run(blocks, [COLUMNS, LINES, 1], 0) }?;
         let dd = sum_of_parts(&parts)?.to_dtype(d.dtype())?;

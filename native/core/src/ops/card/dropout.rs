@@ -50,10 +50,11 @@ impl Masked {
         let (rows, d) = tensor::rows(x.dims());
         let y = output(x.shape(), x.dtype(), x, track)?;
         let Dropout { p, rng, repeat, place } = self.0;
-        let [key0, key1, low, high] = rng.words().map(|word| word as usize);
+        let [key0, key1, low, high] = rng.words();
+        let step = (high as usize) << 32 | low as usize;
         let launch = Launch::of(DROPOUT, &format!("dropout_{}", suffix(x)), x)?;
         let launch = launch.tensor(x)?.option(residual)?.tensor(&y)?.option(self.1.as_ref())?;
-        let launch = launch.long(high << 32 | low).int(key0).int(key1);
+        let launch = launch.long(step).word(key0).word(key1);
         let launch = launch.long(rows).int(d).int(repeat).int(place.window).int(place.before);
         let launch = launch.int(place.frames).float(p).float(1.0 / (1.0 - p));
         let blocks = (rows * d.div_ceil(EACH)).div_ceil(THREADS);

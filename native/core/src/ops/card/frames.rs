@@ -4,14 +4,13 @@ use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::{CAUSAL_CONV, LAST};
 
 use super::columns::column_sums;
-use super::launch::{Launch, output, suffix, unwritten};
+use super::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply, apply_all};
 use crate::ops::lengths::Lengths;
 
-/// Threads of a block, and rows of a grid.
+/// Threads of a block.
 const THREADS: usize = 128;
-const ROWS: usize = 65_535;
 /// Inputs that an output sees at most.
 pub const TAPS: usize = 8;
 /// Frames that a thread walks along, and how many parts of the weights' gradients there are at most.
@@ -121,7 +120,7 @@ impl Op for Conv {
         let y = output(x.shape(), x.dtype(), x, track)?;
         let next = output(state.shape(), state.dtype(), x, track)?;
         let launch = self.launch("forward", inputs)?.tensor(&y)?.tensor(&next)?;
-        sizes.run(sizes.end(launch, self.silu), sizes.stretches.min(ROWS))?;
+        sizes.run(sizes.end(launch, self.silu), sizes.stretches.min(MOST_ALONG_Y))?;
         Ok((y, vec![next]))
     }
 
@@ -161,7 +160,7 @@ impl Last {
     fn run(launch: Launch, states: &Tensor) -> Result<()> {
         let (batch, time, channels) = states.dims3()?;
         let threads = channels.next_multiple_of(32).min(THREADS);
-        let grid = [channels.div_ceil(threads), batch.min(ROWS), 1];
+        let grid = [channels.div_ceil(threads), batch.min(MOST_ALONG_Y), 1];
         let launch = launch.int(time).int(batch).int(channels);
         // SAFETY: as last.cu says.
         unsafe { launch.run(grid, [threads, 1, 1], 0) }

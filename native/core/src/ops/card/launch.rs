@@ -17,11 +17,19 @@ use sconce_cuda::kernels::Module;
 
 use super::memory;
 
+/// Blocks of a grid at most, along x, and along y or z.
+const MOST_ALONG_X: usize = i32::MAX as usize;
+pub const MOST_ALONG_Y: usize = 65_535;
+/// Threads of a block at most. A driver gives a thread up to 255 registers as it likes, and a block has 65,536.
+const MOST_THREADS: usize = 256;
+
 /// A kernel, and its arguments in the order of its signature.
 pub struct Launch {
     kernel: CudaFunction,
     stream: Arc<CudaStream>,
     arguments: Vec<Argument>,
+    /// A size that is more than its argument can say.
+    beyond: Option<usize>,
 }
 
 enum Argument {
@@ -37,7 +45,7 @@ impl Launch {
         let card = card(x.device())?;
         card.cuda_stream().context().bind_to_thread().w()?;
         let kernel = loaded(card, module)?.load_function(kernel).w()?;
-        Ok(Launch { kernel, stream: card.cuda_stream(), arguments: vec![] })
+        Ok(Launch { kernel, stream: card.cuda_stream(), arguments: vec![], beyond: None })
     }
 
     /// The numbers of a contiguous tensor on the card, to be read or to be written.
@@ -65,6 +73,15 @@ impl Launch {
     }
 
     pub fn int(mut self, value: usize) -> Self {
+        if i32::try_from(value).is_err() {
+            self.beyond = Some(value);
+        }
+        self.arguments.push(Argument::Int(value as i32));
+        self
+    }
+
+    /// Bits that are no size.
+    pub fn word(mut self, value: u32) -> Self {
         self.arguments.push(Argument::Int(value as i32));
         self
     }
@@ -77,11 +94,24 @@ impl Launch {
     /// Runs it on `grid` blocks of `block` threads, each with so many bytes of shared memory besides what it says
     /// itself. Where a block or the grid is empty there is nothing to do.
     ///
+    /// # Errors
+    /// For sizes that are more than a card, or an argument, can have.
+    ///
     /// # Safety
     /// The arguments are those of the kernel's signature, and it touches nothing outside of them.
     pub unsafe fn run(self, grid: [usize; 3], block: [usize; 3], shared: usize) -> Result<()> {
         if grid.contains(&0) || block.contains(&0) {
             return Ok(());
+        }
+        let [x, y, z] = grid;
+        if x > MOST_ALONG_X || y.max(z) > MOST_ALONG_Y {
+            bail!("a card has no grid of {grid:?} blocks");
+        }
+        if block.iter().product::<usize>() > MOST_THREADS {
+            bail!("a block of {block:?} threads may want more registers than there are");
+        }
+        if let Some(size) = self.beyond {
+            bail!("a kernel of ours is given a size of {size}, and counts to {}", i32::MAX);
         }
         let shape = |[x, y, z]: [usize; 3]| (x as c_uint, y as c_uint, z as c_uint);
         let (grid_dim, block_dim) = (shape(grid), shape(block));

@@ -104,7 +104,7 @@ impl Recurrence {
             .iter()
             .fold(launch.int(time).int(channels), |launch, &value| launch.float(value));
         // SAFETY: as linear_recurrence.cu says: a thread for each channel of each row.
-        unsafe { launch.run([channels.div_ceil(THREADS), batch, 1], [THREADS, 1, 1], 0) }
+        unsafe { launch.run([channels.div_ceil(THREADS) * batch, 1, 1], [THREADS, 1, 1], 0) }
     }
 }
 

@@ -5,7 +5,7 @@ use sconce_cuda::kernels::NORM;
 
 use super::activation::activate;
 use super::columns::sum_of_parts;
-use super::launch::{Launch, output, suffix, unwritten};
+use super::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use super::op::{Op, Pass, apply};
 use super::tape;
 use crate::Result;
@@ -14,7 +14,7 @@ use crate::ops::{Activation, Norm, tensor};
 const WARP: usize = 32;
 /// Threads of a block.
 const THREADS: usize = 128;
-/// Rows of one part of the weights' gradients.
+/// Rows that one part of the weights' gradients has at least.
 const ROWS: usize = 64;
 
 pub fn row_norm(x: &Tensor, norm: &Norm, activation: Activation) -> Result<Tensor> {
@@ -99,10 +99,11 @@ impl Op for RowNorm {
             return Ok(gradients);
         }
         let (rows, width) = tensor::rows(x.dims());
-        let (count, n) = (rows.div_ceil(ROWS), if self.center { 2 } else { 1 });
+        let per_part = rows.div_ceil(MOST_ALONG_Y).max(ROWS);
+        let (count, n) = (rows.div_ceil(per_part), if self.center { 2 } else { 1 });
         let parts = unwritten((count, n, width), DType::F32, x)?;
         let launch = self.launch("weight_parts", x)?.tensor(x)?.tensor(kept)?.tensor(dy)?;
-        let launch = launch.tensor(&parts)?.long(rows).int(d).int(self.groups).int(ROWS);
+        let launch = launch.tensor(&parts)?.long(rows).int(d).int(self.groups).int(per_part);
         // SAFETY: as norm.cu says: a thread for each column of each part.
         unsafe { launch.run([width.div_ceil(THREADS), count, 1], [THREADS, 1, 1], 0) }?;
         let sums = sum_of_parts(&parts)?;

@@ -8,7 +8,7 @@ use sconce_cuda::kernels::RECURRENT;
 
 use super::columns::column_sums;
 use super::gemm::{nn, nt, rounded, tn};
-use super::launch::{Launch, output, suffix, unwritten};
+use super::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply, apply_all};
 use super::product::{Matrices, product};
@@ -18,9 +18,8 @@ use crate::ops::recurrent::Gates;
 use crate::ops::slstm::SlstmState;
 use crate::weights::Weight;
 
-/// Threads of a block, and rows of a grid.
+/// Threads of a block.
 const THREADS: usize = 128;
-const ROWS: usize = 65_535;
 
 pub fn lstm(
     x: &Tensor,
@@ -154,7 +153,7 @@ impl Frames {
         let threads = self.width.next_multiple_of(32).min(THREADS);
         let launch = launch.option(self.lengths.as_ref())?.int(t).int(self.time);
         let launch = launch.int(self.batch).int(self.width);
-        let grid = [self.width.div_ceil(threads), self.batch.min(ROWS), 1];
+        let grid = [self.width.div_ceil(threads), self.batch.min(MOST_ALONG_Y), 1];
         // SAFETY: as recurrent.cu says: a thread for each channel, which walks over the rows.
         unsafe { launch.run(grid, [threads, 1, 1], 0) }
     }

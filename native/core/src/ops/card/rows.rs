@@ -3,7 +3,8 @@
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::ROWS;
 
-use super::launch::{Launch, pointer};
+use super::arrange::copy_columns;
+use super::launch::{Launch, MOST_ALONG_Y, pointer};
 
 const THREADS: usize = 256;
 /// Words of a block, and parts of a launch, as rows.cu has them.
@@ -12,11 +13,17 @@ const PARTS: usize = 4;
 
 /// Copies the numbers of a tensor over those of another of the same size and type.
 pub fn copy(from: &Tensor, to: &Tensor) -> Result<()> {
-    let n = words(to);
-    if (from.elem_count(), from.dtype()) != (to.elem_count(), to.dtype()) {
+    let same = (from.elem_count(), from.dtype()) == (to.elem_count(), to.dtype());
+    if !same || !to.is_contiguous() {
         bail!("{from:?} is not copied over {to:?}");
     }
     let from = from.contiguous()?;
+    if to.dtype().size_in_bytes() == 2 {
+        // A word may begin or end within a word of 32 bits, which a card does not read where it lies.
+        let column = |t: &Tensor| t.reshape((t.elem_count(), 1));
+        return copy_columns((&column(&from)?, 0), (&column(to)?, 0));
+    }
+    let n = words(to);
     let launch = Launch::of(ROWS, "copy_words", to)?.tensor(&from)?.tensor(to)?;
     // SAFETY: as rows.cu says: a thread for each word.
     unsafe { launch.long(n).run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
@@ -63,7 +70,7 @@ impl Intake {
         let launch = launch.place(answer).int(num_logits);
         let jobs = self.parts * self.rows + self.stretches;
         // SAFETY: as rows.cu says: blocks for stretches of all that is moved.
-        unsafe { launch.run([jobs, self.longest.div_ceil(STRETCH), 1], [THREADS, 1, 1], 0) }
+        unsafe { launch.run([jobs, stretches(self.longest), 1], [THREADS, 1, 1], 0) }
     }
 }
 
@@ -87,9 +94,14 @@ pub unsafe fn end_step(places: u64, parts: &[Tensor], logits: &Tensor, answer: u
         let jobs = some.len() + usize::from(at == 0);
         let longest = widths.iter().copied().fold(num_logits, usize::max);
         // SAFETY: as rows.cu says: blocks for stretches of all that is moved.
-        unsafe { launch.run([rows, jobs, longest.div_ceil(STRETCH)], [THREADS, 1, 1], 0) }?;
+        unsafe { launch.run([rows, jobs, stretches(longest)], [THREADS, 1, 1], 0) }?;
     }
     Ok(())
+}
+
+/// Blocks for so many words. Each walks on where a grid has no more.
+fn stretches(words: usize) -> usize {
+    words.div_ceil(STRETCH).min(MOST_ALONG_Y)
 }
 
 /// Words of 32 bits.

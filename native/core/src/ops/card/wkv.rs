@@ -38,7 +38,7 @@ impl Average {
 fn run(launch: Launch, (batch, time, channels): (usize, usize, usize)) -> candle_core::Result<()> {
     let launch = launch.int(time).int(channels);
     // SAFETY: as wkv.cu says: a thread for each channel of each row.
-    unsafe { launch.run([channels.div_ceil(THREADS), batch, 1], [THREADS, 1, 1], 0) }
+    unsafe { launch.run([channels.div_ceil(THREADS) * batch, 1, 1], [THREADS, 1, 1], 0) }
 }
 
 impl Op for Average {
