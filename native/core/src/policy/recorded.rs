@@ -188,7 +188,9 @@ impl Buffers {
         }
 
         let row = |row: usize| if row < states.len() { row } else { 0 };
-        policy.words(&padded(frames, batch, row), &mut words)?;
+        let frames = padded(frames, batch, row);
+        let (numbers, others) = policy.words(&frames)?;
+        words.extend(numbers.iter().chain(&others));
         // SAFETY: a step is over when its answer is there or it has failed, and there is one at a time.
         unsafe { self.words.write(&words) }?;
         Ok(Asked { before, after })
