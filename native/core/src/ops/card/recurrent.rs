@@ -203,6 +203,12 @@ fn first_gradient(carried: &Tensor, through: &Tensor, first: &Tensor) -> Result<
     (carried + through)?.to_dtype(first.dtype())
 }
 
+/// Whether anything reads what comes of frame t through the weight, of an LSTM or a GRU: whole kernels make it where they
+/// need it, and behind the first frame there is the gradient of h0 alone.
+fn reads_through(pass: &Pass, whole: bool, t: usize) -> bool {
+    if t == 0 { pass.wanted[5] } else { !whole }
+}
+
 /// Operands that the products of an LSTM or a GRU have in common: x and both weights.
 fn operands(inputs: &[Tensor], frames: &Frames) -> Result<[Tensor; 3]> {
     let [x, weight_ih, weight_hh, ..] = inputs else { bail!("a layer has an input and weights") };
@@ -299,12 +305,13 @@ impl Op for Lstm {
             } else {
                 frames.run(launch, t)?
             }
-            if !whole || t == 0 {
+            if reads_through(pass, whole, t) {
                 frames.back(&through, &dgates, weight_hh, t)?;
             }
         }
         let mut gradients = layer_gradients(pass, [&dgates, &dgates, &previous])?;
-        gradients.extend([Some(first_gradient(&dh, &through, h0)?), Some(dc)]);
+        let dh0 = || first_gradient(&dh, &through, h0);
+        gradients.extend([pass.wanted[5].then(dh0).transpose()?, Some(dc)]);
         Ok(gradients)
     }
 }
@@ -369,12 +376,13 @@ impl Op for Gru {
             } else {
                 frames.run(launch, t)?
             }
-            if !whole || t == 0 {
+            if reads_through(pass, whole, t) {
                 frames.back(&through, &d_recurrent, weight_hh, t)?;
             }
         }
         let mut gradients = layer_gradients(pass, [&d_projected, &d_recurrent, &previous])?;
-        gradients.push(Some(first_gradient(&dh, &through, h0)?));
+        let dh0 = || first_gradient(&dh, &through, h0);
+        gradients.push(pass.wanted[5].then(dh0).transpose()?);
         Ok(gradients)
     }
 }
