@@ -14,6 +14,8 @@
 namespace {
 
 constexpr int TAPS = 8;
+// Frames that a thread waits for together.
+constexpr int AT_ONCE = 4;
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -40,6 +42,15 @@ struct Filter {
     for (int i = 0; i < TAPS; i++) weight[i] = i + taps < TAPS ? 0.0f : given[channel * taps + i + taps - TAPS];
   }
 };
+
+// A channel of x [b, time, channels] in AT_ONCE frames of a row, 0 from frame `end` on.
+template <typename T>
+__device__ void some(const T *x, long long row, int time, int channels, int channel, int t, int end,
+                     float (&to)[AT_ONCE]) {
+#pragma unroll
+  for (int e = 0; e < AT_ONCE; e++)
+    to[e] = t + e < end ? read(x + (row * time + t + e) * channels + channel) : 0.0f;
+}
 
 // The last numbers of a walk, the newest at the end.
 struct Window {
@@ -92,14 +103,21 @@ __device__ void forward(Inputs<const T> inputs, const float *weight, const float
     const auto [row, first, last, present] = stretch;
     Window window;
     if (first < present) window.fill(inputs, row, first, channel);
-    for (int t = first; t < last; t++) {
-      float v = 0.0f;
-      if (t < present) {
-        window.push(read(inputs.at(row, t, channel)));
-        v = window.convolved(filter);
-        if (silu) v *= sigmoid(v);
+    for (int begin = first; begin < last; begin += AT_ONCE) {
+      float x[AT_ONCE];
+      some(inputs.x, row, inputs.time, inputs.channels, channel, begin, min(last, present), x);
+#pragma unroll
+      for (int e = 0; e < AT_ONCE; e++) {
+        const int t = begin + e;
+        if (t >= last) break;
+        float v = 0.0f;
+        if (t < present) {
+          window.push(x[e]);
+          v = window.convolved(filter);
+          if (silu) v *= sigmoid(v);
+        }
+        write(y + (row * inputs.time + t) * inputs.channels + channel, v);
       }
-      write(y + (row * inputs.time + t) * inputs.channels + channel, v);
     }
     if (first == 0)
       for (int slot = 0; slot < past; slot++)
@@ -121,37 +139,45 @@ __device__ void backward(Inputs<const T> inputs, const float *weight, const floa
   for (int i = 0; i < TAPS; i++) turned[TAPS - 1 - i] = i < taps ? weight[channel * taps + i] : 0.0f;
   float dweight[TAPS] = {}, dbias = 0.0f;
 
-  const long long begin = blockIdx.y * (long long)stretches_per_part;
-  const long long end = min(stretches, begin + stretches_per_part);
-  for (long long index = begin; index < end; index++) {
+  const long long own = blockIdx.y * (long long)stretches_per_part;
+  for (long long index = own; index < min(stretches, own + stretches_per_part); index++) {
     const Stretch stretch(index, lengths, inputs.time, frames);
     const auto [row, first, last, present] = stretch;
     Window window, gradients;
     if (first < present) window.fill(inputs, row, first, channel);
-    for (int t = first; t < last + past; t++) {
-      float d = 0.0f;
-      if (t < present) {
-        window.push(read(inputs.at(row, t, channel)));
-        d = read(dy + (row * inputs.time + t) * inputs.channels + channel);
-        if (silu) {
-          const float v = window.convolved(filter), s = sigmoid(v);
-          d *= s * (1.0f + v * (1.0f - s));
+    const int end = last + past;
+    for (int begin = first; begin < end; begin += AT_ONCE) {
+      float x[AT_ONCE], of_y[AT_ONCE];
+      some(inputs.x, row, inputs.time, inputs.channels, channel, begin, min(end, present), x);
+      some(dy, row, inputs.time, inputs.channels, channel, begin, min(end, present), of_y);
+#pragma unroll
+      for (int e = 0; e < AT_ONCE; e++) {
+        const int t = begin + e;
+        if (t >= end) break;
+        float d = 0.0f;
+        if (t < present) {
+          window.push(x[e]);
+          d = of_y[e];
+          if (silu) {
+            const float v = window.convolved(filter), s = sigmoid(v);
+            d *= s * (1.0f + v * (1.0f - s));
+          }
+          if (t < last) {
+            dbias += d;
+            for (int i = 0; i < TAPS; i++) dweight[i] += d * window.last[i];
+          }
         }
-        if (t < last) {
-          dbias += d;
-          for (int i = 0; i < TAPS; i++) dweight[i] += d * window.last[i];
-        }
+        gradients.push(d);
+        // The input that no later frame sees: that of a stretch before is worked out there.
+        const int seen = t - past;
+        if (seen < first && first > 0) continue;
+        float sum = 0.0f;
+        for (int i = 0; i < TAPS; i++) sum += turned[i] * gradients.last[i];
+        const int slot = seen - present + past;
+        if (dnext && 0 <= slot && slot < past)
+          sum += read(dnext + (row * inputs.channels + channel) * past + slot);
+        write(dinputs.at(row, seen, channel), sum);
       }
-      gradients.push(d);
-      // The input that no later frame sees: that of a stretch before is worked out there.
-      const int seen = t - past;
-      if (seen < first && first > 0) continue;
-      float sum = 0.0f;
-      for (int i = 0; i < TAPS; i++) sum += turned[i] * gradients.last[i];
-      const int slot = seen - present + past;
-      if (dnext && 0 <= slot && slot < past)
-        sum += read(dnext + (row * inputs.channels + channel) * past + slot);
-      write(dinputs.at(row, seen, channel), sum);
     }
   }
 

@@ -1,7 +1,8 @@
 // One frame of an LSTM (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000), a GRU (Cho et al.
 // 2014, the reset gate after the product) and an sLSTM (Beck et al. 2024, eq. 8 to 17), between two products of cuBLAS:
 // forward, after that of the states before with the recurrent weight; backward, before that of the gradients of the
-// gates with it.
+// gates with it. Kernels that are called whole make the product too (frame_product.cuh): that of the frame forward, and
+// backward that of the gradients of the frame behind, from where these lie.
 //
 // Numbers are of type T, and operands of products of type O; biases, what products give, the states c, n and m and the h
 // of a GRU, and gradients that go from frame to frame are f32, as is all arithmetic. What has frames is [b, time, ..],
@@ -9,10 +10,12 @@
 //
 // A thread for each channel (x) of a row (y, which walks over the rows): neighbours read neighbours, and no number is
 // read by two threads, so that what a kernel writes may lie where what it reads lies. A row of which no frame is left
-// keeps its states; without lengths all have all.
+// keeps its states; without lengths all have all. Of whole kernels a thread has two numbers of a block's tile, and what
+// the product reads of the states before the frame lies elsewhere than what becomes of them.
 //
 // Pointers that may be null say so.
 
+#include "frame_product.cuh"
 #include "numbers.cuh"
 
 namespace {
@@ -54,24 +57,43 @@ template <typename O> __device__ void clear(O *gates, int count, int width) {
   for (int gate = 0; gate < count; gate++) write(gates + gate * (long long)width, 0.0f);
 }
 
+// A cell in one direction says what a number of the state needs `before` the product is there, so that it may be on its
+// way meanwhile, and what becomes of it `after`.
+
 // c' = f * c + i * g and h' = o * tanh(c') of gates i, f, o under sigmoids and g under a tanh. operand: h'. What a way
 // back needs, gates and cells, may be null.
-template <typename T, typename O>
-__device__ void lstm_forward(Frame frame, const T *projected, const float *recurrent, const float *bias_ih,
-                             const float *bias_hh, const T *h0, const float *c, T *y, float *c_new, O *operand,
-                             T *gates, float *cells) {
-  const int k = frame.channel(), width = frame.width;
-  if (k >= width) return;
+template <typename T, typename O> struct LstmForward {
+  static constexpr int GATES = 4;
+  const T *projected;
+  const float *bias_ih, *bias_hh;
+  const T *h0;
+  const float *c;
+  T *y;
+  float *c_new;
+  O *operand;
+  T *gates;
+  float *cells;
 
-  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
-    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, 4) + k;
-    float cell = c[state], h;
+  struct Before {
+    float gates[GATES], biases[GATES], cell;
+  };
+
+  __device__ Before before(const Frame &frame, long long row, int k) const {
+    Before b;
+    for (int n = 0; n < GATES; n++) {
+      b.gates[n] = read(projected + frame.at(row, GATES) + n * frame.width + k);
+      b.biases[n] = bias_ih[n * frame.width + k] + bias_hh[n * frame.width + k];
+    }
+    b.cell = c[row * frame.width + k];
+    return b;
+  }
+
+  __device__ void after(const Frame &frame, long long row, int k, const Before &b, const float (&own)[GATES]) const {
+    const int width = frame.width;
+    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, GATES) + k;
+    float cell = b.cell, h;
     if (frame.present(row)) {
-      const auto gate = [&](int n) {
-        const long long of = n * (long long)width;
-        return read(projected + first + of) + recurrent[row * 4 * width + of + k] + bias_ih[of + k] +
-               bias_hh[of + k];
-      };
+      const auto gate = [&](int n) { return b.gates[n] + own[n] + b.biases[n]; };
       const float i = sigmoid(gate(0)), f = sigmoid(gate(1)), g = tanhf(gate(2)), o = sigmoid(gate(3));
       cell = f * cell + i * g;
       h = o * tanhf(cell);
@@ -82,70 +104,102 @@ __device__ void lstm_forward(Frame frame, const T *projected, const float *recur
         write(gates + first + 3LL * width, o);
       }
     } else {
-      h = before(frame, h0, y, row, k);
+      h = ::before(frame, h0, y, row, k);
     }
     write(y + at, h);
     write(operand + state, h);
     c_new[state] = cell;
     if (cells) cells[at] = cell;
   }
-}
+};
 
 // dgates: of what is under the sigmoids and the tanh. previous: h before the frame.
-template <typename T, typename O>
-__device__ void lstm_backward(Frame frame, const T *gates, const float *c0, const float *cells, const T *h0, const T *y,
-                              const T *dy, const float *through, const float *dh, const float *dc, float *dh_before,
-                              float *dc_before, O *dgates, O *previous) {
-  const int k = frame.channel(), width = frame.width;
-  if (k >= width) return;
+template <typename T, typename O> struct LstmBackward {
+  static constexpr int GATES = 4;
+  const T *gates;
+  const float *c0, *cells;
+  const T *h0, *y, *dy;
+  const float *dh, *dc;
+  float *dh_before, *dc_before;
+  O *dgates, *previous;
 
-  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
-    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, 4) + k;
-    const float d = gradient(frame, dh, through, dy, row, k);
-    const float carried = dc ? dc[state] : 0.0f;
-    write(previous + at, before(frame, h0, y, row, k));
+  struct Before {
+    float dh, dy, dc, h, gates[GATES], cell, cell_before;
+  };
+
+  __device__ const O *to_state() const { return dgates; }
+
+  __device__ Before before(const Frame &frame, long long row, int k) const {
+    const long long state = row * frame.width + k;
+    Before b = {};
+    b.dh = dh ? dh[state] : 0.0f;
+    b.dy = dy ? read(dy + frame.at(row, 1) + k) : 0.0f;
+    b.dc = dc ? dc[state] : 0.0f;
+    b.h = ::before(frame, h0, y, row, k);
+    if (!frame.present(row)) return b;
+    for (int n = 0; n < GATES; n++) b.gates[n] = read(gates + frame.at(row, GATES) + n * frame.width + k);
+    b.cell = cells[frame.at(row, 1) + k];
+    b.cell_before = ::before(frame, c0, cells, row, k);
+    return b;
+  }
+
+  __device__ void after(const Frame &frame, long long row, int k, const Before &b, float through) const {
+    const int width = frame.width;
+    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, GATES) + k;
+    const float d = b.dh + through + b.dy;
+    write(previous + at, b.h);
     if (!frame.present(row)) {
-      clear(dgates + first, 4, width);
+      clear(dgates + first, GATES, width);
       dh_before[state] = d;
-      dc_before[state] = carried;
-      continue;
+      dc_before[state] = b.dc;
+      return;
     }
-    const float i = read(gates + first), f = read(gates + first + width), g = read(gates + first + 2LL * width),
-                o = read(gates + first + 3LL * width);
-    const float squashed = tanhf(cells[at]);
-    const float cell = carried + d * o * (1.0f - squashed * squashed);
+    const float i = b.gates[0], f = b.gates[1], g = b.gates[2], o = b.gates[3];
+    const float squashed = tanhf(b.cell);
+    const float cell = b.dc + d * o * (1.0f - squashed * squashed);
     write(dgates + first, cell * g * i * (1.0f - i));
-    write(dgates + first + width, cell * before(frame, c0, cells, row, k) * f * (1.0f - f));
+    write(dgates + first + width, cell * b.cell_before * f * (1.0f - f));
     write(dgates + first + 2LL * width, cell * i * (1.0f - g * g));
     write(dgates + first + 3LL * width, d * squashed * o * (1.0f - o));
     // All of h' went into the gates; what reaches h comes back through the weight.
     dh_before[state] = 0.0f;
     dc_before[state] = cell * f;
   }
-}
+};
 
 // h' = (1 - z) * n + z * h of gates r, z under sigmoids and n = tanh(x_n + r * (h_n + b_hn)). The last state h is
 // kept beside y, which rounds it. `reset` is what r multiplies.
-template <typename T, typename O>
-__device__ void gru_forward(Frame frame, const T *projected, const float *recurrent, const float *bias_ih,
-                            const float *bias_hh, const float *h, T *y, float *h_new, O *operand, T *gates, T *reset) {
-  const int k = frame.channel(), width = frame.width;
-  if (k >= width) return;
+template <typename T, typename O> struct GruForward {
+  static constexpr int GATES = 3;
+  const T *projected;
+  const float *bias_ih, *bias_hh, *h;
+  T *y;
+  float *h_new;
+  O *operand;
+  T *gates, *reset;
 
-  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
-    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, 3) + k;
-    float now = h[state];
+  struct Before {
+    float gates[GATES], biases[GATES], h;
+  };
+
+  __device__ Before before(const Frame &frame, long long row, int k) const {
+    Before b;
+    for (int n = 0; n < GATES; n++) {
+      const int of = n * frame.width + k;
+      b.gates[n] = read(projected + frame.at(row, GATES) + of) + bias_ih[of];
+      b.biases[n] = bias_hh[of];
+    }
+    b.h = h[row * frame.width + k];
+    return b;
+  }
+
+  __device__ void after(const Frame &frame, long long row, int k, const Before &b, const float (&own)[GATES]) const {
+    const int width = frame.width;
+    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, GATES) + k;
+    float now = b.h;
     if (frame.present(row)) {
-      const auto input = [&](int n) {
-        const long long of = n * (long long)width;
-        return read(projected + first + of) + bias_ih[of + k];
-      };
-      const auto own = [&](int n) {
-        const long long of = n * (long long)width;
-        return recurrent[row * 3 * width + of + k] + bias_hh[of + k];
-      };
-      const float r = sigmoid(input(0) + own(0)), z = sigmoid(input(1) + own(1)), candidate = own(2);
-      const float n = tanhf(input(2) + r * candidate);
+      const float r = sigmoid(b.gates[0] + (own[0] + b.biases[0])), z = sigmoid(b.gates[1] + (own[1] + b.biases[1]));
+      const float candidate = own[2] + b.biases[2], n = tanhf(b.gates[2] + r * candidate);
       now = n + z * (now - n);
       if (gates) {
         write(gates + first, r);
@@ -158,31 +212,48 @@ __device__ void gru_forward(Frame frame, const T *projected, const float *recurr
     write(operand + state, now);
     h_new[state] = now;
   }
-}
+};
 
 // Gradients of what is under the sigmoids and the tanh: of the projected input, and of the product with h and its bias,
 // which differ in n.
-template <typename T, typename O>
-__device__ void gru_backward(Frame frame, const T *gates, const T *reset, const T *h0, const T *y, const T *dy,
-                             const float *through, const float *dh, float *dh_before, O *dprojected, O *drecurrent,
-                             O *previous) {
-  const int k = frame.channel(), width = frame.width;
-  if (k >= width) return;
+template <typename T, typename O> struct GruBackward {
+  static constexpr int GATES = 3;
+  const T *gates, *reset, *h0, *y, *dy;
+  const float *dh;
+  float *dh_before;
+  O *dprojected, *drecurrent, *previous;
 
-  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
-    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, 3) + k;
-    const float d = gradient(frame, dh, through, dy, row, k);
-    const float h = before(frame, h0, y, row, k);
-    write(previous + at, h);
+  struct Before {
+    float dh, dy, h, gates[GATES], reset;
+  };
+
+  __device__ const O *to_state() const { return drecurrent; }
+
+  __device__ Before before(const Frame &frame, long long row, int k) const {
+    Before b = {};
+    b.dh = dh ? dh[row * frame.width + k] : 0.0f;
+    b.dy = dy ? read(dy + frame.at(row, 1) + k) : 0.0f;
+    b.h = ::before(frame, h0, y, row, k);
+    if (!frame.present(row)) return b;
+    for (int n = 0; n < GATES; n++) b.gates[n] = read(gates + frame.at(row, GATES) + n * frame.width + k);
+    b.reset = read(reset + frame.at(row, 1) + k);
+    return b;
+  }
+
+  __device__ void after(const Frame &frame, long long row, int k, const Before &b, float through) const {
+    const int width = frame.width;
+    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, GATES) + k;
+    const float d = b.dh + through + b.dy;
+    write(previous + at, b.h);
     if (!frame.present(row)) {
-      clear(dprojected + first, 3, width);
-      clear(drecurrent + first, 3, width);
+      clear(dprojected + first, GATES, width);
+      clear(drecurrent + first, GATES, width);
       dh_before[state] = d;
-      continue;
+      return;
     }
-    const float r = read(gates + first), z = read(gates + first + width), n = read(gates + first + 2LL * width);
+    const float r = b.gates[0], z = b.gates[1], n = b.gates[2];
     const float candidate = d * (1.0f - z) * (1.0f - n * n);
-    const float dz = d * (h - n) * z * (1.0f - z), dr = candidate * read(reset + at) * r * (1.0f - r);
+    const float dz = d * (b.h - n) * z * (1.0f - z), dr = candidate * b.reset * r * (1.0f - r);
     write(dprojected + first, dr);
     write(dprojected + first + width, dz);
     write(dprojected + first + 2LL * width, candidate);
@@ -191,6 +262,54 @@ __device__ void gru_backward(Frame frame, const T *gates, const T *reset, const 
     write(drecurrent + first + 2LL * width, candidate * r);
     dh_before[state] = d * z;
   }
+};
+
+// A frame forward behind the product: recurrent [batch, gates * width].
+template <typename Cell> __device__ void forward(const Frame &frame, const Cell &cell, const float *recurrent) {
+  const int k = frame.channel();
+  if (k >= frame.width) return;
+  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
+    const auto before = cell.before(frame, row, k);
+    float own[Cell::GATES];
+    for (int n = 0; n < Cell::GATES; n++) own[n] = recurrent[(row * Cell::GATES + n) * frame.width + k];
+    cell.after(frame, row, k, before, own);
+  }
+}
+
+// A frame back behind the product: through [batch, width], or null.
+template <typename Cell> __device__ void backward(const Frame &frame, const Cell &cell, const float *through) {
+  const int k = frame.channel();
+  if (k >= frame.width) return;
+  for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y)
+    cell.after(frame, row, k, cell.before(frame, row, k), through ? through[row * frame.width + k] : 0.0f);
+}
+
+// A frame forward with its product, of h [batch, width], which is not where the cell has its operand.
+template <typename Cell, typename O>
+__device__ void whole_forward(const Frame &frame, const Cell &cell, const O *h, const O *weight) {
+  using Tile = GatesOfTile<Cell::GATES>;
+  Tile tile;
+  typename Cell::Before before[Tile::NUMBERS];
+  for (int i = 0; i < Tile::NUMBERS; i++)
+    if (tile.row(i) < frame.batch) before[i] = cell.before(frame, tile.row(i), tile.unit());
+  tile.multiply(h, weight, frame.batch, frame.width);
+  for (int i = 0; i < Tile::NUMBERS; i++)
+    if (tile.row(i) < frame.batch) cell.after(frame, tile.row(i), tile.unit(), before[i], tile.own[i]);
+}
+
+// A frame back with the product of the gradients of the gates of the frame behind it; of the last frame there is none.
+template <typename Cell, typename O>
+__device__ void whole_backward(const Frame &frame, const Cell &cell, const O *weight) {
+  StatesOfTile tile;
+  typename Cell::Before before[StatesOfTile::NUMBERS];
+  for (int i = 0; i < StatesOfTile::NUMBERS; i++)
+    if (tile.row(i) < frame.batch) before[i] = cell.before(frame, tile.row(i), tile.unit());
+  const int depth = Cell::GATES * frame.width;
+  if (frame.t + 1 < frame.time)
+    tile.multiply(cell.to_state() + (frame.t + 1LL) * depth, (long long)frame.time * depth, weight, frame.batch,
+                  frame.width, depth);
+  for (int i = 0; i < StatesOfTile::NUMBERS; i++)
+    if (tile.row(i) < frame.batch) cell.after(frame, tile.row(i), tile.unit(), before[i], tile.own[i]);
 }
 
 // Where the gates of a channel lie in what heads of width w have beside each other, [b, heads, 4, w].
@@ -300,27 +419,56 @@ __device__ void slstm_backward(Frame frame, int w, const T *gates, const T *slop
   extern "C" __global__ void lstm_##name##_forward(                                                                   \
       const T *projected, const float *recurrent, const float *bias_ih, const float *bias_hh, const T *h0,            \
       const float *c, T *y, float *c_new, O *operand, T *gates, float *cells, FRAME) {                                \
-    lstm_forward({lengths, t, time, batch, width}, projected, recurrent, bias_ih, bias_hh, h0, c, y, c_new, operand,  \
-                 gates, cells);                                                                                       \
+    forward(Frame{lengths, t, time, batch, width},                                                                    \
+            LstmForward<T, O>{projected, bias_ih, bias_hh, h0, c, y, c_new, operand, gates, cells}, recurrent);       \
+  }                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(WHOLE_THREADS) lstm_##name##_whole_forward(                            \
+      const T *projected, const O *__restrict__ h, const O *__restrict__ weight, const float *bias_ih,                \
+      const float *bias_hh, const T *h0, const float *c, T *y, float *c_new, O *operand, T *gates, float *cells,      \
+      FRAME) {                                                                                                        \
+    whole_forward(Frame{lengths, t, time, batch, width},                                                              \
+                  LstmForward<T, O>{projected, bias_ih, bias_hh, h0, c, y, c_new, operand, gates, cells}, h, weight); \
   }                                                                                                                   \
   extern "C" __global__ void lstm_##name##_backward(                                                                  \
       const T *gates, const float *c0, const float *cells, const T *h0, const T *y, const T *dy,                      \
       const float *through, const float *dh, const float *dc, float *dh_before, float *dc_before, O *dgates,          \
       O *previous, FRAME) {                                                                                           \
-    lstm_backward({lengths, t, time, batch, width}, gates, c0, cells, h0, y, dy, through, dh, dc, dh_before,          \
-                  dc_before, dgates, previous);                                                                       \
+    backward(Frame{lengths, t, time, batch, width},                                                                   \
+             LstmBackward<T, O>{gates, c0, cells, h0, y, dy, dh, dc, dh_before, dc_before, dgates, previous},         \
+             through);                                                                                                \
+  }                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(WHOLE_THREADS) lstm_##name##_whole_backward(                           \
+      const T *gates, const float *c0, const float *cells, const T *h0, const T *y, const T *dy,                      \
+      const O *__restrict__ weight, const float *dh, const float *dc, float *dh_before, float *dc_before, O *dgates,  \
+      O *previous, FRAME) {                                                                                           \
+    whole_backward(Frame{lengths, t, time, batch, width},                                                             \
+                   LstmBackward<T, O>{gates, c0, cells, h0, y, dy, dh, dc, dh_before, dc_before, dgates, previous},   \
+                   weight);                                                                                           \
   }                                                                                                                   \
   extern "C" __global__ void gru_##name##_forward(                                                                    \
       const T *projected, const float *recurrent, const float *bias_ih, const float *bias_hh, const float *h, T *y,   \
       float *h_new, O *operand, T *gates, T *reset, FRAME) {                                                          \
-    gru_forward({lengths, t, time, batch, width}, projected, recurrent, bias_ih, bias_hh, h, y, h_new, operand,       \
-                gates, reset);                                                                                        \
+    forward(Frame{lengths, t, time, batch, width},                                                                    \
+            GruForward<T, O>{projected, bias_ih, bias_hh, h, y, h_new, operand, gates, reset}, recurrent);            \
+  }                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(WHOLE_THREADS) gru_##name##_whole_forward(                             \
+      const T *projected, const O *__restrict__ before, const O *__restrict__ weight, const float *bias_ih,           \
+      const float *bias_hh, const float *h, T *y, float *h_new, O *operand, T *gates, T *reset, FRAME) {              \
+    whole_forward(Frame{lengths, t, time, batch, width},                                                              \
+                  GruForward<T, O>{projected, bias_ih, bias_hh, h, y, h_new, operand, gates, reset}, before, weight); \
   }                                                                                                                   \
   extern "C" __global__ void gru_##name##_backward(                                                                   \
       const T *gates, const T *reset, const T *h0, const T *y, const T *dy, const float *through, const float *dh,    \
       float *dh_before, O *dprojected, O *drecurrent, O *previous, FRAME) {                                           \
-    gru_backward({lengths, t, time, batch, width}, gates, reset, h0, y, dy, through, dh, dh_before, dprojected,       \
-                 drecurrent, previous);                                                                               \
+    backward(Frame{lengths, t, time, batch, width},                                                                   \
+             GruBackward<T, O>{gates, reset, h0, y, dy, dh, dh_before, dprojected, drecurrent, previous}, through);   \
+  }                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(WHOLE_THREADS) gru_##name##_whole_backward(                            \
+      const T *gates, const T *reset, const T *h0, const T *y, const T *dy, const O *__restrict__ weight,             \
+      const float *dh, float *dh_before, O *dprojected, O *drecurrent, O *previous, FRAME) {                          \
+    whole_backward(Frame{lengths, t, time, batch, width},                                                             \
+                   GruBackward<T, O>{gates, reset, h0, y, dy, dh, dh_before, dprojected, drecurrent, previous},       \
+                   weight);                                                                                           \
   }                                                                                                                   \
   extern "C" __global__ void slstm_##name##_forward(                                                                  \
       const T *projected, const float *recurrent, const T *h, const float *c, const float *n, const float *m, T *y,   \

@@ -27,6 +27,19 @@ constexpr int FRAMES = 8;
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
+// 2^x in one instruction: expf and __expf have four more, which a decay below 2^-126, that is 0 here, does not need.
+__device__ inline float exp2_of(float x) {
+#ifdef __CUDACC__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2f(x);
+#endif
+}
+
+constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
+
 template <typename T> struct Inputs {
   const T *u;
   const void *dt;
@@ -36,6 +49,52 @@ template <typename T> struct Inputs {
   const T *z;
   const int *lengths;
   int batch, time, channels, n, steady, softplus, log;
+};
+
+// The channel that a thread brings numbers of, for every LANESth frame of a chunk from its own on.
+template <int LANES> struct Carrier {
+  static constexpr int CHANNELS = THREADS / LANES, EACH = FRAMES / LANES;
+  static_assert(FRAMES % LANES == 0, "all threads bring as many frames");
+
+  int own, frame, channel;
+  bool there;
+
+  __device__ explicit Carrier(int channels) {
+    own = threadIdx.x % CHANNELS;
+    frame = threadIdx.x / CHANNELS;
+    channel = blockIdx.y * CHANNELS + own;
+    there = channel < channels;
+  }
+
+  // Numbers of x [b, t, c] in a chunk of `count` frames, of which `first` is the first of all rows; 0 where there are
+  // none. All are on their way together.
+  template <typename T> __device__ void bring(const T *x, int channels, long long first, int count,
+                                              float (&to)[EACH]) const {
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+      const int k = frame + LANES * i;
+      to[i] = x && there && k < count ? read(x + (first + k) * channels + channel) : 0.0f;
+    }
+  }
+};
+
+// The inputs of a chunk that a thread brings, which may be on their way while the chunk before is worked on.
+template <int LANES> struct Brought {
+  static constexpr int WIDE = STATES * LANES, EACH = Carrier<LANES>::EACH, ROWS = FRAMES * WIDE / THREADS;
+  float b[ROWS], c[ROWS], u[EACH], dt[EACH];
+
+  template <typename T>
+  __device__ void bring(const Inputs<T> &in, const Carrier<LANES> &carrier, long long first, int count) {
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+      const int at = threadIdx.x + THREADS * i, k = at / WIDE, j = at % WIDE;
+      const bool there = k < count && j < in.n;
+      b[i] = there ? read(in.b + (first + k) * in.n + j) : 0.0f;
+      c[i] = there ? read(in.c + (first + k) * in.n + j) : 0.0f;
+    }
+    carrier.bring(in.u, in.channels, first, count, u);
+    if (!in.steady) carrier.bring(static_cast<const T *>(in.dt), in.channels, first, count, dt);
+  }
 };
 
 // The frames of a chunk, of the channels of a block. Numbers of the state that there are not are 0 in B and C.
@@ -48,30 +107,30 @@ template <int LANES> struct Chunk {
   // C h
   float out[FRAMES][CHANNELS];
 
-  // `count` frames, the first of them frame `first` of all rows.
-  template <typename T> __device__ void read_frames(const Inputs<T> &in, long long first, int count) {
-#pragma unroll 1
-    for (int at = threadIdx.x; at < count * WIDE; at += THREADS) {
-      const int k = at / WIDE, j = at % WIDE;
-      b[k][j] = j < in.n ? read(in.b + (first + k) * in.n + j) : 0.0f;
-      c[k][j] = j < in.n ? read(in.c + (first + k) * in.n + j) : 0.0f;
+  // `bias`: of the carrier's channel, or its steady dt.
+  template <typename T>
+  __device__ void lay(const Inputs<T> &in, const Carrier<LANES> &carrier, const Brought<LANES> &brought, float bias) {
+#pragma unroll
+    for (int i = 0; i < Brought<LANES>::ROWS; i++) {
+      const int at = threadIdx.x + THREADS * i;
+      b[at / WIDE][at % WIDE] = brought.b[i];
+      c[at / WIDE][at % WIDE] = brought.c[i];
     }
-#pragma unroll 1
-    for (int at = threadIdx.x; at < count * CHANNELS; at += THREADS) {
-      const int k = at / CHANNELS, own = at % CHANNELS, channel = blockIdx.y * CHANNELS + own;
-      const bool there = channel < in.channels;
-      const long long index = (first + k) * in.channels + channel;
-      u[k][own] = there ? read(in.u + index) : 0.0f;
-      dt[k][own] = there ? step(in, index, channel) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < Brought<LANES>::EACH; i++) {
+      const int k = carrier.frame + LANES * i;
+      u[k][carrier.own] = brought.u[i];
+      const float x = in.steady ? bias : brought.dt[i] + bias;
+      dt[k][carrier.own] = !carrier.there ? 0.0f : in.softplus ? softplus(x) : x;
     }
-  }
-
-  template <typename T> __device__ static float step(const Inputs<T> &in, long long index, int channel) {
-    float x = in.steady ? static_cast<const float *>(in.dt)[channel] : read(static_cast<const T *>(in.dt) + index);
-    if (in.dt_bias) x += in.dt_bias[channel];
-    return in.softplus ? softplus(x) : x;
   }
 };
+
+// What is added to a channel's dt, or with a steady one dt itself.
+template <typename T> __device__ float bias_of(const Inputs<T> &in, int channel) {
+  if (channel >= in.channels) return 0.0f;
+  return (in.steady ? static_cast<const float *>(in.dt)[channel] : 0.0f) + (in.dt_bias ? in.dt_bias[channel] : 0.0f);
+}
 
 // Where a thread stands.
 template <int LANES> struct Place {
@@ -93,11 +152,12 @@ template <int LANES> struct Place {
     return channel * (long long)in.n + first + i;
   }
 
-  // A, 0 where there is none.
+  // A, 0 where there is none, times log2(e): decays are powers of 2.
   template <typename T> __device__ void rates(const Inputs<T> &in, float (&a)[STATES]) const {
     for (int i = 0; i < STATES; i++) {
       a[i] = there(in, i) ? in.a[index(in, i)] : 0.0f;
       if (in.log && there(in, i)) a[i] = -expf(a[i]);
+      a[i] *= LOG2_E;
     }
   }
 
@@ -157,12 +217,15 @@ template <int LANES> struct OverChannels {
 // `kept` is null where no way back follows.
 template <int LANES, typename T>
 __device__ void forward(const Inputs<T> &in, const float *h0, T *y, float *last, float *kept) {
-  constexpr int CHANNELS = Chunk<LANES>::CHANNELS;
   __shared__ Chunk<LANES> chunk;
   const Place<LANES> place;
-  const long long row = blockIdx.x;
+  const Carrier<LANES> carrier(in.channels);
+  const long long row = blockIdx.x, start = row * in.time;
   const int present = in.lengths ? in.lengths[row] : in.time;
+  const float bias = bias_of(in, carrier.channel), skip = in.d && carrier.there ? in.d[carrier.channel] : 0.0f;
 
+  Brought<LANES> next;
+  next.bring(in, carrier, start, min(FRAMES, present));
   float a[STATES], h[STATES];
   place.rates(in, a);
   place.read_states(in, h0, h);
@@ -172,31 +235,29 @@ __device__ void forward(const Inputs<T> &in, const float *h0, T *y, float *last,
     if (kept)
       for (int i = 0; i < STATES; i++) kept[kept_at(in.time, first / FRAMES) + i * THREADS] = h[i];
     __syncthreads();
-    chunk.read_frames(in, row * in.time + first, count);
+    chunk.lay(in, carrier, next, bias);
     __syncthreads();
+    float z[Carrier<LANES>::EACH];
+    carrier.bring(in.z, in.channels, start + first, count, z);
+    next.bring(in, carrier, start + first + FRAMES, min(FRAMES, present - first - FRAMES));
     for (int k = 0; k < count; k++) {
       const float dt = chunk.dt[k][place.own], dtu = dt * chunk.u[k][place.own];
       float sum = 0.0f;
       for (int i = 0; i < STATES; i++) {
-        h[i] = __expf(dt * a[i]) * h[i] + dtu * chunk.b[k][place.first + i];
+        h[i] = exp2_of(dt * a[i]) * h[i] + dtu * chunk.b[k][place.first + i];
         sum += h[i] * chunk.c[k][place.first + i];
       }
       sum = over_parts<LANES>(sum);
       if (place.part == 0) chunk.out[k][place.own] = sum;
     }
     __syncthreads();
-#pragma unroll 1
-    for (int at = threadIdx.x; at < count * CHANNELS; at += THREADS) {
-      const int k = at / CHANNELS, own = at % CHANNELS, channel = blockIdx.y * CHANNELS + own;
-      if (channel >= in.channels) continue;
-      const long long index = (row * in.time + first + k) * in.channels + channel;
-      float v = chunk.out[k][own];
-      if (in.d) v += in.d[channel] * chunk.u[k][own];
-      if (in.z) {
-        const float z = read(in.z + index);
-        v *= z * sigmoid(z);
-      }
-      write(y + index, v);
+#pragma unroll
+    for (int i = 0; i < Carrier<LANES>::EACH; i++) {
+      const int k = carrier.frame + LANES * i;
+      if (k >= count || !carrier.there) continue;
+      float v = chunk.out[k][carrier.own] + skip * chunk.u[k][carrier.own];
+      if (in.z) v *= z[i] * sigmoid(z[i]);
+      write(y + (start + first + k) * in.channels + carrier.channel, v);
     }
   }
   if (place.part == 0 && place.channel < in.channels)
@@ -222,14 +283,16 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
   __shared__ float of_b[FRAMES][WARPS][WIDE], of_c[FRAMES][WARPS][WIDE];
   __shared__ float ends[2][THREADS];
   const Place<LANES> place;
+  const Carrier<LANES> carrier(in.channels);
   const long long row = blockIdx.x;
   const int present = in.lengths ? in.lengths[row] : in.time, thread = threadIdx.x, warp = thread / WARP;
   const long long all = (long long)in.batch * in.time * in.n;
   d_bc += blockIdx.y * 2 * all;
 
-  // What a thread does for whole channels it does for this one: for every LANESth frame.
-  const int mine = blockIdx.y * CHANNELS + thread % CHANNELS;
-  const bool has_mine = mine < in.channels;
+  // What a thread does for whole channels it does for its carrier's.
+  const int mine = carrier.channel;
+  const bool has_mine = carrier.there;
+  const float bias = bias_of(in, mine), skip = in.d && has_mine ? in.d[mine] : 0.0f;
 
 #pragma unroll 1
   for (int t = present + thread / CHANNELS; t < in.time && has_mine; t += LANES) {
@@ -249,23 +312,23 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
   place.read_states(in, d_last, dh);
   for (int i = 0; i < STATES; i++) da[i] = 0.0f;
 
+  Brought<LANES> next;
+  int first = (present - 1) / FRAMES * FRAMES;
+  if (present > 0) next.bring(in, carrier, row * in.time + first, present - first);
 #pragma unroll 1
-  for (int first = (present - 1) / FRAMES * FRAMES; present > 0 && first >= 0; first -= FRAMES) {
+  for (; present > 0 && first >= 0; first -= FRAMES) {
     const int count = min(FRAMES, present - first);
     const long long frame = row * in.time + first;
+    float d_y[Carrier<LANES>::EACH], z[Carrier<LANES>::EACH];
+    carrier.bring(dy, in.channels, frame, count, d_y);
+    carrier.bring(in.z, in.channels, frame, count, z);
     __syncthreads();
-    chunk.read_frames(in, frame, count);
-#pragma unroll 1
-    for (int k = thread / CHANNELS; k < count; k += LANES) {
-      const long long index = (frame + k) * in.channels + mine;
-      float g = has_mine ? read(dy + index) : 0.0f;
-      if (in.z && has_mine) {
-        const float z = read(in.z + index);
-        g *= z * sigmoid(z);
-      }
-      d_out[k][thread % CHANNELS] = g;
-    }
+    chunk.lay(in, carrier, next, bias);
+#pragma unroll
+    for (int i = 0; i < Carrier<LANES>::EACH; i++)
+      d_out[carrier.frame + LANES * i][carrier.own] = in.z ? d_y[i] * (z[i] * sigmoid(z[i])) : d_y[i];
     __syncthreads();
+    if (first > 0) next.bring(in, carrier, frame - FRAMES, FRAMES);
 
     float h[STATES];
     for (int i = 0; i < STATES; i++) h[i] = kept[kept_at(in.time, first / FRAMES) + i * THREADS];
@@ -274,7 +337,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
       float sum = 0.0f;
       for (int i = 0; i < STATES; i++) {
         states[k][i][thread] = h[i];
-        h[i] = __expf(dt * a[i]) * h[i] + dtu * chunk.b[k][place.first + i];
+        h[i] = exp2_of(dt * a[i]) * h[i] + dtu * chunk.b[k][place.first + i];
         sum += h[i] * chunk.c[k][place.first + i];
       }
       sum = over_parts<LANES>(sum);
@@ -286,7 +349,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
       const float dt = chunk.dt[k][place.own], dtu = dt * chunk.u[k][place.own], g_out = d_out[k][place.own];
       float input = 0.0f, decays = 0.0f, db[STATES], dc[STATES];
       for (int i = 0; i < STATES; i++) {
-        const float before = states[k][i][thread], decay = __expf(dt * a[i]), b = chunk.b[k][place.first + i];
+        const float before = states[k][i][thread], decay = exp2_of(dt * a[i]), b = chunk.b[k][place.first + i];
         const float g = chunk.c[k][place.first + i] * g_out + dh[i];
         dc[i] = g_out * (decay * before + dtu * b);
         db[i] = g * dtu;
@@ -297,7 +360,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
         da[i] += moved * dt;
       }
       input = over_parts<LANES>(input);
-      decays = over_parts<LANES>(decays);
+      decays = LN_2 * over_parts<LANES>(decays);
       if (place.part == 0) {
         to_input[k][place.own] = input;
         to_decay[k][place.own] = decays;
@@ -324,11 +387,12 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
       d_bc[(frame + k) * in.n + j] = db;
       d_bc[all + (frame + k) * in.n + j] = dc;
     }
-#pragma unroll 1
-    for (int k = thread / CHANNELS; k < count && has_mine; k += LANES) {
-      const int own = thread % CHANNELS;
+#pragma unroll
+    for (int i = 0; i < Carrier<LANES>::EACH; i++) {
+      const int k = carrier.frame + LANES * i, own = carrier.own;
+      if (k >= count || !has_mine) continue;
       const long long index = (frame + k) * in.channels + mine;
-      const float u = chunk.u[k][own], dt = chunk.dt[k][own], skip = in.d ? in.d[mine] : 0.0f;
+      const float u = chunk.u[k][own], dt = chunk.dt[k][own];
       write(du + index, dt * to_input[k][own] + skip * d_out[k][own]);
       dd += d_out[k][own] * u;
       float g = to_decay[k][own] + u * to_input[k][own];
@@ -337,8 +401,8 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
       d_bias += g;
       if (d_dt) write(d_dt + index, g);
       if (dz) {
-        const float z = read(in.z + index), s = sigmoid(z);
-        write(dz + index, (chunk.out[k][own] + skip * u) * read(dy + index) * s * (1.0f + z * (1.0f - s)));
+        const float s = sigmoid(z[i]);
+        write(dz + index, (chunk.out[k][own] + skip * u) * d_y[i] * s * (1.0f + z[i] * (1.0f - s)));
       }
     }
   }
@@ -346,7 +410,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
 
   parts += row * (in.n + 2LL) * in.channels;
   for (int i = 0; i < STATES; i++)
-    if (place.there(in, i)) parts[place.index(in, i)] = in.log ? da[i] * a[i] : da[i];
+    if (place.there(in, i)) parts[place.index(in, i)] = in.log ? da[i] * a[i] * LN_2 : da[i];
   ends[0][thread] = d_bias;
   ends[1][thread] = dd;
   __syncthreads();
@@ -360,7 +424,8 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
 
 } // namespace
 
-#define SELECTIVE_SCAN(T, name, LANES, size)                                                                          \
+// BLOCKS: so many of a way back have room in shared memory at once, and are to have the registers too.
+#define SELECTIVE_SCAN(T, name, LANES, size, BLOCKS)                                                                  \
   extern "C" __global__ void selective_scan_##name##_forward_##size(                                                  \
       const T *__restrict__ u, const void *__restrict__ dt, const float *__restrict__ dt_bias,                        \
       const float *__restrict__ a, const T *__restrict__ b, const T *__restrict__ c, const float *__restrict__ d,     \
@@ -371,7 +436,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
         Inputs<T>{u, dt, dt_bias, a, b, c, d, z, lengths, batch, time, channels, n, steady, softplus, log}, h0, y,    \
         last, kept);                                                                                                  \
   }                                                                                                                   \
-  extern "C" __global__ void selective_scan_##name##_backward_##size(                                                 \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) selective_scan_##name##_backward_##size(               \
       const T *__restrict__ u, const void *__restrict__ dt, const float *__restrict__ dt_bias,                        \
       const float *__restrict__ a, const T *__restrict__ b, const T *__restrict__ c, const float *__restrict__ d,     \
       const T *__restrict__ z, const int *__restrict__ lengths, const float *__restrict__ kept,                       \
@@ -384,9 +449,9 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
   }
 
 #define SELECTIVE_SCANS(T, name)                                                                                      \
-  SELECTIVE_SCAN(T, name, 2, 16)                                                                                      \
-  SELECTIVE_SCAN(T, name, 4, 32)                                                                                      \
-  SELECTIVE_SCAN(T, name, 8, 64)
+  SELECTIVE_SCAN(T, name, 2, 16, 8)                                                                                     \
+  SELECTIVE_SCAN(T, name, 4, 32, 6)                                                                                      \
+  SELECTIVE_SCAN(T, name, 8, 64, 6)
 
 SELECTIVE_SCANS(float, f32)
 SELECTIVE_SCANS(__nv_bfloat16, bf16)

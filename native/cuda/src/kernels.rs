@@ -29,6 +29,7 @@ modules! {
     LAST "last"
     LINEAR_RECURRENCE "linear_recurrence"
     LOSS "loss"
+    MAMBA_STEP "mamba_step"
     MATRIX_STATE "matrix_state"
     NORM "norm"
     RECURRENT "recurrent"

@@ -37,6 +37,13 @@ fn alone(budget: u64) -> Option<(MutexGuard<'static, ()>, Device)> {
     Some((alone, limited(Some(budget))))
 }
 
+/// Leaves a card, and waits until it has.
+fn left(device: Device) {
+    let (last, gone) = std::sync::mpsc::channel::<()>();
+    device::leave(device, last);
+    assert!(gone.recv().is_err());
+}
+
 fn limited(bytes: Option<u64>) -> Device {
     device::allow(Budget { bytes, ..Budget::default() });
     let device = device::open(0).unwrap();
@@ -148,7 +155,7 @@ fn a_step_without_room_changes_nothing_wherever_it_fails() {
         assert_eq!(memory.kept.weights, 3 * weights);
         assert_eq!(memory.kept.optimiser, 2 * (kept as u64 - weights));
     }
-    device::leave(device, ());
+    left(device);
 }
 
 /// Who waits for all of a card spoils what is recorded there.
@@ -192,7 +199,7 @@ fn a_step_that_cannot_be_recorded_is_made_all_the_same_and_so_are_those_after_it
     }
     assert!(numbers(&other) == numbers(&plain));
     drop((plain, other, state, policy));
-    device::leave(device, ());
+    left(device);
 }
 
 /// Of a few steps, of which each has all windows of a batch.
@@ -276,7 +283,7 @@ fn runs_that_come_and_go_leave_nothing_on_the_card() {
     let (corpus, never) = (corpus(&dir.path().join("corpus")), AtomicBool::new(false));
     let options = options();
     for (name, spec) in backbones() {
-        let left = |number: usize| {
+        let leaves = |number: usize| {
             let out = dir.path().join(format!("{name}{number}"));
             run(&corpus, &spec, &options, &out, &|_| (), &never).unwrap();
             let memory = device::memory(0).unwrap();
@@ -285,9 +292,9 @@ fn runs_that_come_and_go_leave_nothing_on_the_card() {
             assert!(kept == 0 && memory.activations < 16 << 10, "{name}, run {number}: {memory:?}");
             (memory.activations, memory.others)
         };
-        let first = left(0);
+        let first = leaves(0);
         for number in 1..4 {
-            assert_eq!(left(number), first, "{name}, after run {number}");
+            assert_eq!(leaves(number), first, "{name}, after run {number}");
         }
     }
 }
@@ -314,7 +321,7 @@ fn what_is_scored_at_once_is_what_there_is_room_for() {
         let within = |&bytes: &u64| {
             let device = limited(Some(bytes));
             let got = here.copy_on(&device).and_then(|there| score(&there));
-            device::leave(device, ());
+            left(device);
             match got {
                 Ok(nll) => assert!((nll - want).abs() < 1e-6, "{mode:?}, {bytes}: {nll}, {want}"),
                 Err(ref error) => assert_eq!(error.kind(), Kind::OutOfMemory, "{error}"),

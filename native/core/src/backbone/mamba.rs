@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::attention::{self, Sizes};
 use super::stack::{Residual, Stack};
-use super::{Backbone, Context, State};
+use super::{Backbone, Context, State, residual_by_parts};
 use crate::Result;
 use crate::layer::{Linear, Norm};
 use crate::ops::tensor::zeros;
@@ -132,6 +132,21 @@ impl Backbone for Mamba {
             true => self.op_by_op(x, state, context)?,
             false => ops::mamba(x, state, &self.weights(), context.lengths())?,
         };
+        Ok((y, State(after.into())))
+    }
+
+    fn residual(
+        &self,
+        x: &Tensor,
+        residual: &ops::Residual,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        if context.is_tapped() || (context.is_of_last() && x.dim(1)? > 1) {
+            return residual_by_parts(self, x, residual, state, context);
+        }
+        let (weights, lengths) = (self.weights(), context.lengths());
+        let (y, after) = ops::mamba_residual(x, residual, state.parts()?, &weights, lengths)?;
         Ok((y, State(after.into())))
     }
 }

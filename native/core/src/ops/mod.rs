@@ -55,5 +55,7 @@ pub use matrix_state::matrix_state;
 pub use norm::{HeadNorms, Norm, group_norm, head_norm, row_norm};
 pub use recurrent::{gru, lstm, slstm};
 pub use residual::Residual;
-pub use scan::{MambaWeights, Selective, Wkv, lower_bound, mamba, selective_scan, wkv};
+pub use scan::{
+    MambaWeights, Selective, Wkv, lower_bound, mamba, mamba_residual, selective_scan, wkv,
+};
 pub use scan::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};

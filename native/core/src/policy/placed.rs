@@ -109,6 +109,8 @@ impl Policy {
 
 #[cfg(feature = "cuda")]
 mod words {
+    use std::slice::from_raw_parts;
+
     use candle_core::Tensor;
 
     use super::Placed;
@@ -117,20 +119,22 @@ mod words {
     use crate::policy::{Frames, Policy};
 
     impl Policy {
-        /// Frames as words of 32 bits, in the order in which [`Placed::take`] takes them.
-        pub fn words(&self, frames: &Frames, words: &mut Vec<u32>) -> Result<()> {
+        /// Frames as words of 32 bits, in the order of [`Placed::tensors`]: the numbers where they are, which are
+        /// nearly all, and what is behind them.
+        pub fn words<'a>(&self, frames: &'a Frames) -> Result<(&'a [u32], Vec<u32>)> {
             let prior = self.heads.prior_ids(frames.batch * frames.time, &frames.previous)?;
-            self.input_words(frames, words)?;
-            words.extend(prior.iter().flat_map(|ids| ids.iter()));
-            Ok(())
+            let (numbers, mut others) = self.input_words(frames)?;
+            others.extend(prior.iter().flat_map(|ids| ids.iter()));
+            Ok((numbers, others))
         }
 
         /// The same without what the heads read.
-        pub fn input_words(&self, frames: &Frames, words: &mut Vec<u32>) -> Result<()> {
+        pub fn input_words<'a>(&self, frames: &'a Frames) -> Result<(&'a [u32], Vec<u32>)> {
             let (continuous, ids) = self.read(frames)?;
-            words.extend(continuous.iter().map(|number| number.to_bits()));
-            words.extend(ids.iter().flat_map(|ids| ids.iter()));
-            Ok(())
+            let ids = ids.iter().flat_map(|ids| ids.iter().copied());
+            // SAFETY: so many words of 32 bits begin there, of which each is a u32.
+            let words = unsafe { from_raw_parts(continuous.as_ptr().cast(), continuous.len()) };
+            Ok((words, ids.collect()))
         }
     }
 

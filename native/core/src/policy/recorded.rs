@@ -218,14 +218,15 @@ impl Buffers {
 
         let row = |row: usize| if row < states.len() { row } else { 0 };
         let frames = padded(frames, batch, row);
-        match self.heads {
-            None => policy.words(&frames, &mut words)?,
-            Some(_) => {
-                let draws: Vec<Draw<'_>> = (0..batch).map(|i| draws[row(i)]).collect();
-                policy.input_words(&frames, &mut words)?;
-                policy.heads.row_words(&draws, &frames.previous, &mut words)?;
-            }
+        let (numbers, mut others) = match self.heads {
+            None => policy.words(&frames)?,
+            Some(_) => policy.input_words(&frames)?,
+        };
+        if self.heads.is_some() {
+            let draws: Vec<Draw<'_>> = (0..batch).map(|i| draws[row(i)]).collect();
+            policy.heads.row_words(&draws, &frames.previous, &mut others)?;
         }
+        words.extend(numbers.iter().chain(&others));
         // SAFETY: a step is over when its answer is there or it has failed, and there is one at a time.
         unsafe { self.words.write(&words) }?;
         Ok(Asked { before, after })

@@ -10,9 +10,12 @@ use sconce_core::weights::Weight;
 
 const LENGTHS: [Option<[usize; 3]>; 2] = [None, Some([43, 0, 17])];
 
-/// `x`, weights of so many gates, and as many states.
-fn layer(gates: usize, states: usize) -> Vec<Tensor> {
-    let (d, h) = (5, 6);
+/// Without and with a kernel that has the products of frames too, on a card.
+const WIDTHS: [usize; 2] = [6, 32];
+
+/// `x`, weights of so many gates, and as many states, of width h.
+fn layer(gates: usize, states: usize, h: usize) -> Vec<Tensor> {
+    let d = 5;
     let small = |shape: &[usize], seed| (noise(shape, seed) * 0.4).unwrap();
     let mut all = vec![
         noise(&[3, 43, d], 1),
@@ -36,8 +39,11 @@ fn a_gru_is_what_it_is() {
             let (y, h) = ops::gru(&t[0], &gates(t), &t[5], lengths.map(Into::into))?;
             Ok(vec![y, h])
         };
-        check(&format!("gru, {lengths:?}"), &layer(3, 1), op);
-        check_in_bf16(&format!("gru, {lengths:?}"), &layer(3, 1), op);
+        for h in WIDTHS {
+            let what = format!("gru of {h}, {lengths:?}");
+            check(&what, &layer(3, 1, h), op);
+            check_in_bf16(&what, &layer(3, 1, h), op);
+        }
     }
 }
 
@@ -48,8 +54,11 @@ fn an_lstm_is_what_it_is() {
             let (y, h, c) = ops::lstm(&t[0], &gates(t), &t[5], &t[6], lengths.map(Into::into))?;
             Ok(vec![y, h, c])
         };
-        check(&format!("lstm, {lengths:?}"), &layer(4, 2), op);
-        check_in_bf16(&format!("lstm, {lengths:?}"), &layer(4, 2), op);
+        for h in WIDTHS {
+            let what = format!("lstm of {h}, {lengths:?}");
+            check(&what, &layer(4, 2, h), op);
+            check_in_bf16(&what, &layer(4, 2, h), op);
+        }
     }
 }
 

@@ -156,12 +156,15 @@ fn others_come_and_go_while_work_is_recorded() {
 fn each_upload_arrives_however_far_the_card_is_behind() {
     let (device, _) = open();
     let Device::Cuda(card) = &device else { unreachable!() };
-    let words = |i: u32| vec![i; 1 << 16];
+    // More than one thread copies at a time.
+    let words = |i: u32| (0..1 << 18).map(|k| k ^ i).collect::<Vec<u32>>();
     let to = Tensor::new(words(0), &device).unwrap();
-    let mut uploads = Uploads::new(card, 1 << 16).unwrap();
+    let mut uploads = Uploads::new(card, 1 << 18).unwrap();
     let sent: Vec<Tensor> = (1..10)
         .map(|i| {
-            uploads.send(&words(i), &to).unwrap();
+            let words = words(i);
+            let (some, others) = words.split_at(200_001);
+            uploads.send(&[some, others], &to).unwrap();
             to.copy().unwrap()
         })
         .collect();

@@ -21,6 +21,7 @@ mod graphs;
 mod last;
 mod launch;
 mod linear_recurrence;
+mod mamba_step;
 mod matrix_state;
 mod memory;
 mod norm;

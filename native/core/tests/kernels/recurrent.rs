@@ -26,7 +26,8 @@ enum Cell {
 use Cell::{Gru, Lstm, Slstm};
 
 /// Batch, frames, heads, and the width of a head: one of each, no multiple of a block's threads, more than one block.
-const SIZES: [(Cell, [usize; 4]); 7] = [
+/// Those of which there are whole kernels are the last: less than a tile, and more than one of them.
+const SIZES: [(Cell, [usize; 4]); 11] = [
     (Lstm, [1, 1, 1, 1]),
     (Lstm, [3, 9, 1, 37]),
     (Gru, [1, 1, 1, 1]),
@@ -34,7 +35,15 @@ const SIZES: [(Cell, [usize; 4]); 7] = [
     (Slstm, [1, 1, 1, 1]),
     (Slstm, [3, 9, 3, 13]),
     (Slstm, [2, 4, 1, 6]),
+    (Lstm, [1, 2, 1, 16]),
+    (Lstm, [35, 3, 1, 80]),
+    (Gru, [1, 2, 1, 16]),
+    (Gru, [35, 3, 1, 80]),
 ];
+
+/// Threads of a block of a whole kernel, and its rows of the batch and numbers of the state.
+const WHOLE_THREADS: u32 = 256;
+const TILE: [u32; 2] = [32, 16];
 
 /// What a layer reads is its gates: its input weight is that of an identity.
 struct Case {
@@ -248,21 +257,33 @@ impl Case {
         sum
     }
 
-    fn launched<T: Element, O: Element>(&self, kernels: &impl Kernels, threads: u32) -> Results {
+    /// Of whole kernels where no threads are said.
+    fn launched<T: Element, O: Element>(
+        &self,
+        kernels: &impl Kernels,
+        threads: Option<u32>,
+    ) -> Results {
         let lengths: Vec<f32> = self.lengths.iter().map(|n| *n as f32).collect();
         let launch = |way: &str, t: usize, arguments: Vec<Argument>| {
             let name = format!("{:?}_{}_{way}", self.cell, suffix::<T, O>()).to_lowercase();
             // A row of the grid has more than one of the batch.
-            let grid: Shape = [(self.width as u32).div_ceil(threads), 2.min(self.batch as u32), 1];
+            let (width, batch) = (self.width as u32, self.batch as u32);
+            let grid: Shape = match threads {
+                Some(threads) => [width.div_ceil(threads), 2.min(batch), 1],
+                None => [width.div_ceil(TILE[1]), batch.div_ceil(TILE[0]), 1],
+            };
             let mut lengths = Memory::<i32>::of(&lengths);
             let mut arguments: Vec<Argument> = arguments;
             let w = (self.cell == Slstm).then_some(self.width / self.heads);
             arguments.extend(w.map(|w| Int(w as i32)));
             arguments.push(lengths.argument());
             arguments.extend([t, self.time, self.batch, self.width].map(|n| Int(n as i32)));
+            let threads = threads.unwrap_or(WHOLE_THREADS);
             kernels.launch(&name, grid, [threads, 1, 1], &mut arguments);
         };
         match self.cell {
+            Lstm if threads.is_none() => self.whole_lstm::<T, O>(launch),
+            Gru if threads.is_none() => self.whole_gru::<T, O>(launch),
             Lstm => self.lstm::<T, O>(launch),
             Gru => self.gru::<T, O>(launch),
             Slstm => self.slstm::<T, O>(launch),
@@ -393,6 +414,112 @@ impl Case {
         results
     }
 
+    /// As [`lstm`](Self::lstm), with no product made here but that of the first state's gradient.
+    fn whole_lstm<T: Element, O: Element>(
+        &self,
+        launch: impl Fn(&str, usize, Vec<Argument>),
+    ) -> Results {
+        let mut x = Memory::<T>::of(&self.x);
+        let [mut bias_ih, mut bias_hh] = self.biases.each_ref().map(|v| Memory::<f32>::of(v));
+        let (mut h0, mut c0) =
+            (Memory::<T>::of(&self.states[0]), Memory::<f32>::of(&self.states[1]));
+        let mut weight = Memory::<O>::of(&self.weight);
+        let (mut y, mut gates, mut cells) =
+            (self.sequence::<T>(1), self.sequence::<T>(4), self.sequence::<f32>(1));
+        let (mut c, mut c_new) = (Memory::<f32>::of(&self.states[1]), self.state::<f32>());
+        let (mut h, mut next) = (Memory::<O>::of(&self.states[0]), self.state::<O>());
+        for t in 0..self.time {
+            let mut arguments = vec![x.argument(), h.argument(), weight.argument()];
+            arguments.extend([bias_ih.argument(), bias_hh.argument(), h0.argument()]);
+            arguments.extend([c.argument(), y.argument(), c_new.argument(), next.argument()]);
+            arguments.extend([gates.argument(), cells.argument()]);
+            launch("whole_forward", t, arguments);
+            std::mem::swap(&mut c, &mut c_new);
+            std::mem::swap(&mut h, &mut next);
+        }
+        let mut results =
+            vec![("y", y.read()), ("h", self.frame(&y.read(), self.time - 1)), ("c", c.read())];
+
+        // The gradient of the last state is one of the last frame: here as a frame of a sequence's.
+        let mut dy = Memory::<T>::of(&self.with_last_state());
+        let (mut dgates, mut previous) = (self.sequence::<O>(4), self.sequence::<O>(1));
+        let (mut dh, mut dh_before) = (self.state::<f32>(), self.state::<f32>());
+        let (mut dc, mut dc_before) = (Memory::<f32>::of(&self.d_states[1]), self.state::<f32>());
+        for t in (0..self.time).rev() {
+            let mut arguments =
+                vec![gates.argument(), c0.argument(), cells.argument(), h0.argument()];
+            arguments.extend([y.argument(), dy.argument(), weight.argument()]);
+            arguments.push(if t + 1 == self.time { NULL } else { dh.argument() });
+            arguments.extend([dc.argument(), dh_before.argument(), dc_before.argument()]);
+            arguments.extend([dgates.argument(), previous.argument()]);
+            launch("whole_backward", t, arguments);
+            std::mem::swap(&mut dh, &mut dh_before);
+            std::mem::swap(&mut dc, &mut dc_before);
+        }
+        let d = dgates.read();
+        results.push(("dx", d.clone()));
+        results.push(("dh0", sum(&dh.read(), &self.back(&self.frame(&d, 0)))));
+        results.push(("dc0", dc.read()));
+        results.push(("dweight", self.weight_gradient(&d, &previous.read())));
+        results.extend(["dbias_ih", "dbias_hh"].map(|name| (name, self.bias_gradient(&d))));
+        results
+    }
+
+    /// `dy` and in its last frame what comes back of the last h.
+    fn with_last_state(&self) -> Vec<f32> {
+        let mut dy = self.dy.clone();
+        for (row, d) in self.d_states[0].chunks(self.width).enumerate() {
+            let last = &mut dy[((row + 1) * self.time - 1) * self.width..][..self.width];
+            last.iter_mut().zip(d).for_each(|(dy, d)| *dy += d);
+        }
+        dy
+    }
+
+    fn whole_gru<T: Element, O: Element>(
+        &self,
+        launch: impl Fn(&str, usize, Vec<Argument>),
+    ) -> Results {
+        let mut x = Memory::<T>::of(&self.x);
+        let [mut bias_ih, mut bias_hh] = self.biases.each_ref().map(|v| Memory::<f32>::of(v));
+        let mut h0 = Memory::<T>::of(&self.states[0]);
+        let mut weight = Memory::<O>::of(&self.weight);
+        let (mut y, mut gates, mut reset) =
+            (self.sequence::<T>(1), self.sequence::<T>(3), self.sequence::<T>(1));
+        let (mut h, mut h_new) = (Memory::<f32>::of(&self.states[0]), self.state::<f32>());
+        let (mut before, mut next) = (Memory::<O>::of(&self.states[0]), self.state::<O>());
+        for t in 0..self.time {
+            let mut arguments = vec![x.argument(), before.argument(), weight.argument()];
+            arguments.extend([bias_ih.argument(), bias_hh.argument(), h.argument()]);
+            arguments.extend([y.argument(), h_new.argument(), next.argument()]);
+            arguments.extend([gates.argument(), reset.argument()]);
+            launch("whole_forward", t, arguments);
+            std::mem::swap(&mut h, &mut h_new);
+            std::mem::swap(&mut before, &mut next);
+        }
+        let mut results = vec![("y", y.read()), ("h", h.read())];
+
+        let mut dy = Memory::<T>::of(&self.with_last_state());
+        let (mut dx, mut d, mut previous) =
+            (self.sequence::<O>(3), self.sequence::<O>(3), self.sequence::<O>(1));
+        let (mut dh, mut dh_before) = (self.state::<f32>(), self.state::<f32>());
+        for t in (0..self.time).rev() {
+            let mut arguments =
+                vec![gates.argument(), reset.argument(), h0.argument(), y.argument()];
+            arguments.extend([dy.argument(), weight.argument()]);
+            arguments.push(if t + 1 == self.time { NULL } else { dh.argument() });
+            arguments.extend([dh_before.argument(), dx.argument()]);
+            arguments.extend([d.argument(), previous.argument()]);
+            launch("whole_backward", t, arguments);
+            std::mem::swap(&mut dh, &mut dh_before);
+        }
+        results.push(("dx", dx.read()));
+        results.push(("dh0", sum(&dh.read(), &self.back(&self.frame(&d.read(), 0)))));
+        results.push(("dweight", self.weight_gradient(&d.read(), &previous.read())));
+        results.push(("dbias_ih", self.bias_gradient(&dx.read())));
+        results.push(("dbias_hh", self.bias_gradient(&d.read())));
+        results
+    }
+
     fn slstm<T: Element, O: Element>(
         &self,
         launch: impl Fn(&str, usize, Vec<Argument>),
@@ -477,12 +604,15 @@ fn kernels_are_the_ops<T: Element, O: Element>(kernels: &impl Kernels, rounding:
     for (cell, sizes) in SIZES {
         let case = Case::new::<T>(cell, sizes);
         let want = case.on_cpu();
-        for threads in [32, 128] {
+        let whole = cell != Slstm && case.width.is_multiple_of(TILE[1] as usize);
+        let ways = [Some(32), Some(128)].into_iter().chain(whole.then_some(None));
+        for threads in ways {
             let got = case.launched::<T, O>(kernels, threads);
             assert_eq!(got.len(), want.len());
             for ((name, got), (also, want)) in got.iter().zip(&want) {
                 assert_eq!(name, also);
-                let what = format!("{name} of {cell:?} {sizes:?}, {}", suffix::<T, O>());
+                let what =
+                    format!("{name} of {cell:?} {sizes:?}, {}, {threads:?}", suffix::<T, O>());
                 assert_near(&what, got, want, rounding);
             }
         }

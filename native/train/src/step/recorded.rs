@@ -110,7 +110,8 @@ impl Stepper {
         let Recorded { graph: Some(graph), buffers, uploads, gradients, .. } = recorded else {
             return Err(Error::not_found("a recorded step"));
         };
-        uploads.send(&self.words(x)?, &buffers.words)?;
+        let (frames, others) = self.words(x)?;
+        uploads.send(&[frames, &others], &buffers.words)?;
         buffers.set(state, draw, self.unroll.carry)?;
         self.loss_there(buffers)?.prepare(&denominators.numbers())?;
         self.optimiser.at_once()?.point_at(gradients)?;
@@ -163,10 +164,11 @@ impl Stepper {
         let Device::Cuda(card) = self.policy.device().clone() else {
             return Err(Error::mismatch("device", "a card", "another"));
         };
-        let words = self.words(x)?;
-        let buffers = self.buffers(x, words.len())?;
-        let mut uploads = Uploads::new(&card, words.len())?;
-        uploads.send(&words, &buffers.words)?;
+        let (frames, others) = self.words(x)?;
+        let len = frames.len() + others.len();
+        let buffers = self.buffers(x, len)?;
+        let mut uploads = Uploads::new(&card, len)?;
+        uploads.send(&[frames, &others], &buffers.words)?;
         buffers.set(state, draw, self.unroll.carry)?;
         self.loss_there(&buffers)?.prepare(&denominators.numbers())?;
         let shape = [x.frames.batch, x.frames.time];
@@ -190,17 +192,16 @@ impl Stepper {
         Ok(Recorded { graph, shape, buffers, uploads, gradients })
     }
 
-    /// Frames, labels and weights of a batch as the card takes them.
-    fn words(&self, x: Examples<'_>) -> Result<Vec<u32>> {
-        let mut words = vec![];
-        self.policy.words(x.frames, &mut words)?;
+    /// Frames, labels and weights of a batch as the card takes them: the frames' numbers, and all else.
+    fn words<'a>(&self, x: Examples<'a>) -> Result<(&'a [u32], Vec<u32>)> {
+        let (frames, mut words) = self.policy.words(x.frames)?;
         let pairs = x
             .labels
             .chunks(2)
             .map(|pair| u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or(0)) << 16);
         words.extend(pairs);
         words.extend(x.weights.iter().map(|weight| weight.to_bits()));
-        Ok(words)
+        Ok((frames, words))
     }
 
     fn buffers(&self, x: Examples<'_>, words: usize) -> Result<Buffers> {

@@ -12,7 +12,10 @@ use candle_core::{DType, Device, Tensor};
 
 use super::card::apart;
 use crate::ops::card::pointer;
-use crate::{Error, Result};
+use crate::{Error, Result, pool};
+
+/// Words that a thread copies at a time.
+const SHARD: usize = 1 << 17;
 
 /// Two places on the card, of memory that the driver reads without the host's help: while the card works on what was
 /// sent last, the next goes there on a stream of its own.
@@ -68,23 +71,33 @@ impl Uploads {
         Ok(Uploads { card: card.clone(), copies, places, next: 0 })
     }
 
-    /// Sends words to `to`, u32 and contiguous: for what is launched from now on. Waits for the card only where it is
-    /// two behind.
-    pub fn send(&mut self, words: &[u32], to: &Tensor) -> Result<()> {
+    /// Sends words, part after part, to `to`, u32 and contiguous: for what is launched from now on. Waits for the card
+    /// only where it is two behind.
+    pub fn send(&mut self, parts: &[&[u32]], to: &Tensor) -> Result<()> {
         let (stream, at) = (self.card.cuda_stream(), self.next);
         let place = &mut self.places[at];
-        if to.dtype() != DType::U32 || [place.here.len(), to.elem_count()] != [words.len(); 2] {
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        if to.dtype() != DType::U32 || [place.here.len(), to.elem_count()] != [len; 2] {
             let sizes = format!("{} and {}", place.here.len(), to.elem_count());
-            return Err(Error::mismatch("words", sizes, words.len()));
+            return Err(Error::mismatch("words", sizes, len));
         }
         // What was sent from here before is read from here until it has arrived: nobody else waits for that.
         place.arrived.synchronize().w()?;
-        place.here.as_mut_slice().w()?.copy_from_slice(words);
+        let mut rest = place.here.as_mut_slice().w()?;
+        for part in parts {
+            let (own, behind) = rest.split_at_mut(part.len());
+            // A batch of windows is tens of megabytes, and one thread would take longer to copy it than a card to learn
+            // from it.
+            pool::for_each_rows(own, 1, SHARD, |first, own| {
+                own.copy_from_slice(&part[first..][..own.len()]);
+            });
+            rest = behind;
+        }
         self.copies.wait(&place.taken).w()?;
         self.copies.memcpy_htod(&place.here, &mut place.there).w()?;
         place.arrived.record(&self.copies).w()?;
         stream.wait(&place.arrived).w()?;
-        let (from, bytes) = (place.there.device_ptr(&stream).0, size_of_val(words));
+        let (from, bytes) = (place.there.device_ptr(&stream).0, len * size_of::<u32>());
         // SAFETY: both have so many words, and the stream has waited for what is read.
         unsafe { memcpy_dtod_async(pointer(to)?, from, bytes, stream.cu_stream()) }.w()?;
         place.taken.record(&stream).w()?;

@@ -15,7 +15,7 @@ use crate::ops::tensor::{rows, with_width};
 use crate::ops::{Activation, many};
 
 /// Rows of which a kernel of ours has a whole layer.
-const FEW: usize = 8;
+pub const FEW: usize = 8;
 /// Its threads of a block, and those of each column.
 const THREADS: usize = 128;
 const WARP: usize = 32;

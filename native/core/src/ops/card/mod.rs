@@ -22,6 +22,7 @@ mod gemm;
 mod launch;
 mod linear_recurrence;
 pub mod loss;
+mod mamba_step;
 mod matrix_state;
 mod memory;
 mod norm;
@@ -43,6 +44,7 @@ pub(in crate::ops) use gather::gather;
 pub(in crate::ops) use linear_recurrence::{
     constant_recurrence, diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru,
 };
+pub(in crate::ops) use mamba_step::mamba_step;
 pub(in crate::ops) use matrix_state::{has_states_of, matrix_state};
 pub(in crate::ops) use norm::{group_norm, row_norm};
 pub(in crate::ops) use recurrent::{gru, lstm, slstm};

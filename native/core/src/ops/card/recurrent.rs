@@ -1,5 +1,6 @@
-//! LSTM, GRU and sLSTM: for each frame a product with the recurrent weight, and a kernel of the cell. What can be done
-//! before all frames, or wait until they are through, is a product over all of them.
+//! LSTM, GRU and sLSTM: for each frame a product with the recurrent weight, and a kernel of the cell; or one kernel of
+//! both, where the product is small. What can be done before all frames, or wait until they are through, is a product
+//! over all of them.
 //!
 //! Operands of products are as exact as [`Precision::current`] says, except that those of f16 stay f32.
 
@@ -8,7 +9,7 @@ use sconce_cuda::kernels::RECURRENT;
 
 use super::columns::column_sums;
 use super::gemm::{nn, nt, rounded, tn};
-use super::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
+use super::launch::{Launch, MOST_ALONG_Y, output, pointer, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply, apply_all};
 use super::product::{Matrices, product};
@@ -20,6 +21,14 @@ use crate::weights::Weight;
 
 /// Threads of a block.
 const THREADS: usize = 128;
+/// Threads of a block that has a product too, and its rows of the batch and numbers of the state.
+const WHOLE_THREADS: usize = 256;
+const TILE: [usize; 2] = [32, 16];
+/// Multiplications of a product that is small: with more of them cuBLAS, which tiles them better and has the units for
+/// bf16, makes up for its launch.
+const SMALL: usize = 1 << 26;
+/// Bytes that a kernel with a product reads at once.
+const AT_ONCE: u64 = 16;
 
 pub fn lstm(
     x: &Tensor,
@@ -117,6 +126,12 @@ impl Frames {
         unwritten((self.batch, self.width), dtype, x)
     }
 
+    /// For what products read of the states after a frame and before it, by turns: a kernel with a product must not write
+    /// what others of its blocks still read.
+    fn two_states(&self, x: &Tensor) -> Result<[Tensor; 2]> {
+        Ok([self.state(self.operands(x), x)?, self.state(self.operands(x), x)?])
+    }
+
     /// For the gates of a frame, `[b, parts * h]`, beside `x`.
     fn gates(&self, parts: usize, dtype: DType, x: &Tensor) -> Result<Tensor> {
         unwritten((self.batch, parts * self.width), dtype, x)
@@ -142,6 +157,15 @@ impl Frames {
         product(dh, d, weight, 1, [self.batch, width, n])
     }
 
+    /// Whether a kernel has a frame's product of such operands, with `gates` times the width, besides the cell.
+    fn is_whole(&self, gates: usize, operands: &[&Tensor]) -> Result<bool> {
+        let Frames { batch, width, .. } = *self;
+        let fits = width.is_multiple_of(TILE[1]) && batch <= MOST_ALONG_Y * TILE[0];
+        let small = gates * batch * width * width <= SMALL;
+        let places = operands.iter().map(|x| pointer(x)).collect::<Result<Vec<_>>>()?;
+        Ok(fits && small && places.iter().all(|place| place.is_multiple_of(AT_ONCE)))
+    }
+
     fn launch(&self, cell: &str, step: &str, x: &Tensor) -> Result<Launch> {
         let mixed = self.operands(x) != x.dtype();
         let suffix = if mixed { "mixed" } else { suffix(x) };
@@ -149,10 +173,20 @@ impl Frames {
     }
 
     /// With what ends the arguments of all.
+    fn end(&self, launch: Launch, t: usize) -> Result<Launch> {
+        let launch = launch.option(self.lengths.as_ref())?.int(t).int(self.time);
+        Ok(launch.int(self.batch).int(self.width))
+    }
+
+    fn run_whole(&self, launch: Launch, t: usize) -> Result<()> {
+        let grid = [self.width.div_ceil(TILE[1]), self.batch.div_ceil(TILE[0]), 1];
+        // SAFETY: as frame_product.cuh says: a block for each tile of the batch's states.
+        unsafe { self.end(launch, t)?.run(grid, [WHOLE_THREADS, 1, 1], 0) }
+    }
+
     fn run(&self, launch: Launch, t: usize) -> Result<()> {
         let threads = self.width.next_multiple_of(32).min(THREADS);
-        let launch = launch.option(self.lengths.as_ref())?.int(t).int(self.time);
-        let launch = launch.int(self.batch).int(self.width);
+        let launch = self.end(launch, t)?;
         let grid = [self.width.div_ceil(threads), self.batch.min(MOST_ALONG_Y), 1];
         // SAFETY: as recurrent.cu says: a thread for each channel, which walks over the rows.
         unsafe { launch.run(grid, [threads, 1, 1], 0) }
@@ -166,6 +200,12 @@ fn all<'a>(launch: Launch, tensors: impl IntoIterator<Item = &'a Tensor>) -> Res
 /// The gradient of the first state: of what was carried there, and what came through the weight.
 fn first_gradient(carried: &Tensor, through: &Tensor, first: &Tensor) -> Result<Tensor> {
     (carried + through)?.to_dtype(first.dtype())
+}
+
+/// Whether anything reads what comes of frame t through the weight, of an LSTM or a GRU: whole kernels make it where they
+/// need it, and behind the first frame there is the gradient of h0 alone.
+fn reads_through(pass: &Pass, whole: bool, t: usize) -> bool {
+    if t == 0 { pass.wanted[5] } else { !whole }
 }
 
 /// Operands that the products of an LSTM or a GRU have in common: x and both weights.
@@ -186,12 +226,18 @@ fn layer_gradients(
     };
     let wanted = |i: usize| pass.wanted[i];
     let dx = || nn(d_projected, ih_operand, x.dtype())?.reshape(x.shape());
+    let bias_ih = wanted(3).then(|| column_sums(d_projected)).transpose()?;
+    let bias_hh = match &bias_ih {
+        // Each its own: whoever sums the gradients of several cards does it where they lie.
+        Some(sums) if d_recurrent.id() == d_projected.id() => Some(sums.copy()?),
+        _ => wanted(4).then(|| column_sums(d_recurrent)).transpose()?,
+    };
     Ok(vec![
         wanted(0).then(dx).transpose()?,
         wanted(1).then(|| tn(d_projected, x_operand, weight_ih.dtype())).transpose()?,
         wanted(2).then(|| tn(d_recurrent, previous, weight_hh.dtype())).transpose()?,
-        wanted(3).then(|| column_sums(d_projected)).transpose()?,
-        wanted(4).then(|| column_sums(d_recurrent)).transpose()?,
+        bias_ih,
+        bias_hh,
     ])
 }
 
@@ -211,16 +257,22 @@ impl Op for Lstm {
         let y = frames.output(x, track)?;
         let recurrent = frames.gates(4, DType::F32, x)?;
         let cells = track.then(|| frames.sequence(1, DType::F32, x)).transpose()?;
-        let (first, h) = (rounded(h0, frames.precision)?, frames.state(frames.operands(x), x)?);
+        let first = rounded(h0, frames.precision)?;
+        let states = frames.two_states(x)?;
+        let whole = frames.is_whole(4, &[&first, &weight_hh])?;
         let c = frames.last(DType::F32, x, track)?;
         for t in 0..frames.time {
-            let (before, cell) = if t == 0 { (&first, c0) } else { (&h, &c) };
-            frames.recur(&recurrent, before, &weight_hh)?;
-            let launch = frames.launch("lstm", "forward", x)?;
-            let launch = all(launch, [&gates, &recurrent, bias_ih, bias_hh, h0, cell])?;
-            let launch = all(launch, [&y, &c, &h])?;
+            let (before, h) = (if t == 0 { &first } else { &states[(t - 1) % 2] }, &states[t % 2]);
+            let launch = if whole {
+                all(frames.launch("lstm", "whole_forward", x)?, [&gates, before, &weight_hh])?
+            } else {
+                frames.recur(&recurrent, before, &weight_hh)?;
+                all(frames.launch("lstm", "forward", x)?, [&gates, &recurrent])?
+            };
+            let launch = all(launch, [bias_ih, bias_hh, h0, if t == 0 { c0 } else { &c }])?;
+            let launch = all(launch, [&y, &c, h])?;
             let launch = launch.option(track.then_some(&gates))?.option(cells.as_ref())?;
-            frames.run(launch, t)?;
+            if whole { frames.run_whole(launch, t)? } else { frames.run(launch, t)? }
         }
         Ok((y, [c, x_operand, weight_ih, weight_hh, gates].into_iter().chain(cells).collect()))
     }
@@ -234,17 +286,31 @@ impl Op for Lstm {
         let (dgates, previous) = (frames.sequence(4, of, x)?, frames.sequence(1, of, x)?);
         let state = || frames.state(DType::F32, x);
         let (through, dh, dc, d_last) = (state()?, state()?, state()?, pass.d_others[0].as_ref());
+        let whole = frames.is_whole(4, &[&dgates, weight_hh])?;
         for t in (0..frames.time).rev() {
             let later = t + 1 < frames.time;
-            let launch = frames.launch("lstm", "backward", x)?;
+            let launch =
+                frames.launch("lstm", if whole { "whole_backward" } else { "backward" }, x)?;
             let launch = all(launch, [gates, c0, cells, h0, pass.y, pass.dy])?;
-            let launch = launch.option(later.then_some(&through))?.option(later.then_some(&dh))?;
+            let launch = match whole {
+                true => launch.tensor(weight_hh)?,
+                false => launch.option(later.then_some(&through))?,
+            };
+            let launch = launch.option(later.then_some(&dh))?;
             let launch = launch.option(if later { Some(&dc) } else { d_last })?;
-            frames.run(all(launch, [&dh, &dc, &dgates, &previous])?, t)?;
-            frames.back(&through, &dgates, weight_hh, t)?;
+            let launch = all(launch, [&dh, &dc, &dgates, &previous])?;
+            if whole {
+                frames.run_whole(launch, t)?
+            } else {
+                frames.run(launch, t)?
+            }
+            if reads_through(pass, whole, t) {
+                frames.back(&through, &dgates, weight_hh, t)?;
+            }
         }
         let mut gradients = layer_gradients(pass, [&dgates, &dgates, &previous])?;
-        gradients.extend([Some(first_gradient(&dh, &through, h0)?), Some(dc)]);
+        let dh0 = || first_gradient(&dh, &through, h0);
+        gradients.extend([pass.wanted[5].then(dh0).transpose()?, Some(dc)]);
         Ok(gradients)
     }
 }
@@ -263,17 +329,22 @@ impl Op for Gru {
         let y = frames.output(x, track)?;
         let recurrent = frames.gates(3, DType::F32, x)?;
         let reset = track.then(|| frames.sequence(1, x.dtype(), x)).transpose()?;
-        let (first, operand) =
-            (rounded(h0, frames.precision)?, frames.state(frames.operands(x), x)?);
+        let first = rounded(h0, frames.precision)?;
+        let states = frames.two_states(x)?;
+        let whole = frames.is_whole(3, &[&first, &weight_hh])?;
         let (h0, h) = (h0.to_dtype(DType::F32)?, frames.state(DType::F32, x)?);
         for t in 0..frames.time {
-            let (before, state) = if t == 0 { (&first, &h0) } else { (&operand, &h) };
-            frames.recur(&recurrent, before, &weight_hh)?;
-            let launch = frames.launch("gru", "forward", x)?;
-            let launch = all(launch, [&gates, &recurrent, bias_ih, bias_hh, state])?;
-            let launch = all(launch, [&y, &h, &operand])?;
+            let before = if t == 0 { &first } else { &states[(t - 1) % 2] };
+            let launch = if whole {
+                all(frames.launch("gru", "whole_forward", x)?, [&gates, before, &weight_hh])?
+            } else {
+                frames.recur(&recurrent, before, &weight_hh)?;
+                all(frames.launch("gru", "forward", x)?, [&gates, &recurrent])?
+            };
+            let launch = all(launch, [bias_ih, bias_hh, if t == 0 { &h0 } else { &h }])?;
+            let launch = all(launch, [&y, &h, &states[t % 2]])?;
             let launch = launch.option(track.then_some(&gates))?.option(reset.as_ref())?;
-            frames.run(launch, t)?;
+            if whole { frames.run_whole(launch, t)? } else { frames.run(launch, t)? }
         }
         Ok((y, [x_operand, weight_ih, weight_hh, gates].into_iter().chain(reset).collect()))
     }
@@ -287,16 +358,30 @@ impl Op for Gru {
         let (d_projected, d_recurrent) = (frames.sequence(3, of, x)?, frames.sequence(3, of, x)?);
         let previous = frames.sequence(1, of, x)?;
         let (through, dh) = (frames.state(DType::F32, x)?, frames.state(DType::F32, x)?);
+        let whole = frames.is_whole(3, &[&d_recurrent, weight_hh])?;
         for t in (0..frames.time).rev() {
             let later = t + 1 < frames.time;
-            let launch = frames.launch("gru", "backward", x)?;
+            let launch =
+                frames.launch("gru", if whole { "whole_backward" } else { "backward" }, x)?;
             let launch = all(launch, [gates, reset, h0, pass.y, pass.dy])?;
-            let launch = launch.option(later.then_some(&through))?.option(later.then_some(&dh))?;
-            frames.run(all(launch, [&dh, &d_projected, &d_recurrent, &previous])?, t)?;
-            frames.back(&through, &d_recurrent, weight_hh, t)?;
+            let launch = match whole {
+                true => launch.tensor(weight_hh)?,
+                false => launch.option(later.then_some(&through))?,
+            };
+            let launch = launch.option(later.then_some(&dh))?;
+            let launch = all(launch, [&dh, &d_projected, &d_recurrent, &previous])?;
+            if whole {
+                frames.run_whole(launch, t)?
+            } else {
+                frames.run(launch, t)?
+            }
+            if reads_through(pass, whole, t) {
+                frames.back(&through, &d_recurrent, weight_hh, t)?;
+            }
         }
         let mut gradients = layer_gradients(pass, [&d_projected, &d_recurrent, &previous])?;
-        gradients.push(Some(first_gradient(&dh, &through, h0)?));
+        let dh0 = || first_gradient(&dh, &through, h0);
+        gradients.push(pass.wanted[5].then(dh0).transpose()?);
         Ok(gradients)
     }
 }

@@ -5,9 +5,10 @@
 
 use candle_core::Tensor;
 
-use super::dense::{linear, linear_parts};
+use super::dense::{affine_to, linear, linear_parts};
 use super::elementwise::activate;
 use super::frames::{blank, causal_conv, last};
+use super::residual::around;
 use crate::Result;
 #[cfg(feature = "cuda")]
 use crate::ops::card;
@@ -16,7 +17,7 @@ use crate::ops::linear_recurrence::cells::{
     Constant, Diagonal, Hgrn, MinGru, MinLstm, Plain, RgLru,
 };
 use crate::ops::linear_recurrence::grid;
-use crate::ops::{Activation, MambaWeights, Selective, Wkv, many};
+use crate::ops::{Activation, Affine, MambaWeights, Residual, Selective, Wkv, many};
 
 /// Two numbers of each channel and frame, `[b, t, ..]`.
 type Pair = [Tensor; 2];
@@ -197,9 +198,42 @@ pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor
 
 pub fn mamba(
     x: &Tensor,
+    states: &[Tensor; 2],
+    weights: &MambaWeights<'_>,
+    lengths: Lengths,
+) -> Result<(Tensor, [Tensor; 2])> {
+    mamba_to(x, states, weights, lengths, None)
+}
+
+pub fn mamba_residual(
+    x: &Tensor,
+    residual: &Residual,
+    states: &[Tensor; 2],
+    weights: &MambaWeights<'_>,
+    lengths: Lengths,
+) -> Result<(Tensor, [Tensor; 2])> {
+    #[cfg(feature = "cuda")]
+    if card::wanted(x)
+        && let Some(stepped) = card::mamba_step(x, residual, states, weights, &lengths)?
+    {
+        return Ok(stepped);
+    }
+    let mut after = states.clone();
+    let y = around(x, residual, |x, rest| {
+        let y;
+        (y, after) = mamba_to(x, states, weights, lengths, rest)?;
+        Ok(y)
+    })?;
+    Ok((y, after))
+}
+
+/// `mamba(x) + rest`
+fn mamba_to(
+    x: &Tensor,
     [conv_state, ssm_state]: &[Tensor; 2],
     weights: &MambaWeights<'_>,
     lengths: Lengths,
+    rest: Option<&Tensor>,
 ) -> Result<(Tensor, [Tensor; 2])> {
     let ((_, rank), (_, n)) = (weights.dt_proj.dims2()?, weights.a_log.dims2()?);
     let product = |x: &Tensor, weight| linear(x, weight, None, Activation::None);
@@ -222,7 +256,8 @@ pub fn mamba(
         h: ssm_state,
     };
     let (y, ssm) = selective_scan(inputs, lengths)?;
-    Ok((product(&y, weights.out_proj)?, [conv, ssm]))
+    let out = Affine { weight: weights.out_proj.clone(), bias: None };
+    Ok((affine_to(&y, &out, rest)?, [conv, ssm]))
 }
 
 /// Of each stretch of frames the mean and the logarithm of its whole weight: two stretches have the mean of

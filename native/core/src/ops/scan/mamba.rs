@@ -9,8 +9,9 @@ use crate::ops::causal_conv::{Conv, Window};
 use crate::ops::dense::parts::Parts;
 use crate::ops::lengths::Lengths;
 use crate::ops::many::{self, Many, Numbers};
+use crate::ops::norm::row_norm;
 use crate::ops::selective_scan::Scan;
-use crate::ops::{composed, tensor};
+use crate::ops::{Residual, composed, tensor};
 use crate::weights::Weight;
 use crate::{Error, Result};
 
@@ -64,6 +65,28 @@ pub fn mamba(
     ];
     let [y, conv, ssm] = many::take(many::apply(op, &inputs)?)?;
     Ok((y, [conv, ssm]))
+}
+
+/// `x + dropout(mamba(norm(x)))`, `x [b, t, h]` -> the same, and the states after the last frame: [`mamba`] and
+/// [`Residual`] have the rest.
+pub fn mamba_residual(
+    x: &Tensor,
+    residual: &Residual,
+    states: &[Tensor; 2],
+    weights: &MambaWeights<'_>,
+    lengths: Lengths,
+) -> Result<(Tensor, [Tensor; 2])> {
+    residual.norm.check(tensor::rows(x.dims()).1)?;
+    if composed::wanted(x) {
+        Mamba::new(x, [&states[0], &states[1]], weights, lengths.clone())?;
+        return composed::scan::mamba_residual(x, residual, states, weights, lengths);
+    }
+    let (y, after) = mamba(&row_norm(x, &residual.norm)?, states, weights, lengths)?;
+    let y = match &residual.dropout {
+        Some(dropout) => dropout.apply(&y)?,
+        None => y,
+    };
+    Ok((tensor::add(x, &y)?, after))
 }
 
 const INPUTS: usize = 12;

@@ -11,6 +11,6 @@ pub mod wkv;
 
 pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};
 pub use lower_bound::lower_bound;
-pub use mamba::{MambaWeights, mamba};
+pub use mamba::{MambaWeights, mamba, mamba_residual};
 pub use selective_scan::{Selective, selective_scan};
 pub use wkv::{Wkv, wkv};

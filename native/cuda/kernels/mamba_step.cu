@@ -1,0 +1,155 @@
+// One frame of few games through a Mamba layer (Gu & Dao 2023, section 3), whose products are those of few_rows.cu: so
+// short that launches are most of it, so that what lies between two products is one with them.
+//
+//   inward   n = x / sqrt(mean(x^2) + eps) * norm, [u, z] = W_in n, u = silu(conv(u)), and the inputs that the
+//            convolution goes on with
+//   scan     dt = softplus(W_dt low + bias), h' = exp(dt A) h + dt B u, y = (C h' + D u) silu(z), A = -exp(a_log), of
+//            low, B, C [rows, rank + 2 n] side by side
+//
+// All is f32; sums are those of lanes, put together as in a tree. States are [rows, c, taps - 1] and [rows, c, n].
+
+namespace {
+
+constexpr int WARP = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+// Numbers of W that a lane waits for together.
+constexpr int EACH = 8;
+// Of a channel's state that a lane has at most.
+constexpr int STATES = 2;
+
+// The same in every lane.
+__device__ inline float sum_of_lanes(float v) {
+  for (int apart = WARP / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
+  return v;
+}
+
+__device__ inline float silu(float x) { return x / (1.0f + expf(-x)); }
+__device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+
+__device__ inline long long warp() { return (blockIdx.x * (long long)blockDim.x + threadIdx.x) / WARP; }
+
+// A convolution of at most WARP taps; a bias or none.
+struct Conv {
+  const float *weight, *bias, *state;
+  float *next;
+  int taps, channels;
+
+  // Tap `lane` of a channel, and its input before the frame: the newest tap has none.
+  __device__ float tap(int channel) const {
+    const int lane = threadIdx.x % WARP;
+    return lane < taps ? weight[channel * taps + lane] : 0.0f;
+  }
+  __device__ float input(int row, int channel) const {
+    const int lane = threadIdx.x % WARP;
+    return lane + 1 < taps ? state[(row * (long long)channels + channel) * (taps - 1) + lane] : 0.0f;
+  }
+
+  // In every lane.
+  __device__ float convolved(int row, int channel, float tap, float input, float newest) const {
+    const int lane = threadIdx.x % WARP;
+    const float seen = lane + 1 == taps ? newest : input;
+    const float moved = __shfl_down_sync(ALL_LANES, seen, 1);
+    if (lane + 1 < taps) next[(row * (long long)channels + channel) * (taps - 1) + lane] = moved;
+    return silu(sum_of_lanes(tap * seen) + (bias ? bias[channel] : 0.0f));
+  }
+};
+
+// With R rows at least: those behind the last are the last one again, and nobody writes them.
+template <int R>
+__device__ void inward(const float *x, const float *norm, const float *w, Conv conv, float *u, float *z, int rows, int k,
+                       float eps) {
+  const int column = int(warp()), lane = threadIdx.x % WARP, c = conv.channels;
+  if (column >= 2 * c) return;
+  const bool convolves = column < c;
+  w += column * (long long)k;
+  // On their way meanwhile.
+  float tap = 0.0f, inputs[R] = {};
+  if (convolves) {
+    tap = conv.tap(column);
+#pragma unroll
+    for (int row = 0; row < R; row++) inputs[row] = conv.input(row < rows ? row : rows - 1, column);
+  }
+  float sums[R] = {}, squares[R] = {};
+  for (int first = lane; first < k; first += WARP * EACH) {
+    float weights[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+      const int i = first + e * WARP;
+      weights[e] = i < k ? w[i] * norm[i] : 0.0f;
+    }
+#pragma unroll
+    for (int row = 0; row < R; row++) {
+      const float *numbers = x + (row < rows ? row : rows - 1) * (long long)k;
+#pragma unroll
+      for (int e = 0; e < EACH; e++) {
+        const int i = first + e * WARP;
+        const float v = i < k ? numbers[i] : 0.0f;
+        sums[row] += weights[e] * v;
+        squares[row] += v * v;
+      }
+    }
+  }
+#pragma unroll
+  for (int row = 0; row < R; row++) {
+    const float y = sum_of_lanes(sums[row]) * rsqrtf(sum_of_lanes(squares[row]) / k + eps);
+    if (row >= rows) continue;
+    if (convolves) {
+      const float convolved = conv.convolved(row, column, tap, inputs[row], y);
+      if (lane == 0) u[row * (long long)c + column] = convolved;
+    } else if (lane == 0) {
+      z[row * (long long)c + column - c] = y;
+    }
+  }
+}
+
+} // namespace
+
+// Blocks of whole warps, a warp for each of the 2 c columns, of at most 8 rows.
+extern "C" __global__ void mamba_step_inward(const float *__restrict__ x, const float *__restrict__ norm,
+                                             const float *__restrict__ w, const float *__restrict__ taps_of,
+                                             const float *__restrict__ bias, const float *__restrict__ state,
+                                             float *__restrict__ u, float *__restrict__ z, float *__restrict__ next,
+                                             int rows, int k, int c, int taps, float eps) {
+  const Conv conv{taps_of, bias, state, next, taps, c};
+  if (rows == 1) inward<1>(x, norm, w, conv, u, z, rows, k, eps);
+  else if (rows == 2) inward<2>(x, norm, w, conv, u, z, rows, k, eps);
+  else if (rows <= 4) inward<4>(x, norm, w, conv, u, z, rows, k, eps);
+  else inward<8>(x, norm, w, conv, u, z, rows, k, eps);
+}
+
+// Blocks of whole warps, a warp for each channel of each row, of states of at most WARP * STATES numbers.
+extern "C" __global__ void mamba_step_scan(const float *__restrict__ low, const float *__restrict__ w_dt,
+                                           const float *__restrict__ bias, const float *__restrict__ a_log,
+                                           const float *__restrict__ d, const float *__restrict__ u,
+                                           const float *__restrict__ z, const float *__restrict__ h,
+                                           float *__restrict__ y, float *__restrict__ next, int rows, int c, int rank,
+                                           int n) {
+  const long long at = warp(), row = at / c;
+  const int channel = int(at % c), lane = threadIdx.x % WARP;
+  if (row >= rows) return;
+  low += row * (rank + 2LL * n);
+  const float own_u = u[at], own_z = z[at];
+  float raw = 0.0f;
+  for (int i = lane; i < rank; i += WARP) raw += w_dt[channel * (long long)rank + i] * low[i];
+  // On its way meanwhile; 0 where there is none.
+  float rate[STATES] = {}, before[STATES] = {}, in[STATES] = {}, read[STATES] = {};
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    const int i = lane + WARP * s;
+    if (i >= n) continue;
+    rate[s] = a_log[channel * (long long)n + i];
+    before[s] = h[at * n + i];
+    in[s] = low[rank + i];
+    read[s] = low[rank + n + i];
+  }
+  const float dt = softplus(sum_of_lanes(raw) + bias[channel]);
+  float out = 0.0f;
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    const float now = expf(dt * -expf(rate[s])) * before[s] + dt * own_u * in[s];
+    if (lane + WARP * s < n) next[at * n + lane + WARP * s] = now;
+    out += now * read[s];
+  }
+  out = sum_of_lanes(out) + d[channel] * own_u;
+  if (lane == 0) y[at] = out * silu(own_z);
+}
