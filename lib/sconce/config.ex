@@ -72,7 +72,9 @@ defmodule Sconce.Config do
     SCONCE_FEATURES: "cargo features, comma-separated",
     SCONCE_TARGET_DIR: "cargo's target folder",
     SCONCE_REPLAYS: "a folder of real games, for tests",
-    SCONCE_PEERS: "a folder of peers, for benchmarks"
+    SCONCE_PEERS: "a folder of peers, for benchmarks",
+    SCONCE_EMULATED_CARDS: "how many cards the emulated one is, 1 by default",
+    SCONCE_EMULATED_CARD_MB: "the memory of all of them, in MiB, 4096 by default"
   ]
 
   @no_grab "memory is taken when it is needed, and given back"

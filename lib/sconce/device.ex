@@ -91,8 +91,8 @@ defmodule Sconce.Device do
   end
 
   def resolve(other, details) do
-    Options.known!(other, @kinds, "device")
-    {:error, refused(%{reason: "#{other} is not part of Sconce"}, details)}
+    [device: kind] = Options.validate!([device: other], device: [type: {:in, @kinds}])
+    {:error, refused(%{reason: "#{kind} is not part of Sconce"}, details)}
   end
 
   # Whoever goes on to the card takes no more of it than is allowed now.
@@ -110,7 +110,8 @@ defmodule Sconce.Device do
 
     if indices == [] or indices != Enum.uniq(indices) or not Enum.all?(indices, card?) do
       raise ArgumentError,
-            "device: expected cards by their numbers, each of them once, got: #{inspect(indices)}"
+            "device: expected cards by their numbers from 0 to 65535, each of them once, got: " <>
+              inspect(indices)
     end
 
     indices
@@ -145,6 +146,13 @@ defmodule Sconce.Device do
 
     [device: [type: {:or, [run_type(), nil]}, default: nil, doc: doc]]
   end
+
+  @doc false
+  # Of a run that cannot go on where it was: it may on a CPU.
+  def elsewhere(%Error{kind: :unavailable, details: %{what: "cuda" <> _, cause: _}} = error),
+    do: %{error | details: refused(error.details, %{what: error.details.what}).details}
+
+  def elsewhere(error), do: error
 
   @doc false
   # Whether they are one, whoever chose it.

@@ -6,6 +6,11 @@ defmodule Sconce.Figures do
   @spec grouped(integer) :: String.t()
   def grouped(n), do: n |> Integer.to_string() |> String.replace(~r/\B(?=(\d{3})+$)/, ",")
 
+  @doc "So many of a noun: 1 window, 12 windows."
+  @spec counted(integer, String.t()) :: String.t()
+  def counted(1, noun), do: "1 #{noun}"
+  def counted(n, noun), do: "#{grouped(n)} #{noun}s"
+
   @doc "Bytes with a unit, as in 37.6 MB."
   @spec size(number) :: String.t()
   def size(bytes) when bytes < 1000, do: "#{round(bytes)} B"

@@ -157,8 +157,15 @@ defmodule Sconce.Policy do
   defp place(ref, device), do: move(ref, device)
 
   defp move(ref, device) do
-    with {:ok, ref} <- Call.run(&Native.policy_on(ref, &1, to_string(device))),
-         do: wrap(ref, device)
+    with {:ok, ref} <- moved(ref, to_string(device)), do: wrap(ref, device)
+  end
+
+  # What fills the card may be policies that this process has let go of, and still holds.
+  defp moved(ref, device) do
+    with {:error, %Error{kind: :out_of_memory}} <- Call.run(&Native.policy_on(ref, &1, device)) do
+      :erlang.garbage_collect()
+      Call.run(&Native.policy_on(ref, &1, device))
+    end
   end
 
   @doc """

@@ -592,7 +592,13 @@ defmodule Sconce.Serving do
     }
   end
 
+  # The weights before, which may be a card's, would stay until this process has other garbage.
   @impl true
+  def handle_continue(:forget, state) do
+    :erlang.garbage_collect()
+    {:noreply, state}
+  end
+
   def handle_continue(:telemetry, state) do
     telemetry? = Events.telemetry?()
     if telemetry?, do: later(state)
@@ -611,7 +617,7 @@ defmodule Sconce.Serving do
       serving = new(serving.ref, options, info)
       Registry.update_value(@registry, self(), fn _before -> serving end)
       tell(state, :swap, %{})
-      {:reply, :ok, %{state | serving: serving, options: options}}
+      {:reply, :ok, %{state | serving: serving, options: options}, {:continue, :forget}}
     else
       error -> {:reply, error, state}
     end

@@ -546,6 +546,7 @@ defmodule Sconce.Trainer do
   end
 
   defp finish(state, result) do
+    result = with {:error, error} <- result, do: {:error, Device.elsewhere(error)}
     for from <- state.waiting, do: GenServer.reply(from, result)
     state = publish(state, %{event: :done, result: result})
     # Without the task's handle nothing native is held any more.

@@ -52,7 +52,9 @@ defmodule Mix.Tasks.Sconce.Doctor do
     info = native_info()
     Enum.each(sections(native, info), &print_section/1)
 
-    case Enum.reject([{"missing", missing(native)}, {"wrong", wrong()}], &match?({_, []}, &1)) do
+    wrong = wrong() ++ wrong_build() ++ wrong_device(native)
+
+    case Enum.reject([{"missing", missing(native)}, {"wrong", wrong}], &match?({_, []}, &1)) do
       [] ->
         Mix.shell().info("\nNothing is missing.")
 
@@ -150,6 +152,26 @@ defmodule Mix.Tasks.Sconce.Doctor do
     for setting <- Config.wrong(),
         do: {Config.source_text(setting.source), Config.wrong_value(setting)}
   end
+
+  defp wrong_build do
+    known = ["", "0", "false", "1", "true", "flash-attn"]
+    value = System.get_env("SCONCE_CUDA", "")
+    if value in known, do: [], else: [{"SCONCE_CUDA", "expected 1 or flash-attn, got: #{value}"}]
+  end
+
+  # A device that is said to be used and cannot be.
+  defp wrong_device({:error, _reason}), do: []
+
+  defp wrong_device(:ok) do
+    setting = Enum.find(Config.shown(), &(&1.name == :device))
+
+    case !setting[:wrong] && Sconce.Device.resolve(nil) do
+      {:error, error} -> [{Config.source_text(setting.source), reason(error.details)}]
+      _usable -> []
+    end
+  end
+
+  defp reason(%{reason: reason, mend: mend}), do: "#{reason} (to mend it: #{mend})"
 
   defp ignored do
     case for({name, value, why} <- Config.ignored(), do: {name, "#{value} (#{why})"}) do

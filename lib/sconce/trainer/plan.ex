@@ -98,6 +98,8 @@ defmodule Sconce.Trainer.Plan do
   defp title(plan) do
     batches = if plan.accumulation_steps > 1, do: " x #{plan.accumulation_steps}", else: ""
     threads = if plan.threads == 1, do: "1 thread", else: "#{plan.threads} threads"
+    # Also of a run on a card.
+    threads = "#{threads} of the CPU"
 
     [
       Report.title(plan.spec, plan.num_weights),

@@ -268,7 +268,7 @@ defmodule Sconce.Trainer.Progress do
 
   defp short(%{micro_batch: windows, bytes: bytes, memory_limit: limit}) do
     took = if bytes, do: " (#{Figures.size(bytes)}#{of(limit)})", else: ""
-    "too little memory#{took}: #{Figures.grouped(windows)} windows of a batch at a time"
+    "too little memory#{took}: #{Figures.counted(windows, "window")} of a batch at a time"
   end
 
   defp of(nil), do: ""

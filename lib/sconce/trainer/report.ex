@@ -66,7 +66,7 @@ defmodule Sconce.Trainer.Report do
   defp device(_cpu), do: ""
 
   defp parts(%{micro_batch: windows, options: %{batch_size: batch}}) when windows < batch,
-    do: "\nto keep within the memory, #{windows} windows of a batch at a time"
+    do: "\nto keep within the memory, #{Figures.counted(windows, "window")} of a batch at a time"
 
   defp parts(_whole), do: ""
 

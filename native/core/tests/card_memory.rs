@@ -132,7 +132,7 @@ fn a_full_card_is_an_error_with_its_numbers_and_goes_on() {
     assert_eq!(what, "a loaf on cuda:0");
     let details = error.details();
     assert_eq!(details["memory"]["weights"], 0);
-    assert_eq!(details["mend"], "a smaller batch_size");
+    assert_eq!(details["mend"], "a smaller policy, or fewer games at a time");
     drop((device, other));
     device::leave(free, ());
     until(|memory| memory.taken() == 0);

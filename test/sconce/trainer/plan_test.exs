@@ -115,7 +115,7 @@ defmodule Sconce.Trainer.PlanTest do
     test "says a thread as one, and seconds as they are read" do
       plan = %{plan!(spec(:mlp), threads: 1, steps: 10_000) | seconds: 3725.0, step_seconds: 0.01}
       # What is set is the machine's, for all that runs.
-      assert Plan.text(%{plan | threads: 1}) =~ "frames, 1 thread, f32\n"
+      assert Plan.text(%{plan | threads: 1}) =~ "frames, 1 thread of the CPU, f32\n"
       assert Plan.summary(plan) =~ "10.0 ms a step · 1:02:05 in all"
     end
   end
@@ -145,7 +145,7 @@ defmodule Sconce.Trainer.PlanTest do
         assert %{precision: ^used} =
                  plan = plan!(spec(:gru), Keyword.drop(opts, [:initial, :max]) ++ more)
 
-        assert to_string(plan) =~ ~r/frames, \d threads?, #{used}$/m
+        assert to_string(plan) =~ ~r/frames, \d threads? of the CPU, #{used}$/m
         {:ok, tuning} = Trainer.tune(spec(:gru), opts ++ more)
         assert tuning.precision == used
         assert to_string(tuning) =~ "windows of 8 · #{used}\n"

@@ -59,6 +59,9 @@ pub struct Memory {
     pub cached: u64,
     /// Other programs', other libraries' of this one, and what CUDA itself keeps.
     pub others: u64,
+    /// Whether a run is under way there.
+    #[serde(skip)]
+    pub runs: bool,
 }
 
 impl Memory {
@@ -72,7 +75,7 @@ impl Memory {
         let activations = used.saturating_sub(kept.total());
         let cached = reserved.saturating_sub(used);
         let others = free.map_or(0, |free| total.saturating_sub(free + reserved));
-        Memory { total, free, budget, kept, activations, cached, others }
+        Memory { total, free, budget, kept, activations, cached, others, runs: false }
     }
 
     /// What this process's tensors take, in use or not.
@@ -84,11 +87,11 @@ impl Memory {
     pub fn remedies(&self) -> Vec<&'static str> {
         let among = |part: u64, of: u64| part > of / 10;
         // Runs give back by themselves what is cached.
-        let runs = self.kept.optimiser + self.kept.loader > 0;
+        let runs = self.runs;
         let bound =
             self.budget.is_some_and(|budget| self.free.is_some_and(|free| free > budget / 10));
         let found: Vec<_> = [
-            ("a smaller batch_size", runs || among(self.activations, self.taken())),
+            ("a smaller batch_size or window_size", runs),
             ("a larger memory_fraction or memory_budget", bound),
             ("end others on the card (Sconce.GPU.processes/1)", among(self.others, self.total)),
             ("close sessions", among(self.kept.sessions, self.taken())),
@@ -97,7 +100,7 @@ impl Memory {
         .into_iter()
         .filter_map(|(remedy, helps)| helps.then_some(remedy))
         .collect();
-        if found.is_empty() { vec!["a smaller batch_size or policy"] } else { found }
+        if found.is_empty() { vec!["a smaller policy, or fewer games at a time"] } else { found }
     }
 }
 
@@ -159,20 +162,20 @@ mod tests {
 
     #[test]
     fn remedies_are_those_of_what_takes_the_room() {
-        let (none, batch) = (Kept::default(), "a smaller batch_size");
+        let none = Kept::default();
         let names = |memory: Memory| memory.remedies().join("; ");
-        assert_eq!(names(memory(0, None, none, 80 * GB, 80 * GB)), batch);
-        let policy = Kept { weights: 79 * GB, ..none };
-        let large = names(memory(GB, None, policy, 79 * GB, 79 * GB));
-        assert_eq!(large, "a smaller batch_size or policy");
-        let run = Kept { weights: 20 * GB, optimiser: 20 * GB, ..none };
-        assert_eq!(names(memory(0, None, run, 40 * GB, 80 * GB)), batch);
-        let bound = names(memory(40 * GB, Some(40 * GB), none, 40 * GB, 40 * GB));
-        assert_eq!(bound, format!("{batch}; a larger memory_fraction or memory_budget"));
+        let full = memory(0, None, none, 80 * GB, 80 * GB);
+        assert_eq!(names(full.clone()), "a smaller policy, or fewer games at a time");
+        let in_a_run = |memory: Memory| names(Memory { runs: true, ..memory });
+        let batch = "a smaller batch_size or window_size";
+        assert_eq!(in_a_run(full), batch);
+        let bound = memory(40 * GB, Some(40 * GB), none, 40 * GB, 40 * GB);
+        assert_eq!(names(bound.clone()), "a larger memory_fraction or memory_budget");
+        assert!(in_a_run(bound).starts_with(batch));
         let others = names(memory(0, None, none, 20 * GB, 20 * GB));
-        assert_eq!(others, format!("{batch}; end others on the card (Sconce.GPU.processes/1)"));
-        let full = Kept { sessions: 30 * GB, ..none };
-        let own = names(memory(0, None, full, 60 * GB, 80 * GB));
-        assert_eq!(own, format!("{batch}; close sessions; Sconce.GPU.release/1"));
+        assert_eq!(others, "end others on the card (Sconce.GPU.processes/1)");
+        let full = memory(0, None, Kept { sessions: 30 * GB, ..none }, 60 * GB, 80 * GB);
+        assert_eq!(names(full.clone()), "close sessions; Sconce.GPU.release/1");
+        assert_eq!(in_a_run(full), format!("{batch}; close sessions"));
     }
 }

@@ -272,7 +272,8 @@ impl Card {
             Some(pool) => (pool.budget(), [pool.used().w()?, pool.reserved().w()?]),
             None => (None, [kept.total(); 2]),
         };
-        Ok(Memory::of_pool((total as u64, Some(free as u64)), budget, kept, bytes))
+        let memory = Memory::of_pool((total as u64, Some(free as u64)), budget, kept, bytes);
+        Ok(Memory { runs: self.caching.load(Ordering::Acquire) > 0, ..memory })
     }
 
     /// Waits for all work of ours. A stream whose work is kept as a graph has none.
@@ -374,6 +375,7 @@ pub fn memory(ordinal: usize) -> Result<Memory> {
 /// `NoDevice` for one on which policies do not run.
 pub fn release(ordinal: usize) -> Result<u64> {
     super::super::check(&[ordinal])?;
+    wait_for_leaving();
     match opened(|card| card.ordinal == ordinal) {
         Some(card) => Ok(card.release()?),
         None => Ok(0),
@@ -388,7 +390,9 @@ pub fn settle() {
 
 /// [`release`], of the card of a device, if it is one.
 pub fn shrink(device: &Device) -> u64 {
-    of_device(device).map_or(0, |card| card.release().unwrap_or(0))
+    let Some(card) = of_device(device) else { return 0 };
+    wait_for_leaving();
+    card.release().unwrap_or(0)
 }
 
 /// Has what this thread asks of the driver from now on be of the card of a device: much of it is told in no other way,
@@ -472,10 +476,22 @@ impl Drop for Caching {
 
 type Leaving = Box<dyn FnOnce() + Send>;
 
+static THREAD: OnceLock<Option<Sender<Leaving>>> = OnceLock::new();
+
+/// Waits for all that is leaving.
+fn wait_for_leaving() {
+    if let Some(Some(thread)) = THREAD.get() {
+        let (last, gone) = channel::<()>();
+        let last: Leaving = Box::new(move || drop(last));
+        if thread.send(last).is_ok() {
+            let _ = gone.recv();
+        }
+    }
+}
+
 /// Drops what is on a device where that may take its time: on a card freeing waits for the driver, and the end of a
 /// stream and of its libraries for the card. What that leaves free goes back to the driver.
 pub fn leave<T: Send + 'static>(device: Device, gone: T) {
-    static THREAD: OnceLock<Option<Sender<Leaving>>> = OnceLock::new();
     let Some(card) = of_device(&device) else { return drop(gone) };
     let leaving: Leaving = Box::new(move || {
         // Without it the driver would not know which card is meant.
