@@ -138,6 +138,24 @@ defmodule Sconce.CardTest do
     :ok = Serving.swap(serving, here)
   end
 
+  test "weights that are swapped leave the card, whoever brought them" do
+    here = policy!({:mlp, hidden_sizes: [256, 256]})
+    {:ok, info} = Policy.info(here)
+    path = Path.join(tmp_dir!("swap"), "weights.safetensors")
+    :ok = Policy.save(here, path)
+    serving = start_supervised!({Serving, policy: here, device: :cuda})
+
+    for weights <- List.duplicate(here, 6) ++ List.duplicate(path, 6) do
+      assert :ok == Task.await(Task.async(fn -> Serving.swap(serving, weights) end))
+    end
+
+    # Whoever is still leaving is waited for.
+    :ok = Serving.swap(serving, here)
+    {:ok, _bytes} = Sconce.GPU.release()
+    {:ok, %{weights: bytes}} = Sconce.GPU.ledger()
+    assert bytes <= 2 * 4 * info.num_weights
+  end
+
   test "what only a CPU has is refused by its name" do
     there = policy!(hd(@backbones), device: :cuda)
     assert {:error, %Error{kind: :unavailable}} = Session.open(there, lane: :inline)

@@ -32,7 +32,11 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
 
   test "it says where settings come from, and what is set without effect" do
     env = [{"MIX_ENV", "test"}, {"EXLA_TARGET", "cuda"}, {"SCONCE_THREADS", "2"}]
-    assert {output, 0} = mix(["sconce.doctor"], File.cwd!(), env ++ [{"XLA_FLAGS", "--fast"}])
+    {output, status} = mix(["sconce.doctor"], File.cwd!(), env ++ [{"XLA_FLAGS", "--fast"}])
+    # A device that is said to be used and cannot be is wrong.
+    usable = Sconce.GPU.available?()
+    assert status == if(usable, do: 0, else: 1)
+    assert usable or output =~ ~r/wrong\n  EXLA_TARGET +.* \(to mend it: .*device: :cpu\)/
     assert output =~ ~r/device +:cuda \(EXLA_TARGET\)/
     assert output =~ ~r/threads +2 \(SCONCE_THREADS\)/
     assert output =~ ~r/preset +nil \(default\)/
@@ -45,6 +49,11 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
     assert output =~ ~r/wrong\n  SCONCE_DEVICE +device cannot be "cud", did you mean cuda\?/
     assert output =~ ~r/  EXPHIL_GPU +device cannot be "no", expected 0 or 1/
     assert output =~ ~r/  SCONCE_PRESET +preset cannot be "quik", did you mean quick\?/
+  end
+
+  test "a build that nobody can ask for is told, not tried" do
+    assert {output, 1} = mix(["sconce.doctor"], File.cwd!(), [{"SCONCE_CUDA", "yes"}])
+    assert output =~ ~r/wrong\n  SCONCE_CUDA +expected 1 or flash-attn, got: yes/
   end
 
   test "it checks a corpus to the last byte" do
