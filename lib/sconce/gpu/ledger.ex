@@ -32,7 +32,8 @@ defmodule Sconce.GPU.Ledger do
 
   Nothing is taken before it is needed. What is freed beside policies and sessions goes back to the driver but for
   256 MiB; while a run is under way all of it is kept for the next step; and once nothing of this VM is on the card,
-  nothing is kept but the context and the libraries. A policy leaves the card when no process has it any more, a
+  nothing is kept but the context, the libraries, and a few KB of how recorded work
+  read its operands. A policy leaves the card when no process has it any more, a
   session with its owner, a run with its process.
 
   ## How much
