@@ -478,8 +478,11 @@ type Leaving = Box<dyn FnOnce() + Send>;
 
 static THREAD: OnceLock<Option<Sender<Leaving>>> = OnceLock::new();
 
-/// Waits for all that is leaving.
+/// Waits for all that is leaving, unless this thread has what that may wait for.
 fn wait_for_leaving() {
+    if HELD.get() != 0 {
+        return;
+    }
     if let Some(Some(thread)) = THREAD.get() {
         let (last, gone) = channel::<()>();
         let last: Leaving = Box::new(move || drop(last));
