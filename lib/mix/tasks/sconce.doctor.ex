@@ -164,11 +164,14 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   defp wrong_device(:ok) do
     setting = Enum.find(Config.shown(), &(&1.name == :device))
+    told = if Config.wrong() == [], do: Sconce.Device.resolve(nil)
 
-    case !setting[:wrong] && Sconce.Device.resolve(nil) do
+    case told do
       {:error, error} -> [{Config.source_text(setting.source), reason(error.details)}]
       _usable -> []
     end
+  rescue
+    wrong in ArgumentError -> [{"device", Exception.message(wrong)}]
   end
 
   defp reason(%{reason: reason, mend: mend}), do: "#{reason} (to mend it: #{mend})"

@@ -134,9 +134,10 @@ impl Policy {
         let all = || self.weights.iter().map(moved).collect::<Result<_>>();
         let weights = all().or_else(|error| {
             // What is kept there for later work may be the room that it needs.
-            if error.kind() != Kind::OutOfMemory || device::shrink(device) == 0 {
+            if error.kind() != Kind::OutOfMemory {
                 return Err(error);
             }
+            device::shrink(device);
             all()
         });
         let bytes = size_of::<f32>() * self.num_weights();

@@ -325,8 +325,8 @@ impl Scorer<'_> {
             let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
             let (logits, next) =
                 self.policy.forward(&frames, Some(&labels), &state, &Context::default())?;
-            state = next.detach();
             metrics.add(&tensor::to_vec(&logits)?, &labels, &before)?;
+            state = next.detach();
             step(ts.len())
         })
     }

@@ -164,7 +164,14 @@ impl Card {
 
     /// One that nobody owns any more.
     fn free(&self) -> candle_core::Result<Option<CudaDevice>> {
-        let taken = lock(&self.streams).extract_if(.., |one| one.is_free()).next();
+        let taken = {
+            let mut streams = lock(&self.streams);
+            let free = |(_, one): &(usize, &Owned)| one.is_free();
+            let free = streams.iter().enumerate().filter(free);
+            // One that is ready, if there is one.
+            let at = free.max_by_key(|(_, one)| one.workspace.is_some()).map(|(at, _)| at);
+            at.map(|at| streams.swap_remove(at))
+        };
         let Some(mut one) = taken else { return Ok(None) };
         let device = one.device.clone();
         // What went wrong in the end is not its next owner's.
@@ -219,6 +226,7 @@ impl Card {
     fn retire(&self) {
         let mut free: Vec<Owned> =
             lock(&self.streams).extract_if(.., |one| one.is_free()).collect();
+        free.sort_by_key(|one| one.workspace.is_some());
         let Some(one) = free.pop() else { return };
         let _ = one.device.cuda_stream().synchronize();
         if !free.is_empty() {

@@ -74,7 +74,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Unwritten ones.
+    /// So many, to be written.
     pub fn zeros(rows: usize, num_labels: usize, beside: &Tensor) -> Result<Self> {
         let of = |width: usize| Tensor::zeros((rows, width), DType::U32, beside.device());
         Ok(Rows { previous: of(num_labels)?, given: of(num_labels)?, draws: of(DRAW)? })

@@ -302,7 +302,9 @@ proptest! {
         (from, count) in (0usize..300, 1usize..20),
         accumulate: bool,
     ) {
-        prop_assume!(level() == Level::Avx512);
+        if level() != Level::Avx512 {
+            return Ok(());
+        }
         let b = Matrix::new(k, n, FORMS[b], 0.71);
         let a = Matrix::new(m, k, FORMS[a], 0.37);
         let rows = from % m..(from % m + count).min(m);
