@@ -10,6 +10,11 @@ defmodule Sconce.Corpus do
       default: nil,
       doc: "Threads that read; `nil` takes one for each processor."
     ],
+    retry: [
+      type: :boolean,
+      default: false,
+      doc: "Reads also the replays that two imports died of, see below."
+    ],
     progress: [
       type: {:or, [{:fun, 1}, :auto, false]},
       default: :auto,
@@ -77,20 +82,22 @@ defmodule Sconce.Corpus do
 
   @typedoc """
   What an import did: games `added`, `known` from before, `adopted` from an import that was killed;
-  `skipped` files with `reason` and `detail`; `frames`, `bytes` and `other_ids` of the added games.
+  `skipped` files with `reason` and `detail`; `interrupted` replays, which were being read when an earlier
+  import died; `frames`, `bytes` and `other_ids` of the added games.
   """
   @type report :: %{
           added: non_neg_integer,
           known: non_neg_integer,
           adopted: non_neg_integer,
           skipped: [%{file: Path.t(), reason: reason, detail: String.t()}],
+          interrupted: [%{file: String.t(), digest: String.t(), deaths: pos_integer}],
           frames: non_neg_integer,
           bytes: non_neg_integer,
           other_ids: map,
           seconds: float
         }
 
-  @reasons ~w(corrupt truncated not_two_players too_short duplicate unreadable)a
+  @reasons ~w(corrupt truncated not_two_players too_short duplicate unreadable fatal)a
   @type reason :: unquote(Enum.reduce(@reasons, &{:|, [], [&1, &2]}))
   @reason_names Map.new(@reasons, &{Atom.to_string(&1), &1})
 
@@ -140,6 +147,10 @@ defmodule Sconce.Corpus do
   finds there is read and hashed; a folder `:into` that holds other things than a corpus is one of kind
   `:mismatch`.
 
+  The file `journal` in the folder names the replays that are being read. Where an import dies with its VM,
+  the next one reads these last and one at a time, so that a second death has one cause, and reports them as
+  `interrupted`. A replay that was being read at two deaths is skipped as `:fatal`, unless `:retry` is set.
+
   #{Options.docs(@import)}
   """
   @spec import(Path.t() | [Path.t()], keyword) :: {:ok, t} | {:error, Error.t()}
@@ -147,7 +158,12 @@ defmodule Sconce.Corpus do
     opts = Options.validate!(opts, @import)
     paths = paths |> List.wrap() |> Enum.map(&(&1 |> Options.path!() |> Path.expand()))
     into = Path.expand(opts[:into])
-    options = %{min_frames: opts[:min_frames], threads: opts[:threads] || 0}
+    options = %{
+      min_frames: opts[:min_frames],
+      threads: opts[:threads] || 0,
+      retry: opts[:retry]
+    }
+
     start = &Native.corpus_import(&1, paths, into, options)
 
     with {:ok, report} <- Call.run(start, teller(opts[:progress])),

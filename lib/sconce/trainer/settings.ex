@@ -440,8 +440,9 @@ defmodule Sconce.Trainer.Settings do
     own = Options.validate!(own, said(@run, [:out]))
 
     with {:ok, record} <- record(own[:out]),
-         {:ok, corpus} <- corpus(own[:corpus] || record.corpus, own[:out]) do
-      {:ok, {folder(corpus), respecified(Spec.from_native(record.spec), own[:spec], spec)}}
+         {:ok, corpus} <- corpus(own[:corpus] || record.corpus, own[:out]),
+         {:ok, recorded} <- recorded(record.spec, own[:out]) do
+      {:ok, {folder(corpus), respecified(recorded, own[:spec], spec)}}
     end
     |> settings(Keyword.put_new(own, :device, :as_before), preset, said(@loss, []))
   end
@@ -470,6 +471,18 @@ defmodule Sconce.Trainer.Settings do
       mend = "start one with corpus: DIR and without resume: true"
       {:error, %{error | details: Map.put(error.details, :mend, mend)}}
     end
+  end
+
+  # The native side has checked each size. A Spec whose sizes do not fit each other is no caller's mistake, but
+  # a record that somebody changed.
+  defp recorded(native, out) do
+    spec = Spec.from_native(native)
+    Spec.new(Spec.to_options(spec))
+    {:ok, spec}
+  rescue
+    error in ArgumentError ->
+      details = %{what: Path.join(out, "run.json"), reason: Exception.message(error)}
+      {:error, %Error{kind: :corrupt, op: :train, details: details}}
   end
 
   defp corpus(nil, out) do

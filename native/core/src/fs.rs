@@ -46,6 +46,11 @@ pub fn append(path: &Path) -> Result<File> {
     open_regular(path, OpenOptions::new().append(true).create(true)).map(|(file, _)| file)
 }
 
+/// Opens a file that is there, to write over parts of it.
+pub fn open_to_write(path: &Path) -> Result<File> {
+    open_regular(path, OpenOptions::new().write(true)).map(|(file, _)| file)
+}
+
 impl Regular {
     pub fn path(&self) -> &Path {
         &self.path
@@ -151,18 +156,20 @@ pub fn link_atomic(from: &Path, to: &Path) -> Result<()> {
     drop(file);
     let linked = fs::remove_file(&partial).and_then(|()| fs::hard_link(from, &partial));
     let there = linked.or_else(|_| copy(from, &partial));
-    let renamed = there.and_then(|()| fs::rename(&partial, to));
-    // Two names of one file are not renamed into each other: then, too, it is left over.
+    let renamed = there.and_then(|()| fs::rename(&partial, to).map_err(Error::io(to)));
+    // Renaming a file to another name of the same file leaves both: the partial one is removed then, too.
     let _ = fs::remove_file(&partial);
-    renamed.map_err(Error::io(to))?;
+    renamed?;
     sync_folder(to)
 }
 
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    let from = open(from).map_err(|e| io::Error::other(e.to_string()))?;
-    let mut to = File::create(to)?;
-    io::copy(&mut from.file().take(from.length()), &mut to)?;
-    to.sync_all()
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let from = open(from)?;
+    let copied = File::create(to).and_then(|mut to| {
+        io::copy(&mut from.file().take(from.length()), &mut to)?;
+        to.sync_all()
+    });
+    copied.map_err(Error::io(to))
 }
 
 /// Takes the lock of a folder, which lasts until the returned file is dropped; a process that dies

@@ -1,4 +1,5 @@
 //! What a file of a policy is when its bytes are not those that were written.
+#![allow(clippy::disallowed_methods)]
 
 use std::path::Path;
 

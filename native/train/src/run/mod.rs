@@ -19,11 +19,11 @@ use std::time::Instant;
 
 use sconce_core::checkpoint::{Optimiser, Snapshot};
 use sconce_core::device::{self, Caching, Devices};
-use sconce_core::{Error, Policy, Result, Spec, pool};
+use sconce_core::{Error, Policy, Result, Spec, fs, pool};
 use sconce_data::{Corpus, View};
 use serde_json::{Value, json};
 
-use self::folder::{Folder, Keep, Kind};
+use self::folder::{Folder, Keep, Kind, MAX_REPORT};
 use self::games::{digest, first_policy, sides};
 use self::progress::Progress;
 pub use self::resume::Record;
@@ -48,10 +48,13 @@ use crate::teacher::Teacher;
 /// The report that a run left in its folder.
 pub fn read_report(out: &Path) -> Result<RunReport> {
     let path = Folder::new(out).report();
-    let text = std::fs::read(&path).map_err(Error::io(&path))?;
+    let text = fs::read(&path, MAX_REPORT)?;
     let again = "going on with the run (resume: true) writes it anew";
     let reason = |e| format!("cut short or damaged ({e}); {again}");
-    serde_json::from_slice(&text).map_err(|e| Error::corrupt(path.display().to_string(), reason(e)))
+    let report: RunReport = serde_json::from_slice(&text)
+        .map_err(|e| Error::corrupt(path.display().to_string(), reason(e)))?;
+    report.spec.validate()?;
+    Ok(report)
 }
 
 /// What the gradients looked like whenever a run was asked to look, from its folder.
