@@ -158,6 +158,7 @@ defmodule Sconce.Corpus do
     opts = Options.validate!(opts, @import)
     paths = paths |> List.wrap() |> Enum.map(&(&1 |> Options.path!() |> Path.expand()))
     into = Path.expand(opts[:into])
+
     options = %{
       min_frames: opts[:min_frames],
       threads: opts[:threads] || 0,

@@ -352,9 +352,9 @@ impl Job<'_> {
     /// Lists the games; where there is none among these files, and was none before, no corpus is left.
     fn close(&self) -> Result<()> {
         let state = lock(&self.state);
-        let noted = self.journal.close(|digest| {
-            state.cleared.contains(digest) || state.known.contains(digest)
-        });
+        let noted = self
+            .journal
+            .close(|digest| state.cleared.contains(digest) || state.known.contains(digest));
         let games = &lock(&self.ledger).games;
         self.list_all(games).and(noted)
     }

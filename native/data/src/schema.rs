@@ -25,7 +25,9 @@ const MAX_PLAYERS: usize = 8;
 pub(crate) const MAX_FRAMES: usize = 1 << 31;
 
 /// Reads a list of at most `N` entries, and takes no memory for one that is longer.
-pub(crate) fn at_most<'de, D, T, const N: usize>(deserializer: D) -> std::result::Result<Vec<T>, D::Error>
+pub(crate) fn at_most<'de, D, T, const N: usize>(
+    deserializer: D,
+) -> std::result::Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,

@@ -96,8 +96,7 @@ fn what_is_no_replay_stops_no_import() {
     let report = run(slice::from_ref(&folder), &into).unwrap();
     let unreadable = |name: &str| (name.to_string(), Reason::Unreadable);
     let hole = ("hole.slp".to_string(), Reason::Corrupt);
-    let expected =
-        [hole, unreadable("pipe.slp"), unreadable("socket.slp"), unreadable("zero.slp")];
+    let expected = [hole, unreadable("pipe.slp"), unreadable("socket.slp"), unreadable("zero.slp")];
     assert_eq!(reasons(&report), expected);
     assert!(report.skipped[0].detail.contains("9663676416 bytes"), "{report:?}");
     assert_eq!(report.skipped[1].detail, "a named pipe, not a regular file");

@@ -508,7 +508,8 @@ impl TrainOptions {
 impl EvalOptions {
     pub(crate) fn validate(&self) -> Result<()> {
         let many = f64::from(u32::MAX);
-        at_least("window_size", self.window_size as f64, 1.0, many)?;
+        // One that is not said is the checkpoint's.
+        at_least("window_size", self.window_size as f64, 1.0, MAX_FRAMES as f64)?;
         at_least("stride", self.stride as f64, 1.0, many)?;
         at_least("frame_delay", self.frame_delay as f64, 0.0, MAX_DELAY as f64)
     }

@@ -7,7 +7,6 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use sconce_core::backbone::{Context, State};
