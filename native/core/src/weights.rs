@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 
+use crate::memory;
 use crate::ops::matmul::{MANY, Operand, Packed, View};
 use crate::ops::{composed, tensor};
 use crate::rng::Rng;
@@ -144,7 +145,7 @@ impl Weight {
         }
         let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
         let Gradient { values, filled, .. } = &mut *gradient;
-        values.resize(self.tensor.elem_count(), 0.0);
+        memory::resize(values, self.tensor.elem_count());
         add(values, *filled);
         *filled = true;
     }
@@ -199,7 +200,7 @@ impl Weight {
             });
         }
         let gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
-        let values = if gradient.filled { gradient.values.clone() } else { vec![0.0; n] };
+        let values = if gradient.filled { gradient.values.clone() } else { memory::zeros(n) };
         Ok(tensor::tensor(values, n)?)
     }
 
@@ -339,7 +340,7 @@ impl Builder {
         let total = self.total.get().saturating_add(count);
         if total > MAX_NUMBERS {
             let bytes = (total as u64).saturating_mul(4);
-            return Err(Error::OutOfMemory { what: format!("weights up to {name}"), bytes });
+            return Err(Error::out_of_memory(format!("weights up to {name}"), bytes));
         }
         self.total.set(total);
         Ok(())

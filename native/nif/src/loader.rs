@@ -113,8 +113,8 @@ impl StreamOptions {
         };
         let bytes = reader.bytes(self.batch_size, self.sampler.window);
         if bytes > MAX_BYTES {
-            let what = "a batch (batch_size x window_size x numbers of a frame)".into();
-            return Err(Error::OutOfMemory { what, bytes });
+            let what = "a batch (batch_size x window_size x numbers of a frame)";
+            return Err(Error::out_of_memory(what, bytes));
         }
         Sampler::new(views, reader, self.sampler.clone())
     }

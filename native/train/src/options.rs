@@ -294,10 +294,7 @@ impl TrainOptions {
         if frames > MAX_FRAMES {
             // The gates, projections and gradients of a frame are some tens of kilobytes.
             let bytes = (frames as u64).saturating_mul(32 << 10);
-            return Err(Error::OutOfMemory {
-                what: "a step (batch_size x window_size)".into(),
-                bytes,
-            });
+            return Err(Error::out_of_memory("a step (batch_size x window_size)", bytes));
         }
         at_least("stride", self.stride as f64, 1.0, many)?;
         at_least("truncate_bptt", self.truncate_bptt.unwrap_or(1) as f64, 1.0, many)?;

@@ -13,6 +13,7 @@ use candle_core::{
 
 use super::composed;
 use crate::Error;
+use crate::memory;
 
 /// The numbers of a contiguous CPU f32 storage.
 pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -66,12 +67,12 @@ pub fn moved(tensor: &Tensor, x: &Tensor) -> Result<Tensor> {
 }
 
 pub fn zeros(dims: &[usize]) -> Result<Tensor> {
-    tensor(vec![0.0; dims.iter().product()], dims)
+    tensor(memory::zeros(dims.iter().product()), dims)
 }
 
 /// A tensor's numbers as a vector of their own, whatever its device.
 pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
-    read(t, |s| Ok(s.to_vec()))
+    read(t, |s| Ok(memory::copied(s)))
 }
 
 /// Rows and the width of the last dimension.

@@ -109,7 +109,7 @@ fn rounded<'a>(view: View<'a>, precision: Precision, memory: &'a mut Vec<f32>) -
     }
     let turned = view.column_stride != 1;
     let lines = if turned { view.transposed() } else { view };
-    memory.resize(lines.rows * lines.columns, 0.0);
+    crate::memory::resize(memory, lines.rows * lines.columns);
     for (i, line) in memory.chunks_exact_mut(lines.columns.max(1)).enumerate() {
         precision.round(line, &lines.data[i * lines.row_stride..][..lines.columns]);
     }
