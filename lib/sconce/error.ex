@@ -1,5 +1,5 @@
 defmodule Sconce.Error do
-  alias Sconce.Figures
+  alias Sconce.{Figures, Memory}
   alias Sconce.GPU.Ledger
 
   # The order is that of `Kind::ALL` in native/core/src/error.rs.
@@ -96,6 +96,11 @@ defmodule Sconce.Error do
 
     "#{what} has no room#{asked}: #{ledger}, together #{Figures.size(Ledger.taken(ledger))} of #{of}, " <>
       "#{Figures.size(memory.others)} others', #{Figures.size(memory.free)} free"
+  end
+
+  defp sentence(:out_of_memory, %{what: what, bytes: bytes, available: available, bound: bound}) do
+    "#{what} needs #{Figures.size(bytes)}, and #{Figures.size(available)} are available " <>
+      "(#{Memory.bound(bound)})"
   end
 
   defp sentence(:out_of_memory, %{what: what, bytes: bytes}), do: "#{what} needs #{bytes} bytes"

@@ -32,6 +32,7 @@ defmodule Sconce.Native do
   # System
   def native_info, do: unavailable(:native_info)
   def error_kinds, do: unavailable(:error_kinds)
+  def memory_available, do: unavailable(:memory_available)
 
   # Device
   def device_check(_ordinals), do: unavailable(:device)

@@ -211,7 +211,14 @@ defmodule Sconce.Trainer do
   whose device has no memory left, is made again with half as many windows at a time. The event
   `:out_of_memory` tells it, and the report's `micro_batch`. The update is that of the whole batch up to
   the order of sums; a resumed run keeps to the smaller parts, and so to its bits. Where not even one
-  window fits, the run ends with an error of kind `:out_of_memory`. What is measured is what the
+  window fits, the run ends with an error of kind `:out_of_memory`.
+
+  Without a `:memory_limit` nothing is cut, so that free memory never changes what is computed. A run on a CPU that
+  needs more than is available is refused when it begins, by an error of kind `:out_of_memory` that says what
+  it needs, what is available, and which of three bounds that is: the free memory of the machine (MemAvailable), what
+  the cgroup has left, or the limit of address space (`ulimit -v`) less what is in use. A sixteenth of it stays for
+  the rest of the VM. A buffer that the system refuses later ends the run with the same kind of error, and its
+  last whole step is saved. What is measured is what the
   run's own thread takes: the VM, other runs and the corpus, which is mapped, are not in it. On a card there is no
   `:memory_limit`, as nothing tells what of it is a run's alone: `memory_budget` limits all that the VM has there,
   see `Sconce.GPU.Ledger`.

@@ -266,9 +266,9 @@ defmodule Mix.Tasks.Sconce.Doctor do
   end
 
   defp memory do
-    case {Memory.total(), Memory.free()} do
-      {total, free} when is_integer(total) and is_integer(free) ->
-        "#{gib(total)} GiB, #{gib(free)} GiB available"
+    case {Memory.total(), Memory.available()} do
+      {total, %{bytes: free, bound: bound}} when is_integer(total) ->
+        "#{gib(total)} GiB, #{gib(free)} GiB available (#{Memory.bound(bound)})"
 
       _unknown ->
         "unknown on this system"

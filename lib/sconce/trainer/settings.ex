@@ -268,7 +268,9 @@ defmodule Sconce.Trainer.Settings do
     memory_limit: [
       type: {:or, [nil, :bytes]},
       default: nil,
-      doc: "Bytes that the run may take, as in `\"8GB\"`, see below; `nil` is no limit."
+      doc:
+        "Bytes that the run may take, as in `\"8GB\"`, see below. `nil` cuts no batch: a run for which " <>
+          "less is available than it needs is refused."
     ],
     resume: [
       type: :boolean,

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::digest::sha256;
+use crate::memory;
 use crate::ops::simd::non_finite;
 use crate::ops::tensor::{tensor, to_vec};
 use crate::weights::{Weight, Weights};
@@ -100,7 +101,10 @@ impl Snapshot {
         let weight = |(name, t): (&String, &Weight)| {
             Ok((name.clone(), Numbers { dims: t.dims().to_vec(), values: to_vec(t)? }))
         };
-        let mut tensors = weights.iter().map(weight).collect::<Result<Vec<_>>>()?;
+        let numbers: usize = weights.values().map(|weight| weight.elem_count()).sum();
+        memory::room("a copy of the weights", (size_of::<f32>() * numbers) as u64)?;
+        let mut tensors =
+            memory::caught(|| weights.iter().map(weight).collect::<Result<Vec<_>>>())?;
         tensors.extend(optimiser.into_iter().map(|(name, values)| {
             (format!("{OPTIMISER}{name}"), Numbers { dims: vec![values.len()], values })
         }));
@@ -123,12 +127,21 @@ impl Snapshot {
         let mut tensors: Vec<_> = self.tensors.iter().map(|(name, t)| (name, t)).collect();
         // Tensors of one type stand in the file in the order of their names.
         tensors.sort_by_key(|(name, _)| *name);
+        let bytes: usize = self.tensors.iter().map(|(_, t)| size_of_val(t.values.as_slice())).sum();
+        memory::room("the bytes of a checkpoint", bytes as u64)?;
+        memory::caught(|| self.encoded(&tensors))
+    }
+
+    fn encoded(&self, tensors: &[(&String, &Numbers)]) -> Result<Vec<u8>> {
         let unsigned = signed(&self.manifest, "")?;
         let names = tensors.iter().map(|(name, _)| *name);
         let sha256 = digest(&unsigned, names, tensors.iter().map(|(_, numbers)| numbers.data()));
         let text = signed(&self.manifest, &sha256)?;
         let metadata = Some(HashMap::from([(KEY.to_string(), text)]));
-        safetensors::serialize(tensors, metadata).map_err(|e| Error::corrupt("checkpoint", e))
+        let bytes = tensors.iter().map(|(_, numbers)| numbers.data_len()).sum();
+        memory::granted(bytes);
+        safetensors::serialize(tensors.iter().copied(), metadata)
+            .map_err(|e| Error::corrupt("checkpoint", e))
     }
 
     /// Writes beside `path`, syncs and renames.
@@ -259,8 +272,9 @@ fn read(what: &str, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {
             format!("{:?}", view.dtype()),
         ));
     }
-    let data: Vec<f32> =
-        view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let numbers = view.data().chunks_exact(4);
+    let mut data: Vec<f32> = memory::with_capacity(numbers.len());
+    data.extend(numbers.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
     if let Some(value) = data.iter().find(|v| !v.is_finite()) {
         return Err(Error::NonFinite {
             what: format!("{name} in {what}"),
@@ -272,5 +286,7 @@ fn read(what: &str, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {
 
 /// f32, little-endian.
 pub fn bytes(numbers: &[f32]) -> Vec<u8> {
-    numbers.iter().flat_map(|v| v.to_le_bytes()).collect()
+    let mut bytes = memory::with_capacity(size_of_val(numbers));
+    bytes.extend(numbers.iter().flat_map(|v| v.to_le_bytes()));
+    bytes
 }

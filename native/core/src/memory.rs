@@ -16,8 +16,8 @@ use std::hint::black_box;
 pub use self::available::{Available, Bound, available};
 pub(crate) use self::room::Refused;
 pub use self::room::{
-    WORTH, caught, copied, fits, granted, lack, repeated, resize, room, set_release, with_capacity,
-    zeros,
+    WORTH, caught, copied, fits, granted, lack, repeated, reserve, resize, room, set_release,
+    with_capacity, zeros,
 };
 use crate::{Error, Result};
 

@@ -254,15 +254,16 @@ impl Init {
 
     fn draw(self, seed: u64, name: &str, count: usize) -> Vec<f32> {
         let rng = Rng::new(seed, &format!("init.{name}"), 0);
-        (0..count as u64)
-            .map(|i| match self {
-                Init::Constant(v) => v,
-                Init::Uniform(bound) => (2.0 * rng.uniform(i) - 1.0) * bound,
-                Init::Normal(deviation) => rng.normal(i) * deviation,
-                Init::With(draw) => draw(&rng, i),
-                Init::LogOfColumn(columns) => ((i % columns.max(1) as u64 + 1) as f32).ln(),
-            })
-            .collect()
+        let number = |i| match self {
+            Init::Constant(v) => v,
+            Init::Uniform(bound) => (2.0 * rng.uniform(i) - 1.0) * bound,
+            Init::Normal(deviation) => rng.normal(i) * deviation,
+            Init::With(draw) => draw(&rng, i),
+            Init::LogOfColumn(columns) => ((i % columns.max(1) as u64 + 1) as f32).ln(),
+        };
+        let mut numbers = memory::with_capacity(count);
+        numbers.extend((0..count as u64).map(number));
+        numbers
     }
 }
 
@@ -270,6 +271,8 @@ impl Init {
 pub enum Source {
     Seed(u64),
     Stored(Weights),
+    /// Weights of the right shapes that take no memory: what reads them is built to count them.
+    Sizes,
 }
 
 /// Hands out weights under a growing path and remembers them.
@@ -318,7 +321,11 @@ impl Builder {
                 }
                 found.tensor.clone()
             }
+            Source::Sizes => tensor::tensor(vec![0.0], ())?.broadcast_as(shape)?,
         };
+        if self.trainable || weight.is_variable() {
+            memory::granted(size_of::<f32>() * weight.elem_count());
+        }
         let weight = Weight::from(match self.trainable {
             true => Var::from_tensor(&weight)?.into_inner(),
             // A copy of one that is trained: what was packed of it would not follow its changes.
@@ -332,6 +339,11 @@ impl Builder {
     /// All weights handed out so far, whatever the path.
     pub fn taken(&self) -> Arc<[Weight]> {
         self.taken.borrow().values().cloned().collect()
+    }
+
+    /// Numbers of all weights so far.
+    pub(crate) fn total(&self) -> usize {
+        self.total.get()
     }
 
     /// Counts a weight, or what else a policy keeps, before memory is taken for it.

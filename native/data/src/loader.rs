@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use sconce_core::{Error, Result, pool};
+use sconce_core::{Error, Result, memory, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
@@ -202,6 +202,8 @@ impl<D: Draw> Loader<D> {
         options.validate()?;
         let spent = Arc::<Spent>::default();
         let name = name.into();
+        let count = 1 + options.depth(draw.bytes()) as u64;
+        memory::room(&format!("batches of {name}"), draw.bytes().saturating_mul(count))?;
         let maker = match options.depth(draw.bytes()) {
             0 => Maker::Caller(Some(draw)),
             depth => {
@@ -365,8 +367,11 @@ fn make<D: Draw>(step: u64, name: &str, draw: &mut D, spent: &Spent) -> Result<D
     let began = Instant::now();
     // What a panic left half done is not used again: the producer ends.
     let drawn = catch_unwind(AssertUnwindSafe(|| draw.draw(step))).unwrap_or_else(|payload| {
-        let message = sconce_core::error::panic_message(payload.as_ref());
-        Err(Error::Panic { message: format!("batch {step} of {name}: {message}") })
+        let batch = format!("batch {step} of {name}");
+        Err(match Error::of_panic(payload) {
+            Error::Panic { message } => Error::Panic { message: format!("{batch}: {message}") },
+            error => error.asking(&batch, draw.bytes()),
+        })
     });
     count(&spent.making, began);
     spent.made.fetch_add(1, Ordering::Relaxed);

@@ -69,6 +69,12 @@ impl CpuFeatures {
     }
 }
 
+/// `{:ok, nil}`, or `{:ok, %{bytes: bytes, bound: text}}`: the memory that this process can still take.
+#[rustler::nif(schedule = "DirtyIo")]
+fn memory_available(env: Env) -> Term {
+    call(env, "memory_available", || Ok(Data(sconce_core::memory::available())))
+}
+
 #[rustler::nif]
 fn native_info(env: Env) -> Term {
     call(env, "native_info", || {

@@ -277,7 +277,12 @@ impl Scorer<'_> {
         while !rest.is_empty() {
             let (part, after) = rest.split_at(rest.len().min(*at_once));
             match score(part) {
-                Err(error) if error.kind() == Kind::OutOfMemory && part.len() > 1 => {
+                // On a CPU free memory never decides how many are scored together.
+                Err(error)
+                    if error.kind() == Kind::OutOfMemory
+                        && part.len() > 1
+                        && !self.policy.device().is_cpu() =>
+                {
                     *at_once = part.len().div_ceil(2);
                     device::shrink(self.policy.device());
                 }

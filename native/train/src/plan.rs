@@ -8,8 +8,7 @@
 use std::time::Instant;
 
 use sconce_core::backbone::Context;
-use sconce_core::error::panic_message;
-use sconce_core::memory::Meter;
+use sconce_core::memory::{self, Meter};
 use sconce_core::policy::{Frames, part};
 use sconce_core::spec::HeadKind;
 use sconce_core::{Error, Policy, Precision, Result, Spec, pool};
@@ -150,6 +149,37 @@ impl Data {
             validates: !validation.is_empty(),
         })
     }
+}
+
+/// Refuses a training that has no room, where no limit cuts its batches: one that `policy` begins with, on a CPU,
+/// with so many windows at a time. A bound tells that most trainings fit; of others a few short steps are measured.
+///
+/// # Errors
+/// `OutOfMemory` with what the training takes at its peak, and what is available.
+pub(crate) fn check_room(
+    policy: &Policy,
+    options: &TrainOptions,
+    windows: usize,
+    validates: bool,
+) -> Result<()> {
+    let (spec, time) = (policy.spec(), options.window_size);
+    let batches = Batches::new(spec, options).of(options.batch_size);
+    let most = policy.most_step_bytes(windows.max(eval::WINDOWS), time);
+    if memory::fits(most.saturating_add(batches)) || Meter::start().is_err() {
+        return Ok(());
+    }
+    // What is kept of a window grows with its frames, unless it is worked through in chunks.
+    let short = if options.truncate_bptt.is_some() { time } else { time.min(FRAMES) };
+    let burn_in = options.burn_in.min(short - 1);
+    let options = TrainOptions { window_size: short, burn_in, ..options.clone() };
+    let mut measured = Memory::measure(spec, &options)?;
+    measured.validates(validates);
+    let owners = measured.owners(windows);
+    let whole = |bytes: u64| (bytes as f64 * time as f64 / short as f64) as u64;
+    let carries = options.validation_mode == Mode::Carry;
+    let validation = if carries { owners.validation } else { whole(owners.validation) };
+    let owners = Owners { batches, activations: whole(owners.activations), validation, ..owners };
+    memory::room(&format!("a training with steps of {windows} x {time} frames"), owners.total())
 }
 
 /// Bytes of a step by the number of its windows: a line through two that were measured.
@@ -296,9 +326,7 @@ fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let thread = thread.spawn_scoped(scope, || pool::serial(work));
         let thread = thread
             .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
-        thread.join().unwrap_or_else(|payload| {
-            Err(Error::Panic { message: panic_message(payload.as_ref()) })
-        })
+        thread.join().unwrap_or_else(|payload| Err(Error::of_panic(payload)))
     })
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::eval::{self, pool_of};
 use crate::options::{TrainOptions, at_least};
+use crate::plan::check_room;
 use crate::replicas::{Replica, Replicas};
 use crate::run::games::{first_policy, sides};
 use crate::scheduled::Scheduled;
@@ -158,6 +159,9 @@ impl<'a> Learner<'a> {
                 &new
             }
         };
+        if options.memory_limit.is_none() && policy.device().is_cpu() {
+            check_room(policy, options, options.batch_size, false)?;
+        }
         let config = options.optimiser()?;
         let stepper = Stepper::new(policy, &loss, config, options.max_grad_norm, options.seed)?
             .unrolling(options.unroll())

@@ -19,7 +19,6 @@ use sconce_core::backbone::State;
 use sconce_core::checkpoint::Optimiser;
 use sconce_core::device::{self, AllReduce};
 use sconce_core::digest::sha256;
-use sconce_core::error::panic_message;
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, part};
 use sconce_core::weights::Weights;
@@ -502,9 +501,7 @@ fn each<T: Send, U: Send>(
 fn outcome<T>(thread: io::Result<ScopedJoinHandle<'_, Result<T>>>) -> Result<T> {
     let thread = thread
         .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
-    thread
-        .join()
-        .unwrap_or_else(|payload| Err(Error::Panic { message: panic_message(payload.as_ref()) }))
+    thread.join().unwrap_or_else(|payload| Err(Error::of_panic(payload)))
 }
 
 #[cfg(test)]

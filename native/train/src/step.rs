@@ -15,7 +15,7 @@ use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, part};
 use sconce_core::weights::{Weight, Weights};
-use sconce_core::{Error, Policy, Precision, Result, pool};
+use sconce_core::{Error, Policy, Precision, Result, memory, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::gradients::WeightGradient;
@@ -324,9 +324,8 @@ impl Stepper {
             self.learned += among.map_or(0.0, |_| share);
             return Ok((Losses::default(), state, taught));
         }
-        let learned = self
-            .precision
-            .during(|| self.backward(x, state, draw, share * self.scale(), lesson, among));
+        let backward = || self.backward(x, state, draw, share * self.scale(), lesson, among);
+        let learned = memory::caught(|| self.precision.during(backward));
         let learned = learned.and_then(|(losses, store, after, taught)| {
             census(self.policy.weights(), &store)?;
             Ok((losses, after, taught))
@@ -348,10 +347,12 @@ impl Stepper {
         first: usize,
     ) -> Result<Sums> {
         let mut total = None;
-        self.precision.during(|| {
-            self.pass(x, state, draw, first, None, |x, logits, _| {
-                add(&mut total, self.sums(&logits, x)?);
-                Ok(())
+        memory::caught(|| {
+            self.precision.during(|| {
+                self.pass(x, state, draw, first, None, |x, logits, _| {
+                    add(&mut total, self.sums(&logits, x)?);
+                    Ok(())
+                })
             })
         })?;
         total.ok_or_else(|| Error::not_found("rows of a batch"))

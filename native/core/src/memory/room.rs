@@ -129,13 +129,17 @@ pub fn repeated<T: Clone>(value: T, count: usize) -> Vec<T> {
     all
 }
 
+/// Makes room for so many more, as [`Vec::reserve`] does.
+pub fn reserve<T>(all: &mut Vec<T>, more: usize) {
+    let count = all.len().saturating_add(more);
+    if count > all.capacity() && count.saturating_mul(size_of::<T>()) >= LARGE {
+        taken(count.saturating_mul(size_of::<T>()), || all.try_reserve(more).ok());
+    }
+}
+
 /// As many numbers as these, with zeros where there were fewer.
 pub fn resize(numbers: &mut Vec<f32>, count: usize) {
-    let more = count.saturating_sub(numbers.capacity());
-    if more.saturating_mul(size_of::<f32>()) >= LARGE {
-        let missing = count - numbers.len();
-        taken(count.saturating_mul(size_of::<f32>()), || numbers.try_reserve(missing).ok());
-    }
+    reserve(numbers, count.saturating_sub(numbers.len()));
     numbers.resize(count, 0.0);
 }
 

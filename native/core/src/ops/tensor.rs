@@ -15,6 +15,11 @@ use super::composed;
 use crate::Error;
 use crate::memory;
 
+/// Of the numbers of a tensor, which candle takes for a copy and cannot be refused.
+fn bytes(tensor: &Tensor) -> usize {
+    tensor.dtype().size_in_bytes() * tensor.elem_count()
+}
+
 /// The numbers of a contiguous CPU f32 storage.
 pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     let all = storage.as_slice::<f32>()?;
@@ -26,6 +31,9 @@ pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> 
 
 /// Calls `f` with the numbers of a tensor, without a copy if it is contiguous.
 pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    if !tensor.is_contiguous() {
+        memory::granted(bytes(tensor));
+    }
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
     match &*storage {
@@ -106,6 +114,7 @@ pub fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
     if parts.iter().all(|part| super::card::wanted(part)) && !parts.is_empty() {
         return super::card::join(parts);
     }
+    memory::granted(parts.iter().map(|part| bytes(part)).sum());
     Ok(Tensor::cat(parts, D::Minus1)?)
 }
 
@@ -115,6 +124,7 @@ pub fn add(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
     if super::card::wanted(x) {
         return super::card::finished(x, None, super::Activation::None, Some(y));
     }
+    memory::granted(bytes(x));
     Ok((x + y)?)
 }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use candle_core::Device;
 use sconce_core::checkpoint::{Optimiser, Snapshot};
 use sconce_core::device::{self, Caching, Devices};
 use sconce_core::{Error, Policy, Result, Spec, pool};
@@ -35,6 +36,7 @@ use crate::eval::{self, fits, pool_of};
 use crate::gradients::{GradientReport, WeightGradient};
 use crate::metrics::Report;
 use crate::options::{Mode, TrainOptions};
+use crate::plan::check_room;
 use crate::replicas::{Replica, Replicas};
 use crate::report::{
     BaselineReport, Event, HeadLoss, HeadNll, Pace, Point, RunReport, Side, Stopped,
@@ -193,6 +195,9 @@ impl<'a> Run<'a> {
         let validates = !validation.1.is_empty();
         let share = options.batch_size / devices.len();
         let room = Room::plan(spec, &options, share, validates, progress.micro_batch)?;
+        if room.is_unlimited() && devices.iter().all(Device::is_cpu) {
+            check_room(&policy, &options, room.windows(), validates)?;
+        }
         let config = options.optimiser()?;
         let replica = |device| {
             let policy = policy.copy_on(device)?;

@@ -46,6 +46,11 @@ impl Room {
         Ok(Room { limit, lasting: owners.lasting(), batch_size, windows, planned: owners.total() })
     }
 
+    /// Whether nothing cuts batches into parts but a device that is full.
+    pub fn is_unlimited(&self) -> bool {
+        self.limit.is_none()
+    }
+
     pub fn windows(&self) -> usize {
         self.windows
     }

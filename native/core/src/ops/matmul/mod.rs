@@ -432,7 +432,8 @@ impl Operand<'_> {
 impl Arranged {
     fn rows(b: View<'_>) -> Self {
         let row = |i| (0..b.columns).map(move |j| b.data[i * b.row_stride + j * b.column_stride]);
-        let data = (0..b.rows).flat_map(row).collect();
+        let mut data = crate::memory::with_capacity(b.rows * b.columns);
+        data.extend((0..b.rows).flat_map(row));
         Arranged::Rows { data, rows: b.rows, columns: b.columns }
     }
 }
