@@ -223,6 +223,9 @@ defmodule Sconce.Policy do
       iex> {out.shape, byte_size(out.logits)}
       {{1, 3, 1}, 12}
 
+  A pass on a CPU that needs more memory than is available is refused by an error of kind `:out_of_memory`, whose
+  details say what it needs, what is `available`, and its `bound`.
+
   ## Taps
 
   Activations of the pass by name, each `%{data: binary, shape: tuple}` as `logits` are: `embedding`

@@ -20,7 +20,7 @@ const STEP: u64 = 12;
 /// A graph keeps a state for each of so many frames.
 const STATE: u64 = 8;
 /// Numbers that a training keeps for each weight: gradient, moments, average, copies for checkpoints.
-const WEIGHTS: u64 = 12;
+const WEIGHTS: u64 = 16;
 /// Buffers of the widest layer that a pass holds at once.
 const LAYER: u64 = 32;
 
