@@ -322,6 +322,8 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> String {
         (*text).to_owned()
     } else if let Some(text) = payload.downcast_ref::<String>() {
         text.clone()
+    } else if let Some(refused) = payload.downcast_ref::<Refused>() {
+        format!("a buffer of {} bytes was refused", refused.bytes)
     } else {
         "without a message".to_owned()
     }

@@ -169,7 +169,7 @@ pub(crate) fn check_room(
         return Ok(());
     }
     // What is kept of a window grows with its frames, unless it is worked through in chunks.
-    let short = if options.truncate_bptt.is_some() { time } else { time.min(FRAMES) };
+    let short = if options.truncate_bptt.is_some() { time } else { time.min(FRAMES / WINDOWS) };
     let burn_in = options.burn_in.min(short - 1);
     let options = TrainOptions { window_size: short, burn_in, ..options.clone() };
     let mut measured = Memory::measure(spec, &options)?;
