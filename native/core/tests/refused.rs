@@ -84,10 +84,8 @@ fn wide(config: &spec::Backbone) -> spec::Backbone {
 
 fn spec(backbone: spec::Backbone, kind: HeadsKind) -> Spec {
     let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 64 };
-    let parts = vec![
-        head("press", HeadKind::Bernoulli(4)),
-        head("stick", HeadKind::Categorical(63)),
-    ];
+    let parts =
+        vec![head("press", HeadKind::Bernoulli(4)), head("stick", HeadKind::Categorical(63))];
     let heads = Heads { kind, parts, stream_size: 64, prior: true };
     Spec { embedding: Embedding::Vector(INPUT), backbone, heads }
 }
@@ -98,13 +96,8 @@ const TIME: usize = 100;
 fn examples() -> (Frames, Vec<u16>) {
     let rows = BATCH * TIME;
     let continuous = (0..rows * INPUT).map(|i| (i % 13) as f32 / 13.0).collect();
-    let frames = Frames {
-        batch: BATCH,
-        time: TIME,
-        continuous,
-        ids: vec![],
-        previous: vec![1; rows * 5],
-    };
+    let frames =
+        Frames { batch: BATCH, time: TIME, continuous, ids: vec![], previous: vec![1; rows * 5] };
     (frames, vec![0; rows * 5])
 }
 

@@ -40,10 +40,8 @@ fn a_training_takes_no_more_than_its_bound() -> Result<()> {
     };
     for config in backbones::configs() {
         let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 32 };
-        let parts = vec![
-            head("press", HeadKind::Bernoulli(4)),
-            head("stick", HeadKind::Categorical(17)),
-        ];
+        let parts =
+            vec![head("press", HeadKind::Bernoulli(4)), head("stick", HeadKind::Categorical(17))];
         let kind = HeadsKind::Autoregressive;
         let heads = Heads { kind, parts, stream_size: 16, prior: false };
         let embedding = Embedding::Vector(backbones::INPUT);
