@@ -208,7 +208,10 @@ impl State {
     /// Cut from the graph and from the memory of what it may be a part of: all that a chunk leaves to
     /// the next.
     pub fn hand_on(&self) -> Result<State> {
-        let own = |part: &Tensor| Ok(part.detach().force_contiguous()?);
+        let own = |part: &Tensor| {
+            ops::tensor::granted(&[part]);
+            Ok(part.detach().force_contiguous()?)
+        };
         self.0.iter().map(own).collect::<Result<_>>().map(State)
     }
 
@@ -227,6 +230,7 @@ impl State {
         }
         let join = |i: usize| -> Result<Tensor> {
             let all: Vec<&Tensor> = parts.iter().filter_map(|part| part.0.get(i)).collect();
+            ops::tensor::granted(&all);
             Ok(Tensor::cat(&all, 0)?)
         };
         (0..first.0.len()).map(join).collect::<Result<_>>().map(State)

@@ -15,7 +15,11 @@ use super::composed;
 use crate::Error;
 use crate::memory;
 
-/// Of the numbers of a tensor, which candle takes for a copy and cannot be refused.
+/// Makes sure of the memory for a tensor as large as these together, which candle takes as if it always came.
+pub fn granted(tensors: &[&Tensor]) {
+    memory::granted(tensors.iter().map(|tensor| bytes(tensor)).sum());
+}
+
 fn bytes(tensor: &Tensor) -> usize {
     tensor.dtype().size_in_bytes() * tensor.elem_count()
 }
