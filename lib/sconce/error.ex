@@ -99,6 +99,10 @@ defmodule Sconce.Error do
   end
 
   defp sentence(:out_of_memory, %{what: what, bytes: bytes}), do: "#{what} needs #{bytes} bytes"
+
+  defp sentence(:io, %{path: path, reason: reason, report: _report}),
+    do: "#{path}: #{reason}; no state of the run was saved"
+
   defp sentence(:io, %{path: path, reason: reason}), do: "#{path}: #{reason}"
 
   defp sentence(:mismatch, %{what: what, differences: rows}) do

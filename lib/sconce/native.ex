@@ -32,6 +32,7 @@ defmodule Sconce.Native do
   # System
   def native_info, do: unavailable(:native_info)
   def error_kinds, do: unavailable(:error_kinds)
+  def file_write(_path, _bytes), do: unavailable(:write)
 
   # Device
   def device_check(_ordinals), do: unavailable(:device)

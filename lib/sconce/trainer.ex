@@ -28,8 +28,8 @@ defmodule Sconce.Trainer do
   that it would have reached. They are written
 
     * after each validation, the policy only if it is the best so far,
-    * each `:save_every` steps and each `:save_minutes`; one that falls into the time of another is made
-      after it,
+    * each `:save_every` steps and each `:save_minutes`, by default every 5 minutes; one that falls into the time
+      of another is made after it,
     * when the run is stopped, fails or ends.
 
   With `keep_last: n` the n latest states stay as `last-00001000.safetensors` with the number of their
@@ -39,7 +39,8 @@ defmodule Sconce.Trainer do
 
   A file that cannot be written, on a full disk say, stops nothing: the one before it stays, the event
   `:save_failed` and the report's `saves` name it, and the next save tries again. What is not finite is
-  not written.
+  not written. A run that could write none of its states ends with an error of kind `:io` whose `details` have
+  the `path` and the `reason` of the last failure and the `report`.
 
   ## Going on
 
@@ -255,7 +256,7 @@ defmodule Sconce.Trainer do
 
   A loss or a gradient that is not finite ends a run with an error of kind `:non_finite` whose `details`
   are `what` (the head whose logit or loss it was, or the weight whose gradient), `value`, `step`, `batch`
-  and `windows` (`game` and first `frame` of each that the step learned from).
+  and `windows` (`game` and first `frame` of those that the step learned from, at most 4,096).
   """
 
   use GenServer, restart: :temporary, shutdown: 30_000
@@ -284,7 +285,8 @@ defmodule Sconce.Trainer do
 
   The process keeps the outcome until it is stopped. It is linked to its caller, with whom it ends. Where
   the application `:sconce` is started, as it is in an app and under `mix`, a VM that is told to stop (by
-  SIGTERM, `System.stop/0`) waits until the run has saved its state.
+  SIGTERM, `System.stop/0`) waits until the run has saved its state. Signals are the app's: a run traps none.
+  SIGHUP and SIGQUIT end a VM at once unless the app turns them into `System.stop/0`, as `mix sconce.train` does.
   """
   @spec start_link(keyword) :: GenServer.on_start()
   def start_link(opts) do
@@ -311,8 +313,12 @@ defmodule Sconce.Trainer do
   def subscribe(run), do: call(run, {:subscribe, self()})
 
   @doc """
-  Ends a run after the step it is at: it saves `last.safetensors`, leaves out the final evaluation
-  and answers `await/2` with a report whose `stopped` is `:stopped`. A run that is over stays as it is.
+  Ends a run: it saves `last.safetensors`, leaves out the final evaluation and answers `await/2` with a report
+  whose `stopped` is `:stopped`. A run that is over stays as it is.
+
+  A step that is under way is given up before its next part (a batch of `:accumulation_steps`, a micro-batch, a
+  chunk of `:truncate_bptt`) and changes nothing: what is saved is the state after the last whole step. A run
+  that is stopped before it has read its games once has learned nothing, and ends with an error of kind `:cancelled`.
   """
   @spec stop(run) :: :ok | {:error, Error.t()}
   def stop(run), do: call(run, :stop)
@@ -518,8 +524,7 @@ defmodule Sconce.Trainer do
   end
 
   def handle_info({:sconce, ref, answer}, %{ref: ref} = state),
-    do:
-      {:noreply, finish(state, with({:ok, report} <- answer, do: {:ok, complete(report, state)}))}
+    do: {:noreply, finish(state, reported(answer, state))}
 
   def handle_info({:DOWN, _monitor, :process, pid, _reason}, state),
     do: {:noreply, update_in(state.subscribers, &Map.delete(&1, pid))}
@@ -552,6 +557,14 @@ defmodule Sconce.Trainer do
     # Without the task's handle nothing native is held any more.
     %{state | result: result, waiting: [], task: nil}
   end
+
+  defp reported({:ok, report}, state), do: {:ok, complete(report, state)}
+
+  # A run of which no state was saved still has its report.
+  defp reported({:error, %Error{details: %{report: report}} = error}, state),
+    do: {:error, put_in(error.details.report, complete(report, state))}
+
+  defp reported(error, _state), do: error
 
   # A picture that cannot be written is no reason to lose the report.
   defp complete(report, %{settings: %{out: out}}) do

@@ -129,6 +129,9 @@ pub enum Error {
     Driver { what: String, cause: &'static str, reason: String },
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: std::io::Error },
+    /// None of the states of a run reached the disk: the last file that failed, and what the run ended with.
+    #[error("{}: {reason}; no state of the run was saved", .path.display())]
+    Unsaved { path: PathBuf, reason: String, report: Box<Value> },
     #[error("panic: {message}")]
     Panic { message: String },
     /// Candle's own refusal, which only a bug of ours can cause.
@@ -193,7 +196,7 @@ impl Error {
             Error::Unavailable { .. } | Error::NoDevice { .. } | Error::Driver { .. } => {
                 Kind::Unavailable
             }
-            Error::Io { .. } => Kind::Io,
+            Error::Io { .. } | Error::Unsaved { .. } => Kind::Io,
             Error::Panic { .. } => Kind::Panic,
         }
     }
@@ -261,6 +264,9 @@ impl Error {
             }),
             Error::Io { path, source } => {
                 json!({ "path": path.display().to_string(), "reason": source.to_string() })
+            }
+            Error::Unsaved { path, reason, report } => {
+                json!({ "path": path.display().to_string(), "reason": reason, "report": report })
             }
             Error::Panic { message } => json!({ "message": message }),
             Error::Tensor(error) => json!({ "what": "tensor", "reason": words(error) }),

@@ -1,7 +1,7 @@
 //! Files that are whole or not there.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,6 +24,19 @@ pub fn write_atomic(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>
         return Err(Error::io(path)(source));
     }
     sync_folder(path)
+}
+
+/// Writes bytes as [`write_atomic`] does, to the file that a link leads to.
+///
+/// # Errors
+/// `Mismatch` where something else than a regular file has the name: a rename would take a device's place.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    if target.exists() && !target.is_file() {
+        let expected = "a regular file or a new name";
+        return Err(Error::mismatch(path.display().to_string(), expected, "something else"));
+    }
+    write_atomic(&target, |file| file.write_all(bytes))
 }
 
 /// Gives a whole file a second name, in place of what may have it: a link, or where there are none a
@@ -106,8 +119,6 @@ fn sync_folder(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
     use crate::Kind;
 
@@ -125,6 +136,26 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).map_err(Error::io(&path))?.count(), 1);
         write_atomic(&path, |f| f.write_all(b"new"))?;
         assert_eq!(fs::read(&path).map_err(Error::io(&path))?, b"new");
+        Ok(())
+    }
+
+    #[test]
+    fn bytes_go_to_a_regular_file_alone_also_through_a_link() -> Result<()> {
+        let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
+        let (file, link) = (folder.path().join("a"), folder.path().join("link"));
+        write_file(&file, b"old")?;
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(&file, &link).map_err(Error::io(&link))?;
+            write_file(&link, b"new")?;
+            assert_eq!(fs::read(&file).map_err(Error::io(&file))?, b"new");
+            assert!(link.is_symlink());
+            let device = write_file(Path::new("/dev/null"), b"");
+            assert_eq!(device.map_err(|e| e.kind()), Err(Kind::Mismatch));
+        }
+        assert_eq!(write_file(folder.path(), b"").map_err(|e| e.kind()), Err(Kind::Mismatch));
+        let nowhere = write_file(&folder.path().join("none/a"), b"");
+        assert_eq!(nowhere.map_err(|e| e.kind()), Err(Kind::NotFound));
         Ok(())
     }
 

@@ -35,6 +35,11 @@ pub trait Draw: Clone + Send + 'static {
 
     /// What a batch of it weighs.
     fn bytes(&self) -> u64;
+
+    /// Goes a bounded part of the way to a step; whether the batch of that step can be made now.
+    fn approach(&mut self, _step: u64) -> bool {
+        true
+    }
 }
 
 /// Windows of a sampler, or lanes; no loss on the first `burn_in` frames of each window or game.
@@ -68,6 +73,13 @@ impl Draw for Draws {
                 sampler.reader().bytes(*batch_size, sampler.options().window)
             }
             Draws::Lanes { lanes, .. } => lanes.bytes(),
+        }
+    }
+
+    fn approach(&mut self, step: u64) -> bool {
+        match self {
+            Draws::Windows { .. } => true,
+            Draws::Lanes { lanes, .. } => lanes.approach(step),
         }
     }
 }
@@ -151,6 +163,8 @@ struct Spent {
     making: AtomicU64,
     room: AtomicU64,
     made: AtomicU64,
+    /// Set when the loader is dropped.
+    gone: AtomicBool,
 }
 
 /// Threads of all loaders of this process.
@@ -257,11 +271,13 @@ impl<D: Draw> Loader<D> {
 
     fn take(&mut self, asked: Instant, cancel: &AtomicBool) -> Result<Made> {
         let turns = match &mut self.maker {
-            Maker::Caller(_) if cancel.load(Ordering::Relaxed) => return Err(Error::Cancelled),
             Maker::Caller(whole) => {
                 let Some(mut draw) = whole.take() else { return Err(self.ended()) };
-                let drawn = make(self.step, &self.name, &mut draw, &self.spent);
+                let drawn = make(self.step, &self.name, &mut draw, &self.spent, cancel);
                 *whole = Some(draw).filter(|_| !matches!(drawn, Err(Error::Panic { .. })));
+                if let Err(Error::Cancelled) = drawn {
+                    return Err(Error::Cancelled);
+                }
                 return Ok((self.step, drawn));
             }
             Maker::Threads { turns, .. } => turns,
@@ -320,6 +336,12 @@ impl<D: Draw> Loader<D> {
     }
 }
 
+impl<D: Draw> Drop for Loader<D> {
+    fn drop(&mut self) {
+        self.spent.gone.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A thread that makes every `steps.1`-th batch from `steps.0` on.
 struct Producer<D> {
     name: String,
@@ -348,7 +370,7 @@ impl<D: Draw> Producer<D> {
     fn work(mut self) {
         let (first, stride) = self.steps;
         for step in (first..).step_by(usize::try_from(stride).unwrap_or(1).max(1)) {
-            let drawn = make(step, &self.name, &mut self.draw, &self.spent);
+            let drawn = make(step, &self.name, &mut self.draw, &self.spent, &self.spent.gone);
             let failed = drawn.is_err();
             let waits = Instant::now();
             let gone = self.sender.send((step, drawn)).is_err();
@@ -360,16 +382,32 @@ impl<D: Draw> Producer<D> {
     }
 }
 
-/// The batch of a step; a panic in its making is an error.
-fn make<D: Draw>(step: u64, name: &str, draw: &mut D, spent: &Spent) -> Result<Drawn> {
+/// The batch of a step; a panic in its making is an error, and so is a `cancel` that is set before it is begun.
+fn make<D: Draw>(
+    step: u64,
+    name: &str,
+    draw: &mut D,
+    spent: &Spent,
+    cancel: &AtomicBool,
+) -> Result<Drawn> {
     let began = Instant::now();
+    let work = || loop {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        if draw.approach(step) {
+            return draw.draw(step);
+        }
+    };
     // What a panic left half done is not used again: the producer ends.
-    let drawn = catch_unwind(AssertUnwindSafe(|| draw.draw(step))).unwrap_or_else(|payload| {
+    let drawn = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
         let message = sconce_core::error::panic_message(payload.as_ref());
         Err(Error::Panic { message: format!("batch {step} of {name}: {message}") })
     });
     count(&spent.making, began);
-    spent.made.fetch_add(1, Ordering::Relaxed);
+    if !matches!(drawn, Err(Error::Cancelled)) {
+        spent.made.fetch_add(1, Ordering::Relaxed);
+    }
     drawn
 }
 

@@ -1,12 +1,13 @@
 //! What this library was built with and what it found on this machine.
 
+use std::path::Path;
 use std::thread::available_parallelism;
 
-use rustler::{Env, Term};
-use sconce_core::Kind;
+use rustler::{Binary, Env, Term};
+use sconce_core::{Kind, fs};
 use serde::Serialize;
 
-use crate::border::{Data, call};
+use crate::border::{Data, call, perform};
 
 #[derive(Serialize)]
 struct NativeInfo {
@@ -85,6 +86,12 @@ fn native_info(env: Env) -> Term {
             cpu: CpuFeatures::detect(),
         }))
     })
+}
+
+/// Writes a file that is whole or not there.
+#[rustler::nif(schedule = "DirtyIo")]
+fn file_write<'a>(env: Env<'a>, path: String, bytes: Binary<'a>) -> Term<'a> {
+    perform(env, "write", || fs::write_file(Path::new(&path), bytes.as_slice()))
 }
 
 #[rustler::nif]

@@ -109,9 +109,9 @@ fn plan_start<'a>(
 ) -> Term<'a> {
     call(env, "plan", || {
         let (spec, options): (Spec, TrainOptions) = (decode(spec)?, decode(options)?);
-        Task::start(env, "plan", reference, move |_reply, _cancelled| {
+        Task::start(env, "plan", reference, move |_reply, cancelled| {
             let corpus = corpus.map(|dir| Corpus::open(&PathBuf::from(dir))).transpose()?;
-            plan(&spec, &options, corpus.as_ref()).map(Data)
+            plan(&spec, &options, corpus.as_ref(), cancelled).map(Data)
         })
     })
 }

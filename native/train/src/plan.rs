@@ -5,6 +5,7 @@
 //! batches are made, and the rest is a line through both, as every op takes so much for a window. The
 //! probe itself takes the weights with all that stays beside them, and steps of a few windows.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use sconce_core::backbone::Context;
@@ -98,19 +99,24 @@ pub struct Plan {
 /// # Errors
 /// `OutOfMemory` where not even one window at a time keeps within `memory_limit`; `Unavailable` in a
 /// program whose memory is not counted.
-pub fn plan(spec: &Spec, options: &TrainOptions, corpus: Option<&Corpus>) -> Result<Plan> {
+pub fn plan(
+    spec: &Spec,
+    options: &TrainOptions,
+    corpus: Option<&Corpus>,
+    cancel: &AtomicBool,
+) -> Result<Plan> {
     options.validate()?;
     let _threads = pool_of(options.threads)?;
     let data = corpus.map(|corpus| Data::of(corpus, spec, options)).transpose()?;
-    let mut memory = Memory::measure(spec, options)?;
-    let mut probe = Probe::new(spec, options)?;
+    let mut memory = Memory::measure(spec, options, cancel)?;
+    let mut probe = Probe::new(spec, options, cancel)?;
     memory.validates(data.as_ref().map_or(options.may_validate(), |data| data.validates));
     let micro_batch = memory.micro_batch(options.batch_size, options.memory_limit)?;
     let owners = memory.owners(micro_batch);
     let step_seconds = probe.step_seconds(&memory)?;
     let frames = options.batch_size as f64 * options.window_size as f64;
     let epoch_steps = data.as_ref().map(|data| data.epoch_steps);
-    let steps = options.steps.or(epoch_steps.map(|steps| steps * options.epochs));
+    let steps = options.steps.or(epoch_steps.map(|steps| options.total_steps(steps)));
     Ok(Plan {
         num_weights: probe.stepper.policy().num_weights(),
         batch_size: options.batch_size,
@@ -186,9 +192,13 @@ pub struct Memory {
 impl Memory {
     /// Measures it on one thread, so that their number changes nothing, and on a new one, which keeps no
     /// scratch of earlier work.
-    pub(crate) fn measure(spec: &Spec, options: &TrainOptions) -> Result<Self> {
+    pub(crate) fn measure(
+        spec: &Spec,
+        options: &TrainOptions,
+        cancel: &AtomicBool,
+    ) -> Result<Self> {
         apart(|| {
-            let mut probe = Probe::new(spec, options)?;
+            let mut probe = Probe::new(spec, options, cancel)?;
             let windows = probes(options);
             let weights = 4 * probe.stepper.policy().num_weights() as u64;
             let step = Line::measure(windows, |windows| {
@@ -313,7 +323,7 @@ fn passing(work: impl FnOnce() -> Result<()>) -> Result<u64> {
 pub(crate) struct Probe<'a> {
     spec: &'a Spec,
     options: &'a TrainOptions,
-    stepper: Stepper,
+    stepper: Stepper<'a>,
     scheduled: Option<Scheduled>,
     steps: u64,
     /// Counts from before the first step on.
@@ -321,7 +331,7 @@ pub(crate) struct Probe<'a> {
 }
 
 impl<'a> Probe<'a> {
-    pub fn new(spec: &'a Spec, options: &'a TrainOptions) -> Result<Self> {
+    pub fn new(spec: &'a Spec, options: &'a TrainOptions, cancel: &'a AtomicBool) -> Result<Self> {
         let bits = spec.heads.parts.iter().map(|head| match head.kind {
             HeadKind::Bernoulli(bits) => bits,
             HeadKind::Categorical(_) => 0,
@@ -332,7 +342,8 @@ impl<'a> Probe<'a> {
         let stepper = Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
             .unrolling(options.unroll())
             .averaging(options.ema_decay)
-            .in_precision(options.precision_here());
+            .in_precision(options.precision_here())
+            .stopped_by(cancel);
         let scheduled = Scheduled::of(options, spec, None)?;
         Ok(Probe { spec, options, stepper, scheduled, steps: 0, meter: Meter::start()? })
     }
@@ -395,6 +406,7 @@ impl<'a> Probe<'a> {
         let meter = Meter::start()?;
         let policy = Policy::from_weights(self.spec, weights)?;
         let pass = |windows: usize, time: usize| {
+            self.stepper.go_on()?;
             let (frames, labels, _) = examples(self.spec, windows, time, self.options.seed);
             forward(&policy, &frames, &labels)
         };

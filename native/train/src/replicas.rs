@@ -36,7 +36,7 @@ use crate::teacher::{Lesson, Teacher};
 /// Stepper, examples, state before them, draw, share, lesson and place: what [`Stepper::learn_among`] gives.
 pub type Learn = Box<
     dyn Fn(
-            &mut Stepper,
+            &mut Stepper<'_>,
             Examples<'_>,
             &State,
             u64,
@@ -49,8 +49,8 @@ pub type Learn = Box<
 >;
 
 /// The same policy on one or more devices.
-pub struct Replicas {
-    all: Vec<Replica>,
+pub struct Replicas<'s> {
+    all: Vec<Replica<'s>>,
     sum: Option<Box<dyn AllReduce>>,
     scheduled: Option<Scheduled>,
     /// Adds the gradient of examples, as [`Stepper::learn_among`] does.
@@ -60,8 +60,8 @@ pub struct Replicas {
 }
 
 /// All that learns on one device.
-pub struct Replica {
-    stepper: Stepper,
+pub struct Replica<'s> {
+    stepper: Stepper<'s>,
     teacher: Option<Teacher>,
     /// Where its lanes are after the last batch.
     carried: Option<States>,
@@ -81,8 +81,8 @@ struct Share {
     states: Option<States>,
 }
 
-impl Replica {
-    pub fn new(stepper: Stepper, teacher: Option<Teacher>) -> Self {
+impl<'s> Replica<'s> {
+    pub fn new(stepper: Stepper<'s>, teacher: Option<Teacher>) -> Self {
         Replica { stepper, teacher, carried: None }
     }
 
@@ -223,14 +223,17 @@ impl Share {
     }
 }
 
-impl Replicas {
+impl<'s> Replicas<'s> {
     /// Those of devices whose gradients `sum` adds up, if they are several.
     pub fn new(
-        all: Vec<Replica>,
+        all: Vec<Replica<'s>>,
         sum: Option<Box<dyn AllReduce>>,
         scheduled: Option<Scheduled>,
     ) -> Self {
-        Replicas { all, sum, scheduled, learn: Box::new(Stepper::learn_among), torn: false }
+        let learn: Learn = Box::new(|stepper, x, state, draw, share, lesson, among| {
+            stepper.learn_among(x, state, draw, share, lesson, among)
+        });
+        Replicas { all, sum, scheduled, learn, torn: false }
     }
 
     /// Learns in another way than [`Stepper::learn_among`].
@@ -240,7 +243,7 @@ impl Replicas {
     }
 
     /// The one that is measured and saved.
-    pub fn stepper(&self) -> &Stepper {
+    pub fn stepper(&self) -> &Stepper<'s> {
         &self.all[0].stepper
     }
 

@@ -87,9 +87,12 @@ impl Folder {
         let mut file =
             OpenOptions::new().append(true).create(true).open(&path).map_err(Error::io(&path))?;
         let before = file.metadata().map_err(Error::io(&path))?.len();
-        // No half of a line, which the next one would go on with.
+        // A failure leaves no half of a line, which the next one would go on with, and no empty file.
         file.write_all(&line(report)?).map_err(|e| {
-            let _ = file.set_len(before);
+            let _ = match before {
+                0 => std::fs::remove_file(&path),
+                _ => file.set_len(before),
+            };
             Error::io(&path)(e)
         })
     }
