@@ -41,7 +41,7 @@ defmodule Sconce.Trainer.Progress do
   # What the steps since the last row had.
   @nothing %{steps: 0, loss: 0.0, frames: 0.0, seconds: 0.0, waited: 0.0}
 
-  defstruct [:terminal, :columns, :label, :first, :heads, :resumed] ++
+  defstruct [:terminal, :columns, :label, :note, :first, :heads, :resumed] ++
               [live: false, shown_s: -1.0, seconds: 0.0, rows: :validation, recent: @nothing]
 
   @options [
@@ -51,7 +51,8 @@ defmodule Sconce.Trainer.Progress do
       default: nil,
       doc: "Its width; `nil` finds it out. Without a terminal lines are as wide as they like."
     ],
-    label: [type: :string, default: "", doc: "What each line begins with."]
+    label: [type: :string, default: "", doc: "What each line begins with."],
+    note: [type: {:or, [:string, nil]}, default: nil, doc: "A line after those of the start."]
   ]
 
   @doc """
@@ -60,10 +61,12 @@ defmodule Sconce.Trainer.Progress do
   #{Options.docs(@options)}
   """
   def new(opts \\ []) do
-    [terminal: terminal, columns: columns, label: label] = Options.validate!(opts, @options)
+    [terminal: terminal, columns: columns, label: label, note: note] =
+      Options.validate!(opts, @options)
+
     terminal = if terminal == nil, do: IO.ANSI.enabled?(), else: terminal
     label = if label == "", do: "", else: label <> "  "
-    %__MODULE__{terminal: terminal, columns: columns(terminal, columns), label: label}
+    %__MODULE__{terminal: terminal, columns: columns(terminal, columns), label: label, note: note}
   end
 
   defp columns(false, _given), do: :infinity
@@ -138,7 +141,8 @@ defmodule Sconce.Trainer.Progress do
 
   def write(progress, %{event: :start} = event) do
     rows = if event.validation_games == 0, do: :epoch, else: :validation
-    stays(%{progress | rows: rows}, resumed(progress.resumed, event) ++ [start(event)])
+    note = List.wrap(progress.note)
+    stays(%{progress | rows: rows}, resumed(progress.resumed, event) ++ [start(event)] ++ note)
   end
 
   def write(progress, %{event: :resumed, step: step}), do: {[], %{progress | resumed: step}}
