@@ -150,7 +150,7 @@ defmodule Sconce.Corpus do
     options = %{min_frames: opts[:min_frames], threads: opts[:threads] || 0}
     start = &Native.corpus_import(&1, paths, into, options)
 
-    with {:ok, report} <- Call.run(start, teller(opts[:progress])),
+    with {:ok, report} <- Call.in_background(start, teller(opts[:progress])),
          report = %{report | skipped: Enum.map(report.skipped, &named/1)},
          :ok <- kept_some(report),
          {:ok, corpus} <- open(into) do
@@ -187,7 +187,7 @@ defmodule Sconce.Corpus do
     games = games |> Enum.with_index() |> Enum.map(&game!/1)
     schema = %{name: "vector", size: size, heads: heads}
     start = &Native.corpus_build(&1, schema, games, Path.expand(opts[:into]))
-    with {:ok, _info} <- Call.run(start), do: open(opts[:into])
+    with {:ok, _info} <- Call.in_background(start), do: open(opts[:into])
   end
 
   @doc """
@@ -209,7 +209,7 @@ defmodule Sconce.Corpus do
     dir = dir |> Options.path!() |> Path.expand()
     start = &Native.corpus_verify(&1, dir)
 
-    with {:ok, found} <- Call.run(start, teller(progress, &write_checked/1)) do
+    with {:ok, found} <- Call.in_background(start, teller(progress, &write_checked/1)) do
       {damaged, found} = Map.pop(found, :damaged)
       if damaged == [], do: {:ok, found}, else: {:error, damaged(dir, found, damaged)}
     end

@@ -266,7 +266,7 @@ defmodule Sconce.Loader do
     options = opts |> Options.validate!(@stream) |> native()
 
     with {:ok, %Corpus{handle: handle}} <- corpus(corpus),
-         do: Call.run(&Native.loader_info(handle, &1, options))
+         do: Call.in_background(&Native.loader_info(handle, &1, options))
   end
 
   @doc false
@@ -320,7 +320,7 @@ defmodule Sconce.Loader do
 
   defp open!(corpus, options, epochs) do
     with {:ok, %Corpus{handle: handle}} <- corpus(corpus),
-         {:ok, {loader, info}} <- Call.run(&Native.loader_open(handle, &1, options)) do
+         {:ok, {loader, info}} <- Call.in_background(&Native.loader_open(handle, &1, options)) do
       %{loader: loader, left: steps(epochs, info.steps_per_epoch, options.start)}
     else
       {:error, error} -> raise error

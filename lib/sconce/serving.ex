@@ -50,7 +50,7 @@ defmodule Sconce.Serving do
       doc:
         "Where a step is made: on the scheduler of its caller or by a worker. `:auto`: on the scheduler where it " <>
           "takes little more alone than as one of many at once, by 13 us at most, and 250 us at all, as measured " <>
-          "at the start and at each swap."
+          "at the start and at each swap. `:inline` is refused as `:out_of_range` for steps of 1 ms or more."
     ],
     group: [
       type: :any,
@@ -130,6 +130,32 @@ defmodule Sconce.Serving do
   `swap/2` puts other weights of the same Spec in the place of those that are served, between two batches:
   no request is lost, and sessions keep their memory. A session that waits idly keeps the weights of its
   last decision in memory until the next.
+
+  ## Beside other work
+
+  Decisions never wait for training or import in the same VM. Native threads are of two classes with workers of their
+  own: those that callers wait for keep the priority of the VM; those that train, evaluate, plan, import or read for a
+  `Sconce.Loader` give way to every other thread, on Linux by nice 19 (`config :sconce, background: :nice`, see
+  `Sconce.Config`). A VM that is busy with other things so trains slower: with all schedulers at work on plain Elixir,
+  a run keeps some hundredths of its pace; `:normal` shares the processors evenly, and delays everything else by tens
+  of milliseconds. A run on a card keeps its priority, as its thread does little but launch. In a container with a
+  quota of CPU time, priorities do not help once the quota is used up: give training fewer `:threads` there than
+  the quota has processors.
+
+  ## Flags of the VM
+
+  `bench/schedulers.exs` measures decisions, timers and dirty calls beside training and import under the VM's flags, and
+  `bench/schedulers.txt` has its figures. What follows from them:
+
+    * `+S`, `+SDcpu` - leave them at one scheduler of each kind for each processor. With `+S 1` all processes wait for
+      every decision and for each other; more schedulers than processors hold each other's processes up; dirty
+      schedulers are where policies are loaded and packed.
+    * `+sbwt none` (also `+sbwtdcpu none`, `+sbwtdio none`) - schedulers without work sleep at once instead of spinning,
+      at an ordinary priority, where training could compute. `long` and `very_long` take a processor's worth of it.
+    * `+sbt` - leave it out. Native threads run on all processors whatever it says, but a bound scheduler cannot leave
+      one on which something else runs.
+
+  `test/host_app/rel/vm.args.eex` is such a file for a release. `mix sconce.doctor` names flags of its VM that hurt.
 
   ## Across machines
 

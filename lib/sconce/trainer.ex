@@ -290,7 +290,10 @@ defmodule Sconce.Trainer do
   def start_link(opts) do
     Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
     {name, opts} = Keyword.split(opts, [:name])
-    GenServer.start_link(__MODULE__, Settings.new!(opts), name)
+    settings = Settings.new!(opts)
+    # Without the native side, what `await/2` returns says so.
+    _ = Call.give_way()
+    GenServer.start_link(__MODULE__, settings, name)
   end
 
   @doc """
@@ -350,7 +353,7 @@ defmodule Sconce.Trainer do
     with {:ok, device} <- Device.resolve(device),
          options = Map.put(options, :device, to_string(device)),
          start = &Native.evaluate_start(&1, checkpoint, corpus, train, options),
-         {:ok, report} <- Call.run(start, tell),
+         {:ok, report} <- Call.in_background(start, tell),
          do: {:ok, report |> with_spec() |> Map.put(:device, to_string(device))}
   end
 
@@ -400,7 +403,7 @@ defmodule Sconce.Trainer do
 
     with {:ok, {corpus, spec}} <- source,
          native = Spec.to_native(spec),
-         {:ok, plan} <- Call.run(&Native.plan_start(&1, native, corpus, options)),
+         {:ok, plan} <- Call.in_background(&Native.plan_start(&1, native, corpus, options)),
          do: {:ok, Plan.new(plan, spec)}
   end
 
@@ -423,7 +426,7 @@ defmodule Sconce.Trainer do
 
     with {:ok, {_corpus, spec}} <- source,
          native = Spec.to_native(spec),
-         {:ok, tuning} <- Call.run(&Native.tune_start(&1, native, options, own)),
+         {:ok, tuning} <- Call.in_background(&Native.tune_start(&1, native, options, own)),
          do: {:ok, Tuning.new(tuning, spec)}
   end
 
@@ -454,7 +457,7 @@ defmodule Sconce.Trainer do
     with {:ok, {corpus, spec}} <- source,
          native = Spec.to_native(spec),
          start = &Native.range_test_start(&1, native, policy, corpus, options, own),
-         {:ok, test} <- Call.run(start),
+         {:ok, test} <- Call.in_background(start),
          do: {:ok, RangeTest.new(test, spec)}
   end
 
@@ -514,7 +517,9 @@ defmodule Sconce.Trainer do
   @impl true
   def handle_info({:sconce, ref, {:event, event}}, %{ref: ref} = state) do
     event = named(event)
-    {:noreply, publish(put_in(state.seen[event.event], event), event)}
+    state = publish(put_in(state.seen[event.event], event), event)
+    if state.task, do: Call.heard(state.task)
+    {:noreply, state}
   end
 
   def handle_info({:sconce, ref, answer}, %{ref: ref} = state),

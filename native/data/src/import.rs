@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use sconce_core::digest::sha256;
-use sconce_core::pool::MAX_THREADS;
+use sconce_core::pool::{Class, MAX_THREADS};
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -163,9 +163,11 @@ enum Outcome {
 
 impl Job<'_> {
     fn run(&self, files: &[PathBuf], cancel: &AtomicBool) -> Result<()> {
+        let class = Class::current();
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(self.options.threads)
             .thread_name(|i| format!("sconce-import-{i}"))
+            .start_handler(move |_| class.enter())
             .build()
             .map_err(|e| Error::Unavailable { what: "threads".into(), reason: e.to_string() })?;
         threads.install(|| {

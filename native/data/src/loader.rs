@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use sconce_core::pool::Class;
 use sconce_core::{Error, Result, pool};
 use serde::{Deserialize, Serialize};
 
@@ -331,10 +332,11 @@ struct Producer<D> {
 
 impl<D: Draw> Producer<D> {
     fn spawn(self, i: usize) -> Result<()> {
-        let live = Live::new();
+        let (live, class) = (Live::new(), Class::current());
         let thread = thread::Builder::new().name(format!("sconce-loader-{i}"));
         let spawned = thread.spawn(move || {
             let _live = live;
+            class.enter();
             // What it computes is small: it stays off the pool, where the step is computed.
             pool::serial(|| self.work());
         });

@@ -14,6 +14,7 @@
 //! ```
 
 mod binary;
+mod events;
 pub mod pool;
 mod reply;
 mod task;
@@ -28,8 +29,9 @@ use sconce_core::{Error, Result};
 use serde::Serialize;
 
 pub use binary::{from_binary, to_binary};
+pub use events::{Events, MOST_EVENTS, MOST_PROGRESS};
 pub use reply::Reply;
-pub use task::Task;
+pub use task::{REPLIES, Task};
 pub use value::{decode, encode};
 
 mod atoms {

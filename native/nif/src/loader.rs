@@ -1,10 +1,12 @@
 //! Batches for Elixir: `Sconce.Loader`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustler::{Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
+use sconce_core::pool::Class;
 use sconce_core::spec::Embedding;
 use sconce_core::{Error, Result};
 use sconce_data::{
@@ -13,7 +15,7 @@ use sconce_data::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::border::{Answer, Data, Reply, call, decode, guard, perform};
+use crate::border::{Answer, Data, REPLIES, Reply, call, decode, guard, perform};
 use crate::corpus::CorpusHandle;
 
 /// A stream of batches and the process that it belongs to.
@@ -25,7 +27,7 @@ use crate::corpus::CorpusHandle;
 ///    opened the stream, or with the last reference to the handle. Nobody waits for the threads' end. A
 ///    request under way is answered `:cancelled`.
 pub struct LoaderHandle {
-    requests: Mutex<Option<mpsc::Sender<Reply>>>,
+    requests: Mutex<Option<SyncSender<Reply>>>,
     /// A request has no answer yet.
     asked: Arc<AtomicBool>,
     cancelled: Arc<AtomicBool>,
@@ -159,9 +161,10 @@ fn on_a_thread(
     reference: Reference,
     work: impl FnOnce(Reply) + Send + 'static,
 ) -> Result<()> {
-    let (sender, receiver) = mpsc::channel::<Reply>();
+    let (sender, receiver) = sync_channel::<Reply>(REPLIES);
     let thread = thread::Builder::new().name("sconce-stream".into());
     let spawned = thread.spawn(move || {
+        Class::Background.enter();
         if let Ok(reply) = receiver.recv() {
             work(reply);
         }
@@ -202,7 +205,7 @@ fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result
     let draws = Draws::Windows { sampler, batch_size, burn_in };
     let name = corpus.0.dir().display().to_string();
     let loader = Loader::start(name, draws, &options.loader, start)?;
-    let (sender, requests) = mpsc::channel();
+    let (sender, requests) = sync_channel(REQUESTS);
     let (asked, cancelled) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
     let handle = ResourceArc::new(LoaderHandle {
         requests: Mutex::new(Some(sender)),
@@ -215,10 +218,13 @@ fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result
     }
 }
 
+/// Requests that wait for a stream's thread: `asked` lets one through at a time, and the next is `:busy`.
+const REQUESTS: usize = 1;
+
 /// What a stream's thread has.
 struct Served {
     loader: Loader<Draws>,
-    requests: mpsc::Receiver<Reply>,
+    requests: Receiver<Reply>,
     asked: Arc<AtomicBool>,
     cancelled: Arc<AtomicBool>,
 }
@@ -280,9 +286,15 @@ fn loader_next<'a>(
         if loader.asked.swap(true, Ordering::AcqRel) {
             return Err(Error::Busy { what: "stream".into() });
         }
-        requests.send(Reply::new(env, "stream", reference)).map_err(|mpsc::SendError(reply)| {
-            reply.dismiss();
-            Error::not_found("stream (closed)")
+        requests.try_send(Reply::new(env, "stream", reference)).map_err(|refused| match refused {
+            TrySendError::Full(reply) => {
+                reply.dismiss();
+                Error::Busy { what: "stream".into() }
+            }
+            TrySendError::Disconnected(reply) => {
+                reply.dismiss();
+                Error::not_found("stream (closed)")
+            }
         })
     })
 }

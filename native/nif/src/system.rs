@@ -1,12 +1,11 @@
 //! What this library was built with and what it found on this machine.
 
-use std::thread::available_parallelism;
-
-use rustler::{Env, Term};
+use rustler::{Env, Reference, Term};
 use sconce_core::Kind;
+use sconce_core::pool::{self, Priority};
 use serde::Serialize;
 
-use crate::border::{Data, call};
+use crate::border::{self, Data, call, decode, perform};
 
 #[derive(Serialize)]
 struct NativeInfo {
@@ -81,7 +80,7 @@ fn native_info(env: Env) -> Term {
             profile: env!("SCONCE_PROFILE_BUILT"),
             cuda: sconce_core::device::CUDA,
             flash_attn: cfg!(feature = "flash-attn"),
-            threads: available_parallelism().map_or(1, usize::from),
+            threads: pool::available(),
             cpu: CpuFeatures::detect(),
         }))
     })
@@ -90,4 +89,21 @@ fn native_info(env: Env) -> Term {
 #[rustler::nif]
 fn error_kinds(env: Env) -> Term {
     call(env, "error_kinds", || Ok(Data(Kind::ALL.map(Kind::name))))
+}
+
+/// How threads that train and import give way, from those on that start next.
+#[rustler::nif]
+fn background_set<'a>(env: Env<'a>, priority: Term<'a>) -> Term<'a> {
+    perform(env, "background", || {
+        pool::set_background(decode::<Priority>(priority)?);
+        Ok(())
+    })
+}
+
+/// `{:ok, given}` by message: whether this system lets them.
+#[rustler::nif]
+fn background_given<'a>(env: Env<'a>, reference: Reference<'a>) -> Term<'a> {
+    perform(env, "background", || {
+        border::pool::submit(env, "background", reference, || Ok(pool::gives_way()))
+    })
 }

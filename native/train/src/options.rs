@@ -272,6 +272,10 @@ pub struct EvaluateOptions {
 }
 
 impl EvaluateOptions {
+    pub fn is_on_cpu(&self) -> bool {
+        self.device.as_deref().is_none_or(|device| device.starts_with("cpu"))
+    }
+
     /// Opens the device that the policy is scored on.
     ///
     /// # Errors
@@ -390,7 +394,7 @@ impl TrainOptions {
         }
     }
 
-    fn is_on_cpu(&self) -> bool {
+    pub fn is_on_cpu(&self) -> bool {
         self.device.starts_with("cpu")
     }
 

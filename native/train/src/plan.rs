@@ -11,6 +11,7 @@ use sconce_core::backbone::Context;
 use sconce_core::error::panic_message;
 use sconce_core::memory::Meter;
 use sconce_core::policy::{Frames, part};
+use sconce_core::pool::Class;
 use sconce_core::spec::HeadKind;
 use sconce_core::{Error, Policy, Precision, Result, Spec, pool};
 use sconce_data::{Corpus, LoaderOptions, Reader};
@@ -293,7 +294,7 @@ fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         // A graph is walked and dropped recursively.
         let thread = std::thread::Builder::new().stack_size(64 << 20);
-        let thread = thread.spawn_scoped(scope, || pool::serial(work));
+        let thread = thread.spawn_scoped(scope, Class::inherit(|| pool::serial(work)));
         let thread = thread
             .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
         thread.join().unwrap_or_else(|payload| {

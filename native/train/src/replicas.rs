@@ -22,6 +22,7 @@ use sconce_core::digest::sha256;
 use sconce_core::error::panic_message;
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, part};
+use sconce_core::pool::Class;
 use sconce_core::weights::Weights;
 use sconce_core::{Error, Result};
 
@@ -491,7 +492,7 @@ fn each<T: Send, U: Send>(
         let others: Vec<_> = pairs
             .map(|(replica, own)| {
                 let thread = thread::Builder::new().stack_size(STACK_BYTES);
-                thread.spawn_scoped(scope, move || work(replica, own))
+                thread.spawn_scoped(scope, Class::inherit(move || work(replica, own)))
             })
             .collect();
         let first = first.map(|(replica, own)| work(replica, own));

@@ -11,11 +11,12 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use sconce_core::checkpoint::Snapshot;
+use sconce_core::pool::Class;
 use sconce_core::{Error, Result, fs};
 
 use super::folder::{Folder, Keep, Kind};
@@ -39,8 +40,12 @@ pub struct Save {
     pub keep: Keep,
 }
 
+/// Saves on their way to the thread, and outcomes on their way back. One save is under way at a time: [`Saver::save`]
+/// waits for the one before it, so neither side ever waits for room.
+const SAVES: usize = 1;
+
 pub struct Saver {
-    saves: Option<Sender<Save>>,
+    saves: Option<SyncSender<Save>>,
     done: Receiver<Done>,
     thread: Option<JoinHandle<Option<Draft>>>,
     /// The step of the save that is under way, and its state's file.
@@ -56,9 +61,11 @@ struct Done {
 
 impl Saver {
     pub fn start(folder: Folder, disk: Disk) -> Result<Self> {
-        let (saves, orders) = channel::<Save>();
-        let (tell, done) = channel();
+        let (saves, orders) = sync_channel::<Save>(SAVES);
+        let (tell, done) = sync_channel(SAVES);
+        let class = Class::current();
         let work = move || {
+            class.enter();
             let mut writer = Writer { folder, disk, owed: None };
             for save in orders {
                 let began = Instant::now();
