@@ -593,7 +593,7 @@ defmodule Sconce.Serving do
       serving = new(ref, options, info)
       {:ok, _registry} = Registry.register(@registry, self(), serving)
       scope = Group.join(serving.group, self())
-      state = %{serving: serving, options: options, scope: scope, drains: %{}}
+      state = %{serving: serving, options: options, scope: scope, drain: nil, drains: %{}}
       {:ok, state, {:continue, :telemetry}}
     else
       {:error, error} -> {:stop, error}
@@ -651,15 +651,18 @@ defmodule Sconce.Serving do
 
   def handle_call({:drain, timeout}, from, state) do
     Group.leave(state.serving.group, self())
+    state = drain_once(state)
     ref = make_ref()
-    :ok = Native.serving_drain(state.serving.ref, ref)
     start = System.monotonic_time()
     if timeout != :infinity, do: Process.send_after(self(), {:late, ref}, timeout)
     {:noreply, put_in(%{state | scope: nil}, [:drains, ref], {from, timeout, start})}
   end
 
   @impl true
-  def handle_info({:sconce, ref, {:ok, true}}, state), do: {:noreply, drained(state, ref, :ok)}
+  def handle_info({:sconce, ref, {:ok, true}}, %{drain: ref} = state) do
+    callers = Map.keys(state.drains)
+    {:noreply, Enum.reduce(callers, %{state | drain: nil}, &drained(&2, &1, :ok))}
+  end
 
   def handle_info({:late, ref}, state), do: {:noreply, drained(state, ref, :late)}
 
@@ -682,6 +685,15 @@ defmodule Sconce.Serving do
     do: {:noreply, %{state | scope: Group.join(serving.group, self())}}
 
   def handle_info(_other, state), do: {:noreply, state}
+
+  # The native side is asked once, however many callers wait and however often each of them asks.
+  defp drain_once(%{drain: nil} = state) do
+    ref = make_ref()
+    :ok = Native.serving_drain(state.serving.ref, ref)
+    %{state | drain: ref}
+  end
+
+  defp drain_once(state), do: state
 
   # Whichever comes first answers.
   defp drained(state, ref, how) do

@@ -9,25 +9,33 @@ pub(super) fn release() {
     if let (Some(own), Some(process)) = (processors(0), processors(std::process::id()))
         && own != process
     {
-        let size = size_of_val(&process);
-        // SAFETY: it reads a set of that size. 0 is the calling thread, and a refusal leaves it as it was.
-        unsafe { libc::sched_setaffinity(0, size, &raw const process) };
+        bind(&process);
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 pub(super) fn release() {}
 
+/// A bit for each of the most processors that Linux can have.
+#[cfg(target_os = "linux")]
+type Processors = [u64; 128];
+
 /// Those of a thread, 0 being the present one. The thread with the number of the process is its first, which the VM
 /// does not bind.
 #[cfg(target_os = "linux")]
-fn processors(thread: u32) -> Option<libc::cpu_set_t> {
+fn processors(thread: u32) -> Option<Processors> {
     let thread = libc::pid_t::try_from(thread).ok()?;
-    // SAFETY: an empty set is all zeros.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: it writes a set of that size.
-    let told = unsafe { libc::sched_getaffinity(thread, size_of_val(&set), &raw mut set) };
+    let mut set: Processors = [0; 128];
+    // SAFETY: it writes bits to as many bytes as it is told there are.
+    let told = unsafe { libc::sched_getaffinity(thread, size_of_val(&set), (&raw mut set).cast()) };
     (told == 0).then_some(set)
+}
+
+/// Has the present thread run on these. A refusal leaves it as it was.
+#[cfg(target_os = "linux")]
+fn bind(to: &Processors) -> bool {
+    // SAFETY: it reads bits from as many bytes as it is told there are.
+    unsafe { libc::sched_setaffinity(0, size_of_val(to), (&raw const *to).cast()) == 0 }
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -39,20 +47,17 @@ mod tests {
     fn threads_of_a_thread_that_is_bound_to_one_processor_are_not() {
         let process = processors(std::process::id());
         let bound = std::thread::spawn(|| {
-            // SAFETY: an empty set is all zeros.
-            let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-            // SAFETY: it takes a number alone.
+            // SAFETY: it takes nothing.
             let here = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
-            // SAFETY: the processor is one of the set's.
-            unsafe { libc::CPU_SET(here, &mut one) };
-            // SAFETY: it reads a set of that size.
-            assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&one), &one) }, 0);
+            let mut one: Processors = [0; 128];
+            one[here / 64] |= 1 << (here % 64);
+            assert!(bind(&one));
             let freed = std::thread::spawn(|| {
                 Class::Foreground.enter();
-                (available(), processors(0))
+                processors(0)
             });
-            (processors(0) == Some(one), freed.join().unwrap())
+            (processors(0) == Some(one), available(), freed.join().unwrap())
         });
-        assert_eq!(bound.join().unwrap(), (true, (available(), process)));
+        assert_eq!(bound.join().unwrap(), (true, available(), process));
     }
 }

@@ -8,9 +8,9 @@ use sconce_core::Result;
 
 use super::{Answer, Reply};
 
-/// Progress that may wait in a mailbox: at a step a millisecond as much as a process misses in 64 ms. A mailbox with
-/// more is that of a process that cannot keep up, which the latest of it serves as well.
-pub const MOST_PROGRESS: usize = 64;
+/// Progress that may wait in a mailbox, some megabyte of it: what a process misses in a second at a step a millisecond.
+/// A process that is further behind cannot keep up, and the latest serves it as well.
+pub const MOST_PROGRESS: usize = 1024;
 
 /// Events that may wait in a mailbox. All but progress are rare and meant to be read one by one: a process with so
 /// many of them no longer reads, and the report has what they say.
