@@ -12,10 +12,18 @@ defmodule Sconce.ConfigTest do
   doctest Config
 
   setup do
+    before = Application.get_all_env(:sconce)
+    forget()
+
     on_exit(fn ->
-      for {key, _value} <- Application.get_all_env(:sconce),
-          do: Application.delete_env(:sconce, key)
+      forget()
+      Application.put_all_env(sconce: before)
     end)
+  end
+
+  defp forget do
+    for {key, _value} <- Application.get_all_env(:sconce),
+        do: Application.delete_env(:sconce, key)
   end
 
   defp environment(variables) do
