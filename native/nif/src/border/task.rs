@@ -64,6 +64,7 @@ impl Task {
         let worker = worker.map_err(unavailable)?;
         // What a thread keeps of a card leaves it with the thread: the caller finds the card free after the answer.
         let teller = named("-end").spawn(move || {
+            Class::Foreground.enter();
             if let Ok(Some((reply, result))) = worker.join() {
                 device::settle();
                 reply.send(result);
