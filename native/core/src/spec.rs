@@ -447,6 +447,8 @@ impl Heads {
 /// More of anything than this is a corrupt file, not a model.
 const MAX_SIZE: usize = 1 << 16;
 const MAX_PARTS: usize = 64;
+/// Letters of a head's name.
+const MAX_HEAD_NAME: usize = 32;
 /// A graph is walked and dropped recursively: its depth must fit a stack.
 const MAX_LAYERS: usize = 256;
 
@@ -488,15 +490,22 @@ impl Spec {
     }
 }
 
+/// Names of heads reach terminals, files and Elixir: they are short and plain, wherever they come from.
+pub fn check_head_name(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if name.is_empty() || name.len() > MAX_HEAD_NAME || !name.chars().all(plain) {
+        let expected = format!("[a-z0-9_], at most {MAX_HEAD_NAME}");
+        return Err(Error::mismatch("name of a head", expected, name));
+    }
+    Ok(())
+}
+
 impl Heads {
     fn validate(&self, embedding: &Embedding) -> Result<()> {
         within("heads (number)", self.parts.len(), 1, MAX_PARTS)?;
         for (i, head) in self.parts.iter().enumerate() {
             let name = &head.name;
-            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-            if name.is_empty() || name.len() > 32 || !name.chars().all(plain) {
-                return Err(Error::mismatch("name of a head", "[a-z0-9_], at most 32", name));
-            }
+            check_head_name(name)?;
             if self.parts[..i].iter().any(|h| h.name == *name) {
                 return Err(Error::mismatch("heads", "distinct names", format!("{name} twice")));
             }

@@ -1,7 +1,7 @@
 //! What a corpus holds: typed columns, and what is known of each game.
 
 use safetensors::Dtype as TensorType;
-use sconce_core::spec::{Embedding, Head, HeadKind, Heads, HeadsKind, Melee};
+use sconce_core::spec::{Embedding, Head, HeadKind, Heads, HeadsKind, Melee, check_head_name};
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -200,6 +200,7 @@ impl Schema {
         within("vector.size", *size, 1, MAX_SIZE)?;
         within("heads (number)", heads.len(), 1, MAX_HEADS)?;
         for (i, (name, kind)) in heads.iter().enumerate() {
+            check_head_name(name)?;
             if heads[..i].iter().any(|h| h.0 == *name) {
                 return Err(Error::mismatch("heads", "distinct names", format!("{name} twice")));
             }

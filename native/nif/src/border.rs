@@ -14,6 +14,7 @@
 //! ```
 
 mod binary;
+mod handle;
 pub mod pool;
 mod reply;
 mod task;
@@ -28,6 +29,7 @@ use sconce_core::{Error, Result};
 use serde::Serialize;
 
 pub use binary::{from_binary, to_binary};
+pub use handle::{Handle, Handled};
 pub use reply::Reply;
 pub use task::Task;
 pub use value::{decode, encode};

@@ -12,13 +12,19 @@ use sconce_data::{
     verify,
 };
 
-use crate::border::{Data, Reply, Task, call, decode, from_binary, perform, to_binary};
+use crate::border::{
+    Data, Handle, Handled, Reply, Task, call, decode, encode, from_binary, perform, to_binary,
+};
 
 /// An open corpus; its shards stay mapped as long as it lives.
 pub struct CorpusHandle(pub Corpus);
 
 #[rustler::resource_impl]
 impl Resource for CorpusHandle {}
+
+impl Handled for CorpusHandle {
+    const NOUN: &'static str = "corpus";
+}
 
 #[rustler::nif]
 fn corpus_import<'a>(
@@ -104,24 +110,25 @@ fn corpus_open(env: Env, dir: String) -> Term {
 }
 
 #[rustler::nif(schedule = "DirtyCpu")]
-fn corpus_info<'a>(env: Env<'a>, corpus: ResourceArc<CorpusHandle>) -> Term<'a> {
-    call(env, "info", || Ok(Data(corpus.0.info())))
+fn corpus_info<'a>(env: Env<'a>, corpus: Handle<CorpusHandle>) -> Term<'a> {
+    call(env, "info", || Ok(Data(corpus.get()?.0.info())))
 }
 
 #[rustler::nif(schedule = "DirtyCpu")]
-fn corpus_games<'a>(env: Env<'a>, corpus: ResourceArc<CorpusHandle>) -> Term<'a> {
-    call(env, "games", || Ok(Data(corpus.0.games())))
+fn corpus_games<'a>(env: Env<'a>, corpus: Handle<CorpusHandle>) -> Term<'a> {
+    call(env, "games", || encode(env, &corpus.get()?.0.games()))
 }
 
 /// One player's view of a game: `{raw rows (f32), numbers a row, labels (u16), numbers a label}`.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn corpus_recording<'a>(
     env: Env<'a>,
-    corpus: ResourceArc<CorpusHandle>,
+    corpus: Handle<CorpusHandle>,
     game: usize,
     player: usize,
 ) -> Term<'a> {
     call(env, "recording", || {
+        let corpus = corpus.get()?;
         let views = corpus.0.views(&[game])?;
         let known = views.len() as f64 - 1.0;
         let out_of_range = || Error::out_of_range("player", player as f64, 0.0, known);

@@ -13,7 +13,7 @@ use sconce_data::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::border::{Answer, Data, Reply, call, decode, guard, perform};
+use crate::border::{Answer, Data, Handle, Handled, Reply, call, decode, guard, perform};
 use crate::corpus::CorpusHandle;
 
 /// A stream of batches and the process that it belongs to.
@@ -36,6 +36,10 @@ impl Resource for LoaderHandle {
     fn down<'a>(&'a self, _env: Env<'a>, _pid: LocalPid, _monitor: Monitor) {
         self.close();
     }
+}
+
+impl Handled for LoaderHandle {
+    const NOUN: &'static str = "stream";
 }
 
 impl LoaderHandle {
@@ -175,12 +179,12 @@ fn on_a_thread(
 #[rustler::nif]
 fn loader_open<'a>(
     env: Env<'a>,
-    corpus: ResourceArc<CorpusHandle>,
+    corpus: Handle<CorpusHandle>,
     reference: Reference<'a>,
     options: Term<'a>,
 ) -> Term<'a> {
     perform(env, "stream", || {
-        let options: StreamOptions = decode(options)?;
+        let (corpus, options) = (corpus.get()?, decode::<StreamOptions>(options)?);
         let pid = env.pid();
         on_a_thread(env, reference, move |reply| match guard(|| open(&corpus, options, &pid)) {
             Ok((opened, served)) => {
@@ -252,12 +256,12 @@ impl Answer for Opened {
 #[rustler::nif]
 fn loader_info<'a>(
     env: Env<'a>,
-    corpus: ResourceArc<CorpusHandle>,
+    corpus: Handle<CorpusHandle>,
     reference: Reference<'a>,
     options: Term<'a>,
 ) -> Term<'a> {
     perform(env, "stream", || {
-        let options: StreamOptions = decode(options)?;
+        let (corpus, options) = (corpus.get()?, decode::<StreamOptions>(options)?);
         on_a_thread(env, reference, move |reply| {
             reply.run(|| {
                 let sampler = options.sampler(&corpus.0)?;
@@ -271,10 +275,11 @@ fn loader_info<'a>(
 #[rustler::nif]
 fn loader_next<'a>(
     env: Env<'a>,
-    loader: ResourceArc<LoaderHandle>,
+    loader: Handle<LoaderHandle>,
     reference: Reference<'a>,
 ) -> Term<'a> {
     perform(env, "stream", || {
+        let loader = loader.get()?;
         let requests = loader.requests.lock().unwrap_or_else(|e| e.into_inner());
         let requests = requests.as_ref().ok_or_else(|| Error::not_found("stream (closed)"))?;
         if loader.asked.swap(true, Ordering::AcqRel) {
@@ -288,9 +293,9 @@ fn loader_next<'a>(
 }
 
 #[rustler::nif]
-fn loader_close(env: Env, loader: ResourceArc<LoaderHandle>) -> Term {
+fn loader_close(env: Env, loader: Handle<LoaderHandle>) -> Term {
     perform(env, "stream", || {
-        loader.close();
+        loader.get()?.close();
         Ok(())
     })
 }

@@ -16,7 +16,7 @@ use sconce_train::run::{Record, read_gradients, read_report, run};
 use sconce_train::tune::{TuneOptions, tune};
 use serde_json::Value;
 
-use crate::border::{Data, Reply, Task, call, decode, perform};
+use crate::border::{Data, Handle, Reply, Task, call, decode, perform};
 use crate::policy::PolicyHandle;
 
 /// Events that cannot be told are not worth a run.
@@ -70,9 +70,9 @@ fn train_gradients<'a>(env: Env<'a>, out: String) -> Term<'a> {
 
 /// Asks a run or an evaluation to end.
 #[rustler::nif]
-fn train_stop<'a>(env: Env<'a>, task: ResourceArc<Task>) -> Term<'a> {
+fn train_stop<'a>(env: Env<'a>, task: Handle<Task>) -> Term<'a> {
     perform(env, "train", || {
-        task.cancel();
+        task.get()?.cancel();
         Ok(())
     })
 }
@@ -138,7 +138,7 @@ fn range_test_start<'a>(
     env: Env<'a>,
     reference: Reference<'a>,
     spec: Term<'a>,
-    policy: Option<ResourceArc<PolicyHandle>>,
+    policy: Term<'a>,
     corpus: String,
     options: Term<'a>,
     range: Term<'a>,
@@ -146,7 +146,8 @@ fn range_test_start<'a>(
     call(env, "find_learning_rate", || {
         let (spec, options): (Spec, TrainOptions) = (decode(spec)?, decode(options)?);
         let range: RangeOptions = decode(range)?;
-        let policy = policy.map(|handle| handle.policy().clone());
+        let policy = if policy.is_atom() { None } else { Some(Handle::of(policy).get()?) };
+        let policy = policy.map(|handle: ResourceArc<PolicyHandle>| handle.policy().clone());
         Task::start(env, "find_learning_rate", reference, move |_reply, cancelled| {
             let corpus = Corpus::open(&PathBuf::from(corpus))?;
             range_test(&spec, policy.as_deref(), &corpus, &options, &range, cancelled).map(Data)

@@ -8,7 +8,7 @@ use std::thread::Builder;
 use rustler::{Env, LocalPid, Monitor, Reference, Resource, ResourceArc};
 use sconce_core::{Error, Result, device};
 
-use super::{Answer, Reply};
+use super::{Answer, Handled, Reply};
 
 /// Deep autograd graphs are walked and dropped recursively: 320 KB, a scheduler's stack, overflow.
 const STACK_BYTES: usize = 64 << 20;
@@ -29,6 +29,10 @@ impl Resource for Task {
     fn down<'a>(&'a self, _env: Env<'a>, _pid: LocalPid, _monitor: Monitor) {
         self.cancel();
     }
+}
+
+impl Handled for Task {
+    const NOUN: &'static str = "task";
 }
 
 impl Task {
