@@ -1,6 +1,7 @@
 defmodule Sconce.Corpus do
   alias Sconce.{Error, Figures, Native, Options, Tensor}
   alias Sconce.Native.Call
+  alias Sconce.Policy.Spec
 
   @import [
     into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
@@ -22,7 +23,7 @@ defmodule Sconce.Corpus do
   @build [
     into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
     heads: [
-      type: :keyword,
+      type: :any,
       required: true,
       doc: "What the labels are, such as `[move: {:categorical, 3}, fire: {:bernoulli, 1}]`."
     ]
@@ -145,7 +146,7 @@ defmodule Sconce.Corpus do
   @spec import(Path.t() | [Path.t()], keyword) :: {:ok, t} | {:error, Error.t()}
   def import(paths, opts) do
     opts = Options.validate!(opts, @import)
-    paths = paths |> List.wrap() |> Enum.map(&(&1 |> Options.path!() |> Path.expand()))
+    paths = for path <- paths!(paths), do: path |> Options.path!() |> Path.expand()
     into = Path.expand(opts[:into])
     options = %{min_frames: opts[:min_frames], threads: opts[:threads] || 0}
     start = &Native.corpus_import(&1, paths, into, options)
@@ -157,6 +158,10 @@ defmodule Sconce.Corpus do
       {:ok, %{corpus | report: report}}
     end
   end
+
+  defp paths!(paths) when length(paths) >= 0, do: paths
+  defp paths!(path) when is_binary(path), do: [path]
+  defp paths!(other), do: Options.argument!("paths", other, "a path or a list of paths")
 
   # Of files that are there, one at least should be of use.
   defp kept_some(%{added: 0, known: 0, skipped: [_ | _] = skipped}) do
@@ -181,14 +186,20 @@ defmodule Sconce.Corpus do
   #{Options.docs(@build)}
   """
   @spec build({:vector, pos_integer}, [{term, term}], keyword) :: {:ok, t} | {:error, Error.t()}
-  def build({:vector, size}, games, opts) when is_integer(size) and is_list(games) do
+  def build({:vector, size}, games, opts)
+      when size in 1..0xFFFF_FFFF and length(games) >= 0 do
     opts = Options.validate!(opts, @build)
-    heads = for {name, kind} <- opts[:heads], do: [name, head!(name, kind)]
+    heads = heads!(opts[:heads])
     games = games |> Enum.with_index() |> Enum.map(&game!/1)
     schema = %{name: "vector", size: size, heads: heads}
     start = &Native.corpus_build(&1, schema, games, Path.expand(opts[:into]))
     with {:ok, _info} <- Call.run(start), do: open(opts[:into])
   end
+
+  def build({:vector, size}, games, _opts) when size in 1..0xFFFF_FFFF,
+    do: Options.argument!("games", games, "a list of {x, labels}")
+
+  def build(schema, _games, _opts), do: Options.argument!("schema", schema, "{:vector, n}")
 
   @doc """
   Reads every byte of a corpus and compares the games with what was recorded when they were written.
@@ -269,10 +280,10 @@ defmodule Sconce.Corpus do
   @spec recording(t, non_neg_integer, 0 | 1) ::
           {:ok, [{binary, [non_neg_integer]}]} | {:error, Error.t()}
   def recording(%__MODULE__{handle: handle}, game, player \\ 0) do
-    game in 0..0xFFFF_FFFF ||
-      raise ArgumentError, "game: expected 0 or more, got: #{inspect(game)}"
+    (is_integer(game) and game in 0..0xFFFF_FFFF) ||
+      Options.argument!("game", game, "0 or more")
 
-    player in 0..1 || raise ArgumentError, "player: expected 0 or 1, got: #{inspect(player)}"
+    player in [0, 1] || Options.argument!("player", player, "0 or 1")
 
     with {:ok, {rows, numbers, labels, width}} <- Native.corpus_recording(handle, game, player) do
       size = 4 * numbers
@@ -316,7 +327,8 @@ defmodule Sconce.Corpus do
   """
   @spec character(non_neg_integer) :: String.t()
   def character(id) when id in 0..unquote(length(@characters) - 1), do: Enum.at(@characters, id)
-  def character(id), do: "character #{id}"
+  def character(id) when is_integer(id), do: "character #{id}"
+  def character(other), do: Options.argument!("character", other, "an id")
 
   @doc """
   The internal id of a character by its name, in capitals or not.
@@ -325,12 +337,14 @@ defmodule Sconce.Corpus do
       {:ok, 1}
   """
   @spec character_id(String.t()) :: {:ok, non_neg_integer} | :error
-  def character_id(name) do
+  def character_id(name) when is_binary(name) do
     case Enum.find_index(@characters, &(String.downcase(&1) == String.downcase(name))) do
       nil -> :error
       id -> {:ok, id}
     end
   end
+
+  def character_id(other), do: Options.argument!("character", other, "a name")
 
   @doc false
   def unknown_character(name) do
@@ -383,6 +397,11 @@ defmodule Sconce.Corpus do
   defp schema(%{name: "vector", size: size}), do: {:vector, size}
   defp schema(%{name: "melee"}), do: :melee
 
+  defp heads!(heads) do
+    Spec.named?(heads) || Options.argument!("option :heads", heads, "a list of {name, kind}")
+    for {name, kind} <- heads, do: [Spec.name!(name), head!(name, kind)]
+  end
+
   defp head!(_name, {kind, size}) when kind in [:bernoulli, :categorical] and is_integer(size),
     do: {kind, size}
 
@@ -406,11 +425,19 @@ defmodule Sconce.Corpus do
     do: tensor |> Tensor.numbers() |> binary!(:u16, game)
 
   defp binary!(list, type, game) when is_list(list),
-    do: for(x <- List.flatten(list), into: <<>>, do: number!(x, type, game))
+    do: for(x <- flat!(list, game), into: <<>>, do: number!(x, type, game))
 
   defp binary!(other, _type, game) do
     raise ArgumentError,
           "game #{game}: expected a binary, a list or a tensor, got: #{inspect(other, limit: 5)}"
+  end
+
+  defp flat!(list, game) do
+    List.flatten(list)
+  rescue
+    # An improper list.
+    _error in [FunctionClauseError, ArgumentError] ->
+      Options.argument!("game #{game}", list, "a binary, a list or a tensor")
   end
 
   # The largest of 32 bits.
@@ -428,7 +455,7 @@ defmodule Sconce.Corpus do
     do: raise(ArgumentError, "game #{game}: expected labels of 0..65535, got: #{inspect(x)}")
 
   defimpl Inspect do
-    alias Sconce.{Corpus, Figures}
+    alias Sconce.{Corpus, Figures, Text}
 
     @shown 3
 
@@ -441,7 +468,7 @@ defmodule Sconce.Corpus do
         Figures.size(info.bytes)
       ]
 
-      "#Sconce.Corpus<#{parts |> Enum.reject(&(&1 == "")) |> Enum.join(" · ")}>"
+      Text.printable("#Sconce.Corpus<#{parts |> Enum.reject(&(&1 == "")) |> Enum.join(" · ")}>")
     end
 
     defp schema({:vector, n}), do: "vector #{n}"

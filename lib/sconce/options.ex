@@ -40,6 +40,8 @@ defmodule Sconce.Options do
 
   # Below this similarity a guess is more likely to mislead than to help.
   @similar 0.55
+  # Bytes of a name that is compared with others, and of a size as text.
+  @longest 64
 
   @doc """
   Returns the options with defaults filled in and numbers converted, in the schema's order.
@@ -48,7 +50,7 @@ defmodule Sconce.Options do
   """
   @spec validate!(keyword, schema) :: keyword
   def validate!(opts, schema) do
-    Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
+    keyword!(opts)
     Enum.each(opts, fn {name, _value} -> known!(name, Keyword.keys(schema)) end)
 
     for {name, spec} <- schema, {:ok, value} <- [fetch(opts, name, spec)] do
@@ -74,11 +76,27 @@ defmodule Sconce.Options do
   @spec nearest(term, [term]) :: term | nil
   def nearest(name, candidates) do
     candidates
-    |> Enum.map(&{String.jaro_distance(to_string(name), to_string(&1)), &1})
+    |> Enum.map(&{similarity(name, &1), &1})
     |> Enum.filter(fn {similarity, _candidate} -> similarity >= @similar end)
     |> Enum.max_by(&elem(&1, 0), fn -> {0, nil} end)
     |> elem(1)
   end
+
+  defp similarity(name, candidate) do
+    with text when text != nil <- short(name), other when other != nil <- short(candidate) do
+      String.jaro_distance(text, other)
+    else
+      nil -> 0.0
+    end
+  end
+
+  # Nothing else is spelled.
+  defp short(name) when is_atom(name), do: name |> Atom.to_string() |> short()
+
+  defp short(name) when is_binary(name) and byte_size(name) <= @longest,
+    do: if(String.valid?(name), do: name)
+
+  defp short(_other), do: nil
 
   @doc """
   Raises `ArgumentError` unless `name` is among `names`; `noun` says what they are.
@@ -99,11 +117,68 @@ defmodule Sconce.Options do
   # A path that is an argument, not an option.
   @spec path!(Path.t()) :: String.t()
   def path!(path) do
-    text = if is_list(path), do: IO.chardata_to_string(path), else: path
+    text = text(path)
     if path?(text), do: text, else: raise(ArgumentError, "expected a path, got: #{inspect(path)}")
   end
 
+  defp text(path) when is_list(path) do
+    List.to_string(path)
+  rescue
+    _not_chardata -> nil
+  end
+
+  defp text(path), do: path
+
   defp path?(value), do: is_binary(value) and String.valid?(value)
+
+  @doc false
+  # Refuses an argument by its name.
+  @spec argument!(String.t(), term, String.t()) :: no_return
+  def argument!(name, value, expected) do
+    got = inspect(value, limit: 20, printable_limit: 200)
+    raise ArgumentError, "#{name}: expected #{expected}, got: #{got}"
+  end
+
+  @doc false
+  # Options as a keyword list, before a part of them is looked at.
+  @spec keyword!(term) :: keyword
+  def keyword!(opts) do
+    if Keyword.keyword?(opts),
+      do: opts,
+      else: raise(ArgumentError, "expected options, got: #{inspect(opts)}")
+  end
+
+  # A month and a half, which is what a timer takes.
+  @most_ms 4_000_000_000
+
+  @doc false
+  @spec timeout!(term) :: timeout
+  def timeout!(timeout) when timeout == :infinity or timeout in 0..@most_ms, do: timeout
+
+  def timeout!(timeout),
+    do: argument!("timeout", timeout, "0 to #{@most_ms} milliseconds or :infinity")
+
+  @doc false
+  # A name that a process can be registered under.
+  @spec name!(term) :: term
+  def name!({:global, _name} = name), do: name
+  def name!(name) when is_atom(name), do: name
+
+  def name!(name) do
+    if match?({:via, _module, _name}, name) and server?(name),
+      do: name,
+      else: argument!("option :name", name, "an atom, {:global, term} or {:via, module, term}")
+  end
+
+  @doc false
+  # Whether the term can be the server of a call: a pid, a name, or `{name, node}`.
+  @spec server?(term) :: boolean
+  def server?(pid) when is_pid(pid), do: true
+  def server?(name) when is_atom(name), do: name not in @literals
+  def server?({:global, _name}), do: true
+  def server?({:via, module, _name}), do: is_atom(module) and Code.ensure_loaded?(module)
+  def server?({name, node}), do: is_atom(name) and is_atom(node)
+  def server?(_other), do: false
 
   @doc false
   # The value as the type has it, if it is one.
@@ -182,7 +257,8 @@ defmodule Sconce.Options do
   defp cast(:integer, value) when is_integer(value), do: {:ok, value}
   defp cast(:pos_integer, value) when is_integer(value) and value > 0, do: {:ok, value}
   defp cast(:non_neg_integer, value) when is_integer(value) and value >= 0, do: {:ok, value}
-  defp cast(:float, value) when is_number(value), do: {:ok, value / 1}
+  defp cast(:float, value) when is_float(value), do: {:ok, value}
+  defp cast(:float, value) when is_integer(value) and crosses(value), do: {:ok, value / 1}
   defp cast(:boolean, value) when is_boolean(value), do: {:ok, value}
   defp cast(:atom, value) when is_atom(value), do: {:ok, value}
   defp cast(:map, value) when is_map(value), do: {:ok, value}
@@ -192,7 +268,10 @@ defmodule Sconce.Options do
   defp cast(:path, value), do: if(path?(value), do: {:ok, value}, else: :error)
   defp cast({:fun, arity}, value) when is_function(value, arity), do: {:ok, value}
   defp cast({:in, values}, value), do: if(value in values, do: {:ok, value}, else: :error)
-  defp cast({:list, type}, values) when is_list(values), do: cast_each(values, &cast(type, &1))
+  # No improper list has a length.
+  defp cast({:list, type}, values) when length(values) >= 0,
+    do: cast_each(values, &cast(type, &1))
+
   defp cast({:or, types}, value), do: Enum.find_value(types, :error, &cast_one_of(&1, value))
 
   defp cast(:keyword, value),
@@ -241,7 +320,7 @@ defmodule Sconce.Options do
 
   defp bytes(n) when is_integer(n) and n > 0, do: {:ok, n}
 
-  defp bytes(text) when is_binary(text) do
+  defp bytes(text) when is_binary(text) and byte_size(text) <= @longest do
     with {number, unit} <- Float.parse(text),
          {:ok, each} <- Map.fetch(@units, unit |> String.trim() |> String.upcase()),
          n when n > 0 <- round(number * each) do
@@ -249,6 +328,9 @@ defmodule Sconce.Options do
     else
       _ -> :error
     end
+  rescue
+    # A number beyond any float.
+    _overflow in [ArgumentError, ArithmeticError] -> :error
   end
 
   defp bytes(_other), do: :error

@@ -8,8 +8,6 @@ defmodule Sconce.Serving do
 
   @registry Sconce.Serving.Registry
   @rejoin_ms 20
-  # A month and a half, which is what a timer takes.
-  @most_ms 4_000_000_000
 
   @start [
     policy: [type: :any, required: true, doc: "The `Sconce.Policy` that is served."],
@@ -197,7 +195,7 @@ defmodule Sconce.Serving do
   #{Options.docs(@start)}
   """
 
-  use GenServer
+  use Sconce.Server
 
   @enforce_keys [:pid, :name, :group, :ref, :policy] ++
                   [:max_batch, :max_queue, :workers, :weights, :lane, :path, :step_us, :device]
@@ -234,8 +232,9 @@ defmodule Sconce.Serving do
     options = Options.validate!(opts, @start)
 
     is_struct(options[:policy], Policy) ||
-      raise ArgumentError, "option :policy: expected a policy, got: #{inspect(options[:policy])}"
+      Options.argument!("option :policy", options[:policy], "a policy")
 
+    Options.name!(options[:name])
     name = if options[:name], do: [name: options[:name]], else: []
     GenServer.start_link(__MODULE__, options, name)
   end
@@ -243,7 +242,7 @@ defmodule Sconce.Serving do
   @doc false
   # What `stop/1` ended stays ended.
   def child_spec(opts) do
-    id = Keyword.get(opts, :name) || __MODULE__
+    id = opts |> Options.keyword!() |> Keyword.get(:name) || __MODULE__
     %{id: id, start: {__MODULE__, :start_link, [opts]}, restart: :transient}
   end
 
@@ -301,8 +300,8 @@ defmodule Sconce.Serving do
   def forward(serving, frames, state \\ nil, opts \\ [])
 
   def forward(_serving, _frames, state, _opts) when not (is_binary(state) or is_nil(state)) do
-    raise ArgumentError,
-          "state: expected what the call before gave or nil, got: #{inspect(state)}; options come behind it"
+    expected = "what the call before gave or nil (options come behind it)"
+    Options.argument!("state", state, expected)
   end
 
   def forward(serving, frames, state, opts) do
@@ -412,21 +411,15 @@ defmodule Sconce.Serving do
   the answer is an error of kind `:deadline`.
   """
   @spec drain(serving, timeout) :: :ok | {:error, Error.t()}
-  def drain(serving, timeout \\ 5_000)
+  def drain(serving, timeout \\ 5_000) do
+    Options.timeout!(timeout)
 
-  def drain(serving, timeout)
-      when timeout == :infinity or (is_integer(timeout) and timeout in 0..@most_ms) do
     drained =
       at(serving, :drain, [timeout], patience(timeout), &ask(&1, :drain, {:drain, timeout}))
 
     # Of a node that was waited for a while longer.
     with {:error, %Error{kind: :deadline} = late} <- drained,
          do: {:error, put_in(late.details.deadline_ms, timeout)}
-  end
-
-  def drain(_serving, timeout) do
-    raise ArgumentError,
-          "timeout: expected 0 to #{@most_ms} milliseconds or :infinity, got: #{inspect(timeout)}"
   end
 
   # The other node may take its time to say that it is late.
@@ -522,14 +515,10 @@ defmodule Sconce.Serving do
 
   defp find(%__MODULE__{pid: pid}, _op, _ms, _start), do: {:there, node(pid), pid}
 
-  defp find(serving, _op, _ms, _start)
-       when not (is_pid(serving) or is_atom(serving) or is_tuple(serving)) or is_nil(serving) or
-              elem(serving, 0) == :ok do
-    raise ArgumentError,
-          "serving: expected a pid, a name or what info/1 gave, got: #{inspect(serving)}"
-  end
-
   defp find(serving, op, _ms, _start) do
+    (Options.server?(serving) and not match?({:ok, _}, serving)) ||
+      Options.argument!("serving", serving, "a pid, a name or what info/1 gave")
+
     case GenServer.whereis(serving) do
       {name, node} -> {:there, node, name}
       pid when is_pid(pid) and node(pid) != node() -> {:there, node(pid), pid}
@@ -605,10 +594,12 @@ defmodule Sconce.Serving do
     {:noreply, Map.put(state, :telemetry?, telemetry?)}
   end
 
-  defp later(state), do: Process.send_after(self(), :statistics, state.options[:telemetry_ms])
+  # With the handle, so that no other message starts a second clock.
+  defp later(%{serving: %{ref: ref}} = state),
+    do: Process.send_after(self(), {:statistics, ref}, state.options[:telemetry_ms])
 
   @impl true
-  def handle_call({:swap, policy}, _from, %{serving: serving} = state) do
+  def handle_call({:swap, %Policy{} = policy}, _from, %{serving: serving} = state) do
     # What was packed of the weights before may not be packed of these.
     with {:ok, policy} <- Policy.to(policy, serving.device),
          {:ok, true} <- Call.run(&Native.serving_swap(serving.ref, &1, policy.ref)),
@@ -623,7 +614,8 @@ defmodule Sconce.Serving do
     end
   end
 
-  def handle_call({:drain, timeout}, from, state) do
+  def handle_call({:drain, timeout}, from, state)
+      when timeout == :infinity or (is_integer(timeout) and timeout >= 0) do
     Group.leave(state.serving.group, self())
     ref = make_ref()
     :ok = Native.serving_drain(state.serving.ref, ref)
@@ -637,7 +629,7 @@ defmodule Sconce.Serving do
 
   def handle_info({:late, ref}, state), do: {:noreply, drained(state, ref, :late)}
 
-  def handle_info(:statistics, %{serving: serving} = state) do
+  def handle_info({:statistics, ref}, %{serving: %{ref: ref} = serving} = state) do
     with {:ok, news} <- Native.serving_stats(serving.ref, true) do
       tell(state, :statistics, Told.flat(news))
     end
@@ -648,14 +640,12 @@ defmodule Sconce.Serving do
 
   # The scope of the groups has ended, and has forgotten this one; until it is there again each try ends so.
   def handle_info({:DOWN, scope, :process, _scope, _reason}, %{scope: scope} = state) do
-    Process.send_after(self(), :join, @rejoin_ms)
+    Process.send_after(self(), {:join, scope}, @rejoin_ms)
     {:noreply, state}
   end
 
-  def handle_info(:join, %{scope: scope, serving: serving} = state) when scope != nil,
+  def handle_info({:join, scope}, %{scope: scope, serving: serving} = state) when scope != nil,
     do: {:noreply, %{state | scope: Group.join(serving.group, self())}}
-
-  def handle_info(_other, state), do: {:noreply, state}
 
   # Whichever comes first answers.
   defp drained(state, ref, how) do
@@ -692,7 +682,10 @@ defmodule Sconce.Serving do
       ways = "#{serving.path} #{serving.weights}, #{lane(serving)}#{workers(serving.workers)}"
       room = "batches of #{serving.max_batch}, queue of #{serving.max_queue}"
       device = Sconce.Device.aside(serving.device)
-      "#Sconce.Serving<#{name(serving)}#{policy} · #{ways} · #{room}#{device}>"
+
+      Sconce.Text.printable(
+        "#Sconce.Serving<#{name(serving)}#{policy} · #{ways} · #{room}#{device}>"
+      )
     end
 
     defp name(%{name: nil}), do: ""

@@ -264,7 +264,7 @@ defmodule Sconce.Session do
     end
   end
 
-  def open(other, _opts), do: raise(ArgumentError, "expected a policy, got: #{inspect(other)}")
+  def open(other, _opts), do: Options.argument!("policy", other, "a policy")
 
   @doc false
   def served_options, do: @served
@@ -272,6 +272,8 @@ defmodule Sconce.Session do
   @doc false
   # A session of a serving, see `Sconce.Serving.open/2`. `open` is told what is wanted and answers as `begin/3`.
   def open_served(opts, open) do
+    Options.keyword!(opts)
+
     for {key, _value} <- opts, key in [:weights, :lane] do
       raise ArgumentError, "option #{inspect(key)} is the serving's: give it to start_link/1"
     end
@@ -283,7 +285,8 @@ defmodule Sconce.Session do
   defp open_by(options, open) do
     with {:ok, project_out} <- Projection.pack(options[:project_out]),
          {:ok, ref, spec, info} <- open.({to_native(options), project_out, options[:snapshot]}) do
-      {:ok, new(ref, spec, options, info)}
+      # The names of heads of another node are those that this one has.
+      {:ok, new(ref, Spec.new(spec), options, info)}
     end
   end
 
@@ -362,8 +365,7 @@ defmodule Sconce.Session do
     end
   end
 
-  def act(other, _frame, _opts),
-    do: raise(ArgumentError, "expected a session, got: #{inspect(other)}")
+  def act(other, _frame, _opts), do: Options.argument!("session", other, "a session")
 
   @doc """
   Decides for many games at once: `[{session, frame}, ...]`, each as `act/3` would, the answers in their order.
@@ -386,7 +388,9 @@ defmodule Sconce.Session do
   @spec act_many([{t, term} | {t, term, keyword}], keyword) :: [
           {:ok, Action.t()} | {:error, Error.t()}
         ]
-  def act_many(games, opts \\ []) when is_list(games) do
+  def act_many(games, opts \\ [])
+
+  def act_many(games, opts) when length(games) >= 0 do
     start = System.monotonic_time()
     {deadline, opts} = opts |> Options.validate!(@act) |> Keyword.split([:deadline_ms])
     asked = Enum.map(games, &asked(&1, opts))
@@ -420,12 +424,14 @@ defmodule Sconce.Session do
     end
   end
 
+  def act_many(games, _opts), do: Options.argument!("games", games, "a list of {session, frame}")
+
   defp twice, do: {:error, %Error{kind: :busy, op: :act, details: %{what: "session"}}}
 
   defp asked({%__MODULE__{} = session, frame}, opts), do: asked({session, frame, []}, opts)
 
   defp asked({%__MODULE__{} = session, frame, own}, opts) do
-    opts = Keyword.merge(opts, own)
+    opts = Keyword.merge(opts, Options.keyword!(own))
 
     if Keyword.has_key?(own, :deadline_ms),
       do: raise(ArgumentError, "deadline_ms: is that of all games of a call")
@@ -433,10 +439,8 @@ defmodule Sconce.Session do
     {session, pack(session, frame, opts)}
   end
 
-  defp asked(other, _opts) do
-    raise ArgumentError,
-          "games: expected {session, frame} or {session, frame, opts}, got: #{inspect(other)}"
-  end
+  defp asked(other, _opts),
+    do: Options.argument!("games", other, "{session, frame} or {session, frame, opts}")
 
   # Answers by their places. A call has no more games than a scheduler reads in a moment.
   defp decide_many(asked, deadline_ms, start) do
@@ -627,7 +631,7 @@ defmodule Sconce.Session do
       do: native(ref, :rollback, [game_frame])
 
   def rollback(%__MODULE__{}, other),
-    do: raise(ArgumentError, "game_frame: expected an integer of 64 bits, got: #{inspect(other)}")
+    do: Options.argument!("game_frame", other, "an integer of 64 bits")
 
   @doc """
   The session's memory as a binary: state, kept frames, seed, number of decisions, latest inputs.
@@ -648,8 +652,7 @@ defmodule Sconce.Session do
   def restore(%__MODULE__{ref: ref}, snapshot) when is_binary(snapshot),
     do: native(ref, :restore, [snapshot])
 
-  def restore(%__MODULE__{}, other),
-    do: raise(ArgumentError, "snapshot: expected a binary, got: #{inspect(other)}")
+  def restore(%__MODULE__{}, other), do: Options.argument!("snapshot", other, "a binary")
 
   @doc """
   Hands a session to another process, which gets the handle by other means.
@@ -657,6 +660,9 @@ defmodule Sconce.Session do
   @spec transfer(t, pid) :: :ok | {:error, Error.t()}
   def transfer(%__MODULE__{ref: ref}, pid) when is_pid(pid) and node(pid) == node(),
     do: native(ref, :transfer, [pid])
+
+  def transfer(%__MODULE__{}, other),
+    do: Options.argument!("pid", other, "a process of this node")
 
   @doc """
   Ends a session and frees its memory. Closing it again is `:ok` too.
@@ -716,7 +722,10 @@ defmodule Sconce.Session do
       lane = "#{session.lane}#{elsewhere(session.ref)}"
       cost = "#{session.path} #{session.weights}, #{lane}, #{round(us)} us a decision"
       device = Sconce.Device.aside(session.device)
-      "#Sconce.Session<#{policy} · #{mode(session.mode)} · #{cost}#{device}>"
+
+      Sconce.Text.printable(
+        "#Sconce.Session<#{policy} · #{mode(session.mode)} · #{cost}#{device}>"
+      )
     end
 
     defp elsewhere(%Sconce.Session.Remote{pid: pid}), do: " on #{node(pid)}"

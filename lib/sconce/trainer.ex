@@ -258,7 +258,7 @@ defmodule Sconce.Trainer do
   and `windows` (`game` and first `frame` of each that the step learned from).
   """
 
-  use GenServer, restart: :temporary, shutdown: 30_000
+  use Sconce.Server, restart: :temporary, shutdown: 30_000
 
   require Logger
 
@@ -288,8 +288,8 @@ defmodule Sconce.Trainer do
   """
   @spec start_link(keyword) :: GenServer.on_start()
   def start_link(opts) do
-    Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
-    {name, opts} = Keyword.split(opts, [:name])
+    {name, opts} = opts |> Options.keyword!() |> Keyword.split([:name])
+    if name[:name], do: Options.name!(name[:name])
     GenServer.start_link(__MODULE__, Settings.new!(opts), name)
   end
 
@@ -300,7 +300,14 @@ defmodule Sconce.Trainer do
   `:cancelled` if the process is gone.
   """
   @spec await(run, timeout) :: {:ok, report} | {:error, Error.t()}
-  def await(run, timeout \\ :infinity), do: call(run, :await, timeout)
+  def await(run, timeout \\ :infinity) do
+    id = make_ref()
+    answer = call(run, {:await, id}, Options.timeout!(timeout))
+
+    # The run would keep the request until it ends, and a caller may ask every few milliseconds.
+    with {:error, %Error{kind: :deadline}} <- answer, do: GenServer.cast(run, {:given_up, id})
+    answer
+  end
 
   @doc """
   Sends the events of a run to the caller, as `{:sconce_trainer, pid, event}`.
@@ -322,6 +329,7 @@ defmodule Sconce.Trainer do
   def info(run), do: call(run, :info)
 
   defp call(run, request, timeout \\ @call_ms) do
+    Options.server?(run) || Options.argument!("run", run, "the pid or the name of a run")
     GenServer.call(run, request, timeout)
   catch
     :exit, {:timeout, _call} ->
@@ -448,7 +456,9 @@ defmodule Sconce.Trainer do
   def find_learning_rate(spec, opts), do: range_test(spec, nil, opts)
 
   defp range_test(spec, policy, opts) do
-    opts[:corpus] || raise ArgumentError, "option :corpus is required: a Sconce.Corpus or a path"
+    Options.keyword!(opts)[:corpus] ||
+      raise ArgumentError, "option :corpus is required: a Sconce.Corpus or a path"
+
     {source, options, own} = Settings.measured!(spec, opts, :range)
 
     with {:ok, {corpus, spec}} <- source,
@@ -472,7 +482,7 @@ defmodule Sconce.Trainer do
       task: nil,
       seen: %{},
       subscribers: %{},
-      waiting: [],
+      waiting: %{},
       result: nil
     }
 
@@ -493,10 +503,12 @@ defmodule Sconce.Trainer do
   end
 
   @impl true
-  def handle_call(:await, from, %{result: nil} = state),
-    do: {:noreply, update_in(state.waiting, &[from | &1])}
+  def handle_call({:await, id}, {pid, _tag} = from, %{result: nil} = state) do
+    waiting = Map.put(state.waiting, id, {from, Process.monitor(pid)})
+    {:noreply, %{state | waiting: waiting}}
+  end
 
-  def handle_call(:await, _from, state), do: {:reply, state.result, state}
+  def handle_call({:await, _id}, _from, state), do: {:reply, state.result, state}
   def handle_call(:info, _from, state), do: {:reply, summary(state), state}
 
   def handle_call(:stop, _from, state) do
@@ -504,11 +516,18 @@ defmodule Sconce.Trainer do
     {:reply, :ok, state}
   end
 
-  def handle_call({:subscribe, pid}, _from, state) do
+  def handle_call({:subscribe, pid}, _from, state) when is_pid(pid) do
     for name <- [:resumed, :start, :precision], told = state.seen[name], do: tell(pid, told)
     if state.result, do: tell(pid, %{event: :done, result: state.result})
     monitor = state.subscribers[pid] || Process.monitor(pid)
     {:reply, :ok, put_in(state.subscribers[pid], monitor)}
+  end
+
+  @impl true
+  def handle_cast({:given_up, id}, state) do
+    {given_up, waiting} = Map.pop(state.waiting, id)
+    with {_from, monitor} <- given_up, do: Process.demonitor(monitor, [:flush])
+    {:noreply, %{state | waiting: waiting}}
   end
 
   @impl true
@@ -521,10 +540,12 @@ defmodule Sconce.Trainer do
     do:
       {:noreply, finish(state, with({:ok, report} <- answer, do: {:ok, complete(report, state)}))}
 
-  def handle_info({:DOWN, _monitor, :process, pid, _reason}, state),
-    do: {:noreply, update_in(state.subscribers, &Map.delete(&1, pid))}
+  def handle_info({:DOWN, monitor, :process, pid, _reason}, state) do
+    waiting =
+      for {id, {_from, of} = one} <- state.waiting, of != monitor, into: %{}, do: {id, one}
 
-  def handle_info(_other, state), do: {:noreply, state}
+    {:noreply, %{state | waiting: waiting, subscribers: Map.delete(state.subscribers, pid)}}
+  end
 
   @impl true
   def terminate(_reason, %{result: nil, task: task, ref: ref}) when task != nil do
@@ -547,10 +568,15 @@ defmodule Sconce.Trainer do
 
   defp finish(state, result) do
     result = with {:error, error} <- result, do: {:error, Device.elsewhere(error)}
-    for from <- state.waiting, do: GenServer.reply(from, result)
+
+    for {_id, {from, monitor}} <- state.waiting do
+      Process.demonitor(monitor, [:flush])
+      GenServer.reply(from, result)
+    end
+
     state = publish(state, %{event: :done, result: result})
     # Without the task's handle nothing native is held any more.
-    %{state | result: result, waiting: [], task: nil}
+    %{state | result: result, waiting: %{}, task: nil}
   end
 
   # A picture that cannot be written is no reason to lose the report.

@@ -8,7 +8,7 @@ defmodule Sconce.Session.Proxy do
   # 3. A request says which one its caller gave up last. If that one is still to be done, it is not done; if
   #    it was decided, it is taken back: after a `:deadline` the session is as it was.
 
-  use GenServer, restart: :temporary
+  use Sconce.Server, restart: :temporary
 
   alias Sconce.{Error, Native, Serving, Session}
   alias Sconce.Policy.Spec
@@ -69,8 +69,6 @@ defmodule Sconce.Session.Proxy do
     reply(ref, {:error, %Error{kind: :busy, op: op, details: details}})
     {:noreply, state}
   end
-
-  def handle_info(_other, state), do: {:noreply, state}
 
   # What was given up before it was begun is left out.
   defp newest({:sconce, {_, owner, id, _}, _, _, _} = request) do

@@ -121,7 +121,7 @@ defmodule Sconce.Trainer.Compare do
 
     [
       games: Map.get(report.validation, :digest) || side(report.validation),
-      choices: Enum.map(report.spec.heads, &{&1.name, &1.kind}),
+      choices: Enum.map(report.spec.heads, &{Spec.text(&1.name), &1.kind}),
       delay: report.options[:frame_delay],
       stride: stride
     ]

@@ -497,14 +497,17 @@ defmodule Sconce.Trainer.Settings do
   end
 
   defp other?(own, options, name),
-    do: Keyword.has_key?(options, name) and options[name] != own[name]
+    do: Keyword.has_key?(options, name) and comparable(options[name]) != comparable(own[name])
+
+  # A name of a head is the same as an atom and as text.
+  defp comparable(heads), do: if(Spec.named?(heads), do: Spec.named(heads), else: heads)
 
   @doc """
   What a measurement before a run needs: `{:ok, {folder of the corpus or nil, spec}}` or an error,
   native options, and the measurement's own, of the table `name`.
   """
   def measured!(spec, opts, name) do
-    {more, opts} = Keyword.split(opts, Keyword.keys(schema(name)))
+    {more, opts} = opts |> Options.keyword!() |> Keyword.split(Keyword.keys(schema(name)))
     known!(opts)
     {preset, opts} = preset(opts)
     {parts, own} = Keyword.split(opts, Spec.options() -- [:window_size])
@@ -532,12 +535,10 @@ defmodule Sconce.Trainer.Settings do
   def folder(%Corpus{dir: dir}), do: dir
   def folder(dir) when is_binary(dir), do: dir |> Options.path!() |> Path.expand()
 
-  def folder(other) do
-    raise ArgumentError, "corpus: expected a Sconce.Corpus or a path, got: #{inspect(other)}"
-  end
+  def folder(other), do: Options.argument!("corpus", other, "a Sconce.Corpus or a path")
 
   defp known!(opts) do
-    Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
+    Options.keyword!(opts)
     names = Keyword.keys(@run) ++ Spec.options()
     for {name, _value} <- opts, do: Options.known!(name, names)
   end
@@ -592,7 +593,7 @@ defmodule Sconce.Trainer.Settings do
 
   defp known(corpus, spec, options), do: source(corpus, spec, options)
 
-  defp source(corpus, %Spec{} = spec, []), do: {:ok, {folder(corpus), spec}}
+  defp source(corpus, %Spec{} = spec, []), do: {:ok, {folder(corpus), Spec.new(spec)}}
 
   defp source(_corpus, %Spec{}, [{name, _value} | _]) do
     raise ArgumentError,
@@ -613,13 +614,9 @@ defmodule Sconce.Trainer.Settings do
   defp open(%Corpus{} = corpus), do: {:ok, corpus}
   defp open(dir), do: dir |> folder() |> Corpus.open()
 
-  # Embedding and heads as the games have them. The names are those of a checked schema, of at most
-  # 64 heads with at most 32 letters.
+  # Embedding and heads as the games have them.
   defp own(%{name: "vector", size: size, heads: heads}) do
-    heads =
-      for [name, kind] <- heads,
-          [{kind, n}] = Map.to_list(kind),
-          do: {String.to_atom(name), {kind, n}}
+    heads = for [name, kind] <- heads, [{kind, n}] = Map.to_list(kind), do: {name, {kind, n}}
 
     [embedding: {:vector, size}, heads: heads]
   end
