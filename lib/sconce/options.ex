@@ -51,6 +51,7 @@ defmodule Sconce.Options do
   @spec validate!(keyword, schema) :: keyword
   def validate!(opts, schema) do
     keyword!(opts)
+    schema!(schema)
     Enum.each(opts, fn {name, _value} -> known!(name, Keyword.keys(schema)) end)
 
     for {name, spec} <- schema, {:ok, value} <- [fetch(opts, name, spec)] do
@@ -61,6 +62,8 @@ defmodule Sconce.Options do
   @doc "The schema as a Markdown list."
   @spec docs(schema) :: String.t()
   def docs(schema) do
+    schema!(schema)
+
     Enum.map_join(schema, "\n", fn {name, spec} ->
       "  * `#{inspect(name)}` - #{describe(spec)}#{default_text(spec)}. #{spec[:doc]}"
       |> String.trim_trailing()
@@ -76,10 +79,15 @@ defmodule Sconce.Options do
   @spec nearest(term, [term]) :: term | nil
   def nearest(name, candidates) do
     candidates
+    |> list!("candidates")
     |> Enum.map(&{similarity(name, &1), &1})
     |> Enum.filter(fn {similarity, _candidate} -> similarity >= @similar end)
     |> Enum.max_by(&elem(&1, 0), fn -> {0, nil} end)
     |> elem(1)
+  end
+
+  defp schema!(schema) do
+    Keyword.keyword?(schema) || argument!("schema", schema, "a keyword list")
   end
 
   defp similarity(name, candidate) do
@@ -102,14 +110,25 @@ defmodule Sconce.Options do
   Raises `ArgumentError` unless `name` is among `names`; `noun` says what they are.
   """
   @spec known!(term, [term], String.t()) :: :ok
-  def known!(name, names, noun \\ "option") do
-    if name in names, do: :ok, else: raise(ArgumentError, unknown(name, names, noun))
+  def known!(name, names, noun \\ "option")
+
+  def known!(_name, _names, noun) when not is_binary(noun),
+    do: argument!("noun", noun, "a string")
+
+  def known!(name, names, noun) do
+    if name in list!(names, "names"),
+      do: :ok,
+      else: raise(ArgumentError, unknown(name, names, noun))
   end
+
+  defp list!(list, _name) when length(list) >= 0, do: list
+  defp list!(%Range{} = range, _name), do: range
+  defp list!(other, name), do: argument!(name, other, "a list")
 
   defp unknown(name, names, noun) do
     case nearest(name, names) do
-      nil -> "unknown #{noun} #{inspect(name)}, expected one of #{listed(names)}"
-      near -> "unknown #{noun} #{inspect(name)}, did you mean #{inspect(near)}?"
+      nil -> "unknown #{noun} #{shown(name)}, expected one of #{listed(names)}"
+      near -> "unknown #{noun} #{shown(name)}, did you mean #{inspect(near)}?"
     end
   end
 
@@ -118,7 +137,7 @@ defmodule Sconce.Options do
   @spec path!(Path.t()) :: String.t()
   def path!(path) do
     text = text(path)
-    if path?(text), do: text, else: raise(ArgumentError, "expected a path, got: #{inspect(path)}")
+    if path?(text), do: text, else: raise(ArgumentError, "expected a path, got: #{shown(path)}")
   end
 
   defp text(path) when is_list(path) do
@@ -135,9 +154,10 @@ defmodule Sconce.Options do
   # Refuses an argument by its name.
   @spec argument!(String.t(), term, String.t()) :: no_return
   def argument!(name, value, expected) do
-    got = inspect(value, limit: 20, printable_limit: 200)
-    raise ArgumentError, "#{name}: expected #{expected}, got: #{got}"
+    raise ArgumentError, "#{name}: expected #{expected}, got: #{shown(value)}"
   end
+
+  defp shown(value), do: inspect(value, limit: 20, printable_limit: 200)
 
   @doc false
   # Options as a keyword list, before a part of them is looked at.
@@ -145,7 +165,7 @@ defmodule Sconce.Options do
   def keyword!(opts) do
     if Keyword.keyword?(opts),
       do: opts,
-      else: raise(ArgumentError, "expected options, got: #{inspect(opts)}")
+      else: raise(ArgumentError, "expected options, got: #{shown(opts)}")
   end
 
   # A month and a half, which is what a timer takes.
@@ -212,7 +232,7 @@ defmodule Sconce.Options do
       :error ->
         raise ArgumentError,
               "option #{inspect(name)}: expected #{expected(value, spec)}, got: " <>
-                inspect(value, limit: 20) <> did_you_mean(value, spec)
+                shown(value) <> did_you_mean(value, spec)
     end
   end
 

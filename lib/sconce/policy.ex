@@ -143,13 +143,13 @@ defmodule Sconce.Policy do
   @spec to(t, Device.choice() | Device.t() | nil) :: {:ok, t} | {:error, Error.t()}
   def to(%__MODULE__{} = policy, nil), do: {:ok, policy}
 
-  def to(%__MODULE__{} = policy, %Device{} = device) do
+  def to(%__MODULE__{device: %Device{}} = policy, %Device{} = device) do
     if Device.same?(policy.device, device),
       do: {:ok, %{policy | device: device}},
       else: move(policy.ref, device)
   end
 
-  def to(%__MODULE__{} = policy, choice),
+  def to(%__MODULE__{device: %Device{}} = policy, choice),
     do: with({:ok, device} <- Device.resolve(choice), do: to(policy, device))
 
   # New weights are on the CPU.
@@ -189,7 +189,7 @@ defmodule Sconce.Policy do
       {2, 256, 1, "cpu", nil}
   """
   @spec info(t) :: {:ok, map} | {:error, Error.t()}
-  def info(%__MODULE__{ref: ref, device: device}) do
+  def info(%__MODULE__{ref: ref, device: %Device{} = device}) do
     with {:ok, {info, notes}} <- Native.policy_info(ref) do
       own = %{spec: Spec.from_native(info.spec), notes: notes, device: to_string(device)}
       {:ok, Map.merge(info, own)}

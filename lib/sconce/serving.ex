@@ -381,7 +381,7 @@ defmodule Sconce.Serving do
   `Sconce.Policy.load/2` are its own.
   """
   @spec swap(serving, Policy.t() | Path.t()) :: :ok | {:error, Error.t()}
-  def swap(serving, %Policy{} = policy) do
+  def swap(serving, %Policy{spec: %Spec{}, device: %Device{}} = policy) do
     case find(serving, :swap) do
       {:here, serving} -> ask(serving, :swap, {:swap, policy})
       {:there, node, _there} -> {:error, elsewhere(node)}
@@ -510,10 +510,12 @@ defmodule Sconce.Serving do
   defp find({:group, group}, op, deadline_ms, start),
     do: with({:ok, pid} <- Group.pick(group, op, deadline_ms, start), do: find(pid, op))
 
-  defp find(%__MODULE__{pid: pid} = serving, _op, _ms, _start) when node(pid) == node(),
-    do: {:here, serving}
+  defp find(%__MODULE__{pid: pid, policy: %Policy{}} = serving, _op, _ms, _start)
+       when is_pid(pid) and node(pid) == node(),
+       do: {:here, serving}
 
-  defp find(%__MODULE__{pid: pid}, _op, _ms, _start), do: {:there, node(pid), pid}
+  defp find(%__MODULE__{pid: pid}, _op, _ms, _start) when is_pid(pid),
+    do: {:there, node(pid), pid}
 
   defp find(serving, op, _ms, _start) do
     (Options.server?(serving) and not match?({:ok, _}, serving)) ||
@@ -599,7 +601,11 @@ defmodule Sconce.Serving do
     do: Process.send_after(self(), {:statistics, ref}, state.options[:telemetry_ms])
 
   @impl true
-  def handle_call({:swap, %Policy{} = policy}, _from, %{serving: serving} = state) do
+  def handle_call(
+        {:swap, %Policy{device: %Device{}} = policy},
+        _from,
+        %{serving: serving} = state
+      ) do
     # What was packed of the weights before may not be packed of these.
     with {:ok, policy} <- Policy.to(policy, serving.device),
          {:ok, true} <- Call.run(&Native.serving_swap(serving.ref, &1, policy.ref)),

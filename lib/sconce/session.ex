@@ -254,7 +254,7 @@ defmodule Sconce.Session do
   @spec open(Policy.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def open(policy, opts \\ [])
 
-  def open(%Policy{} = policy, opts) do
+  def open(%Policy{spec: %Spec{}, device: %Device{}} = policy, opts) do
     options = Options.validate!(opts, @open)
 
     with {:ok, policy} <- Policy.to(policy, options[:device]) do
@@ -358,7 +358,7 @@ defmodule Sconce.Session do
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}
   def act(session, frame, opts \\ [])
 
-  def act(%__MODULE__{} = session, frame, opts) do
+  def act(%__MODULE__{spec: %Spec{}} = session, frame, opts) do
     with {:ok, asked} <- pack(session, frame, opts),
          {:ok, decision} <- decide(asked, opts[:deadline_ms]) do
       {:ok, Action.new(session.spec, session.controller?, decision)}
@@ -430,7 +430,7 @@ defmodule Sconce.Session do
 
   defp asked({%__MODULE__{} = session, frame}, opts), do: asked({session, frame, []}, opts)
 
-  defp asked({%__MODULE__{} = session, frame, own}, opts) do
+  defp asked({%__MODULE__{spec: %Spec{}} = session, frame, own}, opts) do
     opts = Keyword.merge(opts, Options.keyword!(own))
 
     if Keyword.has_key?(own, :deadline_ms),

@@ -228,7 +228,7 @@ defmodule Sconce.Policy.Spec do
       true
   """
   @spec controller?(t) :: boolean
-  def controller?(%__MODULE__{heads: heads}) do
+  def controller?(%__MODULE__{heads: [_ | _] = heads}) do
     Enum.map(heads, & &1.name) == @controller_heads and hd(heads).kind == {:bernoulli, 8} and
       Enum.all?(tl(heads), &match?(%{kind: {:categorical, _}}, &1))
   end

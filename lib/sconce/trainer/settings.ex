@@ -532,7 +532,7 @@ defmodule Sconce.Trainer.Settings do
   end
 
   @doc "The folder of a corpus that is given as itself or by its path."
-  def folder(%Corpus{dir: dir}), do: dir
+  def folder(%Corpus{dir: dir}) when is_binary(dir), do: dir
   def folder(dir) when is_binary(dir), do: dir |> Options.path!() |> Path.expand()
 
   def folder(other), do: Options.argument!("corpus", other, "a Sconce.Corpus or a path")
