@@ -183,6 +183,8 @@ defmodule Sconce.Device do
 
   defimpl Inspect do
     def inspect(%{reason: nil} = device, _opts), do: "#Sconce.Device<#{device}>"
-    def inspect(device, _opts), do: "#Sconce.Device<#{device}: #{device.reason}>"
+
+    def inspect(device, _opts),
+      do: Sconce.Text.printable("#Sconce.Device<#{device}: #{device.reason}>")
   end
 end

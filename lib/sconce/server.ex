@@ -6,22 +6,35 @@ defmodule Sconce.Server do
 
   alias Sconce.Error
 
+  @callbacks [handle_call: 3, handle_cast: 2, handle_info: 2]
+
   defmacro __using__(opts) do
     quote do
       use GenServer, unquote(opts)
       @before_compile Sconce.Server
+
+      # For a module that defines none of its own.
+      unquote(clauses(@callbacks))
+      defoverridable unquote(@callbacks)
     end
   end
 
-  # Behind the clauses of the module.
-  defmacro __before_compile__(_env) do
+  # The last clause of those that the module has defined.
+  defmacro __before_compile__(env),
+    do: clauses(for callback <- @callbacks, Module.defines?(env.module, callback), do: callback)
+
+  defp clauses(callbacks), do: {:__block__, [], Keyword.keys(callbacks) |> Enum.map(&clause/1)}
+
+  defp clause(:handle_call) do
     quote do
       def handle_call(request, _from, state),
         do: {:reply, Sconce.Server.unknown(__MODULE__, request), state}
+    end
+  end
 
-      def handle_cast(_request, state), do: {:noreply, state}
-
-      def handle_info(_message, state), do: {:noreply, state}
+  defp clause(name) do
+    quote do
+      def unquote(name)(_message, state), do: {:noreply, state}
     end
   end
 

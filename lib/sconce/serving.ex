@@ -270,7 +270,7 @@ defmodule Sconce.Serving do
 
   defp begin_there(node, there, wanted) do
     with {:ok, pid, spec, info} <- Peer.call(node, :open, :open_for, [there, self(), wanted]),
-         do: {:ok, Remote.new(pid), spec, info}
+         do: {:ok, Remote.new(pid), Spec.new(spec), info}
   end
 
   @doc false
@@ -482,7 +482,25 @@ defmodule Sconce.Serving do
       {64, 8, 1, :packed}
   """
   @spec info(serving) :: {:ok, t} | {:error, Error.t()}
-  def info(serving), do: at(serving, :info, [], &{:ok, &1})
+  def info(serving) do
+    case find(serving, :info) do
+      {:here, serving} -> {:ok, serving}
+      {:there, node, there} -> info_there(node, there)
+      error -> error
+    end
+  end
+
+  defp info_there(node, there) do
+    with {:ok, serving} <- Peer.call(node, :info, :info_for, [there]),
+         do: {:ok, update_in(serving.policy.spec, &Spec.new/1)}
+  end
+
+  @doc false
+  # Of a caller on another node.
+  def info_for(serving) do
+    with {:here, serving} <- find(serving, :info),
+         do: {:ok, update_in(serving.policy.spec, &Spec.portable/1)}
+  end
 
   # Does it here, or has the function of this name do it on the node of the serving.
   defp at(serving, op, args, deadline_ms \\ nil, here) do

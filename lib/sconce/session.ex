@@ -285,8 +285,7 @@ defmodule Sconce.Session do
   defp open_by(options, open) do
     with {:ok, project_out} <- Projection.pack(options[:project_out]),
          {:ok, ref, spec, info} <- open.({to_native(options), project_out, options[:snapshot]}) do
-      # The names of heads of another node are those that this one has.
-      {:ok, new(ref, Spec.new(spec), options, info)}
+      {:ok, new(ref, spec, options, info)}
     end
   end
 

@@ -262,7 +262,7 @@ defmodule Sconce.Trainer do
 
   require Logger
 
-  alias Sconce.{Device, Error, Events, Memory, Native, Options, Policy, Preset}
+  alias Sconce.{Device, Error, Events, Memory, Native, Options, Policy, Preset, Text}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
   alias Sconce.Trainer.{Curve, Gradients, Keeper, Plan, RangeTest, Report, Tuning}
@@ -628,7 +628,7 @@ defmodule Sconce.Trainer do
   catch
     kind, reason ->
       what = Exception.format_banner(kind, reason, __STACKTRACE__)
-      Logger.warning("progress function given up: #{what}")
+      Logger.warning("progress function given up: #{Text.lines(what)}")
       put_in(state.settings.progress, nil)
   end
 

@@ -18,7 +18,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   use Mix.Task
 
-  alias Sconce.{Config, Corpus, Figures, GPU, Memory, Switches}
+  alias Sconce.{Config, Corpus, Figures, GPU, Memory, Switches, Text}
   alias Sconce.GPU.Diagnosis
 
   # `rust-version` of Cargo.toml.
@@ -77,7 +77,10 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   defp ill(error) do
     for game <- Map.get(error.details, :damaged, []),
-        do: Mix.shell().info("damaged #{game.file}, of #{game.source}: #{game.reason}")
+        do:
+          Mix.shell().info(
+            Text.printable("damaged #{game.file}, of #{game.source}: #{game.reason}")
+          )
 
     error |> Switches.message(@schema) |> Mix.raise()
   end
@@ -282,6 +285,6 @@ defmodule Mix.Tasks.Sconce.Doctor do
     Mix.shell().info("\n#{title}")
 
     for {name, text} <- rows,
-        do: Mix.shell().info("  #{String.pad_trailing(name, width)}  #{text}")
+        do: Mix.shell().info(Text.lines("  #{String.pad_trailing(name, width)}  #{text}"))
   end
 end

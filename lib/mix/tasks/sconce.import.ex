@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Import do
-  alias Sconce.{Config, Corpus, Figures, Switches}
+  alias Sconce.{Config, Corpus, Figures, Switches, Text}
 
   @schema [
     into: [type: :path, doc: "Folder of the corpus, required."],
@@ -74,5 +74,5 @@ defmodule Mix.Tasks.Sconce.Import do
   end
 
   defp skipped(%{file: file, reason: reason, detail: detail}),
-    do: "skipped #{Path.relative_to_cwd(file)}: #{reason} (#{detail})"
+    do: Text.printable("skipped #{Path.relative_to_cwd(file)}: #{reason} (#{detail})")
 end

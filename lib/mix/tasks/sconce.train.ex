@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Train do
-  alias Sconce.{Config, Device, Preset, Switches, Trainer}
+  alias Sconce.{Config, Device, Preset, Switches, Text, Trainer}
   alias Sconce.Trainer.{Curve, Progress, RangeTest, Report, Settings}
   alias Sconce.Trainer.Curve.Page
 
@@ -221,10 +221,10 @@ defmodule Mix.Tasks.Sconce.Train do
     if text != "", do: IO.puts(text)
     best = Path.join(report.out, "best.safetensors")
     # A run that was ended before its first validation has none.
-    if File.exists?(best), do: IO.puts("policy  #{best}")
-    if report.curve, do: IO.puts("curve   #{report.curve}")
+    if File.exists?(best), do: IO.puts(Text.printable("policy  #{best}"))
+    if report.curve, do: IO.puts(Text.printable("curve   #{report.curve}"))
 
     if report.stopped == :stopped,
-      do: IO.puts("go on   mix sconce.train --resume #{report.out}")
+      do: IO.puts(Text.printable("go on   mix sconce.train --resume #{report.out}"))
   end
 end

@@ -121,10 +121,7 @@ defmodule Sconce.Policy.Spec do
   @spec new(keyword | t) :: t
   def new(opts \\ [])
 
-  def new(%__MODULE__{} = spec) do
-    whole!(spec)
-    %{spec | heads: Enum.map(spec.heads, &%{&1 | name: local(text(&1.name))})}
-  end
+  def new(%__MODULE__{} = spec), do: renamed(spec, &local/1)
 
   def new(opts) do
     Options.keyword!(opts)
@@ -181,7 +178,19 @@ defmodule Sconce.Policy.Spec do
   def text(name) when is_atom(name), do: Atom.to_string(name)
   def text(other), do: other
 
+  @doc false
+  # The Spec with names as text, for another node: an atom that arrives there would become one of its atoms.
+  @spec portable(t) :: t
+  def portable(spec), do: renamed(spec, &text/1)
+
+  defp renamed(spec, name) do
+    whole!(spec)
+    %{spec | heads: Enum.map(spec.heads, &%{&1 | name: name.(&1.name)})}
+  end
+
   # A name of a file as this VM has it. Nothing that a file says makes an atom.
+  defp local(name) when is_atom(name), do: name
+
   defp local(name) do
     String.to_existing_atom(name)
   rescue
@@ -191,7 +200,7 @@ defmodule Sconce.Policy.Spec do
   @doc false
   # Heads as a corpus' schema or a keyword list has them, `{name, kind}` each, with the names that this VM has.
   @spec named([{head_name, term}]) :: [{head_name, term}]
-  def named(heads), do: for({name, kind} <- heads, do: {local(text(name)), kind})
+  def named(heads), do: for({name, kind} <- heads, do: {local(name), kind})
 
   @doc false
   # Whether the term is a list of `{name, value}`.
