@@ -270,7 +270,7 @@ defmodule Sconce.Serving do
 
   defp begin_there(node, there, wanted) do
     with {:ok, pid, spec, info} <- Peer.call(node, :open, :open_for, [there, self(), wanted]),
-         do: {:ok, Remote.new(pid), Spec.new(spec), info}
+         do: {:ok, Remote.new(pid), spec, info}
   end
 
   @doc false

@@ -285,9 +285,13 @@ defmodule Sconce.Session do
   defp open_by(options, open) do
     with {:ok, project_out} <- Projection.pack(options[:project_out]),
          {:ok, ref, spec, info} <- open.({to_native(options), project_out, options[:snapshot]}) do
-      {:ok, new(ref, spec, options, info)}
+      {:ok, new(ref, local(ref, spec), options, info)}
     end
   end
+
+  # From another node names of heads come as text.
+  defp local(%Remote{}, spec), do: Spec.new(spec)
+  defp local(_ref, spec), do: spec
 
   @doc false
   # The native session that `open` asks for, owned by this process.

@@ -9,7 +9,10 @@ defmodule Sconce.Tensor do
     apply(Nx, :to_binary, [apply(Nx, :as_type, [tensor, {:f, 32}])])
   end
 
-  defp loaded!, do: nx?() || raise(ArgumentError, "tensor: expected numbers, as Nx is not loaded")
+  defp loaded!,
+    do:
+      Code.ensure_loaded?(Nx) ||
+        raise(ArgumentError, "tensor: expected numbers, as Nx is not loaded")
 
   @doc "The numbers of a tensor as they are, none cut to fewer bits."
   @spec numbers(struct) :: [number | atom]

@@ -54,6 +54,9 @@ defmodule Sconce.Trainer.Compare do
   @tall 330
   @short 150
   @colors ~w(#2563eb #ea580c #0d9488 #9333ea #db2777 #a16207 #475569 #15803d)
+  # Fields of a report that are read here.
+  @read [:spec, :options, :train, :validation, :history, :policy, :best_step] ++
+          [:weights, :stopped, :steps, :seconds]
   # Letters of a name and of a value that have room.
   @name 12
   @value 24
@@ -101,7 +104,8 @@ defmodule Sconce.Trainer.Compare do
       match?(%{name: name, report: _report} when is_binary(name), run) ||
         Options.argument!("runs", run, "%{name: name, report: report}")
 
-      %{name: Text.printable(run.name, @value), report: Report.whole!(run.report)}
+      Report.with!(run.report, @read)
+      %{run | name: Text.printable(run.name, @value)}
     end
   end
 
@@ -144,7 +148,7 @@ defmodule Sconce.Trainer.Compare do
   @doc "Options in which reports differ: rows of a name and each report's value."
   @spec differences([Trainer.report()]) :: [[String.t()]]
   def differences(reports) when length(reports) >= 0 do
-    Enum.each(reports, &Report.whole!/1)
+    Enum.each(reports, &Report.with!(&1, [:spec, :options, :train, :validation]))
     policies = Enum.map(reports, &policy/1)
     options = Enum.zip_with(policies, Enum.map(reports, &training/1), &++/2)
     names = Enum.flat_map(policies ++ options, &Keyword.keys/1) |> Enum.uniq()

@@ -42,7 +42,7 @@ defmodule Sconce.Trainer.Curve do
   @spec svg(map, keyword) :: String.t()
   def svg(report, opts \\ []) do
     [title: title] = Options.validate!(opts, @options)
-    Report.whole!(report)
+    Report.with!(report, [:history, :baselines, :options, :train, :steps, :seconds, :best_step])
     Page.svg(title, summary(report), legend(report), rows(report))
   end
 
@@ -73,7 +73,7 @@ defmodule Sconce.Trainer.Curve do
     for %{^key => value, step: step} when value != nil <- history, do: {step, value}
   end
 
-  def points(other, _key), do: Report.whole!(other)
+  def points(other, _key), do: Report.with!(other, [:history])
 
   defp rows(report) do
     losses(report) ++ heads(report) ++ teacher(report) ++ [{@short, [rate(report), pace(report)]}]

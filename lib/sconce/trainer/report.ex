@@ -46,13 +46,12 @@ defmodule Sconce.Trainer.Report do
   end
 
   @doc false
-  # The report of a run, which functions here read as a map.
-  @spec whole!(term) :: map
-  def whole!(%{spec: %Spec{}, history: history, baselines: _, options: %{}} = report)
-      when length(history) >= 0,
-      do: report
-
-  def whole!(other), do: refuse!(other)
+  # A report with these fields, for functions that read it.
+  @spec with!(term, [atom]) :: map
+  def with!(report, fields) do
+    whole? = is_map(report) and Enum.all?(fields, &is_map_key(report, &1))
+    if whole?, do: report, else: refuse!(report)
+  end
 
   defp refuse!(other),
     do: Options.argument!("report", other, "what Sconce.Trainer.report/1 gives")
