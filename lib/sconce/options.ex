@@ -52,7 +52,8 @@ defmodule Sconce.Options do
   def validate!(opts, schema) do
     keyword!(opts)
     schema!(schema)
-    Enum.each(opts, fn {name, _value} -> known!(name, Keyword.keys(schema)) end)
+    names = Keyword.keys(schema)
+    Enum.each(opts, fn {name, _value} -> known!(name, names) end)
 
     for {name, spec} <- schema, {:ok, value} <- [fetch(opts, name, spec)] do
       {name, value}
