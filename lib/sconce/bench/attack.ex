@@ -6,8 +6,8 @@ defmodule Sconce.Bench.Attack do
   # it holds before and after. Its answers are pairs of a label and an `answer/1`; `accept` says which may come.
 
   alias Sconce.Bench.{Child, Footprint}
-  alias Sconce.Bench.Attack.{Files, Memory, Runs, Servings, Source, Terms}
-  alias Sconce.Error
+  alias Sconce.Bench.Attack.{Files, Fixtures, Memory, Runs, Servings, Source, Terms}
+  alias Sconce.{Error, Policy, Serving}
 
   @enforce_keys [:item, :name, :attack]
   defstruct [:item, :name, :attack, :limit] ++
@@ -86,7 +86,7 @@ defmodule Sconce.Bench.Attack do
     Enum.each(modules, &Code.ensure_loaded!/1)
     row = Enum.find(rows(), &(&1.name == name))
     # What is used for the first time starts threads and loads code.
-    if row.item in [2, 3, 9], do: warm(), else: :ok
+    warm()
     before = Footprint.take()
     Footprint.forget_peak()
     {us, answers} = :timer.tc(fn -> answers(row, dir) end)
@@ -98,13 +98,15 @@ defmodule Sconce.Bench.Attack do
   end
 
   defp warm do
-    alias Sconce.Bench.Attack.Fixtures
     scratch = Path.join(System.tmp_dir!(), "sconce-warm-#{System.pid()}")
 
     try do
       corpus = Fixtures.corpus!(scratch)
       {:ok, _report} = Fixtures.run!(corpus, Path.join(scratch, "run"))
-      answer(fn -> Sconce.Policy.load(Path.join(scratch, "none")) end)
+      {:ok, serving} = Serving.start_link(policy: Fixtures.policy!())
+      {:ok, _output} = Serving.forward(serving, [[[0.0, 1.0]]])
+      Serving.stop(serving)
+      answer(fn -> Policy.load(Path.join(scratch, "none")) end)
     after
       File.rm_rf!(scratch)
     end

@@ -9,7 +9,7 @@ defmodule Sconce.Bench.Footprint do
   @bytes ~w(resident_bytes vm_bytes)a
   # Beyond the start: memory of an allocator that keeps what it was given back, and names that code which is
   # loaded late brings.
-  @spare %{resident_bytes: 32_000_000, vm_bytes: 32_000_000, atoms: 500}
+  @spare %{resident_bytes: 32_000_000, vm_bytes: 32_000_000, atoms: 1_000}
 
   @type t :: %{optional(atom) => non_neg_integer | nil}
 

@@ -83,7 +83,8 @@ defmodule Sconce.Bench.Attack.Files do
         name: "#{what} for #{name}",
         make: &odd_file(&1, make, file, kind),
         attack: attack,
-        accept: accept,
+        # A folder is searched for replays, whatever its name is.
+        accept: if({kind, file} == {:folder, "replays/odd.slp"}, do: &kept_games/1, else: accept),
         patience_ms: @patience_ms
       }
     end
@@ -157,12 +158,17 @@ defmodule Sconce.Bench.Attack.Files do
     {:report, _report} = imported(dir)
   end
 
+  # A game of twenty frames of two numbers, as ExPhil writes one.
   defp exphil(dir) do
     folder = Path.join(dir, "corpus")
     File.mkdir_p!(folder)
-
-    for file <- ~w(embeddings.bin labels.bin manifest.jsonl),
-        do: File.write!(Path.join(folder, file), "")
+    embeddings = <<"EMBD", 1::32-little, 20::64-little, 2::64-little, 1::32-little, 0::32>>
+    labels = <<"LBLS", 1::32-little, 20::64-little, 6::32-little, 0::32>>
+    File.write!(Path.join(folder, "embeddings.bin"), [embeddings, :binary.copy(<<0>>, 160)])
+    File.write!(Path.join(folder, "labels.bin"), [labels, :binary.copy(<<0>>, 120)])
+    game = ~s({"path":"a.slp","start":0,"frames":20,"port":1}\n)
+    File.write!(Path.join(folder, "manifest.jsonl"), game)
+    {:ok, _corpus} = Corpus.open(folder)
   end
 
   defp resumed(dir),

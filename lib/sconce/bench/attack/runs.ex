@@ -5,10 +5,10 @@ defmodule Sconce.Bench.Attack.Runs do
   import Sconce.Bench.Attack, only: [answer: 1]
   import Sconce.Bench.Attack.Fixtures
 
-  alias Sconce.Bench.{Attack, Child}
+  alias Sconce.Bench.{Attack, Child, Stress.Stray}
   alias Sconce.{Error, Trainer}
 
-  @polls 1_000_000
+  @polls 200_000
 
   def rows do
     [
@@ -25,7 +25,7 @@ defmodule Sconce.Bench.Attack.Runs do
       full("nothing but 8 KB", 8_192),
       %Attack{
         item: 9,
-        name: "await(run, 0) a million times",
+        name: "await(run, 0) 200,000 times",
         make: &corpus!/1,
         attack: &polled/1,
         accept: :answered,
@@ -35,7 +35,7 @@ defmodule Sconce.Bench.Attack.Runs do
       },
       %Attack{
         item: 9,
-        name: "calls, casts and messages that a run, its keeper and a loader do not know",
+        name: "calls, casts and messages that a run and the keeper of runs do not know",
         make: &corpus!/1,
         attack: &stray/1,
         accept: :answered,
@@ -201,8 +201,8 @@ defmodule Sconce.Bench.Attack.Runs do
     Process.flag(:trap_exit, true)
     {:ok, run} = Trainer.start_link(long(dir, "run"))
     keeper = Process.whereis(Sconce.Trainer.Keeper)
-    Attack.Servings.disturb(run)
-    Attack.Servings.disturb(keeper)
+    Stray.send_all(run)
+    Stray.send_all(keeper)
 
     answers = [
       {"keeper", alive(keeper)},

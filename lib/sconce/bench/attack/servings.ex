@@ -5,7 +5,7 @@ defmodule Sconce.Bench.Attack.Servings do
   import Sconce.Bench.Attack, only: [answer: 1]
   import Sconce.Bench.Attack.Fixtures
 
-  alias Sconce.Bench.Attack
+  alias Sconce.Bench.{Attack, Stress.Stray}
   alias Sconce.{Policy, Serving, Session}
 
   def rows do
@@ -28,36 +28,11 @@ defmodule Sconce.Bench.Attack.Servings do
     ]
   end
 
-  @doc "Sends a process what it does not know, in every way there is."
-  def disturb(pid) do
-    for request <- [:odd, {:odd, 5}, {:swap, 5}, {:drain, :odd}, nil] do
-      caller = spawn(fn -> GenServer.call(pid, request, 500) end)
-      monitor = Process.monitor(caller)
-      receive do: ({:DOWN, ^monitor, _, _, _} -> :ok)
-      GenServer.cast(pid, request)
-      send(pid, request)
-    end
-
-    ref = make_ref()
-
-    for message <- [
-          {:sconce, ref, {:ok, true}},
-          {:sconce, ref, {:event, %{event: "step"}}},
-          {:late, ref},
-          {:DOWN, ref, :process, self(), :odd},
-          {ref, :odd},
-          [:odd | :list]
-        ],
-        do: send(pid, message)
-
-    :ok
-  end
-
   defp stray(_dir) do
     Process.flag(:trap_exit, true)
     {:ok, serving} = Serving.start_link(policy: policy!())
     {:ok, session} = Serving.open(serving)
-    disturb(serving)
+    Stray.send_all(serving)
     # What is on its way is read before this is answered.
     acted = answer(fn -> Session.act(session, [0.0, 1.0], deadline_ms: 5_000) end)
     swapped = answer(fn -> Serving.swap(serving, policy!()) end)
