@@ -44,6 +44,8 @@ defmodule Sconce.Bench.Attack.Terms do
         attack: &attack(&1, calls),
         accept: &none_raw/1,
         seconds: nil,
+        # The terms themselves are of megabytes.
+        mb: nil,
         patience_ms: 400_000
       }
     end
