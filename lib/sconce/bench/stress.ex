@@ -64,11 +64,19 @@ defmodule Sconce.Bench.Stress do
     others = %{other: other!(), failing: failing!(policy)}
     run = &(policy |> new(opts, far) |> load(Map.put(others, :same, policies), &1))
     run.(min(opts.seconds / 4, 10.0))
-    Process.sleep(@pause_ms)
+    rest(System.monotonic_time(:millisecond) + @settle_ms)
     before = Footprint.take()
     report = run.(opts.seconds)
     now = Footprint.settle(before, @settle_ms)
     Map.merge(report, %{before: before, after: now, left: Footprint.left(before, now)})
+  end
+
+  # Until the sessions of callers that ended are gone.
+  defp rest(until) do
+    Process.sleep(200)
+
+    if Native.session_count() > 0 and System.monotonic_time(:millisecond) < until,
+      do: rest(until)
   end
 
   # A policy that this serving does not take.
@@ -105,6 +113,7 @@ defmodule Sconce.Bench.Stress do
       stills: :counters.new(1, []),
       # Sessions on the other node, -1 for those that were not looked at.
       far_left: :atomics.new(1, []),
+      far_serves: :atomics.new(1, []),
       callers: callers,
       start: System.monotonic_time(:millisecond),
       stop: :atomics.new(1, []),
@@ -131,7 +140,19 @@ defmodule Sconce.Bench.Stress do
       hung: []
     }
 
-    state |> disturb(stress.start + round(1000 * seconds)) |> stop() |> report()
+    await_far(stress)
+    until = System.monotonic_time(:millisecond) + round(1000 * seconds)
+    state |> disturb(until) |> stop() |> report()
+  end
+
+  # Its VM takes seconds to start, which are not those of the load.
+  defp await_far(%{far: nil}), do: :ok
+
+  defp await_far(stress) do
+    if :atomics.get(stress.far_serves, 1) == 0 do
+      Process.sleep(@pause_ms)
+      await_far(stress)
+    end
   end
 
   defp others(stress) do
