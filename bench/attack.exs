@@ -6,9 +6,9 @@
 #
 # Each row is tried in a VM of its own, so that one that dies is a row and not the end; what needs no VM (the
 # Mix tasks, the source) is tried from this one. A row is held where no call came back raw (an exception that is
-# neither a `Sconce.Error` nor an `ArgumentError` in words, or a `:panic`), and where an input took no longer than 2 s
-# and no more than 200 MB beyond what was resident before, and where processes, sessions, threads, descriptors, atoms
-# and memory are back to the start; the columns have before and after. What a row cannot do here (a small
+# neither a `Sconce.Error` nor an `ArgumentError` in words, or a `:panic`), where an input took no longer than 2 s and
+# no more than 200 MB beyond what was resident before, and where processes, sessions, threads, descriptors, atoms and
+# memory are back to the start; the columns have before and after. What a row cannot do here (a small
 # disk wants root) is skipped by name. Status 1 where one failed. Times are those of this machine at its load.
 
 defmodule AttackScript do

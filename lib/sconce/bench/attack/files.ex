@@ -314,33 +314,55 @@ defmodule Sconce.Bench.Attack.Files do
     end
   end
 
-  # 8. What a file may say.
+  # 8. What a file may say: each number and each text of it in turn.
 
-  @odd_widths ~w(1000000000000 9223372036854775807 18446744073709551616 1e400 -1 0 0.5 "x" null [] {})
+  @numbers ~w(0 -1 0.5 1000000000000 18446744073709551616 1e400 null "odd")
+  @texts ["\"\"", "\"odd\\u001b[31m\"", "5", "null", "[]"]
+  # Of a run that what it reads lets begin.
+  @begun_ms 300
 
   defp wide do
-    [
+    for {file, use} <- [
+          {"run/run.json", &resume_copy/1},
+          {"corpus/manifest.json", &train_copy/1},
+          {"run/report.json", &report_copy/1}
+        ] do
       %Attack{
         item: 8,
-        name: "run.json with a width of #{Enum.join(@odd_widths, ", ")}",
-        make: &run_folder/1,
-        attack: &odd_widths/1,
-        inputs: length(@odd_widths)
+        name: "each number and text of #{Path.basename(file)} replaced by others",
+        make: fn dir -> dir |> corpus!(2, 60) |> run!(Path.join(dir, "run")) end,
+        attack: &mutants(&1, file, use),
+        accept: :answered,
+        seconds: nil,
+        patience_ms: 400_000
       }
-    ]
-  end
-
-  defp odd_widths(dir) do
-    record = Path.join(dir, "run/run.json")
-    text = File.read!(record)
-
-    for width <- @odd_widths do
-      odd = Regex.replace(~r/("hidden_sizes":\s*\[\s*)24(\s*\])/, text, "\\g{1}#{width}\\2")
-      odd != text || raise "run.json does not say hidden_sizes"
-      File.write!(record, odd)
-      {width, resumed(dir)}
     end
   end
+
+  defp mutants(dir, file, use) do
+    text = File.read!(Path.join(dir, file))
+    copy = Path.join(dir, "copy")
+    [folder | _] = Path.split(file)
+
+    for {at, length, odd} <- replaced(text) do
+      File.rm_rf!(copy)
+      File.cp_r!(Path.join(dir, folder), copy)
+      <<before::binary-size(at), was::binary-size(length), rest::binary>> = text
+      File.write!(Path.join(copy, Path.basename(file)), [before, odd, rest])
+      {"#{was} to #{odd}", answer(fn -> use.(copy) end)}
+    end
+  end
+
+  # Where a number or a text stands, how long it is and what stands there in its place.
+  defp replaced(text) do
+    for [{at, length}] <- Regex.scan(~r/"[^"]*"|-?[0-9][0-9.e+-]*/, text, return: :index),
+        odd <- if(binary_part(text, at, 1) == "\"", do: @texts, else: @numbers),
+        do: {at, length, odd}
+  end
+
+  defp resume_copy(copy), do: outcome([resume: true, out: copy], @begun_ms)
+  defp train_copy(copy), do: copy |> training(copy <> "-run") |> outcome(@begun_ms)
+  defp report_copy(copy), do: Trainer.report(copy)
 
   defp damaged do
     [

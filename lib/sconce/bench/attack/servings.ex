@@ -122,12 +122,18 @@ defmodule Sconce.Bench.Attack.Servings do
 
   def log(_event, _config), do: :ok
 
-  defp serving(policy), do: Serving.start_link(policy: policy, lane: :inline)
+  defp serving(policy) do
+    Process.flag(:trap_exit, true)
+
+    with {:ok, serving} <- Serving.start_link(policy: policy, lane: :inline),
+         do: Serving.stop(serving)
+  end
 
   defp session(policy) do
     with {:ok, session} <- Session.open(policy, lane: :inline) do
       # Its cost is known when it has acted.
       acted = for _ <- 1..5, do: Session.act(session, [0.0, 1.0])
+      Session.close(session)
       List.last(acted)
     end
   end

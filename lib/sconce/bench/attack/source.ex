@@ -92,7 +92,8 @@ defmodule Sconce.Bench.Attack.Source do
       {"verify", text(answer(fn -> Corpus.verify(into, progress: false) end))},
       {"a weight's name", text(answer(fn -> Sconce.Policy.weight(policy!(), head) end))},
       {"a path", text(answer(fn -> Sconce.Policy.load(Path.join(dir, @escape)) end))},
-      {"a head's name", inspect(policy!(heads: [{:"head\e[31m", {:categorical, 2}}]))}
+      {"a head's name",
+       text(answer(fn -> policy!(heads: [{:"head\e[31m", {:categorical, 2}}]) end))}
     ]
   end
 
