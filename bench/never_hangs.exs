@@ -16,6 +16,8 @@
 # time, an answer was wrong, or processes, sessions (of either node), threads, descriptors, atoms or memory are left.
 
 defmodule NeverHangs do
+  require Logger
+
   alias Sconce.Bench.{Footprint, Machine, Output, Stress}
   alias Sconce.Figures
 
@@ -29,6 +31,8 @@ defmodule NeverHangs do
     opts = Keyword.merge(@defaults, opts)
     IO.puts(Output.header(Machine.describe()))
     IO.puts("#{opts[:callers]} callers, #{opts[:minutes]} minutes\n")
+    # What is killed, and nodes that are lost, are logged by the thousand.
+    Logger.configure(level: :critical)
     seconds = 60 * opts[:minutes]
     report = Stress.run([seconds: seconds] ++ Keyword.take(opts, [:callers, :far, :runs]))
     answers(report.outcomes)

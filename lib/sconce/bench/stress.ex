@@ -23,7 +23,7 @@ defmodule Sconce.Bench.Stress do
 
   # {what is done to them, how often}
   @events [kill: 40, kill_in_call: 20, panic: 10, slow: 15, swap: 12, swap_other: 4] ++
-            [swap_failing: 3, stray: 4, restart: 3]
+            [swap_failing: 3, stray: 6, restart: 3]
   @turns Enum.flat_map(@events, fn {event, often} -> List.duplicate(event, often) end)
   @pause_ms 20
   @slow_ms 25

@@ -54,7 +54,7 @@ defmodule Sconce.Bench.Stress.Runs do
     Stray.send_all(run)
     for _ <- 1..@polls, do: poll!(run)
     kind = ended(how, run, owner)
-    Process.exit(owner, :kill)
+    Process.exit(owner, :shutdown)
     down!(gone)
     down!(monitor)
     kind
