@@ -28,6 +28,7 @@ defmodule AttackScript do
 
   def main(args) do
     {opts, []} = OptionParser.parse!(args, strict: @switches)
+    {:ok, _apps} = Application.ensure_all_started(:sconce)
     dir = Path.join(System.tmp_dir!(), "sconce-attack-#{System.pid()}")
     IO.puts(Output.header(Machine.describe()))
     IO.puts(Output.line(@columns, for({title, _width, _side} <- @columns, do: title)))

@@ -174,7 +174,6 @@ defmodule Kills do
       validate_every: 250,
       gradient_report: 100,
       keep_best: 3,
-      keep_last: 2,
       backbone: :gru,
       hidden_size: 16,
       batch_size: 8,

@@ -183,6 +183,7 @@ defmodule Sconce.Bench.Attack.Runs do
     held = fn -> run |> Process.info(:memory) |> elem(1) end
     before = held.()
     answers = for n <- 1..@polls, reduce: nil, do: (_ -> polled_once(run, n))
+    answered(run)
     :erlang.garbage_collect(run)
     grown = held.() - before
     ended = answer(fn -> with :ok <- Trainer.stop(run), do: Trainer.await(run, 60_000) end)
@@ -193,6 +194,11 @@ defmodule Sconce.Bench.Attack.Runs do
 
   defp polled_once(run, _n),
     do: with({:error, %Error{kind: :deadline}} <- Trainer.await(run, 0), do: {:value, "late"})
+
+  # What it was sent before is read by then.
+  defp answered(run) do
+    with {:error, %Error{kind: :deadline}} <- Trainer.info(run), do: answered(run)
+  end
 
   defp memory(grown) when grown < 1_000_000, do: {:value, "#{grown} bytes more"}
   defp memory(grown), do: {:raw, "#{grown} bytes more in the run's process"}
