@@ -28,7 +28,8 @@ defmodule Sconce.Bench.Attack do
           | {:refused, String.t()}
           | {:raw, String.t()}
 
-  @settle_ms 5_000
+  # A pass that was given up ends when it is through.
+  @settle_ms 15_000
   @shown 110
 
   @doc "Every row, in the order of the issue."

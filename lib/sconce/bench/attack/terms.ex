@@ -80,21 +80,33 @@ defmodule Sconce.Bench.Attack.Terms do
     File.cd!(dir)
     Process.flag(:trap_exit, true)
 
-    for call <- calls.(dir),
-        {label, args} <- variants(call),
-        do: {label, apart(elem(call, 1), args)}
+    answers =
+      for call <- calls.(dir),
+          {label, args} <- variants(call),
+          do: {label, apart(elem(call, 1), args)}
+
+    # A serving that was asked is linked to this process.
+    {:links, links} = Process.info(self(), :links)
+    for pid <- links, is_pid(pid), do: Process.exit(pid, :shutdown)
+    answers
   end
 
   defp variants({name, _call, args, options}) do
     for(
       {_arg, at} <- Enum.with_index(args),
       odd <- odd(),
-      do: {label(name, at, odd), List.replace_at(args, at, odd)}
+      do: {label(name, place(args, at), odd), List.replace_at(args, at, odd)}
     ) ++
       for {at, names} <- options,
           option <- names,
           odd <- odd(),
           do: {label(name, option, odd), List.update_at(args, at, &Keyword.put(&1, option, odd))}
+  end
+
+  # A handle, or the process or session that `:none` stands for.
+  defp place(args, at) do
+    arg = Enum.at(args, at)
+    if is_struct(arg) or arg == :none, do: "handle", else: at
   end
 
   defp label(name, at, odd), do: {name, at, inspect(odd, limit: 3, printable_limit: 10)}
@@ -125,7 +137,11 @@ defmodule Sconce.Bench.Attack.Terms do
 
   # Each place once, and what it said first.
   defp none_raw(answers) do
-    raw = for {{name, at, odd}, {:raw, text}} <- answers, do: {{name, at}, "#{odd}: #{text}"}
+    raw =
+      for {{name, at, odd}, {:raw, text}} <- answers,
+          not at_the_door?(at, text),
+          do: {{name, at}, "#{odd}: #{text}"}
+
     places = Enum.group_by(raw, &elem(&1, 0), &elem(&1, 1))
 
     told =
@@ -136,6 +152,10 @@ defmodule Sconce.Bench.Attack.Terms do
       do: [],
       else: ["#{length(raw)} of #{length(answers)} raw, in #{map_size(places)} places" | told]
   end
+
+  # A function that takes no such handle names itself and what it was given.
+  defp at_the_door?("handle", "no function clause matching in Sconce." <> _function), do: true
+  defp at_the_door?(_at, _text), do: false
 
   @sampling ~w(temperature deterministic deterministic_buttons press_threshold release_threshold)a
   @both ~w(seed logits project_out)a ++ @sampling
