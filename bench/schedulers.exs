@@ -1,104 +1,238 @@
-# What decisions on the callers' schedulers do to everybody else on them:
+# How late processes and decisions are beside work in one VM, under settings of the VM and of Sconce:
 #
 #     mix run bench/schedulers.exs
-#     SCONCE_REPLAYS=replays mix run bench/schedulers.exs --seconds 20 --rounds 3 --processes 8
+#     SCONCE_REPLAYS=replays mix run bench/schedulers.exs --seconds 10 --rounds 3 --only "default|idle"
 #
-# Eight processes act as fast as they can, each with a session of its own on the inline lane. Meanwhile
-# another process is woken each millisecond and takes down how late, and one more calls a dirty NIF that
-# does nothing and takes down how long that took. Beside them the same with nobody at work, and with
-# eight processes that do plain Elixir work, which the VM takes turns between as it likes. The rounds take
-# turns too, so that what else this machine does falls on all alike. Times in milliseconds.
+# Each setting is a VM of its own. In it, beside each load, a process is woken each millisecond and takes down how
+# late; others decide with a session of their own each 4 ms, some of them on the inline lane and some by a serving's
+# worker, and take down how long a decision took; one more calls a dirty NIF that does nothing. Loads: nobody; eight
+# processes of plain Elixir work; eight that decide as fast as they can; a training and an import at their default
+# threads, also both beside plain Elixir work. Settings take turns within a round, so that what else the machine does
+# falls on all alike. Times in milliseconds; `work/s` is what the load got done: loops, decisions, frames or games.
 
 for name <- ~w(latency policies), do: Code.require_file("#{name}.exs", __DIR__)
 
 defmodule Schedulers do
   alias Sconce.Bench.{Frames, Machine, Output}
-  alias Sconce.{Native, Session}
+  alias Sconce.{Corpus, Native, Serving, Session, Trainer}
 
-  @defaults [seconds: 10.0, rounds: 3, processes: 8]
-  @switches [seconds: :float, rounds: :integer, processes: :integer]
-  @percents [50, 99, 99.9, 100]
-  # Milliseconds between two dirty calls.
+  @defaults [seconds: 5.0, rounds: 3, processes: 8, only: ".*", loads: ".*"]
+  @switches [
+    seconds: :float,
+    rounds: :integer,
+    processes: :integer,
+    only: :string,
+    loads: :string,
+    child: :string
+  ]
+
+  # {name, flags of the VM, variables}
+  @settings [
+    {"default", "", []},
+    {"background normal", "", [{"SCONCE_BACKGROUND", "normal"}]},
+    {"background idle", "", [{"SCONCE_BACKGROUND", "idle"}]},
+    {"+sbwt none", "+sbwt none +sbwtdcpu none +sbwtdio none", []},
+    {"+sbwt very_long", "+sbwt very_long +sbwtdcpu very_long +sbwtdio very_long", []},
+    {"+sbt db", "+sbt db", []},
+    {"+SDcpu 1:1", "+SDcpu 1:1", []},
+    {"+S 1:1", "+S 1:1", []},
+    {"+S twice", "+S #{2 * System.schedulers()}:#{2 * System.schedulers()}", []}
+  ]
+  @loads ["nobody", "plain Elixir", "act, mlp", "act, gru", "training", "import"] ++
+           ["training, Elixir", "import, Elixir"]
+
+  @percents [50, 99, 99.9]
+  # Milliseconds between two dirty calls, and between two decisions of a process.
   @pause 2
+  @turn 4
+  @players 4
   # Steps of a loop that take about as long as a decision.
   @loop 10_000
+  # Until what is opened, compiled and read first is over.
+  @settle_ms 1_500
 
   @columns [
-    {"at work", 22, :left},
-    {"turns/s", 9, :right},
-    {"ticks", 7, :right},
-    {"late p50", 9, :right},
+    {"setting", 18, :left},
+    {"load", 17, :left},
+    {"work/s", 10, :right},
+    {"tick p50", 9, :right},
     {"p99", 7, :right},
     {"p99.9", 7, :right},
-    {"most", 7, :right},
+    {"act p50", 8, :right},
+    {"p99", 7, :right},
+    {"p99.9", 7, :right},
+    {"served p50", 11, :right},
+    {"p99", 7, :right},
+    {"p99.9", 7, :right},
     {"dirty p50", 10, :right},
     {"p99", 7, :right},
-    {"p99.9", 7, :right},
-    {"most", 7, :right}
+    {"p99.9", 7, :right}
   ]
 
   def main(args) do
     {opts, []} = OptionParser.parse!(args, strict: @switches)
     opts = @defaults |> Keyword.merge(opts) |> Map.new()
-    IO.puts(Output.header(Machine.describe()))
+    if opts[:child], do: child(opts), else: parent(opts, args)
+  end
+
+  defp parent(opts, args) do
+    IO.puts([Output.header(Machine.describe()), "commit ", commit()])
     {_frames, origin} = Frames.sequence()
+    IO.puts("#{opts.processes} processes, #{origin} frames, #{System.schedulers()} schedulers\n")
 
-    IO.puts(
-      "#{opts.processes} processes, #{origin} frames, #{System.schedulers_online()} schedulers\n"
-    )
-
-    works = [{"nobody", nil}, {"plain Elixir", &loop/1}] ++ decisions()
+    settings =
+      for {name, _, _} = setting <- @settings, name =~ Regex.compile!(opts.only), do: setting
 
     measured =
-      for _round <- 1..opts.rounds, {name, work} <- works, do: {name, measure(work, opts)}
+      Frames.scratched(fn scratch ->
+        games = games(scratch)
+        corpus = Path.join(scratch, "corpus")
+        {:ok, _corpus} = Corpus.import(games, into: corpus, progress: false)
+
+        for _round <- 1..opts.rounds, setting <- settings do
+          {elem(setting, 0), measured(setting, scratch, args)}
+        end
+      end)
 
     IO.puts(Output.line(@columns, for({title, _width, _side} <- @columns, do: title)))
 
-    for {name, _work} <- works,
-        do: IO.puts(line(name, for({^name, found} <- measured, do: found)))
-  end
-
-  defp decisions do
-    for name <- Policies.names() do
-      policy = Policies.init!(name)
-      {"act, #{name}", fn turns -> decide(policy, turns) end}
+    for {name, _flags, _variables} <- settings, load <- @loads do
+      found = for {^name, loads} <- measured, {^load, one} <- loads, do: one
+      if found != [], do: IO.puts(line(name, load, found))
     end
   end
 
-  defp decide(policy, turns) do
-    {:ok, session} = Session.open(policy, lane: :inline, seed: 1)
+  defp commit do
+    case System.cmd("git", ["rev-parse", "--short", "HEAD"], stderr_to_stdout: true) do
+      {commit, 0} -> String.trim(commit)
+      _no_git -> "unknown"
+    end
+  end
+
+  defp games(scratch) do
+    case System.get_env("SCONCE_REPLAYS") do
+      nil -> Frames.make_games(Path.join(scratch, "games"))
+      dir -> Frames.replays(dir)
+    end
+  end
+
+  # A VM of this setting, which leaves its times in a file.
+  defp measured({_name, flags, variables}, scratch, args) do
+    given = System.get_env("ELIXIR_ERL_OPTIONS", "")
+    env = [{"ELIXIR_ERL_OPTIONS", String.trim("#{given} #{flags}")} | variables]
+    run = ["run", "--no-compile", __ENV__.file] ++ args ++ ["--child", scratch]
+    {output, status} = System.cmd("mix", run, env: env, stderr_to_stdout: true)
+    status == 0 || raise output
+    scratch |> Path.join("measured") |> File.read!() |> :erlang.binary_to_term()
+  end
+
+  defp child(%{child: scratch} = opts) do
+    frames = Frames.sequence()
+    loads = for load <- @loads, load =~ Regex.compile!(opts.loads), do: load
+    measured = for load <- loads, do: {load, measure(load, scratch, frames, opts)}
+    scratch |> Path.join("measured") |> File.write!(:erlang.term_to_binary(measured))
+  end
+
+  defp measure(load, scratch, {frames, _origin}, opts) do
+    done = :counters.new(1, [])
+    works = start(load, done, scratch, opts.processes)
+    Process.sleep(@settle_ms)
+    until = System.monotonic_time(:millisecond) + round(opts.seconds * 1000)
+    before = :counters.get(done, 1)
+    policy = Policies.init!(:gru)
+    {:ok, serving} = Serving.start_link(policy: policy, lane: :worker)
+
+    own = fn -> Session.open(policy, lane: :inline, seed: 1) end
+    served = fn -> Serving.open(serving, seed: 1) end
+    watch = fn name, fun -> {name, Task.async(fn -> fun.(until) end)} end
+
+    watchers =
+      [watch.(:tick, &ticks/1), watch.(:dirty, &dirty/1)] ++
+        for {name, open} <- [act: own, served: served],
+            player <- 1..@players,
+            do: watch.(name, &play(&1, open, frames, player))
+
+    times = for {name, task} <- watchers, do: {name, Task.await(task, :infinity)}
+    made = :counters.get(done, 1) - before
+    :ok = Serving.stop(serving)
+    Enum.each(works, & &1.())
+    %{rate: made / opts.seconds, times: times}
+  end
+
+  # Work that goes on until each of the functions that it returns is called.
+  defp start("nobody", _done, _scratch, _n), do: []
+  defp start("plain Elixir", done, _scratch, n), do: processes(n, fn -> loop(done) end)
+  defp start("act, mlp", done, _scratch, n), do: deciding(:mlp, done, n)
+  defp start("act, gru", done, _scratch, n), do: deciding(:gru, done, n)
+  defp start("training", done, scratch, _n), do: [training(done, scratch)]
+  defp start("import", done, scratch, _n), do: [importing(done, scratch)]
+
+  defp start("training, Elixir", done, scratch, n),
+    do: [training(done, scratch) | processes(n, fn -> loop(:counters.new(1, [])) end)]
+
+  defp start("import, Elixir", done, scratch, n),
+    do: [importing(done, scratch) | processes(n, fn -> loop(:counters.new(1, [])) end)]
+
+  defp processes(n, work) do
+    for _ <- 1..n do
+      worker = spawn_link(work)
+      fn -> stop(worker) end
+    end
+  end
+
+  defp deciding(name, done, n) do
+    policy = Policies.init!(name)
     {frames, _origin} = Frames.sequence()
-    decide(session, frames, 0, turns)
+
+    processes(n, fn ->
+      {:ok, session} = Session.open(policy, lane: :inline, seed: 1)
+      decide(session, frames, 0, done)
+    end)
   end
 
-  defp decide(session, frames, i, turns) do
+  defp decide(session, frames, i, done) do
     {:ok, _action} = Session.act(session, elem(frames, rem(i, tuple_size(frames))))
-    :counters.add(turns, 1, 1)
-    decide(session, frames, i + 1, turns)
+    :counters.add(done, 1, 1)
+    decide(session, frames, i + 1, done)
   end
 
-  defp loop(turns) do
+  defp loop(done) do
     _sum = spin(@loop, 0)
-    :counters.add(turns, 1, 1)
-    loop(turns)
+    :counters.add(done, 1, 1)
+    loop(done)
   end
 
   defp spin(0, sum), do: sum
   defp spin(n, sum), do: spin(n - 1, rem(sum * 31 + n, 65_521))
 
-  defp measure(work, opts) do
-    turns = :counters.new(1, [])
-    workers = for _ <- 1..opts.processes, work, do: spawn_link(fn -> work.(turns) end)
-    until = System.monotonic_time(:millisecond) + round(opts.seconds * 1000)
-    # What is opened and compiled first is no turn.
-    Process.sleep(200)
-    before = :counters.get(turns, 1)
-    watchers = for watch <- [&ticks/1, &dirty/1], do: Task.async(fn -> watch.(until) end)
-    [late, dirty] = Task.await_many(watchers, :infinity)
-    made = :counters.get(turns, 1) - before
-    work == nil or made > 0 || raise "nothing was done"
-    for worker <- workers, do: stop(worker)
-    %{turns: made / opts.seconds, late: late, dirty: dirty}
+  @training [batch_size: 16, window_size: 60, steps: 1_000_000] ++
+              [backbone: :gru, hidden_size: 256, num_layers: 2, seed: 1, prefetch: 2]
+
+  defp training(done, scratch) do
+    out = Path.join(scratch, "run-#{System.unique_integer([:positive])}")
+    frames = @training[:batch_size] * @training[:window_size]
+
+    progress = fn
+      %{event: :step} -> :counters.add(done, 1, frames)
+      _other -> :ok
+    end
+
+    opts = [corpus: Path.join(scratch, "corpus"), out: out, progress: progress]
+    {:ok, run} = Trainer.start_link(opts ++ @training)
+    fn -> GenServer.stop(run, :normal, :infinity) end
+  end
+
+  defp importing(done, scratch) do
+    worker = spawn_link(fn -> import_all(games(scratch), done, scratch) end)
+    fn -> stop(worker) end
+  end
+
+  defp import_all(games, done, scratch) do
+    into = Path.join(scratch, "import-#{System.unique_integer([:positive])}")
+    progress = fn _told -> :counters.add(done, 1, 1) end
+    {:ok, _corpus} = Corpus.import(games, into: into, progress: progress)
+    File.rm_rf!(into)
+    import_all(games, done, scratch)
   end
 
   defp stop(worker) do
@@ -108,10 +242,31 @@ defmodule Schedulers do
     receive do: ({:DOWN, ^monitor, _, _, _} -> :ok)
   end
 
+  defp play(until, open, frames, player) do
+    {:ok, session} = open.()
+    took = Latency.new(room(until, @turn))
+    # The first decision looks at a window.
+    {:ok, _action} = Session.act(session, elem(frames, 0))
+    play(until, session, frames, player, took)
+    Session.close(session)
+    Latency.sorted(took)
+  end
+
+  defp play(until, session, frames, i, took) do
+    if System.monotonic_time(:millisecond) < until do
+      Process.sleep(@turn)
+      frame = elem(frames, rem(i, tuple_size(frames)))
+      start = System.monotonic_time(:nanosecond)
+      {:ok, _action} = Session.act(session, frame)
+      Latency.add(took, System.monotonic_time(:nanosecond) - start)
+      play(until, session, frames, i + 1, took)
+    end
+  end
+
   # How much later than each millisecond. Of all that were due when it is woken, each counts as late as it is.
   defp ticks(until) do
     now = System.monotonic_time(:millisecond)
-    late = Latency.new(until - now)
+    late = Latency.new(room(until, 1))
     tick(now + 1, until, late)
     Latency.sorted(late)
   end
@@ -128,7 +283,7 @@ defmodule Schedulers do
   end
 
   defp dirty(until) do
-    took = Latency.new(div(until - System.monotonic_time(:millisecond), @pause))
+    took = Latency.new(room(until, @pause))
     dirty(until, took)
     Latency.sorted(took)
   end
@@ -143,13 +298,20 @@ defmodule Schedulers do
     end
   end
 
-  defp line(name, rounds) do
-    turns = rounds |> Enum.map(& &1.turns) |> Enum.sum() |> Kernel./(length(rounds))
-    late = rounds |> Enum.flat_map(& &1.late) |> Enum.sort()
-    dirty = rounds |> Enum.flat_map(& &1.dirty) |> Enum.sort()
-    times = Latency.percentiles(late, @percents) ++ Latency.percentiles(dirty, @percents)
-    counts = [Machine.decimal(turns), to_string(length(late))]
-    Output.line(@columns, [name | counts] ++ Enum.map(times, &Latency.cell(&1, :ms)))
+  # Times that are due until then, and those of a last moment.
+  defp room(until, each), do: div(max(until - System.monotonic_time(:millisecond), 0), each) + 100
+
+  defp line(setting, load, rounds) do
+    rate = Enum.sum(for one <- rounds, do: one.rate) / length(rounds)
+
+    times =
+      for name <- [:tick, :act, :served, :dirty] do
+        taken = for one <- rounds, {^name, times} <- one.times, time <- times, do: time
+        taken |> Enum.sort() |> Latency.percentiles(@percents)
+      end
+
+    cells = times |> List.flatten() |> Enum.map(&Latency.cell(&1, :ms))
+    Output.line(@columns, [setting, load, Machine.decimal(rate) | cells])
   end
 end
 

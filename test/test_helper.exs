@@ -20,6 +20,10 @@ end
 # Settings of this shell are not the tests'.
 for name <- Sconce.Config.variables(), do: System.delete_env(name)
 
+# Tests run beside each other and wait for work that would give way to all of them.
+Application.put_env(:sconce, :background, :normal)
+:ok = Sconce.Native.Call.give_way()
+
 # A loaded machine may take its time; only what never comes is a failure.
 # What is logged is shown beside the test that fails.
 ExUnit.start(exclude: exclude, assert_receive_timeout: 5_000, capture_log: true)

@@ -11,7 +11,7 @@ defmodule Sconce.Action do
   | `main_stick`, `c_stick` | `%{x:, y:}` in 0..1, left and down 0, centre 0.5 |
   | `shoulder` | 0..1 |
   | `confidence` | 0..1 of `buttons`, `main`, `c`, `shoulder`, and `overall` |
-  | `choices` | what each head chose: a class, or a list of bits |
+  | `choices` | what each head chose, by its name as the Spec has it: a class, or a list of bits |
   | `logits` | a list of numbers for each head where they were asked for, or nil |
   | `frame` | the how-manieth decision of its session it is, from 1 |
 
@@ -33,9 +33,9 @@ defmodule Sconce.Action do
           main_stick: stick | nil,
           c_stick: stick | nil,
           shoulder: float | nil,
-          confidence: %{atom => float},
-          choices: %{atom => non_neg_integer | [0 | 1]},
-          logits: %{atom => [float]} | nil,
+          confidence: %{Spec.head_name() => float},
+          choices: %{Spec.head_name() => non_neg_integer | [0 | 1]},
+          logits: %{Spec.head_name() => [float]} | nil,
           frame: pos_integer
         }
 
@@ -141,22 +141,46 @@ defmodule Sconce.Action do
   @spec labels(Spec.t(), atom, t | map | list) :: {:ok, [non_neg_integer]} | {:error, Error.t()}
   def labels(spec, what, %__MODULE__{choices: choices}), do: labels(spec, what, choices)
 
-  def labels(spec, what, choices) when is_list(choices) do
+  def labels(spec, what, choices) when length(choices) >= 0 do
     cond do
-      Keyword.keyword?(choices) -> labels(spec, what, Map.new(choices))
-      Enum.all?(choices, &(&1 in 0..65_535)) -> {:ok, choices}
-      true -> misfit(what, choices)
+      choices != [] and Enum.all?(choices, &match?({_name, _choice}, &1)) ->
+        labels(spec, what, Map.new(choices))
+
+      Enum.all?(choices, &label?/1) ->
+        {:ok, choices}
+
+      true ->
+        misfit(what, choices)
     end
   end
 
   def labels(%Spec{heads: heads}, what, choices) when is_map(choices) do
-    labels = Enum.flat_map(heads, &List.wrap(Map.get(choices, &1.name)))
-    whole? = Enum.all?(labels, &(&1 in 0..65_535))
-    named? = Enum.sort(Map.keys(choices)) == heads |> Enum.map(& &1.name) |> Enum.sort()
-    if whole? and named?, do: {:ok, labels}, else: misfit(what, choices)
+    choices = if named?(heads, choices), do: choices, else: renamed(heads, choices)
+    labels = Enum.flat_map(heads, &one_by_one(Map.get(choices, &1.name)))
+
+    if named?(heads, choices) and map_size(choices) == length(heads) and
+         Enum.all?(labels, &label?/1),
+       do: {:ok, labels},
+       else: misfit(what, choices)
   end
 
   def labels(_spec, what, other), do: misfit(what, other)
+
+  defp named?(heads, choices), do: Enum.all?(heads, &is_map_key(choices, &1.name))
+
+  # A name may be an atom or text, whichever of them the Spec has.
+  defp renamed(heads, choices) do
+    names = Map.new(heads, &{Spec.text(&1.name), &1.name})
+
+    for {name, choice} <- Map.to_list(choices),
+        into: %{},
+        do: {names[Spec.text(name)] || name, choice}
+  end
+
+  defp one_by_one(bits) when length(bits) >= 0, do: bits
+  defp one_by_one(other), do: [other]
+
+  defp label?(label), do: is_integer(label) and label in 0..65_535
 
   @doc false
   # Those of no action at all.
@@ -167,7 +191,8 @@ defmodule Sconce.Action do
   defp none(_head), do: [65_535]
 
   defp misfit(what, got) do
-    details = %{what: to_string(what), expected: "an action or its choices", got: inspect(got)}
+    got = inspect(got, limit: 20, printable_limit: 200)
+    details = %{what: to_string(what), expected: "an action or its choices", got: got}
     {:error, %Error{kind: :mismatch, op: :act, details: details}}
   end
 end

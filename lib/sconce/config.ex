@@ -3,6 +3,7 @@ defmodule Sconce.Config do
   alias Sconce.Preset.Catalogue
 
   @presets Catalogue.names()
+  @priorities [:nice, :idle, :normal]
 
   # `variables`: environment variables, the first that says something counts, and how each is read.
   @settings [
@@ -41,6 +42,14 @@ defmodule Sconce.Config do
       default: nil,
       doc: "Of training and evaluation; `nil` leaves them as they are.",
       variables: [SCONCE_THREADS: :number]
+    ],
+    background: [
+      type: {:in, @priorities},
+      default: :nice,
+      doc:
+        "How native threads that train, evaluate and import give way to all others on Linux: nice 19, " <>
+          "`SCHED_IDLE`, or not, see `Sconce.Serving`. Read when work begins.",
+      variables: [SCONCE_BACKGROUND: :background]
     ],
     preset: [
       type: {:or, [{:in, @presets}, nil]},
@@ -200,6 +209,15 @@ defmodule Sconce.Config do
   end
 
   @doc false
+  # Settings that are allowed and delay decisions.
+  def harmful do
+    for %{value: :normal} = setting <- shown(), setting.name == :background do
+      {source_text(setting.source),
+       "background :normal lets training and import delay decisions and processes by tens of milliseconds"}
+    end
+  end
+
+  @doc false
   # Variables that the doctor shows, each with what it is for.
   def build_variables, do: @build
 
@@ -223,6 +241,7 @@ defmodule Sconce.Config do
   memory_fraction 1.0         default
   memory_budget   nil         default
   threads         2           config :sconce
+  background      :nice       default
   preset          nil         default
   replays         nil         default
   nvml            nil         default
@@ -305,7 +324,7 @@ defmodule Sconce.Config do
   defp right(:number, _given, _spec), do: "expected a positive integer"
   defp right(:share, _given, _spec), do: "expected a number from 0.01 to 1"
 
-  defp right(how, given, _spec) when how in [:device, :target, :preset] do
+  defp right(how, given, _spec) when how in [:device, :target, :preset, :background] do
     known = known(how)
 
     case Options.nearest(given, known) do
@@ -324,6 +343,7 @@ defmodule Sconce.Config do
   defp known(:target), do: ["host" | Device.kinds() -- [:auto]]
   defp known(:device), do: Device.kinds()
   defp known(:preset), do: @presets
+  defp known(:background), do: @priorities
 
   # The value that a variable's text stands for, `:unset` where it says nothing, or the text itself
   # where it is none, which is then refused.
@@ -331,6 +351,7 @@ defmodule Sconce.Config do
   defp read(_how, ""), do: :unset
   defp read(:text, text), do: text
   defp read(:preset, text), do: Enum.find(@presets, text, &(to_string(&1) == text))
+  defp read(:background, text), do: Enum.find(@priorities, text, &(to_string(&1) == text))
   defp read(:flag, "0"), do: :cpu
   defp read(:flag, "1"), do: :cuda
   defp read(:target, "host"), do: :cpu

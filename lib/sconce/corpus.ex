@@ -1,6 +1,7 @@
 defmodule Sconce.Corpus do
   alias Sconce.{Error, Figures, Native, Options, Tensor}
   alias Sconce.Native.Call
+  alias Sconce.Policy.Spec
 
   @import [
     into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
@@ -9,6 +10,11 @@ defmodule Sconce.Corpus do
       type: {:or, [:pos_integer, nil]},
       default: nil,
       doc: "Threads that read; `nil` takes one for each processor."
+    ],
+    retry: [
+      type: :boolean,
+      default: false,
+      doc: "Reads also the replays that two imports died of, see below."
     ],
     progress: [
       type: {:or, [{:fun, 1}, :auto, false]},
@@ -22,7 +28,7 @@ defmodule Sconce.Corpus do
   @build [
     into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
     heads: [
-      type: :keyword,
+      type: :any,
       required: true,
       doc: "What the labels are, such as `[move: {:categorical, 3}, fire: {:bernoulli, 1}]`."
     ]
@@ -77,20 +83,22 @@ defmodule Sconce.Corpus do
 
   @typedoc """
   What an import did: games `added`, `known` from before, `adopted` from an import that was killed;
-  `skipped` files with `reason` and `detail`; `frames`, `bytes` and `other_ids` of the added games.
+  `skipped` files with `reason` and `detail`; `interrupted` replays, which were being read when an earlier
+  import died; `frames`, `bytes` and `other_ids` of the added games.
   """
   @type report :: %{
           added: non_neg_integer,
           known: non_neg_integer,
           adopted: non_neg_integer,
           skipped: [%{file: Path.t(), reason: reason, detail: String.t()}],
+          interrupted: [%{file: String.t(), digest: String.t(), deaths: pos_integer}],
           frames: non_neg_integer,
           bytes: non_neg_integer,
           other_ids: map,
           seconds: float
         }
 
-  @reasons ~w(corrupt truncated not_two_players too_short duplicate unreadable)a
+  @reasons ~w(corrupt truncated not_two_players too_short duplicate unreadable fatal)a
   @type reason :: unquote(Enum.reduce(@reasons, &{:|, [], [&1, &2]}))
   @reason_names Map.new(@reasons, &{Atom.to_string(&1), &1})
 
@@ -140,23 +148,37 @@ defmodule Sconce.Corpus do
   finds there is read and hashed; a folder `:into` that holds other things than a corpus is one of kind
   `:mismatch`.
 
+  The file `journal` in the folder names the replays that are being read. Where an import dies with its VM,
+  the next one reads these last and one at a time, so that a second death has one cause, and reports them as
+  `interrupted`. A replay that was being read at two deaths is skipped as `:fatal`, unless `:retry` is set.
+
   #{Options.docs(@import)}
   """
   @spec import(Path.t() | [Path.t()], keyword) :: {:ok, t} | {:error, Error.t()}
   def import(paths, opts) do
     opts = Options.validate!(opts, @import)
-    paths = paths |> List.wrap() |> Enum.map(&(&1 |> Options.path!() |> Path.expand()))
+    paths = for path <- paths!(paths), do: path |> Options.path!() |> Path.expand()
     into = Path.expand(opts[:into])
-    options = %{min_frames: opts[:min_frames], threads: opts[:threads] || 0}
+
+    options = %{
+      min_frames: opts[:min_frames],
+      threads: opts[:threads] || 0,
+      retry: opts[:retry]
+    }
+
     start = &Native.corpus_import(&1, paths, into, options)
 
-    with {:ok, report} <- Call.run(start, teller(opts[:progress])),
+    with {:ok, report} <- Call.in_background(start, teller(opts[:progress])),
          report = %{report | skipped: Enum.map(report.skipped, &named/1)},
          :ok <- kept_some(report),
          {:ok, corpus} <- open(into) do
       {:ok, %{corpus | report: report}}
     end
   end
+
+  defp paths!(paths) when length(paths) >= 0, do: paths
+  defp paths!(path) when is_binary(path), do: [path]
+  defp paths!(other), do: Options.argument!("paths", other, "a path or a list of paths")
 
   # Of files that are there, one at least should be of use.
   defp kept_some(%{added: 0, known: 0, skipped: [_ | _] = skipped}) do
@@ -181,14 +203,20 @@ defmodule Sconce.Corpus do
   #{Options.docs(@build)}
   """
   @spec build({:vector, pos_integer}, [{term, term}], keyword) :: {:ok, t} | {:error, Error.t()}
-  def build({:vector, size}, games, opts) when is_integer(size) and is_list(games) do
+  def build({:vector, size}, games, opts)
+      when size in 1..0xFFFF_FFFF and length(games) >= 0 do
     opts = Options.validate!(opts, @build)
-    heads = for {name, kind} <- opts[:heads], do: [name, head!(name, kind)]
+    heads = heads!(opts[:heads])
     games = games |> Enum.with_index() |> Enum.map(&game!/1)
     schema = %{name: "vector", size: size, heads: heads}
     start = &Native.corpus_build(&1, schema, games, Path.expand(opts[:into]))
-    with {:ok, _info} <- Call.run(start), do: open(opts[:into])
+    with {:ok, _info} <- Call.in_background(start), do: open(opts[:into])
   end
+
+  def build({:vector, size}, games, _opts) when size in 1..0xFFFF_FFFF,
+    do: Options.argument!("games", games, "a list of {x, labels}")
+
+  def build(schema, _games, _opts), do: Options.argument!("schema", schema, "{:vector, n}")
 
   @doc """
   Reads every byte of a corpus and compares the games with what was recorded when they were written.
@@ -209,7 +237,7 @@ defmodule Sconce.Corpus do
     dir = dir |> Options.path!() |> Path.expand()
     start = &Native.corpus_verify(&1, dir)
 
-    with {:ok, found} <- Call.run(start, teller(progress, &write_checked/1)) do
+    with {:ok, found} <- Call.in_background(start, teller(progress, &write_checked/1)) do
       {damaged, found} = Map.pop(found, :damaged)
       if damaged == [], do: {:ok, found}, else: {:error, damaged(dir, found, damaged)}
     end
@@ -269,10 +297,10 @@ defmodule Sconce.Corpus do
   @spec recording(t, non_neg_integer, 0 | 1) ::
           {:ok, [{binary, [non_neg_integer]}]} | {:error, Error.t()}
   def recording(%__MODULE__{handle: handle}, game, player \\ 0) do
-    game in 0..0xFFFF_FFFF ||
-      raise ArgumentError, "game: expected 0 or more, got: #{inspect(game)}"
+    (is_integer(game) and game in 0..0xFFFF_FFFF) ||
+      Options.argument!("game", game, "0 or more")
 
-    player in 0..1 || raise ArgumentError, "player: expected 0 or 1, got: #{inspect(player)}"
+    player in [0, 1] || Options.argument!("player", player, "0 or 1")
 
     with {:ok, {rows, numbers, labels, width}} <- Native.corpus_recording(handle, game, player) do
       size = 4 * numbers
@@ -316,7 +344,8 @@ defmodule Sconce.Corpus do
   """
   @spec character(non_neg_integer) :: String.t()
   def character(id) when id in 0..unquote(length(@characters) - 1), do: Enum.at(@characters, id)
-  def character(id), do: "character #{id}"
+  def character(id) when is_integer(id), do: "character #{id}"
+  def character(other), do: Options.argument!("character", other, "an id")
 
   @doc """
   The internal id of a character by its name, in capitals or not.
@@ -325,12 +354,14 @@ defmodule Sconce.Corpus do
       {:ok, 1}
   """
   @spec character_id(String.t()) :: {:ok, non_neg_integer} | :error
-  def character_id(name) do
+  def character_id(name) when is_binary(name) do
     case Enum.find_index(@characters, &(String.downcase(&1) == String.downcase(name))) do
       nil -> :error
       id -> {:ok, id}
     end
   end
+
+  def character_id(other), do: Options.argument!("character", other, "a name")
 
   @doc false
   def unknown_character(name) do
@@ -383,6 +414,11 @@ defmodule Sconce.Corpus do
   defp schema(%{name: "vector", size: size}), do: {:vector, size}
   defp schema(%{name: "melee"}), do: :melee
 
+  defp heads!(heads) do
+    Spec.named?(heads) || Options.argument!("option :heads", heads, "a list of {name, kind}")
+    for {name, kind} <- heads, do: [Spec.name!(name), head!(name, kind)]
+  end
+
   defp head!(_name, {kind, size}) when kind in [:bernoulli, :categorical] and is_integer(size),
     do: {kind, size}
 
@@ -406,11 +442,19 @@ defmodule Sconce.Corpus do
     do: tensor |> Tensor.numbers() |> binary!(:u16, game)
 
   defp binary!(list, type, game) when is_list(list),
-    do: for(x <- List.flatten(list), into: <<>>, do: number!(x, type, game))
+    do: for(x <- flat!(list, game), into: <<>>, do: number!(x, type, game))
 
   defp binary!(other, _type, game) do
     raise ArgumentError,
           "game #{game}: expected a binary, a list or a tensor, got: #{inspect(other, limit: 5)}"
+  end
+
+  defp flat!(list, game) do
+    List.flatten(list)
+  rescue
+    # An improper list.
+    _error in [FunctionClauseError, ArgumentError] ->
+      Options.argument!("game #{game}", list, "a binary, a list or a tensor")
   end
 
   # The largest of 32 bits.
@@ -428,7 +472,7 @@ defmodule Sconce.Corpus do
     do: raise(ArgumentError, "game #{game}: expected labels of 0..65535, got: #{inspect(x)}")
 
   defimpl Inspect do
-    alias Sconce.{Corpus, Figures}
+    alias Sconce.{Corpus, Figures, Text}
 
     @shown 3
 
@@ -441,7 +485,7 @@ defmodule Sconce.Corpus do
         Figures.size(info.bytes)
       ]
 
-      "#Sconce.Corpus<#{parts |> Enum.reject(&(&1 == "")) |> Enum.join(" · ")}>"
+      Text.printable("#Sconce.Corpus<#{parts |> Enum.reject(&(&1 == "")) |> Enum.join(" · ")}>")
     end
 
     defp schema({:vector, n}), do: "vector #{n}"

@@ -82,7 +82,7 @@ defmodule Sconce.Device do
   def resolve({:cuda, [index]}, details), do: resolve({:cuda, index}, details)
 
   def resolve({:cuda, index}, details) do
-    indices = index |> List.wrap() |> each_once!()
+    indices = each_once!(if(is_list(index), do: index, else: [index]))
 
     case usable(indices) do
       :ok -> {:ok, %__MODULE__{kind: :cuda, index: index}}
@@ -105,16 +105,21 @@ defmodule Sconce.Device do
     end
   end
 
-  defp each_once!(indices) do
+  defp each_once!(indices) when length(indices) >= 0 do
     card? = &(is_integer(&1) and &1 in 0..0xFFFF)
 
-    if indices == [] or indices != Enum.uniq(indices) or not Enum.all?(indices, card?) do
-      raise ArgumentError,
-            "device: expected cards by their numbers from 0 to 65535, each of them once, got: " <>
-              inspect(indices)
-    end
+    (length(indices) > 0 and Enum.all?(indices, card?) and indices == Enum.uniq(indices)) ||
+      refuse!(indices)
 
     indices
+  end
+
+  # No improper list has a length.
+  defp each_once!(indices), do: refuse!(indices)
+
+  defp refuse!(indices) do
+    expected = "cards by their numbers from 0 to 65535, each of them once"
+    Options.argument!("device", indices, expected)
   end
 
   @doc false
@@ -178,6 +183,8 @@ defmodule Sconce.Device do
 
   defimpl Inspect do
     def inspect(%{reason: nil} = device, _opts), do: "#Sconce.Device<#{device}>"
-    def inspect(device, _opts), do: "#Sconce.Device<#{device}: #{device.reason}>"
+
+    def inspect(device, _opts),
+      do: Sconce.Text.printable("#Sconce.Device<#{device}: #{device.reason}>")
   end
 end

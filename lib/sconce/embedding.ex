@@ -103,7 +103,7 @@ defmodule Sconce.Embedding do
 
   def new!(:melee), do: new!({:melee, []})
 
-  def new!({:melee, opts}) do
+  def new!({:melee, opts}) when is_list(opts) do
     options = Options.validate!(opts, @schema)
     if options[:layout] == :packed, do: packed!(opts), else: {:melee, options}
   end
@@ -210,8 +210,9 @@ defmodule Sconce.Embedding do
     do: pack_numbers(numbers)
 
   def pack({:vector, n}, row) when byte_size(row) == 4 * n, do: {:ok, row}
-  def pack({:vector, n}, other), do: {:error, misfit(n, other)}
-  def pack(_melee, frame), do: Frame.pack(frame)
+  def pack({:vector, n}, other) when is_integer(n), do: {:error, misfit(n, other)}
+  def pack(melee, frame) when melee == :melee or elem(melee, 0) == :melee, do: Frame.pack(frame)
+  def pack(other, _frame), do: new!(other) && Options.argument!("embedding", other, "a whole one")
 
   defp pack_numbers(numbers) do
     {:ok, for(number <- numbers, into: <<>>, do: <<number::float-32-little>>)}
@@ -219,14 +220,16 @@ defmodule Sconce.Embedding do
     # Not a number, or an integer beyond any float. A float beyond 32 bits becomes an infinity,
     # which embedding it names.
     ArgumentError ->
-      {:error, mismatch("numbers of 32 bits", inspect(numbers))}
+      {:error, mismatch("numbers of 32 bits", shown(numbers))}
   end
 
   defp misfit(n, row) when is_binary(row),
     do: mismatch("#{4 * n} bytes", "#{byte_size(row)} bytes")
 
   defp misfit(n, list) when length(list) >= 0, do: mismatch("#{n} numbers", length(list))
-  defp misfit(n, other), do: mismatch("#{n} numbers or a binary", inspect(other))
+  defp misfit(n, other), do: mismatch("#{n} numbers or a binary", shown(other))
+
+  defp shown(term), do: inspect(term, limit: 20, printable_limit: 80)
 
   defp mismatch(expected, got) do
     %Error{kind: :mismatch, op: :frame, details: %{what: "frame", expected: expected, got: got}}

@@ -1,5 +1,5 @@
 defmodule Sconce.Error do
-  alias Sconce.Figures
+  alias Sconce.{Figures, Memory, Text}
   alias Sconce.GPU.Ledger
 
   # The order is that of `Kind::ALL` in native/core/src/error.rs.
@@ -25,6 +25,9 @@ defmodule Sconce.Error do
   Match on `kind`; `op` names the operation that failed, and `details` holds the facts as data
   (`%{field: "action", value: 5000, min: 0, max: 399}`). The sentence is rendered from these last.
   Wrong options are not among them: they raise `ArgumentError`, see `Sconce.Options`.
+
+  Paths, names and reasons stand in `details` as they are, and may hold anything that a file says. The message shows
+  what does not print as its escape, `\\e` for one, and at most 4,000 characters.
 
   | kind | meaning |
   |---|---|
@@ -58,8 +61,20 @@ defmodule Sconce.Error do
 
   @impl true
   def message(%__MODULE__{kind: kind, op: op, details: details}) do
-    "#{op}: #{sentence(kind, details)}#{mend(details)}"
+    Text.printable("#{text(op)}: #{said(kind, details)}#{mend(details)}")
   end
+
+  # An error that was put together by hand may say what no sentence has room for.
+  defp said(kind, details) do
+    sentence(kind, details)
+  rescue
+    _unspeakable -> "#{text(kind)} #{shown(details)}"
+  end
+
+  defp text(name) when is_atom(name), do: name
+  defp text(other), do: shown(other)
+
+  defp shown(term), do: inspect(term, width: :infinity, limit: 50, printable_limit: 500)
 
   defp sentence(:not_found, %{what: what}), do: "#{what} not found"
   defp sentence(:busy, %{what: "queue" <> _ = what}), do: "#{what} is full"
@@ -98,7 +113,16 @@ defmodule Sconce.Error do
       "#{Figures.size(memory.others)} others', #{Figures.size(memory.free)} free"
   end
 
+  defp sentence(:out_of_memory, %{what: what, bytes: bytes, available: available, bound: bound}) do
+    "#{what} needs #{Figures.size(bytes)}, and #{Figures.size(available)} are available " <>
+      "(#{Memory.bound(bound)})"
+  end
+
   defp sentence(:out_of_memory, %{what: what, bytes: bytes}), do: "#{what} needs #{bytes} bytes"
+
+  defp sentence(:io, %{path: path, reason: reason, report: _report}),
+    do: "#{path}: #{reason}; no state of the run was saved"
+
   defp sentence(:io, %{path: path, reason: reason}), do: "#{path}: #{reason}"
 
   defp sentence(:mismatch, %{what: what, differences: rows}) do
@@ -113,9 +137,9 @@ defmodule Sconce.Error do
     do: "#{field}: #{number(value)} is #{outside(min, max)}"
 
   defp sentence(_kind, %{what: what, reason: reason}), do: "#{what}: #{reason}"
-  defp sentence(kind, details), do: "#{kind} #{inspect(details)}"
+  defp sentence(kind, details), do: "#{text(kind)} #{shown(details)}"
 
-  defp mend(%{mend: command}), do: " (to mend it: #{command})"
+  defp mend(%{mend: command}) when is_binary(command), do: " (to mend it: #{command})"
   defp mend(_details), do: ""
 
   # Bounds that only keep a number from 0, 1 or infinity are said as that.

@@ -212,17 +212,18 @@ defmodule Sconce.Events do
       {%{step: 100}, %{path: "run/last.safetensors"}}
   """
   @spec split(event) :: {measurements :: map, metadata :: map}
-  def split(%{event: name} = event) do
+  def split(%{event: name} = event) when name in @names do
     measured = Keyword.keys(@catalogue[name][:measurements])
     event |> Map.delete(:event) |> Map.split(measured)
   end
 
   @doc "Executes an event's `:telemetry`, with `more` in its metadata."
   @spec execute(event, map) :: :ok
-  def execute(%{event: name} = event, more) do
+  def execute(%{event: name} = event, %{} = more) when name in @names do
     {measurements, metadata} = split(event)
+    event = [telemetry_name(name), measurements, Map.merge(metadata, more)]
     # Not a call that the compiler sees: a host without it is not warned.
-    apply(:telemetry, :execute, [telemetry_name(name), measurements, Map.merge(metadata, more)])
+    if telemetry?(), do: apply(:telemetry, :execute, event), else: :ok
   end
 
   defp telemetry_name(name), do: [:sconce, :training, name]

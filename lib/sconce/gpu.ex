@@ -87,7 +87,7 @@ defmodule Sconce.GPU do
           error: Error.t() | nil
         }
 
-  defguardp is_index(index) when is_integer(index) and index >= 0
+  defguardp is_index(index) when index in 0..0xFFFF
 
   @doc """
   Whether policies run on a GPU with this build, on this machine: `Sconce.Device` and `diagnose/0` say what is
@@ -316,8 +316,9 @@ defmodule Sconce.GPU do
       {"512 MB", "1.50 GB"}
   """
   @spec format_mb(non_neg_integer) :: String.t()
-  def format_mb(mb) when is_index(mb) and mb < 1024, do: "#{mb} MB"
-  def format_mb(mb) when is_index(mb), do: "#{decimals(mb / 1024, 2)} GB"
+  def format_mb(mb) when mb in 0..1023, do: "#{mb} MB"
+  def format_mb(mb) when mb in 1024..0xFFFF_FFFF_FFFF, do: "#{decimals(mb / 1024, 2)} GB"
+  def format_mb(other), do: Options.argument!("mb", other, "a number of MiB")
 
   defp ask(op, index, question) when is_index(index),
     do: Driver.ask(op, &question.(&1, {&2, index}))

@@ -20,6 +20,7 @@ defmodule Sconce.Loader do
       type: :float,
       default: 3.0,
       min: 1,
+      max: 1_000_000,
       doc: "Of `:transitions`: how many times as often as others a changed action comes."
     ],
     characters: [
@@ -50,6 +51,7 @@ defmodule Sconce.Loader do
       type: :float,
       default: 0.01,
       min: 0,
+      max: 1_000_000,
       doc: "Standard deviation of the noise, beside features of about 1."
     ],
     previous_dropout: [
@@ -62,11 +64,13 @@ defmodule Sconce.Loader do
     frame_delay: [
       type: :non_neg_integer,
       default: 0,
+      max: 10_000,
       doc: "Frames between a state and the action to learn, beyond the next."
     ],
     frame_delay_max: [
       type: {:or, [:non_neg_integer, nil]},
       default: nil,
+      max: 10_000,
       doc: "Each window has a delay from `:frame_delay` to this one; carried, each game."
     ]
   ]
@@ -76,12 +80,14 @@ defmodule Sconce.Loader do
       type: :float,
       default: 1.0,
       min: 0,
+      max: 1_000_000,
       doc: "Weight of a frame without a button and with a centred main stick."
     ],
     transition_weight: [
       type: :float,
       default: 1.0,
       min: 0,
+      max: 1_000_000,
       doc: "Factor on a frame whose action differs from the one before."
     ]
   ]
@@ -98,27 +104,40 @@ defmodule Sconce.Loader do
     loader_threads: [
       type: :pos_integer,
       default: 1,
+      max: 4096,
       doc: "Threads that make them. The batches are the same for any number."
     ],
     loader_deadline_ms: [
       type: :pos_integer,
       default: 60_000,
-      max: 0xFFFF_FFFF,
+      max: 4_294_967_295,
       doc: "A batch that takes longer is an error."
     ]
   ]
 
   @stream [
-            batch_size: [type: :pos_integer, default: 64, doc: "Windows in a batch."],
-            window_size: [type: :pos_integer, default: 60, doc: "Frames in a window."],
+            batch_size: [
+              type: :pos_integer,
+              default: 64,
+              max: 1_048_576,
+              doc: "Windows in a batch."
+            ],
+            window_size: [
+              type: :pos_integer,
+              default: 60,
+              max: 1_048_576,
+              doc: "Frames in a window."
+            ],
             stride: [
               type: :pos_integer,
               default: 30,
+              max: 1_000_000,
               doc: "Frames between the starts of neighbouring windows."
             ],
             epochs: [
               type: {:or, [:pos_integer, :infinity]},
               default: 1,
+              max: 1_000_000,
               doc: "Passes over all windows, or as many draws."
             ],
             start: [
@@ -142,6 +161,7 @@ defmodule Sconce.Loader do
             burn_in: [
               type: :non_neg_integer,
               default: 0,
+              max: 65_535,
               doc: "Frames at the start of a window that have the weight 0."
             ],
             max_bytes: [
@@ -266,7 +286,7 @@ defmodule Sconce.Loader do
     options = opts |> Options.validate!(@stream) |> native()
 
     with {:ok, %Corpus{handle: handle}} <- corpus(corpus),
-         do: Call.run(&Native.loader_info(handle, &1, options))
+         do: Call.in_background(&Native.loader_info(handle, &1, options))
   end
 
   @doc false
@@ -320,7 +340,7 @@ defmodule Sconce.Loader do
 
   defp open!(corpus, options, epochs) do
     with {:ok, %Corpus{handle: handle}} <- corpus(corpus),
-         {:ok, {loader, info}} <- Call.run(&Native.loader_open(handle, &1, options)) do
+         {:ok, {loader, info}} <- Call.in_background(&Native.loader_open(handle, &1, options)) do
       %{loader: loader, left: steps(epochs, info.steps_per_epoch, options.start)}
     else
       {:error, error} -> raise error

@@ -32,6 +32,10 @@ defmodule Sconce.Native do
   # System
   def native_info, do: unavailable(:native_info)
   def error_kinds, do: unavailable(:error_kinds)
+  def memory_available, do: unavailable(:memory_available)
+  def background_set(_priority), do: unavailable(:background)
+  def background_given(_reference), do: unavailable(:background)
+  def file_write(_path, _bytes), do: unavailable(:write)
 
   # Device
   def device_check(_ordinals), do: unavailable(:device)
@@ -116,6 +120,7 @@ defmodule Sconce.Native do
   def train_record(_out), do: unavailable(:train)
   def train_report(_out), do: unavailable(:report)
   def train_gradients(_out), do: unavailable(:gradients)
+  def task_heard(_task), do: unavailable(:train)
   def train_stop(_task), do: unavailable(:train)
 
   def evaluate_start(_reference, _checkpoint, _corpus, _train, _options),
@@ -157,6 +162,7 @@ defmodule Sconce.Native do
   def probe_echo(_term), do: unavailable(:probe_echo)
   def probe_panic(_message), do: unavailable(:probe_panic)
   def probe_reply(_reference, _how), do: unavailable(:probe_reply)
+  def probe_events(_reference, _progress, _events), do: unavailable(:probe_events)
   def probe_batch(_serving, _sleep_ms), do: unavailable(:probe_batch)
   def probe_hold(_serving), do: unavailable(:probe_hold)
   def probe_open(_gate), do: unavailable(:probe_open)

@@ -40,6 +40,8 @@ defmodule Sconce.Options do
 
   # Below this similarity a guess is more likely to mislead than to help.
   @similar 0.55
+  # Bytes of a name that is compared with others, and of a size as text.
+  @longest 64
 
   @doc """
   Returns the options with defaults filled in and numbers converted, in the schema's order.
@@ -48,8 +50,10 @@ defmodule Sconce.Options do
   """
   @spec validate!(keyword, schema) :: keyword
   def validate!(opts, schema) do
-    Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
-    Enum.each(opts, fn {name, _value} -> known!(name, Keyword.keys(schema)) end)
+    keyword!(opts)
+    schema!(schema)
+    names = Keyword.keys(schema)
+    Enum.each(opts, fn {name, _value} -> known!(name, names) end)
 
     for {name, spec} <- schema, {:ok, value} <- [fetch(opts, name, spec)] do
       {name, value}
@@ -59,6 +63,8 @@ defmodule Sconce.Options do
   @doc "The schema as a Markdown list."
   @spec docs(schema) :: String.t()
   def docs(schema) do
+    schema!(schema)
+
     Enum.map_join(schema, "\n", fn {name, spec} ->
       "  * `#{inspect(name)}` - #{describe(spec)}#{default_text(spec)}. #{spec[:doc]}"
       |> String.trim_trailing()
@@ -74,24 +80,56 @@ defmodule Sconce.Options do
   @spec nearest(term, [term]) :: term | nil
   def nearest(name, candidates) do
     candidates
-    |> Enum.map(&{String.jaro_distance(to_string(name), to_string(&1)), &1})
+    |> list!("candidates")
+    |> Enum.map(&{similarity(name, &1), &1})
     |> Enum.filter(fn {similarity, _candidate} -> similarity >= @similar end)
     |> Enum.max_by(&elem(&1, 0), fn -> {0, nil} end)
     |> elem(1)
   end
 
+  defp schema!(schema) do
+    Keyword.keyword?(schema) || argument!("schema", schema, "a keyword list")
+  end
+
+  defp similarity(name, candidate) do
+    with text when text != nil <- short(name), other when other != nil <- short(candidate) do
+      String.jaro_distance(text, other)
+    else
+      nil -> 0.0
+    end
+  end
+
+  # Nothing else is spelled.
+  defp short(name) when is_atom(name), do: name |> Atom.to_string() |> short()
+
+  defp short(name) when is_binary(name) and byte_size(name) <= @longest,
+    do: if(String.valid?(name), do: name)
+
+  defp short(_other), do: nil
+
   @doc """
   Raises `ArgumentError` unless `name` is among `names`; `noun` says what they are.
   """
   @spec known!(term, [term], String.t()) :: :ok
-  def known!(name, names, noun \\ "option") do
-    if name in names, do: :ok, else: raise(ArgumentError, unknown(name, names, noun))
+  def known!(name, names, noun \\ "option")
+
+  def known!(_name, _names, noun) when not is_binary(noun),
+    do: argument!("noun", noun, "a string")
+
+  def known!(name, names, noun) do
+    if name in list!(names, "names"),
+      do: :ok,
+      else: raise(ArgumentError, unknown(name, names, noun))
   end
+
+  defp list!(list, _name) when length(list) >= 0, do: list
+  defp list!(%Range{} = range, _name), do: range
+  defp list!(other, name), do: argument!(name, other, "a list")
 
   defp unknown(name, names, noun) do
     case nearest(name, names) do
-      nil -> "unknown #{noun} #{inspect(name)}, expected one of #{listed(names)}"
-      near -> "unknown #{noun} #{inspect(name)}, did you mean #{inspect(near)}?"
+      nil -> "unknown #{noun} #{shown(name)}, expected one of #{listed(names)}"
+      near -> "unknown #{noun} #{shown(name)}, did you mean #{inspect(near)}?"
     end
   end
 
@@ -99,11 +137,69 @@ defmodule Sconce.Options do
   # A path that is an argument, not an option.
   @spec path!(Path.t()) :: String.t()
   def path!(path) do
-    text = if is_list(path), do: IO.chardata_to_string(path), else: path
-    if path?(text), do: text, else: raise(ArgumentError, "expected a path, got: #{inspect(path)}")
+    text = text(path)
+    if path?(text), do: text, else: raise(ArgumentError, "expected a path, got: #{shown(path)}")
   end
 
+  defp text(path) when is_list(path) do
+    List.to_string(path)
+  rescue
+    _not_chardata -> nil
+  end
+
+  defp text(path), do: path
+
   defp path?(value), do: is_binary(value) and String.valid?(value)
+
+  @doc false
+  # Refuses an argument by its name.
+  @spec argument!(String.t(), term, String.t()) :: no_return
+  def argument!(name, value, expected) do
+    raise ArgumentError, "#{name}: expected #{expected}, got: #{shown(value)}"
+  end
+
+  defp shown(value), do: inspect(value, limit: 20, printable_limit: 200)
+
+  @doc false
+  # Options as a keyword list, before a part of them is looked at.
+  @spec keyword!(term) :: keyword
+  def keyword!(opts) do
+    if Keyword.keyword?(opts),
+      do: opts,
+      else: raise(ArgumentError, "expected options, got: #{shown(opts)}")
+  end
+
+  # A month and a half, which is what a timer takes.
+  @most_ms 4_000_000_000
+
+  @doc false
+  @spec timeout!(term) :: timeout
+  def timeout!(timeout) when timeout == :infinity or timeout in 0..@most_ms, do: timeout
+
+  def timeout!(timeout),
+    do: argument!("timeout", timeout, "0 to #{@most_ms} milliseconds or :infinity")
+
+  @doc false
+  # A name that a process can be registered under.
+  @spec name!(term) :: term
+  def name!({:global, _name} = name), do: name
+  def name!(name) when is_atom(name), do: name
+
+  def name!(name) do
+    if match?({:via, _module, _name}, name) and server?(name),
+      do: name,
+      else: argument!("option :name", name, "an atom, {:global, term} or {:via, module, term}")
+  end
+
+  @doc false
+  # Whether the term can be the server of a call: a pid, a name, or `{name, node}`.
+  @spec server?(term) :: boolean
+  def server?(pid) when is_pid(pid), do: true
+  def server?(name) when is_atom(name), do: name not in @literals
+  def server?({:global, _name}), do: true
+  def server?({:via, module, _name}), do: is_atom(module) and Code.ensure_loaded?(module)
+  def server?({name, node}), do: is_atom(name) and is_atom(node)
+  def server?(_other), do: false
 
   @doc false
   # The value as the type has it, if it is one.
@@ -137,7 +233,7 @@ defmodule Sconce.Options do
       :error ->
         raise ArgumentError,
               "option #{inspect(name)}: expected #{expected(value, spec)}, got: " <>
-                inspect(value, limit: 20) <> did_you_mean(value, spec)
+                shown(value) <> did_you_mean(value, spec)
     end
   end
 
@@ -182,7 +278,8 @@ defmodule Sconce.Options do
   defp cast(:integer, value) when is_integer(value), do: {:ok, value}
   defp cast(:pos_integer, value) when is_integer(value) and value > 0, do: {:ok, value}
   defp cast(:non_neg_integer, value) when is_integer(value) and value >= 0, do: {:ok, value}
-  defp cast(:float, value) when is_number(value), do: {:ok, value / 1}
+  defp cast(:float, value) when is_float(value), do: {:ok, value}
+  defp cast(:float, value) when is_integer(value) and crosses(value), do: {:ok, value / 1}
   defp cast(:boolean, value) when is_boolean(value), do: {:ok, value}
   defp cast(:atom, value) when is_atom(value), do: {:ok, value}
   defp cast(:map, value) when is_map(value), do: {:ok, value}
@@ -192,7 +289,10 @@ defmodule Sconce.Options do
   defp cast(:path, value), do: if(path?(value), do: {:ok, value}, else: :error)
   defp cast({:fun, arity}, value) when is_function(value, arity), do: {:ok, value}
   defp cast({:in, values}, value), do: if(value in values, do: {:ok, value}, else: :error)
-  defp cast({:list, type}, values) when is_list(values), do: cast_each(values, &cast(type, &1))
+  # No improper list has a length.
+  defp cast({:list, type}, values) when length(values) >= 0,
+    do: cast_each(values, &cast(type, &1))
+
   defp cast({:or, types}, value), do: Enum.find_value(types, :error, &cast_one_of(&1, value))
 
   defp cast(:keyword, value),
@@ -241,7 +341,7 @@ defmodule Sconce.Options do
 
   defp bytes(n) when is_integer(n) and n > 0, do: {:ok, n}
 
-  defp bytes(text) when is_binary(text) do
+  defp bytes(text) when is_binary(text) and byte_size(text) <= @longest do
     with {number, unit} <- Float.parse(text),
          {:ok, each} <- Map.fetch(@units, unit |> String.trim() |> String.upcase()),
          n when n > 0 <- round(number * each) do
@@ -249,6 +349,9 @@ defmodule Sconce.Options do
     else
       _ -> :error
     end
+  rescue
+    # A number beyond any float.
+    _overflow in [ArgumentError, ArithmeticError] -> :error
   end
 
   defp bytes(_other), do: :error

@@ -143,13 +143,13 @@ defmodule Sconce.Policy do
   @spec to(t, Device.choice() | Device.t() | nil) :: {:ok, t} | {:error, Error.t()}
   def to(%__MODULE__{} = policy, nil), do: {:ok, policy}
 
-  def to(%__MODULE__{} = policy, %Device{} = device) do
+  def to(%__MODULE__{device: %Device{}} = policy, %Device{} = device) do
     if Device.same?(policy.device, device),
       do: {:ok, %{policy | device: device}},
       else: move(policy.ref, device)
   end
 
-  def to(%__MODULE__{} = policy, choice),
+  def to(%__MODULE__{device: %Device{}} = policy, choice),
     do: with({:ok, device} <- Device.resolve(choice), do: to(policy, device))
 
   # New weights are on the CPU.
@@ -189,7 +189,7 @@ defmodule Sconce.Policy do
       {2, 256, 1, "cpu", nil}
   """
   @spec info(t) :: {:ok, map} | {:error, Error.t()}
-  def info(%__MODULE__{ref: ref, device: device}) do
+  def info(%__MODULE__{ref: ref, device: %Device{} = device}) do
     with {:ok, {info, notes}} <- Native.policy_info(ref) do
       own = %{spec: Spec.from_native(info.spec), notes: notes, device: to_string(device)}
       {:ok, Map.merge(info, own)}
@@ -206,7 +206,11 @@ defmodule Sconce.Policy do
   The numbers of one weight: 32-bit floats, little-endian, row-major.
   """
   @spec weight(t, String.t()) :: {:ok, binary} | {:error, Error.t()}
-  def weight(%__MODULE__{ref: ref}, name), do: Native.policy_weight(ref, name)
+  def weight(%__MODULE__{ref: ref}, name) do
+    if is_binary(name) and String.valid?(name),
+      do: Native.policy_weight(ref, name),
+      else: Options.argument!("name", name, "that of a weight")
+  end
 
   @doc """
   Logits of every frame, `shape` `{b, t, num_logits}`; of the last ones alone `{b, num_logits}`.
@@ -222,6 +226,9 @@ defmodule Sconce.Policy do
       iex> {:ok, out} = Sconce.Policy.forward(policy, [[[0.0, 1.0], [0.5, 1.0], [1.0, 1.0]]])
       iex> {out.shape, byte_size(out.logits)}
       {{1, 3, 1}, 12}
+
+  A pass on a CPU that needs more memory than is available is refused by an error of kind `:out_of_memory`, whose
+  details say what it needs, what is `available`, and its `bound`.
 
   ## Taps
 
@@ -284,7 +291,7 @@ defmodule Sconce.Policy do
           into: %{},
           do: {name, %{data: data, shape: List.to_tuple(dims)}}
 
-    if is_list(wanted), do: Map.new(wanted, &{&1, taps[to_string(&1)]}), else: taps
+    if is_list(wanted), do: Map.new(wanted, &{&1, taps[Spec.text(&1)]}), else: taps
   end
 
   @doc """
@@ -295,17 +302,20 @@ defmodule Sconce.Policy do
   @spec step(t, [term] | binary, keyword) :: {:ok, output} | {:error, Error.t()}
   def step(policy, frames, opts \\ [])
 
-  def step(policy, frames, opts) when is_list(frames),
+  def step(%__MODULE__{} = policy, frames, opts) when length(frames) >= 0,
     do: policy |> forward(Enum.map(frames, &[&1]), one_frame(opts)) |> last_frame()
 
-  def step(policy, frames, opts) when is_binary(frames) do
+  def step(%__MODULE__{} = policy, frames, opts) when is_binary(frames) do
     rows = div(byte_size(frames), 4 * policy.raw_width)
     opts = opts |> one_frame() |> Keyword.put_new(:batch, max(rows, 1))
     policy |> forward(frames, opts) |> last_frame()
   end
 
+  def step(%__MODULE__{}, other, _opts),
+    do: {:error, mismatch("a list of frames or a binary", shown(other))}
+
   # So that more than one is seen.
-  defp one_frame(opts), do: Keyword.replace(opts, :return_sequences, true)
+  defp one_frame(opts), do: opts |> Options.keyword!() |> Keyword.replace(:return_sequences, true)
 
   defp last_frame({:ok, %{shape: {b, 1, n}} = out}), do: {:ok, %{out | shape: {b, n}}}
   defp last_frame({:ok, _}), do: {:error, mismatch("one frame of each game", "more")}
@@ -320,19 +330,25 @@ defmodule Sconce.Policy do
   end
 
   defp rows(%{spec: %{embedding: embedding}}, [[_ | _] = first | _] = games, _batch) do
-    time = length(first)
-
-    with true <- Enum.all?(games, &(is_list(&1) and length(&1) == time)),
+    with time when time != nil <- size(first),
+         games? when games? != nil <- size(games),
+         true <- Enum.all?(games, &(size(&1) == time)),
          {:ok, rows} <- pack(games, embedding) do
       {:ok, rows, length(games), time}
     else
-      false -> {:error, mismatch("games of the same length", "others")}
-      error -> error
+      {:error, _error} = error -> error
+      _unlike -> {:error, mismatch("games of the same length", "others")}
     end
   end
 
   defp rows(_policy, other, _batch),
-    do: {:error, mismatch("lists of frames or a binary", inspect(other, limit: 5))}
+    do: {:error, mismatch("lists of frames or a binary", shown(other))}
+
+  # Of a proper list.
+  defp size(list) when length(list) >= 0, do: length(list)
+  defp size(_other), do: nil
+
+  defp shown(term), do: inspect(term, limit: 5, printable_limit: 80)
 
   defp pack(games, embedding) do
     games
@@ -364,7 +380,7 @@ defmodule Sconce.Policy do
     }
   end
 
-  defp names(taps) when is_list(taps), do: Enum.map(taps, &to_string/1)
+  defp names(taps) when is_list(taps), do: Enum.map(taps, &Spec.text/1)
   defp names(taps), do: taps
 
   defp labels(labels) when is_nil(labels) or is_binary(labels), do: {:ok, labels}
@@ -372,12 +388,15 @@ defmodule Sconce.Policy do
   defp labels(labels) when is_list(labels) do
     flat = List.flatten(labels)
 
-    if Enum.all?(flat, &(&1 in 0..65_535)),
+    if Enum.all?(flat, &(is_integer(&1) and &1 in 0..65_535)),
       do: {:ok, for(label <- flat, into: <<>>, do: <<label::16-little>>)},
-      else: {:error, mismatch("labels of 0..65535", inspect(labels, limit: 5))}
+      else: {:error, mismatch("labels of 0..65535", shown(labels))}
+  rescue
+    # An improper list.
+    _error in [FunctionClauseError, ArgumentError] -> {:error, mismatch("labels", shown(labels))}
   end
 
-  defp labels(other), do: {:error, mismatch("labels", inspect(other, limit: 5))}
+  defp labels(other), do: {:error, mismatch("labels", shown(other))}
 
   defp mismatch(expected, got) do
     details = %{what: "frames", expected: expected, got: got}

@@ -96,7 +96,7 @@ defmodule Sconce.Preset do
   """
   @spec get(atom | String.t()) :: t
   def get(name) do
-    found = Enum.find(names(), &(&1 == name or to_string(&1) == name))
+    found = Enum.find(names(), &(&1 == name or Atom.to_string(&1) == name))
     found || Options.known!(name, names(), "preset")
     row = Catalogue.fetch!(found)
     {options, ignored} = Catalogue.translate(row.values)
@@ -122,7 +122,9 @@ defmodule Sconce.Preset do
       {:expand_factor, 2, "the :gru backbone has no such option"}
   """
   @spec merge(t, keyword) :: t
-  def merge(%__MODULE__{} = preset, given) do
+  def merge(%__MODULE__{options: [_ | _]} = preset, given) do
+    Options.keyword!(given)
+
     {options, ignored} =
       preset.options |> Keyword.drop(unmeant(given)) |> give_way(model_of(given))
 
@@ -200,10 +202,18 @@ defmodule Sconce.Preset do
   # The backbone that is given, options that are said with it, and those that the preset may still say.
   defp model_of(given) do
     case {given[:spec], given[:backbone]} do
-      {%Spec{backbone: {name, options}}, _} -> {name, Keyword.keys(options), []}
-      {_, nil} -> nil
-      {_, {name, own}} -> {name, Keyword.keys(own), model_names(name) -- Keyword.keys(own)}
-      {_, name} -> {name, [], model_names(name)}
+      {%Spec{backbone: {name, options}}, _} ->
+        {name, Keyword.keys(options), []}
+
+      {_, nil} ->
+        nil
+
+      {_, {name, own}} ->
+        said = Keyword.keys(Options.keyword!(own))
+        {name, said, model_names(name) -- said}
+
+      {_, name} ->
+        {name, [], model_names(name)}
     end
   end
 

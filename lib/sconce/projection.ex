@@ -11,14 +11,18 @@ defmodule Sconce.Projection do
   def pack(vectors) when is_nil(vectors) or is_binary(vectors), do: {:ok, vectors}
   def pack(%{__struct__: Nx.Tensor} = tensor), do: {:ok, Tensor.floats(tensor)}
 
-  def pack(vectors) when is_list(vectors) do
+  def pack(vectors) when length(vectors) >= 0 do
     parts = Enum.map(vectors, &part/1)
     if :error in parts, do: mismatch(vectors), else: {:ok, IO.iodata_to_binary(parts)}
   end
 
   def pack(other), do: mismatch(other)
 
-  defp part(number) when is_number(number), do: <<number / 1::float-32-little>>
+  # More than 32 bits hold would become an infinity.
+  @largest 3.4028234e38
+
+  defp part(number) when is_number(number) and abs(number) <= @largest,
+    do: <<number / 1::float-32-little>>
 
   defp part(vector) do
     case pack(vector) do
@@ -28,7 +32,12 @@ defmodule Sconce.Projection do
   end
 
   defp mismatch(got) do
-    details = %{what: "project_out", expected: "numbers", got: inspect(got, limit: 5)}
+    details = %{
+      what: "project_out",
+      expected: "numbers",
+      got: inspect(got, limit: 5, printable_limit: 80)
+    }
+
     {:error, %Error{kind: :mismatch, op: :project_out, details: details}}
   end
 end

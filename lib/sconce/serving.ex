@@ -8,8 +8,6 @@ defmodule Sconce.Serving do
 
   @registry Sconce.Serving.Registry
   @rejoin_ms 20
-  # A month and a half, which is what a timer takes.
-  @most_ms 4_000_000_000
 
   @start [
     policy: [type: :any, required: true, doc: "The `Sconce.Policy` that is served."],
@@ -50,7 +48,7 @@ defmodule Sconce.Serving do
       doc:
         "Where a step is made: on the scheduler of its caller or by a worker. `:auto`: on the scheduler where it " <>
           "takes little more alone than as one of many at once, by 13 us at most, and 250 us at all, as measured " <>
-          "at the start and at each swap."
+          "at the start and at each swap. `:inline` is refused as `:out_of_range` for steps of 1 ms or more."
     ],
     group: [
       type: :any,
@@ -131,6 +129,32 @@ defmodule Sconce.Serving do
   no request is lost, and sessions keep their memory. A session that waits idly keeps the weights of its
   last decision in memory until the next.
 
+  ## Beside other work
+
+  Decisions never wait for training or import in the same VM. Native threads are of two classes with workers of their
+  own: those that callers wait for keep the priority of the VM; those that train, evaluate, plan, import or read for a
+  `Sconce.Loader` give way to every other thread, on Linux by nice 19 (`config :sconce, background: :nice`, see
+  `Sconce.Config`). A VM that is busy with other things so trains slower: with all schedulers at work on plain Elixir,
+  a run keeps some hundredths of its pace; `:normal` shares the processors evenly, and delays everything else by tens
+  of milliseconds. A run on a card keeps its priority, as its thread does little but launch. In a container with a
+  quota of CPU time, priorities do not help once the quota is used up: give training fewer `:threads` there than
+  the quota has processors.
+
+  ## Flags of the VM
+
+  `bench/schedulers.exs` measures decisions, timers and dirty calls beside training and import under the VM's flags, and
+  `bench/schedulers.txt` has its figures. What follows from them:
+
+    * `+S`, `+SDcpu` - leave them at one scheduler of each kind for each processor. With `+S 1` all processes wait for
+      every decision and for each other; more schedulers than processors hold each other's processes up; dirty
+      schedulers are where policies are loaded and packed.
+    * `+sbwt none` (also `+sbwtdcpu none`, `+sbwtdio none`) - schedulers without work sleep at once instead of spinning,
+      at an ordinary priority, where training could compute. `long` and `very_long` take a processor's worth of it.
+    * `+sbt` - leave it out. Native threads run on all processors whatever it says, but a bound scheduler cannot leave
+      one on which something else runs.
+
+  `test/host_app/rel/vm.args.eex` is such a file for a release. `mix sconce.doctor` names flags of its VM that hurt.
+
   ## Across machines
 
   Nodes of Erlang distribution serve each other. Wherever a serving is expected here, it may be on another node:
@@ -197,7 +221,7 @@ defmodule Sconce.Serving do
   #{Options.docs(@start)}
   """
 
-  use GenServer
+  use Sconce.Server
 
   @enforce_keys [:pid, :name, :group, :ref, :policy] ++
                   [:max_batch, :max_queue, :workers, :weights, :lane, :path, :step_us, :device]
@@ -234,8 +258,9 @@ defmodule Sconce.Serving do
     options = Options.validate!(opts, @start)
 
     is_struct(options[:policy], Policy) ||
-      raise ArgumentError, "option :policy: expected a policy, got: #{inspect(options[:policy])}"
+      Options.argument!("option :policy", options[:policy], "a policy")
 
+    Options.name!(options[:name])
     name = if options[:name], do: [name: options[:name]], else: []
     GenServer.start_link(__MODULE__, options, name)
   end
@@ -243,7 +268,7 @@ defmodule Sconce.Serving do
   @doc false
   # What `stop/1` ended stays ended.
   def child_spec(opts) do
-    id = Keyword.get(opts, :name) || __MODULE__
+    id = opts |> Options.keyword!() |> Keyword.get(:name) || __MODULE__
     %{id: id, start: {__MODULE__, :start_link, [opts]}, restart: :transient}
   end
 
@@ -301,8 +326,8 @@ defmodule Sconce.Serving do
   def forward(serving, frames, state \\ nil, opts \\ [])
 
   def forward(_serving, _frames, state, _opts) when not (is_binary(state) or is_nil(state)) do
-    raise ArgumentError,
-          "state: expected what the call before gave or nil, got: #{inspect(state)}; options come behind it"
+    expected = "what the call before gave or nil (options come behind it)"
+    Options.argument!("state", state, expected)
   end
 
   def forward(serving, frames, state, opts) do
@@ -382,7 +407,7 @@ defmodule Sconce.Serving do
   `Sconce.Policy.load/2` are its own.
   """
   @spec swap(serving, Policy.t() | Path.t()) :: :ok | {:error, Error.t()}
-  def swap(serving, %Policy{} = policy) do
+  def swap(serving, %Policy{spec: %Spec{}, device: %Device{}} = policy) do
     case find(serving, :swap) do
       {:here, serving} -> ask(serving, :swap, {:swap, policy})
       {:there, node, _there} -> {:error, elsewhere(node)}
@@ -412,21 +437,15 @@ defmodule Sconce.Serving do
   the answer is an error of kind `:deadline`.
   """
   @spec drain(serving, timeout) :: :ok | {:error, Error.t()}
-  def drain(serving, timeout \\ 5_000)
+  def drain(serving, timeout \\ 5_000) do
+    Options.timeout!(timeout)
 
-  def drain(serving, timeout)
-      when timeout == :infinity or (is_integer(timeout) and timeout in 0..@most_ms) do
     drained =
       at(serving, :drain, [timeout], patience(timeout), &ask(&1, :drain, {:drain, timeout}))
 
     # Of a node that was waited for a while longer.
     with {:error, %Error{kind: :deadline} = late} <- drained,
          do: {:error, put_in(late.details.deadline_ms, timeout)}
-  end
-
-  def drain(_serving, timeout) do
-    raise ArgumentError,
-          "timeout: expected 0 to #{@most_ms} milliseconds or :infinity, got: #{inspect(timeout)}"
   end
 
   # The other node may take its time to say that it is late.
@@ -489,7 +508,25 @@ defmodule Sconce.Serving do
       {64, 8, 1, :packed}
   """
   @spec info(serving) :: {:ok, t} | {:error, Error.t()}
-  def info(serving), do: at(serving, :info, [], &{:ok, &1})
+  def info(serving) do
+    case find(serving, :info) do
+      {:here, serving} -> {:ok, serving}
+      {:there, node, there} -> info_there(node, there)
+      error -> error
+    end
+  end
+
+  defp info_there(node, there) do
+    with {:ok, serving} <- Peer.call(node, :info, :info_for, [there]),
+         do: {:ok, update_in(serving.policy.spec, &Spec.new/1)}
+  end
+
+  @doc false
+  # Of a caller on another node.
+  def info_for(serving) do
+    with {:here, serving} <- find(serving, :info),
+         do: {:ok, update_in(serving.policy.spec, &Spec.portable/1)}
+  end
 
   # Does it here, or has the function of this name do it on the node of the serving.
   defp at(serving, op, args, deadline_ms \\ nil, here) do
@@ -517,19 +554,17 @@ defmodule Sconce.Serving do
   defp find({:group, group}, op, deadline_ms, start),
     do: with({:ok, pid} <- Group.pick(group, op, deadline_ms, start), do: find(pid, op))
 
-  defp find(%__MODULE__{pid: pid} = serving, _op, _ms, _start) when node(pid) == node(),
-    do: {:here, serving}
+  defp find(%__MODULE__{pid: pid, policy: %Policy{}} = serving, _op, _ms, _start)
+       when is_pid(pid) and node(pid) == node(),
+       do: {:here, serving}
 
-  defp find(%__MODULE__{pid: pid}, _op, _ms, _start), do: {:there, node(pid), pid}
-
-  defp find(serving, _op, _ms, _start)
-       when not (is_pid(serving) or is_atom(serving) or is_tuple(serving)) or is_nil(serving) or
-              elem(serving, 0) == :ok do
-    raise ArgumentError,
-          "serving: expected a pid, a name or what info/1 gave, got: #{inspect(serving)}"
-  end
+  defp find(%__MODULE__{pid: pid}, _op, _ms, _start) when is_pid(pid),
+    do: {:there, node(pid), pid}
 
   defp find(serving, op, _ms, _start) do
+    (Options.server?(serving) and not match?({:ok, _}, serving)) ||
+      Options.argument!("serving", serving, "a pid, a name or what info/1 gave")
+
     case GenServer.whereis(serving) do
       {name, node} -> {:there, node, name}
       pid when is_pid(pid) and node(pid) != node() -> {:there, node(pid), pid}
@@ -567,7 +602,7 @@ defmodule Sconce.Serving do
       serving = new(ref, options, info)
       {:ok, _registry} = Registry.register(@registry, self(), serving)
       scope = Group.join(serving.group, self())
-      state = %{serving: serving, options: options, scope: scope, drains: %{}}
+      state = %{serving: serving, options: options, scope: scope, drain: nil, drains: %{}}
       {:ok, state, {:continue, :telemetry}}
     else
       {:error, error} -> {:stop, error}
@@ -605,10 +640,16 @@ defmodule Sconce.Serving do
     {:noreply, Map.put(state, :telemetry?, telemetry?)}
   end
 
-  defp later(state), do: Process.send_after(self(), :statistics, state.options[:telemetry_ms])
+  # With the handle, so that no other message starts a second clock.
+  defp later(%{serving: %{ref: ref}} = state),
+    do: Process.send_after(self(), {:statistics, ref}, state.options[:telemetry_ms])
 
   @impl true
-  def handle_call({:swap, policy}, _from, %{serving: serving} = state) do
+  def handle_call(
+        {:swap, %Policy{device: %Device{}} = policy},
+        _from,
+        %{serving: serving} = state
+      ) do
     # What was packed of the weights before may not be packed of these.
     with {:ok, policy} <- Policy.to(policy, serving.device),
          {:ok, true} <- Call.run(&Native.serving_swap(serving.ref, &1, policy.ref)),
@@ -623,21 +664,25 @@ defmodule Sconce.Serving do
     end
   end
 
-  def handle_call({:drain, timeout}, from, state) do
+  def handle_call({:drain, timeout}, from, state)
+      when timeout == :infinity or (is_integer(timeout) and timeout >= 0) do
     Group.leave(state.serving.group, self())
+    state = drain_once(state)
     ref = make_ref()
-    :ok = Native.serving_drain(state.serving.ref, ref)
     start = System.monotonic_time()
     if timeout != :infinity, do: Process.send_after(self(), {:late, ref}, timeout)
     {:noreply, put_in(%{state | scope: nil}, [:drains, ref], {from, timeout, start})}
   end
 
   @impl true
-  def handle_info({:sconce, ref, {:ok, true}}, state), do: {:noreply, drained(state, ref, :ok)}
+  def handle_info({:sconce, ref, {:ok, true}}, %{drain: ref} = state) do
+    callers = Map.keys(state.drains)
+    {:noreply, Enum.reduce(callers, %{state | drain: nil}, &drained(&2, &1, :ok))}
+  end
 
   def handle_info({:late, ref}, state), do: {:noreply, drained(state, ref, :late)}
 
-  def handle_info(:statistics, %{serving: serving} = state) do
+  def handle_info({:statistics, ref}, %{serving: %{ref: ref} = serving} = state) do
     with {:ok, news} <- Native.serving_stats(serving.ref, true) do
       tell(state, :statistics, Told.flat(news))
     end
@@ -648,14 +693,21 @@ defmodule Sconce.Serving do
 
   # The scope of the groups has ended, and has forgotten this one; until it is there again each try ends so.
   def handle_info({:DOWN, scope, :process, _scope, _reason}, %{scope: scope} = state) do
-    Process.send_after(self(), :join, @rejoin_ms)
+    Process.send_after(self(), {:join, scope}, @rejoin_ms)
     {:noreply, state}
   end
 
-  def handle_info(:join, %{scope: scope, serving: serving} = state) when scope != nil,
+  def handle_info({:join, scope}, %{scope: scope, serving: serving} = state) when scope != nil,
     do: {:noreply, %{state | scope: Group.join(serving.group, self())}}
 
-  def handle_info(_other, state), do: {:noreply, state}
+  # The native side is asked once, however many callers wait and however often each of them asks.
+  defp drain_once(%{drain: nil} = state) do
+    ref = make_ref()
+    :ok = Native.serving_drain(state.serving.ref, ref)
+    %{state | drain: ref}
+  end
+
+  defp drain_once(state), do: state
 
   # Whichever comes first answers.
   defp drained(state, ref, how) do
@@ -692,7 +744,10 @@ defmodule Sconce.Serving do
       ways = "#{serving.path} #{serving.weights}, #{lane(serving)}#{workers(serving.workers)}"
       room = "batches of #{serving.max_batch}, queue of #{serving.max_queue}"
       device = Sconce.Device.aside(serving.device)
-      "#Sconce.Serving<#{name(serving)}#{policy} · #{ways} · #{room}#{device}>"
+
+      Sconce.Text.printable(
+        "#Sconce.Serving<#{name(serving)}#{policy} · #{ways} · #{room}#{device}>"
+      )
     end
 
     defp name(%{name: nil}), do: ""

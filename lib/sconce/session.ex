@@ -51,8 +51,9 @@ defmodule Sconce.Session do
             type: {:in, [:auto, :inline, :worker]},
             default: :auto,
             doc:
-              "Where a decision runs: on the caller's scheduler, on a thread of ours, or as " <>
-                "measured."
+              "Where a decision runs: on the caller's scheduler, on a thread of ours, or as measured. `:inline` is " <>
+                "refused as `:out_of_range` where a decision takes 1 ms or more, which all other processes of the " <>
+                "scheduler would wait for."
           ],
           frame_delay: [
             type: {:or, [:non_neg_integer, nil]},
@@ -204,7 +205,10 @@ defmodule Sconce.Session do
 
   Opening measures what a decision costs here and now. Below a quarter of a millisecond it runs on the
   caller's scheduler, otherwise on a thread of ours while the caller waits. Sixty steps of a window,
-  with which a carried state begins too, are mostly of the latter kind.
+  with which a carried state begins too, are mostly of the latter kind. With `lane: :inline` the bound is a whole
+  millisecond: a session whose decisions take longer is not opened, and what takes longer otherwise (the window that
+  warms a state, many games in one call) runs on a thread of ours. The cost is the least of several measurements, to
+  which other work on the machine adds nothing.
 
   In a session of a `Sconce.Serving` the serving decides, by the batch or step by step, and the lane is `:serving`.
 
@@ -254,7 +258,7 @@ defmodule Sconce.Session do
   @spec open(Policy.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def open(policy, opts \\ [])
 
-  def open(%Policy{} = policy, opts) do
+  def open(%Policy{spec: %Spec{}, device: %Device{}} = policy, opts) do
     options = Options.validate!(opts, @open)
 
     with {:ok, policy} <- Policy.to(policy, options[:device]) do
@@ -264,7 +268,7 @@ defmodule Sconce.Session do
     end
   end
 
-  def open(other, _opts), do: raise(ArgumentError, "expected a policy, got: #{inspect(other)}")
+  def open(other, _opts), do: Options.argument!("policy", other, "a policy")
 
   @doc false
   def served_options, do: @served
@@ -272,6 +276,8 @@ defmodule Sconce.Session do
   @doc false
   # A session of a serving, see `Sconce.Serving.open/2`. `open` is told what is wanted and answers as `begin/3`.
   def open_served(opts, open) do
+    Options.keyword!(opts)
+
     for {key, _value} <- opts, key in [:weights, :lane] do
       raise ArgumentError, "option #{inspect(key)} is the serving's: give it to start_link/1"
     end
@@ -283,9 +289,13 @@ defmodule Sconce.Session do
   defp open_by(options, open) do
     with {:ok, project_out} <- Projection.pack(options[:project_out]),
          {:ok, ref, spec, info} <- open.({to_native(options), project_out, options[:snapshot]}) do
-      {:ok, new(ref, spec, options, info)}
+      {:ok, new(ref, local(ref, spec), options, info)}
     end
   end
+
+  # From another node names of heads come as text.
+  defp local(%Remote{}, spec), do: Spec.new(spec)
+  defp local(_ref, spec), do: spec
 
   @doc false
   # The native session that `open` asks for, owned by this process.
@@ -355,15 +365,14 @@ defmodule Sconce.Session do
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}
   def act(session, frame, opts \\ [])
 
-  def act(%__MODULE__{} = session, frame, opts) do
+  def act(%__MODULE__{spec: %Spec{}} = session, frame, opts) do
     with {:ok, asked} <- pack(session, frame, opts),
          {:ok, decision} <- decide(asked, opts[:deadline_ms]) do
       {:ok, Action.new(session.spec, session.controller?, decision)}
     end
   end
 
-  def act(other, _frame, _opts),
-    do: raise(ArgumentError, "expected a session, got: #{inspect(other)}")
+  def act(other, _frame, _opts), do: Options.argument!("session", other, "a session")
 
   @doc """
   Decides for many games at once: `[{session, frame}, ...]`, each as `act/3` would, the answers in their order.
@@ -386,7 +395,9 @@ defmodule Sconce.Session do
   @spec act_many([{t, term} | {t, term, keyword}], keyword) :: [
           {:ok, Action.t()} | {:error, Error.t()}
         ]
-  def act_many(games, opts \\ []) when is_list(games) do
+  def act_many(games, opts \\ [])
+
+  def act_many(games, opts) when length(games) >= 0 do
     start = System.monotonic_time()
     {deadline, opts} = opts |> Options.validate!(@act) |> Keyword.split([:deadline_ms])
     asked = Enum.map(games, &asked(&1, opts))
@@ -420,12 +431,14 @@ defmodule Sconce.Session do
     end
   end
 
+  def act_many(games, _opts), do: Options.argument!("games", games, "a list of {session, frame}")
+
   defp twice, do: {:error, %Error{kind: :busy, op: :act, details: %{what: "session"}}}
 
   defp asked({%__MODULE__{} = session, frame}, opts), do: asked({session, frame, []}, opts)
 
-  defp asked({%__MODULE__{} = session, frame, own}, opts) do
-    opts = Keyword.merge(opts, own)
+  defp asked({%__MODULE__{spec: %Spec{}} = session, frame, own}, opts) do
+    opts = Keyword.merge(opts, Options.keyword!(own))
 
     if Keyword.has_key?(own, :deadline_ms),
       do: raise(ArgumentError, "deadline_ms: is that of all games of a call")
@@ -433,10 +446,8 @@ defmodule Sconce.Session do
     {session, pack(session, frame, opts)}
   end
 
-  defp asked(other, _opts) do
-    raise ArgumentError,
-          "games: expected {session, frame} or {session, frame, opts}, got: #{inspect(other)}"
-  end
+  defp asked(other, _opts),
+    do: Options.argument!("games", other, "{session, frame} or {session, frame, opts}")
 
   # Answers by their places. A call has no more games than a scheduler reads in a moment.
   defp decide_many(asked, deadline_ms, start) do
@@ -627,7 +638,7 @@ defmodule Sconce.Session do
       do: native(ref, :rollback, [game_frame])
 
   def rollback(%__MODULE__{}, other),
-    do: raise(ArgumentError, "game_frame: expected an integer of 64 bits, got: #{inspect(other)}")
+    do: Options.argument!("game_frame", other, "an integer of 64 bits")
 
   @doc """
   The session's memory as a binary: state, kept frames, seed, number of decisions, latest inputs.
@@ -648,8 +659,7 @@ defmodule Sconce.Session do
   def restore(%__MODULE__{ref: ref}, snapshot) when is_binary(snapshot),
     do: native(ref, :restore, [snapshot])
 
-  def restore(%__MODULE__{}, other),
-    do: raise(ArgumentError, "snapshot: expected a binary, got: #{inspect(other)}")
+  def restore(%__MODULE__{}, other), do: Options.argument!("snapshot", other, "a binary")
 
   @doc """
   Hands a session to another process, which gets the handle by other means.
@@ -657,6 +667,9 @@ defmodule Sconce.Session do
   @spec transfer(t, pid) :: :ok | {:error, Error.t()}
   def transfer(%__MODULE__{ref: ref}, pid) when is_pid(pid) and node(pid) == node(),
     do: native(ref, :transfer, [pid])
+
+  def transfer(%__MODULE__{}, other),
+    do: Options.argument!("pid", other, "a process of this node")
 
   @doc """
   Ends a session and frees its memory. Closing it again is `:ok` too.
@@ -716,7 +729,10 @@ defmodule Sconce.Session do
       lane = "#{session.lane}#{elsewhere(session.ref)}"
       cost = "#{session.path} #{session.weights}, #{lane}, #{round(us)} us a decision"
       device = Sconce.Device.aside(session.device)
-      "#Sconce.Session<#{policy} · #{mode(session.mode)} · #{cost}#{device}>"
+
+      Sconce.Text.printable(
+        "#Sconce.Session<#{policy} · #{mode(session.mode)} · #{cost}#{device}>"
+      )
     end
 
     defp elsewhere(%Sconce.Session.Remote{pid: pid}), do: " on #{node(pid)}"

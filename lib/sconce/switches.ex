@@ -2,7 +2,7 @@ defmodule Sconce.Switches do
   @moduledoc false
   # A schema of options as switches of a command line: `batch_size` is `--batch-size`.
 
-  alias Sconce.{Error, Options}
+  alias Sconce.{Error, Options, Text}
 
   @doc "The schema as the lines of a task's documentation."
   def docs(schema) do
@@ -64,7 +64,8 @@ defmodule Sconce.Switches do
     Exception.message(%{error | details: spoken})
   end
 
-  def message(error, schema), do: error |> Exception.message() |> speak(schema)
+  def message(error, schema),
+    do: error |> Exception.message() |> speak(schema) |> Text.lines()
 
   defp detail(:differences, rows, schema),
     do: for(row <- rows, do: %{row | option: named_switch(row.option, schema)})

@@ -4,12 +4,22 @@ defmodule Sconce.Tensor do
 
   @doc "The numbers of a tensor as 32-bit floats."
   @spec floats(struct) :: binary
-  def floats(%{__struct__: Nx.Tensor} = tensor),
-    do: apply(Nx, :to_binary, [apply(Nx, :as_type, [tensor, {:f, 32}])])
+  def floats(%{__struct__: Nx.Tensor} = tensor) do
+    loaded!()
+    apply(Nx, :to_binary, [apply(Nx, :as_type, [tensor, {:f, 32}])])
+  end
+
+  defp loaded!,
+    do:
+      Code.ensure_loaded?(Nx) ||
+        raise(ArgumentError, "tensor: expected numbers, as Nx is not loaded")
 
   @doc "The numbers of a tensor as they are, none cut to fewer bits."
   @spec numbers(struct) :: [number | atom]
-  def numbers(%{__struct__: Nx.Tensor} = tensor), do: apply(Nx, :to_flat_list, [tensor])
+  def numbers(%{__struct__: Nx.Tensor} = tensor) do
+    loaded!()
+    apply(Nx, :to_flat_list, [tensor])
+  end
 
   @doc "Whether tensors can be made."
   @spec nx?() :: boolean

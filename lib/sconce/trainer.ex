@@ -28,8 +28,8 @@ defmodule Sconce.Trainer do
   that it would have reached. They are written
 
     * after each validation, the policy only if it is the best so far,
-    * each `:save_every` steps and each `:save_minutes`; one that falls into the time of another is made
-      after it,
+    * each `:save_every` steps and each `:save_minutes`, by default every 5 minutes; one that falls into the time
+      of another is made after it,
     * when the run is stopped, fails or ends.
 
   With `keep_last: n` the n latest states stay as `last-00001000.safetensors` with the number of their
@@ -39,7 +39,8 @@ defmodule Sconce.Trainer do
 
   A file that cannot be written, on a full disk say, stops nothing: the one before it stays, the event
   `:save_failed` and the report's `saves` name it, and the next save tries again. What is not finite is
-  not written.
+  not written. A run that could write none of its states ends with an error of kind `:io` whose `details` have
+  the `path` and the `reason` of the last failure and the `report`.
 
   ## Going on
 
@@ -211,7 +212,14 @@ defmodule Sconce.Trainer do
   whose device has no memory left, is made again with half as many windows at a time. The event
   `:out_of_memory` tells it, and the report's `micro_batch`. The update is that of the whole batch up to
   the order of sums; a resumed run keeps to the smaller parts, and so to its bits. Where not even one
-  window fits, the run ends with an error of kind `:out_of_memory`. What is measured is what the
+  window fits, the run ends with an error of kind `:out_of_memory`.
+
+  Without a `:memory_limit` nothing is cut, so that free memory never changes what is computed. A run on a CPU that
+  needs more than is available is refused when it begins, by an error of kind `:out_of_memory` that says what
+  it needs, what is available, and which of three bounds that is: the free memory of the machine (MemAvailable), what
+  the cgroup has left, or the limit of address space (`ulimit -v`) less what is in use. A sixteenth of it stays for
+  the rest of the VM. A buffer that the system refuses later ends the run with the same kind of error, and its
+  last whole step is saved. What is measured is what the
   run's own thread takes: the VM, other runs and the corpus, which is mapped, are not in it. On a card there is no
   `:memory_limit`, as nothing tells what of it is a run's alone: `memory_budget` limits all that the VM has there,
   see `Sconce.GPU.Ledger`.
@@ -238,6 +246,10 @@ defmodule Sconce.Trainer do
   in them. A late subscriber is told how the run began (`:resumed` where it went on, `:start`, and
   `:precision` where that is not what was asked for) and, of one that is over, `:done`.
 
+  A run never waits for whoever hears of it. Where its process falls behind, as with a `:progress` function that takes
+  longer than a step, it hears of 1,024 steps and then of the latest one alone; every other event comes, up to 4,096
+  at a time. A subscriber gets what the process hears and is expected to read it.
+
   ## The report
 
   A map: `stopped` (`:finished`, `:early`, `:budget` or `:stopped`), `steps`, `best_step`, `seconds`,
@@ -255,14 +267,14 @@ defmodule Sconce.Trainer do
 
   A loss or a gradient that is not finite ends a run with an error of kind `:non_finite` whose `details`
   are `what` (the head whose logit or loss it was, or the weight whose gradient), `value`, `step`, `batch`
-  and `windows` (`game` and first `frame` of each that the step learned from).
+  and `windows` (`game` and first `frame` of those that the step learned from, at most 4,096).
   """
 
-  use GenServer, restart: :temporary, shutdown: 30_000
+  use Sconce.Server, restart: :temporary, shutdown: 30_000
 
   require Logger
 
-  alias Sconce.{Device, Error, Events, Memory, Native, Options, Policy, Preset}
+  alias Sconce.{Device, Error, Events, Memory, Native, Options, Policy, Preset, Text}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
   alias Sconce.Trainer.{Curve, Gradients, Keeper, Plan, RangeTest, Report, Tuning}
@@ -284,13 +296,17 @@ defmodule Sconce.Trainer do
 
   The process keeps the outcome until it is stopped. It is linked to its caller, with whom it ends. Where
   the application `:sconce` is started, as it is in an app and under `mix`, a VM that is told to stop (by
-  SIGTERM, `System.stop/0`) waits until the run has saved its state.
+  SIGTERM, `System.stop/0`) waits until the run has saved its state. Signals are the app's: a run traps none.
+  SIGHUP and SIGQUIT end a VM at once unless the app turns them into `System.stop/0`, as `mix sconce.train` does.
   """
   @spec start_link(keyword) :: GenServer.on_start()
   def start_link(opts) do
-    Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
-    {name, opts} = Keyword.split(opts, [:name])
-    GenServer.start_link(__MODULE__, Settings.new!(opts), name)
+    {name, opts} = opts |> Options.keyword!() |> Keyword.split([:name])
+    if name[:name], do: Options.name!(name[:name])
+    settings = Settings.new!(opts)
+    # Without the native side, what `await/2` returns says so.
+    _ = Call.give_way()
+    GenServer.start_link(__MODULE__, settings, name)
   end
 
   @doc """
@@ -300,7 +316,14 @@ defmodule Sconce.Trainer do
   `:cancelled` if the process is gone.
   """
   @spec await(run, timeout) :: {:ok, report} | {:error, Error.t()}
-  def await(run, timeout \\ :infinity), do: call(run, :await, timeout)
+  def await(run, timeout \\ :infinity) do
+    id = make_ref()
+    answer = call(run, {:await, id}, Options.timeout!(timeout))
+
+    # The run would keep the request until it ends, and a caller may ask every few milliseconds.
+    with {:error, %Error{kind: :deadline}} <- answer, do: GenServer.cast(run, {:given_up, id})
+    answer
+  end
 
   @doc """
   Sends the events of a run to the caller, as `{:sconce_trainer, pid, event}`.
@@ -311,8 +334,12 @@ defmodule Sconce.Trainer do
   def subscribe(run), do: call(run, {:subscribe, self()})
 
   @doc """
-  Ends a run after the step it is at: it saves `last.safetensors`, leaves out the final evaluation
-  and answers `await/2` with a report whose `stopped` is `:stopped`. A run that is over stays as it is.
+  Ends a run: it saves `last.safetensors`, leaves out the final evaluation and answers `await/2` with a report
+  whose `stopped` is `:stopped`. A run that is over stays as it is.
+
+  A step that is under way is given up before its next part (a batch of `:accumulation_steps`, a micro-batch, a
+  chunk of `:truncate_bptt`) and changes nothing: what is saved is the state after the last whole step. A run
+  that is stopped before it has read its games once has learned nothing, and ends with an error of kind `:cancelled`.
   """
   @spec stop(run) :: :ok | {:error, Error.t()}
   def stop(run), do: call(run, :stop)
@@ -322,6 +349,7 @@ defmodule Sconce.Trainer do
   def info(run), do: call(run, :info)
 
   defp call(run, request, timeout \\ @call_ms) do
+    Options.server?(run) || Options.argument!("run", run, "the pid or the name of a run")
     GenServer.call(run, request, timeout)
   catch
     :exit, {:timeout, _call} ->
@@ -350,7 +378,7 @@ defmodule Sconce.Trainer do
     with {:ok, device} <- Device.resolve(device),
          options = Map.put(options, :device, to_string(device)),
          start = &Native.evaluate_start(&1, checkpoint, corpus, train, options),
-         {:ok, report} <- Call.run(start, tell),
+         {:ok, report} <- Call.in_background(start, tell),
          do: {:ok, report |> with_spec() |> Map.put(:device, to_string(device))}
   end
 
@@ -400,7 +428,7 @@ defmodule Sconce.Trainer do
 
     with {:ok, {corpus, spec}} <- source,
          native = Spec.to_native(spec),
-         {:ok, plan} <- Call.run(&Native.plan_start(&1, native, corpus, options)),
+         {:ok, plan} <- Call.in_background(&Native.plan_start(&1, native, corpus, options)),
          do: {:ok, Plan.new(plan, spec)}
   end
 
@@ -423,7 +451,7 @@ defmodule Sconce.Trainer do
 
     with {:ok, {_corpus, spec}} <- source,
          native = Spec.to_native(spec),
-         {:ok, tuning} <- Call.run(&Native.tune_start(&1, native, options, own)),
+         {:ok, tuning} <- Call.in_background(&Native.tune_start(&1, native, options, own)),
          do: {:ok, Tuning.new(tuning, spec)}
   end
 
@@ -448,13 +476,15 @@ defmodule Sconce.Trainer do
   def find_learning_rate(spec, opts), do: range_test(spec, nil, opts)
 
   defp range_test(spec, policy, opts) do
-    opts[:corpus] || raise ArgumentError, "option :corpus is required: a Sconce.Corpus or a path"
+    Options.keyword!(opts)[:corpus] ||
+      raise ArgumentError, "option :corpus is required: a Sconce.Corpus or a path"
+
     {source, options, own} = Settings.measured!(spec, opts, :range)
 
     with {:ok, {corpus, spec}} <- source,
          native = Spec.to_native(spec),
          start = &Native.range_test_start(&1, native, policy, corpus, options, own),
-         {:ok, test} <- Call.run(start),
+         {:ok, test} <- Call.in_background(start),
          do: {:ok, RangeTest.new(test, spec)}
   end
 
@@ -472,7 +502,7 @@ defmodule Sconce.Trainer do
       task: nil,
       seen: %{},
       subscribers: %{},
-      waiting: [],
+      waiting: %{},
       result: nil
     }
 
@@ -493,10 +523,12 @@ defmodule Sconce.Trainer do
   end
 
   @impl true
-  def handle_call(:await, from, %{result: nil} = state),
-    do: {:noreply, update_in(state.waiting, &[from | &1])}
+  def handle_call({:await, id}, {pid, _tag} = from, %{result: nil} = state) do
+    waiting = Map.put(state.waiting, id, {from, Process.monitor(pid)})
+    {:noreply, %{state | waiting: waiting}}
+  end
 
-  def handle_call(:await, _from, state), do: {:reply, state.result, state}
+  def handle_call({:await, _id}, _from, state), do: {:reply, state.result, state}
   def handle_call(:info, _from, state), do: {:reply, summary(state), state}
 
   def handle_call(:stop, _from, state) do
@@ -504,7 +536,7 @@ defmodule Sconce.Trainer do
     {:reply, :ok, state}
   end
 
-  def handle_call({:subscribe, pid}, _from, state) do
+  def handle_call({:subscribe, pid}, _from, state) when is_pid(pid) do
     for name <- [:resumed, :start, :precision], told = state.seen[name], do: tell(pid, told)
     if state.result, do: tell(pid, %{event: :done, result: state.result})
     monitor = state.subscribers[pid] || Process.monitor(pid)
@@ -512,19 +544,29 @@ defmodule Sconce.Trainer do
   end
 
   @impl true
+  def handle_cast({:given_up, id}, state) do
+    {given_up, waiting} = Map.pop(state.waiting, id)
+    with {_from, monitor} <- given_up, do: Process.demonitor(monitor, [:flush])
+    {:noreply, %{state | waiting: waiting}}
+  end
+
+  @impl true
   def handle_info({:sconce, ref, {:event, event}}, %{ref: ref} = state) do
     event = named(event)
-    {:noreply, publish(put_in(state.seen[event.event], event), event)}
+    state = publish(put_in(state.seen[event.event], event), event)
+    if state.task, do: Call.heard(state.task)
+    {:noreply, state}
   end
 
   def handle_info({:sconce, ref, answer}, %{ref: ref} = state),
-    do:
-      {:noreply, finish(state, with({:ok, report} <- answer, do: {:ok, complete(report, state)}))}
+    do: {:noreply, finish(state, reported(answer, state))}
 
-  def handle_info({:DOWN, _monitor, :process, pid, _reason}, state),
-    do: {:noreply, update_in(state.subscribers, &Map.delete(&1, pid))}
+  def handle_info({:DOWN, monitor, :process, pid, _reason}, state) do
+    waiting =
+      for {id, {_from, of} = one} <- state.waiting, of != monitor, into: %{}, do: {id, one}
 
-  def handle_info(_other, state), do: {:noreply, state}
+    {:noreply, %{state | waiting: waiting, subscribers: Map.delete(state.subscribers, pid)}}
+  end
 
   @impl true
   def terminate(_reason, %{result: nil, task: task, ref: ref}) when task != nil do
@@ -547,11 +589,24 @@ defmodule Sconce.Trainer do
 
   defp finish(state, result) do
     result = with {:error, error} <- result, do: {:error, Device.elsewhere(error)}
-    for from <- state.waiting, do: GenServer.reply(from, result)
+
+    for {_id, {from, monitor}} <- state.waiting do
+      Process.demonitor(monitor, [:flush])
+      GenServer.reply(from, result)
+    end
+
     state = publish(state, %{event: :done, result: result})
     # Without the task's handle nothing native is held any more.
-    %{state | result: result, waiting: [], task: nil}
+    %{state | result: result, waiting: %{}, task: nil}
   end
+
+  defp reported({:ok, report}, state), do: {:ok, complete(report, state)}
+
+  # A run of which no state was saved still has its report.
+  defp reported({:error, %Error{details: %{report: report}} = error}, state),
+    do: {:error, put_in(error.details.report, complete(report, state))}
+
+  defp reported(error, _state), do: error
 
   # A picture that cannot be written is no reason to lose the report.
   defp complete(report, %{settings: %{out: out}}) do
@@ -602,7 +657,7 @@ defmodule Sconce.Trainer do
   catch
     kind, reason ->
       what = Exception.format_banner(kind, reason, __STACKTRACE__)
-      Logger.warning("progress function given up: #{what}")
+      Logger.warning("progress function given up: #{Text.lines(what)}")
       put_in(state.settings.progress, nil)
   end
 

@@ -1,4 +1,5 @@
 //! Hands the exact versions this library was built with to `system.rs`.
+#![allow(clippy::disallowed_methods)]
 
 use std::process::Command;
 use std::{env, fs};

@@ -12,10 +12,18 @@ defmodule Sconce.ConfigTest do
   doctest Config
 
   setup do
+    before = Application.get_all_env(:sconce)
+    forget()
+
     on_exit(fn ->
-      for {key, _value} <- Application.get_all_env(:sconce),
-          do: Application.delete_env(:sconce, key)
+      forget()
+      Application.put_all_env(sconce: before)
     end)
+  end
+
+  defp forget do
+    for {key, _value} <- Application.get_all_env(:sconce),
+        do: Application.delete_env(:sconce, key)
   end
 
   defp environment(variables) do
@@ -38,6 +46,7 @@ defmodule Sconce.ConfigTest do
              %{name: :memory_fraction, value: 1.0, source: :default},
              %{name: :memory_budget, value: nil, source: :default},
              %{name: :threads, value: nil, source: :default},
+             %{name: :background, value: :nice, source: :default},
              %{name: :preset, value: nil, source: :default},
              %{name: :replays, value: nil, source: :default},
              %{name: :nvml, value: nil, source: :default}
@@ -51,6 +60,7 @@ defmodule Sconce.ConfigTest do
     assert Config.fetch(:threads) == %{name: :threads, value: 3, source: :application}
     assert under([{"SCONCE_THREADS", "2"}], :threads) == {2, "SCONCE_THREADS"}
     assert under([{"SCONCE_THREADS", ""}], :threads) == {3, :application}
+    assert under([{"SCONCE_BACKGROUND", "idle"}], :background) == {:idle, "SCONCE_BACKGROUND"}
   end
 
   test "the variables of EXLA and ExPhil say what they say there" do
@@ -103,7 +113,9 @@ defmodule Sconce.ConfigTest do
           {%{"EXLA_TARGET" => "xyz"},
            ~s(EXLA_TARGET: device cannot be "xyz", expected one of host, cpu, cuda, rocm, tpu)},
           {%{"SCONCE_PRESET" => "quik"},
-           ~s(SCONCE_PRESET: preset cannot be "quik", did you mean quick?)}
+           ~s(SCONCE_PRESET: preset cannot be "quik", did you mean quick?)},
+          {%{"SCONCE_BACKGROUND" => "nise"},
+           ~s(SCONCE_BACKGROUND: background cannot be "nise", did you mean nice?)}
         ] do
       [_, name] = Regex.run(~r/: (\w+) cannot be/, message)
       assert_raise ArgumentError, message, fn -> under(variables, String.to_atom(name)) end

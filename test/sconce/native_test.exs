@@ -2,6 +2,7 @@ defmodule Sconce.NativeTest do
   use ExUnit.Case, async: true
 
   alias Sconce.{Error, Native}
+  alias Sconce.Native.Call
 
   defmodule Point do
     defstruct x: 1, y: 2.5
@@ -72,6 +73,42 @@ defmodule Sconce.NativeTest do
       ref = make_ref()
       assert {:error, %Error{kind: :busy}} = Native.probe_reply(ref, "dismiss")
       refute_receive {:sconce, ^ref, _answer}, 20
+    end
+  end
+
+  describe "events of long work" do
+    test "are all sent to a process that acknowledges them" do
+      {:ok, {most, _events}} = Call.run(&Native.probe_events(&1, 1, 1))
+      tell = fn event -> send(self(), {:told, event}) end
+      assert {:ok, _bounds} = Call.run(&Native.probe_events(&1, 0, most * 3), tell)
+      for i <- 0..(most * 3 - 1), do: assert_received({:told, ["event", ^i]})
+    end
+
+    test "wait in bounded number for one that does not, the latest progress among them" do
+      {:ok, {most, events}} = Call.run(&Native.probe_events(&1, 1, 1))
+      ref = make_ref()
+      {:ok, _task} = Native.probe_events(ref, most * 10, 3)
+      assert_receive {:sconce, ^ref, {:ok, _bounds}}, 60_000
+      told = told(ref)
+      assert length(told) == most + 1 + 3 + 1
+      {progress, rest} = Enum.split(told, most)
+      assert progress == for(i <- 0..(most - 1), do: ["progress", i])
+      last = most * 10 - 1
+
+      assert [["progress", ^last], ["event", 0], ["event", 1], ["event", 2], ["again", ^last]] =
+               rest
+
+      {:ok, _task} = Native.probe_events(ref, 0, events * 2)
+      assert_receive {:sconce, ^ref, {:ok, _bounds}}, 60_000
+      assert length(told(ref)) == events
+    end
+  end
+
+  defp told(ref) do
+    receive do
+      {:sconce, ^ref, {:event, event}} -> [event | told(ref)]
+    after
+      0 -> []
     end
   end
 

@@ -95,7 +95,7 @@ defmodule Sconce.PolicyTest do
 
     File.write!(path, :binary.copy("no policy ", 100))
     assert {:error, %Error{kind: :corrupt}} = Policy.load(path)
-    assert {:error, %Error{kind: :io}} = Policy.load(Path.dirname(path))
+    assert {:error, %Error{kind: :mismatch}} = Policy.load(Path.dirname(path))
   end
 
   test "a folder that is not there is named when saving" do

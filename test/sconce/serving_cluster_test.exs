@@ -336,6 +336,36 @@ defmodule Sconce.ServingClusterTest do
     end
   end
 
+  test "names of heads are those that each node has, and none becomes an atom by a session",
+       context do
+    %{dir: dir, node: node} = context
+    # An atom of that node, text here; and one of neither.
+    [there, nowhere] =
+      for part <- ["there", "nowhere"], do: Enum.join(["head", "known", part], "_")
+
+    spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8]]
+    heads = [{there, {:bernoulli, 1}}, {nowhere, {:bernoulli, 1}}, {"fire", {:bernoulli, 1}}]
+    {:ok, policy} = Policy.init(spec ++ [heads: heads], seed: 1)
+    path = Path.join(dir, "names.safetensors")
+    :ok = Policy.save(policy, path)
+    {:ok, _now_there} = Cluster.atom(node, there)
+    serving = Cluster.serve!(node, path, [])
+    on_exit(fn -> Serving.stop(serving) end)
+
+    {:ok, session} = Serving.open(serving, seed: 5)
+    {:ok, twin} = Session.open(policy, seed: 5)
+    assert session.spec == policy.spec
+    assert {:ok, action} = Session.act(session, [0.1, 0.2])
+    assert {:ok, ^action} = Session.act(twin, [0.1, 0.2])
+    assert [:fire, ^nowhere, ^there] = Enum.sort(Map.keys(action.choices))
+    assert {:ok, %{policy: %{spec: spec}}} = Serving.info(serving)
+    assert spec == policy.spec
+
+    for name <- [there, nowhere] do
+      assert_raise ArgumentError, fn -> String.to_existing_atom(name) end
+    end
+  end
+
   test "a session is of no use on a third node", %{far: far} do
     session = open!(far)
     {third, _os_pid} = Cluster.node!()

@@ -283,6 +283,15 @@ defmodule Sconce.TrainerTest do
       assert :ok = Trainer.stop(run)
     end
 
+    test "stops inside a step of many batches, and keeps the state before it", context do
+      run = start!(context, steps: 10, accumulation_steps: 65_536)
+      :ok = Trainer.subscribe(run)
+      assert_receive {:sconce_trainer, ^run, %{event: :start}}, 5000
+      assert :ok = Trainer.stop(run)
+      assert {:ok, %{stopped: :stopped, steps: 0, out: out}} = Trainer.await(run, 60_000)
+      assert File.exists?(Path.join(out, "last.safetensors"))
+    end
+
     test "tells a late subscriber how it began and how it ended", context do
       run = start!(context, steps: 1)
       {:ok, report} = Trainer.await(run, 60_000)
@@ -375,7 +384,7 @@ defmodule Sconce.TrainerTest do
       assert steps < 100_000_000
     end
 
-    test "whose checkpoint cannot be written goes on, says so, and leaves the one before it whole",
+    test "none of whose states can be written goes on, says so, and leaves the one before it whole",
          context do
       opts = [steps: 100_000, hidden_size: 64, validate_every: 1]
       run = start!(context, opts)
@@ -394,7 +403,8 @@ defmodule Sconce.TrainerTest do
 
       script = """
       {:ok, run} = Sconce.Trainer.start_link(#{inspect(again, limit: :infinity)})
-      {:ok, report} = Sconce.Trainer.await(run)
+      {:error, %{kind: :io, details: %{report: report}} = error} = Sconce.Trainer.await(run)
+      IO.puts(Exception.message(error))
       IO.inspect({report.stopped, report.steps > #{steps}, report.saves.step})
       for %{path: path} <- report.saves.failed, do: IO.puts("failed " <> Path.basename(path))
       """
@@ -402,8 +412,32 @@ defmodule Sconce.TrainerTest do
       assert {output, 0} = elixir_within(script, 32)
       assert output =~ "{:budget, true, nil}"
       assert output =~ ~r/failed (best|last)\.safetensors/
+      assert output =~ ~r/train: .*\.safetensors: .*; no state of the run was saved/
       assert File.read!(last) == before
       assert Enum.sort(File.ls!(out)) == files
+    end
+
+    test "leaves no file behind that is empty or cut short where nothing can be written",
+         context do
+      out = Path.join(context.dir, "run")
+      opts = [corpus: context.corpus.dir, out: out, steps: 4, gradient_report: 1]
+      opts = Keyword.merge(@small, opts)
+
+      script = """
+      {:ok, run} = Sconce.Trainer.start_link(#{inspect(opts, limit: :infinity)})
+      {:error, %{kind: :io, details: %{report: report}}} = Sconce.Trainer.await(run)
+      IO.puts(Sconce.Trainer.Report.format(report))
+      for %{path: path} <- report.saves.failed, do: IO.puts("failed " <> Path.basename(path))
+      """
+
+      assert {output, 0} = elixir_within(script, 0)
+      assert output =~ "the state on disk is that of none of this run"
+
+      for file <- ~w(run.json gradients.jsonl best.safetensors report.json),
+          do: assert(output =~ "failed #{file}")
+
+      # The lock has no content.
+      assert File.ls!(out) == ["lock"]
     end
 
     test "whose VM is killed outright leaves whole files, and goes on to the same bits",
@@ -811,6 +845,53 @@ defmodule Sconce.TrainerTest do
     {"cpu", options} = Map.pop!(options, :device)
     assert Enum.sort(Map.keys(options)) == Enum.sort(Keyword.keys(Settings.schema(:training)))
     assert Enum.sort(Map.keys(options.loss)) == Enum.sort(Keyword.keys(Settings.schema(:loss)))
+  end
+
+  test "the bounds are those of the native side" do
+    source = File.read!("native/train/src/options.rs")
+    [_, rows] = Regex.run(~r/^const BOUNDS.*?= &\[\n(.*?)^\];/ms, source)
+
+    constants =
+      for [_, n, v] <- Regex.scan(~r/^const (\w+): f64 = ([\d_.]+);/m, source), do: {n, v}
+
+    # The largest number below 1 is what the table of options calls 1.
+    constants = Map.new([{"ALMOST_ONE", "1.0"} | constants])
+
+    number = fn text ->
+      {number, ""} = constants |> Map.get(text, text) |> String.replace("_", "") |> Float.parse()
+      number
+    end
+
+    native =
+      for [_, name, min, max] <- Regex.scan(~r/\("(\w+)", ([^,]+), ([^)]+)\)/, rows),
+          do: {String.to_atom(name), {number.(min), number.(max)}}
+
+    schema = Settings.schema(:training)
+
+    for {name, {min, max}} <- native do
+      least = if inspect(schema[name][:type]) =~ ":pos_integer", do: 1, else: 0
+      assert_in_delta Keyword.get(schema[name], :min, least), min, 1.0e-9, "#{name}"
+      assert {name, schema[name][:max] / 1} == {name, max}
+    end
+
+    # Every other number is any of 64 bits, or has no largest.
+    bounded = Keyword.keys(native)
+
+    unbounded =
+      for {name, spec} <- schema,
+          name not in bounded,
+          inspect(spec[:type]) =~ ~r/integer|^:float|\[:float/,
+          do: name
+
+    assert Enum.sort(unbounded) == [:characters, :max_grad_norm, :seed]
+  end
+
+  test "a number beyond its bounds is refused by its option", context do
+    for {name, value} <- [accumulation_steps: 2 ** 31, steps: 10 ** 12, keep_last: 10 ** 6] do
+      assert_raise ArgumentError, ~r/option :#{name}: expected .* of at most \d+, got/, fn ->
+        Trainer.start_link(options(context, [{name, value}]))
+      end
+    end
   end
 
   test "a plain loss is known by its values" do

@@ -52,6 +52,11 @@ defmodule Sconce.Test.Cluster do
     pid
   end
 
+  @doc "Makes an atom on a node, and none here."
+  def atom(node, name), do: :erpc.call(node, __MODULE__, :atom_here, [name])
+
+  def atom_here(name), do: {:ok, name |> String.to_atom() |> Atom.to_string()}
+
   @doc "Holds the next batch of a serving on its node, until the process that this gives is told to `:release` it."
   def hold!(serving) do
     me = self()

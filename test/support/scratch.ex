@@ -41,15 +41,15 @@ defmodule Sconce.Test.Scratch do
   end
 
   @doc """
-  Runs a script beside this Sconce in a VM of its own, which gets a SIGTERM when it has written its id to
-  the file `pid`; `before` is called just before. Whether it then ended by itself.
+  Runs a script beside this Sconce in a VM of its own, which gets a signal when it has written its id to the file
+  `pid`; `before` is called just before. Whether it then ended by itself.
   """
-  def elixir_told_to_stop(script, pid, before) do
+  def elixir_told_to_stop(script, pid, before, signal \\ "TERM") do
     args = ["-pa", Application.app_dir(:sconce, "ebin"), "-e", script]
     vm = Task.async(fn -> run("elixir", args, System.tmp_dir!()) end)
     wait_for(pid, vm)
     before.()
-    {_output, 0} = System.cmd("kill", ["-TERM", File.read!(pid)])
+    {_output, 0} = System.cmd("kill", ["-" <> signal, File.read!(pid)])
     {_output, status} = Task.await(vm, 60_000)
     status == 0
   end

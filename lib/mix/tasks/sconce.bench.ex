@@ -1,6 +1,6 @@
 defmodule Mix.Tasks.Sconce.Bench do
   alias Sconce.Bench.{Backbones, Case, Cases, Machine, Output, Peers}
-  alias Sconce.Switches
+  alias Sconce.{Files, Switches}
 
   @schema [
     only: [type: :string, doc: "A regular expression: cases whose name and text match."],
@@ -141,7 +141,7 @@ defmodule Mix.Tasks.Sconce.Bench do
   defp writable!(nil), do: :ok
 
   defp writable!(path) do
-    with {:error, reason} <- File.write(path, "", [:append]),
+    with {:error, reason} <- Files.check(path),
          do: Mix.raise("--json: #{path}: #{:file.format_error(reason)}")
   end
 
@@ -210,7 +210,10 @@ defmodule Mix.Tasks.Sconce.Bench do
   defp write(_rows, _machine, nil), do: :ok
 
   defp write(rows, machine, path) do
-    File.write!(path, Enum.map(rows, &[Output.json_line(&1, machine), ?\n]))
+    lines = Enum.map(rows, &[Output.json_line(&1, machine), ?\n])
+
+    with {:error, error} <- Files.write(path, lines, :bench),
+         do: Mix.raise("--json: " <> Exception.message(error))
   end
 
   defp finish([], _count), do: :ok

@@ -3,8 +3,8 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   @moduledoc """
   Prints versions, the machine, its GPUs (`Sconce.GPU.Diagnosis`), the native library and the settings, each
-  with where it comes from (`Sconce.Config`), what is set without effect, then what is missing or wrong with
-  what mends it.
+  with where it comes from (`Sconce.Config`), what is set without effect, the settings of this VM with those that are
+  known to hurt (`Sconce.Serving`), then what is missing or wrong with what mends it.
 
       $ mix sconce.doctor
 
@@ -18,8 +18,9 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   use Mix.Task
 
-  alias Sconce.{Config, Corpus, Figures, GPU, Memory, Switches}
+  alias Sconce.{Config, Corpus, Figures, GPU, Memory, Native, Switches, Text, VM}
   alias Sconce.GPU.Diagnosis
+  alias Sconce.Native.Call
 
   # `rust-version` of Cargo.toml.
   @rust "1.91.0"
@@ -77,7 +78,10 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   defp ill(error) do
     for game <- Map.get(error.details, :damaged, []),
-        do: Mix.shell().info("damaged #{game.file}, of #{game.source}: #{game.reason}")
+        do:
+          Mix.shell().info(
+            Text.printable("damaged #{game.file}, of #{game.source}: #{game.reason}")
+          )
 
     error |> Switches.message(@schema) |> Mix.raise()
   end
@@ -93,8 +97,42 @@ defmodule Mix.Tasks.Sconce.Doctor do
       {"native library", native_library(native, info)},
       {"settings", settings()},
       {"configuration", configuration()},
-      {"set without effect", ignored()}
+      {"set without effect", ignored()},
+      {"vm", vm(VM.settings())},
+      {"set and known to hurt", harmful(VM.settings())}
     ]
+  end
+
+  defp vm(settings) do
+    [
+      {"schedulers", "#{settings.schedulers} on #{settings.processors} processors"},
+      {"dirty CPU", "#{settings.dirty_cpu} schedulers"},
+      {"busy wait", "+sbwt #{settings.busy_wait}"},
+      {"background", background()}
+    ]
+  end
+
+  # How threads that train and import give way.
+  defp background do
+    priority = Enum.find(Config.shown(), &(&1.name == :background))
+
+    with false <- Map.has_key?(priority, :wrong),
+         :ok <- Call.give_way(),
+         {:ok, given} <- Call.run(&Native.background_given/1) do
+      if given,
+        do: "training and import run at #{priority.value} priority",
+        else: "training and import do not give way: this system does not let them"
+    else
+      true -> "unknown with a setting that cannot be"
+      {:error, _reason} -> "unknown without the native library"
+    end
+  end
+
+  defp harmful(settings) do
+    case VM.harmful(settings) ++ Config.harmful() do
+      [] -> [{"nothing", "of this VM's flags (an app's own are in its rel/vm.args.eex)"}]
+      harmful -> harmful
+    end
   end
 
   defp versions(info) do
@@ -266,9 +304,9 @@ defmodule Mix.Tasks.Sconce.Doctor do
   end
 
   defp memory do
-    case {Memory.total(), Memory.free()} do
-      {total, free} when is_integer(total) and is_integer(free) ->
-        "#{gib(total)} GiB, #{gib(free)} GiB available"
+    case {Memory.total(), Memory.available()} do
+      {total, %{bytes: free, bound: bound}} when is_integer(total) ->
+        "#{gib(total)} GiB, #{gib(free)} GiB available (#{Memory.bound(bound)})"
 
       _unknown ->
         "unknown on this system"
@@ -282,6 +320,6 @@ defmodule Mix.Tasks.Sconce.Doctor do
     Mix.shell().info("\n#{title}")
 
     for {name, text} <- rows,
-        do: Mix.shell().info("  #{String.pad_trailing(name, width)}  #{text}")
+        do: Mix.shell().info(Text.lines("  #{String.pad_trailing(name, width)}  #{text}"))
   end
 end

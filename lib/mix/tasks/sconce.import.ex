@@ -1,10 +1,15 @@
 defmodule Mix.Tasks.Sconce.Import do
-  alias Sconce.{Config, Corpus, Figures, Switches}
+  alias Sconce.{Config, Corpus, Figures, Switches, Text}
 
   @schema [
     into: [type: :path, doc: "Folder of the corpus, required."],
     min_frames: [type: :pos_integer, default: 600, doc: "Shorter games are left out."],
-    threads: [type: :pos_integer, doc: "Threads that read; one for each processor by default."]
+    threads: [type: :pos_integer, doc: "Threads that read; one for each processor by default."],
+    retry: [
+      type: :boolean,
+      default: false,
+      doc: "Reads also the replays that two imports died of."
+    ]
   ]
 
   @shortdoc "Adds replays to a corpus"
@@ -26,7 +31,7 @@ defmodule Mix.Tasks.Sconce.Import do
 
   use Mix.Task
 
-  @usage "usage: mix sconce.import PATH... --into DIR [--min-frames N] [--threads N]"
+  @usage "usage: mix sconce.import PATH... --into DIR [--min-frames N] [--threads N] [--retry]"
 
   @impl true
   def run(args), do: Switches.help?(args, __MODULE__) || add(args)
@@ -62,6 +67,7 @@ defmodule Mix.Tasks.Sconce.Import do
   defp report(%Corpus{report: report} = corpus) do
     say = &Mix.shell().info/1
     Enum.each(report.skipped, &say.(skipped(&1)))
+    Enum.each(report.interrupted, &say.(interrupted(&1)))
 
     say.(
       "added #{report.added} games (#{Figures.grouped(report.frames)} frames, " <>
@@ -74,5 +80,10 @@ defmodule Mix.Tasks.Sconce.Import do
   end
 
   defp skipped(%{file: file, reason: reason, detail: detail}),
-    do: "skipped #{Path.relative_to_cwd(file)}: #{reason} (#{detail})"
+    do: Text.printable("skipped #{Path.relative_to_cwd(file)}: #{reason} (#{detail})")
+
+  defp interrupted(%{file: file, digest: digest, deaths: deaths}) do
+    name = if file == "", do: "a replay of SHA-256 #{digest}", else: file
+    Text.printable("#{name} was being read when an import died (#{deaths})")
+  end
 end

@@ -1,6 +1,6 @@
 defmodule Mix.Tasks.Sconce.Train do
-  alias Sconce.{Config, Device, Preset, Switches, Trainer}
-  alias Sconce.Trainer.{Curve, Progress, RangeTest, Report, Settings}
+  alias Sconce.{Config, Device, Error, Native, Preset, Switches, Text, Trainer}
+  alias Sconce.Trainer.{Curve, Progress, RangeTest, Report, Settings, Signals}
   alias Sconce.Trainer.Curve.Page
 
   @shortdoc "Trains a policy on a corpus"
@@ -38,9 +38,11 @@ defmodule Mix.Tasks.Sconce.Train do
 
       $ mix sconce.train --corpus corpus --out run --backbone gru --hidden-size 128 --loss plain
 
-  While it runs, a line tells the step, the loss and the time that is left. A run that was ended before
-  its time, by `kill` or Ctrl-C say, goes on from the last state that it saved. Its folder knows its
-  options; those that may change can be said anew, to make it longer for example:
+  While it runs, a line tells the step, the loss and the time that is left. SIGTERM, SIGHUP and SIGQUIT (`kill`, a
+  terminal that is closed, Ctrl-\\) end the run with its state saved; `nohup` is heeded. Ctrl-C belongs to the
+  VM and loses what came after the last save, by default at most 5 minutes (`--save-minutes`). A run that was ended
+  before its time goes on from the last state that it saved. Its folder knows its options; those that may change
+  can be said anew, to make it longer for example:
 
       $ mix sconce.train --resume run
       $ mix sconce.train --resume run --steps 2000 --decay-steps 1900
@@ -114,15 +116,45 @@ defmodule Mix.Tasks.Sconce.Train do
   end
 
   defp train(opts) do
-    # The progress line needs to know whether somebody reads it.
-    # So that SIGTERM and `System.stop/0` let a run save its state.
+    # `System.stop/0` then lets a run save its state.
     {:ok, _apps} = Application.ensure_all_started(:sconce)
 
-    with {:ok, run} <- told(fn -> Trainer.start_link(opts) end),
-         {:ok, report} <- Progress.follow(run) do
-      show(report)
-    else
-      {:error, error} -> refuse(error)
+    case Signals.stopping(fn -> follow(opts) end) do
+      {:ok, report} ->
+        show(report)
+
+      # None of its states was saved.
+      {:error, %Error{details: %{report: report}} = error} ->
+        show(report)
+        refuse(error)
+
+      {:error, error} ->
+        refuse(error)
+    end
+  end
+
+  defp follow(opts) do
+    with {:ok, run} <- told(fn -> Trainer.start_link(opts) end) do
+      Progress.follow(run, note: Signals.text(save_minutes(opts)))
+    end
+  end
+
+  # A run that goes on keeps the minutes that it was told.
+  defp save_minutes(opts) do
+    default = Settings.schema(:training)[:save_minutes][:default]
+
+    case {Keyword.fetch(opts, :save_minutes), opts[:resume]} do
+      {{:ok, minutes}, _resume} ->
+        minutes
+
+      {:error, true} ->
+        case Native.train_record(Path.expand(opts[:out])) do
+          {:ok, %{options: %{save_minutes: minutes}}} -> minutes
+          _no_record -> default
+        end
+
+      {:error, _anew} ->
+        default
     end
   end
 
@@ -221,10 +253,10 @@ defmodule Mix.Tasks.Sconce.Train do
     if text != "", do: IO.puts(text)
     best = Path.join(report.out, "best.safetensors")
     # A run that was ended before its first validation has none.
-    if File.exists?(best), do: IO.puts("policy  #{best}")
-    if report.curve, do: IO.puts("curve   #{report.curve}")
+    if File.exists?(best), do: IO.puts(Text.printable("policy  #{best}"))
+    if report.curve, do: IO.puts(Text.printable("curve   #{report.curve}"))
 
     if report.stopped == :stopped,
-      do: IO.puts("go on   mix sconce.train --resume #{report.out}")
+      do: IO.puts(Text.printable("go on   mix sconce.train --resume #{report.out}"))
   end
 end

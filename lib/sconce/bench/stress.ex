@@ -1,11 +1,13 @@
 defmodule Sconce.Bench.Stress do
   @moduledoc false
   # Randomised load on a serving and on sessions, in which everything that can go wrong does: callers are
-  # killed, batches panic or take long, the queue is full, deadlines pass, weights are swapped, the serving
-  # ends and is started anew.
+  # killed in their calls and between them, batches panic or take long, the queue is full, deadlines pass, weights are
+  # swapped for others, for those of another policy and for some whose numbers overflow, processes are sent what they
+  # do not know, the serving ends and is started anew, and runs train beside it.
 
-  alias Sconce.Bench.{Frames, Histogram, Machine, Stress.Caller, Stress.Far}
-  alias Sconce.{Native, Policy, Serving}
+  alias Sconce.Bench.{Footprint, Frames, Histogram, Machine}
+  alias Sconce.Bench.Stress.{Caller, Far, Runs, Stray}
+  alias Sconce.{Error, Native, Policy, Serving}
 
   @name __MODULE__.Serving
   @spec_options [
@@ -20,26 +22,31 @@ defmodule Sconce.Bench.Stress do
   @controls 4
 
   # {what is done to them, how often}
-  @events [kill: 60, panic: 10, slow: 15, swap: 12, restart: 3]
+  @events [kill: 40, kill_in_call: 20, panic: 10, slow: 15, swap: 12, swap_other: 4] ++
+            [swap_failing: 3, stray: 6, restart: 3]
   @turns Enum.flat_map(@events, fn {event, often} -> List.duplicate(event, often) end)
   @pause_ms 20
   @slow_ms 25
   # A call that takes so long does not come back.
   @hung_ms 10_000
+  # Sessions and threads end a little after their callers.
+  @settle_ms 10_000
   # What a call may take beyond its deadline.
   @grace_us 5_000
 
   @doc """
   Loads for `seconds` with so many `callers`, after a shorter time of the same, which is to fill all caches
-  and pools. With `far: true` a second node serves as well, and is killed and started again. What is told:
+  and pools. With `far: true` a second node serves as well, which stands still, is killed and started again; with
+  `runs: true` training runs go on meanwhile. What is told:
 
     * `outcomes` - how often each kind of answer came of each kind of call, `[{{place, call, kind}, count}]`,
-      the place `:near` or `:far`;
+      the place `:near` or `:far`, and `:near` of the call `:train`;
     * `events` - what was done to them;
     * `crashed`, `hung` - callers that got a wrong answer, or none;
     * `late` (of `near` and `far` calls), `control` - microseconds beyond the deadline, and of as long a wait
       for a timer, see `Sconce.Bench.Histogram.summary/2`; `above` is by more than 5 ms;
-    * `before`, `after` - what there is of processes, sessions, threads and memory.
+    * `before`, `after` - what there is, see `Sconce.Bench.Footprint`, and `left`, the fields of which there is more;
+    * `far_sessions` - those that are left on the other node, nil where there was none to look at.
   """
   @spec run(keyword) :: map
   def run(opts) do
@@ -54,16 +61,46 @@ defmodule Sconce.Bench.Stress do
       policies = for seed <- 1..2, do: Machine.value!(Policy.init(@spec_options, seed: seed))
 
     far = if opts[:far], do: Far.start!()
-    run = fn seconds -> policy |> new(opts.callers, far) |> load(policies, seconds) end
+    others = %{other: other!(), failing: failing!(policy)}
+    run = &(policy |> new(opts, far) |> load(Map.put(others, :same, policies), &1))
     run.(min(opts.seconds / 4, 10.0))
-    before = footprint()
+    rest(System.monotonic_time(:millisecond) + @settle_ms)
+    before = Footprint.take()
     report = run.(opts.seconds)
-    Map.merge(report, %{before: before, after: footprint()})
+    now = Footprint.settle(before, @settle_ms)
+    Map.merge(report, %{before: before, after: now, left: Footprint.left(before, now)})
   end
 
-  defp new(policy, callers, far) do
+  # Until the sessions of callers that ended are gone.
+  defp rest(until) do
+    Process.sleep(200)
+
+    if Native.session_count() > 0 and System.monotonic_time(:millisecond) < until,
+      do: rest(until)
+  end
+
+  # A policy that this serving does not take.
+  defp other!, do: Machine.value!(Policy.init(Keyword.put(@spec_options, :hidden_size, 32)))
+
+  # Weights that are finite and whose sums are not.
+  defp failing!(policy) do
+    Frames.scratched(fn dir ->
+      path = Path.join(dir, "policy.safetensors")
+      :ok = Policy.save(policy, path)
+      <<length::64-little, header::binary-size(length), numbers::binary>> = File.read!(path)
+      # Without the digest of what it held.
+      header = String.replace(header, "sha256", "sha25_")
+      numbers = :binary.copy(<<3.0e38::float-32-little>>, div(byte_size(numbers), 4))
+      File.write!(path, [<<length::64-little>>, header, numbers])
+      Machine.value!(Policy.load(path))
+    end)
+  end
+
+  defp new(policy, %{callers: callers} = opts, far) do
+    table = Map.put(Map.new(Caller.table()), {:near, :train}, Runs.kinds())
+
     outcomes =
-      for {{place, call}, kinds} <- Caller.table(), kind <- kinds, into: %{} do
+      for {{place, call}, kinds} <- table, kind <- kinds, into: %{} do
         {{place, call, kind}, :counters.new(1, [:write_concurrency])}
       end
 
@@ -71,7 +108,12 @@ defmodule Sconce.Bench.Stress do
       name: @name,
       policy: policy,
       far: far,
+      runs: opts[:runs],
       kills: :counters.new(1, []),
+      stills: :counters.new(1, []),
+      # Sessions on the other node, -1 for those that were not looked at.
+      far_left: :atomics.new(1, []),
+      far_serves: :atomics.new(1, []),
       callers: callers,
       start: System.monotonic_time(:millisecond),
       stop: :atomics.new(1, []),
@@ -84,22 +126,41 @@ defmodule Sconce.Bench.Stress do
   end
 
   defp load(stress, policies, seconds) do
+    :atomics.put(stress.far_left, 1, -1)
+
     state = %{
       stress: stress,
       policies: policies,
       serving: start_serving(stress, :worker),
       lane: :worker,
       callers: for(slot <- 1..stress.callers, into: %{}, do: {caller(stress, slot), slot}),
-      others: keeper(stress) ++ for(_ <- 1..@controls, do: spawn_link(fn -> control(stress) end)),
+      others: others(stress),
       events: Map.new(@events, fn {event, _often} -> {event, 0} end),
       crashed: [],
       hung: []
     }
 
-    state |> disturb(stress.start + round(1000 * seconds)) |> stop() |> report()
+    await_far(stress)
+    until = System.monotonic_time(:millisecond) + round(1000 * seconds)
+    state |> disturb(until) |> stop() |> report()
   end
 
-  # Who starts and kills the other node. It reads its policy from a file.
+  # Its VM takes seconds to start, which are not those of the load.
+  defp await_far(%{far: nil}), do: :ok
+
+  defp await_far(stress) do
+    if :atomics.get(stress.far_serves, 1) == 0 do
+      Process.sleep(@pause_ms)
+      await_far(stress)
+    end
+  end
+
+  defp others(stress) do
+    runs = if stress.runs, do: [spawn_link(fn -> Runs.keep(stress) end)], else: []
+    keeper(stress) ++ runs ++ for(_ <- 1..@controls, do: spawn_link(fn -> control(stress) end))
+  end
+
+  # Starts and kills the other node, which reads its policy from a file.
   defp keeper(%{far: nil}), do: []
 
   defp keeper(stress) do
@@ -155,18 +216,43 @@ defmodule Sconce.Bench.Stress do
     state
   end
 
+  # Callers that are in a call, as nearly as can be seen from here.
+  defp event(:kill_in_call, %{stress: stress} = state) do
+    busy = for {pid, slot} <- state.callers, :atomics.get(stress.began, slot) >= 0, do: pid
+    if busy != [], do: Process.exit(Enum.random(busy), :kill)
+    state
+  end
+
   defp event(:panic, state), do: next_batch(state, nil)
   defp event(:slow, state), do: next_batch(state, :rand.uniform(@slow_ms))
 
   defp event(:swap, state) do
-    :ok = Serving.swap(@name, Enum.random(state.policies))
+    :ok = Serving.swap(@name, Enum.random(state.policies.same))
+    state
+  end
+
+  defp event(:swap_other, state) do
+    {:error, %Error{kind: :mismatch}} = Serving.swap(@name, state.policies.other)
+    {:error, %Error{kind: :not_found}} = Serving.swap(@name, "/no/such/policy")
+    state
+  end
+
+  defp event(:swap_failing, state) do
+    :ok = Serving.swap(@name, state.policies.failing)
+    Process.sleep(:rand.uniform(@pause_ms))
+    event(:swap, state)
+  end
+
+  defp event(:stray, state) do
+    Stray.send_all(state.serving)
     state
   end
 
   defp event(:restart, state) do
-    case Enum.random([:stop, :drain, :kill]) do
+    case Enum.random([:stop, :drain, :drain_at_once, :kill]) do
       :stop -> :ok = Serving.stop(@name)
       :drain -> drain()
+      :drain_at_once -> drain_at_once()
       :kill -> Process.exit(state.serving, :kill)
     end
 
@@ -183,6 +269,11 @@ defmodule Sconce.Bench.Stress do
     :ok = Serving.stop(@name)
   end
 
+  defp drain_at_once do
+    with {:error, error} <- Serving.drain(@name, 0), do: %Error{kind: :deadline} = error
+    :ok = Serving.stop(@name)
+  end
+
   defp next_batch(state, sleep_ms) do
     {:ok, %{ref: ref}} = Serving.info(@name)
     :ok = Native.probe_batch(ref, sleep_ms)
@@ -190,8 +281,13 @@ defmodule Sconce.Bench.Stress do
   end
 
   # The dead, for a while; others take their places where there shall be any.
-  defp bury(state, ms, again?) do
+  defp bury(%{serving: serving} = state, ms, again?) do
     receive do
+      # It was not to end.
+      {:EXIT, ^serving, reason} ->
+        again = start_serving(state.stress, state.lane)
+        bury(note(%{state | serving: again}, {:serving, reason}), ms, again?)
+
       {:DOWN, _monitor, :process, pid, reason} ->
         {slot, callers} = Map.pop!(state.callers, pid)
         state = note(%{state | callers: callers}, reason)
@@ -224,8 +320,10 @@ defmodule Sconce.Bench.Stress do
     :atomics.put(stress.stop, 1, 1)
     state = end_callers(state, System.monotonic_time(:millisecond) + @hung_ms)
     :ok = Serving.stop(@name)
-    for pid <- [state.serving | state.others], do: receive(do: ({:EXIT, ^pid, _reason} -> :ok))
-    state
+
+    for pid <- [state.serving | state.others], reduce: state do
+      state -> receive do: ({:EXIT, ^pid, reason} -> note(state, reason))
+    end
   end
 
   defp end_callers(%{callers: callers} = state, _until) when callers == %{}, do: state
@@ -245,7 +343,8 @@ defmodule Sconce.Bench.Stress do
 
     %{
       outcomes: Enum.sort(outcomes),
-      events: Map.put(state.events, :kill_node, :counters.get(stress.kills, 1)),
+      events: Map.merge(state.events, nodes(stress)),
+      far_sessions: with(-1 <- :atomics.get(stress.far_left, 1), do: nil),
       crashed: state.crashed,
       hung: state.hung,
       late: Map.new(stress.late, fn {at, late} -> {at, Histogram.summary(late, @grace_us)} end),
@@ -253,36 +352,9 @@ defmodule Sconce.Bench.Stress do
     }
   end
 
-  @settle_ms 5_000
-
-  # Sessions and threads end a little after their callers.
-  defp footprint do
-    settle(System.monotonic_time(:millisecond) + @settle_ms)
-    for pid <- Process.list(), do: :erlang.garbage_collect(pid)
-
-    %{
-      processes: length(Process.list()),
-      sessions: Native.session_count(),
-      vm_bytes: :erlang.memory(:total),
-      threads: status("Threads"),
-      resident_bytes: with(kb when is_integer(kb) <- status("VmRSS"), do: 1024 * kb)
-    }
-  end
-
-  defp settle(until) do
-    Process.sleep(200)
-
-    if Native.session_count() > 0 and System.monotonic_time(:millisecond) < until,
-      do: settle(until)
-  end
-
-  # Nil where the system does not tell.
-  defp status(field) do
-    with {:ok, text} <- File.read("/proc/self/status"),
-         [_, number] <- Regex.run(~r/#{field}:\s+(\d+)/, text) do
-      String.to_integer(number)
-    else
-      _ -> nil
-    end
+  defp nodes(stress) do
+    for {event, counter} <- [kill_node: stress.kills, still_node: stress.stills],
+        into: %{},
+        do: {event, :counters.get(counter, 1)}
   end
 end

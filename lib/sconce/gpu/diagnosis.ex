@@ -253,8 +253,11 @@ defmodule Sconce.GPU.Diagnosis do
   defimpl Inspect do
     def inspect(%{checks: checks}, _opts) do
       case Enum.find(checks, &(&1.state == :broken)) do
-        nil -> "#Sconce.GPU.Diagnosis<nothing is broken>"
-        %{name: name, found: found} -> "#Sconce.GPU.Diagnosis<#{name}: #{found}>"
+        nil ->
+          "#Sconce.GPU.Diagnosis<nothing is broken>"
+
+        %{name: name, found: found} ->
+          Sconce.Text.printable("#Sconce.GPU.Diagnosis<#{name}: #{found}>")
       end
     end
   end
@@ -265,7 +268,7 @@ defmodule Sconce.GPU.Diagnosis do
       width = rows |> Enum.map(fn {name, _text} -> String.length(name) end) |> Enum.max()
 
       Enum.map_join(rows, "\n", fn {name, text} ->
-        "#{String.pad_trailing(name, width)}  #{text}"
+        Sconce.Text.lines("#{String.pad_trailing(name, width)}  #{text}")
       end)
     end
   end

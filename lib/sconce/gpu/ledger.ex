@@ -102,7 +102,7 @@ defmodule Sconce.GPU.Ledger do
 
   defp card(:cuda, op), do: card({:cuda, 0}, op)
 
-  defp card({:cuda, index}, op) when is_integer(index) and index >= 0 do
+  defp card({:cuda, index}, op) when index in 0..0xFFFF do
     with {:error, error} <- Device.resolve({:cuda, index}), do: {:error, %{error | op: op}}
   end
 

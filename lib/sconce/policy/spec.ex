@@ -1,5 +1,5 @@
 defmodule Sconce.Policy.Spec do
-  alias Sconce.{Embedding, Options, Preset, Temporal}
+  alias Sconce.{Embedding, Options, Preset, Temporal, Text}
 
   @size [type: :pos_integer, max: 65_536]
   @controller [axis_buckets: 16, shoulder_buckets: 4]
@@ -64,6 +64,20 @@ defmodule Sconce.Policy.Spec do
       iex> Sconce.Policy.Spec.new(backbone: :lstm, hidden_size: 128, heads: :autoregressive)
       #Sconce.Policy.Spec<melee -> lstm 128x2 -> autoregressive controller(81)>
 
+  ## Names of heads
+
+  A name of a head is a-z, 0-9 and _, at most 32 of them. It is an atom where the VM has that atom when the Spec is
+  made or loaded, and text otherwise: files of others make no atoms, which are never freed. So a program that says
+  `action.choices.fire` gets what it expects, and one that knows nothing of a head finds it under its text. `"fire"`
+  and `:fire` are one name. Both may be given wherever a name is expected, and two Specs that were made at different
+  times compare as `Sconce.Policy.Spec.new(a) == Sconce.Policy.Spec.new(b)`.
+
+      iex> Sconce.Policy.Spec.new(heads: [{"action", {:categorical, 2}}]) ==
+      ...>   Sconce.Policy.Spec.new(heads: [action: {:categorical, 2}])
+      true
+      iex> Sconce.Policy.Spec.new(embedding: {:vector, 2}, heads: [{"nowhere_else_1", {:bernoulli, 1}}]).heads
+      [%{name: "nowhere_else_1", kind: {:bernoulli, 1}, hidden_size: 64}]
+
   ## Options
 
   #{Options.docs(@own)}
@@ -77,7 +91,9 @@ defmodule Sconce.Policy.Spec do
   defstruct @enforce_keys ++ [value_head: nil]
 
   @type head_kind :: {:bernoulli, pos_integer} | {:categorical, pos_integer}
-  @type head :: %{name: atom, kind: head_kind, hidden_size: non_neg_integer}
+  @typedoc "An atom where this VM has it, see above."
+  @type head_name :: atom | String.t()
+  @type head :: %{name: head_name, kind: head_kind, hidden_size: non_neg_integer}
   @type t :: %__MODULE__{
           embedding: Embedding.t(),
           backbone: {Temporal.backbone(), keyword},
@@ -93,7 +109,8 @@ defmodule Sconce.Policy.Spec do
   @max_layers 256
 
   @doc """
-  A Spec with every option filled in. Raises `ArgumentError` for one that does not fit.
+  A Spec with every option filled in, or the given Spec with its names as this VM has them now. Raises
+  `ArgumentError` for what does not fit.
 
       iex> Sconce.Policy.Spec.new(backbone: :gru, hiden_size: 64)
       ** (ArgumentError) unknown option :hiden_size, did you mean :hidden_size?
@@ -103,10 +120,11 @@ defmodule Sconce.Policy.Spec do
   """
   @spec new(keyword | t) :: t
   def new(opts \\ [])
-  def new(%__MODULE__{} = spec), do: spec
+
+  def new(%__MODULE__{} = spec), do: renamed(spec, &local/1)
 
   def new(opts) do
-    Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
+    Options.keyword!(opts)
     for {name, _value} <- opts, do: Options.known!(name, @names)
     opts = Preset.model(opts)
     reserved!(opts[:value_head])
@@ -134,6 +152,65 @@ defmodule Sconce.Policy.Spec do
       options ++ kind_options(spec) ++ head_options(spec, controller?(spec))
   end
 
+  # A Spec whose fields were put there by hand.
+  defp whole!(spec) do
+    whole? =
+      match?(%{backbone: {name, _options}} when is_atom(name), spec) and
+        Keyword.keyword?(elem(spec.backbone, 1)) and
+        match?({kind, _} when kind in [:vector, :melee], spec.embedding) and
+        heads?(spec.heads)
+
+    whole? || raise ArgumentError, "spec: expected what Sconce.Policy.Spec.new/1 makes"
+  end
+
+  defp heads?(heads) when length(heads) > 0, do: Enum.all?(heads, &head?/1)
+  defp heads?(_other), do: false
+
+  defp head?(%{name: name, kind: {kind, n}, hidden_size: size}),
+    do:
+      (is_atom(name) or is_binary(name)) and is_atom(kind) and is_integer(n) and is_integer(size)
+
+  defp head?(_other), do: false
+
+  @doc false
+  # A name as text; what is no name stays what it is.
+  @spec text(term) :: term
+  def text(name) when is_atom(name), do: Atom.to_string(name)
+  def text(other), do: other
+
+  @doc false
+  # The Spec with names as text, for another node: an atom that arrives there would become one of its atoms.
+  @spec portable(t) :: t
+  def portable(spec), do: renamed(spec, &text/1)
+
+  defp renamed(spec, name) do
+    whole!(spec)
+    %{spec | heads: Enum.map(spec.heads, &%{&1 | name: name.(&1.name)})}
+  end
+
+  # A name of a file as this VM has it. Nothing that a file says makes an atom.
+  defp local(name) when is_atom(name), do: name
+
+  defp local(name) do
+    String.to_existing_atom(name)
+  rescue
+    ArgumentError -> name
+  end
+
+  @doc false
+  # Heads as a corpus' schema or a keyword list has them, `{name, kind}` each, with the names that this VM has.
+  @spec named([{head_name, term}]) :: [{head_name, term}]
+  def named(heads), do: for({name, kind} <- heads, do: {local(name), kind})
+
+  @doc false
+  # Whether the term is a list of `{name, value}`.
+  @spec named?(term) :: boolean
+  def named?(list) when length(list) >= 0, do: Enum.all?(list, &name_and_value?/1)
+  def named?(_other), do: false
+
+  defp name_and_value?({name, _value}), do: is_atom(name) or is_binary(name)
+  defp name_and_value?(_other), do: false
+
   defp kind_options(%{heads_kind: :independent, heads: [%{hidden_size: size} | _]}),
     do: [head_hidden_size: size]
 
@@ -160,7 +237,7 @@ defmodule Sconce.Policy.Spec do
       true
   """
   @spec controller?(t) :: boolean
-  def controller?(%__MODULE__{heads: heads}) do
+  def controller?(%__MODULE__{heads: [_ | _] = heads}) do
     Enum.map(heads, & &1.name) == @controller_heads and hd(heads).kind == {:bernoulli, 8} and
       Enum.all?(tl(heads), &match?(%{kind: {:categorical, _}}, &1))
   end
@@ -176,7 +253,7 @@ defmodule Sconce.Policy.Spec do
   # Backbone
 
   defp backbone!({name, opts}, flat, embedding) when is_list(opts),
-    do: backbone!(name, Keyword.merge(opts, flat), embedding)
+    do: backbone!(name, opts |> Options.keyword!() |> Keyword.merge(flat), embedding)
 
   defp backbone!(name, opts, embedding) when is_atom(name) do
     schema = Temporal.options(name)
@@ -266,21 +343,25 @@ defmodule Sconce.Policy.Spec do
   end
 
   defp list!(list, size) do
-    Keyword.keyword?(list) ||
+    named?(list) ||
       raise ArgumentError,
             "option :heads: expected a list such as [action: {:categorical, 2}], " <>
               "got: #{inspect(list)}"
 
     length(list) <= @max_heads || raise ArgumentError, "more than #{@max_heads} heads"
+    Enum.each(list, fn {name, _kind} -> name!(name) end)
+    list = named(list)
 
     list == Enum.uniq_by(list, &elem(&1, 0)) ||
-      raise ArgumentError, "two heads have one name: #{inspect(Keyword.keys(list))}"
+      raise ArgumentError, "two heads have one name: #{inspect(for {name, _} <- list, do: name)}"
 
-    for {name, kind} <- list, do: head(name!(name), kind!(name, kind, list), size)
+    for {name, kind} <- list, do: head(name, kind!(name, kind, list), size)
   end
 
-  defp name!(name) do
-    to_string(name) =~ ~r/\A[a-z0-9_]{1,32}\z/ ||
+  @doc false
+  @spec name!(head_name) :: head_name
+  def name!(name) do
+    text(name) =~ ~r/\A[a-z0-9_]{1,32}\z/ ||
       raise ArgumentError,
             "a head's name has a-z, 0-9, _ and at most 32 of them, got: #{inspect(name)}"
 
@@ -332,7 +413,10 @@ defmodule Sconce.Policy.Spec do
 
   @doc false
   @spec to_native(t) :: map
-  def to_native(%__MODULE__{backbone: {name, options}} = spec) do
+  def to_native(%__MODULE__{} = spec) do
+    whole!(spec)
+    {name, options} = spec.backbone
+
     %{
       embedding: Embedding.to_native(spec.embedding),
       backbone: %{name => Map.new(options)},
@@ -361,10 +445,10 @@ defmodule Sconce.Policy.Spec do
     }
   end
 
-  # The native side has checked the names: at most 64 of a file, of at most 32 letters.
+  # The native side has checked the names, but whoever wrote the file has chosen them.
   defp head_from_native(%{name: name, kind: kind, hidden_size: size}) do
     [{kind, n}] = Map.to_list(kind)
-    head(String.to_atom(name), {kind, n}, size)
+    head(local(name), {kind, n}, size)
   end
 
   # In one line
@@ -374,7 +458,8 @@ defmodule Sconce.Policy.Spec do
   @spec summary(t, String.t()) :: String.t()
   def summary(%__MODULE__{} = spec, width \\ "") do
     embedding = embedding_text(spec.embedding, width)
-    Enum.join([embedding, backbone_text(spec.backbone), heads_text(spec)], " -> ")
+    parts = [embedding, backbone_text(spec.backbone), heads_text(spec)]
+    parts |> Enum.join(" -> ") |> Text.printable()
   end
 
   @doc false

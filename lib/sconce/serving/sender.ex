@@ -37,6 +37,10 @@ defmodule Sconce.Serving.Sender do
       # What is left is sent by the native side.
       {:DOWN, ^monitor, _, _, _} ->
         :ok
+
+      # Not for it: left in the mailbox, it would slow down every receive.
+      _other ->
+        loop(serving, monitor)
     end
   end
 

@@ -8,13 +8,14 @@ defmodule Sconce.Session.Proxy do
   # 3. A request says which one its caller gave up last. If that one is still to be done, it is not done; if
   #    it was decided, it is taken back: after a `:deadline` the session is as it was.
 
-  use GenServer, restart: :temporary
+  use Sconce.Server, restart: :temporary
 
   alias Sconce.{Error, Native, Serving, Session}
   alias Sconce.Policy.Spec
   alias Sconce.Session.Watch
 
   @supervisor Sconce.Session.Proxies
+  @ops [:act, :reset, :rollback, :snapshot, :restore, :info, :transfer, :close]
 
   @doc "Opens a session for `owner`, as `Sconce.Session.begin/3` does, over a serving of this node."
   @spec open(pid, Serving.t(), tuple) :: {:ok, pid, Spec.t(), map} | {:error, Error.t()}
@@ -39,14 +40,18 @@ defmodule Sconce.Session.Proxy do
   end
 
   @impl true
-  def handle_call({:open, serving, {options, project_out, snapshot}}, _from, state) do
+  def handle_call(
+        {:open, %Serving{} = serving, {%{} = options, project_out, snapshot}},
+        _from,
+        state
+      ) do
     # One more moment than was asked for: that before a decision which is taken back.
     roomy = Map.update!(options, :rollback, &(&1 + 1))
 
     case Serving.begin(serving, {roomy, project_out, snapshot}) do
       {:ok, session, spec, info} ->
         state = %{state | session: session, rollback: options.rollback, frames: info.frames}
-        {:reply, {:ok, self(), spec, own(info, state)}, state}
+        {:reply, {:ok, self(), Spec.portable(spec), own(info, state)}, state}
 
       error ->
         {:stop, :shutdown, error, state}
@@ -54,7 +59,8 @@ defmodule Sconce.Session.Proxy do
   end
 
   @impl true
-  def handle_info({:sconce, {_, owner, _, _}, _, _, _} = request, %{owner: owner} = state) do
+  def handle_info({:sconce, {_, owner, _, _}, op, _, _} = request, %{owner: owner} = state)
+      when op in @ops and state.session != nil do
     {:sconce, {_, _, _, given_up}, _, _, _} = request
     # Of those that wait only the first can mean what was decided; the others mean one another.
     state = take_back(state, given_up)
@@ -64,13 +70,18 @@ defmodule Sconce.Session.Proxy do
     if state.session, do: {:noreply, state}, else: {:stop, :shutdown, state}
   end
 
-  def handle_info({:sconce, {ref, _other, _id, _given_up}, op, _args, _ms}, state) do
+  def handle_info({:sconce, {ref, owner, _, _}, op, _args, _ms}, %{owner: owner} = state)
+      when is_reference(ref) do
+    reply(ref, Sconce.Server.unknown(__MODULE__, op))
+    {:noreply, state}
+  end
+
+  def handle_info({:sconce, {ref, _other, _id, _given_up}, op, _args, _ms}, state)
+      when is_reference(ref) do
     details = %{what: "session (owned by another process)"}
     reply(ref, {:error, %Error{kind: :busy, op: op, details: details}})
     {:noreply, state}
   end
-
-  def handle_info(_other, state), do: {:noreply, state}
 
   # What was given up before it was begun is left out.
   defp newest({:sconce, {_, owner, id, _}, _, _, _} = request) do

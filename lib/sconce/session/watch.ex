@@ -4,7 +4,7 @@ defmodule Sconce.Session.Watch do
   # that process monitors this one, or is linked to it: a monitor on another node is a message to it, for which one may
   # have to wait.
 
-  use GenServer, restart: :temporary
+  use Sconce.Server, restart: :temporary
 
   @spec start(pid) :: pid
   def start(watched) do
@@ -23,6 +23,4 @@ defmodule Sconce.Session.Watch do
   @impl true
   def handle_info({:DOWN, ref, :process, _pid, reason}, ref),
     do: {:stop, {:shutdown, reason}, ref}
-
-  def handle_info(_other, ref), do: {:noreply, ref}
 end

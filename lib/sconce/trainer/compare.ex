@@ -35,9 +35,9 @@ defmodule Sconce.Trainer.Compare do
   ```
   """
 
-  alias Sconce.{Error, Figures, Trainer}
+  alias Sconce.{Error, Figures, Options, Text, Trainer}
   alias Sconce.Policy.Spec
-  alias Sconce.Trainer.Curve
+  alias Sconce.Trainer.{Curve, Report}
   alias Sconce.Trainer.Curve.{Page, Scale}
 
   @typedoc "A run's name, the shortest that tells it from the others, and its report."
@@ -54,6 +54,9 @@ defmodule Sconce.Trainer.Compare do
   @tall 330
   @short 150
   @colors ~w(#2563eb #ea580c #0d9488 #9333ea #db2777 #a16207 #475569 #15803d)
+  # Fields of a report that are read here.
+  @read [:spec, :options, :train, :validation, :history, :policy, :best_step] ++
+          [:weights, :stopped, :steps, :seconds]
   # Letters of a name and of a value that have room.
   @name 12
   @value 24
@@ -65,8 +68,8 @@ defmodule Sconce.Trainer.Compare do
   `:corrupt` for one that cannot be read; both name the file.
   """
   @spec load([Path.t()]) :: {:ok, [run]} | {:error, Error.t()}
-  def load(folders) do
-    folders = Enum.map(folders, &Path.expand/1)
+  def load(folders) when length(folders) >= 0 do
+    folders = Enum.map(folders, &(&1 |> Options.path!() |> Path.expand()))
 
     folders
     |> Enum.zip(names(folders))
@@ -78,6 +81,8 @@ defmodule Sconce.Trainer.Compare do
     end)
   end
 
+  def load(other), do: Options.argument!("folders", other, "a list of paths")
+
   defp names(folders) do
     short = Enum.map(folders, &Path.basename/1)
     if short == Enum.uniq(short), do: short, else: Enum.map(folders, &Path.relative_to_cwd/1)
@@ -86,12 +91,25 @@ defmodule Sconce.Trainer.Compare do
   @doc "The runs as a table."
   @spec table([run]) :: String.t()
   def table(runs) do
+    runs = runs!(runs)
     reports = Enum.map(runs, & &1.report)
     above = [["" | Enum.map(runs, & &1.name)] | differences(reports)]
     rows = above ++ [[""]] ++ outcomes(reports)
     widths = widths(above ++ outcomes(reports))
     Enum.map_join(rows, &line(&1, widths)) <> unlike(reports)
   end
+
+  defp runs!([_ | _] = runs) when length(runs) > 0 do
+    for run <- runs do
+      match?(%{name: name, report: _report} when is_binary(name), run) ||
+        Options.argument!("runs", run, "%{name: name, report: report}")
+
+      Report.with!(run.report, @read)
+      %{run | name: Text.printable(run.name, @value)}
+    end
+  end
+
+  defp runs!(other), do: Options.argument!("runs", other, "one or more of %{name:, report:}")
 
   # What makes two numbers of a row unlike each other.
   defp unlike(reports) do
@@ -121,7 +139,7 @@ defmodule Sconce.Trainer.Compare do
 
     [
       games: Map.get(report.validation, :digest) || side(report.validation),
-      choices: Enum.map(report.spec.heads, &{&1.name, &1.kind}),
+      choices: Enum.map(report.spec.heads, &{Spec.text(&1.name), &1.kind}),
       delay: report.options[:frame_delay],
       stride: stride
     ]
@@ -129,7 +147,8 @@ defmodule Sconce.Trainer.Compare do
 
   @doc "Options in which reports differ: rows of a name and each report's value."
   @spec differences([Trainer.report()]) :: [[String.t()]]
-  def differences(reports) do
+  def differences(reports) when length(reports) >= 0 do
+    Enum.each(reports, &Report.with!(&1, [:spec, :options, :train, :validation]))
     policies = Enum.map(reports, &policy/1)
     options = Enum.zip_with(policies, Enum.map(reports, &training/1), &++/2)
     names = Enum.flat_map(policies ++ options, &Keyword.keys/1) |> Enum.uniq()
@@ -139,6 +158,8 @@ defmodule Sconce.Trainer.Compare do
         values |> Enum.uniq() |> length() > 1,
         do: [to_string(name) | Enum.map(values, &value/1)]
   end
+
+  def differences(other), do: Options.argument!("reports", other, "a list of reports")
 
   # In words, then by its options.
   defp policy(%{spec: %Spec{backbone: {_name, options}} = spec}) do
@@ -166,6 +187,7 @@ defmodule Sconce.Trainer.Compare do
   defp value(value), do: value |> to_string() |> cut(@value)
 
   defp cut(text, most) do
+    text = Text.printable(text)
     if String.length(text) > most, do: String.slice(text, 0, most - 1) <> "…", else: text
   end
 
@@ -237,7 +259,7 @@ defmodule Sconce.Trainer.Compare do
   """
   @spec svg([run]) :: String.t()
   def svg(runs) do
-    runs = Enum.zip(runs, Stream.cycle(@colors))
+    runs = runs |> runs!() |> Enum.zip(Stream.cycle(@colors))
     clock = clock(for {%{report: report}, _color} <- runs, do: report.seconds)
 
     Page.svg(title(length(runs)), summary(runs), [], [

@@ -18,7 +18,7 @@ defmodule Sconce.Trainer.Curve do
 
   alias Sconce.{Error, Figures, Options}
   alias Sconce.Trainer.Curve.{Page, Plot, Scale}
-  alias Sconce.Trainer.Settings
+  alias Sconce.Trainer.{Report, Settings}
 
   @tall 330
   @middle 190
@@ -42,6 +42,7 @@ defmodule Sconce.Trainer.Curve do
   @spec svg(map, keyword) :: String.t()
   def svg(report, opts \\ []) do
     [title: title] = Options.validate!(opts, @options)
+    Report.with!(report, [:history, :baselines, :options, :train, :steps, :seconds, :best_step])
     Page.svg(title, summary(report), legend(report), rows(report))
   end
 
@@ -55,6 +56,10 @@ defmodule Sconce.Trainer.Curve do
   """
   @spec text(map, pos_integer, pos_integer) :: String.t()
   def text(report, width \\ 60, height \\ 8) do
+    for {name, size} <- [{"width", width}, {"height", height}], size not in 1..1000 do
+      Options.argument!(name, size, "1 to 1000 characters")
+    end
+
     case {points(report, :nll), points(report, :loss)} do
       {[_, _ | _] = points, _loss} -> Plot.text("validation NLL", points, width, height)
       {_nll, [_, _ | _] = points} -> Plot.text("training loss", points, width, height)
@@ -64,9 +69,11 @@ defmodule Sconce.Trainer.Curve do
 
   @doc "What the history of a report has of `key`: `{step, value}` wherever it was noted."
   @spec points(map, atom) :: [{non_neg_integer, number}]
-  def points(report, key) do
-    for %{^key => value, step: step} when value != nil <- report.history, do: {step, value}
+  def points(%{history: history}, key) when length(history) >= 0 do
+    for %{^key => value, step: step} when value != nil <- history, do: {step, value}
   end
+
+  def points(other, _key), do: Report.with!(other, [:history])
 
   defp rows(report) do
     losses(report) ++ heads(report) ++ teacher(report) ++ [{@short, [rate(report), pace(report)]}]

@@ -30,8 +30,12 @@ defmodule Sconce.Trainer.Gradients do
   #{Options.docs(@options)}
   """
   @spec svg([map, ...], keyword) :: String.t()
-  def svg([_ | _] = reports, opts \\ []) do
+  def svg(reports, opts \\ []) do
     [title: title] = Options.validate!(opts, @options)
+
+    reports?(reports) ||
+      Options.argument!("reports", reports, "what Sconce.Trainer.gradients/1 gives")
+
     reports = for %{step: step, weights: weights} <- reports, do: {step, layers(weights)}
     {last, layers} = List.last(reports)
     height = max(@least, @row * length(layers))
@@ -46,6 +50,11 @@ defmodule Sconce.Trainer.Gradients do
     summary = "#{length(reports)} looks, the last at step #{Figures.grouped(last)}"
     Page.svg(title, summary, [], rows ++ [{@row * length(layers), [histograms(last, layers)]}])
   end
+
+  defp reports?(reports) when length(reports) > 0,
+    do: Enum.all?(reports, &match?(%{step: _, weights: [_ | _]}, &1))
+
+  defp reports?(_other), do: false
 
   @doc "Writes `svg/2` to a file."
   @spec write([map, ...], Path.t(), keyword) :: :ok | {:error, Error.t()}

@@ -3,7 +3,7 @@ defmodule Sconce.Trainer.Keeper do
   # Knows the runs of this VM. When the VM is told to stop, which stops this application, it ends them: only
   # then do other processes die, and a run that is not asked cannot save its state.
 
-  use GenServer, shutdown: 60_000
+  use Sconce.Server, shutdown: 60_000
 
   alias Sconce.Trainer
 
@@ -22,7 +22,7 @@ defmodule Sconce.Trainer.Keeper do
   end
 
   @impl true
-  def handle_cast({:keep, run}, runs) do
+  def handle_cast({:keep, run}, runs) when is_pid(run) do
     Process.monitor(run)
     {:noreply, MapSet.put(runs, run)}
   end
@@ -30,8 +30,6 @@ defmodule Sconce.Trainer.Keeper do
   @impl true
   def handle_info({:DOWN, _monitor, :process, run, _reason}, runs),
     do: {:noreply, MapSet.delete(runs, run)}
-
-  def handle_info(_other, runs), do: {:noreply, runs}
 
   @impl true
   def terminate(_reason, runs) do

@@ -29,7 +29,7 @@ defmodule Sconce.Trainer.Progress do
       "scoring 35,601 frames\\n"
   """
 
-  alias Sconce.{Figures, Options, Trainer}
+  alias Sconce.{Figures, Options, Text, Trainer}
   alias Sconce.Trainer.Curve.Scale
 
   # A step may take less than a millisecond, an eye more.
@@ -38,10 +38,12 @@ defmodule Sconce.Trainer.Progress do
   # Titles and widths, before and after the heads.
   @left [{"epoch", 6}, {"step", 9}, {"loss", 8}, {"NLL", 8}, {"changed", 9}, {"acc %", 7}]
   @right [{"frames/s", 10}, {"wait %", 8}, {"time", 8}]
+  # Characters of a text that comes from elsewhere.
+  @most 500
   # What the steps since the last row had.
   @nothing %{steps: 0, loss: 0.0, frames: 0.0, seconds: 0.0, waited: 0.0}
 
-  defstruct [:terminal, :columns, :label, :first, :heads, :resumed] ++
+  defstruct [:terminal, :columns, :label, :note, :first, :heads, :resumed] ++
               [live: false, shown_s: -1.0, seconds: 0.0, rows: :validation, recent: @nothing]
 
   @options [
@@ -51,7 +53,8 @@ defmodule Sconce.Trainer.Progress do
       default: nil,
       doc: "Its width; `nil` finds it out. Without a terminal lines are as wide as they like."
     ],
-    label: [type: :string, default: "", doc: "What each line begins with."]
+    label: [type: :string, default: "", doc: "What each line begins with."],
+    note: [type: {:or, [:string, nil]}, default: nil, doc: "A line after those of the start."]
   ]
 
   @doc """
@@ -60,10 +63,12 @@ defmodule Sconce.Trainer.Progress do
   #{Options.docs(@options)}
   """
   def new(opts \\ []) do
-    [terminal: terminal, columns: columns, label: label] = Options.validate!(opts, @options)
+    [terminal: terminal, columns: columns, label: label, note: note] =
+      Options.validate!(opts, @options)
+
     terminal = if terminal == nil, do: IO.ANSI.enabled?(), else: terminal
-    label = if label == "", do: "", else: label <> "  "
-    %__MODULE__{terminal: terminal, columns: columns(terminal, columns), label: label}
+    label = if label == "", do: "", else: Text.printable(label, @most) <> "  "
+    %__MODULE__{terminal: terminal, columns: columns(terminal, columns), label: label, note: note}
   end
 
   defp columns(false, _given), do: :infinity
@@ -82,8 +87,9 @@ defmodule Sconce.Trainer.Progress do
   does, of kind `:cancelled` for one that is gone. Takes the options of `new/1` as well.
   """
   def follow(run, opts \\ []) do
-    {device, opts} = Keyword.pop(opts, :device, :stdio)
+    {device, opts} = opts |> Options.keyword!() |> Keyword.pop(:device, :stdio)
     progress = new(opts)
+    Options.server?(run) || Options.argument!("run", run, "the pid or the name of a run")
 
     # Events bear the pid, whatever name was given.
     case GenServer.whereis(run) do
@@ -125,7 +131,11 @@ defmodule Sconce.Trainer.Progress do
 
   @doc "What to write for an event, and the display after it."
   @spec write(%__MODULE__{}, map) :: {iodata, %__MODULE__{}}
-  def write(progress, %{event: :step} = event) do
+  def write(%__MODULE__{terminal: terminal} = progress, %{event: _name} = event)
+      when is_boolean(terminal),
+      do: shown(progress, event)
+
+  defp shown(progress, %{event: :step} = event) do
     first = progress.first || {event.step - 1, event.seconds}
     recent = add(progress.recent, event)
     progress = %{progress | first: first, recent: recent, seconds: event.seconds}
@@ -136,28 +146,33 @@ defmodule Sconce.Trainer.Progress do
       else: {[], progress}
   end
 
-  def write(progress, %{event: :start} = event) do
+  defp shown(progress, %{event: :start} = event) do
     rows = if event.validation_games == 0, do: :epoch, else: :validation
-    stays(%{progress | rows: rows}, resumed(progress.resumed, event) ++ [start(event)])
+    note = List.wrap(progress.note)
+    stays(%{progress | rows: rows}, resumed(progress.resumed, event) ++ [start(event)] ++ note)
   end
 
-  def write(progress, %{event: :resumed, step: step}), do: {[], %{progress | resumed: step}}
+  defp shown(progress, %{event: :resumed, step: step}), do: {[], %{progress | resumed: step}}
 
-  def write(progress, %{event: :precision, asked: asked, used: used}),
+  defp shown(progress, %{event: :precision, asked: asked, used: used}),
     do: stays(progress, "#{asked} gains nothing on this machine: the run computes in #{used}")
 
-  def write(progress, %{event: :overflow, step: step, loss_scale: scale}) do
+  defp shown(progress, %{event: :overflow, step: step, loss_scale: scale}) do
     line = "a gradient overflowed f16: no update, loss scale #{Figures.grouped(round(scale))}"
     stays(progress, "step #{Figures.grouped(step)}  #{line}")
   end
 
-  def write(progress, %{event: :save_failed, step: step, reason: reason}),
-    do: stays(progress, "step #{Figures.grouped(step)}  not saved: #{reason}")
+  defp shown(progress, %{event: :save_failed, step: step, reason: reason}),
+    do:
+      stays(
+        progress,
+        "step #{Figures.grouped(step)}  not saved: #{Text.printable(reason, @most)}"
+      )
 
-  def write(progress, %{event: :out_of_memory} = event),
+  defp shown(progress, %{event: :out_of_memory} = event),
     do: stays(progress, "step #{Figures.grouped(event.step)}  #{short(event)}")
 
-  def write(%{rows: rows} = progress, %{event: rows} = event) do
+  defp shown(%{rows: rows} = progress, %{event: rows} = event) do
     heads = progress.heads || fitting(event, progress)
     columns = @left ++ heads ++ @right
     titles = if progress.heads, do: [], else: [row(columns, Enum.map(columns, &elem(&1, 0)))]
@@ -166,8 +181,8 @@ defmodule Sconce.Trainer.Progress do
     stays(%{progress | recent: @nothing, heads: heads}, lines)
   end
 
-  def write(progress, %{event: name, done: done, total: total})
-      when name in [:evaluating, :progress] do
+  defp shown(progress, %{event: name, done: done, total: total})
+       when name in [:evaluating, :progress] do
     cond do
       not progress.terminal and done == 0 ->
         stays(progress, "scoring #{Figures.grouped(total)} frames")
@@ -183,8 +198,8 @@ defmodule Sconce.Trainer.Progress do
     end
   end
 
-  def write(progress, %{event: :done}), do: {clear(progress), %{progress | live: false}}
-  def write(progress, _event), do: {[], progress}
+  defp shown(progress, %{event: :done}), do: {clear(progress), %{progress | live: false}}
+  defp shown(progress, _event), do: {[], progress}
 
   # A line that were broken in two could not be taken back.
   defp live(progress, text) do
@@ -283,7 +298,10 @@ defmodule Sconce.Trainer.Progress do
   # Those of the heads, unless they would break the line.
   defp fitting(event, progress) do
     heads =
-      for %{name: name} <- Map.get(event, :heads, []), do: {name, max(String.length(name) + 2, 7)}
+      for %{name: name} <- Map.get(event, :heads, []) do
+        name = Text.printable(name, @most)
+        {name, max(String.length(name) + 2, 7)}
+      end
 
     width = Enum.sum(for {_title, width} <- @left ++ heads ++ @right, do: width)
     # An atom is more than any number.
@@ -298,7 +316,7 @@ defmodule Sconce.Trainer.Progress do
   end
 
   defp cells(event, heads, %{recent: recent, seconds: seconds}) do
-    by_head = Map.new(Map.get(event, :heads, []), &{&1.name, &1.nll})
+    by_head = Map.new(Map.get(event, :heads, []), &{Text.printable(&1.name, @most), &1.nll})
 
     [
       "#{event.epoch}",

@@ -38,7 +38,7 @@ defmodule Sconce.Trainer.RangeTest do
 
   @doc "The curve as the text of an SVG file: loss and smoothed loss by the rate, with both suggestions."
   @spec svg(t) :: String.t()
-  def svg(%__MODULE__{} = test) do
+  def svg(%__MODULE__{points: [_ | _]} = test) do
     marks =
       for {name, rate} <- suggestions(test), {x, _y} = point = at(test, rate) do
         {:points, @marked, [point], x, "#{name}"}
@@ -62,7 +62,8 @@ defmodule Sconce.Trainer.RangeTest do
 
   @doc "Writes `svg/1` to a file."
   @spec write(t, Path.t()) :: :ok | {:error, Error.t()}
-  def write(%__MODULE__{} = test, path), do: test |> svg() |> Page.write(path, :write_curve)
+  def write(%__MODULE__{points: [_ | _]} = test, path),
+    do: test |> svg() |> Page.write(path, :write_curve)
 
   @doc false
   def text(test) do

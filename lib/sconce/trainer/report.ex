@@ -27,7 +27,7 @@ defmodule Sconce.Trainer.Report do
   ```
   """
 
-  alias Sconce.Figures
+  alias Sconce.{Figures, Options, Text}
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Curve.Scale
 
@@ -37,10 +37,24 @@ defmodule Sconce.Trainer.Report do
   @doc "The tables as text; where nothing was scored, a line that says so."
   @spec format(map) :: String.t()
   def format(report) do
+    match?(%{policy: _scores, baselines: _of_them}, report) || refuse!(report)
+
     [run(report) | scores(report)]
     |> Enum.reject(&(&1 == ""))
     |> Enum.join("\n\n")
+    |> Text.lines()
   end
+
+  @doc false
+  # A report with these fields, for functions that read it.
+  @spec with!(term, [atom]) :: map
+  def with!(report, fields) do
+    whole? = is_map(report) and Enum.all?(fields, &is_map_key(report, &1))
+    if whole?, do: report, else: refuse!(report)
+  end
+
+  defp refuse!(other),
+    do: Options.argument!("report", other, "what Sconce.Trainer.report/1 gives")
 
   # An evaluation has no run, and tables alone have neither.
   defp run(%{stopped: stopped, train: train, validation: validation} = report) do
@@ -91,7 +105,9 @@ defmodule Sconce.Trainer.Report do
   defp loaded(_none), do: ""
 
   defp unsaved(%{failed: [_ | _] = failed, step: step}) do
-    files = for file <- failed, do: "\nnot saved (#{file.times} x): #{file.reason}"
+    files =
+      for file <- failed, do: "\nnot saved (#{file.times} x): #{Text.printable(file.reason)}"
+
     last = if step, do: "step #{Figures.grouped(step)}", else: "none of this run"
     ["\nthe state on disk is that of ", last | files]
   end
@@ -106,7 +122,11 @@ defmodule Sconce.Trainer.Report do
       "vector 2 -> gru 256x2 -> go(1) · 1.1 M weights"
   """
   @spec title(Spec.t(), non_neg_integer) :: String.t()
-  def title(%Spec{} = spec, weights), do: "#{Spec.summary(spec)} · #{magnitude(weights)} weights"
+  def title(%Spec{backbone: {_, _}} = spec, weights) when weights in 0..0xFFFF_FFFF_FFFF,
+    do: "#{Spec.summary(spec)} · #{magnitude(weights)} weights"
+
+  def title(%Spec{backbone: {_, _}}, other),
+    do: Options.argument!("weights", other, "a number of weights")
 
   defp magnitude(n) when n >= 1_000_000, do: "#{Scale.number(n / 1_000_000, 1)} M"
   defp magnitude(n) when n >= 10_000, do: "#{div(n, 1000)} k"
@@ -144,7 +164,7 @@ defmodule Sconce.Trainer.Report do
   end
 
   defp head_rows(policy, key) do
-    for %{name: name} <- policy.heads, do: row(name, :heads, name, key)
+    for %{name: name} <- policy.heads, do: row(Text.printable(name), :heads, name, key)
   end
 
   defp button_rows(policy, key) do

@@ -6,22 +6,25 @@ defmodule Sconce.Trainer.Settings do
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Meant, Optimiser}
 
-  # Defaults are those of `TrainOptions` in native/train/src/options.rs; a test compares them.
+  # Defaults and bounds are those of `TrainOptions` in native/train/src/options.rs; tests compare them.
   @own [
-    batch_size: [type: :pos_integer, default: 64, doc: "Windows in a batch."],
+    batch_size: [type: :pos_integer, default: 64, max: 65_536, doc: "Windows in a batch."],
     accumulation_steps: [
       type: :pos_integer,
       default: 1,
+      max: 65_536,
       doc: "Batches whose mean gradient makes one step, in the memory of one."
     ],
     window_size: [
       type: :pos_integer,
       default: 60,
+      max: 65_536,
       doc: "Frames in a window; each has its loss. Attention sees as many."
     ],
     stride: [
       type: :pos_integer,
       default: 30,
+      max: 1_000_000,
       doc: "Frames between the starts of neighbouring windows; carried, they follow each other."
     ],
     unroll: [
@@ -34,6 +37,7 @@ defmodule Sconce.Trainer.Settings do
     truncate_bptt: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
+      max: 65_536,
       doc:
         "Frames that a gradient goes back through, at most; a window is worked through in chunks of " <>
           "so many, in their memory. `nil` is the window."
@@ -47,20 +51,30 @@ defmodule Sconce.Trainer.Settings do
     checkpoint_every: [
       type: :pos_integer,
       default: 1,
+      max: 1024,
       doc: "Blocks that `:gradient_checkpoint` runs again together."
     ],
-    epochs: [type: :pos_integer, default: 10, doc: "Passes over all windows."],
+    epochs: [type: :pos_integer, default: 10, max: 1_000_000, doc: "Passes over all windows."],
     steps: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
+      max: 1_000_000_000,
       doc: "Updates of the weights, instead of `:epochs`."
     ],
     max_minutes: [
       type: {:or, [:float, nil]},
       default: nil,
+      min: 0,
+      max: 1_000_000,
       doc: "Ends the run; the schedule then follows the clock where that is ahead of the steps."
     ],
-    learning_rate: [type: :float, default: 1.0e-3, min: 0, doc: "At the end of the warm-up."],
+    learning_rate: [
+      type: :float,
+      default: 1.0e-3,
+      min: 0,
+      max: 1000,
+      doc: "At the end of the warm-up."
+    ],
     lr_schedule: [
       type: {:in, [:constant, :linear, :cosine, :cosine_restarts, :exponential]},
       default: :cosine,
@@ -69,11 +83,13 @@ defmodule Sconce.Trainer.Settings do
     warmup_steps: [
       type: :non_neg_integer,
       default: 100,
+      max: 1_000_000_000,
       doc: "Steps in which it rises; never more than half of the run."
     ],
     decay_steps: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
+      max: 1_000_000_000,
       doc:
         "Steps in which it falls; `nil` is all that are left of the run, of one that goes on those " <>
           "that were left when it began."
@@ -88,11 +104,13 @@ defmodule Sconce.Trainer.Settings do
     restart_period: [
       type: :pos_integer,
       default: 1000,
+      max: 1_000_000_000,
       doc: "Steps before the first restart of `:cosine_restarts`."
     ],
     restart_mult: [
       type: :pos_integer,
       default: 2,
+      max: 1000,
       doc: "How many times as long as the one before each further period is."
     ],
     optimizer: [type: {:in, Optimiser.names()}, default: :adamw, doc: "What moves the weights."],
@@ -100,6 +118,7 @@ defmodule Sconce.Trainer.Settings do
       type: {:or, [:float, nil]},
       default: nil,
       min: 0,
+      max: 1000,
       doc: "Of matrices, never of biases and norms; `nil` is the optimizer's own."
     ],
     beta1: [
@@ -160,6 +179,7 @@ defmodule Sconce.Trainer.Settings do
     burn_in: [
       type: :non_neg_integer,
       default: 0,
+      max: 65_535,
       doc: "Frames at the start of a window that carry no loss; carried, at the start of a game."
     ],
     loss: [type: {:or, [:plain, :keyword]}, default: [], doc: "What is made small, see below."],
@@ -181,27 +201,32 @@ defmodule Sconce.Trainer.Settings do
     validate_every: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
+      max: 1_000_000_000,
       doc: "Steps between validations; `nil` is an epoch."
     ],
     save_every: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
+      max: 1_000_000_000,
       doc: "Steps between saves of the state, beside those of validations."
     ],
     save_minutes: [
       type: {:or, [:float, nil]},
-      default: nil,
+      default: 5.0,
       min: 0,
-      doc: "Minutes between them, as well or instead."
+      max: 1_000_000,
+      doc: "Minutes between them, beside or instead of `:save_every`; `nil` is none."
     ],
     keep_last: [
       type: :non_neg_integer,
       default: 0,
+      max: 10_000,
       doc: "How many of the latest states stay under numbered names, see below."
     ],
     keep_best: [
       type: :non_neg_integer,
       default: 0,
+      max: 10_000,
       doc: "How many policies of the best validations stay under numbered names."
     ],
     validation_mode: [
@@ -212,14 +237,22 @@ defmodule Sconce.Trainer.Settings do
     validation_stride: [
       type: :pos_integer,
       default: 10,
+      max: 1_000_000,
       doc: "Of so many frames one is scored in validations; the final evaluation scores all."
     ],
     patience: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
+      max: 1_000_000,
       doc: "Validations without a better one before the run ends early."
     ],
-    min_delta: [type: :float, default: 0.0, min: 0, doc: "How much better is better, in nats."],
+    min_delta: [
+      type: :float,
+      default: 0.0,
+      min: 0,
+      max: 1_000_000,
+      doc: "How much better is better, in nats."
+    ],
     teacher: [
       type: {:or, [:path, nil]},
       default: nil,
@@ -235,17 +268,20 @@ defmodule Sconce.Trainer.Settings do
     scheduled_sampling_steps: [
       type: :non_neg_integer,
       default: 0,
+      max: 1_000_000_000,
       doc: "Steps in which that rises evenly from 0."
     ],
     scheduled_sampling_slots: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
+      max: 256,
       doc: "Of the inputs that a frame reads how many it concerns, newest first; `nil` is all."
     ],
     teacher_weight: [
       type: :float,
       default: 0.1,
       min: 0,
+      max: 1_000_000,
       doc: "How much of the divergence from it is added to the loss."
     ],
     teacher_direction: [
@@ -256,6 +292,7 @@ defmodule Sconce.Trainer.Settings do
     gradient_report: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
+      max: 1_000_000_000,
       doc:
         "Steps between looks at the gradient of each weight, see `gradients/1`; `nil` never looks."
     ],
@@ -268,7 +305,9 @@ defmodule Sconce.Trainer.Settings do
     memory_limit: [
       type: {:or, [nil, :bytes]},
       default: nil,
-      doc: "Bytes that the run may take, as in `\"8GB\"`, see below; `nil` is no limit."
+      doc:
+        "Bytes that the run may take, as in `\"8GB\"`, see below. `nil` cuts no batch: a run for which " <>
+          "less is available than it needs is refused."
     ],
     resume: [
       type: :boolean,
@@ -278,6 +317,7 @@ defmodule Sconce.Trainer.Settings do
     threads: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
+      max: 4096,
       doc: "Of the native side; `nil` is that of `Sconce.Config`, or leaves them as they are."
     ]
   ]
@@ -336,16 +376,28 @@ defmodule Sconce.Trainer.Settings do
       default: :window,
       doc: "The policy on the last window, or its memory carried through the game."
     ],
-    window_size: [type: {:or, [:pos_integer, nil]}, default: nil, doc: "`nil`: the training's."],
-    stride: [type: :pos_integer, default: 1, doc: "Of so many frames one is scored."],
+    window_size: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      max: 65_536,
+      doc: "`nil`: the training's."
+    ],
+    stride: [
+      type: :pos_integer,
+      default: 1,
+      max: 1_000_000,
+      doc: "Of so many frames one is scored."
+    ],
     frame_delay: [
       type: {:or, [:non_neg_integer, nil]},
       default: nil,
+      max: 10_000,
       doc: "`nil`: the training's, of several the shortest."
     ],
     threads: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
+      max: 4096,
       doc: "Of the native side; `nil` is that of `Sconce.Config`, or leaves them as they are."
     ],
     precision: [
@@ -359,8 +411,8 @@ defmodule Sconce.Trainer.Settings do
 
   # Those of a run may stand beside each of these, whether they matter or not.
   @tune [
-    initial: [type: :pos_integer, default: 32, doc: "Windows of the first batch."],
-    max: [type: :pos_integer, default: 4096, doc: "Windows of the largest."],
+    initial: [type: :pos_integer, default: 32, max: 65_536, doc: "Windows of the first batch."],
+    max: [type: :pos_integer, default: 4096, max: 65_536, doc: "Windows of the largest."],
     backoff: [
       type: :float,
       default: 0.8,
@@ -371,9 +423,14 @@ defmodule Sconce.Trainer.Settings do
   ]
 
   @range [
-    start_lr: [type: :float, default: 1.0e-7, doc: "The first learning rate."],
-    end_lr: [type: :float, default: 10.0, doc: "The last."],
-    num_it: [type: :pos_integer, default: 100, doc: "Steps from one to the other."]
+    start_lr: [type: :float, default: 1.0e-7, max: 1000, doc: "The first learning rate."],
+    end_lr: [type: :float, default: 10.0, max: 1000, doc: "The last."],
+    num_it: [
+      type: :pos_integer,
+      default: 100,
+      max: 1_000_000,
+      doc: "Steps from one to the other."
+    ]
   ]
 
   @measured Keyword.merge(
@@ -440,8 +497,9 @@ defmodule Sconce.Trainer.Settings do
     own = Options.validate!(own, said(@run, [:out]))
 
     with {:ok, record} <- record(own[:out]),
-         {:ok, corpus} <- corpus(own[:corpus] || record.corpus, own[:out]) do
-      {:ok, {folder(corpus), respecified(Spec.from_native(record.spec), own[:spec], spec)}}
+         {:ok, corpus} <- corpus(own[:corpus] || record.corpus, own[:out]),
+         {:ok, recorded} <- recorded(record.spec, own[:out]) do
+      {:ok, {folder(corpus), respecified(recorded, own[:spec], spec)}}
     end
     |> settings(Keyword.put_new(own, :device, :as_before), preset, said(@loss, []))
   end
@@ -472,6 +530,18 @@ defmodule Sconce.Trainer.Settings do
     end
   end
 
+  # The native side has checked each size. A Spec whose sizes do not fit each other is no caller's mistake, but
+  # a record that somebody changed.
+  defp recorded(native, out) do
+    spec = Spec.from_native(native)
+    Spec.new(Spec.to_options(spec))
+    {:ok, spec}
+  rescue
+    error in ArgumentError ->
+      details = %{what: Path.join(out, "run.json"), reason: Exception.message(error)}
+      {:error, %Error{kind: :corrupt, op: :train, details: details}}
+  end
+
   defp corpus(nil, out) do
     what = "the corpus of the run in #{out}, which does not say where it is,"
     mend = "say corpus: DIR"
@@ -497,14 +567,17 @@ defmodule Sconce.Trainer.Settings do
   end
 
   defp other?(own, options, name),
-    do: Keyword.has_key?(options, name) and options[name] != own[name]
+    do: Keyword.has_key?(options, name) and comparable(options[name]) != comparable(own[name])
+
+  # A name of a head is the same as an atom and as text.
+  defp comparable(heads), do: if(Spec.named?(heads), do: Spec.named(heads), else: heads)
 
   @doc """
   What a measurement before a run needs: `{:ok, {folder of the corpus or nil, spec}}` or an error,
   native options, and the measurement's own, of the table `name`.
   """
   def measured!(spec, opts, name) do
-    {more, opts} = Keyword.split(opts, Keyword.keys(schema(name)))
+    {more, opts} = opts |> Options.keyword!() |> Keyword.split(Keyword.keys(schema(name)))
     known!(opts)
     {preset, opts} = preset(opts)
     {parts, own} = Keyword.split(opts, Spec.options() -- [:window_size])
@@ -529,15 +602,13 @@ defmodule Sconce.Trainer.Settings do
   end
 
   @doc "The folder of a corpus that is given as itself or by its path."
-  def folder(%Corpus{dir: dir}), do: dir
+  def folder(%Corpus{dir: dir}) when is_binary(dir), do: dir
   def folder(dir) when is_binary(dir), do: dir |> Options.path!() |> Path.expand()
 
-  def folder(other) do
-    raise ArgumentError, "corpus: expected a Sconce.Corpus or a path, got: #{inspect(other)}"
-  end
+  def folder(other), do: Options.argument!("corpus", other, "a Sconce.Corpus or a path")
 
   defp known!(opts) do
-    Keyword.keyword?(opts) || raise ArgumentError, "expected options, got: #{inspect(opts)}"
+    Options.keyword!(opts)
     names = Keyword.keys(@run) ++ Spec.options()
     for {name, _value} <- opts, do: Options.known!(name, names)
   end
@@ -592,7 +663,7 @@ defmodule Sconce.Trainer.Settings do
 
   defp known(corpus, spec, options), do: source(corpus, spec, options)
 
-  defp source(corpus, %Spec{} = spec, []), do: {:ok, {folder(corpus), spec}}
+  defp source(corpus, %Spec{} = spec, []), do: {:ok, {folder(corpus), Spec.new(spec)}}
 
   defp source(_corpus, %Spec{}, [{name, _value} | _]) do
     raise ArgumentError,
@@ -613,13 +684,9 @@ defmodule Sconce.Trainer.Settings do
   defp open(%Corpus{} = corpus), do: {:ok, corpus}
   defp open(dir), do: dir |> folder() |> Corpus.open()
 
-  # Embedding and heads as the games have them. The names are those of a checked schema, of at most
-  # 64 heads with at most 32 letters.
+  # Embedding and heads as the games have them.
   defp own(%{name: "vector", size: size, heads: heads}) do
-    heads =
-      for [name, kind] <- heads,
-          [{kind, n}] = Map.to_list(kind),
-          do: {String.to_atom(name), {kind, n}}
+    heads = for [name, kind] <- heads, [{kind, n}] = Map.to_list(kind), do: {name, {kind, n}}
 
     [embedding: {:vector, size}, heads: heads]
   end

@@ -12,15 +12,16 @@ use std::io::Write;
 use std::iter;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView, View};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::digest::sha256;
+use crate::memory;
 use crate::ops::simd::non_finite;
 use crate::ops::tensor::{tensor, to_vec};
 use crate::weights::{Weight, Weights};
-use crate::{Error, Result, Spec, fs};
+use crate::{Error, Result, Spec, fs, header};
 
 /// Readers refuse files of a later version.
 pub const VERSION: u32 = 1;
@@ -100,7 +101,10 @@ impl Snapshot {
         let weight = |(name, t): (&String, &Weight)| {
             Ok((name.clone(), Numbers { dims: t.dims().to_vec(), values: to_vec(t)? }))
         };
-        let mut tensors = weights.iter().map(weight).collect::<Result<Vec<_>>>()?;
+        let numbers: usize = weights.values().map(|weight| weight.elem_count()).sum();
+        memory::room("a copy of the weights", (size_of::<f32>() * numbers) as u64)?;
+        let mut tensors =
+            memory::caught(|| weights.iter().map(weight).collect::<Result<Vec<_>>>())?;
         tensors.extend(optimiser.into_iter().map(|(name, values)| {
             (format!("{OPTIMISER}{name}"), Numbers { dims: vec![values.len()], values })
         }));
@@ -123,12 +127,24 @@ impl Snapshot {
         let mut tensors: Vec<_> = self.tensors.iter().map(|(name, t)| (name, t)).collect();
         // Tensors of one type stand in the file in the order of their names.
         tensors.sort_by_key(|(name, _)| *name);
+        let bytes: usize = self.tensors.iter().map(|(_, t)| size_of_val(t.values.as_slice())).sum();
+        memory::room("the bytes of a checkpoint", bytes as u64)?;
+        memory::caught(|| self.encoded(&tensors))
+    }
+
+    fn encoded(&self, tensors: &[(&String, &Numbers)]) -> Result<Vec<u8>> {
         let unsigned = signed(&self.manifest, "")?;
         let names = tensors.iter().map(|(name, _)| *name);
         let sha256 = digest(&unsigned, names, tensors.iter().map(|(_, numbers)| numbers.data()));
         let text = signed(&self.manifest, &sha256)?;
         let metadata = Some(HashMap::from([(KEY.to_string(), text)]));
-        safetensors::serialize(tensors, metadata).map_err(|e| Error::corrupt("checkpoint", e))
+        let numbers = tensors.iter().map(|(_, numbers)| numbers.data_len()).sum();
+        memory::granted(numbers);
+        let bytes = safetensors::serialize(tensors.iter().copied(), metadata)
+            .map_err(|e| Error::corrupt("checkpoint", e))?;
+        // What a reader would refuse does not replace a file that can be read.
+        header::of_bytes(&bytes).map_err(|e| Error::corrupt("checkpoint", e))?;
+        Ok(bytes)
     }
 
     /// Writes beside `path`, syncs and renames.
@@ -165,28 +181,48 @@ impl View for &Numbers {
     }
 }
 
-/// Reads a checkpoint; every size is checked before it is trusted, every number must be finite, and all
-/// what was written. Of files of earlier versions that is not known.
+/// Reads a checkpoint: the header first, and the numbers only if the header accounts for every byte of the
+/// file. All numbers must be finite and those that were written, which of files without a digest is not
+/// known.
 pub fn load(path: &Path) -> Result<Checkpoint> {
-    let bytes = std::fs::read(path).map_err(Error::io(path))?;
-    decode(&path.display().to_string(), &bytes)
+    decode(&path.display().to_string(), &whole(path)?)
 }
 
 /// Reads the policy of a checkpoint: the optimiser's numbers are left where they are.
 pub fn load_policy(path: &Path) -> Result<(Manifest, Weights)> {
-    let bytes = std::fs::read(path).map_err(Error::io(path))?;
-    let what = path.display().to_string();
+    let (what, bytes) = (path.display().to_string(), whole(path)?);
     let (manifest, weights, _) = decode_if(&what, &bytes, |name| !name.starts_with(OPTIMISER))?;
     Ok((manifest, weights))
 }
 
-/// What stands before the numbers, which are not read.
+/// The manifest, without reading the numbers.
 pub fn manifest(path: &Path) -> Result<Manifest> {
     let what = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(Error::io(path))?;
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| damaged(&what, e))?;
+    let (_, header, _) = opened(path)?;
     let (_, raw) = metadata(&what, &header)?;
     parse(&what, raw)
+}
+
+/// The bytes of a file whose header accounts for all of them.
+fn whole(path: &Path) -> Result<Vec<u8>> {
+    let (mut file, header, mut bytes) = opened(path)?;
+    // A file of another format, or of a later version, is refused before its numbers are read.
+    metadata(&path.display().to_string(), &header)?;
+    file.read(file.length() - bytes.len() as u64, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// A file after its header, what the header says, and the bytes read so far.
+fn opened(path: &Path) -> Result<(fs::Regular, Metadata, Vec<u8>)> {
+    let what = path.display().to_string();
+    let mut file = fs::open(path)?;
+    let mut bytes = Vec::new();
+    file.read(file.length().min(header::PREFIX as u64), &mut bytes)?;
+    let length = header::length(&bytes, file.length()).map_err(|e| damaged(&what, e))?;
+    file.read(length as u64, &mut bytes)?;
+    let json = bytes.get(header::PREFIX..).unwrap_or_default();
+    let header = header::parse(json, file.length()).map_err(|e| damaged(&what, e))?;
+    Ok((file, header, bytes))
 }
 
 pub fn decode(what: &str, bytes: &[u8]) -> Result<Checkpoint> {
@@ -197,20 +233,19 @@ pub fn decode(what: &str, bytes: &[u8]) -> Result<Checkpoint> {
 type Parts = (Manifest, Weights, Optimiser);
 
 fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Parts> {
-    let (length, header) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(what, e))?;
+    let (length, header) = header::of_bytes(bytes).map_err(|e| damaged(what, e))?;
     let (text, raw) = metadata(what, &header)?;
-    // The header's length and the eight bytes that hold it precede the numbers.
+    let body = bytes.get(header::PREFIX + length..).unwrap_or_default();
     let mut names = header.offset_keys();
     names.sort();
-    check(what, (text, &raw), &names, bytes.get(length + 8..).unwrap_or_default())?;
+    check(what, (text, &raw), &names, body)?;
     let manifest = parse(what, raw)?;
-    let file = SafeTensors::deserialize(bytes).map_err(|e| damaged(what, e))?;
     let (mut weights, mut optimiser) = (Weights::new(), Optimiser::new());
-    for (name, view) in file.tensors().into_iter().filter(|(name, _)| wanted(name)) {
-        let numbers = read(what, &name, &view)?;
+    for (name, info) in header.tensors().into_iter().filter(|(name, _)| wanted(name)) {
+        let numbers = read(what, &name, info, body)?;
         match name.strip_prefix(OPTIMISER) {
             Some(name) => drop(optimiser.insert(name.to_string(), numbers)),
-            None => drop(weights.insert(name, tensor(numbers, view.shape())?.into())),
+            None => drop(weights.insert(name, tensor(numbers, &*info.shape)?.into())),
         }
     }
     Ok((manifest, weights, optimiser))
@@ -246,21 +281,21 @@ fn parse(what: &str, raw: Value) -> Result<Manifest> {
     Ok(manifest)
 }
 
-/// In words for who has such a file; the parser's own stand behind them.
+/// The reason in plain words, with the parser's own behind them.
 fn damaged(what: &str, parser: impl Display) -> Error {
     Error::corrupt(what, format!("cut short, damaged, or no checkpoint ({parser})"))
 }
 
-fn read(what: &str, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {
-    if view.dtype() != Dtype::F32 {
-        return Err(Error::mismatch(
-            format!("{name} in {what}"),
-            "F32",
-            format!("{:?}", view.dtype()),
-        ));
+fn read(what: &str, name: &str, info: &TensorInfo, body: &[u8]) -> Result<Vec<f32>> {
+    if info.dtype != Dtype::F32 {
+        let got = format!("{:?}", info.dtype);
+        return Err(Error::mismatch(format!("{name} in {what}"), "F32", got));
     }
-    let data: Vec<f32> =
-        view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let bytes = body.get(info.data_offsets.0..info.data_offsets.1);
+    let bytes = bytes.ok_or_else(|| damaged(what, format!("{name} ends outside the file")))?;
+    let numbers = bytes.as_chunks().0;
+    let mut data: Vec<f32> = memory::with_capacity(numbers.len());
+    data.extend(numbers.iter().map(|b| f32::from_le_bytes(*b)));
     if let Some(value) = data.iter().find(|v| !v.is_finite()) {
         return Err(Error::NonFinite {
             what: format!("{name} in {what}"),
@@ -272,5 +307,7 @@ fn read(what: &str, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {
 
 /// f32, little-endian.
 pub fn bytes(numbers: &[f32]) -> Vec<u8> {
-    numbers.iter().flat_map(|v| v.to_le_bytes()).collect()
+    let mut bytes = memory::with_capacity(size_of_val(numbers));
+    bytes.extend(numbers.iter().flat_map(|v| v.to_le_bytes()));
+    bytes
 }

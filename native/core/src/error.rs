@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::device::{self, Memory, Missing};
+use crate::memory::{self, Available, Refused};
 
 /// The closed list of kinds, the same in Rust and in `Sconce.Error` (a test compares them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,8 +107,15 @@ pub enum Error {
     Deadline { what: String, deadline_ms: u64, waited_ms: f64 },
     #[error("cancelled")]
     Cancelled,
-    #[error("{what} needs {bytes} bytes")]
-    OutOfMemory { what: String, bytes: u64 },
+    /// More than there is.
+    #[error("{what} needs {bytes} bytes{}", .available.map_or(String::new(), |available|
+        format!(", and {} are available ({:?})", available.bytes, available.bound)))]
+    OutOfMemory {
+        what: String,
+        bytes: u64,
+        /// None for what is more than Sconce ever takes.
+        available: Option<Available>,
+    },
     /// More than was allowed.
     #[error("{what} needs {bytes} bytes, and may have {limit}")]
     OverLimit { what: String, bytes: u64, limit: u64 },
@@ -129,6 +137,9 @@ pub enum Error {
     Driver { what: String, cause: &'static str, reason: String },
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: std::io::Error },
+    /// None of the states of a run reached the disk: the last file that failed, and what the run ended with.
+    #[error("{}: {reason}; no state of the run was saved", .path.display())]
+    Unsaved { path: PathBuf, reason: String, report: Box<Value> },
     #[error("panic: {message}")]
     Panic { message: String },
     /// Candle's own refusal, which only a bug of ours can cause.
@@ -167,6 +178,24 @@ impl Error {
         Error::NotFound { what: what.into() }
     }
 
+    /// More bytes than there are, or than there may be.
+    pub fn out_of_memory(what: impl Into<String>, bytes: u64) -> Self {
+        let available = memory::available().filter(|available| available.bytes < bytes);
+        Error::OutOfMemory { what: what.into(), bytes, available }
+    }
+
+    /// What unwound: a buffer that was refused is `OutOfMemory`, all else `Panic`.
+    pub fn of_panic(payload: Box<dyn Any + Send>) -> Self {
+        match payload.downcast_ref::<Refused>() {
+            Some(refused) => Error::OutOfMemory {
+                what: "a buffer".into(),
+                bytes: refused.bytes,
+                available: memory::available(),
+            },
+            None => Error::Panic { message: panic_message(payload.as_ref()) },
+        }
+    }
+
     /// For `map_err` on a file operation: a missing file is `NotFound`, anything else `Io`.
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self + '_ {
         move |source| match source.kind() {
@@ -193,14 +222,17 @@ impl Error {
             Error::Unavailable { .. } | Error::NoDevice { .. } | Error::Driver { .. } => {
                 Kind::Unavailable
             }
-            Error::Io { .. } => Kind::Io,
+            Error::Io { .. } | Error::Unsaved { .. } => Kind::Io,
             Error::Panic { .. } => Kind::Panic,
         }
     }
 
-    /// Says of a full card what was to go there, and how many bytes that are.
+    /// Says what the memory was for, and how many bytes that are in all.
     pub fn asking(self, what: &str, bytes: u64) -> Self {
         match self {
+            Error::OutOfMemory { available, .. } => {
+                Error::OutOfMemory { what: what.into(), bytes, available }
+            }
             Error::CardFull { what: card, memory, .. } => {
                 Error::CardFull { what: format!("{what} on {card}"), bytes: Some(bytes), memory }
             }
@@ -243,7 +275,13 @@ impl Error {
                 json!({ "what": what, "deadline_ms": deadline_ms, "waited_ms": waited_ms })
             }
             Error::Cancelled => json!({}),
-            Error::OutOfMemory { what, bytes } => json!({ "what": what, "bytes": bytes }),
+            Error::OutOfMemory { what, bytes, available: None } => {
+                json!({ "what": what, "bytes": bytes })
+            }
+            Error::OutOfMemory { what, bytes, available: Some(available) } => json!({
+                "what": what, "bytes": bytes, "available": available.bytes,
+                "bound": available.bound, "mend": available.bound.mend(),
+            }),
             Error::OverLimit { what, bytes, limit } => {
                 json!({ "what": what, "bytes": bytes, "memory_limit": limit })
             }
@@ -261,6 +299,9 @@ impl Error {
             }),
             Error::Io { path, source } => {
                 json!({ "path": path.display().to_string(), "reason": source.to_string() })
+            }
+            Error::Unsaved { path, reason, report } => {
+                json!({ "path": path.display().to_string(), "reason": reason, "report": report })
             }
             Error::Panic { message } => json!({ "message": message }),
             Error::Tensor(error) => json!({ "what": "tensor", "reason": words(error) }),
@@ -287,6 +328,8 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> String {
         (*text).to_owned()
     } else if let Some(text) = payload.downcast_ref::<String>() {
         text.clone()
+    } else if let Some(refused) = payload.downcast_ref::<Refused>() {
+        format!("a buffer of {} bytes was refused", refused.bytes)
     } else {
         "without a message".to_owned()
     }

@@ -1,11 +1,134 @@
-//! Files that are whole or not there.
+//! The one way to open users' files, and to write files that are whole or absent.
+//!
+//! [`open`], [`read`], [`append`] and [`lock`] never wait for the other end of a named pipe, and refuse
+//! whatever is not a regular file. Memory is taken only for bytes that a file of bounded length has.
+#![allow(clippy::disallowed_methods)]
 
-use std::fs::{self, File};
-use std::io;
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Error, Result};
+
+/// A regular file that is open for reading.
+#[derive(Debug)]
+pub struct Regular {
+    path: PathBuf,
+    file: File,
+    metadata: Metadata,
+}
+
+/// Opens a file for reading. A link to a regular file is followed.
+///
+/// # Errors
+/// `Mismatch` for a folder, a named pipe, a socket or a device.
+pub fn open(path: &Path) -> Result<Regular> {
+    let (file, metadata) = open_regular(path, OpenOptions::new().read(true))?;
+    Ok(Regular { path: path.to_path_buf(), file, metadata })
+}
+
+/// All bytes of a file that has at most `limit` of them.
+pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let mut file = open(path)?;
+    let length = file.length();
+    if length > limit {
+        let reason = format!("{length} bytes, more than the {limit} that such a file may have");
+        return Err(Error::corrupt(path.display().to_string(), reason));
+    }
+    let mut bytes = Vec::new();
+    file.read(length, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Opens a file for writing at its end, and creates it where it is missing.
+pub fn append(path: &Path) -> Result<File> {
+    open_regular(path, OpenOptions::new().append(true).create(true)).map(|(file, _)| file)
+}
+
+/// Opens a file that is there, to write over parts of it.
+pub fn open_to_write(path: &Path) -> Result<File> {
+    open_regular(path, OpenOptions::new().write(true)).map(|(file, _)| file)
+}
+
+impl Regular {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// What the file was when it was opened.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Bytes of the file when it was opened.
+    pub fn length(&self) -> u64 {
+        self.metadata.len()
+    }
+
+    /// Adds the next `bytes` of the file to `buffer`. The caller has compared them with its length.
+    ///
+    /// # Errors
+    /// `Corrupt` where the file ends before, `OutOfMemory` where there is no room for them.
+    pub fn read(&mut self, bytes: u64, buffer: &mut Vec<u8>) -> Result<()> {
+        let what = || self.path.display().to_string();
+        let room = usize::try_from(bytes).ok().and_then(|n| buffer.try_reserve_exact(n).ok());
+        room.ok_or_else(|| Error::out_of_memory(what(), bytes))?;
+        let read = (&self.file).take(bytes).read_to_end(buffer).map_err(Error::io(&self.path))?;
+        match read as u64 == bytes {
+            true => Ok(()),
+            false => {
+                let reason = format!("ended after {read} of {bytes} bytes while it was read");
+                Err(Error::corrupt(what(), reason))
+            }
+        }
+    }
+}
+
+/// Opens without waiting, then looks at what was opened: what the path names may change in between.
+fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<(File, Metadata)> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // On a regular file the flag has no effect. A terminal does not become the process's own.
+        options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    }
+    let file = match options.open(path) {
+        Ok(file) => file,
+        // A socket, or a pipe that nothing reads, refuses in words that name no cause.
+        Err(error) => match fs::metadata(path) {
+            Ok(found) if !found.is_file() => return Err(not_regular(path, found.file_type())),
+            _ => return Err(Error::io(path)(error)),
+        },
+    };
+    let metadata = file.metadata().map_err(Error::io(path))?;
+    match metadata.is_file() {
+        true => Ok((file, metadata)),
+        false => Err(not_regular(path, metadata.file_type())),
+    }
+}
+
+fn not_regular(path: &Path, kind: FileType) -> Error {
+    Error::mismatch(path.display().to_string(), "a regular file", kind_name(kind))
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        match kind {
+            _ if kind.is_fifo() => return "a named pipe",
+            _ if kind.is_socket() => return "a socket",
+            _ if kind.is_char_device() || kind.is_block_device() => return "a device",
+            _ => {}
+        }
+    }
+    if kind.is_dir() { "a folder" } else { "something else" }
+}
 
 /// Ending of files under way. One that is left over belongs to a writer that died.
 pub const PARTIAL: &str = "partial";
@@ -26,31 +149,48 @@ pub fn write_atomic(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>
     sync_folder(path)
 }
 
-/// Gives a whole file a second name, in place of what may have it: a link, or where there are none a
-/// copy. Nobody may change the file but by writing it anew, as [`write_atomic`] does.
+/// Writes bytes as [`write_atomic`] does, to the file that a link leads to.
+///
+/// # Errors
+/// `Mismatch` where something else than a regular file has the name: a rename would take a device's place.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    if target.exists() && !target.is_file() {
+        let expected = "a regular file or a new name";
+        return Err(Error::mismatch(path.display().to_string(), expected, "something else"));
+    }
+    write_atomic(&target, |file| file.write_all(bytes))
+}
+
+/// Gives a whole file a second name, in place of what may have it: a link, or a copy where the file
+/// system has no links. The file may then be replaced, as [`write_atomic`] does, and not changed.
 pub fn link_atomic(from: &Path, to: &Path) -> Result<()> {
     let (file, partial) = create_partial(to).map_err(Error::io(to))?;
     drop(file);
     let linked = fs::remove_file(&partial).and_then(|()| fs::hard_link(from, &partial));
     let there = linked.or_else(|_| copy(from, &partial));
-    let renamed = there.and_then(|()| fs::rename(&partial, to));
-    // Two names of one file are not renamed into each other: then, too, it is left over.
+    let renamed = there.and_then(|()| fs::rename(&partial, to).map_err(Error::io(to)));
+    // Renaming a file to another name of the same file leaves both: the partial one is removed then, too.
     let _ = fs::remove_file(&partial);
-    renamed.map_err(Error::io(to))?;
+    renamed?;
     sync_folder(to)
 }
 
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    fs::copy(from, to)?;
-    File::open(to)?.sync_all()
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let from = open(from)?;
+    let copied = File::create(to).and_then(|mut to| {
+        io::copy(&mut from.file().take(from.length()), &mut to)?;
+        to.sync_all()
+    });
+    copied.map_err(Error::io(to))
 }
 
 /// Takes the lock of a folder, which lasts until the returned file is dropped; a process that dies
-/// gives it back. Somebody else's lock is [`Error::Busy`].
+/// gives it back. A lock that is held elsewhere is [`Error::Busy`].
 pub fn lock(folder: &Path, name: &str) -> Result<File> {
     let path = folder.join(name);
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(Error::io(&path))?;
+    let options = &mut OpenOptions::new();
+    let (file, _) = open_regular(&path, options.create(true).truncate(false).write(true))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => {
@@ -106,8 +246,6 @@ fn sync_folder(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
     use crate::Kind;
 
@@ -125,6 +263,86 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).map_err(Error::io(&path))?.count(), 1);
         write_atomic(&path, |f| f.write_all(b"new"))?;
         assert_eq!(fs::read(&path).map_err(Error::io(&path))?, b"new");
+        Ok(())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_regular_files_are_opened_and_nothing_waits() -> Result<()> {
+        use std::os::unix::ffi::OsStrExt;
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
+        let at = |name: &str| folder.path().join(name);
+        let text = std::ffi::CString::new(at("pipe").as_os_str().as_bytes()).unwrap();
+        // SAFETY: the path is a string that ends in a zero and lives through the call.
+        assert_eq!(unsafe { libc::mkfifo(text.as_ptr(), 0o600) }, 0);
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        symlink("/dev/zero", at("zero")).unwrap();
+        fs::write(at("file"), b"text").unwrap();
+        symlink("file", at("link")).unwrap();
+        symlink("nothing", at("dangling")).unwrap();
+        let odd = [
+            ("pipe", "a named pipe"),
+            ("socket", "a socket"),
+            ("folder", "a folder"),
+            ("zero", "a device"),
+        ];
+        for (name, kind) in odd {
+            let said = |error: Option<Error>| match error {
+                Some(Error::Mismatch { what, got, .. }) => (what, got),
+                other => panic!("{name}: {other:?}"),
+            };
+            let expected = (at(name).display().to_string(), kind.to_string());
+            assert_eq!(said(open(&at(name)).err()), expected);
+            assert_eq!(said(read(&at(name), 9).err()), expected);
+            assert_eq!(said(append(&at(name)).err()), expected);
+            assert_eq!(said(lock(folder.path(), name).err()), expected);
+        }
+        assert_eq!(read(&at("link"), 4)?, b"text");
+        assert_eq!(read(&at("dangling"), 4).map_err(|e| e.kind()), Err(Kind::NotFound));
+        // What is in the way of a file that is written anew is replaced.
+        write_atomic(&at("pipe"), |file| file.write_all(b"new"))?;
+        assert_eq!(read(&at("pipe"), 4)?, b"new");
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_beyond_its_bound_is_refused_by_its_length_alone() -> Result<()> {
+        let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
+        let path = folder.path().join("sparse");
+        File::create(&path).and_then(|f| f.set_len(9 << 30)).map_err(Error::io(&path))?;
+        match read(&path, 1 << 20) {
+            Err(Error::Corrupt { reason, .. }) => assert!(reason.contains("9663676416 bytes")),
+            other => panic!("{other:?}"),
+        }
+        let mut file = open(&path)?;
+        let mut bytes = vec![];
+        file.read(8, &mut bytes)?;
+        assert_eq!((bytes, file.length()), (vec![0; 8], 9 << 30));
+        let cut = fs::File::options().write(true).open(&path).and_then(|f| f.set_len(10));
+        cut.map_err(Error::io(&path))?;
+        assert_eq!(file.read(8, &mut vec![]).map_err(|e| e.kind()), Err(Kind::Corrupt));
+        Ok(())
+    }
+
+    #[test]
+    fn bytes_go_to_a_regular_file_alone_also_through_a_link() -> Result<()> {
+        let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
+        let (file, link) = (folder.path().join("a"), folder.path().join("link"));
+        write_file(&file, b"old")?;
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(&file, &link).map_err(Error::io(&link))?;
+            write_file(&link, b"new")?;
+            assert_eq!(fs::read(&file).map_err(Error::io(&file))?, b"new");
+            assert!(link.is_symlink());
+            let device = write_file(Path::new("/dev/null"), b"");
+            assert_eq!(device.map_err(|e| e.kind()), Err(Kind::Mismatch));
+        }
+        assert_eq!(write_file(folder.path(), b"").map_err(|e| e.kind()), Err(Kind::Mismatch));
+        let nowhere = write_file(&folder.path().join("none/a"), b"");
+        assert_eq!(nowhere.map_err(|e| e.kind()), Err(Kind::NotFound));
         Ok(())
     }
 

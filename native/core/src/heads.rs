@@ -7,6 +7,7 @@ use candle_core::DType;
 use candle_core::{Device, Tensor};
 
 use crate::layer::Linear;
+use crate::memory;
 #[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::tensor;
@@ -517,7 +518,7 @@ fn flat(head: &spec::Head, choice: &[u16], x: &Tensor) -> Result<Tensor> {
     let data = match head.kind {
         HeadKind::Bernoulli(_) => choice.iter().map(|&b| f32::from(b)).collect(),
         HeadKind::Categorical(n) => {
-            let mut data = vec![0.0; choice.len() * n];
+            let mut data = memory::zeros(choice.len() * n);
             for (row, &class) in data.chunks_exact_mut(n).zip(choice) {
                 row[usize::from(class)] = 1.0;
             }

@@ -8,6 +8,7 @@ pub mod digest;
 pub mod embedding;
 pub mod error;
 pub mod fs;
+pub mod header;
 pub mod heads;
 pub mod layer;
 pub mod memory;

@@ -1,4 +1,4 @@
-//! What a thread takes of memory, counted where it is taken.
+//! What a thread takes of memory, counted where it is taken; what the process can still take; and refusal.
 //!
 //! A tensor belongs to whoever runs the op that makes it: ops take their results and what a backward
 //! pass reads on the thread that calls them, and only the scratch of a shard elsewhere. What one thread
@@ -6,10 +6,19 @@
 //! window that walk side by side, of a policy that does not learn, take theirs where they run: that is less
 //! than a window's numbers.)
 
+mod available;
+mod room;
+
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::hint::black_box;
 
+pub use self::available::{Available, Bound, available};
+pub(crate) use self::room::Refused;
+pub use self::room::{
+    WORTH, caught, copied, fits, granted, lack, repeated, reserve, resize, room, set_release,
+    with_capacity, zeros,
+};
 use crate::{Error, Result};
 
 /// An allocator that counts for each thread what it takes and gives back.

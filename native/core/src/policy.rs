@@ -12,6 +12,7 @@ use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
 use crate::device::{self, Held, Owner};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
+use crate::memory;
 use crate::ops::simd::non_finite;
 use crate::sampling::Draw;
 use crate::weights::{Builder, Init, Source, Weight, Weights};
@@ -20,6 +21,7 @@ use crate::{Error, Kind, Result, Spec};
 mod placed;
 #[cfg(feature = "cuda")]
 mod recorded;
+mod room;
 mod steps;
 
 pub use placed::Placed;
@@ -73,6 +75,29 @@ pub fn part<T: Copy>(
     windows.flat_map(|row| &row[range.start * width..range.end * width]).copied().collect()
 }
 
+/// What reads the weights of a policy.
+struct Parts {
+    tables: Vec<(String, Weight)>,
+    backbone: Box<dyn Backbone>,
+    heads: Heads,
+}
+
+impl Parts {
+    fn new(spec: &Spec, b: &Builder) -> Result<Self> {
+        let mut tables = vec![];
+        for table in spec.embedding.tables() {
+            let under = b.under(format!("{}_embedding", table.name));
+            // Small: an id that training never showed should not shout.
+            let weight = under.get("weight", &[table.rows, table.width], Init::Normal(0.1))?;
+            tables.push((table.name.to_string(), weight));
+        }
+        let width = spec.embedding.width();
+        let backbone = backbone::new(&spec.backbone, width, &b.under("backbone"))?;
+        let heads = Heads::new(&spec.heads, spec.backbone.output_size(width), &b.under("heads"))?;
+        Ok(Parts { tables, backbone, heads })
+    }
+}
+
 pub struct Policy {
     _held: Held,
     spec: Spec,
@@ -86,6 +111,7 @@ pub struct Policy {
     heads: Heads,
     notes: Value,
     turn: Mutex<()>,
+    room: room::Room,
     #[cfg(feature = "cuda")]
     recorded: recorded::Steps,
 }
@@ -181,17 +207,23 @@ impl Policy {
 
     fn build(spec: &Spec, source: Source, trainable: bool, notes: Value) -> Result<Self> {
         spec.validate()?;
+        let numbers = match &source {
+            Source::Seed(_) => {
+                let sizes = Builder::new(Source::Sizes, false);
+                Parts::new(spec, &sizes)?;
+                sizes.total()
+            }
+            Source::Stored(weights) if trainable => weights.values().map(|w| w.elem_count()).sum(),
+            // These have their memory.
+            Source::Sizes | Source::Stored(_) => 0,
+        };
+        memory::room("the weights of a policy", (size_of::<f32>() * numbers) as u64)?;
+        memory::caught(|| Self::built(spec, source, trainable, notes))
+    }
+
+    fn built(spec: &Spec, source: Source, trainable: bool, notes: Value) -> Result<Self> {
         let b = Builder::new(source, trainable);
-        let mut tables = vec![];
-        for table in spec.embedding.tables() {
-            let under = b.under(format!("{}_embedding", table.name));
-            // Small: an id that training never showed should not shout.
-            let weight = under.get("weight", &[table.rows, table.width], Init::Normal(0.1))?;
-            tables.push((table.name.to_string(), weight));
-        }
-        let width = spec.embedding.width();
-        let backbone = backbone::new(&spec.backbone, width, &b.under("backbone"))?;
-        let heads = Heads::new(&spec.heads, spec.backbone.output_size(width), &b.under("heads"))?;
+        let Parts { tables, backbone, heads } = Parts::new(spec, &b)?;
         let weights = b.finish()?;
         let place = weights.values().next().ok_or_else(|| Error::not_found("a weight"))?;
         Ok(Policy {
@@ -206,6 +238,7 @@ impl Policy {
             spec: spec.clone(),
             notes,
             turn: Mutex::new(()),
+            room: room::Room::default(),
             #[cfg(feature = "cuda")]
             recorded: recorded::Steps::default(),
         })
@@ -261,6 +294,11 @@ impl Policy {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
+        self.check_room(frames, context)?;
+        memory::caught(|| self.passed(frames, state, context))
+    }
+
+    fn passed(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let x = self.embed(frames)?;
         context.tap("embedding", &x);
         self.backbone.forward(&x, state, context)
@@ -276,7 +314,7 @@ impl Policy {
 
     /// What the heads read of the last frame of each window, `[b, h]`, and the state after it.
     fn last(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let (trunk, state) = self.trunk(frames, state, &context.clone().of_last())?;
+        let (trunk, state) = self.passed(frames, state, &context.clone().of_last())?;
         let last = trunk.narrow(1, trunk.dim(1)? - 1, 1)?.squeeze(1)?;
         Ok((self.seen(last, context)?, state))
     }
@@ -291,7 +329,19 @@ impl Policy {
         context: &Context,
     ) -> Result<(Tensor, State)> {
         let _turn = self.turn();
-        let (trunk, state) = self.trunk(frames, state, context)?;
+        self.check_room(frames, context)?;
+        memory::caught(|| self.pass(frames, labels, state, context))
+    }
+
+    /// [`forward`](Self::forward), of a pass for which there is room.
+    fn pass(
+        &self,
+        frames: &Frames,
+        labels: Option<&[u16]>,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        let (trunk, state) = self.passed(frames, state, context)?;
         let trunk = self.seen(trunk, context)?;
         Ok((self.heads.forward(&trunk, labels, &frames.previous)?, state))
     }
@@ -305,8 +355,11 @@ impl Policy {
         context: &Context,
     ) -> Result<(Tensor, State)> {
         let _turn = self.turn();
-        let (last, state) = self.last(frames, state, context)?;
-        Ok((self.heads.forward(&last, labels, &self.last_previous(frames))?, state))
+        self.check_room(frames, context)?;
+        memory::caught(|| {
+            let (last, state) = self.last(frames, state, context)?;
+            Ok((self.heads.forward(&last, labels, &self.last_previous(frames))?, state))
+        })
     }
 
     /// One whole decision for the last frame of each window: embed, remember, choose.
@@ -326,7 +379,8 @@ impl Policy {
             return Err(Error::mismatch("generators", frames.batch, draw.rngs.len()));
         }
         let _turn = self.turn();
-        let (last, state) = self.last(frames, state, context)?;
+        self.check_room(frames, context)?;
+        let (last, state) = memory::caught(|| self.last(frames, state, context))?;
         let decision = self.heads.act(&last, &self.last_previous(frames), draw)?;
         check_logits(&decision.logits)?;
         if !context.is_forgetful() {

@@ -6,13 +6,21 @@
 
 //! The thread that has the work takes part in it, and waits for nobody but those who have taken a shard:
 //! where all threads are busy with something else, it does all of it.
+//!
+//! Every thread has a [`Class`], and each class has its own workers. Background threads give way to all others
+//! ([`Priority`]), so a foreground thread must never wait for one: neither for a shard nor for a lock. A thread that
+//! gave way cannot take its priority back without a privilege: it serves no caller afterwards, and it starts no
+//! thread that does.
 
+mod affinity;
+mod priority;
 mod workers;
 
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
+pub use priority::Priority;
 use workers::Workers;
 
 use crate::{Error, Result};
@@ -20,18 +28,89 @@ use crate::{Error, Result};
 /// More threads than this are a slip of the keyboard.
 pub const MAX_THREADS: usize = 4096;
 
-/// Nobody computes or waits while holding this lock: who works has a share of them.
-static WORKERS: RwLock<Option<Arc<Workers>>> = RwLock::new(None);
+/// Whose work a thread does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Class {
+    /// A caller waits for it, as for a decision or a forward pass.
+    #[default]
+    Foreground,
+    /// Training, evaluation, import, and the threads that read for them.
+    Background,
+}
+
+/// The workers of a class. No thread computes or waits while it holds this lock: work has a share of the workers.
+type Shared = RwLock<Option<Arc<Workers>>>;
+
+static FOREGROUND: Shared = RwLock::new(None);
+static BACKGROUND: Shared = RwLock::new(None);
 
 thread_local! {
     /// Whether work stays on this thread.
     static SERIAL: Cell<bool> = const { Cell::new(false) };
+    static CLASS: Cell<Class> = const { Cell::new(Class::Foreground) };
 }
 
-/// Logical processors this process may use.
+impl Class {
+    /// That of the present thread. A new thread is in the foreground.
+    pub fn current() -> Self {
+        CLASS.get()
+    }
+
+    /// Puts the present thread into this class until it ends; the first thing that a thread does. A background thread
+    /// gives way from here on, and either may run on all processors of the process.
+    pub fn enter(self) {
+        self.enter_at_full_priority();
+        if self == Class::Background {
+            priority::give_way();
+        }
+    }
+
+    /// Puts the present thread into this class, at the priority that it has. For a background thread that drives a
+    /// card: callers wait for the locks that it takes there.
+    pub fn enter_at_full_priority(self) {
+        affinity::release();
+        CLASS.set(self);
+    }
+
+    /// `work` for another thread, which then is of the class of the present one.
+    pub fn inherit<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+        let class = Class::current();
+        move || {
+            class.enter_at_full_priority();
+            work()
+        }
+    }
+
+    fn shared(self) -> &'static Shared {
+        match self {
+            Class::Foreground => &FOREGROUND,
+            Class::Background => &BACKGROUND,
+        }
+    }
+}
+
+/// How background threads that start from now on give way.
+pub fn set_background(priority: Priority) {
+    priority::set(priority);
+}
+
+/// Whether this system lets background threads give way as they are to.
+pub fn gives_way() -> bool {
+    priority::is_given()
+}
+
+/// Logical processors this process may use, also where the calling thread is bound to one of them.
 pub fn available() -> usize {
     static N: OnceLock<usize> = OnceLock::new();
-    *N.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+    let count = || std::thread::available_parallelism().map_or(1, usize::from);
+    let unbound = move || {
+        affinity::release();
+        count()
+    };
+    *N.get_or_init(|| {
+        let counted = std::thread::Builder::new().name("sconce-count".into()).spawn(unbound);
+        counted.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(count)
+    })
 }
 
 /// Keeps the pools on which candle runs some of its loops to one thread: shards of ours run beside
@@ -54,18 +133,20 @@ pub fn keep_libraries_single_threaded() {
     candle_core::utils::barrier_pool();
 }
 
-/// Sets the number of threads, the caller's among them; the default is [`available`]. Work that is under
-/// way ends on the threads it began on.
+/// Sets the number of threads of the caller's class, the caller among them; the default is [`available`]. Work that
+/// is under way ends on the threads it began on.
 pub fn set_threads(threads: usize) -> Result<()> {
-    let workers = Arc::new(build(threads)?);
-    let before = WORKERS.write().unwrap_or_else(|e| e.into_inner()).replace(workers);
+    let class = Class::current();
+    let workers = Arc::new(build(threads, class)?);
+    let before = class.shared().write().unwrap_or_else(|e| e.into_inner()).replace(workers);
     // Its threads are told to end here, after the lock, or by the last work that has a share.
     drop(before);
     Ok(())
 }
 
+/// Threads of the caller's class.
 pub fn threads() -> usize {
-    let workers = WORKERS.read().unwrap_or_else(|e| e.into_inner());
+    let workers = Class::current().shared().read().unwrap_or_else(|e| e.into_inner());
     workers.as_ref().map_or_else(available, |workers| workers.threads() + 1)
 }
 
@@ -74,22 +155,24 @@ pub fn is_shared() -> bool {
     !SERIAL.get() && threads() > 1
 }
 
-/// A share of the workers. The first call makes them; there are none where no threads are to be had.
+/// A share of the workers of the caller's class. The first call makes them; there are none where no threads are to
+/// be had.
 fn share() -> Arc<Workers> {
-    if let Some(workers) = &*WORKERS.read().unwrap_or_else(|e| e.into_inner()) {
+    let class = Class::current();
+    if let Some(workers) = &*class.shared().read().unwrap_or_else(|e| e.into_inner()) {
         return workers.clone();
     }
-    let mut workers = WORKERS.write().unwrap_or_else(|e| e.into_inner());
-    workers.get_or_insert_with(|| Arc::new(build(available()).unwrap_or_default())).clone()
+    let mut workers = class.shared().write().unwrap_or_else(|e| e.into_inner());
+    workers.get_or_insert_with(|| Arc::new(build(available(), class).unwrap_or_default())).clone()
 }
 
-fn build(threads: usize) -> Result<Workers> {
+fn build(threads: usize, class: Class) -> Result<Workers> {
     if threads > MAX_THREADS {
         return Err(Error::out_of_range("threads", threads as f64, 1.0, MAX_THREADS as f64));
     }
     // As many as there are stand for 0.
     let threads = if threads == 0 { available() } else { threads };
-    Workers::new(threads - 1)
+    Workers::new(threads - 1, class)
         .map_err(|e| Error::Unavailable { what: "threads".into(), reason: e.to_string() })
 }
 
@@ -226,7 +309,7 @@ mod tests {
     }
     #[test]
     fn shards_within_shards_end_while_the_number_of_threads_changes() {
-        let (sender, ended) = std::sync::mpsc::channel();
+        let (sender, ended) = std::sync::mpsc::sync_channel(1);
         std::thread::spawn(move || {
             let visits = AtomicUsize::new(0);
             std::thread::scope(|scope| {
@@ -257,6 +340,85 @@ mod tests {
         assert_eq!(serial(|| serial(|| elsewhere(64)) + elsewhere(64)), 0);
         assert!(std::panic::catch_unwind(|| serial(|| panic!("inside"))).is_err());
         assert!(!SERIAL.get());
+    }
+
+    /// What `work` gives on a thread of a class.
+    fn of_class<T: Send>(class: Class, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                class.enter();
+                work()
+            });
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn the_number_of_background_threads_is_not_that_of_callers() {
+        let callers = threads();
+        of_class(Class::Background, || {
+            let before = threads();
+            set_threads(7).unwrap();
+            assert_eq!(threads(), 7);
+            set_threads(before).unwrap();
+        });
+        assert!(threads() < 7, "{callers} before");
+    }
+
+    #[test]
+    fn a_caller_has_workers_while_all_background_threads_are_busy() {
+        let (held, release) = (std::sync::Barrier::new(3), std::sync::Barrier::new(3));
+        of_class(Class::Background, || {
+            set_threads(2).unwrap();
+            std::thread::scope(|scope| {
+                let busy = || {
+                    for_each(2, |_| {
+                        held.wait();
+                        release.wait();
+                    });
+                };
+                scope.spawn(Class::inherit(busy));
+                held.wait();
+                of_class(Class::Foreground, || {
+                    let workers = Workers::new(1, Class::Foreground).unwrap();
+                    let both = std::sync::Barrier::new(2);
+                    // Two shards that wait for each other: the owner alone would never end.
+                    serial(|| workers.run(2, &|_| _ = both.wait()));
+                });
+                release.wait();
+            });
+        });
+    }
+
+    #[test]
+    fn a_thread_has_the_class_of_the_one_that_started_it_where_it_inherits() {
+        let inherited = of_class(Class::Background, || {
+            let work = Class::inherit(Class::current);
+            std::thread::spawn(work).join().unwrap()
+        });
+        assert_eq!(inherited, Class::Background);
+        assert_eq!(Class::current(), Class::Foreground);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn workers_of_callers_never_give_way_though_background_threads_set_their_number_first() {
+        let nice = |shards| {
+            let seen = Mutex::new(vec![]);
+            let both = std::sync::Barrier::new(2);
+            for_each(shards, |_| {
+                both.wait();
+                seen.lock().unwrap().push(priority::nice());
+            });
+            seen.into_inner().unwrap()
+        };
+        let background = of_class(Class::Background, || {
+            set_threads(2).unwrap();
+            nice(2)
+        });
+        assert_eq!(background, [19; 2]);
+        let here = priority::nice();
+        assert_eq!(of_class(Class::Foreground, || nice(2)), [here; 2]);
     }
 
     #[test]

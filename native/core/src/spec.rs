@@ -309,6 +309,7 @@ impl Backbone {
                 for (name, n) in config.sizes() {
                     size(&format!("backbone.{name}"), n, 1)?;
                 }
+                self.check_state()?;
                 [trunk.dropout, trunk.input_dropout]
             }
             (Backbone::Mlp(c), None) => {
@@ -326,6 +327,52 @@ impl Backbone {
         }
         Ok(())
     }
+}
+
+impl Backbone {
+    /// Small weights may go with a state that no machine holds: a window of many frames, or a matrix of
+    /// two widths.
+    fn check_state(&self) -> Result<()> {
+        let layers = self.layered().map_or(0, |config| config.trunk().num_layers);
+        let numbers = product([self.layer_state(), layers]);
+        if numbers <= MAX_STATE {
+            return Ok(());
+        }
+        let bytes = (numbers as u64).saturating_mul(size_of::<f32>() as u64);
+        Err(Error::OverLimit {
+            what: format!("the state of a {} for one game", self.name()),
+            bytes,
+            limit: (MAX_STATE * size_of::<f32>()) as u64,
+        })
+    }
+
+    /// Numbers of the largest part of the state of a layer, beside parts that are no larger than its
+    /// weights.
+    fn layer_state(&self) -> usize {
+        match self {
+            Backbone::SlidingWindow(c)
+            | Backbone::LstmHybrid(c)
+            | Backbone::DecisionTransformer(c) => {
+                product([2, c.window_size, c.num_heads, c.head_dim])
+            }
+            Backbone::Jamba(c) | Backbone::Zamba(c) => {
+                product([2, c.window_size, c.num_heads, c.head_dim])
+            }
+            Backbone::Griffin(c) => product([2, c.window_size, c.hidden_size]),
+            Backbone::Mamba2(c) => product([c.expand_factor, c.hidden_size, c.state_size]),
+            Backbone::Gla(c) => product([c.expand_factor, c.hidden_size, c.head_dim]),
+            Backbone::Xlstm(c) => {
+                let inner = product([c.expand_factor, c.hidden_size]);
+                product([inner, inner / c.num_heads.max(1)])
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// The product, or the largest number where it is larger.
+fn product<const N: usize>(factors: [usize; N]) -> usize {
+    factors.into_iter().fold(1, usize::saturating_mul)
 }
 
 /// The named parts of an action and how they are tied together.
@@ -444,11 +491,16 @@ impl Heads {
     }
 }
 
-/// More of anything than this is a corrupt file, not a model.
-const MAX_SIZE: usize = 1 << 16;
-const MAX_PARTS: usize = 64;
-/// A graph is walked and dropped recursively: its depth must fit a stack.
-const MAX_LAYERS: usize = 256;
+/// Each width, each number of heads, states, taps or frames: of a product of four no 64 bits overflow.
+pub const MAX_SIZE: usize = 1 << 16;
+/// Heads of an action.
+pub const MAX_PARTS: usize = 64;
+/// Layers of a backbone. A graph is walked and dropped recursively: its depth must fit a stack.
+pub const MAX_LAYERS: usize = 256;
+/// Numbers that a backbone remembers of one game: 1 GiB.
+pub const MAX_STATE: usize = 1 << 28;
+/// Letters of a head's name.
+const MAX_HEAD_NAME: usize = 32;
 
 fn within(field: &str, n: usize, min: usize, max: usize) -> Result<()> {
     if n < min || n > max {
@@ -488,15 +540,23 @@ impl Spec {
     }
 }
 
+/// Names of heads reach terminals, files and Elixir: they are short and plain, wherever they come from.
+fn check_head_name(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if name.is_empty() || name.len() > MAX_HEAD_NAME || !name.chars().all(plain) {
+        let expected = format!("[a-z0-9_], at most {MAX_HEAD_NAME}");
+        return Err(Error::mismatch("name of a head", expected, name));
+    }
+    Ok(())
+}
+
 impl Heads {
-    fn validate(&self, embedding: &Embedding) -> Result<()> {
+    /// Checks every number before memory is taken for it.
+    pub fn validate(&self, embedding: &Embedding) -> Result<()> {
         within("heads (number)", self.parts.len(), 1, MAX_PARTS)?;
         for (i, head) in self.parts.iter().enumerate() {
             let name = &head.name;
-            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-            if name.is_empty() || name.len() > 32 || !name.chars().all(plain) {
-                return Err(Error::mismatch("name of a head", "[a-z0-9_], at most 32", name));
-            }
+            check_head_name(name)?;
             if self.parts[..i].iter().any(|h| h.name == *name) {
                 return Err(Error::mismatch("heads", "distinct names", format!("{name} twice")));
             }
@@ -579,6 +639,44 @@ mod tests {
             said(&heads).as_deref(),
             Some("heads.buttons.hidden_size: 0 is outside 1..65536")
         );
+    }
+
+    #[test]
+    fn every_size_is_bounded_and_no_product_of_sizes_overflows() {
+        let wide = |hidden_size| {
+            Backbone::Gru(RecurrentConfig {
+                hidden_size,
+                num_layers: 1,
+                layer_norm: false,
+                input_norm: false,
+                dropout: 0.0,
+                input_dropout: 0.0,
+            })
+        };
+        for n in [1_000_000_000_000, usize::MAX] {
+            let said = refused(wide(n), 2).unwrap();
+            assert_eq!(said, format!("backbone.hidden_size: {} is outside 1..65536", n as f64));
+            let said = refused(mlp(1), n).unwrap();
+            assert!(said.starts_with("heads.move.size"), "{said}");
+        }
+        let config = AttentionConfig {
+            hidden_size: 1,
+            num_layers: 256,
+            num_heads: MAX_SIZE,
+            head_dim: MAX_SIZE,
+            window_size: MAX_SIZE,
+            qk_layernorm: false,
+            input_norm: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        };
+        let attention = |config: &AttentionConfig| Backbone::SlidingWindow(config.clone());
+        let said = refused(attention(&config), 2).unwrap();
+        assert!(said.starts_with("the state of a sliding_window for one game needs"), "{said}");
+        // The largest of the catalogue's orders, far within.
+        let large = AttentionConfig { num_layers: 4, num_heads: 16, head_dim: 64, ..config };
+        let large = AttentionConfig { hidden_size: 1024, window_size: 4096, ..large };
+        assert_eq!(refused(attention(&large), 2), None);
     }
 
     #[test]

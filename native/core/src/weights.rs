@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 
+use crate::memory;
 use crate::ops::matmul::{MANY, Operand, Packed, View};
 use crate::ops::{composed, tensor};
 use crate::rng::Rng;
@@ -144,7 +145,7 @@ impl Weight {
         }
         let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
         let Gradient { values, filled, .. } = &mut *gradient;
-        values.resize(self.tensor.elem_count(), 0.0);
+        memory::resize(values, self.tensor.elem_count());
         add(values, *filled);
         *filled = true;
     }
@@ -199,7 +200,7 @@ impl Weight {
             });
         }
         let gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
-        let values = if gradient.filled { gradient.values.clone() } else { vec![0.0; n] };
+        let values = if gradient.filled { gradient.values.clone() } else { memory::zeros(n) };
         Ok(tensor::tensor(values, n)?)
     }
 
@@ -253,15 +254,16 @@ impl Init {
 
     fn draw(self, seed: u64, name: &str, count: usize) -> Vec<f32> {
         let rng = Rng::new(seed, &format!("init.{name}"), 0);
-        (0..count as u64)
-            .map(|i| match self {
-                Init::Constant(v) => v,
-                Init::Uniform(bound) => (2.0 * rng.uniform(i) - 1.0) * bound,
-                Init::Normal(deviation) => rng.normal(i) * deviation,
-                Init::With(draw) => draw(&rng, i),
-                Init::LogOfColumn(columns) => ((i % columns.max(1) as u64 + 1) as f32).ln(),
-            })
-            .collect()
+        let number = |i| match self {
+            Init::Constant(v) => v,
+            Init::Uniform(bound) => (2.0 * rng.uniform(i) - 1.0) * bound,
+            Init::Normal(deviation) => rng.normal(i) * deviation,
+            Init::With(draw) => draw(&rng, i),
+            Init::LogOfColumn(columns) => ((i % columns.max(1) as u64 + 1) as f32).ln(),
+        };
+        let mut numbers = memory::with_capacity(count);
+        numbers.extend((0..count as u64).map(number));
+        numbers
     }
 }
 
@@ -269,6 +271,8 @@ impl Init {
 pub enum Source {
     Seed(u64),
     Stored(Weights),
+    /// Weights of the right shapes that take no memory: what reads them is built to count them.
+    Sizes,
 }
 
 /// Hands out weights under a growing path and remembers them.
@@ -317,7 +321,11 @@ impl Builder {
                 }
                 found.tensor.clone()
             }
+            Source::Sizes => tensor::tensor(vec![0.0], ())?.broadcast_as(shape)?,
         };
+        if self.trainable || weight.is_variable() {
+            memory::granted(size_of::<f32>() * weight.elem_count());
+        }
         let weight = Weight::from(match self.trainable {
             true => Var::from_tensor(&weight)?.into_inner(),
             // A copy of one that is trained: what was packed of it would not follow its changes.
@@ -333,13 +341,18 @@ impl Builder {
         self.taken.borrow().values().cloned().collect()
     }
 
+    /// Numbers of all weights so far.
+    pub(crate) fn total(&self) -> usize {
+        self.total.get()
+    }
+
     /// Counts a weight, or what else a policy keeps, before memory is taken for it.
     pub(crate) fn reserve(&self, name: &str, shape: &[usize]) -> Result<()> {
         let count = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
         let total = self.total.get().saturating_add(count);
         if total > MAX_NUMBERS {
             let bytes = (total as u64).saturating_mul(4);
-            return Err(Error::OutOfMemory { what: format!("weights up to {name}"), bytes });
+            return Err(Error::out_of_memory(format!("weights up to {name}"), bytes));
         }
         self.total.set(total);
         Ok(())

@@ -194,7 +194,7 @@ fn a_graph_for_which_there_is_no_room_in_a_budget_is_none() {
 
 /// Waits for what was left to the card's own thread before.
 fn left(device: &Device) {
-    let (last, gone) = std::sync::mpsc::channel::<()>();
+    let (last, gone) = std::sync::mpsc::sync_channel::<()>(0);
     device::leave(device.clone(), last);
     assert!(gone.recv().is_err());
 }

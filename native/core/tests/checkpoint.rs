@@ -1,4 +1,5 @@
 //! What a file of a policy is when its bytes are not those that were written.
+#![allow(clippy::disallowed_methods)]
 
 use std::path::Path;
 
@@ -62,4 +63,63 @@ fn a_file_without_a_digest_is_read_as_it_is() {
     std::fs::write(&path, &bytes).unwrap();
     let loaded = Policy::load(&path).unwrap();
     assert_eq!(loaded.notes(), &json!({ "step": 10 }));
+}
+
+/// A file whose header of `json` is followed by a hole of `body` bytes.
+fn sparse(path: &Path, json: &str, body: u64) {
+    let bytes = [&(json.len() as u64).to_le_bytes()[..], json.as_bytes()].concat();
+    std::fs::write(path, &bytes).unwrap();
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.set_len(bytes.len() as u64 + body).unwrap();
+}
+
+#[test]
+fn numbers_are_read_only_after_the_header_accounts_for_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("policy.safetensors");
+    let refused = || {
+        let errors = [
+            Policy::load(&path).err(),
+            checkpoint::load(&path).err(),
+            checkpoint::manifest(&path).err(),
+        ];
+        for error in &errors {
+            assert_eq!(error.as_ref().map(|e| e.kind()), Some(Kind::Corrupt));
+        }
+        errors[0].as_ref().unwrap().to_string()
+    };
+    // Nine gigabytes of a hole: to read them would fill memory.
+    sparse(&path, "", 9 << 30);
+    assert!(refused().contains("cut short, damaged, or no checkpoint"));
+    sparse(&path, "{}", 9 << 30);
+    assert!(refused().contains("its header speaks of 10"), "{}", refused());
+    let bytes = 9u64 << 30;
+    let tensor = format!(r#"{{"dtype":"F32","shape":[{}],"data_offsets":[0,{bytes}]}}"#, bytes / 4);
+    sparse(&path, &format!(r#"{{"w":{tensor}}}"#), bytes);
+    assert!(refused().contains("it has no manifest"), "{}", refused());
+}
+
+#[test]
+fn a_manifest_is_read_without_the_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("policy.safetensors");
+    let (mut bytes, numbers) = saved(&path);
+    let expected = checkpoint::manifest(&path).unwrap();
+    bytes[numbers..].fill(0xFF);
+    std::fs::write(&path, bytes).unwrap();
+    let found = checkpoint::manifest(&path).unwrap();
+    assert_eq!((found.spec, found.notes), (expected.spec, expected.notes));
+    assert!(checkpoint::load(&path).is_err());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_checkpoint_that_is_no_file_is_refused_without_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let zero = dir.path().join("zero");
+    std::os::unix::fs::symlink("/dev/zero", &zero).unwrap();
+    for path in [&zero, dir.path()] {
+        assert_eq!(Policy::load(path).err().map(|e| e.kind()), Some(Kind::Mismatch));
+        assert_eq!(checkpoint::manifest(path).err().map(|e| e.kind()), Some(Kind::Mismatch));
+    }
 }

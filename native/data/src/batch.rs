@@ -8,9 +8,8 @@ use std::sync::Mutex;
 
 use sconce_core::embedding::{INPUT_WIDTH, delay_features, input_features};
 use sconce_core::heads::NONE;
-use sconce_core::pool;
 use sconce_core::spec::{Embedding, HeadKind, Heads};
-use sconce_core::{Error, Result};
+use sconce_core::{Error, Result, memory, pool};
 
 use crate::view::{View, verify};
 
@@ -210,12 +209,12 @@ impl Reader {
         Batch {
             batch,
             window,
-            continuous: vec![0.0; n * self.embedding.continuous_width()],
-            ids: vec![0; n * self.embedding.num_ids()],
-            previous: vec![NONE; n * self.heads.num_labels()],
-            queue: vec![NONE; n * self.queue_depth * self.heads.num_labels()],
-            labels: vec![0; n * self.heads.num_labels()],
-            weights: vec![1.0; n],
+            continuous: memory::zeros(n * self.embedding.continuous_width()),
+            ids: memory::repeated(0, n * self.embedding.num_ids()),
+            previous: memory::repeated(NONE, n * self.heads.num_labels()),
+            queue: memory::repeated(NONE, n * self.queue_depth * self.heads.num_labels()),
+            labels: memory::repeated(0, n * self.heads.num_labels()),
+            weights: memory::repeated(1.0, n),
         }
     }
 

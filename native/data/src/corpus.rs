@@ -8,20 +8,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use sconce_core::digest::hex;
-use sconce_core::fs::{clear_partials, lock, write_atomic};
+use sconce_core::fs::{clear_partials, lock, read, write_atomic};
 use sconce_core::rng::philox;
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::exphil;
-use crate::schema::{Column, ColumnSpec, GameInfo, OtherIds, Schema, VERSION};
+use crate::journal::JOURNAL;
+use crate::schema::{
+    Column, ColumnSpec, GameInfo, MAX_COLUMNS, OtherIds, Schema, VERSION, at_most,
+};
 use crate::shard::{self, Shard};
 use crate::view::View;
 
 const MANIFEST: &str = "manifest.json";
 const LOCK: &str = "lock";
 const FORMAT: &str = "sconce corpus";
+/// Bytes of a manifest: a thousand for each of [`MAX_GAMES`].
+const MAX_MANIFEST: u64 = 1 << 29;
+/// Games in a corpus.
+pub(crate) const MAX_GAMES: usize = 1 << 19;
 
 /// The manifest as it is on disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -29,7 +36,9 @@ struct Manifest {
     format: String,
     version: u32,
     schema: Schema,
+    #[serde(deserialize_with = "at_most::<_, _, MAX_COLUMNS>")]
     columns: Vec<ColumnSpec>,
+    #[serde(deserialize_with = "at_most::<_, _, MAX_GAMES>")]
     games: Vec<GameInfo>,
     other_ids: OtherIds,
 }
@@ -47,7 +56,7 @@ impl Manifest {
     fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
         let what = || path.display().to_string();
-        let bytes = fs::read(&path).map_err(Error::io(&path))?;
+        let bytes = read(&path, MAX_MANIFEST)?;
         #[derive(Deserialize)]
         struct Head {
             format: String,
@@ -73,6 +82,7 @@ impl Manifest {
             if game.file != shard::name(&game.digest) {
                 return Err(Error::corrupt(what(), format!("shard {:?}", game.file)));
             }
+            shard::check_frames(what(), game)?;
         }
         Ok(manifest)
     }
@@ -256,7 +266,7 @@ impl Corpus {
             frames,
             views: self.games.len() * self.schema.views(),
             view_frames: frames * self.schema.views() as u64,
-            bytes: self.games.iter().map(|g| g.bytes).sum(),
+            bytes: self.games.iter().fold(0, |sum, g| g.bytes.saturating_add(sum)),
             characters: histogram(self.games.iter().flat_map(|g| g.characters.iter().copied())),
             stages: histogram(self.games.iter().filter(|g| g.stage > 0).map(|g| g.stage)),
             versions: histogram(self.games.iter().map(|g| &g.version).filter(|v| !v.is_empty())),
@@ -426,7 +436,8 @@ pub(crate) struct Found {
     pub doubtful: HashSet<String>,
 }
 
-/// Whether a folder is one of a corpus, or holds nothing else: a manifest of somebody's is not written over.
+/// Whether a folder is one of a corpus, or holds nothing else: another program's manifest is not written
+/// over.
 fn only_of_a_corpus(dir: &Path) -> Result<()> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -439,7 +450,7 @@ fn only_of_a_corpus(dir: &Path) -> Result<()> {
     }
     for entry in entries {
         let name = entry.map_err(Error::io(dir))?.file_name();
-        if name != LOCK && name != shard::FOLDER {
+        if name != LOCK && name != JOURNAL && name != shard::FOLDER {
             let what = format!("folder {}", dir.display());
             let got = format!("one with {}", name.display());
             return Err(Error::mismatch(what, "an empty folder, or one of a corpus", got));

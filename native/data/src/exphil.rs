@@ -9,16 +9,17 @@
 //! Numbers are little-endian. Every count is checked against the files before it is trusted; a file that
 //! is longer than it says is refused like one that is shorter.
 
-use std::fs;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use sconce_core::digest::sha256;
+use sconce_core::fs;
 use sconce_core::spec::{Heads, HeadsKind};
 use sconce_core::{Error, Result};
 use serde::Deserialize;
 
+use crate::corpus::MAX_GAMES;
 use crate::mapped::{self, Mapped};
 use crate::schema::{GameInfo, Schema};
 use crate::shard::{Place, Shard, Stored};
@@ -27,6 +28,8 @@ const EMBEDDINGS: &str = "embeddings.bin";
 const LABELS: &str = "labels.bin";
 const MANIFEST: &str = "manifest.jsonl";
 const VERSION: u32 = 1;
+/// Bytes of the manifest.
+const MAX_MANIFEST: u64 = 1 << 28;
 /// Of their headers.
 const EMBEDDINGS_HEADER: usize = 32;
 const LABELS_HEADER: usize = 24;
@@ -207,7 +210,7 @@ impl<'a> Header<'a> {
 
 /// The lines of the manifest, none of which leads out of the rows or into another's.
 fn lines(path: &Path, frames: usize) -> Result<Vec<Line>> {
-    let text = fs::read(path).map_err(Error::io(path))?;
+    let text = fs::read(path, MAX_MANIFEST)?;
     let corrupt = |reason: String| Error::corrupt(path.display().to_string(), reason);
     let text = String::from_utf8(text).map_err(|e| corrupt(e.to_string()))?;
     let (mut lines, mut ranges) = (vec![], vec![]);
@@ -223,6 +226,9 @@ fn lines(path: &Path, frames: usize) -> Result<Vec<Line>> {
             }
         }
         lines.push(line);
+        if lines.len() > MAX_GAMES {
+            return Err(corrupt(format!("more than {MAX_GAMES} games")));
+        }
     }
     match overlap(ranges) {
         Some((a, b)) => Err(corrupt(format!("lines {a} and {b} share frames"))),

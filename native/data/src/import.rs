@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use sconce_core::digest::sha256;
-use sconce_core::pool::MAX_THREADS;
-use sconce_core::{Error, Result};
+use sconce_core::pool::{Class, MAX_THREADS};
+use sconce_core::{Error, Result, fs as files};
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::Writer;
+use crate::journal::{Interrupted, Journal, MAX_DEATHS};
 use crate::melee::{self, Reason, Refusal};
+use crate::replay::MAX_BYTES;
 use crate::schema::{GameInfo, OtherIds, Schema};
 
-/// No replay is larger; a file that is would only fill the memory.
-const MAX_BYTES: u64 = 1 << 29;
 const MANIFEST_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,11 +31,13 @@ pub struct ImportOptions {
     pub min_frames: usize,
     /// Threads that read, at most [`MAX_THREADS`]; 0 takes one for each processor.
     pub threads: usize,
+    /// Reads also the replays that earlier imports died of, see [`Reason::Fatal`].
+    pub retry: bool,
 }
 
 impl Default for ImportOptions {
     fn default() -> Self {
-        ImportOptions { min_frames: 600, threads: 0 }
+        ImportOptions { min_frames: 600, threads: 0, retry: false }
     }
 }
 
@@ -61,6 +63,8 @@ pub struct ImportReport {
     /// Games that a killed import had finished.
     pub adopted: usize,
     pub skipped: Vec<Skipped>,
+    /// Replays that were being read when an earlier import died.
+    pub interrupted: Vec<Interrupted>,
     /// Of the games added, like the three that follow.
     pub frames: u64,
     pub bytes: u64,
@@ -83,6 +87,9 @@ pub struct Skipped {
 /// files it was reading, and the next one goes on from there. A failing disk ends the import with
 /// an error; a failing replay is skipped and reported. A game that is there already is read again if
 /// its shard has not the bytes that it was written with. Where nothing can be kept no corpus is made.
+///
+/// Replays that were being read when an import died are read last and one at a time. Those that were
+/// being read at two deaths are skipped, unless [`ImportOptions::retry`] is set.
 pub fn import(
     paths: &[PathBuf],
     dir: &Path,
@@ -99,6 +106,8 @@ pub fn import(
     let files = find(paths, &mut skipped)?;
     let writer = Writer::open(dir, &Schema::Melee)?;
     let found = writer.take_stock()?;
+    let threads = pool(options.threads)?;
+    let journal = Journal::open(dir, threads.current_num_threads())?;
     let job = Job {
         options,
         progress,
@@ -108,13 +117,28 @@ pub fn import(
         ledger: Mutex::new(Ledger { games: found.games, written: start, cost: Duration::ZERO }),
         doubtful: found.doubtful,
         writer,
+        journal,
     };
-    let outcome = job.run(&files, cancel);
+    let outcome = threads.install(|| job.run(&files, cancel));
     // Also after a failure: what is finished is finished.
     let listed = job.close();
     outcome?;
     listed?;
     Ok(job.report(found.adopted, skipped))
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+    let unavailable = |e: rayon::ThreadPoolBuildError| Error::Unavailable {
+        what: "threads".into(),
+        reason: e.to_string(),
+    };
+    let class = Class::current();
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|i| format!("sconce-import-{i}"))
+        .start_handler(move |_| class.enter())
+        .build()
+        .map_err(unavailable)
 }
 
 struct Job<'a> {
@@ -127,6 +151,7 @@ struct Job<'a> {
     /// Games that may not be what was written, see [`crate::corpus::Found`].
     doubtful: HashSet<String>,
     writer: Writer,
+    journal: Journal,
 }
 
 /// Counts and claims, held briefly by every thread.
@@ -135,6 +160,10 @@ struct State {
     known: HashSet<String>,
     /// Digests taken in this run, with the file that has them.
     claimed: HashMap<String, PathBuf>,
+    /// Replays that may have ended an earlier import, which are read when no other is.
+    suspects: Vec<PathBuf>,
+    /// Digests of those that were read in this run.
+    cleared: HashSet<String>,
     done: usize,
     report: ImportReport,
 }
@@ -150,7 +179,8 @@ struct Ledger {
 impl State {
     fn new(games: &[GameInfo]) -> Self {
         let known = games.iter().map(|g| g.digest.clone()).collect();
-        State { known, claimed: HashMap::new(), done: 0, report: ImportReport::default() }
+        let (claimed, suspects, cleared) = Default::default();
+        State { known, claimed, suspects, cleared, done: 0, report: ImportReport::default() }
     }
 }
 
@@ -159,28 +189,43 @@ enum Outcome {
     Added(Box<GameInfo>),
     Known,
     Skipped(Refusal),
+    /// It may have ended an earlier import.
+    Suspect,
+}
+
+/// Whether other replays are read at the same time.
+#[derive(Clone, Copy, PartialEq)]
+enum Company {
+    Others,
+    Alone,
 }
 
 impl Job<'_> {
     fn run(&self, files: &[PathBuf], cancel: &AtomicBool) -> Result<()> {
-        let threads = rayon::ThreadPoolBuilder::new()
-            .num_threads(self.options.threads)
-            .thread_name(|i| format!("sconce-import-{i}"))
-            .build()
-            .map_err(|e| Error::Unavailable { what: "threads".into(), reason: e.to_string() })?;
-        threads.install(|| {
-            // One at a time: files differ too much in size to be dealt out ahead.
-            files.par_iter().with_max_len(1).try_for_each(|file| {
-                if cancel.load(Ordering::Relaxed) {
-                    return Err(Error::Cancelled);
-                }
-                let outcome = self.take(file)?;
-                self.record(file, outcome)
-            })
-        })
+        let one = |file: &PathBuf, company| {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
+            }
+            let outcome = self.take(file, company)?;
+            self.record(file, outcome)
+        };
+        // One at a time: files differ too much in size to be dealt out ahead.
+        files.par_iter().with_max_len(1).try_for_each(|file| one(file, Company::Others))?;
+        let mut suspects = std::mem::take(&mut lock(&self.state).suspects);
+        if suspects.is_empty() {
+            return Ok(());
+        }
+        suspects.sort();
+        // A death from here on leaves a corpus that opens.
+        let ledger = lock(&self.ledger);
+        if !ledger.games.is_empty() {
+            self.writer.write_manifest(&ledger.games)?;
+        }
+        drop(ledger);
+        suspects.iter().try_for_each(|file| one(file, Company::Alone))
     }
 
-    fn take(&self, file: &Path) -> Result<Outcome> {
+    fn take(&self, file: &Path, company: Company) -> Result<Outcome> {
         let bytes = match load(file) {
             Ok(bytes) => bytes,
             Err(refusal) => return Ok(Outcome::Skipped(refusal)),
@@ -191,16 +236,38 @@ impl Job<'_> {
             Some(outcome) => return Ok(outcome),
             None => {}
         }
+        if let Some(outcome) = self.suspected(&digest, company) {
+            return Ok(outcome);
+        }
+        let reading = self.journal.reading(thread(), file, &digest)?;
         let read = quietly(|| melee::read(&bytes, self.options.min_frames));
+        self.clear(&digest);
         let mut game = match read {
             Ok(Ok(game)) => game,
             Ok(Err(refusal)) => return Ok(Outcome::Skipped(refusal)),
             Err(panic) => return Ok(Outcome::Skipped(Refusal::new(Reason::Corrupt, panic))),
         };
+        drop(reading);
         game.info.digest = digest;
         game.info.source =
             file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         self.writer.add(game.info, &game.columns).map(|info| Outcome::Added(Box::new(info)))
+    }
+
+    /// What a replay that earlier imports died with comes to without being read now.
+    fn suspected(&self, digest: &str, company: Company) -> Option<Outcome> {
+        let deaths = self.journal.interrupted.get(digest)?.deaths;
+        if deaths >= MAX_DEATHS && !self.options.retry {
+            let detail = format!("{deaths} imports died while they read it; retry reads it again");
+            return Some(Outcome::Skipped(Refusal::new(Reason::Fatal, detail)));
+        }
+        (company == Company::Others).then_some(Outcome::Suspect)
+    }
+
+    fn clear(&self, digest: &str) {
+        if self.journal.interrupted.contains_key(digest) {
+            lock(&self.state).cleared.insert(digest.to_owned());
+        }
     }
 
     fn is_whole(&self, digest: &str) -> bool {
@@ -225,7 +292,7 @@ impl Job<'_> {
             Outcome::Added(game) => Some(GameInfo::clone(game)),
             _ => None,
         };
-        let progress = self.count(file, outcome);
+        let Some(progress) = self.count(file, outcome) else { return Ok(()) };
         if let Some(game) = added {
             self.list(game)?;
         }
@@ -233,14 +300,20 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn count(&self, file: &Path, outcome: Outcome) -> Progress {
+    /// How far the import is; `None` for a file that is put off.
+    fn count(&self, file: &Path, outcome: Outcome) -> Option<Progress> {
         let mut state = lock(&self.state);
+        if let Outcome::Suspect = outcome {
+            state.suspects.push(file.to_path_buf());
+            return None;
+        }
         state.done += 1;
         let done = state.done;
         let report = &mut state.report;
         match outcome {
             Outcome::Known => report.known += 1,
             Outcome::Skipped(refusal) => report.skipped.push(skip(file, refusal)),
+            Outcome::Suspect => {}
             Outcome::Added(game) => {
                 report.added += 1;
                 report.frames += game.frames as u64;
@@ -248,7 +321,7 @@ impl Job<'_> {
                 report.other_ids.add(&game.other_ids);
             }
         }
-        Progress {
+        Some(Progress {
             done,
             total: self.total,
             added: report.added,
@@ -256,7 +329,7 @@ impl Job<'_> {
             skipped: report.skipped.len(),
             frames: report.frames,
             seconds: self.start.elapsed().as_secs_f64(),
-        }
+        })
     }
 
     /// Enters a game, and writes the manifest once a second; less often where a write takes long,
@@ -280,7 +353,15 @@ impl Job<'_> {
 
     /// Lists the games; where there is none among these files, and was none before, no corpus is left.
     fn close(&self) -> Result<()> {
+        let state = lock(&self.state);
+        let noted = self
+            .journal
+            .close(|digest| state.cleared.contains(digest) || state.known.contains(digest));
         let games = &lock(&self.ledger).games;
+        self.list_all(games).and(noted)
+    }
+
+    fn list_all(&self, games: &[GameInfo]) -> Result<()> {
         if games.is_empty() && self.total > 0 && self.writer.abandon() {
             return Ok(());
         }
@@ -293,7 +374,8 @@ impl Job<'_> {
         skipped.append(&mut report.skipped);
         skipped.sort_by(|a, b| a.file.cmp(&b.file));
         let seconds = self.start.elapsed().as_secs_f64();
-        ImportReport { adopted, skipped, seconds, ..report }
+        let interrupted = self.journal.interrupted.into_values().collect();
+        ImportReport { adopted, skipped, interrupted, seconds, ..report }
     }
 }
 
@@ -307,16 +389,20 @@ fn skip(file: &Path, refusal: Refusal) -> Skipped {
     Skipped { file: file.display().to_string(), reason, detail }
 }
 
+/// The number of the thread among those of the import.
+fn thread() -> usize {
+    rayon::current_thread_index().unwrap_or(0)
+}
+
 fn load(file: &Path) -> std::result::Result<Vec<u8>, Refusal> {
-    let unreadable = |e: std::io::Error| Refusal::new(Reason::Unreadable, e);
-    let meta = fs::metadata(file).map_err(unreadable)?;
-    if !meta.is_file() {
-        return Err(Refusal::new(Reason::Unreadable, "not a file"));
-    }
-    if meta.len() > MAX_BYTES {
-        return Err(Refusal::new(Reason::Corrupt, format!("{} bytes", meta.len())));
-    }
-    fs::read(file).map_err(unreadable)
+    files::read(file, MAX_BYTES).map_err(|error| match error {
+        Error::Corrupt { reason, .. } => Refusal::new(Reason::Corrupt, reason),
+        Error::Mismatch { got, .. } => {
+            Refusal::new(Reason::Unreadable, format!("{got}, not a regular file"))
+        }
+        Error::Io { source, .. } => Refusal::new(Reason::Unreadable, source),
+        other => Refusal::new(Reason::Unreadable, other),
+    })
 }
 
 /// The replays under these paths, each once, in order of name. A folder without one is an error: it is

@@ -32,6 +32,9 @@ pub struct Lane {
     pub delay: usize,
 }
 
+/// Steps at which lanes take games, passed before a walk to a far step looks whether it shall go on.
+const STRETCH: usize = 1 << 12;
+
 /// Draws the windows of all lanes, step by step.
 #[derive(Debug, Clone)]
 pub struct Lanes {
@@ -127,13 +130,28 @@ impl Lanes {
         (windows / self.walk.lanes.len() as u64).max(1)
     }
 
-    /// What each lane shows at `step`. Steps in their order cost least.
-    pub fn at(&mut self, step: u64) -> Vec<Lane> {
+    /// Walks towards `step` by at most [`STRETCH`] games; whether it is there.
+    pub fn approach(&mut self, step: u64) -> bool {
         if step < self.walk.step {
             self.walk = Walk::new(self.walk.lanes.len());
             self.walk_to(0);
         }
-        (self.walk.step + 1..=step).for_each(|step| self.walk_to(step));
+        // Between two of these steps every lane shows the next window of its view.
+        for _ in 0..STRETCH {
+            match self.walk.free.peek() {
+                Some(&Reverse((free, _))) if free <= step => self.walk_to(free),
+                _ => {
+                    self.walk.step = step;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// What each lane shows at `step`. Steps in their order cost least.
+    pub fn at(&mut self, step: u64) -> Vec<Lane> {
+        while !self.approach(step) {}
         let window = self.options.window;
         let lane = |taken: &Taken| {
             let start = (taken.first + step - taken.from) as usize * window;

@@ -15,7 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use sconce_core::{Error, Result, pool};
+use sconce_core::pool::Class;
+use sconce_core::{Error, Result, memory, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
@@ -35,6 +36,11 @@ pub trait Draw: Clone + Send + 'static {
 
     /// What a batch of it weighs.
     fn bytes(&self) -> u64;
+
+    /// Goes a bounded part of the way to a step; whether the batch of that step can be made now.
+    fn approach(&mut self, _step: u64) -> bool {
+        true
+    }
 }
 
 /// Windows of a sampler, or lanes; no loss on the first `burn_in` frames of each window or game.
@@ -68,6 +74,13 @@ impl Draw for Draws {
                 sampler.reader().bytes(*batch_size, sampler.options().window)
             }
             Draws::Lanes { lanes, .. } => lanes.bytes(),
+        }
+    }
+
+    fn approach(&mut self, step: u64) -> bool {
+        match self {
+            Draws::Windows { .. } => true,
+            Draws::Lanes { lanes, .. } => lanes.approach(step),
         }
     }
 }
@@ -151,6 +164,8 @@ struct Spent {
     making: AtomicU64,
     room: AtomicU64,
     made: AtomicU64,
+    /// Set when the loader is dropped.
+    gone: AtomicBool,
 }
 
 /// Threads of all loaders of this process.
@@ -202,6 +217,8 @@ impl<D: Draw> Loader<D> {
         options.validate()?;
         let spent = Arc::<Spent>::default();
         let name = name.into();
+        let count = 1 + options.depth(draw.bytes()) as u64;
+        memory::room(&format!("batches of {name}"), draw.bytes().saturating_mul(count))?;
         let maker = match options.depth(draw.bytes()) {
             0 => Maker::Caller(Some(draw)),
             depth => {
@@ -257,11 +274,13 @@ impl<D: Draw> Loader<D> {
 
     fn take(&mut self, asked: Instant, cancel: &AtomicBool) -> Result<Made> {
         let turns = match &mut self.maker {
-            Maker::Caller(_) if cancel.load(Ordering::Relaxed) => return Err(Error::Cancelled),
             Maker::Caller(whole) => {
                 let Some(mut draw) = whole.take() else { return Err(self.ended()) };
-                let drawn = make(self.step, &self.name, &mut draw, &self.spent);
+                let drawn = make(self.step, &self.name, &mut draw, &self.spent, cancel);
                 *whole = Some(draw).filter(|_| !matches!(drawn, Err(Error::Panic { .. })));
+                if let Err(Error::Cancelled) = drawn {
+                    return Err(Error::Cancelled);
+                }
                 return Ok((self.step, drawn));
             }
             Maker::Threads { turns, .. } => turns,
@@ -320,6 +339,12 @@ impl<D: Draw> Loader<D> {
     }
 }
 
+impl<D: Draw> Drop for Loader<D> {
+    fn drop(&mut self) {
+        self.spent.gone.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A thread that makes every `steps.1`-th batch from `steps.0` on.
 struct Producer<D> {
     name: String,
@@ -331,10 +356,11 @@ struct Producer<D> {
 
 impl<D: Draw> Producer<D> {
     fn spawn(self, i: usize) -> Result<()> {
-        let live = Live::new();
+        let (live, class) = (Live::new(), Class::current());
         let thread = thread::Builder::new().name(format!("sconce-loader-{i}"));
         let spawned = thread.spawn(move || {
             let _live = live;
+            class.enter();
             // What it computes is small: it stays off the pool, where the step is computed.
             pool::serial(|| self.work());
         });
@@ -348,7 +374,7 @@ impl<D: Draw> Producer<D> {
     fn work(mut self) {
         let (first, stride) = self.steps;
         for step in (first..).step_by(usize::try_from(stride).unwrap_or(1).max(1)) {
-            let drawn = make(step, &self.name, &mut self.draw, &self.spent);
+            let drawn = make(step, &self.name, &mut self.draw, &self.spent, &self.spent.gone);
             let failed = drawn.is_err();
             let waits = Instant::now();
             let gone = self.sender.send((step, drawn)).is_err();
@@ -360,16 +386,35 @@ impl<D: Draw> Producer<D> {
     }
 }
 
-/// The batch of a step; a panic in its making is an error.
-fn make<D: Draw>(step: u64, name: &str, draw: &mut D, spent: &Spent) -> Result<Drawn> {
+/// The batch of a step; a panic in its making is an error, and so is a `cancel` that is set before it is begun.
+fn make<D: Draw>(
+    step: u64,
+    name: &str,
+    draw: &mut D,
+    spent: &Spent,
+    cancel: &AtomicBool,
+) -> Result<Drawn> {
     let began = Instant::now();
+    let work = || loop {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        if draw.approach(step) {
+            return draw.draw(step);
+        }
+    };
     // What a panic left half done is not used again: the producer ends.
-    let drawn = catch_unwind(AssertUnwindSafe(|| draw.draw(step))).unwrap_or_else(|payload| {
-        let message = sconce_core::error::panic_message(payload.as_ref());
-        Err(Error::Panic { message: format!("batch {step} of {name}: {message}") })
+    let drawn = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
+        let batch = format!("batch {step} of {name}");
+        Err(match Error::of_panic(payload) {
+            Error::Panic { message } => Error::Panic { message: format!("{batch}: {message}") },
+            error => error.asking(&batch, draw.bytes()),
+        })
     });
     count(&spent.making, began);
-    spent.made.fetch_add(1, Ordering::Relaxed);
+    if !matches!(drawn, Err(Error::Cancelled)) {
+        spent.made.fetch_add(1, Ordering::Relaxed);
+    }
     drawn
 }
 

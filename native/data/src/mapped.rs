@@ -6,7 +6,7 @@
 //! the file, before anybody uses what was read; it names one that was written over or replaced as well.
 
 use std::cmp::Ordering::Less;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 #[cfg(unix)]
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -49,13 +49,13 @@ impl Stamp {
 
 impl Mapped {
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(Error::io(path))?;
-        let stamp = Stamp::of(&file.metadata().map_err(Error::io(path))?);
+        let file = sconce_core::fs::open(path)?;
+        let stamp = Stamp::of(file.metadata());
         fault::watch();
         // SAFETY: files of a corpus are only ever replaced by rename, so the pages of this map keep
         // their bytes. One that is cut by somebody else loses pages: reads inside `guarded` survive that,
         // and what they read is thrown away.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
+        let map = unsafe { Mmap::map(file.file()) }.map_err(Error::io(path))?;
         Ok(Mapped { path: path.to_path_buf(), map, stamp, cut: AtomicBool::new(false) })
     }
 
@@ -306,7 +306,7 @@ mod tests {
         assert!(file.verify().is_ok());
         std::fs::write(&other, [8; 100]).unwrap();
         let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
-        File::options().write(true).open(&other).unwrap().set_modified(modified).unwrap();
+        std::fs::File::options().write(true).open(&other).unwrap().set_modified(modified).unwrap();
         std::fs::rename(&other, &path).unwrap();
         assert_eq!(reason(&file), expected);
     }

@@ -12,6 +12,7 @@ use sconce_core::embedding::melee::{ACTIONS, CHARACTERS, STAGES};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::replay;
 use crate::schema::{Column, Dtype, GameInfo, OtherIds};
 
 /// One entry of the table.
@@ -387,6 +388,8 @@ pub enum Reason {
     Duplicate,
     /// The system would not let us read it.
     Unreadable,
+    /// Imports died while they read it.
+    Fatal,
 }
 
 /// A replay left out, with the particulars in words.
@@ -411,7 +414,7 @@ pub struct Game {
 
 /// Reads a replay. It may panic where peppi does: the importer catches that for each file.
 pub fn read(bytes: &[u8], min_frames: usize) -> Result<Game, Refusal> {
-    check_length(bytes)?;
+    replay::check(bytes)?;
     let replay = peppi::io::slippi::read(Cursor::new(bytes), None).map_err(refuse)?;
     let [a, b] = replay.frames.ports.as_slice() else {
         let detail = format!("{} players", replay.frames.ports.len());
@@ -423,19 +426,6 @@ pub fn read(bytes: &[u8], min_frames: usize) -> Result<Game, Refusal> {
         return Err(Refusal::new(Reason::TooShort, detail));
     }
     assemble(&replay, [a, b], &rows)
-}
-
-/// The length that the header announces, which peppi would take memory for.
-fn check_length(bytes: &[u8]) -> Result<(), Refusal> {
-    let Some(announced) = bytes.get(11..15).and_then(|b| <[u8; 4]>::try_from(b).ok()) else {
-        return Err(Refusal::new(Reason::Truncated, "no header"));
-    };
-    let announced = u32::from_be_bytes(announced) as usize;
-    if bytes.starts_with(&peppi::io::slippi::FILE_SIGNATURE) && announced > bytes.len() {
-        let detail = format!("{} bytes of {announced}", bytes.len());
-        return Err(Refusal::new(Reason::Truncated, detail));
-    }
-    Ok(())
 }
 
 fn refuse(error: PeppiError) -> Refusal {

@@ -1,8 +1,12 @@
 //! What a corpus holds: typed columns, and what is known of each game.
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use safetensors::Dtype as TensorType;
 use sconce_core::spec::{Embedding, Head, HeadKind, Heads, HeadsKind, Melee};
 use sconce_core::{Error, Result};
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::melee;
@@ -10,9 +14,50 @@ use crate::melee;
 /// Raised whenever a column changes its meaning; readers refuse another number.
 pub const VERSION: u32 = 1;
 
-/// More of anything than this is a corrupt file, not a schema.
+/// Numbers of a vector, and logits of a head.
 const MAX_SIZE: usize = 1 << 16;
 const MAX_HEADS: usize = 64;
+/// Columns of a corpus.
+pub(crate) const MAX_COLUMNS: usize = 1 << 10;
+/// Players of a game, in its entry.
+const MAX_PLAYERS: usize = 8;
+/// Frames of a game: more than a year.
+pub(crate) const MAX_FRAMES: usize = 1 << 31;
+
+/// Reads a list of at most `N` entries, and takes no memory for one that is longer.
+pub(crate) fn at_most<'de, D, T, const N: usize>(
+    deserializer: D,
+) -> std::result::Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Bounded<T, const N: usize>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for Bounded<T, N> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+            write!(f, "a list of at most {N} entries")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(
+            self,
+            mut entries: A,
+        ) -> std::result::Result<Vec<T>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(entry) = entries.next_element()? {
+                if list.len() == N {
+                    return Err(A::Error::custom(format!("a list of more than {N} entries")));
+                }
+                list.push(entry);
+            }
+            Ok(list)
+        }
+    }
+
+    deserializer.deserialize_seq(Bounded::<T, N>(PhantomData))
+}
 
 /// The type of a column's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,12 +165,34 @@ impl Column {
 
 /// What the games of a corpus are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "name", rename_all = "snake_case")]
+#[serde(tag = "name", rename_all = "snake_case", try_from = "Flat")]
 pub enum Schema {
     /// Replays: two players' raw fields and inputs, see [`melee::fields`].
     Melee,
     /// Vectors of `size` numbers, each with a label of these heads.
     Vector { size: usize, heads: Vec<(String, HeadKind)> },
+}
+
+/// A schema as it is read: a tagged enum would keep a whole object of any size before it looks at it.
+#[derive(Deserialize)]
+struct Flat {
+    name: String,
+    #[serde(default)]
+    size: usize,
+    #[serde(default, deserialize_with = "at_most::<_, _, MAX_HEADS>")]
+    heads: Vec<(String, HeadKind)>,
+}
+
+impl TryFrom<Flat> for Schema {
+    type Error = String;
+
+    fn try_from(Flat { name, size, heads }: Flat) -> std::result::Result<Self, String> {
+        match name.as_str() {
+            "melee" => Ok(Schema::Melee),
+            "vector" => Ok(Schema::Vector { size, heads }),
+            _ => Err(format!("the schema {name:?} is neither \"melee\" nor \"vector\"")),
+        }
+    }
 }
 
 /// A column as the schema wants it; `width` 0 is a plain list, otherwise rows of that many.
@@ -199,10 +266,8 @@ impl Schema {
         let Schema::Vector { size, heads } = self else { return Ok(()) };
         within("vector.size", *size, 1, MAX_SIZE)?;
         within("heads (number)", heads.len(), 1, MAX_HEADS)?;
-        for (i, (name, kind)) in heads.iter().enumerate() {
-            if heads[..i].iter().any(|h| h.0 == *name) {
-                return Err(Error::mismatch("heads", "distinct names", format!("{name} twice")));
-            }
+        self.heads().validate(&self.embedding())?;
+        for (name, kind) in heads {
             // The largest u16 means "none" in a batch, so it cannot be a class.
             within(&format!("heads.{name}.size"), kind.logits(), 1, MAX_SIZE - 1)?;
         }
@@ -230,11 +295,16 @@ pub struct GameInfo {
     /// Version of the replay format.
     pub version: String,
     pub stage: u16,
+    #[serde(deserialize_with = "at_most::<_, _, MAX_PLAYERS>")]
     pub ports: Vec<u8>,
     /// Internal ids after the first frame.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_PLAYERS>")]
     pub characters: Vec<u8>,
+    #[serde(deserialize_with = "at_most::<_, _, MAX_PLAYERS>")]
     pub start_characters: Vec<u8>,
+    #[serde(deserialize_with = "at_most::<_, _, MAX_PLAYERS>")]
     pub tags: Vec<String>,
+    #[serde(deserialize_with = "at_most::<_, _, MAX_PLAYERS>")]
     pub kinds: Vec<String>,
     pub frames: usize,
     /// Size of the shard.
@@ -256,8 +326,8 @@ pub struct OtherIds {
 
 impl OtherIds {
     pub fn add(&mut self, other: &OtherIds) {
-        self.actions += other.actions;
-        self.characters += other.characters;
-        self.stages += other.stages;
+        self.actions = self.actions.saturating_add(other.actions);
+        self.characters = self.characters.saturating_add(other.characters);
+        self.stages = self.stages.saturating_add(other.stages);
     }
 }

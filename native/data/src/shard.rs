@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use safetensors::SafeTensors;
-use safetensors::tensor::TensorView;
+use safetensors::tensor::{Metadata, TensorView};
 use sconce_core::digest::sha256;
 use sconce_core::fs::write_atomic;
-use sconce_core::{Error, Result};
+use sconce_core::{Error, Result, header};
 use serde::{Deserialize, Serialize};
 
 use crate::mapped::{self, Mapped};
-use crate::schema::{Column, ColumnSpec, Dtype, GameInfo, Schema, VERSION};
+use crate::schema::{Column, ColumnSpec, Dtype, GameInfo, MAX_FRAMES, Schema, VERSION};
 
 /// Folder of the shards inside a corpus.
 pub(crate) const FOLDER: &str = "games";
@@ -40,6 +39,17 @@ pub(crate) fn check_digest(what: String, digest: &str) -> Result<()> {
     match digest.len() == DIGEST_DIGITS && digest.bytes().all(hex) {
         true => Ok(()),
         false => Err(Error::corrupt(what, format!("digest {digest:?}"))),
+    }
+}
+
+/// A count that no file has would overflow what is computed of it.
+pub(crate) fn check_frames(what: String, game: &GameInfo) -> Result<()> {
+    match game.frames <= MAX_FRAMES {
+        true => Ok(()),
+        false => {
+            let reason = format!("{} frames of a game, more than {MAX_FRAMES}", game.frames);
+            Err(Error::corrupt(what, reason))
+        }
     }
 }
 
@@ -157,18 +167,16 @@ impl Shard {
     fn read(file: &Arc<Mapped>, schema: &Schema) -> Result<Self> {
         let (path, map) = (file.path(), file.bytes());
         let what = || path.display().to_string();
-        let (begin, header) =
-            SafeTensors::read_metadata(map).map_err(|e| Error::corrupt(what(), e))?;
+        let (length, header) = header::of_bytes(map).map_err(|e| Error::corrupt(what(), e))?;
         let entry = entry(header.metadata(), path)?;
         check_digest(what(), &entry.game.digest)?;
+        check_frames(what(), &entry.game)?;
         if entry.schema != *schema {
             return Err(Error::mismatch(what(), describe(schema), describe(&entry.schema)));
         }
-        let tensors = SafeTensors::deserialize(map).map_err(|e| Error::corrupt(what(), e))?;
-        // The header's length and the eight bytes that hold it precede the data.
-        let data = begin + 8;
+        let data = header::PREFIX + length;
         let place = |spec: &ColumnSpec| -> std::result::Result<Place, String> {
-            let (begin, len) = locate(&tensors, &header, spec, entry.game.frames)?;
+            let (begin, len) = locate(&header, spec, entry.game.frames)?;
             let (file, stored) = (file.clone(), Stored::of(spec.dtype));
             Ok(Place { file, stored, begin: data + begin, len })
         };
@@ -178,8 +186,9 @@ impl Shard {
             .map(place)
             .collect::<std::result::Result<Vec<_>, String>>()
             .map_err(|reason| Error::corrupt(what(), reason))?;
-        if tensors.len() != columns.len() {
-            let reason = format!("{} columns of {}", tensors.len(), columns.len());
+        let tensors = header.tensors().len();
+        if tensors != columns.len() {
+            let reason = format!("{tensors} columns of {}", columns.len());
             return Err(Error::corrupt(what(), reason));
         }
         let recorded = !entry.game.contents.is_empty();
@@ -295,19 +304,18 @@ pub(crate) fn describe(schema: &Schema) -> String {
 
 /// Where the numbers of a column begin in the data, and how many they are.
 fn locate(
-    tensors: &SafeTensors,
-    header: &safetensors::tensor::Metadata,
+    header: &Metadata,
     spec: &ColumnSpec,
     frames: usize,
 ) -> std::result::Result<(usize, usize), String> {
     let name = &spec.name;
-    let tensor = tensors.tensor(name).map_err(|_| format!("no column {name}"))?;
-    if tensor.dtype() != spec.dtype.tensor() {
-        return Err(format!("column {name} is {:?}, not {}", tensor.dtype(), spec.dtype.name()));
-    }
-    if tensor.shape() != shape(spec, frames) {
-        return Err(format!("column {name} is {:?} for {frames} frames", tensor.shape()));
-    }
     let info = header.info(name).ok_or_else(|| format!("no column {name}"))?;
-    Ok((info.data_offsets.0, tensor.data().len() / spec.dtype.size()))
+    if info.dtype != spec.dtype.tensor() {
+        return Err(format!("column {name} is {:?}, not {}", info.dtype, spec.dtype.name()));
+    }
+    if info.shape != shape(spec, frames) {
+        return Err(format!("column {name} is {:?} for {frames} frames", info.shape));
+    }
+    let (begin, end) = info.data_offsets;
+    Ok((begin, (end - begin) / spec.dtype.size()))
 }

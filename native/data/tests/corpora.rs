@@ -1,4 +1,5 @@
 //! Corpora on disk: imports that are refused, repeated, cancelled and killed; damaged files.
+#![allow(clippy::disallowed_methods)]
 
 mod support;
 

@@ -37,6 +37,18 @@ fn row(batch: &Batch, lane: usize) -> &[f32] {
 }
 
 #[test]
+fn a_walk_to_a_far_step_passes_only_steps_at_which_a_lane_takes_a_game() {
+    let (_dir, mut slow) = lanes(3, 0);
+    let (_other, mut fast) = lanes(3, 0);
+    let last = (0..2000).map(|step| slow.at(step)).last().unwrap();
+    assert_eq!(fast.at(1999), last);
+    // One call goes a bounded part of the way, and the next goes on from there.
+    let far = 1 << 40;
+    assert!((0..100).all(|_| !fast.approach(far)));
+    assert_eq!(fast.at(1999), last);
+}
+
+#[test]
 fn a_lane_walks_games_to_their_ends_and_shows_no_frame_twice() {
     let (_dir, mut lanes) = lanes(2, 0);
     // A corpus has its games in an order of its own.

@@ -82,6 +82,22 @@ fn batches_are_those_of_their_steps_whatever_makes_them() {
 }
 
 #[test]
+fn a_loader_on_its_way_to_a_far_step_ends_when_it_is_dropped_or_stopped() {
+    let _alone = alone();
+    let (_dir, corpus) = games();
+    let options = SamplerOptions { window: 20, ..Default::default() };
+    let lanes = Lanes::new(corpus.views(&[0, 1]).unwrap(), reader(), options, 3, 0).unwrap();
+    let draws = Draws::Lanes { lanes, burn_in: 0 };
+    let far = 1 << 60;
+    drop(Loader::start("games", draws.clone(), &threads(2, 2), far).unwrap());
+    assert!(no_threads());
+    let (cancel, mut loader) =
+        (AtomicBool::new(true), Loader::start("games", draws, &threads(0, 1), far).unwrap());
+    assert!(matches!(loader.next(&cancel), Err(Error::Cancelled)));
+    assert_eq!((loader.step(), loader.flow().ready), (far, 0));
+}
+
+#[test]
 fn frames_of_burn_in_carry_no_weight() {
     let (_dir, corpus) = games();
     let weights = windows(&corpus).draw(0).unwrap().batch.weights;

@@ -1,4 +1,5 @@
 //! Real games, where `SCONCE_REPLAYS` names a folder with train/, validation/ and edge/.
+#![allow(clippy::disallowed_methods)]
 
 mod support;
 

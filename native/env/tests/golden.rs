@@ -1,4 +1,5 @@
 //! CartPole against a table of single transitions of the reference simulator.
+#![allow(clippy::disallowed_methods)]
 
 use std::path::Path;
 

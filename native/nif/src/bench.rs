@@ -161,5 +161,5 @@ fn task<T: crate::border::Answer + Send + 'static>(
     reference: Reference,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<ResourceArc<Task>> {
-    Task::start(env, "bench", reference, move |_reply, _cancelled| work())
+    Task::start(env, "bench", reference, move |_events, _cancelled| work())
 }

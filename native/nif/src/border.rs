@@ -14,6 +14,8 @@
 //! ```
 
 mod binary;
+mod events;
+mod handle;
 pub mod pool;
 mod reply;
 mod task;
@@ -23,13 +25,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use rustler::{Atom, Encoder, Env, NewBinary, Term};
-use sconce_core::error::panic_message;
 use sconce_core::{Error, Result};
 use serde::Serialize;
 
 pub use binary::{from_binary, to_binary};
+pub use events::{Events, MOST_EVENTS, MOST_PROGRESS};
+pub use handle::{Handle, Handled};
 pub use reply::Reply;
-pub use task::Task;
+pub use task::{REPLIES, Task};
 pub use value::{decode, encode};
 
 mod atoms {
@@ -103,11 +106,10 @@ pub fn next_turn(env: Env) {
     rustler::schedule::consume_timeslice(env, 100);
 }
 
-/// Runs `work` and turns a panic into an error. Whatever the panic left half-changed must not be
+/// Runs `work` and turns a panic into an error, that of a refused buffer into `OutOfMemory`. Whatever the panic left half-changed must not be
 /// used again, so work owns what it changes.
 pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|payload| Err(Error::Panic { message: panic_message(payload.as_ref()) }))
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Error::of_panic(payload)))
 }
 
 fn outcome<'a>(env: Env<'a>, op: &str, result: Result<Term<'a>>) -> Term<'a> {

@@ -1,24 +1,25 @@
 //! Games on disk: importing, building, opening, describing.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc;
-use std::thread;
 
 use rustler::{Binary, Env, NewBinary, Reference, Resource, ResourceArc, Term};
+use sconce_core::pool::Class;
 use sconce_core::{Error, Result};
-use sconce_data::{
-    Corpus, ImportOptions, ImportReport, Progress, Schema, VectorGame, fields, fixtures, import,
-    verify,
-};
+use sconce_data::{Corpus, ImportOptions, Schema, VectorGame, fields, fixtures, import, verify};
 
-use crate::border::{Data, Reply, Task, call, decode, from_binary, perform, to_binary};
+use crate::border::{
+    Data, Handle, Handled, Task, call, decode, encode, from_binary, perform, to_binary,
+};
 
 /// An open corpus; its shards stay mapped as long as it lives.
 pub struct CorpusHandle(pub Corpus);
 
 #[rustler::resource_impl]
 impl Resource for CorpusHandle {}
+
+impl Handled for CorpusHandle {
+    const NOUN: &'static str = "corpus";
+}
 
 #[rustler::nif]
 fn corpus_import<'a>(
@@ -31,32 +32,12 @@ fn corpus_import<'a>(
     call(env, "import", || {
         let options: ImportOptions = decode(options)?;
         let paths: Vec<PathBuf> = paths.into_iter().map(PathBuf::from).collect();
-        Task::start(env, "import", reference, move |reply, cancelled| {
-            run(&paths, Path::new(&dir), &options, reply, cancelled).map(Data)
+        Task::start(env, "import", reference, move |events, cancelled| {
+            Class::Background.enter();
+            // Progress that cannot be told is not worth an import.
+            let tell = |progress| drop(events.progress(Data(progress)));
+            import(&paths, Path::new(&dir), &options, &tell, cancelled).map(Data)
         })
-    })
-}
-
-/// Imports, and tells how far it is from this thread alone: a reply is not shared between threads.
-fn run(
-    paths: &[PathBuf],
-    dir: &Path,
-    options: &ImportOptions,
-    reply: &Reply,
-    cancelled: &AtomicBool,
-) -> Result<ImportReport> {
-    let (sender, events) = mpsc::channel::<Progress>();
-    thread::scope(|scope| {
-        let work =
-            thread::Builder::new().name("sconce-import".into()).spawn_scoped(scope, move || {
-                import(paths, dir, options, &|progress| drop(sender.send(progress)), cancelled)
-            });
-        let work = work
-            .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
-        for progress in events {
-            reply.event(Data(progress))?;
-        }
-        work.join().unwrap_or_else(|_| Err(Error::Panic { message: "import".into() }))
     })
 }
 
@@ -80,7 +61,8 @@ fn corpus_build<'a>(
                 Ok(VectorGame { x, labels: from_binary(&game, labels, u16::from_le_bytes)? })
             })
             .collect::<Result<Vec<_>>>()?;
-        Task::start(env, "build", reference, move |_reply, cancelled| {
+        Task::start(env, "build", reference, move |_events, cancelled| {
+            Class::Background.enter();
             let corpus = Corpus::build_cancellable(&schema, &games, Path::new(&dir), cancelled)?;
             Ok(Data(corpus.info()))
         })
@@ -91,8 +73,9 @@ fn corpus_build<'a>(
 #[rustler::nif]
 fn corpus_verify<'a>(env: Env<'a>, reference: Reference<'a>, dir: String) -> Term<'a> {
     call(env, "verify", || {
-        Task::start(env, "verify", reference, move |reply, cancelled| {
-            let tell = |checked| drop(reply.event(Data(checked)));
+        Task::start(env, "verify", reference, move |events, cancelled| {
+            Class::Background.enter();
+            let tell = |checked| drop(events.progress(Data(checked)));
             verify(Path::new(&dir), &tell, cancelled).map(Data)
         })
     })
@@ -104,24 +87,25 @@ fn corpus_open(env: Env, dir: String) -> Term {
 }
 
 #[rustler::nif(schedule = "DirtyCpu")]
-fn corpus_info<'a>(env: Env<'a>, corpus: ResourceArc<CorpusHandle>) -> Term<'a> {
-    call(env, "info", || Ok(Data(corpus.0.info())))
+fn corpus_info<'a>(env: Env<'a>, corpus: Handle<CorpusHandle>) -> Term<'a> {
+    call(env, "info", || Ok(Data(corpus.get()?.0.info())))
 }
 
 #[rustler::nif(schedule = "DirtyCpu")]
-fn corpus_games<'a>(env: Env<'a>, corpus: ResourceArc<CorpusHandle>) -> Term<'a> {
-    call(env, "games", || Ok(Data(corpus.0.games())))
+fn corpus_games<'a>(env: Env<'a>, corpus: Handle<CorpusHandle>) -> Term<'a> {
+    call(env, "games", || encode(env, &corpus.get()?.0.games()))
 }
 
 /// One player's view of a game: `{raw rows (f32), numbers a row, labels (u16), numbers a label}`.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn corpus_recording<'a>(
     env: Env<'a>,
-    corpus: ResourceArc<CorpusHandle>,
+    corpus: Handle<CorpusHandle>,
     game: usize,
     player: usize,
 ) -> Term<'a> {
     call(env, "recording", || {
+        let corpus = corpus.get()?;
         let views = corpus.0.views(&[game])?;
         let known = views.len() as f64 - 1.0;
         let out_of_range = || Error::out_of_range("player", player as f64, 0.0, known);

@@ -3,7 +3,7 @@
 use rustler::{Binary, Encoder, Env, Term};
 use sconce_core::embedding::melee;
 use sconce_core::spec::Embedding;
-use sconce_core::{Error, Result};
+use sconce_core::{Error, Result, memory};
 
 use crate::border::{Data, call, decode, from_binary, inline, to_binary};
 
@@ -51,11 +51,6 @@ fn raw_row(embedding: &Embedding, bytes: &[u8]) -> Result<Vec<f32>> {
 
 /// So many zeros, or an error where a Spec asks for more than there is.
 fn numbers(length: usize) -> Result<Vec<f32>> {
-    let mut numbers = Vec::new();
-    numbers.try_reserve_exact(length).map_err(|_| Error::OutOfMemory {
-        what: "embedding".into(),
-        bytes: (length as u64).saturating_mul(size_of::<f32>() as u64),
-    })?;
-    numbers.resize(length, 0.0);
-    Ok(numbers)
+    let bytes = (length as u64).saturating_mul(size_of::<f32>() as u64);
+    memory::caught(|| Ok(memory::zeros(length))).map_err(|error| error.asking("embedding", bytes))
 }

@@ -1,9 +1,9 @@
 //! Environments: `Sconce.Env.CartPole`.
 
-use rustler::{Encoder, Env, NewBinary, Reference, ResourceArc, Term};
+use rustler::{Encoder, Env, NewBinary, Reference, Term};
 use sconce_env::{CartPole, Demonstrations, Game, Play};
 
-use crate::border::{Data, Task, call, decode, to_binary};
+use crate::border::{Data, Handle, Task, call, decode, to_binary};
 use crate::policy::PolicyHandle;
 
 struct Games(Vec<Game>);
@@ -43,13 +43,13 @@ fn cartpole_demonstrations<'a>(
 fn cartpole_play<'a>(
     env: Env<'a>,
     reference: Reference<'a>,
-    policy: ResourceArc<PolicyHandle>,
+    policy: Handle<PolicyHandle>,
     velocities: bool,
     options: Term<'a>,
 ) -> Term<'a> {
     call(env, "play", || {
         let options: Play = decode(options)?;
-        let policy = policy.policy().clone();
+        let policy = policy.get()?.policy().clone();
         Task::start(env, "play", reference, move |_reply, cancelled| {
             options.run(&policy, &mut CartPole::new(velocities), cancelled).map(Data)
         })

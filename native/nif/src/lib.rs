@@ -19,9 +19,11 @@ mod session;
 mod system;
 mod trainer;
 
+use std::ffi::{CStr, c_char};
+
 use mimalloc::MiMalloc;
 use rustler::{Env, Term};
-use sconce_core::memory::Counted;
+use sconce_core::memory::{self, Counted};
 
 /// Of everything native. A training step frees what the next one takes: this allocator gives freed
 /// pages back to the system a second later at the earliest, where the C library's has the kernel zero
@@ -29,9 +31,32 @@ use sconce_core::memory::Counted;
 #[global_allocator]
 static ALLOCATOR: Counted<MiMalloc> = Counted(MiMalloc);
 
+unsafe extern "C" {
+    safe fn mi_collect(force: bool);
+    fn mi_stats_get_json(size: usize, buffer: *mut c_char) -> *mut c_char;
+}
+
+/// Gives free memory back to the system at once, and tells how many bytes of address space the allocator has
+/// reserved and can hand out again.
+fn release() -> u64 {
+    mi_collect(true);
+    let mut text = vec![0 as c_char; 64 << 10];
+    // SAFETY: the text is cut to what fits, with a zero at its end, and lies in the buffer.
+    let text = unsafe {
+        let text = mi_stats_get_json(text.len(), text.as_mut_ptr());
+        (!text.is_null()).then(|| CStr::from_ptr(text))
+    };
+    let statistics = text.and_then(|text| serde_json::from_slice(text.to_bytes()).ok());
+    let statistics: serde_json::Value = statistics.unwrap_or_default();
+    let bytes = |name: &str| statistics[name]["current"].as_u64();
+    let (reserved, committed) = (bytes("reserved"), bytes("committed"));
+    reserved.zip(committed).map_or(0, |(reserved, committed)| reserved.saturating_sub(committed))
+}
+
 /// Runs once, when the VM loads the library. False makes the load fail.
 fn load(_env: Env, _load_info: Term) -> bool {
     sconce_core::pool::keep_libraries_single_threaded();
+    memory::set_release(release);
     true
 }
 

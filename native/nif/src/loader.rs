@@ -1,10 +1,12 @@
 //! Batches for Elixir: `Sconce.Loader`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustler::{Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
+use sconce_core::pool::Class;
 use sconce_core::spec::Embedding;
 use sconce_core::{Error, Result};
 use sconce_data::{
@@ -13,7 +15,7 @@ use sconce_data::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::border::{Answer, Data, Reply, call, decode, guard, perform};
+use crate::border::{Answer, Data, Handle, Handled, REPLIES, Reply, call, decode, guard, perform};
 use crate::corpus::CorpusHandle;
 
 /// A stream of batches and the process that it belongs to.
@@ -25,7 +27,7 @@ use crate::corpus::CorpusHandle;
 ///    opened the stream, or with the last reference to the handle. Nobody waits for the threads' end. A
 ///    request under way is answered `:cancelled`.
 pub struct LoaderHandle {
-    requests: Mutex<Option<mpsc::Sender<Reply>>>,
+    requests: Mutex<Option<SyncSender<Reply>>>,
     /// A request has no answer yet.
     asked: Arc<AtomicBool>,
     cancelled: Arc<AtomicBool>,
@@ -36,6 +38,10 @@ impl Resource for LoaderHandle {
     fn down<'a>(&'a self, _env: Env<'a>, _pid: LocalPid, _monitor: Monitor) {
         self.close();
     }
+}
+
+impl Handled for LoaderHandle {
+    const NOUN: &'static str = "stream";
 }
 
 impl LoaderHandle {
@@ -113,8 +119,8 @@ impl StreamOptions {
         };
         let bytes = reader.bytes(self.batch_size, self.sampler.window);
         if bytes > MAX_BYTES {
-            let what = "a batch (batch_size x window_size x numbers of a frame)".into();
-            return Err(Error::OutOfMemory { what, bytes });
+            let what = "a batch (batch_size x window_size x numbers of a frame)";
+            return Err(Error::out_of_memory(what, bytes));
         }
         Sampler::new(views, reader, self.sampler.clone())
     }
@@ -159,9 +165,10 @@ fn on_a_thread(
     reference: Reference,
     work: impl FnOnce(Reply) + Send + 'static,
 ) -> Result<()> {
-    let (sender, receiver) = mpsc::channel::<Reply>();
+    let (sender, receiver) = sync_channel::<Reply>(REPLIES);
     let thread = thread::Builder::new().name("sconce-stream".into());
     let spawned = thread.spawn(move || {
+        Class::Background.enter();
         if let Ok(reply) = receiver.recv() {
             work(reply);
         }
@@ -175,12 +182,12 @@ fn on_a_thread(
 #[rustler::nif]
 fn loader_open<'a>(
     env: Env<'a>,
-    corpus: ResourceArc<CorpusHandle>,
+    corpus: Handle<CorpusHandle>,
     reference: Reference<'a>,
     options: Term<'a>,
 ) -> Term<'a> {
     perform(env, "stream", || {
-        let options: StreamOptions = decode(options)?;
+        let (corpus, options) = (corpus.get()?, decode::<StreamOptions>(options)?);
         let pid = env.pid();
         on_a_thread(env, reference, move |reply| match guard(|| open(&corpus, options, &pid)) {
             Ok((opened, served)) => {
@@ -202,7 +209,7 @@ fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result
     let draws = Draws::Windows { sampler, batch_size, burn_in };
     let name = corpus.0.dir().display().to_string();
     let loader = Loader::start(name, draws, &options.loader, start)?;
-    let (sender, requests) = mpsc::channel();
+    let (sender, requests) = sync_channel(REQUESTS);
     let (asked, cancelled) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
     let handle = ResourceArc::new(LoaderHandle {
         requests: Mutex::new(Some(sender)),
@@ -215,10 +222,13 @@ fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result
     }
 }
 
+/// Requests that wait for a stream's thread: `asked` lets one through at a time, and the next is `:busy`.
+const REQUESTS: usize = 1;
+
 /// What a stream's thread has.
 struct Served {
     loader: Loader<Draws>,
-    requests: mpsc::Receiver<Reply>,
+    requests: Receiver<Reply>,
     asked: Arc<AtomicBool>,
     cancelled: Arc<AtomicBool>,
 }
@@ -252,12 +262,12 @@ impl Answer for Opened {
 #[rustler::nif]
 fn loader_info<'a>(
     env: Env<'a>,
-    corpus: ResourceArc<CorpusHandle>,
+    corpus: Handle<CorpusHandle>,
     reference: Reference<'a>,
     options: Term<'a>,
 ) -> Term<'a> {
     perform(env, "stream", || {
-        let options: StreamOptions = decode(options)?;
+        let (corpus, options) = (corpus.get()?, decode::<StreamOptions>(options)?);
         on_a_thread(env, reference, move |reply| {
             reply.run(|| {
                 let sampler = options.sampler(&corpus.0)?;
@@ -271,26 +281,33 @@ fn loader_info<'a>(
 #[rustler::nif]
 fn loader_next<'a>(
     env: Env<'a>,
-    loader: ResourceArc<LoaderHandle>,
+    loader: Handle<LoaderHandle>,
     reference: Reference<'a>,
 ) -> Term<'a> {
     perform(env, "stream", || {
+        let loader = loader.get()?;
         let requests = loader.requests.lock().unwrap_or_else(|e| e.into_inner());
         let requests = requests.as_ref().ok_or_else(|| Error::not_found("stream (closed)"))?;
         if loader.asked.swap(true, Ordering::AcqRel) {
             return Err(Error::Busy { what: "stream".into() });
         }
-        requests.send(Reply::new(env, "stream", reference)).map_err(|mpsc::SendError(reply)| {
-            reply.dismiss();
-            Error::not_found("stream (closed)")
+        requests.try_send(Reply::new(env, "stream", reference)).map_err(|refused| match refused {
+            TrySendError::Full(reply) => {
+                reply.dismiss();
+                Error::Busy { what: "stream".into() }
+            }
+            TrySendError::Disconnected(reply) => {
+                reply.dismiss();
+                Error::not_found("stream (closed)")
+            }
         })
     })
 }
 
 #[rustler::nif]
-fn loader_close(env: Env, loader: ResourceArc<LoaderHandle>) -> Term {
+fn loader_close(env: Env, loader: Handle<LoaderHandle>) -> Term {
     perform(env, "stream", || {
-        loader.close();
+        loader.get()?.close();
         Ok(())
     })
 }

@@ -1,11 +1,11 @@
 //! Decisions of many sessions in one call: `Sconce.Session.act_many/2`.
 
-use rustler::{Binary, Encoder, Env, Reference, ResourceArc, Term};
+use rustler::{Binary, Encoder, Env, Reference, Term};
 use sconce_core::Result;
 use sconce_serve::Deadline;
 use sconce_serve::session::{Call, Lane, Overrides, decide_many, lane};
 
-use crate::border::{Answer, Reply, call, decode, error, from_binary, guard, pool, timed};
+use crate::border::{Answer, Handle, Reply, call, decode, error, from_binary, guard, pool, timed};
 use crate::session::{Answered, SessionHandle, Taken, Ticket, closed, vectors};
 
 mod atoms {
@@ -13,7 +13,7 @@ mod atoms {
 }
 
 /// A session, its frame, whether its logits are wanted, what its decision is told, and directions.
-type Asked<'a> = (ResourceArc<SessionHandle>, Binary<'a>, bool, Term<'a>, Option<Binary<'a>>);
+type Asked<'a> = (Handle<SessionHandle>, Binary<'a>, bool, Term<'a>, Option<Binary<'a>>);
 
 /// `{:ok, [answer]}`, each as `session_act` gives it, or `:queued` when they come by message. One ticket is that of
 /// all: they are given up together. Reading so many games takes a while, which the scheduler is told.
@@ -89,7 +89,7 @@ impl One {
                 false => decode(overrides)?,
             };
             overrides.project_out = vectors(project_out)?;
-            Ok((Taken::with(env, handle, all.clone())?, raw, overrides))
+            Ok((Taken::with(env, handle.get()?, all.clone())?, raw, overrides))
         });
         let (taken, raw, overrides) = match read {
             Ok((taken, raw, overrides)) => (Ok(taken), raw, overrides),

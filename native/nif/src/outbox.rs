@@ -34,6 +34,7 @@ pub struct Outbox {
 
 #[derive(Default)]
 struct State {
+    /// At most one answer of each session, which is taken until its answer is sent.
     answers: Vec<(Queued, Result<Answer>)>,
     told: bool,
     closed: bool,

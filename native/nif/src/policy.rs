@@ -12,7 +12,9 @@ use sconce_serve::pass::{Forward, Pass};
 use sconce_serve::{Format, Model};
 use serde_json::Value;
 
-use crate::border::{Bytes, call, decode, encode, from_binary, inline, perform, pool, to_binary};
+use crate::border::{
+    Bytes, Handle, Handled, call, decode, encode, from_binary, inline, perform, pool, to_binary,
+};
 
 /// There are as many formats as bounds. One that is forgotten lives as long as its sessions.
 const MOST_MODELS: usize = 4;
@@ -36,6 +38,10 @@ impl Drop for PolicyHandle {
 
 #[rustler::resource_impl]
 impl Resource for PolicyHandle {}
+
+impl Handled for PolicyHandle {
+    const NOUN: &'static str = "policy";
+}
 
 impl PolicyHandle {
     pub fn new(policy: Policy) -> ResourceArc<Self> {
@@ -78,12 +84,12 @@ fn policy_load(env: Env, path: String) -> Term {
 #[rustler::nif]
 fn policy_on<'a>(
     env: Env<'a>,
-    policy: ResourceArc<PolicyHandle>,
+    policy: Handle<PolicyHandle>,
     reference: Reference<'a>,
     device: String,
 ) -> Term<'a> {
     perform(env, "device", || {
-        let policy = policy.policy().clone();
+        let policy = policy.get()?.policy().clone();
         pool::submit(env, "device", reference, move || {
             let copy = device::named(&device).and_then(|device| policy.copy_on(&device));
             // Of one for which there was no room.
@@ -96,11 +102,11 @@ fn policy_on<'a>(
 #[rustler::nif(schedule = "DirtyIo")]
 fn policy_save<'a>(
     env: Env<'a>,
-    policy: ResourceArc<PolicyHandle>,
+    policy: Handle<PolicyHandle>,
     path: String,
     notes: Term<'a>,
 ) -> Term<'a> {
-    perform(env, "save", || policy.policy().save(Path::new(&path), decode(notes)?))
+    perform(env, "save", || policy.get()?.policy().save(Path::new(&path), decode(notes)?))
 }
 
 #[derive(serde::Serialize)]
@@ -119,8 +125,9 @@ struct PolicyInfo<'a> {
 
 /// `{:ok, {info, notes}}`
 #[rustler::nif]
-fn policy_info(env: Env, policy: ResourceArc<PolicyHandle>) -> Term {
+fn policy_info(env: Env, policy: Handle<PolicyHandle>) -> Term {
     inline(env, "info", || {
+        let policy = policy.get()?;
         let policy = policy.policy();
         let spec = policy.spec();
         let width = spec.embedding.width();
@@ -140,16 +147,18 @@ fn policy_info(env: Env, policy: ResourceArc<PolicyHandle>) -> Term {
 
 /// `{:ok, [{name, shape}]}`
 #[rustler::nif]
-fn policy_weights(env: Env, policy: ResourceArc<PolicyHandle>) -> Term {
+fn policy_weights(env: Env, policy: Handle<PolicyHandle>) -> Term {
     inline(env, "weights", || {
+        let policy = policy.get()?;
         let weights = policy.policy().weights().iter();
         Ok(weights.map(|(name, weight)| (name.clone(), weight.dims().to_vec())).collect::<Vec<_>>())
     })
 }
 
 #[rustler::nif(schedule = "DirtyCpu")]
-fn policy_weight(env: Env, policy: ResourceArc<PolicyHandle>, name: String) -> Term {
+fn policy_weight(env: Env, policy: Handle<PolicyHandle>, name: String) -> Term {
     call(env, "weight", || {
+        let policy = policy.get()?;
         let weight = policy.policy().weights().get(&name);
         let weight = weight.ok_or_else(|| Error::not_found(format!("weight {name}")))?;
         Ok(Bytes(bytes(&to_vec(weight)?)))
@@ -191,7 +200,7 @@ pub fn pass<'a>(
 #[rustler::nif(schedule = "DirtyCpu")]
 fn policy_forward<'a>(
     env: Env<'a>,
-    policy: ResourceArc<PolicyHandle>,
+    policy: Handle<PolicyHandle>,
     reference: Reference<'a>,
     rows: Binary<'a>,
     shape: (usize, usize),
@@ -200,7 +209,7 @@ fn policy_forward<'a>(
 ) -> Term<'a> {
     perform(env, "forward", || {
         let pass = pass(rows, shape, given, look)?;
-        let policy = policy.policy().clone();
+        let policy = policy.get()?.policy().clone();
         pool::submit(env, "forward", reference, move || pass.run(&policy).map(Looked))
     })
 }

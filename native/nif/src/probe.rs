@@ -1,14 +1,17 @@
 //! Calls that exist so that the tests of the border can lean on them.
 
 use std::panic::resume_unwind;
-use std::sync::{Mutex, mpsc};
+use std::sync::Mutex;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use rustler::{Env, Reference, Resource, ResourceArc, Term};
 use sconce_core::{Error, Result};
 
-use crate::border::{Bytes, Data, Reply, call, decode, inline, perform};
+use crate::border::{
+    Answer, Bytes, Data, MOST_EVENTS, MOST_PROGRESS, Reply, Task, call, decode, inline, perform,
+};
 use crate::serving::ServingHandle;
 
 /// Term to value and back.
@@ -36,7 +39,7 @@ fn probe_reply<'a>(env: Env<'a>, reference: Reference<'a>, how: String) -> Term<
         "drop" => Ok(()),
         _ => {
             thread::spawn(move || {
-                let _ = reply.event(Data("begun"));
+                let _ = reply.event(|env| Data("begun").into_term(env));
                 match how.as_str() {
                     "run" => reply.run(|| Ok(Data(42))),
                     "bytes" => reply.run(|| Ok(Bytes([1, 2, 3]))),
@@ -50,6 +53,25 @@ fn probe_reply<'a>(env: Env<'a>, reference: Reference<'a>, how: String) -> Term<
             });
             Ok(())
         }
+    })
+}
+
+/// Tells `progress` numbers as progress and then `events` numbers one by one, and answers with the bounds of both. No
+/// call of it waits for the process.
+#[rustler::nif]
+fn probe_events<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    progress: usize,
+    events: usize,
+) -> Term<'a> {
+    call(env, "probe_events", || {
+        Task::start(env, "probe_events", reference, move |told, _cancelled| {
+            (0..progress).try_for_each(|i| told.progress(Data(("progress", i))))?;
+            (0..events).try_for_each(|i| told.tell(Data(("event", i))))?;
+            (0..progress).try_for_each(|i| told.progress(Data(("again", i))))?;
+            Ok((MOST_PROGRESS, MOST_EVENTS))
+        })
     })
 }
 
@@ -67,7 +89,7 @@ fn probe_batch(env: Env, serving: ResourceArc<ServingHandle>, sleep_ms: Option<u
 }
 
 /// What holds a batch until it is opened, or gone.
-struct Gate(Mutex<Option<mpsc::Sender<()>>>);
+struct Gate(Mutex<Option<SyncSender<()>>>);
 
 #[rustler::resource_impl]
 impl Resource for Gate {}
@@ -76,7 +98,7 @@ impl Resource for Gate {}
 #[rustler::nif]
 fn probe_hold(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
     call(env, "probe_hold", || {
-        let (gate, wait) = mpsc::channel::<()>();
+        let (gate, wait) = sync_channel::<()>(0);
         serving.0.with_next_batch(move || {
             let _ = wait.recv();
         });

@@ -11,7 +11,8 @@ use sconce_serve::serving::{self, Answer, GaveUp, Options, Report, Serving, Work
 use sconce_serve::session::{self, Lane, Session};
 
 use crate::border::{
-    Data, Reply, call, decode, error, guard, inline, next_turn, perform, pool, timed,
+    Data, Handle, Handled, Reply, call, decode, error, guard, inline, next_turn, perform, pool,
+    timed,
 };
 use crate::outbox::Outbox;
 use crate::policy::{Given, Looked, PolicyHandle, pass};
@@ -45,6 +46,10 @@ impl Resource for ServingHandle {
     fn down<'a>(&'a self, _env: Env<'a>, _pid: LocalPid, _monitor: Monitor) {
         self.end();
     }
+}
+
+impl Handled for ServingHandle {
+    const NOUN: &'static str = "serving";
 }
 
 impl ServingHandle {
@@ -245,12 +250,12 @@ const WINDOW: usize = 60;
 fn serving_start<'a>(
     env: Env<'a>,
     reference: Reference<'a>,
-    policy: ResourceArc<PolicyHandle>,
+    policy: Handle<PolicyHandle>,
     options: Term<'a>,
     sender: LocalPid,
 ) -> Term<'a> {
     perform(env, "start", || {
-        let options: Options = decode(options)?;
+        let (policy, options) = (policy.get()?, decode::<Options>(options)?);
         let pid = env.pid();
         pool::submit(env, "start", reference, move || {
             let model = policy.model(options.weights)?;
@@ -266,21 +271,21 @@ fn serving_start<'a>(
 
 /// Sends some of the answers; true if there are more.
 #[rustler::nif]
-fn serving_deliver(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
-    timed(env, || serving.0.outbox.deliver(env).encode(env))
+fn serving_deliver(env: Env, serving: Handle<ServingHandle>) -> Term {
+    timed(env, || serving.get().is_ok_and(|serving| serving.0.outbox.deliver(env)).encode(env))
 }
 
 /// A session whose decisions the serving makes. Opens on a thread of ours: the first may measure.
 #[rustler::nif]
 fn serving_open<'a>(
     env: Env<'a>,
-    serving: ResourceArc<ServingHandle>,
+    serving: Handle<ServingHandle>,
     reference: Reference<'a>,
     options: Term<'a>,
     project_out: Option<Binary<'a>>,
 ) -> Term<'a> {
     perform(env, "open", || {
-        let server = serving.0.clone();
+        let server = serving.get()?.0.clone();
         server.check_open()?;
         let options = session::Options {
             project_out: vectors(project_out)?,
@@ -326,39 +331,41 @@ type How<'a> = (Term<'a>, Option<u64>);
 #[rustler::nif]
 fn serving_forward<'a>(
     env: Env<'a>,
-    serving: ResourceArc<ServingHandle>,
+    serving: Handle<ServingHandle>,
     reference: Reference<'a>,
     rows: Binary<'a>,
     shape: (usize, usize),
     given: Given<'a>,
     how: How<'a>,
 ) -> Term<'a> {
-    inline(env, "forward", || submit_forward(env, &serving.0, reference, rows, shape, given, how))
+    inline(env, "forward", || submit_forward(env, serving, reference, rows, shape, given, how))
 }
 
 /// The same of so many rows that copying them takes longer than a scheduler has.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn serving_forward_many<'a>(
     env: Env<'a>,
-    serving: ResourceArc<ServingHandle>,
+    serving: Handle<ServingHandle>,
     reference: Reference<'a>,
     rows: Binary<'a>,
     shape: (usize, usize),
     given: Given<'a>,
     how: How<'a>,
 ) -> Term<'a> {
-    call(env, "forward", || submit_forward(env, &serving.0, reference, rows, shape, given, how))
+    call(env, "forward", || submit_forward(env, serving, reference, rows, shape, given, how))
 }
 
 fn submit_forward<'a>(
     env: Env<'a>,
-    server: &Server,
+    serving: Handle<ServingHandle>,
     reference: Reference<'a>,
     rows: Binary<'a>,
     shape: (usize, usize),
     given: Given<'a>,
     (look, deadline_ms): How<'a>,
 ) -> Result<ResourceArc<TicketHandle>> {
+    let serving = serving.get()?;
+    let server = &serving.0;
     let deadline = deadline_ms.map(Deadline::after_ms);
     server.check(deadline)?;
     let pass = pass(rows, shape, given, look)?;
@@ -379,11 +386,12 @@ fn serving_abandon(ticket: ResourceArc<TicketHandle>) -> bool {
 #[rustler::nif]
 fn serving_swap<'a>(
     env: Env<'a>,
-    serving: ResourceArc<ServingHandle>,
+    serving: Handle<ServingHandle>,
     reference: Reference<'a>,
-    policy: ResourceArc<PolicyHandle>,
+    policy: Handle<PolicyHandle>,
 ) -> Term<'a> {
     perform(env, "swap", || {
+        let (serving, policy) = (serving.get()?, policy.get()?);
         pool::submit(env, "swap", reference, move || {
             let server = &serving.0;
             let model = policy.model(server.options().weights)?;
@@ -398,10 +406,11 @@ fn serving_swap<'a>(
 #[rustler::nif]
 fn serving_drain<'a>(
     env: Env<'a>,
-    serving: ResourceArc<ServingHandle>,
+    serving: Handle<ServingHandle>,
     reference: Reference<'a>,
 ) -> Term<'a> {
     perform(env, "drain", || {
+        let serving = serving.get()?;
         let reply = Reply::new(env, "drain", reference);
         serving.0.drain(move || reply.send(Ok(true)));
         Ok(())
@@ -409,9 +418,9 @@ fn serving_drain<'a>(
 }
 
 #[rustler::nif]
-fn serving_stop(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
+fn serving_stop(env: Env, serving: Handle<ServingHandle>) -> Term {
     perform(env, "stop", || {
-        serving.0.stop();
+        serving.get()?.0.stop();
         Ok(())
     })
 }
@@ -425,8 +434,9 @@ struct Stats {
 
 /// Since the start, or since it was last asked for news.
 #[rustler::nif]
-fn serving_stats(env: Env, serving: ResourceArc<ServingHandle>, news: bool) -> Term {
+fn serving_stats(env: Env, serving: Handle<ServingHandle>, news: bool) -> Term {
     inline(env, "stats", || {
+        let serving = serving.get()?;
         let server = &serving.0;
         let snapshot = if news { server.news() } else { server.statistics() };
         Ok(Data(Stats { report: snapshot.report(), waiting: server.waiting() }))
@@ -435,8 +445,11 @@ fn serving_stats(env: Env, serving: ResourceArc<ServingHandle>, news: bool) -> T
 
 /// Requests that wait in its queue or are at work; or why it takes no more.
 #[rustler::nif]
-fn serving_load(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
-    inline(env, "load", || serving.0.check_open().map(|()| serving.0.load()))
+fn serving_load(env: Env, serving: Handle<ServingHandle>) -> Term {
+    inline(env, "load", || {
+        let serving = serving.get()?;
+        serving.0.check_open().map(|()| serving.0.load())
+    })
 }
 
 #[derive(serde::Serialize)]
@@ -449,8 +462,9 @@ struct Info {
 }
 
 #[rustler::nif]
-fn serving_info(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
+fn serving_info(env: Env, serving: Handle<ServingHandle>) -> Term {
     inline(env, "info", || {
+        let serving = serving.get()?;
         let server = &serving.0;
         let model = server.model();
         let step_us = model.step_us()?;

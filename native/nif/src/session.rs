@@ -13,7 +13,8 @@ use sconce_serve::serving::GaveUp;
 use sconce_serve::session::{self, Lane, Options, Overrides, Session};
 
 use crate::border::{
-    Bytes, Data, Reply, call, decode, error, from_binary, guard, inline, perform, pool, to_binary,
+    Bytes, Data, Handle, Handled, Reply, call, decode, error, from_binary, guard, inline, perform,
+    pool, to_binary,
 };
 use crate::policy::PolicyHandle;
 use crate::serving::{self, Server};
@@ -72,6 +73,10 @@ impl Resource for SessionHandle {
             self.close();
         }
     }
+}
+
+impl Handled for SessionHandle {
+    const NOUN: &'static str = "session";
 }
 
 impl SessionHandle {
@@ -209,14 +214,14 @@ impl Drop for Taken {
 #[rustler::nif]
 fn session_open<'a>(
     env: Env<'a>,
-    policy: ResourceArc<PolicyHandle>,
+    policy: Handle<PolicyHandle>,
     reference: Reference<'a>,
     options: Term<'a>,
     project_out: Option<Binary<'a>>,
 ) -> Term<'a> {
     perform(env, "open", || {
         let options = Options { project_out: vectors(project_out)?, ..decode(options)? };
-        let pid = env.pid();
+        let (policy, pid) = (policy.get()?, env.pid());
         pool::submit(env, "open", reference, move || {
             let session = Session::over(policy.model(options.weights)?, options)?;
             SessionHandle::open(session, pid, None)
@@ -232,7 +237,7 @@ pub fn vectors(binary: Option<Binary>) -> Result<Option<Vec<f32>>> {
 #[rustler::nif]
 fn session_act<'a>(
     env: Env<'a>,
-    handle: ResourceArc<SessionHandle>,
+    handle: Handle<SessionHandle>,
     reference: Reference<'a>,
     frame: Binary<'a>,
     (logits, deadline_ms): (bool, Option<u64>),
@@ -247,6 +252,7 @@ fn session_act<'a>(
             false => decode(overrides)?,
         };
         overrides.project_out = vectors(project_out)?;
+        let handle = handle.get()?;
         let serving = handle.serving.clone();
         let mut taken = Taken::new(env, handle)?;
         let lane = taken.session()?.next_lane();
@@ -356,10 +362,9 @@ impl Encoder for Answered<'_> {
 /// Gives up waiting for a queued decision: true if it will not be made, false if its answer is on the
 /// way or there already. Nobody else's call can be given up.
 #[rustler::nif]
-fn session_abandon(env: Env, handle: ResourceArc<SessionHandle>) -> bool {
-    if handle.check_owner(env).is_err() {
-        return false;
-    }
+fn session_abandon(env: Env, handle: Handle<SessionHandle>) -> bool {
+    let owned = handle.get().and_then(|handle| handle.check_owner(env).map(|()| handle));
+    let Ok(handle) = owned else { return false };
     let ticket = match &*handle.slot() {
         Slot::Working(ticket) => Some(ticket.clone()),
         Slot::Idle(_) | Slot::Closed => None,
@@ -368,45 +373,46 @@ fn session_abandon(env: Env, handle: ResourceArc<SessionHandle>) -> bool {
 }
 
 #[rustler::nif]
-fn session_reset(env: Env, handle: ResourceArc<SessionHandle>, seed: Option<u64>) -> Term {
-    perform(env, "reset", || Taken::new(env, handle)?.session()?.reset(seed))
+fn session_reset(env: Env, handle: Handle<SessionHandle>, seed: Option<u64>) -> Term {
+    perform(env, "reset", || Taken::new(env, handle.get()?)?.session()?.reset(seed))
 }
 
 /// Takes back the decisions of a game's frame and of those after it; answers how many.
 #[rustler::nif]
-fn session_rollback(env: Env, handle: ResourceArc<SessionHandle>, game_frame: i64) -> Term {
-    call(env, "rollback", || Taken::new(env, handle)?.session()?.rollback(game_frame))
+fn session_rollback(env: Env, handle: Handle<SessionHandle>, game_frame: i64) -> Term {
+    call(env, "rollback", || Taken::new(env, handle.get()?)?.session()?.rollback(game_frame))
 }
 
 /// Takes back what was decided after the first `frames` decisions.
 #[rustler::nif]
-fn session_back_to(env: Env, handle: ResourceArc<SessionHandle>, frames: u64) -> Term {
-    perform(env, "act", || Taken::new(env, handle)?.session()?.back_to(frames))
+fn session_back_to(env: Env, handle: Handle<SessionHandle>, frames: u64) -> Term {
+    perform(env, "act", || Taken::new(env, handle.get()?)?.session()?.back_to(frames))
 }
 
 #[rustler::nif(schedule = "DirtyCpu")]
-fn session_snapshot(env: Env, handle: ResourceArc<SessionHandle>) -> Term {
-    call(env, "snapshot", || Ok(Bytes(Taken::new(env, handle)?.session()?.snapshot()?)))
+fn session_snapshot(env: Env, handle: Handle<SessionHandle>) -> Term {
+    call(env, "snapshot", || Ok(Bytes(Taken::new(env, handle.get()?)?.session()?.snapshot()?)))
 }
 
 #[rustler::nif(schedule = "DirtyCpu")]
 fn session_restore<'a>(
     env: Env<'a>,
-    handle: ResourceArc<SessionHandle>,
+    handle: Handle<SessionHandle>,
     snapshot: Binary<'a>,
 ) -> Term<'a> {
-    perform(env, "restore", || Taken::new(env, handle)?.session()?.restore(&snapshot))
+    perform(env, "restore", || Taken::new(env, handle.get()?)?.session()?.restore(&snapshot))
 }
 
 #[rustler::nif]
-fn session_info(env: Env, handle: ResourceArc<SessionHandle>) -> Term {
-    call(env, "info", || Ok(Data(Taken::new(env, handle)?.session()?.info())))
+fn session_info(env: Env, handle: Handle<SessionHandle>) -> Term {
+    call(env, "info", || Ok(Data(Taken::new(env, handle.get()?)?.session()?.info())))
 }
 
 /// Hands the session to a living process.
 #[rustler::nif]
-fn session_transfer(env: Env, handle: ResourceArc<SessionHandle>, pid: LocalPid) -> Term {
+fn session_transfer(env: Env, handle: Handle<SessionHandle>, pid: LocalPid) -> Term {
     perform(env, "transfer", || {
+        let handle = handle.get()?;
         handle.check_owner(env)?;
         // Held until the new owner is written down, so that its death is not taken for another's.
         let mut owner = handle.owner();
@@ -421,8 +427,9 @@ fn session_transfer(env: Env, handle: ResourceArc<SessionHandle>, pid: LocalPid)
 }
 
 #[rustler::nif]
-fn session_close(env: Env, handle: ResourceArc<SessionHandle>) -> Term {
+fn session_close(env: Env, handle: Handle<SessionHandle>) -> Term {
     perform(env, "close", || {
+        let handle = handle.get()?;
         if handle.is_closed() {
             return Ok(());
         }

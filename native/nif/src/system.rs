@@ -1,12 +1,13 @@
 //! What this library was built with and what it found on this machine.
 
-use std::thread::available_parallelism;
+use std::path::Path;
 
-use rustler::{Env, Term};
-use sconce_core::Kind;
+use rustler::{Binary, Env, Reference, Term};
+use sconce_core::pool::{self, Priority};
+use sconce_core::{Kind, fs};
 use serde::Serialize;
 
-use crate::border::{Data, call};
+use crate::border::{self, Data, call, decode, perform};
 
 #[derive(Serialize)]
 struct NativeInfo {
@@ -69,6 +70,12 @@ impl CpuFeatures {
     }
 }
 
+/// `{:ok, nil}`, or `{:ok, %{bytes: bytes, bound: text}}`: the memory that this process can still take.
+#[rustler::nif(schedule = "DirtyIo")]
+fn memory_available(env: Env) -> Term {
+    call(env, "memory_available", || Ok(Data(sconce_core::memory::available())))
+}
+
 #[rustler::nif]
 fn native_info(env: Env) -> Term {
     call(env, "native_info", || {
@@ -81,13 +88,36 @@ fn native_info(env: Env) -> Term {
             profile: env!("SCONCE_PROFILE_BUILT"),
             cuda: sconce_core::device::CUDA,
             flash_attn: cfg!(feature = "flash-attn"),
-            threads: available_parallelism().map_or(1, usize::from),
+            threads: pool::available(),
             cpu: CpuFeatures::detect(),
         }))
     })
 }
 
+/// Writes a file that is whole or not there.
+#[rustler::nif(schedule = "DirtyIo")]
+fn file_write<'a>(env: Env<'a>, path: String, bytes: Binary<'a>) -> Term<'a> {
+    perform(env, "write", || fs::write_file(Path::new(&path), bytes.as_slice()))
+}
+
 #[rustler::nif]
 fn error_kinds(env: Env) -> Term {
     call(env, "error_kinds", || Ok(Data(Kind::ALL.map(Kind::name))))
+}
+
+/// How threads that train and import give way, from those on that start next.
+#[rustler::nif]
+fn background_set<'a>(env: Env<'a>, priority: Term<'a>) -> Term<'a> {
+    perform(env, "background", || {
+        pool::set_background(decode::<Priority>(priority)?);
+        Ok(())
+    })
+}
+
+/// `{:ok, given}` by message: whether this system lets them.
+#[rustler::nif]
+fn background_given<'a>(env: Env<'a>, reference: Reference<'a>) -> Term<'a> {
+    perform(env, "background", || {
+        border::pool::submit(env, "background", reference, || Ok(pool::gives_way()))
+    })
 }

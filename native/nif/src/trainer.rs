@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use rustler::{Env, Reference, ResourceArc, Term};
 use sconce_core::device::Caching;
+use sconce_core::pool::Class;
 use sconce_core::{Policy, Spec};
 use sconce_data::Corpus;
 use sconce_train::eval::evaluate;
@@ -16,12 +17,26 @@ use sconce_train::run::{Record, read_gradients, read_report, run};
 use sconce_train::tune::{TuneOptions, tune};
 use serde_json::Value;
 
-use crate::border::{Data, Reply, Task, call, decode, perform};
+use crate::border::{Data, Events, Handle, Task, call, decode, perform};
 use crate::policy::PolicyHandle;
 
-/// Events that cannot be told are not worth a run.
-fn tell(reply: &Reply) -> impl Fn(Event) + '_ {
-    |event| drop(reply.event(Data(event)))
+/// Events that cannot be told are not worth a run. Each step tells of itself what the one before it told.
+fn tell(events: &Events) -> impl Fn(Event) + '_ {
+    |event| {
+        let told = match event {
+            Event::Step { .. } | Event::Evaluating { .. } => events.progress(Data(event)),
+            _ => events.tell(Data(event)),
+        };
+        drop(told);
+    }
+}
+
+/// Gives way on a CPU. On a card the work is the card's: the thread takes locks there for which callers wait, and the
+/// threads that read for it give way by themselves.
+fn give_way(on_cpu: bool) {
+    if on_cpu {
+        Class::Background.enter();
+    }
 }
 
 /// What the run in a folder was told: `corpus` (or nil), `spec`, `options`.
@@ -45,13 +60,14 @@ fn train_start<'a>(
         let said: Value = decode(options)?;
         let resume = said.get("resume") == Some(&Value::Bool(true));
         let new = if resume { None } else { Some(decode::<TrainOptions>(options)?) };
-        Task::start(env, "train", reference, move |reply, cancelled| {
+        Task::start(env, "train", reference, move |events, cancelled| {
             let (corpus, out) = (Corpus::open(Path::new(&corpus))?, PathBuf::from(out));
             let options = match new {
                 Some(options) => options,
                 None => Record::read(&out)?.with(said)?,
             };
-            run(&corpus, &spec, &options, &out, &tell(reply), cancelled).map(Data)
+            give_way(options.is_on_cpu());
+            run(&corpus, &spec, &options, &out, &tell(events), cancelled).map(Data)
         })
     })
 }
@@ -68,11 +84,18 @@ fn train_gradients<'a>(env: Env<'a>, out: String) -> Term<'a> {
     call(env, "gradients", || read_gradients(&PathBuf::from(out)).map(Data))
 }
 
+/// Acknowledges an event of a task.
+#[rustler::nif]
+fn task_heard(task: ResourceArc<Task>) -> rustler::Atom {
+    task.heard();
+    rustler::types::atom::ok()
+}
+
 /// Asks a run or an evaluation to end.
 #[rustler::nif]
-fn train_stop<'a>(env: Env<'a>, task: ResourceArc<Task>) -> Term<'a> {
+fn train_stop<'a>(env: Env<'a>, task: Handle<Task>) -> Term<'a> {
     perform(env, "train", || {
-        task.cancel();
+        task.get()?.cancel();
         Ok(())
     })
 }
@@ -88,13 +111,14 @@ fn evaluate_start<'a>(
 ) -> Term<'a> {
     call(env, "evaluate", || {
         let options: EvaluateOptions = decode(options)?;
-        Task::start(env, "evaluate", reference, move |reply, cancelled: &AtomicBool| {
+        Task::start(env, "evaluate", reference, move |events, cancelled: &AtomicBool| {
+            give_way(options.is_on_cpu());
             let device = options.open_device()?;
             let _caching = Caching::on(&device);
             let policy = Policy::load(&PathBuf::from(checkpoint))?.on(&device)?;
             let corpus = Corpus::open(&PathBuf::from(corpus))?;
             let train = train.map(|dir| Corpus::open(&PathBuf::from(dir))).transpose()?;
-            evaluate(&policy, &corpus, train.as_ref(), &options, &tell(reply), cancelled).map(Data)
+            evaluate(&policy, &corpus, train.as_ref(), &options, &tell(events), cancelled).map(Data)
         })
     })
 }
@@ -109,9 +133,10 @@ fn plan_start<'a>(
 ) -> Term<'a> {
     call(env, "plan", || {
         let (spec, options): (Spec, TrainOptions) = (decode(spec)?, decode(options)?);
-        Task::start(env, "plan", reference, move |_reply, _cancelled| {
+        Task::start(env, "plan", reference, move |_events, cancelled| {
+            give_way(options.is_on_cpu());
             let corpus = corpus.map(|dir| Corpus::open(&PathBuf::from(dir))).transpose()?;
-            plan(&spec, &options, corpus.as_ref()).map(Data)
+            plan(&spec, &options, corpus.as_ref(), cancelled).map(Data)
         })
     })
 }
@@ -127,7 +152,8 @@ fn tune_start<'a>(
     call(env, "tune", || {
         let (spec, options): (Spec, TrainOptions) = (decode(spec)?, decode(options)?);
         let tuning: TuneOptions = decode(tuning)?;
-        Task::start(env, "tune", reference, move |_reply, cancelled| {
+        Task::start(env, "tune", reference, move |_events, cancelled| {
+            give_way(options.is_on_cpu());
             tune(&spec, &options, &tuning, cancelled).map(Data)
         })
     })
@@ -138,7 +164,7 @@ fn range_test_start<'a>(
     env: Env<'a>,
     reference: Reference<'a>,
     spec: Term<'a>,
-    policy: Option<ResourceArc<PolicyHandle>>,
+    policy: Term<'a>,
     corpus: String,
     options: Term<'a>,
     range: Term<'a>,
@@ -146,8 +172,10 @@ fn range_test_start<'a>(
     call(env, "find_learning_rate", || {
         let (spec, options): (Spec, TrainOptions) = (decode(spec)?, decode(options)?);
         let range: RangeOptions = decode(range)?;
-        let policy = policy.map(|handle| handle.policy().clone());
-        Task::start(env, "find_learning_rate", reference, move |_reply, cancelled| {
+        let policy = if policy.is_atom() { None } else { Some(Handle::of(policy).get()?) };
+        let policy = policy.map(|handle: ResourceArc<PolicyHandle>| handle.policy().clone());
+        Task::start(env, "find_learning_rate", reference, move |_events, cancelled| {
+            give_way(options.is_on_cpu());
             let corpus = Corpus::open(&PathBuf::from(corpus))?;
             range_test(&spec, policy.as_deref(), &corpus, &options, &range, cancelled).map(Data)
         })

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use sconce_core::memory;
 use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tensor;
 use sconce_core::weights::Weights;
@@ -24,7 +25,7 @@ impl Arena {
     }
 
     fn new(numbers: &[f32]) -> Self {
-        let mut memory: Vec<f32> = Vec::with_capacity(numbers.len() + LINE);
+        let mut memory: Vec<f32> = memory::with_capacity(numbers.len() + LINE);
         let first = memory.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
         memory.resize(first, 0.0);
         memory.extend_from_slice(numbers);
@@ -69,6 +70,7 @@ impl<'a> Packer<'a> {
     /// Lays numbers behind the others, at a cache line.
     pub fn lay(&mut self, numbers: &[f32]) -> Range<usize> {
         let at = self.numbers.len().next_multiple_of(LINE);
+        memory::reserve(&mut self.numbers, LINE + numbers.len());
         self.numbers.resize(at, 0.0);
         self.numbers.extend_from_slice(numbers);
         at..self.numbers.len()

@@ -4,7 +4,7 @@ use sconce_core::backbone::Cell;
 use sconce_core::heads::Decision;
 use sconce_core::ops::simd::non_finite;
 use sconce_core::spec::{Backbone, Spec};
-use sconce_core::{Error, Policy, Result};
+use sconce_core::{Error, Policy, Result, memory};
 
 use crate::arena::{Arena, Packer};
 use crate::attention::{LstmHybrid, transformer};
@@ -58,6 +58,13 @@ impl Plan {
     pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
         format.validate()?;
         let spec = policy.spec();
+        // Laid out one after the other, then at the border of a cache line.
+        let bytes = (2 * size_of::<f32>() * policy.num_weights()) as u64;
+        memory::room("packed weights", bytes)?;
+        memory::caught(|| Self::packed(policy, spec, format))
+    }
+
+    fn packed(policy: &Policy, spec: &Spec, format: Format) -> Result<Option<Self>> {
         let mut packer = Packer::new(policy.weights(), format);
         let embedding = Embedding::new(spec, &mut packer)?;
         let backbone = backbone(spec, embedding.width(), &mut packer)?;

@@ -45,7 +45,7 @@ struct Costs {
 /// Games whose common step is measured.
 const COMPANY: usize = 32;
 
-/// Measured on one thread, medians of a few calls.
+/// Measured on one thread: the least of a few calls, to which other work on the machine adds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cost {
     /// A decision that steps the state by one frame.
@@ -103,7 +103,8 @@ impl Model {
         !self.zero.0.is_empty()
     }
 
-    /// What a decision costs, with windows of so many frames. Who asks first measures, and nobody waits for it.
+    /// What a decision costs, with windows of so many frames. The first caller measures; concurrent callers do not wait
+    /// for it, and measure too.
     pub fn cost(&self, window_size: usize) -> Result<Cost> {
         let step_us = self.step_us()?;
         if !self.remembers() {
@@ -165,7 +166,7 @@ impl Model {
         let (row, sampling) = (self.frame(), Sampling::default());
         let mut scratch = Scratch::default();
         let mut of_games = vec![(plan.zero_state().to_vec(), plan.blank()); games];
-        let us = median_us(9, || {
+        let us = least_us(9, || {
             let (frame, rng) = (row.view().frame(), Rng::new(0, "measure", 0));
             let game = |(state, decision)| Game::new(frame, state, &sampling, rng, decision);
             let mut steps: Vec<Game> = of_games.iter_mut().map(|(s, d)| game((s, d))).collect();
@@ -187,7 +188,7 @@ impl Model {
         let states = vec![&self.zero; games];
         let (sampling, rngs) = (Sampling::default(), [Rng::new(0, "measure", 0)]);
         let draws = vec![Draw { sampling: &sampling, rngs: &rngs, given: None }; games];
-        let us = median_us(9, || {
+        let us = least_us(9, || {
             let stepped = self.policy.step_games(&frames, &states, &draws)?;
             stepped.into_iter().try_for_each(|one| one.map(drop))
         })?;
@@ -197,7 +198,7 @@ impl Model {
     fn core_us(&self, frames: usize, calls: usize, context: &Context) -> Result<f64> {
         let (row, sampling) = (self.frame(), Sampling::default());
         let frames = window(std::iter::repeat_n(row.view(), frames));
-        median_us(calls, || {
+        least_us(calls, || {
             let rngs = [Rng::new(0, "measure", 0)];
             let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
             let act = || self.policy.act(&frames, &self.zero, draw, context);
@@ -221,20 +222,21 @@ impl Model {
     }
 }
 
-/// The median of so many calls, or of those of two milliseconds; the first ones warm the caches. Numbers that are not
-/// finite take their time too.
-fn median_us(calls: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
+/// The least time of so many calls, or of those of two milliseconds, whose first ones warm the caches. Other work on
+/// the machine makes calls longer and never shorter, so the least flaps least. Numbers that are not finite take their
+/// time too.
+fn least_us(calls: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut call = || match call() {
         Err(Error::NonFinite { .. }) => Ok(()),
         called => called,
     };
-    let mut times = Vec::with_capacity(calls);
+    let (mut least, mut made) = (f64::INFINITY, 0);
     let begin = Instant::now();
-    while times.len() <= calls || begin.elapsed() < LEAST_MEASURED {
+    while made <= calls || begin.elapsed() < LEAST_MEASURED {
         let start = Instant::now();
         call()?;
-        times.push(start.elapsed().as_secs_f64() * 1e6);
+        least = least.min(start.elapsed().as_secs_f64() * 1e6);
+        made += 1;
     }
-    times.sort_by(f64::total_cmp);
-    Ok(times.get(times.len() / 2).copied().unwrap_or(f64::INFINITY))
+    Ok(least)
 }

@@ -76,6 +76,9 @@ const MAX_WINDOW: usize = 1 << 14;
 const MAX_ROLLBACK: usize = 61;
 /// A quarter of the millisecond that a call on a scheduler of the VM may take.
 pub(crate) const INLINE_US: f64 = 250.0;
+/// That millisecond: no decision that takes longer runs on a scheduler, whatever lane was asked for. Decisions of
+/// 2.5 ms there delayed all other processes of the VM by 33 ms.
+pub const MAX_INLINE_US: f64 = 1000.0;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -87,7 +90,8 @@ pub struct Options {
     /// How a plan has the weights.
     #[serde(default)]
     pub weights: Format,
-    /// None: as measured.
+    /// None: as measured. Inline is refused for decisions beyond [`MAX_INLINE_US`]; a window beyond it, of a session
+    /// that steps otherwise, runs on a worker.
     pub lane: Option<Lane>,
     /// Decisions that may be taken back.
     #[serde(default)]
@@ -247,6 +251,8 @@ impl Session {
         }
         let (spec, delay) = (policy.spec(), delay_of(policy, options.frame_delay)?);
         let cost = model.cost(options.window_size)?;
+        let windows = options.mode == Mode::Window && model.remembers();
+        check_inline(options.lane, if windows { cost.window_us } else { cost.step_us })?;
         let projection = projection(policy, options.project_out.as_deref())?;
         let row = Row::blank(spec);
         let ring = Ring::new(kept_frames(&model, &options), &row)?;
@@ -546,10 +552,13 @@ impl Session {
     }
 
     fn lane(&self, cost_us: f64) -> Lane {
-        let measured = if cost_us < INLINE_US { Lane::Inline } else { Lane::Worker };
-        // Nobody waits for a card on a scheduler.
-        let measured = if self.policy().device().is_cpu() { measured } else { Lane::Worker };
-        self.options.lane.unwrap_or(measured)
+        // A scheduler never waits for a card.
+        let most = match self.options.lane {
+            Some(Lane::Inline) => MAX_INLINE_US,
+            None if self.policy().device().is_cpu() => INLINE_US,
+            None | Some(Lane::Worker) => 0.0,
+        };
+        if cost_us < most { Lane::Inline } else { Lane::Worker }
     }
 
     /// Writes to the next moment the inputs before a raw row. The one that led to it is what the call gives, else
@@ -694,6 +703,17 @@ fn kept_frames(model: &Model, options: &Options) -> usize {
         _ if !model.remembers() => 0,
         Mode::Carry => 0,
         Mode::Window | Mode::Resync(_) => options.window_size - 1 + options.rollback,
+    }
+}
+
+/// Refuses the inline lane for decisions that cost more than [`MAX_INLINE_US`].
+pub(crate) fn check_inline(lane: Option<Lane>, cost_us: f64) -> Result<()> {
+    match lane {
+        Some(Lane::Inline) if cost_us >= MAX_INLINE_US => {
+            let what = "microseconds of a decision (lane: inline)";
+            Err(Error::out_of_range(what, cost_us.round(), 0.0, MAX_INLINE_US))
+        }
+        _ => Ok(()),
     }
 }
 

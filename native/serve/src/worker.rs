@@ -18,6 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use sconce_core::pool::Class;
 use sconce_core::{Error, Result};
 
 /// Candle walks and drops its graphs recursively; deep ones overflow a stack of the usual size.
@@ -95,7 +96,10 @@ impl Pool {
             let thread = thread::Builder::new()
                 .name(format!("{name}-{i}"))
                 .stack_size(STACK_BYTES)
-                .spawn(move || work(&receiver, &closing))
+                .spawn(move || {
+                    Class::Foreground.enter();
+                    work(&receiver, &closing);
+                })
                 .map_err(|e| Error::Unavailable {
                     what: "threads".into(),
                     reason: e.to_string(),

@@ -80,14 +80,14 @@ struct Caller {
     overrides: Overrides,
     claimed: Arc<AtomicBool>,
     mine: bool,
-    answers: mpsc::Sender<(Option<Session>, Result<Answer>)>,
+    answers: mpsc::SyncSender<(Option<Session>, Result<Answer>)>,
 }
 
 type Answers = mpsc::Receiver<(Option<Session>, Result<Answer>)>;
 
 impl Caller {
     fn new(asked: Asked) -> (Self, Answers) {
-        let (answers, receiver) = mpsc::channel();
+        let (answers, receiver) = mpsc::sync_channel(1);
         let overrides = Overrides::default();
         (Caller { asked, overrides, claimed: Arc::default(), mine: false, answers }, receiver)
     }
@@ -142,9 +142,9 @@ fn act(serving: &Serving<Caller>, caller: u64, own: Session, t: u64) -> (Session
 }
 
 /// Keeps the worker at its next batch until the sender is dropped; tells when it is there.
-fn hold(serving: &Serving<Caller>) -> (mpsc::Sender<()>, mpsc::Receiver<()>) {
-    let (gate, wait) = mpsc::channel::<()>();
-    let (begun, begins) = mpsc::channel();
+fn hold(serving: &Serving<Caller>) -> (mpsc::SyncSender<()>, mpsc::Receiver<()>) {
+    let (gate, wait) = mpsc::sync_channel::<()>(1);
+    let (begun, begins) = mpsc::sync_channel(1);
     serving.with_next_batch(move || {
         begun.send(()).unwrap();
         let _ = wait.recv();
@@ -392,7 +392,7 @@ fn draining_finishes_what_came_before_and_stopping_cancels_it() {
         let first = submit(0).unwrap();
         begins.recv().unwrap();
         let second = submit(1).unwrap();
-        let (drained, told) = mpsc::channel();
+        let (drained, told) = mpsc::sync_channel(1);
         match drains {
             true => serving.drain(move || drained.send(()).unwrap()),
             false => serving.stop(),
@@ -513,9 +513,9 @@ fn a_step_on_its_callers_thread_is_waited_for_by_a_drain_and_none_follows() {
     let serving = start(&model, Options { lane: Some(session::Lane::Inline), ..ONE });
     let mut session = session(&model, 1);
     let overrides = Overrides::default();
-    let (release, held) = mpsc::channel::<()>();
+    let (release, held) = mpsc::sync_channel::<()>(1);
     serving.with_next_batch(move || held.recv().unwrap());
-    let (drained, told) = mpsc::channel();
+    let (drained, told) = mpsc::sync_channel(1);
     thread::scope(|scope| {
         let acting = scope.spawn(|| serving.act(&mut session, &frame(0), &overrides));
         while serving.load() == 0 {

@@ -17,7 +17,7 @@ use sconce_core::spec::{
 use sconce_core::{Kind, Policy, Spec};
 use sconce_serve::frames::{self, Beyond};
 use sconce_serve::session::{
-    Call, Lane, Mode, Options, Overrides, Path, Session, decide_many, live,
+    Call, Lane, MAX_INLINE_US, Mode, Options, Overrides, Path, Session, decide_many, lane, live,
 };
 use sconce_serve::{Format, Model};
 
@@ -590,14 +590,42 @@ fn the_lane_is_the_one_asked_for_or_follows_the_cost() {
 }
 
 #[test]
+fn no_decision_beyond_a_millisecond_is_inline_though_that_was_asked_for() {
+    let _turn = turn();
+    let wide = vector(Backbone::Gru(recurrent(256)));
+    let inline = |mode| Options { window_size: 4000, lane: Some(Lane::Inline), ..options(mode) };
+    let refused = Session::open(wide.clone(), inline(Mode::Window)).err().unwrap();
+    assert_eq!(refused.kind(), Kind::OutOfRange);
+    assert!(refused.to_string().contains("lane: inline"), "{refused}");
+    assert!(refused.to_string().ends_with("is outside 0..1000"), "{refused}");
+    // Of one that steps, the window that warms it runs on a worker.
+    let session = Session::open(wide, inline(Mode::Carry)).unwrap();
+    let info = session.info();
+    assert_eq!((info.lane, info.window_lane), (Lane::Inline, Lane::Worker));
+    assert_eq!(session.next_lane(), Lane::Worker);
+}
+
+#[test]
+fn many_inline_decisions_of_one_call_are_a_workers_beyond_a_millisecond_together() {
+    let _turn = turn();
+    let small = vector(Backbone::Gru(recurrent(12)));
+    let options = Options { lane: Some(Lane::Inline), ..options(Mode::Carry) };
+    let mut session = Session::open(small, options).unwrap();
+    session.act(&raw(0), &Overrides::default()).unwrap();
+    assert_eq!(lane([&session].into_iter()), Lane::Inline);
+    let too_many = (MAX_INLINE_US / session.info().cost.step_us) as usize + 1;
+    assert_eq!(lane(std::iter::repeat_n(&session, too_many)), Lane::Worker);
+}
+
+#[test]
 fn an_inline_decision_waits_for_no_other_thread() {
     let _turn = turn();
     // Rows of many shards, and an opening that measures them.
     let policy = vector(Backbone::Gru(recurrent(12)));
-    let options = Options { window_size: 2000, lane: Some(Lane::Inline), ..options(Mode::Window) };
+    let options = Options { window_size: 256, lane: Some(Lane::Inline), ..options(Mode::Window) };
     let (both, gate) = (Barrier::new(3), RwLock::new(()));
     pool::set_threads(2).unwrap();
-    let (sender, done) = mpsc::channel();
+    let (sender, done) = mpsc::sync_channel(1);
     std::thread::scope(|scope| {
         let held = gate.write().unwrap();
         scope.spawn(|| {

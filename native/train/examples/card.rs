@@ -237,7 +237,7 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
     if a.len() == b.len() { most / scale } else { f32::INFINITY }
 }
 
-fn stepper(policy: &Policy, precision: Precision) -> Result<Stepper> {
+fn stepper(policy: &Policy, precision: Precision) -> Result<Stepper<'static>> {
     let (loss, config) = (LossOptions::plain(), OptimiserConfig::default());
     Ok(Stepper::new(policy, &loss, config, 1.0, 7)?.in_precision(precision))
 }

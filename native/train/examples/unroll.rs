@@ -3,6 +3,7 @@
 //! `CELL` is `gru` or `lstm`, or `stack`: a residual stack of `LAYERS` GRUs and as many feed-forward
 //! layers, without heads and optimiser. `CHUNK` and `EVERY` are `truncate_bptt` and `checkpoint_every`, 0
 //! for none. The peak is that of the whole process, so each run measures one setting.
+#![allow(clippy::disallowed_methods)]
 
 use std::sync::Arc;
 

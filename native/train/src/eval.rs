@@ -1,6 +1,6 @@
 //! A policy, and what copying alone would score, on the same recorded frames.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use sconce_core::backbone::{Context, State};
 use sconce_core::embedding::melee;
@@ -13,8 +13,9 @@ use sconce_data::{Batch, Corpus, Reader, Schema, View};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
 use crate::metrics::{Metrics, Report};
-use crate::options::{EvalOptions, EvaluateOptions, Mode, TrainOptions};
+use crate::options::{EvalOptions, EvaluateOptions, MAX_FRAMES, Mode, TrainOptions};
 use crate::report::{BaselineReport, Evaluation, Event, Side};
+use crate::stop::go_on;
 
 /// Windows of one forward pass.
 pub(crate) const WINDOWS: usize = 128;
@@ -35,11 +36,12 @@ pub fn score(
     let total: usize = views.iter().map(|v| v.len(options.frame_delay)).sum();
     let mut done = 0;
     let mut at_once = match options.mode {
-        Mode::Window => WINDOWS,
+        Mode::Window => WINDOWS.min(MAX_FRAMES / options.window_size.max(1)).max(1),
         Mode::Carry => CHUNK,
     };
     progress(done, total);
     for view in views {
+        go_on(cancel)?;
         let scorer = Scorer { policy, view, options, reader: &reader };
         let mut step = |frames: usize| {
             done += frames;
@@ -76,18 +78,12 @@ pub fn score_baselines(
     BaselineKind::ALL.into_iter().map(score).collect()
 }
 
-fn go_on(cancel: &AtomicBool) -> Result<()> {
-    match cancel.load(Ordering::Relaxed) {
-        true => Err(Error::Cancelled),
-        false => Ok(()),
-    }
-}
-
 /// Counts the actions of all frames of these views, and the action a frame before each. The baselines
 /// are fitted on these: with a frame delay they know what no policy can.
-pub fn count(views: &[View], heads: &Heads, delay: usize) -> Result<Counts> {
+pub fn count(views: &[View], heads: &Heads, delay: usize, cancel: &AtomicBool) -> Result<Counts> {
     let mut counts = Counts::new(heads)?;
     for view in views {
+        go_on(cancel)?;
         let ts: Vec<usize> = (0..view.len(delay)).collect();
         let (labels, before) = answers(view, &ts, delay, heads)?;
         counts.add(&before, &labels)?;
@@ -125,7 +121,7 @@ pub fn evaluate(
     let report = precision.during(|| score(policy, &views, &options, &progress, cancel))?;
     let baselines = match train {
         Some(train) => {
-            let counts = count(&all(train)?, &spec.heads, options.frame_delay)?;
+            let counts = count(&all(train)?, &spec.heads, options.frame_delay, cancel)?;
             score_baselines(&counts, spec, &views, &options, cancel)?
         }
         None => vec![],
@@ -175,10 +171,16 @@ pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
 
 /// Counts the actions of all frames, and the action that each state shows beside it: what a policy
 /// can know, which with a delay is older than the action before.
-pub fn count_answers(views: &[View], heads: &Heads, delay: usize) -> Result<Counts> {
+pub fn count_answers(
+    views: &[View],
+    heads: &Heads,
+    delay: usize,
+    cancel: &AtomicBool,
+) -> Result<Counts> {
     let mut counts = Counts::new(heads)?;
     let width = heads.num_labels();
     for view in views {
+        go_on(cancel)?;
         let (mut label, mut known) = (vec![0; width], vec![0; width]);
         for t in 0..view.len(delay) {
             view.labels(t, delay, false, heads, &mut label)?;
@@ -277,7 +279,12 @@ impl Scorer<'_> {
         while !rest.is_empty() {
             let (part, after) = rest.split_at(rest.len().min(*at_once));
             match score(part) {
-                Err(error) if error.kind() == Kind::OutOfMemory && part.len() > 1 => {
+                // On a CPU free memory never decides how many are scored together.
+                Err(error)
+                    if error.kind() == Kind::OutOfMemory
+                        && part.len() > 1
+                        && !self.policy.device().is_cpu() =>
+                {
                     *at_once = part.len().div_ceil(2);
                     device::shrink(self.policy.device());
                 }

@@ -18,6 +18,7 @@ pub mod schedule;
 pub mod scheduled;
 mod source;
 pub mod step;
+mod stop;
 pub mod teacher;
 pub mod tune;
 

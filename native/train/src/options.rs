@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use candle_core::Device;
 use sconce_core::device::Devices;
-use sconce_core::spec::MAX_DELAY;
 use sconce_core::{Error, Precision, Result, device};
 use sconce_data::{LoaderOptions, Sampling};
 use serde::{Deserialize, Serialize};
@@ -122,7 +121,8 @@ pub struct TrainOptions {
     pub validation: Option<PathBuf>,
     /// Steps between validations; an epoch if not given.
     pub validate_every: Option<u64>,
-    /// Steps and minutes between states that are saved beside those of validations.
+    /// Steps and minutes between states that are saved beside those of validations. A VM that ends without a
+    /// signal that it may handle (Ctrl-C, SIGKILL) loses no more than these.
     pub save_every: Option<u64>,
     pub save_minutes: Option<f64>,
     /// Numbered checkpoints that stay, beside `last` and `best`: of the latest states and of the policies
@@ -233,7 +233,7 @@ impl Default for TrainOptions {
             validation: None,
             validate_every: None,
             save_every: None,
-            save_minutes: None,
+            save_minutes: Some(5.0),
             keep_last: 0,
             keep_best: 0,
             validation_mode: Mode::Window,
@@ -272,6 +272,10 @@ pub struct EvaluateOptions {
 }
 
 impl EvaluateOptions {
+    pub fn is_on_cpu(&self) -> bool {
+        self.device.as_deref().is_none_or(|device| device.starts_with("cpu"))
+    }
+
     /// Opens the device that the policy is scored on.
     ///
     /// # Errors
@@ -281,59 +285,155 @@ impl EvaluateOptions {
     }
 
     pub(crate) fn validate(&self) -> Result<()> {
-        at_least("threads", self.threads.unwrap_or(1) as f64, 1.0, 4096.0)
+        bounded("threads", self.threads.unwrap_or(1) as f64)
+    }
+}
+
+/// The least and the most that a number may be, both included, by its option. `Sconce.Trainer.Settings` and
+/// `Sconce.Loader` have the same bounds in their tables, which a test compares.
+#[rustfmt::skip]
+const BOUNDS: &[(&str, f64, f64)] = &[
+    ("batch_size", 1.0, 65_536.0),
+    ("window_size", 1.0, 65_536.0),
+    ("stride", 1.0, 1_000_000.0),
+    ("truncate_bptt", 1.0, 65_536.0),
+    ("checkpoint_every", 1.0, 1024.0),
+    ("epochs", 1.0, 1_000_000.0),
+    ("steps", 1.0, MAX_STEPS),
+    ("accumulation_steps", 1.0, 65_536.0),
+    ("learning_rate", 0.0, 1000.0),
+    ("warmup_steps", 0.0, MAX_STEPS),
+    ("decay_steps", 1.0, MAX_STEPS),
+    ("decay_rate", 0.0, 1.0),
+    ("restart_period", 1.0, MAX_STEPS),
+    ("restart_mult", 1.0, 1000.0),
+    ("weight_decay", 0.0, 1000.0),
+    ("beta1", 0.0, ALMOST_ONE),
+    ("beta2", 0.0, ALMOST_ONE),
+    ("eps", 1e-30, 1.0),
+    ("momentum", 0.0, ALMOST_ONE),
+    ("ema_decay", 0.0, ALMOST_ONE),
+    ("noise", 0.0, 1.0),
+    ("noise_scale", 0.0, 1_000_000.0),
+    ("previous_dropout", 0.0, 1.0),
+    ("mirror", 0.0, 1.0),
+    ("action_oversample", 1.0, 1_000_000.0),
+    ("neutral_weight", 0.0, 1_000_000.0),
+    ("transition_weight", 0.0, 1_000_000.0),
+    ("scheduled_sampling", 0.0, 1.0),
+    ("scheduled_sampling_steps", 0.0, MAX_STEPS),
+    ("scheduled_sampling_slots", 1.0, 256.0),
+    ("frame_delay", 0.0, 10_000.0),
+    ("frame_delay_max", 0.0, 10_000.0),
+    ("burn_in", 0.0, 65_535.0),
+    ("prefetch", 0.0, 4096.0),
+    ("loader_threads", 1.0, 4096.0),
+    ("loader_deadline_ms", 1.0, 4_294_967_295.0),
+    ("val_split", 0.0, 1.0),
+    ("validate_every", 1.0, MAX_STEPS),
+    ("save_every", 1.0, MAX_STEPS),
+    ("save_minutes", 0.0, 1_000_000.0),
+    ("keep_last", 0.0, 10_000.0),
+    ("keep_best", 0.0, 10_000.0),
+    ("validation_stride", 1.0, 1_000_000.0),
+    ("patience", 1.0, 1_000_000.0),
+    ("min_delta", 0.0, 1_000_000.0),
+    ("teacher_weight", 0.0, 1_000_000.0),
+    ("gradient_report", 1.0, MAX_STEPS),
+    ("threads", 1.0, 4096.0),
+    ("max_minutes", 0.0, 1_000_000.0),
+];
+
+/// The most updates of a run. Times the most `accumulation_steps` they number its batches in 46 bits.
+const MAX_STEPS: f64 = 1_000_000_000.0;
+
+/// Refuses a number outside the bounds of its option.
+fn bounded(option: &str, value: f64) -> Result<()> {
+    match BOUNDS.iter().find(|(name, ..)| *name == option) {
+        Some(&(_, min, max)) => at_least(option, value, min, max),
+        None => Err(Error::not_found(format!("bounds of {option}"))),
     }
 }
 
 impl TrainOptions {
+    /// The numbers that have [`BOUNDS`], where they are given.
+    fn numbers(&self) -> Vec<(&'static str, Option<f64>)> {
+        let some = |value: u64| Some(value as f64);
+        let count = |value: usize| Some(value as f64);
+        let maybe = |value: Option<u64>| value.map(|value| value as f64);
+        vec![
+            ("batch_size", count(self.batch_size)),
+            ("window_size", count(self.window_size)),
+            ("stride", count(self.stride)),
+            ("truncate_bptt", self.truncate_bptt.map(|n| n as f64)),
+            ("checkpoint_every", count(self.checkpoint_every)),
+            ("epochs", some(self.epochs)),
+            ("steps", maybe(self.steps)),
+            ("accumulation_steps", some(self.accumulation_steps)),
+            ("learning_rate", Some(self.learning_rate)),
+            ("warmup_steps", some(self.warmup_steps)),
+            ("decay_steps", maybe(self.decay_steps)),
+            ("decay_rate", Some(self.decay_rate)),
+            ("restart_period", some(self.restart_period)),
+            ("restart_mult", some(self.restart_mult)),
+            ("weight_decay", self.weight_decay),
+            ("beta1", self.beta1),
+            ("beta2", self.beta2),
+            ("eps", self.eps),
+            ("momentum", self.momentum),
+            ("ema_decay", self.ema_decay),
+            ("noise", Some(self.noise.into())),
+            ("noise_scale", Some(self.noise_scale.into())),
+            ("previous_dropout", Some(self.previous_dropout.into())),
+            ("mirror", Some(self.mirror.into())),
+            ("action_oversample", Some(self.action_oversample)),
+            ("neutral_weight", Some(self.neutral_weight.into())),
+            ("transition_weight", Some(self.transition_weight.into())),
+            ("scheduled_sampling", Some(self.scheduled_sampling.into())),
+            ("scheduled_sampling_steps", some(self.scheduled_sampling_steps)),
+            ("scheduled_sampling_slots", self.scheduled_sampling_slots.map(|n| n as f64)),
+            ("frame_delay", count(self.frame_delay)),
+            ("frame_delay_max", self.frame_delay_max.map(|n| n as f64)),
+            ("burn_in", count(self.burn_in)),
+            ("prefetch", count(self.prefetch)),
+            ("loader_threads", count(self.loader_threads)),
+            ("loader_deadline_ms", some(self.loader_deadline_ms)),
+            ("val_split", Some(self.val_split)),
+            ("validate_every", maybe(self.validate_every)),
+            ("save_every", maybe(self.save_every)),
+            ("save_minutes", self.save_minutes),
+            ("keep_last", count(self.keep_last)),
+            ("keep_best", count(self.keep_best)),
+            ("validation_stride", count(self.validation_stride)),
+            ("patience", maybe(self.patience)),
+            ("min_delta", Some(self.min_delta)),
+            ("teacher_weight", Some(self.teacher_weight)),
+            ("gradient_report", maybe(self.gradient_report)),
+            ("threads", self.threads.map(|n| n as f64)),
+            ("max_minutes", self.max_minutes),
+        ]
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
-        let many = f64::from(u32::MAX);
-        at_least("batch_size", self.batch_size as f64, 1.0, many)?;
-        at_least("window_size", self.window_size as f64, 1.0, many)?;
+        for (option, value) in self.numbers() {
+            value.map_or(Ok(()), |value| bounded(option, value))?;
+        }
         let frames = self.batch_size.saturating_mul(self.window_size);
         if frames > MAX_FRAMES {
             // The gates, projections and gradients of a frame are some tens of kilobytes.
             let bytes = (frames as u64).saturating_mul(32 << 10);
-            return Err(Error::OutOfMemory {
-                what: "a step (batch_size x window_size)".into(),
-                bytes,
-            });
+            return Err(Error::out_of_memory("a step (batch_size x window_size)", bytes));
         }
-        at_least("stride", self.stride as f64, 1.0, many)?;
-        at_least("truncate_bptt", self.truncate_bptt.unwrap_or(1) as f64, 1.0, many)?;
-        at_least("checkpoint_every", self.checkpoint_every as f64, 1.0, many)?;
         at_least("burn_in", self.burn_in as f64, 0.0, self.window_size as f64 - 1.0)?;
-        at_least("validation_stride", self.validation_stride as f64, 1.0, many)?;
-        at_least("validate_every", self.validate_every.unwrap_or(1) as f64, 1.0, many)?;
-        at_least("save_every", self.save_every.unwrap_or(1) as f64, 1.0, many)?;
-        at_least("save_minutes", self.save_minutes.unwrap_or(1.0), 0.0, 1e6)?;
-        at_least("gradient_report", self.gradient_report.unwrap_or(1) as f64, 1.0, many)?;
-        at_least("scheduled_sampling", self.scheduled_sampling.into(), 0.0, 1.0)?;
-        at_least("teacher_weight", self.teacher_weight, 0.0, 1e6)?;
-        at_least("keep_last", self.keep_last as f64, 0.0, many)?;
-        at_least("keep_best", self.keep_best as f64, 0.0, many)?;
-        at_least("learning_rate", self.learning_rate, 0.0, 1e3)?;
-        at_least("accumulation_steps", self.accumulation_steps as f64, 1.0, many)?;
-        at_least("decay_steps", self.decay_steps.unwrap_or(1) as f64, 1.0, many)?;
-        at_least("decay_rate", self.decay_rate, 0.0, 1.0)?;
-        at_least("restart_period", self.restart_period as f64, 1.0, many)?;
-        at_least("restart_mult", self.restart_mult as f64, 1.0, 1e3)?;
-        self.check_meant()?;
-        let optimiser = self.optimiser()?;
-        at_least("weight_decay", optimiser.weight_decay, 0.0, 1e3)?;
-        // What forgets nothing never learns, and its bias has no correction.
-        at_least("beta1", optimiser.beta1.unwrap_or(0.0), 0.0, ALMOST_ONE)?;
-        at_least("beta2", optimiser.beta2.unwrap_or(0.0), 0.0, ALMOST_ONE)?;
-        at_least("eps", optimiser.eps.unwrap_or(1.0), 1e-30, 1.0)?;
-        at_least("momentum", optimiser.momentum.unwrap_or(0.0), 0.0, ALMOST_ONE)?;
-        at_least("ema_decay", self.ema_decay.unwrap_or(0.0), 0.0, ALMOST_ONE)?;
         at_least("max_grad_norm", self.max_grad_norm, f64::MIN_POSITIVE, f64::MAX)?;
-        at_least("mirror", self.mirror.into(), 0.0, 1.0)?;
-        at_least("frame_delay", self.frame_delay as f64, 0.0, MAX_DELAY as f64)?;
-        self.loader().validate()?;
-        at_least("val_split", self.val_split, 0.0, 1.0)?;
-        at_least("max_minutes", self.max_minutes.unwrap_or(1.0), 0.0, 1e6)?;
-        at_least("threads", self.threads.unwrap_or(1) as f64, 1.0, 4096.0)
+        self.check_meant()?;
+        self.optimiser()?;
+        self.loader().validate()
+    }
+
+    /// Refuses a run of more updates than any may have, where an epoch has this many.
+    pub(crate) fn check_steps(&self, epoch_steps: u64) -> Result<()> {
+        bounded("steps", self.total_steps(epoch_steps) as f64)
     }
 
     /// An option that means nothing beside the others, and is given, is an error that names it.
@@ -390,7 +490,7 @@ impl TrainOptions {
         }
     }
 
-    fn is_on_cpu(&self) -> bool {
+    pub fn is_on_cpu(&self) -> bool {
         self.device.starts_with("cpu")
     }
 
@@ -507,15 +607,14 @@ impl TrainOptions {
 
 impl EvalOptions {
     pub(crate) fn validate(&self) -> Result<()> {
-        let many = f64::from(u32::MAX);
-        at_least("window_size", self.window_size as f64, 1.0, many)?;
-        at_least("stride", self.stride as f64, 1.0, many)?;
-        at_least("frame_delay", self.frame_delay as f64, 0.0, MAX_DELAY as f64)
+        bounded("window_size", self.window_size as f64)?;
+        bounded("stride", self.stride as f64)?;
+        bounded("frame_delay", self.frame_delay as f64)
     }
 }
 
 /// Frames of one step: more would not fit into the memory of the machines this is for.
-const MAX_FRAMES: usize = 1 << 20;
+pub(crate) const MAX_FRAMES: usize = 1 << 20;
 
 /// The largest share of itself that a mean may keep.
 const ALMOST_ONE: f64 = 1.0 - f64::EPSILON;
@@ -531,6 +630,7 @@ pub(crate) fn at_least(field: &str, value: f64, min: f64, max: f64) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sconce_core::spec::MAX_DELAY;
 
     #[test]
     fn options_of_runs_before_there_were_other_optimisers_are_adamw() {
@@ -539,6 +639,9 @@ mod tests {
         let adamw = OptimiserConfig { weight_decay: 0.03, ..OptimiserConfig::new(Kind::AdamW) };
         assert_eq!(options.optimiser().unwrap(), adamw);
         assert_eq!((options.accumulation_steps, options.ema_decay), (1, None));
+        // A run that was told of no minutes goes on without any.
+        let options: TrainOptions = serde_json::from_str(r#"{"save_minutes": null}"#).unwrap();
+        assert_eq!((options.save_minutes, TrainOptions::default().save_minutes), (None, Some(5.0)));
     }
 
     #[test]
@@ -635,6 +738,37 @@ mod tests {
         assert!(on("cpu").open_devices().is_ok_and(|devices| devices.all.len() == 1));
         // What has one device alone.
         assert!(matches!(on("cuda:0,1").open_device(), Err(Error::Mismatch { .. })));
+    }
+
+    #[test]
+    fn every_number_has_bounds_and_both_ends_of_them_are_refused_by_name() {
+        let own = TrainOptions::default();
+        let named: Vec<_> = own.numbers().into_iter().map(|(option, _)| option).collect();
+        assert_eq!(named, BOUNDS.iter().map(|(option, ..)| *option).collect::<Vec<_>>());
+        let all = serde_json::to_value(&own).unwrap();
+        let numbers = all.as_object().unwrap().iter().filter(|(_, value)| value.is_number());
+        // `seed` may be any; `max_grad_norm` has no largest.
+        let unbounded = ["seed", "max_grad_norm"];
+        for (option, _) in numbers.filter(|(option, _)| !unbounded.contains(&option.as_str())) {
+            assert!(named.contains(&option.as_str()), "{option}");
+        }
+        for &(option, _, max) in BOUNDS {
+            let beyond =
+                if max.fract() == 0.0 { serde_json::json!(max as u64 + 1) } else { 1.into() };
+            let mut options = all.clone();
+            options[option] = beyond;
+            let options: TrainOptions = serde_json::from_value(options).unwrap();
+            let error = options.validate().unwrap_err();
+            assert_eq!(error.kind(), sconce_core::Kind::OutOfRange, "{option}");
+            assert!(error.to_string().starts_with(option), "{error}");
+        }
+        assert_eq!(
+            BOUNDS.iter().find(|(name, ..)| *name == "frame_delay").unwrap().2,
+            MAX_DELAY as f64
+        );
+        let long = TrainOptions { epochs: 1_000_000, ..own };
+        assert!(long.check_steps(1000).is_ok());
+        assert!(long.check_steps(u64::MAX).unwrap_err().to_string().starts_with("steps: "));
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //! batches are made, and the rest is a line through both, as every op takes so much for a window. The
 //! probe itself takes the weights with all that stays beside them, and steps of a few windows.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use sconce_core::backbone::Context;
-use sconce_core::error::panic_message;
-use sconce_core::memory::Meter;
+use sconce_core::memory::{self, Meter};
 use sconce_core::policy::{Frames, part};
+use sconce_core::pool::Class;
 use sconce_core::spec::HeadKind;
 use sconce_core::{Error, Policy, Precision, Result, Spec, pool};
 use sconce_data::{Corpus, LoaderOptions, Reader};
@@ -98,19 +99,24 @@ pub struct Plan {
 /// # Errors
 /// `OutOfMemory` where not even one window at a time keeps within `memory_limit`; `Unavailable` in a
 /// program whose memory is not counted.
-pub fn plan(spec: &Spec, options: &TrainOptions, corpus: Option<&Corpus>) -> Result<Plan> {
+pub fn plan(
+    spec: &Spec,
+    options: &TrainOptions,
+    corpus: Option<&Corpus>,
+    cancel: &AtomicBool,
+) -> Result<Plan> {
     options.validate()?;
     let _threads = pool_of(options.threads)?;
     let data = corpus.map(|corpus| Data::of(corpus, spec, options)).transpose()?;
-    let mut memory = Memory::measure(spec, options)?;
-    let mut probe = Probe::new(spec, options)?;
+    let mut memory = Memory::measure(spec, options, cancel)?;
+    let mut probe = Probe::new(spec, options, cancel)?;
     memory.validates(data.as_ref().map_or(options.may_validate(), |data| data.validates));
     let micro_batch = memory.micro_batch(options.batch_size, options.memory_limit)?;
     let owners = memory.owners(micro_batch);
     let step_seconds = probe.step_seconds(&memory)?;
     let frames = options.batch_size as f64 * options.window_size as f64;
     let epoch_steps = data.as_ref().map(|data| data.epoch_steps);
-    let steps = options.steps.or(epoch_steps.map(|steps| steps * options.epochs));
+    let steps = options.steps.or(epoch_steps.map(|steps| options.total_steps(steps)));
     Ok(Plan {
         num_weights: probe.stepper.policy().num_weights(),
         batch_size: options.batch_size,
@@ -152,6 +158,38 @@ impl Data {
     }
 }
 
+/// Refuses a training that has no room, where no limit cuts its batches: one that `policy` begins with, on a CPU,
+/// with so many windows at a time. A bound tells that most trainings fit; of others a few short steps are measured.
+///
+/// # Errors
+/// `OutOfMemory` with what the training takes at its peak, and what is available.
+pub(crate) fn check_room(
+    policy: &Policy,
+    options: &TrainOptions,
+    windows: usize,
+    validates: bool,
+    cancel: &AtomicBool,
+) -> Result<()> {
+    let (spec, time) = (policy.spec(), options.window_size);
+    let batches = Batches::new(spec, options).of(options.batch_size);
+    let most = policy.most_step_bytes(windows.max(eval::WINDOWS), time);
+    if memory::fits(most.saturating_add(batches)) || Meter::start().is_err() {
+        return Ok(());
+    }
+    // What is kept of a window grows with its frames, unless it is worked through in chunks.
+    let short = if options.truncate_bptt.is_some() { time } else { time.min(FRAMES / WINDOWS) };
+    let burn_in = options.burn_in.min(short - 1);
+    let options = TrainOptions { window_size: short, burn_in, ..options.clone() };
+    let mut measured = Memory::measure(spec, &options, cancel)?;
+    measured.validates(validates);
+    let owners = measured.owners(windows);
+    let whole = |bytes: u64| (bytes as f64 * time as f64 / short as f64) as u64;
+    let carries = options.validation_mode == Mode::Carry;
+    let validation = if carries { owners.validation } else { whole(owners.validation) };
+    let owners = Owners { batches, activations: whole(owners.activations), validation, ..owners };
+    memory::room(&format!("a training with steps of {windows} x {time} frames"), owners.total())
+}
+
 /// Bytes of a step by the number of its windows: a line through two that were measured.
 #[derive(Debug, Clone, Copy)]
 struct Line {
@@ -186,9 +224,13 @@ pub struct Memory {
 impl Memory {
     /// Measures it on one thread, so that their number changes nothing, and on a new one, which keeps no
     /// scratch of earlier work.
-    pub(crate) fn measure(spec: &Spec, options: &TrainOptions) -> Result<Self> {
+    pub(crate) fn measure(
+        spec: &Spec,
+        options: &TrainOptions,
+        cancel: &AtomicBool,
+    ) -> Result<Self> {
         apart(|| {
-            let mut probe = Probe::new(spec, options)?;
+            let mut probe = Probe::new(spec, options, cancel)?;
             let windows = probes(options);
             let weights = 4 * probe.stepper.policy().num_weights() as u64;
             let step = Line::measure(windows, |windows| {
@@ -293,12 +335,10 @@ fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         // A graph is walked and dropped recursively.
         let thread = std::thread::Builder::new().stack_size(64 << 20);
-        let thread = thread.spawn_scoped(scope, || pool::serial(work));
+        let thread = thread.spawn_scoped(scope, Class::inherit(|| pool::serial(work)));
         let thread = thread
             .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
-        thread.join().unwrap_or_else(|payload| {
-            Err(Error::Panic { message: panic_message(payload.as_ref()) })
-        })
+        thread.join().unwrap_or_else(|payload| Err(Error::of_panic(payload)))
     })
 }
 
@@ -313,7 +353,7 @@ fn passing(work: impl FnOnce() -> Result<()>) -> Result<u64> {
 pub(crate) struct Probe<'a> {
     spec: &'a Spec,
     options: &'a TrainOptions,
-    stepper: Stepper,
+    stepper: Stepper<'a>,
     scheduled: Option<Scheduled>,
     steps: u64,
     /// Counts from before the first step on.
@@ -321,7 +361,7 @@ pub(crate) struct Probe<'a> {
 }
 
 impl<'a> Probe<'a> {
-    pub fn new(spec: &'a Spec, options: &'a TrainOptions) -> Result<Self> {
+    pub fn new(spec: &'a Spec, options: &'a TrainOptions, cancel: &'a AtomicBool) -> Result<Self> {
         let bits = spec.heads.parts.iter().map(|head| match head.kind {
             HeadKind::Bernoulli(bits) => bits,
             HeadKind::Categorical(_) => 0,
@@ -332,7 +372,8 @@ impl<'a> Probe<'a> {
         let stepper = Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
             .unrolling(options.unroll())
             .averaging(options.ema_decay)
-            .in_precision(options.precision_here());
+            .in_precision(options.precision_here())
+            .stopped_by(cancel);
         let scheduled = Scheduled::of(options, spec, None)?;
         Ok(Probe { spec, options, stepper, scheduled, steps: 0, meter: Meter::start()? })
     }
@@ -395,6 +436,7 @@ impl<'a> Probe<'a> {
         let meter = Meter::start()?;
         let policy = Policy::from_weights(self.spec, weights)?;
         let pass = |windows: usize, time: usize| {
+            self.stepper.go_on()?;
             let (frames, labels, _) = examples(self.spec, windows, time, self.options.seed);
             forward(&policy, &frames, &labels)
         };

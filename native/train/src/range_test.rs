@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::eval::{self, pool_of};
 use crate::options::{TrainOptions, at_least};
+use crate::plan::check_room;
 use crate::replicas::{Replica, Replicas};
 use crate::run::games::{first_policy, sides};
 use crate::scheduled::Scheduled;
@@ -24,6 +25,10 @@ const AWAY: f64 = 4.0;
 /// Of the ends, where the mean is young or the loss runs away, nothing is suggested.
 const YOUNG: f64 = 0.1;
 const LAST: usize = 5;
+
+/// The largest learning rate that is tried, which is the largest of a run, and the most of them.
+const MAX_RATE: f64 = 1000.0;
+const MAX_RATES: f64 = 1_000_000.0;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -43,8 +48,8 @@ impl Default for RangeOptions {
 impl RangeOptions {
     fn validate(&self) -> Result<()> {
         at_least("start_lr", self.start_lr, f64::MIN_POSITIVE, self.end_lr)?;
-        at_least("end_lr", self.end_lr, self.start_lr, 1e3)?;
-        at_least("num_it", self.num_it as f64, 2.0, 1e6)
+        at_least("end_lr", self.end_lr, self.start_lr, MAX_RATE)?;
+        at_least("num_it", self.num_it as f64, 2.0, MAX_RATES)
     }
 
     fn rate(&self, step: usize) -> f64 {
@@ -87,13 +92,13 @@ pub fn range_test(
     range.validate()?;
     eval::fits(corpus.schema(), spec)?;
     let _threads = pool_of(options.threads)?;
-    let mut learner = Learner::new(spec, policy, corpus, options)?;
+    let mut learner = Learner::new(spec, policy, corpus, options, cancel)?;
     let (mut points, mut diverged) = (Vec::with_capacity(range.num_it), false);
     let mut mean = 0.0;
     let mut best = f64::INFINITY;
     for step in 0..range.num_it {
         let learning_rate = range.rate(step);
-        let loss = match learner.step(step as u64, learning_rate, cancel) {
+        let loss = match learner.step(step as u64, learning_rate) {
             // The first step's fault is not its rate's.
             Err(error) if step > 0 && error.kind() == Kind::NonFinite => {
                 diverged = true;
@@ -136,8 +141,9 @@ fn suggestions(points: &[RangePoint], steps: usize) -> (Option<f64>, Option<f64>
 /// A training that leaves nothing.
 struct Learner<'a> {
     options: &'a TrainOptions,
-    replicas: Replicas,
+    replicas: Replicas<'a>,
     source: Source,
+    cancel: &'a AtomicBool,
 }
 
 impl<'a> Learner<'a> {
@@ -146,37 +152,42 @@ impl<'a> Learner<'a> {
         policy: Option<&Policy>,
         corpus: &Corpus,
         options: &'a TrainOptions,
+        cancel: &'a AtomicBool,
     ) -> Result<Self> {
         let ((_, views), _) = sides(corpus, spec, options)?;
-        let counts = eval::count(&views, &spec.heads, options.frame_delay)?;
+        let counts = eval::count(&views, &spec.heads, options.frame_delay, cancel)?;
         let loss = options.loss.clone().with_press_rates(&counts.press_rates());
         let new;
         let policy = match policy {
             Some(given) => given,
             None => {
-                new = first_policy(spec, options, &views)?.on(&options.open_device()?)?;
+                new = first_policy(spec, options, &views, cancel)?.on(&options.open_device()?)?;
                 &new
             }
         };
+        if options.memory_limit.is_none() && policy.device().is_cpu() {
+            check_room(policy, options, options.batch_size, false, cancel)?;
+        }
         let config = options.optimiser()?;
         let stepper = Stepper::new(policy, &loss, config, options.max_grad_norm, options.seed)?
             .unrolling(options.unroll())
-            .in_precision(options.precision_here());
+            .in_precision(options.precision_here())
+            .stopped_by(cancel);
         let name = corpus.dir().display().to_string();
         let teacher = Teacher::of(options, spec, policy.device())?;
         let taught = teacher.as_ref().map(Teacher::spec);
         let scheduled = Scheduled::of(options, spec, taught)?;
         let source = Source::new(&name, views, spec, taught, options)?;
         let replicas = Replicas::new(vec![Replica::new(stepper, teacher)], None, scheduled);
-        Ok(Learner { options, replicas, source })
+        Ok(Learner { options, replicas, source, cancel })
     }
 
     /// The loss of a step's batches before it; none where all of their frames weigh nothing.
-    fn step(&mut self, step: u64, learning_rate: f64, cancel: &AtomicBool) -> Result<Option<f64>> {
+    fn step(&mut self, step: u64, learning_rate: f64) -> Result<Option<f64>> {
         let parts = self.options.accumulation_steps;
         let (mut loss, mut shares) = (0.0, 0.0);
-        for draw in (step * parts..).take(parts as usize) {
-            let loaded = self.source.draw(draw, cancel)?;
+        for draw in step * parts..(step + 1) * parts {
+            let loaded = self.source.draw(draw, self.cancel)?;
             let (part, share) = self.replicas.learn(loaded, step, draw, false)?;
             loss += share * part.total;
             shares += share;

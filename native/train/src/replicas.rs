@@ -19,9 +19,9 @@ use sconce_core::backbone::State;
 use sconce_core::checkpoint::Optimiser;
 use sconce_core::device::{self, AllReduce};
 use sconce_core::digest::sha256;
-use sconce_core::error::panic_message;
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, part};
+use sconce_core::pool::Class;
 use sconce_core::weights::Weights;
 use sconce_core::{Error, Result};
 
@@ -36,7 +36,7 @@ use crate::teacher::{Lesson, Teacher};
 /// Stepper, examples, state before them, draw, share, lesson and place: what [`Stepper::learn_among`] gives.
 pub type Learn = Box<
     dyn Fn(
-            &mut Stepper,
+            &mut Stepper<'_>,
             Examples<'_>,
             &State,
             u64,
@@ -49,8 +49,8 @@ pub type Learn = Box<
 >;
 
 /// The same policy on one or more devices.
-pub struct Replicas {
-    all: Vec<Replica>,
+pub struct Replicas<'s> {
+    all: Vec<Replica<'s>>,
     sum: Option<Box<dyn AllReduce>>,
     scheduled: Option<Scheduled>,
     /// Adds the gradient of examples, as [`Stepper::learn_among`] does.
@@ -60,8 +60,8 @@ pub struct Replicas {
 }
 
 /// All that learns on one device.
-pub struct Replica {
-    stepper: Stepper,
+pub struct Replica<'s> {
+    stepper: Stepper<'s>,
     teacher: Option<Teacher>,
     /// Where its lanes are after the last batch.
     carried: Option<States>,
@@ -81,8 +81,8 @@ struct Share {
     states: Option<States>,
 }
 
-impl Replica {
-    pub fn new(stepper: Stepper, teacher: Option<Teacher>) -> Self {
+impl<'s> Replica<'s> {
+    pub fn new(stepper: Stepper<'s>, teacher: Option<Teacher>) -> Self {
         Replica { stepper, teacher, carried: None }
     }
 
@@ -223,14 +223,17 @@ impl Share {
     }
 }
 
-impl Replicas {
+impl<'s> Replicas<'s> {
     /// Those of devices whose gradients `sum` adds up, if they are several.
     pub fn new(
-        all: Vec<Replica>,
+        all: Vec<Replica<'s>>,
         sum: Option<Box<dyn AllReduce>>,
         scheduled: Option<Scheduled>,
     ) -> Self {
-        Replicas { all, sum, scheduled, learn: Box::new(Stepper::learn_among), torn: false }
+        let learn: Learn = Box::new(|stepper, x, state, draw, share, lesson, among| {
+            stepper.learn_among(x, state, draw, share, lesson, among)
+        });
+        Replicas { all, sum, scheduled, learn, torn: false }
     }
 
     /// Learns in another way than [`Stepper::learn_among`].
@@ -240,7 +243,7 @@ impl Replicas {
     }
 
     /// The one that is measured and saved.
-    pub fn stepper(&self) -> &Stepper {
+    pub fn stepper(&self) -> &Stepper<'s> {
         &self.all[0].stepper
     }
 
@@ -491,7 +494,7 @@ fn each<T: Send, U: Send>(
         let others: Vec<_> = pairs
             .map(|(replica, own)| {
                 let thread = thread::Builder::new().stack_size(STACK_BYTES);
-                thread.spawn_scoped(scope, move || work(replica, own))
+                thread.spawn_scoped(scope, Class::inherit(move || work(replica, own)))
             })
             .collect();
         let first = first.map(|(replica, own)| work(replica, own));
@@ -502,9 +505,7 @@ fn each<T: Send, U: Send>(
 fn outcome<T>(thread: io::Result<ScopedJoinHandle<'_, Result<T>>>) -> Result<T> {
     let thread = thread
         .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
-    thread
-        .join()
-        .unwrap_or_else(|payload| Err(Error::Panic { message: panic_message(payload.as_ref()) }))
+    thread.join().unwrap_or_else(|payload| Err(Error::of_panic(payload)))
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ impl Scheduled {
             return Ok(());
         }
         let policy = learner.frozen()?;
-        let chosen = self.choices(&policy, own, state, at, learner.micro_batch())?;
+        let chosen = self.choices(&policy, own, state, at, learner)?;
         self.write(Reading { spec: policy.spec(), frames: own }, &chosen)?;
         teacher.map_or(Ok(()), |reading| self.write(reading, &chosen))
     }
@@ -128,13 +128,14 @@ impl Scheduled {
         frames: &Frames,
         state: &State,
         at: Moment,
-        micro_batch: Option<usize>,
+        learner: &Stepper,
     ) -> Result<Vec<(usize, Vec<u16>)>> {
         let coin = Rng::new(self.seed, "scheduled.coin", at.draw);
         let probability = self.probability(at.update);
         let all = (at.windows * frames.time) as u64;
         let mut chosen = vec![];
-        for rows in stretches(frames.batch, micro_batch) {
+        for rows in stretches(frames.batch, learner.micro_batch()) {
+            learner.go_on()?;
             let first = rows.start * frames.time;
             let in_batch = |place: &usize| (at.first * frames.time + first + place) as u64;
             let places: Vec<usize> = (0..rows.len() * frames.time)
@@ -219,7 +220,7 @@ mod tests {
         TrainOptions { scheduled_sampling, seed: 4, ..TrainOptions::default() }
     }
 
-    fn learner(spec: &Spec) -> Stepper {
+    fn learner(spec: &Spec) -> Stepper<'static> {
         let policy = Policy::init(spec, 2).unwrap();
         let config = TrainOptions::default().optimiser().unwrap();
         Stepper::new(&policy, &LossOptions::plain(), config, 1.0, 4).unwrap()

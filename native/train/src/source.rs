@@ -11,6 +11,7 @@ use sconce_data::{
 };
 
 use crate::options::{Mode, TrainOptions};
+use crate::stop::go_on;
 use crate::teacher::Teacher;
 
 pub struct Source {
@@ -140,6 +141,8 @@ impl Source {
 
     /// The examples of step `step`.
     pub fn draw(&mut self, step: u64, cancel: &AtomicBool) -> Result<Loaded> {
+        // The loader looks only while it waits.
+        go_on(cancel)?;
         let Drawn { batch, lanes } = self.own.next(step, cancel)?;
         let seen = self.teacher.as_mut().map(|feed| feed.next(step, cancel)).transpose()?;
         let seen = seen.map(|drawn| drawn.batch);

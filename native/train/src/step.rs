@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 #[cfg(feature = "cuda")]
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
@@ -15,7 +16,7 @@ use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, part};
 use sconce_core::weights::{Weight, Weights};
-use sconce_core::{Error, Policy, Precision, Result, pool};
+use sconce_core::{Error, Policy, Precision, Result, memory, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::gradients::WeightGradient;
@@ -26,6 +27,7 @@ use crate::loss_scale::LossScale;
 use crate::optimiser::{
     Next, Optimiser, OptimiserConfig, Parameter, clip, squared_norm, squares_of,
 };
+use crate::stop::{NEVER, go_on};
 use crate::teacher::{Lesson, Teacher};
 
 #[cfg(feature = "cuda")]
@@ -37,7 +39,7 @@ mod unrecorded;
 pub const MOST_PENDING: usize = 16;
 
 /// Weights, and all that is needed to change them.
-pub struct Stepper {
+pub struct Stepper<'s> {
     policy: Policy,
     optimiser: Optimiser,
     objective: Objective,
@@ -51,6 +53,8 @@ pub struct Stepper {
     loss_scale: Option<LossScale>,
     /// How much of what was learned waits for an update.
     learned: f64,
+    /// Set to end a step before its next part.
+    cancel: &'s AtomicBool,
     /// The objective, where logits are on a card.
     #[cfg(feature = "cuda")]
     on_card: OnceLock<card::loss::Loss>,
@@ -152,7 +156,7 @@ pub struct Stepped {
     pub gradients: Vec<WeightGradient>,
 }
 
-impl Stepper {
+impl<'s> Stepper<'s> {
     /// Trains a copy of `policy`.
     pub fn new(
         policy: &Policy,
@@ -175,6 +179,7 @@ impl Stepper {
             precision: Precision::F32,
             loss_scale: None,
             learned: 0.0,
+            cancel: &NEVER,
             #[cfg(feature = "cuda")]
             on_card: OnceLock::new(),
             #[cfg(feature = "cuda")]
@@ -199,6 +204,18 @@ impl Stepper {
     /// In f16.
     pub fn loss_scale(&self) -> Option<LossScale> {
         self.loss_scale
+    }
+
+    /// Ends a step with `Cancelled` before its next part (a micro-batch, a chunk of frames) once `cancel` is
+    /// set. No weight has changed then; [`forget`](Self::forget) drops the gradients of the parts before.
+    pub fn stopped_by(self, cancel: &'s AtomicBool) -> Self {
+        Stepper { cancel, ..self }
+    }
+
+    /// # Errors
+    /// `Cancelled` once the step is asked to end.
+    pub(crate) fn go_on(&self) -> Result<()> {
+        go_on(self.cancel)
     }
 
     pub fn unrolling(self, unroll: Unroll) -> Self {
@@ -324,9 +341,8 @@ impl Stepper {
             self.learned += among.map_or(0.0, |_| share);
             return Ok((Losses::default(), state, taught));
         }
-        let learned = self
-            .precision
-            .during(|| self.backward(x, state, draw, share * self.scale(), lesson, among));
+        let backward = || self.backward(x, state, draw, share * self.scale(), lesson, among);
+        let learned = memory::caught(|| self.precision.during(backward));
         let learned = learned.and_then(|(losses, store, after, taught)| {
             census(self.policy.weights(), &store)?;
             Ok((losses, after, taught))
@@ -348,10 +364,12 @@ impl Stepper {
         first: usize,
     ) -> Result<Sums> {
         let mut total = None;
-        self.precision.during(|| {
-            self.pass(x, state, draw, first, None, |x, logits, _| {
-                add(&mut total, self.sums(&logits, x)?);
-                Ok(())
+        memory::caught(|| {
+            self.precision.during(|| {
+                self.pass(x, state, draw, first, None, |x, logits, _| {
+                    add(&mut total, self.sums(&logits, x)?);
+                    Ok(())
+                })
             })
         })?;
         total.ok_or_else(|| Error::not_found("rows of a batch"))
@@ -542,6 +560,7 @@ impl Stepper {
             let mut state = state.rows(&rows)?;
             let mut taught = lesson.map(|lesson| lesson.state.rows(&rows)).transpose()?;
             for range in self.chunks(x.frames.time) {
+                self.go_on()?;
                 let part = Part::cut(x, rows.clone(), range.clone());
                 let goes_on = self.goes_on(&part);
                 let (logits, next) = self.forward(&part, &state, step, first)?;
@@ -933,7 +952,7 @@ mod tests {
         (frames, labels, weights)
     }
 
-    fn stepper(loss: &LossOptions, unroll: Unroll) -> Stepper {
+    fn stepper(loss: &LossOptions, unroll: Unroll) -> Stepper<'static> {
         let policy = Policy::init(&spec(), 4).unwrap();
         Stepper::new(&policy, loss, OptimiserConfig::default(), 1.0, 7).unwrap().unrolling(unroll)
     }
@@ -1161,6 +1180,30 @@ mod tests {
                 .losses;
             assert_eq!(losses.heads.len(), 2);
             assert!((losses.heads.iter().sum::<f64>() - losses.total).abs() < 1e-9, "{losses:?}");
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_asked_to_end_goes_through_no_further_part() {
+        let (frames, labels, weights) = examples();
+        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+        let cut = |micro_batch, truncate_bptt| Unroll {
+            micro_batch,
+            truncate_bptt,
+            ..unroll(None, None)
+        };
+        for unroll in [cut(Some(1), None), cut(None, Some(3))] {
+            let cancel = AtomicBool::new(false);
+            let stepper = stepper(&LossOptions::plain(), unroll).stopped_by(&cancel);
+            let zero = stepper.policy.zero_state(BATCH).unwrap();
+            let mut parts = 0;
+            let passed = stepper.pass(x, &zero, 0, 0, None, |_, _, _| {
+                parts += 1;
+                cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+                Ok(())
+            });
+            assert!(matches!(passed, Err(Error::Cancelled)));
+            assert_eq!(parts, 1);
         }
     }
 

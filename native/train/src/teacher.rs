@@ -7,11 +7,10 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use sconce_core::backbone::{Context, State};
-use sconce_core::digest::sha256;
+use sconce_core::digest::of_file;
 use sconce_core::ops::simd::{exp, non_finite};
 use sconce_core::ops::tensor;
 use sconce_core::policy::Frames;
@@ -81,7 +80,7 @@ impl Teacher {
         let policy = Policy::load(path)?.on(device)?;
         fits(&policy, spec, options)?;
         let (direction, weight) = (options.teacher_direction, options.teacher_weight);
-        Ok(Some(Teacher { policy, direction, weight, digest: digest(path)? }))
+        Ok(Some(Teacher { policy, direction, weight, digest: of_file(path)? }))
     }
 
     /// The same teacher, on another device beside it.
@@ -252,11 +251,6 @@ fn same(same: bool, what: &str, expected: String, got: String) -> Result<()> {
 fn action_space(heads: &Heads) -> String {
     let part = |part: Part| format!("{} {:?}", part.head.name, part.head.kind);
     heads.iter().map(part).collect::<Vec<_>>().join(", ")
-}
-
-fn digest(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path).map_err(Error::io(path))?;
-    Ok(sha256([&bytes]))
 }
 
 #[cfg(test)]

@@ -1,14 +1,17 @@
 //! The batch size that goes through most frames a second within a limit of memory.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
-use sconce_core::{Error, Precision, Result, Spec, pool};
+use sconce_core::{Precision, Result, Spec, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::eval::pool_of;
-use crate::options::{TrainOptions, at_least};
+use crate::options::{MAX_FRAMES, TrainOptions, at_least};
 use crate::plan::{Memory, Owners, Probe};
+use crate::stop::go_on;
 
+/// The largest `max`, which is the largest `batch_size` of a run.
+const MAX_BATCH: f64 = 65_536.0;
 /// A batch twice as large that does not bring so much more is not worth its memory.
 const GAIN: f64 = 1.03;
 
@@ -72,23 +75,23 @@ pub fn tune(
     cancel: &AtomicBool,
 ) -> Result<Tuning> {
     at_least("initial", tuning.initial as f64, 1.0, tuning.max as f64)?;
-    at_least("max", tuning.max as f64, 1.0, f64::from(u32::MAX))?;
+    at_least("max", tuning.max as f64, 1.0, MAX_BATCH)?;
     at_least("backoff", tuning.backoff, 0.01, 1.0)?;
     let first = TrainOptions { batch_size: tuning.initial, ..options.clone() };
     first.validate()?;
     let _threads = pool_of(options.threads)?;
     let room = options.memory_limit.map(|limit| (limit as f64 * tuning.backoff) as u64);
-    let mut memory = Memory::measure(spec, &first)?;
-    let mut probe = Probe::new(spec, &first)?;
+    let mut memory = Memory::measure(spec, &first, cancel)?;
+    let mut probe = Probe::new(spec, &first, cancel)?;
     memory.validates(options.may_validate());
     let fits = |batch| room.is_none_or(|room| memory.of_batch(batch).total() <= room);
 
+    // No step of a run has more frames.
+    let most = tuning.max.min(MAX_FRAMES / options.window_size.max(1));
     let mut batch = memory.batch_within(tuning.initial, room)?;
     let mut rows: Vec<Row> = vec![];
     let stopped = loop {
-        if cancel.load(Ordering::Relaxed) {
-            return Err(Error::Cancelled);
-        }
+        go_on(cancel)?;
         let row = measured(&mut probe, &memory, batch, options)?;
         let gains = rows
             .last()
@@ -96,7 +99,7 @@ pub fn tune(
         rows.push(row);
         match 2 * batch {
             _ if !gains => break Reason::Throughput,
-            next if next > tuning.max => break Reason::Max,
+            next if next > most => break Reason::Max,
             next if !fits(next) => break Reason::Memory,
             next => batch = next,
         }

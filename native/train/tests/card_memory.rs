@@ -39,7 +39,7 @@ fn alone(budget: u64) -> Option<(MutexGuard<'static, ()>, Device)> {
 
 /// Leaves a card, and waits until it has.
 fn left(device: Device) {
-    let (last, gone) = std::sync::mpsc::channel::<()>();
+    let (last, gone) = std::sync::mpsc::sync_channel::<()>(0);
     device::leave(device, last);
     assert!(gone.recv().is_err());
 }

@@ -120,7 +120,7 @@ fn stepper(
     loss: &LossOptions,
     unroll: Unroll,
     config: OptimiserConfig,
-) -> Stepper {
+) -> Stepper<'static> {
     let bits = policy.spec().heads.parts.iter().map(|head| match head.kind {
         HeadKind::Bernoulli(bits) => bits,
         HeadKind::Categorical(_) => 0,

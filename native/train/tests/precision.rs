@@ -130,7 +130,7 @@ fn weighing(button_weight: f32) -> LossOptions {
     LossOptions { button_weight, ..LossOptions::plain() }
 }
 
-fn stepper(precision: Precision, button_weight: f32) -> Stepper {
+fn stepper(precision: Precision, button_weight: f32) -> Stepper<'static> {
     let policy = Policy::init(&bits(), 4).unwrap();
     let (loss, config) = (weighing(button_weight), OptimiserConfig::default());
     Stepper::new(&policy, &loss, config, 1.0, 7)

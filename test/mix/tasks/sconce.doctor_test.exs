@@ -51,6 +51,18 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
     assert output =~ ~r/  SCONCE_PRESET +preset cannot be "quik", did you mean quick\?/
   end
 
+  test "it names flags of its VM that hurt, and nothing is wrong with them" do
+    flags = System.get_env("ELIXIR_ERL_OPTIONS", "") <> " +sbwt very_long +sbt db"
+    env = [{"ELIXIR_ERL_OPTIONS", flags}, {"SCONCE_BACKGROUND", "normal"}]
+    assert {output, 0} = mix(["sconce.doctor"], File.cwd!(), [{"MIX_ENV", "test"} | env])
+    assert output =~ ~r/busy wait +\+sbwt very_long/
+    assert output =~ ~r/background +training and import run at normal priority/
+    assert output =~ ~r/known to hurt\n  \+sbwt very_long +schedulers without work spin/
+    assert output =~ ~r/  \+sbt +a bound scheduler/
+    assert output =~ ~r/  SCONCE_BACKGROUND +background :normal lets training/
+    assert output =~ "Nothing is missing"
+  end
+
   test "a build that nobody can ask for is told, not tried" do
     assert {output, 1} = mix(["sconce.doctor"], File.cwd!(), [{"SCONCE_CUDA", "yes"}])
     assert output =~ ~r/wrong\n  SCONCE_CUDA +expected 1 or flash-attn, got: yes/

@@ -74,6 +74,55 @@ defmodule Mix.Tasks.Sconce.TrainTest do
         do: assert_raise(Mix.Error, says, fn -> train(dir, @small ++ args) end)
   end
 
+  @tag timeout: 180_000
+  test "SIGTERM, SIGHUP and SIGQUIT end a run with its state saved" do
+    dir = corpus!()
+
+    for signal <- ~w(TERM HUP QUIT) do
+      {pid, out} = {Path.join(dir, "pid" <> signal), Path.join(dir, "run" <> signal)}
+      long = ~w(--steps 10000000 --validate-every 10000000 --gradient-report 500)
+      args = ["--corpus", Path.join(dir, "corpus"), "--out", out] ++ @small ++ long
+
+      script = """
+      Mix.start()
+      gradients = #{inspect(Path.join(out, "gradients.jsonl"))}
+      wait = fn wait -> File.exists?(gradients) || (Process.sleep(5) && wait.(wait)) end
+      spawn(fn -> wait.(wait) && File.write!(#{inspect(pid)}, System.pid()) end)
+      Mix.Tasks.Sconce.Train.run(#{inspect(args, limit: :infinity)})
+      """
+
+      last = Path.join(out, "last.safetensors")
+
+      ended =
+        Task.async(fn ->
+          elixir_told_to_stop(script, pid, fn -> refute File.exists?(last) end, signal)
+        end)
+
+      {ended, last}
+    end
+    |> Enum.each(fn {ended, last} ->
+      assert Task.await(ended, 150_000)
+      assert {:ok, policy} = Sconce.Policy.load(last)
+      assert {:ok, %{notes: %{"step" => step}}} = Sconce.Policy.info(policy)
+      assert step >= 500
+    end)
+  end
+
+  test "a run says when it starts what ends it and what that loses" do
+    dir = corpus!()
+    out = ["--out", Path.join(dir, "run")]
+    said = capture_io(fn -> train(dir, @small) end)
+    assert said =~ "Ctrl-C loses what came after the last save, at most 5 min (--save-minutes)\n"
+    args = ~w(--resume --steps 5 --decay-steps 4 --save-minutes none)
+    said = capture_io(fn -> Train.run(args ++ out) end)
+    assert said =~ "Ctrl-C loses what came after the last save (no --save-minutes)\n"
+    # The run keeps what it was told.
+    said = capture_io(fn -> Train.run(["--resume" | out]) end)
+    assert said =~ "(no --save-minutes)\n"
+    handlers = :gen_event.which_handlers(:erl_signal_server)
+    assert :erl_signal_handler in handlers and Sconce.Trainer.Signals not in handlers
+  end
+
   test "a precision of which nothing is gained is said, and is there if it is forced" do
     dir = corpus!()
 

@@ -11,8 +11,8 @@ defmodule Sconce.Bench.Stress.Caller do
 
   # How often, and what may come of it.
   @calls [
-    act: {70, ~w(ok busy deadline panic cancelled unavailable)a},
-    forward: {8, ~w(ok busy deadline panic cancelled unavailable not_found)a},
+    act: {70, ~w(ok busy deadline panic cancelled unavailable non_finite)a},
+    forward: {8, ~w(ok busy deadline panic cancelled unavailable not_found non_finite)a},
     snapshot: {6, ~w(ok busy)a},
     restore: {6, ~w(ok busy)a},
     reset: {4, ~w(ok busy)a},
@@ -22,7 +22,8 @@ defmodule Sconce.Bench.Stress.Caller do
   @turns Enum.flat_map(@calls, fn {call, {often, _kinds}} -> List.duplicate(call, often) end)
   # Where decisions are made: what is not far is near.
   @places ~w(serving serving serving inline worker)a
-  @far ~w(unavailable cancelled)a
+  # A node that stands still takes no more, or does not answer in time.
+  @far ~w(unavailable cancelled busy deadline)a
 
   @doc "Deadlines that there are."
   def deadlines, do: Enum.filter(@deadlines, & &1)

@@ -1,14 +1,20 @@
 defmodule Sconce.Bench.Stress.Far do
   @moduledoc false
-  # Another node on this machine that serves, is killed outright at random, and starts again.
+  # Another node on this machine that serves, stands still at random as if the network were cut, is killed outright,
+  # and starts again.
 
   alias Sconce.Bench.Machine
-  alias Sconce.{Policy, Serving}
+  alias Sconce.{Native, Policy, Serving}
 
   @host "127.0.0.1"
   # The longest that one lives.
   @life_ms 5_000
   @pause_ms 500
+  # Seconds; a node that stands still for a quarter longer is lost.
+  @ticktime 4
+  # How long it stands still: shorter than that and longer.
+  @still_ms [500, 2_000, 1_500 * @ticktime]
+  @settle_ms 10_000
   # What a busy machine may take to start it.
   @boot_ms 60_000
 
@@ -19,6 +25,8 @@ defmodule Sconce.Bench.Stress.Far do
       {_output, 0} = System.cmd(epmd(), ["-daemon"])
       {:ok, _pid} = Node.start(:"sconce-stress-#{System.pid()}@#{@host}", :longnames)
     end
+
+    :net_kernel.set_net_ticktime(@ticktime, 0)
 
     :"#{name()}@#{@host}"
   end
@@ -43,6 +51,9 @@ defmodule Sconce.Bench.Stress.Far do
     args = [
       ~c"-connect_all",
       ~c"false",
+      ~c"-kernel",
+      ~c"net_ticktime",
+      Integer.to_charlist(@ticktime),
       ~c"-setcookie",
       Atom.to_charlist(Node.get_cookie()) | paths
     ]
@@ -50,18 +61,55 @@ defmodule Sconce.Bench.Stress.Far do
     host = String.to_charlist(@host)
     wanted = %{name: String.to_atom(name()), host: host, args: args, wait_boot: @boot_ms}
 
-    with {:ok, _peer, node} <- :peer.start(wanted) do
+    # Told by its standard input, it outlives a connection that is cut.
+    with {:ok, _peer, node} <- :peer.start(Map.put(wanted, :connection, :standard_io)) do
       os_pid = :erpc.call(node, System, :pid, [])
       {:ok, _apps} = :erpc.call(node, Application, :ensure_all_started, [:sconce])
       :ok = :erpc.call(node, __MODULE__, :serve, [checkpoint, opts])
+      :atomics.put(stress.far_serves, 1, 1)
+      wait(stress, :rand.uniform(div(@life_ms, 4)))
+      stand_still(stress, os_pid)
       wait(stress, :rand.uniform(@life_ms))
-      {_output, 0} = System.cmd("kill", ["-KILL", os_pid])
+      look(stress, node)
+      signal("KILL", os_pid)
       :counters.add(stress.kills, 1, 1)
       wait(stress, :rand.uniform(@pause_ms))
     end
 
     keep(stress, checkpoint, opts)
   end
+
+  # As a network that is cut without a word and comes back.
+  defp stand_still(stress, os_pid) do
+    if :atomics.get(stress.stop, 1) == 0 do
+      signal("STOP", os_pid)
+      :counters.add(stress.stills, 1, 1)
+      wait(stress, Enum.random(@still_ms))
+      signal("CONT", os_pid)
+    end
+  end
+
+  # At the end, when nobody asks any more, the sessions of callers that were killed or cut off are gone.
+  defp look(stress, node) do
+    if :atomics.get(stress.stop, 1) == 1 do
+      left = left(node, System.monotonic_time(:millisecond) + @settle_ms)
+      :atomics.put(stress.far_left, 1, left)
+    end
+  end
+
+  defp left(node, until) do
+    left = :erpc.call(node, Native, :session_count, [])
+
+    if left > 0 and System.monotonic_time(:millisecond) < until do
+      Process.sleep(100)
+      left(node, until)
+    else
+      left
+    end
+  end
+
+  defp signal(name, os_pid),
+    do: {_output, 0} = System.cmd("kill", ["-#{name}", os_pid], stderr_to_stdout: true)
 
   @doc "On the other node: serves until that ends."
   def serve(checkpoint, opts) do

@@ -5,7 +5,7 @@ defmodule Sconce.Trainer.Curve.Page do
   # A row is `{height, panels}`; the panels of a row share its width. A legend's entry is
   # `{text, color, mark}`.
 
-  alias Sconce.Error
+  alias Sconce.{Error, Files, Options}
   alias Sconce.Trainer.Curve.{Heat, Panel}
 
   @width 860
@@ -39,10 +39,8 @@ defmodule Sconce.Trainer.Curve.Page do
   @doc "Writes an SVG to a file; `op` is the error's."
   @spec write(String.t(), Path.t(), atom) :: :ok | {:error, Error.t()}
   def write(svg, path, op) do
-    with :ok <- check(path, op), {:error, reason} <- File.write(path, svg) do
-      details = %{path: path, reason: List.to_string(:file.format_error(reason))}
-      {:error, %Error{kind: :io, op: op, details: details}}
-    end
+    path = Options.path!(path)
+    with :ok <- check(path, op), do: Files.write(path, svg, op)
   end
 
   @doc "A path whose ending says that it is something else than an SVG is an error of kind `:mismatch`."

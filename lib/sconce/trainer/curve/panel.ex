@@ -14,6 +14,7 @@ defmodule Sconce.Trainer.Curve.Panel do
   # and a point is `{x, y}`.
 
   import Sconce.Trainer.Curve.Scale
+  alias Sconce.Text
 
   @label_height 15
   # So that the rest can be seen, the steep beginning of a run may leave the frame: what lies above the
@@ -54,11 +55,14 @@ defmodule Sconce.Trainer.Curve.Panel do
   def mark(:points, color, x, y),
     do: ~s(<circle cx="#{x + 9}" cy="#{y}" r="3.5" fill="#{color}"/>\n)
 
+  # What does not print is not allowed in XML either.
   def escape(text) do
     text
+    |> Text.printable()
     |> String.replace("&", "&amp;")
     |> String.replace("<", "&lt;")
     |> String.replace(">", "&gt;")
+    |> String.replace("\"", "&quot;")
   end
 
   defp xs({:rule, _color, _y, _label}), do: []

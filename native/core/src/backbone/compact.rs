@@ -34,7 +34,7 @@ impl Compact {
             0..=MAX_NUMBERS => Ok(()),
             numbers => {
                 let bytes = (numbers as u64).saturating_mul(4);
-                Err(Error::OutOfMemory { what: format!("state of {batch} games"), bytes })
+                Err(Error::out_of_memory(format!("state of {batch} games"), bytes))
             }
         }
     }

@@ -9,6 +9,7 @@ use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::Result;
 use crate::layer::{Linear, Norm, Projection};
+use crate::memory;
 use crate::ops::{self, Activation};
 use crate::spec::{ExpandConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
@@ -57,7 +58,7 @@ impl Backbone for Hgrn {
         let ([h0], lengths) = (state.parts()?, context.lengths());
         let bound = match &self.bounds {
             Some((bounds, layer)) => ops::lower_bound(bounds, *layer)?,
-            None => ops::tensor::beside(x, vec![0.0; self.size], self.size)?,
+            None => ops::tensor::beside(x, memory::zeros(self.size), self.size)?,
         };
         let h = ops::hgrn(&self.projection.forward(x)?, &bound, h0, lengths.clone())?;
         context.tap("ssm_out", &h);

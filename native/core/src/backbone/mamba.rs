@@ -341,6 +341,7 @@ impl Backbone for GatedSsm {
         let [f, i] = ops::linear_parts(&x, &self.x_proj, [self.rank; 2])?;
         let decay = ops::activate(&self.decay_proj.forward(&f)?, Activation::Sigmoid)?;
         let input = ops::gated(&x, &self.input_proj.forward(&i)?, Activation::Sigmoid)?;
+        ops::tensor::granted(&[&input, &decay]);
         let b = (&input - (&input * &decay)?)?;
         let s = ops::linear_recurrence(&decay, &b, first, context.lengths())?;
         let last = ops::last(&s, first, &context.lengths())?;

@@ -9,6 +9,7 @@ use super::{Backbone, Context, State};
 use crate::Result;
 use crate::layer::{Linear, Norm};
 use crate::ops::Activation;
+use crate::ops::tensor::granted;
 use crate::spec::MlpConfig;
 use crate::weights::{Builder, Weight};
 
@@ -85,6 +86,7 @@ fn run(layers: &[Arc<Layer>], first: usize, x: &Tensor, context: &Context) -> Re
                 Some(projection) => projection.forward(&x)?,
                 None => x,
             };
+            granted(&[&h]);
             h = (h + skip)?;
         }
         context.under(first + i).tap("hidden", &h);

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use crate::device;
+use crate::memory;
 pub use crate::ops::lengths::Lengths;
 use crate::ops::simd::non_finite;
 use crate::ops::tensor::{add, beside, moved, read, tensor, to_vec};
@@ -128,7 +129,7 @@ impl State {
 
     /// Zeros of these widths for each of `batch` rows.
     pub fn zeros(batch: usize, widths: &[usize]) -> Result<State> {
-        let part = |&n: &usize| Ok(tensor(vec![0.0; batch * n], (batch, n))?);
+        let part = |&n: &usize| Ok(tensor(memory::zeros(batch * n), (batch, n))?);
         widths.iter().map(part).collect::<Result<_>>().map(State)
     }
 
@@ -192,7 +193,7 @@ impl State {
         self.apart(|| {
             for part in &self.0 {
                 let (head, tail) = rest.split_at(part.elem_count());
-                parts.push(beside(part, head.to_vec(), part.shape())?);
+                parts.push(beside(part, memory::copied(head), part.shape())?);
                 rest = tail;
             }
             Ok(State(parts))
@@ -207,7 +208,10 @@ impl State {
     /// Cut from the graph and from the memory of what it may be a part of: all that a chunk leaves to
     /// the next.
     pub fn hand_on(&self) -> Result<State> {
-        let own = |part: &Tensor| Ok(part.detach().force_contiguous()?);
+        let own = |part: &Tensor| {
+            ops::tensor::granted(&[part]);
+            Ok(part.detach().force_contiguous()?)
+        };
         self.0.iter().map(own).collect::<Result<_>>().map(State)
     }
 
@@ -226,6 +230,7 @@ impl State {
         }
         let join = |i: usize| -> Result<Tensor> {
             let all: Vec<&Tensor> = parts.iter().filter_map(|part| part.0.get(i)).collect();
+            ops::tensor::granted(&all);
             Ok(Tensor::cat(&all, 0)?)
         };
         (0..first.0.len()).map(join).collect::<Result<_>>().map(State)

@@ -178,6 +178,7 @@ impl Recurrent {
                 states[i] = state;
             }
         }
+        ops::tensor::granted(&given[layers].iter().collect::<Vec<_>>());
         Ok((Tensor::cat(&given[layers], 1)?, states.concat()))
     }
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 pub use super::simd::LANES;
+use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::matmul;
 use crate::{Result, pool};
@@ -108,7 +109,7 @@ pub unsafe fn outputs<const N: usize>(
     lens: [usize; N],
     work: impl FnOnce([Output<'_>; N]),
 ) -> [Vec<f32>; N] {
-    let mut vectors = lens.map(|len| (Vec::<f32>::with_capacity(len), len));
+    let mut vectors = lens.map(|len| (memory::with_capacity::<f32>(len), len));
     work(vectors.each_mut().map(|(v, len)| {
         let numbers = v.spare_capacity_mut().as_mut_ptr();
         Output { numbers, len: *len, buffer: PhantomData }

@@ -13,6 +13,16 @@ use candle_core::{
 
 use super::composed;
 use crate::Error;
+use crate::memory;
+
+/// Makes sure of the memory for a tensor as large as these together, which candle takes as if it always came.
+pub fn granted(tensors: &[&Tensor]) {
+    memory::granted(tensors.iter().map(|tensor| bytes(tensor)).sum());
+}
+
+fn bytes(tensor: &Tensor) -> usize {
+    tensor.dtype().size_in_bytes() * tensor.elem_count()
+}
 
 /// The numbers of a contiguous CPU f32 storage.
 pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -25,6 +35,9 @@ pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> 
 
 /// Calls `f` with the numbers of a tensor, without a copy if it is contiguous.
 pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    if !tensor.is_contiguous() {
+        memory::granted(bytes(tensor));
+    }
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
     match &*storage {
@@ -66,12 +79,12 @@ pub fn moved(tensor: &Tensor, x: &Tensor) -> Result<Tensor> {
 }
 
 pub fn zeros(dims: &[usize]) -> Result<Tensor> {
-    tensor(vec![0.0; dims.iter().product()], dims)
+    tensor(memory::zeros(dims.iter().product()), dims)
 }
 
 /// A tensor's numbers as a vector of their own, whatever its device.
 pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
-    read(t, |s| Ok(s.to_vec()))
+    read(t, |s| Ok(memory::copied(s)))
 }
 
 /// Rows and the width of the last dimension.
@@ -105,6 +118,7 @@ pub fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
     if parts.iter().all(|part| super::card::wanted(part)) && !parts.is_empty() {
         return super::card::join(parts);
     }
+    memory::granted(parts.iter().map(|part| bytes(part)).sum());
     Ok(Tensor::cat(parts, D::Minus1)?)
 }
 
@@ -114,6 +128,7 @@ pub fn add(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
     if super::card::wanted(x) {
         return super::card::finished(x, None, super::Activation::None, Some(y));
     }
+    memory::granted(bytes(x));
     Ok((x + y)?)
 }
 

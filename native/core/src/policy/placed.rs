@@ -6,6 +6,7 @@ use candle_core::Tensor;
 
 use super::{Frames, Policy};
 use crate::backbone::{Context, State};
+use crate::memory;
 use crate::ops::{self, Ids, tensor};
 use crate::{Error, Result};
 
@@ -43,7 +44,7 @@ impl Policy {
                 .map(|((name, table), ids)| Ids::of(table, ids, name))
                 .collect::<Result<_>>()?,
             prior: vec![],
-            continuous: tensor::beside(&self.place, continuous.to_vec(), shape)?,
+            continuous: tensor::beside(&self.place, memory::copied(continuous), shape)?,
         })
     }
 

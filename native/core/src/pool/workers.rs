@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle, Thread};
 
+use super::Class;
 use crate::Precision;
 
 /// How often a worker looks for the next job before it sleeps, some 100 us: the parts of a training step
@@ -34,6 +35,7 @@ struct Queue {
 
 #[derive(Default)]
 struct Jobs {
+    /// At most one job of each thread that submits: it waits for its job.
     open: VecDeque<Arc<Job>>,
     /// Workers that sleep.
     asleep: usize,
@@ -59,12 +61,22 @@ unsafe impl Send for Job {}
 unsafe impl Sync for Job {}
 
 impl Workers {
-    pub fn new(threads: usize) -> std::io::Result<Self> {
+    /// Workers of a class. On Linux a thread starts at the priority of the one that starts it: workers of the
+    /// foreground are to be started by a foreground thread.
+    pub fn new(threads: usize, class: Class) -> std::io::Result<Self> {
         let mut workers = Workers { queue: Arc::default(), threads: Vec::with_capacity(threads) };
+        let name = match class {
+            Class::Foreground => "sconce",
+            Class::Background => "sconce-back",
+        };
         for i in 0..threads {
             let queue = workers.queue.clone();
-            let builder = thread::Builder::new().name(format!("sconce-{i}"));
-            workers.threads.push(builder.spawn(move || super::serial(|| queue.work()))?);
+            let builder = thread::Builder::new().name(format!("{name}-{i}"));
+            let work = move || {
+                class.enter();
+                super::serial(|| queue.work());
+            };
+            workers.threads.push(builder.spawn(work)?);
         }
         Ok(workers)
     }
@@ -216,7 +228,7 @@ mod tests {
 
     #[test]
     fn every_shard_is_done_once_for_every_owner() -> std::io::Result<()> {
-        let workers = Workers::new(3)?;
+        let workers = Workers::new(3, Class::Foreground)?;
         thread::scope(|scope| {
             for owner in 0..4 {
                 let workers = &workers;
@@ -232,9 +244,9 @@ mod tests {
 
     #[test]
     fn who_has_work_does_it_alone_where_all_workers_are_busy() -> std::io::Result<()> {
-        let workers = Workers::new(1)?;
-        let (busy, is_busy) = mpsc::channel();
-        let (release, released) = mpsc::channel::<()>();
+        let workers = Workers::new(1, Class::Foreground)?;
+        let (busy, is_busy) = mpsc::sync_channel(2);
+        let (release, released) = mpsc::sync_channel::<()>(2);
         let (busy, released) = (Mutex::new(busy), Mutex::new(released));
         thread::scope(|scope| {
             let owner = scope.spawn(|| {
@@ -254,8 +266,8 @@ mod tests {
 
     #[test]
     fn a_worker_that_sleeps_is_woken() -> std::io::Result<()> {
-        let workers = Workers::new(1)?;
-        let (done, is_done) = mpsc::channel();
+        let workers = Workers::new(1, Class::Foreground)?;
+        let (done, is_done) = mpsc::sync_channel(2);
         thread::spawn(move || {
             // Two shards that wait for each other: one thread alone would never end.
             let both = std::sync::Barrier::new(2);
@@ -271,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_owner_when_all_other_shards_are_done() -> std::io::Result<()> {
-        let workers = Workers::new(2)?;
+        let workers = Workers::new(2, Class::Foreground)?;
         for bad in [0, 7, 19] {
             let done = AtomicUsize::new(0);
             let work = |shard| match shard == bad {

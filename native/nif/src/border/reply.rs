@@ -61,16 +61,16 @@ impl Reply {
         self.send(result);
     }
 
-    /// Sends `{:sconce, reference, {:event, value}}` ahead of the answer, any number of times. From
-    /// a thread of ours only: on a scheduler's it is not sent.
-    pub fn event<T: Answer>(&self, value: T) -> Result<()> {
+    /// Sends `{:sconce, reference, {:event, value}}` ahead of the answer. From a thread of ours only: on a
+    /// scheduler's it is not sent. Long work sends its events by [`Events`](super::events::Events), which bounds them.
+    pub fn event(&self, value: impl for<'a> FnOnce(Env<'a>) -> Result<Term<'a>>) -> Result<()> {
         if is_scheduler_thread() {
             return Ok(());
         }
         let Some((own, reference)) = &self.unanswered else { return Ok(()) };
         let mut owned = OwnedEnv::new();
         let message = owned.run(|env| -> Result<SavedTerm> {
-            let event = (atoms::event(), value.into_term(env)?);
+            let event = (atoms::event(), value(env)?);
             let reference = own.run(|own| reference.load(own).in_env(env));
             Ok(owned.save((atoms::sconce(), reference, event)))
         })?;

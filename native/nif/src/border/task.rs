@@ -1,17 +1,23 @@
 //! Long work: a thread of its own, events on the way, one answer, and an end when nobody waits.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc::sync_channel;
 use std::thread::Builder;
 
 use rustler::{Env, LocalPid, Monitor, Reference, Resource, ResourceArc};
+use sconce_core::pool::Class;
 use sconce_core::{Error, Result, device};
 
-use super::{Answer, Reply};
+use super::events::{Events, Unheard};
+use super::{Answer, Handled, Reply};
 
 /// Deep autograd graphs are walked and dropped recursively: 320 KB, a scheduler's stack, overflow.
 const STACK_BYTES: usize = 64 << 20;
+
+/// Replies on their way to the thread: the one that it is started for, whose sender never waits.
+pub const REPLIES: usize = 1;
 
 /// The handle of running work.
 ///
@@ -20,8 +26,11 @@ const STACK_BYTES: usize = 64 << 20;
 ///    the last reference to the handle is gone.
 /// 3. Whatever way it ends, the [`Reply`] answers once. It is made when there is a thread: one that
 ///    cannot be started answers by the error of [`Task::start`] alone.
+/// 4. The thread is of the background class. Work that drives no card gives way by [`Class::enter`].
+/// 5. The process acknowledges each event by [`Task::heard`]; one that falls behind gets fewer, see [`Events`].
 pub struct Task {
     cancelled: Arc<AtomicBool>,
+    unheard: Arc<Unheard>,
 }
 
 #[rustler::resource_impl]
@@ -31,28 +40,35 @@ impl Resource for Task {
     }
 }
 
+impl Handled for Task {
+    const NOUN: &'static str = "task";
+}
+
 impl Task {
-    /// Starts `work(reply, cancelled)` for the calling process.
+    /// Starts `work(events, cancelled)` for the calling process.
     pub fn start<T: Answer + Send + 'static>(
         env: Env,
         op: &'static str,
         reference: Reference,
-        work: impl FnOnce(&Reply, &AtomicBool) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&Events, &AtomicBool) -> Result<T> + Send + 'static,
     ) -> Result<ResourceArc<Task>> {
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let task = ResourceArc::new(Task { cancelled: cancelled.clone() });
-        let (sender, receiver) = mpsc::channel::<Reply>();
+        let (cancelled, unheard) = (Arc::<AtomicBool>::default(), Arc::<Unheard>::default());
+        let task =
+            ResourceArc::new(Task { cancelled: cancelled.clone(), unheard: unheard.clone() });
+        let (sender, receiver) = sync_channel::<Reply>(REPLIES);
         let named = |what: &str| Builder::new().name(format!("sconce-{op}{what}"));
         let worker = named("").stack_size(STACK_BYTES).spawn(move || {
-            let reply = receiver.recv().ok()?;
-            let result = super::guard(|| work(&reply, &cancelled));
-            Some((reply, result))
+            Class::Background.enter_at_full_priority();
+            let events = Events::new(receiver.recv().ok()?, unheard);
+            let result = super::guard(|| work(&events, &cancelled));
+            Some((events.end(), result))
         });
         let unavailable =
             |e: io::Error| Error::Unavailable { what: "a thread".into(), reason: e.to_string() };
         let worker = worker.map_err(unavailable)?;
-        // What a thread keeps of a card leaves it with the thread: who hears of the end finds it free.
+        // What a thread keeps of a card leaves it with the thread: the caller finds the card free after the answer.
         let teller = named("-end").spawn(move || {
+            Class::Foreground.enter();
             if let Ok(Some((reply, result))) = worker.join() {
                 device::settle();
                 reply.send(result);
@@ -67,6 +83,11 @@ impl Task {
 
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Acknowledges an event.
+    pub fn heard(&self) {
+        self.unheard.remove();
     }
 }
 

@@ -22,13 +22,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sconce_core::error::panic_message;
+use sconce_core::pool::Class;
 use sconce_core::{Error, Kind, Result};
 use sconce_realtime::Format;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Model;
 use crate::pass::{Forward, Pass, run_many};
-use crate::session::{Call, INLINE_US, Lane, Overrides, Session, decide_many};
+use crate::session::{Call, INLINE_US, Lane, Overrides, Session, check_inline, decide_many};
 use crate::worker::{Deadline, STACK_BYTES};
 pub use queue::{Batch, Entry, Queue};
 use statistics::count;
@@ -132,12 +133,17 @@ struct Served {
 }
 
 impl Served {
-    /// Measures the model, unless that is known or nobody wants to.
+    /// Measures the model, unless its cost is known or steps are a worker's anyway. The inline lane is refused for steps
+    /// beyond [`MAX_INLINE_US`](crate::session::MAX_INLINE_US).
     fn new(model: Arc<Model>, options: &Options) -> Result<Self> {
         let lane = match options.lane {
             // What is not packed has no steps that a scheduler could wait for.
             _ if model.plan().is_none() => Lane::Worker,
-            Some(lane) => lane,
+            Some(Lane::Inline) => {
+                check_inline(options.lane, model.step_us()?)?;
+                Lane::Inline
+            }
+            Some(Lane::Worker) => Lane::Worker,
             None if is_inline(model.step_us()?, model.game_us()?) => Lane::Inline,
             None => Lane::Worker,
         };
@@ -177,7 +183,10 @@ impl<R: Request> Serving<R> {
             let started = thread::Builder::new()
                 .name(format!("sconce-serve-{i}"))
                 .stack_size(STACK_BYTES)
-                .spawn(move || own.work());
+                .spawn(move || {
+                    Class::Foreground.enter();
+                    own.work();
+                });
             if let Err(e) = started {
                 serving.stop();
                 return Err(Error::Unavailable { what: "threads".into(), reason: e.to_string() });

@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn an_empty_queue_is_slept_at_until_something_comes() {
         let queue = Arc::new(filled(&[]));
-        let (sender, receiver) = mpsc::channel();
+        let (sender, receiver) = mpsc::sync_channel(1);
         let worker = thread::spawn({
             let queue = queue.clone();
             move || {
@@ -433,7 +433,7 @@ mod tests {
         let queue = filled(&[(1, 10)]);
         let mut first = Batch::default();
         assert!(queue.take(8, &mut first));
-        let (sender, receiver) = mpsc::channel();
+        let (sender, receiver) = mpsc::sync_channel(1);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut batch = Batch::default();
@@ -466,7 +466,7 @@ mod tests {
     fn who_is_inside_is_waited_for_by_a_drain_and_let_in_before_it_alone() {
         let queue = filled(&[]);
         let inside = [queue.enter().unwrap(), queue.enter().unwrap()];
-        let (sender, receiver) = mpsc::channel();
+        let (sender, receiver) = mpsc::sync_channel(1);
         queue.drain(move || sender.send(()).unwrap());
         assert_eq!(queue.enter().err().map(|e| e.kind()), Some(Kind::Unavailable));
         for one in inside {
@@ -562,7 +562,7 @@ mod tests {
                 })
                 .collect();
             callers.into_iter().for_each(|caller| caller.join().unwrap());
-            let (sender, receiver) = mpsc::channel();
+            let (sender, receiver) = mpsc::sync_channel(1);
             queue.drain(move || sender.send(()).unwrap());
             receiver.recv().unwrap();
             assert!(queue.close().is_empty());

@@ -7,7 +7,7 @@ use sconce_core::policy::{Frames, Stepped};
 use sconce_core::sampling::Draw;
 use sconce_core::{Error, Result};
 
-use super::{Carried, INLINE_US, Lane, Overrides, SCRATCH, Session, Way, game};
+use super::{Carried, INLINE_US, Lane, MAX_INLINE_US, Overrides, SCRATCH, Session, Way, game};
 use crate::frames::window;
 use crate::model::Model;
 
@@ -26,7 +26,7 @@ pub struct Call<'a> {
 }
 
 /// Where the next decisions of these sessions run, made in one call: where each of them does, unless that is inline
-/// by measure and they take too long together.
+/// and they take too long together.
 pub fn lane<'a>(sessions: impl Iterator<Item = &'a Session>) -> Lane {
     let (mut us, mut forced) = (0.0, true);
     for session in sessions {
@@ -36,7 +36,8 @@ pub fn lane<'a>(sessions: impl Iterator<Item = &'a Session>) -> Lane {
         us += session.next_us() + BORDER_US;
         forced &= session.options.lane.is_some();
     }
-    if forced || us < INLINE_US { Lane::Inline } else { Lane::Worker }
+    let most = if forced { MAX_INLINE_US } else { INLINE_US };
+    if us < most { Lane::Inline } else { Lane::Worker }
 }
 
 /// [`Session::decide`] of each call; those that step by one plan do it together. What is wrong with one is its

@@ -1,7 +1,7 @@
 //! A session's memory after each of its last decisions.
 
 use sconce_core::heads::Decision;
-use sconce_core::{Error, Result};
+use sconce_core::{Result, memory};
 
 use super::carried::Carried;
 use super::past::Past;
@@ -49,12 +49,12 @@ impl Moments {
     /// `OutOfMemory`: a state may be large, and there are `behind + 2` of them.
     pub fn new(first: Moment, behind: usize) -> Result<Self> {
         let bytes = first.state.bytes().saturating_mul(behind + 2);
-        let mut room: Vec<u8> = Vec::new();
-        room.try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory {
-            what: "states of a session".into(),
-            bytes: bytes as u64,
-        })?;
-        drop(room);
+        memory::room("states of a session", bytes as u64)?;
+        memory::caught(|| {
+            memory::granted(bytes);
+            Ok(())
+        })
+        .map_err(|error| error.asking("states of a session", bytes as u64))?;
         let first = Moment { run: Some(0), ..first };
         Ok(Moments { all: vec![first; behind + 2], now: 0, behind: 0, run: 0 })
     }

@@ -1,6 +1,6 @@
 //! The last embedded frames of a session.
 
-use sconce_core::{Error, Result};
+use sconce_core::{Result, memory};
 
 use crate::frames::{Row, View};
 
@@ -26,12 +26,10 @@ struct Lane<T> {
 impl<T: Copy + Default> Lane<T> {
     fn new(rows: usize, width: usize) -> Result<Self> {
         let count = rows.saturating_mul(width);
-        let mut numbers = Vec::new();
-        numbers.try_reserve_exact(count).map_err(|_| Error::OutOfMemory {
-            what: "frames of a session".into(),
-            bytes: count.saturating_mul(size_of::<T>()) as u64,
-        })?;
-        numbers.resize(count, T::default());
+        let bytes = count.saturating_mul(size_of::<T>()) as u64;
+        memory::room("frames of a session", bytes)?;
+        let numbers = memory::caught(|| Ok(memory::repeated(T::default(), count)));
+        let numbers = numbers.map_err(|error| error.asking("frames of a session", bytes))?;
         Ok(Lane { width, numbers })
     }
 

@@ -21,6 +21,7 @@ use std::borrow::Cow;
 
 use candle_core::Tensor;
 use sconce_core::device::{Held, Owner};
+use sconce_core::memory::{repeated, zeros};
 use sconce_core::ops::tensor;
 use sconce_core::{Error, Result};
 
@@ -150,7 +151,7 @@ impl Optimiser {
         let begin = |p: &Parameter| {
             let mut memory = Memory::default();
             for (moment, (_, first)) in memory.moments.iter_mut().zip(config.memory()) {
-                *moment = vec![*first; p.len].into();
+                *moment = repeated(*first, p.len).into();
             }
             memory
         };
@@ -171,7 +172,7 @@ impl Optimiser {
     /// section 3). `None` keeps none.
     pub fn averaging(mut self, decay: Option<f64>) -> Self {
         for (memory, p) in self.memory.iter_mut().zip(&self.parameters) {
-            memory.average = vec![0.0; if decay.is_some() { p.len } else { 0 }].into();
+            memory.average = zeros(if decay.is_some() { p.len } else { 0 }).into();
         }
         Optimiser { ema_decay: decay, ..self }
     }

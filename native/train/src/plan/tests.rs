@@ -2,6 +2,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::loss::LossOptions;
+use crate::stop::NEVER;
 use crate::tune::{Reason, TuneOptions, tune};
 use sconce_core::Kind;
 use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, RecurrentConfig};
@@ -39,10 +40,10 @@ fn what_a_larger_step_takes_lies_on_the_line_through_two_small_ones() {
     let (spec, own) = (spec(), options());
     let cut = TrainOptions { truncate_bptt: Some(5), gradient_checkpoint: true, ..own.clone() };
     for options in [own, cut] {
-        let memory = Memory::measure(&spec, &options).unwrap();
+        let memory = Memory::measure(&spec, &options, &NEVER).unwrap();
         for windows in [20, 80, 160] {
             let measured = apart(|| {
-                let mut probe = Probe::new(&spec, &options)?;
+                let mut probe = Probe::new(&spec, &options, &NEVER)?;
                 probe.learn(windows)?;
                 Ok(probe.bytes())
             });
@@ -56,7 +57,7 @@ fn what_a_larger_step_takes_lies_on_the_line_through_two_small_ones() {
 #[test]
 fn what_belongs_to_the_weights_is_counted_from_their_number() {
     let own = options();
-    let planned = plan(&spec(), &own, None).unwrap();
+    let planned = plan(&spec(), &own, None, &NEVER).unwrap();
     let each = 4 * planned.num_weights as u64;
     let Owners { weights, gradients, moments, average, checkpoints, .. } = planned.owners.clone();
     assert_eq!([weights, gradients, moments, average], [each, each, 2 * each, 0]);
@@ -68,10 +69,10 @@ fn what_belongs_to_the_weights_is_counted_from_their_number() {
     let kind = crate::optimiser::Kind::Sgd;
     let other =
         TrainOptions { optimizer: kind, ema_decay: Some(0.9), accumulation_steps: 3, ..own };
-    let planned = plan(&spec(), &other, None).unwrap().owners;
+    let planned = plan(&spec(), &other, None, &NEVER).unwrap().owners;
     assert_eq!([planned.moments, planned.average, planned.validation], [each, each, 0]);
     let validated = TrainOptions { val_split: 0.1, ..other };
-    let validated = plan(&spec(), &validated, None).unwrap().owners;
+    let validated = plan(&spec(), &validated, None, &NEVER).unwrap().owners;
     assert!(validated.validation > each);
     let either = validated.activations.max(validated.validation);
     assert_eq!(validated.total(), validated.lasting() + either);
@@ -80,13 +81,13 @@ fn what_belongs_to_the_weights_is_counted_from_their_number() {
 #[test]
 fn a_limit_halves_what_is_worked_through_together_and_one_window_is_the_end() {
     let (spec, own) = (spec(), options());
-    let whole = plan(&spec, &own, None).unwrap();
+    let whole = plan(&spec, &own, None, &NEVER).unwrap();
     let limited = |limit| TrainOptions { memory_limit: Some(limit), ..own.clone() };
-    assert_eq!(plan(&spec, &limited(whole.bytes), None).unwrap().micro_batch, 80);
-    let half = plan(&spec, &limited(whole.bytes - 1), None).unwrap();
+    assert_eq!(plan(&spec, &limited(whole.bytes), None, &NEVER).unwrap().micro_batch, 80);
+    let half = plan(&spec, &limited(whole.bytes - 1), None, &NEVER).unwrap();
     assert_eq!(half.micro_batch, 40);
     assert!(half.bytes < whole.bytes);
-    match plan(&spec, &limited(whole.owners.lasting()), None).unwrap_err() {
+    match plan(&spec, &limited(whole.owners.lasting()), None, &NEVER).unwrap_err() {
         error @ Error::OverLimit { bytes, limit, .. } => {
             assert!(bytes > limit && error.kind() == Kind::OutOfMemory);
         }
@@ -106,7 +107,7 @@ fn tuning_doubles_until_memory_or_the_largest_batch_ends_it() {
 
     // Room for a batch of 6 is room for no more, also when 24 are the first.
     let first = TrainOptions { batch_size: 24, ..own.clone() };
-    let mut memory = Memory::measure(&spec, &first).unwrap();
+    let mut memory = Memory::measure(&spec, &first, &NEVER).unwrap();
     memory.validates(false);
     let limit = memory.of_batch(6).total();
     let limited = TrainOptions { memory_limit: Some(limit), ..own };

@@ -74,7 +74,7 @@ fn plain() -> Case {
     Case { loss, unroll, scheduled: 0.0, taught: false }
 }
 
-fn replicas(case: &Case, count: usize, sum: impl AllReduce + 'static) -> Replicas {
+fn replicas(case: &Case, count: usize, sum: impl AllReduce + 'static) -> Replicas<'static> {
     let policy = Policy::init(&spec(), 4).unwrap();
     let sgd = OptimiserConfig::new(optimiser::Kind::Sgd);
     let dir = tempfile::tempdir().unwrap();

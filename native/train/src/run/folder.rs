@@ -1,6 +1,6 @@
 //! Where a run keeps its files.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,13 @@ use serde::Serialize;
 use super::resume::Record;
 use crate::gradients::GradientReport;
 use crate::report::RunReport;
+
+/// Bytes of `run.json`, whose options and spec take less than 10,000.
+pub const MAX_RECORD: u64 = 1 << 20;
+/// Bytes of `report.json`, which has the history of a run.
+pub const MAX_REPORT: u64 = 1 << 26;
+/// Bytes of `gradients.jsonl`.
+const MAX_GRADIENTS: u64 = 1 << 30;
 
 #[derive(Debug, Clone)]
 pub struct Folder(PathBuf);
@@ -77,19 +84,22 @@ impl Folder {
     /// What earlier runs saw of gradients; a line that was not finished is none.
     pub fn read_gradients(&self) -> Result<Vec<GradientReport>> {
         let path = self.gradients();
-        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-        Ok(text.lines().map_while(|line| serde_json::from_str(line).ok()).collect())
+        let text = fs::read(&path, MAX_GRADIENTS)?;
+        let lines = text.split(|byte| *byte == b'\n');
+        Ok(lines.map_while(|line| serde_json::from_slice(line).ok()).collect())
     }
 
     /// Adds a line.
     pub fn add_gradients(&self, report: &GradientReport) -> Result<()> {
         let path = self.gradients();
-        let mut file =
-            OpenOptions::new().append(true).create(true).open(&path).map_err(Error::io(&path))?;
+        let mut file = fs::append(&path)?;
         let before = file.metadata().map_err(Error::io(&path))?.len();
-        // No half of a line, which the next one would go on with.
+        // A failure leaves no half of a line, which the next one would go on with, and no empty file.
         file.write_all(&line(report)?).map_err(|e| {
-            let _ = file.set_len(before);
+            let _ = match before {
+                0 => std::fs::remove_file(&path),
+                _ => file.set_len(before),
+            };
             Error::io(&path)(e)
         })
     }

@@ -1,6 +1,7 @@
 //! What a run learns from and is measured on, and the policy that it begins with.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::AtomicBool;
 
 use sconce_core::digest::hex;
 use sconce_core::ops::tensor;
@@ -73,7 +74,12 @@ pub fn digest_of_frames(views: &[View], delay: usize) -> String {
     hex(&hash.finalize())
 }
 
-pub fn first_policy(spec: &Spec, options: &TrainOptions, train: &[View]) -> Result<Policy> {
+pub fn first_policy(
+    spec: &Spec,
+    options: &TrainOptions,
+    train: &[View],
+    cancel: &AtomicBool,
+) -> Result<Policy> {
     let policy = Policy::init(spec, options.seed)?;
     if !(spec.heads.prior && options.fit_prior) {
         return Ok(policy);
@@ -81,7 +87,7 @@ pub fn first_policy(spec: &Spec, options: &TrainOptions, train: &[View]) -> Resu
     // The prior reads the newest input there is: of a queue that before the label, else the one that the
     // state shows.
     let count = if spec.embedding.queue_depth() > 1 { eval::count } else { eval::count_answers };
-    let counts = count(train, &spec.heads, options.frame_delay)?;
+    let counts = count(train, &spec.heads, options.frame_delay, cancel)?;
     let mut weights = policy.weights().clone();
     for table in Baseline::fit(BaselineKind::Pairs, &counts).tables() {
         let name = format!("heads.prior.{}", table.head);
@@ -95,8 +101,6 @@ pub fn first_policy(spec: &Spec, options: &TrainOptions, train: &[View]) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use sconce_core::spec::{self, Embedding, Heads, HeadsKind, Melee};
     use sconce_data::fixtures::Fixture;
     use sconce_data::{Corpus, ImportOptions, import};
@@ -123,7 +127,8 @@ mod tests {
         let fitted = |queue_depth| {
             let embedding = Embedding::Melee(Melee { queue_depth, ..Melee::packed() });
             let (heads, backbone) = (heads.clone(), spec::Backbone::Mlp(config.clone()));
-            let policy = first_policy(&Spec { embedding, backbone, heads }, &options, &views);
+            let policy =
+                first_policy(&Spec { embedding, backbone, heads }, &options, &views, &never);
             tensor::to_vec(&policy.unwrap().weights()["heads.prior.main_x"]).unwrap()
         };
         let table = |counts: Result<crate::baselines::Counts>| {
@@ -132,8 +137,10 @@ mod tests {
             tables.iter().find(|table| table.head == "main_x").unwrap().values.clone()
         };
         // With a queue what came right before the answer, without one what the state shows.
-        let (newest, shown) =
-            (table(eval::count(&views, &heads, 3)), table(eval::count_answers(&views, &heads, 3)));
+        let (newest, shown) = (
+            table(eval::count(&views, &heads, 3, &never)),
+            table(eval::count_answers(&views, &heads, 3, &never)),
+        );
         assert_ne!(newest, shown);
         assert_eq!((fitted(4), fitted(1)), (newest, shown));
     }

@@ -17,24 +17,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use candle_core::Device;
 use sconce_core::checkpoint::{Optimiser, Snapshot};
 use sconce_core::device::{self, Caching, Devices};
-use sconce_core::{Error, Policy, Result, Spec, pool};
+use sconce_core::{Error, Policy, Result, Spec, fs, pool};
 use sconce_data::{Corpus, View};
 use serde_json::{Value, json};
 
-use self::folder::{Folder, Keep, Kind};
+use self::folder::{Folder, Keep, Kind, MAX_REPORT};
 use self::games::{digest, first_policy, sides};
 use self::progress::Progress;
 pub use self::resume::Record;
 use self::resume::resumable;
 use self::room::Room;
-use self::saver::{Disk, Draft, Save, Saver};
+use self::saver::{Disk, Draft, Finished, Save, Saver};
 use crate::baselines::Counts;
 use crate::eval::{self, fits, pool_of};
 use crate::gradients::{GradientReport, WeightGradient};
 use crate::metrics::Report;
 use crate::options::{Mode, TrainOptions};
+use crate::plan::check_room;
 use crate::replicas::{Replica, Replicas};
 use crate::report::{
     BaselineReport, Event, HeadLoss, HeadNll, Pace, Point, RunReport, Side, Stopped,
@@ -48,10 +50,13 @@ use crate::teacher::Teacher;
 /// The report that a run left in its folder.
 pub fn read_report(out: &Path) -> Result<RunReport> {
     let path = Folder::new(out).report();
-    let text = std::fs::read(&path).map_err(Error::io(&path))?;
+    let text = fs::read(&path, MAX_REPORT)?;
     let again = "going on with the run (resume: true) writes it anew";
     let reason = |e| format!("cut short or damaged ({e}); {again}");
-    serde_json::from_slice(&text).map_err(|e| Error::corrupt(path.display().to_string(), reason(e)))
+    let report: RunReport = serde_json::from_slice(&text)
+        .map_err(|e| Error::corrupt(path.display().to_string(), reason(e)))?;
+    report.spec.validate()?;
+    Ok(report)
 }
 
 /// What the gradients looked like whenever a run was asked to look, from its folder.
@@ -60,6 +65,10 @@ pub fn read_gradients(out: &Path) -> Result<Vec<GradientReport>> {
 }
 
 /// Trains a policy of `spec` on `corpus`, with all its files in `out`.
+///
+/// # Errors
+/// `Unsaved` with the report where states were to be written and none was. `Cancelled` where `cancel` is set before
+/// the first step: nothing was learned.
 pub fn run(
     corpus: &Corpus,
     spec: &Spec,
@@ -72,6 +81,9 @@ pub fn run(
     let machine = Machine { disk: Arc::new(disk), devices: TrainOptions::open_devices };
     run_on(machine, corpus, spec, options, out, events, cancel)
 }
+
+/// Windows that an error lists of a step that diverged. A step of many batches learns from more than a message holds.
+const MOST_WINDOWS: usize = 1 << 12;
 
 /// What a run is on.
 struct Machine {
@@ -119,7 +131,7 @@ struct Run<'a> {
     saved: (u64, Instant),
     events: &'a dyn Fn(Event),
     cancel: &'a AtomicBool,
-    replicas: Replicas,
+    replicas: Replicas<'a>,
     room: Room,
     schedule: Schedule,
     source: Source,
@@ -161,13 +173,13 @@ impl<'a> Run<'a> {
         let mut saver = Saver::start(folder.clone(), machine.disk)?;
         let ((train, train_views), (validation, validation_views)) = sides(corpus, spec, options)?;
         let Devices { all: devices, sum } = (machine.devices)(options)?;
-        let counts = eval::count(&train_views, &spec.heads, options.frame_delay)?;
+        let counts = eval::count(&train_views, &spec.heads, options.frame_delay, cancel)?;
         let loss = options.loss.clone().with_press_rates(&counts.press_rates());
         let train = Side::new(train, &train_views, options.frame_delay);
         let validation = Side::new(validation, &validation_views, options.frame_delay);
         let validation = (validation, validation_views);
         let digest = digest(&train_views, &validation.1);
-        let first = first_policy(spec, options, &train_views)?;
+        let first = first_policy(spec, options, &train_views, cancel)?;
         let teacher = Teacher::of(options, spec, &devices[0])?;
         let name = corpus.dir().display().to_string();
         let taught = teacher.as_ref().map(|teacher| teacher.spec().clone());
@@ -184,6 +196,7 @@ impl<'a> Run<'a> {
         };
         let options = progress.options.clone();
         let scheduled = Scheduled::of(&options, spec, taught.as_ref())?;
+        options.check_steps(epoch_steps)?;
         let steps = options.total_steps(epoch_steps);
         let schedule = progress.schedule(steps);
         progress.warmup_steps = Some(schedule.warmup_steps);
@@ -192,7 +205,10 @@ impl<'a> Run<'a> {
         }
         let validates = !validation.1.is_empty();
         let share = options.batch_size / devices.len();
-        let room = Room::plan(spec, &options, share, validates, progress.micro_batch)?;
+        let room = Room::plan(spec, &options, share, validates, progress.micro_batch, cancel)?;
+        if room.is_unlimited() && devices.iter().all(Device::is_cpu) {
+            check_room(&policy, &options, room.windows(), validates, cancel)?;
+        }
         let config = options.optimiser()?;
         let replica = |device| {
             let policy = policy.copy_on(device)?;
@@ -200,7 +216,8 @@ impl<'a> Run<'a> {
                 Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
                     .unrolling(options.unroll())
                     .averaging(options.ema_decay)
-                    .in_precision(progress.precision);
+                    .in_precision(progress.precision)
+                    .stopped_by(cancel);
             if let Some(moments) = &moments {
                 stepper.load_moments(progress.updates, moments)?;
                 stepper.load_loss_scale(progress.loss_scale);
@@ -489,7 +506,7 @@ impl<'a> Run<'a> {
             self.settle()?;
         }
         let (mut sum, mut frames) = (Losses::default(), 0);
-        for draw in (self.progress.step * parts..).take(parts as usize) {
+        for draw in self.progress.step * parts..(self.progress.step + 1) * parts {
             let learned = self.learn(draw, at_once).map_err(|e| self.diverged(e, step, draw, 1))?;
             frames += learned.frames;
             let Some((part, share)) = learned.part else { return Ok((None, frames)) };
@@ -505,11 +522,14 @@ impl<'a> Run<'a> {
         Ok((Some(Stepped { losses, grad_norm, learned, gradients }), frames))
     }
 
-    /// Adds to a number that is not finite where the step had it from: so many batches from `first` on.
+    /// Adds to a number that is not finite where the step had it from: the batches from `first` on, of which the
+    /// first [`MOST_WINDOWS`] windows are listed.
     fn diverged(&self, error: Error, step: u64, first: u64, batches: u64) -> Error {
         let Error::NonFinite { what, value } = error else { return error };
-        let windows = (first..).take(batches as usize).flat_map(|draw| self.source.windows(draw));
-        Error::Diverged { what, value, step, batch: first, windows: windows.collect() }
+        let windows =
+            (first..first.saturating_add(batches)).flat_map(|draw| self.source.windows(draw));
+        let windows = windows.take(MOST_WINDOWS).collect();
+        Error::Diverged { what, value, step, batch: first, windows }
     }
 
     /// Learns from batch `draw`; `at_once` is the learning rate of a whole update, where that may be made at once.
@@ -656,7 +676,7 @@ impl<'a> Run<'a> {
     }
 
     fn finish(mut self, mut stopped: Stopped) -> Result<RunReport> {
-        let (saves, unwritten) = self.saver.finish(self.events);
+        let Finished { saves, unwritten, lost } = self.saver.finish(self.events);
         let (mut policy, mut baselines) = (None, vec![]);
         if stopped != Stopped::Stopped && self.options.evaluate && !self.validation.1.is_empty() {
             match self.scores(unwritten) {
@@ -691,7 +711,16 @@ impl<'a> Run<'a> {
         if let Err(error) = self.folder.write_report(&report) {
             (self.events)(report.saves.fail(report.steps, self.folder.report(), &error));
         }
-        Ok(report)
+        match lost {
+            None => Ok(report),
+            Some((path, reason)) => {
+                // By its text, which has a number's digits as a person wrote them.
+                let text = serde_json::to_string(&report);
+                let report = text.and_then(|text| serde_json::from_str(&text));
+                let report = report.map_err(|e| Error::corrupt("report", e))?;
+                Err(Error::Unsaved { path, reason, report: Box::new(report) })
+            }
+        }
     }
 
     /// The best policy, which no file may have, and the baselines on every frame of the validation games.

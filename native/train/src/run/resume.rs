@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use sconce_core::checkpoint::{self, Checkpoint, Manifest, Optimiser};
 use sconce_core::error::Difference;
 use sconce_core::spec::Embedding;
-use sconce_core::{Error, Policy, Precision, Result, Spec};
+use sconce_core::{Error, Policy, Precision, Result, Spec, fs};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::folder::{Folder, Kind};
+use super::folder::{Folder, Kind, MAX_RECORD};
 use super::progress::Progress;
 use crate::options::{LrSchedule, TrainOptions};
 use crate::schedule::Schedule;
@@ -46,14 +46,16 @@ impl Record {
         let folder = Folder::new(out);
         let (path, last) = (folder.record(), folder.file(Kind::Last));
         if path.exists() {
-            let text = std::fs::read(&path).map_err(Error::io(&path))?;
+            let text = fs::read(&path, MAX_RECORD)?;
             let mend = match last.exists() {
                 true => "remove it and say corpus: DIR, the last state knows the rest",
                 false => "begin anew in another folder",
             };
             let corrupt = |e| format!("cut short or damaged ({e}); {mend}");
-            return serde_json::from_slice(&text)
-                .map_err(|e| Error::corrupt(path.display().to_string(), corrupt(e)));
+            let record: Record = serde_json::from_slice(&text)
+                .map_err(|e| Error::corrupt(path.display().to_string(), corrupt(e)))?;
+            record.spec.validate()?;
+            return Ok(record);
         }
         if !last.exists() {
             return Err(Error::not_found(format!("a run in {}", out.display())));

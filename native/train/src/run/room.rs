@@ -1,5 +1,7 @@
 //! How much of a batch is worked through together, so that a run keeps within its memory.
 
+use std::sync::atomic::AtomicBool;
+
 use sconce_core::memory::Meter;
 use sconce_core::{Error, Kind, Result, Spec};
 
@@ -29,6 +31,7 @@ impl Room {
         batch_size: usize,
         validates: bool,
         before: Option<usize>,
+        cancel: &AtomicBool,
     ) -> Result<Room> {
         let limit = options.memory_limit;
         let halved = before.filter(|&windows| windows < batch_size);
@@ -36,7 +39,7 @@ impl Room {
             let windows = halved.unwrap_or(batch_size);
             return Ok(Room { limit, lasting: 0, batch_size, windows, planned: 0 });
         }
-        let mut memory = Memory::measure(spec, options)?;
+        let mut memory = Memory::measure(spec, options, cancel)?;
         memory.validates(validates);
         let windows = match halved {
             Some(windows) => windows,
@@ -44,6 +47,11 @@ impl Room {
         };
         let owners: Owners = memory.owners(windows);
         Ok(Room { limit, lasting: owners.lasting(), batch_size, windows, planned: owners.total() })
+    }
+
+    /// Whether nothing cuts batches into parts but a device that is full.
+    pub fn is_unlimited(&self) -> bool {
+        self.limit.is_none()
     }
 
     pub fn windows(&self) -> usize {

@@ -4,18 +4,20 @@
 //! 2. One save is under way at a time. Who has another one waits for it, or comes later.
 //! 3. Files of a save are written in their order, and after one that fails none: a state never tells of
 //!    a best policy that is not there. That policy is kept, and goes before the next save.
-//! 4. What fails is told and counted; the run goes on, and the file before it stays.
+//! 4. What fails is told and counted; the run goes on, and the file before it stays. Where no state was written
+//!    until the end, the last failure is the run's.
 //! 5. A saver that is dropped waits for its thread: the folder's lock is given back after it.
 
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use sconce_core::checkpoint::Snapshot;
+use sconce_core::pool::Class;
 use sconce_core::{Error, Result, fs};
 
 use super::folder::{Folder, Keep, Kind};
@@ -39,32 +41,51 @@ pub struct Save {
     pub keep: Keep,
 }
 
+/// Saves on their way to the thread, and outcomes on their way back. One save is under way at a time: [`Saver::save`]
+/// waits for the one before it, so neither side ever waits for room.
+const SAVES: usize = 1;
+
 pub struct Saver {
-    saves: Option<Sender<Save>>,
+    saves: Option<SyncSender<Save>>,
     done: Receiver<Done>,
     thread: Option<JoinHandle<Option<Draft>>>,
     /// The step of the save that is under way, and its state's file.
     busy: Option<(u64, PathBuf)>,
     told: Saves,
+    /// The last state that could not be written, and why.
+    lost: Option<(PathBuf, String)>,
 }
 
 /// What became of a save.
 struct Done {
     seconds: f64,
+    /// Whether its state is on the disk.
+    written: bool,
     failed: Option<Failed>,
+}
+
+/// What is left when all saves are over.
+pub struct Finished {
+    pub saves: Saves,
+    /// The best policy, if no file has it.
+    pub unwritten: Option<Snapshot>,
+    /// File and reason of the last failure, where states were to be written and none was.
+    pub lost: Option<(PathBuf, String)>,
 }
 
 impl Saver {
     pub fn start(folder: Folder, disk: Disk) -> Result<Self> {
-        let (saves, orders) = channel::<Save>();
-        let (tell, done) = channel();
+        let (saves, orders) = sync_channel::<Save>(SAVES);
+        let (tell, done) = sync_channel(SAVES);
+        let class = Class::current();
         let work = move || {
+            class.enter();
             let mut writer = Writer { folder, disk, owed: None };
             for save in orders {
                 let began = Instant::now();
-                let failed = writer.save(save).err();
+                let (written, failed) = writer.save(save);
                 // A run that is gone hears nothing.
-                let _ = tell.send(Done { seconds: began.elapsed().as_secs_f64(), failed });
+                let _ = tell.send(Done { seconds: began.elapsed().as_secs_f64(), written, failed });
             }
             writer.owed
         };
@@ -72,7 +93,7 @@ impl Saver {
         let thread = thread
             .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
         let told = Saves::default();
-        Ok(Saver { saves: Some(saves), done, thread: Some(thread), busy: None, told })
+        Ok(Saver { saves: Some(saves), done, thread: Some(thread), busy: None, told, lost: None })
     }
 
     /// Whether a save would not have to wait. Tells of one that has come to its end.
@@ -107,11 +128,13 @@ impl Saver {
         }
     }
 
-    /// Waits for all, and gives the best policy if no file has it.
-    pub fn finish(&mut self, events: &dyn Fn(Event)) -> (Saves, Option<Snapshot>) {
+    /// Waits for all.
+    pub fn finish(&mut self, events: &dyn Fn(Event)) -> Finished {
         self.wait(events);
-        let owed = self.join().map(|draft| draft.snapshot);
-        (std::mem::take(&mut self.told), owed)
+        let unwritten = self.join().map(|draft| draft.snapshot);
+        let saves = std::mem::take(&mut self.told);
+        let lost = self.lost.take().filter(|_| saves.written == 0);
+        Finished { saves, unwritten, lost }
     }
 
     /// Tells and counts a file beside the checkpoints that could not be written.
@@ -129,19 +152,27 @@ impl Saver {
     fn ended(&self) -> Done {
         let path = self.busy.as_ref().map(|(_, path)| path.clone()).unwrap_or_default();
         let error = Error::Panic { message: "the thread that writes checkpoints ended".into() };
-        Done { seconds: 0.0, failed: Some((path, error)) }
+        Done { seconds: 0.0, written: false, failed: Some((path, error)) }
     }
 
     fn settle(&mut self, done: Done, events: &dyn Fn(Event)) {
         let Some((step, path)) = self.busy.take() else { return };
         self.told.seconds += done.seconds;
-        match done.failed {
-            None => {
-                self.told.written += 1;
-                self.told.step = Some(step);
-                events(Event::Checkpoint { path, step });
+        if done.written {
+            self.told.written += 1;
+            self.told.step = Some(step);
+            events(Event::Checkpoint { path, step });
+        }
+        if let Some((path, error)) = done.failed {
+            if !done.written {
+                let reason = match &error {
+                    // Its path is told beside it.
+                    Error::Io { source, .. } => source.to_string(),
+                    error => error.to_string(),
+                };
+                self.lost = Some((path.clone(), reason));
             }
-            Some((path, error)) => events(self.told.fail(step, path, &error)),
+            events(self.told.fail(step, path, &error));
         }
     }
 }
@@ -180,7 +211,8 @@ struct Writer {
 type Failed = (PathBuf, Error);
 
 impl Writer {
-    fn save(&mut self, save: Save) -> std::result::Result<(), Failed> {
+    /// Whether the state was written, and what failed: the first file, or the removal of old ones.
+    fn save(&mut self, save: Save) -> (bool, Option<Failed>) {
         let best = self.folder.file(Kind::Best);
         let better = save.policy.as_ref().is_some_and(|policy| policy.path == best);
         let owed = self.owed.take().filter(|_| !better);
@@ -188,11 +220,11 @@ impl Writer {
             if let Err(error) = self.write(&draft) {
                 let path = draft.path.clone();
                 self.owed = Some(draft).filter(|draft| draft.path == best);
-                return Err((path, error));
+                return (false, Some((path, error)));
             }
         }
         let failed = |error| (self.folder.path().to_path_buf(), error);
-        self.folder.prune(&save.keep).map_err(failed)
+        (true, self.folder.prune(&save.keep).err().map(failed))
     }
 
     fn write(&self, draft: &Draft) -> Result<()> {

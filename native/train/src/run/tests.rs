@@ -1,4 +1,5 @@
 //! What only a look inside, or a disk that fails, can show.
+#![allow(clippy::disallowed_methods)]
 
 use std::cell::RefCell;
 use std::io;
@@ -10,6 +11,7 @@ use super::*;
 use crate::loss::LossOptions;
 use crate::replicas::Learn;
 use crate::replicas::tests::InOrder;
+use crate::stop::NEVER;
 use candle_core::Device;
 use sconce_core::checkpoint;
 use sconce_core::device::AllReduce;
@@ -176,7 +178,7 @@ fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let never = AtomicBool::new(false);
-    let go = |name: &str, disk: Disk| {
+    let go_on = |name: &str, disk: Disk| {
         let told: RefCell<Vec<(PathBuf, u64)>> = RefCell::default();
         let listen = |event| {
             if let Event::SaveFailed { path, step, reason } = event {
@@ -185,16 +187,24 @@ fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
             }
         };
         let out = dir.path().join(name);
-        let report = run_on(on(disk), &corpus, &spec(), &options(), &out, &listen, &never).unwrap();
-        (report, out, told.into_inner())
+        let ended = run_on(on(disk), &corpus, &spec(), &options(), &out, &listen, &never);
+        (ended, out, told.into_inner())
+    };
+    let go = |name: &str, disk: Disk| {
+        let (ended, out, told) = go_on(name, disk);
+        (ended.unwrap(), out, told)
     };
     let (whole, straight, told) = go("whole", good_disk());
     assert!(told.is_empty());
     assert_eq!((whole.saves.written, whole.saves.step), (4, Some(12)));
 
-    // Always full: nothing on disk, and yet the best policy's score in the report.
-    let (report, out, told) = go("full", full_disk(0, u64::MAX));
+    // Always full: nothing on disk, which is an error that has the report, the best policy's score in it.
+    let (ended, out, told) = go_on("full", full_disk(0, u64::MAX));
     let best = out.join("best.safetensors");
+    let error = ended.unwrap_err();
+    assert_eq!((error.kind(), &error.details()["path"]), (sconce_core::Kind::Io, &json!(best)));
+    assert_eq!(error.details()["reason"], "no storage space");
+    let report: RunReport = serde_json::from_value(error.details()["report"].clone()).unwrap();
     assert_eq!((report.stopped, report.steps), (Stopped::Finished, 12));
     assert_eq!((report.saves.written, report.saves.step), (0, None));
     assert_eq!(report.policy, whole.policy);
@@ -213,6 +223,78 @@ fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
         for name in ["best.safetensors", "last.safetensors"] {
             assert!(numbers(&out.join(name)) == numbers(&straight.join(name)), "{name} {from}");
         }
+    }
+}
+
+#[test]
+fn a_run_that_is_stopped_inside_a_step_goes_on_from_the_step_before_to_the_same_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let never = AtomicBool::new(false);
+    for unroll in [Mode::Window, Mode::Carry] {
+        let options = TrainOptions { unroll, accumulation_steps: 4, resume: true, ..options() };
+        let folder = |name: &str| dir.path().join(format!("{name} {unroll:?}"));
+        let (whole, cut) = (folder("whole"), folder("cut"));
+        super::run(&corpus, &spec(), &options, &whole, &|_| (), &never).unwrap();
+
+        // In the first step, and in the sixth.
+        for (batches, steps) in [(2, 0), (22, 5)] {
+            let cancel = Arc::new(AtomicBool::new(false));
+            let mut run = prepare(&corpus, &options, &cut, &cancel);
+            let first = run.progress.step * 4;
+            let (made, stop) = (AtomicU64::new(first), cancel.clone());
+            let learn: Learn = Box::new(move |stepper, x, state, draw, share, lesson, among| {
+                if made.fetch_add(1, Ordering::Relaxed) + 1 == batches {
+                    stop.store(true, Ordering::Relaxed);
+                    let learned = stepper.learn_among(x, state, draw, share, lesson, among);
+                    assert!(matches!(learned, Err(Error::Cancelled)));
+                    return learned;
+                }
+                stepper.learn_among(x, state, draw, share, lesson, among)
+            });
+            run.replicas = run.replicas.learning(learn);
+            let stopped = run.train().unwrap();
+            assert_eq!((stopped, run.replicas.learned()), (Stopped::Stopped, 0.0));
+            let report = run.finish(stopped).unwrap();
+            assert_eq!((report.steps, report.saves.step), (steps, Some(steps)));
+        }
+        let report = super::run(&corpus, &spec(), &options, &cut, &|_| (), &never).unwrap();
+        assert_eq!(report.steps, 12);
+        for name in ["best.safetensors", "last.safetensors"] {
+            assert!(numbers(&cut.join(name)) == numbers(&whole.join(name)), "{name} {unroll:?}");
+        }
+    }
+}
+
+#[test]
+fn measurements_that_are_stopped_end_before_their_next_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let (corpus, stopped) = (corpus(dir.path()), AtomicBool::new(true));
+    let (spec, options) = (spec(), options());
+    let planned = crate::plan::plan(&spec, &options, None, &stopped);
+    assert!(matches!(planned, Err(Error::Cancelled)));
+    let tuning = crate::tune::TuneOptions::default();
+    let tuned = crate::tune::tune(&spec, &options, &tuning, &stopped);
+    assert!(matches!(tuned, Err(Error::Cancelled)));
+    let range = crate::range_test::RangeOptions::default();
+    let tested = crate::range_test::range_test(&spec, None, &corpus, &options, &range, &stopped);
+    assert!(matches!(tested, Err(Error::Cancelled)));
+    let policy = Policy::init(&spec, 1).unwrap();
+    let scoring = Default::default();
+    let scored = eval::evaluate(&policy, &corpus, None, &scoring, &|_| (), &stopped);
+    assert!(matches!(scored, Err(Error::Cancelled)));
+}
+
+#[test]
+fn an_error_lists_no_more_windows_than_a_message_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let (options, cancel) = (options(), AtomicBool::new(false));
+    let run = prepare(&corpus, &options, &dir.path().join("run"), &cancel);
+    let error = Error::NonFinite { what: "gradient".into(), value: f64::NAN };
+    match run.diverged(error, 1, 0, u64::MAX) {
+        Error::Diverged { windows, .. } => assert_eq!(windows.len(), MOST_WINDOWS),
+        other => panic!("{other}"),
     }
 }
 
@@ -310,7 +392,7 @@ fn a_weight_that_is_not_finite_ends_the_run_by_step_and_windows_and_never_reache
     assert!(windows.iter().all(view), "{windows:?}");
 
     run.save(None).unwrap();
-    let (saves, _) = run.saver.finish(&|_| ());
+    let Finished { saves, .. } = run.saver.finish(&|_| ());
     assert_eq!((saves.written, saves.step), (1, Some(1)));
     assert_eq!(saves.failed.len(), 1);
     assert!(saves.failed[0].reason.starts_with(&name), "{:?}", saves.failed);
@@ -449,7 +531,7 @@ fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resu
     let spec = spec();
     // A validation would take more than these steps.
     let options = TrainOptions { val_split: 0.0, ..options() };
-    let whole = crate::plan::plan(&spec, &options, Some(&corpus)).unwrap();
+    let whole = crate::plan::plan(&spec, &options, Some(&corpus), &NEVER).unwrap();
     assert_eq!(whole.mapped, Some(corpus.games().iter().map(|game| game.bytes).sum()));
     let limit = whole.bytes - 1;
     let limited = TrainOptions { memory_limit: Some(limit), resume: true, ..options };
@@ -476,11 +558,12 @@ fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resu
 
 #[test]
 fn a_run_that_was_halved_keeps_its_parts_whatever_is_measured_when_it_goes_on() {
-    let mut memory = crate::plan::Memory::measure(&spec(), &options()).unwrap();
+    let mut memory = crate::plan::Memory::measure(&spec(), &options(), &NEVER).unwrap();
     memory.validates(false);
     let limit = memory.owners(2).total() - 1;
     let limited = TrainOptions { memory_limit: Some(limit), ..options() };
-    let windows = |before| Room::plan(&spec(), &limited, 4, false, before).unwrap().windows();
+    let windows =
+        |before| Room::plan(&spec(), &limited, 4, false, before, &NEVER).unwrap().windows();
     assert_eq!([None, Some(4), Some(2)].map(windows), [1, 1, 2]);
 }
 
@@ -488,7 +571,7 @@ fn a_run_that_was_halved_keeps_its_parts_whatever_is_measured_when_it_goes_on() 
 fn a_step_that_takes_more_than_the_limit_is_refused_by_its_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
-    let bytes = crate::plan::plan(&spec(), &options(), Some(&corpus)).unwrap().bytes;
+    let bytes = crate::plan::plan(&spec(), &options(), Some(&corpus), &NEVER).unwrap().bytes;
     let options = TrainOptions { memory_limit: Some(bytes), ..options() };
     let cancel = AtomicBool::new(false);
     let run = prepare(&corpus, &options, dir.path(), &cancel);
@@ -586,7 +669,7 @@ fn a_device_that_fails_ends_the_run_with_its_error_and_the_last_whole_step_is_th
         assert!(error.ends_with("not found") && began.elapsed() < Duration::from_secs(20));
         assert_eq!((run.progress.step, run.replicas.torn()), (4, false));
         run.save(None).unwrap();
-        assert_eq!(run.saver.finish(&|_| ()).0.step, Some(4));
+        assert_eq!(run.saver.finish(&|_| ()).saves.step, Some(4));
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Pending {
     denominators: Denominators,
 }
 
-impl Stepper {
+impl Stepper<'_> {
     /// Whether a step of such a batch is one that can be recorded: a whole update by kernels alone.
     pub fn records(&self, x: Examples<'_>) -> bool {
         let (batch, time) = (x.frames.batch, x.frames.time);

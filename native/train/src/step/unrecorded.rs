@@ -6,7 +6,7 @@ use sconce_core::{Error, Result};
 
 use super::{Examples, Stepped, Stepper};
 
-impl Stepper {
+impl Stepper<'_> {
     pub fn records(&self, _: Examples<'_>) -> bool {
         false
     }

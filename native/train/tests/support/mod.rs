@@ -1,4 +1,5 @@
 //! Reads the golden files and compares with their own tolerance.
+#![allow(clippy::disallowed_methods)]
 
 use std::path::Path;
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use candle_core::cuda_backend::cudarc::cublas::sys::cublasSetWorkspace_v2;
@@ -484,7 +484,11 @@ impl Drop for Caching {
 
 type Leaving = Box<dyn FnOnce() + Send>;
 
-static THREAD: OnceLock<Option<Sender<Leaving>>> = OnceLock::new();
+/// What may wait to leave the cards. Sessions and policies end on schedulers, which must not wait: what finds no room is
+/// dropped by the thread that brings it, as it would be without the queue.
+const LEAVING: usize = 4096;
+
+static THREAD: OnceLock<Option<SyncSender<Leaving>>> = OnceLock::new();
 
 /// Waits for all that is leaving, unless this thread has what that may wait for.
 fn wait_for_leaving() {
@@ -492,7 +496,7 @@ fn wait_for_leaving() {
         return;
     }
     if let Some(Some(thread)) = THREAD.get() {
-        let (last, gone) = channel::<()>();
+        let (last, gone) = sync_channel::<()>(0);
         let last: Leaving = Box::new(move || drop(last));
         if thread.send(last).is_ok() {
             let _ = gone.recv();
@@ -511,14 +515,18 @@ pub fn leave<T: Send + 'static>(device: Device, gone: T) {
         card.settle();
     });
     match THREAD.get_or_init(start) {
-        // A thread that has ended hands it back, and it is dropped here.
-        Some(thread) => drop(thread.send(leaving)),
+        Some(thread) => match thread.try_send(leaving) {
+            Ok(()) => {}
+            Err(TrySendError::Full(leaving)) => leaving(),
+            // The thread has ended. It is dropped here.
+            Err(TrySendError::Disconnected(leaving)) => drop(leaving),
+        },
         None => leaving(),
     }
 }
 
-fn start() -> Option<Sender<Leaving>> {
-    let (sender, receiver) = channel::<Leaving>();
+fn start() -> Option<SyncSender<Leaving>> {
+    let (sender, receiver) = sync_channel::<Leaving>(LEAVING);
     let work = move || {
         for leaving in receiver {
             let _ = catch_unwind(AssertUnwindSafe(leaving));

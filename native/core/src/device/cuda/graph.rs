@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
@@ -21,6 +21,9 @@ use crate::{Error, Result};
 /// Candle walks and drops its graphs recursively.
 const STACK_BYTES: usize = 64 << 20;
 
+/// Graphs on their way from the thread that recorded them: one, so that it does not wait.
+const RECORDED: usize = 1;
+
 /// Work that is played with one call, however many launches it has.
 ///
 /// Small constants that it reads are candle's, which keeps what was uploaded for the thread that recorded it, which
@@ -31,7 +34,7 @@ pub struct Graph {
 }
 
 struct Keeper {
-    end: Sender<()>,
+    end: SyncSender<()>,
     thread: JoinHandle<()>,
 }
 
@@ -54,8 +57,9 @@ impl Graph {
         card: &CudaDevice,
         work: impl FnMut(bool) -> Result<()> + Send,
     ) -> Result<Option<Self>> {
-        let (told, recorded) = channel();
-        let (end, ended) = channel::<()>();
+        let (told, recorded) = sync_channel(RECORDED);
+        // Nothing is ever sent: its end is the message.
+        let (end, ended) = sync_channel::<()>(0);
         let card = card.clone();
         let keep = move || {
             attach(&Device::Cuda(card.clone()));

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Device, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::columns::{copied, filled, zeroed};
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::matmul::{View, matmul};
@@ -294,7 +295,7 @@ pub fn attention_weights(
     }
     let pass = Pass::of(qkv, cache, window, lengths)?;
     let (t, heads, size) = (pass.time, window.heads, window.window);
-    let mut weights = vec![0.0; pass.batch * heads * t * size];
+    let mut weights = memory::zeros(pass.batch * heads * t * size);
     tensor::with(qkv, |qkv| {
         tensor::with(&cache.keys, |keys| {
             for (at, weights) in weights.chunks_exact_mut(t * size).enumerate() {
@@ -528,7 +529,7 @@ impl Scratch {
         let d = w.padded_dim();
         let most = (past + frames).min(w.window - 1 + CHUNK).next_multiple_of(LANES);
         let stride = if (most / LANES).is_multiple_of(2) { most + LANES } else { most };
-        let zeros = |wanted: bool, n: usize| vec![0.0; if wanted { n } else { 0 }];
+        let zeros = |wanted: bool, n: usize| memory::zeros(if wanted { n } else { 0 });
         Scratch {
             keys: zeros(true, if blocks { most * d } else { d }),
             keys_turned: zeros(blocks, stride * d),
@@ -776,8 +777,8 @@ dispatch! {
 dispatch! {
     /// Weights by age, `[t, window]`.
     fn weights_of_head(w: &Window, row: &Row<'_>, head: usize, weights: &mut [f32]) {
-        let (mut query, mut key) = (vec![0.0; w.head_dim], vec![0.0; w.head_dim]);
-        let mut scores = vec![0.0; w.window.next_multiple_of(LANES)];
+        let (mut query, mut key) = (memory::zeros(w.head_dim), memory::zeros(w.head_dim));
+        let mut scores = memory::zeros(w.window.next_multiple_of(LANES));
         for t in 0..row.frames {
             let chunk = Chunk::new(w, row, t);
             let seen = chunk.seen(w, row, t);
@@ -1149,7 +1150,7 @@ impl CustomOp2 for Append {
         _next: &Tensor,
         d_next: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (mut d_ring, mut d_qkv) = (tensor::to_vec(d_next)?, vec![0.0; qkv.elem_count()]);
+        let (mut d_ring, mut d_qkv) = (tensor::to_vec(d_next)?, memory::zeros(qkv.elem_count()));
         self.pass.append_backward(self.part, &mut d_ring, &mut d_qkv);
         let wanted = |t: &Tensor, d: Vec<f32>| match t.track_op() {
             true => tensor::tensor(d, t.shape()).map(Some),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::{Shape, Tensor};
 
 use super::{Cache, Part, Pass, Window};
+use crate::memory;
 use crate::ops::columns::{filled, filled_and_summed, shard_of_rows, zeroed};
 use crate::ops::dense::feed_forward::Affine;
 use crate::ops::lengths::Lengths;
@@ -278,7 +279,7 @@ impl Many for Layer {
         });
         let Some(kept) = kept else { return vec![vec![]; inputs.len()] };
         // Where nothing reads the frames, the gradient comes from the cache alone.
-        let dy = outputs[0].map_or_else(|| vec![0.0; inputs[0].len()].into(), Cow::from);
+        let dy = outputs[0].map_or_else(|| memory::zeros(inputs[0].len()).into(), Cow::from);
         let of_layer = self.residual.of_layer(&dy, self.h);
         let d_mixed = self.output_backward(&of_layer, inputs[4], &kept.mixed);
         let cached = wanted[1] || wanted[2];

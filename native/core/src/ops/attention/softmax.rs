@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::simd::{LANES, dispatch, exp};
 use crate::ops::{composed, tensor};
 use crate::{Error, Result, pool};
@@ -85,7 +86,7 @@ impl CustomOp1 for Softmax {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let mut y = tensor::slice(x, xl)?.to_vec();
+        let mut y = memory::copied(tensor::slice(x, xl)?);
         let (_, d) = tensor::rows(xl.dims());
         pool::for_each_rows(&mut y, d, ROWS, |first, y| {
             if let Some(mask) = &self.mask {

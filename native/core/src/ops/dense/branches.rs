@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::linear::row_sum;
 use crate::ops::matmul::{Operand, Packed, View, matmul};
 use crate::ops::{Activation, composed, tensor};
@@ -101,8 +102,8 @@ impl Branches {
     fn forward(&self, x: &[f32]) -> candle_core::Result<Vec<f32>> {
         let (k, hidden, out) = (self.k, self.hidden, self.out);
         let m = x.len() / k.max(1);
-        let mut h = vec![0.0; m * hidden];
-        let mut y = vec![0.0; m * out];
+        let mut h = memory::zeros(m * hidden);
+        let mut y = memory::zeros(m * out);
         let (mut b1, mut b2) = (vec![], vec![]);
         for place in &self.all {
             b1.extend(tensor::to_vec(&place.branch.hidden.bias)?);
@@ -143,7 +144,7 @@ impl Branches {
         let (k, hidden, out) = (self.k, self.hidden, self.out);
         let m = x.len() / k.max(1);
         let width = if wanted { k } else { 0 };
-        let (mut dx, mut dh) = (vec![0.0; m * width], vec![0.0; m * hidden]);
+        let (mut dx, mut dh) = (memory::zeros(m * width), memory::zeros(m * hidden));
         self.with_operands(false, m, |all| {
             let buffers = [(&mut dh[..], hidden), (&mut dx[..], width)];
             for_each_shard(m, ROWS, buffers, |rows, [dh, dx]| {
@@ -183,7 +184,7 @@ impl Branches {
                 matmul(dw, own.len(), d, h.columns(own.clone()), adds);
             });
         });
-        let (mut b1, mut b2) = (vec![0.0; hidden], vec![0.0; out]);
+        let (mut b1, mut b2) = (memory::zeros(hidden), memory::zeros(out));
         row_sum(&mut b1, dh, false);
         row_sum(&mut b2, dy, false);
         for Place { branch, hidden: own, out: to } in &self.all {

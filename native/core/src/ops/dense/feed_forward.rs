@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::linear::{row_sum, weight_gradient};
+use crate::memory;
 use crate::ops::columns::{copied, filled, filled_and_summed, outputs, shard_of_rows, zeroed};
 use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::row_norm as norm;
@@ -32,7 +33,7 @@ impl Affine {
 
     /// The gradient of the bias over some rows; empty where there is none.
     pub(in crate::ops) fn bias_gradient(&self, d: &[f32], n: usize) -> Vec<f32> {
-        let mut sum = vec![0.0; if self.bias.is_some() { n } else { 0 }];
+        let mut sum = memory::zeros(if self.bias.is_some() { n } else { 0 });
         if self.bias.is_some() {
             simd::add_rows(&mut sum, d);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::{composed, simd, tensor};
 use crate::{Error, Result};
 
@@ -72,7 +73,7 @@ impl CustomOp1 for Gather {
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let (_, w) = tensor::rows(layout.dims());
         let table = tensor::slice(table, layout)?;
-        let mut y = Vec::with_capacity(self.ids.len() * w);
+        let mut y = memory::with_capacity(self.ids.len() * w);
         for &id in self.ids.iter() {
             y.extend_from_slice(&table[id as usize * w..][..w]);
         }
@@ -81,7 +82,7 @@ impl CustomOp1 for Gather {
 
     fn bwd(&self, table: &Tensor, _y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
         let (_, w) = table.dims2()?;
-        let mut dt = vec![0.0; table.elem_count()];
+        let mut dt = memory::zeros(table.elem_count());
         tensor::with(dy, |dy| {
             for (&id, dy) in self.ids.iter().zip(dy.chunks_exact(w)) {
                 simd::add_assign(&mut dt[id as usize * w..][..w], dy);

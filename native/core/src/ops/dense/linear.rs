@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::columns::{copied, filled, shard_of_rows};
 use crate::ops::elementwise::Activation;
 use crate::ops::matmul::{Packed, View};
@@ -105,7 +106,7 @@ impl Linear {
                 } else {
                     let y = weight.fill(y, x, bias.as_deref());
                     if let Some(norm) = &norm {
-                        let before = y.to_vec();
+                        let before = memory::copied(y);
                         norm.forward(y, &before);
                     }
                     y
@@ -139,7 +140,7 @@ impl Linear {
             let span = first * n..first * n + d.len();
             let before = &before[span.clone()];
             if self.activation.needs_input() {
-                let mut normed = vec![0.0; d.len()];
+                let mut normed = memory::zeros(d.len());
                 values.forward(&mut normed, before);
                 self.activation.backward(d, &normed);
             } else {

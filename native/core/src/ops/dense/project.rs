@@ -2,6 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::matmul::{Packed, View};
 use crate::ops::simd::{add_assign, add_rows};
 use crate::ops::{composed, tensor};
@@ -84,6 +85,7 @@ impl Project {
                 None => row.resize(part.begin + part.n, 0.0),
             }
         }
+        memory::granted(size_of::<f32>() * row.len().saturating_mul(rows));
         Ok(row.repeat(rows))
     }
 
@@ -102,7 +104,7 @@ impl Project {
             });
         }
         if self.parts.iter().any(|part| part.bias.is_some()) {
-            let mut sum = vec![0.0; width];
+            let mut sum = memory::zeros(width);
             add_rows(&mut sum, dy);
             for Part { bias, n, begin, .. } in &self.parts {
                 let own = &sum[*begin..begin + n];
@@ -168,7 +170,7 @@ impl CustomOp2 for Project {
             if !x.track_op() {
                 return Ok((None, None));
             }
-            let mut dx = vec![0.0; x.elem_count()];
+            let mut dx = memory::zeros(x.elem_count());
             self.input_backward(&mut dx, dy)?;
             Ok((Some(tensor::tensor(dx, x.shape())?), None))
         })

@@ -2,6 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::simd::{dispatch, sigmoid, softplus, tanh};
 use crate::ops::{composed, tensor};
 use crate::{Result, pool};
@@ -201,7 +202,7 @@ impl CustomOp1 for Activate {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let mut y = tensor::slice(x, xl)?.to_vec();
+        let mut y = memory::copied(tensor::slice(x, xl)?);
         pool::for_each_rows(&mut y, 1, SHARD, |_, y| self.0.apply(y));
         Ok((CpuStorage::F32(y), xl.shape().clone()))
     }
@@ -242,7 +243,7 @@ impl CustomOp2 for Gated {
         gl: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let x = tensor::slice(x, xl)?;
-        let mut y = tensor::slice(gate, gl)?.to_vec();
+        let mut y = memory::copied(tensor::slice(gate, gl)?);
         pool::for_each_rows(&mut y, 1, SHARD, |first, y| {
             self.0.apply(y);
             multiply(y, &x[first..first + y.len()]);

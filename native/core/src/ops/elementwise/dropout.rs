@@ -3,6 +3,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::{composed, simd::dispatch, tensor};
 use crate::rng::{Rng, unit};
 use crate::{Result, pool};
@@ -106,7 +107,7 @@ impl Dropout {
     }
 
     pub(in crate::ops) fn mask(&self, x: &[f32], width: usize) -> Vec<f32> {
-        let mut y = vec![0.0; x.len()];
+        let mut y = memory::zeros(x.len());
         pool::for_each_rows(&mut y, width, ROWS, |first, y| {
             y.copy_from_slice(&x[first * width..first * width + y.len()]);
             self.mask_rows(first, y, width);

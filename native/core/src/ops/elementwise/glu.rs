@@ -2,6 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::elementwise::activation::{Activation, multiply};
 use crate::ops::{composed, tensor};
 use crate::{Error, Result, pool};
@@ -59,7 +60,7 @@ impl CustomOp1 for Glu {
 
     fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
         let x = tensor::slice(x, xl)?;
-        let mut y = vec![0.0; x.len() / 2];
+        let mut y = memory::zeros(x.len() / 2);
         pool::for_each_rows(&mut y, self.n, ROWS, |first, y| {
             self.forward(y, &x[2 * first * self.n..]);
         });
@@ -71,7 +72,7 @@ impl CustomOp1 for Glu {
     }
 
     fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let mut dx = vec![0.0; x.elem_count()];
+        let mut dx = memory::zeros(x.elem_count());
         tensor::with(x, |x| {
             tensor::with(dy, |dy| {
                 pool::for_each_rows(&mut dx, 2 * self.n, ROWS, |first, dx| {

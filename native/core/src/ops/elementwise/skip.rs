@@ -2,6 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::simd::{add_assign, dispatch};
 use crate::ops::{composed, tensor};
 use crate::weights::Weight;
@@ -60,7 +61,7 @@ impl CustomOp2 for Skip {
         x: &CpuStorage,
         xl: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let mut y = tensor::slice(y, yl)?.to_vec();
+        let mut y = memory::copied(tensor::slice(y, yl)?);
         let x = tensor::slice(x, xl)?;
         tensor::with(&self.d, |d| {
             pool::for_each_rows(&mut y, d.len(), ROWS, |first, y| {
@@ -82,7 +83,7 @@ impl CustomOp2 for Skip {
         tensor::with(&self.d, |d| {
             tensor::with(x, |x| {
                 let c = d.len();
-                let zero = || vec![0.0; c];
+                let zero = || memory::zeros(c);
                 let parts = pool::sum_rows(&mut dx, c, ROWS, zero, |first, dx, part| {
                     backward(dx, part, &x[first * c..], d);
                 });

@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 
+use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
@@ -91,7 +92,7 @@ impl Window {
     /// The first frames, which still see the state: `[2 (k - 1), c]`, the state and then inputs.
     fn head(&self, x: &[f32], state: &[f32]) -> Vec<f32> {
         let (c, past) = (self.channels, self.kernel - 1);
-        let mut head = vec![0.0; 2 * past * c];
+        let mut head = memory::zeros(2 * past * c);
         let frames = past.min(self.time) * c;
         head[past * c..][..frames].copy_from_slice(&x[..frames]);
         turn(&mut head[..past * c], state, c, past);
@@ -120,9 +121,9 @@ struct Taps {
 
 impl Taps {
     fn new(given: &[f32], bias: &[f32], channels: usize, kernel: usize, silu: bool) -> Self {
-        let mut weight = vec![0.0; channels * kernel];
+        let mut weight = memory::zeros(channels * kernel);
         turn(&mut weight, given, channels, kernel);
-        let bias = if bias.is_empty() { vec![0.0; channels] } else { bias.to_vec() };
+        let bias = if bias.is_empty() { memory::zeros(channels) } else { bias.to_vec() };
         Taps { weight, bias, silu }
     }
 }
@@ -207,7 +208,7 @@ impl Conv {
     fn outputs(&self, x: &[f32], taps: &Taps, state: &[f32]) -> Vec<f32> {
         let Window { batch, time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
-        let mut y = vec![0.0; batch * time * c];
+        let mut y = memory::zeros(batch * time * c);
         for_each_shard(batch, self.window.shard(), [(&mut y, time * c)], |rows, [y]| {
             for (y, row) in y.chunks_exact_mut(time * c).zip(rows) {
                 let x = &x[row * time * c..][..time * c];
@@ -231,9 +232,9 @@ impl Conv {
     fn gradients(&self, x: &[f32], taps: &Taps, state: &[f32], dy: &[f32]) -> [Vec<f32>; 4] {
         let Window { batch, time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
-        let (mut dx, mut d_state) = (vec![0.0; x.len()], vec![0.0; state.len()]);
+        let (mut dx, mut d_state) = (memory::zeros(x.len()), memory::zeros(state.len()));
         let shard = self.window.shard();
-        let zero = || vec![0.0; (kernel + 1) * c];
+        let zero = || memory::zeros((kernel + 1) * c);
         let buffers = [(&mut dx[..], time * c), (&mut d_state[..], c * past)];
         let parts = sum_shards(batch, shard, buffers, zero, |rows, [dx, d_state], part| {
             let (dw, db) = part.split_at_mut(kernel * c);
@@ -241,7 +242,7 @@ impl Conv {
                 let span = row * time * c..(row + 1) * time * c;
                 let (x, dy) = (&x[span.clone()], &dy[span]);
                 let head = self.window.head(x, &state[row * c * past..][..c * past]);
-                let mut d_head = vec![0.0; head.len()];
+                let mut d_head = memory::zeros(head.len());
                 let (first, rest) =
                     dy[..self.window.length(row) * c].split_at(self.seeing_state(row) * c);
                 backward(dx, dw, db, rest, x, taps);
@@ -255,7 +256,7 @@ impl Conv {
         let mut sum = zero();
         parts.iter().for_each(|part| add_assign(&mut sum, part));
         let db = sum.split_off(kernel * c);
-        let mut dw = vec![0.0; kernel * c];
+        let mut dw = memory::zeros(kernel * c);
         turn(&mut dw, &sum, kernel, c);
         [dx, dw, d_state, db]
     }
@@ -270,7 +271,7 @@ impl Conv {
     fn carry(&self, x: &[f32], state: &[f32]) -> Vec<f32> {
         let Window { time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
-        let mut next = vec![0.0; state.len()];
+        let mut next = memory::zeros(state.len());
         for (row, next) in next.chunks_exact_mut((c * past).max(1)).enumerate() {
             for (slot, source) in self.sources(row) {
                 let (from, step) = match source {
@@ -339,7 +340,7 @@ impl Many for Conv {
         _wanted: &[bool],
     ) -> Vec<Vec<f32>> {
         let (x, state) = (inputs[0], inputs[2]);
-        let silent = vec![0.0; if outputs[0].is_none() { x.len() } else { 0 }];
+        let silent = memory::zeros(if outputs[0].is_none() { x.len() } else { 0 });
         let dy = outputs[0].unwrap_or(&silent);
         let [mut dx, dw, mut d_state, db] = self.gradients(x, &self.taps(inputs), state, dy);
         if let Some(d_next) = outputs[1] {

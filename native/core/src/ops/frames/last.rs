@@ -3,6 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::Result;
+use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::{composed, tensor};
 
@@ -56,7 +57,7 @@ impl CustomOp2 for Last {
         fl: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let (states, first) = (tensor::slice(states, sl)?, tensor::slice(first, fl)?);
-        let mut y = Vec::with_capacity(first.len());
+        let mut y = memory::with_capacity(first.len());
         for (own, end) in self.rows() {
             y.extend_from_slice(end.map_or(&first[own], |end| &states[end]));
         }
@@ -70,8 +71,8 @@ impl CustomOp2 for Last {
         _y: &Tensor,
         dy: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let mut d_states = vec![0.0; states.elem_count()];
-        let mut d_first = vec![0.0; first.elem_count()];
+        let mut d_states = memory::zeros(states.elem_count());
+        let mut d_first = memory::zeros(first.elem_count());
         tensor::with(dy, |dy| {
             for (own, end) in self.rows() {
                 match end {

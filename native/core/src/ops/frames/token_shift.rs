@@ -3,6 +3,7 @@
 use candle_core::{Shape, Tensor};
 
 use crate::Result;
+use crate::memory;
 use crate::ops::columns::Grid;
 use crate::ops::lengths::Lengths;
 use crate::ops::many::{self, Many};
@@ -79,7 +80,7 @@ impl Many for Shift {
         let Grid { batch, time, channels: c, .. } = self.grid;
         let shape = Shape::from((batch, time, c));
         let one = |mix: &[f32]| {
-            let mut y = vec![0.0; batch * time * c];
+            let mut y = memory::zeros(batch * time * c);
             crate::pool::for_each_rows(&mut y, (time * c).max(1), 1, |row, y| {
                 for (t, y) in y.chunks_exact_mut(c).enumerate().take(self.grid.frames(row)) {
                     let [x, before] = self.pair(row, t, x, first);
@@ -100,9 +101,9 @@ impl Many for Shift {
         let [x, first, mix] = inputs else { return vec![] };
         let Grid { batch, time, channels: c, .. } = self.grid;
         let (n, width) = (self.n, time * c);
-        let mut dx = vec![0.0; batch * width];
-        let mut d_first = vec![0.0; batch * c];
-        let mut d_mix = vec![0.0; batch * n * c];
+        let mut dx = memory::zeros(batch * width);
+        let mut d_first = memory::zeros(batch * c);
+        let mut d_mix = memory::zeros(batch * n * c);
         let buffers = [(&mut dx[..], width), (&mut d_first[..], c), (&mut d_mix[..], n * c)];
         for_each_shard(batch, 1, buffers, |rows, [dx, d_first, d_mix]| {
             let row = rows.start;
@@ -118,7 +119,7 @@ impl Many for Shift {
                 }
             }
         });
-        let mut sum = vec![0.0; n * c];
+        let mut sum = memory::zeros(n * c);
         add_rows(&mut sum, &d_mix);
         vec![dx, d_first, sum]
     }

@@ -109,7 +109,7 @@ fn rounded<'a>(view: View<'a>, precision: Precision, memory: &'a mut Vec<f32>) -
     }
     let turned = view.column_stride != 1;
     let lines = if turned { view.transposed() } else { view };
-    memory.resize(lines.rows * lines.columns, 0.0);
+    crate::memory::resize(memory, lines.rows * lines.columns);
     for (i, line) in memory.chunks_exact_mut(lines.columns.max(1)).enumerate() {
         precision.round(line, &lines.data[i * lines.row_stride..][..lines.columns]);
     }
@@ -432,7 +432,8 @@ impl Operand<'_> {
 impl Arranged {
     fn rows(b: View<'_>) -> Self {
         let row = |i| (0..b.columns).map(move |j| b.data[i * b.row_stride + j * b.column_stride]);
-        let data = (0..b.rows).flat_map(row).collect();
+        let mut data = crate::memory::with_capacity(b.rows * b.columns);
+        data.extend((0..b.rows).flat_map(row));
         Arranged::Rows { data, rows: b.rows, columns: b.columns }
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::Options;
 use super::sizes::Sizes;
+use crate::memory;
 use crate::ops::matmul::View;
 use crate::ops::rotary::Way;
 use crate::ops::simd::dispatch;
@@ -21,8 +22,8 @@ impl Scratch {
         let turns = sizes.options.rotary.is_some() && sizes.chunk() > 1;
         let turned = if turns { 2 * sizes.keys() } else { 0 };
         Scratch {
-            v: vec![0.0; sizes.chunk() * sizes.options.heads * sizes.wide],
-            turned: vec![0.0; sizes.chunk() * turned],
+            v: memory::zeros(sizes.chunk() * sizes.options.heads * sizes.wide),
+            turned: memory::zeros(sizes.chunk() * turned),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::simd::{add_rows, dispatch, exp, sigmoid, softplus};
 use crate::ops::{composed, tensor};
@@ -46,7 +47,7 @@ impl CustomOp1 for LogSigmoid {
 
     fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
         let x = tensor::slice(x, xl)?;
-        let mut y = vec![0.0; x.len()];
+        let mut y = memory::zeros(x.len());
         pool::for_each_rows(&mut y, 1, SHARD, |first, y| {
             log_sigmoids(y, &x[first..first + y.len()], self.scale);
         });
@@ -128,14 +129,14 @@ impl CustomOp1 for SsdGates {
 
     fn cpu_fwd(&self, raw: &CpuStorage, rl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
         let raw = tensor::slice(raw, rl)?;
-        let mut gates = vec![0.0; 2 * raw.len()];
+        let mut gates = memory::zeros(2 * raw.len());
         ssd_frames(&mut gates, raw, &self.bias, &self.a);
         let (b, t, heads) = rl.shape().dims3()?;
         Ok((CpuStorage::F32(gates), Shape::from((b, t, 2 * heads))))
     }
 
     fn bwd(&self, raw: &Tensor, gates: &Tensor, d: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let mut d_raw = vec![0.0; raw.elem_count()];
+        let mut d_raw = memory::zeros(raw.elem_count());
         let mut d_a = d_raw.clone();
         tensor::with(raw, |raw| {
             tensor::with(gates, |gates| {
@@ -187,7 +188,7 @@ pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Ml
     }
     let raw = raw.contiguous()?;
     let mut last = tensor::to_vec(&first.detach())?;
-    let mut m = vec![0.0; batch * time * heads];
+    let mut m = memory::zeros(batch * time * heads);
     tensor::with(&raw.detach(), |raw| {
         for b in 0..batch {
             let length = lengths.as_ref().map_or(time, |l| l[b]);
@@ -266,7 +267,7 @@ struct Stabilised {
 
 impl Stabilised {
     fn forward(&self, raw: &[f32]) -> Vec<f32> {
-        let (heads, mut gates) = (self.heads, vec![0.0; raw.len()]);
+        let (heads, mut gates) = (self.heads, memory::zeros(raw.len()));
         let frames = gates.chunks_exact_mut(2 * heads).zip(raw.chunks_exact(2 * heads));
         for (t, (gates, raw)) in frames.enumerate() {
             let before = match t % self.time {
@@ -290,7 +291,7 @@ impl CustomOp1 for Stabilised {
 
     fn bwd(&self, raw: &Tensor, gates: &Tensor, d: &Tensor) -> candle_core::Result<Option<Tensor>> {
         let width = 2 * self.heads;
-        let mut d_raw = vec![0.0; raw.elem_count()];
+        let mut d_raw = memory::zeros(raw.elem_count());
         tensor::with(raw, |raw| {
             tensor::with(gates, |gates| {
                 tensor::with(d, |d| {

@@ -13,6 +13,7 @@
 use super::chunk::Chunk;
 use super::sizes::Sizes;
 use super::{Decay, Options};
+use crate::memory;
 use crate::ops::matmul::{View, matmul};
 use crate::ops::simd::{LANES, axpy, dispatch, dot, exp, scale_all, sum};
 
@@ -233,8 +234,8 @@ impl Kernel {
     pub fn new(sizes: &Sizes) -> Self {
         let Options { heads_per_group: heads, .. } = sizes.options;
         let chunk = sizes.chunk();
-        let pairs = || vec![0.0; chunk * chunk];
-        let rows = || vec![0.0; chunk * heads * sizes.wide];
+        let pairs = || memory::zeros(chunk * chunk);
+        let rows = || memory::zeros(chunk * heads * sizes.wide);
         if sizes.time < FEW {
             return Kernel::empty();
         }
@@ -493,7 +494,7 @@ struct HeadGradients {
 
 impl HeadGradients {
     fn new(n: usize) -> Self {
-        let zeros = || vec![0.0; n];
+        let zeros = || memory::zeros(n);
         HeadGradients {
             logs: zeros(),
             input: zeros(),

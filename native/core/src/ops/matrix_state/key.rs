@@ -9,6 +9,7 @@
 use super::Options;
 use super::chunk::Chunk;
 use super::sizes::Sizes;
+use crate::memory;
 use crate::ops::matmul::{View, matmul};
 use crate::ops::simd::{LANES, dispatch, dot, exp, scale_all};
 
@@ -234,7 +235,7 @@ impl Kernel {
     pub fn new(sizes: &Sizes) -> Self {
         let lanes = sizes.options.key.next_multiple_of(LANES);
         let chunk = sizes.chunk();
-        let rows = || vec![0.0; chunk * lanes];
+        let rows = || memory::zeros(chunk * lanes);
         Kernel {
             lanes,
             q: rows(),
@@ -242,8 +243,8 @@ impl Kernel {
             factors: rows(),
             since: rows(),
             until: rows(),
-            whole: vec![0.0; lanes],
-            scores: vec![0.0; chunk * chunk],
+            whole: memory::zeros(lanes),
+            scores: memory::zeros(chunk * chunk),
             d_scores: vec![],
             d_since: vec![],
             d_until: vec![],

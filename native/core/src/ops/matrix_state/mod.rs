@@ -103,6 +103,7 @@ pub fn matrix_state_of(
     let (_, _, heads, key) = k.dims4()?;
     let (_, _, _, value) = v.dims4()?;
     let flat = |x: &Tensor| x.flatten(2, 3);
+    tensor::granted(&[q, k, v]);
     let streams = Tensor::cat(&[flat(q)?, flat(k)?, flat(v)?], 2)?;
     let options = Options { lengths, ..Options::side_by_side(heads, key, value, decay) };
     matrix_state(&streams, gates, state, Readout::Plain, &options)

@@ -9,6 +9,7 @@ use super::kernel::Kernel;
 use super::readout::Reading;
 use super::sizes::Sizes;
 use super::{Options, Readout};
+use crate::memory;
 use crate::ops::many::{Many, Numbers};
 use crate::ops::rotary::Way;
 use crate::ops::simd;
@@ -49,11 +50,11 @@ impl MatrixState {
             (true, false) => s.chunk() * heads,
             (false, _) => 0,
         };
-        let mut y = vec![0.0; s.batch * s.time * heads * value];
+        let mut y = memory::zeros(s.batch * s.time * heads * value);
         let mut last = first.to_vec();
         let mut kept = Kept {
-            states: vec![0.0; s.batch * states],
-            norms: vec![0.0; s.batch * norms],
+            states: memory::zeros(s.batch * states),
+            norms: memory::zeros(s.batch * norms),
             y: vec![],
         };
         let buffers = [
@@ -65,7 +66,7 @@ impl MatrixState {
         for_each_shard(s.batch, s.shard(), buffers, |rows, [y, last, kept, kept_norms]| {
             let mut kernel = Kernel::new(s);
             let mut scratch = Scratch::new(s);
-            let mut read = vec![0.0; s.chunk() * heads * s.wide];
+            let mut read = memory::zeros(s.chunk() * heads * s.wide);
             for (i, row) in rows.enumerate() {
                 let state = &mut last[i * s.state()..][..s.state()];
                 for (c, span) in s.spans(s.length(row)) {
@@ -110,10 +111,10 @@ impl MatrixState {
         let kept = self.kept.get()?;
         let skips = if matches!(self.reading.readout, Readout::Skip(_)) { heads } else { 0 };
         let mut d = Gradients {
-            streams: vec![0.0; s.batch * s.time * s.width],
-            gates: vec![0.0; s.batch * s.time * s.gates()],
-            state: d_last.map_or_else(|| vec![0.0; s.batch * s.state()], <[f32]>::to_vec),
-            skip: vec![0.0; s.batch * skips],
+            streams: memory::zeros(s.batch * s.time * s.width),
+            gates: memory::zeros(s.batch * s.time * s.gates()),
+            state: d_last.map_or_else(|| memory::zeros(s.batch * s.state()), <[f32]>::to_vec),
+            skip: memory::zeros(s.batch * skips),
         };
         let buffers = [
             (&mut d.streams[..], s.time * s.width),
@@ -128,7 +129,7 @@ impl MatrixState {
             |rows, [d_streams, d_gates, d_state, d_skip]| {
                 let mut kernel = Kernel::new(s);
                 let mut scratch = Scratch::new(s);
-                let mut d_read = vec![0.0; s.chunk() * heads * s.wide];
+                let mut d_read = memory::zeros(s.chunk() * heads * s.wide);
                 let mut dv = d_read.clone();
                 for (i, row) in rows.enumerate() {
                     let d_state = &mut d_state[i * s.state()..][..s.state()];
@@ -194,7 +195,7 @@ impl Many for MatrixState {
         let dy = match outputs[0] {
             Some(dy) => dy,
             None => {
-                none = vec![0.0; self.sizes.batch * self.sizes.time * heads * value];
+                none = memory::zeros(self.sizes.batch * self.sizes.time * heads * value);
                 &none
             }
         };

@@ -3,6 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::row_norm::{self, Gradients, Norm};
+use crate::memory;
 use crate::ops::{composed, tensor};
 use crate::{Error, Result, pool};
 
@@ -59,7 +60,7 @@ impl HeadNorms {
 impl Values {
     pub(in crate::ops) fn forward(&self, qkv: &[f32], width: usize) -> Vec<f32> {
         let part = width / 3;
-        let mut y = qkv.to_vec();
+        let mut y = memory::copied(qkv);
         pool::for_each_rows(&mut y, width, ROWS, |first, y| {
             let rows = qkv[first * width..].chunks_exact(width);
             for (y, x) in y.chunks_exact_mut(width).zip(rows) {

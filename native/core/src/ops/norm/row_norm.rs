@@ -3,6 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::{layer_norm, rms_norm};
+use crate::memory;
 use crate::ops::linear::row_sum;
 use crate::ops::{composed, tensor};
 use crate::weights::Weight;
@@ -85,7 +86,7 @@ impl Values {
 
     /// What becomes of some rows.
     pub(in crate::ops) fn rows(&self, x: &[f32]) -> Vec<f32> {
-        let mut y = vec![0.0; x.len()];
+        let mut y = memory::zeros(x.len());
         self.forward(&mut y, x);
         y
     }
@@ -101,7 +102,10 @@ impl Values {
 
     pub(in crate::ops) fn zeros(&self) -> Gradients {
         let d = self.weight.len();
-        Gradients { weight: vec![0.0; d], bias: vec![0.0; if self.bias.is_some() { d } else { 0 }] }
+        Gradients {
+            weight: memory::zeros(d),
+            bias: memory::zeros(if self.bias.is_some() { d } else { 0 }),
+        }
     }
 }
 
@@ -119,7 +123,7 @@ impl CustomOp2 for RowNorm {
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let (x, d) = (tensor::slice(x, xl)?, tensor::rows(xl.dims()).1);
         let values = self.0.values()?;
-        let mut y = vec![0.0; x.len()];
+        let mut y = memory::zeros(x.len());
         pool::for_each_rows(&mut y, d, ROWS, |first, y| {
             values.forward(y, &x[first * d..first * d + y.len()]);
         });

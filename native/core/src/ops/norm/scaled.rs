@@ -3,6 +3,7 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::simd::add_assign;
 use crate::ops::tensor;
 use crate::{Result, pool};
@@ -30,8 +31,8 @@ impl<N: Rows> Scaled<N> {
     /// Parts of `dw` are summed in the order of the shards.
     fn gradients(&self, x: &[f32], w: &[f32], dy: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let d = w.len();
-        let mut dx = vec![0.0; x.len()];
-        let zero = || vec![0.0; d];
+        let mut dx = memory::zeros(x.len());
+        let zero = || memory::zeros(d);
         let parts = pool::sum_rows(&mut dx, d, N::SHARD, zero, |first, dx, dw| {
             let span = first * d..first * d + dx.len();
             self.0.backward(dx, dw, &x[span.clone()], &dy[span], w);
@@ -55,7 +56,7 @@ impl<N: Rows> CustomOp2 for Scaled<N> {
         wl: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let (x, w) = (tensor::slice(x, xl)?, tensor::slice(w, wl)?);
-        let mut y = vec![0.0; x.len()];
+        let mut y = memory::zeros(x.len());
         pool::for_each_rows(&mut y, w.len(), N::SHARD, |first, y| {
             let begin = first * w.len();
             self.0.forward(y, &x[begin..begin + y.len()], w);

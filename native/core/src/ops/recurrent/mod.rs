@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Shape, Tensor};
 
+use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::linear::{row_sum, weight_gradient};
 use crate::ops::many::{self, Many};
@@ -51,9 +52,9 @@ impl Gates {
     fn tape(&self, [frames, previous, cells]: [usize; 3]) -> Tape {
         let spare = self.spare.lock().unwrap_or_else(|e| e.into_inner()).pop();
         let mut tape = spare.unwrap_or_default();
-        tape.frames.resize(frames, 0.0);
-        tape.previous.resize(previous, 0.0);
-        tape.cells.resize(cells, 0.0);
+        memory::resize(&mut tape.frames, frames);
+        memory::resize(&mut tape.previous, previous);
+        memory::resize(&mut tape.cells, cells);
         tape
     }
 
@@ -178,7 +179,7 @@ impl<C: Cell> Layer<C> {
     /// What is added to a frame, `[4 h]`.
     fn bias(&self, bias_ih: &[f32], bias_hh: &[f32]) -> Vec<f32> {
         let h = self.hidden;
-        let mut bias = vec![0.0; PARTS * h];
+        let mut bias = memory::zeros(PARTS * h);
         bias[..bias_ih.len()].copy_from_slice(bias_ih);
         for Piece { gates, part, .. } in C::RECURRENT {
             add_assign(&mut bias[part * h..], &bias_hh[gates.start * h..gates.end * h]);
@@ -201,7 +202,7 @@ impl<C: Cell> Layer<C> {
     fn run(&self, inputs: &Inputs<'_>, keep: bool) -> ((Vec<f32>, Vec<f32>), Tape) {
         let (batch, time, h, cells) = (self.batch, self.time, self.hidden, self.cells());
         let kept = if keep { time } else { 0 };
-        let mut y = vec![0.0; batch * time * h];
+        let mut y = memory::zeros(batch * time * h);
         let mut c = inputs.c.to_vec();
         let mut tape = match keep {
             true => self.gates.tape([PARTS * h, h, cells].map(|width| batch * time * width)),
@@ -221,7 +222,7 @@ impl<C: Cell> Layer<C> {
         for_each_shard(batch, self.shard(), buffers, |rows, [y, c, frames, previous, all_c]| {
             let count = rows.len();
             let chunk = if keep { time } else { (CHUNK / count).clamp(1, time) };
-            let mut scratch = vec![0.0; if keep { 0 } else { count * chunk * PARTS * h }];
+            let mut scratch = memory::zeros(if keep { 0 } else { count * chunk * PARTS * h });
             let frames = if keep { frames } else { &mut scratch[..] };
             let stride = chunk * PARTS * h;
             let first = &inputs.h[rows.start * h..rows.end * h];
@@ -281,11 +282,11 @@ impl<C: Cell> Layer<C> {
         let d = if wanted { self.input } else { 0 };
         let given = |last: Option<&[f32]>, width| match last {
             Some(last) => last.to_vec(),
-            None => vec![0.0; batch * width],
+            None => memory::zeros(batch * width),
         };
         let (mut dh, mut dc) = (given(last[0], h), given(last[1], cells));
-        let mut dx = vec![0.0; batch * time * d];
-        let mut d_bias = vec![0.0; batch * PARTS * h];
+        let mut dx = memory::zeros(batch * time * d);
+        let mut d_bias = memory::zeros(batch * PARTS * h);
         let gates = 0..C::GATES * h;
         let input = self.gates.weight_ih.operand(inputs.weight_ih, gates, false, batch * time);
         let recurrent = self.recurrent(inputs.weight_hh, false);
@@ -353,7 +354,7 @@ impl<C: Cell> Layer<C> {
                 weight_gradient(dw, d(*part, gates.len()), &previous, adds);
             }
         });
-        let mut sum = vec![0.0; PARTS * h];
+        let mut sum = memory::zeros(PARTS * h);
         row_sum(&mut sum, d_bias, false);
         bias_ih.accumulate(|db, adds| row_sum(db, &sum[..C::GATES * h], adds));
         bias_hh.accumulate(|db, adds| {

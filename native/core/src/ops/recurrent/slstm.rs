@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use candle_core::{Shape, Tensor};
 
+use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::matmul::{View, matmul};
@@ -81,7 +82,7 @@ pub fn slstm(
 
 /// The weight `[4h, head]` with the four gates of a head next to each other: `[heads, 4 * head, head]`.
 pub fn turned(weight: &[f32], heads: usize) -> Vec<f32> {
-    let mut turned = vec![0.0; weight.len()];
+    let mut turned = memory::zeros(weight.len());
     let block = (weight.len() / (4 * heads).max(1)).max(1);
     for (at, to) in turned.chunks_exact_mut(block).enumerate() {
         let (own, gate) = (at / 4, at % 4);
@@ -220,12 +221,12 @@ impl Slstm {
     fn run(&self, inputs: &[&[f32]], track: bool) -> [Vec<f32>; 5] {
         let (time, h, w) = (self.time, self.h, self.head());
         let projected = inputs[0];
-        let mut y = vec![0.0; self.batch * time * h];
+        let mut y = memory::zeros(self.batch * time * h);
         let [mut state, mut c, mut n, mut m] = [1, 2, 3, 4].map(|i| inputs[i].to_vec());
         let kept = |width: usize| if track { time * width } else { 0 };
-        let mut cells = vec![0.0; self.batch * kept(2 * h)];
-        let mut gates = vec![0.0; self.batch * kept(4 * h)];
-        let mut slopes = vec![0.0; self.batch * kept(h)];
+        let mut cells = memory::zeros(self.batch * kept(2 * h));
+        let mut gates = memory::zeros(self.batch * kept(4 * h));
+        let mut slopes = memory::zeros(self.batch * kept(h));
         let buffers = [
             (&mut y[..], time * h),
             (&mut state[..], h),
@@ -239,8 +240,8 @@ impl Slstm {
         for_each_shard(self.batch, self.shard(), buffers, |rows, buffers| {
             let [y, state, c, n, m, cells, gates, slopes] = buffers;
             let count = rows.len();
-            let mut pre = vec![0.0; count * 4 * h];
-            let mut slope = vec![0.0; h];
+            let mut pre = memory::zeros(count * 4 * h);
+            let mut slope = memory::zeros(h);
             for t in 0..time {
                 for head in 0..self.heads {
                     let own = View::strided(&state[head * w..], count, w, h);
@@ -292,7 +293,7 @@ impl Slstm {
         d_last: [Vec<f32>; 3],
     ) -> [Vec<f32>; 4] {
         let (time, h, w) = (self.time, self.h, self.head());
-        let mut d_projected = vec![0.0; self.batch * time * 4 * h];
+        let mut d_projected = memory::zeros(self.batch * time * 4 * h);
         let [mut dh, mut dc, mut dn] = d_last;
         let buffers = [
             (&mut d_projected[..], time * 4 * h),
@@ -303,7 +304,7 @@ impl Slstm {
         for_each_shard(self.batch, self.shard(), buffers, |rows, [d_projected, dh, dc, dn]| {
             let count = rows.len();
             // The four gates of a head side by side, and what goes back through the weight.
-            let mut d = vec![0.0; count * 4 * h];
+            let mut d = memory::zeros(count * 4 * h);
             for t in (0..time).rev() {
                 for (i, row) in rows.clone().enumerate() {
                     let d = &mut d[i * 4 * h..][..4 * h];
@@ -365,7 +366,7 @@ impl Slstm {
 
     /// h before each frame.
     fn previous(&self, y: &[f32], first: &[f32]) -> Vec<f32> {
-        let mut previous = Vec::with_capacity(y.len());
+        let mut previous = memory::with_capacity(y.len());
         let rows = y.chunks_exact(self.time * self.h).zip(first.chunks_exact(self.h));
         for (y, first) in rows {
             previous.extend_from_slice(first);
@@ -397,7 +398,7 @@ impl Many for Slstm {
         let Some(kept) = self.kept.get() else { return vec![] };
         let d_last = [1, 2, 3].map(|i| match outputs[i] {
             Some(d) => d.to_vec(),
-            None => vec![0.0; self.batch * self.h],
+            None => memory::zeros(self.batch * self.h),
         });
         let [d, dh, dc, dn] = self.through_time(kept, [inputs[2], inputs[3]], outputs[0], d_last);
         let previous = self.previous(&kept.y, inputs[1]);

@@ -2,6 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
+use crate::memory;
 use crate::ops::simd::{add_assign, dispatch, exp_with};
 use crate::ops::{composed, tensor};
 use crate::{Error, Result};
@@ -32,7 +33,7 @@ dispatch! {
                 *most = most.max(*v);
             }
         }
-        let mut total = vec![0.0; c];
+        let mut total = memory::zeros(c);
         for row in x.chunks_exact_mut(c) {
             for ((v, most), total) in row.iter_mut().zip(&most).zip(&mut total) {
                 *v = exp_with::<FMA>(*v - most);
@@ -55,7 +56,7 @@ impl CustomOp1 for LowerBound {
     fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
         let (mut p, c) = (tensor::slice(x, xl)?.to_vec(), xl.dims()[1]);
         softmax(&mut p, c);
-        let mut y = vec![0.0; c];
+        let mut y = memory::zeros(c);
         p[c..(self.layer + 1) * c].chunks_exact(c).for_each(|row| add_assign(&mut y, row));
         Ok((CpuStorage::F32(y), Shape::from(c)))
     }

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use candle_core::{Shape, Tensor};
 
+use crate::memory;
 use crate::ops::causal_conv::{Conv, Window};
 use crate::ops::dense::parts::Parts;
 use crate::ops::lengths::Lengths;
@@ -229,7 +230,7 @@ impl Many for Mamba {
             return vec![];
         };
         let Kept { x, z, u, rank, dt, b, c, y } = kept;
-        let mut dy = vec![0.0; y.len()];
+        let mut dy = memory::zeros(y.len());
         self.out_proj.add_input_gradient(&mut dy, w_out, &outputs[..1]);
         if wanted[11] {
             self.out_proj.weight_gradient(y, &outputs[..1]);
@@ -248,7 +249,7 @@ impl Many for Mamba {
         if wanted[7] {
             self.dt_proj.weight_gradient(rank, &d_dt);
         }
-        let mut d_rank = vec![0.0; rank.len()];
+        let mut d_rank = memory::zeros(rank.len());
         self.dt_proj.add_input_gradient(&mut d_rank, w_dt, &d_dt);
         let d_parts = [Some(&d_rank[..]), Some(&db), Some(&dc)];
         if wanted[6] {
@@ -265,7 +266,7 @@ impl Many for Mamba {
         if wanted[3] {
             self.in_proj.weight_gradient(input, &d_parts);
         }
-        let mut d_input = vec![0.0; if wanted[0] { input.len() } else { 0 }];
+        let mut d_input = memory::zeros(if wanted[0] { input.len() } else { 0 });
         if wanted[0] {
             self.in_proj.add_input_gradient(&mut d_input, w_in, &d_parts);
         }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use candle_core::{Shape, Tensor};
 
 use crate::Result;
+use crate::memory;
 use crate::ops::columns::{Grid, Output, copy, fill, load, outputs, store};
 use crate::ops::lengths::Lengths;
 use crate::ops::many::{self, Many};
@@ -161,7 +162,7 @@ dispatch! {
     fn walk_back(block: Block<'_>, back: Back<'_>, dy: Option<&[f32]>, states: &[f32]) {
         let width = back.dm.len();
         let whole = width - width % LANES;
-        let zeros = vec![0.0; width];
+        let zeros = memory::zeros(width);
         for t in (0..block.frames).rev() {
             let span = t * block.stride..t * block.stride + width;
             let (k, v) = (&block.k[span.clone()], &block.v[span.clone()]);
@@ -301,12 +302,12 @@ impl Many for Average {
                 self.grid.for_each(|row, columns| {
                     let (own, width) = (row * c + columns.start, columns.len());
                     let block = self.block(row, &columns, [k, v, &decay, u]);
-                    let mut states = vec![0.0; block.frames * 2 * width];
+                    let mut states = memory::zeros(block.frames * 2 * width);
                     let take = |from: &[f32]| from[own..own + width].to_vec();
                     walk(block, None, &mut states, &mut take(mean), &mut take(weight));
-                    let given = |from: &Option<&[f32]>| from.map_or(vec![0.0; width], take);
+                    let given = |from: &Option<&[f32]>| from.map_or(memory::zeros(width), take);
                     let (mut m, mut s) = (given(d_mean), given(d_weight));
-                    let (mut d_decay, mut d_u) = (vec![0.0; width], vec![0.0; width]);
+                    let (mut d_decay, mut d_u) = (memory::zeros(width), memory::zeros(width));
                     let begin = row * time * c + columns.start;
                     let back = Back {
                         dm: &mut m,
@@ -327,7 +328,7 @@ impl Many for Average {
             })
         };
         let sum = |rows: &[f32]| {
-            let mut sum = vec![0.0; c];
+            let mut sum = memory::zeros(c);
             add_rows(&mut sum, rows);
             sum
         };

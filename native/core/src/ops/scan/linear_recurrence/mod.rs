@@ -16,6 +16,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 use self::cells::{Cell, Constant, Diagonal, Hgrn, MinGru, MinLstm, Plain, RgLru};
 use self::walk::{OutputPart, Part, Span, walk, walk_back};
 use crate::Result;
+use crate::memory;
 use crate::ops::columns::{Grid, copy, outputs};
 use crate::ops::lengths::Lengths;
 use crate::ops::{composed, tensor};
@@ -248,8 +249,8 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
                 });
                 self.grid.for_each(|row, columns| {
                     let width = columns.len();
-                    let mut carry = vec![0.0; width];
-                    let mut dp = [(); K].map(|()| vec![0.0; width]);
+                    let mut carry = memory::zeros(width);
+                    let mut dp = [(); K].map(|()| memory::zeros(width));
                     let p = parameters.each_ref().map(|p| &p[columns.clone()]);
                     let h0 = &h0[row * c..][columns.clone()];
                     let part = |data| Part { data, stride: c, offset: 0 };
@@ -272,7 +273,7 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
     /// `[k, c]` from the gradients of the parameters of each row, `[b, k, c]`.
     fn weights_gradient(&self, rest: &[f32], d_rows: &[f32]) -> Vec<f32> {
         let c = self.grid.channels;
-        let mut d = vec![0.0; K * c];
+        let mut d = memory::zeros(K * c);
         if K > 0 {
             crate::ops::simd::add_rows(&mut d, d_rows);
         }

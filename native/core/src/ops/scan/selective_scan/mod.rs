@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use candle_core::Tensor;
 
 use self::walk::{CHUNK, Chunk, Gradients, Row, Scratch, backward, forward, forward_few};
+use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::many::{self, Many, Numbers};
 use crate::ops::simd::{LANES, add_assign, add_rows, dispatch, exp_with};
@@ -145,7 +146,7 @@ impl Scan {
     /// `[c, n]` as `[block, n, LANES]`.
     fn pack(&self, from: &[f32]) -> Vec<f32> {
         let n = self.state;
-        let mut to = vec![0.0; self.packed()];
+        let mut to = memory::zeros(self.packed());
         for (block, from) in to.chunks_exact_mut(n * LANES).zip(from.chunks(n * LANES)) {
             for (lane, from) in from.chunks_exact(n).enumerate() {
                 for (to, v) in block[lane..].iter_mut().step_by(LANES).zip(from) {
@@ -270,9 +271,9 @@ impl Many for Scan {
 
     fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
         let Scan { batch, time, channels, state, .. } = *self;
-        let mut y = vec![0.0; batch * time * channels];
-        let mut last = vec![0.0; batch * channels * state];
-        let mut kept = vec![0.0; if track { batch * self.chunks() * self.packed() } else { 0 }];
+        let mut y = memory::zeros(batch * time * channels);
+        let mut last = memory::zeros(batch * channels * state);
+        let mut kept = memory::zeros(if track { batch * self.chunks() * self.packed() } else { 0 });
         self.states(&mut y, &mut last, &mut kept, &self.inputs(inputs));
         if track {
             let _ = self.kept.set(kept);
@@ -291,16 +292,16 @@ impl Many for Scan {
         let kept = self.kept.get().map(Vec::as_slice).unwrap_or_default();
         let (wide, narrow, size) = (time * channels, time * state, channels * state);
         let per_row = self.chunks() * self.packed();
-        let silent = vec![0.0; if outputs[0].is_none() { wide } else { 0 }];
+        let silent = memory::zeros(if outputs[0].is_none() { wide } else { 0 });
         let rates = self.decay_rates(inputs.a);
         let a = self.pack(&rates);
 
-        let zeros = |n: usize| vec![0.0; batch * n];
+        let zeros = |n: usize| memory::zeros(batch * n);
         let (mut du, mut d_dt, mut dz) =
             (zeros(wide), zeros(wide), zeros(if self.gate { wide } else { 0 }));
         let (mut db, mut dc, mut dh) = (zeros(narrow), zeros(narrow), zeros(size));
         let shard = self.shard();
-        let zero = || [self.packed(), channels, channels].map(|n| vec![0.0; n]);
+        let zero = || [self.packed(), channels, channels].map(memory::zeros);
         let buffers = [
             (&mut du[..], wide),
             (&mut d_dt[..], wide),
@@ -316,7 +317,7 @@ impl Many for Scan {
             for (i, row) in rows.enumerate() {
                 let mut h = match outputs[1] {
                     Some(dh) => self.pack(&dh[row * size..][..size]),
-                    None => vec![0.0; self.packed()],
+                    None => memory::zeros(self.packed()),
                 };
                 let dy = outputs[0].map_or(&silent[..], |dy| &dy[row * wide..][..wide]);
                 let mut to = Gradients {
@@ -341,13 +342,13 @@ impl Many for Scan {
             add_assign(&mut d_skip, d);
             add_assign(&mut d_bias, bias);
         }
-        let mut da = vec![0.0; size];
+        let mut da = memory::zeros(size);
         self.unpack(&mut da, &packed);
         if self.log {
             da.iter_mut().zip(&*rates).for_each(|(da, a)| *da *= a);
         }
         if self.steady {
-            let mut sum = vec![0.0; channels];
+            let mut sum = memory::zeros(channels);
             add_rows(&mut sum, &d_dt);
             d_dt = sum;
         }

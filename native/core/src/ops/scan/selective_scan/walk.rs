@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::memory;
 use crate::ops::simd::{
     LANES, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with, store, sum,
 };
@@ -38,7 +39,7 @@ pub(super) struct Chunk {
 
 impl Chunk {
     pub(super) fn new(channels: usize) -> Self {
-        let zeros = || vec![0.0; CHUNK * channels];
+        let zeros = || memory::zeros(CHUNK * channels);
         Chunk { dt: zeros(), du: zeros(), out: zeros() }
     }
 
@@ -185,8 +186,8 @@ impl Scratch {
         let zeros = |frames: usize| vec![[0.0; LANES]; frames * n];
         Scratch {
             chunk: Chunk::new(channels),
-            dy: vec![0.0; CHUNK * channels],
-            through: vec![0.0; CHUNK * channels],
+            dy: memory::zeros(CHUNK * channels),
+            through: memory::zeros(CHUNK * channels),
             decay: zeros(CHUNK),
             states: zeros(CHUNK + 1),
             db: zeros(CHUNK),

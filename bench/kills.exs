@@ -1,0 +1,314 @@
+# A storm of `kill -9` over all that writes or reads files: runs, imports, saves and evaluations.
+#
+#     mix run bench/kills.exs | tee bench/kills.txt
+#     mix run bench/kills.exs --kills 60 --seed 1 --only import
+#     SCONCE_REPLAYS=replays mix run bench/kills.exs          # imports of real games instead of made ones
+#
+# Each kind of work is done once in a VM of its own, uninterrupted, and once more in VMs that are killed at random
+# moments and followed by the next, which goes on or begins again; the last may end. What is in place is
+# whole after each kill. At the end both have the same files, with the same weights to the last bit, the same
+# games, which verify, and the same scores: no part of a file is left, and no lock stays, or the next would have
+# been refused. `bench/soak.exs` is the same for one long run, with what it holds in memory. Status 1 where it
+# is not so.
+
+defmodule Kills do
+  alias Sconce.Bench.{Child, Machine, Output}
+  alias Sconce.{Corpus, Native, Policy, Trainer}
+
+  @switches [kills: :integer, seed: :integer, only: :string]
+  @defaults [kills: 60, seed: 0, only: ""]
+  # Of all kills; most fall into runs, which have the most files.
+  @kinds [train: 0.35, import: 0.25, save: 0.25, evaluate: 0.15]
+  @boot_ms 60_000
+  @done_ms 300_000
+
+  def main(args) do
+    {opts, []} = OptionParser.parse!(args, strict: @switches)
+    opts = Keyword.merge(@defaults, opts)
+    :rand.seed(:exsss, opts[:seed])
+    dir = Path.join(System.tmp_dir!(), "sconce-kills-#{System.pid()}")
+    IO.puts(Output.header(Machine.describe()))
+
+    try do
+      context = prepared(dir)
+      kinds = for {kind, share} <- @kinds, "#{kind}" =~ opts[:only], do: {kind, share}
+      wrong = for {kind, share} <- kinds, do: storm(kind, round(share * opts[:kills]), context)
+      if Enum.any?(wrong), do: System.halt(1)
+    after
+      File.rm_rf!(dir)
+    end
+  end
+
+  # The action is what was seen three frames ago.
+  defp prepared(dir) do
+    games =
+      for _game <- 1..12 do
+        bits = for _frame <- 1..300, do: :rand.uniform(2) - 1
+        {for(bit <- bits, do: [bit * 2.0 - 1.0, 0.5]), [0, 0, 0] ++ Enum.drop(bits, -3)}
+      end
+
+    corpus = Path.join(dir, "vectors")
+    heads = [go: {:categorical, 2}]
+    {:ok, _corpus} = Corpus.build({:vector, 2}, games, into: corpus, heads: heads)
+    checkpoint = Path.join(dir, "policy.safetensors")
+    spec = [embedding: {:vector, 2}, heads: heads, backbone: :gru, hidden_size: 128]
+    {:ok, policy} = Policy.init(spec, seed: 1)
+    :ok = Policy.save(policy, checkpoint)
+    %{dir: dir, corpus: corpus, checkpoint: checkpoint, spec: spec, replays: replays(dir)}
+  end
+
+  defp replays(dir) do
+    with nil <- System.get_env("SCONCE_REPLAYS") do
+      made = Path.join(dir, "replays")
+      :ok = Native.corpus_fixtures(made)
+      made
+    end
+  end
+
+  # Whether something is wrong.
+  defp storm(kind, kills, context) do
+    [straight, killed] =
+      for name <- ~w(straight killed), do: Path.join(context.dir, "#{kind}-#{name}")
+
+    for folder <- [straight, killed], do: File.mkdir_p!(folder)
+    whole_ms = through(kind, straight, context)
+    times = for _kill <- 1..kills//1, do: killed(kind, killed, context, window(kind, whole_ms))
+    last_ms = through(kind, killed, context)
+
+    wrong =
+      List.flatten(
+        for({_when, wrong} <- times, do: wrong) ++ differences(kind, straight, killed, context)
+      )
+
+    hit = Enum.count(times, &(elem(&1, 0) == :killed))
+
+    IO.puts(
+      "#{String.pad_trailing("#{kind}", 9)} #{kills} kills, #{hit} before the end; uninterrupted #{whole_ms} ms, " <>
+        "the last #{last_ms} ms; #{kept(kind)}#{if wrong == [], do: "", else: ": NOT SO"}"
+    )
+
+    for what <- Enum.uniq(wrong), do: IO.puts("WRONG: #{kind}: #{what}")
+    if kills > 0 and hit < kills / 3, do: IO.puts("too few kills came before the end")
+    wrong != []
+  end
+
+  defp kept(:train), do: "the same files, weights and gradients to the last bit"
+  defp kept(:import), do: "the same games, which verify"
+  defp kept(:save), do: "the file is one of the two policies"
+  defp kept(:evaluate), do: "the same scores, the corpus as it was"
+
+  # Milliseconds after its beginning in which it is killed.
+  defp window(:train, _ms), do: 1_500
+  defp window(:save, _ms), do: 400
+  defp window(_kind, ms), do: ms
+
+  # To its end, in milliseconds from its beginning.
+  defp through(kind, folder, context) do
+    child = start(kind, folder, context, :once)
+    began = now()
+    ended = Child.await(child, @done_ms)
+    if ended.status != 0, do: raise("#{kind}: #{Child.ending(ended.status)}: #{ended.output}")
+    now() - began
+  end
+
+  defp killed(kind, folder, context, window) do
+    child = start(kind, folder, context, :often)
+    ended = Child.ended(child, :rand.uniform(window))
+    if ended == nil, do: Child.kill(child)
+    wrong = for what <- torn(kind, folder, context), do: "after a kill: #{what}"
+
+    case ended do
+      nil ->
+        {:killed, wrong}
+
+      %{status: 0} ->
+        {again(kind, folder), wrong}
+
+      %{status: status, output: output} ->
+        {:ended, ["#{Child.ending(status)}: #{output}" | wrong]}
+    end
+  end
+
+  # An import that is done has nothing left to interrupt.
+  defp again(:import, folder) do
+    File.rm_rf!(Path.join(folder, "corpus"))
+    :late
+  end
+
+  defp again(_kind, _folder), do: :late
+
+  # Once the VM is up, so that moments are moments of the work.
+  defp start(kind, folder, context, how) do
+    begun = Path.join(context.dir, "begun")
+    File.rm(begun)
+
+    script = """
+    {:ok, _apps} = Application.ensure_all_started(:sconce)
+    File.write!(#{inspect(begun)}, "")
+    #{script(kind, folder, context, how)}
+    """
+
+    child = Child.elixir(script)
+    wait(begun, child, @boot_ms)
+    child
+  end
+
+  defp wait(file, child, ms) do
+    cond do
+      File.exists?(file) -> :ok
+      ms <= 0 -> raise "no VM within #{@boot_ms} ms: #{inspect(Child.kill(child))}"
+      true -> Process.sleep(5) && wait(file, child, ms - 5)
+    end
+  end
+
+  defp script(:train, folder, context, _how) do
+    out = Path.join(folder, "run")
+
+    opts = [
+      corpus: context.corpus,
+      out: out,
+      # Killed before it had a folder, it begins anew.
+      resume: File.exists?(Path.join(out, "run.json")),
+      steps: 2_000,
+      save_every: 40,
+      validate_every: 250,
+      gradient_report: 100,
+      keep_best: 3,
+      backbone: :gru,
+      hidden_size: 16,
+      batch_size: 8,
+      window_size: 20,
+      unroll: :carry,
+      ema_decay: 0.99,
+      loss: :plain
+    ]
+
+    """
+    {:ok, run} = Sconce.Trainer.start_link(#{inspect(opts, limit: :infinity)})
+    {:ok, %{saves: %{failed: []}}} = Sconce.Trainer.await(run)
+    """
+  end
+
+  defp script(:import, folder, %{replays: replays}, _how) do
+    opts = [into: Path.join(folder, "corpus"), min_frames: 1, progress: false]
+    "{:ok, _corpus} = Sconce.Corpus.import(#{inspect(replays)}, #{inspect(opts)})"
+  end
+
+  # One of two policies, again and again.
+  defp script(:save, folder, %{spec: spec}, how) do
+    times = if how == :once, do: 20, else: 1_000_000
+
+    """
+    policies = for seed <- 1..2 do
+      {:ok, policy} = Sconce.Policy.init(#{inspect(spec)}, seed: seed)
+      policy
+    end
+
+    for n <- 1..#{times} do
+      policy = Enum.at(policies, rem(n, 2))
+      :ok = Sconce.Policy.save(policy, #{inspect(Path.join(folder, "policy.safetensors"))})
+    end
+    """
+  end
+
+  defp script(:evaluate, folder, %{checkpoint: checkpoint, corpus: corpus}, _how) do
+    """
+    {:ok, report} = Sconce.Trainer.evaluate(#{inspect(checkpoint)}, #{inspect(corpus)}, train: #{inspect(corpus)})
+    scores = :erlang.term_to_binary(Map.take(report, [:policy, :baselines]))
+    File.write!(#{inspect(Path.join(folder, "scores.etf"))}, scores)
+    """
+  end
+
+  # What is in place and not whole.
+  defp torn(:import, folder, _context) do
+    corpus = Path.join(folder, "corpus")
+
+    # Before the first manifest there is no corpus.
+    with true <- File.exists?(Path.join(corpus, "manifest.json")),
+         {:error, error} <- Corpus.verify(corpus, progress: false) do
+      [Exception.message(error)]
+    else
+      _whole -> []
+    end
+  end
+
+  defp torn(:evaluate, _folder, %{corpus: corpus}), do: damaged(corpus)
+
+  defp torn(_kind, folder, _context) do
+    for file <- Path.wildcard(Path.join(folder, "**/*.safetensors")),
+        {:error, error} <- [Policy.load(file)],
+        do: Exception.message(error)
+  end
+
+  defp damaged(corpus) do
+    with {:ok, _found} <- Corpus.verify(corpus, progress: false),
+         do: [],
+         else: ({:error, error} -> [Exception.message(error)])
+  end
+
+  defp differences(:train, straight, killed, _context) do
+    [a, b] = for folder <- [straight, killed], do: Path.join(folder, "run")
+
+    other =
+      for name <- names(a),
+          Path.extname(name) == ".safetensors",
+          tensors(a, name) != tensors(b, name),
+          do: "other bits in #{name}"
+
+    gradients = for folder <- [a, b], do: Trainer.gradients(folder)
+    seen = if match?([same, same], gradients), do: [], else: ["other gradients"]
+    other ++ seen ++ other_names(a, b)
+  end
+
+  defp differences(:import, straight, killed, _context) do
+    [a, b] = for folder <- [straight, killed], do: Path.join(folder, "corpus")
+    games = for folder <- [a, b], do: games(folder)
+    same = if match?([same, same], games), do: [], else: ["other games"]
+    same ++ damaged(b) ++ other_names(a, b)
+  end
+
+  # Nothing clears what a killed save had begun beside its place: there is one for each kill at most.
+  defp differences(:save, straight, killed, _context) do
+    [a, b] = for folder <- [straight, killed], do: tensors(folder, "policy.safetensors")
+    parts = length(names(killed)) - length(names(straight))
+    IO.puts("save      #{parts} files that killed saves had begun")
+    if a == b, do: [], else: ["another policy"]
+  end
+
+  defp differences(:evaluate, straight, killed, context) do
+    scores = for folder <- [straight, killed], do: File.read!(Path.join(folder, "scores.etf"))
+    same = if match?([same, same], scores), do: [], else: ["other scores"]
+
+    parts =
+      for file <- Path.wildcard(Path.join(context.corpus, "**/*.partial")), do: "left: #{file}"
+
+    same ++ damaged(context.corpus) ++ parts
+  end
+
+  defp games(folder) do
+    {:ok, corpus} = Corpus.open(folder)
+    {:ok, games} = Corpus.games(corpus)
+    games |> Enum.map(&Map.take(&1, [:digest, :frames, :bytes, :ports])) |> Enum.sort()
+  end
+
+  defp other_names(a, b) do
+    [a, b] = [names(a), names(b)]
+    for(name <- b -- a, do: "left: #{name}") ++ for(name <- a -- b, do: "missing: #{name}")
+  end
+
+  defp names(folder) do
+    files = folder |> Path.join("**/*") |> Path.wildcard(match_dot: true)
+    files |> Enum.map(&Path.relative_to(&1, folder)) |> Enum.sort()
+  end
+
+  # The manifest before them notes how long the run took.
+  defp tensors(folder, name) do
+    with {:ok, <<length::64-little, _header::binary-size(length), tensors::binary>>} <-
+           File.read(Path.join(folder, name)),
+         do: tensors
+  end
+
+  defp now, do: System.monotonic_time(:millisecond)
+end
+
+Kills.main(System.argv())

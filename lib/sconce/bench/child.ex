@@ -1,0 +1,113 @@
+defmodule Sconce.Bench.Child do
+  @moduledoc false
+  # A program in an OS process of its own, which may be killed, limited or left to die: a VM beside this Sconce,
+  # or a Mix task.
+
+  @enforce_keys [:port, :os_pid, :start]
+  defstruct @enforce_keys
+
+  @type t :: %__MODULE__{port: port, os_pid: String.t(), start: integer}
+  @typedoc "`status` is the exit status, 128 more than the signal that ended it, or `:hung`."
+  @type ended :: %{status: non_neg_integer | :hung, output: binary, ms: non_neg_integer}
+
+  # The last of what it prints is kept.
+  @output_bytes 200_000
+  @killed_ms 30_000
+
+  @doc """
+  Starts a VM that runs `script` beside this Sconce. Options:
+
+    * `limit` - a line of shell before it, such as `"ulimit -v 6000000"`;
+    * `dir` - the folder it runs in.
+  """
+  @spec elixir(String.t(), keyword) :: t
+  def elixir(script, opts \\ []) do
+    ebin = :sconce |> Application.app_dir("ebin") |> to_string()
+    start(["elixir", "-pa", ebin, "-e", script], opts)
+  end
+
+  @doc "Starts `mix` with these arguments, in the folder and the environment of this project."
+  @spec mix([String.t()], keyword) :: t
+  def mix(args, opts \\ []), do: start(["mix" | args], opts)
+
+  defp start(command, opts) do
+    limit = Keyword.get(opts, :limit, ":")
+    shell = System.find_executable("sh") || raise "there is no sh"
+    # Each program replaces the one before it, so that the number stays.
+    args = ["-c", "#{limit}; exec \"$@\"", "sh" | command]
+    how = [:binary, :exit_status, :stderr_to_stdout, :use_stdio, :hide, args: args]
+    port = Port.open({:spawn_executable, shell}, how ++ Keyword.take(opts, [:cd]))
+    os_pid = with {:os_pid, pid} <- Port.info(port, :os_pid), do: pid
+    %__MODULE__{port: port, os_pid: to_string(os_pid), start: now()}
+  end
+
+  @doc "Waits for its end; after `ms` it is killed, and `status` is `:hung`."
+  @spec await(t, timeout) :: ended
+  def await(child, ms \\ :infinity), do: collect(child, until(ms), "", nil)
+
+  @doc "What it has printed and how it ended, if it ends within `ms`; otherwise `nil`, and it goes on."
+  @spec ended(t, non_neg_integer) :: ended | nil
+  def ended(%{port: port} = child, ms) do
+    receive do
+      {^port, {:exit_status, status}} -> told(child, status, "")
+    after
+      ms -> nil
+    end
+  end
+
+  @doc "Sends it a signal by name, such as `\"KILL\"`. One that has ended is left alone."
+  @spec signal(t, String.t()) :: :ok
+  def signal(%{os_pid: os_pid}, name) do
+    {_said, _status} = System.cmd("kill", ["-#{name}", os_pid], stderr_to_stdout: true)
+    :ok
+  end
+
+  @doc "Kills it outright and waits for its end."
+  @spec kill(t) :: ended
+  def kill(child) do
+    signal(child, "KILL")
+    await(child, @killed_ms)
+  end
+
+  @doc """
+  The name of an end.
+
+      iex> Sconce.Bench.Child.ending(139)
+      "VM died: signal 11"
+  """
+  @spec ending(non_neg_integer | :hung) :: String.t()
+  def ending(:hung), do: "hung: no answer"
+  def ending(status) when status > 128, do: "VM died: signal #{status - 128}"
+  def ending(status), do: "VM ended with status #{status}"
+
+  defp collect(%{port: port} = child, until, output, hung) do
+    receive do
+      {^port, {:data, data}} -> collect(child, until, last(output <> data), hung)
+      {^port, {:exit_status, status}} -> told(child, hung || status, output)
+    after
+      left(until) ->
+        signal(child, "KILL")
+        collect(child, now() + @killed_ms, output, :hung)
+    end
+  end
+
+  # What came before its end is in the mailbox.
+  defp told(%{port: port, start: start} = child, status, output) do
+    receive do
+      {^port, {:data, data}} -> told(child, status, last(output <> data))
+    after
+      0 -> %{status: status, output: output, ms: now() - start}
+    end
+  end
+
+  defp last(output) when byte_size(output) <= @output_bytes, do: output
+  defp last(output), do: binary_part(output, byte_size(output), -@output_bytes)
+
+  defp until(:infinity), do: :infinity
+  defp until(ms), do: now() + ms
+
+  defp left(:infinity), do: :infinity
+  defp left(until), do: max(until - now(), 0)
+
+  defp now, do: System.monotonic_time(:millisecond)
+end

@@ -1,0 +1,48 @@
+defmodule Sconce.Bench.Stress.Stray do
+  @moduledoc false
+  # Calls, casts and messages that a process of Sconce does not know.
+
+  # A call that is not answered.
+  @wait_ms 50
+  @requests [
+              :odd,
+              {:odd, 5},
+              [:odd | :list],
+              nil,
+              "odd",
+              {:stop, :odd},
+              {:swap, 5},
+              {:drain, :odd}
+            ] ++
+              [:statistics, :join]
+
+  @doc "Sends a process all of them, and returns when its calls are answered, given up or ended with it."
+  @spec send_all(pid) :: :ok
+  def send_all(pid) do
+    calls = for request <- @requests, do: spawn_monitor(fn -> call(pid, request) end)
+    for request <- @requests, do: GenServer.cast(pid, request)
+    for message <- @requests ++ messages(), do: send(pid, message)
+    for {_caller, monitor} <- calls, do: receive(do: ({:DOWN, ^monitor, _, _, _} -> :ok))
+    :ok
+  end
+
+  defp call(pid, request) do
+    GenServer.call(pid, request, @wait_ms)
+  catch
+    :exit, _reason -> :ok
+  end
+
+  # Of the kinds that such a process waits for, of references that it never gave.
+  defp messages do
+    ref = make_ref()
+
+    [
+      {:sconce, ref, {:ok, true}},
+      {:sconce, ref, {:error, :odd}},
+      {:sconce, ref, {:event, %{event: "step"}}},
+      {:late, ref},
+      {:DOWN, ref, :process, self(), :odd},
+      {ref, :odd}
+    ]
+  end
+end

@@ -1,0 +1,94 @@
+defmodule Sconce.Trainer.Signals do
+  @moduledoc false
+  # While a task trains, SIGHUP and SIGQUIT stop the VM as SIGTERM does, which lets a run save its state. It takes the
+  # place of OTP's handler, whose answer to SIGQUIT is to halt at once, and leaves all other signals to it.
+
+  @behaviour :gen_event
+
+  @otp :erl_signal_handler
+  @stop [:sighup, :sigquit]
+
+  @doc "Does the work with these signals handled; afterwards they are what they were."
+  @spec stopping((() -> result)) :: result when result: term
+  def stopping(work) do
+    # Where OTP's handler is not there, the host has one of its own.
+    if @otp in :gen_event.which_handlers(:erl_signal_server), do: trapped(work), else: work.()
+  end
+
+  defp trapped(work) do
+    # A SIGHUP that is ignored, as under `nohup`, stays so.
+    taken = for signal <- @stop, not ignored?(signal), take(signal), do: signal
+    :ok = :gen_event.swap_handler(:erl_signal_server, {@otp, []}, {__MODULE__, []})
+
+    try do
+      work.()
+    after
+      :ok = :gen_event.swap_handler(:erl_signal_server, {__MODULE__, []}, {@otp, []})
+      # OTP itself handles SIGQUIT.
+      if :sighup in taken and not hosts?(:sighup), do: :os.set_signal(:sighup, :default)
+    end
+  end
+
+  # Whether the host has trapped a signal by `System.trap_signal/2`.
+  defp hosts?(signal) do
+    Enum.any?(
+      :gen_event.which_handlers(:erl_signal_server),
+      &match?({System.SignalHandler, {^signal, _id}}, &1)
+    )
+  end
+
+  # Windows has neither.
+  defp take(signal) do
+    :os.set_signal(signal, :handle) == :ok
+  rescue
+    ArgumentError -> false
+  end
+
+  @numbers %{sighup: 1, sigquit: 3}
+
+  # Linux tells; elsewhere no signal counts as ignored.
+  defp ignored?(signal) do
+    with {:ok, status} <- File.read("/proc/self/status"),
+         [_, mask] <- Regex.run(~r/^SigIgn:\s*([0-9a-f]+)/m, status) do
+      bit = Bitwise.bsl(1, @numbers[signal] - 1)
+      Bitwise.band(String.to_integer(mask, 16), bit) != 0
+    else
+      _unknown -> false
+    end
+  end
+
+  @doc "What ends a run and what that loses, for a person; `minutes` is the run's `:save_minutes`."
+  @spec text(number | nil) :: String.t()
+  def text(minutes) do
+    lost =
+      if minutes,
+        do:
+          "loses what came after the last save, at most #{number(minutes)} min (--save-minutes)",
+        else: "loses what came after the last save (no --save-minutes)"
+
+    "TERM, HUP and QUIT end the run with its state saved; Ctrl-C #{lost}"
+  end
+
+  defp number(minutes) when trunc(minutes) == minutes, do: trunc(minutes)
+  defp number(minutes), do: minutes
+
+  @impl true
+  def init(_args), do: {:ok, []}
+
+  @impl true
+  def handle_event(signal, state) when signal in @stop do
+    :init.stop()
+    {:ok, state}
+  end
+
+  def handle_event(signal, state) do
+    @otp.handle_event(signal, state)
+    {:ok, state}
+  end
+
+  @impl true
+  def handle_info(_message, state), do: {:ok, state}
+
+  @impl true
+  def handle_call(_request, state), do: {:ok, :ok, state}
+end

@@ -1,0 +1,79 @@
+defmodule Sconce.VM do
+  @moduledoc false
+  # Settings of the running Erlang VM that matter beside native threads. `bench/schedulers.exs` measures them.
+
+  @doc """
+  What the VM runs with: `schedulers` and `dirty_cpu` that are online, `processors` that the process may use, `busy_wait`
+  (`+sbwt`, as given or `"default"`) and `bound`, whether its schedulers are bound to processors.
+  """
+  @spec settings() :: map
+  def settings do
+    %{
+      schedulers: :erlang.system_info(:schedulers_online),
+      dirty_cpu: :erlang.system_info(:dirty_cpu_schedulers_online),
+      processors: processors(),
+      busy_wait: flag(:erlang.system_info(:emu_args), ~c"-sbwt"),
+      bound: :erlang.system_info(:scheduler_bind_type) != :unbound
+    }
+  end
+
+  defp processors do
+    case :erlang.system_info(:logical_processors_available) do
+      count when is_integer(count) -> count
+      :unknown -> System.schedulers()
+    end
+  end
+
+  # The last one counts.
+  defp flag(args, name) do
+    flags = Enum.take_while(args, &(&1 != ~c"--"))
+
+    case flags
+         |> Enum.reverse()
+         |> Enum.chunk_every(2, 1, :discard)
+         |> Enum.find(&match?([_, ^name], &1)) do
+      [value, _name] -> to_string(value)
+      nil -> "default"
+    end
+  end
+
+  @doc "Settings that delay decisions or native work, each with why and what to do."
+  @spec harmful(map) :: [{String.t(), String.t()}]
+  def harmful(settings) do
+    for {flag, true, why} <- [
+          few_schedulers(settings),
+          many_schedulers(settings),
+          few_dirty(settings),
+          busy_wait(settings),
+          bound(settings)
+        ],
+        do: {flag, why}
+  end
+
+  defp few_schedulers(%{schedulers: online, processors: processors}) do
+    {"+S #{online}", online < processors and online == 1,
+     "all processes share a scheduler, and wait for every decision and every call on it; leave +S out"}
+  end
+
+  defp many_schedulers(%{schedulers: online, processors: processors}) do
+    {"+S #{online}", online > processors,
+     "#{online} schedulers share #{processors} processors, and one that is not running holds its processes up; " <>
+       "leave +S out"}
+  end
+
+  defp few_dirty(%{dirty_cpu: online, schedulers: schedulers}) do
+    {"+SDcpu #{online}", online < schedulers,
+     "calls that open, load and pack wait for each other; leave +SDcpu out"}
+  end
+
+  defp busy_wait(%{busy_wait: wait}) do
+    {"+sbwt #{wait}", wait in ["long", "very_long"],
+     "schedulers without work spin where training and import could compute; leave +sbwt out, or say none where " <>
+       "the machine runs more than this VM"}
+  end
+
+  defp bound(%{bound: bound}) do
+    {"+sbt", bound,
+     "a bound scheduler cannot leave a processor on which something else runs; leave +sbt out"}
+  end
+end

@@ -1,0 +1,155 @@
+//! What a pass takes of memory, before it begins.
+//!
+//! A bound from the shapes of the weights tells that nearly every pass fits. Only a pass that may not is measured:
+//! three passes over a few frames give a plane, as every op takes so much for a game and so much for a frame.
+
+use std::sync::OnceLock;
+
+use super::{Frames, Policy};
+use crate::backbone::Context;
+use crate::heads::NONE;
+use crate::memory::{self, Meter};
+use crate::{Result, pool};
+
+/// Frames of the smallest pass that is measured: enough rows for the products of many.
+const FRAMES: usize = 32;
+/// Numbers that a pass holds for each that a weight reads or makes, where nothing is given back.
+const HELD: u64 = 4;
+/// The same of a pass with a graph, and of its backward pass.
+const STEP: u64 = 12;
+/// A graph keeps a state for each of so many frames.
+const STATE: u64 = 8;
+/// Numbers that a training keeps for each weight: gradient, moments, average, copies for checkpoints.
+const WEIGHTS: u64 = 16;
+/// Buffers of the widest layer that a pass holds at once.
+const LAYER: u64 = 32;
+
+/// Bytes of passes of one kind: a plane over games and frames.
+#[derive(Debug, Clone, Copy)]
+struct Plane {
+    pass: f64,
+    game: f64,
+    frame: f64,
+}
+
+/// What is known of a policy's passes.
+#[derive(Default)]
+pub(super) struct Room {
+    sizes: OnceLock<Sizes>,
+    /// Without taps, and with all of them.
+    planes: [OnceLock<Option<Plane>>; 2],
+}
+
+/// Numbers that bound a pass.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    /// All dimensions of all weights, and the largest.
+    widths: u64,
+    widest: u64,
+    /// Numbers of the state of one game, and of the weights.
+    state: u64,
+    weights: u64,
+}
+
+impl Policy {
+    /// Refuses a pass without a graph that has no room.
+    pub(super) fn check_room(&self, frames: &Frames, context: &Context) -> Result<()> {
+        // A card has a count of its own, a training a plan.
+        if !self.device().is_cpu() || self.place.is_variable() {
+            return Ok(());
+        }
+        let (batch, time) = (frames.batch, frames.time);
+        if memory::fits(self.most_bytes(batch, time, context.is_tapped())) {
+            return Ok(());
+        }
+        match self.pass_bytes(batch, time, context.is_tapped())? {
+            Some(bytes) => memory::room(&format!("a pass over {batch} x {time} frames"), bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// A bound of what a pass without a graph takes, from the shapes of the weights.
+    pub fn most_bytes(&self, batch: usize, time: usize, tapped: bool) -> u64 {
+        let (batch, rows) = (batch as u64, (batch as u64).saturating_mul(time as u64));
+        let Sizes { widths, widest, state, weights } =
+            *self.room.sizes.get_or_init(|| self.sizes());
+        // Layers follow each other: only taps keep what each of them made.
+        let held = match tapped {
+            true => HELD.saturating_mul(widths),
+            false => widths.min(LAYER.saturating_mul(widest)),
+        };
+        let numbers = rows.saturating_mul(held).saturating_add(batch.saturating_mul(HELD * state));
+        4u64.saturating_mul(numbers.saturating_add(2 * weights))
+    }
+
+    /// A bound of what a step of a training takes, with its gradients, moments and average.
+    pub fn most_step_bytes(&self, batch: usize, time: usize) -> u64 {
+        let Sizes { widths, state, weights, .. } = *self.room.sizes.get_or_init(|| self.sizes());
+        let rows = (batch as u64).saturating_mul(time as u64);
+        let kept = rows.saturating_mul(STEP.saturating_mul(widths).saturating_add(state / STATE));
+        let numbers = kept.saturating_add((batch as u64).saturating_mul(HELD * state));
+        4u64.saturating_mul(numbers.saturating_add(WEIGHTS * weights))
+    }
+
+    fn sizes(&self) -> Sizes {
+        let all = || self.weights.values().flat_map(|weight| weight.dims()).map(|&n| n as u64);
+        Sizes {
+            widths: all().chain([self.continuous as u64]).sum(),
+            widest: all().max().unwrap_or(1),
+            state: self.state_size().unwrap_or(0) as u64,
+            weights: self.num_weights() as u64,
+        }
+    }
+
+    /// What a pass without a graph takes, as measured on a few frames; none where the program's memory is not
+    /// counted.
+    pub fn pass_bytes(&self, batch: usize, time: usize, tapped: bool) -> Result<Option<u64>> {
+        let known = &self.room.planes[usize::from(tapped)];
+        let plane = match known.get() {
+            Some(plane) => *plane,
+            None => {
+                let plane = memory::caught(|| pool::serial(|| self.plane(tapped)))?;
+                *known.get_or_init(|| plane)
+            }
+        };
+        let rows = batch as f64 * time as f64;
+        Ok(plane.map(|of| (of.pass + of.game * batch as f64 + of.frame * rows) as u64))
+    }
+
+    fn plane(&self, tapped: bool) -> Result<Option<Plane>> {
+        if Meter::start().is_err() {
+            return Ok(None);
+        }
+        let packed = size_of::<f32>() * self.num_weights();
+        memory::room("the weights as passes read them", packed as u64)?;
+        let pass = |batch, time| -> Result<f64> {
+            let (frames, labels) = self.blank(batch, time);
+            let context = if tapped { Context::tapped() } else { Context::default() };
+            let meter = Meter::start()?;
+            let zero = self.zero_state(batch)?;
+            drop(self.pass(&frames, Some(&labels), &zero, &context)?);
+            Ok(meter.peak() as f64)
+        };
+        // What is packed for the first of them is there for the others.
+        pass(1, FRAMES)?;
+        let [one, longer, more] = [pass(1, FRAMES)?, pass(1, 2 * FRAMES)?, pass(2, FRAMES)?];
+        let frame = (longer - one).max(0.0) / FRAMES as f64;
+        let game = (more - one - frame * FRAMES as f64).max(0.0);
+        let rest = (one - game - frame * FRAMES as f64).max(0.0);
+        Ok(Some(Plane { pass: rest, game, frame }))
+    }
+
+    /// Frames of zeros, and labels for them.
+    fn blank(&self, batch: usize, time: usize) -> (Frames, Vec<u16>) {
+        let rows = batch * time;
+        let labels = vec![0; rows * self.spec.heads.num_labels()];
+        let frames = Frames {
+            batch,
+            time,
+            continuous: memory::zeros(rows * self.continuous),
+            ids: vec![0; rows * self.slots.len()],
+            previous: vec![NONE; labels.len()],
+        };
+        (frames, labels)
+    }
+}

@@ -1,0 +1,197 @@
+//! Which replays an import is reading, on disk, so that the next import knows what a dead one died of.
+//!
+//! A line of fixed width for each thread is written over before a replay is read and blanked after it:
+//! one write each, which outlives the process because it is in the system's memory by then. A death
+//! leaves the lines of all replays that were being read, of which any may be the cause. The next import
+//! reads these last and one at a time, so that a second death has one cause. A replay that was being read
+//! at [`MAX_DEATHS`] deaths is left out from then on; it stays in the journal until it is read again.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use sconce_core::fs::{open_to_write, read, write_atomic};
+use sconce_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// Its name in the folder of a corpus.
+pub(crate) const JOURNAL: &str = "journal";
+/// Deaths with a replay that are no accident.
+pub(crate) const MAX_DEATHS: u32 = 2;
+/// Bytes of a line, its end included.
+const LINE: usize = 512;
+/// Bytes of the file's name in a line; a longer name is cut.
+const MAX_NAME: usize = 256;
+/// Replays that the journal remembers.
+const MAX_SUSPECTS: usize = 1024;
+/// Bytes of a journal: every suspect and every thread has a line.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// A replay that was being read when an import died.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interrupted {
+    /// Name of the file.
+    pub file: String,
+    /// SHA-256 of its bytes.
+    pub digest: String,
+    /// Imports that died while they read it.
+    pub deaths: u32,
+}
+
+/// The journal of one import, which holds the lock of the corpus.
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: Mutex<File>,
+    /// Lines before those of the threads.
+    suspects: usize,
+    /// By digest.
+    pub interrupted: BTreeMap<String, Interrupted>,
+}
+
+impl Journal {
+    /// Takes over what earlier imports left, and makes a line for each of `threads`.
+    pub fn open(corpus: &Path, threads: usize) -> Result<Self> {
+        let path = corpus.join(JOURNAL);
+        let interrupted = interrupted(&path)?;
+        let suspects = interrupted.len();
+        let lines = interrupted.values().map(line).chain((0..threads).map(|_| blank()));
+        let text: Vec<u8> = lines.flatten().collect();
+        write_atomic(&path, |file| file.write_all(&text))?;
+        let file = Mutex::new(open_to_write(&path)?);
+        Ok(Journal { path, file, suspects, interrupted })
+    }
+
+    /// Notes that a thread reads a replay, until the answer is dropped.
+    pub fn reading(&self, thread: usize, file: &Path, digest: &str) -> Result<Reading<'_>> {
+        let deaths = self.interrupted.get(digest).map_or(0, |found| found.deaths);
+        let entry = Interrupted { file: name(file), digest: digest.to_owned(), deaths: deaths + 1 };
+        let reading = Reading { journal: self, thread };
+        self.write(thread, &line(&entry)).map_err(Error::io(&self.path))?;
+        Ok(reading)
+    }
+
+    fn write(&self, thread: usize, line: &[u8]) -> io::Result<()> {
+        let at = (self.suspects + thread) * LINE;
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(at as u64))?;
+        file.write_all(line)
+    }
+
+    /// Ends the journal of an import that did not die. What it has not read of earlier imports' suspects
+    /// stays; a journal without any goes.
+    pub fn close(&self, read: impl Fn(&str) -> bool) -> Result<()> {
+        let kept = self.interrupted.values().filter(|suspect| !read(&suspect.digest));
+        let text: Vec<u8> = kept.flat_map(line).collect();
+        match text.is_empty() {
+            true => std::fs::remove_file(&self.path).map_err(Error::io(&self.path)),
+            false => write_atomic(&self.path, |file| file.write_all(&text)),
+        }
+    }
+}
+
+/// A replay that is being read.
+pub(crate) struct Reading<'a> {
+    journal: &'a Journal,
+    thread: usize,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        // A line that stays blames a replay of a death to come, which then is read once more, alone.
+        let _ = self.journal.write(self.thread, &blank());
+    }
+}
+
+/// The replays of a journal. A line that is none of this version's counts for nothing.
+fn interrupted(path: &Path) -> Result<BTreeMap<String, Interrupted>> {
+    let text = match read(path, MAX_BYTES) {
+        Ok(text) => text,
+        Err(Error::NotFound { .. } | Error::Corrupt { .. }) => return Ok(BTreeMap::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found: BTreeMap<String, Interrupted> = BTreeMap::new();
+    for line in text.chunks_exact(LINE) {
+        let Ok(entry) = serde_json::from_slice::<Interrupted>(line) else { continue };
+        let full = found.len() >= MAX_SUSPECTS && !found.contains_key(&entry.digest);
+        if full || crate::shard::check_digest(String::new(), &entry.digest).is_err() {
+            continue;
+        }
+        let known = found.entry(entry.digest.clone()).or_insert_with(|| entry.clone());
+        known.deaths = known.deaths.max(entry.deaths);
+    }
+    Ok(found)
+}
+
+/// A line of spaces.
+fn blank() -> Vec<u8> {
+    let mut line = vec![b' '; LINE];
+    line[LINE - 1] = b'\n';
+    line
+}
+
+/// A replay in a line. One whose name fills more than the line loses the name.
+fn line(entry: &Interrupted) -> Vec<u8> {
+    let whole = serde_json::to_vec(entry).ok().filter(|text| text.len() < LINE);
+    let nameless = || Interrupted { file: String::new(), ..entry.clone() };
+    let text = whole.or_else(|| serde_json::to_vec(&nameless()).ok()).unwrap_or_default();
+    let mut line = blank();
+    line.iter_mut().zip(text.iter().take(LINE - 1)).for_each(|(to, from)| *to = *from);
+    line
+}
+
+fn name(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    name.char_indices().take_while(|(at, _)| *at < MAX_NAME).map(|(_, c)| c).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGESTS: [&str; 3] = [
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb",
+        "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc",
+    ];
+
+    fn deaths(journal: &Journal) -> Vec<(String, u32)> {
+        journal.interrupted.values().map(|i| (i.file.clone(), i.deaths)).collect()
+    }
+
+    #[test]
+    fn what_was_being_read_at_a_death_is_known_to_the_next_import() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Journal::open(dir.path(), 2).unwrap();
+        let journal = open();
+        let slow = journal.reading(0, Path::new("x/a.slp"), DIGESTS[0]).unwrap();
+        drop(journal.reading(1, Path::new("b.slp"), DIGESTS[1]).unwrap());
+        let other = journal.reading(1, Path::new(&"c".repeat(999)), DIGESTS[2]).unwrap();
+        // As a death leaves it.
+        std::mem::forget((slow, other));
+        let journal = open();
+        let long = "c".repeat(MAX_NAME);
+        assert_eq!(deaths(&journal), [("a.slp".to_string(), 1), (long.clone(), 1)]);
+        std::mem::forget(journal.reading(1, Path::new("a.slp"), DIGESTS[0]).unwrap());
+        let journal = open();
+        assert_eq!(deaths(&journal), [("a.slp".to_string(), 2), (long, 1)]);
+        // The second was read at last.
+        journal.close(|digest| digest == DIGESTS[2]).unwrap();
+        assert_eq!(deaths(&open()), [("a.slp".to_string(), 2)]);
+        open().close(|_| true).unwrap();
+        assert!(!dir.path().join(JOURNAL).exists());
+    }
+
+    #[test]
+    fn a_damaged_journal_blames_no_replay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(JOURNAL);
+        for text in [&b"{"[..], &[b'['; 4 * LINE], &[0xFF; 2 * LINE], b"\n"] {
+            std::fs::write(&path, text).unwrap();
+            let journal = Journal::open(dir.path(), 1).unwrap();
+            assert!(journal.interrupted.is_empty());
+            journal.close(|_| true).unwrap();
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The bounds of a replay, which are checked in loops before peppi reads it.
+//!
+//! Peppi reads nested metadata by recursion, whose overflow of the stack nothing catches, takes memory for
+//! lengths that a file claims, and gives every frame rows of all its players, also where the file has
+//! none. This module walks the bytes in peppi's order and compares each of these with a bound. What is
+//! wrong in another way is left to peppi, which stops at the same byte with an error of its own.
+
+use peppi::io::slippi::FILE_SIGNATURE;
+
+use crate::melee::{Reason, Refusal};
+
+/// Bytes of a replay: six times a game of 8 minutes with four players and items.
+pub(crate) const MAX_BYTES: u64 = 1 << 28;
+/// Frames, each counted as often as it was played: 72 minutes.
+pub(crate) const MAX_FRAMES: usize = 1 << 18;
+/// Events: 32 for each of [`MAX_FRAMES`].
+const MAX_EVENTS: usize = 1 << 23;
+/// Frames that have no input of any player.
+const MAX_EMPTY_FRAMES: usize = 600;
+/// Bytes between the end of the game and the metadata: recorders have left a second end event there.
+const MAX_EXTRA: usize = 1 << 16;
+/// Bytes of the metadata. Real ones have less than 2,000.
+const MAX_METADATA: usize = 1 << 20;
+/// Maps in each other in the metadata. Real ones have four.
+const MAX_DEPTH: usize = 32;
+
+const MESSAGE_SPLITTER: u8 = 0x10;
+const PAYLOADS: u8 = 0x35;
+const GAME_START: u8 = 0x36;
+const FRAME_PRE: u8 = 0x37;
+const GAME_END: u8 = 0x39;
+const FRAME_START: u8 = 0x3A;
+/// A part of a message: 512 bytes, their number, the event that they belong to, whether it is the last.
+const SPLITTER_BYTES: usize = 516;
+
+/// Bytes of the start event before the first player, and of each player.
+const PLAYERS_AT: usize = 4 + 0x60;
+const PLAYER_BYTES: usize = 36;
+const PORTS: usize = 4;
+/// Kinds of player from this one on stand for an empty port.
+const NO_PLAYER: u8 = 3;
+
+/// Checks that a replay asks for no more memory, stack or time than its bounds allow.
+pub(crate) fn check(bytes: &[u8]) -> Result<(), Refusal> {
+    let mut cursor = Cursor { bytes, at: FILE_SIGNATURE.len() };
+    let Some(raw) = cursor.array().map(u32::from_be_bytes) else {
+        return Err(Refusal::new(Reason::Truncated, "no header"));
+    };
+    if !bytes.starts_with(&FILE_SIGNATURE) {
+        return Ok(());
+    }
+    let raw = raw as usize;
+    if raw > bytes.len() {
+        let detail = format!("{} bytes of {raw}", bytes.len());
+        return Err(Refusal::new(Reason::Truncated, detail));
+    }
+    match events(&mut cursor, raw)? {
+        Some(()) => metadata(&mut cursor),
+        None => Ok(()),
+    }
+}
+
+fn corrupt<T>(detail: String) -> Result<T, Refusal> {
+    Err(Refusal::new(Reason::Corrupt, detail))
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.at)?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    fn slice(&mut self, n: usize) -> Option<&'a [u8]> {
+        let slice = self.bytes.get(self.at..self.at.checked_add(n)?)?;
+        self.at += n;
+        Some(slice)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.slice(N)?.try_into().ok()
+    }
+}
+
+/// Walks to the end of the raw element; `None` where peppi will stop before.
+fn events(cursor: &mut Cursor, raw: usize) -> Result<Option<()>, Refusal> {
+    let begin = cursor.at;
+    let Some((sizes, start)) = first_events(cursor) else { return Ok(None) };
+    let (players, early) = (players(start), is_before_2_2(start));
+    if let Some(n) = players.filter(|n| *n != 2) {
+        return Err(Refusal::new(Reason::NotTwoPlayers, format!("{n} players")));
+    }
+    let mut seen = Seen::default();
+    // A recording that was not finished has the length 0.
+    while raw == 0 || cursor.at - begin < raw {
+        let Some(code) = cursor.byte() else { return Ok(None) };
+        let size = sizes.get(usize::from(code)).copied().unwrap_or(0);
+        let payload = if size == 0 { None } else { cursor.slice(size) };
+        let Some(payload) = payload else { return Ok(None) };
+        let Some(code) = unwrapped(code, payload) else { return Ok(None) };
+        seen.count(code, payload, early)?;
+        if code == GAME_END {
+            break;
+        }
+    }
+    let extra = raw.saturating_sub(cursor.at - begin);
+    if extra > MAX_EXTRA {
+        return corrupt(format!("{extra} bytes after the end of the game, more than {MAX_EXTRA}"));
+    }
+    Ok(cursor.slice(extra).map(drop))
+}
+
+/// Payload sizes by event, 0 for none, and the payload of the start event.
+fn first_events<'a>(cursor: &mut Cursor<'a>) -> Option<([usize; 256], &'a [u8])> {
+    let code = cursor.byte()?;
+    let table = usize::from(cursor.byte()?);
+    if code != PAYLOADS || table % 3 != 1 {
+        return None;
+    }
+    let mut sizes = [0; 256];
+    for entry in cursor.slice(table - 1)?.as_chunks::<3>().0 {
+        let [code, high, low] = *entry;
+        sizes[usize::from(code)] = usize::from(u16::from_be_bytes([high, low]));
+    }
+    let code = cursor.byte()?;
+    let start = cursor.slice(sizes[usize::from(code)])?;
+    (code == GAME_START).then_some((sizes, start))
+}
+
+/// Players in the start event, if it is long enough to say.
+fn players(start: &[u8]) -> Option<usize> {
+    let kinds = start.get(PLAYERS_AT..)?.chunks_exact(PLAYER_BYTES).take(PORTS);
+    let kinds: Vec<u8> = kinds.filter_map(|player| player.get(1).copied()).collect();
+    (kinds.len() == PORTS).then(|| kinds.iter().filter(|kind| **kind < NO_PLAYER).count())
+}
+
+/// Whether frames begin with the input of their first player, for want of an event of their own.
+fn is_before_2_2(start: &[u8]) -> bool {
+    matches!(start, [0 | 1, ..] | [2, 0 | 1, ..])
+}
+
+/// The event that a payload is of: of a message in parts, whose end it is, the message's own.
+fn unwrapped(code: u8, payload: &[u8]) -> Option<u8> {
+    match (code, payload) {
+        (MESSAGE_SPLITTER, [.., own, last]) if payload.len() == SPLITTER_BYTES => {
+            Some(if *last == 0 { code } else { *own })
+        }
+        (MESSAGE_SPLITTER, _) => None,
+        _ => Some(code),
+    }
+}
+
+/// Counts of what was walked over.
+#[derive(Default)]
+struct Seen {
+    events: usize,
+    frames: usize,
+    inputs: usize,
+    /// The frame that was opened last.
+    id: Option<[u8; 4]>,
+}
+
+impl Seen {
+    #[inline]
+    fn count(&mut self, code: u8, payload: &[u8], early: bool) -> Result<(), Refusal> {
+        self.events += 1;
+        if self.events > MAX_EVENTS {
+            return corrupt(format!("more than {MAX_EVENTS} events"));
+        }
+        match code {
+            FRAME_START => self.open(),
+            FRAME_PRE => {
+                self.inputs += 1;
+                let id = payload.first_chunk().copied();
+                if early && id != self.id {
+                    self.id = id;
+                    return self.open();
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&mut self) -> Result<(), Refusal> {
+        self.frames += 1;
+        if self.frames > MAX_FRAMES {
+            return corrupt(format!("more than {MAX_FRAMES} frames"));
+        }
+        let Seen { frames, inputs, .. } = self;
+        match frames.saturating_sub(*inputs) > MAX_EMPTY_FRAMES {
+            true => corrupt(format!("{frames} frames with {inputs} inputs of players")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Walks the metadata, whose maps may lie in each other.
+fn metadata(cursor: &mut Cursor) -> Result<(), Refusal> {
+    const OPENING: &[u8] = b"U\x08metadata{";
+    if cursor.slice(OPENING.len()) != Some(OPENING) {
+        return Ok(());
+    }
+    let (begin, mut depth) = (cursor.at, 1);
+    while depth > 0 {
+        match value(cursor) {
+            Some(Value::Map) => depth += 1,
+            Some(Value::End) => depth -= 1,
+            Some(Value::Leaf) => {}
+            None => return Ok(()),
+        }
+        if depth > MAX_DEPTH {
+            let more = deeper(cursor, depth);
+            return corrupt(format!("metadata {more} levels deep, more than {MAX_DEPTH}"));
+        }
+        let size = cursor.at - begin;
+        if size > MAX_METADATA {
+            return corrupt(format!("metadata of more than {MAX_METADATA} bytes"));
+        }
+    }
+    Ok(())
+}
+
+/// How deep the rest of the metadata goes, for the report.
+fn deeper(cursor: &mut Cursor, mut depth: usize) -> usize {
+    let mut deepest = depth;
+    while depth > 0 {
+        match value(cursor) {
+            Some(Value::Map) => depth += 1,
+            Some(Value::End) => depth -= 1,
+            Some(Value::Leaf) => {}
+            None => break,
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
+}
+
+enum Value {
+    /// A map begins,
+    Map,
+    /// a map ends,
+    End,
+    /// a number or a string is over.
+    Leaf,
+}
+
+/// The next entry of a map: a key and what its value begins with. `None` for what is none to peppi.
+fn value(cursor: &mut Cursor) -> Option<Value> {
+    match cursor.byte()? {
+        b'}' => return Some(Value::End),
+        b'U' => string(cursor)?,
+        _ => return None,
+    }
+    match cursor.byte()? {
+        b'{' => Some(Value::Map),
+        b'l' => cursor.slice(4).map(|_| Value::Leaf),
+        b'S' if cursor.byte()? == b'U' => string(cursor).map(|()| Value::Leaf),
+        _ => None,
+    }
+}
+
+fn string(cursor: &mut Cursor) -> Option<()> {
+    let length = cursor.byte()?;
+    cursor.slice(usize::from(length)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::Fixture;
+
+    fn refusal(bytes: &[u8]) -> Option<String> {
+        check(bytes).err().map(|r| format!("{:?}: {}", r.reason, r.detail))
+    }
+
+    /// A replay without its last brace, to which metadata can be added.
+    fn open_ended() -> Vec<u8> {
+        let mut bytes = Fixture { frames: 10, ..Fixture::default() }.bytes().unwrap();
+        assert_eq!(bytes.pop(), Some(b'}'));
+        bytes
+    }
+
+    fn with_metadata(body: &[u8]) -> Vec<u8> {
+        [&open_ended(), b"U\x08metadata{".as_slice(), body, b"}}"].concat()
+    }
+
+    fn nested(levels: usize) -> Vec<u8> {
+        let inner = levels - 1;
+        with_metadata(&[b"U\x01a{".repeat(inner), b"}".repeat(inner)].concat())
+    }
+
+    #[test]
+    fn replays_of_every_version_are_within_the_bounds() {
+        for version in [(1, 0), (2, 0), (3, 14), (3, 18)] {
+            let rollback_every = if version < (2, 2) { 0 } else { 7 };
+            let fixture = Fixture { version, rollback_every, items: true, ..Fixture::default() };
+            let bytes = fixture.bytes().unwrap();
+            assert_eq!(refusal(&bytes), None, "{version:?}");
+            // The last bytes are peppi's to miss.
+            for n in (15..bytes.len() - 16).step_by(bytes.len() / 50) {
+                let cut = refusal(&bytes[..n]);
+                assert!(cut.is_some_and(|r| r.starts_with("Truncated")), "{version:?} {n}");
+            }
+        }
+        assert_eq!(refusal(b"{U\x03raw"), Some("Truncated: no header".into()));
+        assert_eq!(refusal(&[7; 5000]), None);
+    }
+
+    #[test]
+    fn metadata_may_be_nested_so_deep_and_no_deeper() {
+        assert_eq!(refusal(&nested(MAX_DEPTH)), None);
+        let said = |n| format!("Corrupt: metadata {n} levels deep, more than 32");
+        for levels in [MAX_DEPTH + 1, 3_000, 1_000_000] {
+            assert_eq!(refusal(&nested(levels)), Some(said(levels)));
+        }
+        // Levels that nothing closes.
+        let open = [open_ended(), b"U\x08metadata{".to_vec(), b"U\x01a{".repeat(5_000)].concat();
+        assert_eq!(refusal(&open), Some(said(5_001)));
+    }
+
+    #[test]
+    fn metadata_has_a_bound_of_bytes() {
+        let string = [b"U\x01aSU\xFF".as_slice(), &[b'x'; 255]].concat();
+        assert_eq!(refusal(&with_metadata(&string.repeat(4_000))), None);
+        let long = refusal(&with_metadata(&string.repeat(4_100)));
+        assert_eq!(long.as_deref(), Some("Corrupt: metadata of more than 1048576 bytes"));
+    }
+
+    /// The bytes of a replay with these events in the place of its own.
+    fn replay(events: &[u8]) -> Vec<u8> {
+        let bytes = open_ended();
+        let table = 2 + usize::from(bytes[16]) - 1;
+        let mut cursor = Cursor { bytes: &bytes, at: 15 };
+        let (_, start) = first_events(&mut cursor).unwrap();
+        let head = &bytes[15..15 + table + 1 + start.len()];
+        let raw = ((head.len() + events.len()) as u32).to_be_bytes();
+        [&FILE_SIGNATURE[..], &raw, head, events, b"}"].concat()
+    }
+
+    /// As many bytes of an event as its replay says.
+    fn event(code: u8) -> Vec<u8> {
+        let bytes = open_ended();
+        let mut cursor = Cursor { bytes: &bytes, at: 15 };
+        let (sizes, _) = first_events(&mut cursor).unwrap();
+        [vec![code], vec![0; sizes[usize::from(code)]]].concat()
+    }
+
+    #[test]
+    fn frames_and_what_follows_the_game_are_bounded() {
+        let frame = [event(FRAME_START), event(FRAME_PRE)].concat();
+        assert_eq!(refusal(&replay(&frame.repeat(MAX_FRAMES))), None);
+        let many = refusal(&replay(&frame.repeat(MAX_FRAMES + 1)));
+        assert_eq!(many.as_deref(), Some("Corrupt: more than 262144 frames"));
+        let empty = refusal(&replay(&event(FRAME_START).repeat(601)));
+        assert_eq!(empty.as_deref(), Some("Corrupt: 601 frames with 0 inputs of players"));
+        let tail = |n| replay(&[event(GAME_END), vec![0; n]].concat());
+        assert_eq!(refusal(&tail(MAX_EXTRA)), None);
+        let long = refusal(&tail(MAX_EXTRA + 1));
+        assert!(long.is_some_and(|said| said.contains("65537 bytes after the end")));
+    }
+
+    #[test]
+    fn a_length_beyond_the_file_is_refused() {
+        let mut bytes = open_ended();
+        bytes[11..15].copy_from_slice(&u32::MAX.to_be_bytes());
+        let expected = format!("Truncated: {} bytes of 4294967295", bytes.len());
+        assert_eq!(refusal(&bytes), Some(expected));
+    }
+}

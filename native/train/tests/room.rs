@@ -1,0 +1,57 @@
+//! A training that fits by the bound of its weights' shapes fits: nothing else is measured then.
+
+#[path = "../../core/tests/common/backbones.rs"]
+#[allow(dead_code)]
+mod backbones;
+
+use std::alloc::System;
+
+use sconce_core::memory::Counted;
+use sconce_core::spec::{self, Embedding, Head, HeadKind, Heads, HeadsKind};
+use sconce_core::{Policy, Result, Spec};
+use sconce_train::options::TrainOptions;
+use sconce_train::plan::plan;
+use serde_json::{Value, json};
+
+#[global_allocator]
+static ALLOCATOR: Counted<System> = Counted(System);
+
+/// The backbone with layers four times as wide.
+fn wide(config: &spec::Backbone) -> spec::Backbone {
+    let mut value = serde_json::to_value(config).unwrap();
+    for config in value.as_object_mut().unwrap().values_mut() {
+        match config.get("hidden_size").and_then(Value::as_u64) {
+            Some(size) => config["hidden_size"] = Value::from(4 * size),
+            None => config["hidden_sizes"] = json!([68, 36]),
+        }
+    }
+    serde_json::from_value(value).unwrap()
+}
+
+#[test]
+fn a_training_takes_no_more_than_its_bound() -> Result<()> {
+    let options = TrainOptions {
+        batch_size: 16,
+        window_size: 40,
+        ema_decay: Some(0.99),
+        val_split: 0.0,
+        threads: Some(1),
+        ..TrainOptions::default()
+    };
+    for config in backbones::configs() {
+        let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 32 };
+        let parts =
+            vec![head("press", HeadKind::Bernoulli(4)), head("stick", HeadKind::Categorical(17))];
+        let kind = HeadsKind::Autoregressive;
+        let heads = Heads { kind, parts, stream_size: 16, prior: false };
+        let embedding = Embedding::Vector(backbones::INPUT);
+        let spec = Spec { embedding, backbone: wide(&config), heads };
+        let planned = plan(&spec, &options, None, &AtomicBool::new(false))?.owners;
+        let bound = Policy::init(&spec, 1)?.most_step_bytes(16, 40);
+        let taken = planned.total() - planned.batches;
+        println!("{}: {taken} taken, {bound} at most", config.name());
+        assert!(taken <= bound, "{}: {taken} taken, {bound} at most", config.name());
+        assert!(bound <= 32 * taken, "{}: {taken} taken, {bound} at most", config.name());
+    }
+    Ok(())
+}

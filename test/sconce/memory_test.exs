@@ -1,0 +1,123 @@
+defmodule Sconce.MemoryTest do
+  use ExUnit.Case, async: true
+
+  import Sconce.Test.Scratch
+
+  alias Sconce.{Error, Memory}
+
+  # The VM itself has some 5 GB of address space.
+  @kilobytes 15_000_000
+
+  @bounds ["machine", "cgroup", "address_space"]
+
+  test "what is available is at most what the machine has" do
+    case Memory.available() do
+      nil ->
+        assert Memory.free() == nil
+
+      %{bytes: bytes, bound: bound} ->
+        assert bytes <= Memory.total()
+        assert bound in @bounds
+        assert Memory.bound(bound) =~ " "
+    end
+  end
+
+  test "an error says what needs how much, what is available, what bounds it and what mends it" do
+    details = %{
+      what: "a pass",
+      bytes: 3_000_000_000,
+      available: 1_000_000_000,
+      bound: "address_space",
+      mend: "work on less at once"
+    }
+
+    assert Exception.message(%Error{kind: :out_of_memory, op: :forward, details: details}) ==
+             "forward: a pass needs 3.0 GB, and 1.0 GB are available " <>
+               "(limit of address space (ulimit -v)) (to mend it: work on less at once)"
+  end
+
+  # A VM with little address space runs code whose last value is printed.
+  defp limited(code, kilobytes \\ @kilobytes) do
+    ebin = Application.app_dir(:sconce, "ebin")
+    script = "IO.puts([\"\\nsays \", inspect((fn -> #{code} end).(), limit: :infinity)])"
+    limited = "ulimit -v #{kilobytes} && exec \"$0\" \"$@\""
+    args = ["-c", limited, System.find_executable("elixir"), "-pa", ebin, "-e", script]
+    {output, status} = System.cmd("/bin/sh", args, stderr_to_stdout: true)
+    assert status == 0, output
+    [_before, said] = String.split(output, "\nsays ")
+    {value, _binding} = Code.eval_string(said)
+    value
+  end
+
+  @mlp """
+  {:ok, policy} = Sconce.Policy.init(backbone: :mlp, hidden_sizes: [8192, 8192],
+    embedding: {:vector, 1}, heads: [go: {:categorical, 2}])
+  """
+
+  test "a pass for which there is no room is refused, and the VM computes on" do
+    # 8 MB of rows would take 64 GB.
+    [refused, again, small] =
+      limited("""
+      #{@mlp}
+      rows = :binary.copy(<<1.0::float-32-little>>, 2_000_000)
+      told = fn -> with {:error, e} <- Sconce.Policy.forward(policy, rows, batch: 2_000_000),
+        do: {e.kind, e.details} end
+      refused = told.()
+      {:ok, %{shape: shape}} = Sconce.Policy.forward(policy, <<1.0::float-32-little>>, batch: 1)
+      [refused, told.(), shape]
+      """)
+
+    for {:out_of_memory, details} <- [refused, again] do
+      assert %{bytes: bytes, available: available, bound: bound, mend: mend} = details
+      assert bytes > 30_000_000_000 and available < 15_360_000_000
+      assert bound in @bounds and mend =~ "less at once"
+    end
+
+    assert {{:out_of_memory, _}, {:out_of_memory, _}} = {refused, again}
+    assert small == {1, 1, 2}
+  end
+
+  test "weights for which there is no room are refused" do
+    told =
+      limited(
+        """
+        kind = fn {:error, error} -> error.kind; {:ok, _} -> :ok end
+        vector = [embedding: {:vector, 4}, heads: [go: {:categorical, 2}]]
+        mlp = &kind.(Sconce.Policy.init([backbone: :mlp, hidden_sizes: [&1, &1]] ++ vector))
+        [mlp.(30_000), mlp.(60_000), mlp.(64)]
+        """,
+        5_000_000
+      )
+
+    assert told == [:out_of_memory, :out_of_memory, :ok]
+  end
+
+  test "a training for which there is no room is refused before its first step, another one runs" do
+    dir = tmp_dir!("memory")
+
+    {refused, finished} =
+      limited("""
+      {:ok, _} = Application.ensure_all_started(:sconce)
+      frames = :binary.copy(<<0.5::float-32-little, 0.25::float-32-little>>, 2500)
+      games = List.duplicate({frames, :binary.copy(<<1::16-little>>, 2500)}, 4)
+      corpus = Path.join(#{inspect(dir)}, "corpus")
+      heads = [action: {:categorical, 2}]
+      {:ok, _} = Sconce.Corpus.build({:vector, 2}, games, into: corpus, heads: heads)
+      spec = fn size -> Sconce.Policy.Spec.new([backbone: :gru, hidden_size: size, num_layers: 2] ++
+        [embedding: {:vector, 2}, heads: heads]) end
+      run = fn name, size, options ->
+        {:ok, trainer} = Sconce.Trainer.start_link([spec: spec.(size), corpus: corpus,
+          out: Path.join(#{inspect(dir)}, name)] ++ options)
+        Sconce.Trainer.await(trainer, :infinity)
+      end
+      Process.flag(:trap_exit, true)
+      {:error, error} = run.("large", 512, batch_size: 512, window_size: 2000, stride: 1)
+      {:ok, _} = run.("small", 16, batch_size: 8, window_size: 20, steps: 2, evaluate: false)
+      {{error.kind, error.details}, :finished}
+      """)
+
+    assert {:out_of_memory, %{what: what, bytes: bytes, available: available}} = refused
+    assert what =~ "512 x 2000" and bytes > available
+    assert finished == :finished
+  end
+end

@@ -1,0 +1,477 @@
+defmodule Sconce.OddTermsTest do
+  # Every public function of every public module, with odd terms in the place of each argument and of each option.
+  #
+  # What may come of it is a value, `{:error, %Sconce.Error{}}`, a raised `Sconce.Error` (of streams and bangs), or an
+  # `ArgumentError` with a sentence that names what is wrong. `FunctionClauseError` is for structs and maps that Sconce
+  # itself makes (policies, sessions, reports, events), which the function matches at its door: it has to name that very
+  # function, and none behind it. Everything else is a failure: errors of the VM and of NIFs, of protocols, of
+  # matches, exits, and calls that do not come back.
+  use ExUnit.Case, async: true
+
+  import Sconce.Test.Scratch, only: [tmp_dir!: 1]
+
+  alias Sconce.{Corpus, Device, Error, Policy, Preset, Serving, Session, Trainer}
+  alias Sconce.Env.CartPole
+  alias Sconce.Policy.Spec
+  alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
+
+  # A call that takes longer hangs.
+  @patience_ms 10_000
+  @spec_options [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8]] ++
+                  [heads: [fire: {:bernoulli, 1}]]
+  # No folder, for anybody.
+  @nowhere "/proc/no/\e[2Jsuch\u202Efolder"
+
+  setup_all do
+    dir = tmp_dir!("odd-terms")
+    {:ok, policy} = Policy.init(@spec_options, seed: 1)
+    game = {for(t <- 1..40, do: [t / 40, 0.0]), for(t <- 1..40, do: rem(t, 2))}
+    corpus = Path.join(dir, "corpus")
+    heads = [fire: {:bernoulli, 1}]
+    {:ok, corpus} = Corpus.build({:vector, 2}, [game, game], into: corpus, heads: heads)
+    {run, report} = train(corpus, Path.join(dir, "run"))
+    {:ok, gradients} = Trainer.gradients(report.out)
+
+    range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
+    {:ok, range} = Trainer.find_learning_rate(policy.spec, range)
+
+    {:ok,
+     %{
+       dir: dir,
+       policy: policy,
+       corpus: corpus,
+       run: run,
+       report: report,
+       gradients: gradients,
+       range: range
+     }}
+  end
+
+  defp train(corpus, out) do
+    options = [corpus: corpus, out: out, steps: 4, batch_size: 2, window_size: 4, val_split: 0.5]
+    options = options ++ [gradient_report: 1, threads: 1, backbone: :mlp, hidden_sizes: [8]]
+    # Linked to the process of the module, which ends with its tests.
+    {:ok, run} = Trainer.start_link(options)
+    {:ok, report} = Trainer.await(run)
+    {run, report}
+  end
+
+  # Arguments that are right, of each function, in the form that has all of them. `:session` and `:serving` stand for
+  # ones that belong to the process which calls.
+  defp rows(%{policy: policy, corpus: corpus, run: run, report: report} = context) do
+    out = Path.join(context.dir, "written")
+    spec = policy.spec
+    frame = [0.1, 0.2]
+    training = [corpus: @nowhere, out: @nowhere]
+
+    [
+      {Sconce.Config, :fetch, [:threads]},
+      {Sconce.Config, :get, [:threads]},
+      {Corpus, :build, [{:vector, 2}, [], [into: out <> ".corpus", heads: [a: {:bernoulli, 1}]]]},
+      {Corpus, :character, [1]},
+      {Corpus, :character_id, ["Fox"]},
+      {Corpus, :games, [corpus]},
+      {Corpus, :import, [@nowhere, [into: out <> ".import"]]},
+      {Corpus, :info, [corpus]},
+      {Corpus, :open, [corpus.dir]},
+      {Corpus, :recording, [corpus, 0, 0]},
+      {Corpus, :verify, [corpus.dir, []]},
+      {Device, :resolve, [:cpu, %{what: "device"}]},
+      {Sconce.Embedding, :embed, [{:vector, 2}, frame]},
+      {Sconce.Embedding, :new!, [{:vector, 2}]},
+      {Sconce.Embedding, :pack, [{:vector, 2}, frame]},
+      {Sconce.Embedding, :print_schema, [:melee]},
+      {Sconce.Embedding, :schema, [:melee]},
+      {CartPole, :corpus, [[], [into: out <> ".cart"]]},
+      {CartPole, :demonstrations, [[games: 1]]},
+      {CartPole, :play, [policy, [episodes: 1]]},
+      {Sconce.Events, :execute, [%{event: :done}, %{}]},
+      {Sconce.Events, :split, [%{event: :done}]},
+      {Sconce.Frame, :pack, [%{}]},
+      {Sconce.GPU, :check_free_memory, [[], 0]},
+      {Sconce.GPU, :check_memory_warning, [[], 0]},
+      {Sconce.GPU, :clocks, [0]},
+      {Sconce.GPU, :device_info, [0]},
+      {Sconce.GPU, :device_name, [0]},
+      {Sconce.GPU, :estimate_memory_mb, [[]]},
+      {Sconce.GPU, :format_mb, [0]},
+      {Sconce.GPU, :get_memory_info, [0]},
+      {Sconce.GPU, :ledger, [:cuda]},
+      {Sconce.GPU, :memory_status, [0]},
+      {Sconce.GPU, :memory_status_string, [0]},
+      {Sconce.GPU, :power, [0]},
+      {Sconce.GPU, :processes, [0]},
+      {Sconce.GPU, :release, [:cuda]},
+      {Sconce.GPU, :temperature, [0]},
+      {Sconce.GPU, :utilization, [0]},
+      {Sconce.GPU.Ledger, :taken, [%Sconce.GPU.Ledger{device: "cuda:0", total: 1}]},
+      {Sconce.Loader, :info, [corpus, [window_size: 4]]},
+      {Sconce.Loader, :stream, [corpus, [window_size: 4, as: :binaries]]},
+      {Sconce.Options, :docs, [[a: [type: :atom]]]},
+      {Sconce.Options, :known!, [:a, [:a], "option"]},
+      {Sconce.Options, :nearest, [:a, [:b]]},
+      {Sconce.Options, :validate!, [[a: 1], [a: [type: :integer]]]},
+      {Policy, :forward, [policy, [[frame]], []]},
+      {Policy, :info, [policy]},
+      {Policy, :init, [spec, []]},
+      {Policy, :load, [@nowhere, []]},
+      {Policy, :save, [policy, @nowhere, []]},
+      {Policy, :step, [policy, [frame], []]},
+      {Policy, :to, [policy, :cpu]},
+      {Policy, :weight, [policy, "fire"]},
+      {Policy, :weights, [policy]},
+      {Spec, :controller?, [spec]},
+      {Spec, :new, [@spec_options]},
+      {Preset, :check, [Preset.get(:quick)]},
+      {Preset, :get, [:quick]},
+      {Preset, :merge, [Preset.get(:quick), []]},
+      {Serving, :drain, [:serving, 0]},
+      {Serving, :forward, [:serving, [[frame]], nil, [deadline_ms: 5_000]]},
+      {Serving, :info, [:serving]},
+      {Serving, :members, [:group]},
+      {Serving, :open, [:serving, []]},
+      {Serving, :start_link, [[policy: policy]]},
+      {Serving, :stats, [:serving]},
+      {Serving, :stop, [:serving]},
+      {Serving, :swap, [:serving, policy]},
+      {Session, :act, [:session, frame, []]},
+      {Session, :act_many, [[], []]},
+      {Session, :close, [:session]},
+      {Session, :info, [:session]},
+      {Session, :open, [policy, []]},
+      {Session, :reset, [:session, []]},
+      {Session, :restore, [:session, ""]},
+      {Session, :rollback, [:session, 0]},
+      {Session, :snapshot, [:session]},
+      {Session, :transfer, [:session, self()]},
+      {Sconce.Temporal, :options, [:gru]},
+      {Sconce.Temporal, :taps, [:gru]},
+      {Trainer, :await, [run, 0]},
+      {Trainer, :evaluate, [@nowhere, corpus, []]},
+      {Trainer, :find_learning_rate, [nil, [corpus: @nowhere]]},
+      {Trainer, :gradients, [report.out]},
+      {Trainer, :info, [run]},
+      {Trainer, :plan, [nil, [corpus: @nowhere]]},
+      {Trainer, :report, [report.out]},
+      {Trainer, :start_link, [training]},
+      {Trainer, :stop, [run]},
+      {Trainer, :subscribe, [run]},
+      {Trainer, :tune, [nil, [corpus: @nowhere]]},
+      {Compare, :differences, [[report]]},
+      {Compare, :load, [[report.out]]},
+      {Compare, :svg, [[%{name: "a", report: report}]]},
+      {Compare, :table, [[%{name: "a", report: report}]]},
+      {Compare, :write, [[%{name: "a", report: report}], @nowhere]},
+      {Curve, :points, [report, :nll]},
+      {Curve, :svg, [report, []]},
+      {Curve, :text, [report, 20, 4]},
+      {Curve, :write, [report, @nowhere, []]},
+      {Gradients, :svg, [context.gradients, []]},
+      {Gradients, :write, [context.gradients, @nowhere, []]},
+      {Progress, :follow, [run, []]},
+      {Progress, :new, [[]]},
+      {Progress, :printer, [[]]},
+      {Progress, :write, [Progress.new(), %{event: :done}]},
+      {RangeTest, :svg, [context.range]},
+      {RangeTest, :write, [context.range, @nowhere]},
+      {Report, :format, [report]},
+      {Report, :title, [spec, 100]}
+    ]
+  end
+
+  # Of `use GenServer`, which says nothing of its argument.
+  @theirs [{Trainer, :child_spec, 1}]
+
+  test "every public function of every public module has a row here", context do
+    rows = for {module, name, args} <- rows(context), do: {module, name, length(args)}
+    assert Enum.sort(public() -- @theirs) == Enum.sort(rows)
+  end
+
+  test "odd terms in the place of each argument end in a value or an error that says so",
+       context do
+    assert Enum.join(failures(context, &in_each_place/2), "\n") == ""
+  end
+
+  test "odd terms in the place of each option end in a value or an error that says so", context do
+    assert Enum.join(failures(context, &in_each_option/2), "\n") == ""
+  end
+
+  test "structs of another VM, or with other fields, end in a value or an error", context do
+    assert Enum.join(failures(context, &in_each_struct/2), "\n") == ""
+  end
+
+  test "errors and policies that were put together by hand can be shown", %{policy: policy} do
+    for odd <- odd(),
+        kind <- Error.kinds(),
+        key <- [:what, :weights, :path, :differences, :mend] do
+      details = %{key => odd, expected: odd, got: odd, reason: odd, bytes: odd, value: odd}
+      error = %Error{kind: kind, op: odd, details: details}
+      assert String.valid?(Exception.message(error))
+      assert String.valid?(Exception.message(%{error | kind: odd, details: odd}))
+    end
+
+    for odd <- odd(), {field, _value} <- Map.from_struct(policy) do
+      assert policy |> Map.put(field, odd) |> inspect() |> is_binary()
+    end
+  end
+
+  defp public do
+    {:ok, modules} = :application.get_key(:sconce, :modules)
+
+    for module <- modules,
+        not String.starts_with?(inspect(module), ["Mix.", "Sconce.Test."]),
+        Code.ensure_loaded?(module),
+        {:docs_v1, _, _, _, moduledoc, _, docs} <- [Code.fetch_docs(module)],
+        moduledoc not in [:hidden, :none],
+        {{:function, name, arity}, _, _, doc, _} <- docs,
+        doc != :hidden and arity > 0,
+        do: {module, name, arity}
+  end
+
+  # A reference of another node, as a policy has that was sent from there.
+  @foreign <<131, 90, 0, 3, 119, 11, "far@nowhere", 1::32, 1::32, 2::32, 3::32>>
+
+  defp odd do
+    dead = spawn(fn -> :ok end)
+
+    [
+      [1 | 2],
+      [{:a, 1} | :b],
+      [[1 | 2]],
+      [{}],
+      [[]],
+      [nil],
+      [],
+      {},
+      {:a, 1},
+      {:ok, 1},
+      {:group, 1},
+      {:global, 1},
+      {:via, :no_such_module, 1},
+      {:vector, [1 | 2]},
+      {:vector, -1},
+      {:melee, [1 | 2]},
+      {:melee, :a},
+      {:cuda, [0 | 1]},
+      {:cuda, -1},
+      {:resync, 2 ** 70},
+      {:int8, 2 ** 70},
+      {:gru, [1 | 2]},
+      {:gru, [{:a, 1}]},
+      nil,
+      true,
+      :an_atom,
+      2 ** 70,
+      -(2 ** 70),
+      2 ** 2000,
+      -1,
+      0.5,
+      1.0e308,
+      "",
+      "\0",
+      @nowhere,
+      <<0xFF, 0xFE>>,
+      <<1::3>>,
+      String.duplicate("x", 5_000),
+      %{},
+      %{"a" => 1},
+      %{{} => []},
+      %{__struct__: :nothing},
+      ~D[2026-01-01],
+      make_ref(),
+      :erlang.binary_to_term(@foreign),
+      dead,
+      fn -> :ok end,
+      fn _, _, _ -> :ok end,
+      Enum.reduce(1..200, [], fn _, deep -> [deep] end)
+    ]
+  end
+
+  defp in_each_place(args, _docs) do
+    for {_arg, place} <- Enum.with_index(args),
+        odd <- [2 ** 40 | odd()],
+        do: List.replace_at(args, place, odd)
+  end
+
+  # The options that a function's documentation and its module's list.
+  defp in_each_option(_args, "Options, described once as data" <> _), do: []
+
+  defp in_each_option(args, docs) do
+    names = for [_, name] <- Regex.scan(~r/^ *\* `:(\w+)` - /m, docs), do: name
+    # An option is an atom that the program has.
+    names = names |> Enum.uniq() |> Enum.map(&String.to_existing_atom/1)
+
+    for {[{_, _} | _] = given, place} <- Enum.with_index(options(args)),
+        name <- names,
+        odd <- odd(),
+        # A folder would be made where the tests run, and without a corpus the batch size is really measured.
+        {name, odd} not in [into: "", out: "", corpus: nil],
+        do: List.replace_at(args, place, Keyword.put(Keyword.delete(given, :none), name, odd))
+  end
+
+  # The last argument, where it is a list of options.
+  defp options(args) do
+    case List.last(args) do
+      [] -> List.replace_at(args, -1, none: nil)
+      _given -> args
+    end
+  end
+
+  # The fields that mean nothing in another VM, and a struct of which nothing was filled in.
+  defp in_each_struct(args, _docs) do
+    for {arg, place} <- Enum.with_index(args),
+        %module{} = struct <- [made(arg)],
+        odd <-
+          for(
+            field <- [:ref, :handle, :pid],
+            is_map_key(struct, field),
+            odd <- [make_ref(), nil, 5, "", [], {:a, 1}, :erlang.binary_to_term(@foreign)],
+            do: {:with, arg, field, odd}
+          ) ++ [struct(module)],
+        do: List.replace_at(args, place, odd)
+  end
+
+  defp made(:session), do: struct(Session)
+  defp made(:serving), do: struct(Serving)
+  defp made(%_{} = struct), do: struct
+  defp made(_other), do: nil
+
+  # Calls each function in a process of its own, one after the other, and waits for each.
+  defp failures(context, vary) do
+    docs =
+      Map.new(public(), fn {module, name, arity} ->
+        {{module, name}, docs(module, name, arity)}
+      end)
+
+    context
+    |> rows()
+    |> Task.async_stream(
+      fn {module, name, args} = row ->
+        calls =
+          for varied <- vary.(args, docs[{module, name}]), allowed?(name, varied), do: varied
+
+        run(row, calls, context)
+      end,
+      timeout: :infinity,
+      max_concurrency: 4
+    )
+    |> Enum.flat_map(fn {:ok, failures} -> failures end)
+    # One of each kind shows enough.
+    |> Enum.uniq_by(fn {function, _call, outcome} -> {function, outcome} end)
+    |> Enum.map(&inspect(&1, printable_limit: 200))
+  end
+
+  # The folder that the tests run in is searched for replays.
+  defp allowed?(:import, [paths | _]), do: paths not in ["", [[]], []] and not is_list(paths)
+  # Without a corpus these measure real steps.
+  defp allowed?(name, [_spec, []]) when name in [:tune, :plan], do: false
+  defp allowed?(_name, _args), do: true
+
+  defp docs(module, name, arity) do
+    {:docs_v1, _, _, _, %{"en" => moduledoc}, _, docs} = Code.fetch_docs(module)
+    texts = for {{:function, ^name, ^arity}, _, _, %{"en" => doc}, _} <- docs, do: doc
+    Enum.join([moduledoc | texts], "\n")
+  end
+
+  defp run({module, name, args}, calls, context) do
+    test = self()
+
+    {pid, monitor} =
+      spawn_monitor(fn ->
+        # Whatever it starts is linked to it, and may end before it. What it prints is nobody's.
+        Process.flag(:trap_exit, true)
+        {:ok, device} = StringIO.open("")
+        Process.group_leader(self(), device)
+
+        for call <- calls do
+          outcome = outcome(module, name, Enum.map(call, &own(&1, context)), args)
+          send(test, {:outcome, self(), call, outcome})
+        end
+      end)
+
+    failures = wait(pid, monitor, {module, name}, length(calls), [])
+    Process.exit(pid, :kill)
+    failures
+  end
+
+  defp wait(_pid, monitor, _function, 0, failures) do
+    Process.demonitor(monitor, [:flush])
+    failures
+  end
+
+  defp wait(pid, monitor, function, left, failures) do
+    receive do
+      {:outcome, ^pid, _call, :ok} ->
+        wait(pid, monitor, function, left - 1, failures)
+
+      {:outcome, ^pid, call, outcome} ->
+        failure = {function, inspect(call, limit: 8, printable_limit: 60), outcome}
+        wait(pid, monitor, function, left - 1, failures ++ [failure])
+
+      {:DOWN, ^monitor, :process, ^pid, reason} ->
+        failures ++ [{function, :ended, reason}]
+    after
+      @patience_ms -> failures ++ [{function, :hangs, left}]
+    end
+  end
+
+  defp own({:with, arg, field, odd}, context), do: arg |> own(context) |> Map.put(field, odd)
+
+  defp own(:session, %{policy: policy}) do
+    once(:session, fn ->
+      {:ok, session} = Session.open(policy, rollback: 1)
+      session
+    end)
+  end
+
+  defp own(:serving, %{policy: policy}) do
+    once(:serving, fn ->
+      {:ok, serving} = Serving.start_link(policy: policy)
+      {:ok, info} = Serving.info(serving)
+      info
+    end)
+  end
+
+  defp own(arg, _context), do: arg
+
+  defp once(name, make) do
+    with nil <- Process.get(name), do: tap(make.(), &Process.put(name, &1))
+  end
+
+  defp outcome(module, name, args, right) do
+    module |> apply(name, args) |> settle() |> valued()
+  rescue
+    error in ArgumentError -> named(error)
+    error in FunctionClauseError -> at_the_door(error, module, name, right)
+    _error in Error -> :ok
+    error -> {:raised, error.__struct__, trace(__STACKTRACE__)}
+  catch
+    kind, reason -> {kind, inspect(reason, limit: 10)}
+  end
+
+  # A stream does what it does when it runs.
+  defp settle(stream) when is_function(stream, 2), do: Enum.take(stream, 1)
+  defp settle({:ok, %{pid: _} = value}), do: value
+  defp settle(value), do: value
+
+  defp valued({:error, %Error{} = error}),
+    do: if(String.valid?(Exception.message(error)), do: :ok, else: :message)
+
+  defp valued({:error, other}), do: {:error, inspect(other, limit: 10)}
+  defp valued(value), do: if(is_binary(inspect(value, limit: 5)), do: :ok)
+
+  # What Erlang says by itself names nothing.
+  defp named(%{message: "argument error" <> _}), do: :bare_argument_error
+  defp named(%{message: "errors were found" <> _}), do: :bare_argument_error
+  defp named(%{message: message}), do: if(String.valid?(message), do: :ok, else: :message)
+
+  defp at_the_door(%{module: module, function: name}, module, name, right) do
+    if Enum.any?(right, &(&1 in [:session, :serving] or is_map(&1))), do: :ok, else: :no_clause
+  end
+
+  defp at_the_door(error, _module, _name, _right),
+    do: {:no_clause, error.module, error.function, error.arity}
+
+  defp trace(stack),
+    do: for({module, name, _, _} <- Enum.take(stack, 4), do: {module, name})
+end
