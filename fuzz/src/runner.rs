@@ -1,0 +1,289 @@
+//! Runs children over inputs, begins anew behind an input that ended one, and counts what became of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+use std::{fs, thread};
+
+use sconce_core::digest::sha256;
+
+use crate::child::INPUT;
+use crate::scratch;
+use crate::targets::Target;
+
+/// An input without an answer for so long hangs.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Inputs that are kept of those that break a target with the same words.
+const KEPT_ALIKE: usize = 3;
+/// Children of one job: one that breaks at each input is not worth more.
+const MOST_CHILDREN: usize = 200;
+
+/// Inputs of a target.
+#[derive(Clone)]
+pub struct Job {
+    pub target: &'static Target,
+    pub source: Source,
+    pub range: Range<u64>,
+}
+
+/// Where inputs come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    Mutants {
+        seed: u64,
+    },
+    /// Those that once broke something.
+    Kept,
+    /// Mutants of what reached code that nothing before it did.
+    #[cfg(feature = "coverage")]
+    Covered {
+        seed: u64,
+    },
+}
+
+impl Job {
+    /// What a child is started with, see [`Job::parse`].
+    fn arguments(&self) -> Vec<String> {
+        let (source, seed) = match self.source {
+            Source::Mutants { seed } => ("mutants", seed),
+            Source::Kept => ("kept", 0),
+            #[cfg(feature = "coverage")]
+            Source::Covered { seed } => ("covered", seed),
+        };
+        let name = self.target.name;
+        let Range { start, end } = self.range;
+        ["--child", name, source]
+            .map(String::from)
+            .into_iter()
+            .chain([seed, start, end].map(|number| number.to_string()))
+            .collect()
+    }
+
+    pub fn parse(arguments: &[String]) -> Option<Self> {
+        let [name, source, seed, start, end] = arguments else { return None };
+        let number = |text: &String| text.parse::<u64>().ok();
+        let seed = number(seed)?;
+        let source = match source.as_str() {
+            "mutants" => Source::Mutants { seed },
+            "kept" => Source::Kept,
+            #[cfg(feature = "coverage")]
+            "covered" => Source::Covered { seed },
+            _ => return None,
+        };
+        Some(Job { target: Target::find(name)?, source, range: number(start)?..number(end)? })
+    }
+}
+
+/// What became of the inputs of a target.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub inputs: u64,
+    pub accepted: u64,
+    pub refused: BTreeMap<String, u64>,
+    /// Bytes at their most, and of which input.
+    pub peak: (usize, u64),
+    /// Microseconds and index of the slowest inputs, the slowest first.
+    pub slowest: Vec<(u128, u64)>,
+    pub broken: Vec<Broken>,
+    /// What a child that looks at coverage told last.
+    pub coverage: String,
+}
+
+#[derive(Debug)]
+pub struct Broken {
+    pub index: u64,
+    pub reason: String,
+    /// Where the input lies, unless enough of its like do.
+    pub path: Option<PathBuf>,
+}
+
+impl Tally {
+    fn count(&mut self, index: u64, peak: usize, micros: u128) {
+        self.inputs += 1;
+        self.peak = self.peak.max((peak, index));
+        self.slowest.push((micros, index));
+        self.slowest.sort_unstable_by(|a, b| b.cmp(a));
+        self.slowest.truncate(3);
+    }
+
+    /// A row of [`HEADING`]'s table.
+    pub fn row(&self, name: &str) -> String {
+        let mut row = format!(
+            "{name:<11} {:>7} {:>8} {:>6} {:>9.1} ",
+            self.inputs,
+            self.accepted,
+            self.broken.len(),
+            self.peak.0 as f64 / 1e6,
+        );
+        for (micros, index) in &self.slowest {
+            let _ = write!(row, " {:.1} ms (#{index})", *micros as f64 / 1e3);
+        }
+        let refused = self.refused.iter().map(|(kind, count)| format!("{kind} {count}"));
+        let _ = write!(row, "\n{:11}  refused: {}", "", refused.collect::<Vec<_>>().join(", "));
+        row
+    }
+}
+
+pub const HEADING: &str = "target       inputs accepted  broke   peak MB  slowest";
+
+/// The folder of inputs that broke a target.
+pub fn corpus(target: &Target) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
+}
+
+/// The inputs in it.
+pub fn kept(target: &Target) -> Vec<PathBuf> {
+    let entries = fs::read_dir(corpus(target)).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+/// Runs a job to its end, whatever its inputs do to the children. `progress` hears of each child's lines of coverage.
+pub fn run(program: &Path, mut job: Job, progress: &dyn Fn(&str)) -> Tally {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let number = RUNS.fetch_add(1, Ordering::Relaxed);
+    let root = scratch::folder(&format!("{}-{number}", job.target.name));
+    let mut tally = Tally::default();
+    for _ in 0..MOST_CHILDREN {
+        let Some(mut child) = start(program, &job, &root) else { break };
+        let lines = listen(&mut child);
+        let ended = follow(&mut tally, &job, &lines, &root, progress);
+        if ended.is_hung() {
+            let _ = child.kill();
+        }
+        let status = child.wait().ok();
+        let how = match (&ended, status) {
+            (Ended::Hung(_), _) => format!("no answer for {} s", PATIENCE.as_secs()),
+            (Ended::Silent(_), Some(status)) if status.success() => break,
+            (_, status) => {
+                format!("the process ended: {}", status.map_or("?".into(), |s| s.to_string()))
+            }
+        };
+        let (Ended::Hung(index) | Ended::Silent(Some(index))) = ended else {
+            let reason = format!("between two inputs {how}");
+            tally.broken.push(Broken { index: job.range.start, reason, path: None });
+            break;
+        };
+        tally.inputs += 1;
+        keep(&mut tally, &job, index, how, &root.join("now").join(INPUT));
+        job.range.start = index + 1;
+        if job.range.is_empty() {
+            break;
+        }
+    }
+    scratch::remove(&root);
+    tally
+}
+
+/// How a child's lines came to an end.
+enum Ended {
+    /// All at once, between two inputs or within one.
+    Silent(Option<u64>),
+    Hung(u64),
+}
+
+impl Ended {
+    fn is_hung(&self) -> bool {
+        matches!(self, Ended::Hung(_))
+    }
+}
+
+fn start(program: &Path, job: &Job, root: &Path) -> Option<Child> {
+    let mut command = Command::new(program);
+    command.args(job.arguments()).env(scratch::VARIABLE, root);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.spawn().map_err(|e| eprintln!("{}: {e}", program.display())).ok()
+}
+
+fn listen(child: &mut Child) -> Receiver<String> {
+    let (sender, lines) = sync_channel(64);
+    let out = child.stdout.take();
+    thread::spawn(move || {
+        let all = out.into_iter().flat_map(|out| BufReader::new(out).lines().map_while(Result::ok));
+        for line in all {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+fn follow(
+    tally: &mut Tally,
+    job: &Job,
+    lines: &Receiver<String>,
+    root: &Path,
+    progress: &dyn Fn(&str),
+) -> Ended {
+    let mut at = None;
+    loop {
+        let line = match lines.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => match at {
+                Some(index) => return Ended::Hung(index),
+                None => return Ended::Hung(job.range.start),
+            },
+            Err(RecvTimeoutError::Disconnected) => return Ended::Silent(at),
+        };
+        let mut words = line.splitn(5, ' ');
+        match words.next() {
+            Some("begin") => at = words.next().and_then(|index| index.parse().ok()),
+            Some("end") => {
+                at = None;
+                ended(tally, job, words, root);
+            }
+            Some("cover") => {
+                progress(&line);
+                tally.coverage = line;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn ended<'a>(tally: &mut Tally, job: &Job, mut words: impl Iterator<Item = &'a str>, root: &Path) {
+    let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+    let (index, peak, micros) = (number(), number(), number());
+    tally.count(index, peak as usize, micros.into());
+    match words.next() {
+        Some("accepted") => tally.accepted += 1,
+        Some(verdict) => match verdict.strip_prefix("broke ") {
+            Some(reason) => {
+                let input = root.join("now").join(format!("{index}.bin"));
+                keep(tally, job, index, reason.into(), &input);
+            }
+            None => *tally.refused.entry(verdict.into()).or_default() += 1,
+        },
+        None => {}
+    }
+}
+
+/// Notes an input that broke something, and keeps it for the tests.
+fn keep(tally: &mut Tally, job: &Job, index: u64, reason: String, input: &Path) {
+    let alike = |broken: &&Broken| digits_off(&broken.reason) == digits_off(&reason);
+    let known = tally.broken.iter().filter(alike).count();
+    let bytes = fs::read(input).unwrap_or_default();
+    let path = (job.source != Source::Kept && known < KEPT_ALIKE).then(|| {
+        let name: String = sha256([&bytes]).chars().take(12).collect();
+        corpus(job.target).join(format!("broke-{name}.bin"))
+    });
+    if let Some(path) = &path {
+        let _ = path.parent().map(fs::create_dir_all);
+        let _ = fs::write(path, &bytes);
+    }
+    let _ = fs::remove_file(input);
+    tally.broken.push(Broken { index, reason, path });
+}
+
+/// Words without their numbers.
+fn digits_off(text: &str) -> String {
+    text.chars().filter(|c| !c.is_ascii_digit()).collect()
+}

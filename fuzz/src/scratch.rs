@@ -1,0 +1,38 @@
+//! Folders of this process.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The environment variable that names the folder of a child process, which its parent removes.
+pub const VARIABLE: &str = "SCONCE_FUZZ_SCRATCH";
+
+fn root() -> &'static PathBuf {
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    ROOT.get_or_init(|| {
+        std::env::var_os(VARIABLE).map_or_else(|| base().join(name()), PathBuf::from)
+    })
+}
+
+fn name() -> String {
+    format!("sconce-fuzz-{}", std::process::id())
+}
+
+/// Memory where the system has such a folder: files are written by the thousand, and synced.
+fn base() -> PathBuf {
+    let shared = PathBuf::from("/dev/shm");
+    if shared.is_dir() { shared } else { std::env::temp_dir() }
+}
+
+/// An empty folder below the process's own.
+pub fn folder(name: &str) -> PathBuf {
+    let dir = root().join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a folder for files");
+    dir
+}
+
+/// Removes a folder, and the process's own where that is empty then.
+pub fn remove(dir: &Path) {
+    let _ = std::fs::remove_dir_all(dir);
+    let _ = std::fs::remove_dir(root());
+}

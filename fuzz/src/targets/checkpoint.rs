@@ -1,0 +1,81 @@
+//! A checkpoint is loaded, and its policy acts.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sconce_core::sampling::Sampling;
+use sconce_core::{Policy, Result, checkpoint};
+use sconce_serve::session::{Mode, Options, Overrides};
+use sconce_serve::{Format, Model, Session};
+use serde_json::json;
+
+use super::specs;
+use crate::rng::Rng;
+use crate::safetensors::{self, File};
+
+pub fn seeds() -> Vec<Vec<u8>> {
+    let of_vectors = specs::BACKBONES.map(specs::of_vectors);
+    let of_melee = ["gru", "mlp", "sliding_window"].map(specs::of_melee);
+    of_vectors
+        .into_iter()
+        .chain(of_melee)
+        .map(|spec| {
+            let policy = Policy::init(&spec, 1).expect("a policy");
+            let notes =
+                json!({ "step": 3, "frame_delay": 1, "window_size": 5, "precision": "f32" });
+            let optimiser = [("count".to_string(), vec![1.0])].into();
+            policy.snapshot(notes, optimiser).and_then(|s| s.encode()).expect("a checkpoint")
+        })
+        .collect()
+}
+
+pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
+    safetensors::mutate(rng, bytes);
+    // Most mutants are to get past the digest.
+    if let (false, Some(mut file)) = (rng.one_in(6), File::parse(bytes)) {
+        file.sign();
+        *bytes = file.encode();
+    }
+}
+
+pub fn run(bytes: &[u8], dir: &Path) -> Result<()> {
+    let path = super::write(dir, "policy.safetensors", bytes)?;
+    let head = checkpoint::manifest(&path);
+    let whole = checkpoint::load(&path);
+    let policy = Policy::load(&path)?;
+    // Each way to read it takes what the others take, but for numbers that it does not look at.
+    head?;
+    whole?;
+    play(Arc::new(policy), Format::F32)
+}
+
+/// Decisions of each mode.
+pub fn play(policy: Arc<Policy>, weights: Format) -> Result<()> {
+    let (raw, model) = (frame(&policy), Arc::new(Model::new(policy, weights)?));
+    for mode in [Mode::Carry, Mode::Window] {
+        let mut session = Session::over(model.clone(), Options { weights, ..options(mode) })?;
+        session.act(&raw, &Overrides::default())?;
+        session.act(&raw, &Overrides::default())?;
+        session.snapshot()?;
+    }
+    Ok(())
+}
+
+pub fn options(mode: Mode) -> Options {
+    Options {
+        mode,
+        window_size: 4,
+        sampling: Sampling::default(),
+        seed: 1,
+        lane: None,
+        frame_delay: Some(1),
+        project_out: None,
+        weights: Format::F32,
+        rollback: 2,
+    }
+}
+
+/// A frame that every policy of these games reads.
+pub fn frame(policy: &Policy) -> Vec<f32> {
+    vec![0.0; policy.spec().embedding.raw_width()]
+}

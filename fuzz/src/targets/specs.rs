@@ -1,0 +1,76 @@
+//! Small models, one of each backbone.
+
+use sconce_core::Spec;
+use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Layout, Melee};
+use serde_json::json;
+
+pub fn backbone(name: &str) -> Backbone {
+    let mut all = json!({
+        "hidden_size": 8, "num_layers": 2, "num_heads": 2, "head_dim": 4, "window_size": 5,
+        "expand_factor": 2, "conv_size": 3, "state_size": 3, "chunk_size": 4, "attention_every": 2,
+        "layer_norm": true, "qk_layernorm": true, "input_norm": false, "residual": true,
+        "hidden_sizes": [6, 5], "dropout": 0.1, "input_dropout": 0.0,
+    });
+    if name == "mamba_2" {
+        all["head_dim"] = json!(8);
+    }
+    serde_json::from_value(json!({ name: all })).expect(name)
+}
+
+pub const BACKBONES: [&str; 24] = [
+    "mlp",
+    "lstm",
+    "gru",
+    "sliding_window",
+    "mamba",
+    "mamba_2",
+    "min_gru",
+    "min_lstm",
+    "lstm_hybrid",
+    "jamba",
+    "griffin",
+    "hawk",
+    "res_lstm",
+    "tx_like",
+    "hgrn",
+    "s4d",
+    "s5",
+    "retnet",
+    "rwkv",
+    "gla",
+    "xlstm",
+    "zamba",
+    "gated_ssm",
+    "decision_transformer",
+];
+
+/// Two bits and one of three.
+pub fn heads(kind: HeadsKind) -> Heads {
+    let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };
+    let parts = vec![head("go", HeadKind::Bernoulli(2)), head("to", HeadKind::Categorical(3))];
+    Heads { kind, parts, stream_size: 4, prior: false }
+}
+
+/// Reads vectors of two numbers.
+pub fn of_vectors(name: &str) -> Spec {
+    let heads = heads(HeadsKind::Independent);
+    Spec { embedding: Embedding::Vector(2), backbone: backbone(name), heads }
+}
+
+/// Reads Melee frames, as far as one does that is to be small.
+pub fn of_melee(name: &str) -> Spec {
+    let melee = Melee {
+        layout: Layout::Learned,
+        action_embed_size: 2,
+        character_embed_size: 2,
+        stage_embed_size: 1,
+        num_player_names: 2,
+        num_projectiles: 1,
+        queue_depth: 2,
+        num_delays: 3,
+    };
+    let mut heads = Heads::controller(HeadsKind::Autoregressive);
+    heads.stream_size = 4;
+    heads.parts.iter_mut().for_each(|part| part.hidden_size = 4);
+    Spec { embedding: Embedding::Melee(melee), backbone: backbone(name), heads }
+}
