@@ -4,9 +4,6 @@
 //! then usable, or refused with a typed error. Anything else is a failure: a panic, an end of the process, no answer
 //! for [`runner::PATIENCE`], or more memory than [`targets::Target::memory`] beside [`targets::OF_INPUT`] times its
 //! own size. Inputs that failed once stay in `corpus/` as tests.
-// These files are its own.
-#![allow(clippy::disallowed_methods)]
-
 #![allow(clippy::disallowed_methods, reason = "the fuzzer opens files that it wrote itself")]
 
 mod bundle;

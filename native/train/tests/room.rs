@@ -5,6 +5,7 @@
 mod backbones;
 
 use std::alloc::System;
+use std::sync::atomic::AtomicBool;
 
 use sconce_core::memory::Counted;
 use sconce_core::spec::{self, Embedding, Head, HeadKind, Heads, HeadsKind};

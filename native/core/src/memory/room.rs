@@ -183,7 +183,11 @@ mod tests {
             || granted(4 * TOO_MANY),
         ];
         for refusal in refusals {
-            match caught(|| Ok(refusal())) {
+            let refused = caught(|| {
+                refusal();
+                Ok(())
+            });
+            match refused {
                 Err(Error::OutOfMemory { bytes, .. }) => assert!(bytes >= 1 << 60),
                 other => panic!("{other:?}"),
             }
@@ -197,7 +201,10 @@ mod tests {
                 drop(zeros(TOO_MANY))
             }
         };
-        let refused = caught(|| Ok(crate::pool::for_each(8, work)));
+        let refused = caught(|| {
+            crate::pool::for_each(8, work);
+            Ok(())
+        });
         assert!(matches!(refused, Err(Error::OutOfMemory { .. })));
     }
 
