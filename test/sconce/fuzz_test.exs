@@ -90,8 +90,12 @@ defmodule Sconce.FuzzTest do
       {[batch_size: 2, window_size: 4, stride: 2, as: :binaries, sampling: :shuffled, seed: 1] ++
          [mirror: 0.0, noise: 0.5, frame_delay: 1, prefetch: 1, threads: 1, burn_in: 1],
        &Loader.info(context.corpus, &1)},
-      {[paths: Path.join(context.dir, "corpus"), into: Path.join(context.dir, "import")],
-       fn opts -> Corpus.import(opts[:paths], Keyword.delete(opts, :paths)) end},
+      # Other paths would be read and written.
+      {[min_frames: 1, threads: 1, retry: false],
+       &Corpus.import(
+         Path.join(context.dir, "corpus"),
+         [into: Path.join(context.dir, "import")] ++ &1
+       )},
       {[corpus: context.corpus, batch_size: 2, window_size: 4, steps: 1, threads: 1, stride: 2] ++
          [learning_rate: 0.1, warmup_steps: 1, val_split: 0.5, loss: [label_smoothing: 0.1]],
        &Trainer.plan(@spec_options, &1)},

@@ -100,6 +100,8 @@ defmodule Sconce.ServerTest do
     run = long_run()
     bother(run, policy)
     assert %{status: :running} = Trainer.info(run)
+    # One that is stopped before its first step ends as cancelled.
+    eventually(fn -> Trainer.info(run).step end)
     :ok = Trainer.stop(run)
     assert {:ok, %{stopped: :stopped}} = Trainer.await(run)
     bother(run, policy)

@@ -80,6 +80,8 @@ defmodule Sconce.Test.Scratch do
   def run(program, args, dir, env \\ []) do
     clean = for {"SCONCE_" <> _ = name, _value} <- System.get_env(), do: {name, nil}
     apart = [{"MIX_ENV", "prod"}, {"MIX_BUILD_PATH", nil}, {"CI", nil}, {"LC_ALL", "C.UTF-8"}]
+    # Beside other tests a run that gives way takes too long.
+    apart = apart ++ [{"SCONCE_BACKGROUND", "normal"}]
     System.cmd(program, args, cd: dir, stderr_to_stdout: true, env: clean ++ apart ++ env)
   end
 end

@@ -1,7 +1,7 @@
 //! What a run left in its folder: it is read, and the run goes on until it is asked to stop, which is at once.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sconce_core::{Error, Result};
 use sconce_data::Corpus;
@@ -132,10 +132,16 @@ pub fn run(input: &[u8], dir: &Path) -> Result<()> {
     go(&spec, &options, dir)
 }
 
-/// Prepares all of a run, and stops before its first step.
+/// Prepares all of a run, and stops it before its first step.
 pub fn go(spec: &sconce_core::Spec, options: &TrainOptions, out: &Path) -> Result<()> {
     let corpus = Corpus::open(corpus::of_vectors())?;
-    train(&corpus, spec, options, out, &|_: Event| (), &AtomicBool::new(true)).map(drop)
+    let stop = AtomicBool::new(false);
+    let stop_at_start = |event: Event| {
+        if matches!(event, Event::Start { .. }) {
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    train(&corpus, spec, options, out, &stop_at_start, &stop).map(drop)
 }
 
 pub fn report_seeds() -> Vec<Vec<u8>> {
