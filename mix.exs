@@ -39,8 +39,9 @@ defmodule Sconce.MixProject do
   defp package do
     [
       licenses: ["Apache-2.0", "BSD-3-Clause"],
-      files: ~w(lib bin build native config Cargo.toml Cargo.lock mix.exs .formatter.exs
-                README.md CHANGELOG.md LICENSE)
+      # Cargo wants every member of the workspace.
+      files: ~w(lib bin build native fuzz/Cargo.toml fuzz/src config Cargo.toml Cargo.lock mix.exs
+                .formatter.exs README.md CHANGELOG.md SECURITY.md LICENSE)
     ]
   end
 end

@@ -24,7 +24,7 @@ defmodule Sconce.Trainer.Settings do
     stride: [
       type: :pos_integer,
       default: 30,
-      max: 1_000_000,
+      max: 1_000_000_000,
       doc: "Frames between the starts of neighbouring windows; carried, they follow each other."
     ],
     unroll: [
@@ -220,13 +220,13 @@ defmodule Sconce.Trainer.Settings do
     keep_last: [
       type: :non_neg_integer,
       default: 0,
-      max: 10_000,
+      max: 1_000_000,
       doc: "How many of the latest states stay under numbered names, see below."
     ],
     keep_best: [
       type: :non_neg_integer,
       default: 0,
-      max: 10_000,
+      max: 1_000_000,
       doc: "How many policies of the best validations stay under numbered names."
     ],
     validation_mode: [
@@ -237,13 +237,13 @@ defmodule Sconce.Trainer.Settings do
     validation_stride: [
       type: :pos_integer,
       default: 10,
-      max: 1_000_000,
+      max: 1_000_000_000,
       doc: "Of so many frames one is scored in validations; the final evaluation scores all."
     ],
     patience: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
-      max: 1_000_000,
+      max: 1_000_000_000,
       doc: "Validations without a better one before the run ends early."
     ],
     min_delta: [
@@ -385,7 +385,7 @@ defmodule Sconce.Trainer.Settings do
     stride: [
       type: :pos_integer,
       default: 1,
-      max: 1_000_000,
+      max: 1_000_000_000,
       doc: "Of so many frames one is scored."
     ],
     frame_delay: [

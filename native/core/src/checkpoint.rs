@@ -101,8 +101,6 @@ impl Snapshot {
         let weight = |(name, t): (&String, &Weight)| {
             Ok((name.clone(), Numbers { dims: t.dims().to_vec(), values: to_vec(t)? }))
         };
-        let numbers: usize = weights.values().map(|weight| weight.elem_count()).sum();
-        memory::room("a copy of the weights", (size_of::<f32>() * numbers) as u64)?;
         let mut tensors =
             memory::caught(|| weights.iter().map(weight).collect::<Result<Vec<_>>>())?;
         tensors.extend(optimiser.into_iter().map(|(name, values)| {
@@ -207,7 +205,10 @@ pub fn manifest(path: &Path) -> Result<Manifest> {
 fn whole(path: &Path) -> Result<Vec<u8>> {
     let (mut file, header, mut bytes) = opened(path)?;
     // A file of another format, or of a later version, is refused before its numbers are read.
-    metadata(&path.display().to_string(), &header)?;
+    let what = path.display().to_string();
+    metadata(&what, &header)?;
+    // The bytes, and the numbers that are made of them.
+    memory::room(&what, file.length().saturating_mul(2))?;
     file.read(file.length() - bytes.len() as u64, &mut bytes)?;
     Ok(bytes)
 }

@@ -10,10 +10,10 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 /// Bytes before the header, which hold its length.
 pub const PREFIX: usize = 8;
-/// Bytes of a header. The history of 50,000 validations fits.
-pub const MAX_BYTES: usize = 1 << 24;
+/// Bytes of a header. A history of 30,000 points with six heads fits.
+pub const MAX_BYTES: usize = 1 << 25;
 /// JSON values in a header, which take up to a hundred bytes of memory each.
-pub const MAX_VALUES: usize = 1 << 20;
+pub const MAX_VALUES: usize = 1 << 21;
 /// Tensors in a file: more than a policy of [`crate::spec::MAX_LAYERS`] has with its optimiser's state.
 pub const MAX_TENSORS: usize = 1 << 16;
 /// Bytes in the name of a tensor.
@@ -43,10 +43,10 @@ pub fn parse(json: &[u8], file: u64) -> Result<Metadata, String> {
         return Err(format!("{} tensors, more than {MAX_TENSORS}", tensors.len()));
     }
     tensors.iter().try_for_each(|(name, info)| check_tensor(name, info))?;
-    let expected = (PREFIX + json.len() + header.data_len()) as u64;
-    match expected == file {
-        true => Ok(header),
-        false => Err(format!("{file} bytes, and its header speaks of {expected}")),
+    match (PREFIX + json.len()).checked_add(header.data_len()) {
+        Some(expected) if expected as u64 == file => Ok(header),
+        Some(expected) => Err(format!("{file} bytes, and its header speaks of {expected}")),
+        None => Err(format!("{file} bytes, and its header speaks of more than 2^64")),
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
         let mut long = (1u64 << 40).to_le_bytes().to_vec();
         long.resize(100, b'{');
         assert!(of_bytes(&long).unwrap_err().contains("more than 16777216"));
-        assert!(said(format!("[{}", "0,".repeat(MAX_VALUES))).contains("1048577 values"));
+        assert!(said(format!("[{}", "0,".repeat(MAX_VALUES))).contains("2097153 values"));
         assert!(said(tensor(&"n".repeat(257), "[0]", 0)).contains("257 bytes"));
         assert!(said(tensor("w", "[0,1,1,1,1,1,1,1,1]", 0)).contains("9 dimensions"));
         let wide = tensor("w", "[0,4294967296,4294967296]", 0);

@@ -16,7 +16,7 @@ use std::hint::black_box;
 pub use self::available::{Available, Bound, available};
 pub(crate) use self::room::Refused;
 pub use self::room::{
-    WORTH, caught, copied, fits, granted, lack, repeated, reserve, resize, room, set_release,
+    WORTH, caught, copied, fits, granted, repeated, reserve, resize, room, set_release, uninit,
     with_capacity, zeros,
 };
 use crate::{Error, Result};
@@ -47,20 +47,29 @@ fn count(bytes: usize, sign: isize) {
     });
 }
 
+/// Counts what the allocator gave; a refusal takes nothing.
+fn count_taken(memory: *mut u8, bytes: usize) {
+    if !memory.is_null() {
+        count(bytes, 1);
+    }
+}
+
 // SAFETY: every request is handed to `A`, an allocator, as it came, and its answer is returned. Counting
 // touches two numbers of the thread, which have no destructor and no lazy beginning: it neither
 // allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size(), 1);
         // SAFETY: the caller's promise is that of `alloc`.
-        unsafe { self.0.alloc(layout) }
+        let memory = unsafe { self.0.alloc(layout) };
+        count_taken(memory, layout.size());
+        memory
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size(), 1);
         // SAFETY: the caller's promise is that of `alloc_zeroed`.
-        unsafe { self.0.alloc_zeroed(layout) }
+        let memory = unsafe { self.0.alloc_zeroed(layout) };
+        count_taken(memory, layout.size());
+        memory
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -70,10 +79,13 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size, 1);
-        count(layout.size(), -1);
         // SAFETY: the memory comes from `self.alloc`, which is `A`'s, with this layout.
-        unsafe { self.0.realloc(memory, layout, size) }
+        let moved = unsafe { self.0.realloc(memory, layout, size) };
+        if !moved.is_null() {
+            count(size, 1);
+            count(layout.size(), -1);
+        }
+        moved
     }
 }
 

@@ -380,8 +380,10 @@ impl Policy {
         }
         let _turn = self.turn();
         self.check_room(frames, context)?;
-        let (last, state) = memory::caught(|| self.last(frames, state, context))?;
-        let decision = self.heads.act(&last, &self.last_previous(frames), draw)?;
+        let (decision, state) = memory::caught(|| {
+            let (last, state) = self.last(frames, state, context)?;
+            Ok((self.heads.act(&last, &self.last_previous(frames), draw)?, state))
+        })?;
         check_logits(&decision.logits)?;
         if !context.is_forgetful() {
             state.check_finite()?;

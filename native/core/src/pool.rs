@@ -342,6 +342,12 @@ mod tests {
         assert!(!SERIAL.get());
     }
 
+    /// Held by tests that set the number of background threads.
+    fn alone() -> std::sync::MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
     /// What `work` gives on a thread of a class.
     fn of_class<T: Send>(class: Class, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
@@ -358,6 +364,7 @@ mod tests {
         // More than any test beside this one sets for callers.
         let many = available() + 7;
         let callers = of_class(Class::Background, || {
+            let _alone = alone();
             let before = threads();
             set_threads(many).unwrap();
             assert_eq!(threads(), many);
@@ -372,6 +379,7 @@ mod tests {
     fn a_caller_has_workers_while_all_background_threads_are_busy() {
         let (held, release) = (std::sync::Barrier::new(3), std::sync::Barrier::new(3));
         of_class(Class::Background, || {
+            let _alone = alone();
             set_threads(2).unwrap();
             std::thread::scope(|scope| {
                 let busy = || {
@@ -406,22 +414,24 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn workers_of_callers_never_give_way_though_background_threads_set_their_number_first() {
-        let nice = |shards| {
+        let nice = |class| {
+            let workers = Workers::new(1, class).unwrap();
             let seen = Mutex::new(vec![]);
             let both = std::sync::Barrier::new(2);
-            for_each(shards, |_| {
+            workers.run(2, &|_| {
                 both.wait();
                 seen.lock().unwrap().push(priority::nice());
             });
             seen.into_inner().unwrap()
         };
         let background = of_class(Class::Background, || {
+            let _alone = alone();
             set_threads(2).unwrap();
-            nice(2)
+            nice(Class::Background)
         });
         assert_eq!(background, [19; 2]);
         let here = priority::nice();
-        assert_eq!(of_class(Class::Foreground, || nice(2)), [here; 2]);
+        assert_eq!(of_class(Class::Foreground, || nice(Class::Foreground)), [here; 2]);
     }
 
     #[test]

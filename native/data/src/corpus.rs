@@ -87,10 +87,17 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// What could not be read again does not take the place of what can.
     fn write(&self, dir: &Path) -> Result<()> {
         let path = dir.join(MANIFEST);
+        let within = |what: &str, n: usize, most: f64| match n as f64 <= most {
+            true => Ok(()),
+            false => Err(Error::out_of_range(what, n as f64, 0.0, most)),
+        };
+        within("games of a corpus", self.games.len(), MAX_GAMES as f64)?;
         let bytes =
             serde_json::to_vec(self).map_err(|e| Error::corrupt(path.display().to_string(), e))?;
+        within("bytes of a manifest", bytes.len(), MAX_MANIFEST as f64)?;
         write_atomic(&path, |file| file.write_all(&bytes))
     }
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use sconce_core::fs::{open_to_write, read, write_atomic};
+use sconce_core::pool::MAX_THREADS;
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,7 @@ const MAX_NAME: usize = 256;
 /// Replays that the journal remembers.
 const MAX_SUSPECTS: usize = 1024;
 /// Bytes of a journal: every suspect and every thread has a line.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = ((MAX_SUSPECTS + MAX_THREADS) * LINE) as u64;
 
 /// A replay that was being read when an import died.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

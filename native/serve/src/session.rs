@@ -554,9 +554,9 @@ impl Session {
     fn lane(&self, cost_us: f64) -> Lane {
         // A scheduler never waits for a card.
         let most = match self.options.lane {
-            Some(Lane::Inline) => MAX_INLINE_US,
+            Some(Lane::Inline) if self.policy().device().is_cpu() => MAX_INLINE_US,
             None if self.policy().device().is_cpu() => INLINE_US,
-            None | Some(Lane::Worker) => 0.0,
+            _ => 0.0,
         };
         if cost_us < most { Lane::Inline } else { Lane::Worker }
     }

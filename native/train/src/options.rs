@@ -295,7 +295,7 @@ impl EvaluateOptions {
 const BOUNDS: &[(&str, f64, f64)] = &[
     ("batch_size", 1.0, 65_536.0),
     ("window_size", 1.0, 65_536.0),
-    ("stride", 1.0, 1_000_000.0),
+    ("stride", 1.0, MAX_STEPS),
     ("truncate_bptt", 1.0, 65_536.0),
     ("checkpoint_every", 1.0, 1024.0),
     ("epochs", 1.0, 1_000_000.0),
@@ -333,10 +333,10 @@ const BOUNDS: &[(&str, f64, f64)] = &[
     ("validate_every", 1.0, MAX_STEPS),
     ("save_every", 1.0, MAX_STEPS),
     ("save_minutes", 0.0, 1_000_000.0),
-    ("keep_last", 0.0, 10_000.0),
-    ("keep_best", 0.0, 10_000.0),
-    ("validation_stride", 1.0, 1_000_000.0),
-    ("patience", 1.0, 1_000_000.0),
+    ("keep_last", 0.0, 1_000_000.0),
+    ("keep_best", 0.0, 1_000_000.0),
+    ("validation_stride", 1.0, MAX_STEPS),
+    ("patience", 1.0, MAX_STEPS),
     ("min_delta", 0.0, 1_000_000.0),
     ("teacher_weight", 0.0, 1_000_000.0),
     ("gradient_report", 1.0, MAX_STEPS),
@@ -433,7 +433,11 @@ impl TrainOptions {
 
     /// Refuses a run of more updates than any may have, where an epoch has this many.
     pub(crate) fn check_steps(&self, epoch_steps: u64) -> Result<()> {
-        bounded("steps", self.total_steps(epoch_steps) as f64)
+        // A budget of time ends a run that counts its epochs in millions.
+        match self.max_minutes {
+            Some(_) => Ok(()),
+            None => bounded("steps", self.total_steps(epoch_steps) as f64),
+        }
     }
 
     /// An option that means nothing beside the others, and is given, is an error that names it.

@@ -72,21 +72,21 @@ struct Version {
     limits: &'static [&'static str],
     used: &'static str,
     /// Of `memory.stat`: bytes of files that the kernel drops before it refuses memory.
-    cache: &'static str,
+    cache: [&'static str; 2],
 }
 
 const V1: Version = Version {
     mounts: &["sys/fs/cgroup/memory"],
     limits: &["memory.limit_in_bytes"],
     used: "memory.usage_in_bytes",
-    cache: "total_inactive_file",
+    cache: ["total_active_file", "total_inactive_file"],
 };
 
 const V2: Version = Version {
     mounts: &["sys/fs/cgroup", "sys/fs/cgroup/unified"],
-    limits: &["memory.max", "memory.high"],
+    limits: &["memory.max"],
     used: "memory.current",
-    cache: "inactive_file",
+    cache: ["active_file", "inactive_file"],
 };
 
 /// The least that a cgroup of the process, or one around it, has left.
@@ -120,8 +120,9 @@ impl Version {
         let number = |name: &&str| read(level, name)?.trim().parse::<u64>().ok();
         let limit = self.limits.iter().filter_map(number).min()?;
         let used = number(&self.used)?;
-        let cache = read(level, "memory.stat").and_then(|stat| field(&stat, self.cache));
-        Some(limit.saturating_sub(used.saturating_sub(cache.unwrap_or(0))))
+        let stat = read(level, "memory.stat").unwrap_or_default();
+        let cache: u64 = self.cache.iter().filter_map(|name| field(&stat, name)).sum();
+        Some(limit.saturating_sub(used.saturating_sub(cache)))
     }
 }
 
@@ -206,9 +207,10 @@ mod tests {
             ("proc/self/cgroup", "0::/slice/app\n"),
             ("sys/fs/cgroup/slice/memory.max", "100000\n"),
             ("sys/fs/cgroup/slice/memory.current", "80000\n"),
-            ("sys/fs/cgroup/slice/memory.stat", "anon 1\ninactive_file 30000\n"),
+            ("sys/fs/cgroup/slice/memory.stat", "anon 1\nactive_file 10000\ninactive_file 20000\n"),
             ("sys/fs/cgroup/slice/app/memory.max", "90000\n"),
-            ("sys/fs/cgroup/slice/app/memory.high", "70000\n"),
+            // A process at this limit is slowed down, and refused nothing.
+            ("sys/fs/cgroup/slice/app/memory.high", "10000\n"),
             ("sys/fs/cgroup/slice/app/memory.current", "10000\n"),
         ];
         assert_eq!(found(&files), Some((50_000, Bound::Cgroup)));

@@ -8,9 +8,11 @@
 //! Neither changes what is computed.
 
 use std::alloc::{Layout, alloc_zeroed};
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use super::available::{Available, least};
 use crate::{Error, Result};
@@ -42,24 +44,36 @@ pub fn room(what: &str, bytes: u64) -> Result<()> {
     }
 }
 
-/// Whether work of so many bytes has room.
+/// Whether work of these bytes has room beside what the allocator keeps.
 pub fn fits(bytes: u64) -> bool {
-    lack(bytes).is_none()
+    bytes < WORTH || is_plenty(bytes) || short(bytes, 0).is_none()
 }
 
-/// What is available, where that is less than these bytes.
-pub fn lack(bytes: u64) -> Option<Available> {
-    if bytes < WORTH {
-        return None;
+/// What is available, where that is less than these bytes even when the allocator gives back what it keeps.
+fn lack(bytes: u64) -> Option<Available> {
+    match fits(bytes) {
+        true => None,
+        false => short(bytes, RELEASE.get().map_or(0, |release| release())),
     }
-    let available = |held| {
-        let all = least(Path::new("/"), held)?;
-        let spared = Available { bytes: all.bytes - all.bytes / SPARE, ..all };
-        (spared.bytes < bytes).then_some(spared)
-    };
-    available(0)?;
-    // The allocator may keep what earlier work took.
-    available(RELEASE.get().map_or(0, |release| release()))
+}
+
+/// What is available, where that is less than these bytes. `held` is address space that the allocator keeps.
+fn short(bytes: u64, held: u64) -> Option<Available> {
+    let all = least(Path::new("/"), held)?;
+    let spared = Available { bytes: all.bytes - all.bytes / SPARE, ..all };
+    *SEEN.lock().unwrap_or_else(|e| e.into_inner()) = Some((Instant::now(), spared.bytes));
+    (spared.bytes < bytes).then_some(spared)
+}
+
+/// What was available at the last look, and when that was.
+static SEEN: Mutex<Option<(Instant, u64)>> = Mutex::new(None);
+/// A look is good for this long, for work of at most half of what it saw.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// Whether the last look, if it is fresh, saw twice these bytes: passes follow each other faster than memory goes.
+fn is_plenty(bytes: u64) -> bool {
+    let seen = *SEEN.lock().unwrap_or_else(|e| e.into_inner());
+    seen.is_some_and(|(at, available)| at.elapsed() < FRESH && bytes <= available / 2)
 }
 
 /// What a buffer that was refused unwinds with.
@@ -120,6 +134,14 @@ pub fn with_capacity<T>(count: usize) -> Vec<T> {
         room.try_reserve_exact(count).ok()?;
         Some(room)
     })
+}
+
+/// Values that are not written yet.
+pub fn uninit<T>(count: usize) -> Box<[MaybeUninit<T>]> {
+    let mut all = with_capacity::<MaybeUninit<T>>(count);
+    // SAFETY: there is room for `count` values, and one that may be uninitialised is one whatever its bytes are.
+    unsafe { all.set_len(count) };
+    all.into_boxed_slice()
 }
 
 /// A value so many times.

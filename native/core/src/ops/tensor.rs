@@ -15,9 +15,11 @@ use super::composed;
 use crate::Error;
 use crate::memory;
 
-/// Makes sure of the memory for a tensor as large as these together, which candle takes as if it always came.
+/// Makes sure of the memory for a tensor as large as these together, which candle takes as if it always came. A card
+/// answers for its own.
 pub fn granted(tensors: &[&Tensor]) {
-    memory::granted(tensors.iter().map(|tensor| bytes(tensor)).sum());
+    let here = tensors.iter().filter(|tensor| tensor.device().is_cpu());
+    memory::granted(here.map(|tensor| bytes(tensor)).sum());
 }
 
 fn bytes(tensor: &Tensor) -> usize {

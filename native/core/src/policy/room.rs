@@ -58,11 +58,12 @@ impl Policy {
         if !self.device().is_cpu() || self.place.is_variable() {
             return Ok(());
         }
-        let (batch, time) = (frames.batch, frames.time);
-        if memory::fits(self.most_bytes(batch, time, context.is_tapped())) {
+        let (batch, time, tapped) = (frames.batch, frames.time, context.is_tapped());
+        let is_measured = self.room.planes[usize::from(tapped)].get().is_some();
+        if !is_measured && memory::fits(self.most_bytes(batch, time, tapped)) {
             return Ok(());
         }
-        match self.pass_bytes(batch, time, context.is_tapped())? {
+        match self.pass_bytes(batch, time, tapped)? {
             Some(bytes) => memory::room(&format!("a pass over {batch} x {time} frames"), bytes),
             None => Ok(()),
         }

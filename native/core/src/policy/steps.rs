@@ -4,7 +4,7 @@ use super::{Frames, Policy, check_logits};
 use crate::backbone::{Context, State};
 use crate::heads::Decision;
 use crate::sampling::Draw;
-use crate::{Error, Result};
+use crate::{Error, Result, memory};
 
 /// A decision, and the state after it.
 pub type Stepped = (Decision, State);
@@ -35,7 +35,8 @@ impl Policy {
             return super::recorded::step(self, frames, states, draws);
         }
         let states: Vec<State> = states.iter().map(|state| (*state).clone()).collect();
-        let (trunk, after) = self.last(frames, &State::joined(&states)?, &last())?;
+        let (trunk, after) =
+            memory::caught(|| self.last(frames, &State::joined(&states)?, &last()))?;
         let width = self.spec.heads.num_labels();
         let game = |(row, draw): (usize, &Draw<'_>)| {
             let previous = frames.previous.get(row * width..(row + 1) * width).unwrap_or_default();

@@ -21,7 +21,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sconce_core::error::panic_message;
 use sconce_core::pool::Class;
 use sconce_core::{Error, Kind, Result};
 use sconce_realtime::Format;
@@ -160,9 +159,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Runs `work`, or says of what it panicked.
-fn guard<T>(work: impl FnOnce() -> T) -> std::result::Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| panic_message(payload.as_ref()))
+/// Runs `work`; a panic, or a buffer that is refused, is an error.
+fn guard<T>(work: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(Error::of_panic)
 }
 
 impl<R: Request> Serving<R> {
@@ -216,7 +215,7 @@ impl<R: Request> Serving<R> {
             return Ok(false);
         }
         let asked = guard(|| session.ask(raw, overrides));
-        let asked = asked.unwrap_or_else(|message| Err(Error::Panic { message }));
+        let asked = asked.and_then(|asked| asked);
         for counter in [&counters.requests, &counters.answered] {
             count(counter, u64::from(asked.is_err()));
         }
@@ -241,7 +240,7 @@ impl<R: Request> Serving<R> {
         let start = Instant::now();
         self.statistics.wait.record_time(Duration::ZERO);
         let made = self.compute(1, || session.decide(raw, overrides));
-        let made = made.unwrap_or_else(|message| Err(Error::Panic { message }));
+        let made = made.and_then(|made| made);
         if made.is_ok() {
             session.commit();
         }
@@ -421,21 +420,24 @@ impl<R: Request> Serving<R> {
             return;
         }
         let made = self.compute(entries.len(), || compute(&mut entries));
-        let made = made.unwrap_or_else(|message| {
-            let panic = |_: &Entry<R>| Err(Error::Panic { message: message.clone() });
-            entries.iter().map(panic).collect()
+        let made = made.unwrap_or_else(|error| {
+            let again = || match &error {
+                Error::OutOfMemory { what, bytes, available } => {
+                    let (what, bytes, available) = (what.clone(), *bytes, *available);
+                    Err(Error::OutOfMemory { what, bytes, available })
+                }
+                Error::Panic { message } => Err(Error::Panic { message: message.clone() }),
+                other => Err(Error::Panic { message: other.to_string() }),
+            };
+            entries.iter().map(|_| again()).collect()
         });
         for (entry, made) in entries.into_iter().zip(made) {
             self.finish(entry, made, &commit);
         }
     }
 
-    /// Runs what makes a batch of so many requests, or says of what it panicked.
-    fn compute<T>(
-        &self,
-        batch: usize,
-        compute: impl FnOnce() -> T,
-    ) -> std::result::Result<T, String> {
+    /// Computes a batch of requests; a panic inside is an error.
+    fn compute<T>(&self, batch: usize, compute: impl FnOnce() -> T) -> Result<T> {
         let start = Instant::now();
         let hook = lock(&self.hook).take();
         let made = guard(|| {

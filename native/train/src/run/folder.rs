@@ -94,8 +94,12 @@ impl Folder {
         let path = self.gradients();
         let mut file = fs::append(&path)?;
         let before = file.metadata().map_err(Error::io(&path))?.len();
+        let line = line(report)?;
+        if before + line.len() as u64 > MAX_GRADIENTS {
+            return Err(Error::out_of_range("bytes", before as f64, 0.0, MAX_GRADIENTS as f64));
+        }
         // A failure leaves no half of a line, which the next one would go on with, and no empty file.
-        file.write_all(&line(report)?).map_err(|e| {
+        file.write_all(&line).map_err(|e| {
             let _ = match before {
                 0 => std::fs::remove_file(&path),
                 _ => file.set_len(before),

@@ -649,16 +649,25 @@ impl<'a> Run<'a> {
         // One copy of the state at a time.
         self.saver.wait(self.events);
         let step = self.progress.step;
+        self.saved = (step, Instant::now());
         let TrainOptions { keep_last, .. } = self.options;
+        let path = self.folder.file(Kind::Last);
+        let snapshot = match self.snapshot() {
+            // The run goes on, and the next save may have room.
+            Err(error @ Error::OutOfMemory { .. }) => {
+                self.saver.fail(step, path, &error, self.events);
+                return Ok(());
+            }
+            snapshot => snapshot?,
+        };
         let state = Draft {
-            snapshot: self.snapshot()?,
-            path: self.folder.file(Kind::Last),
+            snapshot,
+            path,
             numbered: (keep_last > 0).then(|| self.folder.numbered(Kind::Last, step)),
         };
         let best = self.progress.kept.iter().map(|(step, _)| *step).collect();
         let keep = Keep { last: keep_last, best };
         self.saver.save(Save { step, policy, state, keep }, self.events);
-        self.saved = (step, Instant::now());
         Ok(())
     }
 

@@ -85,8 +85,9 @@ impl Project {
                 None => row.resize(part.begin + part.n, 0.0),
             }
         }
-        memory::granted(size_of::<f32>() * row.len().saturating_mul(rows));
-        Ok(row.repeat(rows))
+        let mut all = memory::with_capacity(row.len().saturating_mul(rows));
+        (0..rows).for_each(|_| all.extend_from_slice(&row));
+        Ok(all)
     }
 
     /// `dW_i (+)= dy_i^T x`, cut over the rows of `dW_i`; `db_i (+)= the rows of dy_i`.

@@ -127,8 +127,7 @@ impl Tiles {
         let of_columns = b.rows.div_ceil(STEPS) * LINES;
         let length = b.columns.div_ceil(TILE) * of_columns;
         if self.lines.len() != length {
-            crate::memory::granted(length * size_of::<Line>());
-            self.lines = Box::new_uninit_slice(length);
+            self.lines = crate::memory::uninit(length);
         }
         (self.depth, self.columns, self.rounded) = (b.rows, b.columns, LINES == TILE);
         let of_columns = of_columns.max(1);

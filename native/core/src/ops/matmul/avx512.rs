@@ -68,8 +68,7 @@ impl Panels {
     pub unsafe fn pack(&mut self, b: View<'_>) {
         let length = b.columns.div_ceil(WIDTH) * b.rows * VECTORS;
         if self.lines.len() != length {
-            crate::memory::granted(length * size_of::<Line>());
-            self.lines = Box::new_uninit_slice(length);
+            self.lines = crate::memory::uninit(length);
         }
         (self.depth, self.columns) = (b.rows, b.columns);
         let panel_lines = (b.rows * VECTORS).max(1);
