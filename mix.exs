@@ -21,7 +21,7 @@ defmodule Sconce.MixProject do
       description:
         "Native policies for games: act 60 times a second, learn from replays and from play",
       package: package(),
-      docs: [main: "readme", extras: ["README.md", "CHANGELOG.md"]]
+      docs: [main: "readme", extras: ["README.md", "SECURITY.md", "CHANGELOG.md"]]
     ]
   end
 

@@ -16,12 +16,27 @@ defmodule Sconce.Server do
       # For a module that defines none of its own.
       unquote(clauses(@callbacks))
       defoverridable unquote(@callbacks)
+
+      Module.register_attribute(__MODULE__, :sconce_own_callbacks, accumulate: true)
+      @on_definition Sconce.Server
     end
   end
 
-  # The last clause of those that the module has defined.
-  defmacro __before_compile__(env),
-    do: clauses(for callback <- @callbacks, Module.defines?(env.module, callback), do: callback)
+  @doc "Notes the callbacks that a module defines after `use`."
+  def __on_definition__(env, :def, name, args, _guards, _body) do
+    callback = {name, length(args)}
+
+    if callback in @callbacks,
+      do: Module.put_attribute(env.module, :sconce_own_callbacks, callback)
+  end
+
+  def __on_definition__(_env, _kind, _name, _args, _guards, _body), do: :ok
+
+  # The last clause of those.
+  defmacro __before_compile__(env) do
+    own = env.module |> Module.get_attribute(:sconce_own_callbacks) |> Enum.uniq()
+    clauses(own)
+  end
 
   defp clauses(callbacks), do: {:__block__, [], Keyword.keys(callbacks) |> Enum.map(&clause/1)}
 

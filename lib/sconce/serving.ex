@@ -134,7 +134,7 @@ defmodule Sconce.Serving do
   Decisions never wait for training or import in the same VM. Native threads are of two classes with workers of their
   own: those that callers wait for keep the priority of the VM; those that train, evaluate, plan, import or read for a
   `Sconce.Loader` give way to every other thread, on Linux by nice 19 (`config :sconce, background: :nice`, see
-  `Sconce.Config`). A VM that is busy with other things so trains slower: with all schedulers at work on plain Elixir,
+  `Sconce.Config`). Training is therefore slower in a busy VM: with all schedulers at work on plain Elixir,
   a run keeps some hundredths of its pace; `:normal` shares the processors evenly, and delays everything else by tens
   of milliseconds. A run on a card keeps its priority, as its thread does little but launch. In a container with a
   quota of CPU time, priorities do not help once the quota is used up: give training fewer `:threads` there than

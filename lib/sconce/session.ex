@@ -51,7 +51,7 @@ defmodule Sconce.Session do
             type: {:in, [:auto, :inline, :worker]},
             default: :auto,
             doc:
-              "Where a decision runs: on the caller's scheduler, on a thread of ours, or as measured. `:inline` is " <>
+              "Where a decision runs: on the caller's scheduler, on a native thread, or as measured. `:inline` is " <>
                 "refused as `:out_of_range` where a decision takes 1 ms or more, which all other processes of the " <>
                 "scheduler would wait for."
           ],
@@ -204,10 +204,10 @@ defmodule Sconce.Session do
   ## Lanes
 
   Opening measures what a decision costs here and now. Below a quarter of a millisecond it runs on the
-  caller's scheduler, otherwise on a thread of ours while the caller waits. Sixty steps of a window,
+  caller's scheduler, otherwise on a native thread while the caller waits. Sixty steps of a window,
   with which a carried state begins too, are mostly of the latter kind. With `lane: :inline` the bound is a whole
   millisecond: a session whose decisions take longer is not opened, and what takes longer otherwise (the window that
-  warms a state, many games in one call) runs on a thread of ours. The cost is the least of several measurements, to
+  warms a state, many games in one call) runs on a native thread. The cost is the least of several measurements, to
   which other work on the machine adds nothing.
 
   In a session of a `Sconce.Serving` the serving decides, by the batch or step by step, and the lane is `:serving`.

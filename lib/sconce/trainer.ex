@@ -246,7 +246,7 @@ defmodule Sconce.Trainer do
   in them. A late subscriber is told how the run began (`:resumed` where it went on, `:start`, and
   `:precision` where that is not what was asked for) and, of one that is over, `:done`.
 
-  A run never waits for whoever hears of it. Where its process falls behind, as with a `:progress` function that takes
+  A run never waits for its subscribers. Where its process falls behind, as with a `:progress` function that takes
   longer than a step, it hears of 1,024 steps and then of the latest one alone; every other event comes, up to 4,096
   at a time. A subscriber gets what the process hears and is expected to read it.
 

@@ -2,6 +2,9 @@ defmodule Sconce.AtomsTest do
   # It counts the atoms of this VM, which other tests make.
   use ExUnit.Case, async: false
 
+  # A loaded machine is slow.
+  @moduletag timeout: 300_000
+
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 
   alias Sconce.{Corpus, Policy, Serving, Session, Trainer}

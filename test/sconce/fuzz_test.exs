@@ -3,7 +3,10 @@ defmodule Sconce.FuzzTest do
   # terms changed, at any depth. Each is answered by a value, an error with a kind other than `:panic`, or a raised
   # `ArgumentError` or `Sconce.Error`, and the session, policy and corpus that took it work as before. `fuzz/` does the
   # same below the border.
-  use ExUnit.Case, async: true
+  use ExUnit.Case, async: false
+
+  # A loaded machine is slow.
+  @moduletag timeout: 300_000
 
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 

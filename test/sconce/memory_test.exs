@@ -1,11 +1,14 @@
 defmodule Sconce.MemoryTest do
   use ExUnit.Case, async: true
 
+  # A loaded machine is slow.
+  @moduletag timeout: 300_000
+
   import Sconce.Test.Scratch
 
   alias Sconce.{Error, Memory}
 
-  # The VM itself has some 5 GB of address space.
+  # The VM itself has 2 to 3 GB of address space.
   @kilobytes 15_000_000
 
   @bounds ["machine", "cgroup", "address_space"]
@@ -41,8 +44,10 @@ defmodule Sconce.MemoryTest do
     ebin = Application.app_dir(:sconce, "ebin")
     script = "IO.puts([\"\\nsays \", inspect((fn -> #{code} end).(), limit: :infinity)])"
     limited = "ulimit -v #{kilobytes} && exec \"$0\" \"$@\""
-    args = ["-c", limited, System.find_executable("elixir"), "-pa", ebin, "-e", script]
-    {output, status} = System.cmd("/bin/sh", args, stderr_to_stdout: true)
+    # What the VM reserves grows with its schedulers.
+    schedulers = "+S 2:2 +SDcpu 2:2 +SDio 2"
+    elixir = [System.find_executable("elixir"), "--erl", schedulers, "-pa", ebin, "-e", script]
+    {output, status} = run("/bin/sh", ["-c", limited | elixir], System.tmp_dir!())
     assert status == 0, output
     [_before, said] = String.split(output, "\nsays ")
     {value, _binding} = Code.eval_string(said)

@@ -8,6 +8,9 @@ defmodule Sconce.OddTermsTest do
   # matches, exits, and calls that do not come back.
   use ExUnit.Case, async: true
 
+  # A loaded machine is slow.
+  @moduletag timeout: 300_000
+
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 
   alias Sconce.{Corpus, Device, Error, Policy, Preset, Serving, Session, Trainer}

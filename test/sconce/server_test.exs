@@ -124,6 +124,7 @@ defmodule Sconce.ServerTest do
     task = Task.async(fn -> Trainer.await(run) end)
     eventually(fn -> waiting.() == 1 end)
     for _ <- 1..10, do: Trainer.await(run, 1)
+    eventually(fn -> Trainer.info(run).step end)
     :ok = Trainer.stop(run)
     assert {:ok, %{stopped: :stopped}} = Task.await(task)
     assert waiting.() == 0

@@ -44,6 +44,6 @@ defmodule Sconce.VMTest do
   end
 
   defp eval, do: "io:put_chars(maps:get(busy_wait, 'Elixir.Sconce.VM':settings())), halt()."
-  defp ebin, do: :sconce |> :code.lib_dir(:ebin) |> to_string()
-  defp elixir, do: :elixir |> :code.lib_dir(:ebin) |> to_string()
+  defp ebin, do: Application.app_dir(:sconce, "ebin")
+  defp elixir, do: Application.app_dir(:elixir, "ebin")
 end

@@ -46,12 +46,22 @@ defmodule Sconce.Test.Scratch do
   """
   def elixir_told_to_stop(script, pid, before, signal \\ "TERM") do
     args = ["-pa", Application.app_dir(:sconce, "ebin"), "-e", script]
-    vm = Task.async(fn -> run("elixir", args, System.tmp_dir!()) end)
+    vm = Task.async(fn -> heard("elixir", args) end)
     wait_for(pid, vm)
     before.()
     {_output, 0} = System.cmd("kill", ["-" <> signal, File.read!(pid)])
     {_output, status} = Task.await(vm, 60_000)
     status == 0
+  end
+
+  # A SIGHUP that these tests ignore, as under `nohup`, would be ignored there too.
+  defp heard(program, args) do
+    default = ["--default-signal=HUP"]
+
+    case run("env", default ++ ["true"], System.tmp_dir!()) do
+      {_output, 0} -> run("env", default ++ [program | args], System.tmp_dir!())
+      _older_env -> run(program, args, System.tmp_dir!())
+    end
   end
 
   defp wait_for(file, vm) do

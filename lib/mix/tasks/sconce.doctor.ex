@@ -123,7 +123,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
         do: "training and import run at #{priority.value} priority",
         else: "training and import do not give way: this system does not let them"
     else
-      true -> "unknown with a setting that cannot be"
+      true -> "unknown: the setting is not valid"
       {:error, _reason} -> "unknown without the native library"
     end
   end

@@ -185,7 +185,7 @@ defmodule Sconce.Bench.Stress do
     pid
   end
 
-  # How late one is who asks nobody.
+  # The control: how late a process is that calls nothing.
   defp control(stress) do
     ms = Enum.random(Caller.deadlines())
     start = System.monotonic_time(:microsecond)
@@ -198,7 +198,10 @@ defmodule Sconce.Bench.Stress do
     state = state |> bury(:rand.uniform(@pause_ms), true) |> watch()
 
     if System.monotonic_time(:millisecond) < until and state.hung == [] and state.crashed == [] do
-      event = Enum.random(turns(state.lane))
+      turns = turns(state.lane)
+      # Each kind once, however few there is time for.
+      unseen = for event <- Enum.uniq(turns), state.events[event] == 0, do: event
+      event = Enum.random(if unseen == [], do: turns, else: unseen)
       state = event(event, state)
       disturb(%{state | events: Map.update!(state.events, event, &(&1 + 1))}, until)
     else

@@ -105,7 +105,7 @@ defmodule Sconce.Trainer.Compare do
         Options.argument!("runs", run, "%{name: name, report: report}")
 
       Report.with!(run.report, @read)
-      %{run | name: Text.printable(run.name, @value)}
+      %{run | name: Text.printable(run.name)}
     end
   end
 

@@ -109,7 +109,7 @@ defmodule Sconce.Trainer.Progress do
     receive do
       {:sconce_trainer, ^run, event} ->
         {text, progress} = write(progress, event)
-        IO.write(device, text)
+        device = put(device, text)
 
         case event do
           %{event: :done, result: result} -> result
@@ -117,9 +117,19 @@ defmodule Sconce.Trainer.Progress do
         end
 
       {:DOWN, ^monitor, :process, _pid, _reason} ->
-        IO.write(device, clear(progress))
+        _device = put(device, clear(progress))
         Trainer.await(run)
     end
+  end
+
+  # The device for what comes next. A terminal that is gone does not end a run before it has saved its state.
+  defp put(nil, _text), do: nil
+
+  defp put(device, text) do
+    IO.write(device, text)
+    device
+  rescue
+    ErlangError -> nil
   end
 
   @doc "A function that writes the events of `Sconce.Trainer.evaluate/3`, for its `:progress`."

@@ -16,16 +16,17 @@ defmodule Sconce.Trainer.Signals do
   end
 
   defp trapped(work) do
-    # A SIGHUP that is ignored, as under `nohup`, stays so.
-    taken = for signal <- @stop, not ignored?(signal), take(signal), do: signal
+    # The handler is there before the signals are, and after them: OTP's would drop a SIGHUP.
     :ok = :gen_event.swap_handler(:erl_signal_server, {@otp, []}, {__MODULE__, []})
 
     try do
+      # A SIGHUP that is ignored, as under `nohup`, stays so.
+      for signal <- @stop, not ignored?(signal), do: take(signal)
       work.()
     after
-      :ok = :gen_event.swap_handler(:erl_signal_server, {__MODULE__, []}, {@otp, []})
       # OTP itself handles SIGQUIT.
-      if :sighup in taken and not hosts?(:sighup), do: :os.set_signal(:sighup, :default)
+      unless ignored?(:sighup) or hosts?(:sighup), do: :os.set_signal(:sighup, :default)
+      :ok = :gen_event.swap_handler(:erl_signal_server, {__MODULE__, []}, {@otp, []})
     end
   end
 
@@ -62,8 +63,7 @@ defmodule Sconce.Trainer.Signals do
   def text(minutes) do
     lost =
       if minutes,
-        do:
-          "loses what came after the last save, at most #{number(minutes)} min (--save-minutes)",
+        do: "loses what came after the last save, about #{number(minutes)} min (--save-minutes)",
         else: "loses what came after the last save (no --save-minutes)"
 
     "TERM, HUP and QUIT end the run with its state saved; Ctrl-C #{lost}"

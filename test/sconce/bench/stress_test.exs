@@ -1,6 +1,9 @@
 defmodule Sconce.Bench.StressTest do
   use ExUnit.Case, async: false
 
+  # A loaded machine is slow.
+  @moduletag timeout: 300_000
+
   alias Sconce.Bench.{Child, Histogram, Stress}
 
   doctest Histogram
