@@ -28,6 +28,8 @@ fn inputs_to_begin_with_are_accepted_and_some_mutants_are_not() {
         let tally = run(program, job, &|_| ());
         assert!(tally.broken.is_empty(), "{}: {:#?}", target.name, tally.broken);
         assert!(tally.accepted > 0 && tally.inputs == 100, "{}: {tally:?}", target.name);
-        assert!(!tally.refused.is_empty(), "{}: {tally:?}", target.name);
+        // Of gradients the lines before the first damaged one are read.
+        let refuses = target.name != "gradients";
+        assert!(!refuses || !tally.refused.is_empty(), "{}: {tally:?}", target.name);
     }
 }

@@ -106,7 +106,7 @@ mod tests {
         let said = |json: String| of_bytes(&file(&json, 0)).unwrap_err();
         let mut long = (1u64 << 40).to_le_bytes().to_vec();
         long.resize(100, b'{');
-        assert!(of_bytes(&long).unwrap_err().contains("more than 16777216"));
+        assert!(of_bytes(&long).unwrap_err().contains("more than 33554432"));
         assert!(said(format!("[{}", "0,".repeat(MAX_VALUES))).contains("2097153 values"));
         assert!(said(tensor(&"n".repeat(257), "[0]", 0)).contains("257 bytes"));
         assert!(said(tensor("w", "[0,1,1,1,1,1,1,1,1]", 0)).contains("9 dimensions"));
