@@ -10,7 +10,7 @@ defmodule Sconce.FuzzTest do
 
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 
-  alias Sconce.{Corpus, Embedding, Error, Loader, Policy, Session, Trainer}
+  alias Sconce.{Corpus, Embedding, Error, Loader, Native, Policy, Session, Trainer}
 
   @inputs 5_000
   @seed 1
@@ -40,8 +40,8 @@ defmodule Sconce.FuzzTest do
   @heads [fire: {:bernoulli, 2}, move: {:categorical, 3}]
   @spec_options [embedding: {:vector, 2}, backbone: :gru, hidden_size: 4, num_layers: 1] ++
                   [heads: @heads, layer_norm: true]
-  @player %{percent: 12.0, facing: 1, x: -20.0, y: 0.0, action: 14, character: 1}
-          |> Map.put(:stock, 4)
+  @player %{percent: 12.0, stock: 4, facing: 1, x: -20.0, y: 0.0, action: 14, character: 1}
+          |> Map.put(:on_ground, true)
   @frame %{
     own: @player,
     opponent: %{@player | x: 20.0, facing: -1},
@@ -68,9 +68,11 @@ defmodule Sconce.FuzzTest do
     {:ok, corpus} =
       Corpus.build({:vector, 2}, [game, game], into: Path.join(dir, "corpus"), heads: @heads)
 
+    replays = Path.join(dir, "replays")
+    :ok = Native.corpus_fixtures(replays)
     {:ok, policy} = Policy.init(@spec_options, seed: 1)
     {:ok, melee} = Policy.init(@melee, seed: 1)
-    {:ok, %{dir: dir, corpus: corpus, policy: policy, melee: melee}}
+    {:ok, %{dir: dir, corpus: corpus, replays: replays, policy: policy, melee: melee}}
   end
 
   test "any frame, option, spec or snapshot is used or refused, and nothing is lost", context do
@@ -84,7 +86,7 @@ defmodule Sconce.FuzzTest do
       {@frame, &Session.act(melee, &1)},
       {@frame, &Embedding.embed(:melee, &1)},
       {[temperature: 0.5, deterministic: false, press_threshold: 0.6, game_frame: 3] ++
-         [previous: %{fire: [true, false], move: 1}, deadline_ms: 1000],
+         [previous: %{fire: [1, 0], move: 1}, deadline_ms: 1000],
        &Session.act(session, [0.5, 0.25], &1)},
       {[mode: :carry, window_size: 4, temperature: 1.0, seed: 1, frame_delay: 1, rollback: 2] ++
          [weights: :f32, lane: :auto], &closed(Session.open(context.policy, &1))},
@@ -96,7 +98,7 @@ defmodule Sconce.FuzzTest do
       # Other paths would be read and written.
       {[min_frames: 1, threads: 1, retry: false],
        &Corpus.import(
-         Path.join(context.dir, "corpus"),
+         context.replays,
          [into: Path.join(context.dir, "import")] ++ &1
        )},
       {[corpus: context.corpus, batch_size: 2, window_size: 4, steps: 1, threads: 1, stride: 2] ++
@@ -104,6 +106,12 @@ defmodule Sconce.FuzzTest do
        &Trainer.plan(@spec_options, &1)},
       {snapshot, &Session.restore(session, &1)}
     ]
+
+    # Mutants of what is refused anyway would show little.
+    for {right, call} <- kinds do
+      answer = answer(call, right)
+      assert allowed?(answer) and not match?({:error, _}, answer), inspect(answer)
+    end
 
     :rand.seed(:exsss, @seed)
     atoms = :erlang.system_info(:atom_count)

@@ -390,6 +390,9 @@ defmodule Sconce.OddTermsTest do
           outcome = outcome(module, name, Enum.map(call, &own(&1, context)), args)
           send(test, {:outcome, self(), call, outcome})
         end
+
+        # What it started is linked to it, and ends when it is killed, not by a normal end.
+        Process.sleep(:infinity)
       end)
 
     failures = wait(pid, monitor, {module, name}, length(calls), [])

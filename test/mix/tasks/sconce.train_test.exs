@@ -112,7 +112,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     dir = corpus!()
     out = ["--out", Path.join(dir, "run")]
     said = capture_io(fn -> train(dir, @small) end)
-    assert said =~ "Ctrl-C loses what came after the last save, at most 5 min (--save-minutes)\n"
+    assert said =~ "Ctrl-C loses what came after the last save, about 5 min (--save-minutes)\n"
     args = ~w(--resume --steps 5 --decay-steps 4 --save-minutes none)
     said = capture_io(fn -> Train.run(args ++ out) end)
     assert said =~ "Ctrl-C loses what came after the last save (no --save-minutes)\n"
