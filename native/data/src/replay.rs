@@ -242,11 +242,11 @@ fn deeper(cursor: &mut Cursor, mut depth: usize) -> usize {
 }
 
 enum Value {
-    /// A map begins,
+    /// A map begins.
     Map,
-    /// a map ends,
+    /// A map ends.
     End,
-    /// a number or a string is over.
+    /// A number or a string is over.
     Leaf,
 }
 

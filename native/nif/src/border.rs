@@ -106,8 +106,8 @@ pub fn next_turn(env: Env) {
     rustler::schedule::consume_timeslice(env, 100);
 }
 
-/// Runs `work` and turns a panic into an error, that of a refused buffer into `OutOfMemory`. Whatever the panic left half-changed must not be
-/// used again, so work owns what it changes.
+/// Runs `work` and turns a panic into an error, that of a refused buffer into `OutOfMemory`. Values that the panic left
+/// half-changed must not be used again, so work owns what it changes.
 pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Error::of_panic(payload)))
 }

@@ -21,7 +21,7 @@ use crate::{Error, Result};
 pub const WORTH: u64 = 64 << 20;
 /// Bytes of a buffer that is taken by a request that may be refused.
 const LARGE: usize = 1 << 20;
-/// One part in so many of what is available stays for the rest of the process.
+/// The part of what is available that stays for the rest of the process: one in `SPARE`.
 const SPARE: u64 = 16;
 
 static RELEASE: OnceLock<fn() -> u64> = OnceLock::new();
@@ -33,7 +33,7 @@ pub fn set_release(release: fn() -> u64) {
     let _ = RELEASE.set(release);
 }
 
-/// Refuses work of so many bytes where there is less.
+/// Refuses work that takes more bytes than there are.
 ///
 /// # Errors
 /// `OutOfMemory` with the bytes, what is available and what bounds it.
@@ -76,7 +76,7 @@ fn is_plenty(bytes: u64) -> bool {
     seen.is_some_and(|(at, available)| at.elapsed() < FRESH && bytes <= available / 2)
 }
 
-/// What a buffer that was refused unwinds with.
+/// The payload that a refused buffer unwinds with.
 pub(crate) struct Refused {
     pub bytes: u64,
 }
@@ -91,7 +91,7 @@ fn taken<T>(bytes: usize, mut take: impl FnMut() -> Option<T>) -> T {
     }
     match take() {
         Some(taken) => taken,
-        // Not a panic that anybody has to hear of: no hook is called.
+        // No panic hook is called: the error that this becomes has all there is to tell.
         None => resume_unwind(Box::new(Refused { bytes: bytes as u64 })),
     }
 }
@@ -107,7 +107,7 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// So many zeros.
+/// `count` zeros.
 pub fn zeros(count: usize) -> Vec<f32> {
     let bytes = count.saturating_mul(size_of::<f32>());
     if bytes < LARGE {
@@ -123,7 +123,7 @@ pub fn zeros(count: usize) -> Vec<f32> {
     })
 }
 
-/// An empty vector with room for so many.
+/// An empty vector with room for `count` values.
 pub fn with_capacity<T>(count: usize) -> Vec<T> {
     let bytes = count.saturating_mul(size_of::<T>());
     if bytes < LARGE {
@@ -144,14 +144,14 @@ pub fn uninit<T>(count: usize) -> Box<[MaybeUninit<T>]> {
     all.into_boxed_slice()
 }
 
-/// A value so many times.
+/// `count` copies of a value.
 pub fn repeated<T: Clone>(value: T, count: usize) -> Vec<T> {
     let mut all = with_capacity(count);
     all.resize(count, value);
     all
 }
 
-/// Makes room for so many more, as [`Vec::reserve`] does.
+/// Makes room for more values, as [`Vec::reserve`] does.
 pub fn reserve<T>(all: &mut Vec<T>, more: usize) {
     let count = all.len().saturating_add(more);
     if count > all.capacity() && count.saturating_mul(size_of::<T>()) >= LARGE {
@@ -172,7 +172,7 @@ pub fn copied<T: Copy>(numbers: &[T]) -> Vec<T> {
     all
 }
 
-/// Makes sure that so many bytes can be taken, before code that cannot be refused takes them.
+/// Makes sure that these bytes can be taken, before code that cannot be refused takes them.
 pub fn granted(bytes: usize) {
     if bytes >= LARGE {
         drop(with_capacity::<u8>(bytes));

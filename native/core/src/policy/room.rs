@@ -17,7 +17,7 @@ const FRAMES: usize = 32;
 const HELD: u64 = 4;
 /// The same of a pass with a graph, and of its backward pass.
 const STEP: u64 = 12;
-/// A graph keeps a state for each of so many frames.
+/// Frames for which a graph keeps one state.
 const STATE: u64 = 8;
 /// Numbers that a training keeps for each weight: gradient, moments, average, copies for checkpoints.
 const WEIGHTS: u64 = 16;

@@ -61,8 +61,8 @@ impl Reply {
         self.send(result);
     }
 
-    /// Sends `{:sconce, reference, {:event, value}}` ahead of the answer. From a thread of ours only: on a
-    /// scheduler's it is not sent. Long work sends its events by [`Events`](super::events::Events), which bounds them.
+    /// Sends `{:sconce, reference, {:event, value}}` ahead of the answer, from a native thread only: on a
+    /// scheduler it is not sent. Long work sends its events by [`Events`](super::events::Events), which bounds them.
     pub fn event(&self, value: impl for<'a> FnOnce(Env<'a>) -> Result<Term<'a>>) -> Result<()> {
         if is_scheduler_thread() {
             return Ok(());
