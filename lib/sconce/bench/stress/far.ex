@@ -89,7 +89,7 @@ defmodule Sconce.Bench.Stress.Far do
     end
   end
 
-  # At the end, when nobody asks any more, the sessions of callers that were killed or cut off are gone.
+  # At the end, when no call is left, the sessions of callers that were killed or cut off are gone.
   defp look(stress, node) do
     if :atomics.get(stress.stop, 1) == 1 do
       left = left(node, System.monotonic_time(:millisecond) + @settle_ms)
@@ -98,14 +98,21 @@ defmodule Sconce.Bench.Stress.Far do
   end
 
   defp left(node, until) do
-    left = :erpc.call(node, Native, :session_count, [])
+    left = sessions(node)
 
-    if left > 0 and System.monotonic_time(:millisecond) < until do
+    if left != 0 and System.monotonic_time(:millisecond) < until do
       Process.sleep(100)
       left(node, until)
     else
       left
     end
+  end
+
+  # Sessions of the node, -1 while the connection that was cut is not there again.
+  defp sessions(node) do
+    :erpc.call(node, Native, :session_count, [])
+  rescue
+    ErlangError -> -1
   end
 
   defp signal(name, os_pid),
