@@ -5,7 +5,7 @@
 #
 # Each setting is a VM of its own. In it, beside each load, a process is woken each millisecond and takes down how
 # late; others decide with a session of their own each 4 ms, some of them on the inline lane and some by a serving's
-# worker, and take down how long a decision took; one more calls a dirty NIF that does nothing. Loads: nobody; eight
+# worker, and take down how long a decision took; one more calls a no-op dirty NIF. Loads: none ("nobody"); eight
 # processes of plain Elixir work; eight that decide as fast as they can; a training and an import at their default
 # threads, also both beside plain Elixir work. Settings take turns within a round, so that what else the machine does
 # falls on all alike. Times in milliseconds; `work/s` is what the load got done: loops, decisions, frames or games.

@@ -73,7 +73,7 @@ impl Seen {
     }
 }
 
-/// Counts that are told apart: 1, 2, 3, 4 to 7, 8 to 15, 16 to 31, 32 to 127, more.
+/// The classes of counts: 1, 2, 3, 4 to 7, 8 to 15, 16 to 31, 32 to 127, more.
 fn class(count: u8) -> u8 {
     match count {
         0 => 0,

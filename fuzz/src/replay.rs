@@ -15,7 +15,7 @@ pub enum Node {
     Raw(Vec<u8>),
     Map(Vec<(Vec<u8>, Node)>),
     List(Vec<Node>),
-    /// So many levels, each of these bytes; nothing closes them.
+    /// The number of levels, and the bytes that open each; no level is closed.
     Deep(Vec<u8>, usize),
 }
 

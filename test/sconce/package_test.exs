@@ -15,15 +15,43 @@ defmodule Sconce.PackageTest do
     end
   end
 
-  test "each bound in SECURITY.md is a constant of the file that it names" do
-    rows = Regex.scan(~r/^\| [^|]+ \| `([^`|]+)` \| [^|]+ \| `([^`|]+)` \|$/m, security())
-    assert length(rows) > 20
+  test "each bound in SECURITY.md is a constant of the file that it names, with the value that it has there" do
+    rows = Regex.scan(~r/^\| [^|]+ \| `([^`|]+)` \| ([^|]+) \| `([^`|]+)` \|$/m, security())
 
-    for [_, names, places] <- rows do
-      texts = for place <- String.split(places, ", "), do: source(place)
+    compared =
+      for [_, names, values, places] <- rows,
+          texts = for(place <- String.split(places, ", "), do: source(place)),
+          {name, i} <- names |> String.split(", ") |> Enum.with_index(),
+          declared = Enum.find_value(texts, &declared(&1, name)),
+          assert(declared, "#{name} is no constant of #{places}"),
+          number = number(declared),
+          written = values |> String.split(", ") |> Enum.at(i, "") |> number(),
+          written != nil do
+        assert number == written,
+               "#{name} is #{declared} in #{places}, and #{values} in SECURITY.md"
+      end
 
-      for name <- String.split(names, ", "),
-          do: assert(Enum.any?(texts, &(&1 =~ name)), "#{name} in #{places}")
+    assert length(compared) > 30
+  end
+
+  defp declared(text, "@" <> name), do: capture(text, ~r/^  @#{name} (.+)$/m)
+  defp declared(text, name), do: capture(text, ~r/const #{name}: [^=]+ = ([^;]+);/)
+
+  defp capture(text, regex) do
+    case Regex.run(regex, text) do
+      [_, value] -> String.trim(value)
+      nil -> nil
+    end
+  end
+
+  # `1 << 28` and `4_096` of the source, `2^28` and `4,096` of the page; nil for what is neither.
+  defp number(text) do
+    plain = String.replace(text, ["_", ","], "")
+
+    case Regex.run(~r/^(?:(?:1 << |2\^)(\d+)|(\d+))$/, plain) do
+      [_, power] -> Integer.pow(2, String.to_integer(power))
+      [_, "", number] -> String.to_integer(number)
+      nil -> nil
     end
   end
 

@@ -36,7 +36,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let of =
         |session: u8| says.iter().map(move |says| join(session, says.as_bytes(), &row(session)));
     let all = (0..9).flat_map(of);
-    // What the last three models are told of actions has more labels.
+    // An action of the last three models has more labels.
     all.chain((9..12).map(|session| join(session, b"{}", &row(session)))).collect()
 }
 

@@ -139,7 +139,7 @@ defmodule Mix.Tasks.Sconce.Train do
     end
   end
 
-  # A run that goes on keeps the minutes that it was told.
+  # A resumed run keeps its `:save_minutes`.
   defp save_minutes(opts) do
     default = Settings.schema(:training)[:save_minutes][:default]
 

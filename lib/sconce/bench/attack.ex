@@ -139,7 +139,7 @@ defmodule Sconce.Bench.Attack do
   defp answered({:error, other}), do: {:raw, other |> inspect() |> shown()}
   defp answered(value), do: {:value, value |> inspect(limit: 3, printable_limit: 40) |> shown()}
 
-  # A sentence of ours says what was expected; those of the VM do not.
+  # A message of Sconce names what was expected; one of the VM does not.
   defp refused(%{message: "argument error" <> _ = text}), do: {:raw, text}
   defp refused(%{message: "errors were found at" <> _ = text}), do: {:raw, text}
   defp refused(%{message: text}), do: {:refused, text}

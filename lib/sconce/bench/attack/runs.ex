@@ -169,7 +169,7 @@ defmodule Sconce.Bench.Attack.Runs do
     if empty == "[]", do: run, else: run ++ ["files of 0 bytes: #{empty}"]
   end
 
-  # 9. A run that is polled, and one that is told what it does not know.
+  # 9. A run that is polled, and one that gets unknown messages.
 
   defp long(dir, out),
     do:
