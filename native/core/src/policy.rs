@@ -328,9 +328,19 @@ impl Policy {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
+        self.admitted(frames, context, || self.pass(frames, labels, state, context))
+    }
+
+    /// Makes a pass that has room, on a card in its turn. A buffer that is refused in it is an error.
+    fn admitted<T>(
+        &self,
+        frames: &Frames,
+        context: &Context,
+        pass: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let _turn = self.turn();
         self.check_room(frames, context)?;
-        memory::caught(|| self.pass(frames, labels, state, context))
+        memory::caught(pass)
     }
 
     /// [`forward`](Self::forward), of a pass for which there is room.
@@ -354,9 +364,7 @@ impl Policy {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
-        let _turn = self.turn();
-        self.check_room(frames, context)?;
-        memory::caught(|| {
+        self.admitted(frames, context, || {
             let (last, state) = self.last(frames, state, context)?;
             Ok((self.heads.forward(&last, labels, &self.last_previous(frames))?, state))
         })
@@ -378,17 +386,15 @@ impl Policy {
         if draw.rngs.len() != frames.batch {
             return Err(Error::mismatch("generators", frames.batch, draw.rngs.len()));
         }
-        let _turn = self.turn();
-        self.check_room(frames, context)?;
-        let (decision, state) = memory::caught(|| {
+        self.admitted(frames, context, || {
             let (last, state) = self.last(frames, state, context)?;
-            Ok((self.heads.act(&last, &self.last_previous(frames), draw)?, state))
-        })?;
-        check_logits(&decision.logits)?;
-        if !context.is_forgetful() {
-            state.check_finite()?;
-        }
-        Ok((decision, state))
+            let decision = self.heads.act(&last, &self.last_previous(frames), draw)?;
+            check_logits(&decision.logits)?;
+            if !context.is_forgetful() {
+                state.check_finite()?;
+            }
+            Ok((decision, state))
+        })
     }
 
     /// A choice for each of these places of `[b, t]`, row-major, with a generator for each:
@@ -404,18 +410,19 @@ impl Policy {
         if draw.rngs.len() != places.len() {
             return Err(Error::mismatch("generators", places.len(), draw.rngs.len()));
         }
-        let _turn = self.turn();
-        let (trunk, _) = self.trunk(frames, state, context)?;
-        let at: Vec<u32> = places.iter().map(|&place| place as u32).collect();
-        let at = Tensor::from_vec(at, places.len(), trunk.device())?;
-        let trunk = self.seen(trunk.flatten(0, 1)?.index_select(&at, 0)?, context)?;
-        let width = self.spec.heads.num_labels();
-        let previous: Vec<u16> = places
-            .iter()
-            .flat_map(|place| frames.previous.iter().skip(place * width).take(width))
-            .copied()
-            .collect();
-        Ok(self.heads.act(&trunk, &previous, draw)?.choices)
+        self.admitted(frames, context, || {
+            let (trunk, _) = self.passed(frames, state, context)?;
+            let at: Vec<u32> = places.iter().map(|&place| place as u32).collect();
+            let at = Tensor::from_vec(at, places.len(), trunk.device())?;
+            let trunk = self.seen(trunk.flatten(0, 1)?.index_select(&at, 0)?, context)?;
+            let width = self.spec.heads.num_labels();
+            let previous: Vec<u16> = places
+                .iter()
+                .flat_map(|place| frames.previous.iter().skip(place * width).take(width))
+                .copied()
+                .collect();
+            Ok(self.heads.act(&trunk, &previous, draw)?.choices)
+        })
     }
 
     fn last_previous(&self, frames: &Frames) -> Vec<u16> {
