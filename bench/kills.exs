@@ -94,7 +94,7 @@ defmodule Kills do
 
   defp kept(:train), do: "the same files, weights and gradients to the last bit"
   defp kept(:import), do: "the same games, which verify"
-  defp kept(:save), do: "the file is one of the two policies"
+  defp kept(:save), do: "the same policy, and no other file"
   defp kept(:evaluate), do: "the same scores, the corpus as it was"
 
   # Milliseconds after its beginning in which it is killed.
@@ -267,12 +267,11 @@ defmodule Kills do
     same ++ damaged(b) ++ other_names(a, b)
   end
 
-  # Nothing clears what a killed save had begun beside its place: there is one for each kill at most.
+  # The first save after a kill removes what that had begun.
   defp differences(:save, straight, killed, _context) do
     [a, b] = for folder <- [straight, killed], do: tensors(folder, "policy.safetensors")
-    parts = length(names(killed)) - length(names(straight))
-    IO.puts("save      #{parts} files that killed saves had begun")
-    if a == b, do: [], else: ["another policy"]
+    policy = if a == b, do: [], else: ["another policy"]
+    policy ++ other_names(straight, killed)
   end
 
   defp differences(:evaluate, straight, killed, context) do

@@ -581,6 +581,15 @@ defmodule Sconce.Trainer do
 
   def terminate(_reason, _state), do: :ok
 
+  # What a crash report and `:sys.get_status/1` show. `GenServer` has this callback in later versions of Elixir alone.
+  if {:format_status, 1} in GenServer.behaviour_info(:callbacks), do: @impl(true)
+  @doc false
+  def format_status(status), do: Map.replace_lazy(status, :state, &shown/1)
+
+  defp shown(state),
+    do:
+      state |> summary() |> Map.take([:status, :out]) |> Map.put(:step, state.seen[:step][:step])
+
   defp tell_ignored(nil), do: :ok
 
   defp tell_ignored(%{name: name, ignored: ignored}) do

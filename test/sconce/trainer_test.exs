@@ -318,8 +318,27 @@ defmodule Sconce.TrainerTest do
       assert_receive {:DOWN, ^monitor, :process, ^run, _reason}, 30_000
       out = Path.join(context.dir, "run")
       assert File.exists?(Path.join(out, "last.safetensors"))
-      assert %{steps: steps} = train!(context, steps: 100_000, resume: true, max_minutes: 0.0)
+      assert %{steps: steps} = train!(context, steps: 100_000, resume: true, max_minutes: 0.001)
       assert steps > 0
+    end
+
+    test "tells in a crash report where it was, not all that it holds", context do
+      log =
+        ExUnit.CaptureLog.capture_log(fn ->
+          run = start!(context, steps: 100_000)
+          :ok = Trainer.subscribe(run)
+          assert_receive {:sconce_trainer, ^run, %{event: :step}}
+          Process.unlink(run)
+          monitor = Process.monitor(run)
+          assert {:status, ^run, _module, _items} = status = :sys.get_status(run)
+          refute inspect(status, limit: :infinity) =~ "learning_rate"
+          Process.exit(run, :crash)
+          assert_receive {:DOWN, ^monitor, :process, ^run, _reason}, 30_000
+        end)
+
+      assert log =~ ~r/State: %\{.*status: :running/
+      assert log =~ context.dir
+      refute log =~ "learning_rate"
     end
 
     test "whose process is killed outright ends, and goes on to where an uninterrupted one ends",
@@ -891,6 +910,10 @@ defmodule Sconce.TrainerTest do
       assert_raise ArgumentError, ~r/option :#{name}: expected .* of at most \d+, got/, fn ->
         Trainer.start_link(options(context, [{name, value}]))
       end
+    end
+
+    assert_raise ArgumentError, ~r/option :max_minutes: expected .* 0.001 .*, got: 0.0/, fn ->
+      Trainer.start_link(options(context, max_minutes: 0.0))
     end
   end
 

@@ -64,7 +64,7 @@ defmodule Sconce.Trainer.Settings do
     max_minutes: [
       type: {:or, [:float, nil]},
       default: nil,
-      min: 0,
+      min: 0.001,
       max: 1_000_000,
       doc: "Ends the run; the schedule then follows the clock where that is ahead of the steps."
     ],

@@ -145,9 +145,10 @@ impl Snapshot {
         Ok(bytes)
     }
 
-    /// Writes beside `path`, syncs and renames.
+    /// Writes beside `path`, syncs and renames. What a killed save left there is removed.
     pub fn save(&self, path: &Path) -> Result<()> {
         let bytes = self.encode()?;
+        fs::clear_partials_of(path);
         fs::write_atomic(path, |file| file.write_all(&bytes))
     }
 

@@ -8,6 +8,8 @@ use crate::{Error, Result};
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(any(feature = "cuda", test))]
+mod leaving;
+#[cfg(any(feature = "cuda", test))]
 mod ledger;
 mod memory;
 #[cfg(not(feature = "cuda"))]

@@ -4,6 +4,7 @@
 //! whatever is not a regular file. Memory is taken only for bytes that a file of bounded length has.
 #![allow(clippy::disallowed_methods)]
 
+use std::ffi::OsStr;
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -135,12 +136,14 @@ pub const PARTIAL: &str = "partial";
 
 /// Writes a file beside `path`, syncs it and renames it into place, so that at any moment `path` is
 /// the old file or the whole new one, also after a crash. A failure leaves nothing behind; what a
-/// killed process leaves is for [`clear_partials`].
+/// killed process leaves is for [`clear_partials`] or [`clear_partials_of`].
 pub fn write_atomic(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
     let (mut file, partial) = create_partial(path).map_err(Error::io(path))?;
     let written = write(&mut file).and_then(|()| file.sync_all());
-    drop(file);
+    // The lock goes with the last handle, and lasts until the file has its name. Windows renames no open file.
+    let locked = cfg!(unix).then_some(file);
     let renamed = written.and_then(|()| fs::rename(&partial, path));
+    drop(locked);
     if let Err(source) = renamed {
         // The first failure is the one to report.
         let _ = fs::remove_file(&partial);
@@ -159,30 +162,28 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
         let expected = "a regular file or a new name";
         return Err(Error::mismatch(path.display().to_string(), expected, "something else"));
     }
+    clear_partials_of(&target);
     write_atomic(&target, |file| file.write_all(bytes))
 }
 
 /// Gives a whole file a second name, in place of what may have it: a link, or a copy where the file
 /// system has no links. The file may then be replaced, as [`write_atomic`] does, and not changed.
 pub fn link_atomic(from: &Path, to: &Path) -> Result<()> {
+    let source = open(from)?;
     let (file, partial) = create_partial(to).map_err(Error::io(to))?;
     drop(file);
-    let linked = fs::remove_file(&partial).and_then(|()| fs::hard_link(from, &partial));
-    let there = linked.or_else(|_| copy(from, &partial));
-    let renamed = there.and_then(|()| fs::rename(&partial, to).map_err(Error::io(to)));
+    let linked = fs::remove_file(&partial)
+        .and_then(|()| fs::hard_link(from, &partial))
+        .and_then(|()| fs::rename(&partial, to));
     // Renaming a file to another name of the same file leaves both: the partial one is removed then, too.
     let _ = fs::remove_file(&partial);
-    renamed?;
-    sync_folder(to)
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    let from = open(from)?;
-    let copied = File::create(to).and_then(|mut to| {
-        io::copy(&mut from.file().take(from.length()), &mut to)?;
-        to.sync_all()
-    });
-    copied.map_err(Error::io(to))
+    match linked {
+        Ok(()) => sync_folder(to),
+        // Also where another writer of `to` took the link, which has no lock, for a leftover.
+        Err(_) => write_atomic(to, |file| {
+            io::copy(&mut source.file().take(source.length()), file).map(drop)
+        }),
+    }
 }
 
 /// Takes the lock of a folder, which lasts until the returned file is dropped; a process that dies
@@ -212,6 +213,38 @@ pub fn clear_partials(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Removes what killed writers of one file left beside it, for folders that have no lock. A writer holds the lock
+/// of its partial file as long as it lives, on whatever machine it runs. What cannot be locked or removed stays: it
+/// is in the way of no other writer.
+pub fn clear_partials_of(path: &Path) {
+    let (true, Some(name), Ok(entries)) =
+        (cfg!(unix), path.file_name(), fs::read_dir(folder_of(path)))
+    else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if is_file
+            && is_partial_of(&entry.file_name(), name)
+            && let Ok(file) = open_to_write(&entry.path())
+            && file.try_lock().is_ok()
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Whether a name is one that [`partial_path`] gives for `name`.
+fn is_partial_of(partial: &OsStr, name: &OsStr) -> bool {
+    let numbers = |partial: &[u8]| {
+        let rest = partial.strip_prefix(name.as_encoded_bytes())?.strip_prefix(b".")?;
+        let numbers = rest.strip_suffix(PARTIAL.as_bytes())?.strip_suffix(b".")?;
+        let (process, count) = str::from_utf8(numbers).ok()?.split_once('-')?;
+        Some(process.parse::<u32>().is_ok() && count.parse::<u64>().is_ok())
+    };
+    numbers(partial.as_encoded_bytes()).unwrap_or(false)
+}
+
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// A file beside `path` that no other writer uses at this time: process and count. A name that is
@@ -221,9 +254,29 @@ fn create_partial(path: &Path) -> io::Result<(File, PathBuf)> {
         let partial = partial_path(path, COUNT.fetch_add(1, Ordering::Relaxed));
         match File::create_new(&partial) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            created => return created.map(|file| (file, partial)),
+            Err(error) => return Err(error),
+            Ok(file) if is_claimed(&file) => return Ok((file, partial)),
+            // Another writer took it for a leftover before it was locked, and removes it.
+            Ok(_) => {}
         }
     }
+}
+
+/// Locks a file of a living writer against [`clear_partials_of`]. Where a file system has no locks there is nothing to
+/// be claimed, and nothing is cleared.
+#[cfg(unix)]
+fn is_claimed(file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match file.try_lock() {
+        Ok(()) => file.metadata().is_ok_and(|metadata| metadata.nlink() > 0),
+        Err(fs::TryLockError::WouldBlock) => false,
+        Err(fs::TryLockError::Error(_)) => true,
+    }
+}
+
+#[cfg(not(unix))]
+fn is_claimed(_file: &File) -> bool {
+    true
 }
 
 fn partial_path(path: &Path, n: u64) -> PathBuf {
@@ -235,13 +288,17 @@ fn partial_path(path: &Path, n: u64) -> PathBuf {
 /// Makes the rename itself last. Only Unix can sync a folder.
 fn sync_folder(path: &Path) -> Result<()> {
     if cfg!(unix) {
-        let folder = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
+        let folder = folder_of(path);
         File::open(folder).and_then(|f| f.sync_all()).map_err(Error::io(folder))?;
     }
     Ok(())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
 }
 
 #[cfg(test)]
@@ -379,6 +436,68 @@ mod tests {
         clear_partials(folder.path())?;
         assert!(!stale.iter().any(|stale| stale.exists()));
         assert_eq!(fs::read(&path).map_err(Error::io(&path))?, b"whole");
+        Ok(())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_next_save_clears_what_killed_ones_left_and_nothing_else() -> Result<()> {
+        let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
+        let at = |name: &str| folder.path().join(name);
+        let names = || {
+            let entries = fs::read_dir(folder.path()).unwrap();
+            let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name();
+            let mut names: Vec<_> = entries.map(|e| name(e).into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        let others = ["a.b.1-2.partial", "a.1.partial", "a.1-x.partial", "a.1-2", "ba.1-2.partial"];
+        for name in
+            others.iter().chain(&["a.1-2.partial", "a.4194304-18446744073709551615.partial"])
+        {
+            fs::write(at(name), b"half").unwrap();
+        }
+        fs::create_dir(at("a.3-4.partial")).unwrap();
+        std::os::unix::fs::symlink("a.1-2", at("a.5-6.partial")).unwrap();
+        let (mut writing, partial) = create_partial(&at("a")).unwrap();
+        write_file(&at("a"), b"whole")?;
+        let living = partial.file_name().unwrap().to_str().unwrap();
+        let mut left = others.to_vec();
+        left.extend(["a", "a.3-4.partial", "a.5-6.partial", living]);
+        left.sort();
+        assert_eq!(names(), left);
+        // The writer that lives goes on, and is a leftover once it is gone.
+        writing.write_all(b"half").unwrap();
+        clear_partials_of(&at("a"));
+        assert_eq!(names(), left);
+        drop(writing);
+        write_file(&at("a"), b"anew")?;
+        left.retain(|name| *name != living);
+        assert_eq!(names(), left);
+        assert_eq!(read(&at("a"), 4)?, b"anew");
+        Ok(())
+    }
+
+    /// Writers clear beside each other all the time.
+    #[test]
+    fn writers_of_one_file_do_not_take_each_other_for_killed_ones() -> Result<()> {
+        let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
+        let (path, first) = (folder.path().join("a"), folder.path().join("first"));
+        write_file(&first, b"whole")?;
+        let write = |n: usize| match n % 2 {
+            0 => write_file(&path, b"whole"),
+            _ => {
+                clear_partials_of(&path);
+                link_atomic(&first, &path)
+            }
+        };
+        std::thread::scope(|scope| {
+            let writer = || (0..200).try_for_each(write);
+            let writers: Vec<_> = (0..4).map(|_| scope.spawn(writer)).collect();
+            writers.into_iter().try_for_each(|writer| writer.join().unwrap())
+        })?;
+        assert_eq!(read(&path, 5)?, b"whole");
+        assert_eq!(fs::read_dir(folder.path()).map_err(Error::io(&path))?.count(), 2);
         Ok(())
     }
 }

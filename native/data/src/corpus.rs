@@ -581,3 +581,29 @@ impl Writer {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_of_more_games_than_may_be_read_does_not_replace_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = |games| Manifest::new(&Schema::Melee, games);
+        manifest(vec![]).write(dir.path()).unwrap();
+        let path = dir.path().join(MANIFEST);
+        let before = read(&path, MAX_MANIFEST).unwrap();
+        let most = 1 << 19;
+        let error = manifest(vec![GameInfo::default(); most + 1]).write(dir.path()).unwrap_err();
+        match error {
+            Error::OutOfRange { field, value, max, .. } => {
+                assert_eq!(field, "games of a corpus");
+                assert_eq!((value, max), (most as f64 + 1.0, most as f64));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(read(&path, MAX_MANIFEST).unwrap(), before);
+        // Neither is a part of a file left.
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

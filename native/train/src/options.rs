@@ -341,7 +341,7 @@ const BOUNDS: &[(&str, f64, f64)] = &[
     ("teacher_weight", 0.0, 1_000_000.0),
     ("gradient_report", 1.0, MAX_STEPS),
     ("threads", 1.0, 4096.0),
-    ("max_minutes", 0.0, 1_000_000.0),
+    ("max_minutes", 0.001, 1_000_000.0),
 ];
 
 /// The most updates of a run. Times the most `accumulation_steps` they number its batches in 46 bits.
@@ -782,5 +782,12 @@ mod tests {
         assert!(error.starts_with("beta2: 1 is outside 0.."), "{error}");
         let sudden = TrainOptions { eps: Some(0.0), ..TrainOptions::default() };
         assert!(sudden.validate().unwrap_err().to_string().starts_with("eps: 0 is outside"));
+    }
+
+    #[test]
+    fn a_run_without_any_time_is_refused() {
+        let none = TrainOptions { max_minutes: Some(0.0), ..TrainOptions::default() };
+        let error = none.validate().unwrap_err().to_string();
+        assert!(error.starts_with("max_minutes: 0 is outside 0.001.."), "{error}");
     }
 }

@@ -241,7 +241,7 @@ defmodule Sconce.Trainer.ResumeTest do
     assert {:ok, policy} = Policy.load(last)
     assert {:ok, %{notes: %{"step" => step}}} = Policy.info(policy)
     assert step >= 5
-    assert {:ok, %{stopped: :budget}} = resume(context, max_minutes: 0.0)
+    assert {:ok, %{stopped: :budget}} = resume(context, max_minutes: 0.001)
   end
 
   defp tensors(out) do

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -13,10 +14,11 @@ use crate::replicas::Learn;
 use crate::replicas::tests::InOrder;
 use crate::stop::NEVER;
 use candle_core::Device;
-use sconce_core::checkpoint;
+use sconce_core::checkpoint::{self, Manifest};
 use sconce_core::device::AllReduce;
 use sconce_core::ops::tensor;
 use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
+use sconce_core::weights::Weights;
 use sconce_data::{Schema, VectorGame};
 
 fn spec() -> Spec {
@@ -333,6 +335,107 @@ fn the_run_goes_on_while_the_disk_is_slow() {
     assert_eq!(report.saves.written, saved.len() as u64);
 }
 
+/// A file of this many numbers.
+fn draft(path: PathBuf, numbers: usize) -> Draft {
+    let manifest = Manifest::new(spec(), json!({}));
+    let optimiser = [("m".to_string(), vec![0.5; numbers])].into();
+    let snapshot = Snapshot::new(manifest, &Weights::new(), optimiser).unwrap();
+    Draft { snapshot, path, numbered: None }
+}
+
+#[test]
+fn one_save_is_under_way_at_a_time_and_the_next_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = Arc::new(Mutex::new(vec![]));
+    let note = |what: &str| told.lock().unwrap().push(what.to_string());
+    let notes = told.clone();
+    let disk: Disk = Arc::new(move |file: &mut File, bytes: &[u8]| {
+        notes.lock().unwrap().push("begun".into());
+        file.write_all(bytes)?;
+        notes.lock().unwrap().push("written".into());
+        Ok(())
+    });
+    let listen = |event| match event {
+        Event::Checkpoint { step, .. } => note(&format!("told of {step}")),
+        other => panic!("{other:?}"),
+    };
+    let path = |step: u64| dir.path().join(format!("{step}.safetensors"));
+    let save =
+        |step| Save { step, policy: None, state: draft(path(step), 9), keep: Keep::default() };
+    let mut saver = Saver::start(Folder::new(dir.path()), disk.clone()).unwrap();
+    (1..=3).for_each(|step| saver.save(save(step), &listen));
+    let finished = saver.finish(&listen);
+    assert_eq!((finished.saves.written, finished.saves.step), (3, Some(3)));
+    let of = |step: u64| ["begun".into(), "written".into(), format!("told of {step}")];
+    assert_eq!(*told.lock().unwrap(), [of(1), of(2), of(3)].concat());
+    // A run that ends amid a save leaves a whole file, too.
+    let mut saver = Saver::start(Folder::new(dir.path()), disk).unwrap();
+    saver.save(save(4), &listen);
+    drop(saver);
+    checkpoint::load(&path(4)).unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_save_without_memory_is_told_and_the_next_one_writes_its_policy_as_well() {
+    const CHILD: &str = "SCONCE_TEST_CHILD";
+    // The limit is the whole process's: the other tests have another one.
+    if std::env::var_os(CHILD).is_none() {
+        let test = "a_save_without_memory_is_told_and_the_next_one_writes_its_policy_as_well";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", &format!("run::tests::{test}"), "--nocapture"]).env(CHILD, "1");
+        let output = child.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let folder = Folder::new(dir.path());
+    let (best, last) = (folder.file(Kind::Best), folder.file(Kind::Last));
+    let told = RefCell::new(vec![]);
+    let listen = |event| match event {
+        Event::Checkpoint { step, .. } => told.borrow_mut().push((step, None)),
+        Event::SaveFailed { path, step, reason } => {
+            told.borrow_mut().push((step, Some((path, reason))));
+        }
+        other => panic!("{other:?}"),
+    };
+    let save = |step, policy| {
+        let keep = Keep::default();
+        Save { step, policy, state: draft(last.clone(), 9), keep }
+    };
+    let mut saver = Saver::start(folder, good_disk()).unwrap();
+    let policy = draft(best.clone(), 20 << 20);
+    limit_address_space(Some(32 << 20));
+    saver.save(save(1, Some(policy)), &listen);
+    saver.wait(&listen);
+    limit_address_space(None);
+    assert!(!best.exists() && !last.exists());
+    saver.save(save(2, None), &listen);
+    let finished = saver.finish(&listen);
+    assert_eq!((finished.saves.written, finished.saves.failed.len()), (1, 1));
+    assert!(finished.unwritten.is_none() && finished.lost.is_none());
+    let told = told.into_inner();
+    let [(1, Some((path, reason))), (2, None)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(*path, best);
+    assert!(reason.contains("the bytes of a checkpoint"), "{reason}");
+    assert_eq!(checkpoint::load(&best).unwrap().optimiser["m"].len(), 20 << 20);
+    assert_eq!(checkpoint::load(&last).unwrap().optimiser["m"].len(), 9);
+}
+
+/// Leaves the process this much address space beyond what it uses, or all that it may have.
+#[cfg(target_os = "linux")]
+fn limit_address_space(beyond: Option<u64>) {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is one of this function's own.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) }, 0);
+    limit.rlim_cur = beyond.map_or(limit.rlim_max, |bytes| pages * 4096 + bytes);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+}
+
 #[test]
 fn asked_to_stop_amid_a_validation_a_run_ends_and_goes_on_with_that_validation() {
     let dir = tempfile::tempdir().unwrap();
@@ -527,7 +630,6 @@ fn one_window_that_does_not_fit_ends_the_run_with_the_last_good_state() {
 fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resume() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
-    let never = AtomicBool::new(false);
     let spec = spec();
     // A validation would take more than these steps.
     let options = TrainOptions { val_split: 0.0, ..options() };
@@ -535,23 +637,26 @@ fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resu
     assert_eq!(whole.mapped, Some(corpus.games().iter().map(|game| game.bytes).sum()));
     let limit = whole.bytes - 1;
     let limited = TrainOptions { memory_limit: Some(limit), resume: true, ..options };
-    let go = |name: &str, options: &TrainOptions| {
-        let told: RefCell<Vec<_>> = RefCell::default();
-        let listen = |event| {
-            if let Event::OutOfMemory { step, micro_batch, bytes, memory_limit } = event {
+    // To its end, or to its first step.
+    let go = |name: &str, options: &TrainOptions, whole: bool| {
+        let (told, stop) = (RefCell::new(vec![]), AtomicBool::new(false));
+        let listen = |event| match event {
+            Event::OutOfMemory { step, micro_batch, bytes, memory_limit } => {
                 assert_eq!(bytes.is_some(), memory_limit.is_some());
                 told.borrow_mut().push((step, micro_batch));
             }
+            Event::Step { .. } => stop.store(!whole, Ordering::Relaxed),
+            _ => {}
         };
         let out = dir.path().join(name);
-        let report = super::run(&corpus, &spec, options, &out, &listen, &never).unwrap();
+        let report = super::run(&corpus, &spec, options, &out, &listen, &stop).unwrap();
         (report.micro_batch, told.into_inner(), out.join("last.safetensors"))
     };
-    let (windows, told, straight) = go("straight", &limited);
+    let (windows, told, straight) = go("straight", &limited, true);
     assert_eq!((windows, told), (Some(2), vec![(0, 2)]));
     // The second part has all the memory that it wants, and keeps to the halves.
-    go("parts", &TrainOptions { steps: Some(12), max_minutes: Some(0.0), ..limited.clone() });
-    let (windows, _, parts) = go("parts", &TrainOptions { memory_limit: None, ..limited });
+    go("parts", &limited, false);
+    let (windows, _, parts) = go("parts", &TrainOptions { memory_limit: None, ..limited }, true);
     assert_eq!(windows, Some(2));
     assert!(numbers(&parts) == numbers(&straight));
 }

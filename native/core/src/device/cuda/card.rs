@@ -1,9 +1,7 @@
 //! A card that this process has opened.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use candle_core::cuda_backend::cudarc::cublas::sys::cublasSetWorkspace_v2;
@@ -15,6 +13,7 @@ use candle_core::cuda_backend::{CudaDevice, CudaStorageSlice, WrapErr};
 use candle_core::{Device, DeviceLocation, Storage, Tensor};
 
 use super::pool::Pool;
+use crate::device::leaving::Leaving;
 use crate::device::ledger;
 use crate::device::memory::{self, Memory};
 use crate::{Error, Result};
@@ -482,25 +481,16 @@ impl Drop for Caching {
     }
 }
 
-type Leaving = Box<dyn FnOnce() + Send>;
-
-/// What may wait to leave the cards. Sessions and policies end on schedulers, which must not wait: what finds no room is
-/// dropped by the thread that brings it, as it would be without the queue.
-const LEAVING: usize = 4096;
-
-static THREAD: OnceLock<Option<SyncSender<Leaving>>> = OnceLock::new();
+/// Drops what leaves the cards.
+static THREAD: OnceLock<Leaving> = OnceLock::new();
 
 /// Waits for all that is leaving, unless this thread has what that may wait for.
 fn wait_for_leaving() {
     if HELD.get() != 0 {
         return;
     }
-    if let Some(Some(thread)) = THREAD.get() {
-        let (last, gone) = sync_channel::<()>(0);
-        let last: Leaving = Box::new(move || drop(last));
-        if thread.send(last).is_ok() {
-            let _ = gone.recv();
-        }
+    if let Some(thread) = THREAD.get() {
+        thread.wait();
     }
 }
 
@@ -508,32 +498,12 @@ fn wait_for_leaving() {
 /// stream and of its libraries for the card. What that leaves free goes back to the driver.
 pub fn leave<T: Send + 'static>(device: Device, gone: T) {
     let Some(card) = of_device(&device) else { return drop(gone) };
-    let leaving: Leaving = Box::new(move || {
+    THREAD.get_or_init(|| Leaving::start("sconce-card")).leave(move || {
         // Without it the driver would not know which card is meant.
         let _ = card.context.bind_to_thread();
         card.apart(|| drop((gone, device)));
         card.settle();
     });
-    match THREAD.get_or_init(start) {
-        Some(thread) => match thread.try_send(leaving) {
-            Ok(()) => {}
-            Err(TrySendError::Full(leaving)) => leaving(),
-            // The thread has ended. It is dropped here.
-            Err(TrySendError::Disconnected(leaving)) => drop(leaving),
-        },
-        None => leaving(),
-    }
-}
-
-fn start() -> Option<SyncSender<Leaving>> {
-    let (sender, receiver) = sync_channel::<Leaving>(LEAVING);
-    let work = move || {
-        for leaving in receiver {
-            let _ = catch_unwind(AssertUnwindSafe(leaving));
-        }
-    };
-    std::thread::Builder::new().name("sconce-card".into()).spawn(work).ok()?;
-    Some(sender)
 }
 
 /// Where the numbers of a tensor on a card lie, and how many bytes those are that lie there together.
