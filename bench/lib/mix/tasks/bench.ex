@@ -1,4 +1,4 @@
-defmodule Mix.Tasks.Sconce.Bench do
+defmodule Mix.Tasks.Bench do
   alias Sconce.Bench.{Backbones, Case, Cases, Machine, Output, Peers}
   alias Sconce.{Files, Switches}
 
@@ -54,7 +54,7 @@ defmodule Mix.Tasks.Sconce.Bench do
   step), a decision, the memory of a session, and training steps on 32 windows of 60 frames with
   their peak of memory. Without `SCONCE_REPLAYS` nothing is learned.
 
-  `mix bench quantise` is `mix sconce.bench.quantise`: what decisions lose by weights in fewer bits.
+  `mix bench quantise` is `mix bench.quantise`: what decisions lose by weights in fewer bits.
 
   Every case and every backbone checks what it computed. One that fails says FAILED, the others follow,
   and then the exit status is 1. With `SCONCE_REPLAYS` set, the games of that folder are imported too.
@@ -69,13 +69,14 @@ defmodule Mix.Tasks.Sconce.Bench do
            "[--peers FILE | --with-peers]"
 
   @impl true
-  def run(["quantise" | args]), do: Mix.Task.run("sconce.bench.quantise", args)
+  def run(["quantise" | args]), do: Mix.Task.run("bench.quantise", args)
   def run(args), do: Switches.help?(args, __MODULE__) || bench(args)
 
   defp bench(args) do
     {opts, backbones?} = parse!(args)
     Mix.Task.run("app.config")
     with {:error, reason} <- Sconce.Native.status(), do: Mix.raise("no native library: #{reason}")
+    with {:error, error} <- Sconce.Native.bench_noop(), do: Mix.raise(Exception.message(error))
     if backbones?, do: backbones(opts), else: cases(opts)
   end
 

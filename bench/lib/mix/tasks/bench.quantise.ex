@@ -1,4 +1,4 @@
-defmodule Mix.Tasks.Sconce.Bench.Quantise do
+defmodule Mix.Tasks.Bench.Quantise do
   alias Sconce.Bench.{Cases, Frames, Machine, Quantise}
   alias Sconce.{Corpus, Policy, Switches}
 
@@ -32,7 +32,7 @@ defmodule Mix.Tasks.Sconce.Bench.Quantise do
   Plays whole games with the weights of a checkpoint in f32 and in other formats, and prints for each how
   far its logits are from those in f32 and how many actions it changes.
 
-      $ mix sconce.bench.quantise run/best.safetensors --corpus validation
+      $ mix bench.quantise run/best.safetensors --corpus validation
       $ SCONCE_REPLAYS=replays mix bench quantise run/best.safetensors --weights bf16 --games 4
 
   #{Switches.docs(@schema)}
