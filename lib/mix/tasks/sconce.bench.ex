@@ -1,0 +1,148 @@
+defmodule Mix.Tasks.Sconce.Bench do
+  alias Sconce.{Corpus, Figures, Frame, Policy, Session, Switches, Temporal, Trainer}
+  alias Sconce.Frame.Player
+  alias Sconce.Trainer.Report
+
+  @formats [:f32, :bf16, :int8]
+
+  @schema [
+    corpus: [
+      type: :path,
+      doc: "Folder of a corpus whose first game is played; without it the frames are made."
+    ],
+    backbone: [
+      type: {:in, Temporal.backbones()},
+      default: :gru,
+      doc: "Of the policy that is made where no checkpoint is given."
+    ],
+    weights: [
+      type: {:list, {:in, @formats}},
+      default: @formats,
+      doc: "Formats in which a session keeps the weights."
+    ],
+    seconds: [type: :float, min: 0.0, default: 2.0, doc: "Time for the decisions of a format."],
+    batch_size: [type: :pos_integer, default: 32, doc: "Windows of a training step."],
+    window_size: [type: :pos_integer, default: 60, doc: "Frames of a window."],
+    threads: [type: :pos_integer, doc: "Threads of a training step, all by default."]
+  ]
+
+  @shortdoc "Measures a policy's decisions and training steps on this machine"
+
+  @moduledoc """
+  Measures how long a policy takes to decide and to learn on this machine.
+
+      $ mix sconce.bench run/best.safetensors --corpus validation
+      $ mix sconce.bench --backbone mamba --threads 1
+
+  #{Switches.docs(@schema)}
+
+  The table has a row for each format of the weights. The times are microseconds of `Sconce.Session.act/2`,
+  each call alone, from one process; `kept` is the format that the session keeps most matrices in, `lane`
+  where a decision runs (see `Sconce.Session`). Below it stands a training step, as
+  `Sconce.Trainer.plan/2` measures it.
+
+  Other work on the machine is in the figures. An MLP steps over weights that stand beside zeros, so that
+  its times depend on the frames: give it a corpus.
+  """
+
+  use Mix.Task
+
+  @requirements ["app.config"]
+  @fewest 1_000
+  @made 600
+
+  @impl true
+  def run(args), do: Switches.help?(args, __MODULE__) || measure(args)
+
+  defp measure(args) do
+    {opts, rest} = parse!(args)
+    policy = policy!(rest, opts[:backbone])
+    frames = frames!(policy.spec.embedding, opts[:corpus])
+    say(machine())
+    say(Report.title(policy.spec, policy.num_weights) <> "\n")
+    say(line(~w(weights kept lane median_us p99_us p99.9_us calls)))
+    for format <- opts[:weights], do: policy |> decisions(format, frames, opts) |> line() |> say()
+    say("\n" <> training(policy.spec, opts))
+  end
+
+  defp parse!(args) do
+    {opts, rest} = Switches.parse!(args, @schema)
+    length(rest) < 2 || raise ArgumentError, "unknown argument #{Enum.at(rest, 1)}"
+    defaults = for {name, spec} <- @schema, default = spec[:default], do: {name, default}
+    {Keyword.merge(defaults, opts), rest}
+  rescue
+    error in ArgumentError -> error |> Switches.message(@schema) |> Mix.raise()
+  end
+
+  defp policy!([], backbone), do: value!(Policy.init([backbone: backbone], seed: 0))
+  defp policy!([checkpoint], _backbone), do: value!(Policy.load(checkpoint))
+
+  defp machine do
+    info = value!(Sconce.native_info())
+    features = for {name, true} <- info.cpu, do: " #{name}"
+
+    "#{info.target},#{features}, #{Figures.counted(info.threads, "thread")}, " <>
+      "Elixir #{System.version()}, OTP #{System.otp_release()}"
+  end
+
+  defp frames!(embedding, nil), do: for(i <- 1..@made, do: made(embedding, i))
+
+  defp frames!(_embedding, dir) do
+    recording = dir |> Corpus.open() |> value!() |> Corpus.recording(0) |> value!()
+    for {frame, _labels} <- recording, do: frame
+  end
+
+  defp made({:vector, n}, i), do: for(k <- 1..n, do: :math.sin(i * k))
+
+  defp made(_melee, i) do
+    [own, opponent] =
+      for side <- [-1, 1] do
+        %Player{x: side * (20.0 + rem(i, 10)), y: rem(i, 30) / 1, facing: -side, stock: 4}
+        |> struct!(action: rem(i * 13, 399), character: 2, on_ground: true, percent: i / 1)
+      end
+
+    %Frame{own: own, opponent: opponent, stage: 31, frame: i}
+  end
+
+  defp decisions(policy, format, frames, opts) do
+    session = value!(Session.open(policy, weights: format, seed: 0))
+    {:ok, info} = Session.info(session)
+    until = now() + round(opts[:seconds] * 1.0e9)
+    us = frames |> Stream.cycle() |> Enum.reduce_while([], &timed(session, &1, until, &2))
+    :ok = Session.close(session)
+    times = for percent <- [50, 99, 99.9], do: us |> Figures.percentile(percent) |> decimal()
+    ["#{format}", "#{info.weights}", "#{info.lane}"] ++ times ++ [Figures.grouped(length(us))]
+  end
+
+  defp timed(session, frame, until, us) do
+    start = now()
+    _action = value!(Session.act(session, frame))
+    took = now() - start
+    us = [took / 1000 | us]
+    enough? = start + took >= until and length(us) >= @fewest
+    {if(enough?, do: :halt, else: :cont), us}
+  end
+
+  defp training(spec, opts) do
+    options = Keyword.take(opts, [:batch_size, :window_size, :threads])
+    plan = value!(Trainer.plan(spec, options))
+
+    "a training step of #{plan.batch_size} windows of #{plan.window_size} frames, " <>
+      "#{Figures.counted(plan.threads, "thread")}, #{plan.precision}: " <>
+      "#{decimal(1000 * plan.step_seconds)} ms, " <>
+      "#{Figures.grouped(round(plan.frames_per_second))} frames/s"
+  end
+
+  defp line([format, kept, lane | figures]) do
+    texts = for text <- [format, kept, lane], do: String.pad_trailing(text, 9)
+    numbers = for text <- figures, do: String.pad_leading(text, 11)
+    Enum.join(texts ++ numbers)
+  end
+
+  defp value!({:ok, value}), do: value
+  defp value!({:error, error}), do: error |> Switches.message(@schema) |> Mix.raise()
+
+  defp decimal(number), do: Figures.decimal(number)
+  defp now, do: System.monotonic_time(:nanosecond)
+  defp say(text), do: Mix.shell().info(text)
+end
