@@ -55,8 +55,8 @@ defmodule Mix.Tasks.Sconce.Bench do
   def run(args), do: Switches.help?(args, __MODULE__) || measure(args)
 
   defp measure(args) do
-    {opts, rest} = parse!(args)
-    policy = policy!(rest, opts[:backbone])
+    {opts, checkpoint} = parse!(args)
+    policy = policy!(checkpoint, opts[:backbone])
     frames = frames!(policy.spec.embedding, opts[:corpus])
     say(machine())
     say(Report.title(policy.spec, policy.num_weights) <> "\n")
@@ -66,16 +66,13 @@ defmodule Mix.Tasks.Sconce.Bench do
   end
 
   defp parse!(args) do
-    {opts, rest} = Switches.parse!(args, @schema)
-    length(rest) < 2 || raise ArgumentError, "unknown argument #{Enum.at(rest, 1)}"
-    defaults = for {name, spec} <- @schema, default = spec[:default], do: {name, default}
-    {Keyword.merge(defaults, opts), rest}
+    Switches.parse_checkpoint!(args, @schema)
   rescue
     error in ArgumentError -> error |> Switches.message(@schema) |> Mix.raise()
   end
 
-  defp policy!([], backbone), do: value!(Policy.init([backbone: backbone], seed: 0))
-  defp policy!([checkpoint], _backbone), do: value!(Policy.load(checkpoint))
+  defp policy!(nil, backbone), do: value!(Policy.init([backbone: backbone], seed: 0))
+  defp policy!(checkpoint, _backbone), do: value!(Policy.load(checkpoint))
 
   defp machine do
     info = value!(Sconce.native_info())
