@@ -23,6 +23,10 @@ defmodule Sconce.HostAppTest do
     assert output =~ ~s(kind: :unavailable)
     assert output =~ "without the feature fixtures"
 
+    quick = ~w(--backbone mlp --weights f32 --seconds 0 --batch-size 2 --threads 1)
+    assert {output, 0} = mix(["sconce.bench" | quick], @app, env)
+    assert output =~ "a training step of 2 windows of 60 frames"
+
     assert {_output, 0} = mix(["release"], @app, env)
     elsewhere = tmp_dir!("elsewhere")
     release = Path.join(build, "rel/host_app")
