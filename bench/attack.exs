@@ -1,8 +1,8 @@
 # What once ended, froze or hurt a VM, tried again (`Sconce.Bench.Attack`):
 #
-#     mix run bench/attack.exs | tee bench/attack.txt
-#     mix run bench/attack.exs --only FIFO
-#     mix run bench/attack.exs --item 3
+#     mix run attack.exs | tee attack.txt
+#     mix run attack.exs --only FIFO
+#     mix run attack.exs --item 3
 #
 # Each row is tried in a VM of its own, so that one that dies is a row and not the end; what needs no VM (the
 # Mix tasks, the source) is tried from this one. A row is held where no call came back raw (an exception that is

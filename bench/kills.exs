@@ -1,14 +1,14 @@
 # A storm of `kill -9` over all that writes or reads files: runs, imports, saves and evaluations.
 #
-#     mix run bench/kills.exs | tee bench/kills.txt
-#     mix run bench/kills.exs --kills 60 --seed 1 --only import
-#     SCONCE_REPLAYS=replays mix run bench/kills.exs          # imports of real games instead of made ones
+#     mix run kills.exs | tee kills.txt
+#     mix run kills.exs --kills 60 --seed 1 --only import
+#     SCONCE_REPLAYS=replays mix run kills.exs          # imports of real games instead of made ones
 #
 # Each kind of work is done once in a VM of its own, uninterrupted, and once more in VMs that are killed at random
 # moments and followed by the next, which goes on or begins again; the last may end. What is in place is
 # whole after each kill. At the end both have the same files, with the same weights to the last bit, the same
 # games, which verify, and the same scores: no part of a file is left, and no lock stays, or the next would have
-# been refused. `bench/soak.exs` is the same for one long run, with what it holds in memory. Status 1 where it
+# been refused. `soak.exs` is the same for one long run, with what it holds in memory. Status 1 where it
 # is not so.
 
 defmodule Kills do

@@ -1,7 +1,7 @@
 # Randomised load in which everything that can go wrong does (`Sconce.Bench.Stress`):
 #
-#     mix run bench/never_hangs.exs --minutes 5
-#     mix run bench/never_hangs.exs --minutes 0.5 --callers 24
+#     mix run never_hangs.exs --minutes 5
+#     mix run never_hangs.exs --minutes 0.5 --callers 24
 #
 # Callers act, look ahead, keep and restore their sessions' memory, on a serving and beside it, and are
 # killed in their calls and between them. Batches panic on purpose or take long, the queue is shorter than the callers

@@ -68,7 +68,7 @@ def compare(checkouts, only, pairs, options):
 def measure(checkout, only, budget):
     """Median microseconds by row."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = ["mix", "sconce.bench", "--only", only, "--budget", str(budget), "--json", file.name]
+        command = ["mix", "bench", "--only", only, "--budget", str(budget), "--json", file.name]
         subprocess.run(command, cwd=checkout, check=True, stdout=subprocess.DEVNULL)
         rows = [json.loads(line) for line in Path(file.name).read_text().splitlines()]
     bad = [row["case"] for row in rows if not row["ok"]]

@@ -1,6 +1,6 @@
 # Two promises about the time of a training, kept or not, on real games:
 #
-#     SCONCE_REPLAYS=replays mix run bench/promises.exs
+#     SCONCE_REPLAYS=replays mix run promises.exs
 #
 #   * `mix sconce.train` has made its first step within 2 s, and saved what came of it: from the start of
 #     the command, with its VM and all that it reads of the corpus, for an MLP and a GRU;

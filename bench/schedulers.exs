@@ -1,7 +1,7 @@
 # How late processes and decisions are beside work in one VM, under settings of the VM and of Sconce:
 #
-#     mix run bench/schedulers.exs
-#     SCONCE_REPLAYS=replays mix run bench/schedulers.exs --seconds 10 --rounds 3 --only "default|idle"
+#     mix run schedulers.exs
+#     SCONCE_REPLAYS=replays mix run schedulers.exs --seconds 10 --rounds 3 --only "default|idle"
 #
 # Each setting is a VM of its own. In it, beside each load, a process is woken each millisecond and takes down how
 # late; others decide with a session of their own each 4 ms, some of them on the inline lane and some by a serving's
@@ -14,7 +14,7 @@ for name <- ~w(latency policies), do: Code.require_file("#{name}.exs", __DIR__)
 
 defmodule Schedulers do
   alias Sconce.Bench.{Frames, Machine, Output}
-  alias Sconce.{Corpus, Native, Serving, Session, Trainer}
+  alias Sconce.{Corpus, Figures, Native, Serving, Session, Trainer}
 
   @defaults [seconds: 5.0, rounds: 3, processes: 8, only: ".*", loads: ".*"]
   @switches [
@@ -311,7 +311,7 @@ defmodule Schedulers do
       end
 
     cells = times |> List.flatten() |> Enum.map(&Latency.cell(&1, :ms))
-    Output.line(@columns, [setting, load, Machine.decimal(rate) | cells])
+    Output.line(@columns, [setting, load, Figures.decimal(rate) | cells])
   end
 end
 

@@ -1,11 +1,11 @@
 # One policy shared by many processes through `Sconce.Serving`:
 #
-#     mix run bench/serving.exs                                   # 64 callers, as fast as they can
-#     mix run bench/serving.exs --weights int8 --workers 2
-#     mix run bench/serving.exs --lane worker                     # steps by a worker even where inline is faster
-#     bench/peers/run.py peers.json --threads 2 --only serve_ && \
-#       SCONCE_REPLAYS=replays mix run bench/serving.exs --peers peers.json --seconds 4
-#     SCONCE_REPLAYS=replays mix run bench/serving.exs --games 8 --deadline 4 --minutes 10 --policy gru
+#     mix run serving.exs                                   # 64 callers, as fast as they can
+#     mix run serving.exs --weights int8 --workers 2
+#     mix run serving.exs --lane worker                     # steps by a worker even where inline is faster
+#     peers/run.py peers.json --threads 2 --only serve_ && \
+#       SCONCE_REPLAYS=replays mix run serving.exs --peers peers.json --seconds 4
+#     SCONCE_REPLAYS=replays mix run serving.exs --games 8 --deadline 4 --minutes 10 --policy gru
 #
 # Each caller sends its next request when it has its answer, and has a session of its own. Times are those
 # of whole calls: `act struct` from a frame's struct to an action, `act row` from a frame that is packed

@@ -1,7 +1,7 @@
 # What is left of sessions that ended:
 #
-#     mix run bench/sessions.exs
-#     mix run bench/sessions.exs --sessions 100000 --rounds 3 --backbone gru --serving
+#     mix run sessions.exs
+#     mix run sessions.exs --sessions 100000 --rounds 3 --backbone gru --serving
 #
 # Each round opens sessions, uses each once and closes it, one after the other; then it opens as many in
 # processes, a hundred at a time, that use them and end. Sessions, processes and resident memory stand beside

@@ -1,7 +1,7 @@
 # A run that is killed again and again, beside one that is not:
 #
-#     mix run bench/soak.exs                                  # half an hour, twenty kills
-#     mix run bench/soak.exs --steps 20000 --kills 5 --minutes 0.5 --save-seconds 1
+#     mix run soak.exs                                  # half an hour, twenty kills
+#     mix run soak.exs --steps 20000 --kills 5 --minutes 0.5 --save-seconds 1
 #
 # The same seeded run is made twice at once, each process in a VM of its own. One goes through; of it the
 # resident memory, file descriptors and threads are printed over time. The other is killed with
@@ -92,11 +92,11 @@ defmodule Soak do
     {:ok, %{saves: %{failed: []}}} = Sconce.Trainer.await(run)
     """
 
-    ebin = Application.app_dir(:sconce, "ebin")
-
     vm =
       Task.async(fn ->
-        System.cmd("elixir", ["-pa", ebin, "-e", script], stderr_to_stdout: true)
+        System.cmd("elixir", Sconce.Bench.Child.code_paths() ++ ["-e", script],
+          stderr_to_stdout: true
+        )
       end)
 
     {vm, wait_for(pid)}

@@ -6,6 +6,9 @@ defmodule Mix.Tasks.Compile.SconceNative do
   @moduledoc """
   Builds the native part of Sconce with cargo and puts it where the VM loads it from.
 
+  What only tests and benchmarks call stands behind the feature `fixtures`. It is off in the environment `:prod`,
+  which is that of a dependency: an app does without.
+
   Cargo is not started when nothing it builds from has changed. Its target folder is shared by all
   Mix environments and by all apps that depend on this copy of Sconce; the library is copied into
   each `_build`.
@@ -16,7 +19,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
   | `SCONCE_CUDA=1` | for NVIDIA cards, too; wants what `bin/cuda-toolkit` lays out, and loads where there is no CUDA |
   | `SCONCE_CUDA=flash-attn` | the same with flash attention |
   | `SCONCE_PROFILE` | cargo's profile, `release` by default |
-  | `SCONCE_FEATURES` | cargo features, comma-separated |
+  | `SCONCE_FEATURES` | cargo features, comma-separated; outside of `MIX_ENV=prod` `fixtures` is one |
   | `SCONCE_TARGET_DIR` | cargo's target folder, `target` beside `mix.exs` by default; with CUDA `cuda` in it |
   | `CARGO` | the cargo to use |
   | `CI` | set: `Cargo.lock` must fit (`--locked`) |
@@ -168,7 +171,8 @@ defmodule Mix.Tasks.Compile.SconceNative do
 
   defp features do
     given = System.get_env("SCONCE_FEATURES", "") |> String.split(",", trim: true)
-    Enum.join(given ++ cuda(), ",")
+    fixtures = if Mix.env() == :prod, do: [], else: ["fixtures"]
+    Enum.join(given ++ cuda() ++ fixtures, ",")
   end
 
   defp root, do: Path.dirname(Mix.Project.project_file())

@@ -14,8 +14,18 @@ defmodule Sconce.HostAppTest do
 
     assert {output, 0} = mix(["run", "-e", "IO.puts(HostApp.report())"], @app, env)
     assert output =~ report
+    refute output =~ "(lib) generated"
     library = "lib/sconce/priv/native/sconce_nif.so"
     assert File.lstat!(Path.join(build, library)).type == :regular
+
+    probe = "IO.inspect(Sconce.Native.probe_echo(1))"
+    assert {output, 0} = mix(["run", "-e", probe], @app, env)
+    assert output =~ ~s(kind: :unavailable)
+    assert output =~ "without the feature fixtures"
+
+    quick = ~w(--backbone mlp --weights f32 --seconds 0 --batch-size 2 --threads 1)
+    assert {output, 0} = mix(["sconce.bench" | quick], @app, env)
+    assert output =~ "a training step of 2 windows of 60 frames"
 
     assert {_output, 0} = mix(["release"], @app, env)
     elsewhere = tmp_dir!("elsewhere")

@@ -1,6 +1,6 @@
 # The steps of a run, made by PyTorch as well:
 #
-#     SCONCE_REPLAYS=replays mix run bench/learning/check.exs
+#     SCONCE_REPLAYS=replays mix run learning/check.exs
 #
 # An MLP and a GRU learn a hundred steps from real games, by us and by `check.py`: from the same weights,
 # of the same batches in the same order, with AdamW at the same rates. Losses must agree within 1e-3 of

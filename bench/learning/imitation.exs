@@ -1,7 +1,7 @@
 # The imitation task of the shared peers, whole, by PyTorch and by us, one after the other:
 #
-#     SCONCE_REPLAYS=replays SCONCE_PEERS=peers mix run bench/learning/imitation.exs > bench/learning/imitation.txt
-#     ... mix run bench/learning/imitation.exs --models gru-ar --minutes 3 --threads 2 --seed 1
+#     SCONCE_REPLAYS=replays SCONCE_PEERS=peers mix run learning/imitation.exs > learning/imitation.txt
+#     ... mix run learning/imitation.exs --models gru-ar --minutes 3 --threads 2 --seed 1
 #
 # `replays` has the folders `train` and `validation`. The peer learns for so many minutes of training and
 # we as many steps as it then made, with its sizes, batch, windows, dropout, mirror, prior, optimiser and

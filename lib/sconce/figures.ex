@@ -1,6 +1,6 @@
 defmodule Sconce.Figures do
   @moduledoc false
-  # Counts and sizes as people read them.
+  # Counts, sizes and times as people read them.
 
   @doc "12345 as 12,345."
   @spec grouped(integer) :: String.t()
@@ -17,4 +17,23 @@ defmodule Sconce.Figures do
   def size(bytes) when bytes < 1_000_000, do: "#{Float.round(bytes / 1.0e3, 1)} KB"
   def size(bytes) when bytes < 1_000_000_000, do: "#{Float.round(bytes / 1.0e6, 1)} MB"
   def size(bytes), do: "#{Float.round(bytes / 1.0e9, 1)} GB"
+
+  @doc "Three digits or so."
+  @spec decimal(number) :: String.t()
+  def decimal(value) when value >= 100, do: value |> round() |> grouped()
+  def decimal(value) when value >= 10, do: :erlang.float_to_binary(value / 1, decimals: 1)
+  def decimal(value) when value >= 1, do: :erlang.float_to_binary(value / 1, decimals: 2)
+  def decimal(value), do: :erlang.float_to_binary(value / 1, decimals: 3)
+
+  @doc """
+  The nearest rank.
+
+      iex> Sconce.Figures.percentile([3.0, 1.0, 2.0], 50)
+      2.0
+  """
+  @spec percentile([number], number) :: number
+  def percentile(values, percent) do
+    rank = ceil(length(values) * percent / 100)
+    values |> Enum.sort() |> Enum.at(max(rank, 1) - 1)
+  end
 end

@@ -31,7 +31,6 @@ defmodule Sconce.Native do
 
   # System
   def native_info, do: unavailable(:native_info)
-  def error_kinds, do: unavailable(:error_kinds)
   def memory_available, do: unavailable(:memory_available)
   def background_set(_priority), do: unavailable(:background)
   def background_given(_reference), do: unavailable(:background)
@@ -52,17 +51,14 @@ defmodule Sconce.Native do
   def corpus_games(_corpus), do: unavailable(:games)
   def corpus_recording(_corpus, _game, _player), do: unavailable(:recording)
   def corpus_fields, do: unavailable(:fields)
-  def corpus_fixtures(_dir), do: unavailable(:fixtures)
 
   # Loader
   def loader_open(_corpus, _reference, _options), do: unavailable(:stream)
   def loader_info(_corpus, _reference, _options), do: unavailable(:stream)
   def loader_next(_loader, _reference), do: unavailable(:stream)
   def loader_close(_loader), do: unavailable(:stream)
-  def loader_count, do: unavailable(:stream)
 
   # Embedding
-  def frame_columns, do: unavailable(:frame_columns)
   def embedding_schema(_embedding), do: unavailable(:embedding_schema)
   def embed(_embedding, _raw), do: unavailable(:embed)
 
@@ -94,7 +90,6 @@ defmodule Sconce.Native do
   def session_info(_session), do: unavailable(:info)
   def session_transfer(_session, _pid), do: unavailable(:transfer)
   def session_close(_session), do: unavailable(:close)
-  def session_count, do: unavailable(:count)
 
   # Serving
   def serving_start(_reference, _policy, _options, _sender), do: unavailable(:start)
@@ -148,7 +143,7 @@ defmodule Sconce.Native do
   def cartpole_demonstrations(_reference, _options), do: unavailable(:demonstrations)
   def cartpole_play(_reference, _policy, _velocities, _options), do: unavailable(:play)
 
-  # Measurements, for `mix bench`
+  # Tests and benchmarks, in a library that was built with the feature `fixtures`: measurements
   def bench_noop, do: unavailable(:bench)
   def bench_dirty, do: unavailable(:bench)
   def bench_worker(_reference), do: unavailable(:bench)
@@ -158,7 +153,14 @@ defmodule Sconce.Native do
   def bench_train(_reference, _spec, _steps), do: unavailable(:bench)
   def bench_frames(_reference, _spec, _rows, _seconds), do: unavailable(:bench)
 
-  # Probes of the border, for tests
+  # The same: what the library holds
+  def error_kinds, do: unavailable(:error_kinds)
+  def frame_columns, do: unavailable(:frame_columns)
+  def loader_count, do: unavailable(:stream)
+  def session_count, do: unavailable(:count)
+
+  # The same: replays that are made, and probes of the border
+  def corpus_fixtures(_dir), do: unavailable(:fixtures)
   def probe_echo(_term), do: unavailable(:probe_echo)
   def probe_panic(_message), do: unavailable(:probe_panic)
   def probe_reply(_reference, _how), do: unavailable(:probe_reply)
@@ -168,7 +170,7 @@ defmodule Sconce.Native do
   def probe_open(_gate), do: unavailable(:probe_open)
 
   defp unavailable(op) do
-    reason = :persistent_term.get(@reason, "not loaded")
+    reason = :persistent_term.get(@reason, "without the feature fixtures")
     details = %{what: "native library", reason: reason, mend: "mix sconce.doctor"}
 
     # By a call that hides the type: a compiler that infers types would take it that no stub ever

@@ -33,6 +33,17 @@ defmodule Sconce.Switches do
     {for({name, text} <- given, do: {name, value!(name, text, schema[name])}), rest}
   end
 
+  @doc """
+  As `parse!/2`, of a task that takes one checkpoint or none: options with the schema's defaults, and the
+  checkpoint or nil.
+  """
+  def parse_checkpoint!(argv, schema) do
+    {given, rest} = parse!(argv, schema)
+    length(rest) < 2 || raise ArgumentError, "unknown argument #{Enum.at(rest, 1)}"
+    defaults = for {name, spec} <- schema, default = spec[:default], do: {name, default}
+    {Keyword.merge(defaults, given), List.first(rest)}
+  end
+
   # A negative number would not be taken for the value that it is.
   defp joined(["--" | _rest] = argv), do: argv
 

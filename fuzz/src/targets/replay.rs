@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use sconce_core::{Error, Result};
-use sconce_data::fixtures::{Fixture, ICE_CLIMBERS, Player};
 use sconce_data::{Corpus, ImportOptions, import};
+use sconce_fixtures::{Fixture, ICE_CLIMBERS, Player};
 
 use crate::replay::{Replay, metadata};
 use crate::rng::Rng;

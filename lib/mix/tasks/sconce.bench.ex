@@ -1,225 +1,145 @@
 defmodule Mix.Tasks.Sconce.Bench do
-  alias Sconce.Bench.{Backbones, Case, Cases, Machine, Output, Peers}
-  alias Sconce.{Files, Switches}
+  alias Sconce.{Corpus, Figures, Frame, Policy, Session, Switches, Temporal, Trainer}
+  alias Sconce.Frame.Player
+  alias Sconce.Trainer.Report
+
+  @formats [:f32, :bf16, :int8]
 
   @schema [
-    only: [type: :string, doc: "A regular expression: cases whose name and text match."],
-    threads: [
-      type: :pos_integer,
-      doc: "What stands beside one thread, all processors by default."
+    corpus: [
+      type: :path,
+      doc: "Folder of a corpus whose first game is played; without it the frames are made."
     ],
-    budget: [type: :float, min: 0, default: 2.0, doc: "Seconds that a case is measured."],
-    json: [type: :path, doc: "A file that gets one object a line as well."],
-    steps: [
-      type: :pos_integer,
-      default: 300,
-      doc: "Of training on real games, for each of the `backbones`."
+    backbone: [
+      type: {:in, Temporal.backbones()},
+      default: :gru,
+      doc: "Of the policy that is made where no checkpoint is given."
     ],
-    peers: [type: :path, doc: "Rows of `bench/peers/run.py` to stand beside."],
-    with_peers: [
-      type: :boolean,
-      doc: "Measures the peers in this run, before and after. Needs `SCONCE_PEERS`."
-    ]
+    weights: [
+      type: {:list, {:in, @formats}},
+      default: @formats,
+      doc: "Formats in which a session keeps the weights."
+    ],
+    seconds: [type: :float, min: 0.0, default: 2.0, doc: "Time for the decisions of a format."],
+    batch_size: [type: :pos_integer, default: 32, doc: "Windows of a training step."],
+    window_size: [type: :pos_integer, default: 60, doc: "Frames of a window."],
+    threads: [type: :pos_integer, doc: "Threads of a training step, all by default."]
   ]
 
-  @shortdoc "Measures Sconce on this machine, beside what the machine could do"
+  @shortdoc "Measures a policy's decisions and training steps on this machine"
 
   @moduledoc """
-  Measures calls, frames, decisions, training steps and imports, and prints a line for each as it is
-  measured.
+  Measures how long a policy takes to decide and to learn on this machine.
 
-      $ mix bench
-      $ mix bench --only "act gru" --budget 5 --json bench/results.json
-      $ mix bench --only "^train" --with-peers
+      $ mix sconce.bench run/best.safetensors --corpus validation
+      $ mix sconce.bench --backbone mamba --threads 1
 
   #{Switches.docs(@schema)}
 
-  | column | meaning |
-  |---|---|
-  | `name`, `case` | what is measured |
-  | `batch`, `threads` | windows, frames or calls at once; threads that compute |
-  | `median_us`, `p95_us`, `n` | of n samples; calls below 20 us are timed in groups |
-  | `limit_us`, `limit` | what it would take at best, and why: bytes over the measured bandwidth, products over the measured peak, or a call that does nothing |
+  The table has a row for each format of the weights. The times are microseconds of `Sconce.Session.act/2`,
+  each call alone, from one process; `kept` is the format that the session keeps most matrices in, `lane`
+  where a decision runs (see `Sconce.Session`). Below it stands a training step, as
+  `Sconce.Trainer.plan/2` measures it.
 
-  With peers a second table follows: of each row that a peer has as well, the fastest peer, its median
-  (the better one, where it was measured before and after ours), ours as a fraction of that, and both
-  peaks of memory where they are known. `bench/peers/README.md` says what they are.
-
-  ## Backbones
-
-      $ SCONCE_REPLAYS=replays mix bench backbones --steps 300 --only "gru|mamba"
-
-  One row for each backbone, with the options it has by default: what it learns of the games in `train`
-  in so many steps (plain NLL in nats a frame on the games in `validation`, one frame in five, last
-  step), a decision, the memory of a session, and training steps on 32 windows of 60 frames with
-  their peak of memory. Without `SCONCE_REPLAYS` nothing is learned.
-
-  `mix bench quantise` is `mix sconce.bench.quantise`: what decisions lose by weights in fewer bits.
-
-  Every case and every backbone checks what it computed. One that fails says FAILED, the others follow,
-  and then the exit status is 1. With `SCONCE_REPLAYS` set, the games of that folder are imported too.
-
-  Times of other work on the machine are in the figures: only ratios to rows of the same run mean
-  anything on one that is shared.
+  Other work on the machine is in the figures. An MLP steps over weights that stand beside zeros, so that
+  its times depend on the frames: give it a corpus.
   """
 
   use Mix.Task
 
-  @usage "usage: mix bench [backbones | quantise] [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
-           "[--peers FILE | --with-peers]"
+  @requirements ["app.config"]
+  @fewest 1_000
+  @made 600
 
   @impl true
-  def run(["quantise" | args]), do: Mix.Task.run("sconce.bench.quantise", args)
-  def run(args), do: Switches.help?(args, __MODULE__) || bench(args)
+  def run(args), do: Switches.help?(args, __MODULE__) || measure(args)
 
-  defp bench(args) do
-    {opts, backbones?} = parse!(args)
-    Mix.Task.run("app.config")
-    with {:error, reason} <- Sconce.Native.status(), do: Mix.raise("no native library: #{reason}")
-    if backbones?, do: backbones(opts), else: cases(opts)
-  end
-
-  defp backbones(opts) do
-    for name <- [:peers, :with_peers], opts[name] do
-      Mix.raise("#{Switches.switch(name)} does not go with backbones")
-    end
-
-    names = opts |> regex!() |> Backbones.named()
-    names != [] || Mix.raise("no backbone matches #{opts[:only]}")
-    writable!(opts[:json])
-    machine = Machine.describe()
-    say = &Mix.shell().info/1
-    say.(Output.header(machine))
-    replays = System.get_env("SCONCE_REPLAYS")
-
-    opts =
-      opts |> Keyword.put_new_lazy(:threads, &Machine.cores/0) |> Keyword.put(:replays, replays)
-
-    rows =
-      case Backbones.run(names, opts, say) do
-        {:ok, rows} -> rows
-        {:error, error} -> Mix.raise(Exception.message(error))
-      end
-
-    write(for(row <- rows, do: %{extra: row}), machine, opts[:json])
-    finish(Enum.reject(rows, & &1.ok), length(rows))
-  end
-
-  defp cases(opts) do
-    cases = opts |> Keyword.get_lazy(:threads, &Machine.cores/0) |> Cases.all() |> only!(opts)
-    writable!(opts[:json])
-    peers = peers!(cases, opts)
-    machine = Machine.describe()
-    say = &Mix.shell().info/1
-    say.(Output.header(machine))
-    say.(Output.titles())
-    rows = for bench <- cases, do: bench |> Case.row(opts[:budget]) |> tap(&say.(Output.row(&1)))
-    rows = beside(rows, peers ++ again(cases, opts))
-
-    unless System.get_env("SCONCE_REPLAYS"),
-      do: say.("\nSCONCE_REPLAYS is not set: no real games were imported.")
-
-    if table = Peers.table(rows), do: say.("\nBeside the fastest peer\n\n" <> table)
-    write(rows, machine, opts[:json])
-    finish(Enum.reject(rows, & &1.ok), length(rows))
+  defp measure(args) do
+    {opts, checkpoint} = parse!(args)
+    policy = policy!(checkpoint, opts[:backbone])
+    frames = frames!(policy.spec.embedding, opts[:corpus])
+    say(machine())
+    say(Report.title(policy.spec, policy.num_weights) <> "\n")
+    say(line(~w(weights kept lane median_us p99_us p99.9_us calls)))
+    for format <- opts[:weights], do: policy |> decisions(format, frames, opts) |> line() |> say()
+    say("\n" <> training(policy.spec, opts))
   end
 
   defp parse!(args) do
-    case Switches.parse!(args, @schema) do
-      {opts, rest} when rest in [[], ["backbones"]] ->
-        defaults = for name <- [:budget, :steps], do: {name, @schema[name][:default]}
-        {Keyword.merge(defaults, opts), rest != []}
-
-      {_opts, [argument | _]} ->
-        raise ArgumentError, "unknown argument #{argument}"
-    end
+    Switches.parse_checkpoint!(args, @schema)
   rescue
-    error in ArgumentError -> Mix.raise("#{Exception.message(error)}\n#{@usage}")
+    error in ArgumentError -> error |> Switches.message(@schema) |> Mix.raise()
   end
 
-  # Minutes of measuring are not to be lost at their end.
-  defp writable!(nil), do: :ok
+  defp policy!(nil, backbone), do: value!(Policy.init([backbone: backbone], seed: 0))
+  defp policy!(checkpoint, _backbone), do: value!(Policy.load(checkpoint))
 
-  defp writable!(path) do
-    with {:error, reason} <- Files.check(path),
-         do: Mix.raise("--json: #{path}: #{:file.format_error(reason)}")
+  defp machine do
+    info = value!(Sconce.native_info())
+    features = for {name, true} <- info.cpu, do: " #{name}"
+
+    "#{info.target},#{features}, #{Figures.counted(info.threads, "thread")}, " <>
+      "Elixir #{System.version()}, OTP #{System.otp_release()}"
   end
 
-  # A run that measures nothing is a mistake, not a success.
-  defp only!(cases, opts) do
-    with %Regex{} = regex <- regex!(opts),
-         [] <- Enum.filter(cases, &(Case.title(&1) =~ regex)) do
-      titles = Enum.map_join(cases, "\n  ", &Case.title/1)
-      Mix.raise("no case matches #{opts[:only]}; there are\n  " <> titles)
-    else
-      nil -> cases
-      [_ | _] = matching -> matching
-    end
+  defp frames!(embedding, nil), do: for(i <- 1..@made, do: made(embedding, i))
+
+  defp frames!(_embedding, dir) do
+    recording = dir |> Corpus.open() |> value!() |> Corpus.recording(0) |> value!()
+    for {frame, _labels} <- recording, do: frame
   end
 
-  defp regex!(opts) do
-    with source when is_binary(source) <- opts[:only],
-         {:error, {reason, at}} <- Regex.compile(source) do
-      Mix.raise("--only: #{reason} at #{at}")
-    else
-      nil -> nil
-      {:ok, regex} -> regex
-    end
+  defp made({:vector, n}, i), do: for(k <- 1..n, do: :math.sin(i * k))
+
+  defp made(_melee, i) do
+    [own, opponent] =
+      for side <- [-1, 1] do
+        %Player{x: side * (20.0 + rem(i, 10)), y: rem(i, 30) / 1, facing: -side, stock: 4}
+        |> struct!(action: rem(i * 13, 399), character: 2, on_ground: true, percent: i / 1)
+      end
+
+    %Frame{own: own, opponent: opponent, stage: 31, frame: i}
   end
 
-  defp peers!(cases, opts) do
-    cond do
-      opts[:with_peers] && opts[:peers] ->
-        Mix.raise("--peers and --with-peers exclude each other")
-
-      opts[:with_peers] ->
-        measured!(cases, opts)
-
-      path = opts[:peers] ->
-        path |> Peers.read() |> rows!("--peers")
-
-      true ->
-        []
-    end
+  defp decisions(policy, format, frames, opts) do
+    session = value!(Session.open(policy, weights: format, seed: 0))
+    {:ok, info} = Session.info(session)
+    until = now() + round(opts[:seconds] * 1.0e9)
+    us = frames |> Stream.cycle() |> Enum.reduce_while([], &timed(session, &1, until, &2))
+    :ok = Session.close(session)
+    times = for percent <- [50, 99, 99.9], do: us |> Figures.percentile(percent) |> decimal()
+    ["#{format}", "#{info.weights}", "#{info.lane}"] ++ times ++ [Figures.grouped(length(us))]
   end
 
-  # The machine may have changed its pace meanwhile. Ours are measured, whatever becomes of these.
-  defp again(cases, opts) do
-    case opts[:with_peers] && Peers.measure(cases, opts[:budget]) do
-      nil ->
-        []
-
-      {:ok, rows} ->
-        rows
-
-      {:error, reason} ->
-        Mix.shell().error("--with-peers, after ours: #{reason}")
-        []
-    end
+  defp timed(session, frame, until, us) do
+    start = now()
+    _action = value!(Session.act(session, frame))
+    took = now() - start
+    us = [took / 1000 | us]
+    enough? = start + took >= until and length(us) >= @fewest
+    {if(enough?, do: :halt, else: :cont), us}
   end
 
-  defp measured!(cases, opts),
-    do: cases |> Peers.measure(opts[:budget]) |> rows!("--with-peers")
+  defp training(spec, opts) do
+    options = Keyword.take(opts, [:batch_size, :window_size, :threads])
+    plan = value!(Trainer.plan(spec, options))
 
-  defp rows!({:ok, rows}, _switch), do: rows
-  defp rows!({:error, reason}, switch), do: Mix.raise("#{switch}: #{reason}")
-
-  defp beside(rows, peers),
-    do: for(row <- rows, do: %{row | extra: Map.merge(row.extra, Peers.beside(row, peers))})
-
-  defp write(_rows, _machine, nil), do: :ok
-
-  defp write(rows, machine, path) do
-    lines = Enum.map(rows, &[Output.json_line(&1, machine), ?\n])
-
-    with {:error, error} <- Files.write(path, lines, :bench),
-         do: Mix.raise("--json: " <> Exception.message(error))
+    "a training step of #{plan.batch_size} windows of #{plan.window_size} frames, " <>
+      "#{Figures.counted(plan.threads, "thread")}, #{plan.precision}: " <>
+      "#{decimal(1000 * plan.step_seconds)} ms, " <>
+      "#{Figures.grouped(round(plan.frames_per_second))} frames/s"
   end
 
-  defp finish([], _count), do: :ok
-
-  defp finish(failed, count) do
-    Mix.shell().error("#{length(failed)} of #{count} cases FAILED")
-    exit({:shutdown, 1})
+  defp line([format, kept, lane | figures]) do
+    texts = for text <- [format, kept, lane], do: String.pad_trailing(text, 9)
+    numbers = for text <- figures, do: String.pad_leading(text, 11)
+    Enum.join(texts ++ numbers)
   end
+
+  defp value!({:ok, value}), do: value
+  defp value!({:error, error}), do: error |> Switches.message(@schema) |> Mix.raise()
+
+  defp decimal(number), do: Figures.decimal(number)
+  defp now, do: System.monotonic_time(:nanosecond)
+  defp say(text), do: Mix.shell().info(text)
 end

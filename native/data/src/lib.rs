@@ -8,8 +8,6 @@ mod augment;
 mod batch;
 mod corpus;
 mod exphil;
-#[doc(hidden)]
-pub mod fixtures;
 mod import;
 mod journal;
 mod lanes;

@@ -604,7 +604,7 @@ mod tests {
     use sconce_core::embedding::melee::PLAYER_FIELDS;
 
     use super::*;
-    use crate::fixtures::Fixture;
+    use sconce_fixtures::Fixture;
 
     #[test]
     fn players_are_found_by_their_ports_whatever_their_order() {

@@ -273,7 +273,7 @@ fn string(cursor: &mut Cursor) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::Fixture;
+    use sconce_fixtures::Fixture;
 
     fn refusal(bytes: &[u8]) -> Option<String> {
         check(bytes).err().map(|r| format!("{:?}: {}", r.reason, r.detail))

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sconce_core::spec::HeadKind;
 use sconce_core::{Error, Kind};
-use sconce_data::fixtures::{self, Fixture};
 use sconce_data::{Corpus, Holdout, ImportOptions, Reason, Schema, VectorGame, import, verify};
+use sconce_fixtures::{self as fixtures, Fixture};
 use support::{corpus, run, write};
 
 fn replays(dir: &Path, n: u32) -> PathBuf {

@@ -4,8 +4,8 @@ mod support;
 
 use sconce_core::pool;
 use sconce_core::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
-use sconce_data::fixtures::Fixture;
 use sconce_data::{Batch, Corpus, Lane, Lanes, Reader, SamplerOptions, Schema, VectorGame, View};
+use sconce_fixtures::Fixture;
 use support::corpus;
 
 const LENGTHS: [usize; 6] = [25, 7, 40, 10, 31, 1];

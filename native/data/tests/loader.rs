@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use sconce_core::spec::{Embedding, Heads, HeadsKind, Melee};
 use sconce_core::{Error, Result};
-use sconce_data::fixtures::Fixture;
 use sconce_data::{
     Batch, Corpus, Draw, Drawn, Draws, Lanes, Loader, LoaderOptions, Reader, Sampler,
     SamplerOptions, live_threads,
 };
+use sconce_fixtures::Fixture;
 use support::corpus;
 
 /// Tests of this file count threads, so only one of them runs at a time.

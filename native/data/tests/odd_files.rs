@@ -15,8 +15,8 @@ use std::sync::atomic::AtomicBool;
 
 use sconce_core::digest::of_file;
 use sconce_core::{Error, Kind};
-use sconce_data::fixtures::Fixture;
 use sconce_data::{Corpus, ImportOptions, ImportReport, Reason, import, verify};
+use sconce_fixtures::Fixture;
 use support::{run, write};
 
 fn made(seed: u32) -> Fixture {

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use sconce_core::heads::NONE;
 use sconce_core::pool;
 use sconce_core::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
-use sconce_data::fixtures::Fixture;
 use sconce_data::{
     Batch, Corpus, Lanes, Reader, Sampler, SamplerOptions, Sampling, Schema, VectorGame, View,
     select,
 };
+use sconce_fixtures::Fixture;
 use support::corpus;
 
 /// Games of one number a frame, 1000 times the game plus the frame; the label is `of(frame)`.

@@ -29,7 +29,9 @@ use sconce_core::{Error, Result};
 use serde::Serialize;
 
 pub use binary::{from_binary, to_binary};
-pub use events::{Events, MOST_EVENTS, MOST_PROGRESS};
+pub use events::Events;
+#[cfg(feature = "fixtures")]
+pub use events::{MOST_EVENTS, MOST_PROGRESS};
 pub use handle::{Handle, Handled};
 pub use reply::Reply;
 pub use task::{REPLIES, Task};

@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use rustler::{Binary, Env, NewBinary, Reference, Resource, ResourceArc, Term};
 use sconce_core::pool::Class;
 use sconce_core::{Error, Result};
-use sconce_data::{Corpus, ImportOptions, Schema, VectorGame, fields, fixtures, import, verify};
+use sconce_data::{Corpus, ImportOptions, Schema, VectorGame, fields, import, verify};
 
-use crate::border::{
-    Data, Handle, Handled, Task, call, decode, encode, from_binary, perform, to_binary,
-};
+use crate::border::{Data, Handle, Handled, Task, call, decode, encode, from_binary, to_binary};
 
 /// An open corpus; its shards stay mapped as long as it lives.
 pub struct CorpusHandle(pub Corpus);
@@ -129,10 +127,4 @@ fn corpus_recording<'a>(
 #[rustler::nif]
 fn corpus_fields(env: Env) -> Term {
     call(env, "fields", || Ok(Data(fields())))
-}
-
-/// Replays of every kind, for the tests of Elixir.
-#[rustler::nif(schedule = "DirtyIo")]
-fn corpus_fixtures(env: Env, dir: String) -> Term {
-    perform(env, "fixtures", || fixtures::write_all(Path::new(&dir)))
 }

@@ -1,18 +1,10 @@
 //! How a frame becomes a vector: `Sconce.Embedding` and the columns of `Sconce.Frame`.
 
 use rustler::{Binary, Encoder, Env, Term};
-use sconce_core::embedding::melee;
 use sconce_core::spec::Embedding;
 use sconce_core::{Error, Result, memory};
 
 use crate::border::{Data, call, decode, from_binary, inline, to_binary};
-
-#[rustler::nif]
-fn frame_columns(env: Env) -> Term {
-    inline(env, "frame_columns", || {
-        Ok(melee::raw_columns().into_iter().map(|column| column.name).collect::<Vec<_>>())
-    })
-}
 
 #[rustler::nif(schedule = "DirtyCpu")]
 fn embedding_schema<'a>(env: Env<'a>, embedding: Term<'a>) -> Term<'a> {

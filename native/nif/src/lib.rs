@@ -2,6 +2,7 @@
 //!
 //! One file for each Elixir noun, named like it; `border` holds what they share.
 
+#[cfg(feature = "fixtures")]
 mod bench;
 mod border;
 mod corpus;
@@ -13,6 +14,7 @@ mod loader;
 mod many;
 mod outbox;
 mod policy;
+#[cfg(feature = "fixtures")]
 mod probe;
 mod serving;
 mod session;

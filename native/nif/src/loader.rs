@@ -10,12 +10,11 @@ use sconce_core::pool::Class;
 use sconce_core::spec::Embedding;
 use sconce_core::{Error, Result};
 use sconce_data::{
-    Batch, Corpus, Draws, Flow, Loader, LoaderOptions, Reader, Sampler, SamplerOptions,
-    live_threads, select,
+    Batch, Corpus, Draws, Flow, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, select,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::border::{Answer, Data, Handle, Handled, REPLIES, Reply, call, decode, guard, perform};
+use crate::border::{Answer, Data, Handle, Handled, REPLIES, Reply, decode, guard, perform};
 use crate::corpus::CorpusHandle;
 
 /// A stream of batches and the process that it belongs to.
@@ -156,7 +155,7 @@ impl StreamInfo {
 }
 
 /// Streams of this VM that are open.
-static STREAMS: AtomicUsize = AtomicUsize::new(0);
+pub(crate) static STREAMS: AtomicUsize = AtomicUsize::new(0);
 
 /// Does `work` on a thread of its own, as games are mapped and looked through there: the pool's are for
 /// what is short. The reply is made when there is a thread, and answers for itself where it is dropped.
@@ -310,12 +309,6 @@ fn loader_close(env: Env, loader: Handle<LoaderHandle>) -> Term {
         loader.get()?.close();
         Ok(())
     })
-}
-
-/// `{open streams, threads that make batches}`.
-#[rustler::nif]
-fn loader_count(env: Env) -> Term {
-    call(env, "stream", || Ok((STREAMS.load(Ordering::Acquire), live_threads())))
 }
 
 struct Loaded {

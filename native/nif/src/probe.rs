@@ -1,17 +1,23 @@
-//! Calls that exist so that the tests of the border can lean on them.
+//! Calls of tests and benchmarks alone.
 
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use rustler::{Env, Reference, Resource, ResourceArc, Term};
-use sconce_core::{Error, Result};
+use sconce_core::embedding::melee;
+use sconce_core::{Error, Kind, Result};
+use sconce_data::live_threads;
+use sconce_serve::session;
 
 use crate::border::{
     Answer, Bytes, Data, MOST_EVENTS, MOST_PROGRESS, Reply, Task, call, decode, inline, perform,
 };
+use crate::loader::STREAMS;
 use crate::serving::ServingHandle;
 
 /// Term to value and back.
@@ -112,4 +118,34 @@ fn probe_open(env: Env, gate: ResourceArc<Gate>) -> Term {
         gate.0.lock().unwrap_or_else(|e| e.into_inner()).take();
         Ok(())
     })
+}
+
+/// Writes replays of every kind into a folder.
+#[rustler::nif(schedule = "DirtyIo")]
+fn corpus_fixtures(env: Env, dir: String) -> Term {
+    perform(env, "fixtures", || sconce_fixtures::write_all(Path::new(&dir)))
+}
+
+#[rustler::nif]
+fn error_kinds(env: Env) -> Term {
+    call(env, "error_kinds", || Ok(Data(Kind::ALL.map(Kind::name))))
+}
+
+#[rustler::nif]
+fn frame_columns(env: Env) -> Term {
+    inline(env, "frame_columns", || {
+        Ok(melee::raw_columns().into_iter().map(|column| column.name).collect::<Vec<_>>())
+    })
+}
+
+/// Sessions of this VM that hold memory.
+#[rustler::nif]
+fn session_count() -> usize {
+    session::live()
+}
+
+/// `{open streams, threads that make batches}`.
+#[rustler::nif]
+fn loader_count(env: Env) -> Term {
+    call(env, "stream", || Ok((STREAMS.load(Ordering::Acquire), live_threads())))
 }

@@ -10,7 +10,7 @@ use sconce_core::heads::Decision;
 use sconce_core::{Error, Result};
 use sconce_serve::Deadline;
 use sconce_serve::serving::GaveUp;
-use sconce_serve::session::{self, Lane, Options, Overrides, Session};
+use sconce_serve::session::{Lane, Options, Overrides, Session};
 
 use crate::border::{
     Bytes, Data, Handle, Handled, Reply, call, decode, error, from_binary, guard, inline, perform,
@@ -441,10 +441,4 @@ fn session_close(env: Env, handle: Handle<SessionHandle>) -> Term {
         }
         Ok(())
     })
-}
-
-/// Sessions of this VM that hold memory.
-#[rustler::nif]
-fn session_count() -> usize {
-    session::live()
 }

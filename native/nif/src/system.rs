@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use rustler::{Binary, Env, Reference, Term};
+use sconce_core::fs;
 use sconce_core::pool::{self, Priority};
-use sconce_core::{Kind, fs};
 use serde::Serialize;
 
 use crate::border::{self, Data, call, decode, perform};
@@ -98,11 +98,6 @@ fn native_info(env: Env) -> Term {
 #[rustler::nif(schedule = "DirtyIo")]
 fn file_write<'a>(env: Env<'a>, path: String, bytes: Binary<'a>) -> Term<'a> {
     perform(env, "write", || fs::write_file(Path::new(&path), bytes.as_slice()))
-}
-
-#[rustler::nif]
-fn error_kinds(env: Env) -> Term {
-    call(env, "error_kinds", || Ok(Data(Kind::ALL.map(Kind::name))))
 }
 
 /// How threads that train and import give way, from those on that start next.

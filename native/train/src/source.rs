@@ -202,8 +202,8 @@ mod tests {
     use super::*;
     use sconce_core::spec;
     use sconce_core::spec::{HeadsKind, Melee};
-    use sconce_data::fixtures::Fixture;
     use sconce_data::{Corpus, ImportOptions, import};
+    use sconce_fixtures::Fixture;
 
     fn corpus(dir: &std::path::Path) -> Corpus {
         let replay = dir.join("game.slp");

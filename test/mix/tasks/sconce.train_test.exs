@@ -162,7 +162,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
           eval: "--corpus",
           demo: "--backbone",
           import: "--min-frames",
-          bench: "--only",
+          bench: "--batch-size",
           compare: "--svg",
           doctor: "Prints versions, the machine"
         ],

@@ -102,8 +102,8 @@ pub fn first_policy(
 #[cfg(test)]
 mod tests {
     use sconce_core::spec::{self, Embedding, Heads, HeadsKind, Melee};
-    use sconce_data::fixtures::Fixture;
     use sconce_data::{Corpus, ImportOptions, import};
+    use sconce_fixtures::Fixture;
 
     use super::*;
 

@@ -82,9 +82,13 @@ defmodule Sconce.Bench.Attack do
 
   @doc "In the child VM: the attack, and what it leaves."
   def child(name, dir) do
-    {:ok, _apps} = Application.ensure_all_started(:sconce)
-    {:ok, modules} = :application.get_key(:sconce, :modules)
-    Enum.each(modules, &Code.ensure_loaded!/1)
+    {:ok, _apps} = Application.ensure_all_started(:sconce_bench)
+
+    for app <- [:sconce, :sconce_bench] do
+      {:ok, modules} = :application.get_key(app, :modules)
+      Enum.each(modules, &Code.ensure_loaded!/1)
+    end
+
     row = Enum.find(rows(), &(&1.name == name))
     # What is used for the first time starts threads and loads code.
     warm()

@@ -6,7 +6,7 @@ defmodule Sconce.Bench.Quantise do
   # same frames and score the action that f32 finds most likely, so that logits of heads that follow others
   # are those of the same beginning, and a choice that changed does not change the next frame's.
 
-  alias Sconce.Bench.{Case, Machine, Output}
+  alias Sconce.Bench.{Machine, Output}
   alias Sconce.{Corpus, Figures, Policy, Session}
 
   @type row :: %{
@@ -134,11 +134,11 @@ defmodule Sconce.Bench.Quantise do
   end
 
   defp cells(row) do
-    differences = for percent <- [50, 99, 100], do: Case.percentile(row.differences, percent)
+    differences = for percent <- [50, 99, 100], do: Figures.percentile(row.differences, percent)
     changed = [row.changed | Keyword.values(row.heads)]
 
     [to_string(row.format), to_string(row.kept), Figures.grouped(row.frames)] ++
-      [Machine.decimal(row.step_us)] ++
+      [Figures.decimal(row.step_us)] ++
       Enum.map(differences ++ [row.largest], &decimals(&1, 4)) ++
       Enum.map(changed, &decimals(100 * &1 / row.frames, 3))
   end

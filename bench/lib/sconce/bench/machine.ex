@@ -42,7 +42,7 @@ defmodule Sconce.Bench.Machine do
     set = 4096 * ceil(:math.pow(2, ceil(4 * :math.log2(max(bytes, 1))) / 4) / 4096)
     rate = ceiling({:bandwidth, set, threads})
     often = if times > 1, do: " #{times} times", else: ""
-    text = "#{what}, #{Figures.size(bytes)}#{often} at #{decimal(rate / 1.0e9)} GB/s"
+    text = "#{what}, #{Figures.size(bytes)}#{often} at #{Figures.decimal(rate / 1.0e9)} GB/s"
     {bytes * times / rate * 1.0e6, text}
   end
 
@@ -50,7 +50,10 @@ defmodule Sconce.Bench.Machine do
   @spec flops(number, pos_integer, String.t()) :: {float, String.t()}
   def flops(flops, threads, what) do
     rate = ceiling({:flops, threads})
-    text = "#{what}, #{decimal(flops / 1.0e6)} Mflop at #{decimal(rate / 1.0e9)} Gflop/s"
+
+    text =
+      "#{what}, #{Figures.decimal(flops / 1.0e6)} Mflop at #{Figures.decimal(rate / 1.0e9)} Gflop/s"
+
     {flops / rate * 1.0e6, text}
   end
 
@@ -87,7 +90,7 @@ defmodule Sconce.Bench.Machine do
 
   defp measure(:noop) do
     {us, :ok} = Sconce.Bench.Case.time(&Native.bench_noop/0, @ceiling_seconds)
-    Sconce.Bench.Case.percentile(us, 50)
+    Figures.percentile(us, 50)
   end
 
   defp cpu do
@@ -107,11 +110,4 @@ defmodule Sconce.Bench.Machine do
       _ -> nil
     end
   end
-
-  @doc "Three digits or so."
-  @spec decimal(number) :: String.t()
-  def decimal(value) when value >= 100, do: value |> round() |> Figures.grouped()
-  def decimal(value) when value >= 10, do: :erlang.float_to_binary(value / 1, decimals: 1)
-  def decimal(value) when value >= 1, do: :erlang.float_to_binary(value / 1, decimals: 2)
-  def decimal(value), do: :erlang.float_to_binary(value / 1, decimals: 3)
 end

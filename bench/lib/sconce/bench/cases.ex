@@ -3,7 +3,7 @@ defmodule Sconce.Bench.Cases do
   # Everything that `mix bench` measures.
 
   alias Sconce.Bench.{Case, Frames, Machine, Resident}
-  alias Sconce.{Action, Corpus, Frame, Loader, Native, Policy, Session}
+  alias Sconce.{Action, Corpus, Figures, Frame, Loader, Native, Policy, Session}
   alias Sconce.Policy.Spec
 
   @window 60
@@ -176,7 +176,7 @@ defmodule Sconce.Bench.Cases do
   end
 
   defp of_median(us, percent) do
-    Machine.decimal(Case.percentile(us, percent) / Case.percentile(us, 50))
+    Figures.decimal(Figures.percentile(us, percent) / Figures.percentile(us, 50))
   end
 
   defp act_limit(%{extra: extra}, :carry),
@@ -250,7 +250,7 @@ defmodule Sconce.Bench.Cases do
 
     bench("train", text, batch, threads, limit, fn budget ->
       {us, extra} = training(spec, %{steps | seconds: budget})
-      rate = Machine.decimal(batch * window / Case.percentile(us, 50) * 1000)
+      rate = Figures.decimal(batch * window / Figures.percentile(us, 50) * 1000)
       peak = Resident.peak(spec, steps)
       {us, %{extra | rates: "#{rate} k frames/s, #{extra.rates}"} |> Map.put(:peak_bytes, peak)}
     end)
@@ -365,15 +365,15 @@ defmodule Sconce.Bench.Cases do
   end
 
   defp load_rates(us, rows, corpus, flow, threads, budget) do
-    rate = rows / Case.percentile(us, 50) * 1.0e6
+    rate = rows / Figures.percentile(us, 50) * 1.0e6
     written = div(flow.bytes, flow.batches)
     read = div(corpus.info.bytes * rows, corpus.info.frames)
     step_us = mlp_step_us(threads, budget)
     consumed = 256 / step_us * 1.0e6
 
     text =
-      "#{Machine.decimal(rate / 1000)} k rows/s, #{Machine.decimal(rate / consumed)} times what " <>
-        "the MLP's step takes (#{Machine.decimal(consumed / 1000)} k)"
+      "#{Figures.decimal(rate / 1000)} k rows/s, #{Figures.decimal(rate / consumed)} times what " <>
+        "the MLP's step takes (#{Figures.decimal(consumed / 1000)} k)"
 
     %{rows_per_s: rate, mlp_rows_per_s: consumed, bytes: read + written, rates: text}
   end
@@ -385,7 +385,7 @@ defmodule Sconce.Bench.Cases do
     with nil <- Process.get(key) do
       spec = Spec.new([embedding: @packed, dropout: 0.0] ++ @mlp)
       {us, _extra} = training(spec, %{steps(256, 1, threads) | seconds: budget})
-      Process.put(key, Case.percentile(us, 50))
+      Process.put(key, Figures.percentile(us, 50))
       Process.get(key)
     end
   end
@@ -432,10 +432,10 @@ defmodule Sconce.Bench.Cases do
   end
 
   defp import_rates(us, bytes, report) do
-    median = Case.percentile(us, 50)
+    median = Figures.percentile(us, 50)
     rates = %{mb_per_s: bytes / median, frames_per_s: report.frames / median * 1.0e6}
-    text = "#{report.added} games, #{Machine.decimal(rates.mb_per_s)} MB/s"
-    Map.put(rates, :rates, "#{text}, #{Machine.decimal(rates.frames_per_s / 1000)} k frames/s")
+    text = "#{report.added} games, #{Figures.decimal(rates.mb_per_s)} MB/s"
+    Map.put(rates, :rates, "#{text}, #{Figures.decimal(rates.frames_per_s / 1000)} k frames/s")
   end
 
   # Shared

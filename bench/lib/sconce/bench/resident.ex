@@ -3,7 +3,7 @@ defmodule Sconce.Bench.Resident do
   # What training steps keep resident: the peak of a process that does nothing else, less what it had
   # when the library was loaded. `bench/peers/README.md` has the rule, which is the peers' as well.
 
-  alias Sconce.Bench.Machine
+  alias Sconce.Bench.{Child, Machine}
   alias Sconce.Native
   alias Sconce.Policy.Spec
 
@@ -16,11 +16,10 @@ defmodule Sconce.Bench.Resident do
     work = {Spec.to_native(spec), %{steps | seconds: 0.0, min_steps: 5}}
     encoded = work |> :erlang.term_to_binary() |> Base.encode64()
     code = "#{inspect(__MODULE__)}.print(#{inspect(encoded)})"
-    ebin = :sconce |> Application.app_dir("ebin") |> to_string()
 
     with true <- File.exists?(@status),
          elixir when is_binary(elixir) <- System.find_executable("elixir"),
-         {printed, 0} <- System.cmd(elixir, ["-pa", ebin, "-e", code]) do
+         {printed, 0} <- System.cmd(elixir, Child.code_paths() ++ ["-e", code]) do
       printed |> String.trim() |> String.to_integer()
     else
       _ -> nil

@@ -2,7 +2,7 @@ defmodule Sconce.Bench.Backbones do
   @moduledoc false
   # One row for each backbone: what it learns of real games with one budget, and what it costs.
 
-  alias Sconce.Bench.{Case, Cases, Machine, Output, Resident}
+  alias Sconce.Bench.{Cases, Machine, Output, Resident}
   alias Sconce.{Corpus, Error, Figures, Temporal, Trainer}
   alias Sconce.Policy.Spec
 
@@ -99,10 +99,10 @@ defmodule Sconce.Bench.Backbones do
       size: size(learned),
       weights: act.weights,
       state_bytes: act.bytes,
-      act_us: Case.percentile(act_us, 50),
-      act_p95_us: Case.percentile(act_us, 95),
-      step_us: Case.percentile(step_us, 50),
-      steps_per_s: 1.0e6 / Case.percentile(step_us, 50),
+      act_us: Figures.percentile(act_us, 50),
+      act_p95_us: Figures.percentile(act_us, 95),
+      step_us: Figures.percentile(step_us, 50),
+      steps_per_s: 1.0e6 / Figures.percentile(step_us, 50),
       weights_packed: step.weights,
       peak_bytes: Resident.peak(packed, steps),
       threads: opts[:threads]
@@ -155,7 +155,7 @@ defmodule Sconce.Bench.Backbones do
       Figures.grouped(row.weights),
       decimals(row[:nll], 3),
       decimals(row[:nll_changed], 3),
-      Machine.decimal(row.act_us),
+      Figures.decimal(row.act_us),
       Figures.size(row.state_bytes),
       decimals(row.steps_per_s, 1),
       if(row.peak_bytes, do: Figures.size(row.peak_bytes), else: "-")

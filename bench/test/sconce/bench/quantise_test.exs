@@ -45,11 +45,11 @@ defmodule Sconce.Bench.QuantiseTest do
   end
 
   describe "the task" do
-    defp quantise(args), do: capture_io(fn -> Mix.Tasks.Sconce.Bench.run(["quantise" | args]) end)
+    defp quantise(args), do: capture_io(fn -> Mix.Tasks.Bench.run(["quantise" | args]) end)
 
     setup do
       Mix.shell(Mix.Shell.IO)
-      on_exit(fn -> Mix.Task.reenable("sconce.bench.quantise") end)
+      on_exit(fn -> Mix.Task.reenable("bench.quantise") end)
     end
 
     test "has a row for each format, and says whose weights they are", %{corpus: corpus} do
@@ -63,7 +63,7 @@ defmodule Sconce.Bench.QuantiseTest do
       assert row =~ ~r/^bf16 +bf16 +[\d,]+( +[\d.,]+)+$/
       assert matrices =~ ~r/^bf16: (\d+) of \1 matrices, errors up to 0\.00\d\d$/
 
-      Mix.Task.reenable("sconce.bench.quantise")
+      Mix.Task.reenable("bench.quantise")
       output = quantise(["--backbone", "lstm" | args])
       assert output =~ ~r/^a policy with random weights: #Sconce.Policy<.* lstm /
     end
@@ -80,7 +80,7 @@ defmodule Sconce.Bench.QuantiseTest do
             {["--weights", "f64"], ~r/^--weights cannot be "f64"/},
             {["one", "two"], "unknown argument two"}
           ] do
-        Mix.Task.reenable("sconce.bench.quantise")
+        Mix.Task.reenable("bench.quantise")
         assert_raise Mix.Error, sentence, fn -> quantise(args) end
       end
     end

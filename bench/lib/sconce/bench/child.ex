@@ -22,11 +22,16 @@ defmodule Sconce.Bench.Child do
   """
   @spec elixir(String.t(), keyword) :: t
   def elixir(script, opts \\ []) do
-    ebin = :sconce |> Application.app_dir("ebin") |> to_string()
-    start(["elixir", "-pa", ebin, "-e", script], opts)
+    start(["elixir"] ++ code_paths() ++ ["-e", script], opts)
   end
 
-  @doc "Starts `mix` with these arguments, in the folder and the environment of this project."
+  @doc "Switches of `elixir` for a VM that has the modules of Sconce and of its benchmarks."
+  @spec code_paths() :: [String.t()]
+  def code_paths do
+    Enum.flat_map([:sconce, :sconce_bench], &["-pa", Application.app_dir(&1, "ebin")])
+  end
+
+  @doc "Starts `mix` with these arguments, in the folder and the environment of this VM."
   @spec mix([String.t()], keyword) :: t
   def mix(args, opts \\ []), do: start(["mix" | args], opts)
 

@@ -3,10 +3,10 @@ defmodule Sconce.Bench.Peers do
   # What a user would pick instead, on the same work: rows of `bench/peers/run.py`, and which of ours
   # stand beside which of them.
 
-  alias Sconce.Bench.{Case, Machine, Output}
+  alias Sconce.Bench.{Case, Output}
   alias Sconce.Figures
 
-  @runner "bench/peers/run.py"
+  @runner Path.expand("../../../peers/run.py", __DIR__)
 
   # {how our title begins, their cases}; batch and threads are those of our row. Decisions stand beside bare
   # forwards of one frame, without embedding, sampling and reply.
@@ -90,7 +90,7 @@ defmodule Sconce.Bench.Peers do
     cond do
       Enum.all?(cases, &(theirs(&1) == [])) -> {:error, "no peer has any of these cases"}
       !System.get_env("SCONCE_PEERS") -> {:error, "SCONCE_PEERS is not set"}
-      !File.exists?(@runner) -> {:error, "no #{@runner}, which a checkout has"}
+      !File.exists?(@runner) -> {:error, "no #{@runner}"}
       true -> run(cases, budget)
     end
   end
@@ -217,10 +217,10 @@ defmodule Sconce.Bench.Peers do
       Case.title(row),
       to_string(row.batch),
       to_string(row.threads),
-      Machine.decimal(row.median_us),
-      Machine.decimal(row.p99_us),
-      Machine.decimal(row.limit_us),
-      Machine.decimal(extra.peer_us),
+      Figures.decimal(row.median_us),
+      Figures.decimal(row.p99_us),
+      Figures.decimal(row.limit_us),
+      Figures.decimal(extra.peer_us),
       fraction(extra.of_peer),
       size(extra[:peak_bytes]),
       size(extra.peer_peak_bytes),
@@ -229,7 +229,7 @@ defmodule Sconce.Bench.Peers do
   end
 
   defp rival_text(%{rival: rival, rival_us: us, of_rival: of}),
-    do: "; #{fraction(of)} of #{rival}, #{Machine.decimal(us)}"
+    do: "; #{fraction(of)} of #{rival}, #{Figures.decimal(us)}"
 
   defp rival_text(_alone), do: ""
 

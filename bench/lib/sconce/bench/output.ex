@@ -2,7 +2,7 @@ defmodule Sconce.Bench.Output do
   @moduledoc false
   # Rows as a table for people and as JSON for programs.
 
-  alias Sconce.Bench.Machine
+  alias Sconce.Figures
 
   # {column, width, side}; the reason of the limit is the last and as long as it is.
   @columns [
@@ -52,7 +52,7 @@ defmodule Sconce.Bench.Output do
   defp rates(_extra), do: ""
 
   defp number(nil), do: "-"
-  defp number(us), do: Machine.decimal(us)
+  defp number(us), do: Figures.decimal(us)
 
   @doc "Cells under their columns, `{title, width, side}` each."
   @spec line([{String.t(), non_neg_integer, :left | :right}], [String.t()]) :: String.t()

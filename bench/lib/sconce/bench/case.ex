@@ -6,6 +6,8 @@ defmodule Sconce.Bench.Case do
   # and gives the microseconds of each sample and whatever else is worth telling. `limit` turns that
   # into the limit and its reason.
 
+  alias Sconce.Figures
+
   @enforce_keys [:name, :case, :batch, :threads, :run, :limit]
   defstruct @enforce_keys
 
@@ -38,10 +40,10 @@ defmodule Sconce.Bench.Case do
 
     Map.merge(identity(bench), %{
       ok: true,
-      median_us: percentile(measured.us, 50),
-      p95_us: percentile(measured.us, 95),
-      p99_us: percentile(measured.us, 99),
-      p999_us: percentile(measured.us, 99.9),
+      median_us: Figures.percentile(measured.us, 50),
+      p95_us: Figures.percentile(measured.us, 95),
+      p99_us: Figures.percentile(measured.us, 99),
+      p999_us: Figures.percentile(measured.us, 99.9),
       n: length(measured.us),
       limit_us: limit_us,
       limit: reason,
@@ -129,17 +131,5 @@ defmodule Sconce.Bench.Case do
     {:ok, _} = last = fun.(input)
     if times, do: :atomics.put(times, i, System.monotonic_time(:nanosecond) - start)
     each(inputs, fun, i + 1, n, times, last)
-  end
-
-  @doc """
-  The nearest rank.
-
-      iex> Sconce.Bench.Case.percentile([3.0, 1.0, 2.0], 50)
-      2.0
-  """
-  @spec percentile([number], number) :: number
-  def percentile(values, percent) do
-    rank = ceil(length(values) * percent / 100)
-    values |> Enum.sort() |> Enum.at(max(rank, 1) - 1)
   end
 end

@@ -10,6 +10,7 @@ defmodule Sconce.Bench.Attack.Source do
 
   @escape "\e[31m\e]0;title\a"
   @patience_ms 60_000
+  @root Path.expand("../../../../..", __DIR__)
 
   def rows do
     [
@@ -48,16 +49,16 @@ defmodule Sconce.Bench.Attack.Source do
 
   defp unbounded do
     found =
-      for file <- Path.wildcard("native/*/src/**/*.rs"),
+      for file <- @root |> Path.join("native/*/src/**/*.rs") |> Path.wildcard(),
           {line, n} <- file |> File.stream!() |> Stream.with_index(1),
           line =~ ~r/mpsc::channel\b|\bchannel\(\)|\bunbounded\(/ and not (line =~ ~r{^\s*//}),
-          do: "#{file}:#{n}"
+          do: "#{Path.relative_to(file, @root)}:#{n}"
 
     if found == [], do: {:value, "none"}, else: {:raw, Enum.join(found, ", ")}
   end
 
   defp page do
-    case File.read("SECURITY.md") do
+    case File.read(Path.join(@root, "SECURITY.md")) do
       {:ok, text} -> {:value, "#{byte_size(text)} bytes"}
       {:error, reason} -> {:raw, inspect(reason)}
     end

@@ -1,4 +1,4 @@
-defmodule Mix.Tasks.Sconce.Bench.Quantise do
+defmodule Mix.Tasks.Bench.Quantise do
   alias Sconce.Bench.{Cases, Frames, Machine, Quantise}
   alias Sconce.{Corpus, Policy, Switches}
 
@@ -32,7 +32,7 @@ defmodule Mix.Tasks.Sconce.Bench.Quantise do
   Plays whole games with the weights of a checkpoint in f32 and in other formats, and prints for each how
   far its logits are from those in f32 and how many actions it changes.
 
-      $ mix sconce.bench.quantise run/best.safetensors --corpus validation
+      $ mix bench.quantise run/best.safetensors --corpus validation
       $ SCONCE_REPLAYS=replays mix bench quantise run/best.safetensors --weights bf16 --games 4
 
   #{Switches.docs(@schema)}
@@ -62,14 +62,14 @@ defmodule Mix.Tasks.Sconce.Bench.Quantise do
   def run(args), do: Switches.help?(args, __MODULE__) || quantise(args)
 
   defp quantise(args) do
-    {opts, rest} = parse!(args)
-    policy = policy!(rest, opts)
+    {opts, checkpoint} = parse!(args)
+    policy = policy!(checkpoint, opts)
 
     Frames.scratched(fn scratch ->
       corpus = corpus!(opts[:corpus], scratch)
       games = min(opts[:games] || corpus.info.games, corpus.info.games)
       say = &Mix.shell().info/1
-      say.("#{origin(rest)}: #{inspect(policy)}")
+      say.("#{origin(checkpoint)}: #{inspect(policy)}")
       say.("#{games} games of #{inspect(corpus)}\n")
       rows = Quantise.run(policy, corpus, opts[:weights], games: games)
       say.(Quantise.table(rows))
@@ -79,19 +79,16 @@ defmodule Mix.Tasks.Sconce.Bench.Quantise do
   end
 
   defp parse!(args) do
-    {opts, rest} = Switches.parse!(args, @schema)
-    length(rest) < 2 || raise ArgumentError, "unknown argument #{Enum.at(rest, 1)}"
-    defaults = for {name, spec} <- @schema, default = spec[:default], do: {name, default}
-    {Keyword.merge(defaults, opts), rest}
+    Switches.parse_checkpoint!(args, @schema)
   rescue
     error in ArgumentError -> error |> Switches.message(@schema) |> Mix.raise()
   end
 
-  defp policy!([], opts), do: value!(Policy.init([backbone: opts[:backbone]], seed: 0))
-  defp policy!([checkpoint], _opts), do: value!(Policy.load(checkpoint))
+  defp policy!(nil, opts), do: value!(Policy.init([backbone: opts[:backbone]], seed: 0))
+  defp policy!(checkpoint, _opts), do: value!(Policy.load(checkpoint))
 
-  defp origin([]), do: "a policy with random weights"
-  defp origin([checkpoint]), do: checkpoint
+  defp origin(nil), do: "a policy with random weights"
+  defp origin(checkpoint), do: checkpoint
 
   defp corpus!(nil, scratch) do
     replays =

@@ -1,13 +1,12 @@
-defmodule Mix.Tasks.Sconce.BenchTest do
+defmodule Mix.Tasks.BenchTest do
   use ExUnit.Case, async: false
 
   import ExUnit.CaptureIO
   import Sconce.Test.Scratch
 
-  alias Mix.Tasks.Sconce.Bench
+  alias Mix.Tasks.Bench
   alias Sconce.Bench.{Backbones, Case, Cases, Output}
 
-  doctest Case
   doctest Output
 
   @columns ~w(name case batch threads median_us p95_us p99_us n limit_us limit)
@@ -86,6 +85,14 @@ defmodule Mix.Tasks.Sconce.BenchTest do
 
     assert File.read!(json) =~
              ~s("peer":"jax","peer_other":null,"peer_peak_bytes":null,"peer_us":)
+  end
+
+  test "--help prints the columns and switches of each task, and measures nothing" do
+    for {args, says} <- [{["--help"], "--only"}, {["quantise", "-h"], "--games"}] do
+      output = capture_io(fn -> Bench.run(args) end)
+      assert output =~ says
+      assert output =~ "| column" or output =~ ~r/^column/m
+    end
   end
 
   test "every case has a title of its own for each batch and number of threads" do

@@ -1,0 +1,226 @@
+defmodule Mix.Tasks.Bench do
+  alias Sconce.Bench.{Backbones, Case, Cases, Machine, Output, Peers}
+  alias Sconce.{Files, Switches}
+
+  @schema [
+    only: [type: :string, doc: "A regular expression: cases whose name and text match."],
+    threads: [
+      type: :pos_integer,
+      doc: "What stands beside one thread, all processors by default."
+    ],
+    budget: [type: :float, min: 0, default: 2.0, doc: "Seconds that a case is measured."],
+    json: [type: :path, doc: "A file that gets one object a line as well."],
+    steps: [
+      type: :pos_integer,
+      default: 300,
+      doc: "Of training on real games, for each of the `backbones`."
+    ],
+    peers: [type: :path, doc: "Rows of `bench/peers/run.py` to stand beside."],
+    with_peers: [
+      type: :boolean,
+      doc: "Measures the peers in this run, before and after. Needs `SCONCE_PEERS`."
+    ]
+  ]
+
+  @shortdoc "Measures Sconce on this machine, beside what the machine could do"
+
+  @moduledoc """
+  Measures calls, frames, decisions, training steps and imports, and prints a line for each as it is
+  measured.
+
+      $ mix bench
+      $ mix bench --only "act gru" --budget 5 --json bench/results.json
+      $ mix bench --only "^train" --with-peers
+
+  #{Switches.docs(@schema)}
+
+  | column | meaning |
+  |---|---|
+  | `name`, `case` | what is measured |
+  | `batch`, `threads` | windows, frames or calls at once; threads that compute |
+  | `median_us`, `p95_us`, `n` | of n samples; calls below 20 us are timed in groups |
+  | `limit_us`, `limit` | what it would take at best, and why: bytes over the measured bandwidth, products over the measured peak, or a call that does nothing |
+
+  With peers a second table follows: of each row that a peer has as well, the fastest peer, its median
+  (the better one, where it was measured before and after ours), ours as a fraction of that, and both
+  peaks of memory where they are known. `bench/peers/README.md` says what they are.
+
+  ## Backbones
+
+      $ SCONCE_REPLAYS=replays mix bench backbones --steps 300 --only "gru|mamba"
+
+  One row for each backbone, with the options it has by default: what it learns of the games in `train`
+  in so many steps (plain NLL in nats a frame on the games in `validation`, one frame in five, last
+  step), a decision, the memory of a session, and training steps on 32 windows of 60 frames with
+  their peak of memory. Without `SCONCE_REPLAYS` nothing is learned.
+
+  `mix bench quantise` is `mix bench.quantise`: what decisions lose by weights in fewer bits.
+
+  Every case and every backbone checks what it computed. One that fails says FAILED, the others follow,
+  and then the exit status is 1. With `SCONCE_REPLAYS` set, the games of that folder are imported too.
+
+  Times of other work on the machine are in the figures: only ratios to rows of the same run mean
+  anything on one that is shared.
+  """
+
+  use Mix.Task
+
+  @usage "usage: mix bench [backbones | quantise] [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
+           "[--peers FILE | --with-peers]"
+
+  @impl true
+  def run(["quantise" | args]), do: Mix.Task.run("bench.quantise", args)
+  def run(args), do: Switches.help?(args, __MODULE__) || bench(args)
+
+  defp bench(args) do
+    {opts, backbones?} = parse!(args)
+    Mix.Task.run("app.config")
+    with {:error, reason} <- Sconce.Native.status(), do: Mix.raise("no native library: #{reason}")
+    with {:error, error} <- Sconce.Native.bench_noop(), do: Mix.raise(Exception.message(error))
+    if backbones?, do: backbones(opts), else: cases(opts)
+  end
+
+  defp backbones(opts) do
+    for name <- [:peers, :with_peers], opts[name] do
+      Mix.raise("#{Switches.switch(name)} does not go with backbones")
+    end
+
+    names = opts |> regex!() |> Backbones.named()
+    names != [] || Mix.raise("no backbone matches #{opts[:only]}")
+    writable!(opts[:json])
+    machine = Machine.describe()
+    say = &Mix.shell().info/1
+    say.(Output.header(machine))
+    replays = System.get_env("SCONCE_REPLAYS")
+
+    opts =
+      opts |> Keyword.put_new_lazy(:threads, &Machine.cores/0) |> Keyword.put(:replays, replays)
+
+    rows =
+      case Backbones.run(names, opts, say) do
+        {:ok, rows} -> rows
+        {:error, error} -> Mix.raise(Exception.message(error))
+      end
+
+    write(for(row <- rows, do: %{extra: row}), machine, opts[:json])
+    finish(Enum.reject(rows, & &1.ok), length(rows))
+  end
+
+  defp cases(opts) do
+    cases = opts |> Keyword.get_lazy(:threads, &Machine.cores/0) |> Cases.all() |> only!(opts)
+    writable!(opts[:json])
+    peers = peers!(cases, opts)
+    machine = Machine.describe()
+    say = &Mix.shell().info/1
+    say.(Output.header(machine))
+    say.(Output.titles())
+    rows = for bench <- cases, do: bench |> Case.row(opts[:budget]) |> tap(&say.(Output.row(&1)))
+    rows = beside(rows, peers ++ again(cases, opts))
+
+    unless System.get_env("SCONCE_REPLAYS"),
+      do: say.("\nSCONCE_REPLAYS is not set: no real games were imported.")
+
+    if table = Peers.table(rows), do: say.("\nBeside the fastest peer\n\n" <> table)
+    write(rows, machine, opts[:json])
+    finish(Enum.reject(rows, & &1.ok), length(rows))
+  end
+
+  defp parse!(args) do
+    case Switches.parse!(args, @schema) do
+      {opts, rest} when rest in [[], ["backbones"]] ->
+        defaults = for name <- [:budget, :steps], do: {name, @schema[name][:default]}
+        {Keyword.merge(defaults, opts), rest != []}
+
+      {_opts, [argument | _]} ->
+        raise ArgumentError, "unknown argument #{argument}"
+    end
+  rescue
+    error in ArgumentError -> Mix.raise("#{Exception.message(error)}\n#{@usage}")
+  end
+
+  # Minutes of measuring are not to be lost at their end.
+  defp writable!(nil), do: :ok
+
+  defp writable!(path) do
+    with {:error, reason} <- Files.check(path),
+         do: Mix.raise("--json: #{path}: #{:file.format_error(reason)}")
+  end
+
+  # A run that measures nothing is a mistake, not a success.
+  defp only!(cases, opts) do
+    with %Regex{} = regex <- regex!(opts),
+         [] <- Enum.filter(cases, &(Case.title(&1) =~ regex)) do
+      titles = Enum.map_join(cases, "\n  ", &Case.title/1)
+      Mix.raise("no case matches #{opts[:only]}; there are\n  " <> titles)
+    else
+      nil -> cases
+      [_ | _] = matching -> matching
+    end
+  end
+
+  defp regex!(opts) do
+    with source when is_binary(source) <- opts[:only],
+         {:error, {reason, at}} <- Regex.compile(source) do
+      Mix.raise("--only: #{reason} at #{at}")
+    else
+      nil -> nil
+      {:ok, regex} -> regex
+    end
+  end
+
+  defp peers!(cases, opts) do
+    cond do
+      opts[:with_peers] && opts[:peers] ->
+        Mix.raise("--peers and --with-peers exclude each other")
+
+      opts[:with_peers] ->
+        measured!(cases, opts)
+
+      path = opts[:peers] ->
+        path |> Peers.read() |> rows!("--peers")
+
+      true ->
+        []
+    end
+  end
+
+  # The machine may have changed its pace meanwhile. Ours are measured, whatever becomes of these.
+  defp again(cases, opts) do
+    case opts[:with_peers] && Peers.measure(cases, opts[:budget]) do
+      nil ->
+        []
+
+      {:ok, rows} ->
+        rows
+
+      {:error, reason} ->
+        Mix.shell().error("--with-peers, after ours: #{reason}")
+        []
+    end
+  end
+
+  defp measured!(cases, opts),
+    do: cases |> Peers.measure(opts[:budget]) |> rows!("--with-peers")
+
+  defp rows!({:ok, rows}, _switch), do: rows
+  defp rows!({:error, reason}, switch), do: Mix.raise("#{switch}: #{reason}")
+
+  defp beside(rows, peers),
+    do: for(row <- rows, do: %{row | extra: Map.merge(row.extra, Peers.beside(row, peers))})
+
+  defp write(_rows, _machine, nil), do: :ok
+
+  defp write(rows, machine, path) do
+    lines = Enum.map(rows, &[Output.json_line(&1, machine), ?\n])
+
+    with {:error, error} <- Files.write(path, lines, :bench),
+         do: Mix.raise("--json: " <> Exception.message(error))
+  end
+
+  defp finish([], _count), do: :ok
+
+  defp finish(failed, count) do
+    Mix.shell().error("#{length(failed)} of #{count} cases FAILED")
+    exit({:shutdown, 1})
+  end
+end

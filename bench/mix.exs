@@ -1,0 +1,20 @@
+defmodule Sconce.Bench.MixProject do
+  use Mix.Project
+
+  def project do
+    [
+      app: :sconce_bench,
+      version: "0.1.0",
+      elixir: "~> 1.14",
+      # One build for both projects: Sconce and its native library are compiled once.
+      build_path: "../_build",
+      config_path: "../config/config.exs",
+      deps_path: "../deps",
+      lockfile: "../mix.lock",
+      # In the same environment, for the measurements that a build for production leaves out.
+      deps: [{:sconce, path: "..", env: Mix.env()}]
+    ]
+  end
+
+  def application, do: [extra_applications: [:logger]]
+end

@@ -1,0 +1,1 @@
+Code.require_file("../../test/test_helper.exs", __DIR__)
