@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use crate::ops::simd::{axpy, dot};
-use crate::ops::tensor::tensor;
+use crate::ops::tensor::{self, tensor};
 use crate::ops::{self, Activation};
 use crate::weights::Weight;
 use crate::{Error, Result};
@@ -61,7 +61,7 @@ impl Projection {
     pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let (basis, back) = (self.basis.beside(x)?, self.back.beside(x)?);
         let along = ops::linear(x, &basis, None, Activation::None)?;
-        Ok((x + ops::linear(&along, &back, None, Activation::None)?)?)
+        tensor::add(x, &ops::linear(&along, &back, None, Activation::None)?)
     }
 }
 

@@ -7,11 +7,11 @@ use std::ops::{Deref, Range};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 
 use crate::memory;
 use crate::ops::matmul::{MANY, Operand, Packed, View};
+use crate::ops::tape::Gradients;
 use crate::ops::{composed, tensor};
 use crate::rng::Rng;
 use crate::{Error, Precision, Result};
@@ -24,9 +24,8 @@ pub type Weights = BTreeMap<String, Weight>;
 
 /// A tensor of weights, and the place where large ops leave its gradient.
 ///
-/// Candle's backward pass gives each gradient a tensor of zeros and adds to it: three passes over
-/// memory that a product can spare by writing where the optimiser reads. Ops that know of the place
-/// ([`Weight::accumulate`]) tell candle that there is no gradient; for all others it is candle's.
+/// A product can write its gradient where the optimiser reads it ([`Weight::accumulate`]); such an op gives the tape no
+/// gradient of the weight. The gradients of all other ops come with the tape's ([`Weight::gather`]).
 #[derive(Clone)]
 pub struct Weight {
     tensor: Tensor,
@@ -150,9 +149,9 @@ impl Weight {
         *filled = true;
     }
 
-    /// Adds what candle's backward pass found to what ops have left here: `true` if there is a
+    /// Adds what a backward pass found to what ops have left here: `true` if there is a
     /// gradient at all.
-    pub fn gather(&self, store: &GradStore) -> Result<bool> {
+    pub fn gather(&self, store: &Gradients) -> Result<bool> {
         if composed::wanted(&self.tensor) {
             return self.gather_tensor(store);
         }
@@ -168,8 +167,8 @@ impl Weight {
         Ok(self.gradient.lock().unwrap_or_else(|e| e.into_inner()).filled)
     }
 
-    /// Of a weight whose ops are composed: all of its gradient is candle's.
-    fn gather_tensor(&self, store: &GradStore) -> Result<bool> {
+    /// Of a weight whose ops are composed: all of its gradient is the tape's.
+    fn gather_tensor(&self, store: &Gradients) -> Result<bool> {
         let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(given) = store.get(&self.tensor) {
             gradient.tensor = Some(match &gradient.tensor {
@@ -377,6 +376,7 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::tape;
 
     #[test]
     fn a_spec_that_no_machine_holds_is_refused_before_memory_is_taken() {
@@ -394,7 +394,9 @@ mod tests {
             let w = Weight::from(Var::from_tensor(&w)?.into_inner());
             assert_eq!(tensor::to_vec(&w.flat_gradient()?)?, [0.0; 6]);
             let x = tensor::tensor(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (2, 3))?;
-            w.gather(&(&*w * x)?.sum_all()?.backward()?)?;
+            let _tape = tape::record();
+            let y = (&*w * x)?.sum_all()?;
+            w.gather(&tape::backward(&y, y.ones_like()?)?)?;
             let flat = w.flat_gradient()?;
             assert_eq!(tensor::to_vec(&flat)?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
             w.set_gradient(&(flat * 2.0)?)?;
@@ -431,8 +433,9 @@ mod tests {
     fn a_weight_that_is_not_trained_gathers_no_gradient() -> Result<()> {
         let weight = Weight::from(tensor::tensor(vec![2.0; 6], (2, 3))?);
         let x = Var::from_tensor(&tensor::tensor(vec![1.0; 3], (1, 3))?)?;
+        let _tape = tape::record();
         let y = crate::ops::linear(&x, &weight, None, crate::ops::Activation::None)?;
-        let store = y.sum_all()?.backward()?;
+        let store = tape::backward(&y, y.ones_like()?)?;
         assert_eq!(store.get(&x).map(tensor::to_vec).transpose()?, Some(vec![4.0; 3]));
         assert!(!weight.gather(&store)? && weight.gradient(|g| g.is_empty()));
         Ok(())

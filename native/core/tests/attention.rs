@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
-use common::{apart, differences, noise, values};
+use common::{apart, backward, differences, noise, record, values};
 use sconce_core::backbone::Lengths;
 use sconce_core::ops::attention::{Cache, Pairing, Projections, THETA, Window};
 use sconce_core::ops::dropout::{Dropout, Place};
@@ -222,27 +222,30 @@ fn gradients_of_attention_reach_the_cache_and_are_its_finite_differences() {
 
 #[test]
 fn gradients_through_two_chunks_are_those_of_one() {
+    record();
     for (s, time, cut) in [(sizes(2, 8, 5), 12, 4), (sizes(1, 32, 60), 512, 200)] {
         let w = s.window();
         let qkv = variable(&noise(&[2, time, 3 * w.width()], 4));
         let start = Cache::empty(&w, 2).unwrap();
         let gradient = |y: &Tensor| {
             let loss = (y * noise(y.dims(), 5)).unwrap().sum_all().unwrap();
-            loss.backward().unwrap().get(&qkv).unwrap().clone()
+            backward(&loss).get(&qkv).unwrap().clone()
         };
         let (whole, _) = attention(&qkv, &start, &w, None).unwrap();
+        let of_whole = gradient(&whole);
         let (a, middle) = attention(&qkv.narrow(1, 0, cut).unwrap(), &start, &w, None).unwrap();
         let (b, _) =
             attention(&qkv.narrow(1, cut, time - cut).unwrap(), &middle, &w, None).unwrap();
         let parts = Tensor::cat(&[a, b], 1).unwrap();
         assert!(apart(&parts, &whole) < 1e-5);
-        let off = apart(&gradient(&parts), &gradient(&whole));
+        let off = apart(&gradient(&parts), &of_whole);
         assert!(off < 2e-5, "{s:?}: {off}");
     }
 }
 
 #[test]
 fn large_scores_stay_finite_and_what_is_not_seen_does_not_matter() {
+    record();
     let s = sizes(1, 8, 3);
     let w = s.window();
     let qkv = (noise(&[2, 12, 24], 4) * 100.0).unwrap();
@@ -251,13 +254,14 @@ fn large_scores_stay_finite_and_what_is_not_seen_does_not_matter() {
     start.values = (start.values * f64::NAN).unwrap();
     let qkv = variable(&qkv);
     let (y, _) = attention(&qkv, &start, &w, None).unwrap();
-    let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    let gradients = backward(&y.sqr().unwrap().sum_all().unwrap());
     assert!(values(&y).iter().all(|v| v.is_finite()));
     assert!(values(gradients.get(&qkv).unwrap()).iter().all(|v| v.is_finite()));
 }
 
 #[test]
 fn one_thread_and_three_give_the_same_bits() {
+    record();
     let s = sizes(4, 16, 20);
     let w = s.window();
     let qkv = variable(&noise(&[21, 50, 3 * w.width()], 4));
@@ -265,7 +269,7 @@ fn one_thread_and_three_give_the_same_bits() {
     let bits = |threads| {
         sconce_core::pool::set_threads(threads).unwrap();
         let (y, _) = attention(&qkv, &start, &w, None).unwrap();
-        let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let gradients = backward(&y.sqr().unwrap().sum_all().unwrap());
         (values(&y), values(gradients.get(&qkv).unwrap()))
     };
     assert_eq!(bits(1), bits(3));
@@ -433,7 +437,7 @@ impl Layer {
 
     fn gradients(&self, y: &Tensor, t: &[Weight]) -> Vec<Tensor> {
         let y = (y * noise(y.dims(), 9)).unwrap();
-        let store = y.sum_all().unwrap().backward().unwrap();
+        let store = backward(&y.sum_all().unwrap());
         let gradient = |(i, t)| common::gradient(&format!("input {i}"), t, &store);
         t.iter().enumerate().map(gradient).collect()
     }
@@ -453,20 +457,23 @@ fn layers() -> impl Iterator<Item = Layer> {
 
 #[test]
 fn a_residual_layer_as_one_op_is_its_parts() {
+    record();
     for layer in layers() {
         let tracked =
             || -> Vec<Weight> { layer.inputs(5).iter().map(|t| variable(t).into()).collect() };
         let (one, two) = (tracked(), tracked());
-        let (fused, parts) = (Layer::flat(layer.fused(&one)), Layer::flat(layer.apart(&two)));
+        let fused = Layer::flat(layer.fused(&one));
+        let got = layer.gradients(&fused, &one);
+        let parts = Layer::flat(layer.apart(&two));
+        let want = layer.gradients(&parts, &two);
         assert_eq!(values(&fused), values(&parts), "{:?}", layer.options);
-        let (got, want) = (layer.gradients(&fused, &one), layer.gradients(&parts, &two));
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             let scale = values(want).iter().fold(1.0f32, |m, v| m.max(v.abs()));
             let off = apart(got, want) / scale;
             assert!(off < 1e-5, "input {i}: {off}, {:?}", layer.options);
         }
-        // What was kept is gone.
-        for (i, (again, got)) in layer.gradients(&fused, &one).iter().zip(&got).enumerate() {
+        let again = layer.gradients(&Layer::flat(layer.fused(&one)), &one);
+        for (i, (again, got)) in again.iter().zip(&got).enumerate() {
             assert_eq!(values(again), values(got), "input {i}");
         }
     }
@@ -481,6 +488,7 @@ fn gradients_of_a_residual_layer_are_its_finite_differences() {
 
 #[test]
 fn a_residual_layer_has_the_same_bits_on_one_thread_and_on_three() {
+    record();
     let layer = Layer {
         s: sizes(2, 16, 60),
         lengths: None,
@@ -518,6 +526,7 @@ fn a_residual_layer_of_another_width_is_refused() {
 
 #[test]
 fn without_a_cache_to_come_a_residual_layer_gives_the_same() {
+    record();
     for layer in layers() {
         let inputs: Vec<Weight> = layer.inputs(5).into_iter().map(Weight::from).collect();
         let (residual, projections, cache) = layer.around(&inputs);

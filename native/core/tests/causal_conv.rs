@@ -1,8 +1,11 @@
 //! The causal convolution against plain loops in f64, in chunks, at every length.
 
+mod common;
+
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
+use common::{backward, record};
 use sconce_core::ops::causal_conv;
 use sconce_core::rng::Rng;
 
@@ -91,7 +94,7 @@ impl Case {
         let loss = ((&y * &cy).unwrap().sum_all().unwrap()
             + (last * &cl).unwrap().sum_all().unwrap())
         .unwrap();
-        let gradients = loss.backward().unwrap();
+        let gradients = backward(&loss);
         let (cy, cl) = (values(&cy), values(&cl));
         let at = |numbers: &[Vec<f64>; 4]| {
             let (y, last) = self.slow(numbers);
@@ -117,6 +120,7 @@ impl Case {
 
 #[test]
 fn values_and_gradients_agree_with_the_definition() {
+    record();
     for silu in [false, true] {
         Case::new([2, 7, 19, 4], true, silu, None).check();
         Case::new([2, 2, 5, 4], false, silu, None).check();
@@ -128,6 +132,7 @@ fn values_and_gradients_agree_with_the_definition() {
 
 #[test]
 fn chunks_and_steps_equal_the_whole() {
+    record();
     let case = Case::new([3, 9, 33, 4], true, true, None);
     let (whole, last) = case.run();
     for chunk in [1, 2, 5] {
@@ -147,12 +152,13 @@ fn chunks_and_steps_equal_the_whole() {
 
 #[test]
 fn one_thread_and_three_give_the_same_bits() {
+    record();
     let case = Case::new([40, 33, 40, 4], true, true, None);
     let mut seen = None;
     for threads in [1, 2, 3] {
         sconce_core::pool::set_threads(threads).unwrap();
         let (y, _) = case.run();
-        let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let gradients = backward(&y.sqr().unwrap().sum_all().unwrap());
         let of = |t: &Tensor| values(gradients.get(t).unwrap());
         let all = [values(&y), of(&case.x), of(&case.weight), of(&case.state)];
         assert_eq!(*seen.get_or_insert(all.clone()), all);

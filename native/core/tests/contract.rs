@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use candle_core::{Device, Tensor, Var};
 use common::backbones::{INPUT, build, configs};
-use common::{apart, noise, values};
+use common::{apart, backward, noise, record, values};
 use proptest::prelude::*;
 use sconce_core::backbone::{self, Backbone, Context, State};
 use sconce_core::spec;
@@ -168,12 +168,13 @@ fn a_pass_of_the_last_frame_gives_no_other_unless_more_than_numbers_is_asked() {
 
 #[test]
 fn every_weight_gets_a_finite_gradient_also_with_dropout() {
+    record();
     for config in configs() {
         let (net, weights) = build(&config, 5);
         let x = noise(&[4, 6, INPUT], 5);
         let (y, _) =
             net.forward(&x, &net.zero_state(4).unwrap(), &Context::training(1, 1)).unwrap();
-        let gradients = (&y * noise(y.dims(), 6)).unwrap().sum_all().unwrap().backward().unwrap();
+        let gradients = backward(&(&y * noise(y.dims(), 6)).unwrap().sum_all().unwrap());
         for (name, weight) in &weights {
             let gradient = values(&common::gradient(name, weight, &gradients));
             assert!(gradient.iter().all(|v| v.is_finite()), "{name}");
@@ -184,13 +185,14 @@ fn every_weight_gets_a_finite_gradient_also_with_dropout() {
 
 #[test]
 fn gradients_of_a_last_frame_are_those_of_the_whole_pass() {
+    record();
     for config in configs() {
         let gradients = |context: Context| {
             let (net, weights) = build(&config, 5);
             let x = noise(&[2, 6, INPUT], 5);
             let (y, _) = net.forward(&x, &net.zero_state(2).unwrap(), &context).unwrap();
             let last = y.narrow(1, y.dim(1).unwrap() - 1, 1).unwrap();
-            let gradients = last.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            let gradients = backward(&last.sqr().unwrap().sum_all().unwrap());
             let own = weights.iter().map(|(n, w)| (n.clone(), common::gradient(n, w, &gradients)));
             own.collect::<Vec<_>>()
         };
@@ -203,6 +205,7 @@ fn gradients_of_a_last_frame_are_those_of_the_whole_pass() {
 
 #[test]
 fn one_thread_and_two_give_the_same_bits() {
+    record();
     for config in configs() {
         let mut seen: Option<Vec<Vec<u32>>> = None;
         for threads in [1, 2, 3] {
@@ -211,7 +214,7 @@ fn one_thread_and_two_give_the_same_bits() {
             let x = noise(&[40, 33, INPUT], 9);
             let (y, _) =
                 net.forward(&x, &net.zero_state(40).unwrap(), &Context::training(3, 7)).unwrap();
-            let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            let gradients = backward(&y.sqr().unwrap().sum_all().unwrap());
             let bits = |t: &Tensor| values(t).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             let mut all = vec![bits(&y)];
             all.extend(weights.iter().map(|(n, w)| bits(&common::gradient(n, w, &gradients))));
@@ -225,6 +228,7 @@ fn one_thread_and_two_give_the_same_bits() {
 
 #[test]
 fn blocks_that_are_recomputed_give_the_same_bits() {
+    record();
     for config in configs() {
         let bits = |t: &Tensor| values(t).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         let run = |context: Context| {
@@ -233,7 +237,7 @@ fn blocks_that_are_recomputed_give_the_same_bits() {
             let zero = net.zero_state(3).unwrap();
             let (y, state) = net.forward(&x, &zero, &context).unwrap();
             let (z, state) = net.forward(&x, &state, &context).unwrap();
-            let gradients = (y + z).unwrap().sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            let gradients = backward(&(y + z).unwrap().sqr().unwrap().sum_all().unwrap());
             let mut all = vec![bits(gradients.get(x.as_tensor()).unwrap())];
             all.extend(state.0.iter().map(bits));
             all.extend(weights.iter().map(|(n, w)| bits(&common::gradient(n, w, &gradients))));
@@ -256,6 +260,7 @@ fn blocks_that_are_recomputed_give_the_same_bits() {
 
 #[test]
 fn dropout_fires_in_training_and_not_in_play() {
+    record();
     for config in configs() {
         let (net, _) = build(&config, 1);
         let x = noise(&[2, 4, INPUT], 1);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::noise;
+use common::{backward, noise, record};
 use sconce_core::backbone::{self, Backbone, Context};
 use sconce_core::weights::{Builder, Source};
 use sconce_core::{Error, Result, spec};
@@ -102,9 +102,10 @@ fn the_graph_of_the_deepest_stack_is_walked_and_dropped_within_a_thread() {
         for (name, own) in [("xlstm", heads.clone()), ("rwkv", heads), ("zamba", jamba)] {
             let net = build(name, own, true).unwrap();
             let state = net.zero_state(1).unwrap();
+            record();
             let (y, _) =
                 net.forward(&noise(&[1, 2, 3], 1), &state, &Context::training(1, 1)).unwrap();
-            y.sum_all().unwrap().backward().unwrap();
+            backward(&y.sum_all().unwrap());
         }
     };
     std::thread::Builder::new().stack_size(STACK).spawn(deep).unwrap().join().unwrap();

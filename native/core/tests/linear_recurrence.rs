@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
-use common::{Golden, noise, values};
+use common::{Golden, backward, noise, record, values};
 use sconce_core::ops::{self, Activation};
 use sconce_core::weights::{Weight, Weights};
 
@@ -16,6 +16,7 @@ fn variable(t: &Tensor) -> Tensor {
 
 #[test]
 fn the_plain_recurrence_agrees_with_float64_also_over_512_frames_of_strong_decay() {
+    record();
     for case in ["scan_w7", "scan_w60", "scan_w512"] {
         let golden = Golden::open(case);
         let [a, b, h0] = ["a", "b", "h0"].map(|n| golden.variable(&format!("input.{n}")));
@@ -234,6 +235,7 @@ impl Form {
 
 #[test]
 fn every_cell_equals_its_plain_loop_at_any_shape_length_and_saturation() {
+    record();
     for form in forms() {
         for (batch, time, channels) in
             [(1, 1, 1), (3, 7, 17), (1, 70, 300), (9, 40, 33), (2, 512, 40)]
@@ -251,13 +253,14 @@ fn every_cell_equals_its_plain_loop_at_any_shape_length_and_saturation() {
 
 #[test]
 fn gradients_are_finite_differences_also_with_lengths() {
+    record();
     for form in forms() {
         for lengths in [None, Some(Arc::from([5usize, 0, 2]))] {
             let inputs = form.example(3, 5, 3, 0.8);
             let variables: Vec<Tensor> = inputs.iter().map(variable).collect();
             let y = (form.op)(&variables, lengths.clone());
             let c = noise(y.dims(), 77);
-            let gradients = (&y * &c).unwrap().sum_all().unwrap().backward().unwrap();
+            let gradients = backward(&(&y * &c).unwrap().sum_all().unwrap());
             let c = values(&c);
             let slow = |t: &[Tensor]| -> f64 {
                 let y = form.slow(t, lengths.as_deref());
@@ -291,12 +294,13 @@ fn gradients_are_finite_differences_also_with_lengths() {
 
 #[test]
 fn a_decay_of_exactly_one_and_saturated_gates_keep_gradients_finite() {
+    record();
     let x = variable(&noise(&[1, 4, 3], 1));
     for (gate, lambda) in [(-200.0f32, 0.0f32), (200.0, 200.0), (200.0, -200.0), (0.0, 100.0)] {
         let gates = variable(&Tensor::full(gate, (1, 4, 6), &Device::Cpu).unwrap());
         let lambda = variable(&Tensor::full(lambda, 3, &Device::Cpu).unwrap());
         let h = ops::rg_lru(&gates, &x, &lambda, &noise(&[1, 3], 2), None).unwrap();
-        let gradients = h.sum_all().unwrap().backward().unwrap();
+        let gradients = backward(&h.sum_all().unwrap());
         for t in [&gates, &x, &lambda] {
             assert!(values(gradients.get(t).unwrap()).iter().all(|v| v.is_finite()));
         }
@@ -312,6 +316,7 @@ fn a_decay_of_exactly_one_and_saturated_gates_keep_gradients_finite() {
 
 #[test]
 fn one_thread_and_three_give_the_same_bits() {
+    record();
     for form in forms() {
         for (batch, time, channels) in [(33, 20, 70), (1, 300, 200)] {
             let inputs = form.example(batch, time, channels, 0.3);
@@ -320,7 +325,7 @@ fn one_thread_and_three_give_the_same_bits() {
                 sconce_core::pool::set_threads(threads).unwrap();
                 let variables: Vec<Tensor> = inputs.iter().map(variable).collect();
                 let y = (form.op)(&variables, None);
-                let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+                let gradients = backward(&y.sqr().unwrap().sum_all().unwrap());
                 let bits = |t: &Tensor| values(t).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 let mut all = vec![bits(&y)];
                 all.extend(variables.iter().map(|v| bits(gradients.get(v).unwrap())));
@@ -356,6 +361,7 @@ fn shapes_that_do_not_fit_are_errors_that_give_both() {
 #[test]
 #[ignore = "a measurement"]
 fn timings() {
+    record();
     sconce_core::pool::keep_libraries_single_threaded();
     sconce_core::pool::set_threads(1).unwrap();
     for form in forms() {
@@ -373,7 +379,7 @@ fn timings() {
             drop(y);
             let start = std::time::Instant::now();
             let y = (form.op)(&variables, None);
-            let _ = y.sum_all().unwrap().backward().unwrap();
+            let _ = backward(&y.sum_all().unwrap());
             both.push(start.elapsed().as_secs_f64() * 1e3);
         }
         println!(

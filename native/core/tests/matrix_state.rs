@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
-use common::Golden;
+use common::{Golden, backward, record};
 use sconce_core::ops::attention::THETA;
 use sconce_core::ops::matrix_state::{Decay, Options, Readout, matrix_state, matrix_state_of};
 use sconce_core::ops::rotary::Rotary;
@@ -222,6 +222,7 @@ type Part = fn(&mut Problem) -> &mut Vec<f64>;
 
 fn check(problem: &Problem, what: &str) {
     let inputs = problem.tensors();
+    record();
     let readout = problem.readout();
     let (y, state) = problem.run(&inputs, readout.clone());
     let (want_y, want_state) = problem.reference();
@@ -241,7 +242,7 @@ fn check(problem: &Problem, what: &str) {
         (t * c).unwrap().sum_all().unwrap()
     };
     let total = (weigh(&y, &cy) + weigh(&state, &cs)).unwrap();
-    let gradients = total.backward().unwrap();
+    let gradients = backward(&total);
     let mut all: Vec<(&str, Vec<f32>, Part)> = vec![
         ("streams", values(gradients.get(&inputs[0]).unwrap()), |p| &mut p.streams),
         ("state", values(gradients.get(&inputs[2]).unwrap()), |p| &mut p.state),

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{Tensor, Var};
-use common::{apart, gradient, noise, values};
+use common::{apart, backward, gradient, noise, record, values};
 use sconce_core::backbone::stack::{FeedForward, Residual, Stack};
 use sconce_core::backbone::{Backbone, Cell, Context, Recurrent, State};
 use sconce_core::layer::{Linear, Norm};
@@ -88,7 +88,7 @@ fn run(context: &Context, through_the_state: bool) -> Vec<(String, Vec<u32>)> {
             loss = (loss + term).unwrap();
         }
     }
-    let store = loss.backward().unwrap();
+    let store = backward(&loss);
     let mut all = vec![("y".to_string(), bits(&y)), ("dx".into(), bits(store.get(&x).unwrap()))];
     all.extend(next.0.iter().enumerate().map(|(i, part)| (format!("next {i}"), bits(part))));
     for (i, part) in first.iter().enumerate() {
@@ -100,6 +100,7 @@ fn run(context: &Context, through_the_state: bool) -> Vec<(String, Vec<u32>)> {
 
 #[test]
 fn a_stack_that_is_recomputed_gives_the_same_bits_also_through_its_state() {
+    record();
     for through_the_state in [false, true] {
         let plain = run(&Context::training(5, 2), through_the_state);
         for every in [1, 2, 4, 6, 100] {
@@ -113,6 +114,7 @@ fn a_stack_that_is_recomputed_gives_the_same_bits_also_through_its_state() {
 
 #[test]
 fn an_input_without_a_gradient_and_weights_alone_are_enough() {
+    record();
     let config = RecurrentConfig {
         hidden_size: HIDDEN,
         num_layers: 2,
@@ -127,7 +129,7 @@ fn an_input_without_a_gradient_and_weights_alone_are_enough() {
     let context = Context::default().recomputing(1);
     let (y, _) =
         net.forward(&noise(&[2, 5, INPUT], 1), &net.zero_state(2).unwrap(), &context).unwrap();
-    let store = y.sum_all().unwrap().backward().unwrap();
+    let store = backward(&y.sum_all().unwrap());
     for (name, weight) in &weights {
         assert!(values(&gradient(name, weight, &store)).iter().any(|v| *v != 0.0), "{name}");
     }
@@ -271,14 +273,15 @@ fn the_heads_read_the_trunk_without_the_directions_that_are_projected_out() {
 }
 
 #[test]
-fn blocks_that_are_recomputed_can_be_walked_back_twice() {
+fn blocks_that_are_recomputed_give_the_same_gradients_again() {
+    record();
     let (stack, weights) = stack();
     let x = Var::from_tensor(&noise(&[2, 4, INPUT], 1)).unwrap();
     let context = Context::training(1, 1).recomputing(2);
-    let (y, _) = stack.forward(&x, &stack.zero_state(2).unwrap(), &context).unwrap();
-    let loss = y.sqr().unwrap().sum_all().unwrap();
     let gradients = || {
-        let store = loss.backward().unwrap();
+        let (y, _) = stack.forward(&x, &stack.zero_state(2).unwrap(), &context).unwrap();
+        let loss = y.sqr().unwrap().sum_all().unwrap();
+        let store = backward(&loss);
         let of = weights.iter().map(|(name, weight)| bits(&gradient(name, weight, &store)));
         std::iter::once(bits(store.get(&x).unwrap())).chain(of).collect::<Vec<_>>()
     };

@@ -3,13 +3,14 @@
 mod common;
 
 use candle_core::{Device, Tensor, Var};
-use common::Golden;
+use common::{Golden, backward, record};
 use sconce_core::ops::{Selective, selective_scan};
 use sconce_core::rng::Rng;
 use sconce_core::weights::Weights;
 
 #[test]
 fn it_agrees_with_pytorch_also_where_the_decay_underflows() {
+    record();
     for case in ["selective_scan_w60", "selective_scan_w512_strong"] {
         let golden = Golden::open(case);
         let input = |name: &str| golden.variable(&format!("input.{name}"));
@@ -151,7 +152,7 @@ impl Case {
         let (y, h) = self.run_on(&self.tensors);
         let (cy, ch) = (noise(y.dims(), 17), noise(h.dims(), 18));
         let part = |a: &Tensor, b: &Tensor| (a * b).unwrap().sum_all().unwrap();
-        let gradients = (part(&y, &cy) + part(&h, &ch)).unwrap().backward().unwrap();
+        let gradients = backward(&(part(&y, &cy) + part(&h, &ch)).unwrap());
         let (cy, ch) = (values(&cy), values(&ch));
         let at = |numbers: &[Vec<f64>]| {
             let (y, h) = self.slow(numbers);
@@ -177,6 +178,7 @@ impl Case {
 
 #[test]
 fn values_and_gradients_agree_with_the_definition() {
+    record();
     for bits in 0..8 {
         let options = [bits & 1 > 0, bits & 2 > 0, bits & 4 > 0];
         Case::new([2, 19, 21, 5], options, None).check();
@@ -211,12 +213,13 @@ fn chunks_and_steps_equal_the_whole() {
 
 #[test]
 fn one_thread_and_three_give_the_same_bits() {
+    record();
     let case = Case::new([40, 33, 40, 4], [true; 3], None);
     let mut seen = None;
     for threads in [1, 2, 3] {
         sconce_core::pool::set_threads(threads).unwrap();
         let (y, _) = case.run_on(&case.tensors);
-        let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let gradients = backward(&y.sqr().unwrap().sum_all().unwrap());
         let mut all = vec![values(&y)];
         all.extend(case.tensors[..8].iter().map(|t| values(gradients.get(t).unwrap())));
         assert_eq!(*seen.get_or_insert(all.clone()), all);

@@ -11,8 +11,8 @@ use sconce_core::backbone::stack::{FeedForward, Residual, Stack};
 use sconce_core::backbone::{Backbone, Cell, Context, Recurrent};
 use sconce_core::heads::NONE;
 use sconce_core::layer::{Linear, Norm};
-use sconce_core::ops::Activation;
 use sconce_core::ops::tensor::tensor;
+use sconce_core::ops::{Activation, tape};
 use sconce_core::policy::Frames;
 use sconce_core::rng::Rng;
 use sconce_core::spec::{self, Embedding, HeadKind, RecurrentConfig, Trunk};
@@ -124,6 +124,7 @@ fn stacked(case: &Case, layers: usize) -> Result<f64> {
         tensor((0..numbers).map(|i| rng.normal(i)).collect(), (case.batch, case.window, INPUT))?;
     timed(case.steps, |step| {
         let mut state = stack.zero_state(case.batch)?;
+        let _tape = tape::record();
         let chunk = case.unroll.truncate_bptt.unwrap_or(case.window);
         for from in (0..case.window).step_by(chunk) {
             let frames = chunk.min(case.window - from);
@@ -132,7 +133,7 @@ fn stacked(case: &Case, layers: usize) -> Result<f64> {
                 context = context.recomputing(every);
             }
             let (y, next) = stack.forward(&x.narrow(1, from, frames)?, &state, &context)?;
-            let store = y.sum_all()?.backward()?;
+            let store = tape::backward(&y, y.ones_like()?)?;
             weights.values().try_for_each(|w| w.gather(&store).map(drop))?;
             state = next.hand_on()?;
         }

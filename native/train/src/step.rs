@@ -7,12 +7,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::Tensor;
-use candle_core::backprop::GradStore;
 use sconce_core::backbone::{Context, State};
 use sconce_core::checkpoint;
 #[cfg(feature = "cuda")]
 use sconce_core::ops::card;
 use sconce_core::ops::simd::non_finite;
+use sconce_core::ops::tape::{self, Gradients};
 use sconce_core::ops::tensor;
 use sconce_core::policy::{Frames, part};
 use sconce_core::weights::{Weight, Weights};
@@ -507,13 +507,13 @@ impl<'s> Stepper<'s> {
         share: f64,
         lesson: Option<Lesson<'_>>,
         among: Option<Among<'_>>,
-    ) -> Result<(Losses, GradStore, Option<State>, Option<State>)> {
+    ) -> Result<(Losses, Gradients, Option<State>, Option<State>)> {
         let (first, mut denominators) = match among {
             Some(among) => (among.first, Some(among.denominators.clone())),
             None => (0, self.denominators(x, state, step)?),
         };
-        let (mut total, mut last, mut divergence) = (Total::default(), None::<GradStore>, 0.0);
-        let tracked = tensor::tracked();
+        let (mut total, mut last, mut divergence) = (Total::default(), None::<Gradients>, 0.0);
+        let tape = tape::record();
         let (after, taught) = self.pass(x, state, step, first, lesson, |x, logits, advice| {
             let denominators = match &denominators {
                 Some(known) => known,
@@ -525,14 +525,14 @@ impl<'s> Stepper<'s> {
             divergence += kl;
             // Of a chunk of burn-in only the state is wanted.
             if x.weights.iter().all(|weight| *weight == 0.0) {
-                tracked.forget();
+                tape.forget();
                 return Ok(());
             }
             if let Some(store) = last.take() {
                 self.policy.weights().values().try_for_each(|w| w.gather(&store).map(drop))?;
             }
             // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
-            last = Some(tensor::backward(&logits, gradient)?);
+            last = Some(tape::backward(&logits, gradient)?);
             Ok(())
         })?;
         let rows = || Error::not_found("rows of a batch");
@@ -725,7 +725,7 @@ pub(crate) fn stretches(all: usize, each: Option<usize>) -> impl Iterator<Item =
 
 /// Gathers the gradients, and refuses a model of which some weight would never learn, by the names of
 /// those weights.
-fn census(weights: &Weights, store: &GradStore) -> Result<()> {
+fn census(weights: &Weights, store: &Gradients) -> Result<()> {
     let mut missing = vec![];
     for (name, weight) in weights {
         if !weight.gather(store)? {
@@ -908,7 +908,8 @@ mod tests {
     fn a_weight_that_no_gradient_reaches_is_named() {
         let variable = || Var::ones(2, candle_core::DType::F32, &Device::Cpu).unwrap().into_inner();
         let (used, forgotten) = (variable(), variable());
-        let store = used.sum_all().unwrap().backward().unwrap();
+        let _tape = tape::record();
+        let store = tape::backward(&used, used.ones_like().unwrap()).unwrap();
         let weights =
             Weights::from([("used".into(), used.into()), ("forgotten".into(), forgotten.into())]);
         let Err(Error::NoGradient { weights }) = census(&weights, &store) else {
@@ -957,7 +958,7 @@ mod tests {
         Stepper::new(&policy, loss, OptimiserConfig::default(), 1.0, 7).unwrap().unrolling(unroll)
     }
 
-    fn gathered(stepper: &Stepper, store: &GradStore) -> Vec<(String, Vec<f32>)> {
+    fn gathered(stepper: &Stepper, store: &Gradients) -> Vec<(String, Vec<f32>)> {
         let weights = stepper.policy.weights().iter();
         let all = weights.map(|(name, weight)| {
             weight.gather(store).unwrap();
@@ -983,7 +984,7 @@ mod tests {
         let stepper = stepper(loss, Unroll::default());
         let (frames, labels, weights) = examples();
         let mut state = stepper.policy.zero_state(BATCH).unwrap();
-        let mut logits = vec![];
+        let (_tape, mut logits) = (tape::record(), vec![]);
         for from in (0..TIME).step_by(chunk) {
             let range = from..(from + chunk).min(TIME);
             let context = Context::training(7, 5).chunk(TIME, from, range.len());
@@ -999,7 +1000,7 @@ mod tests {
         let denominators = stepper.normalised(&logits, x).unwrap();
         let (sums, _, gradient) =
             loss_and_gradient(&stepper.objective, &logits, x, &denominators, None).unwrap();
-        let store = (&logits * gradient).unwrap().sum_all().unwrap().backward().unwrap();
+        let store = tape::backward(&logits, gradient).unwrap();
         let loss = stepper.objective.finish(&sums, &denominators).unwrap().value;
         (loss, gathered(&stepper, &store))
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::{Backbone, Context, State};
+use crate::ops::tensor::reshape;
 use crate::weights::MAX_NUMBERS;
 use crate::{Error, Result, ops};
 
@@ -68,7 +69,7 @@ impl Backbone for Compact {
 /// Frames of `x [b, t, d]` by their index in `b * t`.
 fn pick(x: &Tensor, ids: Arc<[u32]>) -> Result<Tensor> {
     let (b, t, d) = x.dims3()?;
-    Ok(ops::gather(&x.reshape((b * t, d))?, ids, "frames")?.reshape((b, t, d))?)
+    reshape(&ops::gather(&reshape(x, [b * t, d])?, ids, "frames")?, [b, t, d])
 }
 
 struct Moves {

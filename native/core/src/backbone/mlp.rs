@@ -9,7 +9,7 @@ use super::{Backbone, Context, State};
 use crate::Result;
 use crate::layer::{Linear, Norm};
 use crate::ops::Activation;
-use crate::ops::tensor::granted;
+use crate::ops::tensor::add;
 use crate::spec::MlpConfig;
 use crate::weights::{Builder, Weight};
 
@@ -86,8 +86,7 @@ fn run(layers: &[Arc<Layer>], first: usize, x: &Tensor, context: &Context) -> Re
                 Some(projection) => projection.forward(&x)?,
                 None => x,
             };
-            granted(&[&h]);
-            h = (h + skip)?;
+            h = add(&h, &skip)?;
         }
         context.under(first + i).tap("hidden", &h);
         x = h;

@@ -9,6 +9,7 @@ use crate::layer::{Linear, Norm};
 use crate::ops::matrix_state::mlstm_gates;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::slstm::SlstmState;
+use crate::ops::tensor::join;
 use crate::ops::{self, Activation};
 use crate::spec::{HeadsConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
@@ -107,9 +108,8 @@ impl Backbone for Mlstm {
         let weight = (&self.conv_weight, Some(&*self.conv_bias));
         let (c, conv) = ops::causal_conv(&x, weight.0, weight.1, conv, true, lengths.clone())?;
         context.tap("post_conv", &c);
-        ops::tensor::granted(&[&c, &c, &x]);
-        let qkv = Tensor::cat(&[self.qk.forward(&c)?, self.v.forward(&x)?], 2)?;
-        let raw = Tensor::cat(&[self.input_gate.forward(&c)?, self.forget_gate.forward(&c)?], 2)?;
+        let qkv = join(&[&self.qk.forward(&c)?, &self.v.forward(&x)?])?;
+        let raw = join(&[&self.input_gate.forward(&c)?, &self.forget_gate.forward(&c)?])?;
         let gates = mlstm_gates(&raw, m, &lengths)?;
         let options = Options {
             scale: 1.0 / (head as f32).sqrt(),
@@ -122,8 +122,7 @@ impl Backbone for Mlstm {
         context.tap("gate", &z);
         let [h, c, z] = [context.read_of(&h)?, context.read_of(&c)?, context.read_of(&z)?];
         let h = ops::group_norm(&h, &self.norm, heads, true, EPS)?;
-        ops::tensor::granted(&[&c, &c]);
-        let h = (h + c.broadcast_mul(&self.skip)?)?;
+        let h = ops::skip(&h, &c, &self.skip)?;
         let y = self.down.forward(&ops::gated(&h, &z, Activation::Silu)?)?;
         Ok((y, State(vec![conv, matrix, gates.last])))
     }

@@ -1,6 +1,6 @@
 //! Few, fused ops: each with a backward, a golden file and a finite-difference check.
 //!
-//! Candle stays the tensor type and the autograd; the arithmetic is here. An op without a backward
+//! Candle stays the tensor type; the arithmetic and the autograd ([`tape`]) are here. An op without a backward
 //! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
 //!
 //! An op lies in the file of its name, the file in one of these rooms, and callers say `ops::NAME`:
@@ -17,7 +17,7 @@
 //! | [`attention`] | attention over a window that slides, softmax |
 //! | [`matmul`] | the one door to products |
 //!
-//! What they are made with: [`tensor`] (tensors as slices), [`many`] (ops of many inputs and outputs), [`simd`] (loops
+//! What they are made with: [`tensor`] (tensors as slices), [`op`] (the CPU form of an op), [`tape`] (the autograd), [`simd`] (loops
 //! for the widest vectors at hand), [`residual`] (what stands around a layer), [`columns`] (shards of channels),
 //! [`lengths`] (frames of each row). On devices that are not the CPU each op is [`composed`] of candle's,
 //! or where one is worth it a kernel of ours on an NVIDIA card (`card`, in builds with CUDA).
@@ -31,15 +31,16 @@ pub mod dense;
 pub mod elementwise;
 pub mod frames;
 pub mod lengths;
-pub mod many;
 pub mod matmul;
 pub mod matrix_state;
 pub mod norm;
+pub mod op;
 pub mod recurrent;
 pub mod residual;
 pub mod rotary;
 pub mod scan;
 pub mod simd;
+pub mod tape;
 pub mod tensor;
 
 pub use attention::{

@@ -3,17 +3,14 @@
 use std::fmt::Display;
 use std::sync::Mutex;
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::backprop::GradStore;
 use candle_core::{
-    CpuStorage, CustomOp1, D, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor,
-    bail,
+    CpuStorage, D, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
 };
 
-use super::composed;
-use crate::Error;
-use crate::memory;
+use super::op::{self, Op, Pass};
+use super::{composed, tape};
+use crate::ops::simd;
+use crate::{Error, memory, pool};
 
 /// Makes sure of the memory for a tensor as large as these together, which candle takes as if it always came. A card
 /// answers for its own.
@@ -48,12 +45,23 @@ pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R
     }
 }
 
+/// A tensor's numbers without gaps: itself, or a copy that is part of no graph.
+pub(in crate::ops) fn contiguous(tensor: &Tensor) -> crate::Result<Tensor> {
+    if !tensor.is_contiguous() {
+        memory::granted(bytes(tensor));
+    }
+    Ok(tensor.detach().contiguous()?)
+}
+
 /// Calls `f` with the numbers of contiguous tensors.
-pub fn with_all<R>(tensors: &[Tensor], f: impl FnOnce(&[&[f32]]) -> Result<R>) -> Result<R> {
+pub fn with_all<R>(
+    tensors: &[Tensor],
+    f: impl FnOnce(&[&[f32]]) -> crate::Result<R>,
+) -> crate::Result<R> {
     let held: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
     let slices = held.iter().map(|(storage, layout)| match &**storage {
         Storage::Cpu(storage) => slice(storage, layout),
-        _ => bail!("this op runs on a CPU only"),
+        _ => Err(candle_core::Error::Msg("this op runs on a CPU only".into())),
     });
     f(&slices.collect::<Result<Vec<_>>>()?)
 }
@@ -111,7 +119,12 @@ pub fn reshape(x: &Tensor, dims: impl Into<Vec<usize>>) -> crate::Result<Tensor>
     if super::card::wanted(x) {
         return Ok(super::card::reshape(x, dims)?);
     }
-    Ok(x.reshape(dims)?)
+    if composed::wanted(x) {
+        return Ok(x.reshape(dims)?);
+    }
+    let shape = x.shape().clone();
+    let y = tape::contiguous(x)?.reshape(dims)?;
+    Ok(tape::view(x, y, move |d| d.reshape(shape)))
 }
 
 /// Tensors side by side, along the last dimension.
@@ -121,7 +134,47 @@ pub fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
         return super::card::join(parts);
     }
     memory::granted(parts.iter().map(|part| bytes(part)).sum());
-    Ok(Tensor::cat(parts, D::Minus1)?)
+    match parts.first().filter(|first| !composed::wanted(first)) {
+        Some(first) => {
+            let widths: Vec<usize> = parts.iter().map(|part| rows(part.dims()).1).collect();
+            let shape = with_width(first, widths.iter().sum());
+            op::apply(Join { widths }, parts, shape)
+        }
+        None => Ok(Tensor::cat(parts, D::Minus1)?),
+    }
+}
+
+/// Rows of these widths side by side.
+struct Join {
+    widths: Vec<usize>,
+}
+
+impl Op for Join {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> crate::Result<Vec<Vec<f32>>> {
+        let rows = inputs[0].len() / self.widths[0].max(1);
+        let mut y = memory::with_capacity(inputs.iter().map(|x| x.len()).sum());
+        for row in 0..rows {
+            for (x, &width) in inputs.iter().zip(&self.widths) {
+                y.extend_from_slice(&x[row * width..][..width]);
+            }
+        }
+        Ok(vec![y])
+    }
+
+    fn backward(&mut self, pass: &Pass<'_>) -> crate::Result<Vec<Vec<f32>>> {
+        let (dy, all) = (pass.gradient()?, self.widths.iter().sum::<usize>().max(1));
+        let mut begin = 0;
+        let part = |(&width, wanted): (&usize, &bool)| {
+            begin += width;
+            let own = begin - width..begin;
+            let mut d = memory::with_capacity(if *wanted { dy.len() / all * width } else { 0 });
+            if *wanted {
+                dy.chunks_exact(all).for_each(|row| d.extend_from_slice(&row[own.clone()]));
+            }
+            d
+        };
+        Ok(self.widths.iter().zip(pass.wanted).map(part).collect())
+    }
 }
 
 /// `x + y`, of the same shape.
@@ -131,7 +184,28 @@ pub fn add(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
         return super::card::finished(x, None, super::Activation::None, Some(y));
     }
     memory::granted(bytes(x));
-    Ok((x + y)?)
+    if composed::wanted(x) || x.dtype() != DType::F32 {
+        return Ok((x + y)?);
+    }
+    check_shape("a sum", x.dims(), y.dims())?;
+    let terms = [tape::contiguous(x)?, tape::contiguous(y)?];
+    let track = terms.iter().any(tape::wants);
+    let sum =
+        op::output(with_all(&terms.each_ref().map(|t| t.detach()), sum_of)?, x.shape(), track)?;
+    if track {
+        tape::note(&terms, &[sum.clone()], |given| Ok(vec![given[0].clone(); 2]));
+    }
+    Ok(sum)
+}
+
+fn sum_of(terms: &[&[f32]]) -> crate::Result<Vec<f32>> {
+    const SHARD: usize = 1 << 14;
+    let [x, y] = op::numbers(terms)?;
+    let mut sum = memory::copied(x);
+    pool::for_each_rows(&mut sum, 1, SHARD, |first, sum| {
+        simd::add_assign(sum, &y[first..first + sum.len()]);
+    });
+    Ok(sum)
 }
 
 /// Refuses a shape that is not the expected one; `what` names the tensor.
@@ -151,64 +225,6 @@ pub fn check_width(what: impl Display, width: usize, got: &[usize]) -> crate::Re
         false => {
             Err(Error::mismatch(what.to_string(), format!("[.., {width}]"), format!("{got:?}")))
         }
-    }
-}
-
-/// As long as it lives, [`backward`] can follow passes of its thread. On a card they note for it what they do.
-#[must_use]
-pub struct Tracked {
-    #[cfg(feature = "cuda")]
-    card: super::card::tape::Tracked,
-}
-
-pub fn tracked() -> Tracked {
-    Tracked {
-        #[cfg(feature = "cuda")]
-        card: super::card::tape::Tracked::begin(),
-    }
-}
-
-impl Tracked {
-    /// No backward pass follows those so far.
-    pub fn forget(&self) {
-        #[cfg(feature = "cuda")]
-        self.card.forget();
-    }
-}
-
-/// The backward pass from `y` on, whose gradient is given, over what was [`tracked`].
-pub fn backward(y: &Tensor, gradient: Tensor) -> crate::Result<GradStore> {
-    #[cfg(feature = "cuda")]
-    if y.device().is_cuda() {
-        return Ok(super::card::tape::backward(y, gradient)?);
-    }
-    if composed::wanted(y) {
-        return Ok((y * gradient.detach())?.sum_all()?.backward()?);
-    }
-    Ok(y.apply_op1(Start(gradient))?.backward()?)
-}
-
-/// One number in the place of a loss, of which only the gradient is known.
-pub(in crate::ops) struct Start(pub Tensor);
-
-impl CustomOp1 for Start {
-    fn name(&self) -> &'static str {
-        "start"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F32(vec![0.0]), Shape::from(())))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, y: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
-        // SAFETY: it is never read.
-        let number = unsafe { y.device.alloc::<f32>(1) }?;
-        Ok((CudaStorage::wrap_cuda_slice(number, y.device.clone()), Shape::from(())))
-    }
-
-    fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-        Ok(Some(self.0.clone()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use sconce_core::ops::composed::forced;
-use sconce_core::ops::tensor;
+use sconce_core::ops::tape;
 use sconce_core::weights::Weight;
 use sconce_core::{Precision, Result};
 
@@ -95,7 +95,7 @@ fn run(
     let there = |t: &Tensor| t.to_device(device).unwrap().to_dtype(dtype).unwrap();
     let variable = |t: &Tensor| Var::from_tensor(&there(t)).unwrap().into_inner();
     let variables: Vec<Weight> = inputs.iter().map(|t| variable(t).into()).collect();
-    let _tracked = tensor::tracked();
+    let _tape = tape::record();
     let outputs = op(&variables).unwrap();
     let parts = outputs.iter().enumerate().map(|(i, y)| {
         let cotangent = there(&noise(y.dims(), 77 + i as u64));

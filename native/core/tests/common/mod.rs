@@ -7,10 +7,9 @@ pub mod composed;
 
 use std::collections::BTreeMap;
 
-use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor, Var};
 use safetensors::tensor::{Dtype, SafeTensors};
-use sconce_core::ops::tensor;
+use sconce_core::ops::tape::{self, Gradients};
 use sconce_core::rng::Rng;
 use sconce_core::weights::{Builder, Source, Weight, Weights};
 
@@ -69,8 +68,7 @@ impl Golden {
                 (key, (view.shape().to_vec(), numbers))
             })
             .collect();
-        // Whatever the test does on its thread may be gone back through.
-        Box::leak(Box::new(tensor::tracked()));
+        record();
         Golden {
             name: name.into(),
             tensors,
@@ -156,13 +154,18 @@ impl Golden {
     }
 }
 
+/// Records all passes of this thread from now on, as long as the test lasts.
+pub fn record() {
+    Box::leak(Box::new(tape::record()));
+}
+
 /// The gradients of what a loss came from.
-pub fn backward(loss: &Tensor) -> GradStore {
-    tensor::backward(loss, loss.ones_like().unwrap()).expect("a backward pass")
+pub fn backward(loss: &Tensor) -> Gradients {
+    tape::backward(loss, loss.ones_like().unwrap()).expect("a backward pass")
 }
 
 /// The gradient that a backward pass found for a weight.
-pub fn gradient(name: &str, weight: &Weight, store: &GradStore) -> Tensor {
+pub fn gradient(name: &str, weight: &Weight, store: &Gradients) -> Tensor {
     assert!(weight.gather(store).expect("gradients"), "{name}: no gradient");
     let values = weight.read_gradient(|g| g.to_vec()).expect("numbers");
     weight.forget();
@@ -191,9 +194,10 @@ pub fn apart(a: &Tensor, b: &Tensor) -> f32 {
 pub fn differences(inputs: Vec<Tensor>, f: impl Fn(&[Weight]) -> Tensor) {
     let variables: Vec<Weight> =
         inputs.iter().map(|t| Var::from_tensor(t).unwrap().into_inner().into()).collect();
+    record();
     let y = f(&variables);
     let c = noise(y.dims(), 77);
-    let gradients = (&y * &c).unwrap().sum_all().unwrap().backward().unwrap();
+    let gradients = backward(&(&y * &c).unwrap().sum_all().unwrap());
     let c = values(&c);
     let at = |inputs: &[Tensor]| {
         let inputs: Vec<Weight> = inputs.iter().cloned().map(Weight::from).collect();

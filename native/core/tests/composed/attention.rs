@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::composed::{check, check_kernels};
-use crate::common::{apart, noise, values};
+use crate::common::{apart, backward, noise, record, values};
 use candle_core::{DType, Device, Tensor};
 use sconce_core::Result;
 use sconce_core::ops::attention::{Cache, Pairing, Projections, THETA, Window};
@@ -76,6 +76,7 @@ fn single(t: &Tensor) -> Tensor {
 
 #[test]
 fn attention_its_cache_and_its_gradients_are_those_of_the_op() {
+    record();
     for pairing in [Pairing::Half, Pairing::Interleaved] {
         for case in CASES {
             let attention = Attention::new(case, pairing);
@@ -88,6 +89,7 @@ fn attention_its_cache_and_its_gradients_are_those_of_the_op() {
 
 #[test]
 fn a_sequence_in_pieces_is_the_sequence_when_it_is_composed() {
+    record();
     let attention = Attention::new((2, 8, 5, 23, None), Pairing::Half);
     let [qkv, keys, values] = attention.wide();
     let whole = forced(|| attention.run(&qkv, &keys, &values)).unwrap();
@@ -115,6 +117,7 @@ fn a_sequence_in_pieces_is_the_sequence_when_it_is_composed() {
 
 #[test]
 fn the_last_query_is_that_of_the_op() {
+    record();
     for case in CASES {
         let attention = Attention::new((case.0, case.1, case.2, case.3, None), Pairing::Half);
         let run = |[qkv, keys, values]: &[Tensor; 3], cached| {
@@ -134,6 +137,7 @@ fn the_last_query_is_that_of_the_op() {
 
 #[test]
 fn weights_by_age_are_those_of_the_op() {
+    record();
     for pairing in [Pairing::Half, Pairing::Interleaved] {
         for case in CASES {
             let attention = Attention::new(case, pairing);
@@ -159,13 +163,14 @@ fn cut(t: &Tensor, lengths: [usize; 3]) -> Tensor {
 
 #[test]
 fn what_is_not_seen_and_frames_that_are_not_there_do_not_matter() {
+    record();
     let mut attention = Attention::new((2, 6, 5, 45, Some([45, 7, 0])), Pairing::Half);
     let [qkv, keys, values] = attention.inputs.clone();
     attention.seen = attention.seen.zeros_like().unwrap();
     let run = |qkv: &Tensor, keys: &Tensor, values: &Tensor| {
         let qkv = candle_core::Var::from_tensor(qkv).unwrap();
         let y = forced(|| attention.run(&qkv, keys, values)).unwrap().swap_remove(0);
-        let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let gradients = backward(&y.sqr().unwrap().sum_all().unwrap());
         [crate::common::values(&y), crate::common::values(gradients.get(&qkv).unwrap())]
     };
     let [none, beyond] = [[0; 3], [45, 7, 0]];
@@ -189,17 +194,19 @@ fn softmax_is_that_of_the_op_with_and_without_a_mask() {
 
 #[test]
 fn a_softmax_of_minus_infinity_throughout_is_0_and_has_no_gradient() {
+    record();
     let x = [f32::NEG_INFINITY, f32::NEG_INFINITY, 1.0, f32::NEG_INFINITY];
     let x = Tensor::new(&[[x[0], x[1]], [x[2], x[3]]], &Device::Cpu).unwrap();
     let x = candle_core::Var::from_tensor(&x).unwrap();
     let y = forced(|| ops::softmax(&x)).unwrap();
     assert_eq!(values(&y), [0.0, 0.0, 1.0, 0.0]);
-    let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    let gradients = backward(&y.sqr().unwrap().sum_all().unwrap());
     assert_eq!(values(gradients.get(&x).unwrap()), [0.0; 4]);
 }
 
 #[test]
 fn shapes_that_do_not_fit_are_refused_in_the_same_words() {
+    record();
     let attention = Attention::new((2, 8, 5, 3, None), Pairing::Half);
     let [qkv, keys, values] = &attention.inputs;
     let cache = attention.cache(keys, values);
@@ -263,6 +270,7 @@ fn a_residual_layer_and_its_gradients_are_those_of_the_op() {
 #[cfg(feature = "flash-attn")]
 #[test]
 fn flash_attention_of_a_window_is_the_op() {
+    record();
     use sconce_core::Precision;
 
     let Some(card) = crate::common::card() else { return };

@@ -11,7 +11,8 @@ use crate::common::{backward, noise, values};
 use candle_core::{DType, Device, Tensor, Var};
 use sconce_core::backbone::{self, Backbone, Context, State};
 use sconce_core::ops::composed::forced;
-use sconce_core::ops::tensor::{moved, tracked};
+use sconce_core::ops::tape;
+use sconce_core::ops::tensor::moved;
 use sconce_core::spec;
 use sconce_core::weights::{Builder, Source, Weight, Weights};
 
@@ -65,7 +66,7 @@ fn run(config: &spec::Backbone, place: Place, context: &Context) -> Vec<(String,
     let zero = net.zero_state(BATCH).unwrap().beside(&x).unwrap();
     let state = net.forward(&before, &zero, &Context::default()).unwrap().1.detach();
     let state = State(state.0.iter().map(variable).collect());
-    let _tracked = tracked();
+    let _tape = tape::record();
     let (y, after) = net.forward(&x, &state, context).unwrap();
     let mut outputs = vec![("y".to_string(), y)];
     outputs.extend(after.0.into_iter().enumerate().map(|(i, part)| (format!("state {i}"), part)));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::composed::{check, check_kernels};
-use crate::common::noise;
+use crate::common::{backward, noise, record};
 use candle_core::{DType, Device, Tensor};
 use sconce_core::ops::attention::THETA;
 use sconce_core::ops::composed::forced;
@@ -119,6 +119,7 @@ fn cut(t: &Tensor) -> Tensor {
 
 #[test]
 fn frames_that_are_not_there_do_not_matter() {
+    record();
     let [_, lengths] = lengths();
     let options = Options { lengths, ..Options::side_by_side(2, 3, 4, Decay::HeadAndInput) };
     let (streams, state) = (noise(&[3, TIME, 20], 1), noise(&[3, 2, 4, 3], 2));
@@ -130,7 +131,7 @@ fn frames_that_are_not_there_do_not_matter() {
             forced(|| matrix_state(x, Some(gates), &state, Readout::Plain, &options)).unwrap();
         let loss =
             (y.sqr().unwrap().sum_all().unwrap() + last.sqr().unwrap().sum_all().unwrap()).unwrap();
-        let store = loss.backward().unwrap();
+        let store = backward(&loss);
         let [dx, d_gates] = [x, gates].map(|t| store.get(t).unwrap().clone());
         [y, last, dx, d_gates].map(|t| crate::common::values(&t))
     };
@@ -169,6 +170,7 @@ fn gates_of_an_mlstm_are_those_of_the_op() {
 
 #[test]
 fn shapes_that_do_not_fit_are_refused_in_the_same_words() {
+    record();
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
     let options = Options::side_by_side(2, 3, 4, Decay::Head);
     let (x, gates, state) = (zeros(&[1, 5, 20]), zeros(&[1, 5, 2]), zeros(&[1, 2, 4, 3]));

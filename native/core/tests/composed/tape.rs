@@ -1,7 +1,7 @@
 //! Gradients find their way through ops of ours and candle's by turns.
 
 use candle_core::{Tensor, Var};
-use sconce_core::ops::{self, Activation, tensor};
+use sconce_core::ops::{self, Activation, tape, tensor};
 use sconce_core::weights::Weight;
 
 use crate::common::composed::check;
@@ -53,7 +53,7 @@ fn a_pass_within_another_one_has_gradients_of_its_own() {
         let y = linear(&t[0])?;
         let own: Weight = Var::from_tensor(&t[1])?.into_inner().into();
         {
-            let _within = tensor::tracked();
+            let _within = tape::record();
             let within = ops::linear(&t[0].detach(), &own, None, Activation::Tanh)?;
             assert!(own.gather(&backward(&within.sum_all()?))?);
         }

@@ -1,6 +1,6 @@
 //! Backbones over the gated linear recurrence against PyTorch's float64 vectors.
 
-use crate::common::{Golden, apart, differences, noise, values};
+use crate::common::{Golden, apart, backward, differences, noise, record, values};
 use candle_core::{Device, Tensor};
 use sconce_core::backbone::{self, Backbone, Context, GatedMlp, RecurrentBlock, State};
 use sconce_core::layer::Norm;
@@ -124,6 +124,7 @@ fn stacks_agree_with_float64_over_60_frames_and_over_512_of_strong_decay() {
 
 #[test]
 fn stacks_of_min_cells_agree_with_float64() {
+    record();
     for (case, config) in [
         ("min_gru_stack", Config::MinGru(plain(24, 2))),
         ("min_lstm_stack", Config::MinLstm(plain(24, 2))),
@@ -149,6 +150,7 @@ fn stacks_of_min_cells_agree_with_float64() {
 
 #[test]
 fn a_block_of_griffin_agrees_with_float64() {
+    record();
     for golden in Golden::everywhere("griffin_block") {
         let b = golden.builder();
         let block = RecurrentBlock::new(24, 40, 4, &b.under("mixer")).unwrap();
@@ -233,6 +235,7 @@ fn layers_side_by_side_equal_layers_on_their_own() {
 #[test]
 #[ignore = "a measurement"]
 fn timings() {
+    record();
     sconce_core::pool::keep_libraries_single_threaded();
     sconce_core::pool::set_threads(1).unwrap();
     let least = |times: usize, mut run: Box<dyn FnMut() + '_>| {
@@ -274,7 +277,7 @@ fn timings() {
             10,
             Box::new(|| {
                 let (y, _) = net.forward(&x, &zero, &Context::default()).unwrap();
-                drop(y.sum_all().unwrap().backward().unwrap());
+                drop(backward(&y.sum_all().unwrap()));
                 weights.values().for_each(|w| w.forget());
             }),
         );

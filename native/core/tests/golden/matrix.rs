@@ -1,6 +1,6 @@
 //! Mamba-2, RetNet, GLA and xLSTM against PyTorch's float64 vectors, and sLSTM by differences.
 
-use crate::common::{Golden, apart, differences, noise, values};
+use crate::common::{Golden, apart, backward, differences, noise, record, values};
 use candle_core::{Tensor, Var};
 use sconce_core::backbone::mamba2::Mamba2;
 use sconce_core::backbone::{self, Backbone, Context, State};
@@ -143,6 +143,7 @@ fn xlstm_agrees_with_golden() {
 /// The gradient of a loss on the second of two chunks, through the state between them.
 #[test]
 fn gradients_flow_through_a_carried_state() {
+    record();
     let gla = GlaConfig {
         hidden_size: 12,
         num_layers: 2,
@@ -167,7 +168,7 @@ fn gradients_flow_through_a_carried_state() {
         let c = noise(&[2, 5, 12], 6);
         let play = Context::default();
         let gradient = |second: Tensor| {
-            let store = (second * &c).unwrap().sum_all().unwrap().backward().unwrap();
+            let store = backward(&(second * &c).unwrap().sum_all().unwrap());
             let own = |(name, weight)| values(&crate::common::gradient(name, weight, &store));
             let all: Vec<f32> = weights.iter().flat_map(|(n, w)| own((n, w))).collect();
             (store.get(&x).unwrap().clone(), all)

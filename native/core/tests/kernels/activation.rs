@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
-use sconce_core::ops::{Activation, activate, gated, glu, tensor};
+use sconce_core::ops::{Activation, activate, gated, glu, tape, tensor};
 use sconce_core::rng::Rng;
 
 use crate::emulated::Emulated;
@@ -44,9 +44,10 @@ fn on_cpu(
         Var::from_slice(values, dims.as_slice(), &Device::Cpu).unwrap().into_inner()
     };
     let inputs: Vec<Tensor> = inputs.iter().map(variable).collect();
+    let _tape = tape::record();
     let y = op(&inputs);
     let dy = Tensor::from_slice(dy, y.shape(), &Device::Cpu).unwrap();
-    let store = tensor::backward(&y, dy).unwrap();
+    let store = tape::backward(&y, dy).unwrap();
     let all = [&y].into_iter().chain(inputs.iter().map(|x| store.get(x).unwrap()));
     all.map(|t| tensor::to_vec(t).unwrap()).collect()
 }

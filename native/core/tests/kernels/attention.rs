@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
 use sconce_core::ops::attention::{Cache, Pairing, THETA, Window};
-use sconce_core::ops::{attention, tensor};
+use sconce_core::ops::{attention, tape, tensor};
 use sconce_core::rng::Rng;
 
 use crate::emulated::Emulated;
@@ -87,15 +87,17 @@ impl Case {
         let [keys, values] = self.rings.each_ref().map(|ring| variable(ring, (3, size, width)));
         let seen = Tensor::from_slice(&self.seen, (3, 1), &Device::Cpu).unwrap();
         let cache = Cache { keys: keys.clone(), values: values.clone(), seen };
-        let (y, next) =
-            attention(&qkv, &cache, &self.window, Some(lengths.to_vec().into())).unwrap();
-        let back = |y: &Tensor, dy: &[f32]| {
+        let pass = || attention(&qkv, &cache, &self.window, Some(lengths.to_vec().into())).unwrap();
+        let back = |output: fn((Tensor, Cache)) -> Tensor, dy: &[f32]| {
+            let _tape = tape::record();
+            let y = output(pass());
             let dy = Tensor::from_slice(dy, y.shape(), &Device::Cpu).unwrap();
-            tensor::backward(y, dy).unwrap()
+            tape::backward(&y, dy).unwrap()
         };
-        let store = back(&y, &self.dy);
-        let of_keys = back(&next.keys, &self.dnext[0]);
-        let of_values = back(&next.values, &self.dnext[1]);
+        let (y, next) = pass();
+        let store = back(|(y, _)| y, &self.dy);
+        let of_keys = back(|(_, next)| next.keys, &self.dnext[0]);
+        let of_values = back(|(_, next)| next.values, &self.dnext[1]);
         let numbers = |t: &Tensor| tensor::to_vec(t).unwrap();
         let dappended = (of_keys.get(&qkv).unwrap() + of_values.get(&qkv).unwrap()).unwrap();
         vec![

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
-use sconce_core::ops::{causal_conv, tensor};
+use sconce_core::ops::{causal_conv, tape, tensor};
 use sconce_core::rng::Rng;
 
 use crate::emulated::Emulated;
@@ -57,6 +57,7 @@ impl Case {
     }
 
     fn on_cpu(&self) -> Results {
+        let _tape = tape::record();
         let [batch, time, channels, taps] = self.sizes;
         let variable = |v: &[f32], dims: &[usize]| {
             Var::from_slice(v, dims, &Device::Cpu).unwrap().into_inner()
@@ -76,7 +77,7 @@ impl Case {
         if let Some(d_next) = &self.d_next {
             loss = (loss + given(d_next, &next)).unwrap();
         }
-        let store = loss.backward().unwrap();
+        let store = tape::backward(&loss, loss.ones_like().unwrap()).unwrap();
         let numbers = |t: &Tensor| tensor::to_vec(t).unwrap();
         let gradient = |t: &Tensor| numbers(store.get(t).unwrap());
         let mut results = vec![("y", numbers(&y)), ("next", numbers(&next))];

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
-use sconce_core::ops::{gather, tensor};
+use sconce_core::ops::{gather, tape, tensor};
 use sconce_core::rng::Rng;
 
 use crate::emulated::Emulated;
@@ -48,11 +48,12 @@ impl Case {
     }
 
     fn on_cpu(&self) -> Results {
+        let _tape = tape::record();
         let [rows, w, n, _] = self.sizes;
         let table = Var::from_slice(&self.table, (rows, w), &Device::Cpu).unwrap().into_inner();
         let y = gather(&table, self.ids.clone().into(), "ids").unwrap();
         let dy = Tensor::from_slice(&self.dy, (n, w), &Device::Cpu).unwrap();
-        let store = tensor::backward(&y, dy).unwrap();
+        let store = tape::backward(&y, dy).unwrap();
         [&y, store.get(&table).unwrap()].map(|t| tensor::to_vec(t).unwrap())
     }
 

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
-use sconce_core::ops::{last, tensor};
+use sconce_core::ops::{last, tape, tensor};
 use sconce_core::rng::Rng;
 
 use crate::Kernels;
@@ -29,9 +29,10 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels) {
         |v: &[f32], dims: &[usize]| Var::from_slice(v, dims, &Device::Cpu).unwrap().into_inner();
     let inputs =
         [variable(&states, &[batch, TIME, CHANNELS]), variable(&first, &[batch, CHANNELS])];
+    let _tape = tape::record();
     let y = last(&inputs[0], &inputs[1], &Some(LENGTHS.into())).unwrap();
     let d = Tensor::from_slice(&dy, (batch, CHANNELS), &Device::Cpu).unwrap();
-    let store = tensor::backward(&y, d).unwrap();
+    let store = tape::backward(&y, d).unwrap();
     let want = [&y, store.get(&inputs[0]).unwrap(), store.get(&inputs[1]).unwrap()];
     let want = want.map(|t| tensor::to_vec(t).unwrap());
 

@@ -4,7 +4,9 @@ use candle_core::{Device, Tensor, Var};
 use half::bf16;
 use sconce_core::Result;
 use sconce_core::ops::lengths::Lengths;
-use sconce_core::ops::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru, tensor};
+use sconce_core::ops::{
+    diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru, tape, tensor,
+};
 use sconce_core::rng::Rng;
 
 use crate::emulated::Emulated;
@@ -135,6 +137,7 @@ impl Case {
     }
 
     fn on_cpu(&self) -> Results {
+        let _tape = tape::record();
         let [batch, time, channels] = self.sizes;
         let variable = |v: &[f32], dims: &[usize]| {
             Var::from_slice(v, dims, &Device::Cpu).unwrap().into_inner()
@@ -146,7 +149,7 @@ impl Case {
         let h0 = variable(&self.h0, &[batch, channels]);
         let h = self.cell.op(&x, &w, &h0, Some(self.lengths.clone().into())).unwrap();
         let dh = Tensor::from_slice(&self.dh, (batch, time, channels), &Device::Cpu).unwrap();
-        let store = tensor::backward(&h, dh).unwrap();
+        let store = tape::backward(&h, dh).unwrap();
         let numbers = |t: &Tensor| tensor::to_vec(t).unwrap();
         let gradient = |t: &Tensor| numbers(store.get(t).unwrap());
         let mut results = vec![("h", numbers(&h)), ("dh0", gradient(&h0))];

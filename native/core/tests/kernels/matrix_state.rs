@@ -5,7 +5,7 @@ use half::bf16;
 use sconce_core::ops::attention::THETA;
 use sconce_core::ops::matrix_state::{Decay, Options, Readout, matrix_state};
 use sconce_core::ops::rotary::Rotary;
-use sconce_core::ops::tensor;
+use sconce_core::ops::{tape, tensor};
 use sconce_core::rng::Rng;
 
 use crate::emulated::Emulated;
@@ -142,6 +142,7 @@ impl Case {
     }
 
     fn on_cpu(&self) -> Results {
+        let _tape = tape::record();
         let Shape { batch, time, heads, key, value, .. } = self.shape;
         let variable = |v: &[f32], dims: &[usize]| {
             Var::from_slice(v, dims, &Device::Cpu).unwrap().into_inner()
@@ -157,7 +158,7 @@ impl Case {
             (x * by).unwrap().sum_all().unwrap()
         };
         let loss = (weighed(&y, &self.dy) + weighed(&last, &self.d_last)).unwrap();
-        let store = loss.backward().unwrap();
+        let store = tape::backward(&loss, loss.ones_like().unwrap()).unwrap();
         let numbers = |t: &Tensor| tensor::to_vec(t).unwrap();
         let gradient = |t: &Tensor| numbers(store.get(t).unwrap());
         let mut results = vec![("y", numbers(&y)), ("last", numbers(&last))];

@@ -1,9 +1,12 @@
 //! `native/cuda/kernels/norm.cu` beside `ops::row_norm`.
 
-use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
-use sconce_core::ops::{Norm, row_norm, tensor};
+use sconce_core::ops::{
+    Norm, row_norm,
+    tape::{self, Gradients},
+    tensor,
+};
 use sconce_core::rng::Rng;
 use sconce_core::weights::Weight;
 
@@ -55,6 +58,7 @@ impl Case {
     }
 
     fn on_cpu(&self) -> Results {
+        let _tape = tape::record();
         let variable = |v: &[f32], dims: &[usize]| {
             Var::from_slice(v, dims, &Device::Cpu).unwrap().into_inner()
         };
@@ -64,8 +68,8 @@ impl Case {
         let x = variable(&self.x, &[self.rows, self.d]);
         let y = row_norm(&x, &norm).unwrap();
         let dy = Tensor::from_slice(&self.dy, (self.rows, self.d), &Device::Cpu).unwrap();
-        let store = tensor::backward(&y, dy).unwrap();
-        let gradient = |weight: &Weight, store: &GradStore| {
+        let store = tape::backward(&y, dy).unwrap();
+        let gradient = |weight: &Weight, store: &Gradients| {
             assert!(weight.gather(store).unwrap());
             weight.gradient(|values| values.to_vec())
         };

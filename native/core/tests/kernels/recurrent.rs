@@ -1,13 +1,16 @@
 //! `native/cuda/kernels/recurrent.cu`, with the products between its frames, beside `ops::lstm`, `ops::gru` and
 //! `ops::slstm`.
 
-use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
 use sconce_core::ops::lengths::Lengths;
 use sconce_core::ops::recurrent::Gates;
 use sconce_core::ops::slstm::SlstmState;
-use sconce_core::ops::{gru, lstm, slstm, tensor};
+use sconce_core::ops::{
+    gru, lstm, slstm,
+    tape::{self, Gradients},
+    tensor,
+};
 use sconce_core::rng::Rng;
 use sconce_core::weights::Weight;
 
@@ -119,6 +122,7 @@ impl Case {
     }
 
     fn on_cpu(&self) -> Results {
+        let _tape = tape::record();
         let (b, t, h) = (self.batch, self.time, self.width);
         let rows = self.gates() * h;
         let variable = |v: &[f32], dims: &[usize]| {
@@ -154,7 +158,8 @@ impl Case {
             let d = Tensor::from_slice(d, y.dims(), &Device::Cpu).unwrap();
             (y * d).unwrap().sum_all().unwrap()
         });
-        let store = loss.reduce(|a, b| (a + b).unwrap()).unwrap().backward().unwrap();
+        let loss = loss.reduce(|a, b| (a + b).unwrap()).unwrap();
+        let store = tape::backward(&loss, loss.ones_like().unwrap()).unwrap();
         self.named(&outputs, &x, &states, &weight, &biases, &store)
     }
 
@@ -165,7 +170,7 @@ impl Case {
         states: &[Tensor],
         weight: &Weight,
         biases: &[Weight; 2],
-        store: &GradStore,
+        store: &Gradients,
     ) -> Results {
         let numbers = |t: &Tensor| tensor::to_vec(t).unwrap();
         let of_weight = |weight: &Weight| {

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
-use sconce_core::ops::{Selective, selective_scan, tensor};
+use sconce_core::ops::{Selective, selective_scan, tape, tensor};
 use sconce_core::rng::Rng;
 
 use crate::emulated::Emulated;
@@ -101,6 +101,7 @@ impl Case {
     }
 
     fn on_cpu(&self) -> Results {
+        let _tape = tape::record();
         let [batch, time, channels, state] = self.sizes;
         let (wide, narrow) = ([batch, time, channels], [batch, time, state]);
         let variable = |v: &[f32], dims: &[usize]| {
@@ -133,7 +134,7 @@ impl Case {
             (x * by).unwrap().sum_all().unwrap()
         };
         let loss = (weighed(&y, &self.dy) + weighed(&last, &self.d_last)).unwrap();
-        let store = loss.backward().unwrap();
+        let store = tape::backward(&loss, loss.ones_like().unwrap()).unwrap();
         let numbers = |t: &Tensor| tensor::to_vec(t).unwrap();
         let mut results = vec![("y", numbers(&y)), ("last", numbers(&last))];
         let mut variables =

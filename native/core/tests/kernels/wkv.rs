@@ -2,8 +2,8 @@
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
-use sconce_core::ops::tensor;
 use sconce_core::ops::wkv::{NOTHING, Wkv, wkv};
+use sconce_core::ops::{tape, tensor};
 use sconce_core::rng::Rng;
 
 use crate::emulated::Emulated;
@@ -57,6 +57,7 @@ impl Case {
     }
 
     fn on_cpu(&self) -> Results {
+        let _tape = tape::record();
         let [batch, time, channels] = self.sizes;
         let (wide, one, state) = ([batch, time, channels], [channels], [batch, channels]);
         let dims: [&[usize]; 6] = [&wide, &wide, &one, &one, &state, &state];
@@ -70,7 +71,8 @@ impl Case {
             let d = Tensor::from_slice(d, y.dims(), &Device::Cpu).unwrap();
             (y * d).unwrap().sum_all().unwrap()
         });
-        let store = loss.reduce(|a, b| (a + b).unwrap()).unwrap().backward().unwrap();
+        let loss = loss.reduce(|a, b| (a + b).unwrap()).unwrap();
+        let store = tape::backward(&loss, loss.ones_like().unwrap()).unwrap();
         let numbers = |t: &Tensor| tensor::to_vec(t).unwrap();
         let names = ["dk", "dv", "dw", "du", "d_mean", "d_weight"];
         let gradients = variables.iter().map(|x| numbers(store.get(x).unwrap()));

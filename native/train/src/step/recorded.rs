@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use sconce_core::backbone::{Context, State};
 use sconce_core::device::{Graph, Uploads};
 use sconce_core::ops::card::{self, Intake};
-use sconce_core::ops::tensor;
+use sconce_core::ops::{tape, tensor};
 use sconce_core::policy::{Frames, Placed};
 use sconce_core::{Error, Result};
 
@@ -236,14 +236,14 @@ impl Stepper<'_> {
         if !self.unroll.carry {
             context = context.forgetting();
         }
-        let _tracked = tensor::tracked();
+        let _tape = tape::record();
         let forward = || self.policy.forward_placed(placed, Some(labels), before, &context);
         let (logits, next) = card::counted(counter, || self.precision.during(forward))?;
         let logits = logits.contiguous()?;
         let loss = self.loss_there(buffers)?;
         let rows = card::loss::Placed { logits: &logits.detach(), labels, weights };
         let gradient = loss.gradient_placed(rows)?;
-        let store = self.precision.during(|| tensor::backward(&logits, gradient))?;
+        let store = self.precision.during(|| tape::backward(&logits, gradient))?;
         if self.unroll.carry {
             for (from, to) in next.0.iter().zip(&after.0) {
                 card::copy(&from.detach(), to)?;

@@ -6,16 +6,17 @@ mod residual;
 pub mod softmax;
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Device, Layout, Shape, Tensor};
+use candle_core::{Device, Tensor};
 
 use crate::memory;
 use crate::ops::columns::{copied, filled, zeroed};
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::matmul::{View, matmul};
+use crate::ops::op::{self, Op};
 use crate::ops::simd::{LANES, dispatch, dot, exp, mul_add};
-use crate::ops::{composed, simd, tensor};
+use crate::ops::{composed, simd, tape, tensor};
 use crate::{Error, Result};
 
 pub use residual::{Projections, attention_residual};
@@ -242,18 +243,18 @@ pub fn attention(
         return composed::attention::attention(qkv, cache, window, lengths);
     }
     let pass = Arc::new(Pass::of(qkv, cache, window, lengths)?);
-    let qkv = qkv.contiguous()?;
+    let qkv = tape::contiguous(qkv)?;
     let [keys, values] = pass.rings(cache)?;
-    let track = qkv.track_op() || keys.track_op() || values.track_op();
-    let op = Attend { pass: pass.clone(), track, log_sums: OnceLock::new() };
-    let y = qkv.apply_op3(&keys, &values, op)?;
+    let shape = (pass.batch, pass.time, window.width());
+    let op = Attend { pass: pass.clone(), log_sums: vec![] };
+    let y = op::apply(op, &[&qkv, &keys, &values], shape)?;
     Ok((y, append(&pass, &qkv, cache)?))
 }
 
 /// The cache after the sequence.
 fn append(pass: &Arc<Pass>, qkv: &Tensor, cache: &Cache) -> Result<Cache> {
     let append = |ring: &Tensor, part| {
-        ring.contiguous()?.apply_op2(qkv, Append { pass: pass.clone(), part })
+        op::apply(Append { pass: pass.clone(), part }, &[ring, qkv], ring.shape())
     };
     let (keys, values) = (append(&cache.keys, Part::Keys)?, append(&cache.values, Part::Values)?);
     Ok(Cache { keys, values, seen: pass.seen_after()? })
@@ -270,7 +271,7 @@ pub fn attention_of_last(
     if composed::wanted(qkv) {
         return composed::attention::attention_of_last(qkv, cache, window, cached);
     }
-    if qkv.track_op() || cache.keys.track_op() || cache.values.track_op() {
+    if [qkv, &cache.keys, &cache.values].into_iter().any(tape::wants) {
         let (y, cache) = attention(qkv, cache, window, None)?;
         return Ok((y.narrow(1, qkv.dim(1)? - 1, 1)?, Some(cache)));
     }
@@ -1058,68 +1059,30 @@ impl Pass {
 
 struct Attend {
     pass: Arc<Pass>,
-    /// Whether what the backward pass needs is kept.
-    track: bool,
-    /// Logarithm of each softmax's denominator, `[b, heads, t]`.
-    log_sums: OnceLock<Vec<f32>>,
+    /// Logarithm of each softmax's denominator, `[b, heads, t]`, for the backward pass.
+    log_sums: Vec<f32>,
 }
 
-impl CustomOp3 for Attend {
-    fn name(&self) -> &'static str {
-        "attention"
+impl Op for Attend {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
+        let [y, log_sums] = self.pass.forward([inputs[0], inputs[1], inputs[2]], track);
+        self.log_sums = log_sums;
+        Ok(vec![y])
     }
 
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        ql: &Layout,
-        k: &CpuStorage,
-        kl: &Layout,
-        v: &CpuStorage,
-        vl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let Pass { window, batch, time, .. } = &*self.pass;
-        let all = [tensor::slice(q, ql)?, tensor::slice(k, kl)?, tensor::slice(v, vl)?];
-        let [y, log_sums] = self.pass.forward(all, self.track);
-        if self.track {
-            let _ = self.log_sums.set(log_sums);
-        }
-        Ok((CpuStorage::F32(y), Shape::from((*batch, *time, window.width()))))
+    fn backward(&mut self, pass: &op::Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let inputs = [pass.inputs[0], pass.inputs[1], pass.inputs[2]];
+        let given = [pass.outputs[0], pass.gradient()?, &self.log_sums];
+        let cached = pass.wants(1) || pass.wants(2);
+        let all = self.pass.backward(inputs, given, cached);
+        Ok(only_wanted(all, pass.wanted))
     }
+}
 
-    fn bwd(
-        &self,
-        qkv: &Tensor,
-        keys: &Tensor,
-        values: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let Some(log_sums) = self.log_sums.get() else {
-            candle_core::bail!("attention: nothing was kept for a backward pass")
-        };
-        let cached = keys.track_op() || values.track_op();
-        let [d_qkv, d_keys, d_values] = tensor::with(qkv, |qkv| {
-            tensor::with(keys, |k| {
-                tensor::with(values, |v| {
-                    tensor::with(y, |y| {
-                        tensor::with(dy, |dy| {
-                            Ok(self.pass.backward([qkv, k, v], [y, dy, log_sums], cached))
-                        })
-                    })
-                })
-            })
-        })?;
-        let ring = |wanted: bool, d: Vec<f32>| match wanted {
-            true => tensor::tensor(d, keys.shape()).map(Some),
-            false => Ok(None),
-        };
-        let d_qkv = match qkv.track_op() {
-            true => Some(tensor::tensor(d_qkv, qkv.shape())?),
-            false => None,
-        };
-        Ok((d_qkv, ring(keys.track_op(), d_keys)?, ring(values.track_op(), d_values)?))
-    }
+/// Gradients of inputs, empty for an input that wants none.
+fn only_wanted<const N: usize>(gradients: [Vec<f32>; N], wanted: &[bool]) -> Vec<Vec<f32>> {
+    let all = gradients.into_iter().zip(wanted);
+    all.map(|(d, wanted)| if *wanted { d } else { vec![] }).collect()
 }
 
 struct Append {
@@ -1127,35 +1090,15 @@ struct Append {
     part: Part,
 }
 
-impl CustomOp2 for Append {
-    fn name(&self) -> &'static str {
-        "append-to-cache"
+impl Op for Append {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        Ok(vec![self.pass.append(self.part, inputs[0], inputs[1])])
     }
 
-    fn cpu_fwd(
-        &self,
-        r: &CpuStorage,
-        rl: &Layout,
-        q: &CpuStorage,
-        ql: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let next = self.pass.append(self.part, tensor::slice(r, rl)?, tensor::slice(q, ql)?);
-        Ok((CpuStorage::F32(next), rl.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        ring: &Tensor,
-        qkv: &Tensor,
-        _next: &Tensor,
-        d_next: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (mut d_ring, mut d_qkv) = (tensor::to_vec(d_next)?, memory::zeros(qkv.elem_count()));
+    fn backward(&mut self, pass: &op::Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let mut d_ring = memory::copied(pass.gradient()?);
+        let mut d_qkv = memory::zeros(pass.inputs[1].len());
         self.pass.append_backward(self.part, &mut d_ring, &mut d_qkv);
-        let wanted = |t: &Tensor, d: Vec<f32>| match t.track_op() {
-            true => tensor::tensor(d, t.shape()).map(Some),
-            false => Ok(None),
-        };
-        Ok((wanted(ring, d_ring)?, wanted(qkv, d_qkv)?))
+        Ok(only_wanted([d_ring, d_qkv], pass.wanted))
     }
 }

@@ -1,20 +1,20 @@
 //! A layer of attention with all that stands around it, as one op.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
 
-use super::{Cache, Part, Pass, Window};
+use super::{Cache, Part, Pass, Window, only_wanted};
 use crate::memory;
 use crate::ops::columns::{filled, filled_and_summed, shard_of_rows, zeroed};
 use crate::ops::dense::feed_forward::Affine;
 use crate::ops::lengths::Lengths;
 use crate::ops::linear::weight_gradient;
-use crate::ops::many::{self, Many, Numbers};
 use crate::ops::matmul::{Packed, View};
 use crate::ops::norm::head_norm::{self, HeadNorms};
 use crate::ops::norm::row_norm;
+use crate::ops::op::{self, Op};
 use crate::ops::{Residual, composed, simd};
 use crate::{Error, Result};
 
@@ -81,15 +81,15 @@ pub fn attention_residual(
         biases: [qkv.bias()?, out.bias()?],
         residual: residual.clone(),
         projections: projections.clone(),
-        kept: Mutex::default(),
+        kept: Kept::default(),
     };
     let [keys, values] = pass.rings(cache)?;
-    let outputs = many::apply(op, &[x, &keys, &values, &*qkv.weight, &*out.weight])?;
+    let inputs: [&Tensor; 5] = [x, &keys, &values, &qkv.weight, &out.weight];
     if !append {
-        let [y] = many::take(outputs)?;
-        return Ok((y, None));
+        return Ok((op::apply(op, &inputs, x.shape())?, None));
     }
-    let [y, keys, values] = many::take(outputs)?;
+    let ring = Shape::from((batch, window.window, window.width()));
+    let [y, keys, values] = op::apply_all(op, &inputs, [x.shape().clone(), ring.clone(), ring])?;
     Ok((y, Some(Cache { keys, values, seen: pass.seen_after()? })))
 }
 
@@ -103,10 +103,11 @@ struct Layer {
     norm: row_norm::Values,
     heads: Option<head_norm::Values>,
     biases: [Option<Vec<f32>>; 2],
-    /// Until a backward pass takes it.
-    kept: Mutex<Option<Kept>>,
+    /// For the backward pass.
+    kept: Kept,
 }
 
+#[derive(Default)]
 struct Kept {
     /// Before the norms of heads.
     qkv: Vec<f32>,
@@ -239,58 +240,38 @@ impl Layer {
     }
 }
 
-impl Many for Layer {
-    fn name(&self) -> &'static str {
-        "attention-residual"
-    }
-
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
-        let Pass { window, batch, time, .. } = &*self.pass;
+impl Op for Layer {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
         let qkv = self.project(inputs[0], inputs[3]);
         let normed = self.normed(&qkv);
         let [mixed, log_sums] = self.pass.forward([&normed, inputs[1], inputs[2]], track);
-        let y = self.output(inputs[0], inputs[4], &mixed);
-        let mut outputs = vec![(y, Shape::from((*batch, *time, self.h)))];
+        let mut outputs = vec![self.output(inputs[0], inputs[4], &mixed)];
         if self.append {
             for (part, ring) in [(Part::Keys, inputs[1]), (Part::Values, inputs[2])] {
-                let shape = Shape::from((*batch, window.window, window.width()));
-                outputs.push((self.pass.append(part, ring, &normed), shape));
+                outputs.push(self.pass.append(part, ring, &normed));
             }
         }
         drop(normed);
         if track {
-            let kept = Some(Kept { qkv, mixed, log_sums });
-            *self.kept.lock().unwrap_or_else(|e| e.into_inner()) = kept;
+            self.kept = Kept { qkv, mixed, log_sums };
         }
-        outputs
+        Ok(outputs)
     }
 
-    fn backward(
-        &self,
-        inputs: &[&[f32]],
-        outputs: &[Option<&[f32]>],
-        wanted: &[bool],
-    ) -> Vec<Vec<f32>> {
-        let take = || self.kept.lock().unwrap_or_else(|e| e.into_inner()).take();
-        let kept = take().or_else(|| {
-            // A second backward pass.
-            self.forward(inputs, true);
-            take()
-        });
-        let Some(kept) = kept else { return vec![vec![]; inputs.len()] };
+    fn backward(&mut self, pass: &op::Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let &op::Pass { inputs, gradients, wanted, .. } = pass;
+        let kept = std::mem::take(&mut self.kept);
         // Where nothing reads the frames, the gradient comes from the cache alone.
-        let dy = outputs[0].map_or_else(|| memory::zeros(inputs[0].len()).into(), Cow::from);
+        let dy = gradients[0].map_or_else(|| memory::zeros(inputs[0].len()).into(), Cow::from);
         let of_layer = self.residual.of_layer(&dy, self.h);
         let d_mixed = self.output_backward(&of_layer, inputs[4], &kept.mixed);
         let cached = wanted[1] || wanted[2];
         let [d_qkv, d_keys, d_values] =
-            self.attend_backward(inputs, outputs, &kept, &d_mixed, cached);
+            self.attend_backward(inputs, gradients, &kept, &d_mixed, cached);
         drop((kept, d_mixed));
         let dx = self.input_backward(inputs[0], inputs[3], &d_qkv, &dy);
-        let gradients = [dx, d_keys, d_values].into_iter().zip(wanted);
-        let mut all: Vec<_> =
-            gradients.map(|(d, wanted)| if *wanted { d } else { vec![] }).collect();
+        let mut all = only_wanted([dx, d_keys, d_values], wanted);
         all.resize(inputs.len(), vec![]);
-        all
+        Ok(all)
     }
 }

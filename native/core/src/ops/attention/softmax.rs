@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{LANES, dispatch, exp};
 use crate::ops::{composed, tensor};
 use crate::{Error, Result, pool};
@@ -19,7 +20,7 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     if composed::wanted(x) {
         return composed::attention::softmax(x);
     }
-    Ok(x.contiguous()?.apply_op1(Softmax { mask: None })?)
+    Softmax { mask: None, width: tensor::rows(x.dims()).1 }.apply(x)
 }
 
 /// The same over the numbers whose place in `mask` (one for each of `x`) is `true`; the others are 0
@@ -31,11 +32,19 @@ pub fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
     if composed::wanted(x) {
         return composed::attention::masked_softmax(x, mask);
     }
-    Ok(x.contiguous()?.apply_op1(Softmax { mask: Some(mask) })?)
+    Softmax { mask: Some(mask), width: tensor::rows(x.dims()).1 }.apply(x)
 }
 
 struct Softmax {
     mask: Option<Arc<[bool]>>,
+    /// Of a row.
+    width: usize,
+}
+
+impl Softmax {
+    fn apply(self, x: &Tensor) -> Result<Tensor> {
+        op::apply(self, &[x], x.shape())
+    }
 }
 
 /// What is left out was made minus infinity; `exp` saturates there, so it is set to 0 by the caller.
@@ -80,14 +89,9 @@ dispatch! {
     }
 }
 
-impl CustomOp1 for Softmax {
-    fn name(&self) -> &'static str {
-        "softmax"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let mut y = memory::copied(tensor::slice(x, xl)?);
-        let (_, d) = tensor::rows(xl.dims());
+impl Op for Softmax {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (mut y, d) = (memory::copied(inputs[0]), self.width);
         pool::for_each_rows(&mut y, d, ROWS, |first, y| {
             if let Some(mask) = &self.mask {
                 for (y, wanted) in y.iter_mut().zip(&mask[first * d..]) {
@@ -96,16 +100,12 @@ impl CustomOp1 for Softmax {
             }
             forward(y, d);
         });
-        Ok((CpuStorage::F32(y), xl.shape().clone()))
+        Ok(vec![y])
     }
 
-    fn bwd(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let mut dx = tensor::to_vec(dy)?;
-        let (_, d) = tensor::rows(x.dims());
-        tensor::with(y, |y| {
-            pool::for_each_rows(&mut dx, d, ROWS, |first, dx| backward(dx, &y[first * d..], d));
-            Ok(())
-        })?;
-        Ok(Some(tensor::tensor(dx, x.shape())?))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (y, mut dx, d) = (pass.outputs[0], memory::copied(pass.gradient()?), self.width);
+        pool::for_each_rows(&mut dx, d, ROWS, |first, dx| backward(dx, &y[first * d..], d));
+        Ok(vec![dx])
     }
 }

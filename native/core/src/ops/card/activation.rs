@@ -78,13 +78,6 @@ fn finish(
     run(launch.tensor(y)?.long(n).int(d), n, activation)
 }
 
-/// `x + y` of what lies without gaps, in no graph.
-pub fn sum_of(x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    let sum = like(x)?;
-    finish(x, [None, Some(y)], Activation::None, &sum)?;
-    Ok(sum)
-}
-
 /// Inputs x and those that are given of a bias and the rest.
 struct Activate {
     activation: Activation,

@@ -5,7 +5,7 @@ use sconce_cuda::kernels::ROWS;
 
 use super::launch::{Launch, output, unwritten};
 use super::op::{Op, Pass, apply};
-use super::tape;
+use crate::ops::tape;
 use crate::ops::tensor::{rows, with_width};
 
 const THREADS: usize = 256;

@@ -9,10 +9,9 @@ use super::gemm::{multiply, nn, nt, rounded, tn};
 use super::launch::{Launch, output, suffix, unwritten};
 use super::op::{Op, Pass, apply, apply_all};
 use super::product::{Matrices, add_product, product};
-use super::tape;
 use crate::Precision;
 use crate::ops::tensor::{rows, with_width};
-use crate::ops::{Activation, many};
+use crate::ops::{Activation, op, tape};
 
 /// Rows of which a kernel of ours has a whole layer.
 pub const FEW: usize = 8;
@@ -73,7 +72,7 @@ pub fn linear_parts<const N: usize>(
             end += width;
             y.narrow(D::Minus1, end - width, width)
         };
-        return many::take(widths.into_iter().map(part).collect::<Result<_>>()?);
+        return op::take(widths.into_iter().map(part).collect::<Result<_>>()?);
     }
     apply_all(Parts { precision: Precision::current(), widths: widths.to_vec() }, &[x, w])
 }

@@ -6,8 +6,8 @@ use sconce_cuda::kernels::MAMBA_STEP;
 use super::dense::{FEW, layer};
 use super::launch::{Launch, unwritten};
 use super::selective_scan::MOST_STATES;
-use super::tape;
 use crate::ops::lengths::Lengths;
+use crate::ops::tape;
 use crate::ops::{Activation, MambaWeights, Residual};
 use crate::{Precision, Result};
 

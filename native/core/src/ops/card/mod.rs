@@ -31,7 +31,6 @@ mod product;
 mod recurrent;
 mod rows;
 mod selective_scan;
-pub(in crate::ops) mod tape;
 mod wkv;
 
 pub(in crate::ops) use activation::{activate, finished, gated, glu, skip};

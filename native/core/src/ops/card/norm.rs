@@ -7,9 +7,8 @@ use super::activation::activate;
 use super::columns::sum_of_parts;
 use super::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use super::op::{Op, Pass, apply};
-use super::tape;
 use crate::Result;
-use crate::ops::{Activation, Norm, tensor};
+use crate::ops::{Activation, Norm, tape, tensor};
 
 const WARP: usize = 32;
 /// Threads of a block.

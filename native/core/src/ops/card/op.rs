@@ -2,8 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::tape::{self, Applied};
-use crate::ops::many;
+use crate::ops::{op, tape};
 
 /// What such an op computes. All tensors that it is given are contiguous and part of no graph.
 pub trait Op: Send + Sync + 'static {
@@ -35,21 +34,23 @@ pub fn apply(op: impl Op, inputs: &[&Tensor]) -> crate::Result<Tensor> {
 
 /// All N outputs of an op.
 pub fn apply_all<const N: usize>(op: impl Op, inputs: &[&Tensor]) -> crate::Result<[Tensor; N]> {
-    let tensors = inputs.iter().map(|t| contiguous(t)).collect::<Result<Vec<_>>>()?;
-    let wanted: Vec<_> = tensors.iter().map(|t| tape::wants(t).then(|| t.id())).collect();
+    let tensors = inputs.iter().map(|x| tape::contiguous(x)).collect::<crate::Result<Vec<_>>>()?;
+    let wanted: Vec<bool> = tensors.iter().map(tape::wants).collect();
     let inputs: Vec<Tensor> = tensors.iter().map(Tensor::detach).collect();
-    let track = wanted.iter().any(Option::is_some);
+    let track = wanted.contains(&true);
     let (y, mut kept) = op.forward(&inputs, track)?;
     let others = kept.drain(..kept.len().min(N - 1));
-    let outputs: Vec<Tensor> = std::iter::once(y).chain(others).collect();
+    let outputs: Vec<Tensor> = std::iter::once(y.clone()).chain(others).collect();
     if track {
-        let outputs = outputs.clone();
-        tape::note(Applied { op: Box::new(op), inputs, kept, wanted, outputs }, &tensors);
+        tape::note(&tensors, &outputs, move |gradients| {
+            let given = gradients.iter().map(|d| d.as_ref().map(Tensor::contiguous).transpose());
+            let mut given = given.collect::<Result<Vec<_>>>()?;
+            let y = y.detach();
+            let dy = given.remove(0).map_or_else(|| y.zeros_like(), Ok)?;
+            let (inputs, kept, d_others) = (&inputs[..], &kept[..], &given[..]);
+            let pass = Pass { inputs, kept, y: &y, dy: &dy, d_others, wanted: &wanted };
+            Ok(op.backward(&pass)?)
+        });
     }
-    many::take(outputs)
-}
-
-/// The numbers of `x` without gaps.
-fn contiguous(x: &Tensor) -> Result<Tensor> {
-    Ok(tape::view(x, x.contiguous()?, Ok))
+    op::take(outputs)
 }

@@ -73,7 +73,7 @@ pub fn slstm(
 
 fn f32s<const N: usize>(tensors: [&Tensor; N]) -> crate::Result<[Tensor; N]> {
     let tensors = tensors.into_iter().map(|t| t.to_dtype(DType::F32));
-    crate::ops::many::take(tensors.collect::<Result<_>>()?)
+    crate::ops::op::take(tensors.collect::<Result<_>>()?)
 }
 
 /// `[b, h]` of `y [b, t, h]`.

@@ -9,7 +9,7 @@ use super::residual::around;
 use crate::Result;
 #[cfg(feature = "cuda")]
 use crate::ops::card;
-use crate::ops::{Activation, Affine, Branch, Norm, Residual, many, tensor};
+use crate::ops::{Activation, Affine, Branch, Norm, Residual, op, tensor};
 use crate::weights::Weight;
 
 /// `x W^T + b`
@@ -78,7 +78,7 @@ pub fn linear_parts<const N: usize>(
         end += width;
         affine(x, &weight.narrow(0, end - width, width)?, None)
     });
-    many::take(parts.collect::<Result<_>>()?)
+    op::take(parts.collect::<Result<_>>()?)
 }
 
 pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tensor> {

@@ -12,7 +12,7 @@ use crate::ops::card;
 use crate::ops::lengths::Lengths;
 use crate::ops::recurrent::Gates;
 use crate::ops::slstm::SlstmState;
-use crate::ops::{Activation, many};
+use crate::ops::{Activation, op};
 use crate::weights::Weight;
 
 /// Frame t of `x [b, t, c]`, `[b, c]`.
@@ -22,7 +22,7 @@ fn frame(x: &Tensor, t: usize) -> candle_core::Result<Tensor> {
 
 /// N parts of equal width, `[b, c / N]` of `[b, c]`.
 fn parts<const N: usize>(x: &Tensor) -> Result<[Tensor; N]> {
-    many::take(x.chunk(N, 1)?)
+    op::take(x.chunk(N, 1)?)
 }
 
 fn sigmoid(x: &Tensor) -> Result<Tensor> {

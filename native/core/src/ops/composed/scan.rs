@@ -17,7 +17,7 @@ use crate::ops::linear_recurrence::cells::{
     Constant, Diagonal, Hgrn, MinGru, MinLstm, Plain, RgLru,
 };
 use crate::ops::linear_recurrence::grid;
-use crate::ops::{Activation, Affine, MambaWeights, Residual, Selective, Wkv, many};
+use crate::ops::{Activation, Affine, MambaWeights, Residual, Selective, Wkv, op};
 
 /// Two numbers of each channel and frame, `[b, t, ..]`.
 type Pair = [Tensor; 2];
@@ -55,7 +55,7 @@ fn states(a: &Tensor, b: &Tensor, h0: &Tensor) -> Result<Tensor> {
 
 /// N inputs that lie side by side, each `[b, t, c]`.
 fn parts<const N: usize>(x: &Tensor) -> Result<[Tensor; N]> {
-    many::take(x.chunk(N, 2)?)
+    op::take(x.chunk(N, 2)?)
 }
 
 fn sigmoid(x: &Tensor) -> Result<Tensor> {

@@ -1,13 +1,13 @@
 //! Several networks of one hidden layer that read the same vector.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
 use crate::ops::linear::row_sum;
 use crate::ops::matmul::{Operand, Packed, View, matmul};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::{Activation, composed, tensor};
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
@@ -32,8 +32,7 @@ pub struct Branch {
 
 /// `W_2 relu(W_1 x + b_1) + b_2` of all branches side by side, `x [.., k]` -> `[n, sum of outputs]`.
 ///
-/// One op, because each of its products is small, and candle's backward pass would join and cut
-/// their gradients apart.
+/// One op, because each of its products is small, and their gradients would be joined and cut apart.
 pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
     let k = tensor::rows(x.dims()).1;
     let mut all = Vec::with_capacity(branches.len());
@@ -60,9 +59,8 @@ pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
     if composed::wanted(x) {
         return composed::dense::branches(x, branches);
     }
-    let track = x.track_op() || first.hidden.weight.track_op();
-    let op = Branches { all, k, hidden, out, track, kept: OnceLock::new() };
-    Ok(x.contiguous()?.apply_op2(&first.hidden.weight, op)?)
+    let op = Branches { all, k, hidden, out, kept: vec![] };
+    op::apply(op, &[x, &first.hidden.weight], (tensor::rows(x.dims()).0, out))
 }
 
 /// A branch and its columns among those of all.
@@ -93,13 +91,13 @@ struct Branches {
     k: usize,
     hidden: usize,
     out: usize,
-    track: bool,
     /// Hidden layers of all branches, for a backward pass.
-    kept: OnceLock<Vec<f32>>,
+    kept: Vec<f32>,
 }
 
 impl Branches {
-    fn forward(&self, x: &[f32]) -> candle_core::Result<Vec<f32>> {
+    /// The result, and the hidden layers of all branches.
+    fn outputs(&self, x: &[f32]) -> Result<[Vec<f32>; 2]> {
         let (k, hidden, out) = (self.k, self.hidden, self.out);
         let m = x.len() / k.max(1);
         let mut h = memory::zeros(m * hidden);
@@ -127,20 +125,11 @@ impl Branches {
                 }
             });
         })?;
-        if self.track {
-            let _ = self.kept.set(h);
-        }
-        Ok(y)
+        Ok([y, h])
     }
 
     /// Leaves the gradients of the weights with them and gives that of `x`, if it is wanted.
-    fn backward(
-        &self,
-        x: &[f32],
-        h: &[f32],
-        dy: &[f32],
-        wanted: bool,
-    ) -> candle_core::Result<Vec<f32>> {
+    fn gradients(&self, x: &[f32], h: &[f32], dy: &[f32], wanted: bool) -> Result<Vec<f32>> {
         let (k, hidden, out) = (self.k, self.hidden, self.out);
         let m = x.len() / k.max(1);
         let width = if wanted { k } else { 0 };
@@ -199,7 +188,7 @@ impl Branches {
         turned: bool,
         uses: usize,
         f: impl FnOnce(&[(Operand<'_>, Operand<'_>)]),
-    ) -> candle_core::Result<()> {
+    ) -> Result<()> {
         let weights: Vec<Tensor> = self
             .all
             .iter()
@@ -216,34 +205,17 @@ impl Branches {
     }
 }
 
-impl CustomOp2 for Branches {
-    fn name(&self) -> &'static str {
-        "branches"
+impl Op for Branches {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
+        let [y, h] = self.outputs(inputs[0])?;
+        if track {
+            self.kept = h;
+        }
+        Ok(vec![y])
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let y = self.forward(tensor::slice(x, xl)?)?;
-        let rows = tensor::rows(xl.dims()).0;
-        Ok((CpuStorage::F32(y), Shape::from((rows, self.out))))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let Some(h) = self.kept.get() else { candle_core::bail!("branches: nothing was kept") };
-        let wanted = x.track_op();
-        let dx = tensor::with(x, |x| tensor::with(dy, |dy| self.backward(x, h, dy, wanted)))?;
-        let dx = wanted.then(|| tensor::tensor(dx, x.shape())).transpose()?;
-        Ok((dx, None))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, dy) = (pass.inputs[0], pass.gradient()?);
+        Ok(vec![self.gradients(x, &self.kept, dy, pass.wants(0))?, vec![]])
     }
 }

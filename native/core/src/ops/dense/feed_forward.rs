@@ -3,12 +3,13 @@
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use super::linear::{row_sum, weight_gradient};
 use crate::memory;
 use crate::ops::columns::{copied, filled, filled_and_summed, outputs, shard_of_rows, zeroed};
 use crate::ops::matmul::{Operand, Packed, View};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::row_norm as norm;
 use crate::ops::{Activation, Residual, composed, simd, tensor};
 use crate::weights::Weight;
@@ -127,10 +128,9 @@ fn apply(
         k,
         hidden,
         n,
-        track: x.track_op() || up.weight.track_op(),
-        kept: Mutex::default(),
+        kept: vec![],
     };
-    Ok(x.contiguous()?.apply_op2(&up.weight, op)?)
+    op::apply(op, &[x, &up.weight], tensor::with_width(x, n))
 }
 
 /// The second argument ties the weights to the graph.
@@ -142,9 +142,8 @@ struct FeedForward {
     k: usize,
     hidden: usize,
     n: usize,
-    track: bool,
-    /// What the activation was applied to, until a backward pass takes it.
-    kept: Mutex<Option<Vec<f32>>>,
+    /// What the activation was applied to, for the backward pass.
+    kept: Vec<f32>,
 }
 
 /// What a backward pass reads of some rows: the input, gradients of the result and of what the layers
@@ -168,7 +167,7 @@ struct Sums {
 
 impl FeedForward {
     /// The result, and what the activation is applied to if it is to be kept.
-    fn forward(&self, x: &[f32], keep: bool) -> candle_core::Result<[Vec<f32>; 2]> {
+    fn outputs(&self, x: &[f32], keep: bool) -> candle_core::Result<[Vec<f32>; 2]> {
         let &FeedForward { k, hidden, n, .. } = self;
         let m = x.len() / k.max(1);
         let (b1, b2, norm) = (self.up.bias()?, self.down.bias()?, self.norm()?);
@@ -211,19 +210,17 @@ impl FeedForward {
         unsafe { std::slice::from_raw_parts(h.as_ptr().cast(), h.len()) }
     }
 
-    /// Leaves the gradients of the weights with them and gives that of `x`, if it is wanted.
-    fn backward(&self, x: &[f32], dy: &[f32], wanted: bool) -> candle_core::Result<Vec<f32>> {
+    /// Leaves the gradients of the weights with them and gives that of `x`, if it is wanted; `h` is what the activation
+    /// was applied to.
+    fn gradients(
+        &self,
+        x: &[f32],
+        mut h: Vec<f32>,
+        dy: &[f32],
+        wanted: bool,
+    ) -> candle_core::Result<Vec<f32>> {
         let &FeedForward { k, hidden, n, .. } = self;
         let m = x.len() / k.max(1);
-        let kept = self.kept.lock().unwrap_or_else(|e| e.into_inner()).take();
-        let mut h = match kept {
-            Some(kept) => kept,
-            // A second backward pass.
-            None => {
-                let [_, kept] = self.forward(x, true)?;
-                kept
-            }
-        };
         let norm = self.norm()?;
         let of_layer =
             self.residual.as_ref().map_or(dy.into(), |residual| residual.of_layer(dy, n));
@@ -312,38 +309,16 @@ impl FeedForward {
     }
 }
 
-impl CustomOp2 for FeedForward {
-    fn name(&self) -> &'static str {
-        "feed-forward"
+impl Op for FeedForward {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
+        let [y, kept] = self.outputs(inputs[0], track)?;
+        self.kept = kept;
+        Ok(vec![y])
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let [y, kept] = self.forward(tensor::slice(x, xl)?, self.track)?;
-        if self.track {
-            *self.kept.lock().unwrap_or_else(|e| e.into_inner()) = Some(kept);
-        }
-        let mut dims = xl.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = self.n;
-        }
-        Ok((CpuStorage::F32(y), Shape::from(dims)))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let wanted = x.track_op();
-        let dx = tensor::with(x, |x| tensor::with(dy, |dy| self.backward(x, dy, wanted)))?;
-        Ok((wanted.then(|| tensor::tensor(dx, x.shape())).transpose()?, None))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let kept = std::mem::take(&mut self.kept);
+        let dx = self.gradients(pass.inputs[0], kept, pass.gradient()?, pass.wants(0))?;
+        Ok(vec![if pass.wants(0) { dx } else { vec![] }, vec![]])
     }
 }

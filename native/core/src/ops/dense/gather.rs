@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::{composed, simd, tensor};
 use crate::{Error, Result};
 
@@ -52,43 +53,35 @@ pub fn gather(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Tensor> {
 /// [`gather`] of ids that have been looked at.
 pub fn gather_of(table: &Tensor, ids: &Ids) -> Result<Tensor> {
     match ids {
-        Ids::Here(ids) => Ok(table.contiguous()?.apply_op1(Gather { ids: ids.clone() })?),
+        Ids::Here(ids) => {
+            let (shape, (_, width)) = ((ids.len(), table.dim(1)?), tensor::rows(table.dims()));
+            op::apply(Gather { ids: ids.clone(), width }, &[table], shape)
+        }
         Ids::There(ids) => composed::dense::gather(table, ids),
     }
 }
 
 struct Gather {
     ids: Arc<[u32]>,
+    /// Of a row.
+    width: usize,
 }
 
-impl CustomOp1 for Gather {
-    fn name(&self) -> &'static str {
-        "gather"
-    }
-
-    fn cpu_fwd(
-        &self,
-        table: &CpuStorage,
-        layout: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (_, w) = tensor::rows(layout.dims());
-        let table = tensor::slice(table, layout)?;
+impl Op for Gather {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (table, w) = (inputs[0], self.width);
         let mut y = memory::with_capacity(self.ids.len() * w);
         for &id in self.ids.iter() {
             y.extend_from_slice(&table[id as usize * w..][..w]);
         }
-        Ok((CpuStorage::F32(y), Shape::from((self.ids.len(), w))))
+        Ok(vec![y])
     }
 
-    fn bwd(&self, table: &Tensor, _y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let (_, w) = table.dims2()?;
-        let mut dt = memory::zeros(table.elem_count());
-        tensor::with(dy, |dy| {
-            for (&id, dy) in self.ids.iter().zip(dy.chunks_exact(w)) {
-                simd::add_assign(&mut dt[id as usize * w..][..w], dy);
-            }
-            Ok(())
-        })?;
-        Ok(Some(tensor::tensor(dt, table.shape())?))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (w, mut dt) = (self.width, memory::zeros(pass.inputs[0].len()));
+        for (&id, dy) in self.ids.iter().zip(pass.gradient()?.chunks_exact(w.max(1))) {
+            simd::add_assign(&mut dt[id as usize * w..][..w], dy);
+        }
+        Ok(vec![dt])
     }
 }

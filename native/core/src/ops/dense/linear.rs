@@ -1,13 +1,12 @@
 //! `y = activation(norm(x W^T + b))`.
 
-use std::sync::OnceLock;
-
-use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
 use crate::ops::columns::{copied, filled, shard_of_rows};
 use crate::ops::elementwise::Activation;
 use crate::ops::matmul::{Packed, View};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::row_norm::Norm;
 use crate::ops::{composed, simd, tensor};
 use crate::weights::Weight;
@@ -62,16 +61,10 @@ fn apply(
             None => composed::dense::linear(x, weight, bias, activation),
         };
     }
-    let track = x.track_op() || weight.track_op();
-    let op = Linear {
-        weight: weight.clone(),
-        bias: bias.cloned(),
-        norm: norm.cloned(),
-        activation,
-        keep: track && (norm.is_some() || activation.needs_input()),
-        before: OnceLock::new(),
-    };
-    Ok(x.contiguous()?.apply_op2(weight, op)?)
+    let (weight, bias, norm) = (weight.clone(), bias.cloned(), norm.cloned());
+    let tensor = weight.clone();
+    let op = Linear { weight, bias, norm, activation, before: None };
+    op::apply(op, &[x, &tensor], tensor::with_width(x, n))
 }
 
 struct Linear {
@@ -79,24 +72,24 @@ struct Linear {
     bias: Option<Weight>,
     norm: Option<Norm>,
     activation: Activation,
-    /// Whether a backward pass will ask what came out of the product.
-    keep: bool,
-    before: OnceLock<Vec<f32>>,
+    /// What came out of the product, where the backward pass reads it.
+    before: Option<Vec<f32>>,
 }
 
 impl Linear {
-    fn forward(&self, x: &[f32], weight: &[f32], n: usize) -> candle_core::Result<Vec<f32>> {
-        let k = weight.len() / n;
+    /// The result, and with `keep` what came out of the product.
+    fn outputs(&self, x: &[f32], weight: &[f32], keep: bool) -> candle_core::Result<[Vec<f32>; 2]> {
+        let (n, k) = self.weight.dims2()?;
         let m = x.len() / k.max(1);
         let weight = self.weight.operand(weight, 0..n, true, m);
         let bias = self.bias.as_ref().map(|bias| tensor::to_vec(bias)).transpose()?;
         let norm = self.norm.as_ref().map(Norm::values).transpose()?;
-        let kept = if self.keep { n } else { 0 };
+        let kept = if keep { n } else { 0 };
         // SAFETY: products and copies of them fill what they are given.
-        let [y, before] = unsafe {
+        let all = unsafe {
             filled(m, shard_of_rows(m), [n, kept], |rows, [y, before]| {
                 let x = View::rows(&x[rows.start * k..], rows.len(), k);
-                let y = if self.keep {
+                let y = if keep {
                     let before = weight.fill(before, x, bias.as_deref());
                     let y = copied(y, before);
                     if let Some(norm) = &norm {
@@ -114,16 +107,13 @@ impl Linear {
                 self.activation.apply(y);
             })
         };
-        if self.keep {
-            let _ = self.before.set(before);
-        }
-        Ok(y)
+        Ok(all)
     }
 
     /// Makes of the gradient of `y` that of the product, in place.
     fn slopes(&self, d: &mut [f32], y: &[f32]) -> candle_core::Result<()> {
         let n = self.weight.dims()[0];
-        let before = self.before.get().map_or(y, |before| &before[..]);
+        let before = self.before.as_deref().unwrap_or(y);
         let Some(norm) = &self.norm else {
             pool::for_each_rows(d, n, ROWS, |first, d| {
                 let span = first * n..first * n + d.len();
@@ -153,7 +143,7 @@ impl Linear {
     }
 
     /// Leaves the gradients of the weights with them and gives that of `x`, if it is wanted.
-    fn backward(&self, x: &[f32], w: &[f32], dy: &[f32], wanted: bool) -> Option<Vec<f32>> {
+    fn gradients(&self, x: &[f32], w: &[f32], dy: &[f32], wanted: bool) -> Vec<f32> {
         let n = self.weight.dims()[0];
         let k = w.len() / n;
         let m = dy.len() / n;
@@ -162,16 +152,17 @@ impl Linear {
         if let Some(bias) = &self.bias {
             bias.accumulate(|db, accumulate| row_sum(db, dy, accumulate));
         }
-        wanted.then(|| {
-            let w = self.weight.operand(w, 0..n, false, m);
-            // SAFETY: the products fill what they are given.
-            let [dx] = unsafe {
-                filled(m, ROWS, [k], |rows, [dx]| {
-                    w.fill(dx, View::rows(&dy[rows.start * n..], rows.len(), n), None);
-                })
-            };
-            dx
-        })
+        if !wanted {
+            return vec![];
+        }
+        let w = self.weight.operand(w, 0..n, false, m);
+        // SAFETY: the products fill what they are given.
+        let [dx] = unsafe {
+            filled(m, ROWS, [k], |rows, [dx]| {
+                w.fill(dx, View::rows(&dy[rows.start * n..], rows.len(), n), None);
+            })
+        };
+        dx
     }
 }
 
@@ -193,46 +184,27 @@ pub(in crate::ops) fn row_sum(sum: &mut [f32], dy: &[f32], accumulate: bool) {
     simd::add_rows(sum, dy);
 }
 
-impl CustomOp2 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let n = wl.dims()[0];
-        let y = self.forward(tensor::slice(x, xl)?, tensor::slice(w, wl)?, n)?;
-        let mut dims = xl.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = n;
+impl Op for Linear {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
+        let (x, weight) = (inputs[0], inputs[1]);
+        let keep = track && (self.norm.is_some() || self.activation.needs_input());
+        let [y, before] = self.outputs(x, weight, keep)?;
+        if keep {
+            self.before = Some(before);
         }
-        Ok((CpuStorage::F32(y), Shape::from(dims)))
+        Ok(vec![y])
     }
 
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let gradients = |dy: &[f32]| {
-            let wanted = x.track_op();
-            tensor::with(x, |x| tensor::with(w, |w| Ok(self.backward(x, w, dy, wanted))))
-        };
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, w, dy) = (pass.inputs[0], pass.inputs[1], pass.gradient()?);
         let dx = match (&self.norm, self.activation) {
-            (None, Activation::None) => tensor::with(dy, gradients)?,
+            (None, Activation::None) => self.gradients(x, w, dy, pass.wants(0)),
             _ => {
-                let mut d = tensor::to_vec(dy)?;
-                tensor::with(y, |y| self.slopes(&mut d, y))?;
-                gradients(&d)?
+                let mut d = memory::copied(dy);
+                self.slopes(&mut d, pass.outputs[0])?;
+                self.gradients(x, w, &d, pass.wants(0))
             }
         };
-        Ok((dx.map(|dx| tensor::tensor(dx, x.shape())).transpose()?, None))
+        Ok(vec![dx, vec![]])
     }
 }

@@ -1,11 +1,12 @@
 //! A product whose result is cut into parts, without a copy of what lies between.
 
-use candle_core::{Shape, Tensor};
+use candle_core::Tensor;
 
+use crate::memory;
 use crate::ops::columns::filled;
 use crate::ops::linear::weight_gradient;
-use crate::ops::many::{self, Many, Numbers};
 use crate::ops::matmul::{Operand, Packed, View};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::{composed, tensor};
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
@@ -33,7 +34,8 @@ pub fn linear_parts<const N: usize>(
         return composed::dense::linear_parts(x, weight, widths);
     }
     let op = Parts { weight: weight.clone(), widths, dims: x.dims().to_vec() };
-    many::take(many::apply(op, &[x, weight])?)
+    let shapes = widths.map(|width| tensor::with_width(x, width).into());
+    op::apply_all(op, &[x, weight], shapes)
 }
 
 pub(crate) struct Parts<const N: usize> {
@@ -120,37 +122,20 @@ impl<const N: usize> Parts<N> {
     }
 }
 
-impl<const N: usize> Many for Parts<N> {
-    fn name(&self) -> &'static str {
-        "linear-parts"
+impl<const N: usize> Op for Parts<N> {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        Ok(self.products(inputs[0], inputs[1]).into())
     }
 
-    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<Numbers> {
-        let shape = |width: usize| {
-            let mut dims = self.dims.clone();
-            if let Some(last) = dims.last_mut() {
-                *last = width;
-            }
-            Shape::from(dims)
-        };
-        let parts = self.products(inputs[0], inputs[1]).into_iter().zip(self.widths);
-        parts.map(|(part, width)| (part, shape(width))).collect()
-    }
-
-    fn backward(
-        &self,
-        inputs: &[&[f32]],
-        outputs: &[Option<&[f32]>],
-        wanted: &[bool],
-    ) -> Vec<Vec<f32>> {
-        if wanted[1] {
-            self.weight_gradient(inputs[0], outputs);
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, weight) = (pass.inputs[0], pass.inputs[1]);
+        if pass.wants(1) {
+            self.weight_gradient(x, pass.gradients);
         }
-        let mut dx = vec![];
-        if wanted[0] {
-            dx.resize(inputs[0].len(), 0.0);
-            self.add_input_gradient(&mut dx, inputs[1], outputs);
+        let mut dx = memory::zeros(if pass.wants(0) { x.len() } else { 0 });
+        if pass.wants(0) {
+            self.add_input_gradient(&mut dx, weight, pass.gradients);
         }
-        vec![dx, vec![]]
+        Ok(vec![dx, vec![]])
     }
 }

@@ -1,9 +1,10 @@
 //! Several linear layers over one input, their outputs side by side.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
 use crate::ops::matmul::{Packed, View};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_assign, add_rows};
 use crate::ops::{composed, tensor};
 use crate::weights::Weight;
@@ -38,7 +39,7 @@ pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tens
     if composed::wanted(x) {
         return composed::dense::project(x, layers);
     }
-    Ok(x.contiguous()?.apply_op2(first, Project { parts, k, width })?)
+    op::apply(Project { parts, k, width }, &[x, first], tensor::with_width(x, width))
 }
 
 /// One layer and where its outputs begin.
@@ -56,7 +57,7 @@ struct Project {
 }
 
 impl Project {
-    fn forward(&self, x: &[f32]) -> candle_core::Result<Vec<f32>> {
+    fn outputs(&self, x: &[f32]) -> candle_core::Result<Vec<f32>> {
         let (k, width) = (self.k, self.width);
         let rows = x.len() / k.max(1);
         let mut y = self.biases(rows)?;
@@ -136,44 +137,18 @@ impl Project {
     }
 }
 
-impl CustomOp2 for Project {
-    fn name(&self) -> &'static str {
-        "project"
+impl Op for Project {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        Ok(vec![self.outputs(inputs[0])?])
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let y = self.forward(tensor::slice(x, xl)?)?;
-        let mut dims = xl.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = self.width;
-        }
-        Ok((CpuStorage::F32(y), Shape::from(dims)))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        _: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        tensor::with(dy, |dy| {
-            tensor::with(x, |x| {
-                self.weights_backward(x, dy);
-                Ok(())
-            })?;
-            if !x.track_op() {
-                return Ok((None, None));
-            }
-            let mut dx = memory::zeros(x.elem_count());
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, dy) = (pass.inputs[0], pass.gradient()?);
+        self.weights_backward(x, dy);
+        let mut dx = memory::zeros(if pass.wants(0) { x.len() } else { 0 });
+        if pass.wants(0) {
             self.input_backward(&mut dx, dy)?;
-            Ok((Some(tensor::tensor(dx, x.shape())?), None))
-        })
+        }
+        Ok(vec![dx, vec![]])
     }
 }

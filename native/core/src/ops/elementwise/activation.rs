@@ -1,8 +1,9 @@
 //! Functions of each number on its own, and products of one branch with a gate.
 
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{dispatch, sigmoid, softplus, tanh};
 use crate::ops::{composed, tensor};
 use crate::{Result, pool};
@@ -191,31 +192,24 @@ pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     if composed::wanted(x) {
         return composed::elementwise::activate(x, activation);
     }
-    Ok(x.contiguous()?.apply_op1(Activate(activation))?)
+    op::apply(Activate(activation), &[x], x.shape())
 }
 
 struct Activate(Activation);
 
-impl CustomOp1 for Activate {
-    fn name(&self) -> &'static str {
-        "activation"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let mut y = memory::copied(tensor::slice(x, xl)?);
+impl Op for Activate {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let mut y = memory::copied(inputs[0]);
         pool::for_each_rows(&mut y, 1, SHARD, |_, y| self.0.apply(y));
-        Ok((CpuStorage::F32(y), xl.shape().clone()))
+        Ok(vec![y])
     }
 
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let mut dx = tensor::to_vec(dy)?;
-        tensor::with(x, |x| {
-            pool::for_each_rows(&mut dx, 1, SHARD, |first, dx| {
-                self.0.backward(dx, &x[first..first + dx.len()]);
-            });
-            Ok(())
-        })?;
-        Ok(Some(tensor::tensor(dx, x.shape())?))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, mut dx) = (pass.inputs[0], memory::copied(pass.gradient()?));
+        pool::for_each_rows(&mut dx, 1, SHARD, |first, dx| {
+            self.0.backward(dx, &x[first..first + dx.len()]);
+        });
+        Ok(vec![dx])
     }
 }
 
@@ -225,58 +219,33 @@ pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor
     if composed::wanted(x) {
         return composed::elementwise::gated(x, gate, activation);
     }
-    Ok(x.contiguous()?.apply_op2(&gate.contiguous()?, Gated(activation))?)
+    op::apply(Gated(activation), &[x, gate], x.shape())
 }
 
 struct Gated(Activation);
 
-impl CustomOp2 for Gated {
-    fn name(&self) -> &'static str {
-        "gated"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        gate: &CpuStorage,
-        gl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let x = tensor::slice(x, xl)?;
-        let mut y = memory::copied(tensor::slice(gate, gl)?);
+impl Op for Gated {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (x, mut y) = (inputs[0], memory::copied(inputs[1]));
         pool::for_each_rows(&mut y, 1, SHARD, |first, y| {
             self.0.apply(y);
             multiply(y, &x[first..first + y.len()]);
         });
-        Ok((CpuStorage::F32(y), xl.shape().clone()))
+        Ok(vec![y])
     }
 
-    fn bwd(
-        &self,
-        x: &Tensor,
-        gate: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (mut dx, mut dg) = (tensor::to_vec(gate)?, tensor::to_vec(dy)?);
-        tensor::with(dy, |dy| {
-            pool::for_each_rows(&mut dx, 1, SHARD, |first, dx| {
-                self.0.apply(dx);
-                multiply(dx, &dy[first..first + dx.len()]);
-            });
-            Ok(())
-        })?;
-        tensor::with(x, |x| {
-            tensor::with(gate, |gate| {
-                pool::for_each_rows(&mut dg, 1, SHARD, |first, dg| {
-                    let span = first..first + dg.len();
-                    multiply(dg, &x[span.clone()]);
-                    self.0.backward(dg, &gate[span]);
-                });
-                Ok(())
-            })
-        })?;
-        let wrap = |v| tensor::tensor(v, x.shape());
-        Ok((Some(wrap(dx)?), Some(wrap(dg)?)))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, gate, dy) = (pass.inputs[0], pass.inputs[1], pass.gradient()?);
+        let (mut dx, mut dg) = (memory::copied(gate), memory::copied(dy));
+        pool::for_each_rows(&mut dx, 1, SHARD, |first, dx| {
+            self.0.apply(dx);
+            multiply(dx, &dy[first..first + dx.len()]);
+        });
+        pool::for_each_rows(&mut dg, 1, SHARD, |first, dg| {
+            let span = first..first + dg.len();
+            multiply(dg, &x[span.clone()]);
+            self.0.backward(dg, &gate[span]);
+        });
+        Ok(vec![dx, dg])
     }
 }

@@ -1,9 +1,10 @@
 //! Dropout with a counter-based generator (Srivastava et al. 2014), inverted: what stays is scaled
 //! by `1 / (1 - p)`, so that play needs no change.
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::{composed, simd::dispatch, tensor};
 use crate::rng::{Rng, unit};
 use crate::{Result, pool};
@@ -94,7 +95,7 @@ impl Dropout {
         if composed::wanted(x) {
             return composed::elementwise::dropout(x, &self);
         }
-        Ok(x.contiguous()?.apply_op1(self)?)
+        op::apply(Masked { dropout: self, width: tensor::rows(x.dims()).1 }, &[x], x.shape())
     }
 
     /// Rows `first..`, in place.
@@ -116,19 +117,18 @@ impl Dropout {
     }
 }
 
-impl CustomOp1 for Dropout {
-    fn name(&self) -> &'static str {
-        "dropout"
+/// A mask over rows of a width.
+struct Masked {
+    dropout: Dropout,
+    width: usize,
+}
+
+impl Op for Masked {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        Ok(vec![self.dropout.mask(inputs[0], self.width)])
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (_, width) = tensor::rows(xl.dims());
-        Ok((CpuStorage::F32(self.mask(tensor::slice(x, xl)?, width)), xl.shape().clone()))
-    }
-
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let (_, width) = tensor::rows(x.dims());
-        let dx = tensor::with(dy, |dy| Ok(self.mask(dy, width)))?;
-        Ok(Some(tensor::tensor(dx, x.shape())?))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        Ok(vec![self.dropout.mask(pass.gradient()?, self.width)])
     }
 }

@@ -1,9 +1,10 @@
 //! Gated linear unit over two halves that lie side by side.
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
 use crate::ops::elementwise::activation::{Activation, multiply};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::{composed, tensor};
 use crate::{Error, Result, pool};
 
@@ -19,7 +20,8 @@ pub fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
     if composed::wanted(x) {
         return composed::elementwise::glu(x, activation);
     }
-    Ok(x.contiguous()?.apply_op1(Glu { activation, n: width / 2 })?)
+    let n = width / 2;
+    op::apply(Glu { activation, n }, &[x], tensor::with_width(x, n))
 }
 
 struct Glu {
@@ -28,7 +30,7 @@ struct Glu {
 }
 
 impl Glu {
-    fn forward(&self, y: &mut [f32], x: &[f32]) {
+    fn rows(&self, y: &mut [f32], x: &[f32]) {
         for (y, x) in y.chunks_exact_mut(self.n).zip(x.chunks_exact(2 * self.n)) {
             let (gate, value) = x.split_at(self.n);
             y.copy_from_slice(gate);
@@ -37,7 +39,7 @@ impl Glu {
         }
     }
 
-    fn backward(&self, dx: &mut [f32], x: &[f32], dy: &[f32]) {
+    fn rows_backward(&self, dx: &mut [f32], x: &[f32], dy: &[f32]) {
         let n = self.n;
         let rows = dx.chunks_exact_mut(2 * n).zip(x.chunks_exact(2 * n)).zip(dy.chunks_exact(n));
         for ((dx, x), dy) in rows {
@@ -53,34 +55,22 @@ impl Glu {
     }
 }
 
-impl CustomOp1 for Glu {
-    fn name(&self) -> &'static str {
-        "glu"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let x = tensor::slice(x, xl)?;
+impl Op for Glu {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let x = inputs[0];
         let mut y = memory::zeros(x.len() / 2);
         pool::for_each_rows(&mut y, self.n, ROWS, |first, y| {
-            self.forward(y, &x[2 * first * self.n..]);
+            self.rows(y, &x[2 * first * self.n..]);
         });
-        let mut dims = xl.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = self.n;
-        }
-        Ok((CpuStorage::F32(y), Shape::from(dims)))
+        Ok(vec![y])
     }
 
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let mut dx = memory::zeros(x.elem_count());
-        tensor::with(x, |x| {
-            tensor::with(dy, |dy| {
-                pool::for_each_rows(&mut dx, 2 * self.n, ROWS, |first, dx| {
-                    self.backward(dx, &x[2 * first * self.n..], &dy[first * self.n..]);
-                });
-                Ok(())
-            })
-        })?;
-        Ok(Some(tensor::tensor(dx, x.shape())?))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, dy) = (pass.inputs[0], pass.gradient()?);
+        let mut dx = memory::zeros(x.len());
+        pool::for_each_rows(&mut dx, 2 * self.n, ROWS, |first, dx| {
+            self.rows_backward(dx, &x[2 * first * self.n..], &dy[first * self.n..]);
+        });
+        Ok(vec![dx])
     }
 }

@@ -1,8 +1,9 @@
 //! `y + d * x`, a weight a channel.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_assign, dispatch};
 use crate::ops::{composed, tensor};
 use crate::weights::Weight;
@@ -19,7 +20,7 @@ pub fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
     if composed::wanted(x) {
         return composed::elementwise::skip(y, x, d);
     }
-    Ok(y.contiguous()?.apply_op2(&x.contiguous()?, Skip { d: d.clone() })?)
+    op::apply(Skip { d: d.clone() }, &[y, x, d], x.shape())
 }
 
 struct Skip {
@@ -49,53 +50,29 @@ dispatch! {
     }
 }
 
-impl CustomOp2 for Skip {
-    fn name(&self) -> &'static str {
-        "skip"
+impl Op for Skip {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (mut y, x, d) = (memory::copied(inputs[0]), inputs[1], inputs[2]);
+        pool::for_each_rows(&mut y, d.len(), ROWS, |first, y| {
+            forward(y, &x[first * d.len()..], d);
+        });
+        Ok(vec![y])
     }
 
-    fn cpu_fwd(
-        &self,
-        y: &CpuStorage,
-        yl: &Layout,
-        x: &CpuStorage,
-        xl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let mut y = memory::copied(tensor::slice(y, yl)?);
-        let x = tensor::slice(x, xl)?;
-        tensor::with(&self.d, |d| {
-            pool::for_each_rows(&mut y, d.len(), ROWS, |first, y| {
-                forward(y, &x[first * d.len()..], d);
-            });
-            Ok(())
-        })?;
-        Ok((CpuStorage::F32(y), yl.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        _y: &Tensor,
-        x: &Tensor,
-        _: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let mut dx = tensor::to_vec(dy)?;
-        tensor::with(&self.d, |d| {
-            tensor::with(x, |x| {
-                let c = d.len();
-                let zero = || memory::zeros(c);
-                let parts = pool::sum_rows(&mut dx, c, ROWS, zero, |first, dx, part| {
-                    backward(dx, part, &x[first * c..], d);
-                });
-                self.d.accumulate(|dd, accumulate| {
-                    if !accumulate {
-                        dd.fill(0.0);
-                    }
-                    parts.iter().for_each(|part| add_assign(dd, part));
-                });
-                Ok(())
-            })
-        })?;
-        Ok((Some(dy.clone()), Some(tensor::tensor(dx, x.shape())?)))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, d, dy) = (pass.inputs[1], pass.inputs[2], pass.gradient()?);
+        let (mut dx, c) = (memory::copied(dy), d.len());
+        let zero = || memory::zeros(c);
+        let parts = pool::sum_rows(&mut dx, c, ROWS, zero, |first, dx, part| {
+            backward(dx, part, &x[first * c..], d);
+        });
+        self.d.accumulate(|dd, accumulate| {
+            if !accumulate {
+                dd.fill(0.0);
+            }
+            parts.iter().for_each(|part| add_assign(dd, part));
+        });
+        let dy = if pass.wants(0) { memory::copied(dy) } else { vec![] };
+        Ok(vec![dy, dx, vec![]])
     }
 }

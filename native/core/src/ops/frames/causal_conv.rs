@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
-use crate::ops::many::{self, Many, Numbers};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
 use crate::ops::{composed, tensor};
 use crate::pool::{for_each_shard, sum_shards};
@@ -33,8 +33,8 @@ pub fn causal_conv(
         return composed::frames::causal_conv(x, weight, bias, state, silu, lengths);
     }
     let all: Vec<&Tensor> = [x, weight, state].into_iter().chain(bias).collect();
-    let outputs = many::apply(Conv { window, silu }, &all)?;
-    let [y, state] = many::take(outputs)?;
+    let shapes = [x.shape().clone(), state.shape().clone()];
+    let [y, state] = op::apply_all(Conv { window, silu }, &all, shapes)?;
     Ok((y, state))
 }
 
@@ -319,35 +319,23 @@ enum Source {
 }
 
 /// Inputs x, weight, state and, if there is one, bias.
-impl Many for Conv {
-    fn name(&self) -> &'static str {
-        "causal-conv"
+impl Op for Conv {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (x, state) = (inputs[0], inputs[2]);
+        Ok(vec![self.outputs(x, &self.taps(inputs), state), self.carry(x, state)])
     }
 
-    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<Numbers> {
-        let Window { batch, time, channels, kernel, .. } = self.window;
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let &Pass { inputs, gradients, .. } = pass;
         let (x, state) = (inputs[0], inputs[2]);
-        vec![
-            (self.outputs(x, &self.taps(inputs), state), (batch, time, channels).into()),
-            (self.carry(x, state), (batch, channels, kernel - 1).into()),
-        ]
-    }
-
-    fn backward(
-        &self,
-        inputs: &[&[f32]],
-        outputs: &[Option<&[f32]>],
-        _wanted: &[bool],
-    ) -> Vec<Vec<f32>> {
-        let (x, state) = (inputs[0], inputs[2]);
-        let silent = memory::zeros(if outputs[0].is_none() { x.len() } else { 0 });
-        let dy = outputs[0].unwrap_or(&silent);
+        let silent = memory::zeros(if gradients[0].is_none() { x.len() } else { 0 });
+        let dy = gradients[0].unwrap_or(&silent);
         let [mut dx, dw, mut d_state, db] = self.gradients(x, &self.taps(inputs), state, dy);
-        if let Some(d_next) = outputs[1] {
+        if let Some(d_next) = gradients[1] {
             self.carry_backward(&mut dx, &mut d_state, d_next);
         }
         let mut all = vec![dx, dw, d_state];
         all.extend((inputs.len() > 3).then_some(db));
-        all
+        Ok(all)
     }
 }

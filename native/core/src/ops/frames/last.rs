@@ -1,11 +1,12 @@
 //! The state that a sequence of states ends with.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::Result;
 use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
-use crate::ops::{composed, tensor};
+use crate::ops::op::{self, Op, Pass};
+use crate::ops::{composed, tape, tensor};
 
 /// `[b, c]`: of each row of `states [b, t, c]` the one after its last frame, or `first [b, c]` where a
 /// row has no frame.
@@ -13,7 +14,8 @@ pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor
     let (batch, time, channels) = states.dims3()?;
     tensor::check_shape("first state", &[batch, channels], first.dims())?;
     check_lengths(lengths, batch, time)?;
-    if lengths.is_none() && time > 0 {
+    let whole = lengths.is_none() && time > 0;
+    if whole && !tape::wants(states) {
         return Ok(states.narrow(1, time - 1, 1)?.squeeze(1)?.contiguous()?);
     }
     if composed::wanted(states) {
@@ -21,7 +23,7 @@ pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor
     }
     let ends = lengths.as_ref().map_or_else(|| vec![time; batch], |l| l.to_vec());
     let last = Last { ends, time, channels };
-    Ok(states.contiguous()?.apply_op2(&first.contiguous()?, last)?)
+    op::apply(last, &[states, first], (batch, channels))
 }
 
 struct Last {
@@ -44,45 +46,26 @@ impl Last {
     }
 }
 
-impl CustomOp2 for Last {
-    fn name(&self) -> &'static str {
-        "last"
-    }
-
-    fn cpu_fwd(
-        &self,
-        states: &CpuStorage,
-        sl: &Layout,
-        first: &CpuStorage,
-        fl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (states, first) = (tensor::slice(states, sl)?, tensor::slice(first, fl)?);
+impl Op for Last {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (states, first) = (inputs[0], inputs[1]);
         let mut y = memory::with_capacity(first.len());
         for (own, end) in self.rows() {
             y.extend_from_slice(end.map_or(&first[own], |end| &states[end]));
         }
-        Ok((CpuStorage::F32(y), Shape::from((self.ends.len(), self.channels))))
+        Ok(vec![y])
     }
 
-    fn bwd(
-        &self,
-        states: &Tensor,
-        first: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let mut d_states = memory::zeros(states.elem_count());
-        let mut d_first = memory::zeros(first.elem_count());
-        tensor::with(dy, |dy| {
-            for (own, end) in self.rows() {
-                match end {
-                    Some(end) => d_states[end].copy_from_slice(&dy[own]),
-                    None => d_first[own.clone()].copy_from_slice(&dy[own]),
-                }
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let dy = pass.gradient()?;
+        let mut d_states = memory::zeros(pass.inputs[0].len());
+        let mut d_first = memory::zeros(pass.inputs[1].len());
+        for (own, end) in self.rows() {
+            match end {
+                Some(end) => d_states[end].copy_from_slice(&dy[own]),
+                None => d_first[own.clone()].copy_from_slice(&dy[own]),
             }
-            Ok(())
-        })?;
-        let d_states = tensor::tensor(d_states, states.shape())?;
-        Ok((Some(d_states), Some(tensor::tensor(d_first, first.shape())?)))
+        }
+        Ok(vec![d_states, d_first])
     }
 }

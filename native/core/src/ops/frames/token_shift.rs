@@ -1,12 +1,12 @@
 //! Each frame mixed with the one before it (Peng et al. 2023, eq. 11 to 13).
 
-use candle_core::{Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::Result;
 use crate::memory;
 use crate::ops::columns::Grid;
 use crate::ops::lengths::Lengths;
-use crate::ops::many::{self, Many};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_rows, dispatch};
 use crate::ops::{composed, tensor};
 use crate::pool::for_each_shard;
@@ -29,7 +29,8 @@ pub fn token_shift(
     if composed::wanted(x) {
         return composed::frames::token_shift(x, before, mix, grid.lengths);
     }
-    many::apply(Shift { grid, n }, &[x, before, mix])
+    let shapes = vec![x.shape().clone(); n];
+    op::apply_some(Shift { grid, n }, &[x, before, mix], &shapes)
 }
 
 struct Shift {
@@ -70,15 +71,10 @@ impl Shift {
     }
 }
 
-impl Many for Shift {
-    fn name(&self) -> &'static str {
-        "token-shift"
-    }
-
-    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<(Vec<f32>, Shape)> {
-        let [x, first, mix] = inputs else { return vec![] };
+impl Op for Shift {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (x, first, mix) = (inputs[0], inputs[1], inputs[2]);
         let Grid { batch, time, channels: c, .. } = self.grid;
-        let shape = Shape::from((batch, time, c));
         let one = |mix: &[f32]| {
             let mut y = memory::zeros(batch * time * c);
             crate::pool::for_each_rows(&mut y, (time * c).max(1), 1, |row, y| {
@@ -87,18 +83,13 @@ impl Many for Shift {
                     blend(y, x, before, mix);
                 }
             });
-            (y, shape.clone())
+            y
         };
-        mix.chunks_exact(c).map(one).collect()
+        Ok(mix.chunks_exact(c).map(one).collect())
     }
 
-    fn backward(
-        &self,
-        inputs: &[&[f32]],
-        outputs: &[Option<&[f32]>],
-        _wanted: &[bool],
-    ) -> Vec<Vec<f32>> {
-        let [x, first, mix] = inputs else { return vec![] };
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, first, mix) = (pass.inputs[0], pass.inputs[1], pass.inputs[2]);
         let Grid { batch, time, channels: c, .. } = self.grid;
         let (n, width) = (self.n, time * c);
         let mut dx = memory::zeros(batch * width);
@@ -107,7 +98,7 @@ impl Many for Shift {
         let buffers = [(&mut dx[..], width), (&mut d_first[..], c), (&mut d_mix[..], n * c)];
         for_each_shard(batch, 1, buffers, |rows, [dx, d_first, d_mix]| {
             let row = rows.start;
-            for (k, dy) in outputs.iter().enumerate() {
+            for (k, dy) in pass.gradients.iter().enumerate() {
                 let Some(dy) = dy else { continue };
                 let (mix, dm) = (&mix[k * c..][..c], &mut d_mix[k * c..][..c]);
                 for t in 0..self.grid.frames(row) {
@@ -121,6 +112,6 @@ impl Many for Shift {
         });
         let mut sum = memory::zeros(n * c);
         add_rows(&mut sum, &d_mix);
-        vec![dx, d_first, sum]
+        Ok(vec![dx, d_first, sum])
     }
 }

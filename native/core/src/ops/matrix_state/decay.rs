@@ -1,11 +1,12 @@
 //! How fast a matrix state fades: from what a layer computes to what [`matrix_state`](super::matrix_state()) reads.
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_rows, dispatch, exp, sigmoid, softplus};
-use crate::ops::{composed, tensor};
+use crate::ops::{composed, tape, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -17,7 +18,7 @@ pub fn log_sigmoid(x: &Tensor, scale: f32) -> Result<Tensor> {
     if composed::wanted(x) {
         return composed::matrix_state::log_sigmoid(x, scale);
     }
-    Ok(x.contiguous()?.apply_op1(LogSigmoid { scale })?)
+    op::apply(LogSigmoid { scale }, &[x], x.shape())
 }
 
 struct LogSigmoid {
@@ -40,29 +41,22 @@ dispatch! {
     }
 }
 
-impl CustomOp1 for LogSigmoid {
-    fn name(&self) -> &'static str {
-        "log-sigmoid"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let x = tensor::slice(x, xl)?;
+impl Op for LogSigmoid {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let x = inputs[0];
         let mut y = memory::zeros(x.len());
         pool::for_each_rows(&mut y, 1, SHARD, |first, y| {
             log_sigmoids(y, &x[first..first + y.len()], self.scale);
         });
-        Ok((CpuStorage::F32(y), xl.shape().clone()))
+        Ok(vec![y])
     }
 
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let mut d = tensor::to_vec(dy)?;
-        tensor::with(x, |x| {
-            pool::for_each_rows(&mut d, 1, SHARD, |first, d| {
-                log_sigmoids_backward(d, &x[first..first + d.len()], self.scale);
-            });
-            Ok(())
-        })?;
-        Ok(Some(tensor::tensor(d, x.shape())?))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, mut d) = (pass.inputs[0], memory::copied(pass.gradient()?));
+        pool::for_each_rows(&mut d, 1, SHARD, |first, d| {
+            log_sigmoids_backward(d, &x[first..first + d.len()], self.scale);
+        });
+        Ok(vec![d])
     }
 }
 
@@ -70,7 +64,7 @@ impl CustomOp1 for LogSigmoid {
 /// factors dt, with `dt = softplus(raw + dt_bias)` and `A = -e^a_log`; `raw [b, t, heads]`, `dt_bias` and
 /// `a_log [heads]`.
 pub fn ssd_gates(raw: &Tensor, dt_bias: &Weight, a_log: &Weight) -> Result<Tensor> {
-    let (_, _, heads) = raw.dims3()?;
+    let (batch, time, heads) = raw.dims3()?;
     for weight in [dt_bias, a_log] {
         tensor::check_shape("weights of Mamba-2's gates", &[heads], weight.dims())?;
     }
@@ -81,7 +75,7 @@ pub fn ssd_gates(raw: &Tensor, dt_bias: &Weight, a_log: &Weight) -> Result<Tenso
     a.iter_mut().for_each(|a| *a = -a.exp());
     let bias = tensor::to_vec(dt_bias)?;
     let op = SsdGates { dt_bias: dt_bias.clone(), a_log: a_log.clone(), bias, a };
-    Ok(raw.contiguous()?.apply_op1(op)?)
+    op::apply(op, &[raw, dt_bias, a_log], (batch, time, 2 * heads))
 }
 
 struct SsdGates {
@@ -122,30 +116,17 @@ dispatch! {
     }
 }
 
-impl CustomOp1 for SsdGates {
-    fn name(&self) -> &'static str {
-        "ssd-gates"
+impl Op for SsdGates {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let mut gates = memory::zeros(2 * inputs[0].len());
+        ssd_frames(&mut gates, inputs[0], &self.bias, &self.a);
+        Ok(vec![gates])
     }
 
-    fn cpu_fwd(&self, raw: &CpuStorage, rl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let raw = tensor::slice(raw, rl)?;
-        let mut gates = memory::zeros(2 * raw.len());
-        ssd_frames(&mut gates, raw, &self.bias, &self.a);
-        let (b, t, heads) = rl.shape().dims3()?;
-        Ok((CpuStorage::F32(gates), Shape::from((b, t, 2 * heads))))
-    }
-
-    fn bwd(&self, raw: &Tensor, gates: &Tensor, d: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let mut d_raw = memory::zeros(raw.elem_count());
-        let mut d_a = d_raw.clone();
-        tensor::with(raw, |raw| {
-            tensor::with(gates, |gates| {
-                tensor::with(d, |d| {
-                    ssd_frames_backward(&mut d_raw, &mut d_a, d, raw, gates, &self.bias, &self.a);
-                    Ok(())
-                })
-            })
-        })?;
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (raw, gates, d) = (pass.inputs[0], pass.outputs[0], pass.gradient()?);
+        let [mut d_raw, mut d_a] = [(); 2].map(|()| memory::zeros(raw.len()));
+        ssd_frames_backward(&mut d_raw, &mut d_a, d, raw, gates, &self.bias, &self.a);
         for (weight, d) in [(&self.dt_bias, &d_raw), (&self.a_log, &d_a)] {
             weight.accumulate(|sum, accumulate| {
                 if !accumulate {
@@ -154,7 +135,7 @@ impl CustomOp1 for SsdGates {
                 add_rows(sum, d);
             });
         }
-        Ok(Some(tensor::tensor(d_raw, raw.shape())?))
+        Ok(vec![d_raw, vec![], vec![]])
     }
 }
 
@@ -186,7 +167,7 @@ pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Ml
     if composed::wanted(raw) {
         return composed::matrix_state::mlstm_gates(raw, first, lengths);
     }
-    let raw = raw.contiguous()?;
+    let raw = tape::contiguous(raw)?;
     let mut last = tensor::to_vec(&first.detach())?;
     let mut m = memory::zeros(batch * time * heads);
     tensor::with(&raw.detach(), |raw| {
@@ -202,7 +183,7 @@ pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Ml
     let m = tensor::tensor(m, (batch, time, heads))?;
     let op =
         Stabilised { first: tensor::to_vec(&first.detach())?, m: tensor::to_vec(&m)?, time, heads };
-    let gates = raw.apply_op1(op)?;
+    let gates = op::apply(op, &[&raw], raw.shape())?;
     Ok(MlstmGates { gates, m, last: tensor::tensor(last, (batch, heads))? })
 }
 
@@ -266,7 +247,7 @@ struct Stabilised {
 }
 
 impl Stabilised {
-    fn forward(&self, raw: &[f32]) -> Vec<f32> {
+    fn gates(&self, raw: &[f32]) -> Vec<f32> {
         let (heads, mut gates) = (self.heads, memory::zeros(raw.len()));
         let frames = gates.chunks_exact_mut(2 * heads).zip(raw.chunks_exact(2 * heads));
         for (t, (gates, raw)) in frames.enumerate() {
@@ -280,30 +261,19 @@ impl Stabilised {
     }
 }
 
-impl CustomOp1 for Stabilised {
-    fn name(&self) -> &'static str {
-        "mlstm-gates"
+impl Op for Stabilised {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        Ok(vec![self.gates(inputs[0])])
     }
 
-    fn cpu_fwd(&self, raw: &CpuStorage, rl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F32(self.forward(tensor::slice(raw, rl)?)), rl.shape().clone()))
-    }
-
-    fn bwd(&self, raw: &Tensor, gates: &Tensor, d: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let width = 2 * self.heads;
-        let mut d_raw = memory::zeros(raw.elem_count());
-        tensor::with(raw, |raw| {
-            tensor::with(gates, |gates| {
-                tensor::with(d, |d| {
-                    let frames = d_raw.chunks_exact_mut(width).zip(d.chunks_exact(width));
-                    let given = raw.chunks_exact(width).zip(gates.chunks_exact(width));
-                    for ((d_raw, d), (raw, gates)) in frames.zip(given) {
-                        frame_backward(d_raw, d, raw, gates);
-                    }
-                    Ok(())
-                })
-            })
-        })?;
-        Ok(Some(tensor::tensor(d_raw, raw.shape())?))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (raw, gates, d) = (pass.inputs[0], pass.outputs[0], pass.gradient()?);
+        let (width, mut d_raw) = (2 * self.heads, memory::zeros(raw.len()));
+        let frames = d_raw.chunks_exact_mut(width).zip(d.chunks_exact(width));
+        let given = raw.chunks_exact(width).zip(gates.chunks_exact(width));
+        for ((d_raw, d), (raw, gates)) in frames.zip(given) {
+            frame_backward(d_raw, d, raw, gates);
+        }
+        Ok(vec![d_raw])
     }
 }

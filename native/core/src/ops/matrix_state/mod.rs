@@ -19,13 +19,14 @@ mod pass;
 mod readout;
 mod sizes;
 
-use candle_core::Tensor;
+use candle_core::{Shape, Tensor};
 
 use self::pass::MatrixState;
 use self::readout::Reading;
 use self::sizes::Sizes;
-use super::{composed, many, tensor};
+use super::{composed, tensor};
 use crate::ops::lengths::{Lengths, check_lengths};
+use crate::ops::op;
 use crate::{Error, Result};
 
 pub use decay::{MlstmGates, log_sigmoid, mlstm_gates, ssd_gates};
@@ -83,11 +84,10 @@ pub fn matrix_state(
     }
     let reading = Reading::new(readout)?;
     let sizes = Sizes { batch, time, width, wide, options: options.clone() };
-    let op = MatrixState::new(sizes, reading);
+    let shapes = [Shape::from((batch, time, options.heads * options.value)), state.shape().clone()];
     let mut inputs = vec![streams, state];
     inputs.extend(gates.filter(|_| options.gates().is_some()));
-    let [y, last] = many::take(many::apply(op, &inputs)?)?;
-    Ok((y, last))
+    Ok(op::apply_all(MatrixState::new(sizes, reading), &inputs, shapes)?.into())
 }
 
 /// `matrix_state` of `q, k [b, t, heads, key]`, `v [b, t, heads, value]` that lie apart.

@@ -1,16 +1,13 @@
 //! Both passes over a batch: rows side by side, the chunks of a row one after the other.
 
-use std::sync::OnceLock;
-
-use candle_core::Shape;
-
 use super::chunk::{Chunk, Scratch};
 use super::kernel::Kernel;
 use super::readout::Reading;
 use super::sizes::Sizes;
 use super::{Options, Readout};
+use crate::Result;
 use crate::memory;
-use crate::ops::many::{Many, Numbers};
+use crate::ops::op::{Op, Pass};
 use crate::ops::rotary::Way;
 use crate::ops::simd;
 use crate::pool::for_each_shard;
@@ -18,30 +15,30 @@ use crate::pool::for_each_shard;
 pub(super) struct MatrixState {
     sizes: Sizes,
     reading: Reading,
-    kept: OnceLock<Kept>,
+    kept: Kept,
 }
 
+#[derive(Default)]
 struct Kept {
     /// The state before each chunk, `[b, chunks, heads, wide, key]`.
     states: Vec<f32>,
-    /// Under a normaliser: n q of each frame and head, `[b, t, heads]`, and the results.
+    /// Under a normaliser: n q of each frame and head, `[b, t, heads]`.
     norms: Vec<f32>,
-    y: Vec<f32>,
 }
 
 impl MatrixState {
     pub fn new(sizes: Sizes, reading: Reading) -> Self {
-        MatrixState { sizes, reading, kept: OnceLock::new() }
+        MatrixState { sizes, reading, kept: Kept::default() }
     }
 
-    /// `(y, last state)`
+    /// y, the last state, and what the backward pass reads.
     fn run(
         &self,
         streams: &[f32],
         gates: &[f32],
         first: &[f32],
         track: bool,
-    ) -> (Vec<f32>, Vec<f32>) {
+    ) -> (Vec<f32>, Vec<f32>, Kept) {
         let s = &self.sizes;
         let Options { heads, value, .. } = s.options;
         let states = if track { s.chunks() * s.state() } else { 0 };
@@ -52,11 +49,8 @@ impl MatrixState {
         };
         let mut y = memory::zeros(s.batch * s.time * heads * value);
         let mut last = first.to_vec();
-        let mut kept = Kept {
-            states: memory::zeros(s.batch * states),
-            norms: memory::zeros(s.batch * norms),
-            y: vec![],
-        };
+        let mut kept =
+            Kept { states: memory::zeros(s.batch * states), norms: memory::zeros(s.batch * norms) };
         let buffers = [
             (&mut y[..], s.time * heads * value),
             (&mut last[..], s.state()),
@@ -89,26 +83,20 @@ impl MatrixState {
                 }
             }
         });
-        if track {
-            if norms > 0 {
-                kept.y.clone_from(&y);
-            }
-            let _ = self.kept.set(kept);
-        }
-        (y, last)
+        (y, last, if track { kept } else { Kept::default() })
     }
 
-    /// Gradients, from those of y and of the last state.
+    /// Gradients, from those of y and of the last state, and from y itself.
     fn gradients(
         &self,
         streams: &[f32],
         gates: &[f32],
-        dy: &[f32],
+        [dy, y]: [&[f32]; 2],
         d_last: Option<&[f32]>,
-    ) -> Option<Gradients> {
+    ) -> Gradients {
         let s = &self.sizes;
         let Options { heads, value, .. } = s.options;
-        let kept = self.kept.get()?;
+        let kept = &self.kept;
         let skips = if matches!(self.reading.readout, Readout::Skip(_)) { heads } else { 0 };
         let mut d = Gradients {
             streams: memory::zeros(s.batch * s.time * s.width),
@@ -140,7 +128,7 @@ impl MatrixState {
                         let dy = &dy[at * heads * value..][..span.len() * heads * value];
                         let d_read = &mut d_read[..span.len() * heads * s.wide];
                         let dv = &mut dv[..span.len() * heads * s.wide];
-                        let results = [&kept.y[..], &kept.norms];
+                        let results = [y, &kept.norms];
                         self.reading.read_backward(d_read, dy, results, at * heads, value);
                         let local = i * s.time + span.start;
                         let d_streams = &mut d_streams[local * s.width..][..span.len() * s.width];
@@ -155,7 +143,7 @@ impl MatrixState {
                 }
             },
         );
-        Some(d)
+        d
     }
 }
 
@@ -167,39 +155,27 @@ struct Gradients {
     skip: Vec<f32>,
 }
 
-impl Many for MatrixState {
-    fn name(&self) -> &'static str {
-        "matrix-state"
+impl Op for MatrixState {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
+        let gates = inputs.get(2).copied().unwrap_or_default();
+        let (y, last, kept) = self.run(inputs[0], gates, inputs[1], track);
+        self.kept = kept;
+        Ok(vec![y, last])
     }
 
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let &Pass { inputs, outputs, gradients, .. } = pass;
         let gates = inputs.get(2).copied().unwrap_or_default();
-        let (y, last) = self.run(inputs[0], gates, inputs[1], track);
-        let Sizes { batch, time, wide, options, .. } = &self.sizes;
-        let Options { heads, key, value, .. } = *options;
-        vec![
-            (y, Shape::from((*batch, *time, heads * value))),
-            (last, Shape::from((*batch, heads, *wide, key))),
-        ]
-    }
-
-    fn backward(
-        &self,
-        inputs: &[&[f32]],
-        outputs: &[Option<&[f32]>],
-        _wanted: &[bool],
-    ) -> Vec<Vec<f32>> {
-        let gates = inputs.get(2).copied().unwrap_or_default();
-        let Options { heads, value, .. } = self.sizes.options;
         let none;
-        let dy = match outputs[0] {
+        let dy = match gradients[0] {
             Some(dy) => dy,
             None => {
-                none = memory::zeros(self.sizes.batch * self.sizes.time * heads * value);
+                none = memory::zeros(outputs[0].len());
                 &none
             }
         };
-        let Some(d) = self.gradients(inputs[0], gates, dy, outputs[1]) else { return vec![] };
+        let given = [dy, outputs[0]];
+        let d = self.gradients(inputs[0], gates, given, gradients[1]);
         if let Readout::Skip(skip) = &self.reading.readout {
             skip.accumulate(|sum, accumulate| {
                 if !accumulate {
@@ -208,6 +184,6 @@ impl Many for MatrixState {
                 simd::add_rows(sum, &d.skip);
             });
         }
-        vec![d.streams, d.state, d.gates]
+        Ok(vec![d.streams, d.state, d.gates])
     }
 }

@@ -86,7 +86,6 @@ dispatch! {
 }
 
 impl Rows for GroupNorm {
-    const NAME: &'static str = "group-norm";
     const SHARD: usize = 128;
 
     fn forward(&self, y: &mut [f32], x: &[f32], weight: &[f32]) {

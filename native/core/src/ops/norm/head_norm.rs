@@ -1,9 +1,10 @@
 //! LayerNorm of each query and each key, before they are turned.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use super::row_norm::{self, Gradients, Norm};
 use crate::memory;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::{composed, tensor};
 use crate::{Error, Result, pool};
 
@@ -21,14 +22,20 @@ pub struct HeadNorms {
 /// are (Henry et al. 2020; Dehghani et al. 2023, section 2.1). Scores then have a bound whatever the
 /// projection does. The gradients of the weights are left with them.
 pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
-    norms.check(tensor::rows(qkv.dims()).1)?;
+    let width = tensor::rows(qkv.dims()).1;
+    norms.check(width)?;
     if composed::wanted(qkv) {
         return composed::norm::head_norm(qkv, norms);
     }
-    Ok(qkv.contiguous()?.apply_op2(&norms.queries.weight, HeadNorm(norms.clone()))?)
+    let op = HeadNorm { norms: norms.clone(), width };
+    op::apply(op, &[qkv, &norms.queries.weight], qkv.shape())
 }
 
-struct HeadNorm(HeadNorms);
+struct HeadNorm {
+    norms: HeadNorms,
+    /// Of a frame of queries, keys and values.
+    width: usize,
+}
 
 /// The numbers of [`HeadNorms`].
 pub(in crate::ops) struct Values([row_norm::Values; 2]);
@@ -92,33 +99,14 @@ impl Values {
     }
 }
 
-impl CustomOp2 for HeadNorm {
-    fn name(&self) -> &'static str {
-        "head-norm"
+impl Op for HeadNorm {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        Ok(vec![self.norms.values()?.forward(inputs[0], self.width)])
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let y = self.0.values()?.forward(tensor::slice(x, xl)?, tensor::rows(xl.dims()).1);
-        Ok((CpuStorage::F32(y), xl.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (values, mut dx) = (self.0.values()?, tensor::to_vec(dy)?);
-        let width = tensor::rows(x.dims()).1;
-        let parts = tensor::with(x, |x| Ok(values.backward(&mut dx, x, width)))?;
-        self.0.accumulate(&parts);
-        Ok((Some(tensor::tensor(dx, x.shape())?), None))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (values, mut dx) = (self.norms.values()?, memory::copied(pass.gradient()?));
+        self.norms.accumulate(&values.backward(&mut dx, pass.inputs[0], self.width));
+        Ok(vec![dx, vec![]])
     }
 }

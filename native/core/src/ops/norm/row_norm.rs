@@ -1,10 +1,11 @@
 //! Norms over the last dimension, and what other ops need to have one inside.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use super::{layer_norm, rms_norm};
 use crate::memory;
 use crate::ops::linear::row_sum;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::{composed, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
@@ -32,7 +33,7 @@ pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
     if composed::wanted(x) {
         return composed::norm::row_norm(x, norm);
     }
-    Ok(x.contiguous()?.apply_op2(&norm.weight, RowNorm(norm.clone()))?)
+    op::apply(RowNorm(norm.clone()), &[x, &norm.weight], x.shape())
 }
 
 struct RowNorm(Norm);
@@ -109,44 +110,25 @@ impl Values {
     }
 }
 
-impl CustomOp2 for RowNorm {
-    fn name(&self) -> &'static str {
-        "row-norm"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (x, d) = (tensor::slice(x, xl)?, tensor::rows(xl.dims()).1);
+impl Op for RowNorm {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (x, d) = (inputs[0], inputs[1].len());
         let values = self.0.values()?;
         let mut y = memory::zeros(x.len());
         pool::for_each_rows(&mut y, d, ROWS, |first, y| {
             values.forward(y, &x[first * d..first * d + y.len()]);
         });
-        Ok((CpuStorage::F32(y), xl.shape().clone()))
+        Ok(vec![y])
     }
 
-    fn bwd(
-        &self,
-        x: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (_, d) = tensor::rows(x.dims());
-        let values = self.0.values()?;
-        let mut dx = tensor::to_vec(dy)?;
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, d) = (pass.inputs[0], pass.inputs[1].len());
+        let (values, mut dx) = (self.0.values()?, memory::copied(pass.gradient()?));
         let zeros = || values.zeros();
-        let parts = tensor::with(x, |x| {
-            Ok(pool::sum_rows(&mut dx, d, ROWS, zeros, |first, dx, part| {
-                values.backward(dx, part, &x[first * d..first * d + dx.len()]);
-            }))
-        })?;
+        let parts = pool::sum_rows(&mut dx, d, ROWS, zeros, |first, dx, part| {
+            values.backward(dx, part, &x[first * d..first * d + dx.len()]);
+        });
         self.0.accumulate(&parts);
-        Ok((Some(tensor::tensor(dx, x.shape())?), None))
+        Ok(vec![dx, vec![]])
     }
 }

@@ -1,16 +1,15 @@
 //! What norms with a scale and without a shift have in common: rows in shards, one gradient of the
 //! scale.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::add_assign;
-use crate::ops::tensor;
 use crate::{Result, pool};
 
 /// A norm of rows as wide as its weight.
 pub(super) trait Rows: Send + Sync + 'static {
-    const NAME: &'static str;
     /// Rows of one shard.
     const SHARD: usize;
 
@@ -22,14 +21,14 @@ pub(super) trait Rows: Send + Sync + 'static {
 
 /// `x [.., d]` by a norm of `weight [d]`.
 pub(super) fn scaled(x: &Tensor, weight: &Tensor, norm: impl Rows) -> Result<Tensor> {
-    Ok(x.contiguous()?.apply_op2(weight, Scaled(norm))?)
+    op::apply(Scaled(norm), &[x, weight], x.shape())
 }
 
 struct Scaled<N>(N);
 
 impl<N: Rows> Scaled<N> {
     /// Parts of `dw` are summed in the order of the shards.
-    fn gradients(&self, x: &[f32], w: &[f32], dy: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    fn gradients(&self, x: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 2] {
         let d = w.len();
         let mut dx = memory::zeros(x.len());
         let zero = || memory::zeros(d);
@@ -39,42 +38,22 @@ impl<N: Rows> Scaled<N> {
         });
         let mut dw = zero();
         parts.iter().for_each(|part| add_assign(&mut dw, part));
-        (dx, dw)
+        [dx, dw]
     }
 }
 
-impl<N: Rows> CustomOp2 for Scaled<N> {
-    fn name(&self) -> &'static str {
-        N::NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (x, w) = (tensor::slice(x, xl)?, tensor::slice(w, wl)?);
+impl<N: Rows> Op for Scaled<N> {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (x, w) = (inputs[0], inputs[1]);
         let mut y = memory::zeros(x.len());
         pool::for_each_rows(&mut y, w.len(), N::SHARD, |first, y| {
             let begin = first * w.len();
             self.0.forward(y, &x[begin..begin + y.len()], w);
         });
-        Ok((CpuStorage::F32(y), xl.shape().clone()))
+        Ok(vec![y])
     }
 
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw) = tensor::with(x, |x| {
-            tensor::with(w, |w| tensor::with(dy, |dy| Ok(self.gradients(x, w, dy))))
-        })?;
-        let dw = tensor::tensor(dw, w.shape())?;
-        Ok((Some(tensor::tensor(dx, x.shape())?), Some(dw)))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        Ok(self.gradients(pass.inputs[0], pass.inputs[1], pass.gradient()?).into())
     }
 }

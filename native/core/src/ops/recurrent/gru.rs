@@ -3,10 +3,10 @@
 use candle_core::Tensor;
 
 use crate::Result;
+use crate::ops::composed;
 use crate::ops::lengths::Lengths;
 use crate::ops::recurrent::{Cell, Gates, Kept, Layer, Piece, States};
 use crate::ops::simd::{dispatch, sigmoid_with, tanh_with};
-use crate::ops::{composed, many};
 
 /// `(y, h_n)`: the states `[b, t, h]` after each frame and `[b, h]` after the last (Cho et al. 2014, the
 /// reset gate after the product), of `x [b, t, d]` and `h0 [b, h]`. Gates in the order r, z, n.
@@ -20,7 +20,7 @@ pub fn gru(x: &Tensor, gates: &Gates, h0: &Tensor, lengths: Lengths) -> Result<(
     if composed::wanted(x) {
         return composed::recurrent::gru(x, gates, h0, lengths);
     }
-    Ok(many::take::<2>(layer.apply(x, gates, &[h0])?)?.into())
+    Ok(layer.apply::<2>(x, gates, &[h0])?.into())
 }
 
 /// A frame is r, z, n and what r multiplies, `W_hn h + b_hn`.

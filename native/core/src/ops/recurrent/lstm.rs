@@ -3,10 +3,10 @@
 use candle_core::Tensor;
 
 use crate::Result;
+use crate::ops::composed;
 use crate::ops::lengths::Lengths;
 use crate::ops::recurrent::{Cell, Gates, Kept, Layer, Piece, States};
 use crate::ops::simd::{dispatch, sigmoid_with, tanh_with};
-use crate::ops::{composed, many};
 
 /// `(y, h_n, c_n)`: the states h `[b, t, h]` after each frame, and h and c `[b, h]` after the last
 /// (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000), of `x [b, t, d]` and
@@ -27,7 +27,7 @@ pub fn lstm(
     if composed::wanted(x) {
         return composed::recurrent::lstm(x, gates, h0, c0, lengths);
     }
-    Ok(many::take::<3>(layer.apply(x, gates, &[h0, c0])?)?.into())
+    Ok(layer.apply::<3>(x, gates, &[h0, c0])?.into())
 }
 
 /// A frame is i, f, g, o.

@@ -19,8 +19,8 @@ use candle_core::{Shape, Tensor};
 use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::linear::{row_sum, weight_gradient};
-use crate::ops::many::{self, Many};
 use crate::ops::matmul::{MANY, Operand, Packed, View};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::add_assign;
 use crate::ops::tensor;
 use crate::pool::for_each_shard;
@@ -40,7 +40,7 @@ pub struct Gates {
     pub bias_ih: Weight,
     pub bias_hh: Weight,
     /// Buffers of steps that are done, for the next one.
-    spare: Arc<Mutex<Vec<Tape>>>,
+    spare: Arc<Mutex<Vec<Trace>>>,
 }
 
 impl Gates {
@@ -48,18 +48,18 @@ impl Gates {
         Gates { weight_ih, weight_hh, bias_ih, bias_hh, spare: Arc::default() }
     }
 
-    /// A tape of so many numbers each, which may be any.
-    fn tape(&self, [frames, previous, cells]: [usize; 3]) -> Tape {
+    /// A trace of this many numbers each, with any values.
+    fn trace(&self, [frames, previous, cells]: [usize; 3]) -> Trace {
         let spare = self.spare.lock().unwrap_or_else(|e| e.into_inner()).pop();
-        let mut tape = spare.unwrap_or_default();
-        memory::resize(&mut tape.frames, frames);
-        memory::resize(&mut tape.previous, previous);
-        memory::resize(&mut tape.cells, cells);
-        tape
+        let mut trace = spare.unwrap_or_default();
+        memory::resize(&mut trace.frames, frames);
+        memory::resize(&mut trace.previous, previous);
+        memory::resize(&mut trace.cells, cells);
+        trace
     }
 
-    fn give_back(&self, tape: Tape) {
-        self.spare.lock().unwrap_or_else(|e| e.into_inner()).push(tape);
+    fn give_back(&self, trace: Trace) {
+        self.spare.lock().unwrap_or_else(|e| e.into_inner()).push(trace);
     }
 }
 
@@ -111,14 +111,13 @@ struct Layer<C> {
     hidden: usize,
     lengths: Lengths,
     gates: Gates,
-    /// For the backward pass, which uses it up.
-    tape: Mutex<Option<Tape>>,
+    trace: Trace,
     cell: PhantomData<C>,
 }
 
-/// What a forward pass leaves for the backward pass.
+/// What a forward pass leaves for the backward pass, which uses it up.
 #[derive(Default)]
-struct Tape {
+struct Trace {
     /// `[b, t, 4 h]`
     frames: Vec<f32>,
     /// h before each frame, `[b, t, h]`.
@@ -150,16 +149,26 @@ impl<C: Cell> Layer<C> {
             check("state", &[batch, hidden], state)?;
         }
         check_lengths(&lengths, batch, time)?;
-        let (gates, tape) = (gates.clone(), Mutex::new(None));
-        Ok(Layer { batch, time, input, hidden, lengths, gates, tape, cell: PhantomData })
+        let (gates, trace) = (gates.clone(), Trace::default());
+        Ok(Layer { batch, time, input, hidden, lengths, gates, trace, cell: PhantomData })
     }
 
     /// `(y [b, t, h], states after the last frame [b, h])` of a layer over `x [b, t, d]`.
-    fn apply(self, x: &Tensor, gates: &Gates, first: &[&Tensor]) -> Result<Vec<Tensor>> {
+    fn apply<const N: usize>(
+        self,
+        x: &Tensor,
+        gates: &Gates,
+        first: &[&Tensor],
+    ) -> Result<[Tensor; N]> {
+        let (b, t, h) = (self.batch, self.time, self.hidden);
+        let shapes = std::array::from_fn(|i| match i {
+            0 => Shape::from((b, t, h)),
+            _ => Shape::from((b, h)),
+        });
         let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = gates;
         let mut inputs: Vec<&Tensor> = vec![x, weight_ih, weight_hh, bias_ih, bias_hh];
         inputs.extend(first);
-        many::apply(self, &inputs)
+        op::apply_all(self, &inputs, shapes)
     }
 
     /// Rows of the batch in one shard: at most four shards, none too small for a matrix unit.
@@ -197,16 +206,16 @@ impl<C: Cell> Layer<C> {
         C::RECURRENT.iter().map(operand).collect()
     }
 
-    /// h after each frame `[b, t, h]` and c after the last `[b, h]`, with a tape that is empty unless
+    /// h after each frame `[b, t, h]` and c after the last `[b, h]`, with a trace that is empty unless
     /// `keep`.
-    fn run(&self, inputs: &Inputs<'_>, keep: bool) -> ((Vec<f32>, Vec<f32>), Tape) {
+    fn run(&self, inputs: &Inputs<'_>, keep: bool) -> ((Vec<f32>, Vec<f32>), Trace) {
         let (batch, time, h, cells) = (self.batch, self.time, self.hidden, self.cells());
         let kept = if keep { time } else { 0 };
         let mut y = memory::zeros(batch * time * h);
         let mut c = inputs.c.to_vec();
-        let mut tape = match keep {
-            true => self.gates.tape([PARTS * h, h, cells].map(|width| batch * time * width)),
-            false => Tape::default(),
+        let mut trace = match keep {
+            true => self.gates.trace([PARTS * h, h, cells].map(|width| batch * time * width)),
+            false => Trace::default(),
         };
         let bias = self.bias(inputs.bias_ih, inputs.bias_hh);
         let gates = 0..C::GATES * h;
@@ -215,9 +224,9 @@ impl<C: Cell> Layer<C> {
         let buffers = [
             (&mut y[..], time * h),
             (&mut c[..], cells),
-            (&mut tape.frames[..], kept * PARTS * h),
-            (&mut tape.previous[..], kept * h),
-            (&mut tape.cells[..], kept * cells),
+            (&mut trace.frames[..], kept * PARTS * h),
+            (&mut trace.previous[..], kept * h),
+            (&mut trace.cells[..], kept * cells),
         ];
         for_each_shard(batch, self.shard(), buffers, |rows, [y, c, frames, previous, all_c]| {
             let count = rows.len();
@@ -265,15 +274,15 @@ impl<C: Cell> Layer<C> {
                 }
             }
         });
-        ((y, c), tape)
+        ((y, c), trace)
     }
 
-    /// Turns the frames of the tape into gradients, back through time; gives those of x, of the first
+    /// Turns the frames of the trace into gradients, back through time; gives those of x, of the first
     /// states and of the bias of each row.
     fn through_time(
         &self,
         inputs: &Inputs<'_>,
-        tape: &mut Tape,
+        trace: &mut Trace,
         dy: Option<&[f32]>,
         last: [Option<&[f32]>; 2],
         wanted: bool,
@@ -290,9 +299,9 @@ impl<C: Cell> Layer<C> {
         let gates = 0..C::GATES * h;
         let input = self.gates.weight_ih.operand(inputs.weight_ih, gates, false, batch * time);
         let recurrent = self.recurrent(inputs.weight_hh, false);
-        let (previous, all_c) = (&tape.previous, &tape.cells);
+        let (previous, all_c) = (&trace.previous, &trace.cells);
         let buffers = [
-            (&mut tape.frames[..], time * PARTS * h),
+            (&mut trace.frames[..], time * PARTS * h),
             (&mut dx[..], time * d),
             (&mut dh[..], h),
             (&mut dc[..], cells),
@@ -339,13 +348,13 @@ impl<C: Cell> Layer<C> {
     }
 
     /// Leaves the gradients of the weights with them: `d^T x` and `d^T h` of the states before.
-    fn weight_gradients(&self, inputs: &Inputs<'_>, tape: &Tape, d_bias: &[f32]) {
+    fn weight_gradients(&self, inputs: &Inputs<'_>, trace: &Trace, d_bias: &[f32]) {
         let (m, h) = (self.batch * self.time, self.hidden);
         let d = |part: usize, gates: usize| {
-            View::strided(&tape.frames[part * h..], m, gates * h, PARTS * h)
+            View::strided(&trace.frames[part * h..], m, gates * h, PARTS * h)
         };
         let x = Packed::new(View::rows(inputs.x, m, self.input));
-        let previous = Packed::new(View::rows(&tape.previous, m, h));
+        let previous = Packed::new(View::rows(&trace.previous, m, h));
         let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = &self.gates;
         weight_ih.accumulate(|dw, adds| weight_gradient(dw, d(0, C::GATES), &x, adds));
         weight_hh.accumulate(|dw, adds| {
@@ -363,14 +372,6 @@ impl<C: Cell> Layer<C> {
                 row_sum(&mut db[gates.start * h..gates.end * h], sum, adds);
             }
         });
-    }
-
-    /// What the forward pass left; a second backward pass has to run it again.
-    fn take_tape(&self, inputs: &Inputs<'_>) -> Tape {
-        if let Some(tape) = self.tape.lock().unwrap_or_else(|e| e.into_inner()).take() {
-            return tape;
-        }
-        self.run(inputs, true).1
     }
 }
 
@@ -400,39 +401,23 @@ impl<'a> Inputs<'a> {
     }
 }
 
-impl<C: Cell> Many for Layer<C> {
-    fn name(&self) -> &'static str {
-        C::NAME
-    }
-
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<(Vec<f32>, Shape)> {
-        let (b, t, h) = (self.batch, self.time, self.hidden);
-        let ((y, c), tape) = self.run(&Inputs::new(inputs), track);
-        if track {
-            *self.tape.lock().unwrap_or_else(|e| e.into_inner()) = Some(tape);
-        }
+impl<C: Cell> Op for Layer<C> {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
+        let (t, h) = (self.time, self.hidden);
+        let ((y, c), trace) = self.run(&Inputs::new(inputs), track);
+        self.trace = trace;
         let last = y.chunks_exact(t * h).flat_map(|y| &y[(t - 1) * h..]).copied().collect();
-        let mut outputs = vec![(y, Shape::from((b, t, h))), (last, Shape::from((b, h)))];
-        if C::CELLS {
-            outputs.push((c, Shape::from((b, h))));
-        }
-        outputs
+        Ok(if C::CELLS { vec![y, last, c] } else { vec![y, last] })
     }
 
-    fn backward(
-        &self,
-        inputs: &[&[f32]],
-        outputs: &[Option<&[f32]>],
-        wanted: &[bool],
-    ) -> Vec<Vec<f32>> {
-        let inputs = Inputs::new(inputs);
-        let mut tape = self.take_tape(&inputs);
-        let output = |i: usize| outputs.get(i).copied().flatten();
-        let last = [output(1), output(2)];
-        let wanted = wanted.first().is_some_and(|x| *x);
-        let [dx, dh, dc, d_bias] = self.through_time(&inputs, &mut tape, output(0), last, wanted);
-        self.weight_gradients(&inputs, &tape, &d_bias);
-        self.gates.give_back(tape);
-        vec![dx, vec![], vec![], vec![], vec![], dh, dc]
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let inputs = Inputs::new(pass.inputs);
+        let mut trace = std::mem::take(&mut self.trace);
+        let output = |i: usize| pass.gradients.get(i).copied().flatten();
+        let (last, wanted) = ([output(1), output(2)], pass.wants(0));
+        let [dx, dh, dc, d_bias] = self.through_time(&inputs, &mut trace, output(0), last, wanted);
+        self.weight_gradients(&inputs, &trace, &d_bias);
+        self.gates.give_back(trace);
+        Ok(vec![dx, vec![], vec![], vec![], vec![], dh, dc])
     }
 }

@@ -1,14 +1,12 @@
 //! sLSTM over a whole sequence, with the input projection taken out of the loop.
 
-use std::sync::OnceLock;
-
 use candle_core::{Shape, Tensor};
 
 use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
-use crate::ops::many::{self, Many, Numbers};
 use crate::ops::matmul::{View, matmul};
 use crate::ops::matrix_state::decay::unit;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_assign, dispatch, exp, sigmoid, softplus, tanh};
 use crate::ops::{composed, tensor};
 use crate::pool::for_each_shard;
@@ -73,10 +71,14 @@ pub fn slstm(
         h,
         heads,
         lengths,
-        kept: OnceLock::new(),
+        kept: Kept::default(),
     };
     let inputs = [projected, &state.h, &state.c, &state.n, &state.m.detach(), weight];
-    let [y, h, c, n, m] = many::take(many::apply(op, &inputs)?)?;
+    let shapes = std::array::from_fn(|i| match i {
+        0 => Shape::from((batch, time, h)),
+        _ => Shape::from((batch, h)),
+    });
+    let [y, h, c, n, m] = op::apply_all(op, &inputs, shapes)?;
     Ok((y, SlstmState { h, c, n, m: m.detach() }))
 }
 
@@ -99,13 +101,12 @@ struct Slstm {
     h: usize,
     heads: usize,
     lengths: Lengths,
-    kept: OnceLock<Kept>,
+    kept: Kept,
 }
 
 /// Of each frame, for a backward pass.
+#[derive(Default)]
 struct Kept {
-    /// h, `[b, t, h]`
-    y: Vec<f32>,
     /// c and n, `[b, t, 2h]`
     cells: Vec<f32>,
     /// i', f', tanh(z), sigmoid(o), `[b, t, 4h]`
@@ -217,8 +218,8 @@ impl Slstm {
         View::rows(&self.turned[head * 4 * w * w..], 4 * w, w)
     }
 
-    /// y, then the last h, c, n and m.
-    fn run(&self, inputs: &[&[f32]], track: bool) -> [Vec<f32>; 5] {
+    /// y, then the last h, c, n and m; and what the backward pass reads.
+    fn run(&self, inputs: &[&[f32]], track: bool) -> ([Vec<f32>; 5], Kept) {
         let (time, h, w) = (self.time, self.h, self.head());
         let projected = inputs[0];
         let mut y = memory::zeros(self.batch * time * h);
@@ -278,10 +279,7 @@ impl Slstm {
                 }
             }
         });
-        if track {
-            let _ = self.kept.set(Kept { y: y.clone(), cells, gates, slopes });
-        }
-        [y, state, c, n, m]
+        ([y, state, c, n, m], Kept { cells, gates, slopes })
     }
 
     /// Gradients of the projected input and of the first h, c and n.
@@ -376,35 +374,25 @@ impl Slstm {
     }
 }
 
-impl Many for Slstm {
-    fn name(&self) -> &'static str {
-        "slstm"
+impl Op for Slstm {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
+        let (outputs, kept) = self.run(inputs, track);
+        self.kept = kept;
+        Ok(outputs.into())
     }
 
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
-        let [y, h, c, n, m] = self.run(inputs, track);
-        let state = Shape::from((self.batch, self.h));
-        let mut all = vec![(y, Shape::from((self.batch, self.time, self.h)))];
-        all.extend([h, c, n, m].map(|part| (part, state.clone())));
-        all
-    }
-
-    fn backward(
-        &self,
-        inputs: &[&[f32]],
-        outputs: &[Option<&[f32]>],
-        _wanted: &[bool],
-    ) -> Vec<Vec<f32>> {
-        let Some(kept) = self.kept.get() else { return vec![] };
-        let d_last = [1, 2, 3].map(|i| match outputs[i] {
-            Some(d) => d.to_vec(),
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let &Pass { inputs, outputs, gradients, .. } = pass;
+        let d_last = [1, 2, 3].map(|i| match gradients[i] {
+            Some(d) => memory::copied(d),
             None => memory::zeros(self.batch * self.h),
         });
-        let [d, dh, dc, dn] = self.through_time(kept, [inputs[2], inputs[3]], outputs[0], d_last);
-        let previous = self.previous(&kept.y, inputs[1]);
+        let first = [inputs[2], inputs[3]];
+        let [d, dh, dc, dn] = self.through_time(&self.kept, first, gradients[0], d_last);
+        let previous = self.previous(outputs[0], inputs[1]);
         self.weight.accumulate(|dw, accumulate| {
             self.weight_gradient(dw, &d, &previous, accumulate);
         });
-        vec![d, dh, dc, dn, vec![], vec![]]
+        Ok(vec![d, dh, dc, dn, vec![], vec![]])
     }
 }

@@ -1,27 +1,29 @@
 //! Least forget gates that grow from layer to layer (Qin et al. 2023, eq. 6 to 8).
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::composed;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_assign, dispatch, exp_with};
-use crate::ops::{composed, tensor};
 use crate::{Error, Result};
 
 /// The bound of one layer, `[c]`, from `bounds [layers, c]`: with the softmax P over the layers,
 /// `P_1 + .. + P_layer`. The first layer, 0, has none, the last stays below 1.
 pub fn lower_bound(bounds: &Tensor, layer: usize) -> Result<Tensor> {
-    let (layers, _) = bounds.dims2()?;
+    let (layers, channels) = bounds.dims2()?;
     if layer >= layers {
         return Err(Error::out_of_range("layer", layer as f64, 0.0, layers as f64 - 1.0));
     }
     if composed::wanted(bounds) {
         return composed::scan::lower_bound(bounds, layer);
     }
-    Ok(bounds.contiguous()?.apply_op1(LowerBound { layer })?)
+    op::apply(LowerBound { layer, channels }, &[bounds], channels)
 }
 
 struct LowerBound {
     layer: usize,
+    channels: usize,
 }
 
 dispatch! {
@@ -48,30 +50,26 @@ dispatch! {
     }
 }
 
-impl CustomOp1 for LowerBound {
-    fn name(&self) -> &'static str {
-        "lower-bound"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (mut p, c) = (tensor::slice(x, xl)?.to_vec(), xl.dims()[1]);
+impl Op for LowerBound {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (mut p, c) = (memory::copied(inputs[0]), self.channels);
         softmax(&mut p, c);
         let mut y = memory::zeros(c);
         p[c..(self.layer + 1) * c].chunks_exact(c).for_each(|row| add_assign(&mut y, row));
-        Ok((CpuStorage::F32(y), Shape::from(c)))
+        Ok(vec![y])
     }
 
     /// `dx_j = P_j (1[0 < j <= layer] - y) dy`
-    fn bwd(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let (_, c) = x.dims2()?;
-        let (y, dy, mut dx) = (tensor::to_vec(y)?, tensor::to_vec(dy)?, tensor::to_vec(x)?);
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (y, dy) = (pass.outputs[0], pass.gradient()?);
+        let (mut dx, c) = (memory::copied(pass.inputs[0]), self.channels);
         softmax(&mut dx, c);
         for (j, row) in dx.chunks_exact_mut(c).enumerate() {
             let inside = if j > 0 && j <= self.layer { 1.0 } else { 0.0 };
-            for ((p, y), dy) in row.iter_mut().zip(&y).zip(&dy) {
+            for ((p, y), dy) in row.iter_mut().zip(y).zip(dy) {
                 *p *= (inside - y) * dy;
             }
         }
-        Ok(Some(tensor::tensor(dx, x.shape())?))
+        Ok(vec![dx])
     }
 }

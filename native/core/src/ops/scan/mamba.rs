@@ -1,16 +1,14 @@
-//! A whole Mamba layer as one op: its products, convolution and scan, without a node of the graph, a
-//! zeroed gradient and a sum for each of the wide tensors between them.
+//! A whole Mamba layer as one op: its products, convolution and scan, without a step of the tape and a gradient for
+//! each of the wide tensors between them.
 
-use std::sync::OnceLock;
-
-use candle_core::{Shape, Tensor};
+use candle_core::Tensor;
 
 use crate::memory;
 use crate::ops::causal_conv::{Conv, Window};
 use crate::ops::dense::parts::Parts;
 use crate::ops::lengths::Lengths;
-use crate::ops::many::{self, Many, Numbers};
 use crate::ops::norm::row_norm;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::selective_scan::Scan;
 use crate::ops::{Residual, composed, tensor};
 use crate::weights::Weight;
@@ -60,11 +58,12 @@ pub fn mamba(
     }
     let MambaWeights { in_proj, conv, conv_bias, x_proj, dt_proj, dt_bias, a_log, d, out_proj } =
         *weights;
-    let inputs: [&Tensor; INPUTS] = [
+    let inputs: [&Tensor; 12] = [
         x, conv_state, ssm_state, in_proj, conv, conv_bias, x_proj, dt_proj, dt_bias, a_log, d,
         out_proj,
     ];
-    let [y, conv, ssm] = many::take(many::apply(op, &inputs)?)?;
+    let shapes = [x, conv_state, ssm_state].map(|t| t.shape().clone());
+    let [y, conv, ssm] = op::apply_all(op, &inputs, shapes)?;
     Ok((y, [conv, ssm]))
 }
 
@@ -90,8 +89,6 @@ pub fn mamba_residual(
     Ok((tensor::add(x, &y)?, after))
 }
 
-const INPUTS: usize = 12;
-
 struct Mamba {
     in_proj: Parts<2>,
     conv: Conv,
@@ -99,10 +96,11 @@ struct Mamba {
     dt_proj: Parts<1>,
     scan: Scan,
     out_proj: Parts<1>,
-    kept: OnceLock<Kept>,
+    kept: Kept,
 }
 
 /// What lies between and backward reads.
+#[derive(Default)]
 struct Kept {
     x: Vec<f32>,
     z: Vec<f32>,
@@ -157,7 +155,7 @@ impl Mamba {
             skip: true,
             gate: true,
             lengths,
-            kept: OnceLock::new(),
+            kept: vec![],
         };
         Ok(Mamba {
             in_proj: Parts { weight: weights.in_proj.clone(), widths: [c, c], dims: dims(h) },
@@ -166,112 +164,91 @@ impl Mamba {
             dt_proj: Parts { weight: weights.dt_proj.clone(), widths: [c], dims: dims(rank) },
             scan,
             out_proj: Parts { weight: weights.out_proj.clone(), widths: [h], dims: dims(c) },
-            kept: OnceLock::new(),
+            kept: Kept::default(),
         })
     }
 }
 
-/// The two outputs of an op of ours.
-fn two(outputs: Vec<Numbers>) -> [Numbers; 2] {
-    let mut outputs = outputs.into_iter();
-    std::array::from_fn(|_| outputs.next().unwrap_or((vec![], Shape::from(0))))
-}
-
-impl Many for Mamba {
-    fn name(&self) -> &'static str {
-        "mamba"
-    }
-
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
-        let &[x, conv_state, ssm_state, w_in, conv, conv_bias, w_x, w_dt, dt_bias, a_log, d, w_out] =
-            inputs
-        else {
-            return vec![];
-        };
+impl Op for Mamba {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
+        let [x, conv_state, ssm_state, w_in, conv, conv_bias, w_x, w_dt, dt_bias, a_log, d, w_out] =
+            op::numbers(inputs)?;
         let [x, z] = self.in_proj.products(x, w_in);
-        let conv = self.conv.forward(&[&x, conv, conv_state, conv_bias], track);
-        let [(u, _), conv_state] = two(conv);
+        let conv = self.conv.forward(&[&x, conv, conv_state, conv_bias], track)?;
+        let [u, conv_state] = op::results(conv)?;
         let [rank, b, c] = self.x_proj.products(&u, w_x);
         let [dt] = self.dt_proj.products(&rank, w_dt);
         let scan = [&u, &dt, a_log, &b, &c, ssm_state, dt_bias, d, &z];
-        let [(y, _), ssm_state] = two(self.scan.forward(&scan, track));
+        let [y, ssm_state] = op::results(self.scan.forward(&scan, track)?)?;
         let [out] = self.out_proj.products(&y, w_out);
         if track {
-            let _ = self.kept.set(Kept { x, z, u, rank, dt, b, c, y });
+            self.kept = Kept { x, z, u, rank, dt, b, c, y };
         }
-        let (batch, time, h) = (self.scan.batch, self.scan.time, self.out_proj.widths[0]);
-        vec![(out, (batch, time, h).into()), conv_state, ssm_state]
+        Ok(vec![out, conv_state, ssm_state])
     }
 
-    fn backward(
-        &self,
-        inputs: &[&[f32]],
-        outputs: &[Option<&[f32]>],
-        wanted: &[bool],
-    ) -> Vec<Vec<f32>> {
-        let (
-            &[
-                input,
-                conv_state,
-                ssm_state,
-                w_in,
-                conv,
-                conv_bias,
-                w_x,
-                w_dt,
-                dt_bias,
-                a_log,
-                d,
-                w_out,
-            ],
-            Some(kept),
-        ) = (inputs, self.kept.get())
-        else {
-            return vec![];
-        };
-        let Kept { x, z, u, rank, dt, b, c, y } = kept;
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let [
+            input,
+            conv_state,
+            ssm_state,
+            w_in,
+            conv,
+            conv_bias,
+            w_x,
+            w_dt,
+            dt_bias,
+            a_log,
+            d,
+            w_out,
+        ] = op::numbers(pass.inputs)?;
+        let [d_out, d_conv_state, d_ssm] = op::numbers(pass.gradients)?;
+        let Kept { x, z, u, rank, dt, b, c, y } = std::mem::take(&mut self.kept);
         let mut dy = memory::zeros(y.len());
-        self.out_proj.add_input_gradient(&mut dy, w_out, &outputs[..1]);
-        if wanted[11] {
-            self.out_proj.weight_gradient(y, &outputs[..1]);
+        self.out_proj.add_input_gradient(&mut dy, w_out, &[d_out]);
+        if pass.wants(11) {
+            self.out_proj.weight_gradient(&y, &[d_out]);
         }
 
-        let scan = [u, dt, a_log, b, c, ssm_state, dt_bias, d, z];
-        let scan = self.scan.backward(&scan, &[Some(&dy), outputs[2]], &[true; 9]);
-        drop(dy);
-        let Ok([mut du, d_dt, d_a_log, db, dc, d_ssm, d_bias, d_skip, dz]) =
-            <[Vec<f32>; 9]>::try_from(scan)
-        else {
-            return vec![];
-        };
+        let scan = self.scan.backward(&Pass {
+            inputs: &[&u, &dt, a_log, &b, &c, ssm_state, dt_bias, d, &z],
+            outputs: &[],
+            gradients: &[Some(&dy), d_ssm],
+            wanted: &[true; 9],
+        })?;
+        drop((dy, y, dt, b, c, z));
+        let [mut du, d_dt, d_a_log, db, dc, d_ssm, d_bias, d_skip, dz] = op::results(scan)?;
 
         let d_dt = [Some(&d_dt[..])];
-        if wanted[7] {
-            self.dt_proj.weight_gradient(rank, &d_dt);
+        if pass.wants(7) {
+            self.dt_proj.weight_gradient(&rank, &d_dt);
         }
         let mut d_rank = memory::zeros(rank.len());
         self.dt_proj.add_input_gradient(&mut d_rank, w_dt, &d_dt);
         let d_parts = [Some(&d_rank[..]), Some(&db), Some(&dc)];
-        if wanted[6] {
-            self.x_proj.weight_gradient(u, &d_parts);
+        if pass.wants(6) {
+            self.x_proj.weight_gradient(&u, &d_parts);
         }
         self.x_proj.add_input_gradient(&mut du, w_x, &d_parts);
 
-        let from = [x, conv, conv_state, conv_bias];
-        let conv = self.conv.backward(&from, &[Some(&du), outputs[1]], &[true; 4]);
-        let Ok([dx, d_conv, d_conv_state, d_conv_bias]) = <[Vec<f32>; 4]>::try_from(conv) else {
-            return vec![];
-        };
+        let conv = self.conv.backward(&Pass {
+            inputs: &[&x, conv, conv_state, conv_bias],
+            outputs: &[],
+            gradients: &[Some(&du), d_conv_state],
+            wanted: &[true; 4],
+        })?;
+        drop((du, u, x));
+        let [dx, d_conv, d_conv_state, d_conv_bias] = op::results(conv)?;
         let d_parts = [Some(&dx[..]), Some(&dz)];
-        if wanted[3] {
+        if pass.wants(3) {
             self.in_proj.weight_gradient(input, &d_parts);
         }
-        let mut d_input = memory::zeros(if wanted[0] { input.len() } else { 0 });
-        if wanted[0] {
+        let mut d_input = memory::zeros(if pass.wants(0) { input.len() } else { 0 });
+        if pass.wants(0) {
             self.in_proj.add_input_gradient(&mut d_input, w_in, &d_parts);
         }
         // In the order of the inputs; products have left theirs with the weights.
-        vec![
+        Ok(vec![
             d_input,
             d_conv_state,
             d_ssm,
@@ -284,6 +261,6 @@ impl Many for Mamba {
             d_a_log,
             d_skip,
             vec![],
-        ]
+        ])
     }
 }

@@ -8,7 +8,7 @@ use crate::Result;
 use crate::memory;
 use crate::ops::columns::{Grid, Output, copy, fill, load, outputs, store};
 use crate::ops::lengths::Lengths;
-use crate::ops::many::{self, Many};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{LANES, add_rows, dispatch, exp_with, ln_1p, mul_add, sigmoid_with};
 use crate::ops::{composed, tensor};
 
@@ -55,7 +55,9 @@ pub fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     if composed::wanted(k) {
         return composed::scan::wkv(inputs, grid.lengths);
     }
-    many::take(many::apply(Average { grid }, &[k, v, w, u, mean, weight])?)
+    let state = Shape::from((batch, c));
+    let shapes = [k.shape().clone(), state.clone(), state];
+    op::apply_all(Average { grid }, &[k, v, w, u, mean, weight], shapes)
 }
 
 struct Average {
@@ -252,19 +254,15 @@ fn decays(w: &[f32]) -> Vec<f32> {
     w.iter().map(|w| w.exp()).collect()
 }
 
-impl Many for Average {
-    fn name(&self) -> &'static str {
-        "wkv"
-    }
-
-    fn forward(&self, inputs: &[&[f32]], _track: bool) -> Vec<(Vec<f32>, Shape)> {
-        let [k, v, w, u, mean, weight] = inputs else { return vec![] };
+impl Op for Average {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let [k, v, w, u, mean, weight] = op::numbers(inputs)?;
         let Grid { batch, time, channels: c, .. } = self.grid;
         let decay = decays(w);
         let sizes = [batch * time * c, batch * c, batch * c];
         // SAFETY: the grid visits every row and column; `walk` writes the frames that exist, `blank`
         // the others.
-        let [y, m, s] = unsafe {
+        let all = unsafe {
             outputs(sizes, |[y, last_m, last_s]| {
                 self.grid.for_each(|row, columns| {
                     let own = row * c + columns.start;
@@ -279,20 +277,13 @@ impl Many for Average {
                 });
             })
         };
-        let state = Shape::from((batch, c));
-        vec![(y, Shape::from((batch, time, c))), (m, state.clone()), (s, state)]
+        Ok(all.into())
     }
 
     /// The states are walked through again rather than kept.
-    fn backward(
-        &self,
-        inputs: &[&[f32]],
-        given: &[Option<&[f32]>],
-        _wanted: &[bool],
-    ) -> Vec<Vec<f32>> {
-        let ([k, v, w, u, mean, weight], [dy, d_mean, d_weight]) = (inputs, given) else {
-            return vec![];
-        };
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let [k, v, w, u, mean, weight] = op::numbers(pass.inputs)?;
+        let [dy, d_mean, d_weight] = op::numbers(pass.gradients)?;
         let Grid { batch, time, channels: c, .. } = self.grid;
         let decay = decays(w);
         let (long, short) = (batch * time * c, batch * c);
@@ -305,7 +296,7 @@ impl Many for Average {
                     let mut states = memory::zeros(block.frames * 2 * width);
                     let take = |from: &[f32]| from[own..own + width].to_vec();
                     walk(block, None, &mut states, &mut take(mean), &mut take(weight));
-                    let given = |from: &Option<&[f32]>| from.map_or(memory::zeros(width), take);
+                    let given = |from: Option<&[f32]>| from.map_or(memory::zeros(width), take);
                     let (mut m, mut s) = (given(d_mean), given(d_weight));
                     let (mut d_decay, mut d_u) = (memory::zeros(width), memory::zeros(width));
                     let begin = row * time * c + columns.start;
@@ -334,6 +325,6 @@ impl Many for Average {
         };
         let mut dw = sum(&dw);
         dw.iter_mut().zip(&decay).for_each(|(d, decay)| *d *= decay);
-        vec![dk, dv, dw, sum(&du), dm, ds]
+        Ok(vec![dk, dv, dw, sum(&du), dm, ds])
     }
 }

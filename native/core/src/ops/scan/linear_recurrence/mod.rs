@@ -11,7 +11,7 @@
 pub mod cells;
 mod walk;
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
+use candle_core::Tensor;
 
 use self::cells::{Cell, Constant, Diagonal, Hgrn, MinGru, MinLstm, Plain, RgLru};
 use self::walk::{OutputPart, Part, Span, walk, walk_back};
@@ -19,6 +19,7 @@ use crate::Result;
 use crate::memory;
 use crate::ops::columns::{Grid, copy, outputs};
 use crate::ops::lengths::Lengths;
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::{composed, tensor};
 
 pub use self::walk::step;
@@ -37,8 +38,8 @@ pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: Lengths) 
         return composed::scan::linear_recurrence(a, b, h0, lengths);
     }
     match a.dims().len() {
-        1 => run1(Constant, b, &[a], h0, lengths),
-        _ => run2(Plain, [a, b], &[], h0, lengths),
+        1 => run(Constant, &[b], &[a], h0, lengths),
+        _ => run(Plain, &[a, b], &[], h0, lengths),
     }
 }
 
@@ -48,7 +49,7 @@ pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tens
     if composed::wanted(projected) {
         return composed::scan::min_gru(projected, h0, lengths);
     }
-    run1(MinGru, projected, &[], h0, lengths)
+    run(MinGru, &[projected], &[], h0, lengths)
 }
 
 /// minLSTM over `projected [b, t, 3c]` (pre-activations of f and i, candidates) from `h0 [b, c]`:
@@ -57,7 +58,7 @@ pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: Lengths) -> 
     if composed::wanted(projected) {
         return composed::scan::min_lstm(projected, h0, eps, lengths);
     }
-    run1(MinLstm { eps }, projected, &[], h0, lengths)
+    run(MinLstm { eps }, &[projected], &[], h0, lengths)
 }
 
 /// The real-gated linear recurrent unit (De et al. 2024, eq. 1 to 4) -> `[b, t, c]`.
@@ -78,7 +79,7 @@ pub fn rg_lru(
     if composed::wanted(x) {
         return composed::scan::rg_lru(gates, x, lambda, h0, lengths);
     }
-    run2(RgLru, [gates, x], &[lambda], h0, lengths)
+    run(RgLru, &[gates, x], &[lambda], h0, lengths)
 }
 
 /// The HGRN's recurrence (Qin et al. 2023, eq. 3 to 5, on the real line) -> `[b, t, c]`.
@@ -93,7 +94,7 @@ pub fn hgrn(projected: &Tensor, bound: &Tensor, h0: &Tensor, lengths: Lengths) -
     if composed::wanted(projected) {
         return composed::scan::hgrn(projected, bound, h0, lengths);
     }
-    run1(Hgrn, projected, &[bound], h0, lengths)
+    run(Hgrn, &[projected], &[bound], h0, lengths)
 }
 
 /// A real diagonal state space `h' = -exp(a_log) h + u`, held over steps of `dt = exp(dt_log)`
@@ -114,43 +115,23 @@ pub fn diagonal_ssm(
     if composed::wanted(u) {
         return composed::scan::diagonal_ssm(u, a_log, dt_log, h0, lengths);
     }
-    run1(Diagonal, u, &[a_log, dt_log], h0, lengths)
+    run(Diagonal, &[u], &[a_log, dt_log], h0, lengths)
 }
 
-fn run1<C: Cell<N, K>, const N: usize, const K: usize>(
+/// The states of a cell over one or two tensors of inputs: of two, the second holds the last input.
+fn run<C: Cell<N, K>, const N: usize, const K: usize>(
     cell: C,
-    projected: &Tensor,
+    sources: &[&Tensor],
     weights: &[&Tensor; K],
     h0: &Tensor,
     lengths: Lengths,
 ) -> Result<Tensor> {
-    let scan =
-        Scan { cell, grid: grid::<C, N, K>(&[(projected, N)], weights, h0, lengths)?, split: N };
-    Ok(projected.contiguous()?.apply_op2(&rest(weights, h0)?, scan)?)
-}
-
-/// The second tensor holds the last input, the first all others.
-fn run2<C: Cell<N, K>, const N: usize, const K: usize>(
-    cell: C,
-    [projected, last]: [&Tensor; 2],
-    weights: &[&Tensor; K],
-    h0: &Tensor,
-    lengths: Lengths,
-) -> Result<Tensor> {
-    let sources = [(projected, N - 1), (last, 1)];
-    let scan = Scan { cell, grid: grid::<C, N, K>(&sources, weights, h0, lengths)?, split: N - 1 };
-    Ok(projected.contiguous()?.apply_op3(&last.contiguous()?, &rest(weights, h0)?, scan)?)
-}
-
-/// Candle's ops take three tensors: weights and first state travel as one, `[k + b, c]`.
-fn rest(weights: &[&Tensor], h0: &Tensor) -> Result<Tensor> {
-    if weights.is_empty() {
-        return Ok(h0.contiguous()?);
-    }
-    let mut rows =
-        weights.iter().map(|w| w.unsqueeze(0)).collect::<candle_core::Result<Vec<_>>>()?;
-    rows.push(h0.clone());
-    Ok(Tensor::cat(&rows, 0)?)
+    let split = if sources.len() == 1 { N } else { N - 1 };
+    let counted: Vec<_> = sources.iter().copied().zip([split, N - split]).collect();
+    let grid = grid::<C, N, K>(&counted, weights, h0, lengths)?;
+    let shape = (grid.batch, grid.time, grid.channels);
+    let inputs: Vec<&Tensor> = sources.iter().chain(weights).chain([&h0]).copied().collect();
+    op::apply(Scan { cell, grid, split }, &inputs, shape)
 }
 
 /// Checks all shapes.
@@ -170,6 +151,13 @@ pub(in crate::ops) fn grid<C: Cell<N, K>, const N: usize, const K: usize>(
     }
     weights.iter().try_for_each(|w| check("weight", &[channels], w))?;
     Grid::new(batch, time, channels, lengths)
+}
+
+/// The numbers of all inputs; the second source is empty where one tensor holds all inputs of a frame.
+struct Inputs<'a, const K: usize> {
+    sources: [&'a [f32]; 2],
+    weights: [&'a [f32]; K],
+    h0: &'a [f32],
 }
 
 struct Scan<C, const N: usize, const K: usize> {
@@ -196,16 +184,23 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
         })
     }
 
-    /// The parameters of all channels, and the first states.
-    fn unpack<'a>(&self, rest: &'a [f32]) -> ([Vec<f32>; K], &'a [f32]) {
+    /// The numbers of all inputs, as [`run`] puts them in order.
+    fn inputs<'a>(&self, inputs: &[&'a [f32]]) -> Inputs<'a, K> {
+        let sources = inputs.len() - K - 1;
+        let second = if sources > 1 { inputs[1] } else { &[] };
+        let weights = std::array::from_fn(|k| inputs[sources + k]);
+        Inputs { sources: [inputs[0], second], weights, h0: inputs[sources + K] }
+    }
+
+    /// The parameters of all channels.
+    fn parameters(&self, weights: [&[f32]; K]) -> [Vec<f32>; K] {
         let c = self.grid.channels;
-        let (weights, h0) = rest.split_at(K * c);
         let mut parameters = [(); K].map(|()| Vec::with_capacity(c));
         for i in 0..c {
-            let p = self.cell.parameters(std::array::from_fn(|k| weights[k * c + i]));
+            let p = self.cell.parameters(weights.map(|weight| weight[i]));
             parameters.iter_mut().zip(p).for_each(|(all, p)| all.push(p));
         }
-        (parameters, h0)
+        parameters
     }
 
     fn span(&self, row: usize, column: usize) -> Span {
@@ -213,10 +208,10 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
         Span { first: row * frames, frames, present: self.grid.frames(row), column }
     }
 
-    fn forward(&self, sources: [&[f32]; 2], rest: &[f32]) -> Vec<f32> {
+    fn states(&self, inputs: &Inputs<'_, K>) -> Vec<f32> {
         let Grid { batch, time, channels: c, .. } = self.grid;
-        let inputs = self.parts(sources);
-        let (parameters, h0) = self.unpack(rest);
+        let (parameters, h0) = (self.parameters(inputs.weights), inputs.h0);
+        let inputs = self.parts(inputs.sources);
         // SAFETY: the grid visits every row and column, and `walk` writes all frames of them.
         let [y] = unsafe {
             outputs([batch * time * c], |[y]| {
@@ -231,11 +226,11 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
         y
     }
 
-    /// Gradients of the two sources and of the rest.
-    fn backward(&self, sources: [&[f32]; 2], rest: &[f32], y: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
+    /// Gradients of the inputs, in the order of [`run`].
+    fn gradients(&self, all: &Inputs<'_, K>, y: &[f32], dy: &[f32]) -> Vec<Vec<f32>> {
         let Grid { batch, time, channels: c, .. } = self.grid;
-        let inputs = self.parts(sources);
-        let (parameters, h0) = self.unpack(rest);
+        let (parameters, h0) = (self.parameters(all.weights), all.h0);
+        let inputs = self.parts(all.sources);
         let frames = batch * time;
         let sizes =
             [frames * self.split * c, frames * (N - self.split) * c, batch * c, batch * K * c];
@@ -265,101 +260,37 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
                 });
             })
         };
-        let mut d_rest = self.weights_gradient(rest, &d_rows);
-        d_rest.extend_from_slice(&d_h0);
-        [first, second, d_rest]
+        let mut gradients = vec![first];
+        gradients.extend((self.split < N).then_some(second));
+        gradients.extend(self.weight_gradients(all.weights, &d_rows));
+        gradients.push(d_h0);
+        gradients
     }
 
-    /// `[k, c]` from the gradients of the parameters of each row, `[b, k, c]`.
-    fn weights_gradient(&self, rest: &[f32], d_rows: &[f32]) -> Vec<f32> {
+    /// `[c]` each, from the gradients of the parameters of each row, `[b, k, c]`.
+    fn weight_gradients(&self, weights: [&[f32]; K], d_rows: &[f32]) -> [Vec<f32>; K] {
         let c = self.grid.channels;
-        let mut d = memory::zeros(K * c);
+        let mut sum = memory::zeros(K * c);
         if K > 0 {
-            crate::ops::simd::add_rows(&mut d, d_rows);
+            crate::ops::simd::add_rows(&mut sum, d_rows);
         }
+        let mut gradients = [(); K].map(|()| memory::zeros(c));
         for i in 0..if K > 0 { c } else { 0 } {
-            let weights = std::array::from_fn(|k| rest[k * c + i]);
-            let gradient = std::array::from_fn(|k| d[k * c + i]);
-            let gradient = self.cell.weights_backward(weights, gradient);
-            gradient.iter().enumerate().for_each(|(k, g)| d[k * c + i] = *g);
+            let of_parameters = std::array::from_fn(|k| sum[k * c + i]);
+            let found = self.cell.weights_backward(weights.map(|w| w[i]), of_parameters);
+            gradients.iter_mut().zip(found).for_each(|(all, found)| all[i] = found);
         }
-        d
-    }
-
-    fn shape(&self) -> Shape {
-        Shape::from((self.grid.batch, self.grid.time, self.grid.channels))
+        gradients
     }
 }
 
-impl<C: Cell<N, K>, const N: usize, const K: usize> CustomOp2 for Scan<C, N, K> {
-    fn name(&self) -> &'static str {
-        C::NAME
+impl<C: Cell<N, K>, const N: usize, const K: usize> Op for Scan<C, N, K> {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        Ok(vec![self.states(&self.inputs(inputs))])
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        r: &CpuStorage,
-        rl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let y = self.forward([tensor::slice(x, xl)?, &[]], tensor::slice(r, rl)?);
-        Ok((CpuStorage::F32(y), self.shape()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        rest: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let [dx, _, d_rest] = tensor::with(x, |x| {
-            tensor::with(rest, |rest| {
-                tensor::with(y, |y| tensor::with(dy, |dy| Ok(self.backward([x, &[]], rest, y, dy))))
-            })
-        })?;
-        let d_rest = tensor::tensor(d_rest, rest.shape())?;
-        Ok((Some(tensor::tensor(dx, x.shape())?), Some(d_rest)))
-    }
-}
-
-impl<C: Cell<N, K>, const N: usize, const K: usize> CustomOp3 for Scan<C, N, K> {
-    fn name(&self) -> &'static str {
-        C::NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        a: &CpuStorage,
-        al: &Layout,
-        b: &CpuStorage,
-        bl: &Layout,
-        r: &CpuStorage,
-        rl: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let sources = [tensor::slice(a, al)?, tensor::slice(b, bl)?];
-        Ok((CpuStorage::F32(self.forward(sources, tensor::slice(r, rl)?)), self.shape()))
-    }
-
-    fn bwd(
-        &self,
-        a: &Tensor,
-        b: &Tensor,
-        rest: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let [da, db, d_rest] = tensor::with(a, |a| {
-            tensor::with(b, |b| {
-                tensor::with(rest, |rest| {
-                    tensor::with(y, |y| {
-                        tensor::with(dy, |dy| Ok(self.backward([a, b], rest, y, dy)))
-                    })
-                })
-            })
-        })?;
-        let [da, db] = [tensor::tensor(da, a.shape())?, tensor::tensor(db, b.shape())?];
-        Ok((Some(da), Some(db), Some(tensor::tensor(d_rest, rest.shape())?)))
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let inputs = self.inputs(pass.inputs);
+        Ok(self.gradients(&inputs, pass.outputs[0], pass.gradient()?))
     }
 }

@@ -3,14 +3,13 @@
 mod walk;
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
 
 use candle_core::Tensor;
 
 use self::walk::{CHUNK, Chunk, Gradients, Row, Scratch, backward, forward, forward_few};
 use crate::memory;
 use crate::ops::lengths::{Lengths, check_lengths};
-use crate::ops::many::{self, Many, Numbers};
+use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{LANES, add_assign, add_rows, dispatch, exp_with};
 use crate::ops::{composed, tensor};
 use crate::pool::{for_each_shard, sum_shards};
@@ -70,15 +69,15 @@ pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor
         skip: d.is_some(),
         gate: z.is_some(),
         lengths,
-        kept: OnceLock::new(),
+        kept: vec![],
     };
     op.check(&inputs)?;
     if composed::wanted(u) {
         return composed::scan::selective_scan(inputs, op.lengths);
     }
     let all = [u, dt, a, b, c, h].into_iter().chain(dt_bias).chain(d).chain(z);
-    let [y, h] = many::take(many::apply(op, &all.collect::<Vec<_>>())?)?;
-    Ok((y, h))
+    let shapes = [u.shape().clone(), h.shape().clone()];
+    Ok(op::apply_all(op, &all.collect::<Vec<_>>(), shapes)?.into())
 }
 
 /// Inputs u, dt, a, b, c, h and those that are given of dt_bias, d, z.
@@ -96,7 +95,7 @@ pub(crate) struct Scan {
     pub(crate) gate: bool,
     pub(crate) lengths: Lengths,
     /// States before every `CHUNK`th frame, `[b, chunk, block, n, LANES]`.
-    pub(crate) kept: OnceLock<Vec<f32>>,
+    pub(crate) kept: Vec<f32>,
 }
 
 impl Scan {
@@ -264,35 +263,24 @@ impl Scan {
     }
 }
 
-impl Many for Scan {
-    fn name(&self) -> &'static str {
-        "selective-scan"
-    }
-
-    fn forward(&self, inputs: &[&[f32]], track: bool) -> Vec<Numbers> {
+impl Op for Scan {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
         let Scan { batch, time, channels, state, .. } = *self;
         let mut y = memory::zeros(batch * time * channels);
         let mut last = memory::zeros(batch * channels * state);
         let mut kept = memory::zeros(if track { batch * self.chunks() * self.packed() } else { 0 });
         self.states(&mut y, &mut last, &mut kept, &self.inputs(inputs));
-        if track {
-            let _ = self.kept.set(kept);
-        }
-        vec![(y, (batch, time, channels).into()), (last, (batch, channels, state).into())]
+        self.kept = kept;
+        Ok(vec![y, last])
     }
 
-    fn backward(
-        &self,
-        inputs: &[&[f32]],
-        outputs: &[Option<&[f32]>],
-        _wanted: &[bool],
-    ) -> Vec<Vec<f32>> {
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
         let Scan { batch, time, channels, state, .. } = *self;
-        let inputs = self.inputs(inputs);
-        let kept = self.kept.get().map(Vec::as_slice).unwrap_or_default();
+        let inputs = self.inputs(pass.inputs);
+        let kept = std::mem::take(&mut self.kept);
         let (wide, narrow, size) = (time * channels, time * state, channels * state);
         let per_row = self.chunks() * self.packed();
-        let silent = memory::zeros(if outputs[0].is_none() { wide } else { 0 });
+        let silent = memory::zeros(if pass.gradients[0].is_none() { wide } else { 0 });
         let rates = self.decay_rates(inputs.a);
         let a = self.pack(&rates);
 
@@ -315,11 +303,11 @@ impl Many for Scan {
             let [da, d_skip, d_bias] = part;
             let mut scratch = Scratch::new(channels, state);
             for (i, row) in rows.enumerate() {
-                let mut h = match outputs[1] {
+                let mut h = match pass.gradients[1] {
                     Some(dh) => self.pack(&dh[row * size..][..size]),
                     None => memory::zeros(self.packed()),
                 };
-                let dy = outputs[0].map_or(&silent[..], |dy| &dy[row * wide..][..wide]);
+                let dy = pass.gradients[0].map_or(&silent[..], |dy| &dy[row * wide..][..wide]);
                 let mut to = Gradients {
                     u: &mut du[i * wide..][..wide],
                     dt: &mut d_dt[i * wide..][..wide],
@@ -356,6 +344,6 @@ impl Many for Scan {
         all.extend(self.bias.then_some(d_bias));
         all.extend(self.skip.then_some(d_skip));
         all.extend(self.gate.then_some(dz));
-        all
+        Ok(all)
     }
 }
