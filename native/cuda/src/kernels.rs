@@ -1,4 +1,4 @@
-//! The kernels of `kernels/*.cu`, as the texts that a driver compiles when it loads them.
+//! The kernels of each `.cu` file under `native/`, as PTX: text that the driver compiles when it loads it.
 
 /// The kernels of one file.
 #[derive(Debug, Clone, Copy)]
@@ -11,7 +11,7 @@ macro_rules! modules {
     ($($constant:ident $name:literal)*) => {
         $(pub const $constant: Module = Module {
             name: concat!("sconce_", $name),
-            ptx: include_str!(concat!("../kernels/", $name, ".ptx")),
+            ptx: include_str!(concat!(env!("OUT_DIR"), "/", $name, ".ptx")),
         };)*
     };
 }
@@ -37,4 +37,10 @@ modules! {
     ROWS "rows"
     SELECTIVE_SCAN "selective_scan"
     WKV "wkv"
+}
+
+#[cfg(feature = "flash-attn")]
+modules! {
+    FLASH_ATTENTION_BF16 "flash_attention_bf16"
+    FLASH_ATTENTION_F16 "flash_attention_f16"
 }
