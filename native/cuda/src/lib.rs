@@ -1,12 +1,11 @@
 //! NVIDIA's GPUs: what their driver reports about them, and Sconce's kernels for them.
 //!
 //! The driver's library is opened when it is first needed, so every build contains this and it costs nothing without a
-//! GPU. Builds with the feature `cuda` contain the kernels.
+//! GPU. Builds with the feature `cuda` contain the kernels, others their names.
 
 mod driver;
 mod drivers;
 mod error;
-#[cfg(feature = "cuda")]
 pub mod kernels;
 
 pub use driver::{Card, Clocks, Driver, Memory, Power, Process, Utilization, Versions};

@@ -23,7 +23,6 @@
 //! or where one is worth it a kernel of ours on an NVIDIA card (`card`, in builds with CUDA).
 
 pub mod attention;
-#[cfg(feature = "cuda")]
 pub mod card;
 pub mod columns;
 pub mod composed;

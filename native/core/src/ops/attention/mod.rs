@@ -116,7 +116,6 @@ impl Window {
         self.heads
     }
 
-    #[cfg(feature = "cuda")]
     pub(in crate::ops) fn head_dim(&self) -> usize {
         self.head_dim
     }

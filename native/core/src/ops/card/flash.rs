@@ -4,8 +4,8 @@ use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::{FLASH_ATTENTION_BF16, FLASH_ATTENTION_F16, ROTARY};
 
-use super::launch::{Launch, pointer, unwritten};
 use crate::Result;
+use crate::device::launch::{Launch, pointer, unwritten};
 use crate::ops::attention::{Pairing, Window};
 use crate::ops::composed::frames::blank;
 use crate::ops::lengths::Lengths;

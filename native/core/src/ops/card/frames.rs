@@ -4,9 +4,9 @@ use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::{CAUSAL_CONV, LAST};
 
 use super::columns::column_sums;
-use super::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply, apply_all};
+use crate::device::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use crate::ops::lengths::Lengths;
 
 /// Threads of a block.

@@ -11,7 +11,6 @@ use super::product;
 use super::residual::around;
 use crate::ops::Residual;
 use crate::ops::attention::{CHUNK, Cache, Pairing, Projections, Window};
-#[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::lengths::Lengths;
 use crate::{Error, Result};
@@ -56,7 +55,6 @@ fn attend(
     lengths: Lengths,
     cached: bool,
 ) -> Result<(Tensor, Option<Cache>)> {
-    #[cfg(feature = "cuda")]
     if card::wanted(qkv) && card::has_heads_of(window) {
         return card::attention(qkv, cache, window, &lengths, cached);
     }
@@ -77,7 +75,6 @@ pub fn attention_of_last(
     window: &Arc<Window>,
     cached: bool,
 ) -> Result<(Tensor, Option<Cache>)> {
-    #[cfg(feature = "cuda")]
     if card::wanted(qkv)
         && card::has_heads_of(window)
         && ![qkv, &cache.keys, &cache.values].into_iter().any(Tensor::track_op)

@@ -7,7 +7,6 @@ use super::norm::row_norm_then;
 use super::product;
 use super::residual::around;
 use crate::Result;
-#[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::{Activation, Affine, Branch, Norm, Residual, op, tensor};
 use crate::weights::Weight;
@@ -41,7 +40,6 @@ fn layer(
     activation: Activation,
     rest: Option<&Tensor>,
 ) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::layer(x, weight, bias.map(|bias| &**bias), activation, rest);
     }
@@ -69,7 +67,6 @@ pub fn linear_parts<const N: usize>(
     weight: &Weight,
     widths: [usize; N],
 ) -> Result<[Tensor; N]> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::linear_parts(x, weight, widths);
     }
@@ -127,7 +124,6 @@ pub fn feed_forward_residual(
 
 /// `ids`: u32, on the table's device.
 pub fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(table) {
         return card::gather(table, ids);
     }

@@ -3,14 +3,12 @@
 use candle_core::{D, Tensor};
 
 use crate::Result;
-#[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::dropout::Dropout;
 use crate::ops::{Activation, tensor};
 use crate::weights::Weight;
 
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::activate(x, activation);
     }
@@ -29,7 +27,6 @@ pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
 /// `activation(x + bias)`
 pub fn biased(x: &Tensor, bias: Option<&Weight>, activation: Activation) -> Result<Tensor> {
     let Some(bias) = bias else { return activate(x, activation) };
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::finished(x, Some(bias), activation, None);
     }
@@ -57,7 +54,6 @@ fn softplus(x: &Tensor) -> candle_core::Result<Tensor> {
 }
 
 pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::gated(x, gate, activation);
     }
@@ -65,7 +61,6 @@ pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor
 }
 
 pub fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::glu(x, activation);
     }
@@ -74,7 +69,6 @@ pub fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
 }
 
 pub fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::skip(y, x, d);
     }
@@ -84,7 +78,6 @@ pub fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
 /// All ways to drop numbers lead to a [`Dropout`]. Without a kernel its mask is drawn where the generator is, so that
 /// the same numbers are dropped on all devices.
 pub fn dropout(x: &Tensor, dropout: &Dropout) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::dropout(x, None, dropout);
     }
@@ -95,7 +88,6 @@ pub fn dropout(x: &Tensor, dropout: &Dropout) -> Result<Tensor> {
 
 /// `residual + dropout(x)`
 pub fn dropout_residual(x: &Tensor, residual: &Tensor, mask: &Dropout) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::dropout(x, Some(residual), mask);
     }

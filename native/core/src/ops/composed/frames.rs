@@ -3,7 +3,6 @@
 use candle_core::{Device, Tensor};
 
 use crate::Result;
-#[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::lengths::Lengths;
 
@@ -42,7 +41,6 @@ pub fn causal_conv(
     silu: bool,
     lengths: Lengths,
 ) -> Result<(Tensor, Tensor)> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) && weight.dim(2)? <= card::TAPS {
         return card::causal_conv(x, weight, bias, state, silu, &lengths);
     }
@@ -73,7 +71,6 @@ pub fn token_shift(
     mix: &Tensor,
     lengths: Lengths,
 ) -> Result<Vec<Tensor>> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::token_shift(x, before, mix, &lengths);
     }
@@ -84,7 +81,6 @@ pub fn token_shift(
 }
 
 pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(states)
         && first.dtype() == states.dtype()
         && let Some(lengths) = card::lengths_on_card(lengths, states)?

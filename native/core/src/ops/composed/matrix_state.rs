@@ -8,7 +8,6 @@ use super::frames::blank;
 use super::product;
 use super::recurrent::{Rows, units};
 use crate::ops::Activation;
-#[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::lengths::Lengths;
 use crate::ops::matrix_state::{Decay, MlstmGates, Options, Readout};
@@ -23,7 +22,6 @@ pub fn matrix_state(
     readout: Readout,
     options: &Options,
 ) -> Result<(Tensor, Tensor)> {
-    #[cfg(feature = "cuda")]
     if card::wanted(streams) && card::has_states_of(options) {
         let (read, state) = card::matrix_state(streams, gates, state, options)?;
         return Ok((results(&read, streams, &readout, options)?, state));

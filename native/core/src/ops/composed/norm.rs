@@ -4,7 +4,6 @@ use candle_core::{D, Tensor};
 
 use super::elementwise::activate;
 use crate::Result;
-#[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::{Activation, HeadNorms, Norm, tensor};
 
@@ -19,7 +18,6 @@ fn normed(x: &Tensor, center: bool, eps: f32) -> candle_core::Result<Tensor> {
 }
 
 pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::row_norm(x, norm, Activation::None);
     }
@@ -32,7 +30,6 @@ pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
 
 /// `activation(norm(x))`
 pub fn row_norm_then(x: &Tensor, norm: &Norm, activation: Activation) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::row_norm(x, norm, activation);
     }
@@ -46,7 +43,6 @@ pub fn group_norm(
     center: bool,
     eps: f32,
 ) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::group_norm(x, weight, groups, center, eps);
     }

@@ -7,7 +7,6 @@ use super::elementwise::activate;
 use super::frames::{blank, present};
 use super::product;
 use crate::Result;
-#[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::lengths::Lengths;
 use crate::ops::recurrent::Gates;
@@ -53,7 +52,6 @@ impl Rows {
 }
 
 pub fn gru(x: &Tensor, gates: &Gates, h0: &Tensor, lengths: Lengths) -> Result<(Tensor, Tensor)> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::gru(x, gates, h0, &lengths);
     }
@@ -80,7 +78,6 @@ pub fn lstm(
     c0: &Tensor,
     lengths: Lengths,
 ) -> Result<(Tensor, Tensor, Tensor)> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::lstm(x, gates, h0, c0, &lengths);
     }
@@ -120,7 +117,6 @@ pub fn slstm(
     state: &SlstmState,
     lengths: Lengths,
 ) -> Result<(Tensor, SlstmState)> {
-    #[cfg(feature = "cuda")]
     if card::wanted(projected) {
         return card::slstm(projected, weight, heads, state, &lengths);
     }

@@ -10,7 +10,6 @@ use super::elementwise::activate;
 use super::frames::{blank, causal_conv, last};
 use super::residual::around;
 use crate::Result;
-#[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::lengths::Lengths;
 use crate::ops::linear_recurrence::cells::{
@@ -77,7 +76,6 @@ pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: Lengths) 
         1 => grid::<Constant, 1, 1>(&[(b, 1)], &[a], h0, lengths)?,
         _ => grid::<Plain, 2, 0>(&[(a, 1), (b, 1)], &[], h0, lengths)?,
     };
-    #[cfg(feature = "cuda")]
     if card::wanted(b) {
         return match a.rank() {
             1 => card::constant_recurrence(a, b, h0, &grid.lengths),
@@ -89,7 +87,6 @@ pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: Lengths) 
 
 pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
     let grid = grid::<MinGru, 2, 0>(&[(projected, 2)], &[], h0, lengths)?;
-    #[cfg(feature = "cuda")]
     if card::wanted(projected) {
         return card::min_gru(projected, h0, &grid.lengths);
     }
@@ -100,7 +97,6 @@ pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tens
 
 pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: Lengths) -> Result<Tensor> {
     let grid = grid::<MinLstm, 3, 0>(&[(projected, 3)], &[], h0, lengths)?;
-    #[cfg(feature = "cuda")]
     if card::wanted(projected) {
         return card::min_lstm(projected, h0, eps, &grid.lengths);
     }
@@ -124,7 +120,6 @@ pub fn rg_lru(
     lengths: Lengths,
 ) -> Result<Tensor> {
     let grid = grid::<RgLru, 3, 1>(&[(gates, 2), (x, 1)], &[lambda], h0, lengths)?;
-    #[cfg(feature = "cuda")]
     if card::wanted(x) {
         return card::rg_lru(gates, x, lambda, h0, &grid.lengths);
     }
@@ -139,7 +134,6 @@ pub fn rg_lru(
 
 pub fn hgrn(projected: &Tensor, bound: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
     let grid = grid::<Hgrn, 3, 1>(&[(projected, 3)], &[bound], h0, lengths)?;
-    #[cfg(feature = "cuda")]
     if card::wanted(projected) {
         return card::hgrn(projected, bound, h0, &grid.lengths);
     }
@@ -157,7 +151,6 @@ pub fn diagonal_ssm(
     lengths: Lengths,
 ) -> Result<Tensor> {
     let grid = grid::<Diagonal, 1, 2>(&[(u, 1)], &[a_log, dt_log], h0, lengths)?;
-    #[cfg(feature = "cuda")]
     if card::wanted(u) {
         return card::diagonal_ssm(u, a_log, dt_log, h0, &grid.lengths);
     }
@@ -170,7 +163,6 @@ pub fn diagonal_ssm(
 
 pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
     let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
-    #[cfg(feature = "cuda")]
     if card::wanted(u) && a.dim(1)? <= card::MOST_STATES {
         return card::selective_scan(inputs, &lengths);
     }
@@ -212,7 +204,6 @@ pub fn mamba_residual(
     weights: &MambaWeights<'_>,
     lengths: Lengths,
 ) -> Result<(Tensor, [Tensor; 2])> {
-    #[cfg(feature = "cuda")]
     if card::wanted(x)
         && let Some(stepped) = card::mamba_step(x, residual, states, weights, &lengths)?
     {
@@ -264,7 +255,6 @@ fn mamba_to(
 /// both, by their weights, and the sum of these, once the early one has faded over the late one.
 pub fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     let Wkv { k, v, w, u, mean, weight } = inputs;
-    #[cfg(feature = "cuda")]
     if card::wanted(k) {
         return card::wkv(inputs, &lengths);
     }

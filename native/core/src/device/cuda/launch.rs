@@ -15,11 +15,11 @@ use candle_core::{DType, Device, Result, Shape, Storage, Tensor, WithDType, bail
 use half::{bf16, f16};
 use sconce_cuda::kernels::Module;
 
-use super::memory;
+use super::workspace;
+use crate::device::launch::{MOST_ALONG_Y, Place};
 
-/// Blocks of a grid at most, along x, and along y or z.
+/// Blocks of a grid along x at most.
 const MOST_ALONG_X: usize = i32::MAX as usize;
-pub const MOST_ALONG_Y: usize = 65_535;
 /// Threads of a block at most. A driver gives a thread up to 255 registers as it likes, and a block has 65,536.
 const MOST_THREADS: usize = 256;
 
@@ -62,7 +62,7 @@ impl Launch {
     }
 
     /// What begins at a place that kernels can reach.
-    pub fn place(mut self, place: CUdeviceptr) -> Self {
+    pub fn place(mut self, place: Place) -> Self {
         self.arguments.push(Argument::Pointer(place));
         self
     }
@@ -148,7 +148,7 @@ fn loaded(card: &CudaDevice, module: Module) -> Result<Arc<CudaModule>> {
         return Ok(one.kernels.clone());
     }
     drop(known);
-    // Who loads it at the same time has it twice for a while; nobody waits who wants another.
+    // Two threads may load the same module at once: no lock is held meanwhile, so that other modules load.
     let kernels = stream.context().load_module(module.ptx.into()).w()?;
     let loaded = Loaded { ordinal, name, kernels: kernels.clone() };
     LOADED.write().unwrap_or_else(PoisonError::into_inner).push(loaded);
@@ -162,11 +162,6 @@ pub fn card(device: &Device) -> Result<&CudaDevice> {
     }
 }
 
-/// How the kernels of a type of numbers are called.
-pub fn suffix(x: &Tensor) -> &'static str {
-    if x.dtype() == DType::BF16 { "bf16" } else { "f32" }
-}
-
 /// Numbers on the card of `x` that nobody has written yet.
 pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Tensor> {
     output(shape, dtype, x, false)
@@ -175,7 +170,7 @@ pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Te
 /// The same for an output of an op, which is a variable to candle where a backward pass may follow.
 pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) -> Result<Tensor> {
     let (shape, card) = (shape.into(), card(x.device())?);
-    if let Some(kept) = memory::kept(&shape, dtype).filter(|_| !track) {
+    if let Some(kept) = workspace::kept(&shape, dtype).filter(|_| !track) {
         return Ok(kept);
     }
     let n = shape.elem_count().max(1);
@@ -197,12 +192,12 @@ pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) ->
         other => bail!("no kernel has numbers of {other:?}"),
     };
     let tensor = Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), track);
-    memory::taken(&tensor);
+    workspace::taken(&tensor);
     Ok(tensor)
 }
 
 /// Where the numbers of a contiguous tensor on a card begin.
-pub fn pointer(tensor: &Tensor) -> Result<CUdeviceptr> {
+pub fn pointer(tensor: &Tensor) -> Result<Place> {
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cuda(storage), Some((first, _))) = (&*storage, layout.contiguous_offsets())
     else {

@@ -20,9 +20,9 @@ enum Source {
 
 /// What some work takes.
 #[derive(Default)]
-pub struct Memory(Vec<Tensor>);
+pub struct Workspace(Vec<Tensor>);
 
-impl Memory {
+impl Workspace {
     /// Does work, and keeps what it takes. Nothing of that may be read after the work: the next one writes over it.
     pub fn keep<R>(&mut self, work: impl FnOnce() -> R) -> R {
         let back = Back(SOURCE.replace(Source::CardToKeep(vec![])));
