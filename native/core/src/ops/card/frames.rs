@@ -146,8 +146,10 @@ impl Op for Conv {
     }
 }
 
-/// Of rows that have `lengths [b]`, i32, on the card.
-pub fn last(states: &Tensor, first: &Tensor, lengths: Tensor) -> crate::Result<Tensor> {
+/// Of rows of which some are shorter.
+pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> crate::Result<Tensor> {
+    let lengths = lengths_on_card(lengths, states)?;
+    let lengths = lengths.ok_or_else(|| crate::Error::not_found("lengths of rows"))?;
     apply(Last { lengths }, &[states, first])
 }
 

@@ -1,7 +1,7 @@
 //! Ops by kernels of ours, on an NVIDIA card: `native/cuda/kernels` has them, this launches them.
 //!
-//! 1. A function has the name, the arguments and the result of its [`composed`](super::composed) one, which calls it
-//!    where it is [`wanted`], and stays what it is compared with.
+//! 1. A function has the name, the arguments and the result of its op, whose front door calls it where the input is
+//!    [`wanted`]. It calls no other form of an op.
 //! 2. A launch depends on sizes alone. Lengths, seeds and the like lie on the card, so that what was captured once as a
 //!    graph may be played again, and nothing is read back.
 //! 3. All work on a card is in the order of its one stream: nothing waits for another.
