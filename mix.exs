@@ -47,10 +47,10 @@ defmodule Sconce.MixProject do
 
   defp package do
     [
-      licenses: ["Apache-2.0", "BSD-3-Clause"],
+      licenses: ["Apache-2.0"],
       # Cargo wants every member of the workspace.
-      files: ~w(lib bin build native fuzz/Cargo.toml fuzz/src config Cargo.toml Cargo.lock mix.exs
-                .formatter.exs README.md CHANGELOG.md SECURITY.md LICENSE)
+      files: ~w(lib bin build tools native fuzz/Cargo.toml fuzz/src config Cargo.toml Cargo.lock
+                mix.exs .formatter.exs README.md CHANGELOG.md SECURITY.md LICENSE)
     ]
   end
 end

@@ -33,7 +33,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
   @crate "sconce-nif"
   @library "sconce_nif"
   @sources ["Cargo.toml", "Cargo.lock", "native/*/Cargo.toml", "native/*/build.rs"] ++
-             ["native/*/src/**/*.{rs,toml,cu,cuh,h}", "native/*/kernels/**/*.{cu,cuh,ptx}"]
+             ["native/*/src/**/*.{rs,toml}", "native/**/*.{cu,cuh}", "tools/cuda-kernels"]
 
   @impl true
   def run(args) do

@@ -85,7 +85,7 @@ defmodule Sconce.Build.CompileNativeTest do
     root = native_project!()
     features = "[features]\ncuda = []\nflash-attn = []\n"
     File.write!(Path.join(root, "native/nif/Cargo.toml"), features, [:append])
-    for part <- ["bin", "native/cuda/toolkit"], do: File.cp_r!(part, made!(Path.join(root, part)))
+    for part <- ["bin", "tools"], do: File.cp_r!(part, made!(Path.join(root, part)))
     cuda = [{"SCONCE_CUDA", "1"}, {"SCONCE_CUDA_DIR", Path.join(root, "cuda")}]
 
     assert {output, 1} = mix(["compile"], root, cuda)

@@ -154,6 +154,13 @@ defmodule Sconce.DeviceTest do
       refute needed =~ ~r/NEEDED.*lib(cu|nv)/
     end
 
+    test "the library has kernels as PTX alone, without those of quantized models" do
+      library = Application.app_dir(:sconce, "priv/native/sconce_nif.so")
+      {sections, 0} = System.cmd("readelf", ["--section-headers", "--wide", library])
+      assert sections =~ ".text"
+      refute sections =~ ".nv_fatbin"
+    end
+
     @tag driver: false
     test "a machine without a driver, or with that alone, is told so" do
       assert told(%{}) ==

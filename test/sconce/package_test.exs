@@ -15,6 +15,28 @@ defmodule Sconce.PackageTest do
     end
   end
 
+  test "a package has what a build with CUDA runs" do
+    files = Sconce.MixProject.project()[:package][:files]
+    for folder <- ~w(bin tools native), do: assert(folder in files)
+    build = File.read!(Path.join(@root, "native/cuda/build.rs"))
+    [_, program] = Regex.run(~r{"\.\./\.\./(tools/[\w-]+)"}, build)
+    assert File.regular?(Path.join(@root, program))
+  end
+
+  test "each package that is not a member of the workspace is published and has a checksum" do
+    refute File.read!(Path.join(@root, "Cargo.toml")) =~ "[patch"
+    [_ | packages] = String.split(File.read!(Path.join(@root, "Cargo.lock")), "[[package]]\n")
+    names = for package <- packages, do: capture(package, ~r/^name = "(.+)"$/m)
+    own = for {name, package} <- Enum.zip(names, packages), not (package =~ "source ="), do: name
+
+    assert Enum.reject(own, &String.starts_with?(&1, "sconce-")) == []
+    assert ["candle-flash-attn", "candle-kernels"] -- names == []
+
+    for {name, package} <- Enum.zip(names, packages), name not in own do
+      assert package =~ ~r/^checksum = "[0-9a-f]{64}"$/m, name
+    end
+  end
+
   test "each bound in SECURITY.md is a constant of the file that it names, with the value that it has there" do
     rows = Regex.scan(~r/^\| [^|]+ \| `([^`|]+)` \| ([^|]+) \| `([^`|]+)` \|$/m, security())
 

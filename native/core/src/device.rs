@@ -7,6 +7,7 @@ use crate::{Error, Result};
 
 #[cfg(feature = "cuda")]
 mod cuda;
+pub mod launch;
 #[cfg(any(feature = "cuda", test))]
 mod leaving;
 #[cfg(any(feature = "cuda", test))]
@@ -16,8 +17,8 @@ mod memory;
 mod none;
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    Caching, Graph, Shared, Uploads, apart, attach, leave, memory, open, refusals, release, settle,
-    shrink,
+    Caching, Graph, Shared, Uploads, Workspace, apart, attach, leave, memory, open, refusals,
+    release, settle, shrink,
 };
 #[cfg(feature = "cuda")]
 pub use ledger::Held;
@@ -170,7 +171,10 @@ fn all_reduce(_devices: &[Device]) -> Result<Box<dyn AllReduce>> {
 #[cfg(not(feature = "cuda"))]
 use none::look;
 #[cfg(not(feature = "cuda"))]
-pub use none::{Caching, Held, apart, attach, leave, memory, open, release, settle, shrink};
+pub use none::{
+    Caching, Graph, Held, Shared, Uploads, Workspace, apart, attach, leave, memory, open, refusals,
+    release, settle, shrink,
+};
 #[cfg(all(test, not(feature = "cuda")))]
 use none::{grown, place};
 

@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "cuda")]
 use candle_core::DType;
 use candle_core::{Device, Tensor};
 
 use crate::layer::Linear;
 use crate::memory;
-#[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::tensor;
 use crate::ops::{self, Activation, Branch, Dense, Ids};
@@ -119,7 +117,6 @@ impl Heads {
     }
 
     /// Logits where all choices are known, and on the card: `labels [n, num_labels]`.
-    #[cfg(feature = "cuda")]
     fn forced(&self, trunk: &Tensor, labels: &Tensor) -> Result<Tensor> {
         let Layers::Autoregressive { stream, decode, encode } = &self.layers else {
             return Err(Error::mismatch("heads", "autoregressive", "independent"));
@@ -137,11 +134,6 @@ impl Heads {
         tensor::join(&logits.iter().collect::<Vec<_>>())
     }
 
-    #[cfg(not(feature = "cuda"))]
-    fn forced(&self, _trunk: &Tensor, _labels: &Tensor) -> Result<Tensor> {
-        Err(Error::mismatch("device of labels", "a card", "none in this build"))
-    }
-
     /// Chooses for each row.
     pub fn act(&self, trunk: &Tensor, previous: &[u16], draw: Draw) -> Result<Decision> {
         if self.are_independent() {
@@ -152,7 +144,6 @@ impl Heads {
             );
         }
         self.check_classes(previous, true)?;
-        #[cfg(feature = "cuda")]
         if let Some(table) = self.table(trunk)? {
             return self.act_on_card(&table, trunk, previous, draw);
         }
@@ -182,7 +173,6 @@ impl Heads {
 
     /// Whether games are decided together on a device: on a card also where heads read each other's choices.
     pub fn decide_together(&self, device: &Device) -> bool {
-        #[cfg(feature = "cuda")]
         if device.is_cuda() {
             return self.are_independent() || card::Table::takes(&self.spec);
         }
@@ -191,7 +181,6 @@ impl Heads {
     }
 
     /// Heads that read each other's choices, as they are found on the card of `x`, where choices are made there.
-    #[cfg(feature = "cuda")]
     pub(crate) fn table(&self, x: &Tensor) -> Result<Option<card::Table>> {
         let Layers::Autoregressive { decode, encode, .. } = &self.layers else { return Ok(None) };
         let f32_there = x.device().is_cuda() && x.dtype() == DType::F32;
@@ -219,7 +208,6 @@ impl Heads {
     }
 
     /// [`act`](Self::act) of heads that read each other's choices, which are read back when all are made.
-    #[cfg(feature = "cuda")]
     fn act_on_card(
         &self,
         table: &card::Table,
@@ -245,7 +233,6 @@ impl Heads {
     }
 
     /// What rows are decided by, as words.
-    #[cfg(feature = "cuda")]
     pub(crate) fn row_words(
         &self,
         draws: &[Draw<'_>],
@@ -267,7 +254,6 @@ impl Heads {
     }
 
     /// Logits and labels as numbers, `[n, num_logits + num_labels]`.
-    #[cfg(feature = "cuda")]
     pub(crate) fn decided(
         &self,
         trunk: &Tensor,
@@ -282,7 +268,6 @@ impl Heads {
     }
 
     /// What was [decided](Self::decided).
-    #[cfg(feature = "cuda")]
     pub(crate) fn read(&self, decided: &[f32]) -> Decision {
         let (width, labels) = (self.spec.num_logits(), self.spec.num_labels());
         let (mut logits, mut choices) = (vec![], vec![]);

@@ -19,13 +19,11 @@ use crate::weights::{Builder, Init, Source, Weight, Weights};
 use crate::{Error, Kind, Result, Spec};
 
 mod placed;
-#[cfg(feature = "cuda")]
 mod recorded;
 mod room;
 mod steps;
 
 pub use placed::Placed;
-#[cfg(feature = "cuda")]
 pub use recorded::unrecorded;
 pub use steps::Stepped;
 
@@ -112,7 +110,6 @@ pub struct Policy {
     notes: Value,
     turn: Mutex<()>,
     room: room::Room,
-    #[cfg(feature = "cuda")]
     recorded: recorded::Steps,
 }
 
@@ -239,7 +236,6 @@ impl Policy {
             notes,
             turn: Mutex::new(()),
             room: room::Room::default(),
-            #[cfg(feature = "cuda")]
             recorded: recorded::Steps::default(),
         })
     }

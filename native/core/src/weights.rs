@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use candle_core::{Tensor, Var};
 
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::matmul::{MANY, Operand, Packed, View};
 use crate::ops::tape::Gradients;
-use crate::ops::{composed, tensor};
+use crate::ops::tensor;
 use crate::rng::Rng;
 use crate::{Error, Precision, Result};
 
@@ -152,7 +153,7 @@ impl Weight {
     /// Adds what a backward pass found to what ops have left here: `true` if there is a
     /// gradient at all.
     pub fn gather(&self, store: &Gradients) -> Result<bool> {
-        if composed::wanted(&self.tensor) {
+        if self.is_elsewhere() {
             return self.gather_tensor(store);
         }
         if let Some(given) = store.get(&self.tensor) {
@@ -179,6 +180,11 @@ impl Weight {
         Ok(gradient.tensor.is_some())
     }
 
+    /// Whether its gradient is a tensor beside it, and not numbers of the CPU.
+    fn is_elsewhere(&self) -> bool {
+        Form::of(&self.tensor) != Form::Cpu
+    }
+
     /// What was gathered, to be read or changed.
     pub fn gradient<R>(&self, with: impl FnOnce(&mut [f32]) -> R) -> R {
         with(&mut self.gradient.lock().unwrap_or_else(|e| e.into_inner()).values)
@@ -192,7 +198,7 @@ impl Weight {
     /// What was gathered as a tensor of one dimension beside the weight, zeros where nothing was.
     pub fn flat_gradient(&self) -> Result<Tensor> {
         let n = self.tensor.elem_count();
-        if composed::wanted(&self.tensor) {
+        if self.is_elsewhere() {
             return Ok(match self.gradient_tensor() {
                 Some(gradient) => gradient.detach().to_dtype(self.tensor.dtype())?.reshape(n)?,
                 None => self.tensor.detach().zeros_like()?.reshape(n)?,
@@ -205,7 +211,7 @@ impl Weight {
 
     /// Takes a gradient beside the weight, of as many numbers, in the place of what was gathered.
     pub fn set_gradient(&self, gradient: &Tensor) -> Result<()> {
-        if composed::wanted(&self.tensor) {
+        if self.is_elsewhere() {
             let gradient = gradient.reshape(self.tensor.dims())?;
             self.gradient.lock().unwrap_or_else(|e| e.into_inner()).tensor = Some(gradient);
             return Ok(());
@@ -376,7 +382,7 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::tape;
+    use crate::ops::{composed, tape};
 
     #[test]
     fn a_spec_that_no_machine_holds_is_refused_before_memory_is_taken() {

@@ -1,6 +1,6 @@
-//! The kernels of `kernels/*.cu`, as the texts that a driver compiles when it loads them.
+//! The kernels of each `.cu` file under `native/`, as PTX: text that the driver compiles when it loads it.
 
-/// The kernels of one file.
+/// The kernels of one file; in a build without CUDA their text is empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Module {
     pub name: &'static str,
@@ -11,7 +11,10 @@ macro_rules! modules {
     ($($constant:ident $name:literal)*) => {
         $(pub const $constant: Module = Module {
             name: concat!("sconce_", $name),
-            ptx: include_str!(concat!("../kernels/", $name, ".ptx")),
+            #[cfg(feature = "cuda")]
+            ptx: include_str!(concat!(env!("OUT_DIR"), "/", $name, ".ptx")),
+            #[cfg(not(feature = "cuda"))]
+            ptx: "",
         };)*
     };
 }
@@ -37,4 +40,10 @@ modules! {
     ROWS "rows"
     SELECTIVE_SCAN "selective_scan"
     WKV "wkv"
+}
+
+#[cfg(feature = "flash-attn")]
+modules! {
+    FLASH_ATTENTION_BF16 "flash_attention_bf16"
+    FLASH_ATTENTION_F16 "flash_attention_f16"
 }

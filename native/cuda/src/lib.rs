@@ -1,7 +1,7 @@
-//! NVIDIA's GPUs: what their driver tells of them, and kernels of ours for them.
+//! NVIDIA's GPUs: what their driver reports about them, and Sconce's kernels for them.
 //!
-//! The driver's library is opened when it is first asked for, so that this is part of every build and costs
-//! nothing where there is no GPU.
+//! The driver's library is opened when it is first needed, so every build contains this and it costs nothing without a
+//! GPU. Builds with the feature `cuda` contain the kernels, others their names.
 
 mod driver;
 mod drivers;

@@ -2,14 +2,12 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-#[cfg(feature = "cuda")]
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::Tensor;
 use sconce_core::backbone::{Context, State};
 use sconce_core::checkpoint;
-#[cfg(feature = "cuda")]
 use sconce_core::ops::card;
 use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tape::{self, Gradients};
@@ -20,7 +18,6 @@ use sconce_core::{Error, Policy, Precision, Result, memory, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::gradients::WeightGradient;
-#[cfg(feature = "cuda")]
 use crate::loss::Table;
 use crate::loss::{Denominators, LossOptions, Objective, Rows, SHARD_ROWS, Sums};
 use crate::loss_scale::LossScale;
@@ -30,10 +27,7 @@ use crate::optimiser::{
 use crate::stop::{NEVER, go_on};
 use crate::teacher::{Lesson, Teacher};
 
-#[cfg(feature = "cuda")]
 mod recorded;
-#[cfg(not(feature = "cuda"))]
-mod unrecorded;
 
 /// Steps whose figures may wait on a card.
 pub const MOST_PENDING: usize = 16;
@@ -56,11 +50,8 @@ pub struct Stepper<'s> {
     /// Set to end a step before its next part.
     cancel: &'s AtomicBool,
     /// The objective, where logits are on a card.
-    #[cfg(feature = "cuda")]
     on_card: OnceLock<card::loss::Loss>,
-    #[cfg(feature = "cuda")]
     recorded: Option<recorded::Recorded>,
-    #[cfg(feature = "cuda")]
     pending: Vec<recorded::Pending>,
 }
 
@@ -180,11 +171,8 @@ impl<'s> Stepper<'s> {
             loss_scale: None,
             learned: 0.0,
             cancel: &NEVER,
-            #[cfg(feature = "cuda")]
             on_card: OnceLock::new(),
-            #[cfg(feature = "cuda")]
             recorded: None,
-            #[cfg(feature = "cuda")]
             pending: vec![],
         })
     }
@@ -475,7 +463,6 @@ impl<'s> Stepper<'s> {
 
     /// An update of all weights together by gradients that are a sum of so much, clipped to a norm, at a learning
     /// rate, where there are kernels for it: the norm of the mean gradient, which may not be finite.
-    #[cfg(feature = "cuda")]
     fn update_at_once(&mut self, numbers: [f64; 3]) -> Result<Option<f64>> {
         let weights = self.policy.weights().values();
         let given = weights.map(|weight| {
@@ -485,11 +472,6 @@ impl<'s> Stepper<'s> {
         let Some(given) = given.collect::<Option<Vec<_>>>() else { return Ok(None) };
         let contiguous = given.into_iter().map(|(p, g)| Ok((p, g.contiguous()?)));
         self.optimiser.update_at_once(&contiguous.collect::<Result<Vec<_>>>()?, numbers)
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    fn update_at_once(&mut self, _numbers: [f64; 3]) -> Result<Option<f64>> {
-        Ok(None)
     }
 
     /// What gradients are multiplied by beside their share.
@@ -622,7 +604,6 @@ impl<'s> Stepper<'s> {
 
     /// Losses of the heads, added over the rows.
     fn sums(&self, logits: &Tensor, x: Examples<'_>) -> Result<Sums> {
-        #[cfg(feature = "cuda")]
         if card::wanted(logits) {
             let (loss, rows) = self.there(logits, x)?;
             loss.sums(rows, false)?;
@@ -641,7 +622,6 @@ impl<'s> Stepper<'s> {
         advice: Option<(&Teacher, Tensor)>,
         total: &mut Total,
     ) -> Result<(f64, Tensor)> {
-        #[cfg(feature = "cuda")]
         if card::wanted(logits) && advice.is_none() {
             let (loss, rows) = self.there(logits, x)?;
             let gradient = loss.gradient(rows, &denominators.numbers(), total.there)?;
@@ -655,7 +635,6 @@ impl<'s> Stepper<'s> {
     }
 
     fn sums_of(&self, total: Total) -> Result<Sums> {
-        #[cfg(feature = "cuda")]
         if let (true, Some(loss)) = (total.there, self.on_card.get()) {
             return Ok(Sums::of_totals(&loss.totals()?));
         }
@@ -663,7 +642,6 @@ impl<'s> Stepper<'s> {
     }
 
     /// The objective on the card of these logits, and rows for it whose labels have been looked at.
-    #[cfg(feature = "cuda")]
     fn there<'a>(
         &self,
         logits: &'a Tensor,
@@ -676,7 +654,6 @@ impl<'s> Stepper<'s> {
     }
 
     /// The objective on the card of `x`.
-    #[cfg(feature = "cuda")]
     fn loss_on_card(&self, x: &Tensor) -> Result<&card::loss::Loss> {
         if let Some(loss) = self.on_card.get() {
             return Ok(loss);
@@ -816,7 +793,6 @@ impl<'a> Part<'a> {
 #[derive(Default)]
 struct Total {
     here: Option<Sums>,
-    #[cfg(feature = "cuda")]
     there: bool,
 }
 

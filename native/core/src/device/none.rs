@@ -1,7 +1,12 @@
 //! A build without CUDA: there is no card.
 
-use candle_core::{Device, Tensor};
+pub mod launch;
 
+use std::convert::Infallible;
+
+use candle_core::{CudaDevice, Device, Tensor};
+
+use super::launch::Place;
 use super::{Memory, Missing, Owner};
 use crate::{Error, Result};
 
@@ -65,6 +70,83 @@ pub struct Caching;
 impl Caching {
     pub fn on(_device: &Device) -> Self {
         Caching
+    }
+}
+
+/// Work on a card that is recorded once and played again.
+pub struct Graph(Infallible);
+
+impl Graph {
+    pub fn record(
+        _card: &CudaDevice,
+        _work: impl FnMut(bool) -> Result<()> + Send,
+    ) -> Result<Option<Self>> {
+        Err(none(0))
+    }
+
+    pub fn play(&self) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+/// What some work takes.
+#[derive(Default)]
+pub struct Workspace;
+
+impl Workspace {
+    pub fn keep<R>(&mut self, work: impl FnOnce() -> R) -> R {
+        work()
+    }
+
+    pub fn reuse<R>(&self, work: impl FnOnce() -> R) -> R {
+        work()
+    }
+
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        std::iter::empty()
+    }
+}
+
+/// Why work of this process was not recorded.
+pub fn refusals() -> Vec<String> {
+    vec![]
+}
+
+/// Words that go to a card while it works.
+pub struct Uploads(Infallible);
+
+impl Uploads {
+    pub fn new(_card: &CudaDevice, _words: usize) -> Result<Self> {
+        Err(none(0))
+    }
+
+    pub fn send(&mut self, _parts: &[&[u32]], _to: &Tensor) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+/// Memory of the host that kernels read and write where it lies.
+pub struct Shared(Infallible);
+
+impl Shared {
+    pub fn zeros(_device: &Device, _len: usize) -> Result<Self> {
+        Err(none(0))
+    }
+
+    pub fn place(&self) -> Place {
+        match self.0 {}
+    }
+
+    /// # Safety
+    /// There is none.
+    pub unsafe fn write(&self, _words: &[u32]) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// # Safety
+    /// There is none.
+    pub unsafe fn read(&self) -> Vec<u32> {
+        match self.0 {}
     }
 }
 

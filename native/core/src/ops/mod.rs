@@ -19,16 +19,16 @@
 //!
 //! What they are made with: [`tensor`] (tensors as slices), [`op`] (the CPU form of an op), [`tape`] (the autograd), [`simd`] (loops
 //! for the widest vectors at hand), [`residual`] (what stands around a layer), [`columns`] (shards of channels),
-//! [`lengths`] (frames of each row). On devices that are not the CPU each op is [`composed`] of candle's,
-//! or where one is worth it a kernel of ours on an NVIDIA card (`card`, in builds with CUDA).
+//! [`lengths`] (frames of each row). The front door of an op picks its [`form`](form::Form): slices on a CPU, a kernel on
+//! an NVIDIA card ([`card`]), or [`composed`] of other ops where a card has no kernel for it.
 
 pub mod attention;
-#[cfg(feature = "cuda")]
 pub mod card;
 pub mod columns;
 pub mod composed;
 pub mod dense;
 pub mod elementwise;
+pub mod form;
 pub mod frames;
 pub mod lengths;
 pub mod matmul;

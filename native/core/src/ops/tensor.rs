@@ -7,8 +7,9 @@ use candle_core::{
     CpuStorage, D, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
 };
 
+use super::form::Form;
 use super::op::{self, Op, Pass};
-use super::{composed, tape};
+use super::{card, tape};
 use crate::ops::simd;
 use crate::{Error, memory, pool};
 
@@ -115,12 +116,10 @@ pub fn with_width(x: &Tensor, width: usize) -> Vec<usize> {
 /// The numbers of `x` in another shape.
 pub fn reshape(x: &Tensor, dims: impl Into<Vec<usize>>) -> crate::Result<Tensor> {
     let dims = dims.into();
-    #[cfg(feature = "cuda")]
-    if super::card::wanted(x) {
-        return Ok(super::card::reshape(x, dims)?);
-    }
-    if composed::wanted(x) {
-        return Ok(x.reshape(dims)?);
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return Ok(card::reshape(x, dims)?),
+        Form::Composed => return Ok(x.reshape(dims)?),
     }
     let shape = x.shape().clone();
     let y = tape::contiguous(x)?.reshape(dims)?;
@@ -129,18 +128,19 @@ pub fn reshape(x: &Tensor, dims: impl Into<Vec<usize>>) -> crate::Result<Tensor>
 
 /// Tensors side by side, along the last dimension.
 pub fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if parts.iter().all(|part| super::card::wanted(part)) && !parts.is_empty() {
-        return super::card::join(parts);
-    }
-    memory::granted(parts.iter().map(|part| bytes(part)).sum());
-    match parts.first().filter(|first| !composed::wanted(first)) {
-        Some(first) => {
+    let Some(first) = parts.first() else { return Err(Error::not_found("tensors to join")) };
+    match Form::of(first) {
+        Form::Cpu => {
+            memory::granted(parts.iter().map(|part| bytes(part)).sum());
             let widths: Vec<usize> = parts.iter().map(|part| rows(part.dims()).1).collect();
             let shape = with_width(first, widths.iter().sum());
             op::apply(Join { widths }, parts, shape)
         }
-        None => Ok(Tensor::cat(parts, D::Minus1)?),
+        Form::Card if parts.iter().all(|part| card::wanted(part)) => card::join(parts),
+        Form::Card | Form::Composed => {
+            memory::granted(parts.iter().map(|part| bytes(part)).sum());
+            Ok(Tensor::cat(parts, D::Minus1)?)
+        }
     }
 }
 
@@ -179,12 +179,12 @@ impl Op for Join {
 
 /// `x + y`, of the same shape.
 pub fn add(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if super::card::wanted(x) {
-        return super::card::finished(x, None, super::Activation::None, Some(y));
+    let form = Form::of(x);
+    if form == Form::Card {
+        return card::finished(x, None, super::Activation::None, Some(y));
     }
     memory::granted(bytes(x));
-    if composed::wanted(x) || x.dtype() != DType::F32 {
+    if form == Form::Composed || x.dtype() != DType::F32 {
         return Ok((x + y)?);
     }
     check_shape("a sum", x.dims(), y.dims())?;

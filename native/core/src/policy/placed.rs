@@ -108,7 +108,6 @@ impl Policy {
     }
 }
 
-#[cfg(feature = "cuda")]
 mod words {
     use std::slice::from_raw_parts;
 

@@ -12,8 +12,9 @@ use candle_core::{DType, Device, Tensor};
 use super::steps::{Stepped, last};
 use super::{Frames, Placed, Policy};
 use crate::backbone::State;
-use crate::device::{self, Graph, Held, Owner, Shared};
-use crate::ops::card::{Intake, Memory, Rows, Table, end_step, pointer, unwritten};
+use crate::device::launch::{pointer, unwritten};
+use crate::device::{self, Graph, Held, Owner, Shared, Workspace};
+use crate::ops::card::{Intake, Rows, Table, end_step};
 use crate::ops::tensor;
 use crate::sampling::Draw;
 use crate::{Error, Result};
@@ -75,13 +76,13 @@ fn some(policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
         return Err(Error::mismatch("device", "a card", "another"));
     };
     // What cannot be recorded is launched one by one.
-    let mut memory = Memory::default();
+    let mut memory = Workspace::default();
     let graph = Graph::record(card, |recording| match recording {
         true => memory.reuse(|| buffers.work(policy)),
         false => memory.keep(|| buffers.work(policy)),
     })?;
     let _memory = graph.is_some().then_some(memory);
-    let _held = Held::of(Owner::Sessions, _memory.iter().flat_map(Memory::tensors));
+    let _held = Held::of(Owner::Sessions, _memory.iter().flat_map(Workspace::tensors));
     let one = Recorded { graph, _held, _memory, batch, buffers };
     one.play(policy)?;
     let stepped = one.buffers.answer(policy, asked, games);
@@ -94,7 +95,7 @@ struct Recorded {
     graph: Option<Graph>,
     _held: Held,
     /// What the graph works in.
-    _memory: Option<Memory>,
+    _memory: Option<Workspace>,
     batch: usize,
     buffers: Buffers,
 }

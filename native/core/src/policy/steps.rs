@@ -30,7 +30,6 @@ impl Policy {
             return Err(Error::mismatch("games", format!("{} of 1", states.len()), got));
         }
         let _turn = self.turn();
-        #[cfg(feature = "cuda")]
         if self.device().is_cuda() && self.steps_games() {
             return super::recorded::step(self, frames, states, draws);
         }

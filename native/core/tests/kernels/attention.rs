@@ -272,7 +272,7 @@ fn attention_in_bf16_is_that_of_the_cpu_but_for_rounding() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn attention_on_a_card_is_that_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/attention.ptx");
+    let ptx = sconce_cuda::kernels::ATTENTION.ptx;
     let kernels = crate::card::Card::open("attention", ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 128.0);

@@ -192,7 +192,7 @@ fn convolutions_in_bf16_are_those_of_the_cpu_rounded_once() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn convolutions_on_a_card_are_those_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/causal_conv.ptx");
+    let ptx = sconce_cuda::kernels::CAUSAL_CONV.ptx;
     let kernels = crate::card::Card::open("causal_conv", ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 256.0);

@@ -57,7 +57,7 @@ fn columns_are_added_up() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn columns_are_added_up_on_a_card() {
-    let ptx = include_str!("../../../cuda/kernels/columns.ptx");
+    let ptx = sconce_cuda::kernels::COLUMNS.ptx;
     let kernels = crate::card::Card::open("columns", ptx);
     kernels_add_up::<f32>(&kernels);
     kernels_add_up::<bf16>(&kernels);

@@ -209,6 +209,6 @@ fn decisions_of_heads_that_read_each_other_are_those_of_the_cpu() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn decisions_on_a_card_are_those_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/decide.ptx");
+    let ptx = sconce_cuda::kernels::DECIDE.ptx;
     decisions_are_those_of_the_cpu(&crate::card::Card::open("decide", ptx));
 }

@@ -1,8 +1,8 @@
-//! Kernels as functions of this process, see `native/cuda/emulation`.
+//! Kernels as functions of this process, see `tools/emulated-card`.
 
 use std::ffi::{CStr, CString, c_void};
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sconce_core::digest::sha256;
@@ -20,7 +20,7 @@ const FLAGS: [&str; 7] =
     ["-std=c++20", "-O1", "-Wall", "-Wno-unknown-pragmas", "-Werror", "-shared", "-fPIC"];
 
 impl Emulated {
-    /// Compiles `native/cuda/emulation/{name}.cpp`, unless a test has compiled the same text before.
+    /// Compiles `tools/emulated-card/{name}.cpp`, unless a test has compiled the same text before.
     pub fn compile(name: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");
         fs::create_dir_all(&folder).unwrap();
@@ -44,13 +44,32 @@ impl Emulated {
 
 /// What the compiler prints when it is told more: with `-E` the whole text, that of headers as well.
 fn compiler(name: &str, more: &[&str]) -> Vec<u8> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda/emulation");
-    let source = root.join(format!("{name}.cpp"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let emulation = root.join("tools/emulated-card");
+    let source = emulation.join(format!("{name}.cpp"));
+    let mut folders = vec![emulation];
+    kernels(&root.join("native"), &mut folders);
     let mut command = Command::new("c++");
-    command.args(FLAGS).arg("-I").arg(&root).args(more).arg(source);
+    command.args(FLAGS).args(more).arg(source);
+    folders.iter().for_each(|folder| {
+        command.arg("-I").arg(folder);
+    });
     let output = command.output().expect("a C++ compiler, as c++ (Debian: apt-get install g++)");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout
+}
+
+/// The folders below `folder` that have kernels, in `folders`.
+fn kernels(folder: &Path, folders: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let kernel = path.extension().is_some_and(|extension| extension == "cu");
+        if path.is_dir() {
+            kernels(&path, folders);
+        } else if kernel && !folders.iter().any(|known| known == folder) {
+            folders.push(folder.to_path_buf());
+        }
+    }
 }
 
 impl Kernels for Emulated {

@@ -72,7 +72,7 @@ fn layers_of_few_rows_are_those_of_the_cpu() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn layers_of_few_rows_on_a_card_are_those_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/few_rows.ptx");
+    let ptx = sconce_cuda::kernels::FEW_ROWS.ptx;
     let kernels = crate::card::Card::open("few_rows", ptx);
     kernels_are_the_op::<f32>(&kernels, 1e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 128.0);

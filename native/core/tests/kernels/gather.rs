@@ -150,7 +150,7 @@ fn rows_by_id_in_bf16_are_those_of_the_cpu_rounded_once() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn rows_by_id_on_a_card_are_those_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/gather.ptx");
+    let ptx = sconce_cuda::kernels::GATHER.ptx;
     let kernels = crate::card::Card::open("gather", ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 256.0);

@@ -65,7 +65,7 @@ fn last_states_are_those_of_the_cpu() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn last_states_on_a_card_are_those_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/last.ptx");
+    let ptx = sconce_cuda::kernels::LAST.ptx;
     let kernels = crate::card::Card::open("last", ptx);
     kernels_are_the_op::<f32>(&kernels);
     kernels_are_the_op::<bf16>(&kernels);

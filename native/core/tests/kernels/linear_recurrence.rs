@@ -228,7 +228,7 @@ fn recurrences_in_bf16_are_those_of_the_cpu_but_for_rounding() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn recurrences_on_a_card_are_those_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/linear_recurrence.ptx");
+    let ptx = sconce_cuda::kernels::LINEAR_RECURRENCE.ptx;
     let kernels = crate::card::Card::open("linear_recurrence", ptx);
     kernels_are_the_ops::<f32>(&kernels, 2e-5);
     kernels_are_the_ops::<bf16>(&kernels, 1.0 / 128.0);

@@ -116,6 +116,6 @@ fn a_frame_of_a_layer_is_that_of_the_cpu() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn a_frame_of_a_layer_on_a_card_is_that_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/mamba_step.ptx");
+    let ptx = sconce_cuda::kernels::MAMBA_STEP.ptx;
     kernels_are_the_ops(&crate::card::Card::open("mamba_step", ptx));
 }

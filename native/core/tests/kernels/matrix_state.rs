@@ -282,7 +282,7 @@ fn states_in_bf16_are_those_of_the_cpu_rounded_once() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn states_on_a_card_are_those_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/matrix_state.ptx");
+    let ptx = sconce_cuda::kernels::MATRIX_STATE.ptx;
     let kernels = crate::card::Card::open("matrix_state", ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 256.0);

@@ -203,7 +203,7 @@ fn the_shape_of_the_grid_changes_no_bit() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn norms_on_a_card_are_those_of_the_cpu_whatever_the_grid() {
-    let kernels = crate::card::Card::open("norm", include_str!("../../../cuda/kernels/norm.ptx"));
+    let kernels = crate::card::Card::open("norm", sconce_cuda::kernels::NORM.ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 256.0);
     the_grid_changes_no_bit(&kernels);

@@ -640,7 +640,7 @@ fn cells_in_bf16_are_those_of_the_cpu_but_for_rounding() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn cells_on_a_card_are_those_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/recurrent.ptx");
+    let ptx = sconce_cuda::kernels::RECURRENT.ptx;
     let kernels = crate::card::Card::open("recurrent", ptx);
     kernels_are_the_ops::<f32, f32>(&kernels, 2e-5);
     kernels_are_the_ops::<bf16, bf16>(&kernels, 1.0 / 64.0);

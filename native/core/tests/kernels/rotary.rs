@@ -70,7 +70,7 @@ fn turned_queries_and_keys_are_those_of_the_cpu() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn turned_queries_and_keys_on_a_card_are_those_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/rotary.ptx");
+    let ptx = sconce_cuda::kernels::ROTARY.ptx;
     let kernels = crate::card::Card::open("rotary", ptx);
     kernel_is_the_rotation::<bf16>(&kernels);
     kernel_is_the_rotation::<f16>(&kernels);

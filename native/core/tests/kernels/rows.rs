@@ -74,5 +74,5 @@ fn numbers_go_where_they_belong() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn numbers_on_a_card_go_where_they_belong() {
-    all(&crate::card::Card::open("rows", include_str!("../../../cuda/kernels/rows.ptx")));
+    all(&crate::card::Card::open("rows", sconce_cuda::kernels::ROWS.ptx));
 }

@@ -263,7 +263,7 @@ fn scans_in_bf16_are_those_of_the_cpu_rounded_once() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn scans_on_a_card_are_those_of_the_cpu() {
-    let ptx = include_str!("../../../cuda/kernels/selective_scan.ptx");
+    let ptx = sconce_cuda::kernels::SELECTIVE_SCAN.ptx;
     let kernels = crate::card::Card::open("selective_scan", ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 256.0);

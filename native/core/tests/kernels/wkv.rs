@@ -187,7 +187,7 @@ fn averages_in_bf16_are_those_of_the_cpu_rounded_once() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn averages_on_a_card_are_those_of_the_cpu() {
-    let kernels = crate::card::Card::open("wkv", include_str!("../../../cuda/kernels/wkv.ptx"));
+    let kernels = crate::card::Card::open("wkv", sconce_cuda::kernels::WKV.ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 256.0);
 }

@@ -8,7 +8,6 @@
 //! card all parameters at once by kernels of ours, where a rule has some.
 
 mod adam;
-#[cfg(feature = "cuda")]
 mod card;
 mod clip;
 mod composed;
@@ -58,7 +57,6 @@ pub struct Optimiser {
     /// Beside each parameter; what is not kept is empty.
     memory: Vec<Memory>,
     updates: u64,
-    #[cfg(feature = "cuda")]
     card: Option<sconce_core::ops::card::adamw::AdamW>,
 }
 
@@ -156,15 +154,7 @@ impl Optimiser {
             memory
         };
         let memory = parameters.iter().map(begin).collect();
-        Optimiser {
-            config,
-            ema_decay: None,
-            parameters,
-            memory,
-            updates: 0,
-            #[cfg(feature = "cuda")]
-            card: None,
-        }
+        Optimiser { config, ema_decay: None, parameters, memory, updates: 0, card: None }
     }
 
     /// Keeps an exponential moving average of the parameters over the updates, free of the bias towards

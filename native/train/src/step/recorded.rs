@@ -6,7 +6,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use sconce_core::backbone::{Context, State};
-use sconce_core::device::{Graph, Uploads};
+use sconce_core::device::{Graph, Uploads, launch};
 use sconce_core::ops::card::{self, Intake};
 use sconce_core::ops::{tape, tensor};
 use sconce_core::policy::{Frames, Placed};
@@ -180,7 +180,7 @@ impl Stepper<'_> {
             if recording {
                 gradients = given
                     .iter()
-                    .map(|(_, g)| card::pointer(g))
+                    .map(|(_, g)| launch::pointer(g))
                     .collect::<candle_core::Result<_>>()?;
                 return self.optimiser.at_once()?.launch();
             }
@@ -231,7 +231,7 @@ impl Stepper<'_> {
         let Buffers { words, intake, placed, labels, weights, before, after, counter, .. } =
             buffers;
         // SAFETY: it moves nothing but words, of which there are so many.
-        unsafe { intake.take(card::pointer(words)?, None) }?;
+        unsafe { intake.take(launch::pointer(words)?, None) }?;
         let mut context = Context::training(self.seed, 0).chunk(time, 0, time).from_window(0);
         if !self.unroll.carry {
             context = context.forgetting();
@@ -287,7 +287,7 @@ const STATE: usize = 3;
 impl Buffers {
     /// Writes what is small, or on the card already.
     fn set(&self, state: &State, draw: u64, carry: bool) -> Result<()> {
-        card::overwrite(&self.counter, &[draw as i64])?;
+        launch::overwrite(&self.counter, &[draw as i64])?;
         if carry {
             for (from, to) in state.0.iter().zip(&self.before.0) {
                 card::copy(&tensor::moved(from, to)?, to)?;

@@ -5,10 +5,13 @@
 
 mod card;
 mod graph;
+pub mod launch;
 mod nccl;
 mod pool;
+pub mod product;
 mod shared;
 mod uploads;
+mod workspace;
 
 use std::ffi::c_int;
 use std::panic::{UnwindSafe, catch_unwind};
@@ -31,6 +34,7 @@ pub use graph::{Graph, refusals};
 use nccl::Nccl;
 pub use shared::Shared;
 pub use uploads::Uploads;
+pub use workspace::Workspace;
 
 use super::{AllReduce, Missing};
 use crate::error::panic_message;

@@ -11,7 +11,7 @@ use candle_core::cuda_backend::{CudaDevice, WrapErr};
 use candle_core::{DType, Device, Tensor};
 
 use super::card::apart;
-use crate::ops::card::pointer;
+use super::launch::pointer;
 use crate::{Error, Result, pool};
 
 /// Words that a thread copies at a time.

@@ -12,11 +12,12 @@ use candle_core::{Device, Tensor};
 
 use crate::memory;
 use crate::ops::columns::{copied, filled, zeroed};
+use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::matmul::{View, matmul};
 use crate::ops::op::{self, Op};
 use crate::ops::simd::{LANES, dispatch, dot, exp, mul_add};
-use crate::ops::{composed, simd, tape, tensor};
+use crate::ops::{card, composed, simd, tape, tensor};
 use crate::{Error, Result};
 
 pub use residual::{Projections, attention_residual};
@@ -116,7 +117,6 @@ impl Window {
         self.heads
     }
 
-    #[cfg(feature = "cuda")]
     pub(in crate::ops) fn head_dim(&self) -> usize {
         self.head_dim
     }
@@ -239,8 +239,28 @@ pub fn attention(
     window: &Arc<Window>,
     lengths: Lengths,
 ) -> Result<(Tensor, Cache)> {
-    if composed::wanted(qkv) {
-        return composed::attention::attention(qkv, cache, window, lengths);
+    match attend(qkv, cache, window, lengths, true)? {
+        (y, Some(cache)) => Ok((y, cache)),
+        (_, None) => Err(Error::not_found("the cache after a sequence")),
+    }
+}
+
+/// [`attention()`], and the cache after the sequence where it is to be `cached`.
+pub(in crate::ops) fn attend(
+    qkv: &Tensor,
+    cache: &Cache,
+    window: &Arc<Window>,
+    lengths: Lengths,
+    cached: bool,
+) -> Result<(Tensor, Option<Cache>)> {
+    match Form::of(qkv) {
+        Form::Cpu => {}
+        Form::Card if card::has_heads_of(window) => {
+            return card::attention(qkv, cache, window, &lengths, cached);
+        }
+        Form::Card | Form::Composed => {
+            return composed::attention::attend(qkv, cache, window, lengths, cached);
+        }
     }
     let pass = Arc::new(Pass::of(qkv, cache, window, lengths)?);
     let qkv = tape::contiguous(qkv)?;
@@ -248,7 +268,7 @@ pub fn attention(
     let shape = (pass.batch, pass.time, window.width());
     let op = Attend { pass: pass.clone(), log_sums: vec![] };
     let y = op::apply(op, &[&qkv, &keys, &values], shape)?;
-    Ok((y, append(&pass, &qkv, cache)?))
+    Ok((y, cached.then(|| append(&pass, &qkv, cache)).transpose()?))
 }
 
 /// The cache after the sequence.
@@ -268,12 +288,14 @@ pub fn attention_of_last(
     window: &Arc<Window>,
     cached: bool,
 ) -> Result<(Tensor, Option<Cache>)> {
-    if composed::wanted(qkv) {
-        return composed::attention::attention_of_last(qkv, cache, window, cached);
+    let form = Form::of(qkv);
+    let wants = [qkv, &cache.keys, &cache.values].into_iter().any(tape::wants);
+    if form == Form::Card && card::has_heads_of(window) && !wants {
+        return card::attention_of_last(qkv, cache, window, cached);
     }
-    if [qkv, &cache.keys, &cache.values].into_iter().any(tape::wants) {
-        let (y, cache) = attention(qkv, cache, window, None)?;
-        return Ok((y.narrow(1, qkv.dim(1)? - 1, 1)?, Some(cache)));
+    if form != Form::Cpu || wants {
+        let (y, cache) = attend(qkv, cache, window, None, cached)?;
+        return Ok((y.narrow(1, y.dim(1)? - 1, 1)?, cache));
     }
     let pass = Arc::new(Pass::of(qkv, cache, window, None)?);
     let qkv = qkv.contiguous()?;
@@ -291,7 +313,7 @@ pub fn attention_weights(
     window: &Arc<Window>,
     lengths: Lengths,
 ) -> Result<Tensor> {
-    if composed::wanted(qkv) {
+    if Form::of(qkv) != Form::Cpu {
         return composed::attention::attention_weights(qkv, cache, window, lengths);
     }
     let pass = Pass::of(qkv, cache, window, lengths)?;

@@ -9,6 +9,7 @@ use super::{Cache, Part, Pass, Window, only_wanted};
 use crate::memory;
 use crate::ops::columns::{filled, filled_and_summed, shard_of_rows, zeroed};
 use crate::ops::dense::feed_forward::Affine;
+use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
 use crate::ops::linear::weight_gradient;
 use crate::ops::matmul::{Packed, View};
@@ -59,7 +60,7 @@ pub fn attention_residual(
     let (batch, time, h) = x.dims3()?;
     residual.norm.check(h)?;
     projections.check(h, window.width())?;
-    if composed::wanted(x) {
+    if Form::of(x) != Form::Cpu {
         return composed::attention::attention_residual(
             x,
             residual,

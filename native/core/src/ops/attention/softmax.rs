@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{LANES, dispatch, exp};
 use crate::ops::{composed, tensor};
@@ -17,7 +18,7 @@ const ROWS: usize = 256;
 ///
 /// Backward: `dx = y * (dy - sum(dy * y))`.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
-    if composed::wanted(x) {
+    if Form::of(x) != Form::Cpu {
         return composed::attention::softmax(x);
     }
     Softmax { mask: None, width: tensor::rows(x.dims()).1 }.apply(x)
@@ -29,7 +30,7 @@ pub fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
     if mask.len() != x.elem_count() {
         return Err(Error::mismatch("mask of a softmax", x.elem_count(), mask.len()));
     }
-    if composed::wanted(x) {
+    if Form::of(x) != Form::Cpu {
         return composed::attention::masked_softmax(x, mask);
     }
     Softmax { mask: Some(mask), width: tensor::rows(x.dims()).1 }.apply(x)

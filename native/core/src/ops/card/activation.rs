@@ -4,8 +4,8 @@ use candle_core::{D, DType, Result, Tensor, bail};
 use sconce_cuda::kernels::ACTIVATION;
 
 use super::columns::sum_of_parts;
-use super::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use super::op::{Op, Pass, apply};
+use crate::device::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use crate::ops::{Activation, tensor};
 
 /// Threads of a block, and numbers of each.

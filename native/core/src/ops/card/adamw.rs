@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 use sconce_cuda::kernels::ADAMW;
 
-use super::launch::{Launch, overwrite, pointer, unwritten};
+use crate::device::launch::{Launch, overwrite, pointer, unwritten};
 
 /// Threads of a block, and numbers of its chunk.
 const THREADS: usize = 256;

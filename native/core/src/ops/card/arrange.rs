@@ -3,8 +3,8 @@
 use candle_core::{D, Result, Tensor, bail};
 use sconce_cuda::kernels::ROWS;
 
-use super::launch::{Launch, output, unwritten};
 use super::op::{Op, Pass, apply};
+use crate::device::launch::{Launch, output, unwritten};
 use crate::ops::tape;
 use crate::ops::tensor::{rows, with_width};
 

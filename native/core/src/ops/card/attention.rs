@@ -5,10 +5,10 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::ATTENTION;
 
-use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply};
 use crate::Result;
+use crate::device::launch::{Launch, output, suffix, unwritten};
 #[cfg(feature = "flash-attn")]
 use crate::ops::attention::flash;
 use crate::ops::attention::{Cache, Pairing, Window};

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 use sconce_cuda::kernels::COLUMNS;
 
-use super::launch::{Launch, suffix, unwritten};
+use crate::device::launch::{Launch, suffix, unwritten};
 use crate::ops::tensor;
 
 /// Columns and lanes of a block.

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 use sconce_cuda::kernels::DECIDE;
 
-use super::launch::{Launch, pointer, unwritten};
+use crate::device::launch::{Launch, pointer, unwritten};
 use crate::rng::Rng;
 use crate::sampling::{Draw, Sampling};
 use crate::spec::{HeadKind, Heads, NONE};

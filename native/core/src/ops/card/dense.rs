@@ -6,10 +6,10 @@ use sconce_cuda::kernels::FEW_ROWS;
 use super::activation::finished;
 use super::arrange::copy_columns;
 use super::gemm::{multiply, nn, nt, rounded, tn};
-use super::launch::{Launch, output, suffix, unwritten};
 use super::op::{Op, Pass, apply, apply_all};
 use super::product::{Matrices, add_product, product};
 use crate::Precision;
+use crate::device::launch::{Launch, output, suffix, unwritten};
 use crate::ops::tensor::{rows, with_width};
 use crate::ops::{Activation, op, tape};
 

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use candle_core::{Result, Tensor, bail};
 use sconce_cuda::kernels::DROPOUT;
 
-use super::launch::{Launch, output, suffix};
 use super::op::{Op, Pass, apply};
+use crate::device::launch::{Launch, output, suffix};
 use crate::ops::dropout::Dropout;
 use crate::ops::tensor;
 

@@ -1,16 +1,22 @@
 //! Attention by the kernels of flash attention.
 
+use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
 use candle_core::{DType, Tensor};
-use sconce_cuda::kernels::ROTARY;
+use sconce_cuda::kernels::{FLASH_ATTENTION_BF16, FLASH_ATTENTION_F16, ROTARY};
 
-use super::launch::{Launch, unwritten};
 use crate::Result;
+use crate::device::launch::{Launch, pointer, unwritten};
 use crate::ops::attention::{Pairing, Window};
 use crate::ops::composed::frames::blank;
 use crate::ops::lengths::Lengths;
 
-/// Threads of a block.
+/// Threads of a block that turns queries and keys.
 const THREADS: usize = 256;
+
+/// Queries of a block, keys that it reads together, and its threads, as in flash_attention.cuh.
+const QUERIES: usize = 64;
+const KEYS: usize = 64;
+const FORWARD_THREADS: usize = 128;
 
 /// What attention makes of f32 numbers `qkv`, in no graph, of frames that are the first of their games and of which
 /// each sees all before it: by `numbers` of 16 bits, bf16 or f16, whose sums are f32. As [`Window`] has them, positions
@@ -21,12 +27,35 @@ pub fn attention(
     lengths: &Lengths,
     numbers: DType,
 ) -> Result<Tensor> {
-    let turned = turned(qkv, window, numbers)?;
-    let part = |part| turned.narrow(2, part, 1)?.squeeze(2);
-    let (queries, keys, values) = (part(0)?, part(1)?, part(2)?);
-    let y = candle_flash_attn::flash_attn(&queries, &keys, &values, window.scale(), true)?;
+    let y = forward(&turned(qkv, window, numbers)?, window.scale())?;
     // Frames that do not exist see those that do.
     blank(y.flatten_from(2)?.to_dtype(qkv.dtype())?, lengths)
+}
+
+/// `softmax(scale q k^T) v` of each head, causal, `[b, t, heads, head_dim]`, of queries, keys and values `[b, t, 3,
+/// heads, head_dim]`: flash attention 2 (Dao 2023).
+fn forward(qkv: &Tensor, scale: f32) -> Result<Tensor> {
+    let (batch, time, parts, heads, head_dim) = qkv.dims5()?;
+    let y = unwritten((batch, time, heads, head_dim), qkv.dtype(), qkv)?;
+    let log_sums = unwritten((batch, heads, time), DType::F32, qkv)?;
+    let (module, numbers) = match qkv.dtype() {
+        DType::BF16 => (FLASH_ATTENTION_BF16, "bf16"),
+        _ => (FLASH_ATTENTION_F16, "f16"),
+    };
+    let kernel = format!("flash_attention_{numbers}_{head_dim}");
+    let (first, width) = (pointer(qkv)?, heads * head_dim);
+    let bytes = (width * qkv.dtype().size_in_bytes()) as CUdeviceptr;
+    let launch = Launch::of(module, &kernel, qkv)?;
+    let launch = launch.place(first).place(first + bytes).place(first + 2 * bytes);
+    let launch = launch.tensor(&y)?.tensor(&log_sums)?;
+    let strides = [time * parts * width, parts * width, head_dim];
+    let launch = [strides; 3].into_iter().flatten().fold(launch, Launch::long);
+    let launch = [batch, time, heads].into_iter().fold(launch, Launch::int).float(scale);
+    let shared = 2 * head_dim * (QUERIES + 2 * KEYS);
+    // SAFETY: the arguments are those of flash_attention.cuh, which has kernels for the heads that `attention::flash`
+    // admits. The kernel writes every number of `y` and `log_sums`.
+    unsafe { launch.run([time.div_ceil(QUERIES), batch, heads], [FORWARD_THREADS, 1, 1], shared) }?;
+    Ok(y)
 }
 
 /// Queries and keys turned by their position, and values, `[b, t, 3, heads, head_dim]` of `numbers`.

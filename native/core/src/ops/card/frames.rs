@@ -4,9 +4,9 @@ use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::{CAUSAL_CONV, LAST};
 
 use super::columns::column_sums;
-use super::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply, apply_all};
+use crate::device::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use crate::ops::lengths::Lengths;
 
 /// Threads of a block.
@@ -146,8 +146,10 @@ impl Op for Conv {
     }
 }
 
-/// Of rows that have `lengths [b]`, i32, on the card.
-pub fn last(states: &Tensor, first: &Tensor, lengths: Tensor) -> crate::Result<Tensor> {
+/// Of rows of which some are shorter.
+pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> crate::Result<Tensor> {
+    let lengths = lengths_on_card(lengths, states)?;
+    let lengths = lengths.ok_or_else(|| crate::Error::not_found("lengths of rows"))?;
     apply(Last { lengths }, &[states, first])
 }
 

@@ -3,8 +3,8 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::GATHER;
 
-use super::launch::{Launch, output, suffix, unwritten};
 use super::op::{Op, Pass, apply};
+use crate::device::launch::{Launch, output, suffix, unwritten};
 use crate::spec::HeadKind;
 use crate::{Error, Result};
 

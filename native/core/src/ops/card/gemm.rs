@@ -2,10 +2,10 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::launch::unwritten;
 use super::product::{Matrices, product};
 use super::rows::copy;
 use crate::Precision;
+use crate::device::launch::unwritten;
 use crate::ops::tensor::rows;
 
 /// The numbers of an operand as a precision has them; in f32 themselves.

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::LOSS;
 
-use super::launch::{Launch, overwrite, suffix, unwritten};
+use crate::device::launch::{Launch, overwrite, suffix, unwritten};
 
 const WARP: usize = 32;
 /// Threads of a block, and rows of a part.

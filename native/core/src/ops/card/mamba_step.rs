@@ -4,8 +4,8 @@ use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::MAMBA_STEP;
 
 use super::dense::{FEW, layer};
-use super::launch::{Launch, unwritten};
 use super::selective_scan::MOST_STATES;
+use crate::device::launch::{Launch, unwritten};
 use crate::ops::lengths::Lengths;
 use crate::ops::tape;
 use crate::ops::{Activation, MambaWeights, Residual};

@@ -4,10 +4,10 @@ use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::MATRIX_STATE;
 
 use super::columns::sum_of_parts;
-use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply_all};
 use crate::Result;
+use crate::device::launch::{Launch, output, suffix, unwritten};
 use crate::ops::matrix_state::{Decay, Options};
 use crate::ops::rotary::Rotary;
 

@@ -1,7 +1,7 @@
 //! Ops by kernels of ours, on an NVIDIA card: `native/cuda/kernels` has them, this launches them.
 //!
-//! 1. A function has the name, the arguments and the result of its [`composed`](super::composed) one, which calls it
-//!    where it is [`wanted`], and stays what it is compared with.
+//! 1. A function has the name, the arguments and the result of its op, whose front door calls it where the input is
+//!    [`wanted`]. It calls no other form of an op.
 //! 2. A launch depends on sizes alone. Lengths, seeds and the like lie on the card, so that what was captured once as a
 //!    graph may be played again, and nothing is read back.
 //! 3. All work on a card is in the order of its one stream: nothing waits for another.
@@ -19,12 +19,10 @@ mod flash;
 mod frames;
 mod gather;
 mod gemm;
-mod launch;
 mod linear_recurrence;
 pub mod loss;
 mod mamba_step;
 mod matrix_state;
-mod memory;
 mod norm;
 mod op;
 mod product;
@@ -53,8 +51,6 @@ pub(in crate::ops) use wkv::wkv;
 pub(crate) use decide::{Head, Rows, Table, decide, row_words};
 pub use dropout::counted;
 pub(crate) use gather::one_hot;
-pub use launch::{overwrite, pointer, unwritten};
-pub(crate) use memory::Memory;
 pub(crate) use rows::end_step;
 pub use rows::{Intake, copy};
 

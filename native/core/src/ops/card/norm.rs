@@ -5,9 +5,9 @@ use sconce_cuda::kernels::NORM;
 
 use super::activation::activate;
 use super::columns::sum_of_parts;
-use super::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use super::op::{Op, Pass, apply};
 use crate::Result;
+use crate::device::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use crate::ops::{Activation, Norm, tape, tensor};
 
 const WARP: usize = 32;

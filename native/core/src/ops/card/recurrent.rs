@@ -9,11 +9,11 @@ use sconce_cuda::kernels::RECURRENT;
 
 use super::columns::column_sums;
 use super::gemm::{nn, nt, rounded, tn};
-use super::launch::{Launch, MOST_ALONG_Y, output, pointer, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply, apply_all};
 use super::product::{Matrices, product};
 use crate::Precision;
+use crate::device::launch::{Launch, MOST_ALONG_Y, output, pointer, suffix, unwritten};
 use crate::ops::lengths::Lengths;
 use crate::ops::recurrent::Gates;
 use crate::ops::slstm::SlstmState;

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::ROWS;
 
 use super::arrange::copy_columns;
-use super::launch::{Launch, MOST_ALONG_Y, pointer};
+use crate::device::launch::{Launch, MOST_ALONG_Y, pointer};
 
 const THREADS: usize = 256;
 /// Words of a block, and parts of a launch, as rows.cu has them.

@@ -4,10 +4,10 @@ use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::SELECTIVE_SCAN;
 
 use super::columns::sum_of_parts;
-use super::launch::{Launch, output, suffix, unwritten};
 use super::lengths_on_card;
 use super::op::{Op, Pass, apply_all};
 use crate::Result;
+use crate::device::launch::{Launch, output, suffix, unwritten};
 use crate::ops::Selective;
 use crate::ops::lengths::Lengths;
 

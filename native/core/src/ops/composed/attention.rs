@@ -6,15 +6,12 @@ use candle_core::{D, DType, Device, Tensor};
 
 use super::dense::affine_to;
 use super::frames::blank;
-use super::norm::head_norm;
 use super::product;
 use super::residual::around;
-use crate::ops::Residual;
+use crate::Result;
 use crate::ops::attention::{CHUNK, Cache, Pairing, Projections, Window};
-#[cfg(feature = "cuda")]
-use crate::ops::card;
 use crate::ops::lengths::Lengths;
-use crate::{Error, Result};
+use crate::ops::{self, Residual};
 
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     // A row of nothing but minus infinity is 0 throughout.
@@ -36,30 +33,14 @@ fn softmax_of(x: &Tensor, wanted: &Tensor) -> Result<Tensor> {
     softmax(&wanted.where_cond(x, &out.broadcast_as(x.shape())?)?)
 }
 
-pub fn attention(
-    qkv: &Tensor,
-    cache: &Cache,
-    window: &Arc<Window>,
-    lengths: Lengths,
-) -> Result<(Tensor, Cache)> {
-    match attend(qkv, cache, window, lengths, true)? {
-        (y, Some(cache)) => Ok((y, cache)),
-        (_, None) => Err(Error::not_found("the cache after a sequence")),
-    }
-}
-
-/// The same, and the cache after it if that is wanted.
-fn attend(
+/// Attention, and the cache after it if that is wanted.
+pub fn attend(
     qkv: &Tensor,
     cache: &Cache,
     window: &Arc<Window>,
     lengths: Lengths,
     cached: bool,
 ) -> Result<(Tensor, Option<Cache>)> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(qkv) && card::has_heads_of(window) {
-        return card::attention(qkv, cache, window, &lengths, cached);
-    }
     let pass = Pass::of(qkv, cache, window, &lengths)?;
     let mixed = pass.by_chunk(|begin| {
         let weights = pass.weights(begin)?;
@@ -69,23 +50,6 @@ fn attend(
     let y = mixed.transpose(1, 2)?.flatten_from(2)?;
     let next = cached.then(|| pass.append(cache, &lengths)).transpose()?;
     Ok((blank(y, &lengths)?, next))
-}
-
-pub fn attention_of_last(
-    qkv: &Tensor,
-    cache: &Cache,
-    window: &Arc<Window>,
-    cached: bool,
-) -> Result<(Tensor, Option<Cache>)> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(qkv)
-        && card::has_heads_of(window)
-        && ![qkv, &cache.keys, &cache.values].into_iter().any(Tensor::track_op)
-    {
-        return card::attention_of_last(qkv, cache, window, cached);
-    }
-    let (y, cache) = attend(qkv, cache, window, None, cached)?;
-    Ok((y.narrow(1, y.dim(1)? - 1, 1)?, cache))
 }
 
 pub fn attention_weights(
@@ -120,9 +84,9 @@ pub fn attention_residual(
     let y = around(x, residual, |x, rest| {
         let mut qkv = affine_to(x, &projections.qkv, None)?;
         if let Some(norms) = &projections.norms {
-            qkv = head_norm(&qkv, norms)?;
+            qkv = ops::head_norm(&qkv, norms)?;
         }
-        let (mixed, cache) = attend(&qkv, cache, window, lengths, append)?;
+        let (mixed, cache) = ops::attention::attend(&qkv, cache, window, lengths, append)?;
         after = cache;
         affine_to(&mixed, &projections.out, rest)
     })?;

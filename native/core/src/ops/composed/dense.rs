@@ -3,19 +3,12 @@
 use candle_core::Tensor;
 
 use super::elementwise::biased;
-use super::norm::row_norm_then;
 use super::product;
 use super::residual::around;
 use crate::Result;
-#[cfg(feature = "cuda")]
-use crate::ops::card;
-use crate::ops::{Activation, Affine, Branch, Norm, Residual, op, tensor};
+use crate::ops::linear::linear_add;
+use crate::ops::{self, Activation, Affine, Branch, Residual, op, tensor};
 use crate::weights::Weight;
-
-/// `x W^T + b`
-fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Weight>) -> Result<Tensor> {
-    layer(x, weight, bias, Activation::None, None)
-}
 
 /// `x W^T`
 fn rows_product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
@@ -26,42 +19,20 @@ fn rows_product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 
 pub fn linear(
     x: &Tensor,
-    weight: &Weight,
-    bias: Option<&Weight>,
-    activation: Activation,
-) -> Result<Tensor> {
-    layer(x, weight, bias, activation, None)
-}
-
-/// `activation(x W^T + b) + rest`
-fn layer(
-    x: &Tensor,
     weight: &Tensor,
     bias: Option<&Weight>,
     activation: Activation,
-    rest: Option<&Tensor>,
 ) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::layer(x, weight, bias.map(|bias| &**bias), activation, rest);
-    }
-    let y = biased(&rows_product(x, weight)?, bias, activation)?;
-    rest.map_or(Ok(y.clone()), |rest| Ok((rest + y)?))
+    biased(&rows_product(x, weight)?, bias, activation)
 }
 
 /// `x W^T + b + rest`
 pub(super) fn affine_to(x: &Tensor, affine: &Affine, rest: Option<&Tensor>) -> Result<Tensor> {
-    layer(x, &affine.weight, affine.bias.as_ref(), Activation::None, rest)
-}
-
-pub fn linear_norm(
-    x: &Tensor,
-    weight: &Weight,
-    bias: Option<&Weight>,
-    norm: &Norm,
-    activation: Activation,
-) -> Result<Tensor> {
-    row_norm_then(&affine(x, weight, bias)?, norm, activation)
+    let Affine { weight, bias } = affine;
+    match rest {
+        Some(rest) => linear_add(x, weight, bias.as_ref(), Activation::None, rest),
+        None => ops::linear(x, weight, bias.as_ref(), Activation::None),
+    }
 }
 
 pub fn linear_parts<const N: usize>(
@@ -69,28 +40,25 @@ pub fn linear_parts<const N: usize>(
     weight: &Weight,
     widths: [usize; N],
 ) -> Result<[Tensor; N]> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::linear_parts(x, weight, widths);
-    }
     let mut end = 0;
     let parts = widths.into_iter().map(|width| {
         end += width;
-        affine(x, &weight.narrow(0, end - width, width)?, None)
+        linear(x, &weight.narrow(0, end - width, width)?, None, Activation::None)
     });
     op::take(parts.collect::<Result<_>>()?)
 }
 
 pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tensor> {
-    let parts = layers.iter().map(|(weight, bias)| affine(x, weight, *bias));
+    let part = |(weight, bias): &(&Weight, _)| ops::linear(x, weight, *bias, Activation::None);
+    let parts = layers.iter().map(part);
     tensor::join(&parts.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>())
 }
 
 pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
     let x = tensor::reshape(x, <[usize; 2]>::from(tensor::rows(x.dims())))?;
     let parts = branches.iter().map(|Branch { hidden, out }| {
-        let h = linear(&x, &hidden.weight, Some(&hidden.bias), Activation::Relu)?;
-        affine(&h, &out.weight, Some(&out.bias))
+        let h = ops::linear(&x, &hidden.weight, Some(&hidden.bias), Activation::Relu)?;
+        ops::linear(&h, &out.weight, Some(&out.bias), Activation::None)
     });
     tensor::join(&parts.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>())
 }
@@ -111,7 +79,7 @@ fn feed_forward_to(
     down: &Affine,
     rest: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let h = linear(x, &up.weight, up.bias.as_ref(), activation)?;
+    let h = ops::linear(x, &up.weight, up.bias.as_ref(), activation)?;
     affine_to(&h, down, rest)
 }
 
@@ -127,9 +95,5 @@ pub fn feed_forward_residual(
 
 /// `ids`: u32, on the table's device.
 pub fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(table) {
-        return card::gather(table, ids);
-    }
     Ok(table.index_select(ids, 0)?)
 }

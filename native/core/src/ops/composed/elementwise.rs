@@ -3,17 +3,11 @@
 use candle_core::{D, Tensor};
 
 use crate::Result;
-#[cfg(feature = "cuda")]
-use crate::ops::card;
 use crate::ops::dropout::Dropout;
 use crate::ops::{Activation, tensor};
 use crate::weights::Weight;
 
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::activate(x, activation);
-    }
     Ok(match activation {
         Activation::None => x.clone(),
         Activation::Relu => relu(x)?,
@@ -29,10 +23,6 @@ pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
 /// `activation(x + bias)`
 pub fn biased(x: &Tensor, bias: Option<&Weight>, activation: Activation) -> Result<Tensor> {
     let Some(bias) = bias else { return activate(x, activation) };
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::finished(x, Some(bias), activation, None);
-    }
     activate(&x.broadcast_add(bias)?, activation)
 }
 
@@ -57,47 +47,22 @@ fn softplus(x: &Tensor) -> candle_core::Result<Tensor> {
 }
 
 pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::gated(x, gate, activation);
-    }
     Ok((x * activate(gate, activation)?)?)
 }
 
 pub fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::glu(x, activation);
-    }
     let n = tensor::rows(x.dims()).1 / 2;
     gated(&x.narrow(D::Minus1, n, n)?, &x.narrow(D::Minus1, 0, n)?, activation)
 }
 
 pub fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::skip(y, x, d);
-    }
     Ok((y + x.broadcast_mul(d)?)?)
 }
 
 /// All ways to drop numbers lead to a [`Dropout`]. Without a kernel its mask is drawn where the generator is, so that
 /// the same numbers are dropped on all devices.
 pub fn dropout(x: &Tensor, dropout: &Dropout) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::dropout(x, None, dropout);
-    }
     let mask = dropout.mask(&vec![1.0; x.elem_count()], tensor::rows(x.dims()).1);
     let mask = Tensor::from_vec(mask, x.shape(), x.device())?.to_dtype(x.dtype())?;
     Ok((x * mask)?)
-}
-
-/// `residual + dropout(x)`
-pub fn dropout_residual(x: &Tensor, residual: &Tensor, mask: &Dropout) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::dropout(x, Some(residual), mask);
-    }
-    Ok((residual + dropout(x, mask)?)?)
 }

@@ -3,8 +3,6 @@
 use candle_core::{Device, Tensor};
 
 use crate::Result;
-#[cfg(feature = "cuda")]
-use crate::ops::card;
 use crate::ops::lengths::Lengths;
 
 /// Which frames exist, `[b, t, 1]` of 0 and 1; `None` where all do.
@@ -42,10 +40,6 @@ pub fn causal_conv(
     silu: bool,
     lengths: Lengths,
 ) -> Result<(Tensor, Tensor)> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) && weight.dim(2)? <= card::TAPS {
-        return card::causal_conv(x, weight, bias, state, silu, &lengths);
-    }
     let (time, past) = (x.dim(1)?, state.dim(2)?);
     let (all, next) = match past {
         0 => (x.clone(), state.clone()),
@@ -73,10 +67,6 @@ pub fn token_shift(
     mix: &Tensor,
     lengths: Lengths,
 ) -> Result<Vec<Tensor>> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::token_shift(x, before, mix, &lengths);
-    }
     let earlier = Tensor::cat(&[&before.unsqueeze(1)?, x], 1)?.narrow(1, 0, x.dim(1)?)?;
     let ahead = (x - &earlier)?;
     let mixed = |k| blank((ahead.broadcast_mul(&mix.get(k)?)? + &earlier)?, &lengths);
@@ -84,13 +74,6 @@ pub fn token_shift(
 }
 
 pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(states)
-        && first.dtype() == states.dtype()
-        && let Some(lengths) = card::lengths_on_card(lengths, states)?
-    {
-        return card::last(states, first, lengths);
-    }
     let all = Tensor::cat(&[&first.unsqueeze(1)?, states], 1)?;
     Ok(ends(&all, lengths, 1)?.squeeze(1)?)
 }

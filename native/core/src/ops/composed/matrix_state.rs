@@ -3,16 +3,13 @@
 use candle_core::Tensor;
 
 use super::attention::turn;
-use super::elementwise::activate;
 use super::frames::blank;
 use super::product;
 use super::recurrent::{Rows, units};
-use crate::ops::Activation;
-#[cfg(feature = "cuda")]
-use crate::ops::card;
 use crate::ops::lengths::Lengths;
 use crate::ops::matrix_state::{Decay, MlstmGates, Options, Readout};
 use crate::ops::rotary::Rotary;
+use crate::ops::{Activation, activate};
 use crate::weights::Weight;
 use crate::{Error, Result};
 
@@ -23,11 +20,6 @@ pub fn matrix_state(
     readout: Readout,
     options: &Options,
 ) -> Result<(Tensor, Tensor)> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(streams) && card::has_states_of(options) {
-        let (read, state) = card::matrix_state(streams, gates, state, options)?;
-        return Ok((results(&read, streams, &readout, options)?, state));
-    }
     let (_, time, _) = streams.dims3()?;
     let lengths = &options.lengths;
     let streams = blank(streams.clone(), lengths)?;
@@ -58,7 +50,7 @@ pub fn matrix_state(
 }
 
 /// From what was read `[b, t, heads, wide]` to results `[b, t, heads * value]`, of the frames that exist.
-fn results(
+pub fn results(
     read: &Tensor,
     streams: &Tensor,
     readout: &Readout,

@@ -1,10 +1,11 @@
-//! Every op once more, composed of candle's own: for devices that are not the CPU.
+//! Every op once more, composed of candle's own and of other ops, on any device.
 //!
-//! There our kernels take over what is worth one. These are what they are compared with, short rather than fast, and
-//! tested on a CPU against the ops themselves, values and gradients.
+//! A card runs these where it has no kernel; kernels and the CPU's forms are compared with them, values and gradients.
+//! They are short rather than fast.
 //!
 //! 1. A function has the name, the arguments and the result of its op, and lies in the room of its name.
 //! 2. All numbers stay on the device of the first argument; nothing is read back.
+//! 3. An op that is made of other ops calls their front doors, so that a card runs the kernels that it has for them.
 
 use std::cell::Cell;
 
@@ -24,9 +25,9 @@ thread_local! {
     static FORCED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether an op of this tensor is composed.
-pub fn wanted(x: &Tensor) -> bool {
-    !x.device().is_cpu() || FORCED.get()
+/// Whether ops on the CPU are composed too.
+pub(in crate::ops) fn is_forced() -> bool {
+    FORCED.get()
 }
 
 /// Runs `f` with ops that are composed on the CPU too, where they run on the present thread: for tests.

@@ -2,11 +2,8 @@
 
 use candle_core::{D, Tensor};
 
-use super::elementwise::activate;
 use crate::Result;
-#[cfg(feature = "cuda")]
-use crate::ops::card;
-use crate::ops::{Activation, HeadNorms, Norm, tensor};
+use crate::ops::{self, HeadNorms, Norm, tensor};
 
 /// `x / sqrt(mean(x^2) + eps)` over the last dimension; with `center` of `x - mean(x)`.
 fn normed(x: &Tensor, center: bool, eps: f32) -> candle_core::Result<Tensor> {
@@ -19,24 +16,11 @@ fn normed(x: &Tensor, center: bool, eps: f32) -> candle_core::Result<Tensor> {
 }
 
 pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::row_norm(x, norm, Activation::None);
-    }
     let y = normed(x, norm.bias.is_some(), norm.eps)?.broadcast_mul(&norm.weight)?;
     match &norm.bias {
         Some(bias) => Ok(y.broadcast_add(bias)?),
         None => Ok(y),
     }
-}
-
-/// `activation(norm(x))`
-pub fn row_norm_then(x: &Tensor, norm: &Norm, activation: Activation) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::row_norm(x, norm, activation);
-    }
-    activate(&row_norm(x, norm)?, activation)
 }
 
 pub fn group_norm(
@@ -46,10 +30,6 @@ pub fn group_norm(
     center: bool,
     eps: f32,
 ) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::group_norm(x, weight, groups, center, eps);
-    }
     let (rows, d) = tensor::rows(x.dims());
     let y = normed(&x.reshape((rows, groups, d / groups))?, center, eps)?;
     Ok(y.reshape(x.shape())?.broadcast_mul(weight)?)
@@ -59,8 +39,8 @@ pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
     let (rows, width) = tensor::rows(qkv.dims());
     let d = norms.queries.weight.elem_count();
     let all = qkv.reshape((rows, 3, width / 3 / d, d))?;
-    let queries = row_norm(&all.narrow(1, 0, 1)?, &norms.queries)?;
-    let keys = row_norm(&all.narrow(1, 1, 1)?, &norms.keys)?;
+    let queries = ops::row_norm(&all.narrow(1, 0, 1)?, &norms.queries)?;
+    let keys = ops::row_norm(&all.narrow(1, 1, 1)?, &norms.keys)?;
     let values = all.narrow(1, 2, 1)?;
     Ok(Tensor::cat(&[queries, keys, values], 1)?.reshape(qkv.shape())?)
 }

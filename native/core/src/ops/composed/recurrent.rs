@@ -7,8 +7,6 @@ use super::elementwise::activate;
 use super::frames::{blank, present};
 use super::product;
 use crate::Result;
-#[cfg(feature = "cuda")]
-use crate::ops::card;
 use crate::ops::lengths::Lengths;
 use crate::ops::recurrent::Gates;
 use crate::ops::slstm::SlstmState;
@@ -53,10 +51,6 @@ impl Rows {
 }
 
 pub fn gru(x: &Tensor, gates: &Gates, h0: &Tensor, lengths: Lengths) -> Result<(Tensor, Tensor)> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::gru(x, gates, h0, &lengths);
-    }
     let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = gates;
     let projected = linear(x, weight_ih, Some(bias_ih), Activation::None)?;
     let rows = Rows::of(x, &lengths)?;
@@ -80,10 +74,6 @@ pub fn lstm(
     c0: &Tensor,
     lengths: Lengths,
 ) -> Result<(Tensor, Tensor, Tensor)> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::lstm(x, gates, h0, c0, &lengths);
-    }
     let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = gates;
     let projected = linear(x, weight_ih, Some(bias_ih), Activation::None)?;
     let rows = Rows::of(x, &lengths)?;
@@ -120,10 +110,6 @@ pub fn slstm(
     state: &SlstmState,
     lengths: Lengths,
 ) -> Result<(Tensor, SlstmState)> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(projected) {
-        return card::slstm(projected, weight, heads, state, &lengths);
-    }
     let blocks = blocks(weight, heads)?;
     let rows = Rows::of(projected, &lengths)?;
     let SlstmState { mut h, mut c, mut n, m } = state.clone();

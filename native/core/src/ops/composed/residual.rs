@@ -2,10 +2,8 @@
 
 use candle_core::Tensor;
 
-use super::elementwise::dropout_residual;
-use super::norm::row_norm;
 use crate::Result;
-use crate::ops::Residual;
+use crate::ops::{Residual, row_norm};
 
 /// `x + dropout(layer(norm(x)))`; the layer adds what it is given to what it makes.
 pub fn around(
@@ -15,7 +13,7 @@ pub fn around(
 ) -> Result<Tensor> {
     let normed = row_norm(x, &residual.norm)?;
     match &residual.dropout {
-        Some(mask) => dropout_residual(&layer(&normed, None)?, x, mask),
+        Some(mask) => mask.apply_and_add(&layer(&normed, None)?, x),
         None => layer(&normed, Some(x)),
     }
 }

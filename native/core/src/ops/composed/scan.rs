@@ -5,19 +5,14 @@
 
 use candle_core::Tensor;
 
-use super::dense::{affine_to, linear, linear_parts};
+use super::dense::affine_to;
 use super::elementwise::activate;
-use super::frames::{blank, causal_conv, last};
+use super::frames::{blank, last};
 use super::residual::around;
 use crate::Result;
-#[cfg(feature = "cuda")]
-use crate::ops::card;
 use crate::ops::lengths::Lengths;
-use crate::ops::linear_recurrence::cells::{
-    Constant, Diagonal, Hgrn, MinGru, MinLstm, Plain, RgLru,
-};
-use crate::ops::linear_recurrence::grid;
-use crate::ops::{Activation, Affine, MambaWeights, Residual, Selective, Wkv, op};
+use crate::ops::linear_recurrence::cells::RgLru;
+use crate::ops::{self, Activation, Affine, MambaWeights, Residual, Selective, Wkv, op};
 
 /// Two numbers of each channel and frame, `[b, t, ..]`.
 type Pair = [Tensor; 2];
@@ -72,38 +67,17 @@ fn one_less_exp(x: &Tensor) -> candle_core::Result<Tensor> {
     (&t * 2.0)? / (t + 1.0)?
 }
 
-pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
-    let grid = match a.rank() {
-        1 => grid::<Constant, 1, 1>(&[(b, 1)], &[a], h0, lengths)?,
-        _ => grid::<Plain, 2, 0>(&[(a, 1), (b, 1)], &[], h0, lengths)?,
-    };
-    #[cfg(feature = "cuda")]
-    if card::wanted(b) {
-        return match a.rank() {
-            1 => card::constant_recurrence(a, b, h0, &grid.lengths),
-            _ => card::linear_recurrence(a, b, h0, &grid.lengths),
-        };
-    }
-    blank(states(&a.broadcast_as(b.shape())?, b, h0)?, &grid.lengths)
+pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
+    blank(states(&a.broadcast_as(b.shape())?, b, h0)?, lengths)
 }
 
-pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
-    let grid = grid::<MinGru, 2, 0>(&[(projected, 2)], &[], h0, lengths)?;
-    #[cfg(feature = "cuda")]
-    if card::wanted(projected) {
-        return card::min_gru(projected, h0, &grid.lengths);
-    }
+pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
     let [z, candidate] = parts(projected)?;
     let z = sigmoid(&z)?;
-    blank(states(&(1.0 - &z)?, &(z * candidate)?, h0)?, &grid.lengths)
+    blank(states(&(1.0 - &z)?, &(z * candidate)?, h0)?, lengths)
 }
 
-pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: Lengths) -> Result<Tensor> {
-    let grid = grid::<MinLstm, 3, 0>(&[(projected, 3)], &[], h0, lengths)?;
-    #[cfg(feature = "cuda")]
-    if card::wanted(projected) {
-        return card::min_lstm(projected, h0, eps, &grid.lengths);
-    }
+pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: &Lengths) -> Result<Tensor> {
     let [f, i, candidate] = parts(projected)?;
     // The logarithms of both gates and of eps, less the larger gate's: two closed gates have a ratio too.
     let (f, i) = (softplus(&f.neg()?)?.neg()?, softplus(&i.neg()?)?.neg()?);
@@ -113,7 +87,7 @@ pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: Lengths) -> 
     let sum = ((&f + &i)? + eps)?;
     let a = (f / &sum)?;
     let b = ((i / sum)? * candidate)?;
-    blank(states(&a, &b, h0)?, &grid.lengths)
+    blank(states(&a, &b, h0)?, lengths)
 }
 
 pub fn rg_lru(
@@ -121,32 +95,22 @@ pub fn rg_lru(
     x: &Tensor,
     lambda: &Tensor,
     h0: &Tensor,
-    lengths: Lengths,
+    lengths: &Lengths,
 ) -> Result<Tensor> {
-    let grid = grid::<RgLru, 3, 1>(&[(gates, 2), (x, 1)], &[lambda], h0, lengths)?;
-    #[cfg(feature = "cuda")]
-    if card::wanted(x) {
-        return card::rg_lru(gates, x, lambda, h0, &grid.lengths);
-    }
     let [r, i] = parts(gates)?;
     let log_a =
         sigmoid(&r)?.broadcast_mul(&(softplus(&lambda.neg()?)? * -f64::from(RgLru::POWER))?)?;
     // 1 - a^2; where it is 0 a square root would have no slope.
     let keep = (one_less_exp(&(&log_a * -2.0)?)? + 1e-36)?.sqrt()?;
     let b = ((keep * sigmoid(&i)?)? * x)?;
-    blank(states(&log_a.exp()?, &b, h0)?, &grid.lengths)
+    blank(states(&log_a.exp()?, &b, h0)?, lengths)
 }
 
-pub fn hgrn(projected: &Tensor, bound: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
-    let grid = grid::<Hgrn, 3, 1>(&[(projected, 3)], &[bound], h0, lengths)?;
-    #[cfg(feature = "cuda")]
-    if card::wanted(projected) {
-        return card::hgrn(projected, bound, h0, &grid.lengths);
-    }
+pub fn hgrn(projected: &Tensor, bound: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
     let [f, i, v] = parts(projected)?;
     let a = sigmoid(&f)?.broadcast_mul(&(1.0 - bound)?)?.broadcast_add(bound)?;
     let b = (sigmoid(&i)? * v.silu()?)?;
-    blank(states(&a, &b, h0)?, &grid.lengths)
+    blank(states(&a, &b, h0)?, lengths)
 }
 
 pub fn diagonal_ssm(
@@ -154,26 +118,17 @@ pub fn diagonal_ssm(
     a_log: &Tensor,
     dt_log: &Tensor,
     h0: &Tensor,
-    lengths: Lengths,
+    lengths: &Lengths,
 ) -> Result<Tensor> {
-    let grid = grid::<Diagonal, 1, 2>(&[(u, 1)], &[a_log, dt_log], h0, lengths)?;
-    #[cfg(feature = "cuda")]
-    if card::wanted(u) {
-        return card::diagonal_ssm(u, a_log, dt_log, h0, &grid.lengths);
-    }
     let rate = a_log.exp()?;
     let less = one_less_exp(&(&rate * dt_log.exp()?)?)?;
     let a = (1.0 - &less)?.broadcast_as(u.shape())?;
     let b = u.broadcast_mul(&(less / rate)?)?;
-    blank(states(&a, &b, h0)?, &grid.lengths)
+    blank(states(&a, &b, h0)?, lengths)
 }
 
 pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
     let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
-    #[cfg(feature = "cuda")]
-    if card::wanted(u) && a.dim(1)? <= card::MOST_STATES {
-        return card::selective_scan(inputs, &lengths);
-    }
     let mut dt = dt.broadcast_as(u.shape())?;
     if let Some(bias) = dt_bias {
         dt = dt.broadcast_add(bias)?;
@@ -212,12 +167,6 @@ pub fn mamba_residual(
     weights: &MambaWeights<'_>,
     lengths: Lengths,
 ) -> Result<(Tensor, [Tensor; 2])> {
-    #[cfg(feature = "cuda")]
-    if card::wanted(x)
-        && let Some(stepped) = card::mamba_step(x, residual, states, weights, &lengths)?
-    {
-        return Ok(stepped);
-    }
     let mut after = states.clone();
     let y = around(x, residual, |x, rest| {
         let y;
@@ -236,12 +185,12 @@ fn mamba_to(
     rest: Option<&Tensor>,
 ) -> Result<(Tensor, [Tensor; 2])> {
     let ((_, rank), (_, n)) = (weights.dt_proj.dims2()?, weights.a_log.dims2()?);
-    let product = |x: &Tensor, weight| linear(x, weight, None, Activation::None);
+    let product = |x: &Tensor, weight| ops::linear(x, weight, None, Activation::None);
     let inner = weights.in_proj.dim(0)? / 2;
-    let [u, z] = linear_parts(x, weights.in_proj, [inner; 2])?;
+    let [u, z] = ops::linear_parts(x, weights.in_proj, [inner; 2])?;
     let bias = Some(&**weights.conv_bias);
-    let (u, conv) = causal_conv(&u, weights.conv, bias, conv_state, true, lengths.clone())?;
-    let [dt, b, c] = linear_parts(&u, weights.x_proj, [rank, n, n])?;
+    let (u, conv) = ops::causal_conv(&u, weights.conv, bias, conv_state, true, lengths.clone())?;
+    let [dt, b, c] = ops::linear_parts(&u, weights.x_proj, [rank, n, n])?;
     let inputs = Selective {
         u: &u,
         dt: &product(&dt, weights.dt_proj)?,
@@ -255,7 +204,7 @@ fn mamba_to(
         z: Some(&z),
         h: ssm_state,
     };
-    let (y, ssm) = selective_scan(inputs, lengths)?;
+    let (y, ssm) = ops::selective_scan(inputs, lengths)?;
     let out = Affine { weight: weights.out_proj.clone(), bias: None };
     Ok((affine_to(&y, &out, rest)?, [conv, ssm]))
 }
@@ -264,10 +213,6 @@ fn mamba_to(
 /// both, by their weights, and the sum of these, once the early one has faded over the late one.
 pub fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     let Wkv { k, v, w, u, mean, weight } = inputs;
-    #[cfg(feature = "cuda")]
-    if card::wanted(k) {
-        return card::wkv(inputs, &lengths);
-    }
     let (time, decay) = (k.dim(1)?, w.exp()?);
     let means = Tensor::cat(&[&mean.unsqueeze(1)?, v], 1)?;
     let weights = Tensor::cat(&[&weight.unsqueeze(1)?, k], 1)?;

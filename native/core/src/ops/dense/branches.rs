@@ -5,6 +5,7 @@ use std::ops::Range;
 use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::linear::row_sum;
 use crate::ops::matmul::{Operand, Packed, View, matmul};
 use crate::ops::op::{self, Op, Pass};
@@ -56,7 +57,7 @@ pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
         all.push(Place { branch: branch.clone(), hidden, out });
     }
     let Some(first) = branches.first() else { return Err(Error::not_found("branches")) };
-    if composed::wanted(x) {
+    if Form::of(x) != Form::Cpu {
         return composed::dense::branches(x, branches);
     }
     let op = Branches { all, k, hidden, out, kept: vec![] };

@@ -8,6 +8,7 @@ use candle_core::Tensor;
 use super::linear::{row_sum, weight_gradient};
 use crate::memory;
 use crate::ops::columns::{copied, filled, filled_and_summed, outputs, shard_of_rows, zeroed};
+use crate::ops::form::Form;
 use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::row_norm as norm;
@@ -112,7 +113,7 @@ fn apply(
             return Err(Error::mismatch("output of a residual layer", k, n));
         }
     }
-    if composed::wanted(x) {
+    if Form::of(x) != Form::Cpu {
         return match &residual {
             Some(residual) => {
                 composed::dense::feed_forward_residual(x, residual, up, activation, down)

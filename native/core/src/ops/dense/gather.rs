@@ -5,8 +5,9 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{composed, simd, tensor};
+use crate::ops::{card, composed, simd, tensor};
 use crate::{Error, Result};
 
 /// Rows of a table, all of which it has.
@@ -24,7 +25,7 @@ impl Ids {
     /// One outside the table is an error that names both (`what` is the table).
     pub fn of(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Self> {
         Self::check(table, &ids, what)?;
-        match composed::wanted(table) {
+        match Form::of(table) != Form::Cpu {
             true => Ok(Ids::There(Tensor::from_slice(&ids, ids.len(), table.device())?)),
             false => Ok(Ids::Here(ids)),
         }
@@ -57,7 +58,10 @@ pub fn gather_of(table: &Tensor, ids: &Ids) -> Result<Tensor> {
             let (shape, (_, width)) = ((ids.len(), table.dim(1)?), tensor::rows(table.dims()));
             op::apply(Gather { ids: ids.clone(), width }, &[table], shape)
         }
-        Ids::There(ids) => composed::dense::gather(table, ids),
+        Ids::There(ids) => match Form::of(table) {
+            Form::Card => card::gather(table, ids),
+            Form::Cpu | Form::Composed => composed::dense::gather(table, ids),
+        },
     }
 }
 

@@ -5,10 +5,11 @@ use candle_core::Tensor;
 use crate::memory;
 use crate::ops::columns::{copied, filled, shard_of_rows};
 use crate::ops::elementwise::Activation;
+use crate::ops::form::Form;
 use crate::ops::matmul::{Packed, View};
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::row_norm::Norm;
-use crate::ops::{composed, simd, tensor};
+use crate::ops::row_norm::{Norm, row_norm_then};
+use crate::ops::{card, composed, simd, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -42,6 +43,20 @@ pub fn linear_norm(
     apply(x, weight, bias, Some(norm), activation)
 }
 
+/// `activation(x W^T + b) + rest`
+pub(in crate::ops) fn linear_add(
+    x: &Tensor,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    activation: Activation,
+    rest: &Tensor,
+) -> Result<Tensor> {
+    match Form::of(x) {
+        Form::Card => card::layer(x, weight, bias.map(|bias| &**bias), activation, Some(rest)),
+        Form::Cpu | Form::Composed => tensor::add(rest, &linear(x, weight, bias, activation)?),
+    }
+}
+
 fn apply(
     x: &Tensor,
     weight: &Weight,
@@ -55,11 +70,15 @@ fn apply(
         tensor::check_shape("bias of a linear layer", &[n], bias.dims())?;
     }
     norm.map_or(Ok(()), |norm| norm.check(n))?;
-    if composed::wanted(x) {
-        return match norm {
-            Some(norm) => composed::dense::linear_norm(x, weight, bias, norm, activation),
-            None => composed::dense::linear(x, weight, bias, activation),
-        };
+    match (Form::of(x), norm) {
+        (Form::Cpu, _) => {}
+        (Form::Card, None) => {
+            return card::layer(x, weight, bias.map(|bias| &**bias), activation, None);
+        }
+        (Form::Composed, None) => return composed::dense::linear(x, weight, bias, activation),
+        (_, Some(norm)) => {
+            return row_norm_then(&linear(x, weight, bias, Activation::None)?, norm, activation);
+        }
     }
     let (weight, bias, norm) = (weight.clone(), bias.cloned(), norm.cloned());
     let tensor = weight.clone();

@@ -4,10 +4,11 @@ use candle_core::Tensor;
 
 use crate::memory;
 use crate::ops::columns::filled;
+use crate::ops::form::Form;
 use crate::ops::linear::weight_gradient;
 use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{composed, tensor};
+use crate::ops::{card, composed, tensor};
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result};
@@ -30,8 +31,10 @@ pub fn linear_parts<const N: usize>(
         return Err(Error::mismatch("parts of a linear layer", n, format!("{widths:?}")));
     }
     tensor::check_width("input of a linear layer", k, x.dims())?;
-    if composed::wanted(x) {
-        return composed::dense::linear_parts(x, weight, widths);
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::linear_parts(x, weight, widths),
+        Form::Composed => return composed::dense::linear_parts(x, weight, widths),
     }
     let op = Parts { weight: weight.clone(), widths, dims: x.dims().to_vec() };
     let shapes = widths.map(|width| tensor::with_width(x, width).into());

@@ -3,6 +3,7 @@
 use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::matmul::{Packed, View};
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_assign, add_rows};
@@ -36,7 +37,7 @@ pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tens
         parts.push(Part { weight: (*weight).clone(), bias: bias.cloned(), begin: width, n });
         width += n;
     }
-    if composed::wanted(x) {
+    if Form::of(x) != Form::Cpu {
         return composed::dense::project(x, layers);
     }
     op::apply(Project { parts, k, width }, &[x, first], tensor::with_width(x, width))

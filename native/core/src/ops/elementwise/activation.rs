@@ -3,9 +3,10 @@
 use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{dispatch, sigmoid, softplus, tanh};
-use crate::ops::{composed, tensor};
+use crate::ops::{card, composed, tensor};
 use crate::{Result, pool};
 
 /// Numbers of one shard.
@@ -189,8 +190,10 @@ impl Activation {
 
 /// `activation(x)`, any shape.
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
-    if composed::wanted(x) {
-        return composed::elementwise::activate(x, activation);
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::activate(x, activation),
+        Form::Composed => return composed::elementwise::activate(x, activation),
     }
     op::apply(Activate(activation), &[x], x.shape())
 }
@@ -216,8 +219,10 @@ impl Op for Activate {
 /// `x * activation(gate)`, both of one shape (Dauphin et al. 2017; Shazeer 2020).
 pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
     tensor::check_shape("gate", x.dims(), gate.dims())?;
-    if composed::wanted(x) {
-        return composed::elementwise::gated(x, gate, activation);
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::gated(x, gate, activation),
+        Form::Composed => return composed::elementwise::gated(x, gate, activation),
     }
     op::apply(Gated(activation), &[x, gate], x.shape())
 }

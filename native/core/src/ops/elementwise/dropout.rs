@@ -4,8 +4,9 @@
 use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{composed, simd::dispatch, tensor};
+use crate::ops::{card, composed, simd::dispatch, tensor};
 use crate::rng::{Rng, unit};
 use crate::{Result, pool};
 
@@ -92,10 +93,22 @@ impl Dropout {
         if self.p <= 0.0 {
             return Ok(x.clone());
         }
-        if composed::wanted(x) {
-            return composed::elementwise::dropout(x, &self);
+        match Form::of(x) {
+            Form::Cpu => {
+                let op = Masked { dropout: self, width: tensor::rows(x.dims()).1 };
+                op::apply(op, &[x], x.shape())
+            }
+            Form::Card => card::dropout(x, None, &self),
+            Form::Composed => composed::elementwise::dropout(x, &self),
         }
-        op::apply(Masked { dropout: self, width: tensor::rows(x.dims()).1 }, &[x], x.shape())
+    }
+
+    /// `rest + apply(x)`, of one shape.
+    pub fn apply_and_add(self, x: &Tensor, rest: &Tensor) -> Result<Tensor> {
+        match Form::of(x) {
+            Form::Card => card::dropout(x, Some(rest), &self),
+            Form::Cpu | Form::Composed => tensor::add(rest, &self.apply(x)?),
+        }
     }
 
     /// Rows `first..`, in place.

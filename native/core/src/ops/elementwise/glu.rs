@@ -4,8 +4,9 @@ use candle_core::Tensor;
 
 use crate::memory;
 use crate::ops::elementwise::activation::{Activation, multiply};
+use crate::ops::form::Form;
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{composed, tensor};
+use crate::ops::{card, composed, tensor};
 use crate::{Error, Result, pool};
 
 /// Rows of one shard.
@@ -17,8 +18,10 @@ pub fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
     if width % 2 != 0 {
         return Err(Error::mismatch("width of a gated linear unit", "an even number", width));
     }
-    if composed::wanted(x) {
-        return composed::elementwise::glu(x, activation);
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::glu(x, activation),
+        Form::Composed => return composed::elementwise::glu(x, activation),
     }
     let n = width / 2;
     op::apply(Glu { activation, n }, &[x], tensor::with_width(x, n))

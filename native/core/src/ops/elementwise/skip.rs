@@ -3,9 +3,10 @@
 use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_assign, dispatch};
-use crate::ops::{composed, tensor};
+use crate::ops::{card, composed, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -17,8 +18,10 @@ pub fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
     let (_, c) = tensor::rows(x.dims());
     tensor::check_shape("input of a skip", x.dims(), y.dims())?;
     tensor::check_shape("weight of a skip", &[c], d.dims())?;
-    if composed::wanted(x) {
-        return composed::elementwise::skip(y, x, d);
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::skip(y, x, d),
+        Form::Composed => return composed::elementwise::skip(y, x, d),
     }
     op::apply(Skip { d: d.clone() }, &[y, x, d], x.shape())
 }

@@ -3,10 +3,11 @@
 use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
-use crate::ops::{composed, tensor};
+use crate::ops::{card, composed, tensor};
 use crate::pool::{for_each_shard, sum_shards};
 use crate::{Error, Result};
 
@@ -29,8 +30,14 @@ pub fn causal_conv(
 ) -> Result<(Tensor, Tensor)> {
     let (batch, time, channels) = x.dims3()?;
     let window = Window::of([batch, time, channels], weight, bias, state, lengths.clone())?;
-    if composed::wanted(x) {
-        return composed::frames::causal_conv(x, weight, bias, state, silu, lengths);
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card if window.kernel <= card::TAPS => {
+            return card::causal_conv(x, weight, bias, state, silu, &lengths);
+        }
+        Form::Card | Form::Composed => {
+            return composed::frames::causal_conv(x, weight, bias, state, silu, lengths);
+        }
     }
     let all: Vec<&Tensor> = [x, weight, state].into_iter().chain(bias).collect();
     let shapes = [x.shape().clone(), state.shape().clone()];

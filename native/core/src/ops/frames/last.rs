@@ -4,9 +4,10 @@ use candle_core::Tensor;
 
 use crate::Result;
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{composed, tape, tensor};
+use crate::ops::{card, composed, tape, tensor};
 
 /// `[b, c]`: of each row of `states [b, t, c]` the one after its last frame, or `first [b, c]` where a
 /// row has no frame.
@@ -18,8 +19,12 @@ pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor
     if whole && !tape::wants(states) {
         return Ok(states.narrow(1, time - 1, 1)?.squeeze(1)?.contiguous()?);
     }
-    if composed::wanted(states) {
-        return composed::frames::last(states, first, lengths);
+    match Form::of(states) {
+        Form::Cpu => {}
+        Form::Card if first.dtype() == states.dtype() && lengths.is_some() => {
+            return card::last(states, first, lengths);
+        }
+        Form::Card | Form::Composed => return composed::frames::last(states, first, lengths),
     }
     let ends = lengths.as_ref().map_or_else(|| vec![time; batch], |l| l.to_vec());
     let last = Last { ends, time, channels };

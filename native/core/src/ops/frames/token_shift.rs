@@ -5,10 +5,11 @@ use candle_core::Tensor;
 use crate::Result;
 use crate::memory;
 use crate::ops::columns::Grid;
+use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_rows, dispatch};
-use crate::ops::{composed, tensor};
+use crate::ops::{card, composed, tensor};
 use crate::pool::for_each_shard;
 
 /// For each row `m` of `mix [n, c]` one tensor `[b, t, c]` of `m * x_t + (1 - m) * x_{t-1}`.
@@ -26,8 +27,10 @@ pub fn token_shift(
     tensor::check_shape("mix of a token shift", &[n, channels], mix.dims())?;
     tensor::check_shape("frame before a token shift", &[batch, channels], before.dims())?;
     let grid = Grid::new(batch, time, channels, lengths)?;
-    if composed::wanted(x) {
-        return composed::frames::token_shift(x, before, mix, grid.lengths);
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::token_shift(x, before, mix, &grid.lengths),
+        Form::Composed => return composed::frames::token_shift(x, before, mix, grid.lengths),
     }
     let shapes = vec![x.shape().clone(); n];
     op::apply_some(Shift { grid, n }, &[x, before, mix], &shapes)

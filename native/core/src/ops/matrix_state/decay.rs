@@ -3,6 +3,7 @@
 use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_rows, dispatch, exp, sigmoid, softplus};
@@ -15,7 +16,7 @@ const SHARD: usize = 1 << 14;
 
 /// `scale log sigmoid(x)`: the logarithm of a gate `sigmoid(x)^scale` (Yang et al. 2023, section 4.4).
 pub fn log_sigmoid(x: &Tensor, scale: f32) -> Result<Tensor> {
-    if composed::wanted(x) {
+    if Form::of(x) != Form::Cpu {
         return composed::matrix_state::log_sigmoid(x, scale);
     }
     op::apply(LogSigmoid { scale }, &[x], x.shape())
@@ -68,7 +69,7 @@ pub fn ssd_gates(raw: &Tensor, dt_bias: &Weight, a_log: &Weight) -> Result<Tenso
     for weight in [dt_bias, a_log] {
         tensor::check_shape("weights of Mamba-2's gates", &[heads], weight.dims())?;
     }
-    if composed::wanted(raw) {
+    if Form::of(raw) != Form::Cpu {
         return composed::matrix_state::ssd_gates(raw, dt_bias, a_log);
     }
     let mut a = tensor::to_vec(a_log)?;
@@ -164,7 +165,7 @@ pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Ml
     let heads = width / 2;
     tensor::check_shape("gates of an mLSTM", &[batch, time, 2 * heads], raw.dims())?;
     tensor::check_shape("stabiliser of an mLSTM", &[batch, heads], first.dims())?;
-    if composed::wanted(raw) {
+    if Form::of(raw) != Form::Cpu {
         return composed::matrix_state::mlstm_gates(raw, first, lengths);
     }
     let raw = tape::contiguous(raw)?;

@@ -24,7 +24,8 @@ use candle_core::{Shape, Tensor};
 use self::pass::MatrixState;
 use self::readout::Reading;
 use self::sizes::Sizes;
-use super::{composed, tensor};
+use super::{card, composed, tensor};
+use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::op;
 use crate::{Error, Result};
@@ -79,8 +80,16 @@ pub fn matrix_state(
         (None, _) => {}
     }
     readout.check([batch, time, options.heads])?;
-    if composed::wanted(streams) {
-        return composed::matrix_state::matrix_state(streams, gates, state, readout, options);
+    match Form::of(streams) {
+        Form::Cpu => {}
+        Form::Card if card::has_states_of(options) => {
+            let (read, state) = card::matrix_state(streams, gates, state, options)?;
+            let y = composed::matrix_state::results(&read, streams, &readout, options)?;
+            return Ok((y, state));
+        }
+        Form::Card | Form::Composed => {
+            return composed::matrix_state::matrix_state(streams, gates, state, readout, options);
+        }
     }
     let reading = Reading::new(readout)?;
     let sizes = Sizes { batch, time, width, wide, options: options.clone() };

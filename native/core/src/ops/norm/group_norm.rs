@@ -4,8 +4,9 @@ use candle_core::Tensor;
 
 use super::moments;
 use super::scaled::{Rows, scaled};
+use crate::ops::form::Form;
 use crate::ops::simd::{LANES, dispatch};
-use crate::ops::{composed, tensor};
+use crate::ops::{card, composed, tensor};
 use crate::{Error, Result};
 
 /// `y = (x - mean) / sqrt(variance + eps) * weight`, mean and variance over each of the `groups` of the
@@ -23,8 +24,10 @@ pub fn group_norm(
         let got = format!("{:?} in {groups} groups", weight.dims());
         return Err(Error::mismatch("weight of a group norm", format!("[{d}]"), got));
     }
-    if composed::wanted(x) {
-        return composed::norm::group_norm(x, weight, groups, center, eps);
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::group_norm(x, weight, groups, center, eps),
+        Form::Composed => return composed::norm::group_norm(x, weight, groups, center, eps),
     }
     scaled(x, weight, GroupNorm { size: d / groups, center, eps })
 }

@@ -4,6 +4,7 @@ use candle_core::Tensor;
 
 use super::row_norm::{self, Gradients, Norm};
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::{composed, tensor};
 use crate::{Error, Result, pool};
@@ -24,7 +25,7 @@ pub struct HeadNorms {
 pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
     let width = tensor::rows(qkv.dims()).1;
     norms.check(width)?;
-    if composed::wanted(qkv) {
+    if Form::of(qkv) != Form::Cpu {
         return composed::norm::head_norm(qkv, norms);
     }
     let op = HeadNorm { norms: norms.clone(), width };

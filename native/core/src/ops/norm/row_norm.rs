@@ -4,9 +4,10 @@ use candle_core::Tensor;
 
 use super::{layer_norm, rms_norm};
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::linear::row_sum;
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{composed, tensor};
+use crate::ops::{Activation, activate, card, composed, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -30,10 +31,24 @@ pub struct Norm {
 /// weights are left with them.
 pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
     norm.check(tensor::rows(x.dims()).1)?;
-    if composed::wanted(x) {
-        return composed::norm::row_norm(x, norm);
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::row_norm(x, norm, Activation::None),
+        Form::Composed => return composed::norm::row_norm(x, norm),
     }
     op::apply(RowNorm(norm.clone()), &[x, &norm.weight], x.shape())
+}
+
+/// `activation(row_norm(x))`
+pub(in crate::ops) fn row_norm_then(
+    x: &Tensor,
+    norm: &Norm,
+    activation: Activation,
+) -> Result<Tensor> {
+    match Form::of(x) {
+        Form::Card => card::row_norm(x, norm, activation),
+        Form::Cpu | Form::Composed => activate(&row_norm(x, norm)?, activation),
+    }
 }
 
 struct RowNorm(Norm);

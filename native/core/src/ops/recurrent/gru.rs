@@ -3,10 +3,11 @@
 use candle_core::Tensor;
 
 use crate::Result;
-use crate::ops::composed;
+use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
 use crate::ops::recurrent::{Cell, Gates, Kept, Layer, Piece, States};
 use crate::ops::simd::{dispatch, sigmoid_with, tanh_with};
+use crate::ops::{card, composed};
 
 /// `(y, h_n)`: the states `[b, t, h]` after each frame and `[b, h]` after the last (Cho et al. 2014, the
 /// reset gate after the product), of `x [b, t, d]` and `h0 [b, h]`. Gates in the order r, z, n.
@@ -17,8 +18,10 @@ use crate::ops::simd::{dispatch, sigmoid_with, tanh_with};
 /// ```
 pub fn gru(x: &Tensor, gates: &Gates, h0: &Tensor, lengths: Lengths) -> Result<(Tensor, Tensor)> {
     let layer = Layer::<Gru>::new(x, gates, &[h0], lengths.clone())?;
-    if composed::wanted(x) {
-        return composed::recurrent::gru(x, gates, h0, lengths);
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::gru(x, gates, h0, &lengths),
+        Form::Composed => return composed::recurrent::gru(x, gates, h0, lengths),
     }
     Ok(layer.apply::<2>(x, gates, &[h0])?.into())
 }

@@ -3,12 +3,13 @@
 use candle_core::{Shape, Tensor};
 
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::matmul::{View, matmul};
 use crate::ops::matrix_state::decay::unit;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_assign, dispatch, exp, sigmoid, softplus, tanh};
-use crate::ops::{composed, tensor};
+use crate::ops::{card, composed, tensor};
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
@@ -60,8 +61,12 @@ pub fn slstm(
         tensor::check_shape("state of an sLSTM", &[batch, h], part.dims())?;
     }
     check_lengths(&lengths, batch, time)?;
-    if composed::wanted(projected) {
-        return composed::recurrent::slstm(projected, weight, heads, state, lengths);
+    match Form::of(projected) {
+        Form::Cpu => {}
+        Form::Card => return card::slstm(projected, weight, heads, state, &lengths),
+        Form::Composed => {
+            return composed::recurrent::slstm(projected, weight, heads, state, lengths);
+        }
     }
     let op = Slstm {
         weight: weight.clone(),

@@ -4,6 +4,7 @@ use candle_core::Tensor;
 
 use crate::memory;
 use crate::ops::composed;
+use crate::ops::form::Form;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_assign, dispatch, exp_with};
 use crate::{Error, Result};
@@ -15,7 +16,7 @@ pub fn lower_bound(bounds: &Tensor, layer: usize) -> Result<Tensor> {
     if layer >= layers {
         return Err(Error::out_of_range("layer", layer as f64, 0.0, layers as f64 - 1.0));
     }
-    if composed::wanted(bounds) {
+    if Form::of(bounds) != Form::Cpu {
         return composed::scan::lower_bound(bounds, layer);
     }
     op::apply(LowerBound { layer, channels }, &[bounds], channels)

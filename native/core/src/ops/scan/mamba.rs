@@ -6,11 +6,12 @@ use candle_core::Tensor;
 use crate::memory;
 use crate::ops::causal_conv::{Conv, Window};
 use crate::ops::dense::parts::Parts;
+use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
 use crate::ops::norm::row_norm;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::selective_scan::Scan;
-use crate::ops::{Residual, composed, tensor};
+use crate::ops::{Residual, card, composed, tensor};
 use crate::weights::Weight;
 use crate::{Error, Result};
 
@@ -53,7 +54,7 @@ pub fn mamba(
 ) -> Result<(Tensor, [Tensor; 2])> {
     let [conv_state, ssm_state] = states;
     let op = Mamba::new(x, [conv_state, ssm_state], weights, lengths.clone())?;
-    if composed::wanted(x) {
+    if Form::of(x) != Form::Cpu {
         return composed::scan::mamba(x, states, weights, lengths);
     }
     let MambaWeights { in_proj, conv, conv_bias, x_proj, dt_proj, dt_bias, a_log, d, out_proj } =
@@ -77,8 +78,16 @@ pub fn mamba_residual(
     lengths: Lengths,
 ) -> Result<(Tensor, [Tensor; 2])> {
     residual.norm.check(tensor::rows(x.dims()).1)?;
-    if composed::wanted(x) {
+    let form = Form::of(x);
+    if form != Form::Cpu {
         Mamba::new(x, [&states[0], &states[1]], weights, lengths.clone())?;
+    }
+    if form == Form::Card
+        && let Some(stepped) = card::mamba_step(x, residual, states, weights, &lengths)?
+    {
+        return Ok(stepped);
+    }
+    if form != Form::Cpu {
         return composed::scan::mamba_residual(x, residual, states, weights, lengths);
     }
     let (y, after) = mamba(&row_norm(x, &residual.norm)?, states, weights, lengths)?;

@@ -7,10 +7,11 @@ use candle_core::{Shape, Tensor};
 use crate::Result;
 use crate::memory;
 use crate::ops::columns::{Grid, Output, copy, fill, load, outputs, store};
+use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{LANES, add_rows, dispatch, exp_with, ln_1p, mul_add, sigmoid_with};
-use crate::ops::{composed, tensor};
+use crate::ops::{card, composed, tensor};
 
 /// The logarithm of no weight at all: what a game that has not begun remembers.
 pub const NOTHING: f32 = -1e30;
@@ -52,8 +53,10 @@ pub fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     check("mean", &[batch, c], mean)?;
     check("weight", &[batch, c], weight)?;
     let grid = Grid::new(batch, time, c, lengths)?;
-    if composed::wanted(k) {
-        return composed::scan::wkv(inputs, grid.lengths);
+    match Form::of(k) {
+        Form::Cpu => {}
+        Form::Card => return card::wkv(inputs, &grid.lengths),
+        Form::Composed => return composed::scan::wkv(inputs, grid.lengths),
     }
     let state = Shape::from((batch, c));
     let shapes = [k.shape().clone(), state.clone(), state];

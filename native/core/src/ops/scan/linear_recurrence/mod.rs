@@ -18,9 +18,10 @@ use self::walk::{OutputPart, Part, Span, walk, walk_back};
 use crate::Result;
 use crate::memory;
 use crate::ops::columns::{Grid, copy, outputs};
+use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{composed, tensor};
+use crate::ops::{card, composed, tensor};
 
 pub use self::walk::step;
 
@@ -34,31 +35,40 @@ pub use self::walk::step;
 ///
 /// Frames of a row from its length on do not exist: their output is 0 and gives no gradient.
 pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
-    if composed::wanted(b) {
-        return composed::scan::linear_recurrence(a, b, h0, lengths);
-    }
-    match a.dims().len() {
-        1 => run(Constant, &[b], &[a], h0, lengths),
-        _ => run(Plain, &[a, b], &[], h0, lengths),
+    let constant = a.rank() == 1;
+    let grid = match constant {
+        true => grid::<Constant, 1, 1>(&[(b, 1)], &[a], h0, lengths)?,
+        false => grid::<Plain, 2, 0>(&[(a, 1), (b, 1)], &[], h0, lengths)?,
+    };
+    match (Form::of(b), constant) {
+        (Form::Cpu, true) => run(Constant, grid, &[b], &[a], h0),
+        (Form::Cpu, false) => run(Plain, grid, &[a, b], &[], h0),
+        (Form::Card, true) => card::constant_recurrence(a, b, h0, &grid.lengths),
+        (Form::Card, false) => card::linear_recurrence(a, b, h0, &grid.lengths),
+        (Form::Composed, _) => composed::scan::linear_recurrence(a, b, h0, &grid.lengths),
     }
 }
 
 /// minGRU over `projected [b, t, 2c]` (pre-activations of z, candidates) from `h0 [b, c]`:
 /// `h = (1 - sigmoid(z)) h + sigmoid(z) c` (Feng et al. 2024, section 3.1.3) -> `[b, t, c]`.
 pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
-    if composed::wanted(projected) {
-        return composed::scan::min_gru(projected, h0, lengths);
+    let grid = grid::<MinGru, 2, 0>(&[(projected, 2)], &[], h0, lengths)?;
+    match Form::of(projected) {
+        Form::Cpu => run(MinGru, grid, &[projected], &[], h0),
+        Form::Card => card::min_gru(projected, h0, &grid.lengths),
+        Form::Composed => composed::scan::min_gru(projected, h0, &grid.lengths),
     }
-    run(MinGru, &[projected], &[], h0, lengths)
 }
 
 /// minLSTM over `projected [b, t, 3c]` (pre-activations of f and i, candidates) from `h0 [b, c]`:
 /// `h = f / (f + i + eps) h + i / (f + i + eps) c` (Feng et al. 2024, section 3.2.4) -> `[b, t, c]`.
 pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: Lengths) -> Result<Tensor> {
-    if composed::wanted(projected) {
-        return composed::scan::min_lstm(projected, h0, eps, lengths);
+    let grid = grid::<MinLstm, 3, 0>(&[(projected, 3)], &[], h0, lengths)?;
+    match Form::of(projected) {
+        Form::Cpu => run(MinLstm { eps }, grid, &[projected], &[], h0),
+        Form::Card => card::min_lstm(projected, h0, eps, &grid.lengths),
+        Form::Composed => composed::scan::min_lstm(projected, h0, eps, &grid.lengths),
     }
-    run(MinLstm { eps }, &[projected], &[], h0, lengths)
 }
 
 /// The real-gated linear recurrent unit (De et al. 2024, eq. 1 to 4) -> `[b, t, c]`.
@@ -76,10 +86,12 @@ pub fn rg_lru(
     h0: &Tensor,
     lengths: Lengths,
 ) -> Result<Tensor> {
-    if composed::wanted(x) {
-        return composed::scan::rg_lru(gates, x, lambda, h0, lengths);
+    let grid = grid::<RgLru, 3, 1>(&[(gates, 2), (x, 1)], &[lambda], h0, lengths)?;
+    match Form::of(x) {
+        Form::Cpu => run(RgLru, grid, &[gates, x], &[lambda], h0),
+        Form::Card => card::rg_lru(gates, x, lambda, h0, &grid.lengths),
+        Form::Composed => composed::scan::rg_lru(gates, x, lambda, h0, &grid.lengths),
     }
-    run(RgLru, &[gates, x], &[lambda], h0, lengths)
 }
 
 /// The HGRN's recurrence (Qin et al. 2023, eq. 3 to 5, on the real line) -> `[b, t, c]`.
@@ -91,10 +103,12 @@ pub fn rg_lru(
 /// f = bound + (1 - bound) sigmoid(f)      h = f h + sigmoid(i) silu(v)
 /// ```
 pub fn hgrn(projected: &Tensor, bound: &Tensor, h0: &Tensor, lengths: Lengths) -> Result<Tensor> {
-    if composed::wanted(projected) {
-        return composed::scan::hgrn(projected, bound, h0, lengths);
+    let grid = grid::<Hgrn, 3, 1>(&[(projected, 3)], &[bound], h0, lengths)?;
+    match Form::of(projected) {
+        Form::Cpu => run(Hgrn, grid, &[projected], &[bound], h0),
+        Form::Card => card::hgrn(projected, bound, h0, &grid.lengths),
+        Form::Composed => composed::scan::hgrn(projected, bound, h0, &grid.lengths),
     }
-    run(Hgrn, &[projected], &[bound], h0, lengths)
 }
 
 /// A real diagonal state space `h' = -exp(a_log) h + u`, held over steps of `dt = exp(dt_log)`
@@ -112,30 +126,30 @@ pub fn diagonal_ssm(
     h0: &Tensor,
     lengths: Lengths,
 ) -> Result<Tensor> {
-    if composed::wanted(u) {
-        return composed::scan::diagonal_ssm(u, a_log, dt_log, h0, lengths);
+    let grid = grid::<Diagonal, 1, 2>(&[(u, 1)], &[a_log, dt_log], h0, lengths)?;
+    match Form::of(u) {
+        Form::Cpu => run(Diagonal, grid, &[u], &[a_log, dt_log], h0),
+        Form::Card => card::diagonal_ssm(u, a_log, dt_log, h0, &grid.lengths),
+        Form::Composed => composed::scan::diagonal_ssm(u, a_log, dt_log, h0, &grid.lengths),
     }
-    run(Diagonal, &[u], &[a_log, dt_log], h0, lengths)
 }
 
 /// The states of a cell over one or two tensors of inputs: of two, the second holds the last input.
 fn run<C: Cell<N, K>, const N: usize, const K: usize>(
     cell: C,
+    grid: Grid,
     sources: &[&Tensor],
     weights: &[&Tensor; K],
     h0: &Tensor,
-    lengths: Lengths,
 ) -> Result<Tensor> {
     let split = if sources.len() == 1 { N } else { N - 1 };
-    let counted: Vec<_> = sources.iter().copied().zip([split, N - split]).collect();
-    let grid = grid::<C, N, K>(&counted, weights, h0, lengths)?;
     let shape = (grid.batch, grid.time, grid.channels);
     let inputs: Vec<&Tensor> = sources.iter().chain(weights).chain([&h0]).copied().collect();
     op::apply(Scan { cell, grid, split }, &inputs, shape)
 }
 
 /// Checks all shapes.
-pub(in crate::ops) fn grid<C: Cell<N, K>, const N: usize, const K: usize>(
+fn grid<C: Cell<N, K>, const N: usize, const K: usize>(
     sources: &[(&Tensor, usize)],
     weights: &[&Tensor],
     h0: &Tensor,

@@ -8,10 +8,11 @@ use candle_core::Tensor;
 
 use self::walk::{CHUNK, Chunk, Gradients, Row, Scratch, backward, forward, forward_few};
 use crate::memory;
+use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{LANES, add_assign, add_rows, dispatch, exp_with};
-use crate::ops::{composed, tensor};
+use crate::ops::{card, composed, tensor};
 use crate::pool::{for_each_shard, sum_shards};
 use crate::{Error, Result};
 
@@ -72,8 +73,12 @@ pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor
         kept: vec![],
     };
     op.check(&inputs)?;
-    if composed::wanted(u) {
-        return composed::scan::selective_scan(inputs, op.lengths);
+    match Form::of(u) {
+        Form::Cpu => {}
+        Form::Card if state <= card::MOST_STATES => {
+            return card::selective_scan(inputs, &op.lengths);
+        }
+        Form::Card | Form::Composed => return composed::scan::selective_scan(inputs, op.lengths),
     }
     let all = [u, dt, a, b, c, h].into_iter().chain(dt_bias).chain(d).chain(z);
     let shapes = [u.shape().clone(), h.shape().clone()];

@@ -1,3 +1,0 @@
-#include "forward.cuh"
-
-KERNELS(flash_attention_bf16, cutlass::bfloat16_t)

@@ -1,3 +1,0 @@
-#include "forward.cuh"
-
-KERNELS(flash_attention_f16, cutlass::half_t)

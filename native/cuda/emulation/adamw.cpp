@@ -1,6 +1,0 @@
-#include "emulate.h"
-#include "../kernels/adamw.cu"
-
-EMULATED(adamw_squares)
-EMULATED(adamw_begin)
-EMULATED(adamw_update)

@@ -1,4 +1,0 @@
-#include "emulate.h"
-#include "../kernels/decide.cu"
-
-EMULATED(decide)

@@ -1,5 +1,0 @@
-#include "emulate.h"
-#include "../kernels/few_rows.cu"
-
-EMULATED(few_rows_f32)
-EMULATED(few_rows_bf16)

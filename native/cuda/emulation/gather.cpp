@@ -1,9 +1,0 @@
-#include "emulate.h"
-#include "../kernels/gather.cu"
-
-#define EMULATED_GATHER(name) EMULATED(name##_forward) EMULATED(name##_backward) EMULATED(name##_sum)
-
-EMULATED_GATHER(gather_f32)
-EMULATED_GATHER(gather_bf16)
-EMULATED(gather_runs)
-EMULATED(one_hot)

@@ -1,7 +1,0 @@
-#include "emulate.h"
-#include "../kernels/last.cu"
-
-EMULATED(last_f32_forward)
-EMULATED(last_f32_backward)
-EMULATED(last_bf16_forward)
-EMULATED(last_bf16_backward)

@@ -1,6 +1,0 @@
-#include "emulate.h"
-#include "../kernels/loss.cu"
-
-EMULATED(loss_f32)
-EMULATED(loss_bf16)
-EMULATED(loss_totals)

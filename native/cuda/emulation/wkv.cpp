@@ -1,7 +1,0 @@
-#include "emulate.h"
-#include "../kernels/wkv.cu"
-
-EMULATED(wkv_f32_forward)
-EMULATED(wkv_f32_backward)
-EMULATED(wkv_bf16_forward)
-EMULATED(wkv_bf16_backward)

@@ -1,0 +1,4 @@
+#include "emulate.h"
+#include "decide.cu"
+
+EMULATED(decide)

@@ -1,0 +1,5 @@
+#include "emulate.h"
+#include "dropout.cu"
+
+EMULATED(dropout_f32)
+EMULATED(dropout_bf16)
