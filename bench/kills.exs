@@ -169,7 +169,8 @@ defmodule Kills do
       out: out,
       # Killed before it had a folder, it begins anew.
       resume: File.exists?(Path.join(out, "run.json")),
-      steps: 2_000,
+      # Long enough for most kills to come before its end.
+      steps: 15_000,
       save_every: 40,
       validate_every: 250,
       gradient_report: 100,
@@ -189,8 +190,10 @@ defmodule Kills do
     """
   end
 
-  defp script(:import, folder, %{replays: replays}, _how) do
-    opts = [into: Path.join(folder, "corpus"), min_frames: 1, progress: false]
+  # A replay that was being read at two kills is left out as one that ends imports, unless it is retried.
+  defp script(:import, folder, %{replays: replays}, how) do
+    into = Path.join(folder, "corpus")
+    opts = [into: into, min_frames: 1, progress: false, retry: how == :once]
     "{:ok, _corpus} = Sconce.Corpus.import(#{inspect(replays)}, #{inspect(opts)})"
   end
 

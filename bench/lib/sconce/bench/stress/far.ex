@@ -61,11 +61,12 @@ defmodule Sconce.Bench.Stress.Far do
     host = String.to_charlist(@host)
     wanted = %{name: String.to_atom(name()), host: host, args: args, wait_boot: @boot_ms}
 
-    # Told by its standard input, it outlives a connection that is cut.
-    with {:ok, _peer, node} <- :peer.start(Map.put(wanted, :connection, :standard_io)) do
-      os_pid = :erpc.call(node, System, :pid, [])
-      {:ok, _apps} = :erpc.call(node, Application, :ensure_all_started, [:sconce])
-      :ok = :erpc.call(node, __MODULE__, :serve, [checkpoint, opts])
+    # Told by its standard input, it outlives a connection that is cut, and is set up before there is one: right after a
+    # node of its name was killed, connecting may fail.
+    with {:ok, peer, node} <- :peer.start(Map.put(wanted, :connection, :standard_io)) do
+      os_pid = :peer.call(peer, System, :pid, [], @boot_ms)
+      {:ok, _apps} = :peer.call(peer, Application, :ensure_all_started, [:sconce], @boot_ms)
+      :ok = :peer.call(peer, __MODULE__, :serve, [checkpoint, opts], @boot_ms)
       :atomics.put(stress.far_serves, 1, 1)
       wait(stress, :rand.uniform(div(@life_ms, 4)))
       stand_still(stress, os_pid)
