@@ -89,7 +89,7 @@ impl Graph {
     }
 }
 
-/// What some work takes.
+/// The memory that recorded work uses.
 #[derive(Default)]
 pub struct Workspace;
 

@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, Shape, Storage, Tensor};
 use super::{tape, tensor};
 use crate::{Error, Result};
 
-/// What an op computes on a CPU, from slices to numbers: those of contiguous f32 tensors.
+/// The CPU form of an op: from slices, the numbers of contiguous f32 tensors, to numbers.
 pub trait Op: 'static {
     /// The numbers of all outputs; `track` says that [`backward`](Self::backward) may follow, so that the op keeps what
     /// it needs for it.
@@ -17,7 +17,7 @@ pub trait Op: 'static {
     fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>>;
 }
 
-/// What the backward pass of an op reads.
+/// Inputs, outputs and gradients that the backward pass of an op reads.
 pub struct Pass<'a> {
     pub inputs: &'a [&'a [f32]],
     pub outputs: &'a [&'a [f32]],

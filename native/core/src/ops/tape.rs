@@ -1,4 +1,4 @@
-//! The one autograd: what a pass computed, in its order, for the backward pass that walks it the other way.
+//! The one autograd: the steps of a pass in their order, which the backward pass walks in reverse.
 //!
 //! Each op adds a step where an input of it wants a gradient ([`op`](super::op) on a CPU, `card::op` on an NVIDIA card).
 //! A gradient is kept as it comes and added to only where a tensor was used twice; a step is dropped once it was walked,
@@ -48,7 +48,7 @@ enum Step {
 /// As long as it lives, passes of its thread are recorded.
 #[must_use]
 pub struct Tape {
-    /// What the thread recorded before.
+    /// The steps that the thread had recorded before.
     outer: Option<Steps>,
     _of_this_thread: PhantomData<*const ()>,
 }
@@ -189,7 +189,7 @@ pub(in crate::ops) fn contiguous(x: &Tensor) -> Result<Tensor> {
     Ok(view(x, x.contiguous()?, |d| Ok(d.clone())))
 }
 
-/// What a backward pass found, by the tensors that were neither outputs of steps nor made by candle: variables.
+/// The gradients of a backward pass, by variable: a tensor that neither a step nor candle made.
 #[derive(Default)]
 pub struct Gradients(HashMap<TensorId, Tensor>);
 

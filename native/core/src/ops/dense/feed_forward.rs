@@ -143,7 +143,7 @@ struct FeedForward {
     k: usize,
     hidden: usize,
     n: usize,
-    /// What the activation was applied to, for the backward pass.
+    /// The input of the activation, for the backward pass.
     kept: Vec<f32>,
 }
 

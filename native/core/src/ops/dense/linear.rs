@@ -91,7 +91,7 @@ struct Linear {
     bias: Option<Weight>,
     norm: Option<Norm>,
     activation: Activation,
-    /// What came out of the product, where the backward pass reads it.
+    /// The product before norm and activation, where the backward pass reads it.
     before: Option<Vec<f32>>,
 }
 

@@ -115,7 +115,7 @@ struct Layer<C> {
     cell: PhantomData<C>,
 }
 
-/// What a forward pass leaves for the backward pass, which uses it up.
+/// The numbers that a forward pass keeps for the backward pass, which overwrites them.
 #[derive(Default)]
 struct Trace {
     /// `[b, t, 4 h]`
