@@ -1,7 +1,6 @@
 //! Where tensors live. A CPU is always there; an NVIDIA card has to be looked for, and what is missing is said.
 
 use candle_core::{Device, Tensor};
-use serde::Serialize;
 
 use crate::{Error, Result};
 
@@ -12,7 +11,8 @@ pub mod launch;
 mod leaving;
 #[cfg(any(feature = "cuda", test))]
 mod ledger;
-mod memory;
+pub(crate) mod memory;
+pub(crate) mod missing;
 #[cfg(not(feature = "cuda"))]
 mod none;
 #[cfg(feature = "cuda")]
@@ -23,66 +23,10 @@ pub use cuda::{
 #[cfg(feature = "cuda")]
 pub use ledger::Held;
 pub use memory::{Budget, Kept, Memory, Owner, allow, budget};
+pub use missing::Missing;
 
 /// Whether this build computes on cards at all.
 pub const CUDA: bool = cfg!(feature = "cuda");
-
-/// What adds up what several cards have, beside NVIDIA's other libraries.
-const NCCL: &str = "libnccl.so.2";
-
-/// Why there is no card to compute on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
-#[serde(rename_all = "snake_case")]
-pub enum Missing {
-    #[error("this build has no CUDA")]
-    Build,
-    #[error("NVIDIA's driver (libcuda.so.1) was not found")]
-    Driver,
-    #[error("NVIDIA's driver is one of CUDA {}.{}, and 13.0 is needed", .0 / 1000, .0 % 1000 / 10)]
-    DriverVersion(i32),
-    #[error("there is no card {ordinal} among {count}")]
-    Card { ordinal: usize, count: usize },
-    #[error("{name} has compute capability {}.{}, and 8.0 is needed", .capability.0, .capability.1)]
-    Capability { name: String, capability: (i32, i32) },
-    #[error("{0} was not found")]
-    Library(&'static str),
-    /// What the driver says, in its words.
-    #[error("NVIDIA's driver says {0}")]
-    Refused(String),
-}
-
-impl Missing {
-    /// What mends it, if anything does.
-    pub fn mend(&self) -> Option<&'static str> {
-        match self {
-            Missing::Build => Some("bin/cuda-toolkit, then compile with SCONCE_CUDA=1"),
-            Missing::Driver | Missing::DriverVersion(_) => {
-                Some("install NVIDIA's driver 580 or newer")
-            }
-            Missing::Card { .. } => Some("see which cards CUDA_VISIBLE_DEVICES leaves"),
-            Missing::Library(NCCL) => {
-                Some("install NCCL 2 for CUDA 13, or name its folder in LD_LIBRARY_PATH")
-            }
-            Missing::Library(_) => {
-                Some("install the libraries of CUDA 13, or name their folder in LD_LIBRARY_PATH")
-            }
-            Missing::Capability { .. } | Missing::Refused(_) => None,
-        }
-    }
-
-    /// As data: the name of what is missing.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Missing::Build => "build",
-            Missing::Driver => "driver",
-            Missing::DriverVersion(_) => "driver_version",
-            Missing::Card { .. } => "card",
-            Missing::Capability { .. } => "capability",
-            Missing::Library(_) => "library",
-            Missing::Refused(_) => "refused",
-        }
-    }
-}
 
 /// Devices that work together.
 pub struct Devices {
@@ -156,12 +100,7 @@ fn parse(text: &str) -> Option<Vec<usize>> {
 }
 
 #[cfg(feature = "cuda")]
-pub(crate) use cuda::full;
-#[cfg(feature = "cuda")]
 use cuda::{all_reduce, grown, look, place};
-
-#[cfg(not(feature = "cuda"))]
-pub(crate) use none::full;
 
 #[cfg(not(feature = "cuda"))]
 fn all_reduce(_devices: &[Device]) -> Result<Box<dyn AllReduce>> {

@@ -6,12 +6,15 @@
 use std::any::Any;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::device::{self, Memory, Missing};
-use crate::memory::{self, Available, Refused};
+use crate::device::memory::Memory;
+use crate::device::missing::Missing;
+use crate::memory::available::{Available, available};
+use crate::memory::refused::Refused;
 
 /// The closed list of kinds, the same in Rust and in `Sconce.Error` (a test compares them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,7 +183,7 @@ impl Error {
 
     /// More bytes than there are, or than there may be.
     pub fn out_of_memory(what: impl Into<String>, bytes: u64) -> Self {
-        let available = memory::available().filter(|available| available.bytes < bytes);
+        let available = available().filter(|available| available.bytes < bytes);
         Error::OutOfMemory { what: what.into(), bytes, available }
     }
 
@@ -190,7 +193,7 @@ impl Error {
             Some(refused) => Error::OutOfMemory {
                 what: "a buffer".into(),
                 bytes: refused.bytes,
-                available: memory::available(),
+                available: available(),
             },
             None => Error::Panic { message: panic_message(payload.as_ref()) },
         }
@@ -335,10 +338,19 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     }
 }
 
+/// How to see which card is full.
+static FULL_CARD: OnceLock<fn() -> Option<(usize, Memory)>> = OnceLock::new();
+
+/// Says how to see which card is full, and its memory.
+pub fn set_full_card(look: fn() -> Option<(usize, Memory)>) {
+    // Set once: every card is looked at in the same way.
+    let _ = FULL_CARD.set(look);
+}
+
 /// A card that is full is told by its memory as it was then.
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
-        match is_out_of_memory(&error).then(device::full).flatten() {
+        match is_out_of_memory(&error).then(|| FULL_CARD.get()?()).flatten() {
             None => Error::Tensor(error),
             Some((ordinal, memory)) => Error::CardFull {
                 what: format!("cuda:{ordinal}"),
@@ -375,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_card_that_is_full_tells_who_has_it_and_what_makes_room() {
-        let kept = device::Kept { weights: 7, ..Default::default() };
+        let kept = crate::device::Kept { weights: 7, ..Default::default() };
         let memory = Memory::of_pool((100, Some(50)), Some(40), kept, [30, 40]);
         let full = Error::CardFull { what: "cuda:0".into(), bytes: None, memory: memory.into() };
         let error = full.asking("a loaf", 20);

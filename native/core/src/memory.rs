@@ -6,7 +6,8 @@
 //! window that walk side by side, of a policy that does not learn, take theirs where they run: that is less
 //! than a window's numbers.)
 
-mod available;
+pub(crate) mod available;
+pub(crate) mod refused;
 mod room;
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -14,7 +15,6 @@ use std::cell::Cell;
 use std::hint::black_box;
 
 pub use self::available::{Available, Bound, available};
-pub(crate) use self::room::Refused;
 pub use self::room::{
     WORTH, caught, copied, fits, granted, repeated, reserve, resize, room, set_release, uninit,
     with_capacity, zeros,

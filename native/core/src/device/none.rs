@@ -150,10 +150,6 @@ impl Shared {
     }
 }
 
-pub fn full() -> Option<(usize, Memory)> {
-    None
-}
-
 #[cfg(test)]
 pub fn place(_tensor: &Tensor) -> Option<((usize, u64), u64)> {
     None

@@ -15,6 +15,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::available::{Available, least};
+use super::refused::Refused;
 use crate::{Error, Result};
 
 /// Bytes of work that begins without a look at what is available: a look costs some tens of microseconds.
@@ -74,11 +75,6 @@ const FRESH: Duration = Duration::from_millis(100);
 fn is_plenty(bytes: u64) -> bool {
     let seen = *SEEN.lock().unwrap_or_else(|e| e.into_inner());
     seen.is_some_and(|(at, available)| at.elapsed() < FRESH && bytes <= available / 2)
-}
-
-/// The payload that a refused buffer unwinds with.
-pub(crate) struct Refused {
-    pub bytes: u64,
 }
 
 /// Calls `take` again after the allocator gave back what it keeps, and refuses if that does not help either.

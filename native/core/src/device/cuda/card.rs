@@ -452,7 +452,7 @@ pub(in crate::device) fn grown(ordinal: usize) {
 }
 
 /// The card of the present thread, by its memory, which was too little a moment ago.
-pub(crate) fn full() -> Option<(usize, Memory)> {
+pub(super) fn full() -> Option<(usize, Memory)> {
     let context = result::ctx::get_current().ok()??;
     let card = opened(|card| card.context.cu_ctx() == context)?;
     Some((card.ordinal, card.memory().ok()?))

@@ -27,7 +27,6 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
     CUdevice_attribute, CUresult, cuDriverGetVersion,
 };
 
-pub(crate) use card::full;
 pub use card::{Caching, apart, attach, leave, memory, release, settle, shrink};
 pub(super) use card::{grown, place};
 pub use graph::{Graph, refusals};
@@ -37,7 +36,7 @@ pub use uploads::Uploads;
 pub use workspace::Workspace;
 
 use super::{AllReduce, Missing};
-use crate::error::panic_message;
+use crate::error::{self, panic_message};
 use crate::{Error, Kind, Result};
 use card::Card;
 
@@ -52,6 +51,7 @@ type Found<T> = std::result::Result<T, Missing>;
 /// Candle's own choice is a stream for each thread, between which nothing waits.
 pub fn open(ordinal: usize) -> Result<Device> {
     let refused = |missing| Error::NoDevice { device: format!("cuda:{ordinal}"), missing };
+    error::set_full_card(card::full);
     look(&[ordinal]).map_err(refused)?;
     let opened = guard(|| Ok(Card::of(ordinal).and_then(|card| card.device()))).map_err(refused)?;
     opened.map_err(|error| match error {

@@ -12,7 +12,7 @@ use candle_core::{Device, Storage, Tensor};
 
 use super::card::share;
 use super::{AllReduce, Found, Missing};
-use crate::device::NCCL;
+use crate::device::missing::NCCL;
 use crate::{Error, Result};
 
 pub fn look() -> Found<()> {
