@@ -5,9 +5,13 @@ use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
 
-use super::{Cache, Part, Pass, Window, only_wanted};
+use super::cache::Cache;
+use super::pass::{Part, Pass, only_wanted};
+use super::window::Window;
 use crate::memory;
 use crate::ops::columns::{filled, filled_and_summed, shard_of_rows, zeroed};
+use crate::ops::composed::dense::affine_to;
+use crate::ops::composed::residual::around;
 use crate::ops::dense::feed_forward::Affine;
 use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
@@ -16,7 +20,7 @@ use crate::ops::matmul::{Packed, View};
 use crate::ops::norm::head_norm::{self, HeadNorms};
 use crate::ops::norm::row_norm;
 use crate::ops::op::{self, Op};
-use crate::ops::{Residual, composed, simd};
+use crate::ops::{Residual, simd};
 use crate::{Error, Result};
 
 /// Rows of one shard of a product.
@@ -61,15 +65,7 @@ pub fn attention_residual(
     residual.norm.check(h)?;
     projections.check(h, window.width())?;
     if Form::of(x) != Form::Cpu {
-        return composed::attention::attention_residual(
-            x,
-            residual,
-            projections,
-            cache,
-            window,
-            lengths,
-            append,
-        );
+        return by_parts(x, residual, projections, cache, window, lengths, append);
     }
     let Projections { qkv, norms, out } = projections;
     let pass = Arc::new(Pass::new([batch, time], cache, window, lengths)?);
@@ -92,6 +88,29 @@ pub fn attention_residual(
     let ring = Shape::from((batch, window.window, window.width()));
     let [y, keys, values] = op::apply_all(op, &inputs, [x.shape().clone(), ring.clone(), ring])?;
     Ok((y, Some(Cache { keys, values, seen: pass.seen_after()? })))
+}
+
+/// The same of other ops, on any device.
+fn by_parts(
+    x: &Tensor,
+    residual: &Residual,
+    projections: &Projections,
+    cache: &Cache,
+    window: &Arc<Window>,
+    lengths: Lengths,
+    append: bool,
+) -> Result<(Tensor, Option<Cache>)> {
+    let mut after = None;
+    let y = around(x, residual, |x, rest| {
+        let mut qkv = affine_to(x, &projections.qkv, None)?;
+        if let Some(norms) = &projections.norms {
+            qkv = head_norm::head_norm(&qkv, norms)?;
+        }
+        let (mixed, cache) = super::attend(&qkv, cache, window, lengths, append)?;
+        after = cache;
+        affine_to(&mixed, &projections.out, rest)
+    })?;
+    Ok((y, after))
 }
 
 struct Layer {

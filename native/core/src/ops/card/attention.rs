@@ -9,9 +9,10 @@ use super::lengths_on_card;
 use super::op::{Op, Pass, apply};
 use crate::Result;
 use crate::device::launch::{Launch, output, suffix, unwritten};
+use crate::ops::attention::cache::Cache;
 #[cfg(feature = "flash-attn")]
 use crate::ops::attention::flash;
-use crate::ops::attention::{Cache, Pairing, Window};
+use crate::ops::attention::window::{Pairing, Window};
 use crate::ops::lengths::Lengths;
 
 /// Threads of a block, all but of those that append.

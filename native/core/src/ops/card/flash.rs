@@ -6,7 +6,7 @@ use sconce_cuda::kernels::{FLASH_ATTENTION_BF16, FLASH_ATTENTION_F16, ROTARY};
 
 use crate::Result;
 use crate::device::launch::{Launch, pointer, unwritten};
-use crate::ops::attention::{Pairing, Window};
+use crate::ops::attention::window::{Pairing, Window};
 use crate::ops::composed::frames::blank;
 use crate::ops::lengths::Lengths;
 

@@ -8,7 +8,7 @@ use super::lengths_on_card;
 use super::op::{Op, Pass, apply_all};
 use crate::Result;
 use crate::device::launch::{Launch, output, suffix, unwritten};
-use crate::ops::matrix_state::{Decay, Options};
+use crate::ops::matrix_state::options::{Decay, Options};
 use crate::ops::rotary::Rotary;
 
 const WARP: usize = 32;

@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use candle_core::{D, DType, Device, Tensor};
 
-use super::dense::affine_to;
 use super::frames::blank;
 use super::product;
-use super::residual::around;
 use crate::Result;
-use crate::ops::attention::{CHUNK, Cache, Pairing, Projections, Window};
+use crate::ops::attention::cache::Cache;
+use crate::ops::attention::window::{CHUNK, Pairing, Window};
 use crate::ops::lengths::Lengths;
-use crate::ops::{self, Residual};
 
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     // A row of nothing but minus infinity is 0 throughout.
@@ -69,28 +67,6 @@ pub fn attention_weights(
     let by_frame = weights.transpose(1, 2)?;
     let held = blank(by_frame.flatten_from(2)?, &lengths)?.reshape(by_frame.shape())?;
     Ok(held.transpose(1, 2)?.contiguous()?.detach())
-}
-
-pub fn attention_residual(
-    x: &Tensor,
-    residual: &Residual,
-    projections: &Projections,
-    cache: &Cache,
-    window: &Arc<Window>,
-    lengths: Lengths,
-    append: bool,
-) -> Result<(Tensor, Option<Cache>)> {
-    let mut after = None;
-    let y = around(x, residual, |x, rest| {
-        let mut qkv = affine_to(x, &projections.qkv, None)?;
-        if let Some(norms) = &projections.norms {
-            qkv = ops::head_norm(&qkv, norms)?;
-        }
-        let (mixed, cache) = ops::attention::attend(&qkv, cache, window, lengths, append)?;
-        after = cache;
-        affine_to(&mixed, &projections.out, rest)
-    })?;
-    Ok((y, after))
 }
 
 /// What one call works on: the frames that a cache may have, in their order, and behind them those of

@@ -27,7 +27,11 @@ pub fn linear(
 }
 
 /// `x W^T + b + rest`
-pub(super) fn affine_to(x: &Tensor, affine: &Affine, rest: Option<&Tensor>) -> Result<Tensor> {
+pub(in crate::ops) fn affine_to(
+    x: &Tensor,
+    affine: &Affine,
+    rest: Option<&Tensor>,
+) -> Result<Tensor> {
     let Affine { weight, bias } = affine;
     match rest {
         Some(rest) => linear_add(x, weight, bias.as_ref(), Activation::None, rest),

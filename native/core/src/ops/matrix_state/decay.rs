@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 
+use super::options::MlstmGates;
 use crate::memory;
 use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
@@ -138,15 +139,6 @@ impl Op for SsdGates {
         }
         Ok(vec![d_raw, vec![], vec![]])
     }
-}
-
-/// The gates of an mLSTM, kept within the range of a float.
-pub struct MlstmGates {
-    /// `[b, t, 2 * heads]`: the logarithms of the decays, then the factors of the inputs.
-    pub gates: Tensor,
-    /// `m [b, t, heads]`, and after the last frame `[b, heads]`. Neither has a gradient.
-    pub m: Tensor,
-    pub last: Tensor,
 }
 
 /// Exponential input gates and sigmoid forget gates, stabilised (Beck et al. 2024, eq. 15 to 17):

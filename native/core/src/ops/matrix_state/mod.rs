@@ -14,9 +14,9 @@ pub mod decay;
 pub mod head;
 mod kernel;
 pub mod key;
-mod options;
+pub(in crate::ops) mod options;
 mod pass;
-mod readout;
+pub(in crate::ops) mod readout;
 mod sizes;
 
 use candle_core::{Shape, Tensor};
@@ -30,8 +30,8 @@ use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::op;
 use crate::{Error, Result};
 
-pub use decay::{MlstmGates, log_sigmoid, mlstm_gates, ssd_gates};
-pub use options::{Decay, Options};
+pub use decay::{log_sigmoid, mlstm_gates, ssd_gates};
+pub use options::{Decay, MlstmGates, Options};
 pub use readout::Readout;
 
 /// `(y [b, t, heads * value], state after the last frame)` of the recurrence, for each head

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use candle_core::Tensor;
+
 use super::sizes::MAX_CHUNK;
 use crate::ops::lengths::Lengths;
 use crate::ops::rotary::Rotary;
@@ -138,4 +140,13 @@ impl Options {
     pub(super) fn frames(&self, time: usize) -> usize {
         self.chunk.min(MAX_CHUNK).clamp(1, time.max(1))
     }
+}
+
+/// The gates of an mLSTM, kept within the range of a float.
+pub struct MlstmGates {
+    /// `[b, t, 2 * heads]`: the logarithms of the decays, then the factors of the inputs.
+    pub gates: Tensor,
+    /// `m [b, t, heads]`, and after the last frame `[b, heads]`. Neither has a gradient.
+    pub m: Tensor,
+    pub last: Tensor,
 }
