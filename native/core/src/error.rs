@@ -338,11 +338,13 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     }
 }
 
-/// How to see which card is full.
-static FULL_CARD: OnceLock<fn() -> Option<(usize, Memory)>> = OnceLock::new();
+/// The number and the memory of a card that is full, if one is.
+type FullCard = fn() -> Option<(usize, Memory)>;
+
+static FULL_CARD: OnceLock<FullCard> = OnceLock::new();
 
 /// Says how to see which card is full, and its memory.
-pub fn set_full_card(look: fn() -> Option<(usize, Memory)>) {
+pub fn set_full_card(look: FullCard) {
     // Set once: every card is looked at in the same way.
     let _ = FULL_CARD.set(look);
 }

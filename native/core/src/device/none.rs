@@ -91,7 +91,7 @@ impl Graph {
 
 /// The memory that recorded work uses.
 #[derive(Default)]
-pub struct Workspace;
+pub struct Workspace(());
 
 impl Workspace {
     pub fn keep<R>(&mut self, work: impl FnOnce() -> R) -> R {

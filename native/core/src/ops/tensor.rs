@@ -193,7 +193,7 @@ pub fn add(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
     let sum =
         op::output(with_all(&terms.each_ref().map(|t| t.detach()), sum_of)?, x.shape(), track)?;
     if track {
-        tape::note(&terms, &[sum.clone()], |given| Ok(vec![given[0].clone(); 2]));
+        tape::note(&terms, std::slice::from_ref(&sum), |given| Ok(vec![given[0].clone(); 2]));
     }
     Ok(sum)
 }
