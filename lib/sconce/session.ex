@@ -1,5 +1,6 @@
 defmodule Sconce.Session do
   alias Sconce.{Action, Device, Embedding, Error, Native, Options, Policy, Projection}
+  alias Sconce.Native.Call
   alias Sconce.Policy.Spec
   alias Sconce.Session.Remote
 
@@ -312,7 +313,7 @@ defmodule Sconce.Session do
   defp resume(_session, nil), do: :ok
 
   defp resume(session, snapshot) do
-    with {:error, _error} = refused <- Native.session_restore(session, snapshot) do
+    with {:error, _error} = refused <- native(session, :restore, [snapshot]) do
       Native.session_close(session)
       refused
     end
@@ -706,8 +707,12 @@ defmodule Sconce.Session do
   def native(%Remote{} = remote, op, args), do: Remote.call(remote, op, args)
   def native(ref, :reset, [seed]), do: Native.session_reset(ref, seed)
   def native(ref, :rollback, [game_frame]), do: Native.session_rollback(ref, game_frame)
-  def native(ref, :snapshot, []), do: Native.session_snapshot(ref)
-  def native(ref, :restore, [snapshot]), do: Native.session_restore(ref, snapshot)
+  def native(ref, :snapshot, []), do: Call.run(&Native.session_snapshot(ref, &1))
+
+  def native(ref, :restore, [snapshot]) do
+    with {:ok, true} <- Call.run(&Native.session_restore(ref, &1, snapshot)), do: :ok
+  end
+
   def native(ref, :info, []), do: Native.session_info(ref)
   def native(ref, :transfer, [pid]), do: Native.session_transfer(ref, pid)
   def native(ref, :close, []), do: Native.session_close(ref)

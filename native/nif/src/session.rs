@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
 use sconce_core::heads::Decision;
-use sconce_core::{Error, Result};
+use sconce_core::{Error, Result, memory};
 use sconce_serve::Deadline;
 use sconce_serve::serving::GaveUp;
 use sconce_serve::session::{Lane, Options, Overrides, Session};
@@ -389,18 +389,34 @@ fn session_back_to(env: Env, handle: Handle<SessionHandle>, frames: u64) -> Term
     perform(env, "act", || Taken::new(env, handle.get()?)?.session()?.back_to(frames))
 }
 
-#[rustler::nif(schedule = "DirtyCpu")]
-fn session_snapshot(env: Env, handle: Handle<SessionHandle>) -> Term {
-    call(env, "snapshot", || Ok(Bytes(Taken::new(env, handle.get()?)?.session()?.snapshot()?)))
+/// The answer comes by message. A dirty call builds its answer on the heap of a process that may be ending meanwhile,
+/// which ends the VM (OTP 25.2) where a connection to another node holds that end up.
+#[rustler::nif]
+fn session_snapshot<'a>(
+    env: Env<'a>,
+    handle: Handle<SessionHandle>,
+    reference: Reference<'a>,
+) -> Term<'a> {
+    perform(env, "snapshot", || {
+        let mut taken = Taken::new(env, handle.get()?)?;
+        pool::submit(env, "snapshot", reference, move || Ok(Bytes(taken.session()?.snapshot()?)))
+    })
 }
 
-#[rustler::nif(schedule = "DirtyCpu")]
+/// As [`session_snapshot`] answers; `{:ok, true}`.
+#[rustler::nif]
 fn session_restore<'a>(
     env: Env<'a>,
     handle: Handle<SessionHandle>,
+    reference: Reference<'a>,
     snapshot: Binary<'a>,
 ) -> Term<'a> {
-    perform(env, "restore", || Taken::new(env, handle.get()?)?.session()?.restore(&snapshot))
+    perform(env, "restore", || {
+        let (mut taken, snapshot) = (Taken::new(env, handle.get()?)?, memory::copied(&snapshot));
+        pool::submit(env, "restore", reference, move || {
+            taken.session()?.restore(&snapshot).map(|()| true)
+        })
+    })
 }
 
 #[rustler::nif]
