@@ -229,11 +229,14 @@ fn one_thread_and_two_give_the_same_bits() {
 #[test]
 fn blocks_that_are_recomputed_give_the_same_bits() {
     record();
-    for config in configs() {
+    // Of few frames ops round otherwise where no backward pass follows.
+    for (config, time) in
+        configs().into_iter().flat_map(|config| [(config.clone(), 9), (config, 3)])
+    {
         let bits = |t: &Tensor| values(t).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         let run = |context: Context| {
             let (net, weights) = build(&config, 2);
-            let x = Var::from_tensor(&noise(&[3, 9, INPUT], 9)).unwrap();
+            let x = Var::from_tensor(&noise(&[3, time, INPUT], 9)).unwrap();
             let zero = net.zero_state(3).unwrap();
             let (y, state) = net.forward(&x, &zero, &context).unwrap();
             let (z, state) = net.forward(&x, &state, &context).unwrap();
