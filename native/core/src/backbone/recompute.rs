@@ -35,21 +35,26 @@ pub fn recomputed(
     let inputs: Vec<Tensor> = std::iter::once(x).chain(&state.0).cloned().collect();
     let values: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
     let context = context.within_block();
-    // Recorded as the second run is, and dropped: an op of a few frames rounds otherwise where nothing records it.
-    let first_run = tape::record();
-    let outputs = join(block(&values[0], &state_of(&values), &context)?);
-    drop(first_run);
     // A weight that learns ties the block to the tape where none of the inputs does.
     let mut tied = inputs;
     tied.extend(weights.iter().find(|weight| tape::wants(weight)).map(|weight| (**weight).clone()));
     let wanted: Vec<bool> = tied.iter().map(tape::wants).collect();
     if !wanted.contains(&true) {
-        return part(outputs);
+        return block(&values[0], &state_of(&values), &context);
     }
-    let outputs = outputs.iter().map(tape::leaf).collect::<Result<Vec<_>>>()?;
+    // Recorded as the second run is, and dropped: an op of a few frames rounds otherwise where nothing records it.
+    let first_run = tape::record();
+    let outputs = join(block(&values[0], &state_of(&values), &context)?);
+    drop(first_run);
+    let outputs = outputs.iter().map(variable).collect::<Result<Vec<_>>>()?;
     let run = Run { block: Box::new(block), values, wanted, weights: weights.clone(), context };
     tape::note(&tied, &outputs, move |gradients| run.backward(gradients));
     part(outputs)
+}
+
+/// The numbers of `x`, part of no graph, with a gradient of their own.
+fn variable(x: &Tensor) -> Result<Tensor> {
+    Ok(Var::from_tensor(x)?.into_inner())
 }
 
 fn state_of(values: &[Tensor]) -> State {
@@ -80,8 +85,9 @@ impl Run {
     /// Runs the block again, and its backward pass.
     fn backward(&self, given: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
         let _tape = tape::record();
-        let leaf = |(value, wanted): (&Tensor, &bool)| -> Result<Tensor> {
-            Ok(if *wanted { Var::from_tensor(value)?.into_inner() } else { value.clone() })
+        let leaf = |(value, wanted): (&Tensor, &bool)| match wanted {
+            true => variable(value),
+            false => Ok(value.clone()),
         };
         let leaves = self.values.iter().zip(&self.wanted).map(leaf).collect::<Result<Vec<_>>>()?;
         let outputs = join((self.block)(&leaves[0], &state_of(&leaves), &self.context.untapped())?);

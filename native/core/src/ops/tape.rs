@@ -59,7 +59,7 @@ pub fn record() -> Tape {
 }
 
 /// Runs `f` and records nothing of it.
-pub fn paused<R>(f: impl FnOnce() -> R) -> R {
+fn paused<R>(f: impl FnOnce() -> R) -> R {
     let _tape = Tape { outer: STEPS.replace(None), _of_this_thread: PhantomData };
     f()
 }
@@ -174,14 +174,6 @@ pub(in crate::ops) fn view(
         Ok(vec![given[0].as_ref().map(back).transpose()?])
     });
     y
-}
-
-/// The numbers of `x` as what a step made: a variable to candle, part of no graph.
-pub(crate) fn leaf(x: &Tensor) -> Result<Tensor> {
-    let x = tensor::contiguous(x)?;
-    tensor::with(&x, |numbers| Ok(crate::memory::copied(numbers)))
-        .map_err(Into::into)
-        .and_then(|numbers| super::op::output(numbers, x.shape(), true))
 }
 
 /// The numbers of `x` without gaps.

@@ -74,7 +74,7 @@ pub fn frames_seen(seen: f32, window: usize) -> Result<usize> {
     }
 }
 
-/// Frames seen, as a [`Cache`] counts them, after so many more.
+/// Frames seen, as a [`Cache`] counts them, after `frames` more.
 pub fn count_on(seen: usize, frames: usize, window: usize) -> usize {
     match seen + frames {
         n if n < window => n,

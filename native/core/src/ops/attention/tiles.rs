@@ -385,7 +385,7 @@ pub(super) struct Given<'a> {
     pub(super) log_sums: &'a [f32],
 }
 
-/// Where the gradients of one row go; those of the ring are empty if nobody wants them.
+/// The gradients of one row; those of the ring are empty where they are not wanted.
 pub(super) struct Gradients<'a> {
     pub(super) qkv: &'a mut [f32],
     pub(super) keys: &'a mut [f32],
