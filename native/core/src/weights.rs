@@ -382,7 +382,9 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::{composed, tape};
+    use candle_core::DType;
+
+    use crate::ops::tape;
 
     #[test]
     fn a_spec_that_no_machine_holds_is_refused_before_memory_is_taken() {
@@ -395,11 +397,11 @@ mod tests {
 
     #[test]
     fn a_gradient_is_read_flat_and_replaced_wherever_ops_leave_it() -> Result<()> {
-        let there_and_back = || {
-            let w = tensor::tensor(vec![1.0; 6], (2, 3))?;
+        let there_and_back = |dtype| {
+            let w = tensor::tensor(vec![1.0; 6], (2, 3))?.to_dtype(dtype)?;
             let w = Weight::from(Var::from_tensor(&w)?.into_inner());
             assert_eq!(tensor::to_vec(&w.flat_gradient()?)?, [0.0; 6]);
-            let x = tensor::tensor(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (2, 3))?;
+            let x = tensor::tensor(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (2, 3))?.to_dtype(dtype)?;
             let _tape = tape::record();
             let y = (&*w * x)?.sum_all()?;
             w.gather(&tape::backward(&y, y.ones_like()?)?)?;
@@ -412,8 +414,8 @@ mod tests {
             assert_eq!(tensor::to_vec(&w.flat_gradient()?)?, [0.0; 6]);
             Ok(())
         };
-        there_and_back()?;
-        composed::forced(there_and_back)
+        there_and_back(DType::F32)?;
+        there_and_back(DType::F64)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use sconce_core::Result;
 use sconce_core::backbone::gla::{EPS, LOW_RANK, ROOT};
 use sconce_core::ops::Activation;
-use sconce_core::ops::elementwise::activation::multiply;
+use sconce_core::ops::activation::multiply;
 use sconce_core::ops::matrix_state::key::recur;
 use sconce_core::ops::norm::group_norm::GroupNorm;
 use sconce_core::ops::simd::{dispatch, exp_with, softplus_with};

@@ -5,10 +5,10 @@ use std::ops::Range;
 use sconce_core::Result;
 use sconce_core::backbone::attention::Sizes;
 use sconce_core::ops::Activation;
+use sconce_core::ops::activation::multiply;
 use sconce_core::ops::attention::Pairing;
-use sconce_core::ops::elementwise::activation::multiply;
-use sconce_core::ops::scan::linear_recurrence::cells::{Cell, RgLru};
-use sconce_core::ops::scan::linear_recurrence::step;
+use sconce_core::ops::linear_recurrence::cells::{Cell, RgLru};
+use sconce_core::ops::linear_recurrence::step;
 use sconce_core::spec::{GriffinConfig, HawkConfig, Layered};
 
 use crate::arena::Packer;

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use sconce_core::Result;
-use sconce_core::ops::elementwise::activation::multiply;
-use sconce_core::ops::scan::linear_recurrence::{cells, step};
+use sconce_core::ops::activation::multiply;
+use sconce_core::ops::linear_recurrence::{cells, step};
 use sconce_core::ops::tensor::{tensor, to_vec};
 use sconce_core::ops::{Activation, lower_bound};
 use sconce_core::spec::{ExpandConfig, Layered};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use sconce_core::Result;
 use sconce_core::ops::Activation;
-use sconce_core::ops::elementwise::{activation::multiply, skip};
+use sconce_core::ops::activation::{multiply, skip};
 use sconce_core::ops::matrix_state::decay::ssd_frames;
 use sconce_core::ops::matrix_state::head::recur;
 use sconce_core::ops::simd::exp;

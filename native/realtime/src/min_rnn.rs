@@ -2,8 +2,8 @@
 
 use sconce_core::Result;
 use sconce_core::backbone::MinRnn;
-use sconce_core::ops::scan::linear_recurrence::cells::{self, Cell};
-use sconce_core::ops::scan::linear_recurrence::step;
+use sconce_core::ops::linear_recurrence::cells::{self, Cell};
+use sconce_core::ops::linear_recurrence::step;
 use sconce_core::spec::{Layered, StackConfig};
 
 use crate::arena::Packer;

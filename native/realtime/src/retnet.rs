@@ -3,8 +3,8 @@
 use sconce_core::Result;
 use sconce_core::backbone::retnet::{EPS, log_gamma};
 use sconce_core::ops::Activation;
+use sconce_core::ops::activation::multiply;
 use sconce_core::ops::attention::THETA;
-use sconce_core::ops::elementwise::activation::multiply;
 use sconce_core::ops::matrix_state::head::recur;
 use sconce_core::ops::norm::group_norm::GroupNorm;
 use sconce_core::ops::rotary::{Rotary, Way};

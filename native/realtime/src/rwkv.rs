@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use sconce_core::Result;
 use sconce_core::ops::Activation;
-use sconce_core::ops::elementwise::activation::multiply;
+use sconce_core::ops::activation::multiply;
 use sconce_core::ops::frames::token_shift::blend;
-use sconce_core::ops::scan::wkv;
+use sconce_core::ops::wkv;
 use sconce_core::spec::{ExpandConfig, Layered};
 
 use crate::arena::Packer;

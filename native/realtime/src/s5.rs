@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use sconce_core::Result;
 use sconce_core::ops::Activation;
-use sconce_core::ops::elementwise::activation::multiply;
-use sconce_core::ops::elementwise::skip;
-use sconce_core::ops::scan::linear_recurrence::cells::{self, Cell};
-use sconce_core::ops::scan::linear_recurrence::step;
+use sconce_core::ops::activation::multiply;
+use sconce_core::ops::activation::skip;
+use sconce_core::ops::linear_recurrence::cells::{self, Cell};
+use sconce_core::ops::linear_recurrence::step;
 use sconce_core::spec::{Layered, StateConfig};
 
 use crate::arena::Packer;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use sconce_core::Result;
 use sconce_core::ops::Activation;
-use sconce_core::ops::elementwise::activation::multiply;
+use sconce_core::ops::activation::multiply;
 use sconce_core::ops::simd::add_assign;
 use sconce_core::spec::Trunk;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use sconce_core::Result;
 use sconce_core::backbone::xlstm::EPS;
 use sconce_core::ops::Activation;
-use sconce_core::ops::elementwise::{activation::multiply, skip};
+use sconce_core::ops::activation::{multiply, skip};
 use sconce_core::ops::matrix_state::decay::{stabilised, stabiliser};
 use sconce_core::ops::matrix_state::head::recur;
 use sconce_core::ops::norm::group_norm::GroupNorm;

@@ -190,7 +190,7 @@ pub struct Denominators {
     head_scales: Vec<f64>,
 }
 
-/// What `native/cuda/kernels/loss.cu` is told of the heads.
+/// What `loss.cu` is told of the heads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     /// `[heads, 4]`: whether it is categorical, its first logit, how many it has, its first label
@@ -485,7 +485,7 @@ impl Denominators {
         }
     }
 
-    /// As `native/cuda/kernels/loss.cu` has them.
+    /// As `loss.cu` has them.
     pub fn numbers(&self) -> Vec<f64> {
         let numbers = [self.inverse_weight, self.inverse_rows];
         numbers.into_iter().chain(self.head_scales.iter().copied()).collect()

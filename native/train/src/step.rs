@@ -8,7 +8,8 @@ use std::sync::atomic::AtomicBool;
 use candle_core::Tensor;
 use sconce_core::backbone::{Context, State};
 use sconce_core::checkpoint;
-use sconce_core::ops::card;
+use sconce_core::ops::form::is_for_kernels;
+use sconce_core::ops::loss as kernel;
 use sconce_core::ops::simd::non_finite;
 use sconce_core::ops::tape::{self, Gradients};
 use sconce_core::ops::tensor;
@@ -50,7 +51,7 @@ pub struct Stepper<'s> {
     /// Set to end a step before its next part.
     cancel: &'s AtomicBool,
     /// The objective, where logits are on a card.
-    on_card: OnceLock<card::loss::Loss>,
+    on_card: OnceLock<kernel::Loss>,
     recorded: Option<recorded::Recorded>,
     pending: Vec<recorded::Pending>,
 }
@@ -604,7 +605,7 @@ impl<'s> Stepper<'s> {
 
     /// Losses of the heads, added over the rows.
     fn sums(&self, logits: &Tensor, x: Examples<'_>) -> Result<Sums> {
-        if card::wanted(logits) {
+        if is_for_kernels(logits) {
             let (loss, rows) = self.there(logits, x)?;
             loss.sums(rows, false)?;
             return Ok(Sums::of_totals(&loss.totals()?));
@@ -622,7 +623,7 @@ impl<'s> Stepper<'s> {
         advice: Option<(&Teacher, Tensor)>,
         total: &mut Total,
     ) -> Result<(f64, Tensor)> {
-        if card::wanted(logits) && advice.is_none() {
+        if is_for_kernels(logits) && advice.is_none() {
             let (loss, rows) = self.there(logits, x)?;
             let gradient = loss.gradient(rows, &denominators.numbers(), total.there)?;
             total.there = true;
@@ -646,24 +647,23 @@ impl<'s> Stepper<'s> {
         &self,
         logits: &'a Tensor,
         x: Examples<'a>,
-    ) -> Result<(&card::loss::Loss, card::loss::Rows<'a>)> {
+    ) -> Result<(&kernel::Loss, kernel::Rows<'a>)> {
         let Examples { labels, weights, .. } = x;
         self.objective.check_labels(labels, weights)?;
-        let rows = card::loss::Rows { logits, labels, weights };
+        let rows = kernel::Rows { logits, labels, weights };
         Ok((self.loss_on_card(logits)?, rows))
     }
 
     /// The objective on the card of `x`.
-    fn loss_on_card(&self, x: &Tensor) -> Result<&card::loss::Loss> {
+    fn loss_on_card(&self, x: &Tensor) -> Result<&kernel::Loss> {
         if let Some(loss) = self.on_card.get() {
             return Ok(loss);
         }
         let Table { places, terms, pos_weights, num_labels, entropy_weight, clamp } =
             &self.objective.table();
         let (num_labels, entropy_weight, clamp) = (*num_labels, *entropy_weight, *clamp);
-        let heads =
-            card::loss::Heads { places, terms, pos_weights, num_labels, entropy_weight, clamp };
-        let loss = card::loss::Loss::new(&heads, x)?;
+        let heads = kernel::Heads { places, terms, pos_weights, num_labels, entropy_weight, clamp };
+        let loss = kernel::Loss::new(&heads, x)?;
         Ok(self.on_card.get_or_init(|| loss))
     }
 

@@ -7,7 +7,7 @@ pub mod composed;
 
 use std::collections::BTreeMap;
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use safetensors::tensor::{Dtype, SafeTensors};
 use sconce_core::ops::tape::{self, Gradients};
 use sconce_core::rng::Rng;
@@ -181,7 +181,12 @@ pub fn noise(shape: &[usize], seed: u64) -> Tensor {
 }
 
 pub fn values(t: &Tensor) -> Vec<f32> {
-    t.flatten_all().unwrap().to_vec1().unwrap()
+    t.flatten_all().unwrap().to_dtype(DType::F32).unwrap().to_vec1().unwrap()
+}
+
+/// The same in f64, of which all ops are composed.
+pub fn wide(t: &Tensor) -> Tensor {
+    t.to_dtype(DType::F64).unwrap()
 }
 
 /// The largest difference.

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use crate::common::composed::{check, check_kernels};
-use crate::common::{apart, backward, noise, record, values};
+use crate::common::{apart, backward, noise, record, values, wide};
 use candle_core::{DType, Device, Tensor};
 use sconce_core::Result;
 use sconce_core::ops::attention::{Cache, Pairing, Projections, THETA, Window};
-use sconce_core::ops::composed::forced;
 use sconce_core::ops::dropout::{Dropout, Place};
 use sconce_core::ops::lengths::Lengths;
 use sconce_core::ops::{self, Affine, HeadNorms, Norm, Residual};
@@ -64,9 +63,9 @@ impl Attention {
         Ok(vec![y, keys, values, seen.to_dtype(qkv.dtype())?])
     }
 
-    /// The inputs as numbers of 64 bits, which no op of ours takes.
+    /// The inputs as numbers of 64 bits, of which ops are composed.
     fn wide(&self) -> [Tensor; 3] {
-        self.inputs.each_ref().map(|t| t.to_dtype(DType::F64).unwrap())
+        self.inputs.each_ref().map(wide)
     }
 }
 
@@ -92,13 +91,12 @@ fn a_sequence_in_pieces_is_the_sequence_when_it_is_composed() {
     record();
     let attention = Attention::new((2, 8, 5, 23, None), Pairing::Half);
     let [qkv, keys, values] = attention.wide();
-    let whole = forced(|| attention.run(&qkv, &keys, &values)).unwrap();
+    let whole = attention.run(&qkv, &keys, &values).unwrap();
     for piece in [1, 2, 9] {
         let (mut cache, mut parts) = (attention.cache(&keys, &values), vec![]);
         for begin in (0..23).step_by(piece) {
             let part = qkv.narrow(1, begin, piece.min(23 - begin)).unwrap();
-            let (y, next) =
-                forced(|| ops::attention(&part, &cache, &attention.window, None)).unwrap();
+            let (y, next) = ops::attention(&part, &cache, &attention.window, None).unwrap();
             parts.push(y);
             cache = next;
         }
@@ -126,7 +124,7 @@ fn the_last_query_is_that_of_the_op() {
         };
         for cached in [true, false] {
             let (want, after) = run(&attention.inputs, cached);
-            let (got, composed) = forced(|| run(&attention.wide(), cached));
+            let (got, composed) = run(&attention.wide(), cached);
             assert!(apart(&single(&got), &want) < 1e-5, "{case:?}");
             assert_eq!(after.is_some(), composed.is_some());
             let keys = |cache: Option<Cache>| cache.map(|cache| values(&single(&cache.keys)));
@@ -145,7 +143,7 @@ fn weights_by_age_are_those_of_the_op() {
                 let (cache, window) = (attention.cache(keys, values), &attention.window);
                 ops::attention_weights(qkv, &cache, window, attention.lengths.clone()).unwrap()
             };
-            let got = forced(|| run(&attention.wide()));
+            let got = run(&attention.wide());
             assert!(apart(&single(&got), &run(&attention.inputs)) < 1e-5, "{case:?}");
         }
     }
@@ -168,8 +166,8 @@ fn what_is_not_seen_and_frames_that_are_not_there_do_not_matter() {
     let [qkv, keys, values] = attention.inputs.clone();
     attention.seen = attention.seen.zeros_like().unwrap();
     let run = |qkv: &Tensor, keys: &Tensor, values: &Tensor| {
-        let qkv = candle_core::Var::from_tensor(qkv).unwrap();
-        let y = forced(|| attention.run(&qkv, keys, values)).unwrap().swap_remove(0);
+        let qkv = candle_core::Var::from_tensor(&wide(qkv)).unwrap();
+        let y = attention.run(&qkv, &wide(keys), &wide(values)).unwrap().swap_remove(0);
         let gradients = backward(&y.sqr().unwrap().sum_all().unwrap());
         [crate::common::values(&y), crate::common::values(gradients.get(&qkv).unwrap())]
     };
@@ -197,8 +195,8 @@ fn a_softmax_of_minus_infinity_throughout_is_0_and_has_no_gradient() {
     record();
     let x = [f32::NEG_INFINITY, f32::NEG_INFINITY, 1.0, f32::NEG_INFINITY];
     let x = Tensor::new(&[[x[0], x[1]], [x[2], x[3]]], &Device::Cpu).unwrap();
-    let x = candle_core::Var::from_tensor(&x).unwrap();
-    let y = forced(|| ops::softmax(&x)).unwrap();
+    let x = candle_core::Var::from_tensor(&wide(&x)).unwrap();
+    let y = ops::softmax(&x).unwrap();
     assert_eq!(values(&y), [0.0, 0.0, 1.0, 0.0]);
     let gradients = backward(&y.sqr().unwrap().sum_all().unwrap());
     assert_eq!(values(gradients.get(&x).unwrap()), [0.0; 4]);
@@ -214,8 +212,8 @@ fn shapes_that_do_not_fit_are_refused_in_the_same_words() {
     let few = Cache { keys: keys.narrow(0, 0, 2).unwrap(), ..cache.clone() };
     let long: Lengths = Some(vec![1, 2, 4].into());
     for (qkv, cache, lengths) in [(&narrow, &cache, None), (qkv, &few, None), (qkv, &cache, long)] {
-        let run = || ops::attention(qkv, cache, &attention.window, lengths.clone());
-        let (want, got) = (run().unwrap_err(), forced(run).unwrap_err());
+        let run = |qkv: &Tensor| ops::attention(qkv, cache, &attention.window, lengths.clone());
+        let (want, got) = (run(qkv).unwrap_err(), run(&wide(qkv)).unwrap_err());
         assert_eq!(got.to_string(), want.to_string());
     }
 }

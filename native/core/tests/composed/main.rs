@@ -4,10 +4,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod activation;
 mod attention;
 mod backbones;
 mod dense;
-mod elementwise;
 mod frames;
 mod heads;
 mod matrix_state;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use crate::common::composed::{check, check_kernels};
-use crate::common::{backward, noise, record};
+use crate::common::{backward, noise, record, wide};
 use candle_core::{DType, Device, Tensor};
 use sconce_core::ops::attention::THETA;
-use sconce_core::ops::composed::forced;
 use sconce_core::ops::lengths::Lengths;
 use sconce_core::ops::matrix_state::{
     Decay, Options, Readout, log_sigmoid, matrix_state, mlstm_gates, ssd_gates,
@@ -125,10 +124,10 @@ fn frames_that_are_not_there_do_not_matter() {
     let (streams, state) = (noise(&[3, TIME, 20], 1), noise(&[3, 2, 4, 3], 2));
     let gates = logarithms(&[3, TIME, 4], 3);
     let run = |streams: &Tensor, gates: &Tensor| {
-        let inputs = [streams, gates].map(|t| candle_core::Var::from_tensor(t).unwrap());
+        let inputs = [streams, gates].map(|t| candle_core::Var::from_tensor(&wide(t)).unwrap());
         let [x, gates] = &inputs;
         let (y, last) =
-            forced(|| matrix_state(x, Some(gates), &state, Readout::Plain, &options)).unwrap();
+            matrix_state(x, Some(gates), &wide(&state), Readout::Plain, &options).unwrap();
         let loss =
             (y.sqr().unwrap().sum_all().unwrap() + last.sqr().unwrap().sum_all().unwrap()).unwrap();
         let store = backward(&loss);
@@ -182,8 +181,8 @@ fn shapes_that_do_not_fit_are_refused_in_the_same_words() {
         (Some(&gates), normalised),
         (Some(&gates), skip),
     ] {
-        let run = || matrix_state(&x, gates, &state, readout.clone(), &options);
-        let (want, got) = (run().unwrap_err(), forced(run).unwrap_err());
+        let run = |x: &Tensor| matrix_state(x, gates, &state, readout.clone(), &options);
+        let (want, got) = (run(&x).unwrap_err(), run(&wide(&x)).unwrap_err());
         assert_eq!(got.to_string(), want.to_string());
     }
 }

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use crate::common::composed::{check, check_kernels};
-use crate::common::{backward, noise, record, values};
+use crate::common::{backward, noise, record, values, wide};
 use candle_core::Tensor;
-use sconce_core::ops::composed::forced;
 use sconce_core::ops::wkv::NOTHING;
 use sconce_core::ops::{self, MambaWeights, Selective, Wkv};
 use sconce_core::weights::Weight;
@@ -115,10 +114,10 @@ fn a_decay_of_exactly_one_keeps_gradients_finite() {
     let numbers = [noise(&[1, 4, 6], 1), noise(&[1, 4, 3], 2), around(200.0, 0.0, &[3], 3)];
     let inputs: Vec<Weight> = numbers
         .iter()
-        .map(|t| candle_core::Var::from_tensor(t).unwrap().into_inner().into())
+        .map(|t| candle_core::Var::from_tensor(&wide(t)).unwrap().into_inner().into())
         .collect();
-    let h0 = noise(&[1, 3], 4);
-    let h = forced(|| ops::rg_lru(&inputs[0], &inputs[1], &inputs[2], &h0, None)).unwrap();
+    let h0 = wide(&noise(&[1, 3], 4));
+    let h = ops::rg_lru(&inputs[0], &inputs[1], &inputs[2], &h0, None).unwrap();
     let gradients = backward(&h.sum_all().unwrap());
     for (i, input) in inputs.iter().enumerate() {
         let gradient = values(gradients.get(input).expect("a gradient"));
@@ -160,7 +159,7 @@ fn a_lower_bound_is_what_it_is() {
             Ok(vec![ops::lower_bound(&t[0], layer)?])
         });
     }
-    let first = forced(|| ops::lower_bound(&bounds, 0)).unwrap();
+    let first = ops::lower_bound(&wide(&bounds), 0).unwrap();
     assert_eq!(values(&first), [0.0; C]);
 }
 
@@ -306,14 +305,15 @@ fn a_wkv_of_games_that_have_not_begun_is_what_it_is() {
 #[test]
 fn shapes_that_do_not_fit_are_the_same_errors() {
     let (x, h0) = (noise(&[2, 5, 6], 1), noise(&[2, 3], 2));
-    let wrong = || {
+    let wrong = |of: fn(&Tensor) -> Tensor| {
+        let [x, h0] = [&x, &h0].map(of);
         [
-            ops::min_gru(&noise(&[2, 5, 7], 1), &h0, None),
-            ops::hgrn(&noise(&[2, 5, 9], 1), &noise(&[1], 3), &h0, None),
-            ops::linear_recurrence(&noise(&[6], 1), &x, &h0, None),
+            ops::min_gru(&of(&noise(&[2, 5, 7], 1)), &h0, None),
+            ops::hgrn(&of(&noise(&[2, 5, 9], 1)), &of(&noise(&[1], 3)), &h0, None),
+            ops::linear_recurrence(&of(&noise(&[6], 1)), &x, &h0, None),
             ops::min_gru(&x, &h0, Some([5, 6].into())),
         ]
         .map(|result| result.unwrap_err().to_string())
     };
-    assert_eq!(forced(wrong), wrong());
+    assert_eq!(wrong(wide), wrong(Tensor::clone));
 }

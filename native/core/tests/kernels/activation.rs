@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/activation.cu` beside `ops::{activate, gated, glu}`.
+//! `activation.cu` beside `ops::{activate, gated, glu}`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;

@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/attention.cu` beside `ops::attention`.
+//! `attention.cu` beside `ops::attention`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/causal_conv.cu` beside `ops::causal_conv`.
+//! `causal_conv.cu` beside `ops::causal_conv`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;

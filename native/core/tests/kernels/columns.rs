@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/columns.cu` beside sums in f64.
+//! `columns.cu` beside sums in f64.
 
 use half::bf16;
 use sconce_core::rng::Rng;

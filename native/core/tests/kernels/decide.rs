@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/decide.cu` beside `Sampling::choose`, head after head.
+//! `decide.cu` beside `Sampling::choose`, head after head.
 
 use sconce_core::rng::Rng;
 use sconce_core::sampling::Sampling;

@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/dropout.cu` beside `ops::dropout`.
+//! `dropout.cu` beside `ops::dropout`.
 
 use candle_core::Tensor;
 use half::bf16;

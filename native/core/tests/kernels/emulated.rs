@@ -63,7 +63,7 @@ fn compiler(name: &str, more: &[&str]) -> Vec<u8> {
 fn kernels(folder: &Path, folders: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        let kernel = path.extension().is_some_and(|extension| extension == "cu");
+        let kernel = path.extension().is_some_and(|e| e == "cu" || e == "cuh");
         if path.is_dir() {
             kernels(&path, folders);
         } else if kernel && !folders.iter().any(|known| known == folder) {

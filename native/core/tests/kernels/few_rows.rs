@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/few_rows.cu` beside `ops::linear`.
+//! `few_rows.cu` beside `ops::linear`.
 
 use candle_core::{Device, Tensor};
 use half::bf16;

@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/gather.cu` beside `ops::gather`.
+//! `gather.cu` beside `ops::gather`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;

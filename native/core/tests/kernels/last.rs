@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/last.cu` beside `ops::last`.
+//! `last.cu` beside `ops::last`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;

@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/linear_recurrence.cu` beside `ops::linear_recurrence` and its cells.
+//! `linear_recurrence.cu` beside `ops::linear_recurrence` and its cells.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;

@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/mamba_step.cu` beside the ops that a Mamba layer is made of.
+//! `mamba_step.cu` beside the ops that a Mamba layer is made of.
 
 use candle_core::{Device, Tensor};
 use sconce_core::ops::{

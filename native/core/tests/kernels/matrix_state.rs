@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/matrix_state.cu` beside `ops::matrix_state`.
+//! `matrix_state.cu` beside `ops::matrix_state`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;

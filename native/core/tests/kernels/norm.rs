@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/norm.cu` beside `ops::row_norm`.
+//! `norm.cu` beside `ops::row_norm`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;

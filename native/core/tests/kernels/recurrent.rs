@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/recurrent.cu`, with the products between its frames, beside `ops::lstm`, `ops::gru` and
+//! `recurrent.cu`, with the products between its frames, beside `ops::lstm`, `ops::gru` and
 //! `ops::slstm`.
 
 use candle_core::{Device, Tensor, Var};

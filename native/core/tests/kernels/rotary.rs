@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/rotary.cu` beside the rotations of a window.
+//! `rotary.cu` beside the rotations of a window.
 
 use half::{bf16, f16};
 use sconce_core::ops::attention::{Pairing, THETA, Window};

@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/rows.cu`: nothing is worked out, numbers go from place to place. What a step begins with has its
+//! `rows.cu`: nothing is worked out, numbers go from place to place. What a step begins with has its
 //! places in a table, which only a card can be given: steps of policies on a card are its test.
 
 use half::bf16;

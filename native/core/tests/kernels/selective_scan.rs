@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/selective_scan.cu` beside `ops::selective_scan`.
+//! `selective_scan.cu` beside `ops::selective_scan`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;

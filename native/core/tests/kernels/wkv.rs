@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/wkv.cu` beside `ops::wkv`.
+//! `wkv.cu` beside `ops::wkv`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 use sconce_core::device::{Held, Owner};
-use sconce_core::ops::card::adamw::{AdamW, Parameter, Settings, State};
+use sconce_core::ops::adamw::{AdamW, Parameter, Settings, State};
 use sconce_core::{Error, Result};
 
 use super::{Decay, Kind, Memory, Optimiser};

@@ -57,7 +57,7 @@ pub struct Optimiser {
     /// Beside each parameter; what is not kept is empty.
     memory: Vec<Memory>,
     updates: u64,
-    card: Option<sconce_core::ops::card::adamw::AdamW>,
+    card: Option<sconce_core::ops::adamw::AdamW>,
 }
 
 #[derive(Debug, Clone, Default)]

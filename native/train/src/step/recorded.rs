@@ -7,7 +7,9 @@
 use candle_core::{DType, Device, Tensor};
 use sconce_core::backbone::{Context, State};
 use sconce_core::device::{Graph, Uploads, launch};
-use sconce_core::ops::card::{self, Intake};
+use sconce_core::ops::dropout::counted;
+use sconce_core::ops::loss as kernel;
+use sconce_core::ops::rows::{Intake, copy};
 use sconce_core::ops::{tape, tensor};
 use sconce_core::policy::{Frames, Placed};
 use sconce_core::{Error, Result};
@@ -238,15 +240,15 @@ impl Stepper<'_> {
         }
         let _tape = tape::record();
         let forward = || self.policy.forward_placed(placed, Some(labels), before, &context);
-        let (logits, next) = card::counted(counter, || self.precision.during(forward))?;
+        let (logits, next) = counted(counter, || self.precision.during(forward))?;
         let logits = logits.contiguous()?;
         let loss = self.loss_there(buffers)?;
-        let rows = card::loss::Placed { logits: &logits.detach(), labels, weights };
+        let rows = kernel::Placed { logits: &logits.detach(), labels, weights };
         let gradient = loss.gradient_placed(rows)?;
         let store = self.precision.during(|| tape::backward(&logits, gradient))?;
         if self.unroll.carry {
             for (from, to) in next.0.iter().zip(&after.0) {
-                card::copy(&from.detach(), to)?;
+                copy(&from.detach(), to)?;
             }
         }
         let mut missing = vec![];
@@ -263,7 +265,7 @@ impl Stepper<'_> {
         }
     }
 
-    fn loss_there(&self, buffers: &Buffers) -> Result<&card::loss::Loss> {
+    fn loss_there(&self, buffers: &Buffers) -> Result<&kernel::Loss> {
         self.loss_on_card(&buffers.weights)
     }
 
@@ -271,9 +273,9 @@ impl Stepper<'_> {
     fn keep(&self, buffers: &Buffers, row: usize) -> Result<Option<State>> {
         let row = buffers.results.narrow(0, row, 1)?.squeeze(0)?;
         let sums = row.elem_count() - STATE;
-        card::copy(self.loss_there(buffers)?.sums_there(), &row.narrow(0, 0, sums)?)?;
+        copy(self.loss_there(buffers)?.sums_there(), &row.narrow(0, 0, sums)?)?;
         let state = self.optimiser.known_at_once()?.state_there();
-        card::copy(state, &row.narrow(0, sums, STATE)?)?;
+        copy(state, &row.narrow(0, sums, STATE)?)?;
         match self.unroll.carry {
             true => Ok(Some(buffers.after.hand_on()?)),
             false => Ok(None),
@@ -281,7 +283,7 @@ impl Stepper<'_> {
     }
 }
 
-/// Numbers of [`card::adamw::AdamW::state_there`].
+/// Numbers of [`AdamW::state_there`](sconce_core::ops::adamw::AdamW::state_there).
 const STATE: usize = 3;
 
 impl Buffers {
@@ -290,7 +292,7 @@ impl Buffers {
         launch::overwrite(&self.counter, &[draw as i64])?;
         if carry {
             for (from, to) in state.0.iter().zip(&self.before.0) {
-                card::copy(&tensor::moved(from, to)?, to)?;
+                copy(&tensor::moved(from, to)?, to)?;
             }
         }
         Ok(())

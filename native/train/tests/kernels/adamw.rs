@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/adamw.cu` beside `optimiser::Optimiser`.
+//! `adamw.cu` beside `optimiser::Optimiser`.
 
 use half::bf16;
 use sconce_core::rng::Rng;

@@ -1,4 +1,4 @@
-//! `native/cuda/kernels/loss.cu` beside `loss::imitation`.
+//! `loss.cu` beside `loss::imitation`.
 
 use half::bf16;
 use sconce_core::rng::Rng;

@@ -1,6 +1,8 @@
 //! Causal attention over a window that slides, with the rotation of queries and keys inside.
 
 pub(in crate::ops) mod cache;
+mod card;
+mod composed;
 #[cfg(any(test, feature = "flash-attn"))]
 pub(in crate::ops) mod flash;
 mod pass;
@@ -18,7 +20,7 @@ use self::tiles::weights_of_head;
 use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
 use crate::ops::op;
-use crate::ops::{card, composed, tape, tensor};
+use crate::ops::{tape, tensor};
 use crate::{Error, Result, memory};
 
 pub use cache::{Cache, count_on, frames_seen};
@@ -62,7 +64,7 @@ pub(in crate::ops) fn attend(
             return card::attention(qkv, cache, window, &lengths, cached);
         }
         Form::Card | Form::Composed => {
-            return composed::attention::attend(qkv, cache, window, lengths, cached);
+            return composed::attend(qkv, cache, window, lengths, cached);
         }
     }
     let pass = Arc::new(Pass::of(qkv, cache, window, lengths)?);
@@ -117,7 +119,7 @@ pub fn attention_weights(
     lengths: Lengths,
 ) -> Result<Tensor> {
     if Form::of(qkv) != Form::Cpu {
-        return composed::attention::attention_weights(qkv, cache, window, lengths);
+        return composed::attention_weights(qkv, cache, window, lengths);
     }
     let pass = Pass::of(qkv, cache, window, lengths)?;
     let (t, heads, size) = (pass.time, window.heads, window.window);

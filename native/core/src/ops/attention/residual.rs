@@ -10,8 +10,7 @@ use super::pass::{Part, Pass, only_wanted};
 use super::window::Window;
 use crate::memory;
 use crate::ops::columns::{filled, filled_and_summed, shard_of_rows, zeroed};
-use crate::ops::composed::dense::affine_to;
-use crate::ops::composed::residual::around;
+use crate::ops::dense::composed::affine_to;
 use crate::ops::dense::feed_forward::Affine;
 use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
@@ -20,6 +19,7 @@ use crate::ops::matmul::{Packed, View};
 use crate::ops::norm::head_norm::{self, HeadNorms};
 use crate::ops::norm::row_norm;
 use crate::ops::op::{self, Op};
+use crate::ops::residual::composed::around;
 use crate::ops::{Residual, simd};
 use crate::{Error, Result};
 

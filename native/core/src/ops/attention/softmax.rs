@@ -1,5 +1,6 @@
 //! Softmax over the last dimension, of all numbers or of those that a mask leaves.
 
+use super::composed;
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -8,7 +9,7 @@ use crate::memory;
 use crate::ops::form::Form;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{LANES, dispatch, exp};
-use crate::ops::{composed, tensor};
+use crate::ops::tensor;
 use crate::{Error, Result, pool};
 
 /// Rows of one shard.
@@ -19,7 +20,7 @@ const ROWS: usize = 256;
 /// Backward: `dx = y * (dy - sum(dy * y))`.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     if Form::of(x) != Form::Cpu {
-        return composed::attention::softmax(x);
+        return composed::softmax(x);
     }
     Softmax { mask: None, width: tensor::rows(x.dims()).1 }.apply(x)
 }
@@ -31,7 +32,7 @@ pub fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
         return Err(Error::mismatch("mask of a softmax", x.elem_count(), mask.len()));
     }
     if Form::of(x) != Form::Cpu {
-        return composed::attention::masked_softmax(x, mask);
+        return composed::masked_softmax(x, mask);
     }
     Softmax { mask: Some(mask), width: tensor::rows(x.dims()).1 }.apply(x)
 }

@@ -1,5 +1,6 @@
 //! Several networks of one hidden layer that read the same vector.
 
+use super::composed;
 use std::ops::Range;
 
 use candle_core::Tensor;
@@ -9,7 +10,7 @@ use crate::ops::form::Form;
 use crate::ops::linear::row_sum;
 use crate::ops::matmul::{Operand, Packed, View, matmul};
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{Activation, composed, tensor};
+use crate::ops::{Activation, tensor};
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
@@ -58,7 +59,7 @@ pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
     }
     let Some(first) = branches.first() else { return Err(Error::not_found("branches")) };
     if Form::of(x) != Form::Cpu {
-        return composed::dense::branches(x, branches);
+        return composed::branches(x, branches);
     }
     let op = Branches { all, k, hidden, out, kept: vec![] };
     op::apply(op, &[x, &first.hidden.weight], (tensor::rows(x.dims()).0, out))

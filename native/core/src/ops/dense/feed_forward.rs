@@ -1,5 +1,6 @@
 //! Two dense layers with an activation between them.
 
+use super::composed;
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
@@ -12,7 +13,7 @@ use crate::ops::form::Form;
 use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::row_norm as norm;
-use crate::ops::{Activation, Residual, composed, simd, tensor};
+use crate::ops::{Activation, Residual, simd, tensor};
 use crate::weights::Weight;
 use crate::{Error, Result};
 
@@ -115,10 +116,8 @@ fn apply(
     }
     if Form::of(x) != Form::Cpu {
         return match &residual {
-            Some(residual) => {
-                composed::dense::feed_forward_residual(x, residual, up, activation, down)
-            }
-            None => composed::dense::feed_forward(x, up, activation, down),
+            Some(residual) => composed::feed_forward_residual(x, residual, up, activation, down),
+            None => composed::feed_forward(x, up, activation, down),
         };
     }
     let op = FeedForward {

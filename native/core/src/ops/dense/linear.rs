@@ -1,15 +1,16 @@
 //! `y = activation(norm(x W^T + b))`.
 
+use super::{card, composed};
 use candle_core::Tensor;
 
 use crate::memory;
+use crate::ops::activation::Activation;
 use crate::ops::columns::{copied, filled, shard_of_rows};
-use crate::ops::elementwise::Activation;
 use crate::ops::form::Form;
 use crate::ops::matmul::{Packed, View};
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::row_norm::{Norm, row_norm_then};
-use crate::ops::{card, composed, simd, tensor};
+use crate::ops::{simd, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -75,7 +76,7 @@ fn apply(
         (Form::Card, None) => {
             return card::layer(x, weight, bias.map(|bias| &**bias), activation, None);
         }
-        (Form::Composed, None) => return composed::dense::linear(x, weight, bias, activation),
+        (Form::Composed, None) => return composed::linear(x, weight, bias, activation),
         (_, Some(norm)) => {
             return row_norm_then(&linear(x, weight, bias, Activation::None)?, norm, activation);
         }

@@ -1,5 +1,6 @@
 //! A product whose result is cut into parts, without a copy of what lies between.
 
+use super::{card, composed};
 use candle_core::Tensor;
 
 use crate::memory;
@@ -8,7 +9,7 @@ use crate::ops::form::Form;
 use crate::ops::linear::weight_gradient;
 use crate::ops::matmul::{Operand, Packed, View};
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{card, composed, tensor};
+use crate::ops::tensor;
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result};
@@ -34,7 +35,7 @@ pub fn linear_parts<const N: usize>(
     match Form::of(x) {
         Form::Cpu => {}
         Form::Card => return card::linear_parts(x, weight, widths),
-        Form::Composed => return composed::dense::linear_parts(x, weight, widths),
+        Form::Composed => return composed::linear_parts(x, weight, widths),
     }
     let op = Parts { weight: weight.clone(), widths, dims: x.dims().to_vec() };
     let shapes = widths.map(|width| tensor::with_width(x, width).into());

@@ -1,5 +1,6 @@
 //! Several linear layers over one input, their outputs side by side.
 
+use super::composed;
 use candle_core::Tensor;
 
 use crate::memory;
@@ -7,7 +8,7 @@ use crate::ops::form::Form;
 use crate::ops::matmul::{Packed, View};
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_assign, add_rows};
-use crate::ops::{composed, tensor};
+use crate::ops::tensor;
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
 
@@ -38,7 +39,7 @@ pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tens
         width += n;
     }
     if Form::of(x) != Form::Cpu {
-        return composed::dense::project(x, layers);
+        return composed::project(x, layers);
     }
     op::apply(Project { parts, k, width }, &[x, first], tensor::with_width(x, width))
 }

@@ -1,5 +1,6 @@
 //! Causal depthwise convolution: each channel sees its own last `k` inputs.
 
+use super::{card, composed};
 use candle_core::Tensor;
 
 use crate::memory;
@@ -7,7 +8,7 @@ use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
-use crate::ops::{card, composed, tensor};
+use crate::ops::tensor;
 use crate::pool::{for_each_shard, sum_shards};
 use crate::{Error, Result};
 
@@ -36,7 +37,7 @@ pub fn causal_conv(
             return card::causal_conv(x, weight, bias, state, silu, &lengths);
         }
         Form::Card | Form::Composed => {
-            return composed::frames::causal_conv(x, weight, bias, state, silu, lengths);
+            return composed::causal_conv(x, weight, bias, state, silu, lengths);
         }
     }
     let all: Vec<&Tensor> = [x, weight, state].into_iter().chain(bias).collect();

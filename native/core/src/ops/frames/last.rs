@@ -1,5 +1,6 @@
 //! The state that a sequence of states ends with.
 
+use super::{card, composed};
 use candle_core::Tensor;
 
 use crate::Result;
@@ -7,7 +8,7 @@ use crate::memory;
 use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{card, composed, tape, tensor};
+use crate::ops::{tape, tensor};
 
 /// `[b, c]`: of each row of `states [b, t, c]` the one after its last frame, or `first [b, c]` where a
 /// row has no frame.
@@ -24,7 +25,7 @@ pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor
         Form::Card if first.dtype() == states.dtype() && lengths.is_some() => {
             return card::last(states, first, lengths);
         }
-        Form::Card | Form::Composed => return composed::frames::last(states, first, lengths),
+        Form::Card | Form::Composed => return composed::last(states, first, lengths),
     }
     let ends = lengths.as_ref().map_or_else(|| vec![time; batch], |l| l.to_vec());
     let last = Last { ends, time, channels };

@@ -2,7 +2,9 @@
 //!
 //! What belongs here looks along the time by a fixed number of frames, without a state that decays.
 
+mod card;
 pub mod causal_conv;
+pub(in crate::ops) mod composed;
 pub mod last;
 pub mod token_shift;
 

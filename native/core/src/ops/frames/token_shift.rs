@@ -1,5 +1,6 @@
 //! Each frame mixed with the one before it (Peng et al. 2023, eq. 11 to 13).
 
+use super::{card, composed};
 use candle_core::Tensor;
 
 use crate::Result;
@@ -9,7 +10,7 @@ use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_rows, dispatch};
-use crate::ops::{card, composed, tensor};
+use crate::ops::tensor;
 use crate::pool::for_each_shard;
 
 /// For each row `m` of `mix [n, c]` one tensor `[b, t, c]` of `m * x_t + (1 - m) * x_{t-1}`.
@@ -30,7 +31,7 @@ pub fn token_shift(
     match Form::of(x) {
         Form::Cpu => {}
         Form::Card => return card::token_shift(x, before, mix, &grid.lengths),
-        Form::Composed => return composed::frames::token_shift(x, before, mix, grid.lengths),
+        Form::Composed => return composed::token_shift(x, before, mix, grid.lengths),
     }
     let shapes = vec![x.shape().clone(); n];
     op::apply_some(Shift { grid, n }, &[x, before, mix], &shapes)

@@ -10,19 +10,22 @@
 //! Candle's own matmul is not called anywhere (clippy refuses it): it re-reads /proc/cpuinfo at
 //! every call where `RAYON_NUM_THREADS` is unset, and decides on threads by itself.
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(in crate::ops) mod card;
+pub(in crate::ops) mod composed;
+pub(in crate::ops) mod matrices;
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use super::columns::copy;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
 use crate::Precision;
+use crate::ops::columns::copy;
 
 /// A matrix seen through a slice: element (i, j) is `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy)]

@@ -1,5 +1,6 @@
 //! How fast a matrix state fades: from what a layer computes to what [`matrix_state`](super::matrix_state()) reads.
 
+use super::composed;
 use candle_core::Tensor;
 
 use super::options::MlstmGates;
@@ -8,7 +9,7 @@ use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_rows, dispatch, exp, sigmoid, softplus};
-use crate::ops::{composed, tape, tensor};
+use crate::ops::{tape, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -18,7 +19,7 @@ const SHARD: usize = 1 << 14;
 /// `scale log sigmoid(x)`: the logarithm of a gate `sigmoid(x)^scale` (Yang et al. 2023, section 4.4).
 pub fn log_sigmoid(x: &Tensor, scale: f32) -> Result<Tensor> {
     if Form::of(x) != Form::Cpu {
-        return composed::matrix_state::log_sigmoid(x, scale);
+        return composed::log_sigmoid(x, scale);
     }
     op::apply(LogSigmoid { scale }, &[x], x.shape())
 }
@@ -71,7 +72,7 @@ pub fn ssd_gates(raw: &Tensor, dt_bias: &Weight, a_log: &Weight) -> Result<Tenso
         tensor::check_shape("weights of Mamba-2's gates", &[heads], weight.dims())?;
     }
     if Form::of(raw) != Form::Cpu {
-        return composed::matrix_state::ssd_gates(raw, dt_bias, a_log);
+        return composed::ssd_gates(raw, dt_bias, a_log);
     }
     let mut a = tensor::to_vec(a_log)?;
     a.iter_mut().for_each(|a| *a = -a.exp());
@@ -158,7 +159,7 @@ pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Ml
     tensor::check_shape("gates of an mLSTM", &[batch, time, 2 * heads], raw.dims())?;
     tensor::check_shape("stabiliser of an mLSTM", &[batch, heads], first.dims())?;
     if Form::of(raw) != Form::Cpu {
-        return composed::matrix_state::mlstm_gates(raw, first, lengths);
+        return composed::mlstm_gates(raw, first, lengths);
     }
     let raw = tape::contiguous(raw)?;
     let mut last = tensor::to_vec(&first.detach())?;

@@ -9,7 +9,9 @@
 //! | `kernel` | the arithmetic of one chunk: `head` where a head fades as a whole, `key` where each key channel fades by itself |
 //! | `pass` | both passes over a batch |
 
+mod card;
 mod chunk;
+mod composed;
 pub mod decay;
 pub mod head;
 mod kernel;
@@ -24,7 +26,7 @@ use candle_core::{Shape, Tensor};
 use self::pass::MatrixState;
 use self::readout::Reading;
 use self::sizes::Sizes;
-use super::{card, composed, tensor};
+use super::tensor;
 use crate::ops::form::Form;
 use crate::ops::lengths::{Lengths, check_lengths};
 use crate::ops::op;
@@ -84,11 +86,11 @@ pub fn matrix_state(
         Form::Cpu => {}
         Form::Card if card::has_states_of(options) => {
             let (read, state) = card::matrix_state(streams, gates, state, options)?;
-            let y = composed::matrix_state::results(&read, streams, &readout, options)?;
+            let y = composed::results(&read, streams, &readout, options)?;
             return Ok((y, state));
         }
         Form::Card | Form::Composed => {
-            return composed::matrix_state::matrix_state(streams, gates, state, readout, options);
+            return composed::matrix_state(streams, gates, state, readout, options);
         }
     }
     let reading = Reading::new(readout)?;

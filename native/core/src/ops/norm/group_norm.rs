@@ -1,12 +1,13 @@
 //! Norms of each head by itself.
 
+use super::{card, composed};
 use candle_core::Tensor;
 
 use super::moments;
 use super::scaled::{Rows, scaled};
 use crate::ops::form::Form;
 use crate::ops::simd::{LANES, dispatch};
-use crate::ops::{card, composed, tensor};
+use crate::ops::tensor;
 use crate::{Error, Result};
 
 /// `y = (x - mean) / sqrt(variance + eps) * weight`, mean and variance over each of the `groups` of the
@@ -27,7 +28,7 @@ pub fn group_norm(
     match Form::of(x) {
         Form::Cpu => {}
         Form::Card => return card::group_norm(x, weight, groups, center, eps),
-        Form::Composed => return composed::norm::group_norm(x, weight, groups, center, eps),
+        Form::Composed => return composed::group_norm(x, weight, groups, center, eps),
     }
     scaled(x, weight, GroupNorm { size: d / groups, center, eps })
 }

@@ -1,12 +1,13 @@
 //! LayerNorm of each query and each key, before they are turned.
 
+use super::composed;
 use candle_core::Tensor;
 
 use super::row_norm::{self, Gradients, Norm};
 use crate::memory;
 use crate::ops::form::Form;
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{composed, tensor};
+use crate::ops::tensor;
 use crate::{Error, Result, pool};
 
 /// Frames of one shard.
@@ -26,7 +27,7 @@ pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
     let width = tensor::rows(qkv.dims()).1;
     norms.check(width)?;
     if Form::of(qkv) != Form::Cpu {
-        return composed::norm::head_norm(qkv, norms);
+        return composed::head_norm(qkv, norms);
     }
     let op = HeadNorm { norms: norms.clone(), width };
     op::apply(op, &[qkv, &norms.queries.weight], qkv.shape())

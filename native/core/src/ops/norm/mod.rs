@@ -1,5 +1,7 @@
 //! Norms over the features of a frame, over all of them or head by head.
 
+mod card;
+mod composed;
 pub mod group_norm;
 pub mod head_norm;
 pub mod layer_norm;

@@ -1,5 +1,6 @@
 //! Norms over the last dimension, and what other ops need to have one inside.
 
+use super::{card, composed};
 use candle_core::Tensor;
 
 use super::{layer_norm, rms_norm};
@@ -7,7 +8,7 @@ use crate::memory;
 use crate::ops::form::Form;
 use crate::ops::linear::row_sum;
 use crate::ops::op::{self, Op, Pass};
-use crate::ops::{Activation, activate, card, composed, tensor};
+use crate::ops::{Activation, activate, tensor};
 use crate::weights::Weight;
 use crate::{Result, pool};
 
@@ -34,7 +35,7 @@ pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
     match Form::of(x) {
         Form::Cpu => {}
         Form::Card => return card::row_norm(x, norm, Activation::None),
-        Form::Composed => return composed::norm::row_norm(x, norm),
+        Form::Composed => return composed::row_norm(x, norm),
     }
     op::apply(RowNorm(norm.clone()), &[x, &norm.weight], x.shape())
 }

@@ -1,5 +1,6 @@
 //! GRU over a whole sequence.
 
+use super::{card, composed};
 use candle_core::Tensor;
 
 use crate::Result;
@@ -7,7 +8,6 @@ use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
 use crate::ops::recurrent::{Cell, Gates, Kept, Layer, Piece, States};
 use crate::ops::simd::{dispatch, sigmoid_with, tanh_with};
-use crate::ops::{card, composed};
 
 /// `(y, h_n)`: the states `[b, t, h]` after each frame and `[b, h]` after the last (Cho et al. 2014, the
 /// reset gate after the product), of `x [b, t, d]` and `h0 [b, h]`. Gates in the order r, z, n.
@@ -21,7 +21,7 @@ pub fn gru(x: &Tensor, gates: &Gates, h0: &Tensor, lengths: Lengths) -> Result<(
     match Form::of(x) {
         Form::Cpu => {}
         Form::Card => return card::gru(x, gates, h0, &lengths),
-        Form::Composed => return composed::recurrent::gru(x, gates, h0, lengths),
+        Form::Composed => return composed::gru(x, gates, h0, lengths),
     }
     Ok(layer.apply::<2>(x, gates, &[h0])?.into())
 }

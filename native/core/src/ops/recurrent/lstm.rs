@@ -1,5 +1,6 @@
 //! LSTM over a whole sequence.
 
+use super::{card, composed};
 use candle_core::Tensor;
 
 use crate::Result;
@@ -7,7 +8,6 @@ use crate::ops::form::Form;
 use crate::ops::lengths::Lengths;
 use crate::ops::recurrent::{Cell, Gates, Kept, Layer, Piece, States};
 use crate::ops::simd::{dispatch, sigmoid_with, tanh_with};
-use crate::ops::{card, composed};
 
 /// `(y, h_n, c_n)`: the states h `[b, t, h]` after each frame, and h and c `[b, h]` after the last
 /// (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000), of `x [b, t, d]` and
@@ -28,7 +28,7 @@ pub fn lstm(
     match Form::of(x) {
         Form::Cpu => {}
         Form::Card => return card::lstm(x, gates, h0, c0, &lengths),
-        Form::Composed => return composed::recurrent::lstm(x, gates, h0, c0, lengths),
+        Form::Composed => return composed::lstm(x, gates, h0, c0, lengths),
     }
     Ok(layer.apply::<3>(x, gates, &[h0, c0])?.into())
 }

@@ -6,6 +6,8 @@
 //! and in the backward pass the gates into gradients. So the numbers of a frame are written once
 //! and changed in place, and products are all that is left.
 
+mod card;
+pub(in crate::ops) mod composed;
 pub mod gru;
 pub mod lstm;
 pub mod slstm;

@@ -1,5 +1,6 @@
 //! sLSTM over a whole sequence, with the input projection taken out of the loop.
 
+use super::{card, composed};
 use candle_core::{Shape, Tensor};
 
 use crate::memory;
@@ -9,7 +10,7 @@ use crate::ops::matmul::{View, matmul};
 use crate::ops::matrix_state::decay::unit;
 use crate::ops::op::{self, Op, Pass};
 use crate::ops::simd::{add_assign, dispatch, exp, sigmoid, softplus, tanh};
-use crate::ops::{card, composed, tensor};
+use crate::ops::tensor;
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
 use crate::{Error, Result, pool};
@@ -65,7 +66,7 @@ pub fn slstm(
         Form::Cpu => {}
         Form::Card => return card::slstm(projected, weight, heads, state, &lengths),
         Form::Composed => {
-            return composed::recurrent::slstm(projected, weight, heads, state, lengths);
+            return composed::slstm(projected, weight, heads, state, lengths);
         }
     }
     let op = Slstm {

@@ -1,0 +1,264 @@
+//! Between candle's tensors and slices.
+
+pub(in crate::ops) mod card;
+
+use std::fmt::Display;
+use std::sync::Mutex;
+
+use candle_core::{
+    CpuStorage, D, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
+};
+
+use super::activation::card::finished;
+use super::form::{Form, is_for_kernels};
+use super::op::{self, Op, Pass};
+use super::tape;
+use crate::ops::simd;
+use crate::{Error, memory, pool};
+
+/// Makes sure of the memory for a tensor as large as these together, which candle takes as if it always came. A card
+/// answers for its own.
+pub fn granted(tensors: &[&Tensor]) {
+    let here = tensors.iter().filter(|tensor| tensor.device().is_cpu());
+    memory::granted(here.map(|tensor| bytes(tensor)).sum());
+}
+
+fn bytes(tensor: &Tensor) -> usize {
+    tensor.dtype().size_in_bytes() * tensor.elem_count()
+}
+
+/// The numbers of a contiguous CPU f32 storage.
+pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    let all = storage.as_slice::<f32>()?;
+    match layout.contiguous_offsets() {
+        Some((begin, end)) => Ok(&all[begin..end]),
+        None => bail!("an op of ours got a tensor that is not contiguous"),
+    }
+}
+
+/// Calls `f` with the numbers of a tensor, without a copy if it is contiguous.
+pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    if !tensor.is_contiguous() {
+        memory::granted(bytes(tensor));
+    }
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => f(slice(storage, layout)?),
+        _ => bail!("this op runs on a CPU only"),
+    }
+}
+
+/// A tensor's numbers without gaps: itself, or a copy that is part of no graph.
+pub(in crate::ops) fn contiguous(tensor: &Tensor) -> crate::Result<Tensor> {
+    if !tensor.is_contiguous() {
+        memory::granted(bytes(tensor));
+    }
+    Ok(tensor.detach().contiguous()?)
+}
+
+/// Calls `f` with the numbers of contiguous tensors.
+pub fn with_all<R>(
+    tensors: &[Tensor],
+    f: impl FnOnce(&[&[f32]]) -> crate::Result<R>,
+) -> crate::Result<R> {
+    let held: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
+    let slices = held.iter().map(|(storage, layout)| match &**storage {
+        Storage::Cpu(storage) => slice(storage, layout),
+        _ => Err(candle_core::Error::Msg("this op runs on a CPU only".into())),
+    });
+    f(&slices.collect::<Result<Vec<_>>>()?)
+}
+
+/// Calls `f` with the numbers of a tensor on any device and of any type: what is not here, and f32, is copied.
+pub fn read<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    // A copy from there takes all that lies in the same place.
+    let tensor = if tensor.device().is_cpu() { tensor.clone() } else { tensor.contiguous()? };
+    with(&tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32)?, f)
+}
+
+/// A tensor of numbers, on the CPU.
+pub fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
+    Tensor::from_vec(data, shape.into(), &Device::Cpu)
+}
+
+/// A tensor of numbers, on the device of `x` and of its type.
+pub fn beside(x: &Tensor, data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
+    moved(&Tensor::from_vec(data, shape.into(), x.device())?, x)
+}
+
+/// A tensor on the device of `x` and of its type; where it is so already, itself.
+pub fn moved(tensor: &Tensor, x: &Tensor) -> Result<Tensor> {
+    tensor.to_device(x.device())?.to_dtype(x.dtype())
+}
+
+pub fn zeros(dims: &[usize]) -> Result<Tensor> {
+    tensor(memory::zeros(dims.iter().product()), dims)
+}
+
+/// A tensor's numbers as a vector of their own, whatever its device.
+pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
+    read(t, |s| Ok(memory::copied(s)))
+}
+
+/// Rows and the width of the last dimension.
+pub fn rows(dims: &[usize]) -> (usize, usize) {
+    let width = dims.last().copied().unwrap_or(1);
+    (dims.iter().rev().skip(1).product(), width)
+}
+
+/// The shape of `x` with another last dimension.
+pub fn with_width(x: &Tensor, width: usize) -> Vec<usize> {
+    let mut dims = x.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = width;
+    }
+    dims
+}
+
+/// The numbers of `x` in another shape.
+pub fn reshape(x: &Tensor, dims: impl Into<Vec<usize>>) -> crate::Result<Tensor> {
+    let dims = dims.into();
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return Ok(card::reshape(x, dims)?),
+        Form::Composed => return Ok(x.reshape(dims)?),
+    }
+    let shape = x.shape().clone();
+    let y = tape::contiguous(x)?.reshape(dims)?;
+    Ok(tape::view(x, y, move |d| d.reshape(shape)))
+}
+
+/// Tensors side by side, along the last dimension.
+pub fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
+    let Some(first) = parts.first() else { return Err(Error::not_found("tensors to join")) };
+    match Form::of(first) {
+        Form::Cpu => {
+            memory::granted(parts.iter().map(|part| bytes(part)).sum());
+            let widths: Vec<usize> = parts.iter().map(|part| rows(part.dims()).1).collect();
+            let shape = with_width(first, widths.iter().sum());
+            op::apply(Join { widths }, parts, shape)
+        }
+        Form::Card if parts.iter().all(|part| is_for_kernels(part)) => card::join(parts),
+        Form::Card | Form::Composed => {
+            memory::granted(parts.iter().map(|part| bytes(part)).sum());
+            Ok(Tensor::cat(parts, D::Minus1)?)
+        }
+    }
+}
+
+/// Rows of these widths side by side.
+struct Join {
+    widths: Vec<usize>,
+}
+
+impl Op for Join {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> crate::Result<Vec<Vec<f32>>> {
+        let rows = inputs[0].len() / self.widths[0].max(1);
+        let mut y = memory::with_capacity(inputs.iter().map(|x| x.len()).sum());
+        for row in 0..rows {
+            for (x, &width) in inputs.iter().zip(&self.widths) {
+                y.extend_from_slice(&x[row * width..][..width]);
+            }
+        }
+        Ok(vec![y])
+    }
+
+    fn backward(&mut self, pass: &Pass<'_>) -> crate::Result<Vec<Vec<f32>>> {
+        let (dy, all) = (pass.gradient()?, self.widths.iter().sum::<usize>().max(1));
+        let mut begin = 0;
+        let part = |(&width, wanted): (&usize, &bool)| {
+            begin += width;
+            let own = begin - width..begin;
+            let mut d = memory::with_capacity(if *wanted { dy.len() / all * width } else { 0 });
+            if *wanted {
+                dy.chunks_exact(all).for_each(|row| d.extend_from_slice(&row[own.clone()]));
+            }
+            d
+        };
+        Ok(self.widths.iter().zip(pass.wanted).map(part).collect())
+    }
+}
+
+/// `x + y`, of the same shape.
+pub fn add(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
+    let form = Form::of(x);
+    if form == Form::Card {
+        return finished(x, None, super::Activation::None, Some(y));
+    }
+    memory::granted(bytes(x));
+    if form == Form::Composed || x.dtype() != DType::F32 {
+        return Ok((x + y)?);
+    }
+    check_shape("a sum", x.dims(), y.dims())?;
+    let terms = [tape::contiguous(x)?, tape::contiguous(y)?];
+    let track = terms.iter().any(tape::wants);
+    let sum =
+        op::output(with_all(&terms.each_ref().map(|t| t.detach()), sum_of)?, x.shape(), track)?;
+    if track {
+        tape::note(&terms, std::slice::from_ref(&sum), |given| Ok(vec![given[0].clone(); 2]));
+    }
+    Ok(sum)
+}
+
+fn sum_of(terms: &[&[f32]]) -> crate::Result<Vec<f32>> {
+    const SHARD: usize = 1 << 14;
+    let [x, y] = op::numbers(terms)?;
+    let mut sum = memory::copied(x);
+    pool::for_each_rows(&mut sum, 1, SHARD, |first, sum| {
+        simd::add_assign(sum, &y[first..first + sum.len()]);
+    });
+    Ok(sum)
+}
+
+/// Refuses a shape that is not the expected one; `what` names the tensor.
+pub fn check_shape(what: impl Display, expected: &[usize], got: &[usize]) -> crate::Result<()> {
+    match got == expected {
+        true => Ok(()),
+        false => {
+            Err(Error::mismatch(what.to_string(), format!("{expected:?}"), format!("{got:?}")))
+        }
+    }
+}
+
+/// Refuses a shape whose last dimension is not `width`.
+pub fn check_width(what: impl Display, width: usize, got: &[usize]) -> crate::Result<()> {
+    match got.last() == Some(&width) {
+        true => Ok(()),
+        false => {
+            Err(Error::mismatch(what.to_string(), format!("[.., {width}]"), format!("{got:?}")))
+        }
+    }
+}
+
+/// Changes a tensor's numbers where they lie, outside the autograd.
+pub fn update<R>(t: &Tensor, change: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+    let op = Update { change: Mutex::new(Some(change)), result: Mutex::new(None) };
+    t.inplace_op1(&op)?;
+    match op.result.into_inner().unwrap_or_else(|e| e.into_inner()) {
+        Some(result) => Ok(result),
+        None => bail!("an update in place did not run"),
+    }
+}
+
+struct Update<F, R> {
+    change: Mutex<Option<F>>,
+    result: Mutex<Option<R>>,
+}
+
+impl<R, F: FnOnce(&mut [f32]) -> R> InplaceOp1 for Update<F, R> {
+    fn name(&self) -> &'static str {
+        "update"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let (CpuStorage::F32(all), Some((begin, end))) = (storage, layout.contiguous_offsets())
+        else {
+            bail!("only contiguous f32 tensors are updated in place")
+        };
+        let change = self.change.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let result = change.map(|change| change(&mut all[begin..end]));
+        *self.result.lock().unwrap_or_else(|e| e.into_inner()) = result;
+        Ok(())
+    }
+}
