@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use candle_core::Device;
 use sconce_core::device::Devices;
+use sconce_core::ops::matmul::gains;
 use sconce_core::{Error, Precision, Result, device};
 use sconce_data::{LoaderOptions, Sampling};
 use serde::{Deserialize, Serialize};
@@ -488,7 +489,7 @@ impl TrainOptions {
     /// What a run computes in on this machine: what was asked for where that gains something or is to be
     /// whether or not, and else f32.
     pub fn precision_here(&self) -> Precision {
-        match self.force_precision || !self.is_on_cpu() || self.precision.gains() {
+        match self.force_precision || !self.is_on_cpu() || gains(self.precision) {
             true => self.precision,
             false => Precision::F32,
         }

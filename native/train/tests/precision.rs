@@ -372,7 +372,7 @@ fn a_run_goes_on_in_its_precision_to_the_same_bits_also_from_amid_overflows() {
             refused(TrainOptions { precision: Precision::F32, force_precision: false, ..with(1) });
         let want = format!("precision is {precision}, not f32 (precision {precision} goes on)");
         assert!(error.ends_with(&want), "{error}");
-        if !precision.gains() {
+        if !sconce_core::ops::matmul::gains(precision) {
             let error = refused(TrainOptions { force_precision: false, ..with(1) });
             let want = format!(
                 "precision is {precision}, not f32 ({precision} gains nothing on this machine, \

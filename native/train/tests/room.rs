@@ -1,6 +1,6 @@
 //! A training that fits by the bound of its weights' shapes fits: nothing else is measured then.
 
-#[path = "../../core/tests/common/backbones.rs"]
+#[path = "../../nn/tests/backbones/mod.rs"]
 #[allow(dead_code)]
 mod backbones;
 

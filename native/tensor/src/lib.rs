@@ -1,0 +1,17 @@
+//! What numbers stand on: devices and their memory, launches, the tape, threads, randomness, vectors; errors and files.
+
+pub mod device;
+pub mod digest;
+pub mod error;
+pub mod fs;
+pub mod header;
+pub mod memory;
+pub mod pool;
+pub mod precision;
+pub mod rng;
+pub mod simd;
+pub mod tape;
+pub mod tensor;
+
+pub use error::{Error, Kind, Result};
+pub use precision::Precision;
