@@ -2,8 +2,10 @@
 
 pub mod baselines;
 pub mod bench;
+mod divergence;
 pub mod eval;
 pub mod gradients;
+mod lesson;
 pub mod loss;
 pub mod loss_scale;
 pub mod metrics;
@@ -21,6 +23,7 @@ pub mod step;
 mod stop;
 pub mod teacher;
 pub mod tune;
+mod unroll;
 
 /// Plans are tested, which count what they take.
 #[cfg(test)]

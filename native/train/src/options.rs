@@ -8,11 +8,11 @@ use sconce_core::{Error, Precision, Result, device};
 use sconce_data::{LoaderOptions, Sampling};
 use serde::{Deserialize, Serialize};
 
+use crate::divergence::Direction;
 use crate::loss::LossOptions;
 use crate::optimiser::{Kind, OptimiserConfig};
 use crate::schedule::{Schedule, ScheduleKind};
-use crate::step::Unroll;
-use crate::teacher::Direction;
+use crate::unroll::Unroll;
 
 /// How much of the past the policy sees at each frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

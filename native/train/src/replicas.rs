@@ -27,11 +27,12 @@ use sconce_core::{Error, Result};
 
 use crate::eval;
 use crate::gradients::WeightGradient;
+use crate::lesson::{Lesson, States};
 use crate::loss::{Denominators, Sums};
 use crate::scheduled::{Moment, Reading, Scheduled};
-use crate::source::{Loaded, States};
+use crate::source::Loaded;
 use crate::step::{Among, Examples, Learned, Losses, Stepped, Stepper, mean_weight};
-use crate::teacher::{Lesson, Teacher};
+use crate::teacher::Teacher;
 
 /// Stepper, examples, state before them, draw, share, lesson and place: what [`Stepper::learn_among`] gives.
 pub type Learn = Box<

@@ -18,8 +18,9 @@ use sconce_core::spec::Embedding;
 use sconce_core::{Error, Policy, Result, Spec};
 
 use crate::options::TrainOptions;
-use crate::step::{Stepper, stretches};
+use crate::step::Stepper;
 use crate::teacher::Teacher;
+use crate::unroll::stretches;
 
 /// Which inputs are replaced, and where they stand.
 #[derive(Debug, Clone)]

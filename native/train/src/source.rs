@@ -3,16 +3,14 @@
 
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::backbone::State;
 use sconce_core::spec::{Embedding, Heads};
-use sconce_core::{Policy, Result, Spec};
+use sconce_core::{Result, Spec};
 use sconce_data::{
     Batch, Drawn, Draws, Flow, Lanes, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, View,
 };
 
 use crate::options::{Mode, TrainOptions};
 use crate::stop::go_on;
-use crate::teacher::Teacher;
 
 pub struct Source {
     own: Feed,
@@ -28,13 +26,6 @@ struct Feed {
     options: LoaderOptions,
     /// Runs from the first step that is asked for.
     loader: Option<Loader<Draws>>,
-}
-
-/// Those of the policy that learns and of its teacher.
-#[derive(Debug, Clone)]
-pub struct States {
-    pub learner: State,
-    pub teacher: Option<State>,
 }
 
 /// The batch of a step.
@@ -86,26 +77,6 @@ impl Feed {
 
     fn flow(&self) -> Flow {
         self.loader.as_ref().map(Loader::flow).unwrap_or_default()
-    }
-}
-
-impl States {
-    /// Those of games that begin.
-    pub fn zero(policy: &Policy, teacher: Option<&Teacher>, batch: usize) -> Result<States> {
-        let teacher = teacher.map(|teacher| teacher.zero_state(batch)).transpose()?;
-        Ok(States { learner: policy.zero_state(batch)?, teacher })
-    }
-
-    pub fn hand_on(&self) -> Result<States> {
-        let teacher = self.teacher.as_ref().map(State::hand_on).transpose()?;
-        Ok(States { learner: self.learner.hand_on()?, teacher })
-    }
-
-    /// Of games that begin, where `fresh [b]` says so, in the place of those that ended.
-    pub fn renewed(&self, zero: &States, fresh: &[bool]) -> Result<States> {
-        let both = self.teacher.as_ref().zip(zero.teacher.as_ref());
-        let teacher = both.map(|(state, zero)| state.renewed(zero, fresh)).transpose()?;
-        Ok(States { learner: self.learner.renewed(&zero.learner, fresh)?, teacher })
     }
 }
 

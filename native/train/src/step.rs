@@ -25,7 +25,10 @@ use crate::optimiser::{
     Next, Optimiser, OptimiserConfig, Parameter, clip, squared_norm, squares_of,
 };
 use crate::stop::{NEVER, go_on};
-use crate::teacher::{Lesson, Teacher};
+use crate::lesson::Lesson;
+use crate::teacher::Teacher;
+use crate::unroll::stretches;
+pub use crate::unroll::Unroll;
 
 mod recorded;
 
@@ -53,21 +56,6 @@ pub struct Stepper<'s> {
     on_card: OnceLock<card::loss::Loss>,
     recorded: Option<recorded::Recorded>,
     pending: Vec<recorded::Pending>,
-}
-
-/// How a window is worked through.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Unroll {
-    /// Frames whose backward pass is made before the next ones' forward pass (truncated BPTT, Williams
-    /// & Peng 1990): the state goes on, its gradient does not. `None`: the whole window.
-    pub truncate_bptt: Option<usize>,
-    /// Blocks that the backward pass runs again together, instead of keeping what they computed.
-    pub recompute: Option<usize>,
-    /// Windows of a batch that are worked through together, the others after them: the micro-batch.
-    /// Gradients are those of the whole batch up to the order of sums. `None`: all.
-    pub micro_batch: Option<usize>,
-    /// Whether another window goes on where this one ends.
-    pub carry: bool,
 }
 
 /// What a step learns from.
@@ -692,12 +680,6 @@ impl<'s> Stepper<'s> {
 /// The states of some rows and of those after them, if there are any.
 fn joined(parts: &[State]) -> Result<Option<State>> {
     if parts.is_empty() { Ok(None) } else { State::joined(parts).map(Some) }
-}
-
-/// `0..all` in stretches of so many, the last maybe shorter.
-pub(crate) fn stretches(all: usize, each: Option<usize>) -> impl Iterator<Item = Range<usize>> {
-    let each = each.unwrap_or(all).clamp(1, all.max(1));
-    (0..all).step_by(each).map(move |from| from..(from + each).min(all))
 }
 
 /// Gathers the gradients, and refuses a model of which some weight would never learn, by the names of

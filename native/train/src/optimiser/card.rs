@@ -5,7 +5,9 @@ use sconce_core::device::{Held, Owner};
 use sconce_core::ops::card::adamw::{AdamW, Parameter, Settings, State};
 use sconce_core::{Error, Result};
 
-use super::{Decay, Kind, Memory, Optimiser};
+use super::Optimiser;
+use super::config::{Decay, Kind};
+use super::memory::Memory;
 
 impl Optimiser {
     /// One update of all parameters, in the order they were given to `new`, each with a gradient that is a sum of which

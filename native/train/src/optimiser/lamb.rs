@@ -5,9 +5,9 @@ use sconce_core::Result;
 use sconce_core::ops::simd::{LANES, dispatch, load, store};
 use sconce_core::pool::sum_shards;
 
-use super::adam::Moments;
-use super::composed::{parts, scaled};
-use super::fused::{self, Numbers, Pull, Rule, SHARD};
+use super::fused::{self, Numbers, SHARD};
+use super::moments::Moments;
+use super::rule::{Pull, Rule, parts, scaled};
 
 /// Takes the moments further, then a step as long as the norms of the whole parameter say.
 pub(super) fn update(numbers: Numbers<'_>, pull: Pull, unit: Moments, decay: f64, lr: f64) {

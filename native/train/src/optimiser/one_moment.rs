@@ -3,9 +3,8 @@
 use candle_core::Tensor;
 use sconce_core::Result;
 
-use super::OptimiserConfig;
-use super::composed::{Composed, parts, scaled};
-use super::fused::{Rule, sign};
+use super::config::OptimiserConfig;
+use super::rule::{Composed, Rule, parts, scaled, sign};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sgd {

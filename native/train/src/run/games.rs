@@ -63,17 +63,6 @@ pub fn digest(train: &[View], validation: &[View]) -> String {
     hex(&hash.finalize())
 }
 
-/// Another one, of the frames that some views show: the games, who is seen and for how long.
-pub fn digest_of_frames(views: &[View], delay: usize) -> String {
-    let of = |view: &View| {
-        let info = view.info();
-        format!("{} {} {} {}", info.digest, info.contents, view.player(), view.len(delay))
-    };
-    let mut hash = Sha256::new();
-    views.iter().map(of).collect::<BTreeSet<_>>().iter().for_each(|view| hash.update(view));
-    hex(&hash.finalize())
-}
-
 pub fn first_policy(
     spec: &Spec,
     options: &TrainOptions,

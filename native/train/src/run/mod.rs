@@ -4,7 +4,7 @@
 //! does what the uninterrupted one would have done.
 
 mod folder;
-pub(crate) mod games;
+mod games;
 mod progress;
 mod resume;
 mod room;
@@ -200,7 +200,7 @@ impl<'a> Run<'a> {
         let steps = options.total_steps(epoch_steps);
         let schedule = progress.schedule(steps);
         progress.warmup_steps = Some(schedule.warmup_steps);
-        if let Err(error) = folder.write_record(&Record::new(corpus.dir(), spec, progress.said())) {
+        if let Err(error) = Record::new(corpus.dir(), spec, progress.said()).write(&folder) {
             saver.fail(progress.step, folder.record(), &error, events);
         }
         let validates = !validation.1.is_empty();

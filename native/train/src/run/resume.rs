@@ -17,7 +17,7 @@ use sconce_core::{Error, Policy, Precision, Result, Spec, fs};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::folder::{Folder, Kind, MAX_RECORD};
+use super::folder::{Folder, Kind, MAX_RECORD, write_json};
 use super::progress::Progress;
 use crate::options::{LrSchedule, TrainOptions};
 use crate::schedule::Schedule;
@@ -39,6 +39,10 @@ impl Record {
         let options = TrainOptions { resume: false, ..options.clone() };
         let precision = options.precision_here();
         Record { corpus: Some(corpus.to_path_buf()), spec: spec.clone(), options, precision }
+    }
+
+    pub fn write(&self, folder: &Folder) -> Result<()> {
+        write_json(&folder.record(), self)
     }
 
     /// Of the run in a folder, which need not have saved a state yet.
