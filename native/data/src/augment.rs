@@ -10,7 +10,7 @@ use sconce_core::spec::MAX_DELAY;
 use sconce_core::{Error, Result};
 
 use crate::batch::{Look, Shard};
-use crate::sampler::SamplerOptions;
+use crate::sampling::SamplerOptions;
 
 /// The draws of one step.
 pub(crate) struct Augment<'a> {

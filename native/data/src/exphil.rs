@@ -19,9 +19,9 @@ use sconce_core::spec::{Heads, HeadsKind};
 use sconce_core::{Error, Result};
 use serde::Deserialize;
 
-use crate::corpus::MAX_GAMES;
+use crate::game::{GameInfo, MAX_GAMES};
 use crate::mapped::{self, Mapped};
-use crate::schema::{GameInfo, Schema};
+use crate::schema::Schema;
 use crate::shard::{Place, Shard, Stored};
 
 const EMBEDDINGS: &str = "embeddings.bin";

@@ -15,7 +15,8 @@ use sconce_core::{Error, Result};
 use crate::augment::{Augment, delay};
 use crate::batch::{Batch, Look, Reader, fill};
 use crate::permutation::Permutation;
-use crate::sampler::{SamplerOptions, Sampling, check_views};
+use crate::sampler::check_views;
+use crate::sampling::{SamplerOptions, Sampling};
 use crate::view::{View, verify};
 
 /// What a lane shows at a step: frames `start..start + frames` of a view, the rest of the window empty.

@@ -12,8 +12,10 @@ use sconce_core::fs::write_atomic;
 use sconce_core::{Error, Result, header};
 use serde::{Deserialize, Serialize};
 
+use crate::column::{Column, ColumnSpec, Dtype};
+use crate::game::{GameInfo, MAX_FRAMES};
 use crate::mapped::{self, Mapped};
-use crate::schema::{Column, ColumnSpec, Dtype, GameInfo, MAX_FRAMES, Schema, VERSION};
+use crate::schema::{Schema, VERSION};
 
 /// Folder of the shards inside a corpus.
 pub(crate) const FOLDER: &str = "games";

@@ -15,9 +15,10 @@ use sconce_core::spec::{HeadKind, Heads};
 use sconce_core::{Error, Result};
 
 use crate::exphil::LABEL_BYTES;
+use crate::game::GameInfo;
 use crate::mapped::{Mapped, guarded};
 use crate::melee::{ITEM_SLOTS, NUM_ITEM, NUM_PLAYER, place};
-use crate::schema::{GameInfo, Schema};
+use crate::schema::Schema;
 use crate::shard::Shard;
 
 /// Players have control from frame -39 on; the state before it is the first that has a label.
