@@ -545,7 +545,7 @@ fn an_id_without_a_row_is_named_and_the_frame_refused() {
 #[test]
 fn frames_that_know_no_previous_action_have_none() {
     let spec = controller(Backbone::Gru(recurrent(12))).spec().clone();
-    let row = frames::Row::embed(&spec, &frame(0.0)).unwrap();
+    let row = frames::EmbeddedFrame::embed(&spec, &frame(0.0)).unwrap();
     assert_eq!(row.previous, vec![NONE; 13]);
 }
 

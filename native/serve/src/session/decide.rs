@@ -1,18 +1,76 @@
-//! Decisions of many sessions at once.
+//! Decisions: made beside the present moment, then committed; of one session, or of many at once.
 
 use std::sync::Arc;
 
 use sconce_core::backbone::State;
+use sconce_core::heads::Decision;
 use sconce_core::policy::{Frames, Stepped};
 use sconce_core::sampling::Draw;
 use sconce_core::{Error, Result};
 
-use super::{Carried, INLINE_US, Lane, MAX_INLINE_US, Overrides, SCRATCH, Session, Way, game};
+use super::carried::Carried;
+use super::open::Session;
+use super::options::Overrides;
+use super::query::Way;
+use super::step::{SCRATCH, game};
 use crate::frames::window;
 use crate::model::Model;
 
-/// What a game costs beside its decision: reading its frame, encoding its answer.
-const BORDER_US: f64 = 3.0;
+/// A decision, and which one it is since the session began, from 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Act {
+    pub decision: Decision,
+    pub frame: u64,
+}
+
+impl Session {
+    /// One decision for one raw row.
+    ///
+    /// # Shapes
+    /// `raw [raw_width]`.
+    pub fn act(&mut self, raw: &[f32], overrides: &Overrides) -> Result<Act> {
+        self.decide(raw, overrides)?;
+        self.commit();
+        let (decision, frame) = self.last();
+        Ok(Act { decision: decision.clone(), frame })
+    }
+
+    /// Makes the next decision; until [`Session::commit`] the session does not know of it. A step of a plan takes
+    /// no memory, unless directions come with the call.
+    pub fn decide(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
+        self.ask(raw, overrides)?;
+        let made = match self.asked.way {
+            Way::Made(_) => return Ok(()),
+            Way::Plan => self.step(overrides),
+            Way::Games => decide_one(self, overrides),
+            Way::Core => self.step_by_core(overrides),
+        };
+        made.inspect_err(|_| self.asked.way = Way::Made(0))
+    }
+
+    /// Makes a decision of [`Session::decide`] the session's last one. Cannot fail halfway.
+    pub fn commit(&mut self) {
+        if matches!(self.asked.way, Way::Made(_)) {
+            return;
+        }
+        let (now, next) = self.moments.next();
+        next.frames = now.frames.saturating_add(1);
+        next.past.push(&next.decision.choices);
+        self.moments.advance(self.asked.way == Way::Plan);
+        self.ring.push(self.asked.row.frame());
+        self.asked.way = Way::Made(0);
+    }
+
+    /// The answer to the last call, and which decision it was, from 1; 0 if there is none.
+    pub fn last(&self) -> (&Decision, u64) {
+        let behind = match self.asked.way {
+            Way::Made(behind) => behind,
+            Way::Plan | Way::Games | Way::Core => 0,
+        };
+        let moment = self.moments.latest().nth(behind).unwrap_or(self.moments.now());
+        (&moment.decision, moment.frames)
+    }
+}
 
 /// A session, what it is asked, and what becomes of it.
 pub struct Call<'a> {
@@ -23,21 +81,6 @@ pub struct Call<'a> {
     /// Whether the session was [asked](Session::ask) this already.
     pub asked: bool,
     pub outcome: Result<()>,
-}
-
-/// Where the next decisions of these sessions run, made in one call: where each of them does, unless that is inline
-/// and they take too long together.
-pub fn lane<'a>(sessions: impl Iterator<Item = &'a Session>) -> Lane {
-    let (mut us, mut forced) = (0.0, true);
-    for session in sessions {
-        if session.next_lane() == Lane::Worker {
-            return Lane::Worker;
-        }
-        us += session.next_us() + BORDER_US;
-        forced &= session.options.lane.is_some();
-    }
-    let most = if forced { MAX_INLINE_US } else { INLINE_US };
-    if us < most { Lane::Inline } else { Lane::Worker }
 }
 
 /// [`Session::decide`] of each call; those that step by one plan do it together. What is wrong with one is its
@@ -89,7 +132,7 @@ fn step_games(calls: &mut [&mut Call<'_>]) {
 fn games(calls: &[&mut Call<'_>]) -> Result<Vec<Result<Stepped>>> {
     let Some(first) = calls.first() else { return Ok(vec![]) };
     let policy = first.session.policy();
-    let rows = calls.iter().map(|call| call.session.asked.row.view());
+    let rows = calls.iter().map(|call| call.session.asked.row.frame());
     let frames = Frames { batch: calls.len(), time: 1, ..window(rows) };
     let state = |call: &&'_ mut Call<'_>| match &call.session.moments.now().state {
         Carried::Tensors { state, .. } => Ok(state.clone()),
@@ -101,7 +144,7 @@ fn games(calls: &[&mut Call<'_>]) -> Result<Vec<Result<Stepped>>> {
 }
 
 /// The decision of a session that [steps with others](Way::Games), alone.
-pub(super) fn decide_one(session: &mut Session, overrides: &Overrides) -> Result<()> {
+fn decide_one(session: &mut Session, overrides: &Overrides) -> Result<()> {
     let mut call = Call { session, raw: &[], overrides, asked: true, outcome: Ok(()) };
     step_games(&mut [&mut call]);
     call.outcome
