@@ -4,6 +4,7 @@ pub mod baselines;
 pub mod bench;
 mod divergence;
 pub mod eval;
+mod games;
 pub mod gradients;
 mod lesson;
 pub mod loss;

@@ -19,8 +19,8 @@ use serde::Serialize;
 
 use crate::bench::examples;
 use crate::eval::{self, pool_of};
+use crate::games::sides;
 use crate::options::{Mode, TrainOptions};
-use crate::run::games::sides;
 use crate::scheduled::{Moment, Scheduled};
 use crate::source::Source;
 use crate::step::{Examples, Stepper};

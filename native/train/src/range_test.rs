@@ -9,10 +9,10 @@ use sconce_data::Corpus;
 use serde::{Deserialize, Serialize};
 
 use crate::eval::{self, pool_of};
+use crate::games::{first_policy, sides};
 use crate::options::{TrainOptions, at_least};
 use crate::plan::check_room;
 use crate::replicas::{Replica, Replicas};
-use crate::run::games::{first_policy, sides};
 use crate::scheduled::Scheduled;
 use crate::source::Source;
 use crate::step::Stepper;

@@ -31,7 +31,7 @@ use crate::lesson::{Lesson, States};
 use crate::loss::{Denominators, Sums};
 use crate::scheduled::{Moment, Reading, Scheduled};
 use crate::source::Loaded;
-use crate::step::{Among, Examples, Learned, Losses, Stepped, Stepper, mean_weight};
+use crate::step::{Among, Examples, Learned, Losses, StepMetrics, Stepper, mean_weight};
 use crate::teacher::Teacher;
 
 /// Stepper, examples, state before them, draw, share, lesson and place: what [`Stepper::learn_among`] gives.
@@ -313,7 +313,7 @@ impl<'s> Replicas<'s> {
     }
 
     /// The figures of the updates that were made at once since they were asked for last.
-    pub fn results(&mut self) -> Result<Vec<Result<Stepped>>> {
+    pub fn results(&mut self) -> Result<Vec<Result<StepMetrics>>> {
         self.all[0].stepper.results()
     }
 

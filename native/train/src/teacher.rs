@@ -14,8 +14,8 @@ use sconce_core::policy::Frames;
 use sconce_core::spec::{Embedding, Heads, Part};
 use sconce_core::{Error, Policy, Precision, Result, Spec};
 
-use crate::divergence::divergence;
 pub use crate::divergence::Direction;
+use crate::divergence::divergence;
 use crate::options::TrainOptions;
 
 /// A policy that does not learn.

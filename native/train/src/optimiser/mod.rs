@@ -256,6 +256,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+    use sconce_core::ops::tensor;
     use sconce_core::pool;
 
     const KINDS: [Kind; 9] = [

@@ -12,10 +12,10 @@ pub(super) struct Moments {
     beta1: f32,
     fresh1: f32,
     beta2: f32,
-    fresh2: f32,
+    pub fresh2: f32,
     pub rate: f32,
     root: f32,
-    eps: f32,
+    pub eps: f32,
 }
 
 impl Moments {

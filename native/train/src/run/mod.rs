@@ -4,7 +4,6 @@
 //! does what the uninterrupted one would have done.
 
 mod folder;
-mod games;
 mod progress;
 mod resume;
 mod room;
@@ -25,7 +24,6 @@ use sconce_data::{Corpus, View};
 use serde_json::{Value, json};
 
 use self::folder::{Folder, Keep, Kind, MAX_REPORT};
-use self::games::{digest, first_policy, sides};
 use self::progress::Progress;
 pub use self::resume::Record;
 use self::resume::resumable;
@@ -33,6 +31,7 @@ use self::room::Room;
 use self::saver::{Disk, Draft, Finished, Save, Saver};
 use crate::baselines::Counts;
 use crate::eval::{self, fits, pool_of};
+use crate::games::{digest, first_policy, sides};
 use crate::gradients::{GradientReport, WeightGradient};
 use crate::metrics::Report;
 use crate::options::{Mode, TrainOptions};
@@ -44,7 +43,7 @@ use crate::report::{
 use crate::schedule::Schedule;
 use crate::scheduled::Scheduled;
 use crate::source::Source;
-use crate::step::{Losses, MOST_PENDING, Stepped, Stepper};
+use crate::step::{Losses, MOST_PENDING, StepMetrics, Stepper};
 use crate::teacher::Teacher;
 
 /// The report that a run left in its folder.
@@ -322,7 +321,7 @@ impl<'a> Run<'a> {
     }
 
     /// Counts a step, and tells it unless its figures wait on a card.
-    fn count(&mut self, stepped: Option<Stepped>, learning_rate: f64, pace: Pace) {
+    fn count(&mut self, stepped: Option<StepMetrics>, learning_rate: f64, pace: Pace) {
         self.progress.step += 1;
         let (step, seconds) = (self.progress.step, self.progress.seconds);
         let made = Waiting { step, learning_rate, pace, seconds };
@@ -387,7 +386,7 @@ impl<'a> Run<'a> {
     }
 
     /// Tells a step, and puts it on the curve where that is due.
-    fn account(&mut self, stepped: Stepped, made: Waiting) {
+    fn account(&mut self, stepped: StepMetrics, made: Waiting) {
         let Waiting { step, learning_rate, pace, seconds } = made;
         self.progress.pace.add(pace);
         if stepped.learned {
@@ -475,7 +474,7 @@ impl<'a> Run<'a> {
 
     /// The step's figures, unless they wait on a card, and the frames it went through. One that fails leaves all as it was; one that
     /// has too little memory is made again, with half as many windows at a time.
-    fn step(&mut self, learning_rate: f64) -> Result<(Option<Stepped>, usize)> {
+    fn step(&mut self, learning_rate: f64) -> Result<(Option<StepMetrics>, usize)> {
         loop {
             let before = self.replicas.carried();
             let error = match self.update(learning_rate) {
@@ -497,7 +496,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn update(&mut self, learning_rate: f64) -> Result<(Option<Stepped>, usize)> {
+    fn update(&mut self, learning_rate: f64) -> Result<(Option<StepMetrics>, usize)> {
         let parts = self.options.accumulation_steps;
         let step = self.progress.step + 1;
         let looks = self.options.gradient_report.is_some_and(|every| step.is_multiple_of(every));
@@ -519,7 +518,7 @@ impl<'a> Run<'a> {
         let (grad_norm, gradients) = updated.map_err(|e| self.diverged(e, step, first, parts))?;
         let learned = shares > 0.0;
         let losses = if learned { sum.over(shares) } else { Losses::default() };
-        Ok((Some(Stepped { losses, grad_norm, learned, gradients }), frames))
+        Ok((Some(StepMetrics { losses, grad_norm, learned, gradients }), frames))
     }
 
     /// Adds to a number that is not finite where the step had it from: the batches from `first` on, of which the

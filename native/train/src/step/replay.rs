@@ -8,51 +8,22 @@ use candle_core::{DType, Device, Tensor};
 use sconce_core::backbone::{Context, State};
 use sconce_core::device::{Graph, Uploads, launch};
 use sconce_core::ops::card::{self, Intake};
-use sconce_core::ops::{tape, tensor};
-use sconce_core::policy::{Frames, Placed};
+use sconce_core::ops::tape;
+use sconce_core::policy::Frames;
 use sconce_core::{Error, Result};
 
-use super::{Examples, Losses, MOST_PENDING, Stepped, Stepper};
+use super::examples::Examples;
+use super::losses::{Losses, StepMetrics};
+use super::recording::{Buffers, MOST_PENDING, Pending, Recording, STATE};
+use super::stepper::Stepper;
 use crate::loss::{Denominators, Sums};
-
-/// A step of batches of one shape.
-pub(super) struct Recorded {
-    /// None where the card did not let it be recorded.
-    graph: Option<Graph>,
-    shape: [usize; 2],
-    buffers: Buffers,
-    uploads: Uploads,
-    /// Where the graph has its gradients.
-    gradients: Vec<u64>,
-}
-
-struct Buffers {
-    words: Tensor,
-    intake: Intake,
-    placed: Placed,
-    /// u16, as bytes in whole words.
-    labels: Tensor,
-    weights: Tensor,
-    /// What windows begin with and end with.
-    before: State,
-    after: State,
-    /// i64: what masks are drawn from.
-    counter: Tensor,
-    /// f64 `[MOST_PENDING, sums + 3]`
-    results: Tensor,
-}
-
-/// A step whose figures are on the card.
-pub(super) struct Pending {
-    denominators: Denominators,
-}
 
 impl Stepper<'_> {
     /// Whether a step of such a batch is one that can be recorded: a whole update by kernels alone.
     pub fn records(&self, x: Examples<'_>) -> bool {
         let (batch, time) = (x.frames.batch, x.frames.time);
-        let same = |recorded: &Recorded| recorded.shape == [batch, time];
-        let refused = |recorded: &Recorded| same(recorded) && recorded.graph.is_none();
+        let same = |recorded: &Recording| recorded.shape == [batch, time];
+        let refused = |recorded: &Recording| same(recorded) && recorded.graph.is_none();
         let whole = |each: Option<usize>, all: usize| each.is_none_or(|each| each >= all);
         self.policy.device().is_cuda()
             && !self.objective.normalises()
@@ -101,13 +72,13 @@ impl Stepper<'_> {
 
     fn play(
         &mut self,
-        recorded: &mut Recorded,
+        recorded: &mut Recording,
         x: Examples<'_>,
         (state, draw): (&State, u64),
         denominators: &Denominators,
         numbers: [f64; 3],
     ) -> Result<Option<State>> {
-        let Recorded { graph: Some(graph), buffers, uploads, gradients, .. } = recorded else {
+        let Recording { graph: Some(graph), buffers, uploads, gradients, .. } = recorded else {
             return Err(Error::not_found("a recorded step"));
         };
         let (frames, others) = self.words(x)?;
@@ -129,7 +100,7 @@ impl Stepper<'_> {
     ///
     /// # Errors
     /// Of each its own: `NonFinite` for a loss or a gradient that is not finite, which changed nothing.
-    pub fn results(&mut self) -> Result<Vec<Result<Stepped>>> {
+    pub fn results(&mut self) -> Result<Vec<Result<StepMetrics>>> {
         let pending = std::mem::take(&mut self.pending);
         let Some(recorded) = self.recorded.as_ref().filter(|_| !pending.is_empty()) else {
             return Ok(vec![]);
@@ -147,7 +118,7 @@ impl Stepper<'_> {
                 return Err(Error::NonFinite { what: "gradient".into(), value: state[1] });
             }
             let losses = Losses { total: loss.value, heads: loss.per_head, teacher_kl: None };
-            Ok(Stepped { losses, grad_norm: state[1], learned: true, gradients: vec![] })
+            Ok(StepMetrics { losses, grad_norm: state[1], learned: true, gradients: vec![] })
         });
         Ok(stepped.collect())
     }
@@ -160,7 +131,7 @@ impl Stepper<'_> {
         draw: u64,
         denominators: &Denominators,
         numbers: [f64; 3],
-    ) -> Result<Recorded> {
+    ) -> Result<Recording> {
         let Device::Cuda(card) = self.policy.device().clone() else {
             return Err(Error::mismatch("device", "a card", "another"));
         };
@@ -189,7 +160,7 @@ impl Stepper<'_> {
                 false => Err(Error::not_found("kernels of an update")),
             }
         })?;
-        Ok(Recorded { graph, shape, buffers, uploads, gradients })
+        Ok(Recording { graph, shape, buffers, uploads, gradients })
     }
 
     /// Frames, labels and weights of a batch as the card takes them: the frames' numbers, and all else.
@@ -278,21 +249,5 @@ impl Stepper<'_> {
             true => Ok(Some(buffers.after.hand_on()?)),
             false => Ok(None),
         }
-    }
-}
-
-/// Numbers of [`card::adamw::AdamW::state_there`].
-const STATE: usize = 3;
-
-impl Buffers {
-    /// Writes what is small, or on the card already.
-    fn set(&self, state: &State, draw: u64, carry: bool) -> Result<()> {
-        launch::overwrite(&self.counter, &[draw as i64])?;
-        if carry {
-            for (from, to) in state.0.iter().zip(&self.before.0) {
-                card::copy(&tensor::moved(from, to)?, to)?;
-            }
-        }
-        Ok(())
     }
 }
