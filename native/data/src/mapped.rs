@@ -108,7 +108,7 @@ mod fault {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
-    use super::MOST;
+    use crate::mapped::MOST;
 
     /// Where a thread reads a map, and what it marks there.
     #[derive(Clone, Copy)]
@@ -240,7 +240,7 @@ mod fault {
 mod fault {
     use std::sync::atomic::AtomicBool;
 
-    use super::MOST;
+    use crate::mapped::MOST;
 
     pub struct Guard {
         pub begin: usize,

@@ -17,7 +17,7 @@ use sconce_core::{Error, Result};
 use crate::exphil::LABEL_BYTES;
 use crate::game::GameInfo;
 use crate::mapped::{Mapped, guarded};
-use crate::melee::{ITEM_SLOTS, NUM_ITEM, NUM_PLAYER, place};
+use crate::melee::place::{self, ITEM_SLOTS, NUM_ITEM, NUM_PLAYER};
 use crate::schema::Schema;
 use crate::shard::Shard;
 

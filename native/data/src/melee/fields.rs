@@ -7,6 +7,7 @@ use peppi::game::{PlayerType, Start};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::place::{ITEM_SLOTS, NUM_CONTROLLER, NUM_ITEM, NUM_PLAYER};
 use crate::column::Dtype;
 
 /// One entry of the table.
@@ -48,13 +49,6 @@ pub(super) enum Read {
     Player(fn(&PlayerRows, usize) -> Option<f32>),
     Item(fn(&ItemRows, usize) -> Option<f32>),
 }
-
-/// Player columns, in the order of the embedding's raw frame.
-pub const NUM_PLAYER: usize = 25;
-/// Controller columns: the buttons as one mask, then four axes and the shoulder.
-pub const NUM_CONTROLLER: usize = 6;
-pub const NUM_ITEM: usize = 6;
-pub const ITEM_SLOTS: usize = 5;
 
 /// Bits of a pad's button mask, in the order of the controller: A B X Y Z L R D_UP.
 const BUTTON_BITS: [u8; 8] = [8, 9, 10, 11, 4, 6, 5, 3];
@@ -349,29 +343,9 @@ pub fn columns() -> Vec<(String, Dtype)> {
     all
 }
 
-/// Places of the columns in that order.
-pub mod place {
-    use super::{NUM_CONTROLLER, NUM_ITEM, NUM_PLAYER};
-
-    pub const FRAME: usize = 0;
-    pub const ITEM_COUNT: usize = 1;
-
-    /// First of a player's columns (`p` is 0 or 1).
-    pub const fn player(p: usize) -> usize {
-        2 + p * (NUM_PLAYER + NUM_CONTROLLER)
-    }
-
-    pub const fn controller(p: usize) -> usize {
-        player(p) + NUM_PLAYER
-    }
-
-    pub const fn item(slot: usize) -> usize {
-        player(2) + slot * NUM_ITEM
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::place;
     use super::*;
 
     #[test]

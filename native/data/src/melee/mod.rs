@@ -1,8 +1,9 @@
 //! Melee replays: the table of what is read from them, and the reader.
 
 mod fields;
+pub(crate) mod place;
 mod read;
 
+pub(crate) use fields::columns;
 pub use fields::{Field, Group, fields};
-pub(crate) use fields::{ITEM_SLOTS, NUM_ITEM, NUM_PLAYER, columns, place};
 pub(crate) use read::read;

@@ -10,7 +10,8 @@ use peppi::io::Error as PeppiError;
 use sconce_core::embedding::melee::{ACTIONS, CHARACTERS, STAGES};
 use serde_json::Value;
 
-use super::fields::{Field, Group, ITEM_SLOTS, ItemRows, PlayerRows, Read, group, place, present};
+use super::fields::{Field, Group, ItemRows, PlayerRows, Read, group, present};
+use super::place::{self, ITEM_SLOTS};
 use crate::column::{Column, Dtype};
 use crate::game::{GameInfo, OtherIds};
 use crate::refusal::{Reason, Refusal};
