@@ -6,7 +6,7 @@ use sconce_core::rng::Rng;
 use sconce_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Environment, Step};
+use crate::environment::{Environment, Step};
 
 const GRAVITY: f64 = 9.8;
 const POLE_MASS: f64 = 0.1;

@@ -11,7 +11,7 @@ use sconce_core::spec::HeadKind;
 use sconce_core::{Error, Policy, Result, heads};
 use serde::{Deserialize, Serialize};
 
-use crate::Environment;
+use crate::environment::Environment;
 
 /// More than this takes so long that it should be asked for in parts.
 const MAX_EPISODES: usize = 1000;
