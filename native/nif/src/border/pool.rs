@@ -6,7 +6,8 @@ use rustler::{Env, Reference};
 use sconce_core::{Error, Result, pool};
 use sconce_serve::Pool;
 
-use super::{Answer, Reply};
+use super::answer::Answer;
+use super::reply::Reply;
 
 /// Calls that may wait at one time; the next one is `:busy`.
 const QUEUE: usize = 4096;
