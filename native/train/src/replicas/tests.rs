@@ -2,18 +2,24 @@
 
 use std::time::{Duration, Instant};
 
+use candle_core::Tensor;
+use sconce_core::checkpoint::Optimiser;
+use sconce_core::ops::tensor;
+use sconce_core::policy::Frames;
 use sconce_core::spec::{
     Backbone, Embedding, Heads, HeadsKind, Layout, Melee, RecurrentConfig, Spec,
 };
 use sconce_core::{Kind, Policy};
 use sconce_data::Batch;
 
+use super::carried::TEACHER;
 use super::*;
 use crate::bench::examples;
 use crate::loss::{LossOptions, PosWeight};
 use crate::optimiser::{self, OptimiserConfig};
 use crate::options::TrainOptions;
-use crate::step::Unroll;
+use crate::step::{Learned, Unroll};
+use crate::teacher::Teacher;
 
 /// Adds up in the order of the devices.
 pub(crate) struct InOrder;

@@ -5,21 +5,30 @@ use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use super::folder::{Keep, Kind};
+use super::room::Room;
+use super::saver::{Disk, Draft, Finished, Save, Saver};
+use super::train::MOST_WINDOWS;
 use super::*;
+use crate::eval;
 use crate::loss::LossOptions;
+use crate::options::Mode;
 use crate::replicas::Learn;
 use crate::replicas::tests::InOrder;
+use crate::report::{Pace, Stopped};
 use crate::stop::NEVER;
 use candle_core::Device;
-use sconce_core::checkpoint::{self, Manifest};
-use sconce_core::device::AllReduce;
+use sconce_core::Policy;
+use sconce_core::checkpoint::{self, Manifest, Snapshot};
+use sconce_core::device::{AllReduce, Devices};
 use sconce_core::ops::tensor;
 use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
 use sconce_core::weights::Weights;
 use sconce_data::{Schema, VectorGame};
+use serde_json::json;
 
 fn spec() -> Spec {
     let config = RecurrentConfig {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use sconce_core::policy::{Frames, part};
 
-use crate::loss::{Denominators, Rows};
+use crate::loss::{Denominators, LabelledLogits};
 
 /// What a step learns from.
 #[derive(Debug, Clone, Copy)]
@@ -77,9 +77,9 @@ pub(super) fn rows<'a>(
     logits: &'a [f32],
     width: usize,
     x: Examples<'a>,
-) -> impl Fn(usize, usize) -> Rows<'a> + Sync {
+) -> impl Fn(usize, usize) -> LabelledLogits<'a> + Sync {
     let labels = x.labels.len() / x.weights.len().max(1);
-    move |first, count| Rows {
+    move |first, count| LabelledLogits {
         logits: &logits[first * width..(first + count) * width],
         labels: &x.labels[first * labels..(first + count) * labels],
         weights: Some(&x.weights[first..first + count]),
