@@ -1,7 +1,7 @@
 //! Replays -> corpus -> views -> batches.
 //!
 //! [`import()`] reads replays into a [`Corpus`] on disk; a [`View`] is one player's game in it; a
-//! [`Sampler`] draws batches of windows from views, [`Lanes`] walk through them, a [`Loader`] makes
+//! [`Sampler`] draws batches of windows from views, [`Tracks`] walk through them, a [`Loader`] makes
 //! either's batches ahead, and a [`Reader`] cuts views for evaluation.
 
 mod augment;
@@ -13,7 +13,6 @@ mod exphil;
 mod game;
 mod import;
 mod journal;
-mod lanes;
 mod loader;
 mod mapped;
 pub mod melee;
@@ -24,6 +23,7 @@ mod sampler;
 mod sampling;
 mod schema;
 mod shard;
+mod tracks;
 mod verify;
 mod view;
 
@@ -33,7 +33,6 @@ pub use corpus::{Corpus, Count, Holdout, Info, VectorGame};
 pub use game::{GameInfo, OtherIds};
 pub use import::{ImportOptions, ImportReport, Progress, Skipped, import};
 pub use journal::Interrupted;
-pub use lanes::{Lane, Lanes};
 pub use loader::{Draw, Drawn, Draws, Flow, Loader, LoaderOptions, live_threads};
 pub use melee::fields;
 pub use refusal::Reason;
@@ -41,5 +40,6 @@ pub use sampler::{Sampler, select};
 pub use sampling::{SamplerOptions, Sampling};
 pub use schema::Schema;
 pub use shard::Shard;
+pub use tracks::{Track, Tracks};
 pub use verify::{Checked, Damage, Verification, verify};
 pub use view::{Controller, View};

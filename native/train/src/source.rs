@@ -1,4 +1,4 @@
-//! What the steps of a run learn from: windows of their own, or lanes that walk through games, made
+//! What the steps of a run learn from: windows of their own, or tracks that walk through games, made
 //! ahead by a loader.
 
 use std::sync::atomic::AtomicBool;
@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use sconce_core::spec::{Embedding, Heads};
 use sconce_core::{Result, Spec};
 use sconce_data::{
-    Batch, Drawn, Draws, Flow, Lanes, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, View,
+    Batch, Drawn, Draws, Flow, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, Tracks, View,
 };
 
 use crate::options::{Mode, TrainOptions};
@@ -33,7 +33,7 @@ pub struct Loaded {
     pub batch: Batch,
     /// The same frames as the teacher reads them, if it does so in another way.
     pub seen: Option<Batch>,
-    /// Of lanes: which of them take a game that begins. Windows of their own all begin.
+    /// Of tracks: which of them take a game that begins. Windows of their own all begin.
     pub fresh: Vec<bool>,
     /// Frames that are there: the windows at the end of games are shorter.
     pub frames: usize,
@@ -60,8 +60,8 @@ impl Feed {
                 Draws::Windows { sampler, batch_size, burn_in }
             }
             Mode::Carry => {
-                let lanes = Lanes::new(views, reader, sampling, batch_size, burn_in)?;
-                Draws::Lanes { lanes, burn_in }
+                let tracks = Tracks::new(views, reader, sampling, batch_size, burn_in)?;
+                Draws::Tracks { tracks, burn_in }
             }
         };
         Ok(Feed { name: name.into(), draws, options: options.loader(), loader: None })
@@ -98,7 +98,7 @@ impl Source {
     pub fn steps_per_epoch(&self) -> u64 {
         match &self.own.draws {
             Draws::Windows { sampler, batch_size, .. } => sampler.steps_per_epoch(*batch_size),
-            Draws::Lanes { lanes, .. } => lanes.steps_per_epoch(),
+            Draws::Tracks { tracks, .. } => tracks.steps_per_epoch(),
         }
     }
 
@@ -106,7 +106,7 @@ impl Source {
     pub fn short_views(&self) -> usize {
         match &self.own.draws {
             Draws::Windows { sampler, .. } => sampler.short_views(),
-            Draws::Lanes { lanes, .. } => lanes.short_views(),
+            Draws::Tracks { tracks, .. } => tracks.short_views(),
         }
     }
 
@@ -114,14 +114,14 @@ impl Source {
     pub fn draw(&mut self, step: u64, cancel: &AtomicBool) -> Result<Loaded> {
         // The loader looks only while it waits.
         go_on(cancel)?;
-        let Drawn { batch, lanes } = self.own.next(step, cancel)?;
+        let Drawn { batch, tracks } = self.own.next(step, cancel)?;
         let seen = self.teacher.as_mut().map(|feed| feed.next(step, cancel)).transpose()?;
         let seen = seen.map(|drawn| drawn.batch);
-        let frames = match lanes.is_empty() {
+        let frames = match tracks.is_empty() {
             true => batch.weights.len(),
-            false => lanes.iter().map(|lane| lane.frames).sum(),
+            false => tracks.iter().map(|track| track.frames).sum(),
         };
-        let fresh = lanes.iter().map(|lane| lane.fresh).collect();
+        let fresh = tracks.iter().map(|track| track.fresh).collect();
         Ok(Loaded { batch, seen, fresh, frames })
     }
 
@@ -131,9 +131,9 @@ impl Source {
             Draws::Windows { sampler, batch_size, .. } => {
                 (sampler.views(), sampler.places(draw, *batch_size))
             }
-            Draws::Lanes { lanes, .. } => {
-                let at = lanes.clone().at(draw);
-                (lanes.views(), at.iter().map(|lane| (lane.view, lane.start)).collect())
+            Draws::Tracks { tracks, .. } => {
+                let at = tracks.clone().at(draw);
+                (tracks.views(), at.iter().map(|track| (track.view, track.start)).collect())
             }
         };
         let place = |(view, start): (usize, usize)| {

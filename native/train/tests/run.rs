@@ -14,7 +14,7 @@ use sconce_core::spec::{
     Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
 };
 use sconce_core::{Error, Policy, Spec, device};
-use sconce_data::{Corpus, Lanes, Reader, SamplerOptions, Schema, VectorGame};
+use sconce_data::{Corpus, Reader, SamplerOptions, Schema, Tracks, VectorGame};
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::Kind;
@@ -649,13 +649,13 @@ fn a_lane_reads_a_game_as_one_pass_over_it_does() {
     let views = corpus.views(&(0..8).collect::<Vec<_>>()).unwrap();
     let reader = Reader::new(spec.embedding.clone(), spec.heads.clone(), 0);
     let sampling = SamplerOptions { window: 20, seed: options.seed, ..SamplerOptions::default() };
-    let mut lanes = Lanes::new(views.clone(), reader.clone(), sampling, 1, 0).unwrap();
+    let mut tracks = Tracks::new(views.clone(), reader.clone(), sampling, 1, 0).unwrap();
     let mut compared = 0;
     let mut since = 0;
     for (step, loss) in losses.borrow().iter().enumerate() {
-        let lane = lanes.at(step as u64)[0];
-        since = if lane.fresh { lane.start } else { since };
-        let whole = reader.sequence(&views[lane.view], since..lane.start + lane.frames).unwrap();
+        let track = tracks.at(step as u64)[0];
+        since = if track.fresh { track.start } else { since };
+        let whole = reader.sequence(&views[track.view], since..track.start + track.frames).unwrap();
         let frames = Frames {
             batch: 1,
             time: whole.window,
@@ -671,10 +671,10 @@ fn a_lane_reads_a_game_as_one_pass_over_it_does() {
             let total: f64 = row.iter().map(|v| f64::from(*v).exp()).sum();
             total.ln() - f64::from(row[usize::from(whole.labels[t])])
         };
-        let window = frames.time - lane.frames..frames.time;
-        let want = window.map(nll).sum::<f64>() / lane.frames as f64;
+        let window = frames.time - track.frames..frames.time;
+        let want = window.map(nll).sum::<f64>() / track.frames as f64;
         assert!((want - loss).abs() < 1e-5, "step {step}: {loss} is not {want}");
-        compared += usize::from(!lane.fresh);
+        compared += usize::from(!track.fresh);
     }
     assert!(compared > 8);
 }

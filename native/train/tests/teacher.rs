@@ -46,7 +46,7 @@ fn mlp() -> Spec {
     Spec { embedding, backbone, heads: heads(HeadsKind::Independent) }
 }
 
-/// Games of different lengths, so that lanes change games at different steps.
+/// Games of different lengths, so that tracks change games at different steps.
 fn corpus(dir: &Path) -> Corpus {
     let games: Vec<VectorGame> = (0..8)
         .map(|game| {

@@ -8,12 +8,12 @@ use sconce_core::{Error, Result};
 use super::Replicas;
 use crate::lesson::States;
 
-/// Names of the lanes' states beside the moments.
+/// Names of the tracks' states beside the moments.
 const LEARNER: &str = "carried";
 pub(super) const TEACHER: &str = "carried.teacher";
 
 impl Replicas<'_> {
-    /// Adds what a resumed run has to know of the lanes: the states come from weights that are no more.
+    /// Adds what a resumed run has to know of the tracks: the states come from weights that are no more.
     pub fn save(&self, numbers: &mut Optimiser) -> Result<()> {
         let carried = self.all.iter().filter_map(|replica| replica.carried.as_ref());
         let teachers = carried.clone().filter_map(|states| states.teacher.as_ref());
@@ -22,7 +22,7 @@ impl Replicas<'_> {
         save(numbers, TEACHER, teachers)
     }
 
-    /// Goes on where lanes of so many windows were [saved](Self::save).
+    /// Goes on where tracks of so many windows were [saved](Self::save).
     pub fn load(&mut self, numbers: &Optimiser, windows: usize) -> Result<()> {
         let zero = self.all[0].zero(windows)?;
         let each = windows / self.count();
@@ -61,6 +61,6 @@ fn saved(numbers: &Optimiser, name: &str, zero: State) -> Result<State> {
     match numbers.get(name) {
         Some(saved) => zero.with_values(saved),
         None if zero.0.is_empty() => Ok(zero),
-        None => Err(Error::not_found("states of the lanes")),
+        None => Err(Error::not_found("states of the tracks")),
     }
 }

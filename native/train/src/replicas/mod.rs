@@ -225,7 +225,7 @@ impl<'s> Replicas<'s> {
         ))
     }
 
-    /// Where the lanes of all are, to [go back](Self::carry) to.
+    /// Where the tracks of all are, to [go back](Self::carry) to.
     pub fn carried(&self) -> Vec<Option<States>> {
         self.all.iter().map(|replica| replica.carried.clone()).collect()
     }

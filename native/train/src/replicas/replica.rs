@@ -34,7 +34,7 @@ pub type Learn = Box<
 pub struct Replica<'s> {
     pub(super) stepper: Stepper<'s>,
     pub(super) teacher: Option<Teacher>,
-    /// Where its lanes are after the last batch.
+    /// Where its tracks are after the last batch.
     pub(super) carried: Option<States>,
 }
 

@@ -59,8 +59,8 @@ fn loaded(draw: u64, carry: bool) -> Loaded {
         (2, t) => 2.0 + t as f32,
         _ => 1.0,
     };
-    // The third lane takes another game with the second batch.
-    let fresh = |lane: usize| draw == 0 || (draw == 1 && lane == 2);
+    // The third track takes another game with the second batch.
+    let fresh = |track: usize| draw == 0 || (draw == 1 && track == 2);
     let Frames { batch, time: window, continuous, ids, previous } = frames;
     let weights = (0..WINDOWS * TIME).map(weight).collect();
     let batch = Batch { batch, window, continuous, ids, previous, queue: vec![], labels, weights };

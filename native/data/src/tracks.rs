@@ -1,9 +1,9 @@
 //! Games walked from their first frame to their last, side by side, for training that carries its
 //! memory.
 //!
-//! A row of the batch is a lane. A lane shows the windows of one view one after the other, step after
+//! A row of the batch is a track. A track shows the windows of one view one after the other, step after
 //! step; then it takes the next view of a random order that never ends. Which view, window and mirror
-//! a lane has at a step is a function of (seed, step) alone.
+//! a track has at a step is a function of (seed, step) alone.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,26 +19,26 @@ use crate::sampler::check_views;
 use crate::sampling::{SamplerOptions, Sampling};
 use crate::view::{View, verify};
 
-/// What a lane shows at a step: frames `start..start + frames` of a view, the rest of the window empty.
+/// What a track shows at a step: frames `start..start + frames` of a view, the rest of the window empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lane {
+pub struct Track {
     pub view: usize,
     pub start: usize,
     /// At least 1; less than a window at the end of a game.
     pub frames: usize,
-    /// Whether the lane has just taken this view: its state is that of a game that begins.
+    /// Whether the track has just taken this view: its state is that of a game that begins.
     pub fresh: bool,
     pub mirror: bool,
     /// Frames between a state and its label beyond the next.
     pub delay: usize,
 }
 
-/// Steps at which lanes take games, passed before a walk to a far step looks whether it shall go on.
+/// Steps at which tracks take games, passed before a walk to a far step looks whether it shall go on.
 const STRETCH: usize = 1 << 12;
 
-/// Draws the windows of all lanes, step by step.
+/// Draws the windows of all tracks, step by step.
 #[derive(Debug, Clone)]
-pub struct Lanes {
+pub struct Tracks {
     views: Arc<[View]>,
     reader: Reader,
     options: SamplerOptions,
@@ -48,13 +48,13 @@ pub struct Lanes {
     walk: Walk,
 }
 
-/// Where the lanes are. Recomputed from the beginning when a step before it is asked for.
+/// Where the tracks are. Recomputed from the beginning when a step before it is asked for.
 #[derive(Debug, Clone)]
 struct Walk {
     step: u64,
-    /// The view of each lane, and the step at which it had or would have had its first window.
-    lanes: Vec<Taken>,
-    /// Steps at which lanes become free; of those at one step the first lane is the first to take.
+    /// The view of each track, and the step at which it had or would have had its first window.
+    tracks: Vec<Taken>,
+    /// Steps at which tracks become free; of those at one step the first track is the first to take.
     free: BinaryHeap<Reverse<(u64, usize)>>,
     /// Views that were taken.
     taken: u64,
@@ -70,23 +70,23 @@ struct Taken {
     delay: usize,
 }
 
-impl Lanes {
-    /// `lanes` rows of a batch. Views with no more than `skip` frames are left out: burn-in would leave
+impl Tracks {
+    /// `tracks` rows of a batch. Views with no more than `skip` frames are left out: burn-in would leave
     /// nothing of them to learn from. The stride of the options is a window.
     pub fn new(
         views: Vec<View>,
         reader: Reader,
         options: SamplerOptions,
-        lanes: usize,
+        tracks: usize,
         skip: usize,
     ) -> Result<Self> {
         check_views(&views, &reader, &options)?;
-        if lanes == 0 {
-            return Err(Error::out_of_range("lanes", 0.0, 1.0, f64::from(u32::MAX)));
+        if tracks == 0 {
+            return Err(Error::out_of_range("tracks", 0.0, 1.0, f64::from(u32::MAX)));
         }
         if options.sampling != Sampling::Shuffled {
             let got = format!("{:?}", options.sampling).to_lowercase();
-            return Err(Error::mismatch("sampling of lanes", "shuffled", got));
+            return Err(Error::mismatch("sampling of tracks", "shuffled", got));
         }
         let all = views.len();
         let longest = options.frame_delay_max.unwrap_or(reader.delay);
@@ -96,10 +96,10 @@ impl Lanes {
             return Err(Error::not_found(format!("a view of more than {skip} frames")));
         }
         let short = all - views.len();
-        let walk = Walk::new(lanes);
-        let mut lanes = Lanes { views, reader, options, skip, short, walk };
-        lanes.walk_to(0);
-        Ok(lanes)
+        let walk = Walk::new(tracks);
+        let mut tracks = Tracks { views, reader, options, skip, short, walk };
+        tracks.walk_to(0);
+        Ok(tracks)
     }
 
     pub fn views(&self) -> &[View] {
@@ -113,7 +113,7 @@ impl Lanes {
 
     /// What a batch of it weighs.
     pub fn bytes(&self) -> u64 {
-        self.reader.bytes(self.walk.lanes.len(), self.options.window)
+        self.reader.bytes(self.walk.tracks.len(), self.options.window)
     }
 
     /// Frames of a view that have a label at every delay.
@@ -128,16 +128,16 @@ impl Lanes {
     /// Steps in which as many windows are shown as all views have.
     pub fn steps_per_epoch(&self) -> u64 {
         let windows: u64 = (0..self.views.len()).map(|view| self.windows_of(view)).sum();
-        (windows / self.walk.lanes.len() as u64).max(1)
+        (windows / self.walk.tracks.len() as u64).max(1)
     }
 
     /// Walks towards `step` by at most [`STRETCH`] games; whether it is there.
     pub fn approach(&mut self, step: u64) -> bool {
         if step < self.walk.step {
-            self.walk = Walk::new(self.walk.lanes.len());
+            self.walk = Walk::new(self.walk.tracks.len());
             self.walk_to(0);
         }
-        // Between two of these steps every lane shows the next window of its view.
+        // Between two of these steps every track shows the next window of its view.
         for _ in 0..STRETCH {
             match self.walk.free.peek() {
                 Some(&Reverse((free, _))) if free <= step => self.walk_to(free),
@@ -150,14 +150,14 @@ impl Lanes {
         false
     }
 
-    /// What each lane shows at `step`. Steps in their order cost least.
-    pub fn at(&mut self, step: u64) -> Vec<Lane> {
+    /// What each track shows at `step`. Steps in their order cost least.
+    pub fn at(&mut self, step: u64) -> Vec<Track> {
         while !self.approach(step) {}
         let window = self.options.window;
-        let lane = |taken: &Taken| {
+        let track = |taken: &Taken| {
             let start = (taken.first + step - taken.from) as usize * window;
             let frames = self.len(taken.view) - start;
-            Lane {
+            Track {
                 view: taken.view,
                 start,
                 frames: frames.min(window),
@@ -166,18 +166,18 @@ impl Lanes {
                 delay: taken.delay,
             }
         };
-        self.walk.lanes.iter().map(lane).collect()
+        self.walk.tracks.iter().map(track).collect()
     }
 
-    /// The windows of a step, `[lanes, window]`. Frames after the end of a game are zeros of weight 0,
+    /// The windows of a step, `[tracks, window]`. Frames after the end of a game are zeros of weight 0,
     /// and so is the weight of the first `burn_in` frames of a view.
-    pub fn batch(&mut self, step: u64, burn_in: usize) -> Result<(Batch, Vec<Lane>)> {
-        let lanes = self.at(step);
+    pub fn batch(&mut self, step: u64, burn_in: usize) -> Result<(Batch, Vec<Track>)> {
+        let tracks = self.at(step);
         let augment = Augment::new(&self.options, step);
-        let mut batch = self.reader.blank(lanes.len(), self.options.window);
+        let mut batch = self.reader.blank(tracks.len(), self.options.window);
         batch.weights.fill(0.0);
         fill(batch.shards(self.options.window), |i, mut shard| {
-            let Some(&Lane { view, start, frames, fresh, mirror, delay }) = lanes.get(i) else {
+            let Some(&Track { view, start, frames, fresh, mirror, delay }) = tracks.get(i) else {
                 return Ok(());
             };
             let look = Look { mirror, delay, forget: false };
@@ -192,25 +192,25 @@ impl Lanes {
             augment.finish(i, frames, &mut shard);
             Ok(())
         })?;
-        verify(lanes.iter().filter_map(|lane| self.views.get(lane.view)))?;
-        Ok((batch, lanes))
+        verify(tracks.iter().filter_map(|track| self.views.get(track.view)))?;
+        Ok((batch, tracks))
     }
 
-    /// Lanes that are free at `step`, which follows the last one, take their next views.
+    /// Tracks that are free at `step`, which follows the last one, take their next views.
     fn walk_to(&mut self, step: u64) {
         self.walk.step = step;
-        while let Some(&Reverse((free, lane))) = self.walk.free.peek()
+        while let Some(&Reverse((free, track))) = self.walk.free.peek()
             && free <= step
         {
             self.walk.free.pop();
-            let taken = self.take(lane, step);
+            let taken = self.take(track, step);
             let left = self.windows_of(taken.view) - taken.first;
-            self.walk.lanes[lane] = taken;
-            self.walk.free.push(Reverse((step + left, lane)));
+            self.walk.tracks[track] = taken;
+            self.walk.free.push(Reverse((step + left, track)));
         }
     }
 
-    fn take(&mut self, lane: usize, step: u64) -> Taken {
+    fn take(&mut self, track: usize, step: u64) -> Taken {
         let (n, seed) = (self.views.len() as u64, self.options.seed);
         let (epoch, place) = (self.walk.taken / n, self.walk.taken % n);
         self.walk.taken += 1;
@@ -219,11 +219,11 @@ impl Lanes {
         let delays = Rng::new(seed, "lanes.delay", epoch);
         let longest = self.options.frame_delay_max.unwrap_or(self.reader.delay);
         let delay = delay(self.reader.delay, longest, &delays, place);
-        // Lanes that all began with a game's beginning would go on in step where games have one length.
+        // Tracks that all began with a game's beginning would go on in step where games have one length.
         let first = match step {
             0 => {
                 let room = (self.len(view) - self.skip).div_ceil(self.options.window);
-                Rng::new(seed, "lanes.first", 0).below(lane as u64, room as u64)
+                Rng::new(seed, "lanes.first", 0).below(track as u64, room as u64)
             }
             _ => 0,
         };
@@ -232,9 +232,9 @@ impl Lanes {
 }
 
 impl Walk {
-    fn new(lanes: usize) -> Self {
+    fn new(tracks: usize) -> Self {
         let nothing = Taken { view: 0, first: 0, from: 0, mirror: false, delay: 0 };
-        let free = (0..lanes).map(|lane| Reverse((0, lane))).collect();
-        Walk { step: 0, lanes: vec![nothing; lanes], free, taken: 0 }
+        let free = (0..tracks).map(|track| Reverse((0, track))).collect();
+        Walk { step: 0, tracks: vec![nothing; tracks], free, taken: 0 }
     }
 }
