@@ -67,7 +67,7 @@ impl Deadline {
 type Job = Box<dyn FnOnce(Result<()>) + Send>;
 
 struct Entry {
-    place: Place,
+    place: Reservation,
     deadline: Option<Deadline>,
     job: Job,
 }
@@ -113,7 +113,7 @@ impl Pool {
     pub fn permit(&self) -> Result<Permit<'_>> {
         let one_more = |n: usize| (n < self.capacity).then_some(n + 1);
         match self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
-            Ok(_) => Ok(Permit { pool: self, place: Place(self.waiting.clone()) }),
+            Ok(_) => Ok(Permit { pool: self, place: Reservation(self.waiting.clone()) }),
             Err(_) => Err(Error::Busy { what: format!("queue of {} jobs", self.capacity) }),
         }
     }
@@ -144,7 +144,7 @@ impl Drop for Pool {
 /// A place in the queue; dropped unused it is free again.
 pub struct Permit<'a> {
     pool: &'a Pool,
-    place: Place,
+    place: Reservation,
 }
 
 impl Permit<'_> {
@@ -163,9 +163,9 @@ impl Permit<'_> {
     }
 }
 
-struct Place(Arc<AtomicUsize>);
+struct Reservation(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

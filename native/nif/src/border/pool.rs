@@ -13,14 +13,14 @@ use super::reply::Reply;
 const QUEUE: usize = 4096;
 
 /// Threads that the first call which needs them starts.
-pub struct Lane {
+pub struct LazyPool {
     name: &'static str,
     pool: OnceLock<std::result::Result<Pool, String>>,
 }
 
-impl Lane {
+impl LazyPool {
     pub const fn new(name: &'static str) -> Self {
-        Lane { name, pool: OnceLock::new() }
+        LazyPool { name, pool: OnceLock::new() }
     }
 
     pub fn pool(&self, threads: usize) -> Result<&Pool> {
@@ -34,7 +34,7 @@ impl Lane {
 
 /// The pool of this VM, of as many threads as the native side computes with.
 pub fn shared() -> Result<&'static Pool> {
-    static SHARED: Lane = Lane::new("sconce-worker");
+    static SHARED: LazyPool = LazyPool::new("sconce-worker");
     SHARED.pool(pool::threads())
 }
 
