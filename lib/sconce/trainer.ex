@@ -177,7 +177,7 @@ defmodule Sconce.Trainer do
 
   The teacher's backbone, embedding and kind of heads are its own. It sees the frames that the policy sees,
   mirrored and forgotten alike, without its dropout; noise on an embedding that is not the policy's is its
-  own. With `unroll: :carry` it has a state of its own in each lane, which is saved with the run's. A
+  own. With `unroll: :carry` it has a state of its own in each track, which is saved with the run's. A
   teacher of another game, action space or frame delay is an error of kind `:mismatch`; one whose file does
   not say its delay is taken to have the run's. A resumed run knows its teacher by the file's digest,
   wherever it lies.
@@ -186,10 +186,10 @@ defmodule Sconce.Trainer do
 
   With `unroll: :window` a step learns from windows of any games, each from a zero state: what lies
   further back than a window cannot be learned. With `unroll: :carry` each of the `:batch_size` rows is
-  a lane that walks through a game, one window a step, and hands its state on to its next step; then it
+  a track that walks through a game, one window a step, and hands its state on to its next step; then it
   takes the next game of a shuffled order, from a zero state. No frame is computed twice in an epoch,
   and the last window of a game may be a partial one. Gradients end at a window's beginning (truncated
-  backpropagation through time, Williams & Peng 1990). To begin with, the lanes are spread over their
+  backpropagation through time, Williams & Peng 1990). To begin with, the tracks are spread over their
   games. Such a policy plays, and should be validated, in the mode `:carry`. `:stride` has no meaning
   there, and an epoch is as many windows as all games have.
 

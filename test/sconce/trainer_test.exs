@@ -599,7 +599,7 @@ defmodule Sconce.TrainerTest do
                      fn -> Trainer.start_link(options(context, [{name, value}] ++ beside)) end
       end
 
-      source = File.read!("native/train/src/options.rs")
+      source = File.read!("native/train/src/options/check.rs")
       [_, rows] = Regex.run(~r/fn check_meant.*?let rows = \[(.*?)\];/s, source)
       native = for [_, name] <- Regex.scan(~r/\(\s*"(\w+)"/, rows), do: String.to_atom(name)
       assert native == Keyword.keys(Meant.beside())
@@ -867,8 +867,8 @@ defmodule Sconce.TrainerTest do
   end
 
   test "the bounds are those of the native side" do
-    source = File.read!("native/train/src/options.rs")
-    [_, rows] = Regex.run(~r/^const BOUNDS.*?= &\[\n(.*?)^\];/ms, source)
+    source = File.read!("native/train/src/options/bounds.rs")
+    [_, rows] = Regex.run(~r/const BOUNDS.*?= &\[\n(.*?)^\];/ms, source)
 
     constants =
       for [_, n, v] <- Regex.scan(~r/^const (\w+): f64 = ([\d_.]+);/m, source), do: {n, v}

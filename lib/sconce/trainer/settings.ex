@@ -6,7 +6,7 @@ defmodule Sconce.Trainer.Settings do
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Meant, Optimiser}
 
-  # Defaults and bounds are those of `TrainOptions` in native/train/src/options.rs; tests compare them.
+  # Defaults and bounds are those of `TrainOptions` in native/train/src/options; tests compare them.
   @own [
     batch_size: [type: :pos_integer, default: 64, max: 65_536, doc: "Windows in a batch."],
     accumulation_steps: [

@@ -4,13 +4,13 @@
 //! All of it is arithmetic on (seed, step, place in the batch), in the one copy of the frames that the
 //! batch is.
 
-use sconce_core::ops::simd::dispatch;
-use sconce_core::rng::{Rng, unit};
-use sconce_core::spec::MAX_DELAY;
-use sconce_core::{Error, Result};
+use sconce_nn::spec::MAX_DELAY;
+use sconce_tensor::rng::{Rng, unit};
+use sconce_tensor::simd::dispatch;
+use sconce_tensor::{Error, Result};
 
 use crate::batch::{Look, Shard};
-use crate::sampler::SamplerOptions;
+use crate::sampling::SamplerOptions;
 
 /// The draws of one step.
 pub(crate) struct Augment<'a> {

@@ -12,9 +12,9 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use sconce_core::fs::{open_to_write, read, write_atomic};
-use sconce_core::pool::MAX_THREADS;
-use sconce_core::{Error, Result};
+use sconce_tensor::fs::{open_to_write, read, write_atomic};
+use sconce_tensor::pool::MAX_THREADS;
+use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// Its name in the folder of a corpus.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use memmap2::Mmap;
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 
 /// A file in memory.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Stamp {
 
 impl Mapped {
     pub fn open(path: &Path) -> Result<Self> {
-        let file = sconce_core::fs::open(path)?;
+        let file = sconce_tensor::fs::open(path)?;
         let stamp = Stamp::of(file.metadata());
         fault::watch();
         // SAFETY: files of a corpus are only ever replaced by rename, so the pages of this map keep
@@ -108,7 +108,7 @@ mod fault {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
-    use super::MOST;
+    use crate::mapped::MOST;
 
     /// Where a thread reads a map, and what it marks there.
     #[derive(Clone, Copy)]
@@ -240,7 +240,7 @@ mod fault {
 mod fault {
     use std::sync::atomic::AtomicBool;
 
-    use super::MOST;
+    use crate::mapped::MOST;
 
     pub struct Guard {
         pub begin: usize,

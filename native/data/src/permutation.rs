@@ -1,6 +1,6 @@
 //! A random order of `0..n` that is computed place by place: no list, however many windows.
 
-use sconce_core::rng::Rng;
+use sconce_tensor::rng::Rng;
 
 const ROUNDS: u64 = 6;
 

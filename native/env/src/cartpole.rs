@@ -2,11 +2,11 @@
 
 use std::f64::consts::TAU;
 
-use sconce_core::rng::Rng;
-use sconce_core::{Error, Result};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Environment, Step};
+use crate::environment::{Environment, Step};
 
 const GRAVITY: f64 = 9.8;
 const POLE_MASS: f64 = 0.1;

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustler::{Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
-use sconce_core::pool::Class;
-use sconce_core::spec::Embedding;
-use sconce_core::{Error, Result};
 use sconce_data::{
     Batch, Corpus, Draws, Flow, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, select,
 };
+use sconce_nn::spec::Embedding;
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::border::{Answer, Data, Handle, Handled, REPLIES, Reply, decode, guard, perform};

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
-use sconce_core::checkpoint::bytes;
-use sconce_core::ops::tensor::to_vec;
-use sconce_core::{Error, Policy, Result, Spec, device};
+use sconce_nn::checkpoint::bytes;
+use sconce_nn::{Policy, Spec};
 use sconce_serve::pass::{Forward, Pass};
 use sconce_serve::{Format, Model};
+use sconce_tensor::tensor::to_vec;
+use sconce_tensor::{Error, Result, device};
 use serde_json::Value;
 
 use crate::border::{

@@ -4,19 +4,19 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
-use sconce_core::{Error, Result};
 use sconce_serve::Deadline;
 use sconce_serve::pass::Pass;
 use sconce_serve::serving::{self, Answer, GaveUp, Options, Report, Serving, Work};
 use sconce_serve::session::{self, Lane, Session};
+use sconce_tensor::{Error, Result};
 
 use crate::border::{
     Data, Handle, Handled, Reply, call, decode, error, guard, inline, next_turn, perform, pool,
     timed,
 };
-use crate::outbox::Outbox;
+use crate::outbox::{Deliver, Outbox};
 use crate::policy::{Given, Looked, PolicyHandle, pass};
-use crate::session::{Answered, Request, SessionHandle, Taken, Ticket, vectors};
+use crate::session::{Answered, Decider, Request, SessionHandle, Taken, Ticket, vectors};
 
 mod atoms {
     rustler::atoms! { ok, queued }
@@ -26,7 +26,7 @@ mod atoms {
 #[derive(Clone)]
 pub struct Server {
     serving: Arc<Serving<Queued>>,
-    outbox: Arc<Outbox>,
+    outbox: Arc<Outbox<Queued>>,
 }
 
 impl Deref for Server {
@@ -90,7 +90,7 @@ struct Waiting {
     ticket: Ticket,
     claimed: bool,
     reply: Option<Reply>,
-    outbox: Arc<Outbox>,
+    outbox: Arc<Outbox<Queued>>,
 }
 
 impl Waiting {
@@ -99,7 +99,7 @@ impl Waiting {
         op: &'static str,
         reference: Reference,
         ticket: Ticket,
-        outbox: &Arc<Outbox>,
+        outbox: &Arc<Outbox<Queued>>,
     ) -> Self {
         let reply = Some(Reply::new(env, op, reference));
         Waiting { ticket, claimed: false, reply, outbox: outbox.clone() }
@@ -130,8 +130,16 @@ impl Queued {
         }
     }
 
-    /// Answers, from a thread of ours or as the process that makes the present call.
-    pub fn send(mut self, result: Result<Answer>, process: Option<Env>) {
+    fn waiting(&mut self) -> &mut Waiting {
+        match self {
+            Queued::Act(acting) => &mut acting.waiting,
+            Queued::Forward(looking) => &mut looking.waiting,
+        }
+    }
+}
+
+impl Deliver for Queued {
+    fn send(mut self, result: Result<Answer>, process: Option<Env>) {
         let Some(reply) = self.waiting().reply.take() else { return };
         match (result, self) {
             (Ok(Answer::Act), Queued::Act(mut acting)) => {
@@ -149,13 +157,6 @@ impl Queued {
                 drop(request);
                 reply.prepare::<bool>(Err(failure), process).send();
             }
-        }
-    }
-
-    fn waiting(&mut self) -> &mut Waiting {
-        match self {
-            Queued::Act(acting) => &mut acting.waiting,
-            Queued::Forward(looking) => &mut looking.waiting,
         }
     }
 }
@@ -197,32 +198,37 @@ impl serving::Request for Queued {
     }
 }
 
-/// Decides at once, or queues it. Refused, it leaves the session as it was.
-pub fn act<'a>(
-    env: Env<'a>,
-    server: &Server,
-    reference: Reference,
-    request: Request,
-    mut taken: Taken,
-    deadline: Option<Deadline>,
-) -> Term<'a> {
-    let decided = guard(|| {
-        server.check(deadline)?;
-        let session = taken.session()?;
-        let made = server.act(session, &request.raw, &request.overrides)?;
-        Ok(made.map(|()| Answered::of(session, request.logits).encode(env)))
-    });
-    let told = |told: Result<Term<'a>>| told.unwrap_or_else(|e| error(env, "act", &e));
-    match decided {
-        Ok(None) => timed(env, || {
-            let queued = submit_act(env, server, reference, request, taken, deadline);
-            told(queued.map(|()| atoms::queued().encode(env)))
-        }),
-        decided => {
-            // Callers take turns, here as in the queue.
-            next_turn(env);
-            told(decided.map(|answer| (atoms::ok(), answer).encode(env)))
+impl Decider for Server {
+    fn act<'a>(
+        &self,
+        env: Env<'a>,
+        reference: Reference,
+        request: Request,
+        mut taken: Taken,
+        deadline: Option<Deadline>,
+    ) -> Term<'a> {
+        let decided = guard(|| {
+            self.check(deadline)?;
+            let session = taken.session()?;
+            let made = self.serving.act(session, &request.raw, &request.overrides)?;
+            Ok(made.map(|()| Answered::of(session, request.logits).encode(env)))
+        });
+        let told = |told: Result<Term<'a>>| told.unwrap_or_else(|e| error(env, "act", &e));
+        match decided {
+            Ok(None) => timed(env, || {
+                let queued = submit_act(env, self, reference, request, taken, deadline);
+                told(queued.map(|()| atoms::queued().encode(env)))
+            }),
+            decided => {
+                // Callers take turns, here as in the queue.
+                next_turn(env);
+                told(decided.map(|answer| (atoms::ok(), answer).encode(env)))
+            }
         }
+    }
+
+    fn give_up(&self, caller: LocalPid, why: GaveUp, ticket: &Ticket) {
+        self.serving.give_up(caller, why, |request| request.has(ticket));
     }
 }
 
@@ -295,7 +301,7 @@ fn serving_open<'a>(
         let pid = env.pid();
         pool::submit(env, "open", reference, move || {
             let session = Session::over(server.model(), options)?;
-            SessionHandle::open(session, pid, Some(server))
+            SessionHandle::open(session, pid, Some(Arc::new(server)))
         })
     })
 }
@@ -318,7 +324,7 @@ impl TicketHandle {
     fn give_up(&self, why: GaveUp) -> bool {
         let claimed = self.ticket.claim();
         if claimed {
-            self.server.give_up(self.caller, why, |request| request.has(&self.ticket));
+            self.server.give_up(self.caller, why, &self.ticket);
         }
         claimed
     }

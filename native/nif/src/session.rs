@@ -6,18 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
-use sconce_core::heads::Decision;
-use sconce_core::{Error, Result, memory};
+use sconce_nn::heads::Decision;
 use sconce_serve::Deadline;
 use sconce_serve::serving::GaveUp;
 use sconce_serve::session::{Lane, Options, Overrides, Session};
+use sconce_tensor::{Error, Result, memory};
 
 use crate::border::{
     Bytes, Data, Handle, Handled, Reply, call, decode, error, from_binary, guard, inline, perform,
     pool, to_binary,
 };
 use crate::policy::PolicyHandle;
-use crate::serving::{self, Server};
 
 mod atoms {
     rustler::atoms! { queued }
@@ -36,8 +35,24 @@ mod atoms {
 pub struct SessionHandle {
     slot: Mutex<Slot>,
     owner: Mutex<Owner>,
-    /// Where its decisions are made, instead of the lane that it would take.
-    serving: Option<Server>,
+    /// Makes its decisions, instead of the lane that it would take.
+    decider: Option<Arc<dyn Decider>>,
+}
+
+/// Makes the decisions of sessions that were opened over it.
+pub trait Decider: Send + Sync {
+    /// Decides at once, or queues it. Refused, it leaves the session as it was.
+    fn act<'a>(
+        &self,
+        env: Env<'a>,
+        reference: Reference,
+        request: Request,
+        taken: Taken,
+        deadline: Option<Deadline>,
+    ) -> Term<'a>;
+
+    /// Takes the decision of a ticket, which is claimed, out of its queue.
+    fn give_up(&self, caller: LocalPid, why: GaveUp, ticket: &Ticket);
 }
 
 enum Slot {
@@ -112,9 +127,8 @@ impl SessionHandle {
     /// True if the decision of this ticket will not be made.
     fn give_up(&self, ticket: &Ticket, why: GaveUp) -> bool {
         let claimed = ticket.claim();
-        if claimed && let Some(serving) = &self.serving {
-            let caller = self.owner().pid;
-            serving.give_up(caller, why, |request| request.has(ticket));
+        if claimed && let Some(decider) = &self.decider {
+            decider.give_up(self.owner().pid, why, ticket);
         }
         claimed
     }
@@ -127,12 +141,12 @@ impl SessionHandle {
     pub fn open(
         session: Session,
         pid: LocalPid,
-        serving: Option<Server>,
+        decider: Option<Arc<dyn Decider>>,
     ) -> Result<ResourceArc<Self>> {
         let handle = ResourceArc::new(SessionHandle {
             slot: Mutex::new(Slot::Idle(Box::new(session))),
             owner: Mutex::new(Owner { pid, monitor: None }),
-            serving,
+            decider,
         });
         // Held until the monitor is written down, so that the death is known as the owner's.
         let mut owner = handle.owner();
@@ -253,19 +267,17 @@ fn session_act<'a>(
         };
         overrides.project_out = vectors(project_out)?;
         let handle = handle.get()?;
-        let serving = handle.serving.clone();
+        let decider = handle.decider.clone();
         let mut taken = Taken::new(env, handle)?;
         let lane = taken.session()?.next_lane();
-        Ok((Request { raw, overrides, logits }, taken, serving.ok_or(lane)))
+        Ok((Request { raw, overrides, logits }, taken, decider.ok_or(lane)))
     });
     let queued = |queued: Result<()>| match queued {
         Ok(()) => atoms::queued().encode(env),
         Err(failure) => error(env, "act", &failure),
     };
     match prepared {
-        Ok((request, taken, Ok(serving))) => {
-            serving::act(env, &serving, reference, request, taken, deadline)
-        }
+        Ok((request, taken, Ok(decider))) => decider.act(env, reference, request, taken, deadline),
         Ok((request, mut taken, Err(Lane::Inline))) => inline(env, "act", || {
             deadline.map_or(Ok(()), |deadline| deadline.check())?;
             let session = taken.session()?;

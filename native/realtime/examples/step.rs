@@ -8,19 +8,20 @@
 
 use std::time::Instant;
 
-use sconce_core::backbone::Context;
-use sconce_core::heads::{Decision, NONE};
-use sconce_core::policy::Frames;
-use sconce_core::pool;
-use sconce_core::rng::Rng;
-use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::spec::{
+use sconce_nn::backbone::Context;
+use sconce_nn::heads::{Decision, NONE};
+use sconce_nn::policy::Frames;
+use sconce_nn::sampling::{Draw, Sampling};
+use sconce_nn::spec::{
     AttentionConfig, Backbone, Embedding, ExpandConfig, GlaConfig, GriffinConfig, HawkConfig,
     Heads, HeadsConfig, HeadsKind, JambaConfig, Mamba2Config, MambaConfig, Melee, MlpConfig,
     RecurrentConfig, StackConfig, StateConfig,
 };
-use sconce_core::{Policy, Result, Spec};
+use sconce_nn::{Policy, Spec};
 use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
+use sconce_tensor::Result;
+use sconce_tensor::pool;
+use sconce_tensor::rng::Rng;
 
 /// Games in one call.
 const BATCH: usize = 32;

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use sconce_core::memory;
-use sconce_core::ops::simd::non_finite;
-use sconce_core::ops::tensor;
-use sconce_core::weights::Weights;
-use sconce_core::{Error, Result};
+use sconce_ops::weights::Weights;
+use sconce_tensor::memory;
+use sconce_tensor::simd::non_finite;
+use sconce_tensor::tensor;
+use sconce_tensor::{Error, Result};
 
 use crate::gemv::{Format, Packed};
 

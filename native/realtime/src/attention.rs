@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sconce_core::Result;
-use sconce_core::backbone::Cell;
-use sconce_core::backbone::attention::Sizes;
-use sconce_core::ops::Activation;
-use sconce_core::ops::attention::{THETA, Window, count_on, exponentials, frames_seen};
-use sconce_core::ops::simd::{LANES, add_assign, dispatch, mul_add, scale_all, sum};
-use sconce_core::spec::{AttentionConfig, Layered, RecurrentConfig};
+use sconce_nn::backbone::Cell;
+use sconce_nn::backbone::attention::Sizes;
+use sconce_nn::spec::{AttentionConfig, Layered, RecurrentConfig};
+use sconce_ops::Activation;
+use sconce_ops::attention::{THETA, Window, count_on, exponentials, frames_seen};
+use sconce_tensor::Result;
+use sconce_tensor::simd::{LANES, add_assign, dispatch, mul_add, scale_all, sum};
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -20,7 +20,7 @@ use crate::scratch::Scratch;
 use crate::stack::{FeedForward, Stack};
 
 /// `W_out attend(norm(W_q x), norm(W_k x), W_v x)` over the last frames, as in
-/// `sconce_core::backbone::attention`.
+/// `sconce_nn::backbone::attention`.
 pub struct Attention {
     /// Queries, keys and values.
     qkv: Matrix,
@@ -210,7 +210,7 @@ impl Block {
 }
 
 /// `x = x + attention(norm1(x))`, then `x = x + W_2 gelu(W_1 norm2(x))` for each layer, and at the end
-/// norm(x), as in `sconce_core::backbone::attention`.
+/// norm(x), as in `sconce_nn::backbone::attention`.
 pub fn transformer(config: &AttentionConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
@@ -220,7 +220,7 @@ pub fn transformer(config: &AttentionConfig, width: usize, packer: &mut Packer) 
     Ok(stack.normed(Norm::layer_norm(packer, "backbone.norm")?))
 }
 
-/// `norm(u + attention(u))` with `u = W lstm(x)`, as `sconce_core::backbone::attention::LstmHybrid`.
+/// `norm(u + attention(u))` with `u = W lstm(x)`, as `sconce_nn::backbone::attention::LstmHybrid`.
 pub struct LstmHybrid {
     lstm: Recurrent,
     dense: Matrix,

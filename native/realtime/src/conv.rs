@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::ops::Activation;
-use sconce_core::ops::simd::dispatch;
+use sconce_ops::Activation;
+use sconce_tensor::Result;
+use sconce_tensor::simd::dispatch;
 
 use crate::arena::Packer;
 
-/// `f(bias + sum of weight * x)` over each channel's last k inputs, as `sconce_core::ops::causal_conv`.
+/// `f(bias + sum of weight * x)` over each channel's last k inputs, as `sconce_ops::causal_conv`.
 pub struct Conv {
     /// `[c, k]`
     weight: Range<usize>,

@@ -1,13 +1,13 @@
 //! Gated linear attention, one frame at a time.
 
-use sconce_core::Result;
-use sconce_core::backbone::gla::{EPS, LOW_RANK, ROOT};
-use sconce_core::ops::Activation;
-use sconce_core::ops::activation::multiply;
-use sconce_core::ops::matrix_state::key::recur;
-use sconce_core::ops::norm::group_norm::GroupNorm;
-use sconce_core::ops::simd::{dispatch, exp_with, softplus_with};
-use sconce_core::spec::{GlaConfig, Layered};
+use sconce_nn::backbone::gla::{EPS, LOW_RANK, ROOT};
+use sconce_nn::spec::{GlaConfig, Layered};
+use sconce_ops::Activation;
+use sconce_ops::activation::multiply;
+use sconce_ops::matrix_state::key::recur;
+use sconce_ops::norm::group_norm::GroupNorm;
+use sconce_tensor::Result;
+use sconce_tensor::simd::{dispatch, exp_with, softplus_with};
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -17,7 +17,7 @@ use crate::retnet::mixed;
 use crate::scratch::Scratch;
 use crate::stack::Stack;
 
-/// Layers of gated linear attention, as `sconce_core::backbone::gla`.
+/// Layers of gated linear attention, as `sconce_nn::backbone::gla`.
 pub fn gla(config: &GlaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mixer = |packer: &mut Packer, name: &str| Attention::new(config, packer, name);
     mixed(&config.trunk(), Activation::Silu, mixer, width, packer)

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::backbone::attention::Sizes;
-use sconce_core::ops::Activation;
-use sconce_core::ops::activation::multiply;
-use sconce_core::ops::attention::Pairing;
-use sconce_core::ops::linear_recurrence::cells::{Cell, RgLru};
-use sconce_core::ops::linear_recurrence::step;
-use sconce_core::spec::{GriffinConfig, HawkConfig, Layered};
+use sconce_nn::backbone::attention::Sizes;
+use sconce_nn::spec::{GriffinConfig, HawkConfig, Layered};
+use sconce_ops::Activation;
+use sconce_ops::activation::multiply;
+use sconce_ops::attention::Pairing;
+use sconce_ops::linear_recurrence::cells::{Cell, RgLru};
+use sconce_ops::linear_recurrence::step;
+use sconce_tensor::Result;
 
 use crate::arena::Packer;
 use crate::attention::Attention;
@@ -21,7 +21,7 @@ use crate::scratch::Scratch;
 use crate::stack::{GatedFeedForward, Stack};
 
 /// `x + mixer(norm1(x))`, then `x + gated_mlp(norm2(x))` for each layer, then an RMSNorm, as in
-/// `sconce_core::backbone`; every mixer is recurrent.
+/// `sconce_nn::backbone`; every mixer is recurrent.
 pub fn hawk(config: &HawkConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
@@ -65,7 +65,7 @@ fn push_mlp(stack: &mut Stack, packer: &mut Packer, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `W_out (gelu(W_gate x) * rglru(conv(W_value x)))`, as `sconce_core::backbone::RecurrentBlock`.
+/// `W_out (gelu(W_gate x) * rglru(conv(W_value x)))`, as `sconce_nn::backbone::RecurrentBlock`.
 struct Recurrent {
     /// Of the value and of the gate.
     projection: Matrix,

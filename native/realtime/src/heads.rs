@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use sconce_core::heads::{Decision, NONE};
-use sconce_core::ops::simd::add_assign;
-use sconce_core::sampling::confidence;
-use sconce_core::spec::{self, HeadKind, HeadsKind, Part};
-use sconce_core::{Error, Result};
+use sconce_nn::heads::{Decision, NONE};
+use sconce_nn::sampling::confidence;
+use sconce_nn::spec::{self, HeadKind, HeadsKind, Part};
+use sconce_tensor::simd::add_assign;
+use sconce_tensor::{Error, Result};
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::ops::activation::multiply;
-use sconce_core::ops::linear_recurrence::{cells, step};
-use sconce_core::ops::tensor::{tensor, to_vec};
-use sconce_core::ops::{Activation, lower_bound};
-use sconce_core::spec::{ExpandConfig, Layered};
+use sconce_nn::spec::{ExpandConfig, Layered};
+use sconce_ops::activation::multiply;
+use sconce_ops::linear_recurrence::{cells, step};
+use sconce_ops::{Activation, lower_bound};
+use sconce_tensor::Result;
+use sconce_tensor::tensor::{tensor, to_vec};
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -17,7 +17,7 @@ use crate::scratch::Scratch;
 use crate::stack::{FeedForward, Stack};
 
 /// `x + hgrn(norm(x))`, then `x + W_2 silu(W_1 norm(x))` for each layer, then a LayerNorm, as
-/// `sconce_core::backbone::hgrn`.
+/// `sconce_nn::backbone::hgrn`.
 pub fn hgrn(config: &ExpandConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
@@ -30,7 +30,7 @@ pub fn hgrn(config: &ExpandConfig, width: usize, packer: &mut Packer) -> Result<
     Ok(stack.normed(Norm::layer_norm(packer, "backbone.norm")?))
 }
 
-/// `W_out (rmsnorm(h) * silu(W_gate x))` over the recurrence of `sconce_core::ops::hgrn`.
+/// `W_out (rmsnorm(h) * silu(W_gate x))` over the recurrence of `sconce_ops::hgrn`.
 struct Hgrn {
     /// Of the forget gate, the input gate, the value and the gate.
     projection: Matrix,

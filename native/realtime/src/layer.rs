@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sconce_core::heads::Decision;
-use sconce_core::projection::Projection;
-use sconce_core::rng::Rng;
-use sconce_core::sampling::Sampling;
-use sconce_core::{Error, Result};
+use sconce_nn::heads::Decision;
+use sconce_nn::projection::Projection;
+use sconce_nn::sampling::Sampling;
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Result};
 
 use crate::embedding::Frame;
 use crate::scratch::Scratch;

@@ -1,6 +1,6 @@
 //! The CPU fast path: a policy packed for one frame at a time, of one game or of many.
 //!
-//! A [`Plan`] makes the numbers of `sconce_core`, to the rounding of f32. Its weights lie in the order in
+//! A [`Plan`] makes the numbers of `sconce_nn`, to the rounding of f32. Its weights lie in the order in
 //! which a step reads them; a step takes no memory, no lock and no thread.
 //!
 //! | file | what is in it |

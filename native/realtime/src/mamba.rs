@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::ops::Activation;
-use sconce_core::ops::simd::{LANES, dispatch, dot, exp_with, mul_add, sigmoid_with, sum};
-use sconce_core::spec::{HawkConfig, JambaConfig, Layered, MambaConfig};
+use sconce_nn::spec::{HawkConfig, JambaConfig, Layered, MambaConfig};
+use sconce_ops::Activation;
+use sconce_tensor::Result;
+use sconce_tensor::simd::{LANES, dispatch, dot, exp_with, mul_add, sigmoid_with, sum};
 
 use crate::arena::Packer;
 use crate::attention::Block;
@@ -16,7 +16,7 @@ use crate::norm::Norm;
 use crate::scratch::Scratch;
 use crate::stack::Stack;
 
-/// `x = x + mamba(norm(x))` for each layer, as in `sconce_core::backbone::mamba`.
+/// `x = x + mamba(norm(x))` for each layer, as in `sconce_nn::backbone::mamba`.
 pub fn mamba(config: &MambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
@@ -26,7 +26,7 @@ pub fn mamba(config: &MambaConfig, width: usize, packer: &mut Packer) -> Result<
 }
 
 /// Every `attention_every`th layer is a block of a transformer, the others are those of [`mamba`]; then a
-/// LayerNorm, as in `sconce_core::backbone::mamba`.
+/// LayerNorm, as in `sconce_nn::backbone::mamba`.
 pub fn jamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
@@ -42,7 +42,7 @@ pub fn jamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<
 }
 
 /// The layers of [`mamba`], after every `attention_every` of them one and the same block of a transformer; then
-/// a LayerNorm, as in `sconce_core::backbone::mamba`.
+/// a LayerNorm, as in `sconce_nn::backbone::mamba`.
 pub fn zamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     let every = config.attention_every;
@@ -57,7 +57,7 @@ pub fn zamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<
     Ok(stack.normed(Norm::layer_norm(packer, "backbone.norm")?))
 }
 
-/// `x = x + gated_ssm(norm(x))` for each layer, as in `sconce_core::backbone::mamba`.
+/// `x = x + gated_ssm(norm(x))` for each layer, as in `sconce_nn::backbone::mamba`.
 pub fn gated_ssm(config: &HawkConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::ops::Activation;
-use sconce_core::ops::activation::{multiply, skip};
-use sconce_core::ops::matrix_state::decay::ssd_frames;
-use sconce_core::ops::matrix_state::head::recur;
-use sconce_core::ops::simd::exp;
-use sconce_core::spec::{Layered, Mamba2Config};
+use sconce_nn::spec::{Layered, Mamba2Config};
+use sconce_ops::Activation;
+use sconce_ops::activation::{multiply, skip};
+use sconce_ops::matrix_state::decay::ssd_frames;
+use sconce_ops::matrix_state::head::recur;
+use sconce_tensor::Result;
+use sconce_tensor::simd::exp;
 
 use crate::arena::Packer;
 use crate::conv::Conv;
@@ -18,7 +18,7 @@ use crate::norm::Norm;
 use crate::scratch::Scratch;
 use crate::stack::Stack;
 
-/// `x = x + mamba2(norm(x))` for each layer, as in `sconce_core::backbone::mamba2`.
+/// `x = x + mamba2(norm(x))` for each layer, as in `sconce_nn::backbone::mamba2`.
 pub fn mamba2(config: &Mamba2Config, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {

@@ -1,10 +1,10 @@
 //! minGRU and minLSTM, one frame at a time.
 
-use sconce_core::Result;
-use sconce_core::backbone::MinRnn;
-use sconce_core::ops::linear_recurrence::cells::{self, Cell};
-use sconce_core::ops::linear_recurrence::step;
-use sconce_core::spec::{Layered, StackConfig};
+use sconce_nn::backbone::MinRnn;
+use sconce_nn::spec::{Layered, StackConfig};
+use sconce_ops::linear_recurrence::cells::{self, Cell};
+use sconce_ops::linear_recurrence::step;
+use sconce_tensor::Result;
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -14,7 +14,7 @@ use crate::scratch::Scratch;
 use crate::stack::Stack;
 
 /// A cell whose N gates and candidates read the input alone (Feng et al. 2024), as
-/// `sconce_core::backbone::MinRnn`.
+/// `sconce_nn::backbone::MinRnn`.
 struct Gates<C, const N: usize> {
     projection: Matrix,
     cell: C,

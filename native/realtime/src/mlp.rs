@@ -2,10 +2,10 @@
 
 use std::mem;
 
-use sconce_core::Result;
-use sconce_core::ops::Activation;
-use sconce_core::ops::simd::add_assign;
-use sconce_core::spec::MlpConfig;
+use sconce_nn::spec::MlpConfig;
+use sconce_ops::Activation;
+use sconce_tensor::Result;
+use sconce_tensor::simd::add_assign;
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -13,7 +13,7 @@ use crate::layer::{Game, Layer};
 use crate::norm::Norm;
 use crate::scratch::Scratch;
 
-/// Per layer `relu(norm(dense(x))) + skip`, as in `sconce_core::backbone::Mlp`.
+/// Per layer `relu(norm(dense(x))) + skip`, as in `sconce_nn::backbone::Mlp`.
 pub struct Mlp {
     layers: Vec<Dense>,
 }

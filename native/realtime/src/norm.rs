@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::layer::EPS;
-use sconce_core::ops::norm::group_norm::{self, GroupNorm};
-use sconce_core::ops::norm::layer_norm;
-use sconce_core::ops::simd::{LANES, dispatch};
+use sconce_nn::layer::EPS;
+use sconce_ops::norm::group_norm::{self, GroupNorm};
+use sconce_ops::norm::layer_norm;
+use sconce_tensor::Result;
+use sconce_tensor::simd::{LANES, dispatch};
 
 use crate::arena::Packer;
 
@@ -48,7 +48,7 @@ impl Norm {
     }
 }
 
-/// A norm of each head by itself, as `sconce_core::ops::group_norm`.
+/// A norm of each head by itself, as `sconce_ops::group_norm`.
 pub struct HeadNorm {
     weight: Range<usize>,
     norm: GroupNorm,

@@ -1,10 +1,11 @@
 //! A whole step, from an embedded frame to an action.
 
-use sconce_core::backbone::Cell;
-use sconce_core::heads::Decision;
-use sconce_core::ops::simd::non_finite;
-use sconce_core::spec::{Backbone, Spec};
-use sconce_core::{Error, Policy, Result, memory};
+use sconce_nn::Policy;
+use sconce_nn::backbone::Cell;
+use sconce_nn::heads::Decision;
+use sconce_nn::spec::{Backbone, Spec};
+use sconce_tensor::simd::non_finite;
+use sconce_tensor::{Error, Result, memory};
 
 use crate::arena::{Arena, Packer};
 use crate::attention::{LstmHybrid, transformer};
@@ -117,7 +118,7 @@ impl Plan {
         self.heads.blank()
     }
 
-    /// The state of a game that has not begun: the parts of a `sconce_core::backbone::State`, one after the
+    /// The state of a game that has not begun: the parts of a `sconce_nn::backbone::State`, one after the
     /// other.
     pub fn zero_state(&self) -> &[f32] {
         &self.zero

@@ -1,9 +1,9 @@
 //! LSTM and GRU stacks, one frame at a time.
 
-use sconce_core::Result;
-use sconce_core::backbone::Cell;
-use sconce_core::ops::simd::{dispatch, sigmoid_with, tanh_with};
-use sconce_core::spec::RecurrentConfig;
+use sconce_nn::backbone::Cell;
+use sconce_nn::spec::RecurrentConfig;
+use sconce_tensor::Result;
+use sconce_tensor::simd::{dispatch, sigmoid_with, tanh_with};
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -11,7 +11,7 @@ use crate::layer::{Game, Layer};
 use crate::norm::Norm;
 use crate::scratch::Scratch;
 
-/// `norm(x) -> [cell -> norm] x layers`, as in `sconce_core::backbone::Recurrent`.
+/// `norm(x) -> [cell -> norm] x layers`, as in `sconce_nn::backbone::Recurrent`.
 pub struct Recurrent {
     cell: Cell,
     hidden: usize,

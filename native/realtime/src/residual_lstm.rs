@@ -1,9 +1,9 @@
 //! LSTM layers that add to a residual stream, one frame at a time.
 
-use sconce_core::Result;
-use sconce_core::backbone::Cell;
-use sconce_core::ops::Activation;
-use sconce_core::spec::{ExpandConfig, Layered, RecurrentConfig, StackConfig};
+use sconce_nn::backbone::Cell;
+use sconce_nn::spec::{ExpandConfig, Layered, RecurrentConfig, StackConfig};
+use sconce_ops::Activation;
+use sconce_tensor::Result;
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -13,7 +13,7 @@ use crate::recurrent::Recurrent;
 use crate::scratch::Scratch;
 use crate::stack::{FeedForward, Stack};
 
-/// `x = x + W_out lstm(norm1(x))` for each layer, as `sconce_core::backbone::res_lstm`.
+/// `x = x + W_out lstm(norm1(x))` for each layer, as `sconce_nn::backbone::res_lstm`.
 pub fn res_lstm(config: &StackConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {

@@ -1,15 +1,15 @@
 //! RetNet, one frame at a time.
 
-use sconce_core::Result;
-use sconce_core::backbone::retnet::{EPS, log_gamma};
-use sconce_core::ops::Activation;
-use sconce_core::ops::activation::multiply;
-use sconce_core::ops::attention::THETA;
-use sconce_core::ops::matrix_state::head::recur;
-use sconce_core::ops::norm::group_norm::GroupNorm;
-use sconce_core::ops::rotary::{Rotary, Way};
-use sconce_core::ops::simd::exp;
-use sconce_core::spec::{HeadsConfig, Layered, Trunk};
+use sconce_nn::backbone::retnet::{EPS, log_gamma};
+use sconce_nn::spec::{HeadsConfig, Layered, Trunk};
+use sconce_ops::Activation;
+use sconce_ops::activation::multiply;
+use sconce_ops::attention::THETA;
+use sconce_ops::matrix_state::head::recur;
+use sconce_ops::norm::group_norm::GroupNorm;
+use sconce_ops::rotary::{Rotary, Way};
+use sconce_tensor::Result;
+use sconce_tensor::simd::exp;
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -18,7 +18,7 @@ use crate::norm::{HeadNorm, Norm};
 use crate::scratch::Scratch;
 use crate::stack::{FeedForward, Stack};
 
-/// Retention layers, as `sconce_core::backbone::retnet`.
+/// Retention layers, as `sconce_nn::backbone::retnet`.
 pub fn retnet(config: &HeadsConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mixer = |packer: &mut Packer, name: &str| Retention::new(config, packer, name);
     mixed(&config.trunk(), Activation::Gelu, mixer, width, packer)

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::ops::Activation;
-use sconce_core::ops::activation::multiply;
-use sconce_core::ops::frames::token_shift::blend;
-use sconce_core::ops::wkv;
-use sconce_core::spec::{ExpandConfig, Layered};
+use sconce_nn::spec::{ExpandConfig, Layered};
+use sconce_ops::Activation;
+use sconce_ops::activation::multiply;
+use sconce_ops::frames::token_shift::blend;
+use sconce_ops::wkv;
+use sconce_tensor::Result;
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -17,7 +17,7 @@ use crate::scratch::Scratch;
 use crate::stack::Stack;
 
 /// `x + time_mix(norm(x))`, then `x + channel_mix(norm(x))` for each layer, then a LayerNorm, as
-/// `sconce_core::backbone::rwkv`.
+/// `sconce_nn::backbone::rwkv`.
 pub fn rwkv(config: &ExpandConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let (mut stack, hidden) = (Stack::new(&config.trunk(), width, packer)?, config.hidden_size);
     for i in 0..config.num_layers {

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::backbone::s4d::FFN;
-use sconce_core::ops::Activation;
-use sconce_core::ops::simd::{dispatch, dot, exp_with};
-use sconce_core::spec::{Layered, StateConfig};
+use sconce_nn::backbone::s4d::FFN;
+use sconce_nn::spec::{Layered, StateConfig};
+use sconce_ops::Activation;
+use sconce_tensor::Result;
+use sconce_tensor::simd::{dispatch, dot, exp_with};
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 use crate::stack::{GatedFeedForward, Stack};
 
 /// For each layer `x = x + s4d(norm1(x))`, `x = x + ffn(norm2(x))`, and a LayerNorm at the end, as
-/// `sconce_core::backbone::s4d`.
+/// `sconce_nn::backbone::s4d`.
 pub fn s4d(config: &StateConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let (mut stack, hidden) = (Stack::new(&config.trunk(), width, packer)?, config.hidden_size);
     for i in 0..config.num_layers {

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::ops::Activation;
-use sconce_core::ops::activation::multiply;
-use sconce_core::ops::activation::skip;
-use sconce_core::ops::linear_recurrence::cells::{self, Cell};
-use sconce_core::ops::linear_recurrence::step;
-use sconce_core::spec::{Layered, StateConfig};
+use sconce_nn::spec::{Layered, StateConfig};
+use sconce_ops::Activation;
+use sconce_ops::activation::multiply;
+use sconce_ops::activation::skip;
+use sconce_ops::linear_recurrence::cells::{self, Cell};
+use sconce_ops::linear_recurrence::step;
+use sconce_tensor::Result;
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -18,7 +18,7 @@ use crate::scratch::Scratch;
 use crate::stack::{FeedForward, Stack};
 
 /// `x + s5(norm(x))`, then `x + W_2 gelu(W_1 norm(x))` for each layer, then a LayerNorm, as
-/// `sconce_core::backbone::s5`.
+/// `sconce_nn::backbone::s5`.
 pub fn s5(config: &StateConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
@@ -31,7 +31,7 @@ pub fn s5(config: &StateConfig, width: usize, packer: &mut Packer) -> Result<Sta
     Ok(stack.normed(Norm::layer_norm(packer, "backbone.norm")?))
 }
 
-/// `u = gelu(C h + D x)`, `y = u * sigmoid(W u)`, with h of `B x` as `sconce_core::ops::diagonal_ssm`
+/// `u = gelu(C h + D x)`, `y = u * sigmoid(W u)`, with h of `B x` as `sconce_ops::diagonal_ssm`
 /// (Smith et al. 2023, on the real line).
 struct S5 {
     input: Matrix,

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::ops::Activation;
-use sconce_core::ops::activation::multiply;
-use sconce_core::ops::simd::add_assign;
-use sconce_core::spec::Trunk;
+use sconce_nn::spec::Trunk;
+use sconce_ops::Activation;
+use sconce_ops::activation::multiply;
+use sconce_tensor::Result;
+use sconce_tensor::simd::add_assign;
 
 use crate::arena::Packer;
 use crate::gemv::Matrix;
@@ -14,7 +14,7 @@ use crate::layer::{Game, Layer};
 use crate::norm::Norm;
 use crate::scratch::Scratch;
 
-/// `norm(x) -> dense -> [x + layer(norm(x))] -> norm`, as `sconce_core::backbone::stack`.
+/// `norm(x) -> dense -> [x + layer(norm(x))] -> norm`, as `sconce_nn::backbone::stack`.
 pub struct Stack {
     width: usize,
     input_norm: Option<Norm>,

@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::backbone::xlstm::EPS;
-use sconce_core::ops::Activation;
-use sconce_core::ops::activation::{multiply, skip};
-use sconce_core::ops::matrix_state::decay::{stabilised, stabiliser};
-use sconce_core::ops::matrix_state::head::recur;
-use sconce_core::ops::norm::group_norm::GroupNorm;
-use sconce_core::ops::recurrent::slstm::{self, Frame};
-use sconce_core::ops::simd::{exp, scale_all};
-use sconce_core::spec::{HeadsConfig, Layered};
+use sconce_nn::backbone::xlstm::EPS;
+use sconce_nn::spec::{HeadsConfig, Layered};
+use sconce_ops::Activation;
+use sconce_ops::activation::{multiply, skip};
+use sconce_ops::matrix_state::decay::{stabilised, stabiliser};
+use sconce_ops::matrix_state::head::recur;
+use sconce_ops::norm::group_norm::GroupNorm;
+use sconce_ops::recurrent::slstm::{self, Frame};
+use sconce_tensor::Result;
+use sconce_tensor::simd::{exp, scale_all};
 
 use crate::arena::Packer;
 use crate::conv::Conv;
@@ -23,7 +23,7 @@ use crate::scratch::Scratch;
 use crate::stack::Stack;
 
 /// An mLSTM where a layer's number is even; where it is odd an sLSTM, and behind it a feed-forward layer. As
-/// `sconce_core::backbone::xlstm`.
+/// `sconce_nn::backbone::xlstm`.
 pub fn xlstm(config: &HeadsConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {

@@ -3,12 +3,13 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use sconce_core::heads::NONE;
-use sconce_core::rng::Rng;
-use sconce_core::sampling::Sampling;
-use sconce_core::spec::{Embedding, Heads, HeadsKind, Melee};
-use sconce_core::{Policy, Result, Spec};
+use sconce_nn::heads::NONE;
+use sconce_nn::sampling::Sampling;
+use sconce_nn::spec::{Embedding, Heads, HeadsKind, Melee};
+use sconce_nn::{Policy, Spec};
 use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
+use sconce_tensor::Result;
+use sconce_tensor::rng::Rng;
 
 mod backbones;
 

@@ -2,20 +2,21 @@
 
 use std::ops::Range;
 
-use sconce_core::backbone::{Context, State};
-use sconce_core::heads::{Decision, NONE};
-use sconce_core::ops::tensor::{tensor, to_vec};
-use sconce_core::policy::Frames;
-use sconce_core::projection::Projection;
-use sconce_core::rng::Rng;
-use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::spec::{
+use sconce_nn::backbone::{Context, State};
+use sconce_nn::heads::{Decision, NONE};
+use sconce_nn::policy::Frames;
+use sconce_nn::projection::Projection;
+use sconce_nn::sampling::{Draw, Sampling};
+use sconce_nn::spec::{
     AttentionConfig, Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind, Melee,
     RecurrentConfig,
 };
-use sconce_core::weights::{Weight, Weights};
-use sconce_core::{Kind, Policy, Precision, Result, Spec};
+use sconce_nn::{Policy, Spec};
+use sconce_ops::weights::{Weight, Weights};
 use sconce_realtime::{Encoding, Format, Frame, Game, Plan, Scratch};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::tensor::{tensor, to_vec};
+use sconce_tensor::{Kind, Precision, Result};
 
 mod backbones;
 

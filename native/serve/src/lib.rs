@@ -1,5 +1,6 @@
 //! When work runs, on which thread, and for whom state is kept.
 
+mod digest;
 pub mod frames;
 pub mod model;
 pub mod pass;

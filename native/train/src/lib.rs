@@ -2,8 +2,11 @@
 
 pub mod baselines;
 pub mod bench;
+mod divergence;
 pub mod eval;
+mod games;
 pub mod gradients;
+mod lesson;
 pub mod loss;
 pub mod loss_scale;
 pub mod metrics;
@@ -21,9 +24,10 @@ pub mod step;
 mod stop;
 pub mod teacher;
 pub mod tune;
+mod unroll;
 
 /// Plans are tested, which count what they take.
 #[cfg(test)]
 #[global_allocator]
-static ALLOCATOR: sconce_core::memory::Counted<std::alloc::System> =
-    sconce_core::memory::Counted(std::alloc::System);
+static ALLOCATOR: sconce_tensor::memory::Counted<std::alloc::System> =
+    sconce_tensor::memory::Counted(std::alloc::System);

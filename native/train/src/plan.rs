@@ -8,19 +8,20 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use sconce_core::backbone::Context;
-use sconce_core::memory::{self, Meter};
-use sconce_core::policy::{Frames, part};
-use sconce_core::pool::Class;
-use sconce_core::spec::HeadKind;
-use sconce_core::{Error, Policy, Precision, Result, Spec, pool};
 use sconce_data::{Corpus, LoaderOptions, Reader};
+use sconce_nn::backbone::Context;
+use sconce_nn::policy::{Frames, part};
+use sconce_nn::spec::HeadKind;
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::memory::{self, Meter};
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Precision, Result, pool};
 use serde::Serialize;
 
 use crate::bench::examples;
 use crate::eval::{self, pool_of};
+use crate::games::sides;
 use crate::options::{Mode, TrainOptions};
-use crate::run::games::sides;
 use crate::scheduled::{Moment, Scheduled};
 use crate::source::Source;
 use crate::step::{Examples, Stepper};

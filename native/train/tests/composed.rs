@@ -8,16 +8,17 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::{DType, Device};
-use sconce_core::backbone::{Context, State};
-use sconce_core::ops::tensor;
-use sconce_core::policy::Frames;
-use sconce_core::projection::Projection;
-use sconce_core::rng::Rng;
-use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Melee};
-use sconce_core::weights::Weight;
-use sconce_core::{Policy, Spec, checkpoint, device};
 use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_nn::backbone::{Context, State};
+use sconce_nn::policy::Frames;
+use sconce_nn::projection::Projection;
+use sconce_nn::sampling::{Draw, Sampling};
+use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Melee};
+use sconce_nn::{Policy, Spec, checkpoint};
+use sconce_ops::weights::Weight;
+use sconce_tensor::device;
+use sconce_tensor::rng::Rng;
+use sconce_tensor::tensor;
 use serde_json::json;
 
 use sconce_train::bench::examples;
@@ -220,7 +221,7 @@ fn a_played_step_that_is_not_finite_is_told_as_itself_and_changes_nothing() {
         begin(&mut stepper, number);
     }
     let results = stepper.results().unwrap();
-    assert!(matches!(results[0], Err(sconce_core::Error::NonFinite { .. })), "{:?}", results[0]);
+    assert!(matches!(results[0], Err(sconce_tensor::Error::NonFinite { .. })), "{:?}", results[0]);
     assert!(results[1].is_ok() && stepper.optimiser().updates() == 2);
     assert!(numbers(stepper.policy()) != before);
     begin(&mut stepper, f32::NAN);

@@ -7,9 +7,10 @@ mod backbones;
 use std::alloc::System;
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::memory::Counted;
-use sconce_core::spec::{self, Embedding, Head, HeadKind, Heads, HeadsKind};
-use sconce_core::{Policy, Result, Spec};
+use sconce_nn::spec::{self, Embedding, Head, HeadKind, Heads, HeadsKind};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::Result;
+use sconce_tensor::memory::Counted;
 use sconce_train::options::TrainOptions;
 use sconce_train::plan::plan;
 use serde_json::{Value, json};

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::Result;
 use sconce_data::{Corpus, ImportOptions, ImportReport, import};
 use sconce_fixtures::Fixture;
+use sconce_tensor::Result;
 
 pub fn write(dir: &Path, name: &str, fixture: &Fixture) -> PathBuf {
     let path = dir.join(name);

@@ -1,7 +1,7 @@
 //! Numbers in binaries, little-endian.
 
 use rustler::{Env, NewBinary, Term};
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 
 /// The numbers of a binary, which must be a whole number of them.
 pub fn from_binary<T, const N: usize>(

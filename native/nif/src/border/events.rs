@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustler::{Env, Term};
-use sconce_core::Result;
+use sconce_tensor::Result;
 
-use super::{Answer, Reply};
+use super::answer::Answer;
+use super::reply::Reply;
 
 /// Progress that may wait in a mailbox, some megabyte of it: what a process misses in a second at a step a millisecond.
 /// A process that is further behind cannot keep up, and the latest serves it as well.

@@ -1,7 +1,7 @@
 //! Handles as arguments.
 
 use rustler::{Decoder, NifResult, Resource, ResourceArc, Term};
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 
 /// A resource whose handle a caller keeps in a struct.
 pub trait Handled: Resource {

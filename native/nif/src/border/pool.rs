@@ -3,23 +3,24 @@
 use std::sync::OnceLock;
 
 use rustler::{Env, Reference};
-use sconce_core::{Error, Result, pool};
 use sconce_serve::Pool;
+use sconce_tensor::{Error, Result, pool};
 
-use super::{Answer, Reply};
+use super::answer::Answer;
+use super::reply::Reply;
 
 /// Calls that may wait at one time; the next one is `:busy`.
 const QUEUE: usize = 4096;
 
 /// Threads that the first call which needs them starts.
-pub struct Lane {
+pub struct LazyPool {
     name: &'static str,
     pool: OnceLock<std::result::Result<Pool, String>>,
 }
 
-impl Lane {
+impl LazyPool {
     pub const fn new(name: &'static str) -> Self {
-        Lane { name, pool: OnceLock::new() }
+        LazyPool { name, pool: OnceLock::new() }
     }
 
     pub fn pool(&self, threads: usize) -> Result<&Pool> {
@@ -33,7 +34,7 @@ impl Lane {
 
 /// The pool of this VM, of as many threads as the native side computes with.
 pub fn shared() -> Result<&'static Pool> {
-    static SHARED: Lane = Lane::new("sconce-worker");
+    static SHARED: LazyPool = LazyPool::new("sconce-worker");
     SHARED.pool(pool::threads())
 }
 

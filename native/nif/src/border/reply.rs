@@ -6,9 +6,10 @@ use rustler::env::SavedTerm;
 use rustler::thread::is_scheduler_thread;
 use rustler::types::LocalPid;
 use rustler::{Encoder, Env, OwnedEnv, Reference, Term};
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 
-use super::{Answer, atoms, error, guard, outcome};
+use super::answer::Answer;
+use super::outcome::{atoms, error, guard, outcome};
 
 /// The one answer that a caller waits for: `{:sconce, reference, {:ok, answer} | {:error, error}}`.
 ///

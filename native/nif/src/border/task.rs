@@ -7,11 +7,14 @@ use std::sync::mpsc::sync_channel;
 use std::thread::Builder;
 
 use rustler::{Env, LocalPid, Monitor, Reference, Resource, ResourceArc};
-use sconce_core::pool::Class;
-use sconce_core::{Error, Result, device};
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Result, device};
 
+use super::answer::Answer;
 use super::events::{Events, Unheard};
-use super::{Answer, Handled, Reply};
+use super::handle::Handled;
+use super::outcome::guard;
+use super::reply::Reply;
 
 /// Deep autograd graphs are walked and dropped recursively: 320 KB, a scheduler's stack, overflow.
 const STACK_BYTES: usize = 64 << 20;
@@ -60,7 +63,7 @@ impl Task {
         let worker = named("").stack_size(STACK_BYTES).spawn(move || {
             Class::Background.enter_at_full_priority();
             let events = Events::new(receiver.recv().ok()?, unheard);
-            let result = super::guard(|| work(&events, &cancelled));
+            let result = guard(|| work(&events, &cancelled));
             Some((events.end(), result))
         });
         let unavailable =

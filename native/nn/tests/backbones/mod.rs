@@ -1,4 +1,5 @@
 //! Specs of backbones.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use sconce_nn::backbone::{self, Backbone};
 use sconce_nn::spec;

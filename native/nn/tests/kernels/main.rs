@@ -9,6 +9,7 @@ mod emulated;
 #[path = "../../../ops/tests/kernels/launch.rs"]
 mod launch;
 #[path = "../../../ops/tests/kernels/memory.rs"]
+#[allow(dead_code, reason = "other kernels take other numbers")]
 mod memory;
 
 use launch::{Kernels, Shape, assert_near};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::common::{apart, backward, differences, noise, record, values};
 use candle_core::{Device, Tensor, Var};
-use sconce_nn::backbone::Lengths;
 use sconce_ops::attention::{Cache, Pairing, Projections, THETA, Window};
 use sconce_ops::dropout::{Dropout, Place};
+use sconce_ops::lengths::Lengths;
 use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Activation, Affine, HeadNorms, Norm, Residual};
 use sconce_ops::{attention, attention_weights};

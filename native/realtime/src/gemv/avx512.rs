@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use sconce_core::ops::simd::LANES;
+use sconce_tensor::simd::LANES;
 
 use super::int8::{Code, GROUP};
 use super::{AHEAD, Entry, Rows, Sums, Vector};

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use sconce_core::ops::simd::{LANES, dispatch};
+use sconce_tensor::simd::{LANES, dispatch};
 
 use super::int8::Codes;
 use super::{AHEAD, Encoding, Sums, VECTORS};

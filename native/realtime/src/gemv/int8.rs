@@ -7,7 +7,7 @@
 //! The instruction that adds four products at once (`vpdpbusd`) wants one side without a sign, so weights are kept
 //! as `q + 128`, and 128 times the sum of a vector is what its sums begin below.
 
-use sconce_core::ops::simd::dispatch;
+use sconce_tensor::simd::dispatch;
 
 use super::AHEAD;
 

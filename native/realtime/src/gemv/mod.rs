@@ -19,8 +19,8 @@ use std::borrow::Cow;
 use std::mem;
 use std::ops::Range;
 
-use sconce_core::ops::simd::{LANES, Level, level};
-use sconce_core::{Error, Precision, Result};
+use sconce_tensor::simd::{LANES, Level, level};
+use sconce_tensor::{Error, Precision, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Packer;
@@ -603,8 +603,8 @@ fn tiles(sums: &mut [Sums], most: usize) -> impl Iterator<Item = (&mut [Sums], u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_core::rng::Rng;
-    use sconce_core::weights::Weights;
+    use sconce_ops::weights::Weights;
+    use sconce_tensor::rng::Rng;
 
     const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::Bf16, Encoding::Int8];
 

@@ -1,10 +1,10 @@
 //! Every backbone, of random sizes.
 
-use sconce_core::rng::Rng;
-use sconce_core::spec::{
+use sconce_nn::spec::{
     AttentionConfig, Backbone, ExpandConfig, GlaConfig, GriffinConfig, HawkConfig, HeadsConfig,
     JambaConfig, Mamba2Config, MambaConfig, MlpConfig, RecurrentConfig, StackConfig, StateConfig,
 };
+use sconce_tensor::rng::Rng;
 
 /// Numbers that tests draw, each from its own place.
 pub struct Numbers {

@@ -248,7 +248,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_core::rng::Rng;
+    use sconce_tensor::rng::Rng;
     use std::thread;
 
     #[test]

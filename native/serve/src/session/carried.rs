@@ -2,10 +2,10 @@
 
 use std::mem;
 
-use sconce_core::Result;
-use sconce_core::backbone::State;
-use sconce_core::device::{self, Held, Owner};
+use sconce_nn::backbone::State;
 use sconce_realtime::Plan;
+use sconce_tensor::Result;
+use sconce_tensor::device::{self, Held, Owner};
 
 #[derive(Debug, Clone)]
 pub enum Carried {

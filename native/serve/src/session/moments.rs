@@ -1,7 +1,7 @@
 //! A session's memory after each of its last decisions.
 
-use sconce_core::heads::Decision;
-use sconce_core::{Result, memory};
+use sconce_nn::heads::Decision;
+use sconce_tensor::{Result, memory};
 
 use super::carried::Carried;
 use super::past::Past;

@@ -1,8 +1,8 @@
 //! The latest inputs of a player.
 
-use sconce_core::heads::NONE;
-use sconce_core::spec::Heads;
-use sconce_core::{Error, Result};
+use sconce_nn::heads::NONE;
+use sconce_nn::spec::Heads;
+use sconce_tensor::{Error, Result};
 
 use crate::frames::check_labels;
 

@@ -1,13 +1,13 @@
 //! LAMB: Adam's direction with decay, as long as the parameter itself.
 
 use candle_core::Tensor;
-use sconce_core::Result;
-use sconce_core::ops::simd::{LANES, dispatch, load, store};
-use sconce_core::pool::sum_shards;
+use sconce_tensor::Result;
+use sconce_tensor::pool::sum_shards;
+use sconce_tensor::simd::{LANES, dispatch, load, store};
 
-use super::adam::Moments;
-use super::composed::{parts, scaled};
-use super::fused::{self, Numbers, Pull, Rule, SHARD};
+use super::fused::{self, Numbers, SHARD};
+use super::moments::Moments;
+use super::rule::{Pull, Rule, parts, scaled};
 
 /// Takes the moments further, then a step as long as the norms of the whole parameter say.
 pub(super) fn update(numbers: Numbers<'_>, pull: Pull, unit: Moments, decay: f64, lr: f64) {

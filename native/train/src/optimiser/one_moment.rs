@@ -1,11 +1,10 @@
 //! Optimisers that remember one number of each: SGD, RMSprop and Lion.
 
 use candle_core::Tensor;
-use sconce_core::Result;
+use sconce_tensor::Result;
 
-use super::OptimiserConfig;
-use super::composed::{Composed, parts, scaled};
-use super::fused::{Rule, sign};
+use super::config::OptimiserConfig;
+use super::rule::{Composed, Rule, parts, scaled, sign};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sgd {

@@ -1,6 +1,6 @@
 //! How far a run has come.
 
-use sconce_core::Precision;
+use sconce_tensor::Precision;
 use serde::{Deserialize, Serialize};
 
 use crate::loss_scale::LossScale;

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::memory::Meter;
-use sconce_core::{Error, Kind, Result, Spec};
+use sconce_nn::Spec;
+use sconce_tensor::memory::Meter;
+use sconce_tensor::{Error, Kind, Result};
 
 use crate::options::TrainOptions;
 use crate::plan::{Memory, Owners};

@@ -16,9 +16,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use sconce_core::checkpoint::Snapshot;
-use sconce_core::pool::Class;
-use sconce_core::{Error, Result, fs};
+use sconce_nn::checkpoint::Snapshot;
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Result, fs};
 
 use super::folder::{Folder, Keep, Kind};
 use crate::report::{Event, SaveFailure, Saves};
