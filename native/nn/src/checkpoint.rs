@@ -18,10 +18,10 @@ use serde_json::Value;
 
 use crate::digest::sha256;
 use crate::memory;
-use crate::ops::simd::non_finite;
-use crate::ops::tensor::{tensor, to_vec};
 use crate::weights::{Weight, Weights};
 use crate::{Error, Result, Spec, fs, header};
+use sconce_tensor::simd::non_finite;
+use sconce_tensor::tensor::{tensor, to_vec};
 
 /// Readers refuse files of a later version.
 pub const VERSION: u32 = 1;

@@ -10,10 +10,8 @@ pub mod projection;
 pub mod sampling;
 pub mod spec;
 
-pub use sconce_ops::{self as ops, ceilings, weights};
-pub use sconce_tensor::{
-    Error, Kind, Precision, Result, device, digest, error, fs, header, memory, pool, precision, rng,
-};
+use sconce_ops::{self as ops, weights};
+use sconce_tensor::{Error, Kind, Result, device, digest, fs, header, memory, pool, rng};
 
 pub use policy::Policy;
 pub use spec::Spec;

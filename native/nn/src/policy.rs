@@ -13,10 +13,10 @@ use crate::device::{self, Held, Owner};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
 use crate::memory;
-use crate::ops::simd::non_finite;
 use crate::sampling::Draw;
 use crate::weights::{Builder, Init, Source, Weight, Weights};
 use crate::{Error, Kind, Result, Spec};
+use sconce_tensor::simd::non_finite;
 
 mod placed;
 mod recorded;

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ops::simd::{dispatch, exp_with, sigmoid};
 use crate::rng::Rng;
 use crate::spec::HeadKind;
 use crate::{Error, Result};
+use sconce_tensor::simd::{dispatch, exp_with, sigmoid};
 
 /// How a choice is drawn. The defaults sample what the policy believes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -39,7 +39,6 @@
 //! [`lengths`] (frames of each row), [`rows`] (what a recorded step moves).
 
 pub mod activation;
-pub mod adamw;
 pub mod arrange;
 pub mod attention;
 pub mod ceilings;
@@ -51,7 +50,6 @@ pub mod frames;
 pub mod gather;
 pub mod lengths;
 pub mod linear_recurrence;
-pub mod loss;
 pub mod lower_bound;
 pub mod mamba;
 pub mod matmul;
@@ -66,9 +64,7 @@ pub mod selective_scan;
 pub mod weights;
 pub mod wkv;
 
-pub use sconce_tensor::{simd, tape, tensor};
-
-use sconce_tensor::{Error, Precision, Result, device, memory, pool, rng};
+use sconce_tensor::{Error, Precision, Result, device, memory, pool, rng, simd, tape, tensor};
 
 pub use activation::glu::glu;
 pub use activation::skip::skip;

@@ -73,7 +73,7 @@ impl GatedLinearAttention {
 
 impl Backbone for GatedLinearAttention {
     fn zero_state(&self, batch: usize) -> Result<State> {
-        Ok(State(vec![ops::tensor::zeros(&[batch, self.heads, self.value, self.key])?]))
+        Ok(State(vec![sconce_tensor::tensor::zeros(&[batch, self.heads, self.value, self.key])?]))
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {

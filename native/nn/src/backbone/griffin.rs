@@ -63,7 +63,7 @@ fn decay(rng: &Rng, i: u64) -> f32 {
 
 impl Backbone for RecurrentBlock {
     fn zero_state(&self, batch: usize) -> Result<State> {
-        let zeros = ops::tensor::zeros;
+        let zeros = sconce_tensor::tensor::zeros;
         let conv = zeros(&[batch, self.inner, self.conv_size - 1])?;
         Ok(State(vec![conv, zeros(&[batch, self.inner])?]))
     }

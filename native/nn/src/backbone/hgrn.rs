@@ -58,7 +58,7 @@ impl Backbone for Hgrn {
         let ([h0], lengths) = (state.parts()?, context.lengths());
         let bound = match &self.bounds {
             Some((bounds, layer)) => ops::lower_bound(bounds, *layer)?,
-            None => ops::tensor::beside(x, memory::zeros(self.size), self.size)?,
+            None => sconce_tensor::tensor::beside(x, memory::zeros(self.size), self.size)?,
         };
         let h = ops::hgrn(&self.projection.forward(x)?, &bound, h0, lengths.clone())?;
         context.tap("ssm_out", &h);

@@ -9,11 +9,11 @@ use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State, residual_by_parts};
 use crate::Result;
 use crate::layer::{Linear, Norm};
-use crate::ops::tensor::zeros;
 use crate::ops::{self, Activation, MambaWeights, Selective};
 use crate::rng::Rng;
 use crate::spec::{HawkConfig, JambaConfig, Layered, MambaConfig};
 use crate::weights::{Builder, Init, Weight};
+use sconce_tensor::tensor::zeros;
 
 /// Inner width of the feed-forward layers of the hybrids over `hidden_size`.
 const FFN: usize = 4;
@@ -341,7 +341,7 @@ impl Backbone for GatedSsm {
         let [f, i] = ops::linear_parts(&x, &self.x_proj, [self.rank; 2])?;
         let decay = ops::activate(&self.decay_proj.forward(&f)?, Activation::Sigmoid)?;
         let input = ops::gated(&x, &self.input_proj.forward(&i)?, Activation::Sigmoid)?;
-        ops::tensor::granted(&[&input, &decay]);
+        sconce_tensor::tensor::granted(&[&input, &decay]);
         let b = (&input - (&input * &decay)?)?;
         let s = ops::linear_recurrence(&decay, &b, first, context.lengths())?;
         let last = ops::last(&s, first, &context.lengths())?;

@@ -96,8 +96,8 @@ impl Backbone for Mamba2 {
     fn zero_state(&self, batch: usize) -> Result<State> {
         let channels = self.inner + 2 * self.state_size;
         Ok(State(vec![
-            ops::tensor::zeros(&[batch, channels, self.conv - 1])?,
-            ops::tensor::zeros(&[batch, self.heads, self.head_dim, self.state_size])?,
+            sconce_tensor::tensor::zeros(&[batch, channels, self.conv - 1])?,
+            sconce_tensor::tensor::zeros(&[batch, self.heads, self.head_dim, self.state_size])?,
         ]))
     }
 

@@ -29,8 +29,6 @@ use crate::device;
 use crate::memory;
 use crate::ops::arrange::add;
 pub use crate::ops::lengths::Lengths;
-use crate::ops::simd::non_finite;
-use crate::ops::tensor::{beside, moved, read, tensor, to_vec};
 use crate::weights::Builder;
 use crate::{Error, Result, ops, spec};
 pub use context::Context;
@@ -38,6 +36,8 @@ pub use griffin::{GatedMlp, RecurrentBlock};
 pub use min_rnn::{MinCell, MinRnn};
 pub use mlp::Mlp;
 pub use recurrent::{Cell, Recurrent};
+use sconce_tensor::simd::non_finite;
+use sconce_tensor::tensor::{beside, moved, read, tensor, to_vec};
 
 /// `true` for a frame that exists, `[b, t]`; a missing frame leaves the state as it was, and its output
 /// is that of the frame before.
@@ -210,7 +210,7 @@ impl State {
     /// the next.
     pub fn hand_on(&self) -> Result<State> {
         let own = |part: &Tensor| {
-            ops::tensor::granted(&[part]);
+            sconce_tensor::tensor::granted(&[part]);
             Ok(part.detach().force_contiguous()?)
         };
         self.0.iter().map(own).collect::<Result<_>>().map(State)
@@ -231,7 +231,7 @@ impl State {
         }
         let join = |i: usize| -> Result<Tensor> {
             let all: Vec<&Tensor> = parts.iter().filter_map(|part| part.0.get(i)).collect();
-            ops::tensor::granted(&all);
+            sconce_tensor::tensor::granted(&all);
             Ok(Tensor::cat(&all, 0)?)
         };
         (0..first.0.len()).map(join).collect::<Result<_>>().map(State)

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use candle_core::{Tensor, Var};
 
 use super::{Context, State};
-use crate::ops::tape;
 use crate::weights::Weight;
 use crate::{Error, Result};
+use sconce_tensor::tape;
 
 /// Whatever a block computes; twice, with the same result.
 type Block = dyn Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)>;

@@ -178,7 +178,7 @@ impl Recurrent {
                 states[i] = state;
             }
         }
-        ops::tensor::granted(&given[layers].iter().collect::<Vec<_>>());
+        sconce_tensor::tensor::granted(&given[layers].iter().collect::<Vec<_>>());
         Ok((Tensor::cat(&given[layers], 1)?, states.concat()))
     }
 }
@@ -229,8 +229,8 @@ impl Backbone for Recurrent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::tensor::{tensor, to_vec};
     use crate::rng::Rng;
+    use sconce_tensor::tensor::{tensor, to_vec};
 
     #[test]
     fn layers_side_by_side_give_the_bits_of_one_after_the_other() -> Result<()> {

@@ -77,7 +77,7 @@ impl Backbone for TimeMix {
     fn zero_state(&self, batch: usize) -> Result<State> {
         let mut state = State::zeros(batch, &[self.width, self.width])?;
         let nothing = vec![NOTHING; batch * self.width];
-        state.0.push(ops::tensor::tensor(nothing, (batch, self.width))?);
+        state.0.push(sconce_tensor::tensor::tensor(nothing, (batch, self.width))?);
         Ok(state)
     }
 

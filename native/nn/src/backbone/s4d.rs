@@ -9,10 +9,10 @@ use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::Result;
 use crate::layer::{Linear, Norm};
-use crate::ops::tensor::zeros;
 use crate::ops::{self, Activation, Selective};
 use crate::spec::{Layered, StateConfig};
 use crate::weights::{Builder, Init, Weight};
+use sconce_tensor::tensor::zeros;
 
 /// Inner width of the gated feed-forward layers over `hidden_size`.
 pub const FFN: usize = 4;

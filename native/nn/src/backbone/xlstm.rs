@@ -93,9 +93,9 @@ impl Backbone for Mlstm {
     fn zero_state(&self, batch: usize) -> Result<State> {
         let head = self.inner / self.heads;
         Ok(State(vec![
-            ops::tensor::zeros(&[batch, self.inner, CONV - 1])?,
-            ops::tensor::zeros(&[batch, self.heads, head + 1, head])?,
-            ops::tensor::zeros(&[batch, self.heads])?,
+            sconce_tensor::tensor::zeros(&[batch, self.inner, CONV - 1])?,
+            sconce_tensor::tensor::zeros(&[batch, self.heads, head + 1, head])?,
+            sconce_tensor::tensor::zeros(&[batch, self.heads])?,
         ]))
     }
 
@@ -146,7 +146,7 @@ impl Slstm {
 
 impl Backbone for Slstm {
     fn zero_state(&self, batch: usize) -> Result<State> {
-        let part = || ops::tensor::zeros(&[batch, self.width]);
+        let part = || sconce_tensor::tensor::zeros(&[batch, self.width]);
         Ok(State(vec![part()?, part()?, part()?, part()?]))
     }
 

@@ -11,12 +11,12 @@ use crate::layer::Linear;
 use crate::memory;
 use crate::ops::arrange;
 use crate::ops::gather::one_hot;
-use crate::ops::tensor;
 use crate::ops::{self, Activation, Branch, Dense, Ids};
 use crate::sampling::{Draw, confidence};
 use crate::spec::{self, HeadKind, HeadsKind};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
+use sconce_tensor::tensor;
 
 pub use crate::spec::NONE;
 

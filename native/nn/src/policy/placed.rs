@@ -8,8 +8,9 @@ use super::{Frames, Policy};
 use crate::backbone::{Context, State};
 use crate::memory;
 use crate::ops::arrange;
-use crate::ops::{self, Ids, tensor};
+use crate::ops::{self, Ids};
 use crate::{Error, Result};
+use sconce_tensor::tensor;
 
 /// Frames on the device of a policy's weights.
 pub struct Placed {

@@ -16,9 +16,9 @@ use crate::device::launch::{pointer, unwritten};
 use crate::device::{self, Graph, Held, Owner, Shared, Workspace};
 use crate::heads::card::{Rows, Table};
 use crate::ops::rows::{Intake, end_step};
-use crate::ops::tensor;
 use crate::sampling::Draw;
 use crate::{Error, Result};
+use sconce_tensor::tensor;
 
 /// Games of one step; more are several.
 const MOST: usize = 256;

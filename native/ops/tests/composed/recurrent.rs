@@ -82,7 +82,7 @@ fn an_slstm_is_what_it_is() {
         let m = (noise(&[3, h], 6) + large).unwrap();
         let op = |t: &[Weight]| {
             let [h, c, n] = [2, 3, 4].map(|i: usize| Tensor::clone(&t[i]));
-            let state = SlstmState { h, c, n, m: ops::tensor::moved(&m, &t[0])? };
+            let state = SlstmState { h, c, n, m: sconce_tensor::tensor::moved(&m, &t[0])? };
             let lengths = lengths.map(Into::into);
             let (y, state) = ops::slstm(&t[0], &t[1], heads, &state, lengths)?;
             let SlstmState { h, c, n, m } = state;

@@ -173,7 +173,8 @@ fn a_layer_gives_the_same_gradients_again_and_keeps_no_old_weights() {
     };
     let first = gradients(&y);
     assert_eq!(first, gradients(&forward()));
-    ops::tensor::update(&gates.weight_hh, |w| w.iter_mut().for_each(|w| *w *= 0.5)).unwrap();
+    sconce_tensor::tensor::update(&gates.weight_hh, |w| w.iter_mut().for_each(|w| *w *= 0.5))
+        .unwrap();
     let changed = forward();
     assert!(apart(&changed, &y) > 1e-3);
     let fixed = |w: &Weight| Weight::from(w.detach());

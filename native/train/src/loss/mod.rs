@@ -12,6 +12,7 @@
 //! 3. [`Objective::backward`] of every shard, its sums added in order;
 //! 4. [`Objective::finish`].
 
+pub(crate) mod card;
 mod imitation;
 mod nll;
 mod objective;

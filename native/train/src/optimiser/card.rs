@@ -1,12 +1,12 @@
 //! Updates of all parameters at once, on the card that has them.
 
 use candle_core::{DType, Tensor};
-use sconce_ops::adamw::{AdamW, Parameter, Settings, State};
 use sconce_tensor::device::{Held, Owner};
 use sconce_tensor::{Error, Result};
 
 use super::Optimiser;
 use super::config::{Decay, Kind};
+use super::kernels::{AdamW, Parameter, Settings, State};
 use super::memory::Memory;
 
 impl Optimiser {

@@ -13,6 +13,7 @@ mod clip;
 mod composed;
 mod config;
 mod fused;
+pub(crate) mod kernels;
 mod lamb;
 mod memory;
 mod moments;
@@ -60,7 +61,7 @@ pub struct Optimiser {
     /// Beside each parameter; what is not kept is empty.
     memory: Vec<Memory>,
     updates: u64,
-    card: Option<sconce_ops::adamw::AdamW>,
+    card: Option<kernels::AdamW>,
 }
 
 /// Name of an average beside the moments.

@@ -4,13 +4,12 @@ use std::sync::OnceLock;
 
 use candle_core::Tensor;
 use sconce_ops::form::is_for_kernels;
-use sconce_ops::loss as kernel;
 use sconce_tensor::tensor;
 use sconce_tensor::{Error, Result, pool};
 
 use super::examples::{Examples, rows};
 use super::stepper::Stepper;
-use crate::loss::{Denominators, Objective, SHARD_ROWS, Sums, Table};
+use crate::loss::{Denominators, Objective, SHARD_ROWS, Sums, card};
 use crate::teacher::Teacher;
 
 impl Stepper<'_> {
@@ -58,23 +57,19 @@ impl Stepper<'_> {
         &self,
         logits: &'a Tensor,
         x: Examples<'a>,
-    ) -> Result<(&kernel::Loss, kernel::Rows<'a>)> {
+    ) -> Result<(&card::Loss, card::Rows<'a>)> {
         let Examples { labels, weights, .. } = x;
         self.objective.check_labels(labels, weights)?;
-        let rows = kernel::Rows { logits, labels, weights };
+        let rows = card::Rows { logits, labels, weights };
         Ok((self.loss_on_card(logits)?, rows))
     }
 
     /// The objective on the card of `x`.
-    pub(super) fn loss_on_card(&self, x: &Tensor) -> Result<&kernel::Loss> {
+    pub(super) fn loss_on_card(&self, x: &Tensor) -> Result<&card::Loss> {
         if let Some(loss) = self.on_card.get() {
             return Ok(loss);
         }
-        let Table { places, terms, pos_weights, num_labels, entropy_weight, clamp } =
-            &self.objective.table();
-        let (num_labels, entropy_weight, clamp) = (*num_labels, *entropy_weight, *clamp);
-        let heads = kernel::Heads { places, terms, pos_weights, num_labels, entropy_weight, clamp };
-        let loss = kernel::Loss::new(&heads, x)?;
+        let loss = card::Loss::new(&self.objective.table(), x)?;
         Ok(self.on_card.get_or_init(|| loss))
     }
 }

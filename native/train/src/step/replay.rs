@@ -8,7 +8,6 @@ use candle_core::{DType, Device, Tensor};
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::policy::Frames;
 use sconce_ops::dropout::counted;
-use sconce_ops::loss as kernel;
 use sconce_ops::rows::{Intake, copy};
 use sconce_tensor::device::{Graph, Uploads, launch};
 use sconce_tensor::tape;
@@ -18,7 +17,7 @@ use super::examples::Examples;
 use super::losses::{Losses, StepMetrics};
 use super::recording::{Buffers, MOST_PENDING, Pending, Recording, STATE};
 use super::stepper::Stepper;
-use crate::loss::{Denominators, Sums};
+use crate::loss::{Denominators, Sums, card};
 
 impl Stepper<'_> {
     /// Whether a step of such a batch is one that can be recorded: a whole update by kernels alone.
@@ -214,7 +213,7 @@ impl Stepper<'_> {
         let (logits, next) = counted(counter, || self.precision.during(forward))?;
         let logits = logits.contiguous()?;
         let loss = self.loss_there(buffers)?;
-        let rows = kernel::Placed { logits: &logits.detach(), labels, weights };
+        let rows = card::Placed { logits: &logits.detach(), labels, weights };
         let gradient = loss.gradient_placed(rows)?;
         let store = self.precision.during(|| tape::backward(&logits, gradient))?;
         if self.unroll.carry {
@@ -236,7 +235,7 @@ impl Stepper<'_> {
         }
     }
 
-    fn loss_there(&self, buffers: &Buffers) -> Result<&kernel::Loss> {
+    fn loss_there(&self, buffers: &Buffers) -> Result<&card::Loss> {
         self.loss_on_card(&buffers.weights)
     }
 

@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicBool;
 
 use sconce_nn::backbone::State;
 use sconce_nn::{Policy, checkpoint};
-use sconce_ops::loss as kernel;
 use sconce_ops::weights::Weight;
 use sconce_tensor::tensor;
 use sconce_tensor::{Precision, Result};
@@ -13,7 +12,7 @@ use sconce_tensor::{Precision, Result};
 use super::examples::Examples;
 use super::losses::StepMetrics;
 use super::recording::{Pending, Recording};
-use crate::loss::{LossOptions, Objective};
+use crate::loss::{LossOptions, Objective, card};
 use crate::loss_scale::LossScale;
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter};
 use crate::stop::{NEVER, go_on};
@@ -37,7 +36,7 @@ pub struct Stepper<'s> {
     /// Ends a step before its next part once it is set.
     pub(super) cancel: &'s AtomicBool,
     /// The objective, where logits are on a card.
-    pub(super) on_card: OnceLock<kernel::Loss>,
+    pub(super) on_card: OnceLock<card::Loss>,
     pub(super) recorded: Option<Recording>,
     pub(super) pending: Vec<Pending>,
 }

@@ -1,9 +1,9 @@
-//! Updates of all parameters of a policy at once, by AdamW or Adam.
+//! Updates of all parameters of a policy at once, by AdamW or Adam, on an NVIDIA card, by `adamw.cu`.
 
 use candle_core::{DType, Device, Result, Tensor};
 use sconce_cuda::kernels::ADAMW;
 
-use crate::device::launch::{Launch, overwrite, pointer, unwritten};
+use sconce_tensor::device::launch::{Launch, overwrite, pointer, unwritten};
 
 /// Threads of a block, and numbers of its chunk.
 const THREADS: usize = 256;
@@ -112,7 +112,7 @@ impl Table {
 
 impl AdamW {
     /// Of parameters such as these; nothing of none.
-    pub fn new(parameters: &[Parameter]) -> crate::Result<Option<Self>> {
+    pub fn new(parameters: &[Parameter]) -> sconce_tensor::Result<Option<Self>> {
         let Some(first) = parameters.first() else { return Ok(None) };
         let (p, device) = (first.p, first.p.device());
         let kinds: Vec<Kind> = parameters.iter().map(Kind::of).collect();
@@ -141,7 +141,7 @@ impl AdamW {
         parameters: &[Parameter],
         settings: &Settings,
         updates: u64,
-    ) -> crate::Result<()> {
+    ) -> sconce_tensor::Result<()> {
         let [p, g, means, squares, averages, _] = &mut self.tables;
         p.write(parameters.iter().map(|parameter| Some(parameter.p)))?;
         g.write(parameters.iter().map(|parameter| Some(parameter.g)))?;
@@ -152,7 +152,7 @@ impl AdamW {
     }
 
     /// Writes the settings of what is launched, or played, from now on; `updates` were made before.
-    pub fn set(&mut self, settings: &Settings, updates: u64) -> crate::Result<()> {
+    pub fn set(&mut self, settings: &Settings, updates: u64) -> sconce_tensor::Result<()> {
         let s = settings;
         let numbers = [s.learning_rate, s.learned, s.max_norm, s.beta1, s.beta2, s.eps];
         let decays = [s.decoupled_decay, s.coupled_decay, s.ema_decay];
@@ -165,11 +165,15 @@ impl AdamW {
     }
 
     /// Takes gradients from these places from now on, which are of the sizes that the parameters have.
-    pub fn point_at(&mut self, gradients: &[u64]) -> crate::Result<()> {
+    pub fn point_at(&mut self, gradients: &[u64]) -> sconce_tensor::Result<()> {
         let gradients: Vec<i64> = gradients.iter().map(|place| *place as i64).collect();
         let [_, g, ..] = &mut self.tables;
         if gradients.len() != g.pointers.len() {
-            return Err(crate::Error::mismatch("gradients", g.pointers.len(), gradients.len()));
+            return Err(sconce_tensor::Error::mismatch(
+                "gradients",
+                g.pointers.len(),
+                gradients.len(),
+            ));
         }
         if gradients != g.pointers {
             overwrite(&g.there, &gradients)?;
@@ -190,7 +194,7 @@ impl AdamW {
 
     /// The update, of what was prepared. The tensors must be there until it is done: whoever frees them does it in
     /// the card's order.
-    pub fn launch(&self) -> crate::Result<()> {
+    pub fn launch(&self) -> sconce_tensor::Result<()> {
         let [p, g, means, squares, averages, copies] = self.tables.each_ref().map(|t| &t.there);
         let of = |kernel: &str| Launch::of(ADAMW, kernel, &self.parts);
         let (count, block) = (self.parts.elem_count(), [THREADS, 1, 1]);
@@ -211,7 +215,7 @@ impl AdamW {
     }
 
     /// What the last update left behind: what is waited for.
-    pub fn state(&mut self) -> crate::Result<State> {
+    pub fn state(&mut self) -> sconce_tensor::Result<State> {
         let state: Vec<f64> = self.state.to_vec1()?;
         self.updates = state[0] as u64;
         Ok(State { updates: self.updates, norm: state[1] })

@@ -1,9 +1,10 @@
-//! The imitation loss of a policy's heads.
+//! The imitation loss on an NVIDIA card, by `loss.cu`.
 
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::LOSS;
+use sconce_tensor::device::launch::{Launch, overwrite, suffix, unwritten};
 
-use crate::device::launch::{Launch, overwrite, suffix, unwritten};
+use super::Table;
 
 const WARP: usize = 32;
 /// Threads of a block, and rows of a part.
@@ -11,20 +12,6 @@ const THREADS: usize = 256;
 const ROWS: usize = 32;
 /// Loss, weighted loss and entropy of a head.
 const SUMS: usize = 3;
-
-/// What a loss knows of its heads, as `loss.cu` says it.
-#[derive(Debug, Clone, Copy)]
-pub struct Heads<'a> {
-    /// `[heads, 4]`
-    pub places: &'a [i32],
-    /// `[heads, 4]`
-    pub terms: &'a [f32],
-    /// `[num_logits]`
-    pub pos_weights: &'a [f32],
-    pub num_labels: usize,
-    pub entropy_weight: f32,
-    pub clamp: f32,
-}
 
 /// Rows of a batch whose labels and weights are on the card: `labels` the bytes of u16, `weights [n]` f32.
 #[derive(Debug, Clone, Copy)]
@@ -57,8 +44,8 @@ pub struct Loss {
 
 impl Loss {
     /// On the card of `x`.
-    pub fn new(heads: &Heads, x: &Tensor) -> crate::Result<Self> {
-        let Heads { places, terms, pos_weights, num_labels, entropy_weight, clamp } = *heads;
+    pub fn new(table: &Table, x: &Tensor) -> sconce_tensor::Result<Self> {
+        let Table { places, terms, pos_weights, num_labels, entropy_weight, clamp } = table;
         let (device, count) = (x.device(), places.len() / 4);
         Ok(Loss {
             places: Tensor::from_slice(places, places.len(), device)?,
@@ -66,15 +53,20 @@ impl Loss {
             pos_weights: Tensor::from_slice(pos_weights, pos_weights.len(), device)?,
             denominators: unwritten(2 + count, DType::F64, x)?,
             totals: unwritten((count, SUMS), DType::F64, x)?,
-            num_labels,
-            entropy_weight,
-            clamp,
+            num_labels: *num_labels,
+            entropy_weight: *entropy_weight,
+            clamp: *clamp,
         })
     }
 
     /// Adds these rows to the sums, or begins with them; gives the gradient of the logits of a loss with these
     /// denominators.
-    pub fn gradient(&self, rows: Rows, denominators: &[f64], add: bool) -> crate::Result<Tensor> {
+    pub fn gradient(
+        &self,
+        rows: Rows,
+        denominators: &[f64],
+        add: bool,
+    ) -> sconce_tensor::Result<Tensor> {
         self.prepare(denominators)?;
         let gradient = unwritten(rows.logits.shape(), rows.logits.dtype(), rows.logits)?;
         self.pass(rows, Some(&gradient), add)?;
@@ -82,12 +74,12 @@ impl Loss {
     }
 
     /// Sets the denominators of what is launched from now on.
-    pub fn prepare(&self, denominators: &[f64]) -> crate::Result<()> {
+    pub fn prepare(&self, denominators: &[f64]) -> sconce_tensor::Result<()> {
         Ok(overwrite(&self.denominators, denominators)?)
     }
 
     /// [`gradient`](Self::gradient) by what was prepared, and by rows of which nothing is uploaded; begins the sums.
-    pub fn gradient_placed(&self, rows: Placed) -> crate::Result<Tensor> {
+    pub fn gradient_placed(&self, rows: Placed) -> sconce_tensor::Result<Tensor> {
         let gradient = unwritten(rows.logits.shape(), rows.logits.dtype(), rows.logits)?;
         self.launch(rows, Some(&gradient), false)?;
         Ok(gradient)
@@ -99,12 +91,12 @@ impl Loss {
     }
 
     /// As [`gradient`](Self::gradient), without one.
-    pub fn sums(&self, rows: Rows, add: bool) -> crate::Result<()> {
+    pub fn sums(&self, rows: Rows, add: bool) -> sconce_tensor::Result<()> {
         Ok(self.pass(rows, None, add)?)
     }
 
     /// The sums of the rows so far, `[heads, 3]`: what is waited for.
-    pub fn totals(&self) -> crate::Result<Vec<f64>> {
+    pub fn totals(&self) -> sconce_tensor::Result<Vec<f64>> {
         Ok(self.totals.flatten_all()?.to_vec1()?)
     }
 
