@@ -1,6 +1,6 @@
 //! The small layers that backbones and heads are made of.
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 
 use crate::ops::dropout::Dropout;
 use crate::ops::{self, Activation};

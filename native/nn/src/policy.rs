@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
-use candle_core::{Device, Tensor};
+use sconce_tensor::{Device, Tensor};
 use serde_json::Value;
 
 use crate::backbone::{self, Backbone, Context, State};

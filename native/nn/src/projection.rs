@@ -1,6 +1,6 @@
 //! Directions that the heads do not see.
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 
 use crate::ops::arrange;
 use crate::ops::{self, Activation};

@@ -5,7 +5,6 @@
 //! independent of each other given what is recorded, so theirs are added. Autoregressive heads, the
 //! teacher's or the learner's, condition on the recorded action.
 
-use candle_core::{Device, Tensor};
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::policy::Frames;
 use sconce_nn::spec::{Embedding, Heads, Part};
@@ -13,6 +12,7 @@ use sconce_nn::{Policy, Spec};
 use sconce_tensor::digest::of_file;
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::tensor;
+use sconce_tensor::{Device, Tensor};
 use sconce_tensor::{Error, Precision, Result};
 
 pub use crate::divergence::Direction;

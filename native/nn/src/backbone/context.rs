@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 
 use super::{Lengths, Mask};
 use crate::ops::dropout::{Dropout, Place};

@@ -1,6 +1,6 @@
 //! Gated linear attention: every key channel forgets by a gate of its own.
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 
 use super::retnet::mixed;
 use super::stack::Stack;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 
 use super::attention::{Attention, Sizes};
 use super::stack::{Residual, Stack};

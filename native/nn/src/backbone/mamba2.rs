@@ -1,6 +1,6 @@
 //! Mamba-2: one decay a head, and a matrix as its state.
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 
 use super::mamba::softplus_of_a_step;
 use super::stack::{Residual, Stack};

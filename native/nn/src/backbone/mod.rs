@@ -23,7 +23,7 @@ pub mod xlstm;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 
 use crate::device;
 use crate::memory;
@@ -179,7 +179,7 @@ impl State {
         }
         // 0 times a number that is not finite is none.
         let zeros = self.0.iter().map(|part| (part.contiguous()? * 0.0)?.sum_all());
-        let zeros = Tensor::stack(&zeros.collect::<candle_core::Result<Vec<_>>>()?, 0)?;
+        let zeros = Tensor::stack(&zeros.collect::<sconce_tensor::candle::Result<Vec<_>>>()?, 0)?;
         Ok(read(&zeros.sum_all()?, |sum| Ok(sum.iter().all(|v| *v == 0.0)))?)
     }
 

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use candle_core::{Tensor, Var};
+use sconce_tensor::Tensor;
+use sconce_tensor::candle::Var;
 
 use super::{Context, State};
 use crate::weights::Weight;

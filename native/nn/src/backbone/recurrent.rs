@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
@@ -161,7 +161,7 @@ impl Recurrent {
         let begin = |i: usize| i * time / count;
         let cut = (0..count).map(|i| x.narrow(1, begin(i), begin(i + 1) - begin(i)));
         // What each layer reads, stretch by stretch, and what the last one gives.
-        let mut given = vec![cut.collect::<candle_core::Result<Vec<_>>>()?];
+        let mut given = vec![cut.collect::<sconce_tensor::candle::Result<Vec<_>>>()?];
         given.resize(layers + 1, vec![]);
         let mut states: Vec<_> = state.chunks(self.cell.states()).map(<[_]>::to_vec).collect();
         for wave in 0..count + layers - 1 {
@@ -259,7 +259,7 @@ mod tests {
             let parts = layers.zero_state(batch)?.0.len();
             let state: Vec<_> = (0..parts)
                 .map(|_| draw(batch * 70, &[batch, 70]))
-                .collect::<candle_core::Result<_>>()?;
+                .collect::<sconce_tensor::candle::Result<_>>()?;
             let context = Context::default();
             let count = layers.stretches(&x, &context)?;
             assert_eq!(count.is_some(), matmul::rows_are_apart());

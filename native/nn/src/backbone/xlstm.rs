@@ -1,6 +1,6 @@
 //! xLSTM: LSTMs with exponential gates, and with a matrix as their state.
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 
 use super::retnet::feed_forward;
 use super::stack::{Residual, Stack};

@@ -1,7 +1,8 @@
 //! Choices of heads that read each other's, made on the card.
 
-use candle_core::{DType, Result, Tensor};
 use sconce_cuda::kernels::DECIDE;
+use sconce_tensor::candle::Result;
+use sconce_tensor::{DType, Tensor};
 
 use crate::device::launch::{Launch, pointer, unwritten};
 use crate::rng::Rng;

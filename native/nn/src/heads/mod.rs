@@ -4,8 +4,8 @@ pub(crate) mod card;
 
 use std::sync::Arc;
 
-use candle_core::DType;
-use candle_core::{Device, Tensor};
+use sconce_tensor::DType;
+use sconce_tensor::{Device, Tensor};
 
 use crate::layer::Linear;
 use crate::memory;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 
 use super::{Frames, Policy};
 use crate::backbone::{Context, State};
@@ -113,7 +113,7 @@ impl Policy {
 mod words {
     use std::slice::from_raw_parts;
 
-    use candle_core::Tensor;
+    use sconce_tensor::Tensor;
 
     use super::Placed;
     use crate::Result;

@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::{DType, Device, Tensor};
+use sconce_tensor::{DType, Device, Tensor};
 
 use super::steps::{Stepped, last};
 use super::{Frames, Placed, Policy};
@@ -186,8 +186,11 @@ impl Buffers {
                 (policy.heads.decided(&trunk, table, rows)?, next)
             }
         };
-        let next =
-            next.0.iter().map(Tensor::contiguous).collect::<candle_core::Result<Vec<_>>>()?;
+        let next = next
+            .0
+            .iter()
+            .map(Tensor::contiguous)
+            .collect::<sconce_tensor::candle::Result<Vec<_>>>()?;
         let after = words + (size_of::<u64>() * next.len() * self.batch) as u64;
         // SAFETY: these are the places of tensors of that shape, which wait for the answer.
         unsafe { end_step(after, &next, &given.contiguous()?, answer) }?;
@@ -268,7 +271,7 @@ impl Buffers {
                 return Err(Error::NonFinite { what: "state".into(), value: f64::NAN });
             }
             let parts = parts.iter().map(|part| part.narrow(0, row, 1));
-            let state = State(parts.collect::<candle_core::Result<_>>()?);
+            let state = State(parts.collect::<sconce_tensor::candle::Result<_>>()?);
             Ok((decision, state))
         };
         let answers = answer.chunks_exact(self.width + 1).take(games.states.len());

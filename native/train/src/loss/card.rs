@@ -1,8 +1,9 @@
 //! The imitation loss on an NVIDIA card, by `loss.cu`.
 
-use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::LOSS;
+use sconce_tensor::candle::{Result, bail};
 use sconce_tensor::device::launch::{Launch, overwrite, suffix, unwritten};
+use sconce_tensor::{DType, Tensor};
 
 use super::Table;
 

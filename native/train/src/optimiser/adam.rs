@@ -1,7 +1,7 @@
 //! Optimisers of two moments: `p -= rate m / (root sqrt(v) + eps)`, with v as each has it.
 
-use candle_core::Tensor;
 use sconce_tensor::Result;
+use sconce_tensor::Tensor;
 
 use super::moments::Moments;
 use super::rule::{Composed, Rule, parts, scaled, sign};

@@ -1,7 +1,7 @@
 //! Updates of all parameters at once, on the card that has them.
 
-use candle_core::{DType, Tensor};
 use sconce_tensor::device::{Held, Owner};
+use sconce_tensor::{DType, Tensor};
 use sconce_tensor::{Error, Result};
 
 use super::Optimiser;

@@ -1,7 +1,8 @@
 //! Updates of all parameters of a policy at once, by AdamW or Adam, on an NVIDIA card, by `adamw.cu`.
 
-use candle_core::{DType, Device, Result, Tensor};
 use sconce_cuda::kernels::ADAMW;
+use sconce_tensor::candle::Result;
+use sconce_tensor::{DType, Device, Tensor};
 
 use sconce_tensor::device::launch::{Launch, overwrite, pointer, unwritten};
 

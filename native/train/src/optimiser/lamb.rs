@@ -1,7 +1,7 @@
 //! LAMB: Adam's direction with decay, as long as the parameter itself.
 
-use candle_core::Tensor;
 use sconce_tensor::Result;
+use sconce_tensor::Tensor;
 use sconce_tensor::pool::sum_shards;
 use sconce_tensor::simd::{LANES, dispatch, load, store};
 

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use candle_core::Tensor;
 use sconce_tensor::Result;
+use sconce_tensor::Tensor;
 use sconce_tensor::device::Held;
 use sconce_tensor::tensor;
 

@@ -23,7 +23,7 @@ mod update;
 
 use std::borrow::Cow;
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 use sconce_tensor::device::{Held, Owner};
 use sconce_tensor::memory::{repeated, zeros};
 use sconce_tensor::{Error, Result};
@@ -398,8 +398,9 @@ mod tests {
             let (mut fused, mut w, mut b) = (new(), [0.5f32; 6], [0.1f32; 3]);
             run(&mut fused, &mut w, &mut b, 0..12);
             let params = [tensor::tensor(vec![0.5; 6], (2, 3)), tensor::tensor(vec![0.1; 3], 3)];
-            let params = params.map(|p| candle_core::Var::from_tensor(&p.unwrap()).unwrap());
-            let params = params.map(candle_core::Var::into_inner);
+            let params =
+                params.map(|p| sconce_tensor::candle::Var::from_tensor(&p.unwrap()).unwrap());
+            let params = params.map(sconce_tensor::candle::Var::into_inner);
             let mut composed = new();
             run_tensors(&mut composed, &params, 0..5);
             let [mut w2, mut b2] = [0, 1].map(|i| tensor::to_vec(&params[i]).unwrap());

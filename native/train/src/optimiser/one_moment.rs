@@ -1,7 +1,7 @@
 //! Optimisers that remember one number of each: SGD, RMSprop and Lion.
 
-use candle_core::Tensor;
 use sconce_tensor::Result;
+use sconce_tensor::Tensor;
 
 use super::config::OptimiserConfig;
 use super::rule::{Composed, Rule, parts, scaled, sign};

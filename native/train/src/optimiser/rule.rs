@@ -1,6 +1,6 @@
 //! What an optimiser is: how a number of a parameter changes, and the same of whole tensors by candle's ops.
 
-use candle_core::Tensor;
+use sconce_tensor::Tensor;
 use sconce_tensor::{Error, Result};
 
 /// An optimiser's constants in one update, and how one number of a parameter changes by them.

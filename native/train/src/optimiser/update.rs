@@ -1,7 +1,7 @@
 //! One update of one parameter: which rule, by which constants, and through what.
 
-use candle_core::Tensor;
 use sconce_tensor::Result;
+use sconce_tensor::Tensor;
 
 use super::adam::{AdaBelief, Adam, Yogi};
 use super::composed::{Tensors, squares_of};

@@ -1,7 +1,7 @@
 //! What a run computes on, and in.
 
-use candle_core::Device;
 use sconce_ops::matmul::gains;
+use sconce_tensor::Device;
 use sconce_tensor::device::{self, Devices};
 use sconce_tensor::{Error, Precision, Result};
 

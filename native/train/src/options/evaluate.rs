@@ -1,6 +1,6 @@
 //! What an evaluation may be told.
 
-use candle_core::Device;
+use sconce_tensor::Device;
 use sconce_tensor::{Precision, Result, device};
 use serde::{Deserialize, Serialize};
 

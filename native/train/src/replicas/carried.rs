@@ -1,8 +1,8 @@
 //! The states that a resumed run goes on from.
 
-use candle_core::Device;
 use sconce_nn::backbone::State;
 use sconce_nn::checkpoint::Optimiser;
+use sconce_tensor::Device;
 use sconce_tensor::{Error, Result};
 
 use super::Replicas;
@@ -47,7 +47,7 @@ fn save<'a>(
 ) -> Result<()> {
     let here = parts.map(|part| {
         let part = part.0.iter().map(|part| part.contiguous()?.to_device(&Device::Cpu));
-        Ok(State(part.collect::<candle_core::Result<_>>()?))
+        Ok(State(part.collect::<sconce_tensor::candle::Result<_>>()?))
     });
     let all = State::joined(&here.collect::<Result<Vec<_>>>()?)?;
     if !all.0.is_empty() {

@@ -15,7 +15,7 @@ mod each;
 mod replica;
 mod share;
 
-use candle_core::Device;
+use sconce_tensor::Device;
 use sconce_tensor::device::AllReduce;
 use sconce_tensor::{Error, Result};
 

@@ -1,9 +1,9 @@
 //! All that learns on one device.
 
-use candle_core::Tensor;
 use sconce_nn::backbone::State;
 use sconce_ops::weights::Weights;
 use sconce_tensor::Result;
+use sconce_tensor::Tensor;
 use sconce_tensor::digest::sha256;
 use sconce_tensor::tensor;
 

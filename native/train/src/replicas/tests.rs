@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use candle_core::Tensor;
 use sconce_data::Batch;
 use sconce_nn::Policy;
 use sconce_nn::checkpoint::Optimiser;
@@ -11,6 +10,7 @@ use sconce_nn::spec::{
     Backbone, Embedding, Heads, HeadsKind, Layout, Melee, RecurrentConfig, Spec,
 };
 use sconce_tensor::Kind;
+use sconce_tensor::Tensor;
 use sconce_tensor::tensor;
 
 use super::carried::TEACHER;

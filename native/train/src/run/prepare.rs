@@ -3,9 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use candle_core::Device;
 use sconce_data::Corpus;
 use sconce_nn::Spec;
+use sconce_tensor::Device;
 use sconce_tensor::device::{Caching, Devices};
 use sconce_tensor::{Result, pool};
 

@@ -20,12 +20,12 @@ use crate::replicas::Learn;
 use crate::replicas::tests::InOrder;
 use crate::report::{Pace, Stopped};
 use crate::stop::NEVER;
-use candle_core::Device;
 use sconce_data::{Schema, VectorGame};
 use sconce_nn::Policy;
 use sconce_nn::checkpoint::{self, Manifest, Snapshot};
 use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
 use sconce_ops::weights::Weights;
+use sconce_tensor::Device;
 use sconce_tensor::device::{AllReduce, Devices};
 use sconce_tensor::tensor;
 use serde_json::json;
@@ -565,7 +565,7 @@ fn small_device(from: u64, windows: usize) -> Learn {
     Box::new(move |stepper, x, state, draw, share, lesson, among| {
         if draw >= from && stepper.micro_batch().is_none_or(|n| n > windows) {
             let text = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
-            return Err(candle_core::Error::Msg(text.into()).into());
+            return Err(sconce_tensor::candle::Error::Msg(text.into()).into());
         }
         stepper.learn_among(x, state, draw, share, lesson, among)
     })

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use candle_core::Tensor;
 use sconce_ops::form::is_for_kernels;
+use sconce_tensor::Tensor;
 use sconce_tensor::tensor;
 use sconce_tensor::{Error, Result, pool};
 

@@ -1,8 +1,8 @@
 //! Learning from a batch: losses, and gradients that stay with the weights until an update.
 
-use candle_core::Tensor;
 use sconce_nn::backbone::State;
 use sconce_ops::weights::Weights;
+use sconce_tensor::Tensor;
 use sconce_tensor::tape::{self, Gradients};
 use sconce_tensor::{Error, Result, memory};
 

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use candle_core::Tensor;
 use sconce_nn::backbone::{Context, State};
 use sconce_tensor::Result;
+use sconce_tensor::Tensor;
 
 use super::examples::{Examples, Part};
 use super::stepper::Stepper;

@@ -1,10 +1,10 @@
 //! A step on a card that is recorded: its graph, and the fixed places that it reads and writes.
 
-use candle_core::Tensor;
 use sconce_nn::backbone::State;
 use sconce_nn::policy::Placed;
 use sconce_ops::rows::{Intake, copy};
 use sconce_tensor::Result;
+use sconce_tensor::Tensor;
 use sconce_tensor::device::{Graph, Uploads, launch};
 use sconce_tensor::tensor;
 

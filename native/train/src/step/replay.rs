@@ -4,13 +4,13 @@
 //! on the batch before; the states that windows begin with; learning rate, denominators and the number that masks are
 //! drawn from. Losses and norms stay on the card until they are asked for.
 
-use candle_core::{DType, Device, Tensor};
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::policy::Frames;
 use sconce_ops::dropout::counted;
 use sconce_ops::rows::{Intake, copy};
 use sconce_tensor::device::{Graph, Uploads, launch};
 use sconce_tensor::tape;
+use sconce_tensor::{DType, Device, Tensor};
 use sconce_tensor::{Error, Result};
 
 use super::examples::Examples;
@@ -153,7 +153,7 @@ impl Stepper<'_> {
                 gradients = given
                     .iter()
                     .map(|(_, g)| launch::pointer(g))
-                    .collect::<candle_core::Result<_>>()?;
+                    .collect::<sconce_tensor::candle::Result<_>>()?;
                 return self.optimiser.at_once()?.launch();
             }
             match self.optimiser.begin_at_once(&given, numbers)? {

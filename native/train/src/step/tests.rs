@@ -1,7 +1,6 @@
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
-use candle_core::{Device, Tensor, Var};
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::heads::NONE;
 use sconce_nn::policy::{Frames, part};
@@ -9,9 +8,11 @@ use sconce_nn::spec::{self, HeadKind, RecurrentConfig};
 use sconce_nn::{Policy, Spec};
 use sconce_ops::weights::Weights;
 use sconce_tensor::Error;
+use sconce_tensor::candle::Var;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tape::{self, Gradients};
 use sconce_tensor::tensor;
+use sconce_tensor::{Device, Tensor};
 
 use super::gradient::loss_and_gradient;
 use super::learn::census;
@@ -21,7 +22,7 @@ use crate::optimiser::OptimiserConfig;
 
 #[test]
 fn a_weight_that_no_gradient_reaches_is_named() {
-    let variable = || Var::ones(2, candle_core::DType::F32, &Device::Cpu).unwrap().into_inner();
+    let variable = || Var::ones(2, sconce_tensor::DType::F32, &Device::Cpu).unwrap().into_inner();
     let (used, forgotten) = (variable(), variable());
     let _tape = tape::record();
     let store = tape::backward(&used, used.ones_like().unwrap()).unwrap();

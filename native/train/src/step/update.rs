@@ -1,7 +1,7 @@
 //! The update: gradients are clipped and change the weights.
 
-use candle_core::Tensor;
 use sconce_ops::weights::{Weight, Weights};
+use sconce_tensor::Tensor;
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::tensor;
 use sconce_tensor::{Error, Result};
