@@ -1,4 +1,4 @@
-// Philox 4x32-10 (Salmon et al. 2011), the same words as `native/core/src/rng.rs`.
+// Philox 4x32-10 (Salmon et al. 2011), the same words as `native/tensor/src/rng.rs`.
 #pragma once
 
 // Four random words.

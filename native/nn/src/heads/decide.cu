@@ -1,4 +1,4 @@
-// Decisions of heads that read each other's choices: `native/core/src/heads.rs` and `sampling.rs` on a card, by the same
+// Decisions of heads that read each other's choices: `native/nn/src/heads/mod.rs` and `sampling.rs` on a card, by the same
 // random numbers (Philox 4x32-10, Salmon et al. 2011).
 //
 // All heads read a row's residual stream [size] (Vinyals et al. 2019): head after head takes its logits from it, chooses,
