@@ -4,6 +4,8 @@
 //! [`Sampler`] draws batches of windows from views, [`Tracks`] walk through them, a [`Loader`] makes
 //! either's batches ahead, and a [`Reader`] cuts views for evaluation.
 
+#![warn(unreachable_pub)]
+
 mod augment;
 mod batch;
 mod bounded;

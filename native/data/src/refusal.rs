@@ -22,13 +22,13 @@ pub enum Reason {
 
 /// A replay left out, with the particulars in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     pub reason: Reason,
     pub detail: String,
 }
 
 impl Refusal {
-    pub fn new(reason: Reason, detail: impl fmt::Display) -> Self {
+    pub(crate) fn new(reason: Reason, detail: impl fmt::Display) -> Self {
         Refusal { reason, detail: detail.to_string() }
     }
 }

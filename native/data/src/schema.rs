@@ -9,7 +9,7 @@ use crate::column::{ColumnSpec, Dtype};
 use crate::melee;
 
 /// Raised whenever a column changes its meaning; readers refuse another number.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// Numbers of a vector, and logits of a head.
 const MAX_SIZE: usize = 1 << 16;

@@ -118,7 +118,7 @@ pub(crate) struct Extent {
 
 impl Extent {
     /// To be read inside [`mapped::guarded`].
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         let end = self.begin + self.len * self.stored.size();
         self.file.bytes().get(self.begin..end).unwrap_or_default()
     }
@@ -137,7 +137,7 @@ pub(crate) enum Stored {
 
 impl Stored {
     /// Bytes of one.
-    pub fn size(self) -> usize {
+    pub(crate) fn size(self) -> usize {
         match self {
             Stored::F32 | Stored::I32 => 4,
             Stored::F16 | Stored::Bf16 | Stored::U16 => 2,

@@ -1,5 +1,7 @@
 //! Environments to play in, the data that an expert makes there, and policies at play.
 
+#![warn(unreachable_pub)]
+
 mod cartpole;
 mod environment;
 mod play;

@@ -10,7 +10,7 @@ use sconce_tensor::{Error, Result};
 use crate::border::{Data, Handle, Handled, Task, call, decode, encode, from_binary, to_binary};
 
 /// An open corpus; its shards stay mapped as long as it lives.
-pub struct CorpusHandle(pub Corpus);
+pub(crate) struct CorpusHandle(pub Corpus);
 
 #[rustler::resource_impl]
 impl Resource for CorpusHandle {}

@@ -24,7 +24,7 @@ static WATCH: LazyPool = LazyPool::new("sconce-nvml");
 type At = (Option<String>, u32);
 
 /// A question that waits for its answer.
-pub struct Asked(Ticket);
+pub(crate) struct Asked(Ticket);
 
 #[rustler::resource_impl]
 impl Resource for Asked {}

@@ -2,6 +2,8 @@
 //!
 //! One file for each Elixir noun, named like it; `border` holds what they share.
 
+#![warn(unreachable_pub)]
+
 #[cfg(feature = "fixtures")]
 mod bench;
 mod border;

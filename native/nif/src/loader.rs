@@ -25,7 +25,7 @@ use crate::corpus::CorpusHandle;
 /// 3. Closing ends that thread and with it the loader: by a call, by the death of the process that
 ///    opened the stream, or with the last reference to the handle. Nobody waits for the threads' end. A
 ///    request under way is answered `:cancelled`.
-pub struct LoaderHandle {
+pub(crate) struct LoaderHandle {
     requests: Mutex<Option<SyncSender<Reply>>>,
     /// A request has no answer yet.
     asked: Arc<AtomicBool>,
@@ -57,7 +57,7 @@ impl Drop for LoaderHandle {
 }
 
 /// A batch whose bytes Elixir's binaries are: they are not copied, and each of them holds all of it.
-pub struct BatchHandle(Batch);
+pub(crate) struct BatchHandle(Batch);
 
 #[rustler::resource_impl]
 impl Resource for BatchHandle {}

@@ -25,12 +25,12 @@ mod atoms {
 const AT_ONCE: usize = 64;
 
 /// A request that is answered from here.
-pub trait Deliver: Send + 'static {
+pub(crate) trait Deliver: Send + 'static {
     /// Answers, from a thread of ours or as the process that makes the present call.
     fn send(self, answer: Result<Answer>, process: Option<Env>);
 }
 
-pub struct Outbox<R> {
+pub(crate) struct Outbox<R> {
     /// Who sends them.
     sender: LocalPid,
     state: Mutex<State<R>>,
@@ -44,7 +44,7 @@ struct State<R> {
 }
 
 impl<R: Deliver> Outbox<R> {
-    pub fn new(sender: LocalPid) -> Self {
+    pub(crate) fn new(sender: LocalPid) -> Self {
         let state = State { answers: vec![], told: false, closed: false };
         Outbox { sender, state: Mutex::new(state) }
     }
@@ -54,7 +54,7 @@ impl<R: Deliver> Outbox<R> {
     }
 
     /// From threads of ours.
-    pub fn put(&self, request: R, answer: Result<Answer>) {
+    pub(crate) fn put(&self, request: R, answer: Result<Answer>) {
         let mut state = self.state();
         if state.closed {
             drop(state);
@@ -73,7 +73,7 @@ impl<R: Deliver> Outbox<R> {
     }
 
     /// Sends some of what there is, as the process that is told; true if there is more.
-    pub fn deliver(&self, env: Env<'_>) -> bool {
+    pub(crate) fn deliver(&self, env: Env<'_>) -> bool {
         let mut state = self.state();
         let count = state.answers.len().min(AT_ONCE);
         let some: Vec<_> = state.answers.drain(..count).collect();
@@ -85,7 +85,7 @@ impl<R: Deliver> Outbox<R> {
     }
 
     /// Sends what there is, and from now on nothing is left here.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
         let left = mem::take(&mut state.answers);

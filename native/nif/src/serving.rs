@@ -24,7 +24,7 @@ mod atoms {
 
 /// A serving, and the way of its answers.
 #[derive(Clone)]
-pub struct Server {
+pub(crate) struct Server {
     serving: Arc<Serving<Queued>>,
     outbox: Arc<Outbox<Queued>>,
 }
@@ -39,7 +39,7 @@ impl Deref for Server {
 
 /// A serving, which ends with the process that started it, and with this handle. Sessions that were opened
 /// over it outlive it: their memory is theirs.
-pub struct ServingHandle(pub Server);
+pub(crate) struct ServingHandle(pub Server);
 
 #[rustler::resource_impl]
 impl Resource for ServingHandle {
@@ -66,13 +66,13 @@ impl Drop for ServingHandle {
 }
 
 /// A request, and who waits for its answer.
-pub enum Queued {
+pub(crate) enum Queued {
     Act(Box<Acting>),
     Forward(Box<Looking>),
 }
 
 /// The order of the fields is that of their end: the session is back before its owner hears of it.
-pub struct Acting {
+pub(crate) struct Acting {
     request: Request,
     /// Whether the session read it already.
     asked: bool,
@@ -80,7 +80,7 @@ pub struct Acting {
     waiting: Waiting,
 }
 
-pub struct Looking {
+pub(crate) struct Looking {
     pass: Pass,
     waiting: Waiting,
 }
@@ -123,7 +123,7 @@ impl Drop for Waiting {
 }
 
 impl Queued {
-    pub fn has(&self, ticket: &Ticket) -> bool {
+    pub(crate) fn has(&self, ticket: &Ticket) -> bool {
         match self {
             Queued::Act(acting) => acting.waiting.ticket.is(ticket),
             Queued::Forward(looking) => looking.waiting.ticket.is(ticket),
@@ -307,7 +307,7 @@ fn serving_open<'a>(
 }
 
 /// One forward pass that waits in a serving: what gives it up, and its caller's death.
-pub struct TicketHandle {
+pub(crate) struct TicketHandle {
     ticket: Ticket,
     server: Server,
     caller: LocalPid,

@@ -32,7 +32,7 @@ mod atoms {
 /// 4. A queued decision has a [`Ticket`], which is claimed once: by the thread, which then commits the
 ///    decision and answers, or by the caller that gives up or dies, and then nothing changes and no message
 ///    comes. In a serving it then leaves the queue.
-pub struct SessionHandle {
+pub(crate) struct SessionHandle {
     slot: Mutex<Slot>,
     owner: Mutex<Owner>,
     /// Makes its decisions, instead of the lane that it would take.
@@ -40,7 +40,7 @@ pub struct SessionHandle {
 }
 
 /// Makes the decisions of sessions that were opened over it.
-pub trait Decider: Send + Sync {
+pub(crate) trait Decider: Send + Sync {
     /// Decides at once, or queues it. Refused, it leaves the session as it was.
     fn act<'a>(
         &self,
@@ -67,15 +67,15 @@ struct Owner {
 }
 
 #[derive(Clone, Default)]
-pub struct Ticket(Arc<AtomicBool>);
+pub(crate) struct Ticket(Arc<AtomicBool>);
 
 impl Ticket {
     /// True for the first who asks.
-    pub fn claim(&self) -> bool {
+    pub(crate) fn claim(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    pub fn is(&self, other: &Ticket) -> bool {
+    pub(crate) fn is(&self, other: &Ticket) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
@@ -133,12 +133,12 @@ impl SessionHandle {
         claimed
     }
 
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         matches!(*self.slot(), Slot::Closed)
     }
 
     /// A session for a process, which it ends with. For threads of ours.
-    pub fn open(
+    pub(crate) fn open(
         session: Session,
         pid: LocalPid,
         decider: Option<Arc<dyn Decider>>,
@@ -163,13 +163,13 @@ impl Drop for SessionHandle {
     }
 }
 
-pub fn closed() -> Error {
+pub(crate) fn closed() -> Error {
     Error::not_found("session (closed)")
 }
 
 /// A session that one call has taken. It goes back when this is dropped, unless it was closed
 /// meanwhile.
-pub struct Taken {
+pub(crate) struct Taken {
     handle: ResourceArc<SessionHandle>,
     session: Option<Box<Session>>,
     pub ticket: Ticket,
@@ -181,7 +181,11 @@ impl Taken {
     }
 
     /// With the ticket of more than one.
-    pub fn with(env: Env, handle: ResourceArc<SessionHandle>, ticket: Ticket) -> Result<Self> {
+    pub(crate) fn with(
+        env: Env,
+        handle: ResourceArc<SessionHandle>,
+        ticket: Ticket,
+    ) -> Result<Self> {
         handle.check_owner(env)?;
         let session = {
             let mut slot = handle.slot();
@@ -201,11 +205,11 @@ impl Taken {
     }
 
     /// Whether its owner died or closed it meanwhile.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.handle.is_closed()
     }
 
-    pub fn session(&mut self) -> Result<&mut Session> {
+    pub(crate) fn session(&mut self) -> Result<&mut Session> {
         self.session.as_deref_mut().ok_or_else(closed)
     }
 }
@@ -243,7 +247,7 @@ fn session_open<'a>(
     })
 }
 
-pub fn vectors(binary: Option<Binary>) -> Result<Option<Vec<f32>>> {
+pub(crate) fn vectors(binary: Option<Binary>) -> Result<Option<Vec<f32>>> {
     binary.map(|binary| from_binary("project_out", &binary, f32::from_le_bytes)).transpose()
 }
 
@@ -292,7 +296,7 @@ fn session_act<'a>(
     }
 }
 
-pub struct Request {
+pub(crate) struct Request {
     pub raw: Vec<f32>,
     pub overrides: Overrides,
     pub logits: bool,
@@ -345,19 +349,19 @@ fn queue(
 }
 
 /// A session's last answer.
-pub struct Answered<'s> {
+pub(crate) struct Answered<'s> {
     decision: Cow<'s, Decision>,
     frame: u64,
     logits: bool,
 }
 
 impl<'s> Answered<'s> {
-    pub fn of(session: &'s Session, logits: bool) -> Self {
+    pub(crate) fn of(session: &'s Session, logits: bool) -> Self {
         let (decision, frame) = session.last();
         Answered { decision: Cow::Borrowed(decision), frame, logits }
     }
 
-    pub fn into_owned(self) -> Answered<'static> {
+    pub(crate) fn into_owned(self) -> Answered<'static> {
         Answered { decision: Cow::Owned(self.decision.into_owned()), ..self }
     }
 }

@@ -1,5 +1,7 @@
 //! When work runs, on which thread, and for whom state is kept.
 
+#![warn(unreachable_pub)]
+
 mod digest;
 pub mod frames;
 pub mod model;

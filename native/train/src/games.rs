@@ -16,10 +16,14 @@ use crate::options::TrainOptions;
 use crate::source::sampling;
 
 /// A number of games, and their views.
-pub type Games = (usize, Vec<View>);
+pub(crate) type Games = (usize, Vec<View>);
 
 /// What is trained on and what is measured on, split by game.
-pub fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Games, Games)> {
+pub(crate) fn sides(
+    corpus: &Corpus,
+    spec: &Spec,
+    options: &TrainOptions,
+) -> Result<(Games, Games)> {
     sampling(options).check_weights(corpus.games().len())?;
     let some = |side: &str, corpus: &Corpus, games: &[usize]| -> Result<Games> {
         let chosen = select(corpus.views(games)?, &options.characters, &options.players);
@@ -50,7 +54,7 @@ pub fn sides(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<(Ga
 }
 
 /// One digest of the games of both sides, by which a resumed run knows its data again.
-pub fn digest(train: &[View], validation: &[View]) -> String {
+pub(crate) fn digest(train: &[View], validation: &[View]) -> String {
     let mut hash = Sha256::new();
     for views in [train, validation] {
         let of = |view: &View| (view.info().digest.clone(), view.info().contents.clone());
@@ -64,7 +68,7 @@ pub fn digest(train: &[View], validation: &[View]) -> String {
     hex(&hash.finalize())
 }
 
-pub fn first_policy(
+pub(crate) fn first_policy(
     spec: &Spec,
     options: &TrainOptions,
     train: &[View],

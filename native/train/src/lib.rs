@@ -1,5 +1,7 @@
 //! What changes weights: losses, optimisers, schedules, and what they are measured with.
 
+#![warn(unreachable_pub)]
+
 pub mod baselines;
 pub mod bench;
 mod divergence;

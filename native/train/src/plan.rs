@@ -362,7 +362,11 @@ pub(crate) struct Probe<'a> {
 }
 
 impl<'a> Probe<'a> {
-    pub fn new(spec: &'a Spec, options: &'a TrainOptions, cancel: &'a AtomicBool) -> Result<Self> {
+    pub(crate) fn new(
+        spec: &'a Spec,
+        options: &'a TrainOptions,
+        cancel: &'a AtomicBool,
+    ) -> Result<Self> {
         let bits = spec.heads.parts.iter().map(|head| match head.kind {
             HeadKind::Bernoulli(bits) => bits,
             HeadKind::Categorical(_) => 0,
@@ -380,13 +384,13 @@ impl<'a> Probe<'a> {
     }
 
     /// The most that steps have taken so far beside the weights and what belongs to each of them.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let gradients = 4 * self.stepper.policy().num_weights() as u64;
         self.meter.peak().saturating_sub(gradients)
     }
 
     /// Seconds of a step of so many windows, the better of two.
-    pub fn step(&mut self, windows: usize) -> Result<f64> {
+    pub(crate) fn step(&mut self, windows: usize) -> Result<f64> {
         let mut once = || {
             let start = Instant::now();
             self.learn(windows)?;

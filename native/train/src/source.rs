@@ -13,7 +13,7 @@ use sconce_tensor::Result;
 use crate::options::{Mode, TrainOptions};
 use crate::stop::go_on;
 
-pub struct Source {
+pub(crate) struct Source {
     own: Feed,
     /// Where it reads frames in another way.
     teacher: Option<Feed>,
@@ -30,7 +30,7 @@ struct Feed {
 }
 
 /// The batch of a step.
-pub struct Loaded {
+pub(crate) struct Loaded {
     pub batch: Batch,
     /// The same frames as the teacher reads them, if it does so in another way.
     pub seen: Option<Batch>,
@@ -83,7 +83,7 @@ impl Feed {
 
 impl Source {
     /// `teacher` is the spec of one that looks on.
-    pub fn new(
+    pub(crate) fn new(
         name: &str,
         views: Vec<View>,
         spec: &Spec,
@@ -96,7 +96,7 @@ impl Source {
         Ok(Source { own: feed(views, &spec.embedding)?, teacher })
     }
 
-    pub fn steps_per_epoch(&self) -> u64 {
+    pub(crate) fn steps_per_epoch(&self) -> u64 {
         match &self.own.draws {
             Draws::Windows { sampler, batch_size, .. } => sampler.steps_per_epoch(*batch_size),
             Draws::Tracks { tracks, .. } => tracks.steps_per_epoch(),
@@ -104,7 +104,7 @@ impl Source {
     }
 
     /// Views that are too short to learn from.
-    pub fn short_views(&self) -> usize {
+    pub(crate) fn short_views(&self) -> usize {
         match &self.own.draws {
             Draws::Windows { sampler, .. } => sampler.short_views(),
             Draws::Tracks { tracks, .. } => tracks.short_views(),
@@ -112,7 +112,7 @@ impl Source {
     }
 
     /// The examples of step `step`.
-    pub fn draw(&mut self, step: u64, cancel: &AtomicBool) -> Result<Loaded> {
+    pub(crate) fn draw(&mut self, step: u64, cancel: &AtomicBool) -> Result<Loaded> {
         // The loader looks only while it waits.
         go_on(cancel)?;
         let Drawn { batch, tracks } = self.own.next(step, cancel)?;
@@ -127,7 +127,7 @@ impl Source {
     }
 
     /// Game and first frame of each window of batch `draw`.
-    pub fn windows(&self, draw: u64) -> Vec<(String, i32)> {
+    pub(crate) fn windows(&self, draw: u64) -> Vec<(String, i32)> {
         let (views, places) = match &self.own.draws {
             Draws::Windows { sampler, batch_size, .. } => {
                 (sampler.views(), sampler.places(draw, *batch_size))
@@ -145,7 +145,7 @@ impl Source {
     }
 
     /// What has been loaded, since this process began with it. Waits for the teacher's are in it.
-    pub fn flow(&self) -> Flow {
+    pub(crate) fn flow(&self) -> Flow {
         let mut flow = self.own.flow();
         flow.data_wait_seconds += self.teacher.as_ref().map_or(0.0, |t| t.flow().data_wait_seconds);
         flow
@@ -153,7 +153,7 @@ impl Source {
 }
 
 /// How the windows of a run are drawn.
-pub fn sampling(options: &TrainOptions) -> SamplerOptions {
+pub(crate) fn sampling(options: &TrainOptions) -> SamplerOptions {
     SamplerOptions {
         window: options.window_size,
         stride: options.stride,

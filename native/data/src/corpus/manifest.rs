@@ -34,7 +34,7 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
-    pub fn new(schema: &Schema, mut games: Vec<GameInfo>) -> Self {
+    pub(super) fn new(schema: &Schema, mut games: Vec<GameInfo>) -> Self {
         // An order of its own, so that the order of import changes nothing.
         games.sort_by(|a, b| a.digest.cmp(&b.digest));
         let mut other_ids = OtherIds::default();
@@ -43,7 +43,7 @@ impl Manifest {
         Manifest { format: FORMAT.into(), version: VERSION, schema, columns, games, other_ids }
     }
 
-    pub fn read(dir: &Path) -> Result<Self> {
+    pub(super) fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
         let what = || path.display().to_string();
         let bytes = read(&path, MAX_MANIFEST)?;
@@ -78,7 +78,7 @@ impl Manifest {
     }
 
     /// What could not be read again does not take the place of what can.
-    pub fn write(&self, dir: &Path) -> Result<()> {
+    pub(super) fn write(&self, dir: &Path) -> Result<()> {
         let path = dir.join(MANIFEST);
         let within = |what: &str, n: usize, most: f64| match n as f64 <= most {
             true => Ok(()),

@@ -62,7 +62,7 @@ fn only_of_a_corpus(dir: &Path) -> Result<()> {
 
 impl Writer {
     /// Makes the folder where it is missing, and takes its lock.
-    pub fn open(dir: &Path, schema: &Schema) -> Result<Self> {
+    pub(crate) fn open(dir: &Path, schema: &Schema) -> Result<Self> {
         if exphil::is_there(dir) {
             let what = dir.display().to_string();
             return Err(Error::mismatch(what, "a folder for a corpus", "a corpus of ExPhil's"));
@@ -92,7 +92,7 @@ impl Writer {
 
     /// Clears what a killed writer left half-done, and lists every whole game: those of the
     /// manifest and those that never came to stand in it.
-    pub fn take_stock(&self) -> Result<Found> {
+    pub(crate) fn take_stock(&self) -> Result<Found> {
         let listed: HashMap<String, GameInfo> = match Manifest::read(&self.dir) {
             Ok(manifest) => manifest.games.into_iter().map(|g| (g.file.clone(), g)).collect(),
             Err(Error::NotFound { .. } | Error::Corrupt { .. }) => HashMap::new(),
@@ -130,7 +130,7 @@ impl Writer {
 
     /// Whether the shard of a game that was taken stock of has the bytes that it was written with, as far
     /// as they are recorded.
-    pub fn is_whole(&self, digest: &str) -> bool {
+    pub(crate) fn is_whole(&self, digest: &str) -> bool {
         let shard = Shard::open(&self.dir.join(shard::name(digest)), &self.schema);
         let intact = |shard: Shard| {
             !shard.is_recorded() || shard.contents().is_ok_and(|found| found == shard.game.contents)
@@ -139,16 +139,16 @@ impl Writer {
     }
 
     /// Writes a game's shard.
-    pub fn add(&self, game: GameInfo, columns: &[Column]) -> Result<GameInfo> {
+    pub(crate) fn add(&self, game: GameInfo, columns: &[Column]) -> Result<GameInfo> {
         shard::write(&self.dir, &self.schema, game, columns)
     }
 
-    pub fn write_manifest(&self, games: &[GameInfo]) -> Result<()> {
+    pub(crate) fn write_manifest(&self, games: &[GameInfo]) -> Result<()> {
         Manifest::new(&self.schema, games.to_vec()).write(&self.dir)
     }
 
     /// Leaves nothing of a corpus that has neither games nor a manifest; false where it has one.
-    pub fn abandon(&self) -> bool {
+    pub(crate) fn abandon(&self) -> bool {
         if self.dir.join(MANIFEST).exists() {
             return false;
         }
@@ -164,7 +164,7 @@ impl Writer {
     }
 
     /// Makes these the games of the corpus, then removes the shards of others.
-    pub fn replace(&self, games: Vec<GameInfo>) -> Result<()> {
+    pub(crate) fn replace(&self, games: Vec<GameInfo>) -> Result<()> {
         let before = self.take_stock()?;
         self.write_manifest(&games)?;
         let kept: HashSet<&str> = games.iter().map(|g| g.file.as_str()).collect();

@@ -56,14 +56,14 @@ const BUTTON_BITS: [u8; 8] = [8, 9, 10, 11, 4, 6, 5, 3];
 const HITSTUN_FLAG: u8 = 0x02;
 
 /// A player's rows in a replay.
-pub struct PlayerRows<'a> {
+pub(super) struct PlayerRows<'a> {
     pub(super) leader: &'a Data,
     pub(super) follower: Option<&'a Data>,
     pub(super) has_pad: bool,
 }
 
 /// The items of a replay, and which player holds which port.
-pub struct ItemRows<'a> {
+pub(super) struct ItemRows<'a> {
     pub(super) item: &'a Item,
     pub(super) ports: [i8; 2],
 }
@@ -330,7 +330,7 @@ impl Serialize for Field {
 }
 
 /// Names and types of a shard's columns, in order.
-pub fn columns() -> Vec<(String, Dtype)> {
+pub(crate) fn columns() -> Vec<(String, Dtype)> {
     let plain = |f: &Field| (f.name.to_owned(), f.dtype);
     let mut all: Vec<_> = group(Group::Frame).map(plain).collect();
     for p in 0..2 {

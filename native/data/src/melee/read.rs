@@ -19,13 +19,13 @@ use crate::replay;
 
 /// A game as the corpus keeps it. `file`, `digest`, `source` and `bytes` of the info are the
 /// importer's to fill.
-pub struct Game {
+pub(crate) struct Game {
     pub info: GameInfo,
     pub columns: Vec<Column>,
 }
 
 /// Reads a replay. It may panic where peppi does: the importer catches that for each file.
-pub fn read(bytes: &[u8], min_frames: usize) -> Result<Game, Refusal> {
+pub(crate) fn read(bytes: &[u8], min_frames: usize) -> Result<Game, Refusal> {
     replay::check(bytes)?;
     let replay = peppi::io::slippi::read(Cursor::new(bytes), None).map_err(refuse)?;
     let [a, b] = replay.frames.ports.as_slice() else {

@@ -8,7 +8,7 @@ use super::value::encode;
 
 /// What work may answer with: whatever rustler encodes (numbers, strings, handles, terms), [`Data`]
 /// and [`Bytes`].
-pub trait Answer {
+pub(crate) trait Answer {
     fn into_term(self, env: Env<'_>) -> Result<Term<'_>>;
 }
 
@@ -19,7 +19,7 @@ impl<T: Encoder> Answer for T {
 }
 
 /// Any serialisable value, as [`encode`] turns it into a term.
-pub struct Data<T>(pub T);
+pub(crate) struct Data<T>(pub T);
 
 impl<T: Serialize> Answer for Data<T> {
     fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
@@ -29,7 +29,7 @@ impl<T: Serialize> Answer for Data<T> {
 
 /// Bytes that become one binary, where a `Vec<u8>` would become a list. Copies: for more than some
 /// 100 KB let a resource own the bytes and use `ResourceArc::make_binary`.
-pub struct Bytes<T>(pub T);
+pub(crate) struct Bytes<T>(pub T);
 
 impl<T: AsRef<[u8]>> Answer for Bytes<T> {
     fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {

@@ -9,12 +9,16 @@ use super::answer::Answer;
 use super::outcome::{atoms, error, guard, outcome};
 
 /// `{:ok, answer}` or `{:error, %Sconce.Error{op: op}}`; a panic inside is an error of kind `:panic`.
-pub fn call<'a, T: Answer>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<T>) -> Term<'a> {
+pub(crate) fn call<'a, T: Answer>(
+    env: Env<'a>,
+    op: &str,
+    work: impl FnOnce() -> Result<T>,
+) -> Term<'a> {
     outcome(env, op, guard(|| work()?.into_term(env)))
 }
 
 /// `:ok` or `{:error, %Sconce.Error{op: op}}`, for work that is done for its effect.
-pub fn perform<'a>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<()>) -> Term<'a> {
+pub(crate) fn perform<'a>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<()>) -> Term<'a> {
     match guard(work) {
         Ok(()) => atoms::ok().to_term(env),
         Err(failure) => error(env, op, &failure),
@@ -23,12 +27,16 @@ pub fn perform<'a>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<()>) ->
 
 /// [`call`] on the caller's own scheduler, which is told how much of its time went by, so that
 /// many such calls in a row do not hold it.
-pub fn inline<'a, T: Answer>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<T>) -> Term<'a> {
+pub(crate) fn inline<'a, T: Answer>(
+    env: Env<'a>,
+    op: &str,
+    work: impl FnOnce() -> Result<T>,
+) -> Term<'a> {
     timed(env, || call(env, op, work))
 }
 
 /// A call of whatever kind, whose time the scheduler is told.
-pub fn timed<'a>(env: Env<'a>, call: impl FnOnce() -> Term<'a>) -> Term<'a> {
+pub(crate) fn timed<'a>(env: Env<'a>, call: impl FnOnce() -> Term<'a>) -> Term<'a> {
     let start = Instant::now();
     let term = call();
     // A timeslice is 4000 reductions: some 40 us of plain Elixir, and seldom over 100. At two percent for
@@ -40,6 +48,6 @@ pub fn timed<'a>(env: Env<'a>, call: impl FnOnce() -> Term<'a>) -> Term<'a> {
 }
 
 /// Lets other processes of the scheduler go on before the caller, once the present call has returned.
-pub fn next_turn(env: Env) {
+pub(crate) fn next_turn(env: Env) {
     rustler::schedule::consume_timeslice(env, 100);
 }

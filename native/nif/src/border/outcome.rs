@@ -13,7 +13,7 @@ pub(super) mod atoms {
 
 /// Runs `work` and turns a panic into an error, that of a refused buffer into `OutOfMemory`. Values that the panic left
 /// half-changed must not be used again, so work owns what it changes.
-pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Error::of_panic(payload)))
 }
 
@@ -25,7 +25,7 @@ pub(super) fn outcome<'a>(env: Env<'a>, op: &str, result: Result<Term<'a>>) -> T
 }
 
 /// `{:error, %Sconce.Error{kind: kind, op: op, details: details}}`.
-pub fn error<'a>(env: Env<'a>, op: &str, error: &Error) -> Term<'a> {
+pub(crate) fn error<'a>(env: Env<'a>, op: &str, error: &Error) -> Term<'a> {
     let fields = [
         (rustler::types::atom::__struct__(), atom(env, "Elixir.Sconce.Error")),
         (atoms::exception(), true.encode(env)),

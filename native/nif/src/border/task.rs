@@ -20,7 +20,7 @@ use super::reply::Reply;
 const STACK_BYTES: usize = 64 << 20;
 
 /// Replies on their way to the thread: the one that it is started for, whose sender never waits.
-pub const REPLIES: usize = 1;
+pub(crate) const REPLIES: usize = 1;
 
 /// The handle of running work.
 ///
@@ -31,7 +31,7 @@ pub const REPLIES: usize = 1;
 ///    cannot be started answers by the error of [`Task::start`] alone.
 /// 4. The thread is of the background class. Work that drives no card gives way by [`Class::enter`].
 /// 5. The process acknowledges each event by [`Task::heard`]; one that falls behind gets fewer, see [`Events`].
-pub struct Task {
+pub(crate) struct Task {
     cancelled: Arc<AtomicBool>,
     unheard: Arc<Unheard>,
 }
@@ -49,7 +49,7 @@ impl Handled for Task {
 
 impl Task {
     /// Starts `work(events, cancelled)` for the calling process.
-    pub fn start<T: Answer + Send + 'static>(
+    pub(crate) fn start<T: Answer + Send + 'static>(
         env: Env,
         op: &'static str,
         reference: Reference,
@@ -84,12 +84,12 @@ impl Task {
         Ok(task)
     }
 
-    pub fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Acknowledges an event.
-    pub fn heard(&self) {
+    pub(crate) fn heard(&self) {
         self.unheard.remove();
     }
 }

@@ -28,7 +28,7 @@ const SHOWN_CHARS: usize = 80;
 const TERM: &str = "term";
 
 /// A term as a `T`.
-pub fn decode<T: DeserializeOwned>(term: Term) -> Result<T> {
+pub(crate) fn decode<T: DeserializeOwned>(term: Term) -> Result<T> {
     let value = from_term(term, 0)?;
     serde_json::from_value(value).map_err(|error| {
         let path = std::any::type_name::<T>();
@@ -38,7 +38,7 @@ pub fn decode<T: DeserializeOwned>(term: Term) -> Result<T> {
 }
 
 /// A `T` as a term.
-pub fn encode<'a>(env: Env<'a>, value: &impl Serialize) -> Result<Term<'a>> {
+pub(crate) fn encode<'a>(env: Env<'a>, value: &impl Serialize) -> Result<Term<'a>> {
     let value = serde_json::to_value(value).map_err(|error| Error::corrupt("answer", error))?;
     Ok(to_term(env, &value))
 }

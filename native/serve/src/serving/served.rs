@@ -23,7 +23,7 @@ pub(super) struct Served {
 impl Served {
     /// Measures the model, unless its cost is known or steps are a worker's anyway. The inline lane is refused for steps
     /// beyond [`MAX_INLINE_US`](crate::session::MAX_INLINE_US).
-    pub fn new(model: Arc<Model>, options: &Options) -> Result<Self> {
+    pub(super) fn new(model: Arc<Model>, options: &Options) -> Result<Self> {
         let lane = match options.lane {
             // What is not packed has no steps that a scheduler could wait for.
             _ if model.plan().is_none() => Lane::Worker,

@@ -184,7 +184,7 @@ pub struct Statistics {
     pub batch: Histogram,
 }
 
-pub fn count(counter: &AtomicU64, n: u64) {
+pub(super) fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 

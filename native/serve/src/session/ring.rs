@@ -7,7 +7,7 @@ use crate::frames::EmbeddedFrame;
 
 /// The last `capacity` rows, in storage that is taken once.
 #[derive(Debug)]
-pub struct Ring {
+pub(super) struct Ring {
     capacity: usize,
     len: usize,
     /// Where the next row goes: the oldest one's place once the ring is full.
@@ -49,7 +49,7 @@ impl<T: Copy + Default> Storage<T> {
 
 impl Ring {
     /// Room for `capacity` rows of the widths of `like`.
-    pub fn new(capacity: usize, like: &EmbeddedFrame) -> Result<Self> {
+    pub(super) fn new(capacity: usize, like: &EmbeddedFrame) -> Result<Self> {
         Ok(Ring {
             capacity,
             len: 0,
@@ -60,16 +60,16 @@ impl Ring {
         })
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         (self.len, self.next) = (0, 0);
     }
 
     /// Keeps a row, over the oldest one if there is no room.
-    pub fn push(&mut self, row: Frame<'_>) {
+    pub(super) fn push(&mut self, row: Frame<'_>) {
         if self.capacity == 0 {
             return;
         }
@@ -81,14 +81,14 @@ impl Ring {
     }
 
     /// Forgets the newest `count` rows.
-    pub fn forget(&mut self, count: usize) {
+    pub(super) fn forget(&mut self, count: usize) {
         let count = count.min(self.len);
         self.next = (self.next + self.capacity - count) % self.capacity.max(1);
         self.len -= count;
     }
 
     /// The newest `count` rows or as many as there are, oldest first.
-    pub fn newest(&self, count: usize) -> impl Iterator<Item = Frame<'_>> {
+    pub(super) fn newest(&self, count: usize) -> impl Iterator<Item = Frame<'_>> {
         let count = count.min(self.len);
         (0..count).map(move |i| {
             let at = (self.next + self.capacity - count + i) % self.capacity;
@@ -100,7 +100,7 @@ impl Ring {
         })
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.continuous.bytes() + self.ids.bytes() + self.previous.bytes()
     }
 }

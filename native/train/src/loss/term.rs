@@ -33,7 +33,7 @@ pub(super) struct Pair {
 }
 
 impl Term {
-    pub fn new(part: Part, options: &LossOptions, pos_weight: Vec<f32>) -> Self {
+    pub(super) fn new(part: Part, options: &LossOptions, pos_weight: Vec<f32>) -> Self {
         let kind = part.head.kind;
         let bernoulli = matches!(kind, HeadKind::Bernoulli(_));
         let bits = match options.bernoulli_reduction {
@@ -57,7 +57,7 @@ impl Term {
 
     /// Bits; `grad` comes in as `e^x`. With `z = x` for a released and `-x` for a pressed one, the
     /// loss is `softplus(z)` and `1 - p = sigmoid(z)`, neither of which cancels.
-    pub fn bernoulli(
+    pub(super) fn bernoulli(
         &self,
         x: &[f32],
         bits: &[u16],
@@ -90,7 +90,7 @@ impl Term {
     /// One class; `grad` comes in as `e^x`. The loss is `S (1 - p)^gamma`, S the smoothed
     /// cross-entropy; with q = e / (sum of the others) for other classes and 0 for the true one,
     /// its gradient is `(1 - p)^gamma (p_j - target_j + gamma S (q_j - p_j))`.
-    pub fn categorical(
+    pub(super) fn categorical(
         &self,
         x: &[f32],
         class: &[u16],

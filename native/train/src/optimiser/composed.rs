@@ -26,14 +26,14 @@ pub(super) struct Tensors<'a> {
 
 impl Tensors<'_> {
     /// The parameter without its graph, and its gradient after clip and decay.
-    pub fn read(&self) -> Result<(Tensor, Tensor)> {
+    pub(super) fn read(&self) -> Result<(Tensor, Tensor)> {
         let Pull { factor, coupled, .. } = self.pull;
         let p = self.p.detach();
         let g = (scaled(self.g, factor)? + scaled(&p, coupled)?)?;
         Ok((p, g))
     }
 
-    pub fn write(self, next: Tensor) -> Result<()> {
+    pub(super) fn write(self, next: Tensor) -> Result<()> {
         if let Some(average) = self.average {
             *average = (&*average + scaled(&(&next - &*average)?, self.pull.blend)?)?;
         }

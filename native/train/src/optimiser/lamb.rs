@@ -37,18 +37,18 @@ pub(super) struct Lamb {
 }
 
 impl Lamb {
-    pub fn new(unit: Moments, decay: f64) -> Self {
+    pub(super) fn new(unit: Moments, decay: f64) -> Self {
         Lamb { unit, decay: decay as f32, rate: 0.0 }
     }
 
     /// From the norms of a parameter and of its direction.
-    pub fn rate(lr: f64, [p, r]: [f64; 2]) -> f32 {
+    pub(super) fn rate(lr: f64, [p, r]: [f64; 2]) -> f32 {
         let ratio = if p > 0.0 && r > 0.0 { p / r } else { 1.0 };
         (lr * ratio) as f32
     }
 
     /// Takes the moments further and gives the direction, composed of candle's ops.
-    pub fn composed_direction(
+    pub(super) fn composed_direction(
         self,
         p: &Tensor,
         g: &Tensor,

@@ -29,7 +29,7 @@ impl From<Vec<f32>> for Kept {
 }
 
 impl Kept {
-    pub fn read(&self) -> Result<Cow<'_, [f32]>> {
+    pub(super) fn read(&self) -> Result<Cow<'_, [f32]>> {
         match &self.tensor {
             Some(tensor) => Ok(tensor::to_vec(tensor)?.into()),
             None => Ok((&self.values).into()),
@@ -37,7 +37,7 @@ impl Kept {
     }
 
     /// For an update here.
-    pub fn here(&mut self) -> Result<&mut [f32]> {
+    pub(super) fn here(&mut self) -> Result<&mut [f32]> {
         if let Some(tensor) = self.tensor.take() {
             self.values = tensor::to_vec(&tensor)?;
         }
@@ -45,7 +45,7 @@ impl Kept {
     }
 
     /// For an update beside the parameter `p`.
-    pub fn beside(&mut self, p: &Tensor) -> Result<Option<Tensor>> {
+    pub(super) fn beside(&mut self, p: &Tensor) -> Result<Option<Tensor>> {
         if !self.values.is_empty() {
             self.tensor = Some(tensor::beside(p, self.values.clone(), p.shape())?);
             self.values = vec![];

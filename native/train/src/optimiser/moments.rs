@@ -20,7 +20,7 @@ pub(super) struct Moments {
 
 impl Moments {
     /// Of update `t`, counted from 1.
-    pub fn new(config: &OptimiserConfig, t: i32, lr: f64) -> Self {
+    pub(super) fn new(config: &OptimiserConfig, t: i32, lr: f64) -> Self {
         let (beta1, beta2) = (config.beta1.unwrap_or(0.0), config.beta2.unwrap_or(0.0));
         let (bias1, bias2) = (1.0 - beta1.powi(t), 1.0 - beta2.powi(t));
         let eps = config.eps.unwrap_or(0.0);
@@ -42,31 +42,31 @@ impl Moments {
     }
 
     #[inline(always)]
-    pub fn mean(self, g: f32, m: &mut f32) {
+    pub(super) fn mean(self, g: f32, m: &mut f32) {
         *m = self.beta1 * *m + self.fresh1 * g;
     }
 
     #[inline(always)]
-    pub fn square(self, g: f32, v: &mut f32) {
+    pub(super) fn square(self, g: f32, v: &mut f32) {
         *v = self.beta2 * *v + self.fresh2 * (g * g);
     }
 
     #[inline(always)]
-    pub fn direction(self, m: f32, v: f32) -> f32 {
+    pub(super) fn direction(self, m: f32, v: f32) -> f32 {
         self.rate * m / (v.sqrt() * self.root + self.eps)
     }
 
-    pub fn composed_mean(self, g: &Tensor, m: &mut Tensor) -> Result<()> {
+    pub(super) fn composed_mean(self, g: &Tensor, m: &mut Tensor) -> Result<()> {
         *m = (scaled(m, self.beta1)? + scaled(g, self.fresh1)?)?;
         Ok(())
     }
 
-    pub fn composed_square(self, g: &Tensor, v: &mut Tensor) -> Result<()> {
+    pub(super) fn composed_square(self, g: &Tensor, v: &mut Tensor) -> Result<()> {
         *v = (scaled(v, self.beta2)? + scaled(&g.sqr()?, self.fresh2)?)?;
         Ok(())
     }
 
-    pub fn composed_direction(self, m: &Tensor, v: &Tensor) -> Result<Tensor> {
+    pub(super) fn composed_direction(self, m: &Tensor, v: &Tensor) -> Result<Tensor> {
         Ok((scaled(m, self.rate)? / v.sqrt()?.affine(self.root.into(), self.eps.into())?)?)
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Pull {
 
 impl Pull {
     #[inline(always)]
-    pub fn gradient(self, p: f32, g: f32) -> f32 {
+    pub(super) fn gradient(self, p: f32, g: f32) -> f32 {
         g * self.factor + self.coupled * p
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Update {
 }
 
 impl Update {
-    pub fn go(&self, pass: impl Pass) -> Result<()> {
+    pub(super) fn go(&self, pass: impl Pass) -> Result<()> {
         let (config, lr) = (&self.config, self.lr);
         let moments = |lr| Moments::new(config, self.t, lr);
         match config.kind {

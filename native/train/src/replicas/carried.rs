@@ -14,7 +14,7 @@ pub(super) const TEACHER: &str = "carried.teacher";
 
 impl Replicas<'_> {
     /// Adds what a resumed run has to know of the tracks: the states come from weights that are no more.
-    pub fn save(&self, numbers: &mut Optimiser) -> Result<()> {
+    pub(crate) fn save(&self, numbers: &mut Optimiser) -> Result<()> {
         let carried = self.all.iter().filter_map(|replica| replica.carried.as_ref());
         let teachers = carried.clone().filter_map(|states| states.teacher.as_ref());
         let learners = carried.map(|states| &states.learner);
@@ -23,7 +23,7 @@ impl Replicas<'_> {
     }
 
     /// Goes on where tracks of so many windows were [saved](Self::save).
-    pub fn load(&mut self, numbers: &Optimiser, windows: usize) -> Result<()> {
+    pub(crate) fn load(&mut self, numbers: &Optimiser, windows: usize) -> Result<()> {
         let zero = self.all[0].zero(windows)?;
         let each = windows / self.count();
         let learner = saved(numbers, LEARNER, zero.learner)?;

@@ -20,7 +20,7 @@ use sconce_tensor::device::AllReduce;
 use sconce_tensor::{Error, Result};
 
 use each::each;
-pub use replica::{Learn, Replica};
+pub(crate) use replica::{Learn, Replica};
 use share::Share;
 
 use crate::gradients::WeightGradient;
@@ -31,7 +31,7 @@ use crate::source::Loaded;
 use crate::step::{Losses, StepMetrics, Stepper, mean_weight};
 
 /// The same policy on one or more devices.
-pub struct Replicas<'s> {
+pub(crate) struct Replicas<'s> {
     all: Vec<Replica<'s>>,
     sum: Option<Box<dyn AllReduce>>,
     scheduled: Option<Scheduled>,
@@ -43,7 +43,7 @@ pub struct Replicas<'s> {
 
 impl<'s> Replicas<'s> {
     /// Those of devices whose gradients `sum` adds up, if they are several.
-    pub fn new(
+    pub(crate) fn new(
         all: Vec<Replica<'s>>,
         sum: Option<Box<dyn AllReduce>>,
         scheduled: Option<Scheduled>,
@@ -56,28 +56,28 @@ impl<'s> Replicas<'s> {
 
     /// Learns in another way than [`Stepper::learn_among`].
     #[cfg(test)]
-    pub fn learning(self, learn: Learn) -> Self {
+    pub(crate) fn learning(self, learn: Learn) -> Self {
         Replicas { learn, ..self }
     }
 
     /// The one that is measured and saved.
-    pub fn stepper(&self) -> &Stepper<'s> {
+    pub(crate) fn stepper(&self) -> &Stepper<'s> {
         &self.all[0].stepper
     }
 
     /// How many there are.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.all.len()
     }
 
     /// Whether they are no longer one policy, so that nothing is to be kept of them.
-    pub fn torn(&self) -> bool {
+    pub(crate) fn torn(&self) -> bool {
         self.torn
     }
 
     /// Adds the gradient of a batch, which counts for its mean weight, or for 1 where it is `alone`: its losses,
     /// and what it counts for.
-    pub fn learn(
+    pub(crate) fn learn(
         &mut self,
         loaded: Loaded,
         update: u64,
@@ -92,7 +92,7 @@ impl<'s> Replicas<'s> {
 
     /// As [`learn`](Self::learn) of a batch alone, or nothing where the whole update was made
     /// [at once](Stepper::begin), at a learning rate: then its losses are among the [`results`](Self::results).
-    pub fn learn_at_once(
+    pub(crate) fn learn_at_once(
         &mut self,
         loaded: Loaded,
         update: u64,
@@ -130,11 +130,11 @@ impl<'s> Replicas<'s> {
     }
 
     /// The figures of the updates that were made at once since they were asked for last.
-    pub fn results(&mut self) -> Result<Vec<Result<StepMetrics>>> {
+    pub(crate) fn results(&mut self) -> Result<Vec<Result<StepMetrics>>> {
         self.all[0].stepper.results()
     }
 
-    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
         self.all.iter().map(|replica| replica.stepper.policy().device())
     }
 
@@ -165,21 +165,21 @@ impl<'s> Replicas<'s> {
     }
 
     /// How much of what was learned waits for an update.
-    pub fn learned(&self) -> f64 {
+    pub(crate) fn learned(&self) -> f64 {
         self.stepper().learned()
     }
 
     /// The next batch is the first of an update.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.all.iter_mut().for_each(|replica| replica.stepper.forget());
     }
 
-    pub fn set_micro_batch(&mut self, windows: usize) {
+    pub(crate) fn set_micro_batch(&mut self, windows: usize) {
         self.all.iter_mut().for_each(|replica| replica.stepper.set_micro_batch(windows));
     }
 
     /// Updates all by what they learned together: the norm of that, and what the first saw of it where it `looks`.
-    pub fn update(
+    pub(crate) fn update(
         &mut self,
         learning_rate: f64,
         looks: bool,
@@ -206,7 +206,7 @@ impl<'s> Replicas<'s> {
 
     /// # Errors
     /// `Mismatch` if weights are no longer the same in all.
-    pub fn check(&mut self) -> Result<()> {
+    pub(crate) fn check(&mut self) -> Result<()> {
         if self.count() == 1 {
             return Ok(());
         }
@@ -226,11 +226,11 @@ impl<'s> Replicas<'s> {
     }
 
     /// Where the tracks of all are, to [go back](Self::carry) to.
-    pub fn carried(&self) -> Vec<Option<States>> {
+    pub(crate) fn carried(&self) -> Vec<Option<States>> {
         self.all.iter().map(|replica| replica.carried.clone()).collect()
     }
 
-    pub fn carry(&mut self, before: Vec<Option<States>>) {
+    pub(crate) fn carry(&mut self, before: Vec<Option<States>>) {
         for (replica, before) in self.all.iter_mut().zip(before) {
             replica.carried = before;
         }

@@ -16,7 +16,7 @@ use crate::step::{Among, Examples, Learned, Losses, Stepper};
 use crate::teacher::Teacher;
 
 /// Stepper, examples, state before them, draw, share, lesson and place: what [`Stepper::learn_among`] gives.
-pub type Learn = Box<
+pub(crate) type Learn = Box<
     dyn Fn(
             &mut Stepper<'_>,
             Examples<'_>,
@@ -31,7 +31,7 @@ pub type Learn = Box<
 >;
 
 /// All that learns on one device.
-pub struct Replica<'s> {
+pub(crate) struct Replica<'s> {
     pub(super) stepper: Stepper<'s>,
     pub(super) teacher: Option<Teacher>,
     /// Where its tracks are after the last batch.
@@ -39,7 +39,7 @@ pub struct Replica<'s> {
 }
 
 impl<'s> Replica<'s> {
-    pub fn new(stepper: Stepper<'s>, teacher: Option<Teacher>) -> Self {
+    pub(crate) fn new(stepper: Stepper<'s>, teacher: Option<Teacher>) -> Self {
         Replica { stepper, teacher, carried: None }
     }
 

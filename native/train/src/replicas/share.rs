@@ -26,7 +26,7 @@ pub(super) struct Share {
 
 impl Share {
     /// A batch in as many parts of as many windows each.
-    pub fn all(loaded: Loaded, parts: usize) -> Vec<Share> {
+    pub(super) fn all(loaded: Loaded, parts: usize) -> Vec<Share> {
         let Loaded { mut batch, mut seen, fresh, .. } = loaded;
         let whole = Share {
             first: 0,
@@ -57,11 +57,11 @@ impl Share {
         }
     }
 
-    pub fn examples(&self) -> Examples<'_> {
+    pub(super) fn examples(&self) -> Examples<'_> {
         Examples { frames: &self.frames, labels: &self.labels, weights: &self.weights }
     }
 
-    pub fn states(&self) -> Result<&States> {
+    pub(super) fn states(&self) -> Result<&States> {
         self.states.as_ref().ok_or_else(|| Error::not_found("states before a batch"))
     }
 }

@@ -11,7 +11,7 @@ use crate::step::StepMetrics;
 
 impl Run<'_> {
     /// Counts a step, and tells it unless its figures wait on a card.
-    pub fn count(&mut self, stepped: Option<StepMetrics>, learning_rate: f64, pace: Pace) {
+    pub(super) fn count(&mut self, stepped: Option<StepMetrics>, learning_rate: f64, pace: Pace) {
         self.progress.step += 1;
         let (step, seconds) = (self.progress.step, self.progress.seconds);
         let made = Waiting { step, learning_rate, pace, seconds };
@@ -23,7 +23,7 @@ impl Run<'_> {
     }
 
     /// Accounts for the steps whose figures wait on a card. Of one that went wrong nothing changed.
-    pub fn settle(&mut self) -> Result<()> {
+    pub(super) fn settle(&mut self) -> Result<()> {
         let (waiting, began) = (std::mem::take(&mut self.waiting), Instant::now());
         let results = self.replicas.results()?;
         // They took together what the card was waited for.
@@ -76,7 +76,7 @@ impl Run<'_> {
     }
 
     /// Losses with the names of their heads.
-    pub fn by_head(&self, losses: Vec<f64>) -> Vec<HeadLoss> {
+    pub(super) fn by_head(&self, losses: Vec<f64>) -> Vec<HeadLoss> {
         let names = self
             .replicas
             .stepper()
@@ -102,7 +102,7 @@ impl Run<'_> {
     }
 
     /// Tells of an epoch that is over.
-    pub fn end_epoch(&mut self) {
+    pub(super) fn end_epoch(&mut self) {
         let (step, epoch_steps) = (self.progress.step, self.epoch_steps.max(1));
         if !step.is_multiple_of(epoch_steps) {
             return;
@@ -120,7 +120,7 @@ impl Run<'_> {
     }
 
     /// A point of the learning curve.
-    pub fn note(&mut self, learning_rate: f64, nll: Option<f64>, heads: Vec<HeadNll>) {
+    pub(super) fn note(&mut self, learning_rate: f64, nll: Option<f64>, heads: Vec<HeadNll>) {
         let losses = self.progress.recent_losses.take();
         let pace = losses.is_some().then(|| std::mem::take(&mut self.progress.pace));
         self.progress.history.push(Point {

@@ -12,7 +12,7 @@ use crate::metrics::Report;
 use crate::report::{BaselineReport, Event, RunReport, Stopped};
 
 impl Run<'_> {
-    pub fn finish(mut self, mut stopped: Stopped) -> Result<RunReport> {
+    pub(super) fn finish(mut self, mut stopped: Stopped) -> Result<RunReport> {
         let Finished { saves, unwritten, lost } = self.saver.finish(self.events);
         let (mut policy, mut baselines) = (None, vec![]);
         if stopped != Stopped::Stopped && self.options.evaluate && !self.validation.1.is_empty() {

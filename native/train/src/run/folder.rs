@@ -12,9 +12,9 @@ use crate::gradients::GradientReport;
 use crate::report::RunReport;
 
 /// Bytes of `run.json`, whose options and spec take less than 10,000.
-pub const MAX_RECORD: u64 = 1 << 20;
+pub(super) const MAX_RECORD: u64 = 1 << 20;
 /// Bytes of `report.json`, which has the history of a run.
-pub const MAX_REPORT: u64 = 1 << 26;
+pub(super) const MAX_REPORT: u64 = 1 << 26;
 /// Bytes of `gradients.jsonl`.
 const MAX_GRADIENTS: u64 = 1 << 30;
 
@@ -195,7 +195,7 @@ impl Folder {
     }
 }
 
-pub fn write_json(path: &Path, data: &impl Serialize) -> Result<()> {
+pub(super) fn write_json(path: &Path, data: &impl Serialize) -> Result<()> {
     let corrupt = |e| Error::corrupt(path.display().to_string(), e);
     let text = serde_json::to_vec_pretty(data).map_err(corrupt)?;
     fs::write_atomic(path, |file| file.write_all(&text))

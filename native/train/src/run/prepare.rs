@@ -28,7 +28,7 @@ use crate::step::Stepper;
 use crate::teacher::Teacher;
 
 impl<'a> Run<'a> {
-    pub fn prepare(
+    pub(super) fn prepare(
         machine: Machine,
         corpus: &Corpus,
         spec: &Spec,

@@ -101,11 +101,11 @@ fn lay(under: &mut Value, over: Value) {
 
 /// Where a run goes on: from a policy, how far it had come (with the options from now on) and the
 /// optimiser's numbers.
-pub type Resumed = (Policy, Progress, Optimiser);
+pub(super) type Resumed = (Policy, Progress, Optimiser);
 
 /// What an earlier run left in the folder, if it may be gone on with: its games and its teacher, if it has
 /// one, are known by their digests.
-pub fn resumable(
+pub(super) fn resumable(
     folder: &Folder,
     spec: &Spec,
     options: &TrainOptions,

@@ -14,7 +14,7 @@ use crate::options::TrainOptions;
 
 impl Run<'_> {
     /// The file of a policy that was validated, unless it is neither the best nor among those to keep.
-    pub fn draft(
+    pub(super) fn draft(
         &mut self,
         policy: &Policy,
         nll: Option<f64>,
@@ -43,7 +43,7 @@ impl Run<'_> {
     }
 
     /// Has a policy and the state written from copies of them, while the run goes on.
-    pub fn save(&mut self, policy: Option<Draft>) -> Result<()> {
+    pub(super) fn save(&mut self, policy: Option<Draft>) -> Result<()> {
         // One copy of the state at a time.
         self.saver.wait(self.events);
         let step = self.progress.step;

@@ -19,7 +19,7 @@ struct FromBatch {
 }
 
 impl Run<'_> {
-    pub fn train(&mut self) -> Result<Stopped> {
+    pub(super) fn train(&mut self) -> Result<Stopped> {
         let clock = Instant::now();
         let before = self.progress.seconds;
         loop {
@@ -69,7 +69,7 @@ impl Run<'_> {
 
     /// The step's figures, unless they wait on a card, and the frames it went through. One that fails leaves all as it was; one that
     /// has too little memory is made again, with half as many windows at a time.
-    pub fn step(&mut self, learning_rate: f64) -> Result<(Option<StepMetrics>, usize)> {
+    pub(super) fn step(&mut self, learning_rate: f64) -> Result<(Option<StepMetrics>, usize)> {
         loop {
             let before = self.replicas.carried();
             let error = match self.update(learning_rate) {
@@ -118,7 +118,7 @@ impl Run<'_> {
 
     /// Adds to a number that is not finite where the step had it from: the batches from `first` on, of which the
     /// first [`MOST_WINDOWS`] windows are listed.
-    pub fn diverged(&self, error: Error, step: u64, first: u64, batches: u64) -> Error {
+    pub(super) fn diverged(&self, error: Error, step: u64, first: u64, batches: u64) -> Error {
         let Error::NonFinite { what, value } = error else { return error };
         let windows =
             (first..first.saturating_add(batches)).flat_map(|draw| self.source.windows(draw));
@@ -138,7 +138,7 @@ impl Run<'_> {
         Ok(FromBatch { part: self.room.watch(learn)?, frames })
     }
 
-    pub fn learning_rate(&self) -> f64 {
+    pub(super) fn learning_rate(&self) -> f64 {
         let step = self.progress.step;
         if step < self.schedule.warmup_steps {
             // The first update of a warm-up should not be lost on a rate of 0.
@@ -149,7 +149,7 @@ impl Run<'_> {
     }
 
     /// Share of `max_minutes` that is gone.
-    pub fn spent(&self) -> f64 {
+    pub(super) fn spent(&self) -> f64 {
         self.options.max_minutes.map_or(0.0, |minutes| self.progress.seconds / (60.0 * minutes))
     }
 }

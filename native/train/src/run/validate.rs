@@ -9,7 +9,7 @@ use crate::eval;
 use crate::report::{Event, HeadNll};
 
 impl Run<'_> {
-    pub fn validate(&mut self) -> Result<()> {
+    pub(super) fn validate(&mut self) -> Result<()> {
         let began = Instant::now();
         self.replicas.check()?;
         let policy = self.replicas.stepper().averaged()?;

@@ -51,7 +51,7 @@ pub(super) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    pub fn cut(x: Examples<'a>, rows: Range<usize>, range: Range<usize>) -> Self {
+    pub(super) fn cut(x: Examples<'a>, rows: Range<usize>, range: Range<usize>) -> Self {
         let shape @ [batch, window] = [x.frames.batch, x.frames.time];
         if (&rows, &range) == (&(0..batch), &(0..window)) {
             let (labels, weights) = (Cow::Borrowed(x.labels), Cow::Borrowed(x.weights));
@@ -67,7 +67,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    pub fn examples(&self) -> Examples<'_> {
+    pub(super) fn examples(&self) -> Examples<'_> {
         Examples { frames: &self.frames, labels: &self.labels, weights: &self.weights }
     }
 }

@@ -50,7 +50,7 @@ pub(super) const STATE: usize = 3;
 
 impl Buffers {
     /// Writes what is small, or on the card already.
-    pub fn set(&self, state: &State, draw: u64, carry: bool) -> Result<()> {
+    pub(super) fn set(&self, state: &State, draw: u64, carry: bool) -> Result<()> {
         launch::overwrite(&self.counter, &[draw as i64])?;
         if carry {
             for (from, to) in state.0.iter().zip(&self.before.0) {
