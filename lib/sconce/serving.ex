@@ -1,5 +1,5 @@
 defmodule Sconce.Serving do
-  alias Sconce.{Device, Error, Events, Native, Options, Policy, Session}
+  alias Sconce.{Deadline, Device, Error, Events, Native, Options, Policy, Session}
   alias Sconce.Native.Call
   alias Sconce.Serving.Events, as: Told
   alias Sconce.Policy.Spec
@@ -278,7 +278,7 @@ defmodule Sconce.Serving do
   It is a `Sconce.Session` like any other, with its modes, snapshots and owner. How weights are kept is
   the serving's matter. With the serving it loses who decides, not its memory.
 
-  #{Options.docs(Session.served_options())}
+  #{Session.Catalogue.docs(:served)}
   """
   @spec open(serving, keyword) :: {:ok, Session.t()} | {:error, Error.t()}
   def open(serving, opts \\ []) do
@@ -342,14 +342,14 @@ defmodule Sconce.Serving do
     serving
     |> find(:forward, deadline_ms, start)
     |> forward_at(pass, deadline_ms, start)
-    |> Session.of_call(deadline_ms, start)
+    |> Deadline.of_call(deadline_ms, start)
   end
 
   defp forward_at({:here, serving}, pass, deadline_ms, start),
     do: run(serving, pass, deadline_ms, start, nil)
 
   defp forward_at({:there, node, there}, pass, deadline_ms, start) do
-    args = [there, self(), pass, Session.rest(deadline_ms, start)]
+    args = [there, self(), pass, Deadline.left(deadline_ms, start)]
     Peer.call(node, :forward, :forward_for, args, deadline_ms, start)
   end
 
@@ -366,7 +366,7 @@ defmodule Sconce.Serving do
 
   defp run(%{ref: ref, policy: policy}, {frames, options}, deadline_ms, start, watch) do
     Policy.pass(policy, frames, options, fn rows, shape, given, look ->
-      how = {look, Session.rest(deadline_ms, start)}
+      how = {look, Deadline.left(deadline_ms, start)}
       wait(deadline_ms, start, watch, &submit(ref, &1, rows, shape, given, how))
     end)
   end
@@ -390,7 +390,7 @@ defmodule Sconce.Serving do
         {:sconce, ^ref, answer} -> answer
         {:DOWN, ^watch, :process, _caller, _reason} -> exit(:normal)
       after
-        Session.left(deadline_ms, start) ->
+        Deadline.timeout(deadline_ms, start) ->
           # Either it will not be made, or its answer is on the way.
           if Native.serving_abandon(ticket),
             do: {:error, Error.late(:forward, deadline_ms, start)},
