@@ -1,4 +1,4 @@
-# Long: the docs of a run stand here; the code alone is half as long.
+# Long: the docs of a run stand here, beside its API and its process.
 defmodule Sconce.Trainer do
   alias Sconce.Trainer.{Catalogue, Optimiser, Settings}
 
