@@ -1,5 +1,6 @@
+# Long: the docs of a run stand here, beside its API and its process.
 defmodule Sconce.Trainer do
-  alias Sconce.Trainer.{Optimiser, Settings}
+  alias Sconce.Trainer.{Catalogue, Optimiser, Settings}
 
   @moduledoc """
   A training run: imitation of the games of a `Sconce.Corpus`, from a Spec to a checkpoint and a
@@ -81,12 +82,12 @@ defmodule Sconce.Trainer do
   stand here (`backbone: :gru, hidden_size: 64`) unless a `:spec` is given; embedding and heads are
   the corpus' own unless named.
 
-  #{Settings.docs(:run)}
+  #{Catalogue.docs(:run)}
 
   `:loss` is `:plain`, the negative log-likelihood of the recorded action and nothing else, or a
   keyword list, by default the whole stack that an app trains with:
 
-  #{Settings.docs(:loss)}
+  #{Catalogue.docs(:loss)}
 
   ## Optimisers and schedules
 
@@ -365,7 +366,7 @@ defmodule Sconce.Trainer do
 
   Returns `{:ok, report}` with `policy`, `baselines`, `spec`, `weights`, `options`, `precision`, `validation`, `device`.
 
-  #{Settings.docs(:evaluate)}
+  #{Catalogue.docs(:evaluate)}
   """
   @spec evaluate(Path.t(), Path.t() | Sconce.Corpus.t(), keyword) ::
           {:ok, report} | {:error, Error.t()}
@@ -440,7 +441,7 @@ defmodule Sconce.Trainer do
   than `:backoff` of `:memory_limit`, by default of the memory that is free. All options of
   `start_link/1` may stand beside these:
 
-  #{Settings.docs(:tune)}
+  #{Catalogue.docs(:tune)}
 
   Of kind `:out_of_memory` where one window takes too much.
   """
@@ -463,7 +464,7 @@ defmodule Sconce.Trainer do
   all files stay as they are. `:corpus` is required; of the options of `start_link/1`, which may stand
   beside these, the schedule has no meaning. One seed gives the same curve to the last bit.
 
-  #{Settings.docs(:range)}
+  #{Catalogue.docs(:range)}
   """
   @spec find_learning_rate(Spec.t() | Policy.t() | nil, keyword) ::
           {:ok, RangeTest.t()} | {:error, Error.t()}

@@ -41,7 +41,7 @@ pub const BACKBONES: [&str; 24] = [
     "xlstm",
     "zamba",
     "gated_ssm",
-    "decision_transformer",
+    "causal_transformer",
 ];
 
 /// Two bits and one of three.

@@ -314,8 +314,8 @@ defmodule Sconce.Temporal.Catalogue do
       taps: @conv_taps,
       options: {2, [:expand_factor, :conv_size]}
     },
-    decision_transformer: %{
-      paper: "Chen et al. 2021, over frames",
+    causal_transformer: %{
+      paper: "Vaswani et al. 2017, a causal transformer over frames",
       formula: [":sliding_window, deeper and with a short context"],
       state: "as :sliding_window",
       fits: @even_heads,

@@ -115,7 +115,9 @@ pub enum Backbone {
     Xlstm(HeadsConfig),
     Zamba(JambaConfig),
     GatedSsm(HawkConfig),
-    DecisionTransformer(AttentionConfig),
+    /// Files may have the name that it had first.
+    #[serde(alias = "decision_transformer")]
+    CausalTransformer(AttentionConfig),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -265,7 +267,7 @@ impl Backbone {
             Backbone::Xlstm(_) => "xlstm",
             Backbone::Zamba(_) => "zamba",
             Backbone::GatedSsm(_) => "gated_ssm",
-            Backbone::DecisionTransformer(_) => "decision_transformer",
+            Backbone::CausalTransformer(_) => "causal_transformer",
         }
     }
 
@@ -277,7 +279,7 @@ impl Backbone {
             Backbone::MinGru(c) | Backbone::MinLstm(c) | Backbone::ResLstm(c) => c,
             Backbone::SlidingWindow(c)
             | Backbone::LstmHybrid(c)
-            | Backbone::DecisionTransformer(c) => c,
+            | Backbone::CausalTransformer(c) => c,
             Backbone::Mamba(c) => c,
             Backbone::Mamba2(c) => c,
             Backbone::Jamba(c) | Backbone::Zamba(c) => c,
@@ -352,7 +354,7 @@ impl Backbone {
         match self {
             Backbone::SlidingWindow(c)
             | Backbone::LstmHybrid(c)
-            | Backbone::DecisionTransformer(c) => {
+            | Backbone::CausalTransformer(c) => {
                 product([2, c.window_size, c.num_heads, c.head_dim])
             }
             Backbone::Jamba(c) | Backbone::Zamba(c) => {
@@ -677,6 +679,16 @@ mod tests {
         let large = AttentionConfig { num_layers: 4, num_heads: 16, head_dim: 64, ..config };
         let large = AttentionConfig { hidden_size: 1024, window_size: 4096, ..large };
         assert_eq!(refused(attention(&large), 2), None);
+    }
+
+    #[test]
+    fn the_first_name_of_the_causal_transformer_is_read_and_no_longer_written() {
+        let config = r#"{"hidden_size":4,"num_layers":1,"num_heads":1,"head_dim":2,"window_size":3,"qk_layernorm":true,"input_norm":false,"dropout":0.1,"input_dropout":0.0}"#;
+        let named = |name: &str| format!(r#"{{"{name}":{config}}}"#);
+        let backbone: Backbone = serde_json::from_str(&named("decision_transformer")).unwrap();
+        assert_eq!(backbone.name(), "causal_transformer");
+        assert_eq!(serde_json::to_string(&backbone).unwrap(), named("causal_transformer"));
+        assert_eq!(serde_json::from_str::<Backbone>(&named(backbone.name())).unwrap(), backbone);
     }
 
     #[test]

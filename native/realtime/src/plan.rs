@@ -214,7 +214,7 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Box<dyn La
         Backbone::Mlp(c) => Box::new(Mlp::new(c, width, packer)?),
         Backbone::Gru(c) => Box::new(recurrent(Cell::Gru, c, packer)?),
         Backbone::Lstm(c) => Box::new(recurrent(Cell::Lstm, c, packer)?),
-        Backbone::SlidingWindow(c) | Backbone::DecisionTransformer(c) => {
+        Backbone::SlidingWindow(c) | Backbone::CausalTransformer(c) => {
             Box::new(transformer(c, width, packer)?)
         }
         Backbone::LstmHybrid(c) => Box::new(LstmHybrid::new(c, packer)?),

@@ -10,7 +10,10 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
     })
 }
 
+/// Of the Spec as JSON, in which a backbone has the name that it had in the first snapshots.
 pub(crate) fn spec_digest(spec: &Spec) -> Result<u64> {
-    let text = serde_json::to_vec(spec).map_err(|e| Error::corrupt("Spec", e))?;
-    Ok(digest(&text))
+    let text = serde_json::to_string(spec).map_err(|e| Error::corrupt("Spec", e))?;
+    let [now, first] =
+        ["causal", "decision"].map(|of| format!(r#""backbone":{{"{of}_transformer":"#));
+    Ok(digest(text.replacen(&now, &first, 1).as_bytes()))
 }

@@ -165,9 +165,8 @@ pub fn block(sizes: &Sizes, inner: usize, b: &Builder) -> Result<[Arc<Residual>;
 /// x = x + attention(norm1(x))    x = x + W_2 gelu(W_1 norm2(x))    and at the end norm(x)
 /// ```
 ///
-/// `x [b, t, input]` -> `[b, t, hidden_size]`. `:decision_transformer` is the same with the sizes of
-/// Chen et al. 2021, over states alone; rotation stands for their table of time steps, so that nothing
-/// depends on how long a game has been running.
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. `:causal_transformer` is the same with other
+/// sizes. Rotation stands for a table of time steps, so that nothing depends on how long a game has been running.
 ///
 /// State: that of an [`Attention`] for each layer.
 ///

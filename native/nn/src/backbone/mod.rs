@@ -104,7 +104,7 @@ pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn
         Hgrn(c) => Box::new(hgrn::stack(c, input, b)?),
         Rwkv(c) => Box::new(rwkv::stack(c, input, b)?),
         S5(c) => Box::new(s5::stack(c, input, b)?),
-        SlidingWindow(c) | DecisionTransformer(c) => Box::new(attention::transformer(c, input, b)?),
+        SlidingWindow(c) | CausalTransformer(c) => Box::new(attention::transformer(c, input, b)?),
         LstmHybrid(c) => Box::new(attention::LstmHybrid::new(c, input, b)?),
         ResLstm(c) => Box::new(residual_lstm::res_lstm(c, input, b)?),
         TxLike(c) => Box::new(residual_lstm::tx_like(c, input, b)?),

@@ -29,7 +29,7 @@ pub fn configs() -> Vec<spec::Backbone> {
             "sliding_window",
             vec![attention.clone(), json!({ "window_size": 60, "qk_layernorm": false })],
         ),
-        ("decision_transformer", vec![attention.clone(), json!({ "window_size": 5 })]),
+        ("causal_transformer", vec![attention.clone(), json!({ "window_size": 5 })]),
         ("lstm_hybrid", vec![attention.clone(), json!({ "window_size": 4, "input_norm": true })]),
         ("mamba", vec![mamba.clone()]),
         (

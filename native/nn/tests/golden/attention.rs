@@ -160,7 +160,7 @@ fn transformers_agree_from_a_carried_cache() {
     given("transformer_state", config, &[cache(0), cache(1)].concat());
     let config = spec::Backbone::SlidingWindow(attention(10, 1, [2, 4, 60], false));
     given("transformer_w60_state", config, &cache(0));
-    let config = spec::Backbone::DecisionTransformer(attention(12, 3, [3, 4, 20], false));
+    let config = spec::Backbone::CausalTransformer(attention(12, 3, [3, 4, 20], false));
     given("decision_transformer", config, &[cache(0), cache(1), cache(2)].concat());
 }
 

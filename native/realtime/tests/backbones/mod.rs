@@ -117,7 +117,7 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::Hawk(hawk(n)),
     |n| Backbone::Zamba(jamba(n)),
     |n| Backbone::GatedSsm(hawk(n)),
-    |n| Backbone::DecisionTransformer(attention(n)),
+    |n| Backbone::CausalTransformer(attention(n)),
 ];
 
 /// Of heads whose width is even.

@@ -274,6 +274,24 @@ mod tests {
         Session::open(Arc::new(Policy::init(&spec, 1).unwrap()), options).unwrap()
     }
 
+    #[test]
+    fn a_snapshot_knows_a_backbone_by_its_first_name() {
+        let of = |name: &str| {
+            format!(
+                r#"{{"embedding":{{"vector":2}},"backbone":{{"{name}":{{"hidden_size":4,"num_layers":1,"num_heads":1,"head_dim":2,"window_size":3,"qk_layernorm":true,"input_norm":false,"dropout":0.5,"input_dropout":0.0}}}},"heads":{{"kind":"independent","parts":[{{"name":"causal_transformer","kind":{{"categorical":2}},"hidden_size":4}}],"stream_size":4,"prior":false}}}}"#
+            )
+        };
+        let names = [
+            ("decision_transformer", "decision_transformer"),
+            ("causal_transformer", "decision_transformer"),
+            ("sliding_window", "sliding_window"),
+        ];
+        for (name, first) in names {
+            let spec: Spec = serde_json::from_str(&of(name)).unwrap();
+            assert_eq!(spec_digest(&spec).unwrap(), digest(of(first).as_bytes()), "{name}");
+        }
+    }
+
     /// Every byte counts, also where the digest is made to fit again.
     #[test]
     fn bytes_that_were_cut_or_changed_are_refused_or_read_but_never_panic() {
