@@ -1,4 +1,5 @@
 //! Numbers from numbers: the Spec, its layers, and the weights they hold.
+#![warn(unreachable_pub)]
 
 pub mod backbone;
 pub mod checkpoint;

@@ -37,6 +37,7 @@
 //! What they are made with: [`tensor`] (tensors as slices), [`op`] (what an op implements), [`tape`] (the autograd), [`simd`]
 //! (loops for the widest vectors at hand), [`residual`] (what stands around a layer), [`columns`] (shards of channels),
 //! [`lengths`] (frames of each row), [`rows`] (what a recorded step moves).
+#![warn(unreachable_pub)]
 
 pub mod activation;
 pub mod arrange;

@@ -21,7 +21,7 @@ use crate::stack::{FeedForward, Stack};
 
 /// `W_out attend(norm(W_q x), norm(W_k x), W_v x)` over the last frames, as in
 /// `sconce_nn::backbone::attention`.
-pub struct Attention {
+pub(crate) struct Attention {
     /// Queries, keys and values.
     qkv: Matrix,
     /// Of queries and of keys.
@@ -34,7 +34,7 @@ pub struct Attention {
 
 impl Attention {
     /// Of the weights under `name`. Pairs that turn are the halves of a head: those of every backbone are.
-    pub fn new(sizes: &Sizes, packer: &mut Packer, name: &str) -> Result<Self> {
+    pub(crate) fn new(sizes: &Sizes, packer: &mut Packer, name: &str) -> Result<Self> {
         let Sizes { num_heads, head_dim, window_size, pairing, .. } = *sizes;
         let window = Window::new(num_heads, head_dim, window_size, pairing, THETA)?;
         let mut norm = |part| Norm::layer(sizes.qk_layernorm, packer, &format!("{name}.{part}"));
@@ -185,7 +185,7 @@ dispatch! {
 
 /// The two residuals of a block of a transformer, which may stand in a stack several times: with the same
 /// weights, and a state of its own each time.
-pub struct Block {
+pub(crate) struct Block {
     norms: [Norm; 2],
     attention: Arc<Attention>,
     feed_forward: Arc<FeedForward>,
@@ -193,7 +193,7 @@ pub struct Block {
 
 impl Block {
     /// Of the weights `norm1`, `qkv`, `out`, `norm2`, `ffn1` and `ffn2` under `name`.
-    pub fn new(sizes: &Sizes, packer: &mut Packer, name: &str) -> Result<Self> {
+    pub(crate) fn new(sizes: &Sizes, packer: &mut Packer, name: &str) -> Result<Self> {
         let first = Norm::layer_norm(packer, &format!("{name}.norm1"))?;
         let attention = Attention::new(sizes, packer, name)?.into();
         let second = Norm::layer_norm(packer, &format!("{name}.norm2"))?;
@@ -202,7 +202,7 @@ impl Block {
         Ok(Block { norms: [first, second], attention, feed_forward })
     }
 
-    pub fn push_to(&self, stack: &mut Stack) {
+    pub(crate) fn push_to(&self, stack: &mut Stack) {
         let [first, second] = self.norms.clone();
         stack.push(first, self.attention.clone());
         stack.push(second, self.feed_forward.clone());
@@ -211,7 +211,11 @@ impl Block {
 
 /// `x = x + attention(norm1(x))`, then `x = x + W_2 gelu(W_1 norm2(x))` for each layer, and at the end
 /// norm(x), as in `sconce_nn::backbone::attention`.
-pub fn transformer(config: &AttentionConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn transformer(
+    config: &AttentionConfig,
+    width: usize,
+    packer: &mut Packer,
+) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
         let name = format!("backbone.layers.{i}");
@@ -221,7 +225,7 @@ pub fn transformer(config: &AttentionConfig, width: usize, packer: &mut Packer) 
 }
 
 /// `norm(u + attention(u))` with `u = W lstm(x)`, as `sconce_nn::backbone::attention::LstmHybrid`.
-pub struct LstmHybrid {
+pub(crate) struct LstmHybrid {
     lstm: Recurrent,
     dense: Matrix,
     attention: Attention,
@@ -229,7 +233,7 @@ pub struct LstmHybrid {
 }
 
 impl LstmHybrid {
-    pub fn new(config: &AttentionConfig, packer: &mut Packer) -> Result<Self> {
+    pub(crate) fn new(config: &AttentionConfig, packer: &mut Packer) -> Result<Self> {
         let lstm = RecurrentConfig {
             hidden_size: config.hidden_size,
             num_layers: config.num_layers,

@@ -19,7 +19,7 @@ pub struct Frame<'a> {
 }
 
 /// Continuous features, then the looked-up rows of each table.
-pub struct Embedding {
+pub(crate) struct Embedding {
     continuous: usize,
     width: usize,
     slots: usize,
@@ -37,7 +37,7 @@ struct Lookup {
 }
 
 impl Embedding {
-    pub fn new(spec: &Spec, packer: &mut Packer) -> Result<Self> {
+    pub(crate) fn new(spec: &Spec, packer: &mut Packer) -> Result<Self> {
         let embedding = &spec.embedding;
         let slots = embedding.id_slots();
         let mut lookups = Vec::with_capacity(slots.len());
@@ -57,12 +57,12 @@ impl Embedding {
         Ok(Embedding { continuous, width, slots: slots.len(), lookups })
     }
 
-    pub fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         self.width
     }
 
     /// Writes `x [width]`.
-    pub fn write(&self, arena: &[f32], frame: &Frame<'_>, x: &mut [f32]) -> Result<()> {
+    pub(crate) fn write(&self, arena: &[f32], frame: &Frame<'_>, x: &mut [f32]) -> Result<()> {
         for (what, expected, got) in [
             ("continuous features", self.continuous, frame.continuous.len()),
             ("ids", self.slots, frame.ids.len()),

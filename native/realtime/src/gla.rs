@@ -18,7 +18,7 @@ use crate::scratch::Scratch;
 use crate::stack::Stack;
 
 /// Layers of gated linear attention, as `sconce_nn::backbone::gla`.
-pub fn gla(config: &GlaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn gla(config: &GlaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mixer = |packer: &mut Packer, name: &str| Attention::new(config, packer, name);
     mixed(&config.trunk(), Activation::Silu, mixer, width, packer)
 }

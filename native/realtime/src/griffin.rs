@@ -22,7 +22,7 @@ use crate::stack::{GatedFeedForward, Stack};
 
 /// `x + mixer(norm1(x))`, then `x + gated_mlp(norm2(x))` for each layer, then an RMSNorm, as in
 /// `sconce_nn::backbone`; every mixer is recurrent.
-pub fn hawk(config: &HawkConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn hawk(config: &HawkConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
         let name = format!("backbone.layers.{i}");
@@ -34,7 +34,7 @@ pub fn hawk(config: &HawkConfig, width: usize, packer: &mut Packer) -> Result<St
 }
 
 /// As [`hawk`]; every `attention_every`th mixer attends.
-pub fn griffin(config: &GriffinConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn griffin(config: &GriffinConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let sizes = Sizes {
         hidden_size: config.hidden_size,
         num_heads: config.num_heads,

@@ -13,7 +13,7 @@ use crate::gemv::Matrix;
 use crate::layer::Game;
 use crate::scratch::Scratch;
 
-pub struct Heads {
+pub(crate) struct Heads {
     spec: spec::Heads,
     layers: Layers,
     /// A table for each head, if there is a prior.
@@ -30,7 +30,7 @@ enum Layers {
 }
 
 impl Heads {
-    pub fn new(spec: &spec::Heads, packer: &mut Packer) -> Result<Self> {
+    pub(crate) fn new(spec: &spec::Heads, packer: &mut Packer) -> Result<Self> {
         let layers = match spec.kind {
             HeadsKind::Independent if spec.are_linear() => {
                 Layers::Linear(Matrix::dense(packer, "heads.logits")?)
@@ -45,7 +45,7 @@ impl Heads {
     }
 
     /// A decision to write to.
-    pub fn blank(&self) -> Decision {
+    pub(crate) fn blank(&self) -> Decision {
         Decision {
             logits: vec![0.0; self.spec.num_logits()],
             choices: vec![0; self.spec.num_labels()],
@@ -54,7 +54,7 @@ impl Heads {
     }
 
     /// Decides on the trunk vectors `scratch.x [games, width]`.
-    pub fn act(&self, arena: &[f32], games: &mut [Game<'_>], scratch: &mut Scratch) {
+    pub(crate) fn act(&self, arena: &[f32], games: &mut [Game<'_>], scratch: &mut Scratch) {
         let Scratch { x, y, z, input, .. } = scratch;
         let rows = games.len();
         match &self.layers {
@@ -108,7 +108,7 @@ impl Heads {
     }
 
     /// What must fit before anything is computed; what was given is the choice.
-    pub fn check(&self, game: &mut Game<'_>) -> Result<()> {
+    pub(crate) fn check(&self, game: &mut Game<'_>) -> Result<()> {
         let decision = &mut *game.decision;
         for (what, expected, got) in [
             ("logits of a decision", self.spec.num_logits(), decision.logits.len()),

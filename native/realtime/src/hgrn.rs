@@ -18,7 +18,7 @@ use crate::stack::{FeedForward, Stack};
 
 /// `x + hgrn(norm(x))`, then `x + W_2 silu(W_1 norm(x))` for each layer, then a LayerNorm, as
 /// `sconce_nn::backbone::hgrn`.
-pub fn hgrn(config: &ExpandConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn hgrn(config: &ExpandConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
         let name = format!("backbone.layers.{i}");

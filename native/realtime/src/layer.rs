@@ -62,7 +62,7 @@ impl<'a> Game<'a> {
 }
 
 /// A part of a backbone, which steps many games at once.
-pub trait Layer: Send + Sync {
+pub(crate) trait Layer: Send + Sync {
     /// Numbers of its state in the state of a game.
     fn state_len(&self) -> usize;
 

@@ -13,6 +13,7 @@
 //! | `norm` | LayerNorm, RMSNorm |
 //! | `arena` | where the weights lie |
 //! | `scratch` | where the numbers of a step lie |
+#![warn(unreachable_pub)]
 
 mod arena;
 mod attention;

@@ -17,7 +17,7 @@ use crate::scratch::Scratch;
 use crate::stack::Stack;
 
 /// `x = x + mamba(norm(x))` for each layer, as in `sconce_nn::backbone::mamba`.
-pub fn mamba(config: &MambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn mamba(config: &MambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
         push(&mut stack, config, packer, i)?;
@@ -27,7 +27,7 @@ pub fn mamba(config: &MambaConfig, width: usize, packer: &mut Packer) -> Result<
 
 /// Every `attention_every`th layer is a block of a transformer, the others are those of [`mamba`]; then a
 /// LayerNorm, as in `sconce_nn::backbone::mamba`.
-pub fn jamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn jamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
         match (i + 1) % config.attention_every {
@@ -43,7 +43,7 @@ pub fn jamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<
 
 /// The layers of [`mamba`], after every `attention_every` of them one and the same block of a transformer; then
 /// a LayerNorm, as in `sconce_nn::backbone::mamba`.
-pub fn zamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn zamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     let every = config.attention_every;
     let block = || Block::new(&config.attention(), packer, "backbone.shared");
@@ -58,7 +58,7 @@ pub fn zamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<
 }
 
 /// `x = x + gated_ssm(norm(x))` for each layer, as in `sconce_nn::backbone::mamba`.
-pub fn gated_ssm(config: &HawkConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn gated_ssm(config: &HawkConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
         let name = format!("backbone.layers.{i}");

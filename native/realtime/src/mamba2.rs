@@ -19,7 +19,7 @@ use crate::scratch::Scratch;
 use crate::stack::Stack;
 
 /// `x = x + mamba2(norm(x))` for each layer, as in `sconce_nn::backbone::mamba2`.
-pub fn mamba2(config: &Mamba2Config, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn mamba2(config: &Mamba2Config, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
         let name = format!("backbone.layers.{i}");

@@ -22,12 +22,12 @@ struct Gates<C, const N: usize> {
 }
 
 /// minGRU layers: `h = (1 - z) h + z W_h x` with `z = sigmoid(W_z x)`.
-pub fn min_gru(config: &StackConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn min_gru(config: &StackConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     stack(cells::MinGru, ["linear_z", "linear_h"], config, width, packer)
 }
 
 /// minLSTM layers: `h = f h + i W_h x` with `f, i = sigmoid(W_f x), sigmoid(W_i x)` over their sum.
-pub fn min_lstm(config: &StackConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn min_lstm(config: &StackConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let cell = cells::MinLstm { eps: MinRnn::EPS };
     stack(cell, ["linear_f", "linear_i", "linear_h"], config, width, packer)
 }

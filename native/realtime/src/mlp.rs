@@ -14,7 +14,7 @@ use crate::norm::Norm;
 use crate::scratch::Scratch;
 
 /// Per layer `relu(norm(dense(x))) + skip`, as in `sconce_nn::backbone::Mlp`.
-pub struct Mlp {
+pub(crate) struct Mlp {
     layers: Vec<Dense>,
 }
 
@@ -31,7 +31,7 @@ enum Skip {
 }
 
 impl Mlp {
-    pub fn new(config: &MlpConfig, input: usize, packer: &mut Packer) -> Result<Self> {
+    pub(crate) fn new(config: &MlpConfig, input: usize, packer: &mut Packer) -> Result<Self> {
         let mut width = input;
         let mut layers = Vec::with_capacity(config.hidden_sizes.len());
         for (i, &size) in config.hidden_sizes.iter().enumerate() {

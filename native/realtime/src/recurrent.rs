@@ -12,7 +12,7 @@ use crate::norm::Norm;
 use crate::scratch::Scratch;
 
 /// `norm(x) -> [cell -> norm] x layers`, as in `sconce_nn::backbone::Recurrent`.
-pub struct Recurrent {
+pub(crate) struct Recurrent {
     cell: Cell,
     hidden: usize,
     input_norm: Option<Norm>,
@@ -29,7 +29,7 @@ struct Gates {
 
 impl Recurrent {
     /// Of the weights under `name`.
-    pub fn new(
+    pub(crate) fn new(
         cell: Cell,
         config: &RecurrentConfig,
         packer: &mut Packer,

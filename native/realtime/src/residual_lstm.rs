@@ -14,7 +14,7 @@ use crate::scratch::Scratch;
 use crate::stack::{FeedForward, Stack};
 
 /// `x = x + W_out lstm(norm1(x))` for each layer, as `sconce_nn::backbone::res_lstm`.
-pub fn res_lstm(config: &StackConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn res_lstm(config: &StackConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
         push_lstm(&mut stack, config.hidden_size, packer, &format!("backbone.layers.{i}"))?;
@@ -23,7 +23,7 @@ pub fn res_lstm(config: &StackConfig, width: usize, packer: &mut Packer) -> Resu
 }
 
 /// As [`res_lstm`], and after each layer `x = x + W_2 gelu(W_1 norm2(x))`.
-pub fn tx_like(config: &ExpandConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn tx_like(config: &ExpandConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let (mut stack, hidden) = (Stack::new(&config.trunk(), width, packer)?, config.hidden_size);
     for i in 0..config.num_layers {
         let name = format!("backbone.layers.{i}");

@@ -19,14 +19,14 @@ use crate::scratch::Scratch;
 use crate::stack::{FeedForward, Stack};
 
 /// Retention layers, as `sconce_nn::backbone::retnet`.
-pub fn retnet(config: &HeadsConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn retnet(config: &HeadsConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mixer = |packer: &mut Packer, name: &str| Retention::new(config, packer, name);
     mixed(&config.trunk(), Activation::Gelu, mixer, width, packer)
 }
 
 /// A stack in which a feed-forward layer follows each mixer: `layers.I.{norm, mixer, ffn_norm, ffn}` and a
 /// last `norm`.
-pub fn mixed<M: Layer + 'static>(
+pub(crate) fn mixed<M: Layer + 'static>(
     trunk: &Trunk,
     activation: Activation,
     mixer: impl Fn(&mut Packer, &str) -> Result<M>,
@@ -44,7 +44,7 @@ pub fn mixed<M: Layer + 'static>(
 }
 
 /// Puts `x + W_down act(W_up norm(x))` on top, of the weights `NAME.ffn_norm` and `NAME.ffn`.
-pub fn push_feed_forward(
+pub(crate) fn push_feed_forward(
     stack: &mut Stack,
     activation: Activation,
     packer: &mut Packer,

@@ -18,7 +18,7 @@ use crate::stack::Stack;
 
 /// `x + time_mix(norm(x))`, then `x + channel_mix(norm(x))` for each layer, then a LayerNorm, as
 /// `sconce_nn::backbone::rwkv`.
-pub fn rwkv(config: &ExpandConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn rwkv(config: &ExpandConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let (mut stack, hidden) = (Stack::new(&config.trunk(), width, packer)?, config.hidden_size);
     for i in 0..config.num_layers {
         let name = format!("backbone.layers.{i}");

@@ -17,7 +17,7 @@ use crate::stack::{GatedFeedForward, Stack};
 
 /// For each layer `x = x + s4d(norm1(x))`, `x = x + ffn(norm2(x))`, and a LayerNorm at the end, as
 /// `sconce_nn::backbone::s4d`.
-pub fn s4d(config: &StateConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn s4d(config: &StateConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let (mut stack, hidden) = (Stack::new(&config.trunk(), width, packer)?, config.hidden_size);
     for i in 0..config.num_layers {
         let name = format!("backbone.layers.{i}");

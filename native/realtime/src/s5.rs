@@ -19,7 +19,7 @@ use crate::stack::{FeedForward, Stack};
 
 /// `x + s5(norm(x))`, then `x + W_2 gelu(W_1 norm(x))` for each layer, then a LayerNorm, as
 /// `sconce_nn::backbone::s5`.
-pub fn s5(config: &StateConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn s5(config: &StateConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
         let name = format!("backbone.layers.{i}");

@@ -15,7 +15,7 @@ use crate::norm::Norm;
 use crate::scratch::Scratch;
 
 /// `norm(x) -> dense -> [x + layer(norm(x))] -> norm`, as `sconce_nn::backbone::stack`.
-pub struct Stack {
+pub(crate) struct Stack {
     width: usize,
     input_norm: Option<Norm>,
     input: Option<Matrix>,
@@ -25,7 +25,7 @@ pub struct Stack {
 
 impl Stack {
     /// Without a layer yet, of inputs of `width`.
-    pub fn new(trunk: &Trunk, width: usize, packer: &mut Packer) -> Result<Self> {
+    pub(crate) fn new(trunk: &Trunk, width: usize, packer: &mut Packer) -> Result<Self> {
         let input_norm = Norm::layer(trunk.input_norm, packer, "backbone.input_norm")?;
         let input = (width != trunk.hidden_size).then(|| Matrix::dense(packer, "backbone.input"));
         let (width, input) = (trunk.hidden_size, input.transpose()?);
@@ -34,12 +34,12 @@ impl Stack {
     }
 
     /// Puts `x + layer(norm(x))` on top.
-    pub fn push(&mut self, norm: Norm, layer: impl Layer + 'static) {
+    pub(crate) fn push(&mut self, norm: Norm, layer: impl Layer + 'static) {
         self.residuals.push((norm, Box::new(layer)));
     }
 
     /// With a last norm.
-    pub fn normed(self, norm: Norm) -> Self {
+    pub(crate) fn normed(self, norm: Norm) -> Self {
         Stack { norm: Some(norm), ..self }
     }
 }
@@ -86,19 +86,19 @@ impl Layer for Stack {
 }
 
 /// `W_2 act(W_1 x)`: no memory.
-pub struct FeedForward {
+pub(crate) struct FeedForward {
     up: Matrix,
     activation: Activation,
     down: Matrix,
 }
 
 impl FeedForward {
-    pub fn new(up: Matrix, activation: Activation, down: Matrix) -> Self {
+    pub(crate) fn new(up: Matrix, activation: Activation, down: Matrix) -> Self {
         FeedForward { up, activation, down }
     }
 
     /// Of the weights `NAME.UP` and `NAME.DOWN`, each with a bias.
-    pub fn dense(
+    pub(crate) fn dense(
         packer: &mut Packer,
         name: &str,
         [up, down]: [&str; 2],
@@ -126,7 +126,7 @@ impl Layer for FeedForward {
 }
 
 /// `W_down (W_up x * act(W_gate x))`: no memory.
-pub struct GatedFeedForward {
+pub(crate) struct GatedFeedForward {
     up: Matrix,
     activation: Activation,
     down: Matrix,
@@ -134,7 +134,7 @@ pub struct GatedFeedForward {
 
 impl GatedFeedForward {
     /// `up` is `W_up` over `W_gate`.
-    pub fn new(up: Matrix, activation: Activation, down: Matrix) -> Self {
+    pub(crate) fn new(up: Matrix, activation: Activation, down: Matrix) -> Self {
         GatedFeedForward { up, activation, down }
     }
 }

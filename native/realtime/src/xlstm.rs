@@ -24,7 +24,7 @@ use crate::stack::Stack;
 
 /// An mLSTM where a layer's number is even; where it is odd an sLSTM, and behind it a feed-forward layer. As
 /// `sconce_nn::backbone::xlstm`.
-pub fn xlstm(config: &HeadsConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
+pub(crate) fn xlstm(config: &HeadsConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
         let name = format!("backbone.layers.{i}");

@@ -1,4 +1,5 @@
 //! What numbers stand on: devices and their memory, launches, the tape, threads, randomness, vectors; errors and files.
+#![warn(unreachable_pub)]
 
 pub mod device;
 pub mod digest;

@@ -12,14 +12,14 @@ use crate::{Error, Result, ops};
 /// Moves the present frames of each row together, so that a backbone knows sequences of several
 /// lengths and nothing of gaps. Refuses states that no machine holds before memory is taken for them:
 /// a window or a head may be large where every weight is small.
-pub struct Compact {
+pub(super) struct Compact {
     net: Box<dyn Backbone>,
     /// Numbers of the state of one game.
     numbers: usize,
 }
 
 impl Compact {
-    pub fn new(net: Box<dyn Backbone>) -> Result<Self> {
+    pub(super) fn new(net: Box<dyn Backbone>) -> Result<Self> {
         let numbers =
             |part: &Tensor| part.dims().iter().skip(1).fold(1usize, |n, d| n.saturating_mul(*d));
         // The state of no game has the shapes and takes nothing.

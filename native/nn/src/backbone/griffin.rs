@@ -143,7 +143,7 @@ fn recurrent(width: usize, conv_size: usize, b: &Builder) -> Result<Residual> {
 ///
 /// State of each layer: `[b, h, conv_size - 1]` and `[b, h]`, 4 bytes x `hidden_size` x `conv_size` x
 /// layers.
-pub fn hawk(config: &HawkConfig, input: usize, b: &Builder) -> Result<Stack> {
+pub(super) fn hawk(config: &HawkConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let mixer = |_, b: &Builder| recurrent(trunk.hidden_size, config.conv_size, b);
     stack(trunk, config.expand_factor, input, b, mixer)
@@ -154,7 +154,7 @@ pub fn hawk(config: &HawkConfig, input: usize, b: &Builder) -> Result<Stack> {
 /// shared by all heads). Weights of an attending block: `mixer.qkv`, `mixer.out`.
 ///
 /// State of an attending block: see [`Attention`].
-pub fn griffin(config: &GriffinConfig, input: usize, b: &Builder) -> Result<Stack> {
+pub(super) fn griffin(config: &GriffinConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let (h, heads) = (trunk.hidden_size, config.num_heads);
     if heads == 0 || h % heads != 0 {

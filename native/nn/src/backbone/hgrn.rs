@@ -79,7 +79,7 @@ const EXPAND: usize = 4;
 /// ([`ops::lower_bound`]) where there is more than one layer.
 ///
 /// State: h `[b, s]` of each layer with `s = expand_factor * hidden_size`: 4 bytes x s x layers.
-pub fn stack(config: &ExpandConfig, input: usize, b: &Builder) -> Result<Stack> {
+pub(super) fn stack(config: &ExpandConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let (h, layers) = (trunk.hidden_size, trunk.num_layers);
     let size = config.expand_factor * h;

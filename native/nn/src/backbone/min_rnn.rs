@@ -65,7 +65,12 @@ impl Backbone for MinRnn {
 /// `x + cell(norm(x))` for each layer, then a LayerNorm. Weights `layers.I.norm`, `layers.I.cell`, `norm`.
 ///
 /// State: h `[b, h]` of each layer: 4 bytes x `hidden_size` x layers.
-pub fn stack(cell: MinCell, config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {
+pub(super) fn stack(
+    cell: MinCell,
+    config: &StackConfig,
+    input: usize,
+    b: &Builder,
+) -> Result<Stack> {
     let trunk = config.trunk();
     let h = trunk.hidden_size;
     let layer = |i: usize| {

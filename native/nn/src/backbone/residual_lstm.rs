@@ -56,7 +56,7 @@ fn lstm(h: usize, b: &Builder) -> Result<Arc<Residual>> {
 ///
 /// `x [b, t, input]` -> `[b, t, hidden_size]`. State: h and c of each layer, 8 bytes x `hidden_size` x
 /// layers. Weights: `input`, `layers.I.{norm1, lstm, out}`.
-pub fn res_lstm(config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {
+pub(super) fn res_lstm(config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {
     let layers = b.under("layers");
     let layer = |i| lstm(config.hidden_size, &layers.under(i));
     let residuals = (0..config.num_layers).map(layer).collect::<Result<_>>()?;
@@ -67,7 +67,7 @@ pub fn res_lstm(config: &StackConfig, input: usize, b: &Builder) -> Result<Stack
 /// `expand_factor * hidden_size` and `W_2` zero at first (slippi-ai's `tx_like`).
 ///
 /// Weights: `input`, `layers.I.{norm1, lstm, out, norm2, ffn1, ffn2}`.
-pub fn tx_like(config: &ExpandConfig, input: usize, b: &Builder) -> Result<Stack> {
+pub(super) fn tx_like(config: &ExpandConfig, input: usize, b: &Builder) -> Result<Stack> {
     let (h, inner) = (config.hidden_size, config.expand_factor * config.hidden_size);
     let mut residuals = vec![];
     for i in 0..config.num_layers {

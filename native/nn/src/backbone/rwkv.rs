@@ -139,7 +139,7 @@ impl Backbone for ChannelMix {
 /// `layers.I.{norm1, mixer, norm2, channel}`, `norm`.
 ///
 /// State: four times `[b, h]` of each layer: 16 bytes x `hidden_size` x layers.
-pub fn stack(config: &ExpandConfig, input: usize, b: &Builder) -> Result<Stack> {
+pub(super) fn stack(config: &ExpandConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let h = trunk.hidden_size;
     let mut residuals = Vec::with_capacity(2 * trunk.num_layers);

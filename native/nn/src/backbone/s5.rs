@@ -73,7 +73,7 @@ const EXPAND: usize = 4;
 /// `layers.I.{norm1, mixer, norm2, ffn1, ffn2}`, `norm`.
 ///
 /// State: h `[b, n]` of each layer: 4 bytes x `state_size` x layers.
-pub fn stack(config: &StateConfig, input: usize, b: &Builder) -> Result<Stack> {
+pub(super) fn stack(config: &StateConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let h = trunk.hidden_size;
     let mut residuals = Vec::with_capacity(2 * trunk.num_layers);

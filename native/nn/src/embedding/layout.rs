@@ -422,32 +422,32 @@ fn blocks(options: &Melee) -> impl Iterator<Item = &'static Block> {
 }
 
 /// Where the controllers stand in the vector, the newest first.
-pub fn queue(options: &Melee) -> Range<usize> {
+pub(super) fn queue(options: &Melee) -> Range<usize> {
     let before = blocks(options).take_while(|block| block.at != PREVIOUS);
     let start = before.map(|block| block.width(options)).sum();
     start..start + options.queue_depth * CONTROLLER_WIDTH
 }
 
 /// Where the one-hot of the frame delay stands in the vector.
-pub fn delay(options: &Melee) -> Range<usize> {
+pub(super) fn delay(options: &Melee) -> Range<usize> {
     let start = queue(options).end;
     start..start + options.num_delays
 }
 
 /// Writes the features of a controller's raw numbers.
-pub fn write_controller(controller: &[f32; CONTROLLER_WIDTH], out: &mut [f32]) {
+pub(super) fn write_controller(controller: &[f32; CONTROLLER_WIDTH], out: &mut [f32]) {
     for ((out, field), &value) in out.iter_mut().zip(&PREVIOUS_FIELDS[1..]).zip(controller) {
         *out = field.scale.apply(value);
     }
 }
 
 /// Width of the continuous features.
-pub fn width(options: &Melee) -> usize {
+pub(super) fn width(options: &Melee) -> usize {
     blocks(options).map(|block| block.width(options)).sum()
 }
 
 /// Writes the continuous features; `out` is as wide as [`width`] says.
-pub fn write(options: &Melee, row: &Row, out: &mut [f32]) {
+pub(super) fn write(options: &Melee, row: &Row, out: &mut [f32]) {
     let mut rest = out;
     for block in blocks(options) {
         if block.live.holds(row) {
@@ -465,7 +465,7 @@ pub fn write(options: &Melee, row: &Row, out: &mut [f32]) {
 }
 
 /// The blocks and the rows looked up after them, with their offsets.
-pub fn schema(options: &Melee) -> Vec<Feature> {
+pub(super) fn schema(options: &Melee) -> Vec<Feature> {
     let mut features: Vec<Feature> = Vec::new();
     let mut add = |name: String, width: usize, formula: String| {
         let offset = features.last().map_or(0, |f| f.offset + f.width);
@@ -501,7 +501,7 @@ enum Lookup {
 }
 
 /// An id of the learned layout and the column that it stands in.
-pub struct Slot {
+pub(super) struct Slot {
     name: &'static str,
     lookup: Lookup,
     column: usize,
@@ -550,14 +550,14 @@ impl Lookup {
 }
 
 /// The ids of a layout: the packed one has them among its numbers.
-pub fn slots(options: &Melee) -> &'static [Slot] {
+pub(super) fn slots(options: &Melee) -> &'static [Slot] {
     match options.layout {
         Layout::Learned => &SLOTS,
         Layout::Packed => &[],
     }
 }
 
-pub fn id_slots(options: &Melee) -> Vec<IdSlot> {
+pub(super) fn id_slots(options: &Melee) -> Vec<IdSlot> {
     let describe = |slot: &Slot| IdSlot {
         name: slot.name,
         table: slot.lookup.name(),
@@ -568,14 +568,14 @@ pub fn id_slots(options: &Melee) -> Vec<IdSlot> {
 }
 
 /// Writes the ids; `out` is as long as [`slots`].
-pub fn write_ids(options: &Melee, row: &Row, out: &mut [u32]) {
+pub(super) fn write_ids(options: &Melee, row: &Row, out: &mut [u32]) {
     for (id, slot) in out.iter_mut().zip(slots(options)) {
         *id = slot.lookup.row(row[slot.column]) as u32;
     }
 }
 
 /// Checks a live frame: every value is one of its field's, the name one of the vector's.
-pub fn check(options: &Melee, row: &Row) -> Result<()> {
+pub(super) fn check(options: &Melee, row: &Row) -> Result<()> {
     melee::check(row)?;
     match num_names(options) {
         0 => Ok(()),

@@ -19,7 +19,7 @@ const LOGITS: usize = 1024;
 const DRAW: usize = 8;
 
 /// A head: its first logit and its first label, and its weights as `heads.rs` has them.
-pub struct Head {
+pub(crate) struct Head {
     pub kind: HeadKind,
     pub first: [usize; 2],
     pub decode: Weight,
@@ -29,7 +29,7 @@ pub struct Head {
 }
 
 /// Where the kernel finds heads.
-pub struct Table {
+pub(crate) struct Table {
     /// i64, eight for each head.
     words: Tensor,
     heads: usize,
@@ -40,12 +40,12 @@ pub struct Table {
 
 impl Table {
     /// Whether heads are of a size that the kernel takes.
-    pub fn takes(spec: &Heads) -> bool {
+    pub(crate) fn takes(spec: &Heads) -> bool {
         spec.stream_size <= STREAM && spec.parts.iter().all(|head| head.kind.logits() <= LOGITS)
     }
 
     /// Of the heads of a spec, in their order: they stay as long as this is used.
-    pub fn new(spec: &Heads, heads: &[Head], beside: &Tensor) -> Result<Self> {
+    pub(crate) fn new(spec: &Heads, heads: &[Head], beside: &Tensor) -> Result<Self> {
         let place =
             |weight: Option<&Weight>| Result::Ok(weight.map_or(Ok(0), |w| pointer(w))? as i64);
         let mut words = vec![];
@@ -66,7 +66,7 @@ impl Table {
 }
 
 /// What rows are decided by, beside their streams: all u32.
-pub struct Rows {
+pub(crate) struct Rows {
     /// `[n, num_labels]`
     previous: Tensor,
     given: Tensor,
@@ -76,13 +76,18 @@ pub struct Rows {
 
 impl Rows {
     /// So many, to be written.
-    pub fn zeros(rows: usize, num_labels: usize, beside: &Tensor) -> Result<Self> {
+    pub(crate) fn zeros(rows: usize, num_labels: usize, beside: &Tensor) -> Result<Self> {
         let of = |width: usize| Tensor::zeros((rows, width), DType::U32, beside.device());
         Ok(Rows { previous: of(num_labels)?, given: of(num_labels)?, draws: of(DRAW)? })
     }
 
     /// Those of rows with so many labels.
-    pub fn of(words: &[u32], rows: usize, num_labels: usize, beside: &Tensor) -> Result<Self> {
+    pub(crate) fn of(
+        words: &[u32],
+        rows: usize,
+        num_labels: usize,
+        beside: &Tensor,
+    ) -> Result<Self> {
         let mut at = 0;
         let mut next = |width: usize| {
             let own = &words[at..at + rows * width];
@@ -93,13 +98,18 @@ impl Rows {
     }
 
     /// In the order of [`row_words`].
-    pub fn tensors(&self) -> [&Tensor; 3] {
+    pub(crate) fn tensors(&self) -> [&Tensor; 3] {
         [&self.previous, &self.given, &self.draws]
     }
 }
 
 /// The words of rows, whose labels before are `previous`, if there are any: each row has a draw of one row.
-pub fn row_words(draws: &[Draw<'_>], previous: &[u16], num_labels: usize, words: &mut Vec<u32>) {
+pub(crate) fn row_words(
+    draws: &[Draw<'_>],
+    previous: &[u16],
+    num_labels: usize,
+    words: &mut Vec<u32>,
+) {
     let none = std::iter::repeat_n(u32::from(NONE), num_labels);
     match previous.is_empty() {
         true => draws.iter().for_each(|_| words.extend(none.clone())),
@@ -124,7 +134,7 @@ fn drawn_by(sampling: &Sampling, rng: Option<&Rng>) -> [u32; DRAW] {
 }
 
 /// Of streams `[n, size]`, `[n, num_logits + num_labels]`: logits, then labels as numbers.
-pub fn decide(table: &Table, streams: &Tensor, rows: &Rows) -> Result<Tensor> {
+pub(crate) fn decide(table: &Table, streams: &Tensor, rows: &Rows) -> Result<Tensor> {
     let (n, streams) = (streams.dim(0)?, streams.contiguous()?);
     let out = unwritten((n, table.logits + table.labels), DType::F32, &streams)?;
     let launch = Launch::of(DECIDE, "decide", &streams)?.tensor(&streams)?.tensor(&table.words)?;

@@ -16,12 +16,12 @@ const COLUMNS: usize = 32;
 const LINES: usize = 8;
 const ROWS: usize = 256;
 
-pub fn activate(x: &Tensor, activation: Activation) -> crate::Result<Tensor> {
+pub(crate) fn activate(x: &Tensor, activation: Activation) -> crate::Result<Tensor> {
     finished(x, None, activation, None)
 }
 
 /// `activation(x + bias) + rest`, `bias [d]`
-pub fn finished(
+pub(crate) fn finished(
     x: &Tensor,
     bias: Option<&Tensor>,
     activation: Activation,
@@ -35,11 +35,11 @@ pub fn finished(
     apply(op, &[x].into_iter().chain(&bias).chain(rest).collect::<Vec<_>>())
 }
 
-pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> crate::Result<Tensor> {
+pub(crate) fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> crate::Result<Tensor> {
     apply(Gated(activation), &[x, gate])
 }
 
-pub fn glu(x: &Tensor, activation: Activation) -> crate::Result<Tensor> {
+pub(crate) fn glu(x: &Tensor, activation: Activation) -> crate::Result<Tensor> {
     apply(Glu(activation), &[x])
 }
 
@@ -138,7 +138,7 @@ impl Op for Activate {
 }
 
 /// `y + d x`, `d [c]`
-pub fn skip(y: &Tensor, x: &Tensor, d: &Tensor) -> crate::Result<Tensor> {
+pub(crate) fn skip(y: &Tensor, x: &Tensor, d: &Tensor) -> crate::Result<Tensor> {
     apply(Skip, &[y, x, &d.to_dtype(x.dtype())?])
 }
 

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::weights::Weight;
 use crate::{Activation, tensor};
 
-pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
+pub(crate) fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     Ok(match activation {
         Activation::None => x.clone(),
         Activation::Relu => relu(x)?,
@@ -20,7 +20,7 @@ pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
 }
 
 /// `activation(x + bias)`
-pub fn biased(x: &Tensor, bias: Option<&Weight>, activation: Activation) -> Result<Tensor> {
+pub(crate) fn biased(x: &Tensor, bias: Option<&Weight>, activation: Activation) -> Result<Tensor> {
     let Some(bias) = bias else { return activate(x, activation) };
     activate(&x.broadcast_add(bias)?, activation)
 }
@@ -45,15 +45,15 @@ fn softplus(x: &Tensor) -> candle_core::Result<Tensor> {
     x.relu()? + (w.log()? + lost)?
 }
 
-pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
+pub(crate) fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
     Ok((x * activate(gate, activation)?)?)
 }
 
-pub fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
+pub(crate) fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
     let n = tensor::rows(x.dims()).1 / 2;
     gated(&x.narrow(D::Minus1, n, n)?, &x.narrow(D::Minus1, 0, n)?, activation)
 }
 
-pub fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
+pub(crate) fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
     Ok((y + x.broadcast_mul(d)?)?)
 }

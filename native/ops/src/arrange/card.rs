@@ -11,19 +11,19 @@ use crate::tensor::{rows, with_width};
 const THREADS: usize = 256;
 
 /// Tensors side by side, along the last dimension.
-pub fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
+pub(crate) fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
     apply(Join, parts)
 }
 
 /// The same numbers in another shape.
-pub fn reshape(x: &Tensor, dims: Vec<usize>) -> Result<Tensor> {
+pub(crate) fn reshape(x: &Tensor, dims: Vec<usize>) -> Result<Tensor> {
     let (y, own) = (x.reshape(dims)?, x.dims().to_vec());
     Ok(tape::view(x, y, move |dy| dy.reshape(own.as_slice())))
 }
 
 /// Copies columns of `from`, from its column `first` on, to those of `to` from its column `at` on: as many as the
 /// narrower one has.
-pub fn copy_columns(from: (&Tensor, usize), to: (&Tensor, usize)) -> Result<()> {
+pub(crate) fn copy_columns(from: (&Tensor, usize), to: (&Tensor, usize)) -> Result<()> {
     let ([from, to], [first, at]) = ([from.0, to.0], [from.1, to.1]);
     let ((count, wide), (to_count, to_wide)) = (rows(from.dims()), rows(to.dims()));
     let n = (wide - first.min(wide)).min(to_wide - at.min(to_wide));

@@ -23,7 +23,7 @@ const COPIERS: usize = 256;
 const WIDEST: [usize; 3] = [32, 64, 128];
 
 /// Whether there is a kernel for its heads.
-pub fn has_heads_of(window: &Window) -> bool {
+pub(super) fn has_heads_of(window: &Window) -> bool {
     widest(window).is_some()
 }
 
@@ -31,7 +31,7 @@ fn widest(window: &Window) -> Option<usize> {
     WIDEST.into_iter().find(|&widest| window.head_dim() <= widest)
 }
 
-pub fn attention(
+pub(super) fn attention(
     qkv: &Tensor,
     cache: &Cache,
     window: &Arc<Window>,
@@ -54,7 +54,7 @@ pub fn attention(
 }
 
 /// Of what wants no gradient.
-pub fn attention_of_last(
+pub(super) fn attention_of_last(
     qkv: &Tensor,
     cache: &Cache,
     window: &Arc<Window>,

@@ -12,7 +12,7 @@ use crate::lengths::blank;
 use crate::matmul::composed::product;
 use crate::rotary::composed::turn;
 
-pub fn softmax(x: &Tensor) -> Result<Tensor> {
+pub(super) fn softmax(x: &Tensor) -> Result<Tensor> {
     // A row of nothing but minus infinity is 0 throughout.
     let most = x.detach().max_keepdim(D::Minus1)?.maximum(f32::MIN)?;
     let e = x.broadcast_sub(&most)?.exp()?;
@@ -21,7 +21,7 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     Ok(e.broadcast_div(&(sum + nothing)?)?)
 }
 
-pub fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
+pub(super) fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
     let mask = mask.iter().map(|&wanted| u8::from(wanted));
     softmax_of(x, &Tensor::from_iter(mask, x.device())?.reshape(x.shape())?)
 }
@@ -33,7 +33,7 @@ fn softmax_of(x: &Tensor, wanted: &Tensor) -> Result<Tensor> {
 }
 
 /// Attention, and the cache after it if that is wanted.
-pub fn attend(
+pub(super) fn attend(
     qkv: &Tensor,
     cache: &Cache,
     window: &Arc<Window>,
@@ -51,7 +51,7 @@ pub fn attend(
     Ok((blank(y, &lengths)?, next))
 }
 
-pub fn attention_weights(
+pub(super) fn attention_weights(
     qkv: &Tensor,
     cache: &Cache,
     window: &Arc<Window>,

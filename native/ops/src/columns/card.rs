@@ -13,7 +13,7 @@ const PARTS: usize = 64;
 const ROWS: usize = 64;
 
 /// `[n]` of `x [.., n]` over all rows, in f32.
-pub fn column_sums(x: &Tensor) -> Result<Tensor> {
+pub(crate) fn column_sums(x: &Tensor) -> Result<Tensor> {
     let (rows, n) = tensor::rows(x.dims());
     let per_part = rows.div_ceil(PARTS).max(ROWS);
     match rows.div_ceil(per_part) {
@@ -23,7 +23,7 @@ pub fn column_sums(x: &Tensor) -> Result<Tensor> {
 }
 
 /// The sum `[..]` of `parts [count, ..]`, in f32.
-pub fn sum_of_parts(parts: &Tensor) -> Result<Tensor> {
+pub(crate) fn sum_of_parts(parts: &Tensor) -> Result<Tensor> {
     let dims = &parts.dims()[1..];
     column_sums(&parts.reshape((parts.dim(0)?, dims.iter().product::<usize>()))?)?.reshape(dims)
 }

@@ -14,13 +14,13 @@ use crate::tensor::{rows, with_width};
 use crate::{Activation, op, tape};
 
 /// Rows of which a kernel of ours has a whole layer.
-pub const FEW: usize = 8;
+pub(crate) const FEW: usize = 8;
 /// Its threads of a block, and those of each column.
 const THREADS: usize = 128;
 const WARP: usize = 32;
 
 /// `activation(x W^T + bias) + rest`
-pub fn layer(
+pub(crate) fn layer(
     x: &Tensor,
     w: &Tensor,
     bias: Option<&Tensor>,
@@ -60,7 +60,7 @@ fn few_rows(
 }
 
 /// `x` times so many rows of `w` after each other, each product on its own: N times `[.., width]`.
-pub fn linear_parts<const N: usize>(
+pub(crate) fn linear_parts<const N: usize>(
     x: &Tensor,
     w: &Tensor,
     widths: [usize; N],

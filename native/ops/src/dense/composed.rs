@@ -18,7 +18,7 @@ fn rows_product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(y.reshape(tensor::with_width(x, weight.dim(0)?))?)
 }
 
-pub fn linear(
+pub(crate) fn linear(
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Weight>,
@@ -36,7 +36,7 @@ pub(crate) fn affine_to(x: &Tensor, affine: &Affine, rest: Option<&Tensor>) -> R
     }
 }
 
-pub fn linear_parts<const N: usize>(
+pub(crate) fn linear_parts<const N: usize>(
     x: &Tensor,
     weight: &Weight,
     widths: [usize; N],
@@ -49,13 +49,13 @@ pub fn linear_parts<const N: usize>(
     op::take(parts.collect::<Result<_>>()?)
 }
 
-pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tensor> {
+pub(crate) fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tensor> {
     let part = |(weight, bias): &(&Weight, _)| crate::linear(x, weight, *bias, Activation::None);
     let parts = layers.iter().map(part);
     arrange::join(&parts.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>())
 }
 
-pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
+pub(crate) fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
     let x = arrange::reshape(x, <[usize; 2]>::from(tensor::rows(x.dims())))?;
     let parts = branches.iter().map(|Branch { hidden, out }| {
         let h = crate::linear(&x, &hidden.weight, Some(&hidden.bias), Activation::Relu)?;
@@ -64,7 +64,7 @@ pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
     arrange::join(&parts.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>())
 }
 
-pub fn feed_forward(
+pub(crate) fn feed_forward(
     x: &Tensor,
     up: &Affine,
     activation: Activation,
@@ -84,7 +84,7 @@ fn feed_forward_to(
     affine_to(&h, down, rest)
 }
 
-pub fn feed_forward_residual(
+pub(crate) fn feed_forward_residual(
     x: &Tensor,
     residual: &Residual,
     up: &Affine,

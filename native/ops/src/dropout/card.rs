@@ -15,7 +15,11 @@ const THREADS: usize = 128;
 const EACH: usize = 4;
 
 /// `x` without what is dropped, and with a `residual`, which is whole.
-pub fn dropout(x: &Tensor, residual: Option<&Tensor>, dropout: &Dropout) -> crate::Result<Tensor> {
+pub(super) fn dropout(
+    x: &Tensor,
+    residual: Option<&Tensor>,
+    dropout: &Dropout,
+) -> crate::Result<Tensor> {
     match residual {
         Some(residual) => apply(Masked::new(dropout), &[x, residual]),
         None => apply(Masked::new(dropout), &[x]),

@@ -12,12 +12,12 @@ use crate::op::card::{Op, Pass, apply, apply_all};
 /// Threads of a block.
 const THREADS: usize = 128;
 /// Inputs that an output sees at most.
-pub const TAPS: usize = 8;
+pub(super) const TAPS: usize = 8;
 /// Frames that a thread walks along, and how many parts of the weights' gradients there are at most.
 const STRETCH: usize = 16;
 const PARTS: usize = 256;
 
-pub fn causal_conv(
+pub(super) fn causal_conv(
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
@@ -29,7 +29,7 @@ pub fn causal_conv(
 }
 
 /// A mix is a convolution of two taps.
-pub fn token_shift(
+pub(super) fn token_shift(
     x: &Tensor,
     before: &Tensor,
     mix: &Tensor,
@@ -147,7 +147,7 @@ impl Op for Conv {
 }
 
 /// Of rows of which some are shorter.
-pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> crate::Result<Tensor> {
+pub(super) fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> crate::Result<Tensor> {
     let lengths = on_card(lengths, states)?;
     let lengths = lengths.ok_or_else(|| crate::Error::not_found("lengths of rows"))?;
     apply(Last { lengths }, &[states, first])

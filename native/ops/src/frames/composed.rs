@@ -17,7 +17,7 @@ fn ends(x: &Tensor, lengths: &Lengths, count: usize) -> Result<Tensor> {
     Ok(ends.reshape((batch, count, channels))?)
 }
 
-pub fn causal_conv(
+pub(crate) fn causal_conv(
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
@@ -46,7 +46,7 @@ pub fn causal_conv(
     Ok((blank(y, &lengths)?, next))
 }
 
-pub fn token_shift(
+pub(crate) fn token_shift(
     x: &Tensor,
     before: &Tensor,
     mix: &Tensor,
@@ -58,7 +58,7 @@ pub fn token_shift(
     (0..mix.dim(0)?).map(mixed).collect()
 }
 
-pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor> {
+pub(crate) fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor> {
     let all = Tensor::cat(&[&first.unsqueeze(1)?, states], 1)?;
     Ok(ends(&all, lengths, 1)?.squeeze(1)?)
 }

@@ -18,7 +18,7 @@ const COLUMNS: usize = 128;
 const PARTS: usize = 1 << 22;
 
 /// `ids`: u32, on the table's device.
-pub fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
+pub(super) fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
     apply(Gather { ids: ids.contiguous()? }, &[table])
 }
 

@@ -5,6 +5,6 @@ use candle_core::Tensor;
 use crate::Result;
 
 /// `ids`: u32, on the table's device.
-pub fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
+pub(super) fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
     Ok(table.index_select(ids, 0)?)
 }

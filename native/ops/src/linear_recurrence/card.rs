@@ -13,12 +13,17 @@ use crate::op::card::{Op, Pass, apply};
 /// Threads of a block.
 const THREADS: usize = 128;
 
-pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
+pub(super) fn linear_recurrence(
+    a: &Tensor,
+    b: &Tensor,
+    h0: &Tensor,
+    lengths: &Lengths,
+) -> Result<Tensor> {
     recurrence("linear_recurrence", &[], [&[a, b], &[]], h0, lengths)
 }
 
 /// With one gate `a [c]` for all frames.
-pub fn constant_recurrence(
+pub(super) fn constant_recurrence(
     a: &Tensor,
     b: &Tensor,
     h0: &Tensor,
@@ -27,15 +32,20 @@ pub fn constant_recurrence(
     recurrence("constant_recurrence", &[], [&[b], &[a]], h0, lengths)
 }
 
-pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
+pub(super) fn min_gru(projected: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
     recurrence("min_gru", &[], [&[projected], &[]], h0, lengths)
 }
 
-pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: &Lengths) -> Result<Tensor> {
+pub(super) fn min_lstm(
+    projected: &Tensor,
+    h0: &Tensor,
+    eps: f32,
+    lengths: &Lengths,
+) -> Result<Tensor> {
     recurrence("min_lstm", &[eps], [&[projected], &[]], h0, lengths)
 }
 
-pub fn rg_lru(
+pub(super) fn rg_lru(
     gates: &Tensor,
     x: &Tensor,
     lambda: &Tensor,
@@ -45,11 +55,16 @@ pub fn rg_lru(
     recurrence("rg_lru", &[], [&[gates, x], &[lambda]], h0, lengths)
 }
 
-pub fn hgrn(projected: &Tensor, bound: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
+pub(super) fn hgrn(
+    projected: &Tensor,
+    bound: &Tensor,
+    h0: &Tensor,
+    lengths: &Lengths,
+) -> Result<Tensor> {
     recurrence("hgrn", &[], [&[projected], &[bound]], h0, lengths)
 }
 
-pub fn diagonal_ssm(
+pub(super) fn diagonal_ssm(
     u: &Tensor,
     a_log: &Tensor,
     dt_log: &Tensor,

@@ -65,17 +65,27 @@ fn one_less_exp(x: &Tensor) -> candle_core::Result<Tensor> {
     (&t * 2.0)? / (t + 1.0)?
 }
 
-pub fn linear_recurrence(a: &Tensor, b: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
+pub(crate) fn linear_recurrence(
+    a: &Tensor,
+    b: &Tensor,
+    h0: &Tensor,
+    lengths: &Lengths,
+) -> Result<Tensor> {
     blank(states(&a.broadcast_as(b.shape())?, b, h0)?, lengths)
 }
 
-pub fn min_gru(projected: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
+pub(crate) fn min_gru(projected: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
     let [z, candidate] = parts(projected)?;
     let z = sigmoid(&z)?;
     blank(states(&(1.0 - &z)?, &(z * candidate)?, h0)?, lengths)
 }
 
-pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: &Lengths) -> Result<Tensor> {
+pub(crate) fn min_lstm(
+    projected: &Tensor,
+    h0: &Tensor,
+    eps: f32,
+    lengths: &Lengths,
+) -> Result<Tensor> {
     let [f, i, candidate] = parts(projected)?;
     // The logarithms of both gates and of eps, less the larger gate's: two closed gates have a ratio too.
     let (f, i) = (softplus(&f.neg()?)?.neg()?, softplus(&i.neg()?)?.neg()?);
@@ -88,7 +98,7 @@ pub fn min_lstm(projected: &Tensor, h0: &Tensor, eps: f32, lengths: &Lengths) ->
     blank(states(&a, &b, h0)?, lengths)
 }
 
-pub fn rg_lru(
+pub(crate) fn rg_lru(
     gates: &Tensor,
     x: &Tensor,
     lambda: &Tensor,
@@ -104,14 +114,19 @@ pub fn rg_lru(
     blank(states(&log_a.exp()?, &b, h0)?, lengths)
 }
 
-pub fn hgrn(projected: &Tensor, bound: &Tensor, h0: &Tensor, lengths: &Lengths) -> Result<Tensor> {
+pub(crate) fn hgrn(
+    projected: &Tensor,
+    bound: &Tensor,
+    h0: &Tensor,
+    lengths: &Lengths,
+) -> Result<Tensor> {
     let [f, i, v] = parts(projected)?;
     let a = sigmoid(&f)?.broadcast_mul(&(1.0 - bound)?)?.broadcast_add(bound)?;
     let b = (sigmoid(&i)? * v.silu()?)?;
     blank(states(&a, &b, h0)?, lengths)
 }
 
-pub fn diagonal_ssm(
+pub(crate) fn diagonal_ssm(
     u: &Tensor,
     a_log: &Tensor,
     dt_log: &Tensor,

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use crate::Result;
 
-pub fn lower_bound(bounds: &Tensor, layer: usize) -> Result<Tensor> {
+pub(super) fn lower_bound(bounds: &Tensor, layer: usize) -> Result<Tensor> {
     let p = bounds.broadcast_sub(&bounds.max_keepdim(0)?.detach())?.exp()?;
     let p = p.broadcast_div(&p.sum_keepdim(0)?)?;
     let counts = (0..bounds.dim(0)?).map(|j| f32::from((1..=layer).contains(&j)));

@@ -17,7 +17,7 @@ const WARP: usize = 32;
 
 /// `x + mamba(norm(x))` of `x [b, 1, h]` and the states after the frame, where there are kernels for it: none of what
 /// wants a gradient, of more games, and of products that are rounded.
-pub fn mamba_step(
+pub(super) fn mamba_step(
     x: &Tensor,
     residual: &Residual,
     [conv, ssm]: &[Tensor; 2],

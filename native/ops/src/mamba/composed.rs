@@ -8,7 +8,7 @@ use crate::lengths::Lengths;
 use crate::residual::composed::around;
 use crate::{Activation, Affine, MambaWeights, Residual, Selective};
 
-pub fn mamba(
+pub(super) fn mamba(
     x: &Tensor,
     states: &[Tensor; 2],
     weights: &MambaWeights<'_>,
@@ -17,7 +17,7 @@ pub fn mamba(
     mamba_to(x, states, weights, lengths, None)
 }
 
-pub fn mamba_residual(
+pub(super) fn mamba_residual(
     x: &Tensor,
     residual: &Residual,
     states: &[Tensor; 2],

@@ -69,7 +69,7 @@ struct Line([u16; STEPS]);
 type Lines = Box<[MaybeUninit<Line>]>;
 
 /// Whether this CPU has the unit and the system lets this process use it.
-pub fn available() -> bool {
+pub(super) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| level() == Level::Avx512 && has_unit() && permitted())
 }
@@ -91,7 +91,7 @@ fn permitted() -> bool {
 /// `lines * (c * steps + s)`, where a tile has so many `lines` with all its parts. Beside the last columns
 /// and steps, 0 fills the tiles.
 #[derive(Default)]
-pub struct Tiles {
+pub(super) struct Tiles {
     lines: Lines,
     depth: usize,
     columns: usize,
@@ -105,7 +105,7 @@ impl Tiles {
     /// # Safety
     ///
     /// The unit is available.
-    pub unsafe fn pack(&mut self, b: View<'_>) {
+    pub(super) unsafe fn pack(&mut self, b: View<'_>) {
         // SAFETY: the caller's.
         unsafe { self.pack_tiles::<LINES>(b) };
     }
@@ -115,7 +115,7 @@ impl Tiles {
     /// # Safety
     ///
     /// The unit is available.
-    pub unsafe fn pack_rounded(&mut self, b: View<'_>) {
+    pub(super) unsafe fn pack_rounded(&mut self, b: View<'_>) {
         // SAFETY: the caller's.
         unsafe { self.pack_tiles::<TILE>(b) };
     }
@@ -141,11 +141,11 @@ impl Tiles {
         });
     }
 
-    pub fn depth(&self) -> usize {
+    pub(super) fn depth(&self) -> usize {
         self.depth
     }
 
-    pub fn columns(&self) -> usize {
+    pub(super) fn columns(&self) -> usize {
         self.columns
     }
 }
@@ -171,7 +171,7 @@ thread_local! {
 /// # Safety
 ///
 /// The unit is available; else as for `avx512::matmul`.
-pub unsafe fn matmul(
+pub(super) unsafe fn matmul(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
     a: View<'_>,
@@ -317,14 +317,14 @@ impl<const LINES: usize> Product<'_, LINES> {
 }
 
 /// Flops of one of the `rounds` of [`spin`]: what four products of tiles are worth in f32.
-pub const SPIN_FLOPS: f64 = (4 * 2 * TILE * TILE * STEPS) as f64 / 6.0;
+pub(super) const SPIN_FLOPS: f64 = (4 * 2 * TILE * TILE * STEPS) as f64 / 6.0;
 
 /// Keeps the unit as busy as it can be, to measure what it could do at best.
 ///
 /// # Safety
 ///
 /// The unit is available.
-pub unsafe fn spin(rounds: usize) {
+pub(super) unsafe fn spin(rounds: usize) {
     // SAFETY: the caller's.
     unsafe {
         configure();

@@ -55,7 +55,7 @@ type Lines = Box<[MaybeUninit<Line>]>;
 /// A right operand in panels: step `l` of panel `p` begins at line `VECTORS * (p * depth + l)`. Beside
 /// the last columns of the last panel, 0 fills the vector; vectors without any column are not written.
 #[derive(Default)]
-pub struct Panels {
+pub(super) struct Panels {
     lines: Lines,
     depth: usize,
     columns: usize,
@@ -65,7 +65,7 @@ impl Panels {
     /// # Safety
     ///
     /// The CPU has AVX-512 F and VL.
-    pub unsafe fn pack(&mut self, b: View<'_>) {
+    pub(super) unsafe fn pack(&mut self, b: View<'_>) {
         let length = b.columns.div_ceil(WIDTH) * b.rows * VECTORS;
         if self.lines.len() != length {
             self.lines = crate::memory::uninit(length);
@@ -81,18 +81,18 @@ impl Panels {
         });
     }
 
-    pub fn depth(&self) -> usize {
+    pub(super) fn depth(&self) -> usize {
         self.depth
     }
 
-    pub fn columns(&self) -> usize {
+    pub(super) fn columns(&self) -> usize {
         self.columns
     }
 }
 
 /// A right operand.
 #[derive(Clone, Copy)]
-pub enum Right<'a> {
+pub(super) enum Right<'a> {
     View(View<'a>),
     Panels(&'a Panels),
 }
@@ -126,7 +126,7 @@ thread_local! {
 /// The CPU has AVX-512 F and VL, `a.columns` is the depth of `b`, nothing is empty, and `out` has room
 /// for `a.rows` rows of as many numbers as `b` has columns, `out_stride` apart; it holds them already
 /// if they are the start, and a row that is has as many numbers.
-pub unsafe fn matmul(
+pub(super) unsafe fn matmul(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
     a: View<'_>,
@@ -168,7 +168,11 @@ pub unsafe fn matmul(
 
 /// `0..count` in pieces of nearly the same length, at most `longest` and in multiples of `unit` where they
 /// can be.
-pub fn pieces(count: usize, longest: usize, unit: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn pieces(
+    count: usize,
+    longest: usize,
+    unit: usize,
+) -> impl Iterator<Item = Range<usize>> {
     let length = count.div_ceil(count.div_ceil(longest)).next_multiple_of(unit).min(longest);
     (0..count).step_by(length).map(move |from| from..(from + length).min(count))
 }
@@ -273,7 +277,7 @@ impl Product<'_> {
 }
 
 /// The first `count` lanes.
-pub fn lanes(count: usize) -> __mmask16 {
+pub(super) fn lanes(count: usize) -> __mmask16 {
     if count >= LANES { !0 } else { (1 << count) - 1 }
 }
 
@@ -508,7 +512,7 @@ unsafe fn turning_tile<const R: usize, const V: usize>(tile: &Tile) {
 /// The CPU has AVX-512 F, and the rows are readable.
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
+pub(super) unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
     let load = |j: usize| {
         // SAFETY: the caller's.
         let [lower, upper] =
@@ -544,7 +548,7 @@ pub unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
 ///
 /// As for `turn`.
 #[target_feature(enable = "avx512f,avx512vl")]
-pub unsafe fn turn_ragged(
+pub(super) unsafe fn turn_ragged(
     at: *const f32,
     stride: usize,
     count: usize,

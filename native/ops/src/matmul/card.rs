@@ -9,7 +9,7 @@ use crate::rows::copy;
 use crate::tensor::rows;
 
 /// The numbers of an operand as a precision has them; in f32 themselves.
-pub fn rounded(x: &Tensor, precision: Precision) -> Result<Tensor> {
+pub(crate) fn rounded(x: &Tensor, precision: Precision) -> Result<Tensor> {
     match (precision, x.dtype()) {
         (Precision::Bf16, DType::F32) => x.to_dtype(DType::BF16),
         (Precision::F16, DType::F32) => x.to_dtype(DType::F16),
@@ -18,19 +18,19 @@ pub fn rounded(x: &Tensor, precision: Precision) -> Result<Tensor> {
 }
 
 /// `a b^T [m, n]` of `a [.., k]`, m rows, and `b [n, k]`, as numbers of `dtype`.
-pub fn nt(a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
+pub(crate) fn nt(a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
     let ((m, k), n) = (rows(a.dims()), rows(b.dims()).0);
     gemm([m, n, k], Matrices::rows(a, k), Matrices::rows(b, k).turned(), (a, dtype))
 }
 
 /// `a b [m, n]` of `a [.., k]`, m rows, and `b [k, n]`.
-pub fn nn(a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
+pub(crate) fn nn(a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
     let ((m, k), n) = (rows(a.dims()), rows(b.dims()).1);
     gemm([m, n, k], Matrices::rows(a, k), Matrices::rows(b, n), (a, dtype))
 }
 
 /// `a^T b [m, n]` of `a [.., m]` and `b [.., n]`, k rows each.
-pub fn tn(a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
+pub(crate) fn tn(a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
     let ((k, m), n) = (rows(a.dims()), rows(b.dims()).1);
     gemm([m, n, k], Matrices::rows(a, m).turned(), Matrices::rows(b, n), (a, dtype))
 }
@@ -48,7 +48,7 @@ fn gemm(
 }
 
 /// `y = a b [m, n]` over k.
-pub fn multiply(y: &Tensor, a: Matrices, b: Matrices, [m, n, k]: [usize; 3]) -> Result<()> {
+pub(crate) fn multiply(y: &Tensor, a: Matrices, b: Matrices, [m, n, k]: [usize; 3]) -> Result<()> {
     match k {
         0 => copy(&y.zeros_like()?, y),
         _ => product(Matrices::rows(y, n), a, b, 1, [m, n, k]),

@@ -7,7 +7,7 @@ use crate::device::launch::{self, Operand, pointer};
 
 /// Matrices of a contiguous tensor: where the first one begins, and how far apart they are, and their rows.
 #[derive(Clone, Copy)]
-pub struct Matrices<'a> {
+pub(crate) struct Matrices<'a> {
     of: &'a Tensor,
     first: usize,
     apart: usize,
@@ -16,17 +16,17 @@ pub struct Matrices<'a> {
 }
 
 impl<'a> Matrices<'a> {
-    pub fn new(of: &'a Tensor, [first, apart, row]: [usize; 3]) -> Self {
+    pub(crate) fn new(of: &'a Tensor, [first, apart, row]: [usize; 3]) -> Self {
         Matrices { of, first, apart, row, turned: false }
     }
 
     /// A single matrix of rows without gaps, `[.., row]`.
-    pub fn rows(of: &'a Tensor, row: usize) -> Self {
+    pub(crate) fn rows(of: &'a Tensor, row: usize) -> Self {
         Matrices::new(of, [0, 0, row])
     }
 
     /// The transposes of what lies there.
-    pub fn turned(self) -> Self {
+    pub(crate) fn turned(self) -> Self {
         Matrices { turned: !self.turned, ..self }
     }
 
@@ -44,7 +44,7 @@ impl<'a> Matrices<'a> {
 }
 
 /// Writes `a b` to c, for each of `count` matrices `a [m, k]` and `b [k, n]`, which are of one type; sums are f32.
-pub fn product(
+pub(crate) fn product(
     c: Matrices,
     a: Matrices,
     b: Matrices,
@@ -55,7 +55,7 @@ pub fn product(
 }
 
 /// `c + a b` for c, of one matrix each.
-pub fn add_product(c: Matrices, a: Matrices, b: Matrices, sizes: [usize; 3]) -> Result<()> {
+pub(crate) fn add_product(c: Matrices, a: Matrices, b: Matrices, sizes: [usize; 3]) -> Result<()> {
     multiply(c, a, b, (1, sizes), 1.0)
 }
 

@@ -26,7 +26,7 @@ const MOST_KEYS: [usize; 2] = [64, 128];
 const THREADS: usize = 128;
 
 /// Whether there is a kernel for such states: their keys are not too wide, and no column of the streams is two things.
-pub fn has_states_of(options: &Options) -> bool {
+pub(super) fn has_states_of(options: &Options) -> bool {
     let Options { heads, key, value, q, k, v, .. } = *options;
     let keys = options.groups() * key;
     let apart = |[a, width]: [usize; 2], [b, other]: [usize; 2]| a + width <= b || b + other <= a;
@@ -39,7 +39,7 @@ fn most_keys(key: usize) -> Option<usize> {
 }
 
 /// What the state gives, `[b, t, heads, wide]`, as it is before a readout, and the state after the last frame.
-pub fn matrix_state(
+pub(super) fn matrix_state(
     streams: &Tensor,
     gates: Option<&Tensor>,
     state: &Tensor,

@@ -18,7 +18,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub fn new(sizes: &Sizes) -> Self {
+    pub(super) fn new(sizes: &Sizes) -> Self {
         let turns = sizes.options.rotary.is_some() && sizes.chunk() > 1;
         let turned = if turns { 2 * sizes.keys() } else { 0 };
         Scratch {
@@ -46,7 +46,7 @@ pub(super) struct Chunk<'a> {
 impl<'a> Chunk<'a> {
     /// The frames `span` of a row of the streams, with their values copied and their queries and keys
     /// turned.
-    pub fn new(
+    pub(super) fn new(
         s: &'a Sizes,
         streams: &'a [f32],
         gates: &'a [f32],
@@ -91,12 +91,12 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    pub fn q(&self, group: usize) -> View<'_> {
+    pub(super) fn q(&self, group: usize) -> View<'_> {
         let key = self.sizes.options.key;
         View::strided(&self.streams[self.q + group * key..], self.frames, key, self.width)
     }
 
-    pub fn k(&self, group: usize) -> View<'_> {
+    pub(super) fn k(&self, group: usize) -> View<'_> {
         let key = self.sizes.options.key;
         View::strided(&self.streams[self.k + group * key..], self.frames, key, self.width)
     }

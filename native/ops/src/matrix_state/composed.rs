@@ -14,7 +14,7 @@ use crate::weights::Weight;
 use crate::{Activation, activate};
 use crate::{Error, Result};
 
-pub fn matrix_state(
+pub(super) fn matrix_state(
     streams: &Tensor,
     gates: Option<&Tensor>,
     state: &Tensor,
@@ -51,7 +51,7 @@ pub fn matrix_state(
 }
 
 /// From what was read `[b, t, heads, wide]` to results `[b, t, heads * value]`, of the frames that exist.
-pub fn results(
+pub(super) fn results(
     read: &Tensor,
     streams: &Tensor,
     readout: &Readout,
@@ -120,17 +120,17 @@ fn turn_back(state: &Tensor, rotary: &Rotary) -> Result<Tensor> {
     turn(&a, &b, &table(cos)?, &table(sin)?.neg()?)
 }
 
-pub fn log_sigmoid(x: &Tensor, scale: f32) -> Result<Tensor> {
+pub(super) fn log_sigmoid(x: &Tensor, scale: f32) -> Result<Tensor> {
     Ok((activate(&x.neg()?, Activation::Softplus)? * f64::from(-scale))?)
 }
 
-pub fn ssd_gates(raw: &Tensor, dt_bias: &Weight, a_log: &Weight) -> Result<Tensor> {
+pub(super) fn ssd_gates(raw: &Tensor, dt_bias: &Weight, a_log: &Weight) -> Result<Tensor> {
     let dt = activate(&raw.broadcast_add(dt_bias)?, Activation::Softplus)?;
     let logs = dt.broadcast_mul(&a_log.exp()?.neg()?)?;
     Ok(Tensor::cat(&[logs, dt], 2)?)
 }
 
-pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<MlstmGates> {
+pub(super) fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<MlstmGates> {
     let (_, time, width) = raw.dims3()?;
     let raw = blank(raw.clone(), lengths)?;
     let (i, f) = (raw.narrow(2, 0, width / 2)?, raw.narrow(2, width / 2, width / 2)?);

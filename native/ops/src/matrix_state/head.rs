@@ -231,7 +231,7 @@ dispatch! {
 const FEW: usize = 3;
 
 impl Kernel {
-    pub fn new(sizes: &Sizes) -> Self {
+    pub(super) fn new(sizes: &Sizes) -> Self {
         let Options { heads_per_group: heads, .. } = sizes.options;
         let chunk = sizes.chunk();
         let pairs = || memory::zeros(chunk * chunk);
@@ -281,7 +281,7 @@ impl Kernel {
         self.before.resize(chunk, 0.0);
     }
 
-    pub fn forward(&mut self, chunk: &Chunk<'_>, read: &mut [f32], state: &mut [f32]) {
+    pub(super) fn forward(&mut self, chunk: &Chunk<'_>, read: &mut [f32], state: &mut [f32]) {
         if chunk.frames < FEW {
             return self.recurrent(chunk, read, state);
         }
@@ -337,7 +337,7 @@ impl Kernel {
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub fn backward(
+    pub(super) fn backward(
         &mut self,
         chunk: &Chunk<'_>,
         state: &[f32],

@@ -11,7 +11,7 @@ pub(super) enum Kernel {
 }
 
 impl Kernel {
-    pub fn new(sizes: &Sizes) -> Self {
+    pub(super) fn new(sizes: &Sizes) -> Self {
         match sizes.options.decay {
             Decay::Key => Kernel::Key(key::Kernel::new(sizes)),
             _ => Kernel::Head(head::Kernel::new(sizes)),
@@ -19,7 +19,7 @@ impl Kernel {
     }
 
     /// `read [frames, heads, wide]`; `state` moves on, and `kept` gets what it was.
-    pub fn forward(
+    pub(super) fn forward(
         &mut self,
         chunk: &Chunk<'_>,
         read: &mut [f32],
@@ -38,7 +38,7 @@ impl Kernel {
     /// Gradients of the queries and keys go to `d_streams`, of the gates to `d_gates`, of the values to
     /// `dv`; `d_state` is that of the state after the chunk on entry, of the one before it after.
     #[allow(clippy::too_many_arguments)]
-    pub fn backward(
+    pub(super) fn backward(
         &mut self,
         chunk: &Chunk<'_>,
         state: &[f32],

@@ -232,7 +232,7 @@ dispatch! {
 const FEW: usize = 3;
 
 impl Kernel {
-    pub fn new(sizes: &Sizes) -> Self {
+    pub(super) fn new(sizes: &Sizes) -> Self {
         let lanes = sizes.options.key.next_multiple_of(LANES);
         let chunk = sizes.chunk();
         let rows = || memory::zeros(chunk * lanes);
@@ -286,7 +286,7 @@ impl Kernel {
         fade_state(&mut self.since[..size], &mut self.whole, q, factors);
     }
 
-    pub fn forward(&mut self, chunk: &Chunk<'_>, read: &mut [f32], state: &mut [f32]) {
+    pub(super) fn forward(&mut self, chunk: &Chunk<'_>, read: &mut [f32], state: &mut [f32]) {
         let (sizes, n) = (chunk.sizes, chunk.frames);
         let Options { heads, key, .. } = sizes.options;
         let (wide, all) = (sizes.wide, heads * sizes.wide);
@@ -324,7 +324,7 @@ impl Kernel {
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub fn backward(
+    pub(super) fn backward(
         &mut self,
         chunk: &Chunk<'_>,
         state: &[f32],

@@ -27,7 +27,7 @@ struct Kept {
 }
 
 impl MatrixState {
-    pub fn new(sizes: Sizes, reading: Reading) -> Self {
+    pub(super) fn new(sizes: Sizes, reading: Reading) -> Self {
         MatrixState { sizes, reading, kept: Kept::default() }
     }
 

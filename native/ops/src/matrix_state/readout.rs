@@ -44,7 +44,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub fn new(readout: Readout) -> Result<Self> {
+    pub(super) fn new(readout: Readout) -> Result<Self> {
         let weights = match &readout {
             Readout::Plain => vec![],
             Readout::Skip(skip) => to_vec(skip)?,
@@ -55,7 +55,7 @@ impl Reading {
 
     /// From what the kernel read to y. Of the frames of all heads of all rows, `at` is the first one;
     /// `value` numbers a head.
-    pub fn read(
+    pub(super) fn read(
         &self,
         y: &mut [f32],
         norms: &mut [f32],
@@ -73,7 +73,7 @@ impl Reading {
 
     /// The gradient of what the kernel read, from that of y; `y` and `norms` are those of
     /// [`Reading::read`] for all frames.
-    pub fn read_backward(
+    pub(super) fn read_backward(
         &self,
         d_read: &mut [f32],
         dy: &[f32],
@@ -91,7 +91,7 @@ impl Reading {
     }
 
     /// Adds what a skip gives to the gradients of the values and to those of its weights.
-    pub fn skip_backward(
+    pub(super) fn skip_backward(
         &self,
         dv: &mut [f32],
         d_skip: &mut [f32],

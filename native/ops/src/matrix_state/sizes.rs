@@ -21,37 +21,37 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// Frames of a chunk.
-    pub fn chunk(&self) -> usize {
+    pub(super) fn chunk(&self) -> usize {
         self.options.frames(self.time)
     }
 
-    pub fn chunks(&self) -> usize {
+    pub(super) fn chunks(&self) -> usize {
         self.time.div_ceil(self.chunk())
     }
 
-    pub fn state(&self) -> usize {
+    pub(super) fn state(&self) -> usize {
         self.options.heads * self.wide * self.options.key
     }
 
-    pub fn gates(&self) -> usize {
+    pub(super) fn gates(&self) -> usize {
         self.options.gates().unwrap_or(0)
     }
 
     /// Columns of all queries; also of all keys.
-    pub fn keys(&self) -> usize {
+    pub(super) fn keys(&self) -> usize {
         self.options.groups() * self.options.key
     }
 
     /// Where keys turn: the state of a row, from how the first of some frames sees it to how the next one
     /// after them does, or its gradient the other way.
-    pub fn turn_state(&self, state: &mut [f32], frames: usize, way: Way) {
+    pub(super) fn turn_state(&self, state: &mut [f32], frames: usize, way: Way) {
         if let Some(rotary) = &self.options.rotary {
             rotary.turn(state, frames, way);
         }
     }
 
     /// Where keys turn: from gradients of a chunk's turned queries and keys to those of the streams.
-    pub fn turn_gradients(&self, d_streams: &mut [f32]) {
+    pub(super) fn turn_gradients(&self, d_streams: &mut [f32]) {
         if let Some(rotary) = &self.options.rotary {
             for first in [self.options.q, self.options.k] {
                 rotary.turn_frames(d_streams, self.width, first, self.keys(), Way::Back);
@@ -60,7 +60,7 @@ impl Sizes {
     }
 
     /// The gradients of the values, `[frames, heads, wide]`, to their columns of those of the streams.
-    pub fn leave_values(&self, d_streams: &mut [f32], dv: &[f32]) {
+    pub(super) fn leave_values(&self, d_streams: &mut [f32], dv: &[f32]) {
         let Options { heads, value, v: first, .. } = self.options;
         let frames = d_streams.chunks_exact_mut(self.width);
         for (d, dv) in frames.zip(dv.chunks_exact(heads * self.wide)) {
@@ -72,16 +72,19 @@ impl Sizes {
     }
 
     /// Rows of the batch in one shard.
-    pub fn shard(&self) -> usize {
+    pub(super) fn shard(&self) -> usize {
         self.batch.div_ceil(8).max(1)
     }
 
-    pub fn length(&self, row: usize) -> usize {
+    pub(super) fn length(&self, row: usize) -> usize {
         self.options.lengths.as_ref().map_or(self.time, |lengths| lengths[row])
     }
 
     /// The chunks of a row that has `length` frames.
-    pub fn spans(&self, length: usize) -> impl DoubleEndedIterator<Item = (usize, Range<usize>)> {
+    pub(super) fn spans(
+        &self,
+        length: usize,
+    ) -> impl DoubleEndedIterator<Item = (usize, Range<usize>)> {
         let chunk = self.chunk();
         (0..length.div_ceil(chunk)).map(move |i| (i, i * chunk..length.min((i + 1) * chunk)))
     }

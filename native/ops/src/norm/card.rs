@@ -16,12 +16,12 @@ const THREADS: usize = 128;
 /// Rows that one part of the weights' gradients has at least.
 const ROWS: usize = 64;
 
-pub fn row_norm(x: &Tensor, norm: &Norm, activation: Activation) -> Result<Tensor> {
+pub(super) fn row_norm(x: &Tensor, norm: &Norm, activation: Activation) -> Result<Tensor> {
     let op = RowNorm { center: norm.bias.is_some(), eps: norm.eps, groups: 1, activation };
     normed(x, &norm.weight, norm.bias.as_deref(), op)
 }
 
-pub fn group_norm(
+pub(super) fn group_norm(
     x: &Tensor,
     weight: &Tensor,
     groups: usize,

@@ -15,7 +15,7 @@ fn normed(x: &Tensor, center: bool, eps: f32) -> candle_core::Result<Tensor> {
     x.broadcast_div(&scale)
 }
 
-pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
+pub(super) fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
     let y = normed(x, norm.bias.is_some(), norm.eps)?.broadcast_mul(&norm.weight)?;
     match &norm.bias {
         Some(bias) => Ok(y.broadcast_add(bias)?),
@@ -23,7 +23,7 @@ pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
     }
 }
 
-pub fn group_norm(
+pub(super) fn group_norm(
     x: &Tensor,
     weight: &Tensor,
     groups: usize,
@@ -35,7 +35,7 @@ pub fn group_norm(
     Ok(y.reshape(x.shape())?.broadcast_mul(weight)?)
 }
 
-pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
+pub(super) fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
     let (rows, width) = tensor::rows(qkv.dims());
     let d = norms.queries.weight.elem_count();
     let all = qkv.reshape((rows, 3, width / 3 / d, d))?;

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use crate::{op, tape};
 
 /// What such an op computes. All tensors that it is given are contiguous and part of no graph.
-pub trait Op: Send + Sync + 'static {
+pub(crate) trait Op: Send + Sync + 'static {
     /// The output, and what a backward pass needs besides inputs and output; before that, where there is more than
     /// one, the other outputs ([`apply_all`]). `track` says that a backward pass may follow: outputs are made by
     /// [`output`](crate::device::launch::output).
@@ -16,7 +16,7 @@ pub trait Op: Send + Sync + 'static {
 }
 
 /// What an op's backward pass has.
-pub struct Pass<'a> {
+pub(crate) struct Pass<'a> {
     pub inputs: &'a [Tensor],
     pub kept: &'a [Tensor],
     pub y: &'a Tensor,
@@ -27,13 +27,16 @@ pub struct Pass<'a> {
 }
 
 /// The output of an op.
-pub fn apply(op: impl Op, inputs: &[&Tensor]) -> crate::Result<Tensor> {
+pub(crate) fn apply(op: impl Op, inputs: &[&Tensor]) -> crate::Result<Tensor> {
     let [y] = apply_all(op, inputs)?;
     Ok(y)
 }
 
 /// All N outputs of an op.
-pub fn apply_all<const N: usize>(op: impl Op, inputs: &[&Tensor]) -> crate::Result<[Tensor; N]> {
+pub(crate) fn apply_all<const N: usize>(
+    op: impl Op,
+    inputs: &[&Tensor],
+) -> crate::Result<[Tensor; N]> {
     let tensors = inputs.iter().map(|x| tape::contiguous(x)).collect::<crate::Result<Vec<_>>>()?;
     let wanted: Vec<bool> = tensors.iter().map(tape::wants).collect();
     let inputs: Vec<Tensor> = tensors.iter().map(Tensor::detach).collect();

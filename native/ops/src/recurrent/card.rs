@@ -30,7 +30,7 @@ const SMALL: usize = 1 << 26;
 /// Bytes that a kernel with a product reads at once.
 const AT_ONCE: u64 = 16;
 
-pub fn lstm(
+pub(super) fn lstm(
     x: &Tensor,
     gates: &Gates,
     h0: &Tensor,
@@ -44,7 +44,7 @@ pub fn lstm(
     Ok((y.clone(), last(&y)?, c.to_dtype(c0.dtype())?))
 }
 
-pub fn gru(
+pub(super) fn gru(
     x: &Tensor,
     gates: &Gates,
     h0: &Tensor,
@@ -56,7 +56,7 @@ pub fn gru(
     Ok((y.clone(), last(&y)?))
 }
 
-pub fn slstm(
+pub(super) fn slstm(
     projected: &Tensor,
     weight: &Weight,
     heads: usize,

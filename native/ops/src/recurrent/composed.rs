@@ -50,7 +50,12 @@ impl Rows {
     }
 }
 
-pub fn gru(x: &Tensor, gates: &Gates, h0: &Tensor, lengths: Lengths) -> Result<(Tensor, Tensor)> {
+pub(crate) fn gru(
+    x: &Tensor,
+    gates: &Gates,
+    h0: &Tensor,
+    lengths: Lengths,
+) -> Result<(Tensor, Tensor)> {
     let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = gates;
     let projected = linear(x, weight_ih, Some(bias_ih), Activation::None)?;
     let rows = Rows::of(x, &lengths)?;
@@ -67,7 +72,7 @@ pub fn gru(x: &Tensor, gates: &Gates, h0: &Tensor, lengths: Lengths) -> Result<(
     Ok((Tensor::stack(&all, 1)?, h))
 }
 
-pub fn lstm(
+pub(crate) fn lstm(
     x: &Tensor,
     gates: &Gates,
     h0: &Tensor,
@@ -103,7 +108,7 @@ fn recurrence(h: &Tensor, blocks: &Tensor) -> candle_core::Result<Tensor> {
     gates.permute((1, 2, 0, 3))?.reshape((batch, 4 * width))
 }
 
-pub fn slstm(
+pub(crate) fn slstm(
     projected: &Tensor,
     weight: &Weight,
     heads: usize,

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::{Residual, row_norm};
 
 /// `x + dropout(layer(norm(x)))`; the layer adds what it is given to what it makes.
-pub fn around(
+pub(crate) fn around(
     x: &Tensor,
     residual: &Residual,
     layer: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<Tensor>,

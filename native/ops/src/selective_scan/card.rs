@@ -19,9 +19,9 @@ const STATES: usize = 8;
 const FRAMES: usize = 8;
 
 /// Numbers of a channel's state that a kernel has at most.
-pub const MOST_STATES: usize = 64;
+pub(crate) const MOST_STATES: usize = 64;
 
-pub fn selective_scan(inputs: Selective<'_>, lengths: &Lengths) -> Result<(Tensor, Tensor)> {
+pub(crate) fn selective_scan(inputs: Selective<'_>, lengths: &Lengths) -> Result<(Tensor, Tensor)> {
     let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
     let scan = Scan {
         steady: dt.rank() == 1,

@@ -8,7 +8,7 @@ use crate::frames::composed::last;
 use crate::lengths::{Lengths, blank};
 use crate::linear_recurrence::composed::{softplus, states};
 
-pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
+pub(super) fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
     let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
     let mut dt = dt.broadcast_as(u.shape())?;
     if let Some(bias) = dt_bias {

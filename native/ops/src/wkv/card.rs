@@ -14,7 +14,7 @@ use crate::op::card::{Op, Pass, apply_all};
 /// Threads of a block.
 const THREADS: usize = 128;
 
-pub fn wkv(inputs: Wkv<'_>, lengths: &Lengths) -> Result<[Tensor; 3]> {
+pub(super) fn wkv(inputs: Wkv<'_>, lengths: &Lengths) -> Result<[Tensor; 3]> {
     let Wkv { k, v, w, u, mean, weight } = inputs;
     let lengths = on_card(lengths, k)?;
     let single = |t: &Tensor| t.to_dtype(DType::F32);

@@ -10,7 +10,7 @@ use crate::linear_recurrence::composed::{prefixes, sigmoid, softplus};
 
 /// Of each stretch of frames the mean and the logarithm of its whole weight: two stretches have the mean of
 /// both, by their weights, and the sum of these, once the early one has faded over the late one.
-pub fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
+pub(super) fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     let Wkv { k, v, w, u, mean, weight } = inputs;
     let (time, decay) = (k.dim(1)?, w.exp()?);
     let means = Tensor::cat(&[&mean.unsqueeze(1)?, v], 1)?;

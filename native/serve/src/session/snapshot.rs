@@ -235,6 +235,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::super::{Options, Overrides};
     use super::*;
+    use crate::digest::spec_digest;
     use sconce_nn::sampling::Sampling;
     use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
     use sconce_nn::{Policy, Spec};

@@ -10,10 +10,10 @@ type Drops = Box<dyn FnOnce() + Send>;
 const LEAVING: usize = 4096;
 
 /// The queue of the thread; none where it could not be started.
-pub struct Leaving(Option<SyncSender<Drops>>);
+pub(super) struct Leaving(Option<SyncSender<Drops>>);
 
 impl Leaving {
-    pub fn start(name: &str) -> Self {
+    pub(super) fn start(name: &str) -> Self {
         let (sender, receiver) = sync_channel::<Drops>(LEAVING);
         let work = move || {
             for drops in receiver {
@@ -25,7 +25,7 @@ impl Leaving {
     }
 
     /// Calls `drops` on the thread, or here where the queue is full.
-    pub fn leave(&self, drops: impl FnOnce() + Send + 'static) {
+    pub(super) fn leave(&self, drops: impl FnOnce() + Send + 'static) {
         match &self.0 {
             Some(thread) => match thread.try_send(Box::new(drops)) {
                 Ok(()) => {}
@@ -38,7 +38,7 @@ impl Leaving {
     }
 
     /// Waits for all that is leaving.
-    pub fn wait(&self) {
+    pub(super) fn wait(&self) {
         if let Some(thread) = &self.0 {
             let (last, gone) = sync_channel::<()>(0);
             if thread.send(Box::new(move || drop(last))).is_ok() {

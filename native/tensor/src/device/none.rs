@@ -1,6 +1,6 @@
 //! A build without CUDA: there is no card.
 
-pub mod launch;
+pub(super) mod launch;
 
 use std::convert::Infallible;
 
@@ -14,7 +14,7 @@ fn none(ordinal: usize) -> Error {
     Error::NoDevice { device: format!("cuda:{ordinal}"), missing: Missing::Build }
 }
 
-pub fn look(_ordinals: &[usize]) -> std::result::Result<(), Missing> {
+pub(super) fn look(_ordinals: &[usize]) -> std::result::Result<(), Missing> {
     Err(Missing::Build)
 }
 
@@ -151,9 +151,9 @@ impl Shared {
 }
 
 #[cfg(test)]
-pub fn place(_tensor: &Tensor) -> Option<((usize, u64), u64)> {
+pub(super) fn place(_tensor: &Tensor) -> Option<((usize, u64), u64)> {
     None
 }
 
 #[cfg(test)]
-pub fn grown(_ordinal: usize) {}
+pub(super) fn grown(_ordinal: usize) {}

@@ -18,7 +18,7 @@ const SPINS: usize = 2500;
 
 /// None, or so many.
 #[derive(Default)]
-pub struct Workers {
+pub(super) struct Workers {
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -63,7 +63,7 @@ unsafe impl Sync for Job {}
 impl Workers {
     /// Workers of a class. On Linux a thread starts at the priority of the one that starts it: workers of the
     /// foreground are to be started by a foreground thread.
-    pub fn new(threads: usize, class: Class) -> std::io::Result<Self> {
+    pub(super) fn new(threads: usize, class: Class) -> std::io::Result<Self> {
         let mut workers = Workers { queue: Arc::default(), threads: Vec::with_capacity(threads) };
         let name = match class {
             Class::Foreground => "sconce",
@@ -81,13 +81,13 @@ impl Workers {
         Ok(workers)
     }
 
-    pub fn threads(&self) -> usize {
+    pub(super) fn threads(&self) -> usize {
         self.threads.len()
     }
 
     /// Runs `work(shard)` for every shard, here and wherever a worker is free. A panic in a shard goes on
     /// here when all others are done.
-    pub fn run<'a>(&self, shards: usize, work: &'a (dyn Fn(usize) + Sync + 'a)) {
+    pub(super) fn run<'a>(&self, shards: usize, work: &'a (dyn Fn(usize) + Sync + 'a)) {
         let work: *const (dyn Fn(usize) + Sync + 'a) = work;
         // SAFETY: this only forgets how long `work` lives, and `Job::work` says why that is enough.
         let work: *const (dyn Fn(usize) + Sync + 'static) = unsafe { std::mem::transmute(work) };

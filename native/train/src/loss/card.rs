@@ -16,7 +16,7 @@ const SUMS: usize = 3;
 
 /// Rows of a batch whose labels and weights are on the card: `labels` the bytes of u16, `weights [n]` f32.
 #[derive(Debug, Clone, Copy)]
-pub struct Placed<'a> {
+pub(crate) struct Placed<'a> {
     pub logits: &'a Tensor,
     pub labels: &'a Tensor,
     pub weights: &'a Tensor,
@@ -24,7 +24,7 @@ pub struct Placed<'a> {
 
 /// Rows of a batch: `logits [n, num_logits]` on the card, `labels [n, num_labels]`, `weights [n]`.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     pub logits: &'a Tensor,
     pub labels: &'a [u16],
     pub weights: &'a [f32],
@@ -32,7 +32,7 @@ pub struct Rows<'a> {
 
 /// A loss on a card, and the sums of the rows that it has seen.
 #[derive(Debug)]
-pub struct Loss {
+pub(crate) struct Loss {
     places: Tensor,
     terms: Tensor,
     pos_weights: Tensor,
@@ -45,7 +45,7 @@ pub struct Loss {
 
 impl Loss {
     /// On the card of `x`.
-    pub fn new(table: &Table, x: &Tensor) -> sconce_tensor::Result<Self> {
+    pub(crate) fn new(table: &Table, x: &Tensor) -> sconce_tensor::Result<Self> {
         let Table { places, terms, pos_weights, num_labels, entropy_weight, clamp } = table;
         let (device, count) = (x.device(), places.len() / 4);
         Ok(Loss {
@@ -62,7 +62,7 @@ impl Loss {
 
     /// Adds these rows to the sums, or begins with them; gives the gradient of the logits of a loss with these
     /// denominators.
-    pub fn gradient(
+    pub(crate) fn gradient(
         &self,
         rows: Rows,
         denominators: &[f64],
@@ -75,29 +75,29 @@ impl Loss {
     }
 
     /// Sets the denominators of what is launched from now on.
-    pub fn prepare(&self, denominators: &[f64]) -> sconce_tensor::Result<()> {
+    pub(crate) fn prepare(&self, denominators: &[f64]) -> sconce_tensor::Result<()> {
         Ok(overwrite(&self.denominators, denominators)?)
     }
 
     /// [`gradient`](Self::gradient) by what was prepared, and by rows of which nothing is uploaded; begins the sums.
-    pub fn gradient_placed(&self, rows: Placed) -> sconce_tensor::Result<Tensor> {
+    pub(crate) fn gradient_placed(&self, rows: Placed) -> sconce_tensor::Result<Tensor> {
         let gradient = unwritten(rows.logits.shape(), rows.logits.dtype(), rows.logits)?;
         self.launch(rows, Some(&gradient), false)?;
         Ok(gradient)
     }
 
     /// Where the [`totals`](Self::totals) are, f64 `[heads, 3]`.
-    pub fn sums_there(&self) -> &Tensor {
+    pub(crate) fn sums_there(&self) -> &Tensor {
         &self.totals
     }
 
     /// As [`gradient`](Self::gradient), without one.
-    pub fn sums(&self, rows: Rows, add: bool) -> sconce_tensor::Result<()> {
+    pub(crate) fn sums(&self, rows: Rows, add: bool) -> sconce_tensor::Result<()> {
         Ok(self.pass(rows, None, add)?)
     }
 
     /// The sums of the rows so far, `[heads, 3]`: what is waited for.
-    pub fn totals(&self) -> sconce_tensor::Result<Vec<f64>> {
+    pub(crate) fn totals(&self) -> sconce_tensor::Result<Vec<f64>> {
         Ok(self.totals.flatten_all()?.to_vec1()?)
     }
 

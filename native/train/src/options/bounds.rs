@@ -2,7 +2,7 @@
 
 use sconce_tensor::{Error, Result};
 
-/// The least and the most that a number may be, both included, by its option. `Sconce.Trainer.Settings` and
+/// The least and the most that a number may be, both included, by its option. `Sconce.Trainer.Catalogue` and
 /// `Sconce.Loader` have the same bounds in their tables, which a test compares.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[(&str, f64, f64)] = &[

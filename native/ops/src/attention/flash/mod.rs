@@ -16,7 +16,7 @@ const MOST: usize = 65_535;
 /// Of which numbers queries, keys and values `[b, t, 3 * heads * head_dim]` are for flash attention; none where the op
 /// has kernels of its own. So it is where a gradient may be asked for, where frames lie in a cache, where the window
 /// slides within the sequence, and where products are as exact as numbers of 32 bits.
-pub fn numbers(qkv: &Tensor, cache: &Cache, window: &Window) -> Option<DType> {
+pub(crate) fn numbers(qkv: &Tensor, cache: &Cache, window: &Window) -> Option<DType> {
     let &[batch, time, _] = qkv.dims() else { return None };
     let tracked = [qkv, &cache.keys, &cache.values].into_iter().any(Tensor::track_op);
     let fits = (2..=window.frames()).contains(&time)
