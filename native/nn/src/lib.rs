@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod embedding;
 pub mod heads;
 pub mod layer;
+pub mod packed;
 pub mod policy;
 pub mod projection;
 pub mod sampling;

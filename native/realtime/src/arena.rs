@@ -14,13 +14,13 @@ use crate::gemv::{Format, Packed};
 const LINE: usize = 16;
 
 /// Numbers that begin at a cache line.
-pub(crate) struct Arena {
+pub struct Arena {
     memory: Vec<f32>,
     first: usize,
 }
 
 impl Arena {
-    pub(crate) fn numbers(&self) -> &[f32] {
+    pub fn numbers(&self) -> &[f32] {
         &self.memory[self.first..]
     }
 
@@ -34,7 +34,7 @@ impl Arena {
 }
 
 /// Reads weights by their names and lays them one after the other.
-pub(crate) struct Packer<'a> {
+pub struct Packer<'a> {
     weights: &'a Weights,
     numbers: Vec<f32>,
     format: Format,
@@ -45,16 +45,16 @@ pub(crate) struct Packer<'a> {
 
 impl<'a> Packer<'a> {
     /// `format` is that of matrices; all else is f32.
-    pub(crate) fn new(weights: &'a Weights, format: Format) -> Self {
+    pub fn new(weights: &'a Weights, format: Format) -> Self {
         Packer { weights, numbers: vec![], format, matrices: vec![], widest: 0, finite: true }
     }
 
-    pub(crate) fn format(&self) -> Format {
+    pub fn format(&self) -> Format {
         self.format
     }
 
     /// The numbers of a weight, row after row.
-    pub(crate) fn read(&mut self, name: &str) -> Result<Vec<f32>> {
+    pub fn read(&mut self, name: &str) -> Result<Vec<f32>> {
         let weight = self.weights.get(name);
         let weight = weight.ok_or_else(|| Error::not_found(format!("weight {name}")))?;
         let numbers = tensor::to_vec(weight)?;
@@ -63,12 +63,12 @@ impl<'a> Packer<'a> {
     }
 
     /// Notes whether all numbers are finite.
-    pub(crate) fn check(&mut self, numbers: &[f32]) {
+    pub fn check(&mut self, numbers: &[f32]) {
         self.finite &= non_finite(numbers).is_none();
     }
 
     /// Lays numbers behind the others, at a cache line.
-    pub(crate) fn lay(&mut self, numbers: &[f32]) -> Range<usize> {
+    pub fn lay(&mut self, numbers: &[f32]) -> Range<usize> {
         let at = self.numbers.len().next_multiple_of(LINE);
         memory::reserve(&mut self.numbers, LINE + numbers.len());
         self.numbers.resize(at, 0.0);
@@ -77,29 +77,29 @@ impl<'a> Packer<'a> {
     }
 
     /// [`lay`](Self::lay) of a whole weight.
-    pub(crate) fn keep(&mut self, name: &str) -> Result<Range<usize>> {
+    pub fn keep(&mut self, name: &str) -> Result<Range<usize>> {
         let numbers = self.read(name)?;
         Ok(self.lay(&numbers))
     }
 
     /// Notes what became of a matrix.
-    pub(crate) fn packed(&mut self, matrix: Packed) {
+    pub fn packed(&mut self, matrix: Packed) {
         self.matrices.push(matrix);
     }
 
     /// Notes a vector of so many numbers that a step holds.
-    pub(crate) fn holds(&mut self, width: usize) {
+    pub fn holds(&mut self, width: usize) {
         self.widest = self.widest.max(width);
     }
 
     /// The longest vector that a step holds.
-    pub(crate) fn widest(&self) -> usize {
+    pub fn widest(&self) -> usize {
         self.widest
     }
 
     /// All that was laid, and what became of each matrix. None if a weight is not finite: what is not multiplied by
     /// zeros would be lost.
-    pub(crate) fn finish(self) -> Option<(Arena, Vec<Packed>)> {
+    pub fn finish(self) -> Option<(Arena, Vec<Packed>)> {
         self.finite.then(|| (Arena::new(&self.numbers), self.matrices))
     }
 }

@@ -9,7 +9,7 @@ use sconce_tensor::simd::dispatch;
 use crate::arena::Packer;
 
 /// `f(bias + sum of weight * x)` over each channel's last k inputs, as `sconce_ops::causal_conv`.
-pub(crate) struct Conv {
+pub struct Conv {
     /// `[c, k]`
     weight: Range<usize>,
     /// `[c]`
@@ -20,7 +20,7 @@ pub(crate) struct Conv {
 
 impl Conv {
     /// Of the weights `NAME.weight` and `NAME.bias`.
-    pub(crate) fn new(packer: &mut Packer, name: &str, activation: Activation) -> Result<Self> {
+    pub fn new(packer: &mut Packer, name: &str, activation: Activation) -> Result<Self> {
         let weight = packer.keep(&format!("{name}.weight"))?;
         let bias = packer.keep(&format!("{name}.bias"))?;
         let kernel = weight.len() / bias.len().max(1);
@@ -28,12 +28,12 @@ impl Conv {
     }
 
     /// Of the last inputs, `[c, k - 1]`.
-    pub(crate) fn state_len(&self) -> usize {
+    pub fn state_len(&self) -> usize {
         self.bias.len() * (self.kernel - 1)
     }
 
     /// `x [c]` becomes what comes out; the state takes in what was there.
-    pub(crate) fn step(&self, arena: &[f32], x: &mut [f32], state: &mut [f32]) {
+    pub fn step(&self, arena: &[f32], x: &mut [f32], state: &mut [f32]) {
         let (weight, bias) = (&arena[self.weight.clone()], &arena[self.bias.clone()]);
         match self.kernel {
             // The published width, with loops whose length is known.

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use sconce_nn::layer::EPS;
 use sconce_ops::norm::group_norm::{self, GroupNorm};
 use sconce_ops::norm::layer_norm;
 use sconce_tensor::Result;
@@ -10,34 +9,37 @@ use sconce_tensor::simd::{LANES, dispatch};
 
 use crate::arena::Packer;
 
+/// What a norm adds to the variance.
+const EPS: f32 = 1e-5;
+
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4), or without a bias
 /// `x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019, eq. 4).
 #[derive(Clone)]
-pub(crate) struct Norm {
+pub struct Norm {
     weight: Range<usize>,
     bias: Option<Range<usize>>,
 }
 
 impl Norm {
     /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`, if there is to be one.
-    pub(crate) fn layer(wanted: bool, packer: &mut Packer, name: &str) -> Result<Option<Self>> {
+    pub fn layer(wanted: bool, packer: &mut Packer, name: &str) -> Result<Option<Self>> {
         wanted.then(|| Self::layer_norm(packer, name)).transpose()
     }
 
     /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`.
-    pub(crate) fn layer_norm(packer: &mut Packer, name: &str) -> Result<Self> {
+    pub fn layer_norm(packer: &mut Packer, name: &str) -> Result<Self> {
         let weight = packer.keep(&format!("{name}.weight"))?;
         let bias = Some(packer.keep(&format!("{name}.bias"))?);
         Ok(Norm { weight, bias })
     }
 
     /// An RMSNorm of the weight `NAME.weight`.
-    pub(crate) fn rms(packer: &mut Packer, name: &str) -> Result<Self> {
+    pub fn rms(packer: &mut Packer, name: &str) -> Result<Self> {
         Ok(Norm { weight: packer.keep(&format!("{name}.weight"))?, bias: None })
     }
 
     /// Each of so many vectors of its own width.
-    pub(crate) fn apply(&self, arena: &[f32], rows: usize, x: &[f32], y: &mut [f32]) {
+    pub fn apply(&self, arena: &[f32], rows: usize, x: &[f32], y: &mut [f32]) {
         let weight = &arena[self.weight.clone()];
         let n = rows * weight.len();
         let (x, y) = (&x[..n], &mut y[..n]);
@@ -49,19 +51,19 @@ impl Norm {
 }
 
 /// A norm of each head by itself, as `sconce_ops::group_norm`.
-pub(crate) struct HeadNorm {
+pub struct HeadNorm {
     weight: Range<usize>,
     norm: GroupNorm,
 }
 
 impl HeadNorm {
     /// Of the weight `NAME.weight`.
-    pub(crate) fn new(packer: &mut Packer, name: &str, norm: GroupNorm) -> Result<Self> {
+    pub fn new(packer: &mut Packer, name: &str, norm: GroupNorm) -> Result<Self> {
         Ok(HeadNorm { weight: packer.keep(&format!("{name}.weight"))?, norm })
     }
 
     /// All heads of one vector.
-    pub(crate) fn apply(&self, arena: &[f32], x: &[f32], y: &mut [f32]) {
+    pub fn apply(&self, arena: &[f32], x: &[f32], y: &mut [f32]) {
         group_norm::forward(y, x, &arena[self.weight.clone()], self.norm);
     }
 }

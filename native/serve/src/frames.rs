@@ -1,10 +1,10 @@
 //! Live frames as a policy reads them.
 
 use sconce_nn::heads::NONE;
+use sconce_nn::packed::Frame;
 use sconce_nn::policy::Frames;
 use sconce_nn::spec::{Heads, MAX_DELAY};
 use sconce_nn::{Policy, Spec};
-use sconce_realtime::Frame;
 use sconce_tensor::{Error, Result};
 
 /// One embedded frame.

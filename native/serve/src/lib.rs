@@ -11,6 +11,7 @@ pub mod session;
 pub mod worker;
 
 pub use model::Model;
-pub use sconce_realtime::{Format, Plan};
+pub use sconce_nn::packed::Plan;
+pub use sconce_realtime::Format;
 pub use session::Session;
 pub use worker::{Deadline, Pool};

@@ -16,7 +16,7 @@ pub(super) struct Entry {
 
 /// Vectors of one width, and room for what a panel makes of them.
 #[derive(Default)]
-pub(crate) struct Input {
+pub struct Input {
     pub(super) vectors: Vectors,
     pub(super) sums: Vec<Sums>,
 }
@@ -53,13 +53,13 @@ struct Columns {
 
 impl Input {
     /// Room for so many vectors of up to `widest` numbers.
-    pub(crate) fn new(widest: usize, rows: usize) -> Self {
+    pub fn new(widest: usize, rows: usize) -> Self {
         let sums = vec![[[0.0; LANES]; VECTORS]; rows];
         Input { vectors: Vectors::new(widest, rows), sums }
     }
 
     /// Takes the place of what was read before; vectors are of one width.
-    pub(crate) fn read<'a>(&mut self, rows: impl IntoIterator<Item = &'a [f32]>) {
+    pub fn read<'a>(&mut self, rows: impl IntoIterator<Item = &'a [f32]>) {
         self.vectors.read(rows);
     }
 }

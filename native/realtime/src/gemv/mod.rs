@@ -24,7 +24,7 @@ use sconce_tensor::{Error, Precision, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Packer;
-pub(crate) use input::Input;
+pub use input::Input;
 use input::{Entry, Vectors};
 use int8::{Code, Codes, GROUP, Quantised};
 
@@ -48,7 +48,7 @@ type Sums = [Vector; VECTORS];
 const LEAST_INPUTS: usize = 32;
 
 /// `W [outputs, inputs]` and `b [outputs]` in the arena: the bias, then panel after panel.
-pub(crate) struct Matrix {
+pub struct Matrix {
     inputs: usize,
     outputs: usize,
     encoding: Encoding,
@@ -96,7 +96,7 @@ pub struct Packed {
 }
 
 impl Format {
-    pub(crate) fn validate(self) -> Result<()> {
+    pub fn validate(self) -> Result<()> {
         match self {
             Format::Int8(bound) if !(0.0..=1.0).contains(&bound) => {
                 Err(Error::out_of_range("bound of int8", bound, 0.0, 1.0))
@@ -242,7 +242,7 @@ fn error(weight: &[f32], written: &[f32], inputs: usize) -> f64 {
 
 impl Matrix {
     /// Packs a weight of this name, row after row, and its bias.
-    pub(crate) fn pack(packer: &mut Packer, name: &str, weight: &[f32], bias: &[f32]) -> Self {
+    pub fn pack(packer: &mut Packer, name: &str, weight: &[f32], bias: &[f32]) -> Self {
         let inputs = weight.len() / bias.len().max(1);
         let (written, error) = Written::chosen(packer.format(), weight, inputs);
         let (name, encoding) = (name.to_owned(), written.encoding());
@@ -266,21 +266,21 @@ impl Matrix {
     }
 
     /// Packs the weights `NAME.weight` and `NAME.bias`.
-    pub(crate) fn dense(packer: &mut Packer, name: &str) -> Result<Self> {
+    pub fn dense(packer: &mut Packer, name: &str) -> Result<Self> {
         let weight = packer.read(&format!("{name}.weight"))?;
         let bias = packer.read(&format!("{name}.bias"))?;
         Ok(Self::pack(packer, &format!("{name}.weight"), &weight, &bias))
     }
 
     /// Packs the weight `NAME.weight` of so many outputs.
-    pub(crate) fn without_bias(packer: &mut Packer, name: &str, outputs: usize) -> Result<Self> {
+    pub fn without_bias(packer: &mut Packer, name: &str, outputs: usize) -> Result<Self> {
         let name = format!("{name}.weight");
         let weight = packer.read(&name)?;
         Ok(Self::pack(packer, &name, &weight, &vec![0.0; outputs]))
     }
 
     /// Packs the weights `NAME.PART.weight` and `NAME.PART.bias`, the outputs of all parts side by side.
-    pub(crate) fn side_by_side(packer: &mut Packer, name: &str, parts: &[&str]) -> Result<Self> {
+    pub fn side_by_side(packer: &mut Packer, name: &str, parts: &[&str]) -> Result<Self> {
         let (mut weight, mut bias) = (vec![], vec![]);
         for part in parts {
             weight.extend(packer.read(&format!("{name}.{part}.weight"))?);
@@ -290,22 +290,22 @@ impl Matrix {
         Ok(Self::pack(packer, &name, &weight, &bias))
     }
 
-    pub(crate) fn outputs(&self) -> usize {
+    pub fn outputs(&self) -> usize {
         self.outputs
     }
 
     /// Makes `rows` vectors of its own width, which lie one after the other, its input.
-    pub(crate) fn read(&self, input: &mut Input, x: &[f32], rows: usize) {
+    pub fn read(&self, input: &mut Input, x: &[f32], rows: usize) {
         input.read(x.chunks_exact(self.inputs).take(rows));
     }
 
     /// `y [rows, outputs] = x W^T + b`
-    pub(crate) fn apply(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
+    pub fn apply(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
         self.each(arena, x, y, |sum| sum);
     }
 
     /// `y [rows, outputs] = relu(x W^T + b)`
-    pub(crate) fn relu(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
+    pub fn relu(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
         // What is not a number stays that.
         self.each(arena, x, y, |sum| if sum < 0.0 { 0.0 } else { sum });
     }

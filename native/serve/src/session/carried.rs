@@ -3,7 +3,7 @@
 use std::mem;
 
 use sconce_nn::backbone::State;
-use sconce_realtime::Plan;
+use sconce_nn::packed::Plan;
 use sconce_tensor::Result;
 use sconce_tensor::device::{self, Held, Owner};
 

@@ -1,6 +1,7 @@
 //! A session in a few numbers.
 
-use sconce_realtime::{Encoding, Packed, Plan};
+use sconce_nn::packed::Plan;
+use sconce_realtime::{Encoding, Packed};
 use serde::Serialize;
 
 use super::open::Session;

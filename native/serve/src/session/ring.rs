@@ -1,6 +1,6 @@
 //! The last embedded frames of a session.
 
-use sconce_realtime::Frame;
+use sconce_nn::packed::Frame;
 use sconce_tensor::{Result, memory};
 
 use crate::frames::EmbeddedFrame;

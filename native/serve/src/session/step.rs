@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 
 use sconce_nn::backbone::Context;
+use sconce_nn::packed::{Game, Plan};
 use sconce_nn::policy::{Frames, Stepped};
 use sconce_nn::sampling::Draw;
-use sconce_realtime::{Game, Plan, Scratch};
+use sconce_realtime::Scratch;
 use sconce_tensor::pool;
 use sconce_tensor::{Error, Result};
 

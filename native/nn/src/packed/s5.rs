@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sconce_nn::spec::{Layered, StateConfig};
+use crate::spec::{Layered, StateConfig};
 use sconce_ops::Activation;
 use sconce_ops::activation::multiply;
 use sconce_ops::activation::skip;
@@ -10,15 +10,15 @@ use sconce_ops::linear_recurrence::cells::{self, Cell};
 use sconce_ops::linear_recurrence::step;
 use sconce_tensor::Result;
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::scratch::Scratch;
-use crate::stack::{FeedForward, Stack};
+use super::layer::{Game, Layer};
+use super::stack::{FeedForward, Stack};
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
 /// `x + s5(norm(x))`, then `x + W_2 gelu(W_1 norm(x))` for each layer, then a LayerNorm, as
-/// `sconce_nn::backbone::s5`.
+/// `crate::backbone::s5`.
 pub(crate) fn s5(config: &StateConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {

@@ -1,17 +1,17 @@
 //! LSTM and GRU stacks, one frame at a time.
 
-use sconce_nn::backbone::Cell;
-use sconce_nn::spec::RecurrentConfig;
+use crate::backbone::Cell;
+use crate::spec::RecurrentConfig;
 use sconce_tensor::Result;
 use sconce_tensor::simd::{dispatch, sigmoid_with, tanh_with};
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::scratch::Scratch;
+use super::layer::{Game, Layer};
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
-/// `norm(x) -> [cell -> norm] x layers`, as in `sconce_nn::backbone::Recurrent`.
+/// `norm(x) -> [cell -> norm] x layers`, as in `crate::backbone::Recurrent`.
 pub(crate) struct Recurrent {
     cell: Cell,
     hidden: usize,

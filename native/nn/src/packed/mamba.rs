@@ -2,21 +2,21 @@
 
 use std::ops::Range;
 
-use sconce_nn::spec::{HawkConfig, JambaConfig, Layered, MambaConfig};
+use crate::spec::{HawkConfig, JambaConfig, Layered, MambaConfig};
 use sconce_ops::Activation;
 use sconce_tensor::Result;
 use sconce_tensor::simd::{LANES, dispatch, dot, exp_with, mul_add, sigmoid_with, sum};
 
-use crate::arena::Packer;
-use crate::attention::Block;
-use crate::conv::Conv;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::scratch::Scratch;
-use crate::stack::Stack;
+use super::attention::Block;
+use super::layer::{Game, Layer};
+use super::stack::Stack;
+use sconce_realtime::Conv;
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
-/// `x = x + mamba(norm(x))` for each layer, as in `sconce_nn::backbone::mamba`.
+/// `x = x + mamba(norm(x))` for each layer, as in `crate::backbone::mamba`.
 pub(crate) fn mamba(config: &MambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
@@ -26,7 +26,7 @@ pub(crate) fn mamba(config: &MambaConfig, width: usize, packer: &mut Packer) -> 
 }
 
 /// Every `attention_every`th layer is a block of a transformer, the others are those of [`mamba`]; then a
-/// LayerNorm, as in `sconce_nn::backbone::mamba`.
+/// LayerNorm, as in `crate::backbone::mamba`.
 pub(crate) fn jamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
@@ -42,7 +42,7 @@ pub(crate) fn jamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> 
 }
 
 /// The layers of [`mamba`], after every `attention_every` of them one and the same block of a transformer; then
-/// a LayerNorm, as in `sconce_nn::backbone::mamba`.
+/// a LayerNorm, as in `crate::backbone::mamba`.
 pub(crate) fn zamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     let every = config.attention_every;
@@ -57,7 +57,7 @@ pub(crate) fn zamba(config: &JambaConfig, width: usize, packer: &mut Packer) -> 
     Ok(stack.normed(Norm::layer_norm(packer, "backbone.norm")?))
 }
 
-/// `x = x + gated_ssm(norm(x))` for each layer, as in `sconce_nn::backbone::mamba`.
+/// `x = x + gated_ssm(norm(x))` for each layer, as in `crate::backbone::mamba`.
 pub(crate) fn gated_ssm(config: &HawkConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {

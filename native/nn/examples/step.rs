@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use sconce_nn::backbone::Context;
 use sconce_nn::heads::{Decision, NONE};
+use sconce_nn::packed::{Frame, Game, Plan};
 use sconce_nn::policy::Frames;
 use sconce_nn::sampling::{Draw, Sampling};
 use sconce_nn::spec::{
@@ -18,7 +19,7 @@ use sconce_nn::spec::{
     RecurrentConfig, StackConfig, StateConfig,
 };
 use sconce_nn::{Policy, Spec};
-use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
+use sconce_realtime::{Format, Scratch};
 use sconce_tensor::Result;
 use sconce_tensor::pool;
 use sconce_tensor::rng::Rng;

@@ -2,22 +2,22 @@
 
 use std::ops::Range;
 
-use sconce_nn::spec::{ExpandConfig, Layered};
+use crate::spec::{ExpandConfig, Layered};
 use sconce_ops::Activation;
 use sconce_ops::activation::multiply;
 use sconce_ops::frames::token_shift::blend;
 use sconce_ops::wkv;
 use sconce_tensor::Result;
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::scratch::Scratch;
-use crate::stack::Stack;
+use super::layer::{Game, Layer};
+use super::stack::Stack;
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
 /// `x + time_mix(norm(x))`, then `x + channel_mix(norm(x))` for each layer, then a LayerNorm, as
-/// `sconce_nn::backbone::rwkv`.
+/// `crate::backbone::rwkv`.
 pub(crate) fn rwkv(config: &ExpandConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let (mut stack, hidden) = (Stack::new(&config.trunk(), width, packer)?, config.hidden_size);
     for i in 0..config.num_layers {

@@ -4,13 +4,15 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use sconce_nn::heads::NONE;
+use sconce_nn::packed::{Frame, Game, Plan};
 use sconce_nn::sampling::Sampling;
 use sconce_nn::spec::{Embedding, Heads, HeadsKind, Melee};
 use sconce_nn::{Policy, Spec};
-use sconce_realtime::{Format, Frame, Game, Plan, Scratch};
+use sconce_realtime::{Format, Scratch};
 use sconce_tensor::Result;
 use sconce_tensor::rng::Rng;
 
+#[path = "packed/backbones.rs"]
 mod backbones;
 
 use backbones::{BACKBONES, Numbers};

@@ -3,24 +3,24 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sconce_nn::backbone::Cell;
-use sconce_nn::backbone::attention::Sizes;
-use sconce_nn::spec::{AttentionConfig, Layered, RecurrentConfig};
+use crate::backbone::Cell;
+use crate::backbone::attention::Sizes;
+use crate::spec::{AttentionConfig, Layered, RecurrentConfig};
 use sconce_ops::Activation;
 use sconce_ops::attention::{THETA, Window, count_on, exponentials, frames_seen};
 use sconce_tensor::Result;
 use sconce_tensor::simd::{LANES, add_assign, dispatch, mul_add, scale_all, sum};
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::recurrent::Recurrent;
-use crate::scratch::Scratch;
-use crate::stack::{FeedForward, Stack};
+use super::layer::{Game, Layer};
+use super::recurrent::Recurrent;
+use super::stack::{FeedForward, Stack};
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
 /// `W_out attend(norm(W_q x), norm(W_k x), W_v x)` over the last frames, as in
-/// `sconce_nn::backbone::attention`.
+/// `crate::backbone::attention`.
 pub(crate) struct Attention {
     /// Queries, keys and values.
     qkv: Matrix,
@@ -210,7 +210,7 @@ impl Block {
 }
 
 /// `x = x + attention(norm1(x))`, then `x = x + W_2 gelu(W_1 norm2(x))` for each layer, and at the end
-/// norm(x), as in `sconce_nn::backbone::attention`.
+/// norm(x), as in `crate::backbone::attention`.
 pub(crate) fn transformer(
     config: &AttentionConfig,
     width: usize,
@@ -224,7 +224,7 @@ pub(crate) fn transformer(
     Ok(stack.normed(Norm::layer_norm(packer, "backbone.norm")?))
 }
 
-/// `norm(u + attention(u))` with `u = W lstm(x)`, as `sconce_nn::backbone::attention::LstmHybrid`.
+/// `norm(u + attention(u))` with `u = W lstm(x)`, as `crate::backbone::attention::LstmHybrid`.
 pub(crate) struct LstmHybrid {
     lstm: Recurrent,
     dense: Matrix,

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use sconce_nn::backbone::attention::Sizes;
-use sconce_nn::spec::{GriffinConfig, HawkConfig, Layered};
+use crate::backbone::attention::Sizes;
+use crate::spec::{GriffinConfig, HawkConfig, Layered};
 use sconce_ops::Activation;
 use sconce_ops::activation::multiply;
 use sconce_ops::attention::Pairing;
@@ -11,17 +11,17 @@ use sconce_ops::linear_recurrence::cells::{Cell, RgLru};
 use sconce_ops::linear_recurrence::step;
 use sconce_tensor::Result;
 
-use crate::arena::Packer;
-use crate::attention::Attention;
-use crate::conv::Conv;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::scratch::Scratch;
-use crate::stack::{GatedFeedForward, Stack};
+use super::attention::Attention;
+use super::layer::{Game, Layer};
+use super::stack::{GatedFeedForward, Stack};
+use sconce_realtime::Conv;
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
 /// `x + mixer(norm1(x))`, then `x + gated_mlp(norm2(x))` for each layer, then an RMSNorm, as in
-/// `sconce_nn::backbone`; every mixer is recurrent.
+/// `crate::backbone`; every mixer is recurrent.
 pub(crate) fn hawk(config: &HawkConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {
@@ -65,7 +65,7 @@ fn push_mlp(stack: &mut Stack, packer: &mut Packer, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `W_out (gelu(W_gate x) * rglru(conv(W_value x)))`, as `sconce_nn::backbone::RecurrentBlock`.
+/// `W_out (gelu(W_gate x) * rglru(conv(W_value x)))`, as `crate::backbone::RecurrentBlock`.
 struct Recurrent {
     /// Of the value and of the gate.
     projection: Matrix,

@@ -1,20 +1,20 @@
 //! minGRU and minLSTM, one frame at a time.
 
-use sconce_nn::backbone::MinRnn;
-use sconce_nn::spec::{Layered, StackConfig};
+use crate::backbone::MinRnn;
+use crate::spec::{Layered, StackConfig};
 use sconce_ops::linear_recurrence::cells::{self, Cell};
 use sconce_ops::linear_recurrence::step;
 use sconce_tensor::Result;
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::scratch::Scratch;
-use crate::stack::Stack;
+use super::layer::{Game, Layer};
+use super::stack::Stack;
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
 /// A cell whose N gates and candidates read the input alone (Feng et al. 2024), as
-/// `sconce_nn::backbone::MinRnn`.
+/// `crate::backbone::MinRnn`.
 struct Gates<C, const N: usize> {
     projection: Matrix,
     cell: C,

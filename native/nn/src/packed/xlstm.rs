@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use sconce_nn::backbone::xlstm::EPS;
-use sconce_nn::spec::{HeadsConfig, Layered};
+use crate::backbone::xlstm::EPS;
+use crate::spec::{HeadsConfig, Layered};
 use sconce_ops::Activation;
 use sconce_ops::activation::{multiply, skip};
 use sconce_ops::matrix_state::decay::{stabilised, stabiliser};
@@ -13,17 +13,17 @@ use sconce_ops::recurrent::slstm::{self, Frame};
 use sconce_tensor::Result;
 use sconce_tensor::simd::{exp, scale_all};
 
-use crate::arena::Packer;
-use crate::conv::Conv;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::{HeadNorm, Norm};
-use crate::retnet::push_feed_forward;
-use crate::scratch::Scratch;
-use crate::stack::Stack;
+use super::layer::{Game, Layer};
+use super::retnet::push_feed_forward;
+use super::stack::Stack;
+use sconce_realtime::Conv;
+use sconce_realtime::Matrix;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
+use sconce_realtime::{HeadNorm, Norm};
 
 /// An mLSTM where a layer's number is even; where it is odd an sLSTM, and behind it a feed-forward layer. As
-/// `sconce_nn::backbone::xlstm`.
+/// `crate::backbone::xlstm`.
 pub(crate) fn xlstm(config: &HeadsConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::heads::{Decision, NONE};
+use sconce_nn::packed::{Frame, Game, Plan};
 use sconce_nn::policy::Frames;
 use sconce_nn::projection::Projection;
 use sconce_nn::sampling::{Draw, Sampling};
@@ -13,7 +14,7 @@ use sconce_nn::spec::{
 };
 use sconce_nn::{Policy, Spec};
 use sconce_ops::weights::{Weight, Weights};
-use sconce_realtime::{Encoding, Format, Frame, Game, Plan, Scratch};
+use sconce_realtime::{Encoding, Format, Scratch};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tensor::{tensor, to_vec};
 use sconce_tensor::{Kind, Precision, Result};

@@ -1,7 +1,7 @@
 //! RetNet, one frame at a time.
 
-use sconce_nn::backbone::retnet::{EPS, log_gamma};
-use sconce_nn::spec::{HeadsConfig, Layered, Trunk};
+use crate::backbone::retnet::{EPS, log_gamma};
+use crate::spec::{HeadsConfig, Layered, Trunk};
 use sconce_ops::Activation;
 use sconce_ops::activation::multiply;
 use sconce_ops::attention::THETA;
@@ -11,14 +11,14 @@ use sconce_ops::rotary::{Rotary, Way};
 use sconce_tensor::Result;
 use sconce_tensor::simd::exp;
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::{HeadNorm, Norm};
-use crate::scratch::Scratch;
-use crate::stack::{FeedForward, Stack};
+use super::layer::{Game, Layer};
+use super::stack::{FeedForward, Stack};
+use sconce_realtime::Matrix;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
+use sconce_realtime::{HeadNorm, Norm};
 
-/// Retention layers, as `sconce_nn::backbone::retnet`.
+/// Retention layers, as `crate::backbone::retnet`.
 pub(crate) fn retnet(config: &HeadsConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mixer = |packer: &mut Packer, name: &str| Retention::new(config, packer, name);
     mixed(&config.trunk(), Activation::Gelu, mixer, width, packer)

@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-use sconce_nn::heads::{Decision, NONE};
-use sconce_nn::sampling::confidence;
-use sconce_nn::spec::{self, HeadKind, HeadsKind, Part};
+use crate::heads::{Decision, NONE};
+use crate::sampling::confidence;
+use crate::spec::{self, HeadKind, HeadsKind, Part};
 use sconce_tensor::simd::add_assign;
 use sconce_tensor::{Error, Result};
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::Game;
-use crate::scratch::Scratch;
+use super::layer::Game;
+use sconce_realtime::Matrix;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
 pub(crate) struct Heads {
     spec: spec::Heads,

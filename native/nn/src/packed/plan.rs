@@ -1,33 +1,33 @@
 //! A whole step, from an embedded frame to an action.
 
-use sconce_nn::Policy;
-use sconce_nn::backbone::Cell;
-use sconce_nn::heads::Decision;
-use sconce_nn::spec::{Backbone, Spec};
+use crate::Policy;
+use crate::backbone::Cell;
+use crate::heads::Decision;
+use crate::spec::{Backbone, Spec};
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::{Error, Result, memory};
 
-use crate::arena::{Arena, Packer};
-use crate::attention::{LstmHybrid, transformer};
-use crate::embedding::Embedding;
-use crate::gemv::{Encoding, Format, Packed};
-use crate::gla::gla;
-use crate::griffin::{griffin, hawk};
-use crate::heads::Heads;
-use crate::hgrn::hgrn;
-use crate::layer::{Game, Layer};
-use crate::mamba::{gated_ssm, jamba, mamba, zamba};
-use crate::mamba2::mamba2;
-use crate::min_rnn::{min_gru, min_lstm};
-use crate::mlp::Mlp;
-use crate::recurrent::Recurrent;
-use crate::residual_lstm::{res_lstm, tx_like};
-use crate::retnet::retnet;
-use crate::rwkv::rwkv;
-use crate::s4d::s4d;
-use crate::s5::s5;
-use crate::scratch::Scratch;
-use crate::xlstm::xlstm;
+use super::attention::{LstmHybrid, transformer};
+use super::embedding::Embedding;
+use super::gla::gla;
+use super::griffin::{griffin, hawk};
+use super::heads::Heads;
+use super::hgrn::hgrn;
+use super::layer::{Game, Layer};
+use super::mamba::{gated_ssm, jamba, mamba, zamba};
+use super::mamba2::mamba2;
+use super::min_rnn::{min_gru, min_lstm};
+use super::mlp::Mlp;
+use super::recurrent::Recurrent;
+use super::residual_lstm::{res_lstm, tx_like};
+use super::retnet::retnet;
+use super::rwkv::rwkv;
+use super::s4d::s4d;
+use super::s5::s5;
+use super::xlstm::xlstm;
+use sconce_realtime::Scratch;
+use sconce_realtime::{Arena, Packer};
+use sconce_realtime::{Encoding, Format, Packed};
 
 /// A policy packed for the CPU at hand: its weights once more, in one arena.
 ///
@@ -118,7 +118,7 @@ impl Plan {
         self.heads.blank()
     }
 
-    /// The state of a game that has not begun: the parts of a `sconce_nn::backbone::State`, one after the
+    /// The state of a game that has not begun: the parts of a `crate::backbone::State`, one after the
     /// other.
     pub fn zero_state(&self) -> &[f32] {
         &self.zero

@@ -1,7 +1,7 @@
 //! Gated linear attention, one frame at a time.
 
-use sconce_nn::backbone::gla::{EPS, LOW_RANK, ROOT};
-use sconce_nn::spec::{GlaConfig, Layered};
+use crate::backbone::gla::{EPS, LOW_RANK, ROOT};
+use crate::spec::{GlaConfig, Layered};
 use sconce_ops::Activation;
 use sconce_ops::activation::multiply;
 use sconce_ops::matrix_state::key::recur;
@@ -9,15 +9,15 @@ use sconce_ops::norm::group_norm::GroupNorm;
 use sconce_tensor::Result;
 use sconce_tensor::simd::{dispatch, exp_with, softplus_with};
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::HeadNorm;
-use crate::retnet::mixed;
-use crate::scratch::Scratch;
-use crate::stack::Stack;
+use super::layer::{Game, Layer};
+use super::retnet::mixed;
+use super::stack::Stack;
+use sconce_realtime::HeadNorm;
+use sconce_realtime::Matrix;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
-/// Layers of gated linear attention, as `sconce_nn::backbone::gla`.
+/// Layers of gated linear attention, as `crate::backbone::gla`.
 pub(crate) fn gla(config: &GlaConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mixer = |packer: &mut Packer, name: &str| Attention::new(config, packer, name);
     mixed(&config.trunk(), Activation::Silu, mixer, width, packer)

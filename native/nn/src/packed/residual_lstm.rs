@@ -1,19 +1,19 @@
 //! LSTM layers that add to a residual stream, one frame at a time.
 
-use sconce_nn::backbone::Cell;
-use sconce_nn::spec::{ExpandConfig, Layered, RecurrentConfig, StackConfig};
+use crate::backbone::Cell;
+use crate::spec::{ExpandConfig, Layered, RecurrentConfig, StackConfig};
 use sconce_ops::Activation;
 use sconce_tensor::Result;
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::recurrent::Recurrent;
-use crate::scratch::Scratch;
-use crate::stack::{FeedForward, Stack};
+use super::layer::{Game, Layer};
+use super::recurrent::Recurrent;
+use super::stack::{FeedForward, Stack};
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
-/// `x = x + W_out lstm(norm1(x))` for each layer, as `sconce_nn::backbone::res_lstm`.
+/// `x = x + W_out lstm(norm1(x))` for each layer, as `crate::backbone::res_lstm`.
 pub(crate) fn res_lstm(config: &StackConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {

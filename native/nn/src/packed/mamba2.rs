@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sconce_nn::spec::{Layered, Mamba2Config};
+use crate::spec::{Layered, Mamba2Config};
 use sconce_ops::Activation;
 use sconce_ops::activation::{multiply, skip};
 use sconce_ops::matrix_state::decay::ssd_frames;
@@ -10,15 +10,15 @@ use sconce_ops::matrix_state::head::recur;
 use sconce_tensor::Result;
 use sconce_tensor::simd::exp;
 
-use crate::arena::Packer;
-use crate::conv::Conv;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::scratch::Scratch;
-use crate::stack::Stack;
+use super::layer::{Game, Layer};
+use super::stack::Stack;
+use sconce_realtime::Conv;
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
-/// `x = x + mamba2(norm(x))` for each layer, as in `sconce_nn::backbone::mamba2`.
+/// `x = x + mamba2(norm(x))` for each layer, as in `crate::backbone::mamba2`.
 pub(crate) fn mamba2(config: &Mamba2Config, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {

@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sconce_nn::heads::Decision;
-use sconce_nn::projection::Projection;
-use sconce_nn::sampling::Sampling;
+use crate::heads::Decision;
+use crate::projection::Projection;
+use crate::sampling::Sampling;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
-use crate::embedding::Frame;
-use crate::scratch::Scratch;
+use super::embedding::Frame;
+use sconce_realtime::Scratch;
 
 /// One frame of one game, and where its decision goes.
 pub struct Game<'a> {

@@ -2,19 +2,19 @@
 
 use std::ops::Range;
 
-use sconce_nn::spec::Spec;
+use crate::spec::Spec;
 use sconce_tensor::{Error, Result};
 
-use crate::arena::Packer;
+use sconce_realtime::Packer;
 
-/// One frame, as `sconce_nn::policy::Frames` has many.
+/// One frame, as `crate::policy::Frames` has many.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
     /// `[continuous_width]`
     pub continuous: &'a [f32],
     /// `[id slots]`
     pub ids: &'a [u32],
-    /// `[num_labels]`, [`NONE`](sconce_nn::heads::NONE) where there was no previous action.
+    /// `[num_labels]`, [`NONE`](crate::heads::NONE) where there was no previous action.
     pub previous: &'a [u16],
 }
 

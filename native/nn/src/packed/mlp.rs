@@ -2,18 +2,18 @@
 
 use std::mem;
 
-use sconce_nn::spec::MlpConfig;
+use crate::spec::MlpConfig;
 use sconce_ops::Activation;
 use sconce_tensor::Result;
 use sconce_tensor::simd::add_assign;
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::scratch::Scratch;
+use super::layer::{Game, Layer};
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
-/// Per layer `relu(norm(dense(x))) + skip`, as in `sconce_nn::backbone::Mlp`.
+/// Per layer `relu(norm(dense(x))) + skip`, as in `crate::backbone::Mlp`.
 pub(crate) struct Mlp {
     layers: Vec<Dense>,
 }

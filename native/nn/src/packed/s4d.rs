@@ -2,21 +2,21 @@
 
 use std::ops::Range;
 
-use sconce_nn::backbone::s4d::FFN;
-use sconce_nn::spec::{Layered, StateConfig};
+use crate::backbone::s4d::FFN;
+use crate::spec::{Layered, StateConfig};
 use sconce_ops::Activation;
 use sconce_tensor::Result;
 use sconce_tensor::simd::{dispatch, dot, exp_with};
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::scratch::Scratch;
-use crate::stack::{GatedFeedForward, Stack};
+use super::layer::{Game, Layer};
+use super::stack::{GatedFeedForward, Stack};
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
 /// For each layer `x = x + s4d(norm1(x))`, `x = x + ffn(norm2(x))`, and a LayerNorm at the end, as
-/// `sconce_nn::backbone::s4d`.
+/// `crate::backbone::s4d`.
 pub(crate) fn s4d(config: &StateConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let (mut stack, hidden) = (Stack::new(&config.trunk(), width, packer)?, config.hidden_size);
     for i in 0..config.num_layers {

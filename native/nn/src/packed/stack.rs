@@ -2,19 +2,19 @@
 
 use std::ops::Range;
 
-use sconce_nn::spec::Trunk;
+use crate::spec::Trunk;
 use sconce_ops::Activation;
 use sconce_ops::activation::multiply;
 use sconce_tensor::Result;
 use sconce_tensor::simd::add_assign;
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::scratch::Scratch;
+use super::layer::{Game, Layer};
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
-/// `norm(x) -> dense -> [x + layer(norm(x))] -> norm`, as `sconce_nn::backbone::stack`.
+/// `norm(x) -> dense -> [x + layer(norm(x))] -> norm`, as `crate::backbone::stack`.
 pub(crate) struct Stack {
     width: usize,
     input_norm: Option<Norm>,

@@ -2,22 +2,22 @@
 
 use std::ops::Range;
 
-use sconce_nn::spec::{ExpandConfig, Layered};
+use crate::spec::{ExpandConfig, Layered};
 use sconce_ops::activation::multiply;
 use sconce_ops::linear_recurrence::{cells, step};
 use sconce_ops::{Activation, lower_bound};
 use sconce_tensor::Result;
 use sconce_tensor::tensor::{tensor, to_vec};
 
-use crate::arena::Packer;
-use crate::gemv::Matrix;
-use crate::layer::{Game, Layer};
-use crate::norm::Norm;
-use crate::scratch::Scratch;
-use crate::stack::{FeedForward, Stack};
+use super::layer::{Game, Layer};
+use super::stack::{FeedForward, Stack};
+use sconce_realtime::Matrix;
+use sconce_realtime::Norm;
+use sconce_realtime::Packer;
+use sconce_realtime::Scratch;
 
 /// `x + hgrn(norm(x))`, then `x + W_2 silu(W_1 norm(x))` for each layer, then a LayerNorm, as
-/// `sconce_nn::backbone::hgrn`.
+/// `crate::backbone::hgrn`.
 pub(crate) fn hgrn(config: &ExpandConfig, width: usize, packer: &mut Packer) -> Result<Stack> {
     let mut stack = Stack::new(&config.trunk(), width, packer)?;
     for i in 0..config.num_layers {

@@ -1,0 +1,26 @@
+//! A policy packed for the CPU at hand, for one frame at a time, of one game or of many.
+
+mod attention;
+mod embedding;
+mod gla;
+mod griffin;
+mod heads;
+mod hgrn;
+mod layer;
+mod mamba;
+mod mamba2;
+mod min_rnn;
+mod mlp;
+mod plan;
+mod recurrent;
+mod residual_lstm;
+mod retnet;
+mod rwkv;
+mod s4d;
+mod s5;
+mod stack;
+mod xlstm;
+
+pub use embedding::Frame;
+pub use layer::Game;
+pub use plan::Plan;
