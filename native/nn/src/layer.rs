@@ -1,5 +1,6 @@
 //! The small layers that backbones and heads are made of.
 
+use sconce_realtime::{self as packed, Matrix, Packer};
 use sconce_tensor::Tensor;
 
 use crate::ops::dropout::Dropout;
@@ -61,6 +62,20 @@ impl Linear {
         ops::feed_forward_residual(x, residual, &self.affine(), self.activation, &then.plain()?)
     }
 
+    /// For one frame at a time; the activation is the step's.
+    pub(crate) fn pack(&self, packer: &mut Packer) -> Result<Matrix> {
+        Matrix::dense(packer, &self.weight, self.bias.as_ref())
+    }
+
+    pub(crate) fn activation(&self) -> Activation {
+        self.activation
+    }
+
+    /// The weight and the bias.
+    pub(crate) fn parts(&self) -> (&Weight, Option<&Weight>) {
+        (&self.weight, self.bias.as_ref())
+    }
+
     fn affine(&self) -> ops::Affine {
         ops::Affine { weight: self.weight.clone(), bias: self.bias.clone() }
     }
@@ -105,6 +120,11 @@ impl Norm {
         ops::row_norm(x, &self.0)
     }
 
+    /// For one frame at a time.
+    pub(crate) fn pack(&self, packer: &mut Packer) -> Result<packed::Norm> {
+        packed::Norm::new(packer, &self.0.weight, self.0.bias.as_ref())
+    }
+
     /// For each head of queries or keys.
     pub(crate) fn of_heads(queries: Norm, keys: Norm) -> ops::HeadNorms {
         ops::HeadNorms { queries: queries.0, keys: keys.0 }
@@ -131,6 +151,12 @@ impl Projection {
             Ok((b.get("weight", &[output, input], init)?, Some(bias)))
         };
         Ok(Projection { layers: outputs.iter().map(layer).collect::<Result<_>>()? })
+    }
+
+    /// For one frame at a time.
+    pub(crate) fn pack(&self, packer: &mut Packer) -> Result<Matrix> {
+        let layers: Vec<_> = self.layers.iter().map(|(w, b)| (w, b.as_ref())).collect();
+        Matrix::side_by_side(packer, &layers)
     }
 
     /// `x [.., in]` -> `[.., sum of the outputs]`.

@@ -240,6 +240,10 @@ impl Policy {
         })
     }
 
+    pub(crate) fn backbone(&self) -> &dyn Backbone {
+        &*self.backbone
+    }
+
     pub fn spec(&self) -> &Spec {
         &self.spec
     }

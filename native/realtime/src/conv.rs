@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use sconce_ops::Activation;
+use sconce_ops::weights::Weight;
 use sconce_tensor::Result;
 use sconce_tensor::simd::dispatch;
 
@@ -19,10 +20,22 @@ pub struct Conv {
 }
 
 impl Conv {
+    /// Of weights `[c, 1, k]` and `[c]`.
+    pub fn new(
+        packer: &mut Packer,
+        weight: &Weight,
+        bias: &Weight,
+        activation: Activation,
+    ) -> Result<Self> {
+        let (weight, bias) = (packer.keep(weight)?, packer.keep(bias)?);
+        let kernel = weight.len() / bias.len().max(1);
+        Ok(Conv { weight, bias, kernel, activation })
+    }
+
     /// Of the weights `NAME.weight` and `NAME.bias`.
-    pub fn new(packer: &mut Packer, name: &str, activation: Activation) -> Result<Self> {
-        let weight = packer.keep(&format!("{name}.weight"))?;
-        let bias = packer.keep(&format!("{name}.bias"))?;
+    pub fn named(packer: &mut Packer, name: &str, activation: Activation) -> Result<Self> {
+        let weight = packer.keep_named(&format!("{name}.weight"))?;
+        let bias = packer.keep_named(&format!("{name}.bias"))?;
         let kernel = weight.len() / bias.len().max(1);
         Ok(Conv { weight, bias, kernel, activation })
     }

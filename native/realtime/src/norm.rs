@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use sconce_ops::norm::group_norm::{self, GroupNorm};
 use sconce_ops::norm::layer_norm;
+use sconce_ops::weights::Weight;
 use sconce_tensor::Result;
 use sconce_tensor::simd::{LANES, dispatch};
 
@@ -21,6 +22,12 @@ pub struct Norm {
 }
 
 impl Norm {
+    /// A LayerNorm, or without a bias an RMSNorm.
+    pub fn new(packer: &mut Packer, weight: &Weight, bias: Option<&Weight>) -> Result<Self> {
+        let weight = packer.keep(weight)?;
+        Ok(Norm { weight, bias: bias.map(|bias| packer.keep(bias)).transpose()? })
+    }
+
     /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`, if there is to be one.
     pub fn layer(wanted: bool, packer: &mut Packer, name: &str) -> Result<Option<Self>> {
         wanted.then(|| Self::layer_norm(packer, name)).transpose()
@@ -28,14 +35,14 @@ impl Norm {
 
     /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`.
     pub fn layer_norm(packer: &mut Packer, name: &str) -> Result<Self> {
-        let weight = packer.keep(&format!("{name}.weight"))?;
-        let bias = Some(packer.keep(&format!("{name}.bias"))?);
+        let weight = packer.keep_named(&format!("{name}.weight"))?;
+        let bias = Some(packer.keep_named(&format!("{name}.bias"))?);
         Ok(Norm { weight, bias })
     }
 
     /// An RMSNorm of the weight `NAME.weight`.
     pub fn rms(packer: &mut Packer, name: &str) -> Result<Self> {
-        Ok(Norm { weight: packer.keep(&format!("{name}.weight"))?, bias: None })
+        Ok(Norm { weight: packer.keep_named(&format!("{name}.weight"))?, bias: None })
     }
 
     /// Each of so many vectors of its own width.
@@ -57,9 +64,13 @@ pub struct HeadNorm {
 }
 
 impl HeadNorm {
+    pub fn new(packer: &mut Packer, weight: &Weight, norm: GroupNorm) -> Result<Self> {
+        Ok(HeadNorm { weight: packer.keep(weight)?, norm })
+    }
+
     /// Of the weight `NAME.weight`.
-    pub fn new(packer: &mut Packer, name: &str, norm: GroupNorm) -> Result<Self> {
-        Ok(HeadNorm { weight: packer.keep(&format!("{name}.weight"))?, norm })
+    pub fn named(packer: &mut Packer, name: &str, norm: GroupNorm) -> Result<Self> {
+        Ok(HeadNorm { weight: packer.keep_named(&format!("{name}.weight"))?, norm })
     }
 
     /// All heads of one vector.

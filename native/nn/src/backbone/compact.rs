@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use sconce_realtime::Packer;
 use sconce_tensor::Tensor;
 
 use super::{Backbone, Context, State};
 use crate::ops::arrange::reshape;
+use crate::packed::Step;
 use crate::weights::MAX_NUMBERS;
 use crate::{Error, Result, ops};
 
@@ -63,6 +65,10 @@ impl Backbone for Compact {
         };
         context.tap("trunk", &y);
         Ok((y, state))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        self.net.pack(packer)
     }
 }
 

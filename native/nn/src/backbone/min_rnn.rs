@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
+use sconce_ops::linear_recurrence::cells::{self, Cell};
+use sconce_ops::linear_recurrence::step;
+use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Norm, Projection};
+use crate::packed::{Game, Step};
 use crate::spec::{Layered, StackConfig};
 use crate::weights::Builder;
 use crate::{Result, ops};
@@ -59,6 +63,44 @@ impl Backbone for MinRnn {
         context.tap("hidden", &h);
         let last = ops::last(&h, h0, &lengths)?;
         Ok((h, State(vec![last])))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let (projection, hidden) = (self.projection.pack(packer)?, self.hidden_size);
+        Ok(Some(match self.cell {
+            MinCell::Gru => Box::new(Packed::<_, 2> { projection, cell: cells::MinGru, hidden }),
+            MinCell::Lstm => Box::new(Packed::<_, 3> {
+                projection,
+                cell: cells::MinLstm { eps: self.eps },
+                hidden,
+            }),
+        }))
+    }
+}
+
+/// A [`MinRnn`], one frame at a time.
+struct Packed<C, const N: usize> {
+    projection: Matrix,
+    cell: C,
+    hidden: usize,
+}
+
+impl<C: Cell<N, 0>, const N: usize> Step for Packed<C, N> {
+    fn state_len(&self) -> usize {
+        self.hidden
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let Scratch { x, y, input, .. } = scratch;
+        self.projection.read(input, x, games.len());
+        self.projection.apply(arena, input, y);
+        let rows = y.chunks_exact(N * self.hidden).zip(x.chunks_exact_mut(self.hidden));
+        for (game, (y, x)) in games.iter_mut().zip(rows) {
+            let h = game.state(at, self.hidden);
+            let inputs = std::array::from_fn(|n| &y[n * self.hidden..][..self.hidden]);
+            step(self.cell, h, inputs, []);
+            x.copy_from_slice(h);
+        }
     }
 }
 

@@ -1,8 +1,11 @@
 //! No memory: each frame on its own.
 
+use std::mem;
 use std::sync::Arc;
 
+use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
+use sconce_tensor::simd::add_assign;
 
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
@@ -10,6 +13,7 @@ use crate::Result;
 use crate::layer::{Linear, Norm};
 use crate::ops::Activation;
 use crate::ops::arrange::add;
+use crate::packed::{Game, Step};
 use crate::spec::MlpConfig;
 use crate::weights::{Builder, Weight};
 
@@ -70,6 +74,24 @@ impl Backbone for Mlp {
         }
         Ok((x, state.clone()))
     }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let layers = self.layers.iter().map(|layer| layer.pack(packer)).collect::<Result<_>>()?;
+        Ok(Some(Box::new(Packed { layers })))
+    }
+}
+
+impl Layer {
+    fn pack(&self, packer: &mut Packer) -> Result<Dense> {
+        let dense = self.dense.pack(packer)?;
+        let norm = self.norm.as_ref().map(|norm| norm.pack(packer)).transpose()?;
+        let skip = match &self.projection {
+            Some(projection) => Skip::Projected(projection.pack(packer)?),
+            None if self.residual => Skip::Same,
+            None => Skip::None,
+        };
+        Ok(Dense { dense, norm, skip })
+    }
 }
 
 /// Layers `first..` one after the other.
@@ -92,4 +114,58 @@ fn run(layers: &[Arc<Layer>], first: usize, x: &Tensor, context: &Context) -> Re
         x = h;
     }
     Ok(x)
+}
+
+/// An [`Mlp`], one frame at a time.
+struct Packed {
+    layers: Vec<Dense>,
+}
+
+struct Dense {
+    dense: Matrix,
+    norm: Option<packed::Norm>,
+    skip: Skip,
+}
+
+enum Skip {
+    None,
+    Same,
+    Projected(Matrix),
+}
+
+impl Step for Packed {
+    fn state_len(&self) -> usize {
+        0
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], _at: usize, scratch: &mut Scratch) {
+        for layer in &self.layers {
+            layer.step(arena, games.len(), scratch);
+        }
+    }
+}
+
+impl Dense {
+    fn step(&self, arena: &[f32], rows: usize, scratch: &mut Scratch) {
+        let Scratch { x, y, z, input, .. } = scratch;
+        let n = rows * self.dense.outputs();
+        self.dense.read(input, x, rows);
+        match &self.norm {
+            None => self.dense.relu(arena, input, y),
+            Some(norm) => {
+                self.dense.apply(arena, input, z);
+                norm.apply(arena, rows, z, y);
+                Activation::Relu.apply(&mut y[..n]);
+            }
+        }
+        match &self.skip {
+            Skip::None => {}
+            Skip::Same => add_assign(&mut y[..n], &x[..n]),
+            Skip::Projected(projection) => {
+                projection.apply(arena, input, z);
+                add_assign(&mut y[..n], &z[..n]);
+            }
+        }
+        mem::swap(x, y);
+    }
 }

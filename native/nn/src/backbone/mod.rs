@@ -23,12 +23,14 @@ pub mod xlstm;
 use std::ops::Range;
 use std::sync::Arc;
 
+use sconce_realtime::Packer;
 use sconce_tensor::Tensor;
 
 use crate::device;
 use crate::memory;
 use crate::ops::arrange::add;
 pub use crate::ops::lengths::Lengths;
+use crate::packed::Step;
 use crate::weights::Builder;
 use crate::{Error, Result, ops, spec};
 pub use context::Context;
@@ -65,6 +67,13 @@ pub trait Backbone: Send + Sync {
         context: &Context,
     ) -> Result<(Tensor, State)> {
         residual_by_parts(self, x, residual, state, context)
+    }
+
+    /// The same for one frame at a time of one game or of many, with its weights packed for the CPU. `None` where whole
+    /// windows alone are read.
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let _ = packer;
+        Ok(None)
     }
 
     /// One frame: `x [b, d]` -> `(y [b, h], state)`.

@@ -1,13 +1,17 @@
 //! Layers on top of each other, each added to what it reads: `x + layer(norm(x))`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
+use sconce_tensor::simd::add_assign;
 
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
 use crate::ops::{self, Activation};
+use crate::packed::{Game, Step};
 use crate::spec::Trunk;
 use crate::weights::{Builder, Weight};
 use crate::{Error, Result};
@@ -41,6 +45,7 @@ pub struct Stack {
     norm: Option<Norm>,
     dropout: f32,
     input_dropout: f32,
+    width: usize,
     /// All that the residuals may use.
     weights: Arc<[Weight]>,
 }
@@ -65,6 +70,7 @@ impl Stack {
             norm,
             dropout: trunk.dropout,
             input_dropout: trunk.input_dropout,
+            width: h,
             weights: b.taken(),
         })
     }
@@ -150,6 +156,79 @@ impl Backbone for Stack {
         }
         Ok((x, State(next)))
     }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let norm = |norm: &Option<Norm>, packer: &mut Packer| {
+            norm.as_ref().map(|norm| norm.pack(packer)).transpose()
+        };
+        let input_norm = norm(&self.input_norm, packer)?;
+        let input = self.input.as_ref().map(|input| input.pack(packer)).transpose()?;
+        packer.holds(self.width);
+        let mut residuals: Vec<(packed::Norm, Arc<dyn Step>)> = vec![];
+        for (i, residual) in self.residuals.iter().enumerate() {
+            // What stands at several places is packed once.
+            let before = self.residuals[..i].iter().position(|other| Arc::ptr_eq(other, residual));
+            if let Some((norm, step)) = before.and_then(|j| residuals.get(j)).cloned() {
+                residuals.push((norm, step));
+                continue;
+            }
+            let norm = residual.norm.pack(packer)?;
+            let Some(step) = residual.layer.pack(packer)? else { return Ok(None) };
+            residuals.push((norm, step.into()));
+        }
+        let norm = norm(&self.norm, packer)?;
+        Ok(Some(Box::new(Packed { width: self.width, input_norm, input, residuals, norm })))
+    }
+}
+
+/// A [`Stack`], one frame at a time.
+struct Packed {
+    width: usize,
+    input_norm: Option<packed::Norm>,
+    input: Option<Matrix>,
+    residuals: Vec<(packed::Norm, Arc<dyn Step>)>,
+    norm: Option<packed::Norm>,
+}
+
+impl Step for Packed {
+    fn state_len(&self) -> usize {
+        self.residuals.iter().map(|(_, layer)| layer.state_len()).sum()
+    }
+
+    fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        let mut at = at;
+        for (_, layer) in &self.residuals {
+            layer.changed(state, at, steps, each);
+            at += layer.state_len();
+        }
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        if let Some(norm) = &self.input_norm {
+            norm.apply(arena, games.len(), &scratch.x, &mut scratch.y);
+            std::mem::swap(&mut scratch.x, &mut scratch.y);
+        }
+        let n = games.len() * self.width;
+        match &self.input {
+            Some(input) => {
+                let Scratch { x, stream, input: active, .. } = &mut *scratch;
+                input.read(active, x, games.len());
+                input.apply(arena, active, stream);
+            }
+            None => scratch.stream[..n].copy_from_slice(&scratch.x[..n]),
+        }
+        let mut at = at;
+        for (norm, layer) in &self.residuals {
+            norm.apply(arena, games.len(), &scratch.stream, &mut scratch.x);
+            layer.step(arena, games, at, scratch);
+            add_assign(&mut scratch.stream[..n], &scratch.x[..n]);
+            at += layer.state_len();
+        }
+        match &self.norm {
+            Some(norm) => norm.apply(arena, games.len(), &scratch.stream, &mut scratch.x),
+            None => std::mem::swap(&mut scratch.stream, &mut scratch.x),
+        }
+    }
 }
 
 /// `W_2 act(W_1 x)`: no memory.
@@ -181,5 +260,33 @@ impl Backbone for FeedForward {
         _context: &Context,
     ) -> Result<(Tensor, State)> {
         Ok((self.up.residual_then(x, &self.down, residual)?, state.clone()))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let (up, down) = (self.up.pack(packer)?, self.down.pack(packer)?);
+        let activation = self.up.activation();
+        Ok(Some(Box::new(PackedFeedForward { up, activation, down })))
+    }
+}
+
+/// A [`FeedForward`], one frame at a time.
+struct PackedFeedForward {
+    up: Matrix,
+    activation: Activation,
+    down: Matrix,
+}
+
+impl Step for PackedFeedForward {
+    fn state_len(&self) -> usize {
+        0
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], _at: usize, scratch: &mut Scratch) {
+        let Scratch { x, y, input, .. } = scratch;
+        self.up.read(input, x, games.len());
+        self.up.apply(arena, input, y);
+        self.activation.apply(&mut y[..games.len() * self.up.outputs()]);
+        self.down.read(input, y, games.len());
+        self.down.apply(arena, input, x);
     }
 }

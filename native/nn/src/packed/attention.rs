@@ -11,7 +11,7 @@ use sconce_ops::attention::{THETA, Window, count_on, exponentials, frames_seen};
 use sconce_tensor::Result;
 use sconce_tensor::simd::{LANES, add_assign, dispatch, mul_add, scale_all, sum};
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::recurrent::Recurrent;
 use super::stack::{FeedForward, Stack};
 use sconce_realtime::Matrix;
@@ -39,8 +39,8 @@ impl Attention {
         let window = Window::new(num_heads, head_dim, window_size, pairing, THETA)?;
         let mut norm = |part| Norm::layer(sizes.qk_layernorm, packer, &format!("{name}.{part}"));
         let norms = norm("q_norm")?.zip(norm("k_norm")?).map(<[Norm; 2]>::from);
-        let qkv = Matrix::dense(packer, &format!("{name}.qkv"))?;
-        let out = Matrix::dense(packer, &format!("{name}.out"))?;
+        let qkv = Matrix::dense_named(packer, &format!("{name}.qkv"))?;
+        let out = Matrix::dense_named(packer, &format!("{name}.out"))?;
         packer.holds(num_heads * window_size.next_multiple_of(LANES));
         Ok(Attention { qkv, norms, out, window, heads: num_heads, head_dim })
     }
@@ -78,7 +78,7 @@ impl Attention {
     }
 }
 
-impl Layer for Attention {
+impl Step for Attention {
     /// Keys and values, and how many frames were seen.
     fn state_len(&self) -> usize {
         2 * self.ring() + 1
@@ -244,14 +244,14 @@ impl LstmHybrid {
         };
         Ok(LstmHybrid {
             lstm: Recurrent::new(Cell::Lstm, &lstm, packer, "backbone.lstm")?,
-            dense: Matrix::dense(packer, "backbone.dense")?,
+            dense: Matrix::dense_named(packer, "backbone.dense")?,
             attention: Attention::new(&Sizes::from(config), packer, "backbone")?,
             norm: Norm::layer_norm(packer, "backbone.norm")?,
         })
     }
 }
 
-impl Layer for LstmHybrid {
+impl Step for LstmHybrid {
     /// h and c of each layer of the LSTM, then that of the attention.
     fn state_len(&self) -> usize {
         self.lstm.state_len() + self.attention.state_len()

@@ -42,7 +42,7 @@ impl Embedding {
         let slots = embedding.id_slots();
         let mut lookups = Vec::with_capacity(slots.len());
         for of in embedding.tables() {
-            let table = packer.keep(&format!("{}_embedding.weight", of.name))?;
+            let table = packer.keep_named(&format!("{}_embedding.weight", of.name))?;
             let own = slots.iter().enumerate().filter(|(_, slot)| slot.table == of.name);
             lookups.extend(own.map(|(slot, _)| Lookup {
                 slot,

@@ -9,7 +9,7 @@ use sconce_ops::norm::group_norm::GroupNorm;
 use sconce_tensor::Result;
 use sconce_tensor::simd::{dispatch, exp_with, softplus_with};
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::retnet::mixed;
 use super::stack::Stack;
 use sconce_realtime::HeadNorm;
@@ -41,15 +41,15 @@ impl Attention {
         let (width, heads, key) = (config.hidden_size, config.num_heads, config.head_dim);
         let value = config.expand_factor * width / heads;
         let of = format!("{name}.qkvg_proj.weight");
-        let mut projection = packer.read(&of)?;
-        projection.extend(packer.read(&format!("{name}.gate_low.weight"))?);
+        let mut projection = packer.read_named(&of)?;
+        projection.extend(packer.read_named(&format!("{name}.gate_low.weight"))?);
         let rows = 2 * heads * (key + value) + LOW_RANK;
         let norm = GroupNorm { size: value, center: false, eps: EPS };
         Ok(Attention {
             projection: Matrix::pack(packer, &of, &projection, &vec![0.0; rows]),
-            decay: Matrix::dense(packer, &format!("{name}.gate_high"))?,
-            norm: HeadNorm::new(packer, &format!("{name}.norm"), norm)?,
-            out: Matrix::without_bias(packer, &format!("{name}.out_proj"), width)?,
+            decay: Matrix::dense_named(packer, &format!("{name}.gate_high"))?,
+            norm: HeadNorm::named(packer, &format!("{name}.norm"), norm)?,
+            out: Matrix::without_bias_named(packer, &format!("{name}.out_proj"), width)?,
             heads,
             key,
             value,
@@ -66,7 +66,7 @@ dispatch! {
     }
 }
 
-impl Layer for Attention {
+impl Step for Attention {
     /// S, `[heads, value, key]`.
     fn state_len(&self) -> usize {
         self.heads * self.value * self.key

@@ -12,7 +12,7 @@ use sconce_ops::linear_recurrence::step;
 use sconce_tensor::Result;
 
 use super::attention::Attention;
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::stack::{GatedFeedForward, Stack};
 use sconce_realtime::Conv;
 use sconce_realtime::Matrix;
@@ -59,8 +59,8 @@ pub(crate) fn griffin(config: &GriffinConfig, width: usize, packer: &mut Packer)
 
 fn push_mlp(stack: &mut Stack, packer: &mut Packer, name: &str) -> Result<()> {
     let norm = Norm::rms(packer, &format!("{name}.norm2"))?;
-    let up = Matrix::side_by_side(packer, name, &["mlp_up", "mlp_gate"])?;
-    let down = Matrix::dense(packer, &format!("{name}.mlp_down"))?;
+    let up = Matrix::side_by_side_named(packer, name, &["mlp_up", "mlp_gate"])?;
+    let down = Matrix::dense_named(packer, &format!("{name}.mlp_down"))?;
     stack.push(norm, GatedFeedForward::new(up, Activation::Gelu, down));
     Ok(())
 }
@@ -79,19 +79,21 @@ struct Recurrent {
 
 impl Recurrent {
     fn new(packer: &mut Packer, name: &str) -> Result<Self> {
-        let projection = Matrix::side_by_side(packer, name, &["linear_value", "linear_gate"])?;
-        let conv = Conv::new(packer, &format!("{name}.conv1d"), Activation::None)?;
-        let gates = Matrix::side_by_side(packer, &format!("{name}.rglru"), &["gate_a", "gate_x"])?;
-        let lambda = packer.read(&format!("{name}.rglru.Lambda"))?;
+        let projection =
+            Matrix::side_by_side_named(packer, name, &["linear_value", "linear_gate"])?;
+        let conv = Conv::named(packer, &format!("{name}.conv1d"), Activation::None)?;
+        let gates =
+            Matrix::side_by_side_named(packer, &format!("{name}.rglru"), &["gate_a", "gate_x"])?;
+        let lambda = packer.read_named(&format!("{name}.rglru.Lambda"))?;
         let decay: Vec<f32> = lambda.into_iter().flat_map(|l| RgLru.parameters([l])).collect();
         packer.check(&decay);
         let decay = packer.lay(&decay);
-        let output = Matrix::dense(packer, &format!("{name}.linear_out"))?;
+        let output = Matrix::dense_named(packer, &format!("{name}.linear_out"))?;
         Ok(Recurrent { projection, conv, gates, decay, output })
     }
 }
 
-impl Layer for Recurrent {
+impl Step for Recurrent {
     /// The last inputs of the convolution `[inner, k - 1]`, and h `[inner]`.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.decay.len()

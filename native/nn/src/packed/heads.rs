@@ -33,13 +33,14 @@ impl Heads {
     pub(crate) fn new(spec: &spec::Heads, packer: &mut Packer) -> Result<Self> {
         let layers = match spec.kind {
             HeadsKind::Independent if spec.are_linear() => {
-                Layers::Linear(Matrix::dense(packer, "heads.logits")?)
+                Layers::Linear(Matrix::dense_named(packer, "heads.logits")?)
             }
             HeadsKind::Independent => independent(spec, packer)?,
             HeadsKind::Autoregressive => autoregressive(spec, packer)?,
         };
         let parts = if spec.prior { &spec.parts[..] } else { &[] };
-        let mut table = |head: &spec::Head| packer.keep(&format!("heads.prior.{}", head.name));
+        let mut table =
+            |head: &spec::Head| packer.keep_named(&format!("heads.prior.{}", head.name));
         let prior = parts.iter().map(&mut table).collect::<Result<_>>()?;
         Ok(Heads { spec: spec.clone(), layers, prior })
     }
@@ -209,14 +210,14 @@ fn add_choice(stream: &mut [f32], table: &[f32], part: &Part<'_>, choices: &[u16
 fn independent(spec: &spec::Heads, packer: &mut Packer) -> Result<Layers> {
     let (mut weight, mut bias) = (vec![], vec![]);
     for head in &spec.parts {
-        weight.extend(packer.read(&format!("heads.{}_hidden.weight", head.name))?);
-        bias.extend(packer.read(&format!("heads.{}_hidden.bias", head.name))?);
+        weight.extend(packer.read_named(&format!("heads.{}_hidden.weight", head.name))?);
+        bias.extend(packer.read_named(&format!("heads.{}_hidden.bias", head.name))?);
     }
     let hidden = Matrix::pack(packer, "heads.*_hidden.weight", &weight, &bias);
     let mut heads = Vec::with_capacity(spec.parts.len());
     let mut at = 0;
     for head in &spec.parts {
-        let matrix = Matrix::dense(packer, &format!("heads.{}_logits", head.name))?;
+        let matrix = Matrix::dense_named(packer, &format!("heads.{}_logits", head.name))?;
         heads.push((at..at + head.hidden_size, matrix));
         at += head.hidden_size;
     }
@@ -224,12 +225,12 @@ fn independent(spec: &spec::Heads, packer: &mut Packer) -> Result<Layers> {
 }
 
 fn autoregressive(spec: &spec::Heads, packer: &mut Packer) -> Result<Layers> {
-    let stream = Matrix::dense(packer, "heads.stream_in")?;
+    let stream = Matrix::dense_named(packer, "heads.stream_in")?;
     let (mut decode, mut encode) = (vec![], vec![]);
     for (i, head) in spec.parts.iter().enumerate() {
-        decode.push(Matrix::dense(packer, &format!("heads.decode.{}", head.name))?);
+        decode.push(Matrix::dense_named(packer, &format!("heads.decode.{}", head.name))?);
         if i + 1 < spec.parts.len() {
-            let weight = packer.read(&format!("heads.encode.{}.weight", head.name))?;
+            let weight = packer.read_named(&format!("heads.encode.{}.weight", head.name))?;
             encode.push(packer.lay(&turned(&weight, head.kind.logits())));
         }
     }

@@ -9,7 +9,7 @@ use sconce_ops::{Activation, lower_bound};
 use sconce_tensor::Result;
 use sconce_tensor::tensor::{tensor, to_vec};
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::stack::{FeedForward, Stack};
 use sconce_realtime::Matrix;
 use sconce_realtime::Norm;
@@ -45,22 +45,22 @@ impl Hgrn {
     fn new(config: &ExpandConfig, layer: usize, packer: &mut Packer, name: &str) -> Result<Self> {
         let size = config.expand_factor * config.hidden_size;
         let parts = ["linear_f", "linear_i", "linear_v", "linear_gate"];
-        let projection = Matrix::side_by_side(packer, name, &parts)?;
+        let projection = Matrix::side_by_side_named(packer, name, &parts)?;
         let bound = match config.num_layers {
             1 => vec![0.0; size],
             layers => {
-                let bounds = packer.read("backbone.lower_bounds")?;
+                let bounds = packer.read_named("backbone.lower_bounds")?;
                 to_vec(&lower_bound(&tensor(bounds, (layers, size))?, layer)?)?
             }
         };
         let bound = packer.lay(&bound);
         let norm = Norm::rms(packer, &format!("{name}.norm"))?;
-        let output = Matrix::dense(packer, &format!("{name}.linear_out"))?;
+        let output = Matrix::dense_named(packer, &format!("{name}.linear_out"))?;
         Ok(Hgrn { projection, bound, norm, output, size })
     }
 }
 
-impl Layer for Hgrn {
+impl Step for Hgrn {
     fn state_len(&self) -> usize {
         self.size
     }

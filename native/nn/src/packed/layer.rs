@@ -62,7 +62,7 @@ impl<'a> Game<'a> {
 }
 
 /// A part of a backbone, which steps many games at once.
-pub(crate) trait Layer: Send + Sync {
+pub trait Step: Send + Sync {
     /// Numbers of its state in the state of a game.
     fn state_len(&self) -> usize;
 
@@ -79,7 +79,7 @@ pub(crate) trait Layer: Send + Sync {
 }
 
 /// A layer that stands at several places.
-impl<T: Layer> Layer for Arc<T> {
+impl<T: Step> Step for Arc<T> {
     fn state_len(&self) -> usize {
         (**self).state_len()
     }

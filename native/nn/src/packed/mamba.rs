@@ -8,7 +8,7 @@ use sconce_tensor::Result;
 use sconce_tensor::simd::{LANES, dispatch, dot, exp_with, mul_add, sigmoid_with, sum};
 
 use super::attention::Block;
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::stack::Stack;
 use sconce_realtime::Conv;
 use sconce_realtime::Matrix;
@@ -95,23 +95,23 @@ struct Mixer {
 impl Mixer {
     fn new(config: &MambaConfig, packer: &mut Packer, name: &str) -> Result<Self> {
         let (channels, states) = (config.expand_factor * config.hidden_size, config.state_size);
-        let in_proj = Matrix::without_bias(packer, &format!("{name}.in_proj"), 2 * channels)?;
-        let conv = Conv::new(packer, &format!("{name}.conv1d"), Activation::Silu)?;
-        let rank = packer.read(&format!("{name}.dt_proj.weight"))?.len() / channels.max(1);
+        let in_proj = Matrix::without_bias_named(packer, &format!("{name}.in_proj"), 2 * channels)?;
+        let conv = Conv::named(packer, &format!("{name}.conv1d"), Activation::Silu)?;
+        let rank = packer.read_named(&format!("{name}.dt_proj.weight"))?.len() / channels.max(1);
         let between = rank + 2 * states;
-        let x_proj = Matrix::without_bias(packer, &format!("{name}.x_proj"), between)?;
-        let dt_proj = Matrix::dense(packer, &format!("{name}.dt_proj"))?;
-        let a_log = packer.read(&format!("{name}.A_log"))?;
+        let x_proj = Matrix::without_bias_named(packer, &format!("{name}.x_proj"), between)?;
+        let dt_proj = Matrix::dense_named(packer, &format!("{name}.dt_proj"))?;
+        let a_log = packer.read_named(&format!("{name}.A_log"))?;
         let a: Vec<f32> = a_log.into_iter().map(|a| -a.exp()).collect();
         packer.check(&a);
-        let (a, d) = (packer.lay(&a), packer.keep(&format!("{name}.D"))?);
+        let (a, d) = (packer.lay(&a), packer.keep_named(&format!("{name}.D"))?);
         let out_proj =
-            Matrix::without_bias(packer, &format!("{name}.out_proj"), config.hidden_size)?;
+            Matrix::without_bias_named(packer, &format!("{name}.out_proj"), config.hidden_size)?;
         Ok(Mixer { in_proj, conv, x_proj, dt_proj, a, d, out_proj, channels, states, rank })
     }
 }
 
-impl Layer for Mixer {
+impl Step for Mixer {
     /// The last inputs of the convolution `[c, k - 1]`, and `[c, n]`.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.channels * self.states
@@ -204,19 +204,19 @@ struct Gated {
 impl Gated {
     fn new(config: &HawkConfig, packer: &mut Packer, name: &str) -> Result<Self> {
         let channels = config.expand_factor * config.hidden_size;
-        let in_proj = Matrix::without_bias(packer, &format!("{name}.in_proj"), 2 * channels)?;
-        let conv = Conv::new(packer, &format!("{name}.conv1d"), Activation::Silu)?;
-        let between = packer.read(&format!("{name}.x_proj.weight"))?.len() / channels.max(1);
-        let x_proj = Matrix::without_bias(packer, &format!("{name}.x_proj"), between)?;
-        let decay_proj = Matrix::dense(packer, &format!("{name}.decay_proj"))?;
-        let input_proj = Matrix::dense(packer, &format!("{name}.input_proj"))?;
+        let in_proj = Matrix::without_bias_named(packer, &format!("{name}.in_proj"), 2 * channels)?;
+        let conv = Conv::named(packer, &format!("{name}.conv1d"), Activation::Silu)?;
+        let between = packer.read_named(&format!("{name}.x_proj.weight"))?.len() / channels.max(1);
+        let x_proj = Matrix::without_bias_named(packer, &format!("{name}.x_proj"), between)?;
+        let decay_proj = Matrix::dense_named(packer, &format!("{name}.decay_proj"))?;
+        let input_proj = Matrix::dense_named(packer, &format!("{name}.input_proj"))?;
         let out_proj =
-            Matrix::without_bias(packer, &format!("{name}.out_proj"), config.hidden_size)?;
+            Matrix::without_bias_named(packer, &format!("{name}.out_proj"), config.hidden_size)?;
         Ok(Gated { in_proj, conv, x_proj, decay_proj, input_proj, out_proj, channels })
     }
 }
 
-impl Layer for Gated {
+impl Step for Gated {
     /// The last inputs of the convolution `[c, k - 1]`, and `[c]`.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.channels

@@ -10,7 +10,7 @@ use sconce_ops::matrix_state::head::recur;
 use sconce_tensor::Result;
 use sconce_tensor::simd::exp;
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::stack::Stack;
 use sconce_realtime::Conv;
 use sconce_realtime::Matrix;
@@ -53,22 +53,22 @@ impl Mamba2 {
         let inner = width * config.expand_factor;
         let heads = inner / head_dim;
         let outputs = 2 * inner + 2 * key + heads;
-        let in_proj = Matrix::without_bias(packer, &format!("{name}.in_proj"), outputs)?;
-        let conv = Conv::new(packer, &format!("{name}.conv1d"), Activation::Silu)?;
-        let a_log = packer.read(&format!("{name}.A_log"))?;
+        let in_proj = Matrix::without_bias_named(packer, &format!("{name}.in_proj"), outputs)?;
+        let conv = Conv::named(packer, &format!("{name}.conv1d"), Activation::Silu)?;
+        let a_log = packer.read_named(&format!("{name}.A_log"))?;
         let a: Vec<f32> = a_log.into_iter().map(|a| -a.exp()).collect();
         packer.check(&a);
-        let skip = packer.read(&format!("{name}.D"))?;
+        let skip = packer.read_named(&format!("{name}.D"))?;
         let skip: Vec<f32> = skip.iter().flat_map(|d| std::iter::repeat_n(*d, head_dim)).collect();
         packer.holds(2 * heads);
         Ok(Mamba2 {
             in_proj,
             conv,
-            dt_bias: packer.keep(&format!("{name}.dt_bias"))?,
+            dt_bias: packer.keep_named(&format!("{name}.dt_bias"))?,
             a: packer.lay(&a),
             skip: packer.lay(&skip),
             norm: Norm::rms(packer, &format!("{name}.norm"))?,
-            out_proj: Matrix::without_bias(packer, &format!("{name}.out_proj"), width)?,
+            out_proj: Matrix::without_bias_named(packer, &format!("{name}.out_proj"), width)?,
             inner,
             key,
             heads,
@@ -98,7 +98,7 @@ impl Mamba2 {
     }
 }
 
-impl Layer for Mamba2 {
+impl Step for Mamba2 {
     /// The last inputs of the convolution, and a matrix `[head_dim, state_size]` of each head.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.inner * self.key

@@ -9,8 +9,6 @@ mod hgrn;
 mod layer;
 mod mamba;
 mod mamba2;
-mod min_rnn;
-mod mlp;
 mod plan;
 mod recurrent;
 mod residual_lstm;
@@ -22,5 +20,5 @@ mod stack;
 mod xlstm;
 
 pub use embedding::Frame;
-pub use layer::Game;
+pub use layer::{Game, Step};
 pub use plan::Plan;

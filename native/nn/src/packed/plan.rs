@@ -1,7 +1,6 @@
 //! A whole step, from an embedded frame to an action.
 
 use crate::Policy;
-use crate::backbone::Cell;
 use crate::heads::Decision;
 use crate::spec::{Backbone, Spec};
 use sconce_tensor::simd::non_finite;
@@ -13,12 +12,9 @@ use super::gla::gla;
 use super::griffin::{griffin, hawk};
 use super::heads::Heads;
 use super::hgrn::hgrn;
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::mamba::{gated_ssm, jamba, mamba, zamba};
 use super::mamba2::mamba2;
-use super::min_rnn::{min_gru, min_lstm};
-use super::mlp::Mlp;
-use super::recurrent::Recurrent;
 use super::residual_lstm::{res_lstm, tx_like};
 use super::retnet::retnet;
 use super::rwkv::rwkv;
@@ -39,7 +35,7 @@ pub struct Plan {
     matrices: Vec<Packed>,
     arena: Arena,
     embedding: Embedding,
-    backbone: Box<dyn Layer>,
+    backbone: Box<dyn Step>,
     heads: Heads,
     trunk: usize,
     zero: Vec<f32>,
@@ -68,7 +64,13 @@ impl Plan {
     fn packed(policy: &Policy, spec: &Spec, format: Format) -> Result<Option<Self>> {
         let mut packer = Packer::new(policy.weights(), format);
         let embedding = Embedding::new(spec, &mut packer)?;
-        let backbone = backbone(spec, embedding.width(), &mut packer)?;
+        let mut trial = Packer::new(policy.weights(), format);
+        let backbone = match policy.backbone().pack(&mut trial)? {
+            Some(_) => {
+                policy.backbone().pack(&mut packer)?.ok_or_else(|| Error::not_found("step"))?
+            }
+            None => backbone(spec, embedding.width(), &mut packer)?,
+        };
         let heads = Heads::new(&spec.heads, &mut packer)?;
         let state = policy.zero_state(1)?;
         let parts: Vec<usize> = state.0.iter().map(|part| part.elem_count()).collect();
@@ -208,12 +210,8 @@ impl Plan {
 }
 
 /// The backbone of a spec, which reads vectors of `width` numbers.
-fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Box<dyn Layer>> {
-    let recurrent = |cell, config, packer| Recurrent::new(cell, config, packer, "backbone");
+fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Box<dyn Step>> {
     Ok(match &spec.backbone {
-        Backbone::Mlp(c) => Box::new(Mlp::new(c, width, packer)?),
-        Backbone::Gru(c) => Box::new(recurrent(Cell::Gru, c, packer)?),
-        Backbone::Lstm(c) => Box::new(recurrent(Cell::Lstm, c, packer)?),
         Backbone::SlidingWindow(c) | Backbone::CausalTransformer(c) => {
             Box::new(transformer(c, width, packer)?)
         }
@@ -225,8 +223,6 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Box<dyn La
         Backbone::Griffin(c) => Box::new(griffin(c, width, packer)?),
         Backbone::Hawk(c) => Box::new(hawk(c, width, packer)?),
         Backbone::GatedSsm(c) => Box::new(gated_ssm(c, width, packer)?),
-        Backbone::MinGru(c) => Box::new(min_gru(c, width, packer)?),
-        Backbone::MinLstm(c) => Box::new(min_lstm(c, width, packer)?),
         Backbone::ResLstm(c) => Box::new(res_lstm(c, width, packer)?),
         Backbone::TxLike(c) => Box::new(tx_like(c, width, packer)?),
         Backbone::Hgrn(c) => Box::new(hgrn(c, width, packer)?),
@@ -236,5 +232,6 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Box<dyn La
         Backbone::Gla(c) => Box::new(gla(c, width, packer)?),
         Backbone::Rwkv(c) => Box::new(rwkv(c, width, packer)?),
         Backbone::Xlstm(c) => Box::new(xlstm(c, width, packer)?),
+        other => return Err(Error::not_found(format!("a step of {}", other.name()))),
     })
 }

@@ -5,7 +5,7 @@ use crate::spec::RecurrentConfig;
 use sconce_tensor::Result;
 use sconce_tensor::simd::{dispatch, sigmoid_with, tanh_with};
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use sconce_realtime::Matrix;
 use sconce_realtime::Norm;
 use sconce_realtime::Packer;
@@ -40,8 +40,8 @@ impl Recurrent {
         for i in 0..config.num_layers {
             let mut matrix = |part: &str| -> Result<Matrix> {
                 let of = format!("{name}.weight_{part}_l{i}");
-                let weight = packer.read(&of)?;
-                let bias = packer.read(&format!("{name}.bias_{part}_l{i}"))?;
+                let weight = packer.read_named(&of)?;
+                let bias = packer.read_named(&format!("{name}.bias_{part}_l{i}"))?;
                 Ok(Matrix::pack(packer, &of, &weight, &bias))
             };
             let (input, state) = (matrix("ih")?, matrix("hh")?);
@@ -52,7 +52,7 @@ impl Recurrent {
     }
 }
 
-impl Layer for Recurrent {
+impl Step for Recurrent {
     /// h of each layer, for the LSTM h and c.
     fn state_len(&self) -> usize {
         self.cell.states() * self.hidden * self.layers.len()

@@ -5,7 +5,7 @@ use crate::spec::{ExpandConfig, Layered, RecurrentConfig, StackConfig};
 use sconce_ops::Activation;
 use sconce_tensor::Result;
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::recurrent::Recurrent;
 use super::stack::{FeedForward, Stack};
 use sconce_realtime::Matrix;
@@ -29,8 +29,8 @@ pub(crate) fn tx_like(config: &ExpandConfig, width: usize, packer: &mut Packer) 
         let name = format!("backbone.layers.{i}");
         push_lstm(&mut stack, hidden, packer, &name)?;
         let norm = Norm::layer_norm(packer, &format!("{name}.norm2"))?;
-        let up = Matrix::dense(packer, &format!("{name}.ffn1"))?;
-        let down = Matrix::without_bias(packer, &format!("{name}.ffn2"), hidden)?;
+        let up = Matrix::dense_named(packer, &format!("{name}.ffn1"))?;
+        let down = Matrix::without_bias_named(packer, &format!("{name}.ffn2"), hidden)?;
         stack.push(norm, FeedForward::new(up, Activation::Gelu, down));
     }
     Ok(stack)
@@ -59,12 +59,12 @@ impl Lstm {
             input_dropout: 0.0,
         };
         let lstm = Recurrent::new(Cell::Lstm, &config, packer, &format!("{name}.lstm"))?;
-        let out = Matrix::without_bias(packer, &format!("{name}.out"), hidden_size)?;
+        let out = Matrix::without_bias_named(packer, &format!("{name}.out"), hidden_size)?;
         Ok(Lstm { lstm, out })
     }
 }
 
-impl Layer for Lstm {
+impl Step for Lstm {
     fn state_len(&self) -> usize {
         self.lstm.state_len()
     }

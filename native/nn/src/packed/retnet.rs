@@ -11,7 +11,7 @@ use sconce_ops::rotary::{Rotary, Way};
 use sconce_tensor::Result;
 use sconce_tensor::simd::exp;
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::stack::{FeedForward, Stack};
 use sconce_realtime::Matrix;
 use sconce_realtime::Packer;
@@ -26,7 +26,7 @@ pub(crate) fn retnet(config: &HeadsConfig, width: usize, packer: &mut Packer) ->
 
 /// A stack in which a feed-forward layer follows each mixer: `layers.I.{norm, mixer, ffn_norm, ffn}` and a
 /// last `norm`.
-pub(crate) fn mixed<M: Layer + 'static>(
+pub(crate) fn mixed<M: Step + 'static>(
     trunk: &Trunk,
     activation: Activation,
     mixer: impl Fn(&mut Packer, &str) -> Result<M>,
@@ -78,18 +78,18 @@ impl Retention {
         let rows = 2 * (width + inner);
         let norm = GroupNorm { size: value, center: false, eps: EPS };
         Ok(Retention {
-            projection: Matrix::without_bias(packer, &format!("{name}.qkvg_proj"), rows)?,
+            projection: Matrix::without_bias_named(packer, &format!("{name}.qkvg_proj"), rows)?,
             gammas: (0..heads).map(|head| exp(log_gamma(head))).collect(),
             rotary: Rotary::new(key, 1, THETA)?,
-            norm: HeadNorm::new(packer, &format!("{name}.norm"), norm)?,
-            out: Matrix::without_bias(packer, &format!("{name}.out_proj"), width)?,
+            norm: HeadNorm::named(packer, &format!("{name}.norm"), norm)?,
+            out: Matrix::without_bias_named(packer, &format!("{name}.out_proj"), width)?,
             key,
             value,
         })
     }
 }
 
-impl Layer for Retention {
+impl Step for Retention {
     /// S R, what the next query sees, `[heads, value, key]`.
     fn state_len(&self) -> usize {
         self.gammas.len() * self.value * self.key

@@ -9,7 +9,7 @@ use sconce_ops::frames::token_shift::blend;
 use sconce_ops::wkv;
 use sconce_tensor::Result;
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::stack::Stack;
 use sconce_realtime::Matrix;
 use sconce_realtime::Norm;
@@ -39,7 +39,7 @@ struct Shift {
 
 impl Shift {
     fn new(width: usize, packer: &mut Packer, name: &str) -> Result<Self> {
-        Ok(Shift { mix: packer.keep(&format!("{name}.mix"))?, width })
+        Ok(Shift { mix: packer.keep_named(&format!("{name}.mix"))?, width })
     }
 
     /// Makes a mix of the frames `scratch.x` the input; the states begin with the frames before.
@@ -84,17 +84,17 @@ impl TimeMix {
         packer.holds(3 * width);
         let shift = Shift::new(width, packer, name)?;
         let mut linear =
-            |part| Matrix::without_bias(packer, &format!("{name}.linear_{part}"), width);
+            |part| Matrix::without_bias_named(packer, &format!("{name}.linear_{part}"), width);
         let (parts, output) = ([linear("r")?, linear("k")?, linear("v")?], linear("out")?);
-        let decay = packer.read(&format!("{name}.decay"))?;
+        let decay = packer.read_named(&format!("{name}.decay"))?;
         let decay: Vec<f32> = decay.into_iter().map(f32::exp).collect();
         packer.check(&decay);
-        let weights = [packer.lay(&decay), packer.keep(&format!("{name}.bonus"))?];
+        let weights = [packer.lay(&decay), packer.keep_named(&format!("{name}.bonus"))?];
         Ok(TimeMix { shift, parts, weights, output })
     }
 }
 
-impl Layer for TimeMix {
+impl Step for TimeMix {
     /// The last frame, the mean and the logarithm of its weight.
     fn state_len(&self) -> usize {
         3 * self.shift.width
@@ -136,14 +136,15 @@ impl ChannelMix {
     fn new(config: &ExpandConfig, packer: &mut Packer, name: &str) -> Result<Self> {
         let (width, inner) = (config.hidden_size, config.expand_factor * config.hidden_size);
         let shift = Shift::new(width, packer, name)?;
-        let mut linear =
-            |part, outputs| Matrix::without_bias(packer, &format!("{name}.linear_{part}"), outputs);
+        let mut linear = |part, outputs| {
+            Matrix::without_bias_named(packer, &format!("{name}.linear_{part}"), outputs)
+        };
         let (receptance, key) = (linear("r", width)?, linear("k", inner)?);
         Ok(ChannelMix { shift, receptance, key, value: linear("v", width)? })
     }
 }
 
-impl Layer for ChannelMix {
+impl Step for ChannelMix {
     /// The last frame.
     fn state_len(&self) -> usize {
         self.shift.width

@@ -8,7 +8,7 @@ use sconce_ops::Activation;
 use sconce_tensor::Result;
 use sconce_tensor::simd::{dispatch, dot, exp_with};
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::stack::{GatedFeedForward, Stack};
 use sconce_realtime::Matrix;
 use sconce_realtime::Norm;
@@ -24,8 +24,8 @@ pub(crate) fn s4d(config: &StateConfig, width: usize, packer: &mut Packer) -> Re
         let norm = Norm::layer_norm(packer, &format!("{name}.norm1"))?;
         stack.push(norm, S4d::new(config, packer, &format!("{name}.mixer"))?);
         let norm = Norm::layer_norm(packer, &format!("{name}.norm2"))?;
-        let up = Matrix::without_bias(packer, &format!("{name}.ffn.up"), 2 * FFN * hidden)?;
-        let down = Matrix::without_bias(packer, &format!("{name}.ffn.down"), hidden)?;
+        let up = Matrix::without_bias_named(packer, &format!("{name}.ffn.up"), 2 * FFN * hidden)?;
+        let down = Matrix::without_bias_named(packer, &format!("{name}.ffn.down"), hidden)?;
         stack.push(norm, GatedFeedForward::new(up, Activation::Silu, down));
     }
     Ok(stack.normed(Norm::layer_norm(packer, "backbone.norm")?))
@@ -49,9 +49,10 @@ struct S4d {
 impl S4d {
     fn new(config: &StateConfig, packer: &mut Packer, name: &str) -> Result<Self> {
         let (channels, states) = (config.hidden_size, config.state_size);
-        let projection = Matrix::without_bias(packer, &format!("{name}.bc_proj"), 2 * states)?;
-        let mut decay = packer.read(&format!("{name}.A_log"))?;
-        let dt = packer.read(&format!("{name}.log_dt"))?;
+        let projection =
+            Matrix::without_bias_named(packer, &format!("{name}.bc_proj"), 2 * states)?;
+        let mut decay = packer.read_named(&format!("{name}.A_log"))?;
+        let dt = packer.read_named(&format!("{name}.log_dt"))?;
         let dt: Vec<f32> = dt.into_iter().map(f32::exp).collect();
         packer.check(&dt);
         decays(&mut decay, &dt);
@@ -59,8 +60,8 @@ impl S4d {
             projection,
             decay: packer.lay(&decay),
             dt: packer.lay(&dt),
-            d: packer.keep(&format!("{name}.D"))?,
-            output: Matrix::dense(packer, &format!("{name}.out_proj"))?,
+            d: packer.keep_named(&format!("{name}.D"))?,
+            output: Matrix::dense_named(packer, &format!("{name}.out_proj"))?,
             channels,
             states,
         })
@@ -78,7 +79,7 @@ dispatch! {
     }
 }
 
-impl Layer for S4d {
+impl Step for S4d {
     /// `[h, n]`
     fn state_len(&self) -> usize {
         self.channels * self.states

@@ -10,7 +10,7 @@ use sconce_ops::linear_recurrence::cells::{self, Cell};
 use sconce_ops::linear_recurrence::step;
 use sconce_tensor::Result;
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::stack::{FeedForward, Stack};
 use sconce_realtime::Matrix;
 use sconce_realtime::Norm;
@@ -47,9 +47,9 @@ struct S5 {
 impl S5 {
     fn new(config: &StateConfig, packer: &mut Packer, name: &str) -> Result<Self> {
         let (width, size) = (config.hidden_size, config.state_size);
-        let input = Matrix::without_bias(packer, &format!("{name}.linear_b"), size)?;
-        let a_log = packer.read(&format!("{name}.a_log"))?;
-        let dt_log = packer.read(&format!("{name}.dt_log"))?;
+        let input = Matrix::without_bias_named(packer, &format!("{name}.linear_b"), size)?;
+        let a_log = packer.read_named(&format!("{name}.a_log"))?;
+        let dt_log = packer.read_named(&format!("{name}.dt_log"))?;
         let weights = a_log.into_iter().zip(dt_log);
         let parameters = weights.map(|(a, dt)| cells::Diagonal.parameters([a, dt]).into());
         let (decays, scales): (Vec<f32>, Vec<f32>) = parameters.unzip();
@@ -57,16 +57,16 @@ impl S5 {
         Ok(S5 {
             input,
             parameters: [packer.lay(&decays), packer.lay(&scales)],
-            output: Matrix::without_bias(packer, &format!("{name}.linear_c"), width)?,
-            d: packer.keep(&format!("{name}.d"))?,
-            gate: Matrix::dense(packer, &format!("{name}.gate"))?,
+            output: Matrix::without_bias_named(packer, &format!("{name}.linear_c"), width)?,
+            d: packer.keep_named(&format!("{name}.d"))?,
+            gate: Matrix::dense_named(packer, &format!("{name}.gate"))?,
             width,
             size,
         })
     }
 }
 
-impl Layer for S5 {
+impl Step for S5 {
     fn state_len(&self) -> usize {
         self.size
     }

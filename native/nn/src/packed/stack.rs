@@ -8,7 +8,7 @@ use sconce_ops::activation::multiply;
 use sconce_tensor::Result;
 use sconce_tensor::simd::add_assign;
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use sconce_realtime::Matrix;
 use sconce_realtime::Norm;
 use sconce_realtime::Packer;
@@ -19,7 +19,7 @@ pub(crate) struct Stack {
     width: usize,
     input_norm: Option<Norm>,
     input: Option<Matrix>,
-    residuals: Vec<(Norm, Box<dyn Layer>)>,
+    residuals: Vec<(Norm, Box<dyn Step>)>,
     norm: Option<Norm>,
 }
 
@@ -27,14 +27,15 @@ impl Stack {
     /// Without a layer yet, of inputs of `width`.
     pub(crate) fn new(trunk: &Trunk, width: usize, packer: &mut Packer) -> Result<Self> {
         let input_norm = Norm::layer(trunk.input_norm, packer, "backbone.input_norm")?;
-        let input = (width != trunk.hidden_size).then(|| Matrix::dense(packer, "backbone.input"));
+        let input =
+            (width != trunk.hidden_size).then(|| Matrix::dense_named(packer, "backbone.input"));
         let (width, input) = (trunk.hidden_size, input.transpose()?);
         packer.holds(width);
         Ok(Stack { width, input_norm, input, residuals: vec![], norm: None })
     }
 
     /// Puts `x + layer(norm(x))` on top.
-    pub(crate) fn push(&mut self, norm: Norm, layer: impl Layer + 'static) {
+    pub(crate) fn push(&mut self, norm: Norm, layer: impl Step + 'static) {
         self.residuals.push((norm, Box::new(layer)));
     }
 
@@ -44,7 +45,7 @@ impl Stack {
     }
 }
 
-impl Layer for Stack {
+impl Step for Stack {
     fn state_len(&self) -> usize {
         self.residuals.iter().map(|(_, layer)| layer.state_len()).sum()
     }
@@ -104,13 +105,13 @@ impl FeedForward {
         [up, down]: [&str; 2],
         activation: Activation,
     ) -> Result<Self> {
-        let up = Matrix::dense(packer, &format!("{name}.{up}"))?;
-        let down = Matrix::dense(packer, &format!("{name}.{down}"))?;
+        let up = Matrix::dense_named(packer, &format!("{name}.{up}"))?;
+        let down = Matrix::dense_named(packer, &format!("{name}.{down}"))?;
         Ok(FeedForward::new(up, activation, down))
     }
 }
 
-impl Layer for FeedForward {
+impl Step for FeedForward {
     fn state_len(&self) -> usize {
         0
     }
@@ -139,7 +140,7 @@ impl GatedFeedForward {
     }
 }
 
-impl Layer for GatedFeedForward {
+impl Step for GatedFeedForward {
     fn state_len(&self) -> usize {
         0
     }

@@ -13,7 +13,7 @@ use sconce_ops::recurrent::slstm::{self, Frame};
 use sconce_tensor::Result;
 use sconce_tensor::simd::{exp, scale_all};
 
-use super::layer::{Game, Layer};
+use super::layer::{Game, Step};
 use super::retnet::push_feed_forward;
 use super::stack::Stack;
 use sconce_realtime::Conv;
@@ -60,23 +60,23 @@ impl Mlstm {
         let (width, heads) = (config.hidden_size, config.num_heads);
         let inner = config.expand_factor * width;
         let of = format!("{name}.qk_proj.weight");
-        let mut weight = packer.read(&of)?;
+        let mut weight = packer.read_named(&of)?;
         let mut bias = vec![0.0; 2 * inner];
         for gate in ["igate", "fgate"] {
-            weight.extend(packer.read(&format!("{name}.{gate}.weight"))?);
-            bias.extend(packer.read(&format!("{name}.{gate}.bias"))?);
+            weight.extend(packer.read_named(&format!("{name}.{gate}.weight"))?);
+            bias.extend(packer.read_named(&format!("{name}.{gate}.bias"))?);
         }
         // What the heads read lies behind them.
         packer.holds(bias.len() + inner);
         let norm = GroupNorm { size: inner / heads, center: true, eps: EPS };
         Ok(Mlstm {
-            up: Matrix::without_bias(packer, &format!("{name}.up_proj"), 2 * inner)?,
-            conv: Conv::new(packer, &format!("{name}.conv1d"), Activation::Silu)?,
-            v: Matrix::without_bias(packer, &format!("{name}.v_proj"), inner)?,
+            up: Matrix::without_bias_named(packer, &format!("{name}.up_proj"), 2 * inner)?,
+            conv: Conv::named(packer, &format!("{name}.conv1d"), Activation::Silu)?,
+            v: Matrix::without_bias_named(packer, &format!("{name}.v_proj"), inner)?,
             qk_gates: Matrix::pack(packer, &of, &weight, &bias),
-            norm: HeadNorm::new(packer, &format!("{name}.norm"), norm)?,
-            skip: packer.keep(&format!("{name}.skip"))?,
-            down: Matrix::without_bias(packer, &format!("{name}.down_proj"), width)?,
+            norm: HeadNorm::named(packer, &format!("{name}.norm"), norm)?,
+            skip: packer.keep_named(&format!("{name}.skip"))?,
+            down: Matrix::without_bias_named(packer, &format!("{name}.down_proj"), width)?,
             heads,
             inner,
         })
@@ -116,7 +116,7 @@ fn remember(
     scale_all(read, 1.0 / norm[0].abs().max((-*m).exp()));
 }
 
-impl Layer for Mlstm {
+impl Step for Mlstm {
     /// The inputs of the convolution, C and n of each head, m of each head.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.inner * (self.inner / self.heads + 1) + self.heads
@@ -166,19 +166,19 @@ impl Slstm {
     fn new(config: &HeadsConfig, packer: &mut Packer, name: &str) -> Result<Self> {
         let (width, heads) = (config.hidden_size, config.num_heads);
         let size = width / heads;
-        let input = Matrix::dense(packer, &format!("{name}.input"))?;
+        let input = Matrix::dense_named(packer, &format!("{name}.input"))?;
         let of = format!("{name}.weight_hh");
-        let weight = slstm::turned(&packer.read(&of)?, heads);
+        let weight = slstm::turned(&packer.read_named(&of)?, heads);
         let bias = vec![0.0; 4 * size];
         let mut pack = |weight: &[f32]| Matrix::pack(packer, &of, weight, &bias);
         let recurrent = weight.chunks_exact(4 * size * size).map(&mut pack).collect();
         let norm = GroupNorm { size, center: true, eps: EPS };
-        let norm = HeadNorm::new(packer, &format!("{name}.norm"), norm)?;
+        let norm = HeadNorm::named(packer, &format!("{name}.norm"), norm)?;
         Ok(Slstm { input, recurrent, norm, width })
     }
 }
 
-impl Layer for Slstm {
+impl Step for Slstm {
     /// h, c, n and m.
     fn state_len(&self) -> usize {
         4 * self.width

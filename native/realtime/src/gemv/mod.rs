@@ -19,6 +19,7 @@ use std::borrow::Cow;
 use std::mem;
 use std::ops::Range;
 
+use sconce_ops::weights::Weight;
 use sconce_tensor::simd::{LANES, Level, level};
 use sconce_tensor::{Error, Precision, Result};
 use serde::{Deserialize, Serialize};
@@ -240,6 +241,21 @@ fn error(weight: &[f32], written: &[f32], inputs: usize) -> f64 {
     errors.fold(0.0, f64::max)
 }
 
+/// One name for weights side by side: what differs between theirs is joined by `+`.
+fn together(names: &[&str]) -> String {
+    let [first, rest @ ..] = names else { return String::new() };
+    let parts: Vec<Vec<&str>> = names.iter().map(|name| name.split('.').collect()).collect();
+    let is_one = |i: usize| parts.iter().all(|other| other.get(i) == parts[0].get(i));
+    if rest.is_empty() || parts.iter().any(|other| other.len() != parts[0].len()) {
+        return (*first).to_owned();
+    }
+    let joined = (0..parts[0].len()).map(|i| match is_one(i) {
+        true => parts[0][i].to_owned(),
+        false => parts.iter().map(|part| part[i]).collect::<Vec<_>>().join("+"),
+    });
+    joined.collect::<Vec<_>>().join(".")
+}
+
 impl Matrix {
     /// Packs a weight of this name, row after row, and its bias.
     pub fn pack(packer: &mut Packer, name: &str, weight: &[f32], bias: &[f32]) -> Self {
@@ -265,26 +281,45 @@ impl Matrix {
         }
     }
 
+    /// Packs a weight and its bias, or zeros in its place.
+    pub fn dense(packer: &mut Packer, weight: &Weight, bias: Option<&Weight>) -> Result<Self> {
+        Self::side_by_side(packer, &[(weight, bias)])
+    }
+
+    /// Packs weights that read one input, and their biases: the outputs of all side by side.
+    pub fn side_by_side(packer: &mut Packer, parts: &[(&Weight, Option<&Weight>)]) -> Result<Self> {
+        let (mut weight, mut bias) = (vec![], vec![]);
+        for (of, own) in parts {
+            weight.extend(packer.read(of)?);
+            match own {
+                Some(own) => bias.extend(packer.read(own)?),
+                None => bias.resize(bias.len() + of.dim(0)?, 0.0),
+            }
+        }
+        let names: Vec<&str> = parts.iter().map(|(weight, _)| packer.name(weight)).collect();
+        Ok(Self::pack(packer, &together(&names), &weight, &bias))
+    }
+
     /// Packs the weights `NAME.weight` and `NAME.bias`.
-    pub fn dense(packer: &mut Packer, name: &str) -> Result<Self> {
-        let weight = packer.read(&format!("{name}.weight"))?;
-        let bias = packer.read(&format!("{name}.bias"))?;
+    pub fn dense_named(packer: &mut Packer, name: &str) -> Result<Self> {
+        let weight = packer.read_named(&format!("{name}.weight"))?;
+        let bias = packer.read_named(&format!("{name}.bias"))?;
         Ok(Self::pack(packer, &format!("{name}.weight"), &weight, &bias))
     }
 
     /// Packs the weight `NAME.weight` of so many outputs.
-    pub fn without_bias(packer: &mut Packer, name: &str, outputs: usize) -> Result<Self> {
+    pub fn without_bias_named(packer: &mut Packer, name: &str, outputs: usize) -> Result<Self> {
         let name = format!("{name}.weight");
-        let weight = packer.read(&name)?;
+        let weight = packer.read_named(&name)?;
         Ok(Self::pack(packer, &name, &weight, &vec![0.0; outputs]))
     }
 
     /// Packs the weights `NAME.PART.weight` and `NAME.PART.bias`, the outputs of all parts side by side.
-    pub fn side_by_side(packer: &mut Packer, name: &str, parts: &[&str]) -> Result<Self> {
+    pub fn side_by_side_named(packer: &mut Packer, name: &str, parts: &[&str]) -> Result<Self> {
         let (mut weight, mut bias) = (vec![], vec![]);
         for part in parts {
-            weight.extend(packer.read(&format!("{name}.{part}.weight"))?);
-            bias.extend(packer.read(&format!("{name}.{part}.bias"))?);
+            weight.extend(packer.read_named(&format!("{name}.{part}.weight"))?);
+            bias.extend(packer.read_named(&format!("{name}.{part}.bias"))?);
         }
         let name = format!("{name}.{}.weight", parts.join("+"));
         Ok(Self::pack(packer, &name, &weight, &bias))
