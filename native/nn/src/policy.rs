@@ -244,6 +244,15 @@ impl Policy {
         &*self.backbone
     }
 
+    /// The trained tables of the embedding, in its order.
+    pub(crate) fn tables(&self) -> &[(String, Weight)] {
+        &self.tables
+    }
+
+    pub(crate) fn heads(&self) -> &Heads {
+        &self.heads
+    }
+
     pub fn spec(&self) -> &Spec {
         &self.spec
     }

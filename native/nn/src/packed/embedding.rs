@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::spec::Spec;
+use sconce_ops::weights::Weight;
 use sconce_tensor::{Error, Result};
 
 use sconce_realtime::Packer;
@@ -37,12 +38,17 @@ struct Lookup {
 }
 
 impl Embedding {
-    pub(crate) fn new(spec: &Spec, packer: &mut Packer) -> Result<Self> {
+    /// Of a policy's tables, in their order.
+    pub(crate) fn new(
+        spec: &Spec,
+        tables: &[(String, Weight)],
+        packer: &mut Packer,
+    ) -> Result<Self> {
         let embedding = &spec.embedding;
         let slots = embedding.id_slots();
         let mut lookups = Vec::with_capacity(slots.len());
-        for of in embedding.tables() {
-            let table = packer.keep_named(&format!("{}_embedding.weight", of.name))?;
+        for (of, (_, weight)) in embedding.tables().iter().zip(tables) {
+            let table = packer.keep(weight)?;
             let own = slots.iter().enumerate().filter(|(_, slot)| slot.table == of.name);
             lookups.extend(own.map(|(slot, _)| Lookup {
                 slot,

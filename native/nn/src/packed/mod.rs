@@ -4,7 +4,6 @@ mod attention;
 mod embedding;
 mod gla;
 mod griffin;
-mod heads;
 mod hgrn;
 mod layer;
 mod mamba;

@@ -10,7 +10,6 @@ use super::attention::{LstmHybrid, transformer};
 use super::embedding::Embedding;
 use super::gla::gla;
 use super::griffin::{griffin, hawk};
-use super::heads::Heads;
 use super::hgrn::hgrn;
 use super::layer::{Game, Step};
 use super::mamba::{gated_ssm, jamba, mamba, zamba};
@@ -21,6 +20,7 @@ use super::rwkv::rwkv;
 use super::s4d::s4d;
 use super::s5::s5;
 use super::xlstm::xlstm;
+use crate::heads;
 use sconce_realtime::Scratch;
 use sconce_realtime::{Arena, Packer};
 use sconce_realtime::{Encoding, Format, Packed};
@@ -36,7 +36,7 @@ pub struct Plan {
     arena: Arena,
     embedding: Embedding,
     backbone: Box<dyn Step>,
-    heads: Heads,
+    heads: heads::Packed,
     trunk: usize,
     zero: Vec<f32>,
     /// Widths of the parts of a state.
@@ -63,7 +63,7 @@ impl Plan {
 
     fn packed(policy: &Policy, spec: &Spec, format: Format) -> Result<Option<Self>> {
         let mut packer = Packer::new(policy.weights(), format);
-        let embedding = Embedding::new(spec, &mut packer)?;
+        let embedding = Embedding::new(spec, policy.tables(), &mut packer)?;
         let mut trial = Packer::new(policy.weights(), format);
         let backbone = match policy.backbone().pack(&mut trial)? {
             Some(_) => {
@@ -71,7 +71,7 @@ impl Plan {
             }
             None => backbone(spec, embedding.width(), &mut packer)?,
         };
-        let heads = Heads::new(&spec.heads, &mut packer)?;
+        let heads = policy.heads().pack(&mut packer)?;
         let state = policy.zero_state(1)?;
         let parts: Vec<usize> = state.0.iter().map(|part| part.elem_count()).collect();
         if parts.iter().sum::<usize>() != backbone.state_len() {

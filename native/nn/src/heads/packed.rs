@@ -1,26 +1,26 @@
-//! From the trunk vector to logits and an action.
+//! Heads, one frame at a time.
 
 use std::ops::Range;
 
-use crate::heads::{Decision, NONE};
-use crate::sampling::confidence;
-use crate::spec::{self, HeadKind, HeadsKind, Part};
+use sconce_ops::weights::Weight;
+use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::simd::add_assign;
 use sconce_tensor::{Error, Result};
 
-use super::layer::Game;
-use sconce_realtime::Matrix;
-use sconce_realtime::Packer;
-use sconce_realtime::Scratch;
+use super::{Decision, Heads, Layers, NONE};
+use crate::packed::Game;
+use crate::sampling::confidence;
+use crate::spec::{self, HeadKind, Part};
 
-pub(crate) struct Heads {
+/// [`Heads`], one frame at a time.
+pub(crate) struct Packed {
     spec: spec::Heads,
-    layers: Layers,
+    layers: PackedLayers,
     /// A table for each head, if there is a prior.
     prior: Vec<Range<usize>>,
 }
 
-enum Layers {
+enum PackedLayers {
     /// All heads in one matrix.
     Linear(Matrix),
     /// The hidden layers of all heads in one matrix; each head reads its own part of what it gives.
@@ -30,21 +30,43 @@ enum Layers {
 }
 
 impl Heads {
-    pub(crate) fn new(spec: &spec::Heads, packer: &mut Packer) -> Result<Self> {
-        let layers = match spec.kind {
-            HeadsKind::Independent if spec.are_linear() => {
-                Layers::Linear(Matrix::dense_named(packer, "heads.logits")?)
+    pub(crate) fn pack(&self, packer: &mut Packer) -> Result<Packed> {
+        let layers = match &self.layers {
+            Layers::Linear(layer) => PackedLayers::Linear(layer.pack(packer)?),
+            Layers::Independent(branches) => {
+                let hidden: Vec<(&Weight, Option<&Weight>)> =
+                    branches.iter().map(|b| (&b.hidden.weight, Some(&b.hidden.bias))).collect();
+                let hidden = Matrix::side_by_side(packer, &hidden)?;
+                let mut at = 0;
+                let mut heads = Vec::with_capacity(branches.len());
+                for branch in branches {
+                    let matrix = Matrix::dense(packer, &branch.out.weight, Some(&branch.out.bias))?;
+                    let width = branch.hidden.weight.dim(0)?;
+                    heads.push((at..at + width, matrix));
+                    at += width;
+                }
+                PackedLayers::Independent { hidden, heads }
             }
-            HeadsKind::Independent => independent(spec, packer)?,
-            HeadsKind::Autoregressive => autoregressive(spec, packer)?,
+            Layers::Autoregressive { stream, decode, encode } => {
+                let stream = stream.pack(packer)?;
+                let (mut decoders, mut tables) = (vec![], vec![]);
+                for (i, layer) in decode.iter().enumerate() {
+                    decoders.push(layer.pack(packer)?);
+                    if let Some(encode) = encode.get(i) {
+                        let weight = encode.plain()?.weight;
+                        let numbers = packer.read(&weight)?;
+                        tables.push(packer.lay(&turned(&numbers, weight.dim(1)?)));
+                    }
+                }
+                PackedLayers::Autoregressive { stream, decode: decoders, encode: tables }
+            }
         };
-        let parts = if spec.prior { &spec.parts[..] } else { &[] };
-        let mut table =
-            |head: &spec::Head| packer.keep_named(&format!("heads.prior.{}", head.name));
-        let prior = parts.iter().map(&mut table).collect::<Result<_>>()?;
-        Ok(Heads { spec: spec.clone(), layers, prior })
+        let prior = self.prior.iter().map(|table| packer.keep(table)).collect::<Result<_>>()?;
+        Ok(Packed { spec: self.spec.clone(), layers, prior })
     }
+}
 
+impl Packed {
     /// A decision to write to.
     pub(crate) fn blank(&self) -> Decision {
         Decision {
@@ -59,12 +81,12 @@ impl Heads {
         let Scratch { x, y, z, input, .. } = scratch;
         let rows = games.len();
         match &self.layers {
-            Layers::Linear(matrix) => {
+            PackedLayers::Linear(matrix) => {
                 matrix.read(input, x, rows);
                 matrix.apply(arena, input, z);
                 give(games, z, matrix.outputs(), 0);
             }
-            Layers::Independent { hidden, heads } => {
+            PackedLayers::Independent { hidden, heads } => {
                 hidden.read(input, x, rows);
                 hidden.relu(arena, input, y);
                 let mut at = 0;
@@ -76,13 +98,13 @@ impl Heads {
                     at += matrix.outputs();
                 }
             }
-            Layers::Autoregressive { stream, .. } => {
+            PackedLayers::Autoregressive { stream, .. } => {
                 stream.read(input, x, rows);
                 stream.apply(arena, input, y);
             }
         }
         for (i, part) in self.spec.iter().enumerate() {
-            if let Layers::Autoregressive { decode, .. } = &self.layers {
+            if let PackedLayers::Autoregressive { decode, .. } = &self.layers {
                 decode[i].read(input, y, rows);
                 decode[i].apply(arena, input, z);
                 give(games, z, decode[i].outputs(), part.logits);
@@ -96,7 +118,7 @@ impl Heads {
                     Ok(())
                 });
             }
-            if let Layers::Autoregressive { stream, encode, .. } = &self.layers
+            if let PackedLayers::Autoregressive { stream, encode, .. } = &self.layers
                 && let Some(table) = encode.get(i)
             {
                 let streams = y.chunks_exact_mut(stream.outputs());
@@ -205,36 +227,6 @@ fn add_choice(stream: &mut [f32], table: &[f32], part: &Part<'_>, choices: &[u16
             (0..chosen.len()).filter(|bit| chosen[*bit] == 1).for_each(&mut add);
         }
     }
-}
-
-fn independent(spec: &spec::Heads, packer: &mut Packer) -> Result<Layers> {
-    let (mut weight, mut bias) = (vec![], vec![]);
-    for head in &spec.parts {
-        weight.extend(packer.read_named(&format!("heads.{}_hidden.weight", head.name))?);
-        bias.extend(packer.read_named(&format!("heads.{}_hidden.bias", head.name))?);
-    }
-    let hidden = Matrix::pack(packer, "heads.*_hidden.weight", &weight, &bias);
-    let mut heads = Vec::with_capacity(spec.parts.len());
-    let mut at = 0;
-    for head in &spec.parts {
-        let matrix = Matrix::dense_named(packer, &format!("heads.{}_logits", head.name))?;
-        heads.push((at..at + head.hidden_size, matrix));
-        at += head.hidden_size;
-    }
-    Ok(Layers::Independent { hidden, heads })
-}
-
-fn autoregressive(spec: &spec::Heads, packer: &mut Packer) -> Result<Layers> {
-    let stream = Matrix::dense_named(packer, "heads.stream_in")?;
-    let (mut decode, mut encode) = (vec![], vec![]);
-    for (i, head) in spec.parts.iter().enumerate() {
-        decode.push(Matrix::dense_named(packer, &format!("heads.decode.{}", head.name))?);
-        if i + 1 < spec.parts.len() {
-            let weight = packer.read_named(&format!("heads.encode.{}.weight", head.name))?;
-            encode.push(packer.lay(&turned(&weight, head.kind.logits())));
-        }
-    }
-    Ok(Layers::Autoregressive { stream, decode, encode })
 }
 
 /// The columns of a matrix of so many, one after the other.
