@@ -2,6 +2,7 @@
 #![warn(unreachable_pub)]
 
 pub mod backbone;
+mod bounds;
 pub mod checkpoint;
 pub mod embedding;
 pub mod heads;

@@ -104,15 +104,20 @@ impl<C: Cell<N, 0>, const N: usize> Step for Packed<C, N> {
     }
 }
 
+/// minGRU layers.
+pub(super) fn min_gru(config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {
+    stack(MinCell::Gru, config, input, b)
+}
+
+/// minLSTM layers.
+pub(super) fn min_lstm(config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {
+    stack(MinCell::Lstm, config, input, b)
+}
+
 /// `x + cell(norm(x))` for each layer, then a LayerNorm. Weights `layers.I.norm`, `layers.I.cell`, `norm`.
 ///
 /// State: h `[b, h]` of each layer: 4 bytes x `hidden_size` x layers.
-pub(super) fn stack(
-    cell: MinCell,
-    config: &StackConfig,
-    input: usize,
-    b: &Builder,
-) -> Result<Stack> {
+fn stack(cell: MinCell, config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let h = trunk.hidden_size;
     let layer = |i: usize| {

@@ -2,6 +2,7 @@
 
 pub mod attention;
 mod compact;
+pub(crate) mod config;
 mod context;
 pub mod gla;
 mod griffin;
@@ -18,6 +19,7 @@ mod rwkv;
 pub mod s4d;
 mod s5;
 pub mod stack;
+pub(crate) mod table;
 pub mod xlstm;
 
 use std::ops::Range;
@@ -101,32 +103,7 @@ fn residual_by_parts(
 
 /// Builds the backbone of a spec, which reads vectors of `input` numbers.
 pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn Backbone>> {
-    use spec::Backbone::*;
-    let net: Box<dyn Backbone> = match config {
-        Mlp(c) => Box::new(mlp::Mlp::new(c, input, b)?),
-        Lstm(c) => Box::new(Recurrent::new(Cell::Lstm, c, input, b)?),
-        Gru(c) => Box::new(Recurrent::new(Cell::Gru, c, input, b)?),
-        MinGru(c) => Box::new(min_rnn::stack(MinCell::Gru, c, input, b)?),
-        MinLstm(c) => Box::new(min_rnn::stack(MinCell::Lstm, c, input, b)?),
-        Griffin(c) => Box::new(griffin::griffin(c, input, b)?),
-        Hawk(c) => Box::new(griffin::hawk(c, input, b)?),
-        Hgrn(c) => Box::new(hgrn::stack(c, input, b)?),
-        Rwkv(c) => Box::new(rwkv::stack(c, input, b)?),
-        S5(c) => Box::new(s5::stack(c, input, b)?),
-        SlidingWindow(c) | CausalTransformer(c) => Box::new(attention::transformer(c, input, b)?),
-        LstmHybrid(c) => Box::new(attention::LstmHybrid::new(c, input, b)?),
-        ResLstm(c) => Box::new(residual_lstm::res_lstm(c, input, b)?),
-        TxLike(c) => Box::new(residual_lstm::tx_like(c, input, b)?),
-        Mamba(c) => Box::new(mamba::mamba(c, input, b)?),
-        Jamba(c) => Box::new(mamba::jamba(c, input, b)?),
-        Zamba(c) => Box::new(mamba::zamba(c, input, b)?),
-        GatedSsm(c) => Box::new(mamba::gated_ssm(c, input, b)?),
-        S4d(c) => Box::new(s4d::s4d(c, input, b)?),
-        Mamba2(c) => Box::new(mamba2::Mamba2::stack(c, input, b)?),
-        Retnet(c) => Box::new(retnet::Retention::stack(c, input, b)?),
-        Gla(c) => Box::new(gla::GatedLinearAttention::stack(c, input, b)?),
-        Xlstm(c) => Box::new(xlstm::stack(c, input, b)?),
-    };
+    let net = config.build(input, b)?;
     Ok(Box::new(compact::Compact::new(net)?))
 }
 

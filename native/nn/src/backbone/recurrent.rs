@@ -88,6 +88,16 @@ impl Recurrent {
     }
 }
 
+/// An LSTM of these sizes.
+pub(super) fn lstm(config: &RecurrentConfig, input: usize, b: &Builder) -> Result<Recurrent> {
+    Recurrent::new(Cell::Lstm, config, input, b)
+}
+
+/// A GRU of these sizes.
+pub(super) fn gru(config: &RecurrentConfig, input: usize, b: &Builder) -> Result<Recurrent> {
+    Recurrent::new(Cell::Gru, config, input, b)
+}
+
 impl Layer {
     /// States after each frame, and the last ones.
     fn cell(
@@ -294,8 +304,8 @@ impl Step for Packed {
             {
                 let (h, c) = game.state(at, each).split_at_mut(self.hidden);
                 match self.cell {
-                    Cell::Gru => gru(h, y, z),
-                    Cell::Lstm => lstm(h, c, y, z),
+                    Cell::Gru => gru_frame(h, y, z),
+                    Cell::Lstm => lstm_frame(h, c, y, z),
                 }
                 match &layer.norm {
                     Some(norm) => norm.apply(arena, 1, h, x),
@@ -309,7 +319,7 @@ impl Step for Packed {
 dispatch! {
     /// The next state of what both matrices gave, gates in the order r, z, n (Cho et al. 2014, the reset
     /// gate after the product).
-    fn gru(h: &mut [f32], input: &[f32], state: &[f32]) {
+    fn gru_frame(h: &mut [f32], input: &[f32], state: &[f32]) {
         let n = h.len();
         let (xr, xz, xn) = (&input[..n], &input[n..2 * n], &input[2 * n..3 * n]);
         let (hr, hz, hn) = (&state[..n], &state[n..2 * n], &state[2 * n..3 * n]);
@@ -325,7 +335,7 @@ dispatch! {
 dispatch! {
     /// The next state of what both matrices gave, gates in the order i, f, g, o (Hochreiter and
     /// Schmidhuber 1997, with the forget gate of Gers et al. 2000).
-    fn lstm(h: &mut [f32], c: &mut [f32], input: &[f32], state: &[f32]) {
+    fn lstm_frame(h: &mut [f32], c: &mut [f32], input: &[f32], state: &[f32]) {
         let n = h.len();
         let c = &mut c[..n];
         let (xi, xf, xg, xo) =
