@@ -2,6 +2,12 @@ defmodule Sconce.Temporal.Catalogue do
   @moduledoc false
   # Every backbone as data: what it computes, where that comes from, what it remembers, its options.
 
+  # The one list of names is the table that builds them; each must be described below.
+  @table Path.expand("../../../native/nn/src/backbone/table.rs", __DIR__)
+  @external_resource @table
+  @names for [_, name] <- Regex.scan(~r/^    "(\w+)" \w+\(/m, File.read!(@table)),
+             do: String.to_atom(name)
+
   @size [type: :pos_integer, max: 65_536]
   @layers [type: :pos_integer, max: 256]
   @rate [type: :float, min: 0.0, max: 0.99]
@@ -342,6 +348,11 @@ defmodule Sconce.Temporal.Catalogue do
       num_layers: @layers ++ [default: num_layers, doc: "Layers on top of each other."]
     ] ++ own ++ @input_norm ++ @dropout
   end
+
+  for name <- @names -- Keyword.keys(@backbones),
+      do: raise("#{name} of #{@table} is not described")
+
+  for name <- Keyword.keys(@backbones) -- @names, do: raise("#{@table} has no #{name}")
 
   @all (for {name, backbone} <- @backbones do
           options =
