@@ -155,13 +155,16 @@ impl Projection {
 
     /// For one frame at a time.
     pub(crate) fn pack(&self, packer: &mut Packer) -> Result<Matrix> {
-        let layers: Vec<_> = self.layers.iter().map(|(w, b)| (w, b.as_ref())).collect();
-        Matrix::side_by_side(packer, &layers)
+        Matrix::side_by_side(packer, &self.parts())
+    }
+
+    /// The weight and the bias of each layer.
+    pub(crate) fn parts(&self) -> Vec<(&Weight, Option<&Weight>)> {
+        self.layers.iter().map(|(weight, bias)| (weight, bias.as_ref())).collect()
     }
 
     /// `x [.., in]` -> `[.., sum of the outputs]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let layers: Vec<_> = self.layers.iter().map(|(w, b)| (w, b.as_ref())).collect();
-        ops::project(x, &layers)
+        ops::project(x, &self.parts())
     }
 }

@@ -1,7 +1,6 @@
 //! A training that fits by the bound of its weights' shapes fits: nothing else is measured then.
 
 #[path = "../../nn/tests/backbones/mod.rs"]
-#[allow(dead_code)]
 mod backbones;
 
 use std::alloc::System;

@@ -1,6 +1,11 @@
 //! Gated linear attention: every key channel forgets by a gate of its own.
 
+use sconce_ops::activation::multiply;
+use sconce_ops::matrix_state::key::recur;
+use sconce_ops::norm::group_norm::GroupNorm;
+use sconce_realtime::{HeadNorm, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
+use sconce_tensor::simd::{dispatch, exp_with, softplus_with};
 
 use super::retnet::mixed;
 use super::stack::Stack;
@@ -9,6 +14,7 @@ use crate::layer::Linear;
 use crate::ops::matrix_state::log_sigmoid;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::{self, Activation};
+use crate::packed::{Game, Step};
 use crate::spec::{GlaConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
@@ -93,5 +99,79 @@ impl Backbone for GatedLinearAttention {
         let y = ops::group_norm(&y, &self.norm, self.heads, false, EPS)?;
         let y = self.out.forward(&ops::gated(&y, &gate, Activation::Silu)?)?;
         Ok((y, State(vec![matrix])))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let norm = GroupNorm { size: self.value, center: false, eps: EPS };
+        Ok(Some(Box::new(Packed {
+            projection: Matrix::side_by_side(packer, &[(&self.qkvg, None), self.low.parts()])?,
+            decay: self.decay.pack(packer)?,
+            norm: HeadNorm::new(packer, &self.norm, norm)?,
+            out: self.out.pack(packer)?,
+            heads: self.heads,
+            key: self.key,
+            value: self.value,
+        })))
+    }
+}
+
+/// [`GatedLinearAttention`], one frame at a time.
+struct Packed {
+    /// q, k, v, g, and what [`decay`](Self::decay) reads.
+    projection: Matrix,
+    decay: Matrix,
+    norm: HeadNorm,
+    out: Matrix,
+    heads: usize,
+    key: usize,
+    value: usize,
+}
+
+dispatch! {
+    /// `sigmoid(x)^(1 / ROOT)`
+    fn fade(x: &mut [f32]) {
+        for x in x {
+            *x = exp_with::<FMA>(-softplus_with::<FMA>(-*x) / ROOT);
+        }
+    }
+}
+
+impl Step for Packed {
+    /// S, `[heads, value, key]`.
+    fn state_len(&self) -> usize {
+        self.heads * self.value * self.key
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let Scratch { x, y, z, input, .. } = scratch;
+        let (keys, inner) = (self.heads * self.key, self.heads * self.value);
+        let (rows, width) = (games.len(), 2 * (keys + inner) + LOW_RANK);
+        self.projection.read(input, x, rows);
+        self.projection.apply(arena, input, y);
+        input.read(y.chunks_exact(width).take(rows).map(|y| &y[2 * (keys + inner)..]));
+        self.decay.apply(arena, input, x);
+        fade(&mut x[..rows * keys]);
+        let each =
+            y.chunks_exact_mut(width).zip(x.chunks_exact(keys)).zip(z.chunks_exact_mut(inner));
+        for (game, ((y, fades), z)) in games.iter_mut().zip(each) {
+            let (qk, vg) = y.split_at_mut(2 * keys);
+            let ((q, k), (v, gate)) = (qk.split_at_mut(keys), vg.split_at_mut(inner));
+            let scale = 1.0 / (self.key as f32).sqrt();
+            k.iter_mut().for_each(|k| *k *= scale);
+            let state = game.state(at, self.state_len()).chunks_exact_mut(self.value * self.key);
+            let heads = state.zip(fades.chunks_exact(self.key));
+            let keys = q.chunks_exact(self.key).zip(k.chunks_exact(self.key));
+            let values = v.chunks_exact(self.value).zip(z.chunks_exact_mut(self.value));
+            for (((state, fades), (q, k)), (v, z)) in heads.zip(keys).zip(values) {
+                recur(z, state, q, k, v, fades);
+            }
+            // In the place of the values, which were read.
+            self.norm.apply(arena, z, v);
+            let gate = &mut gate[..inner];
+            Activation::Silu.apply(gate);
+            multiply(v, gate);
+        }
+        input.read(y.chunks_exact(width).take(rows).map(|y| &y[2 * keys..][..inner]));
+        self.out.apply(arena, input, x);
     }
 }

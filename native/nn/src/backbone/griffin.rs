@@ -1,15 +1,21 @@
 //! Hawk and Griffin (De et al. 2024): real-gated linear recurrences, with and without local attention.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use sconce_ops::activation::multiply;
+use sconce_ops::linear_recurrence::cells::{Cell, RgLru};
+use sconce_ops::linear_recurrence::step;
+use sconce_realtime::{Conv, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 
 use super::attention::{Attention, Sizes};
-use super::stack::{Residual, Stack};
+use super::stack::{PackedGatedFeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm, Projection};
 use crate::ops::attention::Pairing;
 use crate::ops::{self, Activation};
+use crate::packed::{Game, Step};
 use crate::rng::Rng;
 use crate::spec::{GriffinConfig, HawkConfig, Layered, Trunk};
 use crate::weights::{Builder, Init, Weight};
@@ -85,6 +91,60 @@ impl Backbone for RecurrentBlock {
         let y = self.output.forward(&ops::gated(&h, &gate, Activation::Gelu)?)?;
         Ok((y, State(vec![conv, last])))
     }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let projection = Matrix::side_by_side(packer, &[self.value.parts(), self.gate.parts()])?;
+        let conv = Conv::new(packer, &self.conv_weight, &self.conv_bias, Activation::None)?;
+        let gates = self.gates.pack(packer)?;
+        let lambda = packer.read(&self.lambda)?;
+        let decay: Vec<f32> = lambda.into_iter().flat_map(|l| RgLru.parameters([l])).collect();
+        packer.check(&decay);
+        let decay = packer.lay(&decay);
+        let output = self.output.pack(packer)?;
+        Ok(Some(Box::new(Packed { projection, conv, gates, decay, output })))
+    }
+}
+
+/// [`RecurrentBlock`], one frame at a time.
+struct Packed {
+    /// Of the value and of the gate.
+    projection: Matrix,
+    conv: Conv,
+    /// r and i.
+    gates: Matrix,
+    /// What the cell makes of Lambda.
+    decay: Range<usize>,
+    output: Matrix,
+}
+
+impl Step for Packed {
+    /// The last inputs of the convolution `[inner, k - 1]`, and h `[inner]`.
+    fn state_len(&self) -> usize {
+        self.conv.state_len() + self.decay.len()
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, inner, past) = (games.len(), self.decay.len(), self.conv.state_len());
+        let Scratch { x, y, z, input, .. } = scratch;
+        self.projection.read(input, x, rows);
+        self.projection.apply(arena, input, y);
+        for (game, y) in games.iter_mut().zip(y.chunks_exact_mut(2 * inner)) {
+            self.conv.step(arena, &mut y[..inner], game.state(at, past));
+        }
+        input.read(y.chunks_exact(2 * inner).take(rows).map(|y| &y[..inner]));
+        self.gates.apply(arena, input, z);
+        let each = y.chunks_exact_mut(2 * inner).zip(z.chunks_exact(2 * inner));
+        for (game, (y, gates)) in games.iter_mut().zip(each) {
+            let ((value, gate), (r, i)) = (y.split_at_mut(inner), gates.split_at(inner));
+            let h = game.state(at + past, inner);
+            step(RgLru, h, [r, i, value], [&arena[self.decay.clone()]]);
+            value.copy_from_slice(h);
+            Activation::Gelu.apply(gate);
+            multiply(value, gate);
+        }
+        input.read(y.chunks_exact(2 * inner).take(rows).map(|y| &y[..inner]));
+        self.output.apply(arena, input, x);
+    }
 }
 
 /// `W_down (gelu(W_gate x) * W_up x)` (fig. 2b): no memory. Weights `mlp_gate`, `mlp_up`, `mlp_down`.
@@ -110,6 +170,14 @@ impl Backbone for GatedMlp {
     fn forward(&self, x: &Tensor, state: &State, _context: &Context) -> Result<(Tensor, State)> {
         let y = ops::glu(&self.up.forward(x)?, Activation::Gelu)?;
         Ok((self.down.forward(&y)?, state.clone()))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let mut parts = self.up.parts();
+        parts.reverse();
+        let up = Matrix::side_by_side(packer, &parts)?;
+        let down = self.down.pack(packer)?;
+        Ok(Some(Box::new(PackedGatedFeedForward::new(up, Activation::Gelu, down))))
     }
 }
 

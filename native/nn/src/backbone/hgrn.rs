@@ -1,9 +1,14 @@
 //! HGRN (Qin et al. 2023): forget gates that cannot fall below a bound, which grows with the layer, so
 //! that upper layers remember for longer.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use sconce_ops::activation::multiply;
+use sconce_ops::linear_recurrence::{cells, step};
+use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
+use sconce_tensor::tensor::{tensor, to_vec};
 
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
@@ -11,6 +16,7 @@ use crate::Result;
 use crate::layer::{Linear, Norm, Projection};
 use crate::memory;
 use crate::ops::{self, Activation};
+use crate::packed::{Game, Step};
 use crate::spec::{ExpandConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
 
@@ -68,6 +74,59 @@ impl Backbone for Hgrn {
         context.tap("gate", &gate);
         let y = ops::gated(&self.norm.forward(&h)?, &gate, Activation::Silu)?;
         Ok((self.output.forward(&y)?, State(vec![last])))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let mut parts = self.projection.parts();
+        parts.push(self.gate.parts());
+        let projection = Matrix::side_by_side(packer, &parts)?;
+        let bound = match &self.bounds {
+            Some((bounds, layer)) => {
+                let bounds = tensor(packer.read(bounds)?, bounds.dims())?;
+                to_vec(&ops::lower_bound(&bounds, *layer)?)?
+            }
+            None => vec![0.0; self.size],
+        };
+        let bound = packer.lay(&bound);
+        let norm = self.norm.pack(packer)?;
+        let output = self.output.pack(packer)?;
+        Ok(Some(Box::new(Packed { projection, bound, norm, output, size: self.size })))
+    }
+}
+
+/// [`Hgrn`], one frame at a time.
+struct Packed {
+    /// Of the forget gate, the input gate, the value and the gate.
+    projection: Matrix,
+    /// The least forget gates.
+    bound: Range<usize>,
+    norm: packed::Norm,
+    output: Matrix,
+    size: usize,
+}
+
+impl Step for Packed {
+    fn state_len(&self) -> usize {
+        self.size
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, n) = (games.len(), self.size);
+        let Scratch { x, y, z, input, .. } = scratch;
+        self.projection.read(input, x, rows);
+        self.projection.apply(arena, input, y);
+        let each = y.chunks_exact_mut(4 * n).zip(z.chunks_exact_mut(n));
+        for (game, (y, z)) in games.iter_mut().zip(each) {
+            let (inputs, gate) = y.split_at_mut(3 * n);
+            let inputs = [&inputs[..n], &inputs[n..2 * n], &inputs[2 * n..]];
+            let h = game.state(at, n);
+            step(cells::Hgrn, h, inputs, [&arena[self.bound.clone()]]);
+            self.norm.apply(arena, 1, h, z);
+            Activation::Silu.apply(gate);
+            multiply(z, gate);
+        }
+        self.output.read(input, z, rows);
+        self.output.apply(arena, input, x);
     }
 }
 

@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
+use sconce_ops::activation::multiply;
+use sconce_ops::matrix_state::head::recur;
+use sconce_ops::norm::group_norm::GroupNorm;
+use sconce_ops::rotary::Way;
+use sconce_realtime::{HeadNorm, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
+use sconce_tensor::simd::exp;
 
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
@@ -11,6 +17,7 @@ use crate::ops::attention::THETA;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::rotary::Rotary;
 use crate::ops::{self, Activation};
+use crate::packed::{Game, Step};
 use crate::spec::{HeadsConfig, Layered, Trunk};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
@@ -137,5 +144,66 @@ impl Backbone for Retention {
         let y = ops::group_norm(&y, &self.norm, self.heads, false, EPS)?;
         let y = self.out.forward(&ops::gated(&y, &gate, Activation::Silu)?)?;
         Ok((y, State(vec![matrix])))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let norm = GroupNorm { size: self.value, center: false, eps: EPS };
+        Ok(Some(Box::new(Packed {
+            projection: Matrix::dense(packer, &self.qkvg, None)?,
+            gammas: (0..self.heads).map(|head| exp(log_gamma(head))).collect(),
+            rotary: Rotary::new(self.key, 1, THETA)?,
+            norm: HeadNorm::new(packer, &self.norm, norm)?,
+            out: self.out.pack(packer)?,
+            key: self.key,
+            value: self.value,
+        })))
+    }
+}
+
+/// [`Retention`], one frame at a time.
+struct Packed {
+    /// q, k, v and g.
+    projection: Matrix,
+    /// gamma of each head.
+    gammas: Vec<f32>,
+    rotary: Rotary,
+    norm: HeadNorm,
+    out: Matrix,
+    key: usize,
+    value: usize,
+}
+
+impl Step for Packed {
+    /// S R, what the next query sees, `[heads, value, key]`.
+    fn state_len(&self) -> usize {
+        self.gammas.len() * self.value * self.key
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let Scratch { x, y, z, input, .. } = scratch;
+        let (keys, inner) = (self.gammas.len() * self.key, self.gammas.len() * self.value);
+        let (rows, width) = (games.len(), 2 * (keys + inner));
+        self.projection.read(input, x, rows);
+        self.projection.apply(arena, input, y);
+        let scale = 1.0 / (self.key as f32).sqrt();
+        let each = y.chunks_exact_mut(width).zip(z.chunks_exact_mut(inner));
+        for (game, (y, z)) in games.iter_mut().zip(each) {
+            let (qk, vg) = y.split_at_mut(2 * keys);
+            let ((q, k), (v, gate)) = (qk.split_at(keys), vg.split_at_mut(inner));
+            let state = game.state(at, self.state_len());
+            let heads = state.chunks_exact_mut(self.value * self.key).zip(&self.gammas);
+            let keys = q.chunks_exact(self.key).zip(k.chunks_exact(self.key));
+            let values = v.chunks_exact(self.value).zip(z.chunks_exact_mut(self.value));
+            for (((state, gamma), (q, k)), (v, z)) in heads.zip(keys).zip(values) {
+                recur(z, state, q, k, v, *gamma, scale);
+                self.rotary.turn(state, 1, Way::Back);
+            }
+            // In the place of the values, which were read.
+            self.norm.apply(arena, z, v);
+            Activation::Silu.apply(gate);
+            multiply(v, gate);
+        }
+        input.read(y.chunks_exact(width).take(rows).map(|y| &y[2 * keys..][..inner]));
+        self.out.apply(arena, input, x);
     }
 }

@@ -1,7 +1,12 @@
 //! RWKV-4 (Peng et al. 2023): a weighted average of the past, with a decay and a bonus per channel.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use sconce_ops::activation::multiply;
+use sconce_ops::frames::token_shift::blend;
+use sconce_ops::wkv;
+use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 
 use super::stack::{Residual, Stack};
@@ -9,6 +14,7 @@ use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
 use crate::ops::wkv::NOTHING;
 use crate::ops::{self, Activation, Wkv};
+use crate::packed::{Game, Step};
 use crate::rng::Rng;
 use crate::spec::{ExpandConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
@@ -36,6 +42,44 @@ impl Shift {
         let mixes = <[Tensor; N]>::try_from(mixes)
             .map_err(|mixes| Error::mismatch("mixes of a token shift", N, mixes.len()))?;
         Ok((mixes, ops::last(x, before, &context.lengths())?))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<PackedShift> {
+        Ok(PackedShift { mix: packer.keep(&self.mix)?, width: self.mix.dim(1)? })
+    }
+}
+
+/// [`Shift`], one frame at a time.
+struct PackedShift {
+    /// `[mixes, h]`
+    mix: Range<usize>,
+    width: usize,
+}
+
+impl PackedShift {
+    /// Makes a mix of the frames `scratch.x` the input; the states begin with the frames before.
+    fn read(
+        &self,
+        arena: &[f32],
+        mix: usize,
+        games: &mut [Game<'_>],
+        at: usize,
+        scratch: &mut Scratch,
+    ) {
+        let (h, Scratch { x, z, input, .. }) = (self.width, scratch);
+        let mix = &arena[self.mix.clone()][mix * h..][..h];
+        let rows = x.chunks_exact(h).zip(z.chunks_exact_mut(h));
+        for (game, (x, mixed)) in games.iter_mut().zip(rows) {
+            blend(mixed, x, game.state(at, h), mix);
+        }
+        input.read(z.chunks_exact(h).take(games.len()));
+    }
+
+    /// The frames `x` become those before.
+    fn keep(&self, games: &mut [Game<'_>], at: usize, x: &[f32]) {
+        for (game, x) in games.iter_mut().zip(x.chunks_exact(self.width)) {
+            game.state(at, self.width).copy_from_slice(x);
+        }
     }
 }
 
@@ -94,6 +138,59 @@ impl Backbone for TimeMix {
         let y = self.output.forward(&ops::gated(&y, &gate, Activation::Sigmoid)?)?;
         Ok((y, State(vec![last, mean, weight])))
     }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        // All three parts of a frame are held at once.
+        packer.holds(3 * self.width);
+        let shift = self.shift.pack(packer)?;
+        let parts =
+            [self.receptance.pack(packer)?, self.key.pack(packer)?, self.value.pack(packer)?];
+        let output = self.output.pack(packer)?;
+        let decay: Vec<f32> = packer.read(&self.decay)?.into_iter().map(f32::exp).collect();
+        packer.check(&decay);
+        let weights = [packer.lay(&decay), packer.keep(&self.bonus)?];
+        Ok(Some(Box::new(PackedTimeMix { shift, parts, weights, output })))
+    }
+}
+
+/// [`TimeMix`], one frame at a time.
+struct PackedTimeMix {
+    shift: PackedShift,
+    /// Of r, k and v.
+    parts: [Matrix; 3],
+    /// `exp(decay)` and the bonus, `[h]` each.
+    weights: [Range<usize>; 2],
+    output: Matrix,
+}
+
+impl Step for PackedTimeMix {
+    /// The last frame, the mean and the logarithm of its weight.
+    fn state_len(&self) -> usize {
+        3 * self.shift.width
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, h) = (games.len(), self.shift.width);
+        let n = rows * h;
+        for (i, part) in self.parts.iter().enumerate() {
+            self.shift.read(arena, i, games, at, scratch);
+            part.apply(arena, &mut scratch.input, &mut scratch.y[i * n..]);
+        }
+        let Scratch { x, y, input, .. } = scratch;
+        self.shift.keep(games, at, x);
+        let (gate, kv) = y[..3 * n].split_at_mut(n);
+        let (k, v) = kv.split_at(n);
+        let weights = self.weights.each_ref().map(|weight| &arena[weight.clone()]);
+        let inputs = k.chunks_exact(h).zip(v.chunks_exact(h));
+        for (game, (x, (k, v))) in games.iter_mut().zip(x.chunks_exact_mut(h).zip(inputs)) {
+            let (mean, weight) = game.state(at + h, 2 * h).split_at_mut(h);
+            wkv::step(x, [mean, weight], [k, v], weights);
+        }
+        Activation::Sigmoid.apply(gate);
+        multiply(gate, &x[..n]);
+        self.output.read(input, gate, rows);
+        self.output.apply(arena, input, x);
+    }
 }
 
 /// `sigmoid(W_r x_r) * W_v relu(W_k x_k)^2` (eq. 18 to 20).
@@ -132,6 +229,43 @@ impl Backbone for ChannelMix {
         let value = self.value.forward(&self.key.forward(&k)?)?;
         let y = ops::gated(&value, &self.receptance.forward(&r)?, Activation::Sigmoid)?;
         Ok((y, State(vec![last])))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let shift = self.shift.pack(packer)?;
+        let (receptance, key) = (self.receptance.pack(packer)?, self.key.pack(packer)?);
+        let value = self.value.pack(packer)?;
+        Ok(Some(Box::new(PackedChannelMix { shift, receptance, key, value })))
+    }
+}
+
+/// [`ChannelMix`], one frame at a time.
+struct PackedChannelMix {
+    shift: PackedShift,
+    receptance: Matrix,
+    key: Matrix,
+    value: Matrix,
+}
+
+impl Step for PackedChannelMix {
+    /// The last frame.
+    fn state_len(&self) -> usize {
+        self.shift.width
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, n) = (games.len(), games.len() * self.shift.width);
+        self.shift.read(arena, 1, games, at, scratch);
+        self.key.apply(arena, &mut scratch.input, &mut scratch.y);
+        self.shift.read(arena, 0, games, at, scratch);
+        let Scratch { x, y, z, input, .. } = scratch;
+        Activation::SquaredRelu.apply(&mut y[..rows * self.key.outputs()]);
+        self.receptance.apply(arena, input, z);
+        self.shift.keep(games, at, x);
+        self.value.read(input, y, rows);
+        self.value.apply(arena, input, x);
+        Activation::Sigmoid.apply(&mut z[..n]);
+        multiply(&mut x[..n], &z[..n]);
     }
 }
 

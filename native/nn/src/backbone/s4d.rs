@@ -1,15 +1,19 @@
 //! Diagonal state spaces whose decay and step size do not depend on the input.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
+use sconce_tensor::simd::{dispatch, dot, exp_with};
 
 use super::mamba::log_of_a_step;
-use super::stack::{Residual, Stack};
+use super::stack::{PackedGatedFeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::Result;
 use crate::layer::{Linear, Norm};
 use crate::ops::{self, Activation, Selective};
+use crate::packed::{Game, Step};
 use crate::spec::{Layered, StateConfig};
 use crate::weights::{Builder, Init, Weight};
 use sconce_tensor::tensor::zeros;
@@ -79,6 +83,89 @@ impl Backbone for S4d {
         let y = self.out_proj.forward(&ops::activate(&y, Activation::Gelu)?)?;
         Ok((y, State(vec![s])))
     }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let (channels, states) = self.a_log.dims2()?;
+        let projection = Matrix::dense(packer, &self.bc_proj, None)?;
+        let mut decay = packer.read(&self.a_log)?;
+        let dt: Vec<f32> = packer.read(&self.log_dt)?.into_iter().map(f32::exp).collect();
+        packer.check(&dt);
+        decays(&mut decay, &dt);
+        Ok(Some(Box::new(Packed {
+            projection,
+            decay: packer.lay(&decay),
+            dt: packer.lay(&dt),
+            d: packer.keep(&self.d)?,
+            output: self.out_proj.pack(packer)?,
+            channels,
+            states,
+        })))
+    }
+}
+
+/// [`S4d`], one frame at a time.
+struct Packed {
+    /// B and C.
+    projection: Matrix,
+    /// `exp(dt A)`, `[h, n]`.
+    decay: Range<usize>,
+    /// `[h]`
+    dt: Range<usize>,
+    /// `[h]`
+    d: Range<usize>,
+    output: Matrix,
+    channels: usize,
+    states: usize,
+}
+
+dispatch! {
+    /// `exp(-exp(a) dt)` in the place of a.
+    fn decays(a: &mut [f32], dt: &[f32]) {
+        for (a, dt) in a.chunks_exact_mut(a.len() / dt.len()).zip(dt) {
+            for a in a {
+                *a = exp_with::<FMA>(dt * -exp_with::<FMA>(*a));
+            }
+        }
+    }
+}
+
+impl Step for Packed {
+    /// `[h, n]`
+    fn state_len(&self) -> usize {
+        self.channels * self.states
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, channels) = (games.len(), self.channels);
+        let Scratch { x, y, input, .. } = scratch;
+        self.projection.read(input, x, rows);
+        self.projection.apply(arena, input, y);
+        let each = y.chunks_exact(2 * self.states).zip(x.chunks_exact_mut(channels));
+        for (game, (bc, x)) in games.iter_mut().zip(each) {
+            let parts = [&self.decay, &self.dt, &self.d].map(|part| &arena[part.clone()]);
+            scan(x, parts, bc, game.state(at, self.state_len()));
+        }
+        Activation::Gelu.apply(&mut x[..rows * channels]);
+        self.output.read(input, x, rows);
+        self.output.apply(arena, input, x);
+    }
+}
+
+dispatch! {
+    /// `s = exp(dt A) s + dt B u` and `u = C s + D u` of each channel; the parts are the decays, dt and D,
+    /// behind B lies C.
+    fn scan(u: &mut [f32], parts: [&[f32]; 3], bc: &[f32], state: &mut [f32]) {
+        let ([decay, dt, d], (b, c)) = (parts, bc.split_at(bc.len() / 2));
+        let n = b.len();
+        let rows = state.chunks_exact_mut(n).zip(decay.chunks_exact(n));
+        for (((u, dt), d), (state, decay)) in u.iter_mut().zip(dt).zip(d).zip(rows) {
+            let input = dt * *u;
+            for ((s, decay), b) in state.iter_mut().zip(decay).zip(b) {
+                *s = decay * *s + input * b;
+            }
+            *u = dot(state, c) + d * *u;
+        }
+    }
 }
 
 /// `W_down (W_up x * silu(W_gate x))` (Shazeer 2020, SwiGLU), `[b, t, h]` to the same; weights `up`
@@ -105,6 +192,11 @@ impl Backbone for GatedFeedForward {
         let [x, gate] = ops::linear_parts(x, &self.up, [self.inner; 2])?;
         let y = self.down.forward(&ops::gated(&x, &gate, Activation::Silu)?)?;
         Ok((y, state.clone()))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let (up, down) = (Matrix::dense(packer, &self.up, None)?, self.down.pack(packer)?);
+        Ok(Some(Box::new(PackedGatedFeedForward::new(up, Activation::Silu, down))))
     }
 }
 

@@ -1,7 +1,12 @@
 //! S5 (Smith et al. 2023): one state space of many inputs and outputs instead of one a channel.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use sconce_ops::activation::{multiply, skip};
+use sconce_ops::linear_recurrence::cells::{self, Cell};
+use sconce_ops::linear_recurrence::step;
+use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 
 use super::stack::{FeedForward, Residual, Stack};
@@ -9,6 +14,7 @@ use super::{Backbone, Context, State};
 use crate::Result;
 use crate::layer::{Linear, Norm};
 use crate::ops::{self, Activation};
+use crate::packed::{Game, Step};
 use crate::rng::Rng;
 use crate::spec::{Layered, StateConfig};
 use crate::weights::{Builder, Init, Weight};
@@ -63,6 +69,60 @@ impl Backbone for S5 {
         let gate = self.gate.forward(&u)?;
         context.tap("gate", &gate);
         Ok((ops::gated(&u, &gate, Activation::Sigmoid)?, State(vec![last])))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let input = self.input.pack(packer)?;
+        let weights = packer.read(&self.a_log)?.into_iter().zip(packer.read(&self.dt_log)?);
+        let parameters = weights.map(|(a, dt)| cells::Diagonal.parameters([a, dt]).into());
+        let (decays, scales): (Vec<f32>, Vec<f32>) = parameters.unzip();
+        packer.check(&scales);
+        Ok(Some(Box::new(Packed {
+            input,
+            parameters: [packer.lay(&decays), packer.lay(&scales)],
+            output: self.output.pack(packer)?,
+            d: packer.keep(&self.d)?,
+            gate: self.gate.pack(packer)?,
+            width: self.d.dim(0)?,
+            size: self.size,
+        })))
+    }
+}
+
+/// [`S5`], one frame at a time.
+struct Packed {
+    input: Matrix,
+    /// The decays and what an input is multiplied with, `[n]` each.
+    parameters: [Range<usize>; 2],
+    output: Matrix,
+    d: Range<usize>,
+    gate: Matrix,
+    width: usize,
+    size: usize,
+}
+
+impl Step for Packed {
+    fn state_len(&self) -> usize {
+        self.size
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, n) = (games.len(), games.len() * self.width);
+        let Scratch { x, y, z, input, .. } = scratch;
+        self.input.read(input, x, rows);
+        self.input.apply(arena, input, y);
+        for (game, y) in games.iter_mut().zip(y.chunks_exact(self.size)) {
+            let parameters = self.parameters.each_ref().map(|part| &arena[part.clone()]);
+            step(cells::Diagonal, game.state(at, self.size), [y], parameters);
+        }
+        input.read(games.iter_mut().map(|game| &*game.state(at, self.size)));
+        self.output.apply(arena, input, z);
+        skip::forward(&mut z[..n], &x[..n], &arena[self.d.clone()]);
+        Activation::Gelu.apply(&mut z[..n]);
+        self.gate.read(input, z, rows);
+        self.gate.apply(arena, input, x);
+        Activation::Sigmoid.apply(&mut x[..n]);
+        multiply(&mut x[..n], &z[..n]);
     }
 }
 

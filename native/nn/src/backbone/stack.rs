@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use sconce_ops::activation::multiply;
 use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::add_assign;
@@ -287,6 +288,40 @@ impl Step for PackedFeedForward {
         self.up.apply(arena, input, y);
         self.activation.apply(&mut y[..games.len() * self.up.outputs()]);
         self.down.read(input, y, games.len());
+        self.down.apply(arena, input, x);
+    }
+}
+
+/// `W_down (W_up x * act(W_gate x))`: no memory.
+pub(super) struct PackedGatedFeedForward {
+    up: Matrix,
+    activation: Activation,
+    down: Matrix,
+}
+
+impl PackedGatedFeedForward {
+    /// `up` is `W_up` over `W_gate`.
+    pub(super) fn new(up: Matrix, activation: Activation, down: Matrix) -> Self {
+        PackedGatedFeedForward { up, activation, down }
+    }
+}
+
+impl Step for PackedGatedFeedForward {
+    fn state_len(&self) -> usize {
+        0
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], _at: usize, scratch: &mut Scratch) {
+        let Scratch { x, y, input, .. } = scratch;
+        let (rows, width) = (games.len(), self.up.outputs());
+        self.up.read(input, x, rows);
+        self.up.apply(arena, input, y);
+        for y in y.chunks_exact_mut(width).take(rows) {
+            let (x, gate) = y.split_at_mut(width / 2);
+            self.activation.apply(gate);
+            multiply(x, gate);
+        }
+        input.read(y.chunks_exact(width).take(rows).map(|y| &y[..width / 2]));
         self.down.apply(arena, input, x);
     }
 }

@@ -1,6 +1,15 @@
 //! xLSTM: LSTMs with exponential gates, and with a matrix as their state.
 
+use std::ops::Range;
+
+use sconce_ops::activation::{multiply, skip};
+use sconce_ops::matrix_state::decay::{stabilised, stabiliser};
+use sconce_ops::matrix_state::head::recur;
+use sconce_ops::norm::group_norm::GroupNorm;
+use sconce_ops::recurrent::slstm::{self, Frame};
+use sconce_realtime::{Conv, HeadNorm, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
+use sconce_tensor::simd::{exp, scale_all};
 
 use super::retnet::feed_forward;
 use super::stack::{Residual, Stack};
@@ -11,6 +20,7 @@ use crate::ops::matrix_state::mlstm_gates;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::slstm::SlstmState;
 use crate::ops::{self, Activation};
+use crate::packed::{Game, Step};
 use crate::spec::{HeadsConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
@@ -126,6 +136,111 @@ impl Backbone for Mlstm {
         let y = self.down.forward(&ops::gated(&h, &z, Activation::Silu)?)?;
         Ok((y, State(vec![conv, matrix, gates.last])))
     }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let gates = [self.qk.parts(), self.input_gate.parts(), self.forget_gate.parts()];
+        // What the heads read lies behind them.
+        packer.holds(3 * self.inner + 2 * self.heads);
+        let norm = GroupNorm { size: self.inner / self.heads, center: true, eps: EPS };
+        Ok(Some(Box::new(PackedMlstm {
+            up: Matrix::dense(packer, &self.up, None)?,
+            conv: Conv::new(packer, &self.conv_weight, &self.conv_bias, Activation::Silu)?,
+            v: self.v.pack(packer)?,
+            qk_gates: Matrix::side_by_side(packer, &gates)?,
+            norm: HeadNorm::new(packer, &self.norm, norm)?,
+            skip: packer.keep(&self.skip)?,
+            down: self.down.pack(packer)?,
+            heads: self.heads,
+            inner: self.inner,
+        })))
+    }
+}
+
+/// [`Mlstm`], one frame at a time.
+struct PackedMlstm {
+    /// What is convolved, and the gate.
+    up: Matrix,
+    conv: Conv,
+    v: Matrix,
+    /// q, k, and the input and forget gates of all heads.
+    qk_gates: Matrix,
+    norm: HeadNorm,
+    skip: Range<usize>,
+    down: Matrix,
+    heads: usize,
+    inner: usize,
+}
+
+impl PackedMlstm {
+    /// What the heads read of their states, from `qk_gates` and the values.
+    fn remember(&self, qk_gates: &[f32], v: &[f32], state: &mut [f32], read: &mut [f32]) {
+        let size = self.inner / self.heads;
+        let (qk, gates) = qk_gates.split_at(2 * self.inner);
+        let ((q, k), (i, f)) = (qk.split_at(self.inner), gates.split_at(self.heads));
+        let (matrices, m) = state.split_at_mut(state.len() - self.heads);
+        for (head, matrix) in matrices.chunks_exact_mut((size + 1) * size).enumerate() {
+            let span = head * size..(head + 1) * size;
+            let [q, k, v] = [q, k, v].map(|of| &of[span.clone()]);
+            remember([i[head], f[head]], [q, k, v], matrix, &mut m[head], &mut read[span]);
+        }
+    }
+}
+
+/// One frame of one head: `C = f C + i v k^T / sqrt(d)`, `n = f n + i k / sqrt(d)` and `C q / max(|n q|, 1)`, all
+/// but the last kept as `e^-m` of what they are (eq. 15 to 21). `state` is C, and n as one more row.
+fn remember(
+    [i, f]: [f32; 2],
+    [q, k, v]: [&[f32]; 3],
+    state: &mut [f32],
+    m: &mut f32,
+    read: &mut [f32],
+) {
+    let before = *m;
+    *m = stabiliser(i, f, before);
+    let (log, factor) = stabilised(i, f, before, *m);
+    let (fade, factor) = (exp(log), factor / (k.len() as f32).sqrt());
+    let (c, n) = state.split_at_mut(v.len() * k.len());
+    let mut norm = [0.0];
+    recur(read, c, q, k, v, fade, factor);
+    recur(&mut norm, n, q, k, &[1.0], fade, factor);
+    scale_all(read, 1.0 / norm[0].abs().max((-*m).exp()));
+}
+
+impl Step for PackedMlstm {
+    /// The inputs of the convolution, C and n of each head, m of each head.
+    fn state_len(&self) -> usize {
+        self.conv.state_len() + self.inner * (self.inner / self.heads + 1) + self.heads
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, inner, past) = (games.len(), self.inner, self.conv.state_len());
+        let Scratch { x, y, z, input, .. } = scratch;
+        self.up.read(input, x, rows);
+        self.up.apply(arena, input, y);
+        input.read(y.chunks_exact(2 * inner).take(rows).map(|y| &y[..inner]));
+        self.v.apply(arena, input, x);
+        for (game, y) in games.iter_mut().zip(y.chunks_exact_mut(2 * inner)) {
+            self.conv.step(arena, &mut y[..inner], game.state(at, past));
+        }
+        input.read(y.chunks_exact(2 * inner).take(rows).map(|y| &y[..inner]));
+        self.qk_gates.apply(arena, input, z);
+        let width = self.qk_gates.outputs();
+        let (z, read) = z.split_at_mut(rows * width);
+        let each = y.chunks_exact_mut(2 * inner).zip(x.chunks_exact_mut(inner));
+        let each = each.zip(z.chunks_exact(width).zip(read.chunks_exact_mut(inner)));
+        for (game, ((y, x), (z, read))) in games.iter_mut().zip(each) {
+            let (c, gate) = y.split_at_mut(inner);
+            let state = game.state(at + past, self.state_len() - past);
+            self.remember(z, x, state, read);
+            // In the place of the values, which were read.
+            self.norm.apply(arena, read, x);
+            skip::forward(x, c, &arena[self.skip.clone()]);
+            Activation::Silu.apply(gate);
+            multiply(x, gate);
+        }
+        self.down.read(input, x, rows);
+        self.down.apply(arena, input, x);
+    }
 }
 
 impl Slstm {
@@ -158,6 +273,57 @@ impl Backbone for Slstm {
             ops::slstm(&projected, &self.recurrent, self.heads, &state, context.lengths())?;
         let y = ops::group_norm(&context.read_of(&y)?, &self.norm, self.heads, true, EPS)?;
         Ok((y, State(vec![next.h, next.c, next.n, next.m])))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let size = self.width / self.heads;
+        let input = self.input.pack(packer)?;
+        let weight = slstm::turned(&packer.read(&self.recurrent)?, self.heads);
+        let (name, bias) = (packer.name(&self.recurrent), vec![0.0; 4 * size]);
+        let pack = |weight: &[f32]| Matrix::pack(packer, name, weight, &bias);
+        let recurrent = weight.chunks_exact(4 * size * size).map(pack).collect();
+        let norm = GroupNorm { size, center: true, eps: EPS };
+        let norm = HeadNorm::new(packer, &self.norm, norm)?;
+        Ok(Some(Box::new(PackedSlstm { input, recurrent, norm, width: self.width })))
+    }
+}
+
+/// [`Slstm`], one frame at a time.
+struct PackedSlstm {
+    input: Matrix,
+    /// Of each head its four gates, side by side.
+    recurrent: Vec<Matrix>,
+    norm: HeadNorm,
+    width: usize,
+}
+
+impl Step for PackedSlstm {
+    /// h, c, n and m.
+    fn state_len(&self) -> usize {
+        4 * self.width
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, h, size) = (games.len(), self.width, self.width / self.recurrent.len());
+        let Scratch { x, y, z, input, .. } = scratch;
+        self.input.read(input, x, rows);
+        self.input.apply(arena, input, y);
+        for (head, recurrent) in self.recurrent.iter().enumerate() {
+            let own = head * size..(head + 1) * size;
+            input.read(games.iter_mut().map(|game| &*game.state(at + own.start, size)));
+            recurrent.apply(arena, input, z);
+            let each = y.chunks_exact(4 * h).zip(z.chunks_exact_mut(4 * size));
+            for (game, (y, gates)) in games.iter_mut().zip(each) {
+                let (hc, nm) = game.state(at, 4 * h).split_at_mut(2 * h);
+                let ((hidden, c), (n, m)) = (hc.split_at_mut(h), nm.split_at_mut(h));
+                let [hidden, c, n, m] = [hidden, c, n, m].map(|part| &mut part[own.clone()]);
+                let frame = Frame { gates, slopes: &mut x[..size], c, n, m, y: hidden };
+                slstm::cell(frame, &y[own.start..], h);
+            }
+        }
+        for (game, x) in games.iter_mut().zip(x.chunks_exact_mut(h)) {
+            self.norm.apply(arena, game.state(at, h), x);
+        }
     }
 }
 

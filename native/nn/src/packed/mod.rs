@@ -2,21 +2,13 @@
 
 mod attention;
 mod embedding;
-mod gla;
-mod griffin;
-mod hgrn;
 mod layer;
 mod mamba;
 mod mamba2;
 mod plan;
 mod recurrent;
 mod residual_lstm;
-mod retnet;
-mod rwkv;
-mod s4d;
-mod s5;
 mod stack;
-mod xlstm;
 
 pub use embedding::Frame;
 pub use layer::{Game, Step};

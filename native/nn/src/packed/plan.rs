@@ -8,18 +8,10 @@ use sconce_tensor::{Error, Result, memory};
 
 use super::attention::{LstmHybrid, transformer};
 use super::embedding::Embedding;
-use super::gla::gla;
-use super::griffin::{griffin, hawk};
-use super::hgrn::hgrn;
 use super::layer::{Game, Step};
 use super::mamba::{gated_ssm, jamba, mamba, zamba};
 use super::mamba2::mamba2;
 use super::residual_lstm::{res_lstm, tx_like};
-use super::retnet::retnet;
-use super::rwkv::rwkv;
-use super::s4d::s4d;
-use super::s5::s5;
-use super::xlstm::xlstm;
 use crate::heads;
 use sconce_realtime::Scratch;
 use sconce_realtime::{Arena, Packer};
@@ -220,18 +212,9 @@ fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Box<dyn St
         Backbone::Mamba2(c) => Box::new(mamba2(c, width, packer)?),
         Backbone::Jamba(c) => Box::new(jamba(c, width, packer)?),
         Backbone::Zamba(c) => Box::new(zamba(c, width, packer)?),
-        Backbone::Griffin(c) => Box::new(griffin(c, width, packer)?),
-        Backbone::Hawk(c) => Box::new(hawk(c, width, packer)?),
         Backbone::GatedSsm(c) => Box::new(gated_ssm(c, width, packer)?),
         Backbone::ResLstm(c) => Box::new(res_lstm(c, width, packer)?),
         Backbone::TxLike(c) => Box::new(tx_like(c, width, packer)?),
-        Backbone::Hgrn(c) => Box::new(hgrn(c, width, packer)?),
-        Backbone::S4d(c) => Box::new(s4d(c, width, packer)?),
-        Backbone::S5(c) => Box::new(s5(c, width, packer)?),
-        Backbone::Retnet(c) => Box::new(retnet(c, width, packer)?),
-        Backbone::Gla(c) => Box::new(gla(c, width, packer)?),
-        Backbone::Rwkv(c) => Box::new(rwkv(c, width, packer)?),
-        Backbone::Xlstm(c) => Box::new(xlstm(c, width, packer)?),
         other => return Err(Error::not_found(format!("a step of {}", other.name()))),
     })
 }
