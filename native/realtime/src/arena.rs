@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use sconce_ops::weights::{Weight, Weights};
+use sconce_tensor::Result;
 use sconce_tensor::candle::TensorId;
 use sconce_tensor::memory;
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::tensor;
-use sconce_tensor::{Error, Result};
 
 use crate::gemv::{Format, Packed};
 
@@ -37,7 +37,6 @@ impl Arena {
 
 /// Reads weights and lays them one after the other.
 pub struct Packer<'a> {
-    weights: &'a Weights,
     /// For the report on matrices.
     names: HashMap<TensorId, &'a str>,
     numbers: Vec<f32>,
@@ -52,7 +51,7 @@ impl<'a> Packer<'a> {
     pub fn new(weights: &'a Weights, format: Format) -> Self {
         let names = weights.iter().map(|(name, weight)| (weight.id(), name.as_str())).collect();
         let (numbers, matrices) = (vec![], vec![]);
-        Packer { weights, names, numbers, format, matrices, widest: 0, finite: true }
+        Packer { names, numbers, format, matrices, widest: 0, finite: true }
     }
 
     pub fn format(&self) -> Format {
@@ -77,15 +76,6 @@ impl<'a> Packer<'a> {
         Ok(self.lay(&numbers))
     }
 
-    /// The numbers of a weight, row after row.
-    pub fn read_named(&mut self, name: &str) -> Result<Vec<f32>> {
-        let weight = self.weights.get(name);
-        let weight = weight.ok_or_else(|| Error::not_found(format!("weight {name}")))?;
-        let numbers = tensor::to_vec(weight)?;
-        self.check(&numbers);
-        Ok(numbers)
-    }
-
     /// Notes whether all numbers are finite.
     pub fn check(&mut self, numbers: &[f32]) {
         self.finite &= non_finite(numbers).is_none();
@@ -98,12 +88,6 @@ impl<'a> Packer<'a> {
         self.numbers.resize(at, 0.0);
         self.numbers.extend_from_slice(numbers);
         at..self.numbers.len()
-    }
-
-    /// [`lay`](Self::lay) of a whole weight.
-    pub fn keep_named(&mut self, name: &str) -> Result<Range<usize>> {
-        let numbers = self.read_named(name)?;
-        Ok(self.lay(&numbers))
     }
 
     /// Notes what became of a matrix.

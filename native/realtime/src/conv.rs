@@ -32,14 +32,6 @@ impl Conv {
         Ok(Conv { weight, bias, kernel, activation })
     }
 
-    /// Of the weights `NAME.weight` and `NAME.bias`.
-    pub fn named(packer: &mut Packer, name: &str, activation: Activation) -> Result<Self> {
-        let weight = packer.keep_named(&format!("{name}.weight"))?;
-        let bias = packer.keep_named(&format!("{name}.bias"))?;
-        let kernel = weight.len() / bias.len().max(1);
-        Ok(Conv { weight, bias, kernel, activation })
-    }
-
     /// Of the last inputs, `[c, k - 1]`.
     pub fn state_len(&self) -> usize {
         self.bias.len() * (self.kernel - 1)

@@ -28,23 +28,6 @@ impl Norm {
         Ok(Norm { weight, bias: bias.map(|bias| packer.keep(bias)).transpose()? })
     }
 
-    /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`, if there is to be one.
-    pub fn layer(wanted: bool, packer: &mut Packer, name: &str) -> Result<Option<Self>> {
-        wanted.then(|| Self::layer_norm(packer, name)).transpose()
-    }
-
-    /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`.
-    pub fn layer_norm(packer: &mut Packer, name: &str) -> Result<Self> {
-        let weight = packer.keep_named(&format!("{name}.weight"))?;
-        let bias = Some(packer.keep_named(&format!("{name}.bias"))?);
-        Ok(Norm { weight, bias })
-    }
-
-    /// An RMSNorm of the weight `NAME.weight`.
-    pub fn rms(packer: &mut Packer, name: &str) -> Result<Self> {
-        Ok(Norm { weight: packer.keep_named(&format!("{name}.weight"))?, bias: None })
-    }
-
     /// Each of so many vectors of its own width.
     pub fn apply(&self, arena: &[f32], rows: usize, x: &[f32], y: &mut [f32]) {
         let weight = &arena[self.weight.clone()];
@@ -66,11 +49,6 @@ pub struct HeadNorm {
 impl HeadNorm {
     pub fn new(packer: &mut Packer, weight: &Weight, norm: GroupNorm) -> Result<Self> {
         Ok(HeadNorm { weight: packer.keep(weight)?, norm })
-    }
-
-    /// Of the weight `NAME.weight`.
-    pub fn named(packer: &mut Packer, name: &str, norm: GroupNorm) -> Result<Self> {
-        Ok(HeadNorm { weight: packer.keep_named(&format!("{name}.weight"))?, norm })
     }
 
     /// All heads of one vector.

@@ -1,45 +1,54 @@
-//! Selective state spaces: Mamba, its hybrids with attention, and a block with one gate a channel.
+//! Selective state spaces: Mamba.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
+use sconce_tensor::simd::{LANES, dispatch, dot, exp_with, mul_add, sum};
 
-use super::attention::{self, Sizes};
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State, residual_by_parts};
 use crate::Result;
-use crate::layer::{Linear, Norm};
+use crate::layer::Norm;
 use crate::ops::{self, Activation, MambaWeights, Selective};
+use crate::packed::{Game, Step};
 use crate::rng::Rng;
-use crate::spec::{HawkConfig, JambaConfig, Layered, MambaConfig};
+use crate::spec::{Layered, MambaConfig};
 use crate::weights::{Builder, Init, Weight};
 use sconce_tensor::tensor::zeros;
 
-/// Inner width of the feed-forward layers of the hybrids over `hidden_size`.
-const FFN: usize = 4;
-
 /// Widths of a layer for each number of a low-rank projection.
-const RANK: usize = 16;
+pub(super) const RANK: usize = 16;
 
 /// A causal depthwise convolution with SiLU; weights `weight [c, 1, k]`, `bias [c]`.
-struct Conv {
+pub(super) struct Conv {
     weight: Weight,
     bias: Weight,
 }
 
 impl Conv {
-    fn new(channels: usize, kernel: usize, b: &Builder) -> Result<Self> {
+    pub(super) fn new(channels: usize, kernel: usize, b: &Builder) -> Result<Self> {
         let init = Init::fan_in(kernel);
         let weight = b.get("weight", &[channels, 1, kernel], init)?;
         Ok(Conv { weight, bias: b.get("bias", &[channels], init)? })
     }
 
-    fn zero_state(&self, batch: usize) -> Result<Tensor> {
+    pub(super) fn pack(&self, packer: &mut Packer) -> Result<packed::Conv> {
+        packed::Conv::new(packer, &self.weight, &self.bias, Activation::Silu)
+    }
+
+    pub(super) fn zero_state(&self, batch: usize) -> Result<Tensor> {
         let (channels, _, kernel) = self.weight.dims3()?;
         Ok(zeros(&[batch, channels, kernel - 1])?)
     }
 
-    fn forward(&self, x: &Tensor, state: &Tensor, context: &Context) -> Result<(Tensor, Tensor)> {
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        state: &Tensor,
+        context: &Context,
+    ) -> Result<(Tensor, Tensor)> {
         context.tap("pre_conv", x);
         let bias = Some(&*self.bias);
         let (y, state) = ops::causal_conv(x, &self.weight, bias, state, true, context.lengths())?;
@@ -49,7 +58,7 @@ impl Conv {
 }
 
 /// A number between `low` and `high`, evenly spread in its logarithm.
-fn log_uniform(rng: &Rng, i: u64, low: f32, high: f32) -> f32 {
+pub(super) fn log_uniform(rng: &Rng, i: u64, low: f32, high: f32) -> f32 {
     let (low, high) = (low.ln(), high.ln());
     (low + (high - low) * rng.uniform(i)).exp()
 }
@@ -114,7 +123,7 @@ impl Mamba {
     }
 
     /// `x + mamba(norm(x))`; weights `norm`, `mixer`.
-    fn residual(h: usize, config: &MambaConfig, b: &Builder) -> Result<Arc<Residual>> {
+    pub(super) fn residual(h: usize, config: &MambaConfig, b: &Builder) -> Result<Arc<Residual>> {
         let mixer = Mamba::new(h, config, &b.under("mixer"))?;
         Ok(Arc::new(Residual::new(Norm::rms(h, &b.under("norm"))?, mixer)?))
     }
@@ -148,6 +157,117 @@ impl Backbone for Mamba {
         let (weights, lengths) = (self.weights(), context.lengths());
         let (y, after) = ops::mamba_residual(x, residual, state.parts()?, &weights, lengths)?;
         Ok((y, State(after.into())))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let (channels, states) = self.a_log.dims2()?;
+        let in_proj = Matrix::dense(packer, &self.in_proj, None)?;
+        let conv = self.conv.pack(packer)?;
+        let x_proj = Matrix::dense(packer, &self.x_proj, None)?;
+        let dt_proj = Matrix::dense(packer, &self.dt_proj, Some(&self.dt_bias))?;
+        let a: Vec<f32> = packer.read(&self.a_log)?.into_iter().map(|a| -a.exp()).collect();
+        packer.check(&a);
+        let (a, d) = (packer.lay(&a), packer.keep(&self.d)?);
+        let out_proj = Matrix::dense(packer, &self.out_proj, None)?;
+        let rank = self.rank;
+        let packed =
+            Packed { in_proj, conv, x_proj, dt_proj, a, d, out_proj, channels, states, rank };
+        Ok(Some(Box::new(packed)))
+    }
+}
+
+/// [`Mamba`], one frame at a time.
+struct Packed {
+    in_proj: Matrix,
+    conv: packed::Conv,
+    x_proj: Matrix,
+    dt_proj: Matrix,
+    /// A, `-exp(A_log)`, `[c, n]`.
+    a: Range<usize>,
+    /// `[c]`
+    d: Range<usize>,
+    out_proj: Matrix,
+    channels: usize,
+    states: usize,
+    rank: usize,
+}
+
+impl Step for Packed {
+    /// The last inputs of the convolution `[c, k - 1]`, and `[c, n]`.
+    fn state_len(&self) -> usize {
+        self.conv.state_len() + self.channels * self.states
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, channels) = (games.len(), self.channels);
+        let Scratch { x, y, z, input, .. } = scratch;
+        self.in_proj.read(input, x, rows);
+        self.in_proj.apply(arena, input, y);
+        let past = self.conv.state_len();
+        for (game, y) in games.iter_mut().zip(y.chunks_exact_mut(2 * channels)) {
+            let (u, gate) = y.split_at_mut(channels);
+            self.conv.step(arena, u, game.state(at, past));
+            Activation::Silu.apply(gate);
+        }
+        input.read(y.chunks_exact(2 * channels).take(rows).map(|y| &y[..channels]));
+        self.x_proj.apply(arena, input, z);
+        let between = self.rank + 2 * self.states;
+        let (between, dt) = (z.chunks_exact(between).take(rows), x);
+        input.read(between.clone().map(|between| &between[..self.rank]));
+        self.dt_proj.apply(arena, input, dt);
+        Activation::Softplus.apply(&mut dt[..rows * channels]);
+        let each = between.zip(dt.chunks_exact(channels)).zip(y.chunks_exact_mut(2 * channels));
+        for (game, ((between, dt), y)) in games.iter_mut().zip(each) {
+            let (u, gate) = y.split_at_mut(channels);
+            let (b, c) = between[self.rank..].split_at(self.states);
+            let scan = game.state(at + past, channels * self.states);
+            selective(u, dt, [&arena[self.a.clone()], b, c, &arena[self.d.clone()], gate], scan);
+        }
+        input.read(y.chunks_exact(2 * channels).take(rows).map(|y| &y[..channels]));
+        self.out_proj.apply(arena, input, dt);
+    }
+}
+
+dispatch! {
+    /// `s = exp(dt A) s + dt B u` and `u = (C s + D u) * gate` of each channel (Gu and Dao 2023, eq. 2a
+    /// and 2b); the parts are A, B, C, D and the gate.
+    fn selective(u: &mut [f32], dt: &[f32], parts: [&[f32]; 5], state: &mut [f32]) {
+        let [a, b, c, d, gate] = parts;
+        let n = b.len();
+        let ((b, b_rest), (c, c_rest)) = (b.as_chunks(), c.as_chunks());
+        let rows = state.chunks_exact_mut(n).zip(a.chunks_exact(n));
+        for ((((u, dt), (state, a)), d), gate) in u.iter_mut().zip(dt).zip(rows).zip(d).zip(gate) {
+            let input = dt * *u;
+            let ((state, rest), (a, a_rest)) = (state.as_chunks_mut(), a.as_chunks());
+            let mut lanes = [0.0f32; LANES];
+            for ((s, a), (b, c)) in state.iter_mut().zip(a).zip(b.iter().zip(c)) {
+                vector::<FMA>(&mut lanes, s, [a, b, c], *dt, input);
+            }
+            let mut read = sum(lanes);
+            if !rest.is_empty() {
+                for ((s, a), b) in rest.iter_mut().zip(a_rest).zip(b_rest) {
+                    *s = mul_add::<FMA>(exp_with::<FMA>(dt * a), *s, input * b);
+                }
+                read += dot(rest, c_rest);
+            }
+            *u = (read + d * *u) * gate;
+        }
+    }
+}
+
+/// 16 states of a channel, and what C reads of them; a function of its own, for which none of its arguments lie
+/// on one another.
+#[inline(always)]
+fn vector<const FMA: bool>(
+    read: &mut [f32; LANES],
+    s: &mut [f32; LANES],
+    [a, b, c]: [&[f32; LANES]; 3],
+    dt: f32,
+    input: f32,
+) {
+    for i in 0..LANES {
+        s[i] = mul_add::<FMA>(exp_with::<FMA>(dt * a[i]), s[i], input * b[i]);
+        read[i] = mul_add::<FMA>(s[i], c[i], read[i]);
     }
 }
 
@@ -204,165 +324,6 @@ impl Mamba {
 pub fn mamba(config: &MambaConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let layer = |i| Mamba::residual(trunk.hidden_size, config, &b.under("layers").under(i));
-    let residuals = (0..trunk.num_layers).map(layer).collect::<Result<_>>()?;
-    Stack::new(&trunk, input, residuals, None, b)
-}
-
-impl JambaConfig {
-    /// Of the Mamba layers.
-    pub fn mamba(&self) -> MambaConfig {
-        MambaConfig {
-            hidden_size: self.hidden_size,
-            num_layers: self.num_layers,
-            state_size: self.state_size,
-            expand_factor: self.expand_factor,
-            conv_size: self.conv_size,
-            input_norm: self.input_norm,
-            dropout: self.dropout,
-            input_dropout: self.input_dropout,
-        }
-    }
-
-    /// Of the attending layers.
-    pub fn attention(&self) -> Sizes {
-        Sizes {
-            hidden_size: self.hidden_size,
-            num_heads: self.num_heads,
-            head_dim: self.head_dim,
-            window_size: self.window_size,
-            qk_layernorm: self.qk_layernorm,
-            pairing: ops::attention::Pairing::Half,
-        }
-    }
-}
-
-/// `:jamba`: Mamba and attention in turn (Lieber et al. 2024). Each `attention_every`th layer is a
-/// block of a transformer over the last `window_size` frames, its FFN four times as wide; the others
-/// are those of [`mamba`]. A LayerNorm ends the stack.
-///
-/// State: those of the layers, see [`Mamba`] and [`attention::Attention`]. Weights: `input`,
-/// `layers.I.{norm, mixer}` or `layers.I.{norm1, qkv, out, norm2, ffn1, ffn2}`, `norm`.
-pub fn jamba(config: &JambaConfig, input: usize, b: &Builder) -> Result<Stack> {
-    let (trunk, mamba, sizes) = (config.trunk(), config.mamba(), config.attention());
-    let h = trunk.hidden_size;
-    let mut residuals = vec![];
-    for i in 0..trunk.num_layers {
-        let b = b.under("layers").under(i);
-        match (i + 1) % config.attention_every {
-            0 => residuals.extend(attention::block(&sizes, FFN * h, &b)?),
-            _ => residuals.push(Mamba::residual(h, &mamba, &b)?),
-        }
-    }
-    Stack::new(&trunk, input, residuals, Some(Norm::layer(h, &b.under("norm"))?), b)
-}
-
-/// `:zamba`: a stack of Mamba layers, and one block of a transformer that comes after every
-/// `attention_every` of them, each time with the same weights and a memory of its own (Glorioso et al.
-/// 2024). A LayerNorm ends the stack.
-///
-/// State: those of the layers in their order. Weights: `input`, `layers.I.{norm, mixer}`,
-/// `shared.{norm1, qkv, out, norm2, ffn1, ffn2}`, `norm`.
-pub fn zamba(config: &JambaConfig, input: usize, b: &Builder) -> Result<Stack> {
-    let (trunk, mamba) = (config.trunk(), config.mamba());
-    let h = trunk.hidden_size;
-    let every = config.attention_every;
-    // A block that no layer comes to would be weights without a gradient.
-    let block = || attention::block(&config.attention(), FFN * h, &b.under("shared"));
-    let shared = (trunk.num_layers >= every).then(block).transpose()?;
-    let mut residuals = vec![];
-    for i in 0..trunk.num_layers {
-        residuals.push(Mamba::residual(h, &mamba, &b.under("layers").under(i))?);
-        if let (0, Some(shared)) = ((i + 1) % every, &shared) {
-            residuals.extend(shared.iter().cloned());
-        }
-    }
-    Stack::new(&trunk, input, residuals, Some(Norm::layer(h, &b.under("norm"))?), b)
-}
-
-/// A Mamba layer with one state a channel: an input gate and a forget gate in place of dt, B and C,
-/// `[b, t, h]` to the same:
-///
-/// ```text
-/// x, z = W_in u            x = silu(conv(x))        f, i = W_x x, of rank h / 16 each
-/// a = sigmoid(W_a f + b_a)                          g = sigmoid(W_i i + b_i)
-/// s_t = a_t s_{t-1} + (1 - a_t) g_t x_t             W_out (s * silu(z))
-/// ```
-///
-/// with c = `expand_factor` h channels. b_a begins so that a lies between 0.9 and 0.999.
-///
-/// State: the last inputs of the convolution `[b, c, conv_size - 1]`, and s `[b, c]`: 4 c `conv_size`
-/// bytes. Taps: `pre_conv`, `post_conv`, `gate` (z) and `ssm_out` (s), all `[b, t, c]`.
-pub struct GatedSsm {
-    in_proj: Weight,
-    conv: Conv,
-    x_proj: Weight,
-    decay_proj: Linear,
-    input_proj: Linear,
-    out_proj: Linear,
-    channels: usize,
-    rank: usize,
-}
-
-impl GatedSsm {
-    /// Weights `in_proj`, `conv1d`, `x_proj`, `decay_proj`, `input_proj`, `out_proj`.
-    pub fn new(config: &HawkConfig, b: &Builder) -> Result<Self> {
-        let h = config.hidden_size;
-        let (c, rank) = (config.expand_factor * h, h.div_ceil(RANK));
-        let project =
-            |name, rows, inputs| b.under(name).get("weight", &[rows, inputs], Init::fan_in(inputs));
-        // The logit of 1 - log-uniform(1e-3, 0.1).
-        let forget = Init::With(|rng, i| {
-            let keep = 1.0 - log_uniform(rng, i, 1e-3, 0.1);
-            (keep / (1.0 - keep)).ln()
-        });
-        let decay = Linear::with_bias(rank, c, forget, &b.under("decay_proj"))?;
-        Ok(GatedSsm {
-            in_proj: project("in_proj", 2 * c, h)?,
-            conv: Conv::new(c, config.conv_size, &b.under("conv1d"))?,
-            x_proj: project("x_proj", 2 * rank, c)?,
-            decay_proj: decay,
-            input_proj: Linear::new(rank, c, Activation::None, &b.under("input_proj"))?,
-            out_proj: Linear::without_bias(c, h, &b.under("out_proj"))?,
-            channels: c,
-            rank,
-        })
-    }
-}
-
-impl Backbone for GatedSsm {
-    fn zero_state(&self, batch: usize) -> Result<State> {
-        Ok(State(vec![self.conv.zero_state(batch)?, zeros(&[batch, self.channels])?]))
-    }
-
-    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let [conv, first] = state.parts()?;
-        let [x, z] = ops::linear_parts(x, &self.in_proj, [self.channels; 2])?;
-        let (x, conv) = self.conv.forward(&x, conv, context)?;
-        let [f, i] = ops::linear_parts(&x, &self.x_proj, [self.rank; 2])?;
-        let decay = ops::activate(&self.decay_proj.forward(&f)?, Activation::Sigmoid)?;
-        let input = ops::gated(&x, &self.input_proj.forward(&i)?, Activation::Sigmoid)?;
-        sconce_tensor::tensor::granted(&[&input, &decay]);
-        let b = (&input - (&input * &decay)?)?;
-        let s = ops::linear_recurrence(&decay, &b, first, context.lengths())?;
-        let last = ops::last(&s, first, &context.lengths())?;
-        context.tap("gate", &z);
-        context.tap("ssm_out", &s);
-        let (s, z) = (context.read_of(&s)?, context.read_of(&z)?);
-        let y = self.out_proj.forward(&ops::gated(&s, &z, Activation::Silu)?)?;
-        Ok((y, State(vec![conv, last])))
-    }
-}
-
-/// `:gated_ssm`: `x = x + gated_ssm(norm(x))` for each layer, norms RMS; no last norm.
-///
-/// State: that of each [`GatedSsm`]. Weights: `input`, `layers.I.{norm, mixer}`.
-pub fn gated_ssm(config: &HawkConfig, input: usize, b: &Builder) -> Result<Stack> {
-    let trunk = config.trunk();
-    let layer = |i| {
-        let b = b.under("layers").under(i);
-        let norm = Norm::rms(trunk.hidden_size, &b.under("norm"))?;
-        Ok(Arc::new(Residual::new(norm, GatedSsm::new(config, &b.under("mixer"))?)?))
-    };
     let residuals = (0..trunk.num_layers).map(layer).collect::<Result<_>>()?;
     Stack::new(&trunk, input, residuals, None, b)
 }

@@ -1,6 +1,13 @@
 //! Mamba-2: one decay a head, and a matrix as its state.
 
+use std::ops::Range;
+
+use sconce_ops::activation::{multiply, skip};
+use sconce_ops::matrix_state::decay::ssd_frames;
+use sconce_ops::matrix_state::head::recur;
+use sconce_realtime::{self as packed, Conv, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
+use sconce_tensor::simd::exp;
 
 use super::mamba::softplus_of_a_step;
 use super::stack::{Residual, Stack};
@@ -9,6 +16,7 @@ use crate::layer::{Linear, Norm};
 use crate::ops::matrix_state::ssd_gates;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::{self, Activation};
+use crate::packed::{Game, Step};
 use crate::spec::{Layered, Mamba2Config};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result, rng::Rng};
@@ -128,5 +136,97 @@ impl Backbone for Mamba2 {
         let (y, z) = (context.read_of(&y)?, context.read_of(&z)?);
         let y = self.norm.forward(&ops::gated(&y, &z, Activation::Silu)?)?;
         Ok((self.out_proj.forward(&y)?, State(vec![conv, matrix])))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let in_proj = Matrix::dense(packer, &self.in_proj, None)?;
+        let conv = Conv::new(packer, &self.conv_weight, &self.conv_bias, Activation::Silu)?;
+        let a: Vec<f32> = packer.read(&self.a_log)?.into_iter().map(|a| -a.exp()).collect();
+        packer.check(&a);
+        let skip = packer.read(&self.skip)?;
+        let each = |d: &f32| std::iter::repeat_n(*d, self.head_dim);
+        let skip: Vec<f32> = skip.iter().flat_map(each).collect();
+        packer.holds(2 * self.heads);
+        Ok(Some(Box::new(Packed {
+            in_proj,
+            conv,
+            dt_bias: packer.keep(&self.dt_bias)?,
+            a: packer.lay(&a),
+            skip: packer.lay(&skip),
+            norm: self.norm.pack(packer)?,
+            out_proj: self.out_proj.pack(packer)?,
+            inner: self.inner,
+            key: self.state_size,
+            heads: self.heads,
+        })))
+    }
+}
+
+/// [`Mamba2`], one frame at a time.
+struct Packed {
+    /// z, then what is convolved (values, keys, queries), then dt.
+    in_proj: Matrix,
+    conv: Conv,
+    /// `[heads]`
+    dt_bias: Range<usize>,
+    /// A, `-exp(A_log)`, `[heads]`.
+    a: Range<usize>,
+    /// D of each value, `[inner]`.
+    skip: Range<usize>,
+    norm: packed::Norm,
+    out_proj: Matrix,
+    inner: usize,
+    key: usize,
+    heads: usize,
+}
+
+impl Packed {
+    /// What the heads read of their states, `read [inner]`; `gates` is room for `[2 * heads]`.
+    fn scan(
+        &self,
+        arena: &[f32],
+        xbc: &[f32],
+        dt: &[f32],
+        state: &mut [f32],
+        gates: &mut [f32],
+        read: &mut [f32],
+    ) {
+        ssd_frames(gates, dt, &arena[self.dt_bias.clone()], &arena[self.a.clone()]);
+        let ((values, kq), (logs, dts)) = (xbc.split_at(self.inner), gates.split_at(self.heads));
+        let (k, q) = kq.split_at(self.key);
+        let value = self.inner / self.heads;
+        let heads = read.chunks_exact_mut(value).zip(values.chunks_exact(value));
+        let states = state.chunks_exact_mut(value * self.key);
+        for (((read, v), state), (log, dt)) in heads.zip(states).zip(logs.iter().zip(dts)) {
+            recur(read, state, q, k, v, exp(*log), *dt);
+        }
+        skip::forward(read, values, &arena[self.skip.clone()]);
+    }
+}
+
+impl Step for Packed {
+    /// The last inputs of the convolution, and a matrix `[head_dim, state_size]` of each head.
+    fn state_len(&self) -> usize {
+        self.conv.state_len() + self.inner * self.key
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, inner, past) = (games.len(), self.inner, self.conv.state_len());
+        let Scratch { x, y, z, input, .. } = scratch;
+        self.in_proj.read(input, x, rows);
+        self.in_proj.apply(arena, input, y);
+        let each = y.chunks_exact_mut(self.in_proj.outputs()).zip(x.chunks_exact_mut(inner));
+        for (game, (y, read)) in games.iter_mut().zip(each) {
+            let (gate, rest) = y.split_at_mut(inner);
+            let (xbc, dt) = rest.split_at_mut(inner + 2 * self.key);
+            self.conv.step(arena, xbc, game.state(at, past));
+            let state = game.state(at + past, inner * self.key);
+            self.scan(arena, xbc, dt, state, &mut z[..2 * self.heads], read);
+            Activation::Silu.apply(gate);
+            multiply(read, gate);
+        }
+        self.norm.apply(arena, rows, x, z);
+        self.out_proj.read(input, z, rows);
+        self.out_proj.apply(arena, input, x);
     }
 }

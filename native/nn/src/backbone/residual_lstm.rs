@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 
 use super::stack::{FeedForward, Residual, Stack};
-use super::{Backbone, Cell, Context, Recurrent, State};
+use super::{Backbone, Cell, Context, Recurrent, State, recurrent};
 use crate::Result;
 use crate::layer::{Linear, Norm};
 use crate::ops::Activation;
+use crate::packed::{Game, Step};
 use crate::spec::{ExpandConfig, Layered, RecurrentConfig, StackConfig};
 use crate::weights::Builder;
 
@@ -44,6 +46,31 @@ impl Backbone for Lstm {
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let (h, state) = self.lstm.forward(x, state, context)?;
         Ok((self.out.forward(&context.read_of(&h)?)?, state))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let (lstm, out) = (self.lstm.packed(packer)?, self.out.pack(packer)?);
+        Ok(Some(Box::new(Packed { lstm, out })))
+    }
+}
+
+/// [`Lstm`], one frame at a time.
+struct Packed {
+    lstm: recurrent::Packed,
+    out: Matrix,
+}
+
+impl Step for Packed {
+    fn state_len(&self) -> usize {
+        self.lstm.state_len()
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        self.lstm.step(arena, games, at, scratch);
+        let Scratch { x, y, input, .. } = scratch;
+        self.out.read(input, x, games.len());
+        self.out.apply(arena, input, y);
+        std::mem::swap(x, y);
     }
 }
 

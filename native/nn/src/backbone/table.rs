@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::config::*;
 use super::{
-    attention, gla, griffin, hgrn, mamba, mamba2, min_rnn, mlp, recurrent, residual_lstm, retnet,
-    rwkv, s4d, s5, xlstm,
+    attention, gated_ssm, gla, griffin, hgrn, jamba, mamba, mamba2, min_rnn, mlp, recurrent,
+    residual_lstm, retnet, rwkv, s4d, s5, xlstm,
 };
 use crate::bounds::MAX_STATE;
 use crate::weights::Builder;
@@ -56,7 +56,7 @@ backbones! {
     "min_gru" MinGru(StackConfig) = min_rnn::min_gru,
     "min_lstm" MinLstm(StackConfig) = min_rnn::min_lstm,
     "lstm_hybrid" LstmHybrid(AttentionConfig) = attention::LstmHybrid::new,
-    "jamba" Jamba(JambaConfig) = mamba::jamba,
+    "jamba" Jamba(JambaConfig) = jamba::jamba,
     "griffin" Griffin(GriffinConfig) = griffin::griffin,
     "hawk" Hawk(HawkConfig) = griffin::hawk,
     "res_lstm" ResLstm(StackConfig) = residual_lstm::res_lstm,
@@ -68,8 +68,8 @@ backbones! {
     "rwkv" Rwkv(ExpandConfig) = rwkv::stack,
     "gla" Gla(GlaConfig) = gla::GatedLinearAttention::stack,
     "xlstm" Xlstm(HeadsConfig) = xlstm::stack,
-    "zamba" Zamba(JambaConfig) = mamba::zamba,
-    "gated_ssm" GatedSsm(HawkConfig) = mamba::gated_ssm,
+    "zamba" Zamba(JambaConfig) = jamba::zamba,
+    "gated_ssm" GatedSsm(HawkConfig) = gated_ssm::gated_ssm,
     /// Files may have the name that it had first.
     #[serde(alias = "decision_transformer")]
     "causal_transformer" CausalTransformer(AttentionConfig) = attention::transformer,

@@ -1,7 +1,6 @@
 //! What all parts of a backbone are.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::heads::Decision;
 use crate::projection::Projection;
@@ -76,19 +75,4 @@ pub trait Step: Send + Sync {
     /// From `scratch.x [games, inputs]` to `scratch.x [games, outputs]`. Its part of the state of each game begins
     /// at `at`. It may use all of the scratch but the stream.
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch);
-}
-
-/// A layer that stands at several places.
-impl<T: Step> Step for Arc<T> {
-    fn state_len(&self) -> usize {
-        (**self).state_len()
-    }
-
-    fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
-        (**self).changed(state, at, steps, each);
-    }
-
-    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
-        (**self).step(arena, games, at, scratch);
-    }
 }

@@ -2,16 +2,12 @@
 
 use crate::Policy;
 use crate::heads::Decision;
-use crate::spec::{Backbone, Spec};
+use crate::spec::Spec;
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::{Error, Result, memory};
 
-use super::attention::{LstmHybrid, transformer};
 use super::embedding::Embedding;
 use super::layer::{Game, Step};
-use super::mamba::{gated_ssm, jamba, mamba, zamba};
-use super::mamba2::mamba2;
-use super::residual_lstm::{res_lstm, tx_like};
 use crate::heads;
 use sconce_realtime::Scratch;
 use sconce_realtime::{Arena, Packer};
@@ -56,13 +52,7 @@ impl Plan {
     fn packed(policy: &Policy, spec: &Spec, format: Format) -> Result<Option<Self>> {
         let mut packer = Packer::new(policy.weights(), format);
         let embedding = Embedding::new(spec, policy.tables(), &mut packer)?;
-        let mut trial = Packer::new(policy.weights(), format);
-        let backbone = match policy.backbone().pack(&mut trial)? {
-            Some(_) => {
-                policy.backbone().pack(&mut packer)?.ok_or_else(|| Error::not_found("step"))?
-            }
-            None => backbone(spec, embedding.width(), &mut packer)?,
-        };
+        let Some(backbone) = policy.backbone().pack(&mut packer)? else { return Ok(None) };
         let heads = policy.heads().pack(&mut packer)?;
         let state = policy.zero_state(1)?;
         let parts: Vec<usize> = state.0.iter().map(|part| part.elem_count()).collect();
@@ -199,22 +189,4 @@ impl Plan {
             old[range.clone()].copy_from_slice(&now[range]);
         });
     }
-}
-
-/// The backbone of a spec, which reads vectors of `width` numbers.
-fn backbone(spec: &Spec, width: usize, packer: &mut Packer) -> Result<Box<dyn Step>> {
-    Ok(match &spec.backbone {
-        Backbone::SlidingWindow(c) | Backbone::CausalTransformer(c) => {
-            Box::new(transformer(c, width, packer)?)
-        }
-        Backbone::LstmHybrid(c) => Box::new(LstmHybrid::new(c, packer)?),
-        Backbone::Mamba(c) => Box::new(mamba(c, width, packer)?),
-        Backbone::Mamba2(c) => Box::new(mamba2(c, width, packer)?),
-        Backbone::Jamba(c) => Box::new(jamba(c, width, packer)?),
-        Backbone::Zamba(c) => Box::new(zamba(c, width, packer)?),
-        Backbone::GatedSsm(c) => Box::new(gated_ssm(c, width, packer)?),
-        Backbone::ResLstm(c) => Box::new(res_lstm(c, width, packer)?),
-        Backbone::TxLike(c) => Box::new(tx_like(c, width, packer)?),
-        other => return Err(Error::not_found(format!("a step of {}", other.name()))),
-    })
 }

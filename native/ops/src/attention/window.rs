@@ -92,11 +92,11 @@ impl Window {
         (&self.cos[position * half..][..half], &self.sin[position * half..][..half])
     }
 
-    pub(crate) fn heads(&self) -> usize {
+    pub fn heads(&self) -> usize {
         self.heads
     }
 
-    pub(crate) fn head_dim(&self) -> usize {
+    pub fn head_dim(&self) -> usize {
         self.head_dim
     }
 

@@ -300,31 +300,6 @@ impl Matrix {
         Ok(Self::pack(packer, &together(&names), &weight, &bias))
     }
 
-    /// Packs the weights `NAME.weight` and `NAME.bias`.
-    pub fn dense_named(packer: &mut Packer, name: &str) -> Result<Self> {
-        let weight = packer.read_named(&format!("{name}.weight"))?;
-        let bias = packer.read_named(&format!("{name}.bias"))?;
-        Ok(Self::pack(packer, &format!("{name}.weight"), &weight, &bias))
-    }
-
-    /// Packs the weight `NAME.weight` of so many outputs.
-    pub fn without_bias_named(packer: &mut Packer, name: &str, outputs: usize) -> Result<Self> {
-        let name = format!("{name}.weight");
-        let weight = packer.read_named(&name)?;
-        Ok(Self::pack(packer, &name, &weight, &vec![0.0; outputs]))
-    }
-
-    /// Packs the weights `NAME.PART.weight` and `NAME.PART.bias`, the outputs of all parts side by side.
-    pub fn side_by_side_named(packer: &mut Packer, name: &str, parts: &[&str]) -> Result<Self> {
-        let (mut weight, mut bias) = (vec![], vec![]);
-        for part in parts {
-            weight.extend(packer.read_named(&format!("{name}.{part}.weight"))?);
-            bias.extend(packer.read_named(&format!("{name}.{part}.bias"))?);
-        }
-        let name = format!("{name}.{}.weight", parts.join("+"));
-        Ok(Self::pack(packer, &name, &weight, &bias))
-    }
-
     pub fn outputs(&self) -> usize {
         self.outputs
     }
