@@ -21,11 +21,12 @@ use sconce_tensor::simd::non_finite;
 mod placed;
 mod recorded;
 mod room;
+mod stepped;
 mod steps;
 
 pub use placed::Placed;
 pub use recorded::unrecorded;
-pub use steps::Stepped;
+pub use stepped::Stepped;
 
 /// Frames as a policy reads them: `batch x time` rows, normalised by the embedding.
 #[derive(Debug, Clone, Default)]

@@ -62,6 +62,7 @@ pub mod residual;
 pub mod rotary;
 pub mod rows;
 pub mod selective_scan;
+mod uninit;
 pub mod weights;
 pub mod wkv;
 

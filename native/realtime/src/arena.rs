@@ -10,7 +10,7 @@ use sconce_tensor::memory;
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::tensor;
 
-use crate::gemv::{Format, Packed};
+use crate::format::{Format, Packed};
 
 /// Numbers in a cache line.
 const LINE: usize = 16;

@@ -5,19 +5,22 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `arena` | where the weights lie |
-//! | `gemv` | a matrix times vectors, in the formats of packed weights |
+//! | `format` | how weights are written |
+//! | `gemv` | a matrix times vectors |
 //! | `norm`, `conv` | LayerNorm, RMSNorm, norms of heads; a causal convolution |
 //! | `scratch` | where the numbers of a step lie |
 #![warn(unreachable_pub)]
 
 mod arena;
 mod conv;
+mod format;
 mod gemv;
 mod norm;
 mod scratch;
 
 pub use arena::{Arena, Packer};
 pub use conv::Conv;
-pub use gemv::{Encoding, Format, Input, Matrix, Packed};
+pub use format::{Encoding, Format, Packed};
+pub use gemv::{Input, Matrix};
 pub use norm::{HeadNorm, Norm};
 pub use scratch::Scratch;

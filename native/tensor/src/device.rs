@@ -15,6 +15,7 @@ pub mod memory;
 pub mod missing;
 #[cfg(not(feature = "cuda"))]
 mod none;
+mod operand;
 #[cfg(feature = "cuda")]
 pub use cuda::{
     Caching, Graph, Shared, Uploads, Workspace, apart, attach, leave, memory, open, refusals,

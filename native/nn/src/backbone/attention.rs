@@ -8,6 +8,7 @@ use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::{LANES, add_assign, dispatch, mul_add, scale_all, sum};
 
+use super::config::{AttentionConfig, Layered, RecurrentConfig};
 use super::recompute::recomputed;
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Cell, Context, Recurrent, State, recurrent, residual_by_parts};
@@ -15,7 +16,6 @@ use crate::layer::{Linear, Norm};
 use crate::ops::attention::{Cache, Pairing, Projections, THETA, Window};
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
-use crate::spec::{AttentionConfig, RecurrentConfig};
 use crate::weights::{Builder, Weight};
 use crate::{Error, Result};
 
@@ -353,7 +353,7 @@ pub fn transformer(config: &AttentionConfig, input: usize, b: &Builder) -> Resul
         residuals.extend(block(&sizes, FFN * h, &b.under("layers").under(i))?);
     }
     let norm = Norm::layer(h, &b.under("norm"))?;
-    Stack::new(&crate::spec::Layered::trunk(config), input, residuals, Some(norm), b)
+    Stack::new(&config.trunk(), input, residuals, Some(norm), b)
 }
 
 /// An LSTM that attends to what it said:

@@ -7,6 +7,7 @@ use sconce_tensor::Tensor;
 use sconce_tensor::simd::{dispatch, sigmoid_with};
 use sconce_tensor::tensor::zeros;
 
+use super::config::{HawkConfig, Layered};
 use super::mamba::{Conv, RANK, log_uniform};
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
@@ -14,7 +15,6 @@ use crate::Result;
 use crate::layer::{Linear, Norm};
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
-use crate::spec::{HawkConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
 
 /// A Mamba layer with one state a channel: an input gate and a forget gate in place of dt, B and C,

@@ -7,6 +7,7 @@ use sconce_realtime::{HeadNorm, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::{dispatch, exp_with, softplus_with};
 
+use super::config::{GlaConfig, Layered};
 use super::retnet::mixed;
 use super::stack::Stack;
 use super::{Backbone, Context, State};
@@ -15,7 +16,6 @@ use crate::ops::matrix_state::log_sigmoid;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
-use crate::spec::{GlaConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 

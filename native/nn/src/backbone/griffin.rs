@@ -10,6 +10,7 @@ use sconce_realtime::{Conv, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 
 use super::attention::{Attention, Sizes};
+use super::config::{GriffinConfig, HawkConfig, Layered, Trunk};
 use super::stack::{PackedGatedFeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm, Projection};
@@ -17,7 +18,6 @@ use crate::ops::attention::Pairing;
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
 use crate::rng::Rng;
-use crate::spec::{GriffinConfig, HawkConfig, Layered, Trunk};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 

@@ -10,6 +10,7 @@ use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::tensor::{tensor, to_vec};
 
+use super::config::{ExpandConfig, Layered};
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::Result;
@@ -17,7 +18,6 @@ use crate::layer::{Linear, Norm, Projection};
 use crate::memory;
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
-use crate::spec::{ExpandConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
 
 /// `W_out (rmsnorm(h) * silu(W_gate x))` over the recurrence of [`ops::hgrn`] with `s` numbers of state,

@@ -1,10 +1,10 @@
 //! Mamba and attention in turn.
 
 use super::attention::{self, Sizes};
+use super::config::{JambaConfig, Layered, MambaConfig};
 use super::mamba::Mamba;
 use super::stack::Stack;
 use crate::layer::Norm;
-use crate::spec::{JambaConfig, Layered, MambaConfig};
 use crate::weights::Builder;
 use crate::{Result, ops};
 

@@ -7,6 +7,7 @@ use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::{LANES, dispatch, dot, exp_with, mul_add, sum};
 
+use super::config::{Layered, MambaConfig};
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State, residual_by_parts};
 use crate::Result;
@@ -14,7 +15,6 @@ use crate::layer::Norm;
 use crate::ops::{self, Activation, MambaWeights, Selective};
 use crate::packed::{Game, Step};
 use crate::rng::Rng;
-use crate::spec::{Layered, MambaConfig};
 use crate::weights::{Builder, Init, Weight};
 use sconce_tensor::tensor::zeros;
 

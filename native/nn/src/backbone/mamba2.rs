@@ -9,6 +9,7 @@ use sconce_realtime::{self as packed, Conv, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::exp;
 
+use super::config::{Layered, Mamba2Config};
 use super::mamba::softplus_of_a_step;
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
@@ -17,7 +18,6 @@ use crate::ops::matrix_state::ssd_gates;
 use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
-use crate::spec::{Layered, Mamba2Config};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result, rng::Rng};
 

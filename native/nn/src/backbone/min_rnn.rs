@@ -7,11 +7,11 @@ use sconce_ops::linear_recurrence::step;
 use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 
+use super::config::{Layered, StackConfig};
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Norm, Projection};
 use crate::packed::{Game, Step};
-use crate::spec::{Layered, StackConfig};
 use crate::weights::Builder;
 use crate::{Result, ops};
 

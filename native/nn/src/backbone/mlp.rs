@@ -7,6 +7,7 @@ use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::add_assign;
 
+use super::config::MlpConfig;
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::Result;
@@ -14,7 +15,6 @@ use crate::layer::{Linear, Norm};
 use crate::ops::Activation;
 use crate::ops::arrange::add;
 use crate::packed::{Game, Step};
-use crate::spec::MlpConfig;
 use crate::weights::{Builder, Weight};
 
 /// Per layer `dropout(relu(norm(dense(x)))) + skip`. The skip of a residual layer is projected for

@@ -6,12 +6,12 @@ use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::{dispatch, sigmoid_with, tanh_with};
 
+use super::config::RecurrentConfig;
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::layer::Norm;
 use crate::ops::{self, matmul, recurrent::Gates};
 use crate::packed::{Game, Step};
-use crate::spec::RecurrentConfig;
 use crate::weights::{Builder, Init, WORTH_PACKING, Weight};
 use crate::{Error, Result, pool};
 

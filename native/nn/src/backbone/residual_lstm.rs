@@ -5,13 +5,13 @@ use std::sync::Arc;
 use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 
+use super::config::{ExpandConfig, Layered, RecurrentConfig, StackConfig};
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Cell, Context, Recurrent, State, recurrent};
 use crate::Result;
 use crate::layer::{Linear, Norm};
 use crate::ops::Activation;
 use crate::packed::{Game, Step};
-use crate::spec::{ExpandConfig, Layered, RecurrentConfig, StackConfig};
 use crate::weights::Builder;
 
 /// `W_out lstm(x)`, `W_out` zero at first: a layer that says nothing until it has learned to. Without

@@ -10,6 +10,7 @@ use sconce_realtime::{HeadNorm, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::exp;
 
+use super::config::{HeadsConfig, Layered, Trunk};
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
@@ -18,7 +19,6 @@ use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::rotary::Rotary;
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
-use crate::spec::{HeadsConfig, Layered, Trunk};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 

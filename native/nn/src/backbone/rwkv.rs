@@ -9,6 +9,7 @@ use sconce_ops::wkv;
 use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 
+use super::config::{ExpandConfig, Layered};
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
@@ -16,7 +17,6 @@ use crate::ops::wkv::NOTHING;
 use crate::ops::{self, Activation, Wkv};
 use crate::packed::{Game, Step};
 use crate::rng::Rng;
-use crate::spec::{ExpandConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 

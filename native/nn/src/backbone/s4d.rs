@@ -7,6 +7,7 @@ use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::{dispatch, dot, exp_with};
 
+use super::config::{Layered, StateConfig};
 use super::mamba::log_of_a_step;
 use super::stack::{PackedGatedFeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
@@ -14,7 +15,6 @@ use crate::Result;
 use crate::layer::{Linear, Norm};
 use crate::ops::{self, Activation, Selective};
 use crate::packed::{Game, Step};
-use crate::spec::{Layered, StateConfig};
 use crate::weights::{Builder, Init, Weight};
 use sconce_tensor::tensor::zeros;
 

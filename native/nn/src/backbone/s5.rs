@@ -9,6 +9,7 @@ use sconce_ops::linear_recurrence::step;
 use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 
+use super::config::{Layered, StateConfig};
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::Result;
@@ -16,7 +17,6 @@ use crate::layer::{Linear, Norm};
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
 use crate::rng::Rng;
-use crate::spec::{Layered, StateConfig};
 use crate::weights::{Builder, Init, Weight};
 
 /// `u = gelu(C h + D x)`, `y = u * sigmoid(W u)`, with h as [`ops::diagonal_ssm`] of `B x`.

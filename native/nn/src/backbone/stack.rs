@@ -8,12 +8,12 @@ use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::add_assign;
 
+use super::config::Trunk;
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
-use crate::spec::Trunk;
 use crate::weights::{Builder, Weight};
 use crate::{Error, Result};
 

@@ -11,6 +11,7 @@ use sconce_realtime::{Conv, HeadNorm, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::{exp, scale_all};
 
+use super::config::{HeadsConfig, Layered};
 use super::retnet::feed_forward;
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
@@ -21,7 +22,6 @@ use crate::ops::matrix_state::{Decay, Options, Readout};
 use crate::ops::slstm::SlstmState;
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
-use crate::spec::{HeadsConfig, Layered};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sconce_tensor::{DType, Device, Tensor};
 
-use super::steps::{Stepped, last};
+use super::stepped::{Stepped, last};
 use super::{Frames, Placed, Policy};
 use crate::backbone::State;
 use crate::device::launch::{pointer, unwritten};

@@ -1,13 +1,10 @@
 //! Decisions of many games at once.
 
+use super::stepped::{Stepped, last};
 use super::{Frames, Policy, check_logits};
-use crate::backbone::{Context, State};
-use crate::heads::Decision;
+use crate::backbone::State;
 use crate::sampling::Draw;
 use crate::{Error, Result, memory};
-
-/// A decision, and the state after it.
-pub type Stepped = (Decision, State);
 
 impl Policy {
     /// Whether games are stepped together: on another device than a CPU that is worth it.
@@ -47,9 +44,4 @@ impl Policy {
         };
         Ok(draws.iter().enumerate().map(game).collect())
     }
-}
-
-/// The context of a step: of its last frame, which is its only one.
-pub(super) fn last() -> Context {
-    Context::default().of_last()
 }

@@ -11,6 +11,7 @@ pub use super::simd::LANES;
 use crate::lengths::{Lengths, check_lengths};
 use crate::matmul;
 use crate::memory;
+pub(crate) use crate::uninit::{copied, copy, zeroed};
 use crate::{Result, pool};
 
 pub type Lanes = [f32; LANES];
@@ -51,28 +52,6 @@ pub fn fill<const FULL: bool>(x: &mut [MaybeUninit<f32>], at: usize, lanes: &Lan
     } else {
         copy(&mut x[at..], lanes);
     }
-}
-
-/// `x = from`, for memory that holds nothing yet.
-pub fn copy(x: &mut [MaybeUninit<f32>], from: &[f32]) {
-    for (x, v) in x.iter_mut().zip(from) {
-        x.write(*v);
-    }
-}
-
-/// The numbers of `from`, in memory that held nothing.
-pub fn copied<'a>(x: &'a mut [MaybeUninit<f32>], from: &[f32]) -> &'a mut [f32] {
-    assert_eq!(x.len(), from.len(), "numbers to be copied");
-    copy(x, from);
-    // SAFETY: `copy` wrote as many numbers as there are.
-    unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), x.len()) }
-}
-
-/// Zeros, in memory that held nothing.
-pub fn zeroed(x: &mut [MaybeUninit<f32>]) -> &mut [f32] {
-    x.fill(MaybeUninit::new(0.0));
-    // SAFETY: all of it has just been written.
-    unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), x.len()) }
 }
 
 /// An output `[.., width]` that shards fill side by side, before it holds anything.

@@ -25,7 +25,7 @@ use std::sync::Arc;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
 use crate::Precision;
-use crate::columns::copy;
+use crate::uninit::copy;
 
 /// A matrix seen through a slice: element (i, j) is `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy)]

@@ -3,6 +3,8 @@
 
 use candle_core::{DType, Tensor};
 
+pub use super::operand::{MOST_ALONG_Y, Operand, Place};
+
 #[cfg(feature = "cuda")]
 pub use super::cuda::launch::{Launch, output, overwrite, pointer, unwritten};
 #[cfg(feature = "cuda")]
@@ -10,24 +12,7 @@ pub use super::cuda::product::product;
 #[cfg(not(feature = "cuda"))]
 pub use super::none::launch::{Launch, output, overwrite, pointer, product, unwritten};
 
-/// An address that kernels can reach.
-pub type Place = u64;
-
-/// Blocks of a grid along y or z at most.
-pub const MOST_ALONG_Y: usize = 65_535;
-
 /// The end of the names of the kernels for the type of a tensor's numbers.
 pub fn suffix(x: &Tensor) -> &'static str {
     if x.dtype() == DType::BF16 { "bf16" } else { "f32" }
-}
-
-/// Matrices of one size in a product: the address of the first, the numbers between two of them and between two rows.
-#[derive(Debug, Clone, Copy)]
-pub struct Operand {
-    pub place: Place,
-    pub apart: usize,
-    pub row: usize,
-    pub dtype: DType,
-    /// Whether each is read as its transpose.
-    pub turned: bool,
 }

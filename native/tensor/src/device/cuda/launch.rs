@@ -16,7 +16,7 @@ use half::{bf16, f16};
 use sconce_cuda::kernels::Module;
 
 use super::workspace;
-use crate::device::launch::{MOST_ALONG_Y, Place};
+use crate::device::operand::{MOST_ALONG_Y, Place};
 
 /// Blocks of a grid along x at most.
 const MOST_ALONG_X: usize = i32::MAX as usize;

@@ -8,7 +8,7 @@ use candle_core::cuda_backend::cudarc::cublas::sys::{
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::card;
-use crate::device::launch::Operand;
+use crate::device::operand::Operand;
 
 impl Operand {
     fn operation(&self) -> cublasOperation_t {
