@@ -2,11 +2,12 @@ defmodule Sconce.Temporal.Catalogue do
   @moduledoc false
   # Every backbone as data: what it computes, where that comes from, what it remembers, its options.
 
-  # The one list of names is the table that builds them; each must be described below.
+  # The one list of names is the table that builds them: a name, the config behind it, and a comment before it.
   @table Path.expand("../../../native/nn/src/backbone/table.rs", __DIR__)
   @external_resource @table
-  @names for [_, name] <- Regex.scan(~r/^    "(\w+)" \w+\(/m, File.read!(@table)),
-             do: String.to_atom(name)
+  @rows for [_, comment, name, config] <-
+              Regex.scan(~r/^(?:    \/\/\/ (.+)\n)?    "(\w+)" \w+\((\w+)\)/m, File.read!(@table)),
+            do: {String.to_atom(name), {comment, config}}
 
   @size [type: :pos_integer, max: 65_536]
   @layers [type: :pos_integer, max: 256]
@@ -349,12 +350,27 @@ defmodule Sconce.Temporal.Catalogue do
     ] ++ own ++ @input_norm ++ @dropout
   end
 
-  for name <- @names -- Keyword.keys(@backbones),
-      do: raise("#{name} of #{@table} is not described")
+  for {name, _backbone} <- @backbones, !@rows[name], do: raise("#{@table} has no #{name}")
 
-  for name <- Keyword.keys(@backbones) -- @names, do: raise("#{@table} has no #{name}")
+  # What a row that is not described above has: the options of a config that several share.
+  configs = %{
+    "StackConfig" => [],
+    "ExpandConfig" => [:expand_factor],
+    "StateConfig" => [:state_size],
+    "HeadsConfig" => [:num_heads, :expand_factor],
+    "AttentionConfig" => @attention
+  }
 
-  @all (for {name, backbone} <- @backbones do
+  @others (for {name, {comment, config}} <- @rows, !Keyword.has_key?(@backbones, name) do
+             own = configs[config] || raise("#{name} of #{@table} is described nowhere")
+             paper = String.trim_trailing(comment, ".")
+             formula = ["see native/nn/src/backbone/table.rs"]
+
+             {name,
+              %{paper: paper, formula: formula, state: "its own", taps: [], options: {2, own}}}
+           end)
+
+  @all (for {name, backbone} <- @backbones ++ @others do
           options =
             case backbone.options do
               {num_layers, names} -> layered.(num_layers, names)

@@ -3,13 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::config::*;
-use super::{
-    attention, gated_ssm, gla, griffin, hgrn, jamba, mamba, mamba2, min_rnn, mlp, recurrent,
-    residual_lstm, retnet, rwkv, s4d, s5, xlstm,
-};
+// Rows name files of this folder.
+use super::*;
 use crate::bounds::MAX_STATE;
-use crate::weights::Builder;
-use crate::{Error, Result};
 
 macro_rules! backbones {
     ($($(#[$meta:meta])* $name:literal $variant:ident($config:ty) = $build:path,)*) => {
@@ -20,6 +16,9 @@ macro_rules! backbones {
         }
 
         impl Backbone {
+            /// All names, in the order of the table.
+            pub const NAMES: &[&str] = &[$($name),*];
+
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Backbone::$variant(_) => $name,)*

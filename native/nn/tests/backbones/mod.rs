@@ -56,7 +56,10 @@ pub fn configs() -> Vec<spec::Backbone> {
         ("xlstm", vec![heads.clone()]),
         ("gla", vec![heads, json!({ "head_dim": 5 })]),
     ];
-    table.into_iter().map(|(name, own)| config(name, &own)).collect()
+    let given = |name: &&str| table.iter().any(|(known, _)| known == name);
+    let others =
+        spec::Backbone::NAMES.iter().filter(|name| !given(name)).map(|name| config(name, &[]));
+    table.iter().map(|(name, own)| config(name, own)).chain(others).collect()
 }
 
 fn config(name: &str, own: &[Value]) -> spec::Backbone {
