@@ -10,6 +10,7 @@ pub mod launch;
 #[cfg(any(feature = "cuda", test))]
 mod leaving;
 #[cfg(any(feature = "cuda", test))]
+#[cfg_attr(not(feature = "cuda"), allow(unreachable_pub))]
 mod ledger;
 pub mod memory;
 pub mod missing;

@@ -68,10 +68,10 @@ pub(super) fn kept(ordinal: usize) -> Kept {
 ///
 /// It goes before the tensors do: what is at an address after them is somebody else's.
 #[derive(Debug, Default)]
-pub(super) struct Held(Vec<Place>);
+pub struct Held(Vec<Place>);
 
 impl Held {
-    pub(super) fn of<'a>(owner: Owner, tensors: impl IntoIterator<Item = &'a Tensor>) -> Self {
+    pub fn of<'a>(owner: Owner, tensors: impl IntoIterator<Item = &'a Tensor>) -> Self {
         let found: Vec<_> = tensors.into_iter().filter_map(super::place).collect();
         let held = Held::at(owner, &found);
         // What comes to stay; states of games come with every decision.

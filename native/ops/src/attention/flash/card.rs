@@ -21,7 +21,7 @@ const FORWARD_THREADS: usize = 128;
 /// What attention makes of f32 numbers `qkv`, in no graph, of frames that are the first of their games and of which
 /// each sees all before it: by `numbers` of 16 bits, bf16 or f16, whose sums are f32. As [`Window`] has them, positions
 /// are counted from the first frame.
-pub fn attention(
+pub(crate) fn attention(
     qkv: &Tensor,
     window: &Window,
     lengths: &Lengths,

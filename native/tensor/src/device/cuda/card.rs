@@ -31,7 +31,7 @@ const WORKSPACE: usize = 32 << 20;
 ///    in the order of a stream, and name no pool of their own, get theirs from it too.
 /// 3. Where nothing of ours is on the card the pool keeps nothing of what was freed; beside policies and sessions
 ///    [`CACHE`], and all of it while a run is under way ([`Caching`]), whose next step wants the same again.
-pub struct Card {
+pub(super) struct Card {
     ordinal: usize,
     context: Arc<CudaContext>,
     /// None of a card whose driver has no pools.
@@ -128,7 +128,7 @@ fn of_device(device: &Device) -> Option<Arc<Card>> {
 }
 
 impl Card {
-    pub fn of(ordinal: usize) -> Result<Arc<Card>> {
+    pub(super) fn of(ordinal: usize) -> Result<Arc<Card>> {
         Ok(Card::open(ordinal)?)
     }
 
@@ -150,7 +150,7 @@ impl Card {
     }
 
     /// A stream on it, on which all work of whoever owns it is done in order.
-    pub fn device(&self) -> Result<Device> {
+    pub(super) fn device(&self) -> Result<Device> {
         self.context.bind_to_thread().w()?;
         self.limit()?;
         let device = match self.free()? {
@@ -507,7 +507,7 @@ pub fn leave<T: Send + 'static>(device: Device, gone: T) {
 }
 
 /// Where the numbers of a tensor on a card lie, and how many bytes those are that lie there together.
-pub fn place(tensor: &Tensor) -> Option<((usize, u64), u64)> {
+pub(crate) fn place(tensor: &Tensor) -> Option<((usize, u64), u64)> {
     let DeviceLocation::Cuda { gpu_id } = tensor.device().location() else { return None };
     let (storage, _) = tensor.storage_and_layout();
     let Storage::Cuda(storage) = &*storage else { return None };

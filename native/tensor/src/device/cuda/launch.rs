@@ -155,7 +155,7 @@ fn loaded(card: &CudaDevice, module: Module) -> Result<Arc<CudaModule>> {
     Ok(kernels)
 }
 
-pub fn card(device: &Device) -> Result<&CudaDevice> {
+pub(crate) fn card(device: &Device) -> Result<&CudaDevice> {
     match device {
         Device::Cuda(card) => Ok(card),
         _ => bail!("this op runs on a card only"),

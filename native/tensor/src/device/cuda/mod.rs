@@ -5,10 +5,10 @@
 
 mod card;
 mod graph;
-pub mod launch;
+pub(super) mod launch;
 mod nccl;
 mod pool;
-pub mod product;
+pub(super) mod product;
 mod shared;
 mod uploads;
 mod workspace;

@@ -15,15 +15,15 @@ use super::{AllReduce, Found, Missing};
 use crate::device::missing::NCCL;
 use crate::{Error, Result};
 
-pub fn look() -> Found<()> {
+pub(super) fn look() -> Found<()> {
     get_nccl_version().map(drop).map_err(|_| Missing::Library(NCCL))
 }
 
 /// The communicators of some cards, in their order. Dropped, they end what is still under way.
-pub struct Nccl(Vec<Comm>);
+pub(super) struct Nccl(Vec<Comm>);
 
 impl Nccl {
-    pub fn of(devices: &[Device]) -> Result<Self> {
+    pub(super) fn of(devices: &[Device]) -> Result<Self> {
         look().map_err(|missing| Error::NoDevice { device: "cuda".into(), missing })?;
         share(devices)?;
         let streams = devices.iter().map(|device| Ok(device.as_cuda_device()?.cuda_stream()));

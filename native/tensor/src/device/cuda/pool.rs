@@ -14,7 +14,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 type Answered<T> = std::result::Result<T, DriverError>;
 
 /// It takes no memory before somebody wants it.
-pub struct Pool {
+pub(super) struct Pool {
     card: CUdevice,
     pool: CUmemoryPool,
     budget: Option<u64>,
@@ -25,7 +25,7 @@ unsafe impl Send for Pool {}
 
 impl Pool {
     /// A pool of a card, of at most so many bytes, which is the card's current one from now on.
-    pub fn new(card: CUdevice, budget: Option<u64>) -> Answered<Self> {
+    pub(super) fn new(card: CUdevice, budget: Option<u64>) -> Answered<Self> {
         // SAFETY: it is made of numbers and of a pointer that is not read here, all of which may be 0.
         let mut properties: CUmemPoolProps = unsafe { mem::zeroed() };
         properties.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -42,25 +42,25 @@ impl Pool {
         }
     }
 
-    pub fn budget(&self) -> Option<u64> {
+    pub(super) fn budget(&self) -> Option<u64> {
         self.budget
     }
 
     /// Bytes in use, and those of graphs.
-    pub fn used(&self) -> Answered<u64> {
+    pub(super) fn used(&self) -> Answered<u64> {
         let of_graphs = self.of_graphs(CUgraphMem_attribute::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)?;
         Ok(self.ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)? + of_graphs)
     }
 
     /// Bytes that it and graphs have of the driver, in use or not.
-    pub fn reserved(&self) -> Answered<u64> {
+    pub(super) fn reserved(&self) -> Answered<u64> {
         let reserved = CUgraphMem_attribute::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
         let of_graphs = self.of_graphs(reserved)?;
         Ok(self.ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)? + of_graphs)
     }
 
     /// Has kernels of other cards reach what it has, where they can.
-    pub fn open_to(&self, others: &[CUdevice]) -> Answered<()> {
+    pub(super) fn open_to(&self, others: &[CUdevice]) -> Answered<()> {
         for &other in others {
             let mut can = 0;
             // SAFETY: it writes one number to where it is told.
@@ -79,7 +79,7 @@ impl Pool {
     }
 
     /// Has it keep so many bytes when somebody waits for the card.
-    pub fn keep(&self, mut bytes: u64) -> Answered<()> {
+    pub(super) fn keep(&self, mut bytes: u64) -> Answered<()> {
         let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         // SAFETY: the pool is there while this is, and the attribute is of 64 bits.
         unsafe { mem_pool::set_attribute(self.pool, threshold, (&raw mut bytes).cast::<c_void>()) }
@@ -87,7 +87,7 @@ impl Pool {
 
     /// Gives what is not in use back to the driver, but for so many bytes in all; last what graphs have that are not
     /// played just now, which they have to be given again.
-    pub fn trim(&self, keep: u64) -> Answered<()> {
+    pub(super) fn trim(&self, keep: u64) -> Answered<()> {
         self.trim_own(keep)?;
         if self.reserved()? > keep {
             // SAFETY: it takes nothing but the card's number.
@@ -97,7 +97,7 @@ impl Pool {
     }
 
     /// The same without what graphs have.
-    pub fn trim_own(&self, keep: u64) -> Answered<()> {
+    pub(super) fn trim_own(&self, keep: u64) -> Answered<()> {
         // SAFETY: the pool is there while this is.
         unsafe { mem_pool::trim_to(self.pool, usize::try_from(keep).unwrap_or(usize::MAX)) }
     }

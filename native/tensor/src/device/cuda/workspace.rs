@@ -54,7 +54,7 @@ impl Drop for Back {
 }
 
 /// The next of what was kept, if it is of that shape and type.
-pub fn kept(shape: &Shape, dtype: DType) -> Option<Tensor> {
+pub(super) fn kept(shape: &Shape, dtype: DType) -> Option<Tensor> {
     SOURCE.with_borrow_mut(|source| match source {
         Source::Kept(kept) => kept.next().filter(|t| (t.shape(), t.dtype()) == (shape, dtype)),
         _ => None,
@@ -62,7 +62,7 @@ pub fn kept(shape: &Shape, dtype: DType) -> Option<Tensor> {
 }
 
 /// Keeps what was taken, if that is wanted.
-pub fn taken(tensor: &Tensor) {
+pub(super) fn taken(tensor: &Tensor) {
     SOURCE.with_borrow_mut(|source| {
         if let Source::CardToKeep(kept) = source {
             kept.push(tensor.clone());
