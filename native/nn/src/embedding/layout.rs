@@ -1,4 +1,5 @@
-//! The embedded vector of a Melee frame: a list of blocks that both writes it and describes it.
+//! The embedded vector of a Melee frame: a list of blocks that both writes it and describes it. The file is long because
+//! that list is one table.
 
 use std::ops::Range;
 

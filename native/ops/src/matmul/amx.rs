@@ -4,7 +4,7 @@
 //! mid + lo`, and of the nine products of the parts of two numbers the six that reach
 //! the last bit of f32 are added up (Henry, Tang & Heinecke 2019, "Leveraging the bfloat16 artificial
 //! intelligence datatype for higher-precision computations"). That is six operations for one, on a unit that is
-//! sixteen times as fast as the vectors.
+//! sixteen times as fast as the vectors. The file is long because each shape of tiles is instructions of its own.
 //!
 //! A tile of 16 rows by 32 steps of the depth is a line of 64 bytes for each row of `a`, and one for each
 //! pair of steps of `b`. Which steps make a pair is free as long as both operands agree: here `l` and

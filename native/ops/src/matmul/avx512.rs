@@ -1,4 +1,5 @@
-//! Products in tiles of eight rows by three vectors of 16 columns.
+//! Products in tiles of eight rows by three vectors of 16 columns. The file is long because each shape of tiles is
+//! instructions of its own.
 //!
 //! A tile keeps its 24 sums in registers and walks the depth `k` one step at a time: three vectors
 //! of `b`, and eight numbers of `a`, each broadcast and multiplied with the three. `b` is read from

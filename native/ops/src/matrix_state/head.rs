@@ -1,5 +1,5 @@
 //! Chunks of heads that fade as a whole: weights between frames are one number, and all is matrix
-//! products.
+//! products. The file is long because both passes share what a chunk has computed.
 //!
 //! With `c_i` the summed logarithms up to frame i of the chunk and `s_j` the factor of input j, the
 //! weight of input j in frame i is `e_ij s_j = e^(c_i - c_j) s_j`; with `a_ij = q_i k_j e_ij s_j`
