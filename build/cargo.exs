@@ -3,7 +3,7 @@ defmodule Sconce.Build.Cargo do
   Runs cargo, passes its lines on as they come, and reads rustc's diagnostics out of them.
 
   A diagnostic is a block of lines: a headline (`error[E0308]: mismatched types`), the place
-  (`  --> native/core/src/lib.rs:5:9`), the excerpt, and an empty line at the end. Headlines without
+  (`  --> native/tensor/src/lib.rs:5:9`), the excerpt, and an empty line at the end. Headlines without
   a place are cargo's own; they count only where nothing else says why the build failed.
   """
 

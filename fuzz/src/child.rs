@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use sconce_core::{Error, Kind};
+use sconce_tensor::{Error, Kind};
 
 use crate::runner::{Job, Source};
 use crate::targets::{OF_INPUT, Target};

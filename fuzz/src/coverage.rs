@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, slice};
 
-use sconce_core::digest::sha256;
+use sconce_tensor::digest::sha256;
 
 use crate::child::{Outcome, Reader, Verdict, tell};
 use crate::rng::Rng;

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 use std::{fs, thread};
 
-use sconce_core::digest::sha256;
+use sconce_tensor::digest::sha256;
 
 use crate::child::INPUT;
 use crate::scratch;

@@ -1,6 +1,6 @@
 //! Safetensors files, taken apart and put together again, consistent or not.
 
-use sconce_core::digest::sha256;
+use sconce_tensor::digest::sha256;
 
 use crate::bytes;
 use crate::json::{self, Node};

@@ -2,7 +2,7 @@ defmodule Sconce.Error do
   alias Sconce.{Figures, Memory, Text}
   alias Sconce.GPU.Ledger
 
-  # The order is that of `Kind::ALL` in native/core/src/error.rs.
+  # The order is that of `Kind::ALL` in native/tensor/src/error.rs.
   @kinds [
     not_found: "a file, name or handle that is not there",
     corrupt: "a file or buffer that cannot be what it claims to be",

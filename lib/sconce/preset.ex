@@ -51,7 +51,7 @@ defmodule Sconce.Preset do
   #{Text.mapping()}
 
   `hidden_size` is said outright: whatever ExPhil's presets say of `hidden_sizes`, its temporal backbones
-  have 256. `:attention` is `:sliding_window`. `augment` without probabilities means ExPhil's, 0.5 to
+  have 256. Of ExPhil's backbones #{Text.backbones()}. `augment` without probabilities means ExPhil's, 0.5 to
   mirror and 0.3 of noise; `patience`, `min_delta` and `ema_decay` are there where a preset turns them on.
   The best checkpoint is always saved. `precision` is f32, as on ExPhil's command line; the bf16 of its
   library rounds weights too, which stay f32 here. Here a window has a loss on each of its frames, there on its last.

@@ -1,77 +1,13 @@
+# Long: the docs of serving stand here, beside its API and its process.
 defmodule Sconce.Serving do
-  alias Sconce.{Device, Error, Events, Native, Options, Policy, Session}
+  alias Sconce.{Deadline, Device, Error, Events, Native, Options, Policy, Session}
   alias Sconce.Native.Call
   alias Sconce.Serving.Events, as: Told
   alias Sconce.Policy.Spec
-  alias Sconce.Serving.{Group, Peer, Sender}
+  alias Sconce.Serving.{Catalogue, Group, Lookup, Pass, Peer, Sender}
   alias Sconce.Session.{Proxy, Remote}
 
-  @registry Sconce.Serving.Registry
   @rejoin_ms 20
-
-  @start [
-    policy: [type: :any, required: true, doc: "The `Sconce.Policy` that is served."],
-    name: [
-      type: :any,
-      default: nil,
-      doc: "An atom, `{:global, term}` or `{:via, module, term}`, as of any process."
-    ],
-    max_batch: [
-      type: :pos_integer,
-      max: 4096,
-      default: 64,
-      doc: "Requests that are computed together, at most."
-    ],
-    max_queue: [
-      type: :pos_integer,
-      max: 1_048_576,
-      default: 1024,
-      doc: "Requests that may wait; the next one is `:busy`."
-    ],
-    workers: [
-      type: :pos_integer,
-      max: 256,
-      default: 1,
-      doc:
-        "Native threads that compute, each a batch of its own: more where there are cores to spare beside the " <>
-          "callers'."
-    ],
-    weights: [
-      type: {:or, [{:in, [:f32, :bf16, :int8]}, {:tuple, [{:in, [:int8]}, :float]}]},
-      default: :f32,
-      doc: "How the matrices of a packed policy are kept, as in `Sconce.Session`."
-    ],
-    device: Device.option("the policy's")[:device],
-    lane: [
-      type: {:in, [:auto, :inline, :worker]},
-      default: :auto,
-      doc:
-        "Where a step is made: on the scheduler of its caller or by a worker. `:auto`: on the scheduler where it " <>
-          "takes little more alone than as one of many at once, by 13 us at most, and 250 us at all, as measured " <>
-          "at the start and at each swap. `:inline` is refused as `:out_of_range` for steps of 1 ms or more."
-    ],
-    group: [
-      type: :any,
-      default: nil,
-      doc:
-        "A term that names the servings which may stand for each other, on all nodes that are connected."
-    ],
-    telemetry_ms: [
-      type: :pos_integer,
-      max: 4_294_967_295,
-      default: 10_000,
-      doc: "Between two `:statistics` events, where there is `:telemetry`."
-    ]
-  ]
-
-  @deadline [
-    deadline_ms: [
-      type: {:or, [:non_neg_integer, nil]},
-      max: 4_294_967_295,
-      default: nil,
-      doc: "After so many milliseconds the answer is an error of kind `:deadline`."
-    ]
-  ]
 
   @moduledoc """
   One `Sconce.Policy` shared by many callers: a supervised process in front of native threads, which
@@ -218,7 +154,7 @@ defmodule Sconce.Serving do
 
   ## Options
 
-  #{Options.docs(@start)}
+  #{Catalogue.docs(:start)}
   """
 
   use Sconce.Server
@@ -255,7 +191,7 @@ defmodule Sconce.Serving do
   """
   @spec start_link(keyword) :: GenServer.on_start()
   def start_link(opts) do
-    options = Options.validate!(opts, @start)
+    options = Options.validate!(opts, Catalogue.schema(:start))
 
     is_struct(options[:policy], Policy) ||
       Options.argument!("option :policy", options[:policy], "a policy")
@@ -278,11 +214,11 @@ defmodule Sconce.Serving do
   It is a `Sconce.Session` like any other, with its modes, snapshots and owner. How weights are kept is
   the serving's matter. With the serving it loses who decides, not its memory.
 
-  #{Options.docs(Session.served_options())}
+  #{Session.Catalogue.docs(:served)}
   """
   @spec open(serving, keyword) :: {:ok, Session.t()} | {:error, Error.t()}
   def open(serving, opts \\ []) do
-    case find(serving, :open) do
+    case Lookup.find(serving, :open) do
       {:here, serving} -> Session.open_served(opts, &begin(serving, &1))
       {:there, node, there} -> Session.open_served(opts, &begin_there(node, there, &1))
       error -> error
@@ -301,8 +237,10 @@ defmodule Sconce.Serving do
 
   @doc false
   # Of a caller on another node.
-  def open_for(serving, caller, wanted),
-    do: with({:here, serving} <- find(serving, :open), do: Proxy.open(caller, serving, wanted))
+  def open_for(serving, caller, wanted) do
+    with {:here, serving} <- Lookup.find(serving, :open),
+         do: Proxy.open(caller, serving, wanted)
+  end
 
   @doc """
   `Sconce.Policy.forward/3` of a caller who keeps the state: `state` is what the call before gave, or `nil`
@@ -312,7 +250,7 @@ defmodule Sconce.Serving do
   packed, if heads are independent and nothing else is given or asked for: its numbers are as near to
   `Sconce.Policy.forward/3` as a session's. Besides there is
 
-  #{Options.docs(@deadline)}
+  #{Catalogue.docs(:deadline)}
 
       iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
       iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy)
@@ -333,23 +271,22 @@ defmodule Sconce.Serving do
   def forward(serving, frames, state, opts) do
     start = System.monotonic_time()
 
-    options =
-      Options.validate!(opts, Keyword.delete(Policy.forward_options(), :state) ++ @deadline)
+    options = Options.validate!(opts, Catalogue.schema(:forward))
 
     {[deadline_ms: deadline_ms], options} = Keyword.split(options, [:deadline_ms])
     pass = {frames, [state: state] ++ options}
 
     serving
-    |> find(:forward, deadline_ms, start)
+    |> Lookup.find(:forward, deadline_ms, start)
     |> forward_at(pass, deadline_ms, start)
-    |> Session.of_call(deadline_ms, start)
+    |> Deadline.of_call(deadline_ms, start)
   end
 
   defp forward_at({:here, serving}, pass, deadline_ms, start),
-    do: run(serving, pass, deadline_ms, start, nil)
+    do: Pass.run(serving, pass, deadline_ms, start, nil)
 
   defp forward_at({:there, node, there}, pass, deadline_ms, start) do
-    args = [there, self(), pass, Session.rest(deadline_ms, start)]
+    args = [there, self(), pass, Deadline.left(deadline_ms, start)]
     Peer.call(node, :forward, :forward_for, args, deadline_ms, start)
   end
 
@@ -360,43 +297,8 @@ defmodule Sconce.Serving do
   def forward_for(serving, caller, pass, deadline_ms) do
     start = System.monotonic_time()
 
-    with {:here, serving} <- find(serving, :forward),
-         do: run(serving, pass, deadline_ms, start, Process.monitor(caller))
-  end
-
-  defp run(%{ref: ref, policy: policy}, {frames, options}, deadline_ms, start, watch) do
-    Policy.pass(policy, frames, options, fn rows, shape, given, look ->
-      how = {look, Session.rest(deadline_ms, start)}
-      wait(deadline_ms, start, watch, &submit(ref, &1, rows, shape, given, how))
-    end)
-  end
-
-  # More takes too long to copy for a scheduler.
-  @inline_bytes 65_536
-
-  defp submit(serving, ref, rows, shape, given, how) do
-    if bytes([rows | Tuple.to_list(given)]) <= @inline_bytes,
-      do: Native.serving_forward(serving, ref, rows, shape, given, how),
-      else: Native.serving_forward_many(serving, ref, rows, shape, given, how)
-  end
-
-  defp bytes(binaries), do: Enum.sum(for(binary <- binaries, binary, do: byte_size(binary)))
-
-  defp wait(deadline_ms, start, watch, submit) do
-    ref = make_ref()
-
-    with {:ok, ticket} <- submit.(ref) do
-      receive do
-        {:sconce, ^ref, answer} -> answer
-        {:DOWN, ^watch, :process, _caller, _reason} -> exit(:normal)
-      after
-        Session.left(deadline_ms, start) ->
-          # Either it will not be made, or its answer is on the way.
-          if Native.serving_abandon(ticket),
-            do: {:error, Error.late(:forward, deadline_ms, start)},
-            else: receive(do: ({:sconce, ^ref, answer} -> answer))
-      end
-    end
+    with {:here, serving} <- Lookup.find(serving, :forward),
+         do: Pass.run(serving, pass, deadline_ms, start, Process.monitor(caller))
   end
 
   @doc """
@@ -408,7 +310,7 @@ defmodule Sconce.Serving do
   """
   @spec swap(serving, Policy.t() | Path.t()) :: :ok | {:error, Error.t()}
   def swap(serving, %Policy{spec: %Spec{}, device: %Device{}} = policy) do
-    case find(serving, :swap) do
+    case Lookup.find(serving, :swap) do
       {:here, serving} -> ask(serving, :swap, {:swap, policy})
       {:there, node, _there} -> {:error, elsewhere(node)}
       error -> error
@@ -417,7 +319,9 @@ defmodule Sconce.Serving do
 
   def swap(serving, path) do
     path = Options.path!(path)
-    at(serving, :swap, [path], &with({:ok, policy} <- Policy.load(path), do: swap(&1, policy)))
+
+    here = &with({:ok, policy} <- Policy.load(path), do: swap(&1, policy))
+    Lookup.at(serving, :swap, [path], here)
   end
 
   defp elsewhere(node) do
@@ -440,8 +344,8 @@ defmodule Sconce.Serving do
   def drain(serving, timeout \\ 5_000) do
     Options.timeout!(timeout)
 
-    drained =
-      at(serving, :drain, [timeout], patience(timeout), &ask(&1, :drain, {:drain, timeout}))
+    here = &ask(&1, :drain, {:drain, timeout})
+    drained = Lookup.at(serving, :drain, [timeout], patience(timeout), here)
 
     # Of a node that was waited for a while longer.
     with {:error, %Error{kind: :deadline} = late} <- drained,
@@ -457,7 +361,8 @@ defmodule Sconce.Serving do
   """
   @spec stop(serving) :: :ok | {:error, Error.t()}
   def stop(serving) do
-    with {:error, %Error{kind: :not_found}} <- at(serving, :stop, [], &stop_here/1), do: :ok
+    with {:error, %Error{kind: :not_found}} <- Lookup.at(serving, :stop, [], &stop_here/1),
+         do: :ok
   end
 
   defp stop_here(%{pid: pid}) do
@@ -479,12 +384,12 @@ defmodule Sconce.Serving do
   `compute_us`, of a batch; `latency_us`, from the call to the answer; `batch_size`.
   """
   @spec stats(serving) :: {:ok, map} | {:error, Error.t()}
-  def stats(serving), do: at(serving, :stats, [], &Native.serving_stats(&1.ref, false))
+  def stats(serving), do: Lookup.at(serving, :stats, [], &Native.serving_stats(&1.ref, false))
 
   @doc false
   # Requests that wait here or are at work: where there are fewer, there is room for more.
   def load(serving),
-    do: with({:here, %{ref: ref}} <- find(serving, :load), do: Native.serving_load(ref))
+    do: with({:here, %{ref: ref}} <- Lookup.find(serving, :load), do: Native.serving_load(ref))
 
   @doc """
   The servings of a group, on all nodes that are connected.
@@ -509,7 +414,7 @@ defmodule Sconce.Serving do
   """
   @spec info(serving) :: {:ok, t} | {:error, Error.t()}
   def info(serving) do
-    case find(serving, :info) do
+    case Lookup.find(serving, :info) do
       {:here, serving} -> {:ok, serving}
       {:there, node, there} -> info_there(node, there)
       error -> error
@@ -524,17 +429,8 @@ defmodule Sconce.Serving do
   @doc false
   # Of a caller on another node.
   def info_for(serving) do
-    with {:here, serving} <- find(serving, :info),
+    with {:here, serving} <- Lookup.find(serving, :info),
          do: {:ok, update_in(serving.policy.spec, &Spec.portable/1)}
-  end
-
-  # Does it here, or has the function of this name do it on the node of the serving.
-  defp at(serving, op, args, deadline_ms \\ nil, here) do
-    case find(serving, op) do
-      {:here, serving} -> here.(serving)
-      {:there, node, there} -> Peer.call(node, op, op, [there | args], deadline_ms)
-      error -> error
-    end
   end
 
   defp ask(%{pid: pid}, op, message) do
@@ -546,40 +442,6 @@ defmodule Sconce.Serving do
 
     :exit, _reason ->
       {:error, %Error{kind: :cancelled, op: op}}
-  end
-
-  # `{:here, serving}`, or `{:there, node, what it is called there}`.
-  defp find(serving, op, deadline_ms \\ nil, start \\ nil)
-
-  defp find({:group, group}, op, deadline_ms, start),
-    do: with({:ok, pid} <- Group.pick(group, op, deadline_ms, start), do: find(pid, op))
-
-  defp find(%__MODULE__{pid: pid, policy: %Policy{}} = serving, _op, _ms, _start)
-       when is_pid(pid) and node(pid) == node(),
-       do: {:here, serving}
-
-  defp find(%__MODULE__{pid: pid}, _op, _ms, _start) when is_pid(pid),
-    do: {:there, node(pid), pid}
-
-  defp find(serving, op, _ms, _start) do
-    (Options.server?(serving) and not match?({:ok, _}, serving)) ||
-      Options.argument!("serving", serving, "a pid, a name or what info/1 gave")
-
-    case GenServer.whereis(serving) do
-      {name, node} -> {:there, node, name}
-      pid when is_pid(pid) and node(pid) != node() -> {:there, node(pid), pid}
-      pid -> registered(pid, serving, op)
-    end
-  end
-
-  defp registered(pid, serving, op) do
-    with true <- is_pid(pid), [{^pid, serving}] <- Registry.lookup(@registry, pid) do
-      {:here, serving}
-    else
-      _none ->
-        details = %{what: "serving #{inspect(serving)}"}
-        {:error, %Error{kind: :not_found, op: op, details: details}}
-    end
   end
 
   @impl true
@@ -600,7 +462,7 @@ defmodule Sconce.Serving do
          :ok <- Sender.send_of(sender, ref),
          {:ok, info} <- Native.serving_info(ref) do
       serving = new(ref, options, info)
-      {:ok, _registry} = Registry.register(@registry, self(), serving)
+      Lookup.register(serving)
       scope = Group.join(serving.group, self())
       state = %{serving: serving, options: options, scope: scope, drain: nil, drains: %{}}
       {:ok, state, {:continue, :telemetry}}
@@ -656,7 +518,7 @@ defmodule Sconce.Serving do
          {:ok, info} <- Native.serving_info(serving.ref) do
       options = Keyword.replace!(state.options, :policy, policy)
       serving = new(serving.ref, options, info)
-      Registry.update_value(@registry, self(), fn _before -> serving end)
+      Lookup.update(serving)
       tell(state, :swap, %{})
       {:reply, :ok, %{state | serving: serving, options: options}, {:continue, :forget}}
     else

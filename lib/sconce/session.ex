@@ -1,147 +1,10 @@
 defmodule Sconce.Session do
-  alias Sconce.{Action, Device, Embedding, Error, Native, Options, Policy, Projection}
+  alias Sconce.{Action, Device, Error, Native, Options, Policy, Projection}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
-  alias Sconce.Session.Remote
+  alias Sconce.Session.{Catalogue, Decision, Remote}
 
   @int8_bound 0.02
-
-  @seed [type: {:or, [:non_neg_integer, nil]}, max: 2 ** 64 - 1]
-  @probability [type: :float, min: 0.0, max: 1.0]
-
-  @sampling [
-    temperature: [
-      type: :float,
-      min: 1.0e-3,
-      max: 1.0e3,
-      default: 1.0,
-      doc: "Divides the logits: below 1 the choice comes nearer to the most likely one."
-    ],
-    deterministic: [
-      type: :boolean,
-      default: false,
-      doc: "The most likely choice of every head."
-    ],
-    deterministic_buttons: [
-      type: :boolean,
-      default: false,
-      doc: "The most likely bits, sampled classes."
-    ],
-    press_threshold:
-      @probability ++
-        [default: 0.5, doc: "A deterministic bit is pressed above this probability."],
-    release_threshold:
-      @probability ++
-        [default: 0.5, doc: "One that was held is released at or below this probability."]
-  ]
-
-  @open [
-          mode: [
-            type: {:or, [:carry, :window, {:tuple, [{:in, [:resync]}, :pos_integer]}]},
-            default: :carry,
-            doc: "What a decision remembers, see below."
-          ],
-          window_size: [
-            type: :pos_integer,
-            max: 16_384,
-            default: 60,
-            doc: "Frames of a window, also of the one that warms a cold state."
-          ],
-          seed: @seed ++ [default: nil, doc: "Of all choices; `nil` draws one."],
-          lane: [
-            type: {:in, [:auto, :inline, :worker]},
-            default: :auto,
-            doc:
-              "Where a decision runs: on the caller's scheduler, on a native thread, or as measured. `:inline` is " <>
-                "refused as `:out_of_range` where a decision takes 1 ms or more, which all other processes of the " <>
-                "scheduler would wait for."
-          ],
-          frame_delay: [
-            type: {:or, [:non_neg_integer, nil]},
-            max: 10_000,
-            default: nil,
-            doc:
-              "How many frames later than the next one a choice shows; `nil` is that of the training, " <>
-                "as the checkpoint has it, or 0. A policy that reads a delay id and learned several " <>
-                "wants it said."
-          ],
-          weights: [
-            type: {:or, [{:in, [:f32, :bf16, :int8]}, {:tuple, [{:in, [:int8]}, :float]}]},
-            default: :f32,
-            doc:
-              "How the matrices of a packed policy are kept: as they are, rounded to bf16, which are read in " <>
-                "half the time, or to int8, in a quarter of it; with `{:int8, bound}` those within a bound."
-          ],
-          rollback: [
-            type: :non_neg_integer,
-            max: 60,
-            default: 0,
-            doc:
-              "How many decisions `rollback/2` can take back, and `:game_frame` answer again; each takes " <>
-                "the bytes of one more state, and in a window of one more frame."
-          ],
-          snapshot: [
-            type: {:or, [:string, nil]},
-            default: nil,
-            doc: "Goes on from there, as after `restore/2`."
-          ],
-          logits: [type: :boolean, default: false, doc: "Whether actions come with their logits."],
-          project_out: [
-            type: :any,
-            default: nil,
-            doc: "Directions that the heads do not see, as in `Sconce.Policy.forward/3`."
-          ]
-        ] ++ Device.option("the policy's") ++ @sampling
-
-  @act [
-         seed: @seed ++ [doc: "For this decision, instead of the session's."],
-         previous: [
-           type: :any,
-           doc:
-             "The action that led to this frame: a `Sconce.Action` or its `choices`; `nil` as if " <>
-               "not given."
-         ],
-         queue: [
-           type: {:list, :any},
-           doc:
-             "The inputs that were given last, newest first, each as `previous`; `nil` for one that " <>
-               "the session shall know itself."
-         ],
-         choices: [
-           type: :any,
-           doc:
-             "An action to score, as `previous` or as a list of labels: nothing is drawn, it " <>
-               "becomes the decision, and logits are those of its parts."
-         ],
-         game_frame: [
-           type: {:or, [:integer, nil]},
-           min: -0x8000_0000_0000_0000,
-           max: 0x7FFF_FFFF_FFFF_FFFF,
-           doc:
-             "The game's number of this frame, higher than those before. Asked again for one that was decided, " <>
-               "the session answers what it decided and stays as it was; what it does not keep is `:not_found`. " <>
-               "A decision without a number goes with the one before."
-         ],
-         deadline_ms: [
-           type: {:or, [:non_neg_integer, nil]},
-           max: 4_294_967_295,
-           doc: "After so many milliseconds the answer is an error of kind `:deadline`."
-         ],
-         logits: [type: :boolean, doc: "As above, for this decision."],
-         project_out: [
-           type: :any,
-           doc:
-             "Instead of the session's, for this decision; `[]` for none, `nil` as if not given."
-         ]
-       ] ++ Enum.map(@sampling, fn {name, spec} -> {name, Keyword.delete(spec, :default)} end)
-
-  # What a serving decides for all its sessions is none of theirs.
-  @served Keyword.drop(@open, [:device, :lane, :weights])
-
-  # Games in one native call.
-  @games 64
-
-  @reset [seed: @seed ++ [default: nil, doc: "Another seed; `nil` keeps the session's."]]
 
   @moduledoc """
   The memory of one running game over a `Sconce.Policy`.
@@ -219,7 +82,7 @@ defmodule Sconce.Session do
 
   ## Options
 
-  #{Options.docs(@open)}
+  #{Catalogue.docs(:open)}
   """
 
   @enforce_keys [
@@ -260,7 +123,7 @@ defmodule Sconce.Session do
   def open(policy, opts \\ [])
 
   def open(%Policy{spec: %Spec{}, device: %Device{}} = policy, opts) do
-    options = Options.validate!(opts, @open)
+    options = Options.validate!(opts, Catalogue.schema(:open))
 
     with {:ok, policy} <- Policy.to(policy, options[:device]) do
       native = &Native.session_open(policy.ref, &1, &2, &3)
@@ -272,9 +135,6 @@ defmodule Sconce.Session do
   def open(other, _opts), do: Options.argument!("policy", other, "a policy")
 
   @doc false
-  def served_options, do: @served
-
-  @doc false
   # A session of a serving, see `Sconce.Serving.open/2`. `open` is told what is wanted and answers as `begin/3`.
   def open_served(opts, open) do
     Options.keyword!(opts)
@@ -283,7 +143,7 @@ defmodule Sconce.Session do
       raise ArgumentError, "option #{inspect(key)} is the serving's: give it to start_link/1"
     end
 
-    options = [weights: :f32, lane: :auto] ++ Options.validate!(opts, @served)
+    options = [weights: :f32, lane: :auto] ++ Options.validate!(opts, Catalogue.schema(:served))
     with {:ok, session} <- open_by(options, open), do: {:ok, %{session | lane: :serving}}
   end
 
@@ -301,10 +161,7 @@ defmodule Sconce.Session do
   @doc false
   # The native session that `open` asks for, owned by this process.
   def begin(spec, open, {options, project_out, snapshot}) do
-    ref = make_ref()
-
-    with :ok <- open.(ref, options, project_out),
-         {:ok, session} <- answer(ref),
+    with {:ok, session} <- Call.run(&open.(&1, options, project_out)),
          :ok <- resume(session, snapshot),
          {:ok, info} <- Native.session_info(session),
          do: {:ok, session, spec, info}
@@ -323,7 +180,7 @@ defmodule Sconce.Session do
     %{
       mode: options[:mode],
       window_size: options[:window_size],
-      sampling: options |> Keyword.take(Keyword.keys(@sampling)) |> Map.new(),
+      sampling: options |> Keyword.take(Keyword.keys(Catalogue.schema(:sampling))) |> Map.new(),
       seed: options[:seed] || :rand.uniform(2 ** 53) - 1,
       frame_delay: options[:frame_delay],
       weights: format(options[:weights]),
@@ -361,15 +218,15 @@ defmodule Sconce.Session do
   Logits or a memory that would not be finite are an error of kind `:non_finite`, and the session stays as
   it was.
 
-  #{Options.docs(@act)}
+  #{Catalogue.docs(:act)}
   """
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}
   def act(session, frame, opts \\ [])
 
   def act(%__MODULE__{spec: %Spec{}} = session, frame, opts) do
-    with {:ok, asked} <- pack(session, frame, opts),
-         {:ok, decision} <- decide(asked, opts[:deadline_ms]) do
-      {:ok, Action.new(session.spec, session.controller?, decision)}
+    with {:ok, asked} <- Decision.pack(session, frame, opts),
+         {:ok, decision} <- Decision.make(asked, opts[:deadline_ms]) do
+      {:ok, action(session, decision)}
     end
   end
 
@@ -400,41 +257,18 @@ defmodule Sconce.Session do
 
   def act_many(games, opts) when length(games) >= 0 do
     start = System.monotonic_time()
-    {deadline, opts} = opts |> Options.validate!(@act) |> Keyword.split([:deadline_ms])
+
+    {deadline, opts} =
+      opts |> Options.validate!(Catalogue.schema(:act)) |> Keyword.split([:deadline_ms])
+
     asked = Enum.map(games, &asked(&1, opts))
+    answers = Decision.make_all(asked, deadline[:deadline_ms], start)
 
-    # Those of a serving are decided there, together with whoever else asks.
-    {served, own} =
-      for({{session, {:ok, native}}, i} <- Enum.with_index(asked), do: {i, session, native})
-      |> Enum.split_with(fn {_i, session, _native} -> session.lane == :serving end)
-
-    firsts = for {i, session, _} <- Enum.reverse(served), into: %{}, do: {session.ref, i}
-
-    submitted =
-      for {i, session, native} <- served do
-        first? = firsts[session.ref] == i
-
-        {i, native,
-         if(first?, do: submit(native, rest(deadline[:deadline_ms], start)), else: twice())}
-      end
-
-    decided = own |> decide_many(deadline[:deadline_ms], start) |> Map.new()
-
-    decided =
-      for {i, native, answer} <- submitted, into: decided do
-        {i, finish(answer, [elem(native, 0)], deadline[:deadline_ms], start)}
-      end
-
-    for {{session, ready}, i} <- Enum.with_index(asked) do
-      with {:ok, _native} <- ready,
-           {:ok, decision} <- Map.fetch!(decided, i),
-           do: {:ok, Action.new(session.spec, session.controller?, decision)}
-    end
+    for {{session, _asked}, answer} <- Enum.zip(asked, answers),
+        do: with({:ok, decision} <- answer, do: {:ok, action(session, decision)})
   end
 
   def act_many(games, _opts), do: Options.argument!("games", games, "a list of {session, frame}")
-
-  defp twice, do: {:error, %Error{kind: :busy, op: :act, details: %{what: "session"}}}
 
   defp asked({%__MODULE__{} = session, frame}, opts), do: asked({session, frame, []}, opts)
 
@@ -444,172 +278,24 @@ defmodule Sconce.Session do
     if Keyword.has_key?(own, :deadline_ms),
       do: raise(ArgumentError, "deadline_ms: is that of all games of a call")
 
-    {session, pack(session, frame, opts)}
+    {session, Decision.pack(session, frame, opts)}
   end
 
   defp asked(other, _opts),
     do: Options.argument!("games", other, "{session, frame} or {session, frame, opts}")
 
-  # Answers by their places. A call has no more games than a scheduler reads in a moment.
-  defp decide_many(asked, deadline_ms, start) do
-    calls =
-      for some <- Enum.chunk_every(asked, @games),
-          do: {some, submit_many(some, rest(deadline_ms, start))}
-
-    Enum.flat_map(calls, fn {some, submitted} ->
-      {places, sessions} =
-        some |> Enum.map(fn {i, session, _} -> {i, session.ref} end) |> Enum.unzip()
-
-      case finish(submitted, sessions, deadline_ms, start) do
-        {:ok, answers} -> Enum.zip(places, Enum.map(answers, &of_call(&1, deadline_ms, start)))
-        error -> for i <- places, do: {i, error}
-      end
-    end)
-  end
-
-  defp submit_many(some, deadline_ms) do
-    ref = make_ref()
-    natives = for {_i, _session, native} <- some, do: native
-    with :queued <- Native.session_act_many(ref, natives, deadline_ms), do: {:queued, ref}
-  end
-
-  # What a decision is told, as the native side reads it.
-  defp pack(session, frame, opts) do
-    {logits, project_out, actions, overrides} = act_options(opts, session.logits)
-
-    with {:ok, row} <- Embedding.pack(session.spec.embedding, frame),
-         {:ok, overrides} <- with_actions(overrides, actions, session.spec),
-         {:ok, project_out} <- Projection.pack(project_out),
-         do: {:ok, {session.ref, row, logits, overrides, project_out}}
-  end
-
-  # Whether logits are wanted, directions, actions that were given, and what else changes the decision.
-  defp act_options([], logits), do: {logits, nil, [], nil}
-
-  defp act_options(opts, logits) do
-    {call, rest} =
-      opts |> Options.validate!(@act) |> Keyword.split([:logits, :deadline_ms, :project_out])
-
-    {actions, overrides} = Keyword.split(rest, [:previous, :queue, :choices])
-    overrides = if overrides != [], do: Map.new(overrides)
-    {Keyword.get(call, :logits, logits), call[:project_out], actions, overrides}
-  end
-
-  # Actions that were given go to the native side as labels.
-  defp with_actions(overrides, [], _spec), do: {:ok, overrides}
-
-  # As before the first action of a game.
-  defp with_actions(overrides, [{:previous, nil} | rest], spec),
-    do: with_actions(overrides, rest, spec)
-
-  defp with_actions(overrides, [{name, given} | rest], spec) do
-    with {:ok, labels} <- labels(spec, name, given) do
-      (overrides || %{}) |> Map.put(name, labels) |> with_actions(rest, spec)
-    end
-  end
-
-  defp labels(spec, :queue, actions) do
-    Enum.reduce_while(actions, {:ok, []}, fn action, {:ok, before} ->
-      case input(spec, action) do
-        {:ok, labels} -> {:cont, {:ok, before ++ labels}}
-        error -> {:halt, error}
-      end
-    end)
-  end
-
-  defp labels(spec, name, action), do: Action.labels(spec, name, action)
-
-  defp input(spec, nil), do: {:ok, Action.no_labels(spec)}
-  defp input(spec, action), do: Action.labels(spec, :queue, action)
-
-  @doc false
-  # A decision, of what `pack/3` made.
-  def decide(native, deadline_ms) do
-    case submit(native, deadline_ms) do
-      {:queued, _ref} = queued ->
-        finish(queued, [elem(native, 0)], deadline_ms, System.monotonic_time())
-
-      decided ->
-        decided
-    end
-  end
-
-  defp submit({%Remote{} = remote, row, logits, overrides, project_out}, deadline_ms) do
-    asked = {nil, row, logits, overrides, project_out}
-    with {:ok, request} <- Remote.ask(remote, :act, [asked], deadline_ms), do: {:queued, request}
-  end
-
-  defp submit({session, row, logits, overrides, project_out}, deadline_ms) do
-    ref = make_ref()
-
-    case Native.session_act(session, ref, row, {logits, deadline_ms}, overrides, project_out) do
-      :queued -> {:queued, ref}
-      decided -> decided
-    end
-  end
-
-  # The answer to a call that began at `start`, in which these sessions are.
-  defp finish(submitted, sessions, deadline_ms, start),
-    do: submitted |> wait(sessions, deadline_ms, start) |> of_call(deadline_ms, start)
-
-  defp wait({:queued, request}, [%Remote{} | _], deadline_ms, start),
-    do: Remote.await(request, deadline_ms, start)
-
-  defp wait({:queued, ref}, _sessions, nil, _start), do: answer(ref)
-
-  defp wait({:queued, ref}, sessions, deadline_ms, start) do
-    receive do
-      {:sconce, ^ref, answer} -> answer
-    after
-      left(deadline_ms, start) ->
-        # Either no decision will be made, or the answer is on the way. Sessions that refused have no say.
-        if Enum.any?(sessions, &Native.session_abandon/1),
-          do: {:error, Error.late(:act, deadline_ms, start)},
-          else: answer(ref)
-    end
-  end
-
-  defp wait(decided, _sessions, _deadline_ms, _start), do: decided
-
-  @doc false
-  # Who is late is told the deadline of the call, not what was left of it when a part of it was asked for.
-  def of_call({:error, %Error{kind: :deadline, op: op}}, deadline_ms, start)
-      when deadline_ms != nil,
-      do: {:error, Error.late(op, deadline_ms, start)}
-
-  def of_call(answer, _deadline_ms, _start), do: answer
-
-  @doc false
-  # What is left of a deadline, if there is one.
-  def rest(nil, _start), do: nil
-  def rest(deadline_ms, start), do: left(deadline_ms, start)
-
-  @doc false
-  # Milliseconds, the last one begun: the answer to who is late is no earlier than its deadline.
-  def left(nil, _start), do: :infinity
-
-  def left(deadline_ms, start) do
-    passed = System.convert_time_unit(System.monotonic_time() - start, :native, :millisecond)
-    max(deadline_ms - passed, 0)
-  end
-
-  # Comes in any case: the native side answers once, also for work that was dropped.
-  defp answer(ref) do
-    receive do
-      {:sconce, ^ref, answer} -> answer
-    end
-  end
+  defp action(session, decision), do: Action.new(session.spec, session.controller?, decision)
 
   @doc """
   Back to the start of a game.
 
   The same frames lead to the same choices again, unless there is another seed.
 
-  #{Options.docs(@reset)}
+  #{Catalogue.docs(:reset)}
   """
   @spec reset(t, keyword) :: :ok | {:error, Error.t()}
   def reset(%__MODULE__{ref: ref}, opts \\ []) do
-    [seed: seed] = Options.validate!(opts, @reset)
+    [seed: seed] = Options.validate!(opts, Catalogue.schema(:reset))
     native(ref, :reset, [seed])
   end
 

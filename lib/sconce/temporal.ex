@@ -56,7 +56,7 @@ defmodule Sconce.Temporal do
   """
   @spec options(backbone) :: Options.schema()
   def options(name) do
-    Options.known!(name, backbones(), "backbone")
+    known!(name)
     @backbones[name].options
   end
 
@@ -69,9 +69,17 @@ defmodule Sconce.Temporal do
   """
   @spec taps(backbone) :: [atom]
   def taps(name) do
-    Options.known!(name, backbones(), "backbone")
+    known!(name)
     @backbones[name].taps
   end
+
+  defp known!(:decision_transformer) do
+    raise ArgumentError,
+          "unknown backbone :decision_transformer, did you mean :causal_transformer? It reads frames, " <>
+            "without tokens of returns and actions"
+  end
+
+  defp known!(name), do: Options.known!(name, backbones(), "backbone")
 
   @doc false
   # Raises `ArgumentError` where options do not fit each other.

@@ -1,5 +1,6 @@
+# Long: the docs of a run stand here, beside its API and its process.
 defmodule Sconce.Trainer do
-  alias Sconce.Trainer.{Optimiser, Settings}
+  alias Sconce.Trainer.{Catalogue, Optimiser, Settings}
 
   @moduledoc """
   A training run: imitation of the games of a `Sconce.Corpus`, from a Spec to a checkpoint and a
@@ -81,12 +82,12 @@ defmodule Sconce.Trainer do
   stand here (`backbone: :gru, hidden_size: 64`) unless a `:spec` is given; embedding and heads are
   the corpus' own unless named.
 
-  #{Settings.docs(:run)}
+  #{Catalogue.docs(:run)}
 
   `:loss` is `:plain`, the negative log-likelihood of the recorded action and nothing else, or a
   keyword list, by default the whole stack that an app trains with:
 
-  #{Settings.docs(:loss)}
+  #{Catalogue.docs(:loss)}
 
   ## Optimisers and schedules
 
@@ -177,7 +178,7 @@ defmodule Sconce.Trainer do
 
   The teacher's backbone, embedding and kind of heads are its own. It sees the frames that the policy sees,
   mirrored and forgotten alike, without its dropout; noise on an embedding that is not the policy's is its
-  own. With `unroll: :carry` it has a state of its own in each lane, which is saved with the run's. A
+  own. With `unroll: :carry` it has a state of its own in each track, which is saved with the run's. A
   teacher of another game, action space or frame delay is an error of kind `:mismatch`; one whose file does
   not say its delay is taken to have the run's. A resumed run knows its teacher by the file's digest,
   wherever it lies.
@@ -186,10 +187,10 @@ defmodule Sconce.Trainer do
 
   With `unroll: :window` a step learns from windows of any games, each from a zero state: what lies
   further back than a window cannot be learned. With `unroll: :carry` each of the `:batch_size` rows is
-  a lane that walks through a game, one window a step, and hands its state on to its next step; then it
+  a track that walks through a game, one window a step, and hands its state on to its next step; then it
   takes the next game of a shuffled order, from a zero state. No frame is computed twice in an epoch,
   and the last window of a game may be a partial one. Gradients end at a window's beginning (truncated
-  backpropagation through time, Williams & Peng 1990). To begin with, the lanes are spread over their
+  backpropagation through time, Williams & Peng 1990). To begin with, the tracks are spread over their
   games. Such a policy plays, and should be validated, in the mode `:carry`. `:stride` has no meaning
   there, and an epoch is as many windows as all games have.
 
@@ -365,7 +366,7 @@ defmodule Sconce.Trainer do
 
   Returns `{:ok, report}` with `policy`, `baselines`, `spec`, `weights`, `options`, `precision`, `validation`, `device`.
 
-  #{Settings.docs(:evaluate)}
+  #{Catalogue.docs(:evaluate)}
   """
   @spec evaluate(Path.t(), Path.t() | Sconce.Corpus.t(), keyword) ::
           {:ok, report} | {:error, Error.t()}
@@ -440,7 +441,7 @@ defmodule Sconce.Trainer do
   than `:backoff` of `:memory_limit`, by default of the memory that is free. All options of
   `start_link/1` may stand beside these:
 
-  #{Settings.docs(:tune)}
+  #{Catalogue.docs(:tune)}
 
   Of kind `:out_of_memory` where one window takes too much.
   """
@@ -463,7 +464,7 @@ defmodule Sconce.Trainer do
   all files stay as they are. `:corpus` is required; of the options of `start_link/1`, which may stand
   beside these, the schedule has no meaning. One seed gives the same curve to the last bit.
 
-  #{Settings.docs(:range)}
+  #{Catalogue.docs(:range)}
   """
   @spec find_learning_rate(Spec.t() | Policy.t() | nil, keyword) ::
           {:ok, RangeTest.t()} | {:error, Error.t()}

@@ -139,7 +139,7 @@ defmodule Sconce.Build.CompileNativeTest do
       " \e[1m\e[94m--> \e[0mnative/core/src/a.rs:7:9",
       "  |",
       "",
-      "\e[33mwarning\e[0m: `sconce-core` (lib) generated 1 warning"
+      "\e[33mwarning\e[0m: `sconce-nn` (lib) generated 1 warning"
     ]
 
     assert [%{severity: :warning, file: "/project/native/core/src/a.rs", position: 7} = warning] =

@@ -174,7 +174,7 @@ defmodule Sconce.CorpusTest do
 
     test "the reasons to skip a file are those of the native side" do
       [_, body] =
-        Regex.run(~r/pub enum Reason \{(.*?)\n\}/s, File.read!("native/data/src/melee.rs"))
+        Regex.run(~r/pub enum Reason \{(.*?)\n\}/s, File.read!("native/data/src/refusal.rs"))
 
       native =
         for [_, name] <- Regex.scan(~r/^ +([A-Z]\w+),$/m, body),

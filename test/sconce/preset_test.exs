@@ -126,6 +126,17 @@ defmodule Sconce.PresetTest do
   defp sorted(options), do: options |> Keyword.new() |> Enum.sort()
 
   @tag :capture_log
+  test "ExPhil's names of backbones are those of what they are here" do
+    for {name, own} <- [
+          attention: [backbone: :sliding_window, head_dim: 64],
+          decision_transformer: [backbone: :causal_transformer],
+          lstm: [backbone: :lstm]
+        ] do
+      {options, _ignored} = Preset.Catalogue.translate(backbone: name)
+      assert Keyword.take(options, [:backbone, :head_dim]) == own
+    end
+  end
+
   test "each makes a Spec of its size, and runs on replays" do
     dir = tmp_dir!("preset")
     :ok = Native.corpus_fixtures(Path.join(dir, "replays"))

@@ -87,7 +87,7 @@ defmodule Sconce.TemporalTest do
       rwkv: [expand_factor: 4],
       s4d: [state_size: 64],
       s5: [state_size: 64],
-      decision_transformer: [num_heads: 8, head_dim: 32, window_size: 20],
+      causal_transformer: [num_heads: 8, head_dim: 32, window_size: 20],
       res_lstm: [hidden_size: 512],
       tx_like: [hidden_size: 512]
     ]
@@ -330,7 +330,7 @@ defmodule Sconce.TemporalTest do
       name when name in [:gru, :min_gru, :min_lstm] ->
         n * h
 
-      name when name in [:sliding_window, :decision_transformer] ->
+      name when name in [:sliding_window, :causal_transformer] ->
         n * ring(o)
 
       :lstm_hybrid ->

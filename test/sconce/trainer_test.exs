@@ -5,7 +5,7 @@ defmodule Sconce.TrainerTest do
 
   alias Sconce.{Corpus, Error, Native, Trainer}
   alias Sconce.Policy.Spec
-  alias Sconce.Trainer.{Meant, Optimiser, Settings}
+  alias Sconce.Trainer.{Catalogue, Meant, Optimiser, Settings}
 
   @small [backbone: :gru, hidden_size: 8, num_layers: 1, head_hidden_size: 8, dropout: 0.0] ++
            [batch_size: 8, window_size: 8, stride: 4, loss: :plain, learning_rate: 0.01] ++
@@ -599,7 +599,7 @@ defmodule Sconce.TrainerTest do
                      fn -> Trainer.start_link(options(context, [{name, value}] ++ beside)) end
       end
 
-      source = File.read!("native/train/src/options.rs")
+      source = File.read!("native/train/src/options/check.rs")
       [_, rows] = Regex.run(~r/fn check_meant.*?let rows = \[(.*?)\];/s, source)
       native = for [_, name] <- Regex.scan(~r/\(\s*"(\w+)"/, rows), do: String.to_atom(name)
       assert native == Keyword.keys(Meant.beside())
@@ -862,13 +862,13 @@ defmodule Sconce.TrainerTest do
     assert options == native
     # The device is chosen before a run begins, and told with its options.
     {"cpu", options} = Map.pop!(options, :device)
-    assert Enum.sort(Map.keys(options)) == Enum.sort(Keyword.keys(Settings.schema(:training)))
-    assert Enum.sort(Map.keys(options.loss)) == Enum.sort(Keyword.keys(Settings.schema(:loss)))
+    assert Enum.sort(Map.keys(options)) == Enum.sort(Keyword.keys(Catalogue.schema(:training)))
+    assert Enum.sort(Map.keys(options.loss)) == Enum.sort(Keyword.keys(Catalogue.schema(:loss)))
   end
 
   test "the bounds are those of the native side" do
-    source = File.read!("native/train/src/options.rs")
-    [_, rows] = Regex.run(~r/^const BOUNDS.*?= &\[\n(.*?)^\];/ms, source)
+    source = File.read!("native/train/src/options/bounds.rs")
+    [_, rows] = Regex.run(~r/const BOUNDS.*?= &\[\n(.*?)^\];/ms, source)
 
     constants =
       for [_, n, v] <- Regex.scan(~r/^const (\w+): f64 = ([\d_.]+);/m, source), do: {n, v}
@@ -885,7 +885,7 @@ defmodule Sconce.TrainerTest do
       for [_, name, min, max] <- Regex.scan(~r/\("(\w+)", ([^,]+), ([^)]+)\)/, rows),
           do: {String.to_atom(name), {number.(min), number.(max)}}
 
-    schema = Settings.schema(:training)
+    schema = Catalogue.schema(:training)
 
     for {name, {min, max}} <- native do
       least = if inspect(schema[name][:type]) =~ ":pos_integer", do: 1, else: 0
@@ -918,10 +918,10 @@ defmodule Sconce.TrainerTest do
   end
 
   test "a plain loss is known by its values" do
-    refute Settings.plain?(%{button_weight: 2.0})
+    refute Catalogue.plain?(%{button_weight: 2.0})
     {:ok, run} = Trainer.start_link(corpus: "nowhere", out: "nowhere", loss: :plain)
     assert %Settings{options: %{loss: loss}} = :sys.get_state(run).settings
-    assert Settings.plain?(loss)
+    assert Catalogue.plain?(loss)
   end
 
   # Whether another run may have the folder: it then finds that of the first.

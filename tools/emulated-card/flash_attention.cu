@@ -1,4 +1,4 @@
-// Plain kernels with the names, arguments, blocks and results of those in native/cuda/kernels/flash_attention.cuh, which
+// Plain kernels with the names, arguments, blocks and results of those in flash_attention.cuh, which
 // are written in instructions of a card's tensor cores. They test how these are launched and with what arguments, and
 // say nothing about their code.
 

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sconce_core::sampling::Sampling;
-use sconce_core::{Policy, Result, checkpoint};
+use sconce_nn::sampling::Sampling;
+use sconce_nn::{Policy, checkpoint};
 use sconce_serve::session::{Mode, Options, Overrides};
 use sconce_serve::{Format, Model, Session};
+use sconce_tensor::Result;
 use serde_json::json;
 
 use super::specs;

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::spec::HeadsKind;
-use sconce_core::{Error, Result};
 use sconce_data::{
-    Corpus, Holdout, ImportOptions, Lanes, Reader, Sampler, SamplerOptions, Schema, VectorGame,
+    Corpus, Holdout, ImportOptions, Reader, Sampler, SamplerOptions, Schema, Tracks, VectorGame,
     import, verify,
 };
+use sconce_nn::spec::HeadsKind;
+use sconce_tensor::{Error, Result};
 
 use super::specs;
 use crate::bundle::Bundle;
@@ -139,7 +139,7 @@ pub fn run(input: &[u8], dir: &Path) -> Result<()> {
     }
 }
 
-/// Takes a batch of windows and one of lanes.
+/// Takes a batch of windows and one of tracks.
 pub fn read(corpus: &Corpus) -> Result<()> {
     let _ = corpus.info();
     let (train, validation) = corpus.split(&Holdout::Fraction(0.5), 1)?;
@@ -152,10 +152,10 @@ pub fn read(corpus: &Corpus) -> Result<()> {
     if bytes > 1 << 24 {
         return Err(Error::out_of_memory("a batch of the fuzzer", bytes));
     }
-    let lanes = Lanes::new(views.clone(), reader.clone(), options.clone(), 2, 0);
+    let tracks = Tracks::new(views.clone(), reader.clone(), options.clone(), 2, 0);
     let sampler = Sampler::new(views, reader, options)?;
     sampler.batch(0, 2)?;
-    lanes?.batch(0, 0)?;
+    tracks?.batch(0, 0)?;
     Ok(())
 }
 

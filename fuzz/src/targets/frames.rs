@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use sconce_core::Result;
 use sconce_serve::frames::{Beyond, embed};
 use sconce_serve::session::Overrides;
+use sconce_tensor::Result;
 
 use super::snapshot::with;
 use crate::json;
@@ -67,7 +67,7 @@ pub fn run(input: &[u8], _dir: &Path) -> Result<()> {
             row.as_chunks().0.iter().map(|number| f32::from_le_bytes(*number)).collect();
         let embedded = embed(session.policy().spec(), &row, 1, 1, Beyond::default());
         let says: Overrides = serde_json::from_slice(says)
-            .map_err(|e| sconce_core::Error::corrupt("what the call says", e))?;
+            .map_err(|e| sconce_tensor::Error::corrupt("what the call says", e))?;
         session.reset(Some(1))?;
         let before = session.snapshot()?;
         let acted = session.act(&row, &says);

@@ -11,7 +11,7 @@ mod specs;
 
 use std::path::Path;
 
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 
 use crate::rng::Rng;
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::{Error, Policy, Result};
 use sconce_data::{
     Corpus, Draws, ImportOptions, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, import,
 };
+use sconce_nn::Policy;
 use sconce_serve::Session;
 use sconce_serve::session::{Mode, Options, Overrides};
+use sconce_tensor::{Error, Result};
 use sconce_train::eval::evaluate;
 use sconce_train::options::{EvaluateOptions, TrainOptions};
 use sconce_train::report::Event;

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::{Error, Result};
 use sconce_data::{Corpus, ImportOptions, import};
 use sconce_fixtures::{Fixture, ICE_CLIMBERS, Player};
+use sconce_tensor::{Error, Result};
 
 use crate::replay::{Replay, metadata};
 use crate::rng::Rng;

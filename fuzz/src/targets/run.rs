@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sconce_core::{Error, Result};
 use sconce_data::Corpus;
+use sconce_tensor::{Error, Result};
 use sconce_train::loss::LossOptions;
 use sconce_train::options::TrainOptions;
 use sconce_train::report::Event;
@@ -133,7 +133,7 @@ pub fn run(input: &[u8], dir: &Path) -> Result<()> {
 }
 
 /// Prepares all of a run, and stops it before its first step.
-pub fn go(spec: &sconce_core::Spec, options: &TrainOptions, out: &Path) -> Result<()> {
+pub fn go(spec: &sconce_nn::Spec, options: &TrainOptions, out: &Path) -> Result<()> {
     let corpus = Corpus::open(corpus::of_vectors())?;
     let stop = AtomicBool::new(false);
     let stop_at_start = |event: Event| {

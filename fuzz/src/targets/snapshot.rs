@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
-use sconce_core::{Error, Policy, Result};
+use sconce_nn::Policy;
 use sconce_serve::Session;
 use sconce_serve::session::{Mode, Overrides};
+use sconce_tensor::{Error, Result};
 
 use super::checkpoint::{frame, options};
 use super::specs;

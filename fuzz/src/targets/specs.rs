@@ -1,7 +1,7 @@
 //! Small models, one of each backbone.
 
-use sconce_core::Spec;
-use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Layout, Melee};
+use sconce_nn::Spec;
+use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Layout, Melee};
 use serde_json::json;
 
 pub fn backbone(name: &str) -> Backbone {
@@ -41,7 +41,7 @@ pub const BACKBONES: [&str; 24] = [
     "xlstm",
     "zamba",
     "gated_ssm",
-    "decision_transformer",
+    "causal_transformer",
 ];
 
 /// Two bits and one of three.

@@ -66,7 +66,7 @@ defmodule Mix.Tasks.Sconce.Demo do
   ]
 
   # One layer of these cannot tell a frame from the one before it, or has only half of its kinds.
-  @two_layers [:sliding_window, :decision_transformer, :retnet, :rwkv, :xlstm]
+  @two_layers [:sliding_window, :causal_transformer, :retnet, :rwkv, :xlstm]
 
   @impl true
   def run(args), do: Switches.help?(args, __MODULE__) || demo(args)

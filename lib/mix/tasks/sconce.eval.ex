@@ -1,11 +1,11 @@
 defmodule Mix.Tasks.Sconce.Eval do
   alias Sconce.{Switches, Trainer}
-  alias Sconce.Trainer.{Progress, Report, Settings}
+  alias Sconce.Trainer.{Catalogue, Progress, Report}
 
   @shortdoc "Scores a checkpoint on a corpus"
 
   @own [corpus: [type: :path, doc: "Folder of the corpus to score on, required."]]
-  @schema @own ++ Keyword.drop(Settings.schema(:evaluate), [:progress])
+  @schema @own ++ Keyword.drop(Catalogue.schema(:evaluate), [:progress])
 
   @moduledoc """
   Scores a checkpoint on every game of a corpus and prints the report: plain NLL and accuracy of

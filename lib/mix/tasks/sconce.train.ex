@@ -1,6 +1,6 @@
 defmodule Mix.Tasks.Sconce.Train do
   alias Sconce.{Config, Device, Error, Native, Preset, Switches, Text, Trainer}
-  alias Sconce.Trainer.{Curve, Progress, RangeTest, Report, Settings, Signals}
+  alias Sconce.Trainer.{Catalogue, Curve, Progress, RangeTest, Report, Signals}
   alias Sconce.Trainer.Curve.Page
 
   @shortdoc "Trains a policy on a corpus"
@@ -25,9 +25,9 @@ defmodule Mix.Tasks.Sconce.Train do
     find_lr: [type: :boolean, default: false, doc: "Finds the learning rate, and ends."],
     svg: [type: :path, doc: "File for the curve of `--find-lr`."]
   ]
-  @before_options Settings.schema(:tune) ++ Settings.schema(:range)
+  @before_options Catalogue.schema(:tune) ++ Catalogue.schema(:range)
   # What stands below in the documentation of the trainer does not here.
-  @training (for {name, spec} <- Keyword.drop(Settings.schema(:training), [:loss, :resume]) do
+  @training (for {name, spec} <- Keyword.drop(Catalogue.schema(:training), [:loss, :resume]) do
                doc = String.replace(spec[:doc], "see below", "see `Sconce.Trainer`")
                {name, Keyword.replace!(spec, :doc, doc)}
              end)
@@ -84,7 +84,7 @@ defmodule Mix.Tasks.Sconce.Train do
 
   Unless it is plain; `none` turns a factor off:
 
-  #{Switches.docs(Settings.schema(:loss))}
+  #{Switches.docs(Catalogue.schema(:loss))}
   """
 
   use Mix.Task
@@ -141,7 +141,7 @@ defmodule Mix.Tasks.Sconce.Train do
 
   # A resumed run keeps its `:save_minutes`.
   defp save_minutes(opts) do
-    default = Settings.schema(:training)[:save_minutes][:default]
+    default = Catalogue.schema(:training)[:save_minutes][:default]
 
     case {Keyword.fetch(opts, :save_minutes), opts[:resume]} do
       {{:ok, minutes}, _resume} ->
@@ -164,7 +164,7 @@ defmodule Mix.Tasks.Sconce.Train do
   def schema do
     @own ++
       @before ++
-      @before_options ++ Trainer.Switches.spec_schema() ++ @training ++ Settings.schema(:loss)
+      @before_options ++ Trainer.Switches.spec_schema() ++ @training ++ Catalogue.schema(:loss)
   end
 
   # What is to be done, and the options of that.
@@ -198,8 +198,8 @@ defmodule Mix.Tasks.Sconce.Train do
 
   defp meant!(opts, action) do
     own = [
-      tune: Keyword.keys(Settings.schema(:tune)),
-      find_lr: [:svg | Keyword.keys(Settings.schema(:range))]
+      tune: Keyword.keys(Catalogue.schema(:tune)),
+      find_lr: [:svg | Keyword.keys(Catalogue.schema(:range))]
     ]
 
     for {other, names} <- own, other != action, name <- names, opts[name] != nil do

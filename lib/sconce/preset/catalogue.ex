@@ -80,6 +80,12 @@ defmodule Sconce.Preset.Catalogue do
     precompute: {:nothing, "frames are embedded while they are read"}
   ]
 
+  # Its names of backbones that have another one here, and the options that make them.
+  @backbones [
+    attention: [backbone: :sliding_window, head_dim: 64],
+    decision_transformer: [backbone: :causal_transformer]
+  ]
+
   # Its temporal backbones have this width whatever its presets say of hidden_sizes.
   @hidden_size 256
   @hidden_sizes "ExPhil's temporal backbones do not read it and have 256, which is hidden_size here"
@@ -249,6 +255,9 @@ defmodule Sconce.Preset.Catalogue do
   @doc "Where each of ExPhil's values goes."
   def mapping, do: @mapping
 
+  @doc "ExPhil's backbones that have another name here, and ours."
+  def backbones, do: for({name, own} <- @backbones, do: {name, own[:backbone]})
+
   @doc "The values of a preset as Sconce's options, and those that have no effect with the reason."
   @spec translate(keyword) :: {keyword, [{atom, term, String.t()}]}
   def translate(values) do
@@ -284,8 +293,10 @@ defmodule Sconce.Preset.Catalogue do
     [{:option, :hidden_size, @hidden_size}, {:nothing, :hidden_sizes, sizes, @hidden_sizes}]
   end
 
-  defp place(_option, :backbone, :attention, _backbone),
-    do: [{:option, :backbone, :sliding_window}, {:option, :head_dim, 64}]
+  defp place(_option, :backbone, name, _backbone) do
+    own = Keyword.get(@backbones, name, backbone: name)
+    for {option, value} <- own, do: {:option, option, value}
+  end
 
   defp place(_option, :character, name, _backbone), do: {:option, :characters, [name]}
   defp place({:nothing, why}, name, value, _backbone), do: {:nothing, name, value, why}

@@ -37,6 +37,12 @@ defmodule Sconce.Preset.Text do
     Enum.map_join([["ExPhil's", "here"], ["---", "---"] | rows], "\n", &line/1)
   end
 
+  @doc "Backbones that have another name here, in a sentence."
+  def backbones do
+    Catalogue.backbones()
+    |> Enum.map_join(", ", fn {name, own} -> "`#{inspect(name)}` is `#{inspect(own)}`" end)
+  end
+
   defp cells(name, row) do
     {options, _ignored} = Catalogue.translate(row.values)
     size = "#{options[:epochs]}, #{options[:batch_size]}, #{options[:window_size]}"

@@ -2,7 +2,7 @@ defmodule Sconce.Serving.Group do
   @moduledoc false
   # Servings that may stand for each other, on all nodes that are connected: a scope of `:pg`.
 
-  alias Sconce.{Error, Serving, Session}
+  alias Sconce.{Deadline, Error, Serving}
   alias Sconce.Serving.Peer
 
   # For the answers of one round. Where all is well they take as long as a message and back.
@@ -58,10 +58,11 @@ defmodule Sconce.Serving.Group do
   end
 
   # Any number is less than `:infinity`.
-  defp patience_ms(deadline_ms, start), do: min(@patience_ms, Session.left(deadline_ms, start))
+  defp patience_ms(deadline_ms, start),
+    do: min(@patience_ms, Deadline.timeout(deadline_ms, start))
 
   defp silent(group, op, deadline_ms, start) do
-    if Session.left(deadline_ms, start) == 0,
+    if Deadline.timeout(deadline_ms, start) == 0,
       do: Error.late(op, deadline_ms, start),
       else: none(group, op)
   end

@@ -3,7 +3,7 @@ defmodule Sconce.Serving.Peer do
   # `Sconce.Serving` on another node. What is called there is called by a process of its own, by `:erpc`: a
   # caller with a deadline can wait for it, but not for a connection that takes no more.
 
-  alias Sconce.{Error, Serving, Session}
+  alias Sconce.{Deadline, Error, Serving}
 
   @doc """
   What the function answers there; `:deadline` after so many milliseconds since `start`, `:unavailable` where the
@@ -50,7 +50,7 @@ defmodule Sconce.Serving.Peer do
     receive do
       {:DOWN, ^ref, :process, _pid, answer} -> answer
     after
-      Session.left(deadline_ms, start) ->
+      Deadline.timeout(deadline_ms, start) ->
         Process.demonitor(ref, [:flush])
         Process.exit(pid, :kill)
         :late

@@ -12,7 +12,7 @@ defmodule Sconce.Session.Proxy do
 
   alias Sconce.{Error, Native, Serving, Session}
   alias Sconce.Policy.Spec
-  alias Sconce.Session.Watch
+  alias Sconce.Session.{Decision, Watch}
 
   @supervisor Sconce.Session.Proxies
   @ops [:act, :reset, :rollback, :snapshot, :restore, :info, :transfer, :close]
@@ -100,7 +100,7 @@ defmodule Sconce.Session.Proxy do
   defp take_back(state, _given_up), do: state
 
   defp perform(:act, [asked], deadline_ms, %{frames: frames} = state, id) do
-    answer = asked |> put_elem(0, state.session) |> Session.decide(deadline_ms)
+    answer = asked |> put_elem(0, state.session) |> Decision.make(deadline_ms)
 
     case answer do
       # One that was asked again is an earlier one.

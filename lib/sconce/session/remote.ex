@@ -4,7 +4,7 @@ defmodule Sconce.Session.Remote do
   # that owns the session there (`Sconce.Session.Proxy`) and are done in their order; answers come to an
   # alias, so that none comes after the caller has given up or the node is lost.
 
-  alias Sconce.{Error, Session}
+  alias Sconce.{Deadline, Error}
   alias Sconce.Session.Watch
 
   # `closed`: 1 once the session was closed.
@@ -83,7 +83,7 @@ defmodule Sconce.Session.Remote do
       {:sconce, ^ref, answer} -> answer
       {:DOWN, ^ref, :process, _pid, reason} -> gone(remote, op, reason)
     after
-      Session.left(deadline_ms, start) ->
+      Deadline.timeout(deadline_ms, start) ->
         Process.demonitor(ref, [:flush])
 
         # It may have come meanwhile; later it cannot.

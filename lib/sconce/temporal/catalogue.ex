@@ -2,6 +2,13 @@ defmodule Sconce.Temporal.Catalogue do
   @moduledoc false
   # Every backbone as data: what it computes, where that comes from, what it remembers, its options.
 
+  # The one list of names is the table that builds them: a name, the config behind it, and a comment before it.
+  @table Path.expand("../../../native/nn/src/backbone/table.rs", __DIR__)
+  @external_resource @table
+  @rows for [_, comment, name, config] <-
+              Regex.scan(~r/^(?:    \/\/\/ (.+)\n)?    "(\w+)" \w+\((\w+)\)/m, File.read!(@table)),
+            do: {String.to_atom(name), {comment, config}}
+
   @size [type: :pos_integer, max: 65_536]
   @layers [type: :pos_integer, max: 256]
   @rate [type: :float, min: 0.0, max: 0.99]
@@ -314,8 +321,8 @@ defmodule Sconce.Temporal.Catalogue do
       taps: @conv_taps,
       options: {2, [:expand_factor, :conv_size]}
     },
-    decision_transformer: %{
-      paper: "Chen et al. 2021, over frames",
+    causal_transformer: %{
+      paper: "Vaswani et al. 2017, a causal transformer over frames",
       formula: [":sliding_window, deeper and with a short context"],
       state: "as :sliding_window",
       fits: @even_heads,
@@ -343,7 +350,27 @@ defmodule Sconce.Temporal.Catalogue do
     ] ++ own ++ @input_norm ++ @dropout
   end
 
-  @all (for {name, backbone} <- @backbones do
+  for {name, _backbone} <- @backbones, !@rows[name], do: raise("#{@table} has no #{name}")
+
+  # What a row that is not described above has: the options of a config that several share.
+  configs = %{
+    "StackConfig" => [],
+    "ExpandConfig" => [:expand_factor],
+    "StateConfig" => [:state_size],
+    "HeadsConfig" => [:num_heads, :expand_factor],
+    "AttentionConfig" => @attention
+  }
+
+  @others (for {name, {comment, config}} <- @rows, !Keyword.has_key?(@backbones, name) do
+             own = configs[config] || raise("#{name} of #{@table} is described nowhere")
+             paper = String.trim_trailing(comment, ".")
+             formula = ["see native/nn/src/backbone/table.rs"]
+
+             {name,
+              %{paper: paper, formula: formula, state: "its own", taps: [], options: {2, own}}}
+           end)
+
+  @all (for {name, backbone} <- @backbones ++ @others do
           options =
             case backbone.options do
               {num_layers, names} -> layered.(num_layers, names)

@@ -18,7 +18,7 @@ defmodule Sconce.Trainer.Curve do
 
   alias Sconce.{Error, Figures, Options}
   alias Sconce.Trainer.Curve.{Page, Plot, Scale}
-  alias Sconce.Trainer.{Report, Settings}
+  alias Sconce.Trainer.{Catalogue, Report}
 
   @tall 330
   @middle 190
@@ -101,7 +101,7 @@ defmodule Sconce.Trainer.Curve do
   end
 
   defp plain?(%{teacher: path}) when path != nil, do: false
-  defp plain?(%{loss: loss}), do: Settings.plain?(loss)
+  defp plain?(%{loss: loss}), do: Catalogue.plain?(loss)
   defp plain?(_options), do: false
 
   defp rules(report) do

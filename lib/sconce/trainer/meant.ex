@@ -2,7 +2,7 @@ defmodule Sconce.Trainer.Meant do
   @moduledoc false
   # Options of a training that mean nothing unless another one is of some value.
 
-  # {option, the other, its values}: those of `check_meant` in native/train/src/options.rs, which sees to a
+  # {option, the other, its values}: those of `check_meant` in native/train/src/options/check.rs, which sees to a
   # run that goes on; a test compares them.
   @beside [
     decay_steps: {:lr_schedule, [:linear, :cosine, :exponential]},

@@ -3,7 +3,7 @@ defmodule Sconce.Trainer.Switches do
   # What a command line says of a training, and the options that this makes.
 
   alias Sconce.{Switches, Temporal}
-  alias Sconce.Trainer.Settings
+  alias Sconce.Trainer.Catalogue
 
   # Parts of a Spec that a command line can say. Embedding and heads of a corpus of vectors are its
   # own; of replays these choose among what there is.
@@ -42,7 +42,7 @@ defmodule Sconce.Trainer.Switches do
 
   @doc "Options of `Sconce.Trainer.start_link/1` from those of a command line."
   def training(opts) do
-    {loss, opts} = Keyword.split(opts, Keyword.keys(Settings.schema(:loss)))
+    {loss, opts} = Keyword.split(opts, Keyword.keys(Catalogue.schema(:loss)))
     {kind, opts} = Keyword.pop(opts, :loss)
 
     if kind == :plain and loss != [] do
@@ -61,7 +61,7 @@ defmodule Sconce.Trainer.Switches do
   # To a run that goes on, whose loss may be another, all of it is said.
   defp loss(:full, said, opts) do
     whole? = opts[:resume] == true and opts[:preset] == nil
-    own = for {name, spec} <- Settings.schema(:loss), whole?, do: {name, spec[:default]}
+    own = for {name, spec} <- Catalogue.schema(:loss), whole?, do: {name, spec[:default]}
     [loss: Keyword.merge(own, said)]
   end
 

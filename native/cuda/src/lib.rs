@@ -2,6 +2,7 @@
 //!
 //! The driver's library is opened when it is first needed, so every build contains this and it costs nothing without a
 //! GPU. Builds with the feature `cuda` contain the kernels, others their names.
+#![warn(unreachable_pub)]
 
 mod driver;
 mod drivers;

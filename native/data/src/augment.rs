@@ -4,13 +4,13 @@
 //! All of it is arithmetic on (seed, step, place in the batch), in the one copy of the frames that the
 //! batch is.
 
-use sconce_core::ops::simd::dispatch;
-use sconce_core::rng::{Rng, unit};
-use sconce_core::spec::MAX_DELAY;
-use sconce_core::{Error, Result};
+use sconce_nn::spec::MAX_DELAY;
+use sconce_tensor::rng::{Rng, unit};
+use sconce_tensor::simd::dispatch;
+use sconce_tensor::{Error, Result};
 
 use crate::batch::{Look, Shard};
-use crate::sampler::SamplerOptions;
+use crate::sampling::SamplerOptions;
 
 /// The draws of one step.
 pub(crate) struct Augment<'a> {
@@ -21,21 +21,21 @@ pub(crate) struct Augment<'a> {
 }
 
 impl<'a> Augment<'a> {
-    pub fn new(options: &'a SamplerOptions, step: u64) -> Self {
+    pub(crate) fn new(options: &'a SamplerOptions, step: u64) -> Self {
         let rng = |purpose| Rng::new(options.seed, purpose, step);
         let (gate, noise, forget) = (rng("noise.gate"), rng("noise"), rng("previous"));
         Augment { options, gate, noise, forget }
     }
 
     /// How frame `k` of window `b` is looked at.
-    pub fn look(&self, look: Look, b: usize, k: usize) -> Look {
+    pub(crate) fn look(&self, look: Look, b: usize, k: usize) -> Look {
         let dropout = self.options.previous_dropout;
         let place = (b * self.options.window + k) as u64;
         Look { forget: dropout > 0.0 && self.forget.uniform(place) < dropout, ..look }
     }
 
     /// Adds noise to the numbers of the first `frames` frames of window `b`, if it is one that gets some.
-    pub fn finish(&self, b: usize, frames: usize, shard: &mut Shard) {
+    pub(crate) fn finish(&self, b: usize, frames: usize, shard: &mut Shard) {
         if self.options.noise > 0.0 && self.gate.uniform(b as u64) < self.options.noise {
             let numbers = shard.numbers(frames);
             add_noise(numbers, self.options.noise_scale, &self.noise, b as u64);

@@ -6,10 +6,10 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
-use sconce_core::embedding::{INPUT_WIDTH, delay_features, input_features};
-use sconce_core::heads::NONE;
-use sconce_core::spec::{Embedding, HeadKind, Heads};
-use sconce_core::{Error, Result, memory, pool};
+use sconce_nn::embedding::{INPUT_WIDTH, delay_features, input_features};
+use sconce_nn::heads::NONE;
+use sconce_nn::spec::{Embedding, HeadKind, Heads};
+use sconce_tensor::{Error, Result, memory, pool};
 
 use crate::view::{View, verify};
 
@@ -121,7 +121,7 @@ impl Queue {
 }
 
 /// Where each part of one frame ends up.
-pub(crate) struct Row<'a> {
+pub(crate) struct FrameMut<'a> {
     continuous: &'a mut [f32],
     ids: &'a mut [u32],
     previous: &'a mut [u16],
@@ -235,7 +235,7 @@ impl Reader {
         t: usize,
         look: Look,
         scratch: &mut Scratch,
-        row: Row,
+        row: FrameMut,
     ) -> Result<()> {
         let Look { mirror, delay, forget } = look;
         let Scratch { raw, delay: delay_id, queue } = scratch;
@@ -367,9 +367,9 @@ impl<'a> Shard<'a> {
         (Shard { continuous, ids, previous, queue, labels, weights }, tail)
     }
 
-    pub(crate) fn row(&mut self, k: usize) -> Row<'_> {
+    pub(crate) fn row(&mut self, k: usize) -> FrameMut<'_> {
         let len = self.len();
-        Row {
+        FrameMut {
             continuous: part(self.continuous, len, k),
             ids: part(self.ids, len, k),
             previous: part(self.previous, len, k),
@@ -379,7 +379,7 @@ impl<'a> Shard<'a> {
         }
     }
 
-    fn copy(&mut self, k: usize, from: Row) {
+    fn copy(&mut self, k: usize, from: FrameMut) {
         let to = self.row(k);
         to.continuous.copy_from_slice(from.continuous);
         to.ids.copy_from_slice(from.ids);

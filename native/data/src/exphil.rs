@@ -13,16 +13,16 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use sconce_core::digest::sha256;
-use sconce_core::fs;
-use sconce_core::spec::{Heads, HeadsKind};
-use sconce_core::{Error, Result};
+use sconce_nn::spec::{Heads, HeadsKind};
+use sconce_tensor::digest::sha256;
+use sconce_tensor::fs;
+use sconce_tensor::{Error, Result};
 use serde::Deserialize;
 
-use crate::corpus::MAX_GAMES;
+use crate::game::{GameInfo, MAX_GAMES};
 use crate::mapped::{self, Mapped};
-use crate::schema::{GameInfo, Schema};
-use crate::shard::{Place, Shard, Stored};
+use crate::schema::Schema;
+use crate::shard::{Extent, Shard, Stored};
 
 const EMBEDDINGS: &str = "embeddings.bin";
 const LABELS: &str = "labels.bin";
@@ -52,7 +52,7 @@ struct Line {
 
 /// What the games are, and each of them.
 pub(crate) fn open(dir: &Path) -> Result<(Schema, Vec<Shard>)> {
-    let rows = Rows::open(dir)?;
+    let rows = FrameFiles::open(dir)?;
     let schema = Schema::vector(rows.width, &Heads::controller(HeadsKind::Independent));
     schema.validate()?;
     let lines = lines(&dir.join(MANIFEST), rows.frames)?;
@@ -63,7 +63,7 @@ pub(crate) fn open(dir: &Path) -> Result<(Schema, Vec<Shard>)> {
 }
 
 /// All frames of all games.
-struct Rows {
+struct FrameFiles {
     embeddings: Arc<Mapped>,
     labels: Arc<Mapped>,
     frames: usize,
@@ -71,11 +71,11 @@ struct Rows {
     stored: Stored,
 }
 
-impl Rows {
+impl FrameFiles {
     fn open(dir: &Path) -> Result<Self> {
         let open = |name| Mapped::open(&dir.join(name)).map(Arc::new);
         let files = [open(EMBEDDINGS)?, open(LABELS)?];
-        let rows = mapped::guarded(&files, || Rows::read(&files));
+        let rows = mapped::guarded(&files, || FrameFiles::read(&files));
         // If one was cut meanwhile, that is what is wrong with it.
         files.iter().try_for_each(|file| file.verify())?;
         rows
@@ -105,19 +105,19 @@ impl Rows {
         }
         header.holds(count, Some(LABEL_BYTES))?;
         let (embeddings, labels) = (embeddings.clone(), labels.clone());
-        Ok(Rows { embeddings, labels, frames, width, stored })
+        Ok(FrameFiles { embeddings, labels, frames, width, stored })
     }
 
     /// A game: a stretch of both files, which is known to lie inside them.
     fn shard(&self, line: &Line) -> Shard {
         let row = self.width * self.stored.size();
-        let x = Place {
+        let x = Extent {
             file: self.embeddings.clone(),
             stored: self.stored,
             begin: EMBEDDINGS_HEADER + line.start * row,
             len: line.frames * self.width,
         };
-        let labels = Place {
+        let labels = Extent {
             file: self.labels.clone(),
             stored: Stored::U8,
             begin: LABELS_HEADER + line.start * LABEL_BYTES,
@@ -141,7 +141,7 @@ impl Rows {
 
 /// A digest of a game's labels and of its first, middle and last row: it tells other contents from these
 /// in a hundredth of the time that all bytes would take.
-fn contents(x: &Place, labels: &Place, row: usize) -> String {
+fn contents(x: &Extent, labels: &Extent, row: usize) -> String {
     let rows: Vec<&[u8]> = x.bytes().chunks_exact(row.max(1)).collect();
     let some = [0, rows.len() / 2, rows.len().saturating_sub(1)];
     let some = some.into_iter().filter_map(|i| rows.get(i).copied());

@@ -11,16 +11,18 @@ use std::sync::{Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
-use sconce_core::digest::sha256;
-use sconce_core::pool::{Class, MAX_THREADS};
-use sconce_core::{Error, Result, fs as files};
+use sconce_tensor::digest::sha256;
+use sconce_tensor::pool::{Class, MAX_THREADS};
+use sconce_tensor::{Error, Result, fs as files};
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::Writer;
+use crate::game::{GameInfo, OtherIds};
 use crate::journal::{Interrupted, Journal, MAX_DEATHS};
-use crate::melee::{self, Reason, Refusal};
+use crate::melee;
+use crate::refusal::{Reason, Refusal};
 use crate::replay::MAX_BYTES;
-use crate::schema::{GameInfo, OtherIds, Schema};
+use crate::schema::Schema;
 
 const MANIFEST_EVERY: Duration = Duration::from_secs(1);
 

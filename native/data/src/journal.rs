@@ -12,9 +12,9 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use sconce_core::fs::{open_to_write, read, write_atomic};
-use sconce_core::pool::MAX_THREADS;
-use sconce_core::{Error, Result};
+use sconce_tensor::fs::{open_to_write, read, write_atomic};
+use sconce_tensor::pool::MAX_THREADS;
+use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// Its name in the folder of a corpus.
@@ -53,7 +53,7 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// Takes over what earlier imports left, and makes a line for each of `threads`.
-    pub fn open(corpus: &Path, threads: usize) -> Result<Self> {
+    pub(crate) fn open(corpus: &Path, threads: usize) -> Result<Self> {
         let path = corpus.join(JOURNAL);
         let interrupted = interrupted(&path)?;
         let suspects = interrupted.len();
@@ -65,7 +65,7 @@ impl Journal {
     }
 
     /// Notes that a thread reads a replay, until the answer is dropped.
-    pub fn reading(&self, thread: usize, file: &Path, digest: &str) -> Result<Reading<'_>> {
+    pub(crate) fn reading(&self, thread: usize, file: &Path, digest: &str) -> Result<Reading<'_>> {
         let deaths = self.interrupted.get(digest).map_or(0, |found| found.deaths);
         let entry = Interrupted { file: name(file), digest: digest.to_owned(), deaths: deaths + 1 };
         let reading = Reading { journal: self, thread };
@@ -82,7 +82,7 @@ impl Journal {
 
     /// Ends the journal of an import that did not die. What it has not read of earlier imports' suspects
     /// stays; a journal without any goes.
-    pub fn close(&self, read: impl Fn(&str) -> bool) -> Result<()> {
+    pub(crate) fn close(&self, read: impl Fn(&str) -> bool) -> Result<()> {
         let kept = self.interrupted.values().filter(|suspect| !read(&suspect.digest));
         let text: Vec<u8> = kept.flat_map(line).collect();
         match text.is_empty() {

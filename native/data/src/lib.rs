@@ -1,36 +1,47 @@
 //! Replays -> corpus -> views -> batches.
 //!
 //! [`import()`] reads replays into a [`Corpus`] on disk; a [`View`] is one player's game in it; a
-//! [`Sampler`] draws batches of windows from views, [`Lanes`] walk through them, a [`Loader`] makes
+//! [`Sampler`] draws batches of windows from views, [`Tracks`] walk through them, a [`Loader`] makes
 //! either's batches ahead, and a [`Reader`] cuts views for evaluation.
+
+#![warn(unreachable_pub)]
 
 mod augment;
 mod batch;
+mod bounded;
+mod column;
 mod corpus;
 mod exphil;
+mod game;
 mod import;
 mod journal;
-mod lanes;
 mod loader;
 mod mapped;
 pub mod melee;
 mod permutation;
+mod refusal;
 mod replay;
 mod sampler;
-pub mod schema;
+mod sampling;
+mod schema;
 mod shard;
+mod tracks;
 mod verify;
 mod view;
 
 pub use batch::{Batch, Reader};
+pub use column::{Column, ColumnSpec, Dtype};
 pub use corpus::{Corpus, Count, Holdout, Info, VectorGame};
+pub use game::{GameInfo, OtherIds};
 pub use import::{ImportOptions, ImportReport, Progress, Skipped, import};
 pub use journal::Interrupted;
-pub use lanes::{Lane, Lanes};
 pub use loader::{Draw, Drawn, Draws, Flow, Loader, LoaderOptions, live_threads};
-pub use melee::{Reason, fields};
-pub use sampler::{Sampler, SamplerOptions, Sampling, select};
-pub use schema::{GameInfo, OtherIds, Schema};
+pub use melee::fields;
+pub use refusal::Reason;
+pub use sampler::{Sampler, select};
+pub use sampling::{SamplerOptions, Sampling};
+pub use schema::Schema;
 pub use shard::Shard;
+pub use tracks::{Track, Tracks};
 pub use verify::{Checked, Damage, Verification, verify};
 pub use view::{Controller, View};

@@ -15,19 +15,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use sconce_core::pool::Class;
-use sconce_core::{Error, Result, memory, pool};
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Result, memory, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
-use crate::lanes::{Lane, Lanes};
 use crate::sampler::Sampler;
+use crate::tracks::{Track, Tracks};
 
-/// What is made at a step: a batch, and what its rows are where they are lanes.
+/// What is made at a step: a batch, and what its rows are where they are tracks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Drawn {
     pub batch: Batch,
-    pub lanes: Vec<Lane>,
+    pub tracks: Vec<Track>,
 }
 
 /// Something that makes the batch of any step, always the same one.
@@ -43,11 +43,11 @@ pub trait Draw: Clone + Send + 'static {
     }
 }
 
-/// Windows of a sampler, or lanes; no loss on the first `burn_in` frames of each window or game.
+/// Windows of a sampler, or tracks; no loss on the first `burn_in` frames of each window or game.
 #[derive(Debug, Clone)]
 pub enum Draws {
     Windows { sampler: Sampler, batch_size: usize, burn_in: usize },
-    Lanes { lanes: Lanes, burn_in: usize },
+    Tracks { tracks: Tracks, burn_in: usize },
 }
 
 impl Draw for Draws {
@@ -59,11 +59,11 @@ impl Draw for Draws {
                 for window in batch.weights.chunks_exact_mut(window) {
                     window.iter_mut().take(*burn_in).for_each(|weight| *weight = 0.0);
                 }
-                Ok(Drawn { batch, lanes: vec![] })
+                Ok(Drawn { batch, tracks: vec![] })
             }
-            Draws::Lanes { lanes, burn_in } => {
-                let (batch, lanes) = lanes.batch(step, *burn_in)?;
-                Ok(Drawn { batch, lanes })
+            Draws::Tracks { tracks, burn_in } => {
+                let (batch, tracks) = tracks.batch(step, *burn_in)?;
+                Ok(Drawn { batch, tracks })
             }
         }
     }
@@ -73,14 +73,14 @@ impl Draw for Draws {
             Draws::Windows { sampler, batch_size, .. } => {
                 sampler.reader().bytes(*batch_size, sampler.options().window)
             }
-            Draws::Lanes { lanes, .. } => lanes.bytes(),
+            Draws::Tracks { tracks, .. } => tracks.bytes(),
         }
     }
 
     fn approach(&mut self, step: u64) -> bool {
         match self {
             Draws::Windows { .. } => true,
-            Draws::Lanes { lanes, .. } => lanes.approach(step),
+            Draws::Tracks { tracks, .. } => tracks.approach(step),
         }
     }
 }

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use memmap2::Mmap;
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 
 /// A file in memory.
 #[derive(Debug)]
-pub struct Mapped {
+pub(crate) struct Mapped {
     path: PathBuf,
     map: Mmap,
     /// When it was opened.
@@ -48,8 +48,8 @@ impl Stamp {
 }
 
 impl Mapped {
-    pub fn open(path: &Path) -> Result<Self> {
-        let file = sconce_core::fs::open(path)?;
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = sconce_tensor::fs::open(path)?;
         let stamp = Stamp::of(file.metadata());
         fault::watch();
         // SAFETY: files of a corpus are only ever replaced by rename, so the pages of this map keep
@@ -59,18 +59,18 @@ impl Mapped {
         Ok(Mapped { path: path.to_path_buf(), map, stamp, cut: AtomicBool::new(false) })
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// To be read inside [`guarded`].
     #[inline]
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.map
     }
 
     /// Whether the file is there and is what was opened, and all of it was there whenever it was read.
-    pub fn verify(&self) -> Result<()> {
+    pub(crate) fn verify(&self) -> Result<()> {
         let now = Stamp::of(&std::fs::metadata(&self.path).map_err(Error::io(&self.path))?);
         let same = now == self.stamp;
         if same && !self.cut.load(Ordering::SeqCst) {
@@ -87,11 +87,11 @@ impl Mapped {
 }
 
 /// Files that one piece of work may read.
-pub const MOST: usize = 2;
+pub(crate) const MOST: usize = 2;
 
 /// Runs `work`, which reads these files and no others, at most [`MOST`].
 #[inline]
-pub fn guarded<T>(files: &[Arc<Mapped>], work: impl FnOnce() -> T) -> T {
+pub(crate) fn guarded<T>(files: &[Arc<Mapped>], work: impl FnOnce() -> T) -> T {
     let ranges = std::array::from_fn(|i| files.get(i).map_or(fault::Guard::NONE, fault_guard));
     fault::within(ranges, work)
 }
@@ -108,18 +108,18 @@ mod fault {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
-    use super::MOST;
+    use crate::mapped::MOST;
 
     /// Where a thread reads a map, and what it marks there.
     #[derive(Clone, Copy)]
-    pub struct Guard {
+    pub(super) struct Guard {
         pub begin: usize,
         pub end: usize,
         pub cut: *const AtomicBool,
     }
 
     impl Guard {
-        pub const NONE: Guard = Guard { begin: 0, end: 0, cut: null() };
+        pub(super) const NONE: Guard = Guard { begin: 0, end: 0, cut: null() };
     }
 
     thread_local! {
@@ -138,7 +138,7 @@ mod fault {
     }
 
     #[inline]
-    pub fn within<T>(guards: [Guard; MOST], work: impl FnOnce() -> T) -> T {
+    pub(super) fn within<T>(guards: [Guard; MOST], work: impl FnOnce() -> T) -> T {
         let _before = Restore(GUARDS.replace(guards));
         // The handler runs on this thread, in the midst of `work`: no read of a map may move to before
         // its guard is set, or to after it is gone.
@@ -151,7 +151,7 @@ mod fault {
     static PAGE: AtomicUsize = AtomicUsize::new(0);
 
     /// Handles SIGBUS from now on, once a process.
-    pub fn watch() {
+    pub(super) fn watch() {
         BEFORE.get_or_init(|| {
             // SAFETY: plain calls of the C library with pointers to values that live through them. The
             // handler only does what a handler may; the page size is set before it can run.
@@ -240,7 +240,7 @@ mod fault {
 mod fault {
     use std::sync::atomic::AtomicBool;
 
-    use super::MOST;
+    use crate::mapped::MOST;
 
     pub struct Guard {
         pub begin: usize,

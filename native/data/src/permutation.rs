@@ -1,26 +1,26 @@
 //! A random order of `0..n` that is computed place by place: no list, however many windows.
 
-use sconce_core::rng::Rng;
+use sconce_tensor::rng::Rng;
 
 const ROUNDS: u64 = 6;
 
 /// A Feistel network over the smallest even number of bits that holds `n`, walked until it lands
 /// inside (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
 #[derive(Debug, Clone, Copy)]
-pub struct Permutation {
+pub(crate) struct Permutation {
     n: u64,
     half_bits: u32,
     rng: Rng,
 }
 
 impl Permutation {
-    pub fn new(n: u64, rng: Rng) -> Self {
+    pub(crate) fn new(n: u64, rng: Rng) -> Self {
         let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
         Permutation { n, half_bits: bits.div_ceil(2).max(1), rng }
     }
 
     /// What stands at `place`, which must be below `n`.
-    pub fn get(&self, place: u64) -> u64 {
+    pub(crate) fn get(&self, place: u64) -> u64 {
         let mut value = self.shuffle(place);
         // At most four times as many values as places, so the walk is short.
         while value >= self.n && self.n > 0 {

@@ -7,7 +7,7 @@
 
 use peppi::io::slippi::FILE_SIGNATURE;
 
-use crate::melee::{Reason, Refusal};
+use crate::refusal::{Reason, Refusal};
 
 /// Bytes of a replay: six times a game of 8 minutes with four players and items.
 pub(crate) const MAX_BYTES: u64 = 1 << 28;

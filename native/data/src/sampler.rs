@@ -2,86 +2,15 @@
 
 use std::sync::{Arc, OnceLock};
 
-use sconce_core::rng::Rng;
-use sconce_core::spec::Embedding;
-use sconce_core::{Error, Result, pool};
-use serde::{Deserialize, Serialize};
+use sconce_nn::spec::Embedding;
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Result, pool};
 
 use crate::augment::{self, Augment, delay, share};
 use crate::batch::{Batch, Look, Reader, fill};
 use crate::permutation::Permutation;
+use crate::sampling::{SamplerOptions, Sampling};
 use crate::view::{View, verify};
-
-/// What windows are drawn by.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sampling {
-    /// Each window once an epoch, in random order.
-    #[default]
-    Shuffled,
-    /// Games by `weights`, again and again.
-    Weighted,
-    /// The own characters equally often, again and again.
-    Balanced,
-    /// Shuffled, but a changed action `action_oversample` times as often as any other.
-    Transitions,
-}
-
-/// How windows are drawn, and what is done to them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SamplerOptions {
-    pub window: usize,
-    /// Frames between the starts of two windows of a view; their common offset is drawn anew each
-    /// epoch. An epoch therefore shows each frame about `window / stride` times.
-    pub stride: usize,
-    pub sampling: Sampling,
-    /// One for each game of the corpus.
-    pub weights: Vec<f64>,
-    /// At least 1, which changes nothing.
-    pub action_oversample: f64,
-    /// Share of windows shown with left and right swapped.
-    pub mirror: f32,
-    /// Share of windows whose numbers get noise of the standard deviation `noise_scale`.
-    pub noise: f32,
-    pub noise_scale: f32,
-    /// Share of frames whose previous action is forgotten.
-    pub previous_dropout: f32,
-    /// Each window has a delay from the reader's to this one.
-    pub frame_delay_max: Option<usize>,
-    pub seed: u64,
-}
-
-impl SamplerOptions {
-    /// Refuses weights that are not those of a corpus of so many games.
-    pub fn check_weights(&self, games: usize) -> Result<()> {
-        match self.sampling == Sampling::Weighted && self.weights.len() != games {
-            true => {
-                let expected = format!("one for each of {games} games");
-                Err(Error::mismatch("weights", expected, self.weights.len()))
-            }
-            false => Ok(()),
-        }
-    }
-}
-
-impl Default for SamplerOptions {
-    fn default() -> Self {
-        SamplerOptions {
-            window: 60,
-            stride: 60,
-            sampling: Sampling::Shuffled,
-            weights: vec![],
-            action_oversample: 3.0,
-            mirror: 0.0,
-            noise: 0.0,
-            noise_scale: 0.01,
-            previous_dropout: 0.0,
-            frame_delay_max: None,
-            seed: 0,
-        }
-    }
-}
 
 /// Refuses options that make no sense, and views of something else than the reader reads.
 pub(crate) fn check_views(views: &[View], reader: &Reader, options: &SamplerOptions) -> Result<()> {

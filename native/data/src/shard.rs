@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use safetensors::tensor::{Metadata, TensorView};
-use sconce_core::digest::sha256;
-use sconce_core::fs::write_atomic;
-use sconce_core::{Error, Result, header};
+use sconce_tensor::digest::sha256;
+use sconce_tensor::fs::write_atomic;
+use sconce_tensor::{Error, Result, header};
 use serde::{Deserialize, Serialize};
 
+use crate::column::{Column, ColumnSpec, Dtype};
+use crate::game::{GameInfo, MAX_FRAMES};
 use crate::mapped::{self, Mapped};
-use crate::schema::{Column, ColumnSpec, Dtype, GameInfo, MAX_FRAMES, Schema, VERSION};
+use crate::schema::{Schema, VERSION};
 
 /// Folder of the shards inside a corpus.
 pub(crate) const FOLDER: &str = "games";
@@ -99,14 +101,14 @@ pub struct Shard {
     files: Vec<Arc<Mapped>>,
     path: PathBuf,
     pub game: GameInfo,
-    columns: Vec<Place>,
+    columns: Vec<Extent>,
     /// Whether what wrote it recorded the digest of its columns.
     recorded: bool,
 }
 
 /// Where a column's numbers lie.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct Extent {
     pub file: Arc<Mapped>,
     pub stored: Stored,
     pub begin: usize,
@@ -114,9 +116,9 @@ pub(crate) struct Place {
     pub len: usize,
 }
 
-impl Place {
+impl Extent {
     /// To be read inside [`mapped::guarded`].
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         let end = self.begin + self.len * self.stored.size();
         self.file.bytes().get(self.begin..end).unwrap_or_default()
     }
@@ -135,7 +137,7 @@ pub(crate) enum Stored {
 
 impl Stored {
     /// Bytes of one.
-    pub fn size(self) -> usize {
+    pub(crate) fn size(self) -> usize {
         match self {
             Stored::F32 | Stored::I32 => 4,
             Stored::F16 | Stored::Bf16 | Stored::U16 => 2,
@@ -175,10 +177,10 @@ impl Shard {
             return Err(Error::mismatch(what(), describe(schema), describe(&entry.schema)));
         }
         let data = header::PREFIX + length;
-        let place = |spec: &ColumnSpec| -> std::result::Result<Place, String> {
+        let place = |spec: &ColumnSpec| -> std::result::Result<Extent, String> {
             let (begin, len) = locate(&header, spec, entry.game.frames)?;
             let (file, stored) = (file.clone(), Stored::of(spec.dtype));
-            Ok(Place { file, stored, begin: data + begin, len })
+            Ok(Extent { file, stored, begin: data + begin, len })
         };
         let columns = schema
             .columns()
@@ -197,7 +199,7 @@ impl Shard {
     }
 
     /// A game whose columns lie where their places say, in at most [`mapped::MOST`] files.
-    pub(crate) fn of_columns(game: GameInfo, columns: Vec<Place>) -> Self {
+    pub(crate) fn of_columns(game: GameInfo, columns: Vec<Extent>) -> Self {
         let mut files: Vec<Arc<Mapped>> = vec![];
         for place in &columns {
             if !files.iter().any(|file| Arc::ptr_eq(file, &place.file)) {
@@ -219,7 +221,7 @@ impl Shard {
 
     /// SHA-256 of the columns, one after the other.
     pub(crate) fn contents(&self) -> Result<String> {
-        let columns = || self.columns.iter().map(Place::bytes);
+        let columns = || self.columns.iter().map(Extent::bytes);
         let found = mapped::guarded(&self.files, || sha256(columns()));
         self.files.iter().try_for_each(|file| file.verify())?;
         Ok(found)
@@ -258,7 +260,7 @@ impl Shard {
 
     /// Numbers `from..from + out.len()` of a column.
     pub(crate) fn copy(&self, column: usize, from: usize, out: &mut [f32]) {
-        let whole = |place: &&Place| from + out.len() <= place.len && place.stored == Stored::F32;
+        let whole = |place: &&Extent| from + out.len() <= place.len && place.stored == Stored::F32;
         let Some(place) = self.columns.get(column).filter(whole) else {
             out.iter_mut().enumerate().for_each(|(i, out)| *out = self.get(column, from + i));
             return;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 use serde::Serialize;
 
 use crate::corpus::Corpus;

@@ -6,18 +6,19 @@
 
 use std::sync::Arc;
 
-use sconce_core::embedding::melee::{
+use sconce_nn::embedding::melee::{
     self, DISTANCE, FRAME, NAME_ID, OPPONENT, OWN, PREVIOUS, PROJECTILE_WIDTH, PROJECTILES,
     RAW_WIDTH, STAGE,
 };
-use sconce_core::heads::NONE;
-use sconce_core::spec::{HeadKind, Heads};
-use sconce_core::{Error, Result};
+use sconce_nn::heads::NONE;
+use sconce_nn::spec::{HeadKind, Heads};
+use sconce_tensor::{Error, Result};
 
 use crate::exphil::LABEL_BYTES;
+use crate::game::GameInfo;
 use crate::mapped::{Mapped, guarded};
-use crate::melee::{ITEM_SLOTS, NUM_ITEM, NUM_PLAYER, place};
-use crate::schema::{GameInfo, Schema};
+use crate::melee::place::{self, ITEM_SLOTS, NUM_ITEM, NUM_PLAYER};
+use crate::schema::Schema;
 use crate::shard::Shard;
 
 /// Players have control from frame -39 on; the state before it is the first that has a label.

@@ -4,11 +4,11 @@ mod support;
 
 use std::collections::HashSet;
 
-use sconce_core::heads::NONE;
-use sconce_core::pool;
-use sconce_core::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
 use sconce_data::{Batch, Corpus, Reader, Sampler, SamplerOptions, Schema, VectorGame, View};
 use sconce_fixtures::Fixture;
+use sconce_nn::heads::NONE;
+use sconce_nn::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
+use sconce_tensor::pool;
 use support::corpus;
 
 fn melee() -> (tempfile::TempDir, Vec<View>) {

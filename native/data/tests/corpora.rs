@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sconce_core::spec::HeadKind;
-use sconce_core::{Error, Kind};
 use sconce_data::{Corpus, Holdout, ImportOptions, Reason, Schema, VectorGame, import, verify};
 use sconce_fixtures::{self as fixtures, Fixture};
+use sconce_nn::spec::HeadKind;
+use sconce_tensor::{Error, Kind};
 use support::{corpus, run, write};
 
 fn replays(dir: &Path, n: u32) -> PathBuf {

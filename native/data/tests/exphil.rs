@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::spec::{Embedding, Heads, HeadsKind};
 use sconce_data::{Corpus, Holdout, Reader, Sampler, SamplerOptions, Schema};
+use sconce_nn::spec::{Embedding, Heads, HeadsKind};
 
 const WIDTH: usize = 3;
 const FRAMES: usize = 60;
@@ -89,7 +89,7 @@ impl Fixture {
     }
 }
 
-fn open(fixture: &Fixture) -> (tempfile::TempDir, sconce_core::Result<Corpus>) {
+fn open(fixture: &Fixture) -> (tempfile::TempDir, sconce_tensor::Result<Corpus>) {
     let dir = tempfile::tempdir().unwrap();
     fixture.write(dir.path());
     let corpus = Corpus::open(dir.path());

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use sconce_core::spec::HeadKind;
 use sconce_data::{Corpus, Reader, Schema, VectorGame};
+use sconce_nn::spec::HeadKind;
 
 static SEEN: AtomicUsize = AtomicUsize::new(0);
 

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use sconce_core::spec::{Embedding, Heads, HeadsKind, Melee};
-use sconce_core::{Error, Result};
 use sconce_data::{
-    Batch, Corpus, Draw, Drawn, Draws, Lanes, Loader, LoaderOptions, Reader, Sampler,
-    SamplerOptions, live_threads,
+    Batch, Corpus, Draw, Drawn, Draws, Loader, LoaderOptions, Reader, Sampler, SamplerOptions,
+    Tracks, live_threads,
 };
 use sconce_fixtures::Fixture;
+use sconce_nn::spec::{Embedding, Heads, HeadsKind, Melee};
+use sconce_tensor::{Error, Result};
 use support::corpus;
 
 /// Tests of this file count threads, so only one of them runs at a time.
@@ -63,12 +63,12 @@ fn take(loader: &mut Loader<Draws>, steps: usize) -> Vec<Drawn> {
 fn batches_are_those_of_their_steps_whatever_makes_them() {
     let _alone = alone();
     let (_dir, corpus) = games();
-    let lanes = {
+    let tracks = {
         let options = SamplerOptions { window: 20, mirror: 0.5, ..Default::default() };
-        let lanes = Lanes::new(corpus.views(&[0, 1]).unwrap(), reader(), options, 3, 0).unwrap();
-        Draws::Lanes { lanes, burn_in: 2 }
+        let tracks = Tracks::new(corpus.views(&[0, 1]).unwrap(), reader(), options, 3, 0).unwrap();
+        Draws::Tracks { tracks, burn_in: 2 }
     };
-    for draws in [windows(&corpus), lanes] {
+    for draws in [windows(&corpus), tracks] {
         let mut own = draws.clone();
         let expected: Vec<_> = (40..52).map(|step| own.draw(step).unwrap()).collect();
         for (prefetch, n) in [(0, 1), (1, 1), (2, 1), (3, 2), (5, 4), (2, 7)] {
@@ -86,8 +86,8 @@ fn a_loader_on_its_way_to_a_far_step_ends_when_it_is_dropped_or_stopped() {
     let _alone = alone();
     let (_dir, corpus) = games();
     let options = SamplerOptions { window: 20, ..Default::default() };
-    let lanes = Lanes::new(corpus.views(&[0, 1]).unwrap(), reader(), options, 3, 0).unwrap();
-    let draws = Draws::Lanes { lanes, burn_in: 0 };
+    let tracks = Tracks::new(corpus.views(&[0, 1]).unwrap(), reader(), options, 3, 0).unwrap();
+    let draws = Draws::Tracks { tracks, burn_in: 0 };
     let far = 1 << 60;
     drop(Loader::start("games", draws.clone(), &threads(2, 2), far).unwrap());
     assert!(no_threads());
@@ -125,7 +125,7 @@ impl Draw for Gate {
         drop(self.0.1.wait_while(open, |open| *open <= step).unwrap());
         self.1.fetch_add(1, SeqCst);
         let batch = Batch { batch: 1, window: 1, weights: vec![step as f32], ..Batch::default() };
-        Ok(Drawn { batch, lanes: vec![] })
+        Ok(Drawn { batch, tracks: vec![] })
     }
 
     fn bytes(&self) -> u64 {

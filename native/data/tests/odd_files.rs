@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::digest::of_file;
-use sconce_core::{Error, Kind};
 use sconce_data::{Corpus, ImportOptions, ImportReport, Reason, import, verify};
 use sconce_fixtures::Fixture;
+use sconce_tensor::digest::of_file;
+use sconce_tensor::{Error, Kind};
 use support::{run, write};
 
 fn made(seed: u32) -> Fixture {

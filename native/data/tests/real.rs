@@ -9,10 +9,8 @@ use std::slice;
 
 use peppi::frame::Rollbacks;
 use peppi::frame::transpose::Frame;
-use sconce_core::embedding::melee::{
-    OPPONENT, OWN, PLAYER_FIELDS, PREVIOUS, PROJECTILES, RAW_WIDTH,
-};
 use sconce_data::{Corpus, Reason, View};
+use sconce_nn::embedding::melee::{OPPONENT, OWN, PLAYER_FIELDS, PREVIOUS, PROJECTILES, RAW_WIDTH};
 use support::run;
 
 fn replays() -> Option<PathBuf> {

@@ -2,13 +2,13 @@
 
 mod support;
 
-use sconce_core::embedding::melee::{
-    OPPONENT, OWN, PLAYER_FIELDS, PREVIOUS, PROJECTILE_WIDTH, PROJECTILES, RAW_WIDTH, STAGE,
-};
-use sconce_core::spec::{Heads, HeadsKind};
 use sconce_data::melee::Group;
 use sconce_data::{Corpus, View};
 use sconce_fixtures::{self as fixtures, ACTION_BASE, Fixture, NUM_ITEMS, Player, State};
+use sconce_nn::embedding::melee::{
+    OPPONENT, OWN, PLAYER_FIELDS, PREVIOUS, PROJECTILE_WIDTH, PROJECTILES, RAW_WIDTH, STAGE,
+};
+use sconce_nn::spec::{Heads, HeadsKind};
 use support::{corpus, game};
 
 fn views(fixture: Fixture) -> (tempfile::TempDir, Corpus, Vec<View>) {

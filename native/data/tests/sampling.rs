@@ -4,14 +4,14 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use sconce_core::heads::NONE;
-use sconce_core::pool;
-use sconce_core::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
 use sconce_data::{
-    Batch, Corpus, Lanes, Reader, Sampler, SamplerOptions, Sampling, Schema, VectorGame, View,
+    Batch, Corpus, Reader, Sampler, SamplerOptions, Sampling, Schema, Tracks, VectorGame, View,
     select,
 };
 use sconce_fixtures::Fixture;
+use sconce_nn::heads::NONE;
+use sconce_nn::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
+use sconce_tensor::pool;
 use support::corpus;
 
 /// Games of one number a frame, 1000 times the game plus the frame; the label is `of(frame)`.
@@ -176,9 +176,9 @@ fn every_window_has_a_delay_of_its_own() {
         }
     }
     assert_eq!(delays.keys().copied().collect::<Vec<_>>(), (2..=18).collect::<Vec<_>>());
-    let lanes = Lanes::new(views(&corpus), reader.clone(), delayed, 4, 0).unwrap();
-    let shown: Vec<_> = (0..40).flat_map(|step| lanes.clone().at(step)).collect();
-    assert!(shown.iter().all(|lane| (2..=18).contains(&lane.delay)));
+    let tracks = Tracks::new(views(&corpus), reader.clone(), delayed, 4, 0).unwrap();
+    let shown: Vec<_> = (0..40).flat_map(|step| tracks.clone().at(step)).collect();
+    assert!(shown.iter().all(|track| (2..=18).contains(&track.delay)));
     assert!(shown.windows(2).any(|w| w[0].delay != w[1].delay));
     let wrong = SamplerOptions { frame_delay_max: Some(1), ..options(Sampling::Shuffled) };
     let refused = Sampler::new(views(&corpus), reader, wrong).unwrap_err().to_string();

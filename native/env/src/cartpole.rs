@@ -2,11 +2,11 @@
 
 use std::f64::consts::TAU;
 
-use sconce_core::rng::Rng;
-use sconce_core::{Error, Result};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Environment, Step};
+use crate::environment::{Environment, Step};
 
 const GRAVITY: f64 = 9.8;
 const POLE_MASS: f64 = 0.1;
@@ -27,7 +27,7 @@ const RESET: f64 = 0.05;
 const SPEED: f64 = 2.0;
 
 /// Cart position (m), its velocity, pole angle (rad, 0 is upright), its velocity.
-pub type State = [f64; 4];
+pub(crate) type State = [f64; 4];
 
 /// The environment. Actions: 0 pushes to the left, 1 to the right; each step is worth 1.
 #[derive(Debug, Clone)]

@@ -3,15 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use sconce_core::backbone::Context;
-use sconce_core::policy::Frames;
-use sconce_core::rng::Rng;
-use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::spec::HeadKind;
-use sconce_core::{Error, Policy, Result, heads};
+use sconce_nn::backbone::Context;
+use sconce_nn::policy::Frames;
+use sconce_nn::sampling::{Draw, Sampling};
+use sconce_nn::spec::HeadKind;
+use sconce_nn::{Policy, heads};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::Environment;
+use crate::environment::Environment;
 
 /// More than this takes so long that it should be asked for in parts.
 const MAX_EPISODES: usize = 1000;
@@ -151,7 +152,7 @@ fn quantile(sorted: &[u64], q: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use sconce_core::spec::{
+    use sconce_nn::spec::{
         Backbone, Embedding, Head, Heads, HeadsKind, MlpConfig, RecurrentConfig, Spec,
     };
 

@@ -4,8 +4,10 @@
 use std::time::Instant;
 
 use rustler::{Atom, Binary, Env, Reference, ResourceArc, Term};
-use sconce_core::{Error, Result, Spec, ceilings};
+use sconce_nn::Spec;
+use sconce_ops::ceilings;
 use sconce_serve::frames::{self, Beyond};
+use sconce_tensor::{Error, Result};
 use sconce_train::bench::{StepTimes, Steps, forward_times, step_times};
 use serde::Serialize;
 

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use rustler::{Binary, Env, NewBinary, Reference, Resource, ResourceArc, Term};
-use sconce_core::pool::Class;
-use sconce_core::{Error, Result};
 use sconce_data::{Corpus, ImportOptions, Schema, VectorGame, fields, import, verify};
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Result};
 
 use crate::border::{Data, Handle, Handled, Task, call, decode, encode, from_binary, to_binary};
 
 /// An open corpus; its shards stay mapped as long as it lives.
-pub struct CorpusHandle(pub Corpus);
+pub(crate) struct CorpusHandle(pub Corpus);
 
 #[rustler::resource_impl]
 impl Resource for CorpusHandle {}

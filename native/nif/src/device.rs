@@ -1,7 +1,7 @@
 //! Where work is done: `Sconce.Device`, and what of a card's memory: `Sconce.GPU.Ledger`.
 
 use rustler::{Env, Reference, Term};
-use sconce_core::device::{self, Budget};
+use sconce_tensor::device::{self, Budget};
 
 use crate::border::{Data, decode, perform, pool};
 

@@ -1,8 +1,8 @@
 //! How a frame becomes a vector: `Sconce.Embedding` and the columns of `Sconce.Frame`.
 
 use rustler::{Binary, Encoder, Env, Term};
-use sconce_core::spec::Embedding;
-use sconce_core::{Error, Result, memory};
+use sconce_nn::spec::Embedding;
+use sconce_tensor::{Error, Result, memory};
 
 use crate::border::{Data, call, decode, from_binary, inline, to_binary};
 

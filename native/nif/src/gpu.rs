@@ -8,23 +8,23 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use rustler::{Env, Reference, Resource, ResourceArc, Term};
-use sconce_core::{Error, Result};
 use sconce_cuda::{Cause, Driver, Drivers, RETRY};
+use sconce_tensor::{Error, Result};
 use serde::Serialize;
 
-use crate::border::pool::Lane;
+use crate::border::pool::LazyPool;
 use crate::border::{Data, Reply, call, guard};
 use crate::session::Ticket;
 
 /// The libraries stay open for the life of the VM.
 static DRIVERS: Mutex<Drivers> = Mutex::new(Drivers::new(RETRY));
-static LANE: Lane = Lane::new("sconce-nvml");
+static WATCH: LazyPool = LazyPool::new("sconce-nvml");
 
 /// The library's path, where one is said, and the number of a GPU.
 type At = (Option<String>, u32);
 
 /// A question that waits for its answer.
-pub struct Asked(Ticket);
+pub(crate) struct Asked(Ticket);
 
 #[rustler::resource_impl]
 impl Resource for Asked {}
@@ -89,7 +89,7 @@ fn ask<'a, T: Serialize>(
     question: impl FnOnce(&Driver) -> sconce_cuda::Result<T> + Send + 'static,
 ) -> Term<'a> {
     call(env, op, || {
-        let permit = LANE.pool(1)?.permit()?;
+        let permit = WATCH.pool(1)?.permit()?;
         let ticket = Ticket::default();
         let asked = ResourceArc::new(Asked(ticket.clone()));
         let reply = Reply::new(env, op, reference);

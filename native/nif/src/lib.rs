@@ -2,6 +2,8 @@
 //!
 //! One file for each Elixir noun, named like it; `border` holds what they share.
 
+#![warn(unreachable_pub)]
+
 #[cfg(feature = "fixtures")]
 mod bench;
 mod border;
@@ -25,7 +27,7 @@ use std::ffi::{CStr, c_char};
 
 use mimalloc::MiMalloc;
 use rustler::{Env, Term};
-use sconce_core::memory::{self, Counted};
+use sconce_tensor::memory::{self, Counted};
 
 /// Of everything native. A training step frees what the next one takes: this allocator gives freed
 /// pages back to the system a second later at the earliest, where the C library's has the kernel zero
@@ -57,7 +59,7 @@ fn release() -> u64 {
 
 /// Runs once, when the VM loads the library. False makes the load fail.
 fn load(_env: Env, _load_info: Term) -> bool {
-    sconce_core::pool::keep_libraries_single_threaded();
+    sconce_tensor::pool::keep_libraries_single_threaded();
     memory::set_release(release);
     true
 }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustler::{Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
-use sconce_core::pool::Class;
-use sconce_core::spec::Embedding;
-use sconce_core::{Error, Result};
 use sconce_data::{
     Batch, Corpus, Draws, Flow, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, select,
 };
+use sconce_nn::spec::Embedding;
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::border::{Answer, Data, Handle, Handled, REPLIES, Reply, decode, guard, perform};
@@ -25,7 +25,7 @@ use crate::corpus::CorpusHandle;
 /// 3. Closing ends that thread and with it the loader: by a call, by the death of the process that
 ///    opened the stream, or with the last reference to the handle. Nobody waits for the threads' end. A
 ///    request under way is answered `:cancelled`.
-pub struct LoaderHandle {
+pub(crate) struct LoaderHandle {
     requests: Mutex<Option<SyncSender<Reply>>>,
     /// A request has no answer yet.
     asked: Arc<AtomicBool>,
@@ -57,7 +57,7 @@ impl Drop for LoaderHandle {
 }
 
 /// A batch whose bytes Elixir's binaries are: they are not copied, and each of them holds all of it.
-pub struct BatchHandle(Batch);
+pub(crate) struct BatchHandle(Batch);
 
 #[rustler::resource_impl]
 impl Resource for BatchHandle {}

@@ -1,9 +1,9 @@
 //! Decisions of many sessions in one call: `Sconce.Session.act_many/2`.
 
 use rustler::{Binary, Encoder, Env, Reference, Term};
-use sconce_core::Result;
 use sconce_serve::Deadline;
 use sconce_serve::session::{Call, Lane, Overrides, decide_many, lane};
+use sconce_tensor::Result;
 
 use crate::border::{Answer, Handle, Reply, call, decode, error, from_binary, guard, pool, timed};
 use crate::session::{Answered, SessionHandle, Taken, Ticket, closed, vectors};

@@ -14,10 +14,8 @@ use std::thread;
 use rustler::thread::is_scheduler_thread;
 use rustler::types::LocalPid;
 use rustler::{Encoder, Env, OwnedEnv};
-use sconce_core::Result;
 use sconce_serve::serving::Answer;
-
-use crate::serving::Queued;
+use sconce_tensor::Result;
 
 mod atoms {
     rustler::atoms! { deliver }
@@ -26,31 +24,37 @@ mod atoms {
 /// Answers that one call sends: a moment of a scheduler.
 const AT_ONCE: usize = 64;
 
-pub struct Outbox {
-    /// Who sends them.
-    sender: LocalPid,
-    state: Mutex<State>,
+/// A request that is answered from here.
+pub(crate) trait Deliver: Send + 'static {
+    /// Answers, from a thread of ours or as the process that makes the present call.
+    fn send(self, answer: Result<Answer>, process: Option<Env>);
 }
 
-#[derive(Default)]
-struct State {
+pub(crate) struct Outbox<R> {
+    /// Who sends them.
+    sender: LocalPid,
+    state: Mutex<State<R>>,
+}
+
+struct State<R> {
     /// At most one answer of each session, which is taken until its answer is sent.
-    answers: Vec<(Queued, Result<Answer>)>,
+    answers: Vec<(R, Result<Answer>)>,
     told: bool,
     closed: bool,
 }
 
-impl Outbox {
-    pub fn new(sender: LocalPid) -> Self {
-        Outbox { sender, state: Mutex::default() }
+impl<R: Deliver> Outbox<R> {
+    pub(crate) fn new(sender: LocalPid) -> Self {
+        let state = State { answers: vec![], told: false, closed: false };
+        Outbox { sender, state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<R>> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// From threads of ours.
-    pub fn put(&self, request: Queued, answer: Result<Answer>) {
+    pub(crate) fn put(&self, request: R, answer: Result<Answer>) {
         let mut state = self.state();
         if state.closed {
             drop(state);
@@ -69,7 +73,7 @@ impl Outbox {
     }
 
     /// Sends some of what there is, as the process that is told; true if there is more.
-    pub fn deliver(&self, env: Env<'_>) -> bool {
+    pub(crate) fn deliver(&self, env: Env<'_>) -> bool {
         let mut state = self.state();
         let count = state.answers.len().min(AT_ONCE);
         let some: Vec<_> = state.answers.drain(..count).collect();
@@ -81,7 +85,7 @@ impl Outbox {
     }
 
     /// Sends what there is, and from now on nothing is left here.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
         let left = mem::take(&mut state.answers);

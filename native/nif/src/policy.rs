@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
-use sconce_core::checkpoint::bytes;
-use sconce_core::ops::tensor::to_vec;
-use sconce_core::{Error, Policy, Result, Spec, device};
+use sconce_nn::checkpoint::bytes;
+use sconce_nn::{Policy, Spec};
 use sconce_serve::pass::{Forward, Pass};
 use sconce_serve::{Format, Model};
+use sconce_tensor::tensor::to_vec;
+use sconce_tensor::{Error, Result, device};
 use serde_json::Value;
 
 use crate::border::{
@@ -21,7 +22,7 @@ const MOST_MODELS: usize = 4;
 
 /// A policy that never changes, shared by all who hold it, and what steps it in each format once a session
 /// wants one. It leaves a card on a thread of ours: the end of a handle comes on a scheduler.
-pub struct PolicyHandle {
+pub(crate) struct PolicyHandle {
     /// Taken out at the end alone.
     policy: ManuallyDrop<Arc<Policy>>,
     models: Mutex<Vec<(Format, Arc<Model>)>>,
@@ -44,18 +45,18 @@ impl Handled for PolicyHandle {
 }
 
 impl PolicyHandle {
-    pub fn new(policy: Policy) -> ResourceArc<Self> {
+    pub(crate) fn new(policy: Policy) -> ResourceArc<Self> {
         let policy = ManuallyDrop::new(Arc::new(policy));
         ResourceArc::new(PolicyHandle { policy, models: Mutex::default() })
     }
 
-    pub fn policy(&self) -> &Arc<Policy> {
+    pub(crate) fn policy(&self) -> &Arc<Policy> {
         &self.policy
     }
 
     /// What steps the policy with its weights in a format. Packing takes a while, and the lock: on threads of ours
     /// alone.
-    pub fn model(&self, format: Format) -> Result<Arc<Model>> {
+    pub(crate) fn model(&self, format: Format) -> Result<Arc<Model>> {
         let mut models = self.models.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, model)) = models.iter().find(|(of, _)| *of == format) {
             return Ok(model.clone());
@@ -166,11 +167,11 @@ fn policy_weight(env: Env, policy: Handle<PolicyHandle>, name: String) -> Term {
 }
 
 /// What of a pass may be left out: labels, queue, state, directions.
-pub type Given<'a> =
+pub(crate) type Given<'a> =
     (Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>);
 
 /// A pass over `rows [batch, time, raw_width]` f32, with labels and queue of u16 and the others of f32.
-pub fn pass<'a>(
+pub(crate) fn pass<'a>(
     rows: Binary<'a>,
     (batch, time): (usize, usize),
     (labels, queue, state, project_out): Given<'a>,
@@ -215,7 +216,7 @@ fn policy_forward<'a>(
 }
 
 /// Logits, state and taps as terms.
-pub struct Looked(pub Forward);
+pub(crate) struct Looked(pub Forward);
 
 impl Encoder for Looked {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {

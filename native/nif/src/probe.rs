@@ -9,10 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use rustler::{Env, Reference, Resource, ResourceArc, Term};
-use sconce_core::embedding::melee;
-use sconce_core::{Error, Kind, Result};
 use sconce_data::live_threads;
+use sconce_nn::embedding::melee;
 use sconce_serve::session;
+use sconce_tensor::{Error, Kind, Result};
 
 use crate::border::{
     Answer, Bytes, Data, MOST_EVENTS, MOST_PROGRESS, Reply, Task, call, decode, inline, perform,

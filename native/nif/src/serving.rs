@@ -4,19 +4,19 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
-use sconce_core::{Error, Result};
 use sconce_serve::Deadline;
 use sconce_serve::pass::Pass;
 use sconce_serve::serving::{self, Answer, GaveUp, Options, Report, Serving, Work};
 use sconce_serve::session::{self, Lane, Session};
+use sconce_tensor::{Error, Result};
 
 use crate::border::{
     Data, Handle, Handled, Reply, call, decode, error, guard, inline, next_turn, perform, pool,
     timed,
 };
-use crate::outbox::Outbox;
+use crate::outbox::{Deliver, Outbox};
 use crate::policy::{Given, Looked, PolicyHandle, pass};
-use crate::session::{Answered, Request, SessionHandle, Taken, Ticket, vectors};
+use crate::session::{Answered, Decider, Request, SessionHandle, Taken, Ticket, vectors};
 
 mod atoms {
     rustler::atoms! { ok, queued }
@@ -24,9 +24,9 @@ mod atoms {
 
 /// A serving, and the way of its answers.
 #[derive(Clone)]
-pub struct Server {
+pub(crate) struct Server {
     serving: Arc<Serving<Queued>>,
-    outbox: Arc<Outbox>,
+    outbox: Arc<Outbox<Queued>>,
 }
 
 impl Deref for Server {
@@ -39,7 +39,7 @@ impl Deref for Server {
 
 /// A serving, which ends with the process that started it, and with this handle. Sessions that were opened
 /// over it outlive it: their memory is theirs.
-pub struct ServingHandle(pub Server);
+pub(crate) struct ServingHandle(pub Server);
 
 #[rustler::resource_impl]
 impl Resource for ServingHandle {
@@ -66,13 +66,13 @@ impl Drop for ServingHandle {
 }
 
 /// A request, and who waits for its answer.
-pub enum Queued {
+pub(crate) enum Queued {
     Act(Box<Acting>),
     Forward(Box<Looking>),
 }
 
 /// The order of the fields is that of their end: the session is back before its owner hears of it.
-pub struct Acting {
+pub(crate) struct Acting {
     request: Request,
     /// Whether the session read it already.
     asked: bool,
@@ -80,7 +80,7 @@ pub struct Acting {
     waiting: Waiting,
 }
 
-pub struct Looking {
+pub(crate) struct Looking {
     pass: Pass,
     waiting: Waiting,
 }
@@ -90,7 +90,7 @@ struct Waiting {
     ticket: Ticket,
     claimed: bool,
     reply: Option<Reply>,
-    outbox: Arc<Outbox>,
+    outbox: Arc<Outbox<Queued>>,
 }
 
 impl Waiting {
@@ -99,7 +99,7 @@ impl Waiting {
         op: &'static str,
         reference: Reference,
         ticket: Ticket,
-        outbox: &Arc<Outbox>,
+        outbox: &Arc<Outbox<Queued>>,
     ) -> Self {
         let reply = Some(Reply::new(env, op, reference));
         Waiting { ticket, claimed: false, reply, outbox: outbox.clone() }
@@ -123,15 +123,23 @@ impl Drop for Waiting {
 }
 
 impl Queued {
-    pub fn has(&self, ticket: &Ticket) -> bool {
+    pub(crate) fn has(&self, ticket: &Ticket) -> bool {
         match self {
             Queued::Act(acting) => acting.waiting.ticket.is(ticket),
             Queued::Forward(looking) => looking.waiting.ticket.is(ticket),
         }
     }
 
-    /// Answers, from a thread of ours or as the process that makes the present call.
-    pub fn send(mut self, result: Result<Answer>, process: Option<Env>) {
+    fn waiting(&mut self) -> &mut Waiting {
+        match self {
+            Queued::Act(acting) => &mut acting.waiting,
+            Queued::Forward(looking) => &mut looking.waiting,
+        }
+    }
+}
+
+impl Deliver for Queued {
+    fn send(mut self, result: Result<Answer>, process: Option<Env>) {
         let Some(reply) = self.waiting().reply.take() else { return };
         match (result, self) {
             (Ok(Answer::Act), Queued::Act(mut acting)) => {
@@ -149,13 +157,6 @@ impl Queued {
                 drop(request);
                 reply.prepare::<bool>(Err(failure), process).send();
             }
-        }
-    }
-
-    fn waiting(&mut self) -> &mut Waiting {
-        match self {
-            Queued::Act(acting) => &mut acting.waiting,
-            Queued::Forward(looking) => &mut looking.waiting,
         }
     }
 }
@@ -197,32 +198,37 @@ impl serving::Request for Queued {
     }
 }
 
-/// Decides at once, or queues it. Refused, it leaves the session as it was.
-pub fn act<'a>(
-    env: Env<'a>,
-    server: &Server,
-    reference: Reference,
-    request: Request,
-    mut taken: Taken,
-    deadline: Option<Deadline>,
-) -> Term<'a> {
-    let decided = guard(|| {
-        server.check(deadline)?;
-        let session = taken.session()?;
-        let made = server.act(session, &request.raw, &request.overrides)?;
-        Ok(made.map(|()| Answered::of(session, request.logits).encode(env)))
-    });
-    let told = |told: Result<Term<'a>>| told.unwrap_or_else(|e| error(env, "act", &e));
-    match decided {
-        Ok(None) => timed(env, || {
-            let queued = submit_act(env, server, reference, request, taken, deadline);
-            told(queued.map(|()| atoms::queued().encode(env)))
-        }),
-        decided => {
-            // Callers take turns, here as in the queue.
-            next_turn(env);
-            told(decided.map(|answer| (atoms::ok(), answer).encode(env)))
+impl Decider for Server {
+    fn act<'a>(
+        &self,
+        env: Env<'a>,
+        reference: Reference,
+        request: Request,
+        mut taken: Taken,
+        deadline: Option<Deadline>,
+    ) -> Term<'a> {
+        let decided = guard(|| {
+            self.check(deadline)?;
+            let session = taken.session()?;
+            let made = self.serving.act(session, &request.raw, &request.overrides)?;
+            Ok(made.map(|()| Answered::of(session, request.logits).encode(env)))
+        });
+        let told = |told: Result<Term<'a>>| told.unwrap_or_else(|e| error(env, "act", &e));
+        match decided {
+            Ok(None) => timed(env, || {
+                let queued = submit_act(env, self, reference, request, taken, deadline);
+                told(queued.map(|()| atoms::queued().encode(env)))
+            }),
+            decided => {
+                // Callers take turns, here as in the queue.
+                next_turn(env);
+                told(decided.map(|answer| (atoms::ok(), answer).encode(env)))
+            }
         }
+    }
+
+    fn give_up(&self, caller: LocalPid, why: GaveUp, ticket: &Ticket) {
+        self.serving.give_up(caller, why, |request| request.has(ticket));
     }
 }
 
@@ -295,13 +301,13 @@ fn serving_open<'a>(
         let pid = env.pid();
         pool::submit(env, "open", reference, move || {
             let session = Session::over(server.model(), options)?;
-            SessionHandle::open(session, pid, Some(server))
+            SessionHandle::open(session, pid, Some(Arc::new(server)))
         })
     })
 }
 
 /// One forward pass that waits in a serving: what gives it up, and its caller's death.
-pub struct TicketHandle {
+pub(crate) struct TicketHandle {
     ticket: Ticket,
     server: Server,
     caller: LocalPid,
@@ -318,7 +324,7 @@ impl TicketHandle {
     fn give_up(&self, why: GaveUp) -> bool {
         let claimed = self.ticket.claim();
         if claimed {
-            self.server.give_up(self.caller, why, |request| request.has(&self.ticket));
+            self.server.give_up(self.caller, why, &self.ticket);
         }
         claimed
     }

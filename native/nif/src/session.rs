@@ -6,18 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
-use sconce_core::heads::Decision;
-use sconce_core::{Error, Result, memory};
+use sconce_nn::heads::Decision;
 use sconce_serve::Deadline;
 use sconce_serve::serving::GaveUp;
 use sconce_serve::session::{Lane, Options, Overrides, Session};
+use sconce_tensor::{Error, Result, memory};
 
 use crate::border::{
     Bytes, Data, Handle, Handled, Reply, call, decode, error, from_binary, guard, inline, perform,
     pool, to_binary,
 };
 use crate::policy::PolicyHandle;
-use crate::serving::{self, Server};
 
 mod atoms {
     rustler::atoms! { queued }
@@ -33,11 +32,27 @@ mod atoms {
 /// 4. A queued decision has a [`Ticket`], which is claimed once: by the thread, which then commits the
 ///    decision and answers, or by the caller that gives up or dies, and then nothing changes and no message
 ///    comes. In a serving it then leaves the queue.
-pub struct SessionHandle {
+pub(crate) struct SessionHandle {
     slot: Mutex<Slot>,
     owner: Mutex<Owner>,
-    /// Where its decisions are made, instead of the lane that it would take.
-    serving: Option<Server>,
+    /// Makes its decisions, instead of the lane that it would take.
+    decider: Option<Arc<dyn Decider>>,
+}
+
+/// Makes the decisions of sessions that were opened over it.
+pub(crate) trait Decider: Send + Sync {
+    /// Decides at once, or queues it. Refused, it leaves the session as it was.
+    fn act<'a>(
+        &self,
+        env: Env<'a>,
+        reference: Reference,
+        request: Request,
+        taken: Taken,
+        deadline: Option<Deadline>,
+    ) -> Term<'a>;
+
+    /// Takes the decision of a ticket, which is claimed, out of its queue.
+    fn give_up(&self, caller: LocalPid, why: GaveUp, ticket: &Ticket);
 }
 
 enum Slot {
@@ -52,15 +67,15 @@ struct Owner {
 }
 
 #[derive(Clone, Default)]
-pub struct Ticket(Arc<AtomicBool>);
+pub(crate) struct Ticket(Arc<AtomicBool>);
 
 impl Ticket {
     /// True for the first who asks.
-    pub fn claim(&self) -> bool {
+    pub(crate) fn claim(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    pub fn is(&self, other: &Ticket) -> bool {
+    pub(crate) fn is(&self, other: &Ticket) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
@@ -112,27 +127,26 @@ impl SessionHandle {
     /// True if the decision of this ticket will not be made.
     fn give_up(&self, ticket: &Ticket, why: GaveUp) -> bool {
         let claimed = ticket.claim();
-        if claimed && let Some(serving) = &self.serving {
-            let caller = self.owner().pid;
-            serving.give_up(caller, why, |request| request.has(ticket));
+        if claimed && let Some(decider) = &self.decider {
+            decider.give_up(self.owner().pid, why, ticket);
         }
         claimed
     }
 
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         matches!(*self.slot(), Slot::Closed)
     }
 
     /// A session for a process, which it ends with. For threads of ours.
-    pub fn open(
+    pub(crate) fn open(
         session: Session,
         pid: LocalPid,
-        serving: Option<Server>,
+        decider: Option<Arc<dyn Decider>>,
     ) -> Result<ResourceArc<Self>> {
         let handle = ResourceArc::new(SessionHandle {
             slot: Mutex::new(Slot::Idle(Box::new(session))),
             owner: Mutex::new(Owner { pid, monitor: None }),
-            serving,
+            decider,
         });
         // Held until the monitor is written down, so that the death is known as the owner's.
         let mut owner = handle.owner();
@@ -149,13 +163,13 @@ impl Drop for SessionHandle {
     }
 }
 
-pub fn closed() -> Error {
+pub(crate) fn closed() -> Error {
     Error::not_found("session (closed)")
 }
 
 /// A session that one call has taken. It goes back when this is dropped, unless it was closed
 /// meanwhile.
-pub struct Taken {
+pub(crate) struct Taken {
     handle: ResourceArc<SessionHandle>,
     session: Option<Box<Session>>,
     pub ticket: Ticket,
@@ -167,7 +181,11 @@ impl Taken {
     }
 
     /// With the ticket of more than one.
-    pub fn with(env: Env, handle: ResourceArc<SessionHandle>, ticket: Ticket) -> Result<Self> {
+    pub(crate) fn with(
+        env: Env,
+        handle: ResourceArc<SessionHandle>,
+        ticket: Ticket,
+    ) -> Result<Self> {
         handle.check_owner(env)?;
         let session = {
             let mut slot = handle.slot();
@@ -187,11 +205,11 @@ impl Taken {
     }
 
     /// Whether its owner died or closed it meanwhile.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.handle.is_closed()
     }
 
-    pub fn session(&mut self) -> Result<&mut Session> {
+    pub(crate) fn session(&mut self) -> Result<&mut Session> {
         self.session.as_deref_mut().ok_or_else(closed)
     }
 }
@@ -229,7 +247,7 @@ fn session_open<'a>(
     })
 }
 
-pub fn vectors(binary: Option<Binary>) -> Result<Option<Vec<f32>>> {
+pub(crate) fn vectors(binary: Option<Binary>) -> Result<Option<Vec<f32>>> {
     binary.map(|binary| from_binary("project_out", &binary, f32::from_le_bytes)).transpose()
 }
 
@@ -253,19 +271,17 @@ fn session_act<'a>(
         };
         overrides.project_out = vectors(project_out)?;
         let handle = handle.get()?;
-        let serving = handle.serving.clone();
+        let decider = handle.decider.clone();
         let mut taken = Taken::new(env, handle)?;
         let lane = taken.session()?.next_lane();
-        Ok((Request { raw, overrides, logits }, taken, serving.ok_or(lane)))
+        Ok((Request { raw, overrides, logits }, taken, decider.ok_or(lane)))
     });
     let queued = |queued: Result<()>| match queued {
         Ok(()) => atoms::queued().encode(env),
         Err(failure) => error(env, "act", &failure),
     };
     match prepared {
-        Ok((request, taken, Ok(serving))) => {
-            serving::act(env, &serving, reference, request, taken, deadline)
-        }
+        Ok((request, taken, Ok(decider))) => decider.act(env, reference, request, taken, deadline),
         Ok((request, mut taken, Err(Lane::Inline))) => inline(env, "act", || {
             deadline.map_or(Ok(()), |deadline| deadline.check())?;
             let session = taken.session()?;
@@ -280,7 +296,7 @@ fn session_act<'a>(
     }
 }
 
-pub struct Request {
+pub(crate) struct Request {
     pub raw: Vec<f32>,
     pub overrides: Overrides,
     pub logits: bool,
@@ -333,19 +349,19 @@ fn queue(
 }
 
 /// A session's last answer.
-pub struct Answered<'s> {
+pub(crate) struct Answered<'s> {
     decision: Cow<'s, Decision>,
     frame: u64,
     logits: bool,
 }
 
 impl<'s> Answered<'s> {
-    pub fn of(session: &'s Session, logits: bool) -> Self {
+    pub(crate) fn of(session: &'s Session, logits: bool) -> Self {
         let (decision, frame) = session.last();
         Answered { decision: Cow::Borrowed(decision), frame, logits }
     }
 
-    pub fn into_owned(self) -> Answered<'static> {
+    pub(crate) fn into_owned(self) -> Answered<'static> {
         Answered { decision: Cow::Owned(self.decision.into_owned()), ..self }
     }
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use rustler::{Binary, Env, Reference, Term};
-use sconce_core::fs;
-use sconce_core::pool::{self, Priority};
+use sconce_tensor::fs;
+use sconce_tensor::pool::{self, Priority};
 use serde::Serialize;
 
 use crate::border::{self, Data, call, decode, perform};
@@ -47,7 +47,7 @@ impl CpuFeatures {
             avx512f: is_x86_feature_detected!("avx512f"),
             avx512_bf16: is_x86_feature_detected!("avx512bf16"),
             avx512_vnni: is_x86_feature_detected!("avx512vnni"),
-            amx_bf16: sconce_core::ops::matmul::has_unit(),
+            amx_bf16: sconce_ops::matmul::has_unit(),
             neon: false,
         }
     }
@@ -73,7 +73,7 @@ impl CpuFeatures {
 /// `{:ok, nil}`, or `{:ok, %{bytes: bytes, bound: text}}`: the memory that this process can still take.
 #[rustler::nif(schedule = "DirtyIo")]
 fn memory_available(env: Env) -> Term {
-    call(env, "memory_available", || Ok(Data(sconce_core::memory::available())))
+    call(env, "memory_available", || Ok(Data(sconce_tensor::memory::available())))
 }
 
 #[rustler::nif]
@@ -86,7 +86,7 @@ fn native_info(env: Env) -> Term {
             rustc: env!("SCONCE_RUSTC_VERSION"),
             target: env!("SCONCE_TARGET"),
             profile: env!("SCONCE_PROFILE_BUILT"),
-            cuda: sconce_core::device::CUDA,
+            cuda: sconce_tensor::device::CUDA,
             flash_attn: cfg!(feature = "flash-attn"),
             threads: pool::available(),
             cpu: CpuFeatures::detect(),

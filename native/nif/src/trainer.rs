@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use rustler::{Env, Reference, ResourceArc, Term};
-use sconce_core::device::Caching;
-use sconce_core::pool::Class;
-use sconce_core::{Policy, Spec};
 use sconce_data::Corpus;
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::device::Caching;
+use sconce_tensor::pool::Class;
 use sconce_train::eval::evaluate;
 use sconce_train::options::{EvaluateOptions, TrainOptions};
 use sconce_train::plan::plan;

@@ -1,14 +1,16 @@
 //! Where the weights of a plan lie: one stretch of memory, in the order in which a step reads it.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
-use sconce_core::memory;
-use sconce_core::ops::simd::non_finite;
-use sconce_core::ops::tensor;
-use sconce_core::weights::Weights;
-use sconce_core::{Error, Result};
+use sconce_ops::weights::{Weight, Weights};
+use sconce_tensor::Result;
+use sconce_tensor::candle::TensorId;
+use sconce_tensor::memory;
+use sconce_tensor::simd::non_finite;
+use sconce_tensor::tensor;
 
-use crate::gemv::{Format, Packed};
+use crate::format::{Format, Packed};
 
 /// Numbers in a cache line.
 const LINE: usize = 16;
@@ -33,9 +35,10 @@ impl Arena {
     }
 }
 
-/// Reads weights by their names and lays them one after the other.
+/// Reads weights and lays them one after the other.
 pub struct Packer<'a> {
-    weights: &'a Weights,
+    /// For the report on matrices.
+    names: HashMap<TensorId, &'a str>,
     numbers: Vec<f32>,
     format: Format,
     matrices: Vec<Packed>,
@@ -46,20 +49,31 @@ pub struct Packer<'a> {
 impl<'a> Packer<'a> {
     /// `format` is that of matrices; all else is f32.
     pub fn new(weights: &'a Weights, format: Format) -> Self {
-        Packer { weights, numbers: vec![], format, matrices: vec![], widest: 0, finite: true }
+        let names = weights.iter().map(|(name, weight)| (weight.id(), name.as_str())).collect();
+        let (numbers, matrices) = (vec![], vec![]);
+        Packer { names, numbers, format, matrices, widest: 0, finite: true }
     }
 
     pub fn format(&self) -> Format {
         self.format
     }
 
+    /// The path of a weight.
+    pub fn name(&self, weight: &Weight) -> &'a str {
+        self.names.get(&weight.id()).copied().unwrap_or_default()
+    }
+
     /// The numbers of a weight, row after row.
-    pub fn read(&mut self, name: &str) -> Result<Vec<f32>> {
-        let weight = self.weights.get(name);
-        let weight = weight.ok_or_else(|| Error::not_found(format!("weight {name}")))?;
+    pub fn read(&mut self, weight: &Weight) -> Result<Vec<f32>> {
         let numbers = tensor::to_vec(weight)?;
         self.check(&numbers);
         Ok(numbers)
+    }
+
+    /// [`lay`](Self::lay) of a whole weight.
+    pub fn keep(&mut self, weight: &Weight) -> Result<Range<usize>> {
+        let numbers = self.read(weight)?;
+        Ok(self.lay(&numbers))
     }
 
     /// Notes whether all numbers are finite.
@@ -74,12 +88,6 @@ impl<'a> Packer<'a> {
         self.numbers.resize(at, 0.0);
         self.numbers.extend_from_slice(numbers);
         at..self.numbers.len()
-    }
-
-    /// [`lay`](Self::lay) of a whole weight.
-    pub fn keep(&mut self, name: &str) -> Result<Range<usize>> {
-        let numbers = self.read(name)?;
-        Ok(self.lay(&numbers))
     }
 
     /// Notes what became of a matrix.

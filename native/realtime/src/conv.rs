@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::ops::Activation;
-use sconce_core::ops::simd::dispatch;
+use sconce_ops::Activation;
+use sconce_ops::weights::Weight;
+use sconce_tensor::Result;
+use sconce_tensor::simd::dispatch;
 
 use crate::arena::Packer;
 
-/// `f(bias + sum of weight * x)` over each channel's last k inputs, as `sconce_core::ops::causal_conv`.
+/// `f(bias + sum of weight * x)` over each channel's last k inputs, as `sconce_ops::causal_conv`.
 pub struct Conv {
     /// `[c, k]`
     weight: Range<usize>,
@@ -19,10 +20,14 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// Of the weights `NAME.weight` and `NAME.bias`.
-    pub fn new(packer: &mut Packer, name: &str, activation: Activation) -> Result<Self> {
-        let weight = packer.keep(&format!("{name}.weight"))?;
-        let bias = packer.keep(&format!("{name}.bias"))?;
+    /// Of weights `[c, 1, k]` and `[c]`.
+    pub fn new(
+        packer: &mut Packer,
+        weight: &Weight,
+        bias: &Weight,
+        activation: Activation,
+    ) -> Result<Self> {
+        let (weight, bias) = (packer.keep(weight)?, packer.keep(bias)?);
         let kernel = weight.len() / bias.len().max(1);
         Ok(Conv { weight, bias, kernel, activation })
     }

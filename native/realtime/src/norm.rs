@@ -2,13 +2,16 @@
 
 use std::ops::Range;
 
-use sconce_core::Result;
-use sconce_core::layer::EPS;
-use sconce_core::ops::norm::group_norm::{self, GroupNorm};
-use sconce_core::ops::norm::layer_norm;
-use sconce_core::ops::simd::{LANES, dispatch};
+use sconce_ops::norm::group_norm::{self, GroupNorm};
+use sconce_ops::norm::layer_norm;
+use sconce_ops::weights::Weight;
+use sconce_tensor::Result;
+use sconce_tensor::simd::{LANES, dispatch};
 
 use crate::arena::Packer;
+
+/// What a norm adds to the variance.
+const EPS: f32 = 1e-5;
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4), or without a bias
 /// `x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019, eq. 4).
@@ -19,21 +22,10 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`, if there is to be one.
-    pub fn layer(wanted: bool, packer: &mut Packer, name: &str) -> Result<Option<Self>> {
-        wanted.then(|| Self::layer_norm(packer, name)).transpose()
-    }
-
-    /// A LayerNorm of the weights `NAME.weight` and `NAME.bias`.
-    pub fn layer_norm(packer: &mut Packer, name: &str) -> Result<Self> {
-        let weight = packer.keep(&format!("{name}.weight"))?;
-        let bias = Some(packer.keep(&format!("{name}.bias"))?);
-        Ok(Norm { weight, bias })
-    }
-
-    /// An RMSNorm of the weight `NAME.weight`.
-    pub fn rms(packer: &mut Packer, name: &str) -> Result<Self> {
-        Ok(Norm { weight: packer.keep(&format!("{name}.weight"))?, bias: None })
+    /// A LayerNorm, or without a bias an RMSNorm.
+    pub fn new(packer: &mut Packer, weight: &Weight, bias: Option<&Weight>) -> Result<Self> {
+        let weight = packer.keep(weight)?;
+        Ok(Norm { weight, bias: bias.map(|bias| packer.keep(bias)).transpose()? })
     }
 
     /// Each of so many vectors of its own width.
@@ -48,16 +40,15 @@ impl Norm {
     }
 }
 
-/// A norm of each head by itself, as `sconce_core::ops::group_norm`.
+/// A norm of each head by itself, as `sconce_ops::group_norm`.
 pub struct HeadNorm {
     weight: Range<usize>,
     norm: GroupNorm,
 }
 
 impl HeadNorm {
-    /// Of the weight `NAME.weight`.
-    pub fn new(packer: &mut Packer, name: &str, norm: GroupNorm) -> Result<Self> {
-        Ok(HeadNorm { weight: packer.keep(&format!("{name}.weight"))?, norm })
+    pub fn new(packer: &mut Packer, weight: &Weight, norm: GroupNorm) -> Result<Self> {
+        Ok(HeadNorm { weight: packer.keep(weight)?, norm })
     }
 
     /// All heads of one vector.

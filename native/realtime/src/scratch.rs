@@ -7,19 +7,19 @@ use crate::gemv::Input;
 #[derive(Default)]
 pub struct Scratch {
     /// What one layer gives to the next.
-    pub(crate) x: Vec<f32>,
-    pub(crate) y: Vec<f32>,
-    pub(crate) z: Vec<f32>,
+    pub x: Vec<f32>,
+    pub y: Vec<f32>,
+    pub z: Vec<f32>,
     /// To what residuals are added.
-    pub(crate) stream: Vec<f32>,
-    pub(crate) input: Input,
+    pub stream: Vec<f32>,
+    pub input: Input,
     widest: usize,
     rows: usize,
 }
 
 impl Scratch {
     /// Makes room for so many games of a plan whose longest vector has so many numbers, if there is none yet.
-    pub(crate) fn fit(&mut self, widest: usize, rows: usize) {
+    pub fn fit(&mut self, widest: usize, rows: usize) {
         if self.widest < widest || self.rows < rows {
             let (widest, rows) = (widest.max(self.widest), rows.max(self.rows));
             let [x, y, z, stream] = std::array::from_fn(|_| vec![0.0; widest * rows]);

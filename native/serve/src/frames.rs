@@ -1,14 +1,15 @@
 //! Live frames as a policy reads them.
 
-use sconce_core::heads::NONE;
-use sconce_core::policy::Frames;
-use sconce_core::spec::{Heads, MAX_DELAY};
-use sconce_core::{Error, Policy, Result, Spec};
-use sconce_realtime::Frame;
+use sconce_nn::heads::NONE;
+use sconce_nn::packed::Frame;
+use sconce_nn::policy::Frames;
+use sconce_nn::spec::{Heads, MAX_DELAY};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::{Error, Result};
 
 /// One embedded frame.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct EmbeddedFrame {
     /// `[continuous_width]`
     pub continuous: Vec<f32>,
     /// `[num_ids]`
@@ -17,10 +18,10 @@ pub struct Row {
     pub previous: Vec<u16>,
 }
 
-impl Row {
+impl EmbeddedFrame {
     /// Zeros, and no previous action: a frame to measure with.
     pub fn blank(spec: &Spec) -> Self {
-        Row {
+        EmbeddedFrame {
             continuous: vec![0.0; spec.embedding.continuous_width()],
             ids: vec![0; spec.embedding.num_ids()],
             previous: vec![NONE; spec.heads.num_labels()],
@@ -29,7 +30,7 @@ impl Row {
 
     /// Embeds a raw row; a value that is not its field's is an error that names it.
     pub fn embed(spec: &Spec, raw: &[f32]) -> Result<Self> {
-        let mut row = Row::blank(spec);
+        let mut row = EmbeddedFrame::blank(spec);
         row.read(spec, raw)?;
         Ok(row)
     }
@@ -56,29 +57,14 @@ impl Row {
         spec.embedding.write_queue(queue, &spec.heads, &mut self.continuous)
     }
 
-    pub fn view(&self) -> View<'_> {
-        View { continuous: &self.continuous, ids: &self.ids, previous: &self.previous }
-    }
-}
-
-/// A row that lies somewhere else.
-#[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
-    pub continuous: &'a [f32],
-    pub ids: &'a [u32],
-    pub previous: &'a [u16],
-}
-
-impl<'a> View<'a> {
     /// As a plan reads it.
-    pub fn frame(self) -> Frame<'a> {
-        let View { continuous, ids, previous } = self;
-        Frame { continuous, ids, previous }
+    pub fn frame(&self) -> Frame<'_> {
+        Frame { continuous: &self.continuous, ids: &self.ids, previous: &self.previous }
     }
 }
 
 /// Rows, oldest first, as one window.
-pub fn window<'a>(rows: impl Iterator<Item = View<'a>>) -> Frames {
+pub fn window<'a>(rows: impl Iterator<Item = Frame<'a>>) -> Frames {
     let mut frames = Frames { batch: 1, ..Frames::default() };
     for row in rows {
         frames.time += 1;
@@ -134,8 +120,10 @@ pub fn embed(
         let expected = format!("[{batch}, {time}, {width}] numbers, at least one frame");
         return Err(Error::mismatch("frames", expected, raw.len()));
     }
-    let mut rows =
-        raw.chunks_exact(width).map(|raw| Row::embed(spec, raw)).collect::<Result<Vec<_>>>()?;
+    let mut rows = raw
+        .chunks_exact(width)
+        .map(|raw| EmbeddedFrame::embed(spec, raw))
+        .collect::<Result<Vec<_>>>()?;
     let (depth, labels) = (spec.embedding.queue_depth(), spec.heads.num_labels());
     let own = match beyond.queue {
         Some(_) => None,
@@ -151,13 +139,13 @@ pub fn embed(
     for row in &mut rows {
         spec.embedding.write_delay(beyond.delay, &mut row.continuous)?;
     }
-    Ok(Frames { batch, time, ..window(rows.iter().map(Row::view)) })
+    Ok(Frames { batch, time, ..window(rows.iter().map(EmbeddedFrame::frame)) })
 }
 
 /// The previous actions of each row and of those before it in its window, `[rows, depth, num_labels]`.
-fn queues(rows: &[Row], time: usize, depth: usize) -> Vec<u16> {
+fn queues(rows: &[EmbeddedFrame], time: usize, depth: usize) -> Vec<u16> {
     let windows = rows.chunks(time.max(1));
-    let of_row = |window: &[Row], t: usize| -> Vec<u16> {
+    let of_row = |window: &[EmbeddedFrame], t: usize| -> Vec<u16> {
         let none = vec![NONE; window[t].previous.len()];
         let input = |k: usize| t.checked_sub(k).map_or(&none, |before| &window[before].previous);
         (0..depth).flat_map(|k| input(k).clone()).collect()
@@ -208,8 +196,8 @@ pub fn check_actions(heads: &Heads, labels: &[u16], actions: usize) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_core::Kind;
-    use sconce_core::spec::{Backbone, Embedding, HeadsKind, MlpConfig};
+    use sconce_nn::spec::{Backbone, Embedding, HeadsKind, MlpConfig};
+    use sconce_tensor::Kind;
 
     fn spec() -> Spec {
         let config = MlpConfig {

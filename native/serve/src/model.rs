@@ -3,18 +3,20 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use sconce_core::backbone::{Context, State};
-use sconce_core::device::{self, Held, Owner};
-use sconce_core::heads::Decision;
-use sconce_core::policy::Frames;
-use sconce_core::rng::Rng;
-use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::{Error, Policy, Result, pool};
-use sconce_realtime::{Format, Game, Plan, Scratch};
+use sconce_nn::Policy;
+use sconce_nn::backbone::{Context, State};
+use sconce_nn::heads::Decision;
+use sconce_nn::packed::{Game, Plan};
+use sconce_nn::policy::Frames;
+use sconce_nn::sampling::{Draw, Sampling};
+use sconce_realtime::{Format, Scratch};
+use sconce_tensor::device::{self, Held, Owner};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Result, pool};
 use serde::Serialize;
 
-use crate::frames::{Row, window};
-use crate::session::spec_digest;
+use crate::digest::spec_digest;
+use crate::frames::{EmbeddedFrame, window};
 
 /// A policy, its plan if it can be packed, and what decisions cost here: all that its sessions share.
 pub struct Model {
@@ -146,8 +148,8 @@ impl Model {
     }
 
     /// A frame to measure with. Half of its numbers are 0, which a plan steps over, as in a game's.
-    fn frame(&self) -> Row {
-        let mut row = Row::blank(self.policy.spec());
+    fn frame(&self) -> EmbeddedFrame {
+        let mut row = EmbeddedFrame::blank(self.policy.spec());
         let rng = Rng::new(0, "measure", 0);
         for (i, number) in row.continuous.iter_mut().enumerate().step_by(2) {
             *number = rng.uniform(i as u64) + 0.01;
@@ -167,7 +169,7 @@ impl Model {
         let mut scratch = Scratch::default();
         let mut of_games = vec![(plan.zero_state().to_vec(), plan.blank()); games];
         let us = least_us(9, || {
-            let (frame, rng) = (row.view().frame(), Rng::new(0, "measure", 0));
+            let (frame, rng) = (row.frame(), Rng::new(0, "measure", 0));
             let game = |(state, decision)| Game::new(frame, state, &sampling, rng, decision);
             let mut steps: Vec<Game> = of_games.iter_mut().map(|(s, d)| game((s, d))).collect();
             plan.step(&mut steps, &mut scratch);
@@ -183,7 +185,7 @@ impl Model {
     /// What is recorded to be played again is so by then: no decision waits for it.
     fn games_us(&self, games: usize) -> Result<f64> {
         let row = self.frame();
-        let frames = window(std::iter::repeat_n(row.view(), games));
+        let frames = window(std::iter::repeat_n(row.frame(), games));
         let frames = Frames { batch: games, time: 1, ..frames };
         let states = vec![&self.zero; games];
         let (sampling, rngs) = (Sampling::default(), [Rng::new(0, "measure", 0)]);
@@ -197,7 +199,7 @@ impl Model {
 
     fn core_us(&self, frames: usize, calls: usize, context: &Context) -> Result<f64> {
         let (row, sampling) = (self.frame(), Sampling::default());
-        let frames = window(std::iter::repeat_n(row.view(), frames));
+        let frames = window(std::iter::repeat_n(row.frame(), frames));
         least_us(calls, || {
             let rngs = [Rng::new(0, "measure", 0)];
             let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };

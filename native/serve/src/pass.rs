@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use sconce_core::backbone::Context;
-use sconce_core::heads::Decision;
-use sconce_core::ops::tensor::to_vec;
-use sconce_core::policy::Frames;
-use sconce_core::projection::Projection;
-use sconce_core::rng::Rng;
-use sconce_core::sampling::Sampling;
-use sconce_core::spec::HeadsKind;
-use sconce_core::{Error, Policy, Result};
-use sconce_realtime::{Frame, Game, Plan};
+use sconce_nn::Policy;
+use sconce_nn::backbone::Context;
+use sconce_nn::heads::Decision;
+use sconce_nn::packed::{Frame, Game, Plan};
+use sconce_nn::policy::Frames;
+use sconce_nn::projection::Projection;
+use sconce_nn::sampling::Sampling;
+use sconce_nn::spec::HeadsKind;
+use sconce_tensor::rng::Rng;
+use sconce_tensor::tensor::to_vec;
+use sconce_tensor::{Error, Result};
 use serde::Deserialize;
 
 use crate::frames::{self, Beyond, delay_of};

@@ -18,8 +18,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use sconce_core::pool::Class;
-use sconce_core::{Error, Result};
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Result};
 
 /// Candle walks and drops its graphs recursively; deep ones overflow a stack of the usual size.
 pub(crate) const STACK_BYTES: usize = 64 << 20;
@@ -67,7 +67,7 @@ impl Deadline {
 type Job = Box<dyn FnOnce(Result<()>) + Send>;
 
 struct Entry {
-    place: Place,
+    place: Reservation,
     deadline: Option<Deadline>,
     job: Job,
 }
@@ -113,7 +113,7 @@ impl Pool {
     pub fn permit(&self) -> Result<Permit<'_>> {
         let one_more = |n: usize| (n < self.capacity).then_some(n + 1);
         match self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
-            Ok(_) => Ok(Permit { pool: self, place: Place(self.waiting.clone()) }),
+            Ok(_) => Ok(Permit { pool: self, place: Reservation(self.waiting.clone()) }),
             Err(_) => Err(Error::Busy { what: format!("queue of {} jobs", self.capacity) }),
         }
     }
@@ -144,7 +144,7 @@ impl Drop for Pool {
 /// A place in the queue; dropped unused it is free again.
 pub struct Permit<'a> {
     pool: &'a Pool,
-    place: Place,
+    place: Reservation,
 }
 
 impl Permit<'_> {
@@ -163,9 +163,9 @@ impl Permit<'_> {
     }
 }
 
-struct Place(Arc<AtomicUsize>);
+struct Reservation(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -187,7 +187,7 @@ fn work(receiver: &Receiver<Entry>, closing: &AtomicBool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_core::Kind;
+    use sconce_tensor::Kind;
 
     fn answer(pool: &Pool, deadline: Option<Deadline>) -> Receiver<Result<()>> {
         let (sender, receiver) = bounded(1);

@@ -4,10 +4,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use sconce_core::embedding::melee;
-use sconce_core::sampling::Sampling;
-use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, RecurrentConfig};
-use sconce_core::{Policy, Spec};
+use sconce_nn::embedding::melee;
+use sconce_nn::sampling::Sampling;
+use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, RecurrentConfig};
+use sconce_nn::{Policy, Spec};
 use sconce_serve::Format;
 use sconce_serve::session::{Mode, Options, Overrides, Session};
 

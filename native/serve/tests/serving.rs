@@ -5,15 +5,16 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sconce_core::sampling::Sampling;
-use sconce_core::spec::{
+use sconce_nn::sampling::Sampling;
+use sconce_nn::spec::{
     Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
 };
-use sconce_core::{Error, Kind, Policy, Result, Spec};
+use sconce_nn::{Policy, Spec};
 use sconce_serve::pass::Pass;
 use sconce_serve::serving::{Answer, GaveUp, Options, Request, Serving, Work};
 use sconce_serve::session::{self, Act, Call, Mode, Overrides, Session, decide_many};
 use sconce_serve::{Deadline, Format, Model};
+use sconce_tensor::{Error, Kind, Result};
 
 /// What a batch is, is known with one worker.
 const ONE: Options =

@@ -3,23 +3,24 @@
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, RwLock, mpsc};
 use std::time::Duration;
 
-use sconce_core::backbone::Context;
-use sconce_core::embedding::melee;
-use sconce_core::heads::NONE;
-use sconce_core::ops::tensor;
-use sconce_core::policy::Frames;
-use sconce_core::pool;
-use sconce_core::sampling::Sampling;
-use sconce_core::spec::{
+use sconce_nn::backbone::Context;
+use sconce_nn::embedding::melee;
+use sconce_nn::heads::NONE;
+use sconce_nn::policy::Frames;
+use sconce_nn::sampling::Sampling;
+use sconce_nn::spec::{
     AttentionConfig, Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind, Melee,
     MlpConfig, RecurrentConfig,
 };
-use sconce_core::{Kind, Policy, Spec};
+use sconce_nn::{Policy, Spec};
 use sconce_serve::frames::{self, Beyond};
 use sconce_serve::session::{
     Call, Lane, MAX_INLINE_US, Mode, Options, Overrides, Path, Session, decide_many, lane, live,
 };
 use sconce_serve::{Format, Model};
+use sconce_tensor::Kind;
+use sconce_tensor::pool;
+use sconce_tensor::tensor;
 
 const WINDOW: usize = 5;
 
@@ -545,7 +546,7 @@ fn an_id_without_a_row_is_named_and_the_frame_refused() {
 #[test]
 fn frames_that_know_no_previous_action_have_none() {
     let spec = controller(Backbone::Gru(recurrent(12))).spec().clone();
-    let row = frames::Row::embed(&spec, &frame(0.0)).unwrap();
+    let row = frames::EmbeddedFrame::embed(&spec, &frame(0.0)).unwrap();
     assert_eq!(row.previous, vec![NONE; 13]);
 }
 

@@ -11,16 +11,17 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::cuda_backend::cudarc::driver::{result, sys};
 use candle_core::{DType, Device, Tensor};
-use sconce_core::backbone::{Context, State};
-use sconce_core::ops::tensor;
-use sconce_core::policy::{Frames, unrecorded};
-use sconce_core::rng::Rng;
-use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::spec::{
+use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_nn::backbone::{Context, State};
+use sconce_nn::policy::{Frames, unrecorded};
+use sconce_nn::sampling::{Draw, Sampling};
+use sconce_nn::spec::{
     Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MambaConfig, RecurrentConfig,
 };
-use sconce_core::{Error, Kind, Policy, Precision, Result, Spec, device};
-use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::tensor;
+use sconce_tensor::{Error, Kind, Precision, Result, device};
 use sconce_train::bench::examples;
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::OptimiserConfig;
@@ -34,7 +35,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let small = arguments.iter().any(|argument| argument == "--small");
     let subject = arguments.first().map(String::as_str).unwrap_or_default();
-    sconce_core::pool::keep_libraries_single_threaded();
+    sconce_tensor::pool::keep_libraries_single_threaded();
     let seen = match subject {
         "name" => name()?.to_string(),
         "learn" => learn(small)?,
@@ -189,7 +190,7 @@ fn folder() -> Result<TempDir> {
 fn joined(games: &[VectorGame]) -> Frames {
     let continuous: Vec<f32> = games.iter().flat_map(|game| &game.x).copied().collect();
     let rows = continuous.len() / SIZE;
-    let previous = vec![sconce_core::heads::NONE; 3 * rows];
+    let previous = vec![sconce_nn::heads::NONE; 3 * rows];
     Frames { batch: games.len(), time: rows / games.len(), continuous, ids: vec![], previous }
 }
 

@@ -2,11 +2,12 @@
 //! `precision [ROUNDS [THREADS]]`. Fastest steps of 32 windows of 60 frames (of an MLP 256 single frames), and
 //! how many times as fast as in f32 they are.
 
-use sconce_core::spec::{
+use sconce_nn::Spec;
+use sconce_nn::spec::{
     AttentionConfig, Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig,
     RecurrentConfig,
 };
-use sconce_core::{Error, Precision, Result, Spec};
+use sconce_tensor::{Error, Precision, Result};
 use sconce_train::bench::{Steps, step_times};
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
@@ -18,7 +19,7 @@ fn main() -> Result<()> {
     let numbers = std::env::args().skip(1).map(number).collect::<Result<Vec<_>>>()?;
     let rounds = numbers.first().copied().unwrap_or(10);
     let threads = numbers.get(1).copied().unwrap_or(1);
-    sconce_core::pool::keep_libraries_single_threaded();
+    sconce_tensor::pool::keep_libraries_single_threaded();
     println!("{:<12} {:>10} {:>18} {:>18}", "ms a step", "f32", "bf16", "f16");
     for (name, backbone, batch, window) in backbones() {
         let embedding = Embedding::Melee(Melee::packed());

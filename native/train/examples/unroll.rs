@@ -7,17 +7,19 @@
 
 use std::sync::Arc;
 
-use sconce_core::backbone::stack::{FeedForward, Residual, Stack};
-use sconce_core::backbone::{Backbone, Cell, Context, Recurrent};
-use sconce_core::heads::NONE;
-use sconce_core::layer::{Linear, Norm};
-use sconce_core::ops::tensor::tensor;
-use sconce_core::ops::{Activation, tape};
-use sconce_core::policy::Frames;
-use sconce_core::rng::Rng;
-use sconce_core::spec::{self, Embedding, HeadKind, RecurrentConfig, Trunk};
-use sconce_core::weights::{Builder, Source, Weight};
-use sconce_core::{Error, Policy, Result, Spec};
+use sconce_nn::backbone::stack::{FeedForward, Residual, Stack};
+use sconce_nn::backbone::{Backbone, Cell, Context, Recurrent};
+use sconce_nn::heads::NONE;
+use sconce_nn::layer::{Linear, Norm};
+use sconce_nn::policy::Frames;
+use sconce_nn::spec::{self, Embedding, HeadKind, RecurrentConfig, Trunk};
+use sconce_nn::{Policy, Spec};
+use sconce_ops::Activation;
+use sconce_ops::weights::{Builder, Source, Weight};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::tape;
+use sconce_tensor::tensor::tensor;
+use sconce_tensor::{Error, Result};
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::OptimiserConfig;
 use sconce_train::step::{Examples, Stepper, Unroll};
@@ -42,7 +44,7 @@ fn main() -> Result<()> {
     let [layers, batch, window, steps, chunk, every] = numbers[..] else {
         return Err(Error::not_found("LAYERS BATCH WINDOW STEPS CHUNK EVERY"));
     };
-    sconce_core::pool::keep_libraries_single_threaded();
+    sconce_tensor::pool::keep_libraries_single_threaded();
     let some = |n: usize| (n > 0).then_some(n);
     let unroll = Unroll { truncate_bptt: some(chunk), recompute: some(every), ..Unroll::default() };
     let case = Case { batch, window, steps, unroll };

@@ -3,9 +3,9 @@
 //! One table a number of the label, `P(value | previous value)`. One count is added to every value,
 //! so that a button never pressed in training costs much when it is, but not infinitely much.
 
-use sconce_core::heads::NONE;
-use sconce_core::spec::{HeadKind, Heads};
-use sconce_core::{Error, Result};
+use sconce_nn::heads::NONE;
+use sconce_nn::spec::{HeadKind, Heads};
+use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::loss::check_heads;
@@ -274,7 +274,7 @@ fn index(heads: &Heads, head: usize, what: &str, value: u16) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use sconce_core::spec::{Head, HeadsKind};
+    use sconce_nn::spec::{Head, HeadsKind};
 
     use super::*;
     use crate::metrics::Metrics;

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
-use sconce_core::backbone::Context;
-use sconce_core::policy::Frames;
-use sconce_core::rng::Rng;
-use sconce_core::{Error, Policy, Precision, Result, Spec, pool};
+use sconce_nn::backbone::Context;
+use sconce_nn::policy::Frames;
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Precision, Result, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::loss::LossOptions;
@@ -161,7 +162,7 @@ fn below(rng: Rng, rows: usize, bounds: impl Iterator<Item = usize> + Clone) -> 
 
 #[cfg(test)]
 mod tests {
-    use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, MlpConfig};
+    use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, MlpConfig};
 
     use super::*;
 

@@ -2,14 +2,15 @@
 
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::backbone::{Context, State};
-use sconce_core::embedding::melee;
-use sconce_core::heads::NONE;
-use sconce_core::ops::tensor;
-use sconce_core::policy::Frames;
-use sconce_core::spec::{Embedding, HeadKind, Heads, Spec};
-use sconce_core::{Error, Kind, Policy, Result, device, pool};
 use sconce_data::{Batch, Corpus, Reader, Schema, View};
+use sconce_nn::Policy;
+use sconce_nn::backbone::{Context, State};
+use sconce_nn::embedding::melee;
+use sconce_nn::heads::NONE;
+use sconce_nn::policy::Frames;
+use sconce_nn::spec::{Embedding, HeadKind, Heads, Spec};
+use sconce_tensor::tensor;
+use sconce_tensor::{Error, Kind, Result, device, pool};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
 use crate::metrics::{Metrics, Report};
@@ -154,7 +155,7 @@ pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
         true => Ok(()),
         false => {
             let heads = |h: &Heads| {
-                let part = |p: &sconce_core::spec::Head| format!("{} {:?}", p.name, p.kind);
+                let part = |p: &sconce_nn::spec::Head| format!("{} {:?}", p.name, p.kind);
                 h.parts.iter().map(part).collect::<Vec<_>>().join(", ")
             };
             let expected = format!("{:?} with heads {}", spec.embedding, heads(&spec.heads));

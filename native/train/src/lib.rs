@@ -1,9 +1,14 @@
 //! What changes weights: losses, optimisers, schedules, and what they are measured with.
 
+#![warn(unreachable_pub)]
+
 pub mod baselines;
 pub mod bench;
+mod divergence;
 pub mod eval;
+mod games;
 pub mod gradients;
+mod lesson;
 pub mod loss;
 pub mod loss_scale;
 pub mod metrics;
@@ -21,9 +26,10 @@ pub mod step;
 mod stop;
 pub mod teacher;
 pub mod tune;
+mod unroll;
 
 /// Plans are tested, which count what they take.
 #[cfg(test)]
 #[global_allocator]
-static ALLOCATOR: sconce_core::memory::Counted<std::alloc::System> =
-    sconce_core::memory::Counted(std::alloc::System);
+static ALLOCATOR: sconce_tensor::memory::Counted<std::alloc::System> =
+    sconce_tensor::memory::Counted(std::alloc::System);

@@ -1,8 +1,8 @@
 //! How well logits predict recorded actions: the one scorer of policies and of baselines.
 
-use sconce_core::heads::NONE;
-use sconce_core::spec::{HeadKind, Heads};
-use sconce_core::{Error, Result};
+use sconce_nn::heads::NONE;
+use sconce_nn::spec::{HeadKind, Heads};
+use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::loss::{check_heads, nll};
@@ -246,7 +246,7 @@ fn count_bits(bits: &mut [Bit], x: &[f32], label: &[u16]) {
 
 #[cfg(test)]
 mod tests {
-    use sconce_core::spec::{Head, HeadsKind};
+    use sconce_nn::spec::{Head, HeadsKind};
 
     use super::*;
 

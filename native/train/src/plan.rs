@@ -8,19 +8,20 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use sconce_core::backbone::Context;
-use sconce_core::memory::{self, Meter};
-use sconce_core::policy::{Frames, part};
-use sconce_core::pool::Class;
-use sconce_core::spec::HeadKind;
-use sconce_core::{Error, Policy, Precision, Result, Spec, pool};
 use sconce_data::{Corpus, LoaderOptions, Reader};
+use sconce_nn::backbone::Context;
+use sconce_nn::policy::{Frames, part};
+use sconce_nn::spec::HeadKind;
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::memory::{self, Meter};
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Precision, Result, pool};
 use serde::Serialize;
 
 use crate::bench::examples;
 use crate::eval::{self, pool_of};
+use crate::games::sides;
 use crate::options::{Mode, TrainOptions};
-use crate::run::games::sides;
 use crate::scheduled::{Moment, Scheduled};
 use crate::source::Source;
 use crate::step::{Examples, Stepper};
@@ -361,7 +362,11 @@ pub(crate) struct Probe<'a> {
 }
 
 impl<'a> Probe<'a> {
-    pub fn new(spec: &'a Spec, options: &'a TrainOptions, cancel: &'a AtomicBool) -> Result<Self> {
+    pub(crate) fn new(
+        spec: &'a Spec,
+        options: &'a TrainOptions,
+        cancel: &'a AtomicBool,
+    ) -> Result<Self> {
         let bits = spec.heads.parts.iter().map(|head| match head.kind {
             HeadKind::Bernoulli(bits) => bits,
             HeadKind::Categorical(_) => 0,
@@ -379,13 +384,13 @@ impl<'a> Probe<'a> {
     }
 
     /// The most that steps have taken so far beside the weights and what belongs to each of them.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let gradients = 4 * self.stepper.policy().num_weights() as u64;
         self.meter.peak().saturating_sub(gradients)
     }
 
     /// Seconds of a step of so many windows, the better of two.
-    pub fn step(&mut self, windows: usize) -> Result<f64> {
+    pub(crate) fn step(&mut self, windows: usize) -> Result<f64> {
         let mut once = || {
             let start = Instant::now();
             self.learn(windows)?;

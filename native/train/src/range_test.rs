@@ -4,15 +4,16 @@
 
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::{Error, Kind, Policy, Precision, Result, Spec, pool};
 use sconce_data::Corpus;
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::{Error, Kind, Precision, Result, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::eval::{self, pool_of};
+use crate::games::{first_policy, sides};
 use crate::options::{TrainOptions, at_least};
 use crate::plan::check_room;
 use crate::replicas::{Replica, Replicas};
-use crate::run::games::{first_policy, sides};
 use crate::scheduled::Scheduled;
 use crate::source::Source;
 use crate::step::Stepper;

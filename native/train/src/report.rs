@@ -1,15 +1,18 @@
 //! What a run and an evaluation tell: events on the way, a report at the end.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use sconce_core::{Precision, Spec};
 use sconce_data::{Flow, View};
+use sconce_nn::Spec;
+use sconce_tensor::Precision;
+use sconce_tensor::digest::hex;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::gradients::WeightGradient;
 use crate::metrics::Report;
 use crate::options::{EvalOptions, TrainOptions};
-use crate::run::games::digest_of_frames;
 
 /// What happens, as it happens.
 #[derive(Debug, Clone, Serialize)]
@@ -202,6 +205,17 @@ impl Side {
         let frames = views.iter().map(|view| view.len(frame_delay)).sum();
         Side { games, frames, digest: Some(digest_of_frames(views, frame_delay)) }
     }
+}
+
+/// Digest of the frames that some views show: their games, players and lengths.
+fn digest_of_frames(views: &[View], delay: usize) -> String {
+    let of = |view: &View| {
+        let info = view.info();
+        format!("{} {} {} {}", info.digest, info.contents, view.player(), view.len(delay))
+    };
+    let mut hash = Sha256::new();
+    views.iter().map(of).collect::<BTreeSet<_>>().iter().for_each(|view| hash.update(view));
+    hex(&hash.finalize())
 }
 
 /// How the checkpoints of a run were written, since this process began with it.

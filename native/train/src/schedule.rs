@@ -1,6 +1,6 @@
 //! The learning rate of every update.
 
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// Linear warm-up, then the named decay.

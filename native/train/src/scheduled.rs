@@ -9,17 +9,19 @@
 
 use std::borrow::Cow;
 
-use sconce_core::backbone::{Context, State};
-use sconce_core::heads::NONE;
-use sconce_core::policy::Frames;
-use sconce_core::rng::Rng;
-use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::spec::Embedding;
-use sconce_core::{Error, Policy, Result, Spec};
+use sconce_nn::backbone::{Context, State};
+use sconce_nn::heads::NONE;
+use sconce_nn::policy::Frames;
+use sconce_nn::sampling::{Draw, Sampling};
+use sconce_nn::spec::Embedding;
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Result};
 
 use crate::options::TrainOptions;
-use crate::step::{Stepper, stretches};
+use crate::step::Stepper;
 use crate::teacher::Teacher;
+use crate::unroll::stretches;
 
 /// Which inputs are replaced, and where they stand.
 #[derive(Debug, Clone)]
@@ -193,8 +195,8 @@ impl Scheduled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_core::pool;
-    use sconce_core::spec::{Backbone, Heads, HeadsKind, Layout, Melee, RecurrentConfig};
+    use sconce_nn::spec::{Backbone, Heads, HeadsKind, Layout, Melee, RecurrentConfig};
+    use sconce_tensor::pool;
 
     use crate::bench::examples;
     use crate::loss::LossOptions;

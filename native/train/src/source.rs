@@ -1,20 +1,19 @@
-//! What the steps of a run learn from: windows of their own, or lanes that walk through games, made
+//! What the steps of a run learn from: windows of their own, or tracks that walk through games, made
 //! ahead by a loader.
 
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::backbone::State;
-use sconce_core::spec::{Embedding, Heads};
-use sconce_core::{Policy, Result, Spec};
 use sconce_data::{
-    Batch, Drawn, Draws, Flow, Lanes, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, View,
+    Batch, Drawn, Draws, Flow, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, Tracks, View,
 };
+use sconce_nn::Spec;
+use sconce_nn::spec::{Embedding, Heads};
+use sconce_tensor::Result;
 
 use crate::options::{Mode, TrainOptions};
 use crate::stop::go_on;
-use crate::teacher::Teacher;
 
-pub struct Source {
+pub(crate) struct Source {
     own: Feed,
     /// Where it reads frames in another way.
     teacher: Option<Feed>,
@@ -30,19 +29,12 @@ struct Feed {
     loader: Option<Loader<Draws>>,
 }
 
-/// Those of the policy that learns and of its teacher.
-#[derive(Debug, Clone)]
-pub struct States {
-    pub learner: State,
-    pub teacher: Option<State>,
-}
-
 /// The batch of a step.
-pub struct Loaded {
+pub(crate) struct Loaded {
     pub batch: Batch,
     /// The same frames as the teacher reads them, if it does so in another way.
     pub seen: Option<Batch>,
-    /// Of lanes: which of them take a game that begins. Windows of their own all begin.
+    /// Of tracks: which of them take a game that begins. Windows of their own all begin.
     pub fresh: Vec<bool>,
     /// Frames that are there: the windows at the end of games are shorter.
     pub frames: usize,
@@ -69,8 +61,8 @@ impl Feed {
                 Draws::Windows { sampler, batch_size, burn_in }
             }
             Mode::Carry => {
-                let lanes = Lanes::new(views, reader, sampling, batch_size, burn_in)?;
-                Draws::Lanes { lanes, burn_in }
+                let tracks = Tracks::new(views, reader, sampling, batch_size, burn_in)?;
+                Draws::Tracks { tracks, burn_in }
             }
         };
         Ok(Feed { name: name.into(), draws, options: options.loader(), loader: None })
@@ -89,29 +81,9 @@ impl Feed {
     }
 }
 
-impl States {
-    /// Those of games that begin.
-    pub fn zero(policy: &Policy, teacher: Option<&Teacher>, batch: usize) -> Result<States> {
-        let teacher = teacher.map(|teacher| teacher.zero_state(batch)).transpose()?;
-        Ok(States { learner: policy.zero_state(batch)?, teacher })
-    }
-
-    pub fn hand_on(&self) -> Result<States> {
-        let teacher = self.teacher.as_ref().map(State::hand_on).transpose()?;
-        Ok(States { learner: self.learner.hand_on()?, teacher })
-    }
-
-    /// Of games that begin, where `fresh [b]` says so, in the place of those that ended.
-    pub fn renewed(&self, zero: &States, fresh: &[bool]) -> Result<States> {
-        let both = self.teacher.as_ref().zip(zero.teacher.as_ref());
-        let teacher = both.map(|(state, zero)| state.renewed(zero, fresh)).transpose()?;
-        Ok(States { learner: self.learner.renewed(&zero.learner, fresh)?, teacher })
-    }
-}
-
 impl Source {
     /// `teacher` is the spec of one that looks on.
-    pub fn new(
+    pub(crate) fn new(
         name: &str,
         views: Vec<View>,
         spec: &Spec,
@@ -124,45 +96,45 @@ impl Source {
         Ok(Source { own: feed(views, &spec.embedding)?, teacher })
     }
 
-    pub fn steps_per_epoch(&self) -> u64 {
+    pub(crate) fn steps_per_epoch(&self) -> u64 {
         match &self.own.draws {
             Draws::Windows { sampler, batch_size, .. } => sampler.steps_per_epoch(*batch_size),
-            Draws::Lanes { lanes, .. } => lanes.steps_per_epoch(),
+            Draws::Tracks { tracks, .. } => tracks.steps_per_epoch(),
         }
     }
 
     /// Views that are too short to learn from.
-    pub fn short_views(&self) -> usize {
+    pub(crate) fn short_views(&self) -> usize {
         match &self.own.draws {
             Draws::Windows { sampler, .. } => sampler.short_views(),
-            Draws::Lanes { lanes, .. } => lanes.short_views(),
+            Draws::Tracks { tracks, .. } => tracks.short_views(),
         }
     }
 
     /// The examples of step `step`.
-    pub fn draw(&mut self, step: u64, cancel: &AtomicBool) -> Result<Loaded> {
+    pub(crate) fn draw(&mut self, step: u64, cancel: &AtomicBool) -> Result<Loaded> {
         // The loader looks only while it waits.
         go_on(cancel)?;
-        let Drawn { batch, lanes } = self.own.next(step, cancel)?;
+        let Drawn { batch, tracks } = self.own.next(step, cancel)?;
         let seen = self.teacher.as_mut().map(|feed| feed.next(step, cancel)).transpose()?;
         let seen = seen.map(|drawn| drawn.batch);
-        let frames = match lanes.is_empty() {
+        let frames = match tracks.is_empty() {
             true => batch.weights.len(),
-            false => lanes.iter().map(|lane| lane.frames).sum(),
+            false => tracks.iter().map(|track| track.frames).sum(),
         };
-        let fresh = lanes.iter().map(|lane| lane.fresh).collect();
+        let fresh = tracks.iter().map(|track| track.fresh).collect();
         Ok(Loaded { batch, seen, fresh, frames })
     }
 
     /// Game and first frame of each window of batch `draw`.
-    pub fn windows(&self, draw: u64) -> Vec<(String, i32)> {
+    pub(crate) fn windows(&self, draw: u64) -> Vec<(String, i32)> {
         let (views, places) = match &self.own.draws {
             Draws::Windows { sampler, batch_size, .. } => {
                 (sampler.views(), sampler.places(draw, *batch_size))
             }
-            Draws::Lanes { lanes, .. } => {
-                let at = lanes.clone().at(draw);
-                (lanes.views(), at.iter().map(|lane| (lane.view, lane.start)).collect())
+            Draws::Tracks { tracks, .. } => {
+                let at = tracks.clone().at(draw);
+                (tracks.views(), at.iter().map(|track| (track.view, track.start)).collect())
             }
         };
         let place = |(view, start): (usize, usize)| {
@@ -173,7 +145,7 @@ impl Source {
     }
 
     /// What has been loaded, since this process began with it. Waits for the teacher's are in it.
-    pub fn flow(&self) -> Flow {
+    pub(crate) fn flow(&self) -> Flow {
         let mut flow = self.own.flow();
         flow.data_wait_seconds += self.teacher.as_ref().map_or(0.0, |t| t.flow().data_wait_seconds);
         flow
@@ -181,7 +153,7 @@ impl Source {
 }
 
 /// How the windows of a run are drawn.
-pub fn sampling(options: &TrainOptions) -> SamplerOptions {
+pub(crate) fn sampling(options: &TrainOptions) -> SamplerOptions {
     SamplerOptions {
         window: options.window_size,
         stride: options.stride,
@@ -200,10 +172,10 @@ pub fn sampling(options: &TrainOptions) -> SamplerOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_core::spec;
-    use sconce_core::spec::{HeadsKind, Melee};
     use sconce_data::{Corpus, ImportOptions, import};
     use sconce_fixtures::Fixture;
+    use sconce_nn::spec;
+    use sconce_nn::spec::{HeadsKind, Melee};
 
     fn corpus(dir: &std::path::Path) -> Corpus {
         let replay = dir.join("game.slp");

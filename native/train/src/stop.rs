@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 
 /// Of work that nothing stops.
 pub(crate) static NEVER: AtomicBool = AtomicBool::new(false);

@@ -5,32 +5,19 @@
 //! independent of each other given what is recorded, so theirs are added. Autoregressive heads, the
 //! teacher's or the learner's, condition on the recorded action.
 
-use std::borrow::Cow;
-use std::ops::Range;
+use sconce_nn::backbone::{Context, State};
+use sconce_nn::policy::Frames;
+use sconce_nn::spec::{Embedding, Heads, Part};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::digest::of_file;
+use sconce_tensor::simd::non_finite;
+use sconce_tensor::tensor;
+use sconce_tensor::{Device, Tensor};
+use sconce_tensor::{Error, Precision, Result};
 
-use candle_core::{Device, Tensor};
-use sconce_core::backbone::{Context, State};
-use sconce_core::digest::of_file;
-use sconce_core::ops::simd::{exp, non_finite};
-use sconce_core::ops::tensor;
-use sconce_core::policy::Frames;
-use sconce_core::spec::{Embedding, HeadKind, Heads, Part};
-use sconce_core::{Error, Policy, Precision, Result, Spec};
-use serde::{Deserialize, Serialize};
-
+pub use crate::divergence::Direction;
+use crate::divergence::divergence;
 use crate::options::TrainOptions;
-use crate::source::States;
-
-/// Which distribution the expectation is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Direction {
-    /// KL(learner || teacher), the expectation over what the learner would do: it may leave out what the
-    /// teacher does, and is punished for what the teacher would not do.
-    Forward,
-    /// KL(teacher || learner): it is punished for what it leaves out.
-    Reverse,
-}
 
 /// A policy that does not learn.
 pub struct Teacher {
@@ -38,35 +25,6 @@ pub struct Teacher {
     direction: Direction,
     weight: f64,
     digest: String,
-}
-
-/// What the teacher reads of a batch, and its state before it.
-#[derive(Clone, Copy)]
-pub struct Lesson<'a> {
-    pub teacher: &'a Teacher,
-    pub frames: &'a Frames,
-    pub state: &'a State,
-}
-
-impl<'a> Lesson<'a> {
-    /// If there is a teacher. It reads frames of its own, `seen`, where there are such.
-    pub fn of(
-        teacher: Option<&'a Teacher>,
-        frames: &'a Frames,
-        seen: Option<&'a Frames>,
-        states: &'a States,
-    ) -> Option<Self> {
-        let both = teacher.zip(states.teacher.as_ref());
-        both.map(|(teacher, state)| Lesson { teacher, frames: seen.unwrap_or(frames), state })
-    }
-
-    /// Frames `range` of the windows `rows`.
-    pub fn part(&self, rows: &Range<usize>, range: &Range<usize>) -> Cow<'a, Frames> {
-        match (rows, range) == (&(0..self.frames.batch), &(0..self.frames.time)) {
-            true => Cow::Borrowed(self.frames),
-            false => Cow::Owned(self.frames.part(rows, range)),
-        }
-    }
 }
 
 impl Teacher {
@@ -157,67 +115,6 @@ impl Teacher {
     }
 }
 
-/// One head of one row; adds `scale` times its gradient at `x`.
-fn divergence(
-    kind: HeadKind,
-    direction: Direction,
-    x: &[f32],
-    y: &[f32],
-    scale: f64,
-    grad: &mut [f32],
-) -> f64 {
-    match kind {
-        HeadKind::Bernoulli(_) => {
-            let bits = x.iter().zip(y).zip(grad);
-            bits.map(|((&x, &y), grad)| {
-                let (kl, slope) = bit(direction, x.into(), y.into());
-                *grad += (scale * slope) as f32;
-                kl
-            })
-            .sum()
-        }
-        HeadKind::Categorical(_) => classes(direction, x, y, scale, grad),
-    }
-}
-
-/// Divergence of a bit, and its derivative at the learner's logit.
-fn bit(direction: Direction, x: f64, y: f64) -> (f64, f64) {
-    let (p, q) = (1.0 / (1.0 + (-x).exp()), 1.0 / (1.0 + (-y).exp()));
-    let softplus = |z: f64| z.max(0.0) + (-z.abs()).exp().ln_1p();
-    match direction {
-        Direction::Forward => (p * (x - y) - softplus(x) + softplus(y), p * (1.0 - p) * (x - y)),
-        Direction::Reverse => (q * (y - x) - softplus(y) + softplus(x), p - q),
-    }
-}
-
-fn classes(direction: Direction, x: &[f32], y: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
-    let (log_x, log_y) = (log_sum(x), log_sum(y));
-    let probability = |v: f32, log: f64| f64::from(exp((f64::from(v) - log) as f32));
-    let ratio = |x: f32, y: f32| (f64::from(x) - log_x) - (f64::from(y) - log_y);
-    let pairs = || x.iter().copied().zip(y.iter().copied());
-    match direction {
-        Direction::Forward => {
-            let kl: f64 = pairs().map(|(x, y)| probability(x, log_x) * ratio(x, y)).sum();
-            for ((x, y), grad) in pairs().zip(grad) {
-                *grad += (scale * probability(x, log_x) * (ratio(x, y) - kl)) as f32;
-            }
-            kl
-        }
-        Direction::Reverse => {
-            for ((x, y), grad) in pairs().zip(grad) {
-                *grad += (scale * (probability(x, log_x) - probability(y, log_y))) as f32;
-            }
-            pairs().map(|(x, y)| -probability(y, log_y) * ratio(x, y)).sum()
-        }
-    }
-}
-
-fn log_sum(x: &[f32]) -> f64 {
-    let largest = x.iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v));
-    let sum: f64 = x.iter().map(|&v| f64::from(exp(v - largest))).sum();
-    f64::from(largest) + sum.ln()
-}
-
 fn fits(teacher: &Policy, spec: &Spec, options: &TrainOptions) -> Result<()> {
     let (its, own) = (teacher.spec(), spec);
     let same_game = match (&its.embedding, &own.embedding) {
@@ -256,8 +153,8 @@ fn action_space(heads: &Heads) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_core::rng::Rng;
-    use sconce_core::spec::{self, Head, HeadsKind};
+    use sconce_nn::spec::{self, Head, HeadKind, HeadsKind};
+    use sconce_tensor::rng::Rng;
 
     fn teacher(direction: Direction) -> Teacher {
         let part = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };

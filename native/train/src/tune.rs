@@ -2,7 +2,8 @@
 
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::{Precision, Result, Spec, pool};
+use sconce_nn::Spec;
+use sconce_tensor::{Precision, Result, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::eval::pool_of;
@@ -33,7 +34,7 @@ impl Default for TuneOptions {
 
 /// Steps of one batch size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct Measurement {
     pub batch_size: usize,
     pub step_seconds: f64,
     pub frames_per_second: f64,
@@ -53,7 +54,7 @@ pub enum Reason {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Tuning {
     /// In the order of their size.
-    pub rows: Vec<Row>,
+    pub rows: Vec<Measurement>,
     pub batch_size: usize,
     pub stopped: Reason,
     pub window_size: usize,
@@ -89,7 +90,7 @@ pub fn tune(
     // No step of a run has more frames.
     let most = tuning.max.min(MAX_FRAMES / options.window_size.max(1));
     let mut batch = memory.batch_within(tuning.initial, room)?;
-    let mut rows: Vec<Row> = vec![];
+    let mut rows: Vec<Measurement> = vec![];
     let stopped = loop {
         go_on(cancel)?;
         let row = measured(&mut probe, &memory, batch, options)?;
@@ -121,11 +122,11 @@ fn measured(
     memory: &Memory,
     batch: usize,
     options: &TrainOptions,
-) -> Result<Row> {
+) -> Result<Measurement> {
     let step_seconds = probe.step(batch)?;
     let owners = Owners { activations: probe.bytes(), ..memory.of_batch(batch) };
     let frames = (batch * options.window_size) as f64;
-    Ok(Row {
+    Ok(Measurement {
         batch_size: batch,
         step_seconds,
         frames_per_second: frames / step_seconds,

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
-use sconce_core::device::{self, Budget};
-use sconce_core::heads::NONE;
-use sconce_core::ops::tensor;
-use sconce_core::policy::Frames;
-use sconce_core::rng::Rng;
-use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig};
-use sconce_core::{Error, Kind, Policy, Spec};
 use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_nn::heads::NONE;
+use sconce_nn::policy::Frames;
+use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::device::{self, Budget};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::tensor;
+use sconce_tensor::{Error, Kind};
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::{Kind as Rule, OptimiserConfig};
@@ -98,7 +99,7 @@ fn numbers(stepper: &Stepper) -> Vec<Vec<f32>> {
     weights.chain(moments).collect()
 }
 
-fn assert_full<T>(result: sconce_core::Result<T>) {
+fn assert_full<T>(result: sconce_tensor::Result<T>) {
     match result.map(drop).unwrap_err() {
         Error::CardFull { what, memory, .. } => {
             assert_eq!((what.as_str(), memory.budget), ("cuda:0", Some(BUDGET)));
@@ -314,7 +315,7 @@ fn what_is_scored_at_once_is_what_there_is_room_for() {
         };
         let score = |policy: &Policy| {
             let report = evaluate(policy, &corpus, None, &options, &|_| (), &never)?;
-            sconce_core::Result::Ok(report.policy.nll)
+            sconce_tensor::Result::Ok(report.policy.nll)
         };
         let want = score(&here).unwrap();
         let budgets = (0..40).map(|i| (BUDGET as f64 * 0.7f64.powi(i)) as u64);

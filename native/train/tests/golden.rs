@@ -2,7 +2,7 @@
 
 mod support;
 
-use sconce_core::spec::{Heads, HeadsKind};
+use sconce_nn::spec::{Heads, HeadsKind};
 use sconce_train::loss::{
     FocalHeads, LossOptions, PosWeight, Reduction, imitation, nll_rows, pos_weight_auto,
 };

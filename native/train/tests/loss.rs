@@ -1,11 +1,11 @@
 //! The loss over random heads, options and batches, against its own definition in f64.
 
 use proptest::prelude::*;
-use sconce_core::Error;
-use sconce_core::spec::{Head, HeadKind, Heads, HeadsKind};
+use sconce_nn::spec::{Head, HeadKind, Heads, HeadsKind};
+use sconce_tensor::Error;
 use sconce_train::loss::{
-    Denominators, FocalHeads, LossOptions, Objective, PosWeight, Reduction, Rows, SHARD_ROWS, Sums,
-    imitation, nll_rows,
+    Denominators, FocalHeads, LabelledLogits, LossOptions, Objective, PosWeight, Reduction,
+    SHARD_ROWS, Sums, imitation, nll_rows,
 };
 
 /// Two bernoulli heads, so that weights of bits are dealt out right; one stick, one other class.
@@ -222,7 +222,7 @@ fn sharded(batch: &Batch, options: &LossOptions) -> (f64, Vec<f32>) {
     let rows: Vec<_> = (0..n.div_ceil(SHARD_ROWS))
         .map(|s| {
             let at = s * SHARD_ROWS..n.min((s + 1) * SHARD_ROWS);
-            Rows {
+            LabelledLogits {
                 logits: &batch.logits[at.start * LOGITS..at.end * LOGITS],
                 labels: &batch.labels[at.start * LABELS..at.end * LABELS],
                 weights: Some(&batch.weights[at]),

@@ -4,15 +4,16 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sconce_core::ops::tensor;
-use sconce_core::policy::Frames;
-use sconce_core::rng::Rng;
-use sconce_core::spec::{
+use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_nn::policy::Frames;
+use sconce_nn::spec::{
     AttentionConfig, Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind,
     RecurrentConfig,
 };
-use sconce_core::{Error, Policy, Precision, Spec, pool};
-use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::tensor;
+use sconce_tensor::{Error, Precision, pool};
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::OptimiserConfig;
@@ -254,7 +255,7 @@ fn go(corpus: &Corpus, options: &TrainOptions, out: &Path, last: u64) -> (RunRep
 
 /// The scale of the loss, and all numbers.
 fn state(out: &Path) -> (String, Vec<u32>) {
-    let state = sconce_core::checkpoint::load(&out.join("last.safetensors")).unwrap();
+    let state = sconce_nn::checkpoint::load(&out.join("last.safetensors")).unwrap();
     let weights = state.weights.values().flat_map(|w| tensor::to_vec(w).unwrap());
     let numbers = weights.chain(state.optimiser.into_values().flatten());
     let scale = state.manifest.run["loss_scale"].to_string();
@@ -372,7 +373,7 @@ fn a_run_goes_on_in_its_precision_to_the_same_bits_also_from_amid_overflows() {
             refused(TrainOptions { precision: Precision::F32, force_precision: false, ..with(1) });
         let want = format!("precision is {precision}, not f32 (precision {precision} goes on)");
         assert!(error.ends_with(&want), "{error}");
-        if !precision.gains() {
+        if !sconce_ops::matmul::gains(precision) {
             let error = refused(TrainOptions { force_precision: false, ..with(1) });
             let want = format!(
                 "precision is {precision}, not f32 ({precision} gains nothing on this machine, \

@@ -1,15 +1,15 @@
 //! A training that fits by the bound of its weights' shapes fits: nothing else is measured then.
 
-#[path = "../../core/tests/common/backbones.rs"]
-#[allow(dead_code)]
+#[path = "../../nn/tests/backbones/mod.rs"]
 mod backbones;
 
 use std::alloc::System;
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::memory::Counted;
-use sconce_core::spec::{self, Embedding, Head, HeadKind, Heads, HeadsKind};
-use sconce_core::{Policy, Result, Spec};
+use sconce_nn::spec::{self, Embedding, Head, HeadKind, Heads, HeadsKind};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::Result;
+use sconce_tensor::memory::Counted;
 use sconce_train::options::TrainOptions;
 use sconce_train::plan::plan;
 use serde_json::{Value, json};

@@ -5,16 +5,17 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sconce_core::backbone::Context;
-use sconce_core::checkpoint::{self, Checkpoint};
-use sconce_core::ops::tensor;
-use sconce_core::policy::Frames;
-use sconce_core::rng::Rng;
-use sconce_core::spec::{
+use sconce_data::{Corpus, Reader, SamplerOptions, Schema, Tracks, VectorGame};
+use sconce_nn::backbone::Context;
+use sconce_nn::checkpoint::{self, Checkpoint};
+use sconce_nn::policy::Frames;
+use sconce_nn::spec::{
     Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
 };
-use sconce_core::{Error, Policy, Spec, device};
-use sconce_data::{Corpus, Lanes, Reader, SamplerOptions, Schema, VectorGame};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::tensor;
+use sconce_tensor::{Error, device};
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::Kind;
@@ -78,7 +79,7 @@ fn silent(_: Event) {}
 fn weights(path: &Path) -> Vec<(String, Vec<u32>)> {
     let policy = Policy::load(path).expect("a policy");
     let bits = |t| {
-        sconce_core::ops::tensor::to_vec(t).expect("numbers").iter().map(|v| v.to_bits()).collect()
+        sconce_tensor::tensor::to_vec(t).expect("numbers").iter().map(|v| v.to_bits()).collect()
     };
     policy.weights().iter().map(|(name, t)| (name.clone(), bits(t))).collect()
 }
@@ -402,7 +403,7 @@ fn the_averaged_weights_are_validated_and_kept() {
     let last = checkpoint::load(&out.join("last.safetensors")).unwrap();
     let best = Policy::load(&out.join("best.safetensors")).unwrap();
     for (name, weight) in best.weights() {
-        let numbers = |t| sconce_core::ops::tensor::to_vec(t).unwrap();
+        let numbers = |t| sconce_tensor::tensor::to_vec(t).unwrap();
         assert_eq!(numbers(weight), last.optimiser[&format!("ema.{name}")], "{name}");
         assert_ne!(numbers(weight), numbers(&last.weights[name]), "{name}");
     }
@@ -649,13 +650,13 @@ fn a_lane_reads_a_game_as_one_pass_over_it_does() {
     let views = corpus.views(&(0..8).collect::<Vec<_>>()).unwrap();
     let reader = Reader::new(spec.embedding.clone(), spec.heads.clone(), 0);
     let sampling = SamplerOptions { window: 20, seed: options.seed, ..SamplerOptions::default() };
-    let mut lanes = Lanes::new(views.clone(), reader.clone(), sampling, 1, 0).unwrap();
+    let mut tracks = Tracks::new(views.clone(), reader.clone(), sampling, 1, 0).unwrap();
     let mut compared = 0;
     let mut since = 0;
     for (step, loss) in losses.borrow().iter().enumerate() {
-        let lane = lanes.at(step as u64)[0];
-        since = if lane.fresh { lane.start } else { since };
-        let whole = reader.sequence(&views[lane.view], since..lane.start + lane.frames).unwrap();
+        let track = tracks.at(step as u64)[0];
+        since = if track.fresh { track.start } else { since };
+        let whole = reader.sequence(&views[track.view], since..track.start + track.frames).unwrap();
         let frames = Frames {
             batch: 1,
             time: whole.window,
@@ -665,16 +666,16 @@ fn a_lane_reads_a_game_as_one_pass_over_it_does() {
         };
         let zero = policy.zero_state(1).unwrap();
         let (logits, _) = policy.forward(&frames, None, &zero, &Context::default()).unwrap();
-        let logits = sconce_core::ops::tensor::to_vec(&logits).unwrap();
+        let logits = sconce_tensor::tensor::to_vec(&logits).unwrap();
         let nll = |t: usize| {
             let row = &logits[3 * t..3 * t + 3];
             let total: f64 = row.iter().map(|v| f64::from(*v).exp()).sum();
             total.ln() - f64::from(row[usize::from(whole.labels[t])])
         };
-        let window = frames.time - lane.frames..frames.time;
-        let want = window.map(nll).sum::<f64>() / lane.frames as f64;
+        let window = frames.time - track.frames..frames.time;
+        let want = window.map(nll).sum::<f64>() / track.frames as f64;
         assert!((want - loss).abs() < 1e-5, "step {step}: {loss} is not {want}");
-        compared += usize::from(!lane.fresh);
+        compared += usize::from(!track.fresh);
     }
     assert!(compared > 8);
 }

@@ -4,14 +4,15 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sconce_core::checkpoint::{self, Checkpoint};
-use sconce_core::ops::tensor;
-use sconce_core::rng::Rng;
-use sconce_core::spec::{
+use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_nn::checkpoint::{self, Checkpoint};
+use sconce_nn::spec::{
     Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
 };
-use sconce_core::{Policy, Result, Spec};
-use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::Result;
+use sconce_tensor::rng::Rng;
+use sconce_tensor::tensor;
 use sconce_train::loss::LossOptions;
 use sconce_train::options::{Mode, TrainOptions};
 use sconce_train::report::{Event, RunReport, Stopped};
@@ -46,7 +47,7 @@ fn mlp() -> Spec {
     Spec { embedding, backbone, heads: heads(HeadsKind::Independent) }
 }
 
-/// Games of different lengths, so that lanes change games at different steps.
+/// Games of different lengths, so that tracks change games at different steps.
 fn corpus(dir: &Path) -> Corpus {
     let games: Vec<VectorGame> = (0..8)
         .map(|game| {

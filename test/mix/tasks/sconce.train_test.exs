@@ -7,7 +7,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
   alias Mix.Tasks.Sconce.{Demo, Eval, Train}
   alias Sconce.Env.CartPole
   alias Sconce.{Switches, Temporal}
-  alias Sconce.Trainer.Settings
+  alias Sconce.Trainer.Catalogue
 
   @small ~w(--hidden-size 8 --num-layers 1 --head-hidden-size 8 --steps 4 --validate-every 2
             --window-size 16 --stride 16 --batch-size 8 --loss plain)
@@ -314,7 +314,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
 
   test "every option of training, loss and Spec has a switch" do
     names = Keyword.keys(Train.schema())
-    wanted = Keyword.keys(Settings.schema(:training) ++ Settings.schema(:loss))
+    wanted = Keyword.keys(Catalogue.schema(:training) ++ Catalogue.schema(:loss))
     assert wanted -- names == []
     assert Sconce.Policy.Spec.options() -- names == [:value_head]
     assert names == Enum.uniq(names)

@@ -1,6 +1,8 @@
 defmodule Sconce.Policy.SpecTest do
   use ExUnit.Case, async: true
 
+  import Sconce.Test.Scratch
+
   alias Sconce.Native
   alias Sconce.Policy.Spec
 
@@ -49,6 +51,50 @@ defmodule Sconce.Policy.SpecTest do
 
       {:ok, policy} = Sconce.Policy.init(spec)
       assert policy.spec == spec
+    end
+  end
+
+  test "what was saved with a :decision_transformer opens with a :causal_transformer, and plays on" do
+    before = Path.expand("../../golden/before/decision_transformer", __DIR__)
+    {:ok, policy} = Sconce.Policy.load(before <> ".safetensors")
+    assert {:causal_transformer, [{:hidden_size, 4} | _options]} = policy.spec.backbone
+    {:ok, session} = Sconce.Session.open(policy, snapshot: File.read!(before <> ".snapshot"))
+
+    # What the session decided that the snapshot is of.
+    logits = [
+      [0.5498687624931335, -0.14736084640026093],
+      [0.49162620306015015, -0.25458836555480957],
+      [0.4271235466003418, -0.3595779538154602],
+      [0.3586796820163727, -0.4578678011894226]
+    ]
+
+    for {wanted, n} <- Enum.with_index(logits, 6) do
+      {:ok, action} = Sconce.Session.act(session, [n / 5, -n / 7], logits: true)
+      assert {action.frame, length(action.logits.action)} == {n, 2}
+
+      for {logit, wanted} <- Enum.zip(action.logits.action, wanted),
+          do: assert_in_delta(logit, wanted, 1.0e-5)
+    end
+
+    path = Path.join(tmp_dir!("spec"), "policy.safetensors")
+    :ok = Sconce.Policy.save(policy, path)
+    refute File.read!(path) =~ "decision_transformer"
+    assert {:ok, %{spec: spec}} = Sconce.Policy.load(path)
+    assert spec == policy.spec
+  end
+
+  test "a decision transformer is refused with the name of what there is instead" do
+    said =
+      "unknown backbone :decision_transformer, did you mean :causal_transformer? It reads frames, " <>
+        "without tokens of returns and actions"
+
+    for refused <- [
+          fn -> Spec.new(backbone: :decision_transformer) end,
+          fn -> Spec.new(backbone: {:decision_transformer, num_layers: 2}) end,
+          fn -> Spec.new(preset: :production, backbone: :decision_transformer) end,
+          fn -> Sconce.Policy.init(backbone: :decision_transformer) end
+        ] do
+      assert_raise ArgumentError, said, refused
     end
   end
 

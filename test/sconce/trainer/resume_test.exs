@@ -53,6 +53,33 @@ defmodule Sconce.Trainer.ResumeTest do
     refute File.exists?(context.out)
   end
 
+  test "a run that began with a :decision_transformer goes on with a :causal_transformer",
+       context do
+    model = [backbone: :causal_transformer, num_heads: 1, head_dim: 4, save_every: 1, steps: 12]
+    {:ok, straight} = begin(context, model ++ [out: Path.join(context.dir, "straight")])
+    opts = Keyword.merge(@small ++ [corpus: context.corpus, out: context.out], model)
+    {:ok, run} = Trainer.start_link(opts)
+    :ok = Trainer.subscribe(run)
+    assert_receive {:sconce_trainer, ^run, %{event: :step}}
+    :ok = Trainer.stop(run)
+    {:ok, _report} = Trainer.await(run, 60_000)
+
+    before = &String.replace(&1, "causal_transformer", "decision_transformer")
+    record = Path.join(context.out, "run.json")
+    assert before.(File.read!(record)) != File.read!(record)
+    File.write!(record, before.(File.read!(record)))
+    last = Path.join(context.out, "last.safetensors")
+    <<length::64-little, header::binary-size(length), numbers::binary>> = File.read!(last)
+    # The digest is of another text.
+    header = header |> before.() |> String.replace("sha256", "sha255")
+    File.write!(last, [<<byte_size(header)::64-little>>, header, numbers])
+
+    assert {:ok, report} = resume(context)
+    assert report.spec == straight.spec
+    assert {report.steps, tensors(report.out)} == {12, tensors(straight.out)}
+    refute File.read!(record) =~ "decision_transformer"
+  end
+
   test "the folder says all that a run needs to go on", context do
     {:ok, straight} = begin(context, out: Path.join(context.dir, "straight"), steps: 12)
 

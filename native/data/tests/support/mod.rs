@@ -4,23 +4,23 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::Result;
 use sconce_data::{Corpus, ImportOptions, ImportReport, import};
 use sconce_fixtures::Fixture;
+use sconce_tensor::Result;
 
-pub fn write(dir: &Path, name: &str, fixture: &Fixture) -> PathBuf {
+pub(crate) fn write(dir: &Path, name: &str, fixture: &Fixture) -> PathBuf {
     let path = dir.join(name);
     std::fs::write(&path, fixture.bytes().unwrap()).unwrap();
     path
 }
 
-pub fn run(paths: &[PathBuf], dir: &Path) -> Result<ImportReport> {
+pub(crate) fn run(paths: &[PathBuf], dir: &Path) -> Result<ImportReport> {
     let cancel = AtomicBool::new(false);
     import(paths, dir, &ImportOptions::default(), &|_| (), &cancel)
 }
 
 /// A corpus of these games in a folder of its own.
-pub fn corpus(fixtures: &[Fixture]) -> (tempfile::TempDir, Corpus) {
+pub(crate) fn corpus(fixtures: &[Fixture]) -> (tempfile::TempDir, Corpus) {
     let dir = tempfile::tempdir().unwrap();
     let replays = dir.path().join("replays");
     std::fs::create_dir(&replays).unwrap();
@@ -34,7 +34,7 @@ pub fn corpus(fixtures: &[Fixture]) -> (tempfile::TempDir, Corpus) {
 }
 
 /// Place of the game that came from this fixture.
-pub fn game(corpus: &Corpus, fixture: usize) -> usize {
+pub(crate) fn game(corpus: &Corpus, fixture: usize) -> usize {
     let name = format!("{fixture}.slp");
     corpus.games().iter().position(|g| g.source == name).unwrap()
 }

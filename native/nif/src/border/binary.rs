@@ -1,10 +1,10 @@
 //! Numbers in binaries, little-endian.
 
 use rustler::{Env, NewBinary, Term};
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 
 /// The numbers of a binary, which must be a whole number of them.
-pub fn from_binary<T, const N: usize>(
+pub(crate) fn from_binary<T, const N: usize>(
     what: &str,
     bytes: &[u8],
     of: fn([u8; N]) -> T,
@@ -18,7 +18,7 @@ pub fn from_binary<T, const N: usize>(
     }
 }
 
-pub fn to_binary<'a>(env: Env<'a>, numbers: &[f32]) -> Term<'a> {
+pub(crate) fn to_binary<'a>(env: Env<'a>, numbers: &[f32]) -> Term<'a> {
     let mut binary = NewBinary::new(env, size_of_val(numbers));
     let (places, _) = binary.as_mut_slice().as_chunks_mut();
     for (place, number) in places.iter_mut().zip(numbers) {

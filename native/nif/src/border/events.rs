@@ -4,21 +4,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustler::{Env, Term};
-use sconce_core::Result;
+use sconce_tensor::Result;
 
-use super::{Answer, Reply};
+use super::answer::Answer;
+use super::reply::Reply;
 
 /// Progress that may wait in a mailbox, some megabyte of it: what a process misses in a second at a step a millisecond.
 /// A process that is further behind cannot keep up, and the latest serves it as well.
-pub const MOST_PROGRESS: usize = 1024;
+pub(crate) const MOST_PROGRESS: usize = 1024;
 
 /// Events that may wait in a mailbox. All but progress are rare and meant to be read one by one: a process with so
 /// many of them no longer reads, and the report has what they say.
-pub const MOST_EVENTS: usize = 4096;
+pub(crate) const MOST_EVENTS: usize = 4096;
 
 /// Events that were sent and not yet acknowledged.
 #[derive(Default)]
-pub struct Unheard(AtomicUsize);
+pub(crate) struct Unheard(AtomicUsize);
 
 impl Unheard {
     fn add(&self) {
@@ -30,7 +31,7 @@ impl Unheard {
     }
 
     /// More acknowledgements than events change nothing.
-    pub fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let one_less = |n: usize| n.checked_sub(1);
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
     }
@@ -41,7 +42,7 @@ impl Unheard {
 /// 1. Progress beyond [`MOST_PROGRESS`] unacknowledged events is held back: the latest replaces the one before it, and
 ///    is sent ahead of the next event of another kind and of the answer.
 /// 2. Beyond [`MOST_EVENTS`] nothing is sent but the answer.
-pub struct Events {
+pub(crate) struct Events {
     state: Mutex<State>,
     unheard: Arc<Unheard>,
 }
@@ -55,7 +56,7 @@ struct State {
 type Event = Box<dyn for<'a> FnOnce(Env<'a>) -> Result<Term<'a>> + Send>;
 
 impl Events {
-    pub fn new(reply: Reply, unheard: Arc<Unheard>) -> Self {
+    pub(crate) fn new(reply: Reply, unheard: Arc<Unheard>) -> Self {
         Events { state: Mutex::new(State { reply, held: None }), unheard }
     }
 
@@ -64,7 +65,7 @@ impl Events {
     }
 
     /// An event that the next one of its kind replaces.
-    pub fn progress<T: Answer + Send + 'static>(&self, value: T) -> Result<()> {
+    pub(crate) fn progress<T: Answer + Send + 'static>(&self, value: T) -> Result<()> {
         let mut state = self.state();
         if self.unheard.count() >= MOST_PROGRESS {
             state.held = Some(Box::new(|env| value.into_term(env)));
@@ -75,14 +76,14 @@ impl Events {
     }
 
     /// An event of its own.
-    pub fn tell<T: Answer>(&self, value: T) -> Result<()> {
+    pub(crate) fn tell<T: Answer>(&self, value: T) -> Result<()> {
         let mut state = self.state();
         self.send_held(&mut state)?;
         self.send(&state.reply, |env| value.into_term(env))
     }
 
     /// The reply, once the last progress is sent.
-    pub fn end(self) -> Reply {
+    pub(crate) fn end(self) -> Reply {
         // Progress that cannot be encoded is not worth the answer.
         let _ = self.send_held(&mut self.state());
         self.state.into_inner().unwrap_or_else(|e| e.into_inner()).reply

@@ -1,25 +1,25 @@
 //! Handles as arguments.
 
 use rustler::{Decoder, NifResult, Resource, ResourceArc, Term};
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 
 /// A resource whose handle a caller keeps in a struct.
-pub trait Handled: Resource {
+pub(crate) trait Handled: Resource {
     /// The name in errors.
     const NOUN: &'static str;
 }
 
 /// The argument of a NIF that should be a handle. Any term decodes as one, so that a handle of another VM, which
 /// arrives as a plain reference, is a typed error of [`Handle::get`] and not a bare `badarg`.
-pub struct Handle<T: Handled>(Option<ResourceArc<T>>);
+pub(crate) struct Handle<T: Handled>(Option<ResourceArc<T>>);
 
 impl<T: Handled> Handle<T> {
-    pub fn of(term: Term) -> Self {
+    pub(crate) fn of(term: Term) -> Self {
         Handle(term.decode().ok())
     }
 
     /// The resource, or [`Error::NotFound`].
-    pub fn get(self) -> Result<ResourceArc<T>> {
+    pub(crate) fn get(self) -> Result<ResourceArc<T>> {
         self.0.ok_or_else(|| {
             Error::not_found(format!("{} (this is no handle of one in this VM)", T::NOUN))
         })

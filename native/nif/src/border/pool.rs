@@ -3,26 +3,27 @@
 use std::sync::OnceLock;
 
 use rustler::{Env, Reference};
-use sconce_core::{Error, Result, pool};
 use sconce_serve::Pool;
+use sconce_tensor::{Error, Result, pool};
 
-use super::{Answer, Reply};
+use super::answer::Answer;
+use super::reply::Reply;
 
 /// Calls that may wait at one time; the next one is `:busy`.
 const QUEUE: usize = 4096;
 
 /// Threads that the first call which needs them starts.
-pub struct Lane {
+pub(crate) struct LazyPool {
     name: &'static str,
     pool: OnceLock<std::result::Result<Pool, String>>,
 }
 
-impl Lane {
-    pub const fn new(name: &'static str) -> Self {
-        Lane { name, pool: OnceLock::new() }
+impl LazyPool {
+    pub(crate) const fn new(name: &'static str) -> Self {
+        LazyPool { name, pool: OnceLock::new() }
     }
 
-    pub fn pool(&self, threads: usize) -> Result<&Pool> {
+    pub(crate) fn pool(&self, threads: usize) -> Result<&Pool> {
         let started = || Pool::new(self.name, threads, QUEUE).map_err(|e| e.to_string());
         self.pool.get_or_init(started).as_ref().map_err(|reason| Error::Unavailable {
             what: "worker threads".into(),
@@ -32,13 +33,13 @@ impl Lane {
 }
 
 /// The pool of this VM, of as many threads as the native side computes with.
-pub fn shared() -> Result<&'static Pool> {
-    static SHARED: Lane = Lane::new("sconce-worker");
+pub(crate) fn shared() -> Result<&'static Pool> {
+    static SHARED: LazyPool = LazyPool::new("sconce-worker");
     SHARED.pool(pool::threads())
 }
 
 /// Queues `work`, whose result answers `reference`; [`Error::Busy`] when too much is queued.
-pub fn submit<T: Answer>(
+pub(crate) fn submit<T: Answer>(
     env: Env,
     op: &'static str,
     reference: Reference,

@@ -6,9 +6,10 @@ use rustler::env::SavedTerm;
 use rustler::thread::is_scheduler_thread;
 use rustler::types::LocalPid;
 use rustler::{Encoder, Env, OwnedEnv, Reference, Term};
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 
-use super::{Answer, atoms, error, guard, outcome};
+use super::answer::Answer;
+use super::outcome::{atoms, error, guard, outcome};
 
 /// The one answer that a caller waits for: `{:sconce, reference, {:ok, answer} | {:error, error}}`.
 ///
@@ -17,7 +18,7 @@ use super::{Answer, atoms, error, guard, outcome};
 /// 3. Dropped unused it answers for itself, `:panic` while its thread unwinds and `:cancelled`
 ///    otherwise, so no caller waits for good.
 /// 4. A caller that died is no error: the message goes nowhere.
-pub struct Reply {
+pub(crate) struct Reply {
     pid: LocalPid,
     op: &'static str,
     /// The reference, in the environment of the message that will bear it. None once that is sent.
@@ -27,20 +28,20 @@ pub struct Reply {
 impl Reply {
     /// For the process that makes the present call. `reference` is the caller's, by which it finds
     /// the answer in its mailbox.
-    pub fn new(env: Env, op: &'static str, reference: Reference) -> Self {
+    pub(crate) fn new(env: Env, op: &'static str, reference: Reference) -> Self {
         let owned = OwnedEnv::new();
         let reference = owned.save(reference);
         Self { pid: env.pid(), op, unanswered: Some((owned, reference)) }
     }
 
     /// Answers.
-    pub fn send<T: Answer>(self, result: Result<T>) {
+    pub(crate) fn send<T: Answer>(self, result: Result<T>) {
         self.prepare(result, None).send();
     }
 
     /// The answer, for the moment when it may be sent: by a thread of ours, or by the process that makes the present
     /// call.
-    pub fn prepare<T: Answer>(mut self, result: Result<T>, process: Option<Env>) -> Message {
+    pub(crate) fn prepare<T: Answer>(mut self, result: Result<T>, process: Option<Env>) -> Message {
         let op = self.op;
         match (process, self.unanswered.take()) {
             (Some(env), Some((own, reference))) => {
@@ -56,14 +57,17 @@ impl Reply {
     }
 
     /// Does the work and answers with its result; a panic inside is an error of kind `:panic`.
-    pub fn run<T: Answer>(self, work: impl FnOnce() -> Result<T>) {
+    pub(crate) fn run<T: Answer>(self, work: impl FnOnce() -> Result<T>) {
         let result = guard(work);
         self.send(result);
     }
 
     /// Sends `{:sconce, reference, {:event, value}}` ahead of the answer, from a native thread only: on a
     /// scheduler it is not sent. Long work sends its events by [`Events`](super::events::Events), which bounds them.
-    pub fn event(&self, value: impl for<'a> FnOnce(Env<'a>) -> Result<Term<'a>>) -> Result<()> {
+    pub(crate) fn event(
+        &self,
+        value: impl for<'a> FnOnce(Env<'a>) -> Result<Term<'a>>,
+    ) -> Result<()> {
         if is_scheduler_thread() {
             return Ok(());
         }
@@ -80,7 +84,7 @@ impl Reply {
     }
 
     /// For a NIF that answers by returning, as when the queue is full.
-    pub fn dismiss(mut self) {
+    pub(crate) fn dismiss(mut self) {
         self.unanswered = None;
     }
 
@@ -100,7 +104,7 @@ fn made<'a, T: Answer>(env: Env<'a>, op: &str, result: Result<T>) -> Term<'a> {
 
 /// An answer that is made, and not sent.
 #[must_use]
-pub struct Message<'a> {
+pub(crate) struct Message<'a> {
     pid: LocalPid,
     message: Option<Made<'a>>,
 }
@@ -112,7 +116,7 @@ enum Made<'a> {
 }
 
 impl Message<'_> {
-    pub fn send(self) {
+    pub(crate) fn send(self) {
         let Message { pid, message } = self;
         let (mut own, message) = match message {
             None => return,

@@ -7,17 +7,20 @@ use std::sync::mpsc::sync_channel;
 use std::thread::Builder;
 
 use rustler::{Env, LocalPid, Monitor, Reference, Resource, ResourceArc};
-use sconce_core::pool::Class;
-use sconce_core::{Error, Result, device};
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Result, device};
 
+use super::answer::Answer;
 use super::events::{Events, Unheard};
-use super::{Answer, Handled, Reply};
+use super::handle::Handled;
+use super::outcome::guard;
+use super::reply::Reply;
 
 /// Deep autograd graphs are walked and dropped recursively: 320 KB, a scheduler's stack, overflow.
 const STACK_BYTES: usize = 64 << 20;
 
 /// Replies on their way to the thread: the one that it is started for, whose sender never waits.
-pub const REPLIES: usize = 1;
+pub(crate) const REPLIES: usize = 1;
 
 /// The handle of running work.
 ///
@@ -28,7 +31,7 @@ pub const REPLIES: usize = 1;
 ///    cannot be started answers by the error of [`Task::start`] alone.
 /// 4. The thread is of the background class. Work that drives no card gives way by [`Class::enter`].
 /// 5. The process acknowledges each event by [`Task::heard`]; one that falls behind gets fewer, see [`Events`].
-pub struct Task {
+pub(crate) struct Task {
     cancelled: Arc<AtomicBool>,
     unheard: Arc<Unheard>,
 }
@@ -46,7 +49,7 @@ impl Handled for Task {
 
 impl Task {
     /// Starts `work(events, cancelled)` for the calling process.
-    pub fn start<T: Answer + Send + 'static>(
+    pub(crate) fn start<T: Answer + Send + 'static>(
         env: Env,
         op: &'static str,
         reference: Reference,
@@ -60,7 +63,7 @@ impl Task {
         let worker = named("").stack_size(STACK_BYTES).spawn(move || {
             Class::Background.enter_at_full_priority();
             let events = Events::new(receiver.recv().ok()?, unheard);
-            let result = super::guard(|| work(&events, &cancelled));
+            let result = guard(|| work(&events, &cancelled));
             Some((events.end(), result))
         });
         let unavailable =
@@ -81,12 +84,12 @@ impl Task {
         Ok(task)
     }
 
-    pub fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Acknowledges an event.
-    pub fn heard(&self) {
+    pub(crate) fn heard(&self) {
         self.unheard.remove();
     }
 }

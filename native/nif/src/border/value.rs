@@ -15,8 +15,8 @@
 //! collected, so keys must be names in our own source (fields, variants); what a user named goes
 //! into a value, as in a list of `{name, count}` objects. A float that is not finite becomes `nil`.
 
-use rustler::{Binary, Encoder, Env, MapIterator, Term, TermType};
-use sconce_core::{Error, Result};
+use rustler::{Atom, Binary, Encoder, Env, MapIterator, Term, TermType};
+use sconce_tensor::{Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
@@ -28,7 +28,7 @@ const SHOWN_CHARS: usize = 80;
 const TERM: &str = "term";
 
 /// A term as a `T`.
-pub fn decode<T: DeserializeOwned>(term: Term) -> Result<T> {
+pub(crate) fn decode<T: DeserializeOwned>(term: Term) -> Result<T> {
     let value = from_term(term, 0)?;
     serde_json::from_value(value).map_err(|error| {
         let path = std::any::type_name::<T>();
@@ -38,7 +38,7 @@ pub fn decode<T: DeserializeOwned>(term: Term) -> Result<T> {
 }
 
 /// A `T` as a term.
-pub fn encode<'a>(env: Env<'a>, value: &impl Serialize) -> Result<Term<'a>> {
+pub(crate) fn encode<'a>(env: Env<'a>, value: &impl Serialize) -> Result<Term<'a>> {
     let value = serde_json::to_value(value).map_err(|error| Error::corrupt("answer", error))?;
     Ok(to_term(env, &value))
 }
@@ -153,10 +153,9 @@ pub(super) fn to_term<'a>(env: Env<'a>, value: &Value) -> Term<'a> {
         Value::Array(items) => {
             items.iter().map(|item| to_term(env, item)).collect::<Vec<_>>().encode(env)
         }
-        Value::Object(fields) => super::map(
-            env,
-            fields.iter().map(|(name, value)| (super::atom(env, name), to_term(env, value))),
-        ),
+        Value::Object(fields) => {
+            map(env, fields.iter().map(|(name, value)| (atom(env, name), to_term(env, value))))
+        }
     }
 }
 
@@ -168,4 +167,17 @@ fn number_to_term<'a>(env: Env<'a>, number: &Number) -> Term<'a> {
     } else {
         number.as_f64().encode(env)
     }
+}
+
+/// An atom for a name of ours. A text that cannot be an atom (beyond Latin-1 or 255 bytes, which no
+/// name of ours is) stays a binary.
+pub(super) fn atom<'a>(env: Env<'a>, name: &str) -> Term<'a> {
+    Atom::from_str(env, name).map_or_else(|_| name.encode(env), |atom| atom.to_term(env))
+}
+
+/// A map of distinct keys.
+pub(super) fn map<'a>(env: Env<'a>, pairs: impl Iterator<Item = (Term<'a>, Term<'a>)>) -> Term<'a> {
+    let (keys, values): (Vec<_>, Vec<_>) = pairs.unzip();
+    // It fails only for a key given twice.
+    Term::map_from_term_arrays(env, &keys, &values).unwrap_or_else(|_| Term::map_new(env))
 }

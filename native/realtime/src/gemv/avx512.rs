@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use sconce_core::ops::simd::LANES;
+use sconce_tensor::simd::LANES;
 
 use super::int8::{Code, GROUP};
 use super::{AHEAD, Entry, Rows, Sums, Vector};
@@ -12,7 +12,11 @@ use super::{AHEAD, Entry, Rows, Sums, Vector};
 /// # Safety
 /// The CPU has AVX-512F, and all entries but the last [`AHEAD`] are of rows that there are.
 #[target_feature(enable = "avx512f")]
-pub unsafe fn add<const T: usize>(sums: &mut [Vector; T], rows: &[[Vector; T]], entries: &[Entry]) {
+pub(super) unsafe fn add<const T: usize>(
+    sums: &mut [Vector; T],
+    rows: &[[Vector; T]],
+    entries: &[Entry],
+) {
     // SAFETY: reads the 16 numbers of arrays.
     let mut all = sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
     let count = entries.len().saturating_sub(AHEAD);
@@ -37,7 +41,7 @@ pub unsafe fn add<const T: usize>(sums: &mut [Vector; T], rows: &[[Vector; T]], 
 /// # Safety
 /// As of [`add`].
 #[target_feature(enable = "avx512f")]
-pub unsafe fn add_pairs<const T: usize>(
+pub(super) unsafe fn add_pairs<const T: usize>(
     low: &mut [Vector; T],
     high: &mut [Vector; T],
     rows: &[[Vector; T]],
@@ -72,7 +76,7 @@ pub unsafe fn add_pairs<const T: usize>(
 /// # Safety
 /// The CPU has AVX-512F, and the panel and the vectors have the inputs of these rows.
 #[target_feature(enable = "avx512f")]
-pub unsafe fn tile<const R: usize, W: Rows>(
+pub(super) unsafe fn tile<const R: usize, W: Rows>(
     sums: &mut [Sums; R],
     panel: &[Vector],
     vectors: usize,
@@ -144,7 +148,7 @@ unsafe fn stripe<const T: usize, const R: usize, W: Rows>(
 /// # Safety
 /// As of [`tile`].
 #[target_feature(enable = "avx512f")]
-pub unsafe fn tile_pairs<const R: usize, W: Rows>(
+pub(super) unsafe fn tile_pairs<const R: usize, W: Rows>(
     sums: &mut [Sums; R],
     panel: &[Vector],
     vectors: usize,
@@ -237,7 +241,7 @@ unsafe fn halves(words: *const Vector) -> (__m512, __m512) {
 /// The CPU has AVX-512 VNNI, and all groups but the last [`AHEAD`] are of rows that there are, and that the vectors
 /// have.
 #[target_feature(enable = "avx512f,avx512vnni")]
-pub unsafe fn codes<const R: usize>(
+pub(super) unsafe fn codes<const R: usize>(
     sums: &mut [Sums; R],
     panel: &[Vector],
     vectors: usize,

@@ -2,14 +2,14 @@
 
 use std::mem;
 
-use sconce_core::ops::simd::{LANES, dispatch};
+use sconce_tensor::simd::{LANES, dispatch};
 
 use super::int8::Codes;
 use super::{AHEAD, Encoding, Sums, VECTORS};
 
 /// What a vector has at one place.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Entry {
+pub(super) struct Entry {
     pub row: u32,
     pub value: f32,
 }
@@ -23,7 +23,7 @@ pub struct Input {
 
 /// Vectors in the forms in which matrices read them, each made when it is first wanted.
 #[derive(Default)]
-pub struct Vectors {
+pub(super) struct Vectors {
     numbers: Vec<f32>,
     rows: usize,
     width: usize,
@@ -82,7 +82,7 @@ impl Vectors {
     }
 
     /// Makes the form that a matrix of this encoding reads.
-    pub fn prepare(&mut self, encoding: Encoding) {
+    pub(super) fn prepare(&mut self, encoding: Encoding) {
         let numbers = &self.numbers[..self.rows * self.width];
         if encoding == Encoding::Int8 {
             if !mem::replace(&mut self.has_codes, true) {
@@ -96,32 +96,32 @@ impl Vectors {
         }
     }
 
-    pub fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         self.width
     }
 
-    pub fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.rows
     }
 
     /// The vector, if it is one: its entries and [`AHEAD`] more.
-    pub fn sparse(&self) -> Option<&[Entry]> {
+    pub(super) fn sparse(&self) -> Option<&[Entry]> {
         (self.rows == 1).then(|| &self.sparse.entries[..self.sparse.count + AHEAD])
     }
 
     /// Of several vectors the places where not all of them have 0, if these are so few that reading the others takes
     /// longer than stepping over them.
-    pub fn columns(&self) -> Option<&[u32]> {
+    pub(super) fn columns(&self) -> Option<&[u32]> {
         let few = self.columns.count < self.width - self.width / 8;
         few.then(|| &self.columns.places[..self.columns.count])
     }
 
-    pub fn codes(&self) -> &Codes {
+    pub(super) fn codes(&self) -> &Codes {
         &self.codes
     }
 
     /// A vector of several.
-    pub fn row(&self, row: usize) -> &[f32] {
+    pub(super) fn row(&self, row: usize) -> &[f32] {
         &self.numbers[row * self.width..][..self.width]
     }
 }

@@ -7,14 +7,14 @@
 //! The instruction that adds four products at once (`vpdpbusd`) wants one side without a sign, so weights are kept
 //! as `q + 128`, and 128 times the sum of a vector is what its sums begin below.
 
-use sconce_core::ops::simd::dispatch;
+use sconce_tensor::simd::dispatch;
 
 use super::AHEAD;
 
 /// With more a sum of high parts would not fit.
-pub const MOST_INPUTS: usize = i32::MAX as usize / (127 * 128);
+pub(super) const MOST_INPUTS: usize = i32::MAX as usize / (127 * 128);
 /// Inputs of a word.
-pub const GROUP: usize = 4;
+pub(super) const GROUP: usize = 4;
 /// Half of what a byte can be.
 const ZERO: i32 = 128;
 /// The largest weight.
@@ -23,7 +23,7 @@ const MOST: f32 = 127.0;
 const MOST_OF_A_VECTOR: f32 = 127.0 * 256.0;
 
 /// A matrix in 8 bits.
-pub struct Quantised {
+pub(super) struct Quantised {
     /// `[outputs, inputs]`, of -127 to 127.
     pub weights: Vec<i8>,
     /// `[outputs]`
@@ -32,7 +32,7 @@ pub struct Quantised {
 
 impl Quantised {
     /// Each row to the nearest multiple of a 127th of its largest.
-    pub fn new(weight: &[f32], inputs: usize) -> Self {
+    pub(super) fn new(weight: &[f32], inputs: usize) -> Self {
         let rows = weight.chunks_exact(inputs.max(1));
         let most = |row: &[f32]| row.iter().fold(0.0f32, |most, w| most.max(w.abs()));
         let scales: Vec<f32> = rows.clone().map(|row| most(row) / MOST).collect();
@@ -47,13 +47,13 @@ impl Quantised {
     }
 
     /// What the weights are now.
-    pub fn numbers(&self, inputs: usize) -> Vec<f32> {
+    pub(super) fn numbers(&self, inputs: usize) -> Vec<f32> {
         let rows = self.weights.chunks_exact(inputs.max(1)).zip(&self.scales);
         rows.flat_map(|(row, scale)| row.iter().map(move |q| scale * f32::from(*q))).collect()
     }
 
     /// The weights of an output for four inputs from `first` on; there may be fewer.
-    pub fn word(&self, output: usize, first: usize, inputs: usize) -> f32 {
+    pub(super) fn word(&self, output: usize, first: usize, inputs: usize) -> f32 {
         let row = self.weights.get(output * inputs..(output + 1) * inputs).unwrap_or(&[]);
         let byte = |j| (i32::from(row.get(first + j).copied().unwrap_or(0)) + ZERO) as u8;
         f32::from_bits(u32::from_le_bytes(std::array::from_fn(byte)))
@@ -62,7 +62,7 @@ impl Quantised {
 
 /// Vectors in 16 bits.
 #[derive(Default)]
-pub struct Codes {
+pub(super) struct Codes {
     /// `[rows, groups]`
     high: Vec<[i8; GROUP]>,
     low: Vec<[i8; GROUP]>,
@@ -77,7 +77,7 @@ pub struct Codes {
 
 /// What all of a vector shares.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Row {
+pub(super) struct Row {
     pub scale: f32,
     /// What its sums of high parts begin with, and of low ones.
     pub high: i32,
@@ -86,7 +86,7 @@ pub struct Row {
 
 /// One vector, group after group.
 #[derive(Debug, Clone, Copy)]
-pub struct Code<'a> {
+pub(super) struct Code<'a> {
     pub row: Row,
     pub high: &'a [[i8; GROUP]],
     pub low: &'a [[i8; GROUP]],
@@ -94,7 +94,7 @@ pub struct Code<'a> {
 
 impl Codes {
     /// Room for so many vectors of up to `widest` numbers.
-    pub fn new(widest: usize, rows: usize) -> Self {
+    pub(super) fn new(widest: usize, rows: usize) -> Self {
         let groups = widest.div_ceil(GROUP);
         let [high, low] = std::array::from_fn(|_| vec![[0; GROUP]; groups * rows]);
         let seen = vec![0; groups];
@@ -103,7 +103,7 @@ impl Codes {
     }
 
     /// Takes the place of what was read before.
-    pub fn read(&mut self, numbers: &[f32], width: usize) {
+    pub(super) fn read(&mut self, numbers: &[f32], width: usize) {
         self.width = width.div_ceil(GROUP);
         let rows = numbers.chunks_exact(width.max(1));
         let codes =
@@ -140,11 +140,11 @@ impl Codes {
     }
 
     /// Groups that count, and [`AHEAD`] more.
-    pub fn groups(&self) -> &[u32] {
+    pub(super) fn groups(&self) -> &[u32] {
         &self.groups[..self.count + AHEAD]
     }
 
-    pub fn row(&self, row: usize) -> Code<'_> {
+    pub(super) fn row(&self, row: usize) -> Code<'_> {
         let own = row * self.width..(row + 1) * self.width;
         Code { row: self.rows[row], high: &self.high[own.clone()], low: &self.low[own] }
     }

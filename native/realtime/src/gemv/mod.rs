@@ -19,11 +19,12 @@ use std::borrow::Cow;
 use std::mem;
 use std::ops::Range;
 
-use sconce_core::ops::simd::{LANES, Level, level};
-use sconce_core::{Error, Precision, Result};
-use serde::{Deserialize, Serialize};
+use sconce_ops::weights::Weight;
+use sconce_tensor::simd::{LANES, Level, level};
+use sconce_tensor::{Precision, Result};
 
 use crate::arena::Packer;
+use crate::format::{Encoding, Format, Packed};
 pub use input::Input;
 use input::{Entry, Vectors};
 use int8::{Code, Codes, GROUP, Quantised};
@@ -56,54 +57,6 @@ pub struct Matrix {
     /// Of 8 bits, one for each output.
     scales: Range<usize>,
     panels: Range<usize>,
-}
-
-/// How the matrices of a plan are to be written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Format {
-    #[default]
-    F32,
-    Bf16,
-    /// In 8 bits those whose [`Packed::error`] then is within a bound, and that are read in less time so; the others
-    /// as `Bf16`.
-    Int8(f64),
-}
-
-/// How a weight is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Encoding {
-    F32,
-    /// Rounded to 8 bits of its number, and read as f32: what it is multiplied with is not rounded.
-    Bf16,
-    /// One of 255 multiples of a number that the weights of an output share; what it is multiplied with is rounded to
-    /// 16 bits.
-    Int8,
-}
-
-/// What became of a matrix.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Packed {
-    /// Of its weight.
-    pub name: String,
-    pub outputs: usize,
-    pub inputs: usize,
-    #[serde(rename = "weights")]
-    pub encoding: Encoding,
-    /// `|w - written w| / |w|` over the weights `w` of an output, of the one where it is largest.
-    pub error: f64,
-}
-
-impl Format {
-    pub(crate) fn validate(self) -> Result<()> {
-        match self {
-            Format::Int8(bound) if !(0.0..=1.0).contains(&bound) => {
-                Err(Error::out_of_range("bound of int8", bound, 0.0, 1.0))
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 impl Encoding {
@@ -240,6 +193,21 @@ fn error(weight: &[f32], written: &[f32], inputs: usize) -> f64 {
     errors.fold(0.0, f64::max)
 }
 
+/// One name for weights side by side: what differs between theirs is joined by `+`.
+fn together(names: &[&str]) -> String {
+    let [first, rest @ ..] = names else { return String::new() };
+    let parts: Vec<Vec<&str>> = names.iter().map(|name| name.split('.').collect()).collect();
+    let is_one = |i: usize| parts.iter().all(|other| other.get(i) == parts[0].get(i));
+    if rest.is_empty() || parts.iter().any(|other| other.len() != parts[0].len()) {
+        return (*first).to_owned();
+    }
+    let joined = (0..parts[0].len()).map(|i| match is_one(i) {
+        true => parts[0][i].to_owned(),
+        false => parts.iter().map(|part| part[i]).collect::<Vec<_>>().join("+"),
+    });
+    joined.collect::<Vec<_>>().join(".")
+}
+
 impl Matrix {
     /// Packs a weight of this name, row after row, and its bias.
     pub fn pack(packer: &mut Packer, name: &str, weight: &[f32], bias: &[f32]) -> Self {
@@ -265,29 +233,23 @@ impl Matrix {
         }
     }
 
-    /// Packs the weights `NAME.weight` and `NAME.bias`.
-    pub fn dense(packer: &mut Packer, name: &str) -> Result<Self> {
-        let weight = packer.read(&format!("{name}.weight"))?;
-        let bias = packer.read(&format!("{name}.bias"))?;
-        Ok(Self::pack(packer, &format!("{name}.weight"), &weight, &bias))
+    /// Packs a weight and its bias, or zeros in its place.
+    pub fn dense(packer: &mut Packer, weight: &Weight, bias: Option<&Weight>) -> Result<Self> {
+        Self::side_by_side(packer, &[(weight, bias)])
     }
 
-    /// Packs the weight `NAME.weight` of so many outputs.
-    pub fn without_bias(packer: &mut Packer, name: &str, outputs: usize) -> Result<Self> {
-        let name = format!("{name}.weight");
-        let weight = packer.read(&name)?;
-        Ok(Self::pack(packer, &name, &weight, &vec![0.0; outputs]))
-    }
-
-    /// Packs the weights `NAME.PART.weight` and `NAME.PART.bias`, the outputs of all parts side by side.
-    pub fn side_by_side(packer: &mut Packer, name: &str, parts: &[&str]) -> Result<Self> {
+    /// Packs weights that read one input, and their biases: the outputs of all side by side.
+    pub fn side_by_side(packer: &mut Packer, parts: &[(&Weight, Option<&Weight>)]) -> Result<Self> {
         let (mut weight, mut bias) = (vec![], vec![]);
-        for part in parts {
-            weight.extend(packer.read(&format!("{name}.{part}.weight"))?);
-            bias.extend(packer.read(&format!("{name}.{part}.bias"))?);
+        for (of, own) in parts {
+            weight.extend(packer.read(of)?);
+            match own {
+                Some(own) => bias.extend(packer.read(own)?),
+                None => bias.resize(bias.len() + of.dim(0)?, 0.0),
+            }
         }
-        let name = format!("{name}.{}.weight", parts.join("+"));
-        Ok(Self::pack(packer, &name, &weight, &bias))
+        let names: Vec<&str> = parts.iter().map(|(weight, _)| packer.name(weight)).collect();
+        Ok(Self::pack(packer, &together(&names), &weight, &bias))
     }
 
     pub fn outputs(&self) -> usize {
@@ -603,8 +565,8 @@ fn tiles(sums: &mut [Sums], most: usize) -> impl Iterator<Item = (&mut [Sums], u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_core::rng::Rng;
-    use sconce_core::weights::Weights;
+    use sconce_ops::weights::Weights;
+    use sconce_tensor::rng::Rng;
 
     const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::Bf16, Encoding::Int8];
 

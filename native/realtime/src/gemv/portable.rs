@@ -1,6 +1,6 @@
 //! Panels in the vectors that the compiler finds.
 
-use sconce_core::ops::simd::{LANES, dispatch, mul_add};
+use sconce_tensor::simd::{LANES, dispatch, mul_add};
 
 use super::int8::Code;
 use super::{Entry, Rows, Sums};

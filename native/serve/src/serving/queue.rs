@@ -17,7 +17,7 @@ use std::mem;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 
 use crate::worker::Deadline;
 
@@ -340,7 +340,7 @@ impl<T> Entry<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_core::Kind;
+    use sconce_tensor::Kind;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, mpsc};
     use std::thread;

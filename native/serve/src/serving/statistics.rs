@@ -184,7 +184,7 @@ pub struct Statistics {
     pub batch: Histogram,
 }
 
-pub fn count(counter: &AtomicU64, n: u64) {
+pub(super) fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
@@ -248,7 +248,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_core::rng::Rng;
+    use sconce_tensor::rng::Rng;
     use std::thread;
 
     #[test]

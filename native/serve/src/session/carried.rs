@@ -2,13 +2,13 @@
 
 use std::mem;
 
-use sconce_core::Result;
-use sconce_core::backbone::State;
-use sconce_core::device::{self, Held, Owner};
-use sconce_realtime::Plan;
+use sconce_nn::backbone::State;
+use sconce_nn::packed::Plan;
+use sconce_tensor::Result;
+use sconce_tensor::device::{self, Held, Owner};
 
 #[derive(Debug, Clone)]
-pub enum Carried {
+pub(super) enum Carried {
     /// Of core, in the ledger of its card.
     Tensors { _held: Held, state: State },
     /// Of a plan: the numbers of all parts, one after the other.
@@ -28,7 +28,7 @@ impl Drop for Carried {
 
 impl Carried {
     /// What `plan`, or core without one, goes on from.
-    pub fn new(state: State, plan: Option<&Plan>) -> Result<Self> {
+    pub(super) fn new(state: State, plan: Option<&Plan>) -> Result<Self> {
         match plan {
             Some(_) => Ok(Carried::Numbers(state.to_vec()?)),
             None => Ok(Carried::tensors(state)),
@@ -36,18 +36,18 @@ impl Carried {
     }
 
     /// Of core.
-    pub fn tensors(state: State) -> Self {
+    pub(super) fn tensors(state: State) -> Self {
         Carried::Tensors { _held: Held::of(Owner::Sessions, &state.0), state }
     }
 
-    pub fn to_vec(&self) -> Result<Vec<f32>> {
+    pub(super) fn to_vec(&self) -> Result<Vec<f32>> {
         match self {
             Carried::Tensors { state, .. } => state.to_vec(),
             Carried::Numbers(numbers) => Ok(numbers.clone()),
         }
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         match self {
             Carried::Tensors { state: State(parts), .. } => {
                 parts.iter().map(|part| part.elem_count() * size_of::<f32>()).sum()

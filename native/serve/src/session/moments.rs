@@ -1,14 +1,14 @@
 //! A session's memory after each of its last decisions.
 
-use sconce_core::heads::Decision;
-use sconce_core::{Result, memory};
+use sconce_nn::heads::Decision;
+use sconce_tensor::{Result, memory};
 
 use super::carried::Carried;
 use super::past::Past;
 
 /// All that a decision leaves to the next but the frames of a window.
 #[derive(Debug, Clone)]
-pub struct Moment {
+pub(super) struct Moment {
     /// Decisions made since the start.
     pub frames: u64,
     /// The number that the caller gave the last of them.
@@ -25,7 +25,7 @@ pub struct Moment {
 /// The present moment, the next one while it is made, and some before the present, in storage that is taken once:
 /// what may become the next moment is not copied when it does.
 #[derive(Debug)]
-pub struct Moments {
+pub(super) struct Moments {
     all: Vec<Moment>,
     now: usize,
     /// Moments before the present one.
@@ -35,7 +35,7 @@ pub struct Moments {
 
 impl Moment {
     /// How many steps it is before a later moment, if steps are all that lies between.
-    pub fn steps_to(&self, later: &Moment) -> Option<usize> {
+    pub(super) fn steps_to(&self, later: &Moment) -> Option<usize> {
         let same = self.run.is_some() && self.run == later.run;
         let steps = later.frames.checked_sub(self.frames)?;
         (same && steps > 0).then(|| usize::try_from(steps).ok())?
@@ -47,7 +47,7 @@ impl Moments {
     ///
     /// # Errors
     /// `OutOfMemory`: a state may be large, and there are `behind + 2` of them.
-    pub fn new(first: Moment, behind: usize) -> Result<Self> {
+    pub(super) fn new(first: Moment, behind: usize) -> Result<Self> {
         let bytes = first.state.bytes().saturating_mul(behind + 2);
         memory::room("states of a session", bytes as u64)?;
         memory::caught(|| {
@@ -59,12 +59,12 @@ impl Moments {
         Ok(Moments { all: vec![first; behind + 2], now: 0, behind: 0, run: 0 })
     }
 
-    pub fn now(&self) -> &Moment {
+    pub(super) fn now(&self) -> &Moment {
         &self.all[self.now]
     }
 
     /// The present moment, and the place of the next.
-    pub fn next(&mut self) -> (&Moment, &mut Moment) {
+    pub(super) fn next(&mut self) -> (&Moment, &mut Moment) {
         let next = (self.now + 1) % self.all.len();
         let (low, high) = self.all.split_at_mut(self.now.max(next));
         match next > self.now {
@@ -74,7 +74,7 @@ impl Moments {
     }
 
     /// Makes the next moment the present one; `stepped`, if its state is a step after that of the present.
-    pub fn advance(&mut self, stepped: bool) {
+    pub(super) fn advance(&mut self, stepped: bool) {
         self.run += u64::from(!stepped);
         self.now = (self.now + 1) % self.all.len();
         self.all[self.now].run = Some(self.run);
@@ -82,13 +82,13 @@ impl Moments {
     }
 
     /// The present moment and those before it, newest first.
-    pub fn latest(&self) -> impl Iterator<Item = &Moment> {
+    pub(super) fn latest(&self) -> impl Iterator<Item = &Moment> {
         let len = self.all.len();
         (0..=self.behind).map(move |k| &self.all[(self.now + len - k) % len])
     }
 
     /// Forgets the last `count` decisions, which must be behind the present.
-    pub fn back(&mut self, count: usize) {
+    pub(super) fn back(&mut self, count: usize) {
         let len = self.all.len();
         self.now = (self.now + len - count) % len;
         self.behind -= count;
@@ -96,13 +96,13 @@ impl Moments {
     }
 
     /// Begins anew from a moment that was not made here.
-    pub fn begin(&mut self, first: Moment) {
+    pub(super) fn begin(&mut self, first: Moment) {
         self.run += 1;
         self.all[self.now] = Moment { run: Some(self.run), ..first };
         self.behind = 0;
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let bytes = |of: &Moment| of.state.bytes() + size_of_val(of.past.labels());
         self.all.iter().map(bytes).sum()
     }

@@ -1,27 +1,27 @@
 //! The latest inputs of a player.
 
-use sconce_core::heads::NONE;
-use sconce_core::spec::Heads;
-use sconce_core::{Error, Result};
+use sconce_nn::heads::NONE;
+use sconce_nn::spec::Heads;
+use sconce_tensor::{Error, Result};
 
 use crate::frames::check_labels;
 
 /// Labels of the latest inputs, `[inputs, num_labels]`, the newest first and [`NONE`] where none is
 /// known.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Past {
+pub(super) struct Past {
     width: usize,
     labels: Vec<u16>,
 }
 
 impl Past {
     /// Of so many inputs none is known.
-    pub fn new(inputs: usize, width: usize) -> Self {
+    pub(super) fn new(inputs: usize, width: usize) -> Self {
         Past { width: width.max(1), labels: vec![NONE; inputs * width.max(1)] }
     }
 
     /// Takes the place of what is known with these labels, which must be as many.
-    pub fn load(&mut self, labels: &[u16], heads: &Heads) -> Result<()> {
+    pub(super) fn load(&mut self, labels: &[u16], heads: &Heads) -> Result<()> {
         if labels.len() != self.labels.len() {
             return Err(Error::mismatch("labels of inputs", self.labels.len(), labels.len()));
         }
@@ -31,12 +31,12 @@ impl Past {
     }
 
     /// Takes the place of what is known with what another of the same size knows.
-    pub fn copy(&mut self, other: &Past) {
+    pub(super) fn copy(&mut self, other: &Past) {
         self.labels.copy_from_slice(&other.labels);
     }
 
     /// Writes those of these inputs that are known, the newest first, over its own.
-    pub fn give(&mut self, labels: &[u16], heads: &Heads) -> Result<()> {
+    pub(super) fn give(&mut self, labels: &[u16], heads: &Heads) -> Result<()> {
         let (most, given) = (self.labels.len() / self.width, labels.len().div_ceil(self.width));
         if given > most {
             let most = most as f64;
@@ -61,29 +61,29 @@ impl Past {
     }
 
     /// All of it.
-    pub fn labels(&self) -> &[u16] {
+    pub(super) fn labels(&self) -> &[u16] {
         &self.labels
     }
 
     /// The newest `inputs`.
-    pub fn newest(&self, inputs: usize) -> &[u16] {
+    pub(super) fn newest(&self, inputs: usize) -> &[u16] {
         &self.labels[..(inputs * self.width).min(self.labels.len())]
     }
 
     /// The input `k` before the newest, if it is known.
-    pub fn get(&self, k: usize) -> Option<&[u16]> {
+    pub(super) fn get(&self, k: usize) -> Option<&[u16]> {
         let input = self.labels.chunks_exact(self.width).nth(k)?;
         (input.first() != Some(&NONE)).then_some(input)
     }
 
-    pub fn set(&mut self, k: usize, input: &[u16]) {
+    pub(super) fn set(&mut self, k: usize, input: &[u16]) {
         if let Some(own) = self.labels.chunks_exact_mut(self.width).nth(k) {
             own.copy_from_slice(input);
         }
     }
 
     /// Has the input `k` before the newest written.
-    pub fn set_from(
+    pub(super) fn set_from(
         &mut self,
         k: usize,
         write: impl FnOnce(&mut [u16]) -> Result<()>,
@@ -93,7 +93,7 @@ impl Past {
     }
 
     /// A new newest one; the oldest is forgotten.
-    pub fn push(&mut self, input: &[u16]) {
+    pub(super) fn push(&mut self, input: &[u16]) {
         self.labels.rotate_right(self.width);
         self.set(0, input);
     }

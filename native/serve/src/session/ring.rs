@@ -1,36 +1,37 @@
 //! The last embedded frames of a session.
 
-use sconce_core::{Result, memory};
+use sconce_nn::packed::Frame;
+use sconce_tensor::{Result, memory};
 
-use crate::frames::{Row, View};
+use crate::frames::EmbeddedFrame;
 
 /// The last `capacity` rows, in storage that is taken once.
 #[derive(Debug)]
-pub struct Ring {
+pub(super) struct Ring {
     capacity: usize,
     len: usize,
     /// Where the next row goes: the oldest one's place once the ring is full.
     next: usize,
-    continuous: Lane<f32>,
-    ids: Lane<u32>,
-    previous: Lane<u16>,
+    continuous: Storage<f32>,
+    ids: Storage<u32>,
+    previous: Storage<u16>,
 }
 
 /// One kind of number, `width` of it in each row.
 #[derive(Debug)]
-struct Lane<T> {
+struct Storage<T> {
     width: usize,
     numbers: Vec<T>,
 }
 
-impl<T: Copy + Default> Lane<T> {
+impl<T: Copy + Default> Storage<T> {
     fn new(rows: usize, width: usize) -> Result<Self> {
         let count = rows.saturating_mul(width);
         let bytes = count.saturating_mul(size_of::<T>()) as u64;
         memory::room("frames of a session", bytes)?;
         let numbers = memory::caught(|| Ok(memory::repeated(T::default(), count)));
         let numbers = numbers.map_err(|error| error.asking("frames of a session", bytes))?;
-        Ok(Lane { width, numbers })
+        Ok(Storage { width, numbers })
     }
 
     fn row(&self, at: usize) -> &[T] {
@@ -48,27 +49,27 @@ impl<T: Copy + Default> Lane<T> {
 
 impl Ring {
     /// Room for `capacity` rows of the widths of `like`.
-    pub fn new(capacity: usize, like: &Row) -> Result<Self> {
+    pub(super) fn new(capacity: usize, like: &EmbeddedFrame) -> Result<Self> {
         Ok(Ring {
             capacity,
             len: 0,
             next: 0,
-            continuous: Lane::new(capacity, like.continuous.len())?,
-            ids: Lane::new(capacity, like.ids.len())?,
-            previous: Lane::new(capacity, like.previous.len())?,
+            continuous: Storage::new(capacity, like.continuous.len())?,
+            ids: Storage::new(capacity, like.ids.len())?,
+            previous: Storage::new(capacity, like.previous.len())?,
         })
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         (self.len, self.next) = (0, 0);
     }
 
     /// Keeps a row, over the oldest one if there is no room.
-    pub fn push(&mut self, row: View<'_>) {
+    pub(super) fn push(&mut self, row: Frame<'_>) {
         if self.capacity == 0 {
             return;
         }
@@ -80,18 +81,18 @@ impl Ring {
     }
 
     /// Forgets the newest `count` rows.
-    pub fn forget(&mut self, count: usize) {
+    pub(super) fn forget(&mut self, count: usize) {
         let count = count.min(self.len);
         self.next = (self.next + self.capacity - count) % self.capacity.max(1);
         self.len -= count;
     }
 
     /// The newest `count` rows or as many as there are, oldest first.
-    pub fn newest(&self, count: usize) -> impl Iterator<Item = View<'_>> {
+    pub(super) fn newest(&self, count: usize) -> impl Iterator<Item = Frame<'_>> {
         let count = count.min(self.len);
         (0..count).map(move |i| {
             let at = (self.next + self.capacity - count + i) % self.capacity;
-            View {
+            Frame {
                 continuous: self.continuous.row(at),
                 ids: self.ids.row(at),
                 previous: self.previous.row(at),
@@ -99,7 +100,7 @@ impl Ring {
         })
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.continuous.bytes() + self.ids.bytes() + self.previous.bytes()
     }
 }
@@ -108,8 +109,8 @@ impl Ring {
 mod tests {
     use super::*;
 
-    fn row(n: u16) -> Row {
-        Row { continuous: vec![n.into(), 0.5], ids: vec![n.into()], previous: vec![n] }
+    fn row(n: u16) -> EmbeddedFrame {
+        EmbeddedFrame { continuous: vec![n.into(), 0.5], ids: vec![n.into()], previous: vec![n] }
     }
 
     fn kept(ring: &Ring) -> Vec<u16> {
@@ -120,26 +121,26 @@ mod tests {
     fn rows_come_out_oldest_first_and_the_oldest_makes_room() {
         let mut ring = Ring::new(3, &row(0)).unwrap();
         assert!(kept(&ring).is_empty());
-        (1..=2).for_each(|n| ring.push(row(n).view()));
+        (1..=2).for_each(|n| ring.push(row(n).frame()));
         assert_eq!(kept(&ring), [1, 2]);
-        (3..=5).for_each(|n| ring.push(row(n).view()));
+        (3..=5).for_each(|n| ring.push(row(n).frame()));
         assert_eq!(kept(&ring), [3, 4, 5]);
         let last = ring.newest(1).last().unwrap();
         assert_eq!((last.continuous, last.ids), (&[5.0, 0.5][..], &[5][..]));
         ring.forget(2);
         assert_eq!(kept(&ring), [3]);
-        (6..=7).for_each(|n| ring.push(row(n).view()));
+        (6..=7).for_each(|n| ring.push(row(n).frame()));
         assert_eq!(kept(&ring), [3, 6, 7]);
         assert_eq!(ring.newest(2).map(|row| row.previous[0]).collect::<Vec<_>>(), [6, 7]);
         ring.clear();
-        ring.push(row(9).view());
+        ring.push(row(9).frame());
         assert_eq!(kept(&ring), [9]);
     }
 
     #[test]
     fn a_ring_without_room_keeps_nothing() {
         let mut ring = Ring::new(0, &row(0)).unwrap();
-        ring.push(row(1).view());
+        ring.push(row(1).frame());
         assert_eq!((ring.len(), ring.newest(9).count(), ring.bytes()), (0, 0, 0));
     }
 }

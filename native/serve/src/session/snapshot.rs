@@ -17,12 +17,19 @@
 //! The weights are not in it, nor the options of sampling: a session goes on from a snapshot with its
 //! own.
 
-use sconce_core::embedding::IdSlot;
-use sconce_core::heads::{Decision, NONE};
-use sconce_core::{Error, Result, Spec};
+use sconce_nn::embedding::IdSlot;
+use sconce_nn::heads::{Decision, NONE};
+use sconce_tensor::{Error, Result};
 
-use super::{Carried, Mode, Moment, Past, Ring, Session, Way, kept_frames};
-use crate::frames::{Row, check_labels};
+use super::carried::Carried;
+use super::moments::Moment;
+use super::open::{Session, kept_frames};
+use super::options::Mode;
+use super::past::Past;
+use super::query::Way;
+use super::ring::Ring;
+use crate::digest::digest;
+use crate::frames::{EmbeddedFrame, check_labels};
 
 const MAGIC: &[u8; 4] = b"SCNS";
 /// Readers refuse snapshots of another version.
@@ -135,7 +142,7 @@ impl Session {
 
     fn ring(&self, read: &mut Reader<'_>, frames: u64) -> Result<Ring> {
         let spec = self.policy().spec();
-        let mut row = Row::blank(spec);
+        let mut row = EmbeddedFrame::blank(spec);
         let mut ring = Ring::new(kept_frames(&self.model, &self.options), &row)?;
         let rows = read.u64()?;
         if rows != frames.min(self.seen() as u64) {
@@ -149,7 +156,7 @@ impl Session {
             if row.previous.first() != Some(&NONE) {
                 check_labels(&spec.heads, &row.previous).map_err(corrupt)?;
             }
-            ring.push(row.view());
+            ring.push(row.frame());
         }
         Ok(ring)
     }
@@ -175,18 +182,6 @@ fn open(bytes: &[u8]) -> Result<&[u8]> {
 
 fn corrupt(reason: impl ToString) -> Error {
     Error::corrupt(WHAT, reason)
-}
-
-/// FNV-1a, 64 bits: it tells accidents, not forgers.
-fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
-    })
-}
-
-pub fn spec_digest(spec: &Spec) -> Result<u64> {
-    let text = serde_json::to_vec(spec).map_err(|e| Error::corrupt("Spec", e))?;
-    Ok(digest(&text))
 }
 
 /// What has not been read yet.
@@ -240,11 +235,10 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::super::{Options, Overrides};
     use super::*;
-    use sconce_core::Policy;
-    use sconce_core::sampling::Sampling;
-    use sconce_core::spec::{
-        Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig,
-    };
+    use crate::digest::spec_digest;
+    use sconce_nn::sampling::Sampling;
+    use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
+    use sconce_nn::{Policy, Spec};
     use sconce_realtime::Format;
     use std::sync::Arc;
 
@@ -279,6 +273,24 @@ mod tests {
             rollback: 2,
         };
         Session::open(Arc::new(Policy::init(&spec, 1).unwrap()), options).unwrap()
+    }
+
+    #[test]
+    fn a_snapshot_knows_a_backbone_by_its_first_name() {
+        let of = |name: &str| {
+            format!(
+                r#"{{"embedding":{{"vector":2}},"backbone":{{"{name}":{{"hidden_size":4,"num_layers":1,"num_heads":1,"head_dim":2,"window_size":3,"qk_layernorm":true,"input_norm":false,"dropout":0.5,"input_dropout":0.0}}}},"heads":{{"kind":"independent","parts":[{{"name":"causal_transformer","kind":{{"categorical":2}},"hidden_size":4}}],"stream_size":4,"prior":false}}}}"#
+            )
+        };
+        let names = [
+            ("decision_transformer", "decision_transformer"),
+            ("causal_transformer", "decision_transformer"),
+            ("sliding_window", "sliding_window"),
+        ];
+        for (name, first) in names {
+            let spec: Spec = serde_json::from_str(&of(name)).unwrap();
+            assert_eq!(spec_digest(&spec).unwrap(), digest(of(first).as_bytes()), "{name}");
+        }
     }
 
     /// Every byte counts, also where the digest is made to fit again.

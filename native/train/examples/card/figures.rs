@@ -5,16 +5,17 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sconce_core::backbone::State;
-use sconce_core::heads::NONE;
-use sconce_core::policy::Frames;
-use sconce_core::rng::Rng;
-use sconce_core::sampling::{Draw, Sampling};
-use sconce_core::spec::{
+use sconce_nn::backbone::State;
+use sconce_nn::heads::NONE;
+use sconce_nn::policy::Frames;
+use sconce_nn::sampling::{Draw, Sampling};
+use sconce_nn::spec::{
     AttentionConfig, Backbone, Embedding, Heads, HeadsKind, MambaConfig, Melee, MlpConfig,
     RecurrentConfig,
 };
-use sconce_core::{Policy, Precision, Result, Spec, device};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Precision, Result, device};
 use sconce_train::bench::examples;
 use sconce_train::options::TrainOptions;
 use sconce_train::report::Event;

@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::policy::{Frames, part};
-use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee};
-use sconce_core::{Error, Policy, Result, Spec, device};
 use sconce_data::{Corpus, ImportOptions, Reader, import};
 use sconce_fixtures::Fixture;
+use sconce_nn::policy::{Frames, part};
+use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, Melee};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::{Error, Result, device};
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
 use sconce_train::metrics::{Metrics, Report};

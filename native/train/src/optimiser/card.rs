@@ -1,11 +1,13 @@
 //! Updates of all parameters at once, on the card that has them.
 
-use candle_core::{DType, Tensor};
-use sconce_core::device::{Held, Owner};
-use sconce_core::ops::card::adamw::{AdamW, Parameter, Settings, State};
-use sconce_core::{Error, Result};
+use sconce_tensor::device::{Held, Owner};
+use sconce_tensor::{DType, Tensor};
+use sconce_tensor::{Error, Result};
 
-use super::{Decay, Kind, Memory, Optimiser};
+use super::Optimiser;
+use super::config::{Decay, Kind};
+use super::kernels::{AdamW, Parameter, Settings, State};
+use super::memory::Memory;
 
 impl Optimiser {
     /// One update of all parameters, in the order they were given to `new`, each with a gradient that is a sum of which

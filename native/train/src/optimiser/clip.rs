@@ -1,7 +1,7 @@
 //! The norm of all gradients together, and what is left of them.
 
-use sconce_core::ops::simd::dispatch;
-use sconce_core::{Error, Result, pool};
+use sconce_tensor::simd::dispatch;
+use sconce_tensor::{Error, Result, pool};
 
 use super::fused::SHARD;
 

@@ -1,6 +1,6 @@
 //! Which optimiser, and its numbers.
 
-use sconce_core::{Error, Result};
+use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// The optimisers there are. g is the gradient, m and v are moments, a hat is the correction of their

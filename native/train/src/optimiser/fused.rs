@@ -1,44 +1,12 @@
 //! One pass over a parameter: gradient, decay, rule and average, number by number.
 
-use sconce_core::Result;
-use sconce_core::ops::simd::{LANES, dispatch, load, store};
-use sconce_core::pool::for_each_shard;
+use sconce_tensor::pool::for_each_shard;
+use sconce_tensor::simd::{LANES, dispatch, load, store};
 
-use super::adam::Moments;
-use super::composed::Composed;
-use super::{Pass, lamb};
+use super::rule::{Pull, Rule};
 
 /// Numbers of one shard.
 pub(super) const SHARD: usize = 1 << 15;
-
-/// An optimiser's constants in one update, and how one number of a parameter changes by them.
-pub(super) trait Rule: Copy + Send + Sync {
-    /// Whether there is a second moment.
-    const SECOND: bool;
-
-    /// `p` after an update by gradient `g`; `m` and `v` are what the optimiser remembers of it.
-    fn next(self, p: f32, g: f32, m: &mut f32, v: &mut f32) -> f32;
-}
-
-/// What is the same for every optimiser in one update.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pull {
-    /// What the clip and the mean over batches leave of a gradient.
-    pub factor: f32,
-    /// How much of the parameter is added to its gradient.
-    pub coupled: f32,
-    /// What decoupled decay leaves of the parameter.
-    pub keep: f32,
-    /// How much of the new parameter goes into its average.
-    pub blend: f32,
-}
-
-impl Pull {
-    #[inline(always)]
-    pub fn gradient(self, p: f32, g: f32) -> f32 {
-        g * self.factor + self.coupled * p
-    }
-}
 
 /// A parameter and what belongs to it; what an optimiser does not remember is empty, and so is the
 /// average where none is kept.
@@ -48,18 +16,6 @@ pub(super) struct Numbers<'a> {
     pub m: &'a mut [f32],
     pub v: &'a mut [f32],
     pub average: &'a mut [f32],
-}
-
-impl Pass for (Numbers<'_>, Pull) {
-    fn run(self, rule: impl Rule + Composed) -> Result<()> {
-        update(self.0, self.1, rule);
-        Ok(())
-    }
-
-    fn lamb(self, unit: Moments, decay: f64, lr: f64) -> Result<()> {
-        lamb::update(self.0, self.1, unit, decay, lr);
-        Ok(())
-    }
 }
 
 pub(super) fn update<R: Rule>(numbers: Numbers<'_>, pull: Pull, rule: R) {
@@ -124,10 +80,4 @@ fn lanes<R: Rule, const AVERAGE: bool>(
             store(rows[k], at, n, x[k]);
         }
     }
-}
-
-/// -1, 0 or 1; 0 of what is not a number.
-#[inline(always)]
-pub(super) fn sign(x: f32) -> f32 {
-    f32::from(u8::from(x > 0.0)) - f32::from(u8::from(x < 0.0))
 }

@@ -1,13 +1,13 @@
 //! LAMB: Adam's direction with decay, as long as the parameter itself.
 
-use candle_core::Tensor;
-use sconce_core::Result;
-use sconce_core::ops::simd::{LANES, dispatch, load, store};
-use sconce_core::pool::sum_shards;
+use sconce_tensor::Result;
+use sconce_tensor::Tensor;
+use sconce_tensor::pool::sum_shards;
+use sconce_tensor::simd::{LANES, dispatch, load, store};
 
-use super::adam::Moments;
-use super::composed::{parts, scaled};
-use super::fused::{self, Numbers, Pull, Rule, SHARD};
+use super::fused::{self, Numbers, SHARD};
+use super::moments::Moments;
+use super::rule::{Pull, Rule, parts, scaled};
 
 /// Takes the moments further, then a step as long as the norms of the whole parameter say.
 pub(super) fn update(numbers: Numbers<'_>, pull: Pull, unit: Moments, decay: f64, lr: f64) {
@@ -37,18 +37,18 @@ pub(super) struct Lamb {
 }
 
 impl Lamb {
-    pub fn new(unit: Moments, decay: f64) -> Self {
+    pub(super) fn new(unit: Moments, decay: f64) -> Self {
         Lamb { unit, decay: decay as f32, rate: 0.0 }
     }
 
     /// From the norms of a parameter and of its direction.
-    pub fn rate(lr: f64, [p, r]: [f64; 2]) -> f32 {
+    pub(super) fn rate(lr: f64, [p, r]: [f64; 2]) -> f32 {
         let ratio = if p > 0.0 && r > 0.0 { p / r } else { 1.0 };
         (lr * ratio) as f32
     }
 
     /// Takes the moments further and gives the direction, composed of candle's ops.
-    pub fn composed_direction(
+    pub(super) fn composed_direction(
         self,
         p: &Tensor,
         g: &Tensor,

@@ -13,25 +13,29 @@ mod clip;
 mod composed;
 mod config;
 mod fused;
+pub(crate) mod kernels;
 mod lamb;
+mod memory;
+mod moments;
 mod one_moment;
+mod rule;
+mod update;
 
 use std::borrow::Cow;
 
-use candle_core::Tensor;
-use sconce_core::device::{Held, Owner};
-use sconce_core::memory::{repeated, zeros};
-use sconce_core::ops::tensor;
-use sconce_core::{Error, Result};
+use sconce_tensor::Tensor;
+use sconce_tensor::device::{Held, Owner};
+use sconce_tensor::memory::{repeated, zeros};
+use sconce_tensor::{Error, Result};
 
-use adam::{AdaBelief, Adam, Moments, Yogi};
 pub use clip::{clip, squared_norm};
-use composed::{Composed, Tensors};
+use composed::Tensors;
 pub use composed::{Next, squares_of};
-use config::Decay;
 pub use config::{Kind, OptimiserConfig};
-use fused::{Numbers, Pull, Rule};
-use one_moment::{Lion, RmsProp, Sgd};
+use fused::Numbers;
+use memory::Memory;
+use rule::Pull;
+use update::{Update, pull};
 
 /// What the optimiser knows of a weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,88 +61,7 @@ pub struct Optimiser {
     /// Beside each parameter; what is not kept is empty.
     memory: Vec<Memory>,
     updates: u64,
-    card: Option<sconce_core::ops::card::adamw::AdamW>,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Memory {
-    held: Held,
-    moments: [Kept; 2],
-    average: Kept,
-}
-
-/// Numbers of a parameter's shape, or none, wherever the last update had them.
-#[derive(Debug, Clone, Default)]
-struct Kept {
-    values: Vec<f32>,
-    /// In the place of `values`, beside the parameter.
-    tensor: Option<Tensor>,
-}
-
-impl From<Vec<f32>> for Kept {
-    fn from(values: Vec<f32>) -> Self {
-        Kept { values, tensor: None }
-    }
-}
-
-impl Kept {
-    fn read(&self) -> Result<Cow<'_, [f32]>> {
-        match &self.tensor {
-            Some(tensor) => Ok(tensor::to_vec(tensor)?.into()),
-            None => Ok((&self.values).into()),
-        }
-    }
-
-    /// For an update here.
-    fn here(&mut self) -> Result<&mut [f32]> {
-        if let Some(tensor) = self.tensor.take() {
-            self.values = tensor::to_vec(&tensor)?;
-        }
-        Ok(&mut self.values)
-    }
-
-    /// For an update beside the parameter `p`.
-    fn beside(&mut self, p: &Tensor) -> Result<Option<Tensor>> {
-        if !self.values.is_empty() {
-            self.tensor = Some(tensor::beside(p, self.values.clone(), p.shape())?);
-            self.values = vec![];
-        }
-        Ok(self.tensor.clone())
-    }
-}
-
-/// Update `t` of one parameter.
-#[derive(Clone, Copy)]
-struct Update {
-    config: OptimiserConfig,
-    t: i32,
-    decay: f64,
-    lr: f64,
-    pull: Pull,
-}
-
-impl Update {
-    fn go(&self, pass: impl Pass) -> Result<()> {
-        let (config, lr) = (&self.config, self.lr);
-        let moments = |lr| Moments::new(config, self.t, lr);
-        match config.kind {
-            Kind::Adam | Kind::AdamW | Kind::RAdam => pass.run(Adam(moments(lr))),
-            Kind::AdaBelief => pass.run(AdaBelief(moments(lr))),
-            Kind::Yogi => pass.run(Yogi(moments(lr))),
-            Kind::Sgd => pass.run(Sgd::new(config, lr)),
-            Kind::RmsProp => pass.run(RmsProp::new(config, lr)),
-            Kind::Lion => pass.run(Lion::new(config, lr)),
-            Kind::Lamb => pass.lamb(moments(1.0), self.decay, lr),
-        }
-    }
-}
-
-/// How an update goes through a parameter.
-trait Pass {
-    fn run(self, rule: impl Rule + Composed) -> Result<()>;
-
-    /// LAMB looks at the whole parameter first; `unit` are the constants for a rate of 1.
-    fn lamb(self, unit: Moments, decay: f64, lr: f64) -> Result<()>;
+    card: Option<kernels::AdamW>,
 }
 
 /// Name of an average beside the moments.
@@ -329,27 +252,13 @@ impl Optimiser {
     }
 }
 
-/// What the decay, and what the clip and the mean, make of a parameter and its gradient.
-fn pull(kind: Decay, factor: f64, decay: f64, lr: f64) -> Pull {
-    let (coupled, decoupled) = match kind {
-        Decay::Coupled => (decay, 0.0),
-        Decay::Decoupled => (0.0, decay),
-        Decay::Own => (0.0, 0.0),
-    };
-    Pull {
-        factor: factor as f32,
-        coupled: coupled as f32,
-        keep: (1.0 - lr * decoupled) as f32,
-        blend: 0.0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use sconce_core::pool;
+    use sconce_tensor::pool;
+    use sconce_tensor::tensor;
 
     const KINDS: [Kind; 9] = [
         Kind::AdamW,
@@ -489,8 +398,9 @@ mod tests {
             let (mut fused, mut w, mut b) = (new(), [0.5f32; 6], [0.1f32; 3]);
             run(&mut fused, &mut w, &mut b, 0..12);
             let params = [tensor::tensor(vec![0.5; 6], (2, 3)), tensor::tensor(vec![0.1; 3], 3)];
-            let params = params.map(|p| candle_core::Var::from_tensor(&p.unwrap()).unwrap());
-            let params = params.map(candle_core::Var::into_inner);
+            let params =
+                params.map(|p| sconce_tensor::candle::Var::from_tensor(&p.unwrap()).unwrap());
+            let params = params.map(sconce_tensor::candle::Var::into_inner);
             let mut composed = new();
             run_tensors(&mut composed, &params, 0..5);
             let [mut w2, mut b2] = [0, 1].map(|i| tensor::to_vec(&params[i]).unwrap());

@@ -1,11 +1,10 @@
 //! Optimisers that remember one number of each: SGD, RMSprop and Lion.
 
-use candle_core::Tensor;
-use sconce_core::Result;
+use sconce_tensor::Result;
+use sconce_tensor::Tensor;
 
-use super::OptimiserConfig;
-use super::composed::{Composed, parts, scaled};
-use super::fused::{Rule, sign};
+use super::config::OptimiserConfig;
+use super::rule::{Composed, Rule, parts, scaled, sign};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sgd {
@@ -16,7 +15,7 @@ pub(super) struct Sgd {
 }
 
 impl Sgd {
-    pub fn new(config: &OptimiserConfig, lr: f64) -> Self {
+    pub(super) fn new(config: &OptimiserConfig, lr: f64) -> Self {
         let momentum = config.momentum.unwrap_or(0.0) as f32;
         let ahead = if config.nesterov.unwrap_or(false) { (1.0, momentum) } else { (0.0, 1.0) };
         Sgd { rate: lr as f32, momentum, ahead }
@@ -51,7 +50,7 @@ pub(super) struct RmsProp {
 }
 
 impl RmsProp {
-    pub fn new(config: &OptimiserConfig, lr: f64) -> Self {
+    pub(super) fn new(config: &OptimiserConfig, lr: f64) -> Self {
         let beta2 = config.beta2.unwrap_or(0.0);
         let eps = config.eps.unwrap_or(0.0) as f32;
         RmsProp { rate: lr as f32, beta2: beta2 as f32, fresh: (1.0 - beta2) as f32, eps }
@@ -87,7 +86,7 @@ pub(super) struct Lion {
 }
 
 impl Lion {
-    pub fn new(config: &OptimiserConfig, lr: f64) -> Self {
+    pub(super) fn new(config: &OptimiserConfig, lr: f64) -> Self {
         let (beta1, beta2) = (config.beta1.unwrap_or(0.0), config.beta2.unwrap_or(0.0));
         Lion {
             rate: lr as f32,

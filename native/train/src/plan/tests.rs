@@ -4,8 +4,8 @@ use super::*;
 use crate::loss::LossOptions;
 use crate::stop::NEVER;
 use crate::tune::{Reason, TuneOptions, tune};
-use sconce_core::Kind;
-use sconce_core::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, RecurrentConfig};
+use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, RecurrentConfig};
+use sconce_tensor::Kind;
 
 fn spec() -> Spec {
     let config = RecurrentConfig {

@@ -2,18 +2,25 @@
 
 use std::time::{Duration, Instant};
 
-use sconce_core::spec::{
+use sconce_data::Batch;
+use sconce_nn::Policy;
+use sconce_nn::checkpoint::Optimiser;
+use sconce_nn::policy::Frames;
+use sconce_nn::spec::{
     Backbone, Embedding, Heads, HeadsKind, Layout, Melee, RecurrentConfig, Spec,
 };
-use sconce_core::{Kind, Policy};
-use sconce_data::Batch;
+use sconce_tensor::Kind;
+use sconce_tensor::Tensor;
+use sconce_tensor::tensor;
 
+use super::carried::TEACHER;
 use super::*;
 use crate::bench::examples;
 use crate::loss::{LossOptions, PosWeight};
 use crate::optimiser::{self, OptimiserConfig};
 use crate::options::TrainOptions;
-use crate::step::Unroll;
+use crate::step::{Learned, Unroll};
+use crate::teacher::Teacher;
 
 /// Adds up in the order of the devices.
 pub(crate) struct InOrder;
@@ -53,8 +60,8 @@ fn loaded(draw: u64, carry: bool) -> Loaded {
         (2, t) => 2.0 + t as f32,
         _ => 1.0,
     };
-    // The third lane takes another game with the second batch.
-    let fresh = |lane: usize| draw == 0 || (draw == 1 && lane == 2);
+    // The third track takes another game with the second batch.
+    let fresh = |track: usize| draw == 0 || (draw == 1 && track == 2);
     let Frames { batch, time: window, continuous, ids, previous } = frames;
     let weights = (0..WINDOWS * TIME).map(weight).collect();
     let batch = Batch { batch, window, continuous, ids, previous, queue: vec![], labels, weights };

@@ -4,18 +4,17 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use sconce_core::{Error, Result, fs};
 use sconce_data::Corpus;
+use sconce_tensor::{Error, Result, fs};
 use serde::Serialize;
 
-use super::resume::Record;
 use crate::gradients::GradientReport;
 use crate::report::RunReport;
 
 /// Bytes of `run.json`, whose options and spec take less than 10,000.
-pub const MAX_RECORD: u64 = 1 << 20;
+pub(super) const MAX_RECORD: u64 = 1 << 20;
 /// Bytes of `report.json`, which has the history of a run.
-pub const MAX_REPORT: u64 = 1 << 26;
+pub(super) const MAX_REPORT: u64 = 1 << 26;
 /// Bytes of `gradients.jsonl`.
 const MAX_GRADIENTS: u64 = 1 << 30;
 
@@ -136,10 +135,6 @@ impl Folder {
         write_json(&self.report(), report)
     }
 
-    pub fn write_record(&self, record: &Record) -> Result<()> {
-        write_json(&self.record(), record)
-    }
-
     /// Adds to what is wrong with the last state which others there are.
     pub fn other_states(&self, error: Error) -> Error {
         let Error::Corrupt { what, reason } = error else { return error };
@@ -200,7 +195,7 @@ impl Folder {
     }
 }
 
-fn write_json(path: &Path, data: &impl Serialize) -> Result<()> {
+pub(super) fn write_json(path: &Path, data: &impl Serialize) -> Result<()> {
     let corrupt = |e| Error::corrupt(path.display().to_string(), e);
     let text = serde_json::to_vec_pretty(data).map_err(corrupt)?;
     fs::write_atomic(path, |file| file.write_all(&text))

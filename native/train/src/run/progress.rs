@@ -1,6 +1,6 @@
 //! How far a run has come.
 
-use sconce_core::Precision;
+use sconce_tensor::Precision;
 use serde::{Deserialize, Serialize};
 
 use crate::loss_scale::LossScale;
@@ -11,7 +11,7 @@ use crate::step::Losses;
 
 /// What `last.safetensors` has of a run beside weights and moments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Progress {
+pub(super) struct Progress {
     pub step: u64,
     pub updates: u64,
     pub seconds: f64,
@@ -57,26 +57,26 @@ pub struct Progress {
 
 /// Losses of steps, added.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tally {
+pub(super) struct Tally {
     losses: Losses,
     steps: u64,
 }
 
 impl Tally {
-    pub fn add(&mut self, losses: &Losses) {
+    pub(super) fn add(&mut self, losses: &Losses) {
         self.losses.add(losses, 1.0);
         self.steps += 1;
     }
 
     /// The means, and nothing is left; of no step there is none.
-    pub fn take(&mut self) -> Option<Losses> {
+    pub(super) fn take(&mut self) -> Option<Losses> {
         let Tally { losses, steps } = std::mem::take(self);
         (steps > 0).then(|| losses.over(steps as f64))
     }
 }
 
 impl Progress {
-    pub fn new(options: &TrainOptions, digest: String, teacher: Option<String>) -> Self {
+    pub(super) fn new(options: &TrainOptions, digest: String, teacher: Option<String>) -> Self {
         Progress {
             step: 0,
             updates: 0,
@@ -102,20 +102,20 @@ impl Progress {
     }
 
     /// The learning rate of a run of so many steps.
-    pub fn schedule(&self, total_steps: u64) -> Schedule {
+    pub(super) fn schedule(&self, total_steps: u64) -> Schedule {
         let schedule = self.options.schedule(total_steps);
         let warmup_steps = self.warmup_steps.unwrap_or(schedule.warmup_steps);
         Schedule { warmup_steps, ..schedule }
     }
 
     /// The options as they were said.
-    pub fn said(&self) -> &TrainOptions {
+    pub(super) fn said(&self) -> &TrainOptions {
         self.said.as_ref().unwrap_or(&self.options)
     }
 
     /// Counts a validation; whether its policy is the best, by at least `min_delta`. Without games to
     /// measure on the latest is.
-    pub fn rate(&mut self, nll: Option<f64>, min_delta: f64) -> bool {
+    pub(super) fn rate(&mut self, nll: Option<f64>, min_delta: f64) -> bool {
         self.validated = self.step;
         let best = match (nll, self.best_nll) {
             (Some(nll), Some(best)) => nll < best - min_delta,
@@ -130,7 +130,7 @@ impl Progress {
     }
 
     /// Whether the policy of this step is among the best `keep`. Of equal ones the earlier is better.
-    pub fn keep(&mut self, nll: Option<f64>, keep: usize) -> bool {
+    pub(super) fn keep(&mut self, nll: Option<f64>, keep: usize) -> bool {
         if let Some(nll) = nll {
             let place = self.kept.partition_point(|(_, other)| *other <= nll);
             self.kept.insert(place, (self.step, nll));

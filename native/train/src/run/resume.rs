@@ -10,14 +10,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use sconce_core::checkpoint::{self, Checkpoint, Manifest, Optimiser};
-use sconce_core::error::Difference;
-use sconce_core::spec::Embedding;
-use sconce_core::{Error, Policy, Precision, Result, Spec, fs};
+use sconce_nn::checkpoint::{self, Checkpoint, Manifest, Optimiser};
+use sconce_nn::spec::Embedding;
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::error::Difference;
+use sconce_tensor::{Error, Precision, Result, fs};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::folder::{Folder, Kind, MAX_RECORD};
+use super::folder::{Folder, Kind, MAX_RECORD, write_json};
 use super::progress::Progress;
 use crate::options::{LrSchedule, TrainOptions};
 use crate::schedule::Schedule;
@@ -39,6 +40,10 @@ impl Record {
         let options = TrainOptions { resume: false, ..options.clone() };
         let precision = options.precision_here();
         Record { corpus: Some(corpus.to_path_buf()), spec: spec.clone(), options, precision }
+    }
+
+    pub fn write(&self, folder: &Folder) -> Result<()> {
+        write_json(&folder.record(), self)
     }
 
     /// Of the run in a folder, which need not have saved a state yet.
@@ -96,11 +101,11 @@ fn lay(under: &mut Value, over: Value) {
 
 /// Where a run goes on: from a policy, how far it had come (with the options from now on) and the
 /// optimiser's numbers.
-pub type Resumed = (Policy, Progress, Optimiser);
+pub(super) type Resumed = (Policy, Progress, Optimiser);
 
 /// What an earlier run left in the folder, if it may be gone on with: its games and its teacher, if it has
 /// one, are known by their digests.
-pub fn resumable(
+pub(super) fn resumable(
     folder: &Folder,
     spec: &Spec,
     options: &TrainOptions,
@@ -394,7 +399,7 @@ mod tests {
         let record = record(cosine(5));
         let progress = at(3, record.options.clone());
         let mut spec = record.spec.clone();
-        if let sconce_core::spec::Backbone::Mlp(config) = &mut spec.backbone {
+        if let sconce_nn::spec::Backbone::Mlp(config) = &mut spec.backbone {
             config.hidden_sizes = vec![16, 16];
         }
         let mut now = TrainOptions { seed: 3, noise: 0.3, ..cosine(500) };

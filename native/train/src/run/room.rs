@@ -2,14 +2,15 @@
 
 use std::sync::atomic::AtomicBool;
 
-use sconce_core::memory::Meter;
-use sconce_core::{Error, Kind, Result, Spec};
+use sconce_nn::Spec;
+use sconce_tensor::memory::Meter;
+use sconce_tensor::{Error, Kind, Result};
 
 use crate::options::TrainOptions;
 use crate::plan::{Memory, Owners};
 use crate::report::Event;
 
-pub struct Room {
+pub(super) struct Room {
     limit: Option<u64>,
     /// Bytes that a run keeps beside a step.
     lasting: u64,
@@ -25,7 +26,7 @@ impl Room {
     /// run had to halve them: then it keeps to the parts that it has, whatever is measured now.
     /// `batch_size`: what a device has of the windows of a batch; `validates`: whether the run has games to
     /// measure on.
-    pub fn plan(
+    pub(super) fn plan(
         spec: &Spec,
         options: &TrainOptions,
         batch_size: usize,
@@ -50,16 +51,16 @@ impl Room {
     }
 
     /// Whether nothing cuts batches into parts but a device that is full.
-    pub fn is_unlimited(&self) -> bool {
+    pub(super) fn is_unlimited(&self) -> bool {
         self.limit.is_none()
     }
 
-    pub fn windows(&self) -> usize {
+    pub(super) fn windows(&self) -> usize {
         self.windows
     }
 
     /// What is told of a run that does not take its batches whole.
-    pub fn told(&self, step: u64) -> Option<Event> {
+    pub(super) fn told(&self, step: u64) -> Option<Event> {
         (self.windows < self.batch_size).then(|| Event::OutOfMemory {
             step,
             micro_batch: self.windows,
@@ -69,7 +70,7 @@ impl Room {
     }
 
     /// Does a part of a step, and refuses it if it took more than there is.
-    pub fn watch<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(super) fn watch<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let Some(limit) = self.limit else { return work() };
         let meter = Meter::start()?;
         let done = work()?;
@@ -83,7 +84,7 @@ impl Room {
     }
 
     /// Makes room after a step that had too little, if that is what went wrong and can be done.
-    pub fn halve(&mut self, error: &Error, step: u64) -> Option<Event> {
+    pub(super) fn halve(&mut self, error: &Error, step: u64) -> Option<Event> {
         let bytes = match error {
             // Refused by its size, whatever is worked through together.
             Error::OutOfMemory { .. } => return None,

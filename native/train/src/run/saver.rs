@@ -16,25 +16,25 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use sconce_core::checkpoint::Snapshot;
-use sconce_core::pool::Class;
-use sconce_core::{Error, Result, fs};
+use sconce_nn::checkpoint::Snapshot;
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Result, fs};
 
 use super::folder::{Folder, Keep, Kind};
 use crate::report::{Event, SaveFailure, Saves};
 
 /// How the bytes of a checkpoint get into its file.
-pub type Disk = Arc<dyn Fn(&mut File, &[u8]) -> io::Result<()> + Send + Sync>;
+pub(super) type Disk = Arc<dyn Fn(&mut File, &[u8]) -> io::Result<()> + Send + Sync>;
 
 /// A file to be, under its name and maybe a numbered one.
-pub struct Draft {
+pub(super) struct Draft {
     pub snapshot: Snapshot,
     pub path: PathBuf,
     pub numbered: Option<PathBuf>,
 }
 
 /// What is written at one step.
-pub struct Save {
+pub(super) struct Save {
     pub step: u64,
     pub policy: Option<Draft>,
     pub state: Draft,
@@ -45,7 +45,7 @@ pub struct Save {
 /// waits for the one before it, so neither side ever waits for room.
 const SAVES: usize = 1;
 
-pub struct Saver {
+pub(super) struct Saver {
     saves: Option<SyncSender<Save>>,
     done: Receiver<Done>,
     thread: Option<JoinHandle<Option<Draft>>>,
@@ -65,7 +65,7 @@ struct Done {
 }
 
 /// What is left when all saves are over.
-pub struct Finished {
+pub(super) struct Finished {
     pub saves: Saves,
     /// The best policy, if no file has it.
     pub unwritten: Option<Snapshot>,
@@ -74,7 +74,7 @@ pub struct Finished {
 }
 
 impl Saver {
-    pub fn start(folder: Folder, disk: Disk) -> Result<Self> {
+    pub(super) fn start(folder: Folder, disk: Disk) -> Result<Self> {
         let (saves, orders) = sync_channel::<Save>(SAVES);
         let (tell, done) = sync_channel(SAVES);
         let class = Class::current();
@@ -97,7 +97,7 @@ impl Saver {
     }
 
     /// Whether a save would not have to wait. Tells of one that has come to its end.
-    pub fn ready(&mut self, events: &dyn Fn(Event)) -> bool {
+    pub(super) fn ready(&mut self, events: &dyn Fn(Event)) -> bool {
         if self.busy.is_some()
             && let Ok(done) = self.done.try_recv()
         {
@@ -107,7 +107,7 @@ impl Saver {
     }
 
     /// Waits for the save that is under way.
-    pub fn wait(&mut self, events: &dyn Fn(Event)) {
+    pub(super) fn wait(&mut self, events: &dyn Fn(Event)) {
         if self.busy.is_none() {
             return;
         }
@@ -118,7 +118,7 @@ impl Saver {
     }
 
     /// Begins a save, after the one that is under way.
-    pub fn save(&mut self, save: Save, events: &dyn Fn(Event)) {
+    pub(super) fn save(&mut self, save: Save, events: &dyn Fn(Event)) {
         self.wait(events);
         self.busy = Some((save.step, save.state.path.clone()));
         let sent = self.saves.as_ref().is_some_and(|saves| saves.send(save).is_ok());
@@ -129,7 +129,7 @@ impl Saver {
     }
 
     /// Waits for all.
-    pub fn finish(&mut self, events: &dyn Fn(Event)) -> Finished {
+    pub(super) fn finish(&mut self, events: &dyn Fn(Event)) -> Finished {
         self.wait(events);
         let unwritten = self.join().map(|draft| draft.snapshot);
         let saves = std::mem::take(&mut self.told);
@@ -138,7 +138,7 @@ impl Saver {
     }
 
     /// Tells and counts a file beside the checkpoints that could not be written.
-    pub fn fail(&mut self, step: u64, path: PathBuf, error: &Error, events: &dyn Fn(Event)) {
+    pub(super) fn fail(&mut self, step: u64, path: PathBuf, error: &Error, events: &dyn Fn(Event)) {
         events(self.told.fail(step, path, error));
     }
 

@@ -5,21 +5,30 @@ use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use super::folder::{Keep, Kind};
+use super::room::Room;
+use super::saver::{Disk, Draft, Finished, Save, Saver};
+use super::train::MOST_WINDOWS;
 use super::*;
+use crate::eval;
 use crate::loss::LossOptions;
+use crate::options::Mode;
 use crate::replicas::Learn;
 use crate::replicas::tests::InOrder;
+use crate::report::{Pace, Stopped};
 use crate::stop::NEVER;
-use candle_core::Device;
-use sconce_core::checkpoint::{self, Manifest};
-use sconce_core::device::AllReduce;
-use sconce_core::ops::tensor;
-use sconce_core::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
-use sconce_core::weights::Weights;
 use sconce_data::{Schema, VectorGame};
+use sconce_nn::Policy;
+use sconce_nn::checkpoint::{self, Manifest, Snapshot};
+use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
+use sconce_ops::weights::Weights;
+use sconce_tensor::Device;
+use sconce_tensor::device::{AllReduce, Devices};
+use sconce_tensor::tensor;
+use serde_json::json;
 
 fn spec() -> Spec {
     let config = RecurrentConfig {
@@ -204,7 +213,7 @@ fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
     let (ended, out, told) = go_on("full", full_disk(0, u64::MAX));
     let best = out.join("best.safetensors");
     let error = ended.unwrap_err();
-    assert_eq!((error.kind(), &error.details()["path"]), (sconce_core::Kind::Io, &json!(best)));
+    assert_eq!((error.kind(), &error.details()["path"]), (sconce_tensor::Kind::Io, &json!(best)));
     assert_eq!(error.details()["reason"], "no storage space");
     let report: RunReport = serde_json::from_value(error.details()["report"].clone()).unwrap();
     assert_eq!((report.stopped, report.steps), (Stopped::Finished, 12));
@@ -556,7 +565,7 @@ fn small_device(from: u64, windows: usize) -> Learn {
     Box::new(move |stepper, x, state, draw, share, lesson, among| {
         if draw >= from && stepper.micro_batch().is_none_or(|n| n > windows) {
             let text = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
-            return Err(candle_core::Error::Msg(text.into()).into());
+            return Err(sconce_tensor::candle::Error::Msg(text.into()).into());
         }
         stepper.learn_among(x, state, draw, share, lesson, among)
     })
@@ -622,7 +631,7 @@ fn one_window_that_does_not_fit_ends_the_run_with_the_last_good_state() {
     let (options, cancel) = (options(), AtomicBool::new(false));
     let run = prepare(&corpus, &options, dir.path(), &cancel);
     let mut run = learning(run, small_device(2, 0));
-    assert_eq!(run.train().unwrap_err().kind(), sconce_core::Kind::OutOfMemory);
+    assert_eq!(run.train().unwrap_err().kind(), sconce_tensor::Kind::OutOfMemory);
     assert_eq!(run.progress.step, 2);
 }
 

@@ -1,7 +1,7 @@
-//! `native/cuda/kernels/adamw.cu` beside `optimiser::Optimiser`.
+//! `adamw.cu` beside `optimiser::Optimiser`.
 
 use half::bf16;
-use sconce_core::rng::Rng;
+use sconce_tensor::rng::Rng;
 use sconce_train::optimiser::{Kind, Optimiser, OptimiserConfig, Parameter, clip, squared_norm};
 
 use crate::emulated::Emulated;

@@ -1,8 +1,8 @@
-//! `native/cuda/kernels/loss.cu` beside `loss::imitation`.
+//! `loss.cu` beside `loss::imitation`.
 
 use half::bf16;
-use sconce_core::rng::Rng;
-use sconce_core::spec::{Head, HeadKind, Heads, HeadsKind};
+use sconce_nn::spec::{Head, HeadKind, Heads, HeadsKind};
+use sconce_tensor::rng::Rng;
 use sconce_train::loss::{
     FocalHeads, Loss, LossOptions, Objective, PosWeight, Reduction, Sums, imitation,
 };

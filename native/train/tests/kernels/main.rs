@@ -1,15 +1,15 @@
-//! CUDA kernels of a training step beside what the CPU does, as in `native/core/tests/kernels`.
+//! CUDA kernels of a training step beside what the CPU does, as in `native/ops/tests/kernels`.
 
 mod adamw;
 #[cfg(feature = "cuda")]
-#[path = "../../../core/tests/kernels/card.rs"]
+#[path = "../../../ops/tests/kernels/card.rs"]
 mod card;
-#[path = "../../../core/tests/kernels/emulated.rs"]
+#[path = "../../../ops/tests/kernels/emulated.rs"]
 mod emulated;
-#[path = "../../../core/tests/kernels/launch.rs"]
+#[path = "../../../ops/tests/kernels/launch.rs"]
 mod launch;
 mod loss;
-#[path = "../../../core/tests/kernels/memory.rs"]
+#[path = "../../../ops/tests/kernels/memory.rs"]
 mod memory;
 
 use launch::{Kernels, Shape, assert_near};

@@ -6,14 +6,14 @@ use std::path::Path;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-pub struct Golden {
+pub(crate) struct Golden {
     bytes: Vec<u8>,
     pub config: Value,
     tolerance: Value,
 }
 
 impl Golden {
-    pub fn open(name: &str) -> Self {
+    pub(crate) fn open(name: &str) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test/golden");
         let bytes = std::fs::read(folder.join(format!("{name}.safetensors"))).expect(name);
         let (_, header) = SafeTensors::read_metadata(&bytes).expect(name);
@@ -26,18 +26,18 @@ impl Golden {
         SafeTensors::deserialize(&self.bytes).expect("tensors")
     }
 
-    pub fn f32(&self, name: &str) -> Vec<f32> {
+    pub(crate) fn f32(&self, name: &str) -> Vec<f32> {
         let tensors = self.tensors();
         let data = tensors.tensor(name).expect(name).data();
         data.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("f32"))).collect()
     }
 
-    pub fn optional(&self, name: &str) -> Option<Vec<f32>> {
+    pub(crate) fn optional(&self, name: &str) -> Option<Vec<f32>> {
         self.tensors().tensor(name).is_ok().then(|| self.f32(name))
     }
 
     /// Integers of one or eight bytes as labels.
-    pub fn labels(&self, name: &str) -> Vec<u16> {
+    pub(crate) fn labels(&self, name: &str) -> Vec<u16> {
         let tensors = self.tensors();
         let view = tensors.tensor(name).expect(name);
         let width = view.data().len() / view.shape().iter().product::<usize>();
@@ -45,7 +45,7 @@ impl Golden {
     }
 
     /// The file's rule `scaled`: `max |got - want| <= tolerance * max |want| + floor`.
-    pub fn check(&self, name: &str, got: impl IntoIterator<Item = f64>) {
+    pub(crate) fn check(&self, name: &str, got: impl IntoIterator<Item = f64>) {
         assert_eq!(self.tolerance["rule"], "scaled");
         let number = |key: &str| self.tolerance[key].as_f64().expect(key);
         let relative = number(if name.starts_with("grad.") { "grad" } else { "output" });

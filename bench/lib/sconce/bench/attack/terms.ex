@@ -20,7 +20,7 @@ defmodule Sconce.Bench.Attack.Terms do
     Trainer
   }
 
-  alias Sconce.Trainer.Settings
+  alias Sconce.Trainer.Catalogue
 
   # A call that does not come back in this time hangs.
   @hung_ms 5_000
@@ -314,7 +314,7 @@ defmodule Sconce.Bench.Attack.Terms do
   # A run of what may be the right options is stopped.
   defp runs(dir) do
     opts = dir |> Path.join("corpus") |> training("options")
-    names = Keyword.keys(Settings.schema(:run)) -- [:resume]
+    names = Keyword.keys(Catalogue.schema(:run)) -- [:resume]
     [{"start_link", &stopped/1, [opts], [{0, names}]}]
   end
 

@@ -1,0 +1,31 @@
+defmodule Sconce.Deadline do
+  @moduledoc false
+  # Deadlines of calls: milliseconds since `start`, a `System.monotonic_time/0`. `nil` is none.
+
+  alias Sconce.Error
+
+  @doc "The milliseconds that are left, for a part of the call that has the same deadline."
+  @spec left(non_neg_integer | nil, integer) :: non_neg_integer | nil
+  def left(nil, _start), do: nil
+  def left(deadline_ms, start), do: timeout(deadline_ms, start)
+
+  @doc """
+  The milliseconds that are left, as `receive` takes them. A millisecond that has begun counts whole, so that no
+  error of kind `:deadline` comes before its deadline.
+  """
+  @spec timeout(non_neg_integer | nil, integer) :: timeout
+  def timeout(nil, _start), do: :infinity
+
+  def timeout(deadline_ms, start) do
+    passed = System.convert_time_unit(System.monotonic_time() - start, :native, :millisecond)
+    max(deadline_ms - passed, 0)
+  end
+
+  @doc "The error carries the deadline of the whole call, not the time left for its last part."
+  @spec of_call(answer, non_neg_integer | nil, integer) :: answer when answer: term
+  def of_call({:error, %Error{kind: :deadline, op: op}}, deadline_ms, start)
+      when deadline_ms != nil,
+      do: {:error, Error.late(op, deadline_ms, start)}
+
+  def of_call(answer, _deadline_ms, _start), do: answer
+end

@@ -1,0 +1,75 @@
+defmodule Sconce.Serving.Lookup do
+  @moduledoc false
+  # Where a serving is, by whatever the caller has of it: its struct, pid or name, or the group of several.
+
+  alias Sconce.{Error, Options, Policy, Serving}
+  alias Sconce.Serving.{Group, Peer}
+
+  @registry Sconce.Serving.Registry
+
+  @doc "For the calling process, which is the serving's."
+  @spec register(Serving.t()) :: :ok
+  def register(serving) do
+    {:ok, _registry} = Registry.register(@registry, self(), serving)
+    :ok
+  end
+
+  @doc "Registers what has become of the serving."
+  @spec update(Serving.t()) :: :ok
+  def update(serving) do
+    Registry.update_value(@registry, self(), fn _before -> serving end)
+    :ok
+  end
+
+  @doc "Applies `here` to a serving of this node; of another the function `op` of `Sconce.Serving` is called there."
+  @spec at(Serving.serving(), atom, list, non_neg_integer | nil, (Serving.t() -> answer)) ::
+          answer
+        when answer: term
+  def at(serving, op, args, deadline_ms \\ nil, here) do
+    case find(serving, op) do
+      {:here, serving} -> here.(serving)
+      {:there, node, there} -> Peer.call(node, op, op, [there | args], deadline_ms)
+      error -> error
+    end
+  end
+
+  @doc """
+  `{:here, serving}`, or `{:there, node, server}` with what it is called there.
+
+  The deadline, of a call that began at `start`, bounds the choice among the members of a group.
+  """
+  @spec find(Serving.serving(), atom, non_neg_integer | nil, integer | nil) ::
+          {:here, Serving.t()} | {:there, node, pid | atom} | {:error, Error.t()}
+  def find(serving, op, deadline_ms \\ nil, start \\ nil)
+
+  def find({:group, group}, op, deadline_ms, start),
+    do: with({:ok, pid} <- Group.pick(group, op, deadline_ms, start), do: find(pid, op))
+
+  def find(%Serving{pid: pid, policy: %Policy{}} = serving, _op, _ms, _start)
+      when is_pid(pid) and node(pid) == node(),
+      do: {:here, serving}
+
+  def find(%Serving{pid: pid}, _op, _ms, _start) when is_pid(pid),
+    do: {:there, node(pid), pid}
+
+  def find(serving, op, _ms, _start) do
+    (Options.server?(serving) and not match?({:ok, _}, serving)) ||
+      Options.argument!("serving", serving, "a pid, a name or what info/1 gave")
+
+    case GenServer.whereis(serving) do
+      {name, node} -> {:there, node, name}
+      pid when is_pid(pid) and node(pid) != node() -> {:there, node(pid), pid}
+      pid -> registered(pid, serving, op)
+    end
+  end
+
+  defp registered(pid, serving, op) do
+    with true <- is_pid(pid), [{^pid, serving}] <- Registry.lookup(@registry, pid) do
+      {:here, serving}
+    else
+      _none ->
+        details = %{what: "serving #{inspect(serving)}"}
+        {:error, %Error{kind: :not_found, op: op, details: details}}
+    end
+  end
+end

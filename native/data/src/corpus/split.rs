@@ -1,0 +1,70 @@
+//! Which games are kept for validation.
+
+use std::collections::{BTreeSet, HashSet};
+
+use sconce_tensor::rng::philox;
+use sconce_tensor::{Error, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::open::Corpus;
+
+/// Which games are kept for validation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holdout {
+    /// About this share of the games; at least one, and not all, where there are two or more. One that
+    /// is alone is trained on, unless the share is 1. Games of one digest, as the players of a replay
+    /// of ExPhil's are, count as one.
+    Fraction(f64),
+    /// These, by their place in [`Corpus::games`].
+    Games(Vec<usize>),
+}
+
+impl Corpus {
+    /// Games to train on and games to measure on. Which side a game falls on depends on its digest
+    /// and the seed alone, so that adding games moves no other: with one exception. Where the draw
+    /// leaves a side empty it is given the game that came nearest; that one may go back to the other
+    /// side when more games come.
+    pub fn split(&self, holdout: &Holdout, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
+        let held: HashSet<usize> = match holdout {
+            Holdout::Games(games) => {
+                let last = self.games.len().saturating_sub(1) as f64;
+                match games.iter().find(|&&g| g >= self.games.len()) {
+                    Some(&g) => return Err(Error::out_of_range("game", g as f64, 0.0, last)),
+                    None => games.iter().copied().collect(),
+                }
+            }
+            Holdout::Fraction(f) if !(0.0..=1.0).contains(f) => {
+                return Err(Error::out_of_range("validation fraction", *f, 0.0, 1.0));
+            }
+            Holdout::Fraction(fraction) => self.hold_out(*fraction, seed),
+        };
+        Ok((0..self.games.len()).partition(|game| !held.contains(game)))
+    }
+
+    fn hold_out(&self, fraction: f64, seed: u64) -> HashSet<usize> {
+        let lots: Vec<u64> = self.games.iter().map(|game| lot(&game.digest, seed)).collect();
+        // Games of one digest have one lot and stay together: sides are counted in lots.
+        let order = BTreeSet::from_iter(lots.iter().copied());
+        let below = |&&lot: &&u64| (lot as f64) < fraction * u64::MAX as f64;
+        let mut count = order.iter().filter(below).count();
+        if fraction > 0.0 && fraction < 1.0 {
+            let most = order.len().saturating_sub(1);
+            count = count.clamp(most.min(1), most);
+        }
+        let held: HashSet<u64> = order.into_iter().take(count).collect();
+        (0..lots.len()).filter(|&game| lots.get(game).is_some_and(|l| held.contains(l))).collect()
+    }
+}
+
+/// A game's draw in the split: uniform over 64 bits.
+fn lot(digest: &str, seed: u64) -> u64 {
+    let hash = Sha256::digest(digest.as_bytes());
+    let word = |i: usize| {
+        let at = |k: usize| u32::from(hash.get(4 * i + k).copied().unwrap_or(0));
+        at(0) | at(1) << 8 | at(2) << 16 | at(3) << 24
+    };
+    let words = philox([word(0), word(1), word(2), word(3)], [seed as u32, (seed >> 32) as u32]);
+    u64::from(words[0]) << 32 | u64::from(words[1])
+}

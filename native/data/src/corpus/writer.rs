@@ -1,0 +1,177 @@
+//! The one writer of a corpus.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use sconce_tensor::fs::{clear_partials, lock};
+use sconce_tensor::{Error, Result};
+
+use super::manifest::{MANIFEST, Manifest};
+use crate::column::Column;
+use crate::exphil;
+use crate::game::GameInfo;
+use crate::journal::JOURNAL;
+use crate::schema::Schema;
+use crate::shard::{self, Shard};
+
+const LOCK: &str = "lock";
+
+/// The one writer of a corpus. Dropping it frees the corpus for the next.
+pub(crate) struct Writer {
+    dir: PathBuf,
+    schema: Schema,
+    /// Whether the folder was not there.
+    made: bool,
+    /// Held for its lock alone.
+    _lock: File,
+}
+
+/// What lay in the corpus when its writer came.
+pub(crate) struct Found {
+    pub games: Vec<GameInfo>,
+    /// Games whose shard no manifest named: their importer was killed.
+    pub adopted: usize,
+    /// Digests of those of which manifest and shard say different things.
+    pub doubtful: HashSet<String>,
+}
+
+/// Whether a folder is one of a corpus, or holds nothing else: another program's manifest is not written
+/// over.
+fn only_of_a_corpus(dir: &Path) -> Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io(dir)(e)),
+    };
+    let known = dir.join(LOCK).exists() || Manifest::read(dir).is_ok();
+    if dir.join(shard::FOLDER).is_dir() && known {
+        return Ok(());
+    }
+    for entry in entries {
+        let name = entry.map_err(Error::io(dir))?.file_name();
+        if name != LOCK && name != JOURNAL && name != shard::FOLDER {
+            let what = format!("folder {}", dir.display());
+            let got = format!("one with {}", name.display());
+            return Err(Error::mismatch(what, "an empty folder, or one of a corpus", got));
+        }
+    }
+    Ok(())
+}
+
+impl Writer {
+    /// Makes the folder where it is missing, and takes its lock.
+    pub(crate) fn open(dir: &Path, schema: &Schema) -> Result<Self> {
+        if exphil::is_there(dir) {
+            let what = dir.display().to_string();
+            return Err(Error::mismatch(what, "a folder for a corpus", "a corpus of ExPhil's"));
+        }
+        let games = dir.join(shard::FOLDER);
+        only_of_a_corpus(dir)?;
+        let made = !dir.exists();
+        fs::create_dir_all(&games).map_err(|source| Error::Io { path: games.clone(), source })?;
+        let lock = lock(dir, LOCK)?;
+        let writer = Writer { dir: dir.to_path_buf(), schema: schema.clone(), made, _lock: lock };
+        writer.check_schema()?;
+        Ok(writer)
+    }
+
+    /// A corpus of something else is not overwritten. A broken manifest is: the shards know all.
+    fn check_schema(&self) -> Result<()> {
+        match Manifest::read(&self.dir) {
+            Ok(manifest) if manifest.schema != self.schema => Err(Error::mismatch(
+                self.dir.display().to_string(),
+                shard::describe(&self.schema),
+                shard::describe(&manifest.schema),
+            )),
+            Ok(_) | Err(Error::NotFound { .. } | Error::Corrupt { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Clears what a killed writer left half-done, and lists every whole game: those of the
+    /// manifest and those that never came to stand in it.
+    pub(crate) fn take_stock(&self) -> Result<Found> {
+        let listed: HashMap<String, GameInfo> = match Manifest::read(&self.dir) {
+            Ok(manifest) => manifest.games.into_iter().map(|g| (g.file.clone(), g)).collect(),
+            Err(Error::NotFound { .. } | Error::Corrupt { .. }) => HashMap::new(),
+            Err(error) => return Err(error),
+        };
+        let mut found = Found { games: Vec::new(), adopted: 0, doubtful: HashSet::new() };
+        let folder = self.dir.join(shard::FOLDER);
+        clear_partials(&self.dir)?;
+        clear_partials(&folder)?;
+        for entry in fs::read_dir(&folder).map_err(Error::io(&folder))? {
+            let path = entry.map_err(Error::io(&folder))?.path();
+            if path.extension().is_some_and(|e| e == "safetensors") {
+                self.count_in(&path, &listed, &mut found);
+            }
+        }
+        Ok(found)
+    }
+
+    /// A shard that cannot be read is left out, so that its replay is imported anew.
+    fn count_in(&self, path: &Path, listed: &HashMap<String, GameInfo>, found: &mut Found) {
+        let Ok(shard) = Shard::open(path, &self.schema) else { return };
+        let mut game = shard.game.clone();
+        if path.file_name() != Path::new(&shard::name(&game.digest)).file_name() {
+            return;
+        }
+        game.file = shard::name(&game.digest);
+        game.bytes = fs::metadata(path).map_or(0, |m| m.len());
+        match listed.get(&game.file) {
+            None => found.adopted += 1,
+            Some(known) if *known != game => drop(found.doubtful.insert(game.digest.clone())),
+            Some(_) => {}
+        }
+        found.games.push(game);
+    }
+
+    /// Whether the shard of a game that was taken stock of has the bytes that it was written with, as far
+    /// as they are recorded.
+    pub(crate) fn is_whole(&self, digest: &str) -> bool {
+        let shard = Shard::open(&self.dir.join(shard::name(digest)), &self.schema);
+        let intact = |shard: Shard| {
+            !shard.is_recorded() || shard.contents().is_ok_and(|found| found == shard.game.contents)
+        };
+        shard.is_ok_and(intact)
+    }
+
+    /// Writes a game's shard.
+    pub(crate) fn add(&self, game: GameInfo, columns: &[Column]) -> Result<GameInfo> {
+        shard::write(&self.dir, &self.schema, game, columns)
+    }
+
+    pub(crate) fn write_manifest(&self, games: &[GameInfo]) -> Result<()> {
+        Manifest::new(&self.schema, games.to_vec()).write(&self.dir)
+    }
+
+    /// Leaves nothing of a corpus that has neither games nor a manifest; false where it has one.
+    pub(crate) fn abandon(&self) -> bool {
+        if self.dir.join(MANIFEST).exists() {
+            return false;
+        }
+        if fs::remove_dir(self.dir.join(shard::FOLDER)).is_err() {
+            return true;
+        }
+        // What cannot be removed is no reason for another error.
+        let _ = fs::remove_file(self.dir.join(LOCK));
+        if self.made {
+            let _ = fs::remove_dir(&self.dir);
+        }
+        true
+    }
+
+    /// Makes these the games of the corpus, then removes the shards of others.
+    pub(crate) fn replace(&self, games: Vec<GameInfo>) -> Result<()> {
+        let before = self.take_stock()?;
+        self.write_manifest(&games)?;
+        let kept: HashSet<&str> = games.iter().map(|g| g.file.as_str()).collect();
+        for game in before.games.iter().filter(|g| !kept.contains(g.file.as_str())) {
+            let path = self.dir.join(&game.file);
+            fs::remove_file(&path).map_err(Error::io(&path))?;
+        }
+        Ok(())
+    }
+}

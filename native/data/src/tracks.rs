@@ -1,0 +1,240 @@
+//! Games walked from their first frame to their last, side by side, for training that carries its
+//! memory.
+//!
+//! A row of the batch is a track. A track shows the windows of one view one after the other, step after
+//! step; then it takes the next view of a random order that never ends. Which view, window and mirror
+//! a track has at a step is a function of (seed, step) alone.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Result};
+
+use crate::augment::{Augment, delay};
+use crate::batch::{Batch, Look, Reader, fill};
+use crate::permutation::Permutation;
+use crate::sampler::check_views;
+use crate::sampling::{SamplerOptions, Sampling};
+use crate::view::{View, verify};
+
+/// What a track shows at a step: frames `start..start + frames` of a view, the rest of the window empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Track {
+    pub view: usize,
+    pub start: usize,
+    /// At least 1; less than a window at the end of a game.
+    pub frames: usize,
+    /// Whether the track has just taken this view: its state is that of a game that begins.
+    pub fresh: bool,
+    pub mirror: bool,
+    /// Frames between a state and its label beyond the next.
+    pub delay: usize,
+}
+
+/// Steps at which tracks take games, passed before a walk to a far step looks whether it shall go on.
+const STRETCH: usize = 1 << 12;
+
+/// Draws the windows of all tracks, step by step.
+#[derive(Debug, Clone)]
+pub struct Tracks {
+    views: Arc<[View]>,
+    reader: Reader,
+    options: SamplerOptions,
+    /// No view is this short.
+    skip: usize,
+    short: usize,
+    walk: Walk,
+}
+
+/// Where the tracks are. Recomputed from the beginning when a step before it is asked for.
+#[derive(Debug, Clone)]
+struct Walk {
+    step: u64,
+    /// The view of each track, and the step at which it had or would have had its first window.
+    tracks: Vec<Taken>,
+    /// Steps at which tracks become free; of those at one step the first track is the first to take.
+    free: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Views that were taken.
+    taken: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    view: usize,
+    /// Window of the view at step `from`.
+    first: u64,
+    from: u64,
+    mirror: bool,
+    delay: usize,
+}
+
+impl Tracks {
+    /// `tracks` rows of a batch. Views with no more than `skip` frames are left out: burn-in would leave
+    /// nothing of them to learn from. The stride of the options is a window.
+    pub fn new(
+        views: Vec<View>,
+        reader: Reader,
+        options: SamplerOptions,
+        tracks: usize,
+        skip: usize,
+    ) -> Result<Self> {
+        check_views(&views, &reader, &options)?;
+        if tracks == 0 {
+            return Err(Error::out_of_range("tracks", 0.0, 1.0, f64::from(u32::MAX)));
+        }
+        if options.sampling != Sampling::Shuffled {
+            let got = format!("{:?}", options.sampling).to_lowercase();
+            return Err(Error::mismatch("sampling of tracks", "shuffled", got));
+        }
+        let all = views.len();
+        let longest = options.frame_delay_max.unwrap_or(reader.delay);
+        let long = |view: &View| view.len(longest) > skip;
+        let views: Arc<[View]> = views.into_iter().filter(long).collect();
+        if views.is_empty() {
+            return Err(Error::not_found(format!("a view of more than {skip} frames")));
+        }
+        let short = all - views.len();
+        let walk = Walk::new(tracks);
+        let mut tracks = Tracks { views, reader, options, skip, short, walk };
+        tracks.walk_to(0);
+        Ok(tracks)
+    }
+
+    pub fn views(&self) -> &[View] {
+        &self.views
+    }
+
+    /// Views left out because they are too short.
+    pub fn short_views(&self) -> usize {
+        self.short
+    }
+
+    /// What a batch of it weighs.
+    pub fn bytes(&self) -> u64 {
+        self.reader.bytes(self.walk.tracks.len(), self.options.window)
+    }
+
+    /// Frames of a view that have a label at every delay.
+    fn len(&self, view: usize) -> usize {
+        self.views[view].len(self.options.frame_delay_max.unwrap_or(self.reader.delay))
+    }
+
+    fn windows_of(&self, view: usize) -> u64 {
+        self.len(view).div_ceil(self.options.window) as u64
+    }
+
+    /// Steps in which as many windows are shown as all views have.
+    pub fn steps_per_epoch(&self) -> u64 {
+        let windows: u64 = (0..self.views.len()).map(|view| self.windows_of(view)).sum();
+        (windows / self.walk.tracks.len() as u64).max(1)
+    }
+
+    /// Walks towards `step` by at most [`STRETCH`] games; whether it is there.
+    pub fn approach(&mut self, step: u64) -> bool {
+        if step < self.walk.step {
+            self.walk = Walk::new(self.walk.tracks.len());
+            self.walk_to(0);
+        }
+        // Between two of these steps every track shows the next window of its view.
+        for _ in 0..STRETCH {
+            match self.walk.free.peek() {
+                Some(&Reverse((free, _))) if free <= step => self.walk_to(free),
+                _ => {
+                    self.walk.step = step;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// What each track shows at `step`. Steps in their order cost least.
+    pub fn at(&mut self, step: u64) -> Vec<Track> {
+        while !self.approach(step) {}
+        let window = self.options.window;
+        let track = |taken: &Taken| {
+            let start = (taken.first + step - taken.from) as usize * window;
+            let frames = self.len(taken.view) - start;
+            Track {
+                view: taken.view,
+                start,
+                frames: frames.min(window),
+                fresh: step == taken.from,
+                mirror: taken.mirror,
+                delay: taken.delay,
+            }
+        };
+        self.walk.tracks.iter().map(track).collect()
+    }
+
+    /// The windows of a step, `[tracks, window]`. Frames after the end of a game are zeros of weight 0,
+    /// and so is the weight of the first `burn_in` frames of a view.
+    pub fn batch(&mut self, step: u64, burn_in: usize) -> Result<(Batch, Vec<Track>)> {
+        let tracks = self.at(step);
+        let augment = Augment::new(&self.options, step);
+        let mut batch = self.reader.blank(tracks.len(), self.options.window);
+        batch.weights.fill(0.0);
+        fill(batch.shards(self.options.window), |i, mut shard| {
+            let Some(&Track { view, start, frames, fresh, mirror, delay }) = tracks.get(i) else {
+                return Ok(());
+            };
+            let look = Look { mirror, delay, forget: false };
+            let mut scratch = self.reader.scratch()?;
+            for k in 0..frames {
+                let look = augment.look(look, i, k);
+                self.reader.read(&self.views[view], start + k, look, &mut scratch, shard.row(k))?;
+                if fresh && k < burn_in {
+                    *shard.row(k).weight = 0.0;
+                }
+            }
+            augment.finish(i, frames, &mut shard);
+            Ok(())
+        })?;
+        verify(tracks.iter().filter_map(|track| self.views.get(track.view)))?;
+        Ok((batch, tracks))
+    }
+
+    /// Tracks that are free at `step`, which follows the last one, take their next views.
+    fn walk_to(&mut self, step: u64) {
+        self.walk.step = step;
+        while let Some(&Reverse((free, track))) = self.walk.free.peek()
+            && free <= step
+        {
+            self.walk.free.pop();
+            let taken = self.take(track, step);
+            let left = self.windows_of(taken.view) - taken.first;
+            self.walk.tracks[track] = taken;
+            self.walk.free.push(Reverse((step + left, track)));
+        }
+    }
+
+    fn take(&mut self, track: usize, step: u64) -> Taken {
+        let (n, seed) = (self.views.len() as u64, self.options.seed);
+        let (epoch, place) = (self.walk.taken / n, self.walk.taken % n);
+        self.walk.taken += 1;
+        let view = Permutation::new(n, Rng::new(seed, "lanes.shuffle", epoch)).get(place) as usize;
+        let mirror = Rng::new(seed, "lanes.mirror", epoch).uniform(place) < self.options.mirror;
+        let delays = Rng::new(seed, "lanes.delay", epoch);
+        let longest = self.options.frame_delay_max.unwrap_or(self.reader.delay);
+        let delay = delay(self.reader.delay, longest, &delays, place);
+        // Tracks that all began with a game's beginning would go on in step where games have one length.
+        let first = match step {
+            0 => {
+                let room = (self.len(view) - self.skip).div_ceil(self.options.window);
+                Rng::new(seed, "lanes.first", 0).below(track as u64, room as u64)
+            }
+            _ => 0,
+        };
+        Taken { view, first, from: step, mirror, delay }
+    }
+}
+
+impl Walk {
+    fn new(tracks: usize) -> Self {
+        let nothing = Taken { view: 0, first: 0, from: 0, mirror: false, delay: 0 };
+        let free = (0..tracks).map(|track| Reverse((0, track))).collect();
+        Walk { step: 0, tracks: vec![nothing; tracks], free, taken: 0 }
+    }
+}

@@ -1,0 +1,38 @@
+//! What work may answer with.
+
+use rustler::{Encoder, Env, NewBinary, Term};
+use sconce_tensor::Result;
+use serde::Serialize;
+
+use super::value::encode;
+
+/// What work may answer with: whatever rustler encodes (numbers, strings, handles, terms), [`Data`]
+/// and [`Bytes`].
+pub(crate) trait Answer {
+    fn into_term(self, env: Env<'_>) -> Result<Term<'_>>;
+}
+
+impl<T: Encoder> Answer for T {
+    fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
+        Ok(self.encode(env))
+    }
+}
+
+/// Any serialisable value, as [`encode`] turns it into a term.
+pub(crate) struct Data<T>(pub T);
+
+impl<T: Serialize> Answer for Data<T> {
+    fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
+        encode(env, &self.0)
+    }
+}
+
+/// Bytes that become one binary, where a `Vec<u8>` would become a list. Copies: for more than some
+/// 100 KB let a resource own the bytes and use `ResourceArc::make_binary`.
+pub(crate) struct Bytes<T>(pub T);
+
+impl<T: AsRef<[u8]>> Answer for Bytes<T> {
+    fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
+        Ok(NewBinary::from_slice(env, self.0.as_ref()).into())
+    }
+}

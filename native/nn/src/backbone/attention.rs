@@ -1,0 +1,482 @@
+//! Attention over the last frames, alone and behind an LSTM.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sconce_ops::attention::{count_on, exponentials, frames_seen};
+use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
+use sconce_tensor::Tensor;
+use sconce_tensor::simd::{LANES, add_assign, dispatch, mul_add, scale_all, sum};
+
+use super::config::{AttentionConfig, Layered, RecurrentConfig};
+use super::recompute::recomputed;
+use super::stack::{FeedForward, Residual, Stack};
+use super::{Backbone, Cell, Context, Recurrent, State, recurrent, residual_by_parts};
+use crate::layer::{Linear, Norm};
+use crate::ops::attention::{Cache, Pairing, Projections, THETA, Window};
+use crate::ops::{self, Activation};
+use crate::packed::{Game, Step};
+use crate::weights::{Builder, Weight};
+use crate::{Error, Result};
+
+/// Inner width of the feed-forward layers over `hidden_size`.
+const FFN: usize = 4;
+
+/// Sizes of an [`Attention`].
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    pub hidden_size: usize,
+    pub num_heads: usize,
+    pub head_dim: usize,
+    /// Frames that a query sees, its own among them.
+    pub window_size: usize,
+    /// LayerNorm of each query and key.
+    pub qk_layernorm: bool,
+    pub pairing: Pairing,
+}
+
+impl From<&AttentionConfig> for Sizes {
+    fn from(c: &AttentionConfig) -> Self {
+        Sizes {
+            hidden_size: c.hidden_size,
+            num_heads: c.num_heads,
+            head_dim: c.head_dim,
+            window_size: c.window_size,
+            qk_layernorm: c.qk_layernorm,
+            pairing: Pairing::Half,
+        }
+    }
+}
+
+/// `W_out attend(norm(W_q x), norm(W_k x), W_v x)`, causal and within the last `window_size` frames,
+/// positions by rotation (see [`ops::attention`]): a layer `[b, t, hidden_size]` to the same.
+///
+/// State: keys and values of the last frames, two rings `[b, window_size, num_heads * head_dim]`, and
+/// how many frames were seen, `[b, 1]`: 8 bytes x `window_size` x `num_heads` x `head_dim`.
+///
+/// Tap: `attention_weights [b, heads, t, window_size]` by age.
+pub struct Attention {
+    qkv: Linear,
+    norms: Option<ops::HeadNorms>,
+    out: Linear,
+    window: Arc<Window>,
+}
+
+impl Attention {
+    /// Weights `qkv` (queries, keys, values; head after head), `out`, and `q_norm`, `k_norm`.
+    pub fn new(sizes: &Sizes, b: &Builder) -> Result<Self> {
+        let Sizes { num_heads, head_dim, window_size, pairing, hidden_size, .. } = *sizes;
+        b.reserve("rotations", &Window::table(head_dim, window_size))?;
+        let window = Window::new(num_heads, head_dim, window_size, pairing, THETA)?;
+        let (h, d) = (hidden_size, window.width());
+        let norm = |name| Norm::layer(head_dim, &b.under(name));
+        let norms = || Ok::<_, Error>(Norm::of_heads(norm("q_norm")?, norm("k_norm")?));
+        Ok(Attention {
+            qkv: Linear::new(h, 3 * d, Activation::None, &b.under("qkv"))?,
+            norms: sizes.qk_layernorm.then(norms).transpose()?,
+            out: Linear::new(d, h, Activation::None, &b.under("out"))?,
+            window: Arc::new(window),
+        })
+    }
+}
+
+impl Attention {
+    /// Queries, keys and values.
+    fn qkv(&self, x: &Tensor) -> Result<Tensor> {
+        let qkv = self.qkv.forward(x)?;
+        self.norms.as_ref().map_or(Ok(qkv.clone()), |norms| ops::head_norm(&qkv, norms))
+    }
+
+    fn packed(&self, packer: &mut Packer) -> Result<PackedAttention> {
+        let norm = |norm: &ops::Norm, packer: &mut Packer| {
+            packed::Norm::new(packer, &norm.weight, norm.bias.as_ref())
+        };
+        let norms = match &self.norms {
+            Some(norms) => Some([norm(&norms.queries, packer)?, norm(&norms.keys, packer)?]),
+            None => None,
+        };
+        let (qkv, out) = (self.qkv.pack(packer)?, self.out.pack(packer)?);
+        let (heads, head_dim) = (self.window.heads(), self.window.head_dim());
+        packer.holds(heads * self.window.frames().next_multiple_of(LANES));
+        Ok(PackedAttention { qkv, norms, out, window: self.window.clone(), heads, head_dim })
+    }
+
+    fn tap(&self, qkv: &Tensor, cache: &Cache, context: &Context) -> Result<()> {
+        context.tap_with("attention_weights", || {
+            ops::attention_weights(qkv, cache, &self.window, context.lengths())
+        })
+    }
+}
+
+impl Backbone for Attention {
+    fn zero_state(&self, batch: usize) -> Result<State> {
+        Ok(after(Cache::empty(&self.window, batch)?))
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let (cache, qkv) = (cache(state)?, self.qkv(x)?);
+        self.tap(&qkv, &cache, context)?;
+        if context.is_of_last() {
+            let cached = !context.is_forgetful();
+            let (y, after_it) = ops::attention_of_last(&qkv, &cache, &self.window, cached)?;
+            return Ok((self.out.forward(&y)?, after_it.map_or_else(|| state.clone(), after)));
+        }
+        let (y, cache) = ops::attention(&qkv, &cache, &self.window, context.lengths())?;
+        Ok((self.out.forward(&y)?, after(cache)))
+    }
+
+    fn residual(
+        &self,
+        x: &Tensor,
+        residual: &ops::Residual,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        if context.is_of_last() {
+            return residual_by_parts(self, x, residual, state, context);
+        }
+        let cache = cache(state)?;
+        if context.is_tapped() {
+            self.tap(&self.qkv(&ops::row_norm(x, &residual.norm)?)?, &cache, context)?;
+        }
+        let projections = Projections {
+            qkv: self.qkv.plain()?,
+            norms: self.norms.clone(),
+            out: self.out.plain()?,
+        };
+        let (window, lengths) = (&self.window, context.lengths());
+        let append = !context.is_forgetful();
+        let (y, after_it) =
+            ops::attention_residual(x, residual, &projections, &cache, window, lengths, append)?;
+        Ok((y, after_it.map_or_else(|| state.clone(), after)))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        Ok(Some(Box::new(self.packed(packer)?)))
+    }
+}
+
+/// [`Attention`], one frame at a time. Pairs that turn are the halves of a head: those of every backbone are.
+struct PackedAttention {
+    /// Queries, keys and values.
+    qkv: Matrix,
+    /// Of queries and of keys.
+    norms: Option<[packed::Norm; 2]>,
+    out: Matrix,
+    window: Arc<Window>,
+    heads: usize,
+    head_dim: usize,
+}
+
+impl PackedAttention {
+    /// Numbers of a ring of keys, and of one of values.
+    fn ring(&self) -> usize {
+        self.window.frames() * self.window.width()
+    }
+
+    /// Takes the keys and values of a frame into the state, and makes `y [heads * head_dim]` of what its
+    /// queries see there.
+    fn attend(
+        &self,
+        qkv: &mut [f32],
+        state: &mut [f32],
+        scores: &mut [f32],
+        y: &mut [f32],
+    ) -> Result<()> {
+        let (width, frames) = (self.window.width(), self.window.frames());
+        let (keys, rest) = state.split_at_mut(self.ring());
+        let (values, seen) = rest.split_at_mut(self.ring());
+        let before = frames_seen(seen[0], frames)?;
+        let now = before % frames;
+        let (query, given) = qkv.split_at_mut(width);
+        keys[now * width..][..width].copy_from_slice(&given[..width]);
+        values[now * width..][..width].copy_from_slice(&given[width..]);
+        seen[0] = count_on(before, 1, frames) as f32;
+        let there = (before + 1).min(frames) * width;
+        scale_all(query, self.window.scale());
+        let stride = frames.next_multiple_of(LANES);
+        let scores = &mut scores[..self.heads * stride];
+        score(scores, self, query, &keys[..there], now);
+        mix(y, self, scores, &values[..there]);
+        Ok(())
+    }
+}
+
+impl Step for PackedAttention {
+    /// Keys and values, and how many frames were seen.
+    fn state_len(&self) -> usize {
+        2 * self.ring() + 1
+    }
+
+    /// Of each ring the places of the last frames.
+    fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        let (frames, width) = (self.window.frames(), self.window.width());
+        let Ok(seen) = frames_seen(state[at + 2 * self.ring()], frames) else {
+            return each(at..at + self.state_len());
+        };
+        for back in 1..=steps.min(seen).min(frames) {
+            let place = at + (seen - back) % frames * width;
+            each(place..place + width);
+            each(place + self.ring()..place + self.ring() + width);
+        }
+        each(at + 2 * self.ring()..at + self.state_len());
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        let (rows, width) = (games.len(), self.window.width());
+        let Scratch { x, y, z, input, .. } = scratch;
+        self.qkv.read(input, x, rows);
+        self.qkv.apply(arena, input, y);
+        let each = y.chunks_exact_mut(3 * width).zip(x.chunks_exact_mut(width));
+        for (game, (qkv, mixed)) in games.iter_mut().zip(each) {
+            if let Some(norms) = &self.norms {
+                for (norm, x) in norms.iter().zip(qkv.chunks_exact_mut(width)) {
+                    norm.apply(arena, self.heads, x, z);
+                    x.copy_from_slice(&z[..width]);
+                }
+            }
+            game.then(|game| self.attend(qkv, game.state(at, self.state_len()), z, mixed));
+        }
+        self.out.read(input, x, rows);
+        self.out.apply(arena, input, x);
+    }
+}
+
+dispatch! {
+    /// `q . R(age) k` of each head and key (Su et al. 2021, eq. 34); frame `now` has age 0. Rows of scores are so
+    /// long that each ends with a whole vector.
+    fn score(scores: &mut [f32], of: &PackedAttention, query: &[f32], keys: &[f32], now: usize) {
+        let (dim, half, width) = (of.head_dim, of.head_dim / 2, of.window.width());
+        let (frames, stride) = (keys.len() / width, scores.len() / of.heads);
+        for (slot, keys) in keys.chunks_exact(width).enumerate() {
+            let age = if slot <= now { now - slot } else { now + frames - slot };
+            let (cos, sin) = of.window.rotation(age);
+            let heads = query.chunks_exact(dim).zip(keys.chunks_exact(dim));
+            for (head, (query, key)) in heads.enumerate() {
+                let ((p, q), (a, b)) = (query.split_at(half), key.split_at(half));
+                scores[head * stride + slot] = product::<FMA>([p, q, a, b, cos, sin]);
+            }
+        }
+    }
+}
+
+/// Of the halves of a query and of a key, and the cosines and sines of an angle.
+#[inline(always)]
+fn product<const FMA: bool>(parts: [&[f32]; 6]) -> f32 {
+    let parts = parts.map(<[f32]>::as_chunks::<LANES>);
+    let mut lanes = [0.0f32; LANES];
+    for at in 0..parts[0].0.len() {
+        let [p, q, a, b, cos, sin] = parts.map(|(whole, _)| &whole[at]);
+        for i in 0..LANES {
+            lanes[i] = turned::<FMA>([p[i], q[i], a[i], b[i], cos[i], sin[i]], lanes[i]);
+        }
+    }
+    let mut product = sum(lanes);
+    for i in 0..parts[0].1.len() {
+        product = turned::<FMA>(parts.map(|(_, rest)| rest[i]), product);
+    }
+    product
+}
+
+/// One pair's share, on top of what there is already.
+#[inline(always)]
+fn turned<const FMA: bool>([p, q, a, b, cos, sin]: [f32; 6], sum: f32) -> f32 {
+    let along = mul_add::<FMA>(p, a, q * b);
+    let across = mul_add::<FMA>(p, b, -q * a);
+    mul_add::<FMA>(cos, along, mul_add::<FMA>(sin, across, sum))
+}
+
+dispatch! {
+    /// `softmax(scores) v` of each head (Vaswani et al. 2017, eq. 1).
+    fn mix(y: &mut [f32], of: &PackedAttention, scores: &mut [f32], values: &[f32]) {
+        let (dim, width) = (of.head_dim, of.window.width());
+        let (frames, stride) = (values.len() / width, scores.len() / of.heads);
+        for (head, (y, scores)) in y.chunks_exact_mut(dim).zip(scores.chunks_exact_mut(stride)).enumerate() {
+            let (sum, _) = exponentials(scores, 0..frames);
+            y.fill(0.0);
+            let values = values[head * dim..].chunks(width);
+            for (weight, value) in scores.iter().zip(values) {
+                for (y, v) in y.iter_mut().zip(&value[..dim]) {
+                    *y = mul_add::<FMA>(*weight, *v, *y);
+                }
+            }
+            for y in y.iter_mut() {
+                *y /= sum;
+            }
+        }
+    }
+}
+
+fn cache(state: &State) -> Result<Cache> {
+    let [keys, values, seen] = state.parts()?.clone();
+    Ok(Cache { keys, values, seen })
+}
+
+fn after(Cache { keys, values, seen }: Cache) -> State {
+    State(vec![keys, values, seen])
+}
+
+/// A feed-forward layer `W_2 gelu(W_1 x)`; weights `ffn1`, `ffn2`.
+pub fn feed_forward(hidden_size: usize, inner: usize, b: &Builder) -> Result<FeedForward> {
+    let up = Linear::new(hidden_size, inner, Activation::Gelu, &b.under("ffn1"))?;
+    let down = Linear::new(inner, hidden_size, Activation::None, &b.under("ffn2"))?;
+    Ok(FeedForward::new(up, down))
+}
+
+/// The two residuals of a block of a transformer, `norm1` and attention, `norm2` and feed-forward.
+pub fn block(sizes: &Sizes, inner: usize, b: &Builder) -> Result<[Arc<Residual>; 2]> {
+    let norm = |name| Norm::layer(sizes.hidden_size, &b.under(name));
+    Ok([
+        Arc::new(Residual::new(norm("norm1")?, Attention::new(sizes, b)?)?),
+        Arc::new(Residual::new(norm("norm2")?, feed_forward(sizes.hidden_size, inner, b)?)?),
+    ])
+}
+
+/// A causal transformer over frames, each of which sees the last `window_size` of a layer below it
+/// (Vaswani et al. 2017, pre-norm as Xiong et al. 2020, window as Beltagy et al. 2020):
+///
+/// ```text
+/// x = x + attention(norm1(x))    x = x + W_2 gelu(W_1 norm2(x))    and at the end norm(x)
+/// ```
+///
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. `:causal_transformer` is the same with other
+/// sizes. Rotation stands for a table of time steps, so that nothing depends on how long a game has been running.
+///
+/// State: that of an [`Attention`] for each layer.
+///
+/// Weights: `input`, `layers.I.{norm1, qkv, out, norm2, ffn1, ffn2}`, `norm`.
+pub fn transformer(config: &AttentionConfig, input: usize, b: &Builder) -> Result<Stack> {
+    let sizes = Sizes::from(config);
+    let h = config.hidden_size;
+    let mut residuals = vec![];
+    for i in 0..config.num_layers {
+        residuals.extend(block(&sizes, FFN * h, &b.under("layers").under(i))?);
+    }
+    let norm = Norm::layer(h, &b.under("norm"))?;
+    Stack::new(&config.trunk(), input, residuals, Some(norm), b)
+}
+
+/// An LSTM that attends to what it said:
+///
+/// ```text
+/// u = W lstm(x)    y = norm(u + attention(u))
+/// ```
+///
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. State: h and c of each layer of the LSTM, then that of
+/// the [`Attention`]. Weights: `lstm.{weight,bias}_{ih,hh}_lI`, `dense`, `qkv`, `out`, `norm`.
+pub struct LstmHybrid {
+    lstm: Recurrent,
+    /// Parts of the LSTM's state.
+    parts: usize,
+    head: Arc<Head>,
+    /// All that the head may use.
+    weights: Arc<[Weight]>,
+}
+
+/// What comes after the LSTM.
+struct Head {
+    dense: Linear,
+    attention: Attention,
+    norm: Norm,
+    dropout: f32,
+}
+
+impl LstmHybrid {
+    pub fn new(config: &AttentionConfig, input: usize, b: &Builder) -> Result<Self> {
+        let h = config.hidden_size;
+        let lstm = RecurrentConfig {
+            hidden_size: h,
+            num_layers: config.num_layers,
+            layer_norm: false,
+            input_norm: config.input_norm,
+            dropout: config.dropout,
+            input_dropout: config.input_dropout,
+        };
+        let lstm = Recurrent::new(Cell::Lstm, &lstm, input, &b.under("lstm"))?;
+        let head = Head {
+            dense: Linear::new(h, h, Activation::None, &b.under("dense"))?,
+            attention: Attention::new(&Sizes::from(config), b)?,
+            norm: Norm::layer(h, &b.under("norm"))?,
+            dropout: config.dropout,
+        };
+        let parts = 2 * config.num_layers;
+        Ok(LstmHybrid { lstm, parts, head: head.into(), weights: b.taken() })
+    }
+}
+
+impl Head {
+    fn forward(&self, h: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let u = self.dense.forward(h)?;
+        let (y, state) = self.attention.forward(&u, state, context)?;
+        let y = (context.read_of(&u)? + context.dropout(&y, self.dropout, "attention")?)?;
+        Ok((self.norm.forward(&y)?, state))
+    }
+}
+
+impl Backbone for LstmHybrid {
+    fn zero_state(&self, batch: usize) -> Result<State> {
+        let mut state = self.lstm.zero_state(batch)?;
+        state.0.extend(self.head.attention.zero_state(batch)?.0);
+        Ok(state)
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let Some((lstm, attention)) = state.0.split_at_checked(self.parts) else {
+            return Err(Error::mismatch("parts of a state", self.parts + 3, state.0.len()));
+        };
+        let (h, mut next) = self.lstm.forward(x, &State(lstm.to_vec()), &context.of_all())?;
+        let own = State(attention.to_vec());
+        let (y, after) = match context.recompute_every() {
+            None => self.head.forward(&h, &own, context)?,
+            Some(_) => {
+                let head = self.head.clone();
+                let block = move |h: &Tensor, state: &State, context: &Context| {
+                    head.forward(h, state, context)
+                };
+                recomputed(&h, &own, context, &self.weights, block)?
+            }
+        };
+        next.0.extend(after.0);
+        Ok((y, next))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        Ok(Some(Box::new(PackedLstmHybrid {
+            lstm: self.lstm.packed(packer)?,
+            dense: self.head.dense.pack(packer)?,
+            attention: self.head.attention.packed(packer)?,
+            norm: self.head.norm.pack(packer)?,
+        })))
+    }
+}
+
+/// [`LstmHybrid`], one frame at a time.
+struct PackedLstmHybrid {
+    lstm: recurrent::Packed,
+    dense: Matrix,
+    attention: PackedAttention,
+    norm: packed::Norm,
+}
+
+impl Step for PackedLstmHybrid {
+    /// h and c of each layer of the LSTM, then that of the attention.
+    fn state_len(&self) -> usize {
+        self.lstm.state_len() + self.attention.state_len()
+    }
+
+    fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        self.lstm.changed(state, at, steps, each);
+        self.attention.changed(state, at + self.lstm.state_len(), steps, each);
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
+        self.lstm.step(arena, games, at, scratch);
+        let n = games.len() * self.dense.outputs();
+        self.dense.read(&mut scratch.input, &scratch.x, games.len());
+        self.dense.apply(arena, &mut scratch.input, &mut scratch.stream);
+        scratch.x[..n].copy_from_slice(&scratch.stream[..n]);
+        self.attention.step(arena, games, at + self.lstm.state_len(), scratch);
+        add_assign(&mut scratch.stream[..n], &scratch.x[..n]);
+        self.norm.apply(arena, games.len(), &scratch.stream, &mut scratch.x);
+    }
+}

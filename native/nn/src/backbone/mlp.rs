@@ -1,0 +1,171 @@
+//! No memory: each frame on its own.
+
+use std::mem;
+use std::sync::Arc;
+
+use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
+use sconce_tensor::Tensor;
+use sconce_tensor::simd::add_assign;
+
+use super::config::MlpConfig;
+use super::recompute::recomputed;
+use super::{Backbone, Context, State};
+use crate::Result;
+use crate::layer::{Linear, Norm};
+use crate::ops::Activation;
+use crate::ops::arrange::add;
+use crate::packed::{Game, Step};
+use crate::weights::{Builder, Weight};
+
+/// Per layer `dropout(relu(norm(dense(x)))) + skip`. The skip of a residual layer is projected for
+/// layer 0 and where the width changes (He et al. 2016, eq. 1 and 2); the norm and the residual are
+/// options. Taps: `I.hidden [b, t, size]`, what layer I gives.
+pub struct Mlp {
+    layers: Vec<Arc<Layer>>,
+    input_dropout: f32,
+    weights: Arc<[Weight]>,
+}
+
+struct Layer {
+    dense: Linear,
+    norm: Option<Norm>,
+    projection: Option<Linear>,
+    dropout: f32,
+    residual: bool,
+}
+
+impl Mlp {
+    /// Weights `layers.I.dense`, `layers.I.norm`, `layers.I.proj`.
+    pub fn new(config: &MlpConfig, input: usize, b: &Builder) -> Result<Self> {
+        let mut width = input;
+        let mut layers = Vec::with_capacity(config.hidden_sizes.len());
+        for (i, &size) in config.hidden_sizes.iter().enumerate() {
+            let b = b.under("layers").under(i);
+            let dense = Linear::new(width, size, Activation::Relu, &b.under("dense"))?;
+            let norm =
+                config.layer_norm.then(|| Norm::layer(size, &b.under("norm"))).transpose()?;
+            let projection = (config.residual && (i == 0 || size != width))
+                .then(|| Linear::new(width, size, Activation::None, &b.under("proj")))
+                .transpose()?;
+            let (dropout, residual) = (config.dropout, config.residual);
+            layers.push(Arc::new(Layer { dense, norm, projection, dropout, residual }));
+            width = size;
+        }
+        Ok(Mlp { layers, input_dropout: config.input_dropout, weights: b.taken() })
+    }
+}
+
+impl Backbone for Mlp {
+    fn zero_state(&self, _batch: usize) -> Result<State> {
+        Ok(State(vec![]))
+    }
+
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let mut x = context.dropout_columns(&context.read_of(x)?, self.input_dropout, "input")?;
+        let Some(every) = context.recompute_every() else {
+            return Ok((run(&self.layers, 0, &x, context)?, state.clone()));
+        };
+        for (group, layers) in self.layers.chunks(every).enumerate() {
+            let layers = layers.to_vec();
+            let block = move |x: &Tensor, state: &State, context: &Context| {
+                Ok((run(&layers, group * every, x, context)?, state.clone()))
+            };
+            (x, _) = recomputed(&x, &State(vec![]), context, &self.weights, block)?;
+        }
+        Ok((x, state.clone()))
+    }
+
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let layers = self.layers.iter().map(|layer| layer.pack(packer)).collect::<Result<_>>()?;
+        Ok(Some(Box::new(Packed { layers })))
+    }
+}
+
+impl Layer {
+    fn pack(&self, packer: &mut Packer) -> Result<Dense> {
+        let dense = self.dense.pack(packer)?;
+        let norm = self.norm.as_ref().map(|norm| norm.pack(packer)).transpose()?;
+        let skip = match &self.projection {
+            Some(projection) => Skip::Projected(projection.pack(packer)?),
+            None if self.residual => Skip::Same,
+            None => Skip::None,
+        };
+        Ok(Dense { dense, norm, skip })
+    }
+}
+
+/// Layers `first..` one after the other.
+fn run(layers: &[Arc<Layer>], first: usize, x: &Tensor, context: &Context) -> Result<Tensor> {
+    let mut x = x.clone();
+    for (i, layer) in layers.iter().enumerate() {
+        let mut h = match &layer.norm {
+            Some(norm) => layer.dense.forward_norm(&x, norm)?,
+            None => layer.dense.forward(&x)?,
+        };
+        h = context.dropout(&h, layer.dropout, &(first + i).to_string())?;
+        if layer.residual {
+            let skip = match &layer.projection {
+                Some(projection) => projection.forward(&x)?,
+                None => x,
+            };
+            h = add(&h, &skip)?;
+        }
+        context.under(first + i).tap("hidden", &h);
+        x = h;
+    }
+    Ok(x)
+}
+
+/// An [`Mlp`], one frame at a time.
+struct Packed {
+    layers: Vec<Dense>,
+}
+
+struct Dense {
+    dense: Matrix,
+    norm: Option<packed::Norm>,
+    skip: Skip,
+}
+
+enum Skip {
+    None,
+    Same,
+    Projected(Matrix),
+}
+
+impl Step for Packed {
+    fn state_len(&self) -> usize {
+        0
+    }
+
+    fn step(&self, arena: &[f32], games: &mut [Game<'_>], _at: usize, scratch: &mut Scratch) {
+        for layer in &self.layers {
+            layer.step(arena, games.len(), scratch);
+        }
+    }
+}
+
+impl Dense {
+    fn step(&self, arena: &[f32], rows: usize, scratch: &mut Scratch) {
+        let Scratch { x, y, z, input, .. } = scratch;
+        let n = rows * self.dense.outputs();
+        self.dense.read(input, x, rows);
+        match &self.norm {
+            None => self.dense.relu(arena, input, y),
+            Some(norm) => {
+                self.dense.apply(arena, input, z);
+                norm.apply(arena, rows, z, y);
+                Activation::Relu.apply(&mut y[..n]);
+            }
+        }
+        match &self.skip {
+            Skip::None => {}
+            Skip::Same => add_assign(&mut y[..n], &x[..n]),
+            Skip::Projected(projection) => {
+                projection.apply(arena, input, z);
+                add_assign(&mut y[..n], &z[..n]);
+            }
+        }
+        mem::swap(x, y);
+    }
+}

@@ -1,0 +1,245 @@
+//! How vectors become memory.
+
+pub mod attention;
+mod compact;
+pub(crate) mod config;
+mod context;
+mod gated_ssm;
+pub mod gla;
+mod griffin;
+mod hgrn;
+pub mod jamba;
+pub mod mamba;
+pub mod mamba2;
+mod min_rnn;
+mod mlp;
+pub mod recompute;
+mod recurrent;
+mod residual_lstm;
+pub mod retnet;
+mod rwkv;
+pub mod s4d;
+mod s5;
+pub mod stack;
+pub(crate) mod table;
+pub mod xlstm;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sconce_realtime::Packer;
+use sconce_tensor::Tensor;
+
+use crate::device;
+use crate::memory;
+use crate::ops::arrange::add;
+pub use crate::ops::lengths::Lengths;
+use crate::packed::Step;
+use crate::weights::Builder;
+use crate::{Error, Result, ops, spec};
+pub use context::Context;
+pub use griffin::{GatedMlp, RecurrentBlock};
+pub use min_rnn::{MinCell, MinRnn};
+pub use mlp::Mlp;
+pub use recurrent::{Cell, Recurrent};
+use sconce_tensor::simd::non_finite;
+use sconce_tensor::tensor::{beside, moved, read, tensor, to_vec};
+
+/// `true` for a frame that exists, `[b, t]`; a missing frame leaves the state as it was, and its output
+/// is that of the frame before.
+pub type Mask = Option<Arc<[bool]>>;
+
+/// What a backbone remembers: tensors `[b, ..]`, in an order that is the backbone's own.
+#[derive(Debug, Clone)]
+pub struct State(pub Vec<Tensor>);
+
+/// One contract for every memory: the sequence form and the step form agree to 1e-5.
+pub trait Backbone: Send + Sync {
+    /// The memory of `batch` games that have not begun.
+    fn zero_state(&self, batch: usize) -> Result<State>;
+
+    /// `x [b, t, d]` -> `(y [b, t, h], state after the last frame)`; y may be `[b, 1, h]`, the output of the last
+    /// frame, [where that is all that is read](Context::of_last).
+    fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)>;
+
+    /// `x + dropout(self(norm(x)))` of a layer `[b, t, h]` to the same, at once where it can.
+    fn residual(
+        &self,
+        x: &Tensor,
+        residual: &ops::Residual,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        residual_by_parts(self, x, residual, state, context)
+    }
+
+    /// The same for one frame at a time of one game or of many, with its weights packed for the CPU. `None` where whole
+    /// windows alone are read.
+    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+        let _ = packer;
+        Ok(None)
+    }
+
+    /// One frame: `x [b, d]` -> `(y [b, h], state)`.
+    fn step(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let (y, state) = self.forward(&x.unsqueeze(1)?, state, context)?;
+        Ok((y.squeeze(1)?, state))
+    }
+}
+
+/// [`Backbone::residual`], one after the other.
+fn residual_by_parts(
+    layer: &(impl Backbone + ?Sized),
+    x: &Tensor,
+    residual: &ops::Residual,
+    state: &State,
+    context: &Context,
+) -> Result<(Tensor, State)> {
+    let (y, state) = layer.forward(&ops::row_norm(x, &residual.norm)?, state, context)?;
+    let y = match residual.dropout {
+        Some(dropout) => dropout.apply(&y)?,
+        None => y,
+    };
+    Ok((add(&context.read_of(x)?, &context.read_of(&y)?)?, state))
+}
+
+/// Builds the backbone of a spec, which reads vectors of `input` numbers.
+pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn Backbone>> {
+    let net = config.build(input, b)?;
+    Ok(Box::new(compact::Compact::new(net)?))
+}
+
+impl State {
+    /// The parts of a state that has `N`.
+    pub fn parts<const N: usize>(&self) -> Result<&[Tensor; N]> {
+        <&[Tensor; N]>::try_from(&self.0[..])
+            .map_err(|_| Error::mismatch("parts of a state", N, self.0.len()))
+    }
+
+    /// Zeros of these widths for each of `batch` rows.
+    pub fn zeros(batch: usize, widths: &[usize]) -> Result<State> {
+        let part = |&n: &usize| Ok(tensor(memory::zeros(batch * n), (batch, n))?);
+        widths.iter().map(part).collect::<Result<_>>().map(State)
+    }
+
+    /// The state on the device of `x` and of its type; where it is so already, itself.
+    pub fn beside(self, x: &Tensor) -> Result<State> {
+        let part = |part: &Tensor| Ok(moved(part, x)?);
+        self.0.iter().map(part).collect::<Result<_>>().map(State)
+    }
+
+    /// The numbers of all parts, one after the other.
+    pub fn to_vec(&self) -> Result<Vec<f32>> {
+        let mut all = Vec::new();
+        self.apart(|| {
+            for part in &self.0 {
+                all.extend(to_vec(part)?);
+            }
+            Ok(all)
+        })
+    }
+
+    fn apart<R>(&self, work: impl FnOnce() -> R) -> R {
+        match self.0.first() {
+            Some(part) => device::apart(part.device(), work),
+            None => work(),
+        }
+    }
+
+    /// # Errors
+    /// `NonFinite` for a part with a number that is not finite: nothing good comes of it any more.
+    pub fn check_finite(&self) -> Result<()> {
+        if self.is_finite_elsewhere()? {
+            return Ok(());
+        }
+        for (i, part) in self.0.iter().enumerate() {
+            if let Some(value) = read(part, |numbers| Ok(non_finite(numbers)))? {
+                return Err(Error::NonFinite { what: format!("state[{i}]"), value: value.into() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the parts are on another device, and each number is finite: one number is read from there.
+    fn is_finite_elsewhere(&self) -> Result<bool> {
+        if self.0.iter().all(|part| part.device().is_cpu()) {
+            return Ok(false);
+        }
+        // 0 times a number that is not finite is none.
+        let zeros = self.0.iter().map(|part| (part.contiguous()? * 0.0)?.sum_all());
+        let zeros = Tensor::stack(&zeros.collect::<sconce_tensor::candle::Result<Vec<_>>>()?, 0)?;
+        Ok(read(&zeros.sum_all()?, |sum| Ok(sum.iter().all(|v| *v == 0.0)))?)
+    }
+
+    /// The reverse of [`State::to_vec`], with the shapes of `self`.
+    pub fn with_values(&self, values: &[f32]) -> Result<State> {
+        let expected: usize = self.0.iter().map(Tensor::elem_count).sum();
+        if values.len() != expected {
+            return Err(Error::mismatch("numbers of a state", expected, values.len()));
+        }
+        let mut rest = values;
+        let mut parts = Vec::with_capacity(self.0.len());
+        self.apart(|| {
+            for part in &self.0 {
+                let (head, tail) = rest.split_at(part.elem_count());
+                parts.push(beside(part, memory::copied(head), part.shape())?);
+                rest = tail;
+            }
+            Ok(State(parts))
+        })
+    }
+
+    /// Cuts the graph: what comes after does not reach back through this state.
+    pub fn detach(&self) -> State {
+        State(self.0.iter().map(Tensor::detach).collect())
+    }
+
+    /// Cut from the graph and from the memory of what it may be a part of: all that a chunk leaves to
+    /// the next.
+    pub fn hand_on(&self) -> Result<State> {
+        let own = |part: &Tensor| {
+            sconce_tensor::tensor::granted(&[part]);
+            Ok(part.detach().force_contiguous()?)
+        };
+        self.0.iter().map(own).collect::<Result<_>>().map(State)
+    }
+
+    /// Of the windows `rows`.
+    pub fn rows(&self, rows: &Range<usize>) -> Result<State> {
+        // No copy: a state that stands for zeros of many games stays the one number that it is.
+        let cut = |part: &Tensor| Ok(part.narrow(0, rows.start, rows.len())?);
+        self.0.iter().map(cut).collect::<Result<_>>().map(State)
+    }
+
+    /// The reverse of [`State::rows`], of parts in their order.
+    pub fn joined(parts: &[State]) -> Result<State> {
+        let [first, rest @ ..] = parts else { return Ok(State(vec![])) };
+        if rest.is_empty() {
+            return Ok(first.clone());
+        }
+        let join = |i: usize| -> Result<Tensor> {
+            let all: Vec<&Tensor> = parts.iter().filter_map(|part| part.0.get(i)).collect();
+            sconce_tensor::tensor::granted(&all);
+            Ok(Tensor::cat(&all, 0)?)
+        };
+        (0..first.0.len()).map(join).collect::<Result<_>>().map(State)
+    }
+
+    /// The states of games that begin, where `fresh [b]` says so, in the place of those that ended.
+    pub fn renewed(&self, zero: &State, fresh: &[bool]) -> Result<State> {
+        // Of the state, and below it of the zeros.
+        let row = |(row, begins): (usize, &bool)| (row + usize::from(*begins) * fresh.len()) as u32;
+        let rows: Vec<u32> = fresh.iter().enumerate().map(row).collect();
+        let pick = |(part, zero): (&Tensor, &Tensor)| -> Result<Tensor> {
+            let rows = Tensor::new(&rows[..], part.device())?;
+            Ok(Tensor::cat(&[part.detach(), zero.detach()], 0)?.index_select(&rows, 0)?)
+        };
+        for (part, zero) in self.0.iter().zip(&zero.0) {
+            if part.dims() != zero.dims() || part.dim(0)? != fresh.len() {
+                let expected = format!("{} rows of {:?}", fresh.len(), zero.dims());
+                return Err(Error::mismatch("state", expected, format!("{:?}", part.dims())));
+            }
+        }
+        self.0.iter().zip(&zero.0).map(pick).collect::<Result<_>>().map(State)
+    }
+}

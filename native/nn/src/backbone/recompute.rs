@@ -1,0 +1,104 @@
+//! Blocks that keep what they read and nothing else, and run once more when the backward pass asks
+//! for the rest: gradient checkpointing (Chen et al. 2016, "Training deep nets with sublinear memory
+//! cost").
+
+use std::sync::Arc;
+
+use sconce_tensor::Tensor;
+use sconce_tensor::candle::Var;
+
+use super::{Context, State};
+use crate::weights::Weight;
+use crate::{Error, Result};
+use sconce_tensor::tape;
+
+/// Whatever a block computes; twice, with the same result.
+type Block = dyn Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)>;
+
+/// `block(x, state, context)`, which keeps `x` and `state` for the backward pass and nothing else.
+///
+/// `weights` are all that the block may use; their gradients are left with them, as those of large
+/// ops are. The numbers are those of the block itself, and so are the gradients.
+///
+/// # Errors
+/// `Unavailable` on another device than a CPU.
+pub fn recomputed(
+    x: &Tensor,
+    state: &State,
+    context: &Context,
+    weights: &Arc<[Weight]>,
+    block: impl Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)> + 'static,
+) -> Result<(Tensor, State)> {
+    if !x.device().is_cpu() {
+        let reason = "blocks are run again on a CPU only".into();
+        return Err(Error::Unavailable { what: "gradient_checkpoint".into(), reason });
+    }
+    let inputs: Vec<Tensor> = std::iter::once(x).chain(&state.0).cloned().collect();
+    let values: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
+    let context = context.within_block();
+    // A weight that learns ties the block to the tape where none of the inputs does.
+    let mut tied = inputs;
+    tied.extend(weights.iter().find(|weight| tape::wants(weight)).map(|weight| (**weight).clone()));
+    let wanted: Vec<bool> = tied.iter().map(tape::wants).collect();
+    if !wanted.contains(&true) {
+        return block(&values[0], &state_of(&values), &context);
+    }
+    // Recorded as the second run is, and dropped: an op of a few frames rounds otherwise where nothing records it.
+    let first_run = tape::record();
+    let outputs = join(block(&values[0], &state_of(&values), &context)?);
+    drop(first_run);
+    let outputs = outputs.iter().map(variable).collect::<Result<Vec<_>>>()?;
+    let run = Run { block: Box::new(block), values, wanted, weights: weights.clone(), context };
+    tape::note(&tied, &outputs, move |gradients| run.backward(gradients));
+    part(outputs)
+}
+
+/// The numbers of `x`, part of no graph, with a gradient of their own.
+fn variable(x: &Tensor) -> Result<Tensor> {
+    Ok(Var::from_tensor(x)?.into_inner())
+}
+
+fn state_of(values: &[Tensor]) -> State {
+    State(values[1..].to_vec())
+}
+
+fn join((y, state): (Tensor, State)) -> Vec<Tensor> {
+    std::iter::once(y).chain(state.0).collect()
+}
+
+fn part(mut outputs: Vec<Tensor>) -> Result<(Tensor, State)> {
+    let y = outputs.remove(0);
+    Ok((y, State(outputs)))
+}
+
+/// One application of a block.
+struct Run {
+    block: Box<Block>,
+    /// `x` and the parts of the state.
+    values: Vec<Tensor>,
+    /// Which of them want a gradient, and whether the weight does that ties the block to the tape.
+    wanted: Vec<bool>,
+    weights: Arc<[Weight]>,
+    context: Context,
+}
+
+impl Run {
+    /// Runs the block again, and its backward pass.
+    fn backward(&self, given: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let _tape = tape::record();
+        let leaf = |(value, wanted): (&Tensor, &bool)| match wanted {
+            true => variable(value),
+            false => Ok(value.clone()),
+        };
+        let leaves = self.values.iter().zip(&self.wanted).map(leaf).collect::<Result<Vec<_>>>()?;
+        let outputs = join((self.block)(&leaves[0], &state_of(&leaves), &self.context.untapped())?);
+        let ends = outputs.into_iter().zip(given).filter_map(|(y, d)| Some((y, d.clone()?)));
+        let gradients = tape::backward_from(ends)?;
+        for weight in self.weights.iter() {
+            weight.gather(&gradients)?;
+        }
+        let mut all: Vec<_> = leaves.iter().map(|leaf| gradients.get(leaf).cloned()).collect();
+        all.resize(self.wanted.len(), None);
+        Ok(all)
+    }
+}

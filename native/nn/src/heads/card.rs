@@ -1,0 +1,147 @@
+//! Choices of heads that read each other's, made on the card.
+
+use sconce_cuda::kernels::DECIDE;
+use sconce_tensor::candle::Result;
+use sconce_tensor::{DType, Tensor};
+
+use crate::device::launch::{Launch, pointer, unwritten};
+use crate::rng::Rng;
+use crate::sampling::{Draw, Sampling};
+use crate::spec::{HeadKind, Heads, NONE};
+use crate::weights::Weight;
+
+/// Threads of a block, numbers of a stream and logits of a head, at most, as decide.cu has them.
+const THREADS: usize = 256;
+const STREAM: usize = 2048;
+const LOGITS: usize = 1024;
+
+/// Words of what a row is drawn by.
+const DRAW: usize = 8;
+
+/// A head: its first logit and its first label, and its weights as `heads.rs` has them.
+pub(crate) struct Head {
+    pub kind: HeadKind,
+    pub first: [usize; 2],
+    pub decode: Weight,
+    pub bias: Weight,
+    pub encode: Option<Weight>,
+    pub prior: Option<Weight>,
+}
+
+/// Where the kernel finds heads.
+pub(crate) struct Table {
+    /// i64, eight for each head.
+    words: Tensor,
+    heads: usize,
+    stream: usize,
+    logits: usize,
+    labels: usize,
+}
+
+impl Table {
+    /// Whether heads are of a size that the kernel takes.
+    pub(crate) fn takes(spec: &Heads) -> bool {
+        spec.stream_size <= STREAM && spec.parts.iter().all(|head| head.kind.logits() <= LOGITS)
+    }
+
+    /// Of the heads of a spec, in their order: they stay as long as this is used.
+    pub(crate) fn new(spec: &Heads, heads: &[Head], beside: &Tensor) -> Result<Self> {
+        let place =
+            |weight: Option<&Weight>| Result::Ok(weight.map_or(Ok(0), |w| pointer(w))? as i64);
+        let mut words = vec![];
+        for Head { kind, first, decode, bias, encode, prior } in heads {
+            words.extend([place(Some(decode))?, place(Some(bias))?]);
+            words.extend([place(encode.as_ref())?, place(prior.as_ref())?, kind.logits() as i64]);
+            words.push(i64::from(matches!(kind, HeadKind::Categorical(_))));
+            words.extend(first.map(|first| first as i64));
+        }
+        Ok(Table {
+            words: Tensor::from_slice(&words, words.len(), beside.device())?,
+            heads: heads.len(),
+            stream: spec.stream_size,
+            logits: spec.num_logits(),
+            labels: spec.num_labels(),
+        })
+    }
+}
+
+/// What rows are decided by, beside their streams: all u32.
+pub(crate) struct Rows {
+    /// `[n, num_labels]`
+    previous: Tensor,
+    given: Tensor,
+    /// `[n, DRAW]`
+    draws: Tensor,
+}
+
+impl Rows {
+    /// So many, to be written.
+    pub(crate) fn zeros(rows: usize, num_labels: usize, beside: &Tensor) -> Result<Self> {
+        let of = |width: usize| Tensor::zeros((rows, width), DType::U32, beside.device());
+        Ok(Rows { previous: of(num_labels)?, given: of(num_labels)?, draws: of(DRAW)? })
+    }
+
+    /// Those of rows with so many labels.
+    pub(crate) fn of(
+        words: &[u32],
+        rows: usize,
+        num_labels: usize,
+        beside: &Tensor,
+    ) -> Result<Self> {
+        let mut at = 0;
+        let mut next = |width: usize| {
+            let own = &words[at..at + rows * width];
+            at += rows * width;
+            Tensor::from_slice(own, (rows, width), beside.device())
+        };
+        Ok(Rows { previous: next(num_labels)?, given: next(num_labels)?, draws: next(DRAW)? })
+    }
+
+    /// In the order of [`row_words`].
+    pub(crate) fn tensors(&self) -> [&Tensor; 3] {
+        [&self.previous, &self.given, &self.draws]
+    }
+}
+
+/// The words of rows, whose labels before are `previous`, if there are any: each row has a draw of one row.
+pub(crate) fn row_words(
+    draws: &[Draw<'_>],
+    previous: &[u16],
+    num_labels: usize,
+    words: &mut Vec<u32>,
+) {
+    let none = std::iter::repeat_n(u32::from(NONE), num_labels);
+    match previous.is_empty() {
+        true => draws.iter().for_each(|_| words.extend(none.clone())),
+        false => words.extend(previous.iter().map(|label| u32::from(*label))),
+    }
+    for draw in draws {
+        match draw.given {
+            Some(given) => words.extend(given.iter().map(|label| u32::from(*label))),
+            None => words.extend(none.clone()),
+        }
+    }
+    draws.iter().for_each(|draw| words.extend(drawn_by(draw.sampling, draw.rngs.first())));
+}
+
+fn drawn_by(sampling: &Sampling, rng: Option<&Rng>) -> [u32; DRAW] {
+    let [key0, key1, step0, step1] = rng.map_or([0; 4], Rng::words);
+    let flags = u32::from(sampling.deterministic) | u32::from(sampling.deterministic_buttons) << 1;
+    let [temperature, press, release] =
+        [sampling.temperature, sampling.press_threshold, sampling.release_threshold]
+            .map(f32::to_bits);
+    [key0, key1, step0, step1, temperature, press, release, flags]
+}
+
+/// Of streams `[n, size]`, `[n, num_logits + num_labels]`: logits, then labels as numbers.
+pub(crate) fn decide(table: &Table, streams: &Tensor, rows: &Rows) -> Result<Tensor> {
+    let (n, streams) = (streams.dim(0)?, streams.contiguous()?);
+    let out = unwritten((n, table.logits + table.labels), DType::F32, &streams)?;
+    let launch = Launch::of(DECIDE, "decide", &streams)?.tensor(&streams)?.tensor(&table.words)?;
+    let launch = launch.tensor(&rows.previous)?.tensor(&rows.given)?.tensor(&rows.draws)?;
+    let launch = launch.tensor(&out)?.int(table.heads).int(table.stream);
+    let launch = launch.int(table.logits).int(table.labels);
+    // SAFETY: as decide.cu says: a block for each row, and heads of sizes that it takes.
+    unsafe { launch.run([n, 1, 1], [THREADS, 1, 1], 0) }?;
+    Ok(out)
+}

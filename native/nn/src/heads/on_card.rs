@@ -1,0 +1,130 @@
+//! Heads that read each other's choices, decided on an NVIDIA card.
+
+use sconce_tensor::{DType, Tensor, tensor};
+
+use super::{Decision, Heads, Layers, by_row, card};
+use crate::ops::arrange;
+use crate::ops::gather::one_hot;
+use crate::sampling::Draw;
+use crate::spec::HeadKind;
+use crate::{Error, Result, spec};
+
+impl Heads {
+    /// Logits where all choices are known, and on the card: `labels [n, num_labels]`.
+    pub(super) fn forced(&self, trunk: &Tensor, labels: &Tensor) -> Result<Tensor> {
+        let Layers::Autoregressive { stream, decode, encode } = &self.layers else {
+            return Err(Error::mismatch("heads", "autoregressive", "independent"));
+        };
+        let all_labels = [trunk.dim(0)?, self.spec.num_labels()];
+        let (mut stream, mut logits) = (stream.forward(trunk)?, vec![]);
+        for (i, (part, decode)) in self.spec.iter().zip(decode).enumerate() {
+            logits.push(decode.forward(&stream)?);
+            if let Some(encode) = encode.get(i) {
+                let kind = part.head.kind;
+                let classes = matches!(kind, HeadKind::Categorical(_));
+                let chosen = one_hot(labels, all_labels, part.labels, kind.logits(), classes)?;
+                let chosen = chosen.to_dtype(stream.dtype())?;
+                stream = arrange::add(&stream, &encode.forward(&chosen)?)?;
+            }
+        }
+        arrange::join(&logits.iter().collect::<Vec<_>>())
+    }
+
+    /// Heads that read each other's choices, as they are found on the card of `x`, where choices are made there.
+    pub(crate) fn table(&self, x: &Tensor) -> Result<Option<card::Table>> {
+        let Layers::Autoregressive { decode, encode, .. } = &self.layers else { return Ok(None) };
+        let f32_there = x.device().is_cuda() && x.dtype() == DType::F32;
+        if !f32_there || !card::Table::takes(&self.spec) {
+            return Ok(None);
+        }
+        let head = |(i, part): (usize, spec::Part<'_>)| {
+            let encode = encode.get(i).map(|layer| layer.plain()).transpose()?;
+            let decode = decode.get(i).ok_or_else(|| Error::not_found("head"))?.plain()?;
+            let bias = decode.bias.ok_or_else(|| Error::not_found("bias of a head"))?;
+            let prior = self.prior.get(i).cloned();
+            let kind = part.head.kind;
+            let first = [part.logits, part.labels];
+            Ok(card::Head {
+                kind,
+                first,
+                decode: decode.weight,
+                bias,
+                encode: encode.map(|encode| encode.weight),
+                prior,
+            })
+        };
+        let heads: Result<Vec<_>> = self.spec.iter().enumerate().map(head).collect();
+        Ok(Some(card::Table::new(&self.spec, &heads?, x)?))
+    }
+
+    /// [`act`](Self::act) of heads that read each other's choices, which are read back when all are made.
+    pub(super) fn act_on_card(
+        &self,
+        table: &card::Table,
+        trunk: &Tensor,
+        previous: &[u16],
+        draw: Draw,
+    ) -> Result<Decision> {
+        let (rows, labels) = (trunk.dim(0)?, self.spec.num_labels());
+        if draw.rngs.len() != rows {
+            return Err(Error::mismatch("generators", rows, draw.rngs.len()));
+        }
+        self.given(rows, draw)?;
+        let row = |row: usize| Draw {
+            sampling: draw.sampling,
+            rngs: &draw.rngs[row..row + 1],
+            given: draw.given.map(|given| &given[row * labels..][..labels]),
+        };
+        let draws: Vec<Draw> = (0..rows).map(row).collect();
+        let mut words = vec![];
+        self.row_words(&draws, previous, &mut words)?;
+        let rows = card::Rows::of(&words, rows, labels, trunk)?;
+        Ok(self.read(&tensor::to_vec(&self.decided(trunk, table, &rows)?)?))
+    }
+
+    /// What rows are decided by, as words.
+    pub(crate) fn row_words(
+        &self,
+        draws: &[Draw<'_>],
+        previous: &[u16],
+        words: &mut Vec<u32>,
+    ) -> Result<()> {
+        let labels = self.spec.num_labels();
+        let none = previous.is_empty() && self.prior.is_empty();
+        if !none && previous.len() != draws.len() * labels {
+            return Err(Error::mismatch("previous labels", draws.len() * labels, previous.len()));
+        }
+        self.check_classes(previous, true)?;
+        for given in draws.iter().filter_map(|draw| draw.given) {
+            self.check_rows(1, given)?;
+            self.check_classes(given, false)?;
+        }
+        card::row_words(draws, previous, labels, words);
+        Ok(())
+    }
+
+    /// Logits and labels as numbers, `[n, num_logits + num_labels]`.
+    pub(crate) fn decided(
+        &self,
+        trunk: &Tensor,
+        table: &card::Table,
+        rows: &card::Rows,
+    ) -> Result<Tensor> {
+        let Layers::Autoregressive { stream, .. } = &self.layers else {
+            return Err(Error::mismatch("heads", "autoregressive", "independent"));
+        };
+        let trunk = by_row(trunk, tensor::rows(trunk.dims()).0)?;
+        Ok(card::decide(table, &stream.forward(&trunk)?, rows)?)
+    }
+
+    /// What was [decided](Self::decided).
+    pub(crate) fn read(&self, decided: &[f32]) -> Decision {
+        let (width, labels) = (self.spec.num_logits(), self.spec.num_labels());
+        let (mut logits, mut choices) = (vec![], vec![]);
+        for row in decided.chunks_exact(width + labels) {
+            logits.extend(&row[..width]);
+            choices.extend(row[width..].iter().map(|label| *label as u16));
+        }
+        self.decision(logits, choices)
+    }
+}

@@ -1,0 +1,49 @@
+use super::*;
+use crate::rng::Rng;
+use crate::sampling::{Draw, Sampling};
+use crate::weights::Source;
+
+/// A controller: eight buttons, four axes, a shoulder.
+const NEUTRAL: [u16; 13] = [0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 0];
+
+fn changed(at: usize, label: u16) -> [u16; 13] {
+    let mut labels = NEUTRAL;
+    labels[at] = label;
+    labels
+}
+
+#[test]
+fn a_label_that_is_no_class_is_named_by_its_head_and_none_may_stand_before() -> Result<()> {
+    let (sampling, rngs) = (Sampling::default(), [Rng::new(1, "act", 0)]);
+    let said = |e: Result<()>| e.err().map(|e| e.to_string());
+    let (button, stick) = (changed(3, 2), changed(9, 17));
+    for (kind, prior) in [(HeadsKind::Independent, true), (HeadsKind::Autoregressive, false)] {
+        let spec = spec::Heads { prior, ..spec::Heads::controller(kind) };
+        let heads = Heads::new(&spec, 4, &Builder::new(Source::Seed(1), false))?;
+        let trunk = tensor::tensor(vec![0.5; 4], (1, 4))?;
+        let forward = |previous: &[u16]| heads.forward(&trunk, Some(&NEUTRAL), previous);
+        let act = |previous: &[u16], given: Option<[u16; 13]>| {
+            let given = given.as_ref().map(|labels| labels.as_slice());
+            heads.act(&trunk, previous, Draw { sampling: &sampling, rngs: &rngs, given })
+        };
+        for previous in [NEUTRAL, [NONE; 13], changed(12, NONE)] {
+            forward(&previous)?;
+            act(&previous, None)?;
+        }
+        for (wrong, name) in
+            [(button, "buttons: 2 is outside 0..1"), (stick, "main_y: 17 is outside 0..16")]
+        {
+            let previous = Some(format!("previous {name}"));
+            assert_eq!(said(forward(&wrong).map(drop)), previous);
+            assert_eq!(said(act(&wrong, None).map(drop)), previous);
+            let given = said(act(&NEUTRAL, Some(wrong)).map(drop));
+            assert_eq!(given.as_deref(), Some(name));
+            // Independent heads do not look at labels.
+            if kind == HeadsKind::Autoregressive {
+                let forced = heads.forward(&trunk, Some(&wrong), &NEUTRAL);
+                assert_eq!(said(forced.map(drop)).as_deref(), Some(name));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,20 @@
+//! Numbers from numbers: the Spec, its layers, and the weights they hold.
+#![warn(unreachable_pub)]
+
+pub mod backbone;
+mod bounds;
+pub mod checkpoint;
+pub mod embedding;
+pub mod heads;
+pub mod layer;
+pub mod packed;
+pub mod policy;
+pub mod projection;
+pub mod sampling;
+pub mod spec;
+
+use sconce_ops::{self as ops, weights};
+use sconce_tensor::{Error, Kind, Result, device, digest, fs, header, memory, pool, rng};
+
+pub use policy::Policy;
+pub use spec::Spec;

@@ -1,0 +1,192 @@
+//! A whole step, from an embedded frame to an action.
+
+use crate::Policy;
+use crate::heads::Decision;
+use crate::spec::Spec;
+use sconce_tensor::simd::non_finite;
+use sconce_tensor::{Error, Result, memory};
+
+use super::embedding::Embedding;
+use super::layer::{Game, Step};
+use crate::heads;
+use sconce_realtime::Scratch;
+use sconce_realtime::{Arena, Packer};
+use sconce_realtime::{Encoding, Format, Packed};
+
+/// A policy packed for the CPU at hand: its weights once more, in one arena.
+///
+/// In f32 its logits and states are those of `Policy::act` to 1e-5 of the largest; in bf16 so are those of
+/// the policy whose matrices are rounded, and in int8 to 1e-3, as what a matrix reads is rounded to 16 bits. Its choices are drawn from the same numbers. A game has the same
+/// decision, to the bit, in whatever company it is stepped.
+pub struct Plan {
+    format: Format,
+    matrices: Vec<Packed>,
+    arena: Arena,
+    embedding: Embedding,
+    backbone: Box<dyn Step>,
+    heads: heads::Packed,
+    trunk: usize,
+    zero: Vec<f32>,
+    /// Widths of the parts of a state.
+    parts: Vec<usize>,
+    widest: usize,
+}
+
+/// Games that are stepped together: by then each weight that is read serves enough of them.
+const AT_ONCE: usize = 64;
+
+impl Plan {
+    /// None for a policy that only core can step: with weights that are not finite.
+    ///
+    /// # Errors
+    /// `OutOfRange` for a bound that is not one.
+    pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
+        format.validate()?;
+        let spec = policy.spec();
+        // Laid out one after the other, then at the border of a cache line.
+        let bytes = (2 * size_of::<f32>() * policy.num_weights()) as u64;
+        memory::room("packed weights", bytes)?;
+        memory::caught(|| Self::packed(policy, spec, format))
+    }
+
+    fn packed(policy: &Policy, spec: &Spec, format: Format) -> Result<Option<Self>> {
+        let mut packer = Packer::new(policy.weights(), format);
+        let embedding = Embedding::new(spec, policy.tables(), &mut packer)?;
+        let Some(backbone) = policy.backbone().pack(&mut packer)? else { return Ok(None) };
+        let heads = policy.heads().pack(&mut packer)?;
+        let state = policy.zero_state(1)?;
+        let parts: Vec<usize> = state.0.iter().map(|part| part.elem_count()).collect();
+        if parts.iter().sum::<usize>() != backbone.state_len() {
+            return Err(Error::mismatch(
+                "state of a plan",
+                format!("{parts:?}"),
+                backbone.state_len(),
+            ));
+        }
+        let (trunk, zero, widest) = (policy.trunk_width(), state.to_vec()?, packer.widest());
+        Ok(packer.finish().map(|(arena, matrices)| Plan {
+            format,
+            matrices,
+            arena,
+            embedding,
+            backbone,
+            heads,
+            trunk,
+            zero,
+            parts,
+            widest,
+        }))
+    }
+
+    /// How its matrices were to be written.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// How they are: in int8 if any is.
+    pub fn encoding(&self) -> Encoding {
+        match self.format {
+            Format::F32 => Encoding::F32,
+            _ if self.matrices.iter().any(|m| m.encoding == Encoding::Int8) => Encoding::Int8,
+            _ => Encoding::Bf16,
+        }
+    }
+
+    /// How each of them is.
+    pub fn matrices(&self) -> &[Packed] {
+        &self.matrices
+    }
+
+    /// A decision for [`Plan::step`] to write to.
+    pub fn blank(&self) -> Decision {
+        self.heads.blank()
+    }
+
+    /// The state of a game that has not begun: the parts of a `crate::backbone::State`, one after the
+    /// other.
+    pub fn zero_state(&self) -> &[f32] {
+        &self.zero
+    }
+
+    /// Bytes of the weights.
+    pub fn bytes(&self) -> usize {
+        size_of_val(self.arena.numbers())
+    }
+
+    /// One decision for one frame of each game. What is wrong with one is its outcome, and touches no other.
+    ///
+    /// # Errors of a game
+    /// `NonFinite` for logits or a number of the state that became not finite, `OutOfRange` and `Mismatch` for what
+    /// is not of this policy.
+    pub fn step(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
+        if games.iter().any(|game| game.state.len() != self.zero.len()) {
+            // One at a time: the layers count on it.
+            return self.step_those_that_fit(games, scratch);
+        }
+        for games in games.chunks_mut(AT_ONCE) {
+            self.step_some(games, scratch);
+        }
+    }
+
+    fn step_those_that_fit(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
+        for game in games {
+            game.outcome = game.check_state(self.zero.len());
+            if game.outcome.is_ok() {
+                self.step_some(std::slice::from_mut(game), scratch);
+            }
+        }
+    }
+
+    fn step_some(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
+        scratch.fit(self.widest, games.len());
+        let arena = self.arena.numbers();
+        let rows = scratch.x.chunks_exact_mut(self.embedding.width());
+        for (game, x) in games.iter_mut().zip(rows) {
+            game.outcome = self.heads.check(game);
+            game.then(|game| self.embedding.write(arena, &game.frame, x));
+            if game.outcome.is_err() {
+                x.fill(0.0);
+            }
+        }
+        self.backbone.step(arena, games, 0, scratch);
+        let rows = scratch.x.chunks_exact_mut(self.trunk);
+        for (game, x) in games.iter_mut().zip(rows) {
+            game.then(|game| game.projection.map_or(Ok(()), |projection| projection.apply_to(x)));
+        }
+        self.heads.act(arena, games, scratch);
+        for game in games {
+            game.then(|game| self.check_finite(game));
+        }
+    }
+
+    fn check_finite(&self, game: &Game<'_>) -> Result<()> {
+        if let Some(value) = non_finite(&game.decision.logits) {
+            return Err(Error::NonFinite { what: "logits".into(), value: value.into() });
+        }
+        let mut wrong = None;
+        self.backbone.changed(game.state, 0, 1, &mut |range| {
+            let found = || game.state[range.clone()].iter().position(|v| !v.is_finite());
+            if wrong.is_none() && non_finite(&game.state[range.clone()]).is_some() {
+                wrong = found().map(|i| range.start + i);
+            }
+        });
+        let Some(at) = wrong else { return Ok(()) };
+        let ends = self.parts.iter().scan(0, |end, width| {
+            *end += width;
+            Some(*end)
+        });
+        let part = ends.take_while(|end| *end <= at).count();
+        let value = game.state[at].into();
+        Err(Error::NonFinite { what: format!("state[{part}]"), value })
+    }
+
+    /// Makes of the state that a game had so many steps before `now` the state `now`.
+    ///
+    /// # Shapes
+    /// Both `[state_len]`; `steps` is at least 1.
+    pub fn catch_up(&self, old: &mut [f32], now: &[f32], steps: usize) {
+        self.backbone.changed(now, 0, steps, &mut |range| {
+            old[range.clone()].copy_from_slice(&now[range]);
+        });
+    }
+}

@@ -1,0 +1,443 @@
+//! Weights of a Spec, and what they compute.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+
+use sconce_tensor::{Device, Tensor};
+use serde_json::Value;
+
+use crate::backbone::{self, Backbone, Context, State};
+use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
+use crate::device::{self, Held, Owner};
+use crate::embedding::IdSlot;
+use crate::heads::{Decision, Heads};
+use crate::memory;
+use crate::sampling::Draw;
+use crate::weights::{Builder, Init, Source, Weight, Weights};
+use crate::{Error, Kind, Result, Spec};
+use sconce_tensor::simd::non_finite;
+
+mod placed;
+mod recorded;
+mod room;
+mod stepped;
+mod steps;
+
+pub use placed::Placed;
+pub use recorded::unrecorded;
+pub use stepped::Stepped;
+
+/// Frames as a policy reads them: `batch x time` rows, normalised by the embedding.
+#[derive(Debug, Clone, Default)]
+pub struct Frames {
+    pub batch: usize,
+    pub time: usize,
+    /// `[b, t, continuous_width]`
+    pub continuous: Vec<f32>,
+    /// `[b, t, id slots]`
+    pub ids: Vec<u32>,
+    /// `[b, t, num_labels]`, [`crate::heads::NONE`] where there was no previous action.
+    pub previous: Vec<u16>,
+}
+
+impl Frames {
+    /// Frames `range` of the windows `rows`.
+    pub fn part(&self, rows: &Range<usize>, range: &Range<usize>) -> Frames {
+        let shape = [self.batch, self.time];
+        Frames {
+            batch: rows.len(),
+            time: range.len(),
+            continuous: part(&self.continuous, shape, rows, range),
+            ids: part(&self.ids, shape, rows, range),
+            previous: part(&self.previous, shape, rows, range),
+        }
+    }
+}
+
+fn check_logits(logits: &[f32]) -> Result<()> {
+    match non_finite(logits) {
+        Some(value) => Err(Error::NonFinite { what: "logits".into(), value: value.into() }),
+        None => Ok(()),
+    }
+}
+
+/// Frames `range` of the windows `rows` of `data [batch, time, ..]`.
+pub fn part<T: Copy>(
+    data: &[T],
+    [batch, time]: [usize; 2],
+    rows: &Range<usize>,
+    range: &Range<usize>,
+) -> Vec<T> {
+    let width = data.len() / (batch * time).max(1);
+    let windows = data.chunks_exact((time * width).max(1)).skip(rows.start).take(rows.len());
+    windows.flat_map(|row| &row[range.start * width..range.end * width]).copied().collect()
+}
+
+/// What reads the weights of a policy.
+struct Parts {
+    tables: Vec<(String, Weight)>,
+    backbone: Box<dyn Backbone>,
+    heads: Heads,
+}
+
+impl Parts {
+    fn new(spec: &Spec, b: &Builder) -> Result<Self> {
+        let mut tables = vec![];
+        for table in spec.embedding.tables() {
+            let under = b.under(format!("{}_embedding", table.name));
+            // Small: an id that training never showed should not shout.
+            let weight = under.get("weight", &[table.rows, table.width], Init::Normal(0.1))?;
+            tables.push((table.name.to_string(), weight));
+        }
+        let width = spec.embedding.width();
+        let backbone = backbone::new(&spec.backbone, width, &b.under("backbone"))?;
+        let heads = Heads::new(&spec.heads, spec.backbone.output_size(width), &b.under("heads"))?;
+        Ok(Parts { tables, backbone, heads })
+    }
+}
+
+pub struct Policy {
+    _held: Held,
+    spec: Spec,
+    weights: Weights,
+    /// Any of them: what is made on the way to the logits is made beside it.
+    place: Tensor,
+    tables: Vec<(String, Weight)>,
+    slots: Vec<IdSlot>,
+    continuous: usize,
+    backbone: Box<dyn Backbone>,
+    heads: Heads,
+    notes: Value,
+    turn: Mutex<()>,
+    room: room::Room,
+    recorded: recorded::Steps,
+}
+
+/// Whoever has it last, on whatever thread, frees what it has on a card.
+impl Drop for Policy {
+    fn drop(&mut self) {
+        device::attach(self.place.device());
+    }
+}
+
+impl Policy {
+    /// New weights, drawn from `seed`.
+    pub fn init(spec: &Spec, seed: u64) -> Result<Self> {
+        Self::build(spec, Source::Seed(seed), false, Value::Null)
+    }
+
+    /// The same weights as variables of the autograd.
+    pub fn trainable(&self) -> Result<Self> {
+        Self::build(&self.spec, Source::Stored(self.weights.clone()), true, self.notes.clone())
+    }
+
+    pub fn from_weights(spec: &Spec, weights: Weights) -> Result<Self> {
+        Self::build(spec, Source::Stored(weights), false, Value::Null)
+    }
+
+    /// The same policy, which computes on `device` from now on: its weights are copied there, and what it reads
+    /// follows them.
+    pub fn on(self, device: &Device) -> Result<Self> {
+        match self.device().same_device(device) {
+            true => Ok(self),
+            false => self.copy_on(device),
+        }
+    }
+
+    /// [`on`](Self::on), beside the policy as it is.
+    pub fn copy_on(&self, device: &Device) -> Result<Self> {
+        let moved = |(name, weight): (&String, &Weight)| {
+            let mut weight = weight.detach();
+            if !weight.device().same_device(device) {
+                // Between two cards, or two streams of one, nothing waits for what is still under way.
+                weight = weight.to_device(&Device::Cpu)?.to_device(device)?;
+            }
+            Ok((name.clone(), weight.into()))
+        };
+        let all = || self.weights.iter().map(moved).collect::<Result<_>>();
+        let weights = all().or_else(|error| {
+            // What is kept there for later work may be the room that it needs.
+            if error.kind() != Kind::OutOfMemory {
+                return Err(error);
+            }
+            device::shrink(device);
+            all()
+        });
+        let bytes = size_of::<f32>() * self.num_weights();
+        let weights = weights.map_err(|error| error.asking("a policy", bytes as u64))?;
+        Self::build(&self.spec, Source::Stored(weights), false, self.notes.clone())
+    }
+
+    /// On a card passes are made one after the other: they share its stream, and what its libraries keep of a call.
+    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        let turn = || {
+            device::attach(self.device());
+            self.turn.lock().unwrap_or_else(|e| e.into_inner())
+        };
+        (!self.device().is_cpu()).then(turn)
+    }
+
+    /// Where its weights are.
+    pub fn device(&self) -> &Device {
+        self.place.device()
+    }
+
+    pub fn load(path: &Path) -> Result<Self> {
+        let (manifest, weights) = checkpoint::load_policy(path)?;
+        Self::from_checkpoint(manifest, weights)
+    }
+
+    pub fn from_checkpoint(manifest: Manifest, weights: Weights) -> Result<Self> {
+        Self::build(&manifest.spec, Source::Stored(weights), false, manifest.notes)
+    }
+
+    /// `notes` go into the file's manifest.
+    pub fn save(&self, path: &Path, notes: Value) -> Result<()> {
+        self.snapshot(notes, Optimiser::new())?.save(path)
+    }
+
+    /// What a file of it will hold, beside the numbers of its optimiser.
+    pub fn snapshot(&self, notes: Value, optimiser: Optimiser) -> Result<Snapshot> {
+        let _turn = self.turn();
+        Snapshot::new(Manifest::new(self.spec.clone(), notes), &self.weights, optimiser)
+    }
+
+    fn build(spec: &Spec, source: Source, trainable: bool, notes: Value) -> Result<Self> {
+        spec.validate()?;
+        let numbers = match &source {
+            Source::Seed(_) => {
+                let sizes = Builder::new(Source::Sizes, false);
+                Parts::new(spec, &sizes)?;
+                sizes.total()
+            }
+            Source::Stored(weights) if trainable => weights.values().map(|w| w.elem_count()).sum(),
+            // These have their memory.
+            Source::Sizes | Source::Stored(_) => 0,
+        };
+        memory::room("the weights of a policy", (size_of::<f32>() * numbers) as u64)?;
+        memory::caught(|| Self::built(spec, source, trainable, notes))
+    }
+
+    fn built(spec: &Spec, source: Source, trainable: bool, notes: Value) -> Result<Self> {
+        let b = Builder::new(source, trainable);
+        let Parts { tables, backbone, heads } = Parts::new(spec, &b)?;
+        let weights = b.finish()?;
+        let place = weights.values().next().ok_or_else(|| Error::not_found("a weight"))?;
+        Ok(Policy {
+            _held: Held::of(Owner::Weights, weights.values().map(|weight| &**weight)),
+            place: Tensor::clone(place),
+            tables,
+            slots: spec.embedding.id_slots(),
+            continuous: spec.embedding.continuous_width(),
+            backbone,
+            heads,
+            weights,
+            spec: spec.clone(),
+            notes,
+            turn: Mutex::new(()),
+            room: room::Room::default(),
+            recorded: recorded::Steps::default(),
+        })
+    }
+
+    pub(crate) fn backbone(&self) -> &dyn Backbone {
+        &*self.backbone
+    }
+
+    /// The trained tables of the embedding, in its order.
+    pub(crate) fn tables(&self) -> &[(String, Weight)] {
+        &self.tables
+    }
+
+    pub(crate) fn heads(&self) -> &Heads {
+        &self.heads
+    }
+
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// What the checkpoint's writer noted; null for a policy that was never saved.
+    pub fn notes(&self) -> &Value {
+        &self.notes
+    }
+
+    /// A number that a run noted of how it trained the policy: the last state of a run notes all its options,
+    /// the best one those that play needs.
+    pub fn noted(&self, key: &str) -> Option<usize> {
+        let noted = self.notes.get(key).or_else(|| self.notes.get("options")?.get(key))?;
+        noted.as_u64().and_then(|number| usize::try_from(number).ok())
+    }
+
+    pub fn num_weights(&self) -> usize {
+        self.weights.values().map(|weight| weight.elem_count()).sum()
+    }
+
+    pub fn zero_state(&self, batch: usize) -> Result<State> {
+        device::apart(self.device(), || self.backbone.zero_state(batch)?.beside(&self.place))
+    }
+
+    /// Numbers of the state of one game.
+    pub fn state_size(&self) -> Result<usize> {
+        Ok(self.backbone.zero_state(1)?.0.iter().map(Tensor::elem_count).sum())
+    }
+
+    /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
+    pub fn embed(&self, frames: &Frames) -> Result<Tensor> {
+        self.embedded(&self.input(frames)?)
+    }
+
+    /// Numbers of a trunk vector.
+    pub fn trunk_width(&self) -> usize {
+        self.spec.backbone.output_size(self.spec.embedding.width())
+    }
+
+    /// The trunk vectors `[b, t, h]` and the state after the last frame.
+    pub fn trunk(
+        &self,
+        frames: &Frames,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        self.check_room(frames, context)?;
+        memory::caught(|| self.passed(frames, state, context))
+    }
+
+    fn passed(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let x = self.embed(frames)?;
+        context.tap("embedding", &x);
+        self.backbone.forward(&x, state, context)
+    }
+
+    /// What the heads read of trunk vectors `[n, h]`.
+    fn seen(&self, trunk: Tensor, context: &Context) -> Result<Tensor> {
+        match context.projection() {
+            Some(projection) => projection.apply(&trunk),
+            None => Ok(trunk),
+        }
+    }
+
+    /// What the heads read of the last frame of each window, `[b, h]`, and the state after it.
+    fn last(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
+        let (trunk, state) = self.passed(frames, state, &context.clone().of_last())?;
+        let last = trunk.narrow(1, trunk.dim(1)? - 1, 1)?.squeeze(1)?;
+        Ok((self.seen(last, context)?, state))
+    }
+
+    /// Logits `[b * t, num_logits]` of every frame, and the state after the last. `labels` are the
+    /// actions that autoregressive heads condition on; independent heads do not look at them.
+    pub fn forward(
+        &self,
+        frames: &Frames,
+        labels: Option<&[u16]>,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        self.admitted(frames, context, || self.pass(frames, labels, state, context))
+    }
+
+    /// Makes a pass that has room, on a card in its turn. A buffer that is refused in it is an error.
+    fn admitted<T>(
+        &self,
+        frames: &Frames,
+        context: &Context,
+        pass: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let _turn = self.turn();
+        self.check_room(frames, context)?;
+        memory::caught(pass)
+    }
+
+    /// [`forward`](Self::forward), of a pass for which there is room.
+    fn pass(
+        &self,
+        frames: &Frames,
+        labels: Option<&[u16]>,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        let (trunk, state) = self.passed(frames, state, context)?;
+        let trunk = self.seen(trunk, context)?;
+        Ok((self.heads.forward(&trunk, labels, &frames.previous)?, state))
+    }
+
+    /// Logits `[b, num_logits]` of the last frame of each window.
+    pub fn forward_last(
+        &self,
+        frames: &Frames,
+        labels: Option<&[u16]>,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        self.admitted(frames, context, || {
+            let (last, state) = self.last(frames, state, context)?;
+            Ok((self.heads.forward(&last, labels, &self.last_previous(frames))?, state))
+        })
+    }
+
+    /// One whole decision for the last frame of each window: embed, remember, choose.
+    ///
+    /// # Errors
+    /// `NonFinite` for logits or a state after the last frame with a number that is not finite. A state
+    /// can overflow before the logits do: a decision that only they speak for would cost the memory, where it
+    /// is [not forgotten](Context::forgetting).
+    pub fn act(
+        &self,
+        frames: &Frames,
+        state: &State,
+        draw: Draw,
+        context: &Context,
+    ) -> Result<(Decision, State)> {
+        if draw.rngs.len() != frames.batch {
+            return Err(Error::mismatch("generators", frames.batch, draw.rngs.len()));
+        }
+        self.admitted(frames, context, || {
+            let (last, state) = self.last(frames, state, context)?;
+            let decision = self.heads.act(&last, &self.last_previous(frames), draw)?;
+            check_logits(&decision.logits)?;
+            if !context.is_forgetful() {
+                state.check_finite()?;
+            }
+            Ok((decision, state))
+        })
+    }
+
+    /// A choice for each of these places of `[b, t]`, row-major, with a generator for each:
+    /// `[places, num_labels]`.
+    pub fn choose(
+        &self,
+        frames: &Frames,
+        places: &[usize],
+        state: &State,
+        draw: Draw,
+        context: &Context,
+    ) -> Result<Vec<u16>> {
+        if draw.rngs.len() != places.len() {
+            return Err(Error::mismatch("generators", places.len(), draw.rngs.len()));
+        }
+        self.admitted(frames, context, || {
+            let (trunk, _) = self.passed(frames, state, context)?;
+            let at: Vec<u32> = places.iter().map(|&place| place as u32).collect();
+            let at = Tensor::from_vec(at, places.len(), trunk.device())?;
+            let trunk = self.seen(trunk.flatten(0, 1)?.index_select(&at, 0)?, context)?;
+            let width = self.spec.heads.num_labels();
+            let previous: Vec<u16> = places
+                .iter()
+                .flat_map(|place| frames.previous.iter().skip(place * width).take(width))
+                .copied()
+                .collect();
+            Ok(self.heads.act(&trunk, &previous, draw)?.choices)
+        })
+    }
+
+    fn last_previous(&self, frames: &Frames) -> Vec<u16> {
+        let width = self.spec.heads.num_labels();
+        let windows = frames.previous.chunks_exact((frames.time * width).max(1));
+        windows.flat_map(|w| &w[w.len() - width..]).copied().collect()
+    }
+}

@@ -1,0 +1,162 @@
+//! Frames where a policy reads them.
+
+use std::sync::Arc;
+
+use sconce_tensor::Tensor;
+
+use super::{Frames, Policy};
+use crate::backbone::{Context, State};
+use crate::memory;
+use crate::ops::arrange;
+use crate::ops::{self, Ids};
+use crate::{Error, Result};
+use sconce_tensor::tensor;
+
+/// Frames on the device of a policy's weights.
+pub struct Placed {
+    shape: (usize, usize),
+    /// `[b * t, continuous_width]`
+    continuous: Tensor,
+    /// Rows of each table.
+    ids: Vec<Ids>,
+    /// Rows of each head's prior.
+    prior: Vec<Ids>,
+}
+
+type Read<'a> = (&'a [f32], Vec<Arc<[u32]>>);
+
+impl Policy {
+    /// What a pass reads of frames, beside the weights.
+    ///
+    /// # Errors
+    /// `Mismatch` for fewer or more numbers than so many frames have, `OutOfRange` for an id that a table has not.
+    pub fn place(&self, frames: &Frames) -> Result<Placed> {
+        let rows = frames.batch * frames.time;
+        Ok(Placed { prior: self.heads.prior_rows(rows, &frames.previous)?, ..self.input(frames)? })
+    }
+
+    /// The same without what the heads read.
+    pub(super) fn input(&self, frames: &Frames) -> Result<Placed> {
+        let (continuous, ids) = self.read(frames)?;
+        let shape = (frames.batch * frames.time, self.continuous);
+        let tables = self.tables.iter().zip(ids);
+        Ok(Placed {
+            shape: (frames.batch, frames.time),
+            ids: tables
+                .map(|((name, table), ids)| Ids::of(table, ids, name))
+                .collect::<Result<_>>()?,
+            prior: vec![],
+            continuous: tensor::beside(&self.place, memory::copied(continuous), shape)?,
+        })
+    }
+
+    /// Continuous features, and the rows of each table.
+    fn read<'a>(&self, frames: &'a Frames) -> Result<Read<'a>> {
+        let rows = frames.batch * frames.time;
+        for (what, expected, got) in [
+            ("continuous features", rows * self.continuous, frames.continuous.len()),
+            ("ids", rows * self.slots.len(), frames.ids.len()),
+        ] {
+            if expected != got {
+                return Err(Error::mismatch(what, expected, got));
+            }
+        }
+        let tables = self.tables.iter().map(|(name, table)| {
+            let of_table: Vec<usize> =
+                (0..self.slots.len()).filter(|&i| self.slots[i].table == name).collect();
+            let rows = frames.ids.chunks_exact(self.slots.len());
+            let ids: Arc<[u32]> = rows.flat_map(|row| of_table.iter().map(|&i| row[i])).collect();
+            Ids::check(table, &ids, name)?;
+            Ok(ids)
+        });
+        Ok((&frames.continuous, tables.collect::<Result<_>>()?))
+    }
+
+    pub(super) fn embedded(&self, placed: &Placed) -> Result<Tensor> {
+        let (b, t) = placed.shape;
+        let mut parts = vec![placed.continuous.clone()];
+        for ((_, table), ids) in self.tables.iter().zip(&placed.ids) {
+            let rows = ops::gather_of(table, ids)?;
+            parts.push(arrange::reshape(&rows, [b * t, rows.elem_count() / (b * t).max(1)])?);
+        }
+        let x = match parts.len() {
+            1 => parts.remove(0),
+            _ => arrange::join(&parts.iter().collect::<Vec<_>>())?,
+        };
+        arrange::reshape(&x, [b, t, self.spec.embedding.width()])
+    }
+
+    /// Logits `[n, num_logits]` of all frames or, by a context that says so, of the last ones; and the state after them.
+    /// Heads that read each other's choices read them of `labels [n, num_labels]`: u16, as bytes, on a card.
+    pub fn forward_placed(
+        &self,
+        placed: &Placed,
+        labels: Option<&Tensor>,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        let (trunk, next) = self.trunk_placed(placed, state, context)?;
+        Ok((self.heads.of_placed(&trunk, &placed.prior, labels)?, next))
+    }
+
+    /// What heads read of them, and the state after them.
+    pub(super) fn trunk_placed(
+        &self,
+        placed: &Placed,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Tensor, State)> {
+        self.backbone.forward(&self.embedded(placed)?, state, context)
+    }
+}
+
+mod words {
+    use std::slice::from_raw_parts;
+
+    use sconce_tensor::Tensor;
+
+    use super::Placed;
+    use crate::Result;
+    use crate::ops::Ids;
+    use crate::policy::{Frames, Policy};
+
+    impl Policy {
+        /// Frames as words of 32 bits, in the order of [`Placed::tensors`]: the numbers where they are, which are
+        /// nearly all, and what is behind them.
+        pub fn words<'a>(&self, frames: &'a Frames) -> Result<(&'a [u32], Vec<u32>)> {
+            let prior = self.heads.prior_ids(frames.batch * frames.time, &frames.previous)?;
+            let (numbers, mut others) = self.input_words(frames)?;
+            others.extend(prior.iter().flat_map(|ids| ids.iter()));
+            Ok((numbers, others))
+        }
+
+        /// The same without what the heads read.
+        pub fn input_words<'a>(&self, frames: &'a Frames) -> Result<(&'a [u32], Vec<u32>)> {
+            let (continuous, ids) = self.read(frames)?;
+            let ids = ids.iter().flat_map(|ids| ids.iter().copied());
+            // SAFETY: so many words of 32 bits begin there, of which each is a u32.
+            let words = unsafe { from_raw_parts(continuous.as_ptr().cast(), continuous.len()) };
+            Ok((words, ids.collect()))
+        }
+    }
+
+    impl Placed {
+        /// Where its words go, one tensor after the other.
+        pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+            let ids = self.ids.iter().chain(&self.prior).filter_map(|ids| match ids {
+                Ids::There(ids) => Some(ids),
+                Ids::Here(_) => None,
+            });
+            std::iter::once(&self.continuous).chain(ids)
+        }
+
+        /// How many words it has.
+        pub fn len(&self) -> usize {
+            self.tensors().map(Tensor::elem_count).sum()
+        }
+
+        pub fn is_empty(&self) -> bool {
+            self.len() == 0
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Steps of many games at once on a card, each number of games recorded when it is first asked for.
+//!
+//! A step is one graph, whatever the backbone, which reads words and writes an answer that the host has too. The words
+//! are where the states of the games lie, where those after the step go, and what the pass reads. The graph gathers the
+//! states, makes the pass, puts the new states in their places and the logits in the answer; behind them the choices,
+//! where heads read each other's and therefore make them there.
+
+use std::sync::{Mutex, PoisonError};
+
+use sconce_tensor::{DType, Device, Tensor};
+
+use super::stepped::{Stepped, last};
+use super::{Frames, Placed, Policy};
+use crate::backbone::State;
+use crate::device::launch::{pointer, unwritten};
+use crate::device::{self, Graph, Held, Owner, Shared, Workspace};
+use crate::heads::card::{Rows, Table};
+use crate::ops::rows::{Intake, end_step};
+use crate::sampling::Draw;
+use crate::{Error, Result};
+use sconce_tensor::tensor;
+
+/// Games of one step; more are several.
+const MOST: usize = 256;
+
+/// Words of a place.
+const PLACE: usize = 2;
+
+/// Steps of this process that the card did not let be recorded, each counted once: they are slower.
+pub fn unrecorded() -> usize {
+    device::refusals().len()
+}
+
+/// Steps of a policy, which leave the card with it.
+#[derive(Default)]
+pub(super) struct Steps(Mutex<Vec<Recorded>>);
+
+/// A step of games of `frames [b, 1]`, as [`Policy::step_games`].
+pub(super) fn step(
+    policy: &Policy,
+    frames: &Frames,
+    states: &[&State],
+    draws: &[Draw<'_>],
+) -> Result<Vec<Result<Stepped>>> {
+    let mut stepped = Vec::with_capacity(states.len());
+    for first in (0..states.len()).step_by(MOST) {
+        let rows = first..states.len().min(first + MOST);
+        let games = Games {
+            frames: &frames.part(&rows, &(0..1)),
+            states: &states[rows.clone()],
+            draws: &draws[rows],
+        };
+        stepped.extend(some(policy, games)?);
+    }
+    Ok(stepped)
+}
+
+/// What is asked of a step.
+#[derive(Clone, Copy)]
+struct Games<'a> {
+    frames: &'a Frames,
+    states: &'a [&'a State],
+    draws: &'a [Draw<'a>],
+}
+
+/// No more than [`MOST`].
+fn some(policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
+    let batch = games.states.len().next_power_of_two();
+    // Passes of a policy are made one after the other: nobody waits here.
+    let mut all = policy.recorded.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(one) = all.iter().find(|one| one.batch == batch) {
+        return one.step(policy, games);
+    }
+    let buffers = Buffers::new(policy, batch)?;
+    let asked = buffers.ask(policy, games)?;
+    let Device::Cuda(card) = policy.device() else {
+        return Err(Error::mismatch("device", "a card", "another"));
+    };
+    // What cannot be recorded is launched one by one.
+    let mut memory = Workspace::default();
+    let graph = Graph::record(card, |recording| match recording {
+        true => memory.reuse(|| buffers.work(policy)),
+        false => memory.keep(|| buffers.work(policy)),
+    })?;
+    let _memory = graph.is_some().then_some(memory);
+    let _held = Held::of(Owner::Sessions, _memory.iter().flat_map(Workspace::tensors));
+    let one = Recorded { graph, _held, _memory, batch, buffers };
+    one.play(policy)?;
+    let stepped = one.buffers.answer(policy, asked, games);
+    all.push(one);
+    stepped
+}
+
+/// A step of so many games of a policy.
+struct Recorded {
+    graph: Option<Graph>,
+    _held: Held,
+    /// What the graph works in.
+    _memory: Option<Workspace>,
+    batch: usize,
+    buffers: Buffers,
+}
+
+impl Recorded {
+    fn step(&self, policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
+        let asked = self.buffers.ask(policy, games)?;
+        // Of what fails midway some is launched, and reads words that the next step writes over.
+        self.play(policy).inspect_err(|_| drop(policy.device().synchronize()))?;
+        self.buffers.answer(policy, asked, games)
+    }
+
+    fn play(&self, policy: &Policy) -> Result<()> {
+        match &self.graph {
+            Some(graph) => graph.play(),
+            None => self.buffers.work(policy),
+        }
+    }
+}
+
+/// Whose places were told: what is there stays until the answer has come.
+struct Asked {
+    before: Vec<Tensor>,
+    /// The states after the step, of all games, part after part.
+    after: Tensor,
+}
+
+/// What a step reads and writes, at its fixed places.
+struct Buffers {
+    _held: Held,
+    /// Places of each part of the states, of each game; places of each part after it, of all games; what the
+    /// pass reads.
+    words: Shared,
+    intake: Intake,
+    placed: Placed,
+    /// Of heads that choose on the card.
+    heads: Option<(Table, Rows)>,
+    /// Gathered.
+    state: State,
+    /// f32 `[batch, width + 1]`: logits, choices that are made there, and whether the state after them has a number that
+    /// is not finite.
+    answer: Shared,
+    batch: usize,
+    width: usize,
+}
+
+impl Buffers {
+    fn new(policy: &Policy, batch: usize) -> Result<Self> {
+        let blank = Frames {
+            batch,
+            time: 1,
+            continuous: vec![0.0; batch * policy.continuous],
+            ids: vec![0; batch * policy.slots.len()],
+            previous: vec![crate::heads::NONE; batch * policy.spec.heads.num_labels()],
+        };
+        let (logits, labels) = (policy.spec.heads.num_logits(), policy.spec.heads.num_labels());
+        let heads = match policy.heads.table(&policy.place)? {
+            Some(table) => Some((table, Rows::zeros(batch, labels, &policy.place)?)),
+            None => None,
+        };
+        let (placed, width) = match heads {
+            None => (policy.place(&blank)?, logits),
+            Some(_) => (policy.input(&blank)?, logits + labels),
+        };
+        let state = policy.zero_state(batch)?.hand_on()?;
+        let answer = Shared::zeros(policy.device(), batch * (width + 1))?;
+        let places = PLACE * (batch + 1) * state.0.len();
+        let of_heads = heads.iter().flat_map(|(_, rows)| rows.tensors());
+        let tensors: Vec<&Tensor> = placed.tensors().chain(of_heads).collect();
+        let read: usize = tensors.iter().map(|tensor| tensor.elem_count()).sum();
+        let words = Shared::zeros(policy.device(), places + read)?;
+        let intake = Intake::new(batch, &state.0, &tensors, places)?;
+        let _held = Held::of(Owner::Sessions, state.0.iter());
+        Ok(Buffers { _held, words, intake, placed, heads, state, answer, batch, width })
+    }
+
+    /// All that the card does.
+    fn work(&self, policy: &Policy) -> Result<()> {
+        let Buffers { words, intake, placed, heads, state, answer, .. } = self;
+        let (words, answer) = (words.place(), answer.place());
+        // SAFETY: these are places of parts of states that the caller holds.
+        unsafe { intake.take(words, Some((answer, self.width))) }?;
+        let (given, next) = match heads {
+            None => policy.forward_placed(placed, None, state, &last())?,
+            Some((table, rows)) => {
+                let (trunk, next) = policy.trunk_placed(placed, state, &last())?;
+                (policy.heads.decided(&trunk, table, rows)?, next)
+            }
+        };
+        let next = next
+            .0
+            .iter()
+            .map(Tensor::contiguous)
+            .collect::<sconce_tensor::candle::Result<Vec<_>>>()?;
+        let after = words + (size_of::<u64>() * next.len() * self.batch) as u64;
+        // SAFETY: these are the places of tensors of that shape, which wait for the answer.
+        unsafe { end_step(after, &next, &given.contiguous()?, answer) }?;
+        Ok(())
+    }
+
+    /// Says what a step reads. Games that are too few are followed by others like the first.
+    fn ask(&self, policy: &Policy, games: Games<'_>) -> Result<Asked> {
+        let (batch, Games { frames, states, draws }) = (self.batch, games);
+        let mut before = vec![];
+        let mut words: Vec<u32> = vec![];
+        let put = |words: &mut Vec<u32>, place| words.extend([place as u32, (place >> 32) as u32]);
+        for (i, own) in self.state.0.iter().enumerate() {
+            for row in 0..batch {
+                let State(parts) = states[if row < states.len() { row } else { 0 }];
+                let part = parts.get(i).ok_or_else(|| Error::not_found("a part of a state"))?;
+                tensor::check_shape("part of a state", &own.dims()[1..], &part.dims()[1..])?;
+                let part = tensor::moved(part, own)?.contiguous()?;
+                put(&mut words, pointer(&part)?);
+                before.push(part);
+            }
+        }
+        let size = self.state.0.iter().map(Tensor::elem_count).sum::<usize>();
+        let after = unwritten(size, DType::F32, &policy.place)?;
+        let mut place = pointer(&after)?;
+        for part in &self.state.0 {
+            put(&mut words, place);
+            place += (size_of::<f32>() * part.elem_count()) as u64;
+        }
+
+        let row = |row: usize| if row < states.len() { row } else { 0 };
+        let frames = padded(frames, batch, row);
+        let (numbers, mut others) = match self.heads {
+            None => policy.words(&frames)?,
+            Some(_) => policy.input_words(&frames)?,
+        };
+        if self.heads.is_some() {
+            let draws: Vec<Draw<'_>> = (0..batch).map(|i| draws[row(i)]).collect();
+            policy.heads.row_words(&draws, &frames.previous, &mut others)?;
+        }
+        words.extend(numbers.iter().chain(&others));
+        // SAFETY: a step is over when its answer is there or it has failed, and there is one at a time.
+        unsafe { self.words.write(&words) }?;
+        Ok(Asked { before, after })
+    }
+
+    /// What came of it.
+    fn answer(
+        &self,
+        policy: &Policy,
+        asked: Asked,
+        games: Games<'_>,
+    ) -> Result<Vec<Result<Stepped>>> {
+        asked.after.device().synchronize()?;
+        let Asked { before, after } = asked;
+        drop(before);
+        // SAFETY: the card is through with it.
+        let answer: Vec<f32> =
+            unsafe { self.answer.read() }.into_iter().map(f32::from_bits).collect();
+        let (mut parts, mut first) = (vec![], 0);
+        for part in &self.state.0 {
+            parts.push(after.narrow(0, first, part.elem_count())?.reshape(part.shape())?);
+            first += part.elem_count();
+        }
+        let labels = policy.spec.heads.num_labels();
+        let game = |(row, answer): (usize, &[f32])| {
+            let (given, spoilt) = answer.split_at(self.width);
+            let previous = games.frames.previous.get(row * labels..(row + 1) * labels);
+            let decision = match self.heads {
+                Some(_) => policy.heads.read(given),
+                None => {
+                    let previous = previous.unwrap_or_default();
+                    policy.heads.decide(given.to_vec(), previous, games.draws[row])?
+                }
+            };
+            super::check_logits(&decision.logits)?;
+            if spoilt != [0.0] {
+                return Err(Error::NonFinite { what: "state".into(), value: f64::NAN });
+            }
+            let parts = parts.iter().map(|part| part.narrow(0, row, 1));
+            let state = State(parts.collect::<sconce_tensor::candle::Result<_>>()?);
+            Ok((decision, state))
+        };
+        let answers = answer.chunks_exact(self.width + 1).take(games.states.len());
+        Ok(answers.enumerate().map(game).collect())
+    }
+}
+
+/// Rows of frames, by their numbers.
+fn padded(frames: &Frames, batch: usize, row: impl Fn(usize) -> usize) -> Frames {
+    fn rows<T: Copy>(
+        all: &[T],
+        games: usize,
+        batch: usize,
+        row: impl Fn(usize) -> usize,
+    ) -> Vec<T> {
+        let width = all.len() / games.max(1);
+        (0..batch).flat_map(|i| &all[row(i) * width..][..width]).copied().collect()
+    }
+    Frames {
+        batch,
+        time: 1,
+        continuous: rows(&frames.continuous, frames.batch, batch, &row),
+        ids: rows(&frames.ids, frames.batch, batch, &row),
+        previous: rows(&frames.previous, frames.batch, batch, &row),
+    }
+}

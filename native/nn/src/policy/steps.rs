@@ -1,0 +1,47 @@
+//! Decisions of many games at once.
+
+use super::stepped::{Stepped, last};
+use super::{Frames, Policy, check_logits};
+use crate::backbone::State;
+use crate::sampling::Draw;
+use crate::{Error, Result, memory};
+
+impl Policy {
+    /// Whether games are stepped together: on another device than a CPU that is worth it.
+    pub fn steps_games(&self) -> bool {
+        !self.device().is_cpu() && self.heads.decide_together(self.device())
+    }
+
+    /// Steps games of `frames [b, 1]`, whose states `[1, ..]` are apart, each with a draw of one row. Each comes out as
+    /// alone, up to the last bits of products. Logits or a state that are not finite are the error of their game alone.
+    ///
+    /// On a card each number of games is recorded when it is first asked for, and played from then on.
+    pub fn step_games(
+        &self,
+        frames: &Frames,
+        states: &[&State],
+        draws: &[Draw<'_>],
+    ) -> Result<Vec<Result<Stepped>>> {
+        if frames.time != 1 || [frames.batch, draws.len()] != [states.len(); 2] {
+            let got = format!("{} of {} frames", frames.batch, frames.time);
+            return Err(Error::mismatch("games", format!("{} of 1", states.len()), got));
+        }
+        let _turn = self.turn();
+        if self.device().is_cuda() && self.steps_games() {
+            return super::recorded::step(self, frames, states, draws);
+        }
+        let states: Vec<State> = states.iter().map(|state| (*state).clone()).collect();
+        let (trunk, after) =
+            memory::caught(|| self.last(frames, &State::joined(&states)?, &last()))?;
+        let width = self.spec.heads.num_labels();
+        let game = |(row, draw): (usize, &Draw<'_>)| {
+            let previous = frames.previous.get(row * width..(row + 1) * width).unwrap_or_default();
+            let decision = self.heads.act(&trunk.narrow(0, row, 1)?, previous, *draw)?;
+            check_logits(&decision.logits)?;
+            let state = after.rows(&(row..row + 1))?.hand_on()?;
+            state.check_finite()?;
+            Ok((decision, state))
+        };
+        Ok(draws.iter().enumerate().map(game).collect())
+    }
+}

@@ -1,0 +1,88 @@
+//! A step takes no memory. In a program of its own: every allocation of the process is counted.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use sconce_nn::heads::NONE;
+use sconce_nn::packed::{Frame, Game, Plan};
+use sconce_nn::sampling::Sampling;
+use sconce_nn::spec::{Embedding, Heads, HeadsKind, Melee};
+use sconce_nn::{Policy, Spec};
+use sconce_realtime::{Format, Scratch};
+use sconce_tensor::Result;
+use sconce_tensor::rng::Rng;
+
+#[path = "packed/backbones.rs"]
+mod backbones;
+
+use backbones::{BACKBONES, Numbers};
+
+struct Counting;
+
+thread_local! {
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: every request is handed to the system's allocator as it came, and its answer is returned.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
+        // SAFETY: the caller's promise is that of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the memory comes from `System.alloc` with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_step_takes_no_memory() -> Result<()> {
+    for (kind, format) in [
+        (HeadsKind::Independent, Format::F32),
+        (HeadsKind::Autoregressive, Format::F32),
+        (HeadsKind::Independent, Format::Int8(1.0)),
+    ] {
+        for (i, backbone) in BACKBONES.iter().enumerate() {
+            let n = &mut Numbers::new(i as u64);
+            let embedding = Embedding::Melee(Melee::default());
+            let heads = Heads { prior: true, ..Heads::controller(kind) };
+            let spec = Spec { embedding, backbone: backbone(n), heads };
+            let plan = Plan::of(&Policy::init(&spec, 1)?, format)?.expect("a plan");
+            let continuous: Vec<f32> =
+                (0..spec.embedding.continuous_width()).map(|_| n.normal()).collect();
+            let ids = vec![1; spec.embedding.num_ids()];
+            let previous = vec![NONE; spec.heads.num_labels()];
+            let frame = Frame { continuous: &continuous, ids: &ids, previous: &previous };
+            let sampling = Sampling::default();
+            let mut scratch = Scratch::default();
+            let mut decisions = [plan.blank(), plan.blank()];
+            let mut states = [plan.zero_state().to_vec(), plan.zero_state().to_vec()];
+            let mut step = |games: usize| -> Result<()> {
+                let [first, second] = &mut decisions;
+                let [one, two] = &mut states;
+                let rng = || Rng::new(1, "act", 0);
+                let mut both = [
+                    Game::new(frame, one, &sampling, rng(), first),
+                    Game::new(frame, two, &sampling, rng(), second),
+                ];
+                plan.step(&mut both[..games], &mut scratch);
+                both.into_iter().try_for_each(|game| game.outcome)
+            };
+            step(2)?;
+            let before = CALLS.get();
+            for i in 0..100 {
+                step(1 + i % 2)?;
+            }
+            assert_eq!(CALLS.get() - before, 0);
+            // The count counts.
+            drop(std::hint::black_box(vec![1u8]));
+            assert_eq!(CALLS.get() - before, 1);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Specs of backbones.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use sconce_nn::backbone::{self, Backbone};
+use sconce_nn::spec;
+use sconce_ops::weights::{Builder, Source, Weights};
+use sconce_tensor::rng::Rng;
+use serde_json::{Value, json};
+
+/// Numbers of what they read.
+pub const INPUT: usize = 11;
+
+/// Every backbone, small, in sizes that no vector divides.
+pub fn configs() -> Vec<spec::Backbone> {
+    let attention =
+        json!({ "num_heads": 3, "head_dim": 6, "window_size": 7, "qk_layernorm": true });
+    let mamba = json!({ "state_size": 5, "expand_factor": 2, "conv_size": 4 });
+    let jamba = json!({ "num_layers": 4, "attention_every": 2 });
+    let heads = json!({ "hidden_size": 12, "num_heads": 2, "expand_factor": 2 });
+    let expand = json!({ "expand_factor": 2 });
+    let table = [
+        ("mlp", vec![json!({ "hidden_sizes": [17, 9], "layer_norm": true, "residual": true })]),
+        ("lstm", vec![json!({ "layer_norm": false })]),
+        ("lstm", vec![json!({ "layer_norm": true, "input_norm": true })]),
+        ("gru", vec![json!({ "layer_norm": false })]),
+        ("gru", vec![json!({ "layer_norm": true, "input_norm": true })]),
+        ("sliding_window", vec![attention.clone()]),
+        (
+            "sliding_window",
+            vec![attention.clone(), json!({ "window_size": 60, "qk_layernorm": false })],
+        ),
+        ("causal_transformer", vec![attention.clone(), json!({ "window_size": 5 })]),
+        ("lstm_hybrid", vec![attention.clone(), json!({ "window_size": 4, "input_norm": true })]),
+        ("mamba", vec![mamba.clone()]),
+        (
+            "mamba_2",
+            vec![mamba.clone(), json!({ "hidden_size": 12, "head_dim": 8, "chunk_size": 7 })],
+        ),
+        ("min_gru", vec![]),
+        ("min_lstm", vec![]),
+        ("jamba", vec![mamba.clone(), attention.clone(), jamba.clone()]),
+        ("zamba", vec![mamba, attention, jamba]),
+        (
+            "griffin",
+            vec![heads.clone(), json!({ "conv_size": 3, "attention_every": 2, "window_size": 5 })],
+        ),
+        ("hawk", vec![json!({ "expand_factor": 3, "conv_size": 4 })]),
+        ("gated_ssm", vec![json!({ "expand_factor": 2, "conv_size": 3 })]),
+        ("res_lstm", vec![]),
+        ("tx_like", vec![expand.clone(), json!({ "hidden_size": 11, "input_norm": true })]),
+        ("hgrn", vec![expand.clone()]),
+        ("rwkv", vec![expand]),
+        ("s4d", vec![json!({ "state_size": 9 })]),
+        ("s5", vec![json!({ "state_size": 9 })]),
+        ("retnet", vec![heads.clone()]),
+        ("xlstm", vec![heads.clone()]),
+        ("gla", vec![heads, json!({ "head_dim": 5 })]),
+    ];
+    let given = |name: &&str| table.iter().any(|(known, _)| known == name);
+    let others =
+        spec::Backbone::NAMES.iter().filter(|name| !given(name)).map(|name| config(name, &[]));
+    table.iter().map(|(name, own)| config(name, own)).chain(others).collect()
+}
+
+fn config(name: &str, own: &[Value]) -> spec::Backbone {
+    let mut all = json!({
+        "hidden_size": 13, "num_layers": 2, "input_norm": false, "dropout": 0.4, "input_dropout": 0.4,
+    });
+    for own in own {
+        for (key, value) in own.as_object().unwrap() {
+            all[key] = value.clone();
+        }
+    }
+    serde_json::from_value(json!({ name: all })).unwrap()
+}
+
+/// A backbone with trained weights.
+pub fn build(config: &spec::Backbone, seed: u64) -> (Box<dyn Backbone>, Weights) {
+    let b = Builder::new(Source::Seed(seed), true);
+    let net = backbone::new(config, INPUT, &b).unwrap();
+    let weights = b.finish().unwrap();
+    // What is zero at first hides what lies behind it.
+    for (name, weight) in weights.iter().filter(|(_, w)| w.rank() == 2) {
+        let rng = Rng::new(seed, name, 0);
+        let fill = |v: &mut [f32]| {
+            if v.iter().all(|v| *v == 0.0) {
+                v.iter_mut().enumerate().for_each(|(i, v)| *v = 0.3 * rng.normal(i as u64));
+            }
+        };
+        sconce_tensor::tensor::update(weight, fill).unwrap();
+    }
+    (net, weights)
+}

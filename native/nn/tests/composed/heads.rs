@@ -1,0 +1,66 @@
+//! Decisions of heads, composed of candle's ops and on a card, beside those of a CPU.
+
+use crate::common::composed::elsewhere;
+use crate::common::{apart, noise};
+use candle_core::{DType, Device, Tensor};
+use sconce_nn::heads::{Decision, Heads, NONE};
+use sconce_nn::sampling::{Draw, Sampling};
+use sconce_nn::spec::{self, HeadsKind};
+use sconce_ops::weights::{Builder, Source, Weights};
+use sconce_tensor::rng::Rng;
+
+const ROWS: usize = 9;
+const WIDTH: usize = 6;
+
+/// Where numbers are, and of which type.
+type Place<'a> = (&'a Device, DType);
+
+fn there(t: &Tensor, (device, dtype): Place) -> Tensor {
+    t.to_device(device).unwrap().to_dtype(dtype).unwrap()
+}
+
+/// Weights of heads that are nowhere zero, on a device.
+fn weights(spec: &spec::Heads, place: Place) -> Weights {
+    let b = Builder::new(Source::Seed(1), false);
+    Heads::new(spec, WIDTH, &b).unwrap();
+    let drawn = b.finish().unwrap().into_iter().enumerate().map(|(i, (name, weight))| {
+        let weight = there(&noise(weight.dims(), i as u64), place);
+        (name, weight.into())
+    });
+    drawn.collect()
+}
+
+fn decide(kind: HeadsKind, prior: bool, sampling: &Sampling, place: Place) -> Decision {
+    let spec = spec::Heads { prior, ..spec::Heads::controller(kind) };
+    let stored = Source::Stored(weights(&spec, place));
+    let heads = Heads::new(&spec, WIDTH, &Builder::new(stored, false)).unwrap();
+    let trunk = there(&noise(&[ROWS, WIDTH], 7), place);
+    let rngs: Vec<Rng> = (0..ROWS as u64).map(|row| Rng::new(row, "act", 3)).collect();
+    let labels = spec.num_labels();
+    let previous = |i: usize| if i / labels % 3 == 1 { NONE } else { (i % 2) as u16 };
+    let previous: Vec<u16> = (0..ROWS * labels).map(previous).collect();
+    let draw = Draw { sampling, rngs: &rngs, given: None };
+    heads.act(&trunk, &previous, draw).unwrap()
+}
+
+#[test]
+fn heads_choose_elsewhere_as_on_a_cpu_whether_or_not_they_read_each_other() {
+    let plain = Sampling { temperature: 0.7, ..Sampling::default() };
+    let sure = Sampling { deterministic: true, ..plain.clone() };
+    let buttons = Sampling { deterministic_buttons: true, press_threshold: 0.8, ..plain.clone() };
+    for (device, dtype) in elsewhere() {
+        for sampling in [&plain, &sure, &buttons] {
+            for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
+                for prior in [false, true] {
+                    let want = decide(kind, prior, sampling, (&Device::Cpu, DType::F32));
+                    let got = decide(kind, prior, sampling, (&device, dtype));
+                    let what =
+                        format!("{kind:?}, prior {prior}, {sampling:?} of {dtype:?} on {device:?}");
+                    assert_eq!(got.choices, want.choices, "{what}");
+                    let numbers = |v: &[f32]| Tensor::from_slice(v, v.len(), &Device::Cpu).unwrap();
+                    assert!(apart(&numbers(&got.logits), &numbers(&want.logits)) < 1e-4, "{what}");
+                }
+            }
+        }
+    }
+}

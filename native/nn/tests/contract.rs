@@ -1,0 +1,297 @@
+//! What every backbone promises: by properties, not by examples.
+
+mod backbones;
+#[path = "../../ops/tests/common/mod.rs"]
+mod common;
+
+use std::collections::BTreeSet;
+
+use backbones::{INPUT, build, configs};
+use candle_core::{Device, Tensor, Var};
+use common::{apart, backward, noise, record, values};
+use proptest::prelude::*;
+use sconce_nn::backbone::{self, Backbone, Context, State};
+use sconce_nn::spec;
+use sconce_ops::weights::{Builder, Source};
+use serde_json::json;
+
+#[test]
+fn every_backbone_of_a_spec_is_among_them() {
+    let error = serde_json::from_value::<spec::Backbone>(json!({ "none": {} })).unwrap_err();
+    let error = error.to_string();
+    let known: BTreeSet<&str> = error.split('`').skip(3).step_by(2).collect();
+    let configs = configs();
+    assert!(known.len() > 20, "{error}");
+    // Read as the causal transformer's, for files that have it.
+    let alias = "decision_transformer";
+    assert_eq!(known, configs.iter().map(spec::Backbone::name).chain([alias]).collect());
+}
+
+/// The same of weights that nobody trains, as in play.
+fn frozen(config: &spec::Backbone, seed: u64) -> Box<dyn Backbone> {
+    let (_, weights) = build(config, seed);
+    backbone::new(config, INPUT, &Builder::new(Source::Stored(weights), false)).unwrap()
+}
+
+fn rows(t: &Tensor, order: &[u32]) -> Tensor {
+    let order = Tensor::new(order, &Device::Cpu).unwrap();
+    t.contiguous().unwrap().index_select(&order, 0).unwrap()
+}
+
+fn play() -> Context {
+    Context::default()
+}
+
+/// The largest number; 1 where all are smaller.
+fn largest(x: &Tensor) -> f32 {
+    values(x).iter().fold(1.0f32, |m, v| m.max(v.abs()))
+}
+
+/// Within 1e-5 of the largest number.
+fn near(a: &Tensor, b: &Tensor) -> bool {
+    apart(a, b) <= 1e-5 * largest(b)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn step_equals_sequence_and_two_chunks_equal_one(seed in 0u64..1000, batch in 1usize..6, time in 2usize..20) {
+        for config in configs() {
+            let (net, _) = build(&config, seed);
+            let x = noise(&[batch, time, INPUT], seed);
+            let zero = net.zero_state(batch).unwrap();
+            let (whole, last) = net.forward(&x, &zero, &play()).unwrap();
+
+            let mut state = zero.clone();
+            for t in 0..time {
+                let frame = x.narrow(1, t, 1).unwrap().squeeze(1).unwrap();
+                let (y, next) = net.step(&frame, &state, &play()).unwrap();
+                prop_assert!(near(&y, &whole.narrow(1, t, 1).unwrap().squeeze(1).unwrap()));
+                state = next;
+            }
+            let cut = time / 2;
+            let (a, middle) = net.forward(&x.narrow(1, 0, cut).unwrap(), &zero, &play()).unwrap();
+            let (b, end) = net.forward(&x.narrow(1, cut, time - cut).unwrap(), &middle, &play()).unwrap();
+            prop_assert!(near(&Tensor::cat(&[a, b], 1).unwrap(), &whole));
+            // Whoever goes on sees no difference. Parts of a state may differ: of exponential gates the
+            // exponent is kept apart, in steps of which the rest takes up one more or less.
+            let more = noise(&[batch, 3, INPUT], seed + 1);
+            let (want, _) = net.forward(&more, &last, &play()).unwrap();
+            for state in [end, state] {
+                prop_assert!(near(&net.forward(&more, &state, &play()).unwrap().0, &want));
+            }
+        }
+    }
+
+    #[test]
+    fn a_pass_of_the_last_frame_gives_it_and_the_state_as_the_whole_does(seed in 0u64..1000, batch in 1usize..4, time in 1usize..80) {
+        for config in configs() {
+            let net = frozen(&config, seed);
+            let x = noise(&[batch, time, INPUT], seed);
+            let zero = net.zero_state(batch).unwrap();
+            // Behind a state that is not zero too.
+            let (_, begun) = net.forward(&noise(&[batch, 3, INPUT], seed + 1), &zero, &play()).unwrap();
+            for state in [zero, begun] {
+                let (whole, after) = net.forward(&x, &state, &play()).unwrap();
+                let (last, own) = net.forward(&x, &state, &play().of_last()).unwrap();
+                let end = |y: &Tensor| y.narrow(1, y.dim(1).unwrap() - 1, 1).unwrap();
+                prop_assert!(apart(&end(&last), &end(&whole)) <= 1e-6 * largest(&whole), "{}", config.name());
+                for (own, after) in own.0.iter().zip(&after.0) {
+                    prop_assert!(apart(own, after) <= 1e-6 * largest(after), "{}", config.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_batch_does_not_matter(seed in 0u64..1000, time in 1usize..9) {
+        for config in configs() {
+            let (net, _) = build(&config, seed);
+            let x = noise(&[3, time, INPUT], seed);
+            let zero = net.zero_state(3).unwrap();
+            let (y, _) = net.forward(&x, &zero, &play()).unwrap();
+            let (turned, _) = net.forward(&rows(&x, &[2, 0, 1]), &zero, &play()).unwrap();
+            prop_assert!(near(&rows(&y, &[2, 0, 1]), &turned));
+        }
+    }
+
+    #[test]
+    fn missing_frames_leave_a_sequence_as_if_they_were_not_there(seed in 0u64..1000, gaps in 0u32..512) {
+        for config in configs() {
+            let (net, _) = build(&config, seed);
+            let time = 9;
+            let x = noise(&[2, time, INPUT], seed);
+            let zero = net.zero_state(2).unwrap();
+            // Any frames of the first row are missing; the second row has all.
+            let present: Vec<usize> = (0..time).filter(|t| gaps >> t & 1 == 0).collect();
+            let mask: Vec<bool> = (0..2 * time).map(|i| i >= time || present.contains(&i)).collect();
+            let (y, last) = net.forward(&x, &zero, &Context::masked(Some(mask.into()))).unwrap();
+            let row = |t: &Tensor, i| t.narrow(0, i, 1).unwrap();
+            let (want, end) = net.forward(&x, &zero, &play()).unwrap();
+            prop_assert!(near(&row(&y, 1), &row(&want, 1)));
+            for (part, want) in last.0.iter().zip(&end.0) {
+                prop_assert!(near(&row(part, 1), &row(want, 1)));
+            }
+            let alone = net.zero_state(1).unwrap();
+            let (want, end) = match present.is_empty() {
+                true => (None, alone),
+                false => {
+                    let frames: Vec<Tensor> =
+                        present.iter().map(|&t| row(&x, 0).narrow(1, t, 1).unwrap()).collect();
+                    let x = Tensor::cat(&frames, 1).unwrap();
+                    let (y, end) = net.forward(&x, &alone, &play()).unwrap();
+                    (Some(y), end)
+                }
+            };
+            for (part, want) in last.0.iter().zip(&end.0) {
+                prop_assert!(near(&row(part, 0), want));
+            }
+            for (i, &t) in present.iter().enumerate() {
+                let want = want.as_ref().unwrap().narrow(1, i, 1).unwrap();
+                prop_assert!(near(&row(&y, 0).narrow(1, t, 1).unwrap(), &want));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pass_of_the_last_frame_gives_no_other_unless_more_than_numbers_is_asked() {
+    for config in configs().iter().filter(|config| !matches!(config.name(), "lstm" | "gru")) {
+        let (net, _) = build(config, 1);
+        let (x, zero) = (noise(&[2, 5, INPUT], 1), net.zero_state(2).unwrap());
+        let frames = |context: Context| {
+            net.forward(&x, &zero, &context.of_last()).unwrap().0.dim(1).unwrap()
+        };
+        assert_eq!(frames(play()), 1, "{}", config.name());
+        let asking =
+            [Context::tapped(), Context::training(1, 1), Context::masked(Some([true; 10].into()))];
+        assert_eq!(asking.map(frames), [5; 3], "{}", config.name());
+    }
+}
+
+#[test]
+fn every_weight_gets_a_finite_gradient_also_with_dropout() {
+    record();
+    for config in configs() {
+        let (net, weights) = build(&config, 5);
+        let x = noise(&[4, 6, INPUT], 5);
+        let (y, _) =
+            net.forward(&x, &net.zero_state(4).unwrap(), &Context::training(1, 1)).unwrap();
+        let gradients = backward(&(&y * noise(y.dims(), 6)).unwrap().sum_all().unwrap());
+        for (name, weight) in &weights {
+            let gradient = values(&common::gradient(name, weight, &gradients));
+            assert!(gradient.iter().all(|v| v.is_finite()), "{name}");
+            assert!(gradient.iter().any(|v| *v != 0.0), "{name} is all zero");
+        }
+    }
+}
+
+#[test]
+fn gradients_of_a_last_frame_are_those_of_the_whole_pass() {
+    record();
+    for config in configs() {
+        let gradients = |context: Context| {
+            let (net, weights) = build(&config, 5);
+            let x = noise(&[2, 6, INPUT], 5);
+            let (y, _) = net.forward(&x, &net.zero_state(2).unwrap(), &context).unwrap();
+            let last = y.narrow(1, y.dim(1).unwrap() - 1, 1).unwrap();
+            let gradients = backward(&last.sqr().unwrap().sum_all().unwrap());
+            let own = weights.iter().map(|(n, w)| (n.clone(), common::gradient(n, w, &gradients)));
+            own.collect::<Vec<_>>()
+        };
+        let (own, whole) = (gradients(play().of_last()), gradients(play()));
+        for ((name, own), (_, whole)) in own.iter().zip(&whole) {
+            assert!(near(own, whole), "{name} of {}", config.name());
+        }
+    }
+}
+
+#[test]
+fn one_thread_and_two_give_the_same_bits() {
+    record();
+    for config in configs() {
+        let mut seen: Option<Vec<Vec<u32>>> = None;
+        for threads in [1, 2, 3] {
+            sconce_tensor::pool::set_threads(threads).unwrap();
+            let (net, weights) = build(&config, 2);
+            let x = noise(&[40, 33, INPUT], 9);
+            let (y, _) =
+                net.forward(&x, &net.zero_state(40).unwrap(), &Context::training(3, 7)).unwrap();
+            let gradients = backward(&y.sqr().unwrap().sum_all().unwrap());
+            let bits = |t: &Tensor| values(t).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            let mut all = vec![bits(&y)];
+            all.extend(weights.iter().map(|(n, w)| bits(&common::gradient(n, w, &gradients))));
+            match &seen {
+                Some(first) => assert_eq!(*first, all, "{} with {threads} threads", config.name()),
+                None => seen = Some(all),
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_that_are_recomputed_give_the_same_bits() {
+    record();
+    // Of few frames ops round otherwise where no backward pass follows.
+    for (config, time) in
+        configs().into_iter().flat_map(|config| [(config.clone(), 9), (config, 3)])
+    {
+        let bits = |t: &Tensor| values(t).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        let run = |context: Context| {
+            let (net, weights) = build(&config, 2);
+            let x = Var::from_tensor(&noise(&[3, time, INPUT], 9)).unwrap();
+            let zero = net.zero_state(3).unwrap();
+            let (y, state) = net.forward(&x, &zero, &context).unwrap();
+            let (z, state) = net.forward(&x, &state, &context).unwrap();
+            let gradients = backward(&(y + z).unwrap().sqr().unwrap().sum_all().unwrap());
+            let mut all = vec![bits(gradients.get(x.as_tensor()).unwrap())];
+            all.extend(state.0.iter().map(bits));
+            all.extend(weights.iter().map(|(n, w)| bits(&common::gradient(n, w, &gradients))));
+            all
+        };
+        let plain = run(Context::training(3, 7));
+        for every in [1, 2, 9] {
+            let again = run(Context::training(3, 7).recomputing(every));
+            // Gradients of weights that stand in a group more than once are added in another order.
+            let shared = config.name() == "zamba";
+            let same = |(a, b): (&u32, &u32)| {
+                let (a, b) = (f32::from_bits(*a), f32::from_bits(*b));
+                a.to_bits() == b.to_bits() || shared && (a - b).abs() <= 1e-5 * b.abs().max(1e-3)
+            };
+            let all = |(a, b): (&Vec<u32>, &Vec<u32>)| a.iter().zip(b).all(same);
+            assert!(again.iter().zip(&plain).all(all), "{}, groups of {every}", config.name());
+        }
+    }
+}
+
+#[test]
+fn dropout_fires_in_training_and_not_in_play() {
+    record();
+    for config in configs() {
+        let (net, _) = build(&config, 1);
+        let x = noise(&[2, 4, INPUT], 1);
+        let zero = net.zero_state(2).unwrap();
+        let run = |context: Context| net.forward(&x, &zero, &context).unwrap().0;
+        assert_eq!(values(&run(play())), values(&run(play())));
+        assert_ne!(values(&run(Context::training(1, 1))), values(&run(play())));
+        assert_ne!(values(&run(Context::training(1, 1))), values(&run(Context::training(1, 2))));
+        assert_eq!(values(&run(Context::training(1, 1))), values(&run(Context::training(1, 1))));
+    }
+}
+
+#[test]
+fn a_trunk_vector_can_be_tapped() {
+    let (net, _) = build(&configs()[3], 1);
+    let context = Context::tapped();
+    let (y, _) =
+        net.forward(&noise(&[2, 3, INPUT], 1), &net.zero_state(2).unwrap(), &context).unwrap();
+    assert_eq!(values(&context.taps().unwrap()["trunk"]), values(&y));
+}
+
+#[test]
+fn a_state_of_another_backbone_is_an_error_that_gives_both() {
+    let (net, _) = build(&configs()[1], 1);
+    let wrong = net.forward(&noise(&[2, 3, INPUT], 1), &State(vec![]), &play()).unwrap_err();
+    assert_eq!(wrong.to_string(), "parts of a state: expected 4, got 0");
+}

@@ -1,0 +1,11 @@
+//! Layers and backbones against PyTorch's float64 vectors: forward, gradient and carried state. Where
+//! `SCONCE_TEST_CARD` is set, on the card too.
+
+#[path = "../../../ops/tests/common/mod.rs"]
+mod common;
+
+mod attention;
+mod gated;
+mod layers;
+mod mamba;
+mod matrix;

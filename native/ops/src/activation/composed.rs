@@ -1,0 +1,59 @@
+//! Activations, gates and skips, composed of candle's ops.
+
+use candle_core::{D, Tensor};
+
+use crate::Result;
+use crate::weights::Weight;
+use crate::{Activation, tensor};
+
+pub(crate) fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    Ok(match activation {
+        Activation::None => x.clone(),
+        Activation::Relu => relu(x)?,
+        Activation::Sigmoid => sigmoid(x)?,
+        Activation::Tanh => x.tanh()?,
+        Activation::Silu => x.silu()?,
+        Activation::Gelu => x.gelu()?,
+        Activation::Softplus => softplus(x)?,
+        Activation::SquaredRelu => relu(x)?.sqr()?,
+    })
+}
+
+/// `activation(x + bias)`
+pub(crate) fn biased(x: &Tensor, bias: Option<&Weight>, activation: Activation) -> Result<Tensor> {
+    let Some(bias) = bias else { return activate(x, activation) };
+    activate(&x.broadcast_add(bias)?, activation)
+}
+
+/// Candle's own makes 0 of what is not a number, and has a slope at 0.
+fn relu(x: &Tensor) -> candle_core::Result<Tensor> {
+    let zeros = x.zeros_like()?;
+    x.le(&zeros)?.where_cond(&zeros, x)
+}
+
+/// By way of a tanh: the slope of `1 / (1 + e^-x)` is not a number where `e^-x` is infinite.
+fn sigmoid(x: &Tensor) -> candle_core::Result<Tensor> {
+    (x * 0.5)?.tanh()?.affine(0.5, 0.5)
+}
+
+/// `max(x, 0) + ln(1 + u)` of `u = e^-|x|`, where no power is too large; what of u is lost in `w = 1 + u` is
+/// added to the logarithm. Candle has the slope of a relu at 0 as 1 and that of `|x|` too: the sum has 1/2.
+fn softplus(x: &Tensor) -> candle_core::Result<Tensor> {
+    let u = x.abs()?.neg()?.exp()?;
+    let w = (&u + 1.0)?;
+    let lost = ((u - (&w - 1.0)?)? / &w)?;
+    x.relu()? + (w.log()? + lost)?
+}
+
+pub(crate) fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
+    Ok((x * activate(gate, activation)?)?)
+}
+
+pub(crate) fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    let n = tensor::rows(x.dims()).1 / 2;
+    gated(&x.narrow(D::Minus1, n, n)?, &x.narrow(D::Minus1, 0, n)?, activation)
+}
+
+pub(crate) fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
+    Ok((y + x.broadcast_mul(d)?)?)
+}

@@ -1,0 +1,261 @@
+//! Functions of each number on its own, and products of one branch with a gate.
+
+pub(crate) mod card;
+pub(crate) mod composed;
+pub mod glu;
+pub mod skip;
+
+use candle_core::Tensor;
+
+use crate::form::Form;
+use crate::memory;
+use crate::op::{self, Op, Pass};
+use crate::simd::{dispatch, sigmoid, softplus, tanh};
+use crate::tensor;
+use crate::{Result, pool};
+
+/// Numbers of one shard.
+const SHARD: usize = 1 << 14;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    None,
+    Relu,
+    Sigmoid,
+    Tanh,
+    /// `x sigmoid(x)` (Elfwing et al. 2018).
+    Silu,
+    /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))` (Hendrycks & Gimpel 2016), the tanh form.
+    Gelu,
+    /// `ln(1 + e^x)`
+    Softplus,
+    /// `max(x, 0)^2` (So et al. 2021).
+    SquaredRelu,
+}
+
+/// `sqrt(2 / pi)`
+const GELU: f32 = 0.797_884_6;
+const CUBE: f32 = 0.044_715;
+
+/// What is not a number stays that; `f32::max` would make 0 of it.
+#[inline(always)]
+fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+#[inline(always)]
+fn silu_slope(x: f32) -> f32 {
+    let s = sigmoid(x);
+    s * (1.0 + x * (1.0 - s))
+}
+
+#[inline(always)]
+fn gelu(x: f32) -> f32 {
+    // x / 2 (1 + tanh u) is x sigmoid(2 u).
+    x * sigmoid(2.0 * GELU * (x + CUBE * x * x * x))
+}
+
+#[inline(always)]
+fn gelu_slope(x: f32) -> f32 {
+    let s = sigmoid(2.0 * GELU * (x + CUBE * x * x * x));
+    s + x * s * (1.0 - s) * 2.0 * GELU * (1.0 + 3.0 * CUBE * x * x)
+}
+
+macro_rules! each {
+    ($name:ident, $slope:ident, $both:ident, |$x:ident| $f:expr, $d:expr) => {
+        dispatch! {
+            fn $name(y: &mut [f32]) {
+                for v in y.iter_mut() {
+                    let $x = *v;
+                    *v = $f;
+                }
+            }
+        }
+        dispatch! {
+            fn $slope(dy: &mut [f32], x: &[f32]) {
+                for (d, &$x) in dy.iter_mut().zip(x) {
+                    *d *= $d;
+                }
+            }
+        }
+        dispatch! {
+            fn $both(dy: &mut [f32], x: &mut [f32]) {
+                for (d, v) in dy.iter_mut().zip(x) {
+                    let $x = *v;
+                    *d *= $d;
+                    *v = $f;
+                }
+            }
+        }
+    };
+}
+
+each!(relu_, relu_d, relu_both, |x| relu(x), if x > 0.0 { 1.0 } else { 0.0 });
+each!(sigmoid_, sigmoid_d, sigmoid_both, |x| sigmoid(x), {
+    let s = sigmoid(x);
+    s * (1.0 - s)
+});
+each!(tanh_, tanh_d, tanh_both, |x| tanh(x), {
+    let t = tanh(x);
+    1.0 - t * t
+});
+each!(silu_, silu_d, silu_both, |x| x * sigmoid(x), silu_slope(x));
+each!(gelu_, gelu_d, gelu_both, |x| gelu(x), gelu_slope(x));
+each!(softplus_, softplus_d, softplus_both, |x| softplus(x), sigmoid(x));
+each!(squared_relu_, squared_relu_d, squared_relu_both, |x| relu(x) * relu(x), 2.0 * relu(x));
+
+dispatch! {
+    /// `dy *= slope`, from the output of a sigmoid.
+    fn sigmoid_from_output(dy: &mut [f32], y: &[f32]) {
+        for (d, y) in dy.iter_mut().zip(y) {
+            *d *= y * (1.0 - y);
+        }
+    }
+}
+
+dispatch! {
+    /// `dy *= slope`, from the output of a tanh.
+    fn tanh_from_output(dy: &mut [f32], y: &[f32]) {
+        for (d, y) in dy.iter_mut().zip(y) {
+            *d *= 1.0 - y * y;
+        }
+    }
+}
+
+dispatch! {
+    /// `y[i] *= x[i]`
+    pub fn multiply(y: &mut [f32], x: &[f32]) {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y *= x;
+        }
+    }
+}
+
+impl Activation {
+    /// Whether the slope cannot be told from the output alone.
+    pub fn needs_input(self) -> bool {
+        matches!(
+            self,
+            Activation::Silu | Activation::Gelu | Activation::Softplus | Activation::SquaredRelu
+        )
+    }
+
+    pub fn apply(self, y: &mut [f32]) {
+        match self {
+            Activation::None => {}
+            Activation::Relu => relu_(y),
+            Activation::Sigmoid => sigmoid_(y),
+            Activation::Tanh => tanh_(y),
+            Activation::Silu => silu_(y),
+            Activation::Gelu => gelu_(y),
+            Activation::Softplus => softplus_(y),
+            Activation::SquaredRelu => squared_relu_(y),
+        }
+    }
+
+    /// `dy` times the slope at `x`.
+    pub fn backward(self, dy: &mut [f32], x: &[f32]) {
+        match self {
+            Activation::None => {}
+            Activation::Relu => relu_d(dy, x),
+            Activation::Sigmoid => sigmoid_d(dy, x),
+            Activation::Tanh => tanh_d(dy, x),
+            Activation::Silu => silu_d(dy, x),
+            Activation::Gelu => gelu_d(dy, x),
+            Activation::Softplus => softplus_d(dy, x),
+            Activation::SquaredRelu => squared_relu_d(dy, x),
+        }
+    }
+
+    /// `dy` times the slope at `x`, and `x` becomes the output.
+    pub(crate) fn backward_and_apply(self, dy: &mut [f32], x: &mut [f32]) {
+        match self {
+            Activation::None => {}
+            Activation::Relu => relu_both(dy, x),
+            Activation::Sigmoid => sigmoid_both(dy, x),
+            Activation::Tanh => tanh_both(dy, x),
+            Activation::Silu => silu_both(dy, x),
+            Activation::Gelu => gelu_both(dy, x),
+            Activation::Softplus => softplus_both(dy, x),
+            Activation::SquaredRelu => squared_relu_both(dy, x),
+        }
+    }
+
+    /// `dy` times the slope, told from the output `y`; see [`needs_input`](Self::needs_input).
+    pub(crate) fn backward_from_output(self, dy: &mut [f32], y: &[f32]) {
+        match self {
+            // Where a relu is above zero, so is its input.
+            Activation::Relu => relu_d(dy, y),
+            Activation::Sigmoid => sigmoid_from_output(dy, y),
+            Activation::Tanh => tanh_from_output(dy, y),
+            _ => debug_assert!(!self.needs_input(), "{self:?} from its output"),
+        }
+    }
+}
+
+/// `activation(x)`, any shape.
+pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::activate(x, activation),
+        Form::Composed => return composed::activate(x, activation),
+    }
+    op::apply(Activate(activation), &[x], x.shape())
+}
+
+struct Activate(Activation);
+
+impl Op for Activate {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let mut y = memory::copied(inputs[0]);
+        pool::for_each_rows(&mut y, 1, SHARD, |_, y| self.0.apply(y));
+        Ok(vec![y])
+    }
+
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, mut dx) = (pass.inputs[0], memory::copied(pass.gradient()?));
+        pool::for_each_rows(&mut dx, 1, SHARD, |first, dx| {
+            self.0.backward(dx, &x[first..first + dx.len()]);
+        });
+        Ok(vec![dx])
+    }
+}
+
+/// `x * activation(gate)`, both of one shape (Dauphin et al. 2017; Shazeer 2020).
+pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
+    tensor::check_shape("gate", x.dims(), gate.dims())?;
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::gated(x, gate, activation),
+        Form::Composed => return composed::gated(x, gate, activation),
+    }
+    op::apply(Gated(activation), &[x, gate], x.shape())
+}
+
+struct Gated(Activation);
+
+impl Op for Gated {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (x, mut y) = (inputs[0], memory::copied(inputs[1]));
+        pool::for_each_rows(&mut y, 1, SHARD, |first, y| {
+            self.0.apply(y);
+            multiply(y, &x[first..first + y.len()]);
+        });
+        Ok(vec![y])
+    }
+
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, gate, dy) = (pass.inputs[0], pass.inputs[1], pass.gradient()?);
+        let (mut dx, mut dg) = (memory::copied(gate), memory::copied(dy));
+        pool::for_each_rows(&mut dx, 1, SHARD, |first, dx| {
+            self.0.apply(dx);
+            multiply(dx, &dy[first..first + dx.len()]);
+        });
+        pool::for_each_rows(&mut dg, 1, SHARD, |first, dg| {
+            let span = first..first + dg.len();
+            multiply(dg, &x[span.clone()]);
+            self.0.backward(dg, &gate[span]);
+        });
+        Ok(vec![dx, dg])
+    }
+}

@@ -1,0 +1,102 @@
+//! What kernels of flash attention take.
+
+#[cfg(feature = "flash-attn")]
+pub(super) mod card;
+
+use candle_core::{DType, Tensor};
+
+use super::{Cache, Window};
+use crate::Precision;
+
+/// Numbers of a head that there are kernels for.
+const HEADS: [usize; 3] = [32, 64, 128];
+/// Rows of a batch, and heads, at most.
+const MOST: usize = 65_535;
+
+/// Of which numbers queries, keys and values `[b, t, 3 * heads * head_dim]` are for flash attention; none where the op
+/// has kernels of its own. So it is where a gradient may be asked for, where frames lie in a cache, where the window
+/// slides within the sequence, and where products are as exact as numbers of 32 bits.
+pub(crate) fn numbers(qkv: &Tensor, cache: &Cache, window: &Window) -> Option<DType> {
+    let &[batch, time, _] = qkv.dims() else { return None };
+    let tracked = [qkv, &cache.keys, &cache.values].into_iter().any(Tensor::track_op);
+    let fits = (2..=window.frames()).contains(&time)
+        && HEADS.contains(&window.head_dim)
+        && batch.max(window.heads) <= MOST
+        && qkv.dtype() == DType::F32
+        && cache.is_blank()
+        && !tracked;
+    match Precision::current() {
+        Precision::Bf16 if fits => Some(DType::BF16),
+        Precision::F16 if fits => Some(DType::F16),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::super::{Pairing, THETA};
+    use super::*;
+
+    /// Heads, head_dim and window.
+    fn window([heads, head_dim, frames]: [usize; 3]) -> Window {
+        Window::new(heads, head_dim, frames, Pairing::Half, THETA).unwrap()
+    }
+
+    fn qkv(batch: usize, time: usize, window: &Window) -> Tensor {
+        Tensor::zeros((batch, time, 3 * window.width()), DType::F32, &Device::Cpu).unwrap()
+    }
+
+    /// Of `[heads, head_dim, window]`, in bf16.
+    fn taken(sizes: [usize; 3], time: usize) -> bool {
+        let window = window(sizes);
+        let (qkv, cache) = (qkv(2, time, &window), Cache::empty(&window, 2).unwrap());
+        Precision::Bf16.during(|| numbers(&qkv, &cache, &window)).is_some()
+    }
+
+    #[test]
+    fn a_window_of_frames_from_the_start_is_taken_in_the_precision_of_products() {
+        let window = window([4, 64, 60]);
+        let (qkv, cache) = (qkv(128, 60, &window), Cache::empty(&window, 128).unwrap());
+        for (precision, expected) in [
+            (Precision::F32, None),
+            (Precision::Bf16, Some(DType::BF16)),
+            (Precision::F16, Some(DType::F16)),
+        ] {
+            assert_eq!(precision.during(|| numbers(&qkv, &cache, &window)), expected);
+        }
+    }
+
+    #[test]
+    fn heads_and_frames_that_there_is_no_kernel_for_are_not_taken() {
+        for head_dim in [32, 64, 128] {
+            assert!(taken([2, head_dim, 60], 60));
+        }
+        for head_dim in [16, 48, 96, 256] {
+            assert!(!taken([2, head_dim, 60], 60));
+        }
+        assert!(taken([2, 64, 60], 2) && taken([2, 64, 600], 512));
+        // A step, and a window that slides.
+        assert!(!taken([2, 64, 60], 1) && !taken([2, 64, 60], 61));
+        assert!(!taken([65_536, 32, 2], 2));
+    }
+
+    #[test]
+    fn what_is_trained_and_what_has_a_past_is_not_taken() {
+        let window = window([4, 64, 60]);
+        let (qkv, empty) = (qkv(1, 60, &window), Cache::empty(&window, 1).unwrap());
+        let of = |qkv: &Tensor, cache: &Cache| {
+            Precision::Bf16.during(|| numbers(qkv, cache, &window)).is_some()
+        };
+        assert!(of(&qkv, &empty));
+        let variable = Var::from_tensor(&qkv).unwrap();
+        assert!(!of(&variable, &empty) && !of(&(variable.as_tensor() * 2.0).unwrap(), &empty));
+        assert!(of(&variable.detach(), &empty));
+
+        let ring = Tensor::zeros((1, 60, 256), DType::F32, &Device::Cpu).unwrap();
+        let begun = Cache { keys: ring.clone(), values: ring, seen: empty.seen.clone() };
+        assert!(!of(&qkv, &begun));
+        assert!(!of(&qkv.to_dtype(DType::BF16).unwrap(), &empty));
+    }
+}

@@ -1,0 +1,104 @@
+//! What the machine could do at best: the limits that benchmarks measure themselves by.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use crate::matmul;
+use crate::simd::dispatch;
+
+/// Sums that one loop keeps in registers: twelve vectors of 16, enough to hide the four cycles that a
+/// multiply-add takes on two ports.
+const STRIDE: usize = 12 * 16;
+/// Multiply-adds of each lane in one timed stretch.
+const ROUNDS: usize = 20_000;
+
+/// Bytes a second of `threads` threads, each of which reads its own `bytes / threads` over and over
+/// for about `seconds`: the best stretch of many, because only other work makes one slower.
+pub fn read_bandwidth(bytes: usize, threads: usize, seconds: f64) -> f64 {
+    let numbers = (bytes / size_of::<f32>() / threads.max(1)).max(STRIDE);
+    together(threads, || {
+        let data = vec![1.0f32; numbers];
+        // A stretch is long enough for the clock, however small the data.
+        let repeats = ((1 << 20) / numbers).max(1);
+        let best = best_of(seconds, || {
+            let mut sum = 0.0;
+            read(&mut sum, &data, repeats);
+            black_box(sum);
+        });
+        (repeats * numbers * size_of::<f32>()) as f64 / best
+    })
+}
+
+/// Floating-point operations in f32 a second, a multiply-add counted as two: of the matrix unit where
+/// there is one, else of the vectors.
+pub fn peak_flops(threads: usize, seconds: f64) -> f64 {
+    together(threads, || {
+        if matmul::spin(0).is_some() {
+            let mut flops = 0.0;
+            let best = best_of(seconds, || flops = matmul::spin(ROUNDS).unwrap_or(0.0));
+            return flops / best;
+        }
+        let mut sums = [1.0f32; STRIDE];
+        let best = best_of(seconds, || multiply_add(&mut sums, black_box(0.5), black_box(0.5)));
+        black_box(&sums);
+        (2 * STRIDE * ROUNDS) as f64 / best
+    })
+}
+
+/// The rates of so many threads at the same time, added up.
+fn together(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(&rate)).collect();
+        // A thread that panicked adds nothing.
+        handles.into_iter().filter_map(|handle| handle.join().ok()).sum()
+    })
+}
+
+/// Seconds of the fastest call.
+fn best_of(seconds: f64, mut work: impl FnMut()) -> f64 {
+    let clock = Instant::now();
+    let mut best = f64::INFINITY;
+    while best.is_infinite() || clock.elapsed().as_secs_f64() < seconds {
+        let start = Instant::now();
+        work();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+dispatch! {
+    fn read(sum: &mut f32, data: &[f32], repeats: usize) {
+        let mut sums = [0.0f32; STRIDE];
+        for _ in 0..repeats {
+            for block in black_box(data).chunks_exact(STRIDE) {
+                for i in 0..STRIDE {
+                    sums[i] += block[i];
+                }
+            }
+        }
+        *sum = sums.iter().sum();
+    }
+}
+
+dispatch! {
+    fn multiply_add(sums: &mut [f32; STRIDE], a: f32, b: f32) {
+        let mut own = *sums;
+        for _ in 0..ROUNDS {
+            for sum in &mut own {
+                *sum = sum.mul_add(a, b);
+            }
+        }
+        *sums = own;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_does_something() {
+        assert!(read_bandwidth(1 << 16, 2, 0.01) > 1e8);
+        assert!(peak_flops(1, 0.01) > 1e8);
+    }
+}

@@ -1,0 +1,17 @@
+//! Weights times features: linear layers, alone or several at once.
+//!
+//! What belongs here reads one frame at a time and is a product with a trained matrix.
+
+pub mod branches;
+pub(crate) mod card;
+pub(crate) mod composed;
+pub mod feed_forward;
+pub mod linear;
+pub mod parts;
+pub mod project;
+
+pub use branches::{Branch, Dense, branches};
+pub use feed_forward::{Affine, feed_forward, feed_forward_residual};
+pub use linear::{linear, linear_norm};
+pub use parts::linear_parts;
+pub use project::project;

@@ -1,0 +1,145 @@
+//! A product whose result is cut into parts, without a copy of what lies between.
+
+use super::{card, composed};
+use candle_core::Tensor;
+
+use crate::columns::filled;
+use crate::form::Form;
+use crate::linear::weight_gradient;
+use crate::matmul::{Operand, Packed, View};
+use crate::memory;
+use crate::op::{self, Op, Pass};
+use crate::pool::for_each_shard;
+use crate::tensor;
+use crate::weights::Weight;
+use crate::{Error, Result};
+
+/// Rows of one shard of a product.
+const ROWS: usize = 128;
+
+/// `x W^T`, cut after `widths[0]`, `widths[1]` .. of its columns: `x [.., k]`, `weight [n, k]` with n
+/// the sum of the widths -> `[.., width]` each.
+///
+/// Each part is a product with its own rows of the weight, so that backward has its gradients as they
+/// come and adds `dx` up where the next product reads it.
+pub fn linear_parts<const N: usize>(
+    x: &Tensor,
+    weight: &Weight,
+    widths: [usize; N],
+) -> Result<[Tensor; N]> {
+    let (n, k) = weight.dims2()?;
+    if widths.iter().sum::<usize>() != n || widths.contains(&0) {
+        return Err(Error::mismatch("parts of a linear layer", n, format!("{widths:?}")));
+    }
+    tensor::check_width("input of a linear layer", k, x.dims())?;
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card => return card::linear_parts(x, weight, widths),
+        Form::Composed => return composed::linear_parts(x, weight, widths),
+    }
+    let op = Parts { weight: weight.clone(), widths, dims: x.dims().to_vec() };
+    let shapes = widths.map(|width| tensor::with_width(x, width).into());
+    op::apply_all(op, &[x, weight], shapes)
+}
+
+pub(crate) struct Parts<const N: usize> {
+    pub(crate) weight: Weight,
+    pub(crate) widths: [usize; N],
+    /// Of the input.
+    pub(crate) dims: Vec<usize>,
+}
+
+impl<const N: usize> Parts<N> {
+    fn depth(&self) -> usize {
+        self.dims.last().copied().unwrap_or(1)
+    }
+
+    fn rows(&self) -> usize {
+        self.dims.iter().rev().skip(1).product()
+    }
+
+    /// For each part its first row of the weight and its width.
+    fn spans(&self) -> [(usize, usize); N] {
+        let mut first = 0;
+        self.widths.map(|width| {
+            first += width;
+            (first - width, width)
+        })
+    }
+
+    /// The rows of the weight that belong to each part.
+    fn operands<'a>(&self, weight: &'a [f32], turned: bool) -> [Operand<'a>; N] {
+        self.spans().map(|(first, width)| {
+            self.weight.operand(weight, first..first + width, turned, self.rows())
+        })
+    }
+
+    /// Each part of the product.
+    pub(crate) fn products(&self, x: &[f32], weight: &[f32]) -> [Vec<f32>; N] {
+        let (k, rows) = (self.depth(), self.rows());
+        let weights = self.operands(weight, true);
+        // SAFETY: the products fill what they are given.
+        unsafe {
+            filled(rows, ROWS, self.widths, |rows, parts| {
+                let x = View::rows(&x[rows.start * k..], rows.len(), k);
+                for (part, weight) in parts.into_iter().zip(&weights) {
+                    weight.fill(part, x, None);
+                }
+            })
+        }
+    }
+
+    /// Leaves the gradient of the weight with it.
+    pub(crate) fn weight_gradient(&self, x: &[f32], outputs: &[Option<&[f32]>]) {
+        let (k, rows) = (self.depth(), self.rows());
+        let x = Packed::new(View::rows(x, rows, k));
+        self.weight.accumulate(|dw, accumulate| {
+            for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
+                let dw = &mut dw[first * k..][..width * k];
+                match dy {
+                    Some(dy) => {
+                        weight_gradient(dw, View::rows(dy, rows, width), &x, accumulate);
+                    }
+                    None if accumulate => {}
+                    None => dw.fill(0.0),
+                }
+            }
+        });
+    }
+
+    /// Adds the gradient of `x`.
+    pub(crate) fn add_input_gradient(
+        &self,
+        dx: &mut [f32],
+        weight: &[f32],
+        outputs: &[Option<&[f32]>],
+    ) {
+        let k = self.depth();
+        let weights = self.operands(weight, false);
+        for_each_shard(self.rows(), ROWS, [(dx, k)], |rows, [dx]| {
+            for ((width, dy), weight) in self.widths.into_iter().zip(outputs).zip(&weights) {
+                let Some(dy) = dy else { continue };
+                let dy = View::rows(&dy[rows.start * width..], rows.len(), width);
+                weight.matmul(dx, k, dy, true);
+            }
+        });
+    }
+}
+
+impl<const N: usize> Op for Parts<N> {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        Ok(self.products(inputs[0], inputs[1]).into())
+    }
+
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (x, weight) = (pass.inputs[0], pass.inputs[1]);
+        if pass.wants(1) {
+            self.weight_gradient(x, pass.gradients);
+        }
+        let mut dx = memory::zeros(if pass.wants(0) { x.len() } else { 0 });
+        if pass.wants(0) {
+            self.add_input_gradient(&mut dx, weight, pass.gradients);
+        }
+        Ok(vec![dx, vec![]])
+    }
+}

@@ -1,0 +1,153 @@
+//! Dropout with a counter-based generator (Srivastava et al. 2014), inverted: what stays is scaled
+//! by `1 / (1 - p)`, so that play needs no change.
+
+mod card;
+mod composed;
+
+pub use card::counted;
+
+use candle_core::Tensor;
+
+use crate::arrange;
+use crate::form::Form;
+use crate::memory;
+use crate::op::{self, Op, Pass};
+use crate::rng::{Rng, unit};
+use crate::{Result, pool};
+use crate::{simd::dispatch, tensor};
+
+/// Rows of one shard.
+const ROWS: usize = 64;
+
+/// Where the rows of a chunk stand in the windows they were cut from: row `i` is frame
+/// `before + i % frames` of window `i / frames`.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    pub window: usize,
+    pub before: usize,
+    pub frames: usize,
+}
+
+impl Default for Place {
+    /// Rows of their own.
+    fn default() -> Self {
+        Place { window: 1, before: 0, frames: 1 }
+    }
+}
+
+impl Place {
+    fn row(self, i: usize) -> usize {
+        i / self.frames * self.window + self.before + i % self.frames
+    }
+}
+
+/// Every number of `x [.., d]` is dropped on its own.
+pub fn dropout(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
+    Dropout::new(p, rng, Place::default()).apply(x)
+}
+
+/// The same columns of `x [b, t, d]` are missing in all frames of a window; `x` begins with window
+/// `first` of a batch.
+pub fn dropout_columns(x: &Tensor, p: f32, rng: Rng, first: usize) -> Result<Tensor> {
+    let (_, t, _) = x.dims3()?;
+    let place = Place { before: first, ..Place::default() };
+    Dropout { repeat: t, ..Dropout::new(p, rng, place) }.apply(x)
+}
+
+/// Blocks of random words that are drawn together.
+const BLOCKS: usize = 16;
+
+dispatch! {
+    /// `y *= scale` where the random number that belongs to it is at least `p`, else 0. Four numbers
+    /// to a block, from block `first` on.
+    fn mask_row(y: &mut [f32], rng: &Rng, first: u64, p: f32, scale: f32) {
+        let mut index = first;
+        for y in y.chunks_mut(4 * BLOCKS) {
+            let words = rng.blocks::<BLOCKS>(index);
+            let mut factors = [0.0; 4 * BLOCKS];
+            for i in 0..BLOCKS {
+                for w in 0..4 {
+                    factors[4 * i + w] = if unit(words[w][i]) < p { 0.0 } else { scale };
+                }
+            }
+            for (y, factor) in y.iter_mut().zip(&factors) {
+                *y *= factor;
+            }
+            index += BLOCKS as u64;
+        }
+    }
+}
+
+/// One mask: the same whenever it is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Dropout {
+    pub(crate) p: f32,
+    pub(crate) rng: Rng,
+    /// Consecutive rows that share one mask.
+    pub(crate) repeat: usize,
+    pub(crate) place: Place,
+}
+
+impl Dropout {
+    /// Of numbers that are each dropped on their own, as a pass over the whole windows would.
+    pub fn new(p: f32, rng: Rng, place: Place) -> Self {
+        Dropout { p, rng, repeat: 1, place }
+    }
+
+    /// `x [.., d]` without what is dropped.
+    pub fn apply(self, x: &Tensor) -> Result<Tensor> {
+        if self.p <= 0.0 {
+            return Ok(x.clone());
+        }
+        match Form::of(x) {
+            Form::Cpu => {
+                let op = Masked { dropout: self, width: tensor::rows(x.dims()).1 };
+                op::apply(op, &[x], x.shape())
+            }
+            Form::Card => card::dropout(x, None, &self),
+            Form::Composed => composed::dropout(x, &self),
+        }
+    }
+
+    /// `rest + apply(x)`, of one shape.
+    pub fn apply_and_add(self, x: &Tensor, rest: &Tensor) -> Result<Tensor> {
+        match Form::of(x) {
+            Form::Card => card::dropout(x, Some(rest), &self),
+            Form::Cpu | Form::Composed => arrange::add(rest, &self.apply(x)?),
+        }
+    }
+
+    /// Rows `first..`, in place.
+    pub(crate) fn mask_rows(&self, first: usize, y: &mut [f32], width: usize) {
+        let (scale, blocks) = (1.0 / (1.0 - self.p), width.div_ceil(4) as u64);
+        for (i, y) in y.chunks_exact_mut(width.max(1)).enumerate() {
+            let row = self.place.row((first + i) / self.repeat) as u64;
+            mask_row(y, &self.rng, row * blocks, self.p, scale);
+        }
+    }
+
+    pub(crate) fn mask(&self, x: &[f32], width: usize) -> Vec<f32> {
+        let mut y = memory::zeros(x.len());
+        pool::for_each_rows(&mut y, width, ROWS, |first, y| {
+            y.copy_from_slice(&x[first * width..first * width + y.len()]);
+            self.mask_rows(first, y, width);
+        });
+        y
+    }
+}
+
+/// A mask over rows of a width.
+struct Masked {
+    dropout: Dropout,
+    width: usize,
+}
+
+impl Op for Masked {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        Ok(vec![self.dropout.mask(inputs[0], self.width)])
+    }
+
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        Ok(vec![self.dropout.mask(pass.gradient()?, self.width)])
+    }
+}

@@ -1,0 +1,349 @@
+//! Causal depthwise convolution: each channel sees its own last `k` inputs.
+
+use super::{card, composed};
+use candle_core::Tensor;
+
+use crate::form::Form;
+use crate::lengths::{Lengths, check_lengths};
+use crate::memory;
+use crate::op::{self, Op, Pass};
+use crate::pool::{for_each_shard, sum_shards};
+use crate::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
+use crate::tensor;
+use crate::{Error, Result};
+
+/// `y [b, t, c]` and the state after the last frame (the convolution of Gu and Dao 2023, fig. 3).
+///
+/// ```text
+/// y[t] = f(bias + sum over j < k of weight[:, 0, j] * x[t - (k - 1) + j])
+/// ```
+///
+/// with `f` SiLU or the identity. `x [b, t, c]`, `weight [c, 1, k]`, `bias [c]`; `state [b, c, k - 1]`
+/// holds the inputs before the first frame, oldest first. Row r has `lengths[r]` frames: later ones
+/// give 0 and do not enter the state.
+pub fn causal_conv(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    state: &Tensor,
+    silu: bool,
+    lengths: Lengths,
+) -> Result<(Tensor, Tensor)> {
+    let (batch, time, channels) = x.dims3()?;
+    let window = Window::of([batch, time, channels], weight, bias, state, lengths.clone())?;
+    match Form::of(x) {
+        Form::Cpu => {}
+        Form::Card if window.kernel <= card::TAPS => {
+            return card::causal_conv(x, weight, bias, state, silu, &lengths);
+        }
+        Form::Card | Form::Composed => {
+            return composed::causal_conv(x, weight, bias, state, silu, lengths);
+        }
+    }
+    let all: Vec<&Tensor> = [x, weight, state].into_iter().chain(bias).collect();
+    let shapes = [x.shape().clone(), state.shape().clone()];
+    let [y, state] = op::apply_all(Conv { window, silu }, &all, shapes)?;
+    Ok((y, state))
+}
+
+/// Shapes of one convolution.
+#[derive(Debug, Clone)]
+pub(crate) struct Window {
+    batch: usize,
+    time: usize,
+    channels: usize,
+    kernel: usize,
+    lengths: Lengths,
+}
+
+impl Window {
+    /// Checks everything against an input `[b, t, c]`.
+    pub(crate) fn of(
+        [batch, time, channels]: [usize; 3],
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        state: &Tensor,
+        lengths: Lengths,
+    ) -> Result<Self> {
+        let (_, _, kernel) = weight.dims3()?;
+        tensor::check_shape(
+            "weight of a causal convolution",
+            &[channels, 1, kernel.max(1)],
+            weight.dims(),
+        )?;
+        if let Some(bias) = bias {
+            tensor::check_shape("bias of a causal convolution", &[channels], bias.dims())?;
+        }
+        tensor::check_shape(
+            "state of a causal convolution",
+            &[batch, channels, kernel - 1],
+            state.dims(),
+        )?;
+        check_lengths(&lengths, batch, time)?;
+        if batch * time * channels == 0 {
+            return Err(Error::mismatch("frames of a window", "at least 1", 0));
+        }
+        Ok(Window { batch, time, channels, kernel, lengths })
+    }
+
+    /// Frames of a row that exist.
+    fn length(&self, row: usize) -> usize {
+        self.lengths.as_ref().map_or(self.time, |l| l[row])
+    }
+
+    /// Rows of the batch in one shard: at most eight shards, none too small to be handed out.
+    fn shard(&self) -> usize {
+        const SMALLEST: usize = 1 << 14;
+        self.batch.div_ceil(8).max(SMALLEST.div_ceil((self.time * self.channels).max(1)))
+    }
+
+    /// The first frames, which still see the state: `[2 (k - 1), c]`, the state and then inputs.
+    fn head(&self, x: &[f32], state: &[f32]) -> Vec<f32> {
+        let (c, past) = (self.channels, self.kernel - 1);
+        let mut head = memory::zeros(2 * past * c);
+        let frames = past.min(self.time) * c;
+        head[past * c..][..frames].copy_from_slice(&x[..frames]);
+        turn(&mut head[..past * c], state, c, past);
+        head
+    }
+}
+
+/// `to [n, m] = from [m, n]` transposed.
+fn turn(to: &mut [f32], from: &[f32], m: usize, n: usize) {
+    if n == 0 {
+        return;
+    }
+    for (i, row) in from.chunks_exact(n).enumerate() {
+        for (j, v) in row.iter().enumerate() {
+            to[j * m + i] = *v;
+        }
+    }
+}
+
+/// Weights as `[k, c]`, so that channels lie side by side, and the bias.
+struct Taps {
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    silu: bool,
+}
+
+impl Taps {
+    fn new(given: &[f32], bias: &[f32], channels: usize, kernel: usize, silu: bool) -> Self {
+        let mut weight = memory::zeros(channels * kernel);
+        turn(&mut weight, given, channels, kernel);
+        let bias = if bias.is_empty() { memory::zeros(channels) } else { bias.to_vec() };
+        Taps { weight, bias, silu }
+    }
+}
+
+/// `bias + sum of weight * x` for some channels.
+#[inline(always)]
+fn convolve<const FMA: bool>(x: &[f32], taps: &Taps, at: usize, n: usize) -> [f32; LANES] {
+    let c = taps.bias.len();
+    let mut sum = load(&taps.bias, at, n);
+    for (weight, x) in taps.weight.chunks_exact(c).zip(x.chunks_exact(c)) {
+        let (w, x) = (load(weight, at, n), load(x, at, n));
+        for i in 0..LANES {
+            sum[i] = mul_add::<FMA>(w[i], x[i], sum[i]);
+        }
+    }
+    sum
+}
+
+dispatch! {
+    /// Frames of one row; frame i of `y` sees frames i to i + k - 1 of `x`.
+    fn forward(y: &mut [f32], x: &[f32], taps: &Taps) {
+        let c = taps.bias.len();
+        for (i, y) in y.chunks_exact_mut(c).enumerate() {
+            for at in (0..c).step_by(LANES) {
+                let n = LANES.min(c - at);
+                let mut sum = convolve::<FMA>(&x[i * c..], taps, at, n);
+                if taps.silu {
+                    for s in &mut sum {
+                        *s *= sigmoid_with::<FMA>(*s);
+                    }
+                }
+                store(y, at, n, sum);
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// Adds to `dx` (laid out as `x`), `dw [k, c]` and `db` what the frames of `dy` give.
+    fn backward(dx: &mut [f32], dw: &mut [f32], db: &mut [f32], dy: &[f32], x: &[f32], taps: &Taps) {
+        let c = taps.bias.len();
+        for (i, dy) in dy.chunks_exact(c).enumerate() {
+            let (x, dx) = (&x[i * c..], &mut dx[i * c..]);
+            for at in (0..c).step_by(LANES) {
+                let n = LANES.min(c - at);
+                let mut d = load(dy, at, n);
+                if taps.silu {
+                    let sum = convolve::<FMA>(x, taps, at, n);
+                    for i in 0..LANES {
+                        let s = sigmoid_with::<FMA>(sum[i]);
+                        d[i] *= s * (1.0 + sum[i] * (1.0 - s));
+                    }
+                }
+                let mut to = load(db, at, n);
+                for i in 0..LANES {
+                    to[i] += d[i];
+                }
+                store(db, at, n, to);
+                let rows = x.chunks_exact(c).zip(dx.chunks_exact_mut(c));
+                let taps = taps.weight.chunks_exact(c).zip(dw.chunks_exact_mut(c));
+                for ((x, dx), (weight, dw)) in rows.zip(taps) {
+                    let (x, w) = (load(x, at, n), load(weight, at, n));
+                    let (mut to_x, mut to_w) = (load(dx, at, n), load(dw, at, n));
+                    for i in 0..LANES {
+                        to_x[i] = mul_add::<FMA>(w[i], d[i], to_x[i]);
+                        to_w[i] = mul_add::<FMA>(d[i], x[i], to_w[i]);
+                    }
+                    store(dx, at, n, to_x);
+                    store(dw, at, n, to_w);
+                }
+            }
+        }
+    }
+}
+
+pub(crate) struct Conv {
+    pub(crate) window: Window,
+    pub(crate) silu: bool,
+}
+
+impl Conv {
+    fn outputs(&self, x: &[f32], taps: &Taps, state: &[f32]) -> Vec<f32> {
+        let Window { batch, time, channels: c, kernel, .. } = self.window;
+        let past = kernel - 1;
+        let mut y = memory::zeros(batch * time * c);
+        for_each_shard(batch, self.window.shard(), [(&mut y, time * c)], |rows, [y]| {
+            for (y, row) in y.chunks_exact_mut(time * c).zip(rows) {
+                let x = &x[row * time * c..][..time * c];
+                let head = self.window.head(x, &state[row * c * past..][..c * past]);
+                let (first, rest) =
+                    y[..self.window.length(row) * c].split_at_mut(self.seeing_state(row) * c);
+                forward(first, &head, taps);
+                forward(rest, x, taps);
+            }
+        });
+        y
+    }
+
+    /// Frames of a row that see the state.
+    fn seeing_state(&self, row: usize) -> usize {
+        self.window.length(row).min(self.window.kernel - 1)
+    }
+
+    /// Gradients of `x`, the weight, the state and the bias; parts of those of the weights are summed
+    /// in the order of the shards.
+    fn gradients(&self, x: &[f32], taps: &Taps, state: &[f32], dy: &[f32]) -> [Vec<f32>; 4] {
+        let Window { batch, time, channels: c, kernel, .. } = self.window;
+        let past = kernel - 1;
+        let (mut dx, mut d_state) = (memory::zeros(x.len()), memory::zeros(state.len()));
+        let shard = self.window.shard();
+        let zero = || memory::zeros((kernel + 1) * c);
+        let buffers = [(&mut dx[..], time * c), (&mut d_state[..], c * past)];
+        let parts = sum_shards(batch, shard, buffers, zero, |rows, [dx, d_state], part| {
+            let (dw, db) = part.split_at_mut(kernel * c);
+            for (i, (row, dx)) in rows.zip(dx.chunks_exact_mut(time * c)).enumerate() {
+                let span = row * time * c..(row + 1) * time * c;
+                let (x, dy) = (&x[span.clone()], &dy[span]);
+                let head = self.window.head(x, &state[row * c * past..][..c * past]);
+                let mut d_head = memory::zeros(head.len());
+                let (first, rest) =
+                    dy[..self.window.length(row) * c].split_at(self.seeing_state(row) * c);
+                backward(dx, dw, db, rest, x, taps);
+                backward(&mut d_head, dw, db, first, &head, taps);
+                let (d_past, d_first) = d_head.split_at(past * c);
+                let frames = past.min(time) * c;
+                add_assign(&mut dx[..frames], &d_first[..frames]);
+                turn(&mut d_state[i * c * past..][..c * past], d_past, past, c);
+            }
+        });
+        let mut sum = zero();
+        parts.iter().for_each(|part| add_assign(&mut sum, part));
+        let db = sum.split_off(kernel * c);
+        let mut dw = memory::zeros(kernel * c);
+        turn(&mut dw, &sum, kernel, c);
+        [dx, dw, d_state, db]
+    }
+
+    fn taps(&self, inputs: &[&[f32]]) -> Taps {
+        let Window { channels, kernel, .. } = self.window;
+        let bias = inputs.get(3).copied().unwrap_or_default();
+        Taps::new(inputs[1], bias, channels, kernel, self.silu)
+    }
+
+    /// The last `k - 1` inputs of each row, `[b, c, k - 1]`.
+    fn carry(&self, x: &[f32], state: &[f32]) -> Vec<f32> {
+        let Window { time, channels: c, kernel, .. } = self.window;
+        let past = kernel - 1;
+        let mut next = memory::zeros(state.len());
+        for (row, next) in next.chunks_exact_mut((c * past).max(1)).enumerate() {
+            for (slot, source) in self.sources(row) {
+                let (from, step) = match source {
+                    Source::Frame(t) => (&x[(row * time + t) * c..], 1),
+                    Source::Slot(s) => (&state[row * c * past + s..], past),
+                };
+                let from = from.iter().step_by(step);
+                next[slot..].iter_mut().step_by(past).zip(from).for_each(|(next, v)| *next = *v);
+            }
+        }
+        next
+    }
+
+    /// Adds the gradient of the state that was carried on.
+    fn carry_backward(&self, dx: &mut [f32], d_state: &mut [f32], d_next: &[f32]) {
+        let Window { time, channels: c, kernel, .. } = self.window;
+        let past = kernel - 1;
+        for (row, d_next) in d_next.chunks_exact((c * past).max(1)).enumerate() {
+            for (slot, source) in self.sources(row) {
+                let (to, step) = match source {
+                    Source::Frame(t) => (&mut dx[(row * time + t) * c..], 1),
+                    Source::Slot(s) => (&mut d_state[row * c * past + s..], past),
+                };
+                let d_slot = d_next[slot..].iter().step_by(past);
+                to.iter_mut().step_by(step).zip(d_slot).for_each(|(to, d)| *to += d);
+            }
+        }
+    }
+
+    /// For each slot of the state after a row, where its input lies.
+    fn sources(&self, row: usize) -> impl Iterator<Item = (usize, Source)> {
+        let (past, length) = (self.window.kernel - 1, self.window.length(row));
+        (0..past).map(move |slot| match (slot + length).checked_sub(past) {
+            Some(frame) => (slot, Source::Frame(frame)),
+            None => (slot, Source::Slot(slot + length)),
+        })
+    }
+}
+
+enum Source {
+    /// A frame of this window.
+    Frame(usize),
+    /// A slot of the state before.
+    Slot(usize),
+}
+
+/// Inputs x, weight, state and, if there is one, bias.
+impl Op for Conv {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        let (x, state) = (inputs[0], inputs[2]);
+        Ok(vec![self.outputs(x, &self.taps(inputs), state), self.carry(x, state)])
+    }
+
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let &Pass { inputs, gradients, .. } = pass;
+        let (x, state) = (inputs[0], inputs[2]);
+        let silent = memory::zeros(if gradients[0].is_none() { x.len() } else { 0 });
+        let dy = gradients[0].unwrap_or(&silent);
+        let [mut dx, dw, mut d_state, db] = self.gradients(x, &self.taps(inputs), state, dy);
+        if let Some(d_next) = gradients[1] {
+            self.carry_backward(&mut dx, &mut d_state, d_next);
+        }
+        let mut all = vec![dx, dw, d_state];
+        all.extend((inputs.len() > 3).then_some(db));
+        Ok(all)
+    }
+}

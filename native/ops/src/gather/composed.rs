@@ -1,0 +1,10 @@
+//! Rows of a table composed of candle's ops.
+
+use candle_core::Tensor;
+
+use crate::Result;
+
+/// `ids`: u32, on the table's device.
+pub(super) fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    Ok(table.index_select(ids, 0)?)
+}

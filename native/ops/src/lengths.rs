@@ -1,0 +1,45 @@
+//! How many frames the rows of a batch have.
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+
+use crate::{Error, Result};
+
+/// How many frames each row has, `[b]`; `None`: all of them. Frames from there on do not exist: their
+/// outputs mean nothing, they give no gradient, and the state after the sequence is the one before them.
+pub type Lengths = Option<Arc<[usize]>>;
+
+/// Checks that there is a length for each row, and none beyond the sequence.
+pub fn check_lengths(lengths: &Lengths, batch: usize, time: usize) -> Result<()> {
+    let Some(lengths) = lengths else { return Ok(()) };
+    if lengths.len() != batch {
+        return Err(Error::mismatch("lengths of a batch", batch, lengths.len()));
+    }
+    match lengths.iter().find(|&&length| length > time) {
+        Some(&n) => Err(Error::out_of_range("length of a row", n as f64, 0.0, time as f64)),
+        None => Ok(()),
+    }
+}
+
+/// Which frames exist, `[b, t, 1]` of 0 and 1; `None` where all do.
+pub(crate) fn present(lengths: &Lengths, time: usize, device: &Device) -> Result<Option<Tensor>> {
+    let Some(lengths) = lengths else { return Ok(None) };
+    let frames = lengths.iter().flat_map(|&length| (0..time).map(move |t| u8::from(t < length)));
+    Ok(Some(Tensor::from_iter(frames, device)?.reshape((lengths.len(), time, 1))?))
+}
+
+/// `y [b, t, c]` with 0 in the frames that do not exist.
+pub(crate) fn blank(y: Tensor, lengths: &Lengths) -> Result<Tensor> {
+    match present(lengths, y.dim(1)?, y.device())? {
+        Some(present) => Ok(present.broadcast_as(y.shape())?.where_cond(&y, &y.zeros_like()?)?),
+        None => Ok(y),
+    }
+}
+
+/// Frames of each row on the card of `x`, i32 `[b]`; nothing where all have all.
+pub(crate) fn on_card(lengths: &Lengths, x: &Tensor) -> Result<Option<Tensor>> {
+    let Some(lengths) = lengths else { return Ok(None) };
+    let lengths: Vec<i32> = lengths.iter().map(|&n| i32::try_from(n).unwrap_or(i32::MAX)).collect();
+    Ok(Some(Tensor::from_slice(&lengths, lengths.len(), x.device())?))
+}

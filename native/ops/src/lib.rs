@@ -1,0 +1,92 @@
+//! Few, fused ops: each with a backward, a golden file and a finite-difference check.
+//!
+//! Candle stays the tensor type; the arithmetic and the autograd ([`tape`]) are here. An op without a backward
+//! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
+//!
+//! All of an op lies in its folder; ops that share a kernel share one. Callers say `ops::NAME`.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `mod.rs`, or one of the op's name | the front door: what it computes, its source, shapes; it picks the [`form`] by device, once |
+//! | beside it | the CPU form: [`op::Op`] on slices |
+//! | `card.rs` | the form on an NVIDIA card: the launches of its kernels |
+//! | `NAME.cu` | the kernels; `tools/cuda-kernels` finds them |
+//! | `composed.rs` | the op made of candle's and of other ops, short rather than fast |
+//!
+//! 1. A form has the name, the arguments and the result of its op. It calls no other form of it; an op that is made of
+//!    others calls their front doors.
+//! 2. A launch depends on sizes alone. Lengths, seeds and the like lie on the card, so that what was captured once as a
+//!    graph may be played again, and nothing is read back. All work on a card is in the order of its one stream.
+//! 3. What is composed takes f64, in which no other form does: tests compare the others with it, values and gradients. A
+//!    card runs it where an op has no kernel for a size.
+//!
+//! | folder | what it computes |
+//! |---|---|
+//! | [`dense`], [`gather`] | linear layers, tables of rows |
+//! | [`activation`], [`dropout`] | functions of each number, gates, skips |
+//! | [`norm`] | LayerNorm, RMSNorm, norms of heads |
+//! | [`frames`] | causal convolution, token shift, the last frame |
+//! | [`recurrent`] | LSTM, GRU, sLSTM |
+//! | [`linear_recurrence`], [`lower_bound`] | linear recurrences by channel: minGRU, HGRN, RG-LRU, S4D, S5 |
+//! | [`selective_scan`], [`mamba`] | Mamba |
+//! | [`wkv`] | RWKV |
+//! | [`matrix_state`] | recurrences whose state is a matrix: Mamba-2, RetNet, GLA, mLSTM |
+//! | [`attention`] | attention over a window that slides, softmax |
+//! | [`matmul`] | the one door to products |
+//!
+//! What they are made with: [`tensor`] (tensors as slices), [`op`] (what an op implements), [`tape`] (the autograd), [`simd`]
+//! (loops for the widest vectors at hand), [`residual`] (what stands around a layer), [`columns`] (shards of channels),
+//! [`lengths`] (frames of each row), [`rows`] (what a recorded step moves).
+#![warn(unreachable_pub)]
+
+pub mod activation;
+pub mod arrange;
+pub mod attention;
+pub mod ceilings;
+pub mod columns;
+pub mod dense;
+pub mod dropout;
+pub mod form;
+pub mod frames;
+pub mod gather;
+pub mod lengths;
+pub mod linear_recurrence;
+pub mod lower_bound;
+pub mod mamba;
+pub mod matmul;
+pub mod matrix_state;
+pub mod norm;
+pub mod op;
+pub mod recurrent;
+pub mod residual;
+pub mod rotary;
+pub mod rows;
+pub mod selective_scan;
+mod uninit;
+pub mod weights;
+pub mod wkv;
+
+use sconce_tensor::{Error, Precision, Result, device, memory, pool, rng, simd, tape, tensor};
+
+pub use activation::glu::glu;
+pub use activation::skip::skip;
+pub use activation::{Activation, activate, gated};
+pub use attention::{
+    attention, attention_of_last, attention_residual, attention_weights, masked_softmax, softmax,
+};
+pub use dense::{
+    Affine, Branch, Dense, branches, feed_forward, feed_forward_residual, linear, linear_norm,
+    linear_parts, project,
+};
+pub use dropout::{dropout, dropout_columns};
+pub use frames::{causal_conv, last, token_shift};
+pub use gather::{Ids, gather, gather_of};
+pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};
+pub use lower_bound::lower_bound;
+pub use mamba::{MambaWeights, mamba, mamba_residual};
+pub use matrix_state::matrix_state;
+pub use norm::{HeadNorms, Norm, group_norm, head_norm, row_norm};
+pub use recurrent::{gru, lstm, slstm};
+pub use residual::Residual;
+pub use selective_scan::{Selective, selective_scan};
+pub use wkv::{Wkv, wkv};

@@ -1,0 +1,279 @@
+//! A whole Mamba layer as one op: its products, convolution and scan, without a step of the tape and a gradient for
+//! each of the wide tensors between them.
+
+mod card;
+mod composed;
+
+use candle_core::Tensor;
+
+use crate::arrange;
+use crate::causal_conv::{Conv, Window};
+use crate::dense::parts::Parts;
+use crate::form::Form;
+use crate::lengths::Lengths;
+use crate::memory;
+use crate::norm::row_norm;
+use crate::op::{self, Op, Pass};
+use crate::selective_scan::Scan;
+use crate::weights::Weight;
+use crate::{Error, Result};
+use crate::{Residual, tensor};
+
+/// Weights for h numbers a frame, c channels of n states, steps of rank r and a convolution over k.
+#[derive(Clone, Copy)]
+pub struct MambaWeights<'a> {
+    /// `[2 c, h]`
+    pub in_proj: &'a Weight,
+    /// `[c, 1, k]`
+    pub conv: &'a Weight,
+    /// `[c]`
+    pub conv_bias: &'a Weight,
+    /// `[r + 2 n, c]`
+    pub x_proj: &'a Weight,
+    /// `[c, r]`
+    pub dt_proj: &'a Weight,
+    /// `[c]`
+    pub dt_bias: &'a Weight,
+    /// `[c, n]`
+    pub a_log: &'a Weight,
+    /// `[c]`
+    pub d: &'a Weight,
+    /// `[h, c]`
+    pub out_proj: &'a Weight,
+}
+
+/// `y [b, t, h]` and the states after the last frame, from `x [b, t, h]` and the states before it:
+/// `[b, c, k - 1]` of the convolution ([`crate::causal_conv`]) and `[b, c, n]` of the scan
+/// ([`crate::selective_scan`]).
+///
+/// ```text
+/// x, z = W_in x      u = silu(conv(x))      dt, B, C = W_x u
+/// W_out scan(u, softplus(W_dt dt + b_dt), -exp(A_log), B, C, D, z)
+/// ```
+pub fn mamba(
+    x: &Tensor,
+    states: &[Tensor; 2],
+    weights: &MambaWeights<'_>,
+    lengths: Lengths,
+) -> Result<(Tensor, [Tensor; 2])> {
+    let [conv_state, ssm_state] = states;
+    let op = Mamba::new(x, [conv_state, ssm_state], weights, lengths.clone())?;
+    if Form::of(x) != Form::Cpu {
+        return composed::mamba(x, states, weights, lengths);
+    }
+    let MambaWeights { in_proj, conv, conv_bias, x_proj, dt_proj, dt_bias, a_log, d, out_proj } =
+        *weights;
+    let inputs: [&Tensor; 12] = [
+        x, conv_state, ssm_state, in_proj, conv, conv_bias, x_proj, dt_proj, dt_bias, a_log, d,
+        out_proj,
+    ];
+    let shapes = [x, conv_state, ssm_state].map(|t| t.shape().clone());
+    let [y, conv, ssm] = op::apply_all(op, &inputs, shapes)?;
+    Ok((y, [conv, ssm]))
+}
+
+/// `x + dropout(mamba(norm(x)))`, `x [b, t, h]` -> the same, and the states after the last frame: [`mamba`] and
+/// [`Residual`] have the rest.
+pub fn mamba_residual(
+    x: &Tensor,
+    residual: &Residual,
+    states: &[Tensor; 2],
+    weights: &MambaWeights<'_>,
+    lengths: Lengths,
+) -> Result<(Tensor, [Tensor; 2])> {
+    residual.norm.check(tensor::rows(x.dims()).1)?;
+    let form = Form::of(x);
+    if form != Form::Cpu {
+        Mamba::new(x, [&states[0], &states[1]], weights, lengths.clone())?;
+    }
+    if form == Form::Card
+        && let Some(stepped) = card::mamba_step(x, residual, states, weights, &lengths)?
+    {
+        return Ok(stepped);
+    }
+    if form != Form::Cpu {
+        return composed::mamba_residual(x, residual, states, weights, lengths);
+    }
+    let (y, after) = mamba(&row_norm(x, &residual.norm)?, states, weights, lengths)?;
+    let y = match &residual.dropout {
+        Some(dropout) => dropout.apply(&y)?,
+        None => y,
+    };
+    Ok((arrange::add(x, &y)?, after))
+}
+
+struct Mamba {
+    in_proj: Parts<2>,
+    conv: Conv,
+    x_proj: Parts<3>,
+    dt_proj: Parts<1>,
+    scan: Scan,
+    out_proj: Parts<1>,
+    kept: Kept,
+}
+
+/// What lies between and backward reads.
+#[derive(Default)]
+struct Kept {
+    x: Vec<f32>,
+    z: Vec<f32>,
+    u: Vec<f32>,
+    rank: Vec<f32>,
+    dt: Vec<f32>,
+    b: Vec<f32>,
+    c: Vec<f32>,
+    y: Vec<f32>,
+}
+
+impl Mamba {
+    fn new(
+        x: &Tensor,
+        states: [&Tensor; 2],
+        weights: &MambaWeights<'_>,
+        lengths: Lengths,
+    ) -> Result<Self> {
+        let (batch, time, h) = x.dims3()?;
+        let (c, n) = weights.a_log.dims2()?;
+        let (_, rank) = weights.dt_proj.dims2()?;
+        let check = |what: &str, expected: &[usize], got: &Tensor| {
+            tensor::check_shape(format_args!("{what} of a Mamba layer"), expected, got.dims())
+        };
+        check("in_proj", &[2 * c, h], weights.in_proj)?;
+        check("x_proj", &[rank + 2 * n, c], weights.x_proj)?;
+        check("dt_proj", &[c, rank], weights.dt_proj)?;
+        check("dt_bias", &[c], weights.dt_bias)?;
+        check("D", &[c], weights.d)?;
+        check("out_proj", &[h, c], weights.out_proj)?;
+        check("state of the scan", &[batch, c, n], states[1])?;
+        if x.elem_count() * n * rank == 0 {
+            return Err(Error::mismatch("frames of a window", "at least 1", time));
+        }
+        let window = Window::of(
+            [batch, time, c],
+            weights.conv,
+            Some(weights.conv_bias),
+            states[0],
+            lengths.clone(),
+        )?;
+        let dims = |width| vec![batch, time, width];
+        let scan = Scan {
+            batch,
+            time,
+            channels: c,
+            state: n,
+            steady: false,
+            bias: true,
+            softplus: true,
+            log: true,
+            skip: true,
+            gate: true,
+            lengths,
+            kept: vec![],
+        };
+        Ok(Mamba {
+            in_proj: Parts { weight: weights.in_proj.clone(), widths: [c, c], dims: dims(h) },
+            conv: Conv { window, silu: true },
+            x_proj: Parts { weight: weights.x_proj.clone(), widths: [rank, n, n], dims: dims(c) },
+            dt_proj: Parts { weight: weights.dt_proj.clone(), widths: [c], dims: dims(rank) },
+            scan,
+            out_proj: Parts { weight: weights.out_proj.clone(), widths: [h], dims: dims(c) },
+            kept: Kept::default(),
+        })
+    }
+}
+
+impl Op for Mamba {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
+        let [x, conv_state, ssm_state, w_in, conv, conv_bias, w_x, w_dt, dt_bias, a_log, d, w_out] =
+            op::numbers(inputs)?;
+        let [x, z] = self.in_proj.products(x, w_in);
+        let conv = self.conv.forward(&[&x, conv, conv_state, conv_bias], track)?;
+        let [u, conv_state] = op::results(conv)?;
+        let [rank, b, c] = self.x_proj.products(&u, w_x);
+        let [dt] = self.dt_proj.products(&rank, w_dt);
+        let scan = [&u, &dt, a_log, &b, &c, ssm_state, dt_bias, d, &z];
+        let [y, ssm_state] = op::results(self.scan.forward(&scan, track)?)?;
+        let [out] = self.out_proj.products(&y, w_out);
+        if track {
+            self.kept = Kept { x, z, u, rank, dt, b, c, y };
+        }
+        Ok(vec![out, conv_state, ssm_state])
+    }
+
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let [
+            input,
+            conv_state,
+            ssm_state,
+            w_in,
+            conv,
+            conv_bias,
+            w_x,
+            w_dt,
+            dt_bias,
+            a_log,
+            d,
+            w_out,
+        ] = op::numbers(pass.inputs)?;
+        let [d_out, d_conv_state, d_ssm] = op::numbers(pass.gradients)?;
+        let Kept { x, z, u, rank, dt, b, c, y } = std::mem::take(&mut self.kept);
+        let mut dy = memory::zeros(y.len());
+        self.out_proj.add_input_gradient(&mut dy, w_out, &[d_out]);
+        if pass.wants(11) {
+            self.out_proj.weight_gradient(&y, &[d_out]);
+        }
+
+        let scan = self.scan.backward(&Pass {
+            inputs: &[&u, &dt, a_log, &b, &c, ssm_state, dt_bias, d, &z],
+            outputs: &[],
+            gradients: &[Some(&dy), d_ssm],
+            wanted: &[true; 9],
+        })?;
+        drop((dy, y, dt, b, c, z));
+        let [mut du, d_dt, d_a_log, db, dc, d_ssm, d_bias, d_skip, dz] = op::results(scan)?;
+
+        let d_dt = [Some(&d_dt[..])];
+        if pass.wants(7) {
+            self.dt_proj.weight_gradient(&rank, &d_dt);
+        }
+        let mut d_rank = memory::zeros(rank.len());
+        self.dt_proj.add_input_gradient(&mut d_rank, w_dt, &d_dt);
+        let d_parts = [Some(&d_rank[..]), Some(&db), Some(&dc)];
+        if pass.wants(6) {
+            self.x_proj.weight_gradient(&u, &d_parts);
+        }
+        self.x_proj.add_input_gradient(&mut du, w_x, &d_parts);
+
+        let conv = self.conv.backward(&Pass {
+            inputs: &[&x, conv, conv_state, conv_bias],
+            outputs: &[],
+            gradients: &[Some(&du), d_conv_state],
+            wanted: &[true; 4],
+        })?;
+        drop((du, u, x));
+        let [dx, d_conv, d_conv_state, d_conv_bias] = op::results(conv)?;
+        let d_parts = [Some(&dx[..]), Some(&dz)];
+        if pass.wants(3) {
+            self.in_proj.weight_gradient(input, &d_parts);
+        }
+        let mut d_input = memory::zeros(if pass.wants(0) { input.len() } else { 0 });
+        if pass.wants(0) {
+            self.in_proj.add_input_gradient(&mut d_input, w_in, &d_parts);
+        }
+        // In the order of the inputs; products have left theirs with the weights.
+        Ok(vec![
+            d_input,
+            d_conv_state,
+            d_ssm,
+            vec![],
+            d_conv,
+            d_conv_bias,
+            vec![],
+            vec![],
+            d_bias,
+            d_a_log,
+            d_skip,
+            vec![],
+        ])
+    }
+}

@@ -1,0 +1,886 @@
+//! Products on the matrix unit of CPUs that have one (AMX), to the accuracy of f32.
+//!
+//! The unit multiplies bf16 and adds in f32. A number is cut into three of eight bits each, `x = hi +
+//! mid + lo`, and of the nine products of the parts of two numbers the six that reach
+//! the last bit of f32 are added up (Henry, Tang & Heinecke 2019, "Leveraging the bfloat16 artificial
+//! intelligence datatype for higher-precision computations"). That is six operations for one, on a unit that is
+//! sixteen times as fast as the vectors. The file is long because each shape of tiles is instructions of its own.
+//!
+//! A tile of 16 rows by 32 steps of the depth is a line of 64 bytes for each row of `a`, and one for each
+//! pair of steps of `b`. Which steps make a pair is free as long as both operands agree: here `l` and
+//! `l + 16`, so that no number has to change its place in a vector.
+//!
+//! Every element is the same chain of sums wherever it falls, so the bits of a row do not depend on the
+//! rows beside it. They differ from those of `avx512`, within the rounding of f32: the
+//! parts are cut off and not rounded, so that the products left out are up to 2^-22 of theirs, towards 0. A
+//! part below the normal numbers of bf16 (1e-38) counts as 0, so that numbers below 1e-33 lose their last
+//! bits; an infinite operand gives NaN.
+//!
+//! Where products of bf16 are wanted, a number is rounded to a single part, and the only product is that of
+//! the parts.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr::copy_nonoverlapping;
+use std::sync::OnceLock;
+
+use super::avx512::{lanes, pieces, turn, turn_ragged};
+use super::{Start, View};
+use crate::pool;
+use crate::simd::{Level, level};
+
+/// Rows of a tile, and numbers in a vector.
+const TILE: usize = 16;
+/// Steps of the depth in a tile.
+const STEPS: usize = 2 * TILE;
+/// Parts of a number.
+const PARTS: usize = 3;
+/// Lines of the tiles of all parts; in bf16 a number has one part, and they are `TILE`.
+const LINES: usize = PARTS * TILE;
+/// Bytes of a line of a tile.
+const LINE: usize = 64;
+/// Rows and columns of a block: two tiles by two.
+const BLOCK: usize = 2 * TILE;
+/// Columns of a strip: a tile of rows by four of columns.
+const STRIP: usize = 4 * TILE;
+/// Rows of `a`, and steps of them, that are cut at a time: 384 KiB of parts. A block of `out` is visited
+/// so many steps apart; its rows are far apart too, and visits cost more than parts that leave the first cache.
+const ROWS: usize = 128;
+const DEPTH: usize = 512;
+/// Tiles of columns that are cut by one thread.
+const COLUMN_TILES: usize = 4;
+/// Products of tiles for one sum between two stores. Where the unit has stored nothing for some
+/// 700 ns, the next store takes a quarter of a microsecond, measured; one that nobody reads takes 5 ns.
+const AWAKE: usize = 24;
+
+/// Tiles of so many lines that are multiplied between two stores.
+const fn awake(lines: usize) -> usize {
+    if lines == TILE { AWAKE } else { AWAKE / 6 }
+}
+
+/// A line of a tile: 32 bf16.
+#[repr(C, align(64))]
+struct Line([u16; STEPS]);
+
+/// Of these one reads only what was written.
+type Lines = Box<[MaybeUninit<Line>]>;
+
+/// Whether this CPU has the unit and the system lets this process use it.
+pub(super) fn available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| level() == Level::Avx512 && has_unit() && permitted())
+}
+
+fn has_unit() -> bool {
+    const BF16_AND_TILES: u32 = 1 << 22 | 1 << 24;
+    __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & BF16_AND_TILES == BF16_AND_TILES
+}
+
+/// Linux keeps the 8 KiB of tiles of those processes alone that ask for it.
+fn permitted() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const TILE_DATA: libc::c_long = 18;
+    // SAFETY: it changes nothing but what this process may do.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
+}
+
+/// A right operand cut into parts: those of the columns `16 c..` and the steps `32 s..` begin at line
+/// `lines * (c * steps + s)`, where a tile has so many `lines` with all its parts. Beside the last columns
+/// and steps, 0 fills the tiles.
+#[derive(Default)]
+pub(super) struct Tiles {
+    lines: Lines,
+    depth: usize,
+    columns: usize,
+    /// To one part.
+    rounded: bool,
+}
+
+impl Tiles {
+    /// Cut into parts, for products to the accuracy of f32.
+    ///
+    /// # Safety
+    ///
+    /// The unit is available.
+    pub(super) unsafe fn pack(&mut self, b: View<'_>) {
+        // SAFETY: the caller's.
+        unsafe { self.pack_tiles::<LINES>(b) };
+    }
+
+    /// Rounded to bf16, for products of those.
+    ///
+    /// # Safety
+    ///
+    /// The unit is available.
+    pub(super) unsafe fn pack_rounded(&mut self, b: View<'_>) {
+        // SAFETY: the caller's.
+        unsafe { self.pack_tiles::<TILE>(b) };
+    }
+
+    /// # Safety
+    ///
+    /// The unit is available.
+    unsafe fn pack_tiles<const LINES: usize>(&mut self, b: View<'_>) {
+        let of_columns = b.rows.div_ceil(STEPS) * LINES;
+        let length = b.columns.div_ceil(TILE) * of_columns;
+        if self.lines.len() != length {
+            self.lines = crate::memory::uninit(length);
+        }
+        (self.depth, self.columns, self.rounded) = (b.rows, b.columns, LINES == TILE);
+        let of_columns = of_columns.max(1);
+        pool::for_each_rows(&mut self.lines, of_columns, COLUMN_TILES, |first, lines| {
+            for (c, lines) in lines.chunks_exact_mut(of_columns).enumerate() {
+                for (s, lines) in lines.as_chunks_mut::<LINES>().0.iter_mut().enumerate() {
+                    // SAFETY: `b` has a column `TILE * (first + c)` and a step `STEPS * s`.
+                    unsafe { cut_columns(lines, b, TILE * (first + c), STEPS * s) };
+                }
+            }
+        });
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub(super) fn columns(&self) -> usize {
+        self.columns
+    }
+}
+
+/// What a thread cuts rows of `a` into, and a block of `out` that is not whole.
+struct Scratch {
+    rows: Lines,
+    block: Box<Block>,
+}
+
+#[repr(C, align(64))]
+struct Block([f32; BLOCK * BLOCK]);
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        rows: Box::new_uninit_slice(ROWS / TILE * (DEPTH / STEPS) * LINES),
+        block: Box::new(Block([0.0; BLOCK * BLOCK])),
+    });
+}
+
+/// `out = start + a b`
+///
+/// # Safety
+///
+/// The unit is available; else as for `avx512::matmul`.
+pub(super) unsafe fn matmul(
+    out: &mut [MaybeUninit<f32>],
+    out_stride: usize,
+    a: View<'_>,
+    b: &Tiles,
+    start: Start<'_>,
+) {
+    // SAFETY: the caller's; the tiles have so many lines.
+    unsafe {
+        match b.rounded {
+            true => matmul_tiles::<TILE>(out, out_stride, a, b, start),
+            false => matmul_tiles::<LINES>(out, out_stride, a, b, start),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for `matmul`; the tiles of `b` have so many lines.
+unsafe fn matmul_tiles<const LINES: usize>(
+    out: &mut [MaybeUninit<f32>],
+    out_stride: usize,
+    a: View<'_>,
+    b: &Tiles,
+    start: Start<'_>,
+) {
+    SCRATCH.with_borrow_mut(|Scratch { rows: cut, block }| {
+        let out = out.as_mut_ptr().cast::<f32>();
+        let mut product = Product::<LINES> { out, out_stride, b, start, cut, block };
+        // SAFETY: the unit is the caller's promise. Between here and `release` nothing but the
+        // functions below uses tiles.
+        unsafe { configure() };
+        for steps in pieces(a.columns, DEPTH, STEPS) {
+            for rows in pieces(a.rows, ROWS, BLOCK) {
+                // SAFETY: the ranges are within `a`, and fit the scratch.
+                unsafe { cut_rows::<LINES>(product.cut, a, rows.clone(), steps.clone()) };
+                let strip = if rows.len() == TILE { b.columns / STRIP * STRIP } else { 0 };
+                for column in (0..strip).step_by(STRIP) {
+                    // SAFETY: the columns are within `out`, and the rows have just been cut.
+                    unsafe { product.strip(rows.start, &steps, column) };
+                }
+                for column in (strip..b.columns).step_by(BLOCK) {
+                    for within in (0..rows.len()).step_by(BLOCK) {
+                        // SAFETY: the block begins within `out`, and its rows have just been cut.
+                        unsafe { product.block(rows.clone(), within, &steps, column) };
+                    }
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { release() };
+    });
+}
+
+struct Product<'a, const LINES: usize> {
+    out: *mut f32,
+    out_stride: usize,
+    b: &'a Tiles,
+    start: Start<'a>,
+    cut: &'a mut Lines,
+    block: &'a mut Block,
+}
+
+impl<const LINES: usize> Product<'_, LINES> {
+    /// Adds `steps` to a tile of rows by four of columns, which for so few rows are as many sums as in a
+    /// block.
+    ///
+    /// # Safety
+    ///
+    /// The unit is configured; the strip is within `out`, and the steps begin with a tile of `b`.
+    unsafe fn strip(&mut self, row: usize, steps: &Range<usize>, column: usize) {
+        let Product { out, out_stride, b, start, .. } = *self;
+        let of_columns = b.depth.div_ceil(STEPS) * LINES;
+        // SAFETY: the caller's.
+        unsafe {
+            let first = (column / TILE) * of_columns + steps.start / STEPS * LINES;
+            let b = b.lines.as_ptr().add(first);
+            let out = out.add(row * out_stride + column);
+            let (from, from_stride) = match start {
+                _ if steps.start > 0 => (out.cast_const(), out_stride),
+                Start::Zero => (std::ptr::null(), 0),
+                Start::Out => (out.cast_const(), out_stride),
+                Start::Row(numbers) => (numbers.as_ptr().add(column), 0),
+            };
+            begin(from, from_stride, 2 * TILE);
+            multiply_strip::<LINES>(steps.len().div_ceil(STEPS), self.cut.as_ptr(), b, of_columns);
+            store(out, out_stride, 2 * TILE);
+        }
+    }
+
+    /// Adds `steps` to the block of `out` that begins at row `within` of `rows`, which have been cut, and at
+    /// `column`.
+    ///
+    /// # Safety
+    ///
+    /// The unit is configured, the block begins within `out`, and the steps with a tile of `b`.
+    unsafe fn block(
+        &mut self,
+        rows: Range<usize>,
+        within: usize,
+        steps: &Range<usize>,
+        column: usize,
+    ) {
+        let Product { out, out_stride, b, start, .. } = *self;
+        let count = steps.len().div_ceil(STEPS);
+        let (height, width) = (BLOCK.min(rows.len() - within), BLOCK.min(b.columns - column));
+        let of_columns = b.depth.div_ceil(STEPS) * LINES;
+        // Of the second tiles there are none at an edge: the first stand for them, and nobody reads
+        // what becomes of them.
+        let two = |at: usize, length: usize| [at / TILE, at / TILE + usize::from(length > TILE)];
+        let first_step = steps.start / STEPS * LINES;
+        // SAFETY: the caller's, and the tiles are within `cut` and `b`.
+        unsafe {
+            let line = |i: usize| self.cut.as_ptr().add(i * count * LINES);
+            let a_tiles = two(within, height).map(line);
+            let line = |c: usize| b.lines.as_ptr().add(c * of_columns + first_step);
+            let b_tiles = two(column, width).map(line);
+            let out = out.add((rows.start + within) * out_stride + column);
+            let (from, from_stride) = match start {
+                _ if steps.start > 0 => (out.cast_const(), out_stride),
+                Start::Zero => (std::ptr::null(), 0),
+                Start::Out => (out.cast_const(), out_stride),
+                Start::Row(numbers) => (numbers.as_ptr().add(column), 0),
+            };
+            if height == BLOCK && width == BLOCK {
+                begin(from, from_stride, TILE * from_stride);
+                multiply::<LINES>(count, a_tiles, b_tiles);
+                return store(out, out_stride, TILE * out_stride);
+            }
+            let block = self.block.0.as_mut_ptr();
+            if !from.is_null() {
+                for i in 0..height {
+                    copy_nonoverlapping(from.add(i * from_stride), block.add(i * BLOCK), width);
+                }
+            }
+            begin(if from.is_null() { from } else { block }, BLOCK, TILE * BLOCK);
+            multiply::<LINES>(count, a_tiles, b_tiles);
+            store(block, BLOCK, TILE * BLOCK);
+            for i in 0..height {
+                copy_nonoverlapping(block.add(i * BLOCK), out.add(i * out_stride), width);
+            }
+        }
+    }
+}
+
+/// Flops of one of the `rounds` of [`spin`]: what four products of tiles are worth in f32.
+pub(super) const SPIN_FLOPS: f64 = (4 * 2 * TILE * TILE * STEPS) as f64 / 6.0;
+
+/// Keeps the unit as busy as it can be, to measure what it could do at best.
+///
+/// # Safety
+///
+/// The unit is available.
+pub(super) unsafe fn spin(rounds: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        configure();
+        for _ in 0..rounds {
+            asm!(
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                options(nostack, nomem, preserves_flags)
+            );
+        }
+        release();
+    }
+}
+
+/// Gives the eight registers of tiles their shape, 16 lines of 64 bytes each. The compiler never touches
+/// these registers: they keep what one of the functions below leaves there for the next.
+///
+/// # Safety
+///
+/// The unit is available.
+unsafe fn configure() {
+    #[repr(C, align(64))]
+    struct Config {
+        palette: u8,
+        start_row: u8,
+        reserved: [u8; 14],
+        line_bytes: [u16; 16],
+        lines: [u8; 16],
+    }
+    const CONFIG: Config = {
+        let mut config = Config {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            line_bytes: [0; 16],
+            lines: [0; 16],
+        };
+        let mut i = 0;
+        while i < 8 {
+            config.line_bytes[i] = LINE as u16;
+            config.lines[i] = TILE as u8;
+            i += 1;
+        }
+        config
+    };
+    // SAFETY: the caller's.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly, preserves_flags)) };
+}
+
+/// # Safety
+///
+/// The unit is available.
+unsafe fn release() {
+    // SAFETY: the caller's.
+    unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+}
+
+/// What the sums begin with, or 0 where there are none: two tiles side by side, and two more that begin
+/// `apart` numbers on; rows are `stride` numbers apart.
+///
+/// # Safety
+///
+/// The unit is configured, and these tiles are readable at `from` if it is not null.
+unsafe fn begin(from: *const f32, stride: usize, apart: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        if from.is_null() {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                options(nostack, nomem, preserves_flags)
+            );
+            return;
+        }
+        asm!(
+            "tileloadd tmm0, [{first} + {stride}*1]",
+            "tileloadd tmm1, [{first} + {stride}*1 + 64]",
+            "tileloadd tmm2, [{second} + {stride}*1]",
+            "tileloadd tmm3, [{second} + {stride}*1 + 64]",
+            first = in(reg) from,
+            second = in(reg) from.add(apart),
+            stride = in(reg) stride * size_of::<f32>(),
+            options(nostack, readonly, preserves_flags)
+        );
+    }
+}
+
+/// Adds the products of `count` tiles of two rows of tiles with those of two columns of them.
+///
+/// # Safety
+///
+/// The unit is configured, and there are as many tiles, `LINES` apart, of the parts hi, mid and lo, or of
+/// the only one.
+unsafe fn multiply<const LINES: usize>(
+    count: usize,
+    a: [*const MaybeUninit<Line>; 2],
+    b: [*const MaybeUninit<Line>; 2],
+) {
+    for tiles in pieces(count, awake(LINES), 1) {
+        // SAFETY: the caller's.
+        unsafe {
+            let from = |tile: *const MaybeUninit<Line>| tile.add(tiles.start * LINES);
+            match LINES == TILE {
+                true => multiply_some_rounded(tiles.len(), a.map(from), b.map(from)),
+                false => multiply_some(tiles.len(), a.map(from), b.map(from)),
+            }
+            stay_awake();
+        }
+    }
+}
+
+/// Stores what is in a tile of an operand, where nobody reads it.
+///
+/// # Safety
+///
+/// The unit is configured.
+unsafe fn stay_awake() {
+    let mut lines = MaybeUninit::<[Line; TILE]>::uninit();
+    // SAFETY: the tile has as many lines.
+    unsafe {
+        asm!(
+            "tilestored [{to} + {line}*1], tmm7",
+            to = in(reg) lines.as_mut_ptr(),
+            line = in(reg) LINE,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// [`multiply`]: the smallest products first, and so that only one of the operands changes from one to the
+/// next.
+///
+/// # Safety
+///
+/// As there.
+unsafe fn multiply_some(
+    count: usize,
+    a: [*const MaybeUninit<Line>; 2],
+    b: [*const MaybeUninit<Line>; 2],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "2:",
+            // lo hi
+            "tileloadd tmm4, [{a0} + {line}*1 + 2048]",
+            "tileloadd tmm6, [{b0} + {line}*1]",
+            "tileloadd tmm7, [{b1} + {line}*1]",
+            "tileloadd tmm5, [{a1} + {line}*1 + 2048]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            // mid hi
+            "tileloadd tmm4, [{a0} + {line}*1 + 1024]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{a1} + {line}*1 + 1024]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            // mid mid
+            "tileloadd tmm6, [{b0} + {line}*1 + 1024]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tileloadd tmm7, [{b1} + {line}*1 + 1024]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            // hi mid
+            "tileloadd tmm4, [{a0} + {line}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{a1} + {line}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            // hi lo
+            "tileloadd tmm6, [{b0} + {line}*1 + 2048]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tileloadd tmm7, [{b1} + {line}*1 + 2048]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            // hi hi
+            "tileloadd tmm6, [{b0} + {line}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tileloadd tmm7, [{b1} + {line}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {a0}, 3072",
+            "add {a1}, 3072",
+            "add {b0}, 3072",
+            "add {b1}, 3072",
+            "dec {count}",
+            "jnz 2b",
+            a0 = inout(reg) a[0] => _,
+            a1 = inout(reg) a[1] => _,
+            b0 = inout(reg) b[0] => _,
+            b1 = inout(reg) b[1] => _,
+            count = inout(reg) count => _,
+            line = in(reg) LINE,
+            options(nostack, readonly)
+        );
+    }
+}
+
+/// [`multiply_some`] of tiles of one part each.
+///
+/// # Safety
+///
+/// As there.
+unsafe fn multiply_some_rounded(
+    count: usize,
+    a: [*const MaybeUninit<Line>; 2],
+    b: [*const MaybeUninit<Line>; 2],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "2:",
+            "tileloadd tmm4, [{a0} + {line}*1]",
+            "tileloadd tmm6, [{b0} + {line}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{b1} + {line}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{a1} + {line}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {a0}, 1024",
+            "add {a1}, 1024",
+            "add {b0}, 1024",
+            "add {b1}, 1024",
+            "dec {count}",
+            "jnz 2b",
+            a0 = inout(reg) a[0] => _,
+            a1 = inout(reg) a[1] => _,
+            b0 = inout(reg) b[0] => _,
+            b1 = inout(reg) b[1] => _,
+            count = inout(reg) count => _,
+            line = in(reg) LINE,
+            options(nostack, readonly)
+        );
+    }
+}
+
+/// The products of a part of a row of tiles with a part of four columns of them; the parts begin so many
+/// bytes into a tile.
+macro_rules! strip_products {
+    ($a:literal, $b:literal) => {
+        concat!(
+            "tileloadd tmm4, [{a} + {line}*1 + ",
+            $a,
+            "]\n",
+            "tileloadd tmm5, [{b0} + {line}*1 + ",
+            $b,
+            "]\n",
+            "tdpbf16ps tmm0, tmm4, tmm5\n",
+            "tileloadd tmm6, [{b1} + {line}*1 + ",
+            $b,
+            "]\n",
+            "tdpbf16ps tmm1, tmm4, tmm6\n",
+            "tileloadd tmm7, [{b2} + {line}*1 + ",
+            $b,
+            "]\n",
+            "tdpbf16ps tmm2, tmm4, tmm7\n",
+            "tileloadd tmm5, [{b3} + {line}*1 + ",
+            $b,
+            "]\n",
+            "tdpbf16ps tmm3, tmm4, tmm5",
+        )
+    };
+}
+
+/// As [`multiply`], of one row of tiles with four columns of them, `of_columns` lines apart.
+///
+/// # Safety
+///
+/// As there.
+unsafe fn multiply_strip<const LINES: usize>(
+    count: usize,
+    a: *const MaybeUninit<Line>,
+    b: *const MaybeUninit<Line>,
+    of_columns: usize,
+) {
+    for tiles in pieces(count, awake(LINES), 1) {
+        let from = tiles.start * LINES;
+        // SAFETY: the caller's.
+        unsafe {
+            let (a, b) = (a.add(from), b.add(from));
+            match LINES == TILE {
+                true => multiply_some_of_rounded_strip(tiles.len(), a, b, of_columns),
+                false => multiply_some_of_strip(tiles.len(), a, b, of_columns),
+            }
+            stay_awake();
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`multiply_strip`].
+unsafe fn multiply_some_of_strip(
+    count: usize,
+    a: *const MaybeUninit<Line>,
+    b: *const MaybeUninit<Line>,
+    of_columns: usize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "2:",
+            // As there: lo hi, mid hi, mid mid, hi mid, hi lo, hi hi.
+            strip_products!(2048, 0),
+            strip_products!(1024, 0),
+            strip_products!(1024, 1024),
+            strip_products!(0, 1024),
+            strip_products!(0, 2048),
+            strip_products!(0, 0),
+            "add {a}, 3072",
+            "add {b0}, 3072",
+            "add {b1}, 3072",
+            "add {b2}, 3072",
+            "add {b3}, 3072",
+            "dec {count}",
+            "jnz 2b",
+            a = inout(reg) a => _,
+            b0 = inout(reg) b => _,
+            b1 = inout(reg) b.add(of_columns) => _,
+            b2 = inout(reg) b.add(2 * of_columns) => _,
+            b3 = inout(reg) b.add(3 * of_columns) => _,
+            count = inout(reg) count => _,
+            line = in(reg) LINE,
+            options(nostack, readonly)
+        );
+    }
+}
+
+/// [`multiply_some_of_strip`] of tiles of one part each.
+///
+/// # Safety
+///
+/// As for [`multiply_strip`].
+unsafe fn multiply_some_of_rounded_strip(
+    count: usize,
+    a: *const MaybeUninit<Line>,
+    b: *const MaybeUninit<Line>,
+    of_columns: usize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "2:",
+            strip_products!(0, 0),
+            "add {a}, 1024",
+            "add {b0}, 1024",
+            "add {b1}, 1024",
+            "add {b2}, 1024",
+            "add {b3}, 1024",
+            "dec {count}",
+            "jnz 2b",
+            a = inout(reg) a => _,
+            b0 = inout(reg) b => _,
+            b1 = inout(reg) b.add(of_columns) => _,
+            b2 = inout(reg) b.add(2 * of_columns) => _,
+            b3 = inout(reg) b.add(3 * of_columns) => _,
+            count = inout(reg) count => _,
+            line = in(reg) LINE,
+            options(nostack, readonly)
+        );
+    }
+}
+
+/// Where the sums go, as in [`begin`].
+///
+/// # Safety
+///
+/// The unit is configured, and these tiles are writable at `to`.
+unsafe fn store(to: *mut f32, stride: usize, apart: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "tilestored [{first} + {stride}*1], tmm0",
+            "tilestored [{first} + {stride}*1 + 64], tmm1",
+            "tilestored [{second} + {stride}*1], tmm2",
+            "tilestored [{second} + {stride}*1 + 64], tmm3",
+            first = in(reg) to,
+            second = in(reg) to.add(apart),
+            stride = in(reg) stride * size_of::<f32>(),
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// To the nearest bf16, ties to even, as the upper halves of the numbers.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn nearest(x: __m512) -> __m512 {
+    let bits = _mm512_castps_si512(x);
+    let last = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+    let half = _mm512_add_epi32(last, _mm512_set1_epi32(0x7FFF));
+    let rounded = _mm512_castsi512_ps(_mm512_add_epi32(bits, half));
+    // A carry of NaN could go on into the sign.
+    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+    _mm512_mask_mov_ps(rounded, nan, _mm512_set1_ps(f32::NAN))
+}
+
+/// Writes the parts of two vectors, of which one has the first and one the second numbers of the pairs,
+/// to line `i` of each of the tiles; where there is one tile, it gets the nearest bf16.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn cut<const LINES: usize>(
+    lines: &mut [MaybeUninit<Line>; LINES],
+    i: usize,
+    mut first: __m512,
+    mut second: __m512,
+) {
+    let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
+    if LINES == TILE {
+        (first, second) = (nearest(first), nearest(second));
+    }
+    for part in 0..LINES / TILE {
+        let (x, y) = (_mm512_castps_si512(first), _mm512_castps_si512(second));
+        // x >> 16 | y & upper
+        let pairs = _mm512_ternarylogic_epi32::<0xF8>(_mm512_srli_epi32::<16>(x), y, upper);
+        let line = lines[part * TILE + i].as_mut_ptr();
+        // SAFETY: a line has as many bytes as a vector, and begins as one should.
+        unsafe { _mm512_store_si512(line.cast(), pairs) };
+        let less = |x: __m512, bits: __m512i| {
+            _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(bits, upper)))
+        };
+        (first, second) = (less(first, x), less(second, y));
+    }
+}
+
+/// Sixteen columns and 32 steps of `b`, less where it ends.
+///
+/// # Safety
+///
+/// The unit is available; `column` and `step` are within `b`.
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn cut_columns<const LINES: usize>(
+    lines: &mut [MaybeUninit<Line>; LINES],
+    b: View<'_>,
+    column: usize,
+    step: usize,
+) {
+    let (columns, steps) = (TILE.min(b.columns - column), STEPS.min(b.rows - step));
+    // SAFETY: masks and counts end every line of `b` where the view does.
+    unsafe {
+        let data = b.data.as_ptr().add(step * b.row_stride + column * b.column_stride);
+        if b.column_stride == 1 {
+            let line = |l: usize| {
+                let mask = if l < steps { lanes(columns) } else { 0 };
+                _mm512_maskz_loadu_ps(mask, data.wrapping_add(l * b.row_stride))
+            };
+            (0..TILE).for_each(|l| cut(lines, l, line(l), line(l + TILE)));
+        } else {
+            let half = |from: usize| turned(data, b.column_stride, columns, from, steps);
+            let (first, second) = (half(0), half(TILE));
+            for (l, (first, second)) in first.into_iter().zip(second).enumerate() {
+                cut(lines, l, first, second);
+            }
+        }
+    }
+}
+
+/// `rows` and `steps` of `a`, tiles of the same rows one after the other.
+///
+/// # Safety
+///
+/// The unit is available; the ranges are within `a` and fit the scratch.
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn cut_rows<const LINES: usize>(
+    lines: &mut [MaybeUninit<Line>],
+    a: View<'_>,
+    rows: Range<usize>,
+    steps: Range<usize>,
+) {
+    let (tiles, _) = lines.as_chunks_mut::<LINES>();
+    let of_row = steps.len().div_ceil(STEPS);
+    // Along the lines of memory: one line and the next may be in pages far apart.
+    if a.column_stride == 1 {
+        for (i, row) in rows.clone().step_by(TILE).enumerate() {
+            let count = TILE.min(rows.end - row);
+            for (j, step) in steps.clone().step_by(STEPS).enumerate() {
+                let steps = STEPS.min(steps.end - step);
+                let (first, second) = (lanes(steps), lanes(steps.saturating_sub(TILE)));
+                let present = |i, mask| if i < count { mask } else { 0 };
+                let lines = &mut tiles[i * of_row + j];
+                // SAFETY: masks end every line of `a` where the view does.
+                unsafe {
+                    let data = a.data.as_ptr().add(row * a.row_stride + step);
+                    for i in 0..TILE {
+                        let at = data.wrapping_add(i * a.row_stride);
+                        let first = _mm512_maskz_loadu_ps(present(i, first), at);
+                        let at = at.wrapping_add(TILE);
+                        let second = _mm512_maskz_loadu_ps(present(i, second), at);
+                        cut(lines, i, first, second);
+                    }
+                }
+            }
+        }
+        return;
+    }
+    for (j, step) in steps.clone().step_by(STEPS).enumerate() {
+        let steps = STEPS.min(steps.end - step);
+        for (i, row) in rows.clone().step_by(TILE).enumerate() {
+            let count = TILE.min(rows.end - row);
+            let lines = &mut tiles[i * of_row + j];
+            // SAFETY: counts end every line of `a` where the view does.
+            unsafe {
+                let data = a.data.as_ptr().add(row * a.row_stride + step * a.column_stride);
+                let half = |from: usize| {
+                    let steps = TILE.min(steps.saturating_sub(from));
+                    let data = data.wrapping_add(from * a.column_stride);
+                    turned(data, a.column_stride, steps, 0, count)
+                };
+                let (first, second) = (half(0), half(TILE));
+                for (i, (first, second)) in first.into_iter().zip(second).enumerate() {
+                    cut(lines, i, first, second);
+                }
+            }
+        }
+    }
+}
+
+/// Of up to sixteen lines that begin `stride` apart the numbers `from..from + 16`, turned: vector i has the
+/// number `from + i` of each line. There are `count` lines of `length` numbers; 0 stands for the rest.
+///
+/// # Safety
+///
+/// The CPU has AVX-512 F and VL, and these numbers are readable.
+#[target_feature(enable = "avx512f,avx512vl")]
+#[inline]
+unsafe fn turned(
+    data: *const f32,
+    stride: usize,
+    count: usize,
+    from: usize,
+    length: usize,
+) -> [__m512; TILE] {
+    let mut vectors = [_mm512_setzero_ps(); TILE];
+    for (i, eight) in vectors.chunks_exact_mut(TILE / 2).enumerate() {
+        let from = from + i * TILE / 2;
+        let numbers = (TILE / 2).min(length.saturating_sub(from));
+        // SAFETY: the caller's.
+        unsafe {
+            match (count, numbers) {
+                (0, _) | (_, 0) => {}
+                (TILE, 8) => eight.copy_from_slice(&turn(data.add(from), stride)),
+                _ => eight.copy_from_slice(&turn_ragged(data.add(from), stride, count, numbers)),
+            }
+        }
+    }
+    vectors
+}

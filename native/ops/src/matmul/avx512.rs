@@ -1,0 +1,567 @@
+//! Products in tiles of eight rows by three vectors of 16 columns. The file is long because each shape of tiles is
+//! instructions of its own.
+//!
+//! A tile keeps its 24 sums in registers and walks the depth `k` one step at a time: three vectors
+//! of `b`, and eight numbers of `a`, each broadcast and multiplied with the three. `b` is read from
+//! panels of 48 columns, in which the step `l + 1` follows the step `l`; `a` is read where it lies if
+//! its rows are contiguous.
+//!
+//! Every element is the chain `fma(a[k-1], b[k-1], .. fma(a[0], b[0], start))` with `start` 0, a bias or what
+//! `out` held, whatever the tile it falls into: cutting the depth in blocks parks a sum in `out`,
+//! which loses nothing. So the bits of a row do not depend on the rows beside it.
+
+use std::arch::x86_64::*;
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::{Start, View};
+use crate::pool;
+
+/// Numbers in a vector.
+const LANES: usize = 16;
+/// Numbers in half a vector.
+const EIGHT: usize = LANES / 2;
+/// Vectors in a row of a tile.
+const VECTORS: usize = 3;
+/// Columns of a panel.
+const WIDTH: usize = VECTORS * LANES;
+/// Panels that are packed by one thread.
+const PANELS: usize = 4;
+/// Rows of a tile. Its 24 sums, three vectors of `b` and one of `a` take 28 of 32 registers, and a
+/// step has 11 loads for 24 multiply-adds, of which the CPU does two each a cycle.
+const ROWS: usize = 8;
+/// Steps of a tile between two visits to `out`. The panel of 96 KiB stays in the second cache while
+/// the rows of `a` go by; a shorter one that fits the first loses more to visits than it gains.
+const DEPTH: usize = 512;
+/// The same where a panel is turned for one tile of rows: 12 KiB never leave the first cache.
+const DEPTH_FOR_FEW: usize = 64;
+/// Steps between fetching `b` and using it, about a hundred cycles.
+const AHEAD: usize = 8;
+/// Rows of a transposed `a` packed at a time.
+const BLOCK: usize = 256;
+/// Rows that go into a block side by side: more streams of stores than the first cache has ways
+/// would push each other out of it.
+const GROUP: usize = 8 * ROWS;
+/// So few rows read a `b` stored by rows where it lies.
+const FEW: usize = 2 * ROWS;
+
+/// A cache line: a vector that begins with one never straddles two.
+#[repr(C, align(64))]
+struct Line([f32; LANES]);
+
+/// Of these one reads only what was written.
+type Lines = Box<[MaybeUninit<Line>]>;
+
+/// A right operand in panels: step `l` of panel `p` begins at line `VECTORS * (p * depth + l)`. Beside
+/// the last columns of the last panel, 0 fills the vector; vectors without any column are not written.
+#[derive(Default)]
+pub(super) struct Panels {
+    lines: Lines,
+    depth: usize,
+    columns: usize,
+}
+
+impl Panels {
+    /// # Safety
+    ///
+    /// The CPU has AVX-512 F and VL.
+    pub(super) unsafe fn pack(&mut self, b: View<'_>) {
+        let length = b.columns.div_ceil(WIDTH) * b.rows * VECTORS;
+        if self.lines.len() != length {
+            self.lines = crate::memory::uninit(length);
+        }
+        (self.depth, self.columns) = (b.rows, b.columns);
+        let panel_lines = (b.rows * VECTORS).max(1);
+        pool::for_each_rows(&mut self.lines, panel_lines, PANELS, |first, lines| {
+            for (p, panel) in lines.chunks_exact_mut(panel_lines).enumerate() {
+                // SAFETY: the CPU is the caller's promise; the panel has all the steps of `b`, which
+                // has a column `(first + p) * WIDTH`.
+                unsafe { pack_panel(panel, b, 0..b.rows, (first + p) * WIDTH) };
+            }
+        });
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub(super) fn columns(&self) -> usize {
+        self.columns
+    }
+}
+
+/// A right operand.
+#[derive(Clone, Copy)]
+pub(super) enum Right<'a> {
+    View(View<'a>),
+    Panels(&'a Panels),
+}
+
+impl Right<'_> {
+    fn columns(&self) -> usize {
+        match self {
+            Right::View(b) => b.columns,
+            Right::Panels(b) => b.columns,
+        }
+    }
+}
+
+/// What a thread packs into: a block of `a` and a panel of `b`.
+struct Scratch {
+    block: Lines,
+    panel: Lines,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        block: Box::new_uninit_slice(BLOCK * DEPTH / LANES),
+        panel: Box::new_uninit_slice(DEPTH * VECTORS),
+    });
+}
+
+/// `out = start + a b`
+///
+/// # Safety
+///
+/// The CPU has AVX-512 F and VL, `a.columns` is the depth of `b`, nothing is empty, and `out` has room
+/// for `a.rows` rows of as many numbers as `b` has columns, `out_stride` apart; it holds them already
+/// if they are the start, and a row that is has as many numbers.
+pub(super) unsafe fn matmul(
+    out: &mut [MaybeUninit<f32>],
+    out_stride: usize,
+    a: View<'_>,
+    b: Right<'_>,
+    start: Start<'_>,
+) {
+    SCRATCH.with_borrow_mut(|Scratch { block, panel }| {
+        let out = out.as_mut_ptr().cast::<f32>();
+        let mut product = Product { out, out_stride, a, b, start, panel };
+        let columns = || (0..b.columns()).step_by(WIDTH);
+        if a.column_stride == 1 || a.rows == 1 {
+            let few = TURNING_TILES.len() + 1..=ROWS;
+            let depth = match b {
+                Right::Panels(_) if a.rows <= ROWS => a.columns,
+                Right::View(b) if few.contains(&a.rows) && b.column_stride > 1 => DEPTH_FOR_FEW,
+                _ => DEPTH,
+            };
+            for column in columns() {
+                for steps in pieces(a.columns, depth, ROWS) {
+                    // SAFETY: the ranges are within the operands; longer than `DEPTH` only with panels.
+                    unsafe { product.panel(0..a.rows, steps, column, None) };
+                }
+            }
+        } else {
+            for steps in pieces(a.columns, DEPTH, ROWS) {
+                for rows in pieces(a.rows, BLOCK, ROWS) {
+                    // SAFETY: `a` is transposed, and the pieces fit the block.
+                    unsafe { pack_block(block, a, rows.clone(), steps.clone()) };
+                    for column in columns() {
+                        let block = Some(&block[..]);
+                        // SAFETY: the ranges are within the operands, and the block holds them.
+                        unsafe { product.panel(rows.clone(), steps.clone(), column, block) };
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// `0..count` in pieces of nearly the same length, at most `longest` and in multiples of `unit` where they
+/// can be.
+pub(super) fn pieces(
+    count: usize,
+    longest: usize,
+    unit: usize,
+) -> impl Iterator<Item = Range<usize>> {
+    let length = count.div_ceil(count.div_ceil(longest)).next_multiple_of(unit).min(longest);
+    (0..count).step_by(length).map(move |from| from..(from + length).min(count))
+}
+
+struct Product<'a> {
+    out: *mut f32,
+    out_stride: usize,
+    a: View<'a>,
+    b: Right<'a>,
+    start: Start<'a>,
+    panel: &'a mut [MaybeUninit<Line>],
+}
+
+impl Product<'_> {
+    /// Adds `steps` of `rows` times the panel of `b` that begins at `column`; `block` is those rows and
+    /// steps packed, and without it the rows of `a` are contiguous.
+    ///
+    /// # Safety
+    ///
+    /// As for `matmul`, and the ranges are within the operands, not empty, and `steps` no more than
+    /// `DEPTH` unless `b` is packed.
+    unsafe fn panel(
+        &mut self,
+        rows: Range<usize>,
+        steps: Range<usize>,
+        column: usize,
+        block: Option<&[MaybeUninit<Line>]>,
+    ) {
+        let Product { out, out_stride, a, b, start, .. } = *self;
+        let width = WIDTH.min(b.columns() - column);
+        let vectors = width.div_ceil(LANES);
+        let depth = steps.len();
+        let whole = width == vectors * LANES;
+        // SAFETY: `steps.start` and `column` are within `b`. Where it is read as it lies, `width` fills
+        // its vectors, so that they end inside the view.
+        let (b, b_step, kernels) = unsafe {
+            match b {
+                Right::Panels(b) => {
+                    let line = VECTORS * (column / WIDTH * b.depth + steps.start);
+                    (b.lines.as_ptr().add(line).cast::<f32>(), WIDTH, &TILES[..])
+                }
+                Right::View(b)
+                    if b.column_stride == 1
+                        && whole
+                        && (rows.len() <= FEW || b.row_stride == width) =>
+                {
+                    let at = steps.start * b.row_stride + column;
+                    (b.data.as_ptr().add(at), b.row_stride, &TILES[..])
+                }
+                Right::View(b)
+                    if b.row_stride == 1
+                        && whole
+                        && rows.len() <= TURNING_TILES.len()
+                        && depth.is_multiple_of(EIGHT) =>
+                {
+                    let at = steps.start + column * b.column_stride;
+                    (b.data.as_ptr().add(at), b.column_stride, &TURNING_TILES[..])
+                }
+                Right::View(b) => {
+                    pack_panel(self.panel, b, steps.clone(), column);
+                    (self.panel.as_ptr().cast::<f32>(), WIDTH, &TILES[..])
+                }
+            }
+        };
+        for row in rows.clone().step_by(ROWS) {
+            let count = ROWS.min(rows.end - row);
+            // SAFETY: `row` and `steps.start` are within `a`, or within the block that holds them; the
+            // tile's rows and columns are within `out`.
+            unsafe {
+                let (a, a_row, a_step) = match block {
+                    Some(block) => {
+                        (block.as_ptr().cast::<f32>().add((row - rows.start) * depth), 1, ROWS)
+                    }
+                    None => {
+                        let at = row * a.row_stride + steps.start * a.column_stride;
+                        (a.data.as_ptr().add(at), a.row_stride, a.column_stride)
+                    }
+                };
+                let out = out.add(row * out_stride + column);
+                let (start, start_stride) = match start {
+                    _ if steps.start > 0 => (out.cast_const(), out_stride),
+                    Start::Zero => (std::ptr::null(), 0),
+                    Start::Out => (out.cast_const(), out_stride),
+                    Start::Row(numbers) => (numbers.as_ptr().add(column), 0),
+                };
+                kernels[count - 1][vectors - 1](&Tile {
+                    depth,
+                    a,
+                    a_row,
+                    a_step,
+                    b,
+                    b_step,
+                    out,
+                    out_stride,
+                    start,
+                    start_stride,
+                    last: lanes(width - (vectors - 1) * LANES),
+                });
+            }
+        }
+    }
+}
+
+/// The first `count` lanes.
+pub(super) fn lanes(count: usize) -> __mmask16 {
+    if count >= LANES { !0 } else { (1 << count) - 1 }
+}
+
+/// A tile of `out`: element (i, l) of `a` is at `a_row * i + a_step * l`, step l of `b` at `b_step * l`.
+struct Tile {
+    depth: usize,
+    a: *const f32,
+    a_row: usize,
+    a_step: usize,
+    b: *const f32,
+    b_step: usize,
+    out: *mut f32,
+    out_stride: usize,
+    /// What the sums begin with, rows `start_stride` apart; null for 0.
+    start: *const f32,
+    start_stride: usize,
+    /// Lanes of the last vector of each row that are columns of `out`.
+    last: __mmask16,
+}
+
+type Kernel = unsafe fn(&Tile);
+
+const TILES: [[Kernel; VECTORS]; ROWS] = [
+    [tile::<1, 1>, tile::<1, 2>, tile::<1, 3>],
+    [tile::<2, 1>, tile::<2, 2>, tile::<2, 3>],
+    [tile::<3, 1>, tile::<3, 2>, tile::<3, 3>],
+    [tile::<4, 1>, tile::<4, 2>, tile::<4, 3>],
+    [tile::<5, 1>, tile::<5, 2>, tile::<5, 3>],
+    [tile::<6, 1>, tile::<6, 2>, tile::<6, 3>],
+    [tile::<7, 1>, tile::<7, 2>, tile::<7, 3>],
+    [tile::<8, 1>, tile::<8, 2>, tile::<8, 3>],
+];
+
+/// Those for so few rows that turning `b` by itself would be most of the work.
+const TURNING_TILES: [[Kernel; VECTORS]; 4] = [
+    [turning_tile::<1, 1>, turning_tile::<1, 2>, turning_tile::<1, 3>],
+    [turning_tile::<2, 1>, turning_tile::<2, 2>, turning_tile::<2, 3>],
+    [turning_tile::<3, 1>, turning_tile::<3, 2>, turning_tile::<3, 3>],
+    [turning_tile::<4, 1>, turning_tile::<4, 2>, turning_tile::<4, 3>],
+];
+
+/// # Safety
+///
+/// The CPU has AVX-512 F. `a` is readable at R rows of `depth` steps, `b` at `depth` steps of V whole
+/// vectors, `out` writable at R rows of V vectors, the last of them where `last` says, and `start`, if
+/// it is not null, readable at the same.
+#[target_feature(enable = "avx512f")]
+unsafe fn tile<const R: usize, const V: usize>(tile: &Tile) {
+    let &Tile { depth, mut a, a_row, a_step, mut b, b_step, out, out_stride, last, .. } = tile;
+    let mask = |v: usize| if v + 1 == V { last } else { !0 };
+    let rows: [usize; R] = std::array::from_fn(|i| opaque(i * a_row));
+    let mut sums = [[_mm512_setzero_ps(); V]; R];
+    // SAFETY: the caller's, for every address; fetching ahead may point anywhere.
+    unsafe {
+        if !tile.start.is_null() {
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let row = tile.start.add(i * tile.start_stride);
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = _mm512_maskz_loadu_ps(mask(v), row.add(v * LANES));
+                }
+            }
+        }
+        for _ in 0..depth {
+            let b_row: [_; V] = std::array::from_fn(|v| {
+                let ahead = b.wrapping_add(AHEAD * b_step + v * LANES);
+                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                _mm512_loadu_ps(b.add(v * LANES))
+            });
+            for (sums, row) in sums.iter_mut().zip(rows) {
+                let a = _mm512_set1_ps(*a.add(row));
+                for (sum, b) in sums.iter_mut().zip(b_row) {
+                    *sum = _mm512_fmadd_ps(a, b, *sum);
+                }
+            }
+            a = a.wrapping_add(a_step);
+            b = b.wrapping_add(b_step);
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                _mm512_mask_storeu_ps(out.add(i * out_stride + v * LANES), mask(v), *sum);
+            }
+        }
+    }
+}
+
+/// `x`, of which the compiler no longer knows how it came about. It would walk the rows of a tile by
+/// adding the stride again and again, on ports that the multiply-adds need.
+#[inline(always)]
+fn opaque(mut x: usize) -> usize {
+    // SAFETY: an empty instruction that touches nothing but the register it is given.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(reg) x, options(pure, nomem, nostack, preserves_flags));
+    }
+    x
+}
+
+/// `rows` and `steps` of a transposed `a`, tile after tile, in each the eight numbers of a step side
+/// by side.
+///
+/// # Safety
+///
+/// The CPU has AVX-512 F and VL; the ranges are within `a`, at most `BLOCK` and `DEPTH` long.
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn pack_block(
+    block: &mut [MaybeUninit<Line>],
+    a: View<'_>,
+    rows: Range<usize>,
+    steps: Range<usize>,
+) {
+    let depth = steps.len();
+    debug_assert!(
+        a.row_stride == 1 && rows.len().next_multiple_of(ROWS) * depth <= block.len() * LANES
+    );
+    let block = block.as_mut_ptr().cast::<f32>();
+    for group in rows.clone().step_by(GROUP) {
+        let count = GROUP.min(rows.end - group);
+        let (tiles, rest) = (count / ROWS, count % ROWS);
+        for l in 0..depth {
+            // SAFETY: `count` rows from `group` on are within `a`, and their tiles within the block.
+            unsafe {
+                let from = a.data.as_ptr().add((steps.start + l) * a.column_stride + group);
+                let to = block.add((group - rows.start) * depth + l * ROWS);
+                for t in 0..tiles {
+                    let eight = _mm256_loadu_ps(from.add(t * ROWS));
+                    _mm256_store_ps(to.add(t * ROWS * depth), eight);
+                }
+                if rest > 0 {
+                    let eight = _mm256_maskz_loadu_ps((1 << rest) - 1, from.add(tiles * ROWS));
+                    _mm256_store_ps(to.add(tiles * ROWS * depth), eight);
+                }
+            }
+        }
+    }
+}
+
+/// `steps` of the panel of `b` that begins at `column`: every vector that has a column is written.
+///
+/// # Safety
+///
+/// The CPU has AVX-512 F and VL; `steps` and `column` are within `b`, and the panel has as many steps.
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn pack_panel(
+    panel: &mut [MaybeUninit<Line>],
+    b: View<'_>,
+    steps: Range<usize>,
+    column: usize,
+) {
+    let depth = steps.len();
+    debug_assert!(depth * VECTORS <= panel.len());
+    let width = WIDTH.min(b.columns - column);
+    let panel = panel.as_mut_ptr().cast::<f32>();
+    // SAFETY: the caller's; masks and counts end every row of `b` where the view does.
+    unsafe {
+        let data = b.data.as_ptr().add(steps.start * b.row_stride + column * b.column_stride);
+        if b.column_stride == 1 {
+            let masks: [_; VECTORS] =
+                std::array::from_fn(|v| lanes(width.saturating_sub(v * LANES)));
+            for l in 0..depth {
+                let row = data.add(l * b.row_stride);
+                for (v, mask) in masks.into_iter().enumerate() {
+                    let x = _mm512_maskz_loadu_ps(mask, row.wrapping_add(v * LANES));
+                    _mm512_store_ps(panel.add(l * WIDTH + v * LANES), x);
+                }
+            }
+            return;
+        }
+        for v in 0..width.div_ceil(LANES) {
+            let count = LANES.min(width - v * LANES);
+            for l in (0..depth).step_by(EIGHT) {
+                let steps = EIGHT.min(depth - l);
+                let at = data.add(v * LANES * b.column_stride + l);
+                let turned = match count == LANES && steps == EIGHT {
+                    true => turn(at, b.column_stride),
+                    false => turn_ragged(at, b.column_stride, count, steps),
+                };
+                let to = panel.add(l * WIDTH + v * LANES);
+                for (i, vector) in turned.into_iter().enumerate() {
+                    if i < steps {
+                        _mm512_store_ps(to.add(i * WIDTH), vector);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// As `tile` with a `b` whose columns are contiguous and begin `b_step` apart, at a whole number of
+/// eights in depth: turned in registers, which pays while few rows share the work.
+///
+/// # Safety
+///
+/// As for `tile`, with `b` readable at V * 16 columns of `depth` steps, a multiple of eight.
+#[target_feature(enable = "avx512f")]
+unsafe fn turning_tile<const R: usize, const V: usize>(tile: &Tile) {
+    let &Tile { depth, mut a, a_row, a_step, b, b_step, out, out_stride, .. } = tile;
+    let mut sums = [[_mm512_setzero_ps(); V]; R];
+    // SAFETY: the caller's, for every address.
+    unsafe {
+        if !tile.start.is_null() {
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let row = tile.start.add(i * tile.start_stride);
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = _mm512_loadu_ps(row.add(v * LANES));
+                }
+            }
+        }
+        for l in (0..depth).step_by(EIGHT) {
+            for v in 0..V {
+                let steps = turn(b.add(v * LANES * b_step + l), b_step);
+                for (i, b) in steps.into_iter().enumerate() {
+                    for (j, sums) in sums.iter_mut().enumerate() {
+                        let a = _mm512_set1_ps(*a.add(j * a_row + i * a_step));
+                        sums[v] = _mm512_fmadd_ps(a, b, sums[v]);
+                    }
+                }
+            }
+            a = a.wrapping_add(EIGHT * a_step);
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                _mm512_storeu_ps(out.add(i * out_stride + v * LANES), *sum);
+            }
+        }
+    }
+}
+
+/// Eight numbers of each of sixteen rows that begin `stride` apart, turned into eight vectors. Only 24
+/// shuffles, of which the CPU does one a cycle: rows j and j + 8 come together as they are loaded.
+///
+/// # Safety
+///
+/// The CPU has AVX-512 F, and the rows are readable.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
+    let load = |j: usize| {
+        // SAFETY: the caller's.
+        let [lower, upper] =
+            unsafe { [j, j + EIGHT].map(|j| _mm256_loadu_pd(at.add(j * stride).cast())) };
+        _mm512_castpd_ps(_mm512_insertf64x4::<1>(_mm512_castpd256_pd512(lower), upper))
+    };
+    // The columns c and c + 4 of the rows j.. j + 4, then the same of the rows j + 8..j + 12.
+    let four = |j: usize| {
+        let (x0, x1, x2, x3) = (load(j), load(j + 1), load(j + 2), load(j + 3));
+        let (a, b) = (_mm512_unpacklo_ps(x0, x1), _mm512_unpackhi_ps(x0, x1));
+        let (c, d) = (_mm512_unpacklo_ps(x2, x3), _mm512_unpackhi_ps(x2, x3));
+        [
+            _mm512_shuffle_ps::<0b01_00_01_00>(a, c),
+            _mm512_shuffle_ps::<0b11_10_11_10>(a, c),
+            _mm512_shuffle_ps::<0b01_00_01_00>(b, d),
+            _mm512_shuffle_ps::<0b11_10_11_10>(b, d),
+        ]
+        .map(|x| _mm512_castps_pd(x))
+    };
+    let (first, second) = (four(0), four(4));
+    // Quarters of the one and the other: rows 0..4, 4..8, 8..12, 12..16 of a column.
+    let even = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+    let odd = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    std::array::from_fn(|i| {
+        let quarters = if i < 4 { even } else { odd };
+        _mm512_castpd_ps(_mm512_permutex2var_pd(first[i % 4], quarters, second[i % 4]))
+    })
+}
+
+/// As `turn` where there are only `count` rows of `steps` numbers: 0 stands for the rest.
+///
+/// # Safety
+///
+/// As for `turn`.
+#[target_feature(enable = "avx512f,avx512vl")]
+pub(super) unsafe fn turn_ragged(
+    at: *const f32,
+    stride: usize,
+    count: usize,
+    steps: usize,
+) -> [__m512; EIGHT] {
+    let mut padded = [0.0; LANES * EIGHT];
+    // SAFETY: the caller's; the mask ends a row after `steps`.
+    unsafe {
+        for (j, row) in padded.chunks_exact_mut(EIGHT).enumerate().take(count) {
+            let numbers = _mm256_maskz_loadu_ps(lanes(steps) as __mmask8, at.add(j * stride));
+            _mm256_storeu_ps(row.as_mut_ptr(), numbers);
+        }
+        turn(padded.as_ptr(), EIGHT)
+    }
+}

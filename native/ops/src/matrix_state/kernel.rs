@@ -1,0 +1,60 @@
+//! Which arithmetic a chunk gets: by how its heads fade.
+
+use super::chunk::Chunk;
+use super::sizes::Sizes;
+use super::{Decay, head, key};
+
+/// The arithmetic of one chunk, with its buffers.
+pub(super) enum Kernel {
+    Head(head::Kernel),
+    Key(key::Kernel),
+}
+
+impl Kernel {
+    pub(super) fn new(sizes: &Sizes) -> Self {
+        match sizes.options.decay {
+            Decay::Key => Kernel::Key(key::Kernel::new(sizes)),
+            _ => Kernel::Head(head::Kernel::new(sizes)),
+        }
+    }
+
+    /// `read [frames, heads, wide]`; `state` moves on, and `kept` gets what it was.
+    pub(super) fn forward(
+        &mut self,
+        chunk: &Chunk<'_>,
+        read: &mut [f32],
+        state: &mut [f32],
+        kept: Option<&mut [f32]>,
+    ) {
+        if let Some(kept) = kept {
+            kept.copy_from_slice(state);
+        }
+        match self {
+            Kernel::Head(kernel) => kernel.forward(chunk, read, state),
+            Kernel::Key(kernel) => kernel.forward(chunk, read, state),
+        }
+    }
+
+    /// Gradients of the queries and keys go to `d_streams`, of the gates to `d_gates`, of the values to
+    /// `dv`; `d_state` is that of the state after the chunk on entry, of the one before it after.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn backward(
+        &mut self,
+        chunk: &Chunk<'_>,
+        state: &[f32],
+        d_read: &[f32],
+        d_state: &mut [f32],
+        dv: &mut [f32],
+        d_streams: &mut [f32],
+        d_gates: &mut [f32],
+    ) {
+        match self {
+            Kernel::Head(k) => {
+                k.backward(chunk, state, d_read, d_state, dv, d_streams, d_gates);
+            }
+            Kernel::Key(k) => {
+                k.backward(chunk, state, d_read, d_state, dv, d_streams, d_gates);
+            }
+        }
+    }
+}

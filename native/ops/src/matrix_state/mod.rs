@@ -1,0 +1,121 @@
+//! Recurrences whose state is a matrix: Mamba-2, RetNet, GLA, mLSTM, by chunks.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `options` | where queries, keys and values lie, and which decay there is |
+//! | [`decay`] | from what a layer computes to gates |
+//! | `readout` | from what the state gives to results |
+//! | `sizes`, `chunk` | the shapes of a run, the frames of one chunk |
+//! | `kernel` | the arithmetic of one chunk: `head` where a head fades as a whole, `key` where each key channel fades by itself |
+//! | `pass` | both passes over a batch |
+
+mod card;
+mod chunk;
+mod composed;
+pub mod decay;
+pub mod head;
+mod kernel;
+pub mod key;
+pub(crate) mod options;
+mod pass;
+pub(crate) mod readout;
+mod sizes;
+
+use candle_core::{Shape, Tensor};
+
+use self::pass::MatrixState;
+use self::readout::Reading;
+use self::sizes::Sizes;
+use super::tensor;
+use crate::form::Form;
+use crate::lengths::{Lengths, check_lengths};
+use crate::op;
+use crate::{Error, Result};
+
+pub use decay::{log_sigmoid, mlstm_gates, ssd_gates};
+pub use options::{Decay, MlstmGates, Options};
+pub use readout::Readout;
+
+/// `(y [b, t, heads * value], state after the last frame)` of the recurrence, for each head
+///
+/// ```text
+/// S_t = S_{t-1} diag(e^decay_t) + input_t v_t k_t^T        y_t = S_t q_t
+/// ```
+///
+/// with S `[value, key]` (Mamba-2's `ssm_state`, the transpose of what the RetNet and GLA papers
+/// write). `streams [b, t, ..]` holds q, k and v (see [`Options`]), `gates` the decays and input factors
+/// (see [`Decay`]), `state [b, heads, value, key]` the first state.
+///
+/// With a [`Rotary`](super::rotary::Rotary) the recurrence is `S_t = e^decay_t S_{t-1} R + input_t v_t k_t^T`, where R turns keys by
+/// one frame, and states are handed on as `S R`: as the next query sees them. Results are those of
+/// queries and keys turned by their absolute positions (Sun et al. 2023, eq. 5 and 6), without a count.
+///
+/// By chunks (Dao & Gu 2024, section 6; Yang et al. 2023, section 4): inside one the products of q and
+/// k, weighted by how far the state faded between the two frames, times the values; between them
+/// the state. A weight is the exponential of a difference of summed logarithms (f64), or a running
+/// product of factors where each key channel fades by itself. Both are at most 1 and never divided
+/// by: exact at any decay and length. The gradient of a decay is a sum over the pairs of frames that
+/// it lies between, not a difference of larger sums.
+pub fn matrix_state(
+    streams: &Tensor,
+    gates: Option<&Tensor>,
+    state: &Tensor,
+    readout: Readout,
+    options: &Options,
+) -> Result<(Tensor, Tensor)> {
+    let (batch, time, width) = streams.dims3()?;
+    options.check(width, time)?;
+    check_lengths(&options.lengths, batch, time)?;
+    let wide = options.value + usize::from(readout.is_normalised());
+    tensor::check_shape(
+        "first matrix state",
+        &[batch, options.heads, wide, options.key],
+        state.dims(),
+    )?;
+    match (options.gates(), gates) {
+        (Some(expected), Some(gates)) => {
+            tensor::check_shape("gates of a matrix state", &[batch, time, expected], gates.dims())?;
+        }
+        (Some(expected), None) => {
+            return Err(Error::mismatch("gates of a matrix state", expected, "none"));
+        }
+        (None, _) => {}
+    }
+    readout.check([batch, time, options.heads])?;
+    match Form::of(streams) {
+        Form::Cpu => {}
+        Form::Card if card::has_states_of(options) => {
+            let (read, state) = card::matrix_state(streams, gates, state, options)?;
+            let y = composed::results(&read, streams, &readout, options)?;
+            return Ok((y, state));
+        }
+        Form::Card | Form::Composed => {
+            return composed::matrix_state(streams, gates, state, readout, options);
+        }
+    }
+    let reading = Reading::new(readout)?;
+    let sizes = Sizes { batch, time, width, wide, options: options.clone() };
+    let shapes = [Shape::from((batch, time, options.heads * options.value)), state.shape().clone()];
+    let mut inputs = vec![streams, state];
+    inputs.extend(gates.filter(|_| options.gates().is_some()));
+    Ok(op::apply_all(MatrixState::new(sizes, reading), &inputs, shapes)?.into())
+}
+
+/// `matrix_state` of `q, k [b, t, heads, key]`, `v [b, t, heads, value]` that lie apart.
+pub fn matrix_state_of(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    gates: Option<&Tensor>,
+    state: &Tensor,
+    decay: Decay,
+    lengths: Lengths,
+) -> Result<(Tensor, Tensor)> {
+    let (_, _, heads, key) = k.dims4()?;
+    let (_, _, _, value) = v.dims4()?;
+    let flat = |x: &Tensor| x.flatten(2, 3);
+    tensor::granted(&[q, k, v]);
+    let streams = Tensor::cat(&[flat(q)?, flat(k)?, flat(v)?], 2)?;
+    let options = Options { lengths, ..Options::side_by_side(heads, key, value, decay) };
+    matrix_state(&streams, gates, state, Readout::Plain, &options)
+}

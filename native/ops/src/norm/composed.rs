@@ -1,0 +1,46 @@
+//! Norms of rows and heads.
+
+use candle_core::{D, Tensor};
+
+use crate::Result;
+use crate::{HeadNorms, Norm, tensor};
+
+/// `x / sqrt(mean(x^2) + eps)` over the last dimension; with `center` of `x - mean(x)`.
+fn normed(x: &Tensor, center: bool, eps: f32) -> candle_core::Result<Tensor> {
+    let x = match center {
+        true => x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?,
+        false => x.clone(),
+    };
+    let scale = (x.sqr()?.mean_keepdim(D::Minus1)? + f64::from(eps))?.sqrt()?;
+    x.broadcast_div(&scale)
+}
+
+pub(super) fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
+    let y = normed(x, norm.bias.is_some(), norm.eps)?.broadcast_mul(&norm.weight)?;
+    match &norm.bias {
+        Some(bias) => Ok(y.broadcast_add(bias)?),
+        None => Ok(y),
+    }
+}
+
+pub(super) fn group_norm(
+    x: &Tensor,
+    weight: &Tensor,
+    groups: usize,
+    center: bool,
+    eps: f32,
+) -> Result<Tensor> {
+    let (rows, d) = tensor::rows(x.dims());
+    let y = normed(&x.reshape((rows, groups, d / groups))?, center, eps)?;
+    Ok(y.reshape(x.shape())?.broadcast_mul(weight)?)
+}
+
+pub(super) fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
+    let (rows, width) = tensor::rows(qkv.dims());
+    let d = norms.queries.weight.elem_count();
+    let all = qkv.reshape((rows, 3, width / 3 / d, d))?;
+    let queries = crate::row_norm(&all.narrow(1, 0, 1)?, &norms.queries)?;
+    let keys = crate::row_norm(&all.narrow(1, 1, 1)?, &norms.keys)?;
+    let values = all.narrow(1, 2, 1)?;
+    Ok(Tensor::cat(&[queries, keys, values], 1)?.reshape(qkv.shape())?)
+}

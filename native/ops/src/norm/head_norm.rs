@@ -1,0 +1,109 @@
+//! LayerNorm of each query and each key, before they are turned.
+
+use super::composed;
+use candle_core::Tensor;
+
+use super::row_norm::{self, Gradients, Norm};
+use crate::form::Form;
+use crate::memory;
+use crate::op::{self, Op, Pass};
+use crate::tensor;
+use crate::{Error, Result, pool};
+
+/// Frames of one shard.
+const ROWS: usize = 64;
+
+/// Norms of queries and of keys, `[d]` wide, for all heads the same.
+#[derive(Clone)]
+pub struct HeadNorms {
+    pub queries: Norm,
+    pub keys: Norm,
+}
+
+/// Norm of each head of the queries and of the keys in `qkv [.., 3 * heads * d]`; values stay as they
+/// are (Henry et al. 2020; Dehghani et al. 2023, section 2.1). Scores then have a bound whatever the
+/// projection does. The gradients of the weights are left with them.
+pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
+    let width = tensor::rows(qkv.dims()).1;
+    norms.check(width)?;
+    if Form::of(qkv) != Form::Cpu {
+        return composed::head_norm(qkv, norms);
+    }
+    let op = HeadNorm { norms: norms.clone(), width };
+    op::apply(op, &[qkv, &norms.queries.weight], qkv.shape())
+}
+
+struct HeadNorm {
+    norms: HeadNorms,
+    /// Of a frame of queries, keys and values.
+    width: usize,
+}
+
+/// The numbers of [`HeadNorms`].
+pub(crate) struct Values([row_norm::Values; 2]);
+
+impl HeadNorms {
+    /// Whether they fit queries, keys and values that are together so wide.
+    pub(crate) fn check(&self, width: usize) -> Result<()> {
+        let d = self.queries.weight.elem_count();
+        self.queries.check(d)?;
+        self.keys.check(d)?;
+        if !width.is_multiple_of(3 * d) || width == 0 {
+            let expected = format!("a multiple of {}", 3 * d);
+            return Err(Error::mismatch("width of queries, keys and values", expected, width));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn values(&self) -> candle_core::Result<Values> {
+        Ok(Values([self.queries.values()?, self.keys.values()?]))
+    }
+
+    /// Leaves gradients with the weights, summed in the order of the shards.
+    pub(crate) fn accumulate(&self, parts: &[[Gradients; 2]]) {
+        self.queries.accumulate(parts.iter().map(|[queries, _]| queries));
+        self.keys.accumulate(parts.iter().map(|[_, keys]| keys));
+    }
+}
+
+impl Values {
+    pub(crate) fn forward(&self, qkv: &[f32], width: usize) -> Vec<f32> {
+        let part = width / 3;
+        let mut y = memory::copied(qkv);
+        pool::for_each_rows(&mut y, width, ROWS, |first, y| {
+            let rows = qkv[first * width..].chunks_exact(width);
+            for (y, x) in y.chunks_exact_mut(width).zip(rows) {
+                let parts = y.chunks_exact_mut(part).zip(x.chunks_exact(part));
+                self.0.iter().zip(parts).for_each(|(norm, (y, x))| norm.forward(y, x));
+            }
+        });
+        y
+    }
+
+    /// Makes of the gradient of what comes out that of `qkv`, in place.
+    pub(crate) fn backward(&self, d: &mut [f32], qkv: &[f32], width: usize) -> Vec<[Gradients; 2]> {
+        let part = width / 3;
+        let zero = || self.0.each_ref().map(row_norm::Values::zeros);
+        pool::sum_rows(d, width, ROWS, zero, |first, d, sums| {
+            let rows = qkv[first * width..].chunks_exact(width);
+            for (d, x) in d.chunks_exact_mut(width).zip(rows) {
+                let parts = d.chunks_exact_mut(part).zip(x.chunks_exact(part));
+                for ((norm, sums), (d, x)) in self.0.iter().zip(sums.iter_mut()).zip(parts) {
+                    norm.backward(d, sums, x);
+                }
+            }
+        })
+    }
+}
+
+impl Op for HeadNorm {
+    fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
+        Ok(vec![self.norms.values()?.forward(inputs[0], self.width)])
+    }
+
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let (values, mut dx) = (self.norms.values()?, memory::copied(pass.gradient()?));
+        self.norms.accumulate(&values.backward(&mut dx, pass.inputs[0], self.width));
+        Ok(vec![dx, vec![]])
+    }
+}

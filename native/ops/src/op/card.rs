@@ -1,0 +1,59 @@
+//! Ops of any number of tensors on a card.
+
+use candle_core::{Result, Tensor};
+
+use crate::{op, tape};
+
+/// What such an op computes. All tensors that it is given are contiguous and part of no graph.
+pub(crate) trait Op: Send + Sync + 'static {
+    /// The output, and what a backward pass needs besides inputs and output; before that, where there is more than
+    /// one, the other outputs ([`apply_all`]). `track` says that a backward pass may follow: outputs are made by
+    /// [`output`](crate::device::launch::output).
+    fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)>;
+
+    /// The gradients of the inputs, each as its input is in shape and type; what is not wanted may be `None`.
+    fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>>;
+}
+
+/// What an op's backward pass has.
+pub(crate) struct Pass<'a> {
+    pub inputs: &'a [Tensor],
+    pub kept: &'a [Tensor],
+    pub y: &'a Tensor,
+    pub dy: &'a Tensor,
+    /// Of the other outputs, those that have a gradient.
+    pub d_others: &'a [Option<Tensor>],
+    pub wanted: &'a [bool],
+}
+
+/// The output of an op.
+pub(crate) fn apply(op: impl Op, inputs: &[&Tensor]) -> crate::Result<Tensor> {
+    let [y] = apply_all(op, inputs)?;
+    Ok(y)
+}
+
+/// All N outputs of an op.
+pub(crate) fn apply_all<const N: usize>(
+    op: impl Op,
+    inputs: &[&Tensor],
+) -> crate::Result<[Tensor; N]> {
+    let tensors = inputs.iter().map(|x| tape::contiguous(x)).collect::<crate::Result<Vec<_>>>()?;
+    let wanted: Vec<bool> = tensors.iter().map(tape::wants).collect();
+    let inputs: Vec<Tensor> = tensors.iter().map(Tensor::detach).collect();
+    let track = wanted.contains(&true);
+    let (y, mut kept) = op.forward(&inputs, track)?;
+    let others = kept.drain(..kept.len().min(N - 1));
+    let outputs: Vec<Tensor> = std::iter::once(y.clone()).chain(others).collect();
+    if track {
+        tape::note(&tensors, &outputs, move |gradients| {
+            let given = gradients.iter().map(|d| d.as_ref().map(Tensor::contiguous).transpose());
+            let mut given = given.collect::<Result<Vec<_>>>()?;
+            let y = y.detach();
+            let dy = given.remove(0).map_or_else(|| y.zeros_like(), Ok)?;
+            let (inputs, kept, d_others) = (&inputs[..], &kept[..], &given[..]);
+            let pass = Pass { inputs, kept, y: &y, dy: &dy, d_others, wanted: &wanted };
+            Ok(op.backward(&pass)?)
+        });
+    }
+    op::take(outputs)
+}

@@ -1,0 +1,131 @@
+//! The CPU form of an op, and how a pass applies it.
+
+pub(crate) mod card;
+
+use candle_core::op::BackpropOp;
+use candle_core::{CpuStorage, Shape, Storage, Tensor};
+
+use super::{tape, tensor};
+use crate::{Error, Result};
+
+/// The CPU form of an op: from slices, the numbers of contiguous f32 tensors, to numbers.
+pub trait Op: 'static {
+    /// The numbers of all outputs; `track` says that [`backward`](Self::backward) may follow, so that the op keeps what
+    /// it needs for it.
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>>;
+
+    /// Gradients of the inputs from those of the outputs; called once at most. Empty for what is not wanted, or was left
+    /// with a weight ([`Weight::accumulate`](crate::weights::Weight::accumulate)).
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>>;
+}
+
+/// Inputs, outputs and gradients that the backward pass of an op reads.
+pub struct Pass<'a> {
+    pub inputs: &'a [&'a [f32]],
+    pub outputs: &'a [&'a [f32]],
+    /// Of the outputs; `None` for an output that no later op used.
+    pub gradients: &'a [Option<&'a [f32]>],
+    /// Which inputs want a gradient.
+    pub wanted: &'a [bool],
+}
+
+impl<'a> Pass<'a> {
+    /// The gradient of the only output.
+    pub fn gradient(&self) -> Result<&'a [f32]> {
+        let missing = || Error::not_found("gradient of an output");
+        self.gradients.first().copied().flatten().ok_or_else(missing)
+    }
+
+    /// Whether input `i` wants a gradient.
+    pub fn wants(&self, i: usize) -> bool {
+        self.wanted.get(i).is_some_and(|wanted| *wanted)
+    }
+}
+
+/// The N slices that an op is given, or their gradients.
+pub fn numbers<T: Copy, const N: usize>(all: &[T]) -> Result<[T; N]> {
+    all.try_into().map_err(|_| Error::mismatch("inputs of an op", N, all.len()))
+}
+
+/// The N results of an op within another, in its order.
+pub fn results<const N: usize>(all: Vec<Vec<f32>>) -> Result<[Vec<f32>; N]> {
+    let count = all.len();
+    all.try_into().map_err(|_| Error::mismatch("results of an op", N, count))
+}
+
+/// The output of an op that has one, of this shape.
+pub fn apply(op: impl Op, inputs: &[&Tensor], shape: impl Into<Shape>) -> Result<Tensor> {
+    let [y] = apply_all(op, inputs, [shape.into()])?;
+    Ok(y)
+}
+
+/// The outputs of an op, of these shapes.
+pub fn apply_all<const N: usize>(
+    op: impl Op,
+    inputs: &[&Tensor],
+    shapes: [Shape; N],
+) -> Result<[Tensor; N]> {
+    take(apply_some(op, inputs, &shapes)?)
+}
+
+/// [`apply_all`] of an op whose number of outputs its input decides.
+pub fn apply_some(mut op: impl Op, inputs: &[&Tensor], shapes: &[Shape]) -> Result<Vec<Tensor>> {
+    let tensors = inputs.iter().map(|x| tape::contiguous(x)).collect::<Result<Vec<_>>>()?;
+    let wanted: Vec<bool> = tensors.iter().map(tape::wants).collect();
+    let track = wanted.contains(&true);
+    let inputs: Vec<Tensor> = tensors.iter().map(Tensor::detach).collect();
+    let made = tensor::with_all(&inputs, |slices| op.forward(slices, track))?;
+    if made.len() != shapes.len() {
+        return Err(Error::mismatch("outputs of an op", shapes.len(), made.len()));
+    }
+    let made = made.into_iter().zip(shapes);
+    let outputs =
+        made.map(|(data, shape)| output(data, shape, track)).collect::<Result<Vec<_>>>()?;
+    if track {
+        let kept: Vec<Tensor> = outputs.iter().map(Tensor::detach).collect();
+        tape::note(&tensors, &outputs, move |gradients| {
+            let found = backward(&mut op, [&inputs, &kept], gradients, &wanted)?;
+            let gradients = found.into_iter().zip(&inputs).map(|(d, x)| {
+                let is_none = d.is_empty() && x.elem_count() > 0;
+                if is_none { Ok(None) } else { Ok(Some(tensor::tensor(d, x.shape())?)) }
+            });
+            gradients.collect()
+        });
+    }
+    Ok(outputs)
+}
+
+fn backward(
+    op: &mut impl Op,
+    [inputs, outputs]: [&[Tensor]; 2],
+    gradients: &[Option<Tensor>],
+    wanted: &[bool],
+) -> Result<Vec<Vec<f32>>> {
+    let given: Vec<Tensor> =
+        gradients.iter().flatten().map(tensor::contiguous).collect::<Result<_>>()?;
+    tensor::with_all(&given, |given| {
+        let mut given = given.iter().copied();
+        let gradients: Vec<_> =
+            gradients.iter().map(|d| d.as_ref().and_then(|_| given.next())).collect();
+        tensor::with_all(inputs, |inputs| {
+            tensor::with_all(outputs, |outputs| {
+                op.backward(&Pass { inputs, outputs, gradients: &gradients, wanted })
+            })
+        })
+    })
+}
+
+/// An output of an op, a variable to candle where a backward pass may follow.
+pub(crate) fn output(data: Vec<f32>, shape: &Shape, track: bool) -> Result<Tensor> {
+    if data.len() != shape.elem_count() {
+        return Err(Error::mismatch("numbers of an output", shape.elem_count(), data.len()));
+    }
+    let storage = Storage::Cpu(CpuStorage::F32(data));
+    Ok(Tensor::from_storage(storage, shape, BackpropOp::none(), track))
+}
+
+/// N outputs of an op that has as many.
+pub fn take<const N: usize>(outputs: Vec<Tensor>) -> Result<[Tensor; N]> {
+    let count = outputs.len();
+    outputs.try_into().map_err(|_| Error::mismatch("outputs of an op", N, count))
+}

@@ -1,0 +1,19 @@
+//! What stands around a layer.
+
+use candle_core::Tensor;
+
+use crate::Result;
+use crate::{Residual, row_norm};
+
+/// `x + dropout(layer(norm(x)))`; the layer adds what it is given to what it makes.
+pub(crate) fn around(
+    x: &Tensor,
+    residual: &Residual,
+    layer: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let normed = row_norm(x, &residual.norm)?;
+    match &residual.dropout {
+        Some(mask) => mask.apply_and_add(&layer(&normed, None)?, x),
+        None => layer(&normed, Some(x)),
+    }
+}

@@ -1,0 +1,35 @@
+//! What stands around a layer.
+
+pub(crate) mod composed;
+
+use std::borrow::Cow;
+
+use super::dropout::Dropout;
+use super::norm::Norm;
+use super::simd;
+
+/// `x + dropout(layer(norm(x)))`, pre-norm (Xiong et al. 2020), for an op that computes all of it: a
+/// graph then has one edge for the layer, and nothing that stands between its parts is kept.
+#[derive(Clone)]
+pub struct Residual {
+    pub norm: Norm,
+    pub dropout: Option<Dropout>,
+}
+
+impl Residual {
+    /// Makes of what the layer gives for the rows `first..` the sum, in place.
+    pub(crate) fn add(&self, first: usize, y: &mut [f32], x: &[f32], width: usize) {
+        if let Some(dropout) = &self.dropout {
+            dropout.mask_rows(first, y, width);
+        }
+        simd::add_assign(y, x);
+    }
+
+    /// The gradient of what the layer gives from that of the sum.
+    pub(crate) fn of_layer<'a>(&self, dy: &'a [f32], width: usize) -> Cow<'a, [f32]> {
+        match &self.dropout {
+            Some(dropout) => dropout.mask(dy, width).into(),
+            None => dy.into(),
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Rotations composed of candle's ops.
+
+use candle_core::{D, Tensor};
+
+use crate::Result;
+
+/// The pairs (a, b) turned, a's before b's: all `[.., dim / 2]`.
+pub(crate) fn turn(a: &Tensor, b: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let first = (a.broadcast_mul(cos)? - b.broadcast_mul(sin)?)?;
+    let second = (b.broadcast_mul(cos)? + a.broadcast_mul(sin)?)?;
+    Ok(Tensor::cat(&[first, second], D::Minus1)?)
+}

@@ -1,0 +1,117 @@
+//! What a recorded step reads and writes: its buffers have fixed places, those of games and batches have not.
+
+use candle_core::{DType, Result, Tensor, bail};
+use sconce_cuda::kernels::ROWS;
+
+use crate::arrange::card::copy_columns;
+use crate::device::launch::{Launch, MOST_ALONG_Y, pointer};
+
+const THREADS: usize = 256;
+/// Words of a block, and parts of a launch, as rows.cu has them.
+const STRETCH: usize = 1024;
+const PARTS: usize = 4;
+
+/// Copies the numbers of a tensor over those of another of the same size and type.
+pub fn copy(from: &Tensor, to: &Tensor) -> Result<()> {
+    let same = (from.elem_count(), from.dtype()) == (to.elem_count(), to.dtype());
+    if !same || !to.is_contiguous() {
+        bail!("{from:?} is not copied over {to:?}");
+    }
+    let from = from.contiguous()?;
+    if to.dtype().size_in_bytes() == 2 {
+        // A word may begin or end within a word of 32 bits, which a card does not read where it lies.
+        let column = |t: &Tensor| t.reshape((t.elem_count(), 1));
+        return copy_columns((&column(&from)?, 0), (&column(to)?, 0));
+    }
+    let n = words(to);
+    let launch = Launch::of(ROWS, "copy_words", to)?.tensor(&from)?.tensor(to)?;
+    // SAFETY: as rows.cu says: a thread for each word.
+    unsafe { launch.long(n).run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
+}
+
+/// Where what a step has uploaded goes, with one launch.
+pub struct Intake {
+    /// A place and a width for each part of states, then a place, a first word and a count for each stretch.
+    table: Tensor,
+    parts: usize,
+    rows: usize,
+    stretches: usize,
+    longest: usize,
+}
+
+impl Intake {
+    /// Of words that begin with the places of rows of parts of states, `[parts, rows]`, two words each. From word
+    /// `first` on the numbers of `tensors` lie one behind the other.
+    pub fn new(rows: usize, parts: &[Tensor], tensors: &[&Tensor], first: usize) -> Result<Self> {
+        let (mut table, mut longest, mut at) = (vec![], 0, first);
+        for part in parts {
+            table.extend([pointer(part)? as i64, width(part)? as i64]);
+            longest = longest.max(width(part)?);
+        }
+        for tensor in tensors {
+            table.extend([pointer(tensor)? as i64, at as i64, words(tensor) as i64]);
+            longest = longest.max(words(tensor));
+            at += words(tensor);
+        }
+        let Some(beside) = tensors.first() else { bail!("a step reads nothing") };
+        let table = Tensor::from_slice(&table, table.len(), beside.device())?;
+        Ok(Intake { table, parts: parts.len(), rows, stretches: tensors.len(), longest })
+    }
+
+    /// Takes the words that lie at a place by then. Behind each row of an answer of so many logits ([`end_step`])
+    /// there is a 0 then.
+    ///
+    /// # Safety
+    /// Whoever plays this has so many words there, room for the answer, and rows of the parts at their places, of f32.
+    pub unsafe fn take(&self, words: u64, answer: Option<(u64, usize)>) -> Result<()> {
+        let (answer, num_logits) = answer.unwrap_or_default();
+        let launch = Launch::of(ROWS, "begin_step", &self.table)?.place(words);
+        let launch = launch.tensor(&self.table)?.int(self.parts).int(self.rows);
+        let launch = launch.place(answer).int(num_logits);
+        let jobs = self.parts * self.rows + self.stretches;
+        // SAFETY: as rows.cu says: blocks for stretches of all that is moved.
+        unsafe { launch.run([jobs, stretches(self.longest), 1], [THREADS, 1, 1], 0) }
+    }
+}
+
+/// Ends a step: the rows of f32 `parts [n, ..]` go to the places that two words each say, the `logits [n, w]` to an
+/// answer `[n, w + 1]`, where a 1 stands behind a row then whose parts are not all finite.
+///
+/// # Safety
+/// Whoever plays this has places there, and room.
+pub unsafe fn end_step(places: u64, parts: &[Tensor], logits: &Tensor, answer: u64) -> Result<()> {
+    let (rows, num_logits) = logits.dims2()?;
+    for at in (0..parts.len().max(1)).step_by(PARTS) {
+        let some = &parts[at..parts.len().min(at + PARTS)];
+        let widths = some.iter().map(width).collect::<Result<Vec<_>>>()?;
+        let places = places + (at * size_of::<u64>()) as u64;
+        let launch = Launch::of(ROWS, "end_step", logits)?.place(places);
+        let launch = (0..PARTS).try_fold(launch, |launch, i| launch.option(some.get(i)))?;
+        let width = |i: usize| widths.get(i).copied().unwrap_or(0);
+        let launch = (0..PARTS).fold(launch, |launch, i| launch.int(width(i))).int(some.len());
+        let launch = launch.tensor(logits)?.place(answer).int(num_logits);
+        // The logits go with the first ones.
+        let jobs = some.len() + usize::from(at == 0);
+        let longest = widths.iter().copied().fold(num_logits, usize::max);
+        // SAFETY: as rows.cu says: blocks for stretches of all that is moved.
+        unsafe { launch.run([rows, jobs, stretches(longest)], [THREADS, 1, 1], 0) }?;
+    }
+    Ok(())
+}
+
+/// Blocks for so many words. Each walks on where a grid has no more.
+fn stretches(words: usize) -> usize {
+    words.div_ceil(STRETCH).min(MOST_ALONG_Y)
+}
+
+/// Words of 32 bits.
+fn words(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes() / 4
+}
+
+fn width(rows: &Tensor) -> Result<usize> {
+    match rows.dtype() {
+        DType::F32 => Ok(rows.elem_count() / rows.dim(0)?.max(1)),
+        other => bail!("rows of {other:?} are not moved"),
+    }
+}

@@ -1,0 +1,356 @@
+//! The selective scan S6 (Gu and Dao 2023, eq. 2a and 2b with the selection of alg. 2).
+
+pub(crate) mod card;
+mod composed;
+mod walk;
+
+use std::borrow::Cow;
+
+use candle_core::Tensor;
+
+use self::walk::{CHUNK, Chunk, Gradients, Row, Scratch, backward, forward, forward_few};
+use crate::form::Form;
+use crate::lengths::{Lengths, check_lengths};
+use crate::memory;
+use crate::op::{self, Op, Pass};
+use crate::pool::{for_each_shard, sum_shards};
+use crate::simd::{LANES, add_assign, add_rows, dispatch, exp_with};
+use crate::tensor;
+use crate::{Error, Result};
+
+/// Inputs of a scan over `t` frames of `c` channels with `n` numbers of state each.
+#[derive(Clone, Copy)]
+pub struct Selective<'a> {
+    /// `[b, t, c]`
+    pub u: &'a Tensor,
+    /// Step size `[b, t, c]`, or `[c]` where it is the same in all frames.
+    pub dt: &'a Tensor,
+    /// Is added to `dt`, `[c]`.
+    pub dt_bias: Option<&'a Tensor>,
+    /// Whether the step size is the softplus of that.
+    pub dt_softplus: bool,
+    /// `[c, n]`
+    pub a: &'a Tensor,
+    /// Whether A is `-exp(a)`.
+    pub a_log: bool,
+    /// `[b, t, n]`
+    pub b: &'a Tensor,
+    /// `[b, t, n]`
+    pub c: &'a Tensor,
+    /// The skip `[c]`.
+    pub d: Option<&'a Tensor>,
+    /// The gate `[b, t, c]`.
+    pub z: Option<&'a Tensor>,
+    /// `[b, c, n]`
+    pub h: &'a Tensor,
+}
+
+/// `y [b, t, c]` and the state `[b, c, n]` after the last frame.
+///
+/// ```text
+/// h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t     y_t = (C_t h_t + D u_t) * silu(z_t)
+/// ```
+///
+/// without the terms whose tensors are not given. Row r has `lengths[r]` frames: later ones give 0
+/// and leave the state as it is.
+///
+/// Forward keeps the state of every eighth frame; backward makes those between again, so that what
+/// is kept is an eighth of the states, and nothing is ever divided by a decay.
+pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
+    let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
+    let (batch, time, channels) = u.dims3()?;
+    let (_, state) = a.dims2()?;
+    let op = Scan {
+        batch,
+        time,
+        channels,
+        state,
+        steady: dt.rank() == 1,
+        bias: dt_bias.is_some(),
+        softplus: dt_softplus,
+        log: a_log,
+        skip: d.is_some(),
+        gate: z.is_some(),
+        lengths,
+        kept: vec![],
+    };
+    op.check(&inputs)?;
+    match Form::of(u) {
+        Form::Cpu => {}
+        Form::Card if state <= card::MOST_STATES => {
+            return card::selective_scan(inputs, &op.lengths);
+        }
+        Form::Card | Form::Composed => return composed::selective_scan(inputs, op.lengths),
+    }
+    let all = [u, dt, a, b, c, h].into_iter().chain(dt_bias).chain(d).chain(z);
+    let shapes = [u.shape().clone(), h.shape().clone()];
+    Ok(op::apply_all(op, &all.collect::<Vec<_>>(), shapes)?.into())
+}
+
+/// Inputs u, dt, a, b, c, h and those that are given of dt_bias, d, z.
+pub(crate) struct Scan {
+    pub(crate) batch: usize,
+    pub(crate) time: usize,
+    pub(crate) channels: usize,
+    pub(crate) state: usize,
+    /// One `dt` for all frames.
+    pub(crate) steady: bool,
+    pub(crate) bias: bool,
+    pub(crate) softplus: bool,
+    pub(crate) log: bool,
+    pub(crate) skip: bool,
+    pub(crate) gate: bool,
+    pub(crate) lengths: Lengths,
+    /// States before every `CHUNK`th frame, `[b, chunk, block, n, LANES]`.
+    pub(crate) kept: Vec<f32>,
+}
+
+impl Scan {
+    fn check(&self, inputs: &Selective<'_>) -> Result<()> {
+        let Selective { u, dt, dt_bias, a, b, c, d, z, h, .. } = *inputs;
+        let Scan { batch, time, channels, state, steady, .. } = *self;
+        let check = |what: &str, expected: &[usize], got: &Tensor| {
+            tensor::check_shape(format_args!("{what} of a selective scan"), expected, got.dims())
+        };
+        let wide = [batch, time, channels];
+        check("dt", if steady { &wide[2..] } else { &wide }, dt)?;
+        check("A", &[channels, state], a)?;
+        check("B", &[batch, time, state], b)?;
+        check("C", &[batch, time, state], c)?;
+        check("h", &[batch, channels, state], h)?;
+        dt_bias.map_or(Ok(()), |bias| check("dt_bias", &[channels], bias))?;
+        d.map_or(Ok(()), |d| check("D", &[channels], d))?;
+        z.map_or(Ok(()), |z| check("z", &wide, z))?;
+        check_lengths(&self.lengths, batch, time)?;
+        if u.elem_count() * state == 0 {
+            let shape = format!("{:?} and {state} a channel", u.dims());
+            return Err(Error::mismatch("numbers of a selective scan", "at least 1", shape));
+        }
+        Ok(())
+    }
+
+    fn length(&self, row: usize) -> usize {
+        self.lengths.as_ref().map_or(self.time, |l| l[row])
+    }
+
+    /// Rows of the batch in one shard: at most eight shards, none too small to be handed out.
+    fn shard(&self) -> usize {
+        const SMALLEST: usize = 1 << 15;
+        let row = self.time * self.channels * self.state;
+        self.batch.div_ceil(8).max(SMALLEST.div_ceil(row))
+    }
+
+    fn chunks(&self) -> usize {
+        self.time.div_ceil(CHUNK)
+    }
+
+    /// Numbers in a state that is packed in blocks of `LANES` channels.
+    fn packed(&self) -> usize {
+        self.channels.div_ceil(LANES) * self.state * LANES
+    }
+
+    /// `[c, n]` as `[block, n, LANES]`.
+    fn pack(&self, from: &[f32]) -> Vec<f32> {
+        let n = self.state;
+        let mut to = memory::zeros(self.packed());
+        for (block, from) in to.chunks_exact_mut(n * LANES).zip(from.chunks(n * LANES)) {
+            for (lane, from) in from.chunks_exact(n).enumerate() {
+                for (to, v) in block[lane..].iter_mut().step_by(LANES).zip(from) {
+                    *to = *v;
+                }
+            }
+        }
+        to
+    }
+
+    /// The reverse of `pack`.
+    fn unpack(&self, to: &mut [f32], from: &[f32]) {
+        let n = self.state;
+        for (block, to) in from.chunks_exact(n * LANES).zip(to.chunks_mut(n * LANES)) {
+            for (lane, to) in to.chunks_exact_mut(n).enumerate() {
+                for (v, to) in block[lane..].iter().step_by(LANES).zip(to) {
+                    *to = *v;
+                }
+            }
+        }
+    }
+
+    fn inputs<'a>(&self, inputs: &[&'a [f32]]) -> Inputs<'a> {
+        let get = |i: usize| inputs.get(i).copied().unwrap_or_default();
+        let mut next = 6;
+        let mut given = |wanted: bool| {
+            next += usize::from(wanted);
+            if wanted { get(next - 1) } else { &[] }
+        };
+        let (dt_bias, d, z) = (given(self.bias), given(self.skip), given(self.gate));
+        let (u, dt, a, b, c, h) = (get(0), get(1), get(2), get(3), get(4), get(5));
+        Inputs { u, dt, dt_bias, a, b, c, h, d, z }
+    }
+
+    fn row<'a>(&self, row: usize, inputs: &Inputs<'a>, a: &'a [f32]) -> Row<'a> {
+        let (wide, narrow) = (self.time * self.channels, self.time * self.state);
+        let of = |v: &'a [f32], width: usize| v.get(row * width..(row + 1) * width);
+        Row {
+            u: of(inputs.u, wide).unwrap_or_default(),
+            dt: if self.steady { inputs.dt } else { of(inputs.dt, wide).unwrap_or_default() },
+            dt_bias: inputs.dt_bias,
+            z: of(inputs.z, wide),
+            a,
+            b: of(inputs.b, narrow).unwrap_or_default(),
+            c: of(inputs.c, narrow).unwrap_or_default(),
+            d: inputs.d,
+            channels: self.channels,
+            state: self.state,
+            length: self.length(row),
+            softplus: self.softplus,
+            steady: self.steady,
+        }
+    }
+
+    /// A as `[c, n]`.
+    fn decay_rates<'a>(&self, a: &'a [f32]) -> Cow<'a, [f32]> {
+        if !self.log {
+            return Cow::Borrowed(a);
+        }
+        let mut rates = a.to_vec();
+        negative_exp(&mut rates);
+        Cow::Owned(rates)
+    }
+}
+
+dispatch! {
+    fn negative_exp(a: &mut [f32]) {
+        for a in a {
+            *a = -exp_with::<FMA>(*a);
+        }
+    }
+}
+
+/// Numbers of all inputs; `dt_bias`, `d` and `z` are empty where they were not given.
+#[derive(Clone, Copy)]
+struct Inputs<'a> {
+    u: &'a [f32],
+    dt: &'a [f32],
+    dt_bias: &'a [f32],
+    a: &'a [f32],
+    b: &'a [f32],
+    c: &'a [f32],
+    h: &'a [f32],
+    d: &'a [f32],
+    z: &'a [f32],
+}
+
+impl Scan {
+    /// So few frames are not worth packing, nor is anything kept of them.
+    const FEW: usize = 3;
+
+    fn states(&self, y: &mut [f32], last: &mut [f32], kept: &mut [f32], inputs: &Inputs<'_>) {
+        let (wide, size) = (self.time * self.channels, self.channels * self.state);
+        let few = kept.is_empty() && self.time <= Self::FEW;
+        let per_row = kept.len() / self.batch;
+        let a = self.decay_rates(inputs.a);
+        let packed = if few { vec![] } else { self.pack(&a) };
+        let buffers = [(y, wide), (last, size), (kept, per_row)];
+        for_each_shard(self.batch, self.shard(), buffers, |rows, [y, last, kept]| {
+            let mut scratch = Chunk::new(self.channels);
+            for (i, row) in rows.enumerate() {
+                let (y, last) = (&mut y[i * wide..][..wide], &mut last[i * size..][..size]);
+                let first = &inputs.h[row * size..][..size];
+                if few {
+                    last.copy_from_slice(first);
+                    forward_few(y, last, &mut scratch, &self.row(row, inputs, &a));
+                } else {
+                    let mut h = self.pack(first);
+                    let kept = &mut kept[i * per_row..][..per_row];
+                    forward(y, &mut h, kept, &mut scratch, &self.row(row, inputs, &packed));
+                    self.unpack(last, &h);
+                }
+            }
+        });
+    }
+}
+
+impl Op for Scan {
+    fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
+        let Scan { batch, time, channels, state, .. } = *self;
+        let mut y = memory::zeros(batch * time * channels);
+        let mut last = memory::zeros(batch * channels * state);
+        let mut kept = memory::zeros(if track { batch * self.chunks() * self.packed() } else { 0 });
+        self.states(&mut y, &mut last, &mut kept, &self.inputs(inputs));
+        self.kept = kept;
+        Ok(vec![y, last])
+    }
+
+    fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
+        let Scan { batch, time, channels, state, .. } = *self;
+        let inputs = self.inputs(pass.inputs);
+        let kept = std::mem::take(&mut self.kept);
+        let (wide, narrow, size) = (time * channels, time * state, channels * state);
+        let per_row = self.chunks() * self.packed();
+        let silent = memory::zeros(if pass.gradients[0].is_none() { wide } else { 0 });
+        let rates = self.decay_rates(inputs.a);
+        let a = self.pack(&rates);
+
+        let zeros = |n: usize| memory::zeros(batch * n);
+        let (mut du, mut d_dt, mut dz) =
+            (zeros(wide), zeros(wide), zeros(if self.gate { wide } else { 0 }));
+        let (mut db, mut dc, mut dh) = (zeros(narrow), zeros(narrow), zeros(size));
+        let shard = self.shard();
+        let zero = || [self.packed(), channels, channels].map(memory::zeros);
+        let buffers = [
+            (&mut du[..], wide),
+            (&mut d_dt[..], wide),
+            (&mut dz[..], if self.gate { wide } else { 0 }),
+            (&mut db[..], narrow),
+            (&mut dc[..], narrow),
+            (&mut dh[..], size),
+        ];
+        let parts = sum_shards(batch, shard, buffers, zero, |rows, buffers, part| {
+            let [du, d_dt, dz, db, dc, dh] = buffers;
+            let [da, d_skip, d_bias] = part;
+            let mut scratch = Scratch::new(channels, state);
+            for (i, row) in rows.enumerate() {
+                let mut h = match pass.gradients[1] {
+                    Some(dh) => self.pack(&dh[row * size..][..size]),
+                    None => memory::zeros(self.packed()),
+                };
+                let dy = pass.gradients[0].map_or(&silent[..], |dy| &dy[row * wide..][..wide]);
+                let mut to = Gradients {
+                    u: &mut du[i * wide..][..wide],
+                    dt: &mut d_dt[i * wide..][..wide],
+                    z: if self.gate { &mut dz[i * wide..][..wide] } else { &mut [] },
+                    b: &mut db[i * narrow..][..narrow],
+                    c: &mut dc[i * narrow..][..narrow],
+                    h: &mut h,
+                    a: da,
+                    d: d_skip,
+                    dt_bias: d_bias,
+                };
+                let kept = &kept[row * per_row..][..per_row];
+                backward(&mut to, &mut scratch, dy, kept, &self.row(row, &inputs, &a));
+                self.unpack(&mut dh[i * size..][..size], &h);
+            }
+        });
+        let [mut packed, mut d_skip, mut d_bias] = zero();
+        for [a, d, bias] in &parts {
+            add_assign(&mut packed, a);
+            add_assign(&mut d_skip, d);
+            add_assign(&mut d_bias, bias);
+        }
+        let mut da = memory::zeros(size);
+        self.unpack(&mut da, &packed);
+        if self.log {
+            da.iter_mut().zip(&*rates).for_each(|(da, a)| *da *= a);
+        }
+        if self.steady {
+            let mut sum = memory::zeros(channels);
+            add_rows(&mut sum, &d_dt);
+            d_dt = sum;
+        }
+        let mut all = vec![du, d_dt, da, db, dc, dh];
+        all.extend(self.bias.then_some(d_bias));
+        all.extend(self.skip.then_some(d_skip));
+        all.extend(self.gate.then_some(dz));
+        Ok(all)
+    }
+}

@@ -1,0 +1,451 @@
+//! Weights by path: a path is the weight's name in the checkpoint, so renaming one breaks old files.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use candle_core::{Tensor, Var};
+
+use crate::form::Form;
+use crate::matmul::{MANY, Operand, Packed, View};
+use crate::memory;
+use crate::rng::Rng;
+use crate::tape::Gradients;
+use crate::tensor;
+use crate::{Error, Precision, Result};
+
+/// 4 GiB of f32: a spec that wants more is a slip, or a hostile file.
+pub const MAX_NUMBERS: usize = 1 << 30;
+
+/// All weights of a policy, in the order of their names.
+pub type Weights = BTreeMap<String, Weight>;
+
+/// A tensor of weights, and the place where large ops leave its gradient.
+///
+/// A product can write its gradient where the optimiser reads it ([`Weight::accumulate`]); such an op gives the tape no
+/// gradient of the weight. The gradients of all other ops come with the tape's ([`Weight::gather`]).
+#[derive(Clone)]
+pub struct Weight {
+    tensor: Tensor,
+    gradient: Arc<Mutex<Gradient>>,
+    operands: Arc<Mutex<Vec<Kept>>>,
+}
+
+/// Rows of a weight as they were packed, whether they were turned, for products of how many rows, and in
+/// which precision.
+struct Kept {
+    rows: Range<usize>,
+    turned: bool,
+    many: bool,
+    precision: Precision,
+    packed: Arc<Packed>,
+}
+
+/// So many rows of a product pay for packing the weight.
+pub const WORTH_PACKING: usize = 24;
+
+impl fmt::Debug for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tensor.fmt(f)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Gradient {
+    values: Vec<f32>,
+    /// Whether `values` is a gradient, and not what the last step left.
+    filled: bool,
+    /// In the place of `values`, of a weight whose ops are composed: on its device.
+    tensor: Option<Tensor>,
+}
+
+impl From<Tensor> for Weight {
+    fn from(tensor: Tensor) -> Self {
+        Weight { tensor, gradient: Arc::default(), operands: Arc::default() }
+    }
+}
+
+impl Deref for Weight {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+impl Weight {
+    /// The weight on the device of `x` and of its type; where it is so already, itself.
+    pub fn beside(&self, x: &Tensor) -> Result<Weight> {
+        match self.device().same_device(x.device()) && self.dtype() == x.dtype() {
+            true => Ok(self.clone()),
+            false => Ok(tensor::moved(&self.tensor.detach(), x)?.into()),
+        }
+    }
+
+    /// Rows of the weight, whose numbers are `values [n, k]`, as the right operand W of products with
+    /// `uses` rows in all, or with `turned` W^T.
+    ///
+    /// A weight that is not trained keeps what was packed for the next time.
+    pub fn operand<'a>(
+        &self,
+        values: &'a [f32],
+        rows: Range<usize>,
+        turned: bool,
+        uses: usize,
+    ) -> Operand<'a> {
+        self.operand_of(values, rows, turned, uses, uses)
+    }
+
+    /// [`operand`](Self::operand) of products that cannot be put together: of the `uses` rows each has
+    /// `each`.
+    pub fn operand_of<'a>(
+        &self,
+        values: &'a [f32],
+        rows: Range<usize>,
+        turned: bool,
+        uses: usize,
+        each: usize,
+    ) -> Operand<'a> {
+        let k = values.len() / self.tensor.dims().first().copied().unwrap_or(1).max(1);
+        let view = View::rows(&values[rows.start * k..rows.end * k], rows.len(), k);
+        let view = if turned { view.transposed() } else { view };
+        if uses < WORTH_PACKING {
+            return Operand::View(view);
+        }
+        let many = each >= MANY;
+        let pack = || Arc::new(if many { Packed::new(view) } else { Packed::for_few_rows(view) });
+        if self.tensor.track_op() {
+            return Operand::Packed(pack());
+        }
+        let place = || self.operands.lock().unwrap_or_else(|e| e.into_inner());
+        let precision = Precision::current();
+        let wanted = (&rows, turned, many, precision);
+        let same = |k: &&Kept| (&k.rows, k.turned, k.many, k.precision) == wanted;
+        if let Some(kept) = place().iter().find(same) {
+            return Operand::Packed(kept.packed.clone());
+        }
+        // Not under the lock: packing may wait for threads that wait for it.
+        let packed = pack();
+        let mut all = place();
+        if !all.iter().any(|kept| same(&kept)) {
+            let packed = packed.clone();
+            all.push(Kept { rows: rows.clone(), turned, many, precision, packed });
+        }
+        Operand::Packed(packed)
+    }
+
+    /// Calls `add(gradient, accumulate)`: with `accumulate` it has to add to what is there, without
+    /// it to write over it. A weight that is not trained has no gradient: nothing is called.
+    pub fn accumulate(&self, add: impl FnOnce(&mut [f32], bool)) {
+        if !self.tensor.track_op() {
+            return;
+        }
+        let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
+        let Gradient { values, filled, .. } = &mut *gradient;
+        memory::resize(values, self.tensor.elem_count());
+        add(values, *filled);
+        *filled = true;
+    }
+
+    /// Adds what a backward pass found to what ops have left here: `true` if there is a
+    /// gradient at all.
+    pub fn gather(&self, store: &Gradients) -> Result<bool> {
+        if self.is_elsewhere() {
+            return self.gather_tensor(store);
+        }
+        if let Some(given) = store.get(&self.tensor) {
+            tensor::with(given, |given| {
+                self.accumulate(|sum, accumulate| match accumulate {
+                    true => crate::simd::add_assign(sum, given),
+                    false => sum.copy_from_slice(given),
+                });
+                Ok(())
+            })?;
+        }
+        Ok(self.gradient.lock().unwrap_or_else(|e| e.into_inner()).filled)
+    }
+
+    /// Of a weight whose ops are composed: all of its gradient is the tape's.
+    fn gather_tensor(&self, store: &Gradients) -> Result<bool> {
+        let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(given) = store.get(&self.tensor) {
+            gradient.tensor = Some(match &gradient.tensor {
+                Some(sum) => tensor::sum(sum, given)?,
+                None => given.clone(),
+            });
+        }
+        Ok(gradient.tensor.is_some())
+    }
+
+    /// Whether its gradient is a tensor beside it, and not numbers of the CPU.
+    fn is_elsewhere(&self) -> bool {
+        Form::of(&self.tensor) != Form::Cpu
+    }
+
+    /// What was gathered, to be read or changed.
+    pub fn gradient<R>(&self, with: impl FnOnce(&mut [f32]) -> R) -> R {
+        with(&mut self.gradient.lock().unwrap_or_else(|e| e.into_inner()).values)
+    }
+
+    /// What was gathered of a weight whose ops are composed, on its device.
+    pub fn gradient_tensor(&self) -> Option<Tensor> {
+        self.gradient.lock().unwrap_or_else(|e| e.into_inner()).tensor.clone()
+    }
+
+    /// What was gathered as a tensor of one dimension beside the weight, zeros where nothing was.
+    pub fn flat_gradient(&self) -> Result<Tensor> {
+        let n = self.tensor.elem_count();
+        if self.is_elsewhere() {
+            return Ok(match self.gradient_tensor() {
+                Some(gradient) => gradient.detach().to_dtype(self.tensor.dtype())?.reshape(n)?,
+                None => self.tensor.detach().zeros_like()?.reshape(n)?,
+            });
+        }
+        let gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
+        let values = if gradient.filled { gradient.values.clone() } else { memory::zeros(n) };
+        Ok(tensor::tensor(values, n)?)
+    }
+
+    /// Takes a gradient beside the weight, of as many numbers, in the place of what was gathered.
+    pub fn set_gradient(&self, gradient: &Tensor) -> Result<()> {
+        if self.is_elsewhere() {
+            let gradient = gradient.reshape(self.tensor.dims())?;
+            self.gradient.lock().unwrap_or_else(|e| e.into_inner()).tensor = Some(gradient);
+            return Ok(());
+        }
+        self.forget();
+        Ok(tensor::with(gradient, |given| {
+            self.accumulate(|values, _| values.copy_from_slice(given));
+            Ok(())
+        })?)
+    }
+
+    /// Calls `with` with what was gathered, wherever it is.
+    pub fn read_gradient<R>(&self, with: impl FnOnce(&[f32]) -> R) -> Result<R> {
+        match self.gradient_tensor() {
+            Some(gradient) => Ok(tensor::read(&gradient, |numbers| Ok(with(numbers)))?),
+            None => Ok(self.gradient(|numbers| with(numbers))),
+        }
+    }
+
+    /// The next backward pass begins anew.
+    pub fn forget(&self) {
+        let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
+        (gradient.filled, gradient.tensor) = (false, None);
+    }
+}
+
+/// How a new weight is drawn.
+#[derive(Debug, Clone, Copy)]
+pub enum Init {
+    Constant(f32),
+    /// Uniform in `-bound..bound`.
+    Uniform(f32),
+    Normal(f32),
+    /// A function of the index and of the stream of numbers that belongs to the name.
+    With(fn(&Rng, u64) -> f32),
+    /// `ln(1 + column)` of rows of so many columns.
+    LogOfColumn(usize),
+}
+
+impl Init {
+    /// PyTorch's default for a layer that reads `inputs` numbers.
+    pub fn fan_in(inputs: usize) -> Self {
+        Init::Uniform(1.0 / (inputs.max(1) as f32).sqrt())
+    }
+
+    fn draw(self, seed: u64, name: &str, count: usize) -> Vec<f32> {
+        let rng = Rng::new(seed, &format!("init.{name}"), 0);
+        let number = |i| match self {
+            Init::Constant(v) => v,
+            Init::Uniform(bound) => (2.0 * rng.uniform(i) - 1.0) * bound,
+            Init::Normal(deviation) => rng.normal(i) * deviation,
+            Init::With(draw) => draw(&rng, i),
+            Init::LogOfColumn(columns) => ((i % columns.max(1) as u64 + 1) as f32).ln(),
+        };
+        let mut numbers = memory::with_capacity(count);
+        numbers.extend((0..count as u64).map(number));
+        numbers
+    }
+}
+
+/// Where a layer gets its weights from.
+pub enum Source {
+    Seed(u64),
+    Stored(Weights),
+    /// Weights of the right shapes that take no memory: what reads them is built to count them.
+    Sizes,
+}
+
+/// Hands out weights under a growing path and remembers them.
+#[derive(Clone)]
+pub struct Builder {
+    source: Rc<Source>,
+    /// Trainable weights are variables of candle's autograd; others keep no graph alive.
+    trainable: bool,
+    path: String,
+    taken: Rc<RefCell<Weights>>,
+    total: Rc<Cell<usize>>,
+}
+
+impl Builder {
+    pub fn new(source: Source, trainable: bool) -> Self {
+        let (taken, total) = Default::default();
+        Builder { source: Rc::new(source), trainable, path: String::new(), taken, total }
+    }
+
+    /// The builder of a part named `name`.
+    pub fn under(&self, name: impl std::fmt::Display) -> Self {
+        Builder { path: self.name(name), ..self.clone() }
+    }
+
+    fn name(&self, name: impl std::fmt::Display) -> String {
+        if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) }
+    }
+
+    pub fn get(&self, name: &str, shape: &[usize], init: Init) -> Result<Weight> {
+        let name = self.name(name);
+        self.reserve(&name, shape)?;
+        let weight = match &*self.source {
+            Source::Seed(seed) => {
+                tensor::tensor(init.draw(*seed, &name, shape.iter().product()), shape)?
+            }
+            Source::Stored(stored) => {
+                let found =
+                    stored.get(&name).ok_or_else(|| Error::not_found(format!("weight {name}")))?;
+                if found.dims() != shape {
+                    let got = format!("{:?}", found.dims());
+                    return Err(Error::mismatch(
+                        format!("weight {name}"),
+                        format!("{shape:?}"),
+                        got,
+                    ));
+                }
+                found.tensor.clone()
+            }
+            Source::Sizes => tensor::tensor(vec![0.0], ())?.broadcast_as(shape)?,
+        };
+        if self.trainable || weight.is_variable() {
+            memory::granted(size_of::<f32>() * weight.elem_count());
+        }
+        let weight = Weight::from(match self.trainable {
+            true => Var::from_tensor(&weight)?.into_inner(),
+            // A copy of one that is trained: what was packed of it would not follow its changes.
+            false if weight.is_variable() => weight.copy()?.detach(),
+            false => weight.detach(),
+        });
+        self.taken.borrow_mut().insert(name, weight.clone());
+        Ok(weight)
+    }
+
+    /// All weights handed out so far, whatever the path.
+    pub fn taken(&self) -> Arc<[Weight]> {
+        self.taken.borrow().values().cloned().collect()
+    }
+
+    /// Numbers of all weights so far.
+    pub fn total(&self) -> usize {
+        self.total.get()
+    }
+
+    /// Counts a weight, or what else a policy keeps, before memory is taken for it.
+    pub fn reserve(&self, name: &str, shape: &[usize]) -> Result<()> {
+        let count = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
+        let total = self.total.get().saturating_add(count);
+        if total > MAX_NUMBERS {
+            let bytes = (total as u64).saturating_mul(4);
+            return Err(Error::out_of_memory(format!("weights up to {name}"), bytes));
+        }
+        self.total.set(total);
+        Ok(())
+    }
+
+    /// The weights handed out; a stored one that no layer asked for is a mismatch.
+    pub fn finish(self) -> Result<Weights> {
+        let taken = self.taken.take();
+        if let Source::Stored(stored) = &*self.source
+            && let Some(extra) = stored.keys().find(|name| !taken.contains_key(*name))
+        {
+            return Err(Error::mismatch(
+                "weights",
+                "those of the spec",
+                format!("{extra} besides"),
+            ));
+        }
+        Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::DType;
+
+    use crate::tape;
+
+    #[test]
+    fn a_spec_that_no_machine_holds_is_refused_before_memory_is_taken() {
+        let b = Builder::new(Source::Seed(1), false);
+        let huge = b.get("w", &[1 << 18, 1 << 16], Init::Constant(0.0));
+        assert!(matches!(huge, Err(Error::OutOfMemory { bytes, .. }) if bytes == 1 << 36));
+        let overflow = b.get("w", &[usize::MAX, 3], Init::Constant(0.0));
+        assert!(matches!(overflow, Err(Error::OutOfMemory { .. })));
+    }
+
+    #[test]
+    fn a_gradient_is_read_flat_and_replaced_wherever_ops_leave_it() -> Result<()> {
+        let there_and_back = |dtype| {
+            let w = tensor::tensor(vec![1.0; 6], (2, 3))?.to_dtype(dtype)?;
+            let w = Weight::from(Var::from_tensor(&w)?.into_inner());
+            assert_eq!(tensor::to_vec(&w.flat_gradient()?)?, [0.0; 6]);
+            let x = tensor::tensor(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (2, 3))?.to_dtype(dtype)?;
+            let _tape = tape::record();
+            let y = (&*w * x)?.sum_all()?;
+            w.gather(&tape::backward(&y, y.ones_like()?)?)?;
+            let flat = w.flat_gradient()?;
+            assert_eq!(tensor::to_vec(&flat)?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+            w.set_gradient(&(flat * 2.0)?)?;
+            let doubled = [2.0, 4.0, 6.0, 8.0, 10.0, 12.0];
+            assert_eq!(w.read_gradient(<[f32]>::to_vec)?, doubled);
+            w.forget();
+            assert_eq!(tensor::to_vec(&w.flat_gradient()?)?, [0.0; 6]);
+            Ok(())
+        };
+        there_and_back(DType::F32)?;
+        there_and_back(DType::F64)
+    }
+
+    #[test]
+    fn what_is_packed_of_a_weight_outlives_the_training_of_the_one_it_was_taken_from() -> Result<()>
+    {
+        let trained = Builder::new(Source::Seed(1), true);
+        trained.get("w", &[3, 5], Init::Normal(1.0))?;
+        let trained = trained.finish()?;
+        let frozen = Builder::new(Source::Stored(trained.clone()), false);
+        let frozen = frozen.get("w", &[3, 5], Init::Constant(0.0))?;
+        let x = tensor::tensor(vec![1.0; 5 * WORTH_PACKING], (WORTH_PACKING, 5))?;
+        let y = || {
+            let y = crate::linear(&x, &frozen, None, crate::Activation::None)?;
+            Ok::<_, Error>((tensor::to_vec(&y)?, tensor::to_vec(&frozen)?))
+        };
+        let before = y()?;
+        tensor::update(&trained["w"], |w| w.fill(7.0))?;
+        assert_eq!(y()?, before);
+        Ok(())
+    }
+
+    #[test]
+    fn a_weight_that_is_not_trained_gathers_no_gradient() -> Result<()> {
+        let weight = Weight::from(tensor::tensor(vec![2.0; 6], (2, 3))?);
+        let x = Var::from_tensor(&tensor::tensor(vec![1.0; 3], (1, 3))?)?;
+        let _tape = tape::record();
+        let y = crate::linear(&x, &weight, None, crate::Activation::None)?;
+        let store = tape::backward(&y, y.ones_like()?)?;
+        assert_eq!(store.get(&x).map(tensor::to_vec).transpose()?, Some(vec![4.0; 3]));
+        assert!(!weight.gather(&store)? && weight.gradient(|g| g.is_empty()));
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! Gradients find their way through ops of ours and candle's by turns.
+
+use candle_core::{Tensor, Var};
+use sconce_ops::weights::Weight;
+use sconce_ops::{self as ops, Activation, arrange};
+use sconce_tensor::tape;
+
+use crate::common::composed::check;
+use crate::common::{backward, noise};
+
+fn inputs() -> Vec<Tensor> {
+    vec![noise(&[2, 43, 12], 1), noise(&[12, 12], 2), noise(&[12], 3)]
+}
+
+#[test]
+fn what_ops_and_candle_both_read_has_the_gradients_of_both() {
+    check("an output, read by both", &inputs(), |t| {
+        let (x, w, b) = (&t[0], &t[1], &t[2]);
+        let y = ops::linear(x, w, Some(b), Activation::Tanh)?;
+        // The same weight again, behind ops of candle's that end twice, one in the other.
+        let first = (&y * &**x)?;
+        let second = (&first + b.broadcast_as(x.shape())?.sin()?)?;
+        let read = arrange::add(&first, &ops::linear(&second, w, None, Activation::Silu)?)?;
+        Ok(vec![(&read * &first)?, y])
+    });
+}
+
+#[test]
+fn what_an_op_reads_twice_has_the_gradients_of_both_places() {
+    check("twice the same", &inputs(), |t| {
+        let y = ops::linear(&t[0], &t[1], Some(&t[2]), Activation::None)?;
+        let gated = ops::gated(&y, &y, Activation::Sigmoid)?;
+        Ok(vec![arrange::add(&gated, &gated)?, arrange::join(&[&y, &t[0], &y])?])
+    });
+}
+
+#[test]
+fn views_of_views_have_their_gradients_wherever_they_are_read() {
+    check("views", &inputs(), |t| {
+        let y = ops::linear(&t[0], &t[1], Some(&t[2]), Activation::Tanh)?;
+        let view = arrange::reshape(&y, [43, 2, 12])?;
+        let turned = arrange::reshape(&view.transpose(0, 1)?, [2, 43, 12])?;
+        let far = arrange::reshape(&arrange::reshape(&turned, [86, 12])?, [43, 24])?;
+        let products = ops::linear(&turned.transpose(0, 1)?, &t[1], None, Activation::None)?;
+        let weight = arrange::reshape(&t[1], [144])?;
+        Ok(vec![ops::activate(&far, Activation::Gelu)?, view.sqr()?, products, weight.exp()?])
+    });
+}
+
+#[test]
+fn a_pass_within_another_one_has_gradients_of_its_own() {
+    check("a pass within a pass", &inputs(), |t| {
+        let linear = |x: &Tensor| ops::linear(x, &t[1], Some(&t[2]), Activation::Tanh);
+        let y = linear(&t[0])?;
+        let own: Weight = Var::from_tensor(&t[1])?.into_inner().into();
+        {
+            let _within = tape::record();
+            let within = ops::linear(&t[0].detach(), &own, None, Activation::Tanh)?;
+            assert!(own.gather(&backward(&within.sum_all()?))?);
+        }
+        Ok(vec![linear(&y)?])
+    });
+}

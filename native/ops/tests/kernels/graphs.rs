@@ -1,0 +1,174 @@
+//! What a card does in the order of a stream, and what it keeps of it to do again.
+
+use std::sync::{Arc, PoisonError, RwLockWriteGuard};
+
+use candle_core::cuda_backend::cudarc::driver::sys::{
+    CUgraphInstantiate_flags as Flags, CUresult, CUstreamCaptureMode,
+};
+use candle_core::cuda_backend::cudarc::driver::{CudaGraph, CudaStream, DriverError};
+use candle_core::{Device, Tensor, Var};
+use sconce_tensor::device::{self, Graph, Uploads};
+
+use crate::card;
+
+const AUTO_FREE: Flags = Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+
+fn open() -> (Device, Arc<CudaStream>) {
+    let device = card::open();
+    let Device::Cuda(card) = &device else { panic!("{device:?} is no card") };
+    // SAFETY: all work is in one stream.
+    unsafe { card.disable_event_tracking() };
+    let stream = card.cuda_stream();
+    (device, stream)
+}
+
+/// Nobody opens a card before what this gives is dropped.
+fn begin(stream: &CudaStream) -> RwLockWriteGuard<'static, ()> {
+    let alone = card::OPENING.write().unwrap_or_else(PoisonError::into_inner);
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    stream.begin_capture(mode).unwrap();
+    alone
+}
+
+fn end(stream: &Arc<CudaStream>) -> Result<CudaGraph, DriverError> {
+    stream.end_capture(AUTO_FREE).map(|graph| graph.expect("a graph"))
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn a_graph_reads_what_is_there_when_it_is_launched() {
+    let (device, stream) = open();
+    let x = Var::new(&[1f32, 2.0, 3.0, 4.0], &device).unwrap();
+    // Tensors come and go, and one stays.
+    let work = || {
+        let square = x.as_tensor().sqr().unwrap().reshape((2, 2)).unwrap();
+        (square.t().unwrap().contiguous().unwrap() * 2.0).unwrap().sum(1).unwrap()
+    };
+    let Device::Cuda(card) = &device else { unreachable!() };
+    let constants = card.enable_cuda_graph_htod_cache();
+    // Once before, for what it loads and uploads.
+    work();
+    let alone = begin(&stream);
+    let y = work();
+    let graph = end(&stream).unwrap();
+    drop(alone);
+    drop(constants);
+    for round in 0..3 {
+        let scale = round as f32 + 1.0;
+        let numbers_in = [1f32, 2.0, 3.0, 4.0].map(|v| v * scale);
+        x.set(&Tensor::new(&numbers_in, &device).unwrap()).unwrap();
+        graph.launch().unwrap();
+        assert_eq!(numbers(&y), [20.0, 40.0].map(|v| v * scale * scale), "round {round}");
+    }
+}
+
+/// Nobody waits, and nothing is done, while work is captured; nor is a graph of it.
+fn refused(spoil: impl Fn(&Arc<CudaStream>) -> Result<(), DriverError>) {
+    let (device, stream) = open();
+    let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
+    x.sqr().unwrap();
+    let _alone = begin(&stream);
+    let kept = x.sqr().unwrap();
+    let unsupported = Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+    assert_eq!(spoil(&stream), unsupported);
+    assert!(kept.sqr().is_err());
+    let error = end(&stream).err();
+    assert_eq!(error, Some(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn a_wait_while_work_is_captured_is_refused() {
+    refused(|stream| stream.synchronize());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn a_copy_back_while_work_is_captured_is_refused() {
+    // SAFETY: it is not read.
+    refused(|stream| stream.clone_dtoh(&unsafe { stream.alloc::<f32>(1) }?).map(drop));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn work_that_is_not_recorded_is_told_and_the_card_goes_on() {
+    let (device, stream) = open();
+    let Device::Cuda(card) = &device else { unreachable!() };
+    let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
+    let record = |spoil: bool| {
+        Graph::record(card, |recording| {
+            let kept = x.sqr()?;
+            if recording && spoil {
+                assert!(stream.synchronize().is_err());
+            }
+            drop(kept);
+            Ok(())
+        })
+    };
+    let before = device::refusals().len();
+    assert!(record(true).unwrap().is_none());
+    let told = &device::refusals()[before..];
+    assert!(told[0].contains("STREAM_CAPTURE_INVALIDATED"), "{told:?}");
+    assert_eq!(numbers(&x.sqr().unwrap()), [1.0, 4.0]);
+    record(false).unwrap().expect("a graph").play().unwrap();
+}
+
+/// To open a card waits for all of it, as does the end of what was opened and that of pinned memory; and what is freed in
+/// the stream that is recorded would be part of that.
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn others_come_and_go_while_work_is_recorded() {
+    let (device, _) = open();
+    let Device::Cuda(card) = &device else { unreachable!() };
+    let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
+    let mut others = Some(x.copy().unwrap());
+    let (own, free) = (device.clone(), |one| device::apart(&device, || drop(one)));
+    let come_and_go = || {
+        let all: Vec<Device> = (0..3).map(|_| device::open(0).unwrap()).collect();
+        let uploads = Uploads::new(all[0].as_cuda_device().unwrap(), 1).unwrap();
+        device::leave(all[0].clone(), uploads);
+        drop(Uploads::new(all[1].as_cuda_device().unwrap(), 1).unwrap());
+        all.into_iter().for_each(|device| device::leave(device, ()));
+    };
+    std::thread::scope(|scope| {
+        let recorded = Graph::record(card, |recording| {
+            let square = x.sqr()?;
+            if recording {
+                scope.spawn(come_and_go);
+                let others = others.take();
+                scope.spawn(move || free(others));
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            square.sqr()?;
+            Ok(())
+        });
+        assert!(recorded.unwrap().is_some(), "{:?}", device::refusals());
+    });
+    own.as_cuda_device().unwrap().cuda_stream().context().check_err().unwrap();
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn each_upload_arrives_however_far_the_card_is_behind() {
+    let (device, _) = open();
+    let Device::Cuda(card) = &device else { unreachable!() };
+    // More than one thread copies at a time.
+    let words = |i: u32| (0..1 << 18).map(|k| k ^ i).collect::<Vec<u32>>();
+    let to = Tensor::new(words(0), &device).unwrap();
+    let mut uploads = Uploads::new(card, 1 << 18).unwrap();
+    let sent: Vec<Tensor> = (1..10)
+        .map(|i| {
+            let words = words(i);
+            let (some, others) = words.split_at(200_001);
+            uploads.send(&[some, others], &to).unwrap();
+            to.copy().unwrap()
+        })
+        .collect();
+    for (i, sent) in (1..).zip(&sent) {
+        assert!(sent.to_vec1::<u32>().unwrap() == words(i), "upload {i}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Decisions: made beside the present moment, then committed; of one session, or of many at once.
+
+use std::sync::Arc;
+
+use sconce_nn::backbone::State;
+use sconce_nn::heads::Decision;
+use sconce_nn::policy::{Frames, Stepped};
+use sconce_nn::sampling::Draw;
+use sconce_tensor::{Error, Result};
+
+use super::carried::Carried;
+use super::open::Session;
+use super::options::Overrides;
+use super::query::Way;
+use super::step::{SCRATCH, game};
+use crate::frames::window;
+use crate::model::Model;
+
+/// A decision, and which one it is since the session began, from 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Act {
+    pub decision: Decision,
+    pub frame: u64,
+}
+
+impl Session {
+    /// One decision for one raw row.
+    ///
+    /// # Shapes
+    /// `raw [raw_width]`.
+    pub fn act(&mut self, raw: &[f32], overrides: &Overrides) -> Result<Act> {
+        self.decide(raw, overrides)?;
+        self.commit();
+        let (decision, frame) = self.last();
+        Ok(Act { decision: decision.clone(), frame })
+    }
+
+    /// Makes the next decision; until [`Session::commit`] the session does not know of it. A step of a plan takes
+    /// no memory, unless directions come with the call.
+    pub fn decide(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
+        self.ask(raw, overrides)?;
+        let made = match self.asked.way {
+            Way::Made(_) => return Ok(()),
+            Way::Plan => self.step(overrides),
+            Way::Games => decide_one(self, overrides),
+            Way::Core => self.step_by_core(overrides),
+        };
+        made.inspect_err(|_| self.asked.way = Way::Made(0))
+    }
+
+    /// Makes a decision of [`Session::decide`] the session's last one. Cannot fail halfway.
+    pub fn commit(&mut self) {
+        if matches!(self.asked.way, Way::Made(_)) {
+            return;
+        }
+        let (now, next) = self.moments.next();
+        next.frames = now.frames.saturating_add(1);
+        next.past.push(&next.decision.choices);
+        self.moments.advance(self.asked.way == Way::Plan);
+        self.ring.push(self.asked.row.frame());
+        self.asked.way = Way::Made(0);
+    }
+
+    /// The answer to the last call, and which decision it was, from 1; 0 if there is none.
+    pub fn last(&self) -> (&Decision, u64) {
+        let behind = match self.asked.way {
+            Way::Made(behind) => behind,
+            Way::Plan | Way::Games | Way::Core => 0,
+        };
+        let moment = self.moments.latest().nth(behind).unwrap_or(self.moments.now());
+        (&moment.decision, moment.frames)
+    }
+}
+
+/// A session, what it is asked, and what becomes of it.
+pub struct Call<'a> {
+    pub session: &'a mut Session,
+    /// `[raw_width]`
+    pub raw: &'a [f32],
+    pub overrides: &'a Overrides,
+    /// Whether the session was [asked](Session::ask) this already.
+    pub asked: bool,
+    pub outcome: Result<()>,
+}
+
+/// [`Session::decide`] of each call; those that step by one plan do it together. What is wrong with one is its
+/// outcome, and touches no other.
+pub fn decide_many(calls: &mut [Call<'_>]) {
+    for call in calls.iter_mut().filter(|call| !call.asked) {
+        call.outcome = call.session.ask(call.raw, call.overrides);
+    }
+    let (mut by_plan, mut by_games) = (vec![], vec![]);
+    for call in calls.iter_mut().filter(|call| call.outcome.is_ok()) {
+        match call.session.asked.way {
+            Way::Made(_) => {}
+            Way::Plan => by_plan.push(call),
+            Way::Games => by_games.push(call),
+            // Each alone: in company the kernels of core end in other bits.
+            Way::Core => call.outcome = call.session.step_by_core(call.overrides),
+        }
+    }
+    by_model(&mut by_plan, step);
+    by_model(&mut by_games, step_games);
+    for call in calls.iter_mut().filter(|call| call.outcome.is_err()) {
+        call.session.asked.way = Way::Made(0);
+    }
+}
+
+fn by_model<'a, 'b>(calls: &mut [&'a mut Call<'b>], step: fn(&mut [&'a mut Call<'b>])) {
+    let model = |call: &&mut Call<'_>| Arc::as_ptr(&call.session.model);
+    calls.sort_by_key(model);
+    calls.chunk_by_mut(|a, b| model(a) == model(b)).for_each(step);
+}
+
+/// Steps the sessions of one model together, on a card. Which of them an error of all speaks of is not said: then
+/// each finds out for itself.
+fn step_games(calls: &mut [&mut Call<'_>]) {
+    match games(calls) {
+        Ok(stepped) => {
+            for (call, stepped) in calls.iter_mut().zip(stepped) {
+                call.outcome = stepped.map(|one| call.session.stepped(one));
+            }
+        }
+        Err(_) => {
+            for call in calls {
+                call.outcome = call.session.step_by_core(call.overrides);
+            }
+        }
+    }
+}
+
+fn games(calls: &[&mut Call<'_>]) -> Result<Vec<Result<Stepped>>> {
+    let Some(first) = calls.first() else { return Ok(vec![]) };
+    let policy = first.session.policy();
+    let rows = calls.iter().map(|call| call.session.asked.row.frame());
+    let frames = Frames { batch: calls.len(), time: 1, ..window(rows) };
+    let state = |call: &&'_ mut Call<'_>| match &call.session.moments.now().state {
+        Carried::Tensors { state, .. } => Ok(state.clone()),
+        Carried::Numbers(_) => Err(Error::not_found("state on the card")),
+    };
+    let states = calls.iter().map(state).collect::<Result<Vec<State>>>()?;
+    let draws: Vec<Draw> = calls.iter().map(|call| call.session.draw(call.overrides)).collect();
+    policy.step_games(&frames, &states.iter().collect::<Vec<_>>(), &draws)
+}
+
+/// The decision of a session that [steps with others](Way::Games), alone.
+fn decide_one(session: &mut Session, overrides: &Overrides) -> Result<()> {
+    let mut call = Call { session, raw: &[], overrides, asked: true, outcome: Ok(()) };
+    step_games(&mut [&mut call]);
+    call.outcome
+}
+
+/// Steps the sessions of one model.
+fn step(calls: &mut [&mut Call<'_>]) {
+    let Some(first) = calls.first() else { return };
+    let model: Arc<Model> = first.session.model.clone();
+    let Some(plan) = model.plan() else { return };
+    let mut games = Vec::with_capacity(calls.len());
+    let mut outcomes = Vec::with_capacity(calls.len());
+    for call in calls {
+        let Session { moments, asked, .. } = &mut *call.session;
+        match game(plan, moments, asked, call.overrides) {
+            Some(game) => {
+                games.push(game);
+                outcomes.push(&mut call.outcome);
+            }
+            None => call.outcome = Err(Error::not_found("plan")),
+        }
+    }
+    SCRATCH.with_borrow_mut(|scratch| plan.step(&mut games, scratch));
+    for (outcome, game) in outcomes.into_iter().zip(games) {
+        *outcome = game.outcome;
+    }
+}

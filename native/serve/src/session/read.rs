@@ -1,0 +1,112 @@
+//! Reading what a decision needs: the frame, the inputs before it, how it is drawn.
+
+use sconce_nn::embedding::melee;
+use sconce_nn::heads::NONE;
+use sconce_nn::spec::{Embedding, Spec};
+use sconce_tensor::Result;
+use sconce_tensor::rng::Rng;
+
+use super::open::{Session, projection};
+use super::options::Overrides;
+use super::query::{Query, Way};
+use crate::frames::check_labels;
+
+impl Session {
+    /// Reads what a decision needs; after it the way is known. Who asks here decides by [`decide_many`], with
+    /// [`Call::asked`].
+    pub fn ask(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
+        self.asked.way = Way::Made(0);
+        if let Some(behind) = self.made(overrides.game_frame)? {
+            self.asked.way = Way::Made(behind);
+            return Ok(());
+        }
+        self.asked.sampling = overrides.apply(&self.options.sampling)?;
+        if let Some(labels) = overrides.choices.as_deref() {
+            check_labels(&self.policy().spec().heads, labels)?;
+        }
+        self.asked.projection = match &overrides.project_out {
+            Some(vectors) => projection(self.policy(), Some(vectors))?,
+            None => self.projection.clone(),
+        };
+        self.read_past(raw, overrides)?;
+        self.read(raw, overrides)?;
+        // The number of the decision keys the stream: a seed that is given anew with every call does
+        // not draw the same numbers at every frame.
+        let seed = overrides.seed.unwrap_or(self.seed);
+        self.asked.rng = Rng::new(seed, "act", self.moments.now().frames);
+        self.asked.way = match self.looks_back() {
+            false if self.model.plan().is_some() => Way::Plan,
+            false if self.asked.projection.is_none() && self.policy().steps_games() => Way::Games,
+            _ => Way::Core,
+        };
+        Ok(())
+    }
+
+    /// Writes to the next moment the inputs before a raw row. The one that led to it is what the call gives, else
+    /// the row's own; the others are what the call gives, else what the session decided.
+    fn read_past(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
+        let Session { model, moments, delay, .. } = self;
+        let (spec, delay) = (model.policy().spec(), *delay);
+        let (now, next) = moments.next();
+        let past = &mut next.past;
+        past.copy(&now.past);
+        next.game_frame = overrides.game_frame.or(now.game_frame);
+        if has_own(spec, raw)? {
+            past.set_from(delay, |labels| {
+                spec.embedding.previous_labels(raw, &spec.heads, labels).map(drop)
+            })?;
+        }
+        if let Some(queue) = &overrides.queue {
+            past.give(queue, &spec.heads)?;
+        }
+        if let Some(labels) = &overrides.previous {
+            check_labels(&spec.heads, labels)?;
+            past.set(delay, labels);
+        }
+        Ok(())
+    }
+
+    /// Embeds a raw row behind the inputs of the next moment.
+    fn read(&mut self, given_raw: &[f32], overrides: &Overrides) -> Result<()> {
+        let Session { model, moments, delay, asked, .. } = self;
+        let Query { row, raw, .. } = asked;
+        let (spec, delay) = (model.policy().spec(), *delay);
+        let past = &moments.next().1.past;
+        let depth = spec.embedding.queue_depth();
+        let says = |queue: &Vec<u16>| {
+            let mut inputs = queue.chunks(spec.heads.num_labels().max(1));
+            inputs.nth(delay).is_some_and(|input| input.iter().any(|label| *label != NONE))
+        };
+        let given = overrides.previous.is_some() || overrides.queue.as_ref().is_some_and(says);
+        match past.get(delay) {
+            // A frame's own stick need not stand in the middle of a bucket.
+            Some(_) if has_own(spec, given_raw)? && !given => row.read(spec, given_raw)?,
+            Some(labels) if reads_controllers(spec) => {
+                let mut controller = [0.0; melee::CONTROLLER_WIDTH];
+                melee::controller(labels, &spec.heads, &mut controller)?;
+                raw.clear();
+                raw.extend_from_slice(given_raw);
+                melee::set_previous(raw, &controller)?;
+                row.read(spec, raw)?;
+            }
+            Some(labels) => {
+                row.read(spec, given_raw)?;
+                row.previous.copy_from_slice(labels);
+            }
+            None => row.read(spec, given_raw)?,
+        }
+        if depth > 1 {
+            row.write_queue(spec, past.newest(depth))?;
+        }
+        spec.embedding.write_delay(delay, &mut row.continuous)
+    }
+}
+
+/// Whether a raw row says what led to it, and the heads can read that.
+fn has_own(spec: &Spec, raw: &[f32]) -> Result<bool> {
+    Ok(reads_controllers(spec) && melee::previous(melee::row(raw)?).is_some())
+}
+
+fn reads_controllers(spec: &Spec) -> bool {
+    matches!(spec.embedding, Embedding::Melee(_)) && spec.heads.is_controller()
+}

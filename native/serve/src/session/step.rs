@@ -1,0 +1,115 @@
+//! One decision: by a step of the plan, or by core.
+
+use std::cell::RefCell;
+
+use sconce_nn::backbone::Context;
+use sconce_nn::packed::{Game, Plan};
+use sconce_nn::policy::{Frames, Stepped};
+use sconce_nn::sampling::Draw;
+use sconce_realtime::Scratch;
+use sconce_tensor::pool;
+use sconce_tensor::{Error, Result};
+
+use super::carried::Carried;
+use super::moments::{Moment, Moments};
+use super::open::Session;
+use super::options::{Lane, Overrides};
+use super::query::Query;
+use crate::frames::{EmbeddedFrame, window};
+
+thread_local! {
+    /// Of whatever plan this thread steps: sessions come and go by the thousand.
+    pub(crate) static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl Session {
+    /// A step of the plan, once it was [asked](Self::ask) for.
+    pub(super) fn step(&mut self, overrides: &Overrides) -> Result<()> {
+        let Session { model, moments, asked, .. } = self;
+        let Some(plan) = model.plan() else { return Err(Error::not_found("plan")) };
+        let Some(mut game) = game(plan, moments, asked, overrides) else {
+            return Err(Error::not_found("plan"));
+        };
+        SCRATCH.with_borrow_mut(|scratch| plan.step(std::slice::from_mut(&mut game), scratch));
+        game.outcome
+    }
+
+    /// How what was [asked](Self::ask) is drawn.
+    pub(super) fn draw<'a>(&'a self, overrides: &'a Overrides) -> Draw<'a> {
+        let Query { sampling, rng, .. } = &self.asked;
+        let given = overrides.choices.as_deref();
+        Draw { sampling, rngs: std::slice::from_ref(rng), given }
+    }
+
+    /// What a [step with others](Way::Games) gave.
+    pub(super) fn stepped(&mut self, (decision, state): Stepped) {
+        let (_, next) = self.moments.next();
+        (next.decision, next.state) = (decision, Carried::tensors(state));
+    }
+
+    /// A decision by core, on the row behind the state or on the window that ends with it.
+    pub(super) fn step_by_core(&mut self, overrides: &Overrides) -> Result<()> {
+        let draw = self.draw(overrides);
+        let mut context = Context::default().projecting(self.asked.projection.clone());
+        let windows = self.windows();
+        if windows {
+            context = context.forgetting();
+        }
+        let (policy, row) = (self.model.policy(), &self.asked.row);
+        let (frames, state) = match &self.moments.now().state {
+            Carried::Tensors { state, .. } if !self.looks_back() => {
+                (window(std::iter::once(row.frame())), state)
+            }
+            _ => (self.window(row), self.model.zero_state()),
+        };
+        let act = || policy.act(&frames, state, draw, &context);
+        let (decision, state) = match self.next_lane() {
+            Lane::Inline => pool::serial(act),
+            Lane::Worker => act(),
+        }?;
+        // Each window begins anew: what it ends with is nothing to the next.
+        let state = (!windows).then(|| Carried::new(state, self.model.plan())).transpose()?;
+        let (_, next) = self.moments.next();
+        next.decision = decision;
+        if let Some(state) = state {
+            next.state = state;
+        }
+        Ok(())
+    }
+
+    /// The window that ends with `row`.
+    fn window(&self, row: &EmbeddedFrame) -> Frames {
+        let before = self.options.window_size - 1;
+        let mut kept = self.ring.newest(before).peekable();
+        let first = kept.peek().copied().unwrap_or_else(|| row.frame());
+        let missing = before.saturating_sub(self.ring.len());
+        let rows = std::iter::repeat_n(first, missing).chain(kept);
+        window(rows.chain(std::iter::once(row.frame())))
+    }
+}
+
+/// The game of a step of the plan, from the present state to the next moment.
+pub(super) fn game<'a>(
+    plan: &Plan,
+    moments: &'a mut Moments,
+    asked: &'a Query,
+    overrides: &'a Overrides,
+) -> Option<Game<'a>> {
+    let (now, next) = moments.next();
+    let steps = next.steps_to(now);
+    next.run = None;
+    let Moment { state, decision, .. } = next;
+    let (Carried::Numbers(now), Carried::Numbers(state)) = (&now.state, state) else {
+        return None;
+    };
+    match steps {
+        // Of a state that was some steps before, what they changed.
+        Some(steps) => plan.catch_up(state, now, steps),
+        None => state.copy_from_slice(now),
+    }
+    let frame = asked.row.frame();
+    let mut game = Game::new(frame, state, &asked.sampling, asked.rng, decision);
+    game.given = overrides.choices.as_deref();
+    game.projection = asked.projection.as_deref();
+    Some(game)
+}

@@ -1,0 +1,155 @@
+//! Where tensors live. A CPU is always there; an NVIDIA card has to be looked for, and what is missing is said.
+
+use candle_core::{Device, Tensor};
+
+use crate::{Error, Result};
+
+#[cfg(feature = "cuda")]
+mod cuda;
+pub mod launch;
+#[cfg(any(feature = "cuda", test))]
+mod leaving;
+#[cfg(any(feature = "cuda", test))]
+#[cfg_attr(not(feature = "cuda"), allow(unreachable_pub))]
+mod ledger;
+pub mod memory;
+pub mod missing;
+#[cfg(not(feature = "cuda"))]
+mod none;
+mod operand;
+#[cfg(feature = "cuda")]
+pub use cuda::{
+    Caching, Graph, Shared, Uploads, Workspace, apart, attach, leave, memory, open, refusals,
+    release, settle, shrink,
+};
+#[cfg(feature = "cuda")]
+pub use ledger::Held;
+pub use memory::{Budget, Kept, Memory, Owner, allow, budget};
+pub use missing::Missing;
+
+/// Whether this build computes on cards at all.
+pub const CUDA: bool = cfg!(feature = "cuda");
+
+/// Devices that work together.
+pub struct Devices {
+    pub all: Vec<Device>,
+    /// Where they are several.
+    pub sum: Option<Box<dyn AllReduce>>,
+}
+
+/// Adds up what several devices have.
+pub trait AllReduce {
+    /// The sum of `parts`, of which each device has its own, on each of them: the same bits everywhere, in an
+    /// order of additions that is the implementation's own.
+    ///
+    /// # Shapes
+    /// `[n]` each, as the sums
+    fn sum(&self, parts: &[Tensor]) -> Result<Vec<Tensor>>;
+}
+
+/// Whether policies run on cards, by their numbers among those that the driver shows, and together where they are
+/// several. Whatever is missing is told before a context is made, which would take memory there.
+pub fn check(ordinals: &[usize]) -> Result<()> {
+    look(ordinals).map_err(|missing| {
+        let numbers: Vec<_> = ordinals.iter().map(usize::to_string).collect();
+        Error::NoDevice { device: format!("cuda:{}", numbers.join(",")), missing }
+    })
+}
+
+/// The device of a name, `cpu` or `cuda:` and the number of a card. Words after it, such as who chose it, are
+/// not read.
+///
+/// # Errors
+/// `NoDevice` for a card on which policies do not run, `Mismatch` for another name.
+pub fn named(text: &str) -> Result<Device> {
+    match parse(text).as_deref() {
+        Some([]) => Ok(Device::Cpu),
+        Some([ordinal]) => open(*ordinal),
+        _ => Err(Error::mismatch("device", "cpu or cuda:N", text)),
+    }
+}
+
+/// The devices of a name: the one of [`named`], or the cards of `cuda:0,1`.
+///
+/// # Errors
+/// As [`named`], also for a card that is there twice.
+pub fn several(text: &str) -> Result<Devices> {
+    match parse(text).as_deref() {
+        Some(ordinals @ [_, _, ..]) => {
+            check(ordinals)?;
+            let all = ordinals.iter().map(|&ordinal| open(ordinal)).collect::<Result<Vec<_>>>()?;
+            Ok(Devices { sum: Some(all_reduce(&all)?), all })
+        }
+        _ => Ok(Devices { all: vec![named(text)?], sum: None }),
+    }
+}
+
+/// How many devices a name is of.
+pub fn count(text: &str) -> usize {
+    parse(text).map_or(1, |ordinals| ordinals.len().max(1))
+}
+
+/// The cards of a name, none of the CPU's.
+fn parse(text: &str) -> Option<Vec<usize>> {
+    let name = text.split(' ').next().unwrap_or_default();
+    if name == "cpu" {
+        return Some(vec![]);
+    }
+    let ordinals = name.strip_prefix("cuda:")?.split(',').map(|ordinal| ordinal.parse().ok());
+    let ordinals = ordinals.collect::<Option<Vec<usize>>>()?;
+    let twice = (1..ordinals.len()).any(|i| ordinals[..i].contains(&ordinals[i]));
+    (!twice).then_some(ordinals)
+}
+
+#[cfg(feature = "cuda")]
+use cuda::{all_reduce, grown, look, place};
+
+#[cfg(not(feature = "cuda"))]
+fn all_reduce(_devices: &[Device]) -> Result<Box<dyn AllReduce>> {
+    Err(Error::NoDevice { device: "cuda".into(), missing: Missing::Build })
+}
+
+#[cfg(not(feature = "cuda"))]
+use none::look;
+#[cfg(not(feature = "cuda"))]
+pub use none::{
+    Caching, Graph, Held, Shared, Uploads, Workspace, apart, attach, leave, memory, open, refusals,
+    release, settle, shrink,
+};
+#[cfg(all(test, not(feature = "cuda")))]
+use none::{grown, place};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_known_by_its_name_and_a_card_that_is_not_there_is_told() {
+        for name in ["cpu", "cpu (auto)"] {
+            assert!(named(name).is_ok_and(|device| device.is_cpu()), "{name}");
+        }
+        for name in ["", "cuda", "cuda:", "cuda:-1", "gpu:0", "cpu:0", "cuda:0,1"] {
+            assert!(matches!(named(name), Err(Error::Mismatch { .. })), "{name}");
+        }
+        for (name, card) in [("cuda:299", "cuda:299"), ("cuda:300 (auto)", "cuda:300")] {
+            let refused = named(name).err();
+            assert!(matches!(refused, Some(Error::NoDevice { device, .. }) if device == card));
+        }
+    }
+
+    #[test]
+    fn several_cards_are_known_by_their_numbers_each_of_which_is_there_once() {
+        assert!(
+            several("cpu").is_ok_and(|devices| devices.all.len() == 1 && devices.sum.is_none())
+        );
+        let counts = ["cpu", "cpu (auto)", "cuda:3", "cuda:3,0", "cuda:0,1,2,3"].map(count);
+        assert_eq!(counts, [1, 1, 1, 2, 4]);
+        for name in ["cuda:0,", "cuda:0,0", "cuda:1,0,1", "cpu,cpu", "cuda:0,cuda:1"] {
+            assert!(matches!(several(name), Err(Error::Mismatch { .. })), "{name}");
+        }
+        let refused = several("cuda:299,300").err();
+        assert!(
+            matches!(refused, Some(Error::NoDevice { device, .. }) if device == "cuda:299,300")
+        );
+    }
+}

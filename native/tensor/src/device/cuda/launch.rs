@@ -1,0 +1,228 @@
+//! Kernels and what they are given.
+
+use std::ffi::c_uint;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use candle_core::cuda_backend::CudaStorageSlice;
+use candle_core::cuda_backend::cudarc::driver::result::memcpy_htod_async;
+use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaFunction, CudaModule, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+};
+use candle_core::cuda_backend::{CudaDevice, CudaStorage, WrapErr};
+use candle_core::op::BackpropOp;
+use candle_core::{DType, Device, Result, Shape, Storage, Tensor, WithDType, bail};
+use half::{bf16, f16};
+use sconce_cuda::kernels::Module;
+
+use super::workspace;
+use crate::device::operand::{MOST_ALONG_Y, Place};
+
+/// Blocks of a grid along x at most.
+const MOST_ALONG_X: usize = i32::MAX as usize;
+/// Threads of a block at most. A driver gives a thread up to 255 registers as it likes, and a block has 65,536.
+const MOST_THREADS: usize = 256;
+
+/// A kernel, and its arguments in the order of its signature.
+pub struct Launch {
+    kernel: CudaFunction,
+    stream: Arc<CudaStream>,
+    arguments: Vec<Argument>,
+    /// A size that is more than its argument can say.
+    beyond: Option<usize>,
+}
+
+enum Argument {
+    Pointer(CUdeviceptr),
+    Long(i64),
+    Int(i32),
+    Float(f32),
+}
+
+impl Launch {
+    /// A kernel of `module` on the card of `x`.
+    pub fn of(module: Module, kernel: &str, x: &Tensor) -> Result<Self> {
+        let card = card(x.device())?;
+        card.cuda_stream().context().bind_to_thread().w()?;
+        let kernel = loaded(card, module)?.load_function(kernel).w()?;
+        Ok(Launch { kernel, stream: card.cuda_stream(), arguments: vec![], beyond: None })
+    }
+
+    /// The numbers of a contiguous tensor on the card, to be read or to be written.
+    pub fn tensor(mut self, tensor: &Tensor) -> Result<Self> {
+        self.arguments.push(Argument::Pointer(pointer(tensor)?));
+        Ok(self)
+    }
+
+    /// The same, or nothing: a null pointer.
+    pub fn option(mut self, tensor: Option<&Tensor>) -> Result<Self> {
+        let pointer = tensor.map(pointer).transpose()?.unwrap_or(0);
+        self.arguments.push(Argument::Pointer(pointer));
+        Ok(self)
+    }
+
+    /// What begins at a place that kernels can reach.
+    pub fn place(mut self, place: Place) -> Self {
+        self.arguments.push(Argument::Pointer(place));
+        self
+    }
+
+    pub fn long(mut self, value: usize) -> Self {
+        self.arguments.push(Argument::Long(value as i64));
+        self
+    }
+
+    pub fn int(mut self, value: usize) -> Self {
+        if i32::try_from(value).is_err() {
+            self.beyond = Some(value);
+        }
+        self.arguments.push(Argument::Int(value as i32));
+        self
+    }
+
+    /// Bits that are no size.
+    pub fn word(mut self, value: u32) -> Self {
+        self.arguments.push(Argument::Int(value as i32));
+        self
+    }
+
+    pub fn float(mut self, value: f32) -> Self {
+        self.arguments.push(Argument::Float(value));
+        self
+    }
+
+    /// Runs it on `grid` blocks of `block` threads, each with so many bytes of shared memory besides what it says
+    /// itself. Where a block or the grid is empty there is nothing to do.
+    ///
+    /// # Errors
+    /// For sizes that are more than a card, or an argument, can have.
+    ///
+    /// # Safety
+    /// The arguments are those of the kernel's signature, and it touches nothing outside of them.
+    pub unsafe fn run(self, grid: [usize; 3], block: [usize; 3], shared: usize) -> Result<()> {
+        if grid.contains(&0) || block.contains(&0) {
+            return Ok(());
+        }
+        let [x, y, z] = grid;
+        if x > MOST_ALONG_X || y.max(z) > MOST_ALONG_Y {
+            bail!("a card has no grid of {grid:?} blocks");
+        }
+        if block.iter().product::<usize>() > MOST_THREADS {
+            bail!("a block of {block:?} threads may want more registers than there are");
+        }
+        if let Some(size) = self.beyond {
+            bail!("a kernel of ours is given a size of {size}, and counts to {}", i32::MAX);
+        }
+        let shape = |[x, y, z]: [usize; 3]| (x as c_uint, y as c_uint, z as c_uint);
+        let (grid_dim, block_dim) = (shape(grid), shape(block));
+        let shared_mem_bytes = shared as c_uint;
+        let mut launch = self.stream.launch_builder(&self.kernel);
+        for argument in &self.arguments {
+            match argument {
+                Argument::Pointer(value) => launch.arg(value),
+                Argument::Long(value) => launch.arg(value),
+                Argument::Int(value) => launch.arg(value),
+                Argument::Float(value) => launch.arg(value),
+            };
+        }
+        // SAFETY: as the caller says. Memory that is freed meanwhile is freed in the stream's order, behind this.
+        unsafe { launch.launch(LaunchConfig { grid_dim, block_dim, shared_mem_bytes }) }.w()?;
+        Ok(())
+    }
+}
+
+/// Kernels of ours on a card. They stay there: a driver may have to compile them, for seconds, but once.
+struct Loaded {
+    ordinal: usize,
+    name: &'static str,
+    kernels: Arc<CudaModule>,
+}
+
+static LOADED: RwLock<Vec<Loaded>> = RwLock::new(vec![]);
+
+fn loaded(card: &CudaDevice, module: Module) -> Result<Arc<CudaModule>> {
+    let (stream, name) = (card.cuda_stream(), module.name);
+    let ordinal = stream.context().ordinal();
+    let known = LOADED.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(one) = known.iter().find(|one| (one.ordinal, one.name) == (ordinal, name)) {
+        return Ok(one.kernels.clone());
+    }
+    drop(known);
+    // Two threads may load the same module at once: no lock is held meanwhile, so that other modules load.
+    let kernels = stream.context().load_module(module.ptx.into()).w()?;
+    let loaded = Loaded { ordinal, name, kernels: kernels.clone() };
+    LOADED.write().unwrap_or_else(PoisonError::into_inner).push(loaded);
+    Ok(kernels)
+}
+
+pub(crate) fn card(device: &Device) -> Result<&CudaDevice> {
+    match device {
+        Device::Cuda(card) => Ok(card),
+        _ => bail!("this op runs on a card only"),
+    }
+}
+
+/// Numbers on the card of `x` that nobody has written yet.
+pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Tensor> {
+    output(shape, dtype, x, false)
+}
+
+/// The same for an output of an op, which is a variable to candle where a backward pass may follow.
+pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) -> Result<Tensor> {
+    let (shape, card) = (shape.into(), card(x.device())?);
+    if let Some(kept) = workspace::kept(&shape, dtype).filter(|_| !track) {
+        return Ok(kept);
+    }
+    let n = shape.elem_count().max(1);
+    macro_rules! of {
+        ($t:ty) => {
+            // SAFETY: whoever asks writes them before they are read.
+            CudaStorage::wrap_cuda_slice(unsafe { card.alloc::<$t>(n) }?, card.clone())
+        };
+    }
+    let storage = match dtype {
+        DType::F32 => of!(f32),
+        DType::F64 => of!(f64),
+        DType::BF16 => of!(bf16),
+        DType::F16 => of!(f16),
+        DType::I32 => of!(i32),
+        DType::U32 => of!(u32),
+        DType::I64 => of!(i64),
+        DType::U8 => of!(u8),
+        other => bail!("no kernel has numbers of {other:?}"),
+    };
+    let tensor = Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), track);
+    workspace::taken(&tensor);
+    Ok(tensor)
+}
+
+/// Where the numbers of a contiguous tensor on a card begin.
+pub fn pointer(tensor: &Tensor) -> Result<Place> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let (Storage::Cuda(storage), Some((first, _))) = (&*storage, layout.contiguous_offsets())
+    else {
+        bail!("a kernel of ours got a tensor that is not contiguous on a card");
+    };
+    let stream = storage.device.cuda_stream();
+    macro_rules! first_of {
+        ($($slice:ident)*) => {
+            match &storage.slice {
+                $(CudaStorageSlice::$slice(slice) => slice.device_ptr(&stream).0,)*
+                _ => bail!("no kernel has numbers of {:?}", tensor.dtype()),
+            }
+        };
+    }
+    let begin = first_of!(F32 F64 BF16 F16 I32 U32 I64 U8);
+    Ok(begin + (first * tensor.dtype().size_in_bytes()) as CUdeviceptr)
+}
+
+/// Writes other numbers where those of a contiguous tensor on a card are, for what is launched from now on.
+pub fn overwrite<T: WithDType>(tensor: &Tensor, values: &[T]) -> Result<()> {
+    if (T::DTYPE, values.len()) != (tensor.dtype(), tensor.elem_count()) {
+        bail!("{} {:?} are not {tensor:?}", values.len(), T::DTYPE);
+    }
+    let stream = card(tensor.device())?.cuda_stream();
+    stream.context().bind_to_thread().w()?;
+    // SAFETY: so many numbers of that type begin there. They have been read when this returns.
+    unsafe { memcpy_htod_async(pointer(tensor)?, values, stream.cu_stream()) }.w()
+}

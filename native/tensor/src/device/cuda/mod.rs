@@ -1,0 +1,139 @@
+//! NVIDIA's cards, as the driver shows them.
+//!
+//! The library links with functions that open the real ones when they are first called (`bin/cuda-toolkit`), so
+//! all of this also runs where there is no CUDA.
+
+mod card;
+mod graph;
+pub(super) mod launch;
+mod nccl;
+mod pool;
+pub(super) mod product;
+mod shared;
+mod uploads;
+mod workspace;
+
+use std::ffi::c_int;
+use std::panic::{UnwindSafe, catch_unwind};
+
+use candle_core::Device;
+use candle_core::cuda_backend::cudarc::cublas::sys::{
+    cublasGetProperty, cublasStatus_t, libraryPropertyType,
+};
+use candle_core::cuda_backend::cudarc::cublaslt::sys::cublasLtGetVersion;
+use candle_core::cuda_backend::cudarc::curand::sys::{curandGetVersion, curandStatus_t};
+use candle_core::cuda_backend::cudarc::driver::result::{self, DriverError, device};
+use candle_core::cuda_backend::cudarc::driver::sys::{
+    CUdevice_attribute, CUresult, cuDriverGetVersion,
+};
+
+pub use card::{Caching, apart, attach, leave, memory, release, settle, shrink};
+pub(super) use card::{grown, place};
+pub use graph::{Graph, refusals};
+use nccl::Nccl;
+pub use shared::Shared;
+pub use uploads::Uploads;
+pub use workspace::Workspace;
+
+use super::{AllReduce, Missing};
+use crate::error::{self, panic_message};
+use crate::{Error, Kind, Result};
+use card::Card;
+
+/// What this build is made for: the driver's version, a thousand times the major and ten times the minor one, and
+/// the compute capability of its kernels.
+const CUDA_VERSION: c_int = 13_000;
+const CAPABILITY: (c_int, c_int) = (8, 0);
+
+type Found<T> = std::result::Result<T, Missing>;
+
+/// A card with one stream of its own, on which all of its work is done in order: whoever opens it owns it.
+/// Candle's own choice is a stream for each thread, between which nothing waits.
+pub fn open(ordinal: usize) -> Result<Device> {
+    let refused = |missing| Error::NoDevice { device: format!("cuda:{ordinal}"), missing };
+    error::set_full_card(card::full);
+    look(&[ordinal]).map_err(refused)?;
+    let opened = guard(|| Ok(Card::of(ordinal).and_then(|card| card.device()))).map_err(refused)?;
+    opened.map_err(|error| match error {
+        full if full.kind() == Kind::OutOfMemory => full,
+        Error::Tensor(other) => refused(Missing::Refused(other.to_string())),
+        other => other,
+    })
+}
+
+/// What is missing for work on cards, if anything is. Makes no context and takes no memory.
+pub(super) fn look(ordinals: &[usize]) -> Found<()> {
+    guard(|| {
+        driver()?;
+        ordinals.iter().try_for_each(|&ordinal| card(ordinal))?;
+        libraries()?;
+        if ordinals.len() > 1 { nccl::look() } else { Ok(()) }
+    })
+}
+
+pub(super) fn all_reduce(devices: &[Device]) -> Result<Box<dyn AllReduce>> {
+    Ok(Box::new(Nccl::of(devices)?))
+}
+
+/// The crate below panics where a library is not what it takes it for.
+fn guard<T>(work: impl FnOnce() -> Found<T> + UnwindSafe) -> Found<T> {
+    catch_unwind(work).unwrap_or_else(|payload| Err(Missing::Refused(panic_message(&*payload))))
+}
+
+fn driver() -> Found<()> {
+    result::init().map_err(refusal)?;
+    let mut version: c_int = 0;
+    // SAFETY: it writes one number to where it is told.
+    unsafe { cuDriverGetVersion(&mut version) }.result().map_err(refusal)?;
+    if version < CUDA_VERSION { Err(Missing::DriverVersion(version)) } else { Ok(()) }
+}
+
+fn card(ordinal: usize) -> Found<()> {
+    let count = device::get_count().map_err(refusal)? as usize;
+    if ordinal >= count {
+        return Err(Missing::Card { ordinal, count });
+    }
+    let card = device::get(ordinal as c_int).map_err(refusal)?;
+    // SAFETY: the card is one that the driver has just given.
+    let attribute = |which| unsafe { device::get_attribute(card, which) }.map_err(refusal);
+    let capability = (
+        attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    );
+    if capability < CAPABILITY {
+        let name = device::get_name(card).map_err(refusal)?;
+        return Err(Missing::Capability { name, capability });
+    }
+    Ok(())
+}
+
+/// What candle opens together with a card.
+fn libraries() -> Found<()> {
+    let mut number: c_int = 0;
+    // SAFETY: each writes one number to where it is told, or takes nothing at all.
+    let (blas, blas_lt, random) = unsafe {
+        (
+            cublasGetProperty(libraryPropertyType::MAJOR_VERSION, &mut number),
+            cublasLtGetVersion(),
+            curandGetVersion(&mut number),
+        )
+    };
+    if blas != cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+        Err(Missing::Library("libcublas.so.13"))
+    } else if blas_lt == 0 {
+        Err(Missing::Library("libcublasLt.so.13"))
+    } else if random != curandStatus_t::CURAND_STATUS_SUCCESS {
+        Err(Missing::Library("libcurand.so.10"))
+    } else {
+        Ok(())
+    }
+}
+
+fn refusal(error: DriverError) -> Missing {
+    match error.0 {
+        CUresult::CUDA_ERROR_STUB_LIBRARY => Missing::Driver,
+        CUresult::CUDA_ERROR_NO_DEVICE => Missing::Card { ordinal: 0, count: 0 },
+        // Its own name: the text is asked of a driver that may not answer.
+        other => Missing::Refused(format!("{other:?}")),
+    }
+}

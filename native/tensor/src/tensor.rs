@@ -1,0 +1,184 @@
+//! Between candle's tensors and slices.
+
+use std::fmt::Display;
+use std::sync::Mutex;
+
+use candle_core::{
+    CpuStorage, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
+};
+
+use crate::{Error, memory, pool, simd};
+
+/// Makes sure of the memory for a tensor as large as these together, which candle takes as if it always came. A card
+/// answers for its own.
+pub fn granted(tensors: &[&Tensor]) {
+    let here = tensors.iter().filter(|tensor| tensor.device().is_cpu());
+    memory::granted(here.map(|tensor| bytes(tensor)).sum());
+}
+
+pub fn bytes(tensor: &Tensor) -> usize {
+    tensor.dtype().size_in_bytes() * tensor.elem_count()
+}
+
+/// The numbers of a contiguous CPU f32 storage.
+pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    let all = storage.as_slice::<f32>()?;
+    match layout.contiguous_offsets() {
+        Some((begin, end)) => Ok(&all[begin..end]),
+        None => bail!("an op of ours got a tensor that is not contiguous"),
+    }
+}
+
+/// Calls `f` with the numbers of a tensor, without a copy if it is contiguous.
+pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    if !tensor.is_contiguous() {
+        memory::granted(bytes(tensor));
+    }
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => f(slice(storage, layout)?),
+        _ => bail!("this op runs on a CPU only"),
+    }
+}
+
+/// A tensor's numbers without gaps: itself, or a copy that is part of no graph.
+pub fn contiguous(tensor: &Tensor) -> crate::Result<Tensor> {
+    if !tensor.is_contiguous() {
+        memory::granted(bytes(tensor));
+    }
+    Ok(tensor.detach().contiguous()?)
+}
+
+/// Calls `f` with the numbers of contiguous tensors.
+pub fn with_all<R>(
+    tensors: &[Tensor],
+    f: impl FnOnce(&[&[f32]]) -> crate::Result<R>,
+) -> crate::Result<R> {
+    let held: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
+    let slices = held.iter().map(|(storage, layout)| match &**storage {
+        Storage::Cpu(storage) => slice(storage, layout),
+        _ => Err(candle_core::Error::Msg("this op runs on a CPU only".into())),
+    });
+    f(&slices.collect::<Result<Vec<_>>>()?)
+}
+
+/// Calls `f` with the numbers of a tensor on any device and of any type: what is not here, and f32, is copied.
+pub fn read<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    // A copy from there takes all that lies in the same place.
+    let tensor = if tensor.device().is_cpu() { tensor.clone() } else { tensor.contiguous()? };
+    with(&tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32)?, f)
+}
+
+/// A tensor of numbers, on the CPU.
+pub fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
+    Tensor::from_vec(data, shape.into(), &Device::Cpu)
+}
+
+/// A tensor of numbers, on the device of `x` and of its type.
+pub fn beside(x: &Tensor, data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
+    moved(&Tensor::from_vec(data, shape.into(), x.device())?, x)
+}
+
+/// A tensor on the device of `x` and of its type; where it is so already, itself.
+pub fn moved(tensor: &Tensor, x: &Tensor) -> Result<Tensor> {
+    tensor.to_device(x.device())?.to_dtype(x.dtype())
+}
+
+pub fn zeros(dims: &[usize]) -> Result<Tensor> {
+    tensor(memory::zeros(dims.iter().product()), dims)
+}
+
+/// A tensor's numbers as a vector of their own, whatever its device.
+pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
+    read(t, |s| Ok(memory::copied(s)))
+}
+
+/// Rows and the width of the last dimension.
+pub fn rows(dims: &[usize]) -> (usize, usize) {
+    let width = dims.last().copied().unwrap_or(1);
+    (dims.iter().rev().skip(1).product(), width)
+}
+
+/// The shape of `x` with another last dimension.
+pub fn with_width(x: &Tensor, width: usize) -> Vec<usize> {
+    let mut dims = x.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = width;
+    }
+    dims
+}
+
+/// Refuses a shape that is not the expected one; `what` names the tensor.
+pub fn check_shape(what: impl Display, expected: &[usize], got: &[usize]) -> crate::Result<()> {
+    match got == expected {
+        true => Ok(()),
+        false => {
+            Err(Error::mismatch(what.to_string(), format!("{expected:?}"), format!("{got:?}")))
+        }
+    }
+}
+
+/// Refuses a shape whose last dimension is not `width`.
+pub fn check_width(what: impl Display, width: usize, got: &[usize]) -> crate::Result<()> {
+    match got.last() == Some(&width) {
+        true => Ok(()),
+        false => {
+            Err(Error::mismatch(what.to_string(), format!("[.., {width}]"), format!("{got:?}")))
+        }
+    }
+}
+
+/// Changes a tensor's numbers where they lie, outside the autograd.
+pub fn update<R>(t: &Tensor, change: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+    let op = Update { change: Mutex::new(Some(change)), result: Mutex::new(None) };
+    t.inplace_op1(&op)?;
+    match op.result.into_inner().unwrap_or_else(|e| e.into_inner()) {
+        Some(result) => Ok(result),
+        None => bail!("an update in place did not run"),
+    }
+}
+
+struct Update<F, R> {
+    change: Mutex<Option<F>>,
+    result: Mutex<Option<R>>,
+}
+
+impl<R, F: FnOnce(&mut [f32]) -> R> InplaceOp1 for Update<F, R> {
+    fn name(&self) -> &'static str {
+        "update"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let (CpuStorage::F32(all), Some((begin, end))) = (storage, layout.contiguous_offsets())
+        else {
+            bail!("only contiguous f32 tensors are updated in place")
+        };
+        let change = self.change.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let result = change.map(|change| change(&mut all[begin..end]));
+        *self.result.lock().unwrap_or_else(|e| e.into_inner()) = result;
+        Ok(())
+    }
+}
+
+/// `x + y` of tensors of one shape and type, outside the autograd.
+pub fn sum(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
+    granted(&[x]);
+    if !x.device().is_cpu() || x.dtype() != DType::F32 || x.dims() != y.dims() {
+        return Ok((x.detach() + y.detach())?);
+    }
+    Ok(tensor(
+        with_all(&[contiguous(x)?, contiguous(y)?], |terms| Ok(sum_of(terms[0], terms[1])))?,
+        x.shape(),
+    )?)
+}
+
+/// The sum of two slices of one length.
+pub fn sum_of(x: &[f32], y: &[f32]) -> Vec<f32> {
+    const SHARD: usize = 1 << 14;
+    let mut sum = memory::copied(x);
+    pool::for_each_rows(&mut sum, 1, SHARD, |first, sum| {
+        simd::add_assign(sum, &y[first..first + sum.len()]);
+    });
+    sum
+}

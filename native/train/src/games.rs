@@ -1,0 +1,141 @@
+//! What a run learns from and is measured on, and the policy that it begins with.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::AtomicBool;
+
+use sconce_data::{Corpus, Holdout, View, select};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::digest::hex;
+use sconce_tensor::tensor;
+use sconce_tensor::{Error, Result};
+use sha2::{Digest, Sha256};
+
+use crate::baselines::{Baseline, BaselineKind};
+use crate::eval::{self, fits};
+use crate::options::TrainOptions;
+use crate::source::sampling;
+
+/// A number of games, and their views.
+pub(crate) type Games = (usize, Vec<View>);
+
+/// What is trained on and what is measured on, split by game.
+pub(crate) fn sides(
+    corpus: &Corpus,
+    spec: &Spec,
+    options: &TrainOptions,
+) -> Result<(Games, Games)> {
+    sampling(options).check_weights(corpus.games().len())?;
+    let some = |side: &str, corpus: &Corpus, games: &[usize]| -> Result<Games> {
+        let chosen = select(corpus.views(games)?, &options.characters, &options.players);
+        let views = chosen.map_err(|e| match e {
+            Error::NotFound { what } => Error::not_found(format!("{what} among the {side} games")),
+            e => e,
+        })?;
+        Ok((views.iter().map(View::game).collect::<HashSet<_>>().len(), views))
+    };
+    let all = |side: &str, corpus: &Corpus| {
+        some(side, corpus, &(0..corpus.games().len()).collect::<Vec<_>>())
+    };
+    if let Some(dir) = &options.validation {
+        let validation = Corpus::open(dir)?;
+        fits(validation.schema(), spec)?;
+        let known: HashSet<_> = corpus.games().iter().map(|g| &g.digest).collect();
+        if let Some(game) = validation.games().iter().find(|g| known.contains(&g.digest)) {
+            let expected = "games that are not trained on";
+            return Err(Error::mismatch("validation corpus", expected, &game.source));
+        }
+        return Ok((all("training", corpus)?, all("validation", &validation)?));
+    }
+    if options.val_split == 0.0 {
+        return Ok((all("training", corpus)?, (0, vec![])));
+    }
+    let (train, validation) = corpus.split(&Holdout::Fraction(options.val_split), options.seed)?;
+    Ok((some("training", corpus, &train)?, some("validation", corpus, &validation)?))
+}
+
+/// One digest of the games of both sides, by which a resumed run knows its data again.
+pub(crate) fn digest(train: &[View], validation: &[View]) -> String {
+    let mut hash = Sha256::new();
+    for views in [train, validation] {
+        let of = |view: &View| (view.info().digest.clone(), view.info().contents.clone());
+        let games: BTreeSet<_> = views.iter().map(of).collect();
+        for (digest, contents) in &games {
+            hash.update(digest.as_bytes());
+            hash.update(contents.as_bytes());
+        }
+        hash.update(b"/");
+    }
+    hex(&hash.finalize())
+}
+
+pub(crate) fn first_policy(
+    spec: &Spec,
+    options: &TrainOptions,
+    train: &[View],
+    cancel: &AtomicBool,
+) -> Result<Policy> {
+    let policy = Policy::init(spec, options.seed)?;
+    if !(spec.heads.prior && options.fit_prior) {
+        return Ok(policy);
+    }
+    // The prior reads the newest input there is: of a queue that before the label, else the one that the
+    // state shows.
+    let count = if spec.embedding.queue_depth() > 1 { eval::count } else { eval::count_answers };
+    let counts = count(train, &spec.heads, options.frame_delay, cancel)?;
+    let mut weights = policy.weights().clone();
+    for table in Baseline::fit(BaselineKind::Pairs, &counts).tables() {
+        let name = format!("heads.prior.{}", table.head);
+        let fitted = tensor::tensor(table.values.clone(), (table.rows, table.columns))?;
+        if weights.insert(name.clone(), fitted.into()).is_none() {
+            return Err(Error::not_found(format!("weight {name}")));
+        }
+    }
+    Policy::from_weights(spec, weights)
+}
+
+#[cfg(test)]
+mod tests {
+    use sconce_data::{Corpus, ImportOptions, import};
+    use sconce_fixtures::Fixture;
+    use sconce_nn::spec::{self, Embedding, Heads, HeadsKind, Melee};
+
+    use super::*;
+
+    #[test]
+    fn the_prior_is_fitted_on_the_input_that_it_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        let replay = dir.path().join("game.slp");
+        std::fs::write(&replay, Fixture::default().bytes().unwrap()).unwrap();
+        let (into, never) = (dir.path().join("corpus"), AtomicBool::new(false));
+        import(&[replay], &into, &ImportOptions::default(), &|_| (), &never).unwrap();
+        let views = Corpus::open(&into).unwrap().views(&[0]).unwrap();
+        let options = TrainOptions { frame_delay: 3, ..TrainOptions::default() };
+        let config = spec::MlpConfig {
+            hidden_sizes: vec![4],
+            layer_norm: false,
+            residual: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        };
+        let heads = Heads { prior: true, ..Heads::controller(HeadsKind::Independent) };
+        let fitted = |queue_depth| {
+            let embedding = Embedding::Melee(Melee { queue_depth, ..Melee::packed() });
+            let (heads, backbone) = (heads.clone(), spec::Backbone::Mlp(config.clone()));
+            let policy =
+                first_policy(&Spec { embedding, backbone, heads }, &options, &views, &never);
+            tensor::to_vec(&policy.unwrap().weights()["heads.prior.main_x"]).unwrap()
+        };
+        let table = |counts: Result<crate::baselines::Counts>| {
+            let pairs = Baseline::fit(BaselineKind::Pairs, &counts.unwrap());
+            let tables = pairs.tables();
+            tables.iter().find(|table| table.head == "main_x").unwrap().values.clone()
+        };
+        // With a queue what came right before the answer, without one what the state shows.
+        let (newest, shown) = (
+            table(eval::count(&views, &heads, 3, &never)),
+            table(eval::count_answers(&views, &heads, 3, &never)),
+        );
+        assert_ne!(newest, shown);
+        assert_eq!((fitted(4), fitted(1)), (newest, shown));
+    }
+}

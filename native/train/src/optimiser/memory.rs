@@ -1,0 +1,55 @@
+//! What an optimiser remembers of a parameter.
+
+use std::borrow::Cow;
+
+use sconce_tensor::Result;
+use sconce_tensor::Tensor;
+use sconce_tensor::device::Held;
+use sconce_tensor::tensor;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Memory {
+    pub held: Held,
+    pub moments: [Kept; 2],
+    pub average: Kept,
+}
+
+/// Numbers of a parameter's shape, or none, wherever the last update had them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Kept {
+    values: Vec<f32>,
+    /// In the place of `values`, beside the parameter.
+    pub tensor: Option<Tensor>,
+}
+
+impl From<Vec<f32>> for Kept {
+    fn from(values: Vec<f32>) -> Self {
+        Kept { values, tensor: None }
+    }
+}
+
+impl Kept {
+    pub(super) fn read(&self) -> Result<Cow<'_, [f32]>> {
+        match &self.tensor {
+            Some(tensor) => Ok(tensor::to_vec(tensor)?.into()),
+            None => Ok((&self.values).into()),
+        }
+    }
+
+    /// For an update here.
+    pub(super) fn here(&mut self) -> Result<&mut [f32]> {
+        if let Some(tensor) = self.tensor.take() {
+            self.values = tensor::to_vec(&tensor)?;
+        }
+        Ok(&mut self.values)
+    }
+
+    /// For an update beside the parameter `p`.
+    pub(super) fn beside(&mut self, p: &Tensor) -> Result<Option<Tensor>> {
+        if !self.values.is_empty() {
+            self.tensor = Some(tensor::beside(p, self.values.clone(), p.shape())?);
+            self.values = vec![];
+        }
+        Ok(self.tensor.clone())
+    }
+}

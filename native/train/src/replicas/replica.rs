@@ -1,0 +1,153 @@
+//! All that learns on one device.
+
+use sconce_nn::backbone::State;
+use sconce_ops::weights::Weights;
+use sconce_tensor::Result;
+use sconce_tensor::Tensor;
+use sconce_tensor::digest::sha256;
+use sconce_tensor::tensor;
+
+use super::share::Share;
+use crate::gradients::WeightGradient;
+use crate::lesson::{Lesson, States};
+use crate::loss::Denominators;
+use crate::scheduled::{Moment, Reading, Scheduled};
+use crate::step::{Among, Examples, Learned, Losses, Stepper};
+use crate::teacher::Teacher;
+
+/// Stepper, examples, state before them, draw, share, lesson and place: what [`Stepper::learn_among`] gives.
+pub(crate) type Learn = Box<
+    dyn Fn(
+            &mut Stepper<'_>,
+            Examples<'_>,
+            &State,
+            u64,
+            f64,
+            Option<Lesson<'_>>,
+            Option<Among<'_>>,
+        ) -> Result<Learned>
+        + Send
+        + Sync,
+>;
+
+/// All that learns on one device.
+pub(crate) struct Replica<'s> {
+    pub(super) stepper: Stepper<'s>,
+    pub(super) teacher: Option<Teacher>,
+    /// Where its tracks are after the last batch.
+    pub(super) carried: Option<States>,
+}
+
+impl<'s> Replica<'s> {
+    pub(crate) fn new(stepper: Stepper<'s>, teacher: Option<Teacher>) -> Self {
+        Replica { stepper, teacher, carried: None }
+    }
+
+    pub(super) fn weights(&self) -> &Weights {
+        self.stepper.policy().weights()
+    }
+
+    pub(super) fn zero(&self, windows: usize) -> Result<States> {
+        States::zero(self.stepper.policy(), self.teacher.as_ref(), windows)
+    }
+
+    /// Finds the states before its windows, and puts inputs of its own in the place of recorded ones.
+    pub(super) fn begin(
+        &self,
+        share: &mut Share,
+        scheduled: Option<&Scheduled>,
+        at: Moment,
+    ) -> Result<()> {
+        if share.states.is_some() {
+            return Ok(());
+        }
+        let zero = self.zero(share.frames.batch)?;
+        let states = match &self.carried {
+            Some(carried) if !share.fresh.is_empty() => carried.renewed(&zero, &share.fresh)?,
+            _ => zero,
+        };
+        if let Some(scheduled) = scheduled {
+            let reading = Reading::of(self.teacher.as_ref(), share.seen.as_mut());
+            let (at, frames) = (Moment { first: share.first, ..at }, &mut share.frames);
+            scheduled.replace(&self.stepper, frames, reading, &states.learner, at)?;
+        }
+        share.states = Some(states);
+        Ok(())
+    }
+
+    /// Begins the whole update of a batch, if it can be made at once: whether it was.
+    pub(super) fn begin_update(
+        &mut self,
+        share: &Share,
+        draw: u64,
+        learning_rate: f64,
+    ) -> Result<bool> {
+        let Replica { stepper, teacher, carried } = self;
+        let (x, states) = (share.examples(), share.states()?);
+        if teacher.is_some() || !stepper.records(x) {
+            return Ok(false);
+        }
+        if let Some(learner) = stepper.begin(x, &states.learner, draw, learning_rate)? {
+            *carried = Some(States { learner, teacher: None });
+        }
+        Ok(true)
+    }
+
+    pub(super) fn learn(
+        &mut self,
+        learn: &Learn,
+        share: &Share,
+        draw: u64,
+        counts: f64,
+        denominators: Option<&Denominators>,
+    ) -> Result<Losses> {
+        let Replica { stepper, teacher, carried } = self;
+        let states = share.states()?;
+        let lesson = Lesson::of(teacher.as_ref(), &share.frames, share.seen.as_ref(), states);
+        let among = denominators.map(|denominators| Among { first: share.first, denominators });
+        let x = share.examples();
+        let (losses, learner, teacher) =
+            learn(stepper, x, &states.learner, draw, counts, lesson, among)?;
+        if let Some(learner) = learner {
+            *carried = Some(States { learner, teacher }.hand_on()?);
+        }
+        Ok(losses)
+    }
+
+    /// Norm and looks of an update, see [`Stepper::update_observed`].
+    pub(super) fn update(
+        &mut self,
+        learning_rate: f64,
+        looks: bool,
+    ) -> Result<(f64, Vec<WeightGradient>)> {
+        match looks {
+            true => self.stepper.update_observed(learning_rate),
+            false => Ok((self.stepper.update(learning_rate)?, vec![])),
+        }
+    }
+
+    /// The gradients of all weights, one after the other: `[num_weights]`, beside them.
+    pub(super) fn gradient(&self) -> Result<Tensor> {
+        let all = self.weights().values().map(|weight| weight.flat_gradient());
+        Ok(Tensor::cat(&all.collect::<Result<Vec<_>>>()?, 0)?)
+    }
+
+    /// The reverse of [`gradient`](Self::gradient).
+    pub(super) fn set_gradient(&self, all: &Tensor) -> Result<()> {
+        let mut from = 0;
+        for weight in self.weights().values() {
+            let count = weight.elem_count();
+            weight.set_gradient(&all.narrow(0, from, count)?)?;
+            from += count;
+        }
+        Ok(())
+    }
+
+    pub(super) fn digest(&self) -> Result<String> {
+        let bytes = |weight: &Tensor| -> Result<Vec<u8>> {
+            Ok(tensor::to_vec(weight)?.into_iter().flat_map(f32::to_le_bytes).collect())
+        };
+        let all = self.weights().values().map(|weight| bytes(weight));
+        Ok(sha256(all.collect::<Result<Vec<_>>>()?))
+    }
+}

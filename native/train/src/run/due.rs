@@ -1,0 +1,46 @@
+//! What is due after a step: figures from a card, a validation, a save.
+
+use std::sync::atomic::Ordering;
+
+use super::state::Run;
+use crate::step::MOST_PENDING;
+
+impl Run<'_> {
+    /// Whether figures that wait on a card are needed now: for what the curve notes, or what the next round may do.
+    pub(super) fn must_settle(&self) -> bool {
+        let step = self.progress.step;
+        !self.waiting.is_empty()
+            && (self.waiting.len() == MOST_PENDING
+                || self.notes_step(step)
+                || self.validation_is_due()
+                || self.save_is_due()
+                || step.is_multiple_of(self.epoch_steps.max(1))
+                || step >= self.schedule.total_steps
+                || self.spent() >= 1.0
+                || self.cancel.load(Ordering::Relaxed))
+    }
+
+    /// Whether a step is on the curve: every tenth of a validation's stretch.
+    pub(super) fn notes_step(&self, step: u64) -> bool {
+        step.is_multiple_of((self.validate_every() / 10).max(1))
+    }
+
+    /// At the end of every stretch of `validate_every` steps and of the run; not twice at one step.
+    pub(super) fn validation_is_due(&self) -> bool {
+        let step = self.progress.step;
+        let over = step >= self.schedule.total_steps || self.spent() >= 1.0;
+        step != self.progress.validated && (over || step.is_multiple_of(self.validate_every()))
+    }
+
+    /// Where a save by the clock or by steps falls into another one's time, it is made after it.
+    pub(super) fn save_is_due(&self) -> bool {
+        let (step, (saved, at)) = (self.progress.step, self.saved);
+        let by_step = self.options.save_every.is_some_and(|every| step / every > saved / every);
+        let by_clock = |minutes| step > saved && at.elapsed().as_secs_f64() >= 60.0 * minutes;
+        by_step || self.options.save_minutes.is_some_and(by_clock)
+    }
+
+    fn validate_every(&self) -> u64 {
+        self.options.validate_every.unwrap_or(self.epoch_steps).max(1)
+    }
+}

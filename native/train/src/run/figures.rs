@@ -1,0 +1,139 @@
+//! The figures of steps: told, added up and put on the learning curve.
+
+use std::time::Instant;
+
+use sconce_tensor::Result;
+
+use super::state::{Run, Waiting};
+use crate::gradients::{GradientReport, WeightGradient};
+use crate::report::{Event, HeadLoss, HeadNll, Pace, Point};
+use crate::step::StepMetrics;
+
+impl Run<'_> {
+    /// Counts a step, and tells it unless its figures wait on a card.
+    pub(super) fn count(&mut self, stepped: Option<StepMetrics>, learning_rate: f64, pace: Pace) {
+        self.progress.step += 1;
+        let (step, seconds) = (self.progress.step, self.progress.seconds);
+        let made = Waiting { step, learning_rate, pace, seconds };
+        match stepped {
+            Some(stepped) => self.account(stepped, made),
+            // It has only been begun.
+            None => self.waiting.push(made),
+        }
+    }
+
+    /// Accounts for the steps whose figures wait on a card. Of one that went wrong nothing changed.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        let (waiting, began) = (std::mem::take(&mut self.waiting), Instant::now());
+        let results = self.replicas.results()?;
+        // They took together what the card was waited for.
+        let waited = began.elapsed().as_secs_f64() / waiting.len().max(1) as f64;
+        for (stepped, mut made) in results.into_iter().zip(waiting) {
+            let first = made.step - 1;
+            let stepped = stepped.map_err(|error| self.diverged(error, made.step, first, 1))?;
+            made.pace.seconds += waited;
+            self.account(stepped, made);
+        }
+        Ok(())
+    }
+
+    /// Tells a step, and puts it on the curve where that is due.
+    fn account(&mut self, stepped: StepMetrics, made: Waiting) {
+        let Waiting { step, learning_rate, pace, seconds } = made;
+        self.progress.pace.add(pace);
+        if stepped.learned {
+            self.progress.recent_losses.add(&stepped.losses);
+            self.progress.epoch_losses.add(&stepped.losses);
+        }
+        if self.notes_step(step) && !self.validation_is_due() {
+            self.note(learning_rate, None, vec![]);
+        }
+        (self.events)(Event::Step {
+            step,
+            steps: self.schedule.total_steps,
+            epoch: step / self.epoch_steps.max(1),
+            loss: stepped.losses.total,
+            learning_rate,
+            grad_norm: Some(stepped.grad_norm).filter(|norm| norm.is_finite()),
+            frames_per_second: pace.frames_per_second(),
+            step_seconds: pace.seconds,
+            data_wait: pace.data_wait,
+            heads: self.by_head(stepped.losses.heads),
+            teacher_kl: stepped.losses.teacher_kl,
+            seconds,
+        });
+        self.report_overflow(stepped.grad_norm);
+        self.report_gradients(stepped.gradients);
+    }
+
+    /// Tells of a step that was skipped.
+    fn report_overflow(&self, grad_norm: f64) {
+        if let (false, Some(scale)) = (grad_norm.is_finite(), self.replicas.stepper().loss_scale())
+        {
+            let (step, skipped_updates) = (self.progress.step, scale.skipped());
+            (self.events)(Event::Overflow { step, loss_scale: scale.factor(), skipped_updates });
+        }
+    }
+
+    /// Losses with the names of their heads.
+    pub(super) fn by_head(&self, losses: Vec<f64>) -> Vec<HeadLoss> {
+        let names = self
+            .replicas
+            .stepper()
+            .policy()
+            .spec()
+            .heads
+            .parts
+            .iter()
+            .map(|head| head.name.clone());
+        names.zip(losses).map(|(name, loss)| HeadLoss { name, loss }).collect()
+    }
+
+    /// Notes and tells what was seen of the gradients, if anybody looked.
+    fn report_gradients(&mut self, weights: Vec<WeightGradient>) {
+        if weights.is_empty() {
+            return;
+        }
+        let report = GradientReport { step: self.progress.step, weights };
+        if let Err(error) = self.folder.add_gradients(&report) {
+            self.saver.fail(report.step, self.folder.gradients(), &error, self.events);
+        }
+        (self.events)(Event::Gradients { step: report.step, weights: report.weights });
+    }
+
+    /// Tells of an epoch that is over.
+    pub(super) fn end_epoch(&mut self) {
+        let (step, epoch_steps) = (self.progress.step, self.epoch_steps.max(1));
+        if !step.is_multiple_of(epoch_steps) {
+            return;
+        }
+        let Some(losses) = self.progress.epoch_losses.take() else { return };
+        (self.events)(Event::Epoch {
+            step,
+            epoch: step / epoch_steps,
+            avg_loss: losses.total,
+            val_loss: self.progress.history.iter().rev().find_map(|point| point.nll),
+            heads: self.by_head(losses.heads),
+            teacher_kl: losses.teacher_kl,
+            seconds: self.progress.seconds,
+        });
+    }
+
+    /// A point of the learning curve.
+    pub(super) fn note(&mut self, learning_rate: f64, nll: Option<f64>, heads: Vec<HeadNll>) {
+        let losses = self.progress.recent_losses.take();
+        let pace = losses.is_some().then(|| std::mem::take(&mut self.progress.pace));
+        self.progress.history.push(Point {
+            step: self.progress.step,
+            loss: losses.as_ref().map(|losses| losses.total),
+            teacher_kl: losses.as_ref().and_then(|losses| losses.teacher_kl),
+            losses: losses.map_or(vec![], |losses| self.by_head(losses.heads)),
+            learning_rate,
+            frames_per_second: pace.map(|pace| pace.frames_per_second()),
+            data_wait: pace.map(|pace| pace.waiting()),
+            nll,
+            heads,
+            seconds: self.progress.seconds,
+        });
+    }
+}

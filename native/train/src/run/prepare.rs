@@ -1,0 +1,142 @@
+//! A run before its first step: its data, its policy and what it goes on from.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use sconce_data::Corpus;
+use sconce_nn::Spec;
+use sconce_tensor::Device;
+use sconce_tensor::device::{Caching, Devices};
+use sconce_tensor::{Result, pool};
+
+use super::folder::Folder;
+use super::machine::Machine;
+use super::progress::Progress;
+use super::resume::{Record, resumable};
+use super::room::Room;
+use super::saver::Saver;
+use super::state::Run;
+use crate::eval;
+use crate::games::{digest, first_policy, sides};
+use crate::options::{Mode, TrainOptions};
+use crate::plan::check_room;
+use crate::replicas::{Replica, Replicas};
+use crate::report::{Event, Side};
+use crate::scheduled::Scheduled;
+use crate::source::Source;
+use crate::step::Stepper;
+use crate::teacher::Teacher;
+
+impl<'a> Run<'a> {
+    pub(super) fn prepare(
+        machine: Machine,
+        corpus: &Corpus,
+        spec: &Spec,
+        options: &TrainOptions,
+        folder: Folder,
+        events: &'a dyn Fn(Event),
+        cancel: &'a AtomicBool,
+    ) -> Result<Self> {
+        let mut saver = Saver::start(folder.clone(), machine.disk)?;
+        let ((train, train_views), (validation, validation_views)) = sides(corpus, spec, options)?;
+        let Devices { all: devices, sum } = (machine.devices)(options)?;
+        let counts = eval::count(&train_views, &spec.heads, options.frame_delay, cancel)?;
+        let loss = options.loss.clone().with_press_rates(&counts.press_rates());
+        let train = Side::new(train, &train_views, options.frame_delay);
+        let validation = Side::new(validation, &validation_views, options.frame_delay);
+        let validation = (validation, validation_views);
+        let digest = digest(&train_views, &validation.1);
+        let first = first_policy(spec, options, &train_views, cancel)?;
+        let teacher = Teacher::of(options, spec, &devices[0])?;
+        let name = corpus.dir().display().to_string();
+        let taught = teacher.as_ref().map(|teacher| teacher.spec().clone());
+        let source = Source::new(&name, train_views, spec, taught.as_ref(), options)?;
+        let epoch_steps = (source.steps_per_epoch() / options.accumulation_steps).max(1);
+        let known = teacher.as_ref().map(Teacher::digest);
+        let found = resumable(&folder, spec, options, (&digest, known), epoch_steps)?;
+        let (policy, mut progress, moments) = match found {
+            Some((policy, progress, moments)) => (policy, progress, Some(moments)),
+            None => {
+                options.schedule(options.total_steps(epoch_steps)).check()?;
+                (first, Progress::new(options, digest, known.map(String::from)), None)
+            }
+        };
+        let options = progress.options.clone();
+        let scheduled = Scheduled::of(&options, spec, taught.as_ref())?;
+        options.check_steps(epoch_steps)?;
+        let steps = options.total_steps(epoch_steps);
+        let schedule = progress.schedule(steps);
+        progress.warmup_steps = Some(schedule.warmup_steps);
+        if let Err(error) = Record::new(corpus.dir(), spec, progress.said()).write(&folder) {
+            saver.fail(progress.step, folder.record(), &error, events);
+        }
+        let validates = !validation.1.is_empty();
+        let share = options.batch_size / devices.len();
+        let room = Room::plan(spec, &options, share, validates, progress.micro_batch, cancel)?;
+        if room.is_unlimited() && devices.iter().all(Device::is_cpu) {
+            check_room(&policy, &options, room.windows(), validates, cancel)?;
+        }
+        let config = options.optimiser()?;
+        let replica = |device| {
+            let policy = policy.copy_on(device)?;
+            let mut stepper =
+                Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
+                    .unrolling(options.unroll())
+                    .averaging(options.ema_decay)
+                    .in_precision(progress.precision)
+                    .stopped_by(cancel);
+            if let Some(moments) = &moments {
+                stepper.load_moments(progress.updates, moments)?;
+                stepper.load_loss_scale(progress.loss_scale);
+            }
+            let teacher = teacher.as_ref().map(|teacher| teacher.copy_on(device)).transpose()?;
+            Ok(Replica::new(stepper, teacher))
+        };
+        let replicas = devices.iter().map(replica).collect::<Result<_>>()?;
+        let mut replicas = Replicas::new(replicas, sum, scheduled);
+        if let Some(moments) = moments {
+            if options.unroll == Mode::Carry && progress.step > 0 {
+                replicas.load(&moments, options.batch_size)?;
+            }
+            events(Event::Resumed { step: progress.step });
+        }
+        folder.cut_gradients(progress.step)?;
+        replicas.set_micro_batch(room.windows());
+        events(Event::Start {
+            steps,
+            epoch_steps,
+            weights: replicas.stepper().policy().num_weights(),
+            train_games: train.games,
+            train_frames: train.frames,
+            validation_games: validation.0.games,
+            validation_frames: validation.0.frames,
+            threads: pool::threads(),
+            skipped_views: source.short_views(),
+            precision: progress.precision,
+        });
+        let (asked, used) = (options.precision, progress.precision);
+        if asked != used {
+            events(Event::Precision { asked, used });
+        }
+        room.told(progress.step).map(events);
+        Ok(Run {
+            replicas,
+            room,
+            schedule,
+            options,
+            folder,
+            saver,
+            saved: (progress.step, Instant::now()),
+            events,
+            cancel,
+            source,
+            counts,
+            train,
+            validation,
+            epoch_steps,
+            progress,
+            waiting: vec![],
+            _caching: devices.iter().map(Caching::on).collect(),
+        })
+    }
+}

@@ -1,0 +1,51 @@
+//! What a run has in its hands.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use sconce_data::View;
+use sconce_tensor::device::Caching;
+
+use super::folder::Folder;
+use super::progress::Progress;
+use super::room::Room;
+use super::saver::Saver;
+use crate::baselines::Counts;
+use crate::options::TrainOptions;
+use crate::replicas::Replicas;
+use crate::report::{Event, Pace, Side};
+use crate::schedule::Schedule;
+use crate::source::Source;
+
+/// A run between two steps.
+pub(super) struct Run<'a> {
+    /// With the lengths of the schedule that a resumed run had.
+    pub options: TrainOptions,
+    pub folder: Folder,
+    pub saver: Saver,
+    /// The step of the last save, and when that was.
+    pub saved: (u64, Instant),
+    pub events: &'a dyn Fn(Event),
+    pub cancel: &'a AtomicBool,
+    pub replicas: Replicas<'a>,
+    pub room: Room,
+    pub schedule: Schedule,
+    pub source: Source,
+    pub counts: Counts,
+    pub train: Side,
+    pub validation: (Side, Vec<View>),
+    pub epoch_steps: u64,
+    pub progress: Progress,
+    pub waiting: Vec<Waiting>,
+    /// Until all of the above has left the card.
+    pub _caching: Vec<Caching>,
+}
+
+/// A step whose figures wait on a card.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiting {
+    pub step: u64,
+    pub learning_rate: f64,
+    pub pace: Pace,
+    pub seconds: f64,
+}

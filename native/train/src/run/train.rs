@@ -1,0 +1,155 @@
+//! The steps of a run, from batch to batch.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use sconce_tensor::{Error, Result, device};
+
+use super::state::Run;
+use crate::report::{Pace, Stopped};
+use crate::step::{Losses, StepMetrics};
+
+/// Windows that an error lists of a step that diverged. A step of many batches learns from more than a message holds.
+pub(super) const MOST_WINDOWS: usize = 1 << 12;
+
+/// What was learned from a batch: its losses and how much it counts, unless these wait on a card, and its frames.
+struct FromBatch {
+    part: Option<(Losses, f64)>,
+    frames: usize,
+}
+
+impl Run<'_> {
+    pub(super) fn train(&mut self) -> Result<Stopped> {
+        let clock = Instant::now();
+        let before = self.progress.seconds;
+        loop {
+            if self.must_settle() {
+                self.settle()?;
+            }
+            if self.cancel.load(Ordering::Relaxed) {
+                self.save(None)?;
+                return Ok(Stopped::Stopped);
+            }
+            if self.validation_is_due() {
+                // Asked to stop amid a validation, the next round sees it too.
+                self.validate()?;
+                continue;
+            }
+            self.end_epoch();
+            if self.saver.ready(self.events) && self.save_is_due() {
+                self.save(None)?;
+            }
+            if self.options.patience.is_some_and(|p| self.progress.without_better >= p) {
+                return Ok(Stopped::Early);
+            }
+            if self.progress.step >= self.schedule.total_steps {
+                return Ok(Stopped::Finished);
+            }
+            if self.spent() >= 1.0 {
+                return Ok(Stopped::Budget);
+            }
+            let start = Instant::now();
+            let learning_rate = self.learning_rate();
+            let waited = self.source.flow().data_wait_seconds;
+            let (stepped, frames) = match self.step(learning_rate) {
+                // Asked to stop while it waited for data.
+                Err(Error::Cancelled) => continue,
+                step => step?,
+            };
+            self.progress.seconds = before + clock.elapsed().as_secs_f64();
+            let pace = Pace {
+                frames: frames as u64,
+                seconds: start.elapsed().as_secs_f64(),
+                // A step that was made again has a loader of its own.
+                data_wait: (self.source.flow().data_wait_seconds - waited).max(0.0),
+            };
+            self.count(stepped, learning_rate, pace);
+        }
+    }
+
+    /// The step's figures, unless they wait on a card, and the frames it went through. One that fails leaves all as it was; one that
+    /// has too little memory is made again, with half as many windows at a time.
+    pub(super) fn step(&mut self, learning_rate: f64) -> Result<(Option<StepMetrics>, usize)> {
+        loop {
+            let before = self.replicas.carried();
+            let error = match self.update(learning_rate) {
+                Ok(stepped) => return Ok(stepped),
+                Err(error) => error,
+            };
+            self.replicas.carry(before);
+            self.replicas.forget();
+            if self.replicas.torn() {
+                return Err(error);
+            }
+            let Some(told) = self.room.halve(&error, self.progress.step) else { return Err(error) };
+            self.replicas.set_micro_batch(self.room.windows());
+            // What the halves take is not what was freed of the whole.
+            for device in self.replicas.devices() {
+                device::shrink(device);
+            }
+            (self.events)(told);
+        }
+    }
+
+    fn update(&mut self, learning_rate: f64) -> Result<(Option<StepMetrics>, usize)> {
+        let parts = self.options.accumulation_steps;
+        let step = self.progress.step + 1;
+        let looks = self.options.gradient_report.is_some_and(|every| step.is_multiple_of(every));
+        let at_once = (parts == 1 && !looks).then_some(learning_rate);
+        if at_once.is_none() {
+            self.settle()?;
+        }
+        let (mut sum, mut frames) = (Losses::default(), 0);
+        for draw in self.progress.step * parts..(self.progress.step + 1) * parts {
+            let learned = self.learn(draw, at_once).map_err(|e| self.diverged(e, step, draw, 1))?;
+            frames += learned.frames;
+            let Some((part, share)) = learned.part else { return Ok((None, frames)) };
+            sum.add(&part, share);
+            // In their order.
+            self.settle()?;
+        }
+        let (first, shares) = (self.progress.step * parts, self.replicas.learned());
+        let updated = self.replicas.update(learning_rate, looks);
+        let (grad_norm, gradients) = updated.map_err(|e| self.diverged(e, step, first, parts))?;
+        let learned = shares > 0.0;
+        let losses = if learned { sum.over(shares) } else { Losses::default() };
+        Ok((Some(StepMetrics { losses, grad_norm, learned, gradients }), frames))
+    }
+
+    /// Adds to a number that is not finite where the step had it from: the batches from `first` on, of which the
+    /// first [`MOST_WINDOWS`] windows are listed.
+    pub(super) fn diverged(&self, error: Error, step: u64, first: u64, batches: u64) -> Error {
+        let Error::NonFinite { what, value } = error else { return error };
+        let windows =
+            (first..first.saturating_add(batches)).flat_map(|draw| self.source.windows(draw));
+        let windows = windows.take(MOST_WINDOWS).collect();
+        Error::Diverged { what, value, step, batch: first, windows }
+    }
+
+    /// Learns from batch `draw`; `at_once` is the learning rate of a whole update, where that may be made at once.
+    fn learn(&mut self, draw: u64, at_once: Option<f64>) -> Result<FromBatch> {
+        let loaded = self.source.draw(draw, self.cancel)?;
+        let (frames, update) = (loaded.frames, self.progress.step);
+        let alone = self.options.accumulation_steps == 1;
+        let learn = || match at_once {
+            Some(rate) => self.replicas.learn_at_once(loaded, update, draw, rate),
+            None => self.replicas.learn(loaded, update, draw, alone).map(Some),
+        };
+        Ok(FromBatch { part: self.room.watch(learn)?, frames })
+    }
+
+    pub(super) fn learning_rate(&self) -> f64 {
+        let step = self.progress.step;
+        if step < self.schedule.warmup_steps {
+            // The first update of a warm-up should not be lost on a rate of 0.
+            return self.schedule.rate(step + 1);
+        }
+        let by_clock = self.spent() * self.schedule.total_steps as f64;
+        self.schedule.rate(step.max(by_clock as u64))
+    }
+
+    /// Share of `max_minutes` that is gone.
+    pub(super) fn spent(&self) -> f64 {
+        self.options.max_minutes.map_or(0.0, |minutes| self.progress.seconds / (60.0 * minutes))
+    }
+}

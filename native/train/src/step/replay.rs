@@ -1,0 +1,254 @@
+//! Training steps on a card that are recorded once and played again.
+//!
+//! What a step reads lies at fixed places: frames, labels and weights of the batch, which go there while the card works
+//! on the batch before; the states that windows begin with; learning rate, denominators and the number that masks are
+//! drawn from. Losses and norms stay on the card until they are asked for.
+
+use sconce_nn::backbone::{Context, State};
+use sconce_nn::policy::Frames;
+use sconce_ops::dropout::counted;
+use sconce_ops::rows::{Intake, copy};
+use sconce_tensor::device::{Graph, Uploads, launch};
+use sconce_tensor::tape;
+use sconce_tensor::{DType, Device, Tensor};
+use sconce_tensor::{Error, Result};
+
+use super::examples::Examples;
+use super::losses::{Losses, StepMetrics};
+use super::recording::{Buffers, MOST_PENDING, Pending, Recording, STATE};
+use super::stepper::Stepper;
+use crate::loss::{Denominators, Sums, card};
+
+impl Stepper<'_> {
+    /// Whether a step of such a batch is one that can be recorded: a whole update by kernels alone.
+    pub fn records(&self, x: Examples<'_>) -> bool {
+        let (batch, time) = (x.frames.batch, x.frames.time);
+        let same = |recorded: &Recording| recorded.shape == [batch, time];
+        let refused = |recorded: &Recording| same(recorded) && recorded.graph.is_none();
+        let whole = |each: Option<usize>, all: usize| each.is_none_or(|each| each >= all);
+        self.policy.device().is_cuda()
+            && !self.objective.normalises()
+            && self.loss_scale.is_none()
+            && self.optimiser.has_kernels()
+            && self.unroll.recompute.is_none()
+            && whole(self.unroll.truncate_bptt, time)
+            && whole(self.unroll.micro_batch, batch)
+            && self.learned == 0.0
+            && !self.recorded.as_ref().is_some_and(refused)
+            && (self.pending.is_empty() || self.recorded.as_ref().is_some_and(same))
+            && x.weights.iter().any(|weight| *weight != 0.0)
+    }
+
+    /// Begins a step that can be recorded; its figures come with [`results`](Self::results), which has to be called
+    /// before there are more than [`MOST_PENDING`]. Gives the state after it as [`step_from`](Self::step_from).
+    pub fn begin(
+        &mut self,
+        x: Examples<'_>,
+        state: &State,
+        draw: u64,
+        learning_rate: f64,
+    ) -> Result<Option<State>> {
+        let shape = [x.frames.batch, x.frames.time];
+        self.objective.check_labels(x.labels, x.weights)?;
+        let denominators =
+            self.objective.denominators(x.weights.len(), Some(x.weights), None)?.times(1.0);
+        let numbers = [1.0, self.max_grad_norm, learning_rate];
+        let after = match self.recorded.take().filter(|recorded| recorded.shape == shape) {
+            Some(mut recorded) => {
+                let after = self.play(&mut recorded, x, (state, draw), &denominators, numbers);
+                // What waits to be told is there, whatever came of this one.
+                self.recorded = Some(recorded);
+                after?
+            }
+            None => {
+                let recorded = self.record(x, state, draw, &denominators, numbers)?;
+                let after = self.keep(&recorded.buffers, 0)?;
+                self.recorded = Some(recorded);
+                after
+            }
+        };
+        self.pending.push(Pending { denominators });
+        Ok(after)
+    }
+
+    fn play(
+        &mut self,
+        recorded: &mut Recording,
+        x: Examples<'_>,
+        (state, draw): (&State, u64),
+        denominators: &Denominators,
+        numbers: [f64; 3],
+    ) -> Result<Option<State>> {
+        let Recording { graph: Some(graph), buffers, uploads, gradients, .. } = recorded else {
+            return Err(Error::not_found("a recorded step"));
+        };
+        let (frames, others) = self.words(x)?;
+        uploads.send(&[frames, &others], &buffers.words)?;
+        buffers.set(state, draw, self.unroll.carry)?;
+        self.loss_there(buffers)?.prepare(&denominators.numbers())?;
+        self.optimiser.at_once()?.point_at(gradients)?;
+        self.optimiser.set_at_once(numbers)?;
+        graph.play()?;
+        self.keep(buffers, self.pending.len())
+    }
+
+    /// How many steps wait to tell their figures.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The figures of the steps since they were asked for last.
+    ///
+    /// # Errors
+    /// Of each its own: `NonFinite` for a loss or a gradient that is not finite, which changed nothing.
+    pub fn results(&mut self) -> Result<Vec<Result<StepMetrics>>> {
+        let pending = std::mem::take(&mut self.pending);
+        let Some(recorded) = self.recorded.as_ref().filter(|_| !pending.is_empty()) else {
+            return Ok(vec![]);
+        };
+        let results = recorded.buffers.results.narrow(0, 0, pending.len())?;
+        let rows: Vec<Vec<f64>> = results.to_vec2()?;
+        if let Some([updates, ..]) = rows.last().map(|row| &row[row.len() - STATE..]) {
+            let updates = self.optimiser.updates().max(*updates as u64);
+            self.optimiser.updated_at_once(updates)?;
+        }
+        let stepped = pending.iter().zip(&rows).map(|(pending, row)| {
+            let (totals, state) = row.split_at(row.len() - STATE);
+            let loss = self.objective.finish(&Sums::of_totals(totals), &pending.denominators)?;
+            if !state[1].is_finite() {
+                return Err(Error::NonFinite { what: "gradient".into(), value: state[1] });
+            }
+            let losses = Losses { total: loss.value, heads: loss.per_head, teacher_kl: None };
+            Ok(StepMetrics { losses, grad_norm: state[1], learned: true, gradients: vec![] })
+        });
+        Ok(stepped.collect())
+    }
+
+    /// Makes a step and records it.
+    fn record(
+        &mut self,
+        x: Examples<'_>,
+        state: &State,
+        draw: u64,
+        denominators: &Denominators,
+        numbers: [f64; 3],
+    ) -> Result<Recording> {
+        let Device::Cuda(card) = self.policy.device().clone() else {
+            return Err(Error::mismatch("device", "a card", "another"));
+        };
+        let (frames, others) = self.words(x)?;
+        let len = frames.len() + others.len();
+        let buffers = self.buffers(x, len)?;
+        let mut uploads = Uploads::new(&card, len)?;
+        uploads.send(&[frames, &others], &buffers.words)?;
+        buffers.set(state, draw, self.unroll.carry)?;
+        self.loss_there(&buffers)?.prepare(&denominators.numbers())?;
+        let shape = [x.frames.batch, x.frames.time];
+        let mut gradients = vec![];
+        let graph = Graph::record(&card, |recording| {
+            let own = self.gradients(&buffers, shape)?;
+            let weights = self.policy.weights().values();
+            let given: Vec<(&Tensor, Tensor)> = weights.map(|w| &**w).zip(own).collect();
+            if recording {
+                gradients = given
+                    .iter()
+                    .map(|(_, g)| launch::pointer(g))
+                    .collect::<sconce_tensor::candle::Result<_>>()?;
+                return self.optimiser.at_once()?.launch();
+            }
+            match self.optimiser.begin_at_once(&given, numbers)? {
+                true => Ok(()),
+                false => Err(Error::not_found("kernels of an update")),
+            }
+        })?;
+        Ok(Recording { graph, shape, buffers, uploads, gradients })
+    }
+
+    /// Frames, labels and weights of a batch as the card takes them: the frames' numbers, and all else.
+    fn words<'a>(&self, x: Examples<'a>) -> Result<(&'a [u32], Vec<u32>)> {
+        let (frames, mut words) = self.policy.words(x.frames)?;
+        let pairs = x
+            .labels
+            .chunks(2)
+            .map(|pair| u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or(0)) << 16);
+        words.extend(pairs);
+        words.extend(x.weights.iter().map(|weight| weight.to_bits()));
+        Ok((frames, words))
+    }
+
+    fn buffers(&self, x: Examples<'_>, words: usize) -> Result<Buffers> {
+        let frames: &Frames = x.frames;
+        let placed = self.policy.place(frames)?;
+        let device = self.policy.device();
+        let before = self.policy.zero_state(frames.batch)?.hand_on()?;
+        let sums = 3 * self.policy.spec().heads.parts.len();
+        let labels = Tensor::zeros(x.labels.len().div_ceil(2) * 4, DType::U8, device)?;
+        let weights = Tensor::zeros(x.weights.len(), DType::F32, device)?;
+        let tensors: Vec<&Tensor> = placed.tensors().chain([&labels, &weights]).collect();
+        Ok(Buffers {
+            words: Tensor::zeros(words, DType::U32, device)?,
+            intake: Intake::new(0, &[], &tensors, 0)?,
+            placed,
+            labels,
+            weights,
+            after: before.hand_on()?,
+            before,
+            counter: Tensor::zeros(1, DType::I64, device)?,
+            results: Tensor::zeros((MOST_PENDING, sums + STATE), DType::F64, device)?,
+        })
+    }
+
+    /// Forward, loss and backward: the gradient of each weight, in the order of their names.
+    fn gradients(&self, buffers: &Buffers, [_, time]: [usize; 2]) -> Result<Vec<Tensor>> {
+        let Buffers { words, intake, placed, labels, weights, before, after, counter, .. } =
+            buffers;
+        // SAFETY: it moves nothing but words, of which there are so many.
+        unsafe { intake.take(launch::pointer(words)?, None) }?;
+        let mut context = Context::training(self.seed, 0).chunk(time, 0, time).from_window(0);
+        if !self.unroll.carry {
+            context = context.forgetting();
+        }
+        let _tape = tape::record();
+        let forward = || self.policy.forward_placed(placed, Some(labels), before, &context);
+        let (logits, next) = counted(counter, || self.precision.during(forward))?;
+        let logits = logits.contiguous()?;
+        let loss = self.loss_there(buffers)?;
+        let rows = card::Placed { logits: &logits.detach(), labels, weights };
+        let gradient = loss.gradient_placed(rows)?;
+        let store = self.precision.during(|| tape::backward(&logits, gradient))?;
+        if self.unroll.carry {
+            for (from, to) in next.0.iter().zip(&after.0) {
+                copy(&from.detach(), to)?;
+            }
+        }
+        let mut missing = vec![];
+        let mut all = vec![];
+        for (name, weight) in self.policy.weights() {
+            match store.get(weight) {
+                Some(gradient) => all.push(gradient.contiguous()?),
+                None => missing.push(name.clone()),
+            }
+        }
+        match missing.is_empty() {
+            true => Ok(all),
+            false => Err(Error::NoGradient { weights: missing }),
+        }
+    }
+
+    fn loss_there(&self, buffers: &Buffers) -> Result<&card::Loss> {
+        self.loss_on_card(&buffers.weights)
+    }
+
+    /// Keeps the figures of the last step; gives the state after it, where windows go on.
+    fn keep(&self, buffers: &Buffers, row: usize) -> Result<Option<State>> {
+        let row = buffers.results.narrow(0, row, 1)?.squeeze(0)?;
+        let sums = row.elem_count() - STATE;
+        copy(self.loss_there(buffers)?.sums_there(), &row.narrow(0, 0, sums)?)?;
+        let state = self.optimiser.known_at_once()?.state_there();
+        copy(state, &row.narrow(0, sums, STATE)?)?;
+        match self.unroll.carry {
+            true => Ok(Some(buffers.after.hand_on()?)),
+            false => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Weights, and all that is needed to change them.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+
+use sconce_nn::backbone::State;
+use sconce_nn::{Policy, checkpoint};
+use sconce_ops::weights::Weight;
+use sconce_tensor::tensor;
+use sconce_tensor::{Precision, Result};
+
+use super::examples::Examples;
+use super::losses::StepMetrics;
+use super::recording::{Pending, Recording};
+use crate::loss::{LossOptions, Objective, card};
+use crate::loss_scale::LossScale;
+use crate::optimiser::{Optimiser, OptimiserConfig, Parameter};
+use crate::stop::{NEVER, go_on};
+use crate::unroll::Unroll;
+
+/// A policy that learns, its optimiser and its objective.
+pub struct Stepper<'s> {
+    pub(super) policy: Policy,
+    pub(super) optimiser: Optimiser,
+    pub(super) objective: Objective,
+    pub(super) max_grad_norm: f64,
+    /// Dropout is drawn from it.
+    pub(super) seed: u64,
+    pub(super) unroll: Unroll,
+    /// Of the products of forward and backward pass.
+    pub(super) precision: Precision,
+    /// Where gradients leave the range of the precision.
+    pub(super) loss_scale: Option<LossScale>,
+    /// Sum of frame weights accumulated since the last update.
+    pub(super) learned: f64,
+    /// Ends a step before its next part once it is set.
+    pub(super) cancel: &'s AtomicBool,
+    /// The objective, where logits are on a card.
+    pub(super) on_card: OnceLock<card::Loss>,
+    pub(super) recorded: Option<Recording>,
+    pub(super) pending: Vec<Pending>,
+}
+
+impl<'s> Stepper<'s> {
+    /// Trains a copy of `policy`.
+    pub fn new(
+        policy: &Policy,
+        loss: &LossOptions,
+        config: OptimiserConfig,
+        max_grad_norm: f64,
+        seed: u64,
+    ) -> Result<Self> {
+        let policy = policy.trainable()?;
+        let parameter = |(name, weight): (&String, &Weight)| Parameter::new(name, weight.dims());
+        let optimiser = Optimiser::new(config, policy.weights().iter().map(parameter).collect());
+        let objective = Objective::new(&policy.spec().heads, loss)?;
+        Ok(Stepper {
+            policy,
+            optimiser,
+            objective,
+            max_grad_norm,
+            seed,
+            unroll: Unroll::default(),
+            precision: Precision::F32,
+            loss_scale: None,
+            learned: 0.0,
+            cancel: &NEVER,
+            on_card: OnceLock::new(),
+            recorded: None,
+            pending: vec![],
+        })
+    }
+
+    /// Learns with products of this precision. Weights, loss, norms and moments are f32 in each; in f16 the
+    /// gradient is that of a loss that is scaled.
+    pub fn in_precision(self, precision: Precision) -> Self {
+        let loss_scale = (precision == Precision::F16).then(LossScale::default);
+        Stepper { precision, loss_scale, ..self }
+    }
+
+    /// Goes on with the scale of an earlier run in the same precision.
+    pub fn load_loss_scale(&mut self, scale: Option<LossScale>) {
+        self.loss_scale = scale;
+    }
+
+    /// In f16.
+    pub fn loss_scale(&self) -> Option<LossScale> {
+        self.loss_scale
+    }
+
+    /// Ends a step with `Cancelled` before its next part (a micro-batch, a chunk of frames) once `cancel` is
+    /// set. No weight has changed then; [`forget`](Self::forget) drops the gradients of the parts before.
+    pub fn stopped_by(self, cancel: &'s AtomicBool) -> Self {
+        Stepper { cancel, ..self }
+    }
+
+    /// # Errors
+    /// `Cancelled` once the step is asked to end.
+    pub(crate) fn go_on(&self) -> Result<()> {
+        go_on(self.cancel)
+    }
+
+    pub fn unrolling(self, unroll: Unroll) -> Self {
+        Stepper { unroll, ..self }
+    }
+
+    /// Works from now on through so many windows of a batch together.
+    pub fn set_micro_batch(&mut self, windows: usize) {
+        self.unroll.micro_batch = Some(windows);
+    }
+
+    /// Keeps an average of the weights, see [`Optimiser::averaging`].
+    pub fn averaging(self, decay: Option<f64>) -> Self {
+        Stepper { optimiser: self.optimiser.averaging(decay), ..self }
+    }
+
+    /// Takes over the moments and averages of an earlier run after so many updates.
+    pub fn load_moments(&mut self, updates: u64, moments: &checkpoint::Optimiser) -> Result<()> {
+        self.optimiser.load_state(updates, |name| moments.get(name).map(Vec::as_slice))
+    }
+
+    /// How many those are, if not all.
+    pub fn micro_batch(&self) -> Option<usize> {
+        self.unroll.micro_batch
+    }
+
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub fn optimiser(&self) -> &Optimiser {
+        &self.optimiser
+    }
+
+    /// The policy as it is now, without the autograd.
+    pub fn frozen(&self) -> Result<Policy> {
+        Policy::from_weights(self.policy.spec(), self.policy.weights().clone())
+    }
+
+    /// The policy to play and to measure, without the autograd, which would keep a whole game's graph
+    /// for no backward pass. Its weights are the averages, where they are kept.
+    pub fn averaged(&self) -> Result<Policy> {
+        let mut weights = self.policy.weights().clone();
+        if let Some(averages) = self.optimiser.averages()? {
+            for (weight, average) in weights.values_mut().zip(averages) {
+                *weight = tensor::beside(weight, average.into_owned(), weight.dims())?.into();
+            }
+        }
+        Policy::from_weights(self.policy.spec(), weights)
+    }
+
+    /// Step `step` of a run, counted from 0. A weight that no gradient reaches is an error that
+    /// names it, and nothing changes.
+    pub fn step(&mut self, x: Examples<'_>, step: u64, learning_rate: f64) -> Result<StepMetrics> {
+        let state = self.policy.zero_state(x.frames.batch)?;
+        Ok(self.step_from(x, &state, step, learning_rate)?.0)
+    }
+
+    /// A step of windows that begin with `state`; gives the one after them, cut from the graph, where
+    /// windows [`carry`](Unroll::carry) theirs on.
+    pub fn step_from(
+        &mut self,
+        x: Examples<'_>,
+        state: &State,
+        step: u64,
+        learning_rate: f64,
+    ) -> Result<(StepMetrics, Option<State>)> {
+        let (losses, state) = self.learn(x, state, step, 1.0)?;
+        let learned = self.learned > 0.0;
+        let grad_norm = self.update(learning_rate)?;
+        Ok((StepMetrics { losses, grad_norm, learned, gradients: vec![] }, state))
+    }
+
+    pub(crate) fn objective(&self) -> &Objective {
+        &self.objective
+    }
+
+    /// Sum of frame weights accumulated since the last update.
+    pub fn learned(&self) -> f64 {
+        self.learned
+    }
+
+    /// The next batch is the first of an update.
+    pub fn forget(&mut self) {
+        self.policy.weights().values().for_each(Weight::forget);
+        self.learned = 0.0;
+    }
+
+    /// What gradients are multiplied by beside their share.
+    pub(super) fn scale(&self) -> f64 {
+        self.loss_scale.map_or(1.0, |scale| scale.factor())
+    }
+}

@@ -1,0 +1,151 @@
+//! The update: gradients are clipped and change the weights.
+
+use sconce_ops::weights::{Weight, Weights};
+use sconce_tensor::Tensor;
+use sconce_tensor::simd::non_finite;
+use sconce_tensor::tensor;
+use sconce_tensor::{Error, Result};
+
+use super::stepper::Stepper;
+use crate::gradients::WeightGradient;
+use crate::loss_scale::LossScale;
+use crate::optimiser::{Next, Optimiser, clip, squared_norm, squares_of};
+
+impl Stepper<'_> {
+    /// Clips the mean of the gradients since the last update, changes the weights by it, and gives its
+    /// norm before the clip. Without a gradient nothing changes, and the norm is 0; nor does anything by one
+    /// that overflowed f16, whose norm is infinite.
+    pub fn update(&mut self, learning_rate: f64) -> Result<f64> {
+        let updated = self.descend(learning_rate, None);
+        self.forget();
+        updated
+    }
+
+    /// As [`update`](Self::update), with a look at the gradient and the change of each weight.
+    pub fn update_observed(&mut self, learning_rate: f64) -> Result<(f64, Vec<WeightGradient>)> {
+        let mut seen = vec![];
+        let updated = self.descend(learning_rate, Some(&mut seen));
+        self.forget();
+        Ok((updated?, seen))
+    }
+
+    fn descend(
+        &mut self,
+        learning_rate: f64,
+        seen: Option<&mut Vec<WeightGradient>>,
+    ) -> Result<f64> {
+        if self.learned == 0.0 {
+            return Ok(0.0);
+        }
+        let sum = self.learned * self.scale();
+        let at_once = match seen {
+            Some(_) => None,
+            None => self.update_at_once([sum, self.max_grad_norm, learning_rate])?,
+        };
+        let weights = self.policy.weights();
+        let clipped = match at_once {
+            Some(norm) => clip(norm * norm, 1.0, self.max_grad_norm),
+            None => clip(squares(weights)?, sum, self.max_grad_norm),
+        };
+        let (norm, factor) = match clipped {
+            Err(_) if self.loss_scale.as_mut().is_some_and(LossScale::halve) => {
+                return Ok(f64::INFINITY);
+            }
+            Err(error) => return Err(culprit(weights, error)?),
+            Ok(clipped) => clipped,
+        };
+        if at_once.is_none() {
+            self.update_each(sum, factor, learning_rate, seen)?;
+        }
+        if let Some(scale) = &mut self.loss_scale {
+            scale.updated();
+        }
+        Ok(norm)
+    }
+
+    /// By `factor` times its gradient, a sum of which `sum` is the weight, one weight after the other.
+    fn update_each(
+        &mut self,
+        sum: f64,
+        factor: f64,
+        learning_rate: f64,
+        mut seen: Option<&mut Vec<WeightGradient>>,
+    ) -> Result<()> {
+        let weights = self.policy.weights();
+        self.optimiser.begin();
+        let nexts = nexts(&mut self.optimiser, weights, factor, learning_rate);
+        let nexts = nexts.inspect_err(|_| self.optimiser.give_up())?;
+        for (i, ((name, weight), next)) in weights.iter().zip(nexts).enumerate() {
+            let before = seen.is_some().then(|| tensor::to_vec(weight)).transpose()?;
+            let optimiser = &mut self.optimiser;
+            match next {
+                Some(next) => optimiser.take(i, weight, next)?,
+                None => weight.gradient(|gradient| {
+                    let update =
+                        |w: &mut [f32]| optimiser.update(i, w, gradient, factor, learning_rate);
+                    tensor::update(weight, update)
+                })??,
+            }
+            if let (Some(seen), Some(before)) = (seen.as_deref_mut(), before) {
+                let after = tensor::to_vec(weight)?;
+                let look = |g: &[f32]| WeightGradient::new(name, g, sum, &before, &after);
+                seen.push(weight.read_gradient(look)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// An update of all weights together by gradients that are a sum of so much, clipped to a norm, at a learning
+    /// rate, where there are kernels for it: the norm of the mean gradient, which may not be finite.
+    fn update_at_once(&mut self, numbers: [f64; 3]) -> Result<Option<f64>> {
+        let weights = self.policy.weights().values();
+        let given = weights.map(|weight| {
+            let gradient = weight.gradient_tensor()?;
+            Some((&**weight, gradient))
+        });
+        let Some(given) = given.collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let contiguous = given.into_iter().map(|(p, g)| Ok((p, g.contiguous()?)));
+        self.optimiser.update_at_once(&contiguous.collect::<Result<Vec<_>>>()?, numbers)
+    }
+}
+
+/// What an update will make of the weights on another device than a CPU, of all before any changes: there may be no
+/// room for them.
+fn nexts(
+    optimiser: &mut Optimiser,
+    weights: &Weights,
+    factor: f64,
+    lr: f64,
+) -> Result<Vec<Option<Next>>> {
+    let mut next = |(i, weight): (usize, &Weight)| {
+        let gradient = weight.gradient_tensor();
+        gradient.map(|g| optimiser.next(i, weight, &g, factor, lr)).transpose()
+    };
+    weights.values().enumerate().map(&mut next).collect()
+}
+
+/// Sum of the squares of all gradients. Those of another device are read from there at once.
+fn squares(weights: &Weights) -> Result<f64> {
+    let (mut here, mut there) = (0.0, vec![]);
+    for weight in weights.values() {
+        match weight.gradient_tensor() {
+            Some(gradient) => there.push(squares_of(&gradient)?),
+            None => here += weight.gradient(|g| squared_norm(g)),
+        }
+    }
+    if there.is_empty() {
+        return Ok(here);
+    }
+    Ok(here + Tensor::stack(&there, 0)?.sum_all()?.to_scalar::<f64>()?)
+}
+
+/// The weight whose gradient is not finite, if the norm is not because of one.
+fn culprit(weights: &Weights, error: Error) -> Result<Error> {
+    for (name, weight) in weights {
+        if let Some(value) = weight.read_gradient(non_finite)? {
+            let what = format!("gradient of {name}");
+            return Ok(Error::NonFinite { what, value: value.into() });
+        }
+    }
+    Ok(error)
+}

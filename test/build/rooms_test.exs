@@ -1,0 +1,130 @@
+defmodule Sconce.RoomsTest do
+  use ExUnit.Case, async: true
+
+  @native Path.expand("../../native", __DIR__)
+
+  # Each crate, from the ground up, and those below it that it may name.
+  @below %{
+    "cuda" => [],
+    "tensor" => ~w(cuda),
+    "ops" => ~w(tensor cuda),
+    "realtime" => ~w(ops tensor),
+    "nn" => ~w(realtime ops tensor cuda),
+    "fixtures" => ~w(tensor),
+    "data" => ~w(nn tensor),
+    "env" => ~w(nn tensor),
+    "train" => ~w(data nn ops tensor cuda),
+    "serve" => ~w(nn realtime tensor),
+    "nif" => ~w(serve train data env fixtures nn realtime ops tensor cuda)
+  }
+
+  # Candle is the tensor's and the ops' affair, rustler the border's.
+  @theirs %{"candle-core" => ~w(tensor ops), "rustler" => ~w(nif)}
+
+  test "crates name those below them" do
+    for {crate, below} <- @below do
+      named = dependencies(crate)
+      for "sconce-" <> other <- named, do: assert(other in below, "#{crate} names #{other}")
+
+      for {name, crates} <- @theirs,
+          name in named,
+          do: assert(crate in crates, "#{crate} names #{name}")
+    end
+
+    crates = @native |> Path.join("*/Cargo.toml") |> Path.wildcard()
+    assert Enum.sort(Map.keys(@below)) == crates |> Enum.map(&crate/1) |> Enum.sort()
+  end
+
+  test "no file of a crate imports what imports it" do
+    for crate <- Map.keys(@below), do: assert(circles(crate) == [], crate)
+  end
+
+  test "a circle is found" do
+    files = %{
+      ~w(a) => "use crate::b::c::X;",
+      ~w(b) => "",
+      ~w(b c) => "use super::super::{d, a::Y};"
+    }
+
+    assert [circle] = circles_of(files)
+    assert Enum.sort(circle) == [~w(a), ~w(b c)]
+    assert circles_of(%{files | ~w(b c) => "// crate::a"}) == []
+  end
+
+  defp crate(manifest), do: manifest |> Path.dirname() |> Path.basename()
+
+  defp dependencies(crate) do
+    manifest = File.read!(Path.join([@native, crate, "Cargo.toml"]))
+    [_, section] = Regex.run(~r/^\[dependencies\]\n(.*?)(?=^\[|\z)/ms, manifest)
+    for [_, name] <- Regex.scan(~r/^([\w-]+)[ .]/m, section), do: name
+  end
+
+  defp circles(crate) do
+    src = Path.join([@native, crate, "src"])
+
+    src
+    |> Path.join("**/*.rs")
+    |> Path.wildcard()
+    |> Map.new(&{&1 |> Path.relative_to(src) |> path(), File.read!(&1)})
+    |> Map.reject(fn {path, _text} -> List.last(path) == "tests" end)
+    |> circles_of()
+  end
+
+  # `a/mod.rs` and `a.rs` are `[a]`, `lib.rs` is `[]`.
+  defp path(file) do
+    case file |> Path.rootname() |> Path.split() do
+      ["lib"] -> []
+      parts -> if List.last(parts) == "mod", do: Enum.drop(parts, -1), else: parts
+    end
+  end
+
+  defp circles_of(files) do
+    graph = :digraph.new()
+    for {path, _text} <- files, do: :digraph.add_vertex(graph, path)
+
+    for {path, text} <- files,
+        name <- names(path, text),
+        file = file(name, files),
+        apart?(path, file),
+        do: :digraph.add_edge(graph, path, file)
+
+    circles = :digraph_utils.cyclic_strong_components(graph)
+    :digraph.delete(graph)
+    circles
+  end
+
+  # A folder's front door may name what is in it, and that the door.
+  defp apart?(a, b), do: not List.starts_with?(a, b) and not List.starts_with?(b, a)
+
+  # What a text names from `crate`, `self` or `super` on, outside its tests and comments.
+  defp names(path, text) do
+    [text | _tests] = String.split(text, "#[cfg(test)]\nmod tests {")
+    text = Regex.replace(~r{//[^\n]*}, text, "")
+
+    for [_, from, rest | group] <-
+          Regex.scan(~r/\b(crate|self|(?:super::)*super)((?:::\w+)*)(::\{[^}]*\})?/, text),
+        last <- group |> List.first("") |> members() do
+      from(from, path) ++ parts(rest) ++ parts(last)
+    end
+  end
+
+  defp members(""), do: [""]
+
+  defp members("::{" <> group) do
+    for member <- group |> String.trim_trailing("}") |> String.split(","),
+        do: member |> String.split() |> List.first("")
+  end
+
+  defp parts(name), do: String.split(name, "::", trim: true)
+
+  defp from("crate", _path), do: []
+  defp from("self", path), do: path
+  defp from(supers, path), do: Enum.drop(path, -length(parts(supers)))
+
+  # The file that has what is named.
+  defp file([], _files), do: nil
+
+  defp file(name, files) do
+    if is_map_key(files, name), do: name, else: name |> Enum.drop(-1) |> file(files)
+  end
+end
