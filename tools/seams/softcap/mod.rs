@@ -60,7 +60,7 @@ mod tests {
         let y = softcap(&x, 3.0)?;
         let gradients = tape::backward(&y, y.ones_like()?)?;
         let dx = gradients.get(&x).cloned().ok_or_else(|| crate::Error::not_found("gradient"))?;
-        let numbers = |t: &Tensor| Ok(t.to_dtype(DType::F64)?.to_vec1()?);
+        let numbers = |t: &Tensor| t.to_dtype(DType::F64)?.to_vec1::<f64>();
         Ok([numbers(&y.detach())?, numbers(&dx)?])
     }
 
