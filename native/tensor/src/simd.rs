@@ -302,6 +302,14 @@ pub fn non_finite(x: &[f32]) -> Option<f32> {
     }
 }
 
+/// `sum [n] (+)= the rows of dy [m, n]`
+pub fn row_sum(sum: &mut [f32], dy: &[f32], accumulate: bool) {
+    if !accumulate {
+        sum.fill(0.0);
+    }
+    add_rows(sum, dy);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

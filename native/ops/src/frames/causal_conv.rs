@@ -1,16 +1,14 @@
 //! Causal depthwise convolution: each channel sees its own last `k` inputs.
 
-use super::{card, composed};
 use candle_core::Tensor;
 
+use super::{card, composed};
 use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::pool::{for_each_shard, sum_shards};
 use crate::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
-use crate::tensor;
-use crate::{Error, Result};
+use crate::{Error, Result, memory, tensor};
 
 /// `y [b, t, c]` and the state after the last frame (the convolution of Gu and Dao 2023, fig. 3).
 ///

@@ -7,16 +7,15 @@
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::RECURRENT;
 
-use crate::columns::card::column_sums;
-use crate::matmul::card::{nn, nt, rounded, tn};
-
+use super::state::SlstmState;
 use crate::Precision;
+use crate::columns::card::column_sums;
 use crate::device::launch::{Launch, MOST_ALONG_Y, output, pointer, suffix, unwritten};
 use crate::lengths::{Lengths, on_card};
+use crate::matmul::card::{nn, nt, rounded, tn};
 use crate::matmul::matrices::{Matrices, product};
 use crate::op::card::{Op, Pass, apply, apply_all};
 use crate::recurrent::Gates;
-use crate::slstm::SlstmState;
 use crate::weights::Weight;
 
 /// Threads of a block.

@@ -11,12 +11,10 @@ use candle_core::Tensor;
 use self::walk::{CHUNK, Chunk, Gradients, Row, Scratch, backward, forward, forward_few};
 use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::pool::{for_each_shard, sum_shards};
 use crate::simd::{LANES, add_assign, add_rows, dispatch, exp_with};
-use crate::tensor;
-use crate::{Error, Result};
+use crate::{Error, Result, memory, tensor};
 
 /// Inputs of a scan over `t` frames of `c` channels with `n` numbers of state each.
 #[derive(Clone, Copy)]

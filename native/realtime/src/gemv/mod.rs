@@ -19,15 +19,15 @@ use std::borrow::Cow;
 use std::mem;
 use std::ops::Range;
 
+pub use input::Input;
+use input::{Entry, Vectors};
+use int8::{Code, Codes, GROUP, Quantised};
 use sconce_ops::weights::Weight;
 use sconce_tensor::simd::{LANES, Level, level};
 use sconce_tensor::{Precision, Result};
 
 use crate::arena::Packer;
 use crate::format::{Encoding, Format, Packed};
-pub use input::Input;
-use input::{Entry, Vectors};
-use int8::{Code, Codes, GROUP, Quantised};
 
 /// Vectors of sums that a panel makes.
 const VECTORS: usize = 8;
@@ -564,9 +564,10 @@ fn tiles(sums: &mut [Sums], most: usize) -> impl Iterator<Item = (&mut [Sums], u
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sconce_ops::weights::Weights;
     use sconce_tensor::rng::Rng;
+
+    use super::*;
 
     const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::Bf16, Encoding::Int8];
 
