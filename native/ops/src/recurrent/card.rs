@@ -1,6 +1,6 @@
 //! LSTM, GRU and sLSTM: for each frame a product with the recurrent weight, and a kernel of the cell; or one kernel of
 //! both, where the product is small. What can be done before all frames, or wait until they are through, is a product
-//! over all of them.
+//! over all of them. The file is long because the three cells share one walk over the frames.
 //!
 //! Operands of products are as exact as [`Precision::current`] says, except that those of f16 stay f32.
 
