@@ -132,6 +132,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
   defp cargo_args do
     ["build", "--package", @crate, "--profile", profile(), "--target-dir", target_dir()] ++
       if(features() == "", do: [], else: ["--features", features()]) ++
+      if(cuda?(), do: ["--config", Path.join(root(), "tools/cuda-toolkit/cargo.toml")], else: []) ++
       if(flag?("CI"), do: ["--locked"], else: [])
   end
 

@@ -149,6 +149,7 @@ defmodule Sconce.Native do
   def bench_worker(_reference), do: unavailable(:bench)
   def bench_bandwidth(_reference, _bytes, _threads, _seconds), do: unavailable(:bench)
   def bench_flops(_reference, _threads, _seconds), do: unavailable(:bench)
+  def bench_exponentials(_reference, _threads, _seconds), do: unavailable(:bench)
   def bench_forward(_reference, _spec, _steps), do: unavailable(:bench)
   def bench_train(_reference, _spec, _steps), do: unavailable(:bench)
   def bench_frames(_reference, _spec, _rows, _seconds), do: unavailable(:bench)

@@ -36,7 +36,7 @@ defmodule Sconce.RoomsTest do
   end
 
   test "no file of a crate imports what imports it" do
-    for crate <- Map.keys(@below), do: assert(circles(crate) == [], crate)
+    for crate <- Map.keys(@below), do: assert({crate, circles(crate)} == {crate, []})
   end
 
   test "a circle is found" do
@@ -49,6 +49,20 @@ defmodule Sconce.RoomsTest do
     assert [circle] = circles_of(files)
     assert Enum.sort(circle) == [~w(a), ~w(b c)]
     assert circles_of(%{files | ~w(b c) => "// crate::a"}) == []
+  end
+
+  test "a circle through a name that a file hands on is found" do
+    files = %{
+      [] => "pub use b::Thing;",
+      ~w(a) => "use crate::Thing;",
+      ~w(b) => "mod c; pub use c::{Thing, Other as Renamed};",
+      ~w(b c) => "use crate::a::X;",
+      ~w(d) => "use crate::b::Renamed;"
+    }
+
+    assert [circle] = circles_of(files)
+    assert Enum.sort(circle) == [~w(a), ~w(b c)]
+    assert circles_of(%{files | ~w(a) => "use crate::b;"}) == []
   end
 
   defp crate(manifest), do: manifest |> Path.dirname() |> Path.basename()
@@ -80,11 +94,15 @@ defmodule Sconce.RoomsTest do
 
   defp circles_of(files) do
     graph = :digraph.new()
+
+    handed_on =
+      for {path, text} <- files, {as, name} <- handed_on(path, text), into: %{}, do: {as, name}
+
     for {path, _text} <- files, do: :digraph.add_vertex(graph, path)
 
     for {path, text} <- files,
         name <- names(path, text),
-        file = file(name, files),
+        file = file(name, files, handed_on),
         apart?(path, file),
         do: :digraph.add_edge(graph, path, file)
 
@@ -96,16 +114,19 @@ defmodule Sconce.RoomsTest do
   # A folder's front door may name what is in it, and that the door.
   defp apart?(a, b), do: not List.starts_with?(a, b) and not List.starts_with?(b, a)
 
-  # What a text names from `crate`, `self` or `super` on, outside its tests and comments.
+  # What a text names from `crate`, `self` or `super` on.
   defp names(path, text) do
-    [text | _tests] = String.split(text, "#[cfg(test)]\nmod tests {")
-    text = Regex.replace(~r{//[^\n]*}, text, "")
-
     for [_, from, rest | group] <-
-          Regex.scan(~r/\b(crate|self|(?:super::)*super)((?:::\w+)*)(::\{[^}]*\})?/, text),
+          Regex.scan(~r/\b(crate|self|(?:super::)*super)((?:::\w+)*)(::\{[^}]*\})?/, bare(text)),
         last <- group |> List.first("") |> members() do
       from(from, path) ++ parts(rest) ++ parts(last)
     end
+  end
+
+  # A text without its tests and comments.
+  defp bare(text) do
+    [text | _tests] = String.split(text, "#[cfg(test)]\nmod tests {")
+    Regex.replace(~r{//[^\n]*}, text, "")
   end
 
   defp members(""), do: [""]
@@ -121,7 +142,35 @@ defmodule Sconce.RoomsTest do
   defp from("self", path), do: path
   defp from(supers, path), do: Enum.drop(path, -length(parts(supers)))
 
-  # The file that has what is named.
+  # The names that a file hands on, and where they are: `pub use c::Thing` in `b` makes `b::Thing` of `b::c::Thing`.
+  defp handed_on(path, text) do
+    pattern = ~r/\bpub(?:\([^)]*\))? use ((?:\w+::)*)(\{[^}]*\}|\w+(?: as \w+)?);/
+
+    for [_, from, group] <- Regex.scan(pattern, bare(text)),
+        member <-
+          group |> String.trim_leading("{") |> String.trim_trailing("}") |> String.split(","),
+        [last | as] <- [String.split(member, ~r/\s+(as\s+)?/, trim: true)] do
+      name = absolute(parts(from) ++ parts(last), path)
+      {path ++ [List.first(as) || List.last(name)], name}
+    end
+  end
+
+  defp absolute(["crate" | name], _path), do: name
+  defp absolute(["self" | name], path), do: path ++ name
+  defp absolute(["super" | name], path), do: absolute(name, Enum.drop(path, -1))
+  defp absolute(name, path), do: path ++ name
+
+  # The file that has what is named, through those that hand it on. A file goes before a function of its name.
+  defp file(name, files, handed_on) do
+    hands_on? = &(is_map_key(handed_on, &1) and not is_map_key(files, &1))
+    at = Enum.find(length(name)..1//-1, &hands_on?.(Enum.take(name, &1)))
+
+    case at && Enum.split(name, at) do
+      nil -> file(name, files)
+      {as, rest} -> file(Map.fetch!(handed_on, as) ++ rest, files, Map.delete(handed_on, as))
+    end
+  end
+
   defp file([], _files), do: nil
 
   defp file(name, files) do

@@ -45,12 +45,12 @@ impl Backbone for Leaky {
         Ok((h, State(vec![last])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let linear = self.linear.pack(packer)?;
         let mut decay = packer.read(&self.rate)?;
         Activation::Sigmoid.apply(&mut decay);
         let decay = packer.lay(&decay);
-        Ok(Some(Box::new(Packed { linear, decay })))
+        Ok(Box::new(Packed { linear, decay }))
     }
 }
 

@@ -64,11 +64,11 @@ defmodule Sconce.Serving.Catalogue do
       type: {:or, [:non_neg_integer, nil]},
       max: 4_294_967_295,
       default: nil,
-      doc: "After so many milliseconds the answer is an error of kind `:deadline`."
+      doc: "Milliseconds until the answer is an error of kind `:deadline`."
     ]
   ]
 
-  # A serving is told the state beside its options.
+  # `Sconce.Serving.forward` takes the state as an argument of its own.
   @forward Keyword.delete(Policy.forward_options(), :state) ++ @deadline
 
   @schemas %{start: @start, deadline: @deadline, forward: @forward}

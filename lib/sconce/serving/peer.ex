@@ -6,7 +6,7 @@ defmodule Sconce.Serving.Peer do
   alias Sconce.{Deadline, Error, Serving}
 
   @doc """
-  What the function answers there; `:deadline` after so many milliseconds since `start`, `:unavailable` where the
+  What the function answers there: `:deadline` when `deadline_ms` have passed since `start`, `:unavailable` when the
   node is lost.
   """
   @spec call(node, atom, atom, list, non_neg_integer | nil, integer) :: term

@@ -123,7 +123,7 @@ defmodule Sconce.Session.Catalogue do
          deadline_ms: [
            type: {:or, [:non_neg_integer, nil]},
            max: 4_294_967_295,
-           doc: "After so many milliseconds the answer is an error of kind `:deadline`."
+           doc: "Milliseconds until the answer is an error of kind `:deadline`."
          ],
          logits: [type: :boolean, doc: "As above, for this decision."],
          project_out: [

@@ -38,8 +38,8 @@ defmodule Sconce.Trainer.Catalogue do
       default: nil,
       max: 65_536,
       doc:
-        "Frames that a gradient goes back through, at most; a window is worked through in chunks of " <>
-          "so many, in their memory. `nil` is the window."
+        "The most frames that a gradient goes back through. A longer window is cut into chunks of this " <>
+          "length, and takes the memory of one chunk. `nil`: the whole window is one chunk."
     ],
     gradient_checkpoint: [
       type: :boolean,
@@ -237,7 +237,7 @@ defmodule Sconce.Trainer.Catalogue do
       type: :pos_integer,
       default: 10,
       max: 1_000_000_000,
-      doc: "Of so many frames one is scored in validations; the final evaluation scores all."
+      doc: "Validations score every n-th frame; the final evaluation scores all."
     ],
     patience: [
       type: {:or, [:pos_integer, nil]},
@@ -385,7 +385,7 @@ defmodule Sconce.Trainer.Catalogue do
       type: :pos_integer,
       default: 1,
       max: 1_000_000_000,
-      doc: "Of so many frames one is scored."
+      doc: "Every n-th frame is scored."
     ],
     frame_delay: [
       type: {:or, [:non_neg_integer, nil]},

@@ -15,8 +15,7 @@ use std::sync::Arc;
 
 use sconce_nn::spec::{Heads, HeadsKind};
 use sconce_tensor::digest::sha256;
-use sconce_tensor::fs;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Result, fs};
 use serde::Deserialize;
 
 use crate::game::{GameInfo, MAX_GAMES};

@@ -272,8 +272,9 @@ fn string(cursor: &mut Cursor) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sconce_fixtures::Fixture;
+
+    use super::*;
 
     fn refusal(bytes: &[u8]) -> Option<String> {
         check(bytes).err().map(|r| format!("{:?}: {}", r.reason, r.detail))

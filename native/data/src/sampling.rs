@@ -44,7 +44,7 @@ pub struct SamplerOptions {
 }
 
 impl SamplerOptions {
-    /// Refuses weights that are not those of a corpus of so many games.
+    /// Refuses weights whose number is not the number of games in the corpus.
     pub fn check_weights(&self, games: usize) -> Result<()> {
         match self.sampling == Sampling::Weighted && self.weights.len() != games {
             true => {

@@ -54,6 +54,17 @@ fn bench_flops<'a>(
     start(env, reference, move || Ok(Data(ceilings::peak_flops(threads, seconds))))
 }
 
+/// Exponentials a second of `threads` threads.
+#[rustler::nif]
+fn bench_exponentials<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    threads: usize,
+    seconds: f64,
+) -> Term<'a> {
+    start(env, reference, move || Ok(Data(ceilings::peak_exponentials(threads, seconds))))
+}
+
 #[rustler::nif]
 fn bench_train<'a>(
     env: Env<'a>,

@@ -7,9 +7,8 @@
 //! 1. An answer that was put here is sent, whatever ends: after [`Outbox::close`] by the thread that puts it.
 //! 2. The process is told when there is something and it was not told already.
 
-use std::mem;
 use std::sync::{Mutex, MutexGuard};
-use std::thread;
+use std::{mem, thread};
 
 use rustler::thread::is_scheduler_thread;
 use rustler::types::LocalPid;

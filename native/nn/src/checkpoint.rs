@@ -13,15 +13,14 @@ use std::iter;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
+use sconce_tensor::simd::non_finite;
+use sconce_tensor::tensor::{tensor, to_vec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::digest::sha256;
-use crate::memory;
 use crate::weights::{Weight, Weights};
-use crate::{Error, Result, Spec, fs, header};
-use sconce_tensor::simd::non_finite;
-use sconce_tensor::tensor::{tensor, to_vec};
+use crate::{Error, Result, Spec, fs, header, memory};
 
 /// Readers refuse files of a later version.
 pub const VERSION: u32 = 1;

@@ -13,8 +13,7 @@ pub mod projection;
 pub mod sampling;
 pub mod spec;
 
+pub use policy::Policy;
 use sconce_ops::{self as ops, weights};
 use sconce_tensor::{Error, Kind, Result, device, digest, fs, header, memory, pool, rng};
-
-pub use policy::Policy;
 pub use spec::Spec;

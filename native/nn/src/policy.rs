@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
+use sconce_tensor::simd::non_finite;
 use sconce_tensor::{Device, Tensor};
 use serde_json::Value;
 
@@ -12,11 +13,9 @@ use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
 use crate::device::{self, Held, Owner};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
-use crate::memory;
 use crate::sampling::Draw;
 use crate::weights::{Builder, Init, Source, Weight, Weights};
-use crate::{Error, Kind, Result, Spec};
-use sconce_tensor::simd::non_finite;
+use crate::{Error, Kind, Result, Spec, memory};
 
 mod placed;
 mod recorded;

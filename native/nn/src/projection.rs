@@ -1,13 +1,12 @@
 //! Directions that the heads do not see.
 
 use sconce_tensor::Tensor;
-
-use crate::ops::arrange;
-use crate::ops::{self, Activation};
-use crate::weights::Weight;
-use crate::{Error, Result};
 use sconce_tensor::simd::{axpy, dot};
 use sconce_tensor::tensor::tensor;
+
+use crate::ops::{self, Activation, arrange};
+use crate::weights::Weight;
+use crate::{Error, Result};
 
 /// Takes the span of some vectors out of others: `x - sum_i (x . u_i) u_i`, with `u` an orthonormal
 /// basis of the span; of a single vector `x - (x . u) u`.
@@ -95,8 +94,9 @@ fn direction(vector: &[f32], basis: &[Vec<f64>]) -> Result<Option<Vec<f64>>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sconce_tensor::tensor::to_vec;
+
+    use super::*;
 
     fn apply(vectors: &[f32], x: &[f32]) -> Vec<f32> {
         let projection = Projection::new(vectors, x.len()).unwrap();

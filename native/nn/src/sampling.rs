@@ -1,11 +1,11 @@
 //! From logits to a choice, with the randomness given from outside.
 
+use sconce_tensor::simd::{dispatch, exp_with, sigmoid};
 use serde::{Deserialize, Serialize};
 
 use crate::rng::Rng;
 use crate::spec::HeadKind;
 use crate::{Error, Result};
-use sconce_tensor::simd::{dispatch, exp_with, sigmoid};
 
 /// How a choice is drawn. The defaults sample what the policy believes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -2,12 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{MAX_HEAD_NAME, size, within};
-use crate::{Error, Result};
-
 pub use crate::backbone::config::*;
 pub use crate::backbone::table::Backbone;
+use crate::bounds::{MAX_HEAD_NAME, size, within};
 pub use crate::bounds::{MAX_LAYERS, MAX_PARTS, MAX_SIZE, MAX_STATE};
+use crate::{Error, Result};
 
 /// What a policy is, without its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use crate::matmul;
-use crate::simd::dispatch;
+use crate::simd::{dispatch, exp_with};
 
 /// Sums that one loop keeps in registers: twelve vectors of 16, enough to hide the four cycles that a
 /// multiply-add takes on two ports.
@@ -42,6 +42,16 @@ pub fn peak_flops(threads: usize, seconds: f64) -> f64 {
         let best = best_of(seconds, || multiply_add(&mut sums, black_box(0.5), black_box(0.5)));
         black_box(&sums);
         (2 * STRIDE * ROUNDS) as f64 / best
+    })
+}
+
+/// Exponentials a second, of numbers in registers.
+pub fn peak_exponentials(threads: usize, seconds: f64) -> f64 {
+    together(threads, || {
+        let mut numbers = [1.0f32; STRIDE];
+        let best = best_of(seconds, || exponentials(&mut numbers));
+        black_box(&numbers);
+        (STRIDE * ROUNDS / 10) as f64 / best
     })
 }
 
@@ -92,6 +102,18 @@ dispatch! {
     }
 }
 
+dispatch! {
+    fn exponentials(numbers: &mut [f32; STRIDE]) {
+        let mut own = *numbers;
+        for _ in 0..ROUNDS / 10 {
+            for number in &mut own {
+                *number = exp_with::<FMA>(-*number);
+            }
+        }
+        *numbers = own;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,5 +122,6 @@ mod tests {
     fn the_machine_does_something() {
         assert!(read_bandwidth(1 << 16, 2, 0.01) > 1e8);
         assert!(peak_flops(1, 0.01) > 1e8);
+        assert!(peak_exponentials(1, 0.01) > 1e7);
     }
 }

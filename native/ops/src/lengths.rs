@@ -43,3 +43,30 @@ pub(crate) fn on_card(lengths: &Lengths, x: &Tensor) -> Result<Option<Tensor>> {
     let lengths: Vec<i32> = lengths.iter().map(|&n| i32::try_from(n).unwrap_or(i32::MAX)).collect();
     Ok(Some(Tensor::from_slice(&lengths, lengths.len(), x.device())?))
 }
+
+/// Which rows go on, frame by frame.
+pub(crate) struct Rows(Option<Tensor>);
+
+impl Rows {
+    /// Of a sequence `x [b, t, c]`.
+    pub(crate) fn of(x: &Tensor, lengths: &Lengths) -> Result<Self> {
+        Ok(Rows(present(lengths, x.dim(1)?, x.device())?))
+    }
+
+    /// The state `new [b, ..]` of the rows that have frame t, and `old` of those that have ended.
+    pub(crate) fn step(&self, t: usize, new: &Tensor, old: &Tensor) -> Result<Tensor> {
+        match &self.0 {
+            Some(present) => {
+                let mut shape = vec![1; new.rank()];
+                shape[0] = present.dim(0)?;
+                let present = present
+                    .narrow(1, t, 1)?
+                    .squeeze(1)?
+                    .reshape(shape)?
+                    .broadcast_as(new.shape())?;
+                Ok(present.where_cond(new, old)?)
+            }
+            None => Ok(new.clone()),
+        }
+    }
+}

@@ -62,11 +62,10 @@ pub mod residual;
 pub mod rotary;
 pub mod rows;
 pub mod selective_scan;
+mod stabiliser;
 mod uninit;
 pub mod weights;
 pub mod wkv;
-
-use sconce_tensor::{Error, Precision, Result, device, memory, pool, rng, simd, tape, tensor};
 
 pub use activation::glu::glu;
 pub use activation::skip::skip;
@@ -88,5 +87,6 @@ pub use matrix_state::matrix_state;
 pub use norm::{HeadNorms, Norm, group_norm, head_norm, row_norm};
 pub use recurrent::{gru, lstm, slstm};
 pub use residual::Residual;
+use sconce_tensor::{Error, Precision, Result, device, memory, pool, rng, simd, tape, tensor};
 pub use selective_scan::{Selective, selective_scan};
 pub use wkv::{Wkv, wkv};

@@ -11,11 +11,9 @@ use candle_core::{Tensor, Var};
 
 use crate::form::Form;
 use crate::matmul::{MANY, Operand, Packed, View};
-use crate::memory;
 use crate::rng::Rng;
 use crate::tape::Gradients;
-use crate::tensor;
-use crate::{Error, Precision, Result};
+use crate::{Error, Precision, Result, memory, tensor};
 
 /// 4 GiB of f32: a spec that wants more is a slip, or a hostile file.
 pub const MAX_NUMBERS: usize = 1 << 30;
@@ -381,9 +379,9 @@ impl Builder {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use candle_core::DType;
 
+    use super::*;
     use crate::tape;
 
     #[test]

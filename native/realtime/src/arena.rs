@@ -4,11 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use sconce_ops::weights::{Weight, Weights};
-use sconce_tensor::Result;
 use sconce_tensor::candle::TensorId;
-use sconce_tensor::memory;
 use sconce_tensor::simd::non_finite;
-use sconce_tensor::tensor;
+use sconce_tensor::{Result, memory, tensor};
 
 use crate::format::{Format, Packed};
 

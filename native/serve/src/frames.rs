@@ -195,9 +195,10 @@ pub fn check_actions(heads: &Heads, labels: &[u16], actions: usize) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sconce_nn::spec::{Backbone, Embedding, HeadsKind, MlpConfig};
     use sconce_tensor::Kind;
+
+    use super::*;
 
     fn spec() -> Spec {
         let config = MlpConfig {

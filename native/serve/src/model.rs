@@ -68,7 +68,7 @@ impl Model {
     pub fn new(policy: Arc<Policy>, weights: Format) -> Result<Self> {
         if !policy.device().is_cpu() {
             return match weights {
-                Format::F32 => Model::of_core(policy),
+                Format::F32 => Model::unpacked(policy),
                 _ => Err(Error::Unavailable {
                     what: "weights of another format than f32".into(),
                     reason: "the policy is not on a CPU".into(),
@@ -76,13 +76,13 @@ impl Model {
             };
         }
         let plan = Plan::of(&policy, weights)?;
-        let mut model = Model::of_core(policy)?;
+        let mut model = Model::unpacked(policy)?;
         model.plan = plan;
         Ok(model)
     }
 
-    /// A policy that steps by core.
-    pub fn of_core(policy: Arc<Policy>) -> Result<Self> {
+    /// A policy that steps by its own ops.
+    pub fn unpacked(policy: Arc<Policy>) -> Result<Self> {
         let (zero, spec_digest) = (policy.zero_state(1)?, spec_digest(policy.spec())?);
         let _held = Held::of(Owner::Sessions, &zero.0);
         Ok(Model { policy, plan: None, _held, zero, spec_digest, costs: Mutex::default() })
@@ -102,7 +102,7 @@ impl Model {
 
     /// Whether a decision depends on frames before its own.
     pub fn remembers(&self) -> bool {
-        !self.zero.0.is_empty()
+        !self.zero.0.is_empty() || self.policy.spec().backbone.is_window_only()
     }
 
     /// What a decision costs, with windows of so many frames. The first caller measures; concurrent callers do not wait
@@ -120,7 +120,7 @@ impl Model {
         // Of a long window a part, which is as slow.
         let frames = window_size.min(MEASURED);
         let context = Context::default().forgetting();
-        let window_us = self.core_us(frames, 3, &context)? * (window_size as f64 / frames as f64);
+        let window_us = self.pass_us(frames, 3, &context)? * (window_size as f64 / frames as f64);
         let mut costs = self.costs();
         if known(&costs).is_none() {
             costs.windows.push((window_size, window_us));
@@ -162,7 +162,7 @@ impl Model {
         let Some(plan) = &self.plan else {
             return match self.policy.steps_games() {
                 true => self.games_us(games),
-                false => self.core_us(1, 9, &Context::default()),
+                false => self.pass_us(1, 9, &Context::default()),
             };
         };
         let (row, sampling) = (self.frame(), Sampling::default());
@@ -197,7 +197,7 @@ impl Model {
         Ok(us / games as f64)
     }
 
-    fn core_us(&self, frames: usize, calls: usize, context: &Context) -> Result<f64> {
+    fn pass_us(&self, frames: usize, calls: usize, context: &Context) -> Result<f64> {
         let (row, sampling) = (self.frame(), Sampling::default());
         let frames = window(std::iter::repeat_n(row.frame(), frames));
         least_us(calls, || {

@@ -120,7 +120,7 @@ impl Pass {
 }
 
 /// [`Pass::run`] of each. Those of one frame are steps of the plan, all at once, and as exact as that; of others
-/// those that are alike are one pass of core, whose numbers may differ by their last bits from those of each alone.
+/// those that are alike are one pass of the policy's own ops, whose numbers may differ by their last bits from those of each alone.
 /// What is wrong with one is its own matter.
 pub fn run_many(model: &Model, passes: &[&Pass]) -> Vec<Result<Forward>> {
     let made: Vec<Option<Forward>> = match model.plan() {
@@ -223,7 +223,7 @@ struct Steps {
     decisions: Vec<Decision>,
 }
 
-/// Those that are steps, all in one call; None for the others, and for what core is to say an error of.
+/// Those that are steps, all in one call; None for the others, and for what the policy's own ops are to say an error of.
 fn step(model: &Model, plan: &Plan, passes: &[&Pass]) -> Vec<Option<Forward>> {
     let policy = model.policy();
     let Ok(widths) = widths(policy) else { return passes.iter().map(|_| None).collect() };
@@ -254,7 +254,7 @@ impl Pass {
         }
     }
 
-    /// None if it is more than one frame of each game, or something that only core does.
+    /// None if it is more than one frame of each game, or something that only the policy's own ops do.
     fn steps(&self, model: &Model, widths: &[usize]) -> Result<Option<Steps>> {
         let (policy, given) = (model.policy(), self.labels.is_some() || self.queue.is_some());
         let spec = policy.spec();

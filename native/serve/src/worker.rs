@@ -186,8 +186,9 @@ fn work(receiver: &Receiver<Entry>, closing: &AtomicBool) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sconce_tensor::Kind;
+
+    use super::*;
 
     fn answer(pool: &Pool, deadline: Option<Deadline>) -> Receiver<Result<()>> {
         let (sender, receiver) = bounded(1);

@@ -18,9 +18,7 @@ use sconce_serve::session::{
     Call, Lane, MAX_INLINE_US, Mode, Options, Overrides, Path, Session, decide_many, lane, live,
 };
 use sconce_serve::{Format, Model};
-use sconce_tensor::Kind;
-use sconce_tensor::pool;
-use sconce_tensor::tensor;
+use sconce_tensor::{Kind, pool, tensor};
 
 const WINDOW: usize = 5;
 
@@ -104,8 +102,8 @@ fn open(policy: &Arc<Policy>, mode: Mode) -> Session {
     Session::open(policy.clone(), options(mode)).unwrap()
 }
 
-fn of_core(policy: &Arc<Policy>, mode: Mode) -> Session {
-    let model = Model::of_core(policy.clone()).unwrap();
+fn unpacked(policy: &Arc<Policy>, mode: Mode) -> Session {
+    let model = Model::unpacked(policy.clone()).unwrap();
     Session::over(Arc::new(model), options(mode)).unwrap()
 }
 
@@ -679,30 +677,30 @@ fn a_state_of_copies_is_the_state_of_the_trunk() {
 }
 
 #[test]
-fn a_session_that_steps_by_a_plan_chooses_and_remembers_as_one_that_steps_by_core() {
+fn a_session_that_steps_by_a_plan_chooses_and_remembers_as_one_that_steps_by_its_ops() {
     let _turn = turn();
     for backbone in backbones() {
         for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
             let heads = Heads { prior: true, ..Heads::controller(kind) };
             let policy = policy(Embedding::Melee(Melee::default()), backbone.clone(), heads);
-            let mut core = of_core(&policy, Mode::Carry);
+            let mut unpacked = unpacked(&policy, Mode::Carry);
             let mut packed = open(&policy, Mode::Carry);
-            assert_eq!((core.info().path, packed.info().path), (Path::Core, Path::Packed));
+            assert_eq!((unpacked.info().path, packed.info().path), (Path::Ops, Path::Packed));
             let frame = |t: usize| frame((t as f32 * 0.3).sin() * 40.0);
             for t in 0..40 {
                 // A snapshot of either is one of both.
                 if t % 16 == 8 {
-                    let (own, other) = (packed.snapshot().unwrap(), core.snapshot().unwrap());
+                    let (own, other) = (packed.snapshot().unwrap(), unpacked.snapshot().unwrap());
                     assert_eq!(own.len(), other.len());
                     packed.restore(&other).unwrap();
-                    core.restore(&own).unwrap();
+                    unpacked.restore(&own).unwrap();
                 }
-                let want = core.act(&frame(t), &Overrides::default()).unwrap();
+                let want = unpacked.act(&frame(t), &Overrides::default()).unwrap();
                 let got = packed.act(&frame(t), &Overrides::default()).unwrap();
                 assert_close(&got.decision.logits, &want.decision.logits, &format!("frame {t}"));
                 assert_eq!(got.decision.choices, want.decision.choices, "frame {t}");
             }
-            assert_eq!(core.info().bytes, packed.info().bytes);
+            assert_eq!(unpacked.info().bytes, packed.info().bytes);
         }
     }
 }
@@ -889,7 +887,7 @@ fn a_state_that_is_caught_up_with_is_the_one_that_is_stepped() {
     for rollback in [0, 1, 8] {
         let wanted = Options { rollback, ..options(Mode::Carry) };
         let mut session = Session::open(policy.clone(), wanted).unwrap();
-        let mut core = of_core(&policy, Mode::Carry);
+        let mut unpacked = unpacked(&policy, Mode::Carry);
         for t in 0..40 {
             // What is refused leaves a half-made moment behind.
             if t % 5 == 3 {
@@ -899,10 +897,10 @@ fn a_state_that_is_caught_up_with_is_the_one_that_is_stepped() {
                 session.decide(&raw(t + 50), &Overrides::default()).unwrap();
             }
             let got = session.act(&raw(t), &Overrides::default()).unwrap();
-            let want = core.act(&raw(t), &Overrides::default()).unwrap();
+            let want = unpacked.act(&raw(t), &Overrides::default()).unwrap();
             assert_close(&got.decision.logits, &want.decision.logits, &format!("frame {t}"));
             assert_eq!(got.decision.choices, want.decision.choices);
-            let (own, other) = (session.snapshot().unwrap(), core.snapshot().unwrap());
+            let (own, other) = (session.snapshot().unwrap(), unpacked.snapshot().unwrap());
             assert_eq!(own.len(), other.len());
             if t % 11 == 7 {
                 session.restore(&other).unwrap();
@@ -925,7 +923,7 @@ fn many_sessions_decide_in_one_call_what_each_decides_alone() {
                 let mode = [Mode::Carry, Mode::Window, Mode::Resync(3), Mode::Carry][i % 4];
                 let wanted = Options { seed: i as u64, ..options(mode) };
                 match i {
-                    0 => of_core(&policies[1], mode),
+                    0 => unpacked(&policies[1], mode),
                     _ => Session::over(models[i % 3].clone(), wanted).unwrap(),
                 }
             })
@@ -967,8 +965,8 @@ fn a_session_goes_on_with_other_weights_from_its_own_memory() {
     let policy = vector(Backbone::Gru(recurrent(12)));
     let other = Arc::new(Policy::init(policy.spec(), 12).unwrap());
     let packed = Arc::new(Model::new(other.clone(), Format::F32).unwrap());
-    let core = Arc::new(Model::of_core(other.clone()).unwrap());
-    for model in [packed, core] {
+    let unpacked = Arc::new(Model::unpacked(other.clone()).unwrap());
+    for model in [packed, unpacked] {
         let mut session = open(&policy, Mode::Carry);
         (0..5).for_each(|t| drop(session.act(&raw(t), &Overrides::default()).unwrap()));
         let mut fresh = open(&other, Mode::Carry);

@@ -16,6 +16,5 @@ pub mod tensor;
 
 /// What the rooms above take of candle, which none of them names.
 pub use candle_core::{self as candle, DType, Device, Shape, Tensor};
-
 pub use error::{Error, Kind, Result};
 pub use precision::Precision;

@@ -292,7 +292,8 @@ fn hand_out<S: Send>(shards: Vec<S>, work: impl Fn(usize, S) + Sync + Send) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
 
     use super::*;

@@ -194,7 +194,8 @@ pub fn tanh(x: f32) -> f32 {
 /// Numbers that a loop works on side by side: the widest vector there is.
 pub const LANES: usize = 16;
 
-/// `n <= LANES` numbers of `row`, and zeros after them.
+/// `n <= LANES` numbers of `row`, and zeros after them. A loop over vectors is fast where it calls its body once with the
+/// constant `LANES`, for the whole ones, and once for the rest of a row.
 #[inline(always)]
 pub fn load(row: &[f32], at: usize, n: usize) -> [f32; LANES] {
     if n == LANES
@@ -300,6 +301,14 @@ pub fn non_finite(x: &[f32]) -> Option<f32> {
         true => None,
         false => x.iter().copied().find(|v| !v.is_finite()),
     }
+}
+
+/// `sum [n] (+)= the rows of dy [m, n]`
+pub fn row_sum(sum: &mut [f32], dy: &[f32], accumulate: bool) {
+    if !accumulate {
+        sum.fill(0.0);
+    }
+    add_rows(sum, dy);
 }
 
 #[cfg(test)]

@@ -16,8 +16,7 @@ use std::marker::PhantomData;
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor, TensorId};
 
-use crate::tensor;
-use crate::{Error, Result};
+use crate::{Error, Result, tensor};
 
 thread_local! {
     static STEPS: RefCell<Option<Steps>> = const { RefCell::new(None) };

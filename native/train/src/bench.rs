@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use sconce_nn::backbone::Context;
 use sconce_nn::policy::Frames;
+use sconce_nn::spec::Backbone;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Precision, Result, pool};
@@ -42,8 +43,11 @@ pub struct StepTimes {
     /// Losses of the first step and of the last one.
     pub first_loss: f64,
     pub last_loss: f64,
-    /// Multiply-adds of one forward pass, counted over the matrices that every frame goes through.
+    /// Multiply-adds of one forward pass: of the matrices that every frame goes through, and of what a memory does
+    /// without a matrix.
     pub multiply_adds: u64,
+    /// Exponentials of a memory in one forward pass, and in the backward pass behind it.
+    pub exponentials: [u64; 2],
     pub weights: usize,
 }
 
@@ -88,13 +92,16 @@ fn measured(
     let before = pool::threads();
     pool::set_threads(steps.threads.max(1))?;
     let times = Policy::init(spec, steps.seed).and_then(|policy| {
-        let multiply_adds = multiply_adds(&policy) * (steps.batch * steps.window) as u64;
+        let frames = (steps.batch * steps.window) as u64;
+        let own = Work::of(&spec.backbone, steps.window as u64);
+        let multiply_adds = (of_matrices(&policy) + own.multiply_adds) * frames;
+        let exponentials = own.exponentials.map(|count| count * frames);
         let weights = policy.num_weights();
         let (us, values) = work(policy)?;
         let (Some(&first_loss), Some(&last_loss)) = (values.first(), values.last()) else {
             return Err(Error::not_found("a step"));
         };
-        Ok(StepTimes { us, first_loss, last_loss, multiply_adds, weights })
+        Ok(StepTimes { us, first_loss, last_loss, multiply_adds, exponentials, weights })
     });
     pool::set_threads(before)?;
     times
@@ -118,8 +125,51 @@ fn repeat(steps: &Steps, mut work: impl FnMut(u64) -> Result<f64>) -> Result<Tim
     Ok((us, values))
 }
 
-/// Of one frame. Looked-up rows and tables of a prior cost none.
-fn multiply_adds(policy: &Policy) -> u64 {
+/// What a memory does for one frame beside its matrices. Of a backbone that is not counted, nothing: its limit is low.
+#[derive(Default)]
+struct Work {
+    multiply_adds: u64,
+    exponentials: [u64; 2],
+}
+
+impl Work {
+    fn of(backbone: &Backbone, window: u64) -> Self {
+        match backbone {
+            // The gates; backward keeps them.
+            Backbone::Lstm(c) => Self::kept(5 * (c.num_layers * c.hidden_size) as u64),
+            Backbone::Gru(c) => Self::kept(3 * (c.num_layers * c.hidden_size) as u64),
+            Backbone::Mamba(c) => {
+                let inner = c.num_layers * c.hidden_size * c.expand_factor;
+                let states = (inner * c.state_size) as u64;
+                // A softplus and two SiLUs of each channel, a decay of each of its states: backward makes them again, as they
+                // would take sixteen times the memory of all else.
+                let exponentials = states + 3 * inner as u64;
+                Work {
+                    multiply_adds: 3 * states + (inner * c.conv_size) as u64,
+                    exponentials: [exponentials; 2],
+                }
+            }
+            Backbone::SlidingWindow(c) => {
+                let most = c.window_size as u64;
+                // Frames that one sees, its own among them, times those that see.
+                let seen: u64 = (1..=window).map(|frames| frames.min(most)).sum();
+                let layers = (c.num_layers * c.num_heads) as u64;
+                Work {
+                    multiply_adds: 2 * layers * c.head_dim as u64 * seen / window.max(1),
+                    exponentials: [layers * seen / window.max(1), 0],
+                }
+            }
+            _ => Work::default(),
+        }
+    }
+
+    fn kept(exponentials: u64) -> Self {
+        Work { multiply_adds: 0, exponentials: [exponentials, 0] }
+    }
+}
+
+/// Multiply-adds of one frame. Looked-up rows and tables of a prior cost none.
+fn of_matrices(policy: &Policy) -> u64 {
     let is_table = |name: &str| name.contains("_embedding.") || name.contains("prior.");
     let matrices = policy.weights().iter().filter(|(name, w)| w.rank() == 2 && !is_table(name));
     matrices.map(|(_, weight)| weight.elem_count() as u64).sum()

@@ -9,8 +9,7 @@ use sconce_nn::embedding::melee;
 use sconce_nn::heads::NONE;
 use sconce_nn::policy::Frames;
 use sconce_nn::spec::{Embedding, HeadKind, Heads, Spec};
-use sconce_tensor::tensor;
-use sconce_tensor::{Error, Kind, Result, device, pool};
+use sconce_tensor::{Error, Kind, Result, device, pool, tensor};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
 use crate::metrics::{Metrics, Report};
@@ -113,6 +112,9 @@ pub fn evaluate(
     };
     options.validate()?;
     let spec = policy.spec();
+    if options.mode == Mode::Carry {
+        spec.backbone.check_carried()?;
+    }
     let all = |corpus: &Corpus| -> Result<Vec<View>> {
         fits(corpus.schema(), spec)?;
         corpus.views(&(0..corpus.games().len()).collect::<Vec<_>>())

@@ -6,8 +6,7 @@ use std::sync::atomic::AtomicBool;
 use sconce_data::{Corpus, Holdout, View, select};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::digest::hex;
-use sconce_tensor::tensor;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Result, tensor};
 use sha2::{Digest, Sha256};
 
 use crate::baselines::{Baseline, BaselineKind};

@@ -106,7 +106,7 @@ pub fn plan(
     corpus: Option<&Corpus>,
     cancel: &AtomicBool,
 ) -> Result<Plan> {
-    options.validate()?;
+    options.validate_for(spec)?;
     let _threads = pool_of(options.threads)?;
     let data = corpus.map(|corpus| Data::of(corpus, spec, options)).transpose()?;
     let mut memory = Memory::measure(spec, options, cancel)?;

@@ -89,7 +89,7 @@ pub fn range_test(
     range: &RangeOptions,
     cancel: &AtomicBool,
 ) -> Result<RangeTest> {
-    options.validate()?;
+    options.validate_for(spec)?;
     range.validate()?;
     eval::fits(corpus.schema(), spec)?;
     let _threads = pool_of(options.threads)?;

@@ -194,10 +194,10 @@ impl Scheduled {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sconce_nn::spec::{Backbone, Heads, HeadsKind, Layout, Melee, RecurrentConfig};
     use sconce_tensor::pool;
 
+    use super::*;
     use crate::bench::examples;
     use crate::loss::LossOptions;
 

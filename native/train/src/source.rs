@@ -171,11 +171,12 @@ pub(crate) fn sampling(options: &TrainOptions) -> SamplerOptions {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sconce_data::{Corpus, ImportOptions, import};
     use sconce_fixtures::Fixture;
     use sconce_nn::spec;
     use sconce_nn::spec::{HeadsKind, Melee};
+
+    use super::*;
 
     fn corpus(dir: &std::path::Path) -> Corpus {
         let replay = dir.join("game.slp");

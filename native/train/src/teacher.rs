@@ -11,9 +11,7 @@ use sconce_nn::spec::{Embedding, Heads, Part};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::digest::of_file;
 use sconce_tensor::simd::non_finite;
-use sconce_tensor::tensor;
-use sconce_tensor::{Device, Tensor};
-use sconce_tensor::{Error, Precision, Result};
+use sconce_tensor::{Device, Error, Precision, Result, Tensor, tensor};
 
 pub use crate::divergence::Direction;
 use crate::divergence::divergence;
@@ -152,9 +150,10 @@ fn action_space(heads: &Heads) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sconce_nn::spec::{self, Head, HeadKind, HeadsKind};
     use sconce_tensor::rng::Rng;
+
+    use super::*;
 
     fn teacher(direction: Direction) -> Teacher {
         let part = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };

@@ -16,8 +16,7 @@ use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Mlp
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::device::{self, Budget};
 use sconce_tensor::rng::Rng;
-use sconce_tensor::tensor;
-use sconce_tensor::{Error, Kind};
+use sconce_tensor::{Error, Kind, tensor};
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::{Kind as Rule, OptimiserConfig};

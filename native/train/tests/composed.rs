@@ -16,11 +16,8 @@ use sconce_nn::sampling::{Draw, Sampling};
 use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Melee};
 use sconce_nn::{Policy, Spec, checkpoint};
 use sconce_ops::weights::Weight;
-use sconce_tensor::device;
 use sconce_tensor::rng::Rng;
-use sconce_tensor::tensor;
-use serde_json::json;
-
+use sconce_tensor::{device, tensor};
 use sconce_train::bench::examples;
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
@@ -29,6 +26,7 @@ use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
 use sconce_train::report::{Event, RunReport};
 use sconce_train::run::run;
 use sconce_train::step::{Examples, Stepper, Unroll};
+use serde_json::json;
 
 fn mlp() -> Backbone {
     let mlp = json!({

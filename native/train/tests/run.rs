@@ -14,8 +14,7 @@ use sconce_nn::spec::{
 };
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
-use sconce_tensor::tensor;
-use sconce_tensor::{Error, device};
+use sconce_tensor::{Error, device, tensor};
 use sconce_train::eval::evaluate;
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::Kind;

@@ -10,9 +10,8 @@ use sconce_nn::spec::{
     Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
 };
 use sconce_nn::{Policy, Spec};
-use sconce_tensor::Result;
 use sconce_tensor::rng::Rng;
-use sconce_tensor::tensor;
+use sconce_tensor::{Result, tensor};
 use sconce_train::loss::LossOptions;
 use sconce_train::options::{Mode, TrainOptions};
 use sconce_train::report::{Event, RunReport, Stopped};

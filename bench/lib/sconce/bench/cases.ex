@@ -246,7 +246,10 @@ defmodule Sconce.Bench.Cases do
   defp train(text, spec, threads) do
     {batch, window} = if elem(spec.backbone, 0) == :mlp, do: {256, 1}, else: {32, @window}
     steps = steps(batch, window, threads)
-    limit = fn %{extra: extra} -> Machine.flops(extra.flops, threads, "forward and backward") end
+
+    limit = fn %{extra: %{flops: flops, exponentials: exponentials}} ->
+      Machine.flops(flops, exponentials, threads, "forward and backward")
+    end
 
     bench("train", text, batch, threads, limit, fn budget ->
       {us, extra} = training(spec, %{steps | seconds: budget})
@@ -265,7 +268,8 @@ defmodule Sconce.Bench.Cases do
     # A product costs as much again at each of the two gradients.
     extra = Map.take(times, [:weights, :first_loss, :last_loss])
     flops = 6 * times.multiply_adds
-    {times.us, Map.merge(extra, %{flops: flops, rates: "loss #{losses(times)}"})}
+    made = %{flops: flops, exponentials: Enum.sum(times.exponentials)}
+    {times.us, extra |> Map.merge(made) |> Map.put(:rates, "loss #{losses(times)}")}
   end
 
   # Whole windows, from an empty memory to the trunk vectors of all frames.
@@ -275,13 +279,17 @@ defmodule Sconce.Bench.Cases do
         batch <- [1, 32],
         n <- threads do
       spec = Spec.new([embedding: @packed] ++ backbone)
-      limit = fn %{extra: extra} -> Machine.flops(extra.flops, n, "products of all frames") end
+
+      limit = fn %{extra: %{flops: flops, exponentials: exponentials}} ->
+        Machine.flops(flops, exponentials, n, "all frames")
+      end
 
       bench("forward", "#{text}, packed 288", batch, n, limit, fn budget ->
         steps = %{steps(batch, @window, n) | seconds: budget}
         times = timed(&Native.bench_forward/3, spec, steps)
         check(times.last_loss == times.first_loss, "a sum of #{losses(times)}")
-        {times.us, %{flops: 2 * times.multiply_adds, weights: times.weights}}
+        made = %{flops: 2 * times.multiply_adds, exponentials: hd(times.exponentials)}
+        {times.us, Map.put(made, :weights, times.weights)}
       end)
     end
   end

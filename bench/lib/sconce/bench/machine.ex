@@ -57,6 +57,18 @@ defmodule Sconce.Bench.Machine do
     {flops / rate * 1.0e6, text}
   end
 
+  @doc "The limit of computing so many operations, and exponentials after them."
+  @spec flops(number, number, pos_integer, String.t()) :: {float, String.t()}
+  def flops(flops, exponentials, threads, what) when exponentials > 0 do
+    {us, text} = flops(flops, threads, what)
+    rate = ceiling({:exponentials, threads})
+    millions = Figures.decimal(exponentials / 1.0e6)
+    also = "#{millions} M exponentials at #{Figures.decimal(rate / 1.0e9)} G/s"
+    {us + exponentials / rate * 1.0e6, "#{text}, #{also}"}
+  end
+
+  def flops(flops, _none, threads, what), do: flops(flops, threads, what)
+
   @doc "A call that does nothing, timed in this run too."
   @spec control(String.t()) :: {float, String.t()}
   def control(what) do
@@ -87,6 +99,9 @@ defmodule Sconce.Bench.Machine do
     do: answer(&Native.bench_bandwidth(&1, bytes, threads, @ceiling_seconds))
 
   defp measure({:flops, threads}), do: answer(&Native.bench_flops(&1, threads, @ceiling_seconds))
+
+  defp measure({:exponentials, threads}),
+    do: answer(&Native.bench_exponentials(&1, threads, @ceiling_seconds))
 
   defp measure(:noop) do
     {us, :ok} = Sconce.Bench.Case.time(&Native.bench_noop/0, @ceiling_seconds)

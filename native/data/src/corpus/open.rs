@@ -30,7 +30,7 @@ impl Corpus {
         dir.join(MANIFEST).exists() || exphil::is_there(dir)
     }
 
-    /// One of ours, or of ExPhil's, which can only be read. Every shard has to be there, as long as it
+    /// A corpus of Sconce's, or one of ExPhil's, which can only be read. Every shard has to be there, as long as it
     /// was written; its header is checked when it is first used, its bytes by [`crate::verify`].
     pub fn open(dir: &Path) -> Result<Self> {
         let corpus = Corpus::open_unchecked(dir)?;

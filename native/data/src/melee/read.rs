@@ -213,10 +213,10 @@ fn count_others(stage: u16, columns: &[Column]) -> OtherIds {
 
 #[cfg(test)]
 mod tests {
+    use sconce_fixtures::Fixture;
     use sconce_nn::embedding::melee::PLAYER_FIELDS;
 
     use super::*;
-    use sconce_fixtures::Fixture;
 
     #[test]
     fn players_are_found_by_their_ports_whatever_their_order() {

@@ -25,8 +25,8 @@ pub(crate) fn perform<'a>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<
     }
 }
 
-/// [`call`] on the caller's own scheduler, which is told how much of its time went by, so that
-/// many such calls in a row do not hold it.
+/// [`call`] on the caller's own scheduler. It reports the time that it took, so that the scheduler turns to other
+/// processes after many such calls in a row.
 pub(crate) fn inline<'a, T: Answer>(
     env: Env<'a>,
     op: &str,
@@ -35,7 +35,7 @@ pub(crate) fn inline<'a, T: Answer>(
     timed(env, || call(env, op, work))
 }
 
-/// A call of whatever kind, whose time the scheduler is told.
+/// Any call; it reports the time that it took to the scheduler.
 pub(crate) fn timed<'a>(env: Env<'a>, call: impl FnOnce() -> Term<'a>) -> Term<'a> {
     let start = Instant::now();
     let term = call();

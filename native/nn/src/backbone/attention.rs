@@ -97,6 +97,10 @@ impl Attention {
         };
         let (qkv, out) = (self.qkv.pack(packer)?, self.out.pack(packer)?);
         let (heads, head_dim) = (self.window.heads(), self.window.head_dim());
+        if self.window.pairing() != Pairing::Half {
+            let reason = "queries and keys are turned in interleaved pairs".into();
+            return Err(Error::Unavailable { what: "a step of attention".into(), reason });
+        }
         packer.holds(heads * self.window.frames().next_multiple_of(LANES));
         Ok(PackedAttention { qkv, norms, out, window: self.window.clone(), heads, head_dim })
     }
@@ -151,8 +155,8 @@ impl Backbone for Attention {
         Ok((y, after_it.map_or_else(|| state.clone(), after)))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
-        Ok(Some(Box::new(self.packed(packer)?)))
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
+        Ok(Box::new(self.packed(packer)?))
     }
 }
 
@@ -440,13 +444,13 @@ impl Backbone for LstmHybrid {
         Ok((y, next))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
-        Ok(Some(Box::new(PackedLstmHybrid {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
+        Ok(Box::new(PackedLstmHybrid {
             lstm: self.lstm.packed(packer)?,
             dense: self.head.dense.pack(packer)?,
             attention: self.head.attention.packed(packer)?,
             norm: self.head.norm.pack(packer)?,
-        })))
+        }))
     }
 }
 

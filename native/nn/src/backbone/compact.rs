@@ -67,7 +67,7 @@ impl Backbone for Compact {
         Ok((y, state))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         self.net.pack(packer)
     }
 }

@@ -124,6 +124,11 @@ pub(crate) trait Config {
     fn state(&self) -> usize {
         0
     }
+
+    /// Whether it reads whole windows alone: it has no step, and no game carries its state.
+    fn window_only(&self) -> bool {
+        false
+    }
 }
 
 pub trait Layered {

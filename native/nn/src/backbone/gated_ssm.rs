@@ -90,8 +90,8 @@ impl Backbone for GatedSsm {
         Ok((y, State(vec![conv, last])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
-        Ok(Some(Box::new(PackedGatedSsm {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
+        Ok(Box::new(PackedGatedSsm {
             in_proj: Matrix::dense(packer, &self.in_proj, None)?,
             conv: self.conv.pack(packer)?,
             x_proj: Matrix::dense(packer, &self.x_proj, None)?,
@@ -99,7 +99,7 @@ impl Backbone for GatedSsm {
             input_proj: self.input_proj.pack(packer)?,
             out_proj: self.out_proj.pack(packer)?,
             channels: self.channels,
-        })))
+        }))
     }
 }
 

@@ -12,8 +12,7 @@ use super::retnet::mixed;
 use super::stack::Stack;
 use super::{Backbone, Context, State};
 use crate::layer::Linear;
-use crate::ops::matrix_state::log_sigmoid;
-use crate::ops::matrix_state::{Decay, Options, Readout};
+use crate::ops::matrix_state::{Decay, Options, Readout, log_sigmoid};
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, Weight};
@@ -101,9 +100,9 @@ impl Backbone for GatedLinearAttention {
         Ok((y, State(vec![matrix])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let norm = GroupNorm { size: self.value, center: false, eps: EPS };
-        Ok(Some(Box::new(Packed {
+        Ok(Box::new(Packed {
             projection: Matrix::side_by_side(packer, &[(&self.qkvg, None), self.low.parts()])?,
             decay: self.decay.pack(packer)?,
             norm: HeadNorm::new(packer, &self.norm, norm)?,
@@ -111,7 +110,7 @@ impl Backbone for GatedLinearAttention {
             heads: self.heads,
             key: self.key,
             value: self.value,
-        })))
+        }))
     }
 }
 

@@ -92,7 +92,7 @@ impl Backbone for RecurrentBlock {
         Ok((y, State(vec![conv, last])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let projection = Matrix::side_by_side(packer, &[self.value.parts(), self.gate.parts()])?;
         let conv = Conv::new(packer, &self.conv_weight, &self.conv_bias, Activation::None)?;
         let gates = self.gates.pack(packer)?;
@@ -101,7 +101,7 @@ impl Backbone for RecurrentBlock {
         packer.check(&decay);
         let decay = packer.lay(&decay);
         let output = self.output.pack(packer)?;
-        Ok(Some(Box::new(Packed { projection, conv, gates, decay, output })))
+        Ok(Box::new(Packed { projection, conv, gates, decay, output }))
     }
 }
 
@@ -172,12 +172,12 @@ impl Backbone for GatedMlp {
         Ok((self.down.forward(&y)?, state.clone()))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let mut parts = self.up.parts();
         parts.reverse();
         let up = Matrix::side_by_side(packer, &parts)?;
         let down = self.down.pack(packer)?;
-        Ok(Some(Box::new(PackedGatedFeedForward::new(up, Activation::Gelu, down))))
+        Ok(Box::new(PackedGatedFeedForward::new(up, Activation::Gelu, down)))
     }
 }
 

@@ -13,12 +13,11 @@ use sconce_tensor::tensor::{tensor, to_vec};
 use super::config::{ExpandConfig, Layered};
 use super::stack::{FeedForward, Residual, Stack};
 use super::{Backbone, Context, State};
-use crate::Result;
 use crate::layer::{Linear, Norm, Projection};
-use crate::memory;
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, Weight};
+use crate::{Result, memory};
 
 /// `W_out (rmsnorm(h) * silu(W_gate x))` over the recurrence of [`ops::hgrn`] with `s` numbers of state,
 /// on the real line (the published one turns its state by a learned angle as well).
@@ -76,7 +75,7 @@ impl Backbone for Hgrn {
         Ok((self.output.forward(&y)?, State(vec![last])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let mut parts = self.projection.parts();
         parts.push(self.gate.parts());
         let projection = Matrix::side_by_side(packer, &parts)?;
@@ -90,7 +89,7 @@ impl Backbone for Hgrn {
         let bound = packer.lay(&bound);
         let norm = self.norm.pack(packer)?;
         let output = self.output.pack(packer)?;
-        Ok(Some(Box::new(Packed { projection, bound, norm, output, size: self.size })))
+        Ok(Box::new(Packed { projection, bound, norm, output, size: self.size }))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::{LANES, dispatch, dot, exp_with, mul_add, sum};
+use sconce_tensor::tensor::zeros;
 
 use super::config::{Layered, MambaConfig};
 use super::stack::{Residual, Stack};
@@ -16,7 +17,6 @@ use crate::ops::{self, Activation, MambaWeights, Selective};
 use crate::packed::{Game, Step};
 use crate::rng::Rng;
 use crate::weights::{Builder, Init, Weight};
-use sconce_tensor::tensor::zeros;
 
 /// Widths of a layer for each number of a low-rank projection.
 pub(super) const RANK: usize = 16;
@@ -159,7 +159,7 @@ impl Backbone for Mamba {
         Ok((y, State(after.into())))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let (channels, states) = self.a_log.dims2()?;
         let in_proj = Matrix::dense(packer, &self.in_proj, None)?;
         let conv = self.conv.pack(packer)?;
@@ -172,7 +172,7 @@ impl Backbone for Mamba {
         let rank = self.rank;
         let packed =
             Packed { in_proj, conv, x_proj, dt_proj, a, d, out_proj, channels, states, rank };
-        Ok(Some(Box::new(packed)))
+        Ok(Box::new(packed))
     }
 }
 

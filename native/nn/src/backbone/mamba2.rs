@@ -14,12 +14,12 @@ use super::mamba::softplus_of_a_step;
 use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
-use crate::ops::matrix_state::ssd_gates;
-use crate::ops::matrix_state::{Decay, Options, Readout};
+use crate::ops::matrix_state::{Decay, Options, Readout, ssd_gates};
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
+use crate::rng::Rng;
 use crate::weights::{Builder, Init, Weight};
-use crate::{Error, Result, rng::Rng};
+use crate::{Error, Result};
 
 /// The block of Dao & Gu 2024 (section 7.1, fig. 6), one group of keys and queries:
 ///
@@ -138,7 +138,7 @@ impl Backbone for Mamba2 {
         Ok((self.out_proj.forward(&y)?, State(vec![conv, matrix])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let in_proj = Matrix::dense(packer, &self.in_proj, None)?;
         let conv = Conv::new(packer, &self.conv_weight, &self.conv_bias, Activation::Silu)?;
         let a: Vec<f32> = packer.read(&self.a_log)?.into_iter().map(|a| -a.exp()).collect();
@@ -147,7 +147,7 @@ impl Backbone for Mamba2 {
         let each = |d: &f32| std::iter::repeat_n(*d, self.head_dim);
         let skip: Vec<f32> = skip.iter().flat_map(each).collect();
         packer.holds(2 * self.heads);
-        Ok(Some(Box::new(Packed {
+        Ok(Box::new(Packed {
             in_proj,
             conv,
             dt_bias: packer.keep(&self.dt_bias)?,
@@ -158,7 +158,7 @@ impl Backbone for Mamba2 {
             inner: self.inner,
             key: self.state_size,
             heads: self.heads,
-        })))
+        }))
     }
 }
 

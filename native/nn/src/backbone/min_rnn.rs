@@ -65,16 +65,17 @@ impl Backbone for MinRnn {
         Ok((h, State(vec![last])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let (projection, hidden) = (self.projection.pack(packer)?, self.hidden_size);
-        Ok(Some(match self.cell {
+        let step: Box<dyn Step> = match self.cell {
             MinCell::Gru => Box::new(Packed::<_, 2> { projection, cell: cells::MinGru, hidden }),
             MinCell::Lstm => Box::new(Packed::<_, 3> {
                 projection,
                 cell: cells::MinLstm { eps: self.eps },
                 hidden,
             }),
-        }))
+        };
+        Ok(step)
     }
 }
 

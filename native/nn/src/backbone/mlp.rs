@@ -75,9 +75,9 @@ impl Backbone for Mlp {
         Ok((x, state.clone()))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let layers = self.layers.iter().map(|layer| layer.pack(packer)).collect::<Result<_>>()?;
-        Ok(Some(Box::new(Packed { layers })))
+        Ok(Box::new(Packed { layers }))
     }
 }
 

@@ -27,23 +27,21 @@ pub mod xlstm;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sconce_realtime::Packer;
-use sconce_tensor::Tensor;
-
-use crate::device;
-use crate::memory;
-use crate::ops::arrange::add;
-pub use crate::ops::lengths::Lengths;
-use crate::packed::Step;
-use crate::weights::Builder;
-use crate::{Error, Result, ops, spec};
 pub use context::Context;
 pub use griffin::{GatedMlp, RecurrentBlock};
 pub use min_rnn::{MinCell, MinRnn};
 pub use mlp::Mlp;
 pub use recurrent::{Cell, Recurrent};
+use sconce_realtime::Packer;
+use sconce_tensor::Tensor;
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::tensor::{beside, moved, read, tensor, to_vec};
+
+use crate::ops::arrange::add;
+pub use crate::ops::lengths::Lengths;
+use crate::packed::Step;
+use crate::weights::Builder;
+use crate::{Error, Result, device, memory, ops, spec};
 
 /// `true` for a frame that exists, `[b, t]`; a missing frame leaves the state as it was, and its output
 /// is that of the frame before.
@@ -73,11 +71,12 @@ pub trait Backbone: Send + Sync {
         residual_by_parts(self, x, residual, state, context)
     }
 
-    /// The same for one frame at a time of one game or of many, with its weights packed for the CPU. `None` where whole
-    /// windows alone are read.
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    /// The same for one frame at a time of one game or of many, with its weights packed for the CPU. One that its config
+    /// declares window-only is never asked.
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let _ = packer;
-        Ok(None)
+        let reason = "the backbone reads whole windows alone".into();
+        Err(Error::Unavailable { what: "a step".into(), reason })
     }
 
     /// One frame: `x [b, d]` -> `(y [b, h], state)`.

@@ -4,13 +4,12 @@
 
 use std::sync::Arc;
 
-use sconce_tensor::Tensor;
 use sconce_tensor::candle::Var;
+use sconce_tensor::{Tensor, tape};
 
 use super::{Context, State};
 use crate::weights::Weight;
 use crate::{Error, Result};
-use sconce_tensor::tape;
 
 /// Whatever a block computes; twice, with the same result.
 type Block = dyn Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)>;

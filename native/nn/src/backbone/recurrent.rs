@@ -10,7 +10,8 @@ use super::config::RecurrentConfig;
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::layer::Norm;
-use crate::ops::{self, matmul, recurrent::Gates};
+use crate::ops::recurrent::Gates;
+use crate::ops::{self, matmul};
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, WORTH_PACKING, Weight};
 use crate::{Error, Result, pool};
@@ -238,8 +239,8 @@ impl Backbone for Recurrent {
         Ok((x, State(next)))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
-        Ok(Some(Box::new(self.packed(packer)?)))
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
+        Ok(Box::new(self.packed(packer)?))
     }
 }
 
@@ -355,9 +356,10 @@ dispatch! {
 
 #[cfg(test)]
 mod tests {
+    use sconce_tensor::tensor::{tensor, to_vec};
+
     use super::*;
     use crate::rng::Rng;
-    use sconce_tensor::tensor::{tensor, to_vec};
 
     #[test]
     fn layers_side_by_side_give_the_bits_of_one_after_the_other() -> Result<()> {

@@ -48,9 +48,9 @@ impl Backbone for Lstm {
         Ok((self.out.forward(&context.read_of(&h)?)?, state))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let (lstm, out) = (self.lstm.packed(packer)?, self.out.pack(packer)?);
-        Ok(Some(Box::new(Packed { lstm, out })))
+        Ok(Box::new(Packed { lstm, out }))
     }
 }
 

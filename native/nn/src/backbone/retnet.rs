@@ -146,9 +146,9 @@ impl Backbone for Retention {
         Ok((y, State(vec![matrix])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let norm = GroupNorm { size: self.value, center: false, eps: EPS };
-        Ok(Some(Box::new(Packed {
+        Ok(Box::new(Packed {
             projection: Matrix::dense(packer, &self.qkvg, None)?,
             gammas: (0..self.heads).map(|head| exp(log_gamma(head))).collect(),
             rotary: Rotary::new(self.key, 1, THETA)?,
@@ -156,7 +156,7 @@ impl Backbone for Retention {
             out: self.out.pack(packer)?,
             key: self.key,
             value: self.value,
-        })))
+        }))
     }
 }
 

@@ -139,7 +139,7 @@ impl Backbone for TimeMix {
         Ok((y, State(vec![last, mean, weight])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         // All three parts of a frame are held at once.
         packer.holds(3 * self.width);
         let shift = self.shift.pack(packer)?;
@@ -149,7 +149,7 @@ impl Backbone for TimeMix {
         let decay: Vec<f32> = packer.read(&self.decay)?.into_iter().map(f32::exp).collect();
         packer.check(&decay);
         let weights = [packer.lay(&decay), packer.keep(&self.bonus)?];
-        Ok(Some(Box::new(PackedTimeMix { shift, parts, weights, output })))
+        Ok(Box::new(PackedTimeMix { shift, parts, weights, output }))
     }
 }
 
@@ -231,11 +231,11 @@ impl Backbone for ChannelMix {
         Ok((y, State(vec![last])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let shift = self.shift.pack(packer)?;
         let (receptance, key) = (self.receptance.pack(packer)?, self.key.pack(packer)?);
         let value = self.value.pack(packer)?;
-        Ok(Some(Box::new(PackedChannelMix { shift, receptance, key, value })))
+        Ok(Box::new(PackedChannelMix { shift, receptance, key, value }))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::{dispatch, dot, exp_with};
+use sconce_tensor::tensor::zeros;
 
 use super::config::{Layered, StateConfig};
 use super::mamba::log_of_a_step;
@@ -16,7 +17,6 @@ use crate::layer::{Linear, Norm};
 use crate::ops::{self, Activation, Selective};
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, Weight};
-use sconce_tensor::tensor::zeros;
 
 /// Inner width of the gated feed-forward layers over `hidden_size`.
 pub const FFN: usize = 4;
@@ -84,14 +84,14 @@ impl Backbone for S4d {
         Ok((y, State(vec![s])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let (channels, states) = self.a_log.dims2()?;
         let projection = Matrix::dense(packer, &self.bc_proj, None)?;
         let mut decay = packer.read(&self.a_log)?;
         let dt: Vec<f32> = packer.read(&self.log_dt)?.into_iter().map(f32::exp).collect();
         packer.check(&dt);
         decays(&mut decay, &dt);
-        Ok(Some(Box::new(Packed {
+        Ok(Box::new(Packed {
             projection,
             decay: packer.lay(&decay),
             dt: packer.lay(&dt),
@@ -99,7 +99,7 @@ impl Backbone for S4d {
             output: self.out_proj.pack(packer)?,
             channels,
             states,
-        })))
+        }))
     }
 }
 
@@ -194,9 +194,9 @@ impl Backbone for GatedFeedForward {
         Ok((y, state.clone()))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let (up, down) = (Matrix::dense(packer, &self.up, None)?, self.down.pack(packer)?);
-        Ok(Some(Box::new(PackedGatedFeedForward::new(up, Activation::Silu, down))))
+        Ok(Box::new(PackedGatedFeedForward::new(up, Activation::Silu, down)))
     }
 }
 

@@ -71,13 +71,13 @@ impl Backbone for S5 {
         Ok((ops::gated(&u, &gate, Activation::Sigmoid)?, State(vec![last])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let input = self.input.pack(packer)?;
         let weights = packer.read(&self.a_log)?.into_iter().zip(packer.read(&self.dt_log)?);
         let parameters = weights.map(|(a, dt)| cells::Diagonal.parameters([a, dt]).into());
         let (decays, scales): (Vec<f32>, Vec<f32>) = parameters.unzip();
         packer.check(&scales);
-        Ok(Some(Box::new(Packed {
+        Ok(Box::new(Packed {
             input,
             parameters: [packer.lay(&decays), packer.lay(&scales)],
             output: self.output.pack(packer)?,
@@ -85,7 +85,7 @@ impl Backbone for S5 {
             gate: self.gate.pack(packer)?,
             width: self.d.dim(0)?,
             size: self.size,
-        })))
+        }))
     }
 }
 

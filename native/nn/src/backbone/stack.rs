@@ -158,7 +158,7 @@ impl Backbone for Stack {
         Ok((x, State(next)))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let norm = |norm: &Option<Norm>, packer: &mut Packer| {
             norm.as_ref().map(|norm| norm.pack(packer)).transpose()
         };
@@ -174,11 +174,10 @@ impl Backbone for Stack {
                 continue;
             }
             let norm = residual.norm.pack(packer)?;
-            let Some(step) = residual.layer.pack(packer)? else { return Ok(None) };
-            residuals.push((norm, step.into()));
+            residuals.push((norm, residual.layer.pack(packer)?.into()));
         }
         let norm = norm(&self.norm, packer)?;
-        Ok(Some(Box::new(Packed { width: self.width, input_norm, input, residuals, norm })))
+        Ok(Box::new(Packed { width: self.width, input_norm, input, residuals, norm }))
     }
 }
 
@@ -263,10 +262,10 @@ impl Backbone for FeedForward {
         Ok((self.up.residual_then(x, &self.down, residual)?, state.clone()))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let (up, down) = (self.up.pack(packer)?, self.down.pack(packer)?);
         let activation = self.up.activation();
-        Ok(Some(Box::new(PackedFeedForward { up, activation, down })))
+        Ok(Box::new(PackedFeedForward { up, activation, down }))
     }
 }
 

@@ -80,6 +80,20 @@ impl Backbone {
         self.config().output_size(input)
     }
 
+    /// Whether it reads whole windows alone: it has no step.
+    pub fn is_window_only(&self) -> bool {
+        self.config().window_only()
+    }
+
+    /// # Errors
+    /// `Mismatch` for a backbone that reads whole windows alone: no game carries its state.
+    pub fn check_carried(&self) -> Result<()> {
+        if self.is_window_only() {
+            return Err(Error::mismatch(format!("memory of a {}", self.name()), "window", "carry"));
+        }
+        Ok(())
+    }
+
     /// Checks every number before memory is taken for it.
     pub(crate) fn validate(&self) -> Result<()> {
         self.config().validate()?;

@@ -17,9 +17,8 @@ use super::stack::{Residual, Stack};
 use super::{Backbone, Context, State};
 use crate::layer::{Linear, Norm};
 use crate::ops::arrange::join;
-use crate::ops::matrix_state::mlstm_gates;
-use crate::ops::matrix_state::{Decay, Options, Readout};
-use crate::ops::slstm::SlstmState;
+use crate::ops::matrix_state::{Decay, Options, Readout, mlstm_gates};
+use crate::ops::recurrent::SlstmState;
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, Weight};
@@ -137,12 +136,12 @@ impl Backbone for Mlstm {
         Ok((y, State(vec![conv, matrix, gates.last])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let gates = [self.qk.parts(), self.input_gate.parts(), self.forget_gate.parts()];
         // What the heads read lies behind them.
         packer.holds(3 * self.inner + 2 * self.heads);
         let norm = GroupNorm { size: self.inner / self.heads, center: true, eps: EPS };
-        Ok(Some(Box::new(PackedMlstm {
+        Ok(Box::new(PackedMlstm {
             up: Matrix::dense(packer, &self.up, None)?,
             conv: Conv::new(packer, &self.conv_weight, &self.conv_bias, Activation::Silu)?,
             v: self.v.pack(packer)?,
@@ -152,7 +151,7 @@ impl Backbone for Mlstm {
             down: self.down.pack(packer)?,
             heads: self.heads,
             inner: self.inner,
-        })))
+        }))
     }
 }
 
@@ -275,7 +274,7 @@ impl Backbone for Slstm {
         Ok((y, State(vec![next.h, next.c, next.n, next.m])))
     }
 
-    fn pack(&self, packer: &mut Packer) -> Result<Option<Box<dyn Step>>> {
+    fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let size = self.width / self.heads;
         let input = self.input.pack(packer)?;
         let weight = slstm::turned(&packer.read(&self.recurrent)?, self.heads);
@@ -284,7 +283,7 @@ impl Backbone for Slstm {
         let recurrent = weight.chunks_exact(4 * size * size).map(pack).collect();
         let norm = GroupNorm { size, center: true, eps: EPS };
         let norm = HeadNorm::new(packer, &self.norm, norm)?;
-        Ok(Some(Box::new(PackedSlstm { input, recurrent, norm, width: self.width })))
+        Ok(Box::new(PackedSlstm { input, recurrent, norm, width: self.width }))
     }
 }
 

@@ -8,11 +8,11 @@ mod layout;
 
 use std::ops::Range;
 
+pub use melee::CONTROLLER_WIDTH as INPUT_WIDTH;
 use serde::Serialize;
 
 use crate::spec::{Embedding, Heads, NONE};
 use crate::{Error, Result};
-pub use melee::CONTROLLER_WIDTH as INPUT_WIDTH;
 
 /// An id that is looked up in a trained table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

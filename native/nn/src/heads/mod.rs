@@ -6,18 +6,15 @@ mod on_card;
 mod packed;
 mod prior;
 
-use sconce_tensor::Tensor;
+pub(crate) use packed::Packed;
+use sconce_tensor::{Tensor, tensor};
 
 use crate::layer::Linear;
-use crate::ops::arrange;
-use crate::ops::{self, Activation, Branch, Dense, Ids};
+use crate::ops::{self, Activation, Branch, Dense, Ids, arrange};
+pub use crate::spec::NONE;
 use crate::spec::{self, HeadsKind};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
-use sconce_tensor::tensor;
-
-pub use crate::spec::NONE;
-pub(crate) use packed::Packed;
 
 /// One action for each row.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use crate::spec::Spec;
 use sconce_ops::weights::Weight;
+use sconce_realtime::Packer;
 use sconce_tensor::{Error, Result};
 
-use sconce_realtime::Packer;
+use crate::spec::Spec;
 
 /// One frame, as `crate::policy::Frames` has many.
 #[derive(Debug, Clone, Copy)]

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use crate::heads::Decision;
-use crate::projection::Projection;
-use crate::sampling::Sampling;
+use sconce_realtime::Scratch;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
 use super::embedding::Frame;
-use sconce_realtime::Scratch;
+use crate::heads::Decision;
+use crate::projection::Projection;
+use crate::sampling::Sampling;
 
 /// One frame of one game, and where its decision goes.
 pub struct Game<'a> {

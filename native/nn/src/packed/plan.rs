@@ -1,17 +1,14 @@
 //! A whole step, from an embedded frame to an action.
 
-use crate::Policy;
-use crate::heads::Decision;
-use crate::spec::Spec;
+use sconce_realtime::{Arena, Encoding, Format, Packed, Packer, Scratch};
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::{Error, Result, memory};
 
 use super::embedding::Embedding;
 use super::layer::{Game, Step};
-use crate::heads;
-use sconce_realtime::Scratch;
-use sconce_realtime::{Arena, Packer};
-use sconce_realtime::{Encoding, Format, Packed};
+use crate::heads::Decision;
+use crate::spec::Spec;
+use crate::{Policy, heads};
 
 /// A policy packed for the CPU at hand: its weights once more, in one arena.
 ///
@@ -36,13 +33,16 @@ pub struct Plan {
 const AT_ONCE: usize = 64;
 
 impl Plan {
-    /// None for a policy that only core can step: with weights that are not finite.
+    /// None for a policy that only its own ops can step: its backbone is window-only, or a weight is not finite.
     ///
     /// # Errors
     /// `OutOfRange` for a bound that is not one.
     pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
         format.validate()?;
         let spec = policy.spec();
+        if spec.backbone.is_window_only() {
+            return Ok(None);
+        }
         // Laid out one after the other, then at the border of a cache line.
         let bytes = (2 * size_of::<f32>() * policy.num_weights()) as u64;
         memory::room("packed weights", bytes)?;
@@ -52,7 +52,7 @@ impl Plan {
     fn packed(policy: &Policy, spec: &Spec, format: Format) -> Result<Option<Self>> {
         let mut packer = Packer::new(policy.weights(), format);
         let embedding = Embedding::new(spec, policy.tables(), &mut packer)?;
-        let Some(backbone) = policy.backbone().pack(&mut packer)? else { return Ok(None) };
+        let backbone = policy.backbone().pack(&mut packer)?;
         let heads = policy.heads().pack(&mut packer)?;
         let state = policy.zero_state(1)?;
         let parts: Vec<usize> = state.0.iter().map(|part| part.elem_count()).collect();

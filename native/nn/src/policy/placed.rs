@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use sconce_tensor::Tensor;
+use sconce_tensor::{Tensor, tensor};
 
 use super::{Frames, Policy};
 use crate::backbone::{Context, State};
-use crate::memory;
-use crate::ops::arrange;
-use crate::ops::{self, Ids};
-use crate::{Error, Result};
-use sconce_tensor::tensor;
+use crate::ops::{self, Ids, arrange};
+use crate::{Error, Result, memory};
 
 /// Frames on the device of a policy's weights.
 pub struct Placed {

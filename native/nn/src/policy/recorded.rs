@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use sconce_tensor::{DType, Device, Tensor};
+use sconce_tensor::{DType, Device, Tensor, tensor};
 
 use super::stepped::{Stepped, last};
 use super::{Frames, Placed, Policy};
@@ -18,7 +18,6 @@ use crate::heads::card::{Rows, Table};
 use crate::ops::rows::{Intake, end_step};
 use crate::sampling::Draw;
 use crate::{Error, Result};
-use sconce_tensor::tensor;
 
 /// Games of one step; more are several.
 const MOST: usize = 256;

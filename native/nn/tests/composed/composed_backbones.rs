@@ -5,15 +5,16 @@
 
 use std::sync::Arc;
 
-use crate::backbones::{INPUT, build, configs};
-use crate::common::composed::elsewhere;
-use crate::common::{backward, noise, values};
 use candle_core::{DType, Device, Tensor, Var};
 use sconce_nn::backbone::{self, Backbone, Context, State};
 use sconce_nn::spec;
 use sconce_ops::weights::{Builder, Source, Weight, Weights};
 use sconce_tensor::tape;
 use sconce_tensor::tensor::moved;
+
+use crate::backbones::{INPUT, build, configs};
+use crate::common::composed::elsewhere;
+use crate::common::{backward, noise, values};
 
 const HERE: Place = (&Device::Cpu, DType::F32);
 

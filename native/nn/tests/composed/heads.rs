@@ -1,13 +1,14 @@
 //! Decisions of heads, composed of candle's ops and on a card, beside those of a CPU.
 
-use crate::common::composed::elsewhere;
-use crate::common::{apart, noise};
 use candle_core::{DType, Device, Tensor};
 use sconce_nn::heads::{Decision, Heads, NONE};
 use sconce_nn::sampling::{Draw, Sampling};
 use sconce_nn::spec::{self, HeadsKind};
 use sconce_ops::weights::{Builder, Source, Weights};
 use sconce_tensor::rng::Rng;
+
+use crate::common::composed::elsewhere;
+use crate::common::{apart, noise};
 
 const ROWS: usize = 9;
 const WIDTH: usize = 6;

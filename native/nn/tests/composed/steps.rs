@@ -1,7 +1,5 @@
 //! Steps of many games at once are those of each game alone, also on a card where it is asked for.
 
-use crate::backbones::configs;
-use crate::common::card;
 use candle_core::Device;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::policy::Frames;
@@ -9,6 +7,9 @@ use sconce_nn::sampling::{Draw, Sampling};
 use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, Layout, Melee};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
+
+use crate::backbones::configs;
+use crate::common::card;
 
 const GAMES: usize = 5;
 const FRAMES: usize = 6;

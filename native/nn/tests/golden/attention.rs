@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::common::{Golden, apart};
 use candle_core::Tensor;
 use sconce_nn::backbone::attention::{Sizes, block};
 use sconce_nn::backbone::stack::Stack;
@@ -10,6 +9,8 @@ use sconce_nn::backbone::{self, Backbone, Context, State};
 use sconce_nn::spec::{self, AttentionConfig, ExpandConfig, StackConfig, Trunk};
 use sconce_ops::attention::Pairing;
 use sconce_ops::weights::{Builder, Source};
+
+use crate::common::{Golden, apart};
 
 /// Steps one by one from `start`, against a whole run.
 fn steps(net: &dyn Backbone, x: &Tensor, start: &State, y: &Tensor, last: &State) {

@@ -1,6 +1,5 @@
 //! Backbones over the gated linear recurrence against PyTorch's float64 vectors.
 
-use crate::common::{Golden, apart, backward, differences, noise, record, values};
 use candle_core::{Device, Tensor};
 use sconce_nn::backbone::{self, Backbone, Context, GatedMlp, RecurrentBlock, State};
 use sconce_nn::layer::Norm;
@@ -9,6 +8,8 @@ use sconce_nn::spec::{
 };
 use sconce_ops::weights::Weights;
 use sconce_ops::{self as ops, Activation, Wkv};
+
+use crate::common::{Golden, apart, backward, differences, noise, record, values};
 
 fn plain(hidden_size: usize, num_layers: usize) -> StackConfig {
     StackConfig { hidden_size, num_layers, input_norm: false, dropout: 0.0, input_dropout: 0.0 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::common::Golden;
 use candle_core::Tensor;
 use sconce_nn::backbone::{Backbone, Cell, Context, Mlp, Recurrent, State};
 use sconce_nn::heads::{Heads, NONE};
@@ -10,6 +9,8 @@ use sconce_nn::sampling::{Draw, Sampling};
 use sconce_nn::spec::{self, HeadsKind, MlpConfig, RecurrentConfig};
 use sconce_ops as ops;
 use sconce_tensor::rng::Rng;
+
+use crate::common::Golden;
 
 fn mlp(case: &str, hidden_sizes: &[usize], layer_norm: bool, residual: bool) {
     for golden in Golden::everywhere(case) {

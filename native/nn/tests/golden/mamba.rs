@@ -1,6 +1,5 @@
 //! Selective state spaces against PyTorch's float64 vectors, forward, gradient and carried state.
 
-use crate::common::Golden;
 use candle_core::Tensor;
 use sconce_nn::backbone::mamba::Mamba;
 use sconce_nn::backbone::{self, Backbone, Context, State};
@@ -9,6 +8,8 @@ use sconce_nn::spec;
 use sconce_nn::spec::{HawkConfig, JambaConfig, MambaConfig, StateConfig};
 use sconce_ops::weights::Weights;
 use sconce_tensor::Result;
+
+use crate::common::Golden;
 
 /// Golden's block, `x + mixer(norm(x))`.
 struct Block(Norm, Mamba);

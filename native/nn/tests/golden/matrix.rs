@@ -1,13 +1,14 @@
 //! Mamba-2, RetNet, GLA and xLSTM against PyTorch's float64 vectors, and sLSTM by differences.
 
-use crate::common::{Golden, apart, backward, differences, noise, record, values};
 use candle_core::{Tensor, Var};
 use sconce_nn::backbone::mamba2::Mamba2;
 use sconce_nn::backbone::{self, Backbone, Context, State};
 use sconce_nn::layer::Norm;
 use sconce_nn::spec::{self, GlaConfig, HeadsConfig, Mamba2Config};
-use sconce_ops::slstm::{SlstmState, slstm};
+use sconce_ops::recurrent::{SlstmState, slstm};
 use sconce_ops::weights::{Builder, Source};
+
+use crate::common::{Golden, apart, backward, differences, noise, record, values};
 
 fn mamba2_config(
     hidden_size: usize,

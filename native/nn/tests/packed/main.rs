@@ -222,7 +222,7 @@ impl Pair {
 }
 
 #[test]
-fn many_steps_of_any_spec_are_those_of_core() -> Result<()> {
+fn many_steps_of_any_spec_are_those_of_its_ops() -> Result<()> {
     for seed in 0..30 * BACKBONES.len() as u64 {
         let n = &mut Numbers::new(seed);
         let format = format(n);

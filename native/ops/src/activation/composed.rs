@@ -2,9 +2,8 @@
 
 use candle_core::{D, Tensor};
 
-use crate::Result;
 use crate::weights::Weight;
-use crate::{Activation, tensor};
+use crate::{Activation, Result, tensor};
 
 pub(crate) fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     Ok(match activation {

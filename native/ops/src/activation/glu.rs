@@ -1,14 +1,12 @@
 //! Gated linear unit over two halves that lie side by side.
 
-use super::{card, composed};
 use candle_core::Tensor;
 
+use super::{card, composed};
 use crate::activation::{Activation, multiply};
 use crate::form::Form;
-use crate::memory;
 use crate::op::{self, Op, Pass};
-use crate::tensor;
-use crate::{Error, Result, pool};
+use crate::{Error, Result, memory, pool, tensor};
 
 /// Rows of one shard.
 const ROWS: usize = 64;

@@ -8,11 +8,9 @@ pub mod skip;
 use candle_core::Tensor;
 
 use crate::form::Form;
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::simd::{dispatch, sigmoid, softplus, tanh};
-use crate::tensor;
-use crate::{Result, pool};
+use crate::{Result, memory, pool, tensor};
 
 /// Numbers of one shard.
 const SHARD: usize = 1 << 14;

@@ -1,15 +1,13 @@
 //! `y + d * x`, a weight a channel.
 
-use super::{card, composed};
 use candle_core::Tensor;
 
+use super::{card, composed};
 use crate::form::Form;
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::simd::{add_assign, dispatch};
-use crate::tensor;
 use crate::weights::Weight;
-use crate::{Result, pool};
+use crate::{Result, memory, pool, tensor};
 
 /// Rows of one shard.
 const ROWS: usize = 256;

@@ -4,8 +4,7 @@ use candle_core::Tensor;
 
 use super::window::Window;
 use crate::lengths::{Lengths, check_lengths};
-use crate::tensor;
-use crate::{Error, Result};
+use crate::{Error, Result, tensor};
 
 /// Keys and values of the last frames, as they were before rotation.
 #[derive(Debug, Clone)]

@@ -7,8 +7,7 @@ use candle_core::{D, DType, Device, Tensor};
 use crate::Result;
 use crate::attention::cache::Cache;
 use crate::attention::window::{CHUNK, Pairing, Window};
-use crate::lengths::Lengths;
-use crate::lengths::blank;
+use crate::lengths::{Lengths, blank};
 use crate::matmul::composed::product;
 use crate::rotary::composed::turn;
 

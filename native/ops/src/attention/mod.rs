@@ -13,21 +13,18 @@ pub(crate) mod window;
 
 use std::sync::Arc;
 
+pub use cache::{Cache, count_on, frames_seen};
 use candle_core::Tensor;
+pub use residual::{Projections, attention_residual};
+pub use softmax::{masked_softmax, softmax};
+pub use tiles::exponentials;
+pub use window::{Pairing, THETA, Window};
 
 use self::pass::{Append, Attend, Part, Pass};
 use self::tiles::weights_of_head;
 use crate::form::Form;
 use crate::lengths::Lengths;
-use crate::op;
-use crate::{Error, Result, memory};
-use crate::{tape, tensor};
-
-pub use cache::{Cache, count_on, frames_seen};
-pub use residual::{Projections, attention_residual};
-pub use softmax::{masked_softmax, softmax};
-pub use tiles::exponentials;
-pub use window::{Pairing, THETA, Window};
+use crate::{Error, Result, memory, op, tape, tensor};
 
 /// `softmax(rotate(q) rotate(k)^T / sqrt(head_dim)) v` of each head, and the cache after the sequence
 /// (Vaswani et al. 2017, eq. 1; RoPE: Su et al. 2021, eq. 34; the window: Beltagy et al. 2020).

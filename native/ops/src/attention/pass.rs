@@ -12,8 +12,7 @@ use super::window::Window;
 use crate::columns::{copied, filled, zeroed};
 use crate::lengths::{Lengths, check_lengths};
 use crate::op::{self, Op};
-use crate::{Result, memory};
-use crate::{simd, tensor};
+use crate::{Result, memory, simd, tensor};
 
 /// At most this many queries are worked on one by one: to lay the keys out for blocks would cost more.
 pub(super) const FEW: usize = 3;

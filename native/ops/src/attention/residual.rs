@@ -9,19 +9,15 @@ use super::cache::Cache;
 use super::pass::{Part, Pass, only_wanted};
 use super::window::Window;
 use crate::columns::{filled, filled_and_summed, shard_of_rows, zeroed};
-use crate::dense::composed::affine_to;
-use crate::dense::feed_forward::Affine;
+use crate::dense::composites::affine_to;
 use crate::form::Form;
 use crate::lengths::Lengths;
 use crate::linear::weight_gradient;
 use crate::matmul::{Packed, View};
-use crate::memory;
-use crate::norm::head_norm::{self, HeadNorms};
-use crate::norm::row_norm;
+use crate::norm::{HeadNorms, head_norm, parameters};
 use crate::op::{self, Op};
 use crate::residual::composed::around;
-use crate::{Error, Result};
-use crate::{Residual, simd};
+use crate::{Affine, Error, Residual, Result, memory, simd};
 
 /// Rows of one shard of a product.
 const ROWS: usize = 128;
@@ -120,7 +116,7 @@ struct Layer {
     h: usize,
     residual: Residual,
     projections: Projections,
-    norm: row_norm::Values,
+    norm: parameters::Values,
     heads: Option<head_norm::Values>,
     biases: [Option<Vec<f32>>; 2],
     /// For the backward pass.
@@ -139,7 +135,7 @@ struct Kept {
 #[derive(Default)]
 struct Sums {
     bias: Vec<f32>,
-    norm: row_norm::Gradients,
+    norm: parameters::Gradients,
 }
 
 impl Layer {

@@ -1,16 +1,14 @@
 //! Softmax over the last dimension, of all numbers or of those that a mask leaves.
 
-use super::composed;
 use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use super::composed;
 use crate::form::Form;
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::simd::{LANES, dispatch, exp};
-use crate::tensor;
-use crate::{Error, Result, pool};
+use crate::{Error, Result, memory, pool, tensor};
 
 /// Rows of one shard.
 const ROWS: usize = 256;

@@ -5,8 +5,7 @@ use std::sync::Mutex;
 use candle_core::{Device, Tensor};
 
 use crate::simd::LANES;
-use crate::tensor;
-use crate::{Error, Result};
+use crate::{Error, Result, tensor};
 
 /// Which numbers of a head are turned as pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +99,7 @@ impl Window {
         self.head_dim
     }
 
-    pub(crate) fn pairing(&self) -> Pairing {
+    pub fn pairing(&self) -> Pairing {
         self.pairing
     }
 

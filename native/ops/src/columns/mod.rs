@@ -9,10 +9,8 @@ use std::sync::Mutex;
 
 pub use super::simd::LANES;
 use crate::lengths::{Lengths, check_lengths};
-use crate::matmul;
-use crate::memory;
 pub(crate) use crate::uninit::{copied, copy, zeroed};
-use crate::{Result, pool};
+use crate::{Result, matmul, memory, pool};
 
 pub type Lanes = [f32; LANES];
 

@@ -1,36 +1,20 @@
 //! Several networks of one hidden layer that read the same vector.
 
-use super::composed;
 use std::ops::Range;
 
 use candle_core::Tensor;
 
+use super::composites;
+use super::layers::Branch;
 use crate::form::Form;
-use crate::linear::row_sum;
 use crate::matmul::{Operand, Packed, View, matmul};
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::pool::for_each_shard;
-use crate::weights::Weight;
-use crate::{Activation, tensor};
-use crate::{Error, Result, pool};
+use crate::simd::row_sum;
+use crate::{Activation, Error, Result, memory, pool, tensor};
 
 /// Rows of one shard.
 const ROWS: usize = 128;
-
-/// One layer: `weight [n, k]`, `bias [n]`.
-#[derive(Clone)]
-pub struct Dense {
-    pub weight: Weight,
-    pub bias: Weight,
-}
-
-/// Two layers, with a relu between them.
-#[derive(Clone)]
-pub struct Branch {
-    pub hidden: Dense,
-    pub out: Dense,
-}
 
 /// `W_2 relu(W_1 x + b_1) + b_2` of all branches side by side, `x [.., k]` -> `[n, sum of outputs]`.
 ///
@@ -59,7 +43,7 @@ pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
     }
     let Some(first) = branches.first() else { return Err(Error::not_found("branches")) };
     if Form::of(x) != Form::Cpu {
-        return composed::branches(x, branches);
+        return composites::branches(x, branches);
     }
     let op = Branches { all, k, hidden, out, kept: vec![] };
     op::apply(op, &[x, &first.hidden.weight], (tensor::rows(x.dims()).0, out))

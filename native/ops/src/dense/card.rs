@@ -3,7 +3,6 @@
 use candle_core::{D, Result, Tensor, bail};
 use sconce_cuda::kernels::FEW_ROWS;
 
-use crate::Precision;
 use crate::activation::card::finished;
 use crate::arrange::card::copy_columns;
 use crate::device::launch::{Launch, output, suffix, unwritten};
@@ -11,7 +10,7 @@ use crate::matmul::card::{multiply, nn, nt, rounded, tn};
 use crate::matmul::matrices::{Matrices, add_product, product};
 use crate::op::card::{Op, Pass, apply, apply_all};
 use crate::tensor::{rows, with_width};
-use crate::{Activation, op, tape};
+use crate::{Activation, Precision, op, tape};
 
 /// Rows of which a kernel of ours has a whole layer.
 pub(crate) const FEW: usize = 8;

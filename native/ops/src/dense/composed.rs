@@ -1,15 +1,11 @@
-//! Linear layers, tables of rows.
+//! Linear layers composed of candle's ops.
 
 use candle_core::Tensor;
 
-use crate::Result;
 use crate::activation::composed::biased;
-use crate::arrange;
-use crate::linear::linear_add;
 use crate::matmul::composed::product;
-use crate::residual::composed::around;
 use crate::weights::Weight;
-use crate::{Activation, Affine, Branch, Residual, op, tensor};
+use crate::{Activation, Result, op, tensor};
 
 /// `x W^T`
 fn rows_product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
@@ -27,15 +23,6 @@ pub(crate) fn linear(
     biased(&rows_product(x, weight)?, bias, activation)
 }
 
-/// `x W^T + b + rest`
-pub(crate) fn affine_to(x: &Tensor, affine: &Affine, rest: Option<&Tensor>) -> Result<Tensor> {
-    let Affine { weight, bias } = affine;
-    match rest {
-        Some(rest) => linear_add(x, weight, bias.as_ref(), Activation::None, rest),
-        None => crate::linear(x, weight, bias.as_ref(), Activation::None),
-    }
-}
-
 pub(crate) fn linear_parts<const N: usize>(
     x: &Tensor,
     weight: &Weight,
@@ -47,49 +34,4 @@ pub(crate) fn linear_parts<const N: usize>(
         linear(x, &weight.narrow(0, end - width, width)?, None, Activation::None)
     });
     op::take(parts.collect::<Result<_>>()?)
-}
-
-pub(crate) fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tensor> {
-    let part = |(weight, bias): &(&Weight, _)| crate::linear(x, weight, *bias, Activation::None);
-    let parts = layers.iter().map(part);
-    arrange::join(&parts.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>())
-}
-
-pub(crate) fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
-    let x = arrange::reshape(x, <[usize; 2]>::from(tensor::rows(x.dims())))?;
-    let parts = branches.iter().map(|Branch { hidden, out }| {
-        let h = crate::linear(&x, &hidden.weight, Some(&hidden.bias), Activation::Relu)?;
-        crate::linear(&h, &out.weight, Some(&out.bias), Activation::None)
-    });
-    arrange::join(&parts.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>())
-}
-
-pub(crate) fn feed_forward(
-    x: &Tensor,
-    up: &Affine,
-    activation: Activation,
-    down: &Affine,
-) -> Result<Tensor> {
-    feed_forward_to(x, up, activation, down, None)
-}
-
-fn feed_forward_to(
-    x: &Tensor,
-    up: &Affine,
-    activation: Activation,
-    down: &Affine,
-    rest: Option<&Tensor>,
-) -> Result<Tensor> {
-    let h = crate::linear(x, &up.weight, up.bias.as_ref(), activation)?;
-    affine_to(&h, down, rest)
-}
-
-pub(crate) fn feed_forward_residual(
-    x: &Tensor,
-    residual: &Residual,
-    up: &Affine,
-    activation: Activation,
-    down: &Affine,
-) -> Result<Tensor> {
-    around(x, residual, |x, rest| feed_forward_to(x, up, activation, down, rest))
 }

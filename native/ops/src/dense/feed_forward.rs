@@ -1,71 +1,25 @@
 //! Two dense layers with an activation between them.
 
-use super::composed;
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
 use candle_core::Tensor;
 
-use super::linear::{row_sum, weight_gradient};
+use super::composites;
+use super::layers::Affine;
+use super::linear::weight_gradient;
 use crate::columns::{copied, filled, filled_and_summed, outputs, shard_of_rows, zeroed};
 use crate::form::Form;
 use crate::matmul::{Operand, Packed, View};
-use crate::memory;
+use crate::norm::parameters as norm;
 use crate::op::{self, Op, Pass};
-use crate::row_norm as norm;
 use crate::weights::Weight;
-use crate::{Activation, Residual, simd, tensor};
-use crate::{Error, Result};
+use crate::{Activation, Error, Residual, Result, simd, tensor};
 
 /// Rows of one shard: the hidden rows of 1024 numbers take a quarter of a second cache of 2 MiB.
 const ROWS: usize = 128;
 /// Rows whose gradients at the hidden layer exist at a time.
 const CHUNK: usize = 4 * ROWS;
-
-/// One layer: `weight [n, k]`, `bias [n]`.
-#[derive(Clone)]
-pub struct Affine {
-    pub weight: Weight,
-    pub bias: Option<Weight>,
-}
-
-impl Affine {
-    pub(crate) fn bias(&self) -> candle_core::Result<Option<Vec<f32>>> {
-        self.bias.as_ref().map(|bias| tensor::to_vec(bias)).transpose()
-    }
-
-    /// The gradient of the bias over some rows; empty where there is none.
-    pub(crate) fn bias_gradient(&self, d: &[f32], n: usize) -> Vec<f32> {
-        let mut sum = memory::zeros(if self.bias.is_some() { n } else { 0 });
-        if self.bias.is_some() {
-            simd::add_rows(&mut sum, d);
-        }
-        sum
-    }
-
-    /// Leaves the gradient with the bias, summed in the order of the parts.
-    pub(crate) fn accumulate_bias<'a>(&self, parts: impl IntoIterator<Item = &'a Vec<f32>>) {
-        let Some(bias) = &self.bias else { return };
-        for (i, part) in parts.into_iter().enumerate() {
-            bias.accumulate(|sum, adds| row_sum(sum, part, adds || i > 0));
-        }
-    }
-
-    /// The width of what comes out.
-    pub(crate) fn check(&self, what: &str, input: usize) -> Result<usize> {
-        let (n, k) = self.weight.dims2()?;
-        if k != input {
-            return Err(Error::mismatch(format!("input of the {what} layer"), k, input));
-        }
-        match &self.bias {
-            Some(bias) if bias.dims() != [n] => {
-                let (expected, got) = (format!("[{n}]"), format!("{:?}", bias.dims()));
-                Err(Error::mismatch(format!("bias of the {what} layer"), expected, got))
-            }
-            _ => Ok(n),
-        }
-    }
-}
 
 /// `W_2 activation(W_1 x + b_1) + b_2`, `x [.., k]` -> `[.., n]` (Vaswani et al. 2017, eq. 2).
 ///
@@ -113,8 +67,8 @@ fn apply(
     }
     if Form::of(x) != Form::Cpu {
         return match &residual {
-            Some(residual) => composed::feed_forward_residual(x, residual, up, activation, down),
-            None => composed::feed_forward(x, up, activation, down),
+            Some(residual) => composites::feed_forward_residual(x, residual, up, activation, down),
+            None => composites::feed_forward(x, up, activation, down),
         };
     }
     let op = FeedForward {

@@ -1,19 +1,18 @@
 //! `y = activation(norm(x W^T + b))`.
 
-use super::{card, composed};
-use crate::arrange;
 use candle_core::Tensor;
 
+use super::{card, composed};
 use crate::activation::Activation;
 use crate::columns::{copied, filled, shard_of_rows};
 use crate::form::Form;
 use crate::matmul::{Packed, View};
-use crate::memory;
+use crate::norm::Norm;
+use crate::norm::row_norm::row_norm_then;
 use crate::op::{self, Op, Pass};
-use crate::row_norm::{Norm, row_norm_then};
+use crate::simd::row_sum;
 use crate::weights::Weight;
-use crate::{Result, pool};
-use crate::{simd, tensor};
+use crate::{Result, arrange, memory, pool, tensor};
 
 /// Rows of one shard of a product.
 const ROWS: usize = 128;
@@ -195,14 +194,6 @@ pub(crate) fn weight_gradient(dw: &mut [f32], dy: View<'_>, x: &Packed, accumula
         let dy = dy.columns(first..first + dw.len() / k).transposed();
         x.matmul(dw, k, dy, accumulate);
     });
-}
-
-/// `sum [n] (+)= the rows of dy [m, n]`
-pub(crate) fn row_sum(sum: &mut [f32], dy: &[f32], accumulate: bool) {
-    if !accumulate {
-        sum.fill(0.0);
-    }
-    simd::add_rows(sum, dy);
 }
 
 impl Op for Linear {

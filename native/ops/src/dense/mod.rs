@@ -5,13 +5,16 @@
 pub mod branches;
 pub(crate) mod card;
 pub(crate) mod composed;
+pub(crate) mod composites;
 pub mod feed_forward;
+pub(crate) mod layers;
 pub mod linear;
 pub mod parts;
 pub mod project;
 
-pub use branches::{Branch, Dense, branches};
-pub use feed_forward::{Affine, feed_forward, feed_forward_residual};
+pub use branches::branches;
+pub use feed_forward::{feed_forward, feed_forward_residual};
+pub use layers::{Affine, Branch, Dense};
 pub use linear::{linear, linear_norm};
 pub use parts::linear_parts;
 pub use project::project;

@@ -1,18 +1,16 @@
 //! A product whose result is cut into parts, without a copy of what lies between.
 
-use super::{card, composed};
 use candle_core::Tensor;
 
+use super::{card, composed};
 use crate::columns::filled;
 use crate::form::Form;
 use crate::linear::weight_gradient;
 use crate::matmul::{Operand, Packed, View};
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::pool::for_each_shard;
-use crate::tensor;
 use crate::weights::Weight;
-use crate::{Error, Result};
+use crate::{Error, Result, memory, tensor};
 
 /// Rows of one shard of a product.
 const ROWS: usize = 128;

@@ -1,16 +1,14 @@
 //! Several linear layers over one input, their outputs side by side.
 
-use super::composed;
 use candle_core::Tensor;
 
+use super::composites;
 use crate::form::Form;
 use crate::matmul::{Packed, View};
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::simd::{add_assign, add_rows};
-use crate::tensor;
 use crate::weights::Weight;
-use crate::{Error, Result, pool};
+use crate::{Error, Result, memory, pool, tensor};
 
 /// Rows of one shard of a product.
 const ROWS: usize = 128;
@@ -39,7 +37,7 @@ pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tens
         width += n;
     }
     if Form::of(x) != Form::Cpu {
-        return composed::project(x, layers);
+        return composites::project(x, layers);
     }
     op::apply(Project { parts, k, width }, &[x, first], tensor::with_width(x, width))
 }

@@ -2,9 +2,8 @@
 
 use candle_core::Tensor;
 
-use crate::Result;
 use crate::dropout::Dropout;
-use crate::tensor;
+use crate::{Result, tensor};
 
 /// All ways to drop numbers lead to a [`Dropout`]. Without a kernel its mask is drawn where the generator is, so that
 /// the same numbers are dropped on all devices.

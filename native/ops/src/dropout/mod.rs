@@ -4,17 +4,14 @@
 mod card;
 mod composed;
 
+use candle_core::Tensor;
 pub use card::counted;
 
-use candle_core::Tensor;
-
-use crate::arrange;
 use crate::form::Form;
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::rng::{Rng, unit};
-use crate::{Result, pool};
-use crate::{simd::dispatch, tensor};
+use crate::simd::dispatch;
+use crate::{Result, arrange, memory, pool, tensor};
 
 /// Rows of one shard.
 const ROWS: usize = 64;

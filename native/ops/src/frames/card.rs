@@ -4,7 +4,6 @@ use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::{CAUSAL_CONV, LAST};
 
 use crate::columns::card::column_sums;
-
 use crate::device::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use crate::lengths::{Lengths, on_card};
 use crate::op::card::{Op, Pass, apply, apply_all};

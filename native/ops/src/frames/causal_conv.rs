@@ -1,16 +1,18 @@
 //! Causal depthwise convolution: each channel sees its own last `k` inputs.
 
-use super::{card, composed};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
 use candle_core::Tensor;
 
+use super::{card, composed};
+use crate::columns::{filled, filled_and_summed};
 use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};
-use crate::memory;
 use crate::op::{self, Op, Pass};
-use crate::pool::{for_each_shard, sum_shards};
 use crate::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
-use crate::tensor;
-use crate::{Error, Result};
+use crate::uninit::zeroed;
+use crate::{Error, Result, memory, tensor};
 
 /// `y [b, t, c]` and the state after the last frame (the convolution of Gu and Dao 2023, fig. 3).
 ///
@@ -150,58 +152,92 @@ fn convolve<const FMA: bool>(x: &[f32], taps: &Taps, at: usize, n: usize) -> [f3
     sum
 }
 
+/// `n` numbers from `at` on of one frame, which sees the first frames of `x`.
+#[inline(always)]
+fn output<const FMA: bool>(y: &mut [f32], x: &[f32], taps: &Taps, at: usize, n: usize) {
+    let mut sum = convolve::<FMA>(x, taps, at, n);
+    if taps.silu {
+        for s in &mut sum {
+            *s *= sigmoid_with::<FMA>(*s);
+        }
+    }
+    store(y, at, n, sum);
+}
+
 dispatch! {
     /// Frames of one row; frame i of `y` sees frames i to i + k - 1 of `x`.
     fn forward(y: &mut [f32], x: &[f32], taps: &Taps) {
         let c = taps.bias.len();
+        let whole = c - c % LANES;
         for (i, y) in y.chunks_exact_mut(c).enumerate() {
-            for at in (0..c).step_by(LANES) {
-                let n = LANES.min(c - at);
-                let mut sum = convolve::<FMA>(&x[i * c..], taps, at, n);
-                if taps.silu {
-                    for s in &mut sum {
-                        *s *= sigmoid_with::<FMA>(*s);
-                    }
-                }
-                store(y, at, n, sum);
+            for at in (0..whole).step_by(LANES) {
+                output::<FMA>(y, &x[i * c..], taps, at, LANES);
+            }
+            if whole < c {
+                output::<FMA>(y, &x[i * c..], taps, whole, c - whole);
             }
         }
     }
 }
 
-dispatch! {
-    /// Adds to `dx` (laid out as `x`), `dw [k, c]` and `db` what the frames of `dy` give.
-    fn backward(dx: &mut [f32], dw: &mut [f32], db: &mut [f32], dy: &[f32], x: &[f32], taps: &Taps) {
+/// Gradients to which frames add: of the inputs `[.., c]`, of the weight `[k, c]` and of the bias.
+struct Gradients<'a> {
+    dx: &'a mut [f32],
+    dw: &'a mut [f32],
+    db: &'a mut [f32],
+}
+
+impl Gradients<'_> {
+    /// Adds what `n` numbers from `at` on of a frame give, which sees the first frames of `x` and of `dx`.
+    #[inline(always)]
+    fn add<const FMA: bool>(
+        &mut self,
+        frame: usize,
+        (dy, x): (&[f32], &[f32]),
+        taps: &Taps,
+        at: usize,
+        n: usize,
+    ) {
         let c = taps.bias.len();
+        let mut d = load(dy, at, n);
+        if taps.silu {
+            let sum = convolve::<FMA>(x, taps, at, n);
+            for i in 0..LANES {
+                let s = sigmoid_with::<FMA>(sum[i]);
+                d[i] *= s * (1.0 + sum[i] * (1.0 - s));
+            }
+        }
+        let mut to = load(self.db, at, n);
+        for i in 0..LANES {
+            to[i] += d[i];
+        }
+        store(self.db, at, n, to);
+        let rows = x.chunks_exact(c).zip(self.dx[frame * c..].chunks_exact_mut(c));
+        let taps = taps.weight.chunks_exact(c).zip(self.dw.chunks_exact_mut(c));
+        for ((x, dx), (weight, dw)) in rows.zip(taps) {
+            let (x, w) = (load(x, at, n), load(weight, at, n));
+            let (mut to_x, mut to_w) = (load(dx, at, n), load(dw, at, n));
+            for i in 0..LANES {
+                to_x[i] = mul_add::<FMA>(w[i], d[i], to_x[i]);
+                to_w[i] = mul_add::<FMA>(d[i], x[i], to_w[i]);
+            }
+            store(dx, at, n, to_x);
+            store(dw, at, n, to_w);
+        }
+    }
+}
+
+dispatch! {
+    /// Adds what the frames of `dy` give to the gradients, whose `dx` is laid out as `x`.
+    fn backward(to: &mut Gradients<'_>, dy: &[f32], x: &[f32], taps: &Taps) {
+        let c = taps.bias.len();
+        let whole = c - c % LANES;
         for (i, dy) in dy.chunks_exact(c).enumerate() {
-            let (x, dx) = (&x[i * c..], &mut dx[i * c..]);
-            for at in (0..c).step_by(LANES) {
-                let n = LANES.min(c - at);
-                let mut d = load(dy, at, n);
-                if taps.silu {
-                    let sum = convolve::<FMA>(x, taps, at, n);
-                    for i in 0..LANES {
-                        let s = sigmoid_with::<FMA>(sum[i]);
-                        d[i] *= s * (1.0 + sum[i] * (1.0 - s));
-                    }
-                }
-                let mut to = load(db, at, n);
-                for i in 0..LANES {
-                    to[i] += d[i];
-                }
-                store(db, at, n, to);
-                let rows = x.chunks_exact(c).zip(dx.chunks_exact_mut(c));
-                let taps = taps.weight.chunks_exact(c).zip(dw.chunks_exact_mut(c));
-                for ((x, dx), (weight, dw)) in rows.zip(taps) {
-                    let (x, w) = (load(x, at, n), load(weight, at, n));
-                    let (mut to_x, mut to_w) = (load(dx, at, n), load(dw, at, n));
-                    for i in 0..LANES {
-                        to_x[i] = mul_add::<FMA>(w[i], d[i], to_x[i]);
-                        to_w[i] = mul_add::<FMA>(d[i], x[i], to_w[i]);
-                    }
-                    store(dx, at, n, to_x);
-                    store(dw, at, n, to_w);
-                }
+            for at in (0..whole).step_by(LANES) {
+                to.add::<FMA>(i, (dy, &x[i * c..]), taps, at, LANES);
+            }
+            if whole < c {
+                to.add::<FMA>(i, (dy, &x[i * c..]), taps, whole, c - whole);
             }
         }
     }
@@ -216,17 +252,18 @@ impl Conv {
     fn outputs(&self, x: &[f32], taps: &Taps, state: &[f32]) -> Vec<f32> {
         let Window { batch, time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
-        let mut y = memory::zeros(batch * time * c);
-        for_each_shard(batch, self.window.shard(), [(&mut y, time * c)], |rows, [y]| {
+        let work = |rows: Range<usize>, [y]: [&mut [MaybeUninit<f32>]; 1]| {
             for (y, row) in y.chunks_exact_mut(time * c).zip(rows) {
                 let x = &x[row * time * c..][..time * c];
                 let head = self.window.head(x, &state[row * c * past..][..c * past]);
-                let (first, rest) =
-                    y[..self.window.length(row) * c].split_at_mut(self.seeing_state(row) * c);
+                let (first, rest) = zeroed(y)[..self.window.length(row) * c]
+                    .split_at_mut(self.seeing_state(row) * c);
                 forward(first, &head, taps);
                 forward(rest, x, taps);
             }
-        });
+        };
+        // SAFETY: each row writes all of its own numbers.
+        let [y] = unsafe { filled(batch, self.window.shard(), [time * c], work) };
         y
     }
 
@@ -240,29 +277,32 @@ impl Conv {
     fn gradients(&self, x: &[f32], taps: &Taps, state: &[f32], dy: &[f32]) -> [Vec<f32>; 4] {
         let Window { batch, time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
-        let (mut dx, mut d_state) = (memory::zeros(x.len()), memory::zeros(state.len()));
-        let shard = self.window.shard();
         let zero = || memory::zeros((kernel + 1) * c);
-        let buffers = [(&mut dx[..], time * c), (&mut d_state[..], c * past)];
-        let parts = sum_shards(batch, shard, buffers, zero, |rows, [dx, d_state], part| {
-            let (dw, db) = part.split_at_mut(kernel * c);
+        let work = |rows: Range<usize>,
+                    [dx, d_state]: [&mut [MaybeUninit<f32>]; 2],
+                    part: &mut Option<_>| {
+            let (dw, db) = part.get_or_insert_with(zero).split_at_mut(kernel * c);
             for (i, (row, dx)) in rows.zip(dx.chunks_exact_mut(time * c)).enumerate() {
+                let (dx, d_state) = (zeroed(dx), zeroed(&mut d_state[i * c * past..][..c * past]));
                 let span = row * time * c..(row + 1) * time * c;
                 let (x, dy) = (&x[span.clone()], &dy[span]);
                 let head = self.window.head(x, &state[row * c * past..][..c * past]);
                 let mut d_head = memory::zeros(head.len());
                 let (first, rest) =
                     dy[..self.window.length(row) * c].split_at(self.seeing_state(row) * c);
-                backward(dx, dw, db, rest, x, taps);
-                backward(&mut d_head, dw, db, first, &head, taps);
+                backward(&mut Gradients { dx, dw, db }, rest, x, taps);
+                backward(&mut Gradients { dx: &mut d_head, dw, db }, first, &head, taps);
                 let (d_past, d_first) = d_head.split_at(past * c);
                 let frames = past.min(time) * c;
                 add_assign(&mut dx[..frames], &d_first[..frames]);
-                turn(&mut d_state[i * c * past..][..c * past], d_past, past, c);
+                turn(d_state, d_past, past, c);
             }
-        });
+        };
+        let (widths, shard) = ([time * c, c * past], self.window.shard());
+        // SAFETY: each row writes all of its own numbers.
+        let ([dx, d_state], parts) = unsafe { filled_and_summed(batch, shard, widths, work) };
         let mut sum = zero();
-        parts.iter().for_each(|part| add_assign(&mut sum, part));
+        parts.iter().flatten().for_each(|part| add_assign(&mut sum, part));
         let db = sum.split_off(kernel * c);
         let mut dw = memory::zeros(kernel * c);
         turn(&mut dw, &sum, kernel, c);

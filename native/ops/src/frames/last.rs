@@ -1,14 +1,12 @@
 //! The state that a sequence of states ends with.
 
-use super::{card, composed};
 use candle_core::Tensor;
 
-use crate::Result;
+use super::{card, composed};
 use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};
-use crate::memory;
 use crate::op::{self, Op, Pass};
-use crate::{tape, tensor};
+use crate::{Result, memory, tape, tensor};
 
 /// `[b, c]`: of each row of `states [b, t, c]` the one after its last frame, or `first [b, c]` where a
 /// row has no frame.

@@ -1,17 +1,15 @@
 //! Each frame mixed with the one before it (Peng et al. 2023, eq. 11 to 13).
 
-use super::{card, composed};
 use candle_core::Tensor;
 
-use crate::Result;
+use super::{card, composed};
 use crate::columns::Grid;
 use crate::form::Form;
 use crate::lengths::Lengths;
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::pool::for_each_shard;
 use crate::simd::{add_rows, dispatch};
-use crate::tensor;
+use crate::{Result, memory, tensor};
 
 /// For each row `m` of `mix [n, c]` one tensor `[b, t, c]` of `m * x_t + (1 - m) * x_{t-1}`.
 ///

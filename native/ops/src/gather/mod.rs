@@ -3,17 +3,14 @@
 mod card;
 mod composed;
 
-pub use card::one_hot;
-
 use std::sync::Arc;
 
 use candle_core::Tensor;
+pub use card::one_hot;
 
 use crate::form::Form;
-use crate::memory;
 use crate::op::{self, Op, Pass};
-use crate::{Error, Result};
-use crate::{simd, tensor};
+use crate::{Error, Result, memory, simd, tensor};
 
 /// Rows of a table, all of which it has.
 #[derive(Clone)]

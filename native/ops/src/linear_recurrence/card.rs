@@ -3,9 +3,8 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::LINEAR_RECURRENCE;
 
-use crate::columns::card::sum_of_parts;
-
 use crate::Result;
+use crate::columns::card::sum_of_parts;
 use crate::device::launch::{Launch, output, suffix, unwritten};
 use crate::lengths::{Lengths, on_card};
 use crate::op::card::{Op, Pass, apply};

@@ -5,12 +5,10 @@
 
 use candle_core::Tensor;
 
-use crate::Result;
 use crate::activation::composed::activate;
-use crate::lengths::Lengths;
-use crate::lengths::blank;
+use crate::lengths::{Lengths, blank};
 use crate::linear_recurrence::cells::RgLru;
-use crate::{Activation, op};
+use crate::{Activation, Result, op};
 
 /// Two numbers of each channel and frame, `[b, t, ..]`.
 pub(crate) type Pair = [Tensor; 2];

@@ -16,16 +16,13 @@ mod walk;
 use candle_core::Tensor;
 
 use self::cells::{Cell, Constant, Diagonal, Hgrn, MinGru, MinLstm, Plain, RgLru};
+pub use self::walk::step;
 use self::walk::{OutputPart, Part, Span, walk, walk_back};
-use crate::Result;
 use crate::columns::{Grid, copy, outputs};
 use crate::form::Form;
 use crate::lengths::Lengths;
-use crate::memory;
 use crate::op::{self, Op, Pass};
-use crate::tensor;
-
-pub use self::walk::step;
+use crate::{Result, memory, tensor};
 
 /// The states `h [b, t, c]` after each frame (Martin & Cundy 2018, eq. 7).
 ///

@@ -5,10 +5,9 @@ mod composed;
 use candle_core::Tensor;
 
 use crate::form::Form;
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::simd::{add_assign, dispatch, exp_with};
-use crate::{Error, Result};
+use crate::{Error, Result, memory};
 
 /// The bound of one layer, `[c]`, from `bounds [layers, c]`: with the softmax P over the layers,
 /// `P_1 + .. + P_layer`. The first layer, 0, has none, the last stays below 1.

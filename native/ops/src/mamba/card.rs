@@ -7,9 +7,7 @@ use crate::dense::card::{FEW, layer};
 use crate::device::launch::{Launch, unwritten};
 use crate::lengths::Lengths;
 use crate::selective_scan::card::MOST_STATES;
-use crate::tape;
-use crate::{Activation, MambaWeights, Residual};
-use crate::{Precision, Result};
+use crate::{Activation, MambaWeights, Precision, Residual, Result, tape};
 
 /// Threads of a block, and of each column or channel.
 const THREADS: usize = 128;

@@ -2,11 +2,10 @@
 
 use candle_core::Tensor;
 
-use crate::Result;
-use crate::dense::composed::affine_to;
+use crate::dense::composites::affine_to;
 use crate::lengths::Lengths;
 use crate::residual::composed::around;
-use crate::{Activation, Affine, MambaWeights, Residual, Selective};
+use crate::{Activation, Affine, MambaWeights, Residual, Result, Selective};
 
 pub(super) fn mamba(
     x: &Tensor,

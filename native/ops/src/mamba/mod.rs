@@ -6,18 +6,15 @@ mod composed;
 
 use candle_core::Tensor;
 
-use crate::arrange;
 use crate::causal_conv::{Conv, Window};
 use crate::dense::parts::Parts;
 use crate::form::Form;
 use crate::lengths::Lengths;
-use crate::memory;
 use crate::norm::row_norm;
 use crate::op::{self, Op, Pass};
 use crate::selective_scan::Scan;
 use crate::weights::Weight;
-use crate::{Error, Result};
-use crate::{Residual, tensor};
+use crate::{Error, Residual, Result, arrange, memory, tensor};
 
 /// Weights for h numbers a frame, c channels of n states, steps of rank r and a convolution over k.
 #[derive(Clone, Copy)]

@@ -2,17 +2,15 @@
 
 use candle_core::Tensor;
 
-use crate::lengths::Lengths;
-use crate::lengths::blank;
+use crate::lengths::{Lengths, Rows, blank};
 use crate::matmul::composed::product;
 use crate::matrix_state::options::{Decay, MlstmGates, Options};
 use crate::matrix_state::readout::Readout;
-use crate::recurrent::composed::{Rows, units};
 use crate::rotary::Rotary;
 use crate::rotary::composed::turn;
+use crate::stabiliser::units;
 use crate::weights::Weight;
-use crate::{Activation, activate};
-use crate::{Error, Result};
+use crate::{Activation, Error, Result, activate};
 
 pub(super) fn matrix_state(
     streams: &Tensor,

@@ -1,17 +1,16 @@
 //! How fast a matrix state fades: from what a layer computes to what [`matrix_state`](super::matrix_state()) reads.
 
-use super::composed;
 use candle_core::Tensor;
 
+use super::composed;
 use super::options::MlstmGates;
 use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::simd::{add_rows, dispatch, exp, sigmoid, softplus};
+use crate::stabiliser::unit;
 use crate::weights::Weight;
-use crate::{Result, pool};
-use crate::{tape, tensor};
+use crate::{Result, memory, pool, tape, tensor};
 
 /// Numbers of one shard.
 const SHARD: usize = 1 << 14;
@@ -179,13 +178,6 @@ pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Ml
         Stabilised { first: tensor::to_vec(&first.detach())?, m: tensor::to_vec(&m)?, time, heads };
     let gates = op::apply(op, &[&raw], raw.shape())?;
     Ok(MlstmGates { gates, m, last: tensor::tensor(last, (batch, heads))? })
-}
-
-/// The least multiple of 1/64 that is not below x. Stabilisers are such: their differences are then
-/// exact, and hundreds of frames add no rounding to the decays that are computed from them.
-#[inline(always)]
-pub(crate) fn unit(x: f32) -> f32 {
-    (x * 64.0).ceil() / 64.0
 }
 
 /// m of one head after a frame.

@@ -22,6 +22,9 @@ pub(crate) mod readout;
 mod sizes;
 
 use candle_core::{Shape, Tensor};
+pub use decay::{log_sigmoid, mlstm_gates, ssd_gates};
+pub use options::{Decay, MlstmGates, Options};
+pub use readout::Readout;
 
 use self::pass::MatrixState;
 use self::readout::Reading;
@@ -29,12 +32,7 @@ use self::sizes::Sizes;
 use super::tensor;
 use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};
-use crate::op;
-use crate::{Error, Result};
-
-pub use decay::{log_sigmoid, mlstm_gates, ssd_gates};
-pub use options::{Decay, MlstmGates, Options};
-pub use readout::Readout;
+use crate::{Error, Result, op};
 
 /// `(y [b, t, heads * value], state after the last frame)` of the recurrence, for each head
 ///

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::sizes::MAX_CHUNK;
 use crate::lengths::Lengths;
 use crate::rotary::Rotary;
 use crate::{Error, Result};
+
+/// The memory of a chunk grows with its square.
+pub(super) const MAX_CHUNK: usize = 256;
 
 /// How fast the state fades. All logarithms are of factors in 0..1, so at most 0.
 #[derive(Debug, Clone)]

@@ -5,12 +5,10 @@ use super::kernel::Kernel;
 use super::readout::Reading;
 use super::sizes::Sizes;
 use super::{Options, Readout};
-use crate::Result;
-use crate::memory;
 use crate::op::{Op, Pass};
 use crate::pool::for_each_shard;
 use crate::rotary::Way;
-use crate::simd;
+use crate::{Result, memory, simd};
 
 pub(super) struct MatrixState {
     sizes: Sizes,

@@ -5,9 +5,6 @@ use std::ops::Range;
 use super::Options;
 use crate::rotary::Way;
 
-/// The memory of a chunk grows with its square.
-pub(super) const MAX_CHUNK: usize = 256;
-
 /// Shapes of one run.
 pub(super) struct Sizes {
     pub batch: usize,

@@ -3,12 +3,11 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::NORM;
 
-use crate::Result;
 use crate::activation::card::activate;
 use crate::columns::card::sum_of_parts;
 use crate::device::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use crate::op::card::{Op, Pass, apply};
-use crate::{Activation, Norm, tape, tensor};
+use crate::{Activation, Norm, Result, tape, tensor};
 
 const WARP: usize = 32;
 /// Threads of a block.

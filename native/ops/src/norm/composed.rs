@@ -1,9 +1,8 @@
-//! Norms of rows and heads.
+//! Norms of rows and groups.
 
 use candle_core::{D, Tensor};
 
-use crate::Result;
-use crate::{HeadNorms, Norm, tensor};
+use crate::{Norm, Result, tensor};
 
 /// `x / sqrt(mean(x^2) + eps)` over the last dimension; with `center` of `x - mean(x)`.
 fn normed(x: &Tensor, center: bool, eps: f32) -> candle_core::Result<Tensor> {
@@ -33,14 +32,4 @@ pub(super) fn group_norm(
     let (rows, d) = tensor::rows(x.dims());
     let y = normed(&x.reshape((rows, groups, d / groups))?, center, eps)?;
     Ok(y.reshape(x.shape())?.broadcast_mul(weight)?)
-}
-
-pub(super) fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
-    let (rows, width) = tensor::rows(qkv.dims());
-    let d = norms.queries.weight.elem_count();
-    let all = qkv.reshape((rows, 3, width / 3 / d, d))?;
-    let queries = crate::row_norm(&all.narrow(1, 0, 1)?, &norms.queries)?;
-    let keys = crate::row_norm(&all.narrow(1, 1, 1)?, &norms.keys)?;
-    let values = all.narrow(1, 2, 1)?;
-    Ok(Tensor::cat(&[queries, keys, values], 1)?.reshape(qkv.shape())?)
 }

@@ -1,14 +1,12 @@
 //! Norms of each head by itself.
 
-use super::{card, composed};
 use candle_core::Tensor;
 
-use super::moments;
 use super::scaled::{Rows, scaled};
+use super::{card, composed, moments};
 use crate::form::Form;
 use crate::simd::{LANES, dispatch};
-use crate::tensor;
-use crate::{Error, Result};
+use crate::{Error, Result, tensor};
 
 /// `y = (x - mean) / sqrt(variance + eps) * weight`, mean and variance over each of the `groups` of the
 /// last dimension (Wu & He 2018, without a bias); without `center` the mean is not taken away, as

@@ -1,24 +1,15 @@
 //! LayerNorm of each query and each key, before they are turned.
 
-use super::composed;
 use candle_core::Tensor;
 
-use super::row_norm::{self, Gradients, Norm};
+use super::parameters::{self, Gradients, HeadNorms};
+use super::row_norm::row_norm;
 use crate::form::Form;
-use crate::memory;
 use crate::op::{self, Op, Pass};
-use crate::tensor;
-use crate::{Error, Result, pool};
+use crate::{Error, Result, memory, pool, tensor};
 
 /// Frames of one shard.
 const ROWS: usize = 64;
-
-/// Norms of queries and of keys, `[d]` wide, for all heads the same.
-#[derive(Clone)]
-pub struct HeadNorms {
-    pub queries: Norm,
-    pub keys: Norm,
-}
 
 /// Norm of each head of the queries and of the keys in `qkv [.., 3 * heads * d]`; values stay as they
 /// are (Henry et al. 2020; Dehghani et al. 2023, section 2.1). Scores then have a bound whatever the
@@ -27,10 +18,20 @@ pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
     let width = tensor::rows(qkv.dims()).1;
     norms.check(width)?;
     if Form::of(qkv) != Form::Cpu {
-        return composed::head_norm(qkv, norms);
+        return by_rows(qkv, norms, width);
     }
     let op = HeadNorm { norms: norms.clone(), width };
     op::apply(op, &[qkv, &norms.queries.weight], qkv.shape())
+}
+
+/// The norms of the queries, then those of the keys.
+fn by_rows(qkv: &Tensor, norms: &HeadNorms, width: usize) -> Result<Tensor> {
+    let (rows, d) = (tensor::rows(qkv.dims()).0, norms.queries.weight.elem_count());
+    let all = qkv.reshape((rows, 3, width / 3 / d, d))?;
+    let queries = row_norm(&all.narrow(1, 0, 1)?, &norms.queries)?;
+    let keys = row_norm(&all.narrow(1, 1, 1)?, &norms.keys)?;
+    let values = all.narrow(1, 2, 1)?;
+    Ok(Tensor::cat(&[queries, keys, values], 1)?.reshape(qkv.shape())?)
 }
 
 struct HeadNorm {
@@ -40,7 +41,7 @@ struct HeadNorm {
 }
 
 /// The numbers of [`HeadNorms`].
-pub(crate) struct Values([row_norm::Values; 2]);
+pub(crate) struct Values([parameters::Values; 2]);
 
 impl HeadNorms {
     /// Whether they fit queries, keys and values that are together so wide.
@@ -83,7 +84,7 @@ impl Values {
     /// Makes of the gradient of what comes out that of `qkv`, in place.
     pub(crate) fn backward(&self, d: &mut [f32], qkv: &[f32], width: usize) -> Vec<[Gradients; 2]> {
         let part = width / 3;
-        let zero = || self.0.each_ref().map(row_norm::Values::zeros);
+        let zero = || self.0.each_ref().map(parameters::Values::zeros);
         pool::sum_rows(d, width, ROWS, zero, |first, d, sums| {
             let rows = qkv[first * width..].chunks_exact(width);
             for (d, x) in d.chunks_exact_mut(width).zip(rows) {

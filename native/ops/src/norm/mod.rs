@@ -5,13 +5,15 @@ mod composed;
 pub mod group_norm;
 pub mod head_norm;
 pub mod layer_norm;
+pub(crate) mod parameters;
 mod rms_norm;
 pub mod row_norm;
 mod scaled;
 
 pub use group_norm::group_norm;
-pub use head_norm::{HeadNorms, head_norm};
-pub use row_norm::{Norm, row_norm};
+pub use head_norm::head_norm;
+pub use parameters::{HeadNorms, Norm};
+pub use row_norm::row_norm;
 
 use super::simd::LANES;
 

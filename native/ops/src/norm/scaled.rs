@@ -3,10 +3,9 @@
 
 use candle_core::Tensor;
 
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::simd::add_assign;
-use crate::{Result, pool};
+use crate::{Result, memory, pool};
 
 /// A norm of rows as wide as its weight.
 pub(super) trait Rows: Send + Sync + 'static {

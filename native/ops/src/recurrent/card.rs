@@ -1,22 +1,21 @@
 //! LSTM, GRU and sLSTM: for each frame a product with the recurrent weight, and a kernel of the cell; or one kernel of
 //! both, where the product is small. What can be done before all frames, or wait until they are through, is a product
-//! over all of them.
+//! over all of them. The file is long because the three cells share one walk over the frames.
 //!
 //! Operands of products are as exact as [`Precision::current`] says, except that those of f16 stay f32.
 
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::RECURRENT;
 
-use crate::columns::card::column_sums;
-use crate::matmul::card::{nn, nt, rounded, tn};
-
+use super::state::SlstmState;
 use crate::Precision;
+use crate::columns::card::column_sums;
 use crate::device::launch::{Launch, MOST_ALONG_Y, output, pointer, suffix, unwritten};
 use crate::lengths::{Lengths, on_card};
+use crate::matmul::card::{nn, nt, rounded, tn};
 use crate::matmul::matrices::{Matrices, product};
 use crate::op::card::{Op, Pass, apply, apply_all};
 use crate::recurrent::Gates;
-use crate::slstm::SlstmState;
 use crate::weights::Weight;
 
 /// Threads of a block.

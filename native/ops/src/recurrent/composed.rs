@@ -2,16 +2,15 @@
 
 use candle_core::Tensor;
 
-use crate::Result;
+use super::state::SlstmState;
 use crate::activation::composed::activate;
 use crate::dense::composed::linear;
-use crate::lengths::Lengths;
-use crate::lengths::{blank, present};
+use crate::lengths::{Lengths, Rows, blank};
 use crate::matmul::composed::product;
 use crate::recurrent::Gates;
-use crate::slstm::SlstmState;
+use crate::stabiliser::units;
 use crate::weights::Weight;
-use crate::{Activation, op};
+use crate::{Activation, Result, op};
 
 /// Frame t of `x [b, t, c]`, `[b, c]`.
 fn frame(x: &Tensor, t: usize) -> candle_core::Result<Tensor> {
@@ -25,29 +24,6 @@ fn parts<const N: usize>(x: &Tensor) -> Result<[Tensor; N]> {
 
 fn sigmoid(x: &Tensor) -> Result<Tensor> {
     activate(x, Activation::Sigmoid)
-}
-
-/// Which rows go on, frame by frame.
-pub(crate) struct Rows(Option<Tensor>);
-
-impl Rows {
-    /// Of a sequence `x [b, t, c]`.
-    pub(crate) fn of(x: &Tensor, lengths: &Lengths) -> Result<Self> {
-        Ok(Rows(present(lengths, x.dim(1)?, x.device())?))
-    }
-
-    /// The state `new [b, ..]` of the rows that have frame t, and `old` of those that have ended.
-    pub(crate) fn step(&self, t: usize, new: &Tensor, old: &Tensor) -> Result<Tensor> {
-        match &self.0 {
-            Some(present) => {
-                let mut shape = vec![1; new.rank()];
-                shape[0] = present.dim(0)?;
-                let present = frame(present, t)?.reshape(shape)?.broadcast_as(new.shape())?;
-                Ok(present.where_cond(new, old)?)
-            }
-            None => Ok(new.clone()),
-        }
-    }
 }
 
 pub(crate) fn gru(
@@ -140,9 +116,4 @@ pub(crate) fn slstm(
         all.push(h.clone());
     }
     Ok((blank(Tensor::stack(&all, 1)?, &lengths)?, SlstmState { h, c, n, m }))
-}
-
-/// The least multiples of 1/64 that are not below x.
-pub(crate) fn units(x: &Tensor) -> candle_core::Result<Tensor> {
-    (x * 64.0)?.ceil()? / 64.0
 }

@@ -1,8 +1,8 @@
 //! GRU over a whole sequence.
 
-use super::{card, composed};
 use candle_core::Tensor;
 
+use super::{card, composed};
 use crate::Result;
 use crate::form::Form;
 use crate::lengths::Lengths;

@@ -11,27 +11,26 @@ pub(crate) mod composed;
 pub mod gru;
 pub mod lstm;
 pub mod slstm;
+pub mod state;
 
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Shape, Tensor};
-
-use crate::lengths::{Lengths, check_lengths};
-use crate::linear::{row_sum, weight_gradient};
-use crate::matmul::{MANY, Operand, Packed, View};
-use crate::memory;
-use crate::op::{self, Op, Pass};
-use crate::pool::for_each_shard;
-use crate::simd::add_assign;
-use crate::tensor;
-use crate::weights::Weight;
-use crate::{Error, Result};
-
 pub use gru::gru;
 pub use lstm::lstm;
 pub use slstm::slstm;
+pub use state::SlstmState;
+
+use crate::lengths::{Lengths, check_lengths};
+use crate::linear::weight_gradient;
+use crate::matmul::{MANY, Operand, Packed, View};
+use crate::op::{self, Op, Pass};
+use crate::pool::for_each_shard;
+use crate::simd::{add_assign, row_sum};
+use crate::weights::Weight;
+use crate::{Error, Result, memory, tensor};
 
 /// Weights of a layer in PyTorch's layout, for a cell of g gates: `weight_ih [g h, d]`,
 /// `weight_hh [g h, h]`, `bias_ih [g h]`, `bias_hh [g h]`.

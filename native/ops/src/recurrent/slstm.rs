@@ -1,29 +1,18 @@
 //! sLSTM over a whole sequence, with the input projection taken out of the loop.
 
-use super::{card, composed};
 use candle_core::{Shape, Tensor};
 
+use super::state::SlstmState;
+use super::{card, composed};
 use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};
 use crate::matmul::{View, matmul};
-use crate::matrix_state::decay::unit;
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::pool::for_each_shard;
 use crate::simd::{add_assign, dispatch, exp, sigmoid, softplus, tanh};
-use crate::tensor;
+use crate::stabiliser::unit;
 use crate::weights::Weight;
-use crate::{Error, Result, pool};
-
-/// What an sLSTM remembers, each `[b, h]`: hidden state, cell, normaliser and stabiliser. Before the
-/// first frame all are 0.
-#[derive(Debug, Clone)]
-pub struct SlstmState {
-    pub h: Tensor,
-    pub c: Tensor,
-    pub n: Tensor,
-    pub m: Tensor,
-}
+use crate::{Error, Result, memory, pool, tensor};
 
 /// The states h `[b, t, h]` after each frame, and the state after the last (Beck et al. 2024,
 /// eq. 8 to 17, with sigmoid forget gates).

@@ -2,8 +2,7 @@
 
 use candle_core::Tensor;
 
-use crate::Result;
-use crate::{Residual, row_norm};
+use crate::{Residual, Result, row_norm};
 
 /// `x + dropout(layer(norm(x)))`; the layer adds what it is given to what it makes.
 pub(crate) fn around(

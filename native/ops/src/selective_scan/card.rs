@@ -4,12 +4,10 @@ use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::SELECTIVE_SCAN;
 
 use crate::columns::card::sum_of_parts;
-
-use crate::Result;
-use crate::Selective;
 use crate::device::launch::{Launch, output, suffix, unwritten};
 use crate::lengths::{Lengths, on_card};
 use crate::op::card::{Op, Pass, apply_all};
+use crate::{Result, Selective};
 
 /// Threads of a block.
 const THREADS: usize = 64;

@@ -2,11 +2,10 @@
 
 use candle_core::Tensor;
 
-use crate::Result;
-use crate::Selective;
 use crate::frames::composed::last;
 use crate::lengths::{Lengths, blank};
 use crate::linear_recurrence::composed::{softplus, states};
+use crate::{Result, Selective};
 
 pub(super) fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
     let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;

@@ -5,18 +5,19 @@ mod composed;
 mod walk;
 
 use std::borrow::Cow;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use candle_core::Tensor;
 
 use self::walk::{CHUNK, Chunk, Gradients, Row, Scratch, backward, forward, forward_few};
+use crate::columns::{filled, filled_and_summed};
 use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};
-use crate::memory;
 use crate::op::{self, Op, Pass};
-use crate::pool::{for_each_shard, sum_shards};
 use crate::simd::{LANES, add_assign, add_rows, dispatch, exp_with};
-use crate::tensor;
-use crate::{Error, Result};
+use crate::uninit::{copied, zeroed};
+use crate::{Error, Result, memory, tensor};
 
 /// Inputs of a scan over `t` frames of `c` channels with `n` numbers of state each.
 #[derive(Clone, Copy)]
@@ -54,8 +55,8 @@ pub struct Selective<'a> {
 /// without the terms whose tensors are not given. Row r has `lengths[r]` frames: later ones give 0
 /// and leave the state as it is.
 ///
-/// Forward keeps the state of every eighth frame; backward makes those between again, so that what
-/// is kept is an eighth of the states, and nothing is ever divided by a decay.
+/// Forward keeps the state of every sixteenth frame; backward makes those between again, so that what
+/// is kept is a sixteenth of the states, and nothing is ever divided by a decay.
 pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
     let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
     let (batch, time, channels) = u.dims3()?;
@@ -244,39 +245,44 @@ impl Scan {
     /// So few frames are not worth packing, nor is anything kept of them.
     const FEW: usize = 3;
 
-    fn states(&self, y: &mut [f32], last: &mut [f32], kept: &mut [f32], inputs: &Inputs<'_>) {
+    /// The outputs, the last states and, where they are `tracked`, those that backward goes on from.
+    fn states(&self, tracked: bool, inputs: &Inputs<'_>) -> [Vec<f32>; 3] {
         let (wide, size) = (self.time * self.channels, self.channels * self.state);
-        let few = kept.is_empty() && self.time <= Self::FEW;
-        let per_row = kept.len() / self.batch;
+        let few = !tracked && self.time <= Self::FEW;
+        let per_row = if tracked { self.chunks() * self.packed() } else { 0 };
         let a = self.decay_rates(inputs.a);
         let packed = if few { vec![] } else { self.pack(&a) };
-        let buffers = [(y, wide), (last, size), (kept, per_row)];
-        for_each_shard(self.batch, self.shard(), buffers, |rows, [y, last, kept]| {
-            let mut scratch = Chunk::new(self.channels);
-            for (i, row) in rows.enumerate() {
-                let (y, last) = (&mut y[i * wide..][..wide], &mut last[i * size..][..size]);
-                let first = &inputs.h[row * size..][..size];
-                if few {
-                    last.copy_from_slice(first);
-                    forward_few(y, last, &mut scratch, &self.row(row, inputs, &a));
-                } else {
-                    let mut h = self.pack(first);
-                    let kept = &mut kept[i * per_row..][..per_row];
-                    forward(y, &mut h, kept, &mut scratch, &self.row(row, inputs, &packed));
-                    self.unpack(last, &h);
-                }
+        let row = |i: usize, row: usize, scratch: &mut Chunk, all: [&mut [MaybeUninit<f32>]; 3]| {
+            let [y, last, kept] = all;
+            let (y, first) = (zeroed(&mut y[i * wide..][..wide]), &inputs.h[row * size..][..size]);
+            let last = copied(&mut last[i * size..][..size], first);
+            let kept = zeroed(&mut kept[i * per_row..][..per_row]);
+            if few {
+                forward_few(y, last, scratch, &self.row(row, inputs, &a));
+            } else {
+                let mut h = self.pack(first);
+                forward(y, &mut h, kept, scratch, &self.row(row, inputs, &packed));
+                self.unpack(last, &h);
             }
-        });
+        };
+        // SAFETY: each row writes all of its own numbers.
+        unsafe {
+            filled(self.batch, self.shard(), [wide, size, per_row], |rows, [y, last, kept]| {
+                let mut scratch = Chunk::new(self.channels);
+                for (i, at) in rows.enumerate() {
+                    row(i, at, &mut scratch, [&mut *y, &mut *last, &mut *kept]);
+                }
+            })
+        }
     }
 }
 
+/// What the rows of one shard add to the gradients of A, D and the bias of dt; None of a shard that has none.
+type Sums = Option<[Vec<f32>; 3]>;
+
 impl Op for Scan {
     fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>> {
-        let Scan { batch, time, channels, state, .. } = *self;
-        let mut y = memory::zeros(batch * time * channels);
-        let mut last = memory::zeros(batch * channels * state);
-        let mut kept = memory::zeros(if track { batch * self.chunks() * self.packed() } else { 0 });
-        self.states(&mut y, &mut last, &mut kept, &self.inputs(inputs));
+        let [y, last, kept] = self.states(track, &self.inputs(inputs));
         self.kept = kept;
         Ok(vec![y, last])
     }
@@ -291,48 +297,39 @@ impl Op for Scan {
         let rates = self.decay_rates(inputs.a);
         let a = self.pack(&rates);
 
-        let zeros = |n: usize| memory::zeros(batch * n);
-        let (mut du, mut d_dt, mut dz) =
-            (zeros(wide), zeros(wide), zeros(if self.gate { wide } else { 0 }));
-        let (mut db, mut dc, mut dh) = (zeros(narrow), zeros(narrow), zeros(size));
-        let shard = self.shard();
         let zero = || [self.packed(), channels, channels].map(memory::zeros);
-        let buffers = [
-            (&mut du[..], wide),
-            (&mut d_dt[..], wide),
-            (&mut dz[..], if self.gate { wide } else { 0 }),
-            (&mut db[..], narrow),
-            (&mut dc[..], narrow),
-            (&mut dh[..], size),
-        ];
-        let parts = sum_shards(batch, shard, buffers, zero, |rows, buffers, part| {
-            let [du, d_dt, dz, db, dc, dh] = buffers;
-            let [da, d_skip, d_bias] = part;
-            let mut scratch = Scratch::new(channels, state);
-            for (i, row) in rows.enumerate() {
-                let mut h = match pass.gradients[1] {
-                    Some(dh) => self.pack(&dh[row * size..][..size]),
-                    None => memory::zeros(self.packed()),
-                };
-                let dy = pass.gradients[0].map_or(&silent[..], |dy| &dy[row * wide..][..wide]);
-                let mut to = Gradients {
-                    u: &mut du[i * wide..][..wide],
-                    dt: &mut d_dt[i * wide..][..wide],
-                    z: if self.gate { &mut dz[i * wide..][..wide] } else { &mut [] },
-                    b: &mut db[i * narrow..][..narrow],
-                    c: &mut dc[i * narrow..][..narrow],
-                    h: &mut h,
-                    a: da,
-                    d: d_skip,
-                    dt_bias: d_bias,
-                };
-                let kept = &kept[row * per_row..][..per_row];
-                backward(&mut to, &mut scratch, dy, kept, &self.row(row, &inputs, &a));
-                self.unpack(&mut dh[i * size..][..size], &h);
-            }
-        });
+        let gate = if self.gate { wide } else { 0 };
+        let widths = [wide, wide, gate, narrow, narrow, size];
+        let ([du, mut d_dt, dz, db, dc, dh], parts) = {
+            let work = |rows: Range<usize>,
+                        mut buffers: [&mut [MaybeUninit<f32>]; 6],
+                        part: &mut Sums| {
+                let mut scratch = Scratch::new(channels, state);
+                let [da, d_skip, d_bias] = part.get_or_insert_with(zero);
+                for (i, row) in rows.enumerate() {
+                    let mut h = match pass.gradients[1] {
+                        Some(dh) => self.pack(&dh[row * size..][..size]),
+                        None => memory::zeros(self.packed()),
+                    };
+                    let dy = pass.gradients[0].map_or(&silent[..], |dy| &dy[row * wide..][..wide]);
+                    let mut of = 0;
+                    let [u, dt, z, b, c, dh] = buffers.each_mut().map(|buffer| {
+                        of += 1;
+                        let width = widths[of - 1];
+                        zeroed(&mut buffer[i * width..][..width])
+                    });
+                    let mut to =
+                        Gradients { u, dt, z, b, c, h: &mut h, a: da, d: d_skip, dt_bias: d_bias };
+                    let kept = &kept[row * per_row..][..per_row];
+                    backward(&mut to, &mut scratch, dy, kept, &self.row(row, &inputs, &a));
+                    self.unpack(dh, &h);
+                }
+            };
+            // SAFETY: each row writes all of its own numbers.
+            unsafe { filled_and_summed(batch, self.shard(), widths, work) }
+        };
         let [mut packed, mut d_skip, mut d_bias] = zero();
-        for [a, d, bias] in &parts {
+        for [a, d, bias] in parts.iter().flatten() {
             add_assign(&mut packed, a);
             add_assign(&mut d_skip, d);
             add_assign(&mut d_bias, bias);

@@ -7,8 +7,8 @@ use crate::simd::{
     LANES, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with, store, sum,
 };
 
-/// Frames between kept states: so many states and decays of one block stay in the first cache.
-pub(super) const CHUNK: usize = 8;
+/// Frames between kept states: the states and decays of so many frames of one block stay in the first two caches.
+pub(super) const CHUNK: usize = 16;
 
 /// One row of the batch; `a` is as the kernel wants it.
 pub(super) struct Row<'a> {
@@ -230,16 +230,19 @@ dispatch! {
                     let (dt, du) = (load(dt, k * c + at, width), load(chunk_du, k * c + at, width));
                     let at_t = (first + k) * n..(first + k + 1) * n;
                     let (b, c_t) = (&row.b[at_t.clone()], &row.c[at_t]);
-                    let (before, after) = states[k * n..].split_at_mut(n);
+                    let (before, after) = states[k * n..][..2 * n].split_at_mut(n);
+                    let decay = &mut decay[k * n..][..n];
                     let mut sum = [0.0; LANES];
-                    for (((((decay, before), after), a), b), c) in
-                        decay[k * n..].iter_mut().zip(before).zip(after).zip(a).zip(b).zip(c_t)
-                    {
+                    for j in 0..n {
+                        // Copies, of which the compiler sees that they do not overlap.
+                        let (b, c, a, mut now) = (b[j], c_t[j], a[j], before[j]);
+                        let mut fades = [0.0; LANES];
                         for i in 0..LANES {
-                            decay[i] = exp_with::<FMA>(dt[i] * a[i]);
-                            after[i] = mul_add::<FMA>(decay[i], before[i], du[i] * b);
-                            sum[i] = mul_add::<FMA>(after[i], *c, sum[i]);
+                            fades[i] = exp_with::<FMA>(dt[i] * a[i]);
+                            now[i] = mul_add::<FMA>(fades[i], now[i], du[i] * b);
+                            sum[i] = mul_add::<FMA>(now[i], c, sum[i]);
                         }
+                        (decay[j], after[j]) = (fades, now);
                     }
                     store(out, k * c + at, width, sum);
                 }
@@ -253,7 +256,6 @@ dispatch! {
                     let (db, dc) = (&mut db[k * n..][..n], &mut dc[k * n..][..n]);
                     let (mut through_b, mut through_a) = ([0.0; LANES], [0.0; LANES]);
                     for j in 0..n {
-                        // Copies, of which the compiler sees that they do not overlap.
                         let (b, c, a, decay) = (b[j], c_t[j], a[j], decay[j]);
                         let (before, after) = (before[j], after[j]);
                         let (mut to_h, mut to_a, mut to_b, mut to_c) = (dh[j], da[j], db[j], dc[j]);
@@ -319,8 +321,12 @@ impl Scratch {
             }
             if row.softplus {
                 // Where dt = ln(1 + e^x), its slope is sigmoid(x).
-                for (i, (to, raw)) in d_dt.iter_mut().zip(raw).enumerate() {
-                    let bias = if row.dt_bias.is_empty() { 0.0 } else { row.dt_bias[i] };
+                if row.dt_bias.is_empty() {
+                    for (to, raw) in d_dt.iter_mut().zip(raw) {
+                        *to *= sigmoid_with::<FMA>(*raw);
+                    }
+                }
+                for ((to, raw), bias) in d_dt.iter_mut().zip(raw).zip(row.dt_bias) {
                     *to *= sigmoid_with::<FMA>(raw + bias);
                 }
             }

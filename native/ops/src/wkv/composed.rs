@@ -2,11 +2,10 @@
 
 use candle_core::Tensor;
 
-use crate::Result;
-use crate::Wkv;
 use crate::frames::composed::last;
 use crate::lengths::{Lengths, blank};
 use crate::linear_recurrence::composed::{prefixes, sigmoid, softplus};
+use crate::{Result, Wkv};
 
 /// Of each stretch of frames the mean and the logarithm of its whole weight: two stretches have the mean of
 /// both, by their weights, and the sum of these, once the early one has faded over the late one.

@@ -7,14 +7,12 @@ use std::ops::Range;
 
 use candle_core::{Shape, Tensor};
 
-use crate::Result;
 use crate::columns::{Grid, Output, copy, fill, load, outputs, store};
 use crate::form::Form;
 use crate::lengths::Lengths;
-use crate::memory;
 use crate::op::{self, Op, Pass};
 use crate::simd::{LANES, add_rows, dispatch, exp_with, ln_1p, mul_add, sigmoid_with};
-use crate::tensor;
+use crate::{Result, memory, tensor};
 
 /// The logarithm of no weight at all: what a game that has not begun remembers.
 pub const NOTHING: f32 = -1e30;

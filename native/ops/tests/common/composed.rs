@@ -2,8 +2,7 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use sconce_ops::weights::Weight;
-use sconce_tensor::tape;
-use sconce_tensor::{Precision, Result};
+use sconce_tensor::{Precision, Result, tape};
 
 use super::{backward, card, gradient, noise, values};
 

@@ -1,10 +1,11 @@
 //! Activations, gates, dropout and skips are the same composed of candle's ops.
 
-use crate::common::composed::check;
-use crate::common::{backward, noise, record, values};
 use candle_core::{DType, Device, Tensor, Var};
 use sconce_ops::{self as ops, Activation};
 use sconce_tensor::rng::Rng;
+
+use crate::common::composed::check;
+use crate::common::{backward, noise, record, values};
 
 const ACTIVATIONS: [Activation; 8] = [
     Activation::None,

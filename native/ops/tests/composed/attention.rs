@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::common::composed::{check, check_kernels};
-use crate::common::{apart, backward, noise, record, values, wide};
 use candle_core::{DType, Device, Tensor};
 use sconce_ops::attention::{Cache, Pairing, Projections, THETA, Window};
 use sconce_ops::dropout::{Dropout, Place};
@@ -12,6 +10,9 @@ use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Affine, HeadNorms, Norm, Residual};
 use sconce_tensor::Result;
 use sconce_tensor::rng::Rng;
+
+use crate::common::composed::{check, check_kernels};
+use crate::common::{apart, backward, noise, record, values, wide};
 
 /// Frames that the rows of a batch have seen: none, some, and more than any window has.
 const SEEN: [usize; 3] = [0, 3, 997];

@@ -1,12 +1,13 @@
 //! Linear layers and tables of rows are the same composed of candle's ops.
 
-use crate::common::composed::{check, check_kernels};
-use crate::common::{noise, wide};
 use candle_core::Tensor;
 use sconce_ops::dropout::{Dropout, Place};
 use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Activation, Affine, Branch, Dense, Norm, Residual};
 use sconce_tensor::rng::Rng;
+
+use crate::common::composed::{check, check_kernels};
+use crate::common::{noise, wide};
 
 const ACTIVATIONS: [Activation; 8] = [
     Activation::None,

@@ -1,9 +1,10 @@
 //! Ops along the frames of a game are the same composed of candle's ops.
 
-use crate::common::composed::{check, check_in_bf16};
-use crate::common::{noise, values, wide};
 use sconce_ops as ops;
 use sconce_ops::weights::Weight;
+
+use crate::common::composed::{check, check_in_bf16};
+use crate::common::{noise, values, wide};
 
 #[test]
 fn convolutions_are_what_they_are() {

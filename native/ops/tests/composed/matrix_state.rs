@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::common::composed::{check, check_kernels};
-use crate::common::{backward, noise, record, wide};
 use candle_core::{DType, Device, Tensor};
 use sconce_ops::attention::THETA;
 use sconce_ops::lengths::Lengths;
@@ -13,6 +11,9 @@ use sconce_ops::matrix_state::{
 use sconce_ops::rotary::Rotary;
 use sconce_ops::weights::Weight;
 use sconce_tensor::tensor::moved;
+
+use crate::common::composed::{check, check_kernels};
+use crate::common::{backward, noise, record, wide};
 
 const TIME: usize = 45;
 

@@ -1,10 +1,11 @@
 //! Norms of rows and heads are the same composed of candle's ops.
 
-use crate::common::composed::check;
-use crate::common::noise;
 use candle_core::Tensor;
 use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, HeadNorms, Norm};
+
+use crate::common::composed::check;
+use crate::common::noise;
 
 fn norm(weight: &Weight, bias: Option<&Weight>) -> Norm {
     Norm { weight: weight.clone(), bias: bias.cloned(), eps: 1e-5 }

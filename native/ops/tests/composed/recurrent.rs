@@ -1,12 +1,12 @@
 //! LSTM, GRU and sLSTM are the same composed of candle's ops.
 
-use crate::common::composed::{check, check_in_bf16};
-use crate::common::noise;
 use candle_core::Tensor;
 use sconce_ops as ops;
-use sconce_ops::recurrent::Gates;
-use sconce_ops::slstm::SlstmState;
+use sconce_ops::recurrent::{Gates, SlstmState};
 use sconce_ops::weights::Weight;
+
+use crate::common::composed::{check, check_in_bf16};
+use crate::common::noise;
 
 const LENGTHS: [Option<[usize; 3]>; 2] = [None, Some([43, 0, 17])];
 

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::common::composed::{check, check_kernels};
-use crate::common::{backward, noise, record, values, wide};
 use candle_core::Tensor;
 use sconce_ops::weights::Weight;
 use sconce_ops::wkv::NOTHING;
 use sconce_ops::{self as ops, MambaWeights, Selective, Wkv};
+
+use crate::common::composed::{check, check_kernels};
+use crate::common::{backward, noise, record, values, wide};
 
 type Lengths = Option<Arc<[usize]>>;
 

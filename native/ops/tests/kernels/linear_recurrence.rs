@@ -4,9 +4,8 @@ use candle_core::{Device, Tensor, Var};
 use half::bf16;
 use sconce_ops::lengths::Lengths;
 use sconce_ops::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};
-use sconce_tensor::Result;
 use sconce_tensor::rng::Rng;
-use sconce_tensor::{tape, tensor};
+use sconce_tensor::{Result, tape, tensor};
 
 use crate::emulated::Emulated;
 use crate::memory::Argument::{Float, Int};

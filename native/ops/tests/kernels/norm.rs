@@ -5,10 +5,8 @@ use half::bf16;
 use sconce_ops::weights::Weight;
 use sconce_ops::{Norm, row_norm};
 use sconce_tensor::rng::Rng;
-use sconce_tensor::{
-    tape::{self, Gradients},
-    tensor,
-};
+use sconce_tensor::tape::{self, Gradients};
+use sconce_tensor::tensor;
 
 use crate::emulated::Emulated;
 use crate::memory::Argument::{Float, Int, Long};

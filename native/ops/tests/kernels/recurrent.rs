@@ -4,15 +4,12 @@
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
 use sconce_ops::lengths::Lengths;
-use sconce_ops::recurrent::Gates;
-use sconce_ops::slstm::SlstmState;
+use sconce_ops::recurrent::{Gates, SlstmState};
 use sconce_ops::weights::Weight;
 use sconce_ops::{gru, lstm, slstm};
 use sconce_tensor::rng::Rng;
-use sconce_tensor::{
-    tape::{self, Gradients},
-    tensor,
-};
+use sconce_tensor::tape::{self, Gradients};
+use sconce_tensor::tensor;
 
 use crate::emulated::Emulated;
 use crate::memory::Argument::Int;

@@ -1,12 +1,13 @@
 //! What every op's gradient is, by finite differences, and what it refuses.
 
-use crate::common::{apart, backward, differences, noise, record, values};
 use candle_core::{Device, Tensor, Var};
 use sconce_ops::lengths::Lengths;
 use sconce_ops::recurrent::Gates;
 use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Activation};
 use sconce_tensor::rng::Rng;
+
+use crate::common::{apart, backward, differences, noise, record, values};
 
 #[test]
 fn dropout_keeps_the_mean_and_drops_whole_columns_where_asked() {

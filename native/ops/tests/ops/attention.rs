@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::common::{apart, backward, differences, noise, record, values};
 use candle_core::{Device, Tensor, Var};
 use sconce_ops::attention::{Cache, Pairing, Projections, THETA, Window};
 use sconce_ops::dropout::{Dropout, Place};
 use sconce_ops::lengths::Lengths;
 use sconce_ops::weights::Weight;
-use sconce_ops::{self as ops, Activation, Affine, HeadNorms, Norm, Residual};
-use sconce_ops::{attention, attention_weights};
+use sconce_ops::{
+    self as ops, Activation, Affine, HeadNorms, Norm, Residual, attention, attention_weights,
+};
 use sconce_tensor::rng::Rng;
+
+use crate::common::{apart, backward, differences, noise, record, values};
 
 fn variable(t: &Tensor) -> Tensor {
     Var::from_tensor(t).unwrap().into_inner()

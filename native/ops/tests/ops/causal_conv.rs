@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::common::{backward, record};
 use candle_core::{Device, Tensor, Var};
 use sconce_ops::causal_conv;
 use sconce_tensor::rng::Rng;
+
+use crate::common::{backward, record};
 
 fn noise(shape: &[usize], seed: u64) -> Tensor {
     let rng = Rng::new(seed, "noise", 0);

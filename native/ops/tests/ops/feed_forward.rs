@@ -1,12 +1,13 @@
 //! Two dense layers as one op are those two layers, and so they are with what stands around them.
 
-use crate::common::{apart, backward, differences, gradient, noise, record, values};
 use candle_core::{Tensor, Var};
 use sconce_ops::dropout::{Dropout, Place};
 use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Activation, Affine, Norm, Residual};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Result, pool};
+
+use crate::common::{apart, backward, differences, gradient, noise, record, values};
 
 const ACTIVATIONS: [Activation; 8] = [
     Activation::None,

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use crate::common::{Golden, backward, noise, record, values};
 use candle_core::{Device, Tensor, Var};
 use sconce_ops::weights::{Weight, Weights};
 use sconce_ops::{self as ops, Activation};
+
+use crate::common::{Golden, backward, noise, record, values};
 
 fn variable(t: &Tensor) -> Tensor {
     Var::from_tensor(t).unwrap().into_inner()

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::common::{Golden, backward, record};
 use candle_core::{Device, Tensor, Var};
 use sconce_ops::attention::THETA;
 use sconce_ops::matrix_state::{Decay, Options, Readout, matrix_state, matrix_state_of};
 use sconce_ops::rotary::Rotary;
 use sconce_ops::weights::Weight;
 use sconce_tensor::rng::Rng;
+
+use crate::common::{Golden, backward, record};
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Read {

@@ -1,10 +1,11 @@
 //! The selective scan against golden vectors and against plain loops in f64.
 
-use crate::common::{Golden, backward, record};
 use candle_core::{Device, Tensor, Var};
 use sconce_ops::weights::Weights;
 use sconce_ops::{Selective, selective_scan};
 use sconce_tensor::rng::Rng;
+
+use crate::common::{Golden, backward, record};
 
 #[test]
 fn it_agrees_with_pytorch_also_where_the_decay_underflows() {

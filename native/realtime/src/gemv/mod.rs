@@ -14,20 +14,21 @@ mod avx512;
 mod input;
 mod int8;
 mod portable;
+mod written;
 
-use std::borrow::Cow;
 use std::mem;
 use std::ops::Range;
 
-use sconce_ops::weights::Weight;
-use sconce_tensor::simd::{LANES, Level, level};
-use sconce_tensor::{Precision, Result};
-
-use crate::arena::Packer;
-use crate::format::{Encoding, Format, Packed};
 pub use input::Input;
 use input::{Entry, Vectors};
-use int8::{Code, Codes, GROUP, Quantised};
+use int8::{Code, Codes};
+use sconce_ops::weights::Weight;
+use sconce_tensor::Result;
+use sconce_tensor::simd::{LANES, Level, level};
+use written::{Written, has_vnni};
+
+use crate::arena::Packer;
+use crate::format::{Encoding, Packed};
 
 /// Vectors of sums that a panel makes.
 const VECTORS: usize = 8;
@@ -45,9 +46,6 @@ type Vector = [f32; LANES];
 /// The sums of a panel for one vector.
 type Sums = [Vector; VECTORS];
 
-/// Fewer inputs than these are read in 8 bits in no less time than in 16.
-const LEAST_INPUTS: usize = 32;
-
 /// `W [outputs, inputs]` and `b [outputs]` in the arena: the bias, then panel after panel.
 pub struct Matrix {
     inputs: usize,
@@ -57,140 +55,6 @@ pub struct Matrix {
     /// Of 8 bits, one for each output.
     scales: Range<usize>,
     panels: Range<usize>,
-}
-
-impl Encoding {
-    /// Outputs of a word.
-    fn in_a_word(self) -> usize {
-        match self {
-            Encoding::F32 | Encoding::Int8 => 1,
-            Encoding::Bf16 => 2,
-        }
-    }
-
-    /// Vectors of words in a row of the panel that makes so many outputs.
-    fn vectors(self, outputs: usize) -> usize {
-        outputs.min(PANEL).div_ceil(LANES * self.in_a_word())
-    }
-
-    /// Rows of a panel that reads so many inputs.
-    fn rows(self, inputs: usize) -> usize {
-        match self {
-            Encoding::F32 | Encoding::Bf16 => inputs,
-            Encoding::Int8 => inputs.div_ceil(GROUP),
-        }
-    }
-}
-
-/// The weights of a matrix as they are written.
-enum Written {
-    F32(Vec<f32>),
-    Bf16(Vec<f32>),
-    Int8(Quantised),
-}
-
-impl Written {
-    fn new(encoding: Encoding, weight: &[f32], inputs: usize) -> Self {
-        match encoding {
-            Encoding::F32 => Written::F32(weight.to_vec()),
-            Encoding::Bf16 => {
-                let mut rounded = vec![0.0; weight.len()];
-                Precision::Bf16.round(&mut rounded, weight);
-                Written::Bf16(rounded)
-            }
-            Encoding::Int8 => Written::Int8(Quantised::new(weight, inputs)),
-        }
-    }
-
-    /// Those of a format, and their error.
-    fn chosen(format: Format, weight: &[f32], inputs: usize) -> (Self, f64) {
-        let written = |encoding| {
-            let written = Written::new(encoding, weight, inputs);
-            let error = error(weight, &written.numbers(inputs), inputs);
-            (written, error)
-        };
-        match format {
-            Format::F32 => written(Encoding::F32),
-            Format::Int8(bound) if int8_gains(inputs) => Some(written(Encoding::Int8))
-                .filter(|(_, error)| *error <= bound)
-                .unwrap_or_else(|| written(Encoding::Bf16)),
-            Format::Bf16 | Format::Int8(_) => written(Encoding::Bf16),
-        }
-    }
-
-    fn encoding(&self) -> Encoding {
-        match self {
-            Written::F32(_) => Encoding::F32,
-            Written::Bf16(_) => Encoding::Bf16,
-            Written::Int8(_) => Encoding::Int8,
-        }
-    }
-
-    /// What they are as f32.
-    fn numbers(&self, inputs: usize) -> Cow<'_, [f32]> {
-        match self {
-            Written::F32(numbers) | Written::Bf16(numbers) => numbers.into(),
-            Written::Int8(quantised) => quantised.numbers(inputs).into(),
-        }
-    }
-
-    fn scales(&self) -> &[f32] {
-        match self {
-            Written::F32(_) | Written::Bf16(_) => &[],
-            Written::Int8(quantised) => &quantised.scales,
-        }
-    }
-
-    /// The words of panel after panel.
-    fn words(&self, outputs: usize, inputs: usize) -> Vec<f32> {
-        let at = |numbers: &[f32], output: usize, input: usize| match output < outputs {
-            true => numbers[output * inputs + input],
-            false => 0.0,
-        };
-        let mut words = vec![];
-        for first in (0..outputs).step_by(PANEL) {
-            let width = self.encoding().vectors(outputs - first) * LANES;
-            for row in 0..self.encoding().rows(inputs) {
-                words.extend((first..first + width).map(|output| match self {
-                    Written::F32(numbers) => at(numbers, output, row),
-                    Written::Bf16(numbers) => {
-                        pair(at(numbers, output, row), at(numbers, output + width, row))
-                    }
-                    Written::Int8(quantised) => quantised.word(output, row * GROUP, inputs),
-                }));
-            }
-        }
-        words
-    }
-}
-
-/// Whether a matrix of so many inputs is read faster in 8 bits on this CPU.
-fn int8_gains(inputs: usize) -> bool {
-    has_vnni() && (LEAST_INPUTS..=int8::MOST_INPUTS).contains(&inputs)
-}
-
-/// Whether the CPU adds four products of bytes at once.
-fn has_vnni() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        level() == Level::Avx512 && is_x86_feature_detected!("avx512vnni")
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        false
-    }
-}
-
-/// [`Packed::error`]
-fn error(weight: &[f32], written: &[f32], inputs: usize) -> f64 {
-    let size = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|v| v * v).sum::<f64>().sqrt();
-    let rows = weight.chunks_exact(inputs.max(1)).zip(written.chunks_exact(inputs.max(1)));
-    let errors = rows.map(|(row, written)| {
-        let pairs = row.iter().zip(written);
-        let lost = size(&mut pairs.map(|(w, v)| f64::from(*w) - f64::from(*v)));
-        if lost == 0.0 { 0.0 } else { lost / size(&mut row.iter().map(|w| f64::from(*w))) }
-    });
-    errors.fold(0.0, f64::max)
 }
 
 /// One name for weights side by side: what differs between theirs is joined by `+`.
@@ -301,11 +165,6 @@ impl Matrix {
             }
         }
     }
-}
-
-/// Two bf16, the first in the lower half of the word.
-fn pair(low: f32, high: f32) -> f32 {
-    f32::from_bits(high.to_bits() | low.to_bits() >> 16)
 }
 
 /// Weights of up to 128 outputs: of each input, or of each four in 8 bits, `vectors` vectors of words.
@@ -564,9 +423,12 @@ fn tiles(sums: &mut [Sums], most: usize) -> impl Iterator<Item = (&mut [Sums], u
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sconce_ops::weights::Weights;
     use sconce_tensor::rng::Rng;
+
+    use super::written::{LEAST_INPUTS, pair};
+    use super::*;
+    use crate::format::Format;
 
     const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::Bf16, Encoding::Int8];
 

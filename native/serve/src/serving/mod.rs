@@ -18,25 +18,24 @@ mod served;
 mod statistics;
 mod work;
 
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{mem, thread};
 
-use sconce_tensor::pool::Class;
-use sconce_tensor::{Error, Kind, Result};
-
-use crate::model::Model;
-use crate::session::{Lane, Overrides, Session};
-use crate::worker::{Deadline, STACK_BYTES};
 pub use options::Options;
 pub use queue::{Batch, Entry, Queue};
 use request::claimed;
 pub use request::{Answer, GaveUp, Request, Work};
+use sconce_tensor::pool::Class;
+use sconce_tensor::{Error, Kind, Result};
 use served::Served;
 use statistics::count;
 pub use statistics::{Counted, Histogram, Report, Snapshot, Statistics, Summary};
+
+use crate::model::Model;
+use crate::session::{Lane, Overrides, Session};
+use crate::worker::{Deadline, STACK_BYTES};
 
 type Hook = Box<dyn FnOnce() + Send>;
 

@@ -339,11 +339,13 @@ impl<T> Entry<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use sconce_tensor::Kind;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, mpsc};
     use std::thread;
+
+    use sconce_tensor::Kind;
+
+    use super::*;
 
     fn filled(entries: &[(u64, u32)]) -> Queue<u64, u32> {
         let queue = Queue::new(1024, 4);

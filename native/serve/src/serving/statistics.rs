@@ -247,9 +247,11 @@ impl Snapshot {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use sconce_tensor::rng::Rng;
     use std::thread;
+
+    use sconce_tensor::rng::Rng;
+
+    use super::*;
 
     #[test]
     fn buckets_are_in_order_without_a_gap_and_their_middle_is_theirs() {

@@ -9,7 +9,7 @@ use sconce_tensor::device::{self, Held, Owner};
 
 #[derive(Debug, Clone)]
 pub(super) enum Carried {
-    /// Of core, in the ledger of its card.
+    /// Of the policy's own ops, in the ledger of its card.
     Tensors { _held: Held, state: State },
     /// Of a plan: the numbers of all parts, one after the other.
     Numbers(Vec<f32>),
@@ -27,7 +27,7 @@ impl Drop for Carried {
 }
 
 impl Carried {
-    /// What `plan`, or core without one, goes on from.
+    /// What `plan`, or the policy's own ops without one, goes on from.
     pub(super) fn new(state: State, plan: Option<&Plan>) -> Result<Self> {
         match plan {
             Some(_) => Ok(Carried::Numbers(state.to_vec()?)),
@@ -35,7 +35,7 @@ impl Carried {
         }
     }
 
-    /// Of core.
+    /// Of the policy's own ops.
     pub(super) fn tensors(state: State) -> Self {
         Carried::Tensors { _held: Held::of(Owner::Sessions, &state.0), state }
     }

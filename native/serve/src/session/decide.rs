@@ -43,7 +43,7 @@ impl Session {
             Way::Made(_) => return Ok(()),
             Way::Plan => self.step(overrides),
             Way::Games => decide_one(self, overrides),
-            Way::Core => self.step_by_core(overrides),
+            Way::Ops => self.step_by_ops(overrides),
         };
         made.inspect_err(|_| self.asked.way = Way::Made(0))
     }
@@ -65,7 +65,7 @@ impl Session {
     pub fn last(&self) -> (&Decision, u64) {
         let behind = match self.asked.way {
             Way::Made(behind) => behind,
-            Way::Plan | Way::Games | Way::Core => 0,
+            Way::Plan | Way::Games | Way::Ops => 0,
         };
         let moment = self.moments.latest().nth(behind).unwrap_or(self.moments.now());
         (&moment.decision, moment.frames)
@@ -95,8 +95,8 @@ pub fn decide_many(calls: &mut [Call<'_>]) {
             Way::Made(_) => {}
             Way::Plan => by_plan.push(call),
             Way::Games => by_games.push(call),
-            // Each alone: in company the kernels of core end in other bits.
-            Way::Core => call.outcome = call.session.step_by_core(call.overrides),
+            // Each alone: in company products of matrices end in other bits.
+            Way::Ops => call.outcome = call.session.step_by_ops(call.overrides),
         }
     }
     by_model(&mut by_plan, step);
@@ -123,7 +123,7 @@ fn step_games(calls: &mut [&mut Call<'_>]) {
         }
         Err(_) => {
             for call in calls {
-                call.outcome = call.session.step_by_core(call.overrides);
+                call.outcome = call.session.step_by_ops(call.overrides);
             }
         }
     }

@@ -22,7 +22,7 @@ pub struct Info {
     /// Where a decision by a step runs, and one by a window.
     pub lane: Lane,
     pub window_lane: Lane,
-    /// What makes most decisions; a window is core's.
+    /// What makes most decisions; a window is computed by the policy's own ops.
     pub path: Path,
     /// How the weights of that are written.
     pub weights: Encoding,
@@ -52,7 +52,7 @@ impl Session {
 
     fn path(&self) -> Path {
         let packed = self.model.plan().is_some() && !self.windows();
-        if packed { Path::Packed } else { Path::Core }
+        if packed { Path::Packed } else { Path::Ops }
     }
 
     /// What makes most decisions, if it is a plan.

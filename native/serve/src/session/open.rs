@@ -48,6 +48,9 @@ impl Session {
             return Err(Error::Unavailable { what: "lane inline".into(), reason });
         }
         let (spec, delay) = (policy.spec(), delay_of(policy, options.frame_delay)?);
+        if options.mode != Mode::Window {
+            spec.backbone.check_carried()?;
+        }
         let cost = model.cost(options.window_size)?;
         let windows = options.mode == Mode::Window && model.remembers();
         check_inline(options.lane, if windows { cost.window_us } else { cost.step_us })?;

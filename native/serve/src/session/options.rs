@@ -31,8 +31,9 @@ pub enum Lane {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Path {
-    /// The ops of core, tensor by tensor.
-    Core,
+    /// The policy's own ops, tensor by tensor.
+    #[serde(rename = "core")]
+    Ops,
     /// The weights packed for this CPU.
     Packed,
 }

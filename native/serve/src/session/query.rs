@@ -28,6 +28,6 @@ pub(super) enum Way {
     Plan,
     /// By a step together with other games, on a card.
     Games,
-    /// By core, behind the state or on a window.
-    Core,
+    /// By the policy's own ops, behind the state or on a window.
+    Ops,
 }

@@ -37,7 +37,7 @@ impl Session {
         self.asked.way = match self.looks_back() {
             false if self.model.plan().is_some() => Way::Plan,
             false if self.asked.projection.is_none() && self.policy().steps_games() => Way::Games,
-            _ => Way::Core,
+            _ => Way::Ops,
         };
         Ok(())
     }

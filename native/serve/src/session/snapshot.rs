@@ -233,14 +233,16 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Options, Overrides};
-    use super::*;
-    use crate::digest::spec_digest;
+    use std::sync::Arc;
+
     use sconce_nn::sampling::Sampling;
     use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
     use sconce_nn::{Policy, Spec};
     use sconce_realtime::Format;
-    use std::sync::Arc;
+
+    use super::super::{Options, Overrides};
+    use super::*;
+    use crate::digest::spec_digest;
 
     fn session() -> Session {
         let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };

@@ -1,4 +1,4 @@
-//! One decision: by a step of the plan, or by core.
+//! One decision: by a step of the plan, or by the policy's own ops.
 
 use std::cell::RefCell;
 
@@ -7,8 +7,7 @@ use sconce_nn::packed::{Game, Plan};
 use sconce_nn::policy::{Frames, Stepped};
 use sconce_nn::sampling::Draw;
 use sconce_realtime::Scratch;
-use sconce_tensor::pool;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Result, pool};
 
 use super::carried::Carried;
 use super::moments::{Moment, Moments};
@@ -47,8 +46,8 @@ impl Session {
         (next.decision, next.state) = (decision, Carried::tensors(state));
     }
 
-    /// A decision by core, on the row behind the state or on the window that ends with it.
-    pub(super) fn step_by_core(&mut self, overrides: &Overrides) -> Result<()> {
+    /// A decision by the policy's own ops, on the row behind the state or on the window that ends with it.
+    pub(super) fn step_by_ops(&mut self, overrides: &Overrides) -> Result<()> {
         let draw = self.draw(overrides);
         let mut context = Context::default().projecting(self.asked.projection.clone());
         let windows = self.windows();

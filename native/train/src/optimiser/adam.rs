@@ -1,7 +1,6 @@
 //! Optimisers of two moments: `p -= rate m / (root sqrt(v) + eps)`, with v as each has it.
 
-use sconce_tensor::Result;
-use sconce_tensor::Tensor;
+use sconce_tensor::{Result, Tensor};
 
 use super::moments::Moments;
 use super::rule::{Composed, Rule, parts, scaled, sign};

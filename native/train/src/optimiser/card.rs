@@ -1,8 +1,7 @@
 //! Updates of all parameters at once, on the card that has them.
 
 use sconce_tensor::device::{Held, Owner};
-use sconce_tensor::{DType, Tensor};
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{DType, Error, Result, Tensor};
 
 use super::Optimiser;
 use super::config::{Decay, Kind};

@@ -1,8 +1,7 @@
 //! An update composed of candle's ops, of a parameter that is on another device than a CPU. Each rule stands
 //! beside its fused form.
 
-use sconce_tensor::Result;
-use sconce_tensor::{DType, Tensor};
+use sconce_tensor::{DType, Result, Tensor};
 
 use super::rule::{Pull, scaled};
 

@@ -2,9 +2,8 @@
 
 use sconce_cuda::kernels::ADAMW;
 use sconce_tensor::candle::Result;
-use sconce_tensor::{DType, Device, Tensor};
-
 use sconce_tensor::device::launch::{Launch, overwrite, pointer, unwritten};
+use sconce_tensor::{DType, Device, Tensor};
 
 /// Threads of a block, and numbers of its chunk.
 const THREADS: usize = 256;

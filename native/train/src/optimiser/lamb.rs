@@ -1,9 +1,8 @@
 //! LAMB: Adam's direction with decay, as long as the parameter itself.
 
-use sconce_tensor::Result;
-use sconce_tensor::Tensor;
 use sconce_tensor::pool::sum_shards;
 use sconce_tensor::simd::{LANES, dispatch, load, store};
+use sconce_tensor::{Result, Tensor};
 
 use super::fused::{self, Numbers, SHARD};
 use super::moments::Moments;

@@ -2,10 +2,8 @@
 
 use std::borrow::Cow;
 
-use sconce_tensor::Result;
-use sconce_tensor::Tensor;
 use sconce_tensor::device::Held;
-use sconce_tensor::tensor;
+use sconce_tensor::{Result, Tensor, tensor};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory {

@@ -23,11 +23,6 @@ mod update;
 
 use std::borrow::Cow;
 
-use sconce_tensor::Tensor;
-use sconce_tensor::device::{Held, Owner};
-use sconce_tensor::memory::{repeated, zeros};
-use sconce_tensor::{Error, Result};
-
 pub use clip::{clip, squared_norm};
 use composed::Tensors;
 pub use composed::{Next, squares_of};
@@ -35,6 +30,9 @@ pub use config::{Kind, OptimiserConfig};
 use fused::Numbers;
 use memory::Memory;
 use rule::Pull;
+use sconce_tensor::device::{Held, Owner};
+use sconce_tensor::memory::{repeated, zeros};
+use sconce_tensor::{Error, Result, Tensor};
 use update::{Update, pull};
 
 /// What the optimiser knows of a weight.
@@ -256,9 +254,9 @@ impl Optimiser {
 mod tests {
     use std::collections::HashMap;
 
+    use sconce_tensor::{pool, tensor};
+
     use super::*;
-    use sconce_tensor::pool;
-    use sconce_tensor::tensor;
 
     const KINDS: [Kind; 9] = [
         Kind::AdamW,

@@ -1,7 +1,6 @@
 //! Mean and mean square of the gradients: their constants in one update, and how they change.
 
-use sconce_tensor::Result;
-use sconce_tensor::Tensor;
+use sconce_tensor::{Result, Tensor};
 
 use super::config::{Kind, OptimiserConfig};
 use super::rule::scaled;

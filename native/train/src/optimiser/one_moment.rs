@@ -1,7 +1,6 @@
 //! Optimisers that remember one number of each: SGD, RMSprop and Lion.
 
-use sconce_tensor::Result;
-use sconce_tensor::Tensor;
+use sconce_tensor::{Result, Tensor};
 
 use super::config::OptimiserConfig;
 use super::rule::{Composed, Rule, parts, scaled, sign};

@@ -1,7 +1,6 @@
 //! What an optimiser is: how a number of a parameter changes, and the same of whole tensors by candle's ops.
 
-use sconce_tensor::Tensor;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Result, Tensor};
 
 /// An optimiser's constants in one update, and how one number of a parameter changes by them.
 pub(super) trait Rule: Copy + Send + Sync {

@@ -1,7 +1,6 @@
 //! One update of one parameter: which rule, by which constants, and through what.
 
-use sconce_tensor::Result;
-use sconce_tensor::Tensor;
+use sconce_tensor::{Result, Tensor};
 
 use super::adam::{AdaBelief, Adam, Yogi};
 use super::composed::{Tensors, squares_of};

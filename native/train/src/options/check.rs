@@ -1,9 +1,11 @@
 //! Options of a run that are refused: out of bounds, or without meaning beside the others.
 
 use sconce_data::Sampling;
+use sconce_nn::spec::Spec;
 use sconce_tensor::{Error, Precision, Result};
 
 use super::bounds::{MAX_FRAMES, at_least, bounded};
+use super::evaluate::Mode;
 use super::train::{LrSchedule, TrainOptions};
 
 impl TrainOptions {
@@ -80,6 +82,13 @@ impl TrainOptions {
         self.check_meant()?;
         self.optimiser()?;
         self.loader().validate()
+    }
+
+    /// The same for a run of a policy of this Spec.
+    pub(crate) fn validate_for(&self, spec: &Spec) -> Result<()> {
+        self.validate()?;
+        let carried = [self.unroll, self.validation_mode].contains(&Mode::Carry);
+        if carried { spec.backbone.check_carried() } else { Ok(()) }
     }
 
     /// Refuses a run of more updates than any may have, where an epoch has this many.

@@ -1,9 +1,8 @@
 //! What a run computes on, and in.
 
 use sconce_ops::matmul::gains;
-use sconce_tensor::Device;
 use sconce_tensor::device::{self, Devices};
-use sconce_tensor::{Error, Precision, Result};
+use sconce_tensor::{Device, Error, Precision, Result};
 
 use super::train::TrainOptions;
 

@@ -1,7 +1,6 @@
 //! What an evaluation may be told.
 
-use sconce_tensor::Device;
-use sconce_tensor::{Precision, Result, device};
+use sconce_tensor::{Device, Precision, Result, device};
 use serde::{Deserialize, Serialize};
 
 use super::bounds::bounded;

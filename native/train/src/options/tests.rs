@@ -1,11 +1,11 @@
 use sconce_data::Sampling;
+use sconce_nn::spec::MAX_DELAY;
 use sconce_tensor::{Error, Precision};
 
 use super::bounds::BOUNDS;
 use super::*;
 use crate::divergence::Direction;
 use crate::optimiser::{Kind, OptimiserConfig};
-use sconce_nn::spec::MAX_DELAY;
 
 #[test]
 fn options_of_runs_before_there_were_other_optimisers_are_adamw() {

@@ -1,11 +1,12 @@
 use std::sync::atomic::AtomicBool;
 
+use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, RecurrentConfig};
+use sconce_tensor::Kind;
+
 use super::*;
 use crate::loss::LossOptions;
 use crate::stop::NEVER;
 use crate::tune::{Reason, TuneOptions, tune};
-use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, RecurrentConfig};
-use sconce_tensor::Kind;
 
 fn spec() -> Spec {
     let config = RecurrentConfig {

@@ -2,8 +2,7 @@
 
 use sconce_nn::backbone::State;
 use sconce_nn::checkpoint::Optimiser;
-use sconce_tensor::Device;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Device, Error, Result};
 
 use super::Replicas;
 use crate::lesson::States;

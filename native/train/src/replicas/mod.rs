@@ -15,12 +15,10 @@ mod each;
 mod replica;
 mod share;
 
-use sconce_tensor::Device;
-use sconce_tensor::device::AllReduce;
-use sconce_tensor::{Error, Result};
-
 use each::each;
 pub(crate) use replica::{Learn, Replica};
+use sconce_tensor::device::AllReduce;
+use sconce_tensor::{Device, Error, Result};
 use share::Share;
 
 use crate::gradients::WeightGradient;

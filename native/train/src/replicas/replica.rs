@@ -2,10 +2,8 @@
 
 use sconce_nn::backbone::State;
 use sconce_ops::weights::Weights;
-use sconce_tensor::Result;
-use sconce_tensor::Tensor;
 use sconce_tensor::digest::sha256;
-use sconce_tensor::tensor;
+use sconce_tensor::{Result, Tensor, tensor};
 
 use super::share::Share;
 use crate::gradients::WeightGradient;

@@ -9,9 +9,7 @@ use sconce_nn::policy::Frames;
 use sconce_nn::spec::{
     Backbone, Embedding, Heads, HeadsKind, Layout, Melee, RecurrentConfig, Spec,
 };
-use sconce_tensor::Kind;
-use sconce_tensor::Tensor;
-use sconce_tensor::tensor;
+use sconce_tensor::{Kind, Tensor, tensor};
 
 use super::carried::TEACHER;
 use super::*;

@@ -24,13 +24,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use sconce_data::Corpus;
-use sconce_nn::Spec;
-use sconce_tensor::{Error, Result, fs};
-
 use folder::{Folder, MAX_REPORT};
 use machine::Machine;
 pub use resume::Record;
+use sconce_data::Corpus;
+use sconce_nn::Spec;
+use sconce_tensor::{Error, Result, fs};
 use state::Run;
 
 use crate::eval::{fits, pool_of};
@@ -82,7 +81,7 @@ fn run_on(
     events: &dyn Fn(Event),
     cancel: &AtomicBool,
 ) -> Result<RunReport> {
-    options.validate()?;
+    options.validate_for(spec)?;
     spec.validate()?;
     fits(corpus.schema(), spec)?;
     let folder = Folder::new(out);

@@ -5,9 +5,8 @@ use std::time::Instant;
 
 use sconce_data::Corpus;
 use sconce_nn::Spec;
-use sconce_tensor::Device;
 use sconce_tensor::device::{Caching, Devices};
-use sconce_tensor::{Result, pool};
+use sconce_tensor::{Device, Result, pool};
 
 use super::folder::Folder;
 use super::machine::Machine;

@@ -8,6 +8,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use sconce_data::{Schema, VectorGame};
+use sconce_nn::Policy;
+use sconce_nn::checkpoint::{self, Manifest, Snapshot};
+use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
+use sconce_ops::weights::Weights;
+use sconce_tensor::device::{AllReduce, Devices};
+use sconce_tensor::{Device, tensor};
+use serde_json::json;
+
 use super::folder::{Keep, Kind};
 use super::room::Room;
 use super::saver::{Disk, Draft, Finished, Save, Saver};
@@ -20,15 +29,6 @@ use crate::replicas::Learn;
 use crate::replicas::tests::InOrder;
 use crate::report::{Pace, Stopped};
 use crate::stop::NEVER;
-use sconce_data::{Schema, VectorGame};
-use sconce_nn::Policy;
-use sconce_nn::checkpoint::{self, Manifest, Snapshot};
-use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
-use sconce_ops::weights::Weights;
-use sconce_tensor::Device;
-use sconce_tensor::device::{AllReduce, Devices};
-use sconce_tensor::tensor;
-use serde_json::json;
 
 fn spec() -> Spec {
     let config = RecurrentConfig {

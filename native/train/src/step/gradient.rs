@@ -3,9 +3,7 @@
 use std::sync::OnceLock;
 
 use sconce_ops::form::is_for_kernels;
-use sconce_tensor::Tensor;
-use sconce_tensor::tensor;
-use sconce_tensor::{Error, Result, pool};
+use sconce_tensor::{Error, Result, Tensor, pool, tensor};
 
 use super::examples::{Examples, rows};
 use super::stepper::Stepper;

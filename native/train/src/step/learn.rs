@@ -2,9 +2,8 @@
 
 use sconce_nn::backbone::State;
 use sconce_ops::weights::Weights;
-use sconce_tensor::Tensor;
 use sconce_tensor::tape::{self, Gradients};
-use sconce_tensor::{Error, Result, memory};
+use sconce_tensor::{Error, Result, Tensor, memory};
 
 use super::examples::{Among, Examples};
 use super::gradient::{Total, add};

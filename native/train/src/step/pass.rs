@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use sconce_nn::backbone::{Context, State};
-use sconce_tensor::Result;
-use sconce_tensor::Tensor;
+use sconce_tensor::{Result, Tensor};
 
 use super::examples::{Examples, Part};
 use super::stepper::Stepper;

@@ -3,10 +3,8 @@
 use sconce_nn::backbone::State;
 use sconce_nn::policy::Placed;
 use sconce_ops::rows::{Intake, copy};
-use sconce_tensor::Result;
-use sconce_tensor::Tensor;
 use sconce_tensor::device::{Graph, Uploads, launch};
-use sconce_tensor::tensor;
+use sconce_tensor::{Result, Tensor, tensor};
 
 use crate::loss::Denominators;
 

@@ -9,9 +9,7 @@ use sconce_nn::policy::Frames;
 use sconce_ops::dropout::counted;
 use sconce_ops::rows::{Intake, copy};
 use sconce_tensor::device::{Graph, Uploads, launch};
-use sconce_tensor::tape;
-use sconce_tensor::{DType, Device, Tensor};
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{DType, Device, Error, Result, Tensor, tape};
 
 use super::examples::Examples;
 use super::losses::{Losses, StepMetrics};

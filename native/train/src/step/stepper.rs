@@ -6,8 +6,7 @@ use std::sync::atomic::AtomicBool;
 use sconce_nn::backbone::State;
 use sconce_nn::{Policy, checkpoint};
 use sconce_ops::weights::Weight;
-use sconce_tensor::tensor;
-use sconce_tensor::{Precision, Result};
+use sconce_tensor::{Precision, Result, tensor};
 
 use super::examples::Examples;
 use super::losses::StepMetrics;

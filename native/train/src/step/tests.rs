@@ -7,12 +7,10 @@ use sconce_nn::policy::{Frames, part};
 use sconce_nn::spec::{self, HeadKind, RecurrentConfig};
 use sconce_nn::{Policy, Spec};
 use sconce_ops::weights::Weights;
-use sconce_tensor::Error;
 use sconce_tensor::candle::Var;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tape::{self, Gradients};
-use sconce_tensor::tensor;
-use sconce_tensor::{Device, Tensor};
+use sconce_tensor::{Device, Error, Tensor, tensor};
 
 use super::gradient::loss_and_gradient;
 use super::learn::census;

@@ -1,10 +1,8 @@
 //! The update: gradients are clipped and change the weights.
 
 use sconce_ops::weights::{Weight, Weights};
-use sconce_tensor::Tensor;
 use sconce_tensor::simd::non_finite;
-use sconce_tensor::tensor;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Result, Tensor, tensor};
 
 use super::stepper::Stepper;
 use crate::gradients::WeightGradient;

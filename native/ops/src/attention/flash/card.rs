@@ -7,8 +7,7 @@ use sconce_cuda::kernels::{FLASH_ATTENTION_BF16, FLASH_ATTENTION_F16, ROTARY};
 use crate::Result;
 use crate::attention::window::{Pairing, Window};
 use crate::device::launch::{Launch, pointer, unwritten};
-use crate::lengths::Lengths;
-use crate::lengths::blank;
+use crate::lengths::{Lengths, blank};
 
 /// Threads of a block that turns queries and keys.
 const THREADS: usize = 256;

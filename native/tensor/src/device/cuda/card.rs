@@ -1,4 +1,5 @@
-//! A card that this process has opened.
+//! A card that this process has opened. The file is long because its streams, its pool and its workspace are guarded by
+//! the same locks.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};

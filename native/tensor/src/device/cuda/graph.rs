@@ -11,7 +11,6 @@ use candle_core::cuda_backend::cudarc::driver::CudaGraph;
 use candle_core::cuda_backend::cudarc::driver::sys::{
     CUgraphInstantiate_flags, CUstreamCaptureMode,
 };
-
 use candle_core::{CudaDevice, Device};
 
 use super::card::{alone, attach, shrink, within_budget};

@@ -26,7 +26,7 @@ use candle_core::cuda_backend::cudarc::driver::result::{self, DriverError, devic
 use candle_core::cuda_backend::cudarc::driver::sys::{
     CUdevice_attribute, CUresult, cuDriverGetVersion,
 };
-
+use card::Card;
 pub use card::{Caching, apart, attach, leave, memory, release, settle, shrink};
 pub(super) use card::{grown, place};
 pub use graph::{Graph, refusals};
@@ -38,7 +38,6 @@ pub use workspace::Workspace;
 use super::{AllReduce, Missing};
 use crate::error::{self, panic_message};
 use crate::{Error, Kind, Result};
-use card::Card;
 
 /// What this build is made for: the driver's version, a thousand times the major and ten times the minor one, and
 /// the compute capability of its kernels.

@@ -1,0 +1,63 @@
+//! Several layers, made of [`linear`](crate::linear()) and other ops: what runs where they are not one op.
+
+use candle_core::Tensor;
+
+use super::layers::{Affine, Branch};
+use super::linear::{linear, linear_add};
+use crate::residual::composed::around;
+use crate::weights::Weight;
+use crate::{Activation, Residual, Result, arrange, tensor};
+
+/// `x W^T + b + rest`
+pub(crate) fn affine_to(x: &Tensor, affine: &Affine, rest: Option<&Tensor>) -> Result<Tensor> {
+    let Affine { weight, bias } = affine;
+    match rest {
+        Some(rest) => linear_add(x, weight, bias.as_ref(), Activation::None, rest),
+        None => linear(x, weight, bias.as_ref(), Activation::None),
+    }
+}
+
+pub(crate) fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tensor> {
+    let part = |(weight, bias): &(&Weight, _)| linear(x, weight, *bias, Activation::None);
+    let parts = layers.iter().map(part);
+    arrange::join(&parts.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>())
+}
+
+pub(crate) fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
+    let x = arrange::reshape(x, <[usize; 2]>::from(tensor::rows(x.dims())))?;
+    let parts = branches.iter().map(|Branch { hidden, out }| {
+        let h = linear(&x, &hidden.weight, Some(&hidden.bias), Activation::Relu)?;
+        linear(&h, &out.weight, Some(&out.bias), Activation::None)
+    });
+    arrange::join(&parts.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>())
+}
+
+pub(crate) fn feed_forward(
+    x: &Tensor,
+    up: &Affine,
+    activation: Activation,
+    down: &Affine,
+) -> Result<Tensor> {
+    feed_forward_to(x, up, activation, down, None)
+}
+
+fn feed_forward_to(
+    x: &Tensor,
+    up: &Affine,
+    activation: Activation,
+    down: &Affine,
+    rest: Option<&Tensor>,
+) -> Result<Tensor> {
+    let h = linear(x, &up.weight, up.bias.as_ref(), activation)?;
+    affine_to(&h, down, rest)
+}
+
+pub(crate) fn feed_forward_residual(
+    x: &Tensor,
+    residual: &Residual,
+    up: &Affine,
+    activation: Activation,
+    down: &Affine,
+) -> Result<Tensor> {
+    around(x, residual, |x, rest| feed_forward_to(x, up, activation, down, rest))
+}

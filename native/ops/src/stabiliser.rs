@@ -1,0 +1,15 @@
+//! Stabilisers of exponential gates, which are multiples of 1/64.
+
+use candle_core::Tensor;
+
+/// The least multiple of 1/64 that is not below x. Stabilisers are such: their differences are then
+/// exact, and hundreds of frames add no rounding to the decays that are computed from them.
+#[inline(always)]
+pub(crate) fn unit(x: f32) -> f32 {
+    (x * 64.0).ceil() / 64.0
+}
+
+/// The least multiples of 1/64 that are not below x.
+pub(crate) fn units(x: &Tensor) -> candle_core::Result<Tensor> {
+    (x * 64.0)?.ceil()? / 64.0
+}
