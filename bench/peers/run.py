@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import threading
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+CANDLE = HERE / "candle-nn"
 MODELS = ["mlp", "lstm", "gru", "mamba", "attn"]
 PEERS = ["torch-eager", "torch-eager-nn", "torch-compile", "jax", "jax-unroll6", "jax-assoc", "onnxruntime",
          "torch-eager-host", "torch-jit", "torch-compile-frozen", "jax-host", "jax-closed", "openvino", "openvino-f32",
@@ -62,6 +64,7 @@ def jobs(shared, threads):
     """(script, its cases, threads), each a process."""
     for t in threads:
         yield HERE / "train.py", [c for c in TRAIN if c.startswith("train") or t == threads[-1]], t
+        yield CANDLE, [c for c in TRAIN if re.match("train_(mlp|lstm|gru) ", c)], t
         yield shared / "temporal.py", FORWARD + (STEP if t == "1" else []), t
         if t == "1":
             yield shared / "policy.py", ["policy_fused 1"], t
@@ -70,14 +73,29 @@ def jobs(shared, threads):
             yield HERE / "serve.py", SERVE, t
 
 
+def candle(cases, threads, a):
+    """How a program of candle's own layers is run, which is built first; candle counts the processors that it may use."""
+    folder = Path(os.environ["PEERS_DIR"]) / "candle-nn"
+    built = ["cargo", "build", "--release", "--locked", "--manifest-path", CANDLE / "Cargo.toml", "--target-dir", folder]
+    if not shutil.which("cargo") or subprocess.run(built).returncode:
+        print("candle-nn: no cargo, or it does not build", file=sys.stderr)
+        return None
+    names = ",".join(case.split()[0] for case in cases)
+    return ["taskset", "-c", f"0-{int(threads) - 1}", "env", f"RAYON_NUM_THREADS={threads}",
+            folder / "release" / "candle-nn-peer", "--threads", threads, "--budget", a.budget, "--cases", names]
+
+
 def measure(python, script, cases, threads, a):
     """Runs a script for those of its cases that are asked for; yields the rows as it prints them."""
-    cases = [c for c in cases if any(re.search(a.only, f"{peer} {c}") for peer in PEERS)]
-    if not cases:
-        return
+    peers = ["candle-nn"] if script == CANDLE else PEERS
+    cases = [c for c in cases if any(re.search(a.only, f"{peer} {c}") for peer in peers)]
     command = [python, script, "--threads", threads, "--budget", a.budget,
                "--only", f"^(?=.*(?:{a.only})).* ({'|'.join(cases)})$"]
     command += [] if a.slow else ["--skip", SLOW]
+    if cases and script == CANDLE:
+        command = candle(cases, threads, a)
+    if not cases or not command:
+        return
     # A session of its own: what a script has started ends with it.
     with subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, text=True, cwd=script.parent,
                           start_new_session=True) as run:
