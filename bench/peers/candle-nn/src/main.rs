@@ -1,6 +1,6 @@
 //! One optimiser step of the MLP, the LSTM and the GRU in candle-nn: rows as those of `../train.py`.
 //!
-//!     cargo run --release -- --threads 2 --budget 1 --only "train_gru"
+//!     RAYON_NUM_THREADS=2 cargo run --release -- --threads 2 --budget 1 --cases train_gru
 //!
 //! Forward, BCE of the buttons and cross entropy of five heads on all frames, backward, clip to the global norm 1, AdamW.
 //! Candle takes its threads from the environment, which `run.py` sets.
@@ -28,9 +28,15 @@ fn network(kind: &str, b: VarBuilder) -> Result<Network> {
         "mlp" => {
             let layer = |i: usize, from: usize| -> Result<_> {
                 let b = b.pp(i);
-                Ok((candle_nn::linear(from, 512, b.pp("dense"))?, candle_nn::layer_norm(512, 1e-5, b.pp("norm"))?))
+                Ok((
+                    candle_nn::linear(from, 512, b.pp("dense"))?,
+                    candle_nn::layer_norm(512, 1e-5, b.pp("norm"))?,
+                ))
             };
-            let (layers, head) = ([layer(0, INPUTS)?, layer(1, 512)?], candle_nn::linear(512, outputs, b.pp("head"))?);
+            let (layers, head) = (
+                [layer(0, INPUTS)?, layer(1, 512)?],
+                candle_nn::linear(512, outputs, b.pp("head"))?,
+            );
             Box::new(move |x| {
                 let mut x = x.clone();
                 for (dense, norm) in &layers {
@@ -41,8 +47,10 @@ fn network(kind: &str, b: VarBuilder) -> Result<Network> {
         }
         "lstm" => {
             let layer = |i: usize, from| candle_nn::lstm(from, WIDTH, Default::default(), b.pp(i));
-            let (layers, head) =
-                ([layer(0, INPUTS)?, layer(1, WIDTH)?], candle_nn::linear(WIDTH, outputs, b.pp("head"))?);
+            let (layers, head) = (
+                [layer(0, INPUTS)?, layer(1, WIDTH)?],
+                candle_nn::linear(WIDTH, outputs, b.pp("head"))?,
+            );
             Box::new(move |x| {
                 let mut x = x.clone();
                 for layer in &layers {
@@ -53,8 +61,10 @@ fn network(kind: &str, b: VarBuilder) -> Result<Network> {
         }
         "gru" => {
             let layer = |i: usize, from| candle_nn::gru(from, WIDTH, Default::default(), b.pp(i));
-            let (layers, head) =
-                ([layer(0, INPUTS)?, layer(1, WIDTH)?], candle_nn::linear(WIDTH, outputs, b.pp("head"))?);
+            let (layers, head) = (
+                [layer(0, INPUTS)?, layer(1, WIDTH)?],
+                candle_nn::linear(WIDTH, outputs, b.pp("head"))?,
+            );
             Box::new(move |x| {
                 let (mut x, batch) = (x.clone(), x.dim(0)?);
                 for layer in &layers {
@@ -138,8 +148,8 @@ fn main() -> Result<()> {
     let after = |name: &str| given.iter().position(|a| a == name).and_then(|i| given.get(i + 1));
     let threads = after("--threads").map_or("1", String::as_str);
     let seconds = after("--budget").and_then(|s| s.parse().ok()).unwrap_or(1.0);
-    let wanted: Vec<&str> =
-        after("--cases").map_or(vec!["train_mlp", "train_lstm", "train_gru"], |s| s.split(',').collect());
+    let wanted: Vec<&str> = after("--cases")
+        .map_or(vec!["train_mlp", "train_lstm", "train_gru"], |s| s.split(',').collect());
     for case in wanted {
         let kind = case.trim_start_matches("train_");
         let batch = if kind == "mlp" { 256 } else { 32 };
