@@ -8,8 +8,8 @@ use sconce_tensor::candle::Var;
 use sconce_tensor::{Tensor, tape};
 
 use super::{Context, State};
+use crate::Result;
 use crate::weights::Weight;
-use crate::{Error, Result};
 
 /// Whatever a block computes; twice, with the same result.
 type Block = dyn Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)>;
@@ -18,9 +18,6 @@ type Block = dyn Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)>;
 ///
 /// `weights` are all that the block may use; their gradients are left with them, as those of large
 /// ops are. The numbers are those of the block itself, and so are the gradients.
-///
-/// # Errors
-/// `Unavailable` on another device than a CPU.
 pub fn recomputed(
     x: &Tensor,
     state: &State,
@@ -28,10 +25,6 @@ pub fn recomputed(
     weights: &Arc<[Weight]>,
     block: impl Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)> + 'static,
 ) -> Result<(Tensor, State)> {
-    if !x.device().is_cpu() {
-        let reason = "blocks are run again on a CPU only".into();
-        return Err(Error::Unavailable { what: "gradient_checkpoint".into(), reason });
-    }
     let inputs: Vec<Tensor> = std::iter::once(x).chain(&state.0).cloned().collect();
     let values: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
     let context = context.within_block();

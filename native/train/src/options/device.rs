@@ -47,20 +47,12 @@ impl TrainOptions {
     }
 
     fn check_device(&self) -> Result<()> {
-        let of_cpu = [
-            ("gradient_checkpoint", self.gradient_checkpoint, "blocks run again on a CPU only"),
-            (
-                "memory_limit",
-                self.memory_limit.is_some(),
-                "a card's is memory_budget, see Sconce.Config",
-            ),
-        ];
-        match of_cpu.into_iter().find(|(_, given, _)| *given && !self.is_on_cpu()) {
-            Some((option, _, reason)) => Err(Error::Unavailable {
-                what: format!("{option} on {}", self.device),
-                reason: reason.into(),
-            }),
-            None => Ok(()),
+        if self.memory_limit.is_some() && !self.is_on_cpu() {
+            return Err(Error::Unavailable {
+                what: format!("memory_limit on {}", self.device),
+                reason: "a card's is memory_budget, see Sconce.Config".into(),
+            });
         }
+        Ok(())
     }
 }
