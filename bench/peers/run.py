@@ -45,6 +45,7 @@ def arguments():
     p.add_argument("--budget", default="1.0", help="seconds that a row is measured, and at least five calls")
     p.add_argument("--limit", type=float, default=900, help="seconds that a script may take")
     p.add_argument("--slow", action="store_true", help="also what takes minutes to compile")
+    p.add_argument("--candle", action="store_true", help="also candle-nn, which cargo builds first, in minutes")
     return p.parse_args()
 
 
@@ -93,7 +94,7 @@ def measure(python, script, cases, threads, a):
                "--only", f"^(?=.*(?:{a.only})).* ({'|'.join(cases)})$"]
     command += [] if a.slow else ["--skip", SLOW]
     if cases and script == CANDLE:
-        command = candle(cases, threads, a)
+        command = candle(cases, threads, a) if a.candle else None
     if not cases or not command:
         return
     # A session of its own: what a script has started ends with it.

@@ -6,8 +6,8 @@
 //!
 //! Beside an import p99 is 4 ms, a tick: a thread that has waited for a disk has time to its credit, which Linux lets it
 //! run on before others that wake, whatever its weight. `sched_yield` at each step of an import (64 KB of a digest, 16 KB
-//! of a replay, a column) halved that, and was not kept: who yields loses its turn for tens of milliseconds, also where
-//! it then holds a lock that the VM waits for (p99.9 from 6 to 38 ms, and a sixth fewer games).
+//! of a replay, a column) halved that, and was not kept: p99.9 rose from 6 ms to between 5 and 38, probably because who
+//! yields loses its turn also where it then holds a lock that the VM waits for, and a sixth fewer games were read.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
