@@ -45,9 +45,15 @@ impl Optimiser {
         for (i, (p, g)) in parameters.iter().enumerate() {
             self.check(i, p.elem_count(), g.elem_count())?;
         }
-        let kept = self.kept(parameters.iter().map(|(p, _)| *p))?;
+        let mut kept = vec![];
+        for (memory, (p, _)) in self.memory.iter_mut().zip(parameters) {
+            let Memory { moments: [mean, square], average, held } = memory;
+            let own = (mean.beside(p)?, square.beside(p)?, average.beside(p)?);
+            *held = Held::of(Owner::Optimiser, own.0.iter().chain(&own.1).chain(&own.2));
+            kept.push(own);
+        }
         let all = parameters.iter().zip(&kept).zip(&self.parameters);
-        let all = all.filter_map(|(((p, g), [mean, square, average]), known)| {
+        let all = all.filter_map(|(((p, g), (mean, square, average)), known)| {
             let (mean, square) = (mean.as_ref()?, square.as_ref()?);
             Some(Parameter { p, g, mean, square, average: average.as_ref(), decays: known.decay })
         });
@@ -61,31 +67,6 @@ impl Optimiser {
         card.launch()?;
         self.card = Some(card);
         Ok(true)
-    }
-
-    /// Both moments and the average of each parameter, beside it.
-    fn kept<'a>(
-        &mut self,
-        parameters: impl Iterator<Item = &'a Tensor>,
-    ) -> Result<Vec<[Option<Tensor>; 3]>> {
-        let beside = |(memory, p): (&mut Memory, &Tensor)| {
-            let Memory { moments: [mean, square], average, held } = memory;
-            let own = [mean.beside(p)?, square.beside(p)?, average.beside(p)?];
-            *held = Held::of(Owner::Optimiser, own.iter().flatten());
-            Ok(own)
-        };
-        self.memory.iter_mut().zip(parameters).map(beside).collect()
-    }
-
-    /// Lets what is played from now on change these parameters, by gradients in these places. An update of one
-    /// parameter after the other moves what is kept of them.
-    pub fn point_at(&mut self, parameters: &[&Tensor], gradients: &[u64]) -> Result<()> {
-        let kept = self.kept(parameters.iter().copied())?;
-        let places = |(p, [mean, square, average]): (&&'_ Tensor, &[Option<Tensor>; 3])| {
-            [Some((*p).clone()), mean.clone(), square.clone(), average.clone()]
-        };
-        let places: Vec<[Option<Tensor>; 4]> = parameters.iter().zip(&kept).map(places).collect();
-        self.at_once()?.point_at(&places, gradients)
     }
 
     /// The update of all parameters as it was launched last, by gradients in these places: recorded, or for what is

@@ -164,24 +164,16 @@ impl AdamW {
         Ok(())
     }
 
-    /// Takes parameters, both moments, averages and gradients from these places from now on, which are of the sizes that the
-    /// parameters have.
-    pub fn point_at(
-        &mut self,
-        parameters: &[[Option<Tensor>; 4]],
-        gradients: &[u64],
-    ) -> sconce_tensor::Result<()> {
+    /// Takes gradients from these places from now on, which are of the sizes that the parameters have.
+    pub fn point_at(&mut self, gradients: &[u64]) -> sconce_tensor::Result<()> {
         let gradients: Vec<i64> = gradients.iter().map(|place| *place as i64).collect();
-        let [p, g, means, squares, averages, _] = &mut self.tables;
+        let [_, g, ..] = &mut self.tables;
         if gradients.len() != g.pointers.len() {
             return Err(sconce_tensor::Error::mismatch(
                 "gradients",
                 g.pointers.len(),
                 gradients.len(),
             ));
-        }
-        for (i, table) in [p, means, squares, averages].into_iter().enumerate() {
-            table.write(parameters.iter().map(|places| places[i].as_ref()))?;
         }
         if gradients != g.pointers {
             overwrite(&g.there, &gradients)?;

@@ -42,6 +42,15 @@ impl Kept {
         Ok(&mut self.values)
     }
 
+    /// Keeps these numbers, in the place of those before if that `stays`.
+    pub(super) fn set(&mut self, next: Option<Tensor>, stays: bool) -> Result<()> {
+        match (&self.tensor, next) {
+            (Some(place), Some(next)) if stays => place.slice_set(&next, 0, 0)?,
+            (_, next) => self.tensor = next,
+        }
+        Ok(())
+    }
+
     /// For an update beside the parameter `p`.
     pub(super) fn beside(&mut self, p: &Tensor) -> Result<Option<Tensor>> {
         if !self.values.is_empty() {

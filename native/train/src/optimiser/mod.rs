@@ -171,15 +171,18 @@ impl Optimiser {
         Ok(Next { p: next, moments, average })
     }
 
-    /// Makes an update of a parameter: its numbers are written over where they are.
+    /// Makes an update of a parameter: its numbers are written over where they are, and so is what is kept of it where
+    /// a card may play an update that was recorded with these places.
     pub fn take(&mut self, i: usize, p: &Tensor, next: Next) -> Result<()> {
         p.slice_set(&next.p, 0, 0)?;
-        let memory = &mut self.memory[i];
-        memory.held = Held::of(Owner::Optimiser, next.moments.iter().chain(&next.average));
-        for (kept, moment) in memory.moments.iter_mut().zip(next.moments) {
-            kept.tensor = Some(moment);
+        let stays = self.card.is_some();
+        let Memory { held, moments, average } = &mut self.memory[i];
+        for (kept, moment) in moments.iter_mut().zip(next.moments) {
+            kept.set(Some(moment), stays)?;
         }
-        memory.average.tensor = next.average;
+        average.set(next.average, stays)?;
+        let kept = moments.iter().chain([&*average]).filter_map(|kept| kept.tensor.as_ref());
+        *held = Held::of(Owner::Optimiser, kept);
         Ok(())
     }
 

@@ -84,8 +84,7 @@ impl Stepper<'_> {
         uploads.send(&[frames, &others], &buffers.words)?;
         buffers.set(state, draw, self.unroll.carry)?;
         self.loss_there(buffers)?.prepare(&denominators.numbers())?;
-        let weights: Vec<&Tensor> = self.policy.weights().values().map(|w| &**w).collect();
-        self.optimiser.point_at(&weights, gradients)?;
+        self.optimiser.at_once()?.point_at(gradients)?;
         self.optimiser.set_at_once(numbers)?;
         graph.play()?;
         self.keep(buffers, self.pending.len())
