@@ -34,30 +34,17 @@ pub(crate) fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
 
 pub(crate) fn feed_forward(
     x: &Tensor,
+    residual: Option<&Residual>,
     up: &Affine,
     activation: Activation,
     down: &Affine,
 ) -> Result<Tensor> {
-    feed_forward_to(x, up, activation, down, None)
-}
-
-fn feed_forward_to(
-    x: &Tensor,
-    up: &Affine,
-    activation: Activation,
-    down: &Affine,
-    rest: Option<&Tensor>,
-) -> Result<Tensor> {
-    let h = linear(x, &up.weight, up.bias.as_ref(), activation)?;
-    affine_to(&h, down, rest)
-}
-
-pub(crate) fn feed_forward_residual(
-    x: &Tensor,
-    residual: &Residual,
-    up: &Affine,
-    activation: Activation,
-    down: &Affine,
-) -> Result<Tensor> {
-    around(x, residual, |x, rest| feed_forward_to(x, up, activation, down, rest))
+    let layers = |x: &Tensor, rest: Option<&Tensor>| {
+        let h = linear(x, &up.weight, up.bias.as_ref(), activation)?;
+        affine_to(&h, down, rest)
+    };
+    match residual {
+        Some(residual) => around(x, residual, layers),
+        None => layers(x, None),
+    }
 }

@@ -66,10 +66,7 @@ fn apply(
         }
     }
     if Form::of(x) != Form::Cpu {
-        return match &residual {
-            Some(residual) => composites::feed_forward_residual(x, residual, up, activation, down),
-            None => composites::feed_forward(x, up, activation, down),
-        };
+        return composites::feed_forward(x, residual.as_ref(), up, activation, down);
     }
     let op = FeedForward {
         residual,
