@@ -127,6 +127,9 @@ fn fits(teacher: &Policy, spec: &Spec, options: &TrainOptions) -> Result<()> {
     same(same_game, "game of the teacher", game(own), game(its))?;
     let (wanted, got) = (action_space(&own.heads), action_space(&its.heads));
     same(wanted == got, "action space of the teacher", wanted, got)?;
+    if options.carries() {
+        its.backbone.check_carried()?;
+    }
     let Some(delay) = teacher.noted("frame_delay") else { return Ok(()) };
     let longest = teacher.noted("frame_delay_max").unwrap_or(delay);
     let wanted = (options.frame_delay, options.frame_delay_max.unwrap_or(options.frame_delay));

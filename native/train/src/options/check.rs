@@ -87,8 +87,13 @@ impl TrainOptions {
     /// The same for a run of a policy of this Spec.
     pub(crate) fn validate_for(&self, spec: &Spec) -> Result<()> {
         self.validate()?;
-        let carried = [self.unroll, self.validation_mode].contains(&Mode::Carry);
+        let carried = self.carries() || self.validation_mode == Mode::Carry;
         if carried { spec.backbone.check_carried() } else { Ok(()) }
+    }
+
+    /// Whether a step hands states on: from batch to batch, or from chunk to chunk of a window.
+    pub(crate) fn carries(&self) -> bool {
+        self.unroll == Mode::Carry || self.truncate_bptt.is_some_and(|n| n < self.window_size)
     }
 
     /// Refuses a run of more updates than any may have, where an epoch has this many.

@@ -1,0 +1,30 @@
+//! No run hands on the state of a policy whose backbone is window-only: from batch to batch, or within a window.
+
+use std::sync::atomic::AtomicBool;
+
+use sconce_tensor::Kind;
+use sconce_train::options::{Mode, TrainOptions};
+use sconce_train::plan::plan;
+
+const SPEC: &str = r#"{
+    "embedding": {"vector": 2},
+    "backbone": {"window_mean": {"hidden_size": 8}},
+    "heads": {"kind": "independent", "parts": [{"name": "move", "kind": {"categorical": 3}, "hidden_size": 0}],
+              "stream_size": 8, "prior": false}
+}"#;
+
+#[test]
+fn what_hands_states_on_is_refused_by_name() {
+    let own = TrainOptions { window_size: 8, ..TrainOptions::default() };
+    let refused = [
+        TrainOptions { unroll: Mode::Carry, ..own.clone() },
+        TrainOptions { validation_mode: Mode::Carry, ..own.clone() },
+        TrainOptions { truncate_bptt: Some(4), ..own },
+    ];
+    for options in refused {
+        let error = plan(&serde_json::from_str(SPEC).unwrap(), &options, None, &AtomicBool::new(false));
+        let error = error.err().unwrap();
+        assert_eq!(error.kind(), Kind::Mismatch);
+        assert_eq!(error.to_string(), "memory of a window_mean: expected window, got carry");
+    }
+}
