@@ -11,6 +11,8 @@ use crate::simd::{dispatch, exp_with};
 const STRIDE: usize = 12 * 16;
 /// Multiply-adds of each lane in one timed stretch.
 const ROUNDS: usize = 20_000;
+/// Exponentials of each lane in one: each takes the time of some ten multiply-adds.
+const EXPONENTIALS: usize = ROUNDS / 10;
 
 /// Bytes a second of `threads` threads, each of which reads its own `bytes / threads` over and over
 /// for about `seconds`: the best stretch of many, because only other work makes one slower.
@@ -51,7 +53,7 @@ pub fn peak_exponentials(threads: usize, seconds: f64) -> f64 {
         let mut numbers = [1.0f32; STRIDE];
         let best = best_of(seconds, || exponentials(&mut numbers));
         black_box(&numbers);
-        (STRIDE * ROUNDS / 10) as f64 / best
+        (STRIDE * EXPONENTIALS) as f64 / best
     })
 }
 
@@ -105,7 +107,7 @@ dispatch! {
 dispatch! {
     fn exponentials(numbers: &mut [f32; STRIDE]) {
         let mut own = *numbers;
-        for _ in 0..ROUNDS / 10 {
+        for _ in 0..EXPONENTIALS {
             for number in &mut own {
                 *number = exp_with::<FMA>(-*number);
             }

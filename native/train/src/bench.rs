@@ -141,8 +141,8 @@ impl Work {
             Backbone::Mamba(c) => {
                 let inner = c.num_layers * c.hidden_size * c.expand_factor;
                 let states = (inner * c.state_size) as u64;
-                // A softplus and two SiLUs of each channel, a decay of each of its states: backward makes them again, as they
-                // would take sixteen times the memory of all else.
+                // A softplus and two SiLUs of each channel, and a decay of each of its states. Backward makes them again: to
+                // keep the decays would take as many bytes as all states of all frames.
                 let exponentials = states + 3 * inner as u64;
                 Work {
                     multiply_adds: 3 * states + (inner * c.conv_size) as u64,

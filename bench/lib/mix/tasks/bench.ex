@@ -39,7 +39,7 @@ defmodule Mix.Tasks.Bench do
   | `name`, `case` | what is measured |
   | `batch`, `threads` | windows, frames or calls at once; threads that compute |
   | `median_us`, `p95_us`, `n` | of n samples; calls below 20 us are timed in groups |
-  | `limit_us`, `limit` | what it would take at best, and why: bytes over the measured bandwidth, products over the measured peak, or a call that does nothing |
+  | `limit_us`, `limit` | what it would take at best, and why: bytes over the measured bandwidth, products and exponentials over their measured peaks, or a call that does nothing |
 
   With peers a second table follows: of each row that a peer has as well, the fastest peer, its median
   (the better one, where it was measured before and after ours), ours as a fraction of that, and both

@@ -57,7 +57,7 @@ defmodule Sconce.Bench.Machine do
     {flops / rate * 1.0e6, text}
   end
 
-  @doc "The limit of computing so many operations, and exponentials after them."
+  @doc "The limit of computing operations, and then exponentials."
   @spec flops(number, number, pos_integer, String.t()) :: {float, String.t()}
   def flops(flops, exponentials, threads, what) when exponentials > 0 do
     {us, text} = flops(flops, threads, what)
