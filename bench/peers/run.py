@@ -75,7 +75,7 @@ def jobs(shared, threads):
 
 
 def candle(cases, threads, a):
-    """How a program of candle's own layers is run, which is built first; candle counts the processors that it may use."""
+    """Builds the program of candle's own layers; the command that runs it, on as many processors as threads."""
     folder = Path(os.environ["PEERS_DIR"]) / "candle-nn"
     built = ["cargo", "build", "--release", "--locked", "--manifest-path", CANDLE / "Cargo.toml", "--target-dir", folder]
     if not shutil.which("cargo") or subprocess.run(built).returncode:

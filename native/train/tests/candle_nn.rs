@@ -51,7 +51,7 @@ fn norms() {
     check("RMS norm", &ops::row_norm(&x, &norm(None)).unwrap(), &theirs.forward(&x).unwrap());
 }
 
-/// A recurrent layer of so many gates: ours, and the weights by their names there.
+/// The weights of a recurrent layer: as ours takes them, and by the names that candle-nn gives them.
 fn recurrent(gates: usize) -> (Gates, VarBuilder<'static>) {
     let all = [
         ("weight_ih_l0", noise(&[gates * WIDTH, INPUTS], 4)),
