@@ -1,4 +1,4 @@
-//! What norms are told, and what they leave with their weights.
+//! The weights of norms, and their gradients.
 
 use super::{layer_norm, rms_norm};
 use crate::simd::row_sum;

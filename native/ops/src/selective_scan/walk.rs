@@ -7,7 +7,7 @@ use crate::simd::{
     LANES, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with, store, sum,
 };
 
-/// Frames between kept states: the states and decays of so many frames of one block stay in the first two caches.
+/// Frames between kept states. Their states and decays, of one block of channels, fit the first two caches.
 pub(super) const CHUNK: usize = 16;
 
 /// One row of the batch; `a` is as the kernel wants it.

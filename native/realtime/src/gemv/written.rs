@@ -21,12 +21,12 @@ impl Encoding {
         }
     }
 
-    /// Vectors of words in a row of the panel that makes so many outputs.
+    /// Vectors of words in a row of a panel, by the outputs that the panel makes.
     pub(super) fn vectors(self, outputs: usize) -> usize {
         outputs.min(PANEL).div_ceil(LANES * self.in_a_word())
     }
 
-    /// Rows of a panel that reads so many inputs.
+    /// Rows of a panel, by the inputs that it reads.
     pub(super) fn rows(self, inputs: usize) -> usize {
         match self {
             Encoding::F32 | Encoding::Bf16 => inputs,
@@ -117,7 +117,7 @@ impl Written {
     }
 }
 
-/// Whether a matrix of so many inputs is read faster in 8 bits on this CPU.
+/// Whether this CPU reads a matrix faster in 8 bits; that depends on its inputs.
 fn int8_gains(inputs: usize) -> bool {
     has_vnni() && (LEAST_INPUTS..=int8::MOST_INPUTS).contains(&inputs)
 }
