@@ -304,7 +304,7 @@ impl Policy {
         context: &Context,
     ) -> Result<(Tensor, State)> {
         self.check_room(frames, context)?;
-        memory::caught(|| self.passed(frames, state, context))
+        memory::caught(|| context.run(|| self.passed(frames, state, context)))
     }
 
     fn passed(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
@@ -349,7 +349,7 @@ impl Policy {
     ) -> Result<T> {
         let _turn = self.turn();
         self.check_room(frames, context)?;
-        memory::caught(pass)
+        memory::caught(|| context.run(pass))
     }
 
     /// [`forward`](Self::forward), of a pass for which there is room.

@@ -1,6 +1,7 @@
 //! The one autograd: the steps of a pass in their order, which the backward pass walks in reverse.
 //!
 //! Each op adds a step where an input of it wants a gradient ([`op`](super::op) on a CPU, `card::op` on an NVIDIA card).
+//! A step is walked back in the precision that it was made in, whatever that of the thread that asks.
 //! A gradient is kept as it comes and added to only where a tensor was used twice; a step is dropped once it was walked,
 //! and the memory that it kept with it. Gradients of weights stay with the weights where an op leaves them there
 //! ([`Weight::accumulate`](crate::weights::Weight::accumulate)).
@@ -16,7 +17,7 @@ use std::marker::PhantomData;
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor, TensorId};
 
-use crate::{Error, Result, tensor};
+use crate::{Error, Precision, Result, tensor};
 
 thread_local! {
     static STEPS: RefCell<Option<Steps>> = const { RefCell::new(None) };
@@ -38,6 +39,8 @@ enum Step {
         outputs: Vec<TensorId>,
         /// `None` for an input without a gradient.
         inputs: Vec<Option<TensorId>>,
+        /// Of its products, which is that of their gradients too.
+        precision: Precision,
         back: Box<Back>,
     },
     /// The end of a graph of candle's.
@@ -98,12 +101,12 @@ pub fn backward_from(ends: impl IntoIterator<Item = (Tensor, Tensor)>) -> Result
 impl Step {
     fn walk(self, gradients: &mut Gradients) -> Result<()> {
         match self {
-            Step::Op { outputs, inputs, back } => {
+            Step::Op { outputs, inputs, precision, back } => {
                 let given: Vec<_> = outputs.iter().map(|id| gradients.0.remove(id)).collect();
                 if given.iter().all(Option::is_none) {
                     return Ok(());
                 }
-                let found = back(&given)?;
+                let found = precision.during(|| back(&given))?;
                 drop(given);
                 for (id, gradient) in inputs.into_iter().zip(found) {
                     if let (Some(id), Some(gradient)) = (id, gradient) {
@@ -149,7 +152,8 @@ pub fn note(
         inputs.iter().filter(|x| x.track_op()).for_each(|x| steps.know(x));
         let outputs: Vec<TensorId> = outputs.iter().map(Tensor::id).collect();
         steps.made.extend(&outputs);
-        steps.all.push(Step::Op { outputs, inputs: wanted, back: Box::new(back) });
+        let precision = Precision::current();
+        steps.all.push(Step::Op { outputs, inputs: wanted, precision, back: Box::new(back) });
     });
 }
 

@@ -9,7 +9,7 @@ use sconce_nn::embedding::melee;
 use sconce_nn::heads::NONE;
 use sconce_nn::policy::Frames;
 use sconce_nn::spec::{Embedding, HeadKind, Heads, Spec};
-use sconce_tensor::{Error, Kind, Result, device, pool, tensor};
+use sconce_tensor::{Error, Kind, Precision, Result, device, pool, tensor};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
 use crate::metrics::{Metrics, Report};
@@ -22,11 +22,12 @@ pub(crate) const WINDOWS: usize = 128;
 /// Frames of one forward pass when the state is carried.
 pub(crate) const CHUNK: usize = 256;
 
-/// Scores `policy` on these views. `progress(done, total)` counts frames.
+/// Scores `policy` on these views, with products of this precision. `progress(done, total)` counts frames.
 pub fn score(
     policy: &Policy,
     views: &[View],
     options: &EvalOptions,
+    precision: Precision,
     progress: &dyn Fn(usize, usize),
     cancel: &AtomicBool,
 ) -> Result<Report> {
@@ -34,6 +35,7 @@ pub fn score(
     let Spec { embedding, heads, .. } = policy.spec();
     let reader = Reader::new(embedding.clone(), heads.clone(), options.frame_delay);
     let total: usize = views.iter().map(|v| v.len(options.frame_delay)).sum();
+    let context = Context::default().in_precision(precision);
     let mut done = 0;
     let mut at_once = match options.mode {
         Mode::Window => WINDOWS.min(MAX_FRAMES / options.window_size.max(1)).max(1),
@@ -42,7 +44,7 @@ pub fn score(
     progress(done, total);
     for view in views {
         go_on(cancel)?;
-        let scorer = Scorer { policy, view, options, reader: &reader };
+        let scorer = Scorer { policy, view, options, reader: &reader, context: &context };
         let mut step = |frames: usize| {
             done += frames;
             progress(done.min(total), total);
@@ -121,7 +123,7 @@ pub fn evaluate(
     };
     let views = all(corpus)?;
     let progress = |done, total| events(Event::Evaluating { done, total });
-    let report = precision.during(|| score(policy, &views, &options, &progress, cancel))?;
+    let report = score(policy, &views, &options, precision, &progress, cancel)?;
     let baselines = match train {
         Some(train) => {
             let counts = count(&all(train)?, &spec.heads, options.frame_delay, cancel)?;
@@ -268,6 +270,7 @@ struct Scorer<'a> {
     view: &'a View,
     options: &'a EvalOptions,
     reader: &'a Reader,
+    context: &'a Context,
 }
 
 impl Scorer<'_> {
@@ -314,7 +317,7 @@ impl Scorer<'_> {
             let state = self.policy.zero_state(frames.batch)?;
             let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
             let (logits, _) =
-                self.policy.forward_last(&frames, Some(&labels), &state, &Context::default())?;
+                self.policy.forward_last(&frames, Some(&labels), &state, self.context)?;
             metrics.add(&tensor::to_vec(&logits)?, &labels, &before)?;
             step(ts.len() * self.options.stride.max(1))
         })
@@ -334,7 +337,7 @@ impl Scorer<'_> {
             let frames = frames(&mut batch);
             let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
             let (logits, next) =
-                self.policy.forward(&frames, Some(&labels), &state, &Context::default())?;
+                self.policy.forward(&frames, Some(&labels), &state, self.context)?;
             metrics.add(&tensor::to_vec(&logits)?, &labels, &before)?;
             state = next.detach();
             step(ts.len())
@@ -349,7 +352,7 @@ impl Scorer<'_> {
             return Ok(zero);
         }
         let mut batch = self.reader.windows_ending_at(self.view, &[0], copies)?;
-        let (_, state) = self.policy.trunk(&frames(&mut batch), &zero, &Context::default())?;
+        let (_, state) = self.policy.trunk(&frames(&mut batch), &zero, self.context)?;
         Ok(state)
     }
 }

@@ -72,11 +72,10 @@ impl Teacher {
         state: &State,
         goes_on: bool,
     ) -> Result<(Tensor, State)> {
-        let context = Context::default();
-        let context = if goes_on { context } else { context.forgetting() };
         // Whatever the precision that its pupil learns in.
-        let (logits, after) =
-            Precision::F32.during(|| self.policy.forward(frames, Some(labels), state, &context))?;
+        let context = Context::default().in_precision(Precision::F32);
+        let context = if goes_on { context } else { context.forgetting() };
+        let (logits, after) = self.policy.forward(frames, Some(labels), state, &context)?;
         let wrong = tensor::read(&logits, |logits| Ok(non_finite(logits)))?;
         match wrong {
             Some(value) => {

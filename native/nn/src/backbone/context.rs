@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use sconce_tensor::Tensor;
+use sconce_tensor::{Precision, Tensor};
 
 use super::{Lengths, Mask};
 use crate::ops::dropout::{Dropout, Place};
@@ -11,10 +11,11 @@ use crate::projection::Projection;
 use crate::rng::Rng;
 use crate::{Error, Result, ops};
 
-/// Dropout in training, missing frames, and on request: taps, a projection, blocks that are recomputed.
+/// The precision of products, dropout in training, missing frames, and on request: taps, a projection, blocks that are recomputed.
 /// What is not asked for costs nothing.
 #[derive(Default, Clone)]
 pub struct Context {
+    precision: Precision,
     dropout: Option<(u64, u64)>,
     /// Of a window that is worked through in chunks: its frames, those before this chunk, the chunk's.
     chunk: Option<[usize; 3]>,
@@ -41,6 +42,17 @@ impl Context {
     /// A pass of training step `step`: dropout fires, drawn from `seed`.
     pub fn training(seed: u64, step: u64) -> Self {
         Context { dropout: Some((seed, step)), ..Context::default() }
+    }
+
+    /// A pass whose products have this precision, and its backward pass with it.
+    pub fn in_precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+
+    /// Makes the pass.
+    pub(crate) fn run<T>(&self, pass: impl FnOnce() -> T) -> T {
+        self.precision.during(pass)
     }
 
     /// A pass over windows of which some frames are missing.

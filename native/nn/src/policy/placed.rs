@@ -92,8 +92,10 @@ impl Policy {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
-        let (trunk, next) = self.trunk_placed(placed, state, context)?;
-        Ok((self.heads.of_placed(&trunk, &placed.prior, labels)?, next))
+        context.run(|| {
+            let (trunk, next) = self.trunk_placed(placed, state, context)?;
+            Ok((self.heads.of_placed(&trunk, &placed.prior, labels)?, next))
+        })
     }
 
     /// What heads read of them, and the state after them.

@@ -3,10 +3,10 @@
 use candle_core::{Tensor, Var};
 use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Activation, arrange};
-use sconce_tensor::tape;
+use sconce_tensor::{Precision, tape};
 
 use crate::common::composed::check;
-use crate::common::{backward, noise};
+use crate::common::{backward, noise, values};
 
 fn inputs() -> Vec<Tensor> {
     vec![noise(&[2, 43, 12], 1), noise(&[12, 12], 2), noise(&[12], 3)]
@@ -60,4 +60,20 @@ fn a_pass_within_another_one_has_gradients_of_its_own() {
         }
         Ok(vec![linear(&y)?])
     });
+}
+
+#[test]
+fn a_step_is_walked_back_in_the_precision_that_it_was_made_in() {
+    let pass = |forward: Precision, back: Precision| {
+        let x = Var::from_tensor(&noise(&[40, 96], 1)).unwrap().into_inner();
+        let w: Weight = Var::from_tensor(&noise(&[96, 96], 2)).unwrap().into_inner().into();
+        let _tape = tape::record();
+        let y = forward.during(|| ops::linear(&x, &w, None, Activation::Tanh)).unwrap();
+        let sum = back.during(|| backward(&y.sum_all().unwrap()));
+        [&y, sum.get(&x).unwrap()].map(values)
+    };
+    let [rounded, exact] = [Precision::Bf16, Precision::F32].map(|p| pass(p, p));
+    assert_eq!(pass(Precision::Bf16, Precision::F32), rounded);
+    assert_eq!(pass(Precision::F32, Precision::Bf16), exact);
+    assert!(rounded[0] != exact[0] && rounded[1] != exact[1]);
 }

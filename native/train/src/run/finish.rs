@@ -2,7 +2,7 @@
 
 use sconce_nn::Policy;
 use sconce_nn::checkpoint::Snapshot;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Precision, Result};
 
 use super::folder::Kind;
 use super::saver::Finished;
@@ -70,7 +70,7 @@ impl Run<'_> {
         };
         let best = best.on(self.replicas.stepper().policy().device())?;
         let progress = |done, total| (self.events)(Event::Evaluating { done, total });
-        let report = eval::score(&best, views, &options, &progress, self.cancel)?;
+        let report = eval::score(&best, views, &options, Precision::F32, &progress, self.cancel)?;
         let spec = self.replicas.stepper().policy().spec();
         let baselines = eval::score_baselines(&self.counts, spec, views, &options, self.cancel)?;
         Ok((report, baselines))

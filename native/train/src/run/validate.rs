@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Precision, Result};
 
 use super::state::Run;
 use crate::eval;
@@ -21,6 +21,7 @@ impl Run<'_> {
                     &policy,
                     &self.validation.1,
                     &options,
+                    Precision::F32,
                     &|_, _| (),
                     self.cancel,
                 ) {

@@ -59,17 +59,16 @@ impl Stepper<'_> {
     ) -> Result<Learned> {
         if x.weights.iter().all(|weight| *weight == 0.0) {
             let first = among.map_or(0, |among| among.first);
-            let pass = || self.pass(x, state, draw, first, lesson, |_, _, _| Ok(()));
             let (state, taught) = match self.unroll.carry {
-                true => self.precision.during(pass)?,
+                true => self.pass(x, state, draw, first, lesson, |_, _, _| Ok(()))?,
                 false => (None, None),
             };
             // Other windows of the batch count.
             self.learned += among.map_or(0.0, |_| share);
             return Ok((Losses::default(), state, taught));
         }
-        let backward = || self.backward(x, state, draw, share * self.scale(), lesson, among);
-        let learned = memory::caught(|| self.precision.during(backward));
+        let scale = share * self.scale();
+        let learned = memory::caught(|| self.backward(x, state, draw, scale, lesson, among));
         let learned = learned.and_then(|(losses, store, after, taught)| {
             census(self.policy.weights(), &store)?;
             Ok((losses, after, taught))
@@ -92,11 +91,9 @@ impl Stepper<'_> {
     ) -> Result<Sums> {
         let mut total = None;
         memory::caught(|| {
-            self.precision.during(|| {
-                self.pass(x, state, draw, first, None, |x, logits, _| {
-                    add(&mut total, self.sums(&logits, x)?);
-                    Ok(())
-                })
+            self.pass(x, state, draw, first, None, |x, logits, _| {
+                add(&mut total, self.sums(&logits, x)?);
+                Ok(())
             })
         })?;
         total.ok_or_else(|| Error::not_found("rows of a batch"))

@@ -70,7 +70,7 @@ impl Stepper<'_> {
         step: u64,
         first: usize,
     ) -> Result<(Tensor, State)> {
-        let context = Context::training(self.seed, step);
+        let context = Context::training(self.seed, step).in_precision(self.precision);
         let mut context = context
             .chunk(part.window, part.range.start, part.range.len())
             .from_window(first + part.rows.start);

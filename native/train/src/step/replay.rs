@@ -202,18 +202,19 @@ impl Stepper<'_> {
             buffers;
         // SAFETY: it moves nothing but words, of which there are so many.
         unsafe { intake.take(launch::pointer(words)?, None) }?;
-        let mut context = Context::training(self.seed, 0).chunk(time, 0, time).from_window(0);
+        let context = Context::training(self.seed, 0).in_precision(self.precision);
+        let mut context = context.chunk(time, 0, time).from_window(0);
         if !self.unroll.carry {
             context = context.forgetting();
         }
         let _tape = tape::record();
         let forward = || self.policy.forward_placed(placed, Some(labels), before, &context);
-        let (logits, next) = counted(counter, || self.precision.during(forward))?;
+        let (logits, next) = counted(counter, forward)?;
         let logits = logits.contiguous()?;
         let loss = self.loss_there(buffers)?;
         let rows = card::Placed { logits: &logits.detach(), labels, weights };
         let gradient = loss.gradient_placed(rows)?;
-        let store = self.precision.during(|| tape::backward(&logits, gradient))?;
+        let store = tape::backward(&logits, gradient)?;
         if self.unroll.carry {
             for (from, to) in next.0.iter().zip(&after.0) {
                 copy(&from.detach(), to)?;
