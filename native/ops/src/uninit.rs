@@ -2,11 +2,25 @@
 
 use std::mem::MaybeUninit;
 
+use crate::simd::LANES;
+
 /// `x = from`, for memory that holds nothing yet.
 pub(crate) fn copy(x: &mut [MaybeUninit<f32>], from: &[f32]) {
     for (x, v) in x.iter_mut().zip(from) {
         x.write(*v);
     }
+}
+
+/// [`simd::store`](crate::simd::store), to memory that holds nothing yet.
+#[inline(always)]
+pub(crate) fn store(x: &mut [MaybeUninit<f32>], at: usize, n: usize, lanes: [f32; LANES]) {
+    if n == LANES
+        && let Some(x) = x[at..].first_chunk_mut()
+    {
+        *x = lanes.map(MaybeUninit::new);
+        return;
+    }
+    copy(&mut x[at..at + n], &lanes);
 }
 
 /// The numbers of `from`, in memory that held nothing.

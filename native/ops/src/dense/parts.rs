@@ -3,14 +3,14 @@
 use candle_core::Tensor;
 
 use super::{card, composed};
-use crate::columns::filled;
+use crate::columns::{filled, zeroed};
 use crate::form::Form;
 use crate::linear::weight_gradient;
 use crate::matmul::{Operand, Packed, View};
 use crate::op::{self, Op, Pass};
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
-use crate::{Error, Result, memory, tensor};
+use crate::{Error, Result, tensor};
 
 /// Rows of one shard of a product.
 const ROWS: usize = 128;
@@ -105,6 +105,28 @@ impl<const N: usize> Parts<N> {
         });
     }
 
+    /// The gradient of `x`.
+    pub(crate) fn input_gradient(&self, weight: &[f32], outputs: &[Option<&[f32]>]) -> Vec<f32> {
+        let weights = self.operands(weight, false);
+        let k = self.depth();
+        // SAFETY: the first product fills what it is given, and so do zeros where there is none.
+        let [dx] = unsafe {
+            filled(self.rows(), ROWS, [k], |rows, [dx]| {
+                let parts = self.widths.into_iter().zip(outputs).zip(&weights);
+                let mut parts = parts.filter_map(|((width, dy), weight)| {
+                    let dy = &(*dy)?[rows.start * width..];
+                    Some((weight, View::rows(dy, rows.len(), width)))
+                });
+                let dx = match parts.next() {
+                    Some((weight, dy)) => weight.fill(dx, dy, None),
+                    None => zeroed(dx),
+                };
+                parts.for_each(|(weight, dy)| weight.matmul(dx, k, dy, true));
+            })
+        };
+        dx
+    }
+
     /// Adds the gradient of `x`.
     pub(crate) fn add_input_gradient(
         &self,
@@ -134,10 +156,10 @@ impl<const N: usize> Op for Parts<N> {
         if pass.wants(1) {
             self.weight_gradient(x, pass.gradients);
         }
-        let mut dx = memory::zeros(if pass.wants(0) { x.len() } else { 0 });
-        if pass.wants(0) {
-            self.add_input_gradient(&mut dx, weight, pass.gradients);
-        }
+        let dx = match pass.wants(0) {
+            true => self.input_gradient(weight, pass.gradients),
+            false => vec![],
+        };
         Ok(vec![dx, vec![]])
     }
 }

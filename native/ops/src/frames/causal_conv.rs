@@ -11,7 +11,7 @@ use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};
 use crate::op::{self, Op, Pass};
 use crate::simd::{LANES, add_assign, dispatch, load, mul_add, sigmoid_with, store};
-use crate::uninit::zeroed;
+use crate::uninit::{self, zeroed};
 use crate::{Error, Result, memory, tensor};
 
 /// `y [b, t, c]` and the state after the last frame (the convolution of Gu and Dao 2023, fig. 3).
@@ -154,19 +154,25 @@ fn convolve<const FMA: bool>(x: &[f32], taps: &Taps, at: usize, n: usize) -> [f3
 
 /// `n` numbers from `at` on of one frame, which sees the first frames of `x`.
 #[inline(always)]
-fn output<const FMA: bool>(y: &mut [f32], x: &[f32], taps: &Taps, at: usize, n: usize) {
+fn output<const FMA: bool>(
+    y: &mut [MaybeUninit<f32>],
+    x: &[f32],
+    taps: &Taps,
+    at: usize,
+    n: usize,
+) {
     let mut sum = convolve::<FMA>(x, taps, at, n);
     if taps.silu {
         for s in &mut sum {
             *s *= sigmoid_with::<FMA>(*s);
         }
     }
-    store(y, at, n, sum);
+    uninit::store(y, at, n, sum);
 }
 
 dispatch! {
     /// Frames of one row; frame i of `y` sees frames i to i + k - 1 of `x`.
-    fn forward(y: &mut [f32], x: &[f32], taps: &Taps) {
+    fn forward(y: &mut [MaybeUninit<f32>], x: &[f32], taps: &Taps) {
         let c = taps.bias.len();
         let whole = c - c % LANES;
         for (i, y) in y.chunks_exact_mut(c).enumerate() {
@@ -256,8 +262,9 @@ impl Conv {
             for (y, row) in y.chunks_exact_mut(time * c).zip(rows) {
                 let x = &x[row * time * c..][..time * c];
                 let head = self.window.head(x, &state[row * c * past..][..c * past]);
-                let (first, rest) = zeroed(y)[..self.window.length(row) * c]
-                    .split_at_mut(self.seeing_state(row) * c);
+                let (y, missing) = y.split_at_mut(self.window.length(row) * c);
+                zeroed(missing);
+                let (first, rest) = y.split_at_mut(self.seeing_state(row) * c);
                 forward(first, &head, taps);
                 forward(rest, x, taps);
             }

@@ -14,7 +14,7 @@ use crate::norm::row_norm;
 use crate::op::{self, Op, Pass};
 use crate::selective_scan::Scan;
 use crate::weights::Weight;
-use crate::{Error, Residual, Result, arrange, memory, tensor};
+use crate::{Error, Residual, Result, arrange, tensor};
 
 /// Weights for h numbers a frame, c channels of n states, steps of rank r and a convolution over k.
 #[derive(Clone, Copy)]
@@ -214,8 +214,7 @@ impl Op for Mamba {
         ] = op::numbers(pass.inputs)?;
         let [d_out, d_conv_state, d_ssm] = op::numbers(pass.gradients)?;
         let Kept { x, z, u, rank, dt, b, c, y } = std::mem::take(&mut self.kept);
-        let mut dy = memory::zeros(y.len());
-        self.out_proj.add_input_gradient(&mut dy, w_out, &[d_out]);
+        let dy = self.out_proj.input_gradient(w_out, &[d_out]);
         if pass.wants(11) {
             self.out_proj.weight_gradient(&y, &[d_out]);
         }
@@ -233,8 +232,7 @@ impl Op for Mamba {
         if pass.wants(7) {
             self.dt_proj.weight_gradient(&rank, &d_dt);
         }
-        let mut d_rank = memory::zeros(rank.len());
-        self.dt_proj.add_input_gradient(&mut d_rank, w_dt, &d_dt);
+        let d_rank = self.dt_proj.input_gradient(w_dt, &d_dt);
         let d_parts = [Some(&d_rank[..]), Some(&db), Some(&dc)];
         if pass.wants(6) {
             self.x_proj.weight_gradient(&u, &d_parts);
@@ -253,10 +251,10 @@ impl Op for Mamba {
         if pass.wants(3) {
             self.in_proj.weight_gradient(input, &d_parts);
         }
-        let mut d_input = memory::zeros(if pass.wants(0) { input.len() } else { 0 });
-        if pass.wants(0) {
-            self.in_proj.add_input_gradient(&mut d_input, w_in, &d_parts);
-        }
+        let d_input = match pass.wants(0) {
+            true => self.in_proj.input_gradient(w_in, &d_parts),
+            false => vec![],
+        };
         // In the order of the inputs; products have left theirs with the weights.
         Ok(vec![
             d_input,
