@@ -4,10 +4,12 @@
 //! (Linux 6.18): p99 of its delay is 2 to 4 ms beside ordinary threads and beside those of `SCHED_BATCH`, which
 //! therefore is no choice here, and 0.1 ms beside nice 19 and `SCHED_IDLE`.
 //!
-//! Beside an import p99 is 4 ms, a tick: a thread that has waited for a disk has time to its credit, which Linux lets it
-//! run on before others that wake, whatever its weight. `sched_yield` at each step of an import (64 KB of a digest, 16 KB
-//! of a replay, a column) halved that, and was not kept: p99.9 rose from 6 ms to between 5 and 38, probably because who
-//! yields loses its turn also where it then holds a lock that the VM waits for, and a sixth fewer games were read.
+//! Beside an import p99 is 4 ms, a tick: a thread that has waited for a disk has time to its credit, which Linux lets
+//! it run on before others that wake, whatever its weight. `sched_yield` at each step of an import (64 KB of a digest,
+//! 16 KB of a replay, a column) halved that, and was not kept: p99.9 rose from 6 ms to between 5 and 38, probably
+//! because who yields loses its turn also where it then holds a lock that the VM waits for, and a sixth fewer games
+//! were read. A slice of 0.1 ms (`sched_setattr`) changed nothing: p99 3.4 to 5.3 ms, p99.9 5 to 67, beside 3.8 to 4.8
+//! and 5 to 14 without it, three runs each.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
