@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use sconce_tensor::{Precision, Tensor};
 
 use super::{Lengths, Mask};
-use crate::ops::dropout::{Dropout, Place};
+use crate::ops::dropout::{Dropout, Origin};
 use crate::projection::Projection;
 use crate::rng::Rng;
 use crate::{Error, Result, ops};
@@ -233,13 +233,13 @@ impl Context {
     /// What drops numbers of rows that are frames of this pass, with probability `p`, in training
     /// only.
     pub fn dropping(&self, p: f32, name: &str) -> Option<Dropout> {
-        let place = self.chunk.map_or(Place::default(), |[window, before, frames]| Place {
+        let origin = self.chunk.map_or(Origin::default(), |[window, before, frames]| Origin {
             window,
             before,
             frames: frames.max(1),
         });
         let rng = if p > 0.0 { self.rng(name) } else { None };
-        Some(Dropout::new(p, rng?, place))
+        Some(Dropout::new(p, rng?, origin))
     }
 
     /// Drops numbers of `x [.., d]`, frames of this pass row by row.

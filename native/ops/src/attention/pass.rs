@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::cache::{Cache, count_on};
 use super::tiles::{
-    Given, Gradients, Row, Scratch, backward_chunk, fetch, forward_chunk, forward_few,
+    Given, Gradients, Sequence, Scratch, backward_chunk, fetch, forward_chunk, forward_few,
 };
 use super::window::Window;
 use crate::columns::{copied, filled, zeroed};
@@ -91,10 +91,10 @@ impl Pass {
         qkv: &'a [f32],
         keys: &'a [f32],
         values: &'a [f32],
-    ) -> Row<'a> {
+    ) -> Sequence<'a> {
         let d = self.window.width();
         let (of_qkv, of_ring) = (self.time * 3 * d, self.window.window * d);
-        Row {
+        Sequence {
             qkv: &qkv[row * of_qkv..][..of_qkv],
             keys: keys.get(row * of_ring..(row + 1) * of_ring).unwrap_or_default(),
             values: values.get(row * of_ring..(row + 1) * of_ring).unwrap_or_default(),

@@ -11,7 +11,7 @@ use crate::simd::{LANES, dispatch, dot, exp, mul_add};
 pub(super) const BLOCK: usize = 16;
 
 /// One row of the batch. Its frames are counted from the oldest cached one that the first query sees.
-pub(super) struct Row<'a> {
+pub(super) struct Sequence<'a> {
     pub(super) qkv: &'a [f32],
     pub(super) keys: &'a [f32],
     pub(super) values: &'a [f32],
@@ -28,12 +28,12 @@ pub(super) fn fetch(x: &[f32]) {
 }
 
 /// Where a frame lies: in a slot of the ring, or in the sequence.
-pub(super) enum Place {
+pub(super) enum Source {
     Slot(usize),
     Frame(usize),
 }
 
-impl Row<'_> {
+impl Sequence<'_> {
     pub(super) fn chunks(&self, w: &Window) -> impl Iterator<Item = Chunk> {
         (0..self.frames).step_by(CHUNK).map(|begin| Chunk::new(w, self, begin))
     }
@@ -44,28 +44,28 @@ impl Row<'_> {
     }
 
     #[inline(always)]
-    pub(super) fn place(&self, window: usize, frame: usize) -> Place {
+    pub(super) fn source(&self, window: usize, frame: usize) -> Source {
         match frame.checked_sub(self.past) {
-            Some(frame) => Place::Frame(frame),
-            None => Place::Slot((self.seen - self.past + frame) % window),
+            Some(frame) => Source::Frame(frame),
+            None => Source::Slot((self.seen - self.past + frame) % window),
         }
     }
 
     #[inline(always)]
     pub(super) fn key(&self, w: &Window, head: usize, frame: usize) -> &[f32] {
         let d = w.width();
-        match self.place(w.window, frame) {
-            Place::Slot(slot) => &self.keys[slot * d + head * w.head_dim..][..w.head_dim],
-            Place::Frame(t) => &self.qkv[(3 * t + 1) * d + head * w.head_dim..][..w.head_dim],
+        match self.source(w.window, frame) {
+            Source::Slot(slot) => &self.keys[slot * d + head * w.head_dim..][..w.head_dim],
+            Source::Frame(t) => &self.qkv[(3 * t + 1) * d + head * w.head_dim..][..w.head_dim],
         }
     }
 
     #[inline(always)]
     pub(super) fn value(&self, w: &Window, head: usize, frame: usize) -> &[f32] {
         let d = w.width();
-        match self.place(w.window, frame) {
-            Place::Slot(slot) => &self.values[slot * d + head * w.head_dim..][..w.head_dim],
-            Place::Frame(t) => &self.qkv[(3 * t + 2) * d + head * w.head_dim..][..w.head_dim],
+        match self.source(w.window, frame) {
+            Source::Slot(slot) => &self.values[slot * d + head * w.head_dim..][..w.head_dim],
+            Source::Frame(t) => &self.qkv[(3 * t + 2) * d + head * w.head_dim..][..w.head_dim],
         }
     }
 
@@ -159,7 +159,7 @@ impl Block {
 
 impl Chunk {
     #[inline(always)]
-    pub(super) fn new(w: &Window, row: &Row<'_>, begin: usize) -> Self {
+    pub(super) fn new(w: &Window, row: &Sequence<'_>, begin: usize) -> Self {
         let end = (begin + CHUNK).min(row.frames);
         let first = (row.past + begin + 1).saturating_sub(w.window);
         Chunk { begin, end, first, keys: row.past + end - first }
@@ -167,19 +167,19 @@ impl Chunk {
 
     /// Where query t stands among the keys of the chunk: at its own frame.
     #[inline(always)]
-    pub(super) fn position(&self, row: &Row<'_>, t: usize) -> usize {
+    pub(super) fn position(&self, row: &Sequence<'_>, t: usize) -> usize {
         row.past + t - self.first
     }
 
     /// Keys of the chunk that query t sees.
     #[inline(always)]
-    pub(super) fn seen(&self, w: &Window, row: &Row<'_>, t: usize) -> Range<usize> {
+    pub(super) fn seen(&self, w: &Window, row: &Sequence<'_>, t: usize) -> Range<usize> {
         let own = self.position(row, t);
         (own + 1).saturating_sub(w.window)..own + 1
     }
 
     #[inline(always)]
-    pub(super) fn block(&self, w: &Window, row: &Row<'_>, begin: usize) -> Block {
+    pub(super) fn block(&self, w: &Window, row: &Sequence<'_>, begin: usize) -> Block {
         let end = (begin + BLOCK).min(self.end);
         let first = self.seen(w, row, begin).start / LANES * LANES;
         let last = self.seen(w, row, end - 1).end.next_multiple_of(LANES);
@@ -260,7 +260,7 @@ pub fn exponentials(x: &mut [f32], seen: Range<usize>) -> (f32, f32) {
 
 /// Copies keys (rotated) and values of a chunk, and keys once more turned.
 #[inline(always)]
-pub(super) fn load(w: &Window, row: &Row<'_>, head: usize, chunk: Chunk, s: &mut Scratch) {
+pub(super) fn load(w: &Window, row: &Sequence<'_>, head: usize, chunk: Chunk, s: &mut Scratch) {
     let d = w.padded_dim();
     for (j, out) in s.keys.chunks_exact_mut(d).take(chunk.keys).enumerate() {
         w.rotate(out, row.key(w, head, chunk.first + j), j, 1.0);
@@ -278,7 +278,7 @@ pub(super) fn load(w: &Window, row: &Row<'_>, head: usize, chunk: Chunk, s: &mut
 #[inline(always)]
 pub(super) fn load_queries(
     w: &Window,
-    row: &Row<'_>,
+    row: &Sequence<'_>,
     head: usize,
     chunk: Chunk,
     block: &Block,
@@ -293,7 +293,7 @@ pub(super) fn load_queries(
 dispatch! {
     /// The part of a chunk and a head in `y [t, heads * head_dim]`, and in `log_sums [t]` if they are
     /// wanted.
-    pub(super) fn forward_chunk(w: &Window, row: &Row<'_>, chunk: Chunk, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
+    pub(super) fn forward_chunk(w: &Window, row: &Sequence<'_>, chunk: Chunk, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
         let (d, width) = (w.padded_dim(), w.width());
         load(w, row, head, chunk, s);
         for begin in (chunk.begin..chunk.end).step_by(BLOCK) {
@@ -327,7 +327,7 @@ dispatch! {
 
 dispatch! {
     /// The same for a few queries, without laying the keys out for blocks of them; `y` is that of these alone.
-    pub(super) fn forward_few(w: &Window, row: &Row<'_>, queries: Range<usize>, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
+    pub(super) fn forward_few(w: &Window, row: &Sequence<'_>, queries: Range<usize>, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
         let (hd, width) = (w.head_dim, w.width());
         let chunk = Chunk::new(w, row, queries.start);
         for (i, t) in queries.enumerate() {
@@ -359,7 +359,7 @@ dispatch! {
 
 dispatch! {
     /// Weights by age, `[t, window]`.
-    pub(super) fn weights_of_head(w: &Window, row: &Row<'_>, head: usize, weights: &mut [f32]) {
+    pub(super) fn weights_of_head(w: &Window, row: &Sequence<'_>, head: usize, weights: &mut [f32]) {
         let (mut query, mut key) = (memory::zeros(w.head_dim), memory::zeros(w.head_dim));
         let mut scores = memory::zeros(w.window.next_multiple_of(LANES));
         for t in 0..row.frames {
@@ -396,7 +396,7 @@ pub(super) struct Gradients<'a> {
 #[inline(always)]
 pub(super) fn store(
     w: &Window,
-    row: &Row<'_>,
+    row: &Sequence<'_>,
     head: usize,
     chunk: Chunk,
     s: &Scratch,
@@ -407,12 +407,12 @@ pub(super) fn store(
         let (d_key, d_value) = (&s.d_keys[j * d..][..hd], &s.d_values[j * d..][..hd]);
         let at = head * hd;
         let (key, value) = match row.place(w.window, chunk.first + j) {
-            Place::Frame(t) => {
+            Source::Frame(t) => {
                 let (key, value) = out.qkv[3 * t * width..][..3 * width].split_at_mut(2 * width);
                 (&mut key[width + at..][..hd], &mut value[at..][..hd])
             }
-            Place::Slot(_) if out.keys.is_empty() => continue,
-            Place::Slot(slot) => {
+            Source::Slot(_) if out.keys.is_empty() => continue,
+            Source::Slot(slot) => {
                 let at = slot * width + at;
                 (&mut out.keys[at..][..hd], &mut out.values[at..][..hd])
             }
@@ -427,7 +427,7 @@ pub(super) fn store(
 dispatch! {
     /// With the weights P computed again: `dV = P^T dY`, `dS = P * (dY V^T - sum of dY * Y)`,
     /// `dQ = dS K`, `dK = dS^T Q`.
-    pub(super) fn backward_chunk(w: &Window, row: &Row<'_>, chunk: Chunk, head: usize, s: &mut Scratch, given: &Given<'_>, out: &mut Gradients<'_>) {
+    pub(super) fn backward_chunk(w: &Window, row: &Sequence<'_>, chunk: Chunk, head: usize, s: &mut Scratch, given: &Given<'_>, out: &mut Gradients<'_>) {
         let (d, width, hd) = (w.padded_dim(), w.width(), w.head_dim);
         let time = given.log_sums.len() / w.heads;
         let log_sums = &given.log_sums[head * time..][..time];

@@ -39,7 +39,7 @@ pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
         let (from_hidden, from_out) = (hidden, out);
         (hidden, out) = (hidden + h, out + n);
         let (hidden, out) = (from_hidden..hidden, from_out..out);
-        all.push(Place { branch: branch.clone(), hidden, out });
+        all.push(Part { branch: branch.clone(), hidden, out });
     }
     let Some(first) = branches.first() else { return Err(Error::not_found("branches")) };
     if Form::of(x) != Form::Cpu {
@@ -50,13 +50,13 @@ pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
 }
 
 /// A branch and its columns among those of all.
-struct Place {
+struct Part {
     branch: Branch,
     hidden: Range<usize>,
     out: Range<usize>,
 }
 
-impl Place {
+impl Part {
     /// The right operands of the first and the second layer.
     fn operands<'a>(
         &self,
@@ -73,7 +73,7 @@ impl Place {
 
 /// The second argument ties the weights to the graph; their gradients are left with them.
 struct Branches {
-    all: Vec<Place>,
+    all: Vec<Part>,
     k: usize,
     hidden: usize,
     out: usize,
@@ -89,9 +89,9 @@ impl Branches {
         let mut h = memory::zeros(m * hidden);
         let mut y = memory::zeros(m * out);
         let (mut b1, mut b2) = (vec![], vec![]);
-        for place in &self.all {
-            b1.extend(tensor::to_vec(&place.branch.hidden.bias)?);
-            b2.extend(tensor::to_vec(&place.branch.out.bias)?);
+        for part in &self.all {
+            b1.extend(tensor::to_vec(&part.branch.hidden.bias)?);
+            b2.extend(tensor::to_vec(&part.branch.out.bias)?);
         }
         self.with_operands(true, m, |all| {
             let buffers = [(&mut h[..], hidden), (&mut y[..], out)];
@@ -99,15 +99,15 @@ impl Branches {
                 let count = rows.len();
                 let x = View::rows(&x[rows.start * k..], count, k);
                 h.chunks_exact_mut(hidden).for_each(|row| row.copy_from_slice(&b1));
-                for (place, (w1, _)) in self.all.iter().zip(all) {
-                    w1.matmul(&mut h[place.hidden.start..], hidden, x, true);
+                for (part, (w1, _)) in self.all.iter().zip(all) {
+                    w1.matmul(&mut h[part.hidden.start..], hidden, x, true);
                 }
                 Activation::Relu.apply(h);
                 y.chunks_exact_mut(out).for_each(|row| row.copy_from_slice(&b2));
                 let h = View::rows(h, count, hidden);
-                for (place, (_, w2)) in self.all.iter().zip(all) {
-                    let h = h.columns(place.hidden.clone());
-                    w2.matmul(&mut y[place.out.start..], out, h, true);
+                for (part, (_, w2)) in self.all.iter().zip(all) {
+                    let h = h.columns(part.hidden.clone());
+                    w2.matmul(&mut y[part.out.start..], out, h, true);
                 }
             });
         })?;
@@ -125,16 +125,16 @@ impl Branches {
             for_each_shard(m, ROWS, buffers, |rows, [dh, dx]| {
                 let count = rows.len();
                 let dy = View::rows(&dy[rows.start * out..], count, out);
-                for (place, (_, w2)) in self.all.iter().zip(all) {
-                    let dy = dy.columns(place.out.clone());
-                    w2.matmul(&mut dh[place.hidden.start..], hidden, dy, false);
+                for (part, (_, w2)) in self.all.iter().zip(all) {
+                    let dy = dy.columns(part.out.clone());
+                    w2.matmul(&mut dh[part.hidden.start..], hidden, dy, false);
                 }
                 // Where a relu is above zero, so is its input.
                 Activation::Relu.backward(dh, &h[rows.start * hidden..]);
                 if wanted {
                     let dh = View::rows(dh, count, hidden);
-                    for (i, (place, (w1, _))) in self.all.iter().zip(all).enumerate() {
-                        w1.matmul(dx, k, dh.columns(place.hidden.clone()), i > 0);
+                    for (i, (part, (w1, _))) in self.all.iter().zip(all).enumerate() {
+                        w1.matmul(dx, k, dh.columns(part.hidden.clone()), i > 0);
                     }
                 }
             });
@@ -150,7 +150,7 @@ impl Branches {
         let (h, d1, d2) =
             (View::rows(h, m, hidden), View::rows(dh, m, hidden), View::rows(dy, m, out));
         pool::for_each(self.all.len(), |i| {
-            let Some(Place { branch, hidden: own, out: to }) = self.all.get(i) else { return };
+            let Some(Part { branch, hidden: own, out: to }) = self.all.get(i) else { return };
             branch.hidden.weight.accumulate(|dw, adds| {
                 x.matmul(dw, k, d1.columns(own.clone()).transposed(), adds);
             });
@@ -162,7 +162,7 @@ impl Branches {
         let (mut b1, mut b2) = (memory::zeros(hidden), memory::zeros(out));
         row_sum(&mut b1, dh, false);
         row_sum(&mut b2, dy, false);
-        for Place { branch, hidden: own, out: to } in &self.all {
+        for Part { branch, hidden: own, out: to } in &self.all {
             branch.hidden.bias.accumulate(|db, adds| row_sum(db, &b1[own.clone()], adds));
             branch.out.bias.accumulate(|db, adds| row_sum(db, &b2[to.clone()], adds));
         }
@@ -184,7 +184,7 @@ impl Branches {
         tensor::with_all(&weights, |numbers| {
             let pairs = self.all.iter().zip(numbers.as_chunks::<2>().0);
             let all: Vec<_> =
-                pairs.map(|(place, pair)| place.operands(*pair, turned, uses)).collect();
+                pairs.map(|(part, pair)| part.operands(*pair, turned, uses)).collect();
             f(&all);
             Ok(())
         })

@@ -53,14 +53,14 @@ impl Masked {
     fn launch(&self, x: &Tensor, residual: Option<&Tensor>, track: bool) -> Result<Tensor> {
         let (rows, d) = tensor::rows(x.dims());
         let y = output(x.shape(), x.dtype(), x, track)?;
-        let Dropout { p, rng, repeat, place } = self.0;
+        let Dropout { p, rng, repeat, origin } = self.0;
         let [key0, key1, low, high] = rng.words();
         let step = (high as usize) << 32 | low as usize;
         let launch = Launch::of(DROPOUT, &format!("dropout_{}", suffix(x)), x)?;
         let launch = launch.tensor(x)?.option(residual)?.tensor(&y)?.option(self.1.as_ref())?;
         let launch = launch.long(step).word(key0).word(key1);
-        let launch = launch.long(rows).int(d).int(repeat).int(place.window).int(place.before);
-        let launch = launch.int(place.frames).float(p).float(1.0 / (1.0 - p));
+        let launch = launch.long(rows).int(d).int(repeat).int(origin.window).int(origin.before);
+        let launch = launch.int(origin.frames).float(p).float(1.0 / (1.0 - p));
         let blocks = (rows * d.div_ceil(EACH)).div_ceil(THREADS);
         // SAFETY: as dropout.cu says: a thread for every EACH numbers of a row.
         unsafe { launch.run([blocks, 1, 1], [THREADS, 1, 1], 0) }?;

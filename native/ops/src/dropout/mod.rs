@@ -19,20 +19,20 @@ const ROWS: usize = 64;
 /// Where the rows of a chunk stand in the windows they were cut from: row `i` is frame
 /// `before + i % frames` of window `i / frames`.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct Origin {
     pub window: usize,
     pub before: usize,
     pub frames: usize,
 }
 
-impl Default for Place {
+impl Default for Origin {
     /// Rows of their own.
     fn default() -> Self {
-        Place { window: 1, before: 0, frames: 1 }
+        Origin { window: 1, before: 0, frames: 1 }
     }
 }
 
-impl Place {
+impl Origin {
     fn row(self, i: usize) -> usize {
         i / self.frames * self.window + self.before + i % self.frames
     }
@@ -40,15 +40,15 @@ impl Place {
 
 /// Every number of `x [.., d]` is dropped on its own.
 pub fn dropout(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
-    Dropout::new(p, rng, Place::default()).apply(x)
+    Dropout::new(p, rng, Origin::default()).apply(x)
 }
 
 /// The same columns of `x [b, t, d]` are missing in all frames of a window; `x` begins with window
 /// `first` of a batch.
 pub fn dropout_columns(x: &Tensor, p: f32, rng: Rng, first: usize) -> Result<Tensor> {
     let (_, t, _) = x.dims3()?;
-    let place = Place { before: first, ..Place::default() };
-    Dropout { repeat: t, ..Dropout::new(p, rng, place) }.apply(x)
+    let origin = Origin { before: first, ..Origin::default() };
+    Dropout { repeat: t, ..Dropout::new(p, rng, origin) }.apply(x)
 }
 
 /// Blocks of random words that are drawn together.
@@ -82,13 +82,13 @@ pub struct Dropout {
     pub(crate) rng: Rng,
     /// Consecutive rows that share one mask.
     pub(crate) repeat: usize,
-    pub(crate) place: Place,
+    pub(crate) origin: Origin,
 }
 
 impl Dropout {
     /// Of numbers that are each dropped on their own, as a pass over the whole windows would.
-    pub fn new(p: f32, rng: Rng, place: Place) -> Self {
-        Dropout { p, rng, repeat: 1, place }
+    pub fn new(p: f32, rng: Rng, origin: Origin) -> Self {
+        Dropout { p, rng, repeat: 1, origin }
     }
 
     /// `x [.., d]` without what is dropped.
@@ -118,7 +118,7 @@ impl Dropout {
     pub(crate) fn mask_rows(&self, first: usize, y: &mut [f32], width: usize) {
         let (scale, blocks) = (1.0 / (1.0 - self.p), width.div_ceil(4) as u64);
         for (i, y) in y.chunks_exact_mut(width.max(1)).enumerate() {
-            let row = self.place.row((first + i) / self.repeat) as u64;
+            let row = self.origin.row((first + i) / self.repeat) as u64;
             mask_row(y, &self.rng, row * blocks, self.p, scale);
         }
     }

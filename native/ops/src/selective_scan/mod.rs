@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 
-use self::walk::{CHUNK, Chunk, Gradients, Row, Scratch, backward, forward, forward_few};
+use self::walk::{CHUNK, Chunk, Gradients, Sequence, Scratch, backward, forward, forward_few};
 use crate::columns::{filled, filled_and_summed};
 use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};
@@ -188,10 +188,10 @@ impl Scan {
         Inputs { u, dt, dt_bias, a, b, c, h, d, z }
     }
 
-    fn row<'a>(&self, row: usize, inputs: &Inputs<'a>, a: &'a [f32]) -> Row<'a> {
+    fn row<'a>(&self, row: usize, inputs: &Inputs<'a>, a: &'a [f32]) -> Sequence<'a> {
         let (wide, narrow) = (self.time * self.channels, self.time * self.state);
         let of = |v: &'a [f32], width: usize| v.get(row * width..(row + 1) * width);
-        Row {
+        Sequence {
             u: of(inputs.u, wide).unwrap_or_default(),
             dt: if self.steady { inputs.dt } else { of(inputs.dt, wide).unwrap_or_default() },
             dt_bias: inputs.dt_bias,

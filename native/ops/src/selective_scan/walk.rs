@@ -11,7 +11,7 @@ use crate::simd::{
 pub(super) const CHUNK: usize = 16;
 
 /// One row of the batch; `a` is as the kernel wants it.
-pub(super) struct Row<'a> {
+pub(super) struct Sequence<'a> {
     pub(super) u: &'a [f32],
     pub(super) dt: &'a [f32],
     pub(super) dt_bias: &'a [f32],
@@ -45,7 +45,7 @@ impl Chunk {
 
     /// Reads frames `span` of numbers.
     #[inline(always)]
-    fn read<const FMA: bool>(&mut self, row: &Row<'_>, span: Range<usize>) {
+    fn read<const FMA: bool>(&mut self, row: &Sequence<'_>, span: Range<usize>) {
         let c = row.channels;
         let frames = self.dt.chunks_exact_mut(c).zip(self.du.chunks_exact_mut(c));
         for ((to, du), at) in frames.zip(span.step_by(c)) {
@@ -68,7 +68,7 @@ impl Chunk {
 
 /// Adds the skip and puts the gate on, if they are there.
 #[inline(always)]
-fn finish<const FMA: bool>(y: &mut [f32], out: &[f32], row: &Row<'_>, first: usize) {
+fn finish<const FMA: bool>(y: &mut [f32], out: &[f32], row: &Sequence<'_>, first: usize) {
     let c = row.channels;
     for (i, (y, out)) in y.chunks_exact_mut(c).zip(out.chunks_exact(c)).enumerate() {
         let span = (first + i) * c..(first + i + 1) * c;
@@ -86,7 +86,7 @@ fn finish<const FMA: bool>(y: &mut [f32], out: &[f32], row: &Row<'_>, first: usi
 
 dispatch! {
     /// All frames of one row. `h`, and what is kept, are packed; nothing is kept in an empty slice.
-    pub(super) fn forward(y: &mut [f32], h: &mut [f32], kept: &mut [f32], scratch: &mut Chunk, row: &Row<'_>) {
+    pub(super) fn forward(y: &mut [f32], h: &mut [f32], kept: &mut [f32], scratch: &mut Chunk, row: &Sequence<'_>) {
         let (c, n) = (row.channels, row.state);
         let packed = h.len();
         for first in (0..row.length).step_by(CHUNK) {
@@ -125,7 +125,7 @@ dispatch! {
 dispatch! {
     /// As `forward` for a few frames, with `h` and `row.a` as they are given, `[c, n]`: the vectors
     /// run over the numbers of one channel, and nothing need be packed.
-    pub(super) fn forward_few(y: &mut [f32], h: &mut [f32], scratch: &mut Chunk, row: &Row<'_>) {
+    pub(super) fn forward_few(y: &mut [f32], h: &mut [f32], scratch: &mut Chunk, row: &Sequence<'_>) {
         let (c, n) = (row.channels, row.state);
         scratch.read::<FMA>(row, 0..row.length * c);
         let Chunk { dt, du, out } = scratch;
@@ -197,7 +197,7 @@ impl Scratch {
 }
 
 dispatch! {
-    pub(super) fn backward(to: &mut Gradients<'_>, scratch: &mut Scratch, dy: &[f32], kept: &[f32], row: &Row<'_>) {
+    pub(super) fn backward(to: &mut Gradients<'_>, scratch: &mut Scratch, dy: &[f32], kept: &[f32], row: &Sequence<'_>) {
         let (c, n) = (row.channels, row.state);
         let packed = row.a.len();
         for first in (0..row.length).step_by(CHUNK).rev() {
@@ -294,7 +294,7 @@ impl Scratch {
         &self,
         to: &mut Gradients<'_>,
         dy: &[f32],
-        row: &Row<'_>,
+        row: &Sequence<'_>,
         first: usize,
         count: usize,
     ) {

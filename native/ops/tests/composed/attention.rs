@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use sconce_ops::attention::{Cache, Pairing, Projections, THETA, Window};
-use sconce_ops::dropout::{Dropout, Place};
+use sconce_ops::dropout::{Dropout, Origin};
 use sconce_ops::lengths::Lengths;
 use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Affine, HeadNorms, Norm, Residual};
@@ -229,7 +229,7 @@ fn layer(attention: &Attention, t: &[Weight], options: [bool; 3]) -> Result<Vec<
         Norm { weight, bias: shift.then(|| rest.next().unwrap()), eps: 1e-5 }
     };
     let affine = |i: usize| Affine { weight: t[i].clone(), bias: Some(t[i + 1].clone()) };
-    let dropout = || Dropout::new(0.3, Rng::new(7, "residual", 1), Place::default());
+    let dropout = || Dropout::new(0.3, Rng::new(7, "residual", 1), Origin::default());
     let residual = Residual { norm: norm(shift), dropout: drops.then(dropout) };
     let norms = heads.then(|| HeadNorms { queries: norm(true), keys: norm(true) });
     let projections = Projections { qkv: affine(3), norms, out: affine(5) };

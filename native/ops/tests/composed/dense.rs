@@ -1,7 +1,7 @@
 //! Linear layers and tables of rows are the same composed of candle's ops.
 
 use candle_core::Tensor;
-use sconce_ops::dropout::{Dropout, Place};
+use sconce_ops::dropout::{Dropout, Origin};
 use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Activation, Affine, Branch, Dense, Norm, Residual};
 use sconce_tensor::rng::Rng;
@@ -97,7 +97,7 @@ fn two_layers_and_what_stands_around_them_are_what_they_are() {
             Ok(vec![ops::feed_forward(&t[0], &up, activation, &down)?])
         });
     }
-    let dropout = Dropout::new(0.3, Rng::new(7, "residual", 1), Place::default());
+    let dropout = Dropout::new(0.3, Rng::new(7, "residual", 1), Origin::default());
     for (shift, dropout) in
         [(true, None), (true, Some(dropout)), (false, None), (false, Some(dropout))]
     {

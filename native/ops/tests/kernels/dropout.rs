@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use half::bf16;
-use sconce_ops::dropout::{Dropout, Place};
+use sconce_ops::dropout::{Dropout, Origin};
 use sconce_ops::dropout_columns;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tensor;
@@ -26,14 +26,14 @@ fn stream() -> Rng {
 #[derive(Debug, Clone, Copy)]
 struct Way {
     repeat: usize,
-    place: Place,
+    place: Origin,
 }
 
 fn ways() -> [Way; 3] {
-    let chunk = Place { window: 8, before: 2, frames: 3 };
-    let columns = Place { before: 5, ..Place::default() };
+    let chunk = Origin { window: 8, before: 2, frames: 3 };
+    let columns = Origin { before: 5, ..Origin::default() };
     [
-        Way { repeat: 1, place: Place::default() },
+        Way { repeat: 1, place: Origin::default() },
         Way { repeat: 1, place: chunk },
         Way { repeat: 3, place: columns },
     ]

@@ -1,7 +1,7 @@
 //! Two dense layers as one op are those two layers, and so they are with what stands around them.
 
 use candle_core::{Tensor, Var};
-use sconce_ops::dropout::{Dropout, Place};
+use sconce_ops::dropout::{Dropout, Origin};
 use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Activation, Affine, Norm, Residual};
 use sconce_tensor::rng::Rng;
@@ -25,7 +25,7 @@ const AROUND: [Option<(bool, bool)>; 5] =
     [None, Some((true, false)), Some((true, true)), Some((false, false)), Some((false, true))];
 
 fn dropout() -> Dropout {
-    Dropout::new(0.3, Rng::new(7, "residual", 1), Place::default())
+    Dropout::new(0.3, Rng::new(7, "residual", 1), Origin::default())
 }
 
 struct Layers {

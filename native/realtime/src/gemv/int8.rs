@@ -66,7 +66,7 @@ pub(super) struct Codes {
     /// `[rows, groups]`
     high: Vec<[i8; GROUP]>,
     low: Vec<[i8; GROUP]>,
-    rows: Vec<Row>,
+    rows: Vec<Shared>,
     /// The groups that are not zeros in all vectors, followed by [`AHEAD`] that only say what may be fetched.
     groups: Vec<u32>,
     count: usize,
@@ -77,7 +77,7 @@ pub(super) struct Codes {
 
 /// What all of a vector shares.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Row {
+pub(super) struct Shared {
     pub scale: f32,
     /// What its sums of high parts begin with, and of low ones.
     pub high: i32,
@@ -87,7 +87,7 @@ pub(super) struct Row {
 /// One vector, group after group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Code<'a> {
-    pub row: Row,
+    pub row: Shared,
     pub high: &'a [[i8; GROUP]],
     pub low: &'a [[i8; GROUP]],
 }
@@ -98,7 +98,7 @@ impl Codes {
         let groups = widest.div_ceil(GROUP);
         let [high, low] = std::array::from_fn(|_| vec![[0; GROUP]; groups * rows]);
         let seen = vec![0; groups];
-        let (rows, groups) = (vec![Row::default(); rows], vec![0; groups + AHEAD]);
+        let (rows, groups) = (vec![Shared::default(); rows], vec![0; groups + AHEAD]);
         Codes { high, low, rows, groups, seen, ..Codes::default() }
     }
 
@@ -162,7 +162,7 @@ dispatch! {
 dispatch! {
     /// A vector to the nearest multiples of a 32512th of its largest number. With one that is not finite none is
     /// a number.
-    fn encode(x: &[f32], high: &mut [i8], low: &mut [i8], row: &mut Row) {
+    fn encode(x: &[f32], high: &mut [i8], low: &mut [i8], row: &mut Shared) {
         // Adding 1.5 * 2^23 rounds to the nearest whole number, which then is in the lowest bits.
         const ROUND: f32 = 12_582_912.0;
         // As whole numbers so that one that is not a number is the largest.
@@ -180,6 +180,6 @@ dispatch! {
             lows = lows.wrapping_add(lower);
         }
         let start = |sum: i32| sum.wrapping_mul(-ZERO);
-        *row = Row { scale, high: start(highs), low: start(lows) };
+        *row = Shared { scale, high: start(highs), low: start(lows) };
     }
 }

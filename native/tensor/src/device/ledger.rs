@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use super::memory::{Kept, Owner};
 
 /// Where a tensor's numbers lie: on which card, and from which address on.
-type Place = (usize, u64);
+type Location = (usize, u64);
 
 struct Entry {
     owner: Owner,
@@ -18,7 +18,7 @@ struct Entry {
 }
 
 #[derive(Default)]
-struct Ledger(Option<HashMap<Place, Entry>>);
+struct Ledger(Option<HashMap<Location, Entry>>);
 
 static LEDGER: Mutex<Ledger> = Mutex::new(Ledger(None));
 
@@ -27,18 +27,18 @@ fn ledger() -> MutexGuard<'static, Ledger> {
 }
 
 impl Ledger {
-    fn add(&mut self, place: Place, owner: Owner, bytes: u64) {
+    fn add(&mut self, place: Location, owner: Owner, bytes: u64) {
         let new = Entry { owner, bytes, holders: 0 };
         self.0.get_or_insert_default().entry(place).or_insert(new).holders += 1;
     }
 
-    fn share(&mut self, place: Place) {
+    fn share(&mut self, place: Location) {
         if let Some(entry) = self.0.get_or_insert_default().get_mut(&place) {
             entry.holders += 1;
         }
     }
 
-    fn take(&mut self, place: Place) {
+    fn take(&mut self, place: Location) {
         let all = self.0.get_or_insert_default();
         if let Some(entry) = all.get_mut(&place) {
             entry.holders -= 1;
@@ -68,7 +68,7 @@ pub(super) fn kept(ordinal: usize) -> Kept {
 ///
 /// It goes before the tensors do: what is at an address after them is somebody else's.
 #[derive(Debug, Default)]
-pub struct Held(Vec<Place>);
+pub struct Held(Vec<Location>);
 
 impl Held {
     pub fn of<'a>(owner: Owner, tensors: impl IntoIterator<Item = &'a Tensor>) -> Self {
@@ -81,7 +81,7 @@ impl Held {
         held
     }
 
-    fn at(owner: Owner, found: &[(Place, u64)]) -> Self {
+    fn at(owner: Owner, found: &[(Location, u64)]) -> Self {
         if found.is_empty() {
             return Held::default();
         }

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 
 use candle_core::{CudaDevice, Device, Tensor};
 
-use super::launch::Place;
+use super::launch::Address;
 use super::{Memory, Missing, Owner};
 use crate::{Error, Result};
 
@@ -133,7 +133,7 @@ impl Shared {
         Err(none(0))
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> Address {
         match self.0 {}
     }
 

@@ -15,7 +15,7 @@ use half::{bf16, f16};
 use sconce_cuda::kernels::Module;
 
 use super::workspace;
-use crate::device::operand::{MOST_ALONG_Y, Place};
+use crate::device::operand::{MOST_ALONG_Y, Address};
 
 /// Blocks of a grid along x at most.
 const MOST_ALONG_X: usize = i32::MAX as usize;
@@ -61,7 +61,7 @@ impl Launch {
     }
 
     /// What begins at a place that kernels can reach.
-    pub fn place(mut self, place: Place) -> Self {
+    pub fn place(mut self, place: Address) -> Self {
         self.arguments.push(Argument::Pointer(place));
         self
     }
@@ -196,7 +196,7 @@ pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) ->
 }
 
 /// Where the numbers of a contiguous tensor on a card begin.
-pub fn pointer(tensor: &Tensor) -> Result<Place> {
+pub fn pointer(tensor: &Tensor) -> Result<Address> {
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cuda(storage), Some((first, _))) = (&*storage, layout.contiguous_offsets())
     else {

@@ -23,11 +23,11 @@ pub struct Uploads {
     card: CudaDevice,
     copies: Arc<CudaStream>,
     /// Two.
-    places: Vec<Place>,
+    places: Vec<Slot>,
     next: usize,
 }
 
-struct Place {
+struct Slot {
     here: PinnedHostSlice<u32>,
     there: CudaSlice<u32>,
     arrived: CudaEvent,
@@ -35,7 +35,7 @@ struct Place {
     taken: CudaEvent,
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let _ = self.arrived.synchronize();
     }
@@ -54,12 +54,12 @@ impl Uploads {
         let stream = card.cuda_stream();
         let context = stream.context();
         let copies = context.new_stream().w()?;
-        let place = || -> Result<Place> {
+        let place = || -> Result<Slot> {
             // SAFETY: both are written before they are read. What is on the card is of the card's stream, in whose
             // order it is freed too: the copies wait for that until it is there, and it for them.
             let (here, there) =
                 unsafe { (context.alloc_pinned(words.max(1)), stream.alloc(words.max(1))) };
-            Ok(Place {
+            Ok(Slot {
                 here: here.w()?,
                 there: there.w()?,
                 arrived: copies.record_event(None).w()?,

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use candle_core::{DType, Error, Result, Shape, Tensor, WithDType};
 use sconce_cuda::kernels::Module;
 
-use crate::device::operand::{Operand, Place};
+use crate::device::operand::{Operand, Address};
 
 /// A kernel, and its arguments in the order of its signature.
 pub struct Launch(Infallible);
@@ -23,7 +23,7 @@ impl Launch {
         match self.0 {}
     }
 
-    pub fn place(self, _place: Place) -> Self {
+    pub fn place(self, _place: Address) -> Self {
         match self.0 {}
     }
 
@@ -63,7 +63,7 @@ pub fn output(
     Err(Error::NotCompiledWithCudaSupport)
 }
 
-pub fn pointer(_tensor: &Tensor) -> Result<Place> {
+pub fn pointer(_tensor: &Tensor) -> Result<Address> {
     Err(Error::NotCompiledWithCudaSupport)
 }
 
