@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::cache::{Cache, count_on};
 use super::tiles::{
-    Given, Gradients, Sequence, Scratch, backward_chunk, fetch, forward_chunk, forward_few,
+    Given, Gradients, Scratch, Sequence, backward_chunk, fetch, forward_chunk, forward_few,
 };
 use super::window::Window;
 use crate::columns::{copied, filled, zeroed};

@@ -406,7 +406,7 @@ pub(super) fn store(
     for j in 0..chunk.keys {
         let (d_key, d_value) = (&s.d_keys[j * d..][..hd], &s.d_values[j * d..][..hd]);
         let at = head * hd;
-        let (key, value) = match row.place(w.window, chunk.first + j) {
+        let (key, value) = match row.source(w.window, chunk.first + j) {
             Source::Frame(t) => {
                 let (key, value) = out.qkv[3 * t * width..][..3 * width].split_at_mut(2 * width);
                 (&mut key[width + at..][..hd], &mut value[at..][..hd])

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 
-use self::walk::{CHUNK, Chunk, Gradients, Sequence, Scratch, backward, forward, forward_few};
+use self::walk::{CHUNK, Chunk, Gradients, Scratch, Sequence, backward, forward, forward_few};
 use crate::columns::{filled, filled_and_summed};
 use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};

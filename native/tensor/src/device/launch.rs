@@ -9,7 +9,7 @@ pub use super::cuda::launch::{Launch, output, overwrite, pointer, unwritten};
 pub use super::cuda::product::product;
 #[cfg(not(feature = "cuda"))]
 pub use super::none::launch::{Launch, output, overwrite, pointer, product, unwritten};
-pub use super::operand::{MOST_ALONG_Y, Operand, Address};
+pub use super::operand::{Address, MOST_ALONG_Y, Operand};
 
 /// The end of the names of the kernels for the type of a tensor's numbers.
 pub fn suffix(x: &Tensor) -> &'static str {

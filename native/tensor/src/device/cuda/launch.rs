@@ -15,7 +15,7 @@ use half::{bf16, f16};
 use sconce_cuda::kernels::Module;
 
 use super::workspace;
-use crate::device::operand::{MOST_ALONG_Y, Address};
+use crate::device::operand::{Address, MOST_ALONG_Y};
 
 /// Blocks of a grid along x at most.
 const MOST_ALONG_X: usize = i32::MAX as usize;

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use candle_core::{DType, Error, Result, Shape, Tensor, WithDType};
 use sconce_cuda::kernels::Module;
 
-use crate::device::operand::{Operand, Address};
+use crate::device::operand::{Address, Operand};
 
 /// A kernel, and its arguments in the order of its signature.
 pub struct Launch(Infallible);
